@@ -1,0 +1,1 @@
+//! A software GF100 made of the definitions in fermi_spec.

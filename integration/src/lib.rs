@@ -1,0 +1,1 @@
+//! Everything together: simulator, checkers, virtual machine tests, benches.

@@ -1,0 +1,1 @@
+//! Turns a trapped BAR0 access into a named operation.

@@ -1,0 +1,1 @@
+//! The edges of the broker: event loop, sockets, mappings, and the card.

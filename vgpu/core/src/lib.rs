@@ -1,0 +1,1 @@
+//! What a guest's GPU is and what becomes of its memory: mediator and memory manager.

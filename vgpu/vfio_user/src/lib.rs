@@ -1,0 +1,1 @@
+//! The vfio-user protocol, server side: many hostile clients, bounded, non-blocking.

@@ -1,0 +1,1 @@
+//! One KVM virtual machine with a vGPU, and the vramd binary.
