@@ -1,1 +1,27 @@
 //! What the GF100 hardware defines: registers, table entries, channel structures, methods.
+//!
+//! Shared by the software GPU, the mediator, guest drivers and tests. It holds no state and does no I/O. Every fact
+//! names its source: *envytools* (`rnndb/*.xml`, `docs/hw/*.rst`), *nouveau* (Linux 6.12,
+//! `drivers/gpu/drm/nouveau/nvkm/`), or NVIDIA's *open-gpu-doc* class headers (`cl906f.h` host, `cl90b5.h` copy,
+//! `cl9039.h` M2MF). What only one source or an experiment tells is marked `unverified:`.
+//!
+//! * [`addr`]: the address spaces, each its own type
+//! * [`regs`]: the BAR0 register table and the registers' fields
+//! * [`pte`]: page-directory and page-table entries, kinds
+//! * [`instance`]: instance block (RAMFC, page directory pointer, engine contexts) and USERD
+//! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
+//! * [`engine`], [`fault`]: engines and their bits, MMU fault records
+//! * [`board`]: identity of the boards offered
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod addr;
+pub mod board;
+pub mod engine;
+pub mod fault;
+pub mod gpfifo;
+pub mod instance;
+pub mod methods;
+pub mod pte;
+pub mod pushbuffer;
+pub mod regs;

@@ -1,0 +1,84 @@
+//! Identity of the boards that the model and the mediator offer.
+//!
+//! Device ids: envytools `docs/hw/pciid.rst`. PMC_BOOT_0: [28:20] chipset 0x0c0, [19:15] low five bits of the device
+//! id, [7:0] stepping; the Quadro 6000's value was read from a card (GPUvm), the others follow the formula
+//! (unverified).
+
+/// PCI vendor id of NVIDIA.
+pub const VENDOR: u16 = 0x10de;
+/// Stepping of GF100 boards, also the PCI revision.
+pub const REVISION: u8 = 0xa3;
+/// Bytes of BAR0, BAR1 and BAR3, as the Quadro 6000 has them.
+pub const BAR0_BYTES: u64 = 32 << 20;
+/// Bytes of BAR1.
+pub const BAR1_BYTES: u64 = 128 << 20;
+/// Bytes of BAR3.
+pub const BAR3_BYTES: u64 = 64 << 20;
+
+/// A GF100 board.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Board {
+    /// GeForce GTX 480.
+    Gtx480,
+    /// Quadro 6000.
+    Quadro6000,
+    /// Tesla C2050.
+    TeslaC2050,
+}
+
+impl Board {
+    /// PCI device id.
+    pub const fn device_id(self) -> u16 {
+        match self {
+            Self::Gtx480 => 0x06c0,
+            Self::Quadro6000 => 0x06d8,
+            Self::TeslaC2050 => 0x06d1,
+        }
+    }
+
+    /// PMC_BOOT_0.
+    pub const fn boot0(self) -> u32 {
+        0x0c0 << 20 | (self.device_id() as u32 & 0x1f) << 15 | REVISION as u32
+    }
+
+    /// VRAM of the real board in bytes.
+    pub const fn vram_bytes(self) -> u64 {
+        match self {
+            Self::Gtx480 => 1536 << 20,
+            Self::Quadro6000 => 6144 << 20,
+            Self::TeslaC2050 => 3072 << 20,
+        }
+    }
+
+    /// Name in configurations and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gtx480 => "gtx480",
+            Self::Quadro6000 => "quadro6000",
+            Self::TeslaC2050 => "c2050",
+        }
+    }
+
+    /// The board with that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Gtx480, Self::Quadro6000, Self::TeslaC2050]
+            .into_iter()
+            .find(|board| board.name() == name)
+    }
+}
+
+/// Whether a PMC_BOOT_0 value is a GF100 ("NVC0").
+pub const fn is_gf100(boot0: u32) -> bool {
+    boot0 & 0x1f00_0000 != 0 && (boot0 >> 20) & 0x1ff == 0x0c0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quadro_value_is_the_one_read_from_a_card() {
+        assert_eq!(Board::Quadro6000.boot0(), 0x0c0c_00a3);
+        assert!(is_gf100(Board::Gtx480.boot0()));
+    }
+}

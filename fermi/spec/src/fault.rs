@@ -1,0 +1,80 @@
+//! MMU fault records (registers 2800 + 0x10·unit) and their codes: nouveau `fifo/gf100.c`, envytools.
+
+/// Units other than the engines' (those have [`crate::engine::Engine::fault_unit`]).
+pub mod unit {
+    /// Indexed window through an instance block.
+    pub const PEEPHOLE: u8 = 0x03;
+    /// BAR1.
+    pub const BAR1: u8 = 0x04;
+    /// BAR3.
+    pub const BAR3: u8 = 0x05;
+    /// PBDMA 0; 1 and 2 follow.
+    pub const PBDMA0: u8 = 0x07;
+    /// Number of records.
+    pub const COUNT: usize = 0x18;
+}
+
+/// Hub clients (those used here).
+pub mod client {
+    /// Copy engine 0.
+    pub const PCOPY0: u8 = 1;
+    /// Copy engine 1.
+    pub const PCOPY1: u8 = 2;
+    /// PGRAPH's front end (DISPATCH), which M2MF goes through.
+    pub const DISPATCH: u8 = 4;
+    /// PFIFO: PBDMA fetches and semaphores.
+    pub const PFIFO: u8 = 6;
+    /// Reads through a BAR.
+    pub const BAR_READ: u8 = 7;
+    /// Writes through a BAR.
+    pub const BAR_WRITE: u8 = 8;
+}
+
+/// Why the MMU refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Reason {
+    /// No table for the address.
+    PdeNotPresent = 0,
+    /// The table is cut short by SIZE.
+    TableTooShort = 1,
+    /// The entry is invalid.
+    PageNotPresent = 2,
+    /// Beyond the limit of the address space.
+    BeyondLimit = 3,
+    /// No or an invalid instance block.
+    NoChannel = 4,
+    /// Supervisor page.
+    Privileged = 5,
+    /// Write to a read-only page.
+    ReadOnly = 6,
+    /// Compressed kind in system memory.
+    CompressedSysram = 0xa,
+    /// Kind that does not exist.
+    InvalidKind = 0xc,
+}
+
+/// Last word of a fault record.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct FaultType {
+    /// See [`Reason`].
+    #[bits(4)]
+    pub reason: u8,
+    #[bits(2)]
+    __: u8,
+    /// From the hub, not from a GPC.
+    pub hub: bool,
+    /// The access was a write.
+    pub write: bool,
+    /// Client within hub or GPC.
+    #[bits(5)]
+    pub client: u8,
+    #[bits(11)]
+    __: u16,
+    /// GPC number.
+    #[bits(5)]
+    pub gpc: u8,
+    #[bits(3)]
+    __: u8,
+}

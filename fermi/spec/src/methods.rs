@@ -1,0 +1,227 @@
+//! Methods of the host (class 906f), M2MF (9039) and the copy engines (90b5, nouveau's microcode).
+
+/// Class of 3D, compute, 2D, M2MF and copy objects.
+pub mod class {
+    /// M2MF on PGRAPH.
+    pub const M2MF: u16 = 0x9039;
+    /// Copy engine 0 (and 1).
+    pub const COPY: u16 = 0x90b5;
+    /// Second copy class, same methods.
+    pub const COPY_1: u16 = 0x90b8;
+    /// Compute.
+    pub const COMPUTE: u16 = 0x90c0;
+    /// 3D.
+    pub const THREED: u16 = 0x9097;
+    /// 2D.
+    pub const TWOD: u16 = 0x902d;
+}
+
+/// Host methods, executed by the PBDMA itself (`cl906f.h`).
+pub mod host {
+    /// Class [15:0] and engine [20:16] for this subchannel.
+    pub const SET_OBJECT: u16 = 0x00;
+    /// Raises the illegal-method interrupt.
+    pub const ILLEGAL: u16 = 0x04;
+    /// Nothing.
+    pub const NOP: u16 = 0x08;
+    /// Semaphore address bits 39:32.
+    pub const SEMAPHORE_A: u16 = 0x10;
+    /// Semaphore address bits 31:2.
+    pub const SEMAPHORE_B: u16 = 0x14;
+    /// Payload.
+    pub const SEMAPHORE_C: u16 = 0x18;
+    /// Operation, see [`super::SemaphoreOp`]; starts it.
+    pub const SEMAPHORE_D: u16 = 0x1c;
+    /// Notify interrupt of the current engine.
+    pub const NON_STALL_INTERRUPT: u16 = 0x20;
+    /// Wait for writes to reach memory.
+    pub const FB_FLUSH: u16 = 0x24;
+    /// Operand of MEM_OP_B.
+    pub const MEM_OP_A: u16 = 0x28;
+    /// Memory operation by [31:27].
+    pub const MEM_OP_B: u16 = 0x2c;
+    /// Waits for idle and writes USERD REF.
+    pub const SET_REFERENCE: u16 = 0x50;
+    /// Checksum check.
+    pub const CRC_CHECK: u16 = 0x7c;
+    /// Gives up the time slice.
+    pub const YIELD: u16 = 0x80;
+    /// First method that goes to the bound engine.
+    pub const FIRST_ENGINE_METHOD: u16 = 0x100;
+}
+
+/// Operand of SEMAPHORE_D.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct SemaphoreD {
+    /// Operation, see [`SemaphoreOp`].
+    #[bits(4)]
+    pub operation: u8,
+    __: u8,
+    /// A failing acquire lets other channels run.
+    pub acquire_switch: bool,
+    #[bits(7)]
+    __: u8,
+    /// Release without waiting for idle.
+    pub release_no_wait: bool,
+    #[bits(3)]
+    __: u8,
+    /// Release writes 4 bytes instead of 16 with the time.
+    pub release_short: bool,
+    #[bits(7)]
+    __: u8,
+}
+
+/// Operation of SEMAPHORE_D.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SemaphoreOp {
+    /// Wait until memory equals the payload.
+    AcquireEqual,
+    /// Write the payload.
+    Release,
+    /// Wait until memory − payload, signed, is not negative.
+    AcquireGreaterOrEqual,
+    /// Wait until memory & payload is not zero.
+    AcquireAnd,
+    /// No such operation.
+    Invalid(u8),
+}
+
+impl SemaphoreD {
+    /// The operation; total.
+    pub fn op(self) -> SemaphoreOp {
+        match self.operation() {
+            1 => SemaphoreOp::AcquireEqual,
+            2 => SemaphoreOp::Release,
+            4 => SemaphoreOp::AcquireGreaterOrEqual,
+            8 => SemaphoreOp::AcquireAnd,
+            other => SemaphoreOp::Invalid(other),
+        }
+    }
+}
+
+/// Copy-engine methods of nouveau's microcode (`ce/fuc/com.fuc`).
+pub mod copy {
+    /// Nothing.
+    pub const NOP: u16 = 0x100;
+    /// Starts, see [`super::CopyExec`].
+    pub const EXEC: u16 = 0x300;
+    /// Flush of write caches.
+    pub const WRCACHE_FLUSH: u16 = 0x304;
+    /// Source address bits 39:32; the low word follows.
+    pub const SRC_HIGH: u16 = 0x30c;
+    /// Source address bits 31:0.
+    pub const SRC_LOW: u16 = 0x310;
+    /// Destination address bits 39:32; the low word follows.
+    pub const DST_HIGH: u16 = 0x314;
+    /// Destination address bits 31:0.
+    pub const DST_LOW: u16 = 0x318;
+    /// Bytes from one source line to the next.
+    pub const SRC_PITCH: u16 = 0x31c;
+    /// Bytes from one destination line to the next.
+    pub const DST_PITCH: u16 = 0x320;
+    /// Bytes of a line, 16 bits.
+    pub const LINE_BYTES: u16 = 0x324;
+    /// Lines, 13 bits.
+    pub const LINES: u16 = 0x328;
+    /// Query address bits 39:32.
+    pub const QUERY_HIGH: u16 = 0x338;
+    /// Query address bits 31:0.
+    pub const QUERY_LOW: u16 = 0x33c;
+    /// Query payload.
+    pub const QUERY_COUNTER: u16 = 0x340;
+    /// Largest LINES.
+    pub const LINES_MAX: u32 = 0x1fff;
+    /// Largest LINE_BYTES.
+    pub const LINE_BYTES_MAX: u32 = 0xffff;
+}
+
+/// Operand of the copy engine's EXEC.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct CopyExec {
+    /// Convert formats.
+    pub format: bool,
+    #[bits(3)]
+    __: u8,
+    /// The source is linear.
+    pub src_linear: bool,
+    #[bits(3)]
+    __: u8,
+    /// The destination is linear.
+    pub dst_linear: bool,
+    #[bits(3)]
+    __: u8,
+    /// Write the query when done.
+    pub query: bool,
+    /// The query is 4 bytes instead of 16 with the time.
+    pub query_short: bool,
+    #[bits(18)]
+    __: u32,
+}
+
+/// M2MF methods (`cl9039.h`).
+pub mod m2mf {
+    /// Nothing.
+    pub const NOP: u16 = 0x100;
+    /// Destination address bits 39:32; the low word follows.
+    pub const OFFSET_OUT_HIGH: u16 = 0x238;
+    /// Destination address bits 31:0.
+    pub const OFFSET_OUT_LOW: u16 = 0x23c;
+    /// Starts, see [`super::M2mfLaunch`].
+    pub const LAUNCH: u16 = 0x300;
+    /// Inline data.
+    pub const DATA: u16 = 0x304;
+    /// Source address bits 39:32; the low word follows.
+    pub const OFFSET_IN_HIGH: u16 = 0x30c;
+    /// Source address bits 31:0.
+    pub const OFFSET_IN_LOW: u16 = 0x310;
+    /// Bytes from one source line to the next.
+    pub const PITCH_IN: u16 = 0x314;
+    /// Bytes from one destination line to the next.
+    pub const PITCH_OUT: u16 = 0x318;
+    /// Bytes of a line.
+    pub const LINE_LENGTH: u16 = 0x31c;
+    /// Lines.
+    pub const LINE_COUNT: u16 = 0x320;
+    /// Semaphore address bits 39:32.
+    pub const SEMAPHORE_HIGH: u16 = 0x32c;
+    /// Semaphore address bits 31:0.
+    pub const SEMAPHORE_LOW: u16 = 0x330;
+    /// Semaphore payload.
+    pub const SEMAPHORE_PAYLOAD: u16 = 0x334;
+    /// Most lines of 4 KiB that nouveau puts in one launch.
+    pub const LINE_COUNT_MAX: u32 = 2047;
+}
+
+/// Operand of M2MF LAUNCH.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct M2mfLaunch {
+    /// Data comes inline through DATA.
+    pub inline: bool,
+    #[bits(3)]
+    __: u8,
+    /// The source is linear (pitch).
+    pub src_linear: bool,
+    #[bits(3)]
+    __: u8,
+    /// The destination is linear (pitch).
+    pub dst_linear: bool,
+    #[bits(3)]
+    __: u8,
+    /// What happens at the end: 0 nothing, 1 flush, 2 release the semaphore.
+    #[bits(2)]
+    pub completion: u8,
+    #[bits(2)]
+    __: u8,
+    /// Interrupt type.
+    #[bits(2)]
+    pub interrupt: u8,
+    #[bits(2)]
+    __: u8,
+    /// The semaphore is 4 bytes instead of 16 with the time.
+    pub semaphore_short: bool,
+    #[bits(11)]
+    __: u16,
+}

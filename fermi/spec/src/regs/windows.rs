@@ -1,0 +1,48 @@
+//! Fields of the registers that place windows: BAR1, BAR3, PRAMIN.
+
+use crate::addr::{Aperture, PhysAddr};
+use bitfield_struct::bitfield;
+
+/// BAR1_BLOCK, BAR3_BLOCK, PEEPHOLE_BLOCK (1704, 1714, 1718).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct WindowBlock {
+    /// Instance block address >> 12.
+    #[bits(28)]
+    pub frame: u32,
+    /// Which memory the block is in.
+    #[bits(2)]
+    pub aperture: Aperture,
+    /// unverified: GPUvm sets it for BAR3; with nouveau's NvBar2Halve half of the BAR is used.
+    pub unknown30: bool,
+    /// Translate through the block's page directory; otherwise the window is physical.
+    pub enable: bool,
+}
+
+impl WindowBlock {
+    /// Address of the instance block.
+    pub fn instance(self) -> PhysAddr {
+        PhysAddr(u64::from(self.frame()) << 12)
+    }
+}
+
+/// PRAMIN_BASE (1700).
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct PraminBase {
+    /// Base address >> 16.
+    #[bits(24)]
+    pub base: u32,
+    /// Which memory the window shows.
+    #[bits(2)]
+    pub aperture: Aperture,
+    #[bits(6)]
+    __: u8,
+}
+
+impl PraminBase {
+    /// First byte of the window.
+    pub fn address(self) -> PhysAddr {
+        PhysAddr(u64::from(self.base()) << 16)
+    }
+}
