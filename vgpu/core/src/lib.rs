@@ -1,1 +1,18 @@
-//! What a guest's GPU is and what becomes of its memory: mediator and memory manager.
+//! What a guest's GPU is and what becomes of its memory: mediator and memory manager of one GPU.
+//!
+//! [`Manager::apply`] takes an [`Event`] and a clock reading and appends [`Action`]s. It spawns no thread, reads no
+//! clock, waits for nothing and rolls no dice but a seeded one, so any run can be repeated from its events.
+
+mod config;
+mod event;
+mod hex;
+mod host_gpu;
+mod notice;
+
+pub use config::{CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
+pub use event::{
+    ACCESS_BYTES_MAX, Action, Actions, Bar, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId, Tick,
+    Token, VmId,
+};
+pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
+pub use notice::{Direction, Notice};

@@ -1,0 +1,113 @@
+//! What a GPU and a VM are set to.
+
+use serde::{Deserialize, Serialize};
+
+/// Smallest and largest chunk, bytes.
+pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
+
+/// Settings of one GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GpuConfig {
+    /// Bytes of BAR1 and BAR3, by the backend.
+    pub bar1_bytes: u64,
+    /// Bytes of BAR3.
+    pub bar3_bytes: u64,
+    /// Whether a frame reads as zero when it changes its owner.
+    pub frames_arrive_zeroed: bool,
+    /// Host RAM that spilled chunks may take together, bytes.
+    pub host_ram: u64,
+    /// Seed of the random choices.
+    pub seed: u64,
+    /// Longest wait for a victim's channels to go idle, nanoseconds.
+    pub suspend_budget_ns: u64,
+    /// Longest wait of a guest's access for another VM's memory, nanoseconds.
+    pub demand_budget_ns: u64,
+    /// Period of the refill pass, nanoseconds.
+    pub refill_period_ns: u64,
+    /// Most bytes moved in one suspension.
+    pub batch_bytes: u64,
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        Self {
+            bar1_bytes: fermi_spec::board::BAR1_BYTES,
+            bar3_bytes: fermi_spec::board::BAR3_BYTES,
+            frames_arrive_zeroed: false,
+            host_ram: 4 << 30,
+            seed: 0,
+            suspend_budget_ns: 20_000_000,
+            demand_budget_ns: 150_000_000,
+            refill_period_ns: 50_000_000,
+            batch_bytes: 8 << 20,
+        }
+    }
+}
+
+/// VRAM that a VM may hold, in the words of cgroup v2 memory; bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Quota {
+    /// Never taken from the VM. The sum over all VMs must fit the card.
+    pub min: u64,
+    /// Taken only when nothing unprotected is left.
+    pub low: u64,
+    /// Above it, this VM's chunks go first.
+    pub high: u64,
+    /// Never exceeded.
+    pub max: u64,
+    /// Share of what is contended, relative to the others'.
+    pub weight: u32,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self { min: 0, low: 0, high: u64::MAX, max: u64::MAX, weight: 100 }
+    }
+}
+
+impl Quota {
+    /// Names the field that contradicts another, and how.
+    pub fn check(&self) -> Result<(), String> {
+        if self.weight == 0 || self.weight > 10_000 {
+            return Err(format!("weight {} is not between 1 and 10000", self.weight));
+        }
+        if self.min > self.max {
+            return Err(format!("min {} is above max {}", self.min, self.max));
+        }
+        Ok(())
+    }
+}
+
+/// What a VM asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VmConfig {
+    /// For messages.
+    pub name: String,
+    /// Guest VRAM, a multiple of 1 MiB.
+    pub guest_vram: u64,
+    /// Chunk size, a power of two in [`CHUNK_BYTES`].
+    pub chunk_bytes: u64,
+    /// What it may hold.
+    pub quota: Quota,
+}
+
+/// Least guest VRAM: nouveau reserves 1.25 MiB, tables and a channel want a few more.
+pub const GUEST_VRAM_MIN: u64 = 8 << 20;
+
+impl VmConfig {
+    /// Names the field that is wrong, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        let mib = 1 << 20;
+        if self.guest_vram < GUEST_VRAM_MIN || self.guest_vram % mib != 0 || self.guest_vram > 64 << 30 {
+            return Err(format!(
+                "guest_vram {} is not a multiple of 1M from {}M to 64G",
+                self.guest_vram,
+                GUEST_VRAM_MIN / mib
+            ));
+        }
+        if !self.chunk_bytes.is_power_of_two() || !CHUNK_BYTES.contains(&self.chunk_bytes) {
+            return Err(format!("chunk {} is not a power of two from 128K to 64M", self.chunk_bytes));
+        }
+        self.quota.check()
+    }
+}

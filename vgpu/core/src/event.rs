@@ -1,0 +1,391 @@
+//! [`Event`] in, [`Action`]s out: the crate's whole surface.
+//!
+//! An edge (broker, simulator, replay) feeds events one at a time and performs the actions **in the order they were
+//! pushed**. A host read or poll is answered by a later event with the same [`Token`]; a guest's access by an
+//! [`Action::Reply`] with the same [`RequestId`], perhaps after many further events.
+
+use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
+use serde::{Deserialize, Serialize};
+
+use crate::config::VmConfig;
+use crate::notice::Notice;
+
+/// One VM of this GPU, as long as it is attached. Numbers are reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct VmId(pub u16);
+
+impl std::fmt::Display for VmId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "vm{}", self.0)
+    }
+}
+
+/// Names a client's access until it is answered. Unique among those unanswered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct RequestId(pub u64);
+
+/// Names a host read or poll until its result is in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Token(pub u64);
+
+/// A clock reading: nanoseconds since the edge started.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Tick(pub u64);
+
+impl Tick {
+    /// `ns` later.
+    pub fn after(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// Nanoseconds since `earlier`, zero if that is not earlier.
+    pub fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A memory BAR of a Fermi card, the guest's or the host's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Bar {
+    /// Registers.
+    Bar0,
+    /// VRAM through the BAR1 address space.
+    Bar1,
+    /// Instance memory through the BAR3 address space.
+    Bar3,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// The card is at hand: bring it up. Comes once, first.
+    Start,
+    /// A VM wants a vGPU. Answered by [`Action::Attached`] or [`Action::Denied`].
+    Attach {
+        /// Its number, not in use.
+        vm: VmId,
+        /// What it asks for.
+        config: VmConfig,
+    },
+    /// The VM is gone, however it went. Answered by [`Action::Detached`] when nothing of it is left on the card.
+    Detach {
+        /// Which.
+        vm: VmId,
+    },
+    /// The VM's device is reset (vfio-user DEVICE_RESET).
+    Reset {
+        /// Which.
+        vm: VmId,
+        /// To answer.
+        request: RequestId,
+    },
+    /// A trapped load.
+    Read {
+        /// Whose.
+        vm: VmId,
+        /// To answer, with data.
+        request: RequestId,
+        /// Where.
+        bar: Bar,
+        /// Bytes into the BAR.
+        offset: u64,
+        /// Length, 1 to [`ACCESS_BYTES_MAX`].
+        bytes: u32,
+    },
+    /// A trapped store.
+    Write {
+        /// Whose.
+        vm: VmId,
+        /// To answer.
+        request: RequestId,
+        /// Where.
+        bar: Bar,
+        /// Bytes into the BAR.
+        offset: u64,
+        /// 1 to [`ACCESS_BYTES_MAX`] bytes.
+        #[serde(with = "crate::hex")]
+        data: Vec<u8>,
+    },
+    /// A range of guest RAM became reachable for DMA (vfio-user DMA_MAP).
+    MapRam {
+        /// Whose.
+        vm: VmId,
+        /// To answer.
+        request: RequestId,
+        /// Page-aligned start.
+        gpa: Gpa,
+        /// Page-aligned length.
+        bytes: u64,
+        /// The device may write it.
+        writable: bool,
+    },
+    /// A range is to become unreachable; covers whole maps.
+    UnmapRam {
+        /// Whose.
+        vm: VmId,
+        /// To answer, only when nothing can reach the range.
+        request: RequestId,
+        /// Start.
+        gpa: Gpa,
+        /// Length.
+        bytes: u64,
+    },
+    /// Result of [`Action::HostRead`].
+    HostValue {
+        /// Of the read.
+        token: Token,
+        /// The bytes.
+        #[serde(with = "crate::hex")]
+        data: Vec<u8>,
+    },
+    /// Result of [`Action::HostPoll`].
+    PollDone {
+        /// Of the poll.
+        token: Token,
+        /// Whether the condition held before the time-out.
+        met: bool,
+    },
+    /// The card raised its interrupt.
+    HostInterrupt,
+    /// The time asked for by [`Action::WakeAt`] has come, or passed; also allowed at any other time.
+    Wake,
+    /// The operator changed a VM's quota.
+    SetQuota {
+        /// Whose.
+        vm: VmId,
+        /// The new one.
+        quota: crate::config::Quota,
+    },
+}
+
+/// Longest access in one event.
+pub const ACCESS_BYTES_MAX: usize = 4096;
+
+/// Answer to a client.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// Done; nothing to say.
+    Done,
+    /// The bytes read.
+    Data(#[serde(with = "crate::hex")] Vec<u8>),
+    /// Refused, with the reason for the protocol's error and the log.
+    Refused(Refusal),
+}
+
+/// Why a client's request was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// The VM is not attached.
+    #[error("the VM is not attached")]
+    NotAttached,
+    /// The range is not page-aligned, empty, beyond 2^40, or overlaps another.
+    #[error("the DMA range is misaligned, empty, too high or overlaps another")]
+    BadRange,
+    /// Too many DMA maps, or no bus address left.
+    #[error("too many DMA maps")]
+    TooManyMaps,
+    /// Unmap of a range that is not exactly covered by maps.
+    #[error("no DMA map covers the range")]
+    NoSuchMap,
+    /// Too many accesses unanswered.
+    #[error("too many accesses are waiting")]
+    TooManyWaiting,
+}
+
+/// Plain memory that the core reads and writes at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Place {
+    /// A VM's RAM.
+    Ram {
+        /// Whose.
+        vm: VmId,
+        /// Where.
+        gpa: Gpa,
+    },
+    /// The host-RAM image of a VM's VRAM: instance memory and spilled chunks, each byte at its guest address.
+    Image {
+        /// Whose.
+        vm: VmId,
+        /// Where.
+        at: GuestVramAddr,
+    },
+    /// The broker's own DMA memory: ring, pushbuffer, semaphores.
+    Own {
+        /// Bytes into it.
+        offset: u64,
+    },
+}
+
+/// What the edge lets the core touch during `apply`. Both calls are plain memory accesses; neither waits.
+pub trait HostMemory {
+    /// Fills `data` from `at`. `false` if no memory is there (an unmapped GPA, a dead VM); `data` is then all ones.
+    fn read(&mut self, at: Place, data: &mut [u8]) -> bool;
+
+    /// Stores `data` at `at`. `false` if no memory is there.
+    fn write(&mut self, at: Place, data: &[u8]) -> bool;
+}
+
+/// Who holds a VRAM frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FrameOwner {
+    /// The broker: shadows, own tables.
+    Broker,
+    /// A VM, whose guest sees the frame's bytes at `at` of its VRAM.
+    Vm {
+        /// Which.
+        vm: VmId,
+        /// A multiple of the frame size.
+        at: GuestVramAddr,
+    },
+    /// Nobody.
+    Free,
+}
+
+/// What is to be done, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// The vGPU exists; the VM may start. Nothing else of the VM is answered before this.
+    Attached {
+        /// Which.
+        vm: VmId,
+    },
+    /// The vGPU was refused.
+    Denied {
+        /// Which.
+        vm: VmId,
+        /// Why, in the operator's terms.
+        reason: String,
+    },
+    /// Nothing of the VM is left on the card or in bus addresses; its memory may go.
+    Detached {
+        /// Which.
+        vm: VmId,
+    },
+    /// Answer a client.
+    Reply {
+        /// Whose.
+        vm: VmId,
+        /// Which access.
+        request: RequestId,
+        /// With what.
+        reply: Reply,
+    },
+    /// Store to the card.
+    HostWrite {
+        /// Where.
+        bar: Bar,
+        /// Bytes into the BAR.
+        offset: u64,
+        /// What; multiples of 4 bytes, aligned, for BAR0 one word at a time.
+        #[serde(with = "crate::hex")]
+        data: Vec<u8>,
+    },
+    /// Load from the card; [`Event::HostValue`] follows.
+    HostRead {
+        /// To name the answer.
+        token: Token,
+        /// Where.
+        bar: Bar,
+        /// Bytes into the BAR.
+        offset: u64,
+        /// How many.
+        bytes: u32,
+    },
+    /// Wait until `register & mask == value`; [`Event::PollDone`] follows. Later actions do not wait for it.
+    HostPoll {
+        /// To name the answer.
+        token: Token,
+        /// Register.
+        offset: u32,
+        /// Bits that count.
+        mask: u32,
+        /// What they must be.
+        value: u32,
+        /// Bound, nanoseconds from now.
+        timeout_ns: u64,
+    },
+    /// Let the card reach memory at a bus address.
+    MapDma {
+        /// First bus address.
+        iova: Iova,
+        /// Length.
+        bytes: u64,
+        /// What lies there.
+        memory: Place,
+        /// The card may write it.
+        writable: bool,
+    },
+    /// Take a map away.
+    UnmapDma {
+        /// First bus address, as mapped.
+        iova: Iova,
+        /// Length, as mapped.
+        bytes: u64,
+    },
+    /// A frame has a new owner. Its bytes must not be readable by the old one afterwards; they are undefined, or zero
+    /// where the backend says so ([`crate::Capabilities::frames_arrive_zeroed`]).
+    PlaceFrame {
+        /// Which.
+        frame: FrameNo,
+        /// Whose it is from now on.
+        owner: FrameOwner,
+    },
+    /// The image's copy of this range is no longer needed: give the memory back.
+    DropImage {
+        /// Whose.
+        vm: VmId,
+        /// Start, page-aligned.
+        at: GuestVramAddr,
+        /// Length, page-aligned.
+        bytes: u64,
+    },
+    /// Raise the VM's interrupt (one MSI).
+    Interrupt {
+        /// Whose.
+        vm: VmId,
+    },
+    /// Send [`Event::Wake`] at this time; replaces an earlier request.
+    WakeAt {
+        /// When.
+        at: Tick,
+    },
+    /// Something an operator, a log or a metric wants to know.
+    Notice(Notice),
+}
+
+/// The list that `apply` fills.
+#[derive(Default, Debug)]
+pub struct Actions {
+    list: Vec<Action>,
+}
+
+impl Actions {
+    /// Appends.
+    pub fn push(&mut self, action: Action) {
+        self.list.push(action);
+    }
+
+    /// Takes all, in order.
+    pub fn drain(&mut self) -> std::vec::Drain<'_, Action> {
+        self.list.drain(..)
+    }
+
+    /// The actions so far.
+    pub fn as_slice(&self) -> &[Action] {
+        &self.list
+    }
+
+    /// A word to a BAR0 register of the card.
+    pub(crate) fn register(&mut self, reg: fermi_spec::regs::Bar0Reg, value: u32) {
+        self.push(Action::HostWrite {
+            bar: Bar::Bar0,
+            offset: u64::from(reg.offset()),
+            data: value.to_le_bytes().to_vec(),
+        });
+    }
+
+    /// Tells the world.
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        self.push(Action::Notice(notice));
+    }
+}

@@ -1,0 +1,87 @@
+//! The port to a card: what an edge needs to perform [`crate::Action`]s.
+//!
+//! Implemented over VFIO and vfio-user in the broker, over the software GPU where that is joined. It offers BAR access,
+//! DMA mapping, interrupts and capabilities, nothing more: copies and flushes are done by the core's own channel on
+//! every backend, and no slice of VRAM crosses it.
+
+use std::sync::Arc;
+
+use fermi_spec::addr::{FrameNo, Iova};
+use vm_memory::MmapRegion;
+
+use crate::event::{Bar, FrameOwner};
+
+/// A run of host memory for DMA: `bytes` from `offset` of a mapping that lives as long as the value.
+#[derive(Clone, Debug)]
+pub struct DmaMemory {
+    /// The mapping.
+    pub region: Arc<MmapRegion>,
+    /// Bytes into it, page-aligned.
+    pub offset: u64,
+    /// Length, page-aligned.
+    pub bytes: u64,
+}
+
+/// What a card can do. Asked, never assumed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Bytes of BAR1.
+    pub bar1_bytes: u64,
+    /// Bytes of BAR3.
+    pub bar3_bytes: u64,
+    /// A frame that changes its owner reads as zero (the backend scrubs it). Otherwise the core scrubs by copy engine.
+    pub frames_arrive_zeroed: bool,
+}
+
+/// Failures of the card or of the way to it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostGpuError {
+    /// The card does not answer.
+    #[error("the card is gone: {reason}")]
+    Lost {
+        /// What was seen.
+        reason: String,
+    },
+    /// A DMA map was refused.
+    #[error("cannot map {bytes:#x} bytes at {iova} for DMA: {reason}")]
+    Map {
+        /// First bus address.
+        iova: Iova,
+        /// Length.
+        bytes: u64,
+        /// From the backend.
+        reason: String,
+    },
+    /// A frame's bytes could not be placed.
+    #[error("cannot place frame {frame:?}: {reason}")]
+    Place {
+        /// Which.
+        frame: FrameNo,
+        /// From the backend.
+        reason: String,
+    },
+}
+
+/// A Fermi card.
+pub trait HostGpu: Send {
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Loads `data.len()` bytes; BAR0 in words.
+    fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError>;
+
+    /// Stores; BAR0 in words.
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError>;
+
+    /// Lets the card reach `memory` at `iova`.
+    fn map_dma(&mut self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError>;
+
+    /// Takes a map away. The core has flushed every translation before.
+    fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError>;
+
+    /// A frame has a new owner. Nothing to do on a card that holds its own memory.
+    fn place_frame(&mut self, frame: FrameNo, owner: FrameOwner) -> Result<(), HostGpuError>;
+
+    /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
+    fn take_interrupt(&mut self) -> bool;
+}

@@ -1,0 +1,90 @@
+//! What the core tells logs, metrics and the flight recorder. Every counted figure of a report starts as one of these.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::VmId;
+
+/// Why a chunk moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Direction {
+    /// VRAM to host RAM.
+    Spill,
+    /// Host RAM to VRAM.
+    Refill,
+}
+
+/// One thing that happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Notice {
+    /// The card is up.
+    Started {
+        /// Bytes that guests may hold.
+        usable_bytes: u64,
+    },
+    /// The card cannot be used.
+    StartFailed {
+        /// Why.
+        reason: String,
+    },
+    /// A chunk was backed for the first time.
+    Backed {
+        /// Whose.
+        vm: VmId,
+        /// Bytes of the chunk.
+        bytes: u64,
+        /// In VRAM; otherwise in host RAM at once.
+        resident: bool,
+    },
+    /// Chunks of one VM were moved.
+    Moved {
+        /// Whose.
+        vm: VmId,
+        /// Which way.
+        direction: Direction,
+        /// How many.
+        chunks: u32,
+        /// How much.
+        bytes: u64,
+        /// Time for which channels of the VM were suspended; `None` if none had to be.
+        pause_ns: Option<u64>,
+    },
+    /// A move was rolled back.
+    RolledBack {
+        /// Whose.
+        vm: VmId,
+        /// Why.
+        reason: String,
+    },
+    /// VRAM that a VM holds changed.
+    Usage {
+        /// Whose.
+        vm: VmId,
+        /// Bytes in VRAM.
+        resident: u64,
+        /// Bytes in host RAM, instance memory not counted.
+        spilled: u64,
+        /// Bytes in VRAM of all VMs, shadows and the broker's own.
+        card: u64,
+    },
+    /// The guest did something that a driver does not do; harmless to others.
+    GuestError {
+        /// Whose.
+        vm: VmId,
+        /// What.
+        what: String,
+    },
+    /// A channel of the VM was stopped after a fault or error.
+    ChannelKilled {
+        /// Whose.
+        vm: VmId,
+        /// The guest's channel id.
+        channel: u8,
+        /// Why.
+        reason: String,
+    },
+    /// The card did not do what it was told; the work was met elsewhere.
+    HostError {
+        /// What.
+        what: String,
+    },
+}
