@@ -131,6 +131,44 @@ pub mod userd {
     pub const GP_PUT: u64 = 0x8c;
 }
 
+/// TIMESLICE (RAMFC f8) and its default (2310). unverified: the unit, taken as 1 µs << scale.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Timeslice {
+    /// Units of the slice.
+    pub timeout: u8,
+    #[bits(4)]
+    __: u8,
+    /// Power of two by which the unit is scaled.
+    #[bits(4)]
+    pub scale: u8,
+    #[bits(12)]
+    __: u16,
+    /// The slice ends; without it the channel runs until it has nothing to do.
+    pub enable: bool,
+    #[bits(3)]
+    __: u8,
+}
+
+/// ACQUIRE (RAMFC 30), in units of 1024 ns (NVIDIA nvgpu `hw_pbdma_gk20a.h`).
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Acquire {
+    /// Mantissa of the time between two attempts.
+    #[bits(7)]
+    pub retry_mantissa: u8,
+    /// Exponent of the time between two attempts.
+    #[bits(4)]
+    pub retry_exponent: u8,
+    /// Exponent of the time-out.
+    #[bits(4)]
+    pub timeout_exponent: u8,
+    /// Mantissa of the time-out.
+    pub timeout_mantissa: u16,
+    /// The acquire times out.
+    pub timeout_enable: bool,
+}
+
 /// The page-directory pointer of an instance block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AddressSpacePointer {

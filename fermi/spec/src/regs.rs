@@ -5,6 +5,7 @@
 
 use core::fmt;
 
+pub mod engines;
 pub mod pfifo;
 pub mod pmc;
 pub mod windows;
@@ -140,6 +141,10 @@ registers! {
     RunlistCurrent = 0x002278, ReadOnly;
     /// Its length; bit 20 while an update is pending.
     RunlistStatus = 0x00227c, ReadOnly;
+    /// Default of RAMFC word f8 (time slice) for an engine's channels.
+    EngineTimeslice[6, 4] = 0x002310, ReadWrite;
+    /// Default of RAMFC word fc.
+    EngineTimeslicePb[6, 4] = 0x002350, ReadWrite;
     /// Engine in use by a PBDMA.
     PbdmaEngine[3, 4] = 0x002390, ReadOnly;
     /// Enables, non-stall line.
@@ -170,6 +175,12 @@ registers! {
     SchedulerFreeze = 0x002638, ReadWrite;
     /// What an engine is doing.
     EngineStatus[6, 4] = 0x002640, ReadOnly;
+    /// Instance block of the channel on an engine.
+    EngineInstance[6, 4] = 0x002680, ReadOnly;
+    /// The same with a valid bit.
+    EngineInstanceValid[6, 4] = 0x002790, ReadOnly;
+    /// Channel id on an engine, with an active bit.
+    EngineChannel[6, 4] = 0x0027d0, ReadOnly;
     /// Fault records, four words for each of 24 units.
     FaultRecord[96, 4] = 0x002800, ReadOnly;
     /// Runlist interrupt: 28 done, 0 event.
@@ -300,6 +311,12 @@ registers! {
     CopyIntr[2, 0x1000] = 0x104008, ReadOnly;
     /// Falcon interrupt acknowledge.
     CopyIntrAck[2, 0x1000] = 0x104004, WriteOnly;
+    /// Falcon interrupt enable: sets the bits written.
+    CopyIntrEnableSet[2, 0x1000] = 0x104010, WriteOnly;
+    /// Falcon interrupt enable: clears the bits written.
+    CopyIntrEnableClear[2, 0x1000] = 0x104014, WriteOnly;
+    /// Falcon interrupt routing: low half enables, high half sends to the falcon instead of the host.
+    CopyIntrRoute[2, 0x1000] = 0x10401c, ReadWrite;
     /// Falcon error code.
     CopyError[2, 0x1000] = 0x104040, ReadWrite;
     /// Falcon error data.
@@ -310,6 +327,18 @@ registers! {
     CopyVersion[2, 0x1000] = 0x10412c, ReadOnly;
     /// Falcon start.
     CopyControl[2, 0x1000] = 0x104100, ReadWrite;
+
+    // PGRAPH.
+    /// Interrupts.
+    GraphIntr = 0x400100, WriteOneClears;
+    /// Code of the data error.
+    GraphDataError = 0x400110, ReadOnly;
+    /// Interrupt enables.
+    GraphIntrEnable = 0x40013c, ReadWrite;
+    /// Method that failed: [13:2] method, [18:16] subchannel.
+    GraphTrappedMethod = 0x400704, ReadOnly;
+    /// Its data.
+    GraphTrappedData = 0x400708, ReadOnly;
 }
 
 impl Bar0Reg {
@@ -353,6 +382,10 @@ pub const PROM_END: u32 = 0x38_0000;
 pub const PRAMIN_BASE: u32 = 0x70_0000;
 /// Bytes of the PRAMIN window.
 pub const PRAMIN_BYTES: u32 = 0x10_0000;
+/// First byte of PBDMA 0's registers; its first 256 bytes are the loaded RAMFC.
+pub const PBDMA_BASE: u32 = 0x04_0000;
+/// Bytes from one PBDMA's registers to the next one's.
+pub const PBDMA_STRIDE: u32 = 0x2000;
 /// First byte of the mirror of the PCI configuration space.
 pub const PCI_MIRROR_BASE: u32 = 0x08_8000;
 /// One past its last byte.

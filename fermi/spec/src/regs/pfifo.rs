@@ -172,3 +172,33 @@ pub mod pbdma_intr {
 
 /// What nouveau writes to PBDMA_METHOD0 to turn a stuck method into a NOP.
 pub const METHOD_NOP: u32 = 0x8060_0008;
+
+/// ENGINE_STATUS (2640 + 4e). unverified: bits 12, 14 and 20 are nouveau's reading.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct EngineStatus {
+    /// Channel id.
+    #[bits(7)]
+    pub channel: u8,
+    #[bits(5)]
+    __: u8,
+    /// A switch is going on.
+    pub switching: bool,
+    __: bool,
+    /// A switch is waiting.
+    pub switch_waiting: bool,
+    #[bits(5)]
+    __: u8,
+    /// The context is being saved.
+    pub saving: bool,
+    #[bits(3)]
+    __: u8,
+    /// The engine faulted.
+    pub faulted: bool,
+    #[bits(3)]
+    __: u8,
+    /// The engine works.
+    pub busy: bool,
+    #[bits(3)]
+    __: u8,
+}

@@ -1,0 +1,42 @@
+//! Fields of the engines' registers (nouveau `nvkm/falcon.c`, `engine/ce/gf100.c`, `gr/gf100.c`; envytools).
+
+/// Bits of COPY_INTR (104008).
+pub mod copy_intr {
+    /// The microcode halted.
+    pub const HALTED: u32 = 1 << 4;
+    /// Dispatch error: code in COPY_ERROR, data in COPY_ERROR_DATA.
+    pub const DISPATCH: u32 = 1 << 6;
+}
+
+/// Code in COPY_ERROR (104040) [15:0]; [31:16] holds method >> 2 | subchannel << 11.
+pub mod copy_error {
+    /// No such method.
+    pub const ILLEGAL_METHOD: u32 = 1;
+    /// A value that is none of its enumeration.
+    pub const INVALID_ENUM: u32 = 2;
+    /// A reserved bit is set.
+    pub const INVALID_BITFIELD: u32 = 3;
+}
+
+/// Value of COPY_CAPS (104108): 0x12 code pages, 8 data pages, FIFO of 16, 8 slots (envytools `fifo/pcopy.rst`).
+pub const COPY_CAPS: u32 = 0x2040_1012;
+/// Value of COPY_VERSION (10412c): falcon version 3.
+pub const COPY_VERSION: u32 = 3;
+
+/// Bits of GRAPH_INTR (400100).
+pub mod graph_intr {
+    /// A class has no such method.
+    pub const ILLEGAL_METHOD: u32 = 1 << 4;
+    /// No such class.
+    pub const ILLEGAL_CLASS: u32 = 1 << 5;
+    /// A method's data is wrong; code in GRAPH_DATA_ERROR.
+    pub const DATA_ERROR: u32 = 1 << 20;
+}
+
+/// Codes in GRAPH_DATA_ERROR (400110), from nouveau's `nv50_data_error_names`.
+pub mod graph_data_error {
+    /// A value that is none of its enumeration.
+    pub const INVALID_ENUM: u32 = 0x5;
+    /// A reserved bit is set.
+    pub const INVALID_BITFIELD: u32 = 0xc;
+}
