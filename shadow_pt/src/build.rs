@@ -1,0 +1,522 @@
+//! From snapshot to shadow: one directory entry's slots are translated and written.
+//!
+//! A slot is in one of three shapes in the shadow: nothing, one large entry, or small entries. A change of shape is
+//! written make-before-break (small entries, then large ones, then the directory entry, then small entries that are no
+//! longer wanted), so that a walk at any moment finds the old or the new place of a page that is mapped throughout.
+//! The card prefers a valid large entry, which is what this relies on.
+
+use crate::entry::{Classifier, Refusal, is_valid, page_of};
+use crate::placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
+use crate::region::{GuestSlot, PAGE_ENTRIES, Region, SLOTS, SlotSet};
+use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
+use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
+
+/// Valid guest entries that were not translated, by cause. The guest finds them not present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dropped {
+    /// They name memory that is not this guest's.
+    pub outside: u64,
+    /// They name another card's memory.
+    pub peer: u64,
+    /// Their kind does not exist.
+    pub kind: u64,
+    /// Large entries whose address is not a multiple of 128 KiB.
+    pub misaligned: u64,
+}
+
+/// VRAM of a shadow table that nothing refers to any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableRange {
+    /// First byte.
+    pub at: VramAddr,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// What a build or redirect did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use = "the tables listed leak unless they are freed after the flush"]
+pub struct Built {
+    /// Slots translated.
+    pub slots: u64,
+    /// Shadow entries written, directory entries and clearing included.
+    pub entries: u64,
+    /// Valid guest entries left not present because nothing is behind them yet.
+    pub unbacked: u64,
+    /// Valid guest entries that no shadow entry may express.
+    pub dropped: Dropped,
+    /// Slots left not present because a shadow table was refused. They stay changed: the next build retries.
+    pub refused: u64,
+    /// Tables that left the shadow. The TLB may still know them: flush it, then give them to [`TablePages::free`].
+    pub freed: Vec<TableRange>,
+}
+
+/// What the shadow of a slot consists of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Empty,
+    Large,
+    Small,
+}
+
+/// Guest RAM pages that a slot's entries name, first to last; empty when the first is behind the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct RamSpan {
+    first: u32,
+    last: u32,
+}
+
+const NO_RAM: RamSpan = RamSpan {
+    first: u32::MAX,
+    last: 0,
+};
+
+/// One directory entry: what the guest has there and what the shadow has.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    index: u16,
+    pub(crate) guest: Region,
+    large: Option<VramAddr>,
+    small: Option<VramAddr>,
+    /// The shadow directory entry as last written.
+    pde: u64,
+    shapes: Box<[Shape; SLOTS]>,
+    edges: Box<[u32; SLOTS]>,
+    /// Allocated with the first slot that names RAM.
+    ram: Option<Box<[RamSpan; SLOTS]>>,
+}
+
+impl Mirror {
+    pub(crate) fn new(index: u16) -> Self {
+        Self {
+            index,
+            guest: Region::new(),
+            large: None,
+            small: None,
+            pde: 0,
+            shapes: Box::new([Shape::Empty; SLOTS]),
+            edges: Box::new([NO_EDGE; SLOTS]),
+            ram: None,
+        }
+    }
+
+    /// The slots whose shadow, as last built, names guest RAM between two pages.
+    pub(crate) fn slots_in_ram(&self, first: u32, last: u32) -> SlotSet {
+        let mut slots = SlotSet::EMPTY;
+        for (slot, span) in self.ram.iter().flat_map(|spans| spans.iter()).enumerate() {
+            if span.first <= last && span.last >= first {
+                slots.insert(slot);
+            }
+        }
+        slots
+    }
+
+    /// The shadow's own tables.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = TableRange> {
+        let large = self.large.map(|at| TableRange {
+            at,
+            bytes: LARGE_PT_BYTES,
+        });
+        large.into_iter().chain(self.small.map(|at| TableRange {
+            at,
+            bytes: SMALL_PT_BYTES,
+        }))
+    }
+
+    /// Bytes of host memory held.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.guest.host_bytes()
+            + size_of_val(&*self.shapes)
+            + size_of_val(&*self.edges)
+            + self.ram.as_ref().map_or(0, |ram| size_of_val(&**ram))
+    }
+}
+
+/// Collects neighbouring entries into one write. Small entries go out before the large ones collected with them.
+struct Runs<'a> {
+    writer: &'a mut dyn ShadowWriter,
+    small: Run,
+    large: Run,
+}
+
+struct Run {
+    at: VramAddr,
+    len: usize,
+    entries: [u64; PAGE_ENTRIES],
+}
+
+impl Run {
+    const EMPTY: Self = Self {
+        at: VramAddr(0),
+        len: 0,
+        entries: [0; PAGE_ENTRIES],
+    };
+
+    #[inline]
+    fn takes(&self, at: VramAddr, count: usize) -> bool {
+        self.len != 0 && self.len + count <= PAGE_ENTRIES && self.at.0 + self.len as u64 * 8 == at.0
+    }
+
+    #[inline]
+    fn push(&mut self, at: VramAddr, entries: &[u64]) {
+        if self.len == 0 {
+            self.at = at;
+        }
+        self.entries[self.len..self.len + entries.len()].copy_from_slice(entries);
+        self.len += entries.len();
+    }
+
+    fn flush(&mut self, writer: &mut dyn ShadowWriter) {
+        if self.len != 0 {
+            writer.write(self.at, &self.entries[..self.len]);
+            self.len = 0;
+        }
+    }
+}
+
+impl Runs<'_> {
+    #[inline]
+    fn small(&mut self, at: VramAddr, entries: &[u64; SMALL_PER_LARGE]) {
+        if !self.small.takes(at, SMALL_PER_LARGE) {
+            self.small.flush(self.writer);
+        }
+        self.small.push(at, entries);
+    }
+
+    #[inline]
+    fn large(&mut self, at: VramAddr, entry: u64) {
+        if !self.large.takes(at, 1) && self.large.len != 0 {
+            self.flush();
+        }
+        self.large.push(at, &[entry]);
+    }
+
+    fn flush(&mut self) {
+        self.small.flush(self.writer);
+        self.large.flush(self.writer);
+    }
+}
+
+/// Writes zeros over `bytes`, a multiple of 8.
+pub(crate) fn write_zeros(writer: &mut dyn ShadowWriter, at: VramAddr, bytes: u64) {
+    let mut done = 0;
+    while done < bytes {
+        let piece = (bytes - done).min(SMALL_PAGE);
+        writer.write(at.offset(done), &[0; PAGE_ENTRIES][..(piece / 8) as usize]);
+        done += piece;
+    }
+}
+
+/// What a slot shall be.
+enum Wanted {
+    Empty,
+    Large(u64),
+    /// The entries are in [`Builder::entries`].
+    Small,
+}
+
+/// Everything that a build needs, borrowed for its length.
+pub(crate) struct Builder<'a> {
+    placements: &'a dyn Placements,
+    pages: &'a mut dyn TablePages,
+    runs: Runs<'a>,
+    index: &'a mut ReverseIndex,
+    directory: VramAddr,
+    /// 128 KiB frames of guest VRAM.
+    guest_frames: u32,
+    classifier: Classifier,
+    frames: SlotFrames,
+    entries: [u64; SMALL_PER_LARGE],
+    ram: RamSpan,
+    last_frame: Option<(u32, FramePlacement)>,
+    built: Built,
+}
+
+impl<'a> Builder<'a> {
+    pub(crate) fn new(
+        directory: VramAddr,
+        guest_frames: u32,
+        index: &'a mut ReverseIndex,
+        placements: &'a dyn Placements,
+        pages: &'a mut dyn TablePages,
+        writer: &'a mut dyn ShadowWriter,
+    ) -> Self {
+        Self {
+            placements,
+            pages,
+            runs: Runs {
+                writer,
+                small: Run::EMPTY,
+                large: Run::EMPTY,
+            },
+            index,
+            directory,
+            guest_frames,
+            classifier: Classifier::new(),
+            frames: SlotFrames::new(),
+            entries: [0; SMALL_PER_LARGE],
+            ram: NO_RAM,
+            last_frame: None,
+            built: Built::default(),
+        }
+    }
+
+    pub(crate) fn finish(self) -> Built {
+        self.built
+    }
+
+    /// Translates `slots` of one directory entry and writes them. A slot that was `changed` is no longer, if
+    /// `settle` and no table was refused.
+    pub(crate) fn build(&mut self, mirror: &mut Mirror, slots: &SlotSet, settle: bool) {
+        let mut unwanted = SlotSet::EMPTY;
+        for slot in slots.iter() {
+            let mut wanted = self.translate(mirror.guest.slot(slot));
+            let refused = !self.has_table_for(mirror, &wanted);
+            if refused {
+                self.built.refused += 1;
+                self.frames.clear();
+                self.ram = NO_RAM;
+                wanted = Wanted::Empty;
+            }
+            self.write_slot(mirror, slot, &wanted, &mut unwanted);
+            self.index.set(
+                &mut mirror.edges[slot],
+                SlotId::new(mirror.index, slot),
+                self.frames.as_slice(),
+            );
+            if self.ram != NO_RAM && mirror.ram.is_none() {
+                mirror.ram = Some(Box::new([NO_RAM; SLOTS]));
+            }
+            if let Some(spans) = &mut mirror.ram {
+                spans[slot] = self.ram;
+            }
+            if refused {
+                mirror.guest.changed.insert(slot);
+            } else if settle {
+                mirror.guest.changed.remove(slot);
+            }
+        }
+        self.built.slots += slots.len();
+        self.runs.flush();
+        self.write_pde(mirror);
+        if let Some(small) = mirror.small {
+            for slot in unwanted.iter() {
+                self.built.entries += SMALL_PER_LARGE as u64;
+                self.runs
+                    .small(small_entries_at(small, slot), &[0; SMALL_PER_LARGE]);
+            }
+            self.runs.flush();
+        }
+    }
+
+    /// Takes the directory entry out of the shadow; its tables are returned by [`Self::finish`].
+    pub(crate) fn remove(&mut self, mut mirror: Mirror) {
+        self.built.freed.extend(mirror.tables());
+        mirror.large = None;
+        mirror.small = None;
+        self.write_pde(&mut mirror);
+        for slot in 0..SLOTS {
+            self.index
+                .set(&mut mirror.edges[slot], SlotId::new(mirror.index, slot), &[]);
+        }
+    }
+
+    /// Sees to it that small entries can be written without asking for a table. Returns whether they can.
+    pub(crate) fn reserve_small(&mut self, mirror: &mut Mirror) -> bool {
+        let reserved = self.has_table_for(mirror, &Wanted::Small);
+        self.write_pde(mirror);
+        reserved
+    }
+
+    #[inline]
+    fn write_slot(&mut self, mirror: &mut Mirror, slot: usize, wanted: &Wanted, unwanted: &mut SlotSet) {
+        let old = mirror.shapes[slot];
+        let (shape, large_entry) = match *wanted {
+            Wanted::Empty => (Shape::Empty, 0),
+            Wanted::Large(entry) => (Shape::Large, entry),
+            Wanted::Small => (Shape::Small, 0),
+        };
+        if shape == Shape::Small
+            && let Some(small) = mirror.small
+        {
+            self.built.entries += SMALL_PER_LARGE as u64;
+            self.runs.small(small_entries_at(small, slot), &self.entries);
+        }
+        if (shape == Shape::Large || old == Shape::Large)
+            && let Some(large) = mirror.large
+        {
+            self.built.entries += 1;
+            self.runs.large(large.offset(slot as u64 * 8), large_entry);
+        }
+        if old == Shape::Small && shape != Shape::Small {
+            unwanted.insert(slot);
+        }
+        mirror.shapes[slot] = shape;
+    }
+
+    /// Whether the table exists that the slot needs, after allocating it if necessary.
+    #[inline]
+    fn has_table_for(&mut self, mirror: &mut Mirror, wanted: &Wanted) -> bool {
+        match wanted {
+            Wanted::Empty => true,
+            Wanted::Large(_) => mirror.large.is_some() || self.allocate(&mut mirror.large, LARGE_PT_BYTES),
+            Wanted::Small => mirror.small.is_some() || self.allocate(&mut mirror.small, SMALL_PT_BYTES),
+        }
+    }
+
+    #[cold]
+    fn allocate(&mut self, table: &mut Option<VramAddr>, bytes: u64) -> bool {
+        *table = self.pages.allocate(bytes);
+        if let Some(at) = *table {
+            write_zeros(self.runs.writer, at, bytes);
+            self.built.entries += bytes / 8;
+        }
+        table.is_some()
+    }
+
+    fn write_pde(&mut self, mirror: &mut Mirror) {
+        let mut pde = Pde::new();
+        if let Some(at) = mirror.large {
+            pde = pde
+                .with_large_aperture(PdeAperture::Vram)
+                .with_large_frame((at.0 / SMALL_PAGE) as u32);
+        }
+        if let Some(at) = mirror.small {
+            pde = pde
+                .with_small_aperture(PdeAperture::Vram)
+                .with_small_frame((at.0 / SMALL_PAGE) as u32);
+        }
+        if pde.into_bits() != mirror.pde {
+            mirror.pde = pde.into_bits();
+            self.built.entries += 1;
+            let at = self.directory.offset(u64::from(mirror.index) * 8);
+            self.runs.writer.write(at, &[mirror.pde]);
+        }
+    }
+
+    /// Translates one slot; what it refers to is in `frames` and `ram` afterwards.
+    #[inline]
+    fn translate(&mut self, slot: GuestSlot<'_>) -> Wanted {
+        self.frames.clear();
+        self.ram = NO_RAM;
+        match slot {
+            GuestSlot::Empty => Wanted::Empty,
+            GuestSlot::Large(raw) => self.translate_large(raw),
+            GuestSlot::Small(raws) => {
+                let mut any = 0;
+                for (index, &raw) in raws.iter().enumerate() {
+                    let entry = if is_valid(raw) {
+                        self.translate_page(raw)
+                    } else {
+                        0
+                    };
+                    self.entries[index] = entry;
+                    any |= entry;
+                }
+                if any == 0 { Wanted::Empty } else { Wanted::Small }
+            }
+        }
+    }
+
+    #[inline]
+    fn translate_large(&mut self, raw: u64) -> Wanted {
+        let class = match self.classifier.classify(raw) {
+            Ok(class) => class,
+            Err(refusal) => {
+                self.count_refusal(refusal);
+                return Wanted::Empty;
+            }
+        };
+        let page = page_of(raw);
+        if page % SMALL_PER_LARGE as u32 != 0 {
+            self.built.dropped.misaligned += 1;
+            return Wanted::Empty;
+        }
+        if !class.is_ram
+            && page / (SMALL_PER_LARGE as u32) < self.guest_frames
+            && let FramePlacement::Uniform(Placement::Vram(at)) = self.frame(page / SMALL_PER_LARGE as u32)
+            && at.is_aligned(FRAME)
+        {
+            self.frames.add(page / SMALL_PER_LARGE as u32, class.writable);
+            return Wanted::Large(class.vram_entry(at.0));
+        }
+        // Not one piece of VRAM: the same 32 pages as small entries.
+        let mut any = 0;
+        for index in 0..SMALL_PER_LARGE {
+            // The low five bits of the frame are zero, so this cannot carry out of them.
+            let entry = self.translate_page(raw | (index as u64) << 4);
+            self.entries[index] = entry;
+            any |= entry;
+        }
+        if any == 0 { Wanted::Empty } else { Wanted::Small }
+    }
+
+    /// The shadow entry of one valid small entry, 0 if it is to be absent.
+    #[inline]
+    fn translate_page(&mut self, raw: u64) -> u64 {
+        let class = match self.classifier.classify(raw) {
+            Ok(class) => class,
+            Err(refusal) => {
+                self.count_refusal(refusal);
+                return 0;
+            }
+        };
+        let page = page_of(raw);
+        let place = if class.is_ram {
+            self.ram.first = self.ram.first.min(page);
+            self.ram.last = self.ram.last.max(page);
+            self.placements.ram(Gpa(u64::from(page) * SMALL_PAGE))
+        } else {
+            let frame = page / SMALL_PER_LARGE as u32;
+            if frame >= self.guest_frames {
+                self.built.dropped.outside += 1;
+                return 0;
+            }
+            self.frames.add(frame, class.writable);
+            let within = u64::from(page % SMALL_PER_LARGE as u32) * SMALL_PAGE;
+            match self.frame(frame) {
+                FramePlacement::Uniform(Placement::Vram(at)) => Placement::Vram(at.offset(within)),
+                FramePlacement::Uniform(Placement::Sysram(at)) => Placement::Sysram(at.offset(within)),
+                FramePlacement::Uniform(place) => place,
+                FramePlacement::Mixed => self.placements.vram(GuestVramAddr(u64::from(page) * SMALL_PAGE)),
+            }
+        };
+        match place {
+            Placement::Vram(at) => class.vram_entry(at.0),
+            Placement::Sysram(at) => class.sysram_entry(at.0),
+            Placement::Unbacked => {
+                self.built.unbacked += 1;
+                0
+            }
+            Placement::Outside => {
+                self.built.dropped.outside += 1;
+                0
+            }
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, frame: u32) -> FramePlacement {
+        if let Some((known, placement)) = self.last_frame
+            && known == frame
+        {
+            return placement;
+        }
+        let placement = self.placements.frame(GuestFrame(frame).base());
+        self.last_frame = Some((frame, placement));
+        placement
+    }
+
+    #[cold]
+    fn count_refusal(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::Peer => self.built.dropped.peer += 1,
+            Refusal::Kind => self.built.dropped.kind += 1,
+        }
+    }
+}
+
+fn small_entries_at(table: VramAddr, slot: usize) -> VramAddr {
+    table.offset((slot * SMALL_PER_LARGE) as u64 * 8)
+}

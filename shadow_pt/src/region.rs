@@ -1,0 +1,336 @@
+//! What is known of one guest directory entry: a snapshot of its tables and which slots changed since they were built.
+//!
+//! A snapshot entry beyond the end of its table (SIZE) or of a table that does not exist is zero, so that nothing
+//! behind this module has to ask.
+
+use crate::dirty::DirtyPages;
+use crate::shadow::Changes;
+use crate::store::{TableAt, TableRead, TableStore};
+use fermi_spec::addr::SMALL_PAGE;
+use fermi_spec::pte::{LARGE_PT_ENTRIES, Pde, SMALL_PER_LARGE, SMALL_PT_ENTRIES};
+use zerocopy::IntoBytes;
+
+/// Entries on a 4 KiB page.
+pub(crate) const PAGE_ENTRIES: usize = 512;
+/// Slots of a directory entry.
+pub(crate) const SLOTS: usize = LARGE_PT_ENTRIES;
+const SLOTS_PER_SMALL_PAGE: usize = PAGE_ENTRIES / SMALL_PER_LARGE;
+const SMALL_PAGES: usize = SMALL_PT_ENTRIES / PAGE_ENTRIES;
+
+// Entries are read as they lie in memory; they are little-endian.
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// One 4 KiB page of entries.
+pub(crate) type EntryPage = [u64; PAGE_ENTRIES];
+
+/// A set of slots of one directory entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SlotSet([u64; SLOTS / 64]);
+
+impl SlotSet {
+    pub(crate) const EMPTY: Self = Self([0; SLOTS / 64]);
+
+    #[inline]
+    pub(crate) fn insert(&mut self, slot: usize) {
+        self.0[slot / 64] |= 1 << (slot % 64);
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: usize) {
+        self.0[slot / 64] &= !(1 << (slot % 64));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().flat_map(|(index, &word)| {
+            let mut rest = word;
+            std::iter::from_fn(move || {
+                let bit = rest.trailing_zeros() as usize;
+                (rest != 0).then(|| {
+                    rest &= rest - 1;
+                    index * 64 + bit
+                })
+            })
+        })
+    }
+}
+
+/// What decides a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum GuestSlot<'a> {
+    /// No entry is there.
+    Empty,
+    /// A valid large entry, whatever the small ones say.
+    Large(u64),
+    /// The small entries.
+    Small(&'a [u64; SMALL_PER_LARGE]),
+}
+
+/// Which of the two tables under a directory entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Size {
+    Large,
+    Small,
+}
+
+/// Where a guest's table is and how many of its entries exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct TableSpan {
+    at: Option<TableAt>,
+    entries: usize,
+}
+
+impl TableSpan {
+    fn of(pde: Pde, size: Size) -> Self {
+        let (table, entries) = match size {
+            Size::Large => (pde.large_table(), pde.large_entries()),
+            Size::Small => (pde.small_table(), pde.small_entries()),
+        };
+        let at = table.and_then(|(aperture, address)| TableAt::from_aperture(aperture, address));
+        Self {
+            at,
+            entries: if at.is_some() { entries } else { 0 },
+        }
+    }
+
+    fn pages(self) -> usize {
+        self.entries.div_ceil(PAGE_ENTRIES)
+    }
+
+    fn page(self, page: usize) -> Option<(TableAt, usize)> {
+        let at = self.at?.offset(page as u64 * SMALL_PAGE);
+        Some((at, (self.entries - page * PAGE_ENTRIES).min(PAGE_ENTRIES)))
+    }
+}
+
+/// Whether a directory entry has any table.
+pub(crate) fn has_table(pde: u64) -> bool {
+    let pde = Pde::from_bits(pde);
+    pde.large_table().is_some() || pde.small_table().is_some()
+}
+
+/// The snapshot of one directory entry's tables.
+#[derive(Debug)]
+pub(crate) struct Region {
+    large_span: TableSpan,
+    small_span: TableSpan,
+    large: Box<[u64; LARGE_PT_ENTRIES]>,
+    /// Pages without any entry take no memory.
+    small: Vec<Option<Box<EntryPage>>>,
+    /// Bit n: page n has to be read whether it is dirty or not.
+    large_unread: u64,
+    small_unread: u64,
+    /// Slots that differ from what was last built.
+    pub(crate) changed: SlotSet,
+}
+
+impl Region {
+    pub(crate) fn new() -> Self {
+        Self {
+            large_span: TableSpan::default(),
+            small_span: TableSpan::default(),
+            large: Box::new([0; LARGE_PT_ENTRIES]),
+            small: vec![None; SMALL_PAGES],
+            large_unread: 0,
+            small_unread: 0,
+            changed: SlotSet::EMPTY,
+        }
+    }
+
+    /// Whether the guest's entry has a table.
+    pub(crate) fn is_live(&self) -> bool {
+        self.large_span.at.is_some() || self.small_span.at.is_some()
+    }
+
+    /// Takes over a new value of the guest's directory entry. Tables at another place are read whole by the next
+    /// [`Self::refresh`]; what no longer exists is gone at once.
+    pub(crate) fn set_pde(&mut self, pde: Pde, changes: &mut Changes) {
+        let large = TableSpan::of(pde, Size::Large);
+        if large != self.large_span {
+            self.large_span = large;
+            self.large_unread = (1 << large.pages()) - 1;
+            for slot in large.entries..SLOTS {
+                if std::mem::take(&mut self.large[slot]) != 0 {
+                    changes.changed += 1;
+                    self.changed.insert(slot);
+                }
+            }
+        }
+        let small = TableSpan::of(pde, Size::Small);
+        if small != self.small_span {
+            self.small_span = small;
+            self.small_unread = u64::MAX.checked_shr(64 - small.pages() as u32).unwrap_or(0);
+            for page in small.pages()..SMALL_PAGES {
+                self.store_small(page, &[0; PAGE_ENTRIES], changes);
+            }
+        }
+    }
+
+    /// Reads the pages that may have changed and marks the slots that did.
+    pub(crate) fn refresh(
+        &mut self,
+        store: &mut dyn TableStore,
+        dirty: &dyn DirtyPages,
+        changes: &mut Changes,
+        missing: &mut Vec<TableAt>,
+    ) {
+        for size in [Size::Large, Size::Small] {
+            let (span, mut unread) = match size {
+                Size::Large => (self.large_span, self.large_unread),
+                Size::Small => (self.small_span, self.small_unread),
+            };
+            for page in 0..span.pages() {
+                let Some((at, entries)) = span.page(page) else {
+                    break;
+                };
+                if unread & 1 << page == 0 && !dirty.is_dirty(at) {
+                    continue;
+                }
+                let mut fresh = [0; PAGE_ENTRIES];
+                match read_entries(store, at, &mut fresh[..entries]) {
+                    TableRead::Done | TableRead::Outside => {
+                        unread &= !(1 << page);
+                        changes.compared += entries as u64;
+                        match size {
+                            Size::Large => self.store_large(page, &fresh[..entries], changes),
+                            Size::Small => self.store_small(page, &fresh, changes),
+                        }
+                    }
+                    TableRead::Missing => {
+                        unread |= 1 << page;
+                        missing.push(at);
+                    }
+                }
+            }
+            match size {
+                Size::Large => self.large_unread = unread,
+                Size::Small => self.small_unread = unread,
+            }
+        }
+    }
+
+    fn store_large(&mut self, page: usize, fresh: &[u64], changes: &mut Changes) {
+        let first = page * PAGE_ENTRIES;
+        let known = &mut self.large[first..first + fresh.len()];
+        if known == fresh {
+            return;
+        }
+        for (index, (known, &fresh)) in known.iter_mut().zip(fresh).enumerate() {
+            if *known != fresh {
+                *known = fresh;
+                changes.changed += 1;
+                self.changed.insert(first + index);
+            }
+        }
+    }
+
+    fn store_small(&mut self, page: usize, fresh: &EntryPage, changes: &mut Changes) {
+        let first = page * SLOTS_PER_SMALL_PAGE;
+        match &mut self.small[page] {
+            Some(known) => {
+                if **known == *fresh {
+                    return;
+                }
+                let slots = known
+                    .as_chunks::<SMALL_PER_LARGE>()
+                    .0
+                    .iter()
+                    .zip(fresh.as_chunks::<SMALL_PER_LARGE>().0);
+                for (index, (known, fresh)) in slots.enumerate() {
+                    let differing = known
+                        .iter()
+                        .zip(fresh)
+                        .filter(|(known, fresh)| known != fresh)
+                        .count();
+                    if differing != 0 {
+                        changes.changed += differing as u64;
+                        self.changed.insert(first + index);
+                    }
+                }
+                if *fresh == [0; PAGE_ENTRIES] {
+                    self.small[page] = None;
+                } else {
+                    **known = *fresh;
+                }
+            }
+            None => {
+                if *fresh == [0; PAGE_ENTRIES] {
+                    return;
+                }
+                for (index, fresh) in fresh.as_chunks::<SMALL_PER_LARGE>().0.iter().enumerate() {
+                    let present = fresh.iter().filter(|&&entry| entry != 0).count();
+                    if present != 0 {
+                        changes.changed += present as u64;
+                        self.changed.insert(first + index);
+                    }
+                }
+                self.small[page] = Some(Box::new(*fresh));
+            }
+        }
+    }
+
+    /// What decides a slot: the large entry if it is valid, else the small ones.
+    #[inline]
+    pub(crate) fn slot(&self, slot: usize) -> GuestSlot<'_> {
+        let large = self.large[slot];
+        if crate::entry::is_valid(large) {
+            return GuestSlot::Large(large);
+        }
+        match &self.small[slot / SLOTS_PER_SMALL_PAGE] {
+            Some(page) => {
+                GuestSlot::Small(&page.as_chunks::<SMALL_PER_LARGE>().0[slot % SLOTS_PER_SMALL_PAGE])
+            }
+            None => GuestSlot::Empty,
+        }
+    }
+
+    /// The guest pages that hold the tables.
+    pub(crate) fn table_pages(&self) -> impl Iterator<Item = TableAt> {
+        [self.large_span, self.small_span]
+            .into_iter()
+            .flat_map(|span| (0..span.pages()).filter_map(move |page| span.page(page)))
+            .map(|(at, _)| at)
+    }
+
+    /// Bytes of host memory held.
+    pub(crate) fn host_bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of_val(&*self.large)
+            + self.small.len() * size_of::<Option<Box<EntryPage>>>()
+            + self.small.iter().flatten().count() * size_of::<EntryPage>()
+    }
+}
+
+/// Reads entries that lie on one page. What is outside of the guest's memory reads as zero.
+pub(crate) fn read_entries(store: &mut dyn TableStore, at: TableAt, entries: &mut [u64]) -> TableRead {
+    let read = store.read(at, entries.as_mut_bytes());
+    if read == TableRead::Outside {
+        entries.fill(0);
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn slot_set_lists_what_was_inserted(slots in prop::collection::btree_set(0usize..SLOTS, 0..80)) {
+            let mut set = SlotSet::EMPTY;
+            slots.iter().for_each(|&slot| set.insert(slot));
+            prop_assert_eq!(set.len(), slots.len() as u64);
+            prop_assert!(set.iter().eq(slots.iter().copied()));
+            slots.iter().for_each(|&slot| set.remove(slot));
+            prop_assert!(set.is_empty());
+        }
+    }
+}

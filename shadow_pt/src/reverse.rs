@@ -1,0 +1,327 @@
+//! Frame → slots that reach it.
+//!
+//! One edge joins a slot and a frame that its entries refer to, however many entries do. Edges live in one pool, in two
+//! lists at once: the frame's (doubly linked, for redirects) and the slot's (for replacing them when it is built).
+//! Invariants: a frame's counters equal its list; a slot has at most 32 edges, each to another frame.
+
+use fermi_spec::addr::{FRAME, GuestVramAddr};
+
+/// Number of a 128 KiB frame of a guest's VRAM.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GuestFrame(pub u32);
+
+impl GuestFrame {
+    /// First byte of the frame.
+    pub const fn base(self) -> GuestVramAddr {
+        GuestVramAddr(self.0 as u64 * FRAME)
+    }
+
+    /// The frame that holds `at`, `None` beyond 2^32 frames.
+    pub fn of(at: GuestVramAddr) -> Option<Self> {
+        u32::try_from(at.0 / FRAME).ok().map(Self)
+    }
+}
+
+/// How a shadow reaches a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reach {
+    /// Whether any entry allows writes.
+    pub writable: bool,
+}
+
+/// Which slot of which directory entry: (directory index << 10) | slot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SlotId(u32);
+
+impl SlotId {
+    pub(crate) fn new(pde: u16, slot: usize) -> Self {
+        Self(u32::from(pde) << 10 | slot as u32)
+    }
+
+    pub(crate) fn pde(self) -> u16 {
+        (self.0 >> 10) as u16
+    }
+
+    pub(crate) fn slot(self) -> usize {
+        (self.0 & 0x3ff) as usize
+    }
+}
+
+/// End of a list; no pool grows that far.
+pub(crate) const NO_EDGE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    first: u32,
+    edges: u32,
+    writable: u32,
+}
+
+const NO_HEAD: Head = Head {
+    first: NO_EDGE,
+    edges: 0,
+    writable: 0,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    frame: u32,
+    slot: SlotId,
+    next: u32,
+    previous: u32,
+    /// Also the free list's link.
+    next_of_slot: u32,
+    writable: bool,
+}
+
+/// The frames that one slot's entries refer to, while it is being built.
+#[derive(Debug)]
+pub(crate) struct SlotFrames {
+    frames: [(u32, bool); 32],
+    len: usize,
+    /// Bit (frame mod 64) is set if such a frame may be in the list: spares the search for a new one.
+    seen: u64,
+}
+
+impl SlotFrames {
+    pub(crate) fn new() -> Self {
+        Self {
+            frames: [(0, false); 32],
+            len: 0,
+            seen: 0,
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+        self.seen = 0;
+    }
+
+    /// Adds a frame. Called at most once for each of a slot's 32 entries.
+    #[inline]
+    pub(crate) fn add(&mut self, frame: u32, writable: bool) {
+        let bit = 1 << (frame & 63);
+        if self.seen & bit != 0
+            && let Some(known) = self.frames[..self.len]
+                .iter_mut()
+                .rev()
+                .find(|known| known.0 == frame)
+        {
+            known.1 |= writable;
+            return;
+        }
+        self.seen |= bit;
+        self.frames[self.len] = (frame, writable);
+        self.len += 1;
+    }
+
+    pub(crate) fn as_slice(&self) -> &[(u32, bool)] {
+        &self.frames[..self.len]
+    }
+}
+
+/// The index of one address space.
+#[derive(Debug)]
+pub(crate) struct ReverseIndex {
+    /// By frame, as far as the highest frame seen; the caller bounds frames by the guest's VRAM.
+    heads: Vec<Head>,
+    edges: Vec<Edge>,
+    free: u32,
+}
+
+impl ReverseIndex {
+    pub(crate) fn new() -> Self {
+        Self {
+            heads: Vec::new(),
+            edges: Vec::new(),
+            free: NO_EDGE,
+        }
+    }
+
+    /// Replaces the edges of a slot, whose list starts at `first`.
+    #[inline]
+    pub(crate) fn set(&mut self, first: &mut u32, slot: SlotId, frames: &[(u32, bool)]) {
+        if !self.update_in_place(*first, frames) {
+            self.replace(first, slot, frames);
+        }
+    }
+
+    /// The usual case of a rebuild: the same frames in the same order.
+    #[inline]
+    fn update_in_place(&mut self, first: u32, frames: &[(u32, bool)]) -> bool {
+        let mut edge = first;
+        for &(frame, _) in frames {
+            if edge == NO_EDGE || self.edges[edge as usize].frame != frame {
+                return false;
+            }
+            edge = self.edges[edge as usize].next_of_slot;
+        }
+        if edge != NO_EDGE {
+            return false;
+        }
+        let mut edge = first;
+        for &(frame, writable) in frames {
+            let known = &mut self.edges[edge as usize];
+            let head = &mut self.heads[frame as usize];
+            head.writable = head.writable - u32::from(known.writable) + u32::from(writable);
+            known.writable = writable;
+            edge = known.next_of_slot;
+        }
+        true
+    }
+
+    fn replace(&mut self, first: &mut u32, slot: SlotId, frames: &[(u32, bool)]) {
+        self.unlink_slot(first);
+        // Backwards, as each becomes the first of the slot's list.
+        for &(frame, writable) in frames.iter().rev() {
+            *first = self.link(frame, slot, writable, *first);
+        }
+    }
+
+    #[inline]
+    fn link(&mut self, frame: u32, slot: SlotId, writable: bool, next_of_slot: u32) -> u32 {
+        if frame as usize >= self.heads.len() {
+            self.heads.resize(frame as usize + 1, NO_HEAD);
+        }
+        let head = &mut self.heads[frame as usize];
+        let edge = Edge {
+            frame,
+            slot,
+            next: head.first,
+            previous: NO_EDGE,
+            next_of_slot,
+            writable,
+        };
+        let at = if self.free == NO_EDGE {
+            self.edges.push(edge);
+            (self.edges.len() - 1) as u32
+        } else {
+            let at = self.free;
+            self.free = self.edges[at as usize].next_of_slot;
+            self.edges[at as usize] = edge;
+            at
+        };
+        if head.first != NO_EDGE {
+            self.edges[head.first as usize].previous = at;
+        }
+        head.first = at;
+        head.edges += 1;
+        head.writable += u32::from(writable);
+        at
+    }
+
+    fn unlink_slot(&mut self, first: &mut u32) {
+        while *first != NO_EDGE {
+            let at = *first;
+            let edge = self.edges[at as usize];
+            let head = &mut self.heads[edge.frame as usize];
+            head.edges -= 1;
+            head.writable -= u32::from(edge.writable);
+            if edge.previous == NO_EDGE {
+                head.first = edge.next;
+            } else {
+                self.edges[edge.previous as usize].next = edge.next;
+            }
+            if edge.next != NO_EDGE {
+                self.edges[edge.next as usize].previous = edge.previous;
+            }
+            self.edges[at as usize].next_of_slot = self.free;
+            self.free = at;
+            *first = edge.next_of_slot;
+        }
+    }
+
+    /// How the frame is reached, `None` if not at all.
+    pub(crate) fn reaches(&self, frame: GuestFrame) -> Option<Reach> {
+        let head = self.heads.get(frame.0 as usize)?;
+        (head.edges != 0).then_some(Reach {
+            writable: head.writable != 0,
+        })
+    }
+
+    /// Every frame that is reached, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (GuestFrame, Reach)> {
+        self.heads
+            .iter()
+            .enumerate()
+            .filter(|(_, head)| head.edges != 0)
+            .map(|(frame, head)| {
+                (
+                    GuestFrame(frame as u32),
+                    Reach {
+                        writable: head.writable != 0,
+                    },
+                )
+            })
+    }
+
+    /// The slots that reach the frame, in no particular order.
+    pub(crate) fn slots(&self, frame: GuestFrame) -> impl Iterator<Item = SlotId> {
+        let mut at = self
+            .heads
+            .get(frame.0 as usize)
+            .map_or(NO_EDGE, |head| head.first);
+        std::iter::from_fn(move || {
+            let edge = self.edges.get(at as usize)?;
+            at = edge.next;
+            Some(edge.slot)
+        })
+    }
+
+    /// Bytes of host memory held.
+    pub(crate) fn host_bytes(&self) -> usize {
+        self.heads.capacity() * size_of::<Head>() + self.edges.capacity() * size_of::<Edge>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn slot_frames(list: &[(u32, bool)]) -> SlotFrames {
+        let mut frames = SlotFrames::new();
+        list.iter()
+            .for_each(|&(frame, writable)| frames.add(frame, writable));
+        frames
+    }
+
+    #[test]
+    fn frame_named_twice_is_one_edge_and_writable_if_either_is() {
+        let frames = slot_frames(&[(3, false), (67, false), (3, true)]);
+        assert_eq!(frames.as_slice(), [(3, true), (67, false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn index_equals_a_map_of_sets(
+            edits in prop::collection::vec(
+                (0usize..8, prop::collection::vec((0u32..12, any::<bool>()), 0..6)), 0..60)
+        ) {
+            let mut index = ReverseIndex::new();
+            let mut firsts = [NO_EDGE; 8];
+            let mut model: BTreeMap<usize, Vec<(u32, bool)>> = BTreeMap::new();
+            for (slot, list) in edits {
+                let frames = slot_frames(&list);
+                index.set(&mut firsts[slot], SlotId::new(5, slot), frames.as_slice());
+                model.insert(slot, frames.as_slice().to_vec());
+                for frame in 0..12 {
+                    let mut expected: Vec<usize> = model.iter()
+                        .filter(|(_, list)| list.iter().any(|edge| edge.0 == frame))
+                        .map(|(&slot, _)| slot).collect();
+                    let mut found: Vec<usize> =
+                        index.slots(GuestFrame(frame)).map(SlotId::slot).collect();
+                    expected.sort_unstable();
+                    found.sort_unstable();
+                    prop_assert_eq!(&found, &expected);
+                    let writable = model.values().flatten().any(|&edge| edge == (frame, true));
+                    prop_assert_eq!(
+                        index.reaches(GuestFrame(frame)),
+                        (!expected.is_empty()).then_some(Reach { writable })
+                    );
+                }
+            }
+        }
+    }
+}

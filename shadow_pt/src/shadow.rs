@@ -1,0 +1,401 @@
+//! One guest address space and its shadow.
+//!
+//! ```text
+//! refresh:  guest tables ─► snapshot, changed slots          (Missing: fetch the pages, repeat)
+//! (caller)  backs pending_frames()
+//! build:    changed slots ─► shadow entries, reverse index   (then flush the TLB, then free what `Built` lists)
+//! redirect: slots of a frame or RAM range ─► shadow entries  (likewise)
+//! ```
+//!
+//! The reverse index describes the shadow as built, not what the guest has written since. It may name frames whose
+//! entries are absent because nothing is behind them: backing such a frame is a redirect, too.
+
+use crate::build::{Builder, Built, Mirror, write_zeros};
+use crate::dirty::DirtyPages;
+use crate::entry::{Classifier, is_valid, page_of};
+use crate::placement::{Placements, ShadowWriter, TablePages};
+use crate::region::{GuestSlot, PAGE_ENTRIES, SlotSet, has_table, read_entries};
+use crate::reverse::{GuestFrame, Reach, ReverseIndex};
+use crate::store::{GuestDirectory, TableAt, TableRead, TableStore};
+use fermi_spec::addr::{FRAME, Gpa, SMALL_PAGE, VramAddr};
+use fermi_spec::pte::{PD_BYTES, PD_ENTRIES, Pde, SMALL_PER_LARGE};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Pages of a guest's directory.
+const DIRECTORY_PAGES: usize = PD_ENTRIES / PAGE_ENTRIES;
+
+/// Bounds of an address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShadowConfig {
+    /// Bytes of VRAM that the guest sees. Entries beyond are dropped without asking for a placement.
+    pub guest_vram_bytes: u64,
+    /// Directory entries (128 MiB each) that may have tables at a time; further ones are treated as absent and counted.
+    /// Bounds host memory to about 330 KiB and VRAM to 264 KiB for each.
+    pub tables_max: usize,
+}
+
+impl ShadowConfig {
+    /// The usual bounds, 8 GiB of virtual address space, for a guest with that much VRAM.
+    pub const fn for_guest_vram(guest_vram_bytes: u64) -> Self {
+        Self {
+            guest_vram_bytes,
+            tables_max: 64,
+        }
+    }
+}
+
+/// Failures of the host. What a guest's tables hold is never one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ShadowError {
+    /// [`TablePages`] refused the directory.
+    #[error("no VRAM left for the shadow directory of {guest} ({PD_BYTES} bytes)")]
+    NoDirectory {
+        /// The guest's directory.
+        guest: TableAt,
+    },
+}
+
+/// What a refresh found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// Guest entries read and compared, directory entries included.
+    pub compared: u64,
+    /// Of those, how many differ from the snapshot.
+    pub changed: u64,
+    /// Directory entries now treated as absent because too many have tables.
+    pub refused: u64,
+}
+
+/// How a refresh ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refresh {
+    /// The snapshot is what the guest had.
+    Done(Changes),
+    /// These pages are not at hand. Fetch them and repeat, with the same pages still dirty: the snapshot is a mixture
+    /// of old and new, as a TLB would be. Each repeat gets further, as tables are found through the directory.
+    Missing(Vec<TableAt>),
+}
+
+/// A guest's address space: snapshot of its tables, and their shadow in VRAM.
+#[derive(Debug)]
+pub struct ShadowSpace {
+    config: ShadowConfig,
+    guest: GuestDirectory,
+    directory: VramAddr,
+    guest_pdes: Box<[u64; PD_ENTRIES]>,
+    /// Bit n: directory page n has to be read whether it is dirty or not.
+    unread: u16,
+    mirrors: BTreeMap<u16, Mirror>,
+    /// Directory entries that have tables but no mirror, for want of room.
+    refused: BTreeSet<u16>,
+    index: ReverseIndex,
+}
+
+impl ShadowSpace {
+    /// Allocates the shadow directory (64 KiB) and writes it empty.
+    ///
+    /// # Errors
+    /// [`ShadowError::NoDirectory`] when `pages` refuses it.
+    pub fn new(
+        guest: GuestDirectory,
+        config: ShadowConfig,
+        pages: &mut dyn TablePages,
+        writer: &mut dyn ShadowWriter,
+    ) -> Result<Self, ShadowError> {
+        let directory = pages
+            .allocate(PD_BYTES)
+            .ok_or(ShadowError::NoDirectory { guest: guest.at })?;
+        write_zeros(writer, directory, PD_BYTES);
+        Ok(Self {
+            config,
+            guest,
+            directory,
+            guest_pdes: Box::new([0; PD_ENTRIES]),
+            unread: u16::MAX,
+            mirrors: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            index: ReverseIndex::new(),
+        })
+    }
+
+    /// The shadow directory, for the shadow instance block.
+    pub fn directory(&self) -> VramAddr {
+        self.directory
+    }
+
+    /// The guest's directory.
+    pub fn guest_directory(&self) -> GuestDirectory {
+        self.guest
+    }
+
+    /// Reads what the guest changed in its tables: a table whole when it is first seen, later the pages that `dirty`
+    /// names. Nothing is translated or written.
+    pub fn refresh(&mut self, store: &mut dyn TableStore, dirty: &dyn DirtyPages) -> Refresh {
+        let mut changes = Changes::default();
+        let mut missing = Vec::new();
+        for page in 0..DIRECTORY_PAGES {
+            let at = self.guest.at.offset(page as u64 * SMALL_PAGE);
+            if self.unread & 1 << page == 0 && !dirty.is_dirty(at) {
+                continue;
+            }
+            let mut fresh = [0; PAGE_ENTRIES];
+            match read_entries(store, at, &mut fresh) {
+                TableRead::Done | TableRead::Outside => {
+                    self.unread &= !(1 << page);
+                    changes.compared += PAGE_ENTRIES as u64;
+                    self.store_directory(page, &fresh, &mut changes);
+                }
+                TableRead::Missing => {
+                    self.unread |= 1 << page;
+                    missing.push(at);
+                }
+            }
+        }
+        self.retry_refused(&mut changes);
+        for mirror in self.mirrors.values_mut() {
+            mirror.guest.refresh(store, dirty, &mut changes, &mut missing);
+        }
+        changes.refused = self.refused.len() as u64;
+        if missing.is_empty() {
+            Refresh::Done(changes)
+        } else {
+            Refresh::Missing(missing)
+        }
+    }
+
+    fn store_directory(&mut self, page: usize, fresh: &[u64; PAGE_ENTRIES], changes: &mut Changes) {
+        let first = page * PAGE_ENTRIES;
+        if self.guest_pdes[first..first + PAGE_ENTRIES] == *fresh {
+            return;
+        }
+        for (index, &pde) in (first..).zip(fresh) {
+            if std::mem::replace(&mut self.guest_pdes[index], pde) != pde {
+                changes.changed += 1;
+                self.set_pde(index as u16, changes);
+            }
+        }
+    }
+
+    fn set_pde(&mut self, index: u16, changes: &mut Changes) {
+        let pde = self.guest_pdes[usize::from(index)];
+        self.refused.remove(&index);
+        if let Some(mirror) = self.mirrors.get_mut(&index) {
+            mirror.guest.set_pde(Pde::from_bits(pde), changes);
+        } else if has_table(pde) {
+            self.refused.insert(index);
+        }
+    }
+
+    /// Gives mirrors to entries without one, lowest first. Those that the guest emptied do not count, but the next
+    /// build has yet to remove them, so they are bounded as well.
+    fn retry_refused(&mut self, changes: &mut Changes) {
+        let mut live = self
+            .mirrors
+            .values()
+            .filter(|mirror| mirror.guest.is_live())
+            .count();
+        while live < self.config.tables_max && self.mirrors.len() < self.config.tables_max.saturating_mul(2) {
+            let Some(index) = self.refused.pop_first() else {
+                return;
+            };
+            let mut mirror = Mirror::new(index);
+            let pde = Pde::from_bits(self.guest_pdes[usize::from(index)]);
+            mirror.guest.set_pde(pde, changes);
+            self.mirrors.insert(index, mirror);
+            live += 1;
+        }
+    }
+
+    /// The guest-VRAM frames that changed slots refer to and the next build will ask placements for, each once, in
+    /// order. Back them first, or they become not present.
+    pub fn pending_frames(&self) -> Vec<(GuestFrame, Reach)> {
+        let mut classifier = Classifier::new();
+        let mut frames: Vec<(GuestFrame, Reach)> = Vec::new();
+        let mut add = |raw: u64| {
+            let frame = page_of(raw) / SMALL_PER_LARGE as u32;
+            if is_valid(raw)
+                && frame < self.guest_frames()
+                && let Ok(class) = classifier.classify(raw)
+                && !class.is_ram
+            {
+                match frames.last_mut() {
+                    Some((last, reach)) if last.0 == frame => reach.writable |= class.writable,
+                    _ => frames.push((
+                        GuestFrame(frame),
+                        Reach {
+                            writable: class.writable,
+                        },
+                    )),
+                }
+            }
+        };
+        for mirror in self.mirrors.values() {
+            for slot in mirror.guest.changed.iter() {
+                match mirror.guest.slot(slot) {
+                    GuestSlot::Empty => {}
+                    GuestSlot::Large(raw) if page_of(raw) % SMALL_PER_LARGE as u32 != 0 => {}
+                    GuestSlot::Large(raw) => add(raw),
+                    GuestSlot::Small(raws) => raws.iter().for_each(|&raw| add(raw)),
+                }
+            }
+        }
+        frames.sort_unstable_by_key(|(frame, _)| *frame);
+        frames.dedup_by(|next, kept| {
+            kept.1.writable |= next.0 == kept.0 && next.1.writable;
+            next.0 == kept.0
+        });
+        frames
+    }
+
+    /// Translates the changed slots with the placements of now and writes the shadow entries. Afterwards flush the
+    /// TLB, then free what the result lists.
+    pub fn build(
+        &mut self,
+        placements: &dyn Placements,
+        pages: &mut dyn TablePages,
+        writer: &mut dyn ShadowWriter,
+    ) -> Built {
+        let frames = self.guest_frames();
+        let mut builder = Builder::new(self.directory, frames, &mut self.index, placements, pages, writer);
+        let gone: Vec<u16> = self
+            .mirrors
+            .iter()
+            .filter(|(_, mirror)| !mirror.guest.is_live())
+            .map(|(&index, _)| index)
+            .collect();
+        for index in gone {
+            if let Some(mirror) = self.mirrors.remove(&index) {
+                builder.remove(mirror);
+            }
+        }
+        for mirror in self.mirrors.values_mut() {
+            if !mirror.guest.changed.is_empty() {
+                let slots = mirror.guest.changed.clone();
+                builder.build(mirror, &slots, true);
+            }
+        }
+        builder.finish()
+    }
+
+    /// Rewrites every slot that reaches the frame, which moved, was backed or lost its backing. Flush afterwards.
+    ///
+    /// Slots that the guest changed since the last build are written as they are now and stay pending.
+    pub fn redirect(
+        &mut self,
+        frame: GuestFrame,
+        placements: &dyn Placements,
+        pages: &mut dyn TablePages,
+        writer: &mut dyn ShadowWriter,
+    ) -> Built {
+        let slots = self.slots_by_mirror(frame);
+        self.rewrite(slots, placements, pages, writer)
+    }
+
+    /// Rewrites every slot that names guest RAM in the range, whose mapping changed. Flush afterwards.
+    pub fn redirect_ram(
+        &mut self,
+        from: Gpa,
+        bytes: u64,
+        placements: &dyn Placements,
+        pages: &mut dyn TablePages,
+        writer: &mut dyn ShadowWriter,
+    ) -> Built {
+        if bytes == 0 {
+            return Built::default();
+        }
+        let page = |at: u64| u32::try_from(at / SMALL_PAGE).unwrap_or(u32::MAX);
+        let (first, last) = (page(from.0), page(from.0.saturating_add(bytes - 1)));
+        let slots = self
+            .mirrors
+            .iter()
+            .map(|(&index, mirror)| (index, mirror.slots_in_ram(first, last)))
+            .filter(|(_, slots)| !slots.is_empty())
+            .collect();
+        self.rewrite(slots, placements, pages, writer)
+    }
+
+    /// Allocates what a redirect of the frame to system memory may need: small tables where large entries point to it.
+    /// Call it before a move that must not fail. Returns whether all could be had; what was had is kept.
+    pub fn reserve(
+        &mut self,
+        frame: GuestFrame,
+        placements: &dyn Placements,
+        pages: &mut dyn TablePages,
+        writer: &mut dyn ShadowWriter,
+    ) -> bool {
+        let slots = self.slots_by_mirror(frame);
+        let frames = self.guest_frames();
+        let mut builder = Builder::new(self.directory, frames, &mut self.index, placements, pages, writer);
+        slots.keys().all(|index| {
+            self.mirrors
+                .get_mut(index)
+                .is_none_or(|mirror| builder.reserve_small(mirror))
+        })
+    }
+
+    fn slots_by_mirror(&self, frame: GuestFrame) -> BTreeMap<u16, SlotSet> {
+        let mut slots: BTreeMap<u16, SlotSet> = BTreeMap::new();
+        for id in self.index.slots(frame) {
+            slots.entry(id.pde()).or_insert(SlotSet::EMPTY).insert(id.slot());
+        }
+        slots
+    }
+
+    fn rewrite(
+        &mut self,
+        slots: BTreeMap<u16, SlotSet>,
+        placements: &dyn Placements,
+        pages: &mut dyn TablePages,
+        writer: &mut dyn ShadowWriter,
+    ) -> Built {
+        let frames = self.guest_frames();
+        let mut builder = Builder::new(self.directory, frames, &mut self.index, placements, pages, writer);
+        for (index, slots) in slots {
+            if let Some(mirror) = self.mirrors.get_mut(&index) {
+                builder.build(mirror, &slots, false);
+            }
+        }
+        builder.finish()
+    }
+
+    /// How the shadow, as last built, reaches the frame; `None` if not at all.
+    pub fn reaches(&self, frame: GuestFrame) -> Option<Reach> {
+        self.index.reaches(frame)
+    }
+
+    /// Every frame that the shadow, as last built, reaches, in order.
+    pub fn referenced(&self) -> impl Iterator<Item = (GuestFrame, Reach)> {
+        self.index.iter()
+    }
+
+    /// The 4 KiB guest pages that hold the directory and the tables, as of the last refresh. Pages that several
+    /// directory entries share come more than once.
+    pub fn table_pages(&self) -> impl Iterator<Item = TableAt> {
+        let directory = (0..DIRECTORY_PAGES as u64).map(|page| self.guest.at.offset(page * SMALL_PAGE));
+        directory.chain(
+            self.mirrors
+                .values()
+                .flat_map(|mirror| mirror.guest.table_pages()),
+        )
+    }
+
+    /// Bytes of host memory held, about; the caller bounds the sum over a VM's address spaces.
+    pub fn host_bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of_val(&*self.guest_pdes)
+            + self.index.host_bytes()
+            + self.mirrors.values().map(Mirror::host_bytes).sum::<usize>()
+    }
+
+    /// Gives all tables back. No instance block refers to the directory any more, and the TLB has been flushed since.
+    pub fn release(self, pages: &mut dyn TablePages) {
+        for table in self.mirrors.values().flat_map(Mirror::tables) {
+            pages.free(table.at, table.bytes);
+        }
+        pages.free(self.directory, PD_BYTES);
+    }
+
+    fn guest_frames(&self) -> u32 {
+        u32::try_from(self.config.guest_vram_bytes / FRAME).unwrap_or(u32::MAX)
+    }
+}
