@@ -429,7 +429,7 @@ impl<'a> Builder<'a> {
             }
         };
         let page = page_of(raw);
-        if page % SMALL_PER_LARGE as u32 != 0 {
+        if !page.is_multiple_of(SMALL_PER_LARGE as u32) {
             self.built.dropped.misaligned += 1;
             return Wanted::Empty;
         }

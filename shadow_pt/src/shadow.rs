@@ -233,7 +233,7 @@ impl ShadowSpace {
             for slot in mirror.guest.changed.iter() {
                 match mirror.guest.slot(slot) {
                     GuestSlot::Empty => {}
-                    GuestSlot::Large(raw) if page_of(raw) % SMALL_PER_LARGE as u32 != 0 => {}
+                    GuestSlot::Large(raw) if !page_of(raw).is_multiple_of(SMALL_PER_LARGE as u32) => {}
                     GuestSlot::Large(raw) => add(raw),
                     GuestSlot::Small(raws) => raws.iter().for_each(|&raw| add(raw)),
                 }

@@ -1,0 +1,270 @@
+//! From offset and width to a named operation.
+//!
+//! Registers take whole, aligned words; narrower accesses reach only what is bytes by nature: the mirror of the PCI
+//! configuration space, PROM, PRAMIN and the two VGA CRTC ports (envytools `hw/mmio.rst`; nouveau `pci/gf100.c` re-arms MSI by
+//! one byte).
+
+use crate::access::{Access, Kind, Width};
+use fermi_spec::regs::{
+    Bar0Reg, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END,
+};
+
+/// First of the two VGA CRTC bytes, index and data (envytools PDISPLAY.VGA, 0x3d4 at 0x601000).
+pub const VGA_CRTC: u32 = 0x60_13d4;
+
+/// A read, named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bar0Read {
+    /// A register.
+    Register(Bar0Reg),
+    /// The PRAMIN window, by offset in it.
+    Pramin {
+        /// Offset in the window.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+    },
+    /// The PROM window, by offset in it.
+    Prom {
+        /// Offset in the image.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+    },
+    /// The mirror of the configuration space, by offset in that.
+    PciMirror {
+        /// Offset in the configuration space.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+    },
+    /// A VGA CRTC port: 0 index, 1 data.
+    VgaCrtc {
+        /// Which.
+        port: u8,
+    },
+    /// A word that no row of the register table names. [`crate::Policy::of`] may still know it.
+    Unmodelled {
+        /// Where.
+        offset: u32,
+    },
+    /// Less than a word, where only words are answered.
+    Narrow {
+        /// Where.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+    },
+}
+
+/// A write, named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bar0Write {
+    /// A register.
+    Register {
+        /// Which.
+        reg: Bar0Reg,
+        /// What.
+        value: u32,
+    },
+    /// The PRAMIN window, by offset in it.
+    Pramin {
+        /// Offset in the window.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+        /// What.
+        value: u32,
+    },
+    /// PROM is read-only.
+    Prom {
+        /// Offset in the image.
+        offset: u32,
+    },
+    /// MSI re-arm: one more interrupt may be sent.
+    MsiRearm,
+    /// The mirror of the configuration space, by offset in that.
+    PciMirror {
+        /// Offset in the configuration space.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+        /// What.
+        value: u32,
+    },
+    /// A VGA CRTC port: 0 index, 1 data.
+    VgaCrtc {
+        /// Which.
+        port: u8,
+        /// What.
+        value: u8,
+    },
+    /// A word that no row of the register table names. [`crate::Policy::of`] may still know it.
+    Unmodelled {
+        /// Where.
+        offset: u32,
+        /// What.
+        value: u32,
+    },
+    /// Less than a word, where only words are taken.
+    Narrow {
+        /// Where.
+        offset: u32,
+        /// Bytes.
+        width: Width,
+    },
+}
+
+/// Where an access falls.
+enum Place {
+    Register(Bar0Reg),
+    Pramin(u32),
+    Prom(u32),
+    PciMirror(u32),
+    VgaCrtc(u8),
+    Unmodelled,
+    Narrow,
+}
+
+fn place(offset: u32, width: Width) -> Place {
+    match offset {
+        PCI_MIRROR_BASE..PCI_MIRROR_END => Place::PciMirror(offset - PCI_MIRROR_BASE),
+        PROM_BASE..PROM_END => Place::Prom(offset - PROM_BASE),
+        PRAMIN_BASE.. if offset - PRAMIN_BASE < PRAMIN_BYTES => Place::Pramin(offset - PRAMIN_BASE),
+        VGA_CRTC.. if offset - VGA_CRTC < 2 && width == Width::Byte => {
+            Place::VgaCrtc((offset - VGA_CRTC) as u8)
+        }
+        _ if width != Width::Dword || !offset.is_multiple_of(4) => Place::Narrow,
+        _ => match Bar0Reg::decode(offset) {
+            Some(reg) => Place::Register(reg),
+            None => Place::Unmodelled,
+        },
+    }
+}
+
+/// Names a read.
+pub fn decode_read(offset: u32, width: Width) -> Bar0Read {
+    match place(offset, width) {
+        Place::Register(reg) => Bar0Read::Register(reg),
+        Place::Pramin(offset) => Bar0Read::Pramin { offset, width },
+        Place::Prom(offset) => Bar0Read::Prom { offset, width },
+        Place::PciMirror(offset) => Bar0Read::PciMirror { offset, width },
+        Place::VgaCrtc(port) => Bar0Read::VgaCrtc { port },
+        Place::Unmodelled => Bar0Read::Unmodelled { offset },
+        Place::Narrow => Bar0Read::Narrow { offset, width },
+    }
+}
+
+/// Names a write. Bits of `value` beyond the width are ignored.
+pub fn decode_write(offset: u32, width: Width, value: u32) -> Bar0Write {
+    let value = value & width.ones();
+    match place(offset, width) {
+        Place::Register(reg) => Bar0Write::Register { reg, value },
+        Place::Pramin(offset) => Bar0Write::Pramin { offset, width, value },
+        Place::Prom(offset) => Bar0Write::Prom { offset },
+        Place::PciMirror(_) if offset == Bar0Reg::PciMsiRearm.offset() => Bar0Write::MsiRearm,
+        Place::PciMirror(offset) => Bar0Write::PciMirror { offset, width, value },
+        Place::VgaCrtc(port) => Bar0Write::VgaCrtc {
+            port,
+            value: value as u8,
+        },
+        Place::Unmodelled => Bar0Write::Unmodelled { offset, value },
+        Place::Narrow => Bar0Write::Narrow { offset, width },
+    }
+}
+
+impl Access {
+    /// The name of what is accessed, for records and messages: the register's, or the window's.
+    pub fn name(self) -> &'static str {
+        match place(self.offset, self.width) {
+            Place::Register(reg) => reg.name(),
+            Place::Pramin(_) => "Pramin",
+            Place::Prom(_) => "Prom",
+            Place::PciMirror(_)
+                if self.offset == Bar0Reg::PciMsiRearm.offset() && self.kind != Kind::Read =>
+            {
+                "MsiRearm"
+            }
+            Place::PciMirror(_) => "PciMirror",
+            Place::VgaCrtc(_) => "VgaCrtc",
+            Place::Unmodelled => "Unmodelled",
+            Place::Narrow => "Narrow",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn register_write_is_named_with_its_value() {
+        assert_eq!(
+            decode_write(0x2270, Width::Dword, 0x1234),
+            Bar0Write::Register {
+                reg: Bar0Reg::RunlistBase,
+                value: 0x1234
+            }
+        );
+    }
+
+    #[test]
+    fn byte_to_a_register_is_narrow() {
+        assert_eq!(
+            decode_write(0x2270, Width::Byte, 1),
+            Bar0Write::Narrow {
+                offset: 0x2270,
+                width: Width::Byte
+            }
+        );
+    }
+
+    #[test]
+    fn byte_to_the_rearm_register_rearms() {
+        assert_eq!(decode_write(0x08_8704, Width::Byte, 0xff), Bar0Write::MsiRearm);
+    }
+
+    #[test]
+    fn windows_take_bytes_up_to_their_last() {
+        assert_eq!(
+            [0x7f_ffff, 0x37_ffff, 0x08_8fff, VGA_CRTC + 1].map(|offset| decode_read(offset, Width::Byte)),
+            [
+                Bar0Read::Pramin {
+                    offset: 0xf_ffff,
+                    width: Width::Byte
+                },
+                Bar0Read::Prom {
+                    offset: 0x7_ffff,
+                    width: Width::Byte
+                },
+                Bar0Read::PciMirror {
+                    offset: 0xfff,
+                    width: Width::Byte
+                },
+                Bar0Read::VgaCrtc { port: 1 },
+            ]
+        );
+        assert_eq!(
+            decode_read(0x80_0000, Width::Dword),
+            Bar0Read::Unmodelled { offset: 0x80_0000 }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn value_never_exceeds_the_width(offset in 0u32..0x200_0000, value: u32, bytes in 1u32..5) {
+            if let Some(width) = Width::from_bytes(bytes) {
+                let written = match decode_write(offset, width, value) {
+                    Bar0Write::Register { value, .. }
+                    | Bar0Write::Pramin { value, .. }
+                    | Bar0Write::PciMirror { value, .. }
+                    | Bar0Write::Unmodelled { value, .. } => value,
+                    Bar0Write::VgaCrtc { value, .. } => u32::from(value),
+                    Bar0Write::Prom { .. } | Bar0Write::MsiRearm | Bar0Write::Narrow { .. } => 0,
+                };
+                prop_assert!(written <= width.ones());
+            }
+        }
+    }
+}

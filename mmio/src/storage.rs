@@ -1,0 +1,59 @@
+//! Values of the registers that only remember what was written ([`crate::Policy::Storage`]).
+
+use crate::policy::Policy;
+use std::collections::BTreeMap;
+
+const PAGE_WORDS: usize = 1024;
+
+/// Remembered words, by offset. Memory is taken by 4 KiB pages on first writes, and only where the policy is storage,
+/// so a guest can make it grow to [`crate::policy::STORAGE_BYTES_MAX`] at most.
+#[derive(Clone, Debug, Default)]
+pub struct Storage {
+    pages: BTreeMap<u32, Box<[u32; PAGE_WORDS]>>,
+}
+
+impl Storage {
+    /// The word at `offset`; zero if never written.
+    pub fn read(&self, offset: u32) -> u32 {
+        self.pages
+            .get(&(offset / 0x1000))
+            .map_or(0, |page| page[(offset % 0x1000 / 4) as usize])
+    }
+
+    /// Remembers a word. Returns whether the policy allows it there; otherwise nothing happened.
+    pub fn write(&mut self, offset: u32, value: u32) -> bool {
+        if Policy::of(offset) != Policy::Storage {
+            return false;
+        }
+        let page = self
+            .pages
+            .entry(offset / 0x1000)
+            .or_insert_with(|| Box::new([0; PAGE_WORDS]));
+        page[(offset % 0x1000 / 4) as usize] = value;
+        true
+    }
+
+    /// Forgets everything, as a reset does.
+    pub fn clear(&mut self) {
+        self.pages.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_reads_back() {
+        let mut storage = Storage::default();
+        assert!(storage.write(0x40_4154, 7));
+        assert_eq!((storage.read(0x40_4154), storage.read(0x40_4158)), (7, 0));
+    }
+
+    #[test]
+    fn refused_offset_stores_nothing() {
+        let mut storage = Storage::default();
+        assert!(!storage.write(0x61_0010, 7));
+        assert!(storage.pages.is_empty());
+    }
+}
