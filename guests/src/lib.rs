@@ -2,9 +2,24 @@
 //!
 //! The code is `no_std` and talks to its machine through [`GuestBus`] only, so the same driver runs in the
 //! bare-metal guest (`guests/bare`), on a host thread joined to a broker, and inside the simulator.
-#![cfg_attr(not(test), no_std)]
+//!
+//! * [`driver`]: brings a GF100 up, maps memory, runs channels and copies; usable on its own
+//! * [`run`]: the first workload on a [`Machine`]: files from guest RAM are kept in VRAM, moved about, read back
+//! * [`report`]: the form of the lines that a guest reports
+//! * [`Options`]: what is read from a guest's command line
+//!
+//! The driver's state has a fixed size and lies where the caller puts it. [`run`] needs about 32 KiB of stack.
+#![cfg_attr(not(any(test, feature = "serde")), no_std)]
 #![forbid(unsafe_code)]
 
 mod bus;
+pub mod driver;
+mod options;
+pub mod report;
+mod workload;
 
 pub use bus::{Bar, GuestBus};
+pub use driver::{Driver, DriverError};
+pub use options::{OptionError, Options};
+pub use workload::files::Summary;
+pub use workload::{Input, Machine, run};

@@ -1,0 +1,123 @@
+//! What the operator tells a guest on its command line.
+
+use core::fmt;
+
+/// Choices of a workload and facts that a driver cannot learn from the hardware.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Seed of every choice that the workload makes (`vramd.seed`, default 1).
+    pub seed: u64,
+    /// How often the contents of VRAM are moved about (`vramd.rounds`, default 4).
+    pub rounds: u32,
+    /// Bytes of a slot as a power of two from 128 KiB, `None` for the smallest that leaves no more slots than the
+    /// workload can count (`vramd.slot_kib`, in KiB).
+    pub slot_bytes: Option<u64>,
+    /// Ask for an interrupt at the end of each submission and open the host line (`vramd.interrupts=1`). The waits
+    /// poll in any case; with this, [`GuestBus::relax`](crate::GuestBus::relax) may sleep. Default off: each
+    /// acknowledge costs a handful of register accesses.
+    pub interrupts: bool,
+    /// VRAM that nobody has touched reads as zero (`vramd.zeroed`, default 1). True of a virtual GPU. On a card it is
+    /// not: with 0 the driver clears each directory and table through BAR3 before use, up to 32,768 stores each.
+    pub vram_is_zeroed: bool,
+    /// Longest wait for one submission or register, in milliseconds (`vramd.timeout_ms`, default 60,000: a virtual
+    /// GPU may be suspended for a while).
+    pub timeout_ms: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            rounds: 4,
+            slot_bytes: None,
+            interrupts: false,
+            vram_is_zeroed: true,
+            timeout_ms: 60_000,
+        }
+    }
+}
+
+/// A word of the command line that starts with `vramd.` and means nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OptionError<'a> {
+    /// The word as it stands there.
+    pub word: &'a str,
+}
+
+impl fmt::Display for OptionError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "command line: cannot use \"{}\"", self.word)
+    }
+}
+
+impl core::error::Error for OptionError<'_> {}
+
+impl Options {
+    /// Reads `vramd.NAME=VALUE` words; others are not ours and are passed over. A later word wins.
+    pub fn parse(command_line: &str) -> Result<Self, OptionError<'_>> {
+        let mut options = Self::default();
+        for word in command_line.split_ascii_whitespace() {
+            if let Some(assignment) = word.strip_prefix("vramd.") {
+                options.set(assignment).ok_or(OptionError { word })?;
+            }
+        }
+        Ok(options)
+    }
+
+    fn set(&mut self, assignment: &str) -> Option<()> {
+        let (name, value) = assignment.split_once('=')?;
+        match name {
+            "seed" => self.seed = value.parse().ok()?,
+            "rounds" => self.rounds = value.parse().ok()?,
+            "slot_kib" => self.slot_bytes = Some(decode_slot(value)?),
+            "interrupts" => self.interrupts = decode_switch(value)?,
+            "zeroed" => self.vram_is_zeroed = decode_switch(value)?,
+            "timeout_ms" => self.timeout_ms = value.parse().ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn decode_switch(value: &str) -> Option<bool> {
+    match value {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn decode_slot(value: &str) -> Option<u64> {
+    let kib: u64 = value.parse().ok()?;
+    ((128..=1 << 20).contains(&kib) && kib.is_power_of_two()).then_some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_words_are_read_and_others_passed_over() {
+        let options = Options::parse("console=ttyS0 vramd.seed=7 quiet vramd.rounds=9 vramd.slot_kib=512");
+        let wanted = Options {
+            seed: 7,
+            rounds: 9,
+            slot_bytes: Some(512 << 10),
+            ..Options::default()
+        };
+        assert_eq!(options, Ok(wanted));
+    }
+
+    #[test]
+    fn unknown_name_is_named_in_the_error() {
+        assert_eq!(
+            Options::parse("vramd.sed=7"),
+            Err(OptionError { word: "vramd.sed=7" })
+        );
+    }
+
+    #[test]
+    fn slot_that_is_no_power_of_two_is_refused() {
+        assert!(Options::parse("vramd.slot_kib=192").is_err());
+    }
+}

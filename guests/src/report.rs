@@ -1,0 +1,312 @@
+//! The lines that a guest reports: one JSON object each, without the line break.
+//!
+//! ```text
+//! {"progress":{"done":N,"total":N,"phase":"load"}}                     phases: hash load move verify digest
+//! {"digest":{"input":"name","sha256":"64 hex digits","bytes":N}}       of the input as read back from VRAM
+//! {"mismatch":{"slot":N,"piece":N,"by":"m2mf","want":"hex","got":"hex"}}  one slot whose bytes are wrong
+//! {"result":{"ok":true,"vram_bytes":N,"slot_bytes":N,"slots":N,"copies":N,"bytes_copied":N,"mismatches":0}}
+//! {"error":"one sentence"}                                             the workload ended early
+//! ```
+//!
+//! Names and sentences are cut to what fits [`LINE_BYTES`]; a reader must expect fields that it does not know. With
+//! the feature `serde`, [`ReportLine`] is the reader's side.
+
+use core::fmt::{self, Write};
+
+/// Longest line in bytes.
+pub const LINE_BYTES: usize = 512;
+/// Most bytes of a name or sentence in a line, escapes included.
+const TEXT_BYTES: usize = 256;
+
+/// What a line says.
+#[derive(Clone, Copy)]
+pub enum Report<'a> {
+    /// `done` of `total` steps of `phase`.
+    Progress {
+        /// Steps taken.
+        done: u64,
+        /// Steps of the phase.
+        total: u64,
+        /// `hash`, `load`, `move`, `verify` or `digest`.
+        phase: &'a str,
+    },
+    /// SHA-256 of a whole input as it was read back from VRAM.
+    Digest {
+        /// Name of the input.
+        input: &'a str,
+        /// The digest.
+        sha256: &'a [u8; 32],
+        /// Length of the input.
+        bytes: u64,
+    },
+    /// A slot does not hold its piece.
+    Mismatch {
+        /// The slot.
+        slot: u32,
+        /// Piece that it should hold, counted over all inputs.
+        piece: u32,
+        /// How it was read: `m2mf`, `copy0`, `copy1`, `bar1` or `pramin`.
+        by: &'a str,
+        /// Digest of the piece as loaded; of the sampled words for a window.
+        want: &'a [u8; 32],
+        /// Digest of what the slot holds.
+        got: &'a [u8; 32],
+    },
+    /// The end of a workload.
+    Result {
+        /// Every byte was right.
+        ok: bool,
+        /// VRAM that the GPU shows.
+        vram_bytes: u64,
+        /// Bytes of a slot.
+        slot_bytes: u64,
+        /// Slots that held data.
+        slots: u32,
+        /// Copies done by the GPU.
+        copies: u64,
+        /// Bytes they moved.
+        bytes_copied: u64,
+        /// Slots that were wrong.
+        mismatches: u32,
+    },
+    /// The workload ended early.
+    Error(&'a dyn fmt::Display),
+}
+
+/// A report as text in a buffer of fixed size.
+pub struct Line {
+    bytes: [u8; LINE_BYTES],
+    used: usize,
+}
+
+impl Line {
+    /// Formats `report`.
+    pub fn new(report: &Report<'_>) -> Self {
+        let mut line = Self {
+            bytes: [0; LINE_BYTES],
+            used: 0,
+        };
+        let written = line.write_report(report);
+        // Text is cut to TEXT_BYTES and the longest line of numbers is shorter than the rest.
+        debug_assert!(written.is_ok(), "a report longer than {LINE_BYTES} bytes");
+        line
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // Only whole `str`s and ASCII are appended.
+        str::from_utf8(&self.bytes[..self.used]).unwrap_or_default()
+    }
+
+    fn write_report(&mut self, report: &Report<'_>) -> fmt::Result {
+        match *report {
+            Report::Progress { done, total, phase } => write!(
+                self,
+                r#"{{"progress":{{"done":{done},"total":{total},"phase":"{phase}"}}}}"#
+            ),
+            Report::Digest { input, sha256, bytes } => write!(
+                self,
+                r#"{{"digest":{{"input":"{}","sha256":"{}","bytes":{bytes}}}}}"#,
+                Escaped(&input),
+                Hex(sha256)
+            ),
+            Report::Mismatch {
+                slot,
+                piece,
+                by,
+                want,
+                got,
+            } => write!(
+                self,
+                r#"{{"mismatch":{{"slot":{slot},"piece":{piece},"by":"{by}","want":"{}","got":"{}"}}}}"#,
+                Hex(want),
+                Hex(got)
+            ),
+            Report::Result {
+                ok,
+                vram_bytes,
+                slot_bytes,
+                slots,
+                copies,
+                bytes_copied,
+                mismatches,
+            } => write!(
+                self,
+                concat!(
+                    r#"{{"result":{{"ok":{},"vram_bytes":{},"slot_bytes":{},"slots":{},"#,
+                    r#""copies":{},"bytes_copied":{},"mismatches":{}}}}}"#
+                ),
+                ok, vram_bytes, slot_bytes, slots, copies, bytes_copied, mismatches
+            ),
+            Report::Error(error) => write!(self, r#"{{"error":"{}"}}"#, Escaped(error)),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.used + text.len();
+        self.bytes
+            .get_mut(self.used..end)
+            .ok_or(fmt::Error)?
+            .copy_from_slice(text.as_bytes());
+        self.used = end;
+        Ok(())
+    }
+}
+
+/// Lower-case hexadecimal digits.
+struct Hex<'a>(&'a [u8; 32]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The inside of a JSON string, cut after [`TEXT_BYTES`].
+struct Escaped<'a, T: ?Sized>(&'a T);
+
+impl<T: fmt::Display + ?Sized> fmt::Display for Escaped<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut escaper = Escaper {
+            target: f,
+            left: TEXT_BYTES,
+        };
+        write!(escaper, "{}", self.0)
+    }
+}
+
+struct Escaper<'a, 'b> {
+    target: &'a mut fmt::Formatter<'b>,
+    left: usize,
+}
+
+impl Write for Escaper<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for character in text.chars() {
+            let bytes = match character {
+                '"' | '\\' => 2,
+                control if control < ' ' => 6,
+                other => other.len_utf8(),
+            };
+            if bytes > self.left {
+                // Nothing after the cut, however short: a name must not lose its middle.
+                self.left = 0;
+                return Ok(());
+            }
+            self.left -= bytes;
+            match character {
+                '"' | '\\' => write!(self.target, "\\{character}")?,
+                control if control < ' ' => write!(self.target, "\\u{:04x}", control as u32)?,
+                other => self.target.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "serde")]
+mod reader {
+    use serde::Deserialize;
+
+    /// A report as its reader gets it: `serde_json::from_str::<ReportLine>(line)`.
+    #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum ReportLine {
+        /// [`Report::Progress`](super::Report::Progress).
+        Progress {
+            /// Steps taken.
+            done: u64,
+            /// Steps of the phase.
+            total: u64,
+            /// Name of the phase.
+            phase: String,
+        },
+        /// [`Report::Digest`](super::Report::Digest).
+        Digest {
+            /// Name of the input.
+            input: String,
+            /// 64 hexadecimal digits.
+            sha256: String,
+            /// Length of the input.
+            bytes: u64,
+        },
+        /// [`Report::Mismatch`](super::Report::Mismatch).
+        Mismatch {
+            /// The slot.
+            slot: u32,
+            /// The piece it should hold.
+            piece: u32,
+            /// How it was read.
+            by: String,
+            /// Digest it should have.
+            want: String,
+            /// Digest it has.
+            got: String,
+        },
+        /// [`Report::Result`](super::Report::Result).
+        Result {
+            /// Every byte was right.
+            ok: bool,
+            /// VRAM that the GPU shows.
+            vram_bytes: u64,
+            /// Bytes of a slot.
+            slot_bytes: u64,
+            /// Slots that held data.
+            slots: u32,
+            /// Copies done by the GPU.
+            copies: u64,
+            /// Bytes they moved.
+            bytes_copied: u64,
+            /// Slots that were wrong.
+            mismatches: u32,
+        },
+        /// [`Report::Error`](super::Report::Error).
+        Error(String),
+    }
+}
+#[cfg(feature = "serde")]
+pub use reader::ReportLine;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn digest_line_has_the_documented_form() {
+        let line = Line::new(&Report::Digest {
+            input: "a\"b",
+            sha256: &[0xab; 32],
+            bytes: 5,
+        });
+        let hex = "ab".repeat(32);
+        let wanted = format!(r#"{{"digest":{{"input":"a\"b","sha256":"{hex}","bytes":5}}}}"#);
+        assert_eq!(line.as_str(), wanted);
+    }
+
+    #[test]
+    fn longest_result_fits() {
+        let line = Line::new(&Report::Result {
+            ok: false,
+            vram_bytes: u64::MAX,
+            slot_bytes: u64::MAX,
+            slots: u32::MAX,
+            copies: u64::MAX,
+            bytes_copied: u64::MAX,
+            mismatches: u32::MAX,
+        });
+        assert!(line.as_str().ends_with("}}"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_sentence_gives_one_line_of_json(text: String) {
+            let line = Line::new(&Report::Error(&text));
+            let value: serde_json::Value = serde_json::from_str(line.as_str()).unwrap();
+            prop_assert!(text.starts_with(value["error"].as_str().unwrap()));
+            prop_assert!(!line.as_str().contains('\n'));
+        }
+    }
+}
