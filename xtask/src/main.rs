@@ -1,2 +1,54 @@
-//! House tasks.
-fn main() {}
+//! House tasks, run as `cargo xtask TASK`: one module per task, each with a `run` that prints what it finds.
+//!
+//! A new task is a module and a variant of [`Task`]. Exit status: 0 done, 1 failed, 2 wrong usage.
+
+mod ci;
+mod layers;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "House tasks of the vramd workspace")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Runs everything that CI runs, in its order, until something fails.
+    Ci,
+    /// Runs all tests (cargo-nextest if present) and counts those that were skipped.
+    Test,
+    /// Checks the dependencies between our crates against the table of levels.
+    Layers,
+    /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
+    Tidy,
+}
+
+fn run(task: &Task) -> anyhow::Result<()> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Ci => ci::run(&workspace),
+        Task::Test => test::run(&workspace),
+        Task::Layers => layers::run(&workspace),
+        Task::Tidy => tidy::run(&workspace),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

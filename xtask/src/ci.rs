@@ -1,0 +1,157 @@
+//! `cargo xtask ci`: all of CI, on any machine, in the order that finds cheap faults first.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::workspace::Workspace;
+use crate::{layers, test, tidy};
+
+/// A named part of CI.
+struct Step<'a> {
+    name: &'static str,
+    run: Box<dyn Fn() -> Result<()> + 'a>,
+}
+
+impl<'a> Step<'a> {
+    fn new(name: &'static str, run: impl Fn() -> Result<()> + 'a) -> Self {
+        Self {
+            name,
+            run: Box::new(run),
+        }
+    }
+}
+
+/// Runs `steps` until one fails, and says how long each took.
+///
+/// A failure carries the step's name; the steps after it are not run.
+fn run_steps(steps: &[Step<'_>], mut took: impl FnMut(&'static str, Duration)) -> Result<()> {
+    for step in steps {
+        println!("── {}", step.name);
+        let start = Instant::now();
+        let result = (step.run)();
+        took(step.name, start.elapsed());
+        result.with_context(|| format!("step {} failed", step.name))?;
+    }
+    Ok(())
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    ensure!(status.success(), "{command:?} ended with {status}");
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct RootManifest {
+    workspace: WorkspaceTable,
+}
+
+#[derive(Deserialize)]
+struct WorkspaceTable {
+    #[serde(default)]
+    exclude: Vec<String>,
+}
+
+/// Folders that the root manifest leaves out of the workspace: `--all` does not reach the packages there.
+fn excluded_folders(manifest: &str) -> Result<Vec<String>> {
+    let manifest: RootManifest = toml::from_str(manifest).context("cannot read the root Cargo.toml")?;
+    Ok(manifest.workspace.exclude)
+}
+
+fn format(workspace: &Workspace) -> Result<()> {
+    succeed(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
+    let manifest =
+        std::fs::read_to_string(workspace.root().join("Cargo.toml")).context("no root Cargo.toml")?;
+    for folder in excluded_folders(&manifest)? {
+        let manifest = format!("{folder}/Cargo.toml");
+        if workspace.root().join(&manifest).is_file() {
+            succeed(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
+        }
+    }
+    Ok(())
+}
+
+fn clippy(workspace: &Workspace) -> Result<()> {
+    succeed(&mut workspace.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn document(workspace: &Workspace) -> Result<()> {
+    succeed(
+        workspace
+            .cargo(&["doc", "--workspace", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+/// Licences, advisories and sources of what we depend on. Needs cargo-deny, which is no required part.
+fn deny(workspace: &Workspace) -> Result<()> {
+    if !workspace.has_cargo_tool("deny") {
+        eprintln!("NOTE: cargo-deny is not installed: licences, advisories and sources were NOT checked");
+        return Ok(());
+    }
+    succeed(&mut workspace.cargo(&["deny", "--workspace", "check"]))
+}
+
+/// Runs all of CI; the first failing step ends it.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let steps = [
+        Step::new("fmt", || format(workspace)),
+        Step::new("layers", || layers::run(workspace)),
+        Step::new("tidy", || tidy::run(workspace)),
+        Step::new("clippy", || clippy(workspace)),
+        Step::new("doc", || document(workspace)),
+        Step::new("deny", || deny(workspace)),
+        Step::new("test", || test::run(workspace)),
+    ];
+    let start = Instant::now();
+    let took = |name, time: Duration| println!("── {name}: {:.1} s", time.as_secs_f64());
+    run_steps(&steps, took)?;
+    println!("── ci passed in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn failing_step_is_named_timed_and_the_last() {
+        let ran = RefCell::new(Vec::new());
+        let pass = |number| {
+            ran.borrow_mut().push(number);
+            Ok(())
+        };
+        let steps = [
+            Step::new("first", || pass(1)),
+            Step::new("second", || anyhow::bail!("broken")),
+            Step::new("third", || pass(3)),
+        ];
+        let mut timed = Vec::new();
+        let error = run_steps(&steps, |name, _| timed.push(name)).unwrap_err();
+        assert_eq!(format!("{error:#}"), "step second failed: broken");
+        assert_eq!(timed, ["first", "second"]);
+        assert_eq!(*ran.borrow(), [1]);
+    }
+
+    #[test]
+    fn command_with_bad_status_fails() {
+        assert!(succeed(&mut Command::new("true")).is_ok());
+        assert!(succeed(&mut Command::new("false")).is_err());
+        assert!(succeed(&mut Command::new("no-such-program-anywhere")).is_err());
+    }
+
+    #[test]
+    fn excluded_folders_come_from_the_root_manifest() {
+        let manifest = "[workspace]\nmembers = [\"a\"]\nexclude = [\"guests/bare\", \"fuzz\"]\n";
+        assert_eq!(excluded_folders(manifest).unwrap(), ["guests/bare", "fuzz"]);
+        assert_eq!(excluded_folders("[workspace]\n").unwrap(), Vec::<String>::new());
+        assert!(excluded_folders("[package]\n").is_err());
+    }
+}

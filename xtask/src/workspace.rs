@@ -1,0 +1,181 @@
+//! Where the workspace is, which files belong to it, and how a task starts cargo in it.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The checkout that this program was started in.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    root: PathBuf,
+}
+
+impl Workspace {
+    /// The workspace of the package that cargo runs, or of the current directory if cargo did not start us.
+    pub(crate) fn find() -> Result<Self> {
+        let start = match std::env::var_os("CARGO_MANIFEST_DIR") {
+            Some(folder) => PathBuf::from(folder),
+            None => std::env::current_dir().context("no current directory")?,
+        };
+        let is_root = |folder: &&Path| folder.join("Cargo.lock").is_file() && folder.join("xtask").is_dir();
+        let root = start.ancestors().find(is_root);
+        let root = root.with_context(|| format!("{} is not inside the workspace", start.display()))?;
+        Ok(Self {
+            root: root.to_path_buf(),
+        })
+    }
+
+    /// The folder of the root manifest.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A cargo command in the root folder, by the cargo that runs us.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let mut command = Command::new(cargo);
+        command.args(arguments).current_dir(&self.root);
+        command
+    }
+
+    /// Whether cargo has the subcommand `name` on this machine.
+    pub(crate) fn has_cargo_tool(&self, name: &str) -> bool {
+        self.cargo(&[name, "--version"])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    }
+
+    /// Paths of our files, relative to the root, sorted: what git tracks or would track.
+    ///
+    /// An exported tree without `.git` is walked instead, without build output.
+    pub(crate) fn files(&self) -> Result<Vec<String>> {
+        let mut files = if self.root.join(".git").exists() {
+            self.git_files()?
+        } else {
+            self.walked_files()?
+        };
+        files.retain(|path| self.root.join(path).is_file());
+        files.sort();
+        files.dedup();
+        ensure!(!files.is_empty(), "no file found below {}", self.root.display());
+        Ok(files)
+    }
+
+    fn git_files(&self) -> Result<Vec<String>> {
+        // CI often checks out as another user than the one that builds.
+        let arguments = [
+            "-c",
+            "safe.directory=*",
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ];
+        let output = Command::new("git")
+            .args(arguments)
+            .current_dir(&self.root)
+            .output();
+        let output = output.context("cannot start git, which lists the files to check")?;
+        if !output.status.success() {
+            bail!(
+                "git ls-files failed: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+        Ok(names
+            .split('\0')
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect())
+    }
+
+    fn walked_files(&self) -> Result<Vec<String>> {
+        let mut files = Vec::new();
+        let mut folders = vec![self.root.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
+                let entry = entry?;
+                let kind = entry.file_type()?;
+                if kind.is_dir() && entry.file_name() != "target" {
+                    folders.push(entry.path());
+                } else if kind.is_file() {
+                    let path = entry.path();
+                    let path = path
+                        .strip_prefix(&self.root)?
+                        .to_str()
+                        .context("a file name is not UTF-8")?;
+                    files.push(path.to_owned());
+                }
+            }
+        }
+        Ok(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn tree_without_git_is_walked_without_build_output() {
+        let folder = tree(&["a.rs", "b/c.md", "target/debug/d.rs"]);
+        let workspace = Workspace {
+            root: folder.path().to_owned(),
+        };
+        assert_eq!(workspace.files().unwrap(), ["a.rs", "b/c.md"]);
+    }
+
+    #[test]
+    fn git_tree_lists_new_files_and_leaves_out_ignored_and_deleted_ones() {
+        let folder = tree(&["a.rs", "gone.rs", "new.rs", "skip.log"]);
+        fs::write(folder.path().join(".gitignore"), "*.log\n").unwrap();
+        let git = |arguments: &[&str]| {
+            Command::new("git")
+                .args(arguments)
+                .current_dir(&folder)
+                .output()
+                .unwrap()
+        };
+        assert!(git(&["init"]).status.success());
+        assert!(git(&["add", "a.rs", "gone.rs"]).status.success());
+        fs::remove_file(folder.path().join("gone.rs")).unwrap();
+        let workspace = Workspace {
+            root: folder.path().to_owned(),
+        };
+        assert_eq!(workspace.files().unwrap(), [".gitignore", "a.rs", "new.rs"]);
+    }
+
+    #[test]
+    fn empty_tree_is_an_error() {
+        let folder = tree(&[]);
+        assert!(
+            Workspace {
+                root: folder.path().to_owned()
+            }
+            .files()
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn missing_cargo_tool_is_reported_missing() {
+        let workspace = Workspace::find().unwrap();
+        assert!(workspace.has_cargo_tool("fmt"));
+        assert!(!workspace.has_cargo_tool("no-such-tool-anywhere"));
+    }
+}
