@@ -36,7 +36,7 @@ const CONTEXT_VALID: u32 = 4;
 /// Distance of the channels' semaphores.
 const FENCE_BYTES: u64 = 16;
 /// Part of the instance block that has meaning.
-const INSTANCE_USED: u64 = offset::ENGINE_CONTEXTS_END + 8 & !7;
+const INSTANCE_USED: u64 = offset::ENGINE_CONTEXTS_END.next_multiple_of(8);
 /// Polls of a semaphore between two looks at PFIFO's errors.
 const POLLS_PER_CHECK: u32 = 256;
 /// USERD words that start as zero.

@@ -29,11 +29,11 @@ impl Geometry {
     pub(super) fn choose(vram_bytes: u64, wanted: Option<u64>) -> Result<Self, DriverError> {
         let room = vram_bytes.saturating_sub(Driver::data_start() + TOP_BYTES);
         let slot_bytes = wanted.unwrap_or_else(|| {
-            let least = room.div_ceil(SLOTS_MAX as u64 + 1).max(LARGE_PAGE);
+            let least = (room / (SLOTS_MAX as u64 + 1) + 1).max(LARGE_PAGE);
             least.checked_next_power_of_two().unwrap_or(LARGE_PAGE)
         });
         let slots = room / slot_bytes.max(1);
-        let is_usable = slot_bytes % LARGE_PAGE == 0 && slot_bytes != 0;
+        let is_usable = slot_bytes != 0 && slot_bytes.is_multiple_of(LARGE_PAGE);
         if !is_usable || !(Self::SLOTS_MIN..=SLOTS_MAX as u64).contains(&slots) {
             return Err(DriverError::BadSlotSize {
                 bytes: slot_bytes,
