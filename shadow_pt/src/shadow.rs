@@ -399,3 +399,6 @@ impl ShadowSpace {
         u32::try_from(self.config.guest_vram_bytes / FRAME).unwrap_or(u32::MAX)
     }
 }
+
+#[cfg(test)]
+mod tests;

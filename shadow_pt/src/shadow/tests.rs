@@ -1,0 +1,821 @@
+//! The shadow against a slow model: a guest with real memory that edits its tables at random, placements that move, and
+//! walkers that share no code with the crate.
+
+use super::*;
+use crate::dirty::{AllDirty, DirtySet};
+use crate::placement::{FramePlacement, Placement};
+use crate::walk::{Walk, walk};
+use fermi_spec::addr::{GpuVa, GuestVramAddr, Iova};
+use fermi_spec::pte::uncompressed_kind;
+use proptest::prelude::*;
+
+/// Guest VRAM and RAM in bytes, both small enough to be compared whole.
+const VRAM: u64 = 4 << 20;
+const RAM: u64 = 1 << 20;
+const FRAMES: u32 = (VRAM / FRAME) as u32;
+/// Where the guest keeps its directory, and where the shadow tables are in the card.
+const DIRECTORY: u64 = 0x1_0000;
+const TABLES_AT: u64 = 0x4000_0000;
+const TABLES: u64 = 4 << 20;
+/// Directory entries that the guest uses.
+const PDES: [u64; 4] = [0, 1, 100, 8191];
+/// Tables that its directory entries point to, as low PDE words without SIZE. The last one overlaps large tables.
+const LARGE_TABLES: [u64; 4] = [0, 0x0801, 0x0821, 0x0802];
+const SMALL_TABLES: [u64; 5] = [0, 0x1001, 0x1401, 0x0403, 0x0801];
+
+struct Guest {
+    vram: Vec<u64>,
+    ram: Vec<u64>,
+    dirty: DirtySet,
+    /// Pages that can be read without fetching, and how the others are chosen.
+    fetched: BTreeSet<TableAt>,
+    salt: u64,
+}
+
+impl Guest {
+    fn word(&self, at: TableAt) -> Option<u64> {
+        match at {
+            TableAt::Vram(at) => self.vram.get((at.0 / 8) as usize).copied(),
+            TableAt::Ram(at) => self.ram.get((at.0 / 8) as usize).copied(),
+        }
+    }
+
+    fn store(&mut self, at: TableAt, value: u64) {
+        let word = match at {
+            TableAt::Vram(at) => self.vram.get_mut((at.0 / 8) as usize),
+            TableAt::Ram(at) => self.ram.get_mut((at.0 / 8) as usize),
+        };
+        if let Some(word) = word {
+            *word = value;
+            self.dirty.mark(at, 8);
+        }
+    }
+
+    fn is_missing(&self, page: TableAt) -> bool {
+        let number = match page {
+            TableAt::Vram(at) => at.0 / SMALL_PAGE,
+            TableAt::Ram(at) => at.0 / SMALL_PAGE + 77,
+        };
+        (number ^ self.salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61 == 0 && !self.fetched.contains(&page)
+    }
+}
+
+impl TableStore for Guest {
+    fn read(&mut self, at: TableAt, data: &mut [u8]) -> TableRead {
+        assert_eq!(
+            at.page(),
+            at.offset(data.len() as u64 - 1).page(),
+            "read across a page end"
+        );
+        if self.word(at).is_none() {
+            return TableRead::Outside;
+        }
+        if self.is_missing(at.page()) {
+            data.fill(0xff);
+            return TableRead::Missing;
+        }
+        for (index, bytes) in data.chunks_mut(8).enumerate() {
+            let word = self
+                .word(at.offset(index as u64 * 8))
+                .expect("inside, as its page is");
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        TableRead::Done
+    }
+}
+
+/// Placements of each page, by page number. A host page is used once in a test's life, so a stale entry shows.
+struct Host {
+    vram: Vec<Placement>,
+    ram: Vec<Placement>,
+    next: u64,
+}
+
+impl Host {
+    fn place(&mut self, frame: u32, how: u8) {
+        let base = self.next;
+        self.next += FRAME;
+        for page in 0..32u64 {
+            let at = base + page * SMALL_PAGE;
+            self.vram[frame as usize * 32 + page as usize] = match (how, page % 3) {
+                (0, _) => Placement::Vram(VramAddr(at)),
+                (1, _) => Placement::Sysram(Iova(at)),
+                (2, 0) => Placement::Unbacked,
+                (2, 1) => Placement::Sysram(Iova(at)),
+                (2, _) => Placement::Vram(VramAddr(at)),
+                (3, _) => Placement::Unbacked,
+                _ => Placement::Outside,
+            };
+        }
+    }
+
+    fn map_ram(&mut self, first: usize, pages: usize, mapped: bool) {
+        for page in self.ram.iter_mut().skip(first).take(pages) {
+            *page = if mapped {
+                Placement::Sysram(Iova(self.next))
+            } else {
+                Placement::Outside
+            };
+            self.next += SMALL_PAGE;
+        }
+        self.next = self.next.next_multiple_of(FRAME);
+    }
+}
+
+impl Placements for Host {
+    fn vram(&self, at: GuestVramAddr) -> Placement {
+        assert!(at.is_aligned(SMALL_PAGE));
+        self.vram[(at.0 / SMALL_PAGE) as usize]
+    }
+
+    fn ram(&self, at: Gpa) -> Placement {
+        let page = self.ram.get((at.0 / SMALL_PAGE) as usize);
+        page.copied().unwrap_or(Placement::Outside)
+    }
+
+    fn frame(&self, at: GuestVramAddr) -> FramePlacement {
+        let first = self.vram(at);
+        let follows = |page: u64| match first {
+            Placement::Vram(at) => Placement::Vram(at.offset(page * SMALL_PAGE)),
+            Placement::Sysram(at) => Placement::Sysram(at.offset(page * SMALL_PAGE)),
+            place => place,
+        };
+        if (0..32).all(|page| self.vram(at.offset(page * SMALL_PAGE)) == follows(page)) {
+            FramePlacement::Uniform(first)
+        } else {
+            FramePlacement::Mixed
+        }
+    }
+}
+
+/// VRAM for shadow tables: an image, full of entries that point nowhere good until it is written.
+struct Card {
+    words: Vec<u64>,
+    writes: u64,
+}
+
+impl Card {
+    fn word(&self, at: u64) -> u64 {
+        self.words[((at - TABLES_AT) / 8) as usize]
+    }
+}
+
+impl ShadowWriter for Card {
+    fn write(&mut self, at: VramAddr, entries: &[u64]) {
+        let first = ((at.0 - TABLES_AT) / 8) as usize;
+        self.words[first..first + entries.len()].copy_from_slice(entries);
+        self.writes += 1;
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    free: Vec<(u64, u64)>,
+    used: u64,
+    refuses: bool,
+}
+
+impl TablePages for Tables {
+    fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
+        if self.refuses {
+            return None;
+        }
+        if let Some(at) = self.free.iter().position(|range| range.1 == bytes) {
+            return Some(VramAddr(self.free.swap_remove(at).0));
+        }
+        self.used += bytes;
+        assert!(self.used <= TABLES, "tables leak");
+        Some(VramAddr(TABLES_AT + self.used - bytes))
+    }
+
+    fn free(&mut self, at: VramAddr, bytes: u64) {
+        self.free.push((at.0, bytes));
+    }
+}
+
+/// What a walk ends at: in system memory or not, address, attribute bits.
+type Target = Option<(bool, u64, u64)>;
+
+struct World {
+    guest: Guest,
+    host: Host,
+    card: Card,
+    tables: Tables,
+    space: ShadowSpace,
+}
+
+impl World {
+    fn new(tables_max: usize) -> Self {
+        let at = TableAt::Vram(GuestVramAddr(DIRECTORY));
+        let guest = Guest {
+            vram: vec![0; (VRAM / 8) as usize],
+            ram: vec![0; (RAM / 8) as usize],
+            dirty: DirtySet::default(),
+            fetched: BTreeSet::new(),
+            salt: 0,
+        };
+        let mut host = Host {
+            vram: vec![Placement::Unbacked; (VRAM / SMALL_PAGE) as usize],
+            ram: vec![Placement::Outside; (RAM / SMALL_PAGE) as usize],
+            next: 0x1_0000_0000,
+        };
+        (0..FRAMES).for_each(|frame| host.place(frame, (frame % 5) as u8));
+        host.map_ram(0, 128, true);
+        let mut card = Card {
+            words: vec![0xdead_beef; (TABLES / 8) as usize],
+            writes: 0,
+        };
+        let mut tables = Tables::default();
+        let space = ShadowSpace::new(
+            GuestDirectory {
+                at,
+                limit: (1 << 40) - 1,
+            },
+            ShadowConfig {
+                guest_vram_bytes: VRAM,
+                tables_max,
+            },
+            &mut tables,
+            &mut card,
+        )
+        .expect("room for a directory");
+        Self {
+            guest,
+            host,
+            card,
+            tables,
+            space,
+        }
+    }
+
+    /// As a caller does on a guest's flush. Returns what the refresh counted and the build did.
+    fn sync(&mut self) -> (Changes, Built) {
+        self.guest.fetched.clear();
+        self.guest.salt += 1;
+        let mut rounds = 0;
+        let changes = loop {
+            let dirty = self.guest.dirty.clone();
+            match self.space.refresh(&mut self.guest, &dirty) {
+                Refresh::Done(changes) => break changes,
+                Refresh::Missing(pages) => {
+                    assert!(!pages.is_empty() && rounds < 3, "fetching makes no progress");
+                    self.guest.fetched.extend(pages);
+                    rounds += 1;
+                }
+            }
+        };
+        self.guest.dirty.clear();
+        let pending = self.space.pending_frames();
+        let built = self.space.build(&self.host, &mut self.tables, &mut self.card);
+        for (frame, reach) in pending {
+            let built = self.space.reaches(frame);
+            assert!(
+                self.tables.refuses || built.is_some_and(|built| built.writable >= reach.writable),
+                "{frame:?} {reach:?} was announced, {built:?} was built"
+            );
+        }
+        self.flush(&built);
+        (changes, built)
+    }
+
+    /// The flush after which freed tables may be reused, and hence contain anything.
+    fn flush(&mut self, built: &Built) {
+        for range in &built.freed {
+            self.card
+                .write(range.at, &vec![0xdead_beef; (range.bytes / 8) as usize]);
+            self.tables.free(range.at, range.bytes);
+        }
+    }
+
+    /// Returns how many slots lacked a table.
+    fn move_frame(&mut self, frame: u32, how: u8) -> u64 {
+        self.host.place(frame, how);
+        let built = self
+            .space
+            .redirect(GuestFrame(frame), &self.host, &mut self.tables, &mut self.card);
+        self.flush(&built);
+        built.refused
+    }
+
+    fn map_ram(&mut self, first: usize, pages: usize, mapped: bool) {
+        self.host.map_ram(first, pages, mapped);
+        let (from, bytes) = (Gpa(first as u64 * SMALL_PAGE), pages as u64 * SMALL_PAGE);
+        let built = self
+            .space
+            .redirect_ram(from, bytes, &self.host, &mut self.tables, &mut self.card);
+        self.flush(&built);
+    }
+
+    fn guest_entry(&self, code: u64, address: u64, index: u64) -> u64 {
+        let at = match code {
+            0 => return 0,
+            1 => TableAt::Vram(GuestVramAddr(address + index * 8)),
+            _ => TableAt::Ram(Gpa(address + index * 8)),
+        };
+        self.guest.word(at).unwrap_or(0)
+    }
+
+    /// The guest's entry that decides an address, and the page's number in it.
+    fn guest_walk(&self, va: u64) -> Option<(u64, u64)> {
+        let pde = self.guest.vram[((DIRECTORY + (va >> 27) * 8) / 8) as usize];
+        let (large, small) = (va >> 17 & 0x3ff, va >> 12 & 0x7fff);
+        let size = pde >> 2 & 3;
+        if large < 1024 >> size {
+            let entry = self.guest_entry(pde & 3, pde << 8 & 0xff_ffff_f000, large);
+            if entry & 1 == 1 {
+                return (entry >> 4 & 31 == 0).then_some((entry, small & 31));
+            }
+        }
+        if small < 32768 >> size {
+            let entry = self.guest_entry(pde >> 32 & 3, pde >> 24 & 0xff_ffff_f000, small);
+            if entry & 1 == 1 {
+                return Some((entry, 0));
+            }
+        }
+        None
+    }
+
+    /// What a guest's entry should become.
+    fn expected(&self, va: u64) -> Target {
+        let (entry, page) = self.guest_walk(va)?;
+        let kind = u64::from(uncompressed_kind((entry >> 36) as u8)?);
+        let page = (entry >> 4 & 0xfff_ffff) + page;
+        let place = match entry >> 33 & 3 {
+            0 => self.host.vram.get(page as usize).copied()?,
+            1 => return None,
+            _ => self.host.ram(Gpa(page << 12)),
+        };
+        let bits = entry & 7 | kind << 36;
+        match place {
+            Placement::Vram(at) => Some((false, at.0, bits | entry & 1 << 32)),
+            Placement::Sysram(at) => Some((true, at.0, bits | 1 << 32)),
+            Placement::Unbacked | Placement::Outside => None,
+        }
+    }
+
+    /// What the card finds.
+    fn found(&self, va: u64) -> Target {
+        let pde = self.card.word(self.space.directory().0 + (va >> 27) * 8);
+        assert_eq!(pde & 0xc, 0, "shadow tables are whole");
+        let within = va & 0x1_f000;
+        let mut entry = 0;
+        if pde & 3 != 0 {
+            assert_eq!(pde & 3, 1);
+            entry = self
+                .card
+                .word((pde << 8 & 0xff_ffff_f000) + (va >> 17 & 0x3ff) * 8);
+        }
+        let within = if entry & 1 == 1 { within } else { 0 };
+        if entry & 1 == 0 && pde >> 32 & 3 != 0 {
+            entry = self
+                .card
+                .word((pde >> 24 & 0xff_ffff_f000) + (va >> 12 & 0x7fff) * 8);
+        }
+        let attributes = entry & (0xff << 36 | 1 << 32 | 7);
+        assert_eq!(
+            entry & !(0xfff_ffff << 4 | 3 << 33 | attributes),
+            0,
+            "bits that no policy kept"
+        );
+        let is_sysram = entry >> 33 & 3 == 2;
+        assert!(is_sysram || entry >> 33 & 3 == 0);
+        (entry & 1 == 1).then_some((
+            is_sysram,
+            (entry >> 4 & 0xfff_ffff) * SMALL_PAGE + within,
+            attributes,
+        ))
+    }
+
+    fn vas() -> impl Iterator<Item = u64> {
+        PDES.into_iter()
+            .flat_map(|pde| (0..32768).map(move |page| pde << 27 | page << 12))
+    }
+
+    /// Every entry leads to what the guest's leads to; if tables were refused, or nowhere.
+    fn check_equal(&self, incomplete: bool) {
+        for va in Self::vas() {
+            let (expected, found) = (self.expected(va), self.found(va));
+            assert!(
+                found == expected || incomplete && found.is_none(),
+                "{va:#x}: found {found:x?}, expected {expected:x?}"
+            );
+        }
+    }
+
+    /// No entry leads anywhere but to a present placement.
+    fn check_confined(&self) {
+        let places: BTreeSet<(bool, u64)> = self
+            .host
+            .vram
+            .iter()
+            .chain(&self.host.ram)
+            .filter_map(|place| match place {
+                Placement::Vram(at) => Some((false, at.0)),
+                Placement::Sysram(at) => Some((true, at.0)),
+                Placement::Unbacked | Placement::Outside => None,
+            })
+            .collect();
+        for va in Self::vas() {
+            if let Some((is_sysram, at, _)) = self.found(va) {
+                assert!(places.contains(&(is_sysram, at)), "{va:#x} leads to {at:#x}");
+            }
+        }
+    }
+
+    /// The reverse index is what the guest's tables say, page by page.
+    fn check_index(&self) {
+        let mut expected: BTreeMap<GuestFrame, Reach> = BTreeMap::new();
+        for va in Self::vas() {
+            let Some((entry, page)) = self.guest_walk(va) else {
+                continue;
+            };
+            let frame = ((entry >> 4 & 0xfff_ffff) + page) / 32;
+            let exists = uncompressed_kind((entry >> 36) as u8).is_some();
+            if exists && entry >> 33 & 3 == 0 && frame < u64::from(FRAMES) {
+                let reach = expected
+                    .entry(GuestFrame(frame as u32))
+                    .or_insert(Reach { writable: false });
+                reach.writable |= entry & 4 == 0;
+            }
+        }
+        let found: BTreeMap<GuestFrame, Reach> = self.space.referenced().collect();
+        assert_eq!(found, expected);
+    }
+
+    /// The software walk ends where the slow one does.
+    fn check_walks(&mut self) {
+        self.guest.fetched.clear();
+        for va in Self::vas().step_by(37) {
+            let mut outcome = walk(self.space.guest_directory(), GpuVa(va), &mut self.guest);
+            while let Walk::Missing(page) = outcome {
+                assert!(self.guest.fetched.insert(page), "{page} was fetched before");
+                outcome = walk(self.space.guest_directory(), GpuVa(va), &mut self.guest);
+            }
+            let expected = self
+                .guest_walk(va)
+                .filter(|&(entry, _)| {
+                    uncompressed_kind((entry >> 36) as u8).is_some() && entry >> 33 & 3 != 1
+                })
+                .map(|(entry, page)| {
+                    let at = ((entry >> 4 & 0xfff_ffff) + page) << 12;
+                    let at = if entry >> 33 & 3 == 0 {
+                        TableAt::Vram(GuestVramAddr(at))
+                    } else {
+                        TableAt::Ram(Gpa(at))
+                    };
+                    (at, entry & 4 != 0)
+                });
+            let found = match outcome {
+                Walk::Page(page) => Some((page.target, page.read_only)),
+                _ => None,
+            };
+            assert_eq!(found, expected, "{va:#x}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pde {
+        index: usize,
+        large: usize,
+        small: usize,
+        size: u64,
+    },
+    RawPde {
+        index: usize,
+        raw: u64,
+    },
+    Large {
+        table: usize,
+        index: u64,
+        entry: u64,
+    },
+    Small {
+        table: usize,
+        slot: u64,
+        first: u64,
+        entries: Vec<u64>,
+    },
+    Sync,
+    Move {
+        frame: u32,
+        how: u8,
+    },
+    MapRam {
+        first: usize,
+        pages: usize,
+        mapped: bool,
+    },
+    Refuse(bool),
+    Reserve {
+        frame: u32,
+    },
+}
+
+fn place_of(low_word: u64) -> Option<TableAt> {
+    let address = low_word & 0xffff_fff0;
+    match low_word & 3 {
+        0 => None,
+        1 => Some(TableAt::Vram(GuestVramAddr(address << 8))),
+        _ => Some(TableAt::Ram(Gpa(address << 8))),
+    }
+}
+
+fn entry(large: bool) -> impl Strategy<Value = u64> {
+    let kind = prop::sample::select(vec![0u64, 0, 0, 0, 0xfe, 0xdb, 0xff, 0x06]);
+    let aperture = prop::sample::select(vec![0u64, 0, 0, 0, 1, 2, 3]);
+    let aligned = (
+        kind,
+        aperture,
+        0..u64::from(FRAMES) + 2,
+        0..32u64,
+        0..8u64,
+        any::<u32>(),
+    )
+        .prop_map(move |(kind, aperture, frame, page, flags, tag)| {
+            let page = if large && tag % 8 != 0 { 0 } else { page };
+            let address = if aperture > 1 {
+                frame * 32 % 280 + page
+            } else {
+                frame * 32 + page
+            };
+            address << 4 | aperture << 33 | kind << 36 | flags | 1 | u64::from(tag & 0x1_ffff) << 44
+        });
+    prop_oneof![6 => aligned, 1 => Just(0), 1 => any::<u64>()]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let slot = prop::sample::select(vec![0u64, 1, 2, 3, 127, 511, 1023]);
+    let pde = (
+        0usize..4,
+        0usize..4,
+        0usize..5,
+        prop::sample::select(vec![0u64, 0, 0, 3]),
+    )
+        .prop_map(|(index, large, small, size)| Step::Pde {
+            index,
+            large,
+            small,
+            size,
+        });
+    let small = (
+        1usize..5,
+        slot.clone(),
+        0u64..32,
+        prop::collection::vec(entry(false), 1..40),
+    )
+        .prop_map(|(table, slot, first, entries)| Step::Small {
+            table,
+            slot,
+            first,
+            entries,
+        });
+    prop_oneof![
+        3 => pde,
+        1 => (0usize..4, any::<u64>()).prop_map(|(index, raw)| Step::RawPde { index, raw }),
+        4 => (1usize..4, slot, entry(true))
+            .prop_map(|(table, index, entry)| Step::Large { table, index, entry }),
+        4 => small,
+        6 => Just(Step::Sync),
+        4 => (0..FRAMES, 0u8..5).prop_map(|(frame, how)| Step::Move { frame, how }),
+        1 => (0usize..256, 1usize..64, any::<bool>())
+            .prop_map(|(first, pages, mapped)| Step::MapRam { first, pages, mapped }),
+        1 => any::<bool>().prop_map(Step::Refuse),
+        1 => (0..FRAMES).prop_map(|frame| Step::Reserve { frame }),
+    ]
+}
+
+impl World {
+    fn store_pde(&mut self, index: usize, pde: u64) {
+        self.guest
+            .store(TableAt::Vram(GuestVramAddr(DIRECTORY + PDES[index] * 8)), pde);
+    }
+
+    fn perform(&mut self, step: Step) {
+        match step {
+            Step::Pde {
+                index,
+                large,
+                small,
+                size,
+            } => {
+                self.store_pde(index, LARGE_TABLES[large] | size << 2 | SMALL_TABLES[small] << 32);
+            }
+            Step::RawPde { index, raw } => self.store_pde(index, raw),
+            Step::Large { table, index, entry } => {
+                let at = place_of(LARGE_TABLES[table]).expect("not the first");
+                self.guest.store(at.offset(index * 8), entry);
+            }
+            Step::Small {
+                table,
+                slot,
+                first,
+                entries,
+            } => {
+                let at = place_of(SMALL_TABLES[table]).expect("not the first");
+                for (index, entry) in (slot * 32 + first..32768).zip(entries) {
+                    self.guest.store(at.offset(index * 8), entry);
+                }
+            }
+            Step::Sync => {
+                let (_, built) = self.sync();
+                self.check_equal(built.refused != 0);
+                if built.refused == 0 {
+                    self.check_index();
+                }
+                self.check_walks();
+            }
+            Step::Move { frame, how } => {
+                self.move_frame(frame, how);
+            }
+            Step::MapRam { first, pages, mapped } => self.map_ram(first, pages, mapped),
+            Step::Refuse(refuses) => self.tables.refuses = refuses,
+            Step::Reserve { frame } => {
+                let reserved =
+                    self.space
+                        .reserve(GuestFrame(frame), &self.host, &mut self.tables, &mut self.card);
+                if reserved {
+                    let refuses = std::mem::replace(&mut self.tables.refuses, true);
+                    assert_eq!(self.move_frame(frame, 1), 0, "despite the reserve");
+                    self.tables.refuses = refuses;
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn shadow_equals_the_slow_model(steps in prop::collection::vec(step(), 1..50)) {
+        let mut world = World::new(8);
+        for step in steps {
+            world.perform(step);
+            world.check_confined();
+        }
+        // Whatever was refused on the way is made up for by the next build.
+        world.tables.refuses = false;
+        let _ = world.sync();
+        world.check_equal(false);
+        world.check_index();
+        let tables = world.space.directory();
+        world.space.release(&mut world.tables);
+        prop_assert!(world.tables.free.iter().any(|range| range.0 == tables.0));
+        prop_assert_eq!(world.tables.free.iter().map(|range| range.1).sum::<u64>(), world.tables.used);
+    }
+
+    #[test]
+    fn too_many_tables_are_absent_not_wrong(steps in prop::collection::vec(step(), 1..30)) {
+        let mut world = World::new(1);
+        for step in steps {
+            // The model has no bound, so only confinement is compared.
+            if let Step::Sync = step {
+                let (changes, _) = world.sync();
+                let with_tables = PDES.iter()
+                    .filter(|&&pde| has_table(world.guest.vram[(DIRECTORY / 8 + pde) as usize]))
+                    .count() as u64;
+                prop_assert_eq!(changes.refused, with_tables.saturating_sub(1));
+                world.check_equal(true);
+            } else if !matches!(step, Step::Reserve { .. }) {
+                world.perform(step);
+            }
+            world.check_confined();
+        }
+    }
+}
+
+/// A guest with one large page at virtual address 0, which is its frame 5, in VRAM.
+fn one_large_page() -> World {
+    let mut world = World::new(8);
+    world.move_frame(5, 0);
+    world.store_pde(0, LARGE_TABLES[1]);
+    world
+        .guest
+        .store(place_of(LARGE_TABLES[1]).expect("a table"), 5 << 9 | 1);
+    let _ = world.sync();
+    world
+}
+
+#[test]
+fn large_page_in_vram_is_one_large_entry() {
+    let world = one_large_page();
+    let pde = world.card.word(world.space.directory().0);
+    assert_eq!((pde & 3, pde >> 32), (1, 0));
+    assert!(world.found(0x1_f000).is_some());
+}
+
+#[test]
+fn spilled_large_page_is_small_entries_and_large_again_after_refill() {
+    let mut world = one_large_page();
+    assert_eq!(world.move_frame(5, 1), 0);
+    assert!(matches!(world.found(0x3000), Some((true, _, _))));
+    world.move_frame(5, 0);
+    world.check_equal(false);
+    let table = world.card.word(world.space.directory().0) << 8 & 0xff_ffff_f000;
+    assert_eq!(world.card.word(table) & 1, 1);
+}
+
+#[test]
+fn refused_small_table_leaves_the_slot_absent_until_the_next_build() {
+    let mut world = one_large_page();
+    world.tables.refuses = true;
+    assert_eq!(world.move_frame(5, 1), 1);
+    assert_eq!(world.found(0), None);
+    world.tables.refuses = false;
+    let _ = world.sync();
+    world.check_equal(false);
+}
+
+#[test]
+fn reserve_fails_when_tables_are_refused() {
+    let mut world = one_large_page();
+    world.tables.refuses = true;
+    assert!(
+        !world
+            .space
+            .reserve(GuestFrame(5), &world.host, &mut world.tables, &mut world.card)
+    );
+}
+
+#[test]
+fn unchanged_tables_cause_no_write() {
+    let mut world = one_large_page();
+    let writes = world.card.writes;
+    world.guest.salt = 0;
+    world.guest.dirty.mark_all();
+    let (changes, built) = world.sync();
+    assert_eq!((changes.changed, built.slots, world.card.writes), (0, 0, writes));
+    assert!(changes.compared >= 8192 + 1024);
+}
+
+#[test]
+fn clean_pages_are_not_read() {
+    struct NoReads;
+    impl TableStore for NoReads {
+        fn read(&mut self, at: TableAt, _data: &mut [u8]) -> TableRead {
+            panic!("read of {at}");
+        }
+    }
+    let mut world = one_large_page();
+    assert_eq!(
+        world.space.refresh(&mut NoReads, &DirtySet::default()),
+        Refresh::Done(Changes::default())
+    );
+}
+
+#[test]
+fn directory_entry_that_goes_gives_its_tables_back() {
+    let mut world = one_large_page();
+    world.store_pde(0, 0);
+    let (_, built) = world.sync();
+    assert_eq!(built.freed.len(), 1);
+    assert_eq!(world.space.reaches(GuestFrame(5)), None);
+    assert_eq!(world.card.word(world.space.directory().0), 0);
+}
+
+#[test]
+fn frame_that_was_unbacked_appears_with_its_redirect() {
+    let mut world = one_large_page();
+    world.move_frame(5, 3);
+    assert_eq!(world.found(0), None);
+    assert_eq!(world.space.reaches(GuestFrame(5)), Some(Reach { writable: true }));
+    world.move_frame(5, 0);
+    world.check_equal(false);
+}
+
+#[test]
+fn table_pages_are_those_of_directory_and_tables() {
+    let world = one_large_page();
+    let pages: Vec<TableAt> = world.space.table_pages().collect();
+    assert_eq!(pages.len(), 16 + 2);
+    assert!(pages.contains(&place_of(LARGE_TABLES[1]).expect("a table")));
+}
+
+#[test]
+fn directory_outside_of_memory_is_empty() {
+    let mut world = World::new(8);
+    let guest = GuestDirectory {
+        at: TableAt::Ram(Gpa(0xff_ffff_f000)),
+        limit: u64::MAX,
+    };
+    let config = ShadowConfig::for_guest_vram(VRAM);
+    let mut space = ShadowSpace::new(guest, config, &mut world.tables, &mut world.card).expect("room");
+    assert!(matches!(
+        space.refresh(&mut world.guest, &AllDirty),
+        Refresh::Done(Changes { changed: 0, .. })
+    ));
+}
+
+#[test]
+fn refused_directory_is_the_hosts_failure() {
+    let mut world = World::new(8);
+    world.tables.refuses = true;
+    let guest = world.space.guest_directory();
+    let config = ShadowConfig::for_guest_vram(VRAM);
+    assert_eq!(
+        ShadowSpace::new(guest, config, &mut world.tables, &mut world.card).err(),
+        Some(ShadowError::NoDirectory { guest: guest.at })
+    );
+}
