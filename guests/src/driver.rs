@@ -20,7 +20,7 @@
 //!
 //! # Cost
 //!
-//! Each access to a BAR may cost 50–100 µs when it traps. Bring-up makes about 130, a channel about 110, a submission
+//! Each access to a BAR may cost 50–100 µs when it traps. Bring-up makes about 95, a channel about 125, a submission
 //! one, a TLB flush six; a mapping makes one 64-bit store for each page and about twelve more when it touches a page
 //! of a table for the first time. Polls of semaphores read RAM.
 

@@ -8,7 +8,7 @@
 //! * [`report`]: the form of the lines that a guest reports
 //! * [`Options`]: what is read from a guest's command line
 //!
-//! The driver's state has a fixed size and lies where the caller puts it. [`run`] needs about 32 KiB of stack.
+//! The driver's state has a fixed size and lies where the caller puts it. [`run`] needs less than 64 KiB of stack.
 #![cfg_attr(not(any(test, feature = "serde")), no_std)]
 #![forbid(unsafe_code)]
 

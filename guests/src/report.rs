@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Names and sentences are cut to what fits [`LINE_BYTES`]; a reader must expect fields that it does not know. With
-//! the feature `serde`, [`ReportLine`] is the reader's side.
+//! the feature `serde`, `ReportLine` is the reader's side.
 
 use core::fmt::{self, Write};
 
@@ -298,6 +298,23 @@ mod tests {
             mismatches: u32::MAX,
         });
         assert!(line.as_str().ends_with("}}"));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn reader_gets_what_was_reported() {
+        let line = Line::new(&Report::Progress {
+            done: 3,
+            total: 9,
+            phase: "load",
+        });
+        let wanted = ReportLine::Progress {
+            done: 3,
+            total: 9,
+            phase: "load".to_owned(),
+        };
+        let read: ReportLine = serde_json::from_str(line.as_str()).unwrap();
+        assert_eq!(read, wanted);
     }
 
     proptest! {

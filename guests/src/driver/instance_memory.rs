@@ -87,7 +87,7 @@ impl InstanceMemory {
         }
         let at = self.next;
         self.next += bytes;
-        if !self.vram_is_zeroed {
+        if !self.vram_is_zeroed && zeroed != 0 {
             self.clear(bus, at, zeroed)?;
         }
         Ok(at)

@@ -32,6 +32,8 @@ const VRAM_VA: u64 = 8 << 30;
 const STAGING_BYTES: u64 = 1 << 20;
 /// Slots loaded by one submission.
 const LOAD_BATCH: usize = 16;
+/// Slots mapped at a time while loading: the use of VRAM grows as it would in a program that allocates.
+const MAP_BATCH: usize = 64;
 /// Progress lines of a phase.
 const LINES_PER_PHASE: u64 = 16;
 
@@ -124,14 +126,16 @@ impl<'a> Files<'a> {
     }
 
     fn load(&mut self, bus: &mut dyn GuestBus) -> Result<(), DriverError> {
-        self.map_slots(bus, 0, self.geometry.slots)?;
         for index in 0..self.pieces.inputs().len() {
             let mapping = self.pieces.mapping(index);
             self.driver.map_ram(bus, mapping.va, mapping.gpa, mapping.bytes)?;
         }
-        self.driver.flush_tlb(bus)?;
         let slots = self.geometry.data_slots;
         for slot in 0..slots {
+            if slot % MAP_BATCH == 0 {
+                self.map_slots(bus, slot, MAP_BATCH.min(self.geometry.slots - slot))?;
+                self.driver.flush_tlb(bus)?;
+            }
             let number = slot % self.pieces.count();
             let piece = self.pieces.piece(number);
             self.copy(bus, CopyPath::Copy0, piece.va, self.slot_va(slot), piece.bytes)?;
@@ -140,6 +144,11 @@ impl<'a> Files<'a> {
                 self.copier.finish(&mut self.driver, bus)?;
             }
             progress(bus, "load", slot + 1, slots);
+        }
+        let mapped = slots.next_multiple_of(MAP_BATCH);
+        if mapped < self.geometry.slots {
+            self.map_slots(bus, mapped, self.geometry.slots - mapped)?;
+            self.driver.flush_tlb(bus)?;
         }
         self.copier.finish(&mut self.driver, bus)
     }
