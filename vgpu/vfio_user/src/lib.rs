@@ -1,1 +1,51 @@
 //! The vfio-user protocol, server side: many hostile clients, bounded, non-blocking.
+//!
+//! A VMM (QEMU, Cloud Hypervisor, our own) attaches to a PCI function that lives in this process. This crate owns
+//! the socket and the messages and knows nothing of what the function is.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`listener`] | the socket path: stale or busy, one client at a time |
+//! | `connection` | bytes and descriptors to whole messages and back |
+//! | [`message`], [`version`] | layouts and a total decoder |
+//! | [`client`] | negotiation, request ids, back-pressure; the surface that embedders see |
+//! | [`function`] | what the function looks like; the trait for functions that answer at once |
+//! | [`dma`], [`irq`] | the client's memory and interrupts |
+//! | [`pci`] | a configuration space |
+//! | [`serve`] | drives a function that answers at once |
+//! | [`bounds`], [`error`] | every limit; every refusal and its errno |
+//!
+//! No message makes this crate panic, block, or hold more than [`bounds`] says. An event loop polls the
+//! [`Listener`] and each [`Client`], calls [`Client::read_ready`] and performs the [`Incoming`]s; a function that
+//! answers at once implements [`PciFunction`] and leaves the rest to [`serve::serve_client`]:
+//!
+//! ```no_run
+#![doc = include_str!("../examples/ramdev.rs")]
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod bounds;
+pub mod client;
+mod connection;
+pub mod dma;
+pub mod error;
+pub mod function;
+pub mod irq;
+pub mod listener;
+pub mod message;
+pub mod pci;
+pub mod serve;
+#[cfg(test)]
+mod testing;
+pub mod version;
+
+pub use client::{BatchedWrite, Client, Incoming, RequestId};
+pub use dma::{DmaFile, DmaMap, DmaTable};
+pub use error::{CloseReason, DmaError, ProtocolError, ReplyError};
+pub use function::{Area, FunctionInfo, MappableRegion, PciFunction, Region, RegionInfo};
+pub use irq::{IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
+pub use listener::{Accepted, Listener, ListenerError};
+pub use pci::{Bar, ConfigChange, ConfigSpace, PciIdentity};
+/// An error number, as replies carry it.
+pub use rustix::io::Errno;

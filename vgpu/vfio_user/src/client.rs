@@ -1,0 +1,564 @@
+//! One attached client: everything that the protocol alone can answer is answered here, the rest surfaces.
+//!
+//! ```text
+//!               VERSION accepted                   hung up, fatal violation, socket error
+//!  (Greeting) ──────────────────► (Attached) ─────────────────────────────────► (Closed)
+//!      └──────────── anything else, refused ────────────────────────────────────────▲
+//! ```
+//!
+//! What surfaces is an [`Incoming`] with a [`RequestId`]. Each such request, posted ones included, is answered
+//! exactly once by one of the `reply` methods, in any order and whenever it is done. While
+//! [`UNANSWERED_MAX`] of them wait, or their replies would exceed [`OUTGOING_BYTES_MAX`], nothing more is read: a
+//! client that does not fetch its replies stops itself.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerocopy::IntoBytes;
+
+use crate::Errno;
+use crate::bounds::{OUTGOING_BYTES_MAX, REQUESTS_PER_TURN, UNANSWERED_MAX};
+use crate::connection::{Connection, Frame, ReceiveError, assemble};
+use crate::dma::{DmaMap, DmaTable};
+use crate::error::{CloseReason, ProtocolError, ReplyError};
+use crate::function::{FunctionInfo, Region};
+use crate::irq::IrqChange;
+use crate::listener::Seat;
+use crate::message::{
+    Command, CommandCode, DmaUnmapWire, Header, RegionAccessWire, SmallWrite, VersionWire, decode,
+};
+use crate::version::{MAJOR, Proposal};
+
+/// Names a request of one client. Unique in the process, so that an answer that comes after its client has gone
+/// never reaches the next client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(u64);
+
+impl std::fmt::Display for RequestId {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}", self.0)
+    }
+}
+
+static NEXT_REQUEST: AtomicU64 = AtomicU64::new(1);
+
+impl RequestId {
+    fn next() -> Self {
+        // Only uniqueness matters, so no order is asked for.
+        Self(NEXT_REQUEST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// One write of a batch, checked like a single one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchedWrite {
+    /// Where to.
+    pub region: Region,
+    /// The offset and the 1 to 8 bytes.
+    pub write: SmallWrite,
+}
+
+/// What a client wants.
+#[derive(Debug)]
+pub enum Incoming {
+    /// Answer with [`Client::reply_read`].
+    RegionRead {
+        /// Names the answer.
+        request: RequestId,
+        /// Where from.
+        region: Region,
+        /// First byte.
+        offset: u64,
+        /// Length, 1 to `DATA_BYTES_MAX`.
+        count: u32,
+    },
+    /// Answer with [`Client::reply_done`].
+    RegionWrite {
+        /// Names the answer.
+        request: RequestId,
+        /// Where to.
+        region: Region,
+        /// First byte.
+        offset: u64,
+        /// 1 to `DATA_BYTES_MAX` bytes.
+        data: Vec<u8>,
+        /// The client does not wait: `reply_done` frees the request and sends nothing.
+        is_posted: bool,
+    },
+    /// Answer with [`Client::reply_done`] after all of them, in this order.
+    RegionWriteMulti {
+        /// Names the answer.
+        request: RequestId,
+        /// At most `MULTI_WRITES_MAX`.
+        writes: Vec<BatchedWrite>,
+        /// As for a single write.
+        is_posted: bool,
+    },
+    /// Memory is offered; it is in the table already, and leaves it if the answer is an error.
+    DmaMap {
+        /// Names the answer.
+        request: RequestId,
+        /// The new map.
+        map: Arc<DmaMap>,
+    },
+    /// Memory is taken back; it is out of the table already. Answer when nothing can reach it any more.
+    DmaUnmap {
+        /// Names the answer.
+        request: RequestId,
+        /// The maps that the range was made of.
+        maps: Vec<Arc<DmaMap>>,
+    },
+    /// Interrupts change.
+    Irq {
+        /// Names the answer.
+        request: RequestId,
+        /// What changes.
+        change: IrqChange,
+    },
+    /// The function is to be reset.
+    Reset {
+        /// Names the answer.
+        request: RequestId,
+    },
+    /// The client is gone; this comes once, last. Its memory is to be left and its eventfds are to be closed.
+    /// Requests that still wait may be answered, which sends nothing; [`Client::dma`] shows what is to be unmapped.
+    Closed(CloseReason),
+}
+
+/// What the reply to a waiting request looks like.
+#[derive(Debug)]
+enum Shape {
+    Read(RegionAccessWire),
+    Write(RegionAccessWire),
+    Multi(u64),
+    Map(Arc<DmaMap>),
+    Unmap(DmaUnmapWire),
+    Plain,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    header: Header,
+    shape: Shape,
+    promised_bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Greeting,
+    Attached { takes_descriptors: bool },
+    Closed,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+    function: FunctionInfo,
+    state: State,
+    dma: DmaTable,
+    waiting: BTreeMap<RequestId, Waiting>,
+    promised_bytes: usize,
+    /// A reply could not be sent; told by the next turn.
+    send_failure: Option<CloseReason>,
+    /// Lets the listener know that nobody else may come.
+    _seat: Seat,
+}
+
+impl Client {
+    /// Serves `function` on a connected socket. The client speaks first.
+    pub fn new(stream: UnixStream, function: FunctionInfo) -> io::Result<Self> {
+        Self::seated(stream, function, Seat::default())
+    }
+
+    pub(crate) fn seated(stream: UnixStream, function: FunctionInfo, seat: Seat) -> io::Result<Self> {
+        Ok(Self {
+            connection: Connection::new(stream)?,
+            function,
+            state: State::Greeting,
+            dma: DmaTable::default(),
+            waiting: BTreeMap::new(),
+            promised_bytes: 0,
+            send_failure: None,
+            _seat: seat,
+        })
+    }
+
+    /// The memory that this client offers.
+    pub fn dma(&self) -> &DmaTable {
+        &self.dma
+    }
+
+    /// Whether the version was negotiated and the client is still there.
+    pub fn is_attached(&self) -> bool {
+        matches!(self.state, State::Attached { .. })
+    }
+
+    /// Whether [`Incoming::Closed`] was told.
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Requests that wait for an answer.
+    pub fn unanswered(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether to poll for input. A level-triggered poll that ignores this spins while the client is held back.
+    pub fn wants_read(&self) -> bool {
+        self.state != State::Closed
+            && self.waiting.len() < UNANSWERED_MAX
+            && self.connection.outgoing_bytes() + self.promised_bytes < OUTGOING_BYTES_MAX
+    }
+
+    /// Whether to poll for output.
+    pub fn wants_write(&self) -> bool {
+        self.connection.outgoing_bytes() > 0
+    }
+
+    /// Takes up to [`REQUESTS_PER_TURN`] messages and appends what is to be done. To be called when the socket is
+    /// readable, hung up or in error, and once after [`Client::wants_read`] has become true again.
+    pub fn read_ready(&mut self, incoming: &mut Vec<Incoming>) {
+        for _ in 0..REQUESTS_PER_TURN {
+            if self.state == State::Closed {
+                return;
+            }
+            if let Some(reason) = self.send_failure.take() {
+                return incoming.push(self.close(reason));
+            }
+            if !self.wants_read() {
+                if self.has_hung_up() {
+                    incoming.push(self.close(CloseReason::HungUp));
+                }
+                return;
+            }
+            match self.connection.receive() {
+                Ok(None) => return,
+                Ok(Some(frame)) => {
+                    let header = frame.header;
+                    match self.take(frame) {
+                        Ok(None) => {}
+                        Ok(Some(request)) => incoming.push(request),
+                        Err(error) => incoming.extend(self.refuse(Some(header), error)),
+                    }
+                }
+                Err(ReceiveError::Gone(reason)) => return incoming.push(self.close(reason)),
+                Err(ReceiveError::Refused { header, error }) => {
+                    incoming.extend(self.refuse(header, error));
+                }
+            }
+        }
+    }
+
+    /// Sends what is queued. To be called when the socket is writeable.
+    pub fn write_ready(&mut self) {
+        if let Err(reason) = self.connection.flush() {
+            self.send_failure.get_or_insert(reason);
+        }
+    }
+
+    /// A failed send, which the next [`Client::read_ready`] will tell. An event loop that turns only on events should
+    /// look at this after replying, and take that turn at once.
+    pub fn has_failed(&self) -> bool {
+        self.send_failure.is_some()
+    }
+
+    /// Answers a read with exactly the bytes it asked for.
+    pub fn reply_read(&mut self, request: RequestId, data: &[u8]) -> Result<(), ReplyError> {
+        match self.waiting.get(&request).map(|waiting| &waiting.shape) {
+            None => return Err(ReplyError::NotWaiting(request.0)),
+            Some(Shape::Read(access)) if access.count as usize == data.len() => {}
+            Some(Shape::Read(access)) => {
+                return Err(ReplyError::WrongLength {
+                    request: request.0,
+                    expected: access.count as usize,
+                    given: data.len(),
+                });
+            }
+            Some(_) => return Err(ReplyError::WrongKind(request.0)),
+        }
+        self.finish(request, Ok(data))
+    }
+
+    /// Answers everything but a read: it is done.
+    pub fn reply_done(&mut self, request: RequestId) -> Result<(), ReplyError> {
+        if let Some(Waiting {
+            shape: Shape::Read(_),
+            ..
+        }) = self.waiting.get(&request)
+        {
+            return Err(ReplyError::WrongKind(request.0));
+        }
+        self.finish(request, Ok(&[]))
+    }
+
+    /// Answers anything: it could not be done. A map leaves the table; an unmap stays out of it.
+    pub fn reply_error(&mut self, request: RequestId, error: Errno) -> Result<(), ReplyError> {
+        self.finish(request, Err(error))
+    }
+
+    fn finish(&mut self, request: RequestId, result: Result<&[u8], Errno>) -> Result<(), ReplyError> {
+        let waiting = self
+            .waiting
+            .remove(&request)
+            .ok_or(ReplyError::NotWaiting(request.0))?;
+        self.promised_bytes -= waiting.promised_bytes;
+        if let (Shape::Map(map), Err(_)) = (&waiting.shape, &result) {
+            self.dma.forget(map);
+        }
+        let parts: &[&[u8]] = match (&waiting.shape, &result) {
+            (_, Err(_)) => &[],
+            (Shape::Read(access), Ok(data)) => &[access.as_bytes(), data],
+            (Shape::Write(access), Ok(_)) => &[access.as_bytes()],
+            (Shape::Multi(count), Ok(_)) => &[count.as_bytes()],
+            (Shape::Unmap(unmap), Ok(_)) => &[unmap.as_bytes()],
+            (Shape::Map(_) | Shape::Plain, Ok(_)) => &[],
+        };
+        self.send(&waiting.header, result.err(), parts, None);
+        Ok(())
+    }
+
+    /// Sends a reply, unless the client wants none.
+    fn send(
+        &mut self,
+        header: &Header,
+        error: Option<Errno>,
+        parts: &[&[u8]],
+        descriptor: Option<Arc<std::os::fd::OwnedFd>>,
+    ) {
+        if header.is_posted() || self.state == State::Closed {
+            return;
+        }
+        if let Err(reason) = self.connection.send(assemble(header, error, parts), descriptor) {
+            self.send_failure.get_or_insert(reason);
+        }
+    }
+
+    /// Tells the client what it did wrong, and ends the session if it cannot go on.
+    fn refuse(&mut self, header: Option<Header>, error: ProtocolError) -> Option<Incoming> {
+        if let Some(header) = header {
+            self.send(&header, Some(error.errno()), &[], None);
+        }
+        if header.is_some() && !error.is_fatal_for(self.is_attached()) {
+            return None;
+        }
+        Some(self.close(CloseReason::Protocol(error)))
+    }
+
+    fn close(&mut self, reason: CloseReason) -> Incoming {
+        // Requests go on waiting and the table stays: the embedder answers and unmaps in its own time.
+        self.connection.shut_down();
+        self.state = State::Closed;
+        Incoming::Closed(reason)
+    }
+
+    /// Asked while nothing is read, when the end of the stream would go unseen.
+    fn has_hung_up(&self) -> bool {
+        let mut state = [PollFd::new(self.connection.stream(), PollFlags::empty())];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let is_told = poll(&mut state, Some(&now)).is_ok_and(|count| count > 0);
+        is_told
+            && state
+                .iter()
+                .any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR))
+    }
+
+    /// Whether this command may come now; if so, whether the client takes descriptors.
+    fn check_state(&self, header: &Header) -> Result<bool, ProtocolError> {
+        match self.state {
+            State::Attached { takes_descriptors } => Ok(takes_descriptors),
+            State::Greeting if header.command == CommandCode::Version as u16 => Ok(false),
+            State::Greeting | State::Closed => Err(ProtocolError::NotNegotiated {
+                command: header.command,
+            }),
+        }
+    }
+
+    fn take(&mut self, frame: Frame) -> Result<Option<Incoming>, ProtocolError> {
+        let Frame {
+            header,
+            body,
+            descriptors,
+        } = frame;
+        let takes_descriptors = self.check_state(&header)?;
+        let command = decode(header.command, &body)?;
+        let has_use = matches!(command, Command::DmaMap(_) | Command::SetIrqs(..));
+        if let (false, Some(command), count @ 1..) =
+            (has_use, CommandCode::from_wire(header.command), descriptors.len())
+        {
+            return Err(ProtocolError::DescriptorCount { command, count });
+        }
+        match command {
+            Command::Version(proposal) => self.greet(&header, &proposal)?,
+            Command::GetInfo { argsz } => {
+                let payload = self.function.device_info(argsz)?;
+                self.send(&header, None, &[&payload], None);
+            }
+            Command::GetRegionInfo { argsz, index } => {
+                let (payload, descriptor) = self.function.region_info(argsz, index, takes_descriptors)?;
+                self.send(&header, None, &[&payload], descriptor);
+            }
+            Command::GetIrqInfo { argsz, index } => {
+                let payload = self.function.irq_info(argsz, index)?;
+                self.send(&header, None, &[&payload], None);
+            }
+            Command::RegionRead(access) => return self.take_read(header, access).map(Some),
+            Command::RegionWrite(access, data) => return self.take_write(header, access, data).map(Some),
+            Command::RegionWriteMulti(writes) => return self.take_multi(header, &writes).map(Some),
+            Command::DmaMap(wire) => {
+                let map = self.dma.map(&wire, descriptors)?;
+                let request = self.wait(header, Shape::Map(Arc::clone(&map)), 0);
+                return Ok(Some(Incoming::DmaMap { request, map }));
+            }
+            Command::DmaUnmap(wire) => {
+                let maps = self.dma.unmap(&wire)?;
+                let request = self.wait(header, Shape::Unmap(wire), 0);
+                return Ok(Some(Incoming::DmaUnmap { request, maps }));
+            }
+            Command::SetIrqs(wire, data) => {
+                let change = IrqChange::decode(&wire, &data, descriptors, self.function.irq_counts())?;
+                let request = self.wait(header, Shape::Plain, 0);
+                return Ok(Some(Incoming::Irq { request, change }));
+            }
+            Command::Reset if !self.function.is_resettable() => return Err(ProtocolError::NoReset),
+            Command::Reset => {
+                let request = self.wait(header, Shape::Plain, 0);
+                return Ok(Some(Incoming::Reset { request }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_read(&mut self, header: Header, access: RegionAccessWire) -> Result<Incoming, ProtocolError> {
+        let RegionAccessWire {
+            offset,
+            region,
+            count,
+        } = access;
+        let region = self
+            .function
+            .check_access(CommandCode::RegionRead, region, offset, count)?;
+        let request = self.wait(header, Shape::Read(access), count as usize);
+        Ok(Incoming::RegionRead {
+            request,
+            region,
+            offset,
+            count,
+        })
+    }
+
+    fn take_write(
+        &mut self,
+        header: Header,
+        access: RegionAccessWire,
+        data: Vec<u8>,
+    ) -> Result<Incoming, ProtocolError> {
+        let RegionAccessWire {
+            offset,
+            region,
+            count,
+        } = access;
+        let region = self
+            .function
+            .check_access(CommandCode::RegionWrite, region, offset, count)?;
+        let request = self.wait(header, Shape::Write(access), 0);
+        Ok(Incoming::RegionWrite {
+            request,
+            region,
+            offset,
+            data,
+            is_posted: header.is_posted(),
+        })
+    }
+
+    /// All writes are checked before any surfaces: a batch is done or refused as a whole.
+    fn take_multi(&mut self, header: Header, writes: &[SmallWrite]) -> Result<Incoming, ProtocolError> {
+        let code = CommandCode::RegionWriteMulti;
+        let writes = writes
+            .iter()
+            .map(|write| {
+                let count = write.data().len() as u32;
+                let region = self
+                    .function
+                    .check_access(code, write.region, write.offset, count)?;
+                Ok(BatchedWrite {
+                    region,
+                    write: *write,
+                })
+            })
+            .collect::<Result<Vec<_>, ProtocolError>>()?;
+        let request = self.wait(header, Shape::Multi(writes.len() as u64), 0);
+        Ok(Incoming::RegionWriteMulti {
+            request,
+            writes,
+            is_posted: header.is_posted(),
+        })
+    }
+
+    fn greet(&mut self, header: &Header, proposal: &Proposal) -> Result<(), ProtocolError> {
+        if self.state != State::Greeting {
+            return Err(ProtocolError::AlreadyNegotiated);
+        }
+        if header.is_posted() {
+            return Err(ProtocolError::Flags {
+                command: CommandCode::Version,
+                flags: header.flags,
+            });
+        }
+        let (minor, text) = proposal.answer();
+        self.state = State::Attached {
+            takes_descriptors: proposal.takes_descriptors(),
+        };
+        self.send(
+            header,
+            None,
+            &[VersionWire { major: MAJOR, minor }.as_bytes(), &text],
+            None,
+        );
+        Ok(())
+    }
+
+    /// Notes that a request waits, and that its reply will have `data_bytes` beyond the fixed part.
+    fn wait(&mut self, header: Header, shape: Shape, data_bytes: usize) -> RequestId {
+        let fixed_bytes = size_of::<Header>() + size_of::<DmaUnmapWire>();
+        let promised_bytes = if header.is_posted() {
+            0
+        } else {
+            fixed_bytes + data_bytes
+        };
+        let request = RequestId::next();
+        self.promised_bytes += promised_bytes;
+        self.waiting.insert(
+            request,
+            Waiting {
+                header,
+                shape,
+                promised_bytes,
+            },
+        );
+        request
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.stream().as_fd()
+    }
+}
+
+impl AsRawFd for Client {
+    fn as_raw_fd(&self) -> RawFd {
+        self.connection.stream().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! What a PCI function looks like to a client: its regions and interrupts, and the replies that describe them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use crate::Errno;
+use crate::bounds::IRQ_VECTORS_MAX;
+use crate::dma::DmaMap;
+use crate::error::ProtocolError;
+use crate::irq::{IRQ_INDICES, IrqChange, IrqIndex};
+use crate::message::{CommandCode, DeviceInfoWire, IrqInfoWire, RegionInfoWire, SparseMmapWire};
+
+/// Regions of a PCI function (`VFIO_PCI_*_REGION_INDEX`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Region {
+    /// First base address register.
+    Bar0 = 0,
+    /// Second; the upper half of the first if that has 64 bits.
+    Bar1 = 1,
+    /// Third.
+    Bar2 = 2,
+    /// Fourth.
+    Bar3 = 3,
+    /// Fifth.
+    Bar4 = 4,
+    /// Sixth.
+    Bar5 = 5,
+    /// Option ROM.
+    Rom = 6,
+    /// Configuration space.
+    Config = 7,
+    /// Legacy VGA ranges.
+    Vga = 8,
+}
+
+/// How many regions a PCI function has.
+pub const REGIONS: usize = 9;
+
+impl Region {
+    /// `None` if there is no such region.
+    pub fn from_wire(index: u32) -> Option<Self> {
+        Some(match index {
+            0 => Self::Bar0,
+            1 => Self::Bar1,
+            2 => Self::Bar2,
+            3 => Self::Bar3,
+            4 => Self::Bar4,
+            5 => Self::Bar5,
+            6 => Self::Rom,
+            7 => Self::Config,
+            8 => Self::Vga,
+            _ => return None,
+        })
+    }
+}
+
+/// A part of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// First byte in the region.
+    pub offset: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// Parts of a region that a client may map instead of asking.
+///
+/// The descriptor goes to the client: it must hold nothing but what this client may see and change at any time.
+#[derive(Debug, Clone)]
+pub struct MappableRegion {
+    /// What to map.
+    pub descriptor: Arc<OwnedFd>,
+    /// Where the region begins in it. Bytes.
+    pub offset: u64,
+    /// Which parts; none means all of it.
+    pub areas: Vec<Area>,
+}
+
+/// One region. The default is an absent one.
+#[derive(Debug, Clone, Default)]
+pub struct RegionInfo {
+    /// Length; 0 if there is no such region.
+    pub bytes: u64,
+    /// A client may read.
+    pub is_readable: bool,
+    /// A client may write.
+    pub is_writeable: bool,
+    /// What can be mapped.
+    pub mappable: Option<MappableRegion>,
+}
+
+impl RegionInfo {
+    /// A region that is read and written by messages only.
+    pub fn read_write(bytes: u64) -> Self {
+        Self {
+            bytes,
+            is_readable: true,
+            is_writeable: true,
+            mappable: None,
+        }
+    }
+}
+
+/// Everything that DEVICE_GET_INFO, GET_REGION_INFO and GET_IRQ_INFO are answered from, and that accesses are
+/// checked against.
+#[derive(Debug, Clone, Default)]
+pub struct FunctionInfo {
+    regions: [RegionInfo; REGIONS],
+    irq_counts: [u32; IRQ_INDICES],
+    is_resettable: bool,
+}
+
+impl FunctionInfo {
+    /// A function that has nothing yet and can be reset.
+    pub fn new() -> Self {
+        Self {
+            is_resettable: true,
+            ..Self::default()
+        }
+    }
+
+    /// Adds or replaces a region.
+    #[must_use]
+    pub fn with_region(mut self, region: Region, info: RegionInfo) -> Self {
+        self.regions[region as usize] = info;
+        self
+    }
+
+    /// Gives an interrupt index this many vectors. At most [`IRQ_VECTORS_MAX`], more are cut off.
+    #[must_use]
+    pub fn with_irqs(mut self, index: IrqIndex, vectors: u32) -> Self {
+        self.irq_counts[index as usize] = vectors.min(IRQ_VECTORS_MAX);
+        self
+    }
+
+    /// Makes DEVICE_RESET an error.
+    #[must_use]
+    pub fn without_reset(mut self) -> Self {
+        self.is_resettable = false;
+        self
+    }
+
+    /// One region.
+    pub fn region(&self, region: Region) -> &RegionInfo {
+        &self.regions[region as usize]
+    }
+
+    /// Vectors of each interrupt index.
+    pub fn irq_counts(&self) -> &[u32; IRQ_INDICES] {
+        &self.irq_counts
+    }
+
+    /// Whether DEVICE_RESET is served.
+    pub fn is_resettable(&self) -> bool {
+        self.is_resettable
+    }
+
+    /// The region of an access, if the access lies within it and is allowed.
+    pub(crate) fn check_access(
+        &self,
+        command: CommandCode,
+        index: u32,
+        offset: u64,
+        count: u32,
+    ) -> Result<Region, ProtocolError> {
+        let region = Region::from_wire(index).ok_or(ProtocolError::Index { command, index })?;
+        let info = self.region(region);
+        let is_inside = offset
+            .checked_add(u64::from(count))
+            .is_some_and(|end| end <= info.bytes);
+        if !is_inside {
+            return Err(ProtocolError::OutsideRegion {
+                region: index,
+                offset,
+                count,
+            });
+        }
+        let is_allowed = match command {
+            CommandCode::RegionRead => info.is_readable,
+            _ => info.is_writeable,
+        };
+        if !is_allowed {
+            return Err(ProtocolError::RegionAccess { region: index });
+        }
+        Ok(region)
+    }
+
+    /// Payload of a DEVICE_GET_INFO reply.
+    pub(crate) fn device_info(&self, argsz: u32) -> Result<Vec<u8>, ProtocolError> {
+        const FLAG_RESET: u32 = 1;
+        const FLAG_PCI: u32 = 1 << 1;
+        let bytes = size_of::<DeviceInfoWire>() as u32;
+        check_space(CommandCode::GetInfo, argsz, bytes)?;
+        let flags = FLAG_PCI | if self.is_resettable { FLAG_RESET } else { 0 };
+        let wire = DeviceInfoWire {
+            argsz: bytes,
+            flags,
+            num_regions: REGIONS as u32,
+            num_irqs: IRQ_INDICES as u32,
+        };
+        Ok(wire.as_bytes().to_vec())
+    }
+
+    /// Payload of a GET_IRQ_INFO reply. An index without vectors is no error: QEMU asks for all.
+    pub(crate) fn irq_info(&self, argsz: u32, index: u32) -> Result<Vec<u8>, ProtocolError> {
+        let command = CommandCode::GetIrqInfo;
+        let bytes = size_of::<IrqInfoWire>() as u32;
+        check_space(command, argsz, bytes)?;
+        let (Some(irq), Some(count)) = (
+            IrqIndex::from_wire(index),
+            self.irq_counts.get(index as usize).copied(),
+        ) else {
+            return Err(ProtocolError::Index { command, index });
+        };
+        let flags = if count == 0 { 0 } else { irq.info_flags() };
+        Ok(IrqInfoWire {
+            argsz: bytes,
+            flags,
+            index,
+            count,
+        }
+        .as_bytes()
+        .to_vec())
+    }
+
+    /// Payload and descriptor of a GET_REGION_INFO reply.
+    ///
+    /// If `argsz` has no room for the capabilities, the reply says how much room they need and leaves them and the
+    /// descriptor out, as the kernel's VFIO does; the client asks again.
+    pub(crate) fn region_info(
+        &self,
+        argsz: u32,
+        index: u32,
+        takes_descriptors: bool,
+    ) -> Result<(Vec<u8>, Option<Arc<OwnedFd>>), ProtocolError> {
+        const FLAG_READ: u32 = 1;
+        const FLAG_WRITE: u32 = 1 << 1;
+        const FLAG_MMAP: u32 = 1 << 2;
+        const FLAG_CAPS: u32 = 1 << 3;
+        let command = CommandCode::GetRegionInfo;
+        let fixed_bytes = size_of::<RegionInfoWire>() as u32;
+        check_space(command, argsz, fixed_bytes)?;
+        let region = Region::from_wire(index).ok_or(ProtocolError::Index { command, index })?;
+        let info = self.region(region);
+        let mut wire = RegionInfoWire {
+            argsz: fixed_bytes,
+            flags: 0,
+            index,
+            cap_offset: 0,
+            bytes: info.bytes,
+            offset: 0,
+        };
+        wire.flags |= if info.is_readable { FLAG_READ } else { 0 };
+        wire.flags |= if info.is_writeable { FLAG_WRITE } else { 0 };
+        let Some(mappable) = info.mappable.as_ref().filter(|_| takes_descriptors) else {
+            return Ok((wire.as_bytes().to_vec(), None));
+        };
+        wire.flags |= FLAG_MMAP;
+        wire.offset = mappable.offset;
+        if mappable.areas.is_empty() {
+            return Ok((wire.as_bytes().to_vec(), Some(Arc::clone(&mappable.descriptor))));
+        }
+        let capability = sparse_mmap(&mappable.areas);
+        wire.flags |= FLAG_CAPS;
+        wire.argsz += capability.len() as u32;
+        if argsz < wire.argsz {
+            return Ok((wire.as_bytes().to_vec(), None));
+        }
+        wire.cap_offset = fixed_bytes;
+        let payload = [wire.as_bytes(), &capability].concat();
+        Ok((payload, Some(Arc::clone(&mappable.descriptor))))
+    }
+}
+
+fn check_space(command: CommandCode, argsz: u32, bytes: u32) -> Result<(), ProtocolError> {
+    if argsz < bytes {
+        return Err(ProtocolError::ReplySpace {
+            command,
+            bytes: argsz,
+        });
+    }
+    Ok(())
+}
+
+/// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`, version 1, last of its list.
+fn sparse_mmap(areas: &[Area]) -> Vec<u8> {
+    let header = SparseMmapWire {
+        id: 1,
+        version: 1,
+        next: 0,
+        areas: areas.len() as u32,
+        reserved: 0,
+    };
+    let mut capability = header.as_bytes().to_vec();
+    for area in areas {
+        capability.extend_from_slice([area.offset, area.bytes].as_bytes());
+    }
+    capability
+}
+
+/// A function that answers at once; [`Client::serve`](crate::Client::serve) drives it.
+///
+/// Accesses arrive checked: inside a region of the [`FunctionInfo`], in a direction that it allows, 1 to
+/// [`DATA_BYTES_MAX`](crate::bounds::DATA_BYTES_MAX) bytes. Width and alignment are the client's choice. An `Err`
+/// becomes the error of the reply.
+pub trait PciFunction {
+    /// Fills `data` from a region.
+    fn read(&mut self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Errno>;
+
+    /// Writes `data` to a region.
+    fn write(&mut self, region: Region, offset: u64, data: &[u8]) -> Result<(), Errno>;
+
+    /// Changes interrupts.
+    fn change_irqs(&mut self, change: IrqChange) -> Result<(), Errno>;
+
+    /// Brings the function to its state after power-on.
+    fn reset(&mut self) -> Result<(), Errno>;
+
+    /// Memory was offered. A function that does no DMA needs none.
+    fn dma_map(&mut self, map: &Arc<DmaMap>) -> Result<(), Errno> {
+        let _ = map;
+        Ok(())
+    }
+
+    /// Memory is taken back; when this returns, nothing may touch it any more.
+    fn dma_unmap(&mut self, map: &Arc<DmaMap>) {
+        let _ = map;
+    }
+}
+
+#[cfg(test)]
+mod tests;

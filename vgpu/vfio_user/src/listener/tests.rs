@@ -1,0 +1,91 @@
+use std::io::Read;
+
+use super::*;
+use crate::testing::gpu_like;
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn accept(listener: &mut Listener) -> Option<Accepted> {
+    listener.accept(&gpu_like()).unwrap()
+}
+
+#[test]
+fn path_of_a_running_server_is_busy() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    let _first = Listener::bind(&path).unwrap();
+    assert!(matches!(Listener::bind(&path), Err(ListenerError::Busy { .. })));
+}
+
+#[test]
+fn path_of_a_dead_server_is_taken_over() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    let mut listener = Listener::bind(&path).unwrap();
+    let _vmm = UnixStream::connect(&path).unwrap();
+    assert!(matches!(accept(&mut listener), Some(Accepted::Client(_))));
+}
+
+#[test]
+fn path_of_an_ordinary_file_is_left_alone() {
+    let directory = directory();
+    let path = directory.path().join("notes");
+    fs::write(&path, "keep").unwrap();
+    assert!(matches!(
+        Listener::bind(&path),
+        Err(ListenerError::NotASocket { .. })
+    ));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "keep");
+}
+
+#[test]
+fn path_in_no_directory_names_the_path() {
+    let error = Listener::bind(Path::new("/nonexistent/gpu.sock")).unwrap_err();
+    assert_eq!(error.to_string(), "cannot listen on socket /nonexistent/gpu.sock");
+}
+
+#[test]
+fn path_goes_with_the_listener() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    drop(Listener::bind(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn path_that_is_somebody_elses_by_now_stays() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    let first = Listener::bind(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let _second = UnixListener::bind(&path).unwrap();
+    drop(first);
+    assert!(path.exists());
+}
+
+#[test]
+fn nobody_waiting_is_no_client() {
+    let directory = directory();
+    let mut listener = Listener::bind(&directory.path().join("gpu.sock")).unwrap();
+    assert!(accept(&mut listener).is_none());
+}
+
+#[test]
+fn second_client_is_hung_up_on_and_the_next_after_the_first_is_not() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    let mut listener = Listener::bind(&path).unwrap();
+    let _first = UnixStream::connect(&path).unwrap();
+    let Some(Accepted::Client(client)) = accept(&mut listener) else {
+        panic!("refused")
+    };
+    let mut second = UnixStream::connect(&path).unwrap();
+    assert!(matches!(accept(&mut listener), Some(Accepted::RefusedBusy)));
+    assert_eq!(second.read(&mut [0]).unwrap(), 0);
+    drop(client);
+    let _third = UnixStream::connect(&path).unwrap();
+    assert!(matches!(accept(&mut listener), Some(Accepted::Client(_))));
+}

@@ -1,0 +1,156 @@
+//! VERSION: what a client proposes and what it is answered.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bounds::{DATA_BYTES_MAX, DMA_MAPS_MAX, DMA_PAGE_BYTES, MESSAGE_FDS_MAX};
+use crate::error::ProtocolError;
+
+/// The major version that this server speaks.
+pub const MAJOR: u16 = 0;
+/// The highest minor version that this server speaks.
+pub const MINOR: u16 = 1;
+
+/// Capabilities as they stand in the JSON. Those that are not here are ignored: offering is not asking.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Capabilities {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_msg_fds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_data_xfer_size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_dma_maps: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pgsizes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_multiple: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct VersionData {
+    #[serde(default)]
+    capabilities: Capabilities,
+}
+
+/// What a client proposed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proposal {
+    /// Highest minor version that the client speaks.
+    pub minor: u16,
+    capabilities: Capabilities,
+}
+
+impl Proposal {
+    /// `data` is empty, or JSON text that ends with its only NUL.
+    pub(crate) fn decode(minor: u16, data: &[u8]) -> Result<Self, ProtocolError> {
+        let capabilities = match data {
+            [] => Capabilities::default(),
+            [text @ .., 0] => {
+                serde_json::from_slice::<VersionData>(text)
+                    .map_err(|_| ProtocolError::MalformedVersionData)?
+                    .capabilities
+            }
+            _ => return Err(ProtocolError::MalformedVersionData),
+        };
+        Ok(Self { minor, capabilities })
+    }
+
+    /// Whether the client can be sent a descriptor. Without a word it can be sent one (the specification's default).
+    pub fn takes_descriptors(&self) -> bool {
+        self.capabilities.max_msg_fds != Some(0)
+    }
+
+    /// The minor version and the NUL-terminated JSON of the reply.
+    ///
+    /// Beyond the two transfer limits only capabilities are answered that the client named: the reply has to be a
+    /// subset of the proposal, and QEMU takes no reply longer than its own message.
+    pub(crate) fn answer(&self) -> (u16, Vec<u8>) {
+        let asked = &self.capabilities;
+        let capabilities = Capabilities {
+            max_msg_fds: Some(MESSAGE_FDS_MAX as u64),
+            max_data_xfer_size: Some(u64::from(DATA_BYTES_MAX)),
+            max_dma_maps: asked.max_dma_maps.map(|maps| maps.min(DMA_MAPS_MAX as u64)),
+            pgsizes: asked.pgsizes.map(|_| DMA_PAGE_BYTES),
+            write_multiple: asked.write_multiple.filter(|is_offered| *is_offered),
+        };
+        let mut text = serde_json::to_vec(&VersionData { capabilities })
+            .expect("a structure of numbers and booleans has a JSON form");
+        text.push(0);
+        (self.minor.min(MINOR), text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What QEMU 11.1 sends, without the blanks.
+    const QEMU: &[u8] = b"{\"capabilities\":{\"migration\":{\"pgsize\":4096,\"max_bitmap_size\":268435456},\
+        \"max_msg_fds\":16,\"max_data_xfer_size\":1048576,\"pgsizes\":4096,\"max_dma_maps\":65535,\
+        \"write_multiple\":true}}\0";
+
+    #[test]
+    fn proposal_of_qemu_gives_shorter_answer_with_own_limits() {
+        let proposal = Proposal::decode(0, QEMU).unwrap();
+        let (minor, text) = proposal.answer();
+        assert_eq!(minor, 0);
+        assert!(text.len() <= QEMU.len());
+        assert_eq!(
+            std::str::from_utf8(&text).unwrap(),
+            "{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":65536,\"max_dma_maps\":4096,\
+             \"pgsizes\":4096,\"write_multiple\":true}}\0"
+        );
+    }
+
+    #[test]
+    fn capability_not_proposed_is_not_answered() {
+        let (_, text) = Proposal::decode(7, b"{}\0").unwrap().answer();
+        let text = String::from_utf8(text).unwrap();
+        assert!(
+            !text.contains("write_multiple") && !text.contains("pgsizes"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn absent_data_is_an_empty_proposal() {
+        let proposal = Proposal::decode(9, b"").unwrap();
+        assert!(proposal.takes_descriptors());
+        assert_eq!(proposal.answer().0, MINOR);
+    }
+
+    #[test]
+    fn text_without_nul_is_malformed() {
+        assert_eq!(
+            Proposal::decode(0, b"{}"),
+            Err(ProtocolError::MalformedVersionData)
+        );
+    }
+
+    #[test]
+    fn nul_within_the_text_is_malformed() {
+        assert_eq!(
+            Proposal::decode(0, b"{}\0{}\0"),
+            Err(ProtocolError::MalformedVersionData)
+        );
+    }
+
+    #[test]
+    fn deep_nesting_is_malformed_rather_than_a_stack_overflow() {
+        let mut text = b"{\"capabilities\":".to_vec();
+        text.extend(std::iter::repeat_n(b'[', 4000));
+        text.push(0);
+        assert_eq!(
+            Proposal::decode(0, &text),
+            Err(ProtocolError::MalformedVersionData)
+        );
+    }
+
+    #[test]
+    fn number_of_another_type_is_malformed() {
+        let text = b"{\"capabilities\":{\"max_msg_fds\":-1}}\0";
+        assert_eq!(
+            Proposal::decode(0, text),
+            Err(ProtocolError::MalformedVersionData)
+        );
+    }
+}
