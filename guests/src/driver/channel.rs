@@ -230,6 +230,17 @@ impl Driver {
         Ok(Fence { channel, sequence })
     }
 
+    /// Words of the open submission.
+    pub fn queued_words(&self, channel: ChannelId) -> Result<u32, DriverError> {
+        Ok(self.live(channel)?.queued)
+    }
+
+    /// The fence of the last submission; done if there was none.
+    pub fn last_fence(&self, channel: ChannelId) -> Result<Fence, DriverError> {
+        let sequence = self.live(channel)?.submitted;
+        Ok(Fence { channel, sequence })
+    }
+
     /// Whether the submission is over and its writes have arrived.
     pub fn is_done(&self, bus: &mut dyn GuestBus, fence: Fence) -> bool {
         let reached = bus.ram_read32(self.fence_gpa(fence.channel));
