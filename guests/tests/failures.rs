@@ -1,5 +1,6 @@
 //! Devices that are absent, foreign or stuck: the driver ends with an error that says so.
 
+use fermi_spec::engine::Engine;
 use guests::driver::{Driver, DriverConfig, DriverError, Object};
 use guests::{Bar, GuestBus, Input, Machine, Options, run};
 use std::collections::BTreeMap;
@@ -230,6 +231,21 @@ fn fault_ends_a_wait_early_and_is_named() {
     };
     assert_eq!(driver.wait(&mut bus, fence), Err(wanted));
     assert!(bus.now_ns < 1_000_000_000, "waited {} ns", bus.now_ns);
+}
+
+#[test]
+fn method_that_an_engine_refuses_is_named_at_the_time_out() {
+    let mut bus = Registers::agreeable()
+        .with(0x105008, 1 << 6)
+        .with(0x105040, 0xc1_0003);
+    let mut driver = start(&mut bus).unwrap();
+    let channel = driver.create_channel(&mut bus, &[]).unwrap();
+    let fence = driver.submit(&mut bus, channel).unwrap();
+    let wanted = DriverError::EngineError {
+        engine: Engine::Copy1,
+        code: 0xc1_0003,
+    };
+    assert_eq!(driver.wait(&mut bus, fence), Err(wanted));
 }
 
 #[test]

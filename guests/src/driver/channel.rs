@@ -14,7 +14,7 @@ use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
 use fermi_spec::instance::{INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
 use fermi_spec::methods::{SemaphoreD, host};
 use fermi_spec::pushbuffer::incrementing;
-use fermi_spec::regs::{Bar0Reg, pfifo};
+use fermi_spec::regs::{Bar0Reg, engines, pfifo};
 
 /// Channels that the driver keeps track of; their ids are 0 and up.
 pub const CHANNELS_MAX: usize = 8;
@@ -263,6 +263,7 @@ impl Driver {
         if matches!(waited, Err(DriverError::Timeout { .. })) {
             // The reason says more than the time-out.
             check_fifo(bus)?;
+            check_engines(bus)?;
         }
         if self.with_interrupts {
             self.acknowledge(bus);
@@ -445,4 +446,20 @@ fn check_fifo(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
         return Ok(());
     };
     Err(DriverError::FifoError { interrupts, code })
+}
+
+fn check_engines(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
+    for (index, engine) in [(0, Engine::Copy0), (1, Engine::Copy1)] {
+        if read(bus, Bar0Reg::CopyIntr(index)) & engines::copy_intr::DISPATCH != 0 {
+            let code = read(bus, Bar0Reg::CopyError(index));
+            return Err(DriverError::EngineError { engine, code });
+        }
+    }
+    match read(bus, Bar0Reg::GraphIntr) {
+        0 => Ok(()),
+        code => {
+            let engine = Engine::Graph;
+            Err(DriverError::EngineError { engine, code })
+        }
+    }
 }

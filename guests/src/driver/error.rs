@@ -1,6 +1,7 @@
 //! Why the driver gave up.
 
 use core::fmt;
+use fermi_spec::engine::Engine;
 
 /// What the driver could not do. Each variant holds what was read from the device or asked by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,6 +101,13 @@ pub enum DriverError {
         /// Code of the error: PBDMA interrupts, or the code register of the first bit set.
         code: u32,
     },
+    /// An engine refused a method.
+    EngineError {
+        /// The engine.
+        engine: Engine,
+        /// Falcon error (code in the low half, method above) of a copy engine, interrupts of PGRAPH.
+        code: u32,
+    },
     /// The inputs do not fit the slots.
     InputTooLarge {
         /// Pieces of all inputs.
@@ -171,6 +179,9 @@ impl fmt::Display for DriverError {
             }
             Self::FifoError { interrupts, code } => {
                 write!(f, "PFIFO error (interrupts {interrupts:#010x}, code {code:#x})")
+            }
+            Self::EngineError { engine, code } => {
+                write!(f, "engine {engine:?} refused a method (code {code:#010x})")
             }
             Self::InputTooLarge { pieces, slots } => {
                 write!(f, "inputs of {pieces} pieces do not fit {slots} slots")
