@@ -34,8 +34,7 @@ impl PciFunction for RamDevice {
     }
 
     fn change_irqs(&mut self, _change: IrqChange) -> Result<(), Errno> {
-        // The function announces no interrupts, so nothing is left to change.
-        Ok(())
+        Ok(()) // It announces no interrupts, so nothing is left to change.
     }
 
     fn reset(&mut self) -> Result<(), Errno> {
@@ -45,11 +44,7 @@ impl PciFunction for RamDevice {
     }
 }
 
-fn main() -> ExitCode {
-    let Some(path) = std::env::args_os().nth(1) else {
-        eprintln!("usage: ramdev PATH");
-        return ExitCode::from(2);
-    };
+fn serve(path: &Path) -> anyhow::Result<()> {
     // Red Hat's vendor ID with a device ID kept for experiments; class "memory controller, other".
     let identity = PciIdentity {
         vendor: 0x1b36,
@@ -57,31 +52,28 @@ fn main() -> ExitCode {
         class: 0x05_80_00,
         ..PciIdentity::default()
     };
-    let config = ConfigSpace::new(identity)
-        .with_bar(
-            0,
-            Bar::Memory32 {
-                bytes: MEMORY_BYTES,
-                is_prefetchable: false,
-            },
-        )
-        .expect("4096 is a power of two and BAR0 is free");
+    let bar = Bar::Memory32 {
+        bytes: MEMORY_BYTES,
+        is_prefetchable: false,
+    };
+    let config = ConfigSpace::new(identity).with_bar(0, bar)?;
     let info = FunctionInfo::new()
         .with_region(Region::Bar0, RegionInfo::read_write(MEMORY_BYTES))
         .with_region(Region::Config, RegionInfo::read_write(config.len_bytes()));
-    let mut device = RamDevice {
-        config,
-        memory: vec![0; MEMORY_BYTES as usize],
+    let memory = vec![0; MEMORY_BYTES as usize];
+    let mut device = RamDevice { config, memory };
+    Ok(serve_listener(&mut Listener::bind(path)?, &info, &mut device)?)
+}
+
+fn main() -> ExitCode {
+    let Some(path) = std::env::args_os().nth(1) else {
+        eprintln!("usage: ramdev PATH");
+        return ExitCode::from(2);
     };
-    let served = Listener::bind(Path::new(&path))
-        .map_err(|error| error.to_string())
-        .and_then(|mut socket| {
-            serve_listener(&mut socket, &info, &mut device).map_err(|error| error.to_string())
-        });
-    match served {
+    match serve(Path::new(&path)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ramdev: {error}");
+            eprintln!("ramdev: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::Errno;
-use crate::bounds::IRQ_VECTORS_MAX;
+use crate::bounds::{DMA_FILES_MAX, IRQ_VECTORS_MAX, MESSAGE_FDS_MAX, UNANSWERED_MAX};
 use crate::dma::DmaMap;
 use crate::error::ProtocolError;
 use crate::irq::{IRQ_INDICES, IrqChange, IrqIndex};
@@ -156,6 +156,22 @@ impl FunctionInfo {
     /// Whether DEVICE_RESET is served.
     pub fn is_resettable(&self) -> bool {
         self.is_resettable
+    }
+
+    /// Descriptors that one client of this function can make this process hold, its socket included.
+    ///
+    /// A process that is out of descriptors loses those that other clients send, so whoever admits clients makes room
+    /// for this many each. Eventfds count once for each action that can be connected, and once for each request that
+    /// may wait.
+    pub fn descriptors_max(&self) -> usize {
+        let connected: usize = self.irq_counts.iter().map(|count| 3 * *count as usize).sum();
+        let most = self
+            .irq_counts
+            .iter()
+            .max()
+            .map_or(0, |count| *count as usize)
+            .min(MESSAGE_FDS_MAX);
+        1 + MESSAGE_FDS_MAX + DMA_FILES_MAX + connected + UNANSWERED_MAX * most
     }
 
     /// The region of an access, if the access lies within it and is allowed.

@@ -98,3 +98,8 @@ fn client_that_takes_no_descriptors_is_offered_no_mapping() {
     assert_eq!(words(&payload)[1], 3);
     assert!(descriptor.is_none());
 }
+
+#[test]
+fn descriptors_are_bounded_by_vectors_and_files() {
+    assert_eq!(gpu_like().descriptors_max(), 1 + 8 + 64 + 3 * 2 + 64);
+}
