@@ -1,15 +1,15 @@
 //! From snapshot to shadow: one directory entry's slots are translated and written.
 //!
 //! A slot is in one of three shapes in the shadow: nothing, one large entry, or small entries. A change of shape is
-//! written make-before-break (small entries, then large ones, then the directory entry, then small entries that are no
-//! longer wanted), so that a walk at any moment finds the old or the new place of a page that is mapped throughout.
+//! written make-before-break (small entries, then large ones, then small entries that are no longer wanted; a new table
+//! enters the directory while it is empty), so that a walk at any moment finds the old or the new place of a page that is mapped throughout.
 //! The card prefers a valid large entry, which is what this relies on.
 
-use crate::entry::{Classifier, Refusal, is_valid, page_of};
+use crate::entry::{Classifier, IN_FRAME_BITS, Refusal, is_valid, page_of, same_frame};
 use crate::placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, PAGE_ENTRIES, Region, SLOTS, SlotSet};
 use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
-use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
 
 /// Valid guest entries that were not translated, by cause. The guest finds them not present.
@@ -299,7 +299,6 @@ impl<'a> Builder<'a> {
         }
         self.built.slots += slots.len();
         self.runs.flush();
-        self.write_pde(mirror);
         if let Some(small) = mirror.small {
             for slot in unwanted.iter() {
                 self.built.entries += SMALL_PER_LARGE as u64;
@@ -324,9 +323,7 @@ impl<'a> Builder<'a> {
 
     /// Sees to it that small entries can be written without asking for a table. Returns whether they can.
     pub(crate) fn reserve_small(&mut self, mirror: &mut Mirror) -> bool {
-        let reserved = self.has_table_for(mirror, &Wanted::Small);
-        self.write_pde(mirror);
-        reserved
+        self.has_table_for(mirror, &Wanted::Small)
     }
 
     #[inline]
@@ -360,19 +357,31 @@ impl<'a> Builder<'a> {
     fn has_table_for(&mut self, mirror: &mut Mirror, wanted: &Wanted) -> bool {
         match wanted {
             Wanted::Empty => true,
-            Wanted::Large(_) => mirror.large.is_some() || self.allocate(&mut mirror.large, LARGE_PT_BYTES),
-            Wanted::Small => mirror.small.is_some() || self.allocate(&mut mirror.small, SMALL_PT_BYTES),
+            Wanted::Large(_) => mirror.large.is_some() || self.allocate_large(mirror),
+            Wanted::Small => mirror.small.is_some() || self.allocate_small(mirror),
         }
     }
 
     #[cold]
-    fn allocate(&mut self, table: &mut Option<VramAddr>, bytes: u64) -> bool {
-        *table = self.pages.allocate(bytes);
-        if let Some(at) = *table {
-            write_zeros(self.runs.writer, at, bytes);
-            self.built.entries += bytes / 8;
-        }
-        table.is_some()
+    fn allocate_large(&mut self, mirror: &mut Mirror) -> bool {
+        mirror.large = self.allocate(LARGE_PT_BYTES);
+        self.write_pde(mirror);
+        mirror.large.is_some()
+    }
+
+    #[cold]
+    fn allocate_small(&mut self, mirror: &mut Mirror) -> bool {
+        mirror.small = self.allocate(SMALL_PT_BYTES);
+        self.write_pde(mirror);
+        mirror.small.is_some()
+    }
+
+    /// A table of zeros.
+    fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
+        let at = self.pages.allocate(bytes)?;
+        write_zeros(self.runs.writer, at, bytes);
+        self.built.entries += bytes / 8;
+        Some(at)
     }
 
     fn write_pde(&mut self, mirror: &mut Mirror) {
@@ -403,20 +412,58 @@ impl<'a> Builder<'a> {
         match slot {
             GuestSlot::Empty => Wanted::Empty,
             GuestSlot::Large(raw) => self.translate_large(raw),
-            GuestSlot::Small(raws) => {
-                let mut any = 0;
-                for (index, &raw) in raws.iter().enumerate() {
-                    let entry = if is_valid(raw) {
-                        self.translate_page(raw)
-                    } else {
-                        0
-                    };
-                    self.entries[index] = entry;
-                    any |= entry;
-                }
-                if any == 0 { Wanted::Empty } else { Wanted::Small }
-            }
+            GuestSlot::Small(raws) => self.translate_small(raws),
         }
+    }
+
+    fn translate_small(&mut self, raws: &[u64; SMALL_PER_LARGE]) -> Wanted {
+        let mut any = 0;
+        let mut from = 0;
+        while from < SMALL_PER_LARGE {
+            let raw = raws[from];
+            let rest = &raws[from..];
+            let run = rest
+                .iter()
+                .position(|&other| !same_frame(raw, other))
+                .unwrap_or(rest.len());
+            if is_valid(raw) {
+                any |= self.translate_run(&raws[from..from + run], from);
+            } else {
+                self.entries[from..from + run].fill(0);
+            }
+            from += run;
+        }
+        if any == 0 { Wanted::Empty } else { Wanted::Small }
+    }
+
+    /// Translates valid entries that differ in nothing but the page of one frame, to `entries` from `target` on.
+    /// Returns whether any became valid, as bits.
+    #[inline]
+    fn translate_run(&mut self, raws: &[u64], target: usize) -> u64 {
+        let frame = page_of(raws[0]) / SMALL_PER_LARGE as u32;
+        if let Ok(class) = self.classifier.classify(raws[0])
+            && !class.is_ram
+            && frame < self.guest_frames
+            && let FramePlacement::Uniform(place) = self.frame(frame)
+            && let Some(first) = match place {
+                Placement::Vram(at) => Some(class.vram_entry(last_page_checked(at.0))),
+                Placement::Sysram(at) => Some(class.sysram_entry(last_page_checked(at.0))),
+                Placement::Unbacked | Placement::Outside => None,
+            }
+        {
+            self.frames.add(frame, class.writable);
+            for (entry, &raw) in self.entries[target..].iter_mut().zip(raws) {
+                // Cannot carry out of the frame's field: the last page of the frame fits into it.
+                *entry = first + (raw & IN_FRAME_BITS);
+            }
+            return first;
+        }
+        let mut any = 0;
+        for (index, &raw) in raws.iter().enumerate() {
+            self.entries[target + index] = self.translate_page(raw);
+            any |= self.entries[target + index];
+        }
+        any
     }
 
     #[inline]
@@ -441,15 +488,8 @@ impl<'a> Builder<'a> {
             self.frames.add(page / SMALL_PER_LARGE as u32, class.writable);
             return Wanted::Large(class.vram_entry(at.0));
         }
-        // Not one piece of VRAM: the same 32 pages as small entries.
-        let mut any = 0;
-        for index in 0..SMALL_PER_LARGE {
-            // The low five bits of the frame are zero, so this cannot carry out of them.
-            let entry = self.translate_page(raw | (index as u64) << 4);
-            self.entries[index] = entry;
-            any |= entry;
-        }
-        if any == 0 { Wanted::Empty } else { Wanted::Small }
+        // Not one piece of VRAM: the same 32 pages as small entries. The low bits of the frame are zero.
+        self.translate_small(&std::array::from_fn(|page| raw | (page as u64) << 4))
     }
 
     /// The shadow entry of one valid small entry, 0 if it is to be absent.
@@ -515,6 +555,16 @@ impl<'a> Builder<'a> {
             Refusal::Kind => self.built.dropped.kind += 1,
         }
     }
+}
+
+/// The address of a frame, after a check that its last page fits into an entry as well.
+#[inline]
+fn last_page_checked(frame: u64) -> u64 {
+    assert!(
+        frame < (1 << PHYS_BITS) - FRAME,
+        "placement {frame:#x} cannot stand in table entries"
+    );
+    frame
 }
 
 fn small_entries_at(table: VramAddr, slot: usize) -> VramAddr {

@@ -9,7 +9,18 @@ use fermi_spec::addr::Aperture;
 use fermi_spec::pte::{Pte, uncompressed_kind};
 
 /// Bits that vary from page to page and say nothing about the class: frame, compression tag, unused.
-const PLACE_BITS: u64 = 0xfff_ffff << 4 | 0xffff_f000_0000_0000;
+const PLACE_BITS: u64 = 0xfff_ffff << 4 | IGNORED_BITS;
+
+/// Bits that say which page of a 128 KiB frame an entry names.
+pub(crate) const IN_FRAME_BITS: u64 = 0x1f << 4;
+/// Compression tag and unused bits, which decide nothing.
+const IGNORED_BITS: u64 = 0xffff_f000_0000_0000;
+
+/// Whether two entries differ in nothing but the page of one frame, and in what decides nothing.
+#[inline]
+pub(crate) fn same_frame(one: u64, other: u64) -> bool {
+    (one ^ other) & !(IN_FRAME_BITS | IGNORED_BITS) == 0
+}
 
 /// Why a valid entry is not translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -55,7 +55,7 @@ pub enum ShadowError {
     },
 }
 
-/// What a refresh found.
+/// What a refresh found, its repetitions included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// Guest entries read and compared, directory entries included.
@@ -89,6 +89,8 @@ pub struct ShadowSpace {
     /// Directory entries that have tables but no mirror, for want of room.
     refused: BTreeSet<u16>,
     index: ReverseIndex,
+    /// Counts of a refresh that had to be repeated, so far.
+    changes: Changes,
 }
 
 impl ShadowSpace {
@@ -115,6 +117,7 @@ impl ShadowSpace {
             mirrors: BTreeMap::new(),
             refused: BTreeSet::new(),
             index: ReverseIndex::new(),
+            changes: Changes::default(),
         })
     }
 
@@ -131,7 +134,7 @@ impl ShadowSpace {
     /// Reads what the guest changed in its tables: a table whole when it is first seen, later the pages that `dirty`
     /// names. Nothing is translated or written.
     pub fn refresh(&mut self, store: &mut dyn TableStore, dirty: &dyn DirtyPages) -> Refresh {
-        let mut changes = Changes::default();
+        let mut changes = std::mem::take(&mut self.changes);
         let mut missing = Vec::new();
         for page in 0..DIRECTORY_PAGES {
             let at = self.guest.at.offset(page as u64 * SMALL_PAGE);
@@ -159,6 +162,7 @@ impl ShadowSpace {
         if missing.is_empty() {
             Refresh::Done(changes)
         } else {
+            self.changes = changes;
             Refresh::Missing(missing)
         }
     }

@@ -149,9 +149,12 @@ impl Placements for Host {
 }
 
 /// VRAM for shadow tables: an image, full of entries that point nowhere good until it is written.
+#[derive(Clone)]
 struct Card {
     words: Vec<u64>,
     writes: u64,
+    /// Writes that are held back while there is a list.
+    held: Option<Vec<(VramAddr, Vec<u64>)>>,
 }
 
 impl Card {
@@ -162,6 +165,10 @@ impl Card {
 
 impl ShadowWriter for Card {
     fn write(&mut self, at: VramAddr, entries: &[u64]) {
+        if let Some(held) = &mut self.held {
+            held.push((at, entries.to_vec()));
+            return;
+        }
         let first = ((at.0 - TABLES_AT) / 8) as usize;
         self.words[first..first + entries.len()].copy_from_slice(entries);
         self.writes += 1;
@@ -224,6 +231,7 @@ impl World {
         let mut card = Card {
             words: vec![0xdead_beef; (TABLES / 8) as usize],
             writes: 0,
+            held: None,
         };
         let mut tables = Tables::default();
         let space = ShadowSpace::new(
@@ -783,6 +791,54 @@ fn frame_that_was_unbacked_appears_with_its_redirect() {
     assert_eq!(world.space.reaches(GuestFrame(5)), Some(Reach { writable: true }));
     world.move_frame(5, 0);
     world.check_equal(false);
+}
+
+#[test]
+fn page_that_moves_is_mapped_after_each_single_write() {
+    for how in [1, 0, 2, 0] {
+        let mut world = one_large_page();
+        world.move_frame(5, if how == 0 { 1 } else { 0 });
+        world.card.held = Some(Vec::new());
+        world.move_frame(5, how);
+        let held = world.card.held.take().expect("held above");
+        assert!(held.len() >= 2);
+        for (at, entries) in held {
+            world.card.write(at, &entries);
+            // Page 1 has a place in every arrangement.
+            assert!(world.found(0x1000).is_some(), "absent after the write at {at}");
+        }
+        world.check_equal(false);
+    }
+}
+
+#[test]
+fn tables_written_before_the_directory_names_them_are_read_to_the_end() {
+    let mut world = World::new(8);
+    let (large, small) = (place_of(LARGE_TABLES[1]), place_of(SMALL_TABLES[1]));
+    let (large, small) = (large.expect("a table"), small.expect("a table"));
+    world.guest.store(large.offset(1023 * 8), 5 << 9 | 1);
+    world.guest.store(small.offset(1022 * 32 * 8), 5 << 9 | 1);
+    let _ = world.sync();
+    world.store_pde(0, LARGE_TABLES[1] | SMALL_TABLES[1] << 32);
+    let (changes, _) = world.sync();
+    assert_eq!(changes.changed, 3);
+    world.check_equal(false);
+}
+
+#[test]
+fn unmapped_ram_leaves_no_entry_at_either_end_of_the_range() {
+    let mut world = World::new(8);
+    let table = place_of(SMALL_TABLES[1]).expect("a table");
+    for page in 0..4 {
+        world
+            .guest
+            .store(table.offset(page * 32 * 8), (10 + page) << 4 | 2 << 33 | 1);
+    }
+    world.store_pde(0, SMALL_TABLES[1] << 32);
+    let _ = world.sync();
+    world.map_ram(11, 2, false);
+    let found: Vec<bool> = (0..4).map(|slot| world.found(slot << 17).is_some()).collect();
+    assert_eq!(found, [true, false, false, true]);
 }
 
 #[test]
