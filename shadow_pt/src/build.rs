@@ -211,7 +211,11 @@ pub(crate) fn write_zeros(writer: &mut dyn ShadowWriter, at: VramAddr, bytes: u6
 /// What a slot shall be.
 enum Wanted {
     Empty,
-    Large(u64),
+    Large {
+        entry: u64,
+        frame: u32,
+        writable: bool,
+    },
     /// The entries are in [`Builder::entries`].
     Small,
 }
@@ -270,33 +274,23 @@ impl<'a> Builder<'a> {
     /// `settle` and no table was refused.
     pub(crate) fn build(&mut self, mirror: &mut Mirror, slots: &SlotSet, settle: bool) {
         let mut unwanted = SlotSet::EMPTY;
+        let mut refused = SlotSet::EMPTY;
         for slot in slots.iter() {
             let mut wanted = self.translate(mirror.guest.slot(slot));
-            let refused = !self.has_table_for(mirror, &wanted);
-            if refused {
-                self.built.refused += 1;
+            if !self.has_table_for(mirror, &wanted) {
+                refused.insert(slot);
                 self.frames.clear();
                 self.ram = NO_RAM;
                 wanted = Wanted::Empty;
             }
             self.write_slot(mirror, slot, &wanted, &mut unwanted);
-            self.index.set(
-                &mut mirror.edges[slot],
-                SlotId::new(mirror.index, slot),
-                self.frames.as_slice(),
-            );
-            if self.ram != NO_RAM && mirror.ram.is_none() {
-                mirror.ram = Some(Box::new([NO_RAM; SLOTS]));
-            }
-            if let Some(spans) = &mut mirror.ram {
-                spans[slot] = self.ram;
-            }
-            if refused {
-                mirror.guest.changed.insert(slot);
-            } else if settle {
-                mirror.guest.changed.remove(slot);
-            }
+            self.index_slot(mirror, slot, &wanted);
         }
+        if settle {
+            mirror.guest.changed.remove_all(slots);
+        }
+        mirror.guest.changed.insert_all(&refused);
+        self.built.refused += refused.len();
         self.built.slots += slots.len();
         self.runs.flush();
         if let Some(small) = mirror.small {
@@ -326,12 +320,32 @@ impl<'a> Builder<'a> {
         self.has_table_for(mirror, &Wanted::Small)
     }
 
+    /// Notes what the slot refers to now.
+    #[inline]
+    fn index_slot(&mut self, mirror: &mut Mirror, slot: usize, wanted: &Wanted) {
+        let edges = &mut mirror.edges[slot];
+        let id = SlotId::new(mirror.index, slot);
+        let mut ram = NO_RAM;
+        if let &Wanted::Large { frame, writable, .. } = wanted {
+            self.index.set_one(edges, id, frame, writable);
+        } else {
+            self.index.set(edges, id, self.frames.as_slice());
+            ram = self.ram;
+        }
+        if ram != NO_RAM && mirror.ram.is_none() {
+            mirror.ram = Some(Box::new([NO_RAM; SLOTS]));
+        }
+        if let Some(spans) = &mut mirror.ram {
+            spans[slot] = ram;
+        }
+    }
+
     #[inline]
     fn write_slot(&mut self, mirror: &mut Mirror, slot: usize, wanted: &Wanted, unwanted: &mut SlotSet) {
         let old = mirror.shapes[slot];
         let (shape, large_entry) = match *wanted {
             Wanted::Empty => (Shape::Empty, 0),
-            Wanted::Large(entry) => (Shape::Large, entry),
+            Wanted::Large { entry, .. } => (Shape::Large, entry),
             Wanted::Small => (Shape::Small, 0),
         };
         if shape == Shape::Small
@@ -357,7 +371,7 @@ impl<'a> Builder<'a> {
     fn has_table_for(&mut self, mirror: &mut Mirror, wanted: &Wanted) -> bool {
         match wanted {
             Wanted::Empty => true,
-            Wanted::Large(_) => mirror.large.is_some() || self.allocate_large(mirror),
+            Wanted::Large { .. } => mirror.large.is_some() || self.allocate_large(mirror),
             Wanted::Small => mirror.small.is_some() || self.allocate_small(mirror),
         }
     }
@@ -404,14 +418,19 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Translates one slot; what it refers to is in `frames` and `ram` afterwards.
+    /// Translates one slot; what it refers to is in `frames` and `ram` afterwards, or in the result if that is large.
     #[inline]
     fn translate(&mut self, slot: GuestSlot<'_>) -> Wanted {
+        if let GuestSlot::Large(raw) = slot
+            && let Some(wanted) = self.translate_large(raw)
+        {
+            return wanted;
+        }
         self.frames.clear();
         self.ram = NO_RAM;
         match slot {
             GuestSlot::Empty => Wanted::Empty,
-            GuestSlot::Large(raw) => self.translate_large(raw),
+            GuestSlot::Large(raw) => self.translate_split(raw),
             GuestSlot::Small(raws) => self.translate_small(raws),
         }
     }
@@ -466,29 +485,35 @@ impl<'a> Builder<'a> {
         any
     }
 
+    /// A large entry whose frame is one piece of VRAM; what it refers to is in the result.
     #[inline]
-    fn translate_large(&mut self, raw: u64) -> Wanted {
-        let class = match self.classifier.classify(raw) {
-            Ok(class) => class,
-            Err(refusal) => {
-                self.count_refusal(refusal);
-                return Wanted::Empty;
-            }
-        };
+    fn translate_large(&mut self, raw: u64) -> Option<Wanted> {
+        let class = self.classifier.classify(raw).ok()?;
         let page = page_of(raw);
-        if !page.is_multiple_of(SMALL_PER_LARGE as u32) {
+        let frame = page / SMALL_PER_LARGE as u32;
+        if class.is_ram || !page.is_multiple_of(SMALL_PER_LARGE as u32) || frame >= self.guest_frames {
+            return None;
+        }
+        match self.placements.frame(GuestFrame(frame).base()) {
+            FramePlacement::Uniform(Placement::Vram(at)) if at.is_aligned(FRAME) => Some(Wanted::Large {
+                entry: class.vram_entry(at.0),
+                frame,
+                writable: class.writable,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Any other large entry: the same 32 pages as small entries.
+    fn translate_split(&mut self, raw: u64) -> Wanted {
+        if let Err(refusal) = self.classifier.classify(raw) {
+            self.count_refusal(refusal);
+            return Wanted::Empty;
+        }
+        if !page_of(raw).is_multiple_of(SMALL_PER_LARGE as u32) {
             self.built.dropped.misaligned += 1;
             return Wanted::Empty;
         }
-        if !class.is_ram
-            && page / (SMALL_PER_LARGE as u32) < self.guest_frames
-            && let FramePlacement::Uniform(Placement::Vram(at)) = self.frame(page / SMALL_PER_LARGE as u32)
-            && at.is_aligned(FRAME)
-        {
-            self.frames.add(page / SMALL_PER_LARGE as u32, class.writable);
-            return Wanted::Large(class.vram_entry(at.0));
-        }
-        // Not one piece of VRAM: the same 32 pages as small entries. The low bits of the frame are zero.
         self.translate_small(&std::array::from_fn(|page| raw | (page as u64) << 4))
     }
 

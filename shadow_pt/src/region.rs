@@ -35,11 +35,6 @@ impl SlotSet {
         self.0[slot / 64] |= 1 << (slot % 64);
     }
 
-    #[inline]
-    pub(crate) fn remove(&mut self, slot: usize) {
-        self.0[slot / 64] &= !(1 << (slot % 64));
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }
@@ -48,17 +43,50 @@ impl SlotSet {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().flat_map(|(index, &word)| {
-            let mut rest = word;
-            std::iter::from_fn(move || {
-                let bit = rest.trailing_zeros() as usize;
-                (rest != 0).then(|| {
-                    rest &= rest - 1;
-                    index * 64 + bit
-                })
-            })
-        })
+    /// Takes the members of `other` out.
+    pub(crate) fn remove_all(&mut self, other: &Self) {
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(word, other)| *word &= !other);
+    }
+
+    /// Takes the members of `other` in.
+    pub(crate) fn insert_all(&mut self, other: &Self) {
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(word, other)| *word |= other);
+    }
+
+    pub(crate) fn iter(&self) -> SlotIter<'_> {
+        SlotIter {
+            words: &self.0,
+            next_word: 0,
+            rest: 0,
+        }
+    }
+}
+
+/// Lists a [`SlotSet`] in order.
+pub(crate) struct SlotIter<'a> {
+    words: &'a [u64; SLOTS / 64],
+    next_word: usize,
+    rest: u64,
+}
+
+impl Iterator for SlotIter<'_> {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        while self.rest == 0 {
+            self.rest = *self.words.get(self.next_word)?;
+            self.next_word += 1;
+        }
+        let bit = self.rest.trailing_zeros() as usize;
+        self.rest &= self.rest - 1;
+        Some((self.next_word - 1) * 64 + bit)
     }
 }
 
@@ -329,8 +357,11 @@ mod tests {
             slots.iter().for_each(|&slot| set.insert(slot));
             prop_assert_eq!(set.len(), slots.len() as u64);
             prop_assert!(set.iter().eq(slots.iter().copied()));
-            slots.iter().for_each(|&slot| set.remove(slot));
-            prop_assert!(set.is_empty());
+            let mut copy = SlotSet::EMPTY;
+            copy.insert_all(&set);
+            prop_assert_eq!(&copy, &set);
+            copy.remove_all(&set);
+            prop_assert!(copy.is_empty());
         }
     }
 }

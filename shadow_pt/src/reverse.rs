@@ -146,6 +146,30 @@ impl ReverseIndex {
         }
     }
 
+    /// [`Self::set`] for a slot that reaches one frame.
+    #[inline]
+    pub(crate) fn set_one(&mut self, first: &mut u32, slot: SlotId, frame: u32, writable: bool) {
+        if let Some(edge) = self.edges.get_mut(*first as usize)
+            && edge.frame == frame
+            && edge.next_of_slot == NO_EDGE
+        {
+            if edge.writable != writable {
+                edge.writable = writable;
+                let head = &mut self.heads[frame as usize];
+                head.writable = if writable {
+                    head.writable + 1
+                } else {
+                    head.writable - 1
+                };
+            }
+            return;
+        }
+        if *first != NO_EDGE {
+            self.unlink_slot(first);
+        }
+        *first = self.link(frame, slot, writable, NO_EDGE);
+    }
+
     /// The usual case of a rebuild: the same frames in the same order.
     #[inline]
     fn update_in_place(&mut self, first: u32, frames: &[(u32, bool)]) -> bool {
@@ -304,7 +328,12 @@ mod tests {
             let mut model: BTreeMap<usize, Vec<(u32, bool)>> = BTreeMap::new();
             for (slot, list) in edits {
                 let frames = slot_frames(&list);
-                index.set(&mut firsts[slot], SlotId::new(5, slot), frames.as_slice());
+                match frames.as_slice() {
+                    &[(frame, writable)] => {
+                        index.set_one(&mut firsts[slot], SlotId::new(5, slot), frame, writable);
+                    }
+                    frames => index.set(&mut firsts[slot], SlotId::new(5, slot), frames),
+                }
                 model.insert(slot, frames.as_slice().to_vec());
                 for frame in 0..12 {
                     let mut expected: Vec<usize> = model.iter()
