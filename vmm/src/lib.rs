@@ -1,1 +1,25 @@
-//! One KVM virtual machine with a vGPU, and the vramd binary.
+//! One KVM virtual machine with a vGPU: memory, vCPUs, PCI bus, serial port, loader.
+//!
+//! [`Vm::build`] joins a guest program, its inputs and a [`VgpuLink`] into a machine; [`Vm::start`] runs it;
+//! [`RunningVm::wait`] tells how it ended. What the guest says arrives through [`Reports`].
+
+mod bus;
+pub mod link;
+pub mod loader;
+pub mod pci;
+pub mod serial;
+mod vcpu;
+pub mod vm;
+
+pub use bus::BusError;
+pub use link::{LinkError, VfioUserLink, VgpuLink};
+pub use loader::{Input, Kernel, LoadError};
+pub use pci::MsiState;
+pub use serial::{ReportQueue, Reports};
+pub use vcpu::{Exits, KickError};
+pub use vm::{RunningVm, Vm, VmConfig, VmError, VmExit};
+
+/// The bare-metal guest program (`guests/bare`), an ELF file built together with this crate.
+pub fn guest_image() -> &'static [u8] {
+    include_bytes!(concat!(env!("OUT_DIR"), "/guest.elf"))
+}

@@ -1,0 +1,119 @@
+//! The way from a VM to its vGPU: the trait that the rest of this crate uses, and its vfio-user implementation.
+//!
+//! A link is *up* until its first failure that is not a refusal; from then on it is *down* for good and every call
+//! answers [`LinkError::Down`]. A VM whose link goes down is stopped, for a guest cannot be told that its GPU left.
+
+mod vfio_user;
+mod wire;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use vmm_sys_util::eventfd::EventFd;
+
+pub use vfio_user::VfioUserLink;
+pub use wire::{CONFIG_REGION, Command};
+
+/// One vGPU as a PCI function, whoever serves it.
+///
+/// Regions are numbered as in VFIO: 0 to 5 are the BARs by their number in configuration space (a 64-bit BAR leaves
+/// the next number unused), [`CONFIG_REGION`] is configuration space. Calls come from several threads at once. Each
+/// returns within a bound of the link's own, however the other side behaves, or at once after [`VgpuLink::close`].
+pub trait VgpuLink: Send + Sync {
+    /// Bytes in `region`; 0 if the function has none of that number.
+    fn region_size(&self, region: u32) -> u64;
+
+    /// One load of `data.len()` bytes at `offset`. `data` is unspecified after an error.
+    fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError>;
+
+    /// One store. It has taken effect when the call returns.
+    fn region_write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), LinkError>;
+
+    /// Lets the vGPU read and write `bytes` bytes of guest memory from `gpa` on, which lie in `file` from `offset` on.
+    fn dma_map(&self, gpa: u64, bytes: u64, file: BorrowedFd<'_>, offset: u64) -> Result<(), LinkError>;
+
+    /// Takes back what one `dma_map` gave; when it returns the vGPU no longer reaches that memory.
+    fn dma_unmap(&self, gpa: u64, bytes: u64) -> Result<(), LinkError>;
+
+    /// Has the vGPU add one to `eventfd` for each message-signalled interrupt it sends.
+    fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError>;
+
+    /// Resets the function as power-on does.
+    fn reset(&self) -> Result<(), LinkError>;
+
+    /// Takes the link down: calls that wait in it fail at once.
+    fn close(&self);
+
+    /// A descriptor that reports a hang-up once the other side is gone; `None` if it cannot go unnoticed.
+    fn hangup_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Why a vGPU did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Nobody listens there.
+    #[error("cannot connect to the vGPU socket {path}")]
+    Connect {
+        /// The socket.
+        path: String,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
+    /// The request was understood and denied; the link stays up.
+    #[error("vGPU refused {command:?}: {}", io::Error::from_raw_os_error(*.errno))]
+    Refused {
+        /// What was asked.
+        command: Command,
+        /// Linux error number of the answer.
+        errno: i32,
+    },
+    /// An access that no request can carry, such as one longer than a page; the link stays up.
+    #[error("access of {bytes} bytes to region {region} is longer than the link carries")]
+    TooLong {
+        /// Region accessed.
+        region: u32,
+        /// Length asked for.
+        bytes: usize,
+    },
+    /// No answer in time.
+    #[error("vGPU did not answer {command:?} within {after:?}")]
+    TimedOut {
+        /// What was asked.
+        command: Command,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The other side closed the connection.
+    #[error("vGPU closed the connection during {command:?}")]
+    HungUp {
+        /// What was asked.
+        command: Command,
+    },
+    /// Sending or receiving failed.
+    #[error("cannot exchange {command:?} with the vGPU")]
+    Io {
+        /// What was asked.
+        command: Command,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
+    /// The answer does not follow the protocol.
+    #[error("vGPU broke the protocol in its answer to {command:?}: {what}")]
+    Protocol {
+        /// What was asked.
+        command: Command,
+        /// Which rule.
+        what: &'static str,
+    },
+    /// The other side closed the connection while nothing was asked of it.
+    #[error("the vGPU is gone")]
+    Gone,
+    /// The link was closed, or failed earlier.
+    #[error("the link to the vGPU is down")]
+    Down,
+}

@@ -1,0 +1,353 @@
+//! The vGPU as a PCI function: configuration space forwarded to the link, and what follows from writes to it.
+
+use std::cmp::Reverse;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::msi::{MsiMessage, MsiRoute, MsiState};
+use super::{MMIO_WINDOW, PciError};
+use crate::bus::{BusError, MmioBus, MmioHandler, Window};
+use crate::link::{CONFIG_REGION, LinkError, VgpuLink};
+
+/// Registers of a type 0 header (PCI Local Bus 3.0 §6.1).
+mod register {
+    pub(super) const VENDOR: u16 = 0x00;
+    pub(super) const COMMAND: u16 = 0x04;
+    pub(super) const STATUS: u16 = 0x06;
+    pub(super) const BAR0: u16 = 0x10;
+    pub(super) const BARS_END: u16 = 0x28;
+    pub(super) const CAPABILITIES: u16 = 0x34;
+}
+
+const BARS: u32 = 6;
+const COMMAND_MEMORY: u16 = 1 << 1;
+const COMMAND_BUS_MASTER: u16 = 1 << 2;
+const STATUS_CAPABILITIES: u16 = 1 << 4;
+const BAR_IS_IO: u32 = 1;
+const BAR_TYPE: u32 = 0b110;
+const BAR_TYPE_64: u32 = 0b100;
+const BAR_ADDRESS: u64 = !0xf;
+/// Capability id of MSI, and how many capabilities fit a configuration space: the bound of the walk.
+const CAPABILITY_MSI: u8 = 5;
+const CAPABILITIES_MAX: u32 = 48;
+const MSI_ENABLE: u16 = 1 << 0;
+const MSI_64_BIT: u16 = 1 << 7;
+/// Longest MSI capability without mask bits.
+const MSI_BYTES: u16 = 14;
+
+/// One memory BAR as found by sizing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bar {
+    number: u32,
+    is_64_bit: bool,
+    bytes: u64,
+}
+
+impl Bar {
+    fn register(self) -> u16 {
+        register::BAR0 + 4 * self.number as u16
+    }
+}
+
+/// The function at 00:01.0.
+pub(crate) struct VgpuFunction {
+    link: Arc<dyn VgpuLink>,
+    mmio: Arc<MmioBus>,
+    msi: MsiRoute,
+    msi_register: Option<u16>,
+    bars: Vec<Bar>,
+    /// Held from a configuration write until its consequences stand, so that those of two vCPUs do not mix.
+    config_write: Mutex<()>,
+}
+
+impl VgpuFunction {
+    /// Sizes and places the BARs, switches the function on, and puts it on the bus.
+    pub(crate) fn power_on(
+        link: Arc<dyn VgpuLink>,
+        mmio: Arc<MmioBus>,
+        msi: MsiRoute,
+    ) -> Result<VgpuFunction, PciError> {
+        let config = Config(link.as_ref());
+        if config.read16(register::VENDOR).map_err(PciError::Config)? == u16::MAX {
+            return Err(PciError::NoFunction);
+        }
+        let bars = size_bars(&config).map_err(PciError::Config)?;
+        let placed = place_bars(&bars)?;
+        switch_on(&config, &placed).map_err(PciError::Config)?;
+        let msi_register = find_msi(&config).map_err(PciError::Config)?;
+        let function = VgpuFunction {
+            link,
+            mmio,
+            msi,
+            msi_register,
+            bars,
+            config_write: Mutex::new(()),
+        };
+        function.move_windows().map_err(PciError::Config)?;
+        Ok(function)
+    }
+
+    pub(crate) fn msi_state(&self) -> MsiState {
+        self.msi.state()
+    }
+
+    pub(crate) fn config_read(&self, register: u16, data: &mut [u8]) -> Result<(), BusError> {
+        answer_read(self.link.region_read(CONFIG_REGION, register.into(), data), data)
+    }
+
+    pub(crate) fn config_write(&self, register: u16, data: &[u8]) -> Result<(), BusError> {
+        let _order = self.config_write.lock().unwrap_or_else(PoisonError::into_inner);
+        answer_write(self.link.region_write(CONFIG_REGION, register.into(), data))?;
+        let written = register..register.saturating_add(data.len() as u16);
+        let touches = |range: Range<u16>| written.start < range.end && range.start < written.end;
+        if touches(register::COMMAND..register::STATUS) || touches(register::BAR0..register::BARS_END) {
+            self.move_windows()?;
+        }
+        if let Some(from) = self
+            .msi_register
+            .filter(|from| touches(*from..from.saturating_add(MSI_BYTES)))
+        {
+            self.msi.program(read_msi(&Config(self.link.as_ref()), from)?)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the BARs on the bus where configuration space says they are.
+    fn move_windows(&self) -> Result<(), LinkError> {
+        let config = Config(self.link.as_ref());
+        let mut windows = Vec::new();
+        if config.read16(register::COMMAND)? & COMMAND_MEMORY != 0 {
+            for bar in &self.bars {
+                let start = config.read_bar(*bar)? & BAR_ADDRESS;
+                if let Some(end) = start.checked_add(bar.bytes) {
+                    let handler = Arc::new(BarWindow {
+                        link: self.link.clone(),
+                        region: bar.number,
+                    });
+                    windows.push(Window {
+                        gpas: start..end,
+                        handler,
+                    });
+                }
+            }
+        }
+        self.mmio.place(windows);
+        Ok(())
+    }
+}
+
+/// Typed access to configuration space over the link.
+struct Config<'a>(&'a dyn VgpuLink);
+
+impl Config<'_> {
+    fn read<const BYTES: usize>(&self, register: u16) -> Result<[u8; BYTES], LinkError> {
+        let mut data = [0; BYTES];
+        self.0.region_read(CONFIG_REGION, register.into(), &mut data)?;
+        Ok(data)
+    }
+
+    fn read16(&self, register: u16) -> Result<u16, LinkError> {
+        self.read(register).map(u16::from_le_bytes)
+    }
+
+    fn read32(&self, register: u16) -> Result<u32, LinkError> {
+        self.read(register).map(u32::from_le_bytes)
+    }
+
+    fn write16(&self, register: u16, value: u16) -> Result<(), LinkError> {
+        self.0
+            .region_write(CONFIG_REGION, register.into(), &value.to_le_bytes())
+    }
+
+    fn write32(&self, register: u16, value: u32) -> Result<(), LinkError> {
+        self.0
+            .region_write(CONFIG_REGION, register.into(), &value.to_le_bytes())
+    }
+
+    fn read_bar(&self, bar: Bar) -> Result<u64, LinkError> {
+        let low = u64::from(self.read32(bar.register())?);
+        let high = if bar.is_64_bit {
+            self.read32(bar.register() + 4)?
+        } else {
+            0
+        };
+        Ok(low | u64::from(high) << 32)
+    }
+
+    fn write_bar(&self, bar: Bar, value: u64) -> Result<(), LinkError> {
+        self.write32(bar.register(), value as u32)?;
+        if bar.is_64_bit {
+            self.write32(bar.register() + 4, (value >> 32) as u32)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Finds the memory BARs by writing all ones to each; they are left so, for memory decoding is still off.
+fn size_bars(config: &Config<'_>) -> Result<Vec<Bar>, LinkError> {
+    let command = config.read16(register::COMMAND)?;
+    config.write16(register::COMMAND, command & !COMMAND_MEMORY)?;
+    let mut bars = Vec::new();
+    let mut number = 0;
+    while number < BARS {
+        let kind = config.read32(register::BAR0 + 4 * number as u16)?;
+        let is_64_bit = kind & (BAR_IS_IO | BAR_TYPE) == BAR_TYPE_64 && number + 1 < BARS;
+        let bar = Bar {
+            number,
+            is_64_bit,
+            bytes: 0,
+        };
+        if kind & BAR_IS_IO == 0 {
+            config.write_bar(bar, u64::MAX)?;
+            let mask = config.read_bar(bar)? & BAR_ADDRESS;
+            // The lowest address bit that can be set is the size; none at all is an absent BAR.
+            let bytes = mask & mask.wrapping_neg();
+            bars.extend((bytes != 0).then_some(Bar { bytes, ..bar }));
+        }
+        number += if is_64_bit { 2 } else { 1 };
+    }
+    Ok(bars)
+}
+
+/// Gives each BAR an address aligned to its size. The largest come first, so none leaves a gap.
+fn place_bars(bars: &[Bar]) -> Result<Vec<(Bar, u64)>, PciError> {
+    let mut by_size = bars.to_vec();
+    by_size.sort_by_key(|bar| (Reverse(bar.bytes), bar.number));
+    let mut next = MMIO_WINDOW.start;
+    by_size
+        .into_iter()
+        .map(|bar| {
+            let start = next.checked_next_multiple_of(bar.bytes);
+            let placed = start.zip(start.and_then(|start| start.checked_add(bar.bytes)));
+            let (start, end) = placed
+                .filter(|(_, end)| *end <= MMIO_WINDOW.end)
+                .ok_or(PciError::NoRoom {
+                    bar: bar.number,
+                    bytes: bar.bytes,
+                })?;
+            next = end;
+            Ok((bar, start))
+        })
+        .collect()
+}
+
+fn switch_on(config: &Config<'_>, placed: &[(Bar, u64)]) -> Result<(), LinkError> {
+    for (bar, start) in placed {
+        config.write_bar(*bar, *start)?;
+    }
+    let command = config.read16(register::COMMAND)?;
+    config.write16(register::COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER)
+}
+
+fn find_msi(config: &Config<'_>) -> Result<Option<u16>, LinkError> {
+    if config.read16(register::STATUS)? & STATUS_CAPABILITIES == 0 {
+        return Ok(None);
+    }
+    let [mut next] = config.read(register::CAPABILITIES)?;
+    for _ in 0..CAPABILITIES_MAX {
+        let at = u16::from(next & !3);
+        if at == 0 {
+            break;
+        }
+        let [id, following] = config.read(at)?;
+        if id == CAPABILITY_MSI {
+            return Ok(Some(at));
+        }
+        next = following;
+    }
+    Ok(None)
+}
+
+/// Reads the MSI capability at `from`: control at 2, address at 4, data after the address.
+fn read_msi(config: &Config<'_>, from: u16) -> Result<MsiMessage, LinkError> {
+    let control = config.read16(from + 2)?;
+    let low = u64::from(config.read32(from + 4)?);
+    let (high, data) = if control & MSI_64_BIT != 0 {
+        (u64::from(config.read32(from + 8)?), config.read16(from + 12)?)
+    } else {
+        (0, config.read16(from + 8)?)
+    };
+    let is_enabled = control & MSI_ENABLE != 0;
+    Ok(MsiMessage {
+        is_enabled,
+        address: low | high << 32,
+        data: data.into(),
+    })
+}
+
+/// A BAR on the memory bus: every access goes to the link with its width.
+struct BarWindow {
+    link: Arc<dyn VgpuLink>,
+    region: u32,
+}
+
+impl MmioHandler for BarWindow {
+    fn mmio_read(&self, offset: u64, data: &mut [u8]) -> Result<(), BusError> {
+        answer_read(self.link.region_read(self.region, offset, data), data)
+    }
+
+    fn mmio_write(&self, offset: u64, data: &[u8]) -> Result<(), BusError> {
+        answer_write(self.link.region_write(self.region, offset, data))
+    }
+}
+
+/// A refused access is the guest's fault, and answered as a bus does: all ones.
+fn answer_read(outcome: Result<(), LinkError>, data: &mut [u8]) -> Result<(), BusError> {
+    match outcome {
+        Err(LinkError::Refused { .. } | LinkError::TooLong { .. }) => data.fill(0xff),
+        other => other?,
+    }
+    Ok(())
+}
+
+fn answer_write(outcome: Result<(), LinkError>) -> Result<(), BusError> {
+    match outcome {
+        Err(LinkError::Refused { .. } | LinkError::TooLong { .. }) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bar(number: u32, bytes: u64) -> Bar {
+        Bar {
+            number,
+            is_64_bit: number != 0,
+            bytes,
+        }
+    }
+
+    #[test]
+    fn largest_bar_is_placed_first() {
+        let placed = place_bars(&[bar(0, 32 << 20), bar(1, 128 << 20), bar(3, 64 << 20)]).unwrap();
+        let starts: Vec<_> = placed.iter().map(|(bar, start)| (bar.number, *start)).collect();
+        assert_eq!(starts, [(1, 0xc000_0000), (3, 0xc800_0000), (0, 0xcc00_0000)]);
+    }
+
+    #[test]
+    fn bar_larger_than_the_window_is_refused() {
+        let error = place_bars(&[bar(0, 16 << 20), bar(1, 1 << 63)]).unwrap_err();
+        assert!(matches!(error, PciError::NoRoom { bar: 1, .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn placed_bars_are_aligned_apart_and_inside(sizes in prop::collection::vec(4u32..64, 0..6)) {
+            let bars: Vec<_> = (0..).zip(&sizes).map(|(number, log2)| bar(number, 1 << log2)).collect();
+            if let Ok(placed) = place_bars(&bars) {
+                prop_assert_eq!(placed.len(), bars.len());
+                for (bar, start) in &placed {
+                    prop_assert_eq!(start % bar.bytes, 0);
+                    prop_assert!(MMIO_WINDOW.start <= *start && start + bar.bytes <= MMIO_WINDOW.end);
+                }
+                for pair in placed.windows(2) {
+                    prop_assert!(pair[0].1 + pair[0].0.bytes <= pair[1].1);
+                }
+            }
+        }
+    }
+}

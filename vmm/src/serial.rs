@@ -1,0 +1,263 @@
+//! COM1: a 16550 whose output is cut into lines.
+//!
+//! A line that starts with [`REPORT_PREFIX`] is a *report*, what the guest tells whoever runs it; any other line is
+//! console output. Lines go to a [`Reports`] on the vCPU's thread. Everything is bounded: a line is cut at
+//! [`LINE_BYTES_MAX`], and [`ReportQueue`] keeps a fixed number and counts what it had to drop.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vm_superio::serial::NoEvents;
+use vm_superio::{Serial, Trigger};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::bus::{BusError, PioHandler};
+
+/// First I/O port of COM1.
+pub const COM1_PORT: u16 = 0x3f8;
+/// I/O ports of a 16550.
+pub const COM1_PORTS: u16 = 8;
+/// Interrupt line of COM1.
+pub(crate) const COM1_IRQ: u32 = 4;
+/// How a line that is a report begins. The prefix is not part of the report.
+pub const REPORT_PREFIX: &str = "@vramd ";
+/// Longest line kept, in bytes; the rest of a longer one is dropped up to its end.
+pub const LINE_BYTES_MAX: usize = 1024;
+
+/// Who receives a guest's lines.
+///
+/// Called on a vCPU's thread while the guest stands still, so an implementation must not wait for anything.
+pub trait Reports: Send + Sync {
+    /// One report, without its prefix. Bytes that are not UTF-8 have been replaced.
+    fn report(&self, line: &str);
+
+    /// One line of console output.
+    fn console(&self, line: &str);
+}
+
+/// Cuts bytes into lines and hands them on.
+struct Lines {
+    line: Vec<u8>,
+    reports: Arc<dyn Reports>,
+}
+
+impl Lines {
+    fn push(&mut self, byte: u8) {
+        match byte {
+            b'\n' => {
+                self.deliver();
+                self.line.clear();
+            }
+            b'\r' => {}
+            _ if self.line.len() < LINE_BYTES_MAX => self.line.push(byte),
+            _ => {}
+        }
+    }
+
+    fn deliver(&self) {
+        let line = String::from_utf8_lossy(&self.line);
+        match line.strip_prefix(REPORT_PREFIX) {
+            Some(report) => self.reports.report(report),
+            None => self.reports.console(&line),
+        }
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        bytes.iter().for_each(|byte| self.push(*byte));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Raises the interrupt line of the port by an eventfd that KVM listens to.
+struct InterruptLine(EventFd);
+
+impl Trigger for InterruptLine {
+    type E = io::Error;
+
+    fn trigger(&self) -> io::Result<()> {
+        match self.0.write(1) {
+            // The counter is full of interrupts that nobody took: one more changes nothing.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// The serial port as a device on the I/O bus.
+pub(crate) struct SerialPort {
+    port: Mutex<Serial<InterruptLine, NoEvents, Lines>>,
+}
+
+impl SerialPort {
+    /// `interrupt` is what the port signals; `reports` gets its lines.
+    pub(crate) fn new(interrupt: EventFd, reports: Arc<dyn Reports>) -> SerialPort {
+        let lines = Lines {
+            line: Vec::new(),
+            reports,
+        };
+        SerialPort {
+            port: Mutex::new(Serial::new(InterruptLine(interrupt), lines)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Serial<InterruptLine, NoEvents, Lines>> {
+        // Registers of a UART have no invariant that a panic in a `Reports` could break.
+        self.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PioHandler for SerialPort {
+    fn pio_read(&self, offset: u16, data: &mut [u8]) -> Result<(), BusError> {
+        let mut port = self.lock();
+        data.iter_mut().for_each(|byte| *byte = port.read(offset as u8));
+        Ok(())
+    }
+
+    /// A string instruction arrives as one access with many bytes, each for the same register.
+    fn pio_write(&self, offset: u16, data: &[u8]) -> Result<(), BusError> {
+        let mut port = self.lock();
+        for byte in data {
+            // The only failures are of the interrupt eventfd, and of loop-back input overflowing, as on a UART.
+            let _ = port.write(offset as u8, *byte);
+        }
+        Ok(())
+    }
+}
+
+/// A bounded mailbox for the lines of one guest.
+pub struct ReportQueue {
+    lines: Mutex<Queued>,
+    arrived: Condvar,
+    lines_max: usize,
+}
+
+#[derive(Default)]
+struct Queued {
+    reports: VecDeque<String>,
+    console: VecDeque<String>,
+    dropped: u64,
+}
+
+impl ReportQueue {
+    /// Keeps up to `lines_max` unread reports, and as many of the newest console lines.
+    pub fn new(lines_max: usize) -> ReportQueue {
+        ReportQueue {
+            lines: Mutex::default(),
+            arrived: Condvar::new(),
+            lines_max,
+        }
+    }
+
+    /// The oldest unread report, waiting for one up to `wait`.
+    pub fn next_report(&self, wait: Duration) -> Option<String> {
+        let deadline = Instant::now() + wait;
+        let mut lines = self.lock();
+        while lines.reports.is_empty() {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            lines = self
+                .arrived
+                .wait_timeout(lines, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        lines.reports.pop_front()
+    }
+
+    /// All console lines kept since the last call, oldest first.
+    pub fn take_console(&self) -> Vec<String> {
+        self.lock().console.drain(..).collect()
+    }
+
+    /// Lines that were lost because nobody read in time.
+    pub fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queued> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reports for ReportQueue {
+    /// A full queue refuses the new report: what it holds is in order and without a hole.
+    fn report(&self, line: &str) {
+        let mut lines = self.lock();
+        if lines.reports.len() < self.lines_max {
+            lines.reports.push_back(line.to_owned());
+        } else {
+            lines.dropped += 1;
+        }
+        self.arrived.notify_one();
+    }
+
+    /// The newest lines are kept: they say how the guest ended.
+    fn console(&self, line: &str) {
+        let mut lines = self.lock();
+        if lines.console.len() == self.lines_max {
+            lines.console.pop_front();
+            lines.dropped += 1;
+        }
+        lines.console.push_back(line.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port() -> (SerialPort, Arc<ReportQueue>) {
+        let queue = Arc::new(ReportQueue::new(4));
+        let interrupt = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        (SerialPort::new(interrupt, queue.clone()), queue)
+    }
+
+    #[test]
+    fn line_with_prefix_is_a_report() {
+        let (port, queue) = port();
+        port.pio_write(0, b"@vramd boot0=0c0\r\n").unwrap();
+        assert_eq!(queue.next_report(Duration::ZERO).as_deref(), Some("boot0=0c0"));
+        assert!(queue.take_console().is_empty());
+    }
+
+    #[test]
+    fn other_line_is_console_output() {
+        let (port, queue) = port();
+        port.pio_write(0, b"hello \xff\n").unwrap();
+        assert_eq!(queue.take_console(), ["hello \u{fffd}"]);
+        assert_eq!(queue.next_report(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn endless_line_is_cut() {
+        let (port, queue) = port();
+        port.pio_write(0, &vec![b'x'; 1 << 20]).unwrap();
+        port.pio_write(0, b"\n@vramd next\n").unwrap();
+        assert_eq!(queue.take_console(), ["x".repeat(LINE_BYTES_MAX)]);
+        assert_eq!(queue.next_report(Duration::ZERO).as_deref(), Some("next"));
+    }
+
+    #[test]
+    fn flood_of_reports_is_bounded_and_counted() {
+        let (port, queue) = port();
+        port.pio_write(0, &b"@vramd x\n".repeat(10)).unwrap();
+        assert_eq!(queue.dropped(), 6);
+    }
+
+    #[test]
+    fn output_with_transmit_interrupt_signals_the_line() {
+        let queue: Arc<ReportQueue> = Arc::new(ReportQueue::new(1));
+        let interrupt = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        let port = SerialPort::new(interrupt.try_clone().unwrap(), queue);
+        port.pio_write(1, &[2]).unwrap();
+        port.pio_write(0, b"a").unwrap();
+        assert!(interrupt.read().is_ok());
+    }
+}

@@ -1,0 +1,451 @@
+//! One KVM virtual machine with a vGPU.
+//!
+//! ```text
+//! Vm::build ─► Vm ──start──► RunningVm ──a vCPU ends, the vGPU goes, kill──► stopped: wait() tells why
+//! ```
+//!
+//! [`Vm::build`] makes everything that can fail for lack of something: KVM, RAM, program, inputs, PCI. Each vCPU of a
+//! [`RunningVm`] has a thread, and one more watches the link. The first reason to stop is the VM's [`VmExit`]; it
+//! closes the link and ends every thread within the time of one exit. Dropping a `RunningVm` kills it.
+//!
+//! Guest-physical memory: RAM from 0 to at most 3 GiB, then [`MMIO_WINDOW`](crate::pci::MMIO_WINDOW); RAM above 4 GiB is not offered yet.
+//!
+//! Hosts: an ordinary KVM, and one that emulates guest ring 0 (PVM), where the bare-metal guest works in ring 3
+//! (docs/decisions/0002-guests-in-ring-3.md).
+
+pub mod ports;
+mod ram;
+mod stop;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use kvm_ioctls::{Cap, Kvm, VmFd};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::bus::{BusError, MmioBus, PioBus};
+use crate::link::{LinkError, VgpuLink};
+use crate::loader::{self, Boot, Input, Kernel, LoadError, RAM_BYTES_MIN};
+use crate::pci::{
+    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MMIO_WINDOW, MsiRoute, MsiState, PciError, VgpuFunction,
+};
+use crate::serial::{COM1_IRQ, COM1_PORT, COM1_PORTS, Reports, SerialPort};
+use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, prepare_kicks};
+use ports::WaitPort;
+use ram::Ram;
+use stop::Stop;
+
+/// Granularity of RAM.
+const PAGE_BYTES: u64 = 4096;
+/// Four pages below the BIOS that KVM needs on Intel CPUs without unrestricted guests: one page table, three for a TSS.
+const IDENTITY_MAP_ADDRESS: u64 = 0xfffb_c000;
+const TSS_ADDRESS: usize = 0xfffb_d000;
+
+/// What a VM is made of.
+#[derive(Debug)]
+pub struct VmConfig {
+    /// For threads and logs.
+    pub name: String,
+    /// RAM: whole pages, [`RAM_BYTES_MIN`] to 3 GiB.
+    pub ram_bytes: u64,
+    /// Number of vCPUs, at least one.
+    pub vcpus: usize,
+    /// Program to boot.
+    pub kernel: Kernel,
+    /// Files that it finds in RAM.
+    pub inputs: Vec<Input>,
+    /// Given to the program after what the VMM says itself (`tsc_khz=N`).
+    pub command_line: String,
+}
+
+/// Why a VM could not be built or started.
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    /// There is no usable KVM.
+    #[error("cannot open /dev/kvm")]
+    OpenKvm(#[source] kvm_ioctls::Error),
+    /// KVM lacks something.
+    #[error("KVM of this host lacks {0:?}")]
+    MissingCapability(Cap),
+    /// KVM refused a step.
+    #[error("KVM cannot {what}")]
+    Kvm {
+        /// The step.
+        what: &'static str,
+        /// What it said.
+        #[source]
+        source: kvm_ioctls::Error,
+    },
+    /// RAM size out of range.
+    #[error("memory of {bytes} bytes is not whole 4K pages from {RAM_BYTES_MIN} to {} bytes", MMIO_WINDOW.start)]
+    RamSize {
+        /// As asked.
+        bytes: u64,
+    },
+    /// vCPU count out of range.
+    #[error("{vcpus} vCPUs are not in 1 to {max}")]
+    VcpuCount {
+        /// As asked.
+        vcpus: usize,
+        /// KVM's limit.
+        max: usize,
+    },
+    /// No memfd.
+    #[error("cannot create {bytes} bytes of guest RAM")]
+    CreateRam {
+        /// Size.
+        bytes: u64,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
+    /// No mapping of it.
+    #[error("cannot map {bytes} bytes of guest RAM")]
+    MapRam {
+        /// Size.
+        bytes: u64,
+        /// What the host said.
+        #[source]
+        source: vm_memory::mmap::FromRangesError,
+    },
+    /// No host address of it.
+    #[error("cannot find guest RAM in this process")]
+    AddressRam(#[source] vm_memory::GuestMemoryError),
+    /// KVM does not take it.
+    #[error("cannot give guest RAM to KVM")]
+    RegisterRam(#[source] kvm_ioctls::Error),
+    /// Program or inputs do not get into RAM.
+    #[error("cannot load the guest")]
+    Load(#[from] LoadError),
+    /// The vGPU cannot be put on the bus.
+    #[error("cannot attach the vGPU")]
+    Pci(#[from] PciError),
+    /// The vGPU refuses RAM or interrupt.
+    #[error("cannot set up the vGPU")]
+    Link(#[from] LinkError),
+    /// vCPUs could not be stopped.
+    #[error("cannot prepare to stop vCPUs")]
+    Kick(#[from] KickError),
+    /// Out of descriptors or threads.
+    #[error("cannot {what}")]
+    Host {
+        /// What was attempted.
+        what: &'static str,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl VmError {
+    /// Whether this host cannot run any VM, so that a caller may do without KVM.
+    pub fn is_host_without_kvm(&self) -> bool {
+        matches!(self, VmError::OpenKvm(_) | VmError::MissingCapability(_))
+            || matches!(self, VmError::Kvm { what: CREATE_VM, .. })
+    }
+}
+
+const CREATE_VM: &str = "create a VM";
+
+/// Why a VM stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum VmExit {
+    /// The guest ended it. 0 is success.
+    #[error("the guest ended with status {0}")]
+    Guest(u32),
+    /// [`RunningVm::kill`].
+    #[error("the VM was killed")]
+    Killed,
+    /// A fault that the guest has no handler for.
+    #[error("vCPU {vcpu} met a triple fault at {rip:#x}")]
+    TripleFault {
+        /// Which vCPU.
+        vcpu: usize,
+        /// Where.
+        rip: u64,
+    },
+    /// A device of the VM failed.
+    #[error("a device of the VM failed")]
+    Bus(#[from] BusError),
+    /// KVM could not go on.
+    #[error("KVM cannot run vCPU {vcpu}")]
+    Run {
+        /// Which vCPU.
+        vcpu: usize,
+        /// What it said.
+        #[source]
+        source: kvm_ioctls::Error,
+    },
+    /// KVM left the guest for a reason that no guest of this VMM has.
+    #[error("vCPU {vcpu} left KVM at {rip:#x} with {what}")]
+    Unexpected {
+        /// Which vCPU.
+        vcpu: usize,
+        /// Where.
+        rip: u64,
+        /// KVM's reason.
+        what: String,
+    },
+    /// A thread of the VM panicked: a bug of ours.
+    #[error("thread {thread} panicked")]
+    Panicked {
+        /// Its name.
+        thread: String,
+    },
+}
+
+/// What the threads of a VM share.
+pub(crate) struct Machine {
+    pub(crate) pio: PioBus,
+    pub(crate) mmio: Arc<MmioBus>,
+    pub(crate) counters: ExitCounters,
+    pub(crate) stop: Stop,
+    config_ports: Arc<ConfigPorts>,
+    link: Arc<dyn VgpuLink>,
+    /// Below what uses it, so that it is dropped last.
+    _vm: Arc<VmFd>,
+    _ram: Ram,
+}
+
+/// A VM that has not started.
+pub struct Vm {
+    name: String,
+    vcpus: Vec<Vcpu>,
+    machine: Arc<Machine>,
+}
+
+impl Vm {
+    /// Builds a VM around the vGPU behind `link`; its lines go to `reports`.
+    pub fn build(
+        config: VmConfig,
+        link: Arc<dyn VgpuLink>,
+        reports: Arc<dyn Reports>,
+    ) -> Result<Vm, VmError> {
+        let VmConfig {
+            name,
+            ram_bytes,
+            vcpus,
+            kernel,
+            inputs,
+            command_line,
+        } = config;
+        let kvm = open_kvm()?;
+        check_size(&kvm, ram_bytes, vcpus)?;
+        let vm = create_vm(&kvm)?;
+        let ram = Ram::new(ram_bytes)?;
+        ram.register(&vm)?;
+        let vcpus = create_vcpus(&kvm, &vm, vcpus)?;
+        let tsc_khz = vcpus
+            .first()
+            .map_or(Ok(0), Vcpu::tsc_khz)
+            .map_err(kvm_cannot("tell the TSC frequency"))?;
+        let command_line = format!("tsc_khz={tsc_khz} {command_line}");
+        let entry = loader::load(
+            ram.memory(),
+            ram_bytes,
+            Boot {
+                kernel: &kernel,
+                inputs,
+                command_line: command_line.trim_end(),
+            },
+        )?;
+        if let Some(first) = vcpus.first() {
+            first.enter_at(entry).map_err(kvm_cannot("set the start state"))?;
+        }
+        let machine = Arc::new(build_machine(vm, ram, link, reports)?);
+        Ok(Vm { name, vcpus, machine })
+    }
+
+    /// Starts all vCPUs.
+    pub fn start(self) -> Result<RunningVm, VmError> {
+        prepare_kicks()?;
+        let Vm { name, vcpus, machine } = self;
+        let running = RunningVm { name, machine };
+        let watched = running.machine.clone();
+        running.spawn("link".to_owned(), move || {
+            watched.stop.watch(watched.link.as_ref())
+        })?;
+        for (index, vcpu) in vcpus.into_iter().enumerate() {
+            let machine = running.machine.clone();
+            // A failure drops `running`, which stops those that did start.
+            running.spawn(format!("vcpu{index}"), move || vcpu.run(&machine))?;
+        }
+        Ok(running)
+    }
+}
+
+/// A VM that runs, or has stopped.
+pub struct RunningVm {
+    name: String,
+    machine: Arc<Machine>,
+}
+
+impl RunningVm {
+    /// The name it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Stops the VM if it still runs. Returns at once; [`RunningVm::wait`] returns when it has stopped.
+    pub fn kill(&self) {
+        self.machine.request_stop(VmExit::Killed);
+    }
+
+    /// Waits until the VM has stopped and no thread of it is left, and tells why it stopped.
+    pub fn wait(&self) -> Arc<VmExit> {
+        self.machine.stop.wait()
+    }
+
+    /// The same with a limit; `None` if the VM still runs then.
+    pub fn wait_for(&self, limit: Duration) -> Option<Arc<VmExit>> {
+        self.machine.stop.wait_for(limit)
+    }
+
+    /// How often it has left KVM so far.
+    pub fn exits(&self) -> Exits {
+        self.machine.counters.read()
+    }
+
+    /// Who takes the vGPU's interrupt at the moment.
+    pub fn msi_state(&self) -> MsiState {
+        self.machine.config_ports.msi_state()
+    }
+
+    fn spawn(
+        &self,
+        role: String,
+        work: impl FnOnce() -> Option<VmExit> + Send + 'static,
+    ) -> Result<(), VmError> {
+        let thread = format!("{}/{role}", self.name);
+        let machine = self.machine.clone();
+        let body = move || {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            let panicked = |_| Some(VmExit::Panicked { thread: role });
+            if let Some(exit) = outcome.unwrap_or_else(panicked) {
+                machine.request_stop(exit);
+            }
+        };
+        // Locked while the thread starts, so that a stop that it requests at once finds it in the list.
+        let mut threads = self.machine.stop.threads();
+        let spawned = thread::Builder::new().name(thread).spawn(body);
+        threads.push(spawned.map_err(host_cannot("start a thread"))?);
+        Ok(())
+    }
+}
+
+impl Drop for RunningVm {
+    fn drop(&mut self) {
+        self.kill();
+        self.wait();
+    }
+}
+
+impl Machine {
+    fn request_stop(&self, exit: VmExit) {
+        self.stop.request(exit);
+        self.link.close();
+    }
+}
+
+fn kvm_cannot(what: &'static str) -> impl Fn(kvm_ioctls::Error) -> VmError {
+    move |source| VmError::Kvm { what, source }
+}
+
+fn host_cannot(what: &'static str) -> impl Fn(io::Error) -> VmError {
+    move |source| VmError::Host { what, source }
+}
+
+fn open_kvm() -> Result<Kvm, VmError> {
+    let kvm = Kvm::new().map_err(VmError::OpenKvm)?;
+    let needed = [
+        Cap::Irqchip,
+        Cap::Irqfd,
+        Cap::IrqRouting,
+        Cap::ImmediateExit,
+        Cap::UserMemory,
+        Cap::GetTscKhz,
+    ];
+    match needed
+        .into_iter()
+        .find(|capability| !kvm.check_extension(*capability))
+    {
+        Some(missing) => Err(VmError::MissingCapability(missing)),
+        None => Ok(kvm),
+    }
+}
+
+fn check_size(kvm: &Kvm, ram_bytes: u64, vcpus: usize) -> Result<(), VmError> {
+    let is_ram_in_range = (RAM_BYTES_MIN..=MMIO_WINDOW.start).contains(&ram_bytes);
+    if !is_ram_in_range || !ram_bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(VmError::RamSize { bytes: ram_bytes });
+    }
+    let max = kvm.get_max_vcpus();
+    if vcpus == 0 || vcpus > max {
+        return Err(VmError::VcpuCount { vcpus, max });
+    }
+    Ok(())
+}
+
+fn create_vm(kvm: &Kvm) -> Result<Arc<VmFd>, VmError> {
+    let vm = kvm.create_vm().map_err(kvm_cannot(CREATE_VM))?;
+    vm.set_identity_map_address(IDENTITY_MAP_ADDRESS)
+        .map_err(kvm_cannot("place its identity map"))?;
+    vm.set_tss_address(TSS_ADDRESS)
+        .map_err(kvm_cannot("place its TSS"))?;
+    vm.create_irq_chip()
+        .map_err(kvm_cannot("create interrupt controllers"))?;
+    Ok(Arc::new(vm))
+}
+
+fn create_vcpus(kvm: &Kvm, vm: &VmFd, count: usize) -> Result<Vec<Vcpu>, VmError> {
+    (0..count)
+        .map(|index| {
+            vm.create_vcpu(index as u64)
+                .and_then(|fd| Vcpu::new(kvm, index, fd))
+        })
+        .collect::<Result<_, _>>()
+        .map_err(kvm_cannot("create a vCPU"))
+}
+
+fn build_machine(
+    vm: Arc<VmFd>,
+    ram: Ram,
+    link: Arc<dyn VgpuLink>,
+    reports: Arc<dyn Reports>,
+) -> Result<Machine, VmError> {
+    let eventfd =
+        || EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_cannot("create an eventfd"));
+    let clone = |fd: &EventFd| fd.try_clone().map_err(host_cannot("clone an eventfd"));
+    let (serial_interrupt, msi, stop) = (eventfd()?, eventfd()?, Stop::new(eventfd()?));
+    let mmio = Arc::new(MmioBus::default());
+
+    link.dma_map(0, ram.bytes(), ram.file(), 0)?;
+    link.set_msi(&msi)?;
+    let route = MsiRoute::new(vm.clone(), clone(&msi)?);
+    let vgpu = VgpuFunction::power_on(link.clone(), mmio.clone(), route)?;
+    let config_ports = Arc::new(ConfigPorts::new(vgpu));
+
+    vm.register_irqfd(&serial_interrupt, COM1_IRQ)
+        .map_err(kvm_cannot("connect COM1's interrupt"))?;
+    let wait_port = WaitPort::new(msi, clone(stop.eventfd())?);
+    let mut pio = PioBus::default();
+    pio.insert(
+        COM1_PORT..COM1_PORT + COM1_PORTS,
+        Arc::new(SerialPort::new(serial_interrupt, reports)),
+    );
+    pio.insert(CONFIG_PORT..CONFIG_PORT + CONFIG_PORTS, config_ports.clone());
+    pio.insert(ports::WAIT..ports::WAIT + 1, Arc::new(wait_port));
+    let counters = ExitCounters::default();
+    Ok(Machine {
+        pio,
+        mmio,
+        counters,
+        stop,
+        config_ports,
+        link,
+        _vm: vm,
+        _ram: ram,
+    })
+}

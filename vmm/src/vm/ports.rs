@@ -1,0 +1,137 @@
+//! I/O ports of this VMM's own, for guests that know it. `guests/bare/README.md` has the same table.
+//!
+//! | port | access | meaning |
+//! |---|---|---|
+//! | [`EXIT`] | out, 1 to 4 bytes | ends the VM; the value is its status, 0 for success |
+//! | [`WAIT`] | out, 4 bytes | sleeps up to the value's number of µs, until the vGPU's interrupt |
+//!
+//! The wait ends early only while the VMM holds the vGPU's interrupt (`crate::pci`): the guest has left MSI off or
+//! addressed it outside the local APICs. Interrupts that came before the wait count, and one wait takes them all.
+
+// UNSAFETY: ppoll is called through libc, for the standard library has no poll.
+#![expect(unsafe_code)]
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::bus::{BusError, PioHandler};
+
+/// Ends the VM. QEMU's isa-debug-exit has the same port by default.
+pub const EXIT: u16 = 0xf4;
+/// Sleeps.
+pub const WAIT: u16 = 0xf8;
+/// Longest wait; a longer one is cut to it.
+pub const WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// What an `out` of 1 to 4 bytes wrote. A string instruction's first bytes count.
+pub(crate) fn value(data: &[u8]) -> u32 {
+    data.iter()
+        .take(size_of::<u32>())
+        .rev()
+        .fold(0, |value, byte| value << 8 | u32::from(*byte))
+}
+
+/// The wait port.
+pub(crate) struct WaitPort {
+    interrupt: EventFd,
+    stop: EventFd,
+}
+
+impl WaitPort {
+    /// `interrupt` ends a wait and is consumed by it; `stop` ends all waits for good.
+    pub(crate) fn new(interrupt: EventFd, stop: EventFd) -> WaitPort {
+        WaitPort { interrupt, stop }
+    }
+
+    fn wait(&self, limit: Duration) {
+        wait_readable([&self.interrupt, &self.stop], limit.min(WAIT_MAX));
+        // Empty if the time was up or another vCPU took it.
+        let _ = self.interrupt.read();
+    }
+}
+
+/// Sleeps until one of `eventfds` is readable, a signal comes, or `limit` is over. Epoll counts in milliseconds, which
+/// is long for a guest that polls its GPU.
+fn wait_readable(eventfds: [&EventFd; 2], limit: Duration) {
+    let mut polled = eventfds.map(|eventfd| libc::pollfd {
+        fd: eventfd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let limit = libc::timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: `polled` is an array of two that lives through the call, `limit` likewise, and no signal mask is given.
+    // Why it returned does not matter: a guest must expect a wait to end early.
+    unsafe {
+        libc::ppoll(
+            polled.as_mut_ptr(),
+            polled.len() as libc::nfds_t,
+            &limit,
+            std::ptr::null(),
+        )
+    };
+}
+
+impl PioHandler for WaitPort {
+    fn pio_read(&self, _offset: u16, data: &mut [u8]) -> Result<(), BusError> {
+        data.fill(0xff);
+        Ok(())
+    }
+
+    fn pio_write(&self, _offset: u16, data: &[u8]) -> Result<(), BusError> {
+        self.wait(Duration::from_micros(value(data).into()));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn port() -> (WaitPort, EventFd, EventFd) {
+        let [interrupt, stop] = [(); 2].map(|()| EventFd::new(libc::EFD_NONBLOCK).unwrap());
+        (
+            WaitPort::new(interrupt.try_clone().unwrap(), stop.try_clone().unwrap()),
+            interrupt,
+            stop,
+        )
+    }
+
+    #[test]
+    fn interrupt_before_the_wait_ends_it_once() {
+        let (port, interrupt, _stop) = port();
+        interrupt.write(3).unwrap();
+        port.pio_write(0, &u32::MAX.to_le_bytes()).unwrap();
+        assert!(interrupt.read().is_err());
+    }
+
+    #[test]
+    fn wait_without_interrupt_ends_at_its_limit() {
+        let (port, _interrupt, _stop) = port();
+        let start = Instant::now();
+        port.pio_write(0, &2000u32.to_le_bytes()).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(1));
+    }
+
+    #[test]
+    fn stop_ends_every_wait() {
+        let (port, _interrupt, stop) = port();
+        stop.write(1).unwrap();
+        let start = Instant::now();
+        (0..100).for_each(|_| port.wait(WAIT_MAX));
+        assert!(start.elapsed() < 100 * WAIT_MAX);
+    }
+
+    #[test]
+    fn value_is_little_endian_of_any_width() {
+        assert_eq!(
+            [value(&[]), value(&[7]), value(&[1, 2]), value(&[1, 2, 3, 4, 5])],
+            [0, 7, 0x201, 0x0403_0201]
+        );
+    }
+}

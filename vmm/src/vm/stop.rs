@@ -1,0 +1,128 @@
+//! How a VM comes to a halt: the first reason counts, every thread is told, and whoever waits learns it.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::VmExit;
+use crate::bus::BusError;
+use crate::link::{LinkError, VgpuLink};
+use crate::vcpu::kick;
+
+/// Tells events of the link from those of the stop.
+const LINK_HUNG_UP: u64 = 1;
+
+/// The stop of one VM.
+pub(crate) struct Stop {
+    is_requested: AtomicBool,
+    exit: Mutex<Option<Arc<VmExit>>>,
+    has_exit: Condvar,
+    /// Readable from the request on, for threads that wait in the VMM.
+    eventfd: EventFd,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Stop {
+    pub(crate) fn new(eventfd: EventFd) -> Stop {
+        Stop {
+            is_requested: AtomicBool::new(false),
+            exit: Mutex::new(None),
+            has_exit: Condvar::new(),
+            eventfd,
+            threads: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is_requested(&self) -> bool {
+        self.is_requested.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn eventfd(&self) -> &EventFd {
+        &self.eventfd
+    }
+
+    /// The VM's threads, none of which ends before its handle is in the list.
+    pub(super) fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops every thread. Only the first request's reason is kept.
+    pub(super) fn request(&self, exit: VmExit) {
+        // First the flag, so that whoever sees the exit can rely on it.
+        self.is_requested.store(true, Ordering::SeqCst);
+        self.lock_exit().get_or_insert_with(|| Arc::new(exit));
+        self.has_exit.notify_all();
+        // The counter cannot overflow: each thread and caller adds one.
+        let _ = self.eventfd.write(1);
+        self.threads().iter().for_each(kick);
+    }
+
+    pub(super) fn wait(&self) -> Arc<VmExit> {
+        loop {
+            if let Some(exit) = self.wait_for(Duration::MAX) {
+                return exit;
+            }
+        }
+    }
+
+    pub(super) fn wait_for(&self, limit: Duration) -> Option<Arc<VmExit>> {
+        let exit = self.known_exit(limit)?;
+        self.join();
+        Some(exit)
+    }
+
+    fn known_exit(&self, limit: Duration) -> Option<Arc<VmExit>> {
+        let exit = self.lock_exit();
+        let waited = self
+            .has_exit
+            .wait_timeout_while(exit, limit, |exit| exit.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// Body of the thread that notices when the other side of the link goes away while no vCPU talks to it.
+    pub(super) fn watch(&self, link: &dyn VgpuLink) -> Option<VmExit> {
+        let hung_up = self.wait_for_hangup(link).unwrap_or(false);
+        let is_news = hung_up && !self.is_requested();
+        is_news.then_some(VmExit::Bus(BusError::Link(LinkError::Gone)))
+    }
+
+    fn wait_for_hangup(&self, link: &dyn VgpuLink) -> io::Result<bool> {
+        let Some(hangup) = link.hangup_fd() else {
+            return Ok(false);
+        };
+        let events = Epoll::new()?;
+        let stop = EpollEvent::new(EventSet::IN, 0);
+        events.ctl(ControlOperation::Add, self.eventfd.as_raw_fd(), stop)?;
+        let gone = EpollEvent::new(EventSet::READ_HANG_UP | EventSet::HANG_UP, LINK_HUNG_UP);
+        events.ctl(ControlOperation::Add, hangup.as_raw_fd(), gone)?;
+        let mut ready = [EpollEvent::default()];
+        loop {
+            match events.wait(-1, &mut ready) {
+                Ok(_) => return Ok(ready[0].data() == LINK_HUNG_UP),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn lock_exit(&self) -> MutexGuard<'_, Option<Arc<VmExit>>> {
+        self.exit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends and joins every thread; called once there is an exit, with no lock held that a thread may want.
+    fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads());
+        // The request that brought the exit may not have come to its kicks, and no longer finds the threads.
+        threads.iter().for_each(kick);
+        for thread in threads {
+            // Threads catch their own panics and make them the VM's exit.
+            let _ = thread.join();
+        }
+    }
+}
