@@ -36,6 +36,8 @@ macro_rules! address {
             }
 
             /// The address `bytes` further on. The caller has bounded both: wraps are a bug here.
+            // Inlined across crates by hand: the panic keeps the compiler from doing so in loops over table entries.
+            #[inline]
             #[track_caller]
             pub const fn offset(self, bytes: u64) -> Self {
                 match self.0.checked_add(bytes) {
