@@ -1,1 +1,55 @@
-//! A software GF100 made of the definitions in fermi_spec.
+//! A software GF100 ("NVC0"): registers, memory windows, MMU, channels and copy engines.
+//!
+//! The card is a value. An embedder gives it memory ([`FermiModel::place_frame`] for VRAM, [`SystemBus`] for what it
+//! reaches by DMA), forwards accesses to its BARs, and lets its engines run by [`FermiModel::step`]. It spawns
+//! nothing, reads no clock and does no I/O, so any run can be repeated.
+//!
+//! ```text
+//!   bar_write ─► bar0 ─► pfifo, interrupts, windows …        registers take effect at once
+//!            └─► windows ─► mmu ─► memory (VRAM frames, SystemBus); doorbells ─► pfifo
+//!   step ─► schedule: the earliest event of  runlist · preempt · engines · PBDMAs · acquires
+//!              PBDMA ─► host methods, or a method for an engine ─► copy, m2mf ─► transfer
+//! ```
+//!
+//! Every unit carries the GPU time of its next event; [`FermiModel::step`] performs events in the order of their
+//! times, whatever the budget, so neither results nor GPU time depend on how a run is sliced.
+//!
+//! What a driver can get wrong is answered as the hardware does: by a fault record, an interrupt, an all-ones read.
+//! Facts and their sources are in `fermi_spec`; what is an assumption of this model is marked so where it is made.
+#![forbid(unsafe_code)]
+
+mod backing;
+mod bar0;
+mod clock;
+mod context;
+mod copy;
+mod counters;
+mod engine;
+mod faults;
+mod host;
+mod identity;
+mod interrupts;
+mod m2mf;
+mod memory;
+mod mmu;
+mod mmu_fault;
+mod model;
+mod pbdma;
+mod pfifo;
+mod preempt;
+mod schedule;
+mod storage;
+mod timing;
+mod tlb;
+mod transfer;
+mod userd;
+mod windows;
+
+pub use backing::{Backing, SystemBus};
+pub use counters::Counters;
+pub use faults::Faults;
+pub use model::{Bar, FermiModel, ModelConfig, ModelError, Stepped};
+pub use timing::Timing;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! BAR0: from an offset to what the register does.
+//!
+//! A word is, in this order: the PRAMIN window, a register of a unit that is switched off, a named register, a fixed
+//! word of the card's identity, plain storage, or unmodelled.
+
+use crate::{
+    identity,
+    model::{Bar, FermiModel},
+    pfifo::ChannelId,
+};
+use fermi_spec::{
+    board::BAR0_BYTES,
+    engine::{Engine, pmc_enable},
+    regs::{Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PRAMIN_BASE, PRAMIN_BYTES, pmc},
+};
+use std::sync::LazyLock;
+
+mod fifo;
+
+/// What an access to a unit reads that PMC_ENABLE keeps off (envytools; unverified on GF100).
+const DISABLED_UNIT: u32 = 0xbad0_da00;
+/// PBDMA registers below this are RAMFC words.
+const RAMFC_BYTES: u32 = 0x100;
+/// FECS: reset value aside, GRAPH poll words that must read as done (bit 4 of 404170 is a busy bit).
+const GRAPH_BUSY_BIT_WORD: u32 = 0x40_4170;
+const PBDMAS_PRESENT: u32 = 7;
+
+/// Registers by offset, for binary search: a guest's accesses should not each scan the whole table.
+static BY_OFFSET: LazyLock<Vec<(u32, Bar0Reg)>> = LazyLock::new(|| {
+    let mut registers: Vec<_> = Bar0Reg::all().map(|reg| (reg.offset(), reg)).collect();
+    registers.sort_unstable_by_key(|(offset, _)| *offset);
+    registers
+});
+
+fn register_at(offset: u32) -> Option<Bar0Reg> {
+    let index = BY_OFFSET.binary_search_by_key(&offset, |(at, _)| *at).ok()?;
+    Some(BY_OFFSET[index].1)
+}
+
+fn channel_id(index: u16) -> Option<ChannelId> {
+    ChannelId::new(u32::from(index))
+}
+
+impl FermiModel {
+    pub(crate) fn read_bar0(&mut self, offset: u64, data: &mut [u8]) {
+        let Some(offset) = in_bar0(offset, data.len()) else {
+            data.fill(0xff);
+            return;
+        };
+        if let Some(inside) = in_pramin(offset, data.len()) {
+            let place = self.pramin_place(inside);
+            self.mem.read(place, data);
+            return;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u32;
+            let start = (at & 3) as usize;
+            let bytes = (4 - start).min(data.len() - done);
+            let word = self.read_word(at & !3).to_le_bytes();
+            data[done..done + bytes].copy_from_slice(&word[start..start + bytes]);
+            done += bytes;
+        }
+    }
+
+    pub(crate) fn write_bar0(&mut self, offset: u64, data: &[u8]) {
+        let Some(offset) = in_bar0(offset, data.len()) else {
+            return;
+        };
+        if let Some(inside) = in_pramin(offset, data.len()) {
+            let place = self.pramin_place(inside);
+            self.mem.write(place, data);
+            return;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u32;
+            let start = (at & 3) as usize;
+            let bytes = (4 - start).min(data.len() - done);
+            let part = &data[done..done + bytes];
+            match part.try_into() {
+                Ok(word) => self.write_word(at, u32::from_le_bytes(word)),
+                Err(_) => self.write_part(at & !3, start, part),
+            }
+            done += bytes;
+        }
+    }
+
+    fn read_word(&mut self, offset: u32) -> u32 {
+        if !self.is_unit_on(offset) {
+            self.raise_squashed_access();
+            return DISABLED_UNIT;
+        }
+        let named = register_at(offset);
+        if let Some(value) = named.and_then(|reg| self.read_register(reg)) {
+            return value;
+        }
+        if let Some(word) = self.ramfc_word(offset) {
+            return word;
+        }
+        if let Some(word) = identity::word(self.board, self.vram_bytes, offset) {
+            return word;
+        }
+        match self.storage.read(offset) {
+            Some(word) if offset == GRAPH_BUSY_BIT_WORD => word & !(1 << 4),
+            Some(word) => word,
+            None => {
+                self.mem.counters.unmodelled_reads += 1;
+                0
+            }
+        }
+    }
+
+    fn write_word(&mut self, offset: u32, value: u32) {
+        if !self.is_unit_on(offset) {
+            self.raise_squashed_access();
+            return;
+        }
+        if let Some(reg) = register_at(offset)
+            && self.write_register(reg, value)
+        {
+            return;
+        }
+        if !self.storage.write(offset, value) {
+            self.mem.counters.unmodelled_writes += 1;
+        }
+    }
+
+    /// A store of less than a word: the byte that re-arms the MSI, or a part of a plain word.
+    fn write_part(&mut self, offset: u32, start: usize, part: &[u8]) {
+        match register_at(offset) {
+            Some(Bar0Reg::PciMsiRearm) => self.rearm(),
+            Some(_) => self.mem.counters.unmodelled_writes += 1,
+            None => {
+                let mut word = self.storage.read(offset).unwrap_or(0).to_le_bytes();
+                word[start..start + part.len()].copy_from_slice(part);
+                self.write_word(offset, u32::from_le_bytes(word));
+            }
+        }
+    }
+
+    fn is_unit_on(&self, offset: u32) -> bool {
+        let bit = match offset {
+            0x00_2000..0x00_4000 | 0x04_0000..0x04_6000 => pmc_enable::PFIFO,
+            0x10_4000..0x10_5000 => 1 << Engine::Copy0.enable_bit(),
+            0x10_5000..0x10_6000 => 1 << Engine::Copy1.enable_bit(),
+            0x40_0000..0x42_0000 | 0x50_0000..0x52_0000 => 1 << Engine::Graph.enable_bit(),
+            _ => return true,
+        };
+        self.pmc_enable & bit != 0
+    }
+
+    /// RAMFC words of the channel on a PBDMA.
+    fn ramfc_word(&self, offset: u32) -> Option<u32> {
+        let inside = offset.checked_sub(PBDMA_BASE)?;
+        let pbdma = self.pbdmas.get((inside / PBDMA_STRIDE) as usize)?;
+        let at = inside % PBDMA_STRIDE;
+        (at < RAMFC_BYTES).then(|| pbdma.reg(u64::from(at)))
+    }
+
+    fn read_register(&mut self, reg: Bar0Reg) -> Option<u32> {
+        identity::register(self.board, self.vram_bytes, reg)
+            .or_else(|| self.read_pmc(reg))
+            .or_else(|| self.read_memory_unit(reg))
+            .or_else(|| self.read_pfifo(reg))
+            .or_else(|| self.read_pbdma(reg))
+            .or_else(|| self.read_engine(reg))
+    }
+
+    /// Whether the register has an effect of its own; otherwise the word is stored.
+    fn write_register(&mut self, reg: Bar0Reg, value: u32) -> bool {
+        identity::register(self.board, self.vram_bytes, reg).is_some()
+            || self.write_pmc(reg, value)
+            || self.write_memory_unit(reg, value)
+            || self.write_pfifo(reg, value)
+            || self.write_pbdma(reg, value)
+            || self.write_engine(reg, value)
+    }
+
+    fn read_pmc(&mut self, reg: Bar0Reg) -> Option<u32> {
+        let line = |index: u16| usize::from(index).min(2);
+        Some(match reg {
+            Bar0Reg::PmcIntr(index) => self.pmc_interrupts(line(index)),
+            Bar0Reg::PmcIntrEnable(index) => self.interrupts.enable[line(index)],
+            Bar0Reg::PmcIntrLine(index) => u32::from(self.pmc_line(line(index))),
+            Bar0Reg::PmcIntrMask(index) => self.interrupts.mask[line(index)],
+            Bar0Reg::PmcEnable => self.pmc_enable,
+            Bar0Reg::PbdmaEnable => self.pbdma_enable,
+            Bar0Reg::PbusIntr => self.interrupts.bus,
+            Bar0Reg::PbusIntrEnable => self.interrupts.bus_enable,
+            Bar0Reg::PbusIntrEnableNonStall => self.interrupts.bus_enable_nonstall,
+            Bar0Reg::PtimerIntr => self.clock.intr,
+            Bar0Reg::PtimerIntrEnable => self.clock.intr_enable,
+            Bar0Reg::PtimerLow => self.clock.read() as u32,
+            Bar0Reg::PtimerHigh => (self.clock.read() >> 32) as u32,
+            Bar0Reg::PtimerAlarm => self.clock.alarm(),
+            _ => return None,
+        })
+    }
+
+    fn write_pmc(&mut self, reg: Bar0Reg, value: u32) -> bool {
+        let line = |index: u16| usize::from(index).min(2);
+        match reg {
+            Bar0Reg::PmcIntr(_) | Bar0Reg::PmcIntrLine(_) => {}
+            Bar0Reg::PmcIntrEnable(index) => self.interrupts.enable[line(index)] = value & 3,
+            Bar0Reg::PmcIntrMask(index) => self.interrupts.mask[line(index)] = value,
+            Bar0Reg::PmcEnable => self.set_pmc_enable(value),
+            Bar0Reg::PbdmaEnable => self.pbdma_enable = value & PBDMAS_PRESENT,
+            Bar0Reg::PbusIntr => self.interrupts.bus &= !value,
+            Bar0Reg::PbusIntrEnable => self.interrupts.bus_enable = value,
+            Bar0Reg::PbusIntrEnableNonStall => self.interrupts.bus_enable_nonstall = value,
+            Bar0Reg::PciMsiRearm => self.rearm(),
+            Bar0Reg::PtimerIntr => self.clock.intr &= !value,
+            Bar0Reg::PtimerIntrEnable => self.clock.intr_enable = value,
+            Bar0Reg::PtimerLow => self.clock.set_low(value),
+            Bar0Reg::PtimerHigh => self.clock.set_high(value),
+            Bar0Reg::PtimerAlarm => self.clock.set_alarm(value),
+            _ => return false,
+        }
+        true
+    }
+
+    fn read_memory_unit(&self, reg: Bar0Reg) -> Option<u32> {
+        Some(match reg {
+            Bar0Reg::PraminBase => self.windows.pramin.into_bits(),
+            Bar0Reg::Bar1Block => self.windows.bar1.block.into_bits(),
+            Bar0Reg::Bar3Block => self.windows.bar3.block.into_bits(),
+            Bar0Reg::MmuConfig => self.mmu.config(),
+            Bar0Reg::TlbDirectory => self.mmu.flush_directory,
+            // Flushes are done when the write returns.
+            Bar0Reg::HostFlush
+            | Bar0Reg::L2InvalidateSysram
+            | Bar0Reg::L2InvalidatePeer
+            | Bar0Reg::L2CleanTags
+            | Bar0Reg::L2FlushDirty => 0,
+            _ => return None,
+        })
+    }
+
+    fn write_memory_unit(&mut self, reg: Bar0Reg, value: u32) -> bool {
+        match reg {
+            Bar0Reg::PraminBase => self.windows.pramin = value.into(),
+            Bar0Reg::Bar1Block => self.set_window(Bar::Bar1, value),
+            Bar0Reg::Bar3Block => self.set_window(Bar::Bar3, value),
+            Bar0Reg::MmuConfig => self.mmu.set_config(value),
+            Bar0Reg::TlbDirectory => self.mmu.flush_directory = value,
+            Bar0Reg::TlbInvalidate if value & pmc::TLB_GO != 0 => {
+                self.mmu.invalidate(&mut self.mem, value);
+                self.windows.forget_spaces();
+            }
+            Bar0Reg::TlbInvalidate
+            | Bar0Reg::HostFlush
+            | Bar0Reg::L2InvalidateSysram
+            | Bar0Reg::L2InvalidatePeer
+            | Bar0Reg::L2CleanTags
+            | Bar0Reg::L2FlushDirty => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// Writes PMC_ENABLE: a falling bit resets its unit, a rising one starts it.
+    pub(crate) fn set_pmc_enable(&mut self, value: u32) {
+        let fell = self.pmc_enable & !value;
+        let rose = value & !self.pmc_enable;
+        self.pmc_enable = value;
+        if fell & pmc_enable::PFIFO != 0 {
+            self.reset_pfifo();
+        }
+        for unit in 0..self.units.len() {
+            let bit = 1 << self.units[unit].engine.enable_bit();
+            if fell & bit != 0 {
+                self.reset_unit(unit);
+            } else if rose & bit != 0 {
+                self.enable_unit(unit);
+            }
+        }
+    }
+}
+
+/// The offset, if the whole access lies in BAR0.
+fn in_bar0(offset: u64, bytes: usize) -> Option<u32> {
+    let end = offset.checked_add(bytes as u64)?;
+    if end <= BAR0_BYTES {
+        u32::try_from(offset).ok()
+    } else {
+        None
+    }
+}
+
+/// The offset in the window, if the whole access lies in it.
+fn in_pramin(offset: u32, bytes: usize) -> Option<u32> {
+    let inside = offset.checked_sub(PRAMIN_BASE)?;
+    (u64::from(inside) + bytes as u64 <= u64::from(PRAMIN_BYTES)).then_some(inside)
+}

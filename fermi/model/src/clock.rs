@@ -1,0 +1,125 @@
+//! The GPU's clock and PTIMER on top of it.
+//!
+//! Engines advance the clock by the timing model; while they rest it follows the host's. PTIMER is the clock plus
+//! what a driver set (009400, 009410); every read moves it on by at least one tick, so a driver that waits by reading
+//! it always ends.
+
+/// Nanoseconds that one PTIMER tick lasts (envytools PTIMER: bits 4:0 are always zero).
+const TICK_NS: u64 = 32;
+/// PTIMER's high word has 29 bits.
+const TIME_MASK: u64 = (1 << 61) - 1;
+
+/// GPU time and PTIMER.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Clock {
+    now: u64,
+    /// PTIMER minus the clock, modulo 2^64.
+    offset: u64,
+    last_read: u64,
+    alarm: u32,
+    alarm_at: Option<u64>,
+    /// PTIMER_INTR.
+    pub(crate) intr: u32,
+    /// PTIMER_INTR_ENABLE.
+    pub(crate) intr_enable: u32,
+}
+
+impl Clock {
+    /// GPU time in nanoseconds.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Moves on to `at`; earlier times change nothing.
+    pub(crate) fn advance_to(&mut self, at: u64) {
+        self.now = self.now.max(at);
+        if self.alarm_at.is_some_and(|alarm| alarm <= self.now) {
+            self.alarm_at = None;
+            self.intr |= 1;
+        }
+    }
+
+    /// Moves on by `ns`.
+    pub(crate) fn advance_by(&mut self, ns: u64) {
+        self.advance_to(self.now.saturating_add(ns));
+    }
+
+    /// PTIMER as a semaphore release writes it.
+    pub(crate) fn timestamp(&self) -> u64 {
+        self.now.wrapping_add(self.offset) & TIME_MASK & !(TICK_NS - 1)
+    }
+
+    /// PTIMER as a register read sees it.
+    pub(crate) fn read(&mut self) -> u64 {
+        if self.now < self.last_read.saturating_add(TICK_NS) {
+            self.advance_to(self.last_read.saturating_add(TICK_NS));
+        }
+        self.last_read = self.now;
+        self.timestamp()
+    }
+
+    /// Sets PTIMER's low word.
+    pub(crate) fn set_low(&mut self, low: u32) {
+        let time = self.timestamp() & !0xffff_ffff | u64::from(low);
+        self.offset = time.wrapping_sub(self.now);
+        self.arm();
+    }
+
+    /// Sets PTIMER's high word.
+    pub(crate) fn set_high(&mut self, high: u32) {
+        let time = self.timestamp() & 0xffff_ffff | u64::from(high) << 32;
+        self.offset = time.wrapping_sub(self.now);
+        self.arm();
+    }
+
+    /// The alarm register.
+    pub(crate) fn alarm(&self) -> u32 {
+        self.alarm
+    }
+
+    /// Sets the alarm: it goes off when PTIMER's low word next reaches `low`.
+    pub(crate) fn set_alarm(&mut self, low: u32) {
+        self.alarm = low;
+        self.alarm_at = Some(0);
+        self.arm();
+    }
+
+    fn arm(&mut self) {
+        if self.alarm_at.is_some() {
+            let distance = self.alarm.wrapping_sub(self.timestamp() as u32);
+            self.alarm_at = Some(self.now.saturating_add(u64::from(distance)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_read_is_later_than_the_one_before() {
+        let mut clock = Clock::default();
+        let first = clock.read();
+        assert_eq!(clock.read(), first + TICK_NS);
+    }
+
+    #[test]
+    fn time_that_a_driver_set_goes_on_from_there() {
+        let mut clock = Clock::default();
+        clock.advance_to(1_000_000);
+        clock.set_high(7);
+        clock.set_low(640);
+        clock.advance_by(320);
+        assert_eq!(clock.timestamp(), (7 << 32) + 960);
+    }
+
+    #[test]
+    fn alarm_goes_off_when_its_time_comes() {
+        let mut clock = Clock::default();
+        clock.set_alarm(3200);
+        clock.advance_to(3199);
+        assert_eq!(clock.intr, 0);
+        clock.advance_to(3200);
+        assert_eq!(clock.intr, 1);
+    }
+}

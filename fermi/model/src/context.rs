@@ -1,0 +1,145 @@
+//! Method state of an engine, for one channel, and where it waits while other channels use the engine.
+
+use crate::memory::Place;
+use fermi_spec::engine::Engine;
+use std::collections::BTreeMap;
+
+/// Contexts kept; more than channels times engines, so that only a driver that leaves instance blocks behind by the
+/// hundred loses one, the least recently used.
+const CONTEXTS_MAX: usize = 1024;
+
+const LOW_METHODS: u16 = 0x200;
+const LOW_WORDS: u16 = 16;
+const HIGH_METHODS: u16 = 0x300;
+const HIGH_WORDS: u16 = 32;
+const CLASSES: usize = 48;
+const INLINE_LINE: usize = 52;
+const INLINE_BYTE: usize = 53;
+
+/// The method registers of a copy engine or of M2MF: methods 200–23c and 300–37c, and what goes with them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Registers([u32; 64]);
+
+impl Default for Registers {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+impl Registers {
+    /// Value of a method register; zero for one outside the two ranges.
+    pub(crate) fn get(&self, method: u16) -> u32 {
+        index_of(method).map_or(0, |index| self.0[index])
+    }
+
+    /// Sets a method register; one outside the two ranges is not kept.
+    pub(crate) fn set(&mut self, method: u16, value: u32) {
+        if let Some(index) = index_of(method) {
+            self.0[index] = value;
+        }
+    }
+
+    /// The 40-bit address in `high` and the word after it.
+    pub(crate) fn address(&self, high: u16) -> u64 {
+        u64::from(self.get(high) & 0xff) << 32 | u64::from(self.get(high + 4))
+    }
+
+    /// Class bound to a subchannel.
+    pub(crate) fn class(&self, subchannel: u8) -> u16 {
+        let subchannel = usize::from(subchannel & 7);
+        (self.0[CLASSES + subchannel / 2] >> (16 * (subchannel % 2))) as u16
+    }
+
+    /// Binds a class to a subchannel.
+    pub(crate) fn bind(&mut self, subchannel: u8, class: u16) {
+        let subchannel = usize::from(subchannel & 7);
+        let shift = 16 * (subchannel % 2);
+        let word = &mut self.0[CLASSES + subchannel / 2];
+        *word = *word & !(0xffff << shift) | u32::from(class) << shift;
+    }
+
+    /// Line and byte that the next inline word goes to.
+    pub(crate) fn inline_position(&self) -> (u32, u32) {
+        (self.0[INLINE_LINE], self.0[INLINE_BYTE])
+    }
+
+    /// Moves the inline position.
+    pub(crate) fn set_inline_position(&mut self, line: u32, byte: u32) {
+        self.0[INLINE_LINE] = line;
+        self.0[INLINE_BYTE] = byte;
+    }
+}
+
+fn index_of(method: u16) -> Option<usize> {
+    let low = method.wrapping_sub(LOW_METHODS) / 4;
+    let high = method.wrapping_sub(HIGH_METHODS) / 4;
+    if low < LOW_WORDS {
+        Some(usize::from(low))
+    } else if high < HIGH_WORDS {
+        Some(usize::from(LOW_WORDS + high))
+    } else {
+        None
+    }
+}
+
+/// Contexts that are on no engine, by engine and instance block.
+///
+/// Hardware keeps them in memory behind the instance block's context pointers, by microcode that the model does not
+/// run; here they stay with the card.
+#[derive(Default)]
+pub(crate) struct Contexts {
+    saved: BTreeMap<(Engine, Place), (u64, Registers)>,
+    uses: u64,
+}
+
+impl Contexts {
+    pub(crate) fn save(&mut self, engine: Engine, instance: Place, registers: Registers) {
+        self.uses += 1;
+        self.saved.insert((engine, instance), (self.uses, registers));
+        if self.saved.len() > CONTEXTS_MAX
+            && let Some(oldest) = self.saved.iter().min_by_key(|(_, (use_no, _))| *use_no)
+        {
+            let key = *oldest.0;
+            self.saved.remove(&key);
+        }
+    }
+
+    /// The context, or a fresh one.
+    pub(crate) fn load(&mut self, engine: Engine, instance: Place) -> Registers {
+        self.saved
+            .remove(&(engine, instance))
+            .map_or_else(Registers::default, |(_, registers)| registers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ranges_keep_their_words_apart() {
+        let mut registers = Registers::default();
+        registers.set(0x23c, 1);
+        registers.set(0x300, 2);
+        registers.set(0x37c, 3);
+        registers.bind(7, 0x9039);
+        assert_eq!(
+            [0x23c, 0x300, 0x37c, 0x240].map(|m| registers.get(m)),
+            [1, 2, 3, 0]
+        );
+        assert_eq!((registers.class(7), registers.class(6)), (0x9039, 0));
+    }
+
+    #[test]
+    fn contexts_beyond_the_limit_push_out_the_oldest() {
+        let mut contexts = Contexts::default();
+        let place = |index: u64| Place::default().offset(index * 0x1000);
+        for index in 0..=CONTEXTS_MAX as u64 {
+            let mut registers = Registers::default();
+            registers.set(0x300, 7);
+            contexts.save(Engine::Copy0, place(index), registers);
+        }
+        assert_eq!(contexts.load(Engine::Copy0, place(0)).get(0x300), 0);
+        assert_eq!(contexts.load(Engine::Copy0, place(1)).get(0x300), 7);
+    }
+}

@@ -1,0 +1,52 @@
+//! What the card counts for its embedder.
+
+/// Events since the card was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Reads of BAR0 words that the model does not know; they gave zero.
+    pub unmodelled_reads: u64,
+    /// Writes to BAR0 words that the model does not know; they were dropped.
+    pub unmodelled_writes: u64,
+    /// Reads of system memory that no map covers; they gave all ones.
+    pub dma_unmapped_reads: u64,
+    /// Writes to system memory that no map covers; they were dropped.
+    pub dma_unmapped_writes: u64,
+    /// Reads of VRAM without a frame or beyond its end; they gave all ones.
+    pub vram_missing_reads: u64,
+    /// Writes to VRAM without a frame or beyond its end; they were dropped.
+    pub vram_missing_writes: u64,
+    /// Translations answered by a TLB.
+    pub tlb_hits: u64,
+    /// Translations that walked the tables.
+    pub tlb_misses: u64,
+    /// TLB invalidations asked for.
+    pub tlb_flushes: u64,
+    /// Walks that found a valid large and a valid small entry for one address.
+    pub overlapping_entries: u64,
+    /// MMU faults, dropped ones included.
+    pub mmu_faults: u64,
+    /// PBDMA errors.
+    pub pbdma_errors: u64,
+    /// Dispatch, class and data errors of engines.
+    pub engine_errors: u64,
+    /// GP_PUT stores seen in the polling area.
+    pub doorbells: u64,
+    /// GPFIFO entries fetched.
+    pub gp_entries: u64,
+    /// Methods executed.
+    pub methods: u64,
+    /// Channels loaded on a PBDMA.
+    pub channel_loads: u64,
+    /// Engine context switches.
+    pub engine_switches: u64,
+    /// Preempts completed.
+    pub preempts: u64,
+    /// Runlists taken over.
+    pub runlists: u64,
+    /// Copy operations completed, inline ones included.
+    pub copies: u64,
+    /// Bytes that copies moved.
+    pub copied_bytes: u64,
+    /// Messages raised.
+    pub interrupts: u64,
+}

@@ -1,0 +1,315 @@
+//! The engines that channels drive: PGRAPH (as far as M2MF goes) and the two copy engines.
+//!
+//! ```text
+//!   free ──method of a channel──► held ──EXEC, LAUNCH──► transferring ──done──► held
+//!                                   │                          │
+//!                              rejection                   MMU refusal
+//!                                   ▼                          ▼
+//!                                stopped                    faulted
+//!                         (acknowledged: held)     (262c or unit reset: free)
+//! ```
+//!
+//! An engine has no queue of its own: the PBDMA holds back the next method while a transfer runs. A unit that
+//! PMC_ENABLE keeps off holds back every method.
+
+use crate::{
+    context::Registers,
+    copy, m2mf,
+    memory::Place,
+    mmu::{Access, AddressSpace},
+    model::FermiModel,
+    pfifo::ChannelId,
+    transfer::{Completion, Transfer},
+};
+use fermi_spec::{
+    addr::GpuVa,
+    engine::Engine,
+    fault::client,
+    regs::engines::{copy_error, copy_intr, graph_intr},
+};
+
+/// Engines that the model has.
+pub(crate) const UNITS: usize = 3;
+
+/// Index of an engine among them, `None` for one that is not modelled.
+pub(crate) fn unit_of(engine: Engine) -> Option<usize> {
+    match engine {
+        Engine::Graph => Some(0),
+        Engine::Copy0 => Some(1),
+        Engine::Copy1 => Some(2),
+        Engine::Ppdec | Engine::Pppp | Engine::Pvld => None,
+    }
+}
+
+/// Hub client of an engine in fault records.
+pub(crate) fn unit_client(engine: Engine) -> u8 {
+    match engine {
+        Engine::Copy0 => client::PCOPY0,
+        Engine::Copy1 => client::PCOPY1,
+        _ => client::DISPATCH,
+    }
+}
+
+/// Why an engine refuses a method.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rejection {
+    /// Dispatch error of a copy engine, see [`copy_error`].
+    Copy(u32),
+    /// PGRAPH has no such class.
+    GraphClass,
+    /// The class has no such method.
+    GraphMethod,
+    /// Data error of PGRAPH.
+    GraphData(u32),
+}
+
+/// A store of inline data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InlineWord {
+    pub(crate) at: GpuVa,
+    pub(crate) word: [u8; 4],
+    /// How many of the word's bytes are stored.
+    pub(crate) bytes: usize,
+    /// With the last word: what follows.
+    pub(crate) completion: Option<Completion>,
+}
+
+/// What a method does besides setting registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    None,
+    Start(Transfer),
+    Inline(InlineWord),
+    Reject(Rejection),
+}
+
+/// The channel whose context an engine has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Holder {
+    pub(crate) channel: ChannelId,
+    pub(crate) instance: Place,
+    space: AddressSpace,
+}
+
+/// One engine.
+pub(crate) struct Unit {
+    pub(crate) engine: Engine,
+    /// PMC_ENABLE has its bit set.
+    pub(crate) enabled: bool,
+    pub(crate) holder: Option<Holder>,
+    registers: Registers,
+    pub(crate) transfer: Option<Transfer>,
+    /// When the transfer goes on.
+    pub(crate) at: u64,
+    /// Stopped by an MMU fault.
+    pub(crate) faulted: bool,
+    /// Stopped by a rejected method until its interrupt is acknowledged.
+    pub(crate) stopped: bool,
+    /// Interrupts: GRAPH_INTR or COPY_INTR.
+    pub(crate) intr: u32,
+    /// GRAPH_INTR_ENABLE, or the falcon's enables. The microcode would set the latter; the model ignores them.
+    pub(crate) intr_enable: u32,
+    /// COPY_INTR_ROUTE.
+    pub(crate) route: u32,
+    /// COPY_ERROR or GRAPH_DATA_ERROR.
+    pub(crate) error: u32,
+    /// Method that was rejected, as GRAPH_TRAPPED_METHOD shows it.
+    pub(crate) error_method: u32,
+    /// Its data.
+    pub(crate) error_data: u32,
+}
+
+impl Unit {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            enabled: true,
+            holder: None,
+            registers: Registers::default(),
+            transfer: None,
+            at: 0,
+            faulted: false,
+            stopped: false,
+            intr: 0,
+            intr_enable: 0,
+            route: copy_intr::DISPATCH | copy_intr::HALTED,
+            error: 0,
+            error_method: 0,
+            error_data: 0,
+        }
+    }
+
+    /// Address space of the channel on the engine.
+    pub(crate) fn space(&self) -> Option<AddressSpace> {
+        self.holder.map(|holder| holder.space)
+    }
+
+    /// Whether `channel` is on the engine.
+    pub(crate) fn is_held_by(&self, channel: ChannelId) -> bool {
+        self.holder.is_some_and(|holder| holder.channel == channel)
+    }
+
+    /// Whether the engine can take a method or change channels now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.enabled && self.transfer.is_none() && !self.faulted && !self.stopped
+    }
+
+    /// Interrupts that reach PMC.
+    pub(crate) fn interrupts(&self) -> u32 {
+        match self.engine {
+            Engine::Copy0 | Engine::Copy1 => self.intr & self.route & !(self.route >> 16),
+            _ => self.intr & self.intr_enable,
+        }
+    }
+
+    fn reject(&mut self, rejection: Rejection, subchannel: u8, method: u16, data: u32) {
+        self.stopped = true;
+        self.error_method = u32::from(subchannel) << 16 | u32::from(method);
+        self.error_data = data;
+        match rejection {
+            Rejection::Copy(code) => {
+                self.intr |= copy_intr::DISPATCH;
+                self.error = code | u32::from(method >> 2 | u16::from(subchannel) << 11) << 16;
+            }
+            Rejection::GraphClass => self.intr |= graph_intr::ILLEGAL_CLASS,
+            Rejection::GraphMethod => self.intr |= graph_intr::ILLEGAL_METHOD,
+            Rejection::GraphData(code) => {
+                self.intr |= graph_intr::DATA_ERROR;
+                self.error = code;
+            }
+        }
+    }
+}
+
+impl FermiModel {
+    /// Gives engine `unit` to the channel at `instance` and executes a method there. The caller has made sure that
+    /// the engine is ready. Returns the GPU time that the method takes.
+    pub(crate) fn run_engine_method(&mut self, unit: usize, subchannel: u8, method: u16, data: u32) -> u64 {
+        let engine = self.units[unit].engine;
+        let registers = &mut self.units[unit].registers;
+        let mut effect = match engine {
+            Engine::Copy0 | Engine::Copy1 => copy::method(registers, subchannel, method, data),
+            _ => m2mf::method(registers, subchannel, method, data),
+        };
+        if matches!(effect, Effect::Start(_))
+            && engine != Engine::Graph
+            && crate::faults::take(&mut self.faults.failed_copies)
+        {
+            effect = Effect::Reject(Rejection::Copy(copy_error::INVALID_ENUM));
+        }
+        match effect {
+            Effect::None => {}
+            Effect::Start(transfer) => {
+                self.units[unit].transfer = Some(transfer);
+                self.units[unit].at = self.clock.now().saturating_add(self.timing.copy_startup_ns);
+            }
+            Effect::Inline(word) => self.store_inline(unit, word),
+            Effect::Reject(rejection) => {
+                self.mem.counters.engine_errors += 1;
+                self.units[unit].reject(rejection, subchannel, method, data);
+                self.note_dead_engines();
+            }
+        }
+        self.timing.method_ns
+    }
+
+    fn store_inline(&mut self, unit: usize, word: InlineWord) {
+        let Some(space) = self.units[unit].space() else {
+            return;
+        };
+        let bytes = &word.word[..word.bytes];
+        let mut stored = self
+            .mmu
+            .write(&mut self.mem, &space, Access::WRITE, word.at, bytes);
+        if let (Ok(()), Some(completion)) = (stored, word.completion) {
+            self.mem.counters.copies += 1;
+            stored = self.complete(unit, &space, completion);
+        }
+        if let Err(refusal) = stored {
+            self.fault_unit(unit, refusal);
+        }
+    }
+
+    /// Puts the channel's context on the engine, which must be ready. Returns the GPU time of the switch, zero when
+    /// the channel was there.
+    pub(crate) fn switch_unit(&mut self, unit: usize, channel: ChannelId, instance: Place) -> u64 {
+        let held = self.units[unit].holder;
+        if held.is_some_and(|holder| holder.channel == channel && holder.instance == instance) {
+            return 0;
+        }
+        self.release_unit(unit);
+        let space = AddressSpace::load(&mut self.mem, instance);
+        let engine = self.units[unit].engine;
+        self.units[unit].registers = self.contexts.load(engine, instance);
+        self.units[unit].holder = Some(Holder {
+            channel,
+            instance,
+            space,
+        });
+        self.mem.counters.engine_switches += 1;
+        match engine {
+            Engine::Graph => self.timing.graph_switch_ns,
+            _ => self.timing.copy_switch_ns,
+        }
+    }
+
+    /// Saves the context of the channel on the engine, which must be ready, and leaves the engine free.
+    pub(crate) fn release_unit(&mut self, unit: usize) {
+        if let Some(holder) = self.units[unit].holder.take() {
+            let engine = self.units[unit].engine;
+            self.contexts
+                .save(engine, holder.instance, self.units[unit].registers);
+        }
+    }
+
+    /// A reset by PMC_ENABLE: what ran is gone, the context too.
+    pub(crate) fn reset_unit(&mut self, unit: usize) {
+        let engine = self.units[unit].engine;
+        self.units[unit] = Unit {
+            enabled: false,
+            ..Unit::new(engine)
+        };
+        self.note_dead_engines();
+        self.advance_preempt();
+    }
+
+    /// PMC_ENABLE switched the unit on.
+    pub(crate) fn enable_unit(&mut self, unit: usize) {
+        self.units[unit].enabled = true;
+        self.unit_became_idle(unit);
+    }
+
+    /// The driver has taken note of a fault (262c): the engine is free again.
+    pub(crate) fn recover_unit(&mut self, unit: usize) {
+        if self.units[unit].faulted {
+            self.units[unit].faulted = false;
+            self.units[unit].holder = None;
+            self.unit_became_idle(unit);
+        }
+    }
+
+    /// Acknowledges interrupts of the unit; with the last rejection the engine goes on.
+    pub(crate) fn acknowledge_unit(&mut self, unit: usize, mask: u32) {
+        self.units[unit].intr &= !mask;
+        if self.units[unit].stopped && self.units[unit].intr == 0 {
+            self.units[unit].stopped = false;
+            self.unit_became_idle(unit);
+        }
+    }
+
+    /// Wakes who waited for the engine.
+    pub(crate) fn unit_became_idle(&mut self, unit: usize) {
+        self.note_dead_engines();
+        self.wake_pbdmas(self.units[unit].engine);
+        self.advance_preempt();
+    }
+
+    /// Tells the scheduler which engines take no methods, so that it does not try channels that need them.
+    pub(crate) fn note_dead_engines(&mut self) {
+        let dead = self
+            .units
+            .iter()
+            .filter(|unit| !unit.enabled || unit.faulted || unit.stopped);
+        self.pfifo.dead_engines = dead.fold(0, |mask, unit| mask | 1 << unit.engine.number());
+    }
+}

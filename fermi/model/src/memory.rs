@@ -1,0 +1,255 @@
+//! The two memories behind the MMU: VRAM in frames that the embedder places, system memory through [`SystemBus`].
+//!
+//! Nothing here translates or checks rights. A byte that is nowhere reads as ones; a write to it is dropped; both are
+//! counted.
+
+use crate::{
+    backing::{Backing, SystemBus},
+    counters::Counters,
+};
+use fermi_spec::addr::{Aperture, FRAME, FrameNo, Iova, PhysAddr, VramAddr};
+use std::sync::{Arc, atomic::Ordering};
+use vm_memory::{Bytes, VolatileSlice};
+
+/// A physical byte of one of the memories.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) aperture: Aperture,
+    pub(crate) at: PhysAddr,
+}
+
+impl Place {
+    /// The byte `bytes` further on in the same memory. Past the end of 64 bits it stays at the end, where nothing is.
+    pub(crate) fn offset(self, bytes: u64) -> Self {
+        Self {
+            aperture: self.aperture,
+            at: PhysAddr(self.at.0.saturating_add(bytes)),
+        }
+    }
+}
+
+/// A longest contiguous run of host memory behind a place.
+enum Run<'a> {
+    Frame {
+        backing: &'a Backing,
+        offset: usize,
+        bytes: usize,
+    },
+    Sysram(Backing),
+    Nowhere {
+        bytes: usize,
+    },
+}
+
+impl Run<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Frame { bytes, .. } | Self::Nowhere { bytes } => *bytes,
+            Self::Sysram(backing) => backing.len(),
+        }
+    }
+
+    /// The first `bytes` bytes, no more than [`Self::len`].
+    fn slice(&self, bytes: usize) -> Option<VolatileSlice<'_>> {
+        match self {
+            Self::Frame { backing, offset, .. } => backing.slice().subslice(*offset, bytes).ok(),
+            Self::Sysram(backing) => backing.slice().subslice(0, bytes).ok(),
+            Self::Nowhere { .. } => None,
+        }
+    }
+}
+
+/// Where the bytes are.
+struct Map {
+    frames: Vec<Option<Backing>>,
+    bus: Arc<dyn SystemBus>,
+}
+
+impl Map {
+    /// The run at `place`, at most `bytes` long and at least 1.
+    fn run(&self, place: Place, bytes: usize) -> Run<'_> {
+        match place.aperture {
+            Aperture::Vram => self.frame_run(VramAddr(place.at.0), bytes),
+            Aperture::SysCoherent | Aperture::SysNonCoherent => {
+                match self.bus.resolve(Iova(place.at.0), bytes as u64) {
+                    Some(backing) => match backing.part(0, bytes.min(backing.len())) {
+                        Some(part) => Run::Sysram(part),
+                        None => Run::Nowhere { bytes },
+                    },
+                    // How far nothing goes is unknown, so by pages.
+                    None => Run::Nowhere {
+                        bytes: bytes.min(0x1000 - (place.at.0 & 0xfff) as usize),
+                    },
+                }
+            }
+            // There is no other card.
+            Aperture::Peer => Run::Nowhere { bytes },
+        }
+    }
+
+    fn frame_run(&self, at: VramAddr, bytes: usize) -> Run<'_> {
+        let offset = at.within(FRAME) as usize;
+        let bytes = bytes.min(FRAME as usize - offset);
+        let backing = FrameNo::of(at).and_then(|frame| self.frames.get(frame.0 as usize)?.as_ref());
+        match backing {
+            Some(backing) => Run::Frame {
+                backing,
+                offset,
+                bytes,
+            },
+            None => Run::Nowhere { bytes },
+        }
+    }
+}
+
+/// VRAM and system memory, with the counters of everything.
+pub(crate) struct Memory {
+    map: Map,
+    pub(crate) counters: Counters,
+}
+
+impl Memory {
+    /// `frames` frames of VRAM that are nowhere yet.
+    pub(crate) fn new(frames: u32, bus: Arc<dyn SystemBus>) -> Self {
+        let mut places = Vec::new();
+        places.resize_with(frames as usize, || None);
+        Self {
+            map: Map { frames: places, bus },
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn frames(&self) -> u32 {
+        self.map.frames.len() as u32
+    }
+
+    /// Whether there is such a frame; it is placed then.
+    pub(crate) fn place_frame(&mut self, frame: FrameNo, backing: Option<Backing>) -> bool {
+        match self.map.frames.get_mut(frame.0 as usize) {
+            Some(slot) => {
+                *slot = backing;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Fills `data` from `place` on.
+    pub(crate) fn read(&mut self, place: Place, data: &mut [u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &mut data[done..];
+            let run = self.map.run(place.offset(done as u64), rest.len());
+            let bytes = run.len();
+            match run.slice(bytes) {
+                Some(slice) => {
+                    slice.copy_to(&mut rest[..bytes]);
+                }
+                None => {
+                    rest[..bytes].fill(0xff);
+                    self.counters.missing_read(place.aperture);
+                }
+            }
+            done += bytes;
+        }
+    }
+
+    /// Stores `data` from `place` on.
+    pub(crate) fn write(&mut self, place: Place, data: &[u8]) {
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &data[done..];
+            let run = self.map.run(place.offset(done as u64), rest.len());
+            let bytes = run.len();
+            match run.slice(bytes) {
+                Some(slice) => slice.copy_from(&rest[..bytes]),
+                None => self.counters.missing_write(place.aperture),
+            }
+            done += bytes;
+        }
+    }
+
+    /// A word, read in one access where the memory is aligned, ordered before everything after it.
+    pub(crate) fn read_u32(&mut self, place: Place) -> u32 {
+        let run = self.map.run(place, 4);
+        if let Some(slice) = run.slice(run.len())
+            && let Ok(word) = slice.load::<u32>(0, Ordering::Acquire)
+        {
+            return u32::from_le(word);
+        }
+        let mut bytes = [0; 4];
+        self.read(place, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// Stores a word in one access where the memory is aligned, ordered after everything before it.
+    pub(crate) fn write_u32(&mut self, place: Place, word: u32) {
+        let run = self.map.run(place, 4);
+        if let Some(slice) = run.slice(run.len())
+            && slice.store(word.to_le(), 0, Ordering::Release).is_ok()
+        {
+            return;
+        }
+        self.write(place, &word.to_le_bytes());
+    }
+
+    /// A table entry, in one access where the memory is aligned.
+    pub(crate) fn read_u64(&mut self, place: Place) -> u64 {
+        let run = self.map.run(place, 8);
+        if let Some(slice) = run.slice(run.len())
+            && let Ok(word) = slice.load::<u64>(0, Ordering::Acquire)
+        {
+            return u64::from_le(word);
+        }
+        let mut bytes = [0; 8];
+        self.read(place, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Moves `bytes` bytes; where the runs of host memory overlap, as if by way of a third.
+    pub(crate) fn copy(&mut self, source: Place, target: Place, bytes: usize) {
+        let mut done = 0;
+        while done < bytes {
+            let from = self.map.run(source.offset(done as u64), bytes - done);
+            let to = self.map.run(target.offset(done as u64), from.len());
+            let part = to.len();
+            match (from.slice(part), to.slice(part)) {
+                (Some(from), Some(to)) => from.copy_to_volatile_slice(to),
+                (None, Some(to)) => {
+                    fill_with_ones(&to);
+                    self.counters.missing_read(source.aperture);
+                }
+                (_, None) => self.counters.missing_write(target.aperture),
+            }
+            done += part;
+        }
+    }
+}
+
+fn fill_with_ones(to: &VolatileSlice<'_>) {
+    const ONES: [u8; 0x1000] = [0xff; 0x1000];
+    let mut done = 0;
+    while let Ok(rest) = to.offset(done)
+        && !rest.is_empty()
+    {
+        let bytes = rest.len().min(ONES.len());
+        rest.copy_from(&ONES[..bytes]);
+        done += bytes;
+    }
+}
+
+impl Counters {
+    fn missing_read(&mut self, aperture: Aperture) {
+        match aperture {
+            Aperture::Vram => self.vram_missing_reads += 1,
+            _ => self.dma_unmapped_reads += 1,
+        }
+    }
+
+    fn missing_write(&mut self, aperture: Aperture) {
+        match aperture {
+            Aperture::Vram => self.vram_missing_writes += 1,
+            _ => self.dma_unmapped_writes += 1,
+        }
+    }
+}

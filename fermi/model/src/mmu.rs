@@ -1,0 +1,349 @@
+//! The GMMU: from a virtual address of an address space to a place in memory.
+//!
+//! A translation comes from the TLB of its client or from a walk through the tables as they are at that moment;
+//! nothing but a flush makes a TLB look again. Limit and rights are checked at every access. Large pages win over
+//! small ones under the same directory entry (unverified: the precedence on silicon). Only the 128 KiB mode of 100c80
+//! is modelled: no known driver uses the other on GF100.
+
+use crate::{
+    memory::{Memory, Place},
+    tlb::{Page, Tlb},
+};
+use fermi_spec::{
+    addr::{Aperture, GpuVa, PDE_SPAN, PhysAddr, VA_BITS},
+    fault::Reason,
+    instance::{AddressSpacePointer, offset},
+    pte::{self, Pde, Pte},
+    regs::pmc,
+};
+
+/// An address space as a unit has loaded it from an instance block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AddressSpace {
+    pub(crate) directory: Place,
+    pub(crate) limit: u64,
+}
+
+impl AddressSpace {
+    /// Reads the pointer in the instance block at `instance`.
+    pub(crate) fn load(mem: &mut Memory, instance: Place) -> Self {
+        let mut words = [0; 4];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = mem.read_u32(instance.offset(offset::PD_LO + 4 * index as u64));
+        }
+        let pointer = AddressSpacePointer::from_words(words);
+        Self {
+            directory: Place {
+                aperture: pointer.aperture,
+                at: pointer.directory,
+            },
+            limit: pointer.limit,
+        }
+    }
+}
+
+/// Which TLB an access goes through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TlbClient {
+    Bar1,
+    Bar3,
+    /// Host and engines.
+    Engines,
+}
+
+/// What an access wants to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Access {
+    pub(crate) client: TlbClient,
+    pub(crate) write: bool,
+    /// May use supervisor pages.
+    pub(crate) privileged: bool,
+}
+
+impl Access {
+    /// A channel reads.
+    pub(crate) const READ: Self = Self {
+        client: TlbClient::Engines,
+        write: false,
+        privileged: false,
+    };
+    /// A channel writes.
+    pub(crate) const WRITE: Self = Self {
+        write: true,
+        ..Self::READ
+    };
+}
+
+/// An access that the MMU refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) va: GpuVa,
+    pub(crate) reason: Reason,
+    pub(crate) write: bool,
+}
+
+/// TLBs and the MMU's registers.
+pub(crate) struct Mmu {
+    bar1: Tlb,
+    bar3: Tlb,
+    engines: Tlb,
+    /// Stored bits of MMU_CONFIG.
+    config: u32,
+    /// TLB_DIRECTORY.
+    pub(crate) flush_directory: u32,
+}
+
+impl Mmu {
+    pub(crate) fn new() -> Self {
+        Self {
+            bar1: Tlb::new(),
+            bar3: Tlb::new(),
+            engines: Tlb::new(),
+            config: 0,
+            flush_directory: 0,
+        }
+    }
+
+    /// MMU_CONFIG: always ready for a flush, as flushes complete at once.
+    pub(crate) fn config(&self) -> u32 {
+        pmc::MMU_CONFIG_READY | self.config
+    }
+
+    pub(crate) fn set_config(&mut self, value: u32) {
+        self.config = value & pmc::MMU_CONFIG_STORED;
+    }
+
+    /// TLB_INVALIDATE. Hub-only flushes drop everything that the others do: the model has no GPC TLB.
+    pub(crate) fn invalidate(&mut self, mem: &mut Memory, command: u32) {
+        if command & pmc::TLB_GO == 0 {
+            return;
+        }
+        let all = command & pmc::TLB_ALL_DIRECTORIES != 0;
+        self.flush(mem, (!all).then(|| directory_of(self.flush_directory)));
+    }
+
+    /// Drops what the TLBs keep under `directory`, or everything.
+    fn flush(&mut self, mem: &mut Memory, directory: Option<Place>) {
+        mem.counters.tlb_flushes += 1;
+        for tlb in [&mut self.bar1, &mut self.bar3, &mut self.engines] {
+            match directory {
+                Some(directory) => tlb.flush_directory(directory),
+                None => tlb.flush(),
+            }
+        }
+    }
+
+    /// MEM_OP_B's invalidation: of the directory in MEM_OP_A ([29:2] address >> 12, [31:30] aperture) or of all.
+    pub(crate) fn invalidate_by_method(&mut self, mem: &mut Memory, operand: u32, all: bool) {
+        let directory = Place {
+            aperture: Aperture::from_bits((operand >> 30) as u8),
+            at: PhysAddr(u64::from(operand >> 2 & 0x0fff_ffff) << 12),
+        };
+        self.flush(mem, (!all).then_some(directory));
+    }
+
+    /// Drops what one client's TLB keeps.
+    pub(crate) fn flush_client(&mut self, client: TlbClient) {
+        self.tlb(client).flush();
+    }
+
+    fn tlb(&mut self, client: TlbClient) -> &mut Tlb {
+        match client {
+            TlbClient::Bar1 => &mut self.bar1,
+            TlbClient::Bar3 => &mut self.bar3,
+            TlbClient::Engines => &mut self.engines,
+        }
+    }
+
+    /// Translates the start of `bytes` bytes at `va`: the place, and how many bytes lie there in one piece (at least
+    /// one, across page borders where the pages are contiguous).
+    pub(crate) fn translate(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        access: Access,
+        va: GpuVa,
+        bytes: u64,
+    ) -> Result<(Place, u64), Refusal> {
+        let (place, mut run) = self.translate_page(mem, space, access, va)?;
+        while run < bytes {
+            let Some(next) = va.checked_add(run) else { break };
+            match self.translate_page(mem, space, access, next) {
+                Ok((beyond, more)) if beyond == place.offset(run) => run += more,
+                // A refusal further on is reported when the access gets there.
+                _ => break,
+            }
+        }
+        Ok((place, run.min(bytes)))
+    }
+
+    fn translate_page(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        access: Access,
+        va: GpuVa,
+    ) -> Result<(Place, u64), Refusal> {
+        let refuse = |reason| Refusal {
+            va,
+            reason,
+            write: access.write,
+        };
+        if va.0 > space.limit || va.0 >> VA_BITS != 0 {
+            return Err(refuse(Reason::BeyondLimit));
+        }
+        let page = match self.tlb(access.client).find(space.directory, va) {
+            Some(page) => {
+                mem.counters.tlb_hits += 1;
+                page
+            }
+            None => {
+                mem.counters.tlb_misses += 1;
+                let page = walk(mem, space, va).map_err(refuse)?;
+                self.tlb(access.client).insert(space.directory, va, page);
+                page
+            }
+        };
+        check(page.pte, access).map_err(refuse)?;
+        let inside = va.within(page.bytes());
+        let left = (page.bytes() - inside).min(space.limit - va.0 + 1);
+        // The low bits of a large page's frame do not take part.
+        let first = page.pte.address().align_down(page.bytes());
+        let place = Place {
+            aperture: page.pte.aperture(),
+            at: PhysAddr(first.0 + inside),
+        };
+        Ok((place, left))
+    }
+
+    /// Fills `data` from `va` on; what lies before a refused page has been read then.
+    pub(crate) fn read(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        access: Access,
+        va: GpuVa,
+        data: &mut [u8],
+    ) -> Result<(), Refusal> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = advance(va, done, access)?;
+            let (place, run) = self.translate(mem, space, access, at, (data.len() - done) as u64)?;
+            mem.read(place, &mut data[done..done + run as usize]);
+            done += run as usize;
+        }
+        Ok(())
+    }
+
+    /// Stores `data` from `va` on; what lies before a refused page has been stored then.
+    pub(crate) fn write(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        access: Access,
+        va: GpuVa,
+        data: &[u8],
+    ) -> Result<(), Refusal> {
+        let mut done = 0;
+        while done < data.len() {
+            let at = advance(va, done, access)?;
+            let (place, run) = self.translate(mem, space, access, at, (data.len() - done) as u64)?;
+            mem.write(place, &data[done..done + run as usize]);
+            done += run as usize;
+        }
+        Ok(())
+    }
+
+    /// Releases a semaphore at `va`, a multiple of 4: the payload alone, or payload, zero and time in 16 bytes. The
+    /// payload is stored last, so whoever sees it sees the rest.
+    pub(crate) fn release(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        va: GpuVa,
+        payload: u32,
+        time: Option<u64>,
+    ) -> Result<(), Refusal> {
+        if let Some(time) = time {
+            let mut rest = [0; 12];
+            rest[4..].copy_from_slice(&time.to_le_bytes());
+            self.write(mem, space, Access::WRITE, advance(va, 4, Access::WRITE)?, &rest)?;
+        }
+        let (place, _) = self.translate(mem, space, Access::WRITE, va, 4)?;
+        mem.write_u32(place, payload);
+        Ok(())
+    }
+
+    /// The word at `va`, a multiple of 4.
+    pub(crate) fn read_word(
+        &mut self,
+        mem: &mut Memory,
+        space: &AddressSpace,
+        va: GpuVa,
+    ) -> Result<u32, Refusal> {
+        let (place, _) = self.translate(mem, space, Access::READ, va, 4)?;
+        Ok(mem.read_u32(place))
+    }
+}
+
+/// `va + bytes`; beyond 64 bits is beyond any limit.
+fn advance(va: GpuVa, bytes: usize, access: Access) -> Result<GpuVa, Refusal> {
+    va.checked_add(bytes as u64).ok_or(Refusal {
+        va,
+        reason: Reason::BeyondLimit,
+        write: access.write,
+    })
+}
+
+/// The page directory that TLB_DIRECTORY (100cb8) or MEM_OP_A names: [31:4] address >> 12, [1:0] aperture.
+fn directory_of(word: u32) -> Place {
+    Place {
+        aperture: Aperture::from_bits(word as u8),
+        at: PhysAddr(u64::from(word >> 4) << 12),
+    }
+}
+
+/// Looks the page of `va` up in the tables.
+pub(crate) fn walk(mem: &mut Memory, space: &AddressSpace, va: GpuVa) -> Result<Page, Reason> {
+    if space.directory.aperture == Aperture::Peer {
+        return Err(Reason::NoChannel);
+    }
+    let index = pte::pde_index(va) as u64;
+    let pde = Pde::from_bits(mem.read_u64(space.directory.offset(index * 8)));
+    let (large, small) = (pde.large_table(), pde.small_table());
+    if large.is_none() && small.is_none() {
+        return Err(Reason::PdeNotPresent);
+    }
+    if va.within(PDE_SPAN) >= PDE_SPAN >> pde.size() {
+        return Err(Reason::TableTooShort);
+    }
+    let mut entry = |table: Option<(Aperture, PhysAddr)>, index: usize| {
+        let (aperture, at) = table?;
+        let entry = Place { aperture, at }.offset(index as u64 * 8);
+        Some(Pte::from_bits(mem.read_u64(entry))).filter(|pte| pte.valid())
+    };
+    let large = entry(large, pte::large_index(va));
+    let small = entry(small, pte::small_index(va));
+    if large.is_some() && small.is_some() {
+        mem.counters.overlapping_entries += 1;
+    }
+    match (large, small) {
+        (Some(pte), _) => Ok(Page { pte, large: true }),
+        (None, Some(pte)) => Ok(Page { pte, large: false }),
+        (None, None) => Err(Reason::PageNotPresent),
+    }
+}
+
+fn check(pte: Pte, access: Access) -> Result<(), Reason> {
+    if pte.privileged() && !access.privileged {
+        return Err(Reason::Privileged);
+    }
+    if pte.read_only() && access.write {
+        return Err(Reason::ReadOnly);
+    }
+    match pte::uncompressed_kind(pte.kind()) {
+        None => Err(Reason::InvalidKind),
+        Some(kind) if kind != pte.kind() && pte.aperture().is_sysram() => Err(Reason::CompressedSysram),
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,246 @@
+//! The card as its embedder sees it.
+
+use crate::{
+    backing::{Backing, SystemBus},
+    clock::Clock,
+    context::Contexts,
+    counters::Counters,
+    engine::{UNITS, Unit},
+    faults::Faults,
+    interrupts::Interrupts,
+    memory::Memory,
+    mmu::Mmu,
+    pbdma::Pbdma,
+    pfifo::Pfifo,
+    storage::Storage,
+    timing::{Links, Timing},
+    windows::Windows,
+};
+use fermi_spec::{
+    addr::{FRAME, FrameNo},
+    board::Board,
+    engine::{Engine, PBDMAS},
+};
+use std::{fmt, sync::Arc};
+
+/// VRAM comes in multiples of this.
+const VRAM_UNIT: u64 = 1 << 20;
+/// Largest VRAM: 25 bits of 4 KiB frames in a VRAM entry.
+const VRAM_MAX: u64 = 1 << 37;
+/// PMC_ENABLE as the VBIOS leaves it on a Quadro 6000 (read by GPUvm): PFIFO and PGRAPH on, copy engines off.
+pub(crate) const PMC_ENABLE_AT_RESET: u32 = 0xe001_213d;
+
+/// What card to make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ModelConfig {
+    /// Identity.
+    pub board: Board,
+    /// VRAM, a multiple of 1 MiB; need not be the board's own.
+    pub vram_bytes: u64,
+    /// Speeds.
+    pub timing: Timing,
+}
+
+/// Why the embedder's request cannot be met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ModelError {
+    /// VRAM of such a size cannot be.
+    #[error("VRAM of {bytes} bytes is not a multiple of 1 MiB between 1 MiB and 128 GiB")]
+    VramSize {
+        /// The size asked for.
+        bytes: u64,
+    },
+    /// There is no such frame.
+    #[error("frame {frame} of a card with {frames} frames")]
+    NoSuchFrame {
+        /// The frame asked for.
+        frame: u32,
+        /// How many there are.
+        frames: u32,
+    },
+    /// The memory for a frame is not as long as a frame.
+    #[error("{bytes} bytes of memory for frame {frame}, which has 131072")]
+    FrameSize {
+        /// The frame asked for.
+        frame: u32,
+        /// Bytes of the memory offered.
+        bytes: usize,
+    },
+}
+
+/// A memory region of the card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bar {
+    /// Registers.
+    Bar0,
+    /// Window through the address space of 1704.
+    Bar1,
+    /// Window through the address space of 1714.
+    Bar3,
+}
+
+/// What a step left behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stepped {
+    /// There is more to do now.
+    Busy,
+    /// Only acquires, stopped units or a preempt that waits for them are left: nothing happens until memory, a
+    /// register or the host's time changes. Worth another step soon.
+    Waiting,
+    /// Nothing to do.
+    Idle,
+}
+
+/// A GF100.
+pub struct FermiModel {
+    pub(crate) board: Board,
+    pub(crate) vram_bytes: u64,
+    pub(crate) mem: Memory,
+    pub(crate) mmu: Mmu,
+    pub(crate) clock: Clock,
+    pub(crate) timing: Timing,
+    pub(crate) links: Links,
+    pub(crate) faults: Faults,
+    pub(crate) storage: Storage,
+    pub(crate) windows: Windows,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) pfifo: Pfifo,
+    pub(crate) pbdmas: [Pbdma; PBDMAS],
+    pub(crate) units: [Unit; UNITS],
+    pub(crate) contexts: Contexts,
+    /// PMC_ENABLE.
+    pub(crate) pmc_enable: u32,
+    /// PBDMA_ENABLE.
+    pub(crate) pbdma_enable: u32,
+    pub(crate) host_ns: Option<u64>,
+    pub(crate) stepped: Stepped,
+}
+
+impl FermiModel {
+    /// A card after power-on and VBIOS. Its frames are nowhere until placed.
+    pub fn new(config: ModelConfig, bus: Arc<dyn SystemBus>) -> Result<Self, ModelError> {
+        let bytes = config.vram_bytes;
+        if bytes == 0 || !bytes.is_multiple_of(VRAM_UNIT) || bytes > VRAM_MAX {
+            return Err(ModelError::VramSize { bytes });
+        }
+        let mut model = Self {
+            board: config.board,
+            vram_bytes: bytes,
+            mem: Memory::new((bytes / FRAME) as u32, bus),
+            mmu: Mmu::new(),
+            clock: Clock::default(),
+            timing: config.timing,
+            links: Links::default(),
+            faults: Faults::default(),
+            storage: Storage::default(),
+            windows: Windows::new(),
+            interrupts: Interrupts::new(),
+            pfifo: Pfifo::new(),
+            pbdmas: std::array::from_fn(|_| Pbdma::new()),
+            units: [Engine::Graph, Engine::Copy0, Engine::Copy1].map(Unit::new),
+            contexts: Contexts::default(),
+            pmc_enable: u32::MAX,
+            pbdma_enable: 0,
+            host_ns: None,
+            stepped: Stepped::Idle,
+        };
+        model.set_pmc_enable(PMC_ENABLE_AT_RESET);
+        Ok(model)
+    }
+
+    /// Number of VRAM frames.
+    pub fn frames(&self) -> u32 {
+        self.mem.frames()
+    }
+
+    /// From now on the bytes of `frame` are in `backing`, which is as long as a frame, or nowhere: then it reads as
+    /// ones and drops writes.
+    pub fn place_frame(&mut self, frame: FrameNo, backing: Option<Backing>) -> Result<(), ModelError> {
+        if let Some(bytes) = backing.as_ref().map(Backing::len)
+            && bytes as u64 != FRAME
+        {
+            return Err(ModelError::FrameSize {
+                frame: frame.0,
+                bytes,
+            });
+        }
+        let frames = self.frames();
+        if self.mem.place_frame(frame, backing) {
+            Ok(())
+        } else {
+            Err(ModelError::NoSuchFrame {
+                frame: frame.0,
+                frames,
+            })
+        }
+    }
+
+    /// The CPU reads. BAR0 answers 1, 2 and 4 bytes (longer reads word by word); the windows any length, across
+    /// pages too. What is beyond a BAR reads as ones.
+    pub fn bar_read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) {
+        match bar {
+            Bar::Bar0 => self.read_bar0(offset, data),
+            Bar::Bar1 | Bar::Bar3 => {
+                self.read_window(bar, offset, data);
+                self.update_line();
+            }
+        }
+    }
+
+    /// The CPU writes; see [`Self::bar_read`].
+    pub fn bar_write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        match bar {
+            Bar::Bar0 => self.write_bar0(offset, data),
+            Bar::Bar1 => {
+                self.write_window(bar, offset, data);
+                self.snoop_bar1_store(offset, data);
+            }
+            Bar::Bar3 => self.write_window(bar, offset, data),
+        }
+        self.update_line();
+    }
+
+    /// Runs the engines for `work` units, a unit being a method or about 4 KiB of a copy. The last event may exceed
+    /// the budget by one piece of a copy (64 KiB).
+    ///
+    /// `now_ns` is the host's time from any origin. While the card was not busy, its clock follows it.
+    pub fn step(&mut self, now_ns: u64, work: u32) -> Stepped {
+        self.run(now_ns, work)
+    }
+
+    /// The GPU's clock in nanoseconds since the card was made.
+    pub fn gpu_time(&self) -> u64 {
+        self.clock.now()
+    }
+
+    /// Whether the card sent a message since the last call.
+    pub fn take_interrupt(&mut self) -> bool {
+        self.interrupts.take_message()
+    }
+
+    /// Level of the interrupt pin.
+    pub fn interrupt_line(&self) -> bool {
+        self.is_line_high()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.mem.counters
+    }
+
+    /// What is to go wrong.
+    pub fn faults_mut(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+}
+
+impl fmt::Debug for FermiModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FermiModel")
+            .field("board", &self.board)
+            .field("vram_bytes", &self.vram_bytes)
+            .field("gpu_time", &self.clock.now())
+            .field("stepped", &self.stepped)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,492 @@
+//! PFIFO: the channel table, the runlist and who may run.
+//!
+//! ```text
+//!                     ┌────────── doorbell ──────────┐
+//!   idle ─────────────┘                              ▼
+//!    ▲                                  ready ──load──► loaded ──slice over──► ready
+//!    └────────── ring empty ◄───────────────────────────┤
+//!                              blocked ◄──acquire fails─┤   (ready again once it would succeed)
+//!                               halted ◄───MMU fault────┘   (until restarted or bound anew)
+//! ```
+//!
+//! A channel is *eligible* when it is on the runlist, valid, runnable, not halted and not being preempted, and *ready*
+//! when it is eligible, has work, is not blocked and is on no PBDMA. Doorbells are edges: a channel bound anew has no
+//! work until GP_PUT is stored again.
+
+use crate::{
+    memory::Place,
+    mmu::{AddressSpace, Refusal},
+    mmu_fault::{Culprit, FaultRecords},
+    model::FermiModel,
+    preempt::Preempt,
+};
+use fermi_spec::{
+    addr::GpuVa,
+    engine::{ENGINE_NONE, ENGINES, Engine, PBDMAS},
+    instance::{CHANNELS, Timeslice},
+    methods::SemaphoreOp,
+    regs::pfifo::{self as bits, ChannelInstance, ChannelState, RunlistBase, RunlistCommit, intr},
+};
+
+/// Time slice of a channel that has none, and of engines' defaults after a reset: about 1 ms.
+pub(crate) const DEFAULT_TIMESLICE: u32 = 0x1000_3080;
+/// CHSW_TIMEOUT (2a18) after a reset: on, about 16.8 s.
+const DEFAULT_SWITCH_TIMEOUT: u32 = 0x80ff_ffff;
+
+/// A channel id, below [`CHANNELS`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ChannelId(u8);
+
+impl ChannelId {
+    /// `None` for a number that no channel has.
+    pub(crate) fn new(number: u32) -> Option<Self> {
+        (number < CHANNELS as u32).then_some(Self(number as u8))
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        u32::from(self.0)
+    }
+
+    fn mask(self) -> u128 {
+        1 << self.0
+    }
+}
+
+/// A semaphore acquire that failed and waits off the PBDMA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Acquire {
+    pub(crate) space: AddressSpace,
+    pub(crate) at: GpuVa,
+    pub(crate) op: SemaphoreOp,
+    pub(crate) payload: u32,
+    /// GPU time at which it times out.
+    pub(crate) deadline: Option<u64>,
+}
+
+/// An entry of the channel table, with what the scheduler knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Channel {
+    pub(crate) table: ChannelInstance,
+    pub(crate) runnable: bool,
+    /// Engine of the last method, the one that decides on the PBDMA.
+    pub(crate) target: Option<Engine>,
+    on_list: bool,
+    /// Last GP_PUT seen in the polling area.
+    pub(crate) put: u32,
+    /// There was a doorbell since the ring was last seen empty.
+    pub(crate) has_work: bool,
+    /// Stopped by an MMU fault.
+    pub(crate) halted: bool,
+    /// PBDMA that the channel is on.
+    pub(crate) loaded: Option<usize>,
+    pub(crate) acquire: Option<Acquire>,
+}
+
+impl Channel {
+    /// Where the instance block is.
+    pub(crate) fn instance(&self) -> Place {
+        Place {
+            aperture: self.table.aperture(),
+            at: self.table.instance(),
+        }
+    }
+
+    fn state(&self) -> ChannelState {
+        ChannelState::new()
+            .with_runnable(self.runnable)
+            .with_acquire_pending(self.acquire.is_some())
+            .with_loaded(self.loaded.is_some())
+            .with_engine(self.target.map_or(ENGINE_NONE, Engine::number))
+            .with_pending(self.has_work)
+    }
+}
+
+/// A runlist commit on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Commit {
+    base: RunlistBase,
+    count: u16,
+    pub(crate) done_at: u64,
+}
+
+/// Registers and scheduling state of PFIFO.
+pub(crate) struct Pfifo {
+    pub(crate) channels: Vec<Channel>,
+    list: Vec<ChannelId>,
+    cursor: usize,
+    ready: u128,
+    /// Channels whose acquire failed and that are on no PBDMA.
+    pub(crate) blocked: u128,
+    /// When the blocked channels' semaphores are looked at next.
+    pub(crate) poll_at: u64,
+    pub(crate) commit: Option<Commit>,
+    current: (RunlistBase, u16),
+    pub(crate) preempt: Preempt,
+    /// Engines that take no method until a driver does something, one bit each.
+    pub(crate) dead_engines: u32,
+    pub(crate) faults: FaultRecords,
+    pub(crate) enabled: bool,
+    pub(crate) freeze: u32,
+    pub(crate) block: u32,
+    pub(crate) pbdmas: u32,
+    pub(crate) userd_base: u32,
+    pub(crate) runlist_base: u32,
+    pub(crate) runlist_commit: u32,
+    pub(crate) engine_pbdma_mask: [u32; ENGINES],
+    pub(crate) timeslice: [u32; ENGINES],
+    pub(crate) timeslice_pb: [u32; ENGINES],
+    intr: u32,
+    pub(crate) intr_enable: u32,
+    pub(crate) intr_enable_nonstall: u32,
+    pub(crate) table_error: u32,
+    pub(crate) scheduler_error: u32,
+    pub(crate) runlist_intr: u32,
+    pub(crate) engine_intr: [u32; ENGINES],
+    pub(crate) engine_intr_enable: u32,
+    pub(crate) timeouts: [u32; 3],
+    pub(crate) switch_timeout: u32,
+    pub(crate) inject: [u32; ENGINES],
+}
+
+impl Pfifo {
+    pub(crate) fn new() -> Self {
+        Self {
+            channels: vec![Channel::default(); CHANNELS],
+            list: Vec::new(),
+            cursor: 0,
+            ready: 0,
+            blocked: 0,
+            poll_at: 0,
+            commit: None,
+            current: (RunlistBase::default(), 0),
+            preempt: Preempt::default(),
+            dead_engines: 0,
+            faults: FaultRecords::default(),
+            enabled: false,
+            freeze: 0,
+            block: 0,
+            pbdmas: 0,
+            userd_base: 0,
+            runlist_base: 0,
+            runlist_commit: 0,
+            engine_pbdma_mask: [0; ENGINES],
+            timeslice: [DEFAULT_TIMESLICE; ENGINES],
+            timeslice_pb: [0x1000_0010; ENGINES],
+            intr: 0,
+            intr_enable: 0,
+            intr_enable_nonstall: 0,
+            table_error: 0,
+            scheduler_error: 0,
+            runlist_intr: 0,
+            engine_intr: [0; ENGINES],
+            engine_intr_enable: 0,
+            timeouts: [0x8001_ffff, 0x80ff_ffff, u32::MAX],
+            switch_timeout: DEFAULT_SWITCH_TIMEOUT,
+            inject: [0; ENGINES],
+        }
+    }
+
+    pub(crate) fn channel(&self, id: ChannelId) -> &Channel {
+        &self.channels[id.index()]
+    }
+
+    pub(crate) fn channel_mut(&mut self, id: ChannelId) -> &mut Channel {
+        &mut self.channels[id.index()]
+    }
+
+    /// CHANNEL_STATE.
+    pub(crate) fn state(&self, id: ChannelId) -> u32 {
+        self.channel(id).state().into_bits()
+    }
+
+    /// Whether the scheduler may put or keep the channel on a PBDMA.
+    pub(crate) fn is_eligible(&self, id: ChannelId) -> bool {
+        let channel = self.channel(id);
+        channel.on_list
+            && channel.table.valid()
+            && channel.runnable
+            && !channel.halted
+            && !self.preempt.concerns(id)
+    }
+
+    /// Recomputes whether the channel is ready, after anything about it changed.
+    pub(crate) fn refresh(&mut self, id: ChannelId) {
+        let channel = self.channel(id);
+        let off = channel.loaded.is_none();
+        let ready = off && channel.has_work && channel.acquire.is_none() && self.is_eligible(id);
+        let blocked = off && channel.acquire.is_some();
+        self.ready = self.ready & !id.mask() | if ready { id.mask() } else { 0 };
+        self.blocked = self.blocked & !id.mask() | if blocked { id.mask() } else { 0 };
+    }
+
+    /// The next channel in turn that may run on PBDMA `pbdma`; with its place on the list.
+    fn candidate_at(&self, pbdma: usize) -> Option<(usize, ChannelId)> {
+        let schedules = self.enabled && self.freeze & 1 == 0 && self.pbdmas & 1 << pbdma != 0;
+        if self.ready == 0 || !schedules {
+            return None;
+        }
+        let count = self.list.len();
+        (0..count)
+            .map(|step| (self.cursor + step) % count)
+            .map(|place| (place, self.list[place]))
+            .find(|(_, id)| self.ready & id.mask() != 0 && self.may_use(*id, pbdma))
+    }
+
+    /// Whether a channel waits that PBDMA `pbdma` could take.
+    pub(crate) fn has_candidate(&self, pbdma: usize) -> bool {
+        self.candidate_at(pbdma).is_some()
+    }
+
+    /// Takes the next channel in turn for PBDMA `pbdma`.
+    pub(crate) fn take_candidate(&mut self, pbdma: usize) -> Option<ChannelId> {
+        let (place, id) = self.candidate_at(pbdma)?;
+        self.cursor = place + 1;
+        Some(id)
+    }
+
+    fn may_use(&self, id: ChannelId, pbdma: usize) -> bool {
+        match self.channel(id).target {
+            None => self.block == 0,
+            Some(engine) => {
+                let held_up = (self.block | self.dead_engines) & 1 << engine.number() != 0;
+                !held_up && self.engine_may_use(engine, pbdma)
+            }
+        }
+    }
+
+    /// Whether PBDMA `pbdma` is allowed to drive `engine` (2208 + 4e).
+    pub(crate) fn engine_may_use(&self, engine: Engine, pbdma: usize) -> bool {
+        self.engine_pbdma_mask[usize::from(engine.number())] & 1 << pbdma == 0
+    }
+
+    /// GPU time that the slice in a RAMFC word lasts.
+    pub(crate) fn timeslice_ns(&self, word: u32, target: Option<Engine>) -> u64 {
+        let own = Timeslice::from_bits(word);
+        // assumption: a channel without a slice of its own gets its engine's default, so that it ends at all.
+        let default = target.map_or(DEFAULT_TIMESLICE, |e| self.timeslice[usize::from(e.number())]);
+        let slice = if own.enable() {
+            own
+        } else {
+            Timeslice::from_bits(default)
+        };
+        (u64::from(slice.timeout()).max(1) << slice.scale()) * 1_000
+    }
+
+    /// PFIFO_INTR; `pbdmas` are the PBDMAs with an interrupt.
+    pub(crate) fn interrupts(&self, pbdmas: u32) -> u32 {
+        let level = |on: bool, bit: u32| if on { bit } else { 0 };
+        self.intr
+            | level(self.faults.units() != 0, intr::MMU_FAULT)
+            | level(pbdmas != 0, intr::PBDMA)
+            | level(self.runlist_intr != 0, intr::RUNLIST)
+            | level(self.engine_sources() != 0, intr::ENGINE)
+    }
+
+    /// Writes PFIFO_INTR.
+    pub(crate) fn acknowledge(&mut self, mask: u32) {
+        self.intr &= !mask;
+    }
+
+    /// ENGINE_INTR_SOURCE: engines with an enabled interrupt.
+    pub(crate) fn engine_sources(&self) -> u32 {
+        // 2628 enables the four bits of each of the eight groups.
+        let enable = (self.engine_intr_enable & 0xf) * 0x1111_1111;
+        (0..ENGINES)
+            .filter(|&engine| self.engine_intr[engine] & enable != 0)
+            .fold(0, |mask, engine| mask | 1 << engine)
+    }
+
+    /// Raises the notify (non-stall) interrupt of an engine.
+    pub(crate) fn notify_engine(&mut self, engine: Engine) {
+        self.engine_intr[usize::from(engine.number())] |= 1;
+    }
+
+    /// RUNLIST_CURRENT.
+    pub(crate) fn runlist_current(&self) -> u32 {
+        self.commit
+            .map_or(self.current.0, |commit| commit.base)
+            .into_bits()
+    }
+
+    /// RUNLIST_STATUS.
+    pub(crate) fn runlist_status(&self) -> u32 {
+        match self.commit {
+            Some(commit) => bits::RUNLIST_PENDING | u32::from(commit.count),
+            None => u32::from(self.current.1),
+        }
+    }
+
+    pub(crate) fn raise_scheduler_error(&mut self, code: u32) {
+        self.intr |= intr::SCHEDULER;
+        self.scheduler_error = code;
+    }
+
+    fn raise_table_error(&mut self, code: u32) {
+        self.intr |= intr::CHANNEL_TABLE;
+        self.table_error = code;
+    }
+}
+
+impl FermiModel {
+    /// Writes CHANNEL_INSTANCE.
+    pub(crate) fn bind_channel(&mut self, id: ChannelId, value: u32) {
+        let table = ChannelInstance::from_bits(value);
+        let busy = self.is_channel_busy(id);
+        let old = self.pfifo.channel(id).table;
+        let error = if busy && old.valid() && table != old {
+            Some(bits::table_error::ACTIVE)
+        } else if table.valid() && table.aperture() == fermi_spec::addr::Aperture::Peer {
+            Some(bits::table_error::INVALID_TARGET)
+        } else if table.valid() && table.poll() && self.pfifo.userd_base & bits::USERD_BASE_VALID == 0 {
+            Some(bits::table_error::NO_USERD)
+        } else {
+            None
+        };
+        if let Some(code) = error {
+            self.pfifo.raise_table_error(code);
+            return;
+        }
+        if table == old {
+            return;
+        }
+        if let Some(pbdma) = self.pfifo.channel(id).loaded {
+            self.unload(pbdma);
+        }
+        let on_list = self.pfifo.channel(id).on_list;
+        *self.pfifo.channel_mut(id) = Channel {
+            table,
+            on_list,
+            ..Channel::default()
+        };
+        self.pfifo.refresh(id);
+    }
+
+    /// Whether taking the channel's entry away would pull it from under the hardware.
+    fn is_channel_busy(&self, id: ChannelId) -> bool {
+        let on_pbdma = self
+            .pfifo
+            .channel(id)
+            .loaded
+            .is_some_and(|pbdma| !self.pbdmas[pbdma].is_idle());
+        on_pbdma
+            || self
+                .units
+                .iter()
+                .any(|unit| unit.is_held_by(id) && unit.transfer.is_some())
+    }
+
+    /// Writes CHANNEL_STATE: runnable and engine; a start ends a halt.
+    pub(crate) fn write_channel_state(&mut self, id: ChannelId, value: u32) {
+        let state = ChannelState::from_bits(value);
+        let channel = self.pfifo.channel_mut(id);
+        channel.runnable = state.runnable();
+        if state.runnable() {
+            channel.halted = false;
+        }
+        self.pfifo.refresh(id);
+        self.unload_ineligible();
+    }
+
+    /// An MMU fault stops the channel: its PBDMA is free for others, it runs no more until started again.
+    pub(crate) fn halt_channel(&mut self, id: ChannelId) {
+        self.pfifo.channel_mut(id).halted = true;
+        if let Some(pbdma) = self.pfifo.channel(id).loaded {
+            self.unload(pbdma);
+        }
+        self.pfifo.refresh(id);
+    }
+
+    /// Takes channels off PBDMAs where they have nothing to do and may not start anything.
+    pub(crate) fn unload_ineligible(&mut self) {
+        for pbdma in 0..PBDMAS {
+            if let Some(id) = self.pbdmas[pbdma].channel()
+                && self.pbdmas[pbdma].is_idle()
+                && !self.pfifo.is_eligible(id)
+            {
+                self.unload(pbdma);
+            }
+        }
+    }
+
+    /// Writes RUNLIST_COMMIT.
+    pub(crate) fn commit_runlist(&mut self, value: u32) {
+        self.pfifo.runlist_commit = value;
+        let duration = self
+            .timing
+            .runlist_ns
+            .saturating_add(self.faults.runlist_delay_ns);
+        self.pfifo.commit = Some(Commit {
+            base: RunlistBase::from_bits(self.pfifo.runlist_base),
+            count: RunlistCommit::from_bits(value).count(),
+            done_at: self.clock.now().saturating_add(duration),
+        });
+    }
+
+    /// The commit's time has come: the list is read and taken over.
+    pub(crate) fn take_runlist_over(&mut self) {
+        let Some(commit) = self.pfifo.commit.take() else {
+            return;
+        };
+        let base = Place {
+            aperture: commit.base.aperture(),
+            at: commit.base.address(),
+        };
+        let mut list = Vec::new();
+        let mut listed = 0u128;
+        for index in 0..u64::from(commit.count) {
+            let entry = self.mem.read_u32(base.offset(index * bits::RUNLIST_ENTRY_BYTES));
+            match ChannelId::new(entry & 0xfff) {
+                Some(id) if listed & id.mask() == 0 => {
+                    listed |= id.mask();
+                    list.push(id);
+                }
+                Some(_) => {}
+                None => self
+                    .pfifo
+                    .raise_scheduler_error(bits::scheduler_error::INACTIVE_CHANNEL),
+            }
+        }
+        if list.iter().any(|id| !self.pfifo.channel(*id).table.valid()) {
+            self.pfifo
+                .raise_scheduler_error(bits::scheduler_error::INACTIVE_CHANNEL);
+        }
+        self.pfifo.list = list;
+        self.pfifo.cursor = 0;
+        self.pfifo.current = (commit.base, commit.count);
+        self.pfifo.runlist_intr |= bits::RUNLIST_DONE;
+        self.mem.counters.runlists += 1;
+        for number in 0..CHANNELS as u8 {
+            let id = ChannelId(number);
+            self.pfifo.channel_mut(id).on_list = listed & id.mask() != 0;
+            self.pfifo.refresh(id);
+        }
+        self.unload_ineligible();
+    }
+
+    /// A reset by PMC_ENABLE: channels, runlist, PBDMAs and registers start anew; engines keep what they do.
+    pub(crate) fn reset_pfifo(&mut self) {
+        self.pfifo = Pfifo::new();
+        self.reset_pbdmas();
+        self.note_dead_engines();
+    }
+
+    /// Records an MMU fault of a unit and counts it.
+    pub(crate) fn record_fault(&mut self, unit: u8, client: u8, instance: Option<Place>, refusal: Refusal) {
+        self.mem.counters.mmu_faults += 1;
+        let instance = instance.unwrap_or_default();
+        if !self.pfifo.faults.record(
+            Culprit {
+                unit,
+                client,
+                instance,
+            },
+            refusal,
+        ) {
+            self.pfifo.intr |= intr::DROPPED_FAULT;
+        }
+    }
+}

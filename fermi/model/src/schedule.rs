@@ -1,0 +1,160 @@
+//! Running the card: which event is next, and what it does.
+//!
+//! Events happen in the order of their times, ties in the order of the list in [`FermiModel::next_event`]. What makes
+//! progress by itself moves the clock to its time at once; what only waits (acquires, time-outs) never does: alone, it
+//! happens when the host's time has come that far, or a step gives it another try.
+
+use crate::{
+    model::{FermiModel, Stepped},
+    pbdma::State,
+};
+use fermi_spec::engine::PBDMAS;
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Event {
+    RunlistTaken,
+    PreemptDone,
+    /// A piece of a copy, or its end.
+    Unit(usize),
+    /// A PBDMA's next entry, header or method.
+    Pbdma(usize),
+    /// A channel waits on a PBDMA beyond its slice while another could run.
+    SliceOver(usize),
+    /// A PBDMA has nothing to do and a channel is ready.
+    Load(usize),
+    /// A failed acquire is tried again.
+    Retry(usize),
+    /// The semaphores of blocked channels are looked at.
+    Poll,
+    PreemptTimedOut,
+}
+
+/// The earlier of two; the first when they are at the same time.
+fn earlier(best: Option<(u64, Event)>, at: u64, event: Event) -> Option<(u64, Event)> {
+    match best {
+        Some((first, _)) if first <= at => best,
+        _ => Some((at, event)),
+    }
+}
+
+impl FermiModel {
+    /// The next event that happens by itself.
+    fn next_progress(&self) -> Option<(u64, Event)> {
+        let mut next = None;
+        if let Some(commit) = &self.pfifo.commit {
+            next = earlier(next, commit.done_at, Event::RunlistTaken);
+        }
+        if let Some(at) = self.pfifo.preempt.done_at() {
+            next = earlier(next, at, Event::PreemptDone);
+        }
+        for (index, unit) in self.units.iter().enumerate() {
+            if unit.transfer.is_some() {
+                next = earlier(next, unit.at, Event::Unit(index));
+            }
+        }
+        for (index, pbdma) in self.pbdmas.iter().enumerate() {
+            match pbdma.state {
+                State::Running { at } => next = earlier(next, at, Event::Pbdma(index)),
+                State::Stalled { until, .. } => {
+                    if let Some(at) = until {
+                        next = earlier(next, at, Event::Pbdma(index));
+                    }
+                    if self.pfifo.has_candidate(index) {
+                        next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                    }
+                }
+                State::Acquiring { .. } if self.pfifo.has_candidate(index) => {
+                    next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                }
+                State::Idle if self.pfifo.has_candidate(index) => {
+                    next = earlier(next, self.clock.now(), Event::Load(index));
+                }
+                State::Idle | State::Acquiring { .. } | State::Stopped => {}
+            }
+        }
+        next
+    }
+
+    /// The next event of those that only wait.
+    fn next_waiting(&self) -> Option<(u64, Event)> {
+        let mut next = None;
+        for (index, pbdma) in self.pbdmas.iter().enumerate() {
+            if let State::Acquiring { at, acquire } = pbdma.state {
+                let at = acquire.deadline.map_or(at, |deadline| deadline.min(at));
+                next = earlier(next, at, Event::Retry(index));
+            }
+        }
+        if self.pfifo.blocked != 0 {
+            next = earlier(next, self.pfifo.poll_at, Event::Poll);
+        }
+        if let Some(at) = self.pfifo.preempt.timeout_at() {
+            next = earlier(next, at, Event::PreemptTimedOut);
+        }
+        next
+    }
+
+    fn next_event(&self) -> Option<(u64, Event)> {
+        let waiting = self.next_waiting();
+        match self.next_progress() {
+            Some((at, event)) => match waiting {
+                Some((before, _)) if before < at => waiting,
+                _ => Some((at, event)),
+            },
+            None => waiting.filter(|(at, _)| *at <= self.clock.now()),
+        }
+    }
+
+    /// Performs an event; the units of work it took, at least one.
+    fn perform(&mut self, event: Event) -> u32 {
+        match event {
+            Event::RunlistTaken => self.take_runlist_over(),
+            Event::PreemptDone => self.finish_preempt(),
+            Event::PreemptTimedOut => self.time_preempt_out(),
+            Event::Unit(unit) => return self.run_transfer(unit),
+            Event::Pbdma(pbdma) | Event::Retry(pbdma) => self.run_pbdma(pbdma),
+            Event::SliceOver(pbdma) => self.give_way(pbdma),
+            Event::Load(pbdma) => {
+                self.unload(pbdma);
+                if let Some(id) = self.pfifo.take_candidate(pbdma) {
+                    self.load(pbdma, id);
+                }
+            }
+            Event::Poll => self.poll_blocked(),
+        }
+        1
+    }
+
+    /// See [`FermiModel::step`].
+    pub(crate) fn run(&mut self, now_ns: u64, work: u32) -> Stepped {
+        let elapsed = self.host_ns.map_or(0, |before| now_ns.saturating_sub(before));
+        self.host_ns = Some(self.host_ns.map_or(now_ns, |before| before.max(now_ns)));
+        if self.stepped != Stepped::Busy {
+            self.clock.advance_by(elapsed);
+            self.retry_acquires();
+        }
+        let mut spent = 0u32;
+        while spent < work {
+            let Some((at, event)) = self.next_event() else {
+                break;
+            };
+            self.clock.advance_to(at);
+            spent = spent.saturating_add(self.perform(event));
+        }
+        self.stepped = self.rest_or_busy();
+        self.update_line();
+        self.stepped
+    }
+
+    fn rest_or_busy(&self) -> Stepped {
+        if self.next_progress().is_some() {
+            return Stepped::Busy;
+        }
+        let occupied = (0..PBDMAS).any(|pbdma| !self.pbdmas[pbdma].is_idle());
+        if occupied || self.pfifo.blocked != 0 || self.pfifo.preempt.is_waiting() {
+            Stepped::Waiting
+        } else {
+            Stepped::Idle
+        }
+    }
+}
