@@ -120,8 +120,9 @@ mod tests {
 
     #[test]
     fn text_without_nul_is_malformed() {
+        // Whole JSON in front of the last byte, so that only the missing NUL is wrong.
         assert_eq!(
-            Proposal::decode(0, b"{}"),
+            Proposal::decode(0, b"{} "),
             Err(ProtocolError::MalformedVersionData)
         );
     }

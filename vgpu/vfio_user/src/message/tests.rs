@@ -63,6 +63,20 @@ fn transfer_of_nothing_is_refused() {
 }
 
 #[test]
+fn transfer_of_one_byte_too_many_is_refused() {
+    let count = DATA_BYTES_MAX + 1;
+    let access = RegionAccessWire {
+        offset: 0,
+        region: 0,
+        count,
+    };
+    assert_eq!(
+        decode(9, access.as_bytes()),
+        Err(ProtocolError::TransferSize { count })
+    );
+}
+
+#[test]
 fn batch_count_whose_size_overflows_is_refused() {
     let count = u64::MAX / 24 + 1;
     assert_eq!(
