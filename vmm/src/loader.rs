@@ -53,7 +53,7 @@ const START_VERSION: u32 = 1;
 const MEMORY_IS_RAM: u32 = 1;
 const MEMORY_IS_RESERVED: u32 = 2;
 
-/// e_ident[EI_CLASS], e_machine and their values (System V ABI, ELF-64 object file format).
+/// Offsets of class and machine, and their values (System V ABI, ELF-64 object file format).
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const ELF_CLASS_OFFSET: usize = 4;
 const ELF_CLASS_64: u8 = 2;

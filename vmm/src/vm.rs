@@ -8,7 +8,7 @@
 //! [`RunningVm`] has a thread, and one more watches the link. The first reason to stop is the VM's [`VmExit`]; it
 //! closes the link and ends every thread within the time of one exit. Dropping a `RunningVm` kills it.
 //!
-//! Guest-physical memory: RAM from 0 to at most 3 GiB, then [`MMIO_WINDOW`](crate::pci::MMIO_WINDOW); RAM above 4 GiB is not offered yet.
+//! Guest-physical memory: RAM from 0 to at most 3 GiB, then [`MMIO_WINDOW`]; RAM above 4 GiB is not offered yet.
 //!
 //! Hosts: an ordinary KVM, and one that emulates guest ring 0 (PVM), where the bare-metal guest works in ring 3
 //! (docs/decisions/0002-guests-in-ring-3.md).

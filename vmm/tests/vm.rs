@@ -277,6 +277,18 @@ fn link_that_fails_ends_the_vm_with_its_error() {
 }
 
 #[test]
+fn broker_that_dies_stops_a_guest_that_does_not_talk_to_it() {
+    let Some(bench) = start("spin") else { return };
+    bench.report();
+    bench.link.hang_up();
+    let exit = bench.wait();
+    assert!(
+        matches!(*exit, VmExit::Bus(BusError::Link(LinkError::Gone))),
+        "{exit:?}"
+    );
+}
+
+#[test]
 fn further_vcpus_wait_and_stop_with_the_vm() {
     let Some(bench) = start_with(
         VmConfig {

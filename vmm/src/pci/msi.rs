@@ -29,7 +29,7 @@ const IOAPIC_PINS: u32 = 24;
 const MSI_GSI: u32 = IOAPIC_PINS;
 /// Pins of each of the two 8259.
 const PIC_PINS: u32 = 8;
-/// Address bits [31:20] that reach the local APICs (Intel SDM vol. 3, "Message Address Register Format").
+/// Address bits 20 to 31 that reach the local APICs (Intel SDM vol. 3, "Message Address Register Format").
 const APIC_ADDRESS: u64 = 0xfee;
 
 /// Who takes the vGPU's interrupt.

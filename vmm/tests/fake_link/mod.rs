@@ -1,7 +1,8 @@
 //! A vGPU made of memory: configuration space with three BARs and an MSI capability, and BARs that note each access.
 
 use std::fs::File;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -29,6 +30,9 @@ pub(crate) struct FakeLink {
     hangs: AtomicBool,
     is_closed: Mutex<bool>,
     closed: Condvar,
+    /// Our end of what stands for a connection to a broker, and the broker's.
+    connection: UnixStream,
+    broker: Mutex<Option<UnixStream>>,
     pub(crate) ram: Mutex<Option<(File, u64)>>,
     pub(crate) msi: Mutex<Option<EventFd>>,
 }
@@ -45,7 +49,10 @@ impl FakeLink {
         config[0x34] = 0x60;
         config[0x60..0x62].copy_from_slice(&[0x01, MSI as u8]);
         config[MSI..MSI + 4].copy_from_slice(&[0x05, 0x00, 0x80, 0x00]);
+        let (connection, broker) = UnixStream::pair().unwrap();
         FakeLink {
+            connection,
+            broker: Mutex::new(Some(broker)),
             config: Mutex::new(config),
             accesses: Mutex::default(),
             hangs: AtomicBool::new(false),
@@ -62,6 +69,11 @@ impl FakeLink {
 
     pub(crate) fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// The broker dies.
+    pub(crate) fn hang_up(&self) {
+        drop(self.broker.lock().unwrap().take());
     }
 
     /// Waits until the guest touches a BAR.
@@ -183,5 +195,9 @@ impl VgpuLink for FakeLink {
     fn close(&self) {
         *self.is_closed.lock().unwrap() = true;
         self.closed.notify_all();
+    }
+
+    fn hangup_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.connection.as_fd())
     }
 }
