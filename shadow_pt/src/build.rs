@@ -133,13 +133,8 @@ impl Mirror {
     }
 }
 
-/// Collects neighbouring entries into one write. Small entries go out before the large ones collected with them.
-struct Runs<'a> {
-    writer: &'a mut dyn ShadowWriter,
-    small: Run,
-    large: Run,
-}
-
+/// Collects neighbouring small entries into one write.
+#[derive(Debug)]
 struct Run {
     at: VramAddr,
     len: usize,
@@ -154,17 +149,14 @@ impl Run {
     };
 
     #[inline]
-    fn takes(&self, at: VramAddr, count: usize) -> bool {
-        self.len != 0 && self.len + count <= PAGE_ENTRIES && self.at.0 + self.len as u64 * 8 == at.0
-    }
-
-    #[inline]
-    fn push(&mut self, at: VramAddr, entries: &[u64]) {
-        if self.len == 0 {
+    fn push(&mut self, writer: &mut dyn ShadowWriter, at: VramAddr, entries: &[u64; SMALL_PER_LARGE]) {
+        let follows = self.len < PAGE_ENTRIES && self.at.offset(self.len as u64 * 8) == at;
+        if !follows {
+            self.flush(writer);
             self.at = at;
         }
-        self.entries[self.len..self.len + entries.len()].copy_from_slice(entries);
-        self.len += entries.len();
+        self.entries[self.len..self.len + SMALL_PER_LARGE].copy_from_slice(entries);
+        self.len += SMALL_PER_LARGE;
     }
 
     fn flush(&mut self, writer: &mut dyn ShadowWriter) {
@@ -175,26 +167,40 @@ impl Run {
     }
 }
 
-impl Runs<'_> {
-    #[inline]
-    fn small(&mut self, at: VramAddr, entries: &[u64; SMALL_PER_LARGE]) {
-        if !self.small.takes(at, SMALL_PER_LARGE) {
-            self.small.flush(self.writer);
-        }
-        self.small.push(at, entries);
-    }
+/// The large entries that a build writes, gathered so that they follow the small ones.
+#[derive(Debug)]
+struct LargeEntries {
+    entries: [u64; SLOTS],
+    slots: SlotSet,
+}
 
-    #[inline]
-    fn large(&mut self, at: VramAddr, entry: u64) {
-        if !self.large.takes(at, 1) && self.large.len != 0 {
-            self.flush();
-        }
-        self.large.push(at, &[entry]);
-    }
+/// Buffers of builds, empty between them. Kept, because clearing them costs more than the redirect of one page.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    small: Run,
+    large: LargeEntries,
+}
 
-    fn flush(&mut self) {
-        self.small.flush(self.writer);
-        self.large.flush(self.writer);
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self {
+            small: Run::EMPTY,
+            large: LargeEntries {
+                entries: [0; SLOTS],
+                slots: SlotSet::EMPTY,
+            },
+        }
+    }
+}
+
+impl LargeEntries {
+    fn write(&self, writer: &mut dyn ShadowWriter, table: VramAddr) {
+        for (first, count) in self.slots.runs() {
+            for piece in (first..first + count).step_by(PAGE_ENTRIES) {
+                let end = (piece + PAGE_ENTRIES).min(first + count);
+                writer.write(table.offset(piece as u64 * 8), &self.entries[piece..end]);
+            }
+        }
     }
 }
 
@@ -224,7 +230,8 @@ enum Wanted {
 pub(crate) struct Builder<'a> {
     placements: &'a dyn Placements,
     pages: &'a mut dyn TablePages,
-    runs: Runs<'a>,
+    writer: &'a mut dyn ShadowWriter,
+    scratch: &'a mut Scratch,
     index: &'a mut ReverseIndex,
     directory: VramAddr,
     /// 128 KiB frames of guest VRAM.
@@ -242,6 +249,7 @@ impl<'a> Builder<'a> {
         directory: VramAddr,
         guest_frames: u32,
         index: &'a mut ReverseIndex,
+        scratch: &'a mut Scratch,
         placements: &'a dyn Placements,
         pages: &'a mut dyn TablePages,
         writer: &'a mut dyn ShadowWriter,
@@ -249,11 +257,8 @@ impl<'a> Builder<'a> {
         Self {
             placements,
             pages,
-            runs: Runs {
-                writer,
-                small: Run::EMPTY,
-                large: Run::EMPTY,
-            },
+            writer,
+            scratch,
             index,
             directory,
             guest_frames,
@@ -292,14 +297,19 @@ impl<'a> Builder<'a> {
         mirror.guest.changed.insert_all(&refused);
         self.built.refused += refused.len();
         self.built.slots += slots.len();
-        self.runs.flush();
-        if let Some(small) = mirror.small {
+        self.scratch.small.flush(self.writer);
+        if let Some(table) = mirror.large {
+            self.built.entries += self.scratch.large.slots.len();
+            self.scratch.large.write(self.writer, table);
+        }
+        self.scratch.large.slots = SlotSet::EMPTY;
+        if let Some(table) = mirror.small {
             for slot in unwanted.iter() {
                 self.built.entries += SMALL_PER_LARGE as u64;
-                self.runs
-                    .small(small_entries_at(small, slot), &[0; SMALL_PER_LARGE]);
+                let at = small_entries_at(table, slot);
+                self.scratch.small.push(self.writer, at, &[0; SMALL_PER_LARGE]);
             }
-            self.runs.flush();
+            self.scratch.small.flush(self.writer);
         }
     }
 
@@ -349,16 +359,15 @@ impl<'a> Builder<'a> {
             Wanted::Small => (Shape::Small, 0),
         };
         if shape == Shape::Small
-            && let Some(small) = mirror.small
+            && let Some(table) = mirror.small
         {
             self.built.entries += SMALL_PER_LARGE as u64;
-            self.runs.small(small_entries_at(small, slot), &self.entries);
+            let at = small_entries_at(table, slot);
+            self.scratch.small.push(self.writer, at, &self.entries);
         }
-        if (shape == Shape::Large || old == Shape::Large)
-            && let Some(large) = mirror.large
-        {
-            self.built.entries += 1;
-            self.runs.large(large.offset(slot as u64 * 8), large_entry);
+        if shape == Shape::Large || old == Shape::Large {
+            self.scratch.large.entries[slot] = large_entry;
+            self.scratch.large.slots.insert(slot);
         }
         if old == Shape::Small && shape != Shape::Small {
             unwanted.insert(slot);
@@ -393,7 +402,7 @@ impl<'a> Builder<'a> {
     /// A table of zeros.
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
         let at = self.pages.allocate(bytes)?;
-        write_zeros(self.runs.writer, at, bytes);
+        write_zeros(self.writer, at, bytes);
         self.built.entries += bytes / 8;
         Some(at)
     }
@@ -414,7 +423,7 @@ impl<'a> Builder<'a> {
             mirror.pde = pde.into_bits();
             self.built.entries += 1;
             let at = self.directory.offset(u64::from(mirror.index) * 8);
-            self.runs.writer.write(at, &[mirror.pde]);
+            self.writer.write(at, &[mirror.pde]);
         }
     }
 

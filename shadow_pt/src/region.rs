@@ -59,12 +59,64 @@ impl SlotSet {
             .for_each(|(word, other)| *word |= other);
     }
 
+    pub(crate) fn runs(&self) -> SlotRuns<'_> {
+        SlotRuns {
+            words: &self.0,
+            at: 0,
+        }
+    }
+
+    /// Takes in the slots from a multiple of 64 on that a word's bits name.
+    #[inline]
+    fn insert_word(&mut self, first: usize, bits: u64) {
+        self.0[first / 64] |= bits;
+    }
+
     pub(crate) fn iter(&self) -> SlotIter<'_> {
         SlotIter {
             words: &self.0,
             next_word: 0,
             rest: 0,
         }
+    }
+}
+
+/// Lists a [`SlotSet`] in order, as runs of neighbours: first and number.
+pub(crate) struct SlotRuns<'a> {
+    words: &'a [u64; SLOTS / 64],
+    at: usize,
+}
+
+impl SlotRuns<'_> {
+    /// Neighbours from `self.at` on that are (or are not) members, to the end of a word.
+    fn ahead(&self, members: bool) -> usize {
+        let Some(&word) = self.words.get(self.at / 64) else {
+            return 0;
+        };
+        let word = if members { word } else { !word };
+        (word >> (self.at % 64)).trailing_ones() as usize
+    }
+}
+
+impl Iterator for SlotRuns<'_> {
+    type Item = (usize, usize);
+
+    fn next(&mut self) -> Option<(usize, usize)> {
+        // Each step ends at a change or at the end of a word, where the next word goes on.
+        loop {
+            match self.ahead(false) {
+                0 => break,
+                skipped => self.at += skipped,
+            }
+        }
+        let first = self.at;
+        loop {
+            match self.ahead(true) {
+                0 => break,
+                taken => self.at += taken,
+            }
+        }
+        (self.at != first).then_some((first, self.at - first))
     }
 }
 
@@ -250,12 +302,15 @@ impl Region {
         if known == fresh {
             return;
         }
-        for (index, (known, &fresh)) in known.iter_mut().zip(fresh).enumerate() {
-            if *known != fresh {
-                *known = fresh;
-                changes.changed += 1;
-                self.changed.insert(first + index);
-            }
+        for (index, (known, fresh)) in known.chunks_mut(64).zip(fresh.chunks(64)).enumerate() {
+            let bits = (0..)
+                .zip(known.iter().zip(fresh))
+                .fold(0, |bits, (bit, (known, fresh))| {
+                    bits | u64::from(known != fresh) << bit
+                });
+            known.copy_from_slice(fresh);
+            changes.changed += u64::from(bits.count_ones());
+            self.changed.insert_word(first + index * 64, bits);
         }
     }
 
@@ -357,6 +412,9 @@ mod tests {
             slots.iter().for_each(|&slot| set.insert(slot));
             prop_assert_eq!(set.len(), slots.len() as u64);
             prop_assert!(set.iter().eq(slots.iter().copied()));
+            let runs: Vec<_> = set.runs().collect();
+            prop_assert!(runs.iter().all(|run| run.1 > 0 && !slots.contains(&(run.0 + run.1))));
+            prop_assert!(runs.iter().flat_map(|run| run.0..run.0 + run.1).eq(slots.iter().copied()));
             let mut copy = SlotSet::EMPTY;
             copy.insert_all(&set);
             prop_assert_eq!(&copy, &set);

@@ -10,7 +10,7 @@
 //! The reverse index describes the shadow as built, not what the guest has written since. It may name frames whose
 //! entries are absent because nothing is behind them: backing such a frame is a redirect, too.
 
-use crate::build::{Builder, Built, Mirror, write_zeros};
+use crate::build::{Builder, Built, Mirror, Scratch, write_zeros};
 use crate::dirty::DirtyPages;
 use crate::entry::{Classifier, is_valid, page_of};
 use crate::placement::{Placements, ShadowWriter, TablePages};
@@ -30,7 +30,8 @@ pub struct ShadowConfig {
     /// Bytes of VRAM that the guest sees. Entries beyond are dropped without asking for a placement.
     pub guest_vram_bytes: u64,
     /// Directory entries (128 MiB each) that may have tables at a time; further ones are treated as absent and counted.
-    /// Bounds host memory to about 330 KiB and VRAM to 264 KiB for each.
+    /// Bounds VRAM to 264 KiB for each, and host memory to 280 KiB for each, or 1.1 MiB where a guest maps every small
+    /// page to another frame.
     pub tables_max: usize,
 }
 
@@ -89,6 +90,7 @@ pub struct ShadowSpace {
     /// Directory entries that have tables but no mirror, for want of room.
     refused: BTreeSet<u16>,
     index: ReverseIndex,
+    scratch: Box<Scratch>,
     /// Counts of a refresh that had to be repeated, so far.
     changes: Changes,
 }
@@ -117,6 +119,7 @@ impl ShadowSpace {
             mirrors: BTreeMap::new(),
             refused: BTreeSet::new(),
             index: ReverseIndex::new(),
+            scratch: Box::new(Scratch::new()),
             changes: Changes::default(),
         })
     }
@@ -260,7 +263,15 @@ impl ShadowSpace {
         writer: &mut dyn ShadowWriter,
     ) -> Built {
         let frames = self.guest_frames();
-        let mut builder = Builder::new(self.directory, frames, &mut self.index, placements, pages, writer);
+        let mut builder = Builder::new(
+            self.directory,
+            frames,
+            &mut self.index,
+            &mut self.scratch,
+            placements,
+            pages,
+            writer,
+        );
         let gone: Vec<u16> = self
             .mirrors
             .iter()
@@ -329,7 +340,15 @@ impl ShadowSpace {
     ) -> bool {
         let slots = self.slots_by_mirror(frame);
         let frames = self.guest_frames();
-        let mut builder = Builder::new(self.directory, frames, &mut self.index, placements, pages, writer);
+        let mut builder = Builder::new(
+            self.directory,
+            frames,
+            &mut self.index,
+            &mut self.scratch,
+            placements,
+            pages,
+            writer,
+        );
         slots.keys().all(|index| {
             self.mirrors
                 .get_mut(index)
@@ -353,7 +372,15 @@ impl ShadowSpace {
         writer: &mut dyn ShadowWriter,
     ) -> Built {
         let frames = self.guest_frames();
-        let mut builder = Builder::new(self.directory, frames, &mut self.index, placements, pages, writer);
+        let mut builder = Builder::new(
+            self.directory,
+            frames,
+            &mut self.index,
+            &mut self.scratch,
+            placements,
+            pages,
+            writer,
+        );
         for (index, slots) in slots {
             if let Some(mirror) = self.mirrors.get_mut(&index) {
                 builder.build(mirror, &slots, false);
@@ -387,6 +414,7 @@ impl ShadowSpace {
     pub fn host_bytes(&self) -> usize {
         size_of::<Self>()
             + size_of_val(&*self.guest_pdes)
+            + size_of::<Scratch>()
             + self.index.host_bytes()
             + self.mirrors.values().map(Mirror::host_bytes).sum::<usize>()
     }
