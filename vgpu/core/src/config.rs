@@ -61,7 +61,13 @@ pub struct Quota {
 
 impl Default for Quota {
     fn default() -> Self {
-        Self { min: 0, low: 0, high: u64::MAX, max: u64::MAX, weight: 100 }
+        Self {
+            min: 0,
+            low: 0,
+            high: u64::MAX,
+            max: u64::MAX,
+            weight: 100,
+        }
     }
 }
 
@@ -98,7 +104,10 @@ impl VmConfig {
     /// Names the field that is wrong, and what would be right.
     pub fn check(&self) -> Result<(), String> {
         let mib = 1 << 20;
-        if self.guest_vram < GUEST_VRAM_MIN || self.guest_vram % mib != 0 || self.guest_vram > 64 << 30 {
+        if self.guest_vram < GUEST_VRAM_MIN
+            || !self.guest_vram.is_multiple_of(mib)
+            || self.guest_vram > 64 << 30
+        {
             return Err(format!(
                 "guest_vram {} is not a multiple of 1M from {}M to 64G",
                 self.guest_vram,
@@ -106,7 +115,10 @@ impl VmConfig {
             ));
         }
         if !self.chunk_bytes.is_power_of_two() || !CHUNK_BYTES.contains(&self.chunk_bytes) {
-            return Err(format!("chunk {} is not a power of two from 128K to 64M", self.chunk_bytes));
+            return Err(format!(
+                "chunk {} is not a power of two from 128K to 64M",
+                self.chunk_bytes
+            ));
         }
         self.quota.check()
     }

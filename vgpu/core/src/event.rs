@@ -276,7 +276,7 @@ pub enum Action {
         bar: Bar,
         /// Bytes into the BAR.
         offset: u64,
-        /// What; multiples of 4 bytes, aligned, for BAR0 one word at a time.
+        /// What; of any length, split by the backend as the BAR wants.
         #[serde(with = "crate::hex")]
         data: Vec<u8>,
     },

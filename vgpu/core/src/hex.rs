@@ -21,7 +21,13 @@ pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         return Err(D::Error::custom("odd number of hexadecimal digits"));
     }
     let digit = |byte: u8| {
-        char::from(byte).to_digit(16).map(|d| d as u8).ok_or_else(|| D::Error::custom("not a hexadecimal digit"))
+        char::from(byte)
+            .to_digit(16)
+            .map(|d| d as u8)
+            .ok_or_else(|| D::Error::custom("not a hexadecimal digit"))
     };
-    text.as_bytes().chunks_exact(2).map(|pair| Ok(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    text.as_bytes()
+        .chunks_exact(2)
+        .map(|pair| Ok(digit(pair[0])? << 4 | digit(pair[1])?))
+        .collect()
 }

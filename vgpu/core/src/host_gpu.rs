@@ -67,10 +67,11 @@ pub trait HostGpu: Send {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Loads `data.len()` bytes; BAR0 in words.
+    /// Loads `data.len()` bytes, up to 4 KiB. The implementation splits BAR0 (registers and PRAMIN) into naturally
+    /// aligned pieces of at most 4 bytes, in ascending order.
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError>;
 
-    /// Stores; BAR0 in words.
+    /// Stores; split like [`HostGpu::read`]. BAR1 and BAR3 take any length.
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError>;
 
     /// Lets the card reach `memory` at `iova`.

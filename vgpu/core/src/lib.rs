@@ -4,15 +4,20 @@
 //! clock, waits for nothing and rolls no dice but a seeded one, so any run can be repeated from its events.
 
 mod config;
+mod device;
 mod event;
 mod hex;
+mod host;
 mod host_gpu;
+mod manager;
+pub mod memory;
 mod notice;
 
 pub use config::{CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
 pub use event::{
-    ACCESS_BYTES_MAX, Action, Actions, Bar, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId, Tick,
-    Token, VmId,
+    ACCESS_BYTES_MAX, Action, Actions, Bar, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId,
+    Tick, Token, VmId,
 };
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
+pub use manager::{Audit, Manager, VmAudit};
 pub use notice::{Direction, Notice};

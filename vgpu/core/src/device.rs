@@ -1,0 +1,250 @@
+//! One guest's GPU: what the guest believes it has, and what stands behind it.
+//!
+//! Accesses of one client take effect in order. The head of [`Vgpu::queue`] may be blocked, on a value from the card, on
+//! a sync, on memory; nothing behind it is looked at until it is done.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use shadow_pt::{ShadowSpace, TableAt, TableRange};
+
+use crate::config::VmConfig;
+use crate::event::{Bar, RequestId, Token, VmId};
+use crate::host::PhysChannel;
+use crate::memory::{Chunks, GuestPage};
+
+pub(crate) mod interrupts;
+pub(crate) mod ram;
+pub(crate) mod registers;
+pub(crate) mod tables;
+
+use interrupts::Interrupts;
+use ram::RamMaps;
+use registers::Registers;
+
+/// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
+pub(crate) const QUEUE_MAX: usize = 4096;
+
+/// One of a VM's shadow address spaces.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct SpaceId(pub(crate) u32);
+
+/// A client's request, as far as it has got.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Request {
+    pub(crate) id: RequestId,
+    pub(crate) kind: RequestKind,
+    /// Bytes of a window access already done.
+    pub(crate) done: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum RequestKind {
+    Read { bar: Bar, offset: u64, data: Vec<u8> },
+    Write { bar: Bar, offset: u64, data: Vec<u8> },
+    MapRam { gpa: Gpa, bytes: u64, writable: bool },
+    UnmapRam { gpa: Gpa, bytes: u64 },
+    Reset,
+}
+
+/// Why the head of the queue waits.
+#[derive(Debug)]
+pub(crate) enum Blocked {
+    /// For bytes of VRAM or USERD, `length` of them at the request's `done`.
+    Value {
+        token: Token,
+        request: Request,
+        length: usize,
+    },
+    /// For pages of tables that lie in VRAM; then the request is tried again.
+    Fetch {
+        pages: BTreeMap<Token, GuestPage>,
+        request: Request,
+    },
+    /// For a move of the memory it would touch; then tried again.
+    Move { request: Request },
+    /// For memory behind a chunk; then tried again.
+    Demand { request: Request },
+    /// For a sync.
+    Sync(Box<Sync>),
+    /// For the flush after which a range of RAM is out of reach; the shadow tables given up with it.
+    Unmap {
+        request: Request,
+        gpa: Gpa,
+        bytes: u64,
+        freed: Vec<TableRange>,
+    },
+    /// For channels to be off the card: a device reset.
+    Reset { request: Request },
+}
+
+/// What a sync is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SyncCause {
+    /// The guest flushed its TLB.
+    Flush,
+    /// The guest bound a channel, whose instance block is at `instance`.
+    Bind {
+        channel: u8,
+        instance: TableAt,
+        space: SpaceId,
+    },
+}
+
+/// Where a sync stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SyncStage {
+    /// Reading the guest's tables.
+    Read,
+    /// Memory for what they newly map is being found.
+    Back,
+    /// The card drops its translations.
+    Flush,
+}
+
+/// A sync point in progress.
+#[derive(Debug)]
+pub(crate) struct Sync {
+    pub(crate) request: Request,
+    pub(crate) cause: SyncCause,
+    pub(crate) spaces: Vec<SpaceId>,
+    pub(crate) stage: SyncStage,
+    /// Pages of tables on their way from VRAM.
+    pub(crate) fetching: BTreeMap<Token, GuestPage>,
+    /// Rounds of fetching so far; tables are three levels deep.
+    pub(crate) rounds: u32,
+    /// The instance block of a bind, as read once.
+    pub(crate) block: Vec<u8>,
+    /// Shadow tables given up, to be freed after the flush.
+    pub(crate) freed: Vec<TableRange>,
+}
+
+/// A shadow address space and who uses it.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) shadow: ShadowSpace,
+    /// Channels bound to it.
+    pub(crate) users: u32,
+    /// [`Vgpu::stores`] at the last refresh.
+    pub(crate) seen: u64,
+}
+
+/// A guest's channel that is bound.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    pub(crate) physical: PhysChannel,
+    /// The guest's instance block, as in its register.
+    pub(crate) guest_instance: TableAt,
+    /// The block that the card reads.
+    pub(crate) instance: VramAddr,
+    pub(crate) space: SpaceId,
+    /// The guest lets it run.
+    pub(crate) runnable: bool,
+    /// Off the card while memory moves.
+    pub(crate) suspended: bool,
+    /// Off the card for good: a fault or an error. The guest has to bind it anew.
+    pub(crate) killed: bool,
+    /// The last GP_PUT, rung again after a suspension.
+    pub(crate) gp_put: Option<u32>,
+}
+
+/// A virtual GPU.
+#[derive(Debug)]
+pub(crate) struct Vgpu {
+    pub(crate) id: VmId,
+    pub(crate) config: VmConfig,
+    pub(crate) registers: Registers,
+    pub(crate) interrupts: Interrupts,
+    pub(crate) chunks: Chunks,
+    pub(crate) ram: RamMaps,
+    pub(crate) spaces: BTreeMap<SpaceId, Space>,
+    pub(crate) next_space: u32,
+    pub(crate) channels: BTreeMap<u8, Channel>,
+    /// Channels of the guest's last runlist, in its order.
+    pub(crate) runlist: Vec<u8>,
+    /// USERD words of channels that are not bound: (channel, offset) → value.
+    pub(crate) userd: BTreeMap<(u8, u16), u32>,
+    /// Pages the CPU stored to, with the number of the store: which tables to compare.
+    pub(crate) stored: BTreeMap<GuestPage, u64>,
+    pub(crate) stores: u64,
+    /// Table pages fetched from VRAM for the request at hand.
+    pub(crate) fetched: BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
+    pub(crate) queue: VecDeque<Request>,
+    pub(crate) blocked: Option<Blocked>,
+    /// Bytes of the arena held for this VM's shadows, and the bound.
+    pub(crate) shadow_bytes: u64,
+    pub(crate) shadow_max: u64,
+    /// Being taken apart: nothing is answered any more.
+    pub(crate) detaching: bool,
+    /// The flush before its memory is given up is under way.
+    pub(crate) leaving_flush: bool,
+    /// Shadow tables given up without a flush of their own: free with the VM's last one.
+    pub(crate) orphans: Vec<TableRange>,
+    /// Usage last told.
+    pub(crate) told: (u64, u64),
+    /// Not a victim before this time: its last move had to be rolled back.
+    pub(crate) passed_over_until: crate::event::Tick,
+    /// Guest errors so far; the log hears of the 1st, 2nd, 4th, 8th….
+    pub(crate) guest_errors: u64,
+}
+
+/// Shadow memory that a VM may hold: four directories' worth of slack, and tables for twice its VRAM.
+pub(crate) fn shadow_budget(guest_vram: u64) -> u64 {
+    let spans = guest_vram.div_ceil(fermi_spec::addr::PDE_SPAN);
+    (512 << 10) + (2 * spans + 2) * (264 << 10)
+}
+
+impl Vgpu {
+    pub(crate) fn new(id: VmId, config: VmConfig, boot0: u32, image: fermi_spec::addr::Iova) -> Self {
+        let chunks = Chunks::new(config.guest_vram, config.chunk_bytes, image);
+        Self {
+            id,
+            registers: Registers::new(boot0, config.guest_vram),
+            interrupts: Interrupts::default(),
+            chunks,
+            ram: RamMaps::default(),
+            spaces: BTreeMap::new(),
+            next_space: 0,
+            channels: BTreeMap::new(),
+            runlist: Vec::new(),
+            userd: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            stores: 0,
+            fetched: BTreeMap::new(),
+            queue: VecDeque::new(),
+            blocked: None,
+            shadow_bytes: 0,
+            shadow_max: shadow_budget(config.guest_vram),
+            detaching: false,
+            leaving_flush: false,
+            orphans: Vec::new(),
+            told: (0, 0),
+            passed_over_until: crate::event::Tick::default(),
+            guest_errors: 0,
+            config,
+        }
+    }
+
+    /// Notes a store by the CPU, so that tables in these pages are compared at the next sync.
+    pub(crate) fn note_store(&mut self, at: GuestVramAddr) {
+        self.stores += 1;
+        self.stored.insert(GuestPage::of(at), self.stores);
+    }
+
+    /// Channels that the card may run, in the order of the guest's list.
+    pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
+        self.runlist
+            .iter()
+            .filter_map(|v| self.channels.get(v))
+            .filter(|channel| channel.runnable && !channel.suspended && !channel.killed)
+            .map(|channel| channel.physical)
+    }
+
+    /// The space that shadows a guest directory.
+    pub(crate) fn space_of(&self, directory: TableAt) -> Option<SpaceId> {
+        self.spaces
+            .iter()
+            .find(|(_, space)| space.shadow.guest_directory().at == directory)
+            .map(|(&id, _)| id)
+    }
+}

@@ -1,0 +1,201 @@
+//! The traits of shadow_pt over one vGPU: where its tables are read, where its memory is, what they may cost.
+
+use std::collections::BTreeMap;
+
+use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use shadow_pt::{
+    DirtyPages, FramePlacement, GuestFrame, Placement, Placements, ShadowWriter, TableAt, TablePages,
+    TableRead, TableStore,
+};
+
+use super::ram::RamMaps;
+use super::{Space, SpaceId};
+use crate::event::{Actions, HostMemory, Place, VmId};
+use crate::host::Arena;
+use crate::memory::{Chunks, GuestPage};
+
+/// Reads guest memory for the broker: tables, instance blocks, runlists.
+pub(crate) struct Reader<'a> {
+    pub(crate) vm: VmId,
+    pub(crate) chunks: &'a Chunks,
+    pub(crate) ram: &'a RamMaps,
+    pub(crate) fetched: &'a BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
+    pub(crate) memory: &'a mut dyn HostMemory,
+    /// Pages that lie in VRAM and were not fetched yet.
+    pub(crate) missing: Vec<GuestPage>,
+}
+
+impl Reader<'_> {
+    /// One piece within a page.
+    fn piece(&mut self, at: TableAt, data: &mut [u8]) -> TableRead {
+        match at {
+            TableAt::Ram(gpa) => {
+                if self.ram.locate(gpa).is_none() {
+                    return TableRead::Outside;
+                }
+                match self.memory.read(Place::Ram { vm: self.vm, gpa }, data) {
+                    true => TableRead::Done,
+                    false => TableRead::Outside,
+                }
+            }
+            TableAt::Vram(at) => match self.chunks.locate(at) {
+                Placement::Outside => TableRead::Outside,
+                Placement::Unbacked => {
+                    data.fill(0);
+                    TableRead::Done
+                }
+                Placement::Sysram(_) => match self.memory.read(Place::Image { vm: self.vm, at }, data) {
+                    true => TableRead::Done,
+                    false => TableRead::Outside,
+                },
+                Placement::Vram(_) => {
+                    let page = GuestPage::of(at);
+                    let Some(bytes) = self.fetched.get(&page) else {
+                        self.missing.push(page);
+                        return TableRead::Missing;
+                    };
+                    let from = at.within(SMALL_PAGE) as usize;
+                    data.copy_from_slice(&bytes[from..from + data.len()]);
+                    TableRead::Done
+                }
+            },
+        }
+    }
+}
+
+impl TableStore for Reader<'_> {
+    fn read(&mut self, at: TableAt, data: &mut [u8]) -> TableRead {
+        let mut at = at;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let within = match at {
+                TableAt::Vram(at) => at.within(SMALL_PAGE),
+                TableAt::Ram(at) => at.within(SMALL_PAGE),
+            };
+            let length = rest.len().min((SMALL_PAGE - within) as usize);
+            let (piece, tail) = rest.split_at_mut(length);
+            match self.piece(at, piece) {
+                TableRead::Done => {}
+                other => return other,
+            }
+            at = at.offset(length as u64);
+            rest = tail;
+        }
+        TableRead::Done
+    }
+}
+
+/// Which pages of tables may have changed since a space was refreshed.
+pub(crate) struct Dirt<'a> {
+    pub(crate) stored: &'a BTreeMap<GuestPage, u64>,
+    /// The space's last refresh.
+    pub(crate) seen: u64,
+    /// All spaces, to see whether the GPU itself can write a page.
+    pub(crate) spaces: &'a BTreeMap<SpaceId, Space>,
+    /// Reach of the space being refreshed, which is out of the map meanwhile.
+    pub(crate) own: &'a dyn Fn(GuestFrame) -> bool,
+}
+
+impl DirtyPages for Dirt<'_> {
+    fn is_dirty(&self, page: TableAt) -> bool {
+        let TableAt::Vram(at) = page else {
+            // Stores to guest RAM are never seen.
+            return true;
+        };
+        let number = GuestPage::of(at);
+        let frame = GuestFrame((at.0 / fermi_spec::addr::FRAME) as u32);
+        self.stored.get(&number).is_some_and(|&store| store > self.seen)
+            || (self.own)(frame)
+            || self
+                .spaces
+                .values()
+                .any(|space| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
+    }
+}
+
+/// Where a guest's memory is now.
+pub(crate) struct Whereabouts<'a> {
+    pub(crate) chunks: &'a Chunks,
+    pub(crate) ram: &'a RamMaps,
+    /// A range of RAM that is being unmapped: nowhere already.
+    pub(crate) leaving: Option<(Gpa, u64)>,
+}
+
+impl Placements for Whereabouts<'_> {
+    fn vram(&self, at: GuestVramAddr) -> Placement {
+        self.chunks.locate(at)
+    }
+
+    fn ram(&self, at: Gpa) -> Placement {
+        if self
+            .leaving
+            .is_some_and(|(from, bytes)| at >= from && at.0 - from.0 < bytes)
+        {
+            return Placement::Outside;
+        }
+        match self.ram.locate(at) {
+            Some((iova, _)) => Placement::Sysram(iova),
+            None => Placement::Outside,
+        }
+    }
+
+    fn frame(&self, at: GuestVramAddr) -> FramePlacement {
+        self.chunks.locate_frame(at)
+    }
+}
+
+/// Arena memory for one VM's shadows, within its bound.
+pub(crate) struct TableBudget<'a> {
+    pub(crate) arena: &'a mut Arena,
+    pub(crate) held: &'a mut u64,
+    pub(crate) max: u64,
+}
+
+impl TablePages for TableBudget<'_> {
+    fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
+        let after = self.held.checked_add(bytes).filter(|&after| after <= self.max)?;
+        let at = self.arena.allocate(bytes, SMALL_PAGE)?;
+        *self.held = after;
+        Some(at)
+    }
+
+    fn free(&mut self, at: VramAddr, bytes: u64) {
+        self.arena.release(at, bytes);
+        *self.held -= bytes;
+    }
+}
+
+/// Shadow entries as stores to the arena. Runs of writes to consecutive addresses become one store.
+pub(crate) struct ArenaWriter {
+    runs: Vec<(VramAddr, Vec<u8>)>,
+}
+
+/// Longest store of shadow entries.
+const RUN_BYTES_MAX: usize = 1 << 16;
+
+impl ArenaWriter {
+    pub(crate) fn new() -> Self {
+        Self { runs: Vec::new() }
+    }
+
+    /// Emits what was written, in order. `window` says where BAR3 shows an address.
+    pub(crate) fn emit(self, arena: &Arena, actions: &mut Actions) {
+        for (at, data) in self.runs {
+            arena.write(at, data, actions);
+        }
+    }
+}
+
+impl ShadowWriter for ArenaWriter {
+    fn write(&mut self, at: VramAddr, entries: &[u64]) {
+        let bytes = entries.iter().flat_map(|entry| entry.to_le_bytes());
+        match self.runs.last_mut() {
+            Some((start, data))
+                if start.0 + data.len() as u64 == at.0 && data.len() + entries.len() * 8 <= RUN_BYTES_MAX =>
+            {
+                data.extend(bytes);
+            }
+            _ => self.runs.push((at, bytes.collect())),
+        }
+    }
+}

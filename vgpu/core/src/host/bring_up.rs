@@ -1,0 +1,447 @@
+//! Bring-up of the card, from whatever state it was left in (fermi-hardware Appendix A.1, from nouveau).
+//!
+//! ```text
+//! Identifying ─all values in─► Programming ─Job::BringUp─► up
+//!      └ not a GF100, no VRAM ─► failed       └ a poll timed out ─► failed
+//! ```
+//!
+//! BAR3 shows the arena, BAR1 the USERD array; channel 0 becomes the broker's copy channel. Engine microcode for a real
+//! card is not loaded here.
+
+use fermi_spec::addr::{FRAME, FrameNo, SMALL_PAGE, VramAddr};
+use fermi_spec::board::is_gf100;
+use fermi_spec::engine::{Engine, PBDMAS, pmc_enable, pmc_intr};
+use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, USERD_BYTES, offset};
+use fermi_spec::pte::{LARGE_PT_BYTES, LARGE_PT_ENTRIES, PD_BYTES, SMALL_PT_BYTES, pde_index};
+use fermi_spec::regs::windows::WindowBlock;
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pfifo, pmc};
+
+use super::arena::Arena;
+use super::card::{Card, OWN_CHANNEL, OwnTables, instance_block, linear_tables, pde};
+use super::copy::{
+    CopyChannel, OWN_BYTES, OWN_IOVA, OWN_VA, RING_LOG2, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte,
+};
+use super::lane::{Op, Tokens};
+use crate::config::GpuConfig;
+use crate::event::{Action, Actions, Bar, FrameOwner, Place, Token};
+
+/// Frames at the bottom that the VBIOS and VGA use (256 KiB, nouveau `ramgf100.c`).
+const RESERVED_LOW: u32 = (256 << 10) / FRAME as u32;
+/// Frames at the top that the VBIOS uses (1 MiB).
+const RESERVED_HIGH: u32 = (1 << 20) / FRAME as u32;
+/// Least VRAM of a card that can be shared.
+const VRAM_MIN: u64 = 16 << 20;
+const PARTITIONS_MAX: usize = 8;
+const POLL_NS: u64 = 2_000_000_000;
+
+/// Registers read first, in this order.
+fn identity_registers() -> Vec<Bar0Reg> {
+    let mut registers = vec![Bar0Reg::Boot0, Bar0Reg::DesignPartitions, Bar0Reg::FusePartitions];
+    registers.extend((0..PARTITIONS_MAX as u16).map(Bar0Reg::PartitionMebibytes));
+    registers.push(Bar0Reg::PfifoEnable);
+    registers.extend((0..PBDMAS as u16).map(Bar0Reg::PbdmaStall));
+    registers
+}
+
+/// The first phase: values on their way.
+#[derive(Debug)]
+pub(crate) struct Identifying {
+    tokens: Vec<Token>,
+    values: Vec<Option<u32>>,
+}
+
+/// What the card said.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) boot0: u32,
+    pub(crate) vram_bytes: u64,
+    pfifo_enable: u32,
+    pbdma_stall: [u32; PBDMAS],
+}
+
+impl Identifying {
+    pub(crate) fn start(tokens: &mut Tokens, actions: &mut Actions) -> Self {
+        let registers = identity_registers();
+        let tokens: Vec<Token> = registers
+            .iter()
+            .map(|reg| {
+                let token = tokens.next();
+                let offset = u64::from(reg.offset());
+                actions.push(Action::HostRead {
+                    token,
+                    bar: Bar::Bar0,
+                    offset,
+                    bytes: 4,
+                });
+                token
+            })
+            .collect();
+        Self {
+            values: vec![None; tokens.len()],
+            tokens,
+        }
+    }
+
+    /// Takes a value; `Some` when it was the last.
+    pub(crate) fn value(&mut self, token: Token, data: &[u8]) -> Option<Result<Identity, String>> {
+        let index = self.tokens.iter().position(|&t| t == token)?;
+        self.values[index] = Some(u32::from_le_bytes(data.try_into().unwrap_or([0xff; 4])));
+        let values: Option<Vec<u32>> = self.values.iter().copied().collect();
+        values.map(|values| identify(&values))
+    }
+}
+
+fn identify(values: &[u32]) -> Result<Identity, String> {
+    let (boot0, partitions, fused) = (values[0], values[1], values[2]);
+    if boot0 == !0 {
+        return Err("the card does not answer: BOOT_0 reads all ones".into());
+    }
+    if !is_gf100(boot0) {
+        return Err(format!(
+            "not a GF100: BOOT_0 is {boot0:#010x}, chipset {:#05x} instead of 0x0c0",
+            boot0 >> 20
+        ));
+    }
+    if partitions == 0 || partitions as usize > PARTITIONS_MAX {
+        return Err(format!("the card reports {partitions} memory partitions"));
+    }
+    let sizes = (0..partitions as usize)
+        .filter(|p| fused & 1 << p == 0)
+        .map(|p| u64::from(values[3 + p]) << 20);
+    let vram_bytes: u64 = sizes.sum();
+    if !(VRAM_MIN..=64 << 30).contains(&vram_bytes) {
+        return Err(format!(
+            "the card has {} MiB of VRAM; at least 16 MiB are needed",
+            vram_bytes >> 20
+        ));
+    }
+    let rest = &values[3 + PARTITIONS_MAX..];
+    Ok(Identity {
+        boot0,
+        vram_bytes,
+        pfifo_enable: rest[0],
+        pbdma_stall: [rest[1], rest[2], rest[3]],
+    })
+}
+
+/// How VRAM is divided.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) frames: u32,
+    /// Frames that guests may hold: `RESERVED_LOW..arena_first`.
+    pub(crate) usable: u32,
+    pub(crate) arena_first: u32,
+    pub(crate) arena_frames: u32,
+}
+
+impl Layout {
+    /// A sixteenth for the arena, 3 MiB to what BAR3 shows.
+    pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64) -> Self {
+        let frames = (vram_bytes / FRAME) as u32;
+        let arena = (vram_bytes / 16).clamp(3 << 20, bar3_bytes.min(128 << 20));
+        let arena_frames = (arena / FRAME) as u32;
+        let arena_first = frames - RESERVED_HIGH - arena_frames;
+        Self {
+            frames,
+            usable: arena_first - RESERVED_LOW,
+            arena_first,
+            arena_frames,
+        }
+    }
+
+    /// Frames that guests may hold.
+    pub(crate) fn is_usable(&self, frame: u32) -> bool {
+        (RESERVED_LOW..self.arena_first).contains(&frame)
+    }
+}
+
+/// The second phase: programs everything in one group of the flush lane.
+pub(crate) fn program(
+    identity: &Identity,
+    layout: Layout,
+    config: &GpuConfig,
+    tokens: Tokens,
+    actions: &mut Actions,
+) -> Card {
+    let base = FrameNo(layout.arena_first).base();
+    for frame in layout.arena_first..layout.arena_first + layout.arena_frames {
+        actions.push(Action::PlaceFrame {
+            frame: FrameNo(frame),
+            owner: FrameOwner::Broker,
+        });
+    }
+    actions.push(Action::MapDma {
+        iova: OWN_IOVA,
+        bytes: OWN_BYTES,
+        memory: Place::Own { offset: 0 },
+        writable: true,
+    });
+    let mut arena = Arena::new(base, u64::from(layout.arena_frames) * FRAME);
+    let mut take = |bytes, align| {
+        arena
+            .allocate(bytes, align)
+            .expect("the least arena holds the broker's tables")
+    };
+    let own = OwnTables {
+        userd: take(CHANNELS as u64 * USERD_BYTES, FRAME),
+        runlists: [take(SMALL_PAGE, SMALL_PAGE), take(SMALL_PAGE, SMALL_PAGE)],
+        directory: take(PD_BYTES, SMALL_PAGE),
+        window: take(SMALL_PT_BYTES, SMALL_PAGE),
+    };
+    let mut ops = reset_steps();
+    ops.extend(bar3_steps(&mut take, base, layout, config.bar3_bytes));
+    let window = |at: VramAddr| at.0 - base.0;
+    ops.extend(bar1_steps(&mut take, &window, &own));
+    ops.extend(pfifo_steps(identity));
+    ops.extend(copy_channel_steps(&mut take, &window, &own, identity.vram_bytes));
+    let mut card = Card::new(arena, own, tokens);
+    card.bring_up(ops);
+    card
+}
+
+fn reset_steps() -> Vec<Op> {
+    let engines = Engine::ALL
+        .iter()
+        .fold(pmc_enable::PFIFO, |mask, engine| mask | 1 << engine.enable_bit());
+    vec![
+        Op::Write(Bar0Reg::PmcIntrEnable(0), 0),
+        Op::Write(Bar0Reg::PmcIntrEnable(1), 0),
+        Op::Write(Bar0Reg::PmcEnable, !engines),
+        Op::Write(Bar0Reg::PmcEnable, !0),
+    ]
+}
+
+fn words(values: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    values.into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+fn pointer_words(directory: VramAddr, limit: u64) -> Vec<u8> {
+    let pointer = AddressSpacePointer {
+        aperture: fermi_spec::addr::Aperture::Vram,
+        directory: fermi_spec::addr::PhysAddr(directory.0),
+        limit,
+    };
+    pointer
+        .into_words()
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect()
+}
+
+fn block(instance: VramAddr) -> u32 {
+    WindowBlock::new()
+        .with_frame((instance.0 >> 12) as u32)
+        .with_enable(true)
+        .into_bits()
+}
+
+fn flush_steps() -> [Op; 2] {
+    [
+        Op::Write(Bar0Reg::HostFlush, 1),
+        Op::Poll {
+            reg: Bar0Reg::HostFlush,
+            mask: pmc::FLUSH_BUSY,
+            value: 0,
+            timeout_ns: POLL_NS,
+        },
+    ]
+}
+
+/// BAR3 = the arena, built through PRAMIN. Its limit keeps the hardware to the first directory entry, so one page of
+/// directory is enough.
+fn bar3_steps(
+    take: &mut impl FnMut(u64, u64) -> VramAddr,
+    base: VramAddr,
+    layout: Layout,
+    bar3_bytes: u64,
+) -> Vec<Op> {
+    let [instance, directory] = [(); 2].map(|()| take(SMALL_PAGE, SMALL_PAGE));
+    let table = take(LARGE_PT_BYTES, SMALL_PAGE);
+    let entries = (0..LARGE_PT_ENTRIES as u64).map(|i| {
+        let mapped = i < u64::from(layout.arena_frames);
+        if mapped {
+            vram_pte(base.offset(i * FRAME)).into_bits()
+        } else {
+            0
+        }
+    });
+    let limit = bar3_bytes.min(fermi_spec::addr::PDE_SPAN) - 1;
+    let mut ops = Vec::new();
+    for (at, data) in [
+        (table, words(entries)),
+        (directory, words([pde(Some(table), None).into_bits()])),
+        (instance.offset(offset::PD_LO), pointer_words(directory, limit)),
+    ] {
+        for (i, part) in data.chunks(SMALL_PAGE as usize).enumerate() {
+            let at = at.offset(i as u64 * SMALL_PAGE);
+            ops.push(Op::Write(Bar0Reg::PraminBase, (at.0 >> 16) as u32));
+            let window = u64::from(PRAMIN_BASE) + at.0 % 0x1_0000;
+            ops.push(Op::Block(Bar::Bar0, window, part.to_vec()));
+        }
+    }
+    ops.push(Op::Write(Bar0Reg::Bar3Block, block(instance)));
+    // nouveau flushes twice after this write.
+    ops.extend(flush_steps());
+    ops.extend(flush_steps());
+    ops
+}
+
+/// BAR1 = the USERD array, at offset 0.
+fn bar1_steps(
+    take: &mut impl FnMut(u64, u64) -> VramAddr,
+    window: &impl Fn(VramAddr) -> u64,
+    own: &OwnTables,
+) -> Vec<Op> {
+    let [instance, directory] = [(); 2].map(|()| take(SMALL_PAGE, SMALL_PAGE));
+    let table = take(LARGE_PT_BYTES, SMALL_PAGE);
+    let userd_bytes = CHANNELS as u64 * USERD_BYTES;
+    let entries = (0..LARGE_PT_ENTRIES as u64).map(|i| {
+        let mapped = i < userd_bytes / FRAME;
+        if mapped {
+            vram_pte(own.userd.offset(i * FRAME)).into_bits()
+        } else {
+            0
+        }
+    });
+    let limit = fermi_spec::addr::PDE_SPAN - 1;
+    let mut ops = vec![
+        Op::Block(Bar::Bar3, window(own.userd), vec![0; userd_bytes as usize]),
+        Op::Block(Bar::Bar3, window(table), words(entries)),
+        Op::Block(
+            Bar::Bar3,
+            window(directory),
+            words([pde(Some(table), None).into_bits()]),
+        ),
+        Op::Block(
+            Bar::Bar3,
+            window(instance) + offset::PD_LO,
+            pointer_words(directory, limit),
+        ),
+        Op::Write(Bar0Reg::Bar1Block, block(instance)),
+    ];
+    ops.extend(flush_steps());
+    ops.extend(flush_steps());
+    ops
+}
+
+fn pfifo_steps(identity: &Identity) -> Vec<Op> {
+    let pbdmas = (1 << PBDMAS) - 1;
+    let mut ops = vec![
+        Op::Write(Bar0Reg::PbdmaEnable, pbdmas),
+        Op::Write(Bar0Reg::PfifoPbdmas, pbdmas),
+    ];
+    for engine in Engine::ALL {
+        let mask = !(1u32 << engine.pbdma());
+        ops.push(Op::Write(
+            Bar0Reg::EnginePbdmaMask(u16::from(engine.number())),
+            mask,
+        ));
+    }
+    for (i, stall) in (0..).zip(identity.pbdma_stall) {
+        ops.extend([
+            Op::Write(Bar0Reg::PbdmaStall(i), stall & !0x1000_0100),
+            Op::Write(Bar0Reg::PbdmaIntr(i), !0),
+            Op::Write(Bar0Reg::PbdmaIntrEnable(i), 0xffff_feff),
+        ]);
+    }
+    let sources = pmc_intr::PFIFO
+        | 1 << Engine::Copy0.interrupt_bit()
+        | 1 << Engine::Copy1.interrupt_bit()
+        | 1 << Engine::Graph.interrupt_bit();
+    ops.extend([
+        Op::Write(Bar0Reg::PfifoEnable, identity.pfifo_enable | 1),
+        Op::Write(Bar0Reg::UserdBase, pfifo::USERD_BASE_VALID),
+        Op::Write(Bar0Reg::PfifoIntr, !0),
+        // The runlist is polled; everything else interrupts.
+        Op::Write(Bar0Reg::PfifoIntrEnable, !pfifo::intr::RUNLIST),
+        Op::Write(Bar0Reg::EngineIntrEnable, 1),
+        Op::Write(Bar0Reg::CopyControl(0), 2),
+        Op::Write(Bar0Reg::CopyControl(1), 2),
+        Op::Write(Bar0Reg::PmcIntrMask(0), sources),
+        Op::Write(Bar0Reg::PmcIntrMask(1), 0),
+        Op::Write(Bar0Reg::PmcIntrEnable(0), pmc::LINE_HARDWARE),
+        Op::Write(Bar0Reg::PciMsiRearm, 0xff),
+    ]);
+    ops
+}
+
+/// The broker's own channel: linear VRAM, copy window, its DMA memory.
+fn copy_channel_steps(
+    take: &mut impl FnMut(u64, u64) -> VramAddr,
+    window: &impl Fn(VramAddr) -> u64,
+    own: &OwnTables,
+    vram_bytes: u64,
+) -> Vec<Op> {
+    let mut directory = vec![0u64; (PD_BYTES / 8) as usize];
+    let mut ops = Vec::new();
+    for span in 0..linear_tables(vram_bytes) {
+        let table = take(LARGE_PT_BYTES, SMALL_PAGE);
+        let entries = (0..LARGE_PT_ENTRIES as u64).map(|i| {
+            let at = (span * LARGE_PT_ENTRIES as u64 + i) * FRAME;
+            if at < vram_bytes {
+                vram_pte(VramAddr(at)).into_bits()
+            } else {
+                0
+            }
+        });
+        directory[pde_index(VRAM_VA) + span as usize] = pde(Some(table), None).into_bits();
+        ops.push(Op::Block(Bar::Bar3, window(table), words(entries)));
+    }
+    let own_table = take(SMALL_PT_BYTES, SMALL_PAGE);
+    let mut entries = vec![0u64; (SMALL_PT_BYTES / 8) as usize];
+    for (page, entry) in (0..).zip(&mut entries).take((OWN_BYTES / SMALL_PAGE) as usize) {
+        *entry = sysram_pte(OWN_IOVA.offset(page * SMALL_PAGE)).into_bits();
+    }
+    directory[pde_index(OWN_VA)] = pde(None, Some(own_table)).into_bits();
+    directory[pde_index(WINDOW_VA)] = pde(None, Some(own.window)).into_bits();
+    let instance = take(INSTANCE_BYTES, SMALL_PAGE);
+    let userd = own.userd.offset(Card::userd_window(OWN_CHANNEL));
+    let block = instance_block(userd, CopyChannel::ring(), RING_LOG2, own.directory);
+    ops.extend([
+        Op::Block(Bar::Bar3, window(own_table), words(entries)),
+        Op::Block(Bar::Bar3, window(own.window), vec![0; SMALL_PT_BYTES as usize]),
+        Op::Block(Bar::Bar3, window(own.directory), words(directory)),
+        Op::Block(Bar::Bar3, window(instance), block.to_vec()),
+    ]);
+    ops.extend(flush_steps());
+    let entry = pfifo::ChannelInstance::new()
+        .with_frame((instance.0 >> 12) as u32)
+        .with_poll(true)
+        .with_valid(true)
+        .into_bits();
+    let p = u16::from(OWN_CHANNEL.0);
+    ops.extend([
+        Op::Write(
+            Bar0Reg::TlbInvalidate,
+            pmc::TLB_GO | pmc::TLB_ALL_PAGES | pmc::TLB_ALL_DIRECTORIES,
+        ),
+        Op::Write(Bar0Reg::ChannelInstance(p), entry),
+        Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START),
+    ]);
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layout_leaves_the_reserved_ends_alone() {
+        let layout = Layout::of(256 << 20, 64 << 20);
+        assert!(!layout.is_usable(0) && layout.is_usable(2) && !layout.is_usable(layout.arena_first));
+        assert_eq!(layout.frames, 2048);
+        assert!(u64::from(layout.usable) * FRAME > 230 << 20);
+    }
+
+    #[test]
+    fn card_that_reads_all_ones_is_named() {
+        assert!(identify(&[!0; 15]).unwrap_err().contains("does not answer"));
+    }
+
+    #[test]
+    fn other_chipset_is_refused() {
+        let mut values = vec![0; 15];
+        values[0] = 0x0e40_00a1;
+        assert!(identify(&values).unwrap_err().contains("not a GF100"));
+    }
+}

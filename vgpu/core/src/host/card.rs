@@ -1,0 +1,393 @@
+//! The card as the manager uses it: arena, lanes, physical channels, runlist, copy channel.
+
+use fermi_spec::addr::{Aperture, FRAME, GpuVa, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::instance::{
+    AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd,
+};
+use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_ENTRIES, large_index, pde_index};
+use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
+
+use super::arena::Arena;
+use super::copy::{self, CopyChannel, CopyRun};
+use super::lane::{Job, Lane, Op, Tokens};
+use crate::event::{Action, Actions, Bar, HostMemory, Token, VmId};
+
+/// A channel number of the card.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct PhysChannel(pub(crate) u8);
+
+/// The broker's own channel.
+pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(0);
+/// Longest wait for a TLB flush or runlist commit: both take microseconds; nouveau allows 2 s.
+const CARD_TIMEOUT_NS: u64 = 2_000_000_000;
+
+/// Tables and blocks made at bring-up.
+#[derive(Debug)]
+pub(crate) struct OwnTables {
+    /// USERD array, 128 pages.
+    pub(crate) userd: VramAddr,
+    /// Two runlist buffers.
+    pub(crate) runlists: [VramAddr; 2],
+    /// Directory of the copy channel.
+    pub(crate) directory: VramAddr,
+    /// Small-page table of the copy window.
+    pub(crate) window: VramAddr,
+}
+
+/// The card.
+#[derive(Debug)]
+pub(crate) struct Card {
+    pub(crate) arena: Arena,
+    pub(crate) own: OwnTables,
+    pub(crate) tokens: Tokens,
+    flush: Lane,
+    fifo: Lane,
+    runlist: Lane,
+    runlist_buffer: usize,
+    /// Who uses each physical channel: the VM and its own number for it.
+    channels: [Option<(VmId, u8)>; CHANNELS],
+    copy: CopyChannel,
+    /// PMC_ENABLE as last written.
+    pub(crate) pmc_enable: u32,
+    /// PRAMIN window's base as last written.
+    pramin_base: Option<u64>,
+}
+
+impl Card {
+    pub(crate) fn new(arena: Arena, own: OwnTables, tokens: Tokens) -> Self {
+        Self {
+            arena,
+            own,
+            tokens,
+            flush: Lane::default(),
+            fifo: Lane::default(),
+            runlist: Lane::default(),
+            runlist_buffer: 0,
+            channels: [None; CHANNELS],
+            copy: CopyChannel::default(),
+            pmc_enable: !0,
+            pramin_base: None,
+        }
+    }
+
+    /// Everything of bring-up, ended by the first runlist: the broker's own channel alone.
+    pub(crate) fn bring_up(&mut self, ops: Vec<Op>) {
+        self.runlist.push(ops, Job::Nothing);
+        self.commit_runlist(&[], Job::BringUp);
+    }
+
+    /// Lets all lanes go on; returns the jobs that ended.
+    pub(crate) fn pump(&mut self, actions: &mut Actions) -> Vec<(Job, bool)> {
+        let mut done = self.flush.pump(&mut self.tokens, actions);
+        done.extend(self.fifo.pump(&mut self.tokens, actions));
+        done.extend(self.runlist.pump(&mut self.tokens, actions));
+        done
+    }
+
+    /// A poll ended; returns the job if it failed for that.
+    pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> Option<(Job, bool)> {
+        [&mut self.flush, &mut self.fifo, &mut self.runlist]
+            .into_iter()
+            .find(|lane| lane.waits_for(token))
+            .and_then(|lane| lane.poll_done(met))
+    }
+
+    /// Drops translations of one directory, or of all.
+    pub(crate) fn flush_tlb(&mut self, directory: Option<VramAddr>, job: Job) {
+        let (address, scope) = match directory {
+            Some(at) => ((at.0 >> 12 << 4) as u32, pmc::TLB_ALL_PAGES),
+            None => (0, pmc::TLB_ALL_PAGES | pmc::TLB_ALL_DIRECTORIES),
+        };
+        self.flush.push(
+            [
+                Op::Write(Bar0Reg::HostFlush, 1),
+                Op::Poll {
+                    reg: Bar0Reg::HostFlush,
+                    mask: pmc::FLUSH_BUSY,
+                    value: 0,
+                    timeout_ns: CARD_TIMEOUT_NS,
+                },
+                Op::Write(Bar0Reg::TlbDirectory, address),
+                Op::Write(Bar0Reg::TlbInvalidate, pmc::TLB_GO | scope),
+                Op::Poll {
+                    reg: Bar0Reg::MmuConfig,
+                    mask: pmc::MMU_CONFIG_FLUSHED,
+                    value: pmc::MMU_CONFIG_FLUSHED,
+                    timeout_ns: CARD_TIMEOUT_NS,
+                },
+            ],
+            job,
+        );
+    }
+
+    /// Gives the VM's channel a number on the card; `None` if all are taken.
+    pub(crate) fn claim_channel(&mut self, vm: VmId, channel: u8) -> Option<PhysChannel> {
+        let free = (1..CHANNELS).find(|&p| self.channels[p].is_none())?;
+        self.channels[free] = Some((vm, channel));
+        Some(PhysChannel(free as u8))
+    }
+
+    pub(crate) fn release_channel(&mut self, channel: PhysChannel) {
+        self.channels[usize::from(channel.0)] = None;
+    }
+
+    /// Whose a physical channel is.
+    pub(crate) fn owner_of(&self, channel: u8) -> Option<(VmId, u8)> {
+        self.channels.get(usize::from(channel)).copied().flatten()
+    }
+
+    /// Where BAR1 shows a channel's USERD.
+    pub(crate) fn userd_window(channel: PhysChannel) -> u64 {
+        u64::from(channel.0) * USERD_BYTES
+    }
+
+    /// USERD's place in VRAM, for the instance block.
+    pub(crate) fn userd_address(&self, channel: PhysChannel) -> VramAddr {
+        self.own.userd.offset(Self::userd_window(channel))
+    }
+
+    /// Rings the doorbell.
+    pub(crate) fn ring(channel: PhysChannel, gp_put: u32, actions: &mut Actions) {
+        actions.push(Action::HostWrite {
+            bar: Bar::Bar1,
+            offset: Self::userd_window(channel) + userd::GP_PUT,
+            data: gp_put.to_le_bytes().to_vec(),
+        });
+    }
+
+    /// Makes a channel known to PFIFO and lets it run once it is on the runlist.
+    pub(crate) fn bind(&mut self, channel: PhysChannel, instance: VramAddr, run: bool) {
+        let p = u16::from(channel.0);
+        let entry = pfifo::ChannelInstance::new()
+            .with_frame((instance.0 >> 12) as u32)
+            .with_aperture(Aperture::Vram)
+            .with_poll(true)
+            .with_valid(true);
+        let zeros = vec![0; 0x100];
+        let mut ops = vec![
+            // A GP_PUT left by the last user of the number would start the ring.
+            Op::Block(Bar::Bar1, Self::userd_window(channel), zeros),
+            Op::Write(Bar0Reg::ChannelInstance(p), entry.into_bits()),
+        ];
+        if run {
+            ops.push(Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START));
+        }
+        self.fifo.push(ops, Job::Nothing);
+    }
+
+    /// Lets a bound channel run.
+    pub(crate) fn start(&mut self, channel: PhysChannel) {
+        let p = u16::from(channel.0);
+        self.fifo.push(
+            [Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START)],
+            Job::Nothing,
+        );
+    }
+
+    /// Keeps a bound channel from being scheduled again; what it runs goes on to its next switch point.
+    pub(crate) fn pause(&mut self, channel: PhysChannel) {
+        let p = u16::from(channel.0);
+        self.fifo.push(
+            [Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START & !1)],
+            Job::Nothing,
+        );
+    }
+
+    /// Rings the doorbell behind what the preempt lane still has to do.
+    pub(crate) fn ring_later(&mut self, channel: PhysChannel, gp_put: u32) {
+        let at = Self::userd_window(channel) + userd::GP_PUT;
+        self.fifo.push(
+            [Op::Block(Bar::Bar1, at, gp_put.to_le_bytes().to_vec())],
+            Job::Nothing,
+        );
+    }
+
+    /// Takes a channel off the engines, leaving its state as it is.
+    pub(crate) fn preempt(&mut self, channel: PhysChannel, timeout_ns: u64, job: Job) {
+        self.fifo.push(
+            [
+                Op::Write(Bar0Reg::Preempt, u32::from(channel.0)),
+                Op::Poll {
+                    reg: Bar0Reg::Preempt,
+                    mask: pfifo::PREEMPT_PENDING,
+                    value: 0,
+                    timeout_ns,
+                },
+            ],
+            job,
+        );
+    }
+
+    /// Takes channels off the card: not runnable, preempted, seen idle within `timeout_ns` each.
+    pub(crate) fn stop(&mut self, channels: &[PhysChannel], unbind: bool, timeout_ns: u64, job: Job) {
+        let mut ops: Vec<Op> = channels
+            .iter()
+            .map(|c| Op::Write(Bar0Reg::ChannelState(u16::from(c.0)), pfifo::CHANNEL_START & !1))
+            .collect();
+        for channel in channels {
+            ops.extend([
+                Op::Write(Bar0Reg::Preempt, u32::from(channel.0)),
+                Op::Poll {
+                    reg: Bar0Reg::Preempt,
+                    mask: pfifo::PREEMPT_PENDING,
+                    value: 0,
+                    timeout_ns,
+                },
+            ]);
+        }
+        if unbind {
+            ops.extend(
+                channels
+                    .iter()
+                    .map(|c| Op::Write(Bar0Reg::ChannelInstance(u16::from(c.0)), 0)),
+            );
+        }
+        self.fifo.push(ops, job);
+    }
+
+    /// Hands the card a new runlist: the broker's own channel, then `channels` in order.
+    pub(crate) fn commit_runlist(&mut self, channels: &[PhysChannel], job: Job) {
+        self.runlist_buffer ^= 1;
+        let at = self.own.runlists[self.runlist_buffer];
+        let mut data = Vec::with_capacity((channels.len() + 1) * 8);
+        for channel in std::iter::once(&OWN_CHANNEL).chain(channels) {
+            data.extend(u32::from(channel.0).to_le_bytes());
+            data.extend(pfifo::RUNLIST_ENTRY_TAG.to_le_bytes());
+        }
+        let commit = pfifo::RunlistCommit::new()
+            .with_count(channels.len() as u16 + 1)
+            .with_engine(0x1f);
+        self.runlist.push(
+            [
+                Op::Block(Bar::Bar3, self.arena.window(at), data),
+                Op::Write(Bar0Reg::RunlistBase, (at.0 >> 12) as u32),
+                Op::Write(Bar0Reg::RunlistCommit, commit.into_bits()),
+                Op::Poll {
+                    reg: Bar0Reg::RunlistStatus,
+                    mask: pfifo::RUNLIST_PENDING,
+                    value: 0,
+                    timeout_ns: CARD_TIMEOUT_NS,
+                },
+            ],
+            job,
+        );
+    }
+
+    /// Any group of steps in the preempt lane: recovery.
+    pub(crate) fn fifo_steps(&mut self, ops: Vec<Op>, job: Job) {
+        self.fifo.push(ops, job);
+    }
+
+    /// Maps pages into the copy window, from its start on.
+    pub(crate) fn map_window(&self, ptes: &[u64], actions: &mut Actions) {
+        assert!(
+            ptes.len() <= SMALL_PT_ENTRIES,
+            "{} pages in the copy window",
+            ptes.len()
+        );
+        let data = ptes.iter().flat_map(|pte| pte.to_le_bytes()).collect();
+        self.arena.write(self.own.window, data, actions);
+    }
+
+    /// Starts a batch of copies. One at a time.
+    pub(crate) fn start_copy(
+        &mut self,
+        runs: &[CopyRun],
+        memory: &mut dyn HostMemory,
+        actions: &mut Actions,
+    ) {
+        let gp_put = self.copy.submit(runs, memory);
+        Self::ring(OWN_CHANNEL, gp_put, actions);
+    }
+
+    /// Whether the batch started last is done.
+    pub(crate) fn copy_done(&self, memory: &mut dyn HostMemory) -> bool {
+        self.copy.is_done(memory)
+    }
+
+    /// A load from VRAM through PRAMIN; the answer comes with the token.
+    pub(crate) fn read_vram(&mut self, at: VramAddr, bytes: u32, actions: &mut Actions) -> Token {
+        let offset = self.pramin(at, actions);
+        let token = self.tokens.next();
+        actions.push(Action::HostRead {
+            token,
+            bar: Bar::Bar0,
+            offset,
+            bytes,
+        });
+        token
+    }
+
+    /// A store to VRAM through PRAMIN.
+    pub(crate) fn write_vram(&mut self, at: VramAddr, data: Vec<u8>, actions: &mut Actions) {
+        let offset = self.pramin(at, actions);
+        actions.push(Action::HostWrite {
+            bar: Bar::Bar0,
+            offset,
+            data,
+        });
+    }
+
+    /// Points PRAMIN at the 64 KiB that hold `at`; returns where BAR0 shows it. What follows stays within a page.
+    fn pramin(&mut self, at: VramAddr, actions: &mut Actions) -> u64 {
+        let base = at.0 >> 16;
+        if self.pramin_base != Some(base) {
+            self.pramin_base = Some(base);
+            actions.register(Bar0Reg::PraminBase, base as u32);
+        }
+        u64::from(fermi_spec::regs::PRAMIN_BASE) + at.0 % 0x1_0000
+    }
+}
+
+/// A fresh instance block for a channel: defaults, USERD, ring, address space.
+pub(crate) fn instance_block(
+    userd: VramAddr,
+    ring: GpuVa,
+    ring_log2: u32,
+    directory: VramAddr,
+) -> [u8; INSTANCE_BYTES as usize] {
+    let mut block = [0; INSTANCE_BYTES as usize];
+    let mut put =
+        |at: u64, word: u32| block[at as usize..at as usize + 4].copy_from_slice(&word.to_le_bytes());
+    for (at, word) in RAMFC_DEFAULTS {
+        put(at, word);
+    }
+    put(offset::USERD_LO, userd.0 as u32);
+    put(offset::USERD_HI, (userd.0 >> 32) as u32);
+    put(offset::GP_BASE_LO, ring.0 as u32);
+    put(offset::GP_BASE_HI, (ring.0 >> 32) as u32 | ring_log2 << 16);
+    let pointer = AddressSpacePointer {
+        aperture: Aperture::Vram,
+        directory: PhysAddr(directory.0),
+        limit: (1 << fermi_spec::addr::VA_BITS) - 1,
+    };
+    for (i, word) in pointer.into_words().into_iter().enumerate() {
+        put(offset::PD_LO + 4 * i as u64, word);
+    }
+    block
+}
+
+/// A directory entry with tables in VRAM.
+pub(crate) fn pde(large: Option<VramAddr>, small: Option<VramAddr>) -> Pde {
+    let mut pde = Pde::new();
+    if let Some(at) = large {
+        pde = pde
+            .with_large_aperture(PdeAperture::Vram)
+            .with_large_frame((at.0 >> 12) as u32);
+    }
+    if let Some(at) = small {
+        pde = pde
+            .with_small_aperture(PdeAperture::Vram)
+            .with_small_frame((at.0 >> 12) as u32);
+    }
+    pde
+}
+
+/// Bytes of large-page tables that map `vram_bytes` linearly.
+pub(crate) fn linear_tables(vram_bytes: u64) -> u64 {
+    vram_bytes.div_ceil(PDE_SPAN)
+}
+
+const _: () = assert!(copy::WINDOW_BYTES / SMALL_PAGE == SMALL_PT_ENTRIES as u64);
+const _: () = assert!(pde_index(copy::WINDOW_VA) == 0x800 && large_index(copy::WINDOW_VA) == 0);
+const _: () = assert!(FRAME.is_multiple_of(SMALL_PAGE));

@@ -1,0 +1,171 @@
+//! A queue of hardware protocol steps, one group at a time.
+
+use std::collections::VecDeque;
+
+use fermi_spec::regs::Bar0Reg;
+
+use super::card::PhysChannel;
+use crate::event::{Action, Actions, Bar, Token, VmId};
+
+/// What a finished group was for. The manager goes on from here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Job {
+    /// Bring-up of the card.
+    BringUp,
+    /// Nothing waits for it.
+    Nothing,
+    /// TLB flush at the end of a guest's sync.
+    SyncFlushed(VmId),
+    /// TLB flush before a DMA unmap is answered.
+    UnmapFlushed(VmId),
+    /// TLB flush of the copy window before a move's copy.
+    WindowFlushed,
+    /// TLB flush after a move's redirect.
+    MoveFlushed,
+    /// The channels of a move are off the card, or not in time.
+    Suspended,
+    /// A guest's preempt.
+    Preempted(VmId, u8),
+    /// A guest's runlist commit.
+    Runlist(VmId),
+    /// A channel that goes away is off the runlist.
+    OffList(PhysChannel),
+    /// And off the engines and the channel table.
+    Stopped(PhysChannel),
+    /// TLB flush after which a shadow space's tables are free.
+    SpaceFlushed(u64),
+    /// TLB flush after which nothing reaches a VM's memory.
+    VmFlushed(VmId),
+}
+
+/// One step.
+#[derive(Debug)]
+pub(crate) enum Op {
+    /// A word to BAR0.
+    Write(Bar0Reg, u32),
+    /// A block to another BAR.
+    Block(Bar, u64, Vec<u8>),
+    /// Wait for `reg & mask == value`.
+    Poll {
+        reg: Bar0Reg,
+        mask: u32,
+        value: u32,
+        timeout_ns: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Group {
+    ops: VecDeque<Op>,
+    job: Job,
+}
+
+/// Source of tokens.
+#[derive(Default, Debug)]
+pub(crate) struct Tokens(u64);
+
+impl Tokens {
+    pub(crate) fn next(&mut self) -> Token {
+        self.0 += 1;
+        Token(self.0)
+    }
+}
+
+/// Groups in order; the head may be waiting for the card.
+#[derive(Default, Debug)]
+pub(crate) struct Lane {
+    groups: VecDeque<Group>,
+    polling: Option<Token>,
+}
+
+impl Lane {
+    pub(crate) fn push(&mut self, ops: impl IntoIterator<Item = Op>, job: Job) {
+        self.groups.push_back(Group {
+            ops: ops.into_iter().collect(),
+            job,
+        });
+    }
+
+    pub(crate) fn waits_for(&self, token: Token) -> bool {
+        self.polling == Some(token)
+    }
+
+    /// Emits what can be emitted; returns the jobs that ended, with whether they succeeded.
+    pub(crate) fn pump(&mut self, tokens: &mut Tokens, actions: &mut Actions) -> Vec<(Job, bool)> {
+        let mut done = Vec::new();
+        while self.polling.is_none() {
+            let Some(group) = self.groups.front_mut() else {
+                break;
+            };
+            match group.ops.pop_front() {
+                Some(Op::Write(reg, value)) => actions.register(reg, value),
+                Some(Op::Block(bar, offset, data)) => actions.push(Action::HostWrite { bar, offset, data }),
+                Some(Op::Poll {
+                    reg,
+                    mask,
+                    value,
+                    timeout_ns,
+                }) => {
+                    let token = tokens.next();
+                    self.polling = Some(token);
+                    actions.push(Action::HostPoll {
+                        token,
+                        offset: reg.offset(),
+                        mask,
+                        value,
+                        timeout_ns,
+                    });
+                }
+                None => {
+                    done.push((group.job, true));
+                    self.groups.pop_front();
+                }
+            }
+        }
+        done
+    }
+
+    /// The head's poll ended. A time-out drops the rest of its group.
+    pub(crate) fn poll_done(&mut self, met: bool) -> Option<(Job, bool)> {
+        self.polling = None;
+        if met {
+            return None;
+        }
+        self.groups.pop_front().map(|group| (group.job, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll() -> Op {
+        Op::Poll {
+            reg: Bar0Reg::Preempt,
+            mask: 1,
+            value: 0,
+            timeout_ns: 5,
+        }
+    }
+
+    #[test]
+    fn steps_behind_a_poll_wait_for_it() {
+        let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
+        lane.push([poll(), Op::Write(Bar0Reg::Preempt, 2)], Job::Suspended);
+        assert_eq!(lane.pump(&mut tokens, &mut actions), vec![]);
+        assert_eq!(actions.drain().count(), 1);
+        assert_eq!(lane.poll_done(true), None);
+        assert_eq!(lane.pump(&mut tokens, &mut actions), vec![(Job::Suspended, true)]);
+        assert_eq!(actions.drain().count(), 1);
+    }
+
+    #[test]
+    fn timed_out_poll_fails_its_group_and_lets_the_next_run() {
+        let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
+        lane.push([poll(), Op::Write(Bar0Reg::Preempt, 2)], Job::Suspended);
+        lane.push([], Job::Nothing);
+        lane.pump(&mut tokens, &mut actions);
+        assert_eq!(lane.poll_done(false), Some((Job::Suspended, false)));
+        assert_eq!(lane.pump(&mut tokens, &mut actions), vec![(Job::Nothing, true)]);
+    }
+}

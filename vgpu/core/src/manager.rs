@@ -1,0 +1,228 @@
+//! All vGPUs of one GPU. [`Manager::apply`] is the crate's only entry.
+//!
+//! ```text
+//! waiting ─Start─► identifying ─values─► programming ─polls─► up
+//!                       └──────── bad card ────┴──► failed
+//! ```
+//!
+//! While the card comes up, attaches wait and nothing else is expected. The real work is in [`running`].
+
+use fermi_spec::regs::Bar0Reg;
+
+use crate::config::{GpuConfig, VmConfig};
+use crate::event::{Action, Actions, Event, HostMemory, Refusal, Reply, Tick, VmId};
+use crate::host::bring_up::{Identifying, Identity, Layout, program};
+use crate::host::lane::Tokens;
+use crate::host::{Card, Job};
+use crate::notice::Notice;
+
+mod channels;
+mod moves;
+mod pressure;
+mod recovery;
+mod requests;
+pub(crate) mod running;
+mod syncs;
+mod teardown;
+mod windows;
+
+use running::Running;
+
+/// What one `apply` works with besides the state.
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Tick,
+    pub(crate) memory: &'a mut dyn HostMemory,
+    pub(crate) actions: &'a mut Actions,
+}
+
+enum Phase {
+    Waiting,
+    Identifying {
+        identifying: Identifying,
+        tokens: Tokens,
+    },
+    Programming {
+        card: Box<Card>,
+        identity: Identity,
+        layout: Layout,
+    },
+    Up(Box<Running>),
+    Failed(String),
+}
+
+/// Mediator and memory manager of one GPU.
+pub struct Manager {
+    config: GpuConfig,
+    phase: Phase,
+    /// Attaches that came before the card was up.
+    early: Vec<(VmId, VmConfig)>,
+}
+
+impl Manager {
+    /// A manager that waits for [`Event::Start`].
+    pub fn new(config: GpuConfig) -> Self {
+        Self {
+            config,
+            phase: Phase::Waiting,
+            early: Vec::new(),
+        }
+    }
+
+    /// Applies one event: appends what is to be done, in order. Never waits.
+    pub fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
+        let mut cx = Cx { now, memory, actions };
+        match &mut self.phase {
+            Phase::Up(running) => running.apply(event, &mut cx),
+            _ => self.apply_early(event, &mut cx),
+        }
+    }
+
+    fn apply_early(&mut self, event: Event, cx: &mut Cx<'_>) {
+        match event {
+            Event::Start => {
+                let mut tokens = Tokens::default();
+                let identifying = Identifying::start(&mut tokens, cx.actions);
+                self.phase = Phase::Identifying { identifying, tokens };
+            }
+            Event::Attach { vm, config } => match &self.phase {
+                Phase::Failed(reason) => {
+                    let reason = format!("the GPU cannot be used: {reason}");
+                    cx.actions.push(Action::Denied { vm, reason });
+                }
+                _ => self.early.push((vm, config)),
+            },
+            Event::Detach { vm } => {
+                self.early.retain(|(early, _)| *early != vm);
+                cx.actions.push(Action::Detached { vm });
+            }
+            Event::HostValue { token, data } => {
+                if let Phase::Identifying { identifying, .. } = &mut self.phase
+                    && let Some(result) = identifying.value(token, &data)
+                {
+                    self.identified(result, cx);
+                }
+            }
+            Event::PollDone { token, met } => self.programmed(token, met, cx),
+            Event::Reset { vm, request }
+            | Event::Read { vm, request, .. }
+            | Event::Write { vm, request, .. }
+            | Event::MapRam { vm, request, .. }
+            | Event::UnmapRam { vm, request, .. } => {
+                let reply = Reply::Refused(Refusal::NotAttached);
+                cx.actions.push(Action::Reply { vm, request, reply });
+            }
+            Event::HostInterrupt | Event::Wake | Event::SetQuota { .. } => {}
+        }
+    }
+
+    fn identified(&mut self, result: Result<Identity, String>, cx: &mut Cx<'_>) {
+        let Phase::Identifying { tokens, .. } = std::mem::replace(&mut self.phase, Phase::Waiting) else {
+            return;
+        };
+        match result {
+            Ok(identity) => {
+                let layout = Layout::of(identity.vram_bytes, self.config.bar3_bytes);
+                let mut card = Box::new(program(&identity, layout, &self.config, tokens, cx.actions));
+                let done = card.pump(cx.actions);
+                self.phase = Phase::Programming {
+                    card,
+                    identity,
+                    layout,
+                };
+                self.finish_bring_up(&done, cx);
+            }
+            Err(reason) => self.fail(reason, cx),
+        }
+    }
+
+    fn programmed(&mut self, token: crate::event::Token, met: bool, cx: &mut Cx<'_>) {
+        let Phase::Programming { card, .. } = &mut self.phase else {
+            return;
+        };
+        if card.poll_done(token, met).is_some() {
+            let reason = "it did not finish a flush or take its first runlist".to_owned();
+            return self.fail(reason, cx);
+        }
+        let done = card.pump(cx.actions);
+        self.finish_bring_up(&done, cx);
+    }
+
+    fn finish_bring_up(&mut self, done: &[(Job, bool)], cx: &mut Cx<'_>) {
+        if !done.contains(&(Job::BringUp, true)) {
+            return;
+        }
+        let Phase::Programming {
+            card,
+            identity,
+            layout,
+        } = std::mem::replace(&mut self.phase, Phase::Waiting)
+        else {
+            return;
+        };
+        let mut running = Box::new(Running::new(self.config.clone(), *card, &identity, layout));
+        cx.actions.notice(Notice::Started {
+            usable_bytes: running.usable_bytes(),
+        });
+        // An interrupt that came during bring-up is still up: look.
+        cx.actions.register(Bar0Reg::PciMsiRearm, 0xff);
+        for (vm, config) in self.early.drain(..) {
+            running.apply(Event::Attach { vm, config }, cx);
+        }
+        self.phase = Phase::Up(running);
+    }
+
+    fn fail(&mut self, reason: String, cx: &mut Cx<'_>) {
+        for (vm, _) in self.early.drain(..) {
+            let reason = format!("the GPU cannot be used: {reason}");
+            cx.actions.push(Action::Denied { vm, reason });
+        }
+        cx.actions.notice(Notice::StartFailed {
+            reason: reason.clone(),
+        });
+        self.phase = Phase::Failed(reason);
+    }
+
+    /// Who holds what, for checkers that compare it with the card's own tables. `None` until the card is up.
+    pub fn audit(&self) -> Option<Audit> {
+        match &self.phase {
+            Phase::Up(running) => Some(running.audit()),
+            _ => None,
+        }
+    }
+}
+
+/// A picture of all memory, and of every address space that a VM's channels use.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    /// Frames that guests may hold, and how many of them are free.
+    pub usable_frames: u32,
+    /// Of those, free.
+    pub free_frames: u32,
+    /// First frame of the broker's arena, and their number.
+    pub arena: (u32, u32),
+    /// Each VM.
+    pub vms: Vec<VmAudit>,
+}
+
+/// One VM's part.
+#[derive(Clone, Debug)]
+pub struct VmAudit {
+    /// Which.
+    pub vm: VmId,
+    /// Frames it holds: (frame, guest VRAM address).
+    pub frames: Vec<(fermi_spec::addr::FrameNo, fermi_spec::addr::GuestVramAddr)>,
+    /// Bus addresses of its image: start and length.
+    pub image: (fermi_spec::addr::Iova, u64),
+    /// Bus addresses of its RAM: start and length.
+    pub ram: Vec<(fermi_spec::addr::Iova, u64)>,
+    /// Directories in the card's VRAM.
+    pub directories: Vec<fermi_spec::addr::VramAddr>,
+    /// Physical channels that are suspended for a move.
+    pub suspended: Vec<u8>,
+    /// Bytes in VRAM.
+    pub resident: u64,
+    /// Bytes of chunks in host RAM.
+    pub spilled: u64,
+    /// Its quota.
+    pub quota: crate::config::Quota,
+}

@@ -1,0 +1,426 @@
+//! Guest channels on the card: binding through shadow instance blocks, running, preempting, the one runlist.
+
+use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, offset};
+use fermi_spec::regs::pfifo::{self, ChannelInstance, RunlistBase};
+use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
+
+use super::Cx;
+use super::requests::{Step, reader};
+use super::running::Running;
+use crate::device::tables::TableBudget;
+use crate::device::{Blocked, Channel, Request, SpaceId, Sync, SyncCause};
+use crate::event::{Reply, VmId};
+use crate::host::{Job, PhysChannel};
+use crate::memory::GuestPage;
+
+/// RAMFC words that are the guest's to choose, copied when the channel is bound: ring, latched state, formats.
+/// The others are the broker's (USERD, directory) or zero. From GPUvm's flaws: never copied raw.
+const COPIED: [u64; 32] = [
+    offset::SIGNATURE,
+    offset::GP_GET,
+    offset::GET_LO,
+    offset::GET_HI,
+    offset::TOP_GET_LO,
+    offset::TOP_GET_HI,
+    offset::REF,
+    offset::ACQUIRE_DEADLINE,
+    offset::SEMAPHORE_A,
+    offset::SEMAPHORE_A + 4,
+    offset::SEMAPHORE_A + 8,
+    offset::SEMAPHORE_A + 12,
+    offset::GP_BASE_LO,
+    offset::GP_BASE_HI,
+    offset::GP_FETCH,
+    offset::PB_FETCH_LO,
+    offset::PB_FETCH_HI,
+    offset::PUT_LO,
+    offset::PUT_HI,
+    offset::PB_HEADER,
+    offset::PB_COUNT,
+    offset::SUBDEVICE,
+    offset::FORMATS,
+    offset::SUBCHANNELS_LO,
+    offset::SUBCHANNELS_HI,
+    offset::TARGET,
+    offset::WORD_B8,
+    offset::METHOD0,
+    offset::METHOD0 + 4,
+    offset::METHOD0 + 8,
+    offset::METHOD0 + 12,
+    offset::ACQUIRE,
+];
+/// Longest wait of a guest's own preempt in the lane before others get their turn.
+const PREEMPT_TURN_NS: u64 = 20_000_000;
+
+impl Running {
+    /// The guest put a channel into its table: shadow its address space, then bind it.
+    pub(super) fn begin_bind(
+        &mut self,
+        vm: VmId,
+        request: Request,
+        channel: u8,
+        entry: ChannelInstance,
+        cx: &mut Cx<'_>,
+    ) -> Step {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Step::Done(Reply::Done);
+        };
+        if vgpu.channels.contains_key(&channel) {
+            vgpu.interrupts.pfifo_error(pfifo::intr::CHANNEL_TABLE);
+            self.guest_error(vm, || format!("channel {channel} is bound already"), cx);
+            return Step::Done(Reply::Done);
+        }
+        let instance = TableAt::Vram(fermi_spec::addr::GuestVramAddr(entry.instance().0));
+        let mut block = vec![0; INSTANCE_BYTES as usize];
+        let mut reader = reader(vgpu, cx.memory);
+        match reader.read(instance, &mut block) {
+            TableRead::Done => {}
+            TableRead::Missing => {
+                let missing = reader.missing;
+                let pages = self.fetch(vm, &missing, cx);
+                return Step::Blocked(Blocked::Fetch { pages, request });
+            }
+            TableRead::Outside => {
+                vgpu.registers.forget_channel(channel);
+                self.guest_error(
+                    vm,
+                    || format!("instance block of channel {channel} is outside of VRAM"),
+                    cx,
+                );
+                return Step::Done(Reply::Done);
+            }
+        }
+        let pointer =
+            AddressSpacePointer::from_words([0, 4, 8, 12].map(|word| word_at(&block, offset::PD_LO + word)));
+        let space = GuestDirectory::from_pointer(pointer).and_then(|directory| {
+            let known = self.vms.get(&vm)?.space_of(directory.at);
+            known.or_else(|| self.add_space(vm, directory, cx))
+        });
+        let Some(space) = space else {
+            self.guest_error(
+                vm,
+                || format!("no address space for channel {channel}: peer memory, or too many"),
+                cx,
+            );
+            return Step::Done(Reply::Done);
+        };
+        if let Some(space) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.spaces.get_mut(&space)) {
+            space.users += 1;
+        }
+        let mut sync = Sync::new(
+            request,
+            SyncCause::Bind {
+                channel,
+                instance,
+                space,
+            },
+            vec![space],
+        );
+        sync.block = block;
+        Step::Blocked(Blocked::Sync(Box::new(sync)))
+    }
+
+    /// The address space is shadowed: give the channel a number and an instance block of the broker's.
+    pub(super) fn bind(
+        &mut self,
+        vm: VmId,
+        channel: u8,
+        guest_instance: TableAt,
+        space: SpaceId,
+        block: &[u8],
+        cx: &mut Cx<'_>,
+    ) {
+        let bound = self.try_bind(vm, channel, guest_instance, space, block, cx);
+        if bound.is_none() {
+            self.drop_user(vm, space);
+            self.guest_error(
+                vm,
+                || format!("no channel of the card is left for channel {channel}"),
+                cx,
+            );
+        }
+    }
+
+    fn try_bind(
+        &mut self,
+        vm: VmId,
+        channel: u8,
+        guest_instance: TableAt,
+        space: SpaceId,
+        block: &[u8],
+        cx: &mut Cx<'_>,
+    ) -> Option<()> {
+        let vgpu = self.vms.get_mut(&vm)?;
+        let directory = vgpu.spaces.get(&space)?.shadow.directory();
+        let physical = self.card.claim_channel(vm, channel)?;
+        let mut budget = TableBudget {
+            arena: &mut self.card.arena,
+            held: &mut vgpu.shadow_bytes,
+            max: vgpu.shadow_max,
+        };
+        let Some(instance) = budget.allocate(INSTANCE_BYTES) else {
+            self.card.release_channel(physical);
+            return None;
+        };
+        let mut shadow = crate::host::card::instance_block(
+            self.card.userd_address(physical),
+            fermi_spec::addr::GpuVa(0),
+            0,
+            directory,
+        );
+        let engines = (offset::ENGINE_CONTEXTS..offset::ENGINE_CONTEXTS_END).step_by(4);
+        for at in COPIED.into_iter().chain(engines) {
+            let at = at as usize;
+            shadow[at..at + 4].copy_from_slice(&block[at..at + 4]);
+        }
+        self.card.arena.write(instance, shadow.to_vec(), cx.actions);
+        let runnable = vgpu
+            .registers
+            .read(fermi_spec::regs::Bar0Reg::ChannelState(channel.into()), cx.now)
+            & 1
+            != 0;
+        self.card.bind(physical, instance, runnable);
+        let gp_put = vgpu
+            .userd
+            .remove(&(channel, fermi_spec::instance::userd::GP_PUT as u16))
+            .filter(|&put| put != 0);
+        let state = Channel {
+            physical,
+            guest_instance,
+            instance,
+            space,
+            runnable,
+            suspended: false,
+            killed: false,
+            gp_put,
+        };
+        if let Some(gp_put) = gp_put {
+            self.card.ring_later(physical, gp_put);
+        }
+        vgpu.channels.insert(channel, state);
+        if vgpu.runlist.contains(&channel) {
+            self.commit_host_runlist(Job::Nothing);
+        }
+        Some(())
+    }
+
+    /// The guest lets a channel run, or not.
+    pub(super) fn channel_state(
+        &mut self,
+        vm: VmId,
+        request: Request,
+        channel: u8,
+        run: bool,
+        cx: &mut Cx<'_>,
+    ) -> Step {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Step::Done(Reply::Done);
+        };
+        let Some(bound) = vgpu.channels.get(&channel).cloned() else {
+            return Step::Done(Reply::Done);
+        };
+        if run {
+            // nouveau changes the engine contexts while the channel is stopped: they count from here.
+            let length = (offset::ENGINE_CONTEXTS_END - offset::ENGINE_CONTEXTS) as usize;
+            let mut words = vec![0; length];
+            let mut reader = reader(vgpu, cx.memory);
+            match reader.read(bound.guest_instance.offset(offset::ENGINE_CONTEXTS), &mut words) {
+                TableRead::Done => {
+                    let at = bound.instance.offset(offset::ENGINE_CONTEXTS);
+                    self.card.arena.write(at, words, cx.actions);
+                }
+                TableRead::Missing => {
+                    let missing = reader.missing;
+                    let pages = self.fetch(vm, &missing, cx);
+                    return Step::Blocked(Blocked::Fetch { pages, request });
+                }
+                TableRead::Outside => {}
+            }
+        }
+        let Some(bound) = self
+            .vms
+            .get_mut(&vm)
+            .and_then(|vgpu| vgpu.channels.get_mut(&channel))
+        else {
+            return Step::Done(Reply::Done);
+        };
+        bound.runnable = run;
+        if !bound.suspended && !bound.killed {
+            let physical = bound.physical;
+            if run {
+                self.card.start(physical)
+            } else {
+                self.card.pause(physical)
+            }
+        }
+        Step::Done(Reply::Done)
+    }
+
+    /// The guest hands over a runlist.
+    pub(super) fn runlist_commit(
+        &mut self,
+        vm: VmId,
+        request: Request,
+        base: RunlistBase,
+        count: u16,
+        cx: &mut Cx<'_>,
+    ) -> Step {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Step::Done(Reply::Done);
+        };
+        let Some(at) = TableAt::from_aperture(base.aperture(), base.address()) else {
+            self.guest_error(vm, || "runlist in another card's memory".to_owned(), cx);
+            return Step::Done(Reply::Done);
+        };
+        // 12 bits of count; what goes beyond the channels there are can only repeat some.
+        let mut list = vec![0; usize::from(count).min(2 * CHANNELS) * pfifo::RUNLIST_ENTRY_BYTES as usize];
+        let mut reader = reader(vgpu, cx.memory);
+        match reader.read(at, &mut list) {
+            TableRead::Done => {}
+            TableRead::Missing => {
+                let missing: Vec<GuestPage> = reader.missing;
+                let pages = self.fetch(vm, &missing, cx);
+                return Step::Blocked(Blocked::Fetch { pages, request });
+            }
+            TableRead::Outside => {
+                self.guest_error(vm, || format!("runlist at {at}, outside of memory"), cx);
+                return Step::Done(Reply::Done);
+            }
+        }
+        let mut channels: Vec<u8> = Vec::new();
+        let mut strange = 0;
+        for entry in list.chunks_exact(pfifo::RUNLIST_ENTRY_BYTES as usize) {
+            let id = word_at(entry, 0);
+            match u8::try_from(id) {
+                Ok(id) if usize::from(id) < CHANNELS && !channels.contains(&id) => channels.push(id),
+                _ => strange += 1,
+            }
+        }
+        if strange > 0 {
+            self.guest_error(
+                vm,
+                || format!("{strange} runlist entries name no channel, or one twice"),
+                cx,
+            );
+        }
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.runlist = channels;
+            vgpu.registers.runlists_pending += 1;
+        }
+        self.commit_host_runlist(Job::Runlist(vm));
+        Step::Done(Reply::Done)
+    }
+
+    pub(super) fn runlist_taken(&mut self, vm: VmId) {
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.registers.runlists_pending = vgpu.registers.runlists_pending.saturating_sub(1);
+            vgpu.interrupts.runlist_done();
+        }
+    }
+
+    /// One list from all guests': the VMs take turns, each in its own order.
+    pub(super) fn commit_host_runlist(&mut self, job: Job) {
+        let lists: Vec<Vec<PhysChannel>> = self.vms.values().map(|vgpu| vgpu.eligible().collect()).collect();
+        let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+        let list: Vec<PhysChannel> = (0..longest)
+            .flat_map(|i| lists.iter().filter_map(move |list| list.get(i).copied()))
+            .collect();
+        self.card.commit_runlist(&list, job);
+    }
+
+    /// The guest takes a channel off the engines.
+    pub(super) fn preempt(&mut self, vm: VmId, channel: u8) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        match vgpu.channels.get(&channel) {
+            Some(bound) if !bound.suspended && !bound.killed => {
+                let physical = bound.physical;
+                self.card
+                    .preempt(physical, PREEMPT_TURN_NS, Job::Preempted(vm, channel));
+            }
+            _ => vgpu.registers.preempt_done(channel),
+        }
+    }
+
+    pub(super) fn preempted(&mut self, vm: VmId, channel: u8, ok: bool) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        if ok {
+            vgpu.registers.preempt_done(channel);
+        } else {
+            // Still running: to the end of the lane, so that others' preempts get their turn.
+            self.preempt(vm, channel);
+        }
+    }
+
+    /// A channel leaves the card: off the runlist, off the engines, out of the table; then its memory is free.
+    pub(super) fn unbind(&mut self, vm: VmId, channel: u8) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(bound) = vgpu.channels.remove(&channel) else {
+            return;
+        };
+        let physical = bound.physical;
+        self.leaving.insert(
+            physical,
+            super::running::Leaving {
+                vm,
+                channel: bound,
+                tries: 0,
+            },
+        );
+        self.commit_host_runlist(Job::OffList(physical));
+    }
+
+    pub(super) fn unbind_all(&mut self, vm: VmId) {
+        let channels: Vec<u8> = self
+            .vms
+            .get(&vm)
+            .map(|vgpu| vgpu.channels.keys().copied().collect())
+            .unwrap_or_default();
+        for channel in channels {
+            self.unbind(vm, channel);
+        }
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.runlist.clear();
+        }
+    }
+
+    /// A space lost a user; without any it goes, after a flush.
+    pub(super) fn drop_user(&mut self, vm: VmId, space: SpaceId) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(entry) = vgpu.spaces.get_mut(&space) else {
+            return;
+        };
+        entry.users = entry.users.saturating_sub(1);
+        if entry.users > 0 {
+            return;
+        }
+        let Some(gone) = vgpu.spaces.remove(&space) else {
+            return;
+        };
+        let number = self.next_leaving;
+        self.next_leaving += 1;
+        self.card
+            .flush_tlb(Some(gone.shadow.directory()), Job::SpaceFlushed(number));
+        self.spaces_leaving.insert(number, (vm, gone.shadow));
+    }
+
+    pub(super) fn space_flushed(&mut self, number: u64) {
+        let Some((vm, shadow)) = self.spaces_leaving.remove(&number) else {
+            return;
+        };
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            let mut budget = TableBudget {
+                arena: &mut self.card.arena,
+                held: &mut vgpu.shadow_bytes,
+                max: vgpu.shadow_max,
+            };
+            shadow.release(&mut budget);
+        }
+    }
+}
+
+pub(super) fn word_at(bytes: &[u8], at: u64) -> u32 {
+    let at = at as usize;
+    bytes
+        .get(at..at + 4)
+        .map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}

@@ -1,0 +1,488 @@
+//! Moving chunks: spill and refill are one machine run in two directions.
+//!
+//! ```text
+//! start ──no writers──────────────► Mapping ─► Copying ─► Redirecting ─► done
+//!   └─ Suspending ─all off the card─►┘            │ over-long                 (channels resume, frames or images freed)
+//!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
+//!                                                     until the copy has ended
+//! ```
+//!
+//! * Stores by the CPU wait while a chunk moves; loads are served from the old place until Redirecting.
+//! * The old copy dies only after the flush that follows the redirect.
+//! * One move at a time, so at most one VM is suspended for copying.
+
+use std::collections::BTreeMap;
+
+use fermi_spec::addr::{FrameNo, GuestVramAddr, SMALL_PAGE};
+use shadow_pt::TableRange;
+
+use super::Cx;
+use super::running::Running;
+use super::windows::drop_image;
+use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
+use crate::device::{Blocked, Vgpu};
+use crate::event::{Action, FrameOwner, Tick, VmId};
+use crate::host::copy::{RUN_BYTES_MAX, RUNS_MAX, VRAM_VA, WINDOW_BYTES, WINDOW_VA, sysram_pte};
+use crate::host::{CopyRun, Job, PhysChannel};
+use crate::memory::chunk::in_frame;
+use crate::memory::{ChunkNo, ChunkPlace, Reach};
+use crate::notice::{Direction, Notice};
+
+/// A copy that takes longer than this is given up: the card's own channel is stuck.
+const COPY_TIMEOUT_NS: u64 = 1_000_000_000;
+/// How long a VM whose move was rolled back is passed over.
+const PASS_OVER_NS: u64 = 100_000_000;
+/// Interval at which a copy is looked at should its interrupt be lost.
+pub(super) const COPY_CHECK_NS: u64 = 1_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    Suspending,
+    Mapping,
+    Copying,
+    Redirecting,
+    Abandoned,
+}
+
+/// Chunks of one VM on their way.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) vm: VmId,
+    pub(super) direction: Direction,
+    pub(super) chunks: Vec<ChunkNo>,
+    /// Frames that a refill fills, by chunk; frames that a spill empties, once it has redirected.
+    frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
+    pub(super) stage: Stage,
+    /// Channels taken off the card for it.
+    suspended: Vec<(u8, PhysChannel)>,
+    suspended_at: Option<Tick>,
+    pub(super) copying_since: Tick,
+    runs: Vec<CopyRun>,
+    freed: Vec<TableRange>,
+}
+
+impl Running {
+    /// Starts a move. `frames` holds the target of each chunk of a refill. `false`: it could not be started, and
+    /// nothing changed.
+    pub(super) fn start_move(
+        &mut self,
+        vm: VmId,
+        direction: Direction,
+        chunks: Vec<ChunkNo>,
+        frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        assert!(self.moving.is_none(), "one move at a time");
+        if direction == Direction::Spill && !self.reserve_tables(vm, &chunks, cx) {
+            return false;
+        }
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let writers = writers(vgpu, &chunks);
+        for &chunk in &chunks {
+            vgpu.chunks.set_moving(chunk, true);
+        }
+        for (v, _) in &writers {
+            if let Some(channel) = vgpu.channels.get_mut(v) {
+                channel.suspended = true;
+            }
+        }
+        let stage = if writers.is_empty() {
+            Stage::Mapping
+        } else {
+            Stage::Suspending
+        };
+        let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
+        self.moving = Some(Move {
+            vm,
+            direction,
+            chunks,
+            frames,
+            stage,
+            suspended: writers,
+            suspended_at: (stage == Stage::Suspending).then_some(cx.now),
+            copying_since: cx.now,
+            runs: Vec::new(),
+            freed: Vec::new(),
+        });
+        if stage == Stage::Suspending {
+            self.card
+                .stop(&physical, false, self.config.suspend_budget_ns, Job::Suspended);
+        } else {
+            self.map_copy(cx);
+        }
+        true
+    }
+
+    /// A spilled large page needs a small-page table: have it before anything is stopped.
+    fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let places = Whereabouts {
+            chunks: &vgpu.chunks,
+            ram: &vgpu.ram,
+            leaving: None,
+        };
+        let mut writer = ArenaWriter::new();
+        let mut complete = true;
+        for space in vgpu.spaces.values_mut() {
+            let mut budget = TableBudget {
+                arena: &mut self.card.arena,
+                held: &mut vgpu.shadow_bytes,
+                max: vgpu.shadow_max,
+            };
+            for frame in chunks.iter().flat_map(|&chunk| vgpu.chunks.guest_frames(chunk)) {
+                complete &= space.shadow.reserve(frame, &places, &mut budget, &mut writer);
+            }
+        }
+        writer.emit(&self.card.arena, cx.actions);
+        complete
+    }
+
+    /// The channels are off the card, or one of them was not in time.
+    pub(super) fn suspended(&mut self, ok: bool, cx: &mut Cx<'_>) {
+        let Some(moving) = &self.moving else { return };
+        if moving.stage != Stage::Suspending {
+            return;
+        }
+        if ok {
+            self.commit_host_runlist(Job::Nothing);
+            self.map_copy(cx);
+            return;
+        }
+        let reason = "its channels did not go idle in time".to_owned();
+        cx.actions.notice(Notice::RolledBack {
+            vm: moving.vm,
+            reason,
+        });
+        self.roll_back(cx);
+        self.release_targets(cx);
+        self.moving = None;
+    }
+
+    /// The chunks stay where they are; the VM goes on and is passed over for a while.
+    fn roll_back(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &self.moving else { return };
+        let vm = moving.vm;
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            for &chunk in &moving.chunks {
+                vgpu.chunks.set_moving(chunk, false);
+            }
+            vgpu.passed_over_until = cx.now.after(PASS_OVER_NS);
+        }
+        self.resume(cx);
+        self.wake_after_move(vm);
+    }
+
+    fn release_targets(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        let frames = std::mem::take(&mut moving.frames);
+        self.free_frames(frames.into_values().flatten(), cx);
+    }
+
+    /// Maps the images of the chunks into the copy window and lists the copies.
+    fn map_copy(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        let Some(vgpu) = self.vms.get(&moving.vm) else {
+            return;
+        };
+        moving.stage = Stage::Mapping;
+        let mut ptes = Vec::new();
+        let mut runs = Vec::new();
+        for &chunk in &moving.chunks {
+            let frames = match (moving.direction, vgpu.chunks.place(chunk)) {
+                (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
+                (Direction::Refill, ChunkPlace::Spilled) => &moving.frames[&chunk],
+                // In both places already: nothing to copy.
+                _ => continue,
+            };
+            let image = vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0);
+            let window = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
+            for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
+                ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
+            }
+            for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+                add_runs(&mut runs, frames, window, start, bytes, moving.direction);
+            }
+        }
+        moving.runs = runs;
+        self.card.map_window(&ptes, cx.actions);
+        let directory = self.card.own.directory;
+        self.card.flush_tlb(Some(directory), Job::WindowFlushed);
+    }
+
+    pub(super) fn window_flushed(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        moving.stage = Stage::Copying;
+        moving.copying_since = cx.now;
+        if moving.runs.is_empty() {
+            return self.redirect(cx);
+        }
+        self.card.start_copy(&moving.runs, cx.memory, cx.actions);
+    }
+
+    /// Looks whether the copy has ended. `true` if that changed something.
+    pub(super) fn check_copy(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(moving) = &mut self.moving else {
+            return false;
+        };
+        match moving.stage {
+            Stage::Copying if self.card.copy_done(cx.memory) => {
+                self.redirect(cx);
+                true
+            }
+            Stage::Copying if cx.now.since(moving.copying_since) > COPY_TIMEOUT_NS => {
+                cx.actions.notice(Notice::HostError {
+                    what: "a copy did not end within 1 s".to_owned(),
+                });
+                self.roll_back(cx);
+                if let Some(moving) = &mut self.moving {
+                    moving.stage = Stage::Abandoned;
+                }
+                true
+            }
+            Stage::Abandoned if self.card.copy_done(cx.memory) => {
+                self.release_targets(cx);
+                self.moving = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The copies are equal: everything that reaches the chunks is pointed to the new ones.
+    fn redirect(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        moving.stage = Stage::Redirecting;
+        let Some(vgpu) = self.vms.get_mut(&moving.vm) else {
+            return;
+        };
+        for &chunk in &moving.chunks {
+            match moving.direction {
+                Direction::Spill => {
+                    if let ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) =
+                        vgpu.chunks.set_place(chunk, ChunkPlace::Spilled)
+                    {
+                        moving.frames.insert(chunk, frames);
+                    }
+                }
+                Direction::Refill => {
+                    let Some(frames) = moving.frames.remove(&chunk) else {
+                        continue;
+                    };
+                    let place = match vgpu.chunks.reach(chunk) {
+                        Reach::Writable => ChunkPlace::Resident(frames),
+                        Reach::None | Reach::ReadOnly => ChunkPlace::Both(frames),
+                    };
+                    vgpu.chunks.set_place(chunk, place);
+                }
+            }
+        }
+        let places = Whereabouts {
+            chunks: &vgpu.chunks,
+            ram: &vgpu.ram,
+            leaving: None,
+        };
+        let mut writer = ArenaWriter::new();
+        for space in vgpu.spaces.values_mut() {
+            let mut budget = TableBudget {
+                arena: &mut self.card.arena,
+                held: &mut vgpu.shadow_bytes,
+                max: vgpu.shadow_max,
+            };
+            for frame in moving
+                .chunks
+                .iter()
+                .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
+            {
+                let mut built = space.shadow.redirect(frame, &places, &mut budget, &mut writer);
+                moving.freed.append(&mut built.freed);
+            }
+        }
+        writer.emit(&self.card.arena, cx.actions);
+        self.card.flush_tlb(None, Job::MoveFlushed);
+    }
+
+    /// Nothing reaches the old copies any more.
+    pub(super) fn move_flushed(&mut self, cx: &mut Cx<'_>) {
+        self.resume(cx);
+        let Some(moving) = self.moving.take() else { return };
+        let Some(vgpu) = self.vms.get_mut(&moving.vm) else {
+            return;
+        };
+        let mut bytes = 0;
+        for &chunk in &moving.chunks {
+            vgpu.chunks.set_moving(chunk, false);
+            bytes += vgpu.chunks.bytes(chunk);
+            if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {
+                drop_image(vgpu, chunk, cx);
+            }
+        }
+        cx.actions.notice(Notice::Moved {
+            vm: moving.vm,
+            direction: moving.direction,
+            chunks: moving.chunks.len() as u32,
+            bytes,
+            pause_ns: moving.suspended_at.map(|at| cx.now.since(at)),
+        });
+        self.free_tables(moving.vm, &moving.freed);
+        self.free_frames(moving.frames.into_values().flatten(), cx);
+        self.wake_after_move(moving.vm);
+        self.pass_wanted = true;
+    }
+
+    /// Puts the suspended channels back; what was submitted meanwhile runs now.
+    fn resume(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        let suspended = std::mem::take(&mut moving.suspended);
+        if suspended.is_empty() {
+            return;
+        }
+        let vm = moving.vm;
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let mut ring = Vec::new();
+        for (v, physical) in suspended {
+            // A channel that the guest unbound meanwhile, or bound anew, is not the one that was suspended.
+            if let Some(channel) = vgpu
+                .channels
+                .get_mut(&v)
+                .filter(|channel| channel.physical == physical)
+            {
+                channel.suspended = false;
+                if !channel.killed {
+                    ring.push((physical, channel.runnable, channel.gp_put));
+                }
+            }
+        }
+        let _ = cx;
+        for (physical, runnable, _) in &ring {
+            if *runnable {
+                self.card.start(*physical);
+            }
+        }
+        self.commit_host_runlist(Job::Nothing);
+        for (physical, _, gp_put) in ring {
+            if let Some(gp_put) = gp_put {
+                self.card.ring_later(physical, gp_put);
+            }
+        }
+    }
+
+    /// Requests that waited for the move try again.
+    fn wake_after_move(&mut self, vm: VmId) {
+        let waits = self.vms.get(&vm).is_some_and(|vgpu| {
+            matches!(
+                vgpu.blocked,
+                Some(Blocked::Move { .. } | Blocked::Sync(_) | Blocked::Reset { .. })
+            )
+        });
+        if waits {
+            self.ready.insert(vm);
+        }
+    }
+
+    /// Frames that nothing reaches any more go back.
+    pub(super) fn free_frames(&mut self, frames: impl IntoIterator<Item = FrameNo>, cx: &mut Cx<'_>) {
+        for frame in frames {
+            cx.actions.push(Action::PlaceFrame {
+                frame,
+                owner: FrameOwner::Free,
+            });
+            self.frames.release(frame);
+        }
+    }
+
+    /// Takes frames for a chunk, all or none.
+    pub(super) fn take_frames(
+        &mut self,
+        vm: VmId,
+        at: GuestVramAddr,
+        count: u32,
+        cx: &mut Cx<'_>,
+    ) -> Option<Box<[FrameNo]>> {
+        if self.frames.free_count() < count {
+            return None;
+        }
+        // Each VM searches from a place of its own.
+        let start = u32::from(vm.0).wrapping_mul(self.layout.frames / 8);
+        let frames: Box<[FrameNo]> = (0..count)
+            .map(|i| {
+                self.frames
+                    .allocate(start.wrapping_add(i))
+                    .expect("the count was checked; one caller")
+            })
+            .collect();
+        for (i, &frame) in (0..).zip(&frames) {
+            let owner = FrameOwner::Vm {
+                vm,
+                at: at.offset(i * fermi_spec::addr::FRAME),
+            };
+            cx.actions.push(Action::PlaceFrame { frame, owner });
+        }
+        Some(frames)
+    }
+}
+
+/// Channels that can write any of the chunks: those whose address space maps one for stores.
+fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
+    let writable: Vec<_> = vgpu
+        .spaces
+        .iter()
+        .filter(|(_, space)| {
+            chunks
+                .iter()
+                .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
+                .any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
+        })
+        .map(|(&id, _)| id)
+        .collect();
+    vgpu.channels
+        .iter()
+        .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
+        .map(|(&v, channel)| (v, channel.physical))
+        .collect()
+}
+
+/// Copies of `bytes` at `start` of a chunk whose image is mapped at `window`, cut where frames are not neighbours.
+fn add_runs(
+    runs: &mut Vec<CopyRun>,
+    frames: &[FrameNo],
+    window: fermi_spec::addr::GpuVa,
+    start: u64,
+    bytes: u64,
+    direction: Direction,
+) {
+    let mut at = start;
+    while at < start + bytes {
+        let length = (fermi_spec::addr::FRAME - at % fermi_spec::addr::FRAME).min(start + bytes - at);
+        let vram = VRAM_VA.offset(in_frame(frames, at).0);
+        let image = window.offset(at);
+        let (source, target) = match direction {
+            Direction::Spill => (vram, image),
+            Direction::Refill => (image, vram),
+        };
+        match runs.last_mut() {
+            Some(last)
+                if last.source.offset(last.bytes) == source
+                    && last.target.offset(last.bytes) == target
+                    && last.bytes + length <= RUN_BYTES_MAX =>
+            {
+                last.bytes += length;
+            }
+            _ => runs.push(CopyRun {
+                source,
+                target,
+                bytes: length,
+            }),
+        }
+        at += length;
+    }
+}
+
+/// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
+/// second page.
+pub(super) fn batch_bytes_max(configured: u64) -> u64 {
+    configured.min(WINDOW_BYTES).min(RUNS_MAX as u64 * SMALL_PAGE)
+}

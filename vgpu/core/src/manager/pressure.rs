@@ -1,0 +1,415 @@
+//! Memory for chunks that need some, and the refill pass.
+//!
+//! A demand is met, in this order: from free frames; by spilling idle chunks, for which nobody need stop; by spilling
+//! the victim's, a random chunk of the VM that holds most (GPUswap §4.3); and when its time is up, or there is no
+//! victim, in host RAM. It is never refused.
+//!
+//! The pass (GPUswap §4.5, every 50 ms and whenever something becomes free or idle) goes the other way: the VM that
+//! holds least gets a chunk back, into free frames, in exchange for an idle chunk, or for fairness from one that holds
+//! more. It ends when no VM with spilled chunks is more than a chunk below its share.
+
+use std::collections::BTreeMap;
+
+use rand::RngExt;
+
+use super::Cx;
+use super::moves::{COPY_CHECK_NS, Stage, batch_bytes_max};
+use super::running::Running;
+use crate::device::Vgpu;
+use crate::event::{Tick, VmId};
+use crate::memory::victim::{Holding, choose_giver, choose_victim, choose_winner};
+use crate::memory::{ChunkNo, ChunkPlace, Reach};
+use crate::notice::{Direction, Notice};
+
+/// Unbacked chunks that a VM's request waits for.
+#[derive(Debug)]
+pub(super) struct Demand {
+    vm: VmId,
+    chunks: Vec<ChunkNo>,
+    deadline: Tick,
+}
+
+impl Running {
+    /// Asks for memory behind chunks. One demand for each VM: its queue waits for it.
+    pub(super) fn demand(&mut self, vm: VmId, chunks: Vec<ChunkNo>, now: Tick) {
+        if self.demands.iter().any(|demand| demand.vm == vm) {
+            return;
+        }
+        let deadline = now.after(self.config.demand_budget_ns);
+        self.demands.push_back(Demand { vm, chunks, deadline });
+    }
+
+    pub(super) fn drop_demands(&mut self, vm: VmId) {
+        self.demands.retain(|demand| demand.vm != vm);
+    }
+
+    /// Meets demands as far as possible and starts the next move. `true` if anything changed.
+    pub(super) fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut changed = self.meet_from_free(cx);
+        changed |= self.meet_late(cx);
+        if self.moving.is_some() {
+            return changed;
+        }
+        if let Some(vm) = self.above_max() {
+            changed |= self.spill_some(vm, 1, false, cx);
+        } else if !self.demands.is_empty() {
+            changed |= self.make_room(cx);
+        } else if self.pass_wanted || cx.now >= self.pass_at {
+            self.pass_wanted = false;
+            self.pass_at = cx.now.after(self.config.refill_period_ns);
+            changed |= self.refill_pass(cx);
+        }
+        changed
+    }
+
+    fn meet_from_free(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut changed = false;
+        let mut short = false;
+        for at in 0..self.demands.len() {
+            let vm = self.demands[at].vm;
+            while let Some(&chunk) = self.demands[at].chunks.last() {
+                if short || !self.back(vm, chunk, false, cx) {
+                    // First come, first served: who came later does not overtake.
+                    short = true;
+                    break;
+                }
+                self.demands[at].chunks.pop();
+                changed = true;
+            }
+        }
+        changed | self.drop_met()
+    }
+
+    /// Whose time is up gets host RAM.
+    fn meet_late(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut changed = false;
+        for at in 0..self.demands.len() {
+            if cx.now < self.demands[at].deadline {
+                continue;
+            }
+            let vm = self.demands[at].vm;
+            while let Some(chunk) = self.demands[at].chunks.pop() {
+                self.back(vm, chunk, true, cx);
+                changed = true;
+            }
+        }
+        changed | self.drop_met()
+    }
+
+    fn drop_met(&mut self) -> bool {
+        let before = self.demands.len();
+        for demand in &self.demands {
+            if demand.chunks.is_empty() {
+                self.ready.insert(demand.vm);
+            }
+        }
+        self.demands.retain(|demand| !demand.chunks.is_empty());
+        self.demands.len() < before
+    }
+
+    /// Puts memory behind an unbacked chunk. `false`: no frames, and host RAM was not allowed yet.
+    fn back(&mut self, vm: VmId, chunk: ChunkNo, in_host_ram: bool, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return true;
+        };
+        if *vgpu.chunks.place(chunk) != ChunkPlace::Unbacked {
+            return true;
+        }
+        let (bytes, base, count) = (
+            vgpu.chunks.bytes(chunk),
+            vgpu.chunks.base(chunk),
+            vgpu.chunks.frames_of(chunk),
+        );
+        let over_max = vgpu.chunks.resident() + bytes > vgpu.config.quota.max;
+        // Without scrubbing by the backend a frame holds somebody's bytes: the chunk starts as an empty image, and the
+        // refill that follows overwrites the frames with it.
+        let in_host_ram = in_host_ram || over_max || !self.config.frames_arrive_zeroed;
+        let frames = if in_host_ram {
+            None
+        } else {
+            self.take_frames(vm, base, count, cx)
+        };
+        let place = match frames {
+            Some(frames) => ChunkPlace::Resident(frames),
+            None if in_host_ram => ChunkPlace::Spilled,
+            None => return false,
+        };
+        let resident = matches!(place, ChunkPlace::Resident(_));
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.chunks.set_place(chunk, place);
+        }
+        self.pass_wanted |= !resident && !over_max;
+        cx.actions.notice(Notice::Backed { vm, bytes, resident });
+        true
+    }
+
+    /// Starts a spill for the demands that wait, or gives them host RAM if there is no victim.
+    fn make_room(&mut self, cx: &mut Cx<'_>) -> bool {
+        let needed: u64 = self.demands.iter().map(|demand| self.demanded(demand)).sum();
+        let free = u64::from(self.frames.free_count()) * fermi_spec::addr::FRAME;
+        let short = needed.saturating_sub(free);
+        if let Some(vm) = self.most_idle(&[]) {
+            let wanted = self.chunks_for(vm, short);
+            if self.spill_some(vm, wanted, true, cx) {
+                return true;
+            }
+        }
+        let holdings = self.holdings(cx.now);
+        let Some(victim) = choose_victim(&holdings) else {
+            return self.give_host_ram(|_| true, cx);
+        };
+        // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
+        // host RAM without a copy.
+        if let Some(at) = self.demands.iter().position(|demand| demand.vm == victim) {
+            let asked = self.demands[at].chunks.len();
+            let held = self
+                .vms
+                .get(&victim)
+                .map_or(0, |vgpu| candidates(vgpu, false).len());
+            if self.rng.random_range(0..asked + held) < asked {
+                let pick = self.rng.random_range(0..asked);
+                let chunk = self.demands[at].chunks.swap_remove(pick);
+                self.back(victim, chunk, true, cx);
+                self.drop_met();
+                return true;
+            }
+        }
+        let wanted = self.fair_count(&holdings, victim, self.chunks_for(victim, short));
+        if self.spill_some(victim, wanted, false, cx) {
+            return true;
+        }
+        // It could not even start: no shadow table to point to host RAM with. Others next time.
+        if let Some(vgpu) = self.vms.get_mut(&victim) {
+            vgpu.passed_over_until = cx.now.after(1_000_000_000);
+        }
+        true
+    }
+
+    /// How many chunks the victim may lose before another one holds more.
+    fn fair_count(&self, holdings: &[Holding], victim: VmId, wanted: usize) -> usize {
+        let Some(own) = holdings.iter().find(|h| h.vm == victim) else {
+            return 1;
+        };
+        let next = holdings
+            .iter()
+            .filter(|h| h.vm != victim)
+            .map(|h| h.claim)
+            .max()
+            .unwrap_or(0);
+        let excess = own.claim.saturating_sub(next) / own.chunk.max(1);
+        wanted.min(excess as usize + 1)
+    }
+
+    fn give_host_ram(&mut self, which: impl Fn(&Demand) -> bool, cx: &mut Cx<'_>) -> bool {
+        let mut given = Vec::new();
+        for demand in self.demands.iter_mut().filter(|demand| which(demand)) {
+            given.extend(
+                std::mem::take(&mut demand.chunks)
+                    .into_iter()
+                    .map(|chunk| (demand.vm, chunk)),
+            );
+        }
+        for &(vm, chunk) in &given {
+            self.back(vm, chunk, true, cx);
+        }
+        self.drop_met() | !given.is_empty()
+    }
+
+    fn demanded(&self, demand: &Demand) -> u64 {
+        self.vms.get(&demand.vm).map_or(0, |vgpu| {
+            demand.chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
+        })
+    }
+
+    fn chunks_for(&self, vm: VmId, bytes: u64) -> usize {
+        let chunk = self.vms.get(&vm).map_or(u64::MAX, |vgpu| vgpu.config.chunk_bytes);
+        bytes.div_ceil(chunk).max(1) as usize
+    }
+
+    /// Spills up to `wanted` random chunks of a VM, idle ones or reached ones. `false`: none could be.
+    fn spill_some(&mut self, vm: VmId, wanted: usize, idle: bool, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return false;
+        };
+        let mut candidates = candidates(vgpu, idle);
+        if candidates.is_empty() && !idle {
+            candidates = self::candidates(vgpu, true);
+        }
+        let spare = vgpu.chunks.resident().saturating_sub(vgpu.config.quota.min);
+        let most = batch_bytes_max(self.config.batch_bytes).min(spare);
+        let count =
+            (most / vgpu.config.chunk_bytes).max(u64::from(spare >= vgpu.config.chunk_bytes)) as usize;
+        let mut chosen = Vec::new();
+        while chosen.len() < wanted.min(count) && !candidates.is_empty() {
+            let pick = self.rng.random_range(0..candidates.len());
+            chosen.push(candidates.swap_remove(pick));
+        }
+        !chosen.is_empty() && self.start_move(vm, Direction::Spill, chosen, BTreeMap::new(), cx)
+    }
+
+    fn above_max(&self) -> Option<VmId> {
+        self.vms
+            .values()
+            .find(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max && !vgpu.detaching)
+            .map(|vgpu| vgpu.id)
+    }
+
+    /// The VM with most idle bytes in VRAM that it may lose.
+    fn most_idle(&self, except: &[VmId]) -> Option<VmId> {
+        self.vms
+            .values()
+            .filter(|vgpu| !vgpu.detaching && !except.contains(&vgpu.id))
+            .map(|vgpu| {
+                let idle: u64 = candidates(vgpu, true)
+                    .into_iter()
+                    .map(|chunk| vgpu.chunks.bytes(chunk))
+                    .sum();
+                let spare = vgpu.chunks.resident().saturating_sub(vgpu.config.quota.min);
+                (if spare >= vgpu.config.chunk_bytes { idle } else { 0 }, vgpu.id)
+            })
+            .filter(|(idle, _)| *idle > 0)
+            .max()
+            .map(|(_, vm)| vm)
+    }
+
+    fn holdings(&self, now: Tick) -> Vec<Holding> {
+        let asked = |vm: VmId| -> u64 {
+            self.demands
+                .iter()
+                .filter(|demand| demand.vm == vm)
+                .map(|demand| self.demanded(demand))
+                .sum()
+        };
+        self.vms
+            .values()
+            .filter(|vgpu| !vgpu.detaching)
+            .map(|vgpu| holding(vgpu, asked(vgpu.id), now))
+            .collect()
+    }
+
+    fn refill_pass(&mut self, cx: &mut Cx<'_>) -> bool {
+        let holdings = self.holdings(cx.now);
+        let Some(winner) = choose_winner(&holdings) else {
+            return false;
+        };
+        if self.refill_some(winner, &holdings, cx) {
+            return true;
+        }
+        // No room: an idle chunk gives way, then one of a VM that holds more than its share.
+        if let Some(vm) = self.most_idle(&[]) {
+            let wanted = self.chunks_for(winner, 1);
+            return self.spill_some(vm, wanted, true, cx);
+        }
+        match choose_giver(&holdings, winner) {
+            Some(giver) => self.spill_some(giver, 1, false, cx),
+            None => false,
+        }
+    }
+
+    /// Refills random spilled chunks of the winner into free frames, as many as fairness and the batch allow.
+    fn refill_some(&mut self, winner: VmId, holdings: &[Holding], cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get(&winner) else {
+            return false;
+        };
+        let mut candidates: Vec<ChunkNo> = vgpu
+            .chunks
+            .all()
+            .filter(|&chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Spilled)
+            .filter(|&chunk| vgpu.chunks.reach(chunk) != Reach::None)
+            .collect();
+        let own = holdings.iter().find(|h| h.vm == winner).map_or(0, |h| h.claim);
+        let next = holdings
+            .iter()
+            .filter(|h| h.vm != winner && h.wanted > 0)
+            .map(|h| h.claim)
+            .min();
+        let lead = next.map_or(u64::MAX, |next| {
+            next.saturating_sub(own) + vgpu.config.chunk_bytes
+        });
+        let room = vgpu.config.quota.max.saturating_sub(vgpu.chunks.resident());
+        let mut left = batch_bytes_max(self.config.batch_bytes)
+            .max(vgpu.config.chunk_bytes)
+            .min(lead)
+            .min(room);
+        let mut frames = BTreeMap::new();
+        while !candidates.is_empty() {
+            let pick = self.rng.random_range(0..candidates.len());
+            let chunk = candidates.swap_remove(pick);
+            let Some(vgpu) = self.vms.get(&winner) else { break };
+            let (bytes, base, count) = (
+                vgpu.chunks.bytes(chunk),
+                vgpu.chunks.base(chunk),
+                vgpu.chunks.frames_of(chunk),
+            );
+            if bytes > left {
+                break;
+            }
+            let Some(taken) = self.take_frames(winner, base, count, cx) else {
+                break;
+            };
+            left -= bytes;
+            frames.insert(chunk, taken);
+        }
+        if frames.is_empty() {
+            return false;
+        }
+        let chunks = frames.keys().copied().collect();
+        self.start_move(winner, Direction::Refill, chunks, frames, cx)
+    }
+
+    /// When something is due that no event announces.
+    pub(super) fn next_wake(&self, now: Tick) -> Option<Tick> {
+        let spilled = self.vms.values().any(|vgpu| vgpu.chunks.spilled() > 0);
+        let pass = (spilled && self.moving.is_none()).then_some(self.pass_at);
+        let demand = self.demands.iter().map(|demand| demand.deadline).min();
+        let copy = self
+            .moving
+            .as_ref()
+            .filter(|moving| matches!(moving.stage, Stage::Copying | Stage::Abandoned))
+            .map(|moving| {
+                Tick(now.0.max(moving.copying_since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS)
+            });
+        [pass, demand, copy]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|at| at.max(now))
+    }
+}
+
+/// Resident chunks that may be spilled: idle ones, or the others.
+fn candidates(vgpu: &Vgpu, idle: bool) -> Vec<ChunkNo> {
+    vgpu.chunks
+        .all()
+        .filter(|&chunk| {
+            matches!(
+                vgpu.chunks.place(chunk),
+                ChunkPlace::Resident(_) | ChunkPlace::Both(_)
+            )
+        })
+        .filter(|&chunk| vgpu.chunks.is_idle(chunk) == idle && !vgpu.chunks.is_moving(chunk))
+        .collect()
+}
+
+fn holding(vgpu: &Vgpu, asked: u64, now: Tick) -> Holding {
+    let bytes =
+        |chunks: Vec<ChunkNo>| -> u64 { chunks.into_iter().map(|chunk| vgpu.chunks.bytes(chunk)).sum() };
+    let active = bytes(candidates(vgpu, false));
+    let wanted = vgpu
+        .chunks
+        .all()
+        .filter(|&chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Spilled)
+        .filter(|&chunk| vgpu.chunks.reach(chunk) != Reach::None)
+        .map(|chunk| vgpu.chunks.bytes(chunk))
+        .sum();
+    let passed_over = now < vgpu.passed_over_until;
+    Holding {
+        vm: vgpu.id,
+        claim: active + asked,
+        resident: vgpu.chunks.resident(),
+        movable: if passed_over { 0 } else { active },
+        wanted: if passed_over { 0 } else { wanted },
+        chunk: vgpu.config.chunk_bytes,
+        quota: vgpu.config.quota,
+    }
+}

@@ -1,0 +1,176 @@
+//! What the card reports: notifications go to guests, faults and errors stop the one channel that caused them.
+
+use fermi_spec::engine::Engine;
+
+use fermi_spec::regs::{Bar0Reg, pfifo};
+
+use super::Cx;
+use super::running::Running;
+use crate::event::VmId;
+use crate::host::PhysChannel;
+use crate::host::card::OWN_CHANNEL;
+use crate::host::interrupt::{FaultRecord, Finding};
+use crate::host::lane::{Job, Op};
+use crate::notice::Notice;
+
+/// Wait for the preempt that follows an engine's reset: the engine is idle then.
+const RESET_NS: u64 = 5_000_000;
+
+impl Running {
+    pub(super) fn found(&mut self, finding: Finding, cx: &mut Cx<'_>) {
+        match finding {
+            Finding::Notify(engine) => self.notify(engine),
+            Finding::Fault(record) => self.fault(record, cx),
+            Finding::Pbdma {
+                pbdma,
+                intr,
+                channel,
+                method,
+                data,
+            } => {
+                let Some((vm, v)) = self.bound_as(channel) else {
+                    return self.own_trouble(format!("PBDMA {pbdma} stopped: {intr:#010x}"), cx);
+                };
+                if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    vgpu.interrupts.pbdma_error(pbdma, intr, v, method, data);
+                }
+                self.kill(
+                    vm,
+                    v,
+                    None,
+                    format!("PBDMA error {intr:#010x} at method {method:#x}, data {data:#x}"),
+                    cx,
+                );
+            }
+            Finding::CopyError {
+                engine,
+                code,
+                data,
+                channel,
+            } => {
+                let Some((vm, v)) = self.bound_as(channel) else {
+                    return self.own_trouble(format!("{engine:?} error {code:#x}"), cx);
+                };
+                let reason = format!("{engine:?} refused method data {data:#x} with code {code:#x}");
+                self.kill(vm, v, Some(engine), reason, cx);
+            }
+            Finding::Fifo {
+                bits,
+                table_code,
+                scheduler_code,
+            } => {
+                let what =
+                    format!("PFIFO reports {bits:#x} (table {table_code:#x}, scheduler {scheduler_code:#x})");
+                cx.actions.notice(Notice::HostError { what });
+            }
+        }
+    }
+
+    /// The card says which engine, not which channel: all VMs with channels hear of it, and look at their fences.
+    fn notify(&mut self, engine: Engine) {
+        for vgpu in self.vms.values_mut().filter(|vgpu| !vgpu.channels.is_empty()) {
+            vgpu.interrupts.notify(engine);
+        }
+    }
+
+    fn bound_as(&self, physical: u8) -> Option<(VmId, u8)> {
+        let (vm, v) = self.card.owner_of(physical)?;
+        let bound = self.vms.get(&vm)?.channels.get(&v)?;
+        (bound.physical == PhysChannel(physical)).then_some((vm, v))
+    }
+
+    fn fault(&mut self, record: FaultRecord, cx: &mut Cx<'_>) {
+        let culprit = self.vms.values().find_map(|vgpu| {
+            let at = vgpu
+                .channels
+                .iter()
+                .find(|(_, channel)| channel.instance.0 == record.instance.0);
+            at.map(|(&v, channel)| (vgpu.id, v, channel.guest_instance))
+        });
+        let Some((vm, v, guest_instance)) = culprit else {
+            // Of the broker's own making, or of a channel that has just gone.
+            return self.own_trouble(
+                format!("MMU fault of unit {:#x} at {:#x}", record.unit, record.va),
+                cx,
+            );
+        };
+        let frame = match guest_instance {
+            shadow_pt::TableAt::Vram(at) => (at.0 >> 12) as u32,
+            shadow_pt::TableAt::Ram(at) => (at.0 >> 12) as u32,
+        };
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            let words = [
+                frame,
+                record.va as u32,
+                (record.va >> 32) as u32,
+                record.kind.into_bits(),
+            ];
+            vgpu.interrupts.fault(record.unit, words);
+        }
+        let engine = Engine::ALL
+            .into_iter()
+            .find(|engine| engine.fault_unit() == record.unit);
+        let reason = format!(
+            "MMU fault of unit {:#x} at {:#x}, reason {}",
+            record.unit,
+            record.va,
+            record.kind.reason()
+        );
+        self.kill(vm, v, engine, reason, cx);
+    }
+
+    fn own_trouble(&mut self, what: String, cx: &mut Cx<'_>) {
+        cx.actions.notice(Notice::HostError { what });
+    }
+
+    /// Takes a channel off the card for good, and the engine it broke back into service.
+    fn kill(&mut self, vm: VmId, v: u8, engine: Option<Engine>, reason: String, cx: &mut Cx<'_>) {
+        let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v)) else {
+            return;
+        };
+        if channel.killed {
+            return;
+        }
+        channel.killed = true;
+        let physical = channel.physical;
+        assert!(physical != OWN_CHANNEL, "a VM's channel is not the broker's");
+        cx.actions.notice(Notice::ChannelKilled {
+            vm,
+            channel: v,
+            reason,
+        });
+        self.commit_host_runlist(Job::Nothing);
+        self.reset_engine(physical, engine);
+    }
+
+    /// Stops a channel the hard way: its engine is reset, which ends what it runs.
+    pub(super) fn reset_engine(&mut self, physical: PhysChannel, engine: Option<Engine>) {
+        let p = u16::from(physical.0);
+        let mut ops = vec![Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START & !1)];
+        if let Some(engine) = engine {
+            let bit = 1 << engine.enable_bit();
+            ops.extend([
+                Op::Write(Bar0Reg::PmcEnable, self.card.pmc_enable & !bit),
+                Op::Write(Bar0Reg::PmcEnable, self.card.pmc_enable),
+                Op::Write(Bar0Reg::EngineFault, 1 << engine.number()),
+            ]);
+            if let Some(i) = [Engine::Copy0, Engine::Copy1]
+                .iter()
+                .position(|&copy| copy == engine)
+            {
+                // The reset stopped its falcon.
+                ops.push(Op::Write(Bar0Reg::CopyControl(i as u16), 2));
+            }
+        }
+        ops.extend([
+            Op::Write(Bar0Reg::Preempt, u32::from(physical.0)),
+            Op::Poll {
+                reg: Bar0Reg::Preempt,
+                mask: pfifo::PREEMPT_PENDING,
+                value: 0,
+                timeout_ns: RESET_NS,
+            },
+        ]);
+        self.card.fifo_steps(ops, Job::Nothing);
+    }
+}

@@ -1,0 +1,349 @@
+//! A VM's queue: requests are executed in order, and the head may block.
+
+use std::collections::BTreeMap;
+
+use fermi_spec::addr::Gpa;
+use fermi_spec::regs::Bar0Reg;
+use mmio::access::{Access, Kind, Width};
+use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
+
+use super::Cx;
+use super::running::Running;
+use crate::device::ram::RamMap;
+use crate::device::registers::Effect;
+use crate::device::tables::Reader;
+use crate::device::{Blocked, Request, RequestKind, Vgpu};
+use crate::event::{Action, Bar, HostMemory, Place, Refusal, Reply, Token, VmId};
+use crate::memory::GuestPage;
+
+/// How executing a request ended.
+pub(super) enum Step {
+    /// Answer it.
+    Done(Reply),
+    /// It waits.
+    Blocked(Blocked),
+}
+
+/// Reads guest memory for the broker.
+pub(super) fn reader<'a>(vgpu: &'a Vgpu, memory: &'a mut dyn HostMemory) -> Reader<'a> {
+    Reader {
+        vm: vgpu.id,
+        chunks: &vgpu.chunks,
+        ram: &vgpu.ram,
+        fetched: &vgpu.fetched,
+        memory,
+        missing: Vec::new(),
+    }
+}
+
+impl Running {
+    /// Executes what the VM's queue holds, up to something that blocks.
+    pub(super) fn serve(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        loop {
+            let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+            let request = match vgpu.blocked.take() {
+                None => match vgpu.queue.pop_front() {
+                    Some(request) => request,
+                    None => return,
+                },
+                // Whoever made the VM ready knows that the wait is over; a condition that does not hold blocks again.
+                Some(Blocked::Move { request } | Blocked::Demand { request }) => request,
+                Some(Blocked::Sync(sync)) => {
+                    let step = self.advance_sync(vm, sync, cx);
+                    match step {
+                        Some(step) => {
+                            if !self.conclude(vm, step, cx) {
+                                return;
+                            }
+                            continue;
+                        }
+                        None => return,
+                    }
+                }
+                Some(other) => {
+                    vgpu.blocked = Some(other);
+                    return;
+                }
+            };
+            let id = request.id;
+            let step = self.execute(vm, request, cx);
+            let step = match step {
+                Step::Done(reply) => {
+                    cx.actions.push(Action::Reply {
+                        vm,
+                        request: id,
+                        reply,
+                    });
+                    if let Some(vgpu) = self.vms.get_mut(&vm) {
+                        vgpu.fetched.clear();
+                    }
+                    continue;
+                }
+                blocked => blocked,
+            };
+            if !self.conclude(vm, step, cx) {
+                return;
+            }
+        }
+    }
+
+    /// Notes a block; `true` if there was none and the queue may go on. A reply is pushed by who knows the request.
+    fn conclude(&mut self, vm: VmId, step: Step, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        match step {
+            Step::Done(_) => true,
+            Step::Blocked(Blocked::Sync(sync)) => match self.advance_sync(vm, sync, cx) {
+                Some(step) => self.conclude(vm, step, cx),
+                None => false,
+            },
+            Step::Blocked(blocked) => {
+                vgpu.blocked = Some(blocked);
+                false
+            }
+        }
+    }
+
+    fn execute(&mut self, vm: VmId, request: Request, cx: &mut Cx<'_>) -> Step {
+        match &request.kind {
+            RequestKind::Read {
+                bar: Bar::Bar0,
+                offset,
+                data,
+            } => match register_access(*offset, data.len()) {
+                Some((offset, width)) => self.register_read(vm, offset, width, cx).map_or_else(
+                    || self.window_access(vm, request, cx),
+                    |value| {
+                        Step::Done(Reply::Data(
+                            value.to_le_bytes()[..width.bytes() as usize].to_vec(),
+                        ))
+                    },
+                ),
+                None => self.window_access(vm, request, cx),
+            },
+            RequestKind::Write {
+                bar: Bar::Bar0,
+                offset,
+                data,
+            } => match register_access(*offset, data.len()) {
+                Some((offset, width)) => {
+                    let mut word = [0; 4];
+                    word[..data.len()].copy_from_slice(data);
+                    self.register_write(vm, request, offset, width, u32::from_le_bytes(word), cx)
+                }
+                None => self.window_access(vm, request, cx),
+            },
+            RequestKind::Read { .. } | RequestKind::Write { .. } => self.window_access(vm, request, cx),
+            RequestKind::MapRam { gpa, bytes, writable } => {
+                Step::Done(self.map_ram(vm, *gpa, *bytes, *writable, cx))
+            }
+            RequestKind::UnmapRam { gpa, bytes } => {
+                let (gpa, bytes) = (*gpa, *bytes);
+                self.unmap_ram(vm, request, gpa, bytes, cx)
+            }
+            RequestKind::Reset => self.begin_reset(vm, request, cx),
+        }
+    }
+
+    /// `None` for PRAMIN, which is a window.
+    fn register_read(&mut self, vm: VmId, offset: u32, width: Width, cx: &mut Cx<'_>) -> Option<u32> {
+        let access = Access {
+            offset,
+            width,
+            kind: Kind::Read,
+        };
+        let vgpu = self.vms.get_mut(&vm)?;
+        Some(match decode_read(access.offset, access.width) {
+            Bar0Read::Register(reg) => match vgpu.interrupts.read(reg) {
+                Some(value) => value,
+                None => vgpu.registers.read(reg, cx.now),
+            },
+            Bar0Read::Pramin { .. } => return None,
+            // The VBIOS image and the configuration space of the virtual board are the edge's; here they are empty.
+            Bar0Read::Prom { .. } | Bar0Read::PciMirror { .. } | Bar0Read::VgaCrtc { .. } => 0,
+            Bar0Read::Unmodelled { offset } => match vgpu.registers.read_unnamed(offset) {
+                Some(value) => value,
+                None => {
+                    self.guest_error(vm, || format!("load from unmodelled register {offset:#08x}"), cx);
+                    0
+                }
+            },
+            Bar0Read::Narrow { width, .. } => width.ones(),
+        })
+    }
+
+    fn register_write(
+        &mut self,
+        vm: VmId,
+        request: Request,
+        offset: u32,
+        width: Width,
+        value: u32,
+        cx: &mut Cx<'_>,
+    ) -> Step {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Step::Done(Reply::Refused(Refusal::NotAttached));
+        };
+        let effect = match decode_write(offset, width, value) {
+            Bar0Write::Register { reg, value } if vgpu.interrupts.write(reg, value) => Effect::None,
+            Bar0Write::Register { reg, value } => vgpu.registers.write(reg, value),
+            Bar0Write::Pramin { .. } => return self.window_access(vm, request, cx),
+            Bar0Write::MsiRearm => {
+                vgpu.interrupts.write(Bar0Reg::PciMsiRearm, value);
+                Effect::None
+            }
+            Bar0Write::Unmodelled { offset, value } if vgpu.registers.write_unnamed(offset, value) => {
+                Effect::None
+            }
+            Bar0Write::Unmodelled { .. } | Bar0Write::Narrow { .. } => Effect::Refused,
+            Bar0Write::Prom { .. } | Bar0Write::PciMirror { .. } | Bar0Write::VgaCrtc { .. } => Effect::None,
+        };
+        match effect {
+            Effect::None => Step::Done(Reply::Done),
+            Effect::Refused => {
+                self.guest_error(
+                    vm,
+                    || format!("store of {value:#x} to register {offset:#08x}, which takes none"),
+                    cx,
+                );
+                Step::Done(Reply::Done)
+            }
+            Effect::Flush(directory) => self.begin_flush(vm, request, directory),
+            Effect::ChannelInstance(channel, entry) if entry.valid() => {
+                self.begin_bind(vm, request, channel, entry, cx)
+            }
+            Effect::ChannelInstance(channel, _) => {
+                self.unbind(vm, channel);
+                Step::Done(Reply::Done)
+            }
+            Effect::ChannelState(channel, run) => self.channel_state(vm, request, channel, run, cx),
+            Effect::Runlist(base, count) => self.runlist_commit(vm, request, base, count, cx),
+            Effect::Preempt(channel) => {
+                self.preempt(vm, channel);
+                Step::Done(Reply::Done)
+            }
+            Effect::ResetFifo => {
+                self.unbind_all(vm);
+                Step::Done(Reply::Done)
+            }
+        }
+    }
+
+    fn map_ram(&mut self, vm: VmId, gpa: Gpa, bytes: u64, writable: bool, cx: &mut Cx<'_>) -> Reply {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Reply::Refused(Refusal::NotAttached);
+        };
+        if let Err(refusal) = vgpu.ram.check(gpa, bytes) {
+            return Reply::Refused(refusal);
+        }
+        let Some(iova) = self.iova.allocate(bytes) else {
+            return Reply::Refused(Refusal::TooManyMaps);
+        };
+        vgpu.ram.insert(
+            gpa,
+            RamMap {
+                bytes,
+                iova,
+                writable,
+            },
+        );
+        cx.actions.push(Action::MapDma {
+            iova,
+            bytes,
+            memory: Place::Ram { vm, gpa },
+            writable,
+        });
+        Reply::Done
+    }
+
+    /// Starts fetching pages of guest tables that lie in VRAM.
+    pub(super) fn fetch(
+        &mut self,
+        vm: VmId,
+        pages: &[GuestPage],
+        cx: &mut Cx<'_>,
+    ) -> BTreeMap<Token, GuestPage> {
+        let mut tokens = BTreeMap::new();
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return tokens;
+        };
+        for &page in pages {
+            if tokens.values().any(|&known| known == page) {
+                continue;
+            }
+            if let shadow_pt::Placement::Vram(at) = vgpu.chunks.locate(page.base()) {
+                let token = self
+                    .card
+                    .read_vram(at, fermi_spec::addr::SMALL_PAGE as u32, cx.actions);
+                tokens.insert(token, page);
+            }
+        }
+        tokens
+    }
+
+    /// A value from the card that some VM's request waits for.
+    pub(super) fn value_for_vm(&mut self, token: Token, data: Vec<u8>, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.values_mut().find(|vgpu| waits_for(vgpu, token)) else {
+            return;
+        };
+        let vm = vgpu.id;
+        let keep = |vgpu: &mut Vgpu, page: GuestPage| {
+            if let Ok(bytes) = <[u8; fermi_spec::addr::SMALL_PAGE as usize]>::try_from(data.as_slice()) {
+                vgpu.fetched.insert(page, Box::new(bytes));
+            }
+        };
+        match vgpu.blocked.take() {
+            Some(Blocked::Value {
+                mut request, length, ..
+            }) => {
+                if let RequestKind::Read { data: into, .. } = &mut request.kind
+                    && let Some(part) = into.get_mut(request.done..request.done + length)
+                {
+                    part.fill(0xff);
+                    part.iter_mut().zip(&data).for_each(|(to, from)| *to = *from);
+                }
+                request.done += length;
+                vgpu.queue.push_front(request);
+            }
+            Some(Blocked::Fetch { mut pages, request }) => {
+                if let Some(page) = pages.remove(&token) {
+                    keep(vgpu, page);
+                }
+                if !pages.is_empty() {
+                    vgpu.blocked = Some(Blocked::Fetch { pages, request });
+                    return;
+                }
+                vgpu.queue.push_front(request);
+            }
+            Some(Blocked::Sync(mut sync)) => {
+                if let Some(page) = sync.fetching.remove(&token) {
+                    keep(vgpu, page);
+                }
+                let complete = sync.fetching.is_empty();
+                vgpu.blocked = Some(Blocked::Sync(sync));
+                if !complete {
+                    return;
+                }
+            }
+            other => vgpu.blocked = other,
+        }
+        let _ = cx;
+        self.ready.insert(vm);
+    }
+}
+
+fn waits_for(vgpu: &Vgpu, token: Token) -> bool {
+    match &vgpu.blocked {
+        Some(Blocked::Value { token: waited, .. }) => *waited == token,
+        Some(Blocked::Fetch { pages, .. }) => pages.contains_key(&token),
+        Some(Blocked::Sync(sync)) => sync.fetching.contains_key(&token),
+        _ => false,
+    }
+}
+
+/// The access as one register's, unless it lies in a window or is no aligned 1, 2 or 4 bytes.
+fn register_access(offset: u64, bytes: usize) -> Option<(u32, Width)> {
+    let width = Width::from_bytes(u32::try_from(bytes).ok()?)?;
+    Access::read(offset, width).map(|access| (access.offset, access.width))
+}

@@ -1,0 +1,400 @@
+//! The manager while the card is up: dispatch of events, and what must hold after each.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fermi_spec::addr::FrameNo;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use shadow_pt::ShadowSpace;
+
+use super::moves::Move;
+use super::pressure::Demand;
+use super::{Audit, Cx, VmAudit};
+use crate::config::{GpuConfig, VmConfig};
+use crate::device::ram::IovaSpace;
+use crate::device::{QUEUE_MAX, Request, RequestKind, Vgpu, shadow_budget};
+use crate::event::{Action, Event, Place, Refusal, Reply, RequestId, Tick, Token, VmId};
+use crate::host::bring_up::{Identity, Layout};
+use crate::host::interrupt::Scan;
+use crate::host::{Card, Job, PhysChannel};
+use crate::memory::{ChunkPlace, Frames};
+use crate::notice::Notice;
+
+/// Channels of the card kept for each VM: a driver uses two, a program two more.
+const CHANNELS_RESERVED: usize = 4;
+/// Channels that VMs may use.
+const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
+
+/// A channel on its way off the card.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) vm: VmId,
+    pub(super) channel: crate::device::Channel,
+    /// Tries so far to see it off the engines.
+    pub(super) tries: u32,
+}
+
+/// The manager's state.
+pub(crate) struct Running {
+    pub(super) config: GpuConfig,
+    pub(super) card: Card,
+    pub(super) layout: Layout,
+    pub(super) frames: Frames,
+    pub(super) vms: BTreeMap<VmId, Vgpu>,
+    pub(super) iova: IovaSpace,
+    boot0: u32,
+    pub(super) scan: Scan,
+    pub(super) moving: Option<Move>,
+    pub(super) demands: VecDeque<Demand>,
+    pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
+    /// Spaces that wait for the flush after which their tables are free.
+    pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
+    pub(super) next_leaving: u64,
+    pub(super) rng: ChaCha8Rng,
+    /// VMs whose queue may go on.
+    pub(super) ready: BTreeSet<VmId>,
+    /// When the next refill pass is due.
+    pub(super) pass_at: Tick,
+    /// Something became free or idle: a pass is worth while at once.
+    pub(super) pass_wanted: bool,
+    /// The wake-up last asked for.
+    woken_at: Option<Tick>,
+}
+
+impl Running {
+    pub(super) fn new(config: GpuConfig, card: Card, identity: &Identity, layout: Layout) -> Self {
+        let frames = Frames::new(layout.frames);
+        for frame in (0..layout.frames).filter(|&frame| !layout.is_usable(frame)) {
+            frames.take(FrameNo(frame));
+        }
+        Self {
+            rng: ChaCha8Rng::seed_from_u64(config.seed),
+            config,
+            card,
+            layout,
+            frames,
+            vms: BTreeMap::new(),
+            iova: IovaSpace::new(),
+            boot0: identity.boot0,
+            scan: Scan::default(),
+            moving: None,
+            demands: VecDeque::new(),
+            leaving: BTreeMap::new(),
+            spaces_leaving: BTreeMap::new(),
+            next_leaving: 0,
+            ready: BTreeSet::new(),
+            pass_at: Tick::default(),
+            pass_wanted: false,
+            woken_at: None,
+        }
+    }
+
+    pub(super) fn usable_bytes(&self) -> u64 {
+        u64::from(self.layout.usable) * fermi_spec::addr::FRAME
+    }
+
+    pub(super) fn apply(&mut self, event: Event, cx: &mut Cx<'_>) {
+        match event {
+            Event::Start => {}
+            Event::Attach { vm, config } => self.attach(vm, config, cx),
+            Event::Detach { vm } => self.detach(vm, cx),
+            Event::Reset { vm, request } => self.enqueue(vm, request, RequestKind::Reset, cx),
+            Event::Read {
+                vm,
+                request,
+                bar,
+                offset,
+                bytes,
+            } => {
+                let data = vec![0; (bytes as usize).min(crate::event::ACCESS_BYTES_MAX)];
+                self.enqueue(vm, request, RequestKind::Read { bar, offset, data }, cx);
+            }
+            Event::Write {
+                vm,
+                request,
+                bar,
+                offset,
+                data,
+            } => {
+                self.enqueue(vm, request, RequestKind::Write { bar, offset, data }, cx);
+            }
+            Event::MapRam {
+                vm,
+                request,
+                gpa,
+                bytes,
+                writable,
+            } => {
+                self.enqueue(vm, request, RequestKind::MapRam { gpa, bytes, writable }, cx);
+            }
+            Event::UnmapRam {
+                vm,
+                request,
+                gpa,
+                bytes,
+            } => {
+                self.enqueue(vm, request, RequestKind::UnmapRam { gpa, bytes }, cx);
+            }
+            Event::HostValue { token, data } => self.host_value(token, data, cx),
+            Event::PollDone { token, met } => {
+                if let Some((job, ok)) = self.card.poll_done(token, met) {
+                    self.on_job(job, ok, cx);
+                }
+            }
+            Event::HostInterrupt => {
+                let Card { tokens, .. } = &mut self.card;
+                self.scan.start(tokens, cx.actions);
+            }
+            Event::Wake => self.woken_at = None,
+            Event::SetQuota { vm, quota } => {
+                if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    vgpu.config.quota = quota;
+                    self.pass_wanted = true;
+                }
+            }
+        }
+        self.settle(cx);
+    }
+
+    /// Goes on with everything that can go on, then tells what changed.
+    fn settle(&mut self, cx: &mut Cx<'_>) {
+        loop {
+            let jobs = self.card.pump(cx.actions);
+            let mut progressed = !jobs.is_empty();
+            for (job, ok) in jobs {
+                self.on_job(job, ok, cx);
+            }
+            while let Some(vm) = self.ready.pop_first() {
+                self.serve(vm, cx);
+                progressed = true;
+            }
+            progressed |= self.check_copy(cx);
+            progressed |= self.relieve(cx);
+            progressed |= self.finish_leaving(cx);
+            if !progressed {
+                break;
+            }
+        }
+        for vgpu in self.vms.values_mut() {
+            if vgpu.interrupts.rose() && !vgpu.detaching {
+                cx.actions.push(Action::Interrupt { vm: vgpu.id });
+            }
+        }
+        self.tell_usage(cx);
+        self.ask_wake(cx);
+    }
+
+    fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
+        if !ok && !matches!(job, Job::Suspended | Job::Preempted(..) | Job::Stopped(_)) {
+            // The card did not flush or take a runlist within 2 s. What waits goes on: holding it would not help.
+            cx.actions.notice(Notice::HostError {
+                what: format!("the card timed out in {job:?}"),
+            });
+        }
+        match job {
+            Job::BringUp | Job::Nothing => {}
+            Job::SyncFlushed(vm) => self.sync_flushed(vm, cx),
+            Job::UnmapFlushed(vm) => self.unmap_flushed(vm, cx),
+            Job::WindowFlushed => self.window_flushed(cx),
+            Job::MoveFlushed => self.move_flushed(cx),
+            Job::Suspended => self.suspended(ok, cx),
+            Job::Preempted(vm, channel) => self.preempted(vm, channel, ok),
+            Job::Runlist(vm) => self.runlist_taken(vm),
+            Job::OffList(channel) => self.off_list(channel),
+            Job::Stopped(channel) => self.stopped(channel, ok, cx),
+            Job::SpaceFlushed(number) => self.space_flushed(number),
+            Job::VmFlushed(vm) => self.vm_flushed(vm, cx),
+        }
+    }
+
+    fn host_value(&mut self, token: Token, data: Vec<u8>, cx: &mut Cx<'_>) {
+        let Card { tokens, .. } = &mut self.card;
+        if let Some(findings) = self.scan.value(token, &data, tokens, cx.actions) {
+            for finding in findings {
+                self.found(finding, cx);
+            }
+            return;
+        }
+        self.value_for_vm(token, data, cx);
+    }
+
+    fn enqueue(&mut self, vm: VmId, id: RequestId, kind: RequestKind, cx: &mut Cx<'_>) {
+        let refusal = match self.vms.get_mut(&vm) {
+            Some(vgpu) if vgpu.detaching => Refusal::NotAttached,
+            Some(vgpu) if vgpu.queue.len() >= QUEUE_MAX => Refusal::TooManyWaiting,
+            Some(vgpu) => {
+                vgpu.queue.push_back(Request { id, kind, done: 0 });
+                self.ready.insert(vm);
+                return;
+            }
+            None => Refusal::NotAttached,
+        };
+        cx.actions.push(Action::Reply {
+            vm,
+            request: id,
+            reply: Reply::Refused(refusal),
+        });
+    }
+
+    fn attach(&mut self, vm: VmId, config: VmConfig, cx: &mut Cx<'_>) {
+        let admitted = self.admit(vm, &config).and_then(|()| {
+            let none = || "no bus addresses are left for its VRAM image".to_owned();
+            self.iova.allocate(config.guest_vram).ok_or_else(none)
+        });
+        match admitted {
+            Ok(image) => {
+                cx.actions.push(Action::MapDma {
+                    iova: image,
+                    bytes: config.guest_vram,
+                    memory: Place::Image {
+                        vm,
+                        at: fermi_spec::addr::GuestVramAddr(0),
+                    },
+                    writable: true,
+                });
+                self.vms.insert(vm, Vgpu::new(vm, config, self.boot0, image));
+                cx.actions.push(Action::Attached { vm });
+            }
+            Err(reason) => cx.actions.push(Action::Denied { vm, reason }),
+        }
+    }
+
+    /// What can be refused is the start of a VM, never a guest's mapping: everything is promised here.
+    fn admit(&self, vm: VmId, config: &VmConfig) -> Result<(), String> {
+        config.check()?;
+        if self.vms.contains_key(&vm) {
+            return Err(format!("{vm} is attached already"));
+        }
+        let count = self.vms.len() + 1;
+        if count * CHANNELS_RESERVED > CHANNELS_USABLE {
+            let most = CHANNELS_USABLE / CHANNELS_RESERVED;
+            return Err(format!(
+                "{count} VMs need {CHANNELS_RESERVED} channels each; the card has {most} such shares"
+            ));
+        }
+        let sum = |each: &dyn Fn(&VmConfig) -> u64| {
+            self.vms
+                .values()
+                .map(|vgpu| each(&vgpu.config))
+                .fold(each(config), u64::saturating_add)
+        };
+        let mebibytes = |bytes: u64| bytes >> 20;
+        let (usable, pool) = (self.usable_bytes(), self.config.host_ram);
+        let wanted = sum(&|config| config.guest_vram);
+        if wanted > usable.saturating_add(pool) {
+            return Err(format!(
+                "guest VRAM of all VMs ({}M) exceeds usable VRAM ({}M) plus host_ram ({}M)",
+                mebibytes(wanted),
+                mebibytes(usable),
+                mebibytes(pool)
+            ));
+        }
+        let promised = sum(&|config| config.quota.min);
+        if promised > usable {
+            let (promised, usable) = (mebibytes(promised), mebibytes(usable));
+            return Err(format!(
+                "min of all VMs ({promised}M) exceeds usable VRAM ({usable}M)"
+            ));
+        }
+        let shadows = sum(&|config| shadow_budget(config.guest_vram));
+        let room =
+            self.card.arena.free_bytes() + self.vms.values().map(|vgpu| vgpu.shadow_bytes).sum::<u64>();
+        if shadows > room {
+            return Err(format!(
+                "shadow tables of all VMs ({}K) exceed what the card sets aside ({}K)",
+                shadows >> 10,
+                room >> 10
+            ));
+        }
+        Ok(())
+    }
+
+    fn tell_usage(&mut self, cx: &mut Cx<'_>) {
+        let resident: u64 = self.vms.values().map(|vgpu| vgpu.chunks.resident()).sum();
+        let card = resident + self.card.arena.bytes();
+        for vgpu in self.vms.values_mut() {
+            let usage = (vgpu.chunks.resident(), vgpu.chunks.spilled());
+            if usage != vgpu.told {
+                vgpu.told = usage;
+                let (resident, spilled) = usage;
+                cx.actions.notice(Notice::Usage {
+                    vm: vgpu.id,
+                    resident,
+                    spilled,
+                    card,
+                });
+            }
+        }
+    }
+
+    fn ask_wake(&mut self, cx: &mut Cx<'_>) {
+        let next = self.next_wake(cx.now);
+        if let Some(at) = next
+            && self.woken_at != Some(at)
+        {
+            cx.actions.push(Action::WakeAt { at });
+        }
+        self.woken_at = next;
+    }
+
+    /// A guest did what no driver does. The log hears of the 1st, 2nd, 4th… time.
+    pub(super) fn guest_error(&mut self, vm: VmId, what: impl FnOnce() -> String, cx: &mut Cx<'_>) {
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.guest_errors += 1;
+            if vgpu.guest_errors.is_power_of_two() {
+                cx.actions.notice(Notice::GuestError { vm, what: what() });
+            }
+        }
+    }
+
+    pub(super) fn audit(&self) -> Audit {
+        Audit {
+            usable_frames: self.layout.usable,
+            free_frames: self.frames.free_count(),
+            arena: (self.layout.arena_first, self.layout.arena_frames),
+            vms: self.vms.values().map(|vgpu| self.audit_vm(vgpu)).collect(),
+        }
+    }
+
+    fn audit_vm(&self, vgpu: &Vgpu) -> VmAudit {
+        vgpu.chunks.check();
+        let mut frames = Vec::new();
+        for chunk in vgpu.chunks.all() {
+            if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) = vgpu.chunks.place(chunk) {
+                let base = vgpu.chunks.base(chunk);
+                frames.extend(
+                    (0..)
+                        .zip(held)
+                        .map(|(i, &f)| (f, base.offset(i * fermi_spec::addr::FRAME))),
+                );
+            }
+        }
+        let leaving = self
+            .spaces_leaving
+            .values()
+            .filter(|(vm, _)| *vm == vgpu.id)
+            .map(|(_, space)| space);
+        VmAudit {
+            vm: vgpu.id,
+            frames,
+            image: (vgpu.chunks.image(), vgpu.chunks.guest_vram()),
+            ram: vgpu.ram.all().map(|(_, map)| (map.iova, map.bytes)).collect(),
+            directories: vgpu
+                .spaces
+                .values()
+                .map(|space| &space.shadow)
+                .chain(leaving)
+                .map(ShadowSpace::directory)
+                .collect(),
+            suspended: vgpu
+                .channels
+                .values()
+                .filter(|c| c.suspended)
+                .map(|c| c.physical.0)
+                .collect(),
+            resident: vgpu.chunks.resident(),
+            spilled: vgpu.chunks.spilled(),
+            quota: vgpu.config.quota,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Sync points: the guest's TLB flush and the binding of a channel.
+//!
+//! ```text
+//! Read ──all pages at hand──► Back ──all chunks backed──► (build) ──► Flush ──► answered
+//!   ▲ └ page in VRAM: fetch ┐   └ chunk moving or unbacked: wait
+//!   └───────────────────────┘
+//! ```
+//!
+//! Each table is read once, into the shadow's snapshot; what was checked is what is used.
+
+use std::collections::BTreeMap;
+
+use shadow_pt::{Refresh, TableAt, TablePages};
+
+use super::Cx;
+use super::requests::{Step, reader};
+use super::running::Running;
+use super::windows::drop_image;
+use crate::device::tables::{ArenaWriter, Dirt, TableBudget, Whereabouts};
+use crate::device::{Blocked, Request, Space, SpaceId, Sync, SyncCause, SyncStage, Vgpu};
+use crate::event::{Action, Reply, VmId};
+use crate::host::Job;
+use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
+
+/// Directory, tables, and one more for luck: more rounds than levels means that pages move under the fetches.
+const ROUNDS_MAX: u32 = 16;
+
+impl Running {
+    /// The guest flushed the TLB of one directory, or of all.
+    pub(super) fn begin_flush(&mut self, vm: VmId, request: Request, directory: Option<TableAt>) -> Step {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return Step::Done(Reply::Done);
+        };
+        let spaces: Vec<SpaceId> = match directory {
+            Some(at) => vgpu.space_of(at).into_iter().collect(),
+            None => vgpu.spaces.keys().copied().collect(),
+        };
+        if spaces.is_empty() {
+            // BAR spaces are walked at each access; a directory that no channel uses is read when one is bound.
+            return Step::Done(Reply::Done);
+        }
+        Step::Blocked(Blocked::Sync(Box::new(Sync::new(
+            request,
+            SyncCause::Flush,
+            spaces,
+        ))))
+    }
+
+    /// Goes on with a sync. `None`: it waits, and has been put back. `Some(Step::Done)`: it was answered.
+    pub(super) fn advance_sync(&mut self, vm: VmId, mut sync: Box<Sync>, cx: &mut Cx<'_>) -> Option<Step> {
+        if sync.stage == SyncStage::Read && sync.fetching.is_empty() && self.read_tables(vm, &mut sync, cx) {
+            sync.stage = SyncStage::Back;
+        }
+        if sync.stage == SyncStage::Back && self.backed(vm, &sync, cx) {
+            let changed = self.build(vm, &mut sync, cx);
+            if !changed {
+                return self.finish_sync(vm, *sync, cx);
+            }
+            sync.stage = SyncStage::Flush;
+            let directory = match (sync.spaces.as_slice(), self.vms.get(&vm)) {
+                ([one], Some(vgpu)) => vgpu.spaces.get(one).map(|space| space.shadow.directory()),
+                _ => None,
+            };
+            self.card.flush_tlb(directory, Job::SyncFlushed(vm));
+        }
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.blocked = Some(Blocked::Sync(sync));
+        }
+        None
+    }
+
+    /// Reads what changed. `false`: pages are being fetched.
+    fn read_tables(&mut self, vm: VmId, sync: &mut Sync, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return true;
+        };
+        let mut missing = Vec::new();
+        for id in &sync.spaces {
+            // Out of the map while it is refreshed, so that the others can be asked whether they reach a page.
+            let Some(mut space) = vgpu.spaces.remove(id) else {
+                continue;
+            };
+            let own: Vec<_> = space
+                .shadow
+                .referenced()
+                .filter(|(_, reach)| reach.writable)
+                .map(|(frame, _)| frame)
+                .collect();
+            let dirt = Dirt {
+                stored: &vgpu.stored,
+                seen: space.seen,
+                spaces: &vgpu.spaces,
+                own: &|frame| own.binary_search(&frame).is_ok(),
+            };
+            let mut reader = reader(vgpu, cx.memory);
+            let refresh = space.shadow.refresh(&mut reader, &dirt);
+            match refresh {
+                Refresh::Done(_) => space.seen = vgpu.stores,
+                Refresh::Missing(pages) => {
+                    missing.append(&mut reader.missing);
+                    missing.extend(pages.into_iter().filter_map(|page| match page {
+                        TableAt::Vram(at) => Some(GuestPage::of(at)),
+                        TableAt::Ram(_) => None,
+                    }));
+                }
+            }
+            vgpu.spaces.insert(*id, space);
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.is_empty() {
+            vgpu.fetched.clear();
+            return true;
+        }
+        sync.rounds += 1;
+        if sync.rounds > ROUNDS_MAX {
+            self.guest_error(
+                vm,
+                || "page tables that change place while they are read".to_owned(),
+                cx,
+            );
+            return true;
+        }
+        sync.fetching = self.fetch(vm, &missing, cx);
+        // What moved out of VRAM since can be read right away.
+        sync.fetching.is_empty() && self.read_tables(vm, sync, cx)
+    }
+
+    /// Whether everything that the changed entries name has memory and stands still.
+    fn backed(&mut self, vm: VmId, sync: &Sync, cx: &mut Cx<'_>) -> bool {
+        if self.moving.as_ref().is_some_and(|moving| moving.vm == vm) {
+            return false;
+        }
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return true;
+        };
+        let mut wanted: Vec<ChunkNo> = Vec::new();
+        for id in &sync.spaces {
+            let Some(space) = vgpu.spaces.get(id) else {
+                continue;
+            };
+            for (frame, _) in space.shadow.pending_frames() {
+                let chunk = vgpu.chunks.of_frame(frame);
+                wanted.extend(chunk.filter(|&chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Unbacked));
+            }
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        if wanted.is_empty() {
+            return true;
+        }
+        self.demand(vm, wanted, cx.now);
+        false
+    }
+
+    /// Translates into the shadow tables. `true`: something was written, flush.
+    fn build(&mut self, vm: VmId, sync: &mut Sync, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let mut entries = 0;
+        for id in &sync.spaces {
+            let Some(space) = vgpu.spaces.get_mut(id) else {
+                continue;
+            };
+            let places = Whereabouts {
+                chunks: &vgpu.chunks,
+                ram: &vgpu.ram,
+                leaving: None,
+            };
+            let mut writer = ArenaWriter::new();
+            let mut budget = TableBudget {
+                arena: &mut self.card.arena,
+                held: &mut vgpu.shadow_bytes,
+                max: vgpu.shadow_max,
+            };
+            let mut built = space.shadow.build(&places, &mut budget, &mut writer);
+            writer.emit(&self.card.arena, cx.actions);
+            entries += built.entries;
+            sync.freed.append(&mut built.freed);
+        }
+        self.count_reach(vm, cx);
+        entries > 0 || !sync.freed.is_empty()
+    }
+
+    /// Counts anew which chunks the VM's channels reach.
+    pub(super) fn count_reach(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Vgpu { chunks, spaces, .. } = vgpu;
+        chunks.clear_reach();
+        let mut stale = Vec::new();
+        for space in spaces.values() {
+            for (frame, reach) in space.shadow.referenced() {
+                let Some(chunk) = chunks.of_frame(frame) else {
+                    continue;
+                };
+                let reach = if reach.writable {
+                    Reach::Writable
+                } else {
+                    Reach::ReadOnly
+                };
+                if chunks.widen_reach(chunk, reach) {
+                    stale.push(chunk);
+                }
+            }
+        }
+        for chunk in stale {
+            drop_image(vgpu, chunk, cx);
+        }
+        self.pass_wanted = true;
+    }
+
+    pub(super) fn sync_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        match vgpu.blocked.take() {
+            Some(Blocked::Sync(sync)) if sync.stage == SyncStage::Flush => {
+                self.finish_sync(vm, *sync, cx);
+                self.ready.insert(vm);
+            }
+            other => vgpu.blocked = other,
+        }
+    }
+
+    /// Frees what the build gave up, does what the sync was for, answers.
+    fn finish_sync(&mut self, vm: VmId, sync: Sync, cx: &mut Cx<'_>) -> Option<Step> {
+        let request = sync.request.id;
+        self.free_tables(vm, &sync.freed);
+        if let SyncCause::Bind {
+            channel,
+            instance,
+            space,
+        } = sync.cause
+        {
+            self.bind(vm, channel, instance, space, &sync.block, cx);
+        }
+        cx.actions.push(Action::Reply {
+            vm,
+            request,
+            reply: Reply::Done,
+        });
+        Some(Step::Done(Reply::Done))
+    }
+
+    /// Shadow tables that the TLB has forgotten.
+    pub(super) fn free_tables(&mut self, vm: VmId, freed: &[shadow_pt::TableRange]) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let mut budget = TableBudget {
+            arena: &mut self.card.arena,
+            held: &mut vgpu.shadow_bytes,
+            max: vgpu.shadow_max,
+        };
+        for range in freed {
+            budget.free(range.at, range.bytes);
+        }
+    }
+
+    /// A new shadow space for a guest directory; `None` if the VM has no shadow memory left.
+    pub(super) fn add_space(
+        &mut self,
+        vm: VmId,
+        directory: shadow_pt::GuestDirectory,
+        cx: &mut Cx<'_>,
+    ) -> Option<SpaceId> {
+        let vgpu = self.vms.get_mut(&vm)?;
+        let config = shadow_pt::ShadowConfig::for_guest_vram(vgpu.config.guest_vram);
+        let mut writer = ArenaWriter::new();
+        let mut budget = TableBudget {
+            arena: &mut self.card.arena,
+            held: &mut vgpu.shadow_bytes,
+            max: vgpu.shadow_max,
+        };
+        let shadow = shadow_pt::ShadowSpace::new(directory, config, &mut budget, &mut writer).ok()?;
+        writer.emit(&self.card.arena, cx.actions);
+        let id = SpaceId(vgpu.next_space);
+        vgpu.next_space += 1;
+        vgpu.spaces.insert(
+            id,
+            Space {
+                shadow,
+                users: 0,
+                seen: 0,
+            },
+        );
+        Some(id)
+    }
+}
+
+impl Sync {
+    pub(super) fn new(request: Request, cause: SyncCause, spaces: Vec<SpaceId>) -> Self {
+        Self {
+            request,
+            cause,
+            spaces,
+            stage: SyncStage::Read,
+            fetching: BTreeMap::new(),
+            rounds: 0,
+            block: Vec::new(),
+            freed: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Ends: a channel, a DMA map, a device reset, a VM.
+//!
+//! ```text
+//! channel: off the runlist ─► off the engines ─► instance block, number and space free
+//! VM:      all channels ends, no move ─► flush ─► frames, images, bus addresses free ─► Detached
+//! ```
+//!
+//! The order is always: nothing can reach it, the TLBs have forgotten it, only then is it free.
+
+use fermi_spec::addr::Gpa;
+use fermi_spec::engine::Engine;
+use fermi_spec::instance::INSTANCE_BYTES;
+use shadow_pt::TablePages;
+
+use super::Cx;
+use super::requests::Step;
+use super::running::Running;
+use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
+use crate::device::{Blocked, Request, SyncCause, Vgpu};
+use crate::event::{Action, Refusal, Reply, VmId};
+use crate::host::{Job, PhysChannel};
+use crate::memory::{ChunkPlace, Chunks};
+
+/// Bound on one try to see a leaving channel off the engines.
+const STOP_NS: u64 = 20_000_000;
+/// Tries before its engines are reset: 2 s, what nouveau gives an engine.
+const TRIES_MAX: u32 = 100;
+
+impl Running {
+    pub(super) fn off_list(&mut self, channel: PhysChannel) {
+        if self.leaving.contains_key(&channel) {
+            self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
+        }
+    }
+
+    pub(super) fn stopped(&mut self, channel: PhysChannel, ok: bool, cx: &mut Cx<'_>) {
+        let Some(leaving) = self.leaving.get_mut(&channel) else {
+            return;
+        };
+        if !ok {
+            leaving.tries += 1;
+            if leaving.tries % TRIES_MAX == 0 {
+                let what = format!(
+                    "a channel did not leave the engines within 2 s: {:?} reset",
+                    Engine::ALL
+                );
+                cx.actions.notice(crate::notice::Notice::HostError { what });
+                for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
+                    self.reset_engine(channel, Some(engine));
+                }
+            }
+            self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
+            return;
+        }
+        let Some(leaving) = self.leaving.remove(&channel) else {
+            return;
+        };
+        self.card.release_channel(channel);
+        let vm = leaving.vm;
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            let mut budget = TableBudget {
+                arena: &mut self.card.arena,
+                held: &mut vgpu.shadow_bytes,
+                max: vgpu.shadow_max,
+            };
+            budget.free(leaving.channel.instance, INSTANCE_BYTES);
+        }
+        self.drop_user(vm, leaving.channel.space);
+    }
+
+    /// A range of guest RAM goes: out of the shadows, out of the TLBs, then out of the card's reach.
+    pub(super) fn unmap_ram(
+        &mut self,
+        vm: VmId,
+        request: Request,
+        gpa: Gpa,
+        bytes: u64,
+        cx: &mut Cx<'_>,
+    ) -> Step {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Step::Done(Reply::Refused(Refusal::NotAttached));
+        };
+        if vgpu.ram.covering(gpa, bytes).is_none() {
+            return Step::Done(Reply::Refused(Refusal::NoSuchMap));
+        }
+        let places = Whereabouts {
+            chunks: &vgpu.chunks,
+            ram: &vgpu.ram,
+            leaving: Some((gpa, bytes)),
+        };
+        let mut writer = ArenaWriter::new();
+        let mut freed = Vec::new();
+        for space in vgpu.spaces.values_mut() {
+            let mut budget = TableBudget {
+                arena: &mut self.card.arena,
+                held: &mut vgpu.shadow_bytes,
+                max: vgpu.shadow_max,
+            };
+            let mut built = space
+                .shadow
+                .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
+            freed.append(&mut built.freed);
+        }
+        writer.emit(&self.card.arena, cx.actions);
+        self.card.flush_tlb(None, Job::UnmapFlushed(vm));
+        Step::Blocked(Blocked::Unmap {
+            request,
+            gpa,
+            bytes,
+            freed,
+        })
+    }
+
+    pub(super) fn unmap_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(Blocked::Unmap {
+            request,
+            gpa,
+            bytes,
+            freed,
+        }) = vgpu
+            .blocked
+            .take_if(|blocked| matches!(blocked, Blocked::Unmap { .. }))
+        else {
+            return;
+        };
+        for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
+            vgpu.ram.remove(start);
+            self.iova.release(map.iova);
+            cx.actions.push(Action::UnmapDma {
+                iova: map.iova,
+                bytes: map.bytes,
+            });
+        }
+        self.free_tables(vm, &freed);
+        cx.actions.push(Action::Reply {
+            vm,
+            request: request.id,
+            reply: Reply::Done,
+        });
+        self.ready.insert(vm);
+    }
+
+    pub(super) fn begin_reset(&mut self, vm: VmId, request: Request, cx: &mut Cx<'_>) -> Step {
+        let _ = cx;
+        self.unbind_all(vm);
+        Step::Blocked(Blocked::Reset { request })
+    }
+
+    pub(super) fn detach(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            cx.actions.push(Action::Detached { vm });
+            return;
+        };
+        if vgpu.detaching {
+            return;
+        }
+        vgpu.detaching = true;
+        vgpu.queue.clear();
+        // A sync that was to bind a channel holds a use of its space.
+        let half_bound = match vgpu.blocked.take() {
+            Some(Blocked::Sync(sync)) => match sync.cause {
+                SyncCause::Bind { space, .. } => Some((space, sync.freed)),
+                SyncCause::Flush => Some((crate::device::SpaceId(u32::MAX), sync.freed)),
+            },
+            _ => None,
+        };
+        if let Some((space, freed)) = half_bound {
+            // Freed tables are only safe to hand out after a flush; the VM's last one comes before anything is reused,
+            // but other VMs allocate meanwhile, so they stay charged to the VM until then.
+            vgpu.orphans.extend(freed);
+            self.drop_user(vm, space);
+        }
+        self.drop_demands(vm);
+        self.unbind_all(vm);
+    }
+
+    /// Resets and detaches whose channels are all gone take their next step. `true` if one did.
+    pub(super) fn finish_leaving(&mut self, cx: &mut Cx<'_>) -> bool {
+        let _ = cx;
+        let due: Vec<VmId> = self
+            .vms
+            .values()
+            .filter(|vgpu| vgpu.detaching || matches!(vgpu.blocked, Some(Blocked::Reset { .. })))
+            .filter(|vgpu| !vgpu.leaving_flush)
+            .map(|vgpu| vgpu.id)
+            .filter(|&vm| self.nothing_runs(vm))
+            .collect();
+        for &vm in &due {
+            if let Some(vgpu) = self.vms.get_mut(&vm) {
+                vgpu.leaving_flush = true;
+            }
+            self.card.flush_tlb(None, Job::VmFlushed(vm));
+        }
+        !due.is_empty()
+    }
+
+    fn nothing_runs(&self, vm: VmId) -> bool {
+        self.leaving.values().all(|leaving| leaving.vm != vm)
+            && self.spaces_leaving.values().all(|(owner, _)| *owner != vm)
+            && self.moving.as_ref().is_none_or(|moving| moving.vm != vm)
+    }
+
+    /// Nothing reaches the VM's memory any more: it is free.
+    pub(super) fn vm_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        vgpu.leaving_flush = false;
+        let orphans = std::mem::take(&mut vgpu.orphans);
+        let mut frames = Vec::new();
+        for chunk in vgpu.chunks.all() {
+            if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) =
+                vgpu.chunks.set_place(chunk, ChunkPlace::Unbacked)
+            {
+                frames.extend(held);
+            }
+        }
+        self.free_tables(vm, &orphans);
+        self.free_frames(frames, cx);
+        self.pass_wanted = true;
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        if vgpu.detaching {
+            return self.forget(vm, cx);
+        }
+        if let Some(Blocked::Reset { request }) = vgpu.blocked.take() {
+            let at = fermi_spec::addr::GuestVramAddr(0);
+            cx.actions.push(Action::DropImage {
+                vm,
+                at,
+                bytes: vgpu.config.guest_vram,
+            });
+            reset(vgpu);
+            cx.actions.push(Action::Reply {
+                vm,
+                request: request.id,
+                reply: Reply::Done,
+            });
+            self.ready.insert(vm);
+        }
+    }
+
+    fn forget(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.remove(&vm) else { return };
+        assert!(
+            vgpu.shadow_bytes == 0,
+            "{vm} still holds {} bytes of shadow tables",
+            vgpu.shadow_bytes
+        );
+        for (_, map) in vgpu.ram.all() {
+            self.iova.release(map.iova);
+            cx.actions.push(Action::UnmapDma {
+                iova: map.iova,
+                bytes: map.bytes,
+            });
+        }
+        let image = vgpu.chunks.image();
+        self.iova.release(image);
+        cx.actions.push(Action::UnmapDma {
+            iova: image,
+            bytes: vgpu.config.guest_vram,
+        });
+        cx.actions.push(Action::Detached { vm });
+    }
+}
+
+/// As after power-on. DMA maps stay: they are the VMM's, not the guest's.
+fn reset(vgpu: &mut Vgpu) {
+    vgpu.registers.reset();
+    vgpu.interrupts = crate::device::interrupts::Interrupts::default();
+    vgpu.chunks = Chunks::new(
+        vgpu.config.guest_vram,
+        vgpu.config.chunk_bytes,
+        vgpu.chunks.image(),
+    );
+    vgpu.userd.clear();
+    vgpu.stored.clear();
+    vgpu.runlist.clear();
+    vgpu.fetched.clear();
+}

@@ -1,0 +1,360 @@
+//! CPU windows onto guest VRAM: PRAMIN, BAR1, BAR3, and the USERD pages in BAR1.
+//!
+//! Every access is translated anew, through the guest's tables and then through where the memory is now, so a window
+//! needs no redirecting when memory moves. Stores to a chunk that is being copied wait; loads are served from where it
+//! still is.
+
+use fermi_spec::addr::{GpuVa, GuestVramAddr, SMALL_PAGE};
+use fermi_spec::instance::{AddressSpacePointer, CHANNELS, USERD_BYTES, offset, userd};
+use fermi_spec::regs::windows::WindowBlock;
+use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
+use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk, walk};
+
+use super::Cx;
+use super::requests::{Step, reader};
+use super::running::Running;
+use crate::device::{Blocked, Request, RequestKind, Vgpu};
+use crate::event::{Action, Bar, HostMemory, Place, Refusal, Reply, VmId};
+use crate::host::Card;
+use crate::memory::{ChunkPlace, GuestPage};
+
+/// What a window shows at an offset.
+enum Shown {
+    /// Guest VRAM. `instance`: seen through PRAMIN or BAR3, so a first store makes it instance memory.
+    Vram {
+        at: GuestVramAddr,
+        instance: bool,
+        read_only: bool,
+    },
+    /// Guest RAM.
+    Ram {
+        at: fermi_spec::addr::Gpa,
+        read_only: bool,
+    },
+    /// A channel's USERD page.
+    Userd { channel: u8, offset: u64 },
+    /// Nothing: loads are all ones, stores are dropped.
+    Nothing,
+    /// A table on the way is in VRAM: fetch it first.
+    Missing(Vec<GuestPage>),
+}
+
+/// How one piece of an access went.
+enum Piece {
+    Done,
+    Blocked(Box<dyn FnOnce(Request) -> Blocked>),
+}
+
+impl Running {
+    /// Goes on with a window access, piece by piece, each within a page.
+    pub(super) fn window_access(&mut self, vm: VmId, mut request: Request, cx: &mut Cx<'_>) -> Step {
+        loop {
+            let (bar, start, total) = match &request.kind {
+                RequestKind::Read { bar, offset, data } | RequestKind::Write { bar, offset, data } => {
+                    (*bar, *offset, data.len())
+                }
+                _ => return Step::Done(Reply::Done),
+            };
+            if request.done >= total {
+                return Step::Done(match request.kind {
+                    RequestKind::Read { data, .. } => Reply::Data(data),
+                    _ => Reply::Done,
+                });
+            }
+            let at = start.saturating_add(request.done as u64);
+            let length = (total - request.done).min((SMALL_PAGE - at % SMALL_PAGE) as usize);
+            let Some(vgpu) = self.vms.get_mut(&vm) else {
+                return Step::Done(Reply::Refused(Refusal::NotAttached));
+            };
+            let shown = show(vgpu, bar, at, cx.memory);
+            let piece = match shown {
+                Shown::Missing(pages) => {
+                    let pages = self.fetch(vm, &pages, cx);
+                    return Step::Blocked(Blocked::Fetch { pages, request });
+                }
+                Shown::Nothing => nothing(&mut request, length),
+                Shown::Ram { at, read_only } => ram(vm, at, read_only, &mut request, length, cx),
+                Shown::Userd { channel, offset } => self.userd(vm, channel, offset, &mut request, length, cx),
+                Shown::Vram {
+                    at,
+                    instance,
+                    read_only,
+                } => {
+                    if read_only && matches!(request.kind, RequestKind::Write { .. }) {
+                        nothing(&mut request, length)
+                    } else {
+                        self.vram(vm, at, instance, &mut request, length, cx)
+                    }
+                }
+            };
+            match piece {
+                Piece::Done => request.done += length,
+                Piece::Blocked(block) => return Step::Blocked(block(request)),
+            }
+        }
+    }
+
+    fn vram(
+        &mut self,
+        vm: VmId,
+        at: GuestVramAddr,
+        instance: bool,
+        request: &mut Request,
+        length: usize,
+        cx: &mut Cx<'_>,
+    ) -> Piece {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Piece::Done;
+        };
+        let page = GuestPage::of(at);
+        let Some(chunk) = vgpu.chunks.of(at) else {
+            return nothing(request, length);
+        };
+        let done = request.done;
+        match &mut request.kind {
+            RequestKind::Read { data, .. } => {
+                let into = &mut data[done..done + length];
+                match vgpu.chunks.locate(at) {
+                    Placement::Outside => into.fill(0xff),
+                    Placement::Unbacked => into.fill(0),
+                    Placement::Sysram(_) => {
+                        cx.memory.read(Place::Image { vm, at }, into);
+                    }
+                    Placement::Vram(host) => {
+                        let token = self.card.read_vram(host, length as u32, cx.actions);
+                        return Piece::Blocked(Box::new(move |request| Blocked::Value {
+                            token,
+                            request,
+                            length,
+                        }));
+                    }
+                }
+            }
+            RequestKind::Write { data, .. } => {
+                if vgpu.chunks.is_moving(chunk) && !vgpu.chunks.is_instance(page) {
+                    return Piece::Blocked(Box::new(|request| Blocked::Move { request }));
+                }
+                let from = &data[done..done + length];
+                match vgpu.chunks.locate(at) {
+                    Placement::Outside => {}
+                    Placement::Unbacked if instance => {
+                        vgpu.chunks.set_instance(page);
+                        cx.memory.write(Place::Image { vm, at }, from);
+                    }
+                    Placement::Unbacked => {
+                        self.demand(vm, vec![chunk], cx.now);
+                        return Piece::Blocked(Box::new(|request| Blocked::Demand { request }));
+                    }
+                    Placement::Sysram(_) => {
+                        cx.memory.write(Place::Image { vm, at }, from);
+                    }
+                    Placement::Vram(host) => {
+                        let from = from.to_vec();
+                        if matches!(vgpu.chunks.place(chunk), ChunkPlace::Both(_)) {
+                            vgpu.chunks.end_both(chunk);
+                            drop_image(vgpu, chunk, cx);
+                        }
+                        self.card.write_vram(host, from, cx.actions);
+                    }
+                }
+                if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    vgpu.note_store(at);
+                }
+            }
+            _ => {}
+        }
+        Piece::Done
+    }
+
+    /// A bound channel's USERD is the card's page; GP_PUT is a doorbell, and is kept for after a suspension.
+    fn userd(
+        &mut self,
+        vm: VmId,
+        channel: u8,
+        at: u64,
+        request: &mut Request,
+        length: usize,
+        cx: &mut Cx<'_>,
+    ) -> Piece {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Piece::Done;
+        };
+        let done = request.done;
+        let bound = vgpu.channels.get_mut(&channel);
+        match (&mut request.kind, bound) {
+            (RequestKind::Read { .. }, Some(bound)) => {
+                let token = self.card.tokens.next();
+                let offset = Card::userd_window(bound.physical) + at;
+                cx.actions.push(Action::HostRead {
+                    token,
+                    bar: Bar::Bar1,
+                    offset,
+                    bytes: length as u32,
+                });
+                return Piece::Blocked(Box::new(move |request| Blocked::Value {
+                    token,
+                    request,
+                    length,
+                }));
+            }
+            (RequestKind::Read { data, .. }, None) => {
+                for (i, byte) in data[done..done + length].iter_mut().enumerate() {
+                    let at = at + i as u64;
+                    let word = vgpu.userd.get(&(channel, at as u16 & !3)).copied().unwrap_or(0);
+                    *byte = word.to_le_bytes()[at as usize % 4];
+                }
+            }
+            (RequestKind::Write { data, .. }, bound) => {
+                let from = &data[done..done + length];
+                let doorbell = (at == userd::GP_PUT)
+                    .then(|| <[u8; 4]>::try_from(from).ok())
+                    .flatten();
+                match (bound, doorbell) {
+                    (Some(bound), Some(word)) => {
+                        bound.gp_put = Some(u32::from_le_bytes(word));
+                        if !bound.suspended && !bound.killed {
+                            Card::ring(bound.physical, u32::from_le_bytes(word), cx.actions);
+                        }
+                    }
+                    (Some(bound), None) => cx.actions.push(Action::HostWrite {
+                        bar: Bar::Bar1,
+                        offset: Card::userd_window(bound.physical) + at,
+                        data: from.to_vec(),
+                    }),
+                    (None, _) => remember_userd(vgpu, channel, at, from),
+                }
+            }
+            _ => {}
+        }
+        Piece::Done
+    }
+}
+
+/// Words of an unbound channel's USERD that mean something lie below this.
+const USERD_KEPT: u64 = 0x100;
+
+fn remember_userd(vgpu: &mut Vgpu, channel: u8, at: u64, from: &[u8]) {
+    if !at.is_multiple_of(4) || at + from.len() as u64 > USERD_KEPT {
+        return;
+    }
+    for (i, word) in from.chunks_exact(4).enumerate() {
+        let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        vgpu.userd.insert((channel, (at + 4 * i as u64) as u16), value);
+    }
+}
+
+fn nothing(request: &mut Request, length: usize) -> Piece {
+    if let RequestKind::Read { data, .. } = &mut request.kind {
+        data[request.done..request.done + length].fill(0xff);
+    }
+    Piece::Done
+}
+
+fn ram(
+    vm: VmId,
+    gpa: fermi_spec::addr::Gpa,
+    read_only: bool,
+    request: &mut Request,
+    length: usize,
+    cx: &mut Cx<'_>,
+) -> Piece {
+    let done = request.done;
+    match &mut request.kind {
+        RequestKind::Read { data, .. } => {
+            cx.memory
+                .read(Place::Ram { vm, gpa }, &mut data[done..done + length]);
+        }
+        RequestKind::Write { data, .. } if !read_only => {
+            cx.memory
+                .write(Place::Ram { vm, gpa }, &data[done..done + length]);
+        }
+        _ => {}
+    }
+    Piece::Done
+}
+
+/// The image's copy of a chunk is stale, except for its instance pages.
+pub(super) fn drop_image(vgpu: &Vgpu, chunk: crate::memory::ChunkNo, cx: &mut Cx<'_>) {
+    let base = vgpu.chunks.base(chunk);
+    for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+        cx.actions.push(Action::DropImage {
+            vm: vgpu.id,
+            at: base.offset(start),
+            bytes,
+        });
+    }
+}
+
+fn show(vgpu: &Vgpu, bar: Bar, at: u64, memory: &mut dyn HostMemory) -> Shown {
+    match bar {
+        Bar::Bar0 => {
+            let offset = at
+                .checked_sub(u64::from(PRAMIN_BASE))
+                .filter(|&at| at < u64::from(PRAMIN_BYTES));
+            let shown =
+                offset.and_then(|at| mmio::aperture::pramin_address(vgpu.registers.pramin, at as u32));
+            match shown {
+                Some(at) => Shown::Vram {
+                    at,
+                    instance: true,
+                    read_only: false,
+                },
+                None => Shown::Nothing,
+            }
+        }
+        Bar::Bar1 => {
+            let in_userd = vgpu
+                .registers
+                .userd_window()
+                .and_then(|base| at.checked_sub(base));
+            match in_userd.filter(|&at| at < CHANNELS as u64 * USERD_BYTES) {
+                Some(at) => Shown::Userd {
+                    channel: (at / USERD_BYTES) as u8,
+                    offset: at % USERD_BYTES,
+                },
+                None => translate(vgpu, vgpu.registers.bar1, at, false, memory),
+            }
+        }
+        Bar::Bar3 => translate(vgpu, vgpu.registers.bar3, at, true, memory),
+    }
+}
+
+fn translate(vgpu: &Vgpu, block: WindowBlock, at: u64, instance: bool, memory: &mut dyn HostMemory) -> Shown {
+    if !block.enable() {
+        return Shown::Vram {
+            at: GuestVramAddr(at),
+            instance,
+            read_only: false,
+        };
+    }
+    let Some(pointer_at) = TableAt::from_aperture(block.aperture(), block.instance()) else {
+        return Shown::Nothing;
+    };
+    let mut reader = reader(vgpu, memory);
+    let mut bytes = [0; 16];
+    match reader.read(pointer_at.offset(offset::PD_LO), &mut bytes) {
+        TableRead::Done => {}
+        TableRead::Missing => return Shown::Missing(reader.missing),
+        TableRead::Outside => return Shown::Nothing,
+    }
+    let word = |i: usize| u32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+    let pointer = AddressSpacePointer::from_words([word(0), word(4), word(8), word(12)]);
+    let Some(directory) = GuestDirectory::from_pointer(pointer) else {
+        return Shown::Nothing;
+    };
+    match walk(directory, GpuVa(at), &mut reader) {
+        Walk::Page(page) => match page.target {
+            TableAt::Vram(at) => Shown::Vram {
+                at,
+                instance,
+                read_only: page.read_only,
+            },
+            TableAt::Ram(at) => Shown::Ram {
+                at,
+                read_only: page.read_only,
+            },
+        },
+        Walk::Missing(_) => Shown::Missing(reader.missing),
+        _ => Shown::Nothing,
+    }
+}

@@ -1,0 +1,377 @@
+//! Chunks of one VM's VRAM and its instance pages.
+
+use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
+use shadow_pt::{FramePlacement, GuestFrame, Placement};
+
+/// Number of a chunk within its VM.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct ChunkNo(pub(crate) u32);
+
+/// Number of a 4 KiB page of guest VRAM.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct GuestPage(pub(crate) u32);
+
+impl GuestPage {
+    pub(crate) fn of(at: GuestVramAddr) -> Self {
+        Self((at.0 / SMALL_PAGE) as u32)
+    }
+
+    pub(crate) fn base(self) -> GuestVramAddr {
+        GuestVramAddr(u64::from(self.0) * SMALL_PAGE)
+    }
+}
+
+/// Where a chunk's data is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ChunkPlace {
+    /// Nowhere: reads as zero.
+    Unbacked,
+    /// In VRAM, one frame for each 128 KiB in order.
+    Resident(Box<[FrameNo]>),
+    /// In the image.
+    Spilled,
+    /// In both, known equal: nothing can write it.
+    Both(Box<[FrameNo]>),
+}
+
+/// How the VM's channels reach a chunk through shadow tables.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) enum Reach {
+    /// Not at all: the chunk is idle if it is backed.
+    #[default]
+    None,
+    /// For loads only.
+    ReadOnly,
+    /// For stores too.
+    Writable,
+}
+
+#[derive(Clone, Debug)]
+struct Chunk {
+    place: ChunkPlace,
+    reach: Reach,
+    /// A move of it is under way: stores through windows wait.
+    moving: bool,
+}
+
+/// All chunks of one VM.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    guest_vram: u64,
+    chunk_bytes: u64,
+    image: Iova,
+    chunks: Vec<Chunk>,
+    /// One bit a page: the page is instance memory and lives in the image whatever its chunk does.
+    instance: Vec<u64>,
+    instance_pages: u32,
+    resident: u64,
+    spilled: u64,
+}
+
+impl Chunks {
+    pub(crate) fn new(guest_vram: u64, chunk_bytes: u64, image: Iova) -> Self {
+        let count = guest_vram.div_ceil(chunk_bytes) as usize;
+        let pages = (guest_vram / SMALL_PAGE) as usize;
+        Self {
+            guest_vram,
+            chunk_bytes,
+            image,
+            chunks: vec![
+                Chunk {
+                    place: ChunkPlace::Unbacked,
+                    reach: Reach::None,
+                    moving: false
+                };
+                count
+            ],
+            instance: vec![0; pages.div_ceil(64)],
+            instance_pages: 0,
+            resident: 0,
+            spilled: 0,
+        }
+    }
+
+    pub(crate) fn guest_vram(&self) -> u64 {
+        self.guest_vram
+    }
+
+    pub(crate) fn image(&self) -> Iova {
+        self.image
+    }
+
+    /// Bytes held in VRAM.
+    pub(crate) fn resident(&self) -> u64 {
+        self.resident
+    }
+
+    /// Bytes of chunks in host RAM only.
+    pub(crate) fn spilled(&self) -> u64 {
+        self.spilled
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = ChunkNo> + use<> {
+        (0..self.chunks.len() as u32).map(ChunkNo)
+    }
+
+    /// The chunk that holds `at`, `None` outside guest VRAM.
+    pub(crate) fn of(&self, at: GuestVramAddr) -> Option<ChunkNo> {
+        (at.0 < self.guest_vram).then(|| ChunkNo((at.0 / self.chunk_bytes) as u32))
+    }
+
+    /// The chunk of a 128 KiB frame of guest VRAM.
+    pub(crate) fn of_frame(&self, frame: GuestFrame) -> Option<ChunkNo> {
+        self.of(GuestVramAddr(u64::from(frame.0) * FRAME))
+    }
+
+    pub(crate) fn base(&self, chunk: ChunkNo) -> GuestVramAddr {
+        GuestVramAddr(u64::from(chunk.0) * self.chunk_bytes)
+    }
+
+    /// Length; the last chunk may be short.
+    pub(crate) fn bytes(&self, chunk: ChunkNo) -> u64 {
+        self.chunk_bytes.min(self.guest_vram - self.base(chunk).0)
+    }
+
+    /// Frames a chunk needs.
+    pub(crate) fn frames_of(&self, chunk: ChunkNo) -> u32 {
+        (self.bytes(chunk) / FRAME) as u32
+    }
+
+    /// The guest-VRAM frames of a chunk.
+    pub(crate) fn guest_frames(&self, chunk: ChunkNo) -> impl Iterator<Item = GuestFrame> + use<> {
+        let first = (self.base(chunk).0 / FRAME) as u32;
+        (first..first + self.frames_of(chunk)).map(GuestFrame)
+    }
+
+    pub(crate) fn place(&self, chunk: ChunkNo) -> &ChunkPlace {
+        &self.chunks[chunk.0 as usize].place
+    }
+
+    pub(crate) fn reach(&self, chunk: ChunkNo) -> Reach {
+        self.chunks[chunk.0 as usize].reach
+    }
+
+    pub(crate) fn is_moving(&self, chunk: ChunkNo) -> bool {
+        self.chunks[chunk.0 as usize].moving
+    }
+
+    pub(crate) fn set_moving(&mut self, chunk: ChunkNo, moving: bool) {
+        self.chunks[chunk.0 as usize].moving = moving;
+    }
+
+    /// Backed but out of every shadow table's reach.
+    pub(crate) fn is_idle(&self, chunk: ChunkNo) -> bool {
+        let chunk = &self.chunks[chunk.0 as usize];
+        chunk.reach == Reach::None && chunk.place != ChunkPlace::Unbacked
+    }
+
+    /// Forgets who reaches what, before it is counted anew.
+    pub(crate) fn clear_reach(&mut self) {
+        for chunk in &mut self.chunks {
+            chunk.reach = Reach::None;
+        }
+    }
+
+    /// Widens a chunk's reach. A writable reach ends "both": there is no dirty bit. Returns whether it ended.
+    pub(crate) fn widen_reach(&mut self, chunk: ChunkNo, reach: Reach) -> bool {
+        let entry = &mut self.chunks[chunk.0 as usize];
+        entry.reach = entry.reach.max(reach);
+        if entry.reach == Reach::Writable && matches!(entry.place, ChunkPlace::Both(_)) {
+            self.end_both(chunk);
+            return true;
+        }
+        false
+    }
+
+    /// The image's copy of a chunk that was in both places is about to be stale.
+    pub(crate) fn end_both(&mut self, chunk: ChunkNo) {
+        let entry = &mut self.chunks[chunk.0 as usize];
+        if let ChunkPlace::Both(frames) = &mut entry.place {
+            entry.place = ChunkPlace::Resident(std::mem::take(frames));
+        }
+    }
+
+    /// Changes a chunk's place; returns the old one. Keeps the sums.
+    pub(crate) fn set_place(&mut self, chunk: ChunkNo, place: ChunkPlace) -> ChunkPlace {
+        let bytes = self.bytes(chunk);
+        let frames = self.frames_of(chunk) as usize;
+        if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) = &place {
+            assert_eq!(held.len(), frames, "frames of {chunk:?}");
+        }
+        let old = std::mem::replace(&mut self.chunks[chunk.0 as usize].place, place);
+        let share = |place: &ChunkPlace| match place {
+            ChunkPlace::Unbacked => (0, 0),
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => (bytes, 0),
+            ChunkPlace::Spilled => (0, bytes),
+        };
+        let (before, after) = (share(&old), share(self.place(chunk)));
+        self.resident = self.resident - before.0 + after.0;
+        self.spilled = self.spilled - before.1 + after.1;
+        old
+    }
+
+    pub(crate) fn is_instance(&self, page: GuestPage) -> bool {
+        self.instance[page.0 as usize / 64] & 1 << (page.0 % 64) != 0
+    }
+
+    /// Makes a page instance memory. Only pages whose bytes are in the image, or zero, may become so.
+    pub(crate) fn set_instance(&mut self, page: GuestPage) {
+        if !self.is_instance(page) {
+            self.instance[page.0 as usize / 64] |= 1 << (page.0 % 64);
+            self.instance_pages += 1;
+        }
+    }
+
+    /// Runs of a chunk's pages that are not instance memory: (offset in the chunk, bytes). What a move copies.
+    pub(crate) fn data_runs(&self, chunk: ChunkNo) -> Vec<(u64, u64)> {
+        let first = GuestPage::of(self.base(chunk)).0;
+        let pages = (self.bytes(chunk) / SMALL_PAGE) as u32;
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for page in (0..pages).filter(|page| !self.is_instance(GuestPage(first + page))) {
+            let offset = u64::from(page) * SMALL_PAGE;
+            match runs.last_mut() {
+                Some((start, bytes)) if *start + *bytes == offset => *bytes += SMALL_PAGE,
+                _ => runs.push((offset, SMALL_PAGE)),
+            }
+        }
+        runs
+    }
+
+    /// Where a byte of guest VRAM is now: the one door from guest VRAM to the card or to a bus address.
+    pub(crate) fn locate(&self, at: GuestVramAddr) -> Placement {
+        let Some(chunk) = self.of(at) else {
+            return Placement::Outside;
+        };
+        if self.is_instance(GuestPage::of(at)) {
+            return Placement::Sysram(self.image.offset(at.0));
+        }
+        match self.place(chunk) {
+            ChunkPlace::Unbacked => Placement::Unbacked,
+            ChunkPlace::Spilled => Placement::Sysram(self.image.offset(at.0)),
+            ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => {
+                let offset = at.0 - self.base(chunk).0;
+                Placement::Vram(in_frame(frames, offset))
+            }
+        }
+    }
+
+    /// The same for a whole 128 KiB frame.
+    pub(crate) fn locate_frame(&self, at: GuestVramAddr) -> FramePlacement {
+        let first = GuestPage::of(at).0 as usize;
+        // 32 pages a frame: half a word of the bitmap.
+        let bits = (self.instance.get(first / 64).copied().unwrap_or(0) >> (first % 64)) as u32;
+        if bits != 0 {
+            return FramePlacement::Mixed;
+        }
+        FramePlacement::Uniform(self.locate(at))
+    }
+
+    /// Panics if the sums or sizes do not fit: for tests and the simulator.
+    pub(crate) fn check(&self) {
+        let (mut resident, mut spilled) = (0, 0);
+        for chunk in self.all() {
+            match self.place(chunk) {
+                ChunkPlace::Unbacked => {}
+                ChunkPlace::Spilled => spilled += self.bytes(chunk),
+                ChunkPlace::Resident(frames) => {
+                    assert_eq!(frames.len() as u32, self.frames_of(chunk));
+                    resident += self.bytes(chunk);
+                }
+                ChunkPlace::Both(frames) => {
+                    assert_eq!(frames.len() as u32, self.frames_of(chunk));
+                    assert!(
+                        self.reach(chunk) != Reach::Writable,
+                        "{chunk:?} is in both places and writable"
+                    );
+                    resident += self.bytes(chunk);
+                }
+            }
+        }
+        assert_eq!(
+            (resident, spilled),
+            (self.resident, self.spilled),
+            "sums of chunks"
+        );
+        let pages: u32 = self.instance.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(pages, self.instance_pages, "instance pages");
+    }
+}
+
+/// The byte `offset` into a chunk that lies in `frames`.
+pub(crate) fn in_frame(frames: &[FrameNo], offset: u64) -> VramAddr {
+    frames[(offset / FRAME) as usize].base().offset(offset % FRAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn chunks() -> Chunks {
+        Chunks::new(9 << 20, 2 << 20, Iova(1 << 36))
+    }
+
+    #[test]
+    fn last_chunk_is_short() {
+        assert_eq!(
+            (chunks().bytes(ChunkNo(4)), chunks().frames_of(ChunkNo(4))),
+            (1 << 20, 8)
+        );
+    }
+
+    #[test]
+    fn address_outside_guest_vram_is_outside() {
+        assert_eq!(chunks().locate(GuestVramAddr(9 << 20)), Placement::Outside);
+    }
+
+    #[test]
+    fn instance_page_is_in_the_image_though_its_chunk_is_resident() {
+        let mut chunks = chunks();
+        chunks.set_place(
+            ChunkNo(0),
+            ChunkPlace::Resident((100..116).map(FrameNo).collect()),
+        );
+        chunks.set_instance(GuestPage(5));
+        assert_eq!(
+            chunks.locate(GuestVramAddr(0x5010)),
+            Placement::Sysram(Iova((1 << 36) + 0x5010))
+        );
+        assert_eq!(
+            chunks.locate(GuestVramAddr(0x6010)),
+            Placement::Vram(FrameNo(100).base().offset(0x6010))
+        );
+        assert_eq!(chunks.locate_frame(GuestVramAddr(0)), FramePlacement::Mixed);
+        assert_eq!(
+            chunks.data_runs(ChunkNo(0)),
+            vec![(0, 0x5000), (0x6000, (2 << 20) - 0x6000)]
+        );
+    }
+
+    #[test]
+    fn writable_reach_ends_both() {
+        let mut chunks = chunks();
+        chunks.set_place(ChunkNo(1), ChunkPlace::Both((0..16).map(FrameNo).collect()));
+        assert!(chunks.widen_reach(ChunkNo(1), Reach::Writable));
+        assert!(matches!(chunks.place(ChunkNo(1)), ChunkPlace::Resident(_)));
+        chunks.check();
+    }
+
+    proptest! {
+        #[test]
+        fn sums_hold_under_random_histories(steps in proptest::collection::vec((0u32..5, 0u8..4), 0..200)) {
+            let mut chunks = chunks();
+            for (chunk, place) in steps {
+                let chunk = ChunkNo(chunk);
+                let frames = || (0..chunks.frames_of(chunk)).map(FrameNo).collect();
+                let place = match place {
+                    0 => ChunkPlace::Unbacked,
+                    1 => ChunkPlace::Resident(frames()),
+                    2 => ChunkPlace::Spilled,
+                    _ => ChunkPlace::Both(frames()),
+                };
+                chunks.set_place(chunk, place);
+                chunks.check();
+            }
+        }
+    }
+}
