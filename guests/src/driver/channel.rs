@@ -262,8 +262,7 @@ impl Driver {
         });
         if matches!(waited, Err(DriverError::Timeout { .. })) {
             // The reason says more than the time-out.
-            check_fifo(bus)?;
-            check_engines(bus)?;
+            self.check_device(bus)?;
         }
         if self.with_interrupts {
             self.acknowledge(bus);
@@ -271,9 +270,10 @@ impl Driver {
         waited
     }
 
-    /// Fails if PFIFO shows an MMU fault or another error. Clears nothing.
-    pub fn check_fifo(&self, bus: &mut dyn GuestBus) -> Result<(), DriverError> {
-        check_fifo(bus)
+    /// Fails if PFIFO shows an MMU fault or another error, or an engine has refused a method. Clears nothing.
+    pub fn check_device(&self, bus: &mut dyn GuestBus) -> Result<(), DriverError> {
+        check_fifo(bus)?;
+        check_engines(bus)
     }
 
     /// Clears the notify interrupts of all engines and arms the line for the next message.

@@ -215,6 +215,7 @@ impl<'a> Files<'a> {
     }
 
     fn end(mut self, bus: &mut dyn GuestBus) -> Result<Summary, DriverError> {
+        self.driver.check_device(bus)?;
         let (copies, bytes_copied) = (self.copier.copies(), self.copier.bytes());
         self.copier.destroy(&mut self.driver, bus)?;
         let summary = Summary {
