@@ -6,8 +6,9 @@
 //! The card prefers a valid large entry, which is what this relies on.
 
 use crate::entry::{Classifier, IN_FRAME_BITS, Refusal, is_valid, page_of, same_frame};
+use crate::output::{Scratch, write_zeros};
 use crate::placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
-use crate::region::{GuestSlot, PAGE_ENTRIES, Region, SLOTS, SlotSet};
+use crate::region::{GuestSlot, Region, SLOTS, SlotSet};
 use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
 use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
@@ -133,87 +134,6 @@ impl Mirror {
     }
 }
 
-/// Collects neighbouring small entries into one write.
-#[derive(Debug)]
-struct Run {
-    at: VramAddr,
-    len: usize,
-    entries: [u64; PAGE_ENTRIES],
-}
-
-impl Run {
-    const EMPTY: Self = Self {
-        at: VramAddr(0),
-        len: 0,
-        entries: [0; PAGE_ENTRIES],
-    };
-
-    #[inline]
-    fn push(&mut self, writer: &mut dyn ShadowWriter, at: VramAddr, entries: &[u64; SMALL_PER_LARGE]) {
-        let follows = self.len < PAGE_ENTRIES && self.at.offset(self.len as u64 * 8) == at;
-        if !follows {
-            self.flush(writer);
-            self.at = at;
-        }
-        self.entries[self.len..self.len + SMALL_PER_LARGE].copy_from_slice(entries);
-        self.len += SMALL_PER_LARGE;
-    }
-
-    fn flush(&mut self, writer: &mut dyn ShadowWriter) {
-        if self.len != 0 {
-            writer.write(self.at, &self.entries[..self.len]);
-            self.len = 0;
-        }
-    }
-}
-
-/// The large entries that a build writes, gathered so that they follow the small ones.
-#[derive(Debug)]
-struct LargeEntries {
-    entries: [u64; SLOTS],
-    slots: SlotSet,
-}
-
-/// Buffers of builds, empty between them. Kept, because clearing them costs more than the redirect of one page.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    small: Run,
-    large: LargeEntries,
-}
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        Self {
-            small: Run::EMPTY,
-            large: LargeEntries {
-                entries: [0; SLOTS],
-                slots: SlotSet::EMPTY,
-            },
-        }
-    }
-}
-
-impl LargeEntries {
-    fn write(&self, writer: &mut dyn ShadowWriter, table: VramAddr) {
-        for (first, count) in self.slots.runs() {
-            for piece in (first..first + count).step_by(PAGE_ENTRIES) {
-                let end = (piece + PAGE_ENTRIES).min(first + count);
-                writer.write(table.offset(piece as u64 * 8), &self.entries[piece..end]);
-            }
-        }
-    }
-}
-
-/// Writes zeros over `bytes`, a multiple of 8.
-pub(crate) fn write_zeros(writer: &mut dyn ShadowWriter, at: VramAddr, bytes: u64) {
-    let mut done = 0;
-    while done < bytes {
-        let piece = (bytes - done).min(SMALL_PAGE);
-        writer.write(at.offset(done), &[0; PAGE_ENTRIES][..(piece / 8) as usize]);
-        done += piece;
-    }
-}
-
 /// What a slot shall be.
 enum Wanted {
     Empty,
@@ -297,19 +217,17 @@ impl<'a> Builder<'a> {
         mirror.guest.changed.insert_all(&refused);
         self.built.refused += refused.len();
         self.built.slots += slots.len();
-        self.scratch.small.flush(self.writer);
+        self.scratch.flush_small(self.writer);
         if let Some(table) = mirror.large {
-            self.built.entries += self.scratch.large.slots.len();
-            self.scratch.large.write(self.writer, table);
+            self.built.entries += self.scratch.flush_large(self.writer, table);
         }
-        self.scratch.large.slots = SlotSet::EMPTY;
         if let Some(table) = mirror.small {
             for slot in unwanted.iter() {
                 self.built.entries += SMALL_PER_LARGE as u64;
-                let at = small_entries_at(table, slot);
-                self.scratch.small.push(self.writer, at, &[0; SMALL_PER_LARGE]);
+                self.scratch
+                    .small(self.writer, table, slot, &[0; SMALL_PER_LARGE]);
             }
-            self.scratch.small.flush(self.writer);
+            self.scratch.flush_small(self.writer);
         }
     }
 
@@ -362,12 +280,10 @@ impl<'a> Builder<'a> {
             && let Some(table) = mirror.small
         {
             self.built.entries += SMALL_PER_LARGE as u64;
-            let at = small_entries_at(table, slot);
-            self.scratch.small.push(self.writer, at, &self.entries);
+            self.scratch.small(self.writer, table, slot, &self.entries);
         }
         if shape == Shape::Large || old == Shape::Large {
-            self.scratch.large.entries[slot] = large_entry;
-            self.scratch.large.slots.insert(slot);
+            self.scratch.large(slot, large_entry);
         }
         if old == Shape::Small && shape != Shape::Small {
             unwanted.insert(slot);
@@ -599,8 +515,4 @@ fn last_page_checked(frame: u64) -> u64 {
         "placement {frame:#x} cannot stand in table entries"
     );
     frame
-}
-
-fn small_entries_at(table: VramAddr, slot: usize) -> VramAddr {
-    table.offset((slot * SMALL_PER_LARGE) as u64 * 8)
 }

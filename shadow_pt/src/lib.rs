@@ -15,15 +15,16 @@
 //! its tables is never an error, it is translated, dropped and counted; no shadow entry ever points outside of what
 //! [`Placements`] answered.
 //!
-//! * [`walk`]: one software walk, for CPU windows
+//! * [`mod@walk`]: one software walk, for CPU windows
 //! * `store`, `dirty`, `placement`: what the caller supplies
 //! * `entry`: the entry policy; `region`: what is known of one directory entry; `reverse`: frame → slots
-//! * `build`: from snapshot to shadow; `shadow`: the whole address space
+//! * `build`: from snapshot to shadow; `output`: its writes; `shadow`: the whole address space
 #![forbid(unsafe_code)]
 
 mod build;
 mod dirty;
 mod entry;
+mod output;
 mod placement;
 mod region;
 mod reverse;

@@ -10,9 +10,10 @@
 //! The reverse index describes the shadow as built, not what the guest has written since. It may name frames whose
 //! entries are absent because nothing is behind them: backing such a frame is a redirect, too.
 
-use crate::build::{Builder, Built, Mirror, Scratch, write_zeros};
+use crate::build::{Builder, Built, Mirror};
 use crate::dirty::DirtyPages;
 use crate::entry::{Classifier, is_valid, page_of};
+use crate::output::{Scratch, write_zeros};
 use crate::placement::{Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, PAGE_ENTRIES, SlotSet, has_table, read_entries};
 use crate::reverse::{GuestFrame, Reach, ReverseIndex};
