@@ -1,1 +1,49 @@
 //! The edges of the broker: event loop, sockets, mappings, and the card.
+//!
+//! | module | owns |
+//! | --- | --- |
+//! | [`broker`](Broker) | starting, attaching, asking, stopping |
+//! | `perform` | one event after the other into the core, its actions in order; rules of the lock |
+//! | `port` | the trait of what decides, the trait of whom it answers |
+//! | `link` | a VM in this process |
+//! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
+//! | `config_space` | the PCI function that a guest sees |
+//! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
+//! | `record`, `replay` | a run as a file, and the file as a run |
+//! | `stats`, `notices`, `ratelimit` | figures and log lines |
+
+mod broker;
+mod config_space;
+mod error;
+mod event_loop;
+mod link;
+mod mapping;
+mod memory;
+mod notices;
+mod perform;
+mod polls;
+mod port;
+mod ratelimit;
+mod record;
+mod remote;
+mod replay;
+mod requests;
+mod server;
+mod session;
+mod sigbus;
+mod signaller;
+mod stats;
+mod status;
+#[cfg(test)]
+mod testing;
+
+pub use broker::{Broker, Setup, VmSocket};
+pub use error::{AttachError, Ended, LinkError, StartError};
+pub use link::LocalLink;
+pub use mapping::MapError;
+pub use memory::OWN_BYTES;
+pub use perform::VMS_MAX;
+pub use port::Core;
+pub use record::{RecordError, Recorder};
+pub use replay::{Difference, Replay, ReplayError, ReplaySummary};
+pub use stats::{Accesses, BrokerStats, Histogram, Pauses, VmStats};

@@ -1,0 +1,236 @@
+//! The broker of one GPU: what is started, attached to, asked and stopped.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fermi_spec::board::Board;
+use vfio_user_server::pci::ConfigSpace;
+use vgpu::{Event, HostGpu, Quota, RequestId, VmConfig, VmId};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::config_space::{BarSizes, config_space, function};
+use crate::error::{AttachError, Ended, StartError};
+use crate::event_loop::{self, EventLoop};
+use crate::link::LocalLink;
+use crate::perform::Performer;
+use crate::port::Core;
+use crate::record::Recorder;
+use crate::remote::Waker;
+use crate::server::Seat;
+use crate::stats::BrokerStats;
+use crate::status::Status;
+
+/// Longest bring-up of a card.
+const START_MAX: Duration = Duration::from_secs(10);
+
+/// A VM that may come through a socket.
+#[derive(Clone, Debug)]
+pub struct VmSocket {
+    /// Where its VMM connects.
+    pub path: PathBuf,
+    /// What it gets.
+    pub config: VmConfig,
+}
+
+/// Everything a broker is made of.
+pub struct Setup {
+    /// What decides; [`vgpu::Manager`] but in tests.
+    pub core: Box<dyn Core>,
+    /// The card.
+    pub gpu: Box<dyn HostGpu>,
+    /// Signalled when the card raises its interrupt. Without it [`HostGpu::take_interrupt`] is asked again and again.
+    pub interrupt: Option<EventFd>,
+    /// Where to record.
+    pub recorder: Option<Recorder>,
+    /// What guests are shown.
+    pub board: Board,
+    /// Sockets to listen on. VMs in this process need none, see [`Broker::attach`].
+    pub vms: Vec<VmSocket>,
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup")
+            .field("board", &self.board)
+            .field("vms", &self.vms)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the event loop, the links and the handle share.
+pub(crate) struct Shared {
+    performer: Mutex<Performer>,
+    next_request: AtomicU64,
+    pub(crate) status: Arc<Status>,
+    /// Wakes the event loop: a socket's VM has answers, or the loop is to stop.
+    pub(crate) wake: Arc<Waker>,
+    /// Signalled from the SIGBUS handler.
+    pub(crate) torn: Arc<EventFd>,
+    /// The card is up: clients may come.
+    pub(crate) is_open: AtomicBool,
+    pub(crate) is_stopping: AtomicBool,
+    /// As after power-on.
+    pub(crate) config_space: ConfigSpace,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("status", &self.status)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Enters the broker. `Err` once it has ended, or after a panic in it: what it believes may then be wrong, so
+    /// nothing more is done with it.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Performer>, Ended> {
+        let Ok(performer) = self.performer.lock() else {
+            self.status.end("a thread of the broker panicked");
+            return Err(self.status.ended().unwrap_or_else(|| Ended {
+                reason: "a thread panicked".into(),
+            }));
+        };
+        performer.check_running()?;
+        Ok(performer)
+    }
+
+    /// `Err` once the broker has ended.
+    pub(crate) fn check_running(&self) -> Result<(), Ended> {
+        self.lock().map(drop)
+    }
+
+    /// An id that no other request has.
+    pub(crate) fn next_request(&self) -> RequestId {
+        // Only uniqueness matters.
+        RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A running broker. Dropping it ends it: every VM is out, sockets are removed, the card is let go.
+#[derive(Debug)]
+pub struct Broker {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Listens, brings the card up and lets clients in. Returns when the card is up.
+    pub fn start(setup: Setup) -> Result<Self, StartError> {
+        let capabilities = setup.gpu.capabilities();
+        let bars = BarSizes {
+            bar1: capabilities.bar1_bytes,
+            bar3: capabilities.bar3_bytes,
+        };
+        let config_space = config_space(setup.board, bars).map_err(|error| StartError::Card {
+            reason: format!("its BARs cannot be shown: {error}"),
+        })?;
+        let function = function(&config_space, bars);
+        let status = Arc::new(Status::default());
+        let asks = setup.interrupt.is_none();
+        let performer = Performer::new(setup.core, setup.gpu, setup.recorder, asks, status.clone())?;
+        let shared = Arc::new(Shared {
+            performer: Mutex::new(performer),
+            next_request: AtomicU64::new(1),
+            status,
+            wake: Arc::new(Waker::new(event_fd()?)),
+            torn: Arc::new(event_fd()?),
+            is_open: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            config_space,
+        });
+        let seats = setup
+            .vms
+            .into_iter()
+            .map(|vm| Seat::bind(vm, function.clone(), shared.clone()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let event_loop = EventLoop::new(shared.clone(), seats, setup.interrupt);
+        let thread = event_loop::spawn(event_loop)?;
+        // From here on an early return drops the handle, which stops the thread.
+        let broker = Self {
+            shared,
+            thread: Some(thread),
+        };
+        broker.bring_up()?;
+        Ok(broker)
+    }
+
+    fn bring_up(&self) -> Result<(), StartError> {
+        let card = |reason| StartError::Card { reason };
+        self.shared
+            .lock()
+            .map_err(|ended| card(ended.reason))?
+            .submit(Event::Start);
+        match self.shared.status.wait_started(START_MAX) {
+            Some(Ok(())) => {}
+            Some(Err(reason)) => return Err(card(reason)),
+            None => return Err(card(format!("it is not up after {} s", START_MAX.as_secs()))),
+        }
+        self.shared.is_open.store(true, Ordering::SeqCst);
+        self.shared.wake.wake();
+        Ok(())
+    }
+
+    /// Attaches a VM of this process. Waits for the answer, at most 5 seconds.
+    pub fn attach(&self, config: VmConfig) -> Result<LocalLink, AttachError> {
+        LocalLink::attach(self.shared.clone(), config)
+    }
+
+    /// Changes the quota of the attached VM of that name; `None` if there is none.
+    ///
+    /// What it means for the memory that the VM holds follows in its own time.
+    pub fn set_quota(&self, name: &str, quota: Quota) -> Result<Option<VmId>, AttachError> {
+        quota.check().map_err(|reason| AttachError::Config { reason })?;
+        let mut performer = self.shared.lock()?;
+        let vm = performer.vm_named(name);
+        if let Some(vm) = vm {
+            performer.submit(Event::SetQuota { vm, quota });
+            log::info!(vm = name; "quota changed: {quota:?}");
+        }
+        Ok(vm)
+    }
+
+    /// All figures as they are now, or were when the broker ended.
+    pub fn snapshot(&self) -> BrokerStats {
+        // Counting on after a panic would be wrong, reading the counts is not.
+        self.shared
+            .performer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .stats()
+            .snapshot()
+    }
+
+    /// Waits until the broker has ended by itself: the card is lost. `None` if it has not within `timeout`.
+    pub fn wait_ended(&self, timeout: Duration) -> Option<Ended> {
+        self.shared.status.wait_ended(timeout)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.shared.is_stopping.store(true, Ordering::SeqCst);
+        self.shared.wake.wake();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the broker's event loop panicked");
+        }
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.end("it was stopped");
+        }
+    }
+}
+
+fn event_fd() -> Result<EventFd, StartError> {
+    EventFd::new(EFD_NONBLOCK).map_err(|source| StartError::System {
+        what: "an eventfd",
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests;

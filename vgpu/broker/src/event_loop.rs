@@ -1,0 +1,222 @@
+//! The thread that polls: sockets of VMs, the timer, the card's interrupt, torn memory.
+//!
+//! It never waits for a client: what a client does not take stays queued, within the protocol server's bounds, and
+//! meanwhile that client is not read.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread::JoinHandle;
+
+use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use vgpu::Event;
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::broker::Shared;
+use crate::error::StartError;
+use crate::server::Seat;
+
+const WAKE: u32 = 0;
+const TIMER: u32 = 1;
+const INTERRUPT: u32 = 2;
+const TORN: u32 = 3;
+/// Listener of seat *n* is at twice *n* above this, its client one further.
+const SEATS: u32 = 4;
+
+/// A seat, and what of it is polled.
+#[derive(Debug)]
+struct Polled {
+    seat: Seat,
+    listener: Option<EventSet>,
+    client: Option<(RawFd, EventSet)>,
+    is_listener_lost: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct EventLoop {
+    shared: Arc<Shared>,
+    seats: Vec<Polled>,
+    interrupt: Option<EventFd>,
+    timer: RawFd,
+}
+
+impl EventLoop {
+    pub(crate) fn new(shared: Arc<Shared>, seats: Vec<Seat>, interrupt: Option<EventFd>) -> Self {
+        let seats = seats
+            .into_iter()
+            .map(|seat| Polled {
+                seat,
+                listener: None,
+                client: None,
+                is_listener_lost: false,
+            })
+            .collect();
+        // Lives as long as `shared`. A broker that ended before it began polls nothing.
+        let timer = shared
+            .lock()
+            .map_or(-1, |performer| performer.timer().as_raw_fd());
+        Self {
+            shared,
+            seats,
+            interrupt,
+            timer,
+        }
+    }
+
+    fn dispatch(&mut self, events: Events) {
+        match events.data() {
+            // The counters only say that there is something to look at.
+            WAKE => drop(self.shared.wake.event().read()),
+            TIMER => {
+                if let Ok(mut performer) = self.shared.lock() {
+                    performer.timer_fired();
+                }
+            }
+            INTERRUPT => {
+                if let Some(interrupt) = &self.interrupt
+                    && interrupt.read().is_ok()
+                    && let Ok(mut performer) = self.shared.lock()
+                {
+                    performer.submit(Event::HostInterrupt);
+                }
+            }
+            TORN => {
+                drop(self.shared.torn.read());
+                if let Ok(mut performer) = self.shared.lock() {
+                    performer.evict_torn();
+                }
+            }
+            data => self.dispatch_seat(data - SEATS, events.event_set()),
+        }
+    }
+
+    fn dispatch_seat(&mut self, data: u32, events: EventSet) {
+        let Some(polled) = self.seats.get_mut(data as usize / 2) else {
+            return;
+        };
+        if data.is_multiple_of(2) {
+            polled.is_listener_lost |= !polled.seat.listener_ready();
+        } else {
+            polled.seat.client_ready(events);
+        }
+    }
+
+    /// Passes on what was told, and polls for what is wanted now.
+    fn settle(&mut self, ops: &mut EventOps<'_>) {
+        loop {
+            self.seats.iter_mut().for_each(|polled| polled.seat.settle());
+            self.shared.wake.set_awake(false);
+            if !self.seats.iter().any(|polled| polled.seat.has_news()) {
+                break;
+            }
+            self.shared.wake.set_awake(true);
+        }
+        let is_open = self.shared.is_open.load(SeqCst);
+        for (index, polled) in self.seats.iter_mut().enumerate() {
+            if let Err(error) = polled.poll(SEATS + 2 * index as u32, is_open, ops) {
+                log::error!("cannot poll a socket: {error}");
+            }
+        }
+    }
+
+    /// Whether there is nothing more to do.
+    fn is_over(&self) -> bool {
+        self.shared.is_stopping.load(SeqCst) || self.shared.status.ended().is_some()
+    }
+}
+
+impl Polled {
+    fn poll(&mut self, data: u32, is_open: bool, ops: &mut EventOps<'_>) -> Result<(), event_manager::Error> {
+        let (fd, events) = self.seat.listener_interest();
+        let is_wanted = is_open && !self.is_listener_lost;
+        let wanted = is_wanted.then_some((fd, events));
+        let polled = self.listener.map(|events| (fd, events));
+        change(ops, data, polled, wanted)?;
+        self.listener = wanted.map(|(_, events)| events);
+
+        let wanted = self.seat.client_interest();
+        let polled = std::mem::replace(&mut self.client, wanted);
+        let changed = change(ops, data + 1, polled, wanted);
+        // Only now may its number be used again.
+        self.seat.drop_closed();
+        changed
+    }
+}
+
+/// Goes from what is polled to what is wanted.
+fn change(
+    ops: &mut EventOps<'_>,
+    data: u32,
+    polled: Option<(RawFd, EventSet)>,
+    wanted: Option<(RawFd, EventSet)>,
+) -> Result<(), event_manager::Error> {
+    let events = |(fd, events): (RawFd, EventSet)| Events::with_data_raw(fd, data, events);
+    match (polled, wanted) {
+        (None, None) => Ok(()),
+        (Some(old), Some(new)) if old == new => Ok(()),
+        (Some(old), Some(new)) if old.0 == new.0 => ops.modify(events(new)),
+        (old, new) => {
+            let removed = old.map_or(Ok(()), |old| ops.remove(events(old)));
+            let added = new.map_or(Ok(()), |new| ops.add(events(new)));
+            removed.and(added)
+        }
+    }
+}
+
+impl MutEventSubscriber for EventLoop {
+    fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
+        self.shared.wake.set_awake(true);
+        self.dispatch(events);
+        self.settle(ops);
+    }
+
+    fn init(&mut self, ops: &mut EventOps<'_>) {
+        let fixed = [
+            Some((self.shared.wake.event().as_raw_fd(), WAKE)),
+            Some((self.timer, TIMER)),
+            self.interrupt
+                .as_ref()
+                .map(|interrupt| (interrupt.as_raw_fd(), INTERRUPT)),
+            Some((self.shared.torn.as_raw_fd(), TORN)),
+        ];
+        for (fd, data) in fixed.into_iter().flatten() {
+            if let Err(error) = ops.add(Events::with_data_raw(fd, data, EventSet::IN)) {
+                log::error!("the event loop cannot poll: {error}");
+                self.shared.status.end("its event loop cannot poll");
+            }
+        }
+    }
+}
+
+/// Starts the thread.
+pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError> {
+    let shared = event_loop.shared.clone();
+    let mut manager = EventManager::new()?;
+    let id = manager.add_subscriber(event_loop);
+    let run = move || {
+        let is_over = |manager: &mut EventManager<EventLoop>| {
+            manager
+                .subscriber_mut(id)
+                .map_or(true, |event_loop| event_loop.is_over())
+        };
+        while !is_over(&mut manager) {
+            if let Err(error) = manager.run() {
+                log::error!("the event loop failed: {error}");
+                if let Ok(mut performer) = shared.lock() {
+                    performer.end("its event loop failed");
+                }
+                shared.status.end("its event loop failed");
+            }
+        }
+        // Sockets are closed and removed here, with the subscriber.
+    };
+    std::thread::Builder::new()
+        .name("broker".into())
+        .spawn(run)
+        .map_err(|source| StartError::System {
+            what: "the event loop's thread",
+            source,
+        })
+}

@@ -1,0 +1,313 @@
+//! A VM in this process: function calls instead of a socket.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fermi_spec::addr::Gpa;
+use vfio_user_server::pci::{ConfigChange, ConfigSpace};
+use vgpu::{ACCESS_BYTES_MAX, Bar, Refusal, Reply, RequestId, VmConfig};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::broker::Shared;
+use crate::error::{AttachError, LinkError};
+use crate::memory::RamMap;
+use crate::perform::Attachment;
+use crate::port::VmPort;
+use crate::requests::Request;
+
+/// Longest wait for an answer, as long as QEMU waits for a message's.
+pub(crate) const ANSWER_SECONDS_MAX: u64 = 5;
+
+const ANSWER_MAX: Duration = Duration::from_secs(ANSWER_SECONDS_MAX);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Requests on their way, and their answers once they are there.
+    answers: BTreeMap<RequestId, Option<Reply>>,
+    attached: Option<Result<(), String>>,
+    evicted: Option<String>,
+    is_detached: bool,
+    /// Threads in `wait`: without any, nobody need be woken.
+    waiting: usize,
+    interrupt: Option<EventFd>,
+    /// Raised while nobody listened.
+    is_interrupt_held: bool,
+}
+
+/// The broker's side of a [`LocalLink`].
+#[derive(Debug, Default)]
+struct LocalPort {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl LocalPort {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every change is a single insertion or assignment, so a panic leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until `done` has something to say. `None` if it has not within the bound.
+    fn wait<T>(&self, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        if let Some(result) = done(&mut state) {
+            return Some(result);
+        }
+        let deadline = Instant::now() + ANSWER_MAX;
+        state.waiting += 1;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            state = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            let result = done(&mut state);
+            if result.is_some() || left.is_zero() {
+                state.waiting -= 1;
+                return result;
+            }
+        }
+    }
+}
+
+impl VmPort for LocalPort {
+    fn attached(&self, outcome: Result<(), String>) {
+        self.change(|state| state.attached = Some(outcome));
+    }
+
+    fn reply(&self, request: RequestId, reply: Reply) {
+        self.change(|state| {
+            // A caller that gave up waiting took its entry along.
+            if let Some(answer) = state.answers.get_mut(&request) {
+                *answer = Some(reply);
+            }
+        });
+    }
+
+    fn interrupt(&self) {
+        self.change(State::raise);
+    }
+
+    fn evicted(&self, reason: &str) {
+        self.change(|state| state.evicted = Some(reason.to_owned()));
+    }
+
+    fn detached(&self) {
+        self.change(|state| state.is_detached = true);
+    }
+}
+
+impl State {
+    fn raise(&mut self) {
+        // A full counter means that interrupts wait to be fetched already.
+        self.is_interrupt_held = match &self.interrupt {
+            Some(interrupt) => {
+                let _ = interrupt.write(1);
+                false
+            }
+            None => true,
+        };
+    }
+}
+
+/// A vGPU of a VM in this process. Dropping it detaches the VM.
+///
+/// Calls may come from several threads; each waits for its own answer, at most 5 seconds. The caller's VMM decides by
+/// [`LocalLink::config`] whether accesses and interrupts reach the function at all.
+#[derive(Debug)]
+pub struct LocalLink {
+    shared: Arc<Shared>,
+    port: Arc<LocalPort>,
+    attachment: Attachment,
+    config: Mutex<ConfigSpace>,
+}
+
+impl LocalLink {
+    pub(crate) fn attach(shared: Arc<Shared>, config: VmConfig) -> Result<Self, AttachError> {
+        let port = Arc::new(LocalPort::default());
+        let space = shared.config_space.clone();
+        let attachment = shared.lock()?.attach(port.clone(), config)?;
+        let link = Self {
+            shared,
+            port,
+            attachment,
+            config: Mutex::new(space),
+        };
+        // On failure `link` is dropped, and the VM leaves if it was coming.
+        match link.port.wait(|state| state.attached.clone()) {
+            Some(Ok(())) => Ok(link),
+            Some(Err(reason)) => Err(AttachError::Denied { reason }),
+            None => {
+                link.shared.check_running()?;
+                Err(AttachError::Timeout)
+            }
+        }
+    }
+
+    /// Loads from a BAR. Longer loads than [`ACCESS_BYTES_MAX`] are done in pieces.
+    pub fn read(&self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
+        for (index, part) in data.chunks_mut(ACCESS_BYTES_MAX).enumerate() {
+            let offset = offset.wrapping_add((index * ACCESS_BYTES_MAX) as u64);
+            match self.call(Request::Read {
+                bar,
+                offset,
+                bytes: part.len() as u32,
+            })? {
+                // An answer of another length would be a mistake of the core; what is there is passed on.
+                Reply::Data(bytes) => part.iter_mut().zip(bytes).for_each(|(to, from)| *to = from),
+                Reply::Done => part.fill(0xff),
+                Reply::Refused(refusal) => return Err(refusal.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores to a BAR. Longer stores than [`ACCESS_BYTES_MAX`] are done in pieces.
+    pub fn write(&self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), LinkError> {
+        for (index, part) in data.chunks(ACCESS_BYTES_MAX).enumerate() {
+            let offset = offset.wrapping_add((index * ACCESS_BYTES_MAX) as u64);
+            self.done(Request::Write {
+                bar,
+                offset,
+                data: part.to_vec(),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Lets the vGPU reach `bytes` of a memory file from `offset` at `gpa`.
+    pub fn map_ram(
+        &self,
+        gpa: Gpa,
+        bytes: u64,
+        memory: OwnedFd,
+        offset: u64,
+        writable: bool,
+    ) -> Result<(), LinkError> {
+        let file = Arc::new(File::from(memory));
+        let map = RamMap::new(file, offset, bytes, writable, self.shared.torn.clone())?;
+        self.done(Request::MapRam { gpa, map })
+    }
+
+    /// Takes a range back. When this returns, nothing reaches it any more.
+    pub fn unmap_ram(&self, gpa: Gpa, bytes: u64) -> Result<(), LinkError> {
+        self.done(Request::UnmapRam { gpa, bytes })
+    }
+
+    /// Resets the device, its configuration space included.
+    pub fn reset(&self) -> Result<(), LinkError> {
+        self.done(Request::Reset)?;
+        self.config().reset();
+        Ok(())
+    }
+
+    /// Signals `interrupt` from now on. One that was raised before anybody listened is signalled at once.
+    pub fn set_interrupt(&self, interrupt: EventFd) {
+        let mut state = self.port.lock();
+        state.interrupt = Some(interrupt);
+        if state.is_interrupt_held {
+            state.raise();
+        }
+    }
+
+    /// Reads the PCI configuration space.
+    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
+        self.config().read(offset, data);
+    }
+
+    /// Writes the PCI configuration space and tells what that changed.
+    pub fn write_config(&self, offset: u64, data: &[u8]) -> ConfigChange {
+        self.config().write(offset, data)
+    }
+
+    /// The PCI configuration space: where BARs are, whether MSI is on.
+    pub fn config(&self) -> MutexGuard<'_, ConfigSpace> {
+        // Its writes are byte by byte: after a panic every byte is still one of a guest's.
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the broker gave this VM up, if it did.
+    pub fn eviction(&self) -> Option<String> {
+        self.port.lock().evicted.clone()
+    }
+
+    /// Leaves, and waits until nothing of the VM is left in the broker or on the card.
+    pub fn detach(self) -> Result<(), LinkError> {
+        self.leave();
+        match self.port.wait(|state| state.is_detached.then_some(())) {
+            Some(()) => Ok(()),
+            None => {
+                self.shared.check_running()?;
+                Err(LinkError::Timeout)
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn attachment_vm(&self) -> vgpu::VmId {
+        self.attachment.vm()
+    }
+
+    fn leave(&self) {
+        // A broker that has ended has let go of everything.
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.detach(self.attachment);
+        }
+    }
+
+    fn done(&self, request: Request) -> Result<(), LinkError> {
+        match self.call(request)? {
+            Reply::Done | Reply::Data(_) => Ok(()),
+            Reply::Refused(refusal) => Err(refusal.into()),
+        }
+    }
+
+    fn call(&self, request: Request) -> Result<Reply, LinkError> {
+        let id = self.shared.next_request();
+        self.port.lock().answers.insert(id, None);
+        let issued = self
+            .shared
+            .lock()
+            .map(|mut performer| performer.request(self.attachment, id, request));
+        let answer = self.port.wait(|state| {
+            let answer = state.answers.get_mut(&id).and_then(Option::take);
+            let is_over = issued.is_err() || state.is_detached;
+            let answer = answer.or(is_over.then_some(Reply::Refused(Refusal::NotAttached)))?;
+            Some((answer, state.evicted.clone()))
+        });
+        self.port.lock().answers.remove(&id);
+        match answer {
+            None => {
+                self.shared.check_running()?;
+                Err(LinkError::Timeout)
+            }
+            Some((Reply::Refused(Refusal::NotAttached), reason)) => {
+                self.shared.check_running()?;
+                Err(
+                    reason.map_or(Refusal::NotAttached.into(), |reason| LinkError::Evicted {
+                        reason,
+                    }),
+                )
+            }
+            Some((reply, _)) => Ok(reply),
+        }
+    }
+}
+
+impl Drop for LocalLink {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}

@@ -1,0 +1,140 @@
+//! Memory files and their mappings.
+//!
+//! Files of this process are sealed against shrinking, so a mapping of one can always be touched. A client's file is
+//! sealed likewise if it allows that; if not, [`crate::sigbus`] stands behind the mapping.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use vm_memory::{FileOffset, MmapRegion};
+
+/// Unit of host memory and of DMA maps. Bytes.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The range in the file is empty, misaligned, or does not end within the file.
+    #[error("{bytes:#x} bytes at {offset:#x} are not whole pages of a file of {file_bytes:#x} bytes")]
+    BadRange {
+        /// First byte in the file.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+        /// Size of the file.
+        file_bytes: u64,
+    },
+    /// The kernel refused the mapping.
+    #[error("cannot map {bytes:#x} bytes")]
+    Mmap {
+        /// Length.
+        bytes: u64,
+        /// The kernel's reason.
+        #[source]
+        source: vm_memory::mmap::MmapRegionError,
+    },
+    /// A memory file could not be created, sized, sealed or asked for its size.
+    #[error("cannot set up a memory file")]
+    File(#[from] io::Error),
+    /// The bound on guarded maps of this process is reached.
+    #[error("more than {} maps of client memory", crate::sigbus::GUARDS_MAX)]
+    TooManyGuards,
+}
+
+/// A memory file of `bytes` zero bytes that nobody can resize.
+pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<File, MapError> {
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(io::Error::from)?;
+    let file = File::from(fd);
+    file.set_len(bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(io::Error::from)?;
+    Ok(file)
+}
+
+/// Tries to keep a client's file from shrinking. Whether that worked.
+///
+/// A file without `MFD_ALLOW_SEALING` refuses, and so does one that is no memfd.
+pub(crate) fn seal_against_shrinking(file: &File) -> bool {
+    rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
+}
+
+/// Maps part of a file for sharing with whoever else has it.
+pub(crate) fn map_shared(
+    file: Arc<File>,
+    offset: u64,
+    bytes: u64,
+    writable: bool,
+) -> Result<Arc<MmapRegion>, MapError> {
+    let file_bytes = file.metadata()?.len();
+    let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= file_bytes);
+    if bytes == 0 || !offset.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) || !is_inside {
+        return Err(MapError::BadRange {
+            offset,
+            bytes,
+            file_bytes,
+        });
+    }
+    let prot = if writable {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_READ
+    };
+    let place = FileOffset::from_arc(file, offset);
+    MmapRegion::build(
+        Some(place),
+        bytes as usize,
+        prot,
+        libc::MAP_SHARED | libc::MAP_NORESERVE,
+    )
+    .map(Arc::new)
+    .map_err(|source| MapError::Mmap { bytes, source })
+}
+
+/// Gives the memory behind a range of a file back; it reads as zero afterwards.
+pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::{Bytes, VolatileMemory};
+
+    use super::*;
+
+    #[test]
+    fn sealed_file_cannot_shrink_or_grow() {
+        let file = sealed_memfd("test", 2 * PAGE).unwrap();
+        assert!(file.set_len(PAGE).is_err());
+        assert!(file.set_len(3 * PAGE).is_err());
+    }
+
+    #[test]
+    fn range_beyond_the_file_is_refused() {
+        let file = Arc::new(sealed_memfd("test", 2 * PAGE).unwrap());
+        let beyond = map_shared(file.clone(), PAGE, 2 * PAGE, true);
+        assert!(matches!(beyond, Err(MapError::BadRange { .. })));
+        let wrapping = map_shared(file.clone(), u64::MAX - PAGE + 1, PAGE, true);
+        assert!(matches!(wrapping, Err(MapError::BadRange { .. })));
+        assert!(matches!(
+            map_shared(file, 0, 0, true),
+            Err(MapError::BadRange { .. })
+        ));
+    }
+
+    #[test]
+    fn punched_range_reads_as_zero() {
+        let file = Arc::new(sealed_memfd("test", 2 * PAGE).unwrap());
+        let region = map_shared(file.clone(), 0, 2 * PAGE, true).unwrap();
+        let slice = region.as_volatile_slice();
+        slice.write_slice(&[7; 2 * PAGE as usize], 0).unwrap();
+        punch_hole(&file, PAGE, PAGE).unwrap();
+        let mut kept = [0];
+        slice.read_slice(&mut kept, PAGE as usize - 1).unwrap();
+        let mut dropped = [0];
+        slice.read_slice(&mut dropped, PAGE as usize).unwrap();
+        assert_eq!((kept, dropped), ([7], [0]));
+    }
+}

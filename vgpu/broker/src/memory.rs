@@ -1,0 +1,400 @@
+//! The memory that the core reads and writes: guests' RAM, images of their VRAM, the broker's own DMA memory.
+//!
+//! Everything is reached through vm-memory's volatile views, each byte once per call: guests change their RAM while
+//! it is read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use fermi_spec::addr::{Gpa, GuestVramAddr};
+use vgpu::{DmaMemory, HostMemory, Place, VmId};
+use vm_memory::{Bytes, MmapRegion, VolatileMemory};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::mapping::{MapError, PAGE, map_shared, punch_hole, seal_against_shrinking, sealed_memfd};
+use crate::sigbus::Guard;
+
+/// Bytes of the broker's own DMA memory.
+pub const OWN_BYTES: u64 = 1 << 20;
+
+/// RAM maps of one VM. What the protocol server allows a client, and local callers likewise.
+pub(crate) const RAM_MAPS_MAX: usize = 4096;
+
+/// Characters of a VM's name in the name of a memory file.
+const NAME_CHARS_MAX: usize = 64;
+
+/// A mapped range of guest RAM.
+#[derive(Debug)]
+pub(crate) struct RamMap {
+    pub(crate) bytes: u64,
+    pub(crate) writable: bool,
+    region: Arc<MmapRegion>,
+    guard: Guard,
+}
+
+impl RamMap {
+    /// Maps `bytes` from `offset` of a client's file. `torn` is written if the client takes the memory away.
+    pub(crate) fn new(
+        file: Arc<File>,
+        offset: u64,
+        bytes: u64,
+        writable: bool,
+        torn: Arc<EventFd>,
+    ) -> Result<Self, MapError> {
+        // Refused by files that are not made for it; then the guard is all there is.
+        seal_against_shrinking(&file);
+        let region = map_shared(file, offset, bytes, writable)?;
+        let guard = Guard::new(region.clone(), torn)?;
+        Ok(Self {
+            bytes,
+            writable,
+            region,
+            guard,
+        })
+    }
+}
+
+/// A host-RAM image of a VM's VRAM. Pages that were never written take no memory.
+#[derive(Debug)]
+struct Image {
+    file: Arc<File>,
+    region: Arc<MmapRegion>,
+}
+
+#[derive(Debug)]
+struct VmMemory {
+    /// By first address; never overlapping.
+    ram: BTreeMap<u64, RamMap>,
+    image: Image,
+}
+
+/// Why no DMA map can be made of a [`Place`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes:#x} bytes at {place:?} are not whole pages of one mapping")]
+pub(crate) struct NoSuchMemory {
+    pub(crate) place: Place,
+    pub(crate) bytes: u64,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    vms: BTreeMap<VmId, VmMemory>,
+    own: Arc<MmapRegion>,
+}
+
+impl Memory {
+    /// The broker's own memory, and no VM.
+    pub(crate) fn new() -> Result<Self, MapError> {
+        let file = Arc::new(sealed_memfd("vramd-own", OWN_BYTES)?);
+        Ok(Self {
+            vms: BTreeMap::new(),
+            own: map_shared(file, 0, OWN_BYTES, true)?,
+        })
+    }
+
+    /// Gives a VM an image of `guest_vram` bytes, all zero.
+    ///
+    /// `name` is the VM's, for whoever looks at the process's files; only plain characters of it are used.
+    pub(crate) fn add_vm(&mut self, vm: VmId, name: &str, guest_vram: u64) -> Result<(), MapError> {
+        let plain = name
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(NAME_CHARS_MAX);
+        let name = format!("vramd-image-{}", plain.collect::<String>());
+        let file = Arc::new(sealed_memfd(&name, guest_vram)?);
+        let region = map_shared(file.clone(), 0, guest_vram, true)?;
+        self.vms.insert(
+            vm,
+            VmMemory {
+                ram: BTreeMap::new(),
+                image: Image { file, region },
+            },
+        );
+        Ok(())
+    }
+
+    /// Forgets everything of a VM. Mappings that the card's backend still holds stay until it drops them.
+    pub(crate) fn remove_vm(&mut self, vm: VmId) {
+        self.vms.remove(&vm);
+    }
+
+    /// Whether a map may be entered: the VM exists, has room, and nothing overlaps.
+    pub(crate) fn has_room(&self, vm: VmId, gpa: Gpa, bytes: u64) -> Result<(), vgpu::Refusal> {
+        let memory = self.vms.get(&vm).ok_or(vgpu::Refusal::NotAttached)?;
+        let end = gpa.checked_add(bytes).ok_or(vgpu::Refusal::BadRange)?;
+        let before = memory.ram.range(..end.0).next_back();
+        if !gpa.is_aligned(PAGE) || before.is_some_and(|(start, map)| start + map.bytes > gpa.0) {
+            return Err(vgpu::Refusal::BadRange);
+        }
+        if memory.ram.len() >= RAM_MAPS_MAX {
+            return Err(vgpu::Refusal::TooManyMaps);
+        }
+        Ok(())
+    }
+
+    /// Enters a map for which there [is room](Self::has_room).
+    pub(crate) fn insert_ram(&mut self, vm: VmId, gpa: Gpa, map: RamMap) {
+        if let Some(memory) = self.vms.get_mut(&vm) {
+            memory.ram.insert(gpa.0, map);
+        }
+    }
+
+    /// Forgets the maps that lie wholly in a range.
+    pub(crate) fn remove_ram(&mut self, vm: VmId, gpa: Gpa, bytes: u64) {
+        let Some(memory) = self.vms.get_mut(&vm) else {
+            return;
+        };
+        let end = gpa.0.saturating_add(bytes);
+        memory
+            .ram
+            .retain(|start, map| *start < gpa.0 || start.saturating_add(map.bytes) > end);
+    }
+
+    /// The VMs whose RAM was taken away under us.
+    pub(crate) fn torn_vms(&self) -> Vec<VmId> {
+        let is_torn = |memory: &VmMemory| memory.ram.values().any(|map| map.guard.is_torn());
+        self.vms
+            .iter()
+            .filter(|(_, memory)| is_torn(memory))
+            .map(|(vm, _)| *vm)
+            .collect()
+    }
+
+    /// What a DMA map of `place` maps.
+    pub(crate) fn dma_memory(&self, place: Place, bytes: u64) -> Result<DmaMemory, NoSuchMemory> {
+        let missing = NoSuchMemory { place, bytes };
+        let (region, offset) = self.find(place).ok_or(missing)?;
+        let end = offset.checked_add(bytes).ok_or(missing)?;
+        let is_whole = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && bytes > 0;
+        if !is_whole || end > region.size() as u64 {
+            return Err(missing);
+        }
+        Ok(DmaMemory {
+            region: region.clone(),
+            offset,
+            bytes,
+        })
+    }
+
+    /// Gives image memory back; it reads as zero afterwards.
+    pub(crate) fn drop_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) -> std::io::Result<()> {
+        match self.vms.get(&vm) {
+            Some(memory) if bytes > 0 => punch_hole(&memory.image.file, at.0, bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// The mapping that holds a place, and the place's offset in it.
+    fn find(&self, place: Place) -> Option<(&Arc<MmapRegion>, u64)> {
+        match place {
+            Place::Ram { vm, gpa } => {
+                let (start, map) = self.vms.get(&vm)?.ram.range(..=gpa.0).next_back()?;
+                let offset = gpa.0 - start;
+                (offset < map.bytes).then_some((&map.region, offset))
+            }
+            Place::Image { vm, at } => Some((&self.vms.get(&vm)?.image.region, at.0)),
+            Place::Own { offset } => Some((&self.own, offset)),
+        }
+    }
+
+    /// Calls `each` for every mapping that a range lies in, with the offset and the range's part. `false` if some of
+    /// the range is nowhere; `each` may have been called before that is found.
+    fn for_parts(
+        &self,
+        place: Place,
+        bytes: usize,
+        mut each: impl FnMut(&MmapRegion, usize, std::ops::Range<usize>) -> bool,
+    ) -> bool {
+        let mut done = 0;
+        while done < bytes {
+            let Some(at) = advance(place, done as u64) else {
+                return false;
+            };
+            let Some((region, offset)) = self.find(at) else {
+                return false;
+            };
+            let room = (region.size() as u64).saturating_sub(offset);
+            let part = ((bytes - done) as u64).min(room) as usize;
+            if part == 0 || !each(region, offset as usize, done..done + part) {
+                return false;
+            }
+            done += part;
+        }
+        true
+    }
+}
+
+/// The place `bytes` further on.
+fn advance(place: Place, bytes: u64) -> Option<Place> {
+    Some(match place {
+        Place::Ram { vm, gpa } => Place::Ram {
+            vm,
+            gpa: gpa.checked_add(bytes)?,
+        },
+        Place::Image { vm, at } => Place::Image {
+            vm,
+            at: at.checked_add(bytes)?,
+        },
+        Place::Own { offset } => Place::Own {
+            offset: offset.checked_add(bytes)?,
+        },
+    })
+}
+
+impl HostMemory for Memory {
+    fn read(&mut self, at: Place, data: &mut [u8]) -> bool {
+        let is_read = self.for_parts(at, data.len(), |region, offset, part| {
+            let Some(target) = data.get_mut(part) else {
+                return false;
+            };
+            region.as_volatile_slice().read_slice(target, offset).is_ok()
+        });
+        if !is_read {
+            data.fill(0xff);
+        }
+        is_read
+    }
+
+    fn write(&mut self, at: Place, data: &[u8]) -> bool {
+        self.for_parts(at, data.len(), |region, offset, part| {
+            let Some(source) = data.get(part) else {
+                return false;
+            };
+            // A read-only map is one that the device may not write; storing to it would be a SIGSEGV.
+            region.prot() & libc::PROT_WRITE != 0
+                && region.as_volatile_slice().write_slice(source, offset).is_ok()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vmm_sys_util::eventfd::EFD_NONBLOCK;
+
+    use super::*;
+
+    const VM: VmId = VmId(3);
+    const VRAM: u64 = 8 << 20;
+
+    fn ram(pages: u64, writable: bool) -> RamMap {
+        let file = Arc::new(sealed_memfd("ram", pages * PAGE).unwrap());
+        let torn = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
+        RamMap::new(file, 0, pages * PAGE, writable, torn).unwrap()
+    }
+
+    fn memory() -> Memory {
+        let mut memory = Memory::new().unwrap();
+        memory.add_vm(VM, "a/b", VRAM).unwrap();
+        memory.insert_ram(VM, Gpa(0x10000), ram(2, true));
+        memory.insert_ram(VM, Gpa(0x12000), ram(1, true));
+        memory.insert_ram(VM, Gpa(0x20000), ram(1, false));
+        memory
+    }
+
+    fn at(gpa: u64) -> Place {
+        Place::Ram {
+            vm: VM,
+            gpa: Gpa(gpa),
+        }
+    }
+
+    #[test]
+    fn access_across_adjacent_maps_is_one() {
+        let mut memory = memory();
+        assert!(memory.write(at(0x11ffc), &[1, 2, 3, 4, 5, 6, 7, 8]));
+        let mut data = [0; 8];
+        assert!(memory.read(at(0x11ffc), &mut data));
+        assert_eq!(data, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn read_beyond_a_map_is_all_ones() {
+        let mut memory = memory();
+        let mut data = [0; 8];
+        assert!(!memory.read(at(0x12ffc), &mut data));
+        assert_eq!(data, [0xff; 8]);
+        assert!(!memory.read(at(u64::MAX - 2), &mut data));
+        assert!(!memory.read(
+            Place::Image {
+                vm: VM,
+                at: GuestVramAddr(VRAM)
+            },
+            &mut data
+        ));
+        assert!(!memory.read(
+            Place::Image {
+                vm: VmId(9),
+                at: GuestVramAddr(0)
+            },
+            &mut data
+        ));
+        assert!(!memory.read(
+            Place::Own {
+                offset: OWN_BYTES - 4
+            },
+            &mut data
+        ));
+    }
+
+    #[test]
+    fn store_to_a_read_only_map_is_refused() {
+        let mut memory = memory();
+        assert!(!memory.write(at(0x20000), &[1]));
+        assert!(memory.read(at(0x20000), &mut [0]));
+    }
+
+    #[test]
+    fn overlapping_map_has_no_room() {
+        let memory = memory();
+        assert_eq!(
+            memory.has_room(VM, Gpa(0x11000), PAGE),
+            Err(vgpu::Refusal::BadRange)
+        );
+        assert_eq!(
+            memory.has_room(VM, Gpa(0xf000), 2 * PAGE),
+            Err(vgpu::Refusal::BadRange)
+        );
+        assert_eq!(memory.has_room(VM, Gpa(0x13000), PAGE), Ok(()));
+        assert_eq!(
+            memory.has_room(VM, Gpa(u64::MAX - 0xfff), PAGE),
+            Err(vgpu::Refusal::BadRange)
+        );
+    }
+
+    #[test]
+    fn unmap_leaves_the_other_maps() {
+        let mut memory = memory();
+        memory.remove_ram(VM, Gpa(0x10000), 2 * PAGE);
+        assert!(!memory.read(at(0x11000), &mut [0]));
+        assert!(memory.read(at(0x12000), &mut [0]));
+    }
+
+    #[test]
+    fn dropped_image_range_reads_as_zero() {
+        let mut memory = memory();
+        let place = Place::Image {
+            vm: VM,
+            at: GuestVramAddr(0x3000),
+        };
+        assert!(memory.write(place, &[9; 16]));
+        memory.drop_image(VM, GuestVramAddr(0x3000), PAGE).unwrap();
+        let mut data = [1; 16];
+        assert!(memory.read(place, &mut data));
+        assert_eq!(data, [0; 16]);
+    }
+
+    #[test]
+    fn dma_across_two_maps_is_refused() {
+        let memory = memory();
+        assert_eq!(memory.dma_memory(at(0x11000), PAGE).unwrap().offset, PAGE);
+        assert!(memory.dma_memory(at(0x11000), 2 * PAGE).is_err());
+        assert!(memory.dma_memory(at(0x11800), PAGE).is_err());
+        assert!(
+            memory
+                .dma_memory(Place::Own { offset: 0 }, OWN_BYTES + PAGE)
+                .is_err()
+        );
+    }
+}

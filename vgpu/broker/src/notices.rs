@@ -1,0 +1,61 @@
+//! The core's notices as log lines. What a guest can trigger is limited for each guest.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use vgpu::{Notice, VmId};
+
+use crate::ratelimit::RateLimit;
+
+/// Limits by source.
+#[derive(Debug)]
+pub(crate) struct NoticeLog {
+    vms: BTreeMap<VmId, RateLimit>,
+    host: RateLimit,
+}
+
+impl NoticeLog {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            vms: BTreeMap::new(),
+            host: RateLimit::new(now),
+        }
+    }
+
+    pub(crate) fn forget(&mut self, vm: VmId) {
+        self.vms.remove(&vm);
+    }
+
+    /// Something that the card or the way to it did not do.
+    pub(crate) fn host_error(&mut self, what: &str) {
+        if let Some(suppressed) = self.host.pass(Instant::now()) {
+            log::error!(suppressed; "host error: {what}");
+        }
+    }
+
+    /// Writes the line, if it is due. `name` is asked for VMs that the notice is about.
+    pub(crate) fn log<'a>(&mut self, notice: &Notice, name: impl Fn(VmId) -> Option<&'a str>) {
+        match notice {
+            Notice::Started { usable_bytes } => log::info!(usable_bytes; "card is up"),
+            Notice::StartFailed { reason } => log::error!("card cannot be used: {reason}"),
+            Notice::HostError { what } => self.host_error(what),
+            Notice::GuestError { vm, what } => self.warn(*vm, &name, format_args!("guest error: {what}")),
+            Notice::ChannelKilled { vm, channel, reason } => {
+                self.warn(*vm, &name, format_args!("channel {channel} killed: {reason}"));
+            }
+            Notice::RolledBack { vm, reason } => {
+                self.warn(*vm, &name, format_args!("move rolled back: {reason}"));
+            }
+            Notice::Moved { .. } => log::debug!("{notice:?}"),
+            Notice::Backed { .. } | Notice::Usage { .. } => log::trace!("{notice:?}"),
+        }
+    }
+
+    fn warn<'a>(&mut self, vm: VmId, name: &impl Fn(VmId) -> Option<&'a str>, text: std::fmt::Arguments<'_>) {
+        let now = Instant::now();
+        let limit = self.vms.entry(vm).or_insert_with(|| RateLimit::new(now));
+        if let Some(suppressed) = limit.pass(now) {
+            log::warn!(vm = name(vm).unwrap_or("gone"), suppressed; "{text}");
+        }
+    }
+}

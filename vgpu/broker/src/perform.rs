@@ -1,0 +1,574 @@
+//! Feeds the core one event after the other and performs what it decides, in order.
+//!
+//! ```text
+//!  event ──► queue ──► core.apply ──► actions, each at once ──┬─► card, memory, timer
+//!              ▲                                              ├─► reply, interrupt ──► the VM's port
+//!              └──── value of a read, end of a poll ◄─────────┘
+//! ```
+//!
+//! Rules:
+//! 1. One thread at a time is in here, under the broker's lock, and it does not wait: nothing here blocks but short
+//!    accesses to the card.
+//! 2. The actions of one event are all performed before the next event is applied, so their order is the order in
+//!    which they were issued. Values read meanwhile queue up behind.
+//! 3. A VM is forgotten at [`Action::Detached`] and not before; from the moment it is to leave, nothing of it reaches
+//!    the core any more.
+//!
+//! A VM: `Attaching ─Attached─► Attached ─detach─► Leaving ─Detached─► gone`; one that is to leave while it is
+//! attaching leaves when the core has decided.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fermi_spec::addr::FrameNo;
+use vgpu::{
+    Action, Actions, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId, Tick,
+    VmConfig, VmId,
+};
+use vmm_sys_util::timerfd::TimerFd;
+
+use crate::error::{AttachError, Ended, StartError};
+use crate::memory::Memory;
+use crate::notices::NoticeLog;
+use crate::polls::{PERIOD_NS, Poll};
+use crate::port::{Core, VmPort};
+use crate::record::Recorder;
+use crate::requests::{Request, Requests, Then, event_of};
+use crate::stats::Stats;
+use crate::status::Status;
+
+/// VMs that may be attached. The card has 128 channels, and fewer than two make no guest happy.
+pub const VMS_MAX: u16 = 64;
+
+/// Time between two looks for the card's interrupt, where no eventfd tells it.
+const INTERRUPT_PERIOD_NS: u64 = 500_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum VmState {
+    Attaching,
+    /// Gone before the core had decided.
+    AttachingToLeave,
+    Attached,
+    Leaving,
+}
+
+struct Vm {
+    name: String,
+    serial: u64,
+    state: VmState,
+    port: Arc<dyn VmPort>,
+}
+
+/// An attachment. Unlike a [`VmId`] it is never used again, so whoever holds an old one cannot speak for a new VM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attachment {
+    vm: VmId,
+    serial: u64,
+}
+
+impl Attachment {
+    #[cfg(test)]
+    pub(crate) fn vm(self) -> VmId {
+        self.vm
+    }
+}
+
+/// Everything under the broker's lock.
+pub(crate) struct Performer {
+    core: Box<dyn Core>,
+    /// `None` once lost; its DMA maps go with it.
+    gpu: Option<Box<dyn HostGpu>>,
+    recorder: Option<Recorder>,
+    memory: Memory,
+    vms: BTreeMap<VmId, Vm>,
+    next_serial: u64,
+    requests: Requests,
+    polls: Vec<Poll>,
+    queue: VecDeque<Event>,
+    actions: Actions,
+    stats: Stats,
+    notices: NoticeLog,
+    status: Arc<Status>,
+    start: Instant,
+    timer: TimerFd,
+    /// When the timer will fire.
+    armed: Option<Tick>,
+    wake_at: Option<Tick>,
+    /// No eventfd tells of the card's interrupt.
+    asks_for_interrupt: bool,
+    /// VMs to give up once the actions at hand are done, and why.
+    evictions: Vec<(VmId, String)>,
+    ended: Option<Ended>,
+}
+
+impl Performer {
+    pub(crate) fn new(
+        core: Box<dyn Core>,
+        gpu: Box<dyn HostGpu>,
+        recorder: Option<Recorder>,
+        asks_for_interrupt: bool,
+        status: Arc<Status>,
+    ) -> Result<Self, StartError> {
+        let timer = TimerFd::new().map_err(|error| StartError::System {
+            what: "a timer",
+            source: error.into(),
+        })?;
+        let start = Instant::now();
+        Ok(Self {
+            core,
+            gpu: Some(gpu),
+            recorder,
+            memory: Memory::new()?,
+            vms: BTreeMap::new(),
+            next_serial: 0,
+            requests: Requests::default(),
+            polls: Vec::new(),
+            queue: VecDeque::new(),
+            actions: Actions::default(),
+            stats: Stats::default(),
+            notices: NoticeLog::new(start),
+            status,
+            start,
+            timer,
+            armed: None,
+            wake_at: None,
+            asks_for_interrupt,
+            evictions: Vec::new(),
+            ended: None,
+        })
+    }
+
+    /// The timer that [`Performer::timer_fired`] is to be called for.
+    pub(crate) fn timer(&self) -> &TimerFd {
+        &self.timer
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// `Err` once the broker has ended.
+    pub(crate) fn check_running(&self) -> Result<(), Ended> {
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    /// The attached VM of that name.
+    pub(crate) fn vm_named(&self, name: &str) -> Option<VmId> {
+        let is_meant = |vm: &Vm| vm.name == name && vm.state == VmState::Attached;
+        self.vms.iter().find(|(_, vm)| is_meant(vm)).map(|(id, _)| *id)
+    }
+
+    /// Applies an event and everything that follows from it at once.
+    pub(crate) fn submit(&mut self, event: Event) {
+        self.queue.push_back(event);
+        self.run();
+    }
+
+    /// Announces a VM. Its port is told whether it got its vGPU, perhaps before this returns.
+    pub(crate) fn attach(
+        &mut self,
+        port: Arc<dyn VmPort>,
+        config: VmConfig,
+    ) -> Result<Attachment, AttachError> {
+        self.check_running()?;
+        config.check().map_err(|reason| AttachError::Config { reason })?;
+        let vm = (0..VMS_MAX).map(VmId).find(|vm| !self.vms.contains_key(vm));
+        let vm = vm.ok_or(AttachError::TooManyVms)?;
+        self.memory
+            .add_vm(vm, &config.name, config.guest_vram)
+            .map_err(AttachError::Image)?;
+        self.stats.attach(vm, &config.name, config.guest_vram);
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let entry = Vm {
+            name: config.name.clone(),
+            serial,
+            state: VmState::Attaching,
+            port,
+        };
+        self.vms.insert(vm, entry);
+        self.submit(Event::Attach { vm, config });
+        Ok(Attachment { vm, serial })
+    }
+
+    /// The VM is gone. Its port hears of it when nothing is left.
+    pub(crate) fn detach(&mut self, attachment: Attachment) {
+        if self.entry(attachment).is_some() {
+            self.leave(attachment.vm);
+            self.run();
+        }
+    }
+
+    fn entry(&self, attachment: Attachment) -> Option<&Vm> {
+        self.vms
+            .get(&attachment.vm)
+            .filter(|entry| entry.serial == attachment.serial)
+    }
+
+    fn leave(&mut self, vm: VmId) {
+        let Some(entry) = self.vms.get_mut(&vm) else {
+            return;
+        };
+        match entry.state {
+            VmState::Attached => {
+                entry.state = VmState::Leaving;
+                for request in self.requests.take_all(vm) {
+                    entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
+                }
+                self.queue.push_back(Event::Detach { vm });
+            }
+            VmState::Attaching => entry.state = VmState::AttachingToLeave,
+            VmState::AttachingToLeave | VmState::Leaving => {}
+        }
+    }
+
+    /// Puts a VM out for the reason that is logged and told to its port.
+    fn evict(&mut self, vm: VmId, reason: &str) {
+        let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state != VmState::Leaving) else {
+            return;
+        };
+        log::error!(vm = entry.name.as_str(); "vm is detached: {reason}");
+        entry.port.evicted(reason);
+        self.leave(vm);
+    }
+
+    /// Takes a VM's request; the answer comes through its port, perhaps before this returns. One whose VM is gone is
+    /// dropped: its port was told.
+    pub(crate) fn request(&mut self, attachment: Attachment, request: RequestId, kind: Request) {
+        let vm = attachment.vm;
+        let Some(entry) = self.entry(attachment) else {
+            return;
+        };
+        let admitted = self.admit(vm, entry.state, &kind);
+        if let Err(refusal) = admitted {
+            return entry.port.reply(request, Reply::Refused(refusal));
+        }
+        let (event, then, map) = event_of(vm, request, kind);
+        if let Some((gpa, map)) = map {
+            self.memory.insert_ram(vm, gpa, map);
+        }
+        self.requests.insert(request, vm, then);
+        self.submit(event);
+    }
+
+    fn admit(&self, vm: VmId, state: VmState, kind: &Request) -> Result<(), Refusal> {
+        if state != VmState::Attached {
+            return Err(Refusal::NotAttached);
+        }
+        if !self.requests.has_room(vm) {
+            return Err(Refusal::TooManyWaiting);
+        }
+        match kind {
+            Request::MapRam { gpa, map } => self.memory.has_room(vm, *gpa, map.bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// The timer fired: polls, the core's wake-up, the interrupt if nothing else tells of it.
+    pub(crate) fn timer_fired(&mut self) {
+        self.armed = None;
+        // Also forgets that it fired. Reading it would wait if another thread had set it anew in between.
+        if let Err(error) = self.timer.clear() {
+            log::error!("cannot clear the timer: {error}");
+        }
+        self.recheck_polls();
+        let now = self.now();
+        if self.wake_at.is_some_and(|at| at <= now) {
+            self.wake_at = None;
+            self.queue.push_back(Event::Wake);
+        }
+        self.run();
+    }
+
+    /// Some client took memory away.
+    pub(crate) fn evict_torn(&mut self) {
+        for vm in self.memory.torn_vms() {
+            self.evict(
+                vm,
+                "its RAM was truncated or could not be read while it was attached",
+            );
+        }
+        self.run();
+    }
+
+    /// Ends the broker: every VM is out, the card is let go.
+    pub(crate) fn end(&mut self, reason: &str) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(Ended {
+            reason: reason.to_owned(),
+        });
+        self.gpu = None;
+        self.queue.clear();
+        self.polls.clear();
+        for (vm, entry) in std::mem::take(&mut self.vms) {
+            for request in self.requests.take_all(vm) {
+                entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
+            }
+            entry.port.evicted(reason);
+            entry.port.detached();
+            self.memory.remove_vm(vm);
+            self.stats.detach(vm);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.flush();
+        }
+        self.status.end(reason);
+    }
+
+    fn now(&self) -> Tick {
+        Tick(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn run(&mut self) {
+        if self.asks_for_interrupt && self.gpu.as_mut().is_some_and(|gpu| gpu.take_interrupt()) {
+            self.queue.push_back(Event::HostInterrupt);
+        }
+        while self.ended.is_none() {
+            if let Some(event) = self.queue.pop_front() {
+                self.step(event);
+            } else if let Some((vm, reason)) = self.evictions.pop() {
+                self.evict(vm, &reason);
+            } else {
+                return self.arm();
+            }
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        self.stats.event(&event);
+        let now = self.now();
+        let mut actions = std::mem::take(&mut self.actions);
+        match &mut self.recorder {
+            Some(recorder) => {
+                recorder.apply(&mut *self.core, now, event, &mut self.memory, &mut actions);
+            }
+            None => self.core.apply(now, event, &mut self.memory, &mut actions),
+        }
+        for action in actions.drain() {
+            self.perform(now, action);
+        }
+        self.actions = actions;
+    }
+
+    fn perform(&mut self, now: Tick, action: Action) {
+        match action {
+            Action::Attached { vm } => self.attached(vm),
+            Action::Denied { vm, reason } => self.denied(vm, reason),
+            Action::Detached { vm } => self.detached(vm),
+            Action::Reply { vm, request, reply } => self.reply(vm, request, reply),
+            Action::HostWrite { bar, offset, data } => {
+                self.on_card(None, |gpu| gpu.write(bar, offset, &data));
+            }
+            Action::HostRead {
+                token,
+                bar,
+                offset,
+                bytes,
+            } => {
+                let mut data = vec![0xff; bytes as usize];
+                self.on_card(None, |gpu| gpu.read(bar, offset, &mut data));
+                self.queue.push_back(Event::HostValue { token, data });
+            }
+            Action::HostPoll {
+                token,
+                offset,
+                mask,
+                value,
+                timeout_ns,
+            } => {
+                self.poll(Poll {
+                    token,
+                    offset,
+                    mask,
+                    value,
+                    deadline: now.after(timeout_ns),
+                });
+            }
+            Action::MapDma {
+                iova,
+                bytes,
+                memory,
+                writable,
+            } => {
+                let owner = owner_of(memory);
+                match self.memory.dma_memory(memory, bytes) {
+                    Ok(memory) => self.on_card(owner, |gpu| gpu.map_dma(iova, memory, writable)),
+                    Err(error) => self.failed(owner, &error.to_string()),
+                }
+            }
+            Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
+            Action::PlaceFrame { frame, owner } => self.place(frame, owner),
+            Action::DropImage { vm, at, bytes } => {
+                if let Err(error) = self.memory.drop_image(vm, at, bytes) {
+                    self.failed(
+                        None,
+                        &format!("cannot give back {bytes:#x} bytes of image: {error}"),
+                    );
+                }
+            }
+            Action::Interrupt { vm } => self.interrupt(vm),
+            Action::WakeAt { at } => self.wake_at = Some(at),
+            Action::Notice(notice) => {
+                self.stats.notice(&notice);
+                self.status.notice(&notice);
+                let vms = &self.vms;
+                self.notices
+                    .log(&notice, |vm| vms.get(&vm).map(|vm| vm.name.as_str()));
+            }
+        }
+    }
+
+    fn attached(&mut self, vm: VmId) {
+        let Some(entry) = self.vms.get_mut(&vm) else {
+            return;
+        };
+        match entry.state {
+            VmState::Attaching => {
+                entry.state = VmState::Attached;
+                entry.port.attached(Ok(()));
+            }
+            VmState::AttachingToLeave => {
+                entry.state = VmState::Leaving;
+                self.queue.push_back(Event::Detach { vm });
+            }
+            VmState::Attached | VmState::Leaving => {}
+        }
+    }
+
+    fn denied(&mut self, vm: VmId, reason: String) {
+        let Some(entry) = self.vms.remove(&vm) else { return };
+        self.memory.remove_vm(vm);
+        self.stats.forget(vm);
+        if entry.state == VmState::Attaching {
+            entry.port.attached(Err(reason));
+        }
+        entry.port.detached();
+    }
+
+    fn detached(&mut self, vm: VmId) {
+        let Some(entry) = self.vms.remove(&vm) else { return };
+        // Whatever was answered neither by the core nor by `leave`.
+        for request in self.requests.take_all(vm) {
+            entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
+        }
+        self.memory.remove_vm(vm);
+        self.stats.detach(vm);
+        self.notices.forget(vm);
+        entry.port.detached();
+        log::info!(vm = entry.name.as_str(); "vm detached");
+    }
+
+    fn reply(&mut self, vm: VmId, request: RequestId, reply: Reply) {
+        let Some(then) = self.requests.take(request, vm) else {
+            return;
+        };
+        let is_refused = matches!(reply, Reply::Refused(_));
+        match then {
+            Then::Map { gpa, bytes } if is_refused => self.memory.remove_ram(vm, gpa, bytes),
+            Then::Unmap { gpa, bytes } if !is_refused => self.memory.remove_ram(vm, gpa, bytes),
+            Then::Map { .. } | Then::Unmap { .. } | Then::Nothing => {}
+        }
+        if let Some(entry) = self.vms.get(&vm) {
+            entry.port.reply(request, reply);
+        }
+    }
+
+    fn place(&mut self, frame: FrameNo, owner: FrameOwner) {
+        let vm = match owner {
+            FrameOwner::Vm { vm, .. } => Some(vm),
+            FrameOwner::Broker | FrameOwner::Free => None,
+        };
+        self.on_card(vm, |gpu| gpu.place_frame(frame, owner));
+    }
+
+    fn interrupt(&mut self, vm: VmId) {
+        if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
+            self.stats.interrupt(vm);
+            entry.port.interrupt();
+        }
+    }
+
+    fn poll(&mut self, poll: Poll) {
+        let now = self.now();
+        let mut over = None;
+        self.on_card(None, |gpu| {
+            over = poll.look(gpu, now)?;
+            Ok(())
+        });
+        // A card that fails to answer does not make a poll last.
+        match over.or((now >= poll.deadline).then_some(false)) {
+            Some(met) => self.queue.push_back(Event::PollDone {
+                token: poll.token,
+                met,
+            }),
+            None => self.polls.push(poll),
+        }
+    }
+
+    fn recheck_polls(&mut self) {
+        for poll in std::mem::take(&mut self.polls) {
+            self.poll(poll);
+        }
+    }
+
+    /// Does something on the card. A lost card ends the broker; another failure is counted, and costs the VM for whom
+    /// it was done its vGPU: what it would go on with is not what the core believes.
+    fn on_card(
+        &mut self,
+        for_vm: Option<VmId>,
+        work: impl FnOnce(&mut dyn HostGpu) -> Result<(), HostGpuError>,
+    ) {
+        let Some(gpu) = &mut self.gpu else { return };
+        match work(&mut **gpu) {
+            Ok(()) => {}
+            Err(error @ HostGpuError::Lost { .. }) => {
+                log::error!("{error}; all VMs are detached");
+                self.end(&error.to_string());
+            }
+            Err(error) => self.failed(for_vm, &error.to_string()),
+        }
+    }
+
+    fn failed(&mut self, for_vm: Option<VmId>, what: &str) {
+        self.stats.host_error();
+        self.notices.host_error(what);
+        self.evictions.extend(for_vm.map(|vm| (vm, what.to_owned())));
+    }
+
+    /// Sets the timer to the next thing that time brings about.
+    fn arm(&mut self) {
+        let now = self.now();
+        let is_watching = self.asks_for_interrupt && !self.vms.is_empty();
+        let due = [
+            (!self.polls.is_empty()).then(|| now.after(PERIOD_NS)),
+            is_watching.then(|| now.after(INTERRUPT_PERIOD_NS)),
+            self.wake_at,
+        ];
+        let Some(due) = due.into_iter().flatten().min() else {
+            return;
+        };
+        // A timer that fires earlier will come back here.
+        if self.armed.is_some_and(|armed| armed <= due) {
+            return;
+        }
+        let wait = Duration::from_nanos(due.since(now).max(1));
+        match self.timer.reset(wait, None) {
+            Ok(()) => self.armed = Some(due),
+            Err(error) => {
+                // Without time nothing that was begun would ever end.
+                log::error!("cannot set the timer: {error}");
+                self.end("its timer failed");
+            }
+        }
+    }
+}
+
+fn owner_of(place: Place) -> Option<VmId> {
+    match place {
+        Place::Ram { vm, .. } | Place::Image { vm, .. } => Some(vm),
+        Place::Own { .. } => None,
+    }
+}

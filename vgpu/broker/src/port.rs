@@ -1,0 +1,26 @@
+//! The two sides that the broker joins: what decides, and whom it answers.
+
+use vgpu::{Actions, Event, HostMemory, Reply, RequestId, Tick};
+
+/// What decides. [`vgpu::Manager`], or a script in tests.
+///
+/// Called with one event after the other, never concurrently; appends what is to be done and waits for nothing.
+pub trait Core: Send {
+    /// Takes one event.
+    fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions);
+}
+
+/// Whoever stands for a VM: a local caller or a socket. Called with the broker's lock held, so it must not wait and
+/// must not call back.
+pub(crate) trait VmPort: Send + Sync {
+    /// The vGPU exists, or was refused with a reason.
+    fn attached(&self, outcome: Result<(), String>);
+    /// An answer to a request that was issued through this port.
+    fn reply(&self, request: RequestId, reply: Reply);
+    /// The vGPU's interrupt.
+    fn interrupt(&self);
+    /// The broker gives the VM up by itself; its requests are answered as refused, and [`VmPort::detached`] follows.
+    fn evicted(&self, reason: &str);
+    /// Nothing of the VM is left. Comes once, last.
+    fn detached(&self);
+}

@@ -1,0 +1,123 @@
+//! The broker's side of a VM behind a socket: what it is told waits in an outbox for the event loop, which owns the
+//! socket.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use vgpu::{Reply, RequestId};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::port::VmPort;
+use crate::signaller::Signaller;
+
+/// Wakes the event loop, unless it is awake.
+///
+/// The loop says so before it works and after; after saying that it sleeps it looks at all outboxes once more. Whoever
+/// puts something into an outbox does that before asking. So either sees the other.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    event: EventFd,
+    is_awake: AtomicBool,
+}
+
+impl Waker {
+    /// `event` is polled by the loop.
+    pub(crate) fn new(event: EventFd) -> Self {
+        Self {
+            event,
+            is_awake: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn event(&self) -> &EventFd {
+        &self.event
+    }
+
+    pub(crate) fn wake(&self) {
+        // The counter is only ever full of wake-ups.
+        let _ = self.event.write(1);
+    }
+
+    fn wake_if_asleep(&self) {
+        if !self.is_awake.load(SeqCst) {
+            self.wake();
+        }
+    }
+
+    pub(crate) fn set_awake(&self, is_awake: bool) {
+        self.is_awake.store(is_awake, SeqCst);
+    }
+}
+
+/// What a VM's session is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Attached(Result<(), String>),
+    Reply(RequestId, Reply),
+    Evicted,
+    Detached,
+}
+
+/// See the module. As many replies can wait as requests were let in.
+#[derive(Debug)]
+pub(crate) struct RemotePort {
+    outbox: Mutex<VecDeque<Told>>,
+    waker: Arc<Waker>,
+    signaller: Arc<Signaller>,
+}
+
+impl RemotePort {
+    pub(crate) fn new(waker: Arc<Waker>, signaller: Arc<Signaller>) -> Self {
+        Self {
+            outbox: Mutex::new(VecDeque::new()),
+            waker,
+            signaller,
+        }
+    }
+
+    /// The oldest thing told.
+    pub(crate) fn take(&self) -> Option<Told> {
+        self.outbox
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.outbox
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
+
+    fn tell(&self, told: Told) {
+        self.outbox
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_back(told);
+        self.waker.wake_if_asleep();
+    }
+}
+
+impl VmPort for RemotePort {
+    fn attached(&self, outcome: Result<(), String>) {
+        self.tell(Told::Attached(outcome));
+    }
+
+    fn reply(&self, request: RequestId, reply: Reply) {
+        self.tell(Told::Reply(request, reply));
+    }
+
+    fn interrupt(&self) {
+        self.signaller.raise();
+    }
+
+    fn evicted(&self, _reason: &str) {
+        self.tell(Told::Evicted);
+    }
+
+    fn detached(&self) {
+        self.tell(Told::Detached);
+    }
+}

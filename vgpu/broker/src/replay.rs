@@ -1,0 +1,312 @@
+//! Repeats a recording on a fresh core and finds the first difference.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde::Deserialize;
+use vgpu::{Action, Actions, Event, GpuConfig, HostMemory, Place, Tick};
+
+use crate::port::Core;
+use crate::record::{FORMAT, Header, ReadCache, ReadLine, Stored};
+
+/// Every line after the first.
+#[derive(Deserialize)]
+struct Line {
+    now: Tick,
+    event: Event,
+    reads: VecDeque<ReadLine>,
+    stored: Stored,
+    actions: Vec<Action>,
+}
+
+/// What a core did otherwise than recorded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Difference {
+    /// It read another place, or more than recorded.
+    #[error("read {index}: recorded {recorded}, now {bytes} bytes at {at:?}")]
+    Read {
+        /// From 0, within the event.
+        index: usize,
+        /// As in the file.
+        recorded: String,
+        /// Place of this run.
+        at: Place,
+        /// Length of this run.
+        bytes: usize,
+    },
+    /// It read less than recorded.
+    #[error("{count} reads of the recording did not happen")]
+    ReadsLeft {
+        /// How many.
+        count: usize,
+    },
+    /// It stored something else.
+    #[error("what was stored differs: recorded {recorded} stores, now {replayed}, or other bytes or places")]
+    Stored {
+        /// Calls recorded.
+        recorded: u64,
+        /// Calls of this run.
+        replayed: u64,
+    },
+    /// It did something else.
+    #[error("action {index}: recorded {recorded:?}, now {replayed:?}")]
+    Action {
+        /// From 0, within the event.
+        index: usize,
+        /// As in the file; `None` if it ended before.
+        recorded: Option<Box<Action>>,
+        /// Of this run; `None` if there was no more.
+        replayed: Option<Box<Action>>,
+    },
+}
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The file cannot be opened or read.
+    #[error("cannot read the recording at line {line}")]
+    Io {
+        /// From 1.
+        line: u64,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line is not of the format.
+    #[error("line {line} of the recording is malformed")]
+    Malformed {
+        /// From 1.
+        line: u64,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The bytes of a read make no sense.
+    #[error("line {line} of the recording has a read without meaning")]
+    MalformedRead {
+        /// From 1.
+        line: u64,
+    },
+    /// Another version wrote it.
+    #[error("the recording has format {found}, this program reads format {FORMAT}")]
+    Format {
+        /// As in the file.
+        found: u32,
+    },
+    /// The core did something else. With its state gone astray, what follows would mean nothing.
+    #[error("line {line}: event {event}: {difference}")]
+    Differs {
+        /// From 1.
+        line: u64,
+        /// The event, as text.
+        event: String,
+        /// What differs first.
+        difference: Difference,
+    },
+}
+
+/// What was repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplaySummary {
+    /// Events applied.
+    pub events: u64,
+    /// Actions compared.
+    pub actions: u64,
+    /// The last line was incomplete (the broker was killed) and left out.
+    pub is_cut: bool,
+}
+
+/// A recording, opened.
+pub struct Replay {
+    lines: Box<dyn BufRead>,
+    line: u64,
+    config: GpuConfig,
+}
+
+impl std::fmt::Debug for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replay")
+            .field("line", &self.line)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Replay {
+    /// Opens a file.
+    pub fn open(path: &Path) -> Result<Self, ReplayError> {
+        let file = File::open(path).map_err(|source| ReplayError::Io { line: 0, source })?;
+        Self::new(Box::new(BufReader::new(file)))
+    }
+
+    /// Reads the header.
+    pub fn new(lines: Box<dyn BufRead>) -> Result<Self, ReplayError> {
+        let mut replay = Self {
+            lines,
+            line: 0,
+            config: GpuConfig::default(),
+        };
+        let (text, _) = replay.next_line()?.unwrap_or_default();
+        let header: Header = replay.parse(&text)?;
+        if header.vramd_recording != FORMAT {
+            return Err(ReplayError::Format {
+                found: header.vramd_recording,
+            });
+        }
+        replay.config = header.gpu;
+        Ok(replay)
+    }
+
+    /// What the recorded core was made with; the fresh one must be too.
+    pub fn config(&self) -> &GpuConfig {
+        &self.config
+    }
+
+    /// Feeds every event to `core`, which is fresh, and compares.
+    pub fn run(mut self, core: &mut dyn Core) -> Result<ReplaySummary, ReplayError> {
+        let mut summary = ReplaySummary::default();
+        let mut cache = ReadCache::default();
+        let mut actions = Actions::default();
+        while let Some((text, is_complete)) = self.next_line()? {
+            if !is_complete {
+                summary.is_cut = true;
+                break;
+            }
+            let line: Line = self.parse(&text)?;
+            summary.events += 1;
+            summary.actions += line.actions.len() as u64;
+            self.replay_line(core, line, &mut cache, &mut actions)?;
+        }
+        Ok(summary)
+    }
+
+    fn replay_line(
+        &self,
+        core: &mut dyn Core,
+        line: Line,
+        cache: &mut ReadCache,
+        actions: &mut Actions,
+    ) -> Result<(), ReplayError> {
+        let event = line.event.clone();
+        let mut memory = RecordedMemory {
+            reads: line.reads,
+            cache,
+            done: 0,
+            refused: line.stored.refused.iter().copied().collect(),
+            stored: Stored::default(),
+            difference: None,
+            is_malformed: false,
+        };
+        core.apply(line.now, line.event, &mut memory, actions);
+        if memory.is_malformed {
+            return Err(ReplayError::MalformedRead { line: self.line });
+        }
+        let replayed: Vec<Action> = actions.drain().collect();
+        let difference = memory
+            .difference
+            .take()
+            .or_else(|| compare_actions(&line.actions, &replayed))
+            .or_else(|| match memory.reads.len() {
+                0 => None,
+                count => Some(Difference::ReadsLeft { count }),
+            })
+            .or_else(|| {
+                let (recorded, replayed) = (line.stored.count, memory.stored.count);
+                (memory.stored != line.stored).then_some(Difference::Stored { recorded, replayed })
+            });
+        match difference {
+            None => Ok(()),
+            Some(difference) => Err(ReplayError::Differs {
+                line: self.line,
+                event: format!("{event:?}"),
+                difference,
+            }),
+        }
+    }
+
+    /// The next line, and whether it ends as a line does.
+    fn next_line(&mut self) -> Result<Option<(String, bool)>, ReplayError> {
+        let mut text = String::new();
+        self.line += 1;
+        let line = self.line;
+        match self.lines.read_line(&mut text) {
+            Ok(0) => Ok(None),
+            Ok(_) => {
+                let is_complete = text.ends_with('\n');
+                Ok(Some((text, is_complete)))
+            }
+            Err(source) => Err(ReplayError::Io { line, source }),
+        }
+    }
+
+    fn parse<'a, T: Deserialize<'a>>(&self, text: &'a str) -> Result<T, ReplayError> {
+        serde_json::from_str(text).map_err(|source| ReplayError::Malformed {
+            line: self.line,
+            source,
+        })
+    }
+}
+
+fn compare_actions(recorded: &[Action], replayed: &[Action]) -> Option<Difference> {
+    let length = recorded.len().max(replayed.len());
+    let index = (0..length).find(|index| recorded.get(*index) != replayed.get(*index))?;
+    Some(Difference::Action {
+        index,
+        recorded: recorded.get(index).cloned().map(Box::new),
+        replayed: replayed.get(index).cloned().map(Box::new),
+    })
+}
+
+/// Answers reads from the file.
+struct RecordedMemory<'a> {
+    reads: VecDeque<ReadLine>,
+    cache: &'a mut ReadCache,
+    done: usize,
+    /// Numbers of the stores that found no memory when recorded.
+    refused: BTreeSet<u64>,
+    stored: Stored,
+    difference: Option<Difference>,
+    is_malformed: bool,
+}
+
+impl HostMemory for RecordedMemory<'_> {
+    fn read(&mut self, at: Place, data: &mut [u8]) -> bool {
+        data.fill(0xff);
+        let index = self.done;
+        self.done += 1;
+        let recorded = self.reads.pop_front();
+        match recorded {
+            Some(read) if read.at == at && read.bytes == data.len() => {
+                let Some(text) = read.data else { return false };
+                match self.cache.decode(at, read.bytes, &text) {
+                    Ok(bytes) => data.copy_from_slice(&bytes),
+                    Err(_) => self.is_malformed = true,
+                }
+                !self.is_malformed
+            }
+            other => {
+                let recorded = other.map_or("nothing".to_owned(), |read| {
+                    format!("{} bytes at {:?}", read.bytes, read.at)
+                });
+                let bytes = data.len();
+                self.difference.get_or_insert(Difference::Read {
+                    index,
+                    recorded,
+                    at,
+                    bytes,
+                });
+                false
+            }
+        }
+    }
+
+    fn write(&mut self, at: Place, data: &[u8]) -> bool {
+        let is_there = !self.refused.contains(&self.stored.count);
+        if !is_there {
+            self.stored.refused.push(self.stored.count);
+        }
+        self.stored.add(at, data);
+        is_there
+    }
+}

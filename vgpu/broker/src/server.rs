@@ -1,0 +1,216 @@
+//! One socket: the VM that may come through it, over and over.
+//!
+//! ```text
+//!  (Free) ──client──► (Taken) ──client gone, evicted, denied──► (Leaving) ──Detached──► (Free)
+//! ```
+//!
+//! While a VM leaves, nobody is accepted: whoever connects waits in the socket's queue until nothing of the last VM
+//! is left.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use vfio_user_server::Client;
+use vfio_user_server::error::CloseReason;
+use vfio_user_server::function::FunctionInfo;
+use vfio_user_server::listener::{Accepted, Listener};
+use vmm_sys_util::epoll::EventSet;
+
+use crate::broker::{Shared, VmSocket};
+use crate::error::StartError;
+use crate::ratelimit::RateLimit;
+use crate::remote::{RemotePort, Told};
+use crate::session::Session;
+use crate::signaller::Signaller;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    vm: VmSocket,
+    listener: Listener,
+    function: FunctionInfo,
+    shared: Arc<Shared>,
+    signaller: Arc<Signaller>,
+    /// Of what clients make us say.
+    limit: RateLimit,
+    session: Option<Session>,
+    /// Until its VM is detached.
+    port: Option<Arc<RemotePort>>,
+    /// Whose socket the event loop may still poll.
+    closed: Option<Session>,
+}
+
+impl Seat {
+    pub(crate) fn bind(
+        vm: VmSocket,
+        function: FunctionInfo,
+        shared: Arc<Shared>,
+    ) -> Result<Self, StartError> {
+        let name = &vm.config.name;
+        vm.config.check().map_err(|reason| StartError::Config {
+            name: name.clone(),
+            reason,
+        })?;
+        let listener = Listener::bind(&vm.path).map_err(|source| StartError::Listen {
+            name: name.clone(),
+            source,
+        })?;
+        let signaller = Signaller::start(name).map_err(|source| StartError::System {
+            what: "a thread for interrupts",
+            source,
+        })?;
+        let limit = RateLimit::new(Instant::now());
+        let (session, port, closed) = (None, None, None);
+        Ok(Self {
+            vm,
+            listener,
+            function,
+            shared,
+            signaller,
+            limit,
+            session,
+            port,
+            closed,
+        })
+    }
+
+    /// What to poll the listening socket for: nothing while a VM leaves.
+    pub(crate) fn listener_interest(&self) -> (RawFd, EventSet) {
+        let is_leaving = self.session.is_none() && self.port.is_some();
+        let events = if is_leaving {
+            EventSet::empty()
+        } else {
+            EventSet::IN
+        };
+        (self.listener.as_raw_fd(), events)
+    }
+
+    /// What to poll the client's socket for.
+    pub(crate) fn client_interest(&self) -> Option<(RawFd, EventSet)> {
+        self.session.as_ref().and_then(Session::interest)
+    }
+
+    /// Closes the last client's socket, which the event loop polls no more.
+    pub(crate) fn drop_closed(&mut self) {
+        self.closed = None;
+    }
+
+    /// Whether something was told that [`Seat::settle`] has not seen.
+    pub(crate) fn has_news(&self) -> bool {
+        self.port.as_ref().is_some_and(|port| !port.is_empty())
+    }
+
+    /// Somebody connected. `false` if the socket is of no more use.
+    pub(crate) fn listener_ready(&mut self) -> bool {
+        if self.session.is_none() && self.port.is_some() {
+            return true;
+        }
+        match self.listener.accept(&self.function) {
+            Ok(None) => {}
+            Ok(Some(Accepted::Client(seated))) => self.seat(seated),
+            Ok(Some(Accepted::RefusedBusy)) => self.warn("a second client was hung up on"),
+            Ok(Some(Accepted::RefusedOutOfDescriptors)) => {
+                self.warn("a client was hung up on: no file descriptors left");
+            }
+            Err(error) => {
+                log::error!(vm = self.vm.config.name.as_str(); "socket is of no more use: {error}");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn seat(&mut self, client: Box<Client>) {
+        let port = Arc::new(RemotePort::new(self.shared.wake.clone(), self.signaller.clone()));
+        let Ok(mut performer) = self.shared.lock() else {
+            return;
+        };
+        match performer.attach(port.clone(), self.vm.config.clone()) {
+            Ok(attachment) => {
+                drop(performer);
+                log::info!(vm = self.vm.config.name.as_str(); "client connected");
+                let (shared, signaller) = (self.shared.clone(), self.signaller.clone());
+                self.session = Some(Session::new(client, shared, attachment, signaller));
+                self.port = Some(port);
+            }
+            Err(error) => {
+                drop(performer);
+                self.warn(&format!("a client was hung up on: {error}"));
+            }
+        }
+    }
+
+    /// The client's socket is ready for something.
+    pub(crate) fn client_ready(&mut self, events: EventSet) {
+        if let Some(reason) = self.session.as_mut().and_then(|session| session.ready(events)) {
+            self.client_gone(reason);
+        }
+    }
+
+    /// Passes on what the core said since.
+    pub(crate) fn settle(&mut self) {
+        while let Some(told) = self.port.as_ref().and_then(|port| port.take()) {
+            match told {
+                Told::Attached(Ok(())) => self.session.iter_mut().for_each(Session::attached),
+                Told::Attached(Err(reason)) => {
+                    self.warn(&format!("vGPU denied: {reason}"));
+                    self.close();
+                }
+                Told::Reply(id, reply) => {
+                    if let Some(session) = &mut self.session {
+                        session.reply(id, reply);
+                    }
+                }
+                // The broker has logged it.
+                Told::Evicted => self.close(),
+                Told::Detached => {
+                    self.close();
+                    self.port = None;
+                }
+            }
+        }
+        if let Some(reason) = self.session.as_mut().and_then(Session::failure) {
+            self.client_gone(reason);
+        }
+    }
+
+    fn client_gone(&mut self, reason: CloseReason) {
+        match &reason {
+            CloseReason::HungUp => {
+                log::info!(vm = self.vm.config.name.as_str(); "client disconnected");
+            }
+            CloseReason::Protocol(error) => self.warn(&format!("{reason}: {error}")),
+            CloseReason::Socket(error) => self.warn(&format!("{reason}: {error}")),
+            _ => self.warn(&reason.to_string()),
+        }
+        self.close();
+    }
+
+    fn close(&mut self) {
+        let Some(session) = self.session.take() else {
+            return;
+        };
+        self.signaller.clear();
+        // A broker that has ended has let go of everything.
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.detach(session.attachment());
+        }
+        self.closed = Some(session);
+    }
+
+    fn warn(&mut self, text: &str) {
+        if let Some(suppressed) = self.limit.pass(Instant::now()) {
+            log::warn!(vm = self.vm.config.name.as_str(), suppressed; "{text}");
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.signaller.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,355 @@
+// UNSAFETY: a client can truncate the file behind its guest RAM at any time; touching the mapping then raises SIGBUS,
+// which only a signal handler can survive, and the handler has to put other memory under the faulting access.
+#![expect(unsafe_code)]
+//! Survives clients that take their RAM away under us.
+//!
+//! A [`Guard`] enters a mapping into a table of fixed size. When an access to a guarded mapping raises SIGBUS, the
+//! handler puts anonymous zero memory over the **whole** mapping, marks it torn and wakes the broker, which detaches
+//! that VM. The whole of it, because a client that chose which pages fault could otherwise split the mapping until
+//! the process runs out of them. SIGBUS elsewhere goes to whoever handled it before.
+//!
+//! Rules:
+//! 1. Slots change only under [`REGISTRY`]'s lock, and their version is odd while they do.
+//! 2. The handler takes no lock and allocates nothing. It trusts a slot only if the version was even and the same
+//!    before and after it was read. The slot of the mapping that faults cannot change meanwhile: the faulting thread
+//!    holds the mapping, and rule 3.
+//! 3. A slot is freed only when the guard holds the last reference to its mapping. A guard dropped earlier *lingers*
+//!    in the registry, and is looked at again whenever another comes or goes.
+
+use std::mem::{size_of, zeroed};
+use std::os::fd::AsRawFd;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+
+use vm_memory::MmapRegion;
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::mapping::MapError;
+
+/// Guarded mappings of the process. 4096 maps (the protocol's bound) of 16 clients.
+pub(crate) const GUARDS_MAX: usize = 1 << 16;
+
+struct Slot {
+    version: AtomicU32,
+    /// First byte; 0 if the slot is free.
+    start: AtomicUsize,
+    bytes: AtomicUsize,
+    prot: AtomicI32,
+    /// Eventfd to write when the mapping tears.
+    notify: AtomicI32,
+    torn: AtomicBool,
+}
+
+static SLOTS: [Slot; GUARDS_MAX] = [const {
+    Slot {
+        version: AtomicU32::new(0),
+        start: AtomicUsize::new(0),
+        bytes: AtomicUsize::new(0),
+        prot: AtomicI32::new(0),
+        notify: AtomicI32::new(0),
+        torn: AtomicBool::new(false),
+    }
+}; GUARDS_MAX];
+
+/// One past the highest slot ever used, so that the handler need not look at all.
+static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// What SIGBUS did before; written once, before the handler is installed.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
+
+#[derive(Debug)]
+struct Registry {
+    free: Vec<usize>,
+    lingering: Vec<Held>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    free: Vec::new(),
+    lingering: Vec::new(),
+});
+
+/// What a slot points at, kept alive as long as the slot is taken.
+#[derive(Debug)]
+struct Held {
+    slot: usize,
+    region: Arc<MmapRegion>,
+    _notify: Arc<EventFd>,
+}
+
+/// A mapping whose loss is survived.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    held: Option<Held>,
+    slot: usize,
+}
+
+impl Guard {
+    /// Guards `region`; `notify` is written when it tears. The first call of a process installs the handler.
+    pub(crate) fn new(region: Arc<MmapRegion>, notify: Arc<EventFd>) -> Result<Self, MapError> {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(install);
+        let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.sweep();
+        let slot = registry.take_slot().ok_or(MapError::TooManyGuards)?;
+        set_slot(
+            slot,
+            region.as_ptr() as usize,
+            region.size(),
+            region.prot(),
+            notify.as_raw_fd(),
+        );
+        drop(registry);
+        Ok(Self {
+            held: Some(Held {
+                slot,
+                region,
+                _notify: notify,
+            }),
+            slot,
+        })
+    }
+
+    /// Whether the client took the memory away. The mapping shows zeros since.
+    pub(crate) fn is_torn(&self) -> bool {
+        SLOTS[self.slot].torn.load(SeqCst)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.lingering.extend(self.held.take());
+        registry.sweep();
+    }
+}
+
+impl Registry {
+    fn take_slot(&mut self) -> Option<usize> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let next = SLOTS_USED.load(SeqCst);
+        if next == GUARDS_MAX {
+            return None;
+        }
+        SLOTS_USED.store(next + 1, SeqCst);
+        Some(next)
+    }
+
+    /// Frees what nobody else holds any more (rule 3).
+    fn sweep(&mut self) {
+        let free = &mut self.free;
+        self.lingering.retain(|held| {
+            // The registry's reference is the only one to copy from once the count is 1, so it stays 1.
+            let is_last = Arc::strong_count(&held.region) == 1;
+            if is_last {
+                set_slot(held.slot, 0, 0, 0, 0);
+                free.push(held.slot);
+            }
+            !is_last
+        });
+    }
+}
+
+fn set_slot(index: usize, start: usize, bytes: usize, prot: i32, notify: i32) {
+    let slot = &SLOTS[index];
+    slot.version.fetch_add(1, SeqCst);
+    slot.start.store(start, SeqCst);
+    slot.bytes.store(bytes, SeqCst);
+    slot.prot.store(prot, SeqCst);
+    slot.notify.store(notify, SeqCst);
+    slot.torn.store(false, SeqCst);
+    slot.version.fetch_add(1, SeqCst);
+}
+
+fn install() {
+    // SAFETY: all-zero bytes are a valid `sigaction`: no handler, an empty mask, no flags.
+    let mut previous: libc::sigaction = unsafe { zeroed() };
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { zeroed() };
+    // SAFETY: both pointers are null or to live values; this reads the present action only.
+    unsafe { libc::sigaction(libc::SIGBUS, null(), &mut previous) };
+    // Never freed: the handler may need it at any time.
+    PREVIOUS.store(Box::into_raw(Box::new(previous)), SeqCst);
+    action.sa_sigaction = handle as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: `handle` has the signature that SA_SIGINFO asks for, and calls only what is allowed in a handler.
+    unsafe { libc::sigaction(libc::SIGBUS, &action, null_mut()) };
+}
+
+/// Finds the guarded mapping that holds `address`: start, length, protection, eventfd, index.
+fn find(address: usize) -> Option<(usize, usize, i32, i32, usize)> {
+    let used = SLOTS_USED.load(SeqCst).min(GUARDS_MAX);
+    for (index, slot) in SLOTS.iter().enumerate().take(used) {
+        let version = slot.version.load(SeqCst);
+        let (start, bytes) = (slot.start.load(SeqCst), slot.bytes.load(SeqCst));
+        let (prot, notify) = (slot.prot.load(SeqCst), slot.notify.load(SeqCst));
+        let is_settled = version.is_multiple_of(2) && slot.version.load(SeqCst) == version;
+        if is_settled && start != 0 && address >= start && address - start < bytes {
+            return Some((start, bytes, prot, notify, index));
+        }
+    }
+    None
+}
+
+extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler; for a SIGBUS that it raised itself
+    // (`si_code` above 0) `si_addr` is set. errno's location is valid in every thread.
+    let (code, address, errno) = unsafe {
+        (
+            (*info).si_code,
+            (*info).si_addr() as usize,
+            *libc::__errno_location(),
+        )
+    };
+    let found = if code > 0 { find(address) } else { None };
+    if let Some((start, bytes, prot, notify, index)) = found {
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: the range is one mapping that this process made and still holds (rule 3); replacing its memory is
+        // what happens to shared memory anyway: its content is any bytes at any time, and nobody holds a Rust
+        // reference into it, only vm-memory's volatile views.
+        let mapped = unsafe { libc::mmap(start as *mut libc::c_void, bytes, prot, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED {
+            SLOTS[index].torn.store(true, SeqCst);
+            let one = 1u64;
+            // SAFETY: writes 8 bytes of a live value. The eventfd lives as long as the slot is taken (`Held`); it is
+            // non-blocking. A failure leaves the tear to be found at the next look.
+            unsafe { libc::write(notify, (&raw const one).cast(), size_of::<u64>()) };
+            // SAFETY: as above; interrupted code must not see our errno.
+            unsafe { *libc::__errno_location() = errno };
+            return;
+        }
+    }
+    // Not ours: put back what was there. A fault repeats when we return, a sent signal has to be sent again.
+    // SAFETY: `PREVIOUS` was set before this handler was installed and is never freed; sigaction and raise may be
+    // called in handlers.
+    unsafe {
+        libc::sigaction(signal, PREVIOUS.load(SeqCst), null_mut());
+        if code <= 0 {
+            libc::raise(signal);
+        }
+        *libc::__errno_location() = errno;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use vm_memory::{Bytes, VolatileMemory};
+    use vmm_sys_util::eventfd::EFD_NONBLOCK;
+
+    use super::*;
+    use crate::mapping::{PAGE, map_shared};
+
+    const BYTES: u64 = 64 * PAGE;
+
+    fn client_file() -> Arc<File> {
+        let fd = rustix::fs::memfd_create("client", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = File::from(fd);
+        file.set_len(BYTES).unwrap();
+        Arc::new(file)
+    }
+
+    fn guarded(file: &Arc<File>) -> (Arc<MmapRegion>, Guard, Arc<EventFd>) {
+        let region = map_shared(file.clone(), 0, BYTES, true).unwrap();
+        let notify = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
+        let guard = Guard::new(region.clone(), notify.clone()).unwrap();
+        (region, guard, notify)
+    }
+
+    #[test]
+    fn access_to_truncated_file_gives_zeros_and_a_tear() {
+        let (hostile, friendly) = (client_file(), client_file());
+        let (torn_region, torn_guard, torn_notify) = guarded(&hostile);
+        let (region, guard, notify) = guarded(&friendly);
+        region.as_volatile_slice().write_slice(&[5; 16], 0).unwrap();
+        torn_region.as_volatile_slice().write_slice(&[6; 16], 0).unwrap();
+
+        hostile.set_len(0).unwrap();
+        let mut seen = [1; 16];
+        torn_region
+            .as_volatile_slice()
+            .read_slice(&mut seen, 3 * PAGE as usize)
+            .unwrap();
+
+        assert_eq!(seen, [0; 16]);
+        assert!(torn_guard.is_torn() && !guard.is_torn());
+        assert_eq!(torn_notify.read().unwrap(), 1);
+        assert!(notify.read().is_err(), "the other mapping reported nothing");
+        region.as_volatile_slice().read_slice(&mut seen, 0).unwrap();
+        assert_eq!(seen, [5; 16]);
+    }
+
+    #[test]
+    fn truncation_during_copies_of_another_thread_is_survived() {
+        let file = client_file();
+        let (region, guard, notify) = guarded(&file);
+        let copier = {
+            let region = region.clone();
+            std::thread::spawn(move || {
+                let mut bytes = vec![0; BYTES as usize];
+                while notify.read().is_err() {
+                    region.as_volatile_slice().write_slice(&bytes, 0).unwrap();
+                    region.as_volatile_slice().read_slice(&mut bytes, 0).unwrap();
+                }
+            })
+        };
+        file.set_len(PAGE).unwrap();
+        copier.join().unwrap();
+        assert!(guard.is_torn());
+    }
+
+    #[test]
+    fn guard_outlived_by_its_mapping_still_protects() {
+        let file = client_file();
+        let (region, guard, notify) = guarded(&file);
+        drop(guard);
+        file.set_len(0).unwrap();
+        region.as_volatile_slice().write_slice(&[1], 0).unwrap();
+        assert_eq!(notify.read().unwrap(), 1);
+    }
+
+    #[test]
+    fn mapping_held_by_nobody_is_unmapped() {
+        let file = client_file();
+        let (region, guard, _notify) = guarded(&file);
+        drop(region);
+        drop(guard);
+        assert_eq!(
+            Arc::strong_count(&file),
+            1,
+            "the mapping that holds the file is gone"
+        );
+    }
+
+    /// Set in the process that is to die.
+    const VICTIM: &str = "BROKER_TEST_SIGBUS_VICTIM";
+
+    #[test]
+    fn access_outside_guarded_mappings_still_kills() {
+        if std::env::var_os(VICTIM).is_some() {
+            let (_region, _guard, _notify) = guarded(&client_file());
+            let file = client_file();
+            let unguarded = map_shared(file.clone(), 0, BYTES, true).unwrap();
+            file.set_len(0).unwrap();
+            let _ = unguarded.as_volatile_slice().write_slice(&[1], 0);
+            return;
+        }
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "sigbus::tests::access_outside_guarded_mappings_still_kills",
+            ])
+            .env(VICTIM, "1")
+            .stdout(std::process::Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&status),
+            Some(libc::SIGBUS),
+            "{status}"
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! Signals a client's interrupt from a thread of its own.
+//!
+//! The eventfd is the client's: by clearing its non-blocking flag and filling its counter at the right moment, a
+//! hostile one can make a write wait. Here only that client's interrupts wait with it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use vfio_user_server::irq::IrqEvent;
+
+#[derive(Debug, Default)]
+struct State {
+    event: Option<Arc<IrqEvent>>,
+    /// The guest's settings let interrupts out.
+    is_enabled: bool,
+    /// Raised and not signalled. One is kept: an MSI is an edge, and the guest looks at all causes after each.
+    is_raised: bool,
+    is_stopping: bool,
+}
+
+impl State {
+    fn is_due(&self) -> bool {
+        self.is_raised && self.is_enabled && self.event.is_some()
+    }
+}
+
+/// One for each socket, for all clients that it sees.
+#[derive(Debug, Default)]
+pub(crate) struct Signaller {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Signaller {
+    /// Starts the thread. It is never waited for, as its client can make it wait.
+    pub(crate) fn start(name: &str) -> std::io::Result<Arc<Self>> {
+        let signaller = Arc::new(Self::default());
+        let worker = signaller.clone();
+        std::thread::Builder::new()
+            .name(format!("irq {name}"))
+            .spawn(move || worker.work())?;
+        Ok(signaller)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Single assignments: a panic leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        change(&mut state);
+        if state.is_due() || state.is_stopping {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn raise(&self) {
+        self.change(|state| state.is_raised = true);
+    }
+
+    /// What to signal from now on; `None` for nothing.
+    pub(crate) fn connect(&self, event: Option<IrqEvent>) {
+        self.change(|state| state.event = event.map(Arc::new));
+    }
+
+    pub(crate) fn enable(&self, is_enabled: bool) {
+        self.change(|state| state.is_enabled = is_enabled);
+    }
+
+    /// The client is gone.
+    pub(crate) fn clear(&self) {
+        self.change(|state| {
+            *state = State {
+                is_stopping: state.is_stopping,
+                ..State::default()
+            }
+        });
+    }
+
+    pub(crate) fn stop(&self) {
+        self.change(|state| state.is_stopping = true);
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        while !state.is_stopping {
+            let event = state.event.clone().filter(|_| state.is_due());
+            let Some(event) = event else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.is_raised = false;
+            drop(state);
+            // A client that closed its end, or gave something else, has no interrupts.
+            let _ = event.signal();
+            state = self.lock();
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! A card of plain registers and a core that does what the offset of an access says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use fermi_spec::addr::{FrameNo, Gpa, Iova};
+use fermi_spec::board::Board;
+use vgpu::{
+    Action, Actions, Bar, Capabilities, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory,
+    Notice, Place, Quota, Refusal, Reply, RequestId, Tick, Token, VmConfig, VmId,
+};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::broker::Setup;
+use crate::port::Core;
+
+/// What the test sees of the card, and may change.
+#[derive(Debug, Default)]
+pub(crate) struct Card {
+    pub(crate) registers: BTreeMap<u64, u32>,
+    /// Accesses in order: `w OFFSET`, `r OFFSET`.
+    pub(crate) log: Vec<String>,
+    pub(crate) maps: BTreeMap<u64, DmaMemory>,
+    pub(crate) is_lost: bool,
+    pub(crate) refuses_maps: bool,
+    pub(crate) has_interrupt: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakeGpu(Arc<Mutex<Card>>);
+
+impl FakeGpu {
+    pub(crate) fn card(&self) -> MutexGuard<'_, Card> {
+        self.0.lock().unwrap()
+    }
+
+    fn answering(&self) -> Result<MutexGuard<'_, Card>, HostGpuError> {
+        let card = self.card();
+        if card.is_lost {
+            return Err(HostGpuError::Lost {
+                reason: "pulled out".into(),
+            });
+        }
+        Ok(card)
+    }
+}
+
+impl HostGpu for FakeGpu {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            bar1_bytes: 128 << 20,
+            bar3_bytes: 64 << 20,
+            frames_arrive_zeroed: false,
+        }
+    }
+
+    fn read(&mut self, _bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
+        let mut card = self.answering()?;
+        card.log.push(format!("r {offset:x}"));
+        let word = card.registers.get(&offset).copied().unwrap_or(0);
+        data.copy_from_slice(&word.to_le_bytes()[..data.len()]);
+        Ok(())
+    }
+
+    fn write(&mut self, _bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
+        let mut card = self.answering()?;
+        card.log.push(format!("w {offset:x}"));
+        card.registers
+            .insert(offset, u32::from_le_bytes(data.try_into().unwrap()));
+        Ok(())
+    }
+
+    fn map_dma(&mut self, iova: Iova, memory: DmaMemory, _writable: bool) -> Result<(), HostGpuError> {
+        let mut card = self.answering()?;
+        if card.refuses_maps {
+            return Err(HostGpuError::Map {
+                iova,
+                bytes: memory.bytes,
+                reason: "no".into(),
+            });
+        }
+        card.maps.insert(iova.0, memory);
+        Ok(())
+    }
+
+    fn unmap_dma(&mut self, iova: Iova, _bytes: u64) -> Result<(), HostGpuError> {
+        self.answering()?.maps.remove(&iova.0);
+        Ok(())
+    }
+
+    fn place_frame(&mut self, _frame: FrameNo, _owner: FrameOwner) -> Result<(), HostGpuError> {
+        self.answering().map(drop)
+    }
+
+    fn take_interrupt(&mut self) -> bool {
+        std::mem::take(&mut self.card().has_interrupt)
+    }
+}
+
+/// Reads of BAR0 at these offsets, and writes of BAR1 at [`RELEASE`] and so on, have the effects named.
+pub(crate) mod at {
+    /// Stores 0x100, loads 0x104, stores 0x108; with the value, stores 0x10c and answers with it.
+    pub(crate) const ROUND_TRIP: u64 = 0x20;
+    /// Polls register 0x200 for 7, 50 ms long; answers 1 or 0.
+    pub(crate) const POLL: u64 = 0x30;
+    /// Raises the reader's interrupt.
+    pub(crate) const INTERRUPT: u64 = 0x40;
+    /// Is answered by a write to [`RELEASE`].
+    pub(crate) const HELD: u64 = 0x50;
+    /// Answers what is held.
+    pub(crate) const RELEASE: u64 = 0x58;
+    /// Answers with the first bytes of the reader's RAM at [`super::RAM_AT`].
+    pub(crate) const RAM: u64 = 0x60;
+    /// Is answered after [`super::Event::Wake`], 2 ms later.
+    pub(crate) const WAKE: u64 = 0x70;
+    /// A write lets VMs go that wait to be detached.
+    pub(crate) const LET_GO: u64 = 0x80;
+}
+
+/// Where tests map RAM.
+pub(crate) const RAM_AT: u64 = 0x10_0000;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct TestCore {
+    /// VMs of this name are refused.
+    denies: String,
+    fails_to_start: bool,
+    /// Detaching waits for [`at::LET_GO`].
+    keeps_detached: bool,
+    leaving: Vec<VmId>,
+    vms: BTreeSet<VmId>,
+    held: Vec<(VmId, RequestId)>,
+    reads: BTreeMap<Token, (VmId, RequestId)>,
+    woken: Vec<(VmId, RequestId)>,
+    maps: BTreeMap<(VmId, u64), u64>,
+    next_token: u64,
+}
+
+fn iova_of(vm: VmId, gpa: Gpa) -> Iova {
+    Iova(u64::from(vm.0) << 36 | gpa.0)
+}
+
+fn answer(actions: &mut Actions, (vm, request): (VmId, RequestId), reply: Reply) {
+    actions.push(Action::Reply { vm, request, reply });
+}
+
+impl TestCore {
+    pub(crate) fn denying(name: &str) -> Self {
+        Self {
+            denies: name.into(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn failing_to_start() -> Self {
+        Self {
+            fails_to_start: true,
+            ..Self::default()
+        }
+    }
+
+    /// Detaching waits for [`at::LET_GO`].
+    pub(crate) fn keeping_detached() -> Self {
+        Self {
+            keeps_detached: true,
+            ..Self::default()
+        }
+    }
+
+    fn token(&mut self, of: (VmId, RequestId)) -> Token {
+        self.next_token += 1;
+        let token = Token(self.next_token);
+        self.reads.insert(token, of);
+        token
+    }
+
+    fn read(
+        &mut self,
+        now: Tick,
+        of: (VmId, RequestId),
+        offset: u64,
+        bytes: u32,
+        memory: &mut dyn HostMemory,
+        actions: &mut Actions,
+    ) {
+        let store = |offset| Action::HostWrite {
+            bar: Bar::Bar0,
+            offset,
+            data: vec![1, 0, 0, 0],
+        };
+        match offset {
+            at::ROUND_TRIP => {
+                let token = self.token(of);
+                actions.push(store(0x100));
+                actions.push(Action::HostRead {
+                    token,
+                    bar: Bar::Bar0,
+                    offset: 0x104,
+                    bytes: 4,
+                });
+                actions.push(store(0x108));
+            }
+            at::POLL => {
+                let token = self.token(of);
+                let timeout_ns = 50_000_000;
+                actions.push(Action::HostPoll {
+                    token,
+                    offset: 0x200,
+                    mask: 0xf,
+                    value: 7,
+                    timeout_ns,
+                });
+            }
+            at::INTERRUPT => {
+                actions.push(Action::Interrupt { vm: of.0 });
+                answer(actions, of, Reply::Data(vec![0; bytes as usize]));
+            }
+            at::HELD => self.held.push(of),
+            at::WAKE => {
+                self.woken.push(of);
+                actions.push(Action::WakeAt {
+                    at: now.after(2_000_000),
+                });
+            }
+            at::RAM => {
+                let mut data = vec![0; bytes as usize];
+                memory.read(
+                    Place::Ram {
+                        vm: of.0,
+                        gpa: Gpa(RAM_AT),
+                    },
+                    &mut data,
+                );
+                answer(actions, of, Reply::Data(data));
+            }
+            _ => {
+                let data = (0..bytes)
+                    .map(|index| (offset as u8).wrapping_add(index as u8))
+                    .collect();
+                answer(actions, of, Reply::Data(data));
+            }
+        }
+    }
+
+    fn write(&mut self, of: (VmId, RequestId), offset: u64, actions: &mut Actions) {
+        match offset {
+            at::RELEASE => {
+                for held in self.held.drain(..) {
+                    answer(actions, held, Reply::Data(vec![0x5a; 4]));
+                }
+            }
+            at::LET_GO => {
+                self.keeps_detached = false;
+                for vm in self.leaving.drain(..) {
+                    actions.push(Action::Detached { vm });
+                }
+            }
+            _ => {}
+        }
+        answer(actions, of, Reply::Done);
+    }
+
+    fn detach(&mut self, vm: VmId, actions: &mut Actions) {
+        self.vms.remove(&vm);
+        for ((_, gpa), bytes) in self.maps.extract_if(.., |(owner, _), _| *owner == vm) {
+            actions.push(Action::UnmapDma {
+                iova: iova_of(vm, Gpa(gpa)),
+                bytes,
+            });
+        }
+        if self.keeps_detached {
+            self.leaving.push(vm);
+        } else {
+            actions.push(Action::Detached { vm });
+        }
+    }
+}
+
+impl Core for TestCore {
+    fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
+        match event {
+            Event::Start if self.fails_to_start => {
+                actions.push(Action::Notice(Notice::StartFailed {
+                    reason: "no such card".into(),
+                }));
+            }
+            Event::Start => actions.push(Action::Notice(Notice::Started {
+                usable_bytes: 1 << 20,
+            })),
+            Event::Attach { vm, config } if config.name == self.denies => {
+                actions.push(Action::Denied {
+                    vm,
+                    reason: "there is no room".into(),
+                });
+            }
+            Event::Attach { vm, .. } => {
+                self.vms.insert(vm);
+                actions.push(Action::Attached { vm });
+            }
+            Event::Detach { vm } => self.detach(vm, actions),
+            Event::Reset { vm, request } => answer(actions, (vm, request), Reply::Done),
+            Event::Read {
+                vm,
+                request,
+                offset,
+                bytes,
+                ..
+            } => {
+                self.read(now, (vm, request), offset, bytes, memory, actions);
+            }
+            Event::Write {
+                vm, request, offset, ..
+            } => self.write((vm, request), offset, actions),
+            Event::MapRam {
+                vm,
+                request,
+                gpa,
+                bytes,
+                writable,
+            } => {
+                self.maps.insert((vm, gpa.0), bytes);
+                let memory = Place::Ram { vm, gpa };
+                actions.push(Action::MapDma {
+                    iova: iova_of(vm, gpa),
+                    bytes,
+                    memory,
+                    writable,
+                });
+                answer(actions, (vm, request), Reply::Done);
+            }
+            Event::UnmapRam {
+                vm,
+                request,
+                gpa,
+                bytes,
+            } => {
+                let reply = match self.maps.remove(&(vm, gpa.0)) {
+                    Some(_) => Reply::Done,
+                    None => Reply::Refused(Refusal::NoSuchMap),
+                };
+                actions.push(Action::UnmapDma {
+                    iova: iova_of(vm, gpa),
+                    bytes,
+                });
+                answer(actions, (vm, request), reply);
+            }
+            Event::HostValue { token, data } => {
+                actions.push(Action::HostWrite {
+                    bar: Bar::Bar0,
+                    offset: 0x10c,
+                    data: data.clone(),
+                });
+                answer(actions, self.reads[&token], Reply::Data(data));
+            }
+            Event::PollDone { token, met } => {
+                answer(
+                    actions,
+                    self.reads[&token],
+                    Reply::Data(vec![u8::from(met), 0, 0, 0]),
+                );
+            }
+            Event::HostInterrupt => {
+                self.vms
+                    .iter()
+                    .for_each(|vm| actions.push(Action::Interrupt { vm: *vm }));
+            }
+            Event::Wake => {
+                for of in self.woken.drain(..) {
+                    answer(actions, of, Reply::Data(vec![1; 4]));
+                }
+            }
+            Event::SetQuota { .. } => {}
+        }
+    }
+}
+
+/// A broker's parts around a core, without sockets.
+pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -> Setup {
+    Setup {
+        core: Box::new(core),
+        gpu: Box::new(gpu.clone()),
+        interrupt,
+        recorder: None,
+        board: Board::Gtx480,
+        vms: Vec::new(),
+    }
+}
+
+pub(crate) fn vm_config(name: &str) -> VmConfig {
+    VmConfig {
+        name: name.into(),
+        guest_vram: 8 << 20,
+        chunk_bytes: 2 << 20,
+        quota: Quota::default(),
+    }
+}
+
+/// A client's memory: the file, so that a test can spoil it, and a descriptor to hand over.
+pub(crate) fn client_memory(name: &str, bytes: u64) -> (File, OwnedFd) {
+    let file = File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(bytes).unwrap();
+    let handed = file.try_clone().unwrap().into();
+    (file, handed)
+}
+
+/// What this process has open or mapped under a memory file's name.
+pub(crate) fn traces_of(name: &str) -> Vec<String> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
+        let target = std::fs::read_link(entry.ok()?.path()).ok()?;
+        Some(target.display().to_string())
+    });
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mapped = maps.lines().map(str::to_owned);
+    open.chain(mapped).filter(|line| line.contains(name)).collect()
+}
