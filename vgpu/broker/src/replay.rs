@@ -207,9 +207,9 @@ impl Replay {
             .difference
             .take()
             .or_else(|| compare_actions(&line.actions, &replayed))
-            .or_else(|| match memory.reads.len() {
-                0 => None,
-                count => Some(Difference::ReadsLeft { count }),
+            .or_else(|| {
+                let count = memory.reads.len();
+                (count > 0).then_some(Difference::ReadsLeft { count })
             })
             .or_else(|| {
                 let (recorded, replayed) = (line.stored.count, memory.stored.count);

@@ -103,6 +103,11 @@ impl Seat {
 
     /// Somebody connected. `false` if the socket is of no more use.
     pub(crate) fn listener_ready(&mut self) -> bool {
+        // A VMM that was restarted connects while its predecessor's end is still unread: that one leaves first, and
+        // the new one is not taken for a second client.
+        if self.client_interest().is_some() {
+            self.client_ready(EventSet::empty());
+        }
         if self.session.is_none() && self.port.is_some() {
             return true;
         }

@@ -119,8 +119,7 @@ fn record(accesses: &[(u64, u32)]) -> Vec<u8> {
         actions.drain();
     }
     drop(recorder);
-    let bytes = sink.0.lock().unwrap().clone();
-    bytes
+    std::mem::take(&mut *sink.0.lock().unwrap())
 }
 
 fn replay(file: Vec<u8>) -> Replay {
