@@ -218,6 +218,7 @@ impl FermiModel {
             return;
         };
         let bytes = &word.word[..word.bytes];
+        self.mem.stores += 1;
         let mut stored = self
             .mmu
             .write(&mut self.mem, &space, Access::WRITE, word.at, bytes);
@@ -269,8 +270,7 @@ impl FermiModel {
             enabled: false,
             ..Unit::new(engine)
         };
-        self.note_dead_engines();
-        self.advance_preempt();
+        self.unit_became_idle(unit);
     }
 
     /// PMC_ENABLE switched the unit on.

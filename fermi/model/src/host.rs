@@ -291,6 +291,7 @@ impl FermiModel {
     pub(crate) fn poll_blocked(&mut self) {
         let now = self.clock.now();
         self.pfifo.poll_at = now.saturating_add(BLOCKED_POLL_NS);
+        self.pfifo.poll_seen = self.mem.stores;
         let mut waiting = self.pfifo.blocked;
         while let Some(id) = ChannelId::new(waiting.trailing_zeros()) {
             waiting &= waiting - 1;

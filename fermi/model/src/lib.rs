@@ -26,6 +26,7 @@ mod copy;
 mod counters;
 mod engine;
 mod faults;
+mod fetch;
 mod host;
 mod identity;
 mod interrupts;

@@ -106,6 +106,8 @@ impl Map {
 pub(crate) struct Memory {
     map: Map,
     pub(crate) counters: Counters,
+    /// Grows with every semaphore and piece of data that engines or host store: what waits for memory looks again.
+    pub(crate) stores: u64,
 }
 
 impl Memory {
@@ -116,6 +118,7 @@ impl Memory {
         Self {
             map: Map { frames: places, bus },
             counters: Counters::default(),
+            stores: 0,
         }
     }
 

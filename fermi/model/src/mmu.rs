@@ -271,6 +271,7 @@ impl Mmu {
         }
         let (place, _) = self.translate(mem, space, Access::WRITE, va, 4)?;
         mem.write_u32(place, payload);
+        mem.stores += 1;
         Ok(())
     }
 

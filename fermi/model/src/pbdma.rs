@@ -14,7 +14,7 @@
 use crate::{
     host::Outcome,
     memory::Place,
-    mmu::{Access, AddressSpace, Refusal},
+    mmu::{AddressSpace, Refusal},
     model::FermiModel,
     pfifo::{Acquire, ChannelId},
     userd::userd_place,
@@ -23,20 +23,16 @@ use fermi_spec::{
     addr::{GpuVa, VA_BITS},
     engine::{Engine, PBDMAS},
     fault::{client, unit},
-    gpfifo::{ControlOp, ENTRIES_LOG2_MAX, ENTRY_BYTES, GpEntry},
     instance::{SIGNATURE, offset, userd},
-    pushbuffer::{self, Header, Target},
+    pushbuffer::Target,
     regs::pfifo::pbdma_intr,
 };
 
 /// Words of the register file that RAMFC holds.
 const WORDS: usize = 64;
 /// Words fetched ahead.
-const FETCH_WORDS: usize = 64;
-const VA_HIGH: u32 = (1 << (VA_BITS - 32)) - 1;
-/// PB_HEADER, kept as a new-form header: non-incrementing.
-const NON_INCREMENTING: u32 = 3 << 29;
-const INCREMENTING: u32 = 1 << 29;
+pub(crate) const FETCH_WORDS: usize = 64;
+pub(crate) const VA_HIGH: u32 = (1 << (VA_BITS - 32)) - 1;
 /// PBDMA_METHOD0 is valid.
 const LATCHED: u32 = 1 << 31;
 
@@ -83,7 +79,8 @@ pub(crate) enum State {
     /// The next method waits for the engine to become idle; at `until`, if given, it is tried again.
     Stalled { engine: Engine, until: Option<u64> },
     /// An acquire failed and does not give way; tried again at `at`.
-    Acquiring { at: u64, acquire: Acquire },
+    /// `seen` is how much the card had written by then.
+    Acquiring { at: u64, acquire: Acquire, seen: u64 },
     /// An error was raised.
     Stopped,
 }
@@ -96,9 +93,9 @@ pub(crate) struct Pbdma {
     pub(crate) space: AddressSpace,
     instance: Place,
     pub(crate) slice_end: u64,
-    words: [u32; FETCH_WORDS],
-    words_at: GpuVa,
-    words_len: usize,
+    pub(crate) words: [u32; FETCH_WORDS],
+    pub(crate) words_at: GpuVa,
+    pub(crate) words_len: usize,
     /// PBDMA_INTR.
     pub(crate) intr: u32,
     /// PBDMA_INTR_ENABLE.
@@ -165,16 +162,16 @@ impl Pbdma {
         self.regs[0] = put;
     }
 
-    fn address(&self, low: u64) -> GpuVa {
+    pub(crate) fn address(&self, low: u64) -> GpuVa {
         GpuVa(u64::from(self.reg(low)) | u64::from(self.reg(low + 4) & VA_HIGH) << 32)
     }
 
-    fn set_address(&mut self, low: u64, va: GpuVa) {
+    pub(crate) fn set_address(&mut self, low: u64, va: GpuVa) {
         self.set_reg(low, va.0 as u32);
         self.set_reg(low + 4, (va.0 >> 32) as u32 & VA_HIGH);
     }
 
-    fn entries_log2(&self) -> u32 {
+    pub(crate) fn entries_log2(&self) -> u32 {
         self.reg(offset::GP_BASE_HI) >> 16 & 0x1f
     }
 
@@ -200,13 +197,6 @@ impl Pbdma {
     fn userd(&self) -> Place {
         userd_place(self.reg(offset::USERD_LO), self.reg(offset::USERD_HI))
     }
-}
-
-/// The word that a step works on.
-enum Word {
-    /// Data for the current header.
-    Data(Target, u32),
-    Header(u32),
 }
 
 impl FermiModel {
@@ -259,7 +249,7 @@ impl FermiModel {
     }
 
     /// Shows the driver how far the channel is.
-    fn write_back(&mut self, pbdma: usize) {
+    pub(crate) fn write_back(&mut self, pbdma: usize) {
         let unit = &self.pbdmas[pbdma];
         let page = unit.userd();
         let words = [
@@ -389,180 +379,14 @@ impl FermiModel {
         self.pbdmas[pbdma].slice_end = self.clock.now().saturating_add(slice);
     }
 
-    fn fetch_entry(&mut self, pbdma: usize) {
-        let unit = &self.pbdmas[pbdma];
-        let log2 = unit.entries_log2();
-        let get = unit.reg(offset::GP_GET);
-        let put = unit.regs[0];
-        if log2 > ENTRIES_LOG2_MAX || get >> log2 != 0 || put >> log2 != 0 {
-            // An empty ring at the acknowledgement: there is nothing sensible to go on with.
-            self.pbdmas[pbdma].regs[0] = get;
-            return self.stop_pbdma(pbdma, pbdma_intr::GP_POINTER);
-        }
-        let base = GpuVa(
-            u64::from(unit.reg(offset::GP_BASE_LO) & !7)
-                | u64::from(unit.reg(offset::GP_BASE_HI) & VA_HIGH) << 32,
-        );
-        let at = base.offset(u64::from(get) * ENTRY_BYTES);
-        let mut raw = [0; ENTRY_BYTES as usize];
-        let space = unit.space;
-        if let Err(refusal) = self.mmu.read(&mut self.mem, &space, Access::READ, at, &mut raw) {
-            return self.fault_pbdma(pbdma, refusal);
-        }
-        self.mem.counters.gp_entries += 1;
-        let raw = u64::from_le_bytes(raw);
-        self.start_entry(pbdma, raw, (get + 1) & ((1 << log2) - 1));
-        if let State::Running { at } = &mut self.pbdmas[pbdma].state {
-            *at = self.clock.now().saturating_add(self.timing.fetch_ns);
-        }
-    }
-
-    fn start_entry(&mut self, pbdma: usize, raw: u64, next: u32) {
-        let unit = &mut self.pbdmas[pbdma];
-        unit.set_reg(offset::GP_FETCH, next);
-        match GpEntry::from_bits(raw) {
-            GpEntry::Fetch(segment) => {
-                let end = segment.at.offset(u64::from(segment.words) * 4);
-                unit.set_address(offset::GET_LO, segment.at);
-                unit.set_address(offset::PUT_LO, end);
-                unit.set_reg(offset::PB_COUNT, 0);
-                unit.words_len = 0;
-                if !segment.subroutine {
-                    unit.set_address(offset::TOP_GET_LO, segment.at);
-                    let high = unit.reg(offset::TOP_GET_HI) | 1 << 31;
-                    unit.set_reg(offset::TOP_GET_HI, high);
-                }
-            }
-            // The checksums are not modelled: comparing them does nothing.
-            GpEntry::Control(ControlOp::Nop | ControlOp::GpCrc | ControlOp::PbCrc) => {
-                self.retire_entry(pbdma)
-            }
-            GpEntry::Control(op) => {
-                unit.shadows[0] = raw as u32;
-                unit.shadows[1] = (raw >> 32) as u32;
-                self.retire_entry(pbdma);
-                let bit = if op == ControlOp::Illegal {
-                    pbdma_intr::GPFIFO
-                } else {
-                    pbdma_intr::GP_ENTRY
-                };
-                self.stop_pbdma(pbdma, bit);
-            }
-        }
-    }
-
-    /// The entry is done with: its place in the ring is the driver's again.
-    fn retire_entry(&mut self, pbdma: usize) {
-        let unit = &mut self.pbdmas[pbdma];
-        let fetched = unit.reg(offset::GP_FETCH);
-        unit.set_reg(offset::GP_GET, fetched);
-        self.write_back(pbdma);
-    }
-
-    fn run_segment(&mut self, pbdma: usize) {
-        let unit = &self.pbdmas[pbdma];
-        let (get, put) = (unit.address(offset::GET_LO), unit.address(offset::PUT_LO));
-        // A PUT before GET only comes from a forged RAMFC; the segment then counts as executed.
-        if get >= put {
-            return self.retire_entry(pbdma);
-        }
-        let word = match self.peek(pbdma, get, put) {
-            Ok(word) => word,
-            Err(refusal) => return self.fault_pbdma(pbdma, refusal),
-        };
-        let unit = &self.pbdmas[pbdma];
-        let header = unit.reg(offset::PB_HEADER);
-        let target = Target {
-            subchannel: (header >> 13 & 7) as u8,
-            method: (header as u16 & 0xfff) << 2,
-        };
-        let word = if unit.reg(offset::PB_COUNT) > 0 {
-            Word::Data(target, word)
-        } else {
-            Word::Header(word)
-        };
-        match word {
-            Word::Data(target, data) => self.run_method(pbdma, target, data),
-            Word::Header(header) => self.run_header(pbdma, header),
-        }
-    }
-
-    /// The pushbuffer word at `get`, from the words fetched ahead where they have it.
-    fn peek(&mut self, pbdma: usize, get: GpuVa, put: GpuVa) -> Result<u32, Refusal> {
-        let unit = &mut self.pbdmas[pbdma];
-        let ahead = get.0.wrapping_sub(unit.words_at.0) / 4;
-        if ahead < unit.words_len as u64 {
-            return Ok(unit.words[ahead as usize]);
-        }
-        let wanted = (put.0 - get.0).min(4 * FETCH_WORDS as u64);
-        let (place, run) = self
-            .mmu
-            .translate(&mut self.mem, &unit.space, Access::READ, get, wanted)?;
-        let mut bytes = [0; 4 * FETCH_WORDS];
-        // GET is a multiple of 4 unless RAMFC was forged: then a word may end beyond the run, and is read as it is.
-        let run = (run as usize).clamp(4, bytes.len()) & !3;
-        self.mem.read(place, &mut bytes[..run]);
-        for (word, bytes) in unit.words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
-        unit.words_at = get;
-        unit.words_len = run / 4;
-        Ok(unit.words[0])
-    }
-
-    fn run_header(&mut self, pbdma: usize, word: u32) {
-        match Header::from_bits(word) {
-            // Subdevice masks select among linked boards; there is one.
-            Header::Nop | Header::Subdevice(_) => self.consume(pbdma, self.timing.method_ns),
-            Header::Incrementing(target, count) => self.start_methods(pbdma, INCREMENTING, target, count),
-            Header::NonIncrementing(target, count) => {
-                self.start_methods(pbdma, NON_INCREMENTING, target, count)
-            }
-            Header::IncrementOnce(target, count) => self.start_methods(pbdma, 5 << 29, target, count),
-            Header::Immediate(target, data) => self.run_method(pbdma, target, u32::from(data)),
-            Header::EndSegment => {
-                let put = self.pbdmas[pbdma].address(offset::PUT_LO);
-                self.pbdmas[pbdma].set_address(offset::GET_LO, put);
-                self.later(pbdma, self.timing.method_ns);
-            }
-            Header::Invalid(word) => {
-                self.pbdmas[pbdma].set_reg(offset::PB_HEADER, word);
-                self.consume(pbdma, self.timing.method_ns);
-                self.stop_pbdma(pbdma, pbdma_intr::PB_ENTRY);
-            }
-        }
-    }
-
-    fn start_methods(&mut self, pbdma: usize, op: u32, target: Target, count: u16) {
-        let header =
-            pushbuffer::incrementing(target.subchannel, target.method & 0x3ffc, 0) & 0x1fff_ffff | op;
-        self.pbdmas[pbdma].set_reg(offset::PB_HEADER, header);
-        self.consume(pbdma, self.timing.method_ns);
-        self.pbdmas[pbdma].set_reg(offset::PB_COUNT, u32::from(count));
-    }
-
-    /// Moves past the current word; the PBDMA goes on after `ns`.
-    fn consume(&mut self, pbdma: usize, ns: u64) {
-        let unit = &mut self.pbdmas[pbdma];
-        let get = unit.address(offset::GET_LO);
-        unit.set_address(offset::GET_LO, GpuVa(get.0.saturating_add(4)));
-        let count = unit.reg(offset::PB_COUNT);
-        if count > 0 {
-            unit.set_reg(offset::PB_COUNT, count - 1);
-            let header = unit.reg(offset::PB_HEADER);
-            unit.set_reg(offset::PB_HEADER, next_header(header));
-        }
-        self.later(pbdma, ns);
-    }
-
-    fn later(&mut self, pbdma: usize, ns: u64) {
+    pub(crate) fn later(&mut self, pbdma: usize, ns: u64) {
         if self.pbdmas[pbdma].channel.is_some() {
             let at = self.clock.now().saturating_add(ns);
             self.pbdmas[pbdma].state = State::Running { at };
         }
     }
 
-    fn run_method(&mut self, pbdma: usize, target: Target, data: u32) {
+    pub(crate) fn run_method(&mut self, pbdma: usize, target: Target, data: u32) {
         match self.execute(pbdma, target, data) {
             Outcome::Done { ns } => self.consume(pbdma, ns),
             Outcome::GiveWay => {
@@ -614,7 +438,11 @@ impl FermiModel {
             }
             Outcome::Acquiring(acquire) => {
                 let at = self.clock.now().saturating_add(self.acquire_retry_ns(pbdma));
-                self.pbdmas[pbdma].state = State::Acquiring { at, acquire };
+                self.pbdmas[pbdma].state = State::Acquiring {
+                    at,
+                    acquire,
+                    seen: self.mem.stores,
+                };
             }
             Outcome::Blocked(acquire) => {
                 if let Some(id) = self.pbdmas[pbdma].channel {
@@ -629,21 +457,11 @@ impl FermiModel {
     }
 
     /// The MMU refused an access of the PBDMA: the channel halts, the PBDMA is free for others.
-    fn fault_pbdma(&mut self, pbdma: usize, refusal: Refusal) {
+    pub(crate) fn fault_pbdma(&mut self, pbdma: usize, refusal: Refusal) {
         let instance = self.pbdmas[pbdma].instance;
         self.record_fault(unit::PBDMA0 + pbdma as u8, client::PFIFO, Some(instance), refusal);
         if let Some(id) = self.pbdmas[pbdma].channel {
             self.halt_channel(id);
         }
-    }
-}
-
-/// The header for the word after this one.
-fn next_header(header: u32) -> u32 {
-    let advanced = header & !0xfff | (header + 1) & 0xfff;
-    match header >> 29 {
-        1 => advanced,
-        5 => advanced & 0x1fff_ffff | NON_INCREMENTING,
-        _ => header,
     }
 }

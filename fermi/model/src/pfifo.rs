@@ -123,6 +123,8 @@ pub(crate) struct Pfifo {
     pub(crate) blocked: u128,
     /// When the blocked channels' semaphores are looked at next.
     pub(crate) poll_at: u64,
+    /// How much the card had written when they were looked at last.
+    pub(crate) poll_seen: u64,
     pub(crate) commit: Option<Commit>,
     current: (RunlistBase, u16),
     pub(crate) preempt: Preempt,
@@ -161,6 +163,7 @@ impl Pfifo {
             ready: 0,
             blocked: 0,
             poll_at: 0,
+            poll_seen: 0,
             commit: None,
             current: (RunlistBase::default(), 0),
             preempt: Preempt::default(),
@@ -218,9 +221,14 @@ impl Pfifo {
         let channel = self.channel(id);
         let off = channel.loaded.is_none();
         let ready = off && channel.has_work && channel.acquire.is_none() && self.is_eligible(id);
-        let blocked = off && channel.acquire.is_some();
+        let blocked = off && channel.acquire.is_some() && self.is_eligible(id);
         self.ready = self.ready & !id.mask() | if ready { id.mask() } else { 0 };
         self.blocked = self.blocked & !id.mask() | if blocked { id.mask() } else { 0 };
+    }
+
+    /// Whether a channel is ready, even if no PBDMA may take it now.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.ready != 0
     }
 
     /// The next channel in turn that may run on PBDMA `pbdma`; with its place on the list.
@@ -356,6 +364,11 @@ impl FermiModel {
         if let Some(pbdma) = self.pfifo.channel(id).loaded {
             self.unload(pbdma);
         }
+        for unit in 0..self.units.len() {
+            if self.units[unit].is_held_by(id) && self.units[unit].is_ready() {
+                self.release_unit(unit);
+            }
+        }
         let on_list = self.pfifo.channel(id).on_list;
         *self.pfifo.channel_mut(id) = Channel {
             table,
@@ -386,6 +399,7 @@ impl FermiModel {
         channel.runnable = state.runnable();
         if state.runnable() {
             channel.halted = false;
+            channel.acquire = None;
         }
         self.pfifo.refresh(id);
         self.unload_ineligible();

@@ -1,8 +1,9 @@
 //! Running the card: which event is next, and what it does.
 //!
 //! Events happen in the order of their times, ties in the order of the list in [`FermiModel::next_event`]. What makes
-//! progress by itself moves the clock to its time at once; what only waits (acquires, time-outs) never does: alone, it
-//! happens when the host's time has come that far, or a step gives it another try.
+//! progress by itself moves the clock to its time at once. What only waits (time-outs, acquires that failed since the
+//! card last stored anything) never does: alone, it happens when the host's time has come that far, or the next step
+//! gives it another try.
 
 use crate::{
     model::{FermiModel, Stepped},
@@ -64,14 +65,22 @@ impl FermiModel {
                         next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
                     }
                 }
-                State::Acquiring { .. } if self.pfifo.has_candidate(index) => {
-                    next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                State::Acquiring { at, seen, .. } => {
+                    if seen != self.mem.stores {
+                        next = earlier(next, at, Event::Retry(index));
+                    }
+                    if self.pfifo.has_candidate(index) {
+                        next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                    }
                 }
                 State::Idle if self.pfifo.has_candidate(index) => {
                     next = earlier(next, self.clock.now(), Event::Load(index));
                 }
-                State::Idle | State::Acquiring { .. } | State::Stopped => {}
+                State::Idle | State::Stopped => {}
             }
+        }
+        if self.pfifo.blocked != 0 && self.pfifo.poll_seen != self.mem.stores {
+            next = earlier(next, self.pfifo.poll_at, Event::Poll);
         }
         next
     }
@@ -80,7 +89,7 @@ impl FermiModel {
     fn next_waiting(&self) -> Option<(u64, Event)> {
         let mut next = None;
         for (index, pbdma) in self.pbdmas.iter().enumerate() {
-            if let State::Acquiring { at, acquire } = pbdma.state {
+            if let State::Acquiring { at, acquire, .. } = pbdma.state {
                 let at = acquire.deadline.map_or(at, |deadline| deadline.min(at));
                 next = earlier(next, at, Event::Retry(index));
             }
@@ -151,7 +160,7 @@ impl FermiModel {
             return Stepped::Busy;
         }
         let occupied = (0..PBDMAS).any(|pbdma| !self.pbdmas[pbdma].is_idle());
-        if occupied || self.pfifo.blocked != 0 || self.pfifo.preempt.is_waiting() {
+        if occupied || self.pfifo.blocked != 0 || self.pfifo.has_ready() || self.pfifo.preempt.is_waiting() {
             Stepped::Waiting
         } else {
             Stepped::Idle

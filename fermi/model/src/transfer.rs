@@ -159,6 +159,7 @@ impl FermiModel {
                 .mmu
                 .translate(&mut self.mem, space, Access::WRITE, target, bytes)?;
             self.mem.copy(from, to, bytes as usize);
+            self.mem.stores += 1;
             charge(traffic, from.aperture, to.aperture, bytes);
             transfer.advance(bytes);
             left -= bytes;
@@ -207,7 +208,10 @@ impl FermiModel {
             holder.map(|h| h.instance),
             refusal,
         );
-        if let Some(holder) = holder {
+        // After a reset of PFIFO the id may already be another channel's.
+        if let Some(holder) = holder
+            && self.pfifo.channel(holder.channel).instance() == holder.instance
+        {
             self.halt_channel(holder.channel);
         }
     }
