@@ -4,6 +4,7 @@
 
 mod ci;
 mod layers;
+mod sim;
 mod test;
 mod tidy;
 mod workspace;
@@ -31,6 +32,8 @@ enum Task {
     Layers,
     /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
     Tidy,
+    /// Simulates whole runs from seeds, with checkers.
+    Sim(sim::SimArguments),
 }
 
 fn run(task: &Task) -> anyhow::Result<()> {
@@ -40,6 +43,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::Sim(arguments) => sim::run(arguments),
     }
 }
 

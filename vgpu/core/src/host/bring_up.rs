@@ -135,10 +135,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// A sixteenth for the arena, 3 MiB to what BAR3 shows.
+    /// A 24th for the arena, at least 8 MiB (a quarter of a tiny card), at most what BAR3 shows: the broker's own tables
+    /// take 1.2 MiB, a VM's shadows 1.5 MiB and 0.4 % of its VRAM.
     pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64) -> Self {
         let frames = (vram_bytes / FRAME) as u32;
-        let arena = (vram_bytes / 16).clamp(3 << 20, bar3_bytes.min(128 << 20));
+        let arena = (vram_bytes / 24).max((vram_bytes / 4).min(8 << 20)).min(bar3_bytes.min(128 << 20));
         let arena_frames = (arena / FRAME) as u32;
         let arena_first = frames - RESERVED_HIGH - arena_frames;
         Self {

@@ -1,0 +1,146 @@
+//! A guest of the simulated host: its code runs on a thread of its own, but only while the simulation waits for it.
+//!
+//! The baton goes to and fro over two channels, so exactly one thread runs at a time and a run depends on its seed
+//! alone. RAM is touched directly: nobody else runs meanwhile.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use guests::{Bar, GuestBus};
+use vm_memory::{MmapRegion, VolatileMemory};
+
+/// What a guest wants of its machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// A load of so many bytes.
+    Read(Bar, u64, usize),
+    /// A store.
+    Write(Bar, u64, Vec<u8>),
+    /// Nothing for a while.
+    Relax,
+    /// The time.
+    Now,
+    /// A line for its owner.
+    Report(String),
+    /// It has ended: whether it is content.
+    Done(Result<(), String>),
+}
+
+/// The guest's end.
+pub struct SimBus {
+    ask: Sender<Ask>,
+    answer: Receiver<u64>,
+    ram: Arc<MmapRegion>,
+}
+
+/// Unwinds a guest's thread when the simulation is over before it is.
+struct Over;
+
+impl SimBus {
+    fn call(&mut self, ask: Ask) -> u64 {
+        let answered = self.ask.send(ask).ok().and_then(|()| self.answer.recv().ok());
+        match answered {
+            Some(value) => value,
+            None => std::panic::resume_unwind(Box::new(Over)),
+        }
+    }
+
+    /// A load of any width, for guests that do not behave.
+    pub fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
+        self.call(Ask::Read(bar, offset, bytes))
+    }
+
+    /// A store of any width.
+    pub fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        self.call(Ask::Write(bar, offset, data.to_vec()));
+    }
+}
+
+impl GuestBus for SimBus {
+    fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
+        self.read(bar, offset, 4) as u32
+    }
+
+    fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
+        self.write(bar, offset, &value.to_le_bytes());
+    }
+
+    fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
+        self.write(bar, offset, &value.to_le_bytes());
+    }
+
+    fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
+        self.ram.get_slice(gpa as usize, data.len()).expect("inside of RAM").copy_to(data);
+    }
+
+    fn ram_write(&mut self, gpa: u64, data: &[u8]) {
+        self.ram.get_slice(gpa as usize, data.len()).expect("inside of RAM").copy_from(data);
+    }
+
+    fn ram_read32(&mut self, gpa: u64) -> u32 {
+        let mut word = [0; 4];
+        self.ram_read(gpa, &mut word);
+        u32::from_le_bytes(word)
+    }
+
+    fn relax(&mut self) {
+        self.call(Ask::Relax);
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.call(Ask::Now)
+    }
+
+    fn report(&mut self, line: &str) {
+        self.call(Ask::Report(line.to_owned()));
+    }
+}
+
+/// The simulation's end.
+pub struct Guest {
+    asked: Receiver<Ask>,
+    answer: Option<Sender<u64>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guest {
+    /// Starts `code` with `ram` as its RAM; it runs up to its first ask when [`Guest::next`] is called.
+    pub fn start(
+        ram: Arc<MmapRegion>,
+        code: impl FnOnce(&mut SimBus) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        let thread = std::thread::spawn(move || {
+            let mut bus = SimBus { ask, answer: answers, ram };
+            let outcome = code(&mut bus);
+            // Nobody answers this one.
+            let _ = bus.ask.send(Ask::Done(outcome));
+        });
+        Self { asked, answer: Some(answer), thread: Some(thread) }
+    }
+
+    /// Waits for the guest's next ask. A guest whose code panicked is done, not content.
+    pub fn next(&self) -> Ask {
+        self.asked.recv().unwrap_or_else(|_| Ask::Done(Err("the guest's code panicked".to_owned())))
+    }
+
+    /// Answers the last ask; the guest runs until it asks again.
+    pub fn answer(&self, value: u64) {
+        if let Some(answer) = &self.answer {
+            // A guest that is gone shows at the next ask.
+            let _ = answer.send(value);
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.answer = None;
+        if let Some(thread) = self.thread.take() {
+            // It unwound because the simulation ended, or has ended itself.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! A whole run from one seed: several guests, pressure, faults, checkers after every event.
+//!
+//! The seed decides sizes, who does what, in which order things happen, how fast the card is, and what goes wrong. One
+//! thread runs at a time, so a run is repeated exactly by its seed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use fermi_model::Stepped;
+use guests::{Input, Machine, Options};
+use rand_chacha::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+use sha2::{Digest, Sha256};
+use vgpu::{Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
+use vm_memory::VolatileMemory;
+
+use crate::bus::{Ask, Guest, SimBus};
+use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
+use crate::hostile;
+use crate::world::World;
+
+const MIB: u64 = 1 << 20;
+const RAM_BYTES: usize = 16 << 20;
+const INPUT_GPA: u64 = 8 * MIB + 0x123;
+const DMA: std::ops::Range<u64> = MIB..7 * MIB;
+/// A run that needs more turns than this hangs.
+const TURNS_MAX: u64 = 30_000_000;
+/// Bound of architecture §6 on how long a guest's access may be held for another VM's sake.
+const HELD_MAX_NS: u64 = 200_000_000;
+/// Events between two walks of all shadow tables.
+const WALK_EVERY: u64 = 512;
+
+/// What a run may do and how much of it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Keep the log of every event. Otherwise only its hash.
+    pub log: bool,
+    /// Let some guests be hostile.
+    pub hostile: bool,
+    /// Let hardware misbehave.
+    pub faults: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { log: false, hostile: true, faults: true }
+    }
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// One line for each event, if asked for.
+    pub log: String,
+    /// SHA-256 of the log, kept or not.
+    pub log_hash: String,
+    /// Events applied.
+    pub events: u64,
+    /// Spills and refills.
+    pub moves: (u64, u64),
+    /// Channels suspended, moves rolled back.
+    pub suspensions: u64,
+    /// Moves that had to be given up.
+    pub roll_backs: u64,
+    /// The first law that did not hold, or guest that was wronged.
+    pub violation: Option<String>,
+}
+
+#[derive(Default)]
+struct Log {
+    keep: bool,
+    text: String,
+    hash: Sha256,
+    events: u64,
+}
+
+impl Log {
+    fn line(&mut self, line: &str) {
+        self.hash.update(line.as_bytes());
+        if self.keep {
+            self.text.push_str(line);
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Honest,
+    Hostile,
+}
+
+struct Vm {
+    id: VmId,
+    kind: Kind,
+    guest: Guest,
+    asked: Option<Ask>,
+    waiting: Option<(RequestId, vgpu::Tick, bool)>,
+    relaxing_until: u64,
+    outcome: Option<Result<(), String>>,
+    digest: String,
+    expected: String,
+}
+
+struct Simulation {
+    world: World,
+    rng: ChaCha8Rng,
+    vms: Vec<Vm>,
+    log: Arc<Mutex<Log>>,
+    last_walk: u64,
+    slow_card: u32,
+}
+
+/// Runs one seed to its end, or to the first violation.
+pub fn run(seed: u64, settings: Settings) -> Outcome {
+    let log = Arc::new(Mutex::new(Log { keep: settings.log, ..Log::default() }));
+    let mut simulation = Simulation::new(seed, settings, Arc::clone(&log));
+    let violation = simulation.run().err().map(|violation| violation.0);
+    let mut moves = (0, 0);
+    let (mut suspensions, mut roll_backs) = (0, 0);
+    for (_, notice) in &simulation.world.notices {
+        match notice {
+            Notice::Moved { direction, chunks, pause_ns, .. } => {
+                match direction {
+                    vgpu::Direction::Spill => moves.0 += u64::from(*chunks),
+                    vgpu::Direction::Refill => moves.1 += u64::from(*chunks),
+                }
+                suspensions += u64::from(pause_ns.is_some());
+            }
+            Notice::RolledBack { .. } => roll_backs += 1,
+            _ => {}
+        }
+    }
+    drop(simulation);
+    let log = std::mem::take(&mut *log.lock().expect("one thread"));
+    Outcome {
+        log_hash: hex(&log.hash.finalize()),
+        log: log.text,
+        events: log.events,
+        moves,
+        suspensions,
+        roll_backs,
+        violation,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn input_bytes(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let length = rng.random_range(300_000..1_500_000);
+    (0..length).map(|_| rng.random()).collect()
+}
+
+/// The file workload on the guest's own driver.
+fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), String> {
+    let options = Options { seed, rounds, ..Options::default() };
+    let inputs = [Input { name: "input", gpa: INPUT_GPA, bytes }];
+    let machine = Machine { dma: DMA, inputs: &inputs, options };
+    match guests::run(bus, &machine) {
+        Ok(summary) if summary.is_ok() => Ok(()),
+        Ok(summary) => Err(format!("{} mismatches, {} inputs wrong", summary.mismatches, summary.inputs_wrong)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Simulation {
+    fn new(seed: u64, settings: Settings, log: Arc<Mutex<Log>>) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let vram = rng.random_range(32..=64) * MIB;
+        let config = GpuConfig {
+            frames_arrive_zeroed: rng.random_range(0..4) != 0,
+            seed,
+            host_ram: 1 << 30,
+            batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
+            ..GpuConfig::default()
+        };
+        let mut world = World::new(vram, config);
+        let into = Arc::clone(&log);
+        world.on_event = Box::new(move |now, event, actions| {
+            let mut log = into.lock().expect("one thread");
+            log.events += 1;
+            let event = serde_json::to_string(event).expect("events are serializable");
+            let actions = serde_json::to_vec(actions).expect("actions are serializable");
+            let mut event: String = event.chars().take(160).collect();
+            let _ = write!(event, " -> {}", &hex(&Sha256::digest(&actions))[..16]);
+            log.line(&format!("{:>14} {event}\n", now.0));
+        });
+        if settings.faults {
+            let faults = world.model.faults_mut();
+            crate::sim::swarm(faults, &mut rng);
+        }
+        let mut simulation =
+            Self { world, slow_card: rng.random_range(1..64), rng, vms: Vec::new(), log, last_walk: 0 };
+        let count = simulation.rng.random_range(2..=4u16);
+        for vm in 0..count {
+            // The first is honest always: somebody must be able to be wronged.
+            let is_hostile = settings.hostile && vm > 0 && simulation.rng.random_range(0..3) == 0;
+            simulation.add_vm(VmId(vm), if is_hostile { Kind::Hostile } else { Kind::Honest });
+        }
+        simulation
+    }
+
+    fn add_vm(&mut self, id: VmId, kind: Kind) {
+        let rng = &mut self.rng;
+        let chunk_bytes = [128 << 10, 512 << 10, 2 * MIB, 2 * MIB, 4 * MIB][rng.random_range(0..5)];
+        let config = VmConfig {
+            name: format!("vm{}", id.0),
+            guest_vram: rng.random_range(12..=40) * MIB,
+            chunk_bytes,
+            quota: Quota { weight: [50, 100, 100, 200][rng.random_range(0..4)], ..Quota::default() },
+        };
+        self.world.attach(id, config, RAM_BYTES);
+        let input = input_bytes(rng);
+        let expected = hex(&Sha256::digest(&input));
+        let ram = Arc::clone(&self.world.vm(id).ram);
+        ram.get_slice(INPUT_GPA as usize, input.len()).expect("inside of RAM").copy_from(&input);
+        let (seed, rounds, bytes) = (rng.random(), rng.random_range(1..=3), input.len() as u64);
+        let guest = match kind {
+            Kind::Honest => Guest::start(ram, move |bus| honest(bus, bytes, seed, rounds)),
+            Kind::Hostile => Guest::start(ram, move |bus| hostile::attack(bus, seed)),
+        };
+        self.vms.push(Vm {
+            id,
+            kind,
+            guest,
+            asked: None,
+            waiting: None,
+            relaxing_until: 0,
+            outcome: None,
+            digest: String::new(),
+            expected,
+        });
+    }
+
+    fn run(&mut self) -> Result<(), Violation> {
+        self.bring_up()?;
+        let mut turns = 0;
+        while self.vms.iter().any(|vm| vm.outcome.is_none()) {
+            turns += 1;
+            if turns > TURNS_MAX {
+                return Err(Violation("the run does not end".to_owned()));
+            }
+            self.turn()?;
+        }
+        self.tear_down()
+    }
+
+    fn bring_up(&mut self) -> Result<(), Violation> {
+        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
+        self.idle_until(|world| ids.iter().all(|&id| world.vm(id).attached.is_some()))?;
+        for id in ids {
+            if let Some(Err(reason)) = &self.world.vm(id).attached {
+                return Err(Violation(format!("{id} was denied: {reason}")));
+            }
+            let request = self.world.next_request();
+            let gpa = fermi_spec::addr::Gpa(0);
+            self.world.submit(Event::MapRam { vm: id, request, gpa, bytes: RAM_BYTES as u64, writable: true });
+            self.idle_until(|world| world.take_reply(id, request).is_some())?;
+        }
+        for at in 0..self.vms.len() {
+            self.vms[at].asked = Some(self.vms[at].guest.next());
+        }
+        Ok(())
+    }
+
+    /// Lets the card and the clock go on until `done`.
+    fn idle_until(&mut self, mut done: impl FnMut(&mut World) -> bool) -> Result<(), Violation> {
+        for _ in 0..1_000_000 {
+            if done(&mut self.world) {
+                return Ok(());
+            }
+            self.world.step(64);
+            self.world.now.0 += 5_000;
+            self.world.look();
+        }
+        Err(Violation("the host does not come to an end".to_owned()))
+    }
+
+    /// One thing happens.
+    fn turn(&mut self) -> Result<(), Violation> {
+        match self.rng.random_range(0..8u32) {
+            0..=1 => {
+                let work = self.rng.random_range(1..=self.slow_card);
+                if self.world.step(work) == Stepped::Idle && self.everybody_sleeps() {
+                    self.jump();
+                }
+                self.world.now.0 += 300;
+            }
+            2 => {
+                self.world.now.0 += self.rng.random_range(100..20_000);
+                self.world.look();
+            }
+            _ => {
+                let at = self.rng.random_range(0..self.vms.len());
+                self.guest_turn(at)?;
+            }
+        }
+        self.collect_replies()?;
+        self.check()
+    }
+
+    fn everybody_sleeps(&self) -> bool {
+        let now = self.world.now.0;
+        self.vms.iter().all(|vm| vm.outcome.is_some() || vm.waiting.is_some() || vm.relaxing_until > now)
+    }
+
+    /// To the next moment at which something is due.
+    fn jump(&mut self) {
+        let guests = self.vms.iter().filter(|vm| vm.outcome.is_none() && vm.relaxing_until > self.world.now.0);
+        let next = guests.map(|vm| vm.relaxing_until).chain(self.world.next_due().map(|at| at.0)).min();
+        self.world.now.0 = next.unwrap_or(0).max(self.world.now.0 + 1_000);
+        self.world.look();
+    }
+
+    fn guest_turn(&mut self, at: usize) -> Result<(), Violation> {
+        let now = self.world.now;
+        let vm = &mut self.vms[at];
+        if vm.outcome.is_some() || vm.waiting.is_some() || vm.relaxing_until > now.0 {
+            return Ok(());
+        }
+        let id = vm.id;
+        let Some(ask) = vm.asked.take() else { return Ok(()) };
+        match ask {
+            Ask::Read(bar, offset, bytes) => {
+                let request = self.world.next_request();
+                self.vms[at].waiting = Some((request, now, true));
+                let bytes = bytes as u32;
+                self.world.submit(Event::Read { vm: id, request, bar: bar_of(bar), offset, bytes });
+            }
+            Ask::Write(bar, offset, data) => {
+                let request = self.world.next_request();
+                self.vms[at].waiting = Some((request, now, false));
+                self.world.submit(Event::Write { vm: id, request, bar: bar_of(bar), offset, data });
+            }
+            Ask::Relax => {
+                vm.relaxing_until = now.0 + self.rng.random_range(1_000..200_000);
+                self.go_on(at, 0);
+            }
+            Ask::Now => self.go_on(at, now.0),
+            Ask::Report(line) => {
+                note_report(vm, &line);
+                self.go_on(at, 0);
+            }
+            Ask::Done(outcome) => vm.outcome = Some(outcome),
+        }
+        Ok(())
+    }
+
+    fn go_on(&mut self, at: usize, value: u64) {
+        self.world.now.0 += 200;
+        self.vms[at].guest.answer(value);
+        self.vms[at].asked = Some(self.vms[at].guest.next());
+    }
+
+    fn collect_replies(&mut self) -> Result<(), Violation> {
+        for at in 0..self.vms.len() {
+            let Some((request, since, is_read)) = self.vms[at].waiting else { continue };
+            let id = self.vms[at].id;
+            let held = self.world.now.since(since);
+            match self.world.take_reply(id, request) {
+                Some(Reply::Data(data)) => {
+                    let mut word = [0; 8];
+                    word[..data.len().min(8)].copy_from_slice(&data[..data.len().min(8)]);
+                    self.vms[at].waiting = None;
+                    self.go_on(at, u64::from_le_bytes(word));
+                }
+                Some(Reply::Done) => {
+                    if is_read {
+                        return Err(Violation(format!("a load of {id} was answered without data")));
+                    }
+                    self.vms[at].waiting = None;
+                    self.go_on(at, 0);
+                }
+                Some(Reply::Refused(refusal)) => {
+                    return Err(Violation(format!("{id} was refused: {refusal}")));
+                }
+                // A clock jump may overshoot by what nobody could have used.
+                None if held > HELD_MAX_NS + 60_000_000 => {
+                    return Err(Violation(format!("an access of {id} is held for {} ms", held / 1_000_000)));
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), Violation> {
+        let events = self.log.lock().expect("one thread").events;
+        if events == self.last_walk {
+            return Ok(());
+        }
+        if events / 16 != self.last_walk / 16 {
+            check_frames(&self.world)?;
+        }
+        if events / WALK_EVERY != self.last_walk / WALK_EVERY {
+            check_shadows(&self.world)?;
+        }
+        self.last_walk = events;
+        Ok(())
+    }
+
+    fn tear_down(&mut self) -> Result<(), Violation> {
+        check_frames(&self.world)?;
+        check_shadows(&self.world)?;
+        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
+        for &id in &ids {
+            self.world.submit(Event::Detach { vm: id });
+        }
+        self.idle_until(|world| ids.iter().all(|&id| world.vm(id).detached))?;
+        check_empty(&self.world)?;
+        for vm in self.vms.iter().filter(|vm| vm.kind == Kind::Honest) {
+            match &vm.outcome {
+                Some(Ok(())) if vm.digest == vm.expected => {}
+                Some(Ok(())) => return Err(Violation(format!("{} read back {} not {}", vm.id, vm.digest, vm.expected))),
+                Some(Err(error)) => return Err(Violation(format!("{}: {error}", vm.id))),
+                None => return Err(Violation(format!("{} did not end", vm.id))),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn note_report(vm: &mut Vm, line: &str) {
+    let parsed: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).unwrap_or_default();
+    if let Some(digest) = parsed.get("digest").and_then(|digest| digest.get("sha256")?.as_str()) {
+        vm.digest = digest.to_owned();
+    }
+}
+
+fn bar_of(bar: guests::Bar) -> vgpu::Bar {
+    match bar {
+        guests::Bar::Bar0 => vgpu::Bar::Bar0,
+        guests::Bar::Bar1 => vgpu::Bar::Bar1,
+        guests::Bar::Bar3 => vgpu::Bar::Bar3,
+    }
+}
+
+/// Switches some faults on, each with some strength.
+pub(crate) fn swarm(faults: &mut fermi_model::Faults, rng: &mut ChaCha8Rng) {
+    let _ = (faults, rng);
+}

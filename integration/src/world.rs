@@ -1,0 +1,379 @@
+//! A whole host on one thread: the core, the software card, the memory of all VMs.
+//!
+//! The world performs what the core asks for, in order, and feeds results back at once. Nothing happens by itself: the
+//! owner steps the card and moves the clock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use fermi_model::{Backing, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use fermi_spec::addr::{FRAME, FrameNo, Iova};
+use fermi_spec::board::Board;
+use vgpu::{
+    Action, Actions, Bar, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply, RequestId, Tick,
+    Token, VmConfig, VmId,
+};
+use vm_memory::{MmapRegion, VolatileMemory};
+
+/// Bytes of the broker's DMA memory.
+const OWN_BYTES: usize = 1 << 20;
+
+/// Bus addresses and what lies there.
+#[derive(Default)]
+struct Iommu {
+    maps: Mutex<BTreeMap<u64, Backing>>,
+}
+
+impl SystemBus for Iommu {
+    fn resolve(&self, at: Iova, bytes: u64) -> Option<Backing> {
+        let maps = self.maps.lock().expect("one thread");
+        let (&start, backing) = maps.range(..=at.0).next_back()?;
+        let offset = (at.0 - start) as usize;
+        let left = backing.len().checked_sub(offset).filter(|&left| left > 0)?;
+        backing.part(offset, left.min(bytes as usize))
+    }
+}
+
+/// Memory of one VM.
+pub struct VmMemory {
+    /// Its RAM, from GPA 0.
+    pub ram: Arc<MmapRegion>,
+    /// What the card shows of its VRAM: bytes of resident chunks at their guest addresses.
+    pub vram: Arc<MmapRegion>,
+    /// What lies in host RAM: instance memory and spilled chunks at their guest addresses.
+    pub image: Arc<MmapRegion>,
+    /// Interrupts raised.
+    pub interrupts: u64,
+    /// Whether the core has said that it is attached, or why not.
+    pub attached: Option<Result<(), String>>,
+    /// Whether nothing of it is left.
+    pub detached: bool,
+}
+
+/// Plain memory for the core.
+struct Memory {
+    own: Arc<MmapRegion>,
+    vms: BTreeMap<VmId, VmMemory>,
+}
+
+impl Memory {
+    fn find(&self, at: Place) -> Option<(&Arc<MmapRegion>, u64)> {
+        match at {
+            Place::Ram { vm, gpa } => self.vms.get(&vm).map(|memory| (&memory.ram, gpa.0)),
+            Place::Image { vm, at } => self.vms.get(&vm).map(|memory| (&memory.image, at.0)),
+            Place::Own { offset } => Some((&self.own, offset)),
+        }
+    }
+}
+
+impl HostMemory for Memory {
+    fn read(&mut self, at: Place, data: &mut [u8]) -> bool {
+        let slice = self.find(at).and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
+        match slice {
+            Some(slice) => {
+                slice.copy_to(data);
+                true
+            }
+            None => {
+                data.fill(0xff);
+                false
+            }
+        }
+    }
+
+    fn write(&mut self, at: Place, data: &[u8]) -> bool {
+        let slice = self.find(at).and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
+        slice.map(|slice| slice.copy_from(data)).is_some()
+    }
+}
+
+struct Poll {
+    token: Token,
+    offset: u32,
+    mask: u32,
+    value: u32,
+    until: Tick,
+}
+
+/// The host.
+pub struct World {
+    /// The core.
+    pub manager: Manager,
+    /// The card.
+    pub model: FermiModel,
+    memory: Memory,
+    iommu: Arc<Iommu>,
+    /// The broker's frames, at their own VRAM addresses from `arena_base` on.
+    arena: BTreeMap<FrameNo, Arc<MmapRegion>>,
+    owners: BTreeMap<FrameNo, FrameOwner>,
+    polls: Vec<Poll>,
+    events: VecDeque<Event>,
+    replies: BTreeMap<(VmId, RequestId), Reply>,
+    /// Everything the core said, in order.
+    pub notices: Vec<(Tick, Notice)>,
+    wake_at: Option<Tick>,
+    /// The clock.
+    pub now: Tick,
+    next_request: u64,
+    /// Called for each event applied, with the actions it led to.
+    pub on_event: Box<dyn FnMut(Tick, &Event, &[Action])>,
+}
+
+fn region(bytes: usize) -> Arc<MmapRegion> {
+    Arc::new(MmapRegion::new(bytes).expect("memory for the simulation"))
+}
+
+fn model_bar(bar: Bar) -> fermi_model::Bar {
+    match bar {
+        Bar::Bar0 => fermi_model::Bar::Bar0,
+        Bar::Bar1 => fermi_model::Bar::Bar1,
+        Bar::Bar3 => fermi_model::Bar::Bar3,
+    }
+}
+
+/// BAR0 takes naturally aligned pieces of at most four bytes.
+fn pieces(bar: Bar, offset: u64, bytes: usize) -> Vec<(u64, std::ops::Range<usize>)> {
+    if bar != Bar::Bar0 {
+        return vec![(offset, 0..bytes)];
+    }
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let here = offset + at as u64;
+        let width = [4, 2, 1].into_iter().find(|&w| here % w as u64 == 0 && at + w <= bytes).unwrap_or(1);
+        pieces.push((here, at..at + width));
+        at += width;
+    }
+    pieces
+}
+
+impl World {
+    /// A card with `vram_bytes` and a core that has been told to start.
+    pub fn new(vram_bytes: u64, config: GpuConfig) -> Self {
+        let iommu = Arc::new(Iommu::default());
+        let model = ModelConfig { board: Board::Gtx480, vram_bytes, timing: Timing::of(Board::Gtx480) };
+        let mut world = Self {
+            manager: Manager::new(config),
+            model: FermiModel::new(model, Arc::clone(&iommu) as Arc<dyn SystemBus>).expect("a card of that size"),
+            memory: Memory { own: region(OWN_BYTES), vms: BTreeMap::new() },
+            iommu,
+            arena: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            polls: Vec::new(),
+            events: VecDeque::new(),
+            replies: BTreeMap::new(),
+            notices: Vec::new(),
+            wake_at: None,
+            now: Tick(1),
+            next_request: 0,
+            on_event: Box::new(|_, _, _| ()),
+        };
+        world.submit(Event::Start);
+        world
+    }
+
+    /// Makes memory for a VM and asks the core to attach it.
+    pub fn attach(&mut self, vm: VmId, config: VmConfig, ram_bytes: usize) {
+        let vram = config.guest_vram as usize;
+        let memory = VmMemory {
+            ram: region(ram_bytes),
+            vram: region(vram),
+            image: region(vram),
+            interrupts: 0,
+            attached: None,
+            detached: false,
+        };
+        self.memory.vms.insert(vm, memory);
+        self.submit(Event::Attach { vm, config });
+    }
+
+    /// A VM's memory.
+    pub fn vm(&self, vm: VmId) -> &VmMemory {
+        &self.memory.vms[&vm]
+    }
+
+    /// A number for the next access.
+    pub fn next_request(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
+    }
+
+    /// The answer to an access, once.
+    pub fn take_reply(&mut self, vm: VmId, request: RequestId) -> Option<Reply> {
+        self.replies.remove(&(vm, request))
+    }
+
+    /// Feeds an event, and everything that follows from it at once.
+    pub fn submit(&mut self, event: Event) {
+        self.events.push_back(event);
+        self.drain();
+    }
+
+    /// Lets the card work for a while.
+    pub fn step(&mut self, work: u32) -> Stepped {
+        let stepped = self.model.step(self.now.0, work);
+        if self.model.take_interrupt() {
+            self.events.push_back(Event::HostInterrupt);
+        }
+        self.drain();
+        stepped
+    }
+
+    /// Looks at polls and the wake-up, whose time may have come.
+    pub fn look(&mut self) {
+        let mut done = Vec::new();
+        for poll in std::mem::take(&mut self.polls) {
+            match self.poll(&poll) {
+                Some(met) => done.push(Event::PollDone { token: poll.token, met }),
+                None => self.polls.push(poll),
+            }
+        }
+        self.events.extend(done);
+        if self.wake_at.is_some_and(|at| at <= self.now) {
+            self.wake_at = None;
+            self.events.push_back(Event::Wake);
+        }
+        self.drain();
+    }
+
+    /// When something is due by the clock alone.
+    pub fn next_due(&self) -> Option<Tick> {
+        self.polls.iter().map(|poll| poll.until).chain(self.wake_at).min()
+    }
+
+    fn poll(&mut self, poll: &Poll) -> Option<bool> {
+        let mut word = [0; 4];
+        self.model.bar_read(fermi_model::Bar::Bar0, u64::from(poll.offset), &mut word);
+        match u32::from_le_bytes(word) & poll.mask == poll.value {
+            true => Some(true),
+            false if self.now >= poll.until => Some(false),
+            false => None,
+        }
+    }
+
+    fn drain(&mut self) {
+        let mut actions = Actions::default();
+        while let Some(event) = self.events.pop_front() {
+            let shown = event.clone();
+            self.manager.apply(self.now, event, &mut self.memory, &mut actions);
+            (self.on_event)(self.now, &shown, actions.as_slice());
+            let list: Vec<Action> = actions.drain().collect();
+            for action in list {
+                self.perform(action);
+            }
+            if self.model.take_interrupt() {
+                self.events.push_back(Event::HostInterrupt);
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Attached { vm } => self.with_vm(vm, |memory| memory.attached = Some(Ok(()))),
+            Action::Denied { vm, reason } => self.with_vm(vm, |memory| memory.attached = Some(Err(reason))),
+            Action::Detached { vm } => self.with_vm(vm, |memory| memory.detached = true),
+            Action::Reply { vm, request, reply } => {
+                let before = self.replies.insert((vm, request), reply);
+                assert!(before.is_none(), "{vm} {request:?} answered twice");
+            }
+            Action::HostWrite { bar, offset, data } => {
+                for (at, part) in pieces(bar, offset, data.len()) {
+                    self.model.bar_write(model_bar(bar), at, &data[part]);
+                }
+            }
+            Action::HostRead { token, bar, offset, bytes } => {
+                let mut data = vec![0; bytes as usize];
+                for (at, part) in pieces(bar, offset, data.len()) {
+                    self.model.bar_read(model_bar(bar), at, &mut data[part]);
+                }
+                self.events.push_back(Event::HostValue { token, data });
+            }
+            Action::HostPoll { token, offset, mask, value, timeout_ns } => {
+                let poll = Poll { token, offset, mask, value, until: self.now.after(timeout_ns) };
+                match self.poll(&poll) {
+                    Some(met) => self.events.push_back(Event::PollDone { token, met }),
+                    None => self.polls.push(poll),
+                }
+            }
+            Action::MapDma { iova, bytes, memory, .. } => {
+                let backing = self.memory.find(memory).and_then(|(region, offset)| {
+                    Backing::new(Arc::clone(region), offset as usize, bytes as usize)
+                });
+                let backing = backing.expect("the core maps memory that exists");
+                self.iommu.maps.lock().expect("one thread").insert(iova.0, backing);
+            }
+            Action::UnmapDma { iova, .. } => {
+                let gone = self.iommu.maps.lock().expect("one thread").remove(&iova.0);
+                assert!(gone.is_some(), "{iova} unmapped without a map");
+            }
+            Action::PlaceFrame { frame, owner } => self.place(frame, owner),
+            Action::DropImage { vm, at, bytes } => {
+                let image = Arc::clone(&self.memory.vms[&vm].image);
+                zero(&image, at.0, bytes);
+            }
+            Action::Interrupt { vm } => self.with_vm(vm, |memory| memory.interrupts += 1),
+            Action::WakeAt { at } => self.wake_at = Some(at),
+            Action::Notice(notice) => self.notices.push((self.now, notice)),
+        }
+    }
+
+    fn with_vm(&mut self, vm: VmId, change: impl FnOnce(&mut VmMemory)) {
+        change(self.memory.vms.get_mut(&vm).expect("the core speaks of VMs that exist"));
+    }
+
+    fn place(&mut self, frame: FrameNo, owner: FrameOwner) {
+        let old = self.owners.insert(frame, owner).unwrap_or(FrameOwner::Free);
+        assert!(
+            old == FrameOwner::Free || owner == FrameOwner::Free,
+            "frame {frame:?} goes from {old:?} to {owner:?} without being free between"
+        );
+        if let FrameOwner::Vm { vm, at } = old {
+            let vram = Arc::clone(&self.memory.vms[&vm].vram);
+            zero(&vram, at.0, FRAME);
+        }
+        let backing = match owner {
+            FrameOwner::Free => None,
+            FrameOwner::Broker => {
+                let memory = self.arena.entry(frame).or_insert_with(|| region(FRAME as usize));
+                Backing::new(Arc::clone(memory), 0, FRAME as usize)
+            }
+            FrameOwner::Vm { vm, at } => {
+                Backing::new(Arc::clone(&self.memory.vms[&vm].vram), at.0 as usize, FRAME as usize)
+            }
+        };
+        self.model.place_frame(frame, backing).expect("the core places frames that exist");
+    }
+
+    /// Bytes of the broker's part of VRAM, for checkers; zero where nothing is placed.
+    pub fn read_arena(&self, at: fermi_spec::addr::VramAddr, data: &mut [u8]) {
+        let frame = FrameNo((at.0 / FRAME) as u32);
+        match self.arena.get(&frame) {
+            Some(region) => {
+                let slice = region.get_slice((at.0 % FRAME) as usize, data.len()).expect("within one frame");
+                slice.copy_to(data);
+            }
+            None => data.fill(0),
+        }
+    }
+
+    /// Who holds a frame, as last said.
+    pub fn owner(&self, frame: FrameNo) -> FrameOwner {
+        self.owners.get(&frame).copied().unwrap_or(FrameOwner::Free)
+    }
+
+    /// Bus addresses mapped now.
+    pub fn dma_maps(&self) -> usize {
+        self.iommu.maps.lock().expect("one thread").len()
+    }
+}
+
+fn zero(region: &MmapRegion, at: u64, bytes: u64) {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let slice = region.get_slice(at as usize, bytes as usize).expect("inside of the VM's memory");
+    let mut offset = 0;
+    while offset < bytes as usize {
+        let length = ZEROS.len().min(bytes as usize - offset);
+        slice.subslice(offset, length).expect("inside").copy_from(&ZEROS[..length]);
+        offset += length;
+    }
+}

@@ -1,0 +1,78 @@
+//! `cargo xtask sim`: whole runs of host, card and guests from a seed.
+
+use std::io::Write;
+use std::ops::Range;
+
+use anyhow::{Context, bail};
+use integration::sim::{Settings, run as simulate};
+
+/// Which runs, and how much is told.
+#[derive(clap::Args)]
+pub(crate) struct SimArguments {
+    /// Run this seed and print the log of its events.
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Run the seeds A..B (B excluded) and print one line.
+    #[arg(long, value_parser = range)]
+    seeds: Option<Range<u64>>,
+    /// Print only the outcome of `--seed`, not its log.
+    #[arg(long)]
+    quiet: bool,
+    /// Honest guests only.
+    #[arg(long)]
+    honest: bool,
+    /// Hardware that does not misbehave.
+    #[arg(long)]
+    no_faults: bool,
+}
+
+fn range(text: &str) -> Result<Range<u64>, String> {
+    let parsed = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+    parsed.filter(|range: &Range<u64>| !range.is_empty()).ok_or_else(|| format!("{text:?} is not A..B with A < B"))
+}
+
+pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
+    let settings = Settings { log: false, hostile: !arguments.honest, faults: !arguments.no_faults };
+    match (&arguments.seed, &arguments.seeds) {
+        (Some(seed), None) => one(*seed, Settings { log: !arguments.quiet, ..settings }),
+        (None, Some(seeds)) => many(seeds.clone(), settings, arguments),
+        _ => bail!("say --seed N or --seeds A..B"),
+    }
+}
+
+fn one(seed: u64, settings: Settings) -> anyhow::Result<()> {
+    let outcome = simulate(seed, settings);
+    let mut out = std::io::stdout().lock();
+    out.write_all(outcome.log.as_bytes()).context("cannot write the log")?;
+    let (spilled, refilled) = outcome.moves;
+    writeln!(
+        out,
+        "seed {seed}: {} events, {spilled} chunks spilled, {refilled} refilled, {} suspensions, {} roll-backs, log {}",
+        outcome.events,
+        outcome.suspensions,
+        outcome.roll_backs,
+        &outcome.log_hash[..16]
+    )?;
+    match outcome.violation {
+        Some(violation) => bail!("seed {seed}: {violation}"),
+        None => Ok(()),
+    }
+}
+
+fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyhow::Result<()> {
+    let (mut events, mut spilled, mut refilled) = (0, 0, 0);
+    for seed in seeds.clone() {
+        let outcome = simulate(seed, settings);
+        if let Some(violation) = outcome.violation {
+            let honest = if arguments.honest { " --honest" } else { "" };
+            let faults = if arguments.no_faults { " --no-faults" } else { "" };
+            bail!("seed {seed}: {violation}\nrepeat with: cargo xtask sim --seed {seed}{honest}{faults}");
+        }
+        events += outcome.events;
+        spilled += outcome.moves.0;
+        refilled += outcome.moves.1;
+    }
+    let (first, end) = (seeds.start, seeds.end);
+    println!("seeds {first}..{end}: no violation; {events} events, {spilled} chunks spilled, {refilled} refilled");
+    Ok(())
+}
