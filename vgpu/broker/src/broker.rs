@@ -90,6 +90,7 @@ impl Shared {
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Performer>, Ended> {
         let Ok(performer) = self.performer.lock() else {
             self.status.end("a thread of the broker panicked");
+            self.wake.wake();
             return Err(self.status.ended().unwrap_or_else(|| Ended {
                 reason: "a thread panicked".into(),
             }));
@@ -131,12 +132,20 @@ impl Broker {
         let function = function(&config_space, bars);
         let status = Arc::new(Status::default());
         let asks = setup.interrupt.is_none();
-        let performer = Performer::new(setup.core, setup.gpu, setup.recorder, asks, status.clone())?;
+        let wake = Arc::new(Waker::new(event_fd()?));
+        let performer = Performer::new(
+            setup.core,
+            setup.gpu,
+            setup.recorder,
+            asks,
+            status.clone(),
+            wake.clone(),
+        )?;
         let shared = Arc::new(Shared {
             performer: Mutex::new(performer),
             next_request: AtomicU64::new(1),
             status,
-            wake: Arc::new(Waker::new(event_fd()?)),
+            wake,
             torn: Arc::new(event_fd()?),
             is_open: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),

@@ -190,12 +190,27 @@ impl MutEventSubscriber for EventLoop {
     }
 }
 
+/// Without the loop nothing that takes time would ever end.
+struct EndOnPanic(Arc<Shared>);
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if let Ok(mut performer) = self.0.lock() {
+                performer.end("its event loop panicked");
+            }
+            self.0.status.end("its event loop panicked");
+        }
+    }
+}
+
 /// Starts the thread.
 pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError> {
     let shared = event_loop.shared.clone();
     let mut manager = EventManager::new()?;
     let id = manager.add_subscriber(event_loop);
     let run = move || {
+        let _end = EndOnPanic(shared.clone());
         let is_over = |manager: &mut EventManager<EventLoop>| {
             manager
                 .subscriber_mut(id)

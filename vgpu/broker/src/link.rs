@@ -146,9 +146,18 @@ impl LocalLink {
             config: Mutex::new(space),
         };
         // On failure `link` is dropped, and the VM leaves if it was coming.
-        match link.port.wait(|state| state.attached.clone()) {
+        let outcome = link.port.wait(|state| {
+            let gone = state
+                .is_detached
+                .then(|| Err(state.evicted.clone().unwrap_or_default()));
+            state.attached.clone().or(gone)
+        });
+        match outcome {
             Some(Ok(())) => Ok(link),
-            Some(Err(reason)) => Err(AttachError::Denied { reason }),
+            Some(Err(reason)) => {
+                link.shared.check_running()?;
+                Err(AttachError::Denied { reason })
+            }
             None => {
                 link.shared.check_running()?;
                 Err(AttachError::Timeout)

@@ -18,8 +18,9 @@ use crate::sigbus::Guard;
 /// Bytes of the broker's own DMA memory.
 pub const OWN_BYTES: u64 = 1 << 20;
 
-/// RAM maps of one VM. What the protocol server allows a client, and local callers likewise.
-pub(crate) const RAM_MAPS_MAX: usize = 4096;
+/// RAM maps of one VM. A VMM needs some tens. Together with the number of VMs this stays well below the mappings that
+/// a process may have (65,530 by default), so that no client takes them from the others.
+pub(crate) const RAM_MAPS_MAX: usize = 512;
 
 /// Characters of a VM's name in the name of a memory file.
 const NAME_CHARS_MAX: usize = 64;

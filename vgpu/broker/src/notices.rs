@@ -7,10 +7,13 @@ use vgpu::{Notice, VmId};
 
 use crate::ratelimit::RateLimit;
 
-/// Limits by source.
+/// Names that limits are kept for. The operator gives the names, so there are few.
+const NAMES_MAX: usize = 1024;
+
+/// Limits by source. Those of a VM go by its name, so that leaving and coming back does not renew them.
 #[derive(Debug)]
 pub(crate) struct NoticeLog {
-    vms: BTreeMap<VmId, RateLimit>,
+    vms: BTreeMap<String, RateLimit>,
     host: RateLimit,
 }
 
@@ -20,10 +23,6 @@ impl NoticeLog {
             vms: BTreeMap::new(),
             host: RateLimit::new(now),
         }
-    }
-
-    pub(crate) fn forget(&mut self, vm: VmId) {
-        self.vms.remove(&vm);
     }
 
     /// Something that the card or the way to it did not do.
@@ -52,10 +51,21 @@ impl NoticeLog {
     }
 
     fn warn<'a>(&mut self, vm: VmId, name: &impl Fn(VmId) -> Option<&'a str>, text: std::fmt::Arguments<'_>) {
+        self.vm(log::Level::Warn, name(vm).unwrap_or("gone"), text);
+    }
+
+    /// Writes a line about a VM, if it is due.
+    pub(crate) fn vm(&mut self, level: log::Level, name: &str, text: std::fmt::Arguments<'_>) {
         let now = Instant::now();
-        let limit = self.vms.entry(vm).or_insert_with(|| RateLimit::new(now));
+        if self.vms.len() > NAMES_MAX {
+            self.vms.clear();
+        }
+        let limit = self
+            .vms
+            .entry(name.to_owned())
+            .or_insert_with(|| RateLimit::new(now));
         if let Some(suppressed) = limit.pass(now) {
-            log::warn!(vm = name(vm).unwrap_or("gone"), suppressed; "{text}");
+            log::log!(level, vm = name, suppressed; "{text}");
         }
     }
 }

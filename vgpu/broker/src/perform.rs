@@ -34,6 +34,7 @@ use crate::notices::NoticeLog;
 use crate::polls::{PERIOD_NS, Poll};
 use crate::port::{Core, VmPort};
 use crate::record::Recorder;
+use crate::remote::Waker;
 use crate::requests::{Request, Requests, Then, event_of};
 use crate::stats::Stats;
 use crate::status::Status;
@@ -90,6 +91,7 @@ pub(crate) struct Performer {
     stats: Stats,
     notices: NoticeLog,
     status: Arc<Status>,
+    waker: Arc<Waker>,
     start: Instant,
     timer: TimerFd,
     /// When the timer will fire.
@@ -109,6 +111,7 @@ impl Performer {
         recorder: Option<Recorder>,
         asks_for_interrupt: bool,
         status: Arc<Status>,
+        waker: Arc<Waker>,
     ) -> Result<Self, StartError> {
         let timer = TimerFd::new().map_err(|error| StartError::System {
             what: "a timer",
@@ -129,6 +132,7 @@ impl Performer {
             stats: Stats::default(),
             notices: NoticeLog::new(start),
             status,
+            waker,
             start,
             timer,
             armed: None,
@@ -228,7 +232,11 @@ impl Performer {
         let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state != VmState::Leaving) else {
             return;
         };
-        log::error!(vm = entry.name.as_str(); "vm is detached: {reason}");
+        self.notices.vm(
+            log::Level::Error,
+            &entry.name,
+            format_args!("vm is detached: {reason}"),
+        );
         entry.port.evicted(reason);
         self.leave(vm);
     }
@@ -316,6 +324,8 @@ impl Performer {
             recorder.flush();
         }
         self.status.end(reason);
+        // The event loop has to hang up on clients that it has, or only listens for.
+        self.waker.wake();
     }
 
     fn now(&self) -> Tick {
@@ -456,9 +466,9 @@ impl Performer {
         }
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
-        self.notices.forget(vm);
         entry.port.detached();
-        log::info!(vm = entry.name.as_str(); "vm detached");
+        self.notices
+            .vm(log::Level::Info, &entry.name, format_args!("vm detached"));
     }
 
     fn reply(&mut self, vm: VmId, request: RequestId, reply: Reply) {

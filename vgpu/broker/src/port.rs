@@ -1,13 +1,19 @@
 //! The two sides that the broker joins: what decides, and whom it answers.
 
-use vgpu::{Actions, Event, HostMemory, Reply, RequestId, Tick};
+use vgpu::{Actions, Event, HostMemory, Manager, Reply, RequestId, Tick};
 
-/// What decides. [`vgpu::Manager`], or a script in tests.
+/// What decides. [`Manager`], or a script in tests.
 ///
 /// Called with one event after the other, never concurrently; appends what is to be done and waits for nothing.
 pub trait Core: Send {
     /// Takes one event.
     fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions);
+}
+
+impl Core for Manager {
+    fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
+        Manager::apply(self, now, event, memory, actions);
+    }
 }
 
 /// Whoever stands for a VM: a local caller or a socket. Called with the broker's lock held, so it must not wait and

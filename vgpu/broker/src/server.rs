@@ -134,7 +134,7 @@ impl Seat {
         match performer.attach(port.clone(), self.vm.config.clone()) {
             Ok(attachment) => {
                 drop(performer);
-                log::info!(vm = self.vm.config.name.as_str(); "client connected");
+                self.say(log::Level::Info, "client connected");
                 let (shared, signaller) = (self.shared.clone(), self.signaller.clone());
                 self.session = Some(Session::new(client, shared, attachment, signaller));
                 self.port = Some(port);
@@ -182,9 +182,7 @@ impl Seat {
 
     fn client_gone(&mut self, reason: CloseReason) {
         match &reason {
-            CloseReason::HungUp => {
-                log::info!(vm = self.vm.config.name.as_str(); "client disconnected");
-            }
+            CloseReason::HungUp => self.say(log::Level::Info, "client disconnected"),
             CloseReason::Protocol(error) => self.warn(&format!("{reason}: {error}")),
             CloseReason::Socket(error) => self.warn(&format!("{reason}: {error}")),
             _ => self.warn(&reason.to_string()),
@@ -205,8 +203,12 @@ impl Seat {
     }
 
     fn warn(&mut self, text: &str) {
+        self.say(log::Level::Warn, text);
+    }
+
+    fn say(&mut self, level: log::Level, text: &str) {
         if let Some(suppressed) = self.limit.pass(Instant::now()) {
-            log::warn!(vm = self.vm.config.name.as_str(), suppressed; "{text}");
+            log::log!(level, vm = self.vm.config.name.as_str(), suppressed; "{text}");
         }
     }
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
 use vfio_user_server::dma::{DmaFile, DmaMap};
@@ -24,6 +25,7 @@ use crate::config_space::can_interrupt;
 use crate::mapping::MapError;
 use crate::memory::RamMap;
 use crate::perform::Attachment;
+use crate::ratelimit::RateLimit;
 use crate::requests::Request;
 use crate::signaller::Signaller;
 
@@ -59,6 +61,7 @@ pub(crate) struct Session {
     pieces: BTreeMap<RequestId, (ClientRequest, Range<usize>)>,
     /// Descriptors of the client as files for mapping, each duplicated once however many maps it has.
     files: Vec<(Weak<OwnedFd>, Weak<File>)>,
+    limit: RateLimit,
 }
 
 impl Session {
@@ -79,6 +82,7 @@ impl Session {
             gathers: BTreeMap::new(),
             pieces: BTreeMap::new(),
             files: Vec::new(),
+            limit: RateLimit::new(Instant::now()),
         }
     }
 
@@ -260,7 +264,9 @@ impl Session {
                 self.gather(request, Answer::Done, 0, vec![(piece, 0..0)])
             }
             Err(error) => {
-                log::warn!("a client's DMA map of {:#x} bytes is refused: {error}", map.bytes);
+                if let Some(suppressed) = self.limit.pass(Instant::now()) {
+                    log::warn!(suppressed; "a client's DMA map of {:#x} bytes is refused: {error}", map.bytes);
+                }
                 self.client.reply_error(request, Errno::NOMEM)
             }
         }

@@ -27,8 +27,8 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::mapping::MapError;
 
-/// Guarded mappings of the process. 4096 maps (the protocol's bound) of 16 clients.
-pub(crate) const GUARDS_MAX: usize = 1 << 16;
+/// Guarded mappings of the process: as many as all VMs together may have.
+pub(crate) const GUARDS_MAX: usize = crate::memory::RAM_MAPS_MAX * crate::perform::VMS_MAX as usize;
 
 struct Slot {
     version: AtomicU32,

@@ -371,3 +371,68 @@ fn recording_of_several_threads_replays_equal() {
         .unwrap();
     assert!(summary.events > 600 && !summary.is_cut, "{summary:?}");
 }
+
+#[test]
+fn manager_tells_that_a_dead_card_cannot_be_used() {
+    let gpu = FakeGpu::default();
+    let manager = vgpu::Manager::new(GpuConfig::default());
+    let setup = Setup {
+        core: Box::new(manager),
+        ..setup(TestCore::default(), &gpu, None)
+    };
+    let error = Broker::start(setup).unwrap_err();
+    assert!(matches!(error, StartError::Card { .. }), "{error}");
+}
+
+/// Panics when it is told to.
+struct Panicking(TestCore);
+
+impl Core for Panicking {
+    fn apply(
+        &mut self,
+        now: vgpu::Tick,
+        event: Event,
+        memory: &mut dyn vgpu::HostMemory,
+        actions: &mut vgpu::Actions,
+    ) {
+        assert!(!matches!(event, Event::Write { offset: 0xdead, .. }), "told to");
+        self.0.apply(now, event, memory, actions);
+    }
+}
+
+#[test]
+fn panic_in_the_core_ends_the_broker_for_all() {
+    let gpu = FakeGpu::default();
+    let core = Box::new(Panicking(TestCore::default()));
+    let broker = Broker::start(Setup {
+        core,
+        ..setup(TestCore::default(), &gpu, None)
+    })
+    .unwrap();
+    let (a, b) = (
+        broker.attach(vm_config("a")).unwrap(),
+        broker.attach(vm_config("b")).unwrap(),
+    );
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| a.write(Bar::Bar0, 0xdead, &[0; 4]));
+        assert!(told.join().is_err());
+    });
+    assert!(matches!(read(&b, 0), Err(LinkError::Ended(_))));
+    assert!(broker.wait_ended(Duration::ZERO).is_some());
+}
+
+#[test]
+fn maps_of_one_vm_are_bounded() {
+    let (_gpu, broker) = broker();
+    let link = broker.attach(vm_config("a")).unwrap();
+    let (file, _) = client_memory("m", PAGE);
+    let map = |page: u64| {
+        let memory = file.try_clone().unwrap().into();
+        link.map_ram(Gpa(page * PAGE), PAGE, memory, 0, true)
+    };
+    (0..crate::memory::RAM_MAPS_MAX as u64).for_each(|page| map(page).unwrap());
+    let one_more = map(crate::memory::RAM_MAPS_MAX as u64);
+    assert!(matches!(one_more, Err(LinkError::Refused(Refusal::TooManyMaps))));
+    link.unmap_ram(Gpa(0), PAGE).unwrap();
+    map(0).unwrap();
+}
