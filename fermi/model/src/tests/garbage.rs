@@ -2,7 +2,13 @@
 
 use super::support::*;
 use crate::Bar;
-use fermi_spec::{instance::offset, regs::Bar0Reg};
+use fermi_spec::{
+    instance::offset,
+    regs::{
+        Bar0Reg,
+        pfifo::{CHANNEL_START, METHOD_NOP},
+    },
+};
 use proptest::prelude::*;
 
 /// An offset of BAR0: mostly of a register that does something.
@@ -68,31 +74,94 @@ fn perform(bench: &mut Bench, actions: Vec<Action>) {
         }
     }
     // Bounded whatever was set up: each step does what it was given and returns.
-    for _ in 0..50 {
+    for _ in 0..20 {
         bench.now_ns += 1_000_000;
-        bench.card.step(bench.now_ns, 100);
+        bench.card.step(bench.now_ns, 200);
+        recover(bench);
     }
 }
 
-/// Words of a pushbuffer: headers of all forms for methods that exist, and noise.
-fn words() -> impl Strategy<Value = Vec<u32>> {
+/// An address of the channel: mostly mapped.
+fn address() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        8 => 0x800_0000u64..0x801_0000,
+        2 => 0x900_0000u64..0x904_0000,
+        1 => any::<u64>().prop_map(|va| va >> 24),
+    ]
+}
+
+/// A copy in lines, by a copy engine or M2MF, with any flags now and then.
+fn copy() -> impl Strategy<Value = Vec<u32>> {
+    let shape = (0u32..0x3000, 0u32..9, 0u32..0x3000, 0u32..0x3000);
+    let launch = prop_oneof![4 => Just(0x110u32), 2 => Just(0x3110), 1 => Just(0x10_2111), 1 => any::<u32>()];
+    (address(), address(), address(), shape, launch, 0usize..3).prop_map(
+        |(from, to, query, shape, launch, engine)| {
+            let (bytes, lines, pitch_in, pitch_out) = shape;
+            let split = |va: u64| [(va >> 32) as u32 & 0xff, va as u32];
+            let ([fh, fl], [th, tl], [qh, ql]) = (split(from), split(to), split(query));
+            let methods = if engine == 2 {
+                Methods::new()
+                    .to(1, 0, &[0x9039])
+                    .to(1, 0x238, &[th, tl])
+                    .to(1, 0x30c, &[fh, fl, pitch_in, pitch_out, bytes, lines])
+                    .to(1, 0x32c, &[qh, ql, 7])
+                    .to(1, 0x300, &[launch])
+                    .to(1, 0x304, &[1])
+            } else {
+                Methods::new()
+                    .to(1, 0, &[[0x0004_90b5, 0x0005_90b8][engine]])
+                    .to(1, 0x30c, &[fh, fl, th, tl, pitch_in, pitch_out, bytes, lines])
+                    .to(1, 0x338, &[qh, ql, 7])
+                    .to(1, 0x300, &[launch])
+            };
+            methods.0
+        },
+    )
+}
+
+/// Any method of any header form.
+fn noise() -> impl Strategy<Value = Vec<u32>> {
     let method = proptest::sample::select(vec![
-        0u16, 0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, 0x28, 0x2c, 0x50, 0x7c, 0x80, 0x100, 0x200, 0x238, 0x300,
-        0x304, 0x30c, 0x314, 0x318, 0x31c, 0x320, 0x324, 0x328, 0x338, 0x340, 0x1ffc,
+        0u16, 0x04, 0x08, 0x14, 0x1c, 0x20, 0x24, 0x28, 0x2c, 0x50, 0x7c, 0x80, 0x100, 0x200, 0x300, 0x304,
+        0x324, 0x1ffc,
     ]);
-    let header = (0u32..8, 0u32..16, 0u32..8, method)
-        .prop_map(|(op, count, subc, method)| op << 29 | count << 16 | subc << 13 | u32::from(method >> 2));
-    let data = prop_oneof![
-        any::<u32>(),
-        0u32..64,
-        Just(0x0004_90b5),
-        Just(0x0005_90b8),
-        Just(0x9039),
-        Just(0x110),
-        Just(0x111),
-        Just(0x800_0000),
-    ];
-    proptest::collection::vec(prop_oneof![1 => header, 2 => data], 1..120)
+    (
+        0u32..8,
+        0u32..16,
+        0u32..8,
+        method,
+        proptest::collection::vec(value(), 0..16),
+    )
+        .prop_map(|(op, count, subchannel, method, data)| {
+            let mut words = vec![op << 29 | count << 16 | subchannel << 13 | u32::from(method >> 2)];
+            words.extend(data);
+            words
+        })
+}
+
+/// A pushbuffer: commands that mean something, and some that do not.
+fn words() -> impl Strategy<Value = Vec<u32>> {
+    let operation = prop_oneof![4 => proptest::sample::select(vec![1, 2, 4, 8, 0x1001, 0x1004, 0x10_0002]), 1 => any::<u32>()];
+    let semaphore = (address(), 0u32..4, operation)
+        .prop_map(|(va, payload, operation)| Methods::new().semaphore(va & !3, payload, operation).0);
+    let item = prop_oneof![6 => copy(), 3 => semaphore, 1 => noise()];
+    proptest::collection::vec(item, 1..12).prop_map(|items| items.concat())
+}
+
+/// What a driver does about errors, without looking.
+fn recover(bench: &mut Bench) {
+    for pbdma in 0..3 {
+        bench.write(Bar0Reg::PbdmaMethod0(pbdma), METHOD_NOP);
+        bench.write(Bar0Reg::PbdmaIntr(pbdma), u32::MAX);
+    }
+    bench.write(Bar0Reg::CopyIntrAck(0), u32::MAX);
+    bench.write(Bar0Reg::CopyIntrAck(1), u32::MAX);
+    bench.write(Bar0Reg::GraphIntr, u32::MAX);
+    bench.write(Bar0Reg::FaultUnits, u32::MAX);
+    bench.write(Bar0Reg::EngineFault, u32::MAX);
+    for id in 0..3 {
+        bench.write(Bar0Reg::ChannelState(id), CHANNEL_START);
+    }
 }
 
 proptest! {
@@ -102,6 +171,8 @@ proptest! {
     fn random_accesses_are_answered(actions in proptest::collection::vec(action(), 1..150)) {
         let mut bench = ready();
         let mut a = bench.channel(1);
+        bench.map(a.space, 0x800_0000, Page::Ram(0), 0x10_0000);
+        bench.map(a.space, 0x900_0000, Page::Ram(0x10_0000), 0x10_0000);
         bench.runlist(&[1]);
         bench.submit(&mut a, &Methods::new().to(1, 0, &[0x0004_90b5]).copy(1, 0x800_0000, 0x900_0000, 0x1000, 64).0);
         perform(&mut bench, actions);
@@ -110,8 +181,8 @@ proptest! {
     #[test]
     fn random_pushbuffers_and_tables_are_survived(
         streams in proptest::collection::vec(words(), 3),
-        tables in proptest::collection::vec((0u64..0x9000, any::<u64>()), 0..40),
-        ramfc in proptest::collection::vec((0u64..0x84, any::<u32>()), 0..6),
+        tables in proptest::collection::vec((0u64..0x1100, any::<u64>()), 0..10),
+        ramfc in proptest::collection::vec((0u64..0x84, any::<u32>()), 0..3),
         entries in proptest::collection::vec(any::<u64>(), 0..3),
         actions in proptest::collection::vec(action(), 0..30),
     ) {
@@ -120,6 +191,7 @@ proptest! {
         let mut channels: Vec<Channel> = (0..3).map(|id| bench.channel(id)).collect();
         for channel in &channels {
             bench.map(channel.space, 0x800_0000, Page::Vram(page), 0x1_0000);
+            bench.map(channel.space, 0x900_0000, Page::Ram(0), 0x4_0000);
             for (index, raw) in &tables {
                 let at = bench.small_entry(channel.space, 0x800_0000) & !0xfff;
                 bench.set_vram_u64(at + 8 * (index % 0x8000), *raw);
@@ -127,7 +199,7 @@ proptest! {
         }
         for (at, word) in &ramfc {
             // The page directory stays: everything else may be anything.
-            bench.set_vram_u32(channels[0].instance + 4 * (at % (offset::PD_LO / 4)), *word);
+            bench.set_vram_u32(channels[2].instance + 4 * (at % (offset::PD_LO / 4)), *word);
         }
         bench.runlist(&[0, 1, 2]);
         for (channel, words) in channels.iter_mut().zip(&streams) {
