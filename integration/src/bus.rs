@@ -71,11 +71,17 @@ impl GuestBus for SimBus {
     }
 
     fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
-        self.ram.get_slice(gpa as usize, data.len()).expect("inside of RAM").copy_to(data);
+        self.ram
+            .get_slice(gpa as usize, data.len())
+            .expect("inside of RAM")
+            .copy_to(data);
     }
 
     fn ram_write(&mut self, gpa: u64, data: &[u8]) {
-        self.ram.get_slice(gpa as usize, data.len()).expect("inside of RAM").copy_from(data);
+        self.ram
+            .get_slice(gpa as usize, data.len())
+            .expect("inside of RAM")
+            .copy_from(data);
     }
 
     fn ram_read32(&mut self, gpa: u64) -> u32 {
@@ -113,17 +119,27 @@ impl Guest {
         let (ask, asked) = channel();
         let (answer, answers) = channel();
         let thread = std::thread::spawn(move || {
-            let mut bus = SimBus { ask, answer: answers, ram };
+            let mut bus = SimBus {
+                ask,
+                answer: answers,
+                ram,
+            };
             let outcome = code(&mut bus);
             // Nobody answers this one.
             let _ = bus.ask.send(Ask::Done(outcome));
         });
-        Self { asked, answer: Some(answer), thread: Some(thread) }
+        Self {
+            asked,
+            answer: Some(answer),
+            thread: Some(thread),
+        }
     }
 
     /// Waits for the guest's next ask. A guest whose code panicked is done, not content.
     pub fn next(&self) -> Ask {
-        self.asked.recv().unwrap_or_else(|_| Ask::Done(Err("the guest's code panicked".to_owned())))
+        self.asked
+            .recv()
+            .unwrap_or_else(|_| Ask::Done(Err("the guest's code panicked".to_owned())))
     }
 
     /// Answers the last ask; the guest runs until it asks again.

@@ -14,7 +14,9 @@ pub struct Violation(pub String);
 
 /// Ownership and conservation: cheap, after every event.
 pub fn check_frames(world: &World) -> Result<(), Violation> {
-    let Some(audit) = world.manager.audit() else { return Ok(()) };
+    let Some(audit) = world.manager.audit() else {
+        return Ok(());
+    };
     let mut owners: BTreeMap<FrameNo, String> = BTreeMap::new();
     let mut held = 0;
     for vm in &audit.vms {
@@ -24,27 +26,41 @@ pub fn check_frames(world: &World) -> Result<(), Violation> {
                 return Err(Violation(format!("{frame:?} belongs to {} and {other}", vm.vm)));
             }
             if (audit.arena.0..audit.arena.0 + audit.arena.1).contains(&frame.0) {
-                return Err(Violation(format!("{} holds {frame:?} of the broker's arena", vm.vm)));
+                return Err(Violation(format!(
+                    "{} holds {frame:?} of the broker's arena",
+                    vm.vm
+                )));
             }
             if world.owner(frame) != (FrameOwner::Vm { vm: vm.vm, at }) {
-                return Err(Violation(format!("{} thinks it holds {frame:?}, placed as {:?}", vm.vm, world.owner(frame))));
+                return Err(Violation(format!(
+                    "{} thinks it holds {frame:?}, placed as {:?}",
+                    vm.vm,
+                    world.owner(frame)
+                )));
             }
         }
         if vm.resident > vm.quota.max {
             // Allowed only for as long as a lowered max is being enforced, which no simulation does yet.
-            return Err(Violation(format!("{} holds {} above its max {}", vm.vm, vm.resident, vm.quota.max)));
+            return Err(Violation(format!(
+                "{} holds {} above its max {}",
+                vm.vm, vm.resident, vm.quota.max
+            )));
         }
     }
     if held + audit.free_frames > audit.usable_frames {
         let (free, usable) = (audit.free_frames, audit.usable_frames);
-        return Err(Violation(format!("{held} frames held and {free} free of {usable}")));
+        return Err(Violation(format!(
+            "{held} frames held and {free} free of {usable}"
+        )));
     }
     Ok(())
 }
 
 /// Isolation: every entry of every shadow table points to its VM's own frames, image or RAM.
 pub fn check_shadows(world: &World) -> Result<(), Violation> {
-    let Some(audit) = world.manager.audit() else { return Ok(()) };
+    let Some(audit) = world.manager.audit() else {
+        return Ok(());
+    };
     for vm in &audit.vms {
         for &directory in &vm.directories {
             walk_directory(world, vm, directory)?;
@@ -62,7 +78,10 @@ fn read_words(world: &World, at: VramAddr, count: usize) -> Vec<u64> {
         world.read_arena(here, &mut bytes[done..done + length]);
         done += length;
     }
-    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
+    bytes
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+        .collect()
 }
 
 fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<(), Violation> {
@@ -93,17 +112,30 @@ fn check_entry(vm: &VmAudit, pte: Pte, page: u64) -> Result<(), Violation> {
     let own = match pte.aperture() {
         fermi_spec::addr::Aperture::Vram => vm.frames.iter().any(|(frame, _)| inside(frame.base().0, FRAME)),
         fermi_spec::addr::Aperture::Peer => false,
-        _ => std::iter::once(&vm.image).chain(&vm.ram).any(|(iova, bytes)| inside(iova.0, *bytes)),
+        _ => std::iter::once(&vm.image)
+            .chain(&vm.ram)
+            .any(|(iova, bytes)| inside(iova.0, *bytes)),
     };
-    if own { Ok(()) } else { Err(Violation(format!("{}: shadow entry {pte:?} points to foreign memory", vm.vm))) }
+    if own {
+        Ok(())
+    } else {
+        Err(Violation(format!(
+            "{}: shadow entry {pte:?} points to foreign memory",
+            vm.vm
+        )))
+    }
 }
 
 /// Nothing is left of VMs that are gone.
 pub fn check_empty(world: &World) -> Result<(), Violation> {
-    let Some(audit) = world.manager.audit() else { return Ok(()) };
+    let Some(audit) = world.manager.audit() else {
+        return Ok(());
+    };
     if !audit.vms.is_empty() || audit.free_frames != audit.usable_frames {
         let (vms, free, usable) = (audit.vms.len(), audit.free_frames, audit.usable_frames);
-        return Err(Violation(format!("{vms} VMs left, {free} of {usable} frames free")));
+        return Err(Violation(format!(
+            "{vms} VMs left, {free} of {usable} frames free"
+        )));
     }
     match world.dma_maps() {
         // The broker's own memory.

@@ -2,8 +2,8 @@
 
 use fermi_spec::regs::Bar0Reg;
 use guests::Bar;
-use rand_chacha::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::bus::SimBus;
 

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use fermi_model::Stepped;
 use guests::{Input, Machine, Options};
-use rand_chacha::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use vgpu::{Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
 use vm_memory::VolatileMemory;
@@ -44,7 +44,11 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { log: false, hostile: true, faults: true }
+        Self {
+            log: false,
+            hostile: true,
+            faults: true,
+        }
     }
 }
 
@@ -113,14 +117,22 @@ struct Simulation {
 
 /// Runs one seed to its end, or to the first violation.
 pub fn run(seed: u64, settings: Settings) -> Outcome {
-    let log = Arc::new(Mutex::new(Log { keep: settings.log, ..Log::default() }));
+    let log = Arc::new(Mutex::new(Log {
+        keep: settings.log,
+        ..Log::default()
+    }));
     let mut simulation = Simulation::new(seed, settings, Arc::clone(&log));
     let violation = simulation.run().err().map(|violation| violation.0);
     let mut moves = (0, 0);
     let (mut suspensions, mut roll_backs) = (0, 0);
     for (_, notice) in &simulation.world.notices {
         match notice {
-            Notice::Moved { direction, chunks, pause_ns, .. } => {
+            Notice::Moved {
+                direction,
+                chunks,
+                pause_ns,
+                ..
+            } => {
                 match direction {
                     vgpu::Direction::Spill => moves.0 += u64::from(*chunks),
                     vgpu::Direction::Refill => moves.1 += u64::from(*chunks),
@@ -158,12 +170,27 @@ fn input_bytes(rng: &mut ChaCha8Rng) -> Vec<u8> {
 
 /// The file workload on the guest's own driver.
 fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), String> {
-    let options = Options { seed, rounds, ..Options::default() };
-    let inputs = [Input { name: "input", gpa: INPUT_GPA, bytes }];
-    let machine = Machine { dma: DMA, inputs: &inputs, options };
+    let options = Options {
+        seed,
+        rounds,
+        ..Options::default()
+    };
+    let inputs = [Input {
+        name: "input",
+        gpa: INPUT_GPA,
+        bytes,
+    }];
+    let machine = Machine {
+        dma: DMA,
+        inputs: &inputs,
+        options,
+    };
     match guests::run(bus, &machine) {
         Ok(summary) if summary.is_ok() => Ok(()),
-        Ok(summary) => Err(format!("{} mismatches, {} inputs wrong", summary.mismatches, summary.inputs_wrong)),
+        Ok(summary) => Err(format!(
+            "{} mismatches, {} inputs wrong",
+            summary.mismatches, summary.inputs_wrong
+        )),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -194,8 +221,14 @@ impl Simulation {
             let faults = world.model.faults_mut();
             crate::sim::swarm(faults, &mut rng);
         }
-        let mut simulation =
-            Self { world, slow_card: rng.random_range(1..64), rng, vms: Vec::new(), log, last_walk: 0 };
+        let mut simulation = Self {
+            world,
+            slow_card: rng.random_range(1..64),
+            rng,
+            vms: Vec::new(),
+            log,
+            last_walk: 0,
+        };
         let count = simulation.rng.random_range(2..=4u16);
         for vm in 0..count {
             // The first is honest always: somebody must be able to be wronged.
@@ -212,13 +245,18 @@ impl Simulation {
             name: format!("vm{}", id.0),
             guest_vram: rng.random_range(12..=40) * MIB,
             chunk_bytes,
-            quota: Quota { weight: [50, 100, 100, 200][rng.random_range(0..4)], ..Quota::default() },
+            quota: Quota {
+                weight: [50, 100, 100, 200][rng.random_range(0..4)],
+                ..Quota::default()
+            },
         };
         self.world.attach(id, config, RAM_BYTES);
         let input = input_bytes(rng);
         let expected = hex(&Sha256::digest(&input));
         let ram = Arc::clone(&self.world.vm(id).ram);
-        ram.get_slice(INPUT_GPA as usize, input.len()).expect("inside of RAM").copy_from(&input);
+        ram.get_slice(INPUT_GPA as usize, input.len())
+            .expect("inside of RAM")
+            .copy_from(&input);
         let (seed, rounds, bytes) = (rng.random(), rng.random_range(1..=3), input.len() as u64);
         let guest = match kind {
             Kind::Honest => Guest::start(ram, move |bus| honest(bus, bytes, seed, rounds)),
@@ -259,7 +297,13 @@ impl Simulation {
             }
             let request = self.world.next_request();
             let gpa = fermi_spec::addr::Gpa(0);
-            self.world.submit(Event::MapRam { vm: id, request, gpa, bytes: RAM_BYTES as u64, writable: true });
+            self.world.submit(Event::MapRam {
+                vm: id,
+                request,
+                gpa,
+                bytes: RAM_BYTES as u64,
+                writable: true,
+            });
             self.idle_until(|world| world.take_reply(id, request).is_some())?;
         }
         for at in 0..self.vms.len() {
@@ -306,13 +350,21 @@ impl Simulation {
 
     fn everybody_sleeps(&self) -> bool {
         let now = self.world.now.0;
-        self.vms.iter().all(|vm| vm.outcome.is_some() || vm.waiting.is_some() || vm.relaxing_until > now)
+        self.vms
+            .iter()
+            .all(|vm| vm.outcome.is_some() || vm.waiting.is_some() || vm.relaxing_until > now)
     }
 
     /// To the next moment at which something is due.
     fn jump(&mut self) {
-        let guests = self.vms.iter().filter(|vm| vm.outcome.is_none() && vm.relaxing_until > self.world.now.0);
-        let next = guests.map(|vm| vm.relaxing_until).chain(self.world.next_due().map(|at| at.0)).min();
+        let guests = self
+            .vms
+            .iter()
+            .filter(|vm| vm.outcome.is_none() && vm.relaxing_until > self.world.now.0);
+        let next = guests
+            .map(|vm| vm.relaxing_until)
+            .chain(self.world.next_due().map(|at| at.0))
+            .min();
         self.world.now.0 = next.unwrap_or(0).max(self.world.now.0 + 1_000);
         self.world.look();
     }
@@ -330,12 +382,24 @@ impl Simulation {
                 let request = self.world.next_request();
                 self.vms[at].waiting = Some((request, now, true));
                 let bytes = bytes as u32;
-                self.world.submit(Event::Read { vm: id, request, bar: bar_of(bar), offset, bytes });
+                self.world.submit(Event::Read {
+                    vm: id,
+                    request,
+                    bar: bar_of(bar),
+                    offset,
+                    bytes,
+                });
             }
             Ask::Write(bar, offset, data) => {
                 let request = self.world.next_request();
                 self.vms[at].waiting = Some((request, now, false));
-                self.world.submit(Event::Write { vm: id, request, bar: bar_of(bar), offset, data });
+                self.world.submit(Event::Write {
+                    vm: id,
+                    request,
+                    bar: bar_of(bar),
+                    offset,
+                    data,
+                });
             }
             Ask::Relax => {
                 vm.relaxing_until = now.0 + self.rng.random_range(1_000..200_000);
@@ -359,7 +423,9 @@ impl Simulation {
 
     fn collect_replies(&mut self) -> Result<(), Violation> {
         for at in 0..self.vms.len() {
-            let Some((request, since, is_read)) = self.vms[at].waiting else { continue };
+            let Some((request, since, is_read)) = self.vms[at].waiting else {
+                continue;
+            };
             let id = self.vms[at].id;
             let held = self.world.now.since(since);
             match self.world.take_reply(id, request) {
@@ -381,7 +447,10 @@ impl Simulation {
                 }
                 // A clock jump may overshoot by what nobody could have used.
                 None if held > HELD_MAX_NS + 60_000_000 => {
-                    return Err(Violation(format!("an access of {id} is held for {} ms", held / 1_000_000)));
+                    return Err(Violation(format!(
+                        "an access of {id} is held for {} ms",
+                        held / 1_000_000
+                    )));
                 }
                 None => {}
             }
@@ -416,7 +485,12 @@ impl Simulation {
         for vm in self.vms.iter().filter(|vm| vm.kind == Kind::Honest) {
             match &vm.outcome {
                 Some(Ok(())) if vm.digest == vm.expected => {}
-                Some(Ok(())) => return Err(Violation(format!("{} read back {} not {}", vm.id, vm.digest, vm.expected))),
+                Some(Ok(())) => {
+                    return Err(Violation(format!(
+                        "{} read back {} not {}",
+                        vm.id, vm.digest, vm.expected
+                    )));
+                }
                 Some(Err(error)) => return Err(Violation(format!("{}: {error}", vm.id))),
                 None => return Err(Violation(format!("{} did not end", vm.id))),
             }
@@ -427,7 +501,10 @@ impl Simulation {
 
 fn note_report(vm: &mut Vm, line: &str) {
     let parsed: BTreeMap<String, serde_json::Value> = serde_json::from_str(line).unwrap_or_default();
-    if let Some(digest) = parsed.get("digest").and_then(|digest| digest.get("sha256")?.as_str()) {
+    if let Some(digest) = parsed
+        .get("digest")
+        .and_then(|digest| digest.get("sha256")?.as_str())
+    {
         vm.digest = digest.to_owned();
     }
 }
@@ -442,5 +519,21 @@ fn bar_of(bar: guests::Bar) -> vgpu::Bar {
 
 /// Switches some faults on, each with some strength.
 pub(crate) fn swarm(faults: &mut fermi_model::Faults, rng: &mut ChaCha8Rng) {
-    let _ = (faults, rng);
+    const MS: u64 = 1_000_000;
+    if rng.random_range(0..3) == 0 {
+        // Around the budget of 20 ms, so that some suspensions are in time and some are not.
+        faults.preempt_delay_ns = rng.random_range(0..30 * MS);
+    }
+    if rng.random_range(0..4) == 0 {
+        faults.refused_preempts = rng.random_range(1..4);
+    }
+    if rng.random_range(0..4) == 0 {
+        faults.runlist_delay_ns = rng.random_range(0..MS);
+    }
+    if rng.random_range(0..4) == 0 {
+        faults.lost_interrupts = rng.random_range(1..20);
+    }
+    if rng.random_range(0..4) == 0 {
+        faults.copy_slowdown = rng.random_range(2..40);
+    }
 }

@@ -10,8 +10,8 @@ use fermi_model::{Backing, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::board::Board;
 use vgpu::{
-    Action, Actions, Bar, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply, RequestId, Tick,
-    Token, VmConfig, VmId,
+    Action, Actions, Bar, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply, RequestId,
+    Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -68,7 +68,9 @@ impl Memory {
 
 impl HostMemory for Memory {
     fn read(&mut self, at: Place, data: &mut [u8]) -> bool {
-        let slice = self.find(at).and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
+        let slice = self
+            .find(at)
+            .and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
         match slice {
             Some(slice) => {
                 slice.copy_to(data);
@@ -82,7 +84,9 @@ impl HostMemory for Memory {
     }
 
     fn write(&mut self, at: Place, data: &[u8]) -> bool {
-        let slice = self.find(at).and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
+        let slice = self
+            .find(at)
+            .and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
         slice.map(|slice| slice.copy_from(data)).is_some()
     }
 }
@@ -140,7 +144,10 @@ fn pieces(bar: Bar, offset: u64, bytes: usize) -> Vec<(u64, std::ops::Range<usiz
     let mut at = 0;
     while at < bytes {
         let here = offset + at as u64;
-        let width = [4, 2, 1].into_iter().find(|&w| here % w as u64 == 0 && at + w <= bytes).unwrap_or(1);
+        let width = [4, 2, 1]
+            .into_iter()
+            .find(|&w| here % w as u64 == 0 && at + w <= bytes)
+            .unwrap_or(1);
         pieces.push((here, at..at + width));
         at += width;
     }
@@ -151,11 +158,19 @@ impl World {
     /// A card with `vram_bytes` and a core that has been told to start.
     pub fn new(vram_bytes: u64, config: GpuConfig) -> Self {
         let iommu = Arc::new(Iommu::default());
-        let model = ModelConfig { board: Board::Gtx480, vram_bytes, timing: Timing::of(Board::Gtx480) };
+        let model = ModelConfig {
+            board: Board::Gtx480,
+            vram_bytes,
+            timing: Timing::of(Board::Gtx480),
+        };
         let mut world = Self {
             manager: Manager::new(config),
-            model: FermiModel::new(model, Arc::clone(&iommu) as Arc<dyn SystemBus>).expect("a card of that size"),
-            memory: Memory { own: region(OWN_BYTES), vms: BTreeMap::new() },
+            model: FermiModel::new(model, Arc::clone(&iommu) as Arc<dyn SystemBus>)
+                .expect("a card of that size"),
+            memory: Memory {
+                own: region(OWN_BYTES),
+                vms: BTreeMap::new(),
+            },
             iommu,
             arena: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -224,7 +239,10 @@ impl World {
         let mut done = Vec::new();
         for poll in std::mem::take(&mut self.polls) {
             match self.poll(&poll) {
-                Some(met) => done.push(Event::PollDone { token: poll.token, met }),
+                Some(met) => done.push(Event::PollDone {
+                    token: poll.token,
+                    met,
+                }),
                 None => self.polls.push(poll),
             }
         }
@@ -243,7 +261,8 @@ impl World {
 
     fn poll(&mut self, poll: &Poll) -> Option<bool> {
         let mut word = [0; 4];
-        self.model.bar_read(fermi_model::Bar::Bar0, u64::from(poll.offset), &mut word);
+        self.model
+            .bar_read(fermi_model::Bar::Bar0, u64::from(poll.offset), &mut word);
         match u32::from_le_bytes(word) & poll.mask == poll.value {
             true => Some(true),
             false if self.now >= poll.until => Some(false),
@@ -255,7 +274,8 @@ impl World {
         let mut actions = Actions::default();
         while let Some(event) = self.events.pop_front() {
             let shown = event.clone();
-            self.manager.apply(self.now, event, &mut self.memory, &mut actions);
+            self.manager
+                .apply(self.now, event, &mut self.memory, &mut actions);
             (self.on_event)(self.now, &shown, actions.as_slice());
             let list: Vec<Action> = actions.drain().collect();
             for action in list {
@@ -281,26 +301,49 @@ impl World {
                     self.model.bar_write(model_bar(bar), at, &data[part]);
                 }
             }
-            Action::HostRead { token, bar, offset, bytes } => {
+            Action::HostRead {
+                token,
+                bar,
+                offset,
+                bytes,
+            } => {
                 let mut data = vec![0; bytes as usize];
                 for (at, part) in pieces(bar, offset, data.len()) {
                     self.model.bar_read(model_bar(bar), at, &mut data[part]);
                 }
                 self.events.push_back(Event::HostValue { token, data });
             }
-            Action::HostPoll { token, offset, mask, value, timeout_ns } => {
-                let poll = Poll { token, offset, mask, value, until: self.now.after(timeout_ns) };
+            Action::HostPoll {
+                token,
+                offset,
+                mask,
+                value,
+                timeout_ns,
+            } => {
+                let poll = Poll {
+                    token,
+                    offset,
+                    mask,
+                    value,
+                    until: self.now.after(timeout_ns),
+                };
                 match self.poll(&poll) {
                     Some(met) => self.events.push_back(Event::PollDone { token, met }),
                     None => self.polls.push(poll),
                 }
             }
-            Action::MapDma { iova, bytes, memory, .. } => {
+            Action::MapDma {
+                iova, bytes, memory, ..
+            } => {
                 let backing = self.memory.find(memory).and_then(|(region, offset)| {
                     Backing::new(Arc::clone(region), offset as usize, bytes as usize)
                 });
                 let backing = backing.expect("the core maps memory that exists");
-                self.iommu.maps.lock().expect("one thread").insert(iova.0, backing);
+                self.iommu
+                    .maps
+                    .lock()
+                    .expect("one thread")
+                    .insert(iova.0, backing);
             }
             Action::UnmapDma { iova, .. } => {
                 let gone = self.iommu.maps.lock().expect("one thread").remove(&iova.0);
@@ -318,7 +361,12 @@ impl World {
     }
 
     fn with_vm(&mut self, vm: VmId, change: impl FnOnce(&mut VmMemory)) {
-        change(self.memory.vms.get_mut(&vm).expect("the core speaks of VMs that exist"));
+        change(
+            self.memory
+                .vms
+                .get_mut(&vm)
+                .expect("the core speaks of VMs that exist"),
+        );
     }
 
     fn place(&mut self, frame: FrameNo, owner: FrameOwner) {
@@ -337,11 +385,15 @@ impl World {
                 let memory = self.arena.entry(frame).or_insert_with(|| region(FRAME as usize));
                 Backing::new(Arc::clone(memory), 0, FRAME as usize)
             }
-            FrameOwner::Vm { vm, at } => {
-                Backing::new(Arc::clone(&self.memory.vms[&vm].vram), at.0 as usize, FRAME as usize)
-            }
+            FrameOwner::Vm { vm, at } => Backing::new(
+                Arc::clone(&self.memory.vms[&vm].vram),
+                at.0 as usize,
+                FRAME as usize,
+            ),
         };
-        self.model.place_frame(frame, backing).expect("the core places frames that exist");
+        self.model
+            .place_frame(frame, backing)
+            .expect("the core places frames that exist");
     }
 
     /// Bytes of the broker's part of VRAM, for checkers; zero where nothing is placed.
@@ -349,7 +401,9 @@ impl World {
         let frame = FrameNo((at.0 / FRAME) as u32);
         match self.arena.get(&frame) {
             Some(region) => {
-                let slice = region.get_slice((at.0 % FRAME) as usize, data.len()).expect("within one frame");
+                let slice = region
+                    .get_slice((at.0 % FRAME) as usize, data.len())
+                    .expect("within one frame");
                 slice.copy_to(data);
             }
             None => data.fill(0),
@@ -369,11 +423,16 @@ impl World {
 
 fn zero(region: &MmapRegion, at: u64, bytes: u64) {
     const ZEROS: [u8; 4096] = [0; 4096];
-    let slice = region.get_slice(at as usize, bytes as usize).expect("inside of the VM's memory");
+    let slice = region
+        .get_slice(at as usize, bytes as usize)
+        .expect("inside of the VM's memory");
     let mut offset = 0;
     while offset < bytes as usize {
         let length = ZEROS.len().min(bytes as usize - offset);
-        slice.subslice(offset, length).expect("inside").copy_from(&ZEROS[..length]);
+        slice
+            .subslice(offset, length)
+            .expect("inside")
+            .copy_from(&ZEROS[..length]);
         offset += length;
     }
 }

@@ -98,7 +98,7 @@ pub enum LinkError {
     Timeout,
     /// The VM was given up.
     #[error("the VM was detached: {reason}")]
-    Evicted {
+    Expelled {
         /// Why.
         reason: String,
     },

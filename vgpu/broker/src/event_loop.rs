@@ -85,7 +85,7 @@ impl EventLoop {
             TORN => {
                 drop(self.shared.torn.read());
                 if let Ok(mut performer) = self.shared.lock() {
-                    performer.evict_torn();
+                    performer.expel_torn();
                 }
             }
             data => self.dispatch_seat(data - SEATS, events.event_set()),

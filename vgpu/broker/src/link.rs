@@ -28,7 +28,7 @@ struct State {
     /// Requests on their way, and their answers once they are there.
     answers: BTreeMap<RequestId, Option<Reply>>,
     attached: Option<Result<(), String>>,
-    evicted: Option<String>,
+    expelled: Option<String>,
     is_detached: bool,
     /// Threads in `wait`: without any, nobody need be woken.
     waiting: usize,
@@ -100,8 +100,8 @@ impl VmPort for LocalPort {
         self.change(State::raise);
     }
 
-    fn evicted(&self, reason: &str) {
-        self.change(|state| state.evicted = Some(reason.to_owned()));
+    fn expelled(&self, reason: &str) {
+        self.change(|state| state.expelled = Some(reason.to_owned()));
     }
 
     fn detached(&self) {
@@ -149,7 +149,7 @@ impl LocalLink {
         let outcome = link.port.wait(|state| {
             let gone = state
                 .is_detached
-                .then(|| Err(state.evicted.clone().unwrap_or_default()));
+                .then(|| Err(state.expelled.clone().unwrap_or_default()));
             state.attached.clone().or(gone)
         });
         match outcome {
@@ -248,8 +248,8 @@ impl LocalLink {
     }
 
     /// Why the broker gave this VM up, if it did.
-    pub fn eviction(&self) -> Option<String> {
-        self.port.lock().evicted.clone()
+    pub fn expulsion(&self) -> Option<String> {
+        self.port.lock().expelled.clone()
     }
 
     /// Leaves, and waits until nothing of the VM is left in the broker or on the card.
@@ -294,7 +294,7 @@ impl LocalLink {
             let answer = state.answers.get_mut(&id).and_then(Option::take);
             let is_over = issued.is_err() || state.is_detached;
             let answer = answer.or(is_over.then_some(Reply::Refused(Refusal::NotAttached)))?;
-            Some((answer, state.evicted.clone()))
+            Some((answer, state.expelled.clone()))
         });
         self.port.lock().answers.remove(&id);
         match answer {
@@ -305,7 +305,7 @@ impl LocalLink {
             Some((Reply::Refused(Refusal::NotAttached), reason)) => {
                 self.shared.check_running()?;
                 Err(
-                    reason.map_or(Refusal::NotAttached.into(), |reason| LinkError::Evicted {
+                    reason.map_or(Refusal::NotAttached.into(), |reason| LinkError::Expelled {
                         reason,
                     }),
                 )

@@ -100,7 +100,7 @@ pub(crate) struct Performer {
     /// No eventfd tells of the card's interrupt.
     asks_for_interrupt: bool,
     /// VMs to give up once the actions at hand are done, and why.
-    evictions: Vec<(VmId, String)>,
+    expulsions: Vec<(VmId, String)>,
     ended: Option<Ended>,
 }
 
@@ -138,7 +138,7 @@ impl Performer {
             armed: None,
             wake_at: None,
             asks_for_interrupt,
-            evictions: Vec::new(),
+            expulsions: Vec::new(),
             ended: None,
         })
     }
@@ -228,7 +228,7 @@ impl Performer {
     }
 
     /// Puts a VM out for the reason that is logged and told to its port.
-    fn evict(&mut self, vm: VmId, reason: &str) {
+    fn expel(&mut self, vm: VmId, reason: &str) {
         let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state != VmState::Leaving) else {
             return;
         };
@@ -237,7 +237,7 @@ impl Performer {
             &entry.name,
             format_args!("vm is detached: {reason}"),
         );
-        entry.port.evicted(reason);
+        entry.port.expelled(reason);
         self.leave(vm);
     }
 
@@ -290,9 +290,9 @@ impl Performer {
     }
 
     /// Some client took memory away.
-    pub(crate) fn evict_torn(&mut self) {
+    pub(crate) fn expel_torn(&mut self) {
         for vm in self.memory.torn_vms() {
-            self.evict(
+            self.expel(
                 vm,
                 "its RAM was truncated or could not be read while it was attached",
             );
@@ -315,7 +315,7 @@ impl Performer {
             for request in self.requests.take_all(vm) {
                 entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
             }
-            entry.port.evicted(reason);
+            entry.port.expelled(reason);
             entry.port.detached();
             self.memory.remove_vm(vm);
             self.stats.detach(vm);
@@ -339,8 +339,8 @@ impl Performer {
         while self.ended.is_none() {
             if let Some(event) = self.queue.pop_front() {
                 self.step(event);
-            } else if let Some((vm, reason)) = self.evictions.pop() {
-                self.evict(vm, &reason);
+            } else if let Some((vm, reason)) = self.expulsions.pop() {
+                self.expel(vm, &reason);
             } else {
                 return self.arm();
             }
@@ -545,7 +545,7 @@ impl Performer {
     fn failed(&mut self, for_vm: Option<VmId>, what: &str) {
         self.stats.host_error();
         self.notices.host_error(what);
-        self.evictions.extend(for_vm.map(|vm| (vm, what.to_owned())));
+        self.expulsions.extend(for_vm.map(|vm| (vm, what.to_owned())));
     }
 
     /// Sets the timer to the next thing that time brings about.

@@ -26,7 +26,7 @@ pub(crate) trait VmPort: Send + Sync {
     /// The vGPU's interrupt.
     fn interrupt(&self);
     /// The broker gives the VM up by itself; its requests are answered as refused, and [`VmPort::detached`] follows.
-    fn evicted(&self, reason: &str);
+    fn expelled(&self, reason: &str);
     /// Nothing of the VM is left. Comes once, last.
     fn detached(&self);
 }

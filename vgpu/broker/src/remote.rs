@@ -55,7 +55,7 @@ impl Waker {
 pub(crate) enum Told {
     Attached(Result<(), String>),
     Reply(RequestId, Reply),
-    Evicted,
+    Expelled,
     Detached,
 }
 
@@ -113,8 +113,8 @@ impl VmPort for RemotePort {
         self.signaller.raise();
     }
 
-    fn evicted(&self, _reason: &str) {
-        self.tell(Told::Evicted);
+    fn expelled(&self, _reason: &str) {
+        self.tell(Told::Expelled);
     }
 
     fn detached(&self) {

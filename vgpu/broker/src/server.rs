@@ -1,7 +1,7 @@
 //! One socket: the VM that may come through it, over and over.
 //!
 //! ```text
-//!  (Free) ──client──► (Taken) ──client gone, evicted, denied──► (Leaving) ──Detached──► (Free)
+//!  (Free) ──client──► (Taken) ──client gone, expelled, denied──► (Leaving) ──Detached──► (Free)
 //! ```
 //!
 //! While a VM leaves, nobody is accepted: whoever connects waits in the socket's queue until nothing of the last VM
@@ -168,7 +168,7 @@ impl Seat {
                     }
                 }
                 // The broker has logged it.
-                Told::Evicted => self.close(),
+                Told::Expelled => self.close(),
                 Told::Detached => {
                     self.close();
                     self.port = None;

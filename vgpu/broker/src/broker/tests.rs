@@ -232,7 +232,7 @@ fn truncated_ram_costs_only_its_own_vm() {
         assert!(error.to_string().contains("truncated"), "{error}");
     });
     assert_eq!(read(&friendly, at::RAM).unwrap(), 0x0909_0909);
-    assert!(hostile.eviction().is_some() && friendly.eviction().is_none());
+    assert!(hostile.expulsion().is_some() && friendly.expulsion().is_none());
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn refused_dma_map_costs_only_its_own_vm() {
     gpu.card().refuses_maps = true;
     // The map itself may have been answered before the failure showed.
     let _ = a.map_ram(Gpa(0), PAGE, client_memory("m", PAGE).1, 0, true);
-    assert!(matches!(read(&a, 0), Err(LinkError::Evicted { .. })));
+    assert!(matches!(read(&a, 0), Err(LinkError::Expelled { .. })));
     assert_eq!(read(&b, 0).unwrap(), 0x0302_0100);
     assert_eq!(broker.snapshot().host_errors, 1);
 }
@@ -258,7 +258,7 @@ fn old_link_cannot_speak_for_a_new_vm_of_its_number() {
     let _ = old.map_ram(Gpa(0), PAGE, client_memory("m", PAGE).1, 0, true);
     let new = broker.attach(vm_config("new")).unwrap();
     assert_eq!(old.attachment_vm(), new.attachment_vm());
-    assert!(matches!(read(&old, 0), Err(LinkError::Evicted { .. })));
+    assert!(matches!(read(&old, 0), Err(LinkError::Expelled { .. })));
     drop(old);
     assert_eq!(read(&new, 0).unwrap(), 0x0302_0100);
 }

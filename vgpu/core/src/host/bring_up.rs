@@ -17,10 +17,8 @@ use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pfifo, pmc};
 
 use super::arena::Arena;
-use super::card::{Card, OWN_CHANNEL, OwnTables, instance_block, linear_tables, pde};
-use super::copy::{
-    CopyChannel, OWN_BYTES, OWN_IOVA, OWN_VA, RING_LOG2, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte,
-};
+use super::card::{Card, OwnTables, linear_tables, pde};
+use super::copy::{OWN_BYTES, OWN_IOVA, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
 use crate::event::{Action, Actions, Bar, FrameOwner, Place, Token};
@@ -139,7 +137,9 @@ impl Layout {
     /// take 1.2 MiB, a VM's shadows 1.5 MiB and 0.4 % of its VRAM.
     pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64) -> Self {
         let frames = (vram_bytes / FRAME) as u32;
-        let arena = (vram_bytes / 24).max((vram_bytes / 4).min(8 << 20)).min(bar3_bytes.min(128 << 20));
+        let arena = (vram_bytes / 24)
+            .max((vram_bytes / 4).min(8 << 20))
+            .min(bar3_bytes.min(128 << 20));
         let arena_frames = (arena / FRAME) as u32;
         let arena_first = frames - RESERVED_HIGH - arena_frames;
         Self {
@@ -187,6 +187,7 @@ pub(crate) fn program(
         userd: take(CHANNELS as u64 * USERD_BYTES, FRAME),
         runlists: [take(SMALL_PAGE, SMALL_PAGE), take(SMALL_PAGE, SMALL_PAGE)],
         directory: take(PD_BYTES, SMALL_PAGE),
+        instance: take(INSTANCE_BYTES, SMALL_PAGE),
         window: take(SMALL_PT_BYTES, SMALL_PAGE),
     };
     let mut ops = reset_steps();
@@ -395,30 +396,16 @@ fn copy_channel_steps(
     }
     directory[pde_index(OWN_VA)] = pde(None, Some(own_table)).into_bits();
     directory[pde_index(WINDOW_VA)] = pde(None, Some(own.window)).into_bits();
-    let instance = take(INSTANCE_BYTES, SMALL_PAGE);
-    let userd = own.userd.offset(Card::userd_window(OWN_CHANNEL));
-    let block = instance_block(userd, CopyChannel::ring(), RING_LOG2, own.directory);
     ops.extend([
         Op::Block(Bar::Bar3, window(own_table), words(entries)),
         Op::Block(Bar::Bar3, window(own.window), vec![0; SMALL_PT_BYTES as usize]),
         Op::Block(Bar::Bar3, window(own.directory), words(directory)),
-        Op::Block(Bar::Bar3, window(instance), block.to_vec()),
-    ]);
-    ops.extend(flush_steps());
-    let entry = pfifo::ChannelInstance::new()
-        .with_frame((instance.0 >> 12) as u32)
-        .with_poll(true)
-        .with_valid(true)
-        .into_bits();
-    let p = u16::from(OWN_CHANNEL.0);
-    ops.extend([
         Op::Write(
             Bar0Reg::TlbInvalidate,
             pmc::TLB_GO | pmc::TLB_ALL_PAGES | pmc::TLB_ALL_DIRECTORIES,
         ),
-        Op::Write(Bar0Reg::ChannelInstance(p), entry),
-        Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START),
     ]);
+    ops.extend(Card::own_channel_steps(own, window));
     ops
 }
 

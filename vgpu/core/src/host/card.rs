@@ -30,6 +30,8 @@ pub(crate) struct OwnTables {
     pub(crate) runlists: [VramAddr; 2],
     /// Directory of the copy channel.
     pub(crate) directory: VramAddr,
+    /// Its instance block.
+    pub(crate) instance: VramAddr,
     /// Small-page table of the copy window.
     pub(crate) window: VramAddr,
 }
@@ -271,6 +273,38 @@ impl Card {
             ],
             job,
         );
+    }
+
+    /// Binds the broker's own channel with an empty ring: at bring-up, and after its engine had to be reset.
+    pub(crate) fn own_channel_steps(own: &OwnTables, window: impl Fn(VramAddr) -> u64) -> Vec<Op> {
+        let userd = own.userd.offset(Self::userd_window(OWN_CHANNEL));
+        let block = instance_block(userd, CopyChannel::ring(), copy::RING_LOG2, own.directory);
+        let entry = pfifo::ChannelInstance::new()
+            .with_frame((own.instance.0 >> 12) as u32)
+            .with_poll(true)
+            .with_valid(true)
+            .into_bits();
+        let p = u16::from(OWN_CHANNEL.0);
+        vec![
+            Op::Block(Bar::Bar3, window(own.instance), block.to_vec()),
+            Op::Block(Bar::Bar1, Self::userd_window(OWN_CHANNEL), vec![0; 0x100]),
+            Op::Write(Bar0Reg::HostFlush, 1),
+            Op::Poll {
+                reg: Bar0Reg::HostFlush,
+                mask: pmc::FLUSH_BUSY,
+                value: 0,
+                timeout_ns: CARD_TIMEOUT_NS,
+            },
+            Op::Write(Bar0Reg::ChannelInstance(p), entry),
+            Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START),
+        ]
+    }
+
+    /// The broker's own channel starts again with an empty ring.
+    pub(crate) fn restart_own_channel(&mut self) {
+        self.copy.restart();
+        let steps = Self::own_channel_steps(&self.own, |at| self.arena.window(at));
+        self.fifo.push(steps, Job::Nothing);
     }
 
     /// Any group of steps in the preempt lane: recovery.

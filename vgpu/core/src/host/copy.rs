@@ -106,6 +106,11 @@ impl CopyChannel {
         self.gp_put
     }
 
+    /// The channel was bound anew: its ring starts from the beginning. The batch under way never ends.
+    pub(crate) fn restart(&mut self) {
+        self.gp_put = 0;
+    }
+
     /// Whether the last batch is done.
     pub(crate) fn is_done(&self, memory: &mut dyn HostMemory) -> bool {
         let mut word = [0; 4];

@@ -34,6 +34,8 @@ pub(crate) enum Job {
     Stopped(PhysChannel),
     /// TLB flush after which a shadow space's tables are free.
     SpaceFlushed(u64),
+    /// The broker's own channel is off the card, and its engine reset.
+    OwnReset,
     /// TLB flush after which nothing reaches a VM's memory.
     VmFlushed(VmId),
 }

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! start ──no writers──────────────► Mapping ─► Copying ─► Redirecting ─► done
-//!   └─ Suspending ─all off the card─►┘            │ over-long                 (channels resume, frames or images freed)
+//!   └─ Suspending ─all off the card─►┘            │ failed or over-long       (channels resume, frames or images freed)
 //!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
-//!                                                     until the copy has ended
+//!                                                     until the broker's own channel has been reset
 //! ```
 //!
 //! * Stores by the CPU wait while a chunk moves; loads are served from the old place until Redirecting.
@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use fermi_spec::addr::{FrameNo, GuestVramAddr, SMALL_PAGE};
+use fermi_spec::engine::Engine;
 use shadow_pt::TableRange;
 
 use super::Cx;
@@ -22,6 +23,7 @@ use super::windows::drop_image;
 use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, FrameOwner, Tick, VmId};
+use crate::host::card::OWN_CHANNEL;
 use crate::host::copy::{RUN_BYTES_MAX, RUNS_MAX, VRAM_VA, WINDOW_BYTES, WINDOW_VA, sysram_pte};
 use crate::host::{CopyRun, Job, PhysChannel};
 use crate::memory::chunk::in_frame;
@@ -234,21 +236,35 @@ impl Running {
                 true
             }
             Stage::Copying if cx.now.since(moving.copying_since) > COPY_TIMEOUT_NS => {
-                cx.actions.notice(Notice::HostError {
-                    what: "a copy did not end within 1 s".to_owned(),
-                });
-                self.roll_back(cx);
-                if let Some(moving) = &mut self.moving {
-                    moving.stage = Stage::Abandoned;
-                }
-                true
-            }
-            Stage::Abandoned if self.card.copy_done(cx.memory) => {
-                self.release_targets(cx);
-                self.moving = None;
+                self.copy_failed("a copy did not end within 1 s".to_owned(), cx);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// The broker's own channel is in trouble. What it was copying stays where it is; nothing else moves until the
+    /// channel is off the card, because until then the engine may still write the targets.
+    pub(super) fn copy_failed(&mut self, what: String, cx: &mut Cx<'_>) {
+        cx.actions.notice(Notice::HostError { what: what.clone() });
+        let Some(moving) = &self.moving else { return };
+        if moving.stage != Stage::Copying {
+            return;
+        }
+        cx.actions.notice(Notice::RolledBack { vm: moving.vm, reason: what });
+        self.roll_back(cx);
+        if let Some(moving) = &mut self.moving {
+            moving.stage = Stage::Abandoned;
+        }
+        self.reset_engine(OWN_CHANNEL, Some(Engine::Copy0), Job::OwnReset);
+    }
+
+    /// The engine has been reset: nobody writes the targets any more.
+    pub(super) fn own_reset(&mut self, cx: &mut Cx<'_>) {
+        if self.moving.as_ref().is_some_and(|moving| moving.stage == Stage::Abandoned) {
+            self.release_targets(cx);
+            self.moving = None;
+            self.card.restart_own_channel();
         }
     }
 

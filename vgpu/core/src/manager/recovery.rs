@@ -119,8 +119,9 @@ impl Running {
         self.kill(vm, v, engine, reason, cx);
     }
 
+    /// An error that is no guest's: of the broker's own channel, or of one that has just gone.
     fn own_trouble(&mut self, what: String, cx: &mut Cx<'_>) {
-        cx.actions.notice(Notice::HostError { what });
+        self.copy_failed(what, cx);
     }
 
     /// Takes a channel off the card for good, and the engine it broke back into service.
@@ -140,11 +141,11 @@ impl Running {
             reason,
         });
         self.commit_host_runlist(Job::Nothing);
-        self.reset_engine(physical, engine);
+        self.reset_engine(physical, engine, Job::Nothing);
     }
 
     /// Stops a channel the hard way: its engine is reset, which ends what it runs.
-    pub(super) fn reset_engine(&mut self, physical: PhysChannel, engine: Option<Engine>) {
+    pub(super) fn reset_engine(&mut self, physical: PhysChannel, engine: Option<Engine>, job: Job) {
         let p = u16::from(physical.0);
         let mut ops = vec![Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START & !1)];
         if let Some(engine) = engine {
@@ -171,6 +172,6 @@ impl Running {
                 timeout_ns: RESET_NS,
             },
         ]);
-        self.card.fifo_steps(ops, Job::Nothing);
+        self.card.fifo_steps(ops, job);
     }
 }

@@ -185,7 +185,7 @@ impl Running {
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
-        if !ok && !matches!(job, Job::Suspended | Job::Preempted(..) | Job::Stopped(_)) {
+        if !ok && !matches!(job, Job::Suspended | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset) {
             // The card did not flush or take a runlist within 2 s. What waits goes on: holding it would not help.
             cx.actions.notice(Notice::HostError {
                 what: format!("the card timed out in {job:?}"),
@@ -203,6 +203,7 @@ impl Running {
             Job::OffList(channel) => self.off_list(channel),
             Job::Stopped(channel) => self.stopped(channel, ok, cx),
             Job::SpaceFlushed(number) => self.space_flushed(number),
+            Job::OwnReset => self.own_reset(cx),
             Job::VmFlushed(vm) => self.vm_flushed(vm, cx),
         }
     }

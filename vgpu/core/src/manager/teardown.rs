@@ -46,7 +46,7 @@ impl Running {
                 );
                 cx.actions.notice(crate::notice::Notice::HostError { what });
                 for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
-                    self.reset_engine(channel, Some(engine));
+                    self.reset_engine(channel, Some(engine), Job::Nothing);
                 }
             }
             self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
