@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 /// hundred loses one, the least recently used.
 const CONTEXTS_MAX: usize = 1024;
 
+/// Bytes of a copy engine's context in memory: what nouveau allocates for its microcode.
+pub(crate) const IMAGE_BYTES: usize = 256;
+
 const LOW_METHODS: u16 = 0x200;
 const LOW_WORDS: u16 = 16;
 const HIGH_METHODS: u16 = 0x300;
@@ -37,6 +40,24 @@ impl Registers {
         if let Some(index) = index_of(method) {
             self.0[index] = value;
         }
+    }
+
+    /// The registers as a context image in memory.
+    pub(crate) fn to_image(self) -> [u8; IMAGE_BYTES] {
+        let mut image = [0; IMAGE_BYTES];
+        for (bytes, word) in image.as_chunks_mut().0.iter_mut().zip(self.0) {
+            *bytes = word.to_le_bytes();
+        }
+        image
+    }
+
+    /// What an image holds; any bytes are registers.
+    pub(crate) fn from_image(image: &[u8; IMAGE_BYTES]) -> Self {
+        let mut registers = Self::default();
+        for (word, bytes) in registers.0.iter_mut().zip(image.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        registers
     }
 
     /// The 40-bit address in `high` and the word after it.
@@ -82,10 +103,10 @@ fn index_of(method: u16) -> Option<usize> {
     }
 }
 
-/// Contexts that are on no engine, by engine and instance block.
+/// Contexts that are on no engine and in no memory, by engine and instance block.
 ///
-/// Hardware keeps them in memory behind the instance block's context pointers, by microcode that the model does not
-/// run; here they stay with the card.
+/// Hardware keeps every context behind a pointer in the instance block. The model does so for copy engines; PGRAPH's
+/// image, which only its microcode knows, and the contexts of channels without a pointer stay with the card.
 #[derive(Default)]
 pub(crate) struct Contexts {
     saved: BTreeMap<(Engine, Place), (u64, Registers)>,
@@ -115,6 +136,14 @@ impl Contexts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn image_holds_all_registers() {
+        let mut registers = Registers::default();
+        registers.set(0x300, 0x1234_5678);
+        registers.bind(3, 0x90b5);
+        assert_eq!(Registers::from_image(&registers.to_image()), registers);
+    }
 
     #[test]
     fn both_ranges_keep_their_words_apart() {

@@ -13,7 +13,7 @@
 //! PMC_ENABLE keeps off holds back every method.
 
 use crate::{
-    context::Registers,
+    context::{IMAGE_BYTES, Registers},
     copy, m2mf,
     memory::Place,
     mmu::{Access, AddressSpace},
@@ -30,6 +30,16 @@ use fermi_spec::{
 
 /// Engines that the model has.
 pub(crate) const UNITS: usize = 3;
+
+/// A context is read and stored with privilege.
+const LOAD_CONTEXT: Access = Access {
+    privileged: true,
+    ..Access::READ
+};
+const SAVE_CONTEXT: Access = Access {
+    privileged: true,
+    ..Access::WRITE
+};
 
 /// Index of an engine among them, `None` for one that is not modelled.
 pub(crate) fn unit_of(engine: Engine) -> Option<usize> {
@@ -232,34 +242,82 @@ impl FermiModel {
     }
 
     /// Puts the channel's context on the engine, which must be ready. Returns the GPU time of the switch, zero when
-    /// the channel was there.
-    pub(crate) fn switch_unit(&mut self, unit: usize, channel: ChannelId, instance: Place) -> u64 {
+    /// the channel was there; `None` when its context cannot be read, which is a fault of the engine.
+    pub(crate) fn switch_unit(&mut self, unit: usize, channel: ChannelId, instance: Place) -> Option<u64> {
         let held = self.units[unit].holder;
         if held.is_some_and(|holder| holder.channel == channel && holder.instance == instance) {
-            return 0;
+            return Some(0);
         }
         self.release_unit(unit);
         let space = AddressSpace::load(&mut self.mem, instance);
         let engine = self.units[unit].engine;
-        self.units[unit].registers = self.contexts.load(engine, instance);
         self.units[unit].holder = Some(Holder {
             channel,
             instance,
             space,
         });
         self.mem.counters.engine_switches += 1;
-        match engine {
+        self.units[unit].registers = match self.context_pointer(engine, instance) {
+            None => self.contexts.load(engine, instance),
+            Some(at) => {
+                let mut image = [0; IMAGE_BYTES];
+                if let Err(refusal) = self.mmu.read(&mut self.mem, &space, LOAD_CONTEXT, at, &mut image) {
+                    self.fault_unit(unit, refusal);
+                    return None;
+                }
+                Registers::from_image(&image)
+            }
+        };
+        Some(match engine {
             Engine::Graph => self.timing.graph_switch_ns,
             _ => self.timing.copy_switch_ns,
+        })
+    }
+
+    /// Where a copy engine keeps the context of the channel at `instance`; `None` where the card keeps it.
+    fn context_pointer(&mut self, engine: Engine, instance: Place) -> Option<GpuVa> {
+        if engine == Engine::Graph {
+            return None;
         }
+        let low = self.mem.read_u32(instance.offset(engine.context_offset()));
+        let high = self.mem.read_u32(instance.offset(engine.context_offset() + 4)) & 0xff;
+        // The low bits are flags: nouveau sets bit 2.
+        (low != 0 || high != 0).then_some(GpuVa(u64::from(high) << 32 | u64::from(low & !0xf)))
     }
 
     /// Saves the context of the channel on the engine, which must be ready, and leaves the engine free.
+    ///
+    /// A context that cannot be stored is a fault of the channel that leaves; the engine goes on without it, so that
+    /// the one that comes is not disturbed (assumption: hardware may hang here).
     pub(crate) fn release_unit(&mut self, unit: usize) {
-        if let Some(holder) = self.units[unit].holder.take() {
-            let engine = self.units[unit].engine;
-            self.contexts
-                .save(engine, holder.instance, self.units[unit].registers);
+        let Some(holder) = self.units[unit].holder.take() else {
+            return;
+        };
+        let engine = self.units[unit].engine;
+        let registers = self.units[unit].registers;
+        let Some(at) = self.context_pointer(engine, holder.instance) else {
+            self.contexts.save(engine, holder.instance, registers);
+            return;
+        };
+        let image = registers.to_image();
+        if let Err(refusal) = self
+            .mmu
+            .write(&mut self.mem, &holder.space, SAVE_CONTEXT, at, &image)
+        {
+            self.record_fault(
+                engine.fault_unit(),
+                unit_client(engine),
+                Some(holder.instance),
+                refusal,
+            );
+            self.halt_holder(&holder);
+        }
+    }
+
+    /// Halts the channel of an engine, if its id is still that channel's: after a reset of PFIFO it may be another's.
+    pub(crate) fn halt_holder(&mut self, holder: &Holder) {
+        if self.pfifo.channel(holder.channel).instance() == holder.instance {
+            self.halt_channel(holder.channel);
         }
     }
 

@@ -47,6 +47,8 @@ pub(crate) enum Outcome {
     Blocked(Acquire),
     /// Not done: the engine may not be driven from this PBDMA.
     WrongPbdma,
+    /// Not done: a fault on the way has stopped the channel.
+    Halted,
     /// Not done: a PBDMA interrupt.
     Error(u32),
     /// Not done: the MMU refused an access of the host.
@@ -146,7 +148,9 @@ impl FermiModel {
         }
         let instance = self.pbdmas[pbdma].instance();
         let waited = self.clock.now() >= self.pbdmas[pbdma].slice_end;
-        let switch = self.switch_unit(unit, id, instance);
+        let Some(switch) = self.switch_unit(unit, id, instance) else {
+            return Outcome::Halted;
+        };
         if switch != 0 && waited {
             self.renew_slice(pbdma);
         }

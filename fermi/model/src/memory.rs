@@ -72,10 +72,8 @@ impl Map {
             Aperture::Vram => self.frame_run(VramAddr(place.at.0), bytes),
             Aperture::SysCoherent | Aperture::SysNonCoherent => {
                 match self.bus.resolve(Iova(place.at.0), bytes as u64) {
-                    Some(backing) => match backing.part(0, bytes.min(backing.len())) {
-                        Some(part) => Run::Sysram(part),
-                        None => Run::Nowhere { bytes },
-                    },
+                    Some(backing) if backing.len() <= bytes => Run::Sysram(backing),
+                    Some(longer) => longer.part(0, bytes).map_or(Run::Nowhere { bytes }, Run::Sysram),
                     // How far nothing goes is unknown, so by pages.
                     None => Run::Nowhere {
                         bytes: bytes.min(0x1000 - (place.at.0 & 0xfff) as usize),

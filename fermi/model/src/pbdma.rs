@@ -452,7 +452,7 @@ impl FermiModel {
             }
             Outcome::WrongPbdma => self.unload(pbdma),
             Outcome::Fault(refusal) => self.fault_pbdma(pbdma, refusal),
-            Outcome::Done { .. } | Outcome::GiveWay | Outcome::Error(_) => {}
+            Outcome::Done { .. } | Outcome::GiveWay | Outcome::Error(_) | Outcome::Halted => {}
         }
     }
 

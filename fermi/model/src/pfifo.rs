@@ -75,8 +75,6 @@ pub(crate) struct Channel {
     /// Engine of the last method, the one that decides on the PBDMA.
     pub(crate) target: Option<Engine>,
     on_list: bool,
-    /// Last GP_PUT seen in the polling area.
-    pub(crate) put: u32,
     /// There was a doorbell since the ring was last seen empty.
     pub(crate) has_work: bool,
     /// Stopped by an MMU fault.

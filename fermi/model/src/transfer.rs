@@ -208,11 +208,8 @@ impl FermiModel {
             holder.map(|h| h.instance),
             refusal,
         );
-        // After a reset of PFIFO the id may already be another channel's.
-        if let Some(holder) = holder
-            && self.pfifo.channel(holder.channel).instance() == holder.instance
-        {
-            self.halt_channel(holder.channel);
+        if let Some(holder) = holder {
+            self.halt_holder(&holder);
         }
     }
 }

@@ -49,7 +49,6 @@ impl FermiModel {
             self.mem.read_u32(place.offset(userd::GP_PUT))
         });
         let channel = self.pfifo.channel_mut(id);
-        channel.put = put;
         channel.has_work = true;
         if let Some(pbdma) = channel.loaded {
             self.pbdmas[pbdma].set_put(put);

@@ -363,3 +363,72 @@ fn old_and_new_header_forms_reach_their_methods() {
     assert_eq!(bench.vram_u32(page), 1);
     assert_eq!(bench.vram_u32(a.userd + userd::REF), 77);
 }
+
+/// A copy context in memory at [`CONTEXT`] for copy engine 0.
+fn give_context(bench: &mut Bench, channel: &Channel) -> u64 {
+    let context = bench.allocate(0x1000);
+    bench.map(channel.space, CONTEXT, Page::Vram(context), 0x1000);
+    bench.flush();
+    bench.set_vram_u32(channel.instance + 0x230, CONTEXT as u32 | 4);
+    context
+}
+
+const CONTEXT: u64 = 0x3000_0000;
+
+#[test]
+fn copy_context_in_memory_follows_the_channel_to_another_block() {
+    let mut bench = ready();
+    let (mut a, _, page) = pair(&mut bench);
+    let context = give_context(&mut bench, &a);
+    bench.set_vram_u32(page + 0x10, 77);
+    let surfaces = [0, SEMAPHORE as u32 + 0x10, 0, SEMAPHORE as u32 + 0x20, 4, 4, 4, 1];
+    let half = Methods::new().to(1, 0, &[0x0004_90b5]).to(1, 0x30c, &surfaces);
+    bench.submit(&mut a, &half.0);
+    bench.run();
+    bench.write(Bar0Reg::ChannelState(1), 0);
+    bench.write(Bar0Reg::Preempt, 1);
+    bench.run();
+    assert_ne!(bench.vram_bytes(context, 256), [0; 256]);
+    let block = bench.allocate(0x1000);
+    let bytes = bench.vram_bytes(a.instance, 0x1000);
+    bench.set_vram_bytes(block, &bytes);
+    bench.write(Bar0Reg::ChannelInstance(1), 0);
+    a.instance = block;
+    bench.bind(&a);
+    bench.write(Bar0Reg::ChannelState(1), pfifo::CHANNEL_START);
+    bench.submit(&mut a, &Methods::new().to(1, 0x300, &[0x110]).0);
+    bench.run();
+    assert_eq!(bench.vram_u32(page + 0x20), 77);
+}
+
+#[test]
+fn copy_context_that_is_not_mapped_faults_the_engine() {
+    let mut bench = ready();
+    let (mut a, _, _) = pair(&mut bench);
+    bench.set_vram_u32(a.instance + 0x230, CONTEXT as u32 | 4);
+    bench.submit(&mut a, &Methods::new().to(1, 0, &[0x0004_90b5]).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
+    assert_eq!(bench.read(Bar0Reg::FaultRecord(4 * 0x15 + 1)), CONTEXT as u32);
+}
+
+#[test]
+fn context_that_cannot_be_saved_halts_its_channel_only() {
+    let mut bench = ready();
+    let (mut a, mut b, page) = pair(&mut bench);
+    give_context(&mut bench, &a);
+    bench.submit(&mut a, &Methods::new().to(1, 0, &[0x0004_90b5]).0);
+    bench.run();
+    let entry = bench.small_entry(a.space, CONTEXT);
+    bench.set_vram_u64(entry, 0);
+    bench.flush();
+    let good = Methods::new()
+        .to(1, 0, &[0x0004_90b5])
+        .copy(1, SEMAPHORE + 8, SEMAPHORE + 16, 4, 1)
+        .release(SEMAPHORE, 1);
+    bench.submit(&mut b, &good.0);
+    bench.run();
+    assert_eq!(bench.vram_u32(page), 1);
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
+    assert_eq!(bench.read(Bar0Reg::EngineFault), 0);
+}
