@@ -347,6 +347,15 @@ impl Core for TestCore {
                 });
                 answer(actions, (vm, request), reply);
             }
+            other => self.host_event(other, actions),
+        }
+    }
+}
+
+impl TestCore {
+    /// What the card or the clock brings.
+    fn host_event(&mut self, event: Event, actions: &mut Actions) {
+        match event {
             Event::HostValue { token, data } => {
                 actions.push(Action::HostWrite {
                     bar: Bar::Bar0,
@@ -372,7 +381,7 @@ impl Core for TestCore {
                     answer(actions, of, Reply::Data(vec![1; 4]));
                 }
             }
-            Event::SetQuota { .. } => {}
+            _ => {}
         }
     }
 }
