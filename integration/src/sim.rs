@@ -12,7 +12,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
+use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::bus::{Ask, Guest, SimBus};
@@ -69,6 +69,8 @@ pub struct Outcome {
     pub roll_backs: u64,
     /// The first law that did not hold, or guest that was wronged.
     pub violation: Option<String>,
+    /// The card's channel and interrupt registers at that moment, one a line.
+    pub card: String,
 }
 
 #[derive(Default)]
@@ -123,6 +125,11 @@ pub fn run(seed: u64, settings: Settings) -> Outcome {
     }));
     let mut simulation = Simulation::new(seed, settings, Arc::clone(&log));
     let violation = simulation.run().err().map(|violation| violation.0);
+    let card = if violation.is_some() {
+        simulation.card_state()
+    } else {
+        String::new()
+    };
     let mut moves = (0, 0);
     let (mut suspensions, mut roll_backs) = (0, 0);
     for (_, notice) in &simulation.world.notices {
@@ -153,6 +160,7 @@ pub fn run(seed: u64, settings: Settings) -> Outcome {
         suspensions,
         roll_backs,
         violation,
+        card,
     }
 }
 
@@ -212,10 +220,16 @@ impl Simulation {
             let mut log = into.lock().expect("one thread");
             log.events += 1;
             let event = serde_json::to_string(event).expect("events are serializable");
-            let actions = serde_json::to_vec(actions).expect("actions are serializable");
+            let encoded = serde_json::to_vec(actions).expect("actions are serializable");
             let mut event: String = event.chars().take(160).collect();
-            let _ = write!(event, " -> {}", &hex(&Sha256::digest(&actions))[..16]);
+            let _ = write!(event, " -> {}", &hex(&Sha256::digest(&encoded))[..16]);
             log.line(&format!("{:>14} {event}\n", now.0));
+            for action in actions {
+                if let Action::Notice(notice) = action {
+                    let notice = serde_json::to_string(notice).expect("notices are serializable");
+                    log.line(&format!("{:>14} # {notice}\n", now.0));
+                }
+            }
         });
         if settings.faults {
             let faults = world.model.faults_mut();
@@ -286,6 +300,29 @@ impl Simulation {
             self.turn()?;
         }
         self.tear_down()
+    }
+
+    /// What an engineer would look at first.
+    fn card_state(&mut self) -> String {
+        use fermi_spec::regs::Bar0Reg;
+        let mut registers = vec![Bar0Reg::PmcIntr(0), Bar0Reg::PfifoIntr, Bar0Reg::FaultUnits];
+        registers.extend([
+            Bar0Reg::EngineFault,
+            Bar0Reg::Preempt,
+            Bar0Reg::RunlistCommit,
+            Bar0Reg::RunlistStatus,
+        ]);
+        registers.extend((0..3).flat_map(|i| [Bar0Reg::PbdmaIntr(i), Bar0Reg::PbdmaChannel(i)]));
+        registers.extend((0..6).map(Bar0Reg::EngineStatus));
+        registers.extend((0..32).flat_map(|i| [Bar0Reg::ChannelInstance(i), Bar0Reg::ChannelState(i)]));
+        registers.into_iter().fold(String::new(), |mut text, reg| {
+            let mut word = [0; 4];
+            self.world
+                .model
+                .bar_read(fermi_model::Bar::Bar0, u64::from(reg.offset()), &mut word);
+            let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
+            text
+        })
     }
 
     fn bring_up(&mut self) -> Result<(), Violation> {
@@ -410,7 +447,13 @@ impl Simulation {
                 note_report(vm, &line);
                 self.go_on(at, 0);
             }
-            Ask::Done(outcome) => vm.outcome = Some(outcome),
+            Ask::Done(outcome) => {
+                let wronged = outcome.as_ref().err().filter(|_| vm.kind == Kind::Honest);
+                if let Some(error) = wronged {
+                    return Err(Violation(format!("{id}: {error}")));
+                }
+                vm.outcome = Some(outcome);
+            }
         }
         Ok(())
     }

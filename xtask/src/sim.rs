@@ -27,14 +27,28 @@ pub(crate) struct SimArguments {
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
-    let parsed = text.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-    parsed.filter(|range: &Range<u64>| !range.is_empty()).ok_or_else(|| format!("{text:?} is not A..B with A < B"))
+    let parsed = text
+        .split_once("..")
+        .and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+    parsed
+        .filter(|range: &Range<u64>| !range.is_empty())
+        .ok_or_else(|| format!("{text:?} is not A..B with A < B"))
 }
 
 pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
-    let settings = Settings { log: false, hostile: !arguments.honest, faults: !arguments.no_faults };
+    let settings = Settings {
+        log: false,
+        hostile: !arguments.honest,
+        faults: !arguments.no_faults,
+    };
     match (&arguments.seed, &arguments.seeds) {
-        (Some(seed), None) => one(*seed, Settings { log: !arguments.quiet, ..settings }),
+        (Some(seed), None) => one(
+            *seed,
+            Settings {
+                log: !arguments.quiet,
+                ..settings
+            },
+        ),
         (None, Some(seeds)) => many(seeds.clone(), settings, arguments),
         _ => bail!("say --seed N or --seeds A..B"),
     }
@@ -43,7 +57,8 @@ pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
 fn one(seed: u64, settings: Settings) -> anyhow::Result<()> {
     let outcome = simulate(seed, settings);
     let mut out = std::io::stdout().lock();
-    out.write_all(outcome.log.as_bytes()).context("cannot write the log")?;
+    out.write_all(outcome.log.as_bytes())
+        .context("cannot write the log")?;
     let (spilled, refilled) = outcome.moves;
     writeln!(
         out,
@@ -54,7 +69,7 @@ fn one(seed: u64, settings: Settings) -> anyhow::Result<()> {
         &outcome.log_hash[..16]
     )?;
     match outcome.violation {
-        Some(violation) => bail!("seed {seed}: {violation}"),
+        Some(violation) => bail!("seed {seed}: {violation}\nthe card:\n{}", outcome.card),
         None => Ok(()),
     }
 }
@@ -73,6 +88,8 @@ fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyh
         refilled += outcome.moves.1;
     }
     let (first, end) = (seeds.start, seeds.end);
-    println!("seeds {first}..{end}: no violation; {events} events, {spilled} chunks spilled, {refilled} refilled");
+    println!(
+        "seeds {first}..{end}: no violation; {events} events, {spilled} chunks spilled, {refilled} refilled"
+    );
     Ok(())
 }

@@ -9,7 +9,7 @@ use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
 
 use super::arena::Arena;
 use super::copy::{self, CopyChannel, CopyRun};
-use super::lane::{Job, Lane, Op, Tokens};
+use super::lane::{Doorbells, Job, Lane, Op, Tokens};
 use crate::event::{Action, Actions, Bar, HostMemory, Token, VmId};
 
 /// A channel number of the card.
@@ -46,6 +46,7 @@ pub(crate) struct Card {
     fifo: Lane,
     runlist: Lane,
     runlist_buffer: usize,
+    doorbells: Doorbells,
     /// Who uses each physical channel: the VM and its own number for it.
     channels: [Option<(VmId, u8)>; CHANNELS],
     copy: CopyChannel,
@@ -65,6 +66,7 @@ impl Card {
             fifo: Lane::default(),
             runlist: Lane::default(),
             runlist_buffer: 0,
+            doorbells: Doorbells::new(),
             channels: [None; CHANNELS],
             copy: CopyChannel::default(),
             pmc_enable: !0,
@@ -80,9 +82,9 @@ impl Card {
 
     /// Lets all lanes go on; returns the jobs that ended.
     pub(crate) fn pump(&mut self, actions: &mut Actions) -> Vec<(Job, bool)> {
-        let mut done = self.flush.pump(&mut self.tokens, actions);
-        done.extend(self.fifo.pump(&mut self.tokens, actions));
-        done.extend(self.runlist.pump(&mut self.tokens, actions));
+        let mut done = self.flush.pump(&mut self.tokens, &mut self.doorbells, actions);
+        done.extend(self.fifo.pump(&mut self.tokens, &mut self.doorbells, actions));
+        done.extend(self.runlist.pump(&mut self.tokens, &mut self.doorbells, actions));
         done
     }
 
@@ -131,6 +133,7 @@ impl Card {
 
     pub(crate) fn release_channel(&mut self, channel: PhysChannel) {
         self.channels[usize::from(channel.0)] = None;
+        self.doorbells.remove(&channel);
     }
 
     /// Whose a physical channel is.
@@ -148,13 +151,12 @@ impl Card {
         self.own.userd.offset(Self::userd_window(channel))
     }
 
-    /// Rings the doorbell.
-    pub(crate) fn ring(channel: PhysChannel, gp_put: u32, actions: &mut Actions) {
-        actions.push(Action::HostWrite {
-            bar: Bar::Bar1,
-            offset: Self::userd_window(channel) + userd::GP_PUT,
-            data: gp_put.to_le_bytes().to_vec(),
-        });
+    /// Rings the doorbell: at once, or with the one that waits in the lane.
+    pub(crate) fn ring(&mut self, channel: PhysChannel, gp_put: u32, actions: &mut Actions) {
+        match self.doorbells.get_mut(&channel) {
+            Some(waiting) => *waiting = gp_put,
+            None => actions.push(doorbell(channel, gp_put)),
+        }
     }
 
     /// Makes a channel known to PFIFO and lets it run once it is on the runlist.
@@ -197,11 +199,8 @@ impl Card {
 
     /// Rings the doorbell behind what the preempt lane still has to do.
     pub(crate) fn ring_later(&mut self, channel: PhysChannel, gp_put: u32) {
-        let at = Self::userd_window(channel) + userd::GP_PUT;
-        self.fifo.push(
-            [Op::Block(Bar::Bar1, at, gp_put.to_le_bytes().to_vec())],
-            Job::Nothing,
-        );
+        self.doorbells.insert(channel, gp_put);
+        self.fifo.push([Op::Ring(channel)], Job::Nothing);
     }
 
     /// Takes a channel off the engines, leaving its state as it is.
@@ -331,7 +330,7 @@ impl Card {
         actions: &mut Actions,
     ) {
         let gp_put = self.copy.submit(runs, memory);
-        Self::ring(OWN_CHANNEL, gp_put, actions);
+        self.ring(OWN_CHANNEL, gp_put, actions);
     }
 
     /// Whether the batch started last is done.
@@ -370,6 +369,15 @@ impl Card {
             actions.register(Bar0Reg::PraminBase, base as u32);
         }
         u64::from(fermi_spec::regs::PRAMIN_BASE) + at.0 % 0x1_0000
+    }
+}
+
+/// The store that tells PFIFO of a new GP_PUT.
+pub(crate) fn doorbell(channel: PhysChannel, gp_put: u32) -> Action {
+    Action::HostWrite {
+        bar: Bar::Bar1,
+        offset: Card::userd_window(channel) + userd::GP_PUT,
+        data: gp_put.to_le_bytes().to_vec(),
     }
 }
 

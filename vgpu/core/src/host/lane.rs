@@ -1,6 +1,6 @@
 //! A queue of hardware protocol steps, one group at a time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::regs::Bar0Reg;
 
@@ -47,6 +47,8 @@ pub(crate) enum Op {
     Write(Bar0Reg, u32),
     /// A block to another BAR.
     Block(Bar, u64, Vec<u8>),
+    /// A channel's doorbell, with the value that is the last one by then.
+    Ring(PhysChannel),
     /// Wait for `reg & mask == value`.
     Poll {
         reg: Bar0Reg,
@@ -73,6 +75,9 @@ impl Tokens {
     }
 }
 
+/// Doorbells that wait in a lane, with their latest values. A newer value must not overtake and then be undone.
+pub(crate) type Doorbells = BTreeMap<PhysChannel, u32>;
+
 /// Groups in order; the head may be waiting for the card.
 #[derive(Default, Debug)]
 pub(crate) struct Lane {
@@ -93,7 +98,12 @@ impl Lane {
     }
 
     /// Emits what can be emitted; returns the jobs that ended, with whether they succeeded.
-    pub(crate) fn pump(&mut self, tokens: &mut Tokens, actions: &mut Actions) -> Vec<(Job, bool)> {
+    pub(crate) fn pump(
+        &mut self,
+        tokens: &mut Tokens,
+        doorbells: &mut Doorbells,
+        actions: &mut Actions,
+    ) -> Vec<(Job, bool)> {
         let mut done = Vec::new();
         while self.polling.is_none() {
             let Some(group) = self.groups.front_mut() else {
@@ -102,6 +112,11 @@ impl Lane {
             match group.ops.pop_front() {
                 Some(Op::Write(reg, value)) => actions.register(reg, value),
                 Some(Op::Block(bar, offset, data)) => actions.push(Action::HostWrite { bar, offset, data }),
+                Some(Op::Ring(channel)) => {
+                    if let Some(gp_put) = doorbells.remove(&channel) {
+                        actions.push(super::card::doorbell(channel, gp_put));
+                    }
+                }
                 Some(Op::Poll {
                     reg,
                     mask,
@@ -154,11 +169,30 @@ mod tests {
     fn steps_behind_a_poll_wait_for_it() {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
         lane.push([poll(), Op::Write(Bar0Reg::Preempt, 2)], Job::Suspended);
-        assert_eq!(lane.pump(&mut tokens, &mut actions), vec![]);
+        assert_eq!(
+            lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+            vec![]
+        );
         assert_eq!(actions.drain().count(), 1);
         assert_eq!(lane.poll_done(true), None);
-        assert_eq!(lane.pump(&mut tokens, &mut actions), vec![(Job::Suspended, true)]);
+        assert_eq!(
+            lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+            vec![(Job::Suspended, true)]
+        );
         assert_eq!(actions.drain().count(), 1);
+    }
+
+    #[test]
+    fn doorbell_in_a_lane_rings_with_the_newest_value() {
+        let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
+        let mut doorbells = Doorbells::from([(PhysChannel(3), 7)]);
+        lane.push([poll(), Op::Ring(PhysChannel(3))], Job::Nothing);
+        lane.pump(&mut tokens, &mut doorbells, &mut actions);
+        doorbells.insert(PhysChannel(3), 9);
+        lane.poll_done(true);
+        lane.pump(&mut tokens, &mut doorbells, &mut actions);
+        let rung = super::super::card::doorbell(PhysChannel(3), 9);
+        assert_eq!(actions.as_slice().last(), Some(&rung));
     }
 
     #[test]
@@ -166,8 +200,11 @@ mod tests {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
         lane.push([poll(), Op::Write(Bar0Reg::Preempt, 2)], Job::Suspended);
         lane.push([], Job::Nothing);
-        lane.pump(&mut tokens, &mut actions);
+        lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions);
         assert_eq!(lane.poll_done(false), Some((Job::Suspended, false)));
-        assert_eq!(lane.pump(&mut tokens, &mut actions), vec![(Job::Nothing, true)]);
+        assert_eq!(
+            lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+            vec![(Job::Nothing, true)]
+        );
     }
 }

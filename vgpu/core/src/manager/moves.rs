@@ -251,7 +251,10 @@ impl Running {
         if moving.stage != Stage::Copying {
             return;
         }
-        cx.actions.notice(Notice::RolledBack { vm: moving.vm, reason: what });
+        cx.actions.notice(Notice::RolledBack {
+            vm: moving.vm,
+            reason: what,
+        });
         self.roll_back(cx);
         if let Some(moving) = &mut self.moving {
             moving.stage = Stage::Abandoned;
@@ -261,7 +264,11 @@ impl Running {
 
     /// The engine has been reset: nobody writes the targets any more.
     pub(super) fn own_reset(&mut self, cx: &mut Cx<'_>) {
-        if self.moving.as_ref().is_some_and(|moving| moving.stage == Stage::Abandoned) {
+        if self
+            .moving
+            .as_ref()
+            .is_some_and(|moving| moving.stage == Stage::Abandoned)
+        {
             self.release_targets(cx);
             self.moving = None;
             self.card.restart_own_channel();

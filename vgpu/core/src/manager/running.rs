@@ -185,7 +185,12 @@ impl Running {
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
-        if !ok && !matches!(job, Job::Suspended | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset) {
+        if !ok
+            && !matches!(
+                job,
+                Job::Suspended | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset
+            )
+        {
             // The card did not flush or take a runlist within 2 s. What waits goes on: holding it would not help.
             cx.actions.notice(Notice::HostError {
                 what: format!("the card timed out in {job:?}"),

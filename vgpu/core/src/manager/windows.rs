@@ -213,7 +213,8 @@ impl Running {
                     (Some(bound), Some(word)) => {
                         bound.gp_put = Some(u32::from_le_bytes(word));
                         if !bound.suspended && !bound.killed {
-                            Card::ring(bound.physical, u32::from_le_bytes(word), cx.actions);
+                            self.card
+                                .ring(bound.physical, u32::from_le_bytes(word), cx.actions);
                         }
                     }
                     (Some(bound), None) => cx.actions.push(Action::HostWrite {
