@@ -13,7 +13,7 @@ use fermi_spec::{
     engine::{Engine, pmc_enable},
     regs::{Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PRAMIN_BASE, PRAMIN_BYTES, pmc},
 };
-use std::sync::LazyLock;
+use std::{ops::Range, sync::LazyLock};
 
 mod fifo;
 
@@ -21,9 +21,20 @@ mod fifo;
 const DISABLED_UNIT: u32 = 0xbad0_da00;
 /// PBDMA registers below this are RAMFC words.
 const RAMFC_BYTES: u32 = 0x100;
-/// FECS: reset value aside, GRAPH poll words that must read as done (bit 4 of 404170 is a busy bit).
-const GRAPH_BUSY_BIT_WORD: u32 = 0x40_4170;
+/// PGRAPH's front-end power word: bit 4 is set by the driver to start, and clear when done.
+const GRAPH_POWER_MODE: u32 = 0x40_4170;
+const GRAPH_POWER_BUSY: u32 = 1 << 4;
 const PBDMAS_PRESENT: u32 = 7;
+
+/// Units that answer only while PMC_ENABLE has their bit.
+const SWITCHED_UNITS: &[(Range<u32>, u32)] = &[
+    (0x00_2000..0x00_4000, pmc_enable::PFIFO),
+    (0x04_0000..0x04_6000, pmc_enable::PFIFO),
+    (0x10_4000..0x10_5000, 1 << Engine::Copy0.enable_bit()),
+    (0x10_5000..0x10_6000, 1 << Engine::Copy1.enable_bit()),
+    (0x40_0000..0x42_0000, 1 << Engine::Graph.enable_bit()),
+    (0x50_0000..0x52_0000, 1 << Engine::Graph.enable_bit()),
+];
 
 /// Registers by offset, for binary search: a guest's accesses should not each scan the whole table.
 static BY_OFFSET: LazyLock<Vec<(u32, Bar0Reg)>> = LazyLock::new(|| {
@@ -102,7 +113,7 @@ impl FermiModel {
             return word;
         }
         match self.storage.read(offset) {
-            Some(word) if offset == GRAPH_BUSY_BIT_WORD => word & !(1 << 4),
+            Some(word) if offset == GRAPH_POWER_MODE => word & !GRAPH_POWER_BUSY,
             Some(word) => word,
             None => {
                 self.mem.counters.unmodelled_reads += 1;
@@ -140,14 +151,8 @@ impl FermiModel {
     }
 
     fn is_unit_on(&self, offset: u32) -> bool {
-        let bit = match offset {
-            0x00_2000..0x00_4000 | 0x04_0000..0x04_6000 => pmc_enable::PFIFO,
-            0x10_4000..0x10_5000 => 1 << Engine::Copy0.enable_bit(),
-            0x10_5000..0x10_6000 => 1 << Engine::Copy1.enable_bit(),
-            0x40_0000..0x42_0000 | 0x50_0000..0x52_0000 => 1 << Engine::Graph.enable_bit(),
-            _ => return true,
-        };
-        self.pmc_enable & bit != 0
+        let unit = SWITCHED_UNITS.iter().find(|(range, _)| range.contains(&offset));
+        unit.is_none_or(|(_, enable)| self.pmc_enable & enable != 0)
     }
 
     /// RAMFC words of the channel on a PBDMA.

@@ -16,7 +16,7 @@ use fermi_spec::{
     regs::pfifo::pbdma_intr,
 };
 
-/// MEM_OP_B [31:27].
+/// MEM_OP_B, bits 31:27.
 mod mem_op {
     pub(super) const SYSMEMBAR: u32 = 5;
     pub(super) const SOFT_FLUSH: u32 = 6;

@@ -53,25 +53,45 @@ pub(crate) fn register(board: Board, vram_bytes: u64, reg: Bar0Reg) -> Option<u3
     })
 }
 
-/// The fixed value of a word without a name: counts that drivers divide by, commands that are always done.
+/// What a word without a name tells.
+#[derive(Clone, Copy)]
+enum Word {
+    Constant(u32),
+    Partitions,
+    /// ROPs in bits 20:16, GPCs in 4:0.
+    GraphUnits,
+    /// TPCs of a GPC.
+    Tpcs(u32),
+}
+
+const GPCS: u32 = 4;
+
+/// Words without a name, by offset, ascending: counts that drivers divide by, commands that are always done.
+const WORDS: &[(u32, Word)] = &[
+    (0x10_100c, Word::Constant(0x8003_b010)), // second strap word (read from a Quadro 6000 by GPUvm)
+    (0x12_1c4c, Word::Constant(0)),           // register ring: no command running
+    (0x12_1c58, Word::Constant(0)),           // register ring: no interrupt
+    (0x12_1c5c, Word::Constant(0)),
+    (0x12_1c74, Word::Partitions),
+    (0x12_1c78, Word::Constant(GPCS)),
+    (0x17_e8dc, Word::Constant(2 << 28)), // slices of an L2 partition. unverified: 2 of 64 KiB make 768 KiB
+    (0x40_060c, Word::Constant(0)),       // PGRAPH: no activity
+    (0x40_0700, Word::Constant(0)),       // PGRAPH: idle
+    (0x40_9604, Word::GraphUnits),
+    (0x50_2608, Word::Tpcs(0)),
+    (0x50_a608, Word::Tpcs(1)),
+    (0x51_2608, Word::Tpcs(2)),
+    (0x51_a608, Word::Tpcs(3)),
+];
+
+/// The fixed value of a word without a name.
 pub(crate) fn word(board: Board, vram_bytes: u64, offset: u32) -> Option<u32> {
-    const GPC_STRIDE: u32 = 0x8000;
-    Some(match offset {
-        // Second strap word (read from a Quadro 6000 by GPUvm).
-        0x10100c => 0x8003_b010,
-        // Register ring: partitions, GPCs, command done, no interrupt.
-        0x121c74 => partitions(vram_bytes).0,
-        0x121c78 => 4,
-        0x121c4c | 0x121c58 | 0x121c5c => 0,
-        // Slices of each L2 partition in [31:28]; the value of GF100 is not known, 2 makes 768 KiB.
-        0x17e8dc => 2 << 28,
-        // PGRAPH: idle; GPCs in [4:0] and ROPs in [20:16].
-        0x400700 | 0x40060c => 0,
-        0x409604 => partitions(vram_bytes).0 << 16 | 4,
-        0x502608..0x522608 if (offset - 0x502608).is_multiple_of(GPC_STRIDE) => {
-            tpcs(board, (offset - 0x502608) / GPC_STRIDE)
-        }
-        _ => return None,
+    let index = WORDS.binary_search_by_key(&offset, |(at, _)| *at).ok()?;
+    Some(match WORDS[index].1 {
+        Word::Constant(value) => value,
+        Word::Partitions => partitions(vram_bytes).0,
+        Word::GraphUnits => partitions(vram_bytes).0 << 16 | GPCS,
+        Word::Tpcs(gpc) => tpcs(board, gpc),
     })
 }
 
@@ -85,6 +105,11 @@ mod tests {
             let (count, each) = partitions(mebibytes * MIB);
             assert_eq!(u64::from(count) * u64::from(each), mebibytes);
         }
+    }
+
+    #[test]
+    fn words_are_in_ascending_order() {
+        assert!(WORDS.is_sorted_by_key(|(offset, _)| *offset));
     }
 
     #[test]

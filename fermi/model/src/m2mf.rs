@@ -18,6 +18,8 @@ const TILE_FIRST: u16 = 0x204;
 const TILE_LAST: u16 = 0x230;
 const ORIGIN_FIRST: u16 = 0x344;
 const ORIGIN_LAST: u16 = 0x350;
+/// Bits 39:32 of an address.
+const ADDRESS_HIGH_MAX: u32 = 0xff;
 /// COMPLETION of LAUNCH: release the semaphore.
 const RELEASE_SEMAPHORE: u8 = 2;
 
@@ -40,7 +42,7 @@ pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, dat
             registers.set(method, data);
             launch(registers, M2mfLaunch::from_bits(data))
         }
-        m2mf::OFFSET_OUT_HIGH | m2mf::OFFSET_IN_HIGH | m2mf::SEMAPHORE_HIGH if data > 0xff => {
+        m2mf::OFFSET_OUT_HIGH | m2mf::OFFSET_IN_HIGH | m2mf::SEMAPHORE_HIGH if data > ADDRESS_HIGH_MAX => {
             Effect::Reject(Rejection::GraphData(graph_data_error::INVALID_BITFIELD))
         }
         TILE_FIRST..=TILE_LAST

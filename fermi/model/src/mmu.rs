@@ -133,7 +133,7 @@ impl Mmu {
         }
     }
 
-    /// MEM_OP_B's invalidation: of the directory in MEM_OP_A ([29:2] address >> 12, [31:30] aperture) or of all.
+    /// MEM_OP_B's invalidation: of the directory in MEM_OP_A (bits 29:2 address >> 12, 31:30 aperture) or of all.
     pub(crate) fn invalidate_by_method(&mut self, mem: &mut Memory, operand: u32, all: bool) {
         let directory = Place {
             aperture: Aperture::from_bits((operand >> 30) as u8),
@@ -296,7 +296,7 @@ fn advance(va: GpuVa, bytes: usize, access: Access) -> Result<GpuVa, Refusal> {
     })
 }
 
-/// The page directory that TLB_DIRECTORY (100cb8) or MEM_OP_A names: [31:4] address >> 12, [1:0] aperture.
+/// The page directory that TLB_DIRECTORY (100cb8) names: bits 31:4 address >> 12, 1:0 aperture.
 fn directory_of(word: u32) -> Place {
     Place {
         aperture: Aperture::from_bits(word as u8),

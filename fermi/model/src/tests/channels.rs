@@ -432,3 +432,60 @@ fn context_that_cannot_be_saved_halts_its_channel_only() {
     assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
     assert_eq!(bench.read(Bar0Reg::EngineFault), 0);
 }
+
+#[test]
+fn delayed_runlist_stays_pending_for_that_long() {
+    let mut bench = ready();
+    bench.card.faults_mut().runlist_delay_ns = 1_000_000;
+    let start = bench.card.gpu_time();
+    bench.runlist(&[]);
+    bench.run();
+    assert!(bench.card.gpu_time() >= start + 1_000_000);
+    assert_eq!(bench.read(Bar0Reg::RunlistStatus), 0);
+}
+
+#[test]
+fn delayed_preempt_takes_that_much_longer() {
+    let mut bench = ready();
+    bench.card.faults_mut().preempt_delay_ns = 1_000_000;
+    let start = bench.card.gpu_time();
+    bench.write(Bar0Reg::Preempt, 5);
+    assert_eq!(bench.read(Bar0Reg::Preempt), 5 | pfifo::PREEMPT_PENDING);
+    bench.run();
+    assert!(bench.card.gpu_time() >= start + 1_000_000);
+    assert_eq!(bench.read(Bar0Reg::Preempt), 5);
+}
+
+#[test]
+fn lost_interrupt_leaves_the_status_to_poll() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::PmcIntrEnable(0), 1);
+    bench.card.faults_mut().lost_interrupts = 1;
+    bench.runlist(&[]);
+    bench.run();
+    assert!(!bench.card.take_interrupt());
+    assert_eq!(bench.read(Bar0Reg::RunlistIntr), pfifo::RUNLIST_DONE);
+}
+
+#[test]
+fn slowed_copy_takes_that_many_times_as_long() {
+    let mut bench = ready();
+    let (mut a, _, _) = pair(&mut bench);
+    map_long(&mut bench, a.space);
+    bench.card.faults_mut().copy_slowdown = 3;
+    let start = bench.card.gpu_time();
+    bench.submit(&mut a, &long_copy());
+    bench.run();
+    let time = bench.card.gpu_time() - start;
+    let normal = (8u64 << 20) * 1_000 / 6_000;
+    assert!(
+        (3 * normal..3 * normal + 100_000).contains(&time),
+        "{time} ns for three times {normal}"
+    );
+}
+
+#[test]
+fn card_can_move_between_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<crate::FermiModel>();
+}
