@@ -4,6 +4,12 @@
 //! [`RunningVm::wait`] tells how it ended. What the guest says arrives through [`Reports`].
 
 mod bus;
+pub mod card;
+pub mod cli;
+pub mod config;
+pub mod demo;
+pub mod guest;
+pub mod host;
 pub mod link;
 pub mod loader;
 pub mod pci;
@@ -12,7 +18,8 @@ mod vcpu;
 pub mod vm;
 
 pub use bus::BusError;
-pub use link::{LinkError, VfioUserLink, VgpuLink};
+pub use card::{CardConfig, CardError, ModelGpu};
+pub use link::{BrokerLink, LinkError, VfioUserLink, VgpuLink};
 pub use loader::{Input, Kernel, LoadError};
 pub use pci::MsiState;
 pub use serial::{ReportQueue, Reports};

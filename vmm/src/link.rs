@@ -1,8 +1,10 @@
-//! The way from a VM to its vGPU: the trait that the rest of this crate uses, and its vfio-user implementation.
+//! The way from a VM to its vGPU: the trait that the rest of this crate uses, and its implementations: vfio-user,
+//! and a broker in the same process.
 //!
 //! A link is *up* until its first failure that is not a refusal; from then on it is *down* for good and every call
 //! answers [`LinkError::Down`]. A VM whose link goes down is stopped, for a guest cannot be told that its GPU left.
 
+mod local;
 mod vfio_user;
 mod wire;
 
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use vmm_sys_util::eventfd::EventFd;
 
+pub use local::BrokerLink;
 pub use vfio_user::VfioUserLink;
 pub use wire::{CONFIG_REGION, Command};
 
@@ -109,6 +112,15 @@ pub enum LinkError {
         command: Command,
         /// Which rule.
         what: &'static str,
+    },
+    /// A broker in this process did not do it, and never will.
+    #[error("cannot do {command:?}")]
+    Broker {
+        /// What was asked.
+        command: Command,
+        /// What the broker said.
+        #[source]
+        source: broker::LinkError,
     },
     /// The other side closed the connection while nothing was asked of it.
     #[error("the vGPU is gone")]

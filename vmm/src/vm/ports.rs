@@ -45,7 +45,7 @@ impl WaitPort {
         WaitPort { interrupt, stop }
     }
 
-    fn wait(&self, limit: Duration) {
+    pub(crate) fn wait(&self, limit: Duration) {
         wait_readable([&self.interrupt, &self.stop], limit.min(WAIT_MAX));
         // Empty if the time was up or another vCPU took it.
         let _ = self.interrupt.read();

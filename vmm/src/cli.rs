@@ -1,0 +1,234 @@
+//! The command line, a contract (docs/architecture.md §9).
+//!
+//! Exit status: 0 done, 1 failed, 2 wrong usage. What went wrong is one line on stderr, an error's sources joined by
+//! ": ". A verb is listed in `--help` from the day it works.
+
+mod demo;
+mod run;
+mod serve;
+mod signals;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::config::{check_card_vram, check_guest_vram, parse_size};
+
+const FAILED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+
+/// Several VMs share one GPU and use more VRAM than it has.
+#[derive(Parser, Debug)]
+#[command(name = "vramd", version, arg_required_else_help = false)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Show several VMs that together use more VRAM than the card has
+    Demo(DemoArguments),
+    /// Run the broker: one vfio-user socket for each VM
+    Serve(ServeArguments),
+    /// Run one VM whose GPU a broker serves
+    Run(RunArguments),
+    #[command(hide = true)]
+    List(Later),
+    #[command(hide = true)]
+    Show(Later),
+    #[command(hide = true)]
+    Top(Later),
+    #[command(hide = true)]
+    Quota(Later),
+    #[command(hide = true)]
+    Spill(Later),
+    #[command(hide = true)]
+    Refill(Later),
+    #[command(hide = true)]
+    Suspend(Later),
+    #[command(hide = true)]
+    Resume(Later),
+    #[command(hide = true)]
+    Inspect(Later),
+    #[command(hide = true)]
+    Trace(Later),
+    #[command(hide = true)]
+    Metrics(Later),
+    #[command(hide = true)]
+    Gpu(Later),
+    #[command(hide = true)]
+    Kernel(Later),
+    #[command(hide = true)]
+    Bind(Later),
+    #[command(hide = true)]
+    Unbind(Later),
+    #[command(hide = true)]
+    Doctor(Later),
+    #[command(hide = true)]
+    Lab(Later),
+}
+
+/// A verb that does not work yet, with whatever is said to it.
+#[derive(Parser, Debug)]
+#[command(disable_help_flag = true)]
+struct Later {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<String>,
+}
+
+/// What a guest does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Workload {
+    /// Take files through VRAM: load, move about, read back, compare
+    Files,
+}
+
+#[derive(Parser, Debug)]
+struct DemoArguments {
+    /// Number of VMs
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(broker::VMS_MAX)))]
+    vms: u16,
+    /// VRAM of the card, such as 256M
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = card_vram)]
+    vram: u64,
+    /// VRAM that each VM sees
+    #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = guest_vram)]
+    guest_vram: u64,
+    /// What the VMs do, in turn
+    #[arg(long, value_name = "NAME", value_enum)]
+    workload: Vec<Workload>,
+    /// Files that each VM takes through VRAM [default: this program]
+    #[arg(long, value_name = "FILE")]
+    input: Vec<PathBuf>,
+    /// Seed of all random choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Record the broker's events to a file
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Rounds of moving
+    #[arg(long, hide = true)]
+    rounds: Option<u32>,
+    /// Run the guests on host threads
+    #[arg(long, hide = true)]
+    no_kvm: bool,
+}
+
+#[derive(Parser, Debug)]
+struct ServeArguments {
+    /// Cards and VMs (docs/examples/host.toml)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Parser, Debug)]
+struct RunArguments {
+    /// The VM (docs/examples/vm.toml)
+    #[arg(value_name = "FILE")]
+    vm: PathBuf,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Run the guest on a host thread
+    #[arg(long, hide = true)]
+    no_kvm: bool,
+}
+
+fn card_vram(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    check_card_vram(bytes).map(|()| bytes)
+}
+
+fn guest_vram(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    check_guest_vram(bytes).map(|()| bytes)
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    // Failures are told once, by the last line of the program; RUST_LOG shows what led to them.
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("off")).init();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error),
+    };
+    let outcome = signals::install().and_then(|()| match cli.verb {
+        Verb::Demo(arguments) => demo::demo(&arguments),
+        Verb::Serve(arguments) => serve::serve(&arguments),
+        Verb::Run(arguments) => run::run(&arguments),
+        _ => {
+            complain("this verb is not there yet");
+            Ok(WRONG_USAGE)
+        }
+    });
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// One line on stderr.
+fn complain(text: &str) {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Nobody is left to tell when stderr is closed.
+    let _ = writeln!(std::io::stderr(), "vramd: {line}");
+}
+
+/// clap's message has several paragraphs: the first says what is wrong.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    let is_wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if is_wanted {
+        return match error.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(FAILED),
+        };
+    }
+    let text = error.to_string();
+    let first = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "a verb is missing; `vramd --help` lists them"
+        }
+        _ => text.split("\n\n").next().unwrap_or_default(),
+    };
+    complain(first.strip_prefix("error: ").unwrap_or(first));
+    ExitCode::from(WRONG_USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_lists_what_works_and_nothing_else() {
+        let help = Cli::command().render_help().to_string();
+        let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
+        assert!(
+            ["demo", "serve", "run"].iter().all(|verb| is_listed(verb)),
+            "{help}"
+        );
+        assert!(
+            !["gpu", "quota", "lab", "list", "top"]
+                .iter()
+                .any(|verb| is_listed(verb)),
+            "{help}"
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! `vramd run`: one VM, its vGPU behind a broker's socket.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::signals::is_stop_requested;
+use super::{FAILED, RunArguments, complain};
+use crate::config::VmFile;
+use crate::guest::{Digest, GuestSetup, InputFile, Journal, Place, ReadyGuest, Told, verdict};
+use crate::link::VfioUserLink;
+use crate::loader::Kernel;
+
+/// Time between two looks at the guest.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
+/// What came of it.
+#[derive(Serialize)]
+struct RunReport {
+    name: String,
+    ok: bool,
+    kvm: bool,
+    exits: u64,
+    digests: Vec<DigestReport>,
+    mismatches: u64,
+    copies: u64,
+    bytes_copied: u64,
+    seconds: f64,
+    end: String,
+    errors: Vec<String>,
+    console: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct DigestReport {
+    sha256: String,
+    bytes: u64,
+}
+
+impl From<Digest> for DigestReport {
+    fn from(digest: Digest) -> DigestReport {
+        DigestReport {
+            sha256: digest.sha256,
+            bytes: digest.bytes,
+        }
+    }
+}
+
+pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
+    let file = VmFile::load(&arguments.vm)?;
+    let is_built_in = file.kernel.is_none();
+    let place = if arguments.no_kvm {
+        Place::Threads
+    } else {
+        Place::Kvm
+    };
+    if place == Place::Threads && !is_built_in {
+        bail!("a kernel of one's own needs KVM");
+    }
+    let setup = guest_setup(&file)?;
+    let link = Arc::new(VfioUserLink::connect(&file.socket)?);
+    let journal = Arc::new(Journal::default());
+    let start = Instant::now();
+    let guest = ReadyGuest::build(place, &setup, link, journal.clone())
+        .and_then(ReadyGuest::start)
+        .with_context(|| format!("vm {} cannot run", file.name))?;
+    let end = loop {
+        if let Some(end) = guest.end() {
+            break end;
+        }
+        if is_stop_requested() {
+            // Dropping the guest stops it.
+            bail!("interrupted");
+        }
+        thread::sleep(LOOK_PERIOD);
+    };
+    let told = journal.told();
+    let errors = if is_built_in {
+        verdict(&setup.inputs, &told, &end)
+    } else if end.is_success() {
+        Vec::new()
+    } else {
+        vec![end.to_string()]
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let report = RunReport {
+        name: file.name,
+        ok: errors.is_empty(),
+        kvm: place == Place::Kvm,
+        exits: guest.exits(),
+        mismatches: told.mismatches,
+        copies: told.copies,
+        bytes_copied: told.bytes_copied,
+        seconds,
+        end: end.to_string(),
+        errors,
+        console: told.console.clone(),
+        digests: told.digests.iter().cloned().map(DigestReport::from).collect(),
+    };
+    tell(&report, &setup.inputs, &told, arguments.json)
+}
+
+fn guest_setup(file: &VmFile) -> anyhow::Result<GuestSetup> {
+    let open = |path: &std::path::PathBuf| InputFile::open(path, file.memory, "RAM");
+    let inputs = file.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    if inputs.is_empty() && file.kernel.is_none() {
+        bail!(
+            "vm {}: the built-in guest needs at least one file in `inputs`",
+            file.name
+        );
+    }
+    let kernel = file.kernel.as_deref().map_or(Ok(Kernel::bare()), Kernel::open)?;
+    Ok(GuestSetup {
+        name: file.name.clone(),
+        ram_bytes: file.memory,
+        vcpus: file.vcpus,
+        kernel,
+        inputs: inputs.into(),
+        options: file.options.clone(),
+    })
+}
+
+fn tell(report: &RunReport, inputs: &[InputFile], told: &Told, is_json: bool) -> anyhow::Result<u8> {
+    let mut text = String::new();
+    if is_json {
+        text = format!("{}\n", serde_json::to_string(report)?);
+    } else {
+        for (input, digest) in inputs.iter().zip(&told.digests) {
+            text.push_str(&format!("{}  {}\n", digest.sha256, input.name()));
+        }
+        let state = if report.ok { "ok" } else { "NOT ok" };
+        let (name, exits, seconds) = (&report.name, report.exits, report.seconds);
+        text.push_str(&format!("vm {name}: {state}, {exits} exits, {seconds:.1} s\n"));
+    }
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write to stdout")?;
+    if !report.ok {
+        complain(&format!("vm {}: {}", report.name, report.errors.join(", ")));
+        return Ok(FAILED);
+    }
+    Ok(0)
+}

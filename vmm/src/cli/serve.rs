@@ -1,0 +1,76 @@
+//! `vramd serve`: brokers of all cards in a configuration, until a signal.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use broker::{Broker, VmSocket};
+
+use super::signals::is_stop_requested;
+use super::{ServeArguments, complain};
+use crate::card::CardConfig;
+use crate::config::{Device, GpuSection, HostConfig, Size, VmSection};
+use crate::host::{HostSetup, start_broker};
+
+/// Time between two looks for a signal.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
+    let config = HostConfig::load(&arguments.config)?;
+    if config.control_socket.is_some() {
+        complain("control.socket is ignored: the control API is not there yet");
+    }
+    let mut brokers = Vec::new();
+    for gpu in &config.gpus {
+        let vms: Vec<_> = config.vms.iter().filter(|vm| vm.gpu == gpu.name).collect();
+        brokers.push((gpu, start(gpu, &vms)?));
+    }
+    announce(&config.vms).context("cannot write to stdout")?;
+    // Each of several waits its part of the period.
+    let period = LOOK_PERIOD / brokers.len() as u32;
+    while !is_stop_requested() {
+        for (gpu, broker) in &brokers {
+            if let Some(ended) = broker.wait_ended(period) {
+                bail!("gpu {}: {ended}", gpu.name);
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
+    let Device::Model(board) = gpu.device;
+    let sockets = vms.iter().map(|vm| VmSocket {
+        path: vm.socket.clone(),
+        config: vm.config.clone(),
+    });
+    start_broker(HostSetup {
+        card: CardConfig {
+            board,
+            vram_bytes: gpu.vram,
+        },
+        host_ram: gpu.host_ram,
+        seed: 0,
+        record: None,
+        vms: sockets.collect(),
+    })
+    .with_context(|| format!("gpu {}", gpu.name))
+}
+
+/// One line for each VM: where it is served, and how QEMU is told so.
+fn announce(vms: &[VmSection]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for vm in vms {
+        let device = serde_json::json!({
+            "driver": "vfio-user-pci",
+            "socket": { "type": "unix", "path": vm.socket },
+        });
+        let (name, size) = (&vm.config.name, Size(vm.config.guest_vram));
+        writeln!(
+            out,
+            "vm {name}: {size} guest VRAM at {}; QEMU: -device '{device}'",
+            vm.socket.display()
+        )?;
+    }
+    out.flush()
+}

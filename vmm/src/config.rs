@@ -1,0 +1,178 @@
+//! What the operator writes: sizes, `host.toml` of a broker, `vm.toml` of a VM.
+//!
+//! A file is read in two steps: serde refuses what is no such file (unknown fields included), then `validate` refuses
+//! what cannot be. Both name the line and the field. `docs/examples` has a commented file of each kind.
+
+mod host;
+mod size;
+mod vm;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+pub use host::{Device, GpuSection, HostConfig, VmSection};
+use serde::de::DeserializeOwned;
+pub use size::{ParseSizeError, Size, parse_size};
+pub use vm::VmFile;
+
+/// Bytes of the largest file read. Real ones have a few hundred.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Unit of VRAM sizes.
+pub(crate) const MIB: u64 = 1 << 20;
+/// Least VRAM of a card: below, the broker's own tables leave nothing to share.
+pub const CARD_VRAM_MIN: u64 = 16 * MIB;
+/// Most VRAM of a card.
+pub const CARD_VRAM_MAX: u64 = 64 << 30;
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the host said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is too long to be one.
+    #[error("{} is longer than {FILE_BYTES_MAX} bytes", path.display())]
+    TooLong {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Its contents.
+    #[error("{}:{line}: {field}: {reason}", path.display())]
+    Field {
+        /// Which file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The field, or what stands where one should.
+        field: String,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+}
+
+/// What is wrong with a field, before the file and line are known.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    span: Range<usize>,
+    field: String,
+    reason: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(span: Range<usize>, field: impl Into<String>, reason: impl fmt::Display) -> Wrong {
+        Wrong {
+            span,
+            field: field.into(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// A file as serde sees it, and as it is meant.
+pub(crate) trait ConfigFile: Sized {
+    /// The file's structure.
+    type Raw: DeserializeOwned;
+
+    /// Checks what serde does not.
+    fn validate(raw: Self::Raw) -> Result<Self, Wrong>;
+}
+
+/// Reads and checks a file.
+pub(crate) fn load<T: ConfigFile>(path: &Path) -> Result<T, ConfigError> {
+    let failed = |source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let metadata = path.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(std::io::Error::other("it is not a regular file")));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(ConfigError::TooLong {
+            path: path.to_owned(),
+        });
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    parse(path, &text)
+}
+
+/// Checks the text of a file; `path` is for messages.
+pub(crate) fn parse<T: ConfigFile>(path: &Path, text: &str) -> Result<T, ConfigError> {
+    let wrong = match toml::from_str::<T::Raw>(text) {
+        Ok(raw) => match T::validate(raw) {
+            Ok(config) => return Ok(config),
+            Err(wrong) => wrong,
+        },
+        Err(error) => {
+            let span = error.span().unwrap_or(0..0);
+            Wrong::new(span.clone(), key_at(text, span.start), one_line(error.message()))
+        }
+    };
+    Err(ConfigError::Field {
+        path: path.to_owned(),
+        line: line_of(text, wrong.span.start),
+        field: wrong.field,
+        reason: wrong.reason,
+    })
+}
+
+fn before(text: &str, offset: usize) -> &str {
+    text.get(..offset).unwrap_or(text)
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    before(text, offset).matches('\n').count() + 1
+}
+
+/// The key on the line at `offset`, or the whole line where there is none.
+fn key_at(text: &str, offset: usize) -> String {
+    let line = text.lines().nth(line_of(text, offset) - 1).unwrap_or_default();
+    let key = line.split_once('=').map_or(line, |(key, _)| key).trim();
+    let key = if key.is_empty() { "end of file" } else { key };
+    one_line(&key.chars().take(40).collect::<String>())
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether a name can stand in messages, file names and labels.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if name.is_empty() || name.len() > 32 || !name.chars().all(is_plain) {
+        return Err(format!(
+            "{name:?} is not 1 to 32 letters, digits, '-', '_' or '.'"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a software card can have so much VRAM.
+pub fn check_card_vram(bytes: u64) -> Result<(), String> {
+    if !(CARD_VRAM_MIN..=CARD_VRAM_MAX).contains(&bytes) || !bytes.is_multiple_of(MIB) {
+        return Err(format!("{} is not a multiple of 1M from 16M to 64G", Size(bytes)));
+    }
+    Ok(())
+}
+
+/// Whether a guest can have so much VRAM.
+pub fn check_guest_vram(bytes: u64) -> Result<(), String> {
+    if !(vgpu::GUEST_VRAM_MIN..=CARD_VRAM_MAX).contains(&bytes) || !bytes.is_multiple_of(MIB) {
+        let min = Size(vgpu::GUEST_VRAM_MIN);
+        return Err(format!(
+            "{} is not a multiple of 1M from {min} to 64G",
+            Size(bytes)
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! `host.toml`: the cards of a broker and the VMs that may come.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use fermi_spec::board::Board;
+use serde::Deserialize;
+use toml::Spanned;
+use vgpu::{Quota, VmConfig};
+
+use super::size::{Bound, Size};
+use super::{ConfigError, ConfigFile, Wrong, check_card_vram, check_guest_vram, check_name, load};
+
+/// Spill pool of a card that names none.
+const HOST_RAM_DEFAULT: u64 = 4 << 30;
+/// Chunk of a VM that names none.
+const CHUNK_DEFAULT: u64 = 2 << 20;
+
+/// What a card is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// A software card in the broker's process.
+    Model(Board),
+}
+
+/// One card.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GpuSection {
+    /// What VMs call it.
+    pub name: String,
+    /// What it is.
+    pub device: Device,
+    /// VRAM, bytes.
+    pub vram: u64,
+    /// Host RAM for spilled chunks, bytes.
+    pub host_ram: u64,
+}
+
+/// One VM that may come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VmSection {
+    /// Name of its card.
+    pub gpu: String,
+    /// Where its VMM connects.
+    pub socket: PathBuf,
+    /// What it gets.
+    pub config: VmConfig,
+}
+
+/// A whole `host.toml`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostConfig {
+    /// Socket of the control API.
+    pub control_socket: Option<PathBuf>,
+    /// Cards, at least one.
+    pub gpus: Vec<GpuSection>,
+    /// VMs.
+    pub vms: Vec<VmSection>,
+}
+
+impl HostConfig {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<HostConfig, ConfigError> {
+        load(path)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawHost {
+    control: Option<RawControl>,
+    gpu: Vec<RawGpu>,
+    #[serde(default)]
+    vm: Vec<RawVm>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawControl {
+    socket: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGpu {
+    name: Spanned<String>,
+    device: Spanned<String>,
+    vram: Option<Spanned<Size>>,
+    host_ram: Option<Size>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawVm {
+    name: Spanned<String>,
+    gpu: Spanned<String>,
+    socket: Spanned<PathBuf>,
+    guest_vram: Spanned<Size>,
+    chunk: Option<Spanned<Size>>,
+    min: Option<Spanned<Bound>>,
+    low: Option<Bound>,
+    high: Option<Bound>,
+    max: Option<Bound>,
+    weight: Option<Spanned<u32>>,
+}
+
+/// Adds the place to a check's reason.
+fn at<T, U>(
+    value: &Spanned<T>,
+    field: &str,
+    check: impl FnOnce(&T) -> Result<U, String>,
+) -> Result<U, Wrong> {
+    check(value.get_ref()).map_err(|reason| Wrong::new(value.span(), field, reason))
+}
+
+fn decode_device(device: &str) -> Result<Device, String> {
+    match device.split_once(':') {
+        Some(("model", name)) => Board::from_name(name).map(Device::Model).ok_or(format!(
+            "there is no model {name:?}; gtx480, quadro6000 and c2050 there are"
+        )),
+        Some((kind @ ("vfio" | "vfio-user"), _)) => Err(format!(
+            "devices of kind {kind:?} are not there yet; use \"model:gtx480\""
+        )),
+        _ => Err(format!("{device:?} is not a device such as \"model:gtx480\"")),
+    }
+}
+
+fn is_new<T: Ord + Clone>(seen: &mut BTreeSet<T>, value: &T, what: &str) -> Result<(), String> {
+    if seen.insert(value.clone()) {
+        Ok(())
+    } else {
+        Err(format!("another {what} has it already"))
+    }
+}
+
+impl RawGpu {
+    fn validate(self, names: &mut BTreeSet<String>) -> Result<GpuSection, Wrong> {
+        at(&self.name, "gpu.name", |name| check_name(name))?;
+        at(&self.name, "gpu.name", |name| is_new(names, name, "gpu"))?;
+        let device = at(&self.device, "gpu.device", |device| decode_device(device))?;
+        let Device::Model(board) = device;
+        let vram = self
+            .vram
+            .as_ref()
+            .map_or(board.vram_bytes(), |vram| vram.get_ref().0);
+        if let Some(vram) = &self.vram {
+            at(vram, "gpu.vram", |vram| check_card_vram(vram.0))?;
+        }
+        Ok(GpuSection {
+            name: self.name.into_inner(),
+            device,
+            vram,
+            host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
+        })
+    }
+}
+
+impl RawVm {
+    fn validate(
+        self,
+        gpus: &BTreeSet<String>,
+        names: &mut BTreeSet<String>,
+        sockets: &mut BTreeSet<PathBuf>,
+    ) -> Result<VmSection, Wrong> {
+        at(&self.name, "vm.name", |name| check_name(name))?;
+        at(&self.name, "vm.name", |name| is_new(names, name, "vm"))?;
+        at(&self.gpu, "vm.gpu", |gpu| {
+            gpus.contains(gpu)
+                .then_some(())
+                .ok_or(format!("there is no gpu {gpu:?}"))
+        })?;
+        at(&self.socket, "vm.socket", |socket| is_new(sockets, socket, "vm"))?;
+        at(&self.guest_vram, "vm.guest_vram", |size| check_guest_vram(size.0))?;
+        let unbounded = Quota::default();
+        let bound = |bound: Option<Bound>, otherwise| bound.map_or(otherwise, |bound| bound.0);
+        let quota = Quota {
+            min: self.min.as_ref().map_or(unbounded.min, |min| min.get_ref().0),
+            low: bound(self.low, unbounded.low),
+            high: bound(self.high, unbounded.high),
+            max: bound(self.max, unbounded.max),
+            weight: self
+                .weight
+                .as_ref()
+                .map_or(unbounded.weight, |weight| *weight.get_ref()),
+        };
+        let config = VmConfig {
+            name: self.name.get_ref().clone(),
+            guest_vram: self.guest_vram.get_ref().0,
+            chunk_bytes: self
+                .chunk
+                .as_ref()
+                .map_or(CHUNK_DEFAULT, |chunk| chunk.get_ref().0),
+            quota,
+        };
+        if let Some(weight) = &self.weight {
+            let alone = Quota {
+                weight: quota.weight,
+                ..unbounded
+            };
+            at(weight, "vm.weight", |_| alone.check())?;
+        }
+        if let Some(min) = &self.min {
+            at(min, "vm.min", |_| quota.check())?;
+        }
+        if let Some(chunk) = &self.chunk {
+            at(chunk, "vm.chunk", |_| config.check())?;
+        }
+        // What is left has no field of its own to blame.
+        at(&self.name, "vm", |_| config.check())?;
+        Ok(VmSection {
+            gpu: self.gpu.into_inner(),
+            socket: self.socket.into_inner(),
+            config,
+        })
+    }
+}
+
+impl ConfigFile for HostConfig {
+    type Raw = RawHost;
+
+    fn validate(raw: RawHost) -> Result<HostConfig, Wrong> {
+        if raw.gpu.is_empty() {
+            return Err(Wrong::new(0..0, "gpu", "at least one [[gpu]] is needed"));
+        }
+        let mut gpu_names = BTreeSet::new();
+        let gpus = raw.gpu.into_iter().map(|gpu| gpu.validate(&mut gpu_names));
+        let gpus = gpus.collect::<Result<Vec<_>, _>>()?;
+        let (mut names, mut sockets) = (BTreeSet::new(), BTreeSet::new());
+        let vms = raw
+            .vm
+            .into_iter()
+            .map(|vm| vm.validate(&gpu_names, &mut names, &mut sockets));
+        Ok(HostConfig {
+            control_socket: raw.control.map(|control| control.socket),
+            gpus,
+            vms: vms.collect::<Result<Vec<_>, _>>()?,
+        })
+    }
+}

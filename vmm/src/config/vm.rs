@@ -1,0 +1,95 @@
+//! `vm.toml`: one VM that comes to a broker's socket.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::size::Size;
+use super::{ConfigError, ConfigFile, Wrong, check_name, load};
+use crate::loader::RAM_BYTES_MIN;
+use crate::pci::MMIO_WINDOW;
+
+/// RAM of a VM that names none.
+const MEMORY_DEFAULT: u64 = 256 << 20;
+
+/// A whole `vm.toml`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VmFile {
+    /// For messages.
+    pub name: String,
+    /// RAM, bytes.
+    pub memory: u64,
+    /// Number of vCPUs.
+    pub vcpus: usize,
+    /// ELF file to boot; the bare-metal guest that is built in if there is none.
+    pub kernel: Option<PathBuf>,
+    /// Files that the guest finds in its RAM.
+    pub inputs: Vec<PathBuf>,
+    /// Words for the guest's command line.
+    pub options: String,
+    /// Socket of the vGPU.
+    pub socket: PathBuf,
+}
+
+impl VmFile {
+    /// Reads a file.
+    pub fn load(path: &Path) -> Result<VmFile, ConfigError> {
+        load(path)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawVm {
+    name: Spanned<String>,
+    memory: Option<Spanned<Size>>,
+    vcpus: Option<Spanned<usize>>,
+    kernel: Option<PathBuf>,
+    #[serde(default)]
+    inputs: Vec<PathBuf>,
+    #[serde(default)]
+    options: String,
+    vgpu: RawVgpu,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawVgpu {
+    socket: PathBuf,
+}
+
+/// Whether a VM can have so much RAM.
+pub(crate) fn check_memory(bytes: u64) -> Result<(), String> {
+    if !(RAM_BYTES_MIN..=MMIO_WINDOW.start).contains(&bytes) || !bytes.is_multiple_of(4096) {
+        let (min, max) = (Size(RAM_BYTES_MIN), Size(MMIO_WINDOW.start));
+        return Err(format!(
+            "{} is not a multiple of 4K from {min} to {max}",
+            Size(bytes)
+        ));
+    }
+    Ok(())
+}
+
+impl ConfigFile for VmFile {
+    type Raw = RawVm;
+
+    fn validate(raw: RawVm) -> Result<VmFile, Wrong> {
+        check_name(raw.name.get_ref()).map_err(|reason| Wrong::new(raw.name.span(), "name", reason))?;
+        if let Some(memory) = &raw.memory {
+            check_memory(memory.get_ref().0).map_err(|reason| Wrong::new(memory.span(), "memory", reason))?;
+        }
+        if let Some(vcpus) = raw.vcpus.as_ref().filter(|vcpus| *vcpus.get_ref() == 0) {
+            return Err(Wrong::new(vcpus.span(), "vcpus", "a VM has at least one"));
+        }
+        Ok(VmFile {
+            name: raw.name.into_inner(),
+            memory: raw.memory.map_or(MEMORY_DEFAULT, |memory| memory.into_inner().0),
+            vcpus: raw.vcpus.map_or(1, Spanned::into_inner),
+            kernel: raw.kernel,
+            inputs: raw.inputs,
+            options: raw.options,
+            socket: raw.vgpu.socket,
+        })
+    }
+}

@@ -1,0 +1,375 @@
+//! `vramd demo`: a broker with a software card and several guests in one process, which together use more VRAM than
+//! the card has; whether every byte came out right.
+//!
+//! ```text
+//! inputs ─► broker ─► attach all ─► build all ─► start all ─► watch ─► all ended ─► report
+//!                                                              │
+//!                                      one frame of figures for whoever looks on
+//! ```
+//!
+//! Every figure is taken from where it is counted: VRAM and moves from the broker, exits from the VM, digests from
+//! what the guest read back.
+
+mod report;
+mod screen;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use broker::{AttachError, Broker, BrokerStats, Ended};
+use fermi_spec::board::Board;
+use vgpu::{Quota, VmConfig};
+
+pub use report::{DemoReport, GpuReport, InputReport, PauseReport, VmReport};
+pub use screen::Screen;
+
+use crate::card::CardConfig;
+use crate::config::MIB;
+use crate::guest::{
+    Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, Place, ReadyGuest, Told,
+    ram_bytes_for, verdict,
+};
+use crate::host::{HostError, HostSetup, start_broker};
+use crate::link::BrokerLink;
+use crate::loader::Kernel;
+use crate::pci::MMIO_WINDOW;
+
+/// Board of the demo's card.
+const BOARD: Board = Board::Gtx480;
+const CHUNK_BYTES: u64 = 2 * MIB;
+/// Time between two looks at the guests.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// VRAM that the guest's driver and tables take, generously.
+const GUEST_VRAM_OWN: u64 = 8 * MIB;
+/// How often the guests move the contents of their VRAM about.
+const ROUNDS_DEFAULT: u32 = 4;
+
+/// What to show.
+#[derive(Clone, Debug)]
+pub struct DemoOptions {
+    /// Number of VMs, 1 to [`broker::VMS_MAX`].
+    pub vms: usize,
+    /// VRAM of the card, bytes.
+    pub vram: u64,
+    /// VRAM that each guest sees, bytes.
+    pub guest_vram: u64,
+    /// Files that each guest takes through VRAM; this program's own executable if there is none.
+    pub inputs: Vec<PathBuf>,
+    /// Seed of the memory manager's and the guests' choices.
+    pub seed: u64,
+    /// Rounds of moving.
+    pub rounds: Option<u32>,
+    /// File to record the broker's events to.
+    pub record: Option<PathBuf>,
+    /// Where the guests are to run. Without KVM they run on threads in any case.
+    pub place: Place,
+}
+
+/// Why there is nothing to report.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// An input.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The guest's RAM cannot hold all inputs.
+    #[error("the inputs of {bytes} bytes together do not fit {limit} bytes of guest VRAM and RAM")]
+    InputsTooLarge {
+        /// All of them.
+        bytes: u64,
+        /// What fits.
+        limit: u64,
+    },
+    /// The workload counts fewer.
+    #[error("{count} inputs are more than {}", crate::guest::INPUTS_MAX)]
+    TooManyInputs {
+        /// How many were given.
+        count: usize,
+    },
+    /// The broker.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The broker does not take a VM.
+    #[error("vm {name} gets no vGPU")]
+    Attach {
+        /// Which.
+        name: String,
+        /// Why.
+        #[source]
+        source: AttachError,
+    },
+    /// A VM cannot be built or started.
+    #[error("vm {name} cannot run")]
+    Guest {
+        /// Which.
+        name: String,
+        /// Why.
+        #[source]
+        source: GuestError,
+    },
+    /// The broker gave up.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    /// Somebody asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Somebody who looks on while the demo runs.
+pub trait Onlooker {
+    /// Something that everybody must read.
+    fn notice(&mut self, text: &str);
+
+    /// How things stand. Called often.
+    fn frame(&mut self, vms: &[VmFrame]);
+
+    /// Whether to stop.
+    fn wants_to_stop(&self) -> bool;
+}
+
+/// One VM as it is now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VmFrame {
+    /// Its name.
+    pub name: String,
+    /// What it does, or how it ended.
+    pub state: String,
+    /// How much of that is done.
+    pub percent: u64,
+    /// Bytes in VRAM.
+    pub resident_bytes: u64,
+    /// Bytes in host RAM.
+    pub spilled_bytes: u64,
+    /// Chunks moved out and back.
+    pub moves: (u64, u64),
+    /// Pauses: median and longest, nanoseconds.
+    pub pause_ns: (u64, u64),
+}
+
+/// One VM of the demo.
+struct Member {
+    name: String,
+    journal: Arc<Journal>,
+    running: Option<(Guest, Arc<BrokerLink>)>,
+    exits: u64,
+    seconds: f64,
+    end: Option<GuestEnd>,
+}
+
+/// Runs the demo to its end.
+pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoReport, DemoError> {
+    let inputs: Arc<[InputFile]> = load_inputs(options)?.into();
+    let start = Instant::now();
+    let broker = start_broker(HostSetup {
+        card: CardConfig {
+            board: BOARD,
+            vram_bytes: options.vram,
+        },
+        // Enough that admission never depends on how much of the card the broker takes for itself.
+        host_ram: options.guest_vram.saturating_mul(options.vms as u64),
+        seed: options.seed,
+        record: options.record.clone(),
+        vms: Vec::new(),
+    })?;
+    let mut place = options.place;
+    let mut members = build_all(options, &inputs, &broker, &mut place, onlooker)?;
+    watch(&mut members, &broker, start, onlooker)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let stats = broker.snapshot();
+    let is_kvm = place == Place::Kvm;
+    Ok(report::make(options, &inputs, &members, &stats, is_kvm, seconds))
+}
+
+fn load_inputs(options: &DemoOptions) -> Result<Vec<InputFile>, DemoError> {
+    let room = options.guest_vram.saturating_sub(GUEST_VRAM_OWN);
+    let limit = room.min(MMIO_WINDOW.start - ram_bytes_for(&[]));
+    if options.inputs.is_empty() {
+        // Half of it, so that pieces of it lie in several places.
+        return Ok(vec![InputFile::own_executable(
+            (options.guest_vram / 2).min(limit).max(1),
+        )?]);
+    }
+    if options.inputs.len() > crate::guest::INPUTS_MAX {
+        return Err(DemoError::TooManyInputs {
+            count: options.inputs.len(),
+        });
+    }
+    let open = |path: &PathBuf| InputFile::open(path, limit, "guest VRAM and RAM");
+    let inputs = options.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let bytes = inputs.iter().map(InputFile::bytes).sum();
+    if bytes > limit {
+        return Err(DemoError::InputsTooLarge { bytes, limit });
+    }
+    Ok(inputs)
+}
+
+/// a, b, … z, then v26, v27, …
+fn vm_name(index: usize) -> String {
+    let letter = u8::try_from(index)
+        .ok()
+        .filter(|index| *index < 26)
+        .map(|index| char::from(b'a' + index));
+    letter.map_or_else(|| format!("v{index}"), String::from)
+}
+
+fn build_all(
+    options: &DemoOptions,
+    inputs: &Arc<[InputFile]>,
+    broker: &Broker,
+    place: &mut Place,
+    onlooker: &mut dyn Onlooker,
+) -> Result<Vec<Member>, DemoError> {
+    let mut ready = Vec::new();
+    for index in 0..options.vms {
+        let setup = GuestSetup {
+            name: vm_name(index),
+            ram_bytes: ram_bytes_for(inputs),
+            vcpus: 1,
+            kernel: Kernel::bare(),
+            inputs: inputs.clone(),
+            options: format!(
+                "vramd.seed={} vramd.rounds={}",
+                options.seed.wrapping_add(index as u64),
+                options.rounds.unwrap_or(ROUNDS_DEFAULT)
+            ),
+        };
+        let config = VmConfig {
+            name: setup.name.clone(),
+            guest_vram: options.guest_vram,
+            chunk_bytes: CHUNK_BYTES,
+            quota: Quota::default(),
+        };
+        let link = broker.attach(config).map_err(|source| DemoError::Attach {
+            name: setup.name.clone(),
+            source,
+        })?;
+        let link = Arc::new(BrokerLink::new(link));
+        let journal = Arc::new(Journal::default());
+        let built = match ReadyGuest::build(*place, &setup, link.clone(), journal.clone()) {
+            Err(GuestError::Vm(error)) if index == 0 && error.is_host_without_kvm() => {
+                let mut reason = String::new();
+                // Writing to a `String` cannot fail.
+                let _ = crate::guest::write_chain(&mut reason, &error);
+                onlooker.notice(&format!(
+                    "NO VIRTUAL MACHINES: {reason}. The guests run on host threads instead."
+                ));
+                *place = Place::Threads;
+                ReadyGuest::build(*place, &setup, link.clone(), journal.clone())
+            }
+            other => other,
+        };
+        let guest = built.map_err(|source| DemoError::Guest {
+            name: setup.name.clone(),
+            source,
+        })?;
+        ready.push((setup.name, guest, link, journal));
+    }
+    let start = |(name, guest, link, journal): (String, ReadyGuest, _, _)| {
+        let guest = guest.start().map_err(|source| DemoError::Guest {
+            name: name.clone(),
+            source,
+        })?;
+        Ok(Member {
+            name,
+            journal,
+            running: Some((guest, link)),
+            exits: 0,
+            seconds: 0.0,
+            end: None,
+        })
+    };
+    ready.into_iter().map(start).collect()
+}
+
+/// Until all guests have ended. Each leaves the broker when it ends, as VMs do.
+fn watch(
+    members: &mut [Member],
+    broker: &Broker,
+    start: Instant,
+    onlooker: &mut dyn Onlooker,
+) -> Result<(), DemoError> {
+    while members.iter().any(|member| member.running.is_some()) {
+        thread::sleep(LOOK_PERIOD);
+        if onlooker.wants_to_stop() {
+            kill_all(members);
+            return Err(DemoError::Interrupted);
+        }
+        if let Some(ended) = broker.wait_ended(Duration::ZERO) {
+            kill_all(members);
+            return Err(ended.into());
+        }
+        for member in members.iter_mut() {
+            member.look(start);
+        }
+        let stats = broker.snapshot();
+        let frames: Vec<_> = members.iter().map(|member| member.frame(&stats)).collect();
+        onlooker.frame(&frames);
+    }
+    Ok(())
+}
+
+/// All at once, then one after the other: each takes the time of one exit.
+fn kill_all(members: &mut [Member]) {
+    members
+        .iter()
+        .filter_map(|member| member.running.as_ref())
+        .for_each(|(guest, _)| guest.kill());
+    members.iter_mut().for_each(|member| member.running = None);
+}
+
+impl Member {
+    fn look(&mut self, start: Instant) {
+        let Some((guest, link)) = &self.running else {
+            return;
+        };
+        if guest.end().is_none() && link.expulsion().is_some() {
+            // A guest that does not touch its vGPU would not notice.
+            guest.kill();
+        }
+        let Some(end) = guest.end() else { return };
+        self.exits = guest.exits();
+        self.seconds = start.elapsed().as_secs_f64();
+        let expulsion = link
+            .expulsion()
+            .map(|reason| GuestEnd::Thread(Err(format!("it was detached: {reason}"))));
+        self.end = Some(expulsion.unwrap_or(end));
+        self.running = None;
+    }
+
+    fn told(&self) -> Told {
+        self.journal.told()
+    }
+
+    /// What speaks against it once it has ended.
+    fn wrong(&self, inputs: &[InputFile]) -> Vec<String> {
+        match &self.end {
+            Some(end) => verdict(inputs, &self.told(), end),
+            None => vec!["it did not end".to_owned()],
+        }
+    }
+
+    fn frame(&self, stats: &BrokerStats) -> VmFrame {
+        let told = self.told();
+        let figures = stats
+            .vms
+            .iter()
+            .find(|vm| vm.name == self.name)
+            .cloned()
+            .unwrap_or_default();
+        let (state, percent) = match &self.end {
+            Some(end) if end.is_success() => ("done".to_owned(), 100),
+            Some(_) => ("failed".to_owned(), told.progress.percent()),
+            None => (told.progress.phase.clone(), told.progress.percent()),
+        };
+        VmFrame {
+            name: self.name.clone(),
+            state,
+            percent,
+            resident_bytes: figures.resident_bytes,
+            spilled_bytes: figures.spilled_bytes,
+            moves: (figures.spills, figures.refills),
+            pause_ns: (figures.pauses.p50_ns, figures.pauses.max_ns),
+        }
+    }
+}

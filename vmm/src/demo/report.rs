@@ -1,0 +1,318 @@
+//! What the demo found, as one JSON object and as a table.
+
+use std::fmt;
+
+use broker::{Accesses, BrokerStats};
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::{DemoOptions, Member};
+use crate::config::Size;
+use crate::guest::{Digest, InputFile, hex};
+
+/// Pauses of a VM's channels, microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct PauseReport {
+    /// Median.
+    pub p50: f64,
+    /// 99 of 100 are no longer.
+    pub p99: f64,
+    /// Longest.
+    pub max: f64,
+}
+
+/// One VM.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct VmReport {
+    /// Its name.
+    pub name: String,
+    /// It ended well, and every byte was right.
+    pub ok: bool,
+    /// VRAM that it saw.
+    pub guest_vram_bytes: u64,
+    /// Chunks that the broker backed for it, in bytes.
+    pub touched_bytes: u64,
+    /// The most that it had in VRAM.
+    pub resident_peak_bytes: u64,
+    /// The most that it had in host RAM.
+    pub spilled_peak_bytes: u64,
+    /// Chunks moved out.
+    pub spills: u64,
+    /// Chunks moved back.
+    pub refills: u64,
+    /// Bytes moved out.
+    pub spilled_out_bytes: u64,
+    /// Bytes moved back.
+    pub refilled_bytes: u64,
+    /// Moves given up.
+    pub rolled_back: u64,
+    /// How often its channels were suspended for a move.
+    pub suspensions: u64,
+    /// For how long.
+    pub pause_us: PauseReport,
+    /// How often it left KVM.
+    pub exits: u64,
+    /// Accesses that reached the broker.
+    pub accesses: Accesses,
+    /// Copies done by the GPU for it.
+    pub copies: u64,
+    /// Bytes they moved.
+    pub bytes_copied: u64,
+    /// Slots of VRAM that held wrong bytes.
+    pub mismatches: u64,
+    /// SHA-256 of the input as it was read back from VRAM; of the inputs' digests one after the other if there are
+    /// several. Nothing if it did not come so far.
+    pub digest: Option<String>,
+    /// When it ended, seconds from the start.
+    pub seconds: f64,
+    /// What was wrong.
+    pub errors: Vec<String>,
+}
+
+/// The card.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct GpuReport {
+    /// Its VRAM.
+    pub vram_bytes: u64,
+    /// What of it guests may hold.
+    pub usable_bytes: u64,
+}
+
+/// One input, as it was before.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct InputReport {
+    /// Its path.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its digest, taken on the host.
+    pub sha256: String,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct DemoReport {
+    /// Every VM ended well with every byte right, and together they used more VRAM than there is.
+    pub ok: bool,
+    /// Every VM ran on KVM.
+    pub kvm: bool,
+    /// The card.
+    pub gpu: GpuReport,
+    /// The VMs.
+    pub vms: Vec<VmReport>,
+    /// The most VRAM that was taken: all VMs, shadows, the broker's own.
+    pub resident_peak_bytes: u64,
+    /// From starting the broker to the end of the last VM.
+    pub seconds: f64,
+    /// What the guests' digests must be.
+    pub digest: Option<String>,
+    /// The files.
+    pub inputs: Vec<InputReport>,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// What the card, or the way to it, did not do.
+    pub host_errors: u64,
+    /// What speaks against `ok`.
+    pub notes: Vec<String>,
+}
+
+/// One digest for any number of inputs.
+fn joined(digests: &[[u8; 32]]) -> Option<String> {
+    match digests {
+        [] => None,
+        [only] => Some(hex(only)),
+        several => Some(hex(&Sha256::digest(several.concat()))),
+    }
+}
+
+fn decode_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+/// The same of what a guest said.
+fn joined_told(digests: &[Digest], inputs: usize) -> Option<String> {
+    let bytes = digests
+        .iter()
+        .map(|digest| decode_hex(&digest.sha256))
+        .collect::<Option<Vec<_>>>()?;
+    if bytes.len() == inputs {
+        joined(&bytes)
+    } else {
+        None
+    }
+}
+
+pub(super) fn make(
+    options: &DemoOptions,
+    inputs: &[InputFile],
+    members: &[Member],
+    stats: &BrokerStats,
+    is_kvm: bool,
+    seconds: f64,
+) -> DemoReport {
+    let vms: Vec<_> = members
+        .iter()
+        .map(|member| vm_report(member, inputs, stats))
+        .collect();
+    let mut notes = Vec::new();
+    for vm in vms.iter().filter(|vm| !vm.ok) {
+        notes.push(format!("vm {}: {}", vm.name, vm.errors.join(", ")));
+    }
+    let touched: u64 = vms.iter().map(|vm| vm.touched_bytes).sum();
+    if touched <= options.vram {
+        let (touched, vram) = (Size(touched), Size(options.vram));
+        notes.push(format!(
+            "the VMs used {touched} of {vram} VRAM: it was not oversubscribed"
+        ));
+    }
+    if stats.resident_peak_bytes > options.vram {
+        notes.push(format!(
+            "{} bytes were taken in VRAM, more than there are",
+            stats.resident_peak_bytes
+        ));
+    }
+    let digests: Vec<_> = inputs.iter().map(InputFile::sha256).collect();
+    let input_report = |input: &InputFile| InputReport {
+        name: input.name().to_owned(),
+        bytes: input.bytes(),
+        sha256: hex(&input.sha256()),
+    };
+    DemoReport {
+        ok: notes.is_empty(),
+        kvm: is_kvm,
+        gpu: GpuReport {
+            vram_bytes: options.vram,
+            usable_bytes: stats.usable_bytes,
+        },
+        vms,
+        resident_peak_bytes: stats.resident_peak_bytes,
+        seconds,
+        digest: joined(&digests),
+        inputs: inputs.iter().map(input_report).collect(),
+        seed: options.seed,
+        host_errors: stats.host_errors,
+        notes,
+    }
+}
+
+fn vm_report(member: &Member, inputs: &[InputFile], stats: &BrokerStats) -> VmReport {
+    let told = member.told();
+    let errors = member.wrong(inputs);
+    let figures = stats
+        .vms
+        .iter()
+        .find(|vm| vm.name == member.name)
+        .cloned()
+        .unwrap_or_default();
+    let microseconds = |ns: u64| ns as f64 / 1000.0;
+    VmReport {
+        name: member.name.clone(),
+        ok: errors.is_empty(),
+        guest_vram_bytes: figures.guest_vram_bytes,
+        touched_bytes: figures.touched_bytes,
+        resident_peak_bytes: figures.resident_peak_bytes,
+        spilled_peak_bytes: figures.spilled_peak_bytes,
+        spills: figures.spills,
+        refills: figures.refills,
+        spilled_out_bytes: figures.spilled_out_bytes,
+        refilled_bytes: figures.refilled_bytes,
+        rolled_back: figures.rolled_back,
+        suspensions: figures.pauses.count,
+        pause_us: PauseReport {
+            p50: microseconds(figures.pauses.p50_ns),
+            p99: microseconds(figures.pauses.p99_ns),
+            max: microseconds(figures.pauses.max_ns),
+        },
+        exits: member.exits,
+        accesses: figures.accesses,
+        copies: told.copies,
+        bytes_copied: told.bytes_copied,
+        mismatches: told.mismatches,
+        digest: joined_told(&told.digests, inputs.len()),
+        seconds: member.seconds,
+        errors,
+    }
+}
+
+/// Mebibytes with one digit.
+pub(super) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}M", bytes as f64 / (1 << 20) as f64)
+}
+
+impl fmt::Display for DemoReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<4} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>10} {:>10} {:>9}  digest",
+            "vm", "", "touched", "resident", "spilled", "spills", "refills", "pauses", "p50", "max", "exits"
+        )?;
+        for vm in &self.vms {
+            let digest = vm
+                .digest
+                .as_deref()
+                .and_then(|digest| digest.get(..16))
+                .unwrap_or("-");
+            writeln!(
+                f,
+                "{:<4} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8.0}us {:>8.0}us {:>9}  {digest}",
+                vm.name,
+                if vm.ok { "ok" } else { "WRONG" },
+                mebibytes(vm.touched_bytes),
+                mebibytes(vm.resident_peak_bytes),
+                mebibytes(vm.spilled_peak_bytes),
+                vm.spills,
+                vm.refills,
+                vm.suspensions,
+                vm.pause_us.p50,
+                vm.pause_us.max,
+                vm.exits,
+            )?;
+        }
+        let touched: u64 = self.vms.iter().map(|vm| vm.touched_bytes).sum();
+        let copied: u64 = self.vms.iter().map(|vm| vm.bytes_copied).sum();
+        writeln!(
+            f,
+            "{} used of {} VRAM ({:.2}x), at most {} taken; {} copied by the GPU; {} in {:.1} s{}",
+            mebibytes(touched),
+            mebibytes(self.gpu.vram_bytes),
+            touched as f64 / self.gpu.vram_bytes as f64,
+            mebibytes(self.resident_peak_bytes),
+            mebibytes(copied),
+            if self.ok { "ok" } else { "NOT ok" },
+            self.seconds,
+            if self.kvm { "" } else { " WITHOUT virtual machines" },
+        )?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_of_one_input_is_its_own() {
+        assert_eq!(joined(&[[0xab; 32]]), Some("ab".repeat(32)));
+        assert_eq!(joined(&[]), None);
+        assert_ne!(joined(&[[1; 32], [2; 32]]), joined(&[[2; 32], [1; 32]]));
+    }
+
+    #[test]
+    fn digests_that_are_missing_or_malformed_are_none() {
+        let told = |text: &str| Digest {
+            sha256: text.to_owned(),
+            bytes: 1,
+        };
+        assert_eq!(joined_told(&[told(&"ab".repeat(32))], 1), Some("ab".repeat(32)));
+        assert_eq!(joined_told(&[told(&"ab".repeat(32))], 2), None);
+        assert_eq!(joined_told(&[told(&"zz".repeat(32))], 1), None);
+        assert_eq!(joined_told(&[told("é")], 1), None);
+    }
+}
