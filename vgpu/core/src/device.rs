@@ -138,6 +138,8 @@ pub(crate) struct Channel {
     /// The block that the card reads.
     pub(crate) instance: VramAddr,
     pub(crate) space: SpaceId,
+    /// The card knows it: a runlist must not name it before.
+    pub(crate) in_table: bool,
     /// The guest lets it run.
     pub(crate) runnable: bool,
     /// Off the card while memory moves.
@@ -236,7 +238,7 @@ impl Vgpu {
         self.runlist
             .iter()
             .filter_map(|v| self.channels.get(v))
-            .filter(|channel| channel.runnable && !channel.suspended && !channel.killed)
+            .filter(|channel| channel.in_table && !channel.suspended && !channel.killed)
             .map(|channel| channel.physical)
     }
 

@@ -167,16 +167,16 @@ impl Card {
             .with_aperture(Aperture::Vram)
             .with_poll(true)
             .with_valid(true);
-        let zeros = vec![0; 0x100];
+        let zeros = vec![0; USERD_BYTES as usize];
         let mut ops = vec![
-            // A GP_PUT left by the last user of the number would start the ring.
+            // What the last user of the number left is not this one's to see, and its GP_PUT would start the ring.
             Op::Block(Bar::Bar1, Self::userd_window(channel), zeros),
             Op::Write(Bar0Reg::ChannelInstance(p), entry.into_bits()),
         ];
         if run {
             ops.push(Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START));
         }
-        self.fifo.push(ops, Job::Nothing);
+        self.fifo.push(ops, Job::Bound(channel));
     }
 
     /// Lets a bound channel run.
@@ -199,8 +199,9 @@ impl Card {
 
     /// Rings the doorbell behind what the preempt lane still has to do.
     pub(crate) fn ring_later(&mut self, channel: PhysChannel, gp_put: u32) {
-        self.doorbells.insert(channel, gp_put);
-        self.fifo.push([Op::Ring(channel)], Job::Nothing);
+        if self.doorbells.insert(channel, gp_put).is_none() {
+            self.fifo.push([Op::Ring(channel)], Job::Nothing);
+        }
     }
 
     /// Takes a channel off the engines, leaving its state as it is.

@@ -28,6 +28,8 @@ pub(crate) enum Job {
     Preempted(VmId, u8),
     /// A guest's runlist commit.
     Runlist(VmId),
+    /// A channel is in the card's table and may go on the runlist.
+    Bound(PhysChannel),
     /// A channel that goes away is off the runlist.
     OffList(PhysChannel),
     /// And off the engines and the channel table.

@@ -189,6 +189,7 @@ impl Running {
             guest_instance,
             instance,
             space,
+            in_table: false,
             runnable,
             suspended: false,
             killed: false,
@@ -198,10 +199,26 @@ impl Running {
             self.card.ring_later(physical, gp_put);
         }
         vgpu.channels.insert(channel, state);
-        if vgpu.runlist.contains(&channel) {
+        Some(())
+    }
+
+    /// A bound channel is in the card's table: now the runlist may name it.
+    pub(super) fn in_table(&mut self, physical: PhysChannel) {
+        let Some((vm, v)) = self.card.owner_of(physical.0) else {
+            return;
+        };
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(bound) = vgpu
+            .channels
+            .get_mut(&v)
+            .filter(|bound| bound.physical == physical)
+        else {
+            return;
+        };
+        bound.in_table = true;
+        if vgpu.runlist.contains(&v) {
             self.commit_host_runlist(Job::Nothing);
         }
-        Some(())
     }
 
     /// The guest lets a channel run, or not.

@@ -205,6 +205,7 @@ impl Running {
             Job::Suspended => self.suspended(ok, cx),
             Job::Preempted(vm, channel) => self.preempted(vm, channel, ok),
             Job::Runlist(vm) => self.runlist_taken(vm),
+            Job::Bound(channel) => self.in_table(channel),
             Job::OffList(channel) => self.off_list(channel),
             Job::Stopped(channel) => self.stopped(channel, ok, cx),
             Job::SpaceFlushed(number) => self.space_flushed(number),

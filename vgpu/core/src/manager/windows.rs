@@ -13,8 +13,8 @@ use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk,
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
-use crate::device::{Blocked, Request, RequestKind, Vgpu};
-use crate::event::{Action, Bar, HostMemory, Place, Refusal, Reply, VmId};
+use crate::device::{Blocked, Channel, Request, RequestKind, Vgpu};
+use crate::event::{Action, Actions, Bar, HostMemory, Place, Refusal, Reply, VmId};
 use crate::host::Card;
 use crate::memory::{ChunkPlace, GuestPage};
 
@@ -166,7 +166,7 @@ impl Running {
         Piece::Done
     }
 
-    /// A bound channel's USERD is the card's page; GP_PUT is a doorbell, and is kept for after a suspension.
+    /// A bound channel's USERD is the card's page.
     fn userd(
         &mut self,
         vm: VmId,
@@ -182,7 +182,8 @@ impl Running {
         let done = request.done;
         let bound = vgpu.channels.get_mut(&channel);
         match (&mut request.kind, bound) {
-            (RequestKind::Read { .. }, Some(bound)) => {
+            // Until it is bound in the card's table, the page still holds what its last user left.
+            (RequestKind::Read { .. }, Some(bound)) if bound.in_table => {
                 let token = self.card.tokens.next();
                 let offset = Card::userd_window(bound.physical) + at;
                 cx.actions.push(Action::HostRead {
@@ -197,7 +198,7 @@ impl Running {
                     length,
                 }));
             }
-            (RequestKind::Read { data, .. }, None) => {
+            (RequestKind::Read { data, .. }, _) => {
                 for (i, byte) in data[done..done + length].iter_mut().enumerate() {
                     let at = at + i as u64;
                     let word = vgpu.userd.get(&(channel, at as u16 & !3)).copied().unwrap_or(0);
@@ -205,29 +206,47 @@ impl Running {
                 }
             }
             (RequestKind::Write { data, .. }, bound) => {
-                let from = &data[done..done + length];
-                let doorbell = (at == userd::GP_PUT)
-                    .then(|| <[u8; 4]>::try_from(from).ok())
-                    .flatten();
-                match (bound, doorbell) {
-                    (Some(bound), Some(word)) => {
-                        bound.gp_put = Some(u32::from_le_bytes(word));
-                        if !bound.suspended && !bound.killed {
-                            self.card
-                                .ring(bound.physical, u32::from_le_bytes(word), cx.actions);
-                        }
-                    }
-                    (Some(bound), None) => cx.actions.push(Action::HostWrite {
-                        bar: Bar::Bar1,
-                        offset: Card::userd_window(bound.physical) + at,
-                        data: from.to_vec(),
-                    }),
-                    (None, _) => remember_userd(vgpu, channel, at, from),
+                let from = data[done..done + length].to_vec();
+                match bound {
+                    Some(bound) => self.card.store_userd(bound, at, &from, cx.actions),
+                    None => remember_userd(vgpu, channel, at, &from),
                 }
             }
             _ => {}
         }
         Piece::Done
+    }
+}
+
+impl Card {
+    /// A guest's store to the USERD page of a bound channel. GP_PUT is a doorbell, kept for after a suspension, and
+    /// takes whole words only.
+    fn store_userd(&mut self, bound: &mut Channel, at: u64, from: &[u8], actions: &mut Actions) {
+        let base = Card::userd_window(bound.physical);
+        let mut plain = |at: u64, part: &[u8]| {
+            if !part.is_empty() && bound.in_table {
+                let data = part.to_vec();
+                actions.push(Action::HostWrite {
+                    bar: Bar::Bar1,
+                    offset: base + at,
+                    data,
+                });
+            }
+        };
+        let end = at + from.len() as u64;
+        let (before, after) = (userd::GP_PUT.clamp(at, end), (userd::GP_PUT + 4).clamp(at, end));
+        plain(at, &from[..(before - at) as usize]);
+        plain(after, &from[(after - at) as usize..]);
+        let word = from[(before - at) as usize..(after - at) as usize].try_into();
+        let Ok(gp_put) = word.map(u32::from_le_bytes) else {
+            return;
+        };
+        bound.gp_put = Some(gp_put);
+        match (bound.in_table, bound.suspended || bound.killed) {
+            (_, true) => {}
+            (true, false) => self.ring(bound.physical, gp_put, actions),
+            (false, false) => self.ring_later(bound.physical, gp_put),
+        }
     }
 }
 
