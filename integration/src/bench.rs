@@ -1,0 +1,424 @@
+//! A host with VMs attached, for tests: guest code is run to its end while the card works, checkers included.
+//!
+//! Everything is on one thread and without randomness of its own, so a test repeats exactly. Guests take turns access
+//! by access; the card works between them. The host's clock runs no slower than the GPU's, so that bounds in
+//! nanoseconds mean something for long copies.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use fermi_model::Stepped;
+use fermi_spec::addr::Gpa;
+use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, RequestId, Tick, VmConfig, VmId};
+
+use crate::bus::{Ask, Guest, SimBus};
+use crate::checkers::{check_empty, check_frames, check_shadows};
+use crate::world::World;
+
+/// Bytes of a VM's RAM, mapped for DMA from GPA 0 on.
+pub const RAM_BYTES: u64 = 16 << 20;
+/// A guest that pauses is asked again after so long.
+const RELAX_NS: u64 = 20_000;
+/// A loop that turns more often than this hangs.
+const TURNS_MAX: u64 = 3_000_000;
+/// Turns between two walks of all shadow tables.
+const WALK_EVERY: u64 = 1024;
+
+/// Stores to the card's BAR0, in order: offset and bytes.
+pub type HostWrites = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
+
+/// Guest code under way; [`Bench::join`] gives its result.
+pub struct Task<T> {
+    vm: VmId,
+    result: Arc<Mutex<Option<T>>>,
+}
+
+struct Waiting {
+    request: RequestId,
+    since: Tick,
+}
+
+struct Runner {
+    guest: Guest,
+    asked: Option<Ask>,
+    waiting: Option<Waiting>,
+    relaxing_until: u64,
+    outcome: Option<Result<(), String>>,
+}
+
+/// The host.
+pub struct Bench {
+    /// Core, card and memory.
+    pub world: World,
+    runners: BTreeMap<VmId, Runner>,
+    attached: Vec<VmId>,
+    /// Longest time for which an access of a VM was held.
+    held_max: BTreeMap<VmId, u64>,
+    /// Host time less GPU time at the start.
+    skew: u64,
+    turns: u64,
+    /// Units of work that the card does each turn.
+    pub work: u32,
+    /// Whether the checkers look after each turn. A test that breaks a law on purpose switches them off.
+    pub is_checked: bool,
+}
+
+/// A VM of `mebibytes` of guest VRAM in chunks of 2 MiB without a quota.
+pub fn vm_config(mebibytes: u64) -> VmConfig {
+    VmConfig {
+        name: "bench".to_owned(),
+        guest_vram: mebibytes << 20,
+        chunk_bytes: 2 << 20,
+        quota: Quota::default(),
+    }
+}
+
+/// What tests use unless they say otherwise.
+pub fn gpu_config() -> GpuConfig {
+    GpuConfig {
+        frames_arrive_zeroed: true,
+        seed: 1,
+        host_ram: 1 << 30,
+        ..GpuConfig::default()
+    }
+}
+
+impl Bench {
+    /// A card of `vram` MiB, and VMs 0, 1, … with so many MiB each.
+    pub fn new(vram: u64, vms: &[u64]) -> Self {
+        let configs: Vec<VmConfig> = vms.iter().map(|&mebibytes| vm_config(mebibytes)).collect();
+        Self::with(vram, gpu_config(), &configs)
+    }
+
+    /// The same with every setting given.
+    pub fn with(vram: u64, config: GpuConfig, vms: &[VmConfig]) -> Self {
+        let world = World::new(vram << 20, config);
+        let skew = world.now.0.saturating_sub(world.model.gpu_time());
+        let mut bench = Self {
+            world,
+            runners: BTreeMap::new(),
+            attached: Vec::new(),
+            held_max: BTreeMap::new(),
+            skew,
+            turns: 0,
+            work: 64,
+            is_checked: true,
+        };
+        for (number, config) in (0..).zip(vms) {
+            bench.attach(VmId(number), config.clone());
+        }
+        bench
+    }
+
+    /// Attaches a VM with all its RAM mapped. Panics if it is denied.
+    pub fn attach(&mut self, vm: VmId, config: VmConfig) {
+        self.world.attach(vm, config, RAM_BYTES as usize);
+        self.turn_until("the attach", |bench| bench.world.vm(vm).attached.is_some());
+        assert_eq!(self.world.vm(vm).attached, Some(Ok(())), "{vm} was denied");
+        self.attached.push(vm);
+        let reply = self.call(vm, |request| Event::MapRam {
+            vm,
+            request,
+            gpa: Gpa(0),
+            bytes: RAM_BYTES,
+            writable: true,
+        });
+        assert_eq!(reply, Reply::Done);
+    }
+
+    /// Records what the core stores to the card's registers from now on.
+    pub fn record_host_writes(&mut self) -> HostWrites {
+        let writes = HostWrites::default();
+        let into = Arc::clone(&writes);
+        self.world.on_event = Box::new(move |_, _, actions| {
+            let mut writes = into.lock().expect("one thread");
+            for action in actions {
+                if let Action::HostWrite {
+                    bar: vgpu::Bar::Bar0,
+                    offset,
+                    data,
+                } = action
+                {
+                    writes.push((*offset, data.clone()));
+                }
+            }
+        });
+        writes
+    }
+
+    /// Starts guest code; it runs while the bench turns.
+    pub fn start<T: Send + 'static>(
+        &mut self,
+        vm: VmId,
+        code: impl FnOnce(&mut SimBus) -> T + Send + 'static,
+    ) -> Task<T> {
+        assert!(!self.runners.contains_key(&vm), "{vm} runs something already");
+        let result = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&result);
+        let guest = Guest::start(Arc::clone(&self.world.vm(vm).ram), move |bus| {
+            let value = code(bus);
+            *into.lock().expect("one thread") = Some(value);
+            Ok(())
+        });
+        let asked = Some(guest.next());
+        let runner = Runner {
+            guest,
+            asked,
+            waiting: None,
+            relaxing_until: 0,
+            outcome: None,
+        };
+        self.runners.insert(vm, runner);
+        Task { vm, result }
+    }
+
+    /// Turns until the code has ended. Panics if it panicked.
+    pub fn join<T>(&mut self, task: Task<T>) -> T {
+        let vm = task.vm;
+        self.turn_until("guest code", |bench| bench.has_ended(vm));
+        let runner = self.runners.remove(&vm).expect("it was started");
+        if let Some(Err(error)) = runner.outcome {
+            panic!("{vm}: {error}");
+        }
+        self.check();
+        let value = task.result.lock().expect("one thread").take();
+        value.expect("the code has ended")
+    }
+
+    /// Runs guest code to its end.
+    pub fn run<T: Send + 'static>(
+        &mut self,
+        vm: VmId,
+        code: impl FnOnce(&mut SimBus) -> T + Send + 'static,
+    ) -> T {
+        let task = self.start(vm, code);
+        self.join(task)
+    }
+
+    /// Whether what was started on the VM has ended.
+    pub fn has_ended(&self, vm: VmId) -> bool {
+        self.runners
+            .get(&vm)
+            .is_none_or(|runner| runner.outcome.is_some())
+    }
+
+    /// Stops guest code where it is, as if its VM died. Its access under way is forgotten.
+    pub fn abandon(&mut self, vm: VmId) {
+        self.runners.remove(&vm);
+    }
+
+    /// Sends a request of the VM's machine, not of its guest.
+    pub fn post(&mut self, event: impl FnOnce(RequestId) -> Event) -> RequestId {
+        let request = self.world.next_request();
+        self.world.submit(event(request));
+        request
+    }
+
+    /// Sends one and turns until it is answered.
+    pub fn call(&mut self, vm: VmId, event: impl FnOnce(RequestId) -> Event) -> Reply {
+        let request = self.post(event);
+        self.reply(vm, request)
+    }
+
+    /// Turns until a request is answered.
+    pub fn reply(&mut self, vm: VmId, request: RequestId) -> Reply {
+        let mut reply = None;
+        self.turn_until("a reply", |bench| {
+            reply = bench.world.take_reply(vm, request);
+            reply.is_some()
+        });
+        reply.expect("it is there")
+    }
+
+    /// One turn: an access of each guest, a piece of the card's work, time.
+    pub fn turn(&mut self) {
+        self.turns += 1;
+        let vms: Vec<VmId> = self.runners.keys().copied().collect();
+        for vm in vms {
+            self.guest_turn(vm);
+        }
+        let stepped = self.world.step(self.work);
+        let floor = self.world.model.gpu_time().saturating_add(self.skew);
+        self.world.now = Tick((self.world.now.0 + 300).max(floor));
+        if stepped != Stepped::Busy && self.everybody_sleeps() {
+            self.jump();
+        }
+        self.world.look();
+        self.collect_replies();
+        if self.is_checked && self.turns.is_multiple_of(16) {
+            check_frames(&self.world).unwrap_or_else(|violation| panic!("{}", violation.0));
+        }
+        if self.is_checked && self.turns.is_multiple_of(WALK_EVERY) {
+            self.check();
+        }
+    }
+
+    /// Turns until `done`; panics when that takes for ever.
+    pub fn turn_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..TURNS_MAX {
+            if done(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("{what} does not come to an end");
+    }
+
+    /// Lets so much host time pass.
+    pub fn pass(&mut self, ns: u64) {
+        let until = self.world.now.after(ns);
+        self.turn_until("the clock", |bench| bench.world.now >= until);
+    }
+
+    /// The laws, whole.
+    pub fn check(&self) {
+        if self.is_checked {
+            check_frames(&self.world).unwrap_or_else(|violation| panic!("{}", violation.0));
+            check_shadows(&self.world).unwrap_or_else(|violation| panic!("{}", violation.0));
+        }
+    }
+
+    /// Detaches a VM and turns until nothing of it is left.
+    pub fn detach(&mut self, vm: VmId) {
+        self.abandon(vm);
+        self.attached.retain(|&attached| attached != vm);
+        self.world.submit(Event::Detach { vm });
+        self.turn_until("the detach", |bench| bench.world.vm(vm).detached);
+        self.check();
+    }
+
+    /// Detaches all VMs and looks whether anything is left.
+    pub fn end(mut self) {
+        self.check();
+        for vm in std::mem::take(&mut self.attached) {
+            self.detach(vm);
+        }
+        check_empty(&self.world).unwrap_or_else(|violation| panic!("{}", violation.0));
+    }
+
+    /// Longest time for which an access of the VM's guest was held.
+    pub fn held_max_ns(&self, vm: VmId) -> u64 {
+        self.held_max.get(&vm).copied().unwrap_or(0)
+    }
+
+    /// How often the core has said something of the kind.
+    pub fn count_notices(&self, wanted: impl Fn(&Notice) -> bool) -> usize {
+        self.world
+            .notices
+            .iter()
+            .filter(|(_, notice)| wanted(notice))
+            .count()
+    }
+
+    fn guest_turn(&mut self, vm: VmId) {
+        let now = self.world.now;
+        let Some(runner) = self.runners.get_mut(&vm) else {
+            return;
+        };
+        if runner.outcome.is_some() || runner.waiting.is_some() || runner.relaxing_until > now.0 {
+            return;
+        }
+        let Some(ask) = runner.asked.take() else { return };
+        match ask {
+            Ask::Read(bar, offset, bytes) => {
+                let bytes = bytes as u32;
+                self.access(vm, |request| Event::Read {
+                    vm,
+                    request,
+                    bar: bar_of(bar),
+                    offset,
+                    bytes,
+                });
+            }
+            Ask::Write(bar, offset, data) => self.access(vm, |request| Event::Write {
+                vm,
+                request,
+                bar: bar_of(bar),
+                offset,
+                data,
+            }),
+            Ask::Relax => {
+                runner.relaxing_until = now.0 + RELAX_NS;
+                runner.go_on(0);
+            }
+            Ask::Now => runner.go_on(now.0),
+            Ask::Report(_) => runner.go_on(0),
+            Ask::Done(outcome) => runner.outcome = Some(outcome),
+        }
+    }
+
+    fn access(&mut self, vm: VmId, event: impl FnOnce(RequestId) -> Event) {
+        let since = self.world.now;
+        let request = self.post(event);
+        if let Some(runner) = self.runners.get_mut(&vm) {
+            runner.waiting = Some(Waiting { request, since });
+        }
+        self.collect_reply(vm);
+    }
+
+    fn collect_replies(&mut self) {
+        let vms: Vec<VmId> = self.runners.keys().copied().collect();
+        vms.into_iter().for_each(|vm| self.collect_reply(vm));
+    }
+
+    fn collect_reply(&mut self, vm: VmId) {
+        let Some(runner) = self.runners.get_mut(&vm) else {
+            return;
+        };
+        let Some(Waiting { request, since }) = runner.waiting else {
+            return;
+        };
+        let Some(reply) = self.world.take_reply(vm, request) else {
+            return;
+        };
+        let held = self.held_max.entry(vm).or_default();
+        *held = (*held).max(self.world.now.since(since));
+        runner.waiting = None;
+        match reply {
+            Reply::Data(data) => {
+                let mut word = [0; 8];
+                let length = data.len().min(8);
+                word[..length].copy_from_slice(&data[..length]);
+                runner.go_on(u64::from_le_bytes(word));
+            }
+            Reply::Done => runner.go_on(0),
+            Reply::Refused(refusal) => panic!("an access of {vm} was refused: {refusal}"),
+        }
+    }
+
+    fn everybody_sleeps(&self) -> bool {
+        self.runners.values().all(|runner| {
+            runner.outcome.is_some() || runner.waiting.is_some() || runner.relaxing_until > self.world.now.0
+        })
+    }
+
+    /// To the next moment at which something is due.
+    fn jump(&mut self) {
+        let next = self
+            .runners
+            .values()
+            .filter(|runner| runner.outcome.is_none() && runner.waiting.is_none())
+            .map(|runner| runner.relaxing_until)
+            .chain(self.world.next_due().map(|at| at.0))
+            .min()
+            .unwrap_or(0);
+        // In small steps: what the card alone waits for is not known here.
+        let next = next.min(self.world.now.0 + 100_000);
+        self.world.now = Tick(next.max(self.world.now.0 + 1_000));
+    }
+}
+
+impl Runner {
+    fn go_on(&mut self, value: u64) {
+        self.guest.answer(value);
+        self.asked = Some(self.guest.next());
+    }
+}
+
+fn bar_of(bar: guests::Bar) -> vgpu::Bar {
+    match bar {
+        guests::Bar::Bar0 => vgpu::Bar::Bar0,
+        guests::Bar::Bar1 => vgpu::Bar::Bar1,
+        guests::Bar::Bar3 => vgpu::Bar::Bar3,
+    }
+}

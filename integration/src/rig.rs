@@ -1,0 +1,360 @@
+//! A guest without a driver: builds any instance block, table, ring and pushbuffer it likes, right or wrong.
+//!
+//! Instance memory is written through PRAMIN, at fixed places of guest VRAM; rings, pushbuffers and semaphores lie in
+//! guest RAM, which the tables show at [`RAM_VA`].
+
+use fermi_spec::addr::{Aperture, GpuVa, PhysAddr};
+use fermi_spec::engine::Engine;
+use fermi_spec::gpfifo::GpEntry;
+use fermi_spec::instance::{AddressSpacePointer, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
+use fermi_spec::methods::{CopyExec, SemaphoreD, class, copy, host};
+use fermi_spec::pte::{Pde, PdeAperture, Pte};
+use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::pfifo::{self, ChannelInstance};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pmc};
+use guests::{Bar, GuestBus};
+
+use crate::bus::SimBus;
+
+/// Instance blocks, one page for each channel.
+pub const INSTANCES: u64 = 0x10_0000;
+/// The page directory.
+pub const DIRECTORY: u64 = 0x20_0000;
+/// The large-page table of directory entry 1.
+pub const LARGE_TABLE: u64 = 0x21_0000;
+/// The small-page table of directory entry 0.
+pub const SMALL_TABLE: u64 = 0x22_0000;
+/// The runlist.
+pub const RUNLIST: u64 = 0x28_0000;
+/// First byte of VRAM that the rig does not use itself.
+pub const DATA: u64 = 0x40_0000;
+
+/// Where the tables show guest RAM, 16 MiB of it with small pages.
+pub const RAM_VA: u64 = 64 << 20;
+/// Where the large-page table shows VRAM from [`DATA`] on.
+pub const DATA_VA: u64 = 128 << 20;
+/// log2 of a ring's entries.
+pub const RING_LOG2: u32 = 9;
+
+const RINGS_GPA: u64 = 1 << 20;
+const PUSHBUFFERS_GPA: u64 = 2 << 20;
+const SEMAPHORES_GPA: u64 = 3 << 20;
+/// Turns after which a wait is over.
+const WAIT_TURNS: u32 = 20_000;
+const CHANNELS: u64 = 128;
+
+/// Stores to a register.
+pub fn write(bus: &mut SimBus, reg: Bar0Reg, value: u32) {
+    bus.write32(Bar::Bar0, u64::from(reg.offset()), value);
+}
+
+/// Loads a register.
+pub fn read(bus: &mut SimBus, reg: Bar0Reg) -> u32 {
+    bus.read32(Bar::Bar0, u64::from(reg.offset()))
+}
+
+/// Stores to guest VRAM through PRAMIN.
+pub fn put(bus: &mut SimBus, at: u64, data: &[u8]) {
+    let mut done = 0;
+    while done < data.len() {
+        let here = at + done as u64;
+        let length = (data.len() - done).min((0x1000 - here % 0x1000) as usize);
+        write(bus, Bar0Reg::PraminBase, (here >> 16) as u32);
+        let window = u64::from(PRAMIN_BASE) + here % 0x1_0000;
+        bus.write(Bar::Bar0, window, &data[done..done + length]);
+        done += length;
+    }
+}
+
+/// Stores words.
+pub fn put32(bus: &mut SimBus, at: u64, value: u32) {
+    put(bus, at, &value.to_le_bytes());
+}
+
+/// Stores an entry.
+pub fn put64(bus: &mut SimBus, at: u64, value: u64) {
+    put(bus, at, &value.to_le_bytes());
+}
+
+/// Loads a word of guest VRAM through PRAMIN.
+pub fn get32(bus: &mut SimBus, at: u64) -> u32 {
+    write(bus, Bar0Reg::PraminBase, (at >> 16) as u32);
+    bus.read32(Bar::Bar0, u64::from(PRAMIN_BASE) + at % 0x1_0000)
+}
+
+/// A valid writable entry for a page of VRAM.
+pub fn vram_pte(at: u64) -> Pte {
+    Pte::new().with_valid(true).with_frame((at >> 12) as u32)
+}
+
+/// A valid writable entry for a page of guest RAM.
+pub fn ram_pte(gpa: u64) -> Pte {
+    vram_pte(gpa)
+        .with_aperture(Aperture::SysCoherent)
+        .with_volatile(true)
+}
+
+/// A directory entry with tables in VRAM.
+pub fn pde(large: Option<u64>, small: Option<u64>) -> Pde {
+    let mut pde = Pde::new();
+    if let Some(at) = large {
+        pde = pde
+            .with_large_aperture(PdeAperture::Vram)
+            .with_large_frame((at >> 12) as u32);
+    }
+    if let Some(at) = small {
+        pde = pde
+            .with_small_aperture(PdeAperture::Vram)
+            .with_small_frame((at >> 12) as u32);
+    }
+    pde
+}
+
+/// Clears all interrupts and faults that the guest sees.
+pub fn acknowledge(bus: &mut SimBus) {
+    write(bus, Bar0Reg::FaultUnits, !0);
+    for pbdma in 0..3 {
+        write(bus, Bar0Reg::PbdmaIntr(pbdma), !0);
+    }
+    write(bus, Bar0Reg::PfifoIntr, !0);
+}
+
+/// The TLB of one directory is to be flushed.
+pub fn flush(bus: &mut SimBus, directory: u64) {
+    write(bus, Bar0Reg::TlbDirectory, (directory >> 12 << 4) as u32);
+    write(bus, Bar0Reg::TlbInvalidate, pmc::TLB_GO | pmc::TLB_ALL_PAGES);
+}
+
+/// A linear copy on subchannel 4, which must be bound to a copy engine.
+pub fn copy_words(source: u64, target: u64, line: u32, lines: u32) -> Vec<u32> {
+    let exec = CopyExec::new().with_src_linear(true).with_dst_linear(true);
+    vec![
+        incrementing(4, copy::SRC_HIGH, 8),
+        (source >> 32) as u32,
+        source as u32,
+        (target >> 32) as u32,
+        target as u32,
+        line,
+        line,
+        line,
+        lines,
+        incrementing(4, copy::EXEC, 1),
+        exec.into_bits(),
+    ]
+}
+
+/// Binds a copy engine to subchannel 4.
+pub fn bind_words(engine: Engine) -> [u32; 2] {
+    let class = if engine == Engine::Copy1 {
+        class::COPY_1
+    } else {
+        class::COPY
+    };
+    [
+        incrementing(4, host::SET_OBJECT, 1),
+        u32::from(class) | u32::from(engine.number()) << 16,
+    ]
+}
+
+/// A host semaphore method: operation 1 acquires, 2 releases.
+pub fn semaphore_words(va: u64, payload: u32, operation: SemaphoreD) -> [u32; 5] {
+    [
+        incrementing(0, host::SEMAPHORE_A, 4),
+        (va >> 32) as u32,
+        va as u32,
+        payload,
+        operation.into_bits(),
+    ]
+}
+
+/// The guest and what it has submitted.
+pub struct Rig {
+    puts: Vec<u32>,
+    sequence: u32,
+    runlist: Vec<u8>,
+}
+
+impl Rig {
+    /// Switches PFIFO on, shows USERD at the start of BAR1, and builds the address space: guest RAM at [`RAM_VA`],
+    /// `data_bytes` of VRAM from [`DATA`] at [`DATA_VA`].
+    pub fn start(bus: &mut SimBus, data_bytes: u64) -> Self {
+        write(bus, Bar0Reg::PmcEnable, 0);
+        write(bus, Bar0Reg::PmcEnable, !0);
+        write(bus, Bar0Reg::PbdmaEnable, 7);
+        for pbdma in 0..3 {
+            write(bus, Bar0Reg::PbdmaIntrEnable(pbdma), !0);
+        }
+        write(bus, Bar0Reg::PfifoEnable, 1);
+        write(bus, Bar0Reg::PfifoIntrEnable, !0);
+        write(bus, Bar0Reg::UserdBase, pfifo::USERD_BASE_VALID);
+        put64(bus, DIRECTORY, pde(None, Some(SMALL_TABLE)).into_bits());
+        put64(bus, DIRECTORY + 8, pde(Some(LARGE_TABLE), None).into_bits());
+        let ram: Vec<u8> = (0..4096)
+            .flat_map(|page| ram_pte(page << 12).into_bits().to_le_bytes())
+            .collect();
+        put(bus, SMALL_TABLE + (RAM_VA >> 12) * 8, &ram);
+        let data: Vec<u8> = (0..data_bytes >> 17)
+            .flat_map(|page| vram_pte(DATA + (page << 17)).into_bits().to_le_bytes())
+            .collect();
+        put(bus, LARGE_TABLE, &data);
+        Self {
+            puts: vec![0; CHANNELS as usize],
+            sequence: 0,
+            runlist: Vec::new(),
+        }
+    }
+
+    /// Where the channel's instance block lies in VRAM.
+    pub fn instance(channel: u8) -> u64 {
+        INSTANCES + u64::from(channel) * 0x1000
+    }
+
+    /// Where the channel's ring lies in guest RAM; 64 channels have one of their own.
+    pub fn ring_gpa(channel: u8) -> u64 {
+        RINGS_GPA + u64::from(channel % 64) * 0x1000
+    }
+
+    /// Where its pushbuffer lies; one for each of 64 channels.
+    pub fn pushbuffer_gpa(channel: u8) -> u64 {
+        PUSHBUFFERS_GPA + u64::from(channel % 64) * 0x1000
+    }
+
+    /// Where its semaphore lies.
+    pub fn semaphore_gpa(channel: u8) -> u64 {
+        SEMAPHORES_GPA + u64::from(channel) * 16
+    }
+
+    /// Writes an instance block as a driver would, with the directory given.
+    pub fn write_instance(&mut self, bus: &mut SimBus, channel: u8, directory: u64) {
+        let block = Self::instance(channel);
+        let mut bytes = vec![0; 0x300];
+        let mut word = |at: u64, value: u32| {
+            bytes[at as usize..at as usize + 4].copy_from_slice(&value.to_le_bytes());
+        };
+        for (at, value) in RAMFC_DEFAULTS {
+            word(at, value);
+        }
+        word(offset::GP_BASE_LO, (RAM_VA + Self::ring_gpa(channel)) as u32);
+        word(offset::GP_BASE_HI, RING_LOG2 << 16);
+        let pointer = AddressSpacePointer {
+            aperture: Aperture::Vram,
+            directory: PhysAddr(directory),
+            limit: (1 << 40) - 1,
+        };
+        for (index, value) in pointer.into_words().into_iter().enumerate() {
+            word(offset::PD_LO + 4 * index as u64, value);
+        }
+        put(bus, block, &bytes);
+        self.puts[usize::from(channel)] = 0;
+    }
+
+    /// Puts the block into the channel table and starts the channel.
+    pub fn bind(&mut self, bus: &mut SimBus, channel: u8) {
+        let entry = ChannelInstance::new()
+            .with_frame((Self::instance(channel) >> 12) as u32)
+            .with_poll(true)
+            .with_valid(true);
+        write(bus, Bar0Reg::ChannelInstance(channel.into()), entry.into_bits());
+        write(bus, Bar0Reg::ChannelState(channel.into()), pfifo::CHANNEL_START);
+    }
+
+    /// Takes the channel out of the table, as it is.
+    pub fn unbind(&mut self, bus: &mut SimBus, channel: u8) {
+        write(bus, Bar0Reg::ChannelInstance(channel.into()), 0);
+        self.runlist.retain(|&listed| listed != channel);
+    }
+
+    /// Hands over a list of the channels given.
+    pub fn commit(&mut self, bus: &mut SimBus, channels: &[u8]) {
+        self.runlist = channels.to_vec();
+        let entries: Vec<u8> = channels
+            .iter()
+            .flat_map(|&id| (u64::from(id) | u64::from(pfifo::RUNLIST_ENTRY_TAG) << 32).to_le_bytes())
+            .collect();
+        put(bus, RUNLIST, &entries);
+        write(bus, Bar0Reg::RunlistBase, (RUNLIST >> 12) as u32);
+        write(bus, Bar0Reg::RunlistCommit, channels.len() as u32 | 0x1f << 20);
+    }
+
+    /// A channel as a driver would make it, on the runlist with those before it.
+    pub fn open(&mut self, bus: &mut SimBus, channel: u8) {
+        self.write_instance(bus, channel, DIRECTORY);
+        self.bind(bus, channel);
+        let mut list = self.runlist.clone();
+        list.push(channel);
+        self.commit(bus, &list);
+    }
+
+    /// Writes a ring entry, whatever it is, without the doorbell.
+    pub fn push_entry(&mut self, bus: &mut SimBus, channel: u8, entry: u64) {
+        let put = &mut self.puts[usize::from(channel)];
+        bus.ram_write(
+            Self::ring_gpa(channel) + u64::from(*put) * 8,
+            &entry.to_le_bytes(),
+        );
+        *put = (*put + 1) % (1 << RING_LOG2);
+    }
+
+    /// Rings the doorbell with what has been pushed.
+    pub fn ring(&mut self, bus: &mut SimBus, channel: u8) {
+        Self::doorbell(bus, channel, self.puts[usize::from(channel)]);
+    }
+
+    /// Stores any GP_PUT.
+    pub fn doorbell(bus: &mut SimBus, channel: u8, put: u32) {
+        bus.write32(Bar::Bar1, u64::from(channel) * USERD_BYTES + userd::GP_PUT, put);
+    }
+
+    /// Submits words from the channel's pushbuffer. What was submitted before must be over.
+    pub fn submit(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bus.ram_write(Self::pushbuffer_gpa(channel), &bytes);
+        let at = GpuVa(RAM_VA + Self::pushbuffer_gpa(channel));
+        self.push_entry(bus, channel, GpEntry::fetch(at, words.len() as u32));
+        self.ring(bus, channel);
+    }
+
+    /// Submits words and a semaphore release behind them; whether that came.
+    pub fn execute(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) -> bool {
+        let sequence = self.submit_with_release(bus, channel, words);
+        self.wait(bus, channel, sequence)
+    }
+
+    /// Submits words and a release of the number returned.
+    pub fn submit_with_release(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) -> u32 {
+        self.sequence += 1;
+        let va = RAM_VA + Self::semaphore_gpa(channel);
+        let release = SemaphoreD::new().with_operation(2).with_release_short(true);
+        let mut all = words.to_vec();
+        all.extend(semaphore_words(va, self.sequence, release));
+        self.submit(bus, channel, &all);
+        self.sequence
+    }
+
+    /// Waits for the release; `false` if it does not come in a fair time.
+    pub fn wait(&self, bus: &mut SimBus, channel: u8, sequence: u32) -> bool {
+        self.wait_turns(bus, channel, sequence, WAIT_TURNS)
+    }
+
+    /// The same with a bound of 20 µs each.
+    pub fn wait_turns(&self, bus: &mut SimBus, channel: u8, sequence: u32, turns: u32) -> bool {
+        for _ in 0..turns {
+            if bus.ram_read32(Self::semaphore_gpa(channel)) == sequence {
+                return true;
+            }
+            bus.relax();
+        }
+        false
+    }
+
+    /// Whether copy engine 0 still works for the channel: copies a few bytes of RAM and looks at them.
+    pub fn copies(&mut self, bus: &mut SimBus, channel: u8) -> bool {
+        const FROM: u64 = 4 << 20;
+        const TO: u64 = 5 << 20;
+        let marker = self.sequence ^ 0x1357_9bdf;
+        bus.ram_write(FROM, &marker.to_le_bytes());
+        let mut words = bind_words(Engine::Copy0).to_vec();
+        words.extend(copy_words(RAM_VA + FROM, RAM_VA + TO, 4, 1));
+        self.execute(bus, channel, &words) && bus.ram_read32(TO) == marker
+    }
+}
