@@ -146,6 +146,8 @@ pub(crate) struct Channel {
     pub(crate) suspended: bool,
     /// Off the card for good: a fault or an error. The guest has to bind it anew.
     pub(crate) killed: bool,
+    /// A preempt that the guest asked for is in the lane.
+    pub(crate) preempting: bool,
     /// The last GP_PUT, rung again after a suspension.
     pub(crate) gp_put: Option<u32>,
 }
@@ -182,6 +184,9 @@ pub(crate) struct Vgpu {
     pub(crate) leaving_flush: bool,
     /// Shadow tables given up without a flush of their own: free with the VM's last one.
     pub(crate) orphans: Vec<TableRange>,
+    /// When the guest may be notified again, and engines that wait for that.
+    pub(crate) notify_at: crate::event::Tick,
+    pub(crate) notify_engines: std::collections::BTreeSet<fermi_spec::engine::Engine>,
     /// Usage last told.
     pub(crate) told: (u64, u64),
     /// Not a victim before this time: its last move had to be rolled back.
@@ -220,11 +225,18 @@ impl Vgpu {
             detaching: false,
             leaving_flush: false,
             orphans: Vec::new(),
+            notify_at: crate::event::Tick::default(),
+            notify_engines: std::collections::BTreeSet::new(),
             told: (0, 0),
             passed_over_until: crate::event::Tick::default(),
             guest_errors: 0,
             config,
         }
+    }
+
+    /// Whether the VM, or all that its device holds, is about to go: nothing of it is moved or asked for any more.
+    pub(crate) fn leaves(&self) -> bool {
+        self.detaching || matches!(self.blocked, Some(Blocked::Reset { .. }))
     }
 
     /// Notes a store by the CPU, so that tables in these pages are compared at the next sync.

@@ -139,7 +139,7 @@ impl Manager {
         let Phase::Programming { card, .. } = &mut self.phase else {
             return;
         };
-        if card.poll_done(token, met).is_some() {
+        if !card.poll_done(token, met).is_empty() {
             let reason = "it did not finish a flush or take its first runlist".to_owned();
             return self.fail(reason, cx);
         }

@@ -47,8 +47,8 @@ pub(crate) struct Registers {
     pfifo_enable: u32,
     runlist_base: u32,
     runlist_commit: u32,
-    /// Commits that the card has not taken over yet.
-    pub(crate) runlists_pending: u32,
+    /// The card has not taken the last commit over yet.
+    pub(crate) runlist_pending: bool,
     preempt: u32,
     tlb_directory: u32,
     mmu_config: u32,
@@ -89,7 +89,7 @@ impl Registers {
             pfifo_enable: 0,
             runlist_base: 0,
             runlist_commit: 0,
-            runlists_pending: 0,
+            runlist_pending: false,
             preempt: 0,
             tlb_directory: 0,
             mmu_config: 0,
@@ -128,11 +128,7 @@ impl Registers {
             Bar0Reg::RunlistBase | Bar0Reg::RunlistCurrent => self.runlist_base,
             Bar0Reg::RunlistCommit => self.runlist_commit,
             Bar0Reg::RunlistStatus => {
-                let pending = if self.runlists_pending > 0 {
-                    RUNLIST_PENDING
-                } else {
-                    0
-                };
+                let pending = if self.runlist_pending { RUNLIST_PENDING } else { 0 };
                 self.runlist_commit & 0xfff | pending
             }
             Bar0Reg::Preempt => self.preempt,

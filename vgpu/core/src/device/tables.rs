@@ -134,8 +134,9 @@ impl Placements for Whereabouts<'_> {
             return Placement::Outside;
         }
         match self.ram.locate(at) {
-            Some((iova, _)) => Placement::Sysram(iova),
-            None => Placement::Outside,
+            Some((iova, true)) => Placement::Sysram(iova),
+            // The shadow cannot tell loads from stores here, and what the device may not write it must not be able to.
+            Some((_, false)) | None => Placement::Outside,
         }
     }
 

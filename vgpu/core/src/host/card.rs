@@ -46,6 +46,10 @@ pub(crate) struct Card {
     fifo: Lane,
     runlist: Lane,
     runlist_buffer: usize,
+    /// The list to hand over next, and what waits for it.
+    next_runlist: Option<(Vec<PhysChannel>, Vec<Job>)>,
+    /// What waits for the list being handed over.
+    runlist_jobs: Vec<Job>,
     doorbells: Doorbells,
     /// Who uses each physical channel: the VM and its own number for it.
     channels: [Option<(VmId, u8)>; CHANNELS],
@@ -66,6 +70,8 @@ impl Card {
             fifo: Lane::default(),
             runlist: Lane::default(),
             runlist_buffer: 0,
+            next_runlist: None,
+            runlist_jobs: Vec::new(),
             doorbells: Doorbells::new(),
             channels: [None; CHANNELS],
             copy: CopyChannel::default(),
@@ -84,16 +90,33 @@ impl Card {
     pub(crate) fn pump(&mut self, actions: &mut Actions) -> Vec<(Job, bool)> {
         let mut done = self.flush.pump(&mut self.tokens, &mut self.doorbells, actions);
         done.extend(self.fifo.pump(&mut self.tokens, &mut self.doorbells, actions));
-        done.extend(self.runlist.pump(&mut self.tokens, &mut self.doorbells, actions));
-        done
+        loop {
+            let taken = self.runlist.pump(&mut self.tokens, &mut self.doorbells, actions);
+            let ended = taken
+                .iter()
+                .find(|(job, _)| *job == Job::RunlistTaken)
+                .map(|(_, ok)| *ok);
+            done.extend(taken.into_iter().filter(|(job, _)| *job != Job::RunlistTaken));
+            if let Some(ok) = ended {
+                done.extend(self.runlist_jobs.drain(..).map(|job| (job, ok)));
+            }
+            if self.next_runlist.is_none() || !self.runlist.is_empty() {
+                return done;
+            }
+            self.begin_runlist();
+        }
     }
 
-    /// A poll ended; returns the job if it failed for that.
-    pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> Option<(Job, bool)> {
-        [&mut self.flush, &mut self.fifo, &mut self.runlist]
+    /// A poll ended; returns the jobs that failed for that.
+    pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> Vec<(Job, bool)> {
+        let failed = [&mut self.flush, &mut self.fifo, &mut self.runlist]
             .into_iter()
             .find(|lane| lane.waits_for(token))
-            .and_then(|lane| lane.poll_done(met))
+            .and_then(|lane| lane.poll_done(met));
+        match failed {
+            Some((Job::RunlistTaken, ok)) => self.runlist_jobs.drain(..).map(|job| (job, ok)).collect(),
+            other => other.into_iter().collect(),
+        }
     }
 
     /// Drops translations of one directory, or of all.
@@ -124,8 +147,26 @@ impl Card {
         );
     }
 
-    /// Gives the VM's channel a number on the card; `None` if all are taken.
-    pub(crate) fn claim_channel(&mut self, vm: VmId, channel: u8) -> Option<PhysChannel> {
+    /// Channels of the card that a VM holds.
+    pub(crate) fn channels_held(&self, vm: VmId) -> usize {
+        self.channels
+            .iter()
+            .flatten()
+            .filter(|(owner, _)| *owner == vm)
+            .count()
+    }
+
+    /// Gives the VM's channel a number on the card; `None` if no more than `reserved` are free.
+    pub(crate) fn claim_channel(&mut self, vm: VmId, channel: u8, reserved: usize) -> Option<PhysChannel> {
+        let all_free = self
+            .channels
+            .iter()
+            .skip(1)
+            .filter(|owner| owner.is_none())
+            .count();
+        if all_free <= reserved {
+            return None;
+        }
         let free = (1..CHANNELS).find(|&p| self.channels[p].is_none())?;
         self.channels[free] = Some((vm, channel));
         Some(PhysChannel(free as u8))
@@ -247,12 +288,28 @@ impl Card {
         self.fifo.push(ops, job);
     }
 
-    /// Hands the card a new runlist: the broker's own channel, then `channels` in order.
+    /// Hands the card a new runlist: the broker's own channel, then `channels` in order. Lists are whole, so one that
+    /// the card has not begun with is replaced, and its jobs wait for the newer one.
     pub(crate) fn commit_runlist(&mut self, channels: &[PhysChannel], job: Job) {
+        let (list, jobs) = self.next_runlist.get_or_insert_default();
+        *list = channels.to_vec();
+        if job != Job::Nothing && !jobs.contains(&job) {
+            jobs.push(job);
+        }
+    }
+
+    fn begin_runlist(&mut self) {
+        if !self.runlist.is_empty() {
+            return;
+        }
+        let Some((channels, jobs)) = self.next_runlist.take() else {
+            return;
+        };
+        self.runlist_jobs = jobs;
         self.runlist_buffer ^= 1;
         let at = self.own.runlists[self.runlist_buffer];
         let mut data = Vec::with_capacity((channels.len() + 1) * 8);
-        for channel in std::iter::once(&OWN_CHANNEL).chain(channels) {
+        for channel in std::iter::once(&OWN_CHANNEL).chain(&channels) {
             data.extend(u32::from(channel.0).to_le_bytes());
             data.extend(pfifo::RUNLIST_ENTRY_TAG.to_le_bytes());
         }
@@ -271,7 +328,7 @@ impl Card {
                     timeout_ns: CARD_TIMEOUT_NS,
                 },
             ],
-            job,
+            Job::RunlistTaken,
         );
     }
 

@@ -26,6 +26,8 @@ pub(crate) enum Job {
     Suspended,
     /// A guest's preempt.
     Preempted(VmId, u8),
+    /// The runlist being handed over is the card's; what waited for it ends.
+    RunlistTaken,
     /// A guest's runlist commit.
     Runlist(VmId),
     /// A channel is in the card's table and may go on the runlist.
@@ -93,6 +95,10 @@ impl Lane {
             ops: ops.into_iter().collect(),
             job,
         });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
     }
 
     pub(crate) fn waits_for(&self, token: Token) -> bool {

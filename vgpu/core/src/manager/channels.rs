@@ -6,7 +6,7 @@ use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 
 use super::Cx;
 use super::requests::{Step, reader};
-use super::running::Running;
+use super::running::{CHANNELS_RESERVED, Running};
 use crate::device::tables::TableBudget;
 use crate::device::{Blocked, Channel, Request, SpaceId, Sync, SyncCause};
 use crate::event::{Reply, VmId};
@@ -150,9 +150,14 @@ impl Running {
         block: &[u8],
         cx: &mut Cx<'_>,
     ) -> Option<()> {
+        // What the others were promised stays free.
+        let others = self.vms.keys().filter(|&&other| other != vm);
+        let reserved = others
+            .map(|&other| CHANNELS_RESERVED.saturating_sub(self.card.channels_held(other)))
+            .sum();
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
-        let physical = self.card.claim_channel(vm, channel)?;
+        let physical = self.card.claim_channel(vm, channel, reserved)?;
         let mut budget = TableBudget {
             arena: &mut self.card.arena,
             held: &mut vgpu.shadow_bytes,
@@ -193,6 +198,7 @@ impl Running {
             runnable,
             suspended: false,
             killed: false,
+            preempting: false,
             gp_put,
         };
         if let Some(gp_put) = gp_put {
@@ -322,7 +328,7 @@ impl Running {
         }
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.runlist = channels;
-            vgpu.registers.runlists_pending += 1;
+            vgpu.registers.runlist_pending = true;
         }
         self.commit_host_runlist(Job::Runlist(vm));
         Step::Done(Reply::Done)
@@ -330,7 +336,7 @@ impl Running {
 
     pub(super) fn runlist_taken(&mut self, vm: VmId) {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
-            vgpu.registers.runlists_pending = vgpu.registers.runlists_pending.saturating_sub(1);
+            vgpu.registers.runlist_pending = false;
             vgpu.interrupts.runlist_done();
         }
     }
@@ -348,8 +354,10 @@ impl Running {
     /// The guest takes a channel off the engines.
     pub(super) fn preempt(&mut self, vm: VmId, channel: u8) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        match vgpu.channels.get(&channel) {
+        match vgpu.channels.get_mut(&channel) {
+            Some(bound) if bound.preempting => {}
             Some(bound) if !bound.suspended && !bound.killed => {
+                bound.preempting = true;
                 let physical = bound.physical;
                 self.card
                     .preempt(physical, PREEMPT_TURN_NS, Job::Preempted(vm, channel));
@@ -360,6 +368,9 @@ impl Running {
 
     pub(super) fn preempted(&mut self, vm: VmId, channel: u8, ok: bool) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        if let Some(bound) = vgpu.channels.get_mut(&channel) {
+            bound.preempting = false;
+        }
         if ok {
             vgpu.registers.preempt_done(channel);
         } else {
@@ -418,6 +429,7 @@ impl Running {
         self.card
             .flush_tlb(Some(gone.shadow.directory()), Job::SpaceFlushed(number));
         self.spaces_leaving.insert(number, (vm, gone.shadow));
+        self.reach_changed.insert(vm);
     }
 
     pub(super) fn space_flushed(&mut self, number: u64) {

@@ -81,6 +81,10 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };
+        assert!(
+            !vgpu.leaves(),
+            "{vm} is leaving: its frames may be another's before the move ends"
+        );
         let writers = writers(vgpu, &chunks);
         for &chunk in &chunks {
             vgpu.chunks.set_moving(chunk, true);
@@ -269,9 +273,13 @@ impl Running {
             .as_ref()
             .is_some_and(|moving| moving.stage == Stage::Abandoned)
         {
+            let vm = self.moving.as_ref().map(|moving| moving.vm);
             self.release_targets(cx);
             self.moving = None;
             self.card.restart_own_channel();
+            if let Some(vm) = vm {
+                self.wake_after_move(vm);
+            }
         }
     }
 

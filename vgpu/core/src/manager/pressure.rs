@@ -50,9 +50,12 @@ impl Running {
         if self.moving.is_some() {
             return changed;
         }
-        if let Some(vm) = self.above_max() {
-            changed |= self.spill_some(vm, 1, false, cx);
-        } else if !self.demands.is_empty() {
+        if let Some(vm) = self.above_max(cx.now)
+            && self.spill_some(vm, 1, false, cx)
+        {
+            return true;
+        }
+        if !self.demands.is_empty() {
             changed |= self.make_room(cx);
         } else if self.pass_wanted || cx.now >= self.pass_at {
             self.pass_wanted = false;
@@ -148,7 +151,7 @@ impl Running {
         let needed: u64 = self.demands.iter().map(|demand| self.demanded(demand)).sum();
         let free = u64::from(self.frames.free_count()) * fermi_spec::addr::FRAME;
         let short = needed.saturating_sub(free);
-        if let Some(vm) = self.most_idle(&[]) {
+        if let Some(vm) = self.most_idle() {
             let wanted = self.chunks_for(vm, short);
             if self.spill_some(vm, wanted, true, cx) {
                 return true;
@@ -247,18 +250,19 @@ impl Running {
         !chosen.is_empty() && self.start_move(vm, Direction::Spill, chosen, BTreeMap::new(), cx)
     }
 
-    fn above_max(&self) -> Option<VmId> {
+    fn above_max(&self, now: Tick) -> Option<VmId> {
         self.vms
             .values()
-            .find(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max && !vgpu.detaching)
+            .filter(|vgpu| now >= vgpu.passed_over_until && !vgpu.leaves())
+            .find(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max)
             .map(|vgpu| vgpu.id)
     }
 
     /// The VM with most idle bytes in VRAM that it may lose.
-    fn most_idle(&self, except: &[VmId]) -> Option<VmId> {
+    fn most_idle(&self) -> Option<VmId> {
         self.vms
             .values()
-            .filter(|vgpu| !vgpu.detaching && !except.contains(&vgpu.id))
+            .filter(|vgpu| !vgpu.leaves())
             .map(|vgpu| {
                 let idle: u64 = candidates(vgpu, true)
                     .into_iter()
@@ -282,7 +286,7 @@ impl Running {
         };
         self.vms
             .values()
-            .filter(|vgpu| !vgpu.detaching)
+            .filter(|vgpu| !vgpu.leaves())
             .map(|vgpu| holding(vgpu, asked(vgpu.id), now))
             .collect()
     }
@@ -296,7 +300,7 @@ impl Running {
             return true;
         }
         // No room: an idle chunk gives way, then one of a VM that holds more than its share.
-        if let Some(vm) = self.most_idle(&[]) {
+        if let Some(vm) = self.most_idle() {
             let wanted = self.chunks_for(winner, 1);
             return self.spill_some(vm, wanted, true, cx);
         }
@@ -369,7 +373,19 @@ impl Running {
             .map(|moving| {
                 Tick(now.0.max(moving.copying_since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS)
             });
-        [pass, demand, copy]
+        let above = self
+            .vms
+            .values()
+            .filter(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max && self.moving.is_none())
+            .map(|vgpu| vgpu.passed_over_until)
+            .min();
+        let notify = self
+            .vms
+            .values()
+            .filter(|vgpu| !vgpu.notify_engines.is_empty())
+            .map(|vgpu| vgpu.notify_at)
+            .min();
+        [pass, demand, copy, above, notify]
             .into_iter()
             .flatten()
             .min()

@@ -6,13 +6,15 @@ use fermi_spec::regs::{Bar0Reg, pfifo};
 
 use super::Cx;
 use super::running::Running;
-use crate::event::VmId;
+use crate::event::{Tick, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};
 use crate::host::lane::{Job, Op};
 use crate::notice::Notice;
 
+/// Least time between two notifications of one guest.
+const NOTIFY_INTERVAL_NS: u64 = 50_000;
 /// Wait for the preempt that follows an engine's reset: the engine is idle then.
 const RESET_NS: u64 = 5_000_000;
 
@@ -29,7 +31,7 @@ impl Running {
                 data,
             } => {
                 let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.own_trouble(format!("PBDMA {pbdma} stopped: {intr:#010x}"), cx);
+                    return self.nobodys(channel, None, format!("PBDMA {pbdma} stopped: {intr:#010x}"), cx);
                 };
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
                     vgpu.interrupts.pbdma_error(pbdma, intr, v, method, data);
@@ -49,7 +51,7 @@ impl Running {
                 channel,
             } => {
                 let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.own_trouble(format!("{engine:?} error {code:#x}"), cx);
+                    return self.nobodys(channel, Some(engine), format!("{engine:?} error {code:#x}"), cx);
                 };
                 let reason = format!("{engine:?} refused method data {data:#x} with code {code:#x}");
                 self.kill(vm, v, Some(engine), reason, cx);
@@ -66,10 +68,24 @@ impl Running {
         }
     }
 
-    /// The card says which engine, not which channel: all VMs with channels hear of it, and look at their fences.
+    /// The card says which engine, not which channel: all VMs with channels hear of it, and look at their fences. Each
+    /// at most once in a while, so that one VM's interrupts are no storm in the others.
     fn notify(&mut self, engine: Engine) {
         for vgpu in self.vms.values_mut().filter(|vgpu| !vgpu.channels.is_empty()) {
-            vgpu.interrupts.notify(engine);
+            vgpu.notify_engines.insert(engine);
+        }
+    }
+
+    /// Delivers the notifications whose time has come.
+    pub(super) fn notify_due(&mut self, now: Tick) {
+        for vgpu in self.vms.values_mut() {
+            if vgpu.notify_engines.is_empty() || now < vgpu.notify_at {
+                continue;
+            }
+            vgpu.notify_at = now.after(NOTIFY_INTERVAL_NS);
+            for engine in std::mem::take(&mut vgpu.notify_engines) {
+                vgpu.interrupts.notify(engine);
+            }
         }
     }
 
@@ -88,11 +104,20 @@ impl Running {
             at.map(|(&v, channel)| (vgpu.id, v, channel.guest_instance))
         });
         let Some((vm, v, guest_instance)) = culprit else {
-            // Of the broker's own making, or of a channel that has just gone.
-            return self.own_trouble(
-                format!("MMU fault of unit {:#x} at {:#x}", record.unit, record.va),
-                cx,
-            );
+            let engine = Engine::ALL
+                .into_iter()
+                .find(|engine| engine.fault_unit() == record.unit);
+            let what = format!("MMU fault of unit {:#x} at {:#x}", record.unit, record.va);
+            let leaving = self
+                .leaving
+                .iter()
+                .find(|(_, leaving)| leaving.channel.instance.0 == record.instance.0);
+            let channel = match leaving {
+                Some((physical, _)) => physical.0,
+                None if self.card.own.instance.0 == record.instance.0 => OWN_CHANNEL.0,
+                None => u8::MAX,
+            };
+            return self.nobodys(channel, engine, what, cx);
         };
         let frame = match guest_instance {
             shadow_pt::TableAt::Vram(at) => (at.0 >> 12) as u32,
@@ -119,9 +144,16 @@ impl Running {
         self.kill(vm, v, engine, reason, cx);
     }
 
-    /// An error that is no guest's: of the broker's own channel, or of one that has just gone.
-    fn own_trouble(&mut self, what: String, cx: &mut Cx<'_>) {
-        self.copy_failed(what, cx);
+    /// An error of no bound channel: of the broker's own, or of one that is on its way off the card and whose engine
+    /// has to be brought back for the others.
+    fn nobodys(&mut self, channel: u8, engine: Option<Engine>, what: String, cx: &mut Cx<'_>) {
+        if channel == OWN_CHANNEL.0 {
+            return self.copy_failed(what, cx);
+        }
+        cx.actions.notice(Notice::HostError { what });
+        if self.leaving.contains_key(&PhysChannel(channel)) {
+            self.reset_engine(PhysChannel(channel), engine, Job::Nothing);
+        }
     }
 
     /// Takes a channel off the card for good, and the engine it broke back into service.

@@ -21,7 +21,7 @@ use crate::memory::{ChunkPlace, Frames};
 use crate::notice::Notice;
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
-const CHANNELS_RESERVED: usize = 4;
+pub(super) const CHANNELS_RESERVED: usize = 4;
 /// Channels that VMs may use.
 const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
 
@@ -51,6 +51,8 @@ pub(crate) struct Running {
     pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
+    /// VMs that lost an address space: what their channels reach is to be counted anew.
+    pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose queue may go on.
     pub(super) ready: BTreeSet<VmId>,
     /// When the next refill pass is due.
@@ -82,6 +84,7 @@ impl Running {
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
             next_leaving: 0,
+            reach_changed: BTreeSet::new(),
             ready: BTreeSet::new(),
             pass_at: Tick::default(),
             pass_wanted: false,
@@ -137,7 +140,7 @@ impl Running {
             }
             Event::HostValue { token, data } => self.host_value(token, data, cx),
             Event::PollDone { token, met } => {
-                if let Some((job, ok)) = self.card.poll_done(token, met) {
+                for (job, ok) in self.card.poll_done(token, met) {
                     self.on_job(job, ok, cx);
                 }
             }
@@ -168,6 +171,10 @@ impl Running {
                 self.serve(vm, cx);
                 progressed = true;
             }
+            while let Some(vm) = self.reach_changed.pop_first() {
+                self.count_reach(vm, cx);
+                progressed = true;
+            }
             progressed |= self.check_copy(cx);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
@@ -175,6 +182,7 @@ impl Running {
                 break;
             }
         }
+        self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
             if vgpu.interrupts.rose() && !vgpu.detaching {
                 cx.actions.push(Action::Interrupt { vm: vgpu.id });
@@ -197,7 +205,7 @@ impl Running {
             });
         }
         match job {
-            Job::BringUp | Job::Nothing => {}
+            Job::BringUp | Job::Nothing | Job::RunlistTaken => {}
             Job::SyncFlushed(vm) => self.sync_flushed(vm, cx),
             Job::UnmapFlushed(vm) => self.unmap_flushed(vm, cx),
             Job::WindowFlushed => self.window_flushed(cx),

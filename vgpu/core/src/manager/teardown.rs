@@ -163,6 +163,7 @@ impl Running {
                 SyncCause::Bind { space, .. } => Some((space, sync.freed)),
                 SyncCause::Flush => Some((crate::device::SpaceId(u32::MAX), sync.freed)),
             },
+            Some(Blocked::Unmap { freed, .. }) => Some((crate::device::SpaceId(u32::MAX), freed)),
             _ => None,
         };
         if let Some((space, freed)) = half_bound {

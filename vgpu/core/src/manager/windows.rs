@@ -73,7 +73,10 @@ impl Running {
                     return Step::Blocked(Blocked::Fetch { pages, request });
                 }
                 Shown::Nothing => nothing(&mut request, length),
-                Shown::Ram { at, read_only } => ram(vm, at, read_only, &mut request, length, cx),
+                Shown::Ram { at, read_only } => {
+                    let read_only = read_only || vgpu.ram.locate(at).is_none_or(|(_, writable)| !writable);
+                    ram(vm, at, read_only, &mut request, length, cx)
+                }
                 Shown::Userd { channel, offset } => self.userd(vm, channel, offset, &mut request, length, cx),
                 Shown::Vram {
                     at,
