@@ -1,0 +1,514 @@
+//! `vramd` as a process: what it prints, how it ends, what it leaves behind.
+//!
+//! Tests that need KVM say so and pass without it; with `VRAMD_REQUIRE_KVM=1` they fail.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+/// A small demo, oversubscribed: 48M of guest VRAM on 32M.
+const SMALL: [&str; 9] = [
+    "demo",
+    "--json",
+    "--vms",
+    "2",
+    "--vram",
+    "32M",
+    "--guest-vram",
+    "24M",
+    "--seed",
+];
+/// No test's process needs longer.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn vramd(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vramd"));
+    command
+        .args(arguments)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    vramd(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The only document on stdout.
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr)))
+}
+
+/// Whether KVM is there; said aloud if not.
+fn has_kvm() -> bool {
+    let open = std::fs::File::options().read(true).write(true).open("/dev/kvm");
+    if let Err(error) = &open {
+        let is_required = std::env::var_os("VRAMD_REQUIRE_KVM").is_some_and(|value| value == "1");
+        assert!(!is_required, "VRAMD_REQUIRE_KVM=1, but {error}");
+        println!("SKIPPED (no /dev/kvm): {error}");
+    }
+    open.is_ok()
+}
+
+fn write_input(folder: &Path, name: &str, bytes: usize) -> (PathBuf, String) {
+    let data: Vec<u8> = (0..bytes as u32)
+        .map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8)
+        .collect();
+    let path = folder.join(name);
+    std::fs::write(&path, &data).unwrap();
+    let digest = Sha256::digest(&data);
+    (path, digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// What the issue promises of the JSON of a small demo whose only input has `digest`.
+fn check_small_demo(output: &Output, digest: &str, is_kvm: bool) {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(output);
+    assert_eq!(
+        (&report["ok"], &report["kvm"]),
+        (&Value::Bool(true), &Value::Bool(is_kvm)),
+        "{report}"
+    );
+    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} in {report}"));
+    let vram = number(&report["gpu"]["vram_bytes"]);
+    assert_eq!(vram, 32 << 20);
+    assert!(number(&report["resident_peak_bytes"]) <= vram, "{report}");
+    let vms = report["vms"].as_array().unwrap();
+    assert_eq!(vms.len(), 2);
+    assert!(
+        vms.iter().map(|vm| number(&vm["touched_bytes"])).sum::<u64>() > vram,
+        "{report}"
+    );
+    for vm in vms {
+        assert_eq!(
+            (&vm["ok"], vm["digest"].as_str()),
+            (&Value::Bool(true), Some(digest)),
+            "{vm}"
+        );
+        assert_eq!(number(&vm["guest_vram_bytes"]), 24 << 20);
+        assert_eq!(number(&vm["exits"]) > 0, is_kvm, "{vm}");
+        let pause = &vm["pause_us"];
+        let [p50, p99, max] = ["p50", "p99", "max"].map(|name| pause[name].as_f64().unwrap());
+        assert!(p50 <= p99 && p99 <= max, "{vm}");
+        assert_eq!(number(&vm["suspensions"]) > 0, max > 0.0, "{vm}");
+    }
+    let spilled: u64 = vms.iter().map(|vm| number(&vm["spills"])).sum();
+    assert!(spilled > 0, "{report}");
+}
+
+#[test]
+fn small_demo_on_threads_is_right_and_says_that_it_is_no_vm() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, digest) = write_input(folder.path(), "input", 3_000_001);
+    let input = input.to_str().unwrap();
+    let output = output(&[&SMALL[..], &["7", "--no-kvm", "--input", input]].concat());
+    check_small_demo(&output, &digest, false);
+}
+
+#[test]
+fn small_demo_on_kvm_is_right() {
+    if !has_kvm() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (input, digest) = write_input(folder.path(), "input", 3_000_001);
+    let input = input.to_str().unwrap();
+    let output = output(&[&SMALL[..], &["7", "--input", input]].concat());
+    check_small_demo(&output, &digest, true);
+}
+
+#[test]
+fn several_inputs_come_back_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let inputs =
+        [("one", 1_000_000), ("two", 7)].map(|(name, bytes)| write_input(folder.path(), name, bytes));
+    let paths = inputs.each_ref().map(|(path, _)| path.to_str().unwrap());
+    let output = output(
+        &[
+            &SMALL[..],
+            &["1", "--no-kvm", "--input", paths[0], "--input", paths[1]],
+        ]
+        .concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(&output);
+    let listed = report["inputs"].as_array().unwrap();
+    let digests: Vec<_> = listed
+        .iter()
+        .map(|input| input["sha256"].as_str().unwrap())
+        .collect();
+    assert_eq!(digests, inputs.each_ref().map(|(_, digest)| digest.as_str()));
+    assert_eq!(report["vms"][0]["digest"], report["digest"]);
+}
+
+#[test]
+fn recording_has_a_header_and_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let output = output(
+        &[
+            &SMALL[..],
+            &["1", "--no-kvm", "--record", record.to_str().unwrap()],
+        ]
+        .concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let recorded = std::fs::read_to_string(record).unwrap();
+    assert!(recorded.starts_with(r#"{"vramd_recording":1"#));
+    assert!(recorded.lines().count() > 1000);
+}
+
+/// Wrong usage or a failure: nothing on stdout, one line on stderr.
+fn complaint(arguments: &[&str], status: i32) -> String {
+    let output = output(arguments);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {stderr}");
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+    stderr
+}
+
+#[test]
+fn wrong_usage_is_one_line_and_status_2() {
+    let size = complaint(&["demo", "--vram", "15M"], 2);
+    assert!(
+        size.contains("15M is not a multiple of 1M from 16M to 64G"),
+        "{size}"
+    );
+    let size = complaint(&["demo", "--vram", "100.5M"], 2);
+    assert!(
+        size.contains("'--vram <SIZE>'") && size.contains("not a multiple of 1M"),
+        "{size}"
+    );
+    let size = complaint(&["demo", "--guest-vram", "lots"], 2);
+    assert!(size.contains("is not a size such as 512M"), "{size}");
+    let vms = complaint(&["demo", "--vms", "65"], 2);
+    assert!(vms.contains("65 is not in 1..=64"), "{vms}");
+    let workload = complaint(&["demo", "--workload", "mining"], 2);
+    assert!(
+        workload.contains("'mining'") && workload.contains("files"),
+        "{workload}"
+    );
+    complaint(&["demo", "--vms", "0"], 2);
+    complaint(&["dance"], 2);
+    complaint(&["serve"], 2);
+    complaint(&[], 2);
+}
+
+#[test]
+fn verb_that_does_not_work_yet_says_so_and_is_not_listed() {
+    for verb in [
+        "gpu", "quota", "lab", "list", "show", "top", "spill", "refill", "suspend", "resume", "inspect",
+    ] {
+        let said = complaint(&[verb, "a", "--max", "3M"], 2);
+        assert!(said.contains("not there yet"), "{said}");
+    }
+    for verb in ["trace", "metrics", "kernel", "bind", "unbind", "doctor"] {
+        complaint(&[verb], 2);
+    }
+    let help = output(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    assert!(!text(&help.stdout).contains("quota"), "{}", text(&help.stdout));
+}
+
+#[test]
+fn input_that_cannot_be_used_is_named() {
+    let said = complaint(&["demo", "--input", "/nonexistent/file"], 1);
+    assert_eq!(
+        said,
+        "vramd: cannot read input /nonexistent/file: No such file or directory (os error 2)\n"
+    );
+    let said = complaint(&["demo", "--input", "/dev/zero"], 1);
+    assert_eq!(said, "vramd: input /dev/zero is not a regular file\n");
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(64 << 20).unwrap();
+    let said = complaint(
+        &["demo", "--guest-vram", "24M", "--input", large.to_str().unwrap()],
+        1,
+    );
+    assert!(
+        said.contains("is too large: 16777216 bytes fit guest VRAM"),
+        "{said}"
+    );
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, "").unwrap();
+    let said = complaint(&["demo", "--input", empty.to_str().unwrap()], 1);
+    assert!(said.ends_with("empty is empty\n"), "{said}");
+}
+
+#[test]
+fn recording_that_cannot_be_created_is_named() {
+    let said = complaint(&["demo", "--record", "/nonexistent/record"], 1);
+    assert!(
+        said.starts_with("vramd: cannot create recording /nonexistent/record: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn demo_that_fits_the_card_is_not_ok() {
+    let arguments = [
+        "demo",
+        "--json",
+        "--no-kvm",
+        "--vms",
+        "1",
+        "--vram",
+        "64M",
+        "--guest-vram",
+        "16M",
+    ];
+    let output = output(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(json(&output)["ok"], Value::Bool(false));
+    assert!(
+        text(&output.stderr).contains("not oversubscribed"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+/// A process that is killed if its test fails.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    fn start(arguments: &[&str]) -> Process {
+        Process(
+            vramd(arguments)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    /// The first line of its output.
+    fn first_line(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        line
+    }
+
+    fn terminate(&mut self) -> Output {
+        // A process that has ended and was not waited for keeps its id.
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Output {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < LIMIT, "the process does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.0.stdout.as_mut().unwrap().read_to_end(&mut stdout).unwrap();
+        self.0.stderr.as_mut().unwrap().read_to_end(&mut stderr).unwrap();
+        Output {
+            status,
+            stdout,
+            stderr,
+        }
+    }
+}
+
+/// A broker's and two VMs' files in a folder of their own.
+struct TwoVms {
+    folder: tempfile::TempDir,
+    digest: String,
+}
+
+impl TwoVms {
+    fn new(options: &str) -> TwoVms {
+        let folder = tempfile::tempdir().unwrap();
+        let (input, digest) = write_input(folder.path(), "input", 3_000_001);
+        let mut host = String::from(
+            "[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"32M\"\nhost_ram = \"1G\"\n",
+        );
+        for name in ["a", "b"] {
+            let socket = folder.path().join(format!("{name}.sock"));
+            let socket = socket.display();
+            host.push_str(&format!(
+                "[[vm]]\nname = \"{name}\"\ngpu = \"gpu0\"\nsocket = \"{socket}\"\nguest_vram = \"24M\"\n"
+            ));
+            let vm = format!(
+                "name = \"{name}\"\nmemory = \"32M\"\ninputs = [\"{}\"]\noptions = \"{options}\"\n\
+                 [vgpu]\nsocket = \"{socket}\"\n",
+                input.display()
+            );
+            std::fs::write(folder.path().join(format!("{name}.toml")), vm).unwrap();
+        }
+        std::fs::write(folder.path().join("host.toml"), host).unwrap();
+        TwoVms { folder, digest }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Starts the broker and waits until it listens.
+    fn serve(&self) -> Process {
+        let mut broker = Process::start(&["serve", "--config", &self.path("host.toml")]);
+        let line = broker.first_line();
+        let device = format!(
+            r#"-device '{{"driver":"vfio-user-pci","socket":{{"path":"{}","#,
+            self.path("a.sock")
+        );
+        assert!(
+            line.starts_with("vm a: 24M guest VRAM at ") && line.contains(&device),
+            "{line}"
+        );
+        broker
+    }
+
+    fn run(&self, name: &str, more: &[&str]) -> Process {
+        Process::start(&[&["run", &self.path(name), "--json"], more].concat())
+    }
+
+    fn check_run(&self, output: &Output, is_kvm: bool) {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let report = json(output);
+        assert_eq!(
+            (&report["ok"], &report["kvm"]),
+            (&Value::Bool(true), &Value::Bool(is_kvm)),
+            "{report}"
+        );
+        assert_eq!(
+            report["digests"][0]["sha256"].as_str(),
+            Some(self.digest.as_str())
+        );
+    }
+
+    /// Two VMs of their own processes at one broker.
+    fn run_both(&self, more: &[&str], is_kvm: bool) {
+        let mut broker = self.serve();
+        let mut vms = ["a.toml", "b.toml"].map(|vm| self.run(vm, more));
+        for vm in &mut vms {
+            self.check_run(&vm.wait(), is_kvm);
+        }
+        let ended = broker.terminate();
+        assert_eq!(
+            (ended.status.code(), text(&ended.stderr)),
+            (Some(0), String::new())
+        );
+        assert!(!Path::new(&self.path("a.sock")).exists() && !Path::new(&self.path("b.sock")).exists());
+    }
+}
+
+#[test]
+fn broker_and_two_processes_on_threads_do_the_same_as_the_demo() {
+    TwoVms::new("vramd.rounds=2").run_both(&["--no-kvm"], false);
+}
+
+#[test]
+fn broker_and_two_vms_on_kvm_do_the_same_as_the_demo() {
+    if has_kvm() {
+        TwoVms::new("vramd.rounds=2").run_both(&[], true);
+    }
+}
+
+#[test]
+fn vm_process_that_dies_leaves_the_other_and_its_socket_unharmed() {
+    let both = TwoVms::new("vramd.rounds=30");
+    let mut broker = both.serve();
+    let mut dying = both.run("a.toml", &["--no-kvm"]);
+    let mut other = both.run("b.toml", &["--no-kvm"]);
+    std::thread::sleep(Duration::from_millis(300));
+    dying.0.kill().unwrap();
+    dying.0.wait().unwrap();
+    both.check_run(&other.wait(), false);
+    both.check_run(&both.run("a.toml", &["--no-kvm"]).wait(), false);
+    assert_eq!(broker.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn broker_that_is_told_to_end_ends_its_vms_with_a_reason() {
+    let both = TwoVms::new("vramd.rounds=1000");
+    let mut broker = both.serve();
+    let mut vm = both.run("a.toml", &["--no-kvm"]);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(broker.terminate().status.code(), Some(0));
+    let ended = vm.wait();
+    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(text(&ended.stderr).lines().count(), 1, "{}", text(&ended.stderr));
+    assert!(!Path::new(&both.path("a.sock")).exists());
+}
+
+#[test]
+fn busy_socket_is_named_and_left_alone() {
+    let both = TwoVms::new("");
+    let mut broker = both.serve();
+    let said = complaint(&["serve", "--config", &both.path("host.toml")], 1);
+    assert!(
+        said.contains(&format!("socket {} is in use", both.path("a.sock"))),
+        "{said}"
+    );
+    assert!(Path::new(&both.path("a.sock")).exists());
+    assert_eq!(broker.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn malformed_configuration_is_named_with_field_and_line() {
+    let both = TwoVms::new("");
+    std::fs::write(
+        both.path("bad.toml"),
+        "[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"3M\"\n",
+    )
+    .unwrap();
+    let said = complaint(&["serve", "--config", &both.path("bad.toml")], 1);
+    assert!(
+        said.contains("bad.toml:4: gpu.vram: 3M is not a multiple of 1M from 16M"),
+        "{said}"
+    );
+    let said = complaint(&["run", &both.path("bad.toml")], 1);
+    assert!(
+        said.contains("bad.toml:1: [[gpu]]: unknown field `gpu`"),
+        "{said}"
+    );
+    let said = complaint(&["run", &both.path("missing.toml")], 1);
+    assert!(
+        said.contains("cannot read") && said.contains("missing.toml: No such file"),
+        "{said}"
+    );
+    let said = complaint(&["run", &both.path("a.toml")], 1);
+    assert!(said.contains("cannot connect to the vGPU socket"), "{said}");
+}
+
+#[test]
+fn demo_that_is_interrupted_ends_with_the_reason() {
+    let arguments = [&SMALL[..], &["1", "--no-kvm", "--rounds", "100000"]].concat();
+    let mut demo = Process::start(&arguments);
+    std::thread::sleep(Duration::from_millis(300));
+    let ended = demo.terminate();
+    let stderr = text(&ended.stderr);
+    assert_eq!(
+        (ended.status.code(), stderr.lines().last()),
+        (Some(1), Some("vramd: interrupted"))
+    );
+    assert!(ended.stdout.is_empty());
+}
