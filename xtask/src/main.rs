@@ -4,6 +4,7 @@
 
 mod ci;
 mod layers;
+mod replay;
 mod sim;
 mod test;
 mod tidy;
@@ -32,6 +33,8 @@ enum Task {
     Layers,
     /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
     Tidy,
+    /// Feeds a recording to a fresh core and compares what it wants done.
+    Replay(replay::ReplayArguments),
     /// Simulates whole runs from seeds, with checkers.
     Sim(sim::SimArguments),
 }
@@ -43,6 +46,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::Replay(arguments) => replay::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
     }
 }
