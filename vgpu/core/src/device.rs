@@ -148,6 +148,8 @@ pub(crate) struct Channel {
     pub(crate) killed: bool,
     /// A preempt that the guest asked for is in the lane.
     pub(crate) preempting: bool,
+    /// The time slice last written to its instance block.
+    pub(crate) slice: fermi_spec::instance::Timeslice,
     /// The last GP_PUT, rung again after a suspension.
     pub(crate) gp_put: Option<u32>,
 }

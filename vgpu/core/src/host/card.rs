@@ -48,6 +48,8 @@ pub(crate) struct Card {
     runlist_buffer: usize,
     /// The list to hand over next, and what waits for it.
     next_runlist: Option<(Vec<PhysChannel>, Vec<Job>)>,
+    /// Words that the list to come relies on.
+    runlist_words: Vec<Op>,
     /// What waits for the list being handed over.
     runlist_jobs: Vec<Job>,
     doorbells: Doorbells,
@@ -71,6 +73,7 @@ impl Card {
             runlist: Lane::default(),
             runlist_buffer: 0,
             next_runlist: None,
+            runlist_words: Vec::new(),
             runlist_jobs: Vec::new(),
             doorbells: Doorbells::new(),
             channels: [None; CHANNELS],
@@ -288,6 +291,12 @@ impl Card {
         self.fifo.push(ops, job);
     }
 
+    /// A word of the arena, written before the next runlist is handed over.
+    pub(crate) fn write_later(&mut self, at: VramAddr, word: u32) {
+        let op = Op::Block(Bar::Bar3, self.arena.window(at), word.to_le_bytes().to_vec());
+        self.runlist_words.push(op);
+    }
+
     /// Hands the card a new runlist: the broker's own channel, then `channels` in order. Lists are whole, so one that
     /// the card has not begun with is replaced, and its jobs wait for the newer one.
     pub(crate) fn commit_runlist(&mut self, channels: &[PhysChannel], job: Job) {
@@ -316,20 +325,19 @@ impl Card {
         let commit = pfifo::RunlistCommit::new()
             .with_count(channels.len() as u16 + 1)
             .with_engine(0x1f);
-        self.runlist.push(
-            [
-                Op::Block(Bar::Bar3, self.arena.window(at), data),
-                Op::Write(Bar0Reg::RunlistBase, (at.0 >> 12) as u32),
-                Op::Write(Bar0Reg::RunlistCommit, commit.into_bits()),
-                Op::Poll {
-                    reg: Bar0Reg::RunlistStatus,
-                    mask: pfifo::RUNLIST_PENDING,
-                    value: 0,
-                    timeout_ns: CARD_TIMEOUT_NS,
-                },
-            ],
-            Job::RunlistTaken,
-        );
+        let mut ops = std::mem::take(&mut self.runlist_words);
+        ops.extend([
+            Op::Block(Bar::Bar3, self.arena.window(at), data),
+            Op::Write(Bar0Reg::RunlistBase, (at.0 >> 12) as u32),
+            Op::Write(Bar0Reg::RunlistCommit, commit.into_bits()),
+            Op::Poll {
+                reg: Bar0Reg::RunlistStatus,
+                mask: pfifo::RUNLIST_PENDING,
+                value: 0,
+                timeout_ns: CARD_TIMEOUT_NS,
+            },
+        ]);
+        self.runlist.push(ops, Job::RunlistTaken);
     }
 
     /// Binds the broker's own channel with an empty ring: at bring-up, and after its engine had to be reset.

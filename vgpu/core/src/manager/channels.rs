@@ -1,6 +1,6 @@
 //! Guest channels on the card: binding through shadow instance blocks, running, preempting, the one runlist.
 
-use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, offset};
+use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, Timeslice, offset};
 use fermi_spec::regs::pfifo::{self, ChannelInstance, RunlistBase};
 use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 
@@ -199,6 +199,7 @@ impl Running {
             suspended: false,
             killed: false,
             preempting: false,
+            slice: Timeslice::new(),
             gp_put,
         };
         if let Some(gp_put) = gp_put {
@@ -341,8 +342,20 @@ impl Running {
         }
     }
 
-    /// One list from all guests': the VMs take turns, each in its own order.
+    /// One list from all guests': the VMs take turns, each in its own order. A channel's time slice is its VM's share
+    /// divided by the VM's channels on the list, so that more channels do not mean more time.
     pub(super) fn commit_host_runlist(&mut self, job: Job) {
+        for vgpu in self.vms.values_mut() {
+            let count = vgpu.eligible().count();
+            for channel in vgpu.channels.values_mut().filter(|channel| channel.in_table) {
+                let slice = time_slice(count);
+                if channel.slice != slice {
+                    channel.slice = slice;
+                    self.card
+                        .write_later(channel.instance.offset(offset::TIMESLICE), slice.into_bits());
+                }
+            }
+        }
         let lists: Vec<Vec<PhysChannel>> = self.vms.values().map(|vgpu| vgpu.eligible().collect()).collect();
         let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
         let list: Vec<PhysChannel> = (0..longest)
@@ -445,6 +458,17 @@ impl Running {
             shadow.release(&mut budget);
         }
     }
+}
+
+/// A VM's turn on an engine: 2 ms in units of 8 µs, nouveau's scale.
+const SHARE_UNITS: usize = 250;
+
+fn time_slice(channels: usize) -> Timeslice {
+    let units = (SHARE_UNITS / channels.max(1)).clamp(1, SHARE_UNITS);
+    Timeslice::new()
+        .with_timeout(units as u8)
+        .with_scale(3)
+        .with_enable(true)
 }
 
 pub(super) fn word_at(bytes: &[u8], at: u64) -> u32 {

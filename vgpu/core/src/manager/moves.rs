@@ -19,7 +19,6 @@ use shadow_pt::TableRange;
 
 use super::Cx;
 use super::running::Running;
-use super::windows::drop_image;
 use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, FrameOwner, Tick, VmId};
@@ -348,7 +347,7 @@ impl Running {
             vgpu.chunks.set_moving(chunk, false);
             bytes += vgpu.chunks.bytes(chunk);
             if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {
-                drop_image(vgpu, chunk, cx);
+                vgpu.chunks.keep_stale(chunk);
             }
         }
         cx.actions.notice(Notice::Moved {

@@ -16,7 +16,7 @@ use super::Cx;
 use super::moves::{COPY_CHECK_NS, Stage, batch_bytes_max};
 use super::running::Running;
 use crate::device::Vgpu;
-use crate::event::{Tick, VmId};
+use crate::event::{Action, Tick, VmId};
 use crate::memory::victim::{Holding, choose_giver, choose_victim, choose_winner};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, Notice};
@@ -359,6 +359,30 @@ impl Running {
         }
         let chunks = frames.keys().copied().collect();
         self.start_move(winner, Direction::Refill, chunks, frames, cx)
+    }
+
+    /// Old copies in images go as soon as all images together hold more than the pool.
+    pub(super) fn trim_images(&mut self, cx: &mut Cx<'_>) {
+        let total = |vms: &std::collections::BTreeMap<VmId, Vgpu>| -> u64 {
+            vms.values().map(|vgpu| vgpu.chunks.image_bytes()).sum()
+        };
+        while total(&self.vms) > self.config.host_ram {
+            let Some((vgpu, chunk)) = self
+                .vms
+                .values_mut()
+                .find_map(|vgpu| vgpu.chunks.take_stale().map(|chunk| (vgpu, chunk)))
+            else {
+                return;
+            };
+            let base = vgpu.chunks.base(chunk);
+            for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+                cx.actions.push(Action::DropImage {
+                    vm: vgpu.id,
+                    at: base.offset(start),
+                    bytes,
+                });
+            }
+        }
     }
 
     /// When something is due that no event announces.

@@ -172,7 +172,7 @@ impl Running {
                 progressed = true;
             }
             while let Some(vm) = self.reach_changed.pop_first() {
-                self.count_reach(vm, cx);
+                self.count_reach(vm);
                 progressed = true;
             }
             progressed |= self.check_copy(cx);
@@ -182,6 +182,7 @@ impl Running {
                 break;
             }
         }
+        self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
             if vgpu.interrupts.rose() && !vgpu.detaching {

@@ -15,7 +15,6 @@ use shadow_pt::{Refresh, TableAt, TablePages};
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
-use super::windows::drop_image;
 use crate::device::tables::{ArenaWriter, Dirt, TableBudget, Whereabouts};
 use crate::device::{Blocked, Request, Space, SpaceId, Sync, SyncCause, SyncStage, Vgpu};
 use crate::event::{Action, Reply, VmId};
@@ -179,16 +178,16 @@ impl Running {
             entries += built.entries;
             sync.freed.append(&mut built.freed);
         }
-        self.count_reach(vm, cx);
+        self.count_reach(vm);
         entries > 0 || !sync.freed.is_empty()
     }
 
     /// Counts anew which chunks the VM's channels reach.
-    pub(super) fn count_reach(&mut self, vm: VmId, cx: &mut Cx<'_>) {
-        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let Vgpu { chunks, spaces, .. } = vgpu;
+    pub(super) fn count_reach(&mut self, vm: VmId) {
+        let Some(Vgpu { chunks, spaces, .. }) = self.vms.get_mut(&vm) else {
+            return;
+        };
         chunks.clear_reach();
-        let mut stale = Vec::new();
         for space in spaces.values() {
             for (frame, reach) in space.shadow.referenced() {
                 let Some(chunk) = chunks.of_frame(frame) else {
@@ -199,13 +198,8 @@ impl Running {
                 } else {
                     Reach::ReadOnly
                 };
-                if chunks.widen_reach(chunk, reach) {
-                    stale.push(chunk);
-                }
+                chunks.widen_reach(chunk, reach);
             }
-        }
-        for chunk in stale {
-            drop_image(vgpu, chunk, cx);
         }
         self.pass_wanted = true;
     }

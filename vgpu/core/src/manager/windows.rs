@@ -155,7 +155,6 @@ impl Running {
                         let from = from.to_vec();
                         if matches!(vgpu.chunks.place(chunk), ChunkPlace::Both(_)) {
                             vgpu.chunks.end_both(chunk);
-                            drop_image(vgpu, chunk, cx);
                         }
                         self.card.write_vram(host, from, cx.actions);
                     }
@@ -294,18 +293,6 @@ fn ram(
         _ => {}
     }
     Piece::Done
-}
-
-/// The image's copy of a chunk is stale, except for its instance pages.
-pub(super) fn drop_image(vgpu: &Vgpu, chunk: crate::memory::ChunkNo, cx: &mut Cx<'_>) {
-    let base = vgpu.chunks.base(chunk);
-    for (start, bytes) in vgpu.chunks.data_runs(chunk) {
-        cx.actions.push(Action::DropImage {
-            vm: vgpu.id,
-            at: base.offset(start),
-            bytes,
-        });
-    }
 }
 
 fn show(vgpu: &Vgpu, bar: Bar, at: u64, memory: &mut dyn HostMemory) -> Shown {

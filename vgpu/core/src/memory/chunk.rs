@@ -1,5 +1,7 @@
 //! Chunks of one VM's VRAM and its instance pages.
 
+use std::collections::BTreeSet;
+
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use shadow_pt::{FramePlacement, GuestFrame, Placement};
 
@@ -66,6 +68,9 @@ pub(crate) struct Chunks {
     instance_pages: u32,
     resident: u64,
     spilled: u64,
+    /// Chunks in VRAM whose image still holds memory, with an old copy: the next spill finds it ready. Nothing reads it.
+    stale: BTreeSet<ChunkNo>,
+    stale_bytes: u64,
 }
 
 impl Chunks {
@@ -88,6 +93,8 @@ impl Chunks {
             instance_pages: 0,
             resident: 0,
             spilled: 0,
+            stale: BTreeSet::new(),
+            stale_bytes: 0,
         }
     }
 
@@ -172,15 +179,13 @@ impl Chunks {
         }
     }
 
-    /// Widens a chunk's reach. A writable reach ends "both": there is no dirty bit. Returns whether it ended.
-    pub(crate) fn widen_reach(&mut self, chunk: ChunkNo, reach: Reach) -> bool {
+    /// Widens a chunk's reach. A writable reach ends "both": there is no dirty bit.
+    pub(crate) fn widen_reach(&mut self, chunk: ChunkNo, reach: Reach) {
         let entry = &mut self.chunks[chunk.0 as usize];
         entry.reach = entry.reach.max(reach);
         if entry.reach == Reach::Writable && matches!(entry.place, ChunkPlace::Both(_)) {
             self.end_both(chunk);
-            return true;
         }
-        false
     }
 
     /// The image's copy of a chunk that was in both places is about to be stale.
@@ -188,7 +193,33 @@ impl Chunks {
         let entry = &mut self.chunks[chunk.0 as usize];
         if let ChunkPlace::Both(frames) = &mut entry.place {
             entry.place = ChunkPlace::Resident(std::mem::take(frames));
+            self.keep_stale(chunk);
         }
+    }
+
+    /// The chunk is in VRAM alone; its image keeps its memory until it is wanted elsewhere.
+    pub(crate) fn keep_stale(&mut self, chunk: ChunkNo) {
+        if self.stale.insert(chunk) {
+            self.stale_bytes += self.bytes(chunk);
+        }
+    }
+
+    fn forget_stale(&mut self, chunk: ChunkNo) {
+        if self.stale.remove(&chunk) {
+            self.stale_bytes -= self.bytes(chunk);
+        }
+    }
+
+    /// A chunk whose old copy may be dropped, which it is with this call.
+    pub(crate) fn take_stale(&mut self) -> Option<ChunkNo> {
+        let chunk = self.stale.first().copied()?;
+        self.forget_stale(chunk);
+        Some(chunk)
+    }
+
+    /// Bytes of host RAM that the image holds at most: spilled chunks, old copies, instance memory.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.spilled + self.stale_bytes + u64::from(self.instance_pages) * SMALL_PAGE
     }
 
     /// Changes a chunk's place; returns the old one. Keeps the sums.
@@ -207,6 +238,10 @@ impl Chunks {
         let (before, after) = (share(&old), share(self.place(chunk)));
         self.resident = self.resident - before.0 + after.0;
         self.spilled = self.spilled - before.1 + after.1;
+        if after.0 == 0 {
+            // Its image is the truth now, or nothing.
+            self.forget_stale(chunk);
+        }
         old
     }
 
@@ -292,6 +327,13 @@ impl Chunks {
             (self.resident, self.spilled),
             "sums of chunks"
         );
+        let stale: u64 = self.stale.iter().map(|&chunk| self.bytes(chunk)).sum();
+        assert_eq!(stale, self.stale_bytes, "bytes of old copies");
+        let kept = |chunk: &ChunkNo| matches!(self.place(*chunk), ChunkPlace::Resident(_));
+        assert!(
+            self.stale.iter().all(kept),
+            "an old copy of a chunk that is not in VRAM alone"
+        );
         let pages: u32 = self.instance.iter().map(|word| word.count_ones()).sum();
         assert_eq!(pages, self.instance_pages, "instance pages");
     }
@@ -351,8 +393,19 @@ mod tests {
     fn writable_reach_ends_both() {
         let mut chunks = chunks();
         chunks.set_place(ChunkNo(1), ChunkPlace::Both((0..16).map(FrameNo).collect()));
-        assert!(chunks.widen_reach(ChunkNo(1), Reach::Writable));
+        chunks.widen_reach(ChunkNo(1), Reach::Writable);
         assert!(matches!(chunks.place(ChunkNo(1)), ChunkPlace::Resident(_)));
+        chunks.check();
+    }
+
+    #[test]
+    fn old_copy_is_kept_until_it_is_taken_or_becomes_the_truth() {
+        let mut chunks = chunks();
+        chunks.set_place(ChunkNo(1), ChunkPlace::Resident((0..16).map(FrameNo).collect()));
+        chunks.keep_stale(ChunkNo(1));
+        assert_eq!(chunks.image_bytes(), 2 << 20);
+        chunks.set_place(ChunkNo(1), ChunkPlace::Spilled);
+        assert_eq!((chunks.image_bytes(), chunks.take_stale()), (2 << 20, None));
         chunks.check();
     }
 
