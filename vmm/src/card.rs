@@ -9,8 +9,8 @@
 //!
 //! Rules of the lock:
 //! 1. Whoever wants the card adds itself to `waiting` before it locks and takes itself off when it has the lock.
-//! 2. The stepping thread looks at `waiting` after each [`SLICE`] of work and, if somebody waits, unlocks and does not
-//!    lock again before `waiting` is zero or [`GIVE_WAY_MAX`] is over: a mutex of the standard library is not fair.
+//! 2. The stepping thread looks at `waiting` after each `SLICE` of work and, if somebody waits, unlocks and does not
+//!    lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard library is not fair.
 //! 3. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
 //!    more to do than the sleeper expects wakes it before it unlocks.
 //! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.

@@ -154,12 +154,17 @@ fn guest_vram(text: &str) -> Result<u64, String> {
 
 /// The whole program.
 pub fn main() -> ExitCode {
-    // Failures are told once, by the last line of the program; RUST_LOG shows what led to them.
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("off")).init();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error),
     };
+    // Failures are told once, by the program's last line; a broker that goes on for long has more to tell.
+    let filter = if matches!(cli.verb, Verb::Serve(_)) {
+        "warn"
+    } else {
+        "off"
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
     let outcome = signals::install().and_then(|()| match cli.verb {
         Verb::Demo(arguments) => demo::demo(&arguments),
         Verb::Serve(arguments) => serve::serve(&arguments),

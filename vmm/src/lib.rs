@@ -1,4 +1,5 @@
-//! One KVM virtual machine with a vGPU: memory, vCPUs, PCI bus, serial port, loader.
+//! One KVM virtual machine with a vGPU: memory, vCPUs, PCI bus, serial port, loader. And `vramd`, the program that
+//! joins VMs, broker and software card ([`cli`]).
 //!
 //! [`Vm::build`] joins a guest program, its inputs and a [`VgpuLink`] into a machine; [`Vm::start`] runs it;
 //! [`RunningVm::wait`] tells how it ended. What the guest says arrives through [`Reports`].

@@ -34,7 +34,7 @@ fn look_at(card: &mut ModelGpu, frame: FrameNo) {
     write_register(
         card,
         Bar0Reg::PraminBase,
-        (u64::from(frame.0) * FRAME >> 16) as u32,
+        ((u64::from(frame.0) * FRAME) >> 16) as u32,
     );
 }
 

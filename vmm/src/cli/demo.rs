@@ -5,14 +5,12 @@ use std::io::Write as _;
 use anyhow::Context as _;
 
 use super::signals::is_stop_requested;
-use super::{DemoArguments, FAILED, Workload, complain};
+use super::{DemoArguments, FAILED, complain};
 use crate::demo::{DemoOptions, Screen, run};
 use crate::guest::Place;
 
 pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
-    // There is one workload so far; naming it any number of times is the same.
-    let is_files = |workload: &Workload| matches!(workload, Workload::Files);
-    debug_assert!(arguments.workload.iter().all(is_files));
+    // `--workload` chooses nothing as long as there is one: clap refuses any other name.
     let options = DemoOptions {
         vms: arguments.vms.into(),
         vram: arguments.vram,
