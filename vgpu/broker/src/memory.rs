@@ -8,6 +8,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
+use vfio_user_server::bounds::DMA_MAPS_MAX;
 use vgpu::{DmaMemory, HostMemory, Place, VmId};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 use vmm_sys_util::eventfd::EventFd;
@@ -18,9 +19,9 @@ use crate::sigbus::Guard;
 /// Bytes of the broker's own DMA memory.
 pub const OWN_BYTES: u64 = 1 << 20;
 
-/// RAM maps of one VM. A VMM needs some tens. Together with the number of VMs this stays well below the mappings that
-/// a process may have (65,530 by default), so that no client takes them from the others.
-pub(crate) const RAM_MAPS_MAX: usize = 512;
+/// RAM maps of one VM: as many as a client is told at the start that it may have. Together with the number of VMs this
+/// stays well below the mappings that a process may have, so that no client takes them from the others.
+pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
 
 /// Characters of a VM's name in the name of a memory file.
 const NAME_CHARS_MAX: usize = 64;

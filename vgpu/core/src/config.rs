@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::policy::PolicyName;
+
 /// Smallest and largest chunk, bytes.
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
 
@@ -16,6 +18,9 @@ pub struct GpuConfig {
     pub frames_arrive_zeroed: bool,
     /// Host RAM that spilled chunks may take together, bytes.
     pub host_ram: u64,
+    /// Who decides whose memory moves.
+    #[serde(default)]
+    pub policy: PolicyName,
     /// Seed of the random choices.
     pub seed: u64,
     /// Longest wait for a victim's channels to go idle, nanoseconds.
@@ -35,6 +40,7 @@ impl Default for GpuConfig {
             bar3_bytes: fermi_spec::board::BAR3_BYTES,
             frames_arrive_zeroed: false,
             host_ram: 4 << 30,
+            policy: PolicyName::default(),
             seed: 0,
             suspend_budget_ns: 20_000_000,
             demand_budget_ns: 150_000_000,

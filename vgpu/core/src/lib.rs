@@ -12,6 +12,7 @@ mod host_gpu;
 mod manager;
 pub mod memory;
 mod notice;
+mod policy;
 
 pub use config::{CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
 pub use event::{
@@ -21,3 +22,4 @@ pub use event::{
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
 pub use manager::{Audit, Manager, VmAudit};
 pub use notice::{Direction, Notice};
+pub use policy::PolicyName;

@@ -12,7 +12,6 @@
 
 pub(crate) mod chunk;
 pub mod frames;
-pub(crate) mod victim;
 
 pub(crate) use chunk::{ChunkNo, ChunkPlace, Chunks, GuestPage, Reach};
 pub use frames::Frames;

@@ -40,7 +40,10 @@ pub const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 pub const REQUESTS_PER_TURN: usize = 32;
 
 /// DMA maps of one client that may exist at a time; announced as `max_dma_maps`.
-pub const DMA_MAPS_MAX: usize = 4096;
+///
+/// A VMM needs some tens. A server that maps them all, for as many clients as it takes, stays well below the mappings
+/// that a process may have (65,530 by default).
+pub const DMA_MAPS_MAX: usize = 512;
 
 /// Distinct files behind the DMA maps of one client. A file sent again with another map is not held twice.
 pub const DMA_FILES_MAX: usize = 64;

@@ -96,7 +96,7 @@ mod tests {
         assert!(text.len() <= QEMU.len());
         assert_eq!(
             std::str::from_utf8(&text).unwrap(),
-            "{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":65536,\"max_dma_maps\":4096,\
+            "{\"capabilities\":{\"max_msg_fds\":8,\"max_data_xfer_size\":65536,\"max_dma_maps\":512,\
              \"pgsizes\":4096,\"write_multiple\":true}}\0"
         );
     }

@@ -17,9 +17,9 @@ use super::moves::{COPY_CHECK_NS, Stage, batch_bytes_max};
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, Tick, VmId};
-use crate::memory::victim::{Holding, choose_giver, choose_victim, choose_winner};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, Notice};
+use crate::policy::Holding;
 
 /// Unbacked chunks that a VM's request waits for.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl Running {
             }
         }
         let holdings = self.holdings(cx.now);
-        let Some(victim) = choose_victim(&holdings) else {
+        let Some(victim) = self.policy.victim(&holdings) else {
             return self.give_host_ram(|_| true, cx);
         };
         // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
@@ -244,7 +244,7 @@ impl Running {
             (most / vgpu.config.chunk_bytes).max(u64::from(spare >= vgpu.config.chunk_bytes)) as usize;
         let mut chosen = Vec::new();
         while chosen.len() < wanted.min(count) && !candidates.is_empty() {
-            let pick = self.rng.random_range(0..candidates.len());
+            let pick = self.policy.chunk(&candidates, &mut self.rng);
             chosen.push(candidates.swap_remove(pick));
         }
         !chosen.is_empty() && self.start_move(vm, Direction::Spill, chosen, BTreeMap::new(), cx)
@@ -293,7 +293,7 @@ impl Running {
 
     fn refill_pass(&mut self, cx: &mut Cx<'_>) -> bool {
         let holdings = self.holdings(cx.now);
-        let Some(winner) = choose_winner(&holdings) else {
+        let Some(winner) = self.policy.winner(&holdings) else {
             return false;
         };
         if self.refill_some(winner, &holdings, cx) {
@@ -304,7 +304,7 @@ impl Running {
             let wanted = self.chunks_for(winner, 1);
             return self.spill_some(vm, wanted, true, cx);
         }
-        match choose_giver(&holdings, winner) {
+        match self.policy.giver(&holdings, winner) {
             Some(giver) => self.spill_some(giver, 1, false, cx),
             None => false,
         }
@@ -337,7 +337,7 @@ impl Running {
             .min(room);
         let mut frames = BTreeMap::new();
         while !candidates.is_empty() {
-            let pick = self.rng.random_range(0..candidates.len());
+            let pick = self.policy.chunk(&candidates, &mut self.rng);
             let chunk = candidates.swap_remove(pick);
             let Some(vgpu) = self.vms.get(&winner) else { break };
             let (bytes, base, count) = (

@@ -19,6 +19,7 @@ use crate::host::interrupt::Scan;
 use crate::host::{Card, Job, PhysChannel};
 use crate::memory::{ChunkPlace, Frames};
 use crate::notice::Notice;
+use crate::policy::Policy;
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
 pub(super) const CHANNELS_RESERVED: usize = 4;
@@ -51,6 +52,7 @@ pub(crate) struct Running {
     pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
+    pub(super) policy: Box<dyn Policy>,
     /// VMs that lost an address space: what their channels reach is to be counted anew.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose queue may go on.
@@ -71,6 +73,7 @@ impl Running {
         }
         Self {
             rng: ChaCha8Rng::seed_from_u64(config.seed),
+            policy: config.policy.policy(),
             config,
             card,
             layout,
