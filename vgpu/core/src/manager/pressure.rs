@@ -409,7 +409,7 @@ impl Running {
             .filter(|vgpu| !vgpu.notify_engines.is_empty())
             .map(|vgpu| vgpu.notify_at)
             .min();
-        [pass, demand, copy, above, notify]
+        [pass, demand, copy, above, notify, self.look_at()]
             .into_iter()
             .flatten()
             .min()

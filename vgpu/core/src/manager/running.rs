@@ -23,6 +23,10 @@ use crate::policy::Policy;
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
 pub(super) const CHANNELS_RESERVED: usize = 4;
+/// Longest time between two looks at the card's interrupt registers while channels are on the runlist.
+const LOOK_NS: u64 = 100_000_000;
+/// The same while a move waits for the card.
+const LOOK_WHILE_MOVING_NS: u64 = 10_000_000;
 /// Channels that VMs may use.
 const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
 
@@ -61,6 +65,8 @@ pub(crate) struct Running {
     pub(super) pass_at: Tick,
     /// Something became free or idle: a pass is worth while at once.
     pub(super) pass_wanted: bool,
+    /// When the card was last asked what it has to say.
+    looked_at: Tick,
     /// The wake-up last asked for.
     woken_at: Option<Tick>,
 }
@@ -91,6 +97,7 @@ impl Running {
             ready: BTreeSet::new(),
             pass_at: Tick::default(),
             pass_wanted: false,
+            looked_at: Tick::default(),
             woken_at: None,
         }
     }
@@ -147,11 +154,13 @@ impl Running {
                     self.on_job(job, ok, cx);
                 }
             }
-            Event::HostInterrupt => {
-                let Card { tokens, .. } = &mut self.card;
-                self.scan.start(tokens, cx.actions);
+            Event::HostInterrupt => self.look_at_card(cx),
+            Event::Wake => {
+                self.woken_at = None;
+                if self.look_at().is_some_and(|at| at <= cx.now) {
+                    self.look_at_card(cx);
+                }
             }
-            Event::Wake => self.woken_at = None,
             Event::SetQuota { vm, quota } => {
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
                     vgpu.config.quota = quota;
@@ -194,6 +203,24 @@ impl Running {
         }
         self.tell_usage(cx);
         self.ask_wake(cx);
+    }
+
+    /// Reads what the card has to say, and when that was.
+    fn look_at_card(&mut self, cx: &mut Cx<'_>) {
+        self.looked_at = cx.now;
+        let Card { tokens, .. } = &mut self.card;
+        self.scan.start(tokens, cx.actions);
+    }
+
+    /// When the card is looked at next without an interrupt: one may be lost, and a faulted engine stops everybody.
+    /// `None` while nothing runs.
+    pub(super) fn look_at(&self) -> Option<Tick> {
+        let interval = match self.moving {
+            Some(_) => LOOK_WHILE_MOVING_NS,
+            None if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
+            None => return None,
+        };
+        Some(self.looked_at.after(interval))
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
