@@ -288,7 +288,7 @@ impl Bench {
     }
 
     /// Detaches all VMs and looks whether anything is left.
-    pub fn end(mut self) {
+    pub fn end(&mut self) {
         self.check();
         for vm in std::mem::take(&mut self.attached) {
             self.detach(vm);
@@ -405,6 +405,22 @@ impl Bench {
         // In small steps: what the card alone waits for is not known here.
         let next = next.min(self.world.now.0 + 100_000);
         self.world.now = Tick(next.max(self.world.now.0 + 1_000));
+    }
+}
+
+/// A test that failed shows what the core last said.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let spoken =
+                self.world.notices.iter().filter(|(_, notice)| {
+                    !matches!(notice, Notice::Usage { .. } | Notice::RolledBack { .. })
+                });
+            let lines: Vec<String> = spoken
+                .map(|(at, notice)| format!("{:>12} {notice:?}", at.0))
+                .collect();
+            eprintln!("{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
     }
 }
 

@@ -39,6 +39,10 @@ pub const RING_LOG2: u32 = 9;
 const RINGS_GPA: u64 = 1 << 20;
 const PUSHBUFFERS_GPA: u64 = 2 << 20;
 const SEMAPHORES_GPA: u64 = 3 << 20;
+/// Where a pattern passes through guest RAM.
+const PIECE_GPA: u64 = 8 << 20;
+const PIECE: u64 = 4 << 20;
+const LINE: u64 = 32 << 10;
 /// Turns after which a wait is over.
 const WAIT_TURNS: u32 = 20_000;
 const CHANNELS: u64 = 128;
@@ -347,6 +351,49 @@ impl Rig {
         false
     }
 
+    /// Fills `bytes` of the data at [`DATA_VA`] with a pattern by copy engine 0; whether that came to an end.
+    pub fn fill(&mut self, bus: &mut SimBus, channel: u8, seed: u64, bytes: u64) -> bool {
+        (0..bytes.div_ceil(PIECE)).all(|piece| {
+            let length = PIECE.min(bytes - piece * PIECE);
+            bus.ram_write(PIECE_GPA, &pattern(seed, piece, length));
+            let mut words = bind_words(Engine::Copy0).to_vec();
+            let lines = (length / LINE) as u32;
+            words.extend(copy_words(
+                RAM_VA + PIECE_GPA,
+                DATA_VA + piece * PIECE,
+                LINE as u32,
+                lines,
+            ));
+            self.execute(bus, channel, &words)
+        })
+    }
+
+    /// Reads the pattern back and compares it; where it is wrong, or `u64::MAX` if a copy does not end.
+    pub fn verify(&mut self, bus: &mut SimBus, channel: u8, seed: u64, bytes: u64) -> Result<(), u64> {
+        for piece in 0..bytes.div_ceil(PIECE) {
+            let length = PIECE.min(bytes - piece * PIECE);
+            bus.ram_write(PIECE_GPA, &vec![0xee; length as usize]);
+            let mut words = bind_words(Engine::Copy0).to_vec();
+            let lines = (length / LINE) as u32;
+            words.extend(copy_words(
+                DATA_VA + piece * PIECE,
+                RAM_VA + PIECE_GPA,
+                LINE as u32,
+                lines,
+            ));
+            if !self.execute(bus, channel, &words) {
+                return Err(u64::MAX);
+            }
+            let mut data = vec![0; length as usize];
+            bus.ram_read(PIECE_GPA, &mut data);
+            let wanted = pattern(seed, piece, length);
+            if let Some(at) = data.iter().zip(wanted).position(|(&is, was)| is != was) {
+                return Err(piece * PIECE + at as u64);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether copy engine 0 still works for the channel: copies a few bytes of RAM and looks at them.
     pub fn copies(&mut self, bus: &mut SimBus, channel: u8) -> bool {
         const FROM: u64 = 4 << 20;
@@ -357,4 +404,10 @@ impl Rig {
         words.extend(copy_words(RAM_VA + FROM, RAM_VA + TO, 4, 1));
         self.execute(bus, channel, &words) && bus.ram_read32(TO) == marker
     }
+}
+
+fn pattern(seed: u64, piece: u64, length: u64) -> Vec<u8> {
+    (0..length / 8)
+        .flat_map(|word| (seed << 48 ^ (piece * PIECE + word * 8) ^ 0xa55a_0000_0000).to_le_bytes())
+        .collect()
 }

@@ -99,6 +99,9 @@ struct Poll {
     until: Tick,
 }
 
+/// Looks on while events are applied.
+pub type OnEvent = Box<dyn FnMut(Tick, &Event, &[Action])>;
+
 /// The host.
 pub struct World {
     /// The core.
@@ -120,7 +123,7 @@ pub struct World {
     pub now: Tick,
     next_request: u64,
     /// Called for each event applied, with the actions it led to.
-    pub on_event: Box<dyn FnMut(Tick, &Event, &[Action])>,
+    pub on_event: OnEvent,
 }
 
 fn region(bytes: usize) -> Arc<MmapRegion> {
@@ -146,7 +149,7 @@ fn pieces(bar: Bar, offset: u64, bytes: usize) -> Vec<(u64, std::ops::Range<usiz
         let here = offset + at as u64;
         let width = [4, 2, 1]
             .into_iter()
-            .find(|&w| here % w as u64 == 0 && at + w <= bytes)
+            .find(|&w| here.is_multiple_of(w as u64) && at + w <= bytes)
             .unwrap_or(1);
         pieces.push((here, at..at + width));
         at += width;

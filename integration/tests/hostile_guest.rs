@@ -1,5 +1,6 @@
 //! The thirteen things that GPUvm left unsafe or broken (Suzuki et al., USENIX ATC '14, read from its sources), each
 //! tried by a guest while another guest has a pattern in its VRAM that must survive.
+#![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
 use fermi_spec::addr::{Aperture, FRAME, GpuVa, VramAddr};
 use fermi_spec::engine::Engine;
