@@ -239,7 +239,7 @@ impl Running {
                 true
             }
             Stage::Copying if cx.now.since(moving.copying_since) > COPY_TIMEOUT_NS => {
-                self.copy_failed("a copy did not end within 1 s".to_owned(), cx);
+                self.copy_failed("a copy did not end within 1 s".to_owned(), None, cx);
                 true
             }
             _ => false,
@@ -248,7 +248,7 @@ impl Running {
 
     /// The broker's own channel is in trouble. What it was copying stays where it is; nothing else moves until the
     /// channel is off the card, because until then the engine may still write the targets.
-    pub(super) fn copy_failed(&mut self, what: String, cx: &mut Cx<'_>) {
+    pub(super) fn copy_failed(&mut self, what: String, engine: Option<Engine>, cx: &mut Cx<'_>) {
         cx.actions.notice(Notice::HostError { what: what.clone() });
         let Some(moving) = &self.moving else { return };
         if moving.stage != Stage::Copying {
@@ -262,11 +262,15 @@ impl Running {
         if let Some(moving) = &mut self.moving {
             moving.stage = Stage::Abandoned;
         }
-        self.reset_engine(OWN_CHANNEL, Some(Engine::Copy0), Job::OwnReset);
+        self.reset_engine(OWN_CHANNEL, engine, Job::OwnReset);
     }
 
-    /// The engine has been reset: nobody writes the targets any more.
-    pub(super) fn own_reset(&mut self, cx: &mut Cx<'_>) {
+    /// The broker's channel is off the card: nobody writes the targets any more. If it does not go by itself, its
+    /// engine is stuck and is reset.
+    pub(super) fn own_reset(&mut self, ok: bool, cx: &mut Cx<'_>) {
+        if !ok {
+            return self.reset_engine(OWN_CHANNEL, Some(Engine::Copy0), Job::OwnReset);
+        }
         if self
             .moving
             .as_ref()

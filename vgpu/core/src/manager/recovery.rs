@@ -6,7 +6,7 @@ use fermi_spec::regs::{Bar0Reg, pfifo};
 
 use super::Cx;
 use super::running::Running;
-use crate::event::{Tick, VmId};
+use crate::event::{Action, Bar, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};
@@ -15,8 +15,8 @@ use crate::notice::Notice;
 
 /// Least time between two notifications of one guest.
 const NOTIFY_INTERVAL_NS: u64 = 50_000;
-/// Wait for the preempt that follows an engine's reset: the engine is idle then.
-const RESET_NS: u64 = 5_000_000;
+/// Wait for the preempt of a channel that is stopped the hard way.
+const RESET_NS: u64 = 20_000_000;
 
 impl Running {
     pub(super) fn found(&mut self, finding: Finding, cx: &mut Cx<'_>) {
@@ -51,10 +51,12 @@ impl Running {
                 channel,
             } => {
                 let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.nobodys(channel, Some(engine), format!("{engine:?} error {code:#x}"), cx);
+                    return self.nobodys(channel, None, format!("{engine:?} error {code:#x}"), cx);
                 };
+                // The acknowledged engine goes on with other channels' work, so it must not be reset: that would end
+                // theirs. Only a fault leaves it standing.
                 let reason = format!("{engine:?} refused method data {data:#x} with code {code:#x}");
-                self.kill(vm, v, Some(engine), reason, cx);
+                self.kill(vm, v, None, reason, cx);
             }
             Finding::Fifo {
                 bits,
@@ -148,12 +150,39 @@ impl Running {
     /// has to be brought back for the others.
     fn nobodys(&mut self, channel: u8, engine: Option<Engine>, what: String, cx: &mut Cx<'_>) {
         if channel == OWN_CHANNEL.0 {
-            return self.copy_failed(what, cx);
+            return self.copy_failed(what, engine, cx);
         }
         cx.actions.notice(Notice::HostError { what });
         if self.leaving.contains_key(&PhysChannel(channel)) {
             self.reset_engine(PhysChannel(channel), engine, Job::Nothing);
         }
+    }
+
+    /// A leaving channel does not go: ask which engines it holds, to reset those and no others.
+    pub(super) fn ask_holders(&mut self, channel: PhysChannel, cx: &mut Cx<'_>) {
+        for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
+            let token = self.card.tokens.next();
+            let offset = u64::from(Bar0Reg::EngineStatus(u16::from(engine.number())).offset());
+            cx.actions.push(Action::HostRead {
+                token,
+                bar: Bar::Bar0,
+                offset,
+                bytes: 4,
+            });
+            self.holders.insert(token, (channel, engine));
+        }
+    }
+
+    /// An engine's status that was asked for; `false` if the value is somebody else's.
+    pub(super) fn holder_value(&mut self, token: Token, data: &[u8]) -> bool {
+        let Some((channel, engine)) = self.holders.remove(&token) else {
+            return false;
+        };
+        let holds = data.first().is_some_and(|&id| id & 0x7f == channel.0);
+        if holds && self.leaving.contains_key(&channel) {
+            self.reset_engine(channel, Some(engine), Job::Nothing);
+        }
+        true
     }
 
     /// Takes a channel off the card for good, and the engine it broke back into service.
@@ -176,7 +205,8 @@ impl Running {
         self.reset_engine(physical, engine, Job::Nothing);
     }
 
-    /// Stops a channel the hard way: its engine is reset, which ends what it runs.
+    /// Stops a channel the hard way. With an engine, that one is reset, which ends what it runs: only for one that a
+    /// fault of this very channel left standing.
     pub(super) fn reset_engine(&mut self, physical: PhysChannel, engine: Option<Engine>, job: Job) {
         let p = u16::from(physical.0);
         let mut ops = vec![Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START & !1)];

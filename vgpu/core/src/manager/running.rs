@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fermi_spec::addr::FrameNo;
+use fermi_spec::engine::Engine;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use shadow_pt::ShadowSpace;
@@ -57,6 +58,8 @@ pub(crate) struct Running {
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
     pub(super) policy: Box<dyn Policy>,
+    /// Engine states asked for, to see which ones a channel that does not leave holds.
+    pub(super) holders: BTreeMap<Token, (PhysChannel, Engine)>,
     /// VMs that lost an address space: what their channels reach is to be counted anew.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose queue may go on.
@@ -93,6 +96,7 @@ impl Running {
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
             next_leaving: 0,
+            holders: BTreeMap::new(),
             reach_changed: BTreeSet::new(),
             ready: BTreeSet::new(),
             pass_at: Tick::default(),
@@ -248,7 +252,7 @@ impl Running {
             Job::OffList(channel) => self.off_list(channel),
             Job::Stopped(channel) => self.stopped(channel, ok, cx),
             Job::SpaceFlushed(number) => self.space_flushed(number),
-            Job::OwnReset => self.own_reset(cx),
+            Job::OwnReset => self.own_reset(ok, cx),
             Job::VmFlushed(vm) => self.vm_flushed(vm, cx),
         }
     }
@@ -261,7 +265,9 @@ impl Running {
             }
             return;
         }
-        self.value_for_vm(token, data, cx);
+        if !self.holder_value(token, &data) {
+            self.value_for_vm(token, data, cx);
+        }
     }
 
     fn enqueue(&mut self, vm: VmId, id: RequestId, kind: RequestKind, cx: &mut Cx<'_>) {

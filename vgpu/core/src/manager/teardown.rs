@@ -8,7 +8,6 @@
 //! The order is always: nothing can reach it, the TLBs have forgotten it, only then is it free.
 
 use fermi_spec::addr::Gpa;
-use fermi_spec::engine::Engine;
 use fermi_spec::instance::INSTANCE_BYTES;
 use shadow_pt::TablePages;
 
@@ -39,15 +38,10 @@ impl Running {
         };
         if !ok {
             leaving.tries += 1;
-            if leaving.tries % TRIES_MAX == 0 {
-                let what = format!(
-                    "a channel did not leave the engines within 2 s: {:?} reset",
-                    Engine::ALL
-                );
+            if leaving.tries.is_multiple_of(TRIES_MAX) {
+                let what = format!("channel {} did not leave the engines within 2 s", channel.0);
                 cx.actions.notice(crate::notice::Notice::HostError { what });
-                for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
-                    self.reset_engine(channel, Some(engine), Job::Nothing);
-                }
+                self.ask_holders(channel, cx);
             }
             self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
             return;
