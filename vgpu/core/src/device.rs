@@ -21,6 +21,7 @@ pub(crate) mod tables;
 use interrupts::Interrupts;
 use ram::RamMaps;
 use registers::Registers;
+use tables::ShadowCharge;
 
 /// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
 pub(crate) const QUEUE_MAX: usize = 4096;
@@ -178,8 +179,7 @@ pub(crate) struct Vgpu {
     pub(crate) queue: VecDeque<Request>,
     pub(crate) blocked: Option<Blocked>,
     /// Bytes of the arena held for this VM's shadows, and the bound.
-    pub(crate) shadow_bytes: u64,
-    pub(crate) shadow_max: u64,
+    pub(crate) shadow: ShadowCharge,
     /// Being taken apart: nothing is answered any more.
     pub(crate) detaching: bool,
     /// The flush before its memory is given up is under way.
@@ -222,8 +222,10 @@ impl Vgpu {
             fetched: BTreeMap::new(),
             queue: VecDeque::new(),
             blocked: None,
-            shadow_bytes: 0,
-            shadow_max: shadow_budget(config.guest_vram),
+            shadow: ShadowCharge {
+                held: 0,
+                max: shadow_budget(config.guest_vram),
+            },
             detaching: false,
             leaving_flush: false,
             orphans: Vec::new(),

@@ -145,11 +145,29 @@ impl Placements for Whereabouts<'_> {
     }
 }
 
+/// Arena memory that a VM holds for its shadows, and its bound.
+#[derive(Debug)]
+pub(crate) struct ShadowCharge {
+    pub(crate) held: u64,
+    pub(crate) max: u64,
+}
+
+impl ShadowCharge {
+    /// The arena as the VM may use it.
+    pub(crate) fn pages<'a>(&'a mut self, arena: &'a mut Arena) -> TableBudget<'a> {
+        TableBudget {
+            arena,
+            held: &mut self.held,
+            max: self.max,
+        }
+    }
+}
+
 /// Arena memory for one VM's shadows, within its bound.
 pub(crate) struct TableBudget<'a> {
-    pub(crate) arena: &'a mut Arena,
-    pub(crate) held: &'a mut u64,
-    pub(crate) max: u64,
+    arena: &'a mut Arena,
+    held: &'a mut u64,
+    max: u64,
 }
 
 impl TablePages for TableBudget<'_> {

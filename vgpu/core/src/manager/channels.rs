@@ -7,7 +7,6 @@ use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::{CHANNELS_RESERVED, Running};
-use crate::device::tables::TableBudget;
 use crate::device::{Blocked, Channel, Request, SpaceId, Sync, SyncCause};
 use crate::event::{Reply, VmId};
 use crate::host::{Job, PhysChannel};
@@ -158,11 +157,7 @@ impl Running {
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
         let physical = self.card.claim_channel(vm, channel, reserved)?;
-        let mut budget = TableBudget {
-            arena: &mut self.card.arena,
-            held: &mut vgpu.shadow_bytes,
-            max: vgpu.shadow_max,
-        };
+        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
         let Some(instance) = budget.allocate(INSTANCE_BYTES) else {
             self.card.release_channel(physical);
             return None;
@@ -450,11 +445,7 @@ impl Running {
             return;
         };
         if let Some(vgpu) = self.vms.get_mut(&vm) {
-            let mut budget = TableBudget {
-                arena: &mut self.card.arena,
-                held: &mut vgpu.shadow_bytes,
-                max: vgpu.shadow_max,
-            };
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             shadow.release(&mut budget);
         }
     }

@@ -19,7 +19,7 @@ use shadow_pt::TableRange;
 
 use super::Cx;
 use super::running::Running;
-use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
+use crate::device::tables::{ArenaWriter, Whereabouts};
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, FrameOwner, Tick, VmId};
 use crate::host::card::OWN_CHANNEL;
@@ -133,11 +133,7 @@ impl Running {
         let mut writer = ArenaWriter::new();
         let mut complete = true;
         for space in vgpu.spaces.values_mut() {
-            let mut budget = TableBudget {
-                arena: &mut self.card.arena,
-                held: &mut vgpu.shadow_bytes,
-                max: vgpu.shadow_max,
-            };
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             for frame in chunks.iter().flat_map(|&chunk| vgpu.chunks.guest_frames(chunk)) {
                 complete &= space.shadow.reserve(frame, &places, &mut budget, &mut writer);
             }
@@ -321,11 +317,7 @@ impl Running {
         };
         let mut writer = ArenaWriter::new();
         for space in vgpu.spaces.values_mut() {
-            let mut budget = TableBudget {
-                arena: &mut self.card.arena,
-                held: &mut vgpu.shadow_bytes,
-                max: vgpu.shadow_max,
-            };
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             for frame in moving
                 .chunks
                 .iter()

@@ -349,8 +349,7 @@ impl Running {
             ));
         }
         let shadows = sum(&|config| shadow_budget(config.guest_vram));
-        let room =
-            self.card.arena.free_bytes() + self.vms.values().map(|vgpu| vgpu.shadow_bytes).sum::<u64>();
+        let room = self.card.arena.free_bytes() + self.vms.values().map(|vgpu| vgpu.shadow.held).sum::<u64>();
         if shadows > room {
             return Err(format!(
                 "shadow tables of all VMs ({}K) exceed what the card sets aside ({}K)",

@@ -15,7 +15,7 @@ use shadow_pt::{Refresh, TableAt, TablePages};
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
-use crate::device::tables::{ArenaWriter, Dirt, TableBudget, Whereabouts};
+use crate::device::tables::{ArenaWriter, Dirt, Whereabouts};
 use crate::device::{Blocked, Request, Space, SpaceId, Sync, SyncCause, SyncStage, Vgpu};
 use crate::event::{Action, Reply, VmId};
 use crate::host::Job;
@@ -168,11 +168,7 @@ impl Running {
                 leaving: None,
             };
             let mut writer = ArenaWriter::new();
-            let mut budget = TableBudget {
-                arena: &mut self.card.arena,
-                held: &mut vgpu.shadow_bytes,
-                max: vgpu.shadow_max,
-            };
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             let mut built = space.shadow.build(&places, &mut budget, &mut writer);
             writer.emit(&self.card.arena, cx.actions);
             entries += built.entries;
@@ -238,11 +234,7 @@ impl Running {
     /// Shadow tables that the TLB has forgotten.
     pub(super) fn free_tables(&mut self, vm: VmId, freed: &[shadow_pt::TableRange]) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let mut budget = TableBudget {
-            arena: &mut self.card.arena,
-            held: &mut vgpu.shadow_bytes,
-            max: vgpu.shadow_max,
-        };
+        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
         for range in freed {
             budget.free(range.at, range.bytes);
         }
@@ -258,11 +250,7 @@ impl Running {
         let vgpu = self.vms.get_mut(&vm)?;
         let config = shadow_pt::ShadowConfig::for_guest_vram(vgpu.config.guest_vram);
         let mut writer = ArenaWriter::new();
-        let mut budget = TableBudget {
-            arena: &mut self.card.arena,
-            held: &mut vgpu.shadow_bytes,
-            max: vgpu.shadow_max,
-        };
+        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
         let shadow = shadow_pt::ShadowSpace::new(directory, config, &mut budget, &mut writer).ok()?;
         writer.emit(&self.card.arena, cx.actions);
         let id = SpaceId(vgpu.next_space);

@@ -14,7 +14,7 @@ use shadow_pt::TablePages;
 use super::Cx;
 use super::requests::Step;
 use super::running::Running;
-use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
+use crate::device::tables::{ArenaWriter, Whereabouts};
 use crate::device::{Blocked, Request, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
@@ -52,11 +52,7 @@ impl Running {
         self.card.release_channel(channel);
         let vm = leaving.vm;
         if let Some(vgpu) = self.vms.get_mut(&vm) {
-            let mut budget = TableBudget {
-                arena: &mut self.card.arena,
-                held: &mut vgpu.shadow_bytes,
-                max: vgpu.shadow_max,
-            };
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             budget.free(leaving.channel.instance, INSTANCE_BYTES);
         }
         self.drop_user(vm, leaving.channel.space);
@@ -85,11 +81,7 @@ impl Running {
         let mut writer = ArenaWriter::new();
         let mut freed = Vec::new();
         for space in vgpu.spaces.values_mut() {
-            let mut budget = TableBudget {
-                arena: &mut self.card.arena,
-                held: &mut vgpu.shadow_bytes,
-                max: vgpu.shadow_max,
-            };
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             let mut built = space
                 .shadow
                 .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
@@ -236,9 +228,9 @@ impl Running {
     fn forget(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.remove(&vm) else { return };
         assert!(
-            vgpu.shadow_bytes == 0,
+            vgpu.shadow.held == 0,
             "{vm} still holds {} bytes of shadow tables",
-            vgpu.shadow_bytes
+            vgpu.shadow.held
         );
         for (_, map) in vgpu.ram.all() {
             self.iova.release(map.iova);
