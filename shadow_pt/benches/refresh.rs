@@ -1,12 +1,15 @@
-//! Cost of following a guest's table updates, for each entry: `cargo bench -p shadow_pt`.
+//! Cost of following a guest's table updates, in nanoseconds for each entry: `cargo bench -p shadow_pt`.
 //!
-//! Divan's items are entries, so its throughput column is entries a second; 250 Mitem/s are 4 ns each. The baseline
-//! reads every table and translates every entry each time, as a mediator without snapshots would. Compare within one
-//! run only.
+//! Beside what no mediator can do without: for changed entries a bare loop over one flat table that checks, places and
+//! stores each entry; for unchanged ones a comparison of as many bytes. The rescan reads every entry through the same
+//! interfaces each time, as a mediator without snapshots would.
 
-use divan::Bencher;
-use divan::counter::ItemsCount;
-use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, Iova, VramAddr};
+#[path = "../../integration/benches/pairs/mod.rs"]
+mod pairs;
+
+use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, Iova, PhysAddr, VramAddr};
+use fermi_spec::pte::{Pte, uncompressed_kind};
+use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use shadow_pt::*;
 use std::hint::black_box;
 
@@ -17,10 +20,9 @@ const LARGE: u64 = DIRECTORY + 0x1_0000;
 const SMALL: u64 = DIRECTORY + 0x10_0000;
 const LARGE_ENTRIES: u64 = 1024;
 const SMALL_ENTRIES: u64 = 32768;
-
-fn main() {
-    divan::main();
-}
+const ROUNDS: usize = 51;
+/// Repetitions in one round, each after the guest has rewritten its tables.
+const TURNS: u32 = 8;
 
 /// Guest VRAM from [`DIRECTORY`] on; the rest holds no tables.
 struct Guest(Vec<u8>);
@@ -176,113 +178,176 @@ impl DirtyPages for TablesOnly {
     }
 }
 
-/// Refresh and build of a table whose every entry changed.
-fn changed(bencher: Bencher, mapping: Mapping, entries: u64, spilled: bool) {
-    let bench = std::cell::RefCell::new(Bench::new(mapping, spilled));
-    bencher
-        .counter(ItemsCount::new(entries))
-        .with_inputs(|| {
-            let mut bench = bench.borrow_mut();
+/// Refresh and build of tables whose every entry changed; `shadow` entries result.
+fn changed(mapping: Mapping, spilled: bool, shadow: u64) -> impl FnMut() -> f64 {
+    let entries = match mapping {
+        Mapping::Large => LARGE_ENTRIES,
+        Mapping::Small => SMALL_ENTRIES,
+    };
+    let mut bench = Bench::new(mapping, spilled);
+    move || {
+        let mut total = 0.0;
+        for _ in 0..TURNS {
             bench.turn += 1;
-            let turn = bench.turn;
-            bench.guest.map(mapping, turn);
-        })
-        .bench_local_values(|()| {
-            let (changes, built) = bench.borrow_mut().sync();
-            assert_eq!(changes.changed, entries);
-            built
-        });
+            bench.guest.map(mapping, bench.turn);
+            total += nanoseconds(|| {
+                let (changes, built) = bench.sync();
+                assert_eq!(changes.changed, entries);
+                let _ = black_box(built);
+            });
+        }
+        total / f64::from(TURNS) / shadow as f64
+    }
 }
 
-#[divan::bench]
-fn changed_large_pages(bencher: Bencher) {
-    changed(bencher, Mapping::Large, LARGE_ENTRIES, false);
-}
-
-#[divan::bench]
-fn changed_small_pages(bencher: Bencher) {
-    changed(bencher, Mapping::Small, SMALL_ENTRIES, false);
-}
-
-/// Each large page becomes 32 entries; items are shadow entries.
-#[divan::bench]
-fn changed_large_pages_spilled(bencher: Bencher) {
-    let bench = std::cell::RefCell::new(Bench::new(Mapping::Large, true));
-    bencher
-        .counter(ItemsCount::new(SMALL_ENTRIES))
-        .with_inputs(|| {
-            let mut bench = bench.borrow_mut();
-            bench.turn += 1;
-            let turn = bench.turn;
-            bench.guest.map(Mapping::Large, turn);
-        })
-        .bench_local_values(|()| bench.borrow_mut().sync().1);
-}
-
-#[divan::bench]
-fn changed_small_pages_spilled(bencher: Bencher) {
-    changed(bencher, Mapping::Small, SMALL_ENTRIES, true);
-}
-
-#[divan::bench]
-fn unchanged_small_pages(bencher: Bencher) {
+fn unchanged() -> impl FnMut() -> f64 {
     let mut bench = Bench::new(Mapping::Small, false);
     // The directory's first page is compared with them.
-    bencher
-        .counter(ItemsCount::new(SMALL_ENTRIES + 512))
-        .bench_local(|| bench.refresh());
+    let entries = SMALL_ENTRIES + 512;
+    move || {
+        let total = nanoseconds(|| {
+            for _ in 0..TURNS {
+                assert_eq!(bench.refresh().changed, 0);
+            }
+        });
+        total / f64::from(TURNS) / entries as f64
+    }
 }
 
-/// One frame moves out and in again; items are redirects.
-#[divan::bench]
-fn redirect_of_a_large_page(bencher: Bencher) {
+/// Tables as large as those that [`unchanged`] looks at, and a copy.
+fn comparison() -> impl FnMut() -> f64 {
+    let table: Vec<u64> = (0..SMALL_ENTRIES + 512).map(|n| n << 4 | 1).collect();
+    let copy = table.clone();
+    move || {
+        let total = nanoseconds(|| {
+            for _ in 0..TURNS {
+                assert!(black_box(&table) == black_box(&copy));
+            }
+        });
+        total / f64::from(TURNS) / table.len() as f64
+    }
+}
+
+/// One frame moves out and in again: for each time.
+fn redirect() -> impl FnMut() -> f64 {
     let mut bench = Bench::new(Mapping::Large, false);
-    bencher.counter(ItemsCount::new(2u64)).bench_local(|| {
-        let mut entries = 0;
-        for spilled in [true, false] {
-            bench.host.spilled = spilled;
-            let built = bench.space.redirect(
-                GuestFrame(black_box(500)),
-                &bench.host,
-                &mut bench.tables,
-                &mut bench.card,
-            );
-            entries += built.entries;
+    move || {
+        let total = nanoseconds(|| {
+            for turn in 0..TURNS {
+                bench.host.spilled = turn % 2 == 0;
+                let frame = GuestFrame(black_box(500));
+                let _ = black_box(bench.space.redirect(
+                    frame,
+                    &bench.host,
+                    &mut bench.tables,
+                    &mut bench.card,
+                ));
+            }
+        });
+        total / f64::from(TURNS)
+    }
+}
+
+/// A flat table in, a flat table out, by shifts and masks: valid, kind 0, owned, placed.
+fn bare_translation() -> impl FnMut() -> f64 {
+    const PAGE: u64 = (1 << 28) - 1;
+    let frames: Vec<u64> = Host::new(false).frames;
+    let owned = vec![!0u64; frames.len() / 64 + 1];
+    let mut guest: Vec<u64> = (0..SMALL_ENTRIES).map(|n| n << 4 | 1).collect();
+    let mut shadow = vec![0u64; SMALL_ENTRIES as usize];
+    move || {
+        let mut total = 0.0;
+        for _ in 0..TURNS {
+            guest.iter_mut().for_each(|entry| *entry ^= 1 << 2);
+            total += nanoseconds(|| {
+                for (entry, &bits) in shadow.iter_mut().zip(black_box(&guest)) {
+                    let (page, kind) = (bits >> 4 & PAGE, bits >> 36 & 0xff);
+                    let frame = (page >> 5) as usize;
+                    let is_owned = owned
+                        .get(frame / 64)
+                        .is_some_and(|word| word >> (frame % 64) & 1 != 0);
+                    *entry = match frames.get(frame) {
+                        Some(host) if bits & 1 != 0 && kind == 0 && is_owned => {
+                            bits & !(PAGE << 4) | ((host >> 12) + page % 32) << 4
+                        }
+                        _ => 0,
+                    };
+                }
+                black_box(&shadow);
+            });
         }
-        entries
-    });
+        total / f64::from(TURNS) / SMALL_ENTRIES as f64
+    }
 }
 
 /// What the snapshot saves: every entry is read, checked, placed and written, changed or not.
-#[divan::bench]
-fn baseline_rescan_of_small_pages(bencher: Bencher) {
+fn rescan() -> impl FnMut() -> f64 {
     let mut bench = Bench::new(Mapping::Small, false);
     let mut shadow = vec![0u64; SMALL_ENTRIES as usize];
-    bencher.counter(ItemsCount::new(SMALL_ENTRIES)).bench_local(|| {
-        for (index, entry) in shadow.iter_mut().enumerate() {
-            let mut bytes = [0; 8];
-            let at = TableAt::Vram(GuestVramAddr(SMALL + index as u64 * 8));
-            let store: &mut dyn TableStore = black_box(&mut bench.guest);
-            store.read(at, &mut bytes);
-            let guest = fermi_spec::pte::Pte::from_bits(u64::from_le_bytes(bytes));
-            let placements: &dyn Placements = black_box(&bench.host);
-            let kind = fermi_spec::pte::uncompressed_kind(guest.kind());
-            *entry = match (
-                guest.valid(),
-                kind,
-                placements.vram(GuestVramAddr(guest.address().0)),
-            ) {
-                (true, Some(kind), Placement::Vram(at)) => {
-                    let address = fermi_spec::addr::PhysAddr(at.0);
-                    guest
-                        .with_address(address)
+    move || {
+        let total = nanoseconds(|| {
+            for (index, entry) in shadow.iter_mut().enumerate() {
+                let mut bytes = [0; 8];
+                let at = TableAt::Vram(GuestVramAddr(SMALL + index as u64 * 8));
+                let store: &mut dyn TableStore = black_box(&mut bench.guest);
+                store.read(at, &mut bytes);
+                let guest = Pte::from_bits(u64::from_le_bytes(bytes));
+                let placements: &dyn Placements = black_box(&bench.host);
+                let place = placements.vram(GuestVramAddr(guest.address().0));
+                *entry = match (guest.valid(), uncompressed_kind(guest.kind()), place) {
+                    (true, Some(kind), Placement::Vram(at)) => guest
+                        .with_address(PhysAddr(at.0))
                         .with_kind(kind)
                         .with_comptag(0)
-                        .into_bits()
-                }
-                _ => 0,
-            };
-        }
-        shadow[0]
-    });
+                        .into_bits(),
+                    _ => 0,
+                };
+            }
+            black_box(&shadow);
+        });
+        total / SMALL_ENTRIES as f64
+    }
+}
+
+fn main() {
+    let mode = Mode::from_arguments();
+    if mode == Mode::List {
+        return;
+    }
+    let (large, small) = (Mapping::Large, Mapping::Small);
+    let table = |title, unit, bases| Table {
+        title,
+        unit,
+        measure: Measure::Time,
+        bases,
+        rounds: mode.rounds(ROUNDS),
+    };
+    let ways: Vec<Way<'_>> = vec![
+        ("bare loop", Box::new(bare_translation())),
+        ("small pages", Box::new(changed(small, false, SMALL_ENTRIES))),
+        ("large pages", Box::new(changed(large, false, LARGE_ENTRIES))),
+        (
+            "small pages, spilled",
+            Box::new(changed(small, true, SMALL_ENTRIES)),
+        ),
+        // Each large page becomes 32 small ones.
+        (
+            "large pages, spilled",
+            Box::new(changed(large, true, SMALL_ENTRIES)),
+        ),
+    ];
+    table(
+        "changed entries: read, checked, placed, written",
+        "ns/PTE",
+        &["bare loop"],
+    )
+    .run(ways);
+    let ways: Vec<Way<'_>> = vec![
+        ("bare comparison", Box::new(comparison())),
+        ("unchanged", Box::new(unchanged())),
+        ("rescan without snapshot", Box::new(rescan())),
+    ];
+    table("unchanged entries", "ns/PTE", &["bare comparison"]).run(ways);
+    let ways: Vec<Way<'_>> = vec![("redirect", Box::new(redirect()))];
+    table("one large page redirected", "ns", &[]).run(ways);
 }

@@ -1,0 +1,326 @@
+//! One trapped register access, end to end: from whoever asks to the core and back.
+//!
+//! In this process, over a vfio-user socket, and from a guest on KVM; beside the floors that belong to them, which are
+//! a bare round trip of as many bytes over a socket pair, and an exit that the VMM answers by itself. Where two threads
+//! take part the rows say whether they share a core: waking the other one costs far more across cores, whoever does it.
+
+#[path = "pairs/cores.rs"]
+mod cores;
+#[path = "pairs/mod.rs"]
+mod pairs;
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use broker::{Broker, VmSocket};
+use fermi_spec::board::Board;
+use fermi_spec::regs::Bar0Reg;
+use pairs::{Measure, Mode, Table, Way, nanoseconds};
+use vgpu::{Quota, VmConfig};
+use vmm::host::{HostSetup, start_broker};
+use vmm::{BrokerLink, CardConfig, Kernel, LinkError, ReportQueue, RunningVm, VfioUserLink, VgpuLink, Vm};
+use vmm_sys_util::eventfd::EventFd;
+
+const ROUNDS: usize = 31;
+/// Accesses in one round.
+const BATCH: u32 = 500;
+const BAR0: u32 = 0;
+/// A REGION_READ of four bytes: header, region access.
+const REQUEST_BYTES: usize = 32;
+/// Its reply: the same with the data.
+const REPLY_BYTES: usize = 36;
+/// What a guest gets around to in one round.
+const WINDOW: Duration = Duration::from_millis(20);
+/// For the access under way when the answerer changes.
+const SETTLE: Duration = Duration::from_millis(2);
+
+fn vm_config(name: &str) -> VmConfig {
+    VmConfig {
+        name: name.to_owned(),
+        guest_vram: 16 << 20,
+        chunk_bytes: 2 << 20,
+        quota: Quota::default(),
+    }
+}
+
+/// A broker with a software card, a VM in this process and one over a socket.
+struct Host {
+    local: Arc<dyn VgpuLink>,
+    remote: Arc<dyn VgpuLink>,
+    _broker: Broker,
+    _folder: tempfile::TempDir,
+}
+
+impl Host {
+    fn start() -> anyhow::Result<Host> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("remote.sock");
+        let card = CardConfig {
+            board: Board::Gtx480,
+            vram_bytes: 64 << 20,
+        };
+        let broker = start_broker(HostSetup {
+            card,
+            host_ram: 1 << 30,
+            seed: 1,
+            record: None,
+            vms: vec![VmSocket {
+                path: path.clone(),
+                config: vm_config("remote"),
+            }],
+        })?;
+        Ok(Host {
+            local: Arc::new(BrokerLink::new(broker.attach(vm_config("local"))?)),
+            remote: Arc::new(VfioUserLink::connect(&path)?),
+            _broker: broker,
+            _folder: folder,
+        })
+    }
+}
+
+/// The other end answers each request from a thread of its own until the socket is closed.
+fn echo() -> anyhow::Result<UnixStream> {
+    let (ours, mut theirs) = UnixStream::pair()?;
+    std::thread::spawn(move || {
+        let mut request = [0; REQUEST_BYTES];
+        while theirs.read_exact(&mut request).is_ok() {
+            if theirs.write_all(&[0; REPLY_BYTES]).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(ours)
+}
+
+fn round_trips(mut socket: &UnixStream) -> f64 {
+    let mut reply = [0; REPLY_BYTES];
+    let total = nanoseconds(|| {
+        for _ in 0..BATCH {
+            socket
+                .write_all(&[0; REQUEST_BYTES])
+                .expect("the other end lives");
+            socket.read_exact(&mut reply).expect("the other end lives");
+        }
+    });
+    total / f64::from(BATCH) / 1e3
+}
+
+fn loads(link: &dyn VgpuLink) -> f64 {
+    let mut data = [0; 4];
+    let at = u64::from(Bar0Reg::Boot0.offset());
+    let total = nanoseconds(|| {
+        for _ in 0..BATCH {
+            link.region_read(BAR0, at, &mut data).expect("the broker answers");
+        }
+    });
+    assert_ne!(data, [0; 4], "BOOT_0 names the chip");
+    total / f64::from(BATCH) / 1e3
+}
+
+fn stores(link: &dyn VgpuLink) -> f64 {
+    let at = u64::from(Bar0Reg::PraminBase.offset());
+    let total = nanoseconds(|| {
+        for value in 0..BATCH {
+            link.region_write(BAR0, at, &(value % 16).to_le_bytes())
+                .expect("the broker answers");
+        }
+    });
+    total / f64::from(BATCH) / 1e3
+}
+
+/// A link whose loads of BAR0 are answered on the spot, in this process, or over the socket, as it is set.
+struct Switch {
+    links: [Arc<dyn VgpuLink>; 2],
+    answerer: AtomicUsize,
+}
+
+/// The value of [`Switch::answerer`] that is no link.
+const ON_THE_SPOT: usize = 2;
+
+impl VgpuLink for Switch {
+    fn region_size(&self, region: u32) -> u64 {
+        self.links[0].region_size(region)
+    }
+
+    fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
+        let answerer = self.answerer.load(Ordering::Relaxed);
+        match self.links.get(answerer) {
+            Some(link) if region == BAR0 => link.region_read(region, offset, data),
+            None if region == BAR0 => {
+                data.fill(0);
+                Ok(())
+            }
+            _ => self.links[0].region_read(region, offset, data),
+        }
+    }
+
+    fn region_write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), LinkError> {
+        self.links[0].region_write(region, offset, data)
+    }
+
+    fn dma_map(&self, gpa: u64, bytes: u64, file: BorrowedFd<'_>, offset: u64) -> Result<(), LinkError> {
+        self.links[0].dma_map(gpa, bytes, file, offset)
+    }
+
+    fn dma_unmap(&self, gpa: u64, bytes: u64) -> Result<(), LinkError> {
+        self.links[0].dma_unmap(gpa, bytes)
+    }
+
+    fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError> {
+        self.links[0].set_msi(eventfd)
+    }
+
+    fn reset(&self) -> Result<(), LinkError> {
+        self.links[0].reset()
+    }
+
+    fn close(&self) {}
+}
+
+/// A VM whose guest does nothing but load BOOT_0.
+fn polling_guest(switch: Arc<Switch>) -> anyhow::Result<RunningVm> {
+    let reports = Arc::new(ReportQueue::new(4));
+    let config = vmm::VmConfig {
+        name: "poll".to_owned(),
+        ram_bytes: 16 << 20,
+        vcpus: 1,
+        kernel: Kernel::bare(),
+        inputs: Vec::new(),
+        command_line: "bare.test=poll".to_owned(),
+    };
+    let vm = Vm::build(config, switch, reports.clone())?.start()?;
+    let said = reports.next_report(Duration::from_secs(20));
+    anyhow::ensure!(said.as_deref() == Some("polling"), "the guest said {said:?}");
+    Ok(vm)
+}
+
+/// Microseconds for one of the guest's loads, counted over a window of time.
+fn guest_loads(vm: &RunningVm, switch: &Switch, answerer: usize) -> f64 {
+    switch.answerer.store(answerer, Ordering::Relaxed);
+    std::thread::sleep(SETTLE);
+    let (start, before) = (Instant::now(), vm.exits().mmio_reads);
+    std::thread::sleep(WINDOW);
+    let (after, elapsed) = (vm.exits().mmio_reads, start.elapsed());
+    elapsed.as_nanos() as f64 / (after - before).max(1) as f64 / 1e3
+}
+
+/// `work` on one of two processors. The broker and the echo are on the first.
+fn on(cpu: usize, work: impl FnOnce() -> f64) -> f64 {
+    cores::pin(&[cpu]);
+    work()
+}
+
+fn in_process(mode: Mode, host: &Host) {
+    let local = &*host.local;
+    let ways: Vec<Way<'_>> = vec![
+        ("system call", Box::new(system_call)),
+        ("load", Box::new(|| loads(local))),
+        ("store", Box::new(|| stores(local))),
+    ];
+    Table {
+        title: "one register access, broker in this process",
+        unit: "µs",
+        measure: Measure::Time,
+        bases: &["system call"],
+        rounds: mode.rounds(ROUNDS),
+    }
+    .run(ways);
+}
+
+/// The cheapest one that does something: microseconds.
+fn system_call() -> f64 {
+    let total = nanoseconds(|| {
+        for _ in 0..BATCH {
+            std::hint::black_box(rustix::thread::gettid());
+        }
+    });
+    total / f64::from(BATCH) / 1e3
+}
+
+fn over_socket(mode: Mode, host: &Host, socket: &UnixStream, cpu: usize, cores: &str) {
+    let remote = &*host.remote;
+    let ways: Vec<Way<'_>> = vec![
+        (
+            "bare round trip",
+            Box::new(move || on(cpu, || round_trips(socket))),
+        ),
+        ("load", Box::new(move || on(cpu, || loads(remote)))),
+        ("store", Box::new(move || on(cpu, || stores(remote)))),
+    ];
+    Table {
+        title: &format!("one register access over vfio-user, client and broker on {cores}"),
+        unit: "µs",
+        measure: Measure::Time,
+        bases: &["bare round trip"],
+        rounds: mode.rounds(ROUNDS),
+    }
+    .run(ways);
+}
+
+fn from_guest(mode: Mode, host: &Host) -> anyhow::Result<()> {
+    if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
+        println!("\none trapped register access, from a guest on KVM: SKIPPED (/dev/kvm: {error})");
+        return Ok(());
+    }
+    let switch = Arc::new(Switch {
+        links: [Arc::clone(&host.local), Arc::clone(&host.remote)],
+        answerer: AtomicUsize::new(ON_THE_SPOT),
+    });
+    let vm = match polling_guest(Arc::clone(&switch)) {
+        Ok(vm) => vm,
+        Err(error) => {
+            println!("\none trapped register access, from a guest on KVM: SKIPPED ({error:#})");
+            return Ok(());
+        }
+    };
+    let ways: Vec<Way<'_>> = vec![
+        (
+            "exit answered by the VMM",
+            Box::new(|| guest_loads(&vm, &switch, ON_THE_SPOT)),
+        ),
+        (
+            "load, broker in process",
+            Box::new(|| guest_loads(&vm, &switch, 0)),
+        ),
+        (
+            "load, broker by vfio-user",
+            Box::new(|| guest_loads(&vm, &switch, 1)),
+        ),
+    ];
+    Table {
+        title: "one trapped register access, from a guest on KVM",
+        unit: "µs",
+        measure: Measure::Time,
+        bases: &["exit answered by the VMM"],
+        rounds: mode.rounds(ROUNDS),
+    }
+    .run(ways);
+    vm.kill();
+    vm.wait();
+    Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    let mode = Mode::from_arguments();
+    if mode == Mode::List {
+        return Ok(());
+    }
+    let cpus = cores::processors();
+    // The threads of the broker and of the card stay where they are started.
+    cores::pin(&cpus[..1]);
+    let host = Host::start()?;
+    let socket = echo()?;
+    cores::pin(&cpus);
+    in_process(mode, &host);
+    over_socket(mode, &host, &socket, cpus[0], "one core");
+    match cpus.get(1) {
+        Some(&other) => over_socket(mode, &host, &socket, other, "two cores"),
+        None => println!("\nvfio-user on two cores: SKIPPED (one processor)"),
+    }
+    cores::pin(&cpus);
+    from_guest(mode, &host)
+}
