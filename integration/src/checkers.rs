@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{FRAME, FrameNo, VramAddr};
 use fermi_spec::pte::{LARGE_PT_ENTRIES, PD_ENTRIES, Pde, Pte, SMALL_PT_ENTRIES};
-use vgpu::{FrameOwner, VmAudit};
+use vgpu::{Audit, FrameOwner, VmAudit};
 
 use crate::world::World;
 
@@ -17,6 +17,7 @@ pub fn check_frames(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
+    check_accesses(world)?;
     let mut owners: BTreeMap<FrameNo, String> = BTreeMap::new();
     let mut held = 0;
     for vm in &audit.vms {
@@ -56,17 +57,62 @@ pub fn check_frames(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
+/// Nothing outlives its memory: no engine, window or table walk of the card has ever touched a frame that belonged to
+/// nobody, or a bus address without a map.
+fn check_accesses(world: &World) -> Result<(), Violation> {
+    let counters = world.model.counters();
+    let strays = [
+        ("loads from free frames", counters.vram_missing_reads),
+        ("stores to free frames", counters.vram_missing_writes),
+        ("loads from unmapped bus addresses", counters.dma_unmapped_reads),
+        ("stores to unmapped bus addresses", counters.dma_unmapped_writes),
+    ];
+    match strays.iter().find(|(_, count)| *count > 0) {
+        Some((what, count)) => Err(Violation(format!("the card did {count} {what}"))),
+        None => Ok(()),
+    }
+}
+
 /// Isolation: every entry of every shadow table points to its VM's own frames, image or RAM.
 pub fn check_shadows(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
+    let mut tables = BTreeMap::new();
     for vm in &audit.vms {
         for &directory in &vm.directories {
-            walk_directory(world, vm, directory)?;
+            own_table(&mut tables, &audit, vm, directory, directory)?;
+            for table in walk_directory(world, vm, directory)? {
+                own_table(&mut tables, &audit, vm, directory, table)?;
+            }
         }
     }
     Ok(())
+}
+
+/// A table belongs to one directory and lies in the arena: one that was given away too early has two users.
+fn own_table(
+    tables: &mut BTreeMap<VramAddr, VramAddr>,
+    audit: &Audit,
+    vm: &VmAudit,
+    directory: VramAddr,
+    table: VramAddr,
+) -> Result<(), Violation> {
+    let first = u64::from(audit.arena.0) * FRAME;
+    let end = first + u64::from(audit.arena.1) * FRAME;
+    if !(first..end).contains(&table.0) {
+        return Err(Violation(format!(
+            "{}: shadow table {table} outside of the arena",
+            vm.vm
+        )));
+    }
+    match tables.insert(table, directory) {
+        Some(other) if other != directory => Err(Violation(format!(
+            "{}: shadow table {table} under {directory} and {other}",
+            vm.vm
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn read_words(world: &World, at: VramAddr, count: usize) -> Vec<u64> {
@@ -84,7 +130,9 @@ fn read_words(world: &World, at: VramAddr, count: usize) -> Vec<u64> {
         .collect()
 }
 
-fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<(), Violation> {
+/// The tables of a directory; their entries are checked.
+fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Vec<VramAddr>, Violation> {
+    let mut tables = Vec::new();
     for raw in read_words(world, directory, PD_ENTRIES) {
         let pde = Pde::from_bits(raw);
         for (table, entries, page) in [
@@ -95,12 +143,13 @@ fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<()
             if aperture != fermi_spec::addr::Aperture::Vram {
                 return Err(Violation(format!("{}: a shadow table in system memory", vm.vm)));
             }
+            tables.push(VramAddr(at.0));
             for raw in read_words(world, VramAddr(at.0), entries) {
                 check_entry(vm, Pte::from_bits(raw), page)?;
             }
         }
     }
-    Ok(())
+    Ok(tables)
 }
 
 fn check_entry(vm: &VmAudit, pte: Pte, page: u64) -> Result<(), Violation> {
