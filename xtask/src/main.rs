@@ -4,6 +4,7 @@
 
 mod ci;
 mod layers;
+mod qemu;
 mod replay;
 mod sim;
 mod test;
@@ -33,6 +34,8 @@ enum Task {
     Layers,
     /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
     Tidy,
+    /// Attaches a stock QEMU to a broker and checks what it sees; fetches QEMU where the machine's is too old.
+    QemuAttach(qemu::QemuArguments),
     /// Feeds a recording to a fresh core and compares what it wants done.
     Replay(replay::ReplayArguments),
     /// Simulates whole runs from seeds, with checkers.
@@ -46,6 +49,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),
     }

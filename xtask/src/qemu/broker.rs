@@ -1,0 +1,177 @@
+//! `vramd serve` as a process of its own, seen from outside.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::process::Process;
+use crate::workspace::Workspace;
+
+/// What `cargo build` says about a program that it has built.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+}
+
+/// Builds `vramd` and tells where it is.
+pub(super) fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let mut cargo = workspace.cargo(&["build", "--package", "vmm", "--bin", "vramd"]);
+    let output = cargo
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(output.status.success(), "vramd does not build");
+    let lines = String::from_utf8(output.stdout).context("cargo says something that is not UTF-8")?;
+    let mut programs = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Built>(line).ok()?.executable);
+    programs.next_back().context("cargo built no program")
+}
+
+/// What a process holds: descriptors and mapped memory files, counted by what they are.
+pub(super) type Holdings = BTreeMap<String, usize>;
+
+/// A mapping of a memory file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) name: String,
+    /// First byte in the file.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// A running broker.
+pub(super) struct Broker {
+    process: Process,
+}
+
+impl Broker {
+    /// Starts it and waits until it listens. Its log goes to `log`.
+    pub(super) fn start(program: &Path, config: &Path, log: PathBuf) -> Result<Self> {
+        let mut command = Command::new(program);
+        command
+            .args(["serve", "--config"])
+            .arg(config)
+            .env("RUST_LOG", "info");
+        let mut process = Process::start("vramd serve", command, log)?;
+        let ready = process.line()?;
+        ensure!(
+            ready.contains("vfio-user-pci"),
+            "vramd serve says {ready:?} where the line for QEMU should be"
+        );
+        Ok(Self { process })
+    }
+
+    /// Mapped memory files.
+    pub(super) fn mappings(&self) -> Result<Vec<Mapping>> {
+        let path = format!("/proc/{}/maps", self.process.child.id());
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        Ok(text.lines().filter_map(parse_mapping).collect())
+    }
+
+    /// What it holds now.
+    pub(super) fn holdings(&self) -> Result<Holdings> {
+        let mut holdings = Holdings::new();
+        for mapping in self.mappings()? {
+            *holdings
+                .entry(format!("mapping of {}", mapping.name))
+                .or_default() += 1;
+        }
+        let path = format!("/proc/{}/fd", self.process.child.id());
+        for entry in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {
+            // One that was closed since it was listed is not held.
+            if let Ok(target) = fs::read_link(entry?.path()) {
+                *holdings.entry(kind_of(&target.to_string_lossy())).or_default() += 1;
+            }
+        }
+        Ok(holdings)
+    }
+
+    /// Ends it as an operator does; a complaint in its log is an error.
+    pub(super) fn stop(mut self) -> Result<()> {
+        let status = self.process.terminate()?;
+        ensure!(
+            status.success(),
+            "vramd serve ended with {status}: {}",
+            self.process.errors()?.trim()
+        );
+        let log = self.process.errors()?;
+        match log.lines().find(|line| is_complaint(line)) {
+            Some(complaint) => anyhow::bail!("the broker complained: {complaint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a line of the log is a warning or worse, or none of the log's at all.
+fn is_complaint(line: &str) -> bool {
+    !["INFO", "DEBUG", "TRACE"]
+        .iter()
+        .any(|level| line.contains(&format!(" {level} ")))
+}
+
+/// `socket:[1234]` and `socket:[5678]` are the same kind.
+fn kind_of(target: &str) -> String {
+    match target.split_once(":[") {
+        Some((kind, rest)) if rest.trim_end_matches(']').parse::<u64>().is_ok() => kind.to_owned(),
+        _ => target.to_owned(),
+    }
+}
+
+/// A line of `maps` (proc(5)), if it is of a memory file.
+fn parse_mapping(line: &str) -> Option<Mapping> {
+    let (fields, name) = line.split_once("/memfd:")?;
+    let mut fields = fields.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let offset = number(fields.nth(1)?)?;
+    Some(Mapping {
+        name: name.trim_end_matches(" (deleted)").to_owned(),
+        offset,
+        bytes: number(end)?.checked_sub(number(start)?)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapping_of_a_memory_file_is_read_and_others_are_passed_over() {
+        let line = "7fb0a000-7fb1a000 rw-s 00100000 00:01 57564         /memfd:some ram (deleted)";
+        let mapping = Mapping {
+            name: "some ram".to_owned(),
+            offset: 0x10_0000,
+            bytes: 0x1_0000,
+        };
+        assert_eq!(parse_mapping(line), Some(mapping));
+        assert_eq!(
+            parse_mapping("7fb0a000-7fb1a000 r-xp 00000000 08:01 12 /usr/lib/libc.so.6"),
+            None
+        );
+        assert_eq!(parse_mapping("7fb0a000-7fb1a000 rw-p 00000000 00:00 0"), None);
+    }
+
+    #[test]
+    fn descriptors_are_told_apart_by_kind_and_not_by_number() {
+        assert_eq!(kind_of("socket:[77]"), "socket");
+        assert_eq!(kind_of("anon_inode:[eventfd]"), "anon_inode:[eventfd]");
+        assert_eq!(kind_of("/dev/null"), "/dev/null");
+    }
+
+    #[test]
+    fn warning_is_a_complaint_and_news_is_none() {
+        assert!(is_complaint(
+            "[2026-11-21T09:18:03Z WARN  broker::server] a second client was hung up on"
+        ));
+        assert!(is_complaint("thread panicked"));
+        assert!(!is_complaint(
+            "[2026-11-21T09:18:03Z INFO  broker::server] client connected"
+        ));
+    }
+}

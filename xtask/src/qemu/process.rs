@@ -1,0 +1,148 @@
+//! Processes that a task starts: ended when dropped, heard line by line, never waited for without a bound.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Longest wait for anything that a process is to say or do.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two looks for what nobody tells.
+const LOOK_PERIOD: Duration = Duration::from_millis(10);
+
+/// A process with its standard output as lines and its standard error in a file.
+#[derive(Debug)]
+pub(super) struct Process {
+    name: &'static str,
+    pub(super) child: Child,
+    lines: Receiver<String>,
+    errors: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; standard error goes to the file `errors`.
+    pub(super) fn start(name: &'static str, mut command: Command, errors: PathBuf) -> Result<Self> {
+        let file = File::create(&errors).with_context(|| format!("cannot create {}", errors.display()))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let output = child.stdout.take().context("no pipe to read from")?;
+        Ok(Self {
+            name,
+            child,
+            lines: lines_of(output),
+            errors,
+        })
+    }
+
+    /// The next line that it writes.
+    pub(super) fn line(&mut self) -> Result<String> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing for {PATIENCE:?}", self.name),
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = self.wait()?;
+                bail!("{} ended with {status}: {}", self.name, self.errors()?.trim())
+            }
+        }
+    }
+
+    /// All that it has written to standard error.
+    pub(super) fn errors(&self) -> Result<String> {
+        let bytes =
+            std::fs::read(&self.errors).with_context(|| format!("cannot read {}", self.errors.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Waits for its end.
+    pub(super) fn wait(&mut self) -> Result<ExitStatus> {
+        let (name, child) = (self.name, &mut self.child);
+        until(&format!("the end of {name}"), || {
+            child
+                .try_wait()
+                .with_context(|| format!("cannot wait for {name}"))
+        })
+    }
+
+    /// Asks it to end, as an operator does, and waits.
+    pub(super) fn terminate(&mut self) -> Result<ExitStatus> {
+        let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let id = id.with_context(|| format!("{} has no process id", self.name))?;
+        // It is a child that was not waited for, so the id is still its own.
+        kill_process(id, Signal::TERM).with_context(|| format!("cannot end {}", self.name))?;
+        self.wait()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended and was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads on a thread, which ends with the pipe.
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Looks until there is something, at most [`PATIENCE`]; `what` is for the message.
+pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if Instant::now() > deadline {
+            bail!("waited {PATIENCE:?} for {what}");
+        }
+        thread::sleep(LOOK_PERIOD);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> (tempfile::TempDir, Process) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let process = Process::start("sh", command, folder.path().join("errors")).unwrap();
+        (folder, process)
+    }
+
+    #[test]
+    fn process_that_ends_unheard_is_reported_with_its_last_words() {
+        let (_folder, mut process) = shell("echo one; echo why >&2; exit 3");
+        assert_eq!(process.line().unwrap(), "one");
+        let error = process.line().unwrap_err().to_string();
+        assert!(error.contains("exit status: 3: why"), "{error}");
+    }
+
+    #[test]
+    fn terminated_process_is_waited_for() {
+        let (_folder, mut process) =
+            shell("trap 'exit 7' TERM; echo ready; while :; do read x || sleep 0.01; done");
+        assert_eq!(process.line().unwrap(), "ready");
+        assert_eq!(process.terminate().unwrap().code(), Some(7));
+    }
+}
