@@ -20,6 +20,8 @@ pub(crate) struct Interrupts {
     pbdma_enable: [u32; PBDMAS],
     pbdma_channel: [u32; PBDMAS],
     pbdma_method: [(u32, u32); PBDMAS],
+    /// Interrupt bits, code and data of PGRAPH and the copy engines.
+    errors: [[u32; 3]; 3],
     /// What the line was when it was last looked at.
     was_up: bool,
 }
@@ -57,6 +59,12 @@ impl Interrupts {
         self.pbdma_method[i] = (method, data);
     }
 
+    /// An engine refused what a channel of the guest sent it.
+    pub(crate) fn engine_error(&mut self, engine: Engine, intr: u32, code: u32, data: u32) {
+        let slot = &mut self.errors[error_slot(engine)];
+        *slot = [slot[0] | intr, code, data];
+    }
+
     /// PFIFO complains.
     pub(crate) fn pfifo_error(&mut self, bits: u32) {
         self.pfifo |= bits & !pfifo::intr::LEVELS;
@@ -86,11 +94,12 @@ impl Interrupts {
     }
 
     fn pending(&self) -> u32 {
-        if self.pfifo_pending() & self.pfifo_enable != 0 {
-            pmc_intr::PFIFO
-        } else {
-            0
-        }
+        let engines = [Engine::Graph, Engine::Copy0, Engine::Copy1]
+            .into_iter()
+            .filter(|&engine| self.errors[error_slot(engine)][0] != 0)
+            .fold(0, |bits, engine| bits | 1 << engine.interrupt_bit());
+        let fifo = self.pfifo_pending() & self.pfifo_enable != 0;
+        engines | if fifo { pmc_intr::PFIFO } else { 0 }
     }
 
     fn is_up(&self) -> bool {
@@ -131,6 +140,12 @@ impl Interrupts {
             Bar0Reg::PbdmaChannel(i) => of(&self.pbdma_channel, i),
             Bar0Reg::PbdmaMethod0(i) => self.pbdma_method.get(usize::from(i)).map_or(0, |m| m.0),
             Bar0Reg::PbdmaData0(i) => self.pbdma_method.get(usize::from(i)).map_or(0, |m| m.1),
+            Bar0Reg::GraphIntr => self.errors[0][0],
+            Bar0Reg::GraphTrappedMethod => self.errors[0][1],
+            Bar0Reg::GraphTrappedData => self.errors[0][2],
+            Bar0Reg::CopyIntr(i) => self.errors[1 + usize::from(i & 1)][0],
+            Bar0Reg::CopyError(i) => self.errors[1 + usize::from(i & 1)][1],
+            Bar0Reg::CopyErrorData(i) => self.errors[1 + usize::from(i & 1)][2],
             _ => return None,
         })
     }
@@ -158,11 +173,21 @@ impl Interrupts {
             Bar0Reg::PbdmaIntr(i) => clear(&mut self.pbdma, i),
             Bar0Reg::PbdmaIntrEnable(i) => set(&mut self.pbdma_enable, i),
             Bar0Reg::PbdmaMethod0(_) | Bar0Reg::PbdmaData0(_) | Bar0Reg::PbdmaIntrSource => {}
+            Bar0Reg::GraphIntr => self.errors[0][0] &= !value,
+            Bar0Reg::CopyIntrAck(i) => self.errors[1 + usize::from(i & 1)][0] &= !value,
             // A message is due again if the line is still up.
             Bar0Reg::PciMsiRearm => self.was_up = false,
             _ => return false,
         }
         true
+    }
+}
+
+fn error_slot(engine: Engine) -> usize {
+    match engine {
+        Engine::Copy0 => 1,
+        Engine::Copy1 => 2,
+        _ => 0,
     }
 }
 

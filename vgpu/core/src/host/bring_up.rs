@@ -357,6 +357,8 @@ fn pfifo_steps(identity: &Identity) -> Vec<Op> {
         // The runlist is polled; everything else interrupts.
         Op::Write(Bar0Reg::PfifoIntrEnable, !pfifo::intr::RUNLIST),
         Op::Write(Bar0Reg::EngineIntrEnable, 1),
+        Op::Write(Bar0Reg::GraphIntr, !0),
+        Op::Write(Bar0Reg::GraphIntrEnable, !0),
         Op::Write(Bar0Reg::CopyControl(0), 2),
         Op::Write(Bar0Reg::CopyControl(1), 2),
         Op::Write(Bar0Reg::PmcIntrMask(0), sources),

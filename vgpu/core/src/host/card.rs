@@ -2,7 +2,7 @@
 
 use fermi_spec::addr::{Aperture, FRAME, GpuVa, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::instance::{
-    AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd,
+    AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, Timeslice, USERD_BYTES, offset, userd,
 };
 use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_ENTRIES, large_index, pde_index};
 use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
@@ -343,7 +343,13 @@ impl Card {
     /// Binds the broker's own channel with an empty ring: at bring-up, and after its engine had to be reset.
     pub(crate) fn own_channel_steps(own: &OwnTables, window: impl Fn(VramAddr) -> u64) -> Vec<Op> {
         let userd = own.userd.offset(Self::userd_window(OWN_CHANNEL));
-        let block = instance_block(userd, CopyChannel::ring(), copy::RING_LOG2, own.directory);
+        let mut block = instance_block(userd, CopyChannel::ring(), copy::RING_LOG2, own.directory);
+        // The longest time slice: a batch is not interrupted by others' turns once it has begun.
+        let slice = Timeslice::new()
+            .with_timeout(255)
+            .with_scale(15)
+            .with_enable(true);
+        block[offset::TIMESLICE as usize..][..4].copy_from_slice(&slice.into_bits().to_le_bytes());
         let entry = pfifo::ChannelInstance::new()
             .with_frame((own.instance.0 >> 12) as u32)
             .with_poll(true)

@@ -57,6 +57,8 @@ pub(crate) const RUNS_MAX: usize = PUSHBUFFER_BYTES as usize / 4 / RUN_WORDS - 2
 /// State of the ring.
 #[derive(Debug, Default)]
 pub(crate) struct CopyChannel {
+    /// Which of the two engines the next batch goes to.
+    second: bool,
     gp_put: u32,
     sequence: u32,
 }
@@ -72,10 +74,7 @@ impl CopyChannel {
     pub(crate) fn submit(&mut self, runs: &[CopyRun], memory: &mut dyn HostMemory) -> u32 {
         assert!(runs.len() <= RUNS_MAX, "{} copy runs", runs.len());
         self.sequence = self.sequence.wrapping_add(1);
-        let mut words = vec![
-            incrementing(SUBCHANNEL, host::SET_OBJECT, 1),
-            u32::from(class::COPY) | u32::from(Engine::Copy0.number()) << 16,
-        ];
+        let mut words = vec![incrementing(SUBCHANNEL, host::SET_OBJECT, 1), self.object()];
         for run in runs {
             push_run(&mut words, run);
         }
@@ -106,8 +105,17 @@ impl CopyChannel {
         self.gp_put
     }
 
-    /// The channel was bound anew: its ring starts from the beginning. The batch under way never ends.
+    fn object(&self) -> u32 {
+        match self.second {
+            false => u32::from(class::COPY) | u32::from(Engine::Copy0.number()) << 16,
+            true => u32::from(class::COPY_1) | u32::from(Engine::Copy1.number()) << 16,
+        }
+    }
+
+    /// The channel was bound anew: its ring starts from the beginning. The batch under way never ends. The next one
+    /// tries the other engine: somebody may be sitting on this one.
     pub(crate) fn restart(&mut self) {
+        self.second = !self.second;
         self.gp_put = 0;
     }
 

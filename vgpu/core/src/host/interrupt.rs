@@ -33,9 +33,11 @@ pub(crate) enum Finding {
         method: u32,
         data: u32,
     },
-    /// A copy engine's error: code and data, and the channel on the engine.
-    CopyError {
+    /// An engine's error, and the channel on the engine. PGRAPH: interrupt bits, trapped method, its data; a copy
+    /// engine: interrupt bits, error code, its data.
+    EngineError {
         engine: Engine,
+        intr: u32,
         code: u32,
         data: u32,
         channel: u8,
@@ -54,10 +56,11 @@ pub(crate) struct Scan {
     reads: Vec<(Token, Bar0Reg, Option<u32>)>,
     /// Another interrupt came meanwhile: look again.
     again: bool,
+    started: u64,
+    finished: u64,
 }
 
 const NOTIFY_ENGINES: [Engine; 3] = [Engine::Graph, Engine::Copy0, Engine::Copy1];
-const COPY_ENGINES: [Engine; 2] = [Engine::Copy0, Engine::Copy1];
 
 fn first_registers() -> Vec<Bar0Reg> {
     let mut registers = vec![
@@ -71,26 +74,52 @@ fn first_registers() -> Vec<Bar0Reg> {
     for engine in NOTIFY_ENGINES {
         registers.push(Bar0Reg::EngineIntr(u16::from(engine.number())));
     }
-    for i in 0..COPY_ENGINES.len() as u16 {
-        registers.extend([
-            Bar0Reg::CopyIntr(i),
-            Bar0Reg::CopyError(i),
-            Bar0Reg::CopyErrorData(i),
-        ]);
-        registers.push(Bar0Reg::EngineStatus(u16::from(
-            COPY_ENGINES[usize::from(i)].number(),
-        )));
+    for engine in NOTIFY_ENGINES {
+        registers.extend(error_registers(engine));
+        registers.push(Bar0Reg::EngineStatus(u16::from(engine.number())));
     }
     registers
 }
 
+/// Interrupt bits, error code and data of an engine.
+fn error_registers(engine: Engine) -> [Bar0Reg; 3] {
+    match engine {
+        Engine::Copy0 => [
+            Bar0Reg::CopyIntr(0),
+            Bar0Reg::CopyError(0),
+            Bar0Reg::CopyErrorData(0),
+        ],
+        Engine::Copy1 => [
+            Bar0Reg::CopyIntr(1),
+            Bar0Reg::CopyError(1),
+            Bar0Reg::CopyErrorData(1),
+        ],
+        _ => [
+            Bar0Reg::GraphIntr,
+            Bar0Reg::GraphTrappedMethod,
+            Bar0Reg::GraphTrappedData,
+        ],
+    }
+}
+
 impl Scan {
+    /// Number of the look that [`Scan::start`] would begin, now or after the one under way.
+    pub(crate) fn next_look(&self) -> u64 {
+        self.started + 1
+    }
+
+    /// Whether the look with that number is over.
+    pub(crate) fn has_finished(&self, look: u64) -> bool {
+        self.finished >= look
+    }
+
     /// Starts, or notes that it must be repeated.
     pub(crate) fn start(&mut self, tokens: &mut Tokens, actions: &mut Actions) {
         if !self.reads.is_empty() {
             self.again = true;
             return;
         }
+        self.started += 1;
         actions.register(Bar0Reg::PmcIntrEnable(0), 0);
         self.read(first_registers(), tokens, actions);
     }
@@ -130,6 +159,7 @@ impl Scan {
         let findings = self.findings();
         self.acknowledge(actions);
         self.reads.clear();
+        self.finished = self.started;
         if std::mem::take(&mut self.again) {
             self.start(tokens, actions);
         }
@@ -197,13 +227,16 @@ impl Scan {
                 data: get(Bar0Reg::PbdmaData0(i)),
             });
         }
-        for (i, engine) in (0..).zip(COPY_ENGINES) {
-            if get(Bar0Reg::CopyIntr(i)) & COPY_DISPATCH_ERROR != 0 {
-                findings.push(Finding::CopyError {
+        for engine in NOTIFY_ENGINES {
+            let [intr, code, data] = error_registers(engine).map(get);
+            if intr & error_bits(engine) != 0 {
+                let channel = get(Bar0Reg::EngineStatus(u16::from(engine.number()))) as u8 & 0x7f;
+                findings.push(Finding::EngineError {
                     engine,
-                    code: get(Bar0Reg::CopyError(i)),
-                    data: get(Bar0Reg::CopyErrorData(i)),
-                    channel: get(Bar0Reg::EngineStatus(u16::from(engine.number()))) as u8 & 0x7f,
+                    intr,
+                    code,
+                    data,
+                    channel,
                 });
             }
         }
@@ -235,10 +268,14 @@ impl Scan {
             actions.register(Bar0Reg::PbdmaIntr(i), get(Bar0Reg::PbdmaIntr(i)));
             actions.register(Bar0Reg::PbdmaIntrSource, 1 << i);
         }
-        for i in 0..COPY_ENGINES.len() as u16 {
-            if get(Bar0Reg::CopyIntr(i)) != 0 {
-                actions.register(Bar0Reg::CopyIntrAck(i), get(Bar0Reg::CopyIntr(i)));
+        for (i, engine) in (0..).zip([Engine::Copy0, Engine::Copy1]) {
+            let intr = get(error_registers(engine)[0]);
+            if intr != 0 {
+                actions.register(Bar0Reg::CopyIntrAck(i), intr);
             }
+        }
+        if get(Bar0Reg::GraphIntr) != 0 {
+            actions.register(Bar0Reg::GraphIntr, get(Bar0Reg::GraphIntr));
         }
         let bits = get(Bar0Reg::PfifoIntr) & !pfifo::intr::LEVELS;
         if bits != 0 {
@@ -246,6 +283,14 @@ impl Scan {
         }
         actions.register(Bar0Reg::PciMsiRearm, 0xff);
         actions.register(Bar0Reg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
+    }
+}
+
+/// Interrupt bits of an engine that mean that its channel did wrong.
+fn error_bits(engine: Engine) -> u32 {
+    match engine {
+        Engine::Graph => !0,
+        _ => COPY_DISPATCH_ERROR,
     }
 }
 

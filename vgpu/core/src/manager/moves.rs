@@ -1,7 +1,7 @@
 //! Moving chunks: spill and refill are one machine run in two directions.
 //!
 //! ```text
-//! start ──no writers──────────────► Mapping ─► Copying ─► Redirecting ─► done
+//! start ──no writers──────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
 //!   └─ Suspending ─all off the card─►┘            │ failed or over-long       (channels resume, frames or images freed)
 //!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
 //!                                                     until the broker's own channel has been reset
@@ -29,8 +29,11 @@ use crate::memory::chunk::in_frame;
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, Notice};
 
-/// A copy that takes longer than this is given up: the card's own channel is stuck.
-const COPY_TIMEOUT_NS: u64 = 1_000_000_000;
+/// A copy that takes longer than this is given up: the engine is somebody else's for too long, or stuck. Less than what
+/// a guest's access may be held.
+const COPY_BUDGET_NS: u64 = 80_000_000;
+/// Tries to see the broker's own channel off the card before the engine is asked whether it is stuck: 1 s.
+const OWN_TRIES: u32 = 50;
 /// How long a VM whose move was rolled back is passed over.
 const PASS_OVER_NS: u64 = 100_000_000;
 /// Interval at which a copy is looked at should its interrupt be lost.
@@ -41,6 +44,10 @@ pub(super) enum Stage {
     Suspending,
     Mapping,
     Copying,
+    /// The copy's end was seen; the card is asked whether it reports an error, for that does not keep the end away.
+    Verifying {
+        look: u64,
+    },
     Redirecting,
     Abandoned,
 }
@@ -231,11 +238,18 @@ impl Running {
         };
         match moving.stage {
             Stage::Copying if self.card.copy_done(cx.memory) => {
+                moving.stage = Stage::Verifying {
+                    look: self.scan.next_look(),
+                };
+                self.look_at_card(cx);
+                true
+            }
+            Stage::Verifying { look } if self.scan.has_finished(look) => {
                 self.redirect(cx);
                 true
             }
-            Stage::Copying if cx.now.since(moving.copying_since) > COPY_TIMEOUT_NS => {
-                self.copy_failed("a copy did not end within 1 s".to_owned(), None, cx);
+            Stage::Copying if cx.now.since(moving.copying_since) > COPY_BUDGET_NS => {
+                self.copy_failed("a copy did not end in time".to_owned(), None, cx);
                 true
             }
             _ => false,
@@ -247,7 +261,7 @@ impl Running {
     pub(super) fn copy_failed(&mut self, what: String, engine: Option<Engine>, cx: &mut Cx<'_>) {
         cx.actions.notice(Notice::HostError { what: what.clone() });
         let Some(moving) = &self.moving else { return };
-        if moving.stage != Stage::Copying {
+        if !matches!(moving.stage, Stage::Copying | Stage::Verifying { .. }) {
             return;
         }
         cx.actions.notice(Notice::RolledBack {
@@ -265,8 +279,13 @@ impl Running {
     /// engine is stuck and is reset.
     pub(super) fn own_reset(&mut self, ok: bool, cx: &mut Cx<'_>) {
         if !ok {
-            return self.reset_engine(OWN_CHANNEL, Some(Engine::Copy0), Job::OwnReset);
+            self.own_tries += 1;
+            if self.own_tries.is_multiple_of(OWN_TRIES) {
+                self.ask_holders(OWN_CHANNEL, cx);
+            }
+            return self.reset_engine(OWN_CHANNEL, None, Job::OwnReset);
         }
+        self.own_tries = 0;
         if self
             .moving
             .as_ref()

@@ -44,8 +44,9 @@ impl Running {
                     cx,
                 );
             }
-            Finding::CopyError {
+            Finding::EngineError {
                 engine,
+                intr,
                 code,
                 data,
                 channel,
@@ -53,9 +54,13 @@ impl Running {
                 let Some((vm, v)) = self.bound_as(channel) else {
                     return self.nobodys(channel, None, format!("{engine:?} error {code:#x}"), cx);
                 };
+                if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    vgpu.interrupts.engine_error(engine, intr, code, data);
+                }
                 // The acknowledged engine goes on with other channels' work, so it must not be reset: that would end
                 // theirs. Only a fault leaves it standing.
-                let reason = format!("{engine:?} refused method data {data:#x} with code {code:#x}");
+                let reason =
+                    format!("{engine:?} refused: interrupt {intr:#x}, code {code:#x}, data {data:#x}");
                 self.kill(vm, v, None, reason, cx);
             }
             Finding::Fifo {
@@ -179,7 +184,7 @@ impl Running {
             return false;
         };
         let holds = data.first().is_some_and(|&id| id & 0x7f == channel.0);
-        if holds && self.leaving.contains_key(&channel) {
+        if holds && (channel == OWN_CHANNEL || self.leaving.contains_key(&channel)) {
             self.reset_engine(channel, Some(engine), Job::Nothing);
         }
         true

@@ -68,6 +68,8 @@ pub(crate) struct Running {
     pub(super) pass_at: Tick,
     /// Something became free or idle: a pass is worth while at once.
     pub(super) pass_wanted: bool,
+    /// Tries so far to see the broker's own channel off the card.
+    pub(super) own_tries: u32,
     /// When the card was last asked what it has to say.
     looked_at: Tick,
     /// The wake-up last asked for.
@@ -101,6 +103,7 @@ impl Running {
             ready: BTreeSet::new(),
             pass_at: Tick::default(),
             pass_wanted: false,
+            own_tries: 0,
             looked_at: Tick::default(),
             woken_at: None,
         }
@@ -210,7 +213,7 @@ impl Running {
     }
 
     /// Reads what the card has to say, and when that was.
-    fn look_at_card(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn look_at_card(&mut self, cx: &mut Cx<'_>) {
         self.looked_at = cx.now;
         let Card { tokens, .. } = &mut self.card;
         self.scan.start(tokens, cx.actions);
