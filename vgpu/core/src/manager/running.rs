@@ -224,6 +224,8 @@ impl Running {
     pub(super) fn look_at(&self) -> Option<Tick> {
         let interval = match self.moving {
             Some(_) => LOOK_WHILE_MOVING_NS,
+            // A channel that does not leave may have stopped with an error that nobody has heard of.
+            None if !self.leaving.is_empty() => LOOK_WHILE_MOVING_NS,
             None if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
             None => return None,
         };

@@ -2,12 +2,12 @@
 //!
 //! 1. A bit is set exactly while its frame is allocated.
 //! 2. Only the call that changed a bit from 0 to 1 owns the frame; only the owner clears it.
-//! 3. `free` counts after the bit is clear and before it is set, so it never reads higher than the zero bits there are
-//!    plus the allocations under way.
+//! 3. Nothing else is shared: free frames are counted from the bits when somebody asks, for a counter that every call
+//!    changes would be the word on which all threads meet.
 //!
 //! A client starts searching at a place of its own, so that clients do not meet on one word.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fermi_spec::addr::FrameNo;
 
@@ -18,7 +18,6 @@ const BITS: u32 = u64::BITS;
 pub struct Frames {
     words: Box<[AtomicU64]>,
     count: u32,
-    free: AtomicU32,
 }
 
 impl Frames {
@@ -30,11 +29,7 @@ impl Frames {
             // Bits past the end count as allocated for good.
             words[words.len() - 1].store(!0 << tail, Ordering::Relaxed);
         }
-        Self {
-            words,
-            count,
-            free: AtomicU32::new(count),
-        }
+        Self { words, count }
     }
 
     /// Frames there are.
@@ -42,27 +37,20 @@ impl Frames {
         self.count
     }
 
-    /// Frames not allocated.
+    /// Frames not allocated: looks at every word.
     pub fn free_count(&self) -> u32 {
-        self.free.load(Ordering::Relaxed)
+        let free = |word: &AtomicU64| word.load(Ordering::Relaxed).count_zeros();
+        self.words.iter().map(free).sum()
     }
 
-    /// One free frame, searched from `start` on (any number: it wraps); `None` if all are taken.
+    /// One free frame, searched from `start` on (any number: it wraps); `None` if each was
+    /// taken when it was looked at.
     pub fn allocate(&self, start: u32) -> Option<FrameNo> {
-        // Taking the count first bounds the search: a frame is there for whoever got one.
-        self.free
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1))
-            .ok()?;
         let words = self.words.len();
         let first = (start / BITS) as usize % words;
-        loop {
-            for step in 0..words {
-                let at = (first + step) % words;
-                if let Some(bit) = self.take_in(at) {
-                    return Some(FrameNo(at as u32 * BITS + bit));
-                }
-            }
-        }
+        let at = (first..words).chain(0..first);
+        at.into_iter()
+            .find_map(|at| Some(FrameNo(at as u32 * BITS + self.take_in(at)?)))
     }
 
     fn take_in(&self, at: usize) -> Option<u32> {
@@ -83,11 +71,7 @@ impl Frames {
     pub fn take(&self, frame: FrameNo) -> bool {
         assert!(frame.0 < self.count, "frame {frame:?} of {}", self.count);
         let before = self.words[(frame.0 / BITS) as usize].fetch_or(1 << (frame.0 % BITS), Ordering::Acquire);
-        let taken = before & 1 << (frame.0 % BITS) == 0;
-        if taken {
-            self.free.fetch_sub(1, Ordering::Relaxed);
-        }
-        taken
+        before & 1 << (frame.0 % BITS) == 0
     }
 
     /// Gives a frame back. Panics if it is not allocated: that would be two owners.
@@ -96,7 +80,6 @@ impl Frames {
         let bit = 1 << (frame.0 % BITS);
         let before = self.words[(frame.0 / BITS) as usize].fetch_and(!bit, Ordering::Release);
         assert!(before & bit != 0, "frame {frame:?} released twice");
-        self.free.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether a frame is allocated.
@@ -110,6 +93,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn exhausted_allocator_gives_none() {
