@@ -328,13 +328,13 @@ impl FermiModel {
             enabled: false,
             ..Unit::new(engine)
         };
-        self.unit_became_idle(unit);
+        self.unit_became_idle();
     }
 
     /// PMC_ENABLE switched the unit on.
     pub(crate) fn enable_unit(&mut self, unit: usize) {
         self.units[unit].enabled = true;
-        self.unit_became_idle(unit);
+        self.unit_became_idle();
     }
 
     /// The driver has taken note of a fault (262c): the engine is free again.
@@ -342,7 +342,7 @@ impl FermiModel {
         if self.units[unit].faulted {
             self.units[unit].faulted = false;
             self.units[unit].holder = None;
-            self.unit_became_idle(unit);
+            self.unit_became_idle();
         }
     }
 
@@ -351,14 +351,13 @@ impl FermiModel {
         self.units[unit].intr &= !mask;
         if self.units[unit].stopped && self.units[unit].intr == 0 {
             self.units[unit].stopped = false;
-            self.unit_became_idle(unit);
+            self.unit_became_idle();
         }
     }
 
-    /// Wakes who waited for the engine.
-    pub(crate) fn unit_became_idle(&mut self, unit: usize) {
+    /// The engine may take methods or change channels again; PBDMAs that wait for it see so by themselves.
+    pub(crate) fn unit_became_idle(&mut self) {
         self.note_dead_engines();
-        self.wake_pbdmas(self.units[unit].engine);
         self.advance_preempt();
     }
 

@@ -39,8 +39,10 @@ pub(crate) enum Outcome {
     Done { ns: u64 },
     /// Done, and the channel gives up the rest of its slice.
     GiveWay,
+    /// Not done: the channel's own transfers have to end first.
+    Unfinished,
     /// Not done: waits for an engine.
-    Stalled { engine: Engine, until: Option<u64> },
+    Stalled(Engine),
     /// Not done: an acquire that keeps the PBDMA.
     Acquiring(Acquire),
     /// Not done: an acquire that gives way.
@@ -127,56 +129,33 @@ impl FermiModel {
         let Some(id) = self.pbdmas[pbdma].channel() else {
             return Outcome::Error(pbdma_intr::DEVICE);
         };
-        let previous = self.pbdmas[pbdma].target();
-        if previous != Some(engine)
-            && let Some(stall) = self.when_idle(pbdma)
-        {
-            return stall;
+        if let Some(wait) = self.when_idle(pbdma) {
+            return wait;
         }
         self.pbdmas[pbdma].set_reg(offset::TARGET, u32::from(number));
         if !self.pfifo.engine_may_use(engine, pbdma) {
             return Outcome::WrongPbdma;
         }
-        if !self.units[unit].is_ready() {
-            return Outcome::Stalled { engine, until: None };
-        }
-        if let Some(until) = self.holder_keeps(unit, id) {
-            return Outcome::Stalled {
-                engine,
-                until: Some(until),
-            };
+        if self
+            .engine_free_at(pbdma, engine)
+            .is_none_or(|at| at > self.clock.now())
+        {
+            return Outcome::Stalled(engine);
         }
         let instance = self.pbdmas[pbdma].instance();
-        let waited = self.clock.now() >= self.pbdmas[pbdma].slice_end;
         let Some(switch) = self.switch_unit(unit, id, instance) else {
             return Outcome::Halted;
         };
-        if switch != 0 && waited {
-            self.renew_slice(pbdma);
-        }
+        self.make_up_for_wait(pbdma);
         Outcome::Done {
             ns: switch + self.run_engine_method(unit, target.subchannel, target.method, data),
         }
     }
 
-    /// Until when another channel keeps the engine: one that runs on a PBDMA of its own keeps it for its slice.
-    fn holder_keeps(&self, unit: usize, id: ChannelId) -> Option<u64> {
-        let holder = self.units[unit].holder.filter(|holder| holder.channel != id)?;
-        let other = &self.pbdmas[self.pfifo.channel(holder.channel).loaded?];
-        (other.is_active() && other.slice_end > self.clock.now()).then_some(other.slice_end)
-    }
-
     /// `None` when no engine works for the channel; otherwise it waits for the one that does.
     fn when_idle(&self, pbdma: usize) -> Option<Outcome> {
         let id = self.pbdmas[pbdma].channel()?;
-        let busy = self
-            .units
-            .iter()
-            .find(|unit| unit.is_held_by(id) && unit.transfer.is_some())?;
-        Some(Outcome::Stalled {
-            engine: busy.engine,
-            until: None,
-        })
+        self.works_for(id).then_some(Outcome::Unfinished)
     }
 
     fn semaphore(&mut self, pbdma: usize, operand: SemaphoreD) -> Outcome {

@@ -39,6 +39,7 @@ mod pbdma;
 mod pfifo;
 mod preempt;
 mod schedule;
+mod sharing;
 mod storage;
 mod timing;
 mod tlb;

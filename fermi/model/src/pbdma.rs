@@ -4,7 +4,8 @@
 //!   idle ──load or doorbell──► running ──ring empty──► idle
 //!                                │ ▲
 //!             engine busy ──► stalled   acquire fails ──► acquiring      error ──► stopped
-//!                         (engine wakes it)        (tried again)          (40108 acknowledged)
+//!             own copy ──► finishing               (tried again)          (40108 acknowledged)
+//!             (until it is idle)
 //! ```
 //!
 //! Its registers are the channel's RAMFC, word for word: loading reads them from the instance block, unloading writes
@@ -76,8 +77,10 @@ pub(crate) enum State {
     Idle,
     /// Goes on at that time.
     Running { at: u64 },
-    /// The next method waits for the engine to become idle; at `until`, if given, it is tried again.
-    Stalled { engine: Engine, until: Option<u64> },
+    /// The next method waits for transfers that the channel itself started.
+    Finishing,
+    /// The next method has waited since then for an engine that another channel has, or that is out of service.
+    Stalled { engine: Engine, since: u64 },
     /// An acquire failed and does not give way; tried again at `at`.
     /// `seen` is how much the card had written by then.
     Acquiring { at: u64, acquire: Acquire, seen: u64 },
@@ -93,6 +96,8 @@ pub(crate) struct Pbdma {
     pub(crate) space: AddressSpace,
     instance: Place,
     pub(crate) slice_end: u64,
+    /// The slice was renewed for a wait since the channel was loaded.
+    pub(crate) made_up: bool,
     pub(crate) words: [u32; FETCH_WORDS],
     pub(crate) words_at: GpuVa,
     pub(crate) words_len: usize,
@@ -118,6 +123,7 @@ impl Pbdma {
             },
             instance: Place::default(),
             slice_end: 0,
+            made_up: false,
             words: [0; FETCH_WORDS],
             words_at: GpuVa(0),
             words_len: 0,
@@ -140,11 +146,6 @@ impl Pbdma {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.state == State::Idle
-    }
-
-    /// Whether its channel makes progress by itself.
-    pub(crate) fn is_active(&self) -> bool {
-        matches!(self.state, State::Running { .. } | State::Stalled { .. })
     }
 
     /// A RAMFC word by its offset.
@@ -222,6 +223,7 @@ impl FermiModel {
             .pfifo
             .timeslice_ns(unit.reg(offset::TIMESLICE), unit.target());
         unit.slice_end = start.saturating_add(slice);
+        unit.made_up = false;
         self.pfifo.channel_mut(id).loaded = Some(pbdma);
         self.pfifo.refresh(id);
         self.mem.counters.channel_loads += 1;
@@ -304,16 +306,6 @@ impl FermiModel {
             .fold(0, |mask, pbdma| mask | 1 << pbdma)
     }
 
-    /// Lets PBDMAs that waited for an engine try again.
-    pub(crate) fn wake_pbdmas(&mut self, engine: Engine) {
-        let at = self.clock.now();
-        for unit in &mut self.pbdmas {
-            if matches!(unit.state, State::Stalled { engine: awaited, .. } if awaited == engine) {
-                unit.state = State::Running { at };
-            }
-        }
-    }
-
     /// All PBDMAs as after power-on.
     pub(crate) fn reset_pbdmas(&mut self) {
         self.pbdmas = std::array::from_fn(|_| Pbdma::new());
@@ -325,7 +317,9 @@ impl FermiModel {
             self.pbdmas[pbdma].state = State::Idle;
             return;
         };
-        if self.end_slice(pbdma, id) {
+        // Who has waited for an engine uses it first.
+        let waited = matches!(self.pbdmas[pbdma].state, State::Stalled { .. });
+        if !waited && self.end_slice(pbdma, id) {
             return;
         }
         let latch = self.pbdmas[pbdma].reg(offset::METHOD0);
@@ -356,7 +350,10 @@ impl FermiModel {
             self.unload(pbdma);
             return true;
         }
-        self.renew_slice(pbdma);
+        let target = self.pbdmas[pbdma].target();
+        if !target.is_some_and(|engine| self.is_awaited(engine, pbdma)) {
+            self.renew_slice(pbdma);
+        }
         false
     }
 
@@ -433,8 +430,16 @@ impl FermiModel {
     /// A method that cannot be done now stays where it is.
     fn hold_back(&mut self, pbdma: usize, outcome: Outcome) {
         match outcome {
-            Outcome::Stalled { engine, until } => {
-                self.pbdmas[pbdma].state = State::Stalled { engine, until };
+            Outcome::Unfinished => self.pbdmas[pbdma].state = State::Finishing,
+            Outcome::Stalled(engine) => {
+                let since = match self.pbdmas[pbdma].state {
+                    State::Stalled {
+                        engine: awaited,
+                        since,
+                    } if awaited == engine => since,
+                    _ => self.clock.now(),
+                };
+                self.pbdmas[pbdma].state = State::Stalled { engine, since };
             }
             Outcome::Acquiring(acquire) => {
                 let at = self.clock.now().saturating_add(self.acquire_retry_ns(pbdma));

@@ -115,7 +115,8 @@ pub(crate) struct Commit {
 pub(crate) struct Pfifo {
     pub(crate) channels: Vec<Channel>,
     list: Vec<ChannelId>,
-    cursor: usize,
+    /// For each PBDMA the place on the list where its next turn starts.
+    cursors: [usize; PBDMAS],
     ready: u128,
     /// Channels whose acquire failed and that are on no PBDMA.
     pub(crate) blocked: u128,
@@ -157,7 +158,7 @@ impl Pfifo {
         Self {
             channels: vec![Channel::default(); CHANNELS],
             list: Vec::new(),
-            cursor: 0,
+            cursors: [0; PBDMAS],
             ready: 0,
             blocked: 0,
             poll_at: 0,
@@ -237,7 +238,7 @@ impl Pfifo {
         }
         let count = self.list.len();
         (0..count)
-            .map(|step| (self.cursor + step) % count)
+            .map(|step| (self.cursors[pbdma] + step) % count)
             .map(|place| (place, self.list[place]))
             .find(|(_, id)| self.ready & id.mask() != 0 && self.may_use(*id, pbdma))
     }
@@ -250,8 +251,23 @@ impl Pfifo {
     /// Takes the next channel in turn for PBDMA `pbdma`.
     pub(crate) fn take_candidate(&mut self, pbdma: usize) -> Option<ChannelId> {
         let (place, id) = self.candidate_at(pbdma)?;
-        self.cursor = place + 1;
+        self.cursors[pbdma] = place + 1;
         Some(id)
+    }
+
+    /// Takes a new list over; each PBDMA's turn goes on behind the channel that had the last one.
+    fn replace_list(&mut self, list: Vec<ChannelId>) {
+        for cursor in &mut self.cursors {
+            let last = cursor.checked_sub(1).and_then(|place| self.list.get(place));
+            let place = last.and_then(|last| list.iter().position(|id| id == last));
+            *cursor = place.map_or(0, |place| place + 1);
+        }
+        self.list = list;
+    }
+
+    /// Whether an engine takes no method until a driver does something.
+    pub(crate) fn is_dead(&self, engine: Engine) -> bool {
+        self.dead_engines & 1 << engine.number() != 0
     }
 
     fn may_use(&self, id: ChannelId, pbdma: usize) -> bool {
@@ -466,8 +482,7 @@ impl FermiModel {
             self.pfifo
                 .raise_scheduler_error(bits::scheduler_error::INACTIVE_CHANNEL);
         }
-        self.pfifo.list = list;
-        self.pfifo.cursor = 0;
+        self.pfifo.replace_list(list);
         self.pfifo.current = (commit.base, commit.count);
         self.pfifo.runlist_intr |= bits::RUNLIST_DONE;
         self.mem.counters.runlists += 1;

@@ -4,6 +4,18 @@
 //! progress by itself moves the clock to its time at once. What only waits (time-outs, acquires that failed since the
 //! card last stored anything) never does: alone, it happens when the host's time has come that far, or the next step
 //! gives it another try.
+//!
+//! Who gets an engine, and why everybody does (`sharing.rs`):
+//! 1. A channel uses one engine, that of its last method (TARGET). It changes engines only when its transfers are done.
+//! 2. It keeps that engine from others only while its PBDMA runs or waits for the channel's own transfers, and until
+//!    its slice is over. So who keeps an engine waits for no other, and there is no cycle of waits.
+//! 3. Of the PBDMAs that wait for an engine the first gets it, before a channel whose slice is over goes on with it.
+//! 4. A channel that waits for an engine in service is not taken off before it has used it: whenever a channel is
+//!    loaded, some of its words are executed. The wait is at most a slice and a transfer of each of the other PBDMAs.
+//!    A channel that waits for its own transfer gives way at the end of its slice, as does one whose engine is out of
+//!    service (off, faulted, stopped): such a channel is not loaded again before the engine is back.
+//! 5. A wait that outlasts the slice is made up for by another slice, once in a load, so that the others' turn comes.
+//! 6. Each PBDMA takes the channels in turn, and a new runlist changes nothing about whose turn it is.
 
 use crate::{
     model::{FermiModel, Stepped},
@@ -57,11 +69,17 @@ impl FermiModel {
         for (index, pbdma) in self.pbdmas.iter().enumerate() {
             match pbdma.state {
                 State::Running { at } => next = earlier(next, at, Event::Pbdma(index)),
-                State::Stalled { until, .. } => {
-                    if let Some(at) = until {
-                        next = earlier(next, at, Event::Pbdma(index));
+                State::Finishing => {
+                    if !pbdma.channel().is_some_and(|id| self.works_for(id)) {
+                        next = earlier(next, self.clock.now(), Event::Pbdma(index));
+                    } else if self.pfifo.has_candidate(index) {
+                        next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
                     }
-                    if self.pfifo.has_candidate(index) {
+                }
+                State::Stalled { engine, .. } => {
+                    if let Some(at) = self.engine_free_at(index, engine) {
+                        next = earlier(next, at, Event::Pbdma(index));
+                    } else if self.pfifo.is_dead(engine) && self.pfifo.has_candidate(index) {
                         next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
                     }
                 }

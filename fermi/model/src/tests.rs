@@ -5,5 +5,6 @@ mod channels;
 mod errors;
 mod garbage;
 mod memory;
+mod sharing;
 mod slicing;
 mod support;

@@ -174,7 +174,7 @@ impl FermiModel {
             self.fault_unit(unit, refusal);
             return;
         }
-        self.unit_became_idle(unit);
+        self.unit_became_idle();
     }
 
     /// Does what a launch asked for at its end.

@@ -1,0 +1,76 @@
+//! Engines among the channels that several PBDMAs drive; the rules are in `schedule.rs`.
+
+use crate::{engine::unit_of, model::FermiModel, pbdma::State, pfifo::ChannelId};
+use fermi_spec::engine::{Engine, PBDMAS};
+
+impl FermiModel {
+    /// Whether an engine performs a transfer of the channel.
+    pub(crate) fn works_for(&self, id: ChannelId) -> bool {
+        self.units
+            .iter()
+            .any(|unit| unit.is_held_by(id) && unit.transfer.is_some())
+    }
+
+    /// When the channel on `pbdma` may send a method to `engine`; `None` when something else has to happen first.
+    pub(crate) fn engine_free_at(&self, pbdma: usize, engine: Engine) -> Option<u64> {
+        let unit = unit_of(engine).map(|unit| &self.units[unit])?;
+        let id = self.pbdmas[pbdma].channel()?;
+        if !unit.is_ready() {
+            return None;
+        }
+        let now = self.clock.now();
+        if unit.is_held_by(id) && now < self.pbdmas[pbdma].slice_end {
+            return Some(now);
+        }
+        let holder = unit
+            .holder
+            .map(|holder| holder.channel)
+            .filter(|holder| *holder != id);
+        if let Some(end) = holder.and_then(|holder| self.kept_until(holder, engine)) {
+            return Some(end);
+        }
+        (!self.is_preceded(pbdma, engine)).then_some(now)
+    }
+
+    /// Until when `holder` keeps `engine` from others.
+    fn kept_until(&self, holder: ChannelId, engine: Engine) -> Option<u64> {
+        let unit = &self.pbdmas[self.pfifo.channel(holder).loaded?];
+        let uses =
+            unit.target() == Some(engine) && matches!(unit.state, State::Running { .. } | State::Finishing);
+        (uses && unit.slice_end > self.clock.now()).then_some(unit.slice_end)
+    }
+
+    /// Since when `pbdma` has waited for `engine`.
+    fn waits_since(&self, pbdma: usize, engine: Engine) -> Option<u64> {
+        match self.pbdmas[pbdma].state {
+            State::Stalled {
+                engine: awaited,
+                since,
+            } if awaited == engine => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Whether another PBDMA has waited longer for `engine`.
+    fn is_preceded(&self, pbdma: usize, engine: Engine) -> bool {
+        let since = self.waits_since(pbdma, engine).unwrap_or(self.clock.now());
+        (0..PBDMAS)
+            .filter_map(|other| Some((self.waits_since(other, engine)?, other)))
+            .any(|place| place < (since, pbdma))
+    }
+
+    /// Whether a PBDMA other than `pbdma` waits for `engine`.
+    pub(crate) fn is_awaited(&self, engine: Engine, pbdma: usize) -> bool {
+        (0..PBDMAS).any(|other| other != pbdma && self.waits_since(other, engine).is_some())
+    }
+
+    /// A wait for an engine, over now, has used the slice up: the channel gets another, once in a load.
+    pub(crate) fn make_up_for_wait(&mut self, pbdma: usize) {
+        let unit = &mut self.pbdmas[pbdma];
+        let waited = matches!(unit.state, State::Stalled { .. });
+        if waited && unit.slice_end <= self.clock.now() && !unit.made_up {
+            unit.made_up = true;
+            self.renew_slice(pbdma);
+        }
+    }
+}
