@@ -251,6 +251,29 @@ fn dispatch_error_stops_the_engine_until_acknowledged() {
 }
 
 #[test]
+fn pgraph_stopped_by_a_channel_that_is_gone_works_again_once_acknowledged() {
+    let mut bench = ready();
+    let (mut culprit, mut other, page) = pair(&mut bench);
+    bench.submit(&mut other, &Methods::new().to(0, 0, &[0x9039]).0);
+    bench.run();
+    bench.submit(&mut culprit, &Methods::new().to(0, 0, &[0xffff]).0);
+    bench.run();
+    bench.submit(&mut other, &Methods::new().to(0, 0x30c, &[0]).release(PAGE, 1).0);
+    bench.write(Bar0Reg::ChannelState(1), 0);
+    bench.write(Bar0Reg::Preempt, 1);
+    bench.runlist(&[2]);
+    bench.run();
+    // Neither the kill nor a preempt ends the stop: the engine still waits for its interrupt to be acknowledged.
+    assert_eq!(bench.vram_u32(page), 0);
+    assert_ne!(bench.read(Bar0Reg::Preempt) & pfifo::PREEMPT_PENDING, 0);
+    let intr = bench.read(Bar0Reg::GraphIntr);
+    bench.write(Bar0Reg::GraphIntr, intr);
+    bench.run();
+    assert_eq!(bench.vram_u32(page), 1);
+    assert_eq!(bench.read(Bar0Reg::Preempt), 1);
+}
+
+#[test]
 fn class_that_pgraph_lacks_is_an_illegal_class() {
     let mut bench = ready();
     let (mut a, _, _) = pair(&mut bench);
