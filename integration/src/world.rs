@@ -337,17 +337,7 @@ impl World {
             }
             Action::MapDma {
                 iova, bytes, memory, ..
-            } => {
-                let backing = self.memory.find(memory).and_then(|(region, offset)| {
-                    Backing::new(Arc::clone(region), offset as usize, bytes as usize)
-                });
-                let backing = backing.expect("the core maps memory that exists");
-                self.iommu
-                    .maps
-                    .lock()
-                    .expect("one thread")
-                    .insert(iova.0, backing);
-            }
+            } => self.map_dma(iova, bytes, memory),
             Action::UnmapDma { iova, .. } => {
                 let gone = self.iommu.maps.lock().expect("one thread").remove(&iova.0);
                 assert!(gone.is_some(), "{iova} unmapped without a map");
@@ -361,6 +351,18 @@ impl World {
             Action::WakeAt { at } => self.wake_at = Some(at),
             Action::Notice(notice) => self.notices.push((self.now, notice)),
         }
+    }
+
+    fn map_dma(&mut self, iova: Iova, bytes: u64, memory: Place) {
+        let found = self.memory.find(memory);
+        let backing =
+            found.and_then(|(region, at)| Backing::new(Arc::clone(region), at as usize, bytes as usize));
+        let backing = backing.expect("the core maps memory that exists");
+        self.iommu
+            .maps
+            .lock()
+            .expect("one thread")
+            .insert(iova.0, backing);
     }
 
     fn with_vm(&mut self, vm: VmId, change: impl FnOnce(&mut VmMemory)) {

@@ -548,6 +548,26 @@ fn is_the_brokers(at: u64) -> bool {
         )
 }
 
+/// The attacker's store to a register, answered.
+fn store_and_wait(world: &mut World, offset: u64, value: u32) {
+    let request = world.next_request();
+    let data = value.to_le_bytes().to_vec();
+    let bar = vgpu::Bar::Bar0;
+    let vm = ATTACKER;
+    world.submit(Event::Write {
+        vm,
+        request,
+        bar,
+        offset,
+        data,
+    });
+    while world.take_reply(vm, request).is_none() {
+        world.step(64);
+        world.now.0 += 1_000;
+        world.look();
+    }
+}
+
 // Flaw 10.
 #[test]
 fn raw_registers_do_not_reach_the_card() {
@@ -578,21 +598,7 @@ fn raw_registers_do_not_reach_the_card() {
     for offset in dense.chain(sparse).filter(|at| !pramin.contains(at)) {
         let mixed = (offset as u32).wrapping_mul(0x9e37_79b9);
         for value in [!0, mixed] {
-            let request = world.next_request();
-            let data = value.to_le_bytes().to_vec();
-            let bar = vgpu::Bar::Bar0;
-            world.submit(Event::Write {
-                vm: ATTACKER,
-                request,
-                bar,
-                offset,
-                data,
-            });
-            while world.take_reply(ATTACKER, request).is_none() {
-                world.step(64);
-                world.now.0 += 1_000;
-                world.look();
-            }
+            store_and_wait(world, offset, value);
         }
     }
     scene.bench.turn_until("the card's rest", |bench| {

@@ -17,7 +17,9 @@ pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
     let name = arguments.file.display();
     let replay = Replay::open(&arguments.file).with_context(|| format!("cannot replay {name}"))?;
     let mut manager = Manager::new(replay.config().clone());
-    let summary = replay.run(&mut manager).with_context(|| format!("{name} does not repeat"))?;
+    let summary = replay
+        .run(&mut manager)
+        .with_context(|| format!("{name} does not repeat"))?;
     println!("{name}: same actions from the same events: {summary:?}");
     Ok(())
 }

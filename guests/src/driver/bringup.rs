@@ -7,7 +7,7 @@
 use super::DriverError;
 use super::poll::{Limit, read, wait_register, write};
 use crate::GuestBus;
-use fermi_spec::engine::{ENGINES, Engine, PBDMAS, pmc_enable};
+use fermi_spec::engine::{ENGINES, Engine, PBDMAS, pmc_enable, pmc_intr};
 use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
 
 /// PMC_BOOT_0 bits 28:20: the chipset.
@@ -113,6 +113,10 @@ pub(crate) fn start_fifo(
     let errors = !(pfifo::intr::ENGINE | pfifo::intr::RUNLIST);
     write(bus, Bar0Reg::PfifoIntrEnable, errors | engine_events);
     write(bus, Bar0Reg::EngineIntrEnable, 1);
+    if with_interrupts {
+        // Nothing passes to the line until its unit is let through.
+        write(bus, Bar0Reg::PmcIntrMask(0), pmc_intr::PFIFO);
+    }
     Ok(())
 }
 
