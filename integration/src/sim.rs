@@ -176,6 +176,27 @@ fn input_bytes(rng: &mut ChaCha8Rng) -> Vec<u8> {
     (0..length).map(|_| rng.random()).collect()
 }
 
+/// Weights always differ; now and then a VM is promised some VRAM, or held below what it sees.
+fn quota(rng: &mut ChaCha8Rng) -> Quota {
+    let weight = [50, 100, 100, 200][rng.random_range(0..4)];
+    let min = if rng.random_range(0..4) == 0 {
+        rng.random_range(1..=4) * MIB
+    } else {
+        0
+    };
+    let max = if rng.random_range(0..4) == 0 {
+        rng.random_range(6..=16) * MIB
+    } else {
+        u64::MAX
+    };
+    Quota {
+        min,
+        max,
+        weight,
+        ..Quota::default()
+    }
+}
+
 /// The file workload on the guest's own driver.
 fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), String> {
     let options = Options {
@@ -235,6 +256,7 @@ impl Simulation {
             let faults = world.model.faults_mut();
             crate::sim::swarm(faults, &mut rng);
         }
+        world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
         let mut simulation = Self {
             world,
             slow_card: rng.random_range(1..64),
@@ -259,10 +281,7 @@ impl Simulation {
             name: format!("vm{}", id.0),
             guest_vram: rng.random_range(12..=40) * MIB,
             chunk_bytes,
-            quota: Quota {
-                weight: [50, 100, 100, 200][rng.random_range(0..4)],
-                ..Quota::default()
-            },
+            quota: quota(rng),
         };
         self.world.attach(id, config, RAM_BYTES);
         let input = input_bytes(rng);

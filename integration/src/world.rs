@@ -119,6 +119,9 @@ pub struct World {
     /// Everything the core said, in order.
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
+    /// Work that the card does after each action, as a real one does not wait until all that was decided together is
+    /// done. Its clock runs ahead of the host's by that.
+    pub work_between_actions: u32,
     /// The clock.
     pub now: Tick,
     next_request: u64,
@@ -182,6 +185,7 @@ impl World {
             replies: BTreeMap::new(),
             notices: Vec::new(),
             wake_at: None,
+            work_between_actions: 0,
             now: Tick(1),
             next_request: 0,
             on_event: Box::new(|_, _, _| ()),
@@ -283,6 +287,9 @@ impl World {
             let list: Vec<Action> = actions.drain().collect();
             for action in list {
                 self.perform(action);
+                if self.work_between_actions > 0 {
+                    self.model.step(self.now.0, self.work_between_actions);
+                }
             }
             if self.model.take_interrupt() {
                 self.events.push_back(Event::HostInterrupt);

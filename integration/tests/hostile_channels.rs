@@ -532,6 +532,7 @@ fn strike(blow: Blow, turns: u64) {
     });
     // Everything takes its time, so that every stage lasts for some turns.
     bench.work = 1;
+    bench.world.work_between_actions = (turns % 2) as u32;
     let faults = bench.world.model.faults_mut();
     faults.preempt_delay_ns = 3_000;
     faults.runlist_delay_ns = 2_000;
