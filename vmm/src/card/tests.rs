@@ -91,8 +91,11 @@ fn time_of_an_idle_card_goes_on() {
         u32::from_le_bytes(word)
     };
     let before = time();
-    std::thread::sleep(Duration::from_millis(20));
-    assert!(time().wrapping_sub(before) >= 19_000_000);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // Nothing but the host's clock moves it; the bound only keeps a card that stands still from hanging the test.
+    while time().wrapping_sub(before) < 5_000_000 {
+        assert!(Instant::now() < deadline, "the card's time stands still");
+    }
 }
 
 #[test]
