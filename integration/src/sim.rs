@@ -126,7 +126,7 @@ pub fn run(seed: u64, settings: Settings) -> Outcome {
     let mut simulation = Simulation::new(seed, settings, Arc::clone(&log));
     let violation = simulation.run().err().map(|violation| violation.0);
     let card = if violation.is_some() {
-        simulation.card_state()
+        simulation.world.card_state()
     } else {
         String::new()
     };
@@ -319,29 +319,6 @@ impl Simulation {
             self.turn()?;
         }
         self.tear_down()
-    }
-
-    /// What an engineer would look at first.
-    fn card_state(&mut self) -> String {
-        use fermi_spec::regs::Bar0Reg;
-        let mut registers = vec![Bar0Reg::PmcIntr(0), Bar0Reg::PfifoIntr, Bar0Reg::FaultUnits];
-        registers.extend([
-            Bar0Reg::EngineFault,
-            Bar0Reg::Preempt,
-            Bar0Reg::RunlistCommit,
-            Bar0Reg::RunlistStatus,
-        ]);
-        registers.extend((0..3).flat_map(|i| [Bar0Reg::PbdmaIntr(i), Bar0Reg::PbdmaChannel(i)]));
-        registers.extend((0..6).map(Bar0Reg::EngineStatus));
-        registers.extend((0..32).flat_map(|i| [Bar0Reg::ChannelInstance(i), Bar0Reg::ChannelState(i)]));
-        registers.into_iter().fold(String::new(), |mut text, reg| {
-            let mut word = [0; 4];
-            self.world
-                .model
-                .bar_read(fermi_model::Bar::Bar0, u64::from(reg.offset()), &mut word);
-            let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
-            text
-        })
     }
 
     fn bring_up(&mut self) -> Result<(), Violation> {

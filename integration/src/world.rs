@@ -4,6 +4,7 @@
 //! owner steps the card and moves the clock.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use fermi_model::{Backing, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
@@ -425,6 +426,28 @@ impl World {
     /// Who holds a frame, as last said.
     pub fn owner(&self, frame: FrameNo) -> FrameOwner {
         self.owners.get(&frame).copied().unwrap_or(FrameOwner::Free)
+    }
+
+    /// What an engineer would look at first.
+    pub fn card_state(&mut self) -> String {
+        use fermi_spec::regs::Bar0Reg;
+        let mut registers = vec![Bar0Reg::PmcIntr(0), Bar0Reg::PfifoIntr, Bar0Reg::FaultUnits];
+        registers.extend([
+            Bar0Reg::EngineFault,
+            Bar0Reg::Preempt,
+            Bar0Reg::RunlistCommit,
+            Bar0Reg::RunlistStatus,
+        ]);
+        registers.extend((0..3).flat_map(|i| [Bar0Reg::PbdmaIntr(i), Bar0Reg::PbdmaChannel(i)]));
+        registers.extend((0..6).map(Bar0Reg::EngineStatus));
+        registers.extend((0..32).flat_map(|i| [Bar0Reg::ChannelInstance(i), Bar0Reg::ChannelState(i)]));
+        registers.into_iter().fold(String::new(), |mut text, reg| {
+            let mut word = [0; 4];
+            self.model
+                .bar_read(fermi_model::Bar::Bar0, u64::from(reg.offset()), &mut word);
+            let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
+            text
+        })
     }
 
     /// Bus addresses mapped now.

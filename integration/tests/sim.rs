@@ -1,0 +1,36 @@
+//! The simulator as CI runs it: a run repeats by its seed, and a range of seeds breaks no law.
+
+use integration::sim::{Settings, run};
+
+#[test]
+fn same_seed_gives_the_same_log() {
+    let settings = Settings {
+        log: true,
+        ..Settings::default()
+    };
+    let (first, second) = (run(7, settings), run(7, settings));
+    assert_eq!(first.violation, None);
+    assert!(first.events > 1_000, "{} events are no run", first.events);
+    assert!(first.log == second.log, "the logs of two runs of seed 7 differ");
+}
+
+#[test]
+fn different_seeds_give_different_logs() {
+    let settings = Settings::default();
+    assert_ne!(run(1, settings).log_hash, run(2, settings).log_hash);
+}
+
+#[test]
+fn range_of_seeds_breaks_no_law_and_moves_memory() {
+    let mut moves = (0, 0);
+    for seed in 1000..1016 {
+        let outcome = run(seed, Settings::default());
+        assert_eq!(
+            outcome.violation, None,
+            "repeat with: cargo xtask sim --seed {seed}\n{}",
+            outcome.card
+        );
+        moves = (moves.0 + outcome.moves.0, moves.1 + outcome.moves.1);
+    }
+    assert!(moves.0 > 0 && moves.1 > 0, "nothing was moved: {moves:?}");
+}
