@@ -2,7 +2,7 @@
 //!
 //! * [`world`]: a host on one thread, core and card and memory, with a clock of its own
 //! * [`bus`]: a guest on that host; its thread runs only while the simulation waits for it
-//! * [`bench`]: a host with VMs attached, for tests
+//! * [`mod@bench`]: a host with VMs attached, for tests
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
 //! * [`checkers`]: the laws, checked against the card's own tables
