@@ -1,7 +1,7 @@
 //! Identity of the boards that the model and the mediator offer.
 //!
-//! Device ids: envytools `docs/hw/pciid.rst`. PMC_BOOT_0: [28:20] chipset 0x0c0, [19:15] low five bits of the device
-//! id, [7:0] stepping; the Quadro 6000's value was read from a card (GPUvm), the others follow the formula
+//! Device ids: envytools `docs/hw/pciid.rst`. PMC_BOOT_0: \[28:20\] chipset 0x0c0, \[19:15\] low five bits of the device
+//! id, \[7:0\] stepping; the Quadro 6000's value was read from a card (GPUvm), the others follow the formula
 //! (unverified).
 
 /// PCI vendor id of NVIDIA.

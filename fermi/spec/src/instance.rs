@@ -14,7 +14,7 @@ pub const CHANNELS: usize = 128;
 
 /// Offsets in the instance block of the words that drivers or hardware use.
 pub mod offset {
-    /// USERD address: low word, [1:0] aperture, [31:12] address.
+    /// USERD address: low word, \[1:0\] aperture, \[31:12\] address.
     pub const USERD_LO: u64 = 0x08;
     /// USERD address, bits 39:32.
     pub const USERD_HI: u64 = 0x0c;
@@ -40,7 +40,7 @@ pub mod offset {
     pub const SEMAPHORE_A: u64 = 0x38;
     /// GPFIFO address, low word.
     pub const GP_BASE_LO: u64 = 0x48;
-    /// GPFIFO address bits 39:32 in [7:0], log2 of the number of entries in [20:16].
+    /// GPFIFO address bits 39:32 in \[7:0\], log2 of the number of entries in \[20:16\].
     pub const GP_BASE_HI: u64 = 0x4c;
     /// GPFIFO fetch index; hardware-owned.
     pub const GP_FETCH: u64 = 0x50;
@@ -70,11 +70,11 @@ pub mod offset {
     pub const WORD_B8: u64 = 0xb8;
     /// Latched method and data, four words.
     pub const METHOD0: u64 = 0xc0;
-    /// Time slice: [7:0] time-out, [15:12] scale, 28 enable.
+    /// Time slice: \[7:0\] time-out, \[15:12\] scale, 28 enable.
     pub const TIMESLICE: u64 = 0xf8;
     /// Second time-slice word.
     pub const TIMESLICE_PB: u64 = 0xfc;
-    /// Page directory: [31:12] address, [1:0] aperture, bit 2 volatile.
+    /// Page directory: \[31:12\] address, \[1:0\] aperture, bit 2 volatile.
     pub const PD_LO: u64 = 0x200;
     /// Page directory address bits 39:32.
     pub const PD_HI: u64 = 0x204;

@@ -18,7 +18,7 @@ pub mod class {
 
 /// Host methods, executed by the PBDMA itself (`cl906f.h`).
 pub mod host {
-    /// Class [15:0] and engine [20:16] for this subchannel.
+    /// Class \[15:0\] and engine \[20:16\] for this subchannel.
     pub const SET_OBJECT: u16 = 0x00;
     /// Raises the illegal-method interrupt.
     pub const ILLEGAL: u16 = 0x04;
@@ -38,7 +38,7 @@ pub mod host {
     pub const FB_FLUSH: u16 = 0x24;
     /// Operand of MEM_OP_B.
     pub const MEM_OP_A: u16 = 0x28;
-    /// Memory operation by [31:27].
+    /// Memory operation by \[31:27\].
     pub const MEM_OP_B: u16 = 0x2c;
     /// Waits for idle and writes USERD REF.
     pub const SET_REFERENCE: u16 = 0x50;

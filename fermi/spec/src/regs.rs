@@ -1,6 +1,6 @@
 //! The BAR0 register table: every register that model, mediator or drivers treat by name.
 //!
-//! The row in [`registers!`] is the only place with the number. Sources: envytools `rnndb` (names in parentheses in
+//! The row in `registers!` is the only place with the number. Sources: envytools `rnndb` (names in parentheses in
 //! the docs of a row), nouveau for what drivers do with them. Bit layouts are in the modules below, by unit.
 
 use core::fmt;
@@ -253,11 +253,11 @@ registers! {
     PbdmaGpShadowHigh[3, 0x2000] = 0x040114, ReadOnly;
     /// Header that failed.
     PbdmaHeaderShadow[3, 0x2000] = 0x040118, ReadOnly;
-    /// Channel on a PBDMA: [6:0] id, 8 active.
+    /// Channel on a PBDMA: \[6:0\] id, 8 active.
     PbdmaChannel[3, 0x2000] = 0x040120, ReadOnly;
     /// Stall mask.
     PbdmaStall[3, 0x2000] = 0x04013c, ReadWrite;
-    /// Latched method: [13:2] method, [18:16] subchannel, 31 valid.
+    /// Latched method: \[13:2\] method, \[18:16\] subchannel, 31 valid.
     PbdmaMethod0[3, 0x2000] = 0x0400c0, ReadWrite;
     /// Latched data.
     PbdmaData0[3, 0x2000] = 0x0400c4, ReadWrite;
@@ -335,7 +335,7 @@ registers! {
     GraphDataError = 0x400110, ReadOnly;
     /// Interrupt enables.
     GraphIntrEnable = 0x40013c, ReadWrite;
-    /// Method that failed: [13:2] method, [18:16] subchannel.
+    /// Method that failed: \[13:2\] method, \[18:16\] subchannel.
     GraphTrappedMethod = 0x400704, ReadOnly;
     /// Its data.
     GraphTrappedData = 0x400708, ReadOnly;

@@ -5,7 +5,7 @@
 //!                                   └ both, while the copies are known equal
 //! ```
 //!
-//! Invariants, checked by [`Chunks::check`] and the simulator's walker:
+//! Invariants, checked by `Chunks::check` and the simulator's walker:
 //! * a frame has one owner: a chunk of one VM, the broker, or nobody;
 //! * a resident chunk holds exactly its frames, a spilled or unbacked one none;
 //! * a byte of the image is the truth for instance pages always, for the rest of a chunk while that is spilled.

@@ -8,7 +8,7 @@ pub mod copy_intr {
     pub const DISPATCH: u32 = 1 << 6;
 }
 
-/// Code in COPY_ERROR (104040) [15:0]; [31:16] holds method >> 2 | subchannel << 11.
+/// Code in COPY_ERROR (104040) \[15:0\]; \[31:16\] holds method >> 2 | subchannel << 11.
 pub mod copy_error {
     /// No such method.
     pub const ILLEGAL_METHOD: u32 = 1;
