@@ -115,7 +115,7 @@ fn is_complaint(line: &str) -> bool {
         .any(|level| line.contains(&format!(" {level} ")))
 }
 
-/// `socket:\[1234\]` and `socket:\[5678\]` are the same kind.
+/// `socket:[1234]` and `socket:[5678]` are the same kind.
 fn kind_of(target: &str) -> String {
     match target.split_once(":[") {
         Some((kind, rest)) if rest.trim_end_matches(']').parse::<u64>().is_ok() => kind.to_owned(),
