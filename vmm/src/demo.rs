@@ -143,7 +143,7 @@ pub struct VmFrame {
     pub spilled_bytes: u64,
     /// Chunks moved out and back.
     pub moves: (u64, u64),
-    /// Pauses: median and longest, nanoseconds.
+    /// Pauses: the latest and the longest, nanoseconds.
     pub pause_ns: (u64, u64),
 }
 
@@ -369,7 +369,7 @@ impl Member {
             resident_bytes: figures.resident_bytes,
             spilled_bytes: figures.spilled_bytes,
             moves: (figures.spills, figures.refills),
-            pause_ns: (figures.pauses.p50_ns, figures.pauses.max_ns),
+            pause_ns: (figures.pauses.last_ns, figures.pauses.max_ns),
         }
     }
 }

@@ -88,6 +88,8 @@ fn upper_end(index: u64) -> u64 {
 pub struct Pauses {
     /// How many.
     pub count: u64,
+    /// The latest.
+    pub last_ns: u64,
     /// Median.
     pub p50_ns: u64,
     /// 99 of 100 are no longer.
@@ -179,12 +181,14 @@ pub struct BrokerStats {
 struct VmCounters {
     figures: VmStats,
     pauses: Histogram,
+    last_pause_ns: u64,
 }
 
 impl VmCounters {
     fn snapshot(&self) -> VmStats {
         let pauses = Pauses {
             count: self.pauses.count(),
+            last_ns: self.last_pause_ns,
             p50_ns: self.pauses.percentile(50),
             p99_ns: self.pauses.percentile(99),
             max_ns: self.pauses.max(),
@@ -217,6 +221,7 @@ impl Stats {
             VmCounters {
                 figures,
                 pauses: Histogram::default(),
+                last_pause_ns: 0,
             },
         );
     }
@@ -330,7 +335,10 @@ impl VmCounters {
                 };
                 *moves += u64::from(*chunks);
                 *moved_bytes += bytes;
-                pause_ns.iter().for_each(|pause| self.pauses.record(*pause));
+                if let Some(pause) = *pause_ns {
+                    self.pauses.record(pause);
+                    self.last_pause_ns = pause;
+                }
             }
             Notice::RolledBack { .. } => figures.rolled_back += 1,
             Notice::Usage {
@@ -400,6 +408,7 @@ mod tests {
         let vm = &stats.snapshot().vms[0];
         assert_eq!((vm.spills, vm.refills, vm.spilled_out_bytes), (4, 2, 200));
         assert_eq!((vm.pauses.count, vm.pauses.max_ns), (2, 1000));
+        assert!(vm.pauses.last_ns > 0 && vm.pauses.last_ns <= 1000);
     }
 
     #[test]
