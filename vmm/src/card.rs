@@ -1,48 +1,28 @@
-//! The software card in this process: [`vgpu::HostGpu`] over [`fermi_model::FermiModel`], with a thread that runs its
-//! engines.
+//! The software card in this process: [`vgpu::HostGpu`] over [`fermi_model::FermiModel`].
 //!
 //! ```text
-//! broker ──BAR access──► lock ──► FermiModel ◄── lock ── stepping thread: Busy ► steps on
-//!        ◄── eventfd ── interrupt                                  Waiting ► looks again after 1 ms
-//!                                                                  Idle    ► sleeps until an access wakes it
+//! broker ──BAR access──► RunningCard (a lock, the model, a thread that runs its engines)
+//!        ◄── eventfd ── interrupt
 //! ```
-//!
-//! Rules of the lock:
-//! 1. Whoever wants the card adds itself to `waiting` before it locks and takes itself off when it has the lock.
-//! 2. The stepping thread looks at `waiting` after each `SLICE` of work and, if somebody waits, unlocks and does not
-//!    lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard library is not fair.
-//! 3. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
-//!    more to do than the sleeper expects wakes it before it unlocks.
-//! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
-//!
-//! The card's time while it rests is the host's: an access first tells the card what time it is.
 
 mod frames;
 mod maps;
+mod running;
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermi_model::{FermiModel, ModelConfig, ModelError, Stepped, Timing};
+use fermi_model::{FermiModel, ModelConfig, ModelError, Timing};
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
 use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use frames::Frames;
-use maps::DmaMaps;
-
-/// Work between two looks at who waits: about one piece of a copy, some 20 µs.
-const SLICE: u32 = 16;
-/// Longest time for which the stepping thread stands aside for one access.
-const GIVE_WAY_MAX: Duration = Duration::from_micros(200);
-/// Turns of trying before an access sleeps on the lock: waking up costs more than most slices last.
-const LOCK_TRIES: u32 = 2000;
-/// Time between two looks at semaphores that the card waits for.
-const WAITING_PERIOD: Duration = Duration::from_millis(1);
+pub(crate) use maps::DmaMaps;
+pub use running::CardLost;
+pub(crate) use running::{InterruptSink, RunningCard};
 
 /// What card to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,141 +50,49 @@ pub enum CardError {
     },
 }
 
-/// How the stepping thread sleeps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sleep {
-    /// It does not.
-    Awake,
-    /// For [`WAITING_PERIOD`].
-    Shortly,
-    /// Until woken.
-    Deeply,
-}
-
-/// Under the lock.
-struct State {
-    model: FermiModel,
-    sleep: Sleep,
-    is_stopping: bool,
-}
-
-/// What the stepping thread and the accesses share.
-struct Shared {
-    state: Mutex<State>,
-    woken: Condvar,
-    waiting: AtomicU32,
-    is_interrupted: AtomicBool,
-    interrupt: EventFd,
-    start: Instant,
-}
-
-impl Shared {
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// Rule 1. `Err` after a panic of the model: what it holds may then be wrong.
-    fn lock(&self) -> Result<MutexGuard<'_, State>, HostGpuError> {
-        // Both operations are ordered by the mutex itself as far as the card's state is concerned.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let state = self.lock_spinning();
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        state
-    }
-
-    fn lock_spinning(&self) -> Result<MutexGuard<'_, State>, HostGpuError> {
-        let lost = || HostGpuError::Lost {
-            reason: "the software card panicked".to_owned(),
+impl CardConfig {
+    /// The card after power-on, with nothing placed in its frames; `bus` is what it reaches by DMA.
+    pub(crate) fn power_on(self, bus: Arc<DmaMaps>) -> Result<FermiModel, ModelError> {
+        let config = ModelConfig {
+            board: self.board,
+            vram_bytes: self.vram_bytes,
+            timing: Timing::of(self.board),
         };
-        for _ in 0..LOCK_TRIES {
-            match self.state.try_lock() {
-                Ok(state) => return Ok(state),
-                Err(TryLockError::Poisoned(_)) => return Err(lost()),
-                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
-            }
-        }
-        self.state.lock().map_err(|_| lost())
+        FermiModel::new(config, bus)
     }
+}
 
-    /// One access, and what follows from it at once.
-    fn access<T>(&self, work: impl FnOnce(&mut FermiModel) -> T) -> Result<T, HostGpuError> {
-        let mut state = self.lock()?;
-        let is_asleep = state.sleep != Sleep::Awake;
-        if is_asleep {
-            state.model.step(self.now_ns(), 0);
+impl From<CardLost> for HostGpuError {
+    fn from(lost: CardLost) -> Self {
+        Self::Lost {
+            reason: lost.to_string(),
         }
-        let result = work(&mut state.model);
-        if is_asleep {
-            let stepped = state.model.step(self.now_ns(), 0);
-            let is_to_wake = match state.sleep {
-                Sleep::Awake => false,
-                Sleep::Shortly => stepped == Stepped::Busy,
-                Sleep::Deeply => stepped != Stepped::Idle,
-            };
-            if is_to_wake {
-                state.sleep = Sleep::Awake;
-                self.woken.notify_one();
-            }
-        }
-        self.pass_interrupt(&mut state);
-        Ok(result)
     }
+}
 
-    fn pass_interrupt(&self, state: &mut State) {
-        if state.model.take_interrupt() {
+/// Writes an eventfd for each message.
+struct Messages {
+    is_interrupted: Arc<AtomicBool>,
+    event: EventFd,
+}
+
+impl InterruptSink for Messages {
+    fn update(&mut self, model: &mut FermiModel) {
+        if model.take_interrupt() {
             self.is_interrupted.store(true, Ordering::SeqCst);
             // A full counter means that interrupts wait to be fetched already.
-            let _ = self.interrupt.write(1);
-        }
-    }
-
-    /// The stepping thread. Ends when it is told to, or after a panic elsewhere.
-    fn run(&self) {
-        let Ok(mut state) = self.state.lock() else { return };
-        while !state.is_stopping {
-            let stepped = state.model.step(self.now_ns(), SLICE);
-            self.pass_interrupt(&mut state);
-            let next = match stepped {
-                Stepped::Busy if self.waiting.load(Ordering::SeqCst) == 0 => Ok(state),
-                Stepped::Busy => {
-                    drop(state);
-                    self.give_way();
-                    self.state.lock()
-                }
-                Stepped::Waiting => {
-                    state.sleep = Sleep::Shortly;
-                    self.woken
-                        .wait_timeout(state, WAITING_PERIOD)
-                        .map(|(state, _)| state)
-                        .map_err(|error| PoisonError::new(error.into_inner().0))
-                }
-                Stepped::Idle => {
-                    state.sleep = Sleep::Deeply;
-                    self.woken.wait(state)
-                }
-            };
-            match next {
-                Ok(locked) => state = locked,
-                Err(_) => return,
-            }
-            state.sleep = Sleep::Awake;
-        }
-    }
-
-    fn give_way(&self) {
-        let start = Instant::now();
-        while self.waiting.load(Ordering::SeqCst) != 0 && start.elapsed() < GIVE_WAY_MAX {
-            thread::yield_now();
+            let _ = self.event.write(1);
         }
     }
 }
 
 /// A software card that runs. Dropping it stops its thread and gives all memory back.
 pub struct ModelGpu {
-    shared: Arc<Shared>,
+    card: RunningCard<Messages>,
+    is_interrupted: Arc<AtomicBool>,
+    interrupt: EventFd,
     maps: Arc<DmaMaps>,
     frames: Frames,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for ModelGpu {
@@ -219,51 +107,31 @@ impl ModelGpu {
     /// Powers a card on. None of its frames is anywhere yet.
     pub fn new(config: CardConfig) -> Result<Self, CardError> {
         let maps = Arc::new(DmaMaps::default());
-        let model = FermiModel::new(
-            ModelConfig {
-                board: config.board,
-                vram_bytes: config.vram_bytes,
-                timing: Timing::of(config.board),
-            },
-            maps.clone(),
-        )?;
+        let model = config.power_on(maps.clone())?;
         let frames = Frames::new(model.frames());
         let failed = |what| move |source| CardError::System { what, source };
-        let state = State {
-            model,
-            sleep: Sleep::Awake,
-            is_stopping: false,
+        let interrupt = EventFd::new(EFD_NONBLOCK).map_err(failed("the interrupt"))?;
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        let messages = Messages {
+            is_interrupted: is_interrupted.clone(),
+            event: interrupt.try_clone().map_err(failed("the interrupt"))?,
         };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            woken: Condvar::new(),
-            waiting: AtomicU32::new(0),
-            is_interrupted: AtomicBool::new(false),
-            interrupt: EventFd::new(EFD_NONBLOCK).map_err(failed("the interrupt"))?,
-            start: Instant::now(),
-        });
-        let stepped = shared.clone();
-        let thread = thread::Builder::new()
-            .name("card".to_owned())
-            .spawn(move || stepped.run())
-            .map_err(failed("the thread"))?;
+        let card = RunningCard::start(model, messages).map_err(failed("the thread"))?;
         Ok(Self {
-            shared,
+            card,
+            is_interrupted,
+            interrupt,
             maps,
             frames,
-            thread: Some(thread),
         })
     }
 
     /// Signalled whenever the card raises its interrupt.
     pub fn interrupt(&self) -> Result<EventFd, CardError> {
-        self.shared
-            .interrupt
-            .try_clone()
-            .map_err(|source| CardError::System {
-                what: "a descriptor for the interrupt",
-                source,
-            })
+        self.interrupt.try_clone().map_err(|source| CardError::System {
+            what: "a descriptor for the interrupt",
+            source,
+        })
     }
 }
 
@@ -283,6 +151,34 @@ fn piece_bytes(offset: u64, left: usize) -> usize {
         .unwrap_or(1)
 }
 
+/// Reads of any length and alignment; BAR0 is read in naturally aligned pieces.
+pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut [u8]) {
+    if bar != Bar::Bar0 {
+        return model.bar_read(model_bar(bar), offset, data);
+    }
+    let (mut rest, mut offset) = (data, offset);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at_mut(piece_bytes(offset, rest.len()));
+        model.bar_read(fermi_model::Bar::Bar0, offset, piece);
+        offset = offset.wrapping_add(piece.len() as u64);
+        rest = after;
+    }
+}
+
+/// Writes; see [`read_bar`].
+pub(crate) fn write_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &[u8]) {
+    if bar != Bar::Bar0 {
+        return model.bar_write(model_bar(bar), offset, data);
+    }
+    let (mut rest, mut offset) = (data, offset);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(piece_bytes(offset, rest.len()));
+        model.bar_write(fermi_model::Bar::Bar0, offset, piece);
+        offset = offset.wrapping_add(piece.len() as u64);
+        rest = after;
+    }
+}
+
 impl HostGpu for ModelGpu {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -293,33 +189,11 @@ impl HostGpu for ModelGpu {
     }
 
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
-        self.shared.access(|model| {
-            if bar != Bar::Bar0 {
-                return model.bar_read(model_bar(bar), offset, data);
-            }
-            let (mut rest, mut offset) = (data, offset);
-            while !rest.is_empty() {
-                let (piece, after) = rest.split_at_mut(piece_bytes(offset, rest.len()));
-                model.bar_read(fermi_model::Bar::Bar0, offset, piece);
-                offset = offset.wrapping_add(piece.len() as u64);
-                rest = after;
-            }
-        })
+        Ok(self.card.access(|model, _| read_bar(model, bar, offset, data))?)
     }
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
-        self.shared.access(|model| {
-            if bar != Bar::Bar0 {
-                return model.bar_write(model_bar(bar), offset, data);
-            }
-            let (mut rest, mut offset) = (data, offset);
-            while !rest.is_empty() {
-                let (piece, after) = rest.split_at(piece_bytes(offset, rest.len()));
-                model.bar_write(fermi_model::Bar::Bar0, offset, piece);
-                offset = offset.wrapping_add(piece.len() as u64);
-                rest = after;
-            }
-        })
+        Ok(self.card.access(|model, _| write_bar(model, bar, offset, data))?)
     }
 
     fn map_dma(&mut self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {
@@ -329,14 +203,14 @@ impl HostGpu for ModelGpu {
     fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
         // Rule 4.
         let maps = self.maps.clone();
-        self.shared.access(|_| maps.remove(iova, bytes))?
+        self.card.access(|_, _| maps.remove(iova, bytes))?
     }
 
     fn place_frame(&mut self, frame: FrameNo, owner: FrameOwner) -> Result<(), HostGpuError> {
         let failed = |reason: String| HostGpuError::Place { frame, reason };
         let place = |backing| {
-            self.shared
-                .access(|model| model.place_frame(frame, backing))?
+            self.card
+                .access(|model, _| model.place_frame(frame, backing))?
                 .map_err(|error| failed(error.to_string()))
         };
         // No engine reaches the old owner's memory any more when it is given back.
@@ -352,22 +226,7 @@ impl HostGpu for ModelGpu {
     }
 
     fn take_interrupt(&mut self) -> bool {
-        self.shared.is_interrupted.swap(false, Ordering::SeqCst)
-    }
-}
-
-impl Drop for ModelGpu {
-    fn drop(&mut self) {
-        // After a panic of the model the thread is gone already.
-        if let Ok(mut state) = self.shared.lock() {
-            state.is_stopping = true;
-            self.shared.woken.notify_one();
-        }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            log::error!("the software card's thread panicked");
-        }
+        self.is_interrupted.swap(false, Ordering::SeqCst)
     }
 }
 

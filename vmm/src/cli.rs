@@ -4,6 +4,7 @@
 //! ": ". A verb is listed in `--help` from the day it works.
 
 mod demo;
+mod gpu;
 mod run;
 mod serve;
 mod signals;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
+use fermi_spec::board::Board;
 
 use crate::config::{check_card_vram, check_guest_vram, parse_size};
 
@@ -36,6 +38,8 @@ enum Verb {
     Serve(ServeArguments),
     /// Run one VM whose GPU a broker serves
     Run(RunArguments),
+    /// Serve one software card as a PCI device over vfio-user
+    Gpu(GpuArguments),
     #[command(hide = true)]
     List(Later),
     #[command(hide = true)]
@@ -58,8 +62,6 @@ enum Verb {
     Trace(Later),
     #[command(hide = true)]
     Metrics(Later),
-    #[command(hide = true)]
-    Gpu(Later),
     #[command(hide = true)]
     Kernel(Later),
     #[command(hide = true)]
@@ -142,6 +144,19 @@ struct RunArguments {
     no_kvm: bool,
 }
 
+#[derive(Parser, Debug)]
+struct GpuArguments {
+    /// Socket that a VMM or a broker connects to
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Which card: gtx480, quadro6000 or c2050
+    #[arg(long, value_name = "NAME", default_value = "gtx480", value_parser = gpu::board)]
+    model: Board,
+    /// VRAM of the card, such as 256M [default: as the real card]
+    #[arg(long, value_name = "SIZE", value_parser = card_vram)]
+    vram: Option<u64>,
+}
+
 fn card_vram(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     check_card_vram(bytes).map(|()| bytes)
@@ -159,7 +174,7 @@ pub fn main() -> ExitCode {
         Err(error) => return wrong_usage(&error),
     };
     // Failures are told once, by the program's last line; a broker that goes on for long has more to tell.
-    let filter = if matches!(cli.verb, Verb::Serve(_)) {
+    let filter = if matches!(cli.verb, Verb::Serve(_) | Verb::Gpu(_)) {
         "warn"
     } else {
         "off"
@@ -169,6 +184,7 @@ pub fn main() -> ExitCode {
         Verb::Demo(arguments) => demo::demo(&arguments),
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
+        Verb::Gpu(arguments) => gpu::gpu(&arguments),
         _ => {
             complain("this verb is not there yet");
             Ok(WRONG_USAGE)
@@ -226,11 +242,11 @@ mod tests {
         let help = Cli::command().render_help().to_string();
         let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
         assert!(
-            ["demo", "serve", "run"].iter().all(|verb| is_listed(verb)),
+            ["demo", "serve", "run", "gpu"].iter().all(|verb| is_listed(verb)),
             "{help}"
         );
         assert!(
-            !["gpu", "quota", "lab", "list", "top"]
+            !["kernel", "quota", "lab", "list", "top"]
                 .iter()
                 .any(|verb| is_listed(verb)),
             "{help}"

@@ -41,7 +41,7 @@ pub use broker::{Broker, Setup, VmSocket};
 pub use error::{AttachError, Ended, LinkError, StartError};
 pub use link::LocalLink;
 pub use mapping::MapError;
-pub use memory::OWN_BYTES;
+pub use memory::{OWN_BYTES, RamMap};
 pub use perform::VMS_MAX;
 pub use port::Core;
 pub use record::{RecordError, Recorder};

@@ -26,9 +26,9 @@ pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
 /// Characters of a VM's name in the name of a memory file.
 const NAME_CHARS_MAX: usize = 64;
 
-/// A mapped range of guest RAM.
+/// A mapped range of a client's memory file, which may be cut under us: an access to what is gone reads as zero.
 #[derive(Debug)]
-pub(crate) struct RamMap {
+pub struct RamMap {
     pub(crate) bytes: u64,
     pub(crate) writable: bool,
     region: Arc<MmapRegion>,
@@ -37,7 +37,7 @@ pub(crate) struct RamMap {
 
 impl RamMap {
     /// Maps `bytes` from `offset` of a client's file. `torn` is written if the client takes the memory away.
-    pub(crate) fn new(
+    pub fn new(
         file: Arc<File>,
         offset: u64,
         bytes: u64,
@@ -54,6 +54,16 @@ impl RamMap {
             region,
             guard,
         })
+    }
+
+    /// The mapping.
+    pub fn region(&self) -> &Arc<MmapRegion> {
+        &self.region
+    }
+
+    /// Whether the client took the memory away.
+    pub fn is_torn(&self) -> bool {
+        self.guard.is_torn()
     }
 }
 

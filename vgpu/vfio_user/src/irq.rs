@@ -1,9 +1,11 @@
 //! Interrupts: what a client may set up, and how it is told.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::Errno;
 use crate::error::ProtocolError;
@@ -249,6 +251,22 @@ impl IrqEvent {
         }
         match rustix::io::write(&self.descriptor, &1u64.to_ne_bytes()) {
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the client signalled since the last call. Never waits, whatever the client does to the shared file.
+    pub fn take(&self) -> Result<bool, Errno> {
+        let mut counter = [0; 8];
+        // An offset of -1 stands for a file without positions.
+        match preadv2(
+            &self.descriptor,
+            &mut [IoSliceMut::new(&mut counter)],
+            u64::MAX,
+            ReadWriteFlags::NOWAIT,
+        ) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(error) => Err(error),
         }
     }

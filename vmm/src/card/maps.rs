@@ -18,12 +18,12 @@ struct Map {
 
 /// The table. Ranges do not overlap.
 #[derive(Debug, Default)]
-pub(super) struct DmaMaps {
+pub(crate) struct DmaMaps {
     maps: RwLock<BTreeMap<u64, Map>>,
 }
 
 impl DmaMaps {
-    pub(super) fn insert(&self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {
+    pub(crate) fn insert(&self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {
         let bytes = memory.bytes;
         let failed = |reason: &str| HostGpuError::Map {
             iova,
@@ -47,7 +47,12 @@ impl DmaMaps {
         Ok(())
     }
 
-    pub(super) fn remove(&self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
+    /// Takes every map away.
+    pub(crate) fn clear(&self) {
+        self.maps.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(crate) fn remove(&self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
         let mut maps = self.maps.write().unwrap_or_else(PoisonError::into_inner);
         if maps.get(&iova.0).is_none_or(|map| map.memory.bytes != bytes) {
             return Err(HostGpuError::Map {

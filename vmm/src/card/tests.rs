@@ -1,5 +1,7 @@
 //! The adapter as a broker uses it.
 
+use std::time::{Duration, Instant};
+
 use fermi_spec::addr::{FRAME, GuestVramAddr};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
 use vgpu::VmId;
@@ -107,7 +109,8 @@ fn unmap_of_what_is_not_mapped_is_refused() {
 #[test]
 fn dropped_card_leaves_no_thread() {
     let card = card();
-    let shared = Arc::downgrade(&card.shared);
+    // Held by the model, which the thread holds.
+    let maps = Arc::downgrade(&card.maps);
     drop(card);
-    assert!(shared.upgrade().is_none());
+    assert!(maps.upgrade().is_none());
 }

@@ -1,0 +1,218 @@
+//! A software card that runs: a [`FermiModel`] behind a lock, with a thread that runs its engines.
+//!
+//! ```text
+//! edge ──BAR access──► lock ──► FermiModel ◄── lock ── stepping thread: Busy ► steps on
+//!      ◄── InterruptSink, under the lock                              Waiting ► looks again after 1 ms
+//!                                                                     Idle    ► sleeps until an access wakes it
+//! ```
+//!
+//! Rules of the lock:
+//! 1. Whoever wants the card adds itself to `waiting` before it locks and takes itself off when it has the lock.
+//! 2. The stepping thread looks at `waiting` after each `SLICE` of work and, if somebody waits, unlocks and does not
+//!    lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard library is not fair.
+//! 3. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
+//!    more to do than the sleeper expects wakes it before it unlocks.
+//! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
+//!
+//! The card's time while it rests is the host's: an access first tells the card what time it is.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fermi_model::{FermiModel, Stepped};
+
+/// Work between two looks at who waits: about one piece of a copy, some 20 µs.
+const SLICE: u32 = 16;
+/// Longest time for which the stepping thread stands aside for one access.
+const GIVE_WAY_MAX: Duration = Duration::from_micros(200);
+/// Turns of trying before an access sleeps on the lock: waking up costs more than most slices last.
+const LOCK_TRIES: u32 = 2000;
+/// Time between two looks at semaphores that the card waits for.
+const WAITING_PERIOD: Duration = Duration::from_millis(1);
+
+/// A panic of the model: what it holds may then be wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the software card panicked")]
+pub struct CardLost;
+
+/// Who is told of interrupts.
+pub(crate) trait InterruptSink: Send + 'static {
+    /// Something happened that may have sent a message or changed the level of the card's interrupt pin. Called under
+    /// the card's lock, often: it must be short and must not wait.
+    fn update(&mut self, model: &mut FermiModel);
+}
+
+/// How the stepping thread sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sleep {
+    /// It does not.
+    Awake,
+    /// For [`WAITING_PERIOD`].
+    Shortly,
+    /// Until woken.
+    Deeply,
+}
+
+/// Under the lock.
+struct State<S> {
+    model: FermiModel,
+    sink: S,
+    sleep: Sleep,
+    is_stopping: bool,
+}
+
+/// What the stepping thread and the accesses share.
+struct Shared<S> {
+    state: Mutex<State<S>>,
+    woken: Condvar,
+    waiting: AtomicU32,
+    start: Instant,
+}
+
+impl<S: InterruptSink> Shared<S> {
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Rule 1.
+    fn lock(&self) -> Result<MutexGuard<'_, State<S>>, CardLost> {
+        // Both operations are ordered by the mutex itself as far as the card's state is concerned.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let state = self.lock_spinning();
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        state
+    }
+
+    fn lock_spinning(&self) -> Result<MutexGuard<'_, State<S>>, CardLost> {
+        for _ in 0..LOCK_TRIES {
+            match self.state.try_lock() {
+                Ok(state) => return Ok(state),
+                Err(TryLockError::Poisoned(_)) => return Err(CardLost),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        self.state.lock().map_err(|_| CardLost)
+    }
+
+    /// One access, and what follows from it at once.
+    fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut S) -> T) -> Result<T, CardLost> {
+        let mut guard = self.lock()?;
+        let state = &mut *guard;
+        let is_asleep = state.sleep != Sleep::Awake;
+        if is_asleep {
+            state.model.step(self.now_ns(), 0);
+        }
+        let result = work(&mut state.model, &mut state.sink);
+        if is_asleep {
+            let stepped = state.model.step(self.now_ns(), 0);
+            let is_to_wake = match state.sleep {
+                Sleep::Awake => false,
+                Sleep::Shortly => stepped == Stepped::Busy,
+                Sleep::Deeply => stepped != Stepped::Idle,
+            };
+            if is_to_wake {
+                state.sleep = Sleep::Awake;
+                self.woken.notify_one();
+            }
+        }
+        state.sink.update(&mut state.model);
+        Ok(result)
+    }
+
+    /// The stepping thread. Ends when it is told to, or after a panic elsewhere.
+    fn run(&self) {
+        let Ok(mut guard) = self.state.lock() else { return };
+        while !guard.is_stopping {
+            let state = &mut *guard;
+            let stepped = state.model.step(self.now_ns(), SLICE);
+            state.sink.update(&mut state.model);
+            let next = match stepped {
+                Stepped::Busy if self.waiting.load(Ordering::SeqCst) == 0 => Ok(guard),
+                Stepped::Busy => {
+                    drop(guard);
+                    self.give_way();
+                    self.state.lock()
+                }
+                Stepped::Waiting => {
+                    state.sleep = Sleep::Shortly;
+                    self.woken
+                        .wait_timeout(guard, WAITING_PERIOD)
+                        .map(|(guard, _)| guard)
+                        .map_err(|error| PoisonError::new(error.into_inner().0))
+                }
+                Stepped::Idle => {
+                    state.sleep = Sleep::Deeply;
+                    self.woken.wait(guard)
+                }
+            };
+            match next {
+                Ok(locked) => guard = locked,
+                Err(_) => return,
+            }
+            guard.sleep = Sleep::Awake;
+        }
+    }
+
+    fn give_way(&self) {
+        let start = Instant::now();
+        while self.waiting.load(Ordering::SeqCst) != 0 && start.elapsed() < GIVE_WAY_MAX {
+            thread::yield_now();
+        }
+    }
+}
+
+/// See the module. Dropping it stops the thread and drops card and sink.
+pub(crate) struct RunningCard<S: InterruptSink> {
+    shared: Arc<Shared<S>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<S: InterruptSink> RunningCard<S> {
+    /// Lets `model` run.
+    pub(crate) fn start(model: FermiModel, sink: S) -> Result<Self, io::Error> {
+        let state = State {
+            model,
+            sink,
+            sleep: Sleep::Awake,
+            is_stopping: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            woken: Condvar::new(),
+            waiting: AtomicU32::new(0),
+            start: Instant::now(),
+        });
+        let stepped = shared.clone();
+        let thread = thread::Builder::new()
+            .name("card".to_owned())
+            .spawn(move || stepped.run())?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Does something with the card at the present time, and what follows from it at once. Several accesses in one
+    /// call cost one lock, one look at the clock and one look at the interrupt.
+    pub(crate) fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut S) -> T) -> Result<T, CardLost> {
+        self.shared.access(work)
+    }
+}
+
+impl<S: InterruptSink> Drop for RunningCard<S> {
+    fn drop(&mut self) {
+        // After a panic of the model the thread is gone already.
+        if let Ok(mut state) = self.shared.lock() {
+            state.is_stopping = true;
+            self.shared.woken.notify_one();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the software card's thread panicked");
+        }
+    }
+}

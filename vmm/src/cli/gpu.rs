@@ -1,0 +1,45 @@
+//! `vramd gpu`: one software card behind a vfio-user socket, until a signal.
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use fermi_spec::board::Board;
+
+use super::GpuArguments;
+use super::signals::is_stop_requested;
+use crate::card::CardConfig;
+use crate::config::Size;
+use crate::gpu::{GpuServer, GpuSetup};
+
+pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
+    let board = arguments.model;
+    let vram_bytes = arguments.vram.unwrap_or(board.vram_bytes());
+    let setup = GpuSetup {
+        card: CardConfig { board, vram_bytes },
+        socket: arguments.socket.clone(),
+    };
+    let mut server = GpuServer::bind(&setup)?;
+    announce(&setup).context("cannot write to stdout")?;
+    server.serve(is_stop_requested)?;
+    Ok(0)
+}
+
+/// What is served, and how QEMU is told so.
+fn announce(setup: &GpuSetup) -> std::io::Result<()> {
+    let device = serde_json::json!({
+        "driver": "vfio-user-pci",
+        "socket": { "type": "unix", "path": setup.socket },
+    });
+    let (board, size) = (setup.card.board.name(), Size(setup.card.vram_bytes));
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{board}: {size} VRAM at {}; QEMU: -device '{device}'",
+        setup.socket.display()
+    )?;
+    out.flush()
+}
+
+pub(super) fn board(text: &str) -> Result<Board, String> {
+    Board::from_name(text).ok_or_else(|| "gtx480, quadro6000 and c2050 there are".to_owned())
+}

@@ -1,0 +1,21 @@
+//! One software card served as a PCI device over vfio-user: `vramd gpu`.
+//!
+//! ```text
+//!   client (QEMU, a broker) ──vfio-user──► Server ──► Session: one turn after the other
+//!                                                       accesses ──► RunningCard (under its lock, all of a turn at once)
+//!                                                       DMA maps ──► ClientMemory ──► DmaMaps ◄── engines
+//!        ◄── eventfds ── Pins ◄── whatever may change the card's interrupt
+//! ```
+//!
+//! One thread serves the socket, another runs the engines. The card has one client at a time; whoever connects while
+//! one is attached is hung up on. When a client goes, the card goes back to its state after power-on, VRAM included:
+//! the next client finds nothing of the one before.
+
+mod function;
+mod memory;
+mod pins;
+mod server;
+mod session;
+mod vram;
+
+pub use server::{GpuError, GpuServer, GpuSetup};

@@ -1,0 +1,192 @@
+//! The card's interrupt as its client has set it up, and the configuration space that lets it through.
+//!
+//! ```text
+//!   MSI    message of the card ─ bus master ─► eventfd
+//!   INTx   level of the pin ─ not disabled ─ not masked ─► eventfd, and masked until the client unmasks
+//! ```
+//!
+//! INTx masks itself when it fires, as vfio's does: the client unmasks when its guest has had its turn, and if the pin is
+//! still high the eventfd is signalled again. The client unmasks by a message or by an eventfd of its own.
+
+use fermi_model::FermiModel;
+use vfio_user_server::{ConfigSpace, Errno, IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
+
+use crate::card::InterruptSink;
+
+/// INTx of a client.
+#[derive(Debug, Default)]
+struct Intx {
+    event: Option<IrqEvent>,
+    is_masked: bool,
+}
+
+/// What was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct PinCounts {
+    /// MSIs.
+    pub(super) messages: u64,
+    /// MSIs that the card sent and nobody could be told of.
+    pub(super) messages_lost: u64,
+    /// Times that INTx was signalled.
+    pub(super) levels: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pins {
+    pub(super) config: ConfigSpace,
+    msi: Option<IrqEvent>,
+    intx: Intx,
+    pub(super) counts: PinCounts,
+}
+
+impl InterruptSink for Pins {
+    fn update(&mut self, model: &mut FermiModel) {
+        if model.take_interrupt() {
+            self.send_message();
+        }
+        if self.intx.event.is_some() {
+            self.assert(model.interrupt_line());
+        }
+    }
+}
+
+impl Pins {
+    /// Nobody is connected.
+    pub(super) fn new(config: ConfigSpace) -> Self {
+        Self {
+            config,
+            msi: None,
+            intx: Intx::default(),
+            counts: PinCounts::default(),
+        }
+    }
+
+    fn send_message(&mut self) {
+        match &self.msi {
+            // An eventfd that cannot be written is its owner's loss.
+            Some(event) if self.config.is_bus_master() && event.signal().is_ok() => self.counts.messages += 1,
+            _ => self.counts.messages_lost += 1,
+        }
+    }
+
+    fn assert(&mut self, is_high: bool) {
+        let is_open = is_high && !self.intx.is_masked && self.config.is_intx_enabled();
+        if let Some(event) = self.intx.event.as_ref().filter(|_| is_open) {
+            self.intx.is_masked = true;
+            self.counts.levels += 1;
+            // As above.
+            let _ = event.signal();
+        }
+    }
+
+    /// Configuration space, with the pin as it is.
+    pub(super) fn read_config(&mut self, model: &FermiModel, offset: u64, data: &mut [u8]) {
+        self.config.set_interrupt_pending(model.interrupt_line());
+        self.config.read(offset, data);
+    }
+
+    /// The client lets INTx through again; it is signalled at the next look if the pin is high.
+    pub(super) fn unmask(&mut self) {
+        self.intx.is_masked = false;
+    }
+
+    /// The client's client is gone, or the function was reset: nobody is connected and the configuration is as after
+    /// power-on.
+    pub(super) fn reset(&mut self) {
+        self.config.reset();
+        self.msi = None;
+        self.intx = Intx::default();
+    }
+
+    /// Does what SET_IRQS asks for. What to do with the eventfd that unmasks INTx is the caller's business.
+    pub(super) fn change(&mut self, change: IrqChange) -> Result<Unmasker, Errno> {
+        match change {
+            IrqChange::DisableAll {
+                index: IrqIndex::Intx,
+            } => {
+                self.intx = Intx::default();
+                return Ok(Unmasker::Gone);
+            }
+            IrqChange::DisableAll { index: IrqIndex::Msi } => self.msi = None,
+            // Without vectors there is nothing to disable.
+            IrqChange::DisableAll { .. } => {}
+            IrqChange::Vectors {
+                index: IrqIndex::Intx,
+                action,
+                operation,
+                ..
+            } => return self.change_intx(action, operation),
+            IrqChange::Vectors {
+                index: IrqIndex::Msi,
+                action: IrqAction::Trigger,
+                operation,
+                ..
+            } => match operation {
+                IrqOperation::Connect(mut events) => self.msi = events.pop(),
+                IrqOperation::Disconnect => self.msi = None,
+                IrqOperation::Apply => self.test(IrqIndex::Msi),
+                IrqOperation::ApplyWhere(chosen) if chosen.contains(&true) => self.test(IrqIndex::Msi),
+                IrqOperation::ApplyWhere(_) => {}
+            },
+            IrqChange::Vectors { .. } => return Err(Errno::INVAL),
+        }
+        Ok(Unmasker::Unchanged)
+    }
+
+    fn change_intx(&mut self, action: IrqAction, operation: IrqOperation) -> Result<Unmasker, Errno> {
+        let is_applied = match &operation {
+            IrqOperation::Apply => true,
+            IrqOperation::ApplyWhere(chosen) => chosen.contains(&true),
+            IrqOperation::Connect(_) | IrqOperation::Disconnect => false,
+        };
+        match (action, operation) {
+            (IrqAction::Trigger, IrqOperation::Connect(mut events)) => {
+                self.intx = Intx {
+                    event: events.pop(),
+                    is_masked: false,
+                };
+            }
+            (IrqAction::Trigger, IrqOperation::Disconnect) => {
+                self.intx = Intx::default();
+                return Ok(Unmasker::Gone);
+            }
+            (IrqAction::Unmask, IrqOperation::Connect(mut events)) => {
+                return Ok(events.pop().map_or(Unmasker::Unchanged, Unmasker::New));
+            }
+            (IrqAction::Unmask, IrqOperation::Disconnect) => return Ok(Unmasker::Gone),
+            // The kernel's vfio has no eventfd that masks either.
+            (IrqAction::Mask, IrqOperation::Connect(_) | IrqOperation::Disconnect) => {
+                return Err(Errno::INVAL);
+            }
+            (IrqAction::Trigger, _) if is_applied => self.test(IrqIndex::Intx),
+            (IrqAction::Mask, _) if is_applied => self.intx.is_masked = true,
+            (IrqAction::Unmask, _) if is_applied => self.unmask(),
+            _ => {}
+        }
+        Ok(Unmasker::Unchanged)
+    }
+
+    /// The client tries its own eventfd.
+    fn test(&self, index: IrqIndex) {
+        let event = match index {
+            IrqIndex::Msi => self.msi.as_ref(),
+            _ => self.intx.event.as_ref(),
+        };
+        if let Some(event) = event {
+            // As in `send_message`.
+            let _ = event.signal();
+        }
+    }
+}
+
+/// What becomes of the eventfd that unmasks INTx.
+#[derive(Debug)]
+pub(super) enum Unmasker {
+    /// It stays.
+    Unchanged,
+    /// There is none any more.
+    Gone,
+    /// To be waited for from now on.
+    New(IrqEvent),
+}

@@ -1,0 +1,224 @@
+//! What one client asks of the card, a turn at a time.
+//!
+//! All accesses of a turn that follow each other are done under one lock of the card, in order; replies go out when it is
+//! free again. Posted writes are cheap that way: a turn of 32 messages costs one lock, one look at the clock, one look at
+//! the interrupt.
+
+use std::iter::Peekable;
+use std::sync::Arc;
+use std::vec::Drain;
+
+use fermi_model::FermiModel;
+use vfio_user_server::{
+    BatchedWrite, Client, CloseReason, Errno, Incoming, IrqChange, IrqEvent, Region, RequestId,
+};
+use vgpu::Bar;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use super::memory::ClientMemory;
+use super::pins::{Pins, Unmasker};
+use super::server::{GpuError, ServedCard};
+use crate::card::{DmaMaps, read_bar, write_bar};
+
+/// An answer that waits for the lock to be free.
+enum Answer {
+    Read(Vec<u8>),
+    Done,
+}
+
+/// One attached client.
+pub(super) struct Session {
+    pub(super) client: Client,
+    memory: ClientMemory,
+    maps: Arc<DmaMaps>,
+    /// The client writes it when INTx is to be let through again.
+    pub(super) unmask: Option<IrqEvent>,
+    incoming: Vec<Incoming>,
+}
+
+impl Session {
+    pub(super) fn new(client: Client, maps: Arc<DmaMaps>) -> Result<Self, GpuError> {
+        // Nobody waits for it: every turn looks at the memory itself.
+        let torn = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(GpuError::Event)?);
+        Ok(Self {
+            client,
+            memory: ClientMemory::new(maps.clone(), torn),
+            maps,
+            unmask: None,
+            incoming: Vec::new(),
+        })
+    }
+
+    /// Does what has arrived. `Some` once the client is gone.
+    pub(super) fn turn(&mut self, card: &ServedCard) -> Result<Option<Left>, GpuError> {
+        self.take_unmask(card)?;
+        self.client.write_ready();
+        let mut incoming = std::mem::take(&mut self.incoming);
+        self.client.read_ready(&mut incoming);
+        let left = self.perform(card, incoming.drain(..).peekable())?;
+        self.incoming = incoming;
+        // Asked last: whatever was done in this turn may have touched the memory.
+        if left.is_none() && self.memory.is_torn() {
+            return Ok(Some(Left::TookMemoryAway));
+        }
+        Ok(left)
+    }
+
+    fn take_unmask(&mut self, card: &ServedCard) -> Result<(), GpuError> {
+        if let Some(event) = &self.unmask {
+            match event.take() {
+                Ok(false) => {}
+                Ok(true) => card.running.access(|_, pins| pins.unmask())?,
+                Err(_) => self.unmask = None,
+            }
+        }
+        Ok(())
+    }
+
+    fn perform(
+        &mut self,
+        card: &ServedCard,
+        mut queue: Peekable<Drain<'_, Incoming>>,
+    ) -> Result<Option<Left>, GpuError> {
+        while let Some(next) = queue.peek() {
+            if is_access(next) {
+                let answers = card.running.access(|model, pins| {
+                    let mut answers = Vec::new();
+                    while let Some(access) = queue.next_if(is_access) {
+                        answers.extend(perform_access(model, pins, access));
+                    }
+                    answers
+                })?;
+                for (request, answer) in answers {
+                    let sent = match answer {
+                        Answer::Read(data) => self.client.reply_read(request, &data),
+                        Answer::Done => self.client.reply_done(request),
+                    };
+                    sent.expect(ANSWERED_ONCE);
+                }
+            } else if let Some(other) = queue.next()
+                && let Some(left) = self.perform_other(card, other)?
+            {
+                return Ok(Some(left));
+            }
+        }
+        Ok(None)
+    }
+
+    fn perform_other(&mut self, card: &ServedCard, incoming: Incoming) -> Result<Option<Left>, GpuError> {
+        let (request, done) = match incoming {
+            Incoming::DmaMap { request, map } => (request, self.memory.insert(&map)),
+            Incoming::DmaUnmap { request, maps } => {
+                card.running
+                    .access(|_, _| maps.iter().for_each(|map| ClientMemory::remove(&self.maps, map)))?;
+                (request, Ok(()))
+            }
+            Incoming::Irq { request, change } => (request, self.change_irqs(card, change)?),
+            Incoming::Reset { request } => {
+                card.power_on()?;
+                self.unmask = None;
+                (request, Ok(()))
+            }
+            Incoming::Closed(reason) => return Ok(Some(Left::Closed(reason))),
+            // Done before.
+            Incoming::RegionRead { .. }
+            | Incoming::RegionWrite { .. }
+            | Incoming::RegionWriteMulti { .. } => return Ok(None),
+        };
+        let sent = match done {
+            Ok(()) => self.client.reply_done(request),
+            Err(error) => self.client.reply_error(request, error),
+        };
+        sent.expect(ANSWERED_ONCE);
+        Ok(None)
+    }
+
+    fn change_irqs(&mut self, card: &ServedCard, change: IrqChange) -> Result<Result<(), Errno>, GpuError> {
+        let changed = card.running.access(|_, pins| pins.change(change))?;
+        Ok(changed.map(|unmasker| match unmasker {
+            Unmasker::Unchanged => {}
+            Unmasker::Gone => self.unmask = None,
+            Unmasker::New(event) => self.unmask = Some(event),
+        }))
+    }
+}
+
+const ANSWERED_ONCE: &str = "each request is answered once, in its kind and length, within its turn";
+
+/// Why a session is over.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// The connection has ended.
+    Closed(CloseReason),
+    /// The client cut a file behind a DMA map: what the card reads there is not the client's any more.
+    TookMemoryAway,
+}
+
+fn is_access(incoming: &Incoming) -> bool {
+    matches!(
+        incoming,
+        Incoming::RegionRead { .. } | Incoming::RegionWrite { .. } | Incoming::RegionWriteMulti { .. }
+    )
+}
+
+fn perform_access(
+    model: &mut FermiModel,
+    pins: &mut Pins,
+    incoming: Incoming,
+) -> Option<(RequestId, Answer)> {
+    match incoming {
+        Incoming::RegionRead {
+            request,
+            region,
+            offset,
+            count,
+        } => {
+            let mut data = vec![0; count as usize];
+            read(model, pins, region, offset, &mut data);
+            Some((request, Answer::Read(data)))
+        }
+        Incoming::RegionWrite {
+            request,
+            region,
+            offset,
+            data,
+            ..
+        } => {
+            write(model, pins, region, offset, &data);
+            Some((request, Answer::Done))
+        }
+        Incoming::RegionWriteMulti { request, writes, .. } => {
+            for BatchedWrite { region, write: one } in writes {
+                write(model, pins, region, one.offset, one.data());
+            }
+            Some((request, Answer::Done))
+        }
+        _ => None,
+    }
+}
+
+fn bar_of(region: Region) -> Option<Bar> {
+    match region {
+        Region::Bar0 => Some(Bar::Bar0),
+        Region::Bar1 => Some(Bar::Bar1),
+        Region::Bar3 => Some(Bar::Bar3),
+        _ => None,
+    }
+}
+
+fn read(model: &mut FermiModel, pins: &mut Pins, region: Region, offset: u64, data: &mut [u8]) {
+    match bar_of(region) {
+        Some(bar) => read_bar(model, bar, offset, data),
+        // The only other region there is.
+        None => pins.read_config(model, offset, data),
+    }
+}
+
+fn write(model: &mut FermiModel, pins: &mut Pins, region: Region, offset: u64, data: &[u8]) {
+    match bar_of(region) {
+        Some(bar) => write_bar(model, bar, offset, data),
+        None => {
+            pins.config.write(offset, data);
+        }
+    }
+}
