@@ -151,6 +151,9 @@ fn constant(reg: Bar0Reg) -> Option<Policy> {
         // The Quadro 6000's straps: 27 MHz crystal.
         Straps => Policy::Constant(0xb040_609a),
         MmuConfig => Policy::Constant(MMU_IDLE),
+        // Its rings: 0x80 bytes at 0x400 and 0x480 of its data memory.
+        PmuCommandRing => Policy::Constant(0x0080_0400),
+        PmuMessageRing => Policy::Constant(0x0080_0480),
         // 16 KiB of code and 4 KiB of data, in units of 256 bytes; falcon version 3.
         CopyCaps(_) => Policy::Constant(0x2040),
         CopyVersion(_) => Policy::Constant(3),
@@ -178,8 +181,6 @@ const WORDS: &[(u32, Policy)] = &[
     (0x10_100c, Policy::Constant(0x8003_b010)), // second strap word
     (0x10_a04c, Policy::Constant(0)),           // PMU: idle
     (0x10_a10c, Policy::Constant(0)),           // PMU: memories scrubbed
-    (0x10_a4d0, Policy::Constant(0x0080_0400)), // PMU: command ring, size and base
-    (0x10_a4dc, Policy::Constant(0x0080_0480)), // PMU: message ring
     (0x12_1c4c, Policy::Constant(0)),           // PRING: no command running
     (0x12_1c58, Policy::Constant(0)),           // PRING: interrupt status
     (0x12_1c5c, Policy::Constant(0)),

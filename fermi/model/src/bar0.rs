@@ -11,7 +11,12 @@ use crate::{
 use fermi_spec::{
     board::BAR0_BYTES,
     engine::{Engine, pmc_enable},
-    regs::{Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PRAMIN_BASE, PRAMIN_BYTES, pmc},
+    regs::{
+        Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES,
+        PROM_BASE, PROM_END, engines,
+        falcon::{COPY_BASE, FALCON_BYTES, FalconReg, PMU_BASE},
+        pmc,
+    },
 };
 use std::{ops::Range, sync::LazyLock};
 
@@ -26,12 +31,18 @@ const GRAPH_POWER_MODE: u32 = 0x40_4170;
 const GRAPH_POWER_BUSY: u32 = 1 << 4;
 const PBDMAS_PRESENT: u32 = 7;
 
+const COPY1_BASE: u32 = COPY_BASE + FALCON_BYTES;
+
 /// Units that answer only while PMC_ENABLE has their bit.
 const SWITCHED_UNITS: &[(Range<u32>, u32)] = &[
     (0x00_2000..0x00_4000, pmc_enable::PFIFO),
     (0x04_0000..0x04_6000, pmc_enable::PFIFO),
-    (0x10_4000..0x10_5000, 1 << Engine::Copy0.enable_bit()),
-    (0x10_5000..0x10_6000, 1 << Engine::Copy1.enable_bit()),
+    (COPY_BASE..COPY1_BASE, 1 << Engine::Copy0.enable_bit()),
+    (
+        COPY1_BASE..COPY1_BASE + FALCON_BYTES,
+        1 << Engine::Copy1.enable_bit(),
+    ),
+    (PMU_BASE..PMU_BASE + FALCON_BYTES, pmc_enable::PMU),
     (0x40_0000..0x42_0000, 1 << Engine::Graph.enable_bit()),
     (0x50_0000..0x52_0000, 1 << Engine::Graph.enable_bit()),
 ];
@@ -68,8 +79,7 @@ impl FermiModel {
             let at = offset + done as u32;
             let start = (at & 3) as usize;
             let bytes = (4 - start).min(data.len() - done);
-            let word = self.read_word(at & !3).to_le_bytes();
-            data[done..done + bytes].copy_from_slice(&word[start..start + bytes]);
+            self.read_part(at, &mut data[done..done + bytes]);
             done += bytes;
         }
     }
@@ -88,19 +98,41 @@ impl FermiModel {
             let at = offset + done as u32;
             let start = (at & 3) as usize;
             let bytes = (4 - start).min(data.len() - done);
-            let part = &data[done..done + bytes];
-            match part.try_into() {
-                Ok(word) => self.write_word(at, u32::from_le_bytes(word)),
-                Err(_) => self.write_part(at & !3, start, part),
-            }
+            self.write_part(at, &data[done..done + bytes]);
             done += bytes;
+        }
+    }
+
+    /// Reads a word or a part of one.
+    fn read_part(&mut self, offset: u32, data: &mut [u8]) {
+        if let Some(inside) = in_range(offset, PROM_BASE, PROM_END) {
+            self.read_prom(inside as usize, data);
+        } else if let Some(inside) = in_range(offset, PCI_MIRROR_BASE, PCI_MIRROR_END) {
+            self.config_read(u64::from(inside), data);
+        } else {
+            let word = self.read_word(offset & !3).to_le_bytes();
+            let start = (offset & 3) as usize;
+            for (byte, value) in data.iter_mut().zip(&word[start..]) {
+                *byte = *value;
+            }
+        }
+    }
+
+    /// Reads the ROM. Where there is none, and while it is switched off, there are ones.
+    fn read_prom(&self, inside: usize, data: &mut [u8]) {
+        for (at, byte) in (inside..).zip(data) {
+            let rom = self.rom.get(at).filter(|_| self.config.is_rom_visible());
+            *byte = rom.copied().unwrap_or(0xff);
         }
     }
 
     fn read_word(&mut self, offset: u32) -> u32 {
         if !self.is_unit_on(offset) {
-            self.raise_squashed_access();
+            self.raise_squashed_access(offset, None);
             return DISABLED_UNIT;
+        }
+        if let Some(value) = modelled_falcon(offset).and_then(|(falcon, reg)| self.read_falcon(falcon, reg)) {
+            return value;
         }
         let named = register_at(offset);
         if let Some(value) = named.and_then(|reg| self.read_register(reg)) {
@@ -124,7 +156,11 @@ impl FermiModel {
 
     fn write_word(&mut self, offset: u32, value: u32) {
         if !self.is_unit_on(offset) {
-            self.raise_squashed_access();
+            self.raise_squashed_access(offset, Some(value));
+            return;
+        }
+        if let Some((falcon, reg)) = modelled_falcon(offset) {
+            self.write_falcon(falcon, reg, value);
             return;
         }
         if let Some(reg) = register_at(offset)
@@ -137,16 +173,35 @@ impl FermiModel {
         }
     }
 
-    /// A store of less than a word: the byte that re-arms the MSI, or a part of a plain word.
-    fn write_part(&mut self, offset: u32, start: usize, part: &[u8]) {
-        match register_at(offset) {
-            Some(Bar0Reg::PciMsiRearm) => self.rearm(),
-            Some(_) => self.mem.counters.unmodelled_writes += 1,
-            None => {
-                let mut word = self.storage.read(offset).unwrap_or(0).to_le_bytes();
-                word[start..start + part.len()].copy_from_slice(part);
-                self.write_word(offset, u32::from_le_bytes(word));
-            }
+    /// Writes a word or a part of one. Registers take words; the configuration space and plain words any part.
+    fn write_part(&mut self, offset: u32, part: &[u8]) {
+        if in_range(offset, PROM_BASE, PROM_END).is_some() {
+            // Programming the ROM takes another way.
+        } else if let Some(inside) = in_range(offset, PCI_MIRROR_BASE, PCI_MIRROR_END) {
+            self.config_write(u64::from(inside), part);
+        } else if let Ok(word) = part.try_into() {
+            self.write_word(offset, u32::from_le_bytes(word));
+        } else if register_at(offset & !3).is_some() || modelled_falcon(offset & !3).is_some() {
+            self.mem.counters.unmodelled_writes += 1;
+        } else {
+            let start = (offset & 3) as usize;
+            let mut word = self.storage.read(offset & !3).unwrap_or(0).to_le_bytes();
+            word[start..start + part.len()].copy_from_slice(part);
+            self.write_word(offset & !3, u32::from_le_bytes(word));
+        }
+    }
+
+    fn read_falcon(&mut self, falcon: ModelledFalcon, reg: FalconReg) -> Option<u32> {
+        match falcon {
+            ModelledFalcon::Pmu => self.pmu.read(reg),
+            ModelledFalcon::Copy(engine) => self.read_copy_falcon(engine, reg),
+        }
+    }
+
+    fn write_falcon(&mut self, falcon: ModelledFalcon, reg: FalconReg, value: u32) {
+        match falcon {
+            ModelledFalcon::Pmu => self.pmu.write(reg, value),
+            ModelledFalcon::Copy(engine) => self.write_copy_falcon(engine, reg, value),
         }
     }
 
@@ -194,6 +249,10 @@ impl FermiModel {
             Bar0Reg::PbusIntr => self.interrupts.bus,
             Bar0Reg::PbusIntrEnable => self.interrupts.bus_enable,
             Bar0Reg::PbusIntrEnableNonStall => self.interrupts.bus_enable_nonstall,
+            Bar0Reg::PbusErrorAddress => self.interrupts.bus_error_address,
+            Bar0Reg::PbusErrorData => self.interrupts.bus_error_data,
+            Bar0Reg::PmuCommandRing => self.pmu.ring(engines::PMU_COMMAND_RING),
+            Bar0Reg::PmuMessageRing => self.pmu.ring(engines::PMU_MESSAGE_RING),
             Bar0Reg::PtimerIntr => self.clock.intr,
             Bar0Reg::PtimerIntrEnable => self.clock.intr_enable,
             Bar0Reg::PtimerLow => self.clock.read() as u32,
@@ -214,7 +273,8 @@ impl FermiModel {
             Bar0Reg::PbusIntr => self.interrupts.bus &= !value,
             Bar0Reg::PbusIntrEnable => self.interrupts.bus_enable = value,
             Bar0Reg::PbusIntrEnableNonStall => self.interrupts.bus_enable_nonstall = value,
-            Bar0Reg::PciMsiRearm => self.rearm(),
+            Bar0Reg::PbusErrorAddress => self.interrupts.bus_error_address = value,
+            Bar0Reg::PbusErrorData | Bar0Reg::PmuCommandRing | Bar0Reg::PmuMessageRing => {}
             Bar0Reg::PtimerIntr => self.clock.intr &= !value,
             Bar0Reg::PtimerIntrEnable => self.clock.intr_enable = value,
             Bar0Reg::PtimerLow => self.clock.set_low(value),
@@ -272,10 +332,19 @@ impl FermiModel {
         if fell & pmc_enable::PFIFO != 0 {
             self.reset_pfifo();
         }
+        if fell & pmc_enable::PMU != 0 {
+            self.pmu.reset();
+            self.storage.clear(PMU_BASE, FALCON_BYTES);
+        }
         for unit in 0..self.units.len() {
             let bit = 1 << self.units[unit].engine.enable_bit();
             if fell & bit != 0 {
                 self.reset_unit(unit);
+                match self.units[unit].engine {
+                    Engine::Copy0 => self.storage.clear(COPY_BASE, FALCON_BYTES),
+                    Engine::Copy1 => self.storage.clear(COPY1_BASE, FALCON_BYTES),
+                    _ => {}
+                }
             } else if rose & bit != 0 {
                 self.enable_unit(unit);
             }
@@ -291,6 +360,29 @@ fn in_bar0(offset: u64, bytes: usize) -> Option<u32> {
     } else {
         None
     }
+}
+
+/// Distance from `first`, if the offset lies before `end` too.
+fn in_range(offset: u32, first: u32, end: u32) -> Option<u32> {
+    (first..end).contains(&offset).then(|| offset - first)
+}
+
+/// A falcon that the model has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ModelledFalcon {
+    Pmu,
+    Copy(Engine),
+}
+
+/// The falcon and its register at an offset.
+fn modelled_falcon(offset: u32) -> Option<(ModelledFalcon, FalconReg)> {
+    let falcon = match offset & !(FALCON_BYTES - 1) {
+        PMU_BASE => ModelledFalcon::Pmu,
+        COPY_BASE => ModelledFalcon::Copy(Engine::Copy0),
+        COPY1_BASE => ModelledFalcon::Copy(Engine::Copy1),
+        _ => return None,
+    };
+    Some((falcon, FalconReg::decode(offset % FALCON_BYTES)?))
 }
 
 /// The offset in the window, if the whole access lies in it.

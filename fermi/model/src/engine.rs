@@ -14,7 +14,9 @@
 
 use crate::{
     context::{IMAGE_BYTES, Registers},
-    copy, m2mf,
+    copy,
+    falcon::{Falcon, FalconEvent, FalconShape},
+    m2mf,
     memory::Place,
     mmu::{Access, AddressSpace},
     model::FermiModel,
@@ -25,7 +27,10 @@ use fermi_spec::{
     addr::GpuVa,
     engine::Engine,
     fault::client,
-    regs::engines::{copy_error, copy_intr, graph_intr},
+    regs::{
+        engines::{self, copy_error, copy_intr, graph_intr},
+        falcon::{Caps, FalconReg},
+    },
 };
 
 /// Engines that the model has.
@@ -39,6 +44,12 @@ const LOAD_CONTEXT: Access = Access {
 const SAVE_CONTEXT: Access = Access {
     privileged: true,
     ..Access::WRITE
+};
+
+const COPY_FALCON: FalconShape = FalconShape {
+    caps: Caps::from_bits(engines::COPY_CAPS),
+    version: engines::COPY_VERSION,
+    route: copy_intr::DISPATCH | copy_intr::HALTED,
 };
 
 /// Index of an engine among them, `None` for one that is not modelled.
@@ -115,13 +126,13 @@ pub(crate) struct Unit {
     pub(crate) faulted: bool,
     /// Stopped by a rejected method until its interrupt is acknowledged.
     pub(crate) stopped: bool,
-    /// Interrupts: GRAPH_INTR or COPY_INTR.
+    /// A copy engine's falcon, which has its interrupts and errors.
+    pub(crate) falcon: Option<Falcon>,
+    /// GRAPH_INTR.
     pub(crate) intr: u32,
-    /// GRAPH_INTR_ENABLE, or the falcon's enables. The microcode would set the latter; the model ignores them.
+    /// GRAPH_INTR_ENABLE.
     pub(crate) intr_enable: u32,
-    /// COPY_INTR_ROUTE.
-    pub(crate) route: u32,
-    /// COPY_ERROR or GRAPH_DATA_ERROR.
+    /// GRAPH_DATA_ERROR.
     pub(crate) error: u32,
     /// Method that was rejected, as GRAPH_TRAPPED_METHOD shows it.
     pub(crate) error_method: u32,
@@ -140,9 +151,12 @@ impl Unit {
             at: 0,
             faulted: false,
             stopped: false,
+            falcon: match engine {
+                Engine::Copy0 | Engine::Copy1 => Some(Falcon::new(COPY_FALCON)),
+                _ => None,
+            },
             intr: 0,
             intr_enable: 0,
-            route: copy_intr::DISPATCH | copy_intr::HALTED,
             error: 0,
             error_method: 0,
             error_data: 0,
@@ -166,9 +180,9 @@ impl Unit {
 
     /// Interrupts that reach PMC.
     pub(crate) fn interrupts(&self) -> u32 {
-        match self.engine {
-            Engine::Copy0 | Engine::Copy1 => self.intr & self.route & !(self.route >> 16),
-            _ => self.intr & self.intr_enable,
+        match &self.falcon {
+            Some(falcon) => falcon.host_interrupts(),
+            None => self.intr & self.intr_enable,
         }
     }
 
@@ -178,8 +192,10 @@ impl Unit {
         self.error_data = data;
         match rejection {
             Rejection::Copy(code) => {
-                self.intr |= copy_intr::DISPATCH;
-                self.error = code | u32::from(method >> 2 | u16::from(subchannel) << 11) << 16;
+                let code = code | u32::from(method >> 2 | u16::from(subchannel) << 11) << 16;
+                if let Some(falcon) = &mut self.falcon {
+                    falcon.raise_error(copy_intr::DISPATCH, code, data);
+                }
             }
             Rejection::GraphClass => self.intr |= graph_intr::ILLEGAL_CLASS,
             Rejection::GraphMethod => self.intr |= graph_intr::ILLEGAL_METHOD,
@@ -349,9 +365,33 @@ impl FermiModel {
     /// Acknowledges interrupts of the unit; with the last rejection the engine goes on.
     pub(crate) fn acknowledge_unit(&mut self, unit: usize, mask: u32) {
         self.units[unit].intr &= !mask;
-        if self.units[unit].stopped && self.units[unit].intr == 0 {
+        if self.units[unit].intr == 0 {
+            self.resume_unit(unit);
+        }
+    }
+
+    /// The interrupts of a rejection have been acknowledged.
+    fn resume_unit(&mut self, unit: usize) {
+        if self.units[unit].stopped {
             self.units[unit].stopped = false;
             self.unit_became_idle();
+        }
+    }
+
+    /// Reads a register of a copy engine's falcon.
+    pub(crate) fn read_copy_falcon(&mut self, engine: Engine, reg: FalconReg) -> Option<u32> {
+        self.units[unit_of(engine)?].falcon.as_mut()?.read(reg)
+    }
+
+    /// Writes a register of a copy engine's falcon. What microcode it is given and told to run changes nothing: the
+    /// model copies by itself, even if the falcon was never started.
+    pub(crate) fn write_copy_falcon(&mut self, engine: Engine, reg: FalconReg, value: u32) {
+        let Some(unit) = unit_of(engine) else { return };
+        let Some(falcon) = &mut self.units[unit].falcon else {
+            return;
+        };
+        if falcon.write(reg, value) == FalconEvent::Acknowledged && falcon.pending() == 0 {
+            self.resume_unit(unit);
         }
     }
 

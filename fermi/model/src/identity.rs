@@ -2,7 +2,7 @@
 
 use fermi_spec::{
     board::Board,
-    regs::{Bar0Reg, engines, pmc},
+    regs::{Bar0Reg, pmc},
 };
 
 const MIB: u64 = 1 << 20;
@@ -47,8 +47,6 @@ pub(crate) fn register(board: Board, vram_bytes: u64, reg: Bar0Reg) -> Option<u3
         Bar0Reg::PartitionMebibytesOld => mebibytes,
         Bar0Reg::PartitionMebibytes(index) if u32::from(index) < count => mebibytes,
         Bar0Reg::PartitionMebibytes(_) => 0,
-        Bar0Reg::CopyCaps(_) => engines::COPY_CAPS,
-        Bar0Reg::CopyVersion(_) => engines::COPY_VERSION,
         _ => return None,
     })
 }

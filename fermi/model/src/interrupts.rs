@@ -7,7 +7,7 @@
 use crate::model::FermiModel;
 use fermi_spec::{
     engine::{Engine, pmc_intr},
-    regs::pmc::LINE_HARDWARE,
+    regs::pmc::{LINE_HARDWARE, bus_error, bus_intr},
 };
 
 /// Lines to the host: stall and non-stall. The third goes to the PMU.
@@ -23,6 +23,10 @@ pub(crate) struct Interrupts {
     pub(crate) bus: u32,
     pub(crate) bus_enable: u32,
     pub(crate) bus_enable_nonstall: u32,
+    /// PBUS_ERROR_ADDRESS.
+    pub(crate) bus_error_address: u32,
+    /// PBUS_ERROR_DATA.
+    pub(crate) bus_error_data: u32,
     /// The next rise of the line sends a message.
     armed: bool,
     was_high: bool,
@@ -37,6 +41,8 @@ impl Interrupts {
             bus: 0,
             bus_enable: 0,
             bus_enable_nonstall: 0,
+            bus_error_address: 0,
+            bus_error_data: 0,
             armed: true,
             was_high: false,
             pending_message: false,
@@ -61,6 +67,7 @@ impl FermiModel {
                 });
                 engines
                     | on(pfifo & self.pfifo.intr_enable != 0, pmc_intr::PFIFO)
+                    | on(self.pmu.is_interrupting(), pmc_intr::PMU)
                     | on(self.clock.intr & self.clock.intr_enable != 0, pmc_intr::PTIMER)
                     | on(
                         self.interrupts.bus & self.interrupts.bus_enable != 0,
@@ -119,9 +126,16 @@ impl FermiModel {
         self.mem.counters.interrupts += 1;
     }
 
-    /// An access went to a unit that PMC_ENABLE keeps off.
-    pub(crate) fn raise_squashed_access(&mut self) {
-        self.interrupts.bus |= 1 << 1;
+    /// An access went to a unit that PMC_ENABLE keeps off: it is noted, unless another one still is.
+    ///
+    /// unverified: which of several failed accesses is shown; here the first until a driver clears PBUS_ERROR_ADDRESS.
+    pub(crate) fn raise_squashed_access(&mut self, offset: u32, written: Option<u32>) {
+        self.interrupts.bus |= bus_intr::SQUASHED;
+        if self.interrupts.bus_error_address & bus_error::VALID == 0 {
+            let write = if written.is_some() { bus_error::WRITE } else { 0 };
+            self.interrupts.bus_error_address = offset & bus_error::ADDRESS | write | bus_error::VALID;
+            self.interrupts.bus_error_data = written.unwrap_or(0);
+        }
     }
 
     /// ENGINE_FAULT: engines stopped by a fault.

@@ -25,6 +25,7 @@ mod context;
 mod copy;
 mod counters;
 mod engine;
+mod falcon;
 mod faults;
 mod fetch;
 mod host;
@@ -36,7 +37,9 @@ mod mmu;
 mod mmu_fault;
 mod model;
 mod pbdma;
+mod pci;
 mod pfifo;
+mod pmu;
 mod preempt;
 mod schedule;
 mod sharing;
@@ -51,6 +54,7 @@ pub use backing::{Backing, SystemBus};
 pub use counters::Counters;
 pub use faults::Faults;
 pub use model::{Bar, FermiModel, ModelConfig, ModelError, Stepped};
+pub use pci::CONFIG_BYTES;
 pub use timing::Timing;
 
 #[cfg(test)]

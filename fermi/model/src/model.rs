@@ -11,7 +11,9 @@ use crate::{
     memory::Memory,
     mmu::Mmu,
     pbdma::Pbdma,
+    pci::ConfigSpace,
     pfifo::Pfifo,
+    pmu::Pmu,
     storage::Storage,
     timing::{Links, Timing},
     windows::Windows,
@@ -20,6 +22,7 @@ use fermi_spec::{
     addr::{FRAME, FrameNo},
     board::Board,
     engine::{Engine, PBDMAS},
+    vbios,
 };
 use std::{fmt, sync::Arc};
 
@@ -27,7 +30,7 @@ use std::{fmt, sync::Arc};
 const VRAM_UNIT: u64 = 1 << 20;
 /// Largest VRAM: 25 bits of 4 KiB frames in a VRAM entry.
 const VRAM_MAX: u64 = 1 << 37;
-/// PMC_ENABLE as the VBIOS leaves it on a Quadro 6000 (read by GPUvm): PFIFO and PGRAPH on, copy engines off.
+/// PMC_ENABLE as the VBIOS leaves it on a Quadro 6000 (read by GPUvm): PFIFO and PMU on, PGRAPH and copy engines off.
 pub(crate) const PMC_ENABLE_AT_RESET: u32 = 0xe001_213d;
 
 /// What card to make.
@@ -108,6 +111,10 @@ pub struct FermiModel {
     pub(crate) pbdmas: [Pbdma; PBDMAS],
     pub(crate) units: [Unit; UNITS],
     pub(crate) contexts: Contexts,
+    pub(crate) pmu: Pmu,
+    pub(crate) config: ConfigSpace,
+    /// What PROM shows.
+    pub(crate) rom: [u8; vbios::BYTES],
     /// PMC_ENABLE.
     pub(crate) pmc_enable: u32,
     /// PBDMA_ENABLE.
@@ -139,6 +146,9 @@ impl FermiModel {
             pbdmas: std::array::from_fn(|_| Pbdma::new()),
             units: [Engine::Graph, Engine::Copy0, Engine::Copy1].map(Unit::new),
             contexts: Contexts::default(),
+            pmu: Pmu::new(),
+            config: ConfigSpace::new(config.board),
+            rom: vbios::image(config.board),
             pmc_enable: u32::MAX,
             pbdma_enable: 0,
             host_ns: None,

@@ -45,6 +45,13 @@ impl Storage {
         })
     }
 
+    /// Forgets whole pages: a reset of their unit.
+    pub(crate) fn clear(&mut self, first: u32, bytes: u32) {
+        for page in first / PAGE_BYTES..(first + bytes).div_ceil(PAGE_BYTES) {
+            self.pages.remove(&page);
+        }
+    }
+
     /// Keeps `value` at `offset`, a multiple of 4; `false` where no plain word is.
     pub(crate) fn write(&mut self, offset: u32, value: u32) -> bool {
         if !is_plain(offset) {

@@ -8,6 +8,8 @@
 pub const VENDOR: u16 = 0x10de;
 /// Stepping of GF100 boards, also the PCI revision.
 pub const REVISION: u8 = 0xa3;
+/// PCI class of a board without display: 3D controller. The boards offered have theirs fused off.
+pub const CLASS: u32 = 0x03_0200;
 /// Bytes of BAR0, BAR1 and BAR3, as the Quadro 6000 has them.
 pub const BAR0_BYTES: u64 = 32 << 20;
 /// Bytes of BAR1.
@@ -27,6 +29,14 @@ pub enum Board {
 }
 
 impl Board {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Gtx480, Self::Quadro6000, Self::TeslaC2050];
+
+    /// PCI class, sub-class and programming interface, in the lower 24 bits.
+    pub const fn class(self) -> u32 {
+        CLASS
+    }
+
     /// PCI device id.
     pub const fn device_id(self) -> u16 {
         match self {
@@ -61,9 +71,7 @@ impl Board {
 
     /// The board with that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Gtx480, Self::Quadro6000, Self::TeslaC2050]
-            .into_iter()
-            .find(|board| board.name() == name)
+        Self::ALL.into_iter().find(|board| board.name() == name)
     }
 }
 

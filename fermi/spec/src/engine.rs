@@ -125,6 +125,8 @@ pub mod pmc_enable {
 pub mod pmc_intr {
     /// PFIFO.
     pub const PFIFO: u32 = 1 << 8;
+    /// PMU.
+    pub const PMU: u32 = 1 << 24;
     /// PTIMER.
     pub const PTIMER: u32 = 1 << 20;
     /// PBUS.

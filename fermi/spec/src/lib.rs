@@ -11,7 +11,7 @@
 //! * [`instance`]: instance block (RAMFC, page directory pointer, engine contexts) and USERD
 //! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
 //! * [`engine`], [`fault`]: engines and their bits, MMU fault records
-//! * [`board`]: identity of the boards offered
+//! * [`board`], [`vbios`]: identity of the boards offered, and the image in their ROM
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -25,3 +25,4 @@ pub mod methods;
 pub mod pte;
 pub mod pushbuffer;
 pub mod regs;
+pub mod vbios;

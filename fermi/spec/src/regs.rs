@@ -6,6 +6,7 @@
 use core::fmt;
 
 pub mod engines;
+pub mod falcon;
 pub mod pfifo;
 pub mod pmc;
 pub mod windows;
@@ -305,6 +306,12 @@ registers! {
     PartitionMebibytesOld = 0x10f20c, ReadOnly;
     /// MiB of a partition.
     PartitionMebibytes[8, 0x1000] = 0x11020c, ReadOnly;
+
+    // PMU.
+    /// Ring of commands to the microcode: \[31:16\] bytes, \[15:0\] place; zero until it runs.
+    PmuCommandRing = 0x10a4d0, ReadOnly;
+    /// Ring of messages from it.
+    PmuMessageRing = 0x10a4dc, ReadOnly;
 
     // Copy-engine falcons.
     /// Falcon interrupt status.

@@ -18,10 +18,6 @@ const INJECT_VALID: u32 = 1 << 8;
 const CHANNEL_ACTIVE: u32 = 1 << 8;
 const PBDMAS_PRESENT: u32 = super::PBDMAS_PRESENT;
 
-fn copy_engine(index: u16) -> Engine {
-    if index == 0 { Engine::Copy0 } else { Engine::Copy1 }
-}
-
 impl FermiModel {
     pub(super) fn read_pfifo(&self, reg: Bar0Reg) -> Option<u32> {
         let fifo = &self.pfifo;
@@ -170,15 +166,8 @@ impl FermiModel {
     }
 
     pub(super) fn read_engine(&self, reg: Bar0Reg) -> Option<u32> {
-        let copy = |index: u16| unit_of(copy_engine(index)).map(|unit| &self.units[unit]);
         let graph = unit_of(Engine::Graph).map(|unit| &self.units[unit])?;
         Some(match reg {
-            Bar0Reg::CopyIntr(index) => copy(index)?.intr,
-            Bar0Reg::CopyIntrEnableSet(index) => copy(index)?.intr_enable,
-            Bar0Reg::CopyIntrEnableClear(_) | Bar0Reg::CopyIntrAck(_) => 0,
-            Bar0Reg::CopyIntrRoute(index) => copy(index)?.route,
-            Bar0Reg::CopyError(index) => copy(index)?.error,
-            Bar0Reg::CopyErrorData(index) => copy(index)?.error_data,
             Bar0Reg::GraphIntr => graph.intr,
             Bar0Reg::GraphIntrEnable => graph.intr_enable,
             Bar0Reg::GraphDataError => graph.error,
@@ -189,34 +178,14 @@ impl FermiModel {
     }
 
     pub(super) fn write_engine(&mut self, reg: Bar0Reg, value: u32) -> bool {
-        let engine = match reg {
-            Bar0Reg::CopyIntr(index)
-            | Bar0Reg::CopyIntrAck(index)
-            | Bar0Reg::CopyIntrEnableSet(index)
-            | Bar0Reg::CopyIntrEnableClear(index)
-            | Bar0Reg::CopyIntrRoute(index)
-            | Bar0Reg::CopyError(index)
-            | Bar0Reg::CopyErrorData(index) => copy_engine(index),
-            Bar0Reg::GraphIntr
-            | Bar0Reg::GraphIntrEnable
-            | Bar0Reg::GraphDataError
-            | Bar0Reg::GraphTrappedMethod
-            | Bar0Reg::GraphTrappedData => Engine::Graph,
-            _ => return false,
-        };
-        let Some(index) = unit_of(engine) else {
+        let Some(graph) = unit_of(Engine::Graph) else {
             return false;
         };
-        let unit = &mut self.units[index];
         match reg {
-            Bar0Reg::CopyIntrAck(_) | Bar0Reg::GraphIntr => self.acknowledge_unit(index, value),
-            Bar0Reg::CopyIntrEnableSet(_) => unit.intr_enable |= value,
-            Bar0Reg::CopyIntrEnableClear(_) => unit.intr_enable &= !value,
-            Bar0Reg::CopyIntrRoute(_) => unit.route = value,
-            Bar0Reg::CopyError(_) => unit.error = value,
-            Bar0Reg::CopyErrorData(_) => unit.error_data = value,
-            Bar0Reg::GraphIntrEnable => unit.intr_enable = value,
-            _ => {}
+            Bar0Reg::GraphIntr => self.acknowledge_unit(graph, value),
+            Bar0Reg::GraphIntrEnable => self.units[graph].intr_enable = value,
+            Bar0Reg::GraphDataError | Bar0Reg::GraphTrappedMethod | Bar0Reg::GraphTrappedData => {}
+            _ => return false,
         }
         true
     }

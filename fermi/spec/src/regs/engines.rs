@@ -40,3 +40,11 @@ pub mod graph_data_error {
     /// A reserved bit is set.
     pub const INVALID_BITFIELD: u32 = 0xc;
 }
+
+/// Bytes of a message ring of the PMU: \[31:16\] of PMU_COMMAND_RING and PMU_MESSAGE_RING (10a4d0, 10a4dc), whose
+/// \[15:0\] is the place in data memory (nouveau `pmu/gt215.c`).
+pub const PMU_RING_BYTES: u32 = 0x80;
+/// Where the microcode's ring of commands is in data memory. Any place does: nothing is sent at probe.
+pub const PMU_COMMAND_RING: u32 = 0x400;
+/// Where its ring of messages to the host is.
+pub const PMU_MESSAGE_RING: u32 = 0x480;

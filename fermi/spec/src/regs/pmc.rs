@@ -27,3 +27,19 @@ pub const POST_SCRIPTS_RAN: u32 = 1 << 1;
 pub const STRAPS: u32 = 0xb040_609a;
 /// HOST_FLUSH (070000): a flush is pending or outstanding.
 pub const FLUSH_BUSY: u32 = 3;
+
+/// Bits of PBUS_INTR (1100).
+pub mod bus_intr {
+    /// An access to a unit that PMC_ENABLE keeps off.
+    pub const SQUASHED: u32 = 1 << 1;
+}
+
+/// Fields of PBUS_ERROR_ADDRESS (9084).
+pub mod bus_error {
+    /// There is something to read.
+    pub const VALID: u32 = 1;
+    /// The access was a write; its data is in PBUS_ERROR_DATA.
+    pub const WRITE: u32 = 1 << 1;
+    /// Where it went.
+    pub const ADDRESS: u32 = 0x00ff_fffc;
+}

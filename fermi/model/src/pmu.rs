@@ -1,0 +1,59 @@
+//! The PMU: a falcon whose microcode tells the driver where its message rings are.
+
+use crate::falcon::{Falcon, FalconEvent, FalconShape};
+use fermi_spec::regs::{
+    engines,
+    falcon::{Caps, FalconReg},
+};
+
+/// 16 KiB of code and 12 KiB of data (unverified: no driver for this board asks).
+const SHAPE: FalconShape = FalconShape {
+    caps: Caps::new().with_code_pages(0x40).with_data_pages(0x30),
+    version: 3,
+    // Its interrupts go to nobody until a driver or microcode says so.
+    route: 0,
+};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Pmu {
+    falcon: Falcon,
+}
+
+impl Pmu {
+    pub(crate) fn new() -> Self {
+        Self {
+            falcon: Falcon::new(SHAPE),
+        }
+    }
+
+    /// A reset by PMC_ENABLE.
+    pub(crate) fn reset(&mut self) {
+        self.falcon.reset();
+    }
+
+    /// Whether it interrupts the host.
+    pub(crate) fn is_interrupting(&self) -> bool {
+        self.falcon.host_interrupts() != 0
+    }
+
+    pub(crate) fn read(&mut self, reg: FalconReg) -> Option<u32> {
+        self.falcon.read(reg)
+    }
+
+    pub(crate) fn write(&mut self, reg: FalconReg, value: u32) {
+        // What the microcode would do at its start shows in `ring`; the model sends no messages.
+        match self.falcon.write(reg, value) {
+            FalconEvent::Started | FalconEvent::Acknowledged | FalconEvent::None => {}
+        }
+    }
+
+    /// PMU_COMMAND_RING or PMU_MESSAGE_RING: zero until the microcode runs.
+    pub(crate) fn ring(&self, place: u32) -> u32 {
+        if self.falcon.is_running() {
+            engines::PMU_RING_BYTES << 16 | place
+        } else {
+            0
+        }
+    }
+}

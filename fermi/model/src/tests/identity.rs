@@ -1,0 +1,159 @@
+//! What a driver learns about the card before it uses it: ROM, configuration space, PMU.
+
+use super::support::*;
+use crate::{Bar, CONFIG_BYTES};
+use fermi_spec::{
+    board::{Board, VENDOR},
+    regs::{
+        Bar0Reg, PCI_MIRROR_BASE, PROM_BASE, PROM_END,
+        falcon::{COPY_BASE, PMU_BASE},
+    },
+    vbios,
+};
+
+fn config(bench: &mut Bench, at: u64) -> u32 {
+    let mut word = [0; 4];
+    bench.card.config_read(at, &mut word);
+    u32::from_le_bytes(word)
+}
+
+/// Fetches the first 4 KiB as nouveau does: the shadow switched off around it.
+fn fetch_rom(bench: &mut Bench) -> Vec<u8> {
+    let shadow = bench.read(Bar0Reg::PciRomShadow);
+    bench.write(Bar0Reg::PciRomShadow, shadow & !1);
+    let words = (0..1024).flat_map(|word| bench.read_at(PROM_BASE + 4 * word).to_le_bytes());
+    let rom = words.collect();
+    bench.write(Bar0Reg::PciRomShadow, shadow);
+    rom
+}
+
+#[test]
+fn rom_is_read_through_prom_and_ones_follow_it() {
+    let mut bench = bare();
+    let rom = fetch_rom(&mut bench);
+    assert_eq!(rom[..vbios::BYTES], vbios::image(Board::Gtx480));
+    assert!(rom[vbios::BYTES..].iter().all(|byte| *byte == 0xff));
+    assert_eq!(bench.read_at(PROM_END - 4), u32::MAX);
+}
+
+#[test]
+fn prom_shows_nothing_while_the_rom_is_shadowed() {
+    let mut bench = bare();
+    assert_eq!(bench.read(Bar0Reg::PciRomShadow) & 1, 1);
+    assert_eq!(bench.read_at(PROM_BASE), u32::MAX);
+}
+
+#[test]
+fn mirror_and_configuration_space_are_the_same_bytes() {
+    let mut bench = bare();
+    for at in (0..CONFIG_BYTES as u32).step_by(4) {
+        assert_eq!(
+            bench.read_at(PCI_MIRROR_BASE + at),
+            config(&mut bench, u64::from(at)),
+            "at {at:#x}"
+        );
+    }
+    let command = u64::from(PCI_MIRROR_BASE) + 4;
+    bench.card.bar_write(Bar::Bar0, command, &0x0406u16.to_le_bytes());
+    assert!(bench.card.is_intx_disabled() && bench.card.is_bus_master());
+    assert_eq!(config(&mut bench, 4) & 0xffff, 0x0406);
+    bench.card.config_write(5, &[0]);
+    assert!(!bench.card.is_intx_disabled());
+    assert_eq!(bench.read_at(PCI_MIRROR_BASE + 4) & 0xffff, 0x0006);
+}
+
+#[test]
+fn link_runs_at_the_speed_that_the_card_can() {
+    let mut bench = bare();
+    // Current speed and what nouveau takes for the most that the card can.
+    assert_eq!(bench.read_at(PCI_MIRROR_BASE + 0x88) & 0x3_0000, 0x2_0000);
+    assert_eq!(bench.read_at(PCI_MIRROR_BASE + 0x460) & 0x3300, 0x2200);
+    assert_eq!(config(&mut bench, 0) & 0xffff, u32::from(VENDOR));
+}
+
+#[test]
+fn message_that_was_missed_is_sent_when_messages_are_turned_on() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::PmcIntrEnable(0), 1);
+    bench.runlist(&[]);
+    bench.run();
+    assert!(bench.card.take_interrupt());
+    assert!(bench.card.interrupt_line() && !bench.card.is_msi_enabled());
+    assert_eq!(config(&mut bench, 4) >> 16 & 1 << 3, 1 << 3);
+    bench.card.config_write(0x6a, &[0x81]);
+    assert!(bench.card.is_msi_enabled());
+    assert!(bench.card.take_interrupt());
+}
+
+#[test]
+fn pmu_tells_of_its_rings_once_it_runs() {
+    let mut bench = bare();
+    let at = |offset: u32| PMU_BASE + offset;
+    bench.write_at(at(0x014), 0xffff);
+    assert_eq!(bench.read_at(at(0x04c)), 0);
+    let enable = bench.read(Bar0Reg::PmcEnable);
+    bench.write(Bar0Reg::PmcEnable, enable & !(1 << 13));
+    bench.write(Bar0Reg::PmcEnable, enable | 1 << 13);
+    assert_eq!(bench.read_at(at(0x10c)) & 6, 0);
+    bench.write_at(at(0x1c0), 1 << 24);
+    bench.write_at(at(0x1c4), 0x1234_5678);
+    assert_eq!(bench.read(Bar0Reg::PmuCommandRing), 0);
+    bench.write_at(at(0x10c), 0);
+    bench.write_at(at(0x104), 0);
+    bench.write_at(at(0x100), 2);
+    assert_eq!(bench.read(Bar0Reg::PmuCommandRing), 0x0080_0400);
+    assert_eq!(bench.read(Bar0Reg::PmuMessageRing), 0x0080_0480);
+    bench.write_at(at(0x1c0), 0);
+    assert_eq!(bench.read_at(at(0x1c4)), 0x1234_5678);
+}
+
+#[test]
+fn reset_of_the_pmu_stops_it_and_empties_it() {
+    let mut bench = bare();
+    bench.write_at(PMU_BASE + 0x1c4, 7);
+    bench.write_at(PMU_BASE + 0x580, 7);
+    bench.write_at(PMU_BASE + 0x100, 2);
+    bench.write(Bar0Reg::PmcEnable, 0);
+    bench.write(Bar0Reg::PmcEnable, u32::MAX);
+    assert_eq!(bench.read(Bar0Reg::PmuCommandRing), 0);
+    assert_eq!(bench.read_at(PMU_BASE + 0x1c4), 0);
+    assert_eq!(bench.read_at(PMU_BASE + 0x580), 0);
+}
+
+#[test]
+fn copy_engines_take_microcode_as_nouveau_uploads_it() {
+    let mut bench = bare();
+    bench.write(Bar0Reg::PmcEnable, u32::MAX);
+    for engine in 0..2 {
+        let at = |offset: u32| COPY_BASE + 0x1000 * engine + offset;
+        bench.write_at(at(0x014), u32::MAX);
+        assert_eq!(bench.read_at(at(0x12c)) & 0xf, 3);
+        let caps = bench.read_at(at(0x108));
+        let (code, data) = ((caps & 0x1ff) << 8, (caps >> 9 & 0x1ff) << 8);
+        assert!(code >= 0x600 && data >= 0x800, "{code:#x} {data:#x}");
+        bench.write_at(at(0x180), 1 << 24);
+        for word in 0..code / 4 {
+            bench.write_at(at(0x184), word + 1);
+        }
+        bench.write_at(at(0x180), 1 << 25 | (code - 4));
+        assert_eq!(bench.read_at(at(0x184)), code / 4);
+        bench.write_at(at(0x100), 2);
+        assert_eq!(bench.read_at(at(0x100)) & 1 << 4, 0, "not stopped");
+        bench.write_at(at(0x084), engine);
+        bench.write_at(at(0x048), 3);
+        assert_eq!(bench.read_at(at(0x048)), 3);
+    }
+}
+
+#[test]
+fn squashed_access_is_shown_until_acknowledged() {
+    let mut bench = bare();
+    bench.write_at(COPY_BASE + 0x40, 0xcafe);
+    bench.read_at(COPY_BASE + 0x44);
+    assert_eq!(bench.read(Bar0Reg::PbusIntr), 2);
+    assert_eq!(bench.read(Bar0Reg::PbusErrorAddress), (COPY_BASE + 0x40) | 3);
+    assert_eq!(bench.read(Bar0Reg::PbusErrorData), 0xcafe);
+    bench.write(Bar0Reg::PbusErrorAddress, 0);
+    bench.read_at(COPY_BASE + 0x44);
+    assert_eq!(bench.read(Bar0Reg::PbusErrorAddress), (COPY_BASE + 0x44) | 1);
+}
