@@ -6,6 +6,7 @@
 use crate::{
     context::Registers,
     engine::{Effect, Rejection},
+    side::{Layout, Side},
     transfer::{Completion, Release, Transfer},
 };
 use fermi_spec::{
@@ -69,9 +70,14 @@ fn exec(registers: &Registers, exec: CopyExec) -> Effect {
         short: exec.query_short(),
     });
     Effect::Start(Transfer::new(
-        GpuVa(registers.address(copy::SRC_HIGH)),
-        GpuVa(registers.address(copy::DST_HIGH)),
-        [registers.get(copy::SRC_PITCH), registers.get(copy::DST_PITCH)],
+        Side::new(
+            GpuVa(registers.address(copy::SRC_HIGH)),
+            Layout::Pitch(registers.get(copy::SRC_PITCH)),
+        ),
+        Side::new(
+            GpuVa(registers.address(copy::DST_HIGH)),
+            Layout::Pitch(registers.get(copy::DST_PITCH)),
+        ),
         registers.get(copy::LINE_BYTES),
         registers.get(copy::LINES),
         Completion {

@@ -21,6 +21,7 @@ use crate::{
     mmu::{Access, AddressSpace},
     model::FermiModel,
     pfifo::ChannelId,
+    side::Side,
     transfer::{Completion, Transfer},
 };
 use fermi_spec::{
@@ -87,7 +88,10 @@ pub(crate) enum Rejection {
 /// A store of inline data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InlineWord {
-    pub(crate) at: GpuVa,
+    pub(crate) target: Side,
+    /// Line and byte of the target.
+    pub(crate) line: u32,
+    pub(crate) byte: u32,
     pub(crate) word: [u8; 4],
     /// How many of the word's bytes are stored.
     pub(crate) bytes: usize,
@@ -243,11 +247,16 @@ impl FermiModel {
         let Some(space) = self.units[unit].space() else {
             return;
         };
-        let bytes = &word.word[..word.bytes];
         self.mem.stores += 1;
-        let mut stored = self
-            .mmu
-            .write(&mut self.mem, &space, Access::WRITE, word.at, bytes);
+        let mut stored = Ok(());
+        let mut done = 0;
+        while stored.is_ok() && done < word.bytes {
+            let (at, run) = word.target.run(word.line, u64::from(word.byte) + done as u64);
+            let end = word.bytes.min(done + run.min(4) as usize);
+            let bytes = &word.word[done..end];
+            stored = self.mmu.write(&mut self.mem, &space, Access::WRITE, at, bytes);
+            done = end;
+        }
         if let (Ok(()), Some(completion)) = (stored, word.completion) {
             self.mem.counters.copies += 1;
             stored = self.complete(unit, &space, completion);

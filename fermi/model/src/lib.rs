@@ -43,6 +43,7 @@ mod pmu;
 mod preempt;
 mod schedule;
 mod sharing;
+mod side;
 mod storage;
 mod timing;
 mod tlb;

@@ -1,27 +1,30 @@
-//! M2MF (class 9039, `cl9039.h`): linear copies and inline uploads on PGRAPH.
+//! M2MF (class 9039, `cl9039.h`): copies and inline uploads on PGRAPH, between pitch and block-linear surfaces.
 //!
-//! Tiled surfaces are not modelled: a LAUNCH that asks for them is a data error.
+//! A block size, an origin or an address that has a reserved bit or a value without a name is a data error of the
+//! method that sets it, and the register keeps its value. LAUNCH checks what the parts make together: a copy that
+//! leaves its block-linear surface is a data error and moves nothing. Pitch surfaces have no edges; what they reach
+//! is for the page tables to allow.
+//!
+//! Unverified: that the check against the edges is made at LAUNCH, and that a copy of no bytes is not checked.
 
 use crate::{
     context::Registers,
     engine::{Effect, InlineWord, Rejection},
+    side::{Layout, Side},
     transfer::{Completion, Release, Transfer},
 };
 use fermi_spec::{
     addr::GpuVa,
     methods::{M2mfLaunch, class, m2mf},
     regs::engines::graph_data_error,
+    surface::{BlockLinear, BlockSize},
 };
 
-const WAIT_FOR_IDLE: u16 = 0x110;
-const TILE_FIRST: u16 = 0x204;
-const TILE_LAST: u16 = 0x230;
-const ORIGIN_FIRST: u16 = 0x344;
-const ORIGIN_LAST: u16 = 0x350;
 /// Bits 39:32 of an address.
 const ADDRESS_HIGH_MAX: u32 = 0xff;
-/// COMPLETION of LAUNCH: release the semaphore.
-const RELEASE_SEMAPHORE: u8 = 2;
+
+/// Why PGRAPH refuses a method: a code of [`graph_data_error`].
+type DataError = u32;
 
 /// Executes one method of PGRAPH; `registers` are those of the channel on it. Classes other than M2MF are not there.
 pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, data: u32) -> Effect {
@@ -36,42 +39,149 @@ pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, dat
         return Effect::Reject(Rejection::GraphClass);
     }
     match method {
-        m2mf::NOP | WAIT_FOR_IDLE => Effect::None,
+        m2mf::NOP | m2mf::WAIT_FOR_IDLE | m2mf::SEND_GO_IDLE | m2mf::PM_TRIGGER => Effect::None,
+        m2mf::SPARE_FIRST..=m2mf::SPARE_LAST => Effect::None,
         m2mf::DATA => inline_word(registers, data),
-        m2mf::LAUNCH => {
-            registers.set(method, data);
-            launch(registers, M2mfLaunch::from_bits(data))
+        _ => match check(method, data) {
+            None => Effect::Reject(Rejection::GraphMethod),
+            Some(Err(error)) => Effect::Reject(Rejection::GraphData(error)),
+            Some(Ok(())) => {
+                registers.set(method, data);
+                if method == m2mf::LAUNCH {
+                    launch(registers, M2mfLaunch::from_bits(data))
+                } else {
+                    Effect::None
+                }
+            }
+        },
+    }
+}
+
+/// Whether `data` may be the value of a method register; `None` for a method that is none.
+fn check(method: u16, data: u32) -> Option<Result<(), DataError>> {
+    let below = |max| {
+        if data > max {
+            Err(graph_data_error::INVALID_BITFIELD)
+        } else {
+            Ok(())
         }
-        m2mf::OFFSET_OUT_HIGH | m2mf::OFFSET_IN_HIGH | m2mf::SEMAPHORE_HIGH if data > ADDRESS_HIGH_MAX => {
-            Effect::Reject(Rejection::GraphData(graph_data_error::INVALID_BITFIELD))
-        }
-        TILE_FIRST..=TILE_LAST
-        | ORIGIN_FIRST..=ORIGIN_LAST
-        | m2mf::OFFSET_OUT_HIGH
+    };
+    Some(match method {
+        m2mf::LAUNCH => check_launch(data),
+        m2mf::SRC_BLOCK_SIZE | m2mf::DST_BLOCK_SIZE => check_block(BlockSize::from_bits(data)),
+        m2mf::OFFSET_OUT_HIGH | m2mf::OFFSET_IN_HIGH | m2mf::SEMAPHORE_HIGH => below(ADDRESS_HIGH_MAX),
+        m2mf::SRC_ORIGIN_X | m2mf::DST_ORIGIN_X => below(m2mf::ORIGIN_X_MAX),
+        m2mf::SRC_ORIGIN_Y | m2mf::DST_ORIGIN_Y => below(m2mf::ORIGIN_Y_MAX),
+        m2mf::SRC_WIDTH..=m2mf::SRC_LAYER
+        | m2mf::DST_WIDTH..=m2mf::DST_LAYER
         | m2mf::OFFSET_OUT_LOW
-        | m2mf::OFFSET_IN_HIGH..=m2mf::LINE_COUNT
-        | m2mf::SEMAPHORE_HIGH..=m2mf::SEMAPHORE_PAYLOAD => {
-            registers.set(method, data);
-            Effect::None
-        }
-        _ => Effect::Reject(Rejection::GraphMethod),
+        | m2mf::OFFSET_IN_LOW..=m2mf::LINE_COUNT
+        | m2mf::SEMAPHORE_LOW
+        | m2mf::SEMAPHORE_PAYLOAD => Ok(()),
+        _ => return None,
+    })
+}
+
+fn check_launch(data: u32) -> Result<(), DataError> {
+    let launch = M2mfLaunch::from_bits(data);
+    if data & !M2mfLaunch::BITS != 0 {
+        Err(graph_data_error::INVALID_BITFIELD)
+    } else if launch.completion() > M2mfLaunch::RELEASE_SEMAPHORE
+        || launch.interrupt() > M2mfLaunch::INTERRUPT
+    {
+        Err(graph_data_error::INVALID_ENUM)
+    } else {
+        Ok(())
+    }
+}
+
+/// Blocks of M2MF are one GOB wide and have up to 32 GOBs in the other directions.
+fn check_block(size: BlockSize) -> Result<(), DataError> {
+    if size.into_bits() >> 12 != 0 {
+        Err(graph_data_error::INVALID_BITFIELD)
+    } else if size.width() != 0 || size.height().max(size.depth()) > BlockSize::NAMED_MAX {
+        Err(graph_data_error::INVALID_ENUM)
+    } else {
+        Ok(())
+    }
+}
+
+/// Where a side's registers are.
+struct SideMethods {
+    address: u16,
+    pitch: u16,
+    block_size: u16,
+    origin_x: u16,
+}
+
+const SOURCE: SideMethods = SideMethods {
+    address: m2mf::OFFSET_IN_HIGH,
+    pitch: m2mf::PITCH_IN,
+    block_size: m2mf::SRC_BLOCK_SIZE,
+    origin_x: m2mf::SRC_ORIGIN_X,
+};
+const TARGET: SideMethods = SideMethods {
+    address: m2mf::OFFSET_OUT_HIGH,
+    pitch: m2mf::PITCH_OUT,
+    block_size: m2mf::DST_BLOCK_SIZE,
+    origin_x: m2mf::DST_ORIGIN_X,
+};
+
+/// A side as its registers describe it. Sizes follow the block size, the line follows the byte of the origin.
+fn side(registers: &Registers, methods: &SideMethods, linear: bool) -> Side {
+    let get = |method| u64::from(registers.get(method));
+    let layout = if linear {
+        Layout::Pitch(registers.get(methods.pitch))
+    } else {
+        let size = [4, 8, 12].map(|after| get(methods.block_size + after));
+        let block = BlockSize::from_bits(registers.get(methods.block_size)).block();
+        let origin = [
+            get(methods.origin_x),
+            get(methods.origin_x + 4),
+            get(methods.block_size + 16),
+        ];
+        Layout::Blocks(BlockLinear::new(block, size), origin)
+    };
+    Side::new(GpuVa(registers.address(methods.address)), layout)
+}
+
+/// Whether lines of the copy lie in the surface of a block-linear side.
+fn check_edges(registers: &Registers, methods: &SideMethods, linear: bool) -> Result<(), DataError> {
+    let get = |method| u64::from(registers.get(method));
+    let [width, height, depth, layer] = [4, 8, 12, 16].map(|after| get(methods.block_size + after));
+    if linear {
+        Ok(())
+    } else if get(methods.origin_x) + get(m2mf::LINE_LENGTH) > width
+        || get(methods.origin_x + 4) + get(m2mf::LINE_COUNT) > height
+    {
+        Err(graph_data_error::XY_OUT_OF_BOUNDS)
+    } else if layer >= depth {
+        Err(graph_data_error::Z_OUT_OF_BOUNDS)
+    } else {
+        Ok(())
     }
 }
 
 fn launch(registers: &mut Registers, launch: M2mfLaunch) -> Effect {
-    let tiled = !launch.dst_linear() || !launch.inline() && !launch.src_linear();
-    if tiled {
-        return Effect::Reject(Rejection::GraphData(graph_data_error::INVALID_ENUM));
-    }
     registers.set_inline_position(0, 0);
     let (bytes, lines) = (registers.get(m2mf::LINE_LENGTH), registers.get(m2mf::LINE_COUNT));
-    if launch.inline() && bytes != 0 && lines != 0 {
+    let moves = bytes != 0 && lines != 0;
+    if moves {
+        let source_is_free = launch.inline() || launch.src_linear();
+        let checked = check_edges(registers, &SOURCE, source_is_free)
+            .and_then(|()| check_edges(registers, &TARGET, launch.dst_linear()));
+        if let Err(error) = checked {
+            // Words that follow have nowhere to go.
+            registers.set(m2mf::LAUNCH, 0);
+            return Effect::Reject(Rejection::GraphData(error));
+        }
+    }
+    if launch.inline() && moves {
         return Effect::None;
     }
     Effect::Start(Transfer::new(
-        GpuVa(registers.address(m2mf::OFFSET_IN_HIGH)),
-        GpuVa(registers.address(m2mf::OFFSET_OUT_HIGH)),
-        [registers.get(m2mf::PITCH_IN), registers.get(m2mf::PITCH_OUT)],
+        side(registers, &SOURCE, launch.src_linear()),
+        side(registers, &TARGET, launch.dst_linear()),
         bytes,
         lines,
         completion(registers, launch),
@@ -79,14 +189,15 @@ fn launch(registers: &mut Registers, launch: M2mfLaunch) -> Effect {
 }
 
 fn completion(registers: &Registers, launch: M2mfLaunch) -> Completion {
-    let release = (launch.completion() == RELEASE_SEMAPHORE).then(|| Release {
+    let releases = launch.completion() == M2mfLaunch::RELEASE_SEMAPHORE;
+    let release = releases.then(|| Release {
         at: GpuVa(registers.address(m2mf::SEMAPHORE_HIGH) & !3),
         payload: registers.get(m2mf::SEMAPHORE_PAYLOAD),
         short: launch.semaphore_short(),
     });
     Completion {
         release,
-        notify: launch.interrupt() != 0,
+        notify: launch.interrupt() == M2mfLaunch::INTERRUPT,
     }
 }
 
@@ -98,11 +209,6 @@ fn inline_word(registers: &mut Registers, data: u32) -> Effect {
     if !launch.inline() || line >= lines || byte >= bytes {
         return Effect::Reject(Rejection::GraphMethod);
     }
-    let pitch = u64::from(registers.get(m2mf::PITCH_OUT));
-    let at = registers
-        .address(m2mf::OFFSET_OUT_HIGH)
-        .saturating_add(u64::from(line) * pitch)
-        .saturating_add(u64::from(byte));
     let length = (bytes - byte).min(4);
     let (next_line, next_byte) = if byte + length == bytes {
         (line + 1, 0)
@@ -111,7 +217,9 @@ fn inline_word(registers: &mut Registers, data: u32) -> Effect {
     };
     registers.set_inline_position(next_line, next_byte);
     Effect::Inline(InlineWord {
-        at: GpuVa(at),
+        target: side(registers, &TARGET, launch.dst_linear()),
+        line,
+        byte,
         word: data.to_le_bytes(),
         bytes: length as usize,
         completion: (next_line == lines).then(|| completion(registers, launch)),
@@ -147,7 +255,10 @@ mod tests {
             assert!(matches!(method(&mut registers, 0, name, value), Effect::None));
         }
         let mut store = || match method(&mut registers, 0, m2mf::DATA, 0) {
-            Effect::Inline(word) => (word.at.0, word.bytes, word.completion.is_some()),
+            Effect::Inline(word) => {
+                let at = word.target.run(word.line, u64::from(word.byte)).0;
+                (at.0, word.bytes, word.completion.is_some())
+            }
             _ => panic!("not a store"),
         };
         let stores = [store(), store(), store(), store()];

@@ -26,6 +26,14 @@ impl Place {
             at: PhysAddr(self.at.0.saturating_add(bytes)),
         }
     }
+
+    /// The byte `bytes` before this one, at least the first of the memory.
+    pub(crate) fn before(self, bytes: u64) -> Self {
+        Self {
+            aperture: self.aperture,
+            at: PhysAddr(self.at.0.saturating_sub(bytes)),
+        }
+    }
 }
 
 /// A longest contiguous run of host memory behind a place.

@@ -9,3 +9,4 @@ mod memory;
 mod sharing;
 mod slicing;
 mod support;
+mod surfaces;

@@ -1,17 +1,18 @@
-//! A linear copy in progress: lines of bytes from one place of an address space to another.
+//! A copy in progress: lines of bytes from one place of an address space to another.
 
 use crate::{
     engine::unit_client,
     mmu::{Access, AddressSpace, Refusal},
     model::FermiModel,
+    side::{Pages, Side},
     timing::Traffic,
 };
 use fermi_spec::addr::{Aperture, GpuVa};
 
 /// Most bytes that one event moves, so that an access from outside never waits for more.
 const PIECE_BYTES: u64 = 64 << 10;
-/// Most runs that one event moves, for the same reason when lines are short.
-const PIECE_RUNS: usize = 32;
+/// Most runs that one event moves, for the same reason when they are short, as within a GOB.
+const PIECE_RUNS: usize = 1024;
 /// Bytes that count as one unit of work.
 const WORK_BYTES: u64 = 4 << 10;
 
@@ -35,9 +36,8 @@ pub(crate) struct Completion {
 /// The copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfer {
-    source: GpuVa,
-    target: GpuVa,
-    pitches: [u32; 2],
+    source: Side,
+    target: Side,
     line_bytes: u64,
     lines: u32,
     line: u32,
@@ -45,17 +45,23 @@ pub(crate) struct Transfer {
     pub(crate) completion: Completion,
 }
 
+/// What is to be copied next without a gap on either side.
+struct Run {
+    source: GpuVa,
+    target: GpuVa,
+    bytes: u64,
+}
+
 impl Transfer {
-    /// `lines` lines of `line_bytes` bytes; `pitches` are those of source and target.
+    /// `lines` lines of `line_bytes` bytes.
     pub(crate) fn new(
-        source: GpuVa,
-        target: GpuVa,
-        pitches: [u32; 2],
+        source: Side,
+        target: Side,
         line_bytes: u32,
         lines: u32,
         completion: Completion,
     ) -> Self {
-        let solid = pitches == [line_bytes; 2];
+        let solid = source.is_solid(line_bytes) && target.is_solid(line_bytes);
         let line_bytes = u64::from(line_bytes);
         let (line_bytes, lines) = if line_bytes == 0 || lines == 0 {
             (0, 0)
@@ -67,7 +73,6 @@ impl Transfer {
         Self {
             source,
             target,
-            pitches,
             line_bytes,
             lines,
             line: 0,
@@ -76,18 +81,16 @@ impl Transfer {
         }
     }
 
-    /// What is to be copied next: source, target and the rest of the line; `None` at the end.
-    fn next(&self) -> Option<(GpuVa, GpuVa, u64)> {
+    /// The next run; `None` at the end.
+    fn next(&self) -> Option<Run> {
         (self.line < self.lines).then(|| {
-            let at = |first: GpuVa, pitch: u32| {
-                let line = u64::from(self.line) * u64::from(pitch);
-                GpuVa(first.0.saturating_add(line).saturating_add(self.done))
-            };
-            (
-                at(self.source, self.pitches[0]),
-                at(self.target, self.pitches[1]),
-                self.line_bytes - self.done,
-            )
+            let (source, source_bytes) = self.source.run(self.line, self.done);
+            let (target, target_bytes) = self.target.run(self.line, self.done);
+            Run {
+                source,
+                target,
+                bytes: (self.line_bytes - self.done).min(source_bytes).min(target_bytes),
+            }
         })
     }
 
@@ -127,6 +130,7 @@ impl FermiModel {
         }
         let mut traffic = Traffic::default();
         let moved = self.move_piece(&space, &mut transfer, &mut traffic);
+        self.mem.stores += 1;
         let bytes = traffic.vram + traffic.upstream + traffic.downstream;
         self.mem.counters.copied_bytes += bytes / 2;
         let now = self.clock.now();
@@ -146,20 +150,17 @@ impl FermiModel {
         transfer: &mut Transfer,
         traffic: &mut Traffic,
     ) -> Result<(), Refusal> {
+        let (mut from_pages, mut to_pages) = (Pages::new(Access::READ), Pages::new(Access::WRITE));
         let mut left = PIECE_BYTES;
         for _ in 0..PIECE_RUNS {
-            let Some((source, target, bytes)) = transfer.next().filter(|_| left != 0) else {
+            let Some(run) = transfer.next().filter(|_| left != 0) else {
                 break;
             };
-            let bytes = bytes.min(left);
-            let (from, bytes) = self
-                .mmu
-                .translate(&mut self.mem, space, Access::READ, source, bytes)?;
-            let (to, bytes) = self
-                .mmu
-                .translate(&mut self.mem, space, Access::WRITE, target, bytes)?;
+            let bytes = run.bytes.min(left);
+            let (from, bytes) =
+                from_pages.translate(&mut self.mmu, &mut self.mem, space, run.source, bytes)?;
+            let (to, bytes) = to_pages.translate(&mut self.mmu, &mut self.mem, space, run.target, bytes)?;
             self.mem.copy(from, to, bytes as usize);
-            self.mem.stores += 1;
             charge(traffic, from.aperture, to.aperture, bytes);
             transfer.advance(bytes);
             left -= bytes;

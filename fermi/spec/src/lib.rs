@@ -10,6 +10,7 @@
 //! * [`pte`]: page-directory and page-table entries, kinds
 //! * [`instance`]: instance block (RAMFC, page directory pointer, engine contexts) and USERD
 //! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
+//! * [`surface`]: where the bytes of a block-linear surface lie
 //! * [`engine`], [`fault`]: engines and their bits, MMU fault records
 //! * [`board`], [`vbios`]: identity of the boards offered, and the image in their ROM
 #![no_std]
@@ -25,4 +26,5 @@ pub mod methods;
 pub mod pte;
 pub mod pushbuffer;
 pub mod regs;
+pub mod surface;
 pub mod vbios;

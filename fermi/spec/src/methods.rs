@@ -164,6 +164,28 @@ pub struct CopyExec {
 pub mod m2mf {
     /// Nothing.
     pub const NOP: u16 = 0x100;
+    /// Wait until the methods before are done.
+    pub const WAIT_FOR_IDLE: u16 = 0x110;
+    /// Sends the unit to idle.
+    pub const SEND_GO_IDLE: u16 = 0x13c;
+    /// Performance-monitor trigger.
+    pub const PM_TRIGGER: u16 = 0x140;
+    /// Block size of a block-linear source, see [`crate::surface::BlockSize`].
+    pub const SRC_BLOCK_SIZE: u16 = 0x204;
+    /// Width in bytes of a block-linear source; height, depth and layer follow.
+    pub const SRC_WIDTH: u16 = 0x208;
+    /// Layer of a block-linear source.
+    pub const SRC_LAYER: u16 = 0x214;
+    /// Block size of a block-linear destination.
+    pub const DST_BLOCK_SIZE: u16 = 0x220;
+    /// Width in bytes of a block-linear destination; height, depth and layer follow.
+    pub const DST_WIDTH: u16 = 0x224;
+    /// Layer of a block-linear destination.
+    pub const DST_LAYER: u16 = 0x230;
+    /// First of the methods that do nothing: SET_SPARE_NOOP, and SET_FALCON that only microcode knows.
+    pub const SPARE_FIRST: u16 = 0x240;
+    /// Last of them.
+    pub const SPARE_LAST: u16 = 0x2fc;
     /// Destination address bits 39:32; the low word follows.
     pub const OFFSET_OUT_HIGH: u16 = 0x238;
     /// Destination address bits 31:0.
@@ -190,6 +212,18 @@ pub mod m2mf {
     pub const SEMAPHORE_LOW: u16 = 0x330;
     /// Semaphore payload.
     pub const SEMAPHORE_PAYLOAD: u16 = 0x334;
+    /// First byte in x of a block-linear source, 20 bits; the line follows.
+    pub const SRC_ORIGIN_X: u16 = 0x344;
+    /// First line of a block-linear source, 16 bits.
+    pub const SRC_ORIGIN_Y: u16 = 0x348;
+    /// First byte in x of a block-linear destination, 20 bits; the line follows.
+    pub const DST_ORIGIN_X: u16 = 0x34c;
+    /// First line of a block-linear destination, 16 bits.
+    pub const DST_ORIGIN_Y: u16 = 0x350;
+    /// Largest origin in x.
+    pub const ORIGIN_X_MAX: u32 = 0xf_ffff;
+    /// Largest origin in y.
+    pub const ORIGIN_Y_MAX: u32 = 0xffff;
     /// Most lines of 4 KiB that nouveau puts in one launch.
     pub const LINE_COUNT_MAX: u32 = 2047;
 }
@@ -215,7 +249,7 @@ pub struct M2mfLaunch {
     pub completion: u8,
     #[bits(2)]
     __: u8,
-    /// Interrupt type.
+    /// 0 none, 1 an interrupt at the end.
     #[bits(2)]
     pub interrupt: u8,
     #[bits(2)]
@@ -224,4 +258,13 @@ pub struct M2mfLaunch {
     pub semaphore_short: bool,
     #[bits(11)]
     __: u16,
+}
+
+impl M2mfLaunch {
+    /// Bits that exist.
+    pub const BITS: u32 = 0x0013_3111;
+    /// Completion: the semaphore is released.
+    pub const RELEASE_SEMAPHORE: u8 = 2;
+    /// Interrupt: one at the end.
+    pub const INTERRUPT: u8 = 1;
 }

@@ -235,6 +235,13 @@ impl Bench {
         data
     }
 
+    pub(super) fn set_ram_bytes(&self, at: u64, data: &[u8]) {
+        self.ram
+            .as_volatile_slice()
+            .write_slice(data, at as usize)
+            .unwrap();
+    }
+
     pub(super) fn set_vram_bytes(&self, at: u64, data: &[u8]) {
         self.vram
             .as_volatile_slice()
@@ -445,6 +452,14 @@ impl Methods {
     pub(super) fn to(mut self, subchannel: u8, method: u16, data: &[u32]) -> Self {
         self.0
             .push(pushbuffer::incrementing(subchannel, method, data.len() as u16));
+        self.0.extend_from_slice(data);
+        self
+    }
+
+    /// One header and its data, all to one method.
+    pub(super) fn repeated(mut self, subchannel: u8, method: u16, data: &[u32]) -> Self {
+        let header = pushbuffer::non_incrementing(subchannel, method, data.len() as u16);
+        self.0.push(header);
         self.0.extend_from_slice(data);
         self
     }

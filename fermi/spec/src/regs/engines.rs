@@ -39,6 +39,10 @@ pub mod graph_data_error {
     pub const INVALID_ENUM: u32 = 0x5;
     /// A reserved bit is set.
     pub const INVALID_BITFIELD: u32 = 0xc;
+    /// A copy reaches beyond the layers of its surface (envytools `g80_defs.xml`: M2MF at least).
+    pub const Z_OUT_OF_BOUNDS: u32 = 0x21;
+    /// A copy reaches beyond the lines of its surface, or beyond their ends (envytools likewise).
+    pub const XY_OUT_OF_BOUNDS: u32 = 0x23;
 }
 
 /// Bytes of a message ring of the PMU: \[31:16\] of PMU_COMMAND_RING and PMU_MESSAGE_RING (10a4d0, 10a4dc), whose
