@@ -129,6 +129,10 @@ fn meaningful(reg: Bar0Reg) -> Option<Policy> {
         GraphIntr | GraphIntrEnable | GraphDataError | GraphTrappedMethod | GraphTrappedData => {
             Policy::Virtual
         }
+        // The context handshake, which nobody answers.
+        FecsIntrSet | FecsControl | FecsData | FecsCommand | FecsScratch(_) | FecsScratchSet(_)
+        | FecsScratchClear(_) | FecsChannel | FecsNextChannel | FecsHostIntr | FecsHostIntrSet
+        | FecsHostIntrClear | FecsHostIntrEnable => Policy::Virtual,
         PciRomShadow | PciMsiRearm => Policy::Virtual,
         _ => return None,
     })
@@ -157,6 +161,8 @@ fn constant(reg: Bar0Reg) -> Option<Policy> {
         // 16 KiB of code and 4 KiB of data, in units of 256 bytes; falcon version 3.
         CopyCaps(_) => Policy::Constant(0x2040),
         CopyVersion(_) => Policy::Constant(3),
+        // PGRAPH is idle, and the power mode of its front end reached.
+        GraphActivity | GraphStatus | GraphPowerMode => Policy::Constant(0),
         _ => return None,
     })
 }
@@ -171,6 +177,22 @@ fn remembered(reg: Bar0Reg) -> Option<Policy> {
         PtimerNumerator | PtimerDenominator | PtimerConfig => Policy::Storage,
         FlushPage | TlbPage | MmuDebugControl | MmuDebugWrite | MmuDebugRead => Policy::Storage,
         CopyControl(_) | CopyIntrRoute(_) => Policy::Storage,
+        GraphTrap
+        | GraphGpcTrap
+        | GraphTrapEnable
+        | GraphBundle
+        | GraphBundleData
+        | GraphBundleControl
+        | GraphFifoControl
+        | GraphDispatchTrap
+        | GraphSubchannelClass(_)
+        | GraphMethodPort
+        | GraphMethodPortData
+        | GraphMacroTrap
+        | GraphMacroTrapAt
+        | GraphMacroTrapWord
+        | GraphM2mfTrap => Policy::Storage,
+        GpcTrap(_) | TpcTrap(_) | MpWarpError(_) | MpGlobalError(_) | GpccsControl => Policy::Storage,
         _ => return None,
     })
 }
@@ -187,9 +209,6 @@ const WORDS: &[(u32, Policy)] = &[
     (0x12_1c74, Policy::Constant(PARTITIONS)),
     (0x12_1c78, Policy::Constant(GPCS)),
     (0x17_e8dc, Policy::Constant(2 << 28)),        // slices of an LTC
-    (0x40_060c, Policy::Constant(0)),              // PGRAPH: no activity
-    (0x40_0700, Policy::Constant(0)),              // PGRAPH: idle
-    (0x40_4170, Policy::Constant(0)),              // front end: power mode reached
     (0x40_9604, Policy::Constant(6 << 16 | GPCS)), // ROPs, GPCs
     (0x41_a108, Policy::Constant(0)),              // GPC falcons: memory sizes
     (0x41_a12c, Policy::Constant(0)),              // GPC falcons: version

@@ -14,7 +14,8 @@ use fermi_spec::{
     regs::{
         Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES,
         PROM_BASE, PROM_END, engines,
-        falcon::{COPY_BASE, FALCON_BYTES, FalconReg, PMU_BASE},
+        falcon::{COPY_BASE, FALCON_BYTES, FECS_BASE, FalconReg, GPCCS_BASE, PMU_BASE},
+        pgraph::{GPCS_BASE, GPCS_BYTES, GRAPH_BASE, GRAPH_BYTES},
         pmc,
     },
 };
@@ -26,9 +27,6 @@ mod fifo;
 const DISABLED_UNIT: u32 = 0xbad0_da00;
 /// PBDMA registers below this are RAMFC words.
 const RAMFC_BYTES: u32 = 0x100;
-/// PGRAPH's front-end power word: bit 4 is set by the driver to start, and clear when done.
-const GRAPH_POWER_MODE: u32 = 0x40_4170;
-const GRAPH_POWER_BUSY: u32 = 1 << 4;
 const PBDMAS_PRESENT: u32 = 7;
 
 const COPY1_BASE: u32 = COPY_BASE + FALCON_BYTES;
@@ -145,7 +143,6 @@ impl FermiModel {
             return word;
         }
         match self.storage.read(offset) {
-            Some(word) if offset == GRAPH_POWER_MODE => word & !GRAPH_POWER_BUSY,
             Some(word) => word,
             None => {
                 self.mem.counters.unmodelled_reads += 1;
@@ -195,6 +192,8 @@ impl FermiModel {
         match falcon {
             ModelledFalcon::Pmu => self.pmu.read(reg),
             ModelledFalcon::Copy(engine) => self.read_copy_falcon(engine, reg),
+            ModelledFalcon::Fecs => self.graph.fecs.falcon.read(reg),
+            ModelledFalcon::Gpccs => self.graph.fecs.gpccs.read(reg),
         }
     }
 
@@ -202,6 +201,8 @@ impl FermiModel {
         match falcon {
             ModelledFalcon::Pmu => self.pmu.write(reg, value),
             ModelledFalcon::Copy(engine) => self.write_copy_falcon(engine, reg, value),
+            ModelledFalcon::Fecs => self.write_fecs_falcon(reg, value),
+            ModelledFalcon::Gpccs => self.graph.fecs.write_gpccs(reg, value),
         }
     }
 
@@ -224,7 +225,7 @@ impl FermiModel {
             .or_else(|| self.read_memory_unit(reg))
             .or_else(|| self.read_pfifo(reg))
             .or_else(|| self.read_pbdma(reg))
-            .or_else(|| self.read_engine(reg))
+            .or_else(|| self.read_graph(reg))
     }
 
     /// Whether the register has an effect of its own; otherwise the word is stored.
@@ -234,7 +235,7 @@ impl FermiModel {
             || self.write_memory_unit(reg, value)
             || self.write_pfifo(reg, value)
             || self.write_pbdma(reg, value)
-            || self.write_engine(reg, value)
+            || self.write_graph(reg, value)
     }
 
     fn read_pmc(&mut self, reg: Bar0Reg) -> Option<u32> {
@@ -343,6 +344,10 @@ impl FermiModel {
                 match self.units[unit].engine {
                     Engine::Copy0 => self.storage.clear(COPY_BASE, FALCON_BYTES),
                     Engine::Copy1 => self.storage.clear(COPY1_BASE, FALCON_BYTES),
+                    Engine::Graph => {
+                        self.storage.clear(GRAPH_BASE, GRAPH_BYTES);
+                        self.storage.clear(GPCS_BASE, GPCS_BYTES);
+                    }
                     _ => {}
                 }
             } else if rose & bit != 0 {
@@ -372,6 +377,9 @@ fn in_range(offset: u32, first: u32, end: u32) -> Option<u32> {
 enum ModelledFalcon {
     Pmu,
     Copy(Engine),
+    Fecs,
+    /// Of all GPCs at once.
+    Gpccs,
 }
 
 /// The falcon and its register at an offset.
@@ -380,6 +388,8 @@ fn modelled_falcon(offset: u32) -> Option<(ModelledFalcon, FalconReg)> {
         PMU_BASE => ModelledFalcon::Pmu,
         COPY_BASE => ModelledFalcon::Copy(Engine::Copy0),
         COPY1_BASE => ModelledFalcon::Copy(Engine::Copy1),
+        FECS_BASE => ModelledFalcon::Fecs,
+        GPCCS_BASE => ModelledFalcon::Gpccs,
         _ => return None,
     };
     Some((falcon, FalconReg::decode(offset % FALCON_BYTES)?))

@@ -1,4 +1,4 @@
-//! The engines that channels drive: PGRAPH (as far as M2MF goes) and the two copy engines.
+//! The engines that channels drive: PGRAPH, whose own part is in `graph.rs`, and the two copy engines.
 //!
 //! ```text
 //!   free ──method of a channel──► held ──EXEC, LAUNCH──► transferring ──done──► held
@@ -16,7 +16,6 @@ use crate::{
     context::{IMAGE_BYTES, Registers},
     copy,
     falcon::{Falcon, FalconEvent, FalconShape},
-    m2mf,
     memory::Place,
     mmu::{Access, AddressSpace},
     model::FermiModel,
@@ -29,8 +28,9 @@ use fermi_spec::{
     engine::Engine,
     fault::client,
     regs::{
-        engines::{self, copy_error, copy_intr, graph_intr},
+        engines::{self, copy_error, copy_intr},
         falcon::{Caps, FalconReg},
+        pgraph::graph_intr,
     },
 };
 
@@ -38,11 +38,11 @@ use fermi_spec::{
 pub(crate) const UNITS: usize = 3;
 
 /// A context is read and stored with privilege.
-const LOAD_CONTEXT: Access = Access {
+pub(crate) const LOAD_CONTEXT: Access = Access {
     privileged: true,
     ..Access::READ
 };
-const SAVE_CONTEXT: Access = Access {
+pub(crate) const SAVE_CONTEXT: Access = Access {
     privileged: true,
     ..Access::WRITE
 };
@@ -113,7 +113,7 @@ pub(crate) enum Effect {
 pub(crate) struct Holder {
     pub(crate) channel: ChannelId,
     pub(crate) instance: Place,
-    space: AddressSpace,
+    pub(crate) space: AddressSpace,
 }
 
 /// One engine.
@@ -122,7 +122,7 @@ pub(crate) struct Unit {
     /// PMC_ENABLE has its bit set.
     pub(crate) enabled: bool,
     pub(crate) holder: Option<Holder>,
-    registers: Registers,
+    pub(crate) registers: Registers,
     pub(crate) transfer: Option<Transfer>,
     /// When the transfer goes on.
     pub(crate) at: u64,
@@ -216,10 +216,11 @@ impl FermiModel {
     /// the engine is ready. Returns the GPU time that the method takes.
     pub(crate) fn run_engine_method(&mut self, unit: usize, subchannel: u8, method: u16, data: u32) -> u64 {
         let engine = self.units[unit].engine;
-        let registers = &mut self.units[unit].registers;
         let mut effect = match engine {
-            Engine::Copy0 | Engine::Copy1 => copy::method(registers, subchannel, method, data),
-            _ => m2mf::method(registers, subchannel, method, data),
+            Engine::Copy0 | Engine::Copy1 => {
+                copy::method(&mut self.units[unit].registers, subchannel, method, data)
+            }
+            _ => self.run_graph_method(subchannel, method, data),
         };
         if matches!(effect, Effect::Start(_))
             && engine != Engine::Graph
@@ -282,6 +283,13 @@ impl FermiModel {
             space,
         });
         self.mem.counters.engine_switches += 1;
+        if engine == Engine::Graph {
+            if let Err(refusal) = self.load_graph(instance, &space) {
+                self.fault_unit_by(unit, client::CTXCTL, refusal);
+                return None;
+            }
+            return Some(self.timing.graph_switch_ns);
+        }
         self.units[unit].registers = match self.context_pointer(engine, instance) {
             None => self.contexts.load(engine, instance),
             Some(at) => {
@@ -293,21 +301,16 @@ impl FermiModel {
                 Registers::from_image(&image)
             }
         };
-        Some(match engine {
-            Engine::Graph => self.timing.graph_switch_ns,
-            _ => self.timing.copy_switch_ns,
-        })
+        Some(self.timing.copy_switch_ns)
     }
 
-    /// Where a copy engine keeps the context of the channel at `instance`; `None` where the card keeps it.
-    fn context_pointer(&mut self, engine: Engine, instance: Place) -> Option<GpuVa> {
-        if engine == Engine::Graph {
-            return None;
-        }
+    /// Where an engine keeps the context of the channel at `instance`; `None` where the card keeps it.
+    pub(crate) fn context_pointer(&mut self, engine: Engine, instance: Place) -> Option<GpuVa> {
         let low = self.mem.read_u32(instance.offset(engine.context_offset()));
         let high = self.mem.read_u32(instance.offset(engine.context_offset() + 4)) & 0xff;
-        // The low bits are flags: nouveau sets bit 2.
-        (low != 0 || high != 0).then_some(GpuVa(u64::from(high) << 32 | u64::from(low & !0xf)))
+        // The low bits are flags: nouveau sets bit 2. Microcode of PGRAPH takes the address by 256 bytes.
+        let flags = if engine == Engine::Graph { 0xff } else { 0xf };
+        (low != 0 || high != 0).then_some(GpuVa(u64::from(high) << 32 | u64::from(low & !flags)))
     }
 
     /// Saves the context of the channel on the engine, which must be ready, and leaves the engine free.
@@ -315,6 +318,10 @@ impl FermiModel {
     /// A context that cannot be stored is a fault of the channel that leaves; the engine goes on without it, so that
     /// the one that comes is not disturbed (assumption: hardware may hang here).
     pub(crate) fn release_unit(&mut self, unit: usize) {
+        if self.units[unit].engine == Engine::Graph {
+            self.release_graph();
+            return;
+        }
         let Some(holder) = self.units[unit].holder.take() else {
             return;
         };
@@ -353,6 +360,9 @@ impl FermiModel {
             enabled: false,
             ..Unit::new(engine)
         };
+        if engine == Engine::Graph {
+            self.graph.reset();
+        }
         self.unit_became_idle();
     }
 
@@ -408,14 +418,16 @@ impl FermiModel {
     pub(crate) fn unit_became_idle(&mut self) {
         self.note_dead_engines();
         self.advance_preempt();
+        self.run_fecs();
     }
 
     /// Tells the scheduler which engines take no methods, so that it does not try channels that need them.
     pub(crate) fn note_dead_engines(&mut self) {
-        let dead = self
-            .units
-            .iter()
-            .filter(|unit| !unit.enabled || unit.faulted || unit.stopped);
+        let graph_is_closed = !self.graph.takes_methods();
+        let dead = self.units.iter().filter(|unit| {
+            let closed = graph_is_closed && unit.engine == Engine::Graph;
+            !unit.enabled || unit.faulted || unit.stopped || closed
+        });
         self.pfifo.dead_engines = dead.fold(0, |mask, unit| mask | 1 << unit.engine.number());
     }
 }

@@ -73,8 +73,6 @@ const WORDS: &[(u32, Word)] = &[
     (0x12_1c74, Word::Partitions),
     (0x12_1c78, Word::Constant(GPCS)),
     (0x17_e8dc, Word::Constant(2 << 28)), // slices of an L2 partition. unverified: 2 of 64 KiB make 768 KiB
-    (0x40_060c, Word::Constant(0)),       // PGRAPH: no activity
-    (0x40_0700, Word::Constant(0)),       // PGRAPH: idle
     (0x40_9604, Word::GraphUnits),
     (0x50_2608, Word::Tpcs(0)),
     (0x50_a608, Word::Tpcs(1)),

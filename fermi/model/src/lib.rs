@@ -28,6 +28,7 @@ mod engine;
 mod falcon;
 mod faults;
 mod fetch;
+mod graph;
 mod host;
 mod identity;
 mod interrupts;

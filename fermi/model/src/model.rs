@@ -7,6 +7,7 @@ use crate::{
     counters::Counters,
     engine::{UNITS, Unit},
     faults::Faults,
+    graph::Graph,
     interrupts::Interrupts,
     memory::Memory,
     mmu::Mmu,
@@ -111,6 +112,7 @@ pub struct FermiModel {
     pub(crate) pbdmas: [Pbdma; PBDMAS],
     pub(crate) units: [Unit; UNITS],
     pub(crate) contexts: Contexts,
+    pub(crate) graph: Graph,
     pub(crate) pmu: Pmu,
     pub(crate) config: ConfigSpace,
     /// What PROM shows.
@@ -149,6 +151,7 @@ impl FermiModel {
             pmu: Pmu::new(),
             config: ConfigSpace::new(config.board),
             rom: vbios::image(config.board),
+            graph: Graph::new(),
             pmc_enable: u32::MAX,
             pbdma_enable: 0,
             host_ns: None,

@@ -3,7 +3,7 @@
 //! ```text
 //!   written ─► off the PBDMA ─► engines reach a switch point ─► saved ─► done: 2634 reads the id
 //!                 │ PBDMA stopped by an error: waits for the acknowledgement
-//!                 └ engine transfers: waits for its end; engine faulted or stopped: waits for its recovery
+//!                 └ engine transfers: waits for its end; engine faulted, stopped or told to keep it: waits for that
 //! ```
 //!
 //! Until it is done bit 20 of 2634 is set and the channel is not scheduled. A preempt that takes longer than
@@ -113,7 +113,7 @@ impl FermiModel {
                 .collect();
             if held
                 .iter()
-                .any(|&unit| self.units[unit].enabled && !self.units[unit].is_ready())
+                .any(|&unit| self.units[unit].enabled && !self.may_switch(unit))
             {
                 return;
             }

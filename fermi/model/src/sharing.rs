@@ -11,16 +11,27 @@ impl FermiModel {
             .any(|unit| unit.is_held_by(id) && unit.transfer.is_some())
     }
 
+    /// Whether an engine may change contexts now.
+    pub(crate) fn may_switch(&self, unit: usize) -> bool {
+        let kept = self.units[unit].engine == Engine::Graph && self.graph.fecs.holds_context;
+        self.units[unit].is_ready() && !kept
+    }
+
     /// When the channel on `pbdma` may send a method to `engine`; `None` when something else has to happen first.
     pub(crate) fn engine_free_at(&self, pbdma: usize, engine: Engine) -> Option<u64> {
-        let unit = unit_of(engine).map(|unit| &self.units[unit])?;
+        let index = unit_of(engine)?;
+        let unit = &self.units[index];
         let id = self.pbdmas[pbdma].channel()?;
-        if !unit.is_ready() {
+        let closed = engine == Engine::Graph && !self.graph.takes_methods();
+        if closed || !unit.is_ready() {
             return None;
         }
         let now = self.clock.now();
         if unit.is_held_by(id) && now < self.pbdmas[pbdma].slice_end {
             return Some(now);
+        }
+        if !unit.is_held_by(id) && !self.may_switch(index) {
+            return None;
         }
         let holder = unit
             .holder

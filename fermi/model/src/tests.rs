@@ -4,6 +4,7 @@ mod bring_up;
 mod channels;
 mod errors;
 mod garbage;
+mod graph;
 mod identity;
 mod memory;
 mod sharing;

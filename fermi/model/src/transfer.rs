@@ -198,17 +198,18 @@ impl FermiModel {
 
     /// Reports a refusal of the engine's access. The engine stops, and its channel with it.
     pub(crate) fn fault_unit(&mut self, unit: usize, refusal: Refusal) {
+        let client = unit_client(self.units[unit].engine);
+        self.fault_unit_by(unit, client, refusal);
+    }
+
+    /// The same for a client of the engine other than the one that data goes through.
+    pub(crate) fn fault_unit_by(&mut self, unit: usize, client: u8, refusal: Refusal) {
         self.units[unit].transfer = None;
         self.units[unit].faulted = true;
         self.note_dead_engines();
         let engine = self.units[unit].engine;
         let holder = self.units[unit].holder;
-        self.record_fault(
-            engine.fault_unit(),
-            unit_client(engine),
-            holder.map(|h| h.instance),
-            refusal,
-        );
+        self.record_fault(engine.fault_unit(), client, holder.map(|h| h.instance), refusal);
         if let Some(holder) = holder {
             self.halt_holder(&holder);
         }

@@ -22,6 +22,8 @@ pub mod client {
     pub const PCOPY1: u8 = 2;
     /// PGRAPH's front end (DISPATCH), which M2MF goes through.
     pub const DISPATCH: u8 = 4;
+    /// PGRAPH's context switching.
+    pub const CTXCTL: u8 = 5;
     /// PFIFO: PBDMA fetches and semaphores.
     pub const PFIFO: u8 = 6;
     /// Reads through a BAR.

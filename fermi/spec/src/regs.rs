@@ -8,6 +8,7 @@ use core::fmt;
 pub mod engines;
 pub mod falcon;
 pub mod pfifo;
+pub mod pgraph;
 pub mod pmc;
 pub mod windows;
 
@@ -335,17 +336,91 @@ registers! {
     /// Falcon start.
     CopyControl[2, 0x1000] = 0x104100, ReadWrite;
 
-    // PGRAPH.
+    // PGRAPH. What can stop the engine and who asks for it.
     /// Interrupts.
     GraphIntr = 0x400100, WriteOneClears;
+    /// Sub-units with a trap (interrupt bit 21).
+    GraphTrap = 0x400108, WriteOneClears;
     /// Code of the data error.
     GraphDataError = 0x400110, ReadOnly;
+    /// GPCs with a trap.
+    GraphGpcTrap = 0x400118, WriteOneClears;
+    /// Trap enables.
+    GraphTrapEnable = 0x400138, ReadWrite;
     /// Interrupt enables.
     GraphIntrEnable = 0x40013c, ReadWrite;
+    /// Internal command: address; sends it.
+    GraphBundle = 0x400200, ReadWrite;
+    /// Internal command: data.
+    GraphBundleData = 0x400204, ReadWrite;
+    /// Internal commands on (bit 31).
+    GraphBundleControl = 0x400208, ReadWrite;
+    /// Front end takes methods (bits 0, 16).
+    GraphFifoControl = 0x400500, ReadWrite;
+    /// Activity; bit 0.
+    GraphActivity = 0x40060c, ReadOnly;
+    /// Busy units; bit 0 any, bit 2 internal commands.
+    GraphStatus = 0x400700, ReadOnly;
     /// Method that failed: \[13:2\] method, \[18:16\] subchannel.
     GraphTrappedMethod = 0x400704, ReadOnly;
     /// Its data.
     GraphTrappedData = 0x400708, ReadOnly;
+    /// Trap of the front end (DISPATCH); sub-unit traps are acknowledged by 0xc0000000.
+    GraphDispatchTrap = 0x404000, ReadWrite;
+    /// Power mode of the front end; bit 4 is set to start and clear when done.
+    GraphPowerMode = 0x404170, ReadWrite;
+    /// Class bound to a subchannel.
+    GraphSubchannelClass[8, 4] = 0x404200, ReadWrite;
+    /// Method port: \[15:0\] class, \[29:16\] method / 4, 31 go.
+    GraphMethodPort = 0x404488, ReadWrite;
+    /// Method port: data.
+    GraphMethodPortData = 0x40448c, ReadWrite;
+    /// Trap of the macro processor.
+    GraphMacroTrap = 0x404490, ReadWrite;
+    /// Where it happened: \[10:0\] word, 28 valid.
+    GraphMacroTrapAt = 0x404494, ReadWrite;
+    /// The macro's word there.
+    GraphMacroTrapWord = 0x40449c, ReadWrite;
+    /// Trap of M2MF.
+    GraphM2mfTrap = 0x404600, ReadWrite;
+    /// Trap of a GPC: \[15:0\] its units, from bit 16 its TPCs.
+    GpcTrap[4, 0x8000] = 0x502c90, WriteOneClears;
+    /// Trap of TPC 0 of a GPC: bit 1 the MP.
+    TpcTrap[4, 0x8000] = 0x504508, WriteOneClears;
+    /// MP of that TPC: code of the warp error.
+    MpWarpError[4, 0x8000] = 0x504648, ReadWrite;
+    /// MP of that TPC: errors that concern no warp.
+    MpGlobalError[4, 0x8000] = 0x504650, WriteOneClears;
+
+    // PGRAPH's context switching: FECS, the hub's falcon, and the GPCs' falcons.
+    /// FECS interrupts to set; bit 8 a context switch.
+    FecsIntrSet = 0x409000, WriteOnly;
+    /// FECS control; bit 1 starts it.
+    FecsControl = 0x409100, ReadWrite;
+    /// Operand of a command.
+    FecsData = 0x409500, ReadWrite;
+    /// Command.
+    FecsCommand = 0x409504, ReadWrite;
+    /// Words that microcode and driver share.
+    FecsScratch[8, 4] = 0x409800, ReadWrite;
+    /// Sets bits in them.
+    FecsScratchSet[8, 4] = 0x409820, WriteOnly;
+    /// Clears bits in them.
+    FecsScratchClear[8, 4] = 0x409840, WriteOnly;
+    /// Instance block of the context on PGRAPH, bit 31 valid.
+    FecsChannel = 0x409b00, ReadWrite;
+    /// Instance block of the next context, bit 31 valid.
+    FecsNextChannel = 0x409b04, ReadWrite;
+    /// Interrupts that the microcode sends to the host.
+    FecsHostIntr = 0x409c18, ReadOnly;
+    /// Sets them.
+    FecsHostIntrSet = 0x409c1c, WriteOnly;
+    /// Clears them.
+    FecsHostIntrClear = 0x409c20, WriteOnly;
+    /// Their enables.
+    FecsHostIntrEnable = 0x409c24, ReadWrite;
+    /// Control of all GPC falcons; bit 1 starts them.
+    GpccsControl = 0x41a100, ReadWrite;
 }
 
 impl Bar0Reg {

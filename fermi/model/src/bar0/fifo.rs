@@ -165,31 +165,6 @@ impl FermiModel {
         true
     }
 
-    pub(super) fn read_engine(&self, reg: Bar0Reg) -> Option<u32> {
-        let graph = unit_of(Engine::Graph).map(|unit| &self.units[unit])?;
-        Some(match reg {
-            Bar0Reg::GraphIntr => graph.intr,
-            Bar0Reg::GraphIntrEnable => graph.intr_enable,
-            Bar0Reg::GraphDataError => graph.error,
-            Bar0Reg::GraphTrappedMethod => graph.error_method,
-            Bar0Reg::GraphTrappedData => graph.error_data,
-            _ => return None,
-        })
-    }
-
-    pub(super) fn write_engine(&mut self, reg: Bar0Reg, value: u32) -> bool {
-        let Some(graph) = unit_of(Engine::Graph) else {
-            return false;
-        };
-        match reg {
-            Bar0Reg::GraphIntr => self.acknowledge_unit(graph, value),
-            Bar0Reg::GraphIntrEnable => self.units[graph].intr_enable = value,
-            Bar0Reg::GraphDataError | Bar0Reg::GraphTrappedMethod | Bar0Reg::GraphTrappedData => {}
-            _ => return false,
-        }
-        true
-    }
-
     fn unit_at(&self, index: u16) -> Option<&crate::engine::Unit> {
         Some(&self.units[unit_of(Engine::from_number(index as u8)?)?])
     }

@@ -278,7 +278,7 @@ fn class_that_pgraph_lacks_is_an_illegal_class() {
     let mut bench = ready();
     let (mut a, _, _) = pair(&mut bench);
     bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
-    bench.submit(&mut a, &Methods::new().to(1, 0, &[0x9097]).0);
+    bench.submit(&mut a, &Methods::new().to(1, 0, &[0x9197]).0);
     bench.run();
     assert_eq!(bench.read(Bar0Reg::GraphIntr), 1 << 5);
     assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 12, 1 << 12);

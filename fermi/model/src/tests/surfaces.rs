@@ -4,10 +4,7 @@ use super::support::*;
 use crate::Stepped;
 use fermi_spec::{
     methods::{M2mfLaunch, m2mf},
-    regs::{
-        Bar0Reg,
-        engines::{graph_data_error, graph_intr},
-    },
+    regs::{Bar0Reg, engines::graph_data_error, pgraph::graph_intr},
 };
 use proptest::prelude::*;
 

@@ -23,16 +23,6 @@ pub const COPY_CAPS: u32 = 0x2040_1012;
 /// Value of COPY_VERSION (10412c): falcon version 3.
 pub const COPY_VERSION: u32 = 3;
 
-/// Bits of GRAPH_INTR (400100).
-pub mod graph_intr {
-    /// A class has no such method.
-    pub const ILLEGAL_METHOD: u32 = 1 << 4;
-    /// No such class.
-    pub const ILLEGAL_CLASS: u32 = 1 << 5;
-    /// A method's data is wrong; code in GRAPH_DATA_ERROR.
-    pub const DATA_ERROR: u32 = 1 << 20;
-}
-
 /// Codes in GRAPH_DATA_ERROR (400110), from nouveau's `nv50_data_error_names`.
 pub mod graph_data_error {
     /// A value that is none of its enumeration.

@@ -186,6 +186,10 @@ pub fn falcon_at(offset: u32) -> Option<(&'static str, u32)> {
 
 /// First byte of the PMU's falcon.
 pub const PMU_BASE: u32 = 0x10_a000;
+/// First byte of FECS.
+pub const FECS_BASE: u32 = 0x40_9000;
+/// First byte of the place that writes the registers of all GPC falcons.
+pub const GPCCS_BASE: u32 = 0x41_a000;
 /// First byte of copy engine 0's falcon.
 pub const COPY_BASE: u32 = 0x10_4000;
 
@@ -193,6 +197,19 @@ pub const COPY_BASE: u32 = 0x10_4000;
 mod tests {
     use super::*;
     use crate::regs::Bar0Reg;
+
+    #[test]
+    fn rows_of_pgraphs_falcons_are_a_falcons_registers() {
+        let rows = [
+            (Bar0Reg::FecsIntrSet, "PGRAPH.FECS", FalconReg::IntrTrigger),
+            (Bar0Reg::FecsControl, "PGRAPH.FECS", FalconReg::Control),
+            (Bar0Reg::GpccsControl, "PGRAPH.GPCCS", FalconReg::Control),
+        ];
+        for (row, falcon, reg) in rows {
+            let (name, at) = falcon_at(row.offset()).unwrap();
+            assert_eq!((name, FalconReg::decode(at)), (falcon, Some(reg)));
+        }
+    }
 
     #[test]
     fn copy_engines_rows_are_a_falcons_registers() {

@@ -1,0 +1,176 @@
+//! PGRAPH: the context on it, its two falcons' side of context switching, and the classes 9097, 90c0, 902d and 9039.
+//!
+//! ```text
+//!   PFIFO: a method of a channel ─► switch: save the old context, load the new ─► methods.rs, m2mf ─► memory
+//!   driver: FECS command, switch request ─► fecs.rs ─► the same save and load
+//! ```
+//!
+//! What a channel has set is its context: [`state::State`] and the words of M2MF. It is in the image behind the
+//! pointer in the instance block (`image.rs`) while the channel is not on the engine. Methods take effect when they
+//! arrive: only copies take time, so the pipeline is always idle behind them.
+//!
+//! assumptions: a switch needs no microcode, so a driver that starts none still gets what M2MF offers; a channel
+//! without a context pointer has its context kept by the card.
+
+pub(crate) mod fecs;
+mod image;
+mod methods;
+mod registers;
+pub(crate) mod state;
+
+use crate::{
+    context::Registers,
+    memory::Place,
+    mmu::{AddressSpace, Refusal},
+    model::FermiModel,
+};
+use fecs::Fecs;
+use fermi_spec::{
+    engine::Engine,
+    fault::client,
+    regs::pgraph::{FECS_CHANNEL_VALID, FIFO_CONTROL_ON},
+};
+use state::State;
+use std::collections::BTreeMap;
+
+/// Index of PGRAPH among the units.
+pub(crate) const UNIT: usize = 0;
+/// Contexts that the card keeps for channels without a pointer: two for each channel id, so that only a driver that
+/// leaves instance blocks behind by the hundred loses one, the least recently used.
+const KEPT_MAX: usize = 256;
+
+/// A context made current by a command of FECS, not by PFIFO.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Bound {
+    instance: Place,
+    space: AddressSpace,
+}
+
+/// A context that the card keeps.
+struct Kept {
+    used: u64,
+    state: State,
+    m2mf: Registers,
+}
+
+/// What PGRAPH has besides [`crate::engine::Unit`].
+pub(crate) struct Graph {
+    pub(crate) fecs: Fecs,
+    /// The context on the engine.
+    pub(crate) state: State,
+    bound: Option<Bound>,
+    kept: BTreeMap<Place, Kept>,
+    uses: u64,
+    /// GRAPH_FIFO_CONTROL.
+    fifo_control: u32,
+    /// GRAPH_POWER_MODE, never busy.
+    power_mode: u32,
+    /// GRAPH_METHOD_PORT_DATA.
+    port_data: u32,
+}
+
+impl Graph {
+    pub(crate) fn new() -> Self {
+        Self {
+            fecs: Fecs::new(),
+            state: State::default(),
+            bound: None,
+            kept: BTreeMap::new(),
+            uses: 0,
+            fifo_control: FIFO_CONTROL_ON,
+            power_mode: 0,
+            port_data: 0,
+        }
+    }
+
+    /// A reset by PMC_ENABLE: microcode and the context on the engine are lost, what the card keeps is not.
+    pub(crate) fn reset(&mut self) {
+        let (kept, uses) = (std::mem::take(&mut self.kept), self.uses);
+        *self = Self {
+            kept,
+            uses,
+            ..Self::new()
+        };
+    }
+
+    /// Whether the front end takes methods.
+    pub(crate) fn takes_methods(&self) -> bool {
+        self.fifo_control & 1 != 0
+    }
+
+    fn keep(&mut self, instance: Place, m2mf: Registers) {
+        self.uses += 1;
+        let kept = Kept {
+            used: self.uses,
+            state: std::mem::take(&mut self.state),
+            m2mf,
+        };
+        self.kept.insert(instance, kept);
+        if self.kept.len() > KEPT_MAX
+            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.used)
+        {
+            let key = *oldest.0;
+            self.kept.remove(&key);
+        }
+    }
+
+    fn take_kept(&mut self, instance: Place) -> (State, Registers) {
+        self.kept
+            .remove(&instance)
+            .map_or_else(Default::default, |kept| (kept.state, kept.m2mf))
+    }
+}
+
+impl FermiModel {
+    /// Puts the context of the channel at `instance` on PGRAPH. When its image cannot be read the engine has a fresh
+    /// one, so that nothing of another channel is left on it.
+    pub(crate) fn load_graph(&mut self, instance: Place, space: &AddressSpace) -> Result<(), Refusal> {
+        self.graph.fecs.next = fecs::word_of(instance);
+        let (state, m2mf, result) = match self.context_pointer(Engine::Graph, instance) {
+            None => {
+                let (state, m2mf) = self.graph.take_kept(instance);
+                (state, m2mf, Ok(()))
+            }
+            Some(at) => match self.read_graph_image(space, at) {
+                Ok((state, m2mf)) => (state, m2mf, Ok(())),
+                Err(refusal) => (State::default(), Registers::default(), Err(refusal)),
+            },
+        };
+        self.graph.state = state;
+        self.units[UNIT].registers = m2mf;
+        result
+    }
+
+    /// Saves the context on PGRAPH as that of the channel at `instance`. It stays on the engine if it has a pointer.
+    fn save_graph(&mut self, instance: Place, space: &AddressSpace) -> Result<(), Refusal> {
+        match self.context_pointer(Engine::Graph, instance) {
+            None => {
+                let m2mf = std::mem::take(&mut self.units[UNIT].registers);
+                self.graph.keep(instance, m2mf);
+                Ok(())
+            }
+            Some(at) => self.write_graph_image(space, at),
+        }
+    }
+
+    /// Saves the context on PGRAPH, whoever put it there, and leaves the engine free; see
+    /// [`FermiModel::release_unit`].
+    pub(crate) fn release_graph(&mut self) {
+        self.graph.fecs.channel = self.current_context() & !FECS_CHANNEL_VALID;
+        let holder = self.units[UNIT].holder.take();
+        let bound = self.graph.bound.take();
+        let current = holder
+            .map(|holder| (holder.instance, holder.space))
+            .or(bound.map(|bound| (bound.instance, bound.space)));
+        let Some((instance, space)) = current else {
+            return;
+        };
+        if let Err(refusal) = self.save_graph(instance, &space) {
+            let unit = Engine::Graph.fault_unit();
+            self.record_fault(unit, client::CTXCTL, Some(instance), refusal);
+            if let Some(holder) = holder {
+                self.halt_holder(&holder);
+            }
+        }
+    }
+}

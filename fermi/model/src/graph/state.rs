@@ -1,0 +1,121 @@
+//! What the methods of a channel have set, in pages of 64 words that exist once one of their words is not zero.
+
+/// Words of a page.
+pub(crate) const PAGE_WORDS: usize = 64;
+/// Pages of a context; the first is M2MF's and not kept here.
+pub(crate) const PAGES: usize = 176;
+
+/// A part of the context: consecutive pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Area {
+    first: usize,
+    pages: usize,
+}
+
+impl Area {
+    /// Methods of 9097 below the macro calls.
+    pub(crate) const THREED: Self = Self { first: 8, pages: 56 };
+    /// Methods of 90c0.
+    pub(crate) const COMPUTE: Self = Self { first: 64, pages: 56 };
+    /// Methods of 902d.
+    pub(crate) const TWOD: Self = Self {
+        first: 120,
+        pages: 16,
+    };
+
+    /// Bytes of methods that the area has words for.
+    pub(crate) const fn bytes(self) -> u16 {
+        (self.pages * PAGE_WORDS * 4) as u16
+    }
+}
+
+type Page = Box<[u32; PAGE_WORDS]>;
+
+/// The words; all zero by default.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct State {
+    pages: [Option<Page>; PAGES],
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            pages: std::array::from_fn(|_| None),
+        }
+    }
+}
+
+impl State {
+    #[cfg(test)]
+    /// Word `index` of an area; zero beyond its end.
+    pub(crate) fn get(&self, area: Area, index: usize) -> u32 {
+        if index / PAGE_WORDS >= area.pages {
+            return 0;
+        }
+        self.pages[area.first + index / PAGE_WORDS]
+            .as_ref()
+            .map_or(0, |page| page[index % PAGE_WORDS])
+    }
+
+    /// Sets word `index` of an area; one beyond its end is not kept.
+    pub(crate) fn set(&mut self, area: Area, index: usize, value: u32) {
+        if index / PAGE_WORDS >= area.pages {
+            return;
+        }
+        let page = &mut self.pages[area.first + index / PAGE_WORDS];
+        if value != 0 || page.is_some() {
+            page.get_or_insert_with(|| Box::new([0; PAGE_WORDS]))[index % PAGE_WORDS] = value;
+        }
+    }
+
+    #[cfg(test)]
+    /// Value of a method.
+    pub(crate) fn method(&self, area: Area, method: u16) -> u32 {
+        self.get(area, usize::from(method / 4))
+    }
+
+    /// Sets the value of a method.
+    pub(crate) fn set_method(&mut self, area: Area, method: u16, value: u32) {
+        self.set(area, usize::from(method / 4), value);
+    }
+
+    /// The words of a page, if it exists.
+    pub(crate) fn page(&self, index: usize) -> Option<&[u32; PAGE_WORDS]> {
+        self.pages.get(index)?.as_deref()
+    }
+
+    /// Sets a whole page.
+    pub(crate) fn set_page(&mut self, index: usize, words: [u32; PAGE_WORDS]) {
+        if let Some(page) = self.pages.get_mut(index) {
+            *page = (words != [0; PAGE_WORDS]).then(|| Box::new(words));
+        }
+    }
+}
+
+const _: () = assert!(Area::TWOD.first + Area::TWOD.pages <= PAGES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_do_not_share_words() {
+        let mut state = State::default();
+        state.set_method(Area::THREED, Area::THREED.bytes() - 4, 1);
+        state.set_method(Area::COMPUTE, 0, 2);
+        state.set_method(Area::COMPUTE, Area::COMPUTE.bytes() - 4, 3);
+        state.set_method(Area::TWOD, 0, 4);
+        assert_eq!(state.method(Area::THREED, 0x37fc), 1);
+        assert_eq!(state.method(Area::COMPUTE, 0), 2);
+        assert_eq!(state.method(Area::COMPUTE, 0x37fc), 3);
+        assert_eq!(state.method(Area::TWOD, 0), 4);
+    }
+
+    #[test]
+    fn word_beyond_an_area_is_not_kept() {
+        let mut state = State::default();
+        state.set_method(Area::TWOD, Area::TWOD.bytes(), 1);
+        assert_eq!(state.method(Area::TWOD, Area::TWOD.bytes()), 0);
+        assert_eq!(state, State::default());
+    }
+}

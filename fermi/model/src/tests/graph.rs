@@ -1,0 +1,338 @@
+//! PGRAPH: context handshakes as drivers do them, contexts in memory, and what its classes do.
+
+use super::support::*;
+use crate::Stepped;
+use fermi_spec::{
+    engine::Engine,
+    fault::{FaultType, client},
+    instance::offset,
+    methods::class,
+    regs::{
+        Bar0Reg, pfifo,
+        pgraph::{FECS_CHANNEL_VALID, METHOD_PORT_GO, fecs_intr, fecs_nouveau, fecs_nvidia, graph_intr},
+    },
+};
+
+const IMAGE: u64 = 0x4000_0000;
+const IMAGE_BYTES: u64 = 0x2_0000;
+const DATA: u64 = 0x5000_0000;
+/// A method of 9097 that only sets state.
+const STATE: u16 = 0x1700;
+
+/// Starts nouveau's microcode.
+fn start_microcode(bench: &mut Bench) {
+    bench.write(Bar0Reg::FecsControl, 2);
+    bench.write(Bar0Reg::FecsHostIntrEnable, 0x000e_0001);
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+}
+
+/// An instance block with a context image behind it; where the image is.
+fn golden_channel(bench: &mut Bench) -> (u64, u64) {
+    let space = bench.space();
+    let block = bench.allocate(0x1000);
+    bench.point(block, space);
+    let image = bench.allocate(IMAGE_BYTES);
+    bench.map(space, IMAGE, Page::Vram(image), IMAGE_BYTES);
+    bench.set_vram_u32(block + offset::ENGINE_CONTEXTS, IMAGE as u32 | 4);
+    (block, image)
+}
+
+fn set_channel(bench: &mut Bench, block: u64) {
+    bench.write(Bar0Reg::FecsScratchClear(0), fecs_nouveau::DONE);
+    bench.write(Bar0Reg::FecsData, FECS_CHANNEL_VALID | (block >> 12) as u32);
+    bench.write(Bar0Reg::FecsCommand, fecs_nouveau::SET_CHANNEL);
+}
+
+/// As nouveau makes its golden image: a context with [`STATE`] of 9097 set to `value`.
+fn golden_image(bench: &mut Bench, value: u32) -> Vec<u8> {
+    let (block, image) = golden_channel(bench);
+    set_channel(bench, block);
+    bench.write(Bar0Reg::GraphMethodPortData, value);
+    let method = METHOD_PORT_GO | u32::from(class::THREED) | u32::from(STATE) << 14;
+    bench.write(Bar0Reg::GraphMethodPort, method);
+    let next = bench.read(Bar0Reg::FecsNextChannel);
+    bench.write(Bar0Reg::FecsNextChannel, next & !FECS_CHANNEL_VALID);
+    bench.write(Bar0Reg::FecsIntrSet, 0x100);
+    assert_eq!(bench.read(Bar0Reg::FecsChannel) & FECS_CHANNEL_VALID, 0);
+    bench.vram_bytes(image, IMAGE_BYTES as usize)
+}
+
+/// Gives a channel a context image with these bytes; where it is.
+fn give_image(bench: &mut Bench, channel: &Channel, bytes: &[u8]) -> u64 {
+    let image = bench.allocate(IMAGE_BYTES);
+    bench.set_vram_bytes(image, bytes);
+    bench.map(channel.space, IMAGE, Page::Vram(image), IMAGE_BYTES);
+    bench.set_vram_u32(channel.instance + offset::ENGINE_CONTEXTS, IMAGE as u32 | 4);
+    bench.flush();
+    image
+}
+
+/// Takes a channel off PGRAPH, so that its context is in its image.
+fn save(bench: &mut Bench, channel: &Channel) {
+    bench.write(Bar0Reg::Preempt, u32::from(channel.id));
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::Preempt) & pfifo::PREEMPT_PENDING, 0);
+}
+
+/// Value of a method of 9097 in an image.
+fn in_image(bench: &Bench, image: u64, method: u16) -> u32 {
+    bench.vram_u32(image + 0x900 + u64::from(method))
+}
+
+#[test]
+fn microcode_of_nouveau_starts_with_the_size_of_an_image() {
+    let mut bench = ready();
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), 0);
+    start_microcode(&mut bench);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nouveau::DONE);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(1)), IMAGE_BYTES as u32);
+}
+
+#[test]
+fn power_mode_of_the_front_end_is_reached_at_once() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GraphPowerMode, 0x12);
+    assert_eq!(bench.read(Bar0Reg::GraphPowerMode), 2);
+}
+
+#[test]
+fn set_channel_makes_the_context_current() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    let (block, _) = golden_channel(&mut bench);
+    set_channel(&mut bench, block);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nouveau::DONE);
+    let word = FECS_CHANNEL_VALID | (block >> 12) as u32;
+    assert_eq!(bench.read(Bar0Reg::FecsChannel), word);
+}
+
+#[test]
+fn switch_request_without_a_next_channel_stores_the_golden_image() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    let image = golden_image(&mut bench, 0x1234);
+    assert_eq!(image[0x900 + 0x1700..][..4], [0x34, 0x12, 0, 0]);
+}
+
+#[test]
+fn channel_starts_from_its_image_and_is_saved_to_it() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    let golden = golden_image(&mut bench, 0x1234);
+    let mut a = bench.channel(1);
+    let image = give_image(&mut bench, &a, &golden);
+    bench.set_vram_u32(image, 5);
+    bench.runlist(&[1]);
+    let words = Methods::new()
+        .to(0, 0, &[u32::from(class::THREED)])
+        .to(0, STATE + 4, &[0x5678]);
+    bench.submit(&mut a, &words.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    let word = FECS_CHANNEL_VALID | (a.instance >> 12) as u32;
+    assert_eq!(bench.read(Bar0Reg::FecsChannel), word);
+    assert_eq!(
+        bench.read(Bar0Reg::GraphSubchannelClass(0)),
+        u32::from(class::THREED)
+    );
+    save(&mut bench, &a);
+    assert_eq!(in_image(&bench, image, STATE), 0x1234);
+    assert_eq!(in_image(&bench, image, STATE + 4), 0x5678);
+    // The driver's words are not touched.
+    assert_eq!(bench.vram_u32(image), 5);
+}
+
+#[test]
+fn interleaved_channels_keep_their_contexts_apart() {
+    let mut bench = ready();
+    let mut channels = [bench.channel(1), bench.channel(2)];
+    let data = bench.allocate(0x2000);
+    let mut images = [0; 2];
+    for (channel, image) in channels.iter().zip(&mut images) {
+        *image = give_image(&mut bench, channel, &[]);
+        bench.map(channel.space, DATA, Page::Vram(data), 0x2000);
+    }
+    bench.flush();
+    bench.set_vram_bytes(data, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    bench.runlist(&[1, 2]);
+    let high = (DATA >> 32) as u32;
+    for round in 0..4 {
+        for (number, channel) in channels.iter_mut().enumerate() {
+            let low = DATA as u32 + 0x1000 * number as u32;
+            let words = match round {
+                0 => Methods::new()
+                    .to(0, 0, &[u32::from(class::M2MF)])
+                    .to(1, 0, &[u32::from(class::THREED)])
+                    .to(0, 0x238, &[high, low + 0x100]),
+                1 => Methods::new().to(0, 0x30c, &[high, low & !0x1000, 0x40, 0x40]),
+                2 => Methods::new().to(0, 0x31c, &[4 + 4 * number as u32, 1]),
+                _ => Methods::new().to(0, 0x300, &[0x110]),
+            };
+            let words = words.to(1, STATE + 4 * round, &[7 + number as u32]);
+            bench.submit(channel, &words.0);
+            bench.run();
+        }
+    }
+    assert_eq!(bench.vram_bytes(data + 0x100, 6), [1, 2, 3, 4, 0, 0]);
+    assert_eq!(
+        bench.vram_bytes(data + 0x1100, 10),
+        [1, 2, 3, 4, 5, 6, 7, 8, 0, 0]
+    );
+    for (number, channel) in channels.iter().enumerate() {
+        save(&mut bench, channel);
+        let words = [0, 4, 8, 12].map(|at| in_image(&bench, images[number], STATE + at));
+        assert_eq!(words, [7 + number as u32; 4]);
+    }
+}
+
+#[test]
+fn image_that_nobody_saved_is_a_fresh_context() {
+    let mut bench = ready();
+    let mut a = bench.channel(1);
+    let garbage: Vec<u8> = (0..IMAGE_BYTES).map(|at| (at * 7) as u8).collect();
+    let image = give_image(&mut bench, &a, &garbage);
+    bench.runlist(&[1]);
+    let words = Methods::new()
+        .to(0, 0, &[u32::from(class::THREED)])
+        .to(0, STATE, &[1]);
+    bench.submit(&mut a, &words.0);
+    bench.run();
+    save(&mut bench, &a);
+    assert_eq!(in_image(&bench, image, STATE), 1);
+    assert_eq!(in_image(&bench, image, STATE + 4), 0);
+}
+
+#[test]
+fn unmapped_image_is_a_fault_of_ctxctl_that_stops_only_its_channel() {
+    let mut bench = ready();
+    let (mut a, mut b) = (bench.channel(1), bench.channel(2));
+    bench.set_vram_u32(a.instance + offset::ENGINE_CONTEXTS, 0x7000_0004);
+    bench.runlist(&[1, 2]);
+    let bind = Methods::new().to(0, 0, &[u32::from(class::M2MF)]);
+    bench.submit(&mut a, &bind.0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1);
+    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert_eq!((kind.client(), kind.write()), (client::CTXCTL, false));
+    assert_eq!(bench.read(Bar0Reg::FaultRecord(0)), (a.instance >> 12) as u32);
+    bench.write(Bar0Reg::ChannelState(1), 0);
+    bench.write(Bar0Reg::FaultUnits, 1);
+    bench.write(Bar0Reg::EngineFault, 1 << Engine::Graph.number());
+    bench.submit(&mut b, &bind.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(
+        bench.read(Bar0Reg::FecsChannel),
+        FECS_CHANNEL_VALID | (b.instance >> 12) as u32
+    );
+}
+
+#[test]
+fn unknown_command_is_an_error_of_the_microcode() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    bench.write(Bar0Reg::FecsCommand, 0x77);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(5)), 0x77_0001);
+    assert_eq!(bench.read(Bar0Reg::FecsHostIntr), fecs_intr::ERROR);
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::CTXCTL);
+    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 12, 1 << 12);
+    bench.write(Bar0Reg::FecsHostIntrClear, fecs_intr::ERROR);
+    bench.write(Bar0Reg::GraphIntr, graph_intr::CTXCTL);
+    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 12, 0);
+}
+
+#[test]
+fn set_channel_with_an_unmapped_image_faults_and_is_never_done() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    let (block, _) = golden_channel(&mut bench);
+    bench.set_vram_u32(block + offset::ENGINE_CONTEXTS, 0x7000_0004);
+    set_channel(&mut bench, block);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), 0);
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1);
+}
+
+#[test]
+fn command_before_the_microcode_runs_does_nothing() {
+    let mut bench = ready();
+    let (block, _) = golden_channel(&mut bench);
+    set_channel(&mut bench, block);
+    bench.write(Bar0Reg::FecsControl, 2);
+    assert_eq!(bench.read(Bar0Reg::FecsChannel), 0);
+}
+
+#[test]
+fn microcode_of_nvidia_answers_its_commands() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GpccsControl, 2);
+    bench.write(Bar0Reg::FecsControl, 2);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nvidia::DONE);
+    let mut ask = |command: u32, data: u32, clear: u32| {
+        bench.write(Bar0Reg::FecsScratchClear(0), clear);
+        bench.write(Bar0Reg::FecsData, data);
+        bench.write(Bar0Reg::FecsCommand, command);
+        bench.read(Bar0Reg::FecsScratch(0))
+    };
+    assert_eq!(ask(fecs_nvidia::IMAGE_BYTES, 0, u32::MAX), 0x2_0000);
+    assert_ne!(ask(fecs_nvidia::ZCULL_BYTES, 0, u32::MAX), 0);
+    assert_ne!(ask(fecs_nvidia::MONITOR_BYTES, 0, u32::MAX), 0);
+    assert_eq!(
+        ask(fecs_nvidia::BIND_CHANNEL, 0, u32::MAX),
+        fecs_nvidia::NOT_BOUND
+    );
+    let (block, image) = golden_channel(&mut bench);
+    let word = FECS_CHANNEL_VALID | (block >> 12) as u32;
+    let mut ask = |command: u32, clear: u32| {
+        bench.write(Bar0Reg::FecsScratchClear(0), clear);
+        bench.write(Bar0Reg::FecsData, word);
+        bench.write(Bar0Reg::FecsCommand, command);
+        bench.read(Bar0Reg::FecsScratch(0))
+    };
+    assert_eq!(ask(fecs_nvidia::BIND_CHANNEL, u32::MAX), fecs_nvidia::BOUND);
+    assert_eq!(ask(fecs_nvidia::SAVE_GOLDEN, u32::MAX), fecs_nvidia::DONE);
+    assert_ne!(bench.vram_u32(image + 0x80), 0);
+}
+
+#[test]
+fn stopped_switching_keeps_the_engine_for_its_context() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GpccsControl, 2);
+    bench.write(Bar0Reg::FecsControl, 2);
+    let (mut a, mut b) = (bench.channel(1), bench.channel(2));
+    bench.runlist(&[1, 2]);
+    let bind = Methods::new().to(0, 0, &[u32::from(class::M2MF)]);
+    bench.submit(&mut a, &bind.0);
+    bench.run();
+    bench.write(Bar0Reg::FecsCommand, fecs_nvidia::STOP_SWITCHING);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(1)), fecs_nvidia::DONE);
+    bench.submit(&mut b, &bind.0);
+    assert_eq!(bench.run(), Stepped::Waiting);
+    assert_eq!(bench.read(Bar0Reg::EngineChannel(0)) & 0x7f, 1);
+    bench.write(Bar0Reg::FecsCommand, fecs_nvidia::START_SWITCHING);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.read(Bar0Reg::EngineChannel(0)) & 0x7f, 2);
+}
+
+#[test]
+fn reset_stops_the_microcode_and_loses_the_context() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    let (block, _) = golden_channel(&mut bench);
+    set_channel(&mut bench, block);
+    bench.write(Bar0Reg::PmcEnable, !(1 << Engine::Graph.enable_bit()));
+    bench.write(Bar0Reg::PmcEnable, u32::MAX);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), 0);
+    assert_eq!(bench.read(Bar0Reg::FecsChannel), 0);
+    start_microcode(&mut bench);
+    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nouveau::DONE);
+}
+
+#[test]
+fn closed_front_end_takes_no_methods() {
+    let mut bench = ready();
+    let mut a = bench.channel(1);
+    bench.runlist(&[1]);
+    bench.write(Bar0Reg::GraphFifoControl, 0);
+    bench.submit(&mut a, &Methods::new().to(0, 0, &[u32::from(class::M2MF)]).0);
+    assert_eq!(bench.run(), Stepped::Waiting);
+    bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
+    assert_eq!(bench.run(), Stepped::Idle);
+}
