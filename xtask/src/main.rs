@@ -3,7 +3,9 @@
 //! A new task is a module and a variant of [`Task`]. Exit status: 0 done, 1 failed, 2 wrong usage.
 
 mod ci;
+mod host_env;
 mod layers;
+mod process;
 mod qemu;
 mod replay;
 mod sim;
@@ -34,6 +36,8 @@ enum Task {
     Layers,
     /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
     Tidy,
+    /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or says what is missing.
+    HostEnv(host_env::HostEnvArguments),
     /// Attaches a stock QEMU to a broker and checks what it sees; fetches QEMU where the machine's is too old.
     QemuAttach(qemu::QemuArguments),
     /// Feeds a recording to a fresh core and compares what it wants done.
@@ -49,6 +53,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::HostEnv(arguments) => host_env::run(&workspace, arguments),
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),

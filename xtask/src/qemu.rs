@@ -8,9 +8,7 @@
 
 mod broker;
 mod guest;
-mod install;
 mod machine;
-mod process;
 
 use std::io::Read as _;
 use std::path::Path;
@@ -22,11 +20,11 @@ use fermi_spec::engine::pmc_intr;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
 use serde_json::json;
 
+use crate::host_env;
+use crate::process::until;
 use crate::workspace::Workspace;
 use broker::{Broker, Holdings};
-use install::Qemu;
 use machine::{Machine, PciDevice, PciRegion, RAM_BYTES, RAM_FILE};
-use process::until;
 
 const BOARD: Board = Board::Gtx480;
 const GUEST_VRAM_MIB: u32 = 32;
@@ -67,7 +65,7 @@ pub(crate) struct QemuArguments {
 /// Runs all of it.
 pub(crate) fn run(workspace: &Workspace, arguments: &QemuArguments) -> Result<()> {
     let start = Instant::now();
-    let qemu = match Qemu::find_or_fetch() {
+    let qemu = match host_env::provide_qemu(workspace) {
         Err(error) if arguments.allow_missing => {
             eprintln!("NOTE: {error:#}: the broker was NOT tried with QEMU");
             return Ok(());

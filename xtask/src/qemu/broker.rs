@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::process::Process;
+use crate::process::Process;
 use crate::workspace::Workspace;
 
 /// What `cargo build` says about a program that it has built.

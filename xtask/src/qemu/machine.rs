@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::install::Qemu;
-use super::process::{PATIENCE, Process, until};
+use crate::host_env::Qemu;
+use crate::process::{PATIENCE, Process, until};
 
 /// RAM of the machine. Bytes.
 pub(super) const RAM_BYTES: u64 = 64 << 20;

@@ -12,22 +12,22 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for anything that a process is to say or do.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks for what nobody tells.
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 
 /// A process with its standard output as lines and its standard error in a file.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     name: &'static str,
-    pub(super) child: Child,
+    pub(crate) child: Child,
     lines: Receiver<String>,
     errors: PathBuf,
 }
 
 impl Process {
     /// Starts `command`; standard error goes to the file `errors`.
-    pub(super) fn start(name: &'static str, mut command: Command, errors: PathBuf) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, mut command: Command, errors: PathBuf) -> Result<Self> {
         let file = File::create(&errors).with_context(|| format!("cannot create {}", errors.display()))?;
         let mut child = command
             .stdin(Stdio::piped())
@@ -45,7 +45,7 @@ impl Process {
     }
 
     /// The next line that it writes.
-    pub(super) fn line(&mut self) -> Result<String> {
+    pub(crate) fn line(&mut self) -> Result<String> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => bail!("{} says nothing for {PATIENCE:?}", self.name),
@@ -57,14 +57,14 @@ impl Process {
     }
 
     /// All that it has written to standard error.
-    pub(super) fn errors(&self) -> Result<String> {
+    pub(crate) fn errors(&self) -> Result<String> {
         let bytes =
             std::fs::read(&self.errors).with_context(|| format!("cannot read {}", self.errors.display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Waits for its end.
-    pub(super) fn wait(&mut self) -> Result<ExitStatus> {
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         let (name, child) = (self.name, &mut self.child);
         until(&format!("the end of {name}"), || {
             child
@@ -74,7 +74,7 @@ impl Process {
     }
 
     /// Asks it to end, as an operator does, and waits.
-    pub(super) fn terminate(&mut self) -> Result<ExitStatus> {
+    pub(crate) fn terminate(&mut self) -> Result<ExitStatus> {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let id = id.with_context(|| format!("{} has no process id", self.name))?;
         // It is a child that was not waited for, so the id is still its own.
@@ -105,7 +105,7 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 /// Looks until there is something, at most [`PATIENCE`]; `what` is for the message.
-pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look()? {

@@ -1,0 +1,182 @@
+//! `cargo xtask host-env`: what tests in virtual machines need, fetched once and kept in the user's cache.
+//!
+//! QEMU, Debian's kernel with the modules of nouveau, a static busybox, and a disk with Mesa. Which versions is said in
+//! `integration/host-env.toml`. Packages are unpacked, never installed: no root is needed, and nothing but the cache
+//! folder changes.
+
+mod apt;
+mod cache;
+mod cpio;
+mod guest_root;
+mod kernel;
+mod pins;
+mod qemu;
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use apt::Apt;
+use cache::Cache;
+use guest_root::Busybox;
+pub(crate) use guest_root::{GuestProgram, MesaDisk};
+pub(crate) use kernel::{DRIVER, Kernel};
+use pins::{Pin, Pins};
+pub(crate) use qemu::Qemu;
+
+/// What to do besides fetching what is missing.
+#[derive(clap::Args)]
+pub(crate) struct HostEnvArguments {
+    /// Fetch nothing; fail if something is missing
+    #[arg(long)]
+    check: bool,
+    /// Rewrite the pins to what Debian offers now, and fetch that
+    #[arg(long, conflicts_with = "check")]
+    move_pins: bool,
+}
+
+/// Everything that a test in a virtual machine needs.
+#[derive(Debug)]
+pub(crate) struct HostEnv {
+    pub(crate) qemu: Qemu,
+    pub(crate) kernel: Kernel,
+    busybox: Busybox,
+    pub(crate) mesa: MesaDisk,
+}
+
+/// Pins, cache, and apt from the first package that is missing on.
+struct Provider {
+    pins: Pins,
+    cache: Cache,
+    may_fetch: bool,
+    apt: Option<(Apt, tempfile::TempDir)>,
+}
+
+impl HostEnv {
+    /// Everything, fetched where it is missing.
+    pub(crate) fn provide(workspace: &Workspace) -> Result<Self> {
+        Provider::new(workspace, true)?.everything()
+    }
+
+    /// Writes a guest's first root, with `programs` in its `/tests`.
+    pub(crate) fn write_first_root(&self, target: &Path, programs: &[GuestProgram]) -> Result<()> {
+        guest_root::write_first_root(target, &self.kernel, &self.busybox, programs)
+    }
+}
+
+impl Provider {
+    fn new(workspace: &Workspace, may_fetch: bool) -> Result<Self> {
+        Ok(Self {
+            pins: Pins::load(workspace)?,
+            cache: Cache::of_user()?,
+            may_fetch,
+            apt: None,
+        })
+    }
+
+    fn everything(&mut self) -> Result<HostEnv> {
+        // What is missing is told all at once.
+        let pins = self.pins.clone();
+        let qemu = self.one("QEMU", &pins.qemu, Qemu::find, Qemu::fetch);
+        let kernel = self.one("kernel", &pins.kernel, Kernel::find, Kernel::fetch);
+        let busybox = self.one("busybox", &pins.busybox, Busybox::find, Busybox::fetch);
+        let mesa = self.one("Mesa", &pins.mesa, MesaDisk::find, MesaDisk::fetch);
+        let errors = [qemu.as_ref().err(), kernel.as_ref().err(), busybox.as_ref().err(), mesa.as_ref().err()];
+        let missing: Vec<_> = errors.into_iter().flatten().map(|error| format!("{error:#}")).collect();
+        match (qemu, kernel, busybox, mesa) {
+            (Ok(qemu), Ok(kernel), Ok(busybox), Ok(mesa)) => Ok(HostEnv { qemu, kernel, busybox, mesa }),
+            _ => bail!("{}", missing.join("\n       ")),
+        }
+    }
+
+    fn one<T>(
+        &mut self,
+        what: &str,
+        pin: &Pin,
+        find: impl Fn(&Pin, &Cache) -> Result<T>,
+        fetch: impl Fn(&Pin, &Cache, &Apt, &Path) -> Result<T>,
+    ) -> Result<T> {
+        let found = find(pin, &self.cache);
+        if found.is_ok() || !self.may_fetch {
+            return found.with_context(|| format!("{what} is missing"));
+        }
+        let start = Instant::now();
+        let cache = self.cache.clone();
+        let (apt, build) = self.apt().with_context(|| format!("{what} is missing and cannot be fetched"))?;
+        let packages: Vec<_> = pin.packages.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        println!("{what}: fetching {} of {} from {}", packages.join(", "), pin.suite, apt.mirror());
+        let fetched = fetch(pin, &cache, apt, build).with_context(|| format!("{what} is missing and cannot be fetched"))?;
+        println!("{what}: fetched in {:.1} s", start.elapsed().as_secs_f64());
+        Ok(fetched)
+    }
+
+    fn apt(&mut self) -> Result<(&Apt, &Path)> {
+        if self.apt.is_none() {
+            let build = self.cache.build_folder()?;
+            let pins = &self.pins;
+            let suites = [&pins.qemu, &pins.kernel, &pins.busybox, &pins.mesa].map(|pin| pin.suite.as_str());
+            let mut suites = suites.to_vec();
+            suites.sort_unstable();
+            suites.dedup();
+            let apt = Apt::new(&build.path().join("apt"), &suites)?;
+            self.apt = Some((apt, build));
+        }
+        let (apt, build) = self.apt.as_ref().context("apt was made above")?;
+        Ok((apt, build.path()))
+    }
+
+    /// The text of the pins, each moved to what its suite offers.
+    fn moved(&mut self, text: &str) -> Result<String> {
+        let pins = self.pins.clone();
+        let (apt, _) = self.apt()?;
+        let mut text = text.to_owned();
+        for pin in [&pins.qemu, &pins.kernel, &pins.busybox, &pins.mesa] {
+            for (old, version) in &pin.packages {
+                let new = match &pin.meta {
+                    Some(meta) => apt.dependency(&pin.suite, meta)?,
+                    None => old.clone(),
+                };
+                let offered = apt.candidate(&pin.suite, &new)?;
+                if (&new, &offered) != (old, version) {
+                    println!("{old} {version} becomes {new} {offered}");
+                }
+                text = pins::replace(&text, old, &new, &offered)?;
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Only QEMU, fetched if need be.
+pub(crate) fn provide_qemu(workspace: &Workspace) -> Result<Qemu> {
+    let mut provider = Provider::new(workspace, true)?;
+    let pin = provider.pins.qemu.clone();
+    provider.one("QEMU", &pin, Qemu::find, Qemu::fetch)
+}
+
+/// Runs the task.
+pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result<()> {
+    let start = Instant::now();
+    if arguments.move_pins {
+        let path = workspace.root().join(pins::PATH);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let moved = Provider::new(workspace, true)?.moved(&text)?;
+        std::fs::write(&path, moved).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let mut provider = Provider::new(workspace, !arguments.check)?;
+    let environment = provider.everything()?;
+    println!("{}", environment.qemu.version);
+    for pin in [&provider.pins.kernel, &provider.pins.busybox, &provider.pins.mesa] {
+        for (name, version) in &pin.packages {
+            println!("{name} {version}");
+        }
+    }
+    println!(
+        "everything is in {} ({:.1} s)",
+        provider.cache.folder().display(),
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}

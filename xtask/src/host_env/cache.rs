@@ -1,0 +1,121 @@
+//! The cache folder: `$VRAMD_CACHE`, or `vramd` in the user's cache folder.
+//!
+//! An entry is made beside its place and then renamed, so that nobody meets half of one, and never changes again: its
+//! name tells what it was made of.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    folder: PathBuf,
+}
+
+impl Cache {
+    /// The cache of this user.
+    pub(super) fn of_user() -> Result<Self> {
+        let folder = |name| {
+            std::env::var_os(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        let folder = folder("VRAMD_CACHE")
+            .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("vramd")))
+            .or_else(|| Some(folder("HOME")?.join(".cache/vramd")))
+            .context("set VRAMD_CACHE: there is no HOME to keep a cache in")?;
+        Self::at(&std::path::absolute(folder).context("no absolute path of the cache folder")?)
+    }
+
+    fn at(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(Self {
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// The folder itself.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The entry of that name, whether or not it is there.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// A folder to make an entry in, on the same file system; it goes when dropped.
+    pub(super) fn build_folder(&self) -> Result<tempfile::TempDir> {
+        tempfile::tempdir_in(&self.folder).context("cannot create a folder in the cache")
+    }
+
+    /// Puts what was made at `made` in the place of the entry `name`, and drops what another pin left of that kind.
+    ///
+    /// Another run may have been quicker: its entry stays.
+    pub(super) fn keep(&self, made: &Path, name: &str) -> Result<PathBuf> {
+        let place = self.path(name);
+        if let Err(error) = fs::rename(made, &place)
+            && !place.exists()
+        {
+            return Err(error).with_context(|| format!("cannot create {}", place.display()));
+        }
+        self.drop_others(name)?;
+        Ok(place)
+    }
+
+    fn drop_others(&self, name: &str) -> Result<()> {
+        let kind = name.split_once('-').map_or(name, |(kind, _)| kind);
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let other = entry.file_name();
+            let is_other = other.to_str().and_then(|other| other.split_once('-')).is_some_and(|(of, _)| of == kind);
+            if !is_other || other == name {
+                continue;
+            }
+            let path = entry.path();
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_entry_replaces_those_of_its_kind_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(&folder.path().join("cache")).unwrap();
+        for name in ["kernel-1", "mesa-1"] {
+            fs::create_dir(cache.path(name)).unwrap();
+        }
+        let build = cache.build_folder().unwrap();
+        let made = build.path().join("made");
+        fs::write(&made, "kernel").unwrap();
+        let kept = cache.keep(&made, "kernel-2").unwrap();
+        assert_eq!(fs::read_to_string(kept).unwrap(), "kernel");
+        assert!(!cache.path("kernel-1").exists() && cache.path("mesa-1").exists());
+    }
+
+    #[test]
+    fn entry_of_a_quicker_run_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path()).unwrap();
+        fs::create_dir_all(cache.path("kernel-1/full")).unwrap();
+        let build = cache.build_folder().unwrap();
+        let made = build.path().join("made");
+        fs::create_dir(&made).unwrap();
+        let kept = cache.keep(&made, "kernel-1").unwrap();
+        assert!(kept.join("full").exists());
+    }
+}

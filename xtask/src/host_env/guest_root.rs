@@ -1,0 +1,147 @@
+//! The roots of a guest: a small one in memory, with busybox, modules and test programs, and a disk with Mesa.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::apt::{self, Apt};
+use super::cache::Cache;
+use super::cpio::Archive;
+use super::kernel::{DRIVER, Kernel};
+use super::pins::Pin;
+
+/// Grows when an entry of the cache is laid out another way.
+const LAYOUT: u32 = 1;
+/// The first program of a guest: a shell that takes commands from the second serial port.
+const INIT: &str = include_str!("guest_init.sh");
+const FOLDERS: [&str; 9] = ["bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp"];
+/// Folders of the disk that a guest mounts things on: the disk itself is read-only.
+const MOUNT_POINTS: [&str; 6] = ["dev", "proc", "run", "sys", "tests", "tmp"];
+/// Where packages expect folders that are elsewhere since the merger of `/usr`.
+const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
+/// Room on the disk beyond the files. MiB.
+const SLACK_MIB: u64 = 64;
+const CONSOLE: (u32, u32) = (5, 1);
+
+/// A static busybox.
+#[derive(Clone, Debug)]
+pub(crate) struct Busybox {
+    program: PathBuf,
+}
+
+impl Busybox {
+    pub(super) fn find(pin: &Pin, cache: &Cache) -> Result<Self> {
+        let program = cache.path(&pin.cache_name("busybox", LAYOUT));
+        ensure!(program.is_file(), "no busybox in the cache");
+        Ok(Self { program })
+    }
+
+    pub(super) fn fetch(pin: &Pin, cache: &Cache, apt: &Apt, build: &Path) -> Result<Self> {
+        let unpacked = build.join("busybox-package");
+        apt::unpack(&apt.download_alone(&pin.packages)?, &unpacked)?;
+        let program = cache.keep(&unpacked.join("usr/bin/busybox"), &pin.cache_name("busybox", LAYOUT))?;
+        Ok(Self { program })
+    }
+}
+
+/// A disk image with Mesa and all that it needs, read-only.
+#[derive(Clone, Debug)]
+pub(crate) struct MesaDisk {
+    image: PathBuf,
+}
+
+impl MesaDisk {
+    pub(super) fn find(pin: &Pin, cache: &Cache) -> Result<Self> {
+        let image = cache.path(&pin.cache_name("mesa", LAYOUT));
+        ensure!(image.is_file(), "no disk with Mesa in the cache");
+        Ok(Self { image })
+    }
+
+    pub(super) fn fetch(pin: &Pin, cache: &Cache, apt: &Apt, build: &Path) -> Result<Self> {
+        let root = build.join("mesa-root");
+        apt::unpack(&apt.download_all(&pin.suite, &pin.packages)?, &root)?;
+        for name in MERGED {
+            let link = root.join(name);
+            if !link.exists() {
+                std::os::unix::fs::symlink(format!("usr/{name}"), &link)?;
+            }
+        }
+        for name in MOUNT_POINTS {
+            fs::create_dir_all(root.join(name))?;
+        }
+        for name in ["usr/share/doc", "usr/share/man", "usr/share/locale"] {
+            // Not every set of packages has all of them.
+            let _ = fs::remove_dir_all(root.join(name));
+        }
+        let image = build.join("mesa.ext4");
+        make_disk(&root, &image)?;
+        let image = cache.keep(&image, &pin.cache_name("mesa", LAYOUT))?;
+        Ok(Self { image })
+    }
+
+    pub(crate) fn image(&self) -> &Path {
+        &self.image
+    }
+}
+
+/// Fills an ext4 image from a folder: neither root nor a loop device is needed.
+fn make_disk(root: &Path, image: &Path) -> Result<()> {
+    let used = apt::output(Command::new("du").args(["--summarize", "--block-size=1M"]).arg(root))?;
+    let mebibytes: u64 = used.split_ascii_whitespace().next().unwrap_or_default().parse().context("du says no size")?;
+    // Nobody writes, so a journal and checksums have no purpose.
+    let features = "^has_journal,^metadata_csum,^resize_inode";
+    let mut command = Command::new("mke2fs");
+    // On Debian it is in a folder that users have not in their path.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command.args(["-q", "-t", "ext4", "-m", "0", "-O", features, "-E", "root_owner=0:0", "-d"]);
+    command.arg(root).arg(image).arg(format!("{}M", mebibytes + SLACK_MIB));
+    apt::output(&mut command).context("cannot make a disk image (package e2fsprogs)").map(drop)
+}
+
+/// A program of ours for the guest: its name there, and where it is here.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestProgram {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
+
+/// Writes the first root to `target`.
+pub(super) fn write_first_root(
+    target: &Path,
+    kernel: &Kernel,
+    busybox: &Busybox,
+    programs: &[GuestProgram],
+) -> Result<()> {
+    let file = fs::File::create(target).with_context(|| format!("cannot create {}", target.display()))?;
+    let mut archive = Archive::new(std::io::BufWriter::new(file));
+    for folder in FOLDERS {
+        archive.folder(folder)?;
+    }
+    archive.device("dev/console", CONSOLE)?;
+    let program = fs::read(&busybox.program).context("cannot read busybox")?;
+    archive.file("bin/busybox", &program)?;
+    archive.link("bin/sh", "busybox")?;
+    archive.file("init", INIT.as_bytes())?;
+    let driver = kernel.driver_dependencies()?;
+    let disk = kernel.disk_modules()?;
+    for (list, modules) in [("driver", &driver), ("disk", &disk)] {
+        let names: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
+        archive.file(&format!("modules/{list}.list"), names.as_bytes())?;
+    }
+    let mut modules: Vec<_> = driver.into_iter().chain(disk).collect();
+    modules.extend(kernel.modules_for(DRIVER)?.pop());
+    modules.sort();
+    modules.dedup();
+    for (name, content) in modules {
+        archive.file(&format!("modules/{name}.ko"), &content)?;
+    }
+    for GuestProgram { name, path } in programs {
+        let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        archive.file(&format!("tests/{name}"), &content)?;
+    }
+    archive.finish()?;
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! A QEMU that has `vfio-user-pci`: the machine's own, or one kept in the cache.
+//!
+//! Where the machine's is too old, packages of a release that has a newer one are unpacked into the cache. Nothing is
+//! installed on the machine: no root, no chroot. The unpacked program is started by its own dynamic loader.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::apt::{self, Apt};
+use super::cache::Cache;
+use super::pins::Pin;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+const DEVICE: &str = "vfio-user-pci";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const DATA_FOLDERS: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
+/// Grows when an entry of the cache is laid out another way.
+const LAYOUT: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32);
+
+/// A QEMU that can be started.
+#[derive(Debug)]
+pub(crate) struct Qemu {
+    words: Vec<OsString>,
+    /// The first line of what it says about its version.
+    pub(crate) version: String,
+}
+
+impl Qemu {
+    /// The machine's own if it will do, else the cached one.
+    pub(super) fn find(pin: &Pin, cache: &Cache) -> Result<Self> {
+        let version_min = version_min(pin)?;
+        let own = vec![OsString::from(PROGRAM)];
+        if let Ok(qemu) = Self::check(own, version_min) {
+            return Ok(qemu);
+        }
+        let root = cache.path(&pin.cache_name("qemu", LAYOUT));
+        Self::check(relocated(&root), version_min)
+            .with_context(|| format!("no {PROGRAM} with {DEVICE} here: install QEMU {version_min} or later"))
+    }
+
+    /// Fetches one into the cache.
+    pub(super) fn fetch(pin: &Pin, cache: &Cache, apt: &Apt, build: &Path) -> Result<Self> {
+        ensure!(
+            cfg!(target_arch = "x86_64"),
+            "it can be fetched for x86-64 only"
+        );
+        let version_min = version_min(pin)?;
+        let packages = apt.download_all(&pin.suite, &pin.packages)?;
+        let unpacked = build.join("qemu");
+        apt::unpack(&packages, &unpacked)?;
+        Self::check(relocated(&unpacked), version_min).context("the unpacked packages")?;
+        let root = cache.keep(&unpacked, &pin.cache_name("qemu", LAYOUT))?;
+        Self::check(relocated(&root), version_min)
+    }
+
+    fn check(words: Vec<OsString>, version_min: Version) -> Result<Self> {
+        let qemu = |arguments: &[&str]| apt::output(command(&words).args(arguments));
+        let told = qemu(&["--version"])?;
+        let version = parse_version(&told).with_context(|| format!("no version in {told:?}"))?;
+        ensure!(
+            version >= version_min,
+            "QEMU {version} is older than {version_min}"
+        );
+        let devices = qemu(&["-device", "help"])?;
+        ensure!(
+            devices.contains(&format!("\"{DEVICE}\"")),
+            "QEMU {version} was built without {DEVICE}"
+        );
+        let version = told.lines().next().unwrap_or_default().to_owned();
+        Ok(Self { words, version })
+    }
+
+    /// A command that starts it, without arguments of ours.
+    pub(crate) fn command(&self) -> Command {
+        command(&self.words)
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+fn command(words: &[OsString]) -> Command {
+    let mut words = words.iter();
+    let mut command = Command::new(words.next().map_or(OsStr::new(PROGRAM), OsString::as_os_str));
+    command.args(words);
+    command
+}
+
+/// The words that start the program below `root` with the loader, libraries and firmware from there.
+fn relocated(root: &Path) -> Vec<OsString> {
+    let libraries = root.join(LIBRARIES);
+    let mut words = vec![
+        libraries.join("ld-linux-x86-64.so.2").into_os_string(),
+        "--library-path".into(),
+        libraries.into_os_string(),
+        root.join("usr/bin").join(PROGRAM).into_os_string(),
+    ];
+    for folder in DATA_FOLDERS {
+        words.extend(["-L".into(), root.join(folder).into_os_string()]);
+    }
+    words
+}
+
+fn version_min(pin: &Pin) -> Result<Version> {
+    let text = pin.version_min.as_deref().context("the pin of QEMU has no version_min")?;
+    parse_numbers(text).with_context(|| format!("version_min {text:?} is no version"))
+}
+
+/// `10.1` of `QEMU emulator version 10.1.2 (...)`.
+fn parse_version(told: &str) -> Option<Version> {
+    parse_numbers(told.split_once("version ")?.1)
+}
+
+fn parse_numbers(text: &str) -> Option<Version> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    let mut number = || numbers.next()?.parse().ok();
+    Some(Version(number()?, number()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION_MIN: Version = Version(10, 1);
+
+    #[test]
+    fn version_is_read_from_what_qemu_says() {
+        let version = |told| parse_version(told);
+        assert_eq!(
+            version("QEMU emulator version 7.2.17 (Debian 1:7.2+dfsg-7)\n"),
+            Some(Version(7, 2))
+        );
+        assert_eq!(
+            version("QEMU emulator version 11.1.3\nCopyright"),
+            Some(Version(11, 1))
+        );
+        assert_eq!(version("QEMU emulator"), None);
+        assert_eq!(version("QEMU emulator version x.y"), None);
+        assert!(Version(10, 0) < VERSION_MIN && Version(10, 2) > VERSION_MIN && Version(11, 0) > VERSION_MIN);
+    }
+
+    #[test]
+    fn program_that_is_no_qemu_is_refused() {
+        assert!(Qemu::check(vec!["true".into()], VERSION_MIN).is_err());
+        assert!(Qemu::check(vec!["no-such-program-anywhere".into()], VERSION_MIN).is_err());
+    }
+}
