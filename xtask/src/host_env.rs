@@ -83,10 +83,24 @@ impl Provider {
         let kernel = self.one("kernel", &pins.kernel, Kernel::find, Kernel::fetch);
         let busybox = self.one("busybox", &pins.busybox, Busybox::find, Busybox::fetch);
         let mesa = self.one("Mesa", &pins.mesa, MesaDisk::find, MesaDisk::fetch);
-        let errors = [qemu.as_ref().err(), kernel.as_ref().err(), busybox.as_ref().err(), mesa.as_ref().err()];
-        let missing: Vec<_> = errors.into_iter().flatten().map(|error| format!("{error:#}")).collect();
+        let errors = [
+            qemu.as_ref().err(),
+            kernel.as_ref().err(),
+            busybox.as_ref().err(),
+            mesa.as_ref().err(),
+        ];
+        let missing: Vec<_> = errors
+            .into_iter()
+            .flatten()
+            .map(|error| format!("{error:#}"))
+            .collect();
         match (qemu, kernel, busybox, mesa) {
-            (Ok(qemu), Ok(kernel), Ok(busybox), Ok(mesa)) => Ok(HostEnv { qemu, kernel, busybox, mesa }),
+            (Ok(qemu), Ok(kernel), Ok(busybox), Ok(mesa)) => Ok(HostEnv {
+                qemu,
+                kernel,
+                busybox,
+                mesa,
+            }),
             _ => bail!("{}", missing.join("\n       ")),
         }
     }
@@ -104,10 +118,22 @@ impl Provider {
         }
         let start = Instant::now();
         let cache = self.cache.clone();
-        let (apt, build) = self.apt().with_context(|| format!("{what} is missing and cannot be fetched"))?;
-        let packages: Vec<_> = pin.packages.iter().map(|(name, version)| format!("{name} {version}")).collect();
-        println!("{what}: fetching {} of {} from {}", packages.join(", "), pin.suite, apt.mirror());
-        let fetched = fetch(pin, &cache, apt, build).with_context(|| format!("{what} is missing and cannot be fetched"))?;
+        let (apt, build) = self
+            .apt()
+            .with_context(|| format!("{what} is missing and cannot be fetched"))?;
+        let packages: Vec<_> = pin
+            .packages
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"))
+            .collect();
+        println!(
+            "{what}: fetching {} of {} from {}",
+            packages.join(", "),
+            pin.suite,
+            apt.mirror()
+        );
+        let fetched = fetch(pin, &cache, apt, build)
+            .with_context(|| format!("{what} is missing and cannot be fetched"))?;
         println!("{what}: fetched in {:.1} s", start.elapsed().as_secs_f64());
         Ok(fetched)
     }
@@ -161,7 +187,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result
     let start = Instant::now();
     if arguments.move_pins {
         let path = workspace.root().join(pins::PATH);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let moved = Provider::new(workspace, true)?.moved(&text)?;
         std::fs::write(&path, moved).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -5,6 +5,7 @@
 mod ci;
 mod host_env;
 mod layers;
+mod nouveau;
 mod process;
 mod qemu;
 mod replay;
@@ -38,6 +39,8 @@ enum Task {
     Tidy,
     /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or says what is missing.
     HostEnv(host_env::HostEnvArguments),
+    /// Boots Debian's kernel with the unmodified driver nouveau against `vramd gpu` and exercises it.
+    Nouveau(nouveau::NouveauArguments),
     /// Attaches a stock QEMU to a broker and checks what it sees; fetches QEMU where the machine's is too old.
     QemuAttach(qemu::QemuArguments),
     /// Feeds a recording to a fresh core and compares what it wants done.
@@ -54,6 +57,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
         Task::HostEnv(arguments) => host_env::run(&workspace, arguments),
+        Task::Nouveau(arguments) => nouveau::run(&workspace, arguments),
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
         Task::Sim(arguments) => sim::run(arguments),

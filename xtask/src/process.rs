@@ -46,14 +46,24 @@ impl Process {
 
     /// The next line that it writes.
     pub(crate) fn line(&mut self) -> Result<String> {
-        match self.lines.recv_timeout(PATIENCE) {
+        self.line_within(PATIENCE)
+    }
+
+    /// The next line, if it comes within `patience`.
+    pub(crate) fn line_within(&mut self, patience: Duration) -> Result<String> {
+        match self.lines.recv_timeout(patience) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing for {PATIENCE:?}", self.name),
+            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing for {patience:.1?}", self.name),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.wait()?;
                 bail!("{} ended with {status}: {}", self.name, self.errors()?.trim())
             }
         }
+    }
+
+    /// The lines that nobody has asked for yet, of a process that has ended.
+    pub(crate) fn last_lines(&mut self) -> Vec<String> {
+        self.lines.iter().collect()
     }
 
     /// All that it has written to standard error.
@@ -95,7 +105,9 @@ impl Drop for Process {
 fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = channel();
     thread::spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            // A guest may write anything.
+            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
             if sender.send(line).is_err() {
                 return;
             }

@@ -3,9 +3,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+/// What `cargo build` says about a program that it has built.
+#[derive(Deserialize)]
+struct Built {
+    executable: Option<PathBuf>,
+}
 
 /// The checkout that this program was started in.
 #[derive(Debug)]
@@ -39,6 +46,22 @@ impl Workspace {
         let mut command = Command::new(cargo);
         command.args(arguments).current_dir(&self.root);
         command
+    }
+
+    /// Builds a program of ours and tells where it is.
+    pub(crate) fn build_program(&self, package: &str, program: &str) -> Result<PathBuf> {
+        let mut cargo = self.cargo(&["build", "--package", package, "--bin", program]);
+        let output = cargo
+            .arg("--message-format=json-render-diagnostics")
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start cargo")?;
+        ensure!(output.status.success(), "{program} does not build");
+        let lines = String::from_utf8(output.stdout).context("cargo says something that is not UTF-8")?;
+        let mut programs = lines
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Built>(line).ok()?.executable);
+        programs.next_back().context("cargo built no program")
     }
 
     /// Whether cargo has the subcommand `name` on this machine.

@@ -39,15 +39,15 @@ impl Apt {
         let mut all = vec![BASE_SUITE];
         all.extend(suites.iter().filter(|suite| **suite != BASE_SUITE));
         let suites = all.join(" ");
-        let sources = format!(
-            "Types: deb\nURIs: {mirror}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n"
-        );
+        let sources =
+            format!("Types: deb\nURIs: {mirror}\nSuites: {suites}\nComponents: main\nSigned-By: {KEYRING}\n");
         fs::write(folder.join("debian.sources"), sources)?;
         let apt = Self {
             folder: folder.to_owned(),
             mirror,
         };
-        output(apt.command("apt-get").args(["-qq", "update"])).context("cannot fetch Debian's lists of packages")?;
+        output(apt.command("apt-get").args(["-qq", "update"]))
+            .context("cannot fetch Debian's lists of packages")?;
         Ok(apt)
     }
 
@@ -102,7 +102,11 @@ impl Apt {
         for (name, version) in packages {
             let offered = self.offered(name)?;
             if !offered.contains(version) {
-                let offered = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+                let offered = if offered.is_empty() {
+                    "none".to_owned()
+                } else {
+                    offered.join(", ")
+                };
                 bail!(
                     "{name} is pinned at {version}, which Debian no longer offers (now: {offered}): move the pins in \
                      {} with `cargo xtask host-env --move-pins` and see that the scenarios still pass",
@@ -128,7 +132,14 @@ impl Apt {
         self.check(packages)?;
         let archives = self.emptied_archives()?;
         let mut command = self.command("apt-get");
-        command.args(["-qq", "--yes", "--download-only", "--target-release", suite, "install"]);
+        command.args([
+            "-qq",
+            "--yes",
+            "--download-only",
+            "--target-release",
+            suite,
+            "install",
+        ]);
         output(command.args(exact(packages)))?;
         downloaded(&archives)
     }
@@ -145,18 +156,27 @@ impl Apt {
         let mut command = self.command("apt-cache");
         command.args(["-o", &format!("APT::Default-Release={suite}"), "policy", package]);
         let said = output(&mut command)?;
-        let candidate = said.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
+        let candidate = said
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Candidate: "));
         let candidate = candidate.filter(|version| *version != "(none)");
-        Ok(candidate.with_context(|| format!("{suite} offers no {package}"))?.to_owned())
+        Ok(candidate
+            .with_context(|| format!("{suite} offers no {package}"))?
+            .to_owned())
     }
 
     /// The package that `meta` depends on first.
     pub(super) fn dependency(&self, suite: &str, meta: &str) -> Result<String> {
         let version = self.candidate(suite, meta)?;
-        let said = output(self.command("apt-cache").args(["show", &format!("{meta}={version}")]))?;
+        let said = output(
+            self.command("apt-cache")
+                .args(["show", &format!("{meta}={version}")]),
+        )?;
         let depends = said.lines().find_map(|line| line.strip_prefix("Depends: "));
         let first = depends.and_then(|list| list.split([',', ' ']).next());
-        Ok(first.with_context(|| format!("{meta} depends on nothing"))?.to_owned())
+        Ok(first
+            .with_context(|| format!("{meta} depends on nothing"))?
+            .to_owned())
     }
 }
 
@@ -166,7 +186,9 @@ fn exact(packages: &Packages) -> impl Iterator<Item = String> + '_ {
 
 fn downloaded(archives: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(archives)?;
-    let mut packages: Vec<_> = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
+    let mut packages: Vec<_> = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
     packages.retain(|path| path.extension() == Some(OsStr::new("deb")));
     packages.sort();
     ensure!(!packages.is_empty(), "apt-get fetched no package");

@@ -71,12 +71,19 @@ impl Cache {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             let other = entry.file_name();
-            let is_other = other.to_str().and_then(|other| other.split_once('-')).is_some_and(|(of, _)| of == kind);
+            let is_other = other
+                .to_str()
+                .and_then(|other| other.split_once('-'))
+                .is_some_and(|(of, _)| of == kind);
             if !is_other || other == name {
                 continue;
             }
             let path = entry.path();
-            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
             match removed {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
                     return Err(error).with_context(|| format!("cannot remove {}", path.display()));

@@ -48,10 +48,25 @@ impl<W: Write> Archive<W> {
 
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> io::Result<()> {
         self.inode += 1;
-        let length = u32::try_from(content.len()).map_err(|_| io::Error::other("a file of more than 4 GiB"))?;
+        let length =
+            u32::try_from(content.len()).map_err(|_| io::Error::other("a file of more than 4 GiB"))?;
         let name_length = path.len() as u32 + 1;
         // inode, mode, user, group, links, time, length, device of the file, number of a device node, name, checksum.
-        let fields = [self.inode, mode, 0, 0, 1, 0, length, 0, 0, device.0, device.1, name_length, 0];
+        let fields = [
+            self.inode,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            length,
+            0,
+            0,
+            device.0,
+            device.1,
+            name_length,
+            0,
+        ];
         let mut header = String::from("070701");
         for field in fields {
             header.push_str(&format!("{field:08x}"));
@@ -96,6 +111,10 @@ mod tests {
         assert_eq!(&bytes[init + 116..init + 124], b"hello\0\0\0");
         assert_eq!(&bytes[init + 124..init + 130], b"070701");
         assert!(bytes.len().is_multiple_of(4));
-        assert!(bytes.windows(TRAILER.len()).any(|part| part == TRAILER.as_bytes()));
+        assert!(
+            bytes
+                .windows(TRAILER.len())
+                .any(|part| part == TRAILER.as_bytes())
+        );
     }
 }

@@ -6,7 +6,8 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
-mount -t tmpfs tmpfs /tmp
+cd /
+mount -t tmpfs tmpfs tmp
 mount -t debugfs debugfs /sys/kernel/debug
 exec </dev/ttyS1 >/dev/ttyS1 2>&1
 stty raw -echo

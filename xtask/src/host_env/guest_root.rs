@@ -16,7 +16,9 @@ use super::pins::Pin;
 const LAYOUT: u32 = 1;
 /// The first program of a guest: a shell that takes commands from the second serial port.
 const INIT: &str = include_str!("guest_init.sh");
-const FOLDERS: [&str; 9] = ["bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp"];
+const FOLDERS: [&str; 9] = [
+    "bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp",
+];
 /// Folders of the disk that a guest mounts things on: the disk itself is read-only.
 const MOUNT_POINTS: [&str; 6] = ["dev", "proc", "run", "sys", "tests", "tmp"];
 /// Where packages expect folders that are elsewhere since the merger of `/usr`.
@@ -41,7 +43,10 @@ impl Busybox {
     pub(super) fn fetch(pin: &Pin, cache: &Cache, apt: &Apt, build: &Path) -> Result<Self> {
         let unpacked = build.join("busybox-package");
         apt::unpack(&apt.download_alone(&pin.packages)?, &unpacked)?;
-        let program = cache.keep(&unpacked.join("usr/bin/busybox"), &pin.cache_name("busybox", LAYOUT))?;
+        let program = cache.keep(
+            &unpacked.join("usr/bin/busybox"),
+            &pin.cache_name("busybox", LAYOUT),
+        )?;
         Ok(Self { program })
     }
 }
@@ -88,17 +93,42 @@ impl MesaDisk {
 
 /// Fills an ext4 image from a folder: neither root nor a loop device is needed.
 fn make_disk(root: &Path, image: &Path) -> Result<()> {
-    let used = apt::output(Command::new("du").args(["--summarize", "--block-size=1M"]).arg(root))?;
-    let mebibytes: u64 = used.split_ascii_whitespace().next().unwrap_or_default().parse().context("du says no size")?;
+    let used = apt::output(
+        Command::new("du")
+            .args(["--summarize", "--block-size=1M"])
+            .arg(root),
+    )?;
+    let mebibytes: u64 = used
+        .split_ascii_whitespace()
+        .next()
+        .unwrap_or_default()
+        .parse()
+        .context("du says no size")?;
     // Nobody writes, so a journal and checksums have no purpose.
     let features = "^has_journal,^metadata_csum,^resize_inode";
     let mut command = Command::new("mke2fs");
     // On Debian it is in a folder that users have not in their path.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
-    command.args(["-q", "-t", "ext4", "-m", "0", "-O", features, "-E", "root_owner=0:0", "-d"]);
-    command.arg(root).arg(image).arg(format!("{}M", mebibytes + SLACK_MIB));
-    apt::output(&mut command).context("cannot make a disk image (package e2fsprogs)").map(drop)
+    command.args([
+        "-q",
+        "-t",
+        "ext4",
+        "-m",
+        "0",
+        "-O",
+        features,
+        "-E",
+        "root_owner=0:0",
+        "-d",
+    ]);
+    command
+        .arg(root)
+        .arg(image)
+        .arg(format!("{}M", mebibytes + SLACK_MIB));
+    apt::output(&mut command)
+        .context("cannot make a disk image (package e2fsprogs)")
+        .map(drop)
 }
 
 /// A program of ours for the guest: its name there, and where it is here.

@@ -110,11 +110,18 @@ impl Kernel {
 
 fn only_entry(folder: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    let names = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    let is_it = |path: &&PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let names = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
+    let is_it = |path: &&PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    };
     let mut found = names.iter().filter(is_it);
     let only = found.next().filter(|_| found.next().is_none());
-    Ok(only.with_context(|| format!("not one {prefix}* in {}", folder.display()))?.clone())
+    Ok(only
+        .with_context(|| format!("not one {prefix}* in {}", folder.display()))?
+        .clone())
 }
 
 /// Module files by name, where a module's name has no dashes.
@@ -143,18 +150,27 @@ fn decompressed(path: &Path) -> Result<Vec<u8>> {
     if path.extension().is_some_and(|extension| extension == "ko") {
         return fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     }
-    let output = Command::new("xz").arg("-dc").arg(path).output().context("cannot start xz (package xz-utils)")?;
+    let output = Command::new("xz")
+        .arg("-dc")
+        .arg(path)
+        .output()
+        .context("cannot start xz (package xz-utils)")?;
     ensure!(output.status.success(), "xz cannot decompress {}", path.display());
     Ok(output.stdout)
 }
 
 /// The modules that a module names in its section `.modinfo`, a list of strings that end with NUL.
 fn dependencies(module: &[u8]) -> Vec<String> {
-    let start = module.windows(DEPENDENCIES.len()).position(|part| part == DEPENDENCIES);
+    let start = module
+        .windows(DEPENDENCIES.len())
+        .position(|part| part == DEPENDENCIES);
     let Some(start) = start.map(|start| start + DEPENDENCIES.len()) else {
         return Vec::new();
     };
-    let end = module[start..].iter().position(|byte| *byte == 0).map_or(module.len(), |end| start + end);
+    let end = module[start..]
+        .iter()
+        .position(|byte| *byte == 0)
+        .map_or(module.len(), |end| start + end);
     let list = String::from_utf8_lossy(&module[start..end]);
     let names = list.split(',').filter(|name| !name.is_empty());
     names.map(|name| name.replace('-', "_")).collect()
@@ -185,10 +201,21 @@ mod tests {
         let modules = folder.path().join(MODULES);
         fs::create_dir(&modules).unwrap();
         for (name, needs) in [("a", "b,c"), ("b", "c"), ("c", "")] {
-            fs::write(modules.join(format!("{name}.ko")), format!("ELF\0depends={needs}\0")).unwrap();
+            fs::write(
+                modules.join(format!("{name}.ko")),
+                format!("ELF\0depends={needs}\0"),
+            )
+            .unwrap();
         }
-        let kernel = Kernel { folder: folder.path().to_owned() };
-        let order: Vec<_> = kernel.modules_for("a").unwrap().into_iter().map(|(name, _)| name).collect();
+        let kernel = Kernel {
+            folder: folder.path().to_owned(),
+        };
+        let order: Vec<_> = kernel
+            .modules_for("a")
+            .unwrap()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(order, ["c", "b", "a"]);
         assert!(kernel.modules_for("d").is_err());
     }

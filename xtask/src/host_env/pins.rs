@@ -69,10 +69,14 @@ impl Pins {
         let pins: Self = toml::from_str(text)?;
         for pin in [&pins.qemu, &pins.kernel, &pins.busybox, &pins.mesa] {
             ensure!(!pin.packages.is_empty(), "a table names no package");
-            let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '/');
+            let is_word =
+                |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '/');
             let words = pin.packages.iter().flat_map(|(name, version)| [name, version]);
             for word in words.chain([&pin.suite]).chain(&pin.meta) {
-                ensure!(is_word(word) && !word.starts_with('-'), "{word:?} is no name or version");
+                ensure!(
+                    is_word(word) && !word.starts_with('-'),
+                    "{word:?} is no name or version"
+                );
             }
         }
         pins.kernel.only().context("kernel")?;
@@ -89,7 +93,11 @@ pub(super) fn replace(text: &str, old: &str, new: &str, version: &str) -> Result
         if name.is_some_and(|name| name.trim_matches('"') == old) {
             found = true;
             // Dots are separators in a bare key.
-            let quote = if new.contains(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_') { "\"" } else { "" };
+            let quote = if new.contains(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_') {
+                "\""
+            } else {
+                ""
+            };
             format!("{quote}{new}{quote} = \"{version}\"")
         } else {
             line.to_owned()
@@ -127,7 +135,10 @@ mod tests {
         let (old, _) = before.only().unwrap();
         let text = replace(TEXT, old, "linux-image-6.12.999+deb13-amd64", "6.12.999-1").unwrap();
         let after = Pins::parse(&text).unwrap().kernel;
-        assert_eq!(after.only().unwrap(), ("linux-image-6.12.999+deb13-amd64", "6.12.999-1"));
+        assert_eq!(
+            after.only().unwrap(),
+            ("linux-image-6.12.999+deb13-amd64", "6.12.999-1")
+        );
         assert_ne!(before.cache_name("kernel", 1), after.cache_name("kernel", 1));
         assert_ne!(before.cache_name("kernel", 1), before.cache_name("kernel", 2));
         assert_eq!(text.lines().count(), TEXT.lines().count());

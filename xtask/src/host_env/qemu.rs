@@ -46,10 +46,7 @@ impl Qemu {
 
     /// Fetches one into the cache.
     pub(super) fn fetch(pin: &Pin, cache: &Cache, apt: &Apt, build: &Path) -> Result<Self> {
-        ensure!(
-            cfg!(target_arch = "x86_64"),
-            "it can be fetched for x86-64 only"
-        );
+        ensure!(cfg!(target_arch = "x86_64"), "it can be fetched for x86-64 only");
         let version_min = version_min(pin)?;
         let packages = apt.download_all(&pin.suite, &pin.packages)?;
         let unpacked = build.join("qemu");
@@ -111,7 +108,10 @@ fn relocated(root: &Path) -> Vec<OsString> {
 }
 
 fn version_min(pin: &Pin) -> Result<Version> {
-    let text = pin.version_min.as_deref().context("the pin of QEMU has no version_min")?;
+    let text = pin
+        .version_min
+        .as_deref()
+        .context("the pin of QEMU has no version_min")?;
     parse_numbers(text).with_context(|| format!("version_min {text:?} is no version"))
 }
 

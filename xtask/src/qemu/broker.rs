@@ -3,35 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
 
 use crate::process::Process;
-use crate::workspace::Workspace;
-
-/// What `cargo build` says about a program that it has built.
-#[derive(Deserialize)]
-struct Built {
-    executable: Option<PathBuf>,
-}
-
-/// Builds `vramd` and tells where it is.
-pub(super) fn build(workspace: &Workspace) -> Result<PathBuf> {
-    let mut cargo = workspace.cargo(&["build", "--package", "vmm", "--bin", "vramd"]);
-    let output = cargo
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start cargo")?;
-    ensure!(output.status.success(), "vramd does not build");
-    let lines = String::from_utf8(output.stdout).context("cargo says something that is not UTF-8")?;
-    let mut programs = lines
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Built>(line).ok()?.executable);
-    programs.next_back().context("cargo built no program")
-}
 
 /// What a process holds: descriptors and mapped memory files, counted by what they are.
 pub(super) type Holdings = BTreeMap<String, usize>;

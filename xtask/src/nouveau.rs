@@ -1,0 +1,211 @@
+//! `cargo xtask nouveau`: Debian's kernel and the unmodified driver nouveau against `vramd gpu`, in a virtual machine.
+//!
+//! For each scenario a card and a guest are started; the driver is loaded, test programs run, the driver is bound
+//! anew, suspended, unloaded and loaded again, and after every step the kernel's log is looked at. Nothing here knows
+//! what the driver does: it has to be content.
+
+mod card;
+mod guest;
+mod kernel_log;
+mod scenario;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+
+use crate::host_env::{GuestProgram, HostEnv};
+use crate::workspace::Workspace;
+use card::Card;
+use guest::{Guest, GuestConfig};
+use kernel_log::Allowed;
+use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk};
+
+const RAM_MIB: u32 = 1024;
+
+/// What to try.
+#[derive(clap::Args)]
+pub(crate) struct NouveauArguments {
+    /// Only this machine: msi, intx, msi-vtd or intx-vtd; may be repeated [default: all]
+    #[arg(long, value_name = "NAME", value_parser = Scenario::from_name)]
+    scenario: Vec<Scenario>,
+    /// Also the test programs that need Mesa
+    #[arg(long)]
+    mesa: bool,
+    /// Only load the driver
+    #[arg(long)]
+    probe_only: bool,
+    /// Keep the logs of runs that passed too
+    #[arg(long)]
+    keep: bool,
+    /// Write the results to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// For diagnosis: parameters of the driver, such as debug=fifo=trace
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    parameters: String,
+    /// For diagnosis: a line of shell to run in the guest after the driver is loaded; may be repeated
+    #[arg(long, value_name = "COMMAND")]
+    run: Vec<String>,
+    /// For diagnosis: this program instead of the one that is built
+    #[arg(long, value_name = "FILE")]
+    vramd: Option<PathBuf>,
+    /// For diagnosis: a further option of vramd gpu; may be repeated
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    card_option: Vec<String>,
+}
+
+/// What came of one scenario.
+#[derive(Debug, Serialize)]
+struct Report {
+    scenario: &'static str,
+    passed: bool,
+    insmod_s: Vec<f64>,
+    steps: Vec<Step>,
+    card: Vec<String>,
+}
+
+/// What all scenarios use.
+struct Setting<'a> {
+    environment: HostEnv,
+    vramd: PathBuf,
+    allowed: Allowed,
+    programs: Vec<GuestProgram>,
+    tests: Vec<TestProgram>,
+    arguments: &'a NouveauArguments,
+}
+
+/// Runs the task.
+pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result<()> {
+    let start = Instant::now();
+    let environment = HostEnv::provide(workspace)?;
+    let vramd = match &arguments.vramd {
+        Some(path) => path.clone(),
+        None => workspace.build_program("vmm", "vramd")?,
+    };
+    let setting = Setting {
+        environment,
+        vramd,
+        allowed: Allowed::load(workspace)?,
+        programs: Vec::new(),
+        tests: Vec::new(),
+        arguments,
+    };
+    let scenarios = if arguments.scenario.is_empty() {
+        SCENARIOS.to_vec()
+    } else {
+        arguments.scenario.clone()
+    };
+    let mut reports = Vec::new();
+    for scenario in scenarios {
+        println!("── {}", scenario.name);
+        reports
+            .push(try_scenario(&setting, scenario).with_context(|| format!("scenario {}", scenario.name))?);
+    }
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(&reports)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let failed: Vec<_> = reports
+        .iter()
+        .filter(|report| !report.passed)
+        .map(|report| report.scenario)
+        .collect();
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    println!("nouveau passed in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// One card and one guest, from start to end.
+fn try_scenario(setting: &Setting<'_>, scenario: Scenario) -> Result<Report> {
+    let arguments = setting.arguments;
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
+    let root = folder.path().join("root.cpio");
+    setting.environment.write_first_root(&root, &setting.programs)?;
+    let card = Card::start(&setting.vramd, &arguments.card_option, folder.path())?;
+    let config = GuestConfig {
+        ram_mib: RAM_MIB,
+        card: card.socket(),
+        root: &root,
+        disk: arguments.mesa.then(|| setting.environment.mesa.image()),
+        has_iommu: scenario.has_iommu,
+        has_msi: scenario.interrupts == Interrupts::Msi,
+    };
+    let (mut steps, insmod_s) = walk(setting, scenario, &config, folder.path());
+    let card = card.stop().unwrap_or_else(|error| {
+        let outcome = Outcome::Failed(format!("{error:#}"));
+        steps.push(Step {
+            name: "card".to_owned(),
+            outcome,
+            seconds: 0.0,
+            note: String::new(),
+        });
+        Vec::new()
+    });
+    let passed = steps.iter().all(|step| step.outcome == Outcome::Passed);
+    for Step { name, outcome, .. } in &steps {
+        if let Outcome::Failed(why) = outcome {
+            println!("  {name} FAILED: {}", why.replace('\n', "\n    "));
+        }
+    }
+    for line in &card {
+        println!("  card: {line}");
+    }
+    if !passed || arguments.keep {
+        keep_logs(folder, &root)?;
+    }
+    Ok(Report {
+        scenario: scenario.name,
+        passed,
+        insmod_s,
+        steps,
+        card,
+    })
+}
+
+/// Boots and takes all steps.
+fn walk(
+    setting: &Setting<'_>,
+    scenario: Scenario,
+    config: &GuestConfig<'_>,
+    folder: &Path,
+) -> (Vec<Step>, Vec<f64>) {
+    let arguments = setting.arguments;
+    let start = Instant::now();
+    let guest = match Guest::boot(&setting.environment, config, folder) {
+        Ok(guest) => guest,
+        Err(error) => {
+            let outcome = Outcome::Failed(format!("{error:#}"));
+            let seconds = start.elapsed().as_secs_f64();
+            return (
+                vec![Step {
+                    name: "boot".to_owned(),
+                    outcome,
+                    seconds,
+                    note: String::new(),
+                }],
+                Vec::new(),
+            );
+        }
+    };
+    println!("  boot: {:.1} s", start.elapsed().as_secs_f64());
+    let mut walk = Walk::new(guest, scenario, &setting.allowed);
+    let is_up = walk.bring_up(&arguments.parameters);
+    for command in &arguments.run {
+        walk.show(command);
+    }
+    if is_up && !arguments.probe_only {
+        walk.exercise(&setting.tests);
+    }
+    walk.power_off()
+}
+
+fn keep_logs(folder: tempfile::TempDir, root: &Path) -> Result<()> {
+    // It is the largest file, and made anew in no time.
+    std::fs::remove_file(root)?;
+    println!("  logs are in {}", folder.keep().display());
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! A Linux guest on QEMU, driven over a serial line.
+//!
+//! The guest's first program takes one command a line from the second serial port and marks the end of what each
+//! writes (`host_env/guest_init.sh`). The kernel's console is the first serial port, which goes to a file. The
+//! processor is emulated, so that this runs where there is no KVM.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+
+use crate::host_env::HostEnv;
+use crate::process::Process;
+
+const READY: &str = "@@ready";
+const STATUS: &str = "@@status ";
+/// Longest time from power-on to the first command.
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+/// Lines that one command may write.
+const LINES_MAX: usize = 100_000;
+/// Last lines of the console in the message of a failure.
+const CONSOLE_TAIL: usize = 15;
+
+/// What machine, and what is in it.
+pub(super) struct GuestConfig<'a> {
+    pub(super) ram_mib: u32,
+    /// Socket of the card.
+    pub(super) card: &'a Path,
+    /// Image of the first root.
+    pub(super) root: &'a Path,
+    /// Image of a disk, read-only.
+    pub(super) disk: Option<&'a Path>,
+    /// Whether a VT-d unit stands between the card and memory.
+    pub(super) has_iommu: bool,
+    /// Whether the kernel may use message-signalled interrupts.
+    pub(super) has_msi: bool,
+}
+
+/// What a command did.
+#[derive(Clone, Debug)]
+pub(super) struct Output {
+    pub(super) status: i32,
+    pub(super) lines: Vec<String>,
+}
+
+impl Output {
+    /// All of it, for a message.
+    pub(super) fn text(&self) -> String {
+        self.lines.join("\n")
+    }
+}
+
+/// See the module. Ended when dropped.
+pub(super) struct Guest {
+    process: Process,
+    console: PathBuf,
+}
+
+impl Guest {
+    /// Boots and waits for the guest's first program. Logs go to `folder`.
+    pub(super) fn boot(environment: &HostEnv, config: &GuestConfig<'_>, folder: &Path) -> Result<Self> {
+        let console = folder.join("console.log");
+        let device = json!({
+            "driver": "vfio-user-pci",
+            "socket": { "type": "unix", "path": config.card },
+        });
+        let mut kernel = String::from("console=ttyS0 loglevel=5 panic=1 log_buf_len=4M");
+        let mut command = environment.qemu.command();
+        command
+            .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
+            .args([
+                "-machine",
+                "q35,memory-backend=ram",
+                "-accel",
+                "tcg",
+                "-cpu",
+                "max",
+            ])
+            .args(["-m", &format!("{}M", config.ram_mib)])
+            .args([
+                "-object",
+                &format!("memory-backend-memfd,id=ram,size={}M,share=on", config.ram_mib),
+            ])
+            .args(["-chardev", "stdio,id=commands,signal=off"])
+            .args([
+                "-serial",
+                &format!("file:{}", console.display()),
+                "-serial",
+                "chardev:commands",
+            ]);
+        if config.has_iommu {
+            // It has to come before the devices behind it.
+            command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+            kernel.push_str(" intel_iommu=on");
+        }
+        if !config.has_msi {
+            kernel.push_str(" pci=nomsi");
+        }
+        command.args(["-device", &device.to_string()]);
+        if let Some(disk) = config.disk {
+            let drive = format!("file={},format=raw,if=none,id=mesa,readonly=on", disk.display());
+            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=mesa"]);
+        }
+        command.arg("-kernel").arg(environment.kernel.image());
+        command.arg("-initrd").arg(config.root).args(["-append", &kernel]);
+        let process = Process::start("QEMU", command, folder.join("qemu.log"))?;
+        let mut guest = Self { process, console };
+        let deadline = Instant::now() + BOOT_PATIENCE;
+        guest
+            .lines_until(deadline, |line| line == READY)
+            .context("the guest does not boot")?;
+        Ok(guest)
+    }
+
+    /// Runs a line of shell and waits for its end.
+    pub(super) fn run(&mut self, command: &str, patience: Duration) -> Result<Output> {
+        ensure!(!command.contains('\n'), "a command is one line");
+        let deadline = Instant::now() + patience;
+        let input = self.process.child.stdin.as_mut().context("no pipe to QEMU")?;
+        writeln!(input, "{command}")
+            .and_then(|()| input.flush())
+            .context("QEMU takes no command")?;
+        let (mut lines, last) = self
+            .lines_until(deadline, |line| line.starts_with(STATUS))
+            .with_context(|| format!("the guest does not end {command:?}"))?;
+        // What the mark begins with, to be at the start of a line.
+        if lines.last().is_some_and(String::is_empty) {
+            lines.pop();
+        }
+        let status = last
+            .strip_prefix(STATUS)
+            .and_then(|status| status.trim().parse().ok());
+        let status = status.with_context(|| format!("the guest says {last:?}"))?;
+        Ok(Output { status, lines })
+    }
+
+    /// Runs a line of shell that must succeed.
+    pub(super) fn succeed(&mut self, command: &str, patience: Duration) -> Result<Output> {
+        let output = self.run(command, patience)?;
+        ensure!(
+            output.status == 0,
+            "{command:?} ended with {}: {}",
+            output.status,
+            output.text()
+        );
+        Ok(output)
+    }
+
+    /// Seconds since the guest booted, by its own clock.
+    pub(super) fn uptime_s(&mut self) -> Result<f64> {
+        let output = self.succeed("uptime_s", crate::process::PATIENCE)?;
+        let seconds = output.lines.first().and_then(|line| line.parse().ok());
+        seconds.with_context(|| format!("the guest's time is {:?}", output.text()))
+    }
+
+    /// Turns the machine off and waits for its end.
+    pub(super) fn power_off(mut self) -> Result<()> {
+        let input = self.process.child.stdin.as_mut().context("no pipe to QEMU")?;
+        writeln!(input, "poweroff -f")
+            .and_then(|()| input.flush())
+            .context("QEMU takes no command")?;
+        let status = self.process.wait()?;
+        ensure!(
+            status.success(),
+            "QEMU ended with {status}: {}",
+            self.process.errors()?.trim()
+        );
+        Ok(())
+    }
+
+    fn lines_until(
+        &mut self,
+        deadline: Instant,
+        is_last: impl Fn(&str) -> bool,
+    ) -> Result<(Vec<String>, String)> {
+        let mut lines = Vec::new();
+        loop {
+            let patience = deadline.saturating_duration_since(Instant::now());
+            let line = match self.process.line_within(patience) {
+                Ok(line) => line,
+                Err(error) => {
+                    let said = lines
+                        .last()
+                        .map_or(String::new(), |line: &String| format!("; its last line: {line}"));
+                    return Err(error.context(format!("console:\n{}{said}", self.console_tail())));
+                }
+            };
+            if is_last(&line) {
+                return Ok((lines, line));
+            }
+            lines.push(line);
+            if lines.len() > LINES_MAX {
+                bail!("the guest wrote more than {LINES_MAX} lines");
+            }
+        }
+    }
+
+    fn console_tail(&self) -> String {
+        let bytes = std::fs::read(&self.console).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(CONSOLE_TAIL)..].join("\n")
+    }
+}

@@ -1,0 +1,322 @@
+//! What is tried in one guest, step after step.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use super::guest::Guest;
+use super::kernel_log::Allowed;
+use crate::host_env::DRIVER;
+
+/// How the card may interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupts {
+    Msi,
+    Intx,
+}
+
+/// A machine that the driver is tried in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
+    pub(super) interrupts: Interrupts,
+    pub(super) has_iommu: bool,
+}
+
+/// All there are.
+pub(super) const SCENARIOS: [Scenario; 4] = [
+    Scenario {
+        name: "msi",
+        interrupts: Interrupts::Msi,
+        has_iommu: false,
+    },
+    Scenario {
+        name: "intx",
+        interrupts: Interrupts::Intx,
+        has_iommu: false,
+    },
+    Scenario {
+        name: "msi-vtd",
+        interrupts: Interrupts::Msi,
+        has_iommu: true,
+    },
+    Scenario {
+        name: "intx-vtd",
+        interrupts: Interrupts::Intx,
+        has_iommu: true,
+    },
+];
+
+impl Scenario {
+    /// The scenario of that name.
+    pub(super) fn from_name(name: &str) -> Result<Self, String> {
+        let found = SCENARIOS.into_iter().find(|scenario| scenario.name == name);
+        found.ok_or_else(|| format!("there are {}", SCENARIOS.map(|scenario| scenario.name).join(", ")))
+    }
+
+    /// What `/proc/interrupts` calls the controller.
+    fn controller(self) -> &'static str {
+        match self.interrupts {
+            Interrupts::Msi => "PCI-MSI",
+            Interrupts::Intx => "IO-APIC",
+        }
+    }
+}
+
+/// How a step ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    Passed,
+    Failed(String),
+}
+
+/// A step that was taken.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Step {
+    pub(super) name: String,
+    pub(super) outcome: Outcome,
+    /// Seconds on the host's clock.
+    pub(super) seconds: f64,
+    /// What is worth a look even if it passed.
+    pub(super) note: String,
+}
+
+/// Longest time for what takes a moment.
+const QUICK: Duration = Duration::from_secs(30);
+/// Longest time for loading or unloading the driver, and for suspending.
+const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
+/// Longest time for a test program.
+const PROGRAM_PATIENCE: Duration = Duration::from_secs(300);
+/// Seconds that a machine sleeps.
+const SLEEP_S: u32 = 3;
+
+/// A test program in the guest's `/tests`.
+#[derive(Clone, Debug)]
+pub(super) struct TestProgram {
+    pub(super) name: String,
+    /// Whether it needs the second root.
+    pub(super) in_mesa: bool,
+}
+
+/// A guest with the steps taken in it so far.
+pub(super) struct Walk<'a> {
+    guest: Guest,
+    scenario: Scenario,
+    allowed: &'a Allowed,
+    /// Whether the guest answers no more.
+    is_lost: bool,
+    pub(super) steps: Vec<Step>,
+    /// Seconds that insmod took on the guest's clock, each time.
+    pub(super) insmod_s: Vec<f64>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(guest: Guest, scenario: Scenario, allowed: &'a Allowed) -> Self {
+        Self {
+            guest,
+            scenario,
+            allowed,
+            is_lost: false,
+            steps: Vec::new(),
+            insmod_s: Vec::new(),
+        }
+    }
+
+    /// Loads the driver for the first time. Without it nothing else makes sense.
+    pub(super) fn bring_up(&mut self, parameters: &str) -> bool {
+        let prepared = self.step("modules", |guest, _| {
+            guest.succeed("load driver", DRIVER_PATIENCE)?;
+            // What the kernel has said so far is not the driver's.
+            guest.succeed("dmesg -c >/dev/null", QUICK)?;
+            Ok(String::new())
+        });
+        prepared && self.insmod("insmod", parameters)
+    }
+
+    /// Everything after the driver is up. A step that fails does not keep the next from being tried.
+    pub(super) fn exercise(&mut self, programs: &[TestProgram]) {
+        self.programs(programs);
+        self.step("interrupts", check_interrupts);
+        self.step("unbind and bind", |guest, _| rebind(guest));
+        self.step("suspend and resume", |guest, _| suspend(guest));
+        let first = &programs[..programs.len().min(1)];
+        self.programs(first);
+        if self.step("rmmod", |guest, _| timed(guest, &format!("rmmod {DRIVER}")))
+            && self.insmod("insmod again", "")
+        {
+            self.programs(first);
+        }
+    }
+
+    fn programs(&mut self, programs: &[TestProgram]) {
+        for program in programs {
+            let wrap = if program.in_mesa { "in_mesa " } else { "" };
+            let command = format!("{wrap}/tests/{}", program.name);
+            self.step(&program.name, |guest, _| {
+                let output = guest.run(&command, PROGRAM_PATIENCE)?;
+                ensure!(
+                    output.status == 0,
+                    "ended with {}:\n{}",
+                    output.status,
+                    output.text()
+                );
+                Ok(output.lines.last().cloned().unwrap_or_default())
+            });
+        }
+    }
+
+    /// Runs a command that somebody asked for, and shows what it says.
+    pub(super) fn show(&mut self, command: &str) {
+        self.step(command, |guest, _| {
+            let output = guest.run(command, PROGRAM_PATIENCE)?;
+            println!("{}", output.text());
+            Ok(format!("status {}", output.status))
+        });
+    }
+
+    /// Ends the guest.
+    pub(super) fn power_off(mut self) -> (Vec<Step>, Vec<f64>) {
+        if !self.is_lost {
+            let start = Instant::now();
+            let outcome = match self.guest.power_off() {
+                Ok(()) => Outcome::Passed,
+                Err(error) => Outcome::Failed(format!("{error:#}")),
+            };
+            let seconds = start.elapsed().as_secs_f64();
+            self.steps.push(Step {
+                name: "power off".to_owned(),
+                outcome,
+                seconds,
+                note: String::new(),
+            });
+        }
+        (self.steps, self.insmod_s)
+    }
+
+    fn insmod(&mut self, name: &str, parameters: &str) -> bool {
+        let mut took = None;
+        let passed = self.step(name, |guest, _| {
+            let before = guest.uptime_s()?;
+            guest.succeed(
+                &format!("insmod /modules/{DRIVER}.ko {parameters}"),
+                DRIVER_PATIENCE,
+            )?;
+            let seconds = guest.uptime_s()? - before;
+            took = Some(seconds);
+            for node in ["card0", "renderD128"] {
+                guest
+                    .succeed(&format!("[ -c /dev/dri/{node} ]"), QUICK)
+                    .context("no DRM device")?;
+            }
+            Ok(format!("{seconds:.2} s in the guest"))
+        });
+        self.insmod_s.extend(took);
+        passed
+    }
+
+    /// Takes a step and looks at what the kernel said meanwhile.
+    fn step(&mut self, name: &str, take: impl FnOnce(&mut Guest, Scenario) -> Result<String>) -> bool {
+        if self.is_lost {
+            return false;
+        }
+        let start = Instant::now();
+        let taken = take(&mut self.guest, self.scenario);
+        let log = self.guest.run("dmesg -r -c", QUICK);
+        let (outcome, note) = match (taken, log) {
+            (taken, Err(error)) => {
+                self.is_lost = true;
+                let cause = taken.err().unwrap_or(error);
+                (Outcome::Failed(format!("{cause:#}")), String::new())
+            }
+            (taken, Ok(log)) => {
+                let complaints = self.allowed.complaints(log.lines.iter().map(String::as_str));
+                let mut wrong = Vec::new();
+                let note = taken.unwrap_or_else(|error| {
+                    wrong.push(format!("{error:#}"));
+                    String::new()
+                });
+                if !complaints.is_empty() {
+                    wrong.push(format!("the kernel complained:\n{}", complaints.join("\n")));
+                }
+                if !wrong.is_empty() {
+                    wrong.push(format!("all that the kernel said:\n{}", log.text()));
+                }
+                (
+                    if wrong.is_empty() {
+                        Outcome::Passed
+                    } else {
+                        Outcome::Failed(wrong.join("\n"))
+                    },
+                    note,
+                )
+            }
+        };
+        let passed = outcome == Outcome::Passed;
+        let seconds = start.elapsed().as_secs_f64();
+        let word = if passed { "ok" } else { "FAILED" };
+        println!("  {name}: {word} ({seconds:.1} s) {note}");
+        self.steps.push(Step {
+            name: name.to_owned(),
+            outcome,
+            seconds,
+            note,
+        });
+        passed
+    }
+}
+
+fn timed(guest: &mut Guest, command: &str) -> Result<String> {
+    let before = guest.uptime_s()?;
+    guest.succeed(command, DRIVER_PATIENCE)?;
+    Ok(format!("{:.2} s in the guest", guest.uptime_s()? - before))
+}
+
+/// The driver uses the kind of interrupt that the scenario is about, and some arrived.
+fn check_interrupts(guest: &mut Guest, scenario: Scenario) -> Result<String> {
+    let output = guest.succeed("grep -E 'nvkm|nouveau' /proc/interrupts", QUICK)?;
+    let line = output.text();
+    let wanted = scenario.controller();
+    ensure!(line.contains(wanted), "the interrupt is no {wanted}: {line}");
+    let count = line
+        .split_ascii_whitespace()
+        .nth(1)
+        .and_then(|count| count.parse::<u64>().ok());
+    let count = count.with_context(|| format!("no count in {line:?}"))?;
+    ensure!(count > 0, "no interrupt arrived: {line}");
+    Ok(format!("{count} by {wanted}"))
+}
+
+fn rebind(guest: &mut Guest) -> Result<String> {
+    let folder = format!("/sys/bus/pci/drivers/{DRIVER}");
+    let found = guest
+        .succeed(&format!("cd {folder}; echo 0000:*; cd /"), QUICK)?
+        .text();
+    let address = found.trim().to_owned();
+    ensure!(
+        !address.is_empty() && !address.contains([' ', '*']),
+        "the driver has {found:?}"
+    );
+    let unbound = timed(guest, &format!("echo {address} >{folder}/unbind"))?;
+    ensure!(
+        guest.run("[ -e /dev/dri/card0 ]", QUICK)?.status != 0,
+        "card0 is there after unbind"
+    );
+    let bound = timed(guest, &format!("echo {address} >{folder}/bind"))?;
+    guest
+        .succeed("[ -c /dev/dri/card0 ] && [ -c /dev/dri/renderD128 ]", QUICK)
+        .context("after bind")?;
+    Ok(format!("{unbound}, {bound}"))
+}
+
+/// Suspend to RAM; the clock of the machine wakes it.
+fn suspend(guest: &mut Guest) -> Result<String> {
+    let states = guest.succeed("cat /sys/power/state", QUICK)?.text();
+    if !states.split_ascii_whitespace().any(|state| state == "mem") {
+        bail!("the machine cannot suspend to RAM: {states:?}");
+    }
+    let alarm = "/sys/class/rtc/rtc0/wakealarm";
+    guest.succeed(&format!("echo 0 >{alarm}; echo +{SLEEP_S} >{alarm}"), QUICK)?;
+    timed(guest, "echo mem >/sys/power/state")
+}
