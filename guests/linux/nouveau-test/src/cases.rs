@@ -1,0 +1,50 @@
+//! The tests, by name.
+
+mod identity;
+mod memory;
+mod transfer;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+/// The card's files.
+#[derive(Clone, Debug)]
+pub(crate) struct Nodes {
+    /// For rendering.
+    pub(crate) render: PathBuf,
+    /// For everything.
+    pub(crate) card: PathBuf,
+}
+
+/// How a test that did not fail ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// All is as it should be.
+    Passed,
+    /// It does not apply to this machine.
+    Skipped(String),
+}
+
+/// A test.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// What it is called.
+    pub(crate) name: &'static str,
+    /// Extended regular expression of what the kernel log may say because of it; empty for nothing.
+    pub(crate) log: &'static str,
+    /// Runs it.
+    pub(crate) run: fn(&Nodes) -> Result<Outcome>,
+}
+
+const fn quiet(name: &'static str, run: fn(&Nodes) -> Result<Outcome>) -> Case {
+    Case { name, log: "", run }
+}
+
+/// All tests, in the order in which they run: what others need comes first.
+pub(crate) fn all() -> Vec<Case> {
+    [identity::CASES, memory::CASES, transfer::CASES]
+        .into_iter()
+        .flat_map(|cases| cases.iter().map(|case| Case { ..*case }))
+        .collect()
+}
