@@ -12,9 +12,13 @@
 //! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
 //! * [`surface`]: where the bytes of a block-linear surface lie
 //! * [`engine`], [`fault`]: engines and their bits, MMU fault records
+//! * [`isa`]: machine code of the shader cores: decoder, disassembler, assembler
 //! * [`board`], [`vbios`]: identity of the boards offered, and the image in their ROM
 #![no_std]
 #![forbid(unsafe_code)]
+
+#[cfg(feature = "assembler")]
+extern crate alloc;
 
 pub mod addr;
 pub mod board;
@@ -22,6 +26,7 @@ pub mod engine;
 pub mod fault;
 pub mod gpfifo;
 pub mod instance;
+pub mod isa;
 pub mod methods;
 pub mod pte;
 pub mod pushbuffer;
