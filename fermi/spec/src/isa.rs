@@ -15,7 +15,7 @@
 //! Sources: envytools (`envydis/gf100.c`) for encodings and text; asfermi and Mesa's nvc0 code generator for what
 //! compilers emit. Names of instructions are NVIDIA's (`cuobjdump`), the text is envytools'.
 
-#[cfg(feature = "assembler")]
+#[cfg(any(test, feature = "assembler"))]
 pub mod assembler;
 mod display;
 pub mod field;
@@ -34,5 +34,5 @@ pub use short::{Short, widen};
 /// Bytes of an instruction in its long form.
 pub const INSTRUCTION_BYTES: u32 = 8;
 
-#[cfg(all(test, feature = "assembler"))]
+#[cfg(test)]
 mod tests;

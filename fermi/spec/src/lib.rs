@@ -17,7 +17,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "assembler")]
+#[cfg(any(test, feature = "assembler"))]
 extern crate alloc;
 
 pub mod addr;

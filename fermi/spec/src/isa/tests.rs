@@ -200,6 +200,9 @@ proptest! {
     #[test]
     fn text_of_a_text_is_the_same_text(word in canonical_word()) {
         let text = Instruction::decode(word).unwrap().to_string();
+        // The text that hides an operand: see AMBIGUOUS.
+        let hides = text.contains("set") && !text.contains(" and ") && word >> 26 & 63 == 0;
+        prop_assume!(!(hides && matches!(Instruction::decode(word).unwrap().opcode(), Opcode::Pset | Opcode::Psetp)));
         // Misaligned registers and offsets are errors of the running program, which the assembler refuses.
         if let Ok(program) = assemble(&text) {
             let again = Instruction::decode(program.words[0]).unwrap();
