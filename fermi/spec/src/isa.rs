@@ -1,6 +1,6 @@
 //! Machine code of the GF100 shader cores: words, what they mean, and their text.
 //!
-//! One table ([`rows`]) says for each instruction which bits make it and how its text goes. Decoder, disassembler and
+//! One table (`rows`) says for each instruction which bits make it and how its text goes. Decoder, disassembler and
 //! assembler are readers of that table, so they cannot disagree.
 //!
 //! ```text
