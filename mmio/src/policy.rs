@@ -133,7 +133,7 @@ fn meaningful(reg: Bar0Reg) -> Option<Policy> {
         FecsIntrSet | FecsControl | FecsData | FecsCommand | FecsScratch(_) | FecsScratchSet(_)
         | FecsScratchClear(_) | FecsChannel | FecsNextChannel | FecsHostIntr | FecsHostIntrSet
         | FecsHostIntrClear | FecsHostIntrEnable => Policy::Virtual,
-        PciRomShadow | PciMsiRearm => Policy::Virtual,
+        PciRomShadow | PciMsiRearm | VgaCrtc => Policy::Virtual,
         _ => return None,
     })
 }
@@ -154,6 +154,18 @@ fn constant(reg: Bar0Reg) -> Option<Policy> {
         FuseDisable => Policy::Constant(7),
         // The Quadro 6000's straps: 27 MHz crystal.
         Straps => Policy::Constant(0xb040_609a),
+        Straps2 => Policy::Constant(0x8003_b010),
+        NewId | PmcLtcIntr | PmcPartitionIntr => Policy::Constant(0),
+        FuseGpcs | FuseTpcs(_) | Fuse(_) => Policy::Constant(0),
+        RingCommand | RingIntr(_) => Policy::Constant(0),
+        RingHubs => Policy::Constant(1),
+        RingPartitions => Policy::Constant(PARTITIONS),
+        RingGpcs => Policy::Constant(GPCS),
+        GraphUnits => Policy::Constant(6 << 16 | GPCS),
+        GpcTpcs(3) => Policy::Constant(TPCS - 1),
+        GpcTpcs(_) => Policy::Constant(TPCS),
+        LtcSlices => Policy::Constant(2 << 28),
+        LtcTagClear => Policy::Constant(0),
         MmuConfig => Policy::Constant(MMU_IDLE),
         // Its rings: 0x80 bytes at 0x400 and 0x480 of its data memory.
         PmuCommandRing => Policy::Constant(0x0080_0400),
@@ -177,6 +189,13 @@ fn remembered(reg: Bar0Reg) -> Option<Policy> {
         PtimerNumerator | PtimerDenominator | PtimerConfig => Policy::Storage,
         FlushPage | TlbPage | MmuDebugControl | MmuDebugWrite | MmuDebugRead => Policy::Storage,
         CopyControl(_) | CopyIntrRoute(_) => Policy::Storage,
+        PciVersion | FuseAccess | GpioIntrEnable(_) | GpioIntr(_) | AuxIntrEnable | AuxIntr
+        | FanTachControl | FanTach | ThermIntrEnable | ThermIntr => Policy::Storage,
+        LtcIntrControl | LtcConfig | LtcTagFirst | LtcTagLast | LtcTagBase | LtcCount | ZbcIndex
+        | ZbcColour(_) | ZbcDepth => Policy::Storage,
+        RingSetting310 | RingTimeout(_) | RingSetting348 => Policy::Storage,
+        ClockPllSelect | ClockSource(_) | ClockDivider(_) | ClockPostDivider(_) | MemoryClockSource
+        | MemoryClockState => Policy::Storage,
         GraphTrap
         | GraphGpcTrap
         | GraphTrapEnable
@@ -199,23 +218,10 @@ fn remembered(reg: Bar0Reg) -> Option<Policy> {
 
 /// Single words without a name that read a constant, by offset; they take precedence over [`RANGES`].
 const WORDS: &[(u32, Policy)] = &[
-    (0x00_0a00, Policy::Constant(0)),           // newer identification word
-    (0x10_100c, Policy::Constant(0x8003_b010)), // second strap word
-    (0x10_a04c, Policy::Constant(0)),           // PMU: idle
-    (0x10_a10c, Policy::Constant(0)),           // PMU: memories scrubbed
-    (0x12_1c4c, Policy::Constant(0)),           // PRING: no command running
-    (0x12_1c58, Policy::Constant(0)),           // PRING: interrupt status
-    (0x12_1c5c, Policy::Constant(0)),
-    (0x12_1c74, Policy::Constant(PARTITIONS)),
-    (0x12_1c78, Policy::Constant(GPCS)),
-    (0x17_e8dc, Policy::Constant(2 << 28)),        // slices of an LTC
-    (0x40_9604, Policy::Constant(6 << 16 | GPCS)), // ROPs, GPCs
-    (0x41_a108, Policy::Constant(0)),              // GPC falcons: memory sizes
-    (0x41_a12c, Policy::Constant(0)),              // GPC falcons: version
-    (0x50_2608, Policy::Constant(TPCS)),           // TPCs of GPC 0 to 3
-    (0x50_a608, Policy::Constant(TPCS)),
-    (0x51_2608, Policy::Constant(TPCS)),
-    (0x51_a608, Policy::Constant(TPCS - 1)),
+    (0x10_a04c, Policy::Constant(0)), // PMU: idle
+    (0x10_a10c, Policy::Constant(0)), // PMU: memories scrubbed
+    (0x41_a108, Policy::Constant(0)), // GPC falcons: memory sizes
+    (0x41_a12c, Policy::Constant(0)), // GPC falcons: version
 ];
 
 /// Ranges of words without a name, from, to (exclusive), by offset and disjoint.

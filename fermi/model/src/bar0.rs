@@ -5,6 +5,7 @@
 
 use crate::{
     identity,
+    ltc::Ltc,
     model::{Bar, FermiModel},
     pfifo::ChannelId,
 };
@@ -15,6 +16,7 @@ use fermi_spec::{
         Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES,
         PROM_BASE, PROM_END, engines,
         falcon::{COPY_BASE, FALCON_BYTES, FECS_BASE, FalconReg, GPCCS_BASE, PMU_BASE},
+        ltc::SliceReg,
         pgraph::{GPCS_BASE, GPCS_BYTES, GRAPH_BASE, GRAPH_BYTES},
         pmc,
     },
@@ -125,6 +127,7 @@ impl FermiModel {
     }
 
     fn read_word(&mut self, offset: u32) -> u32 {
+        self.note_access(offset, false);
         if !self.is_unit_on(offset) {
             self.raise_squashed_access(offset, None);
             return DISABLED_UNIT;
@@ -139,19 +142,32 @@ impl FermiModel {
         if let Some(word) = self.ramfc_word(offset) {
             return word;
         }
-        if let Some(word) = identity::word(self.board, self.vram_bytes, offset) {
-            return word;
+        if let Some(reg) = SliceReg::decode(offset) {
+            return Ltc::slice(reg);
         }
-        match self.storage.read(offset) {
-            Some(word) => word,
-            None => {
-                self.mem.counters.unmodelled_reads += 1;
-                0
-            }
+        if named.is_none() {
+            self.unknown.note_unnamed_read(offset);
+        }
+        self.storage.read(offset).unwrap_or_else(|| {
+            self.mem.counters.unmodelled_reads += 1;
+            self.unknown.note_read(offset);
+            0
+        })
+    }
+
+    /// Ends a run of reads of one word, unless the access is one that a driver makes while it waits.
+    fn note_access(&mut self, offset: u32, is_write: bool) {
+        let is_time = matches!(
+            register_at(offset),
+            Some(Bar0Reg::PtimerLow | Bar0Reg::PtimerHigh)
+        );
+        if is_write || (!is_time && !self.unknown.is_run_of(offset)) {
+            self.unknown.end_run();
         }
     }
 
     fn write_word(&mut self, offset: u32, value: u32) {
+        self.note_access(offset, true);
         if !self.is_unit_on(offset) {
             self.raise_squashed_access(offset, Some(value));
             return;
@@ -167,6 +183,7 @@ impl FermiModel {
         }
         if !self.storage.write(offset, value) {
             self.mem.counters.unmodelled_writes += 1;
+            self.unknown.note_write(offset);
         }
     }
 
@@ -178,7 +195,9 @@ impl FermiModel {
             self.config_write(u64::from(inside), part);
         } else if let Ok(word) = part.try_into() {
             self.write_word(offset, u32::from_le_bytes(word));
-        } else if register_at(offset & !3).is_some() || modelled_falcon(offset & !3).is_some() {
+        } else if register_at(offset & !3).is_some_and(|reg| reg != Bar0Reg::VgaCrtc)
+            || modelled_falcon(offset & !3).is_some()
+        {
             self.mem.counters.unmodelled_writes += 1;
         } else {
             let start = (offset & 3) as usize;
@@ -222,6 +241,8 @@ impl FermiModel {
     fn read_register(&mut self, reg: Bar0Reg) -> Option<u32> {
         identity::register(self.board, self.vram_bytes, reg)
             .or_else(|| self.read_pmc(reg))
+            .or_else(|| self.read_peephole(reg))
+            .or_else(|| self.ltc.read(reg))
             .or_else(|| self.read_memory_unit(reg))
             .or_else(|| self.read_pfifo(reg))
             .or_else(|| self.read_pbdma(reg))
@@ -232,6 +253,8 @@ impl FermiModel {
     fn write_register(&mut self, reg: Bar0Reg, value: u32) -> bool {
         identity::register(self.board, self.vram_bytes, reg).is_some()
             || self.write_pmc(reg, value)
+            || self.write_peephole(reg, value)
+            || self.ltc.write(reg, value)
             || self.write_memory_unit(reg, value)
             || self.write_pfifo(reg, value)
             || self.write_pbdma(reg, value)
@@ -313,6 +336,7 @@ impl FermiModel {
             Bar0Reg::TlbInvalidate if value & pmc::TLB_GO != 0 => {
                 self.mmu.invalidate(&mut self.mem, value);
                 self.windows.forget_spaces();
+                self.peephole.forget_space();
             }
             Bar0Reg::TlbInvalidate
             | Bar0Reg::HostFlush

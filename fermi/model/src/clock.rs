@@ -84,6 +84,11 @@ impl Clock {
         self.arm();
     }
 
+    /// Whether an alarm that somebody wants to hear of is to come.
+    pub(crate) fn is_alarm_pending(&self) -> bool {
+        self.alarm_at.is_some() && self.intr_enable & 1 != 0
+    }
+
     fn arm(&mut self) {
         if self.alarm_at.is_some() {
             let distance = self.alarm.wrapping_sub(self.timestamp() as u32);

@@ -9,6 +9,12 @@ const MIB: u64 = 1 << 20;
 /// Partitions that can have a size register, and that GF100 has at most.
 const PARTITIONS_MAX: u64 = 6;
 
+/// GPCs, none fused off.
+const GPCS: u32 = 4;
+/// TPCs of a GPC in the design.
+const TPCS: u32 = 4;
+const TPC_MASK: u32 = (1 << TPCS) - 1;
+
 /// Partitions and the MiB in each: all of the same size, as unequal ones put VRAM at two places. Sizes that six
 /// partitions cannot share equally are shared by fewer.
 fn partitions(vram_bytes: u64) -> (u32, u32) {
@@ -36,58 +42,32 @@ pub(crate) fn register(board: Board, vram_bytes: u64, reg: Bar0Reg) -> Option<u3
     Some(match reg {
         Bar0Reg::Boot0 => board.boot0(),
         Bar0Reg::Endian => 0,
-        Bar0Reg::Post0 => 0x0001_0000,
         Bar0Reg::Post1 => pmc::POST_SCRIPTS_RAN,
-        Bar0Reg::DesignGpcs | Bar0Reg::DesignTpcs => 4,
+        Bar0Reg::DesignGpcs => GPCS,
+        Bar0Reg::DesignTpcs => TPCS,
         Bar0Reg::DesignPartitions | Bar0Reg::PartitionConfig => count,
         // Compute only: no display, no video decoders.
         Bar0Reg::FuseDisable => 0x7,
         Bar0Reg::FusePartitions => 0,
         Bar0Reg::Straps => pmc::STRAPS,
+        Bar0Reg::Straps2 => pmc::STRAPS2,
+        // The L2 and the memory partitions have nothing to tell.
+        Bar0Reg::NewId | Bar0Reg::PmcLtcIntr | Bar0Reg::PmcPartitionIntr => 0,
+        Bar0Reg::FuseGpcs | Bar0Reg::Fuse(_) => 0,
+        // The last ones of a GPC are those that are off.
+        Bar0Reg::FuseTpcs(gpc) if u32::from(gpc) < GPCS => !0 << tpcs(board, u32::from(gpc)) & TPC_MASK,
+        Bar0Reg::FuseTpcs(_) => 0,
+        // The ring has no command running and no interrupt.
+        Bar0Reg::RingCommand | Bar0Reg::RingIntr(_) => 0,
+        Bar0Reg::RingHubs => 1,
+        Bar0Reg::RingPartitions => count,
+        Bar0Reg::RingGpcs => GPCS,
+        Bar0Reg::GraphUnits => count << 16 | GPCS,
+        Bar0Reg::GpcTpcs(gpc) => tpcs(board, u32::from(gpc)),
         Bar0Reg::PartitionMebibytesOld => mebibytes,
         Bar0Reg::PartitionMebibytes(index) if u32::from(index) < count => mebibytes,
         Bar0Reg::PartitionMebibytes(_) => 0,
         _ => return None,
-    })
-}
-
-/// What a word without a name tells.
-#[derive(Clone, Copy)]
-enum Word {
-    Constant(u32),
-    Partitions,
-    /// ROPs in bits 20:16, GPCs in 4:0.
-    GraphUnits,
-    /// TPCs of a GPC.
-    Tpcs(u32),
-}
-
-const GPCS: u32 = 4;
-
-/// Words without a name, by offset, ascending: counts that drivers divide by, commands that are always done.
-const WORDS: &[(u32, Word)] = &[
-    (0x10_100c, Word::Constant(0x8003_b010)), // second strap word (read from a Quadro 6000 by GPUvm)
-    (0x12_1c4c, Word::Constant(0)),           // register ring: no command running
-    (0x12_1c58, Word::Constant(0)),           // register ring: no interrupt
-    (0x12_1c5c, Word::Constant(0)),
-    (0x12_1c74, Word::Partitions),
-    (0x12_1c78, Word::Constant(GPCS)),
-    (0x17_e8dc, Word::Constant(2 << 28)), // slices of an L2 partition. unverified: 2 of 64 KiB make 768 KiB
-    (0x40_9604, Word::GraphUnits),
-    (0x50_2608, Word::Tpcs(0)),
-    (0x50_a608, Word::Tpcs(1)),
-    (0x51_2608, Word::Tpcs(2)),
-    (0x51_a608, Word::Tpcs(3)),
-];
-
-/// The fixed value of a word without a name.
-pub(crate) fn word(board: Board, vram_bytes: u64, offset: u32) -> Option<u32> {
-    let index = WORDS.binary_search_by_key(&offset, |(at, _)| *at).ok()?;
-    Some(match WORDS[index].1 {
-        Word::Constant(value) => value,
-        Word::Partitions => partitions(vram_bytes).0,
-        Word::GraphUnits => partitions(vram_bytes).0 << 16 | GPCS,
-        Word::Tpcs(gpc) => tpcs(board, gpc),
     })
 }
 
@@ -103,9 +83,50 @@ mod tests {
         }
     }
 
+    /// What nouveau or Mesa divides by, or counts up to.
     #[test]
-    fn words_are_in_ascending_order() {
-        assert!(WORDS.is_sorted_by_key(|(offset, _)| *offset));
+    fn no_count_is_zero_for_any_board_and_size() {
+        let counts = [
+            Bar0Reg::DesignGpcs,
+            Bar0Reg::DesignTpcs,
+            Bar0Reg::DesignPartitions,
+            Bar0Reg::PartitionConfig,
+            Bar0Reg::PartitionMebibytes(0),
+            Bar0Reg::PartitionMebibytesOld,
+            Bar0Reg::RingHubs,
+            Bar0Reg::RingPartitions,
+            Bar0Reg::RingGpcs,
+            Bar0Reg::GpcTpcs(0),
+            Bar0Reg::GpcTpcs(1),
+            Bar0Reg::GpcTpcs(2),
+            Bar0Reg::GpcTpcs(3),
+        ];
+        for board in Board::ALL {
+            for mebibytes in (1..=128 << 10).step_by(97) {
+                for reg in counts {
+                    let value = register(board, mebibytes * MIB, reg);
+                    assert!(value.is_some_and(|value| value > 0), "{reg} of {mebibytes} MiB");
+                }
+                let units = register(board, mebibytes * MIB, Bar0Reg::GraphUnits).unwrap();
+                assert!(units & 0x1f != 0 && units >> 16 & 0x1f != 0);
+            }
+        }
+    }
+
+    #[test]
+    fn fuses_and_counts_agree() {
+        for board in Board::ALL {
+            let read = |reg| register(board, board.vram_bytes(), reg).unwrap();
+            let design = read(Bar0Reg::DesignGpcs);
+            assert_eq!(
+                design - read(Bar0Reg::FuseGpcs).count_ones(),
+                read(Bar0Reg::RingGpcs)
+            );
+            for gpc in 0..4 {
+                let off = read(Bar0Reg::FuseTpcs(gpc)).count_ones();
+                assert_eq!(read(Bar0Reg::DesignTpcs) - off, read(Bar0Reg::GpcTpcs(gpc)));
+            }
+        }
     }
 
     #[test]

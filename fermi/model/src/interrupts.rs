@@ -12,6 +12,8 @@ use fermi_spec::{
 
 /// Lines to the host: stall and non-stall. The third goes to the PMU.
 const HOST_LINES: usize = 2;
+/// The third line.
+const PMU_LINE: usize = 2;
 
 /// State of the tree.
 #[derive(Clone, Debug)]
@@ -61,7 +63,8 @@ impl FermiModel {
         let on = |condition: bool, bit: u32| if condition { bit } else { 0 };
         let pfifo = self.pfifo.interrupts(self.pbdma_sources());
         match line {
-            0 => {
+            // The units let the PMU know of the same.
+            0 | PMU_LINE => {
                 let engines = self.units.iter().fold(0, |mask, unit| {
                     mask | on(unit.interrupts() != 0, 1 << unit.engine.interrupt_bit())
                 });

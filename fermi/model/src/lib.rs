@@ -32,6 +32,7 @@ mod graph;
 mod host;
 mod identity;
 mod interrupts;
+mod ltc;
 mod m2mf;
 mod memory;
 mod mmu;
@@ -39,6 +40,7 @@ mod mmu_fault;
 mod model;
 mod pbdma;
 mod pci;
+mod peephole;
 mod pfifo;
 mod pmu;
 mod preempt;
@@ -49,6 +51,7 @@ mod storage;
 mod timing;
 mod tlb;
 mod transfer;
+mod unknown;
 mod userd;
 mod windows;
 
@@ -58,6 +61,7 @@ pub use faults::Faults;
 pub use model::{Bar, FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
 pub use timing::Timing;
+pub use unknown::{Poll, UnknownAccesses};
 
 #[cfg(test)]
 mod tests;

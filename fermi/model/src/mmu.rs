@@ -47,6 +47,7 @@ impl AddressSpace {
 pub(crate) enum TlbClient {
     Bar1,
     Bar3,
+    Peephole,
     /// Host and engines.
     Engines,
 }
@@ -86,6 +87,7 @@ pub(crate) struct Refusal {
 pub(crate) struct Mmu {
     bar1: Tlb,
     bar3: Tlb,
+    peephole: Tlb,
     engines: Tlb,
     /// Stored bits of MMU_CONFIG.
     config: u32,
@@ -98,6 +100,7 @@ impl Mmu {
         Self {
             bar1: Tlb::new(),
             bar3: Tlb::new(),
+            peephole: Tlb::new(),
             engines: Tlb::new(),
             config: 0,
             flush_directory: 0,
@@ -125,7 +128,12 @@ impl Mmu {
     /// Drops what the TLBs keep under `directory`, or everything.
     fn flush(&mut self, mem: &mut Memory, directory: Option<Place>) {
         mem.counters.tlb_flushes += 1;
-        for tlb in [&mut self.bar1, &mut self.bar3, &mut self.engines] {
+        for tlb in [
+            &mut self.bar1,
+            &mut self.bar3,
+            &mut self.peephole,
+            &mut self.engines,
+        ] {
             match directory {
                 Some(directory) => tlb.flush_directory(directory),
                 None => tlb.flush(),
@@ -151,6 +159,7 @@ impl Mmu {
         match client {
             TlbClient::Bar1 => &mut self.bar1,
             TlbClient::Bar3 => &mut self.bar3,
+            TlbClient::Peephole => &mut self.peephole,
             TlbClient::Engines => &mut self.engines,
         }
     }

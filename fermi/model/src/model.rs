@@ -9,14 +9,17 @@ use crate::{
     faults::Faults,
     graph::Graph,
     interrupts::Interrupts,
+    ltc::Ltc,
     memory::Memory,
     mmu::Mmu,
     pbdma::Pbdma,
     pci::ConfigSpace,
+    peephole::Peephole,
     pfifo::Pfifo,
     pmu::Pmu,
     storage::Storage,
     timing::{Links, Timing},
+    unknown::{Poll, UnknownAccesses, UnknownRegisters},
     windows::Windows,
 };
 use fermi_spec::{
@@ -88,8 +91,8 @@ pub enum Bar {
 pub enum Stepped {
     /// There is more to do now.
     Busy,
-    /// Only acquires, stopped units or a preempt that waits for them are left: nothing happens until memory, a
-    /// register or the host's time changes. Worth another step soon.
+    /// Only acquires, stopped units, a preempt that waits for them or an alarm are left: nothing happens until memory,
+    /// a register or the host's time changes. Worth another step soon.
     Waiting,
     /// Nothing to do.
     Idle,
@@ -114,6 +117,9 @@ pub struct FermiModel {
     pub(crate) contexts: Contexts,
     pub(crate) graph: Graph,
     pub(crate) pmu: Pmu,
+    pub(crate) ltc: Ltc,
+    pub(crate) peephole: Peephole,
+    pub(crate) unknown: UnknownRegisters,
     pub(crate) config: ConfigSpace,
     /// What PROM shows.
     pub(crate) rom: [u8; vbios::BYTES],
@@ -141,7 +147,7 @@ impl FermiModel {
             timing: config.timing,
             links: Links::default(),
             faults: Faults::default(),
-            storage: Storage::default(),
+            storage: Storage::after_vbios(),
             windows: Windows::new(),
             interrupts: Interrupts::new(),
             pfifo: Pfifo::new(),
@@ -149,6 +155,9 @@ impl FermiModel {
             units: [Engine::Graph, Engine::Copy0, Engine::Copy1].map(Unit::new),
             contexts: Contexts::default(),
             pmu: Pmu::new(),
+            ltc: Ltc::default(),
+            peephole: Peephole::default(),
+            unknown: UnknownRegisters::default(),
             config: ConfigSpace::new(config.board),
             rom: vbios::image(config.board),
             graph: Graph::new(),
@@ -239,6 +248,17 @@ impl FermiModel {
     /// What was counted.
     pub fn counters(&self) -> &Counters {
         &self.mem.counters
+    }
+
+    /// Words of BAR0 that were accessed and that the model neither knows nor keeps, by offset. The first 512 of them;
+    /// [`Counters`] has the sums of all.
+    pub fn unknown_registers(&self) -> impl Iterator<Item = (u32, UnknownAccesses)> {
+        self.unknown.iter()
+    }
+
+    /// The longest run of reads of one word without a name: what a driver may have waited for in vain.
+    pub fn longest_poll(&self) -> Poll {
+        self.unknown.longest_poll()
     }
 
     /// What is to go wrong.

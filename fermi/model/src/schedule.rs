@@ -178,7 +178,12 @@ impl FermiModel {
             return Stepped::Busy;
         }
         let occupied = (0..PBDMAS).any(|pbdma| !self.pbdmas[pbdma].is_idle());
-        if occupied || self.pfifo.blocked != 0 || self.pfifo.has_ready() || self.pfifo.preempt.is_waiting() {
+        if occupied
+            || self.pfifo.blocked != 0
+            || self.pfifo.has_ready()
+            || self.pfifo.preempt.is_waiting()
+            || self.clock.is_alarm_pending()
+        {
             Stepped::Waiting
         } else {
             Stepped::Idle

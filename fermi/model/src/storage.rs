@@ -3,6 +3,7 @@
 //! The ranges are the units that nouveau initialises by such words (measured: 865 of the 994 registers it touches at
 //! probe lie in PGRAPH's alone). What is outside reads as zero and is counted by the caller.
 
+use fermi_spec::regs::{Bar0Reg, pmc};
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u32 = 0x1000;
@@ -14,15 +15,14 @@ const PLAIN: &[(u32, u32)] = &[
     (0x00_e000, 0x00_f000), // GPIO, I2C
     (0x02_0000, 0x02_3000), // thermal, fuses, units present
     (0x04_0000, 0x04_6000), // PBDMAs
-    (0x08_4000, 0x08_9000), // video falcons, mirror of the PCI configuration space
+    (0x08_4000, 0x08_7000), // video falcons
     (0x10_0000, 0x10_2000), // memory controller, straps
     (0x10_4000, 0x10_6000), // copy-engine falcons
     (0x10_a000, 0x10_b000), // PMU
     (0x10_f000, 0x11_8000), // memory partitions
-    (0x12_1000, 0x12_3000), // register ring
-    (0x13_2000, 0x13_3000), // memory clock
-    (0x13_7000, 0x13_8000), // clocks
-    (0x14_0000, 0x15_0000), // L2 slices
+    (0x12_0000, 0x13_0000), // register ring
+    (0x13_0000, 0x14_0000), // clocks
+    (0x14_0000, 0x17_e000), // L2 slices
     (0x17_e000, 0x17_f000), // L2, all slices
     (0x40_0000, 0x42_0000), // PGRAPH
     (0x50_0000, 0x52_0000), // GPCs
@@ -36,6 +36,18 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
+    /// The words that the VBIOS leaves behind.
+    pub(crate) fn after_vbios() -> Self {
+        let mut storage = Self::default();
+        for (reg, value) in [
+            (Bar0Reg::Post0, pmc::POST0_AFTER_VBIOS),
+            (Bar0Reg::PciVersion, pmc::PCI_VERSION_2_FULL_SPEED),
+        ] {
+            storage.write(reg.offset(), value);
+        }
+        storage
+    }
+
     /// The word at `offset`, a multiple of 4; `None` where no plain word is.
     pub(crate) fn read(&self, offset: u32) -> Option<u32> {
         is_plain(offset).then(|| {

@@ -11,3 +11,4 @@ mod sharing;
 mod slicing;
 mod support;
 mod surfaces;
+mod units;

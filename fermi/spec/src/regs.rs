@@ -5,11 +5,16 @@
 
 use core::fmt;
 
+pub use units::{Description, UnitRange, describe};
+
 pub mod engines;
 pub mod falcon;
+pub mod ltc;
+pub mod nouveau;
 pub mod pfifo;
 pub mod pgraph;
 pub mod pmc;
+pub mod units;
 pub mod windows;
 
 /// How a register answers to the CPU.
@@ -95,6 +100,10 @@ registers! {
     PmcIntrEnable[3, 4] = 0x000140, ReadWrite;
     /// Line state.
     PmcIntrLine[3, 4] = 0x000160, ReadOnly;
+    /// L2 partitions with an interrupt.
+    PmcLtcIntr = 0x00017c, ReadOnly;
+    /// Memory partitions with an interrupt.
+    PmcPartitionIntr = 0x000180, ReadOnly;
     /// Unit enables (engine and unit bits in [`crate::engine`]).
     PmcEnable = 0x000200, ReadWrite;
     /// PBDMA enables; three bits stick.
@@ -105,6 +114,8 @@ registers! {
     PmcUnknown260 = 0x000260, ReadWrite;
     /// Mask of units let through to a line.
     PmcIntrMask[3, 4] = 0x000640, ReadWrite;
+    /// Newer identification (NEW_ID), which GF100 has not.
+    NewId = 0x000a00, ReadOnly;
 
     // PBUS.
     /// Bus errors.
@@ -206,7 +217,7 @@ registers! {
     /// Data; the address advances by 4.
     PeepholeData = 0x060014, ReadWrite;
 
-    // PTIMER.
+    // PBUS's errors, and PTIMER.
     /// Failed access: address.
     PbusErrorAddress = 0x009084, ReadWrite;
     /// Failed access: data.
@@ -230,7 +241,7 @@ registers! {
 
     // Straps and floor-sweeping.
     /// POST state.
-    Post0 = 0x022400, ReadOnly;
+    Post0 = 0x022400, ReadWrite;
     /// POST state; bit 1: initialisation scripts ran.
     Post1 = 0x02240c, ReadWrite;
     /// GPCs in the design.
@@ -243,6 +254,34 @@ registers! {
     FuseDisable = 0x022500, ReadOnly;
     /// Partitions fused off.
     FusePartitions = 0x022554, ReadOnly;
+    /// Disabled GPCs.
+    FuseGpcs = 0x022504, ReadOnly;
+    /// Disabled TPCs of a GPC.
+    FuseTpcs[8, 4] = 0x022508, ReadOnly;
+    /// PCI Express: bit 0 version 2, bit 7 full speed.
+    PciVersion = 0x02241c, ReadWrite;
+    /// Bit 0 gives access to the fuses.
+    FuseAccess = 0x021000, ReadWrite;
+    /// Fuses: sensors, voltages, speeds; zero is "not blown".
+    Fuse[448, 4] = 0x021100, ReadOnly;
+
+    // PNVIO, PTHERM.
+    /// Enables and pending edges of GPIO lines: 0 enables, 1 pending, for lines 0–15 and 16–31.
+    GpioIntrEnable[2, 0x20] = 0x00e050, ReadWrite;
+    /// Pending edges of GPIO lines.
+    GpioIntr[2, 0x20] = 0x00e054, WriteOneClears;
+    /// Enables of the AUX channels' interrupts.
+    AuxIntrEnable = 0x00e068, ReadWrite;
+    /// Interrupts of the AUX channels.
+    AuxIntr = 0x00e06c, WriteOneClears;
+    /// Fan tachometer: how it counts.
+    FanTachControl = 0x00e720, ReadWrite;
+    /// Fan tachometer: what it counted.
+    FanTach = 0x00e728, ReadOnly;
+    /// Enables of thermal interrupts.
+    ThermIntrEnable = 0x020000, ReadWrite;
+    /// Thermal interrupts.
+    ThermIntr = 0x020100, WriteOneClears;
 
     // PBDMAs.
     /// Interrupts of PBDMA 0–2.
@@ -303,10 +342,68 @@ registers! {
     MmuDebugRead = 0x100ccc, ReadWrite;
     /// Straps; the crystal.
     Straps = 0x101000, ReadOnly;
+    /// More straps.
+    Straps2 = 0x10100c, ReadOnly;
     /// MiB of a partition (older drivers).
     PartitionMebibytesOld = 0x10f20c, ReadOnly;
     /// MiB of a partition.
     PartitionMebibytes[8, 0x1000] = 0x11020c, ReadOnly;
+
+    // L2.
+    /// Which interrupts of the slices are on (bit 20 is cleared by nouveau).
+    LtcIntrControl = 0x17e820, ReadWrite;
+    /// Bit 1: large pages have 128 KiB.
+    LtcConfig = 0x17e8c0, ReadWrite;
+    /// Bit 2 clears compression tags.
+    LtcTagClear = 0x17e8c8, ReadWrite;
+    /// First tag to clear.
+    LtcTagFirst = 0x17e8cc, ReadWrite;
+    /// Last tag to clear.
+    LtcTagLast = 0x17e8d0, ReadWrite;
+    /// Where in VRAM compression tags are kept.
+    LtcTagBase = 0x17e8d4, ReadWrite;
+    /// Number of LTCs.
+    LtcCount = 0x17e8d8, ReadWrite;
+    /// \[31:28\] slices of an LTC.
+    LtcSlices = 0x17e8dc, ReadOnly;
+    /// Clear values: entry that the next five registers are of.
+    ZbcIndex = 0x17ea44, ReadWrite;
+    /// Its colour.
+    ZbcColour[4, 4] = 0x17ea48, ReadWrite;
+    /// Its depth.
+    ZbcDepth = 0x17ea58, ReadWrite;
+
+    // PRING: the ring that register accesses take.
+    /// Command; bits 5:0 while it runs.
+    RingCommand = 0x121c4c, ReadWrite;
+    /// Interrupts.
+    RingIntr[2, 4] = 0x121c58, ReadOnly;
+    /// Hubs on the ring.
+    RingHubs = 0x121c70, ReadOnly;
+    /// Memory partitions on the ring.
+    RingPartitions = 0x121c74, ReadOnly;
+    /// GPCs on the ring.
+    RingGpcs = 0x121c78, ReadOnly;
+    /// Settings of the ring's master that nouveau makes, as are the next two.
+    RingSetting310 = 0x122310, ReadWrite;
+    /// Time-outs.
+    RingTimeout[3, 4] = 0x12232c, ReadWrite;
+    /// See RingSetting310.
+    RingSetting348 = 0x122348, ReadWrite;
+
+    // PCLOCK.
+    /// Clocks that come from their PLL.
+    ClockPllSelect = 0x137100, ReadWrite;
+    /// A clock's source.
+    ClockSource[16, 4] = 0x137160, ReadWrite;
+    /// A clock's divider before its PLL.
+    ClockDivider[16, 4] = 0x1371d0, ReadWrite;
+    /// A clock's divider behind it.
+    ClockPostDivider[16, 4] = 0x137250, ReadWrite;
+    /// Source of the memory clock.
+    MemoryClockSource = 0x137300, ReadWrite;
+    /// What the memory clock is made of.
+    MemoryClockState = 0x1373f0, ReadWrite;
 
     // PMU.
     /// Ring of commands to the microcode: \[31:16\] bytes, \[15:0\] place; zero until it runs.
@@ -392,6 +489,11 @@ registers! {
     /// MP of that TPC: errors that concern no warp.
     MpGlobalError[4, 0x8000] = 0x504650, WriteOneClears;
 
+    /// ROPs and GPCs: \[20:16\] and \[4:0\].
+    GraphUnits = 0x409604, ReadOnly;
+    /// TPCs of a GPC.
+    GpcTpcs[4, 0x8000] = 0x502608, ReadOnly;
+
     // PGRAPH's context switching: FECS, the hub's falcon, and the GPCs' falcons.
     /// FECS interrupts to set; bit 8 a context switch.
     FecsIntrSet = 0x409000, WriteOnly;
@@ -421,6 +523,10 @@ registers! {
     FecsHostIntrEnable = 0x409c24, ReadWrite;
     /// Control of all GPC falcons; bit 1 starts them.
     GpccsControl = 0x41a100, ReadWrite;
+
+    // VGA.
+    /// CRTC: index and data, a byte each.
+    VgaCrtc = 0x6013d4, ReadWrite;
 }
 
 impl Bar0Reg {

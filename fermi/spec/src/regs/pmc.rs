@@ -25,6 +25,12 @@ pub const LINE_HARDWARE: u32 = 1;
 pub const POST_SCRIPTS_RAN: u32 = 1 << 1;
 /// Strap value of a Quadro 6000 (read from a card by GPUvm): 27 MHz crystal.
 pub const STRAPS: u32 = 0xb040_609a;
+/// Second strap word of a Quadro 6000 (likewise).
+pub const STRAPS2: u32 = 0x8003_b010;
+/// POST0 (22400) after the VBIOS.
+pub const POST0_AFTER_VBIOS: u32 = 0x0001_0000;
+/// PCI_VERSION (2241c): PCI Express 2 at full speed.
+pub const PCI_VERSION_2_FULL_SPEED: u32 = 0x81;
 /// HOST_FLUSH (070000): a flush is pending or outstanding.
 pub const FLUSH_BUSY: u32 = 3;
 

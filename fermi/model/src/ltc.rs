@@ -1,0 +1,67 @@
+//! The L2 cache as far as a driver sees it: flushes that take no time, tags that need no clearing, and the table of
+//! clear values ("zero-bandwidth clear").
+//!
+//! The model keeps no compression tags and caches nothing, so interrupts never come and whatever is asked for is done.
+
+use fermi_spec::regs::{
+    Bar0Reg,
+    ltc::{SLICES_SHIFT, SliceReg, ZBC_ENTRIES, ZBC_INDEX_MASK},
+};
+
+/// Slices of an LTC. unverified: 2 of 64 KiB make the 768 KiB of the data sheet.
+const SLICES: u32 = 2;
+
+/// An entry of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct ClearValue {
+    colour: [u32; 4],
+    depth: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ltc {
+    index: u32,
+    table: [ClearValue; ZBC_ENTRIES],
+}
+
+impl Ltc {
+    fn entry(&mut self) -> &mut ClearValue {
+        &mut self.table[(self.index & ZBC_INDEX_MASK) as usize]
+    }
+
+    pub(crate) fn read(&mut self, reg: Bar0Reg) -> Option<u32> {
+        Some(match reg {
+            Bar0Reg::LtcSlices => SLICES << SLICES_SHIFT,
+            // Writing it clears tags, of which there are none.
+            Bar0Reg::LtcTagClear => 0,
+            Bar0Reg::ZbcIndex => self.index,
+            Bar0Reg::ZbcColour(word) => *self.entry().colour.get(usize::from(word))?,
+            Bar0Reg::ZbcDepth => self.entry().depth,
+            _ => return None,
+        })
+    }
+
+    /// Whether the register is one of these.
+    pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) -> bool {
+        match reg {
+            Bar0Reg::LtcSlices | Bar0Reg::LtcTagClear => {}
+            Bar0Reg::ZbcIndex => self.index = value,
+            Bar0Reg::ZbcColour(word) => {
+                if let Some(colour) = self.entry().colour.get_mut(usize::from(word)) {
+                    *colour = value;
+                }
+            }
+            Bar0Reg::ZbcDepth => self.entry().depth = value,
+            _ => return false,
+        }
+        true
+    }
+
+    /// What a slice's register reads: nothing is pending, nothing busy.
+    pub(crate) fn slice(reg: SliceReg) -> u32 {
+        match reg {
+            SliceReg::Intr | SliceReg::TagClearBusy => 0,
+        }
+    }
+}
