@@ -416,7 +416,10 @@ fn modelled_falcon(offset: u32) -> Option<(ModelledFalcon, FalconReg)> {
         GPCCS_BASE => ModelledFalcon::Gpccs,
         _ => return None,
     };
-    Some((falcon, FalconReg::decode(offset % FALCON_BYTES)?))
+    let reg = FalconReg::decode(offset % FALCON_BYTES)?;
+    // Those of PGRAPH have its own registers there: counts of units, resets.
+    let is_of_graph = matches!(falcon, ModelledFalcon::Fecs | ModelledFalcon::Gpccs);
+    (!is_of_graph || !matches!(reg, FalconReg::MemoryPort(_))).then_some((falcon, reg))
 }
 
 /// The offset in the window, if the whole access lies in it.

@@ -157,3 +157,12 @@ fn squashed_access_is_shown_until_acknowledged() {
     bench.read_at(COPY_BASE + 0x44);
     assert_eq!(bench.read(Bar0Reg::PbusErrorAddress), (COPY_BASE + 0x44) | 1);
 }
+
+#[test]
+fn counts_of_graph_units_are_not_hidden_by_the_falcon_around_them() {
+    let mut bench = bare();
+    bench.write(Bar0Reg::PmcEnable, u32::MAX);
+    assert_eq!(bench.read(Bar0Reg::GraphUnits) & 0x1f, 4);
+    let tpcs: u32 = (0..4).map(|gpc| bench.read(Bar0Reg::GpcTpcs(gpc))).sum();
+    assert_eq!(tpcs, 15);
+}
