@@ -19,7 +19,7 @@ use crate::{
     memory::Place,
     mmu::{Access, AddressSpace},
     model::FermiModel,
-    pfifo::ChannelId,
+    pfifo::{Acquire, ChannelId},
     side::Side,
     transfer::{Completion, Transfer},
 };
@@ -83,6 +83,8 @@ pub(crate) enum Rejection {
     GraphMethod,
     /// Data error of PGRAPH.
     GraphData(u32),
+    /// A second notification of PGRAPH was asked for.
+    GraphDoubleNotify,
 }
 
 /// A store of inline data.
@@ -105,6 +107,8 @@ pub(crate) enum Effect {
     None,
     Start(Transfer),
     Inline(InlineWord),
+    /// The method is not executed before memory compares.
+    Wait(Acquire),
     Reject(Rejection),
 }
 
@@ -203,6 +207,7 @@ impl Unit {
             }
             Rejection::GraphClass => self.intr |= graph_intr::ILLEGAL_CLASS,
             Rejection::GraphMethod => self.intr |= graph_intr::ILLEGAL_METHOD,
+            Rejection::GraphDoubleNotify => self.intr |= graph_intr::DOUBLE_NOTIFY,
             Rejection::GraphData(code) => {
                 self.intr |= graph_intr::DATA_ERROR;
                 self.error = code;
@@ -212,9 +217,15 @@ impl Unit {
 }
 
 impl FermiModel {
-    /// Gives engine `unit` to the channel at `instance` and executes a method there. The caller has made sure that
-    /// the engine is ready. Returns the GPU time that the method takes.
-    pub(crate) fn run_engine_method(&mut self, unit: usize, subchannel: u8, method: u16, data: u32) -> u64 {
+    /// Executes a method of the channel on engine `unit`, which is ready. Returns the GPU time that the method takes,
+    /// or what it has to wait for before it can be executed.
+    pub(crate) fn run_engine_method(
+        &mut self,
+        unit: usize,
+        subchannel: u8,
+        method: u16,
+        data: u32,
+    ) -> Result<u64, Acquire> {
         let engine = self.units[unit].engine;
         let mut effect = match engine {
             Engine::Copy0 | Engine::Copy1 => {
@@ -235,13 +246,25 @@ impl FermiModel {
                 self.units[unit].at = self.clock.now().saturating_add(self.timing.copy_startup_ns);
             }
             Effect::Inline(word) => self.store_inline(unit, word),
-            Effect::Reject(rejection) => {
-                self.mem.counters.engine_errors += 1;
-                self.units[unit].reject(rejection, subchannel, method, data);
-                self.note_dead_engines();
-            }
+            Effect::Wait(acquire) => return Err(acquire),
+            Effect::Reject(rejection) => self.reject_method(unit, rejection, subchannel, method, data),
         }
-        self.timing.method_ns
+        let steps = self.graph.take_macro_steps();
+        Ok(self.timing.method_ns.saturating_mul(1 + steps))
+    }
+
+    /// Stops the engine for a method that it refuses.
+    pub(crate) fn reject_method(
+        &mut self,
+        unit: usize,
+        rejection: Rejection,
+        subchannel: u8,
+        method: u16,
+        data: u32,
+    ) {
+        self.mem.counters.engine_errors += 1;
+        self.units[unit].reject(rejection, subchannel, method, data);
+        self.note_dead_engines();
     }
 
     fn store_inline(&mut self, unit: usize, word: InlineWord) {

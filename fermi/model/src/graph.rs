@@ -14,9 +14,13 @@
 
 pub(crate) mod fecs;
 mod image;
+mod macros;
 mod methods;
+mod mme;
 mod registers;
+mod report;
 pub(crate) mod state;
+mod traps;
 
 use crate::{
     context::Registers,
@@ -32,6 +36,7 @@ use fermi_spec::{
 };
 use state::State;
 use std::collections::BTreeMap;
+use traps::Traps;
 
 /// Index of PGRAPH among the units.
 pub(crate) const UNIT: usize = 0;
@@ -67,6 +72,9 @@ pub(crate) struct Graph {
     power_mode: u32,
     /// GRAPH_METHOD_PORT_DATA.
     port_data: u32,
+    traps: Traps,
+    /// Instructions of macros since they were last charged for.
+    macro_steps: u64,
 }
 
 impl Graph {
@@ -80,6 +88,8 @@ impl Graph {
             fifo_control: FIFO_CONTROL_ON,
             power_mode: 0,
             port_data: 0,
+            traps: Traps::default(),
+            macro_steps: 0,
         }
     }
 
@@ -96,6 +106,11 @@ impl Graph {
     /// Whether the front end takes methods.
     pub(crate) fn takes_methods(&self) -> bool {
         self.fifo_control & 1 != 0
+    }
+
+    /// Instructions that macros have run since this was last asked.
+    pub(crate) fn take_macro_steps(&mut self) -> u64 {
+        std::mem::take(&mut self.macro_steps)
     }
 
     fn keep(&mut self, instance: Place, m2mf: Registers) {

@@ -147,8 +147,9 @@ impl FermiModel {
             return Outcome::Halted;
         };
         self.make_up_for_wait(pbdma);
-        Outcome::Done {
-            ns: switch + self.run_engine_method(unit, target.subchannel, target.method, data),
+        match self.run_engine_method(unit, target.subchannel, target.method, data) {
+            Ok(ns) => Outcome::Done { ns: switch + ns },
+            Err(acquire) => Outcome::Blocked(acquire),
         }
     }
 
@@ -202,7 +203,7 @@ impl FermiModel {
             Ok(value) => value,
             Err(refusal) => return Outcome::Fault(refusal),
         };
-        if is_satisfied(op, value, payload) {
+        if op.is_satisfied(value, payload) {
             self.end_acquire(pbdma);
             return Outcome::Done {
                 ns: self.timing.method_ns,
@@ -282,7 +283,7 @@ impl FermiModel {
                 continue;
             };
             let value = self.mmu.read_word(&mut self.mem, &acquire.space, acquire.at);
-            let fails = value.is_ok_and(|value| !is_satisfied(acquire.op, value, acquire.payload));
+            let fails = value.is_ok_and(|value| !acquire.op.is_satisfied(value, acquire.payload));
             if !fails || acquire.deadline.is_some_and(|deadline| deadline <= now) {
                 self.pfifo.channel_mut(id).acquire = None;
                 self.pfifo.refresh(id);
@@ -320,12 +321,3 @@ impl FermiModel {
 
 /// Where MEM_OP_A waits for MEM_OP_B: the last words of the method latches, which are saved with the channel.
 const MEM_OP_A_LATCH: u64 = 0xdc;
-
-fn is_satisfied(op: SemaphoreOp, value: u32, payload: u32) -> bool {
-    match op {
-        SemaphoreOp::AcquireEqual => value == payload,
-        SemaphoreOp::AcquireGreaterOrEqual => value.wrapping_sub(payload) as i32 >= 0,
-        SemaphoreOp::AcquireAnd => value & payload != 0,
-        SemaphoreOp::Release | SemaphoreOp::Invalid(_) => true,
-    }
-}

@@ -87,6 +87,18 @@ pub enum SemaphoreOp {
     Invalid(u8),
 }
 
+impl SemaphoreOp {
+    /// Whether memory that holds `value` lets an acquire of `payload` go on; other operations never wait.
+    pub fn is_satisfied(self, value: u32, payload: u32) -> bool {
+        match self {
+            Self::AcquireEqual => value == payload,
+            Self::AcquireGreaterOrEqual => value.wrapping_sub(payload) as i32 >= 0,
+            Self::AcquireAnd => value & payload != 0,
+            Self::Release | Self::Invalid(_) => true,
+        }
+    }
+}
+
 impl SemaphoreD {
     /// The operation; total.
     pub fn op(self) -> SemaphoreOp {

@@ -13,7 +13,7 @@
 //! Sources: nouveau `gr/fuc/hub.fuc`, `gr/gf100.c`, `gr/ctxgf100.c`. assumptions: the sizes that NVIDIA's microcode
 //! answers besides that of the context image; its error for an unknown command.
 
-use super::{Bound, UNIT, image};
+use super::{Bound, UNIT, image, methods};
 use crate::{
     engine::Holder,
     falcon::{Falcon, FalconEvent, FalconShape},
@@ -38,7 +38,10 @@ use fermi_spec::{
 const ZCULL_BYTES: u32 = 0x1000;
 const MONITOR_BYTES: u32 = 0x1000;
 const LIST_BYTES: u32 = 0x1000;
-/// Scratch word of nouveau's microcode with the code of an error.
+/// Scratch words of nouveau's microcode: class, method and data of a firmware method; code of an error.
+const SCRATCH_CLASS: usize = 2;
+const SCRATCH_METHOD: usize = 3;
+const SCRATCH_DATA: usize = 4;
 const SCRATCH_ERROR: usize = 5;
 
 /// Which microcode runs.
@@ -305,6 +308,18 @@ impl FermiModel {
         fecs.host_intr |= bits;
         if fecs.host_intr & fecs.host_intr_enable != 0 {
             self.units[UNIT].intr |= graph_intr::CTXCTL;
+        }
+    }
+
+    /// A firmware method of a class. Neither microcode knows any (assumption for NVIDIA's: it takes them silently);
+    /// nouveau's tells the host, and the channel goes on.
+    pub(super) fn firmware_method(&mut self, bound: methods::BoundClass, method: u16, data: u32) {
+        if self.graph.fecs.microcode == Some(Microcode::Nouveau) {
+            let scratch = &mut self.graph.fecs.scratch;
+            scratch[SCRATCH_CLASS] = u32::from(bound.class);
+            scratch[SCRATCH_METHOD] = methods::trapped(bound.subchannel, method);
+            scratch[SCRATCH_DATA] = data;
+            self.report_fecs_error(fecs_nouveau::BAD_FIRMWARE_METHOD);
         }
     }
 }

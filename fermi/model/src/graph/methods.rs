@@ -3,20 +3,33 @@
 //! Classes 9097, 90c0 and 902d keep what every method sets: any method in the range of the class exists, except those
 //! that hardware is known to refuse.
 
-use super::{UNIT, state::Area};
+use super::{UNIT, macros, state::Area};
 use crate::{
     engine::{Effect, Rejection},
     m2mf,
     model::FermiModel,
 };
-use fermi_spec::methods::{class, host::SET_OBJECT};
+use fermi_spec::{
+    graphics::{ReportSemaphore, common, compute, shader, threed},
+    methods::{class, host::SET_OBJECT},
+    regs::pgraph::METHOD_MASK,
+};
 
-/// Where the context keeps the methods of a class that stores them.
+/// A class with the words of its methods.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BoundClass {
+    pub(super) subchannel: u8,
+    pub(super) class: u16,
+    pub(super) area: Area,
+}
+
+/// Where the context keeps the methods of a class; M2MF has words of its own for all but the common ones.
 fn area_of(name: u16) -> Option<Area> {
     match name {
         class::THREED => Some(Area::THREED),
         class::COMPUTE => Some(Area::COMPUTE),
         class::TWOD => Some(Area::TWOD),
+        class::M2MF => Some(Area::M2MF),
         _ => None,
     }
 }
@@ -27,31 +40,91 @@ impl FermiModel {
         let registers = &mut self.units[UNIT].registers;
         if method == SET_OBJECT {
             let name = data as u16;
-            if name != class::M2MF && area_of(name).is_none() {
+            if area_of(name).is_none() {
                 return Effect::Reject(Rejection::GraphClass);
             }
             registers.bind(subchannel, name);
             return Effect::None;
         }
-        match registers.class(subchannel) {
-            class::M2MF => m2mf::method(registers, subchannel, method, data),
-            name => match area_of(name) {
-                None => Effect::Reject(Rejection::GraphClass),
-                Some(area) if method >= area.bytes() => Effect::Reject(Rejection::GraphMethod),
-                Some(area) => {
-                    self.graph.state.set_method(area, method, data);
-                    Effect::None
-                }
-            },
+        let class = registers.class(subchannel);
+        let Some(area) = area_of(class) else {
+            return Effect::Reject(Rejection::GraphClass);
+        };
+        let bound = BoundClass {
+            subchannel,
+            class,
+            area,
+        };
+        if method >= common::MACRO_CALL && class != class::M2MF {
+            self.run_macro_method(bound, method, data);
+            return Effect::None;
+        }
+        self.end_waiting_macro();
+        if !self.units[UNIT].is_ready() {
+            return Effect::None;
+        }
+        self.run_class_method(bound, method, data)
+    }
+
+    /// Executes a method that is no macro call.
+    pub(super) fn run_class_method(&mut self, bound: BoundClass, method: u16, data: u32) -> Effect {
+        let area = bound.area;
+        match method {
+            common::NO_OPERATION => return self.notify(area),
+            common::NOTIFY => return self.ask_for_notification(area, data),
+            common::NOTIFY_HIGH | common::NOTIFY_LOW => {
+                self.graph.state.set_method(area, method, data);
+                return Effect::None;
+            }
+            _ => {}
+        }
+        if bound.class == class::M2MF {
+            let registers = &mut self.units[UNIT].registers;
+            return m2mf::method(registers, bound.subchannel, method, data);
+        }
+        if method >= area.bytes() {
+            return Effect::Reject(Rejection::GraphMethod);
+        }
+        if macros::upload(&mut self.graph.state, method, data) {
+            return Effect::None;
+        }
+        match (bound.class, method) {
+            (class::THREED | class::COMPUTE, shader::SOFTWARE_EXCEPTIONS) => {
+                return Effect::Reject(Rejection::GraphMethod);
+            }
+            (class::THREED, threed::FIRMWARE..=threed::FIRMWARE_LAST)
+            | (class::COMPUTE, compute::FIRMWARE..=compute::FIRMWARE_LAST) => {
+                self.firmware_method(bound, method, data);
+                return Effect::None;
+            }
+            _ => self.graph.state.set_method(area, method, data),
+        }
+        match (bound.class, method) {
+            (class::THREED | class::COMPUTE, shader::REPORT) => {
+                self.report(bound, ReportSemaphore::from_bits(data))
+            }
+            (class::THREED | class::COMPUTE, shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST) => {
+                self.store_constant(area, data)
+            }
+            (class::COMPUTE, compute::LAUNCH) => {
+                self.trap_launch();
+                Effect::None
+            }
+            _ => Effect::None,
         }
     }
 
     /// The driver sets a method of the context on the engine through the method port. It starts nothing.
     pub(super) fn set_by_port(&mut self, name: u16, method: u16, data: u32) {
         match area_of(name) {
+            Some(Area::M2MF) => self.units[UNIT].registers.set(method, data),
             Some(area) => self.graph.state.set_method(area, method, data),
-            None if name == class::M2MF => self.units[UNIT].registers.set(method, data),
             None => {}
         }
     }
+}
+
+/// GRAPH_TRAPPED_METHOD for a method.
+pub(super) fn trapped(subchannel: u8, method: u16) -> u32 {
+    u32::from(subchannel) << 16 | u32::from(method) & METHOD_MASK
 }

@@ -4,10 +4,8 @@ use super::UNIT;
 use crate::model::FermiModel;
 use fermi_spec::regs::{
     Bar0Reg,
-    pgraph::{METHOD_PORT_GO, POWER_MODE_BUSY},
+    pgraph::{METHOD_MASK, METHOD_PORT_GO, POWER_MODE_BUSY},
 };
-
-const METHOD_MASK: u32 = 0x3ffc;
 
 impl FermiModel {
     pub(crate) fn read_graph(&self, reg: Bar0Reg) -> Option<u32> {
@@ -34,7 +32,7 @@ impl FermiModel {
             Bar0Reg::FecsNextChannel => fecs.next,
             Bar0Reg::FecsHostIntr => fecs.host_intr,
             Bar0Reg::FecsHostIntrEnable => fecs.host_intr_enable,
-            _ => return None,
+            _ => return self.graph.traps.read(reg),
         })
     }
 
@@ -61,7 +59,7 @@ impl FermiModel {
             | Bar0Reg::GraphTrappedData
             | Bar0Reg::GraphActivity
             | Bar0Reg::GraphStatus => {}
-            _ => return self.write_fecs(reg, value),
+            _ => return self.graph.traps.write(reg, value) || self.write_fecs(reg, value),
         }
         true
     }

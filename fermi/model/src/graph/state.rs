@@ -1,5 +1,7 @@
 //! What the methods of a channel have set, in pages of 64 words that exist once one of their words is not zero.
 
+use fermi_spec::mme::{CODE_WORDS, MACROS};
+
 /// Words of a page.
 pub(crate) const PAGE_WORDS: usize = 64;
 /// Pages of a context; the first is M2MF's and not kept here.
@@ -13,6 +15,8 @@ pub(crate) struct Area {
 }
 
 impl Area {
+    /// Methods of 9039 that all classes have.
+    pub(crate) const M2MF: Self = Self { first: 1, pages: 2 };
     /// Methods of 9097 below the macro calls.
     pub(crate) const THREED: Self = Self { first: 8, pages: 56 };
     /// Methods of 90c0.
@@ -22,6 +26,15 @@ impl Area {
         first: 120,
         pages: 16,
     };
+    /// Macro code.
+    pub(crate) const MACRO_CODE: Self = Self {
+        first: 136,
+        pages: 32,
+    };
+    /// Where each macro starts.
+    pub(crate) const MACRO_STARTS: Self = Self { first: 168, pages: 2 };
+    /// Upload pointers and the macro that waits for a parameter.
+    pub(crate) const MACRO: Self = Self { first: 170, pages: 1 };
 
     /// Bytes of methods that the area has words for.
     pub(crate) const fn bytes(self) -> u16 {
@@ -46,7 +59,6 @@ impl Default for State {
 }
 
 impl State {
-    #[cfg(test)]
     /// Word `index` of an area; zero beyond its end.
     pub(crate) fn get(&self, area: Area, index: usize) -> u32 {
         if index / PAGE_WORDS >= area.pages {
@@ -68,7 +80,6 @@ impl State {
         }
     }
 
-    #[cfg(test)]
     /// Value of a method.
     pub(crate) fn method(&self, area: Area, method: u16) -> u32 {
         self.get(area, usize::from(method / 4))
@@ -77,6 +88,11 @@ impl State {
     /// Sets the value of a method.
     pub(crate) fn set_method(&mut self, area: Area, method: u16, value: u32) {
         self.set(area, usize::from(method / 4), value);
+    }
+
+    /// The 40-bit address in the methods `high` and the one after it.
+    pub(crate) fn address(&self, area: Area, high: u16) -> u64 {
+        u64::from(self.method(area, high) & 0xff) << 32 | u64::from(self.method(area, high + 4))
     }
 
     /// The words of a page, if it exists.
@@ -92,7 +108,9 @@ impl State {
     }
 }
 
-const _: () = assert!(Area::TWOD.first + Area::TWOD.pages <= PAGES);
+const _: () = assert!(Area::MACRO.first + Area::MACRO.pages <= PAGES);
+const _: () = assert!(Area::MACRO_CODE.pages * PAGE_WORDS == CODE_WORDS);
+const _: () = assert!(Area::MACRO_STARTS.pages * PAGE_WORDS == MACROS);
 
 #[cfg(test)]
 mod tests {

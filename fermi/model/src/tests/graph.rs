@@ -336,3 +336,333 @@ fn closed_front_end_takes_no_methods() {
     bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
     assert_eq!(bench.run(), Stepped::Idle);
 }
+
+const INCREMENT: u32 = 1 << 12;
+
+/// A channel with 3D, compute and 2D on subchannels 0 to 2 and a page at [`DATA`]; the page.
+fn with_classes(bench: &mut Bench) -> (Channel, u64) {
+    let mut channel = bench.channel(1);
+    let page = bench.allocate(0x1000);
+    bench.map(channel.space, DATA, Page::Vram(page), 0x1000);
+    bench.flush();
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.runlist(&[1]);
+    let words = Methods::new()
+        .to(0, 0, &[u32::from(class::THREED)])
+        .to(1, 0, &[u32::from(class::COMPUTE)])
+        .to(2, 0, &[u32::from(class::TWOD)])
+        .to(3, 0, &[u32::from(class::M2MF)]);
+    bench.submit(&mut channel, &words.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    (channel, page)
+}
+
+fn at_data(offset: u64) -> [u32; 2] {
+    [((DATA + offset) >> 32) as u32, (DATA + offset) as u32]
+}
+
+fn report(subchannel: u8, offset: u64, payload: u32, operand: u32) -> Vec<u32> {
+    let [high, low] = at_data(offset);
+    Methods::new()
+        .to(subchannel, 0x1b00, &[high, low, payload, operand])
+        .0
+}
+
+#[test]
+fn short_release_writes_the_payload_alone() {
+    for subchannel in [0, 1] {
+        let mut bench = ready();
+        let (mut a, page) = with_classes(&mut bench);
+        bench.set_vram_u64(page + 0x14, u64::MAX);
+        bench.submit(&mut a, &report(subchannel, 0x10, 7, 0x1000_f010));
+        assert_eq!(bench.run(), Stepped::Idle);
+        assert_eq!(bench.vram_u32(page + 0x10), 7);
+        assert_eq!(bench.vram_u64(page + 0x14), u64::MAX);
+    }
+}
+
+#[test]
+fn long_report_release_writes_payload_and_time() {
+    for subchannel in [0, 1] {
+        let mut bench = ready();
+        let (mut a, page) = with_classes(&mut bench);
+        bench.submit(&mut a, &report(subchannel, 0, 7, 0));
+        bench.run();
+        assert_eq!(bench.vram_u64(page), 7);
+        assert!((1..=bench.card.gpu_time()).contains(&bench.vram_u64(page + 8)));
+    }
+}
+
+#[test]
+fn reports_of_counters_are_zero_with_the_time() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    bench.set_vram_u64(page, u64::MAX);
+    bench.set_vram_u64(page + 0x10, u64::MAX);
+    // Samples, as u32 sequence and u32 count; primitives, as u64 count.
+    bench.submit(&mut a, &report(0, 0, 7, 0x0100_f002));
+    bench.submit(&mut a, &report(0, 0x10, 7, 0x0900_5002));
+    bench.run();
+    assert_eq!([bench.vram_u64(page), bench.vram_u64(page + 0x10)], [7, 0]);
+    assert_ne!(bench.vram_u64(page + 0x18), 0);
+}
+
+#[test]
+fn release_with_awaken_interrupts_without_stopping() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    bench.submit(&mut a, &report(1, 0, 7, 0x1010_0000));
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.read(Bar0Reg::EngineIntr(0)), 1);
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), 0);
+}
+
+#[test]
+fn report_acquire_blocks_only_its_channel() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    let mut b = bench.channel(2);
+    bench.map(b.space, DATA, Page::Vram(page), 0x1000);
+    bench.flush();
+    bench.runlist(&[1, 2]);
+    let mut waits = report(0, 0x20, 5, 0x0001_0001);
+    waits.extend(report(0, 0x30, 1, 0x1000_f010));
+    bench.submit(&mut a, &waits);
+    assert_eq!(bench.run(), Stepped::Waiting);
+    let mut other = Methods::new().to(0, 0, &[u32::from(class::COMPUTE)]).0;
+    other.extend(report(0, 0x20, 6, 0x1000_0000));
+    bench.submit(&mut b, &other);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.vram_u32(page + 0x30), 1);
+}
+
+#[test]
+fn release_to_an_unmapped_page_is_a_fault_of_pgraph() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    bench.submit(&mut a, &report(0, 0x10_0000, 7, 0x1000_f010));
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1);
+    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert_eq!((kind.client(), kind.write()), (client::DISPATCH, true));
+}
+
+#[test]
+fn compute_has_no_report_of_counters() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    bench.submit(&mut a, &report(1, 0, 7, 2));
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::DATA_ERROR);
+}
+
+#[test]
+fn constant_words_go_to_the_buffer_one_after_the_other() {
+    for subchannel in [0, 1] {
+        let mut bench = ready();
+        let (mut a, page) = with_classes(&mut bench);
+        let [high, low] = at_data(0x100);
+        let words = Methods::new()
+            .to(subchannel, 0x2380, &[0x100, high, low])
+            .to(subchannel, 0x238c, &[0x10, 1, 2, 3])
+            .to(subchannel, 0x2390, &[4]);
+        bench.submit(&mut a, &words.0);
+        assert_eq!(bench.run(), Stepped::Idle);
+        let stored = [0x10, 0x14, 0x18, 0x1c, 0x20].map(|at| bench.vram_u32(page + 0x100 + at));
+        assert_eq!(stored, [1, 2, 3, 4, 0]);
+    }
+}
+
+#[test]
+fn notification_is_written_at_the_next_operation() {
+    for subchannel in [0, 1, 2, 3] {
+        let mut bench = ready();
+        let (mut a, page) = with_classes(&mut bench);
+        bench.set_vram_u64(page + 8, u64::MAX);
+        let [high, low] = at_data(0);
+        let words = Methods::new().to(subchannel, 0x104, &[high, low, 1]);
+        bench.submit(&mut a, &words.0);
+        bench.run();
+        assert_eq!(bench.vram_u64(page + 8), u64::MAX);
+        bench.submit(&mut a, &Methods::new().to(subchannel, 0x100, &[0]).0);
+        bench.run();
+        assert_ne!(bench.vram_u64(page), 0);
+        assert_eq!(bench.vram_u64(page + 8), 0);
+        assert_eq!(bench.read(Bar0Reg::EngineIntr(0)), 1);
+    }
+}
+
+#[test]
+fn two_notifications_at_once_are_an_error() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    let words = Methods::new().to(0, 0x10c, &[0]).to(0, 0x10c, &[0]);
+    bench.submit(&mut a, &words.0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::DOUBLE_NOTIFY);
+    assert_eq!(bench.read(Bar0Reg::GraphTrappedMethod), 0x10c);
+}
+
+#[test]
+fn software_method_of_nouveau_is_illegal_and_the_channel_goes_on() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    let mut words = Methods::new().to(1, 0x1528, &[1]).0;
+    words.extend(report(1, 0, 7, 0x1000_0000));
+    bench.submit(&mut a, &words);
+    assert_eq!(bench.run(), Stepped::Waiting);
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::ILLEGAL_METHOD);
+    assert_eq!(bench.read(Bar0Reg::GraphTrappedMethod), 1 << 16 | 0x1528);
+    assert_eq!(bench.read(Bar0Reg::GraphTrappedData), 1);
+    bench.write(Bar0Reg::GraphIntr, graph_intr::ILLEGAL_METHOD);
+    bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.vram_u32(page), 7);
+}
+
+#[test]
+fn method_beyond_a_class_is_illegal() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    bench.submit(&mut a, &Methods::new().to(2, 0x1000, &[1]).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::ILLEGAL_METHOD);
+}
+
+/// What a launch leads to until grids run.
+#[test]
+fn launch_traps_as_an_unknown_instruction_and_the_channel_goes_on() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    let mut words = Methods::new().to(1, 0x368, &[0x1000]).0;
+    words.extend(report(1, 0, 7, 0x1000_0000));
+    bench.submit(&mut a, &words);
+    assert_eq!(bench.run(), Stepped::Waiting);
+    // As nouveau finds out and acknowledges.
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(Bar0Reg::GraphTrap), 1 << 24);
+    assert_eq!(bench.read(Bar0Reg::GraphGpcTrap), 1);
+    assert_eq!(bench.read(Bar0Reg::GpcTrap(0)), 1 << 16);
+    assert_eq!(bench.read(Bar0Reg::TpcTrap(0)), 2);
+    assert_eq!(bench.read(Bar0Reg::MpWarpError(0)), 9);
+    bench.write(Bar0Reg::MpWarpError(0), 0);
+    bench.write(Bar0Reg::GpcTrap(0), 1 << 16);
+    bench.write(Bar0Reg::GraphGpcTrap, 1);
+    bench.write(Bar0Reg::GraphTrap, 1 << 24);
+    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.vram_u32(page), 7);
+    assert_eq!(bench.read(Bar0Reg::GraphTrap), 0);
+}
+
+#[test]
+fn firmware_method_is_reported_by_the_microcode() {
+    let mut bench = ready();
+    start_microcode(&mut bench);
+    let (mut a, _) = with_classes(&mut bench);
+    bench.submit(&mut a, &Methods::new().to(0, 0x2300, &[5]).0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    let scratch = [2, 3, 4, 5].map(|index| bench.read(Bar0Reg::FecsScratch(index)));
+    assert_eq!(scratch, [u32::from(class::THREED), 0x2300, 5, 3]);
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::CTXCTL);
+}
+
+/// Uploads a macro at `place` and makes it macro `index`.
+fn upload(index: u32, place: u32, code: &[u32]) -> Methods {
+    let mut words = Methods::new().to(0, 0x114, &[place]);
+    for word in code {
+        words = words.to(0, 0x118, &[*word]);
+    }
+    words.to(0, 0x11c, &[index, place])
+}
+
+/// A macro that sends its first parameter to a method and each of two more to the next one.
+fn three_words(method: u16) -> Vec<u32> {
+    let address = u32::from(method / 4) | INCREMENT;
+    vec![
+        address << 14 | 2 << 4 | 1,
+        1 << 11 | 4 << 4 | 1,
+        2 << 8 | 1,
+        2 << 11 | 3 << 8 | 4 << 4 | 1,
+        3 << 8 | 1 << 7 | 1,
+        3 << 11 | 4 << 4 | 1,
+    ]
+}
+
+#[test]
+fn macro_sends_its_parameters_as_methods() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    let [high, low] = at_data(0);
+    let words = upload(3, 0x40, &three_words(0x238c))
+        .to(0, 0x2384, &[high, low])
+        .to(0, 0x3818, &[8])
+        .to(0, 0x381c, &[11])
+        .to(0, 0x381c, &[12])
+        .to(0, 0x110, &[0]);
+    bench.submit(&mut a, &words.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!([8, 12].map(|at| bench.vram_u32(page + at)), [11, 12]);
+}
+
+#[test]
+fn macro_that_waits_for_a_parameter_survives_a_switch() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    let mut b = bench.channel(2);
+    give_image(&mut bench, &a, &[]);
+    save(&mut bench, &a);
+    bench.runlist(&[1, 2]);
+    let [high, low] = at_data(0);
+    let first = upload(0, 0, &three_words(0x238c))
+        .to(0, 0, &[u32::from(class::THREED)])
+        .to(0, 0x2384, &[high, low])
+        .to(0, 0x3800, &[8])
+        .to(0, 0x3804, &[11]);
+    // Uploads before the class is bound are refused in the fresh context.
+    let bind = Methods::new().to(0, 0, &[u32::from(class::THREED)]);
+    bench.submit(&mut a, &bind.0);
+    bench.submit(&mut a, &first.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    bench.submit(&mut b, &bind.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    bench.submit(&mut a, &Methods::new().to(0, 0x3804, &[12]).0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!([8, 12].map(|at| bench.vram_u32(page + at)), [11, 12]);
+}
+
+#[test]
+fn endless_macro_ends_in_a_trap() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    let words = upload(0, 0x10, &[7 | 1 << 5]).to(0, 0x3800, &[0]);
+    bench.submit(&mut a, &words.0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(Bar0Reg::GraphTrap), 1 << 7);
+    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 4);
+    assert_eq!(bench.read(Bar0Reg::GraphMacroTrapAt), 1 << 28 | 0x10);
+    bench.write(Bar0Reg::GraphMacroTrap, 0xc000_0000);
+    bench.write(Bar0Reg::GraphTrap, 1 << 7);
+    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 31);
+}
+
+#[test]
+fn parameters_too_few_and_too_many_trap() {
+    let mut bench = ready();
+    let (mut a, _) = with_classes(&mut bench);
+    let words = upload(0, 0, &three_words(0x1700))
+        .to(0, 0x3800, &[1])
+        .to(0, 0x110, &[0]);
+    bench.submit(&mut a, &words.0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1);
+    bench.write(Bar0Reg::GraphMacroTrap, 0xc000_0000);
+    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    bench.submit(&mut a, &Methods::new().to(0, 0x3804, &[1]).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 31 | 2);
+}

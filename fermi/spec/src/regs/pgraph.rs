@@ -8,6 +8,8 @@ pub mod graph_intr {
     pub const ILLEGAL_METHOD: u32 = 1 << 4;
     /// No such class.
     pub const ILLEGAL_CLASS: u32 = 1 << 5;
+    /// Two notifications were asked for with no operation between.
+    pub const DOUBLE_NOTIFY: u32 = 1 << 6;
     /// Firmware method that no microcode took.
     pub const FIRMWARE_METHOD: u32 = 1 << 8;
     /// FECS: see FECS_HOST_INTR.
@@ -42,8 +44,10 @@ pub mod macro_trap {
 
 /// GRAPH_MACRO_TRAP_AT: the place is valid.
 pub const MACRO_TRAP_VALID: u32 = 1 << 28;
-/// Acknowledges a sub-unit's trap.
-pub const TRAP_ACKNOWLEDGE: u32 = 0xc000_0000;
+/// A sub-unit's trap register: acknowledge. Drivers write it together with the enable.
+pub const TRAP_ACKNOWLEDGE: u32 = 1 << 30;
+/// A sub-unit's trap register: enabled.
+pub const TRAP_ENABLE: u32 = 1 << 31;
 /// GPC_TRAP: TPC 0.
 pub const GPC_TRAP_TPC0: u32 = 1 << 16;
 /// TPC_TRAP: the MP.
@@ -54,6 +58,8 @@ pub const WARP_ILLEGAL_INSTRUCTION: u32 = 0x09;
 pub const FIFO_CONTROL_ON: u32 = 0x0001_0001;
 /// GRAPH_POWER_MODE: the mode is being changed.
 pub const POWER_MODE_BUSY: u32 = 1 << 4;
+/// GRAPH_TRAPPED_METHOD: the method.
+pub const METHOD_MASK: u32 = 0x3ffc;
 /// GRAPH_METHOD_PORT: go.
 pub const METHOD_PORT_GO: u32 = 1 << 31;
 

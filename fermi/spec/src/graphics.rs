@@ -1,0 +1,172 @@
+//! Methods of the classes on PGRAPH: what all have, 3D (9097) and compute (90c0).
+//!
+//! Sources: NVIDIA's `cl9097.h`, `cl90c0.h` and `cl902d.h`; envytools `rnndb/graph/gf100_3d.xml` and
+//! `gf100_compute.xml`. 2D and M2MF have modules of their own.
+
+/// Methods that every class on PGRAPH has.
+pub mod common {
+    /// Nothing; a notification that was asked for is written.
+    pub const NO_OPERATION: u16 = 0x100;
+    /// Notification address bits 39:32; the low word follows.
+    pub const NOTIFY_HIGH: u16 = 0x104;
+    /// Notification address bits 31:0.
+    pub const NOTIFY_LOW: u16 = 0x108;
+    /// Asks for a notification; see [`NOTIFY_AWAKEN`].
+    pub const NOTIFY: u16 = 0x10c;
+    /// NOTIFY: write it, then interrupt.
+    pub const NOTIFY_AWAKEN: u32 = 1;
+    /// Waits until nothing runs.
+    pub const WAIT_FOR_IDLE: u16 = 0x110;
+    /// Where the next word of macro code goes, in words.
+    pub const MACRO_CODE_POINTER: u16 = 0x114;
+    /// A word of macro code; the pointer moves on.
+    pub const MACRO_CODE: u16 = 0x118;
+    /// Which macro's start is set next.
+    pub const MACRO_START_POINTER: u16 = 0x11c;
+    /// Start of a macro, in words; the pointer moves on.
+    pub const MACRO_START: u16 = 0x120;
+    /// First macro call: each macro has two methods, one that starts it and one for further parameters.
+    pub const MACRO_CALL: u16 = 0x3800;
+}
+
+/// Bytes of a notification: time in nanoseconds (8), information (4), status (4, zero is success).
+pub const NOTIFICATION_BYTES: usize = 16;
+
+/// Methods that 3D and compute share.
+pub mod shader {
+    /// nouveau's software method (shader exceptions); no such method in hardware.
+    pub const SOFTWARE_EXCEPTIONS: u16 = 0x1528;
+    /// Report semaphore address bits 39:32; the low word follows.
+    pub const REPORT_HIGH: u16 = 0x1b00;
+    /// Report semaphore address bits 31:0.
+    pub const REPORT_LOW: u16 = 0x1b04;
+    /// Payload.
+    pub const REPORT_PAYLOAD: u16 = 0x1b08;
+    /// Does it, see [`super::ReportSemaphore`].
+    pub const REPORT: u16 = 0x1b0c;
+    /// Bytes of the constant buffer that the next methods are about.
+    pub const CONSTANT_BYTES: u16 = 0x2380;
+    /// Its address, bits 39:32; the low word follows.
+    pub const CONSTANT_HIGH: u16 = 0x2384;
+    /// Its address, bits 31:0.
+    pub const CONSTANT_LOW: u16 = 0x2388;
+    /// Offset in it of the next word, \[15:0\].
+    pub const CONSTANT_OFFSET: u16 = 0x238c;
+    /// A word for it; the offset moves on. Sixteen methods that do the same.
+    pub const CONSTANT_DATA: u16 = 0x2390;
+    /// Last of them.
+    pub const CONSTANT_DATA_LAST: u16 = 0x23cc;
+}
+
+/// Methods of 3D alone.
+pub mod threed {
+    /// Firmware methods.
+    pub const FIRMWARE: u16 = 0x2300;
+    /// Last of them.
+    pub const FIRMWARE_LAST: u16 = 0x237c;
+}
+
+/// Methods of compute alone.
+pub mod compute {
+    /// Starts a grid.
+    pub const LAUNCH: u16 = 0x368;
+    /// Firmware methods.
+    pub const FIRMWARE: u16 = 0x500;
+    /// Last of them.
+    pub const FIRMWARE_LAST: u16 = 0x57c;
+}
+
+/// Operand of REPORT. Compute has fewer fields: operations 0 and 3, flush, awaken, size.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct ReportSemaphore {
+    /// See [`ReportOperation`].
+    #[bits(2)]
+    pub operation: u8,
+    /// Without flushing caches before.
+    pub flush_disable: bool,
+    __: bool,
+    /// Release after preceding writes, not reads.
+    pub after_writes: bool,
+    /// Which of a report's counters.
+    #[bits(3)]
+    pub sub_report: u8,
+    /// Acquire before following reads, not writes.
+    pub before_reads: bool,
+    #[bits(3)]
+    __: u8,
+    /// Where in the pipeline it happens.
+    #[bits(4)]
+    pub location: u8,
+    /// Acquire: memory at least the payload (signed difference), not equal.
+    pub at_least: bool,
+    #[bits(3)]
+    __: u8,
+    /// Interrupt when done.
+    pub awaken: bool,
+    /// Which word of the counter a one-word report writes.
+    pub high_word: bool,
+    __: bool,
+    /// Which counter, see [`report`].
+    #[bits(5)]
+    pub report: u8,
+    /// One word instead of four.
+    pub one_word: bool,
+    #[bits(3)]
+    __: u8,
+}
+
+/// Operation of REPORT.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReportOperation {
+    /// Write payload, zero and time, or the payload alone.
+    Release,
+    /// Wait until memory compares.
+    Acquire,
+    /// Write a counter and the time.
+    Report,
+    /// Release and interrupt the host.
+    Trap,
+}
+
+impl ReportSemaphore {
+    /// The operation; total.
+    pub fn op(self) -> ReportOperation {
+        match self.operation() {
+            0 => ReportOperation::Release,
+            1 => ReportOperation::Acquire,
+            2 => ReportOperation::Report,
+            _ => ReportOperation::Trap,
+        }
+    }
+}
+
+/// Counters of REPORT that are 32 bits wide: the report is payload, counter, time. The others are 64 bits wide: counter,
+/// time (envytools; Mesa waits for the payload of these).
+pub mod report {
+    /// No counter: zero.
+    pub const NONE: u8 = 0x00;
+    /// Samples that passed.
+    pub const SAMPLES: u8 = 0x02;
+    /// Bytes written by transform feedback.
+    pub const STREAMED_BYTES: u8 = 0x1a;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Mesa sends for a fence, a sample counter and a time stamp.
+    #[test]
+    fn operands_of_mesa_decode() {
+        let fence = ReportSemaphore::from_bits(0x1000_f010);
+        assert_eq!((fence.op(), fence.one_word()), (ReportOperation::Release, true));
+        let samples = ReportSemaphore::from_bits(0x0100_f002);
+        assert_eq!(
+            (samples.op(), samples.report()),
+            (ReportOperation::Report, report::SAMPLES)
+        );
+        let time = ReportSemaphore::from_bits(0x0000_5002);
+        assert_eq!((time.report(), time.one_word()), (report::NONE, false));
+    }
+}

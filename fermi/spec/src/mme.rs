@@ -1,0 +1,265 @@
+//! Instructions of the macro processor in front of PGRAPH's classes (MME).
+//!
+//! A macro is started by a method and sends methods. It has seven registers, r1 to r7 (r0 is zero), a carry, and the
+//! address and increment of the next method that it sends. Source: envytools `envydis/macro.c`; what the two agree on
+//! was compared with Mesa's `mme_fermi_sim.c`.
+
+/// Words of macro code that a context has.
+pub const CODE_WORDS: usize = 0x800;
+/// Macros that can be called.
+pub const MACROS: usize = 0x80;
+
+/// Number of a register; r0 reads as zero.
+pub type Register = u8;
+
+/// What an instruction computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// a + b; sets the carry.
+    Add(Register, Register),
+    /// a + b + carry; sets the carry.
+    AddCarry(Register, Register),
+    /// a − b; sets the carry as a borrow.
+    Subtract(Register, Register),
+    /// a − b − borrow; sets it.
+    SubtractBorrow(Register, Register),
+    /// a ^ b.
+    Xor(Register, Register),
+    /// a | b.
+    Or(Register, Register),
+    /// a & b.
+    And(Register, Register),
+    /// a & !b.
+    AndNot(Register, Register),
+    /// !(a & b).
+    Nand(Register, Register),
+    /// a + immediate.
+    AddImmediate(Register, i32),
+    /// a with `bits` bits from `to` replaced by those of b from `from`.
+    Insert {
+        /// a.
+        base: Register,
+        /// b.
+        source: Register,
+        /// First bit in b.
+        from: u8,
+        /// Number of bits.
+        bits: u8,
+        /// First bit in a.
+        to: u8,
+    },
+    /// `bits` bits of b from the bit that a names, shifted left by `to`.
+    ExtractAt {
+        /// a.
+        from: Register,
+        /// b.
+        source: Register,
+        /// Number of bits.
+        bits: u8,
+        /// Shift.
+        to: u8,
+    },
+    /// `bits` bits of b from bit `from`, shifted left by a.
+    ExtractTo {
+        /// b.
+        source: Register,
+        /// First bit.
+        from: u8,
+        /// Number of bits.
+        bits: u8,
+        /// a.
+        to: Register,
+    },
+    /// Value of the method that (a + immediate) names, in words.
+    Read(Register, i32),
+}
+
+/// What becomes of the result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Assign {
+    /// Ignored; the register gets a parameter.
+    Parameter,
+    /// To the register.
+    Move,
+    /// To the register and the method address.
+    MoveAddress,
+    /// Sent; the register gets a parameter.
+    SendParameter,
+    /// To the register, and sent.
+    MoveSend,
+    /// To the method address; the register gets a parameter.
+    AddressParameter,
+    /// To the register and the method address; then a parameter is sent.
+    MoveAddressSendParameter,
+    /// To the register and the method address; then its bits 17:12 are sent.
+    MoveAddressSendIncrement,
+}
+
+impl Assign {
+    /// Whether it takes a parameter.
+    pub const fn takes_parameter(self) -> bool {
+        matches!(
+            self,
+            Self::Parameter | Self::SendParameter | Self::AddressParameter | Self::MoveAddressSendParameter
+        )
+    }
+}
+
+/// What an instruction does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Computes and assigns to a register.
+    Compute(Operation, Assign, Register),
+    /// Branches if a register is zero, or if it is not.
+    Branch {
+        /// The register.
+        register: Register,
+        /// Whether it branches if that is not zero.
+        if_not_zero: bool,
+        /// The instruction behind it is not executed when it branches.
+        annul: bool,
+        /// Words from this instruction.
+        distance: i32,
+    },
+    /// No such operation.
+    Illegal,
+}
+
+/// An instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Instruction {
+    /// What it does.
+    pub kind: Kind,
+    /// The macro ends after the next instruction; of a branch, only if that is not taken.
+    pub exit: bool,
+}
+
+/// Address and increment of methods to send, in words, as a macro sets them.
+pub const fn address_of(value: u32) -> (u16, u8) {
+    ((value & 0xfff) as u16, (value >> 12 & 0x3f) as u8)
+}
+
+impl Instruction {
+    /// Decodes a word; total.
+    pub fn from_bits(word: u32) -> Self {
+        let register = |shift: u32| (word >> shift & 7) as Register;
+        let (target, a, b) = (register(8), register(11), register(14));
+        let immediate = word as i32 >> 14;
+        let field = |shift: u32| (word >> shift & 0x1f) as u8;
+        let (from, bits, to) = (field(17), field(22), field(27));
+        let compute = |operation| Kind::Compute(operation, assign(word), target);
+        let kind = match word & 7 {
+            0 => arithmetic(field(17), a, b).map_or(Kind::Illegal, compute),
+            1 => compute(Operation::AddImmediate(a, immediate)),
+            2 => compute(Operation::Insert {
+                base: a,
+                source: b,
+                from,
+                bits,
+                to,
+            }),
+            3 => compute(Operation::ExtractAt {
+                from: a,
+                source: b,
+                bits,
+                to,
+            }),
+            4 => compute(Operation::ExtractTo {
+                source: b,
+                from,
+                bits,
+                to: a,
+            }),
+            5 => compute(Operation::Read(a, immediate)),
+            7 => Kind::Branch {
+                register: a,
+                if_not_zero: word & 1 << 4 != 0,
+                annul: word & 1 << 5 != 0,
+                distance: immediate,
+            },
+            _ => Kind::Illegal,
+        };
+        Self {
+            kind,
+            exit: word & 1 << 7 != 0,
+        }
+    }
+}
+
+fn arithmetic(code: u8, a: Register, b: Register) -> Option<Operation> {
+    Some(match code {
+        0 => Operation::Add(a, b),
+        1 => Operation::AddCarry(a, b),
+        2 => Operation::Subtract(a, b),
+        3 => Operation::SubtractBorrow(a, b),
+        8 => Operation::Xor(a, b),
+        9 => Operation::Or(a, b),
+        10 => Operation::And(a, b),
+        11 => Operation::AndNot(a, b),
+        12 => Operation::Nand(a, b),
+        _ => return None,
+    })
+}
+
+fn assign(word: u32) -> Assign {
+    match word >> 4 & 7 {
+        0 => Assign::Parameter,
+        1 => Assign::Move,
+        2 => Assign::MoveAddress,
+        3 => Assign::SendParameter,
+        4 => Assign::MoveSend,
+        5 => Assign::AddressParameter,
+        6 => Assign::MoveAddressSendParameter,
+        _ => Assign::MoveAddressSendIncrement,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn nop_moves_zero_to_r0() {
+        let nop = Instruction::from_bits(0x11);
+        let kind = Kind::Compute(Operation::AddImmediate(0, 0), Assign::Move, 0);
+        assert_eq!(nop, Instruction { kind, exit: false });
+    }
+
+    /// One of the words that Mesa uploads: a single bit of r1, sent.
+    #[test]
+    fn insert_of_mesa_takes_one_bit() {
+        let word = Instruction::from_bits(0x0040_4042);
+        let operation = Operation::Insert {
+            base: 0,
+            source: 1,
+            from: 0,
+            bits: 1,
+            to: 0,
+        };
+        assert_eq!(word.kind, Kind::Compute(operation, Assign::MoveSend, 0));
+    }
+
+    #[test]
+    fn branch_goes_back_by_a_negative_distance() {
+        let word = Instruction::from_bits((-3i32 << 14) as u32 | 2 << 11 | 1 << 7 | 1 << 5 | 1 << 4 | 7);
+        let kind = Kind::Branch {
+            register: 2,
+            if_not_zero: true,
+            annul: true,
+            distance: -3,
+        };
+        assert_eq!(word, Instruction { kind, exit: true });
+    }
+
+    proptest! {
+        #[test]
+        fn only_unassigned_codes_are_illegal(word: u32) {
+            let illegal = match word & 7 {
+                0 => !matches!(word >> 17 & 0x1f, 0..=3 | 8..=12),
+                code => code == 6,
+            };
+            prop_assert_eq!(Instruction::from_bits(word).kind == Kind::Illegal, illegal);
+        }
+    }
+}
