@@ -22,7 +22,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use frames::Frames;
 pub(crate) use maps::DmaMaps;
 pub use running::CardLost;
-pub(crate) use running::{InterruptSink, RunningCard};
+pub(crate) use running::{Follower, RunningCard};
 
 /// What card to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +76,7 @@ struct Messages {
     event: EventFd,
 }
 
-impl InterruptSink for Messages {
+impl Follower for Messages {
     fn update(&mut self, model: &mut FermiModel) {
         if model.take_interrupt() {
             self.is_interrupted.store(true, Ordering::SeqCst);

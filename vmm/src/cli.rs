@@ -155,6 +155,9 @@ struct GpuArguments {
     /// VRAM of the card, such as 256M [default: as the real card]
     #[arg(long, value_name = "SIZE", value_parser = card_vram)]
     vram: Option<u64>,
+    /// Answer every access by a message instead of letting the client map BAR3
+    #[arg(long)]
+    all_trapped: bool,
 }
 
 fn card_vram(text: &str) -> Result<u64, String> {

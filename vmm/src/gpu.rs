@@ -11,9 +11,12 @@
 //! one is attached is hung up on. When a client goes, the card goes back to its state after power-on, VRAM included:
 //! the next client finds nothing of the one before.
 
+mod front;
 mod function;
+mod live;
 mod memory;
 mod pins;
+mod remap;
 mod server;
 mod session;
 mod vram;

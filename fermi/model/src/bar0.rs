@@ -334,7 +334,8 @@ impl FermiModel {
             Bar0Reg::MmuConfig => self.mmu.set_config(value),
             Bar0Reg::TlbDirectory => self.mmu.flush_directory = value,
             Bar0Reg::TlbInvalidate if value & pmc::TLB_GO != 0 => {
-                self.mmu.invalidate(&mut self.mem, value);
+                let flushed = self.mmu.invalidate(&mut self.mem, value);
+                self.note_flush(flushed);
                 self.windows.forget_spaces();
                 self.peephole.forget_space();
             }

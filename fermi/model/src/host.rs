@@ -306,8 +306,10 @@ impl FermiModel {
         match data >> 27 {
             mem_op::TLB_INVALIDATE => {
                 let directory = self.pbdmas[pbdma].reg(MEM_OP_A_LATCH);
-                self.mmu
+                let flushed = self
+                    .mmu
                     .invalidate_by_method(&mut self.mem, directory, data & 1 != 0);
+                self.note_flush(flushed);
             }
             // Memory is always up to date.
             mem_op::SYSMEMBAR | mem_op::SOFT_FLUSH | mem_op::L2_PEER_INVALIDATE..=mem_op::L2_FLUSH_DIRTY => {}

@@ -32,6 +32,7 @@ mod graph;
 mod host;
 mod identity;
 mod interrupts;
+mod live;
 mod ltc;
 mod m2mf;
 mod memory;

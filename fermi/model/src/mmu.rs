@@ -83,6 +83,15 @@ pub(crate) struct Refusal {
     pub(crate) write: bool,
 }
 
+/// What a flush made the TLBs forget.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flushed {
+    Nothing,
+    /// Everything under a page directory.
+    Directory(Place),
+    All,
+}
+
 /// TLBs and the MMU's registers.
 pub(crate) struct Mmu {
     bar1: Tlb,
@@ -117,16 +126,16 @@ impl Mmu {
     }
 
     /// TLB_INVALIDATE. Hub-only flushes drop everything that the others do: the model has no GPC TLB.
-    pub(crate) fn invalidate(&mut self, mem: &mut Memory, command: u32) {
+    pub(crate) fn invalidate(&mut self, mem: &mut Memory, command: u32) -> Flushed {
         if command & pmc::TLB_GO == 0 {
-            return;
+            return Flushed::Nothing;
         }
         let all = command & pmc::TLB_ALL_DIRECTORIES != 0;
-        self.flush(mem, (!all).then(|| directory_of(self.flush_directory)));
+        self.flush(mem, (!all).then(|| directory_of(self.flush_directory)))
     }
 
     /// Drops what the TLBs keep under `directory`, or everything.
-    fn flush(&mut self, mem: &mut Memory, directory: Option<Place>) {
+    fn flush(&mut self, mem: &mut Memory, directory: Option<Place>) -> Flushed {
         mem.counters.tlb_flushes += 1;
         for tlb in [
             &mut self.bar1,
@@ -139,15 +148,16 @@ impl Mmu {
                 None => tlb.flush(),
             }
         }
+        directory.map_or(Flushed::All, Flushed::Directory)
     }
 
     /// MEM_OP_B's invalidation: of the directory in MEM_OP_A (bits 29:2 address >> 12, 31:30 aperture) or of all.
-    pub(crate) fn invalidate_by_method(&mut self, mem: &mut Memory, operand: u32, all: bool) {
+    pub(crate) fn invalidate_by_method(&mut self, mem: &mut Memory, operand: u32, all: bool) -> Flushed {
         let directory = Place {
             aperture: Aperture::from_bits((operand >> 30) as u8),
             at: PhysAddr(u64::from(operand >> 2 & 0x0fff_ffff) << 12),
         };
-        self.flush(mem, (!all).then_some(directory));
+        self.flush(mem, (!all).then_some(directory))
     }
 
     /// Drops what one client's TLB keeps.

@@ -23,7 +23,7 @@ pub(crate) struct Window {
     space: Option<AddressSpace>,
     client: TlbClient,
     unit: u8,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Window {
@@ -44,7 +44,7 @@ impl Window {
         }
     }
 
-    fn space(&mut self, mem: &mut Memory) -> AddressSpace {
+    pub(crate) fn space(&mut self, mem: &mut Memory) -> AddressSpace {
         let instance = self.instance();
         *self
             .space
@@ -65,6 +65,8 @@ pub(crate) struct Windows {
     pub(crate) pramin: PraminBase,
     pub(crate) bar1: Window,
     pub(crate) bar3: Window,
+    /// See [`FermiModel::bar3_changes`].
+    pub(crate) bar3_changes: u64,
 }
 
 impl Windows {
@@ -73,6 +75,7 @@ impl Windows {
             pramin: PraminBase::default(),
             bar1: Window::new(TlbClient::Bar1, unit::BAR1, board::BAR1_BYTES),
             bar3: Window::new(TlbClient::Bar3, unit::BAR3, board::BAR3_BYTES),
+            bar3_changes: 0,
         }
     }
 
@@ -106,6 +109,9 @@ impl FermiModel {
             window.space = None;
             let client = window.client;
             self.mmu.flush_client(client);
+        }
+        if bar == Bar::Bar3 {
+            self.windows.bar3_changes += 1;
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! edge ──BAR access──► lock ──► FermiModel ◄── lock ── stepping thread: Busy ► steps on
-//!      ◄── InterruptSink, under the lock                              Waiting ► looks again after 1 ms
+//!      ◄── Follower, under the lock                              Waiting ► looks again after 1 ms
 //!                                                                     Idle    ► sleeps until an access wakes it
 //! ```
 //!
@@ -38,10 +38,11 @@ const WAITING_PERIOD: Duration = Duration::from_millis(1);
 #[error("the software card panicked")]
 pub struct CardLost;
 
-/// Who is told of interrupts.
-pub(crate) trait InterruptSink: Send + 'static {
-    /// Something happened that may have sent a message or changed the level of the card's interrupt pin. Called under
-    /// the card's lock, often: it must be short and must not wait.
+/// Who follows what the card does.
+pub(crate) trait Follower: Send + 'static {
+    /// Something happened that may have sent a message, changed the level of the card's interrupt pin or what its
+    /// windows show. Called under the card's lock after every access, before it is answered, and after every step: it
+    /// must be short and must not wait.
     fn update(&mut self, model: &mut FermiModel);
 }
 
@@ -57,28 +58,28 @@ enum Sleep {
 }
 
 /// Under the lock.
-struct State<S> {
+struct State<F> {
     model: FermiModel,
-    sink: S,
+    follower: F,
     sleep: Sleep,
     is_stopping: bool,
 }
 
 /// What the stepping thread and the accesses share.
-struct Shared<S> {
-    state: Mutex<State<S>>,
+struct Shared<F> {
+    state: Mutex<State<F>>,
     woken: Condvar,
     waiting: AtomicU32,
     start: Instant,
 }
 
-impl<S: InterruptSink> Shared<S> {
+impl<F: Follower> Shared<F> {
     fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Rule 1.
-    fn lock(&self) -> Result<MutexGuard<'_, State<S>>, CardLost> {
+    fn lock(&self) -> Result<MutexGuard<'_, State<F>>, CardLost> {
         // Both operations are ordered by the mutex itself as far as the card's state is concerned.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let state = self.lock_spinning();
@@ -86,7 +87,7 @@ impl<S: InterruptSink> Shared<S> {
         state
     }
 
-    fn lock_spinning(&self) -> Result<MutexGuard<'_, State<S>>, CardLost> {
+    fn lock_spinning(&self) -> Result<MutexGuard<'_, State<F>>, CardLost> {
         for _ in 0..LOCK_TRIES {
             match self.state.try_lock() {
                 Ok(state) => return Ok(state),
@@ -98,14 +99,14 @@ impl<S: InterruptSink> Shared<S> {
     }
 
     /// One access, and what follows from it at once.
-    fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut S) -> T) -> Result<T, CardLost> {
+    fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut F) -> T) -> Result<T, CardLost> {
         let mut guard = self.lock()?;
         let state = &mut *guard;
         let is_asleep = state.sleep != Sleep::Awake;
         if is_asleep {
             state.model.step(self.now_ns(), 0);
         }
-        let result = work(&mut state.model, &mut state.sink);
+        let result = work(&mut state.model, &mut state.follower);
         if is_asleep {
             let stepped = state.model.step(self.now_ns(), 0);
             let is_to_wake = match state.sleep {
@@ -118,7 +119,7 @@ impl<S: InterruptSink> Shared<S> {
                 self.woken.notify_one();
             }
         }
-        state.sink.update(&mut state.model);
+        state.follower.update(&mut state.model);
         Ok(result)
     }
 
@@ -128,7 +129,7 @@ impl<S: InterruptSink> Shared<S> {
         while !guard.is_stopping {
             let state = &mut *guard;
             let stepped = state.model.step(self.now_ns(), SLICE);
-            state.sink.update(&mut state.model);
+            state.follower.update(&mut state.model);
             let next = match stepped {
                 Stepped::Busy if self.waiting.load(Ordering::SeqCst) == 0 => Ok(guard),
                 Stepped::Busy => {
@@ -164,18 +165,18 @@ impl<S: InterruptSink> Shared<S> {
     }
 }
 
-/// See the module. Dropping it stops the thread and drops card and sink.
-pub(crate) struct RunningCard<S: InterruptSink> {
-    shared: Arc<Shared<S>>,
+/// See the module. Dropping it stops the thread and drops card and follower.
+pub(crate) struct RunningCard<F: Follower> {
+    shared: Arc<Shared<F>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<S: InterruptSink> RunningCard<S> {
+impl<F: Follower> RunningCard<F> {
     /// Lets `model` run.
-    pub(crate) fn start(model: FermiModel, sink: S) -> Result<Self, io::Error> {
+    pub(crate) fn start(model: FermiModel, follower: F) -> Result<Self, io::Error> {
         let state = State {
             model,
-            sink,
+            follower,
             sleep: Sleep::Awake,
             is_stopping: false,
         };
@@ -197,12 +198,12 @@ impl<S: InterruptSink> RunningCard<S> {
 
     /// Does something with the card at the present time, and what follows from it at once. Several accesses in one
     /// call cost one lock, one look at the clock and one look at the interrupt.
-    pub(crate) fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut S) -> T) -> Result<T, CardLost> {
+    pub(crate) fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut F) -> T) -> Result<T, CardLost> {
         self.shared.access(work)
     }
 }
 
-impl<S: InterruptSink> Drop for RunningCard<S> {
+impl<F: Follower> Drop for RunningCard<F> {
     fn drop(&mut self) {
         // After a panic of the model the thread is gone already.
         if let Ok(mut state) = self.shared.lock() {

@@ -17,6 +17,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     let setup = GpuSetup {
         card: CardConfig { board, vram_bytes },
         socket: arguments.socket.clone(),
+        is_all_trapped: arguments.all_trapped,
     };
     let mut server = GpuServer::bind(&setup)?;
     announce(&setup).context("cannot write to stdout")?;

@@ -1,4 +1,4 @@
-//! The card's interrupt as its client has set it up, and the configuration space that lets it through.
+//! The card's interrupt as its client has set it up.
 //!
 //! ```text
 //!   MSI    message of the card ─ bus master ─► eventfd
@@ -9,9 +9,7 @@
 //! still high the eventfd is signalled again. The client unmasks by a message or by an eventfd of its own.
 
 use fermi_model::FermiModel;
-use vfio_user_server::{ConfigSpace, Errno, IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
-
-use crate::card::InterruptSink;
+use vfio_user_server::{Errno, IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 
 /// INTx of a client.
 #[derive(Debug, Default)]
@@ -32,46 +30,34 @@ pub(super) struct PinCounts {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Pins {
-    pub(super) config: ConfigSpace,
     msi: Option<IrqEvent>,
     intx: Intx,
     pub(super) counts: PinCounts,
 }
 
-impl InterruptSink for Pins {
-    fn update(&mut self, model: &mut FermiModel) {
-        if model.take_interrupt() {
-            self.send_message();
-        }
-        if self.intx.event.is_some() {
-            self.assert(model.interrupt_line());
-        }
-    }
-}
-
 impl Pins {
-    /// Nobody is connected.
-    pub(super) fn new(config: ConfigSpace) -> Self {
-        Self {
-            config,
-            msi: None,
-            intx: Intx::default(),
-            counts: PinCounts::default(),
+    /// Signals what is to be signalled.
+    pub(super) fn update(&mut self, model: &mut FermiModel) {
+        if model.take_interrupt() {
+            self.send_message(model);
+        }
+        if self.intx.event.is_some() && !self.intx.is_masked {
+            self.assert(model);
         }
     }
 
-    fn send_message(&mut self) {
+    fn send_message(&mut self, model: &FermiModel) {
         match &self.msi {
             // An eventfd that cannot be written is its owner's loss.
-            Some(event) if self.config.is_bus_master() && event.signal().is_ok() => self.counts.messages += 1,
+            Some(event) if model.is_bus_master() && event.signal().is_ok() => self.counts.messages += 1,
             _ => self.counts.messages_lost += 1,
         }
     }
 
-    fn assert(&mut self, is_high: bool) {
-        let is_open = is_high && !self.intx.is_masked && self.config.is_intx_enabled();
+    fn assert(&mut self, model: &FermiModel) {
+        let is_open = model.interrupt_line() && !model.is_intx_disabled();
         if let Some(event) = self.intx.event.as_ref().filter(|_| is_open) {
             self.intx.is_masked = true;
             self.counts.levels += 1;
@@ -80,21 +66,13 @@ impl Pins {
         }
     }
 
-    /// Configuration space, with the pin as it is.
-    pub(super) fn read_config(&mut self, model: &FermiModel, offset: u64, data: &mut [u8]) {
-        self.config.set_interrupt_pending(model.interrupt_line());
-        self.config.read(offset, data);
-    }
-
     /// The client lets INTx through again; it is signalled at the next look if the pin is high.
     pub(super) fn unmask(&mut self) {
         self.intx.is_masked = false;
     }
 
-    /// The client's client is gone, or the function was reset: nobody is connected and the configuration is as after
-    /// power-on.
+    /// The client is gone, or the function was reset: nobody is connected.
     pub(super) fn reset(&mut self) {
-        self.config.reset();
         self.msi = None;
         self.intx = Intx::default();
     }

@@ -1,20 +1,23 @@
 //! The socket of a served card: who may come, and what happens when somebody goes.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use fermi_model::ModelError;
+use fermi_spec::board::BAR3_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user_server::listener::ListenerError;
-use vfio_user_server::pci::PciError;
-use vfio_user_server::{Accepted, CloseReason, Errno, FunctionInfo, Listener};
+use vfio_user_server::{Accepted, CloseReason, Errno, Listener};
 
-use super::function::{config_space, function};
-use super::pins::Pins;
+use super::front::Front;
+use super::function::function;
+use super::live::LiveWindow;
+use super::remap::PAGE;
 use super::session::{Left, Session};
-use super::vram::{Vram, VramError};
+use super::vram::{Vram, VramError, sealed_file};
 use crate::card::{CardConfig, CardLost, DmaMaps, RunningCard};
 
 /// Longest time between two looks at whether the server is to stop.
@@ -30,6 +33,8 @@ pub struct GpuSetup {
     pub card: CardConfig,
     /// Where clients connect.
     pub socket: PathBuf,
+    /// Every access is a message: BAR3 cannot be mapped.
+    pub is_all_trapped: bool,
 }
 
 /// Why a card is not served, or not any more.
@@ -41,12 +46,12 @@ pub enum GpuError {
     /// The card's memory.
     #[error(transparent)]
     Vram(#[from] VramError),
-    /// The card's configuration space.
-    #[error("cannot make a configuration space")]
-    Config(#[from] PciError),
     /// The card's thread.
     #[error("cannot start the card's thread")]
     Thread(#[source] io::Error),
+    /// The file behind BAR3.
+    #[error("cannot make a file for BAR3")]
+    Window(#[source] io::Error),
     /// An eventfd.
     #[error("cannot create an eventfd")]
     Event(#[source] io::Error),
@@ -67,27 +72,24 @@ pub enum GpuError {
 /// The card, whoever uses it.
 pub(super) struct ServedCard {
     config: CardConfig,
-    pub(super) running: RunningCard<Pins>,
-    vram: Vram,
+    pub(super) running: RunningCard<Front>,
+    vram: Arc<Vram>,
     maps: Arc<DmaMaps>,
 }
 
 impl ServedCard {
-    fn new(config: CardConfig) -> Result<(Self, FunctionInfo), GpuError> {
-        let space = config_space(config.board)?;
-        let info = function(&space);
+    fn new(config: CardConfig) -> Result<Self, GpuError> {
         let maps = Arc::new(DmaMaps::default());
-        let vram = Vram::new(config.vram_bytes)?;
+        let vram = Arc::new(Vram::new(config.vram_bytes)?);
         let mut model = config.power_on(maps.clone())?;
         vram.place(&mut model)?;
-        let running = RunningCard::start(model, Pins::new(space)).map_err(GpuError::Thread)?;
-        let card = Self {
+        let running = RunningCard::start(model, Front::default()).map_err(GpuError::Thread)?;
+        Ok(Self {
             config,
             running,
             vram,
             maps,
-        };
-        Ok((card, info))
+        })
     }
 
     /// Registers, configuration space and VRAM are as after power-on; nobody is connected to the interrupts. DMA maps
@@ -95,20 +97,48 @@ impl ServedCard {
     pub(super) fn power_on(&self) -> Result<(), GpuError> {
         let mut fresh = self.config.power_on(self.maps.clone())?;
         self.vram.place(&mut fresh)?;
-        self.running.access(|model, pins| {
+        self.running.access(|model, front| {
             *model = fresh;
-            pins.reset();
-            self.vram.clear()
+            front.pins.reset();
+            self.vram.clear()?;
+            front.live.as_mut().map_or(Ok(()), LiveWindow::forget)
         })??;
         Ok(())
     }
+
+    /// A client has come: from now on BAR3's pages live in `window`, if there is one.
+    fn follow_with(&self, window: Option<Arc<File>>) -> Result<(), GpuError> {
+        let live = window.map(|file| LiveWindow::new(self.vram.clone(), file, BAR3_BYTES));
+        self.running.access(|_, front| front.live = live)?;
+        Ok(())
+    }
+
+    /// Whether what follows the card still can.
+    fn check(&self) -> Result<(), GpuError> {
+        let failure = self.running.access(|_, front| front.failure.take())?;
+        failure.map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+/// Whether this host lets a process have the mappings that a live window may take: two for each page of it, and what the
+/// rest of the process has.
+fn can_live() -> bool {
+    const OTHERS: u64 = 16_384;
+    let wanted = 2 * (BAR3_BYTES / PAGE) + OTHERS;
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let limit = limit.ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let can = limit.is_some_and(|limit| limit >= wanted);
+    if !can {
+        log::warn!("BAR3 is served by messages: vm.max_map_count is below {wanted}");
+    }
+    can
 }
 
 /// See the module.
 pub struct GpuServer {
     listener: Listener,
-    info: FunctionInfo,
     card: ServedCard,
+    is_all_trapped: bool,
     session: Option<Session>,
 }
 
@@ -116,11 +146,11 @@ impl GpuServer {
     /// Powers a card on and listens.
     pub fn bind(setup: &GpuSetup) -> Result<Self, GpuError> {
         let listener = Listener::bind(&setup.socket)?;
-        let (card, info) = ServedCard::new(setup.card)?;
+        let card = ServedCard::new(setup.card)?;
         Ok(Self {
             listener,
-            info,
             card,
+            is_all_trapped: setup.is_all_trapped || !can_live(),
             session: None,
         })
     }
@@ -134,6 +164,7 @@ impl GpuServer {
             {
                 self.dismiss(&left)?;
             }
+            self.card.check()?;
             if is_knocking {
                 self.admit()?;
             }
@@ -163,8 +194,18 @@ impl GpuServer {
     }
 
     fn admit(&mut self) -> Result<(), GpuError> {
-        match self.listener.accept(&self.info).map_err(GpuError::Accept)? {
+        // A file of its own for each client: it keeps what it is given.
+        let window = if self.is_all_trapped {
+            None
+        } else {
+            Some(sealed_file("vramd-bar3", BAR3_BYTES).map_err(GpuError::Window)?)
+        };
+        let descriptor = window.as_ref().map(File::try_clone).transpose();
+        let descriptor = descriptor.map_err(GpuError::Window)?.map(OwnedFd::from);
+        let info = function(descriptor.map(Arc::new));
+        match self.listener.accept(&info).map_err(GpuError::Accept)? {
             Some(Accepted::Client(client)) => {
+                self.card.follow_with(window.map(Arc::new))?;
                 self.session = Some(Session::new(*client, self.card.maps.clone())?);
                 log::info!("a client has connected");
             }
@@ -189,6 +230,7 @@ impl GpuServer {
         // First the maps, so that no engine reaches the client's memory while the card is made anew.
         self.card.running.access(|_, _| self.card.maps.clear())?;
         self.session = None;
-        self.card.power_on()
+        self.card.power_on()?;
+        self.card.follow_with(None)
     }
 }

@@ -16,7 +16,7 @@ use vgpu::Bar;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::memory::ClientMemory;
-use super::pins::{Pins, Unmasker};
+use super::pins::Unmasker;
 use super::server::{GpuError, ServedCard};
 use crate::card::{DmaMaps, read_bar, write_bar};
 
@@ -68,7 +68,7 @@ impl Session {
         if let Some(event) = &self.unmask {
             match event.take() {
                 Ok(false) => {}
-                Ok(true) => card.running.access(|_, pins| pins.unmask())?,
+                Ok(true) => card.running.access(|_, front| front.pins.unmask())?,
                 Err(_) => self.unmask = None,
             }
         }
@@ -82,10 +82,10 @@ impl Session {
     ) -> Result<Option<Left>, GpuError> {
         while let Some(next) = queue.peek() {
             if is_access(next) {
-                let answers = card.running.access(|model, pins| {
+                let answers = card.running.access(|model, _| {
                     let mut answers = Vec::new();
                     while let Some(access) = queue.next_if(is_access) {
-                        answers.extend(perform_access(model, pins, access));
+                        answers.extend(perform_access(model, access));
                     }
                     answers
                 })?;
@@ -134,7 +134,7 @@ impl Session {
     }
 
     fn change_irqs(&mut self, card: &ServedCard, change: IrqChange) -> Result<Result<(), Errno>, GpuError> {
-        let changed = card.running.access(|_, pins| pins.change(change))?;
+        let changed = card.running.access(|_, front| front.pins.change(change))?;
         Ok(changed.map(|unmasker| match unmasker {
             Unmasker::Unchanged => {}
             Unmasker::Gone => self.unmask = None,
@@ -161,11 +161,7 @@ fn is_access(incoming: &Incoming) -> bool {
     )
 }
 
-fn perform_access(
-    model: &mut FermiModel,
-    pins: &mut Pins,
-    incoming: Incoming,
-) -> Option<(RequestId, Answer)> {
+fn perform_access(model: &mut FermiModel, incoming: Incoming) -> Option<(RequestId, Answer)> {
     match incoming {
         Incoming::RegionRead {
             request,
@@ -174,7 +170,7 @@ fn perform_access(
             count,
         } => {
             let mut data = vec![0; count as usize];
-            read(model, pins, region, offset, &mut data);
+            read(model, region, offset, &mut data);
             Some((request, Answer::Read(data)))
         }
         Incoming::RegionWrite {
@@ -184,12 +180,12 @@ fn perform_access(
             data,
             ..
         } => {
-            write(model, pins, region, offset, &data);
+            write(model, region, offset, &data);
             Some((request, Answer::Done))
         }
         Incoming::RegionWriteMulti { request, writes, .. } => {
             for BatchedWrite { region, write: one } in writes {
-                write(model, pins, region, one.offset, one.data());
+                write(model, region, one.offset, one.data());
             }
             Some((request, Answer::Done))
         }
@@ -206,19 +202,17 @@ fn bar_of(region: Region) -> Option<Bar> {
     }
 }
 
-fn read(model: &mut FermiModel, pins: &mut Pins, region: Region, offset: u64, data: &mut [u8]) {
+fn read(model: &mut FermiModel, region: Region, offset: u64, data: &mut [u8]) {
     match bar_of(region) {
         Some(bar) => read_bar(model, bar, offset, data),
         // The only other region there is.
-        None => pins.read_config(model, offset, data),
+        None => model.config_read(offset, data),
     }
 }
 
-fn write(model: &mut FermiModel, pins: &mut Pins, region: Region, offset: u64, data: &[u8]) {
+fn write(model: &mut FermiModel, region: Region, offset: u64, data: &[u8]) {
     match bar_of(region) {
         Some(bar) => write_bar(model, bar, offset, data),
-        None => {
-            pins.config.write(offset, data);
-        }
+        None => model.config_write(offset, data),
     }
 }

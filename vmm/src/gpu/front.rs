@@ -1,0 +1,29 @@
+//! What follows the card on behalf of its client: interrupts and the live window.
+
+use fermi_model::FermiModel;
+
+use super::live::LiveWindow;
+use super::pins::Pins;
+use super::vram::VramError;
+use crate::card::Follower;
+
+/// See the module. It is the client's: the next one gets a fresh one.
+#[derive(Default)]
+pub(super) struct Front {
+    pub(super) pins: Pins,
+    /// `None` when every access is a message.
+    pub(super) live: Option<LiveWindow>,
+    /// Why the window could not follow. VRAM is not what client and model think it is then, so the server ends.
+    pub(super) failure: Option<VramError>,
+}
+
+impl Follower for Front {
+    fn update(&mut self, model: &mut FermiModel) {
+        if let Some(live) = &mut self.live
+            && self.failure.is_none()
+        {
+            self.failure = live.follow(model).err();
+        }
+        self.pins.update(model);
+    }
+}
