@@ -1,6 +1,6 @@
 //! Driver and file workload on the software GF100 alone, all of its VRAM placed: a bare card.
 
-use fermi_model::{Backing, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::board::Board;
 use fermi_spec::engine::Engine;
@@ -48,6 +48,7 @@ impl ModelBus {
             board: Board::Quadro6000,
             vram_bytes: VRAM_BYTES,
             timing: Timing::of(Board::Quadro6000),
+            copy_microcode: CopyMicrocode::default(),
         };
         let mut model = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).expect("a card");
         for frame in 0..model.frames() {

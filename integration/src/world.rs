@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
-use fermi_model::{Backing, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::board::Board;
 use vgpu::{
@@ -169,6 +169,7 @@ impl World {
             board: Board::Gtx480,
             vram_bytes,
             timing: Timing::of(Board::Gtx480),
+            copy_microcode: CopyMicrocode::default(),
         };
         let mut world = Self {
             manager: Manager::new(config),

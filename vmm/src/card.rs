@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermi_model::{FermiModel, ModelConfig, ModelError, Timing};
+use fermi_model::{CopyMicrocode, FermiModel, ModelConfig, ModelError, Timing};
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
 use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
@@ -57,6 +57,7 @@ impl CardConfig {
             board: self.board,
             vram_bytes: self.vram_bytes,
             timing: Timing::of(self.board),
+            copy_microcode: CopyMicrocode::default(),
         };
         FermiModel::new(config, bus)
     }

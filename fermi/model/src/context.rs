@@ -15,11 +15,24 @@ const LOW_METHODS: u16 = 0x200;
 const LOW_WORDS: u16 = 16;
 const HIGH_METHODS: u16 = 0x300;
 const HIGH_WORDS: u16 = 32;
+/// Methods of NVIDIA's microcode that share the words of those above, which it does not have.
+const NVIDIA_SURFACE_METHODS: u16 = 0x700;
+const NVIDIA_LINE_METHODS: u16 = 0x400;
+const NVIDIA_LINE_WORDS: u16 = 8;
+const NVIDIA_SEMAPHORE_METHODS: u16 = 0x240;
+const NVIDIA_SEMAPHORE_WORDS: u16 = 8;
+/// First word of 400–41c, that of method 340.
+const NVIDIA_LINE_FIRST: u16 = 32;
+/// First word of 240–25c.
+const NVIDIA_SEMAPHORE_FIRST: u16 = 54;
 const CLASSES: usize = 48;
 const INLINE_LINE: usize = 52;
 const INLINE_BYTE: usize = 53;
 
 /// The method registers of a copy engine or of M2MF: methods 200–23c and 300–37c, and what goes with them.
+///
+/// With NVIDIA's microcode a copy engine has 240–25c, 300, 400–41c and 700–73c instead. They fit in the same image, as a
+/// context belongs to one microcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Registers([u32; 64]);
 
@@ -92,15 +105,21 @@ impl Registers {
 }
 
 fn index_of(method: u16) -> Option<usize> {
-    let low = method.wrapping_sub(LOW_METHODS) / 4;
-    let high = method.wrapping_sub(HIGH_METHODS) / 4;
-    if low < LOW_WORDS {
-        Some(usize::from(low))
-    } else if high < HIGH_WORDS {
-        Some(usize::from(LOW_WORDS + high))
-    } else {
-        None
-    }
+    let ranges = [
+        (LOW_METHODS, LOW_WORDS, 0),
+        (HIGH_METHODS, HIGH_WORDS, LOW_WORDS),
+        (NVIDIA_SURFACE_METHODS, LOW_WORDS, 0),
+        (NVIDIA_LINE_METHODS, NVIDIA_LINE_WORDS, NVIDIA_LINE_FIRST),
+        (
+            NVIDIA_SEMAPHORE_METHODS,
+            NVIDIA_SEMAPHORE_WORDS,
+            NVIDIA_SEMAPHORE_FIRST,
+        ),
+    ];
+    ranges.into_iter().find_map(|(first, words, index)| {
+        let word = method.wrapping_sub(first) / 4;
+        (word < words).then(|| usize::from(index + word))
+    })
 }
 
 /// Contexts that are on no engine and in no memory, by engine and instance block.
@@ -153,10 +172,28 @@ mod tests {
         registers.set(0x37c, 3);
         registers.bind(7, 0x9039);
         assert_eq!(
-            [0x23c, 0x300, 0x37c, 0x240].map(|m| registers.get(m)),
+            [0x23c, 0x300, 0x37c, 0x280].map(|m| registers.get(m)),
             [1, 2, 3, 0]
         );
         assert_eq!((registers.class(7), registers.class(6)), (0x9039, 0));
+    }
+
+    #[test]
+    fn registers_of_nvidias_microcode_keep_their_words_apart() {
+        let methods: Vec<u16> = (0x240..0x260)
+            .chain(0x300..0x304)
+            .chain(0x400..0x420)
+            .chain(0x700..0x740)
+            .step_by(4)
+            .collect();
+        let mut registers = Registers::default();
+        for method in &methods {
+            registers.set(*method, u32::from(*method));
+        }
+        registers.bind(7, 0x90b5);
+        let kept: Vec<u32> = methods.iter().map(|m| registers.get(*m)).collect();
+        assert_eq!(kept, methods.iter().map(|m| u32::from(*m)).collect::<Vec<_>>());
+        assert_eq!(registers.class(7), 0x90b5);
     }
 
     #[test]

@@ -1,123 +1,182 @@
-//! Copy-engine methods as nouveau's microcode implements them (`ce/fuc/com.fuc`), for linear surfaces.
+//! Copy-engine methods as nouveau's microcode implements them (`ce/fuc/com.fuc`).
 //!
-//! Tiled surfaces and format conversion are not modelled: an EXEC that asks for them is answered by the dispatch
-//! error that the microcode has for a value outside its enumeration.
+//! The microcode looks a method up in a table: one that is not there, or has a bit that is reserved there, is a
+//! dispatch error. Nothing else is checked: any object may be bound, EXEC takes any bits, a tiled surface has no edges,
+//! and blocks of more than 32 GOBs are computed like others.
 
 use crate::{
     context::Registers,
     engine::{Effect, Rejection},
+    remap::{Component, Remap},
     side::{Layout, Side},
-    transfer::{Completion, Release, Transfer},
+    transfer::{Completion, Interrupt, Release, Transfer},
 };
 use fermi_spec::{
     addr::GpuVa,
-    methods::{CopyExec, class, copy},
+    methods::{
+        CopyExec, CopyFormat,
+        copy::{self, tile},
+        copy_component,
+    },
     regs::engines::copy_error,
+    surface::{BlockLinear, BlockSize},
 };
 
-const TRIGGER: u16 = 0x140;
-const SRC_TILE_FIRST: u16 = 0x200;
-const SRC_TILE_LAST: u16 = 0x218;
-const DST_TILE_FIRST: u16 = 0x220;
-const DST_TILE_LAST: u16 = 0x238;
-const SWIZZLE_FIRST: u16 = 0x32c;
-const SWIZZLE_LAST: u16 = 0x334;
-/// Bits of EXEC that exist.
-const EXEC_BITS: u32 = 0x3111;
+/// Bits 39:32 of an address.
+const ADDRESS_HIGH_MAX: u32 = 0xff;
 
 /// Executes one method; `registers` are those of the channel on the engine.
 pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, data: u32) -> Effect {
-    let allowed = match method {
-        copy::SRC_HIGH | copy::DST_HIGH | copy::QUERY_HIGH => 0xff,
-        copy::LINE_BYTES => copy::LINE_BYTES_MAX,
-        copy::LINES => copy::LINES_MAX,
-        copy::EXEC => EXEC_BITS,
-        copy::SRC_LOW | copy::DST_LOW | copy::SRC_PITCH | copy::DST_PITCH => u32::MAX,
-        copy::QUERY_LOW | copy::QUERY_COUNTER => u32::MAX,
-        SRC_TILE_FIRST..=SRC_TILE_LAST | DST_TILE_FIRST..=DST_TILE_LAST => u32::MAX,
-        SWIZZLE_FIRST..=SWIZZLE_LAST => u32::MAX,
-        0 => return bind(registers, subchannel, data),
-        copy::NOP | TRIGGER | copy::WRCACHE_FLUSH => return Effect::None,
-        _ => return Effect::Reject(Rejection::Copy(copy_error::ILLEGAL_METHOD)),
+    let Some(allowed) = table(method) else {
+        return Effect::Reject(Rejection::Copy(copy_error::ILLEGAL_METHOD));
     };
     if data & !allowed != 0 {
         return Effect::Reject(Rejection::Copy(copy_error::INVALID_BITFIELD));
     }
-    registers.set(method, data);
-    if method == copy::EXEC {
-        exec(registers, CopyExec::from_bits(data))
-    } else {
-        Effect::None
+    match method {
+        0 => registers.bind(subchannel, data as u16),
+        copy::NOP | copy::PM_TRIGGER | copy::WRCACHE_FLUSH => {}
+        copy::EXEC => return exec(registers, CopyExec::from_bits(data)),
+        _ => registers.set(method, data),
     }
-}
-
-fn bind(registers: &mut Registers, subchannel: u8, data: u32) -> Effect {
-    let name = data as u16;
-    if name != class::COPY && name != class::COPY_1 {
-        return Effect::Reject(Rejection::Copy(copy_error::ILLEGAL_METHOD));
-    }
-    registers.bind(subchannel, name);
     Effect::None
 }
 
+/// The bits that a method may have; `None` for one that is not in the table.
+fn table(method: u16) -> Option<u32> {
+    let in_tile = |first: u16| {
+        let after = method.wrapping_sub(first);
+        let methods = [
+            tile::BLOCK_SIZE,
+            tile::WIDTH,
+            tile::HEIGHT,
+            tile::DEPTH,
+            tile::LAYER,
+            tile::X,
+            tile::Y,
+        ];
+        methods.iter().find(|(at, _)| *at == after).map(|(_, bits)| *bits)
+    };
+    Some(match method {
+        0 | copy::NOP | copy::PM_TRIGGER | copy::EXEC | copy::WRCACHE_FLUSH => u32::MAX,
+        copy::SRC_HIGH | copy::DST_HIGH | copy::QUERY_HIGH => ADDRESS_HIGH_MAX,
+        copy::SRC_LOW | copy::DST_LOW | copy::QUERY_LOW | copy::QUERY_COUNTER => u32::MAX,
+        copy::SRC_PITCH | copy::DST_PITCH => copy::PITCH_MAX,
+        copy::LINE_BYTES => copy::LINE_BYTES_MAX,
+        copy::LINES => copy::LINES_MAX,
+        copy::FORMAT => CopyFormat::BITS,
+        copy::CONSTANT_A | copy::CONSTANT_B => u32::MAX,
+        _ => return in_tile(copy::SRC_TILE).or(in_tile(copy::DST_TILE)),
+    })
+}
+
 fn exec(registers: &Registers, exec: CopyExec) -> Effect {
-    if exec.format() || !exec.src_linear() || !exec.dst_linear() {
-        return Effect::Reject(Rejection::Copy(copy_error::INVALID_ENUM));
-    }
+    let remap = exec.format().then(|| remap(registers));
+    let side = |address, pitch, tile, linear, element_bytes: usize| {
+        let layout = if linear {
+            Layout::Pitch(registers.get(pitch))
+        } else {
+            tiled(registers, tile, element_bytes as u64)
+        };
+        Side::new(GpuVa(registers.address(address)), layout)
+    };
+    let source = side(
+        copy::SRC_HIGH,
+        copy::SRC_PITCH,
+        copy::SRC_TILE,
+        exec.src_linear(),
+        remap.map_or(1, |remap| remap.source_bytes()),
+    );
+    let target = side(
+        copy::DST_HIGH,
+        copy::DST_PITCH,
+        copy::DST_TILE,
+        exec.dst_linear(),
+        remap.map_or(1, |remap| remap.target_bytes()),
+    );
     let release = exec.query().then(|| Release {
         at: GpuVa(registers.address(copy::QUERY_HIGH) & !3),
         payload: registers.get(copy::QUERY_COUNTER),
         short: exec.query_short(),
     });
-    Effect::Start(Transfer::new(
-        Side::new(
-            GpuVa(registers.address(copy::SRC_HIGH)),
-            Layout::Pitch(registers.get(copy::SRC_PITCH)),
-        ),
-        Side::new(
-            GpuVa(registers.address(copy::DST_HIGH)),
-            Layout::Pitch(registers.get(copy::DST_PITCH)),
-        ),
-        registers.get(copy::LINE_BYTES),
-        registers.get(copy::LINES),
-        Completion {
-            release,
-            notify: false,
-        },
-    ))
+    let completion = Completion {
+        release,
+        interrupt: Interrupt::None,
+    };
+    let (elements, lines) = (registers.get(copy::LINE_BYTES), registers.get(copy::LINES));
+    Effect::Start(match remap {
+        None => Transfer::new(source, target, elements, lines, completion),
+        Some(remap) => Transfer::remapped(source, target, remap, elements, lines, completion),
+    })
+}
+
+/// A tiled surface; what its registers count in elements becomes bytes.
+fn tiled(registers: &Registers, first: u16, element_bytes: u64) -> Layout {
+    let get = |(at, bits): (u16, u32)| u64::from(registers.get(first + at) & bits);
+    let block = BlockSize::from_bits(registers.get(first + tile::BLOCK_SIZE.0)).copy_block(false);
+    let size = [
+        get(tile::WIDTH) * element_bytes,
+        get(tile::HEIGHT),
+        get(tile::DEPTH),
+    ];
+    let origin = [get(tile::X) * element_bytes, get(tile::Y), get(tile::LAYER)];
+    Layout::Blocks(BlockLinear::new(block, size), origin)
+}
+
+fn remap(registers: &Registers) -> Remap {
+    let format = CopyFormat::from_bits(registers.get(copy::FORMAT));
+    Remap {
+        component_bytes: format.component_bytes_less_one() + 1,
+        source_components: format.source_components_less_one() + 1,
+        target_components: format.target_components_less_one() + 1,
+        components: format.selectors().map(|selector| match selector {
+            0..copy_component::CONSTANT_A => Component::Source(selector),
+            copy_component::CONSTANT_A => Component::Constant(registers.get(copy::CONSTANT_A)),
+            copy_component::CONSTANT_B => Component::Constant(registers.get(copy::CONSTANT_B)),
+            _ => Component::Zero,
+        }),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn tiled_source_is_a_dispatch_error() {
-        let mut registers = Registers::default();
-        let effect = method(&mut registers, 0, copy::EXEC, 0x100);
-        assert!(matches!(
-            effect,
-            Effect::Reject(Rejection::Copy(copy_error::INVALID_ENUM))
-        ));
+    fn rejected(name: u16, data: u32) -> Option<Rejection> {
+        match method(&mut Registers::default(), 0, name, data) {
+            Effect::Reject(rejection) => Some(rejection),
+            _ => None,
+        }
     }
 
     #[test]
     fn reserved_bit_is_a_dispatch_error() {
-        let mut registers = Registers::default();
-        let effect = method(&mut registers, 0, copy::LINES, 0x2000);
-        assert!(matches!(
-            effect,
-            Effect::Reject(Rejection::Copy(copy_error::INVALID_BITFIELD))
-        ));
+        let error = Some(Rejection::Copy(copy_error::INVALID_BITFIELD));
+        for (name, first_reserved) in [
+            (copy::LINES, 0x2000),
+            (copy::LINE_BYTES, 0x1_0000),
+            (copy::SRC_PITCH, 0x8_0000),
+            (copy::DST_HIGH, 0x100),
+            (copy::FORMAT, 0x4_0000),
+            (copy::SRC_TILE, 0x1000),
+            (copy::DST_TILE + 0x18, 0x2000),
+        ] {
+            assert_eq!(rejected(name, first_reserved), error);
+            assert_eq!(rejected(name, first_reserved - 1), None);
+        }
     }
 
     #[test]
-    fn unknown_method_is_a_dispatch_error() {
-        let mut registers = Registers::default();
-        let effect = method(&mut registers, 0, 0x400, 0);
-        assert!(matches!(
-            effect,
-            Effect::Reject(Rejection::Copy(copy_error::ILLEGAL_METHOD))
-        ));
+    fn methods_that_are_not_in_the_table_are_dispatch_errors() {
+        let error = Some(Rejection::Copy(copy_error::ILLEGAL_METHOD));
+        for name in [0x104, 0x21c, 0x23c, 0x240, 0x308, 0x344, 0x400, 0x700] {
+            assert_eq!(rejected(name, 0), error);
+        }
+    }
+
+    #[test]
+    fn any_object_and_any_bit_of_exec_are_taken() {
+        assert_eq!(rejected(0, 0x9039), None);
+        assert_eq!(rejected(copy::EXEC, 0xffff_ffff), None);
     }
 }

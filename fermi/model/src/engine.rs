@@ -14,9 +14,10 @@
 
 use crate::{
     context::{IMAGE_BYTES, Registers},
-    copy,
+    copy, copy_nvidia,
     falcon::{Falcon, FalconEvent, FalconShape},
     memory::Place,
+    microcode,
     mmu::{Access, AddressSpace},
     model::FermiModel,
     pfifo::{Acquire, ChannelId},
@@ -50,7 +51,7 @@ pub(crate) const SAVE_CONTEXT: Access = Access {
 const COPY_FALCON: FalconShape = FalconShape {
     caps: Caps::from_bits(engines::COPY_CAPS),
     version: engines::COPY_VERSION,
-    route: copy_intr::DISPATCH | copy_intr::HALTED,
+    route: copy_intr::ROUTE,
 };
 
 /// Index of an engine among them, `None` for one that is not modelled.
@@ -136,6 +137,8 @@ pub(crate) struct Unit {
     pub(crate) stopped: bool,
     /// A copy engine's falcon, which has its interrupts and errors.
     pub(crate) falcon: Option<Falcon>,
+    /// The falcon was started with microcode that is not nouveau's.
+    runs_foreign: bool,
     /// GRAPH_INTR.
     pub(crate) intr: u32,
     /// GRAPH_INTR_ENABLE.
@@ -163,6 +166,7 @@ impl Unit {
                 Engine::Copy0 | Engine::Copy1 => Some(Falcon::new(COPY_FALCON)),
                 _ => None,
             },
+            runs_foreign: false,
             intr: 0,
             intr_enable: 0,
             error: 0,
@@ -191,6 +195,14 @@ impl Unit {
         match &self.falcon {
             Some(falcon) => falcon.host_interrupts(),
             None => self.intr & self.intr_enable,
+        }
+    }
+
+    /// The copy that just ended raises an interrupt and lets nothing in before its acknowledgement.
+    pub(crate) fn block_after_copy(&mut self) {
+        if let Some(falcon) = &mut self.falcon {
+            falcon.raise(copy_intr::COPY_BLOCK);
+            self.stopped = true;
         }
     }
 
@@ -229,7 +241,13 @@ impl FermiModel {
         let engine = self.units[unit].engine;
         let mut effect = match engine {
             Engine::Copy0 | Engine::Copy1 => {
-                copy::method(&mut self.units[unit].registers, subchannel, method, data)
+                let is_nvidia = self.copy_microcode.is_nvidia(self.units[unit].runs_foreign);
+                let methods = if is_nvidia {
+                    copy_nvidia::method
+                } else {
+                    copy::method
+                };
+                methods(&mut self.units[unit].registers, subchannel, method, data)
             }
             _ => self.run_graph_method(subchannel, method, data),
         };
@@ -425,15 +443,20 @@ impl FermiModel {
         self.units[unit_of(engine)?].falcon.as_mut()?.read(reg)
     }
 
-    /// Writes a register of a copy engine's falcon. What microcode it is given and told to run changes nothing: the
-    /// model copies by itself, even if the falcon was never started.
+    /// Writes a register of a copy engine's falcon. The model copies by itself, even if the falcon was never started;
+    /// what the microcode is that it is given decides about the methods alone.
     pub(crate) fn write_copy_falcon(&mut self, engine: Engine, reg: FalconReg, value: u32) {
         let Some(unit) = unit_of(engine) else { return };
         let Some(falcon) = &mut self.units[unit].falcon else {
             return;
         };
-        if falcon.write(reg, value) == FalconEvent::Acknowledged && falcon.pending() == 0 {
-            self.resume_unit(unit);
+        match falcon.write(reg, value) {
+            FalconEvent::Started => {
+                let is_foreign = microcode::is_foreign(falcon);
+                self.units[unit].runs_foreign = is_foreign;
+            }
+            FalconEvent::Acknowledged if falcon.pending() == 0 => self.resume_unit(unit),
+            FalconEvent::Acknowledged | FalconEvent::None => {}
         }
     }
 

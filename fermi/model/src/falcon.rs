@@ -96,6 +96,16 @@ impl Falcon {
         *self = Self::new(self.shape);
     }
 
+    /// Whether anything was uploaded as code.
+    pub(crate) fn has_code(&self) -> bool {
+        self.code.iter().any(|word| *word != 0)
+    }
+
+    /// The data memory.
+    pub(crate) fn data(&self) -> &[u32] {
+        &self.data
+    }
+
     /// Whether the microcode was started.
     pub(crate) fn is_running(&self) -> bool {
         self.is_running

@@ -8,7 +8,7 @@
 //!   bar_write ─► bar0 ─► pfifo, interrupts, windows …        registers take effect at once
 //!            └─► windows ─► mmu ─► memory (VRAM frames, SystemBus); doorbells ─► pfifo
 //!   step ─► schedule: the earliest event of  runlist · preempt · engines · PBDMAs · acquires
-//!              PBDMA ─► host methods, or a method for an engine ─► copy, m2mf ─► transfer
+//!              PBDMA ─► host methods, or a method for an engine ─► copy, m2mf … ─► transfer
 //! ```
 //!
 //! Every unit carries the GPU time of its next event; [`FermiModel::step`] performs events in the order of their
@@ -23,6 +23,7 @@ mod bar0;
 mod clock;
 mod context;
 mod copy;
+mod copy_nvidia;
 mod counters;
 mod engine;
 mod falcon;
@@ -36,6 +37,7 @@ mod live;
 mod ltc;
 mod m2mf;
 mod memory;
+mod microcode;
 mod mmu;
 mod mmu_fault;
 mod model;
@@ -45,6 +47,7 @@ mod peephole;
 mod pfifo;
 mod pmu;
 mod preempt;
+mod remap;
 mod schedule;
 mod sharing;
 mod side;
@@ -59,6 +62,7 @@ mod windows;
 pub use backing::{Backing, SystemBus};
 pub use counters::Counters;
 pub use faults::Faults;
+pub use microcode::CopyMicrocode;
 pub use model::{Bar, FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
 pub use timing::Timing;

@@ -11,11 +11,11 @@ use crate::{
     context::Registers,
     engine::{Effect, InlineWord, Rejection},
     side::{Layout, Side},
-    transfer::{Completion, Release, Transfer},
+    transfer::{Completion, Interrupt, Release, Transfer},
 };
 use fermi_spec::{
     addr::GpuVa,
-    methods::{M2mfLaunch, class, m2mf},
+    methods::{M2mfLaunch, m2mf},
     regs::engines::graph_data_error,
     surface::{BlockLinear, BlockSize},
 };
@@ -26,18 +26,8 @@ const ADDRESS_HIGH_MAX: u32 = 0xff;
 /// Why PGRAPH refuses a method: a code of [`graph_data_error`].
 type DataError = u32;
 
-/// Executes one method of PGRAPH; `registers` are those of the channel on it. Classes other than M2MF are not there.
-pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, data: u32) -> Effect {
-    if method == 0 {
-        if data as u16 != class::M2MF {
-            return Effect::Reject(Rejection::GraphClass);
-        }
-        registers.bind(subchannel, class::M2MF);
-        return Effect::None;
-    }
-    if registers.class(subchannel) != class::M2MF {
-        return Effect::Reject(Rejection::GraphClass);
-    }
+/// Executes one method of the class, but the one that binds it; `registers` are those of the channel on PGRAPH.
+pub(crate) fn method(registers: &mut Registers, method: u16, data: u32) -> Effect {
     match method {
         m2mf::NOP | m2mf::WAIT_FOR_IDLE | m2mf::SEND_GO_IDLE | m2mf::PM_TRIGGER => Effect::None,
         m2mf::SPARE_FIRST..=m2mf::SPARE_LAST => Effect::None,
@@ -197,7 +187,10 @@ fn completion(registers: &Registers, launch: M2mfLaunch) -> Completion {
     });
     Completion {
         release,
-        notify: launch.interrupt() == M2mfLaunch::INTERRUPT,
+        interrupt: match launch.interrupt() {
+            M2mfLaunch::INTERRUPT => Interrupt::NonBlocking,
+            _ => Interrupt::None,
+        },
     }
 }
 
@@ -230,21 +223,9 @@ fn inline_word(registers: &mut Registers, data: u32) -> Effect {
 mod tests {
     use super::*;
 
-    fn bound() -> Registers {
-        let mut registers = Registers::default();
-        registers.bind(0, class::M2MF);
-        registers
-    }
-
-    #[test]
-    fn method_before_a_class_is_an_illegal_class() {
-        let effect = method(&mut Registers::default(), 0, m2mf::LINE_COUNT, 1);
-        assert!(matches!(effect, Effect::Reject(Rejection::GraphClass)));
-    }
-
     #[test]
     fn inline_line_of_six_bytes_takes_two_words() {
-        let mut registers = bound();
+        let mut registers = Registers::default();
         for (name, value) in [
             (m2mf::OFFSET_OUT_LOW, 0x1000),
             (m2mf::PITCH_OUT, 0x100),
@@ -252,9 +233,9 @@ mod tests {
             (m2mf::LINE_COUNT, 2),
             (m2mf::LAUNCH, 0x111),
         ] {
-            assert!(matches!(method(&mut registers, 0, name, value), Effect::None));
+            assert!(matches!(method(&mut registers, name, value), Effect::None));
         }
-        let mut store = || match method(&mut registers, 0, m2mf::DATA, 0) {
+        let mut store = || match method(&mut registers, m2mf::DATA, 0) {
             Effect::Inline(word) => {
                 let at = word.target.run(word.line, u64::from(word.byte)).0;
                 (at.0, word.bytes, word.completion.is_some())

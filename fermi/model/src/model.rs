@@ -11,6 +11,7 @@ use crate::{
     interrupts::Interrupts,
     ltc::Ltc,
     memory::Memory,
+    microcode::CopyMicrocode,
     mmu::Mmu,
     pbdma::Pbdma,
     pci::ConfigSpace,
@@ -46,6 +47,8 @@ pub struct ModelConfig {
     pub vram_bytes: u64,
     /// Speeds.
     pub timing: Timing,
+    /// Which methods the copy engines have.
+    pub copy_microcode: CopyMicrocode,
 }
 
 /// Why the embedder's request cannot be met.
@@ -106,6 +109,7 @@ pub struct FermiModel {
     pub(crate) mmu: Mmu,
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
+    pub(crate) copy_microcode: CopyMicrocode,
     pub(crate) links: Links,
     pub(crate) faults: Faults,
     pub(crate) storage: Storage,
@@ -145,6 +149,7 @@ impl FermiModel {
             mmu: Mmu::new(),
             clock: Clock::default(),
             timing: config.timing,
+            copy_microcode: config.copy_microcode,
             links: Links::default(),
             faults: Faults::default(),
             storage: Storage::after_vbios(),

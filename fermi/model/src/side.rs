@@ -5,7 +5,7 @@ use crate::{
     mmu::{Access, AddressSpace, Mmu, Refusal},
 };
 use fermi_spec::{
-    addr::{GpuVa, SMALL_PAGE},
+    addr::{Aperture, GpuVa, PhysAddr, SMALL_PAGE},
     surface::BlockLinear,
 };
 
@@ -23,12 +23,26 @@ pub(crate) enum Layout {
 pub(crate) struct Side {
     base: GpuVa,
     layout: Layout,
+    /// The memory that addresses are physical ones of, past the page tables.
+    physical: Option<Aperture>,
 }
 
 impl Side {
     /// Lines from `base` on, or in the surface at `base`.
     pub(crate) fn new(base: GpuVa, layout: Layout) -> Self {
-        Self { base, layout }
+        Self {
+            base,
+            layout,
+            physical: None,
+        }
+    }
+
+    /// The same, with physical addresses of a memory.
+    pub(crate) fn in_physical(self, memory: Option<Aperture>) -> Self {
+        Self {
+            physical: memory,
+            ..self
+        }
     }
 
     /// Whether lines of `line_bytes` bytes leave nothing between them.
@@ -59,13 +73,15 @@ const REMEMBERED: usize = 64;
 /// each line of a GOB.
 pub(crate) struct Pages {
     access: Access,
+    physical: Option<Aperture>,
     known: [Option<(u64, Place)>; REMEMBERED],
 }
 
 impl Pages {
-    pub(crate) fn new(access: Access) -> Self {
+    pub(crate) fn new(side: &Side, access: Access) -> Self {
         Self {
             access,
+            physical: side.physical,
             known: [None; REMEMBERED],
         }
     }
@@ -79,6 +95,10 @@ impl Pages {
         va: GpuVa,
         bytes: u64,
     ) -> Result<(Place, u64), Refusal> {
+        if let Some(aperture) = self.physical {
+            let at = PhysAddr(va.0);
+            return Ok((Place { aperture, at }, bytes));
+        }
         let inside = va.within(SMALL_PAGE);
         if bytes > SMALL_PAGE - inside {
             return mmu.translate(mem, space, self.access, va, bytes);

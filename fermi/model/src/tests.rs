@@ -2,6 +2,7 @@
 
 mod bring_up;
 mod channels;
+mod copy_engines;
 mod errors;
 mod garbage;
 mod graph;

@@ -4,15 +4,26 @@ use crate::{
     engine::unit_client,
     mmu::{Access, AddressSpace, Refusal},
     model::FermiModel,
+    remap::{ELEMENT_BYTES_MAX, Remap},
     side::{Pages, Side},
     timing::Traffic,
 };
-use fermi_spec::addr::{Aperture, GpuVa};
+use fermi_spec::{
+    addr::{Aperture, GpuVa},
+    methods::RenderEnable,
+};
 
 /// Most bytes that one event moves, so that an access from outside never waits for more.
 const PIECE_BYTES: u64 = 64 << 10;
 /// Most runs that one event moves, for the same reason when they are short, as within a GOB.
 const PIECE_RUNS: usize = 1024;
+/// From one report to the one it is compared with.
+const REPORT_BYTES: u64 = 16;
+/// Elements that change on the way are moved in batches of so many.
+const BATCH_ELEMENTS: usize = 64;
+const BATCH_BYTES: usize = BATCH_ELEMENTS * ELEMENT_BYTES_MAX;
+/// Most batches that one event moves, for the same reason.
+const PIECE_BATCHES: usize = 32;
 /// Bytes that count as one unit of work.
 const WORK_BYTES: u64 = 4 << 10;
 
@@ -25,12 +36,29 @@ pub(crate) struct Release {
     pub(crate) short: bool,
 }
 
+/// An interrupt at the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Interrupt {
+    None,
+    /// The engine's notify interrupt, which stops nothing.
+    NonBlocking,
+    /// One of the copy engine itself, which takes no method until it is acknowledged.
+    Blocking,
+}
+
 /// What happens at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Completion {
     pub(crate) release: Option<Release>,
-    /// Raise the engine's notify interrupt.
-    pub(crate) notify: bool,
+    pub(crate) interrupt: Interrupt,
+}
+
+/// Whether anything is copied; the completion comes either way (assumption: who waits for it must not wait for ever).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Condition {
+    pub(crate) mode: RenderEnable,
+    /// The report, or the first of two; 8 bytes of each are looked at (assumption; envytools: counter and result).
+    pub(crate) at: GpuVa,
 }
 
 /// The copy.
@@ -38,10 +66,15 @@ pub(crate) struct Completion {
 pub(crate) struct Transfer {
     source: Side,
     target: Side,
-    line_bytes: u64,
+    /// What happens to each element on the way; without, elements are bytes.
+    remap: Option<Remap>,
+    line_elements: u64,
     lines: u32,
     line: u32,
+    /// Elements of the line that are done.
     done: u64,
+    /// To be looked at before the first byte.
+    condition: Option<Condition>,
     pub(crate) completion: Completion,
 }
 
@@ -73,11 +106,43 @@ impl Transfer {
         Self {
             source,
             target,
-            line_bytes,
+            remap: None,
+            line_elements: line_bytes,
             lines,
             line: 0,
             done: 0,
+            condition: None,
             completion,
+        }
+    }
+
+    /// `lines` lines of `line_elements` elements that change on the way.
+    pub(crate) fn remapped(
+        source: Side,
+        target: Side,
+        remap: Remap,
+        line_elements: u32,
+        lines: u32,
+        completion: Completion,
+    ) -> Self {
+        Self {
+            source,
+            target,
+            remap: Some(remap),
+            line_elements: u64::from(line_elements),
+            lines: if line_elements == 0 { 0 } else { lines },
+            line: 0,
+            done: 0,
+            condition: None,
+            completion,
+        }
+    }
+
+    /// The same, but nothing is copied unless the condition holds.
+    pub(crate) fn on_condition(self, condition: Condition) -> Self {
+        Self {
+            condition: Some(condition).filter(|condition| condition.mode != RenderEnable::True),
+            ..self
         }
     }
 
@@ -89,14 +154,16 @@ impl Transfer {
             Run {
                 source,
                 target,
-                bytes: (self.line_bytes - self.done).min(source_bytes).min(target_bytes),
+                bytes: (self.line_elements - self.done)
+                    .min(source_bytes)
+                    .min(target_bytes),
             }
         })
     }
 
-    fn advance(&mut self, bytes: u64) {
-        self.done += bytes;
-        if self.done >= self.line_bytes {
+    fn advance(&mut self, elements: u64) {
+        self.done += elements;
+        if self.done >= self.line_elements {
             self.done = 0;
             self.line += 1;
         }
@@ -107,11 +174,14 @@ impl Transfer {
     }
 }
 
-fn charge(traffic: &mut Traffic, source: Aperture, target: Aperture, bytes: u64) {
+fn charge_read(traffic: &mut Traffic, source: Aperture, bytes: u64) {
     match source {
         Aperture::Vram => traffic.vram += bytes,
         _ => traffic.downstream += bytes,
     }
+}
+
+fn charge_write(traffic: &mut Traffic, target: Aperture, bytes: u64) {
     match target {
         Aperture::Vram => traffic.vram += bytes,
         _ => traffic.upstream += bytes,
@@ -124,12 +194,25 @@ impl FermiModel {
         let Some((mut transfer, space)) = self.units[unit].transfer.zip(self.units[unit].space()) else {
             return 1;
         };
+        if let Some(condition) = transfer.condition.take() {
+            match self.holds(&space, condition) {
+                Ok(true) => {}
+                Ok(false) => transfer.lines = 0,
+                Err(refusal) => {
+                    self.fault_unit(unit, refusal);
+                    return 1;
+                }
+            }
+        }
         if transfer.is_finished() {
             self.finish_transfer(unit, &space, transfer.completion);
             return 1;
         }
         let mut traffic = Traffic::default();
-        let moved = self.move_piece(&space, &mut transfer, &mut traffic);
+        let moved = match transfer.remap {
+            None => self.move_piece(&space, &mut transfer, &mut traffic),
+            Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic),
+        };
         self.mem.stores += 1;
         let bytes = traffic.vram + traffic.upstream + traffic.downstream;
         self.mem.counters.copied_bytes += bytes / 2;
@@ -144,13 +227,34 @@ impl FermiModel {
         1 + (bytes / 2 / WORK_BYTES) as u32
     }
 
+    /// Looks at a condition.
+    fn holds(&mut self, space: &AddressSpace, condition: Condition) -> Result<bool, Refusal> {
+        let mut report = |after: u64| {
+            let mut bytes = [0; 8];
+            let at = GpuVa(condition.at.0.saturating_add(after));
+            self.mmu
+                .read(&mut self.mem, space, Access::READ, at, &mut bytes)?;
+            Ok(u64::from_le_bytes(bytes))
+        };
+        Ok(match condition.mode {
+            RenderEnable::False => false,
+            RenderEnable::True => true,
+            RenderEnable::Conditional => report(0)? != 0,
+            RenderEnable::IfEqual => report(0)? == report(REPORT_BYTES)?,
+            RenderEnable::IfNotEqual => report(0)? != report(REPORT_BYTES)?,
+        })
+    }
+
     fn move_piece(
         &mut self,
         space: &AddressSpace,
         transfer: &mut Transfer,
         traffic: &mut Traffic,
     ) -> Result<(), Refusal> {
-        let (mut from_pages, mut to_pages) = (Pages::new(Access::READ), Pages::new(Access::WRITE));
+        let (mut from_pages, mut to_pages) = (
+            Pages::new(&transfer.source, Access::READ),
+            Pages::new(&transfer.target, Access::WRITE),
+        );
         let mut left = PIECE_BYTES;
         for _ in 0..PIECE_RUNS {
             let Some(run) = transfer.next().filter(|_| left != 0) else {
@@ -161,9 +265,105 @@ impl FermiModel {
                 from_pages.translate(&mut self.mmu, &mut self.mem, space, run.source, bytes)?;
             let (to, bytes) = to_pages.translate(&mut self.mmu, &mut self.mem, space, run.target, bytes)?;
             self.mem.copy(from, to, bytes as usize);
-            charge(traffic, from.aperture, to.aperture, bytes);
+            charge_read(traffic, from.aperture, bytes);
+            charge_write(traffic, to.aperture, bytes);
             transfer.advance(bytes);
             left -= bytes;
+        }
+        Ok(())
+    }
+
+    /// Moves up to [`PIECE_BATCHES`] batches of elements.
+    fn remap_piece(
+        &mut self,
+        space: &AddressSpace,
+        transfer: &mut Transfer,
+        remap: Remap,
+        traffic: &mut Traffic,
+    ) -> Result<(), Refusal> {
+        let mut from = Pages::new(&transfer.source, Access::READ);
+        let mut to = Pages::new(&transfer.target, Access::WRITE);
+        let (source_bytes, target_bytes) = (remap.source_bytes(), remap.target_bytes());
+        for _ in 0..PIECE_BATCHES {
+            if transfer.is_finished() {
+                break;
+            }
+            let elements = (transfer.line_elements - transfer.done).min(BATCH_ELEMENTS as u64) as usize;
+            let (mut source, mut target) = ([0; BATCH_BYTES], [0; BATCH_BYTES]);
+            let (source, target) = (
+                &mut source[..elements * source_bytes],
+                &mut target[..elements * target_bytes],
+            );
+            let at = (transfer.line, transfer.done * source_bytes as u64);
+            if remap.reads_source() {
+                self.gather(space, &mut from, &transfer.source, at, source, traffic)?;
+            }
+            for (source, target) in source
+                .chunks_exact(source_bytes)
+                .zip(target.chunks_exact_mut(target_bytes))
+            {
+                remap.apply(source, target);
+            }
+            let first = transfer.done * target_bytes as u64;
+            if remap.writes_all() {
+                let at = (transfer.line, first);
+                self.scatter(space, &mut to, &transfer.target, at, target, traffic)?;
+            } else {
+                for start in (0..target.len()).step_by(target_bytes) {
+                    for (offset, bytes) in remap.written() {
+                        let part = &target[start + offset..start + offset + bytes];
+                        let at = (transfer.line, first + (start + offset) as u64);
+                        self.scatter(space, &mut to, &transfer.target, at, part, traffic)?;
+                    }
+                }
+            }
+            transfer.advance(elements as u64);
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of a line.
+    fn gather(
+        &mut self,
+        space: &AddressSpace,
+        pages: &mut Pages,
+        side: &Side,
+        (line, byte): (u32, u64),
+        data: &mut [u8],
+        traffic: &mut Traffic,
+    ) -> Result<(), Refusal> {
+        let mut done = 0;
+        while done < data.len() {
+            let (va, run) = side.run(line, byte + done as u64);
+            let bytes = run.min((data.len() - done) as u64);
+            let (place, bytes) = pages.translate(&mut self.mmu, &mut self.mem, space, va, bytes)?;
+            let end = done + bytes as usize;
+            self.mem.read(place, &mut data[done..end]);
+            charge_read(traffic, place.aperture, bytes);
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Stores bytes of a line.
+    fn scatter(
+        &mut self,
+        space: &AddressSpace,
+        pages: &mut Pages,
+        side: &Side,
+        (line, byte): (u32, u64),
+        data: &[u8],
+        traffic: &mut Traffic,
+    ) -> Result<(), Refusal> {
+        let mut done = 0;
+        while done < data.len() {
+            let (va, run) = side.run(line, byte + done as u64);
+            let bytes = run.min((data.len() - done) as u64);
+            let (place, bytes) = pages.translate(&mut self.mmu, &mut self.mem, space, va, bytes)?;
+            let end = done + bytes as usize;
+            self.mem.write(place, &data[done..end]);
+            charge_write(traffic, place.aperture, bytes);
+            done = end;
         }
         Ok(())
     }
@@ -190,8 +390,10 @@ impl FermiModel {
             self.mmu
                 .release(&mut self.mem, space, release.at, release.payload, time)?;
         }
-        if completion.notify {
-            self.pfifo.notify_engine(self.units[unit].engine);
+        match completion.interrupt {
+            Interrupt::None => {}
+            Interrupt::NonBlocking => self.pfifo.notify_engine(self.units[unit].engine),
+            Interrupt::Blocking => self.units[unit].block_after_copy(),
         }
         Ok(())
     }

@@ -1,4 +1,9 @@
-//! Methods of the host (class 906f), M2MF (9039) and the copy engines (90b5, nouveau's microcode).
+//! Methods of the host (class 906f), M2MF (9039) and the copy engines (90b5).
+//!
+//! What methods a copy engine has is a matter of its microcode: [`copy`] are those of nouveau's, [`nvidia_copy`] those
+//! of NVIDIA's.
+
+pub mod nvidia_copy;
 
 /// Class of 3D, compute, 2D, M2MF and copy objects.
 pub mod class {
@@ -112,10 +117,16 @@ impl SemaphoreD {
     }
 }
 
-/// Copy-engine methods of nouveau's microcode (`ce/fuc/com.fuc`).
+/// Copy-engine methods of nouveau's microcode (`ce/fuc/com.fuc`, whose table also has the bits that may be set).
 pub mod copy {
     /// Nothing.
     pub const NOP: u16 = 0x100;
+    /// Performance-monitor trigger.
+    pub const PM_TRIGGER: u16 = 0x140;
+    /// Block size of a tiled source; what [`tile`] lists follows.
+    pub const SRC_TILE: u16 = 0x200;
+    /// Block size of a tiled destination.
+    pub const DST_TILE: u16 = 0x220;
     /// Starts, see [`super::CopyExec`].
     pub const EXEC: u16 = 0x300;
     /// Flush of write caches.
@@ -128,14 +139,20 @@ pub mod copy {
     pub const DST_HIGH: u16 = 0x314;
     /// Destination address bits 31:0.
     pub const DST_LOW: u16 = 0x318;
-    /// Bytes from one source line to the next.
+    /// Bytes from one source line to the next, 19 bits.
     pub const SRC_PITCH: u16 = 0x31c;
-    /// Bytes from one destination line to the next.
+    /// Bytes from one destination line to the next, 19 bits.
     pub const DST_PITCH: u16 = 0x320;
-    /// Bytes of a line, 16 bits.
+    /// Elements of a line, 16 bits; bytes unless EXEC asks for a format.
     pub const LINE_BYTES: u16 = 0x324;
     /// Lines, 13 bits.
     pub const LINES: u16 = 0x328;
+    /// See [`super::CopyFormat`].
+    pub const FORMAT: u16 = 0x32c;
+    /// First constant.
+    pub const CONSTANT_A: u16 = 0x330;
+    /// Second constant.
+    pub const CONSTANT_B: u16 = 0x334;
     /// Query address bits 39:32.
     pub const QUERY_HIGH: u16 = 0x338;
     /// Query address bits 31:0.
@@ -146,6 +163,34 @@ pub mod copy {
     pub const LINES_MAX: u32 = 0x1fff;
     /// Largest LINE_BYTES.
     pub const LINE_BYTES_MAX: u32 = 0xffff;
+    /// Largest pitch.
+    pub const PITCH_MAX: u32 = 0x7_ffff;
+
+    /// Where the microcode keeps its table of methods, in words of data memory: behind the context.
+    pub const TABLE_WORD: usize = 0x40;
+    /// Entries of the table begin with first method >> 2 \[15:0\] and how many there are \[31:16\]; two words for each
+    /// follow. This one ends it.
+    pub const TABLE_END: u32 = 0x800;
+    /// Entries that the table has from its first version on: EXEC and what follows it, and addresses to QUERY_COUNTER.
+    pub const TABLE_ENTRIES: [u32; 2] = [0x0002_00c0, 0x000e_00c3];
+
+    /// Methods of a tiled surface, from [`SRC_TILE`] or [`DST_TILE`] on, with the bits that may be set.
+    pub mod tile {
+        /// Block size, see [`crate::surface::BlockSize`].
+        pub const BLOCK_SIZE: (u16, u32) = (0x00, 0xfff);
+        /// Width in elements.
+        pub const WIDTH: (u16, u32) = (0x04, 0x7_ffff);
+        /// Lines.
+        pub const HEIGHT: (u16, u32) = (0x08, 0x1fff);
+        /// Layers.
+        pub const DEPTH: (u16, u32) = (0x0c, 0x7ff);
+        /// Layer.
+        pub const LAYER: (u16, u32) = (0x10, 0xfff);
+        /// First element.
+        pub const X: (u16, u32) = (0x14, 0x7_ffff);
+        /// First line.
+        pub const Y: (u16, u32) = (0x18, 0x1fff);
+    }
 }
 
 /// Operand of the copy engine's EXEC.
@@ -170,6 +215,61 @@ pub struct CopyExec {
     pub query_short: bool,
     #[bits(18)]
     __: u32,
+}
+
+/// What a copy engine makes the components of an element of; the layout is the same in both microcodes.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct CopyFormat {
+    /// First component of the destination, see [`copy_component`].
+    #[bits(4)]
+    pub x: u8,
+    /// Second.
+    #[bits(4)]
+    pub y: u8,
+    /// Third.
+    #[bits(4)]
+    pub z: u8,
+    /// Fourth.
+    #[bits(4)]
+    pub w: u8,
+    /// Bytes of a component, less one.
+    #[bits(2)]
+    pub component_bytes_less_one: u8,
+    #[bits(2)]
+    __: u8,
+    /// Components of a source element, less one.
+    #[bits(2)]
+    pub source_components_less_one: u8,
+    #[bits(2)]
+    __: u8,
+    /// Components of a destination element, less one.
+    #[bits(2)]
+    pub target_components_less_one: u8,
+    #[bits(6)]
+    __: u8,
+}
+
+impl CopyFormat {
+    /// Bits that nouveau's microcode takes.
+    pub const BITS: u32 = 0x0333_ffff;
+    /// Bits that exist with NVIDIA's.
+    pub const NVIDIA_BITS: u32 = 0x0333_7777;
+
+    /// The four selectors.
+    pub const fn selectors(self) -> [u8; 4] {
+        [self.x(), self.y(), self.z(), self.w()]
+    }
+}
+
+/// Selectors of [`CopyFormat`] beyond 0 to 3, which are components of the source.
+pub mod copy_component {
+    /// First constant.
+    pub const CONSTANT_A: u8 = 4;
+    /// Second constant.
+    pub const CONSTANT_B: u8 = 5;
+    /// With NVIDIA's microcode: what is there stays. With nouveau's, it and all above it: zero.
+    pub const NO_WRITE: u8 = 6;
 }
 
 /// M2MF methods (`cl9039.h`).
@@ -279,4 +379,33 @@ impl M2mfLaunch {
     pub const RELEASE_SEMAPHORE: u8 = 2;
     /// Interrupt: one at the end.
     pub const INTERRUPT: u8 = 1;
+}
+
+/// Whether copies, draws and launches take place: operand of RENDER_ENABLE_C in several classes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenderEnable {
+    /// Never.
+    False,
+    /// Always.
+    True,
+    /// If the report at the address is not zero.
+    Conditional,
+    /// If it equals the report 16 bytes further on.
+    IfEqual,
+    /// If it does not.
+    IfNotEqual,
+}
+
+impl RenderEnable {
+    /// The mode, `None` for a number without one.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        Some(match bits {
+            0 => Self::False,
+            1 => Self::True,
+            2 => Self::Conditional,
+            3 => Self::IfEqual,
+            4 => Self::IfNotEqual,
+            _ => return None,
+        })
+    }
 }

@@ -80,7 +80,7 @@ impl FermiModel {
         }
         if bound.class == class::M2MF {
             let registers = &mut self.units[UNIT].registers;
-            return m2mf::method(registers, bound.subchannel, method, data);
+            return m2mf::method(registers, method, data);
         }
         if method >= area.bytes() {
             return Effect::Reject(Rejection::GraphMethod);

@@ -234,7 +234,7 @@ fn dispatch_error_stops_the_engine_until_acknowledged() {
     let (mut a, _, page) = pair(&mut bench);
     let words = Methods::new()
         .to(1, 0, &[0x0004_90b5])
-        .to(1, 0x300, &[0])
+        .to(1, 0x328, &[0x2000])
         .copy(1, PAGE + 0x10, PAGE + 0x20, 4, 1)
         .release(PAGE, 1);
     bench.submit(&mut a, &words.0);
@@ -242,7 +242,7 @@ fn dispatch_error_stops_the_engine_until_acknowledged() {
     assert_eq!(bench.read(Bar0Reg::CopyIntr(0)), 0x40);
     assert_eq!(
         bench.read(Bar0Reg::CopyError(0)),
-        2 | (0x300 >> 2 | 1 << 11) << 16
+        3 | (0x328 >> 2 | 1 << 11) << 16
     );
     assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 5, 1 << 5);
     bench.write(Bar0Reg::CopyIntrAck(0), 0x40);

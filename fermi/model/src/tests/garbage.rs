@@ -1,7 +1,7 @@
 //! Whatever is written anywhere, the card answers and every step ends.
 
 use super::support::*;
-use crate::Bar;
+use crate::{Bar, CopyMicrocode};
 use fermi_spec::{
     instance::offset,
     regs::{
@@ -93,7 +93,15 @@ fn address() -> impl Strategy<Value = u64> {
 /// A copy in lines, by a copy engine or M2MF, with any flags now and then.
 fn copy() -> impl Strategy<Value = Vec<u32>> {
     let shape = (0u32..0x3000, 0u32..9, 0u32..0x3000, 0u32..0x3000);
-    let launch = prop_oneof![4 => Just(0x110u32), 2 => Just(0x3110), 1 => Just(0x10_2111), 1 => any::<u32>()];
+    // Nouveau's EXEC and M2MF's launch have the same layout bits; NVIDIA's has its own.
+    let launch = prop_oneof![
+        4 => Just(0x110u32),
+        2 => Just(0x3110),
+        1 => Just(0x10_2111),
+        2 => proptest::sample::select(vec![0u32, 0x001, 0x010, 0x100, 0x101, 0x111]),
+        2 => 0u32..0x800,
+        1 => any::<u32>(),
+    ];
     (address(), address(), address(), shape, launch, 0usize..3).prop_map(
         |(from, to, query, shape, launch, engine)| {
             let (bytes, lines, pitch_in, pitch_out) = shape;
@@ -110,6 +118,7 @@ fn copy() -> impl Strategy<Value = Vec<u32>> {
             } else {
                 Methods::new()
                     .to(1, 0, &[[0x0004_90b5, 0x0005_90b8][engine]])
+                    .to(1, 0x400, &[fh, fl, th, tl, pitch_in, pitch_out, bytes, lines])
                     .to(1, 0x30c, &[fh, fl, th, tl, pitch_in, pitch_out, bytes, lines])
                     .to(1, 0x338, &[qh, ql, 7])
                     .to(1, 0x300, &[launch])
@@ -123,7 +132,8 @@ fn copy() -> impl Strategy<Value = Vec<u32>> {
 fn noise() -> impl Strategy<Value = Vec<u32>> {
     let method = proptest::sample::select(vec![
         0u16, 0x04, 0x08, 0x14, 0x1c, 0x20, 0x24, 0x28, 0x2c, 0x50, 0x7c, 0x80, 0x100, 0x200, 0x300, 0x304,
-        0x324, 0x1ffc,
+        0x324, 0x1ffc, 0x204, 0x220, 0x240, 0x250, 0x254, 0x318, 0x32c, 0x344, 0x400, 0x418, 0x700, 0x708,
+        0x70c, 0x728,
     ]);
     (
         0u32..8,
@@ -139,12 +149,31 @@ fn noise() -> impl Strategy<Value = Vec<u32>> {
         })
 }
 
+/// Surfaces of every method set that has some, mostly of sizes that exist.
+fn surfaces() -> impl Strategy<Value = Vec<u32>> {
+    let word = prop_oneof![6 => 0u32..0x2000, 1 => any::<u32>()];
+    let words = proptest::collection::vec(word, 16);
+    let first = proptest::sample::select(vec![
+        (1u8, 0x200u16, 7usize),
+        (1, 0x220, 7),
+        (1, 0x32c, 3),
+        (1, 0x700, 9),
+        (1, 0x728, 6),
+        (1, 0x250, 4),
+        (1, 0x204, 5),
+        (1, 0x344, 4),
+    ]);
+    (first, words).prop_map(|((subchannel, first, count), words)| {
+        Methods::new().to(subchannel, first, &words[..count]).0
+    })
+}
+
 /// A pushbuffer: commands that mean something, and some that do not.
 fn words() -> impl Strategy<Value = Vec<u32>> {
     let operation = prop_oneof![4 => proptest::sample::select(vec![1, 2, 4, 8, 0x1001, 0x1004, 0x10_0002]), 1 => any::<u32>()];
     let semaphore = (address(), 0u32..4, operation)
         .prop_map(|(va, payload, operation)| Methods::new().semaphore(va & !3, payload, operation).0);
-    let item = prop_oneof![6 => copy(), 3 => semaphore, 1 => noise()];
+    let item = prop_oneof![6 => copy(), 4 => surfaces(), 3 => semaphore, 1 => noise()];
     proptest::collection::vec(item, 1..12).prop_map(|items| items.concat())
 }
 
@@ -185,8 +214,10 @@ proptest! {
         ramfc in proptest::collection::vec((0u64..0x84, any::<u32>()), 0..3),
         entries in proptest::collection::vec(any::<u64>(), 0..3),
         actions in proptest::collection::vec(action(), 0..30),
+        is_nvidia in any::<bool>(),
     ) {
-        let mut bench = ready();
+        let microcode = if is_nvidia { CopyMicrocode::Nvidia } else { CopyMicrocode::Nouveau };
+        let mut bench = ready_with_microcode(microcode);
         let page = bench.allocate(0x1_0000);
         let mut channels: Vec<Channel> = (0..3).map(|id| bench.channel(id)).collect();
         for channel in &channels {

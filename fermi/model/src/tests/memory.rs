@@ -144,6 +144,7 @@ fn refused_configurations_say_why() {
         board: fermi_spec::board::Board::Gtx480,
         vram_bytes,
         timing: crate::Timing::of(fermi_spec::board::Board::Gtx480),
+        copy_microcode: crate::CopyMicrocode::default(),
     };
     let ram = Arc::new(Ram(Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap())));
     for bytes in [0, 0x1_0000, (1 << 37) + (1 << 20)] {

@@ -1,6 +1,6 @@
 //! A card with memory around it, and a small driver for channels.
 
-use crate::{Backing, Bar, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use crate::{Backing, Bar, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::{
     addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, PDE_SPAN, PhysAddr, SMALL_PAGE},
     board::Board,
@@ -97,12 +97,17 @@ pub(super) fn bare() -> Bench {
 }
 
 pub(super) fn bare_with(timing: Timing) -> Bench {
+    bare_of(timing, CopyMicrocode::default())
+}
+
+fn bare_of(timing: Timing, copy_microcode: CopyMicrocode) -> Bench {
     let vram = Arc::new(MmapRegion::new(VRAM_BYTES as usize).unwrap());
     let ram = Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap());
     let config = ModelConfig {
         board: Board::Gtx480,
         vram_bytes: VRAM_BYTES,
         timing,
+        copy_microcode,
     };
     let mut card = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).unwrap();
     for frame in 0..card.frames() {
@@ -125,7 +130,15 @@ pub(super) fn ready() -> Bench {
 }
 
 pub(super) fn ready_with(timing: Timing) -> Bench {
-    let mut bench = bare_with(timing);
+    make_ready(bare_with(timing))
+}
+
+/// The same with methods of a certain microcode.
+pub(super) fn ready_with_microcode(microcode: CopyMicrocode) -> Bench {
+    make_ready(bare_of(Timing::of(Board::Gtx480), microcode))
+}
+
+fn make_ready(mut bench: Bench) -> Bench {
     bench.write(Bar0Reg::PmcEnable, u32::MAX);
     bench.write(Bar0Reg::PbdmaEnable, u32::MAX);
     bench.write(Bar0Reg::PfifoPbdmas, 7);

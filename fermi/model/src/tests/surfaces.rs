@@ -131,7 +131,10 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new() -> Self {
-        let mut bench = ready();
+        Self::on(ready())
+    }
+
+    pub(super) fn on(mut bench: Bench) -> Self {
         let channel = bench.channel(1);
         let vram = bench.allocate(BYTES);
         bench.map(channel.space, SOURCE, Page::Vram(vram), BYTES);

@@ -1,0 +1,130 @@
+//! What a copy engine does to the components of each element on the way.
+
+/// Largest element: four components of four bytes.
+pub(crate) const ELEMENT_BYTES_MAX: usize = 16;
+
+/// What a component of the target is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Component {
+    /// A component of the source; zero where the source has no such component (assumption).
+    Source(u8),
+    /// The first bytes of a constant.
+    Constant(u32),
+    /// Zero bytes.
+    Zero,
+    /// What is there stays.
+    Keep,
+}
+
+/// The way from a source element to a target element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Remap {
+    /// Bytes of a component, 1 to 4.
+    pub(crate) component_bytes: u8,
+    /// Components of a source element, 1 to 4.
+    pub(crate) source_components: u8,
+    /// Components of a target element, 1 to 4.
+    pub(crate) target_components: u8,
+    /// What they are made of; those beyond the target's number mean nothing.
+    pub(crate) components: [Component; 4],
+}
+
+impl Remap {
+    /// Bytes of a source element.
+    pub(crate) fn source_bytes(&self) -> usize {
+        usize::from(self.component_bytes) * usize::from(self.source_components)
+    }
+
+    /// Bytes of a target element.
+    pub(crate) fn target_bytes(&self) -> usize {
+        usize::from(self.component_bytes) * usize::from(self.target_components)
+    }
+
+    fn used(&self) -> &[Component] {
+        &self.components[..usize::from(self.target_components).min(4)]
+    }
+
+    /// Whether anything is read: without, the source need not even be mapped.
+    pub(crate) fn reads_source(&self) -> bool {
+        self.used()
+            .iter()
+            .any(|component| matches!(component, Component::Source(_)))
+    }
+
+    /// Whether every byte of a target element is written.
+    pub(crate) fn writes_all(&self) -> bool {
+        !self.used().contains(&Component::Keep)
+    }
+
+    /// Bytes of a target element that are written and follow each other: where they start, and how many.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (usize, usize)> {
+        let bytes = usize::from(self.component_bytes);
+        self.used()
+            .iter()
+            .enumerate()
+            .filter(|(_, component)| **component != Component::Keep)
+            .map(move |(index, _)| (index * bytes, bytes))
+    }
+
+    /// Makes one target element of one source element; what is kept is left as it is.
+    pub(crate) fn apply(&self, source: &[u8], target: &mut [u8]) {
+        let bytes = usize::from(self.component_bytes);
+        for (to, component) in target.chunks_exact_mut(bytes.max(1)).zip(self.used()) {
+            match component {
+                Component::Source(index) => {
+                    match source.chunks_exact(bytes.max(1)).nth(usize::from(*index)) {
+                        Some(from) => to.copy_from_slice(from),
+                        None => to.fill(0),
+                    }
+                }
+                Component::Constant(value) => {
+                    for (to, from) in to.iter_mut().zip(value.to_le_bytes()) {
+                        *to = from;
+                    }
+                }
+                Component::Zero => to.fill(0),
+                Component::Keep => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remap(components: [Component; 4]) -> Remap {
+        Remap {
+            component_bytes: 2,
+            source_components: 2,
+            target_components: 4,
+            components,
+        }
+    }
+
+    #[test]
+    fn components_are_moved_made_and_kept() {
+        let remap = remap([
+            Component::Source(1),
+            Component::Keep,
+            Component::Constant(0x1234_5678),
+            Component::Zero,
+        ]);
+        let mut target = [0xff; 8];
+        remap.apply(&[1, 2, 3, 4], &mut target);
+        assert_eq!(target, [3, 4, 0xff, 0xff, 0x78, 0x56, 0, 0]);
+        assert_eq!(remap.written().collect::<Vec<_>>(), [(0, 2), (4, 2), (6, 2)]);
+    }
+
+    #[test]
+    fn component_that_the_source_does_not_have_is_zero() {
+        let mut target = [0xff; 8];
+        remap([Component::Source(3); 4]).apply(&[1, 2, 3, 4], &mut target);
+        assert_eq!(target, [0; 8]);
+    }
+
+    #[test]
+    fn fill_does_not_read_its_source() {
+        assert!(!remap([Component::Constant(1); 4]).reads_source());
+    }
+}
