@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use fermi_model::{Bar, ModelConfig, SystemBus, Timing};
+use fermi_model::{Bar, CopyMicrocode, ModelConfig, SystemBus, Timing};
 use fermi_spec::addr::{GpuVa, Iova, PhysAddr};
 use fermi_spec::board::{BAR3_BYTES, Board};
 use fermi_spec::instance::offset;
@@ -41,6 +41,7 @@ impl Card {
             board: Board::Gtx480,
             vram_bytes: VRAM,
             timing: Timing::of(Board::Gtx480),
+            copy_microcode: CopyMicrocode::default(),
         };
         let mut model = FermiModel::new(config, Arc::new(Nothing)).unwrap();
         let vram = Arc::new(Vram::new(VRAM).unwrap());
