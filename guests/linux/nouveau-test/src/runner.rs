@@ -157,7 +157,8 @@ fn run_apart(case: &Case, nodes: &Nodes, limit: Duration) -> Result<End> {
 /// Marks the kernel log. Without the right to do so there are no marks.
 fn log_to_kernel(what: &str, name: &str) {
     if let Ok(mut log) = std::fs::OpenOptions::new().write(true).open("/dev/kmsg") {
-        let _ = write!(log, "nouveau-test: {what} {name}");
+        // One write is one line of the log.
+        let _ = log.write_all(format!("nouveau-test: {what} {name}\n").as_bytes());
     }
 }
 
