@@ -41,14 +41,6 @@ pub(crate) fn unmap(address: u64, bytes: u64) -> VmBindOp {
     }
 }
 
-/// The same for a range without memory that may be read and written all the same.
-pub(crate) fn sparse(operation: VmBindOp) -> VmBindOp {
-    VmBindOp {
-        flags: uapi::BIND_SPARSE,
-        ..operation
-    }
-}
-
 /// Does `operations` now.
 pub(crate) fn bind(device: &Device, operations: &[VmBindOp]) -> Result<()> {
     bind_with(device, operations, 0, &[], &[])

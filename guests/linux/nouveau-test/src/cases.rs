@@ -1,7 +1,14 @@
 //! The tests, by name.
 
+mod binding;
+mod faults;
+mod fences;
+mod gate;
+mod graphics;
 mod identity;
 mod memory;
+mod parallel;
+mod semaphores;
 mod transfer;
 
 use std::path::PathBuf;
@@ -41,10 +48,24 @@ const fn quiet(name: &'static str, run: fn(&Nodes) -> Result<Outcome>) -> Case {
     Case { name, log: "", run }
 }
 
+const fn noisy(name: &'static str, log: &'static str, run: fn(&Nodes) -> Result<Outcome>) -> Case {
+    Case { name, log, run }
+}
+
 /// All tests, in the order in which they run: what others need comes first.
 pub(crate) fn all() -> Vec<Case> {
-    [identity::CASES, memory::CASES, transfer::CASES]
-        .into_iter()
-        .flat_map(|cases| cases.iter().map(|case| Case { ..*case }))
-        .collect()
+    [
+        identity::CASES,
+        memory::CASES,
+        transfer::CASES,
+        graphics::CASES,
+        fences::CASES,
+        semaphores::CASES,
+        binding::CASES,
+        parallel::CASES,
+        faults::CASES,
+    ]
+    .into_iter()
+    .flat_map(|cases| cases.iter().map(|case| Case { ..*case }))
+    .collect()
 }

@@ -1,10 +1,9 @@
 //! The block-linear layout, byte by byte: the reference that tiled copies are held against.
 //!
-//! A surface is cut into blocks, a block into GOBs of 64 bytes by 8 lines, a GOB into sectors of 32 bytes. Blocks follow
-//! each other in lines of the surface, then lines, then layers of blocks; GOBs in a block by line, then layer (a block
-//! is one GOB wide on Fermi). Source: envytools `docs/hw/memory/g80-surface.rst`; the order inside of a GOB is what
-//! Tegra's manuals and Mesa's NIL describe. unverified: that a Fermi's copy engine shows that same order to a plain
-//! reader of the addresses.
+//! A surface is cut into blocks, a block into GOBs of 64 bytes by 8 lines. Blocks follow each other in lines of the
+//! surface, then lines, then layers of blocks; GOBs in a block by line, then layer (a block is one GOB wide on Fermi);
+//! the bytes of a GOB line by line. This is the order of virtual addresses, which is all that a client of the driver
+//! sees. Source: envytools `docs/hw/memory/g80-surface.rst`.
 
 /// Bytes of a GOB's line.
 pub(crate) const GOB_WIDTH: u32 = 64;
@@ -63,7 +62,7 @@ impl BlockShape {
 
 /// Byte `x` of line `y` of a GOB.
 fn offset_in_gob(x: u32, y: u32) -> u32 {
-    (x / 32) * 256 + (y / 2) * 64 + (x % 32 / 16) * 32 + (y % 2) * 16 + x % 16
+    y * GOB_WIDTH + x
 }
 
 #[cfg(test)]

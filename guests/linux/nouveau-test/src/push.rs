@@ -150,11 +150,6 @@ impl Push {
         self.unit(unit, host::SET_OBJECT, &[unit.binding()])
     }
 
-    /// Two methods' worth of an address.
-    pub(crate) fn address(&mut self, subchannel: u8, method: u16, address: u64) -> &mut Self {
-        self.methods(subchannel, method, &high_low(address))
-    }
-
     fn semaphore(&mut self, address: u64, payload: u32, operand: SemaphoreD) -> &mut Self {
         let [high, low] = high_low(address);
         self.methods(0, host::SEMAPHORE_A, &[high, low, payload, operand.into_bits()])

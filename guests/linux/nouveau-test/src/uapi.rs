@@ -66,10 +66,6 @@ message! {
     Handle { handle: u32, flags: u32, } 8
 }
 message! {
-    /// Turns a syncobj into a file descriptor or back.
-    SyncobjFd { handle: u32, flags: u32, fd: i32, pad: u32, } 16
-}
-message! {
     /// Waits for syncobjs until an absolute time of CLOCK_MONOTONIC.
     SyncobjWait {
         handles: u64, timeout_ns: i64, count: u32, flags: u32, first_signaled: u32, pad: u32,
@@ -209,7 +205,6 @@ pub(crate) const NVIF_ANY: u8 = 0xff;
 pub(crate) const GEM_CLOSE: Request<Handle> = request(WRITE, 0x09, "GEM_CLOSE");
 pub(crate) const SYNCOBJ_CREATE: Request<Handle> = core(0xbf, "SYNCOBJ_CREATE");
 pub(crate) const SYNCOBJ_DESTROY: Request<Handle> = core(0xc0, "SYNCOBJ_DESTROY");
-pub(crate) const SYNCOBJ_TO_FD: Request<SyncobjFd> = core(0xc1, "SYNCOBJ_HANDLE_TO_FD");
 pub(crate) const SYNCOBJ_WAIT: Request<SyncobjWait> = core(0xc3, "SYNCOBJ_WAIT");
 pub(crate) const SYNCOBJ_RESET: Request<SyncobjArray> = core(0xc4, "SYNCOBJ_RESET");
 pub(crate) const SYNCOBJ_SIGNAL: Request<SyncobjArray> = core(0xc5, "SYNCOBJ_SIGNAL");
@@ -267,8 +262,6 @@ pub(crate) const CPU_PREP_WRITE: u32 = 4;
 pub(crate) const BIND_MAP: u32 = 0;
 /// VM_BIND op.
 pub(crate) const BIND_UNMAP: u32 = 1;
-/// VM_BIND op flag.
-pub(crate) const BIND_SPARSE: u32 = 1 << 8;
 /// VM_BIND runs when its syncobjs are signaled.
 pub(crate) const BIND_ASYNC: u32 = 1;
 /// Flag of a [`Sync`] with a point.
