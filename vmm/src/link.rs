@@ -6,17 +6,19 @@
 
 mod local;
 mod vfio_user;
-mod wire;
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
+use vfio_user_server::message::CommandCode;
+use vfio_user_server::{Region, RemoteError};
 use vmm_sys_util::eventfd::EventFd;
 
 pub use local::BrokerLink;
 pub use vfio_user::VfioUserLink;
-pub use wire::{CONFIG_REGION, Command};
+
+/// PCI configuration space as a region.
+pub const CONFIG_REGION: u32 = Region::Config as u32;
 
 /// One vGPU as a PCI function, whoever serves it.
 ///
@@ -57,67 +59,31 @@ pub trait VgpuLink: Send + Sync {
 /// Why a vGPU did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Nobody listens there.
-    #[error("cannot connect to the vGPU socket {path}")]
-    Connect {
-        /// The socket.
-        path: String,
-        /// What the host said.
-        #[source]
-        source: io::Error,
-    },
     /// The request was understood and denied; the link stays up.
     #[error("vGPU refused {command:?}: {}", io::Error::from_raw_os_error(*.errno))]
     Refused {
         /// What was asked.
-        command: Command,
+        command: CommandCode,
         /// Linux error number of the answer.
         errno: i32,
     },
-    /// An access that no request can carry, such as one longer than a page; the link stays up.
-    #[error("access of {bytes} bytes to region {region} is longer than the link carries")]
-    TooLong {
-        /// Region accessed.
-        region: u32,
-        /// Length asked for.
-        bytes: usize,
-    },
-    /// No answer in time.
-    #[error("vGPU did not answer {command:?} within {after:?}")]
-    TimedOut {
-        /// What was asked.
-        command: Command,
-        /// How long was waited.
-        after: Duration,
-    },
-    /// The other side closed the connection.
-    #[error("vGPU closed the connection during {command:?}")]
-    HungUp {
-        /// What was asked.
-        command: Command,
-    },
-    /// Sending or receiving failed.
+    /// The way to a broker in another process failed.
+    #[error(transparent)]
+    Remote(RemoteError),
+    /// A descriptor could not be passed on.
     #[error("cannot exchange {command:?} with the vGPU")]
     Io {
         /// What was asked.
-        command: Command,
+        command: CommandCode,
         /// What the host said.
         #[source]
         source: io::Error,
-    },
-    /// The answer does not follow the protocol.
-    #[error("vGPU broke the protocol in its answer to {command:?}: {what}")]
-    Protocol {
-        /// What was asked.
-        command: Command,
-        /// Which rule.
-        what: &'static str,
     },
     /// A broker in this process did not do it, and never will.
     #[error("cannot do {command:?}")]
     Broker {
         /// What was asked.
-        command: Command,
+        command: CommandCode,
         /// What the broker said.
         #[source]
         source: broker::LinkError,
@@ -128,4 +94,14 @@ pub enum LinkError {
     /// The link was closed, or failed earlier.
     #[error("the link to the vGPU is down")]
     Down,
+}
+
+impl From<RemoteError> for LinkError {
+    fn from(error: RemoteError) -> Self {
+        match error {
+            RemoteError::Refused { command, errno } => Self::Refused { command, errno },
+            RemoteError::Down => Self::Down,
+            lost => Self::Remote(lost),
+        }
+    }
 }

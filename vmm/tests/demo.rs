@@ -496,7 +496,7 @@ fn malformed_configuration_is_named_with_field_and_line() {
         "{said}"
     );
     let said = complaint(&["run", &both.path("a.toml")], 1);
-    assert!(said.contains("cannot connect to the vGPU socket"), "{said}");
+    assert!(said.contains("cannot connect to the vfio-user socket"), "{said}");
 }
 
 #[test]

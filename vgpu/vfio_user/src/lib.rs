@@ -1,7 +1,9 @@
-//! The vfio-user protocol, server side: many hostile clients, bounded, non-blocking.
+//! The vfio-user protocol: the server, for many hostile clients, bounded, non-blocking; and the client, which outlives
+//! a bad server.
 //!
-//! A VMM (QEMU, Cloud Hypervisor, our own) attaches to a PCI function that lives in this process. This crate owns
-//! the socket and the messages and knows nothing of what the function is.
+//! A VMM (QEMU, Cloud Hypervisor, our own) attaches to a PCI function that lives in this process, or this process
+//! drives one that lives elsewhere. This crate owns the socket and the messages and knows nothing of what the function
+//! is.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -13,6 +15,7 @@
 //! | [`dma`], [`irq`] | the client's memory and interrupts |
 //! | [`pci`] | a configuration space |
 //! | [`serve`] | drives a function that answers at once |
+//! | [`remote`] | the other side: a function in another process |
 //! | [`bounds`], [`error`] | every limit; every refusal and its errno |
 //!
 //! No message makes this crate panic, block, or hold more than [`bounds`] says. An event loop polls the
@@ -35,6 +38,7 @@ pub mod irq;
 pub mod listener;
 pub mod message;
 pub mod pci;
+pub mod remote;
 pub mod serve;
 #[cfg(test)]
 mod testing;
@@ -47,5 +51,6 @@ pub use function::{Area, FunctionInfo, MappableRegion, PciFunction, Region, Regi
 pub use irq::{IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 pub use listener::{Accepted, Listener, ListenerError};
 pub use pci::{Bar, ConfigChange, ConfigSpace, PciIdentity};
+pub use remote::{RemoteError, RemoteFunction};
 /// An error number, as replies carry it.
 pub use rustix::io::Errno;

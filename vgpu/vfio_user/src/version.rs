@@ -1,4 +1,4 @@
-//! VERSION: what a client proposes and what it is answered.
+//! VERSION: what a client proposes and what it is answered, seen from either side.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,54 @@ struct Capabilities {
 struct VersionData {
     #[serde(default)]
     capabilities: Capabilities,
+}
+
+/// Capabilities that a [`RemoteFunction`](crate::remote::RemoteFunction) proposes, as NUL-terminated JSON.
+pub(crate) fn proposal() -> Vec<u8> {
+    encode(Capabilities {
+        max_msg_fds: Some(1),
+        max_data_xfer_size: Some(u64::from(DATA_BYTES_MAX)),
+        write_multiple: Some(true),
+        ..Capabilities::default()
+    })
+}
+
+fn encode(capabilities: Capabilities) -> Vec<u8> {
+    let mut text = serde_json::to_vec(&VersionData { capabilities })
+        .expect("a structure of numbers and booleans has a JSON form");
+    text.push(0);
+    text
+}
+
+/// What a server answered to [`proposal`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Longest transfer that both ends take, at least [`TRANSFER_BYTES_MIN`].
+    pub(crate) transfer_bytes: usize,
+    /// REGION_WRITE_MULTI is understood.
+    pub(crate) takes_batches: bool,
+}
+
+/// A server that takes less cannot serve any guest's access.
+const TRANSFER_BYTES_MIN: u64 = 8;
+
+impl Answer {
+    /// `data` is empty, or JSON text with or without its NUL; what it does not say is as the specification's defaults
+    /// say. `None` if it is something else, or serves nobody.
+    pub(crate) fn decode(data: &[u8]) -> Option<Self> {
+        let text = data.strip_suffix(&[0]).unwrap_or(data);
+        let capabilities = match text {
+            [] => Capabilities::default(),
+            text => serde_json::from_slice::<VersionData>(text).ok()?.capabilities,
+        };
+        let most = u64::from(DATA_BYTES_MAX);
+        let transfer = capabilities.max_data_xfer_size.unwrap_or(most).min(most);
+        (transfer >= TRANSFER_BYTES_MIN).then_some(Self {
+            // Whole words, so that no piece of a long transfer cuts a register.
+            transfer_bytes: transfer as usize & !7,
+            takes_batches: capabilities.write_multiple == Some(true),
+        })
+    }
 }
 
 /// What a client proposed.
@@ -72,10 +120,7 @@ impl Proposal {
             pgsizes: asked.pgsizes.map(|_| DMA_PAGE_BYTES),
             write_multiple: asked.write_multiple.filter(|is_offered| *is_offered),
         };
-        let mut text = serde_json::to_vec(&VersionData { capabilities })
-            .expect("a structure of numbers and booleans has a JSON form");
-        text.push(0);
-        (self.minor.min(MINOR), text)
+        (self.minor.min(MINOR), encode(capabilities))
     }
 }
 

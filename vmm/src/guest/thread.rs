@@ -296,7 +296,7 @@ impl ThreadBus {
     fn check(&mut self, outcome: Result<(), LinkError>) -> bool {
         match outcome {
             Ok(()) => true,
-            Err(LinkError::Refused { .. } | LinkError::TooLong { .. }) => false,
+            Err(LinkError::Refused { .. }) => false,
             Err(error) => {
                 let mut failure = String::new();
                 // Writing to a `String` cannot fail.

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use broker::LocalLink;
 use fermi_spec::addr::Gpa;
+use vfio_user_server::message::CommandCode;
 use vfio_user_server::pci;
 use vgpu::Bar;
 use vmm_sys_util::eventfd::EventFd;
 
-use super::{CONFIG_REGION, Command, LinkError, VgpuLink};
+use super::{CONFIG_REGION, LinkError, VgpuLink};
 
 /// [`VgpuLink`] by function calls. Dropping it detaches the VM.
 ///
@@ -37,7 +38,7 @@ impl BrokerLink {
 
     fn ask<T>(
         &self,
-        command: Command,
+        command: CommandCode,
         work: impl FnOnce(&LocalLink) -> Result<T, broker::LinkError>,
     ) -> Result<T, LinkError> {
         if self.is_down.load(Ordering::SeqCst) {
@@ -68,7 +69,7 @@ fn bar_of(region: u32) -> Option<Bar> {
     }
 }
 
-fn refused(command: Command) -> LinkError {
+fn refused(command: CommandCode) -> LinkError {
     LinkError::Refused {
         command,
         errno: libc::EINVAL,
@@ -87,7 +88,7 @@ impl VgpuLink for BrokerLink {
     }
 
     fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
-        let command = Command::RegionRead;
+        let command = CommandCode::RegionRead;
         if region == CONFIG_REGION {
             return self.ask(command, |link| {
                 link.read_config(offset, data);
@@ -99,7 +100,7 @@ impl VgpuLink for BrokerLink {
     }
 
     fn region_write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), LinkError> {
-        let command = Command::RegionWrite;
+        let command = CommandCode::RegionWrite;
         if region == CONFIG_REGION {
             // What it changed is read back by whoever places BARs and routes interrupts.
             return self.ask(command, |link| {
@@ -112,7 +113,7 @@ impl VgpuLink for BrokerLink {
     }
 
     fn dma_map(&self, gpa: u64, bytes: u64, file: BorrowedFd<'_>, offset: u64) -> Result<(), LinkError> {
-        let command = Command::DmaMap;
+        let command = CommandCode::DmaMap;
         let file = file
             .try_clone_to_owned()
             .map_err(|source| LinkError::Io { command, source })?;
@@ -120,11 +121,11 @@ impl VgpuLink for BrokerLink {
     }
 
     fn dma_unmap(&self, gpa: u64, bytes: u64) -> Result<(), LinkError> {
-        self.ask(Command::DmaUnmap, |link| link.unmap_ram(Gpa(gpa), bytes))
+        self.ask(CommandCode::DmaUnmap, |link| link.unmap_ram(Gpa(gpa), bytes))
     }
 
     fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError> {
-        let command = Command::DeviceSetIrqs;
+        let command = CommandCode::SetIrqs;
         let eventfd = eventfd
             .try_clone()
             .map_err(|source| LinkError::Io { command, source })?;
@@ -135,7 +136,7 @@ impl VgpuLink for BrokerLink {
     }
 
     fn reset(&self) -> Result<(), LinkError> {
-        self.ask(Command::DeviceReset, LocalLink::reset)
+        self.ask(CommandCode::Reset, LocalLink::reset)
     }
 
     fn close(&self) {

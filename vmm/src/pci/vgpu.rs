@@ -295,7 +295,7 @@ impl MmioHandler for BarWindow {
 /// A refused access is the guest's fault, and answered as a bus does: all ones.
 fn answer_read(outcome: Result<(), LinkError>, data: &mut [u8]) -> Result<(), BusError> {
     match outcome {
-        Err(LinkError::Refused { .. } | LinkError::TooLong { .. }) => data.fill(0xff),
+        Err(LinkError::Refused { .. }) => data.fill(0xff),
         other => other?,
     }
     Ok(())
@@ -303,7 +303,7 @@ fn answer_read(outcome: Result<(), LinkError>, data: &mut [u8]) -> Result<(), Bu
 
 fn answer_write(outcome: Result<(), LinkError>) -> Result<(), BusError> {
     match outcome {
-        Err(LinkError::Refused { .. } | LinkError::TooLong { .. }) => Ok(()),
+        Err(LinkError::Refused { .. }) => Ok(()),
         other => Ok(other?),
     }
 }

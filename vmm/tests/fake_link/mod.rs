@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use vmm::link::{CONFIG_REGION, Command};
+use vfio_user_server::message::CommandCode;
+use vmm::link::CONFIG_REGION;
 use vmm::{LinkError, VgpuLink};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -139,7 +140,7 @@ impl VgpuLink for FakeLink {
             (0, 0) => data.copy_from_slice(&BOOT_0.to_le_bytes()[..data.len()]),
             (3, _) => {
                 return Err(LinkError::Refused {
-                    command: Command::RegionRead,
+                    command: CommandCode::RegionRead,
                     errno: libc::EINVAL,
                 });
             }

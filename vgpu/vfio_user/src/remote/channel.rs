@@ -1,0 +1,280 @@
+//! The client's end of the socket: whole messages out, whole replies in, each before a deadline.
+//!
+//! Nothing here waits in a system call but `poll`, with the time that is left: a server that takes or gives one byte
+//! now and then does not make an exchange longer than one that is silent. The exception is the start of a message that
+//! carries a descriptor, which the socket's own limit bounds.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use vmm_sys_util::sock_ctrl_msg::ScmSocket as _;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::RemoteError;
+use crate::Errno;
+use crate::bounds::{DATA_BYTES_MAX, MESSAGE_BYTES_MAX, MULTI_WRITES_MAX};
+use crate::message::{
+    CommandCode, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, FLAG_TYPE_MASK, Header, MultiWriteWire,
+    RegionAccessWire,
+};
+
+const HEADER_BYTES: usize = size_of::<Header>();
+/// What the first read of a reply asks for: a header, an access and a word.
+const FIRST_BYTES: usize = HEADER_BYTES + size_of::<RegionAccessWire>() + size_of::<u64>();
+/// Posted bytes that are gathered before they are sent unasked.
+const POSTED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Channel {
+    stream: UnixStream,
+    answer_wait: Duration,
+    next_id: u16,
+    /// Whole posted messages, in order, not sent yet.
+    posted: Vec<u8>,
+    /// Small writes after those, to become one REGION_WRITE_MULTI.
+    batch: Vec<MultiWriteWire>,
+    /// Whether small writes may be batched.
+    pub(super) has_batches: bool,
+    reply: Vec<u8>,
+}
+
+impl Channel {
+    pub(super) fn new(stream: UnixStream, answer_wait: Duration) -> io::Result<Self> {
+        stream.set_write_timeout(Some(answer_wait))?;
+        Ok(Self {
+            stream,
+            answer_wait,
+            next_id: 0,
+            posted: Vec::new(),
+            batch: Vec::new(),
+            has_batches: false,
+            reply: Vec::new(),
+        })
+    }
+
+    fn message(&mut self, command: CommandCode, flags: u32, parts: &[&[u8]], out: &mut Vec<u8>) -> u16 {
+        let message_id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        let bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+        let header = Header {
+            message_id,
+            command: command as u16,
+            // Callers split what is longer than the bounds.
+            message_bytes: bytes as u32,
+            flags,
+            error: 0,
+        };
+        out.extend_from_slice(header.as_bytes());
+        parts.iter().for_each(|part| out.extend_from_slice(part));
+        message_id
+    }
+
+    /// Queues a write without reply, at most [`DATA_BYTES_MAX`] bytes.
+    pub(super) fn post(&mut self, access: RegionAccessWire, data: &[u8]) -> Result<(), RemoteError> {
+        debug_assert!(data.len() <= DATA_BYTES_MAX as usize);
+        let mut word = [0; 8];
+        if let Some(part) = word.get_mut(..data.len()).filter(|_| self.has_batches) {
+            part.copy_from_slice(data);
+            self.batch.push(MultiWriteWire { access, data: word });
+            if self.batch.len() == MULTI_WRITES_MAX {
+                self.end_batch();
+            }
+        } else {
+            self.end_batch();
+            let mut posted = std::mem::take(&mut self.posted);
+            let code = CommandCode::RegionWrite;
+            self.message(code, FLAG_NO_REPLY, &[access.as_bytes(), data], &mut posted);
+            self.posted = posted;
+        }
+        if self.posted.len() >= POSTED_BYTES_MAX {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    /// Makes messages of the small writes. A single one is shorter as a write of its own.
+    fn end_batch(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        let mut posted = std::mem::take(&mut self.posted);
+        match batch.as_slice() {
+            [] => {}
+            [one] => {
+                let data = one.data.get(..one.access.count as usize).unwrap_or_default();
+                let parts = [one.access.as_bytes(), data];
+                self.message(CommandCode::RegionWrite, FLAG_NO_REPLY, &parts, &mut posted);
+            }
+            many => {
+                let count = many.len() as u64;
+                let parts = [count.as_bytes(), many.as_bytes()];
+                self.message(CommandCode::RegionWriteMulti, FLAG_NO_REPLY, &parts, &mut posted);
+            }
+        }
+        self.posted = posted;
+        self.batch = batch;
+        self.batch.clear();
+    }
+
+    /// Sends what was posted.
+    pub(super) fn flush(&mut self) -> Result<(), RemoteError> {
+        self.end_batch();
+        if self.posted.is_empty() {
+            return Ok(());
+        }
+        let posted = std::mem::take(&mut self.posted);
+        let sent = self.send(CommandCode::RegionWrite, &posted, None, self.deadline());
+        self.posted = posted;
+        self.posted.clear();
+        sent
+    }
+
+    /// Sends what was posted and one request, and waits for its reply. Gives the reply's body.
+    pub(super) fn exchange(
+        &mut self,
+        command: CommandCode,
+        parts: &[&[u8]],
+        descriptor: Option<RawFd>,
+    ) -> Result<&[u8], RemoteError> {
+        self.end_batch();
+        let mut message = std::mem::take(&mut self.posted);
+        if descriptor.is_some() && !message.is_empty() {
+            // A descriptor belongs to the message that it is sent with.
+            let sent = self.send(CommandCode::RegionWrite, &message, None, self.deadline());
+            message.clear();
+            sent?;
+        }
+        let message_id = self.message(command, 0, parts, &mut message);
+        let deadline = self.deadline();
+        let sent = self.send(command, &message, descriptor, deadline);
+        message.clear();
+        self.posted = message;
+        sent?;
+        let reply = self.receive(command, deadline)?;
+        if reply.message_id != message_id || reply.command != command as u16 {
+            return Err(RemoteError::Protocol {
+                command,
+                what: "it answers another request",
+            });
+        }
+        if reply.flags & FLAG_ERROR != 0 {
+            return Err(RemoteError::Refused {
+                command,
+                errno: i32::try_from(reply.error).unwrap_or(i32::MAX),
+            });
+        }
+        Ok(self.reply.get(HEADER_BYTES..).unwrap_or_default())
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.answer_wait
+    }
+
+    fn send(
+        &self,
+        command: CommandCode,
+        message: &[u8],
+        descriptor: Option<RawFd>,
+        deadline: Instant,
+    ) -> Result<(), RemoteError> {
+        let mut sent = 0;
+        while let Some(rest) = message.get(sent..).filter(|rest| !rest.is_empty()) {
+            match send_some(&self.stream, rest, descriptor.filter(|_| sent == 0)) {
+                Ok(bytes) => sent += bytes,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(command, PollFlags::OUT, deadline)?,
+                Err(error) => return Err(gone(command, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one whole reply into `self.reply`. Descriptors that come with it are discarded by the kernel.
+    fn receive(&mut self, command: CommandCode, deadline: Instant) -> Result<Header, RemoteError> {
+        self.reply.clear();
+        self.reply.resize(FIRST_BYTES, 0);
+        let mut have = 0;
+        let header = loop {
+            have += self.receive_some(command, have, deadline)?;
+            if let Ok((header, _)) = Header::read_from_prefix(self.reply.get(..have).unwrap_or_default()) {
+                break header;
+            }
+        };
+        let bytes = header.message_bytes as usize;
+        if header.flags & FLAG_TYPE_MASK != FLAG_REPLY {
+            return Err(RemoteError::Protocol {
+                command,
+                what: "it is not a reply",
+            });
+        }
+        if bytes < have || bytes > MESSAGE_BYTES_MAX {
+            return Err(RemoteError::Protocol {
+                command,
+                what: "its length is wrong",
+            });
+        }
+        self.reply.resize(bytes, 0);
+        while have < bytes {
+            have += self.receive_some(command, have, deadline)?;
+        }
+        Ok(header)
+    }
+
+    fn receive_some(
+        &mut self,
+        command: CommandCode,
+        have: usize,
+        deadline: Instant,
+    ) -> Result<usize, RemoteError> {
+        loop {
+            let room = self.reply.get_mut(have..).unwrap_or_default();
+            match recv(&self.stream, room, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(RemoteError::HungUp { command }),
+                Ok((more, _)) => return Ok(more),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(command, PollFlags::IN, deadline)?,
+                Err(error) => return Err(gone(command, error)),
+            }
+        }
+    }
+
+    /// Until the socket is ready, or in a state that the next transfer will tell.
+    fn wait(&self, command: CommandCode, events: PollFlags, deadline: Instant) -> Result<(), RemoteError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let after = self.answer_wait;
+        if left.is_zero() {
+            return Err(RemoteError::TimedOut { command, after });
+        }
+        let left = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&self.stream, events)], Some(&left)) {
+            // Whoever was interrupted or had nothing looks at the clock again.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(gone(command, error)),
+        }
+    }
+}
+
+fn gone(command: CommandCode, error: Errno) -> RemoteError {
+    match error {
+        Errno::PIPE | Errno::CONNRESET => RemoteError::HungUp { command },
+        other => RemoteError::Io {
+            command,
+            source: other.into(),
+        },
+    }
+}
+
+fn send_some(stream: &UnixStream, bytes: &[u8], descriptor: Option<RawFd>) -> Result<usize, Errno> {
+    let Some(descriptor) = descriptor else {
+        return send(stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    };
+    stream
+        .send_with_fd(bytes, descriptor)
+        .map_err(|error| Errno::from_raw_os_error(error.errno()))
+}
