@@ -21,7 +21,7 @@ use fermi_spec::board::Board;
 use fermi_spec::regs::Bar0Reg;
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use vgpu::{Quota, VmConfig};
-use vmm::host::{HostSetup, start_broker};
+use vmm::host::{CardChoice, HostSetup, start_broker};
 use vmm::{BrokerLink, CardConfig, Kernel, LinkError, ReportQueue, RunningVm, VfioUserLink, VgpuLink, Vm};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -59,10 +59,10 @@ impl Host {
     fn start() -> anyhow::Result<Host> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("remote.sock");
-        let card = CardConfig {
+        let card = CardChoice::Model(CardConfig {
             board: Board::Gtx480,
             vram_bytes: 64 << 20,
-        };
+        });
         let broker = start_broker(HostSetup {
             card,
             host_ram: 1 << 30,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fermi_model::{CopyMicrocode, FermiModel, ModelConfig, ModelError, Timing};
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
-use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use frames::Frames;
@@ -144,14 +144,6 @@ fn model_bar(bar: Bar) -> fermi_model::Bar {
     }
 }
 
-/// Bytes of the first naturally aligned piece of an access of `left` bytes at `offset`, at most 4.
-fn piece_bytes(offset: u64, left: usize) -> usize {
-    [4, 2]
-        .into_iter()
-        .find(|bytes| offset.is_multiple_of(*bytes as u64) && left >= *bytes)
-        .unwrap_or(1)
-}
-
 /// Reads of any length and alignment; BAR0 is read in naturally aligned pieces.
 pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut [u8]) {
     if bar != Bar::Bar0 {
@@ -159,7 +151,7 @@ pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut
     }
     let (mut rest, mut offset) = (data, offset);
     while !rest.is_empty() {
-        let (piece, after) = rest.split_at_mut(piece_bytes(offset, rest.len()));
+        let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
         model.bar_read(fermi_model::Bar::Bar0, offset, piece);
         offset = offset.wrapping_add(piece.len() as u64);
         rest = after;
@@ -173,7 +165,7 @@ pub(crate) fn write_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &[u
     }
     let (mut rest, mut offset) = (data, offset);
     while !rest.is_empty() {
-        let (piece, after) = rest.split_at(piece_bytes(offset, rest.len()));
+        let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
         model.bar_write(fermi_model::Bar::Bar0, offset, piece);
         offset = offset.wrapping_add(piece.len() as u64);
         rest = after;
@@ -195,6 +187,11 @@ impl HostGpu for ModelGpu {
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
         Ok(self.card.access(|model, _| write_bar(model, bar, offset, data))?)
+    }
+
+    fn flush(&mut self) -> Result<(), HostGpuError> {
+        // Nothing waits here.
+        Ok(())
     }
 
     fn map_dma(&mut self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {

@@ -17,7 +17,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand, ValueEnum};
 use fermi_spec::board::Board;
 
-use crate::config::{check_card_vram, check_guest_vram, parse_size};
+use crate::config::{Device, check_card_vram, check_guest_vram, parse_size};
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
@@ -95,9 +95,12 @@ struct DemoArguments {
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u16).range(1..=i64::from(broker::VMS_MAX)))]
     vms: u16,
-    /// VRAM of the card, such as 256M
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = card_vram)]
-    vram: u64,
+    /// The card: a software card (model:NAME), or one that `vramd gpu` serves (vfio-user:PATH)
+    #[arg(long, value_name = "DEVICE", default_value = "model:gtx480", value_parser = Device::parse)]
+    gpu: Device,
+    /// VRAM of a software card [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = card_vram)]
+    vram: Option<u64>,
     /// VRAM that each VM sees
     #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = guest_vram)]
     guest_vram: u64,

@@ -3,6 +3,7 @@
 //! A file is read in two steps: serde refuses what is no such file (unknown fields included), then `validate` refuses
 //! what cannot be. Both name the line and the field. `docs/examples` has a commented file of each kind.
 
+mod device;
 mod host;
 mod size;
 mod vm;
@@ -11,7 +12,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use host::{Device, GpuSection, HostConfig, VmSection};
+pub use device::Device;
+pub use host::{GpuSection, HostConfig, VmSection};
 use serde::de::DeserializeOwned;
 pub use size::{ParseSizeError, Size, parse_size};
 pub use vm::VmFile;

@@ -1,4 +1,4 @@
-//! `vramd demo`: a broker with a software card and several guests in one process, which together use more VRAM than
+//! `vramd demo`: a broker with a card and several guests in one process, which together use more VRAM than
 //! the card has; whether every byte came out right.
 //!
 //! ```text
@@ -19,25 +19,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use broker::{AttachError, Broker, BrokerStats, Ended};
-use fermi_spec::board::Board;
 use vgpu::{Quota, VmConfig};
 
 pub use report::{DemoReport, GpuReport, InputReport, PauseReport, VmReport};
 pub use screen::Screen;
 
-use crate::card::CardConfig;
 use crate::config::MIB;
 use crate::guest::{
     Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, Place, ReadyGuest, Told,
     ram_bytes_for, verdict,
 };
-use crate::host::{HostError, HostSetup, start_broker};
+use crate::host::{CardChoice, HostError, HostSetup, start_broker};
 use crate::link::BrokerLink;
 use crate::loader::Kernel;
 use crate::pci::MMIO_WINDOW;
 
-/// Board of the demo's card.
-const BOARD: Board = Board::Gtx480;
 const CHUNK_BYTES: u64 = 2 * MIB;
 /// Time between two looks at the guests.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -51,8 +47,8 @@ const ROUNDS_DEFAULT: u32 = 4;
 pub struct DemoOptions {
     /// Number of VMs, 1 to [`broker::VMS_MAX`].
     pub vms: usize,
-    /// VRAM of the card, bytes.
-    pub vram: u64,
+    /// The card.
+    pub card: CardChoice,
     /// VRAM that each guest sees, bytes.
     pub guest_vram: u64,
     /// Files that each guest takes through VRAM; this program's own executable if there is none.
@@ -162,10 +158,7 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
     let inputs: Arc<[InputFile]> = load_inputs(options)?.into();
     let start = Instant::now();
     let broker = start_broker(HostSetup {
-        card: CardConfig {
-            board: BOARD,
-            vram_bytes: options.vram,
-        },
+        card: options.card.clone(),
         // Enough that admission never depends on how much of the card the broker takes for itself.
         host_ram: options.guest_vram.saturating_mul(options.vms as u64),
         seed: options.seed,

@@ -1,17 +1,29 @@
-//! A broker with a software card, in this process.
+//! A broker in this process, with a software card beside it or a card in another process.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use broker::{Broker, RecordError, Recorder, Setup, StartError, VmSocket};
+use broker::{Broker, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError, VmSocket};
+use fermi_spec::board::Board;
 use vgpu::{GpuConfig, HostGpu, Manager};
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::card::{CardConfig, CardError, ModelGpu};
+
+/// Which card.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CardChoice {
+    /// A software card in this process.
+    Model(CardConfig),
+    /// What another process serves at this socket.
+    VfioUser(PathBuf),
+}
 
 /// What to start.
 #[derive(Clone, Debug)]
 pub struct HostSetup {
     /// The card.
-    pub card: CardConfig,
+    pub card: CardChoice,
     /// Host RAM for spilled chunks, bytes.
     pub host_ram: u64,
     /// Seed of the memory manager's random choices.
@@ -28,6 +40,9 @@ pub enum HostError {
     /// No card.
     #[error(transparent)]
     Card(#[from] CardError),
+    /// No card in the other process.
+    #[error(transparent)]
+    RemoteCard(#[from] RemoteGpuError),
     /// No recording.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -36,10 +51,43 @@ pub enum HostError {
     Start(#[from] StartError),
 }
 
-/// Makes the card, brings it up and listens.
+/// A card, and what tells of it.
+struct Card {
+    gpu: Box<dyn HostGpu>,
+    interrupt: EventFd,
+    hangup: Option<OwnedFd>,
+    board: Board,
+}
+
+impl CardChoice {
+    fn open(self) -> Result<Card, HostError> {
+        match self {
+            CardChoice::Model(config) => {
+                let gpu = ModelGpu::new(config)?;
+                Ok(Card {
+                    interrupt: gpu.interrupt()?,
+                    hangup: None,
+                    board: config.board,
+                    gpu: Box::new(gpu),
+                })
+            }
+            CardChoice::VfioUser(path) => {
+                let gpu = RemoteGpu::connect(&path)?;
+                Ok(Card {
+                    interrupt: gpu.interrupt()?,
+                    hangup: Some(gpu.hangup()?),
+                    board: gpu.board(),
+                    gpu: Box::new(gpu),
+                })
+            }
+        }
+    }
+}
+
+/// Makes the card or attaches to it, brings it up and listens.
 pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
-    let card = ModelGpu::new(setup.card)?;
-    let capabilities = card.capabilities();
+    let card = setup.card.open()?;
+    let capabilities = card.gpu.capabilities();
     let config = GpuConfig {
         bar1_bytes: capabilities.bar1_bytes,
         bar3_bytes: capabilities.bar3_bytes,
@@ -50,13 +98,13 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
     };
     let record = |path: &Path| Recorder::create(path, &config);
     let recorder = setup.record.as_deref().map(record).transpose()?;
-    let interrupt = card.interrupt()?;
     Ok(Broker::start(Setup {
         core: Box::new(Manager::new(config)),
-        gpu: Box::new(card),
-        interrupt: Some(interrupt),
+        gpu: card.gpu,
+        interrupt: Some(card.interrupt),
+        hangup: card.hangup,
         recorder,
-        board: setup.card.board,
+        board: card.board,
         vms: setup.vms,
     })?)
 }

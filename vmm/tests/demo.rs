@@ -4,13 +4,14 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod process;
 
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use process::{Process, complaint, json, output, text, write_input};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 /// A small demo, oversubscribed: 48M of guest VRAM on 32M.
 const SMALL: [&str; 9] = [
@@ -24,31 +25,6 @@ const SMALL: [&str; 9] = [
     "24M",
     "--seed",
 ];
-/// No test's process needs longer.
-const LIMIT: Duration = Duration::from_secs(60);
-
-fn vramd(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vramd"));
-    command
-        .args(arguments)
-        .env_remove("RUST_LOG")
-        .stdin(Stdio::null());
-    command
-}
-
-fn output(arguments: &[&str]) -> Output {
-    vramd(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// The only document on stdout.
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr)))
-}
 
 /// Whether KVM is there; said aloud if not.
 fn has_kvm() -> bool {
@@ -59,16 +35,6 @@ fn has_kvm() -> bool {
         println!("SKIPPED (no /dev/kvm): {error}");
     }
     open.is_ok()
-}
-
-fn write_input(folder: &Path, name: &str, bytes: usize) -> (PathBuf, String) {
-    let data: Vec<u8> = (0..bytes as u32)
-        .map(|index| (index.wrapping_mul(0x9e37_79b1) >> 24) as u8)
-        .collect();
-    let path = folder.join(name);
-    std::fs::write(&path, &data).unwrap();
-    let digest = Sha256::digest(&data);
-    (path, digest.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// What the issue promises of the JSON of a small demo whose only input has `digest`.
@@ -169,16 +135,6 @@ fn recording_has_a_header_and_events() {
     assert!(recorded.lines().count() > 1000);
 }
 
-/// Wrong usage or a failure: nothing on stdout, one line on stderr.
-fn complaint(arguments: &[&str], status: i32) -> String {
-    let output = output(arguments);
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {stderr}");
-    assert_eq!(text(&output.stdout), "", "{arguments:?}");
-    assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
-    stderr
-}
-
 #[test]
 fn wrong_usage_is_one_line_and_status_2() {
     let size = complaint(&["demo", "--vram", "15M"], 2);
@@ -209,7 +165,7 @@ fn wrong_usage_is_one_line_and_status_2() {
 #[test]
 fn verb_that_does_not_work_yet_says_so_and_is_not_listed() {
     for verb in [
-        "gpu", "quota", "lab", "list", "show", "top", "spill", "refill", "suspend", "resume", "inspect",
+        "quota", "lab", "list", "show", "top", "spill", "refill", "suspend", "resume", "inspect",
     ] {
         let said = complaint(&[verb, "a", "--max", "3M"], 2);
         assert!(said.contains("not there yet"), "{said}");
@@ -278,63 +234,6 @@ fn demo_that_fits_the_card_is_not_ok() {
         "{}",
         text(&output.stderr)
     );
-}
-
-/// A process that is killed if its test fails.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    fn start(arguments: &[&str]) -> Process {
-        Process(
-            vramd(arguments)
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        )
-    }
-
-    /// The first line of its output.
-    fn first_line(&mut self) -> String {
-        let mut line = String::new();
-        BufReader::new(self.0.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        line
-    }
-
-    fn terminate(&mut self) -> Output {
-        // A process that has ended and was not waited for keeps its id.
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        self.wait()
-    }
-
-    fn wait(&mut self) -> Output {
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < LIMIT, "the process does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        self.0.stdout.as_mut().unwrap().read_to_end(&mut stdout).unwrap();
-        self.0.stderr.as_mut().unwrap().read_to_end(&mut stderr).unwrap();
-        Output {
-            status,
-            stdout,
-            stderr,
-        }
-    }
 }
 
 /// A broker's and two VMs' files in a folder of their own.
@@ -412,10 +311,10 @@ impl TwoVms {
             self.check_run(&vm.wait(), is_kvm);
         }
         let ended = broker.terminate();
-        assert_eq!(
-            (ended.status.code(), text(&ended.stderr)),
-            (Some(0), String::new())
-        );
+        let stderr = text(&ended.stderr);
+        // On a busy host a move may be late; nothing else is to be told.
+        let told: Vec<_> = stderr.lines().filter(|line| !line.ends_with("in time")).collect();
+        assert_eq!((ended.status.code(), told), (Some(0), Vec::new()));
         assert!(!Path::new(&self.path("a.sock")).exists() && !Path::new(&self.path("b.sock")).exists());
     }
 }
@@ -439,8 +338,7 @@ fn vm_process_that_dies_leaves_the_other_and_its_socket_unharmed() {
     let mut dying = both.run("a.toml", &["--no-kvm"]);
     let mut other = both.run("b.toml", &["--no-kvm"]);
     std::thread::sleep(Duration::from_millis(300));
-    dying.0.kill().unwrap();
-    dying.0.wait().unwrap();
+    dying.kill();
     both.check_run(&other.wait(), false);
     both.check_run(&both.run("a.toml", &["--no-kvm"]).wait(), false);
     assert_eq!(broker.terminate().status.code(), Some(0));
@@ -503,7 +401,7 @@ fn malformed_configuration_is_named_with_field_and_line() {
 fn demo_that_is_interrupted_ends_with_the_reason() {
     let arguments = [&SMALL[..], &["1", "--no-kvm", "--rounds", "100000"]].concat();
     let mut demo = Process::start(&arguments);
-    std::thread::sleep(Duration::from_millis(300));
+    demo.wait_for_words();
     let ended = demo.terminate();
     let stderr = text(&ended.stderr);
     assert_eq!(

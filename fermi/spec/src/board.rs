@@ -46,6 +46,11 @@ impl Board {
         }
     }
 
+    /// The board with that PCI device id.
+    pub fn from_device_id(id: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|board| board.device_id() == id)
+    }
+
     /// PMC_BOOT_0.
     pub const fn boot0(self) -> u32 {
         0x0c0 << 20 | (self.device_id() as u32 & 0x1f) << 15 | REVISION as u32

@@ -1,5 +1,6 @@
 //! The broker of one GPU: what is started, attached to, asked and stopped.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +44,8 @@ pub struct Setup {
     pub gpu: Box<dyn HostGpu>,
     /// Signalled when the card raises its interrupt. Without it [`HostGpu::take_interrupt`] is asked again and again.
     pub interrupt: Option<EventFd>,
+    /// Hangs up when the way to the card is cut. Without it the next access finds out.
+    pub hangup: Option<OwnedFd>,
     /// Where to record.
     pub recorder: Option<Recorder>,
     /// What guests are shown.
@@ -156,7 +159,7 @@ impl Broker {
             .into_iter()
             .map(|vm| Seat::bind(vm, function.clone(), shared.clone()))
             .collect::<Result<Vec<_>, _>>()?;
-        let event_loop = EventLoop::new(shared.clone(), seats, setup.interrupt);
+        let event_loop = EventLoop::new(shared.clone(), seats, setup.interrupt, setup.hangup);
         let thread = event_loop::spawn(event_loop)?;
         // From here on an early return drops the handle, which stops the thread.
         let broker = Self {

@@ -3,7 +3,7 @@
 //! It never waits for a client: what a client does not take stays queued, within the protocol server's bounds, and
 //! meanwhile that client is not read.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
@@ -21,8 +21,11 @@ const WAKE: u32 = 0;
 const TIMER: u32 = 1;
 const INTERRUPT: u32 = 2;
 const TORN: u32 = 3;
+const HANGUP: u32 = 4;
 /// Listener of seat *n* is at twice *n* above this, its client one further.
-const SEATS: u32 = 4;
+const SEATS: u32 = 5;
+/// What is polled of the way to the card: answers are read by whoever asked.
+const HANGUP_EVENTS: EventSet = EventSet::READ_HANG_UP;
 
 /// A seat, and what of it is polled.
 #[derive(Debug)]
@@ -39,11 +42,18 @@ pub(crate) struct EventLoop {
     shared: Arc<Shared>,
     seats: Vec<Polled>,
     interrupt: Option<EventFd>,
+    /// Of the way to the card, until it has hung up.
+    hangup: Option<OwnedFd>,
     timer: RawFd,
 }
 
 impl EventLoop {
-    pub(crate) fn new(shared: Arc<Shared>, seats: Vec<Seat>, interrupt: Option<EventFd>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        seats: Vec<Seat>,
+        interrupt: Option<EventFd>,
+        hangup: Option<OwnedFd>,
+    ) -> Self {
         let seats = seats
             .into_iter()
             .map(|seat| Polled {
@@ -61,11 +71,12 @@ impl EventLoop {
             shared,
             seats,
             interrupt,
+            hangup,
             timer,
         }
     }
 
-    fn dispatch(&mut self, events: Events) {
+    fn dispatch(&mut self, events: Events, ops: &mut EventOps<'_>) {
         match events.data() {
             // The counters only say that there is something to look at.
             WAKE => drop(self.shared.wake.event().read()),
@@ -88,7 +99,19 @@ impl EventLoop {
                     performer.expel_torn();
                 }
             }
+            HANGUP => self.hung_up(ops),
             data => self.dispatch_seat(data - SEATS, events.event_set()),
+        }
+    }
+
+    fn hung_up(&mut self, ops: &mut EventOps<'_>) {
+        if let Some(hangup) = self.hangup.take()
+            && let Err(error) = ops.remove(Events::with_data_raw(hangup.as_raw_fd(), HANGUP, HANGUP_EVENTS))
+        {
+            log::error!("cannot stop polling the way to the card: {error}");
+        }
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.look_at_card();
         }
     }
 
@@ -168,21 +191,24 @@ fn change(
 impl MutEventSubscriber for EventLoop {
     fn process(&mut self, events: Events, ops: &mut EventOps<'_>) {
         self.shared.wake.set_awake(true);
-        self.dispatch(events);
+        self.dispatch(events, ops);
         self.settle(ops);
     }
 
     fn init(&mut self, ops: &mut EventOps<'_>) {
         let fixed = [
-            Some((self.shared.wake.event().as_raw_fd(), WAKE)),
-            Some((self.timer, TIMER)),
+            Some((self.shared.wake.event().as_raw_fd(), WAKE, EventSet::IN)),
+            Some((self.timer, TIMER, EventSet::IN)),
             self.interrupt
                 .as_ref()
-                .map(|interrupt| (interrupt.as_raw_fd(), INTERRUPT)),
-            Some((self.shared.torn.as_raw_fd(), TORN)),
+                .map(|interrupt| (interrupt.as_raw_fd(), INTERRUPT, EventSet::IN)),
+            Some((self.shared.torn.as_raw_fd(), TORN, EventSet::IN)),
+            self.hangup
+                .as_ref()
+                .map(|hangup| (hangup.as_raw_fd(), HANGUP, HANGUP_EVENTS)),
         ];
-        for (fd, data) in fixed.into_iter().flatten() {
-            if let Err(error) = ops.add(Events::with_data_raw(fd, data, EventSet::IN)) {
+        for (fd, data, events) in fixed.into_iter().flatten() {
+            if let Err(error) = ops.add(Events::with_data_raw(fd, data, events)) {
                 log::error!("the event loop cannot poll: {error}");
                 self.shared.status.end("its event loop cannot poll");
             }

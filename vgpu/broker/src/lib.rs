@@ -7,6 +7,7 @@
 //! | `port` | the trait of what decides, the trait of whom it answers |
 //! | `link` | a VM in this process |
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
+//! | `remote_gpu` | a card in another process |
 //! | `config_space` | the PCI function that a guest sees |
 //! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
 //! | `record`, `replay` | a run as a file, and the file as a run |
@@ -26,6 +27,7 @@ mod port;
 mod ratelimit;
 mod record;
 mod remote;
+mod remote_gpu;
 mod replay;
 mod requests;
 mod server;
@@ -45,5 +47,6 @@ pub use memory::{OWN_BYTES, RamMap};
 pub use perform::VMS_MAX;
 pub use port::Core;
 pub use record::{RecordError, Recorder};
+pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Difference, Replay, ReplayError, ReplaySummary};
 pub use stats::{Accesses, BrokerStats, Histogram, Pauses, VmStats};

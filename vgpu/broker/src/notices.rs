@@ -35,7 +35,10 @@ impl NoticeLog {
     /// Writes the line, if it is due. `name` is asked for VMs that the notice is about.
     pub(crate) fn log<'a>(&mut self, notice: &Notice, name: impl Fn(VmId) -> Option<&'a str>) {
         match notice {
-            Notice::Started { usable_bytes } => log::info!(usable_bytes; "card is up"),
+            Notice::Started {
+                vram_bytes,
+                usable_bytes,
+            } => log::info!(vram_bytes, usable_bytes; "card is up"),
             Notice::StartFailed { reason } => log::error!("card cannot be used: {reason}"),
             Notice::HostError { what } => self.host_error(what),
             Notice::GuestError { vm, what } => self.warn(*vm, &name, format_args!("guest error: {what}")),

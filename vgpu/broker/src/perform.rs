@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermi_spec::addr::FrameNo;
+use fermi_spec::regs::Bar0Reg;
 use vgpu::{
     Action, Actions, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId, Tick,
     VmConfig, VmId,
@@ -342,9 +343,18 @@ impl Performer {
             } else if let Some((vm, reason)) = self.expulsions.pop() {
                 self.expel(vm, &reason);
             } else {
+                self.on_card(None, |gpu| gpu.flush());
                 return self.arm();
             }
         }
+    }
+
+    /// The way to the card may be cut: an access tells.
+    pub(crate) fn look_at_card(&mut self) {
+        self.on_card(None, |gpu| {
+            gpu.read(vgpu::Bar::Bar0, Bar0Reg::Boot0.offset().into(), &mut [0; 4])
+        });
+        self.run();
     }
 
     fn step(&mut self, event: Event) {

@@ -163,6 +163,8 @@ pub struct VmStats {
 /// Figures of one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct BrokerStats {
+    /// VRAM of the card; 0 until it is up.
+    pub vram_bytes: u64,
     /// VRAM that guests may hold; 0 until the card is up.
     pub usable_bytes: u64,
     /// VRAM taken now: all VMs, shadows, the broker's own.
@@ -285,7 +287,13 @@ impl Stats {
     /// Counts a notice.
     pub(crate) fn notice(&mut self, notice: &Notice) {
         match notice {
-            Notice::Started { usable_bytes } => self.gpu.usable_bytes = *usable_bytes,
+            Notice::Started {
+                vram_bytes,
+                usable_bytes,
+            } => {
+                self.gpu.vram_bytes = *vram_bytes;
+                self.gpu.usable_bytes = *usable_bytes;
+            }
             Notice::StartFailed { .. } | Notice::HostError { .. } => self.gpu.host_errors += 1,
             Notice::Usage { card, .. } => {
                 self.gpu.resident_bytes = *card;

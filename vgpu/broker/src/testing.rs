@@ -72,6 +72,10 @@ impl HostGpu for FakeGpu {
         Ok(())
     }
 
+    fn flush(&mut self) -> Result<(), HostGpuError> {
+        Ok(())
+    }
+
     fn map_dma(&mut self, iova: Iova, memory: DmaMemory, _writable: bool) -> Result<(), HostGpuError> {
         let mut card = self.answering()?;
         if card.refuses_maps {
@@ -288,6 +292,7 @@ impl Core for TestCore {
                 }));
             }
             Event::Start => actions.push(Action::Notice(Notice::Started {
+                vram_bytes: 2 << 20,
                 usable_bytes: 1 << 20,
             })),
             Event::Attach { vm, config } if config.name == self.denies => {
@@ -392,6 +397,7 @@ pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -
         core: Box::new(core),
         gpu: Box::new(gpu.clone()),
         interrupt,
+        hangup: None,
         recorder: None,
         board: Board::Gtx480,
         vms: Vec::new(),

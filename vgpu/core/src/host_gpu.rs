@@ -1,6 +1,6 @@
 //! The port to a card: what an edge needs to perform [`crate::Action`]s.
 //!
-//! Implemented over VFIO and vfio-user in the broker, over the software GPU where that is joined. It offers BAR access,
+//! Implemented over vfio-user (and, to come, VFIO) in the broker, over the software GPU where that is joined. It offers BAR access,
 //! DMA mapping, interrupts and capabilities, nothing more: copies and flushes are done by the core's own channel on
 //! every backend, and no slice of VRAM crosses it.
 
@@ -62,6 +62,15 @@ pub enum HostGpuError {
     },
 }
 
+/// Bytes of the first piece of a BAR0 access of `left` bytes at `offset`, as [`HostGpu::read`] wants it split: naturally
+/// aligned, at most 4.
+pub fn bar0_piece(offset: u64, left: usize) -> usize {
+    [4, 2]
+        .into_iter()
+        .find(|bytes| offset.is_multiple_of(*bytes as u64) && left >= *bytes)
+        .unwrap_or(1)
+}
+
 /// A Fermi card.
 pub trait HostGpu: Send {
     /// What it can do.
@@ -71,8 +80,12 @@ pub trait HostGpu: Send {
     /// aligned pieces of at most 4 bytes, in ascending order.
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError>;
 
-    /// Stores; split like [`HostGpu::read`]. BAR1 and BAR3 take any length.
+    /// Stores; split like [`HostGpu::read`]. BAR1 and BAR3 take any length. A later load sees it, but it may wait for
+    /// that, or for [`HostGpu::flush`], to be on its way to the card.
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError>;
+
+    /// Sends every store on its way. Whoever performs actions calls it before it waits for anything.
+    fn flush(&mut self) -> Result<(), HostGpuError>;
 
     /// Lets the card reach `memory` at `iova`.
     fn map_dma(&mut self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError>;
@@ -85,4 +98,15 @@ pub trait HostGpu: Send {
 
     /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
     fn take_interrupt(&mut self) -> bool;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unaligned_access_is_cut_into_aligned_pieces() {
+        let pieces = [(3, 7), (4, 6), (8, 2), (10, 1)].map(|(offset, left)| bar0_piece(offset, left));
+        assert_eq!(pieces, [1, 4, 2, 1]);
+    }
 }

@@ -161,6 +161,7 @@ impl Manager {
         };
         let mut running = Box::new(Running::new(self.config.clone(), *card, &identity, layout));
         cx.actions.notice(Notice::Started {
+            vram_bytes: identity.vram_bytes,
             usable_bytes: running.usable_bytes(),
         });
         // An interrupt that came during bring-up is still up: look.

@@ -18,6 +18,8 @@ pub enum Direction {
 pub enum Notice {
     /// The card is up.
     Started {
+        /// Bytes of VRAM on it.
+        vram_bytes: u64,
         /// Bytes that guests may hold.
         usable_bytes: u64,
     },

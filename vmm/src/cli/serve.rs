@@ -8,8 +8,7 @@ use broker::{Broker, VmSocket};
 
 use super::signals::is_stop_requested;
 use super::{ServeArguments, complain};
-use crate::card::CardConfig;
-use crate::config::{Device, GpuSection, HostConfig, Size, VmSection};
+use crate::config::{GpuSection, HostConfig, Size, VmSection};
 use crate::host::{HostSetup, start_broker};
 
 /// Time between two looks for a signal.
@@ -39,16 +38,12 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
 }
 
 fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
-    let Device::Model(board) = gpu.device;
     let sockets = vms.iter().map(|vm| VmSocket {
         path: vm.socket.clone(),
         config: vm.config.clone(),
     });
     start_broker(HostSetup {
-        card: CardConfig {
-            board,
-            vram_bytes: gpu.vram,
-        },
+        card: gpu.card.clone(),
         host_ram: gpu.host_ram,
         seed: 0,
         record: None,

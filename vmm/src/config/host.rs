@@ -9,19 +9,13 @@ use toml::Spanned;
 use vgpu::{Quota, VmConfig};
 
 use super::size::{Bound, Size};
-use super::{ConfigError, ConfigFile, Wrong, check_card_vram, check_guest_vram, check_name, load};
+use super::{ConfigError, ConfigFile, Device, Wrong, check_card_vram, check_guest_vram, check_name, load};
+use crate::host::CardChoice;
 
 /// Spill pool of a card that names none.
 const HOST_RAM_DEFAULT: u64 = 4 << 30;
 /// Chunk of a VM that names none.
 const CHUNK_DEFAULT: u64 = 2 << 20;
-
-/// What a card is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Device {
-    /// A software card in the broker's process.
-    Model(Board),
-}
 
 /// One card.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,9 +23,7 @@ pub struct GpuSection {
     /// What VMs call it.
     pub name: String,
     /// What it is.
-    pub device: Device,
-    /// VRAM, bytes.
-    pub vram: u64,
+    pub card: CardChoice,
     /// Host RAM for spilled chunks, bytes.
     pub host_ram: u64,
 }
@@ -113,18 +105,6 @@ fn at<T, U>(
     check(value.get_ref()).map_err(|reason| Wrong::new(value.span(), field, reason))
 }
 
-fn decode_device(device: &str) -> Result<Device, String> {
-    match device.split_once(':') {
-        Some(("model", name)) => Board::from_name(name).map(Device::Model).ok_or(format!(
-            "there is no model {name:?}; gtx480, quadro6000 and c2050 there are"
-        )),
-        Some((kind @ ("vfio" | "vfio-user"), _)) => Err(format!(
-            "devices of kind {kind:?} are not there yet; use \"model:gtx480\""
-        )),
-        _ => Err(format!("{device:?} is not a device such as \"model:gtx480\"")),
-    }
-}
-
 fn is_new<T: Ord + Clone>(seen: &mut BTreeSet<T>, value: &T, what: &str) -> Result<(), String> {
     if seen.insert(value.clone()) {
         Ok(())
@@ -137,19 +117,18 @@ impl RawGpu {
     fn validate(self, names: &mut BTreeSet<String>) -> Result<GpuSection, Wrong> {
         at(&self.name, "gpu.name", |name| check_name(name))?;
         at(&self.name, "gpu.name", |name| is_new(names, name, "gpu"))?;
-        let device = at(&self.device, "gpu.device", |device| decode_device(device))?;
-        let Device::Model(board) = device;
-        let vram = self
-            .vram
-            .as_ref()
-            .map_or(board.vram_bytes(), |vram| vram.get_ref().0);
+        let device = at(&self.device, "gpu.device", |device| Device::parse(device))?;
         if let Some(vram) = &self.vram {
             at(vram, "gpu.vram", |vram| check_card_vram(vram.0))?;
         }
+        let bytes = self.vram.as_ref().map(|vram| vram.get_ref().0);
+        let span = self.vram.as_ref().map_or(0..0, Spanned::span);
+        let card = device
+            .with_vram(bytes, Board::vram_bytes)
+            .map_err(|reason| Wrong::new(span, "gpu.vram", reason))?;
         Ok(GpuSection {
             name: self.name.into_inner(),
-            device,
-            vram,
+            card,
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
         })
     }

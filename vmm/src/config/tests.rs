@@ -1,6 +1,10 @@
 //! Files that are right and files that are wrong.
 
+use fermi_spec::board::Board;
+
 use super::*;
+use crate::card::CardConfig;
+use crate::host::CardChoice;
 
 const HOST: &str = include_str!("../../../docs/examples/host.toml");
 const VM: &str = include_str!("../../../docs/examples/vm.toml");
@@ -27,7 +31,11 @@ fn vm_error(from: &str, to: &str) -> String {
 #[test]
 fn documented_host_is_what_it_says() {
     let host = host(HOST).unwrap();
-    assert_eq!(host.gpus[0].vram, 256 << 20);
+    let card = CardConfig {
+        board: Board::Gtx480,
+        vram_bytes: 256 << 20,
+    };
+    assert_eq!(host.gpus[0].card, CardChoice::Model(card));
     assert_eq!(host.gpus[0].host_ram, 4 << 30);
     assert_eq!(host.vms[0].socket, Path::new("/run/vramd/a.sock"));
     let (a, b) = (&host.vms[0].config, &host.vms[1].config);
@@ -122,10 +130,27 @@ fn device_of_another_kind_is_not_there_yet() {
         error.contains("gpu.device: devices of kind \"vfio\" are not there yet"),
         "{error}"
     );
-    let error = host_error("model:gtx480", "vfio-user:/run/card.sock");
-    assert!(error.contains("\"vfio-user\" are not there yet"), "{error}");
+    let error = host_error("model:gtx480", "card0");
+    assert!(error.contains("\"card0\" is not a device such as"), "{error}");
     let error = host_error("model:gtx480", "model:gtx580");
     assert!(error.contains("there is no model \"gtx580\""), "{error}");
+}
+
+#[test]
+fn card_in_another_process_is_its_socket_and_has_its_own_vram() {
+    let served = "\"vfio-user:/run/card.sock\"";
+    let error = host_error("\"model:gtx480\"", served);
+    assert!(
+        error.starts_with("host.toml:12: gpu.vram: the VRAM of a card in another process is set where"),
+        "{error}"
+    );
+    let text = HOST
+        .replacen("\"model:gtx480\"", served, 1)
+        .replacen("vram = \"256M\"", "", 1);
+    let card = &host(&text).unwrap().gpus[0].card;
+    assert_eq!(*card, CardChoice::VfioUser("/run/card.sock".into()));
+    let error = host_error("model:gtx480", "vfio-user:");
+    assert!(error.contains("gpu.device: vfio-user: wants the path"), "{error}");
 }
 
 #[test]

@@ -166,13 +166,13 @@ pub(super) fn make(
         notes.push(format!("vm {}: {}", vm.name, vm.errors.join(", ")));
     }
     let touched: u64 = vms.iter().map(|vm| vm.touched_bytes).sum();
-    if touched <= options.vram {
-        let (touched, vram) = (Size(touched), Size(options.vram));
+    if touched <= stats.vram_bytes {
+        let (touched, vram) = (Size(touched), Size(stats.vram_bytes));
         notes.push(format!(
             "the VMs used {touched} of {vram} VRAM: it was not oversubscribed"
         ));
     }
-    if stats.resident_peak_bytes > options.vram {
+    if stats.resident_peak_bytes > stats.vram_bytes {
         notes.push(format!(
             "{} bytes were taken in VRAM, more than there are",
             stats.resident_peak_bytes
@@ -188,7 +188,7 @@ pub(super) fn make(
         ok: notes.is_empty(),
         kvm: is_kvm,
         gpu: GpuReport {
-            vram_bytes: options.vram,
+            vram_bytes: stats.vram_bytes,
             usable_bytes: stats.usable_bytes,
         },
         vms,
