@@ -331,7 +331,10 @@ impl FermiModel {
             Bar0Reg::PraminBase => self.windows.pramin = value.into(),
             Bar0Reg::Bar1Block => self.set_window(Bar::Bar1, value),
             Bar0Reg::Bar3Block => self.set_window(Bar::Bar3, value),
-            Bar0Reg::MmuConfig => self.mmu.set_config(value),
+            Bar0Reg::MmuConfig => {
+                let flushed = self.mmu.set_config(value);
+                self.note_flush(flushed);
+            }
             Bar0Reg::TlbDirectory => self.mmu.flush_directory = value,
             Bar0Reg::TlbInvalidate if value & pmc::TLB_GO != 0 => {
                 let flushed = self.mmu.invalidate(&mut self.mem, value);

@@ -30,6 +30,15 @@ impl Clock {
         self.now
     }
 
+    /// The same time after a reset: PTIMER begins at zero and has no alarm.
+    pub(crate) fn restarted(&self) -> Self {
+        Self {
+            now: self.now,
+            offset: self.now.wrapping_neg(),
+            ..Self::default()
+        }
+    }
+
     /// Moves on to `at`; earlier times change nothing.
     pub(crate) fn advance_to(&mut self, at: u64) {
         self.now = self.now.max(at);

@@ -8,7 +8,7 @@
 use crate::{memory::Place, mmu::Flushed, model::FermiModel};
 use fermi_spec::{
     addr::{Aperture, PDE_SPAN, PhysAddr, SMALL_PAGE},
-    pte::{Pde, Pte, SMALL_PER_LARGE},
+    pte::{LargePages, Pde, Pte, SMALL_PER_LARGE},
 };
 
 impl FermiModel {
@@ -34,12 +34,13 @@ impl FermiModel {
     /// For each 4 KiB of BAR3 the 4 KiB of VRAM that a driver's store goes to (an address / 4096), `None` where none
     /// does: nothing is mapped there, or something that is not VRAM of this card.
     ///
-    /// Reads the tables as they are at this moment; a window that is switched off shows nothing here.
+    /// Reads the tables as they are at this moment; a window that is switched off, or whose large pages have 64 KiB,
+    /// shows nothing here.
     pub fn bar3_pages(&mut self, pages: &mut Vec<Option<u32>>) {
         let window_pages = (self.windows.bar3.bytes / SMALL_PAGE) as usize;
         pages.clear();
         pages.resize(window_pages, None);
-        if !self.windows.bar3.block.enable() {
+        if !self.windows.bar3.block.enable() || self.mmu.large_pages() != LargePages::Kib128 {
             return;
         }
         let space = self.windows.bar3.space(&mut self.mem);

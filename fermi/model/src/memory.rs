@@ -128,6 +128,12 @@ impl Memory {
         }
     }
 
+    /// Moves frames, bus and counters out: what is left has no VRAM.
+    pub(crate) fn take(&mut self) -> Self {
+        let bus = Arc::clone(&self.map.bus);
+        std::mem::replace(self, Self::new(0, bus))
+    }
+
     pub(crate) fn frames(&self) -> u32 {
         self.map.frames.len() as u32
     }

@@ -2,18 +2,18 @@
 //!
 //! A translation comes from the TLB of its client or from a walk through the tables as they are at that moment;
 //! nothing but a flush makes a TLB look again. Limit and rights are checked at every access. Large pages win over
-//! small ones under the same directory entry (unverified: the precedence on silicon). Only the 128 KiB mode of 100c80
-//! is modelled: no known driver uses the other on GF100.
+//! small ones under the same directory entry (unverified: the precedence on silicon). A change of the large pages' size
+//! (100c80, bit 0) empties the TLBs, as their entries are of the old one (assumption: no driver for GF100 makes one).
 
 use crate::{
     memory::{Memory, Place},
     tlb::{Page, Tlb},
 };
 use fermi_spec::{
-    addr::{Aperture, GpuVa, PDE_SPAN, PhysAddr, VA_BITS},
+    addr::{Aperture, GpuVa, PhysAddr, SMALL_PAGE, VA_BITS},
     fault::Reason,
     instance::{AddressSpacePointer, offset},
-    pte::{self, Pde, Pte},
+    pte::{self, LargePages, Pde, Pte},
     regs::pmc,
 };
 
@@ -121,8 +121,34 @@ impl Mmu {
         pmc::MMU_CONFIG_READY | self.config
     }
 
-    pub(crate) fn set_config(&mut self, value: u32) {
+    #[must_use]
+    pub(crate) fn set_config(&mut self, value: u32) -> Flushed {
+        let before = self.large_pages();
         self.config = value & pmc::MMU_CONFIG_STORED;
+        if self.large_pages() == before {
+            return Flushed::Nothing;
+        }
+        for tlb in self.tlbs() {
+            tlb.flush();
+        }
+        Flushed::All
+    }
+
+    pub(crate) fn large_pages(&self) -> LargePages {
+        if self.config & pmc::MMU_CONFIG_64K_PAGES != 0 {
+            LargePages::Kib64
+        } else {
+            LargePages::Kib128
+        }
+    }
+
+    fn tlbs(&mut self) -> [&mut Tlb; 4] {
+        [
+            &mut self.bar1,
+            &mut self.bar3,
+            &mut self.peephole,
+            &mut self.engines,
+        ]
     }
 
     /// TLB_INVALIDATE. Hub-only flushes drop everything that the others do: the model has no GPC TLB.
@@ -137,12 +163,7 @@ impl Mmu {
     /// Drops what the TLBs keep under `directory`, or everything.
     fn flush(&mut self, mem: &mut Memory, directory: Option<Place>) -> Flushed {
         mem.counters.tlb_flushes += 1;
-        for tlb in [
-            &mut self.bar1,
-            &mut self.bar3,
-            &mut self.peephole,
-            &mut self.engines,
-        ] {
+        for tlb in self.tlbs() {
             match directory {
                 Some(directory) => tlb.flush_directory(directory),
                 None => tlb.flush(),
@@ -211,23 +232,24 @@ impl Mmu {
         if va.0 > space.limit || va.0 >> VA_BITS != 0 {
             return Err(refuse(Reason::BeyondLimit));
         }
-        let page = match self.tlb(access.client).find(space.directory, va) {
+        let large_pages = self.large_pages();
+        let page = match self.tlb(access.client).find(space.directory, va, large_pages) {
             Some(page) => {
                 mem.counters.tlb_hits += 1;
                 page
             }
             None => {
                 mem.counters.tlb_misses += 1;
-                let page = walk(mem, space, va).map_err(refuse)?;
+                let page = walk(mem, space, large_pages, va).map_err(refuse)?;
                 self.tlb(access.client).insert(space.directory, va, page);
                 page
             }
         };
         check(page.pte, access).map_err(refuse)?;
-        let inside = va.within(page.bytes());
-        let left = (page.bytes() - inside).min(space.limit - va.0 + 1);
+        let inside = va.within(page.bytes);
+        let left = (page.bytes - inside).min(space.limit - va.0 + 1);
         // The low bits of a large page's frame do not take part.
-        let first = page.pte.address().align_down(page.bytes());
+        let first = page.pte.address().align_down(page.bytes);
         let place = Place {
             aperture: page.pte.aperture(),
             at: PhysAddr(first.0 + inside),
@@ -324,17 +346,23 @@ fn directory_of(word: u32) -> Place {
 }
 
 /// Looks the page of `va` up in the tables.
-pub(crate) fn walk(mem: &mut Memory, space: &AddressSpace, va: GpuVa) -> Result<Page, Reason> {
+pub(crate) fn walk(
+    mem: &mut Memory,
+    space: &AddressSpace,
+    large_pages: LargePages,
+    va: GpuVa,
+) -> Result<Page, Reason> {
     if space.directory.aperture == Aperture::Peer {
         return Err(Reason::NoChannel);
     }
-    let index = pte::pde_index(va) as u64;
+    let index = large_pages.pde_index(va) as u64;
     let pde = Pde::from_bits(mem.read_u64(space.directory.offset(index * 8)));
     let (large, small) = (pde.large_table(), pde.small_table());
     if large.is_none() && small.is_none() {
         return Err(Reason::PdeNotPresent);
     }
-    if va.within(PDE_SPAN) >= PDE_SPAN >> pde.size() {
+    let span = large_pages.pde_span();
+    if va.within(span) >= span >> pde.size() {
         return Err(Reason::TableTooShort);
     }
     let mut entry = |table: Option<(Aperture, PhysAddr)>, index: usize| {
@@ -342,14 +370,20 @@ pub(crate) fn walk(mem: &mut Memory, space: &AddressSpace, va: GpuVa) -> Result<
         let entry = Place { aperture, at }.offset(index as u64 * 8);
         Some(Pte::from_bits(mem.read_u64(entry))).filter(|pte| pte.valid())
     };
-    let large = entry(large, pte::large_index(va));
-    let small = entry(small, pte::small_index(va));
+    let large = entry(large, large_pages.large_index(va));
+    let small = entry(small, large_pages.small_index(va));
     if large.is_some() && small.is_some() {
         mem.counters.overlapping_entries += 1;
     }
     match (large, small) {
-        (Some(pte), _) => Ok(Page { pte, large: true }),
-        (None, Some(pte)) => Ok(Page { pte, large: false }),
+        (Some(pte), _) => Ok(Page {
+            pte,
+            bytes: large_pages.bytes(),
+        }),
+        (None, Some(pte)) => Ok(Page {
+            pte,
+            bytes: SMALL_PAGE,
+        }),
         (None, None) => Err(Reason::PageNotPresent),
     }
 }

@@ -142,10 +142,36 @@ impl FermiModel {
         if bytes == 0 || !bytes.is_multiple_of(VRAM_UNIT) || bytes > VRAM_MAX {
             return Err(ModelError::VramSize { bytes });
         }
+        Ok(Self::powered_on(config, Memory::new((bytes / FRAME) as u32, bus)))
+    }
+
+    /// A reset of the function: registers, configuration space and channels are as after power-on.
+    ///
+    /// Frames stay where they are placed, and so do their bytes; what was counted, the mishaps to come and the
+    /// GPU's own time stay too, but PTIMER begins at zero. A message that nobody took is gone.
+    pub fn reset(&mut self) {
+        let config = ModelConfig {
+            board: self.board,
+            vram_bytes: self.vram_bytes,
+            timing: self.timing,
+            copy_microcode: self.copy_microcode,
+        };
+        let bar3_changes = self.windows.bar3_changes + 1;
+        *self = Self {
+            clock: self.clock.restarted(),
+            faults: self.faults,
+            unknown: std::mem::take(&mut self.unknown),
+            host_ns: self.host_ns,
+            ..Self::powered_on(config, self.mem.take())
+        };
+        self.windows.bar3_changes = bar3_changes;
+    }
+
+    fn powered_on(config: ModelConfig, mem: Memory) -> Self {
         let mut model = Self {
             board: config.board,
-            vram_bytes: bytes,
-            mem: Memory::new((bytes / FRAME) as u32, bus),
+            vram_bytes: config.vram_bytes,
+            mem,
             mmu: Mmu::new(),
             clock: Clock::default(),
             timing: config.timing,
@@ -172,7 +198,7 @@ impl FermiModel {
             stepped: Stepped::Idle,
         };
         model.set_pmc_enable(PMC_ENABLE_AT_RESET);
-        Ok(model)
+        model
     }
 
     /// Number of VRAM frames.

@@ -6,25 +6,19 @@
 
 use crate::memory::Place;
 use fermi_spec::{
-    addr::{GpuVa, LARGE_PAGE, SMALL_PAGE},
-    pte::Pte,
+    addr::{GpuVa, SMALL_PAGE},
+    pte::{LargePages, Pte},
 };
 
 /// Sets × ways × 128 KiB is 128 MiB: the reach measured on a GF114's second-level TLB is about 130 MiB (Mei & Chu).
 const SETS: usize = 256;
 const WAYS: usize = 4;
 
-/// A translation: the entry and the size of its page.
+/// A translation: the entry and the bytes of its page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page {
     pub(crate) pte: Pte,
-    pub(crate) large: bool,
-}
-
-impl Page {
-    pub(crate) fn bytes(self) -> u64 {
-        if self.large { LARGE_PAGE } else { SMALL_PAGE }
-    }
+    pub(crate) bytes: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -49,14 +43,14 @@ impl Tlb {
     }
 
     /// What is kept for `va` under `directory`; a large page hides small ones.
-    pub(crate) fn find(&self, directory: Place, va: GpuVa) -> Option<Page> {
-        [true, false].into_iter().find_map(|large| {
-            let first = va.align_down(if large { LARGE_PAGE } else { SMALL_PAGE });
+    pub(crate) fn find(&self, directory: Place, va: GpuVa, large: LargePages) -> Option<Page> {
+        [large.bytes(), SMALL_PAGE].into_iter().find_map(|bytes| {
+            let first = va.align_down(bytes);
             self.entries[set_of(directory, first)]
                 .iter()
                 .flatten()
                 .find(|entry| {
-                    entry.first == first && entry.page.large == large && entry.directory == directory
+                    entry.first == first && entry.page.bytes == bytes && entry.directory == directory
                 })
                 .map(|entry| entry.page)
         })
@@ -64,7 +58,7 @@ impl Tlb {
 
     /// Keeps the translation of `va`.
     pub(crate) fn insert(&mut self, directory: Place, va: GpuVa, page: Page) {
-        let first = va.align_down(page.bytes());
+        let first = va.align_down(page.bytes);
         let set = set_of(directory, first);
         let ways = &mut self.entries[set];
         let way = ways.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -104,7 +98,7 @@ fn set_of(directory: Place, first: GpuVa) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fermi_spec::addr::{Aperture, PhysAddr};
+    use fermi_spec::addr::{Aperture, LARGE_PAGE, PhysAddr};
 
     const HERE: Place = Place {
         aperture: Aperture::Vram,
@@ -118,7 +112,7 @@ mod tests {
     fn page(frame: u32, large: bool) -> Page {
         Page {
             pte: Pte::new().with_valid(true).with_frame(frame),
-            large,
+            bytes: if large { LARGE_PAGE } else { SMALL_PAGE },
         }
     }
 
@@ -126,8 +120,11 @@ mod tests {
     fn directories_in_different_memories_are_different() {
         let mut tlb = Tlb::new();
         tlb.insert(HERE, GpuVa(0x5000), page(7, false));
-        assert_eq!(tlb.find(HERE, GpuVa(0x5fff)), Some(page(7, false)));
-        assert_eq!(tlb.find(THERE, GpuVa(0x5fff)), None);
+        assert_eq!(
+            tlb.find(HERE, GpuVa(0x5fff), LargePages::Kib128),
+            Some(page(7, false))
+        );
+        assert_eq!(tlb.find(THERE, GpuVa(0x5fff), LargePages::Kib128), None);
     }
 
     #[test]
@@ -136,8 +133,11 @@ mod tests {
         tlb.insert(HERE, GpuVa(0), page(7, true));
         tlb.insert(THERE, GpuVa(0), page(8, true));
         tlb.flush_directory(HERE);
-        assert_eq!(tlb.find(HERE, GpuVa(0x1_0000)), None);
-        assert_eq!(tlb.find(THERE, GpuVa(0x1_0000)), Some(page(8, true)));
+        assert_eq!(tlb.find(HERE, GpuVa(0x1_0000), LargePages::Kib128), None);
+        assert_eq!(
+            tlb.find(THERE, GpuVa(0x1_0000), LargePages::Kib128),
+            Some(page(8, true))
+        );
     }
 
     #[test]
@@ -151,7 +151,10 @@ mod tests {
         for va in &vas {
             tlb.insert(HERE, *va, page(1, false));
         }
-        let kept: Vec<bool> = vas.iter().map(|va| tlb.find(HERE, *va).is_some()).collect();
+        let kept: Vec<bool> = vas
+            .iter()
+            .map(|va| tlb.find(HERE, *va, LargePages::Kib128).is_some())
+            .collect();
         assert_eq!(kept, [false, true, true, true, true]);
     }
 }

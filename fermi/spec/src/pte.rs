@@ -3,7 +3,7 @@
 //! Layouts: nouveau `mmu/vmmgf100.c`, NVIDIA `dev_mmu.h` (one format from Fermi to Maxwell), envytools
 //! `memory/gf100_vm.xml`.
 
-use crate::addr::{Aperture, GpuVa, LARGE_PAGE, PDE_SPAN, PhysAddr, SMALL_PAGE};
+use crate::addr::{Aperture, GpuVa, LARGE_PAGE, PDE_SPAN, PhysAddr, SMALL_PAGE, VA_BITS};
 use bitfield_struct::bitfield;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -164,19 +164,60 @@ impl Pte {
     }
 }
 
+/// Size of large pages, by which addresses are split: MMU_CONFIG (100c80), bit 0. All drivers for GF100 use 128 KiB,
+/// which the constants and the free functions of this module are of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LargePages {
+    /// A directory entry covers 128 MiB.
+    #[default]
+    Kib128,
+    /// A directory entry covers 64 MiB: twice as many entries, and half of the small ones under each.
+    Kib64,
+}
+
+impl LargePages {
+    /// Bytes of a large page.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Kib128 => LARGE_PAGE,
+            Self::Kib64 => LARGE_PAGE / 2,
+        }
+    }
+
+    /// Bytes of address space under a directory entry.
+    pub const fn pde_span(self) -> u64 {
+        self.bytes() * LARGE_PT_ENTRIES as u64
+    }
+
+    /// Index in the directory.
+    pub const fn pde_index(self, va: GpuVa) -> usize {
+        ((va.0 % (1 << VA_BITS)) / self.pde_span()) as usize
+    }
+
+    /// Index in the large-page table.
+    pub const fn large_index(self, va: GpuVa) -> usize {
+        ((va.0 % self.pde_span()) / self.bytes()) as usize
+    }
+
+    /// Index in the small-page table.
+    pub const fn small_index(self, va: GpuVa) -> usize {
+        ((va.0 % self.pde_span()) / SMALL_PAGE) as usize
+    }
+}
+
 /// Splits a virtual address: index in the directory.
 pub const fn pde_index(va: GpuVa) -> usize {
-    ((va.0 / PDE_SPAN) % PD_ENTRIES as u64) as usize
+    LargePages::Kib128.pde_index(va)
 }
 
 /// Index in the large-page table.
 pub const fn large_index(va: GpuVa) -> usize {
-    ((va.0 % PDE_SPAN) / LARGE_PAGE) as usize
+    LargePages::Kib128.large_index(va)
 }
 
 /// Index in the small-page table.
 pub const fn small_index(va: GpuVa) -> usize {
-    ((va.0 % PDE_SPAN) / SMALL_PAGE) as usize
+    LargePages::Kib128.small_index(va)
 }
 
 /// Kind of linear memory: buffers, tables, instance memory.
@@ -222,6 +263,20 @@ mod tests {
                 (va.0 >> 27) as usize,
                 ((va.0 >> 17) & 0x3ff) as usize,
                 ((va.0 >> 12) & 0x7fff) as usize
+            )
+        );
+    }
+
+    #[test]
+    fn va_splits_as_documented_with_pages_of_64_kib() {
+        let va = GpuVa(0xfe_dcba_9876);
+        let pages = LargePages::Kib64;
+        assert_eq!(
+            (pages.pde_index(va), pages.large_index(va), pages.small_index(va)),
+            (
+                (va.0 >> 26) as usize,
+                ((va.0 >> 16) & 0x3ff) as usize,
+                ((va.0 >> 12) & 0x3fff) as usize
             )
         );
     }

@@ -1,11 +1,12 @@
 //! Whatever is written anywhere, the card answers and every step ends.
 
 use super::support::*;
-use crate::{Bar, CopyMicrocode};
+use crate::{Bar, CONFIG_BYTES, CopyMicrocode};
 use fermi_spec::{
     instance::offset,
     regs::{
-        Bar0Reg,
+        Bar0Reg, PCI_MIRROR_BASE,
+        falcon::{COPY_BASE, PMU_BASE},
         pfifo::{CHANNEL_START, METHOD_NOP},
     },
 };
@@ -242,4 +243,56 @@ proptest! {
         }
         perform(&mut bench, actions);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a guest writes there, the card says who it is and a reset brings back what it was.
+    #[test]
+    fn any_configuration_writes_leave_the_identity(
+        writes in proptest::collection::vec((0..0x1100u64, proptest::collection::vec(any::<u8>(), 1..16)), 1..64),
+        mirrored in any::<bool>(),
+    ) {
+        let mut bench = bare();
+        let fresh = config_space(&mut bench);
+        for (at, bytes) in &writes {
+            if mirrored {
+                let at = u64::from(PCI_MIRROR_BASE) + at.min(&0xff0);
+                bench.card.bar_write(Bar::Bar0, at, bytes);
+            } else {
+                bench.card.config_write(*at, bytes);
+            }
+        }
+        let now = config_space(&mut bench);
+        prop_assert_eq!(&now[..4], &fresh[..4]);
+        prop_assert_eq!(&now[8..12], &fresh[8..12]);
+        prop_assert_eq!(now[0x34], fresh[0x34]);
+        bench.card.reset();
+        prop_assert_eq!(config_space(&mut bench), fresh);
+    }
+
+    /// Falcons take any writes at their registers, in any order.
+    #[test]
+    fn any_falcon_accesses_are_answered(
+        accesses in proptest::collection::vec((0..0x700u32, any::<u32>(), any::<bool>()), 1..256),
+        base in prop_oneof![Just(PMU_BASE), Just(COPY_BASE)],
+    ) {
+        let mut bench = ready();
+        for (offset, value, is_write) in accesses {
+            let at = base + (offset & !3);
+            if is_write {
+                bench.write_at(at, value);
+            } else {
+                bench.read_at(at);
+            }
+        }
+        prop_assert_eq!(bench.read_at(COPY_BASE + 0x108), 0x2040_1012);
+    }
+}
+
+fn config_space(bench: &mut Bench) -> Vec<u8> {
+    let mut bytes = vec![0; CONFIG_BYTES];
+    bench.card.config_read(0, &mut bytes);
+    bytes
 }

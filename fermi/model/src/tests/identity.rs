@@ -146,6 +146,29 @@ fn copy_engines_take_microcode_as_nouveau_uploads_it() {
 }
 
 #[test]
+fn reset_keeps_vram_and_forgets_registers() {
+    let mut bench = ready();
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    bench.submit(&mut channel, &Methods::new().to(0, 0x20, &[0]).0);
+    bench.run();
+    bench.card.config_write(4, &[6]);
+    bench.set_vram_u32(0x1_0000, 0xcafe);
+    let changes = bench.card.bar3_changes();
+    let (time, methods) = (bench.card.gpu_time(), bench.card.counters().methods);
+    bench.card.reset();
+    assert!(!bench.card.interrupt_line() && !bench.card.take_interrupt());
+    assert!(!bench.card.is_bus_master());
+    assert_ne!(bench.card.bar3_changes(), changes);
+    assert_eq!(bench.read(Bar0Reg::Bar1Block), 0);
+    assert_eq!(bench.read(Bar0Reg::ChannelInstance(1)), 0);
+    assert_eq!(bench.read_bar(Bar::Bar1, 0x1_0000), 0xcafe);
+    assert_eq!(bench.card.gpu_time(), time);
+    assert_eq!(bench.card.counters().methods, methods);
+    assert!(bench.read(Bar0Reg::PtimerLow) < 1_000);
+}
+
+#[test]
 fn squashed_access_is_shown_until_acknowledged() {
     let mut bench = bare();
     bench.write_at(COPY_BASE + 0x40, 0xcafe);

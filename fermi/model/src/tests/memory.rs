@@ -11,6 +11,7 @@ use crate::{
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr},
     fault::Reason,
+    pte::LargePages,
     regs::Bar0Reg,
 };
 use proptest::prelude::*;
@@ -152,6 +153,25 @@ fn refused_configurations_say_why() {
     }
 }
 
+#[test]
+fn large_pages_of_64_kib_split_addresses_their_own_way() {
+    let mut bench = ready();
+    let block = u64::from(bench.read(Bar0Reg::Bar1Block) & 0x0fff_ffff) << 12;
+    let directory = bench.allocate_aligned(0x2_0000, 0x1000);
+    let table = bench.allocate(0x2000);
+    let page = bench.allocate_aligned(0x1_0000, 0x1_0000);
+    bench.point(block, Space { directory });
+    bench.set_vram_u64(directory + 8, 1 | table >> 12 << 4);
+    bench.set_vram_u64(table + 8 * 3, 1 | page >> 12 << 4);
+    bench.set_vram_u32(page + 0xfffc, 0xcafe);
+    bench.write(Bar0Reg::MmuConfig, 1);
+    bench.flush();
+    assert_eq!(bench.read_bar(Bar::Bar1, (1 << 26) + 0x3_fffc), 0xcafe);
+    assert_eq!(bench.read(Bar0Reg::MmuConfig), 0x00ff_8001);
+    bench.write(Bar0Reg::MmuConfig, 0);
+    assert_eq!(bench.read_bar(Bar::Bar1, (1 << 26) + 0x3_fffc), 0xbad0_ac00);
+}
+
 /// Where tables of the random ones may be: few places, so that they overlap in all ways.
 const TABLE_AREA: u64 = 4 << 20;
 
@@ -159,11 +179,12 @@ const TABLE_AREA: u64 = 4 << 20;
 fn slow_walk(
     word: &dyn Fn(u64, u64) -> u64,
     directory: (u64, u64),
-    limit: u64,
+    large: LargePages,
     va: u64,
-) -> Result<(u64, bool), Reason> {
-    let _ = limit;
-    let pde = word(directory.0, directory.1 + (va >> 27) * 8);
+) -> Result<(u64, u64), Reason> {
+    // Bits of a large page's offset: 16 or 17; those of a directory entry's are ten more.
+    let bits = if large == LargePages::Kib64 { 16 } else { 17 };
+    let pde = word(directory.0, directory.1 + (va >> (bits + 10)) * 8);
     let table = |bits: u64| -> Option<(u64, u64)> {
         let aperture = match bits & 3 {
             0 => return None,
@@ -176,20 +197,20 @@ fn slow_walk(
     if large.is_none() && small.is_none() {
         return Err(Reason::PdeNotPresent);
     }
-    let part = [1u64 << 27, 1 << 26, 1 << 25, 1 << 24][(pde >> 2 & 3) as usize];
-    if va & 0x7ff_ffff >= part {
+    let span = 1u64 << (bits + 10);
+    if va & (span - 1) >= [span, span / 2, span / 4, span / 8][(pde >> 2 & 3) as usize] {
         return Err(Reason::TableTooShort);
     }
     if let Some((aperture, at)) = large {
-        let pte = word(aperture, at + (va >> 17 & 0x3ff) * 8);
+        let pte = word(aperture, at + (va >> bits & 0x3ff) * 8);
         if pte & 1 != 0 {
-            return Ok((pte, true));
+            return Ok((pte, 1 << bits));
         }
     }
     if let Some((aperture, at)) = small {
-        let pte = word(aperture, at + (va >> 12 & 0x7fff) * 8);
+        let pte = word(aperture, at + (va >> 12 & ((1 << (bits - 2)) - 1)) * 8);
         if pte & 1 != 0 {
-            return Ok((pte, false));
+            return Ok((pte, 0x1000));
         }
     }
     Err(Reason::PageNotPresent)
@@ -212,7 +233,8 @@ proptest! {
         vram_ptes in proptest::collection::vec((0u64..0x4_0000, any::<u64>()), 200),
         ram_ptes in proptest::collection::vec((0u64..0x4_0000, any::<u64>()), 200),
         in_ram: bool,
-        vas in proptest::collection::vec(0u64..8 << 27, 64),
+        vas in proptest::collection::vec(0u64..8 << 26, 64),
+        half: bool,
     ) {
         let vram = Arc::new(MmapRegion::new(TABLE_AREA as usize).unwrap());
         let ram = Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap());
@@ -239,8 +261,9 @@ proptest! {
         let place = Place { aperture, at: PhysAddr(directory) };
         let space = AddressSpace { directory: place, limit: (8 << 27) - 1 };
         for va in vas {
-            let expected = slow_walk(&word, (u64::from(aperture.into_bits()), directory), space.limit, va);
-            let found = walk(&mut mem, &space, GpuVa(va)).map(|page| (page.pte.into_bits(), page.large));
+            let large = if half { LargePages::Kib64 } else { LargePages::Kib128 };
+            let expected = slow_walk(&word, (u64::from(aperture.into_bits()), directory), large, va);
+            let found = walk(&mut mem, &space, large, GpuVa(va)).map(|page| (page.pte.into_bits(), page.bytes));
             prop_assert_eq!(found, expected, "at {:#x}", va);
         }
     }

@@ -5,6 +5,8 @@
 pub const MMU_CONFIG_READY: u32 = 0x00ff_8000;
 /// Bits of MMU_CONFIG that a driver may set: bit 0 large-page size, bit 12 comptag width.
 pub const MMU_CONFIG_STORED: u32 = 0x0000_1001;
+/// MMU_CONFIG: large pages have 64 KiB.
+pub const MMU_CONFIG_64K_PAGES: u32 = 1;
 /// MMU_CONFIG: the flush FIFO is empty.
 pub const MMU_CONFIG_FLUSHED: u32 = 1 << 15;
 /// MMU_CONFIG: space in the flush FIFO.
