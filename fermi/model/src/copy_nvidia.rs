@@ -30,8 +30,6 @@ const ADDRESS_HIGH_MAX: u32 = 0xff;
 const BLOCK_SIZE_BITS: u32 = 0xffff;
 /// Bits of RENDER_ENABLE_C.
 const RENDER_ENABLE_BITS: u32 = 7;
-/// A context that nobody has written to renders: the mode is kept with this bit turned over.
-const RENDER_ENABLE_KEPT: u32 = 1;
 
 /// Executes one method; `registers` are those of the channel on the engine.
 pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, data: u32) -> Effect {
@@ -44,7 +42,7 @@ pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, dat
         // Time is not what a copy of the model fails by.
         methods::SET_APPLICATION_ID | methods::SET_WATCHDOG_TIMER => {}
         methods::LAUNCH_DMA => return launch(registers, LaunchDma::from_bits(data)),
-        methods::RENDER_ENABLE_C => registers.set(method, data ^ RENDER_ENABLE_KEPT),
+        methods::RENDER_ENABLE_C => registers.set(method, data ^ Condition::KEPT),
         _ => registers.set(method, data),
     }
     Effect::None
@@ -205,12 +203,10 @@ fn completion(registers: &Registers, launch: LaunchDma) -> Completion {
 }
 
 fn condition(registers: &Registers) -> Condition {
-    let mode = registers.get(methods::RENDER_ENABLE_C) ^ RENDER_ENABLE_KEPT;
-    Condition {
-        // Only what an image in memory says that no method has written has no name.
-        mode: RenderEnable::from_bits(mode).unwrap_or(RenderEnable::True),
-        at: GpuVa(registers.address(methods::RENDER_ENABLE_A)),
-    }
+    Condition::of(
+        registers.get(methods::RENDER_ENABLE_C),
+        GpuVa(registers.address(methods::RENDER_ENABLE_A)),
+    )
 }
 
 fn remap(registers: &Registers) -> Remap {

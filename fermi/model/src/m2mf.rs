@@ -11,11 +11,11 @@ use crate::{
     context::Registers,
     engine::{Effect, InlineWord, Rejection},
     side::{Layout, Side},
-    transfer::{Completion, Interrupt, Release, Transfer},
+    transfer::{Completion, Condition, Interrupt, Release, Transfer},
 };
 use fermi_spec::{
     addr::GpuVa,
-    methods::{M2mfLaunch, m2mf},
+    methods::{M2mfLaunch, RenderEnable, m2mf},
     regs::engines::graph_data_error,
     surface::{BlockLinear, BlockSize},
 };
@@ -36,7 +36,7 @@ pub(crate) fn method(registers: &mut Registers, method: u16, data: u32) -> Effec
             None => Effect::Reject(Rejection::GraphMethod),
             Some(Err(error)) => Effect::Reject(Rejection::GraphData(error)),
             Some(Ok(())) => {
-                registers.set(method, data);
+                keep(registers, method, data);
                 if method == m2mf::LAUNCH {
                     launch(registers, M2mfLaunch::from_bits(data))
                 } else {
@@ -45,6 +45,15 @@ pub(crate) fn method(registers: &mut Registers, method: u16, data: u32) -> Effec
             }
         },
     }
+}
+
+/// Sets a method register, whatever its value is.
+pub(crate) fn keep(registers: &mut Registers, method: u16, data: u32) {
+    let kept = match method {
+        m2mf::RENDER_ENABLE_C => data ^ Condition::KEPT,
+        _ => data,
+    };
+    registers.set(method, kept);
 }
 
 /// Whether `data` may be the value of a method register; `None` for a method that is none.
@@ -56,10 +65,15 @@ fn check(method: u16, data: u32) -> Option<Result<(), DataError>> {
             Ok(())
         }
     };
+    let named = |is_named: bool| is_named.then_some(()).ok_or(graph_data_error::INVALID_ENUM);
     Some(match method {
         m2mf::LAUNCH => check_launch(data),
         m2mf::SRC_BLOCK_SIZE | m2mf::DST_BLOCK_SIZE => check_block(BlockSize::from_bits(data)),
-        m2mf::OFFSET_OUT_HIGH | m2mf::OFFSET_IN_HIGH | m2mf::SEMAPHORE_HIGH => below(ADDRESS_HIGH_MAX),
+        m2mf::OFFSET_OUT_HIGH | m2mf::OFFSET_IN_HIGH | m2mf::SEMAPHORE_HIGH | m2mf::RENDER_ENABLE_A => {
+            below(ADDRESS_HIGH_MAX)
+        }
+        m2mf::RENDER_ENABLE_OVERRIDE => named(data <= m2mf::RENDER_OVERRIDE_MAX),
+        m2mf::RENDER_ENABLE_C => named(data <= RenderEnable::MAX),
         m2mf::SRC_ORIGIN_X | m2mf::DST_ORIGIN_X => below(m2mf::ORIGIN_X_MAX),
         m2mf::SRC_ORIGIN_Y | m2mf::DST_ORIGIN_Y => below(m2mf::ORIGIN_Y_MAX),
         m2mf::SRC_WIDTH..=m2mf::SRC_LAYER
@@ -67,7 +81,8 @@ fn check(method: u16, data: u32) -> Option<Result<(), DataError>> {
         | m2mf::OFFSET_OUT_LOW
         | m2mf::OFFSET_IN_LOW..=m2mf::LINE_COUNT
         | m2mf::SEMAPHORE_LOW
-        | m2mf::SEMAPHORE_PAYLOAD => Ok(()),
+        | m2mf::SEMAPHORE_PAYLOAD
+        | m2mf::RENDER_ENABLE_B => Ok(()),
         _ => return None,
     })
 }
@@ -169,13 +184,28 @@ fn launch(registers: &mut Registers, launch: M2mfLaunch) -> Effect {
     if launch.inline() && moves {
         return Effect::None;
     }
-    Effect::Start(Transfer::new(
+    let transfer = Transfer::new(
         side(registers, &SOURCE, launch.src_linear()),
         side(registers, &TARGET, launch.dst_linear()),
         bytes,
         lines,
         completion(registers, launch),
-    ))
+    );
+    Effect::Start(transfer.on_condition(condition(registers)))
+}
+
+/// Whether a copy takes place. Inline data always does (assumption).
+fn condition(registers: &Registers) -> Condition {
+    let condition = Condition::of(
+        registers.get(m2mf::RENDER_ENABLE_C),
+        GpuVa(registers.address(m2mf::RENDER_ENABLE_A)),
+    );
+    let mode = match registers.get(m2mf::RENDER_ENABLE_OVERRIDE) {
+        0 => condition.mode,
+        1 => RenderEnable::True,
+        _ => RenderEnable::False,
+    };
+    Condition { mode, ..condition }
 }
 
 fn completion(registers: &Registers, launch: M2mfLaunch) -> Completion {

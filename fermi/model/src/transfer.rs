@@ -61,6 +61,20 @@ pub(crate) struct Condition {
     pub(crate) at: GpuVa,
 }
 
+impl Condition {
+    /// A context that nobody has written to renders: RENDER_ENABLE_C is kept with this bit turned over.
+    pub(crate) const KEPT: u32 = 1;
+
+    /// The condition of a kept RENDER_ENABLE_C.
+    pub(crate) fn of(kept: u32, at: GpuVa) -> Self {
+        Self {
+            // Only what an image in memory says that no method has written has no name.
+            mode: RenderEnable::from_bits(kept ^ Self::KEPT).unwrap_or(RenderEnable::True),
+            at,
+        }
+    }
+}
+
 /// The copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfer {

@@ -324,6 +324,16 @@ pub mod m2mf {
     pub const SEMAPHORE_LOW: u16 = 0x330;
     /// Semaphore payload.
     pub const SEMAPHORE_PAYLOAD: u16 = 0x334;
+    /// 0 as the condition says, 1 copies always, 2 never take place; see [`RENDER_OVERRIDE_MAX`].
+    pub const RENDER_ENABLE_OVERRIDE: u16 = 0x308;
+    /// Largest override.
+    pub const RENDER_OVERRIDE_MAX: u32 = 2;
+    /// Address of the condition, bits 39:32; the low word follows.
+    pub const RENDER_ENABLE_A: u16 = 0x338;
+    /// Address of the condition, bits 31:0.
+    pub const RENDER_ENABLE_B: u16 = 0x33c;
+    /// See [`super::RenderEnable`].
+    pub const RENDER_ENABLE_C: u16 = 0x340;
     /// First byte in x of a block-linear source, 20 bits; the line follows.
     pub const SRC_ORIGIN_X: u16 = 0x344;
     /// First line of a block-linear source, 16 bits.
@@ -397,6 +407,9 @@ pub enum RenderEnable {
 }
 
 impl RenderEnable {
+    /// Largest number that is a mode.
+    pub const MAX: u32 = 4;
+
     /// The mode, `None` for a number without one.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         Some(match bits {

@@ -49,6 +49,7 @@ impl Gob {
     }
 
     /// Bytes of one line.
+    #[inline]
     pub const fn width(self) -> u64 {
         1 << self.width_log2
     }
@@ -137,20 +138,24 @@ impl Block {
         self.gob
     }
 
+    #[inline]
     const fn x_log2(self) -> u32 {
         self.gob.width_log2 + self.width_log2
     }
 
+    #[inline]
     const fn y_log2(self) -> u32 {
         self.gob.lines_log2 + self.height_log2
     }
 
     /// log2 of its bytes: at most 54.
+    #[inline]
     const fn bytes_log2(self) -> u32 {
         self.x_log2() + self.y_log2() + self.depth_log2
     }
 
     /// Its bytes.
+    #[inline]
     pub const fn bytes(self) -> u64 {
         1 << self.bytes_log2()
     }
@@ -191,6 +196,8 @@ impl BlockLinear {
     /// Where byte `x` of line `y` of layer `z` lies, from the surface's first byte on; `u64::MAX` when that is
     /// beyond 64 bits. What lies beyond an edge of the surface is where the formula puts it, which in x and y is in
     /// a block that belongs to other bytes.
+    // Inlined across crates by hand: a copy asks for each line of each GOB.
+    #[inline]
     pub const fn offset(&self, [x, y, z]: [u64; 3]) -> u64 {
         let block = self.block;
         let (in_x, in_y, in_z) = (
@@ -214,12 +221,14 @@ impl BlockLinear {
     }
 
     /// How many bytes of a line follow each other in memory from byte `x` on: to the edge of the GOB.
+    #[inline]
     pub const fn run(&self, x: u64) -> u64 {
         let width = self.block.gob.width();
         width - (x & (width - 1))
     }
 }
 
+#[inline]
 const fn mask(log2: u32) -> u64 {
     (1 << log2) - 1
 }

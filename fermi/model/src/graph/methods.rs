@@ -117,7 +117,7 @@ impl FermiModel {
     /// The driver sets a method of the context on the engine through the method port. It starts nothing.
     pub(super) fn set_by_port(&mut self, name: u16, method: u16, data: u32) {
         match area_of(name) {
-            Some(Area::M2MF) => self.units[UNIT].registers.set(method, data),
+            Some(Area::M2MF) => m2mf::keep(&mut self.units[UNIT].registers, method, data),
             Some(area) => self.graph.state.set_method(area, method, data),
             None => {}
         }

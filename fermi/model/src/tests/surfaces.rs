@@ -326,6 +326,31 @@ fn semaphore_of_a_tiled_copy_is_released_after_its_bytes() {
 }
 
 #[test]
+fn copy_takes_place_only_if_rendering_is_enabled() {
+    // Mode of the method, override, whether it copies; the condition's report is not zero.
+    for (mode, over, copies) in [
+        (0, 0, false),
+        (1, 0, true),
+        (2, 0, true),
+        (0, 1, true),
+        (1, 2, false),
+    ] {
+        let mut room = Room::new();
+        room.bench.set_ram_bytes(BYTES - 16, &[1; 16]);
+        room.target = room.result();
+        let copy = into_blocks();
+        let report = TARGET + BYTES - 16;
+        let methods = m2mf_setup(&copy)
+            .to(M2MF, m2mf::RENDER_ENABLE_A, &[0, report as u32, mode])
+            .to(M2MF, m2mf::RENDER_ENABLE_OVERRIDE, &[over])
+            .to(M2MF, m2mf::LAUNCH, &[layouts(&copy).into_bits()]);
+        room.submit(&methods);
+        let lines = if copies { copy.lines } else { 0 };
+        assert!(room.is_as_expected(&Copy { lines, ..copy }));
+    }
+}
+
+#[test]
 fn fault_within_a_tiled_copy_stops_that_channel_alone() {
     let mut room = Room::new();
     let other = room.bench.channel(2);
