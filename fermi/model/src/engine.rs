@@ -30,7 +30,7 @@ use fermi_spec::{
     fault::client,
     regs::{
         engines::{self, copy_error, copy_intr},
-        falcon::{Caps, FalconReg},
+        falcon::{self, Caps, FalconReg},
         pgraph::graph_intr,
     },
 };
@@ -440,7 +440,17 @@ impl FermiModel {
 
     /// Reads a register of a copy engine's falcon.
     pub(crate) fn read_copy_falcon(&mut self, engine: Engine, reg: FalconReg) -> Option<u32> {
-        self.units[unit_of(engine)?].falcon.as_mut()?.read(reg)
+        let unit = &mut self.units[unit_of(engine)?];
+        if let (FalconReg::ChannelCurrent, Some(holder)) = (reg, unit.holder) {
+            // Microcode is told so at each switch; nouveau finds the channel of an error by it.
+            let Place { aperture, at } = holder.instance;
+            let word = falcon::Channel::new()
+                .with_frame((at.0 >> 12) as u32 & 0x0fff_ffff)
+                .with_aperture(aperture)
+                .with_valid(true);
+            return Some(word.into_bits());
+        }
+        unit.falcon.as_mut()?.read(reg)
     }
 
     /// Writes a register of a copy engine's falcon. The model copies by itself, even if the falcon was never started;

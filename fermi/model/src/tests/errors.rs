@@ -298,6 +298,8 @@ fn failed_copy_on_request_reports_a_dispatch_error() {
     );
     bench.run();
     assert_eq!(bench.read(Bar0Reg::CopyIntr(0)), 0x40);
+    // The falcon names the channel, as nouveau wants to know whose error it is.
+    assert_eq!(bench.read_at(0x10_4050), 1 << 30 | (a.instance >> 12) as u32);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! All falcons have the same registers, each in a page (4 KiB) of its own. Offsets are within that page. Sources:
 //! envytools `rnndb/falcon.xml`, `docs/hw/falcon/*.rst`; nouveau `nvkm/falcon/v1.c`, `nvkm/engine/falcon.c`.
 
+use crate::addr::Aperture;
+
 /// Bytes of a falcon's registers.
 pub const FALCON_BYTES: u32 = 0x1000;
 
@@ -152,6 +154,21 @@ pub struct Caps {
     /// Outstanding memory transfers.
     #[bits(6)]
     pub slots: u8,
+}
+
+/// [`FalconReg::ChannelCurrent`], [`FalconReg::ChannelNext`].
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Channel {
+    /// Instance block address >> 12.
+    #[bits(28)]
+    pub frame: u32,
+    /// Which memory the block is in.
+    #[bits(2)]
+    pub aperture: Aperture,
+    /// There is one.
+    pub valid: bool,
+    __: bool,
 }
 
 /// [`FalconReg::Control`]: start.
