@@ -29,6 +29,8 @@ pub struct Counters {
     pub pbdma_errors: u64,
     /// Dispatch, class and data errors of engines.
     pub engine_errors: u64,
+    /// Operations of 2D that are not modelled; they did nothing.
+    pub unmodelled_draws: u64,
     /// GP_PUT stores seen in the polling area.
     pub doorbells: u64,
     /// GPFIFO entries fetched.

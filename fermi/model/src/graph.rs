@@ -21,6 +21,7 @@ mod registers;
 mod report;
 pub(crate) mod state;
 mod traps;
+mod twod;
 
 use crate::{
     context::Registers,

@@ -25,6 +25,8 @@ pub mod common {
     pub const MACRO_START_POINTER: u16 = 0x11c;
     /// Start of a macro, in words; the pointer moves on.
     pub const MACRO_START: u16 = 0x120;
+    /// First of the words that macros and drivers keep values in; the same for all classes.
+    pub const MACRO_SCRATCH: u16 = 0x3400;
     /// First macro call: each macro has two methods, one that starts it and one for further parameters.
     pub const MACRO_CALL: u16 = 0x3800;
 }
@@ -74,6 +76,76 @@ pub mod compute {
     pub const FIRMWARE: u16 = 0x500;
     /// Last of them.
     pub const FIRMWARE_LAST: u16 = 0x57c;
+
+    /// All methods below the macro calls (`cl90c0.h`; the sizes of its arrays from envytools).
+    #[rustfmt::skip]
+    pub const METHODS: &super::Methods = &[
+        (0x100, 0x124),
+        (0x130, 0x140),
+        (0x150, 0x154),
+        (0x204, 0x214),
+        (0x21c, 0x21c),
+        (0x228, 0x23c),
+        (0x244, 0x244),
+        (0x24c, 0x254),
+        (0x28c, 0x28c),
+        (0x29c, 0x2a0),
+        (0x2c0, 0x2c8),
+        (0x308, 0x30c),
+        (0x360, 0x360),
+        (0x368, 0x36c),
+        (0x3ac, 0x3b4),
+        (0x500, 0x57c),
+        (0x758, 0x758),
+        (0x77c, 0x780),
+        (0x790, 0x7a0),
+        (0xa04, 0xa08),
+        (0xd64, 0xd64),
+        (0xd94, 0xd94),
+        (0xde4, 0xde4),
+        (0xf44, 0xf50),
+        (0x1004, 0x1004),
+        (0x1040, 0x106c),
+        (0x10f4, 0x10f4),
+        (0x1234, 0x1234),
+        (0x1288, 0x1288),
+        (0x12ac, 0x12ac),
+        (0x1330, 0x1338),
+        (0x1354, 0x1354),
+        (0x1424, 0x1424),
+        (0x1524, 0x1528),
+        (0x1550, 0x1564),
+        (0x1574, 0x157c),
+        (0x1608, 0x160c),
+        (0x1664, 0x1664),
+        (0x1690, 0x1698),
+        (0x1930, 0x1930),
+        (0x1944, 0x1944),
+        (0x1a2c, 0x1a3c),
+        (0x1b00, 0x1b0c),
+        (0x2380, 0x23cc),
+        (0x2700, 0x2714),
+        (0x2720, 0x2734),
+        (0x2740, 0x2754),
+        (0x2760, 0x2774),
+        (0x2780, 0x2794),
+        (0x27a0, 0x27b4),
+        (0x27c0, 0x27d4),
+        (0x27e0, 0x27f4),
+        (0x335c, 0x33dc),
+        (0x3400, 0x37fc),
+    ];
+}
+
+/// Methods of a class: runs of words, first and last, ascending.
+pub type Methods = [(u16, u16)];
+
+/// Whether a class has a method.
+pub fn has_method(methods: &Methods, method: u16) -> bool {
+    let after = methods.partition_point(|(first, _)| *first <= method);
+    after
+        .checked_sub(1)
+        .is_some_and(|index| method <= methods[index].1)
 }
 
 /// Operand of REPORT. Compute has fewer fields: operations 0 and 3, flush, awaken, size.
@@ -155,6 +227,20 @@ pub mod report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tables_of_methods_are_in_order() {
+        for methods in [compute::METHODS, crate::twod::method::METHODS] {
+            assert!(methods.iter().all(|(first, last)| first <= last && (first | last) & 3 == 0));
+            assert!(methods.windows(2).all(|pair| pair[0].1 < pair[1].0));
+        }
+    }
+
+    #[test]
+    fn method_between_two_runs_does_not_exist() {
+        let found = [0x100, 0x124, 0x128, 0x368, 0x5fc, 0x37fc].map(|m| has_method(compute::METHODS, m));
+        assert_eq!(found, [true, true, false, true, false, true]);
+    }
 
     /// What Mesa sends for a fence, a sample counter and a time stamp.
     #[test]

@@ -11,7 +11,7 @@
 //! * [`instance`]: instance block (RAMFC, page directory pointer, engine contexts) and USERD
 //! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
 //! * [`surface`]: where the bytes of a block-linear surface lie
-//! * [`graphics`], [`mme`]: methods of the classes on PGRAPH, and the macros that send them
+//! * [`graphics`], [`twod`], [`mme`]: methods of the classes on PGRAPH, and the macros that send them
 //! * [`engine`], [`fault`]: engines and their bits, MMU fault records
 //! * [`isa`]: machine code of the shader cores: decoder, disassembler, assembler
 //! * [`board`], [`vbios`]: identity of the boards offered, and the image in their ROM
@@ -35,4 +35,5 @@ pub mod pte;
 pub mod pushbuffer;
 pub mod regs;
 pub mod surface;
+pub mod twod;
 pub mod vbios;

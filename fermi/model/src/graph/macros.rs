@@ -4,7 +4,7 @@
 
 use super::{
     UNIT,
-    methods::BoundClass,
+    methods::{BoundClass, area_with},
     mme::{Macro, Sent, Step, WORDS},
     state::{Area, State},
     traps::MacroTrap,
@@ -90,7 +90,9 @@ impl FermiModel {
             let state = &self.graph.state;
             let word = state.get(Area::MACRO_CODE, running.place());
             let (sent, ended) =
-                match running.step(word, &mut parameter, |method| state.method(bound.area, method)) {
+                match running.step(word, &mut parameter, |method| {
+                    state.method(area_with(bound.area, method), method)
+                }) {
                     Step::Done(sent) => (sent, false),
                     Step::Ended(sent) => (sent, true),
                     Step::Waiting => {

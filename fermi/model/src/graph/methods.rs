@@ -1,7 +1,8 @@
 //! Methods of PGRAPH's classes, by the class bound to their subchannel.
 //!
-//! Classes 9097, 90c0 and 902d keep what every method sets: any method in the range of the class exists, except those
-//! that hardware is known to refuse.
+//! Classes 9097, 90c0 and 902d keep what every method sets. Compute and 2D have the methods of NVIDIA's headers; of 3D
+//! any method in its range exists (assumption: Mesa sends some that no header names). One that all headers have but
+//! drivers are known to handle in software is refused.
 
 use super::{UNIT, macros, state::Area};
 use crate::{
@@ -10,9 +11,10 @@ use crate::{
     model::FermiModel,
 };
 use fermi_spec::{
-    graphics::{ReportSemaphore, common, compute, shader, threed},
+    graphics::{ReportSemaphore, common, compute, has_method, shader, threed},
     methods::{class, host::SET_OBJECT},
     regs::pgraph::METHOD_MASK,
+    twod::method as twod,
 };
 
 /// A class with the words of its methods.
@@ -31,6 +33,24 @@ fn area_of(name: u16) -> Option<Area> {
         class::TWOD => Some(Area::TWOD),
         class::M2MF => Some(Area::M2MF),
         _ => None,
+    }
+}
+
+/// Whether a class has a method, macro calls apart.
+fn exists(class: u16, method: u16) -> bool {
+    match class {
+        class::COMPUTE => has_method(compute::METHODS, method),
+        class::TWOD => has_method(twod::METHODS, method),
+        _ => method < common::MACRO_CALL,
+    }
+}
+
+/// Where a class keeps a method: the words of macros are the same for all.
+pub(super) fn area_with(area: Area, method: u16) -> Area {
+    if method >= common::MACRO_SCRATCH {
+        Area::THREED
+    } else {
+        area
     }
 }
 
@@ -82,7 +102,7 @@ impl FermiModel {
             let registers = &mut self.units[UNIT].registers;
             return m2mf::method(registers, method, data);
         }
-        if method >= area.bytes() {
+        if !exists(bound.class, method) {
             return Effect::Reject(Rejection::GraphMethod);
         }
         if macros::upload(&mut self.graph.state, method, data) {
@@ -93,11 +113,15 @@ impl FermiModel {
                 return Effect::Reject(Rejection::GraphMethod);
             }
             (class::THREED, threed::FIRMWARE..=threed::FIRMWARE_LAST)
-            | (class::COMPUTE, compute::FIRMWARE..=compute::FIRMWARE_LAST) => {
+            | (class::COMPUTE, compute::FIRMWARE..=compute::FIRMWARE_LAST)
+            | (class::TWOD, twod::FIRMWARE..=twod::FIRMWARE_LAST) => {
                 self.firmware_method(bound, method, data);
                 return Effect::None;
             }
-            _ => self.graph.state.set_method(area, method, data),
+            _ => self
+                .graph
+                .state
+                .set_method(area_with(area, method), method, data),
         }
         match (bound.class, method) {
             (class::THREED | class::COMPUTE, shader::REPORT) => {
@@ -106,6 +130,7 @@ impl FermiModel {
             (class::THREED | class::COMPUTE, shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST) => {
                 self.store_constant(area, data)
             }
+            (class::TWOD, twod::COPY_START) => self.copy_pixels(),
             (class::COMPUTE, compute::LAUNCH) => {
                 self.trap_launch();
                 Effect::None

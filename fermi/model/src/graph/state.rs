@@ -36,6 +36,7 @@ impl Area {
     /// Upload pointers and the macro that waits for a parameter.
     pub(crate) const MACRO: Self = Self { first: 170, pages: 1 };
 
+    #[cfg(test)]
     /// Bytes of methods that the area has words for.
     pub(crate) const fn bytes(self) -> u16 {
         (self.pages * PAGE_WORDS * 4) as u16

@@ -666,3 +666,157 @@ fn parameters_too_few_and_too_many_trap() {
     bench.run();
     assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 31 | 2);
 }
+
+/// Methods of a surface of 2D: format, layout, sizes in pixels, address.
+struct Surface {
+    format: u32,
+    /// Block size of a block-linear surface.
+    block: Option<u32>,
+    pitch: u32,
+    size: [u32; 2],
+    offset: u64,
+}
+
+impl Surface {
+    fn set(&self, words: Methods, first: u16) -> Methods {
+        let [high, low] = at_data(self.offset);
+        let linear = u32::from(self.block.is_none());
+        words
+            .to(2, first, &[self.format, linear, self.block.unwrap_or(0), 1])
+            .to(2, first + 0x14, &[self.pitch, self.size[0], self.size[1], high, low])
+    }
+}
+
+/// A copy by 2D of a rectangle of `size` pixels, one to one.
+fn copy_pixels(source: &Surface, target: &Surface, from: [u32; 2], to: [u32; 2], size: [u32; 2]) -> Methods {
+    let words = target.set(source.set(Methods::new(), 0x230), 0x200);
+    words
+        .to(2, 0x26c, &[1])
+        .to(2, 0x2ac, &[3])
+        .to(2, 0x8b0, &[to[0], to[1], size[0], size[1]])
+        .to(2, 0x8c0, &[0, 1, 0, 1])
+        .to(2, 0x8d0, &[0, from[0], 0, from[1]])
+}
+
+const LINEAR: Surface = Surface {
+    format: 0xd5,
+    block: None,
+    pitch: 64,
+    size: [16, 8],
+    offset: 0,
+};
+
+/// Fills [`LINEAR`] at `page` with pixels that tell their place.
+fn paint(bench: &mut Bench, page: u64) {
+    for y in 0..8u32 {
+        for x in 0..16u32 {
+            bench.set_vram_u32(page + u64::from(64 * y + 4 * x), 0x4433_0000 | y << 8 | x);
+        }
+    }
+}
+
+#[test]
+fn pixels_go_through_a_block_linear_surface_and_back() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    paint(&mut bench, page);
+    let tiled = Surface {
+        block: Some(0),
+        offset: 0x400,
+        ..LINEAR
+    };
+    let back = Surface {
+        offset: 0x800,
+        ..LINEAR
+    };
+    bench.submit(&mut a, &copy_pixels(&LINEAR, &tiled, [0, 0], [0, 0], [16, 8]).0);
+    bench.submit(&mut a, &copy_pixels(&tiled, &back, [3, 1], [5, 2], [4, 3]).0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    // One GOB of 64 bytes by 8 lines lies like the linear surface.
+    assert_eq!(
+        bench.vram_bytes(page + 0x400, 0x200),
+        bench.vram_bytes(page, 0x200)
+    );
+    let pixel = |x: u64, y: u64| bench.vram_u32(page + 0x800 + 64 * y + 4 * x);
+    assert_eq!([pixel(5, 2), pixel(8, 4)], [0x4433_0103, 0x4433_0306]);
+    assert_eq!([pixel(4, 2), pixel(9, 4), pixel(5, 5)], [0, 0, 0]);
+    assert_eq!(bench.card.counters().unmodelled_draws, 0);
+}
+
+#[test]
+fn components_change_places_between_formats() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    paint(&mut bench, page);
+    let swapped = Surface {
+        format: 0xcf,
+        offset: 0x800,
+        ..LINEAR
+    };
+    bench.submit(&mut a, &copy_pixels(&LINEAR, &swapped, [0, 0], [0, 0], [16, 8]).0);
+    bench.run();
+    assert_eq!(bench.vram_u32(page + 0x800 + 64 * 2 + 4 * 7), 0x4407_0233);
+}
+
+#[test]
+fn clip_rectangle_and_edges_cut_the_copy() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    paint(&mut bench, page);
+    let target = Surface {
+        offset: 0x800,
+        ..LINEAR
+    };
+    let clip = Methods::new().to(2, 0x280, &[2, 1, 100, 2, 1]);
+    bench.submit(&mut a, &clip.0);
+    bench.submit(
+        &mut a,
+        &copy_pixels(&LINEAR, &target, [0, 0], [0, 0], [1000, 1000]).0,
+    );
+    bench.run();
+    let line = |y: u64| bench.vram_bytes(page + 0x800 + 64 * y, 64);
+    assert_eq!(line(1)[8..], bench.vram_bytes(page + 64, 64)[8..]);
+    assert_eq!(line(1)[..8], [0; 8]);
+    assert_eq!([line(0), line(3)], [vec![0; 64], vec![0; 64]]);
+}
+
+#[test]
+fn copy_that_would_scale_does_nothing_and_is_counted() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    paint(&mut bench, page);
+    let target = Surface {
+        offset: 0x800,
+        ..LINEAR
+    };
+    let words = copy_pixels(&LINEAR, &target, [0, 0], [0, 0], [4, 4])
+        .to(2, 0x8c0, &[0, 2, 0, 2])
+        .to(2, 0x8dc, &[0]);
+    bench.submit(&mut a, &words.0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.card.counters().unmodelled_draws, 1);
+    assert_eq!(bench.vram_u32(page + 0x800 + 4), 0x4433_0001);
+}
+
+#[test]
+fn copy_on_a_condition_that_does_not_hold_does_nothing() {
+    let mut bench = ready();
+    let (mut a, page) = with_classes(&mut bench);
+    paint(&mut bench, page);
+    let target = Surface {
+        offset: 0x800,
+        ..LINEAR
+    };
+    let [high, low] = at_data(0xf00);
+    let words = copy_pixels(&LINEAR, &target, [0, 0], [0, 0], [0, 0])
+        .to(2, 0x264, &[high, low, 2])
+        .to(2, 0x8b8, &[16, 8])
+        .to(2, 0x8dc, &[0]);
+    bench.submit(&mut a, &words.0);
+    bench.run();
+    assert_eq!(bench.vram_u32(page + 0x804), 0);
+    bench.set_vram_u32(page + 0xf00, 1);
+    bench.submit(&mut a, &Methods::new().to(2, 0x8dc, &[0]).0);
+    bench.run();
+    assert_eq!(bench.vram_u32(page + 0x804), 0x4433_0001);
+}
