@@ -231,7 +231,11 @@ mod tests {
     #[test]
     fn tables_of_methods_are_in_order() {
         for methods in [compute::METHODS, crate::twod::method::METHODS] {
-            assert!(methods.iter().all(|(first, last)| first <= last && (first | last) & 3 == 0));
+            assert!(
+                methods
+                    .iter()
+                    .all(|(first, last)| first <= last && (first | last) & 3 == 0)
+            );
             assert!(methods.windows(2).all(|pair| pair[0].1 < pair[1].0));
         }
     }

@@ -129,7 +129,10 @@ mod tests {
     fn pixels_with_channels_have_four_bytes() {
         for code in 0..0x200 {
             let format = Format(code);
-            assert!(format.channels().is_none() || format.bytes() == Some(4), "{code:#x}");
+            assert!(
+                format.channels().is_none() || format.bytes() == Some(4),
+                "{code:#x}"
+            );
         }
     }
 }

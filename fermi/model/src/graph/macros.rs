@@ -89,21 +89,20 @@ impl FermiModel {
             let before = running;
             let state = &self.graph.state;
             let word = state.get(Area::MACRO_CODE, running.place());
-            let (sent, ended) =
-                match running.step(word, &mut parameter, |method| {
-                    state.method(area_with(bound.area, method), method)
-                }) {
-                    Step::Done(sent) => (sent, false),
-                    Step::Ended(sent) => (sent, true),
-                    Step::Waiting => {
-                        keep(&mut self.graph.state, running);
-                        return;
-                    }
-                    Step::Trap(bit) => {
-                        self.trap_macro(bit, Some(before));
-                        return;
-                    }
-                };
+            let (sent, ended) = match running.step(word, &mut parameter, |method| {
+                state.method(area_with(bound.area, method), method)
+            }) {
+                Step::Done(sent) => (sent, false),
+                Step::Ended(sent) => (sent, true),
+                Step::Waiting => {
+                    keep(&mut self.graph.state, running);
+                    return;
+                }
+                Step::Trap(bit) => {
+                    self.trap_macro(bit, Some(before));
+                    return;
+                }
+            };
             if let Some(sent) = sent {
                 self.run_sent(bound, sent);
             }

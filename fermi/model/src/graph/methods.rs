@@ -118,10 +118,7 @@ impl FermiModel {
                 self.firmware_method(bound, method, data);
                 return Effect::None;
             }
-            _ => self
-                .graph
-                .state
-                .set_method(area_with(area, method), method, data),
+            _ => self.graph.state.set_method(area_with(area, method), method, data),
         }
         match (bound.class, method) {
             (class::THREED | class::COMPUTE, shader::REPORT) => {

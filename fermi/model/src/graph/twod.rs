@@ -66,7 +66,12 @@ fn signed(state: &State, method: u16) -> i64 {
 
 /// The rectangle that is asked for; `None` if pixels would change their size.
 fn rectangle(state: &State) -> Option<Rectangle> {
-    let step = |after: u16| [get(state, method::COPY_STEPS + after), get(state, method::COPY_STEPS + after + 4)];
+    let step = |after: u16| {
+        [
+            get(state, method::COPY_STEPS + after),
+            get(state, method::COPY_STEPS + after + 4),
+        ]
+    };
     if [step(0), step(8)] != [[0, 1]; 2] {
         return None;
     }

@@ -683,7 +683,11 @@ impl Surface {
         let linear = u32::from(self.block.is_none());
         words
             .to(2, first, &[self.format, linear, self.block.unwrap_or(0), 1])
-            .to(2, first + 0x14, &[self.pitch, self.size[0], self.size[1], high, low])
+            .to(
+                2,
+                first + 0x14,
+                &[self.pitch, self.size[0], self.size[1], high, low],
+            )
     }
 }
 
