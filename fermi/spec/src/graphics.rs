@@ -4,7 +4,7 @@
 //! `gf100_compute.xml`. 2D and M2MF have modules of their own.
 
 /// Methods that every class on PGRAPH has.
-pub mod common {
+pub mod front_end {
     /// Nothing; a notification that was asked for is written.
     pub const NO_OPERATION: u16 = 0x100;
     /// Notification address bits 39:32; the low word follows.

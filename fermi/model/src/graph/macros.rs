@@ -14,7 +14,7 @@ use crate::{
     model::FermiModel,
 };
 use fermi_spec::{
-    graphics::common,
+    graphics::front_end,
     mme::{CODE_WORDS, MACROS},
     regs::{engines::graph_data_error, pgraph::macro_trap},
 };
@@ -40,10 +40,10 @@ fn keep(state: &mut State, running: Macro) {
 /// Executes an upload method; whether it was one.
 pub(super) fn upload(state: &mut State, method: u16, data: u32) -> bool {
     match method {
-        common::MACRO_CODE_POINTER => state.set(Area::MACRO, CODE_POINTER, data),
-        common::MACRO_START_POINTER => state.set(Area::MACRO, START_POINTER, data),
-        common::MACRO_CODE => store(state, CODE_POINTER, Area::MACRO_CODE, CODE_WORDS, data),
-        common::MACRO_START => store(state, START_POINTER, Area::MACRO_STARTS, MACROS, data),
+        front_end::MACRO_CODE_POINTER => state.set(Area::MACRO, CODE_POINTER, data),
+        front_end::MACRO_START_POINTER => state.set(Area::MACRO, START_POINTER, data),
+        front_end::MACRO_CODE => store(state, CODE_POINTER, Area::MACRO_CODE, CODE_WORDS, data),
+        front_end::MACRO_START => store(state, START_POINTER, Area::MACRO_STARTS, MACROS, data),
         _ => return false,
     }
     true
@@ -59,7 +59,7 @@ fn store(state: &mut State, pointer: usize, area: Area, words: usize, data: u32)
 impl FermiModel {
     /// Executes a macro call or a parameter for one.
     pub(super) fn run_macro_method(&mut self, bound: BoundClass, method: u16, data: u32) {
-        let index = usize::from(method - common::MACRO_CALL) / 8;
+        let index = usize::from(method - front_end::MACRO_CALL) / 8;
         let is_call = method & 4 == 0;
         let waiting = running(&self.graph.state);
         if is_call {

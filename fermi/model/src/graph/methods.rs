@@ -11,7 +11,7 @@ use crate::{
     model::FermiModel,
 };
 use fermi_spec::{
-    graphics::{ReportSemaphore, common, compute, has_method, shader, threed},
+    graphics::{ReportSemaphore, compute, front_end, has_method, shader, threed},
     methods::{class, host::SET_OBJECT},
     regs::pgraph::METHOD_MASK,
     twod::method as twod,
@@ -41,13 +41,13 @@ fn exists(class: u16, method: u16) -> bool {
     match class {
         class::COMPUTE => has_method(compute::METHODS, method),
         class::TWOD => has_method(twod::METHODS, method),
-        _ => method < common::MACRO_CALL,
+        _ => method < front_end::MACRO_CALL,
     }
 }
 
 /// Where a class keeps a method: the words of macros are the same for all.
 pub(super) fn area_with(area: Area, method: u16) -> Area {
-    if method >= common::MACRO_SCRATCH {
+    if method >= front_end::MACRO_SCRATCH {
         Area::THREED
     } else {
         area
@@ -75,7 +75,7 @@ impl FermiModel {
             class,
             area,
         };
-        if method >= common::MACRO_CALL && class != class::M2MF {
+        if method >= front_end::MACRO_CALL && class != class::M2MF {
             self.run_macro_method(bound, method, data);
             return Effect::None;
         }
@@ -90,9 +90,9 @@ impl FermiModel {
     pub(super) fn run_class_method(&mut self, bound: BoundClass, method: u16, data: u32) -> Effect {
         let area = bound.area;
         match method {
-            common::NO_OPERATION => return self.notify(area),
-            common::NOTIFY => return self.ask_for_notification(area, data),
-            common::NOTIFY_HIGH | common::NOTIFY_LOW => {
+            front_end::NO_OPERATION => return self.notify(area),
+            front_end::NOTIFY => return self.ask_for_notification(area, data),
+            front_end::NOTIFY_HIGH | front_end::NOTIFY_LOW => {
                 self.graph.state.set_method(area, method, data);
                 return Effect::None;
             }

@@ -10,7 +10,7 @@ use crate::{
 use fermi_spec::{
     addr::GpuVa,
     engine::Engine,
-    graphics::{NOTIFICATION_BYTES, ReportOperation, ReportSemaphore, common, report, shader},
+    graphics::{NOTIFICATION_BYTES, ReportOperation, ReportSemaphore, front_end, report, shader},
     methods::{SemaphoreOp, class},
     regs::engines::graph_data_error,
 };
@@ -92,25 +92,25 @@ impl FermiModel {
     /// NOTIFY: the next operation writes a notification.
     pub(super) fn ask_for_notification(&mut self, area: Area, data: u32) -> Effect {
         let state = &mut self.graph.state;
-        if state.method(area, common::NOTIFY) & NOTIFY_PENDING != 0 {
+        if state.method(area, front_end::NOTIFY) & NOTIFY_PENDING != 0 {
             return Effect::Reject(Rejection::GraphDoubleNotify);
         }
-        state.set_method(area, common::NOTIFY, data | NOTIFY_PENDING);
+        state.set_method(area, front_end::NOTIFY, data | NOTIFY_PENDING);
         Effect::None
     }
 
     /// NO_OPERATION: writes the notification that was asked for.
     pub(super) fn notify(&mut self, area: Area) -> Effect {
         let state = &mut self.graph.state;
-        let asked = state.method(area, common::NOTIFY);
+        let asked = state.method(area, front_end::NOTIFY);
         if asked & NOTIFY_PENDING == 0 {
             return Effect::None;
         }
-        state.set_method(area, common::NOTIFY, asked & !NOTIFY_PENDING);
-        let at = GpuVa(state.address(area, common::NOTIFY_HIGH));
+        state.set_method(area, front_end::NOTIFY, asked & !NOTIFY_PENDING);
+        let at = GpuVa(state.address(area, front_end::NOTIFY_HIGH));
         let mut bytes = [0; NOTIFICATION_BYTES];
         bytes[..8].copy_from_slice(&self.clock.timestamp().to_le_bytes());
-        if self.store_bytes(at, &bytes) && asked & common::NOTIFY_AWAKEN != 0 {
+        if self.store_bytes(at, &bytes) && asked & front_end::NOTIFY_AWAKEN != 0 {
             self.pfifo.notify_engine(Engine::Graph);
         }
         Effect::None

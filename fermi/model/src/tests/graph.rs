@@ -752,12 +752,15 @@ fn components_change_places_between_formats() {
     let mut bench = ready();
     let (mut a, page) = with_classes(&mut bench);
     paint(&mut bench, page);
-    let swapped = Surface {
+    let reordered = Surface {
         format: 0xcf,
         offset: 0x800,
         ..LINEAR
     };
-    bench.submit(&mut a, &copy_pixels(&LINEAR, &swapped, [0, 0], [0, 0], [16, 8]).0);
+    bench.submit(
+        &mut a,
+        &copy_pixels(&LINEAR, &reordered, [0, 0], [0, 0], [16, 8]).0,
+    );
     bench.run();
     assert_eq!(bench.vram_u32(page + 0x800 + 64 * 2 + 4 * 7), 0x4407_0233);
 }
