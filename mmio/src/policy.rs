@@ -7,7 +7,7 @@
 
 use crate::bar0::VGA_CRTC;
 use fermi_spec::regs::{
-    Bar0Reg, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END,
+    Bar0Reg, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, engines, pmc,
 };
 
 /// Who answers an aligned word of BAR0.
@@ -26,8 +26,6 @@ pub enum Policy {
 /// Bytes of host memory that [`Policy::Storage`] can take for one VM: pages that contain such a word.
 pub const STORAGE_BYTES_MAX: usize = 2 << 20;
 
-/// MMU configuration that satisfies every driver's poll: room for requests, none pending (nouveau `mmu/gf100.c`).
-const MMU_IDLE: u32 = 0x00ff_8000;
 /// Partitions of the virtual board; its one partition has all of the VRAM.
 const PARTITIONS: u32 = 1;
 /// GPCs and TPCs in each, of the GF100 design.
@@ -143,9 +141,9 @@ fn constant(reg: Bar0Reg) -> Option<Policy> {
     use Bar0Reg::*;
     Some(match reg {
         Endian | PbusIntr | PbusErrorAddress | PbusErrorData => Policy::Constant(0),
-        Post0 => Policy::Constant(0x0001_0000),
+        Post0 => Policy::Constant(pmc::POST0_AFTER_VBIOS),
         // Initialisation scripts have run.
-        Post1 => Policy::Constant(2),
+        Post1 => Policy::Constant(pmc::POST_SCRIPTS_RAN),
         DesignGpcs => Policy::Constant(GPCS),
         DesignTpcs => Policy::Constant(TPCS),
         DesignPartitions | PartitionConfig => Policy::Constant(PARTITIONS),
@@ -153,8 +151,8 @@ fn constant(reg: Bar0Reg) -> Option<Policy> {
         // Neither display nor video engines.
         FuseDisable => Policy::Constant(7),
         // The Quadro 6000's straps: 27 MHz crystal.
-        Straps => Policy::Constant(0xb040_609a),
-        Straps2 => Policy::Constant(0x8003_b010),
+        Straps => Policy::Constant(pmc::STRAPS),
+        Straps2 => Policy::Constant(pmc::STRAPS2),
         NewId | PmcLtcIntr | PmcPartitionIntr => Policy::Constant(0),
         FuseGpcs | FuseTpcs(_) | Fuse(_) => Policy::Constant(0),
         RingCommand | RingIntr(_) => Policy::Constant(0),
@@ -166,13 +164,12 @@ fn constant(reg: Bar0Reg) -> Option<Policy> {
         GpcTpcs(_) => Policy::Constant(TPCS),
         LtcSlices => Policy::Constant(2 << 28),
         LtcTagClear => Policy::Constant(0),
-        MmuConfig => Policy::Constant(MMU_IDLE),
-        // Its rings: 0x80 bytes at 0x400 and 0x480 of its data memory.
-        PmuCommandRing => Policy::Constant(0x0080_0400),
-        PmuMessageRing => Policy::Constant(0x0080_0480),
-        // 16 KiB of code and 4 KiB of data, in units of 256 bytes; falcon version 3.
-        CopyCaps(_) => Policy::Constant(0x2040),
-        CopyVersion(_) => Policy::Constant(3),
+        MmuConfig => Policy::Constant(pmc::MMU_CONFIG_READY),
+        // Its microcode runs: the rings are there.
+        PmuCommandRing => Policy::Constant(engines::PMU_RING_BYTES << 16 | engines::PMU_COMMAND_RING),
+        PmuMessageRing => Policy::Constant(engines::PMU_RING_BYTES << 16 | engines::PMU_MESSAGE_RING),
+        CopyCaps(_) => Policy::Constant(engines::COPY_CAPS),
+        CopyVersion(_) => Policy::Constant(engines::COPY_VERSION),
         // PGRAPH is idle, and the power mode of its front end reached.
         GraphActivity | GraphStatus | GraphPowerMode => Policy::Constant(0),
         _ => return None,

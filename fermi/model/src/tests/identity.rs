@@ -71,6 +71,23 @@ fn link_runs_at_the_speed_that_the_card_can() {
     assert_eq!(config(&mut bench, 0) & 0xffff, u32::from(VENDOR));
 }
 
+/// nouveau's `g84_pci_init` and `nvkm_pcie_init`, which it runs if there is a PCI Express capability.
+#[test]
+fn pci_express_is_set_up_through_the_mirror() {
+    let mut bench = bare();
+    let mirror = |at: u32| PCI_MIRROR_BASE + at;
+    assert_eq!(bench.read_at(mirror(0x7c)) & 0x20, 0x20, "tags of 8 bits");
+    let control = bench.read_at(mirror(0x80));
+    bench.write_at(mirror(0x80), control | 0x100);
+    assert_eq!(config(&mut bench, 0x80) & 0x100, 0x100);
+    let can_do_version_2 = bench.read_at(mirror(0x460)) & 0x200 != 0;
+    let version = bench.read(Bar0Reg::PciVersion);
+    assert!(can_do_version_2 && version & 1 == 1, "nothing to raise");
+    bench.write(Bar0Reg::PciVersion, version & !0x80);
+    bench.write(Bar0Reg::PciVersion, version | 0x80);
+    assert_eq!(bench.read(Bar0Reg::PciVersion), version);
+}
+
 #[test]
 fn message_that_was_missed_is_sent_when_messages_are_turned_on() {
     let mut bench = ready();
