@@ -33,8 +33,10 @@ mod shared {
 
 /// Query control of a fence in Mesa: 4 bytes, after everything.
 const QUERY_FENCE: u32 = 0x1000_f010;
-/// Query control of a time stamp in Mesa: 16 bytes.
+/// Query control of a time stamp of the 3D class in Mesa: 16 bytes.
 const QUERY_TIME: u32 = 0x0000_5002;
+/// The same of the compute class, which has no counters to choose from.
+const QUERY_TIME_COMPUTE: u32 = 0;
 
 /// A page of ones.
 fn page(device: &Device) -> Result<Mapped> {
@@ -55,8 +57,12 @@ fn query(nodes: &Nodes, unit: Unit) -> Result<Outcome> {
         push.unit(unit, shared::QUERY, &[high, low, payload, control]);
     };
     ask(0, 0x55, QUERY_FENCE);
-    ask(32, 7, QUERY_TIME);
-    ask(64, 8, QUERY_TIME);
+    let with_time = match unit {
+        Unit::Compute => QUERY_TIME_COMPUTE,
+        _ => QUERY_TIME,
+    };
+    ask(32, 7, with_time);
+    ask(64, 8, with_time);
     channel.run(&push, &[writes(&memory)])?;
     let seen = (memory.memory().read(0), memory.memory().read(4));
     ensure!(seen == (0x55, u32::MAX), "a fence of 4 bytes wrote {seen:x?}");
