@@ -6,6 +6,7 @@ mod copy_engines;
 mod errors;
 mod garbage;
 mod graph;
+mod graph_garbage;
 mod identity;
 mod memory;
 mod sharing;
