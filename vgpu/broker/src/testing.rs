@@ -123,6 +123,11 @@ pub(crate) mod at {
     pub(crate) const LET_GO: u64 = 0x80;
 }
 
+const STARTED: Notice = Notice::Started {
+    vram_bytes: 2 << 20,
+    usable_bytes: 1 << 20,
+};
+
 /// Where tests map RAM.
 pub(crate) const RAM_AT: u64 = 0x10_0000;
 
@@ -291,10 +296,7 @@ impl Core for TestCore {
                     reason: "no such card".into(),
                 }));
             }
-            Event::Start => actions.push(Action::Notice(Notice::Started {
-                vram_bytes: 2 << 20,
-                usable_bytes: 1 << 20,
-            })),
+            Event::Start => actions.push(Action::Notice(STARTED)),
             Event::Attach { vm, config } if config.name == self.denies => {
                 actions.push(Action::Denied {
                     vm,
