@@ -49,6 +49,12 @@ pub struct Counters {
     pub copies: u64,
     /// Bytes that copies moved.
     pub copied_bytes: u64,
+    /// Grids that ran to their end.
+    pub grids: u64,
+    /// Instructions of warps.
+    pub warp_instructions: u64,
+    /// Instructions of lanes.
+    pub lane_instructions: u64,
     /// Messages raised.
     pub interrupts: u64,
 }

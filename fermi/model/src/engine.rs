@@ -13,6 +13,7 @@
 //! PMC_ENABLE keeps off holds back every method.
 
 use crate::{
+    compute::Grid,
     context::{IMAGE_BYTES, Registers},
     copy, copy_nvidia,
     falcon::{Falcon, FalconEvent, FalconShape},
@@ -129,7 +130,9 @@ pub(crate) struct Unit {
     pub(crate) holder: Option<Holder>,
     pub(crate) registers: Registers,
     pub(crate) transfer: Option<Transfer>,
-    /// When the transfer goes on.
+    /// The grid that runs on PGRAPH.
+    pub(crate) grid: Option<Box<Grid>>,
+    /// When the transfer or the grid goes on.
     pub(crate) at: u64,
     /// Stopped by an MMU fault.
     pub(crate) faulted: bool,
@@ -159,6 +162,7 @@ impl Unit {
             holder: None,
             registers: Registers::default(),
             transfer: None,
+            grid: None,
             at: 0,
             faulted: false,
             stopped: false,
@@ -185,9 +189,14 @@ impl Unit {
         self.holder.is_some_and(|holder| holder.channel == channel)
     }
 
+    /// Whether the engine performs a transfer or a grid.
+    pub(crate) fn is_working(&self) -> bool {
+        self.transfer.is_some() || self.grid.is_some()
+    }
+
     /// Whether the engine can take a method or change channels now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.enabled && self.transfer.is_none() && !self.faulted && !self.stopped
+        self.enabled && !self.is_working() && !self.faulted && !self.stopped
     }
 
     /// Interrupts that reach PMC.

@@ -14,6 +14,7 @@
 
 pub(crate) mod fecs;
 mod image;
+mod launch;
 mod macros;
 mod methods;
 mod mme;

@@ -16,11 +16,11 @@
 //!
 //! What a driver can get wrong is answered as the hardware does: by a fault record, an interrupt, an all-ones read.
 //! Facts and their sources are in `fermi_spec`; what is an assumption of this model is marked so where it is made.
-#![forbid(unsafe_code)]
 
 mod backing;
 mod bar0;
 mod clock;
+mod compute;
 mod context;
 mod copy;
 mod copy_nvidia;
@@ -65,7 +65,7 @@ pub use faults::Faults;
 pub use microcode::CopyMicrocode;
 pub use model::{Bar, FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
-pub use timing::Timing;
+pub use timing::{ShaderTiming, Timing};
 pub use unknown::{Poll, UnknownAccesses};
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::{memory::Place, mmu::Refusal};
 use fermi_spec::{
     addr::GpuVa,
-    fault::{FaultType, Reason, unit},
+    fault::{FaultType, Reason, client, unit},
 };
 
 /// Who was refused.
@@ -11,7 +11,7 @@ use fermi_spec::{
 pub(crate) struct Culprit {
     /// MMU unit whose record it is.
     pub(crate) unit: u8,
-    /// Client within the hub.
+    /// Client within the hub, or of a GPC (see [`client`]).
     pub(crate) client: u8,
     /// Instance block of the address space.
     pub(crate) instance: Place,
@@ -52,9 +52,9 @@ impl FaultRecords {
         self.units |= 1 << culprit.unit;
         let kind = FaultType::new()
             .with_reason(refusal.reason as u8)
-            .with_hub(true)
+            .with_hub(culprit.client & client::OF_GPC == 0)
             .with_write(refusal.write)
-            .with_client(culprit.client);
+            .with_client(culprit.client & 0x1f);
         *record = [
             (culprit.instance.at.0 >> 12) as u32 & 0x0fff_ffff,
             refusal.va.0 as u32,

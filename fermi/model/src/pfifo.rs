@@ -403,7 +403,7 @@ impl FermiModel {
             || self
                 .units
                 .iter()
-                .any(|unit| unit.is_held_by(id) && unit.transfer.is_some())
+                .any(|unit| unit.is_held_by(id) && unit.is_working())
     }
 
     /// Writes CHANNEL_STATE: runnable and engine; a start ends a halt.

@@ -28,7 +28,7 @@ use fermi_spec::engine::PBDMAS;
 enum Event {
     RunlistTaken,
     PreemptDone,
-    /// A piece of a copy, or its end.
+    /// A piece of a copy or a grid, or its end.
     Unit(usize),
     /// A PBDMA's next entry, header or method.
     Pbdma(usize),
@@ -62,7 +62,7 @@ impl FermiModel {
             next = earlier(next, at, Event::PreemptDone);
         }
         for (index, unit) in self.units.iter().enumerate() {
-            if unit.transfer.is_some() {
+            if unit.is_working() {
                 next = earlier(next, unit.at, Event::Unit(index));
             }
         }
@@ -138,6 +138,7 @@ impl FermiModel {
             Event::RunlistTaken => self.take_runlist_over(),
             Event::PreemptDone => self.finish_preempt(),
             Event::PreemptTimedOut => self.time_preempt_out(),
+            Event::Unit(unit) if self.units[unit].grid.is_some() => return self.run_grid(unit),
             Event::Unit(unit) => return self.run_transfer(unit),
             Event::Pbdma(pbdma) | Event::Retry(pbdma) => self.run_pbdma(pbdma),
             Event::SliceOver(pbdma) => self.give_way(pbdma),

@@ -8,7 +8,7 @@ impl FermiModel {
     pub(crate) fn works_for(&self, id: ChannelId) -> bool {
         self.units
             .iter()
-            .any(|unit| unit.is_held_by(id) && unit.transfer.is_some())
+            .any(|unit| unit.is_held_by(id) && unit.is_working())
     }
 
     /// Whether an engine may change contexts now.

@@ -2,6 +2,7 @@
 
 mod bring_up;
 mod channels;
+mod compute;
 mod copy_engines;
 mod errors;
 mod garbage;

@@ -29,6 +29,65 @@ pub struct Timing {
     pub copy_switch_ns: u64,
     /// A runlist is fetched and taken over. assumed.
     pub runlist_ns: u64,
+    /// The shader cores.
+    pub shaders: ShaderTiming,
+}
+
+/// Speeds of the shader cores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShaderTiming {
+    /// Shader clock: data sheets.
+    pub mhz: u64,
+    /// SMs of the board.
+    pub sms: u32,
+    /// Shader clocks in which an SM issues a warp instruction of 32-bit integer multiply, shift, conversion, ...
+    /// (vendor's throughput table of compute capability 2.0: 16 results in a clock).
+    pub half_rate: u64,
+    /// The same of f64: 16 results on compute boards, 4 on GeForce.
+    pub double: u64,
+    /// The same of special functions: 4 results.
+    pub special: u64,
+    /// The same of loads and stores: 16 lanes.
+    pub memory: u64,
+    /// The same of control: one in each of the scheduler's clocks.
+    pub control: u64,
+    /// Clocks before a dependent instruction of the same warp: about 22 (vendor's programming guide).
+    pub dependent: u64,
+    /// Clocks of a load from memory: 400 to 800 (the same).
+    pub memory_latency: u64,
+    /// Loads of a warp that are under way at once. assumed: compilers put two or more before the first use.
+    pub overlapping_accesses: u64,
+    /// Clocks of a pass through shared memory: each bank serves a word in two.
+    pub shared_pass: u64,
+    /// From LAUNCH to the first instruction, and from the last one to the next method. assumed, of the 3 µs at least
+    /// that launches were measured apart.
+    pub launch_ns: u64,
+    /// GPU time after which a grid is given up. assumed: longer than any driver waits.
+    pub watchdog_ns: u64,
+}
+
+impl ShaderTiming {
+    const fn of(board: Board) -> Self {
+        let (mhz, sms, double) = match board {
+            Board::Gtx480 => (1401, 15, 8),
+            Board::TeslaC2050 | Board::Quadro6000 => (1150, 14, 2),
+        };
+        Self {
+            mhz,
+            sms,
+            half_rate: 2,
+            double,
+            special: 8,
+            memory: 2,
+            control: 2,
+            dependent: 22,
+            memory_latency: 600,
+            overlapping_accesses: 2,
+            shared_pass: 2,
+            launch_ns: 3_000,
+            watchdog_ns: 20_000_000_000,
+        }
+    }
 }
 
 impl Timing {
@@ -50,6 +109,7 @@ impl Timing {
             graph_switch_ns: 25_000,
             copy_switch_ns: 3_000,
             runlist_ns: 2_000,
+            shaders: ShaderTiming::of(board),
         }
     }
 }

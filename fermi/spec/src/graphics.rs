@@ -70,8 +70,44 @@ pub mod threed {
 
 /// Methods of compute alone.
 pub mod compute {
+    /// Bytes of local memory of a lane from address 0 up, \[19:0\].
+    pub const LOCAL_POSITIVE: u16 = 0x204;
+    /// Bytes of local memory of a lane below the end of its addresses, \[19:0\].
+    pub const LOCAL_NEGATIVE: u16 = 0x208;
+    /// Bytes of control stack of a warp, \[19:0\].
+    pub const STACK_BYTES: u16 = 0x20c;
+    /// Generic address of the shared window; the low 24 bits do not count.
+    pub const SHARED_WINDOW: u16 = 0x214;
+    /// Blocks of the grid: x \[15:0\], y \[31:16\]; z in the next method.
+    pub const GRID_XY: u16 = 0x238;
+    /// Blocks of the grid: z \[15:0\].
+    pub const GRID_Z: u16 = 0x23c;
+    /// Bytes of shared memory of a block, \[17:0\].
+    pub const SHARED_BYTES: u16 = 0x24c;
+    /// Barriers of a block, \[4:0\].
+    pub const BARRIERS: u16 = 0x254;
+    /// Registers of a lane, \[7:0\].
+    pub const REGISTERS: u16 = 0x2c0;
     /// Starts a grid.
     pub const LAUNCH: u16 = 0x368;
+    /// Threads of a block: x \[15:0\], y \[31:16\]; z in the next method.
+    pub const BLOCK_XY: u16 = 0x3ac;
+    /// Threads of a block: z \[15:0\].
+    pub const BLOCK_Z: u16 = 0x3b0;
+    /// Entry point, in bytes from the code's address.
+    pub const ENTRY: u16 = 0x3b4;
+    /// Generic address of the local window; the low 24 bits do not count.
+    pub const LOCAL_WINDOW: u16 = 0x77c;
+    /// A number for the programs of a grid.
+    pub const GRID_ID: u16 = 0x780;
+    /// Memory behind local memory, address bits 39:32; the low word follows.
+    pub const TEMP_HIGH: u16 = 0x790;
+    /// Bytes of it for each warp; 0 lets the hardware choose.
+    pub const TEMP_PER_WARP: u16 = 0x7a0;
+    /// Code address bits 39:32; the low word follows.
+    pub const CODE_HIGH: u16 = 0x1608;
+    /// Binds the constant buffer of CONSTANT_BYTES to a bank, see [`super::BindConstants`].
+    pub const BIND_CONSTANTS: u16 = 0x1694;
     /// Firmware methods.
     pub const FIRMWARE: u16 = 0x500;
     /// Last of them.
@@ -146,6 +182,21 @@ pub fn has_method(methods: &Methods, method: u16) -> bool {
     after
         .checked_sub(1)
         .is_some_and(|index| method <= methods[index].1)
+}
+
+/// Operand of BIND_CONSTANTS of compute.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct BindConstants {
+    /// Bound; otherwise the bank is empty.
+    pub valid: bool,
+    #[bits(7)]
+    __: u8,
+    /// Which bank.
+    #[bits(5)]
+    pub bank: u8,
+    #[bits(19)]
+    __: u32,
 }
 
 /// Operand of REPORT. Compute has fewer fields: operations 0 and 3, flush, awaken, size.

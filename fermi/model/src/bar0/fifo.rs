@@ -179,7 +179,7 @@ impl FermiModel {
             .with_channel(channel)
             .with_switch_waiting(preempted && !unit.is_ready())
             .with_faulted(unit.faulted)
-            .with_busy(unit.transfer.is_some())
+            .with_busy(unit.is_working())
             .into_bits()
     }
 

@@ -11,7 +11,7 @@ use crate::{
     model::FermiModel,
 };
 use fermi_spec::{
-    graphics::{ReportSemaphore, compute, front_end, has_method, shader, threed},
+    graphics::{BindConstants, ReportSemaphore, compute, front_end, has_method, shader, threed},
     methods::{class, host::SET_OBJECT},
     regs::pgraph::METHOD_MASK,
     twod::method as twod,
@@ -128,10 +128,11 @@ impl FermiModel {
                 self.store_constant(area, data)
             }
             (class::TWOD, twod::COPY_START) => self.copy_pixels(),
-            (class::COMPUTE, compute::LAUNCH) => {
-                self.trap_launch();
+            (class::COMPUTE, compute::BIND_CONSTANTS) => {
+                self.bind_constants(BindConstants::from_bits(data));
                 Effect::None
             }
+            (class::COMPUTE, compute::LAUNCH) => self.launch(data),
             _ => Effect::None,
         }
     }

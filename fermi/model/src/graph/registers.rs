@@ -11,7 +11,7 @@ impl FermiModel {
     pub(crate) fn read_graph(&self, reg: Bar0Reg) -> Option<u32> {
         let unit = &self.units[UNIT];
         let fecs = &self.graph.fecs;
-        let busy = u32::from(unit.transfer.is_some());
+        let busy = u32::from(unit.is_working());
         Some(match reg {
             Bar0Reg::GraphIntr => unit.intr,
             Bar0Reg::GraphIntrEnable => unit.intr_enable,

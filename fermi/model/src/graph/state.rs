@@ -33,6 +33,8 @@ impl Area {
     };
     /// Where each macro starts.
     pub(crate) const MACRO_STARTS: Self = Self { first: 168, pages: 2 };
+    /// Constant banks of compute: four words each, see `launch.rs`.
+    pub(crate) const BANKS: Self = Self { first: 171, pages: 2 };
     /// Upload pointers and the macro that waits for a parameter.
     pub(crate) const MACRO: Self = Self { first: 170, pages: 1 };
 

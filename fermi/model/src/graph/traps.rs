@@ -10,12 +10,12 @@
 //! still set below). Sub-units trap whether or not their own enable is set; 400138 lets a sub-unit's traps through.
 
 use super::UNIT;
-use crate::model::FermiModel;
+use crate::{compute::WarpError, model::FermiModel};
 use fermi_spec::regs::{
     Bar0Reg,
     pgraph::{
-        GPC_TRAP_TPC0, MACRO_TRAP_VALID, TPC_TRAP_MP, TRAP_ACKNOWLEDGE, TRAP_ENABLE,
-        WARP_ILLEGAL_INSTRUCTION, graph_intr, graph_trap,
+        GPC_TRAP_TPC0, MACRO_TRAP_VALID, MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT, TPC_TRAP_MP,
+        TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap,
     },
 };
 
@@ -122,11 +122,14 @@ impl FermiModel {
         self.raise_trap(graph_trap::MACRO);
     }
 
-    /// A grid was launched: the first MP reports an instruction that it does not know. There is no shader processor
-    /// yet, so this is the card's whole answer to a launch.
-    pub(super) fn trap_launch(&mut self) {
+    /// A warp of the grid did something wrong. assumption: the first MP reports it, whichever ran the warp.
+    pub(super) fn raise_warp_error(&mut self, error: WarpError) {
         let traps = &mut self.graph.traps;
-        traps.warps[0] = WARP_ILLEGAL_INSTRUCTION;
+        match error {
+            WarpError::OutOfStack => traps.globals[0] |= MP_GLOBAL_OUT_OF_STACK,
+            WarpError::TimedOut => traps.globals[0] |= MP_GLOBAL_TIMEOUT,
+            error => traps.warps[0] = error as u32,
+        }
         traps.tpcs[0] |= TPC_TRAP_MP;
         traps.gpcs[0] |= GPC_TRAP_TPC0;
         traps.gpc_trap |= 1;

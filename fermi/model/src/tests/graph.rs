@@ -5,6 +5,7 @@ use crate::Stepped;
 use fermi_spec::{
     engine::Engine,
     fault::{FaultType, client},
+    graphics::compute,
     instance::offset,
     methods::class,
     regs::{
@@ -529,12 +530,19 @@ fn method_beyond_a_class_is_illegal() {
     assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::ILLEGAL_METHOD);
 }
 
-/// What a launch leads to until grids run.
 #[test]
-fn launch_traps_as_an_unknown_instruction_and_the_channel_goes_on() {
+fn unknown_instruction_traps_and_the_channel_goes_on() {
     let mut bench = ready();
     let (mut a, page) = with_classes(&mut bench);
-    let mut words = Methods::new().to(1, 0x368, &[0x1000]).0;
+    // A block of one thread; the code is the page of zeros.
+    let mut words = Methods::new()
+        .to(1, compute::CODE_HIGH, &[0, DATA as u32])
+        .to(1, compute::ENTRY, &[0x800])
+        .to(1, compute::REGISTERS, &[4])
+        .to(1, compute::GRID_XY, &[1 | 1 << 16, 1])
+        .to(1, compute::BLOCK_XY, &[1 | 1 << 16, 1])
+        .to(1, compute::LAUNCH, &[0x1000])
+        .0;
     words.extend(report(1, 0, 7, 0x1000_0000));
     bench.submit(&mut a, &words);
     assert_eq!(bench.run(), Stepped::Waiting);

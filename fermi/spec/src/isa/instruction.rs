@@ -241,6 +241,36 @@ impl Instruction {
         ends.max().unwrap_or(0)
     }
 
+    /// Whether pairs begin in an even register and groups of four in a multiple of four.
+    pub fn is_aligned(self) -> bool {
+        let mode = self.get(f::MODE_B);
+        let of = |field: Field, registers: u32| {
+            let register = self.get(field);
+            register == 63 || register.is_multiple_of(registers)
+        };
+        self.row().text.iter().all(|token| match *token {
+            Token::Register(field, width) => of(field, display::registers(width, self.word)),
+            Token::B(_, width) if mode == 0 => of(f::SRC_B, display::registers(width, self.word)),
+            Token::B(_, width) if mode == 2 => of(f::SRC_C, display::registers(width, self.word)),
+            Token::C(width) if mode != 2 => of(f::SRC_C, display::registers(width, self.word)),
+            Token::Memory(..) if self.has_wide_address() => of(f::SRC_A, 2),
+            _ => true,
+        })
+    }
+
+    /// Whether a constant operand is at a multiple of its size.
+    pub fn has_aligned_constant(self) -> bool {
+        let mode = self.get(f::MODE_B);
+        let offset = u32::from(ConstAddress::of(self.word).offset);
+        self.row().text.iter().all(|token| match *token {
+            Token::B(_, width) if mode == 1 => {
+                offset.is_multiple_of(4 * display::registers(width, self.word))
+            }
+            Token::C(width) if mode == 2 => offset.is_multiple_of(4 * display::registers(width, self.word)),
+            _ => true,
+        })
+    }
+
     /// Where a branch or a push at byte `address` of the code leads, `None` if it has no target.
     pub fn target(self, address: u32) -> Option<u32> {
         self.row().text.iter().find_map(|token| match token {

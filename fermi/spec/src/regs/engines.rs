@@ -19,6 +19,8 @@ pub mod copy_intr {
 pub mod copy_error {
     /// No such method.
     pub const ILLEGAL_METHOD: u32 = 1;
+    /// A value that cannot be.
+    pub const INVALID_VALUE: u32 = 0x4;
     /// A value that is none of its enumeration.
     pub const INVALID_ENUM: u32 = 2;
     /// A reserved bit is set.
@@ -32,6 +34,8 @@ pub const COPY_VERSION: u32 = 3;
 
 /// Codes in GRAPH_DATA_ERROR (400110), from nouveau's `nv50_data_error_names`.
 pub mod graph_data_error {
+    /// A value that cannot be.
+    pub const INVALID_VALUE: u32 = 0x4;
     /// A value that is none of its enumeration.
     pub const INVALID_ENUM: u32 = 0x5;
     /// A reserved bit is set.

@@ -52,8 +52,10 @@ pub const TRAP_ENABLE: u32 = 1 << 31;
 pub const GPC_TRAP_TPC0: u32 = 1 << 16;
 /// TPC_TRAP: the MP.
 pub const TPC_TRAP_MP: u32 = 1 << 1;
-/// MP_WARP_ERROR: an instruction that does not exist.
-pub const WARP_ILLEGAL_INSTRUCTION: u32 = 0x09;
+/// MP_GLOBAL_ERROR: a control stack was full (envytools `gf100_mp.xml`).
+pub const MP_GLOBAL_OUT_OF_STACK: u32 = 1 << 3;
+/// MP_GLOBAL_ERROR: a warp ran for too long.
+pub const MP_GLOBAL_TIMEOUT: u32 = 1 << 8;
 /// GRAPH_FIFO_CONTROL as drivers leave it: methods are taken.
 pub const FIFO_CONTROL_ON: u32 = 0x0001_0001;
 /// GRAPH_POWER_MODE: the mode is being changed.

@@ -1,0 +1,33 @@
+//! The shader cores: warps of 32 lanes that execute machine code.
+//!
+//! ```text
+//!   launch.rs ─► grid.rs: blocks in turns ─► block.rs: warps in turns ─► execute.rs: an instruction of 32 lanes
+//!                                                                          ├► alu: what it does to one lane
+//!   code.rs: decoded once                                                  └► outside.rs: the address space
+//! ```
+//!
+//! Decoding ([`fermi_spec::isa`], `code.rs`), semantics (`alu`) and dispatch (`execute.rs`) are apart, so that another
+//! dispatch can take the place of this one. Nothing here knows of channels or time: a grid is run in pieces by its
+//! caller and leaves a [`tally::Tally`] of what it did.
+
+mod alu;
+mod block;
+mod code;
+mod execute;
+mod grid;
+mod launch;
+mod outside;
+mod simd;
+mod stack;
+mod tally;
+mod trap;
+mod warp;
+
+pub(crate) use grid::{Grid, GridProgress};
+pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch};
+pub(crate) use outside::Outside;
+pub(crate) use tally::{Issue, Tally};
+pub(crate) use trap::{Stop, WarpError};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! What an instruction does to one lane's operands: pure functions of bits, as the hardware rounds and flags them.
+//!
+//! Registers are 32 bits and have no type, so everything here takes and gives bit patterns. f32 arithmetic is IEEE
+//! binary32 with one rounding; a NaN result is always `7fffffff`. Sources: PTX manual and CUDA guide for rounding, NaN,
+//! clamping and bit-field rules, envytools and Mesa for what compilers rely on; where no source settles a case the
+//! rule is marked `assumption:`.
+
+pub(crate) mod convert;
+pub(crate) mod double;
+pub(crate) mod integer;
+pub(crate) mod single;
+pub(crate) mod special;
+
+/// Direction of a rounding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Round {
+    /// To the nearest, ties to even.
+    Nearest,
+    /// Towards minus infinity.
+    Down,
+    /// Towards plus infinity.
+    Up,
+    /// Towards zero.
+    Zero,
+}
+
+impl Round {
+    /// By its number in an instruction.
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        match bits & 3 {
+            0 => Self::Nearest,
+            1 => Self::Down,
+            2 => Self::Up,
+            _ => Self::Zero,
+        }
+    }
+}
+
+/// A comparison: bits less, equal, greater, unordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Comparison(pub(crate) u32);
+
+impl Comparison {
+    const LESS: u32 = 1;
+    const EQUAL: u32 = 2;
+    const GREATER: u32 = 4;
+    const UNORDERED: u32 = 8;
+
+    /// Whether it holds for two values in this order; `None` where one is NaN.
+    #[inline(always)]
+    pub(crate) fn holds(self, order: Option<std::cmp::Ordering>) -> bool {
+        let bit = match order {
+            Some(std::cmp::Ordering::Less) => Self::LESS,
+            Some(std::cmp::Ordering::Equal) => Self::EQUAL,
+            Some(std::cmp::Ordering::Greater) => Self::GREATER,
+            None => Self::UNORDERED,
+        };
+        self.0 & bit != 0
+    }
+}
+
+/// The double nearest to an exact sum, made odd where the sum is not exact: rounding it once more to a shorter format
+/// is then rounding the exact sum (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+fn odd_sum(x: f64, y: f64) -> f64 {
+    let sum = x + y;
+    if !sum.is_finite() {
+        return sum;
+    }
+    let part = sum - x;
+    let error = (x - (sum - part)) + (y - part);
+    if error == 0.0 || sum.to_bits() & 1 != 0 {
+        return sum;
+    }
+    // The exact sum lies between `sum` and its odd neighbour on the error's side.
+    if (error > 0.0) == (sum > 0.0) {
+        f64::from_bits(sum.to_bits() + 1)
+    } else {
+        f64::from_bits(sum.to_bits() - 1)
+    }
+}

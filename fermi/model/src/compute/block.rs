@@ -1,0 +1,292 @@
+//! A block: its warps, shared memory and barriers.
+//!
+//! Rules:
+//! 1. Warps take turns of [`TURN`] instructions in their order. Where a turn is cut by the caller's budget it goes on
+//!    from there, so that the order of everything is the same for any budget.
+//! 2. A barrier counts warps; it is complete when as many have arrived as it asks for, or, where it asks for all, as
+//!    have not exited. assumption: a warp that exits is not waited for.
+
+use std::collections::BTreeSet;
+
+use super::{
+    code::Code,
+    execute::{self, Machine},
+    launch::Launch,
+    outside::Outside,
+    tally::Tally,
+    trap::{Stop, WarpError},
+    warp::{Lanes, State, Warp, each},
+};
+
+/// Instructions of a warp before the next one's turn.
+const TURN: u64 = 256;
+/// Warps that an SM holds.
+pub(crate) const SM_WARPS: u32 = 48;
+
+/// A warp came to a barrier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) number: u32,
+    /// Warps that the barrier asks for; 0: all.
+    pub(crate) warps: u32,
+    /// How the lanes' predicates are reduced.
+    pub(crate) mode: u32,
+    /// Lanes whose predicate holds.
+    pub(crate) holds: u32,
+    /// Lanes that executed it.
+    pub(crate) lanes: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Barrier {
+    arrived: u32,
+    wanted: u32,
+    mode: u32,
+    count: u32,
+    all: bool,
+    any: bool,
+}
+
+/// How far a block got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// The budget is used up.
+    Paused,
+    /// All warps have exited.
+    Done,
+    /// Every warp waits at a barrier that will never be complete.
+    Stuck,
+}
+
+/// Where a block runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Slot {
+    /// SM, and how many there are.
+    pub(crate) sm: u32,
+    pub(crate) sms: u32,
+    /// First of its warps on the SM.
+    pub(crate) first_warp: u32,
+}
+
+/// A block.
+pub(crate) struct Block {
+    warps: Vec<Warp>,
+    turn: usize,
+    left: u64,
+    inside: Inside,
+}
+
+/// What the warps of a block share.
+pub(crate) struct Inside {
+    /// Block index in x, y, z.
+    index: [u32; 3],
+    slot: Slot,
+    shared: Vec<u8>,
+    locks: BTreeSet<u32>,
+    barriers: [Barrier; 16],
+}
+
+impl Block {
+    /// Block `index` of the grid, in a slot.
+    pub(crate) fn new(launch: &Launch, index: u64, slot: Slot) -> Self {
+        let threads = launch.threads();
+        let [x, y, _] = launch.grid.map(u64::from);
+        let warps = (0..launch.warps())
+            .map(|warp| Warp::new(warp, launch.entry, threads - 32 * warp, launch.stack_bytes))
+            .collect();
+        Self {
+            warps,
+            turn: 0,
+            left: TURN,
+            inside: Inside {
+                index: [index % x, index / x % y, index / (x * y)].map(|at| at as u32),
+                slot,
+                shared: vec![0; launch.shared_bytes as usize],
+                locks: BTreeSet::new(),
+                barriers: [Barrier::default(); 16],
+            },
+        }
+    }
+
+    /// Its place.
+    pub(crate) fn slot(&self) -> Slot {
+        self.inside.slot
+    }
+
+    /// Runs for at most `budget` instructions of warps, which is reduced by what was used.
+    #[inline(always)]
+    pub(crate) fn run(
+        &mut self,
+        code: &mut Code,
+        launch: &Launch,
+        outside: &mut dyn Outside,
+        tally: &mut Tally,
+        budget: &mut u64,
+    ) -> Result<Progress, Stop> {
+        let mut machine = Machine {
+            launch,
+            block: &mut self.inside,
+            outside,
+            tally,
+        };
+        // Turns without a running warp since the last one that had one.
+        let mut idle = 0;
+        while *budget != 0 {
+            let warp = &mut self.warps[self.turn];
+            if warp.state == State::Running && self.left != 0 {
+                let ran = execute::run(warp, code, &mut machine, self.left.min(*budget))?;
+                self.left -= ran;
+                *budget -= ran;
+                idle = 0;
+                if warp.state == State::Running {
+                    continue;
+                }
+            } else {
+                idle += 1;
+            }
+            if self.warps[self.turn].state != State::Running {
+                machine.block.settle(&mut self.warps);
+            }
+            self.turn = (self.turn + 1) % self.warps.len();
+            self.left = TURN;
+            if idle > self.warps.len() {
+                let is_done = self.warps.iter().all(|warp| warp.state == State::Done);
+                return Ok(if is_done { Progress::Done } else { Progress::Stuck });
+            }
+        }
+        Ok(Progress::Paused)
+    }
+}
+
+impl Inside {
+    /// Bytes of shared memory.
+    #[inline(always)]
+    pub(crate) fn shared(&mut self, offset: u32, bytes: u32) -> Result<&mut [u8], WarpError> {
+        let start = offset as usize;
+        self.shared
+            .get_mut(start..start + bytes as usize)
+            .ok_or(WarpError::MemoryOutOfBounds)
+    }
+
+    /// Locks the word at `offset`; whether it was free.
+    pub(crate) fn lock(&mut self, offset: u32) -> bool {
+        self.locks.insert(offset / 4)
+    }
+
+    pub(crate) fn unlock(&mut self, offset: u32) {
+        self.locks.remove(&(offset / 4));
+    }
+
+    /// Virtual address behind byte `at` of a lane's local memory. assumption: words of lanes side by side.
+    pub(crate) fn local_address(&self, launch: &Launch, warp: u32, at: u32, lane: u32) -> u64 {
+        let slot = u64::from(self.slot.sm * SM_WARPS + self.slot.first_warp + warp);
+        launch
+            .temp
+            .wrapping_add(slot.wrapping_mul(launch.warp_temp_bytes()))
+            .wrapping_add(u64::from(at / 4) * 128 + u64::from(lane) * 4 + u64::from(at % 4))
+            & super::outside::VA_MASK
+    }
+
+    /// A warp arrives.
+    pub(crate) fn arrive(&mut self, arrival: Arrival) {
+        let barrier = &mut self.barriers[arrival.number as usize & 15];
+        if barrier.arrived == 0 {
+            *barrier = Barrier {
+                all: true,
+                ..Barrier::default()
+            };
+        }
+        barrier.arrived += 1;
+        barrier.wanted = arrival.warps;
+        barrier.mode = arrival.mode;
+        barrier.count += arrival.holds.count_ones();
+        barrier.all &= arrival.holds == arrival.lanes;
+        barrier.any |= arrival.holds != 0;
+    }
+
+    /// Warps that have arrived at a barrier, in bits 7:0. assumption: nothing tells what B2R reads.
+    pub(crate) fn barrier_state(&self, number: u32) -> u32 {
+        self.barriers[number as usize & 15].arrived
+    }
+
+    /// Lets the warps of complete barriers go on.
+    fn settle(&mut self, warps: &mut [Warp]) {
+        const AND: u32 = 1;
+        let alive = warps.iter().filter(|warp| warp.state != State::Done).count() as u32;
+        for (number, barrier) in self.barriers.iter_mut().enumerate() {
+            let wanted = if barrier.wanted == 0 {
+                alive
+            } else {
+                barrier.wanted
+            };
+            if barrier.arrived == 0 || barrier.arrived < wanted {
+                continue;
+            }
+            let holds = if barrier.mode == AND {
+                barrier.all
+            } else {
+                barrier.any
+            };
+            for warp in warps.iter_mut() {
+                let State::AtBarrier {
+                    barrier: at,
+                    predicate,
+                    dst,
+                    lanes,
+                } = warp.state
+                else {
+                    continue;
+                };
+                if usize::from(at) != number {
+                    continue;
+                }
+                warp.set_register(dst, &[barrier.count; 32], lanes);
+                warp.set_predicate(predicate.into(), if holds { u32::MAX } else { 0 }, lanes);
+                warp.state = State::Running;
+            }
+            *barrier = Barrier::default();
+        }
+    }
+
+    /// A special register of warp `warp`.
+    pub(crate) fn special(&self, number: u32, warp: u32, clock: u64, launch: &Launch) -> Lanes {
+        let [nx, ny, _] = launch.block;
+        let thread = |lane: usize| 32 * warp + lane as u32;
+        let x = |lane| thread(lane) % nx;
+        let y = |lane| thread(lane) / nx % ny;
+        let z = |lane| thread(lane) / (nx * ny);
+        let packed = |x: u32, y: u32, z: u32| x & 0xffff | (y & 0x3ff) << 16 | (z & 0x3f) << 26;
+        let slot = self.slot;
+        let value = match number {
+            0x00 => return each(|lane| lane as u32),
+            0x20 => return each(|lane| packed(x(lane), y(lane), z(lane))),
+            0x21 => return each(x),
+            0x22 => return each(y),
+            0x23 => return each(z),
+            0x38 => return each(|lane| 1 << lane),
+            0x39 => return each(|lane| (1 << lane) - 1),
+            0x3a => return each(|lane| ((1u64 << (lane + 1)) - 1) as u32),
+            0x3b => return each(|lane| !(((1u64 << (lane + 1)) - 1) as u32)),
+            0x3c => return each(|lane| !((1u32 << lane) - 1)),
+            0x02 => SM_WARPS << 8 | slot.sms << 20,
+            0x03 => (slot.first_warp + warp) << 8 | slot.sm << 20,
+            0x24 => launch.argument,
+            0x25..=0x27 => self.index[number as usize - 0x25],
+            0x28 => packed(launch.block[0], launch.block[1], launch.block[2]),
+            0x29..=0x2b => launch.block[number as usize - 0x29],
+            0x2c => launch.grid_id,
+            0x2d..=0x2f => launch.grid[number as usize - 0x2d],
+            0x30 => launch.shared_base as u32,
+            0x31 | 0x35 => 1 << 24,
+            0x32 => launch.shared_bytes,
+            0x33 => 32,
+            0x34 => launch.local_base as u32,
+            0x36 => launch.local_positive,
+            0x37 => (1 << 24) - launch.local_negative,
+            0x50 => clock as u32,
+            0x51 => (clock >> 32) as u32,
+            _ => 0,
+        };
+        [value; 32]
+    }
+}

@@ -1,0 +1,166 @@
+//! Code as it is executed: decoded once, checked against the launch once.
+
+use std::collections::BTreeMap;
+
+use fermi_spec::isa::{
+    DataType, INSTRUCTION_BYTES, Instruction, Opcode, Source,
+    field::{self, Field},
+};
+
+use super::trap::{Stop, WarpError};
+use crate::mmu::Refusal;
+
+/// Instructions that are decoded together.
+const PAGE_INSTRUCTIONS: usize = 64;
+const PAGE_BYTES: u32 = PAGE_INSTRUCTIONS as u32 * INSTRUCTION_BYTES;
+/// Pages of code kept: 1 MiB. A launch that jumps about in more decodes again.
+const PAGES_MAX: usize = 2048;
+
+/// An operand of one register's width, or the first of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Operand {
+    Register(u8),
+    Constant { bank: u8, offset: u16 },
+    Immediate(u32),
+}
+
+impl Operand {
+    fn of(source: Source) -> Self {
+        match source {
+            Source::Register(register) => Self::Register(register.0),
+            Source::Constant(at) => Self::Constant {
+                bank: at.bank,
+                offset: at.offset,
+            },
+            Source::Immediate(value) => Self::Immediate(value),
+        }
+    }
+}
+
+/// An instruction, ready to be executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Op {
+    pub(crate) opcode: Opcode,
+    /// Predicate of the guard, and whether it is negated.
+    pub(crate) guard: u8,
+    pub(crate) guard_not: bool,
+    pub(crate) join: bool,
+    pub(crate) sets_flags: bool,
+    pub(crate) dst: u8,
+    pub(crate) a: u8,
+    pub(crate) b: Operand,
+    pub(crate) c: Operand,
+    pub(crate) data: DataType,
+    /// Address is a register pair.
+    pub(crate) wide: bool,
+    pub(crate) offset: i32,
+    /// Target of a branch or a push; the next instruction of others.
+    pub(crate) target: u32,
+    word: u64,
+}
+
+impl Op {
+    /// Decodes the word at byte `pc` of the code, for a launch with so many registers.
+    pub(crate) fn decode(word: u64, pc: u32, registers: u32) -> Result<Self, WarpError> {
+        let instruction = Instruction::decode(word).map_err(|_| WarpError::InvalidOpcode)?;
+        if !instruction.is_aligned() {
+            return Err(WarpError::MisalignedRegister);
+        }
+        if !instruction.has_aligned_constant() {
+            return Err(WarpError::MisalignedConstant);
+        }
+        if instruction.registers_used() > registers {
+            return Err(WarpError::RegisterOutOfBounds);
+        }
+        let guard = instruction.guard();
+        Ok(Self {
+            opcode: instruction.opcode(),
+            guard: guard.predicate.0,
+            guard_not: guard.is_negated,
+            join: instruction.is_join(),
+            sets_flags: instruction.sets_flags(),
+            dst: instruction.dst().0,
+            a: instruction.a().0,
+            b: Operand::of(instruction.b()),
+            c: Operand::of(instruction.c()),
+            data: instruction.data_type(),
+            wide: instruction.has_wide_address(),
+            offset: instruction.offset(),
+            target: instruction
+                .target(pc)
+                .unwrap_or(pc.wrapping_add(INSTRUCTION_BYTES)),
+            word,
+        })
+    }
+
+    /// A field of the word.
+    pub(crate) fn get(&self, field: Field) -> u32 {
+        field.get(self.word)
+    }
+
+    /// A bit of the word.
+    pub(crate) fn bit(&self, number: u32) -> bool {
+        self.word >> number & 1 != 0
+    }
+
+    /// Whether the condition code, where there is one, is "always".
+    pub(crate) fn is_unconditional(&self) -> bool {
+        self.get(field::CONDITION) == 15
+    }
+}
+
+type Page = Box<[Result<Op, WarpError>; PAGE_INSTRUCTIONS]>;
+
+/// The code of a launch.
+pub(crate) struct Code {
+    registers: u32,
+    pages: BTreeMap<u32, Page>,
+}
+
+impl Code {
+    /// Code for a launch with so many registers a lane.
+    pub(crate) fn new(registers: u32) -> Self {
+        Self {
+            registers,
+            pages: BTreeMap::new(),
+        }
+    }
+
+    /// The page with the instruction at `pc`; `read` fills its bytes from an offset of the code.
+    ///
+    /// A page whose bytes cannot be read is a fault of the fetch only if nothing of it up to `pc` can be.
+    fn page(
+        &mut self,
+        pc: u32,
+        mut read: impl FnMut(u32, &mut [u8]) -> Result<(), Refusal>,
+    ) -> Result<&Page, Refusal> {
+        let first = pc / PAGE_BYTES * PAGE_BYTES;
+        if !self.pages.contains_key(&first) {
+            if self.pages.len() >= PAGES_MAX {
+                self.pages.clear();
+            }
+            let mut bytes = [0; PAGE_BYTES as usize];
+            read(first, &mut bytes)?;
+            let mut ops = Box::new([Err(WarpError::InvalidOpcode); PAGE_INSTRUCTIONS]);
+            for (index, (op, word)) in ops.iter_mut().zip(bytes.as_chunks().0).enumerate() {
+                let at = first + index as u32 * INSTRUCTION_BYTES;
+                *op = Op::decode(u64::from_le_bytes(*word), at, self.registers);
+            }
+            self.pages.insert(first, ops);
+        }
+        Ok(&self.pages[&first])
+    }
+
+    /// The instruction at `pc`.
+    pub(crate) fn fetch(
+        &mut self,
+        pc: u32,
+        read: impl FnMut(u32, &mut [u8]) -> Result<(), Refusal>,
+    ) -> Result<Op, Stop> {
+        if !pc.is_multiple_of(INSTRUCTION_BYTES) {
+            return Err(WarpError::MisalignedPc.into());
+        }
+        let page = self.page(pc, read)?;
+        Ok(page[(pc % PAGE_BYTES / INSTRUCTION_BYTES) as usize]?)
+    }
+}

@@ -1,0 +1,297 @@
+//! Runs a warp: fetch, guard, dispatch, control.
+//!
+//! Rules:
+//! 1. Lanes that execute are the active ones that the guard lets through. Only they read, write and take part.
+//! 2. All sources are read before a result is written.
+//! 3. A warp runs until it waits at a barrier, ends, does something wrong, or has used up its budget. What it did
+//!    depends on the budget in no other way.
+
+mod arithmetic;
+mod memory;
+mod moves;
+
+use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
+
+use super::{
+    block::Inside,
+    code::{Code, Op, Operand},
+    launch::Launch,
+    outside::Outside,
+    stack::Kind,
+    tally::Tally,
+    trap::{Stop, WarpError},
+    warp::{Lanes, State, Warp, each, lanes_of},
+};
+
+/// All that an instruction can touch.
+pub(super) struct Machine<'a> {
+    pub(super) launch: &'a Launch,
+    pub(super) block: &'a mut Inside,
+    pub(super) outside: &'a mut dyn Outside,
+    pub(super) tally: &'a mut Tally,
+}
+
+/// Runs `warp` for at most `budget` instructions; how many it ran.
+#[inline(always)]
+pub(super) fn run(
+    warp: &mut Warp,
+    code: &mut Code,
+    machine: &mut Machine<'_>,
+    budget: u64,
+) -> Result<u64, Stop> {
+    let mut done = 0;
+    while warp.state == State::Running && done < budget {
+        let base = machine.launch.code;
+        let outside = &mut *machine.outside;
+        let op = code.fetch(warp.pc, |offset, bytes| {
+            outside.fetch(base.wrapping_add(offset.into()), bytes)
+        })?;
+        step(warp, &op, machine)?;
+        done += 1;
+    }
+    Ok(done)
+}
+
+#[inline(always)]
+fn step(warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop> {
+    let lanes = warp.executing(op);
+    machine.tally.count(op.opcode, lanes);
+    if is_control(op.opcode) {
+        return control(warp, op, lanes);
+    }
+    warp.pc = warp.pc.wrapping_add(INSTRUCTION_BYTES);
+    if lanes != 0 {
+        perform(warp, op, lanes, machine)?;
+    }
+    if op.join {
+        warp.join(lanes)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+    match op.opcode {
+        Opcode::Ld
+        | Opcode::Ldu
+        | Opcode::St
+        | Opcode::Ldl
+        | Opcode::Lds
+        | Opcode::Ldslk
+        | Opcode::Stl
+        | Opcode::Sts
+        | Opcode::Stsul
+        | Opcode::RedU32
+        | Opcode::RedS32
+        | Opcode::RedF32
+        | Opcode::RedU64
+        | Opcode::AtomU32
+        | Opcode::AtomS32
+        | Opcode::AtomF32
+        | Opcode::AtomU64
+        | Opcode::Exch32
+        | Opcode::Exch64
+        | Opcode::Cas32
+        | Opcode::Cas64
+        | Opcode::Ldc => memory::perform(warp, op, lanes, machine),
+        // Every access is performed in order and no cache is modelled, so there is nothing to order or drop.
+        Opcode::Membar | Opcode::Cctl | Opcode::Cctll => Ok(()),
+        Opcode::Cset
+        | Opcode::Csetp
+        | Opcode::Pset
+        | Opcode::Psetp
+        | Opcode::F2f
+        | Opcode::F2i
+        | Opcode::I2f
+        | Opcode::I2i
+        | Opcode::Sel
+        | Opcode::Prmt
+        | Opcode::Mov
+        | Opcode::Mov32i
+        | Opcode::S2r
+        | Opcode::P2r
+        | Opcode::R2p
+        | Opcode::B2r
+        | Opcode::Nop
+        | Opcode::Lepc
+        | Opcode::Vote
+        | Opcode::Bar
+        | Opcode::Popc => moves::perform(warp, op, lanes, machine),
+        _ => {
+            arithmetic::perform(warp, op, lanes, machine.launch);
+            Ok(())
+        }
+    }
+}
+
+fn is_control(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::Jmp
+            | Opcode::Jmx
+            | Opcode::Jmxc
+            | Opcode::Jcal
+            | Opcode::Bra
+            | Opcode::Brx
+            | Opcode::Cal
+            | Opcode::Plongjmp
+            | Opcode::Ssy
+            | Opcode::Pbk
+            | Opcode::Pcnt
+            | Opcode::Pret
+            | Opcode::Exit
+            | Opcode::Longjmp
+            | Opcode::Ret
+            | Opcode::Kil
+            | Opcode::Rtt
+            | Opcode::Brk
+            | Opcode::Cont
+            | Opcode::Sam
+            | Opcode::Ram
+            | Opcode::Bpt
+    )
+}
+
+fn control(warp: &mut Warp, op: &Op, guarded: u32) -> Result<(), Stop> {
+    let next = warp.pc.wrapping_add(INSTRUCTION_BYTES);
+    let lanes = || {
+        if op.is_unconditional() {
+            guarded
+        } else {
+            guarded & warp.meeting(op.get(field::CONDITION))
+        }
+    };
+    let active = warp.active;
+    match op.opcode {
+        Opcode::Bra | Opcode::Jmp => {
+            let lanes = lanes();
+            warp.branch(lanes, op.target, next)?;
+        }
+        Opcode::Ssy => push(warp, Kind::Reconvergence, op.target, next)?,
+        Opcode::Pbk => push(warp, Kind::Break, op.target, next)?,
+        Opcode::Pcnt => push(warp, Kind::Continue, op.target, next)?,
+        Opcode::Pret => push(warp, Kind::Return, op.target, next)?,
+        Opcode::Cal | Opcode::Jcal => {
+            warp.stack.push(Kind::Return, next, active)?;
+            warp.pc = op.target;
+        }
+        Opcode::Brk | Opcode::Cont | Opcode::Ret => {
+            let lanes = lanes();
+            let kind = match op.opcode {
+                Opcode::Brk => Kind::Break,
+                Opcode::Cont => Kind::Continue,
+                _ => Kind::Return,
+            };
+            warp.pc = next;
+            if lanes != 0 {
+                warp.stack.leave_to(kind, lanes)?;
+                warp.deactivate(lanes);
+            }
+        }
+        Opcode::Exit => {
+            let lanes = lanes();
+            warp.pc = next;
+            warp.live &= !lanes;
+            warp.stack.forget(lanes);
+            if lanes != 0 {
+                warp.deactivate(lanes);
+            }
+        }
+        // Quads are a matter of graphics: all lanes take part always.
+        Opcode::Sam | Opcode::Ram => warp.pc = next,
+        Opcode::Brx | Opcode::Jmx => {
+            let lanes = lanes();
+            let base = op.target;
+            let offsets = *warp.register(op.a);
+            branch_each(warp, lanes, next, |lane| base.wrapping_add(offsets[lane]))?;
+        }
+        // Traps, long jumps and fragments have no place in a grid; tables of jumps are resolved by the caller.
+        _ => return Err(WarpError::InvalidOpcode.into()),
+    }
+    Ok(())
+}
+
+fn push(warp: &mut Warp, kind: Kind, target: u32, next: u32) -> Result<(), WarpError> {
+    let active = warp.active;
+    warp.stack.push(kind, target, active)?;
+    warp.pc = next;
+    Ok(())
+}
+
+/// A branch whose target is each lane's own: the group of the lowest lane goes first, the others wait.
+fn branch_each(
+    warp: &mut Warp,
+    lanes: u32,
+    next: u32,
+    target: impl Fn(usize) -> u32,
+) -> Result<(), WarpError> {
+    let stay = warp.active & !lanes;
+    if stay != 0 && lanes != 0 {
+        warp.stack.push(Kind::Divergence, next, stay)?;
+    }
+    let mut groups: Vec<(u32, u32)> = Vec::new();
+    for lane in lanes_of(lanes) {
+        let to = target(lane);
+        match groups.iter_mut().find(|(at, _)| *at == to) {
+            Some((_, mask)) => *mask |= 1 << lane,
+            None => groups.push((to, 1 << lane)),
+        }
+    }
+    let Some(((first, mask), rest)) = groups.split_first() else {
+        warp.pc = next;
+        return Ok(());
+    };
+    for (at, mask) in rest.iter().rev() {
+        warp.stack.push(Kind::Divergence, *at, *mask)?;
+    }
+    warp.pc = *first;
+    warp.active = *mask;
+    Ok(())
+}
+
+/// The 32-bit values of an operand.
+#[inline(always)]
+fn values(warp: &Warp, operand: Operand, launch: &Launch) -> Lanes {
+    match operand {
+        Operand::Register(register) => *warp.register(register),
+        Operand::Constant { bank, offset } => [launch.constant(bank, offset.into()); 32],
+        Operand::Immediate(value) => [value; 32],
+    }
+}
+
+/// The 64-bit value of an operand in one lane; an immediate is an f64's upper word.
+#[inline(always)]
+fn wide_value(warp: &Warp, operand: Operand, lane: usize, launch: &Launch) -> u64 {
+    match operand {
+        Operand::Register(register) => warp.pair(register, lane),
+        Operand::Constant { bank, offset } => {
+            let word = |at: u32| u64::from(launch.constant(bank, at));
+            word(u32::from(offset) + 4) << 32 | word(offset.into())
+        }
+        Operand::Immediate(value) => u64::from(value) << 32,
+    }
+}
+
+/// Stores a result and, if asked for, its flags.
+#[inline(always)]
+fn finish(
+    warp: &mut Warp,
+    op: &Op,
+    lanes: u32,
+    result: &Lanes,
+    flags: impl Fn(u32) -> super::alu::integer::Flags,
+) {
+    warp.set_register(op.dst, result, lanes);
+    if op.sets_flags {
+        for lane in lanes_of(lanes) {
+            warp.set_flags(lane, flags(result[lane]));
+        }
+    }
+}
+
+/// A mask as the result of a comparison: all ones or 1.0 where it is set.
+#[inline(always)]
+fn as_register(mask: u32, is_float: bool) -> Lanes {
+    let truth = if is_float { 1f32.to_bits() } else { u32::MAX };
+    each(|lane| truth & 0u32.wrapping_sub(mask >> lane & 1))
+}

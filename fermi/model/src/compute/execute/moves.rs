@@ -1,0 +1,235 @@
+//! Class 4: moves, conversions, predicates, votes and barriers.
+
+use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
+
+use super::{Machine, as_register, finish, values, wide_value};
+use crate::compute::{
+    alu::{
+        Round,
+        convert::{self, Float, FloatOptions, Integer},
+        integer::{self, Flags},
+    },
+    block::Arrival,
+    code::{Op, Operand},
+    trap::{Stop, WarpError},
+    warp::{Warp, combine, each, lanes_of, register_of},
+};
+
+/// Lanes of each quad that a move reaches, as a mask of the warp.
+fn quad_lanes(op: &Op) -> u32 {
+    op.get(field::LANES) * 0x1111_1111
+}
+
+#[inline(always)]
+pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+    let launch = machine.launch;
+    match op.opcode {
+        Opcode::Mov | Opcode::Mov32i => {
+            let result = values(warp, op.b, launch);
+            finish(warp, op, lanes & quad_lanes(op), &result, Flags::of);
+        }
+        Opcode::S2r => {
+            let result =
+                machine
+                    .block
+                    .special(op.get(field::SPECIAL), warp.index, machine.tally.clock(), launch);
+            warp.set_register(op.dst, &result, lanes);
+        }
+        Opcode::Sel => {
+            let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+            let first = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
+            let result = each(|lane| if first >> lane & 1 != 0 { a[lane] } else { b[lane] });
+            warp.set_register(op.dst, &result, lanes);
+        }
+        Opcode::Nop => {}
+        Opcode::F2f | Opcode::F2i | Opcode::I2f | Opcode::I2i => convert(warp, op, lanes, machine),
+        Opcode::Prmt => {
+            let (a, b, c) = (
+                *warp.register(op.a),
+                values(warp, op.b, launch),
+                values(warp, op.c, launch),
+            );
+            let mode = op.get(field::PERMUTE);
+            warp.set_register(
+                op.dst,
+                &each(|lane| integer::permute(a[lane], b[lane], c[lane], mode)),
+                lanes,
+            );
+        }
+        Opcode::Popc => {
+            let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+            let flip = |bit| 0u32.wrapping_sub(u32::from(op.bit(bit)));
+            let (flip_a, flip_b) = (flip(9), flip(8));
+            let result = each(|lane| ((a[lane] ^ flip_a) & (b[lane] ^ flip_b)).count_ones());
+            finish(warp, op, lanes, &result, Flags::of);
+        }
+        Opcode::Cset | Opcode::Csetp => {
+            let mask = warp.meeting(op.get(field::CONDITION_SET));
+            store_predicates(warp, op, lanes, (mask, !mask), op.opcode == Opcode::Csetp);
+        }
+        Opcode::Pset | Opcode::Psetp => {
+            let a = warp.predicate(op.get(field::PRED_A), op.get(field::PRED_A_NOT) != 0);
+            let b = warp.predicate(op.get(field::PRED_B), op.get(field::PRED_B_NOT) != 0);
+            let operation = op.get(field::PRED_OP);
+            let results = (combine(operation, a, b), combine(operation, !a, b));
+            store_predicates(warp, op, lanes, results, op.opcode == Opcode::Psetp);
+        }
+        Opcode::P2r | Opcode::R2p => packed(warp, op, lanes, machine),
+        Opcode::Lepc => {
+            let own = warp.pc.wrapping_sub(INSTRUCTION_BYTES);
+            warp.set_register(op.dst, &[own; 32], lanes);
+        }
+        Opcode::Vote => vote(warp, op, lanes),
+        Opcode::B2r => {
+            let state = machine.block.barrier_state(op.get(field::BAR_NUMBER));
+            warp.set_register(op.dst, &[state; 32], lanes);
+        }
+        _ => return barrier(warp, op, lanes, machine),
+    }
+    Ok(())
+}
+
+/// Stores a predicate and its opposite, or a mask register, after the third predicate.
+fn store_predicates(warp: &mut Warp, op: &Op, lanes: u32, results: (u32, u32), to_predicates: bool) {
+    let (is, is_not) = (warp.combined(op, results.0), warp.combined(op, results.1));
+    if to_predicates {
+        warp.set_predicate(op.get(field::PRED_Q), is_not, lanes);
+        warp.set_predicate(op.get(field::PRED_D), is, lanes);
+    } else {
+        warp.set_register(op.dst, &as_register(is, op.bit(5)), lanes);
+    }
+}
+
+fn packed(warp: &mut Warp, op: &Op, lanes: u32, machine: &Machine<'_>) {
+    let (a, mask) = (*warp.register(op.a), values(warp, op.b, machine.launch));
+    // assumption: the upper half of the register.
+    let shift = if op.bit(5) { 16 } else { 0 };
+    for lane in lanes_of(lanes) {
+        if op.opcode == Opcode::P2r {
+            let flags = warp.packed_flags(lane) << shift;
+            warp.set_lane(op.dst, lane, flags & mask[lane] | a[lane] & !mask[lane]);
+        } else {
+            warp.set_packed_flags(lane, a[lane] >> shift, mask[lane] >> shift);
+        }
+    }
+}
+
+fn vote(warp: &mut Warp, op: &Op, lanes: u32) {
+    const ALL: u32 = 0;
+    const ANY: u32 = 1;
+    let source = warp.predicate(op.get(field::PRED_A), op.get(field::PRED_A_NOT) != 0);
+    let ballot = source & lanes;
+    let holds = match op.get(field::VOTE) {
+        ALL => ballot == lanes,
+        ANY => ballot != 0,
+        _ => ballot == 0 || ballot == lanes,
+    };
+    warp.set_register(op.dst, &[ballot; 32], lanes);
+    warp.set_predicate(op.get(field::PRED_VOTE), if holds { u32::MAX } else { 0 }, lanes);
+}
+
+fn barrier(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+    const ARRIVE: u32 = 4;
+    let first = lanes.trailing_zeros() as usize & 31;
+    let operand = |is_immediate, immediate, register: u8| match op.get(is_immediate) {
+        0 => warp.register(register)[first],
+        _ => op.get(immediate),
+    };
+    let second = op.get(field::SRC_B) as u8;
+    let number = operand(field::BAR_NUMBER_IMM, field::BAR_NUMBER, op.a);
+    let threads = operand(field::BAR_COUNT_IMM, field::BAR_COUNT, second);
+    let source = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
+    if number >= machine.launch.barriers || !threads.is_multiple_of(32) {
+        return Err(WarpError::InvalidParameter.into());
+    }
+    let arrival = Arrival {
+        number,
+        warps: threads / 32,
+        mode: op.get(field::BAR_MODE),
+        holds: source & lanes,
+        lanes,
+    };
+    machine.block.arrive(arrival);
+    if arrival.mode != ARRIVE {
+        warp.state = crate::compute::warp::State::AtBarrier {
+            barrier: number as u8,
+            predicate: op.get(field::PRED_BAR) as u8,
+            dst: op.dst,
+            lanes,
+        };
+    }
+    Ok(())
+}
+
+/// The source of a conversion in one lane: 64 bits where its size is 3.
+fn source(warp: &Warp, op: &Op, lane: usize, machine: &Machine<'_>) -> u64 {
+    let is_wide = op.get(field::CVT_FROM) == 3;
+    match (is_wide, op.b) {
+        (true, Operand::Immediate(value)) if matches!(op.opcode, Opcode::I2f | Opcode::I2i) => {
+            i64::from(value as i32) as u64
+        }
+        (true, operand) => wide_value(warp, operand, lane, machine.launch),
+        (false, Operand::Register(_)) => warp.register(register_of(op.b))[lane].into(),
+        (false, operand) => values(warp, operand, machine.launch)[lane].into(),
+    }
+}
+
+fn convert(warp: &mut Warp, op: &Op, lanes: u32, machine: &Machine<'_>) {
+    const WIDE: u32 = 3;
+    let options = FloatOptions {
+        abs: op.bit(6),
+        neg: op.bit(8),
+        ftz: op.bit(55),
+        sat: op.bit(5) && op.opcode == Opcode::F2f,
+        round: Round::from_bits(op.get(field::ROUND_CVT)),
+        integral: op.bit(7) && op.opcode == Opcode::F2f,
+    };
+    let (float_from, float_to) = (
+        Float::from_bits(op.get(field::CVT_FROM)),
+        Float::from_bits(op.get(field::CVT_TO)),
+    );
+    let (int_from, int_to) = (
+        Integer::from_bits(op.get(field::CVT_FROM_INT)),
+        Integer::from_bits(op.get(field::CVT_TO_INT)),
+    );
+    // Byte of an 8-bit source, half of a 16-bit one.
+    let shift = match op.get(field::CVT_FROM) {
+        0 => 8 * op.get(field::CVT_BYTE),
+        1 => 16 * op.get(field::CVT_HALF),
+        _ => 0,
+    };
+    let float_shift = if float_from == Float::Half {
+        16 * op.get(field::CVT_HALF)
+    } else {
+        0
+    };
+    for lane in lanes_of(lanes) {
+        let bits = source(warp, op, lane, machine);
+        let result = match op.opcode {
+            Opcode::F2f => convert::float_to_float(bits >> float_shift, float_from, float_to, options),
+            Opcode::F2i => convert::float_to_integer(bits >> float_shift, float_from, int_to, options),
+            Opcode::I2f => {
+                let value = convert::signs(int_from.of(bits >> shift), options.abs, options.neg);
+                convert::integer_to_float(value, float_to, options.round)
+            }
+            _ => {
+                let value = int_from.of(bits >> shift);
+                convert::integer_to_integer(value, int_to, options.abs, options.neg, op.bit(5))
+            }
+        };
+        if op.get(field::CVT_TO) == WIDE {
+            warp.set_pair(op.dst, lane, result);
+        } else {
+            warp.set_lane(op.dst, lane, result as u32);
+        }
+        if op.sets_flags {
+            let is_float = matches!(op.opcode, Opcode::F2f | Opcode::I2f);
+            let flags = if is_float {
+                Flags::of_single(result as u32)
+            } else {
+                Flags::of(result as u32)
+            };
+            warp.set_flags(lane, flags);
+        }
+    }
+}

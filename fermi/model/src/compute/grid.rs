@@ -1,0 +1,184 @@
+//! A grid: which blocks run when.
+//!
+//! Blocks start in the order of their index and run in turns: a block that has not ended after [`TURN`] instructions
+//! gives way to the next one, up to as many as the card holds at once. So lanes of different blocks can wait for one
+//! another as far as they can on hardware, and a grid whose blocks are short runs them one after the other. What a
+//! grid does depends on nothing but the launch and the memory.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{
+    block::{Block, Progress, SM_WARPS, Slot},
+    code::Code,
+    launch::Launch,
+    outside::Outside,
+    simd,
+    tally::Tally,
+    trap::{Stop, WarpError},
+};
+
+/// Instructions of a block before the next one's turn.
+const TURN: u64 = 1 << 16;
+/// Blocks that an SM holds at most.
+const SM_BLOCKS: u32 = 8;
+/// Registers of an SM.
+const SM_REGISTERS: u32 = 32 << 10;
+/// Registers are given to a warp in multiples of this.
+const WARP_REGISTERS_UNIT: u32 = 64;
+/// Shared memory is given to a block in multiples of this.
+const SHARED_UNIT: u32 = 128;
+/// Shared memory of an SM.
+const SM_SHARED_BYTES: u32 = 48 << 10;
+
+/// A grid that runs.
+pub(crate) struct Grid {
+    launch: Box<Launch>,
+    code: Code,
+    sms: u32,
+    per_sm: u32,
+    next: u64,
+    blocks: VecDeque<Block>,
+    free: BTreeSet<u32>,
+    /// Of the block in front.
+    left: u64,
+    /// Blocks in a row that could not go on.
+    stuck: usize,
+    pub(crate) tally: Tally,
+    /// GPU time of the launch.
+    pub(crate) started: u64,
+}
+
+/// How far a grid got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GridProgress {
+    Paused,
+    Done,
+}
+
+/// Blocks of a launch that an SM holds at once (the vendor's occupancy rules of compute capability 2.0). At least one,
+/// as a launch that does not fit has been refused.
+pub(crate) fn blocks_per_sm(launch: &Launch) -> u32 {
+    let warps = launch.warps().max(1);
+    let pairs = warps.next_multiple_of(2);
+    let warp_registers = (launch.registers.max(1) * 32).next_multiple_of(WARP_REGISTERS_UNIT);
+    let by_registers = ((SM_REGISTERS / warp_registers) & !1) / pairs;
+    let shared = launch.shared_bytes.next_multiple_of(SHARED_UNIT);
+    let by_shared = SM_SHARED_BYTES.checked_div(shared).unwrap_or(SM_BLOCKS);
+    SM_BLOCKS
+        .min(SM_WARPS / warps)
+        .min(by_registers)
+        .min(by_shared)
+        .max(1)
+}
+
+impl Grid {
+    /// A checked launch, on a card with so many SMs.
+    pub(crate) fn new(launch: Launch, sms: u32, started: u64) -> Self {
+        let per_sm = blocks_per_sm(&launch);
+        let sms = sms.max(1);
+        Self {
+            code: Code::new(launch.registers),
+            launch: Box::new(launch),
+            sms,
+            per_sm,
+            next: 0,
+            blocks: VecDeque::new(),
+            free: (0..sms * per_sm).collect(),
+            left: TURN,
+            stuck: 0,
+            tally: Tally::default(),
+            started,
+        }
+    }
+
+    /// SMs that have blocks of the grid.
+    pub(crate) fn sms(&self) -> u32 {
+        u64::from(self.sms).min(self.launch.blocks()).max(1) as u32
+    }
+
+    /// Warps that such an SM holds at once.
+    pub(crate) fn warps_per_sm(&self) -> u32 {
+        let blocks = self.launch.blocks().div_ceil(self.sms.into());
+        blocks.clamp(1, self.per_sm.into()) as u32 * self.launch.warps()
+    }
+
+    /// Runs for about `budget` instructions of warps.
+    pub(crate) fn run(&mut self, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
+        simd::run_grid(self, outside, budget)
+    }
+
+    /// [`Self::run`], compiled for the processor at hand by [`simd`].
+    #[inline(always)]
+    pub(super) fn run_body(
+        &mut self,
+        outside: &mut dyn Outside,
+        mut budget: u64,
+    ) -> Result<GridProgress, Stop> {
+        while budget != 0 {
+            if self.blocks.is_empty() && !self.start_block() {
+                return Ok(GridProgress::Done);
+            }
+            let Some(block) = self.blocks.front_mut() else {
+                continue;
+            };
+            let given = self.left.min(budget);
+            let mut rest = given;
+            let progress = block.run(&mut self.code, &self.launch, outside, &mut self.tally, &mut rest)?;
+            let ran = given - rest;
+            budget -= ran;
+            self.left -= ran;
+            match progress {
+                Progress::Done => {
+                    let slot = block.slot();
+                    self.free
+                        .insert(slot.first_warp / self.launch.warps() * self.sms + slot.sm);
+                    self.blocks.pop_front();
+                    self.left = TURN;
+                    self.stuck = 0;
+                }
+                Progress::Stuck => {
+                    self.stuck += 1;
+                    self.give_way();
+                    if self.stuck > self.blocks.len() && self.next >= self.launch.blocks() {
+                        return Err(WarpError::TimedOut.into());
+                    }
+                    // Looking at a block that cannot go on costs something, or a stuck grid would look for ever.
+                    budget = budget.saturating_sub(TURN);
+                }
+                Progress::Paused if self.left == 0 => {
+                    self.stuck = 0;
+                    self.give_way();
+                }
+                Progress::Paused => {}
+            }
+        }
+        Ok(GridProgress::Paused)
+    }
+
+    /// The block in front goes to the end; a new one comes in front if there is room.
+    fn give_way(&mut self) {
+        self.left = TURN;
+        self.blocks.rotate_left(1);
+        if self.start_block() {
+            self.blocks.rotate_right(1);
+        }
+    }
+
+    /// Starts the next block behind the others, if there is one and room for it.
+    fn start_block(&mut self) -> bool {
+        if self.next >= self.launch.blocks() {
+            return false;
+        }
+        let Some(slot) = self.free.pop_first() else {
+            return false;
+        };
+        let slot = Slot {
+            sm: slot % self.sms,
+            sms: self.sms,
+            first_warp: slot / self.sms * self.launch.warps(),
+        };
+        self.blocks.push_back(Block::new(&self.launch, self.next, slot));
+        self.next += 1;
+        true
+    }
+}

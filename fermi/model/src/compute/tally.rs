@@ -1,0 +1,216 @@
+//! What a grid did, counted for its time and for reports.
+
+use fermi_spec::isa::Opcode;
+
+use super::warp::{Lanes, lanes_of};
+
+/// Bytes of a segment that an access to memory moves.
+const SEGMENT_BYTES: u64 = 128;
+/// Banks of shared memory, of 4 bytes.
+const BANKS: u32 = 32;
+
+/// Kinds of instructions by what they cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Issue {
+    /// f32 add, multiply, fused; integer add and logic; moves.
+    Full,
+    /// Integer multiply, shifts, bit fields, conversions, comparisons of integers.
+    Half,
+    /// f64.
+    Double,
+    /// Special functions.
+    Special,
+    /// Loads and stores, beside what the memory costs.
+    Memory,
+    /// Branches and the stack.
+    Control,
+}
+
+/// Kinds there are.
+pub(crate) const ISSUES: usize = 6;
+
+impl Issue {
+    pub(crate) fn of(opcode: Opcode) -> Self {
+        use Opcode as O;
+        match opcode {
+            O::Mufu => Self::Special,
+            O::Dmnmx | O::Dset | O::Dsetp | O::Dfma | O::Dadd | O::Dmul => Self::Double,
+            O::Imad32i
+            | O::Imul32i
+            | O::Imad
+            | O::Imul
+            | O::Isad
+            | O::Shl
+            | O::Shr
+            | O::Bfe
+            | O::Bfi
+            | O::Flo
+            | O::Popc
+            | O::Imnmx
+            | O::Iset
+            | O::Isetp
+            | O::F2f
+            | O::F2i
+            | O::I2f
+            | O::I2i => Self::Half,
+            O::Ld
+            | O::Ldu
+            | O::St
+            | O::Ldl
+            | O::Lds
+            | O::Ldslk
+            | O::Stl
+            | O::Sts
+            | O::Stsul
+            | O::RedU32
+            | O::RedS32
+            | O::RedF32
+            | O::RedU64
+            | O::AtomU32
+            | O::AtomS32
+            | O::AtomF32
+            | O::AtomU64
+            | O::Exch32
+            | O::Exch64
+            | O::Cas32
+            | O::Cas64
+            | O::Ldc
+            | O::Cctl
+            | O::Cctll
+            | O::Membar => Self::Memory,
+            O::Jmp
+            | O::Jmx
+            | O::Jmxc
+            | O::Jcal
+            | O::Bra
+            | O::Brx
+            | O::Cal
+            | O::Plongjmp
+            | O::Ssy
+            | O::Pbk
+            | O::Pcnt
+            | O::Pret
+            | O::Exit
+            | O::Longjmp
+            | O::Ret
+            | O::Kil
+            | O::Rtt
+            | O::Brk
+            | O::Cont
+            | O::Sam
+            | O::Ram
+            | O::Bpt
+            | O::Bar
+            | O::Nop => Self::Control,
+            _ => Self::Full,
+        }
+    }
+}
+
+/// Counts of a grid or a part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    /// Warp instructions by [`Issue`].
+    pub(crate) issued: [u64; ISSUES],
+    /// Instructions of lanes.
+    pub(crate) lane_instructions: u64,
+    /// Passes through shared memory: one for each warp access without a conflict.
+    pub(crate) shared_passes: u64,
+    /// Accesses of warps to global and local memory.
+    pub(crate) global_accesses: u64,
+    /// 128-byte segments read and written, local memory included.
+    pub(crate) segments_read: u64,
+    pub(crate) segments_written: u64,
+    /// Operations of lanes on memory that are atomic.
+    pub(crate) atomics: u64,
+}
+
+impl Tally {
+    #[inline(always)]
+    pub(crate) fn count(&mut self, opcode: Opcode, lanes: u32) {
+        self.issued[Issue::of(opcode) as usize] += 1;
+        self.lane_instructions += u64::from(lanes.count_ones());
+    }
+
+    /// What was done since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            issued: std::array::from_fn(|issue| self.issued[issue] - before.issued[issue]),
+            lane_instructions: self.lane_instructions - before.lane_instructions,
+            shared_passes: self.shared_passes - before.shared_passes,
+            global_accesses: self.global_accesses - before.global_accesses,
+            segments_read: self.segments_read - before.segments_read,
+            segments_written: self.segments_written - before.segments_written,
+            atomics: self.atomics - before.atomics,
+        }
+    }
+
+    /// Warp instructions so far.
+    pub(crate) fn instructions(&self) -> u64 {
+        self.issued.iter().sum()
+    }
+
+    /// What CLOCK shows. assumption: one tick an instruction, as the scheduler issues one in each of its clocks.
+    pub(crate) fn clock(&self) -> u64 {
+        self.instructions()
+    }
+
+    /// An access to global memory: one segment for each that lanes touch.
+    pub(crate) fn global(&mut self, addresses: &[u64; 32], lanes: u32, bytes: u32, is_store: bool) {
+        self.global_accesses += 1;
+        let mut last = u64::MAX;
+        let mut segments = 0;
+        // Lanes mostly ascend; a segment that comes back costs another transfer.
+        for lane in lanes_of(lanes) {
+            for at in [addresses[lane], addresses[lane] + u64::from(bytes) - 1] {
+                let segment = at / SEGMENT_BYTES;
+                segments += u64::from(segment != last);
+                last = segment;
+            }
+        }
+        if is_store {
+            self.segments_written += segments;
+        } else {
+            self.segments_read += segments;
+        }
+    }
+
+    /// An access to local memory: equal offsets of all lanes lie side by side.
+    pub(crate) fn local(&mut self, offsets: &Lanes, lanes: u32, bytes: u32, is_store: bool) {
+        self.global_accesses += 1;
+        let mut last = u32::MAX;
+        let mut segments = 0;
+        for lane in lanes_of(lanes) {
+            segments += u64::from(offsets[lane] / 4 != last);
+            last = offsets[lane] / 4;
+        }
+        let segments = segments * u64::from(bytes.div_ceil(4));
+        if is_store {
+            self.segments_written += segments;
+        } else {
+            self.segments_read += segments;
+        }
+    }
+
+    /// An access to shared memory: as many passes as the busiest bank has different words.
+    pub(crate) fn shared(&mut self, offsets: &Lanes, lanes: u32, bytes: u32) {
+        let mut words = [u32::MAX; BANKS as usize];
+        let mut passes = [0u64; BANKS as usize];
+        for lane in lanes_of(lanes) {
+            let word = offsets[lane] / 4;
+            let bank = (word % BANKS) as usize;
+            if words[bank] != word {
+                words[bank] = word;
+                passes[bank] += 1;
+            }
+        }
+        let busiest = passes.iter().max().copied().unwrap_or(0);
+        self.shared_passes += busiest * u64::from(bytes.div_ceil(4));
+    }
+
+    /// Atomic operations.
+    pub(crate) fn atomic(&mut self, addresses: &[u64; 32], lanes: u32) {
+        self.atomics += u64::from(lanes.count_ones());
+        self.global(addresses, lanes, 4, true);
+    }
+}

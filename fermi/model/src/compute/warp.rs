@@ -1,0 +1,315 @@
+//! The state of a warp: 32 lanes in step.
+
+use fermi_spec::isa::field;
+
+use super::{
+    alu::integer::Flags,
+    code::{Op, Operand},
+    stack::{Kind, Stack},
+    trap::WarpError,
+};
+
+/// Lanes of a warp.
+pub(crate) const LANES: usize = 32;
+
+/// One register of all lanes.
+pub(crate) type Lanes = [u32; LANES];
+
+/// The zero register.
+const ZERO: usize = 63;
+
+/// `f` of each lane.
+#[inline(always)]
+pub(crate) fn each(mut f: impl FnMut(usize) -> u32) -> Lanes {
+    let mut lanes = [0; LANES];
+    for (lane, value) in lanes.iter_mut().enumerate() {
+        *value = f(lane);
+    }
+    lanes
+}
+
+/// Lanes of a mask, ascending.
+#[inline(always)]
+pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = mask.trailing_zeros() as usize;
+        mask &= mask.wrapping_sub(1);
+        (lane < LANES).then_some(lane)
+    })
+}
+
+/// What a warp does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Executes at its program counter.
+    Running,
+    /// Waits at a barrier of its block.
+    AtBarrier {
+        /// Barrier number.
+        barrier: u8,
+        /// Predicate and register that get the reduction.
+        predicate: u8,
+        dst: u8,
+        /// Lanes that executed it.
+        lanes: u32,
+    },
+    /// All lanes have exited.
+    Done,
+}
+
+/// A warp.
+pub(crate) struct Warp {
+    registers: Box<[Lanes; 64]>,
+    /// Masks of lanes; the last is all ones.
+    predicates: [u32; 8],
+    /// Masks of lanes of the condition flags.
+    zero: u32,
+    sign: u32,
+    carry: u32,
+    overflow: u32,
+    pub(crate) active: u32,
+    pub(crate) live: u32,
+    pub(crate) pc: u32,
+    pub(crate) stack: Stack,
+    pub(crate) state: State,
+    /// Its index in the block.
+    pub(crate) index: u32,
+}
+
+impl Warp {
+    /// Warp `index` of a block, at `pc`, with `lanes` lanes that exist.
+    pub(crate) fn new(index: u32, pc: u32, lanes: u32, stack_bytes: u32) -> Self {
+        let live = if lanes >= LANES as u32 {
+            u32::MAX
+        } else {
+            (1 << lanes) - 1
+        };
+        Self {
+            registers: Box::new([[0; LANES]; 64]),
+            predicates: [0, 0, 0, 0, 0, 0, 0, u32::MAX],
+            zero: 0,
+            sign: 0,
+            carry: 0,
+            overflow: 0,
+            active: live,
+            live,
+            pc,
+            stack: Stack::new(stack_bytes),
+            state: if live == 0 { State::Done } else { State::Running },
+            index,
+        }
+    }
+
+    /// A register of all lanes.
+    #[inline(always)]
+    pub(crate) fn register(&self, register: u8) -> &Lanes {
+        &self.registers[usize::from(register & 63)]
+    }
+
+    /// Stores a register in `lanes`.
+    #[inline(always)]
+    pub(crate) fn set_register(&mut self, register: u8, values: &Lanes, lanes: u32) {
+        let register = usize::from(register & 63);
+        if register == ZERO {
+            return;
+        }
+        let target = &mut self.registers[register];
+        if lanes == u32::MAX {
+            *target = *values;
+            return;
+        }
+        for lane in 0..LANES {
+            let taken = 0u32.wrapping_sub(lanes >> lane & 1);
+            target[lane] = target[lane] & !taken | values[lane] & taken;
+        }
+    }
+
+    /// Stores one lane of a register.
+    #[inline(always)]
+    pub(crate) fn set_lane(&mut self, register: u8, lane: usize, value: u32) {
+        let register = usize::from(register & 63);
+        if register != ZERO {
+            self.registers[register][lane & 31] = value;
+        }
+    }
+
+    /// A register pair of one lane; the pair of the zero register is zero.
+    #[inline(always)]
+    pub(crate) fn pair(&self, register: u8, lane: usize) -> u64 {
+        let low = usize::from(register & 63);
+        if low == ZERO {
+            return 0;
+        }
+        u64::from(self.registers[(low + 1) & 63][lane & 31]) << 32 | u64::from(self.registers[low][lane & 31])
+    }
+
+    /// Stores a register pair of one lane.
+    #[inline(always)]
+    pub(crate) fn set_pair(&mut self, register: u8, lane: usize, value: u64) {
+        if register & 63 != ZERO as u8 {
+            self.set_lane(register, lane, value as u32);
+            self.set_lane(register + 1, lane, (value >> 32) as u32);
+        }
+    }
+
+    /// Register `number` of a group that begins at `register`; all of the zero register's group are zero.
+    pub(crate) fn nth(register: u8, number: u8) -> u8 {
+        if register & 63 == ZERO as u8 {
+            ZERO as u8
+        } else {
+            register + number
+        }
+    }
+
+    /// A predicate, as a mask of lanes.
+    #[inline(always)]
+    pub(crate) fn predicate(&self, predicate: u32, is_negated: bool) -> u32 {
+        let mask = self.predicates[predicate as usize & 7];
+        if is_negated { !mask } else { mask }
+    }
+
+    /// Stores a predicate in `lanes`.
+    #[inline(always)]
+    pub(crate) fn set_predicate(&mut self, predicate: u32, values: u32, lanes: u32) {
+        let predicate = predicate as usize & 7;
+        if predicate != 7 {
+            let old = self.predicates[predicate];
+            self.predicates[predicate] = old & !lanes | values & lanes;
+        }
+    }
+
+    /// Lanes that execute `op`.
+    #[inline(always)]
+    pub(crate) fn executing(&self, op: &Op) -> u32 {
+        self.active & self.predicate(op.guard.into(), op.guard_not)
+    }
+
+    /// The condition flags of a lane.
+    pub(crate) fn flags(&self, lane: usize) -> Flags {
+        let bit = |mask: u32| mask >> lane & 1 != 0;
+        Flags {
+            zero: bit(self.zero),
+            sign: bit(self.sign),
+            carry: bit(self.carry),
+            overflow: bit(self.overflow),
+        }
+    }
+
+    /// Mask of lanes with the carry flag.
+    #[inline(always)]
+    pub(crate) fn carry(&self) -> u32 {
+        self.carry
+    }
+
+    /// Stores the flags of a lane.
+    pub(crate) fn set_flags(&mut self, lane: usize, flags: Flags) {
+        let set = |mask: &mut u32, value: bool| *mask = *mask & !(1 << lane) | u32::from(value) << lane;
+        set(&mut self.zero, flags.zero);
+        set(&mut self.sign, flags.sign);
+        set(&mut self.carry, flags.carry);
+        set(&mut self.overflow, flags.overflow);
+    }
+
+    /// Lanes whose flags meet a condition code.
+    pub(crate) fn meeting(&self, code: u32) -> u32 {
+        if code == 15 {
+            return u32::MAX;
+        }
+        (0..LANES).fold(0, |mask, lane| {
+            mask | u32::from(self.flags(lane).meets(code)) << lane
+        })
+    }
+
+    /// P0–P6 in bits 6:0 and the condition flags in 15:12 of a lane.
+    pub(crate) fn packed_flags(&self, lane: usize) -> u32 {
+        let flags = self.flags(lane);
+        let predicates = (0..7).fold(0, |bits, p| bits | (self.predicates[p] >> lane & 1) << p);
+        predicates
+            | u32::from(flags.zero) << 12
+            | u32::from(flags.sign) << 13
+            | u32::from(flags.carry) << 14
+            | u32::from(flags.overflow) << 15
+    }
+
+    /// Stores those bits of [`Self::packed_flags`] that `mask` has.
+    pub(crate) fn set_packed_flags(&mut self, lane: usize, bits: u32, mask: u32) {
+        let merged = self.packed_flags(lane) & !mask | bits & mask;
+        for predicate in 0..7 {
+            self.set_predicate(predicate, u32::MAX * (merged >> predicate & 1), 1 << lane);
+        }
+        let bit = |number: u32| merged >> number & 1 != 0;
+        let flags = Flags {
+            zero: bit(12),
+            sign: bit(13),
+            carry: bit(14),
+            overflow: bit(15),
+        };
+        self.set_flags(lane, flags);
+    }
+
+    /// Combines a comparison with the third predicate, as the COMBINE field says.
+    #[inline(always)]
+    pub(crate) fn combined(&self, op: &Op, mask: u32) -> u32 {
+        let third = self.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
+        combine(op.get(field::COMBINE), mask, third)
+    }
+
+    /// Lanes leave to a join, the end or a stack entry; if none is active the next entry's go on.
+    pub(crate) fn deactivate(&mut self, lanes: u32) {
+        self.active &= !lanes;
+        if self.active != 0 {
+            return;
+        }
+        match self.stack.unwind(self.live) {
+            Some((pc, mask)) => {
+                self.pc = pc;
+                self.active = mask;
+            }
+            None => self.state = State::Done,
+        }
+    }
+
+    /// The join flag, after the instruction's own effect.
+    pub(crate) fn join(&mut self, lanes: u32) -> Result<(), WarpError> {
+        if lanes != 0 && lanes == self.active && !self.stack.is_joinable() {
+            return Err(WarpError::StackMismatch);
+        }
+        if lanes != 0 {
+            self.deactivate(lanes);
+        }
+        Ok(())
+    }
+
+    /// A branch to `target` by `lanes` of the active ones; the others go on behind it later.
+    pub(crate) fn branch(&mut self, lanes: u32, target: u32, next: u32) -> Result<(), WarpError> {
+        if lanes == 0 {
+            self.pc = next;
+            return Ok(());
+        }
+        let others = self.active & !lanes;
+        if others != 0 {
+            self.stack.push(Kind::Divergence, next, others)?;
+        }
+        self.active = lanes;
+        self.pc = target;
+        Ok(())
+    }
+}
+
+/// And, or, xor of two masks.
+#[inline(always)]
+pub(crate) fn combine(operation: u32, a: u32, b: u32) -> u32 {
+    match operation {
+        0 => a & b,
+        1 => a | b,
+        _ => a ^ b,
+    }
+}
+
+/// The first register of operands that are always registers.
+pub(crate) fn register_of(operand: Operand) -> u8 {
+    match operand {
+        Operand::Register(register) => register,
+        _ => ZERO as u8,
+    }
+}

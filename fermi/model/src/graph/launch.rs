@@ -1,0 +1,312 @@
+//! Grids of class 90c0: from what methods have set to a launch, and running it piece by piece.
+//!
+//! ```text
+//!   BIND_CONSTANTS ─► bank words of the context          LAUNCH ─► Launch: constants read, all checked ─► Grid
+//!   Event::Unit ─► run_grid: a piece of the grid ─► its GPU time ─► the next piece, the end, a trap or a fault
+//! ```
+//!
+//! Methods behind a launch wait until the grid has ended, as they wait for a copy. assumptions: constant banks are as
+//! they were at the launch; a bank whose memory is not mapped to its end is as long as its memory.
+
+use super::{UNIT, state::Area};
+use crate::{
+    compute::{
+        BANK_BYTES_MAX, BANKS, Bank, Grid, GridProgress, Issue, Launch, Outside, Stop, Tally, WarpError,
+    },
+    engine::{Effect, Rejection},
+    memory::{Memory, Place},
+    mmu::{Access, AddressSpace, Mmu, Refusal},
+    model::FermiModel,
+    timing::{ShaderTiming, Traffic},
+};
+use fermi_spec::{
+    addr::{Aperture, GpuVa, SMALL_PAGE},
+    fault::client,
+    graphics::{BindConstants, compute, shader},
+    regs::engines::graph_data_error,
+};
+
+/// Words of a bank in the context: valid, address high and low, bytes.
+const BANK_WORDS: usize = 4;
+/// Warp instructions of a piece: some tens of microseconds of the host's time, so that no access waits longer.
+const PIECE_INSTRUCTIONS: u64 = 2048;
+/// Warp instructions that are one unit of work.
+const WORK_INSTRUCTIONS: u64 = 16;
+/// Generic windows begin at multiples of 16 MiB.
+const WINDOW_MASK: u32 = 0xff00_0000;
+/// Local memory and stack sizes, and constant buffer sizes.
+const SIZE_MASK: u32 = 0xf_ffff;
+
+/// The address space of the channel whose grid runs.
+struct ChannelMemory<'a> {
+    mmu: &'a mut Mmu,
+    mem: &'a mut Memory,
+    space: AddressSpace,
+    /// Pages of the last access of each kind: a translation of the TLB's stays right while a piece runs.
+    last: [Option<(u64, Place)>; 2],
+    traffic: Traffic,
+}
+
+impl ChannelMemory<'_> {
+    /// Where `bytes` bytes at `va` are, if all are in one page; otherwise the way is by the MMU.
+    fn place(&mut self, va: u64, bytes: usize, is_store: bool) -> Result<Option<Place>, Refusal> {
+        let inside = va % SMALL_PAGE;
+        if inside + bytes as u64 > SMALL_PAGE {
+            return Ok(None);
+        }
+        let page = va - inside;
+        let last = &mut self.last[usize::from(is_store)];
+        let place = match *last {
+            Some((known, place)) if known == page => place,
+            _ => {
+                let access = if is_store { Access::WRITE } else { Access::READ };
+                let (place, _) = self.mmu.translate(self.mem, &self.space, access, GpuVa(va), 1)?;
+                let first = place.before(inside);
+                *last = Some((page, first));
+                first
+            }
+        };
+        Ok(Some(place.offset(inside)))
+    }
+
+    fn charge(&mut self, place: Place, bytes: usize, is_store: bool) {
+        let bytes = bytes as u64;
+        match (place.aperture, is_store) {
+            (Aperture::Vram, _) => self.traffic.vram += bytes,
+            (_, false) => self.traffic.downstream += bytes,
+            (_, true) => self.traffic.upstream += bytes,
+        }
+    }
+}
+
+impl Outside for ChannelMemory<'_> {
+    fn fetch(&mut self, va: u64, bytes: &mut [u8]) -> Result<(), Refusal> {
+        self.mmu
+            .read(self.mem, &self.space, Access::READ, GpuVa(va), bytes)
+    }
+
+    fn read(&mut self, va: u64, data: &mut [u8]) -> Result<(), Refusal> {
+        match self.place(va, data.len(), false)? {
+            Some(place) => {
+                self.charge(place, data.len(), false);
+                self.mem.read(place, data);
+                Ok(())
+            }
+            None => self
+                .mmu
+                .read(self.mem, &self.space, Access::READ, GpuVa(va), data),
+        }
+    }
+
+    fn write(&mut self, va: u64, data: &[u8]) -> Result<(), Refusal> {
+        match self.place(va, data.len(), true)? {
+            Some(place) => {
+                self.charge(place, data.len(), true);
+                self.mem.write(place, data);
+                Ok(())
+            }
+            None => self
+                .mmu
+                .write(self.mem, &self.space, Access::WRITE, GpuVa(va), data),
+        }
+    }
+
+    fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal> {
+        let mut data = [0; 8];
+        let data = &mut data[..bytes.min(8) as usize];
+        // The right to store comes first: nothing is read that could not be replaced.
+        self.place(va, data.len(), true)?;
+        self.read(va, data)?;
+        let mut old = [0; 8];
+        old[..data.len()].copy_from_slice(data);
+        let old = u64::from_le_bytes(old);
+        self.write(va, &change(old).to_le_bytes()[..data.len()])?;
+        Ok(old)
+    }
+}
+
+impl FermiModel {
+    /// BIND_CONSTANTS: the buffer that CONSTANT_BYTES and CONSTANT_HIGH describe becomes a bank.
+    pub(super) fn bind_constants(&mut self, operand: BindConstants) {
+        let state = &mut self.graph.state;
+        let address = state.address(Area::COMPUTE, shader::CONSTANT_HIGH);
+        let bytes = state.method(Area::COMPUTE, shader::CONSTANT_BYTES) & SIZE_MASK;
+        let words = [
+            operand.valid().into(),
+            (address >> 32) as u32,
+            address as u32,
+            bytes,
+        ];
+        for (index, word) in words.into_iter().enumerate() {
+            state.set(
+                Area::BANKS,
+                usize::from(operand.bank()) * BANK_WORDS + index,
+                word,
+            );
+        }
+    }
+
+    /// LAUNCH: starts the grid.
+    pub(super) fn launch(&mut self, argument: u32) -> Effect {
+        let Some(space) = self.units[UNIT].space() else {
+            return Effect::None;
+        };
+        let launch = self.described_launch(argument, &space);
+        if launch.check().is_err() {
+            return Effect::Reject(Rejection::GraphData(graph_data_error::INVALID_VALUE));
+        }
+        let shaders = self.timing.shaders;
+        self.units[UNIT].grid = Some(Box::new(Grid::new(launch, shaders.sms, self.clock.now())));
+        self.units[UNIT].at = self.clock.now().saturating_add(shaders.launch_ns);
+        Effect::None
+    }
+
+    fn described_launch(&mut self, argument: u32, space: &AddressSpace) -> Launch {
+        let state = &self.graph.state;
+        let method = |method| state.method(Area::COMPUTE, method);
+        let both = |word: u32| [word & 0xffff, word >> 16];
+        let ([grid_x, grid_y], [block_x, block_y]) =
+            (both(method(compute::GRID_XY)), both(method(compute::BLOCK_XY)));
+        let mut launch = Launch {
+            code: state.address(Area::COMPUTE, compute::CODE_HIGH),
+            entry: method(compute::ENTRY),
+            grid: [grid_x, grid_y, method(compute::GRID_Z) & 0xffff],
+            block: [block_x, block_y, method(compute::BLOCK_Z) & 0xffff],
+            registers: method(compute::REGISTERS) & 0xff,
+            shared_bytes: method(compute::SHARED_BYTES) & 0x3_ffff,
+            barriers: method(compute::BARRIERS) & 0x1f,
+            stack_bytes: method(compute::STACK_BYTES) & SIZE_MASK,
+            shared_base: u64::from(method(compute::SHARED_WINDOW) & WINDOW_MASK),
+            local_base: u64::from(method(compute::LOCAL_WINDOW) & WINDOW_MASK),
+            local_positive: method(compute::LOCAL_POSITIVE) & SIZE_MASK,
+            local_negative: method(compute::LOCAL_NEGATIVE) & SIZE_MASK,
+            temp: state.address(Area::COMPUTE, compute::TEMP_HIGH),
+            temp_per_warp: method(compute::TEMP_PER_WARP).into(),
+            grid_id: method(compute::GRID_ID),
+            argument,
+            ..Launch::default()
+        };
+        for bank in 0..BANKS {
+            launch.banks[bank] = self.bank(bank, space);
+        }
+        launch
+    }
+
+    /// What a constant bank holds now.
+    fn bank(&mut self, bank: usize, space: &AddressSpace) -> Bank {
+        let word = |index| self.graph.state.get(Area::BANKS, bank * BANK_WORDS + index);
+        if word(0) == 0 {
+            return Bank::default();
+        }
+        let address = u64::from(word(1)) << 32 | u64::from(word(2));
+        let mut data = vec![0; (word(3) as usize).min(BANK_BYTES_MAX)];
+        let mut done = 0;
+        while done < data.len() {
+            let Some(va) = GpuVa(address).checked_add(done as u64) else {
+                break;
+            };
+            let left = (data.len() - done) as u64;
+            let Ok((place, run)) = self.mmu.translate(&mut self.mem, space, Access::READ, va, left) else {
+                break;
+            };
+            self.mem.read(place, &mut data[done..done + run as usize]);
+            done += run as usize;
+        }
+        Bank::new(&data[..done])
+    }
+
+    /// The next event of the grid on unit `unit`; the units of work it took.
+    pub(crate) fn run_grid(&mut self, unit: usize) -> u32 {
+        let (Some(mut grid), Some(space)) = (self.units[unit].grid.take(), self.units[unit].space()) else {
+            return 1;
+        };
+        let before = grid.tally;
+        let mut memory = ChannelMemory {
+            mmu: &mut self.mmu,
+            mem: &mut self.mem,
+            space,
+            last: [None; 2],
+            traffic: Traffic::default(),
+        };
+        let progress = grid.run(&mut memory, PIECE_INSTRUCTIONS);
+        let touched = memory.traffic;
+        let did = grid.tally.since(&before);
+        self.mem.stores += did.segments_written;
+        self.mem.counters.warp_instructions += did.instructions();
+        self.mem.counters.lane_instructions += did.lane_instructions;
+        let now = self.clock.now();
+        let end = self.piece_end(&grid, &did, touched);
+        self.units[unit].at = end;
+        match progress {
+            Ok(GridProgress::Paused)
+                if end.saturating_sub(grid.started) < self.timing.shaders.watchdog_ns =>
+            {
+                self.units[unit].grid = Some(grid);
+            }
+            Ok(GridProgress::Paused) => self.end_grid(Some(Stop::Error(WarpError::TimedOut))),
+            // The end is an event of its own: it is at `at`, not now.
+            Ok(GridProgress::Done) if end > now => self.units[unit].grid = Some(grid),
+            Ok(GridProgress::Done) => self.end_grid(None),
+            Err(stop) => self.end_grid(Some(stop)),
+        }
+        1 + (did.instructions() / WORK_INSTRUCTIONS) as u32
+    }
+
+    /// When a piece is through: its instructions issued, and its data moved.
+    fn piece_end(&mut self, grid: &Grid, did: &Tally, touched: Traffic) -> u64 {
+        let now = self.clock.now();
+        let shaders = self.timing.shaders;
+        let clocks = issue_clocks(&shaders, did, grid.warps_per_sm());
+        let issued =
+            now.saturating_add(clocks.saturating_mul(1_000) / (u64::from(grid.sms()) * shaders.mhz.max(1)));
+        self.links
+            .reserve(&self.timing, whole_segments(did, touched), now)
+            .max(issued)
+    }
+
+    fn end_grid(&mut self, stop: Option<Stop>) {
+        match stop {
+            None => {
+                self.mem.counters.grids += 1;
+                self.unit_became_idle();
+            }
+            Some(Stop::Error(error)) => self.raise_warp_error(error),
+            Some(Stop::Fault(refusal)) => self.fault_unit_by(UNIT, client::GPC_L1, refusal),
+        }
+    }
+}
+
+/// Shader clocks that one SM needs for instructions: as many as it takes to issue them, or as long as each warp has to
+/// wait for its own results, divided among the warps that wait at the same time.
+fn issue_clocks(shaders: &ShaderTiming, did: &Tally, warps: u32) -> u64 {
+    let issued = |issue: Issue| did.issued[issue as usize];
+    let issue = issued(Issue::Full)
+        + issued(Issue::Half) * shaders.half_rate
+        + issued(Issue::Double) * shaders.double
+        + issued(Issue::Special) * shaders.special
+        + issued(Issue::Control) * shaders.control
+        + issued(Issue::Memory) * shaders.memory
+        + did.shared_passes * shaders.shared_pass;
+    let waits = did.instructions() * shaders.dependent
+        + did.global_accesses * shaders.memory_latency / shaders.overlapping_accesses.max(1);
+    issue.max(waits / u64::from(warps.max(1)))
+}
+
+/// Traffic in whole segments: in the places where the bytes were.
+fn whole_segments(did: &Tally, touched: Traffic) -> Traffic {
+    const SEGMENT_BYTES: u64 = 128;
+    let total = touched.vram + touched.upstream + touched.downstream;
+    let moved = (did.segments_read + did.segments_written) * SEGMENT_BYTES;
+    let share = |bytes: u64| {
+        if total == 0 {
+            0
+        } else {
+            (u128::from(bytes) * u128::from(moved) / u128::from(total)) as u64
+        }
+    };
+    Traffic {
+        vram: share(touched.vram),
+        upstream: share(touched.upstream),
+        downstream: share(touched.downstream),
+    }
+}

@@ -1,0 +1,277 @@
+//! Grids launched by a channel.
+
+use super::support::*;
+use crate::{Stepped, Timing};
+use fermi_spec::{
+    board::Board,
+    engine::Engine,
+    fault::{FaultType, client},
+    graphics::{BindConstants, compute, shader},
+    isa::assembler::{Program, assemble},
+    methods::class,
+    regs::{Bar0Reg, pgraph::graph_intr},
+};
+
+const CODE: u64 = 0x6000_0000;
+const CONSTANTS: u64 = 0x6100_0000;
+const A: u64 = 0x7000_0000;
+const B: u64 = 0x7100_0000;
+const C: u64 = 0x7200_0000;
+const BUFFER_BYTES: u64 = 0x10_0000;
+const SC: u8 = 1;
+
+/// A launch in the making.
+struct Kernel {
+    program: Program,
+    grid: [u32; 2],
+    block: u32,
+    parameters: Vec<u32>,
+}
+
+impl Kernel {
+    fn new(source: &str, grid: [u32; 2], block: u32, parameters: &[u32]) -> Self {
+        Self {
+            program: assemble(source).expect("assembles"),
+            grid,
+            block,
+            parameters: parameters.to_vec(),
+        }
+    }
+
+    /// Methods of the launch and a release of semaphore `va` behind it.
+    fn methods(&self, va: u64, payload: u32) -> Methods {
+        let bind = BindConstants::new().with_valid(true).with_bank(0).into_bits();
+        let words = self.parameters.len() as u16;
+        Methods::new()
+            .to(SC, 0, &[u32::from(class::COMPUTE)])
+            .to(SC, compute::CODE_HIGH, &[0, CODE as u32])
+            .to(SC, compute::ENTRY, &[0])
+            .to(SC, compute::SHARED_WINDOW, &[0xfe00_0000])
+            .to(SC, compute::LOCAL_WINDOW, &[0xff00_0000])
+            .to(SC, compute::REGISTERS, &[self.program.registers])
+            .to(SC, compute::SHARED_BYTES, &[self.program.shared_bytes])
+            .to(SC, compute::BARRIERS, &[self.program.barriers])
+            .to(SC, compute::GRID_XY, &[self.grid[0] | self.grid[1] << 16, 1])
+            .to(SC, compute::BLOCK_XY, &[self.block | 1 << 16, 1])
+            .to(SC, shader::CONSTANT_BYTES, &[0x100, 0, CONSTANTS as u32])
+            .to(SC, compute::BIND_CONSTANTS, &[bind])
+            .to(SC, shader::CONSTANT_OFFSET, &[0x20])
+            .to(SC, shader::CONSTANT_DATA, &self.parameters[..usize::from(words)])
+            .to(SC, compute::LAUNCH, &[0x1000])
+            .to(
+                SC,
+                shader::REPORT_HIGH,
+                &[(va >> 32) as u32, va as u32, payload, 0x1000_0000],
+            )
+    }
+}
+
+/// Memory of a channel for kernels: code, constants and three buffers.
+struct Memories {
+    a: u64,
+    b: u64,
+    c: u64,
+}
+
+fn prepare(bench: &mut Bench, channel: &Channel, kernel: &Kernel) -> Memories {
+    let code = bench.allocate(0x1000);
+    let bytes: Vec<u8> = kernel
+        .program
+        .words
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
+    bench.set_vram_bytes(code, &bytes);
+    bench.map(channel.space, CODE, Page::Vram(code), 0x1000);
+    let constants = bench.allocate(0x1000);
+    bench.map(channel.space, CONSTANTS, Page::Vram(constants), 0x1000);
+    let buffer = |bench: &mut Bench, va| {
+        let at = bench.allocate(BUFFER_BYTES);
+        bench.map(channel.space, va, Page::Vram(at), BUFFER_BYTES);
+        at
+    };
+    let (a, b, c) = (buffer(bench, A), buffer(bench, B), buffer(bench, C));
+    bench.flush();
+    Memories { a, b, c }
+}
+
+const VECADD: &str = include_str!("../../../spec/src/isa/tests/kernels/vecadd.asm");
+
+fn vecadd(n: u32) -> Kernel {
+    let parameters = [A as u32, 0, B as u32, 0, C as u32, 0, n];
+    Kernel::new(VECADD, [n.div_ceil(128), 1], 128, &parameters)
+}
+
+#[test]
+fn grid_runs_and_the_report_behind_it_comes_after() {
+    let mut bench = ready();
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let n = 10_000;
+    let kernel = vecadd(n);
+    let memories = prepare(&mut bench, &channel, &kernel);
+    for i in 0..n {
+        bench.set_vram_u32(memories.a + u64::from(i) * 4, (i as f32).to_bits());
+        bench.set_vram_u32(memories.b + u64::from(i) * 4, (0.5f32).to_bits());
+    }
+    let done = C + BUFFER_BYTES - 16;
+    bench.submit(&mut channel, &kernel.methods(done, 77).0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.vram_u32(memories.c + BUFFER_BYTES - 16), 77);
+    for i in 0..n {
+        let found = f32::from_bits(bench.vram_u32(memories.c + u64::from(i) * 4));
+        assert_eq!(found, i as f32 + 0.5, "{i}");
+    }
+    let counters = *bench.card.counters();
+    assert_eq!(
+        (counters.grids, counters.engine_errors, counters.mmu_faults),
+        (1, 0, 0)
+    );
+    // 79 blocks of 4 warps of 18 instructions; the last lanes leave early.
+    assert!(counters.warp_instructions > 79 * 4 * 17 - 100);
+}
+
+#[test]
+fn illegal_instruction_traps_and_the_channel_goes_on() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new("mov b32 $r9 0x1\nexit", [1, 1], 32, &[]);
+    let memories = prepare(&mut bench, &channel, &kernel);
+    let mut short = kernel;
+    short.program.registers = 4;
+    bench.submit(&mut channel, &short.methods(C, 5).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
+    // GPR_OUT_OF_BOUNDS.
+    assert_eq!(bench.read(Bar0Reg::MpWarpError(0)), 13);
+    assert_eq!(bench.vram_u32(memories.c), 0);
+    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    bench.run();
+    assert_eq!(bench.vram_u32(memories.c), 5);
+}
+
+#[test]
+fn unmapped_access_is_a_fault_of_a_gpc_and_others_go_on() {
+    let mut bench = ready();
+    let (mut bad, mut good) = (bench.channel(1), bench.channel(2));
+    bench.runlist(&[1, 2]);
+    let kernel = Kernel::new(
+        "mov b32 $r1 0x10000000\nld b32 $r2 ca g[$r1]\nexit",
+        [1, 1],
+        32,
+        &[],
+    );
+    prepare(&mut bench, &bad, &kernel);
+    let other = vecadd(100);
+    let memories = prepare(&mut bench, &good, &other);
+    bench.submit(&mut bad, &kernel.methods(C, 5).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << Engine::Graph.fault_unit());
+    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert!(!kind.hub());
+    assert_eq!(kind.client(), client::GPC_L1 & 0x1f);
+    assert_eq!(bench.read(Bar0Reg::FaultRecord(1)), 0x1000_0000);
+    bench.write(Bar0Reg::FaultUnits, u32::MAX);
+    bench.write(Bar0Reg::EngineFault, 1);
+    bench.submit(&mut good, &other.methods(C, 9).0);
+    bench.run();
+    assert_eq!(bench.vram_u32(memories.c), 9);
+}
+
+#[test]
+fn impossible_block_is_a_data_error() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new("exit", [1, 1], 2000, &[]);
+    prepare(&mut bench, &channel, &kernel);
+    bench.submit(&mut channel, &kernel.methods(C, 5).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::DATA_ERROR);
+}
+
+#[test]
+fn endless_grid_ends_by_the_watchdog() {
+    let mut timing = Timing::of(Board::Gtx480);
+    timing.shaders.watchdog_ns = 1_000_000;
+    let mut bench = ready_with(timing);
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new("x: bra #x", [1, 1], 32, &[]);
+    prepare(&mut bench, &channel, &kernel);
+    bench.submit(&mut channel, &kernel.methods(C, 5).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
+    assert_ne!(bench.read(Bar0Reg::MpGlobalError(0)), 0);
+}
+
+/// GPU time of a kernel whose buffers are in VRAM, or in system memory.
+fn time_of(kernel: &Kernel, is_spilled: bool) -> u64 {
+    let mut bench = ready();
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    prepare(&mut bench, &channel, kernel);
+    if is_spilled {
+        for (va, at) in [(A, 0), (B, BUFFER_BYTES), (C, 2 * BUFFER_BYTES)] {
+            bench.map(channel.space, va, Page::Ram(at), BUFFER_BYTES);
+        }
+        bench.flush();
+    }
+    // The first grid brings the channel onto PGRAPH.
+    let times = [1, 2].map(|round| {
+        let before = bench.card.gpu_time();
+        bench.submit(&mut channel, &kernel.methods(C, round).0);
+        bench.run();
+        bench.card.gpu_time() - before
+    });
+    assert_eq!(bench.card.counters().grids, 2);
+    times[1]
+}
+
+#[test]
+fn streaming_kernel_feels_where_its_pages_are_and_a_computing_one_does_not() {
+    let streaming = vecadd(250_000);
+    let ratio = time_of(&streaming, true) as f64 / time_of(&streaming, false) as f64;
+    // 161 GB/s to 6 GB/s, and the launch costs the same.
+    assert!((8.0..40.0).contains(&ratio), "{ratio}");
+    let source = "
+        mov b32 $r1 0x0
+        loop: fma rn f32 $r2 $r2 $r2 $r2
+        fma rn f32 $r3 $r2 $r2 $r2
+        add b32 $r1 $r1 0x1
+        set $p0 0x1 lt u32 $r1 0x400
+        $p0 bra #loop
+        mov b32 $r4 0x72000000
+        st b32 wb g[$r4] $r3
+        exit";
+    let computing = Kernel::new(source, [30, 1], 256, &[]);
+    let ratio = time_of(&computing, true) as f64 / time_of(&computing, false) as f64;
+    assert!((0.9..1.2).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn two_channels_take_turns_between_their_grids() {
+    let mut bench = ready();
+    let mut channels = [bench.channel(1), bench.channel(2)];
+    bench.runlist(&[1, 2]);
+    let kernel = vecadd(1000);
+    let memories: Vec<_> = channels
+        .iter()
+        .map(|channel| prepare(&mut bench, channel, &kernel))
+        .collect();
+    for round in 1..=5 {
+        for channel in &mut channels {
+            let methods = kernel.methods(C + BUFFER_BYTES - 16, round);
+            bench.submit(channel, &methods.0);
+        }
+    }
+    bench.run();
+    for memories in memories {
+        assert_eq!(bench.vram_u32(memories.c + BUFFER_BYTES - 16), 5);
+    }
+    assert_eq!(bench.card.counters().grids, 10);
+}
