@@ -21,7 +21,7 @@ pub(crate) enum Atomic {
     Or,
     Xor,
     Exchange,
-    CompareSwap,
+    CompareExchange,
     /// f32, denormals flushed.
     AddFloat,
 }

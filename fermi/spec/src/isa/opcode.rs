@@ -176,9 +176,9 @@ opcodes! {
     Exch32;
     /// Exchange of 64 bits.
     Exch64;
-    /// Compare and swap of 32 bits.
+    /// Compare and exchange of 32 bits.
     Cas32;
-    /// Compare and swap of 64 bits.
+    /// Compare and exchange of 64 bits.
     Cas64;
     /// Load, constant.
     Ldc;

@@ -329,8 +329,8 @@ fn operation(op: &Op) -> (u32, Atomic) {
         Opcode::RedS32 | Opcode::AtomS32 => (4, integer(true)),
         Opcode::Exch32 => (4, Atomic::Exchange),
         Opcode::Exch64 => (8, Atomic::Exchange),
-        Opcode::Cas32 => (4, Atomic::CompareSwap),
-        Opcode::Cas64 => (8, Atomic::CompareSwap),
+        Opcode::Cas32 => (4, Atomic::CompareExchange),
+        Opcode::Cas64 => (8, Atomic::CompareExchange),
         _ => (4, integer(false)),
     }
 }
@@ -352,13 +352,13 @@ fn atomic(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
         8 => warp.pair(register, lane),
         _ => u64::from(warp.register(register)[lane]),
     };
-    let swap = register_of(Operand::Register(op.get(field::SRC_C) as u8));
+    let new = register_of(Operand::Register(op.get(field::SRC_C) as u8));
     let dst = op.get(field::ATOMIC_DST) as u8;
     let mut results = [0; LANES];
     for lane in lanes_of(lanes) {
-        let (operand, swap) = (value(warp, op.dst, lane), value(warp, swap, lane));
+        let (operand, new) = (value(warp, op.dst, lane), value(warp, new, lane));
         results[lane] = machine.outside.atomic(addresses[lane], bytes, &mut |old| {
-            operation.apply(old, operand, swap, bytes)
+            operation.apply(old, operand, new, bytes)
         })?;
     }
     if !is_reduction {
@@ -374,13 +374,13 @@ fn atomic(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
 
 impl Atomic {
     /// What is stored in place of `old`.
-    pub(crate) fn apply(self, old: u64, operand: u64, swap: u64, bytes: u32) -> u64 {
+    pub(crate) fn apply(self, old: u64, operand: u64, new: u64, bytes: u32) -> u64 {
         let (x, y) = (old as u32, operand as u32);
         match self {
             Self::Add if bytes == 8 => old.wrapping_add(operand),
             Self::Exchange => operand,
-            Self::CompareSwap if old == operand => swap,
-            Self::CompareSwap => old,
+            Self::CompareExchange if old == operand => new,
+            Self::CompareExchange => old,
             Self::Add => u64::from(x.wrapping_add(y)),
             Self::Min => x.min(y).into(),
             Self::Max => x.max(y).into(),

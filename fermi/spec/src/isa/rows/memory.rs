@@ -20,9 +20,9 @@ const LOCAL: Token = Memory(Space::Local, f::OFFSET24, 1);
 const ATOMIC: Token = Memory(Space::Global, f::OFFSET20, 1);
 const RESULT: Token = Register(f::ATOMIC_DST, Width::One);
 const RESULT2: Token = Register(f::ATOMIC_DST, Width::Pair);
-const SWAP: Token = Register(f::SRC_C, Width::One);
-const SWAP2: Token = Register(f::SRC_C, Width::Pair);
-const NO_SWAP: Token = Fixed(f::SRC_C, 63);
+const NEW: Token = Register(f::SRC_C, Width::One);
+const NEW2: Token = Register(f::SRC_C, Width::Pair);
+const NO_NEW: Token = Fixed(f::SRC_C, 63);
 const UNSIGNED_OPS: Token = Pick(
     f::ATOMIC_OP,
     &[
@@ -80,28 +80,28 @@ pub(super) const MEMORY: &[Row] = &[
         Opcode::Exch32,
         5,
         10,
-        &[Word("exch"), Word("b32"), RESULT, ATOMIC, DST, NO_SWAP],
+        &[Word("exch"), Word("b32"), RESULT, ATOMIC, DST, NO_NEW],
     )
     .with(OPERATION, 8),
     Row::five(
         Opcode::Exch64,
         5,
         10,
-        &[Word("exch"), Word("b64"), RESULT2, ATOMIC, DST2, NO_SWAP],
+        &[Word("exch"), Word("b64"), RESULT2, ATOMIC, DST2, NO_NEW],
     )
     .with(OPERATION, 24),
     Row::five(
         Opcode::Cas32,
         5,
         10,
-        &[Word("cas"), Word("b32"), RESULT, ATOMIC, DST, SWAP],
+        &[Word("cas"), Word("b32"), RESULT, ATOMIC, DST, NEW],
     )
     .with(OPERATION, 9),
     Row::five(
         Opcode::Cas64,
         5,
         10,
-        &[Word("cas"), Word("b64"), RESULT2, ATOMIC, DST2, SWAP2],
+        &[Word("cas"), Word("b64"), RESULT2, ATOMIC, DST2, NEW2],
     )
     .with(OPERATION, 25),
     Row::five(
@@ -115,7 +115,7 @@ pub(super) const MEMORY: &[Row] = &[
             RESULT2,
             ATOMIC,
             DST2,
-            NO_SWAP,
+            NO_NEW,
         ],
     )
     .with(OPERATION, 16),
@@ -123,29 +123,21 @@ pub(super) const MEMORY: &[Row] = &[
         Opcode::AtomU32,
         5,
         10,
-        &[
-            Word("ld"),
-            UNSIGNED_OPS,
-            Word("u32"),
-            RESULT,
-            ATOMIC,
-            DST,
-            NO_SWAP,
-        ],
+        &[Word("ld"), UNSIGNED_OPS, Word("u32"), RESULT, ATOMIC, DST, NO_NEW],
     )
     .with(SIGNED, 0),
     Row::five(
         Opcode::AtomS32,
         5,
         11,
-        &[Word("ld"), SIGNED_OPS, Word("s32"), RESULT, ATOMIC, DST, NO_SWAP],
+        &[Word("ld"), SIGNED_OPS, Word("s32"), RESULT, ATOMIC, DST, NO_NEW],
     )
     .with(SIGNED, 1),
     Row::five(
         Opcode::AtomF32,
         5,
         13,
-        &[Word("ld"), Word("add"), Word("f32"), RESULT, ATOMIC, DST, NO_SWAP],
+        &[Word("ld"), Word("add"), Word("f32"), RESULT, ATOMIC, DST, NO_NEW],
     )
     .with(OPERATION, 16),
     Row::five(Opcode::Ld, 5, 16, &[Word("ld"), TYPE, DATA, LOAD_CACHE, GLOBAL]),
