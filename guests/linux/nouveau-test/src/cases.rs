@@ -1,6 +1,7 @@
 //! The tests, by name.
 
 mod binding;
+mod entries;
 mod faults;
 mod fences;
 mod gate;
@@ -62,6 +63,7 @@ pub(crate) fn all() -> Vec<Case> {
         fences::CASES,
         semaphores::CASES,
         binding::CASES,
+        entries::CASES,
         parallel::CASES,
         faults::CASES,
     ]

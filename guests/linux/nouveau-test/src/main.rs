@@ -9,6 +9,7 @@ mod cases;
 mod channel;
 mod copy;
 mod device;
+mod hold;
 mod interrupts;
 mod layout;
 mod pattern;
@@ -41,6 +42,9 @@ struct Arguments {
     /// Measure instead of testing.
     #[arg(long, conflicts_with_all = ["only", "skip", "list"])]
     bench: bool,
+    /// Fill VRAM, print "held", wait until this file exists, and verify: for a harness that suspends the machine.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["only", "skip", "list", "bench"])]
+    hold: Option<PathBuf>,
     /// The node to open.
     #[arg(long, value_name = "PATH", default_value = "/dev/dri/renderD128")]
     render: PathBuf,
@@ -66,7 +70,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if arguments.bench {
-        return runner::report(bench::run(&nodes));
+        return runner::report("bench", bench::run(&nodes));
+    }
+    if let Some(sign) = arguments.hold {
+        return runner::report("hold", hold::run(&nodes, &sign));
     }
     if let Some(name) = arguments.inner {
         return runner::run_here(&name, &nodes);

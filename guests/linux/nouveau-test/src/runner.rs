@@ -37,12 +37,12 @@ pub(crate) fn list() {
     }
 }
 
-/// Prints the end of a measurement.
-pub(crate) fn report(result: Result<()>) -> ExitCode {
+/// Prints why something that is no test failed.
+pub(crate) fn report(name: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            println!("FAIL bench {}", one_line(&error));
+            println!("FAIL {name} {}", one_line(&error));
             ExitCode::FAILURE
         }
     }

@@ -35,6 +35,8 @@ pub(super) const CASES: &[Case] = &[
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time in which something that is not held up would have happened.
 const SETTLE: Duration = Duration::from_millis(40);
+/// Longest time from the end of the work to the waiter's return, on a busy host: an interrupt, not the end of patience.
+const WAKE_MAX: Duration = Duration::from_secs(5);
 /// Where the tests map.
 const BASE: u64 = 0x1_0000_0000;
 /// Bytes of a buffer.
@@ -292,7 +294,7 @@ fn exec_deferred(nodes: &Nodes) -> Result<Outcome> {
     }
     let raised = interrupts::count()? - before;
     ensure!(
-        slowest < Duration::from_millis(500),
+        slowest <= WAKE_MAX,
         "a wait ended {} ms after its work",
         slowest.as_millis()
     );
