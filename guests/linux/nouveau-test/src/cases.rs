@@ -45,6 +45,12 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Nodes) -> Result<Outcome>,
 }
 
+/// What the driver says of a channel that it ends.
+const KILLED: &str = "fault [0-9a-f]+ |rc scheduled|errored - disabling channel|channel [0-9]+ killed|PBDMA[0-9]|\
+                      error fencing pushbuf";
+/// Any complaint of the driver, but no warning with a stack of calls.
+const ANY: &str = "nouveau [0-9a-f:.]+:";
+
 const fn quiet(name: &'static str, run: fn(&Nodes) -> Result<Outcome>) -> Case {
     Case { name, log: "", run }
 }

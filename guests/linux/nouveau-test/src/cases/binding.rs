@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use super::gate::OPEN;
-use super::{Case, Nodes, Outcome, noisy, quiet};
+use super::{Case, KILLED, Nodes, Outcome, noisy, quiet};
 use crate::binding::{bind, bind_later, execute, map, open, unmap};
 use crate::channel::Channel;
 use crate::copy::{Copier, copy_range};
@@ -24,11 +24,7 @@ pub(super) const CASES: &[Case] = &[
     quiet("exec-timeline", exec_timeline),
     quiet("exec-deferred", exec_deferred),
     quiet("exec-many", exec_many),
-    noisy(
-        "exec-fault",
-        "fault [0-9a-f]+|channel [0-9]+ killed|runlist|engine [0-9]+|errored - disabling channel",
-        exec_fault,
-    ),
+    noisy("exec-fault", KILLED, exec_fault),
 ];
 
 /// Longest wait for anything.

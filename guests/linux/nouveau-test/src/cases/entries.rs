@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::{Case, Nodes, Outcome, noisy, quiet};
+use super::{ANY, Case, Nodes, Outcome, noisy, quiet};
 use crate::binding::{bind, execute, map, open};
 use crate::channel::{Channel, reads};
 use crate::device::{Device, Mapped, error_number};
@@ -17,8 +17,8 @@ pub(super) const CASES: &[Case] = &[
     quiet("push-pieces", push_pieces),
     quiet("push-split-method", push_split_method),
     quiet("push-relocs", push_relocs),
-    noisy("push-refused", "nouveau", push_refused),
-    noisy("ring-entries-odd", "nouveau", ring_entries_odd),
+    noisy("push-refused", ANY, push_refused),
+    noisy("ring-entries-odd", ANY, ring_entries_odd),
 ];
 
 /// Bit of a piece's length that keeps the card from fetching it early.

@@ -7,16 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use fermi_spec::methods::host;
 
-use super::{Case, Nodes, Outcome, noisy};
+use super::{ANY, Case, KILLED, Nodes, Outcome, noisy};
 use crate::channel::{Channel, Use, reads, writes};
 use crate::copy::{Copier, copy_range};
 use crate::device::{Device, error_number};
 use crate::pattern::Pattern;
 use crate::push::{Push, Unit};
-
-/// What the driver says of a channel that it ends.
-const KILLED: &str =
-    "fault [0-9a-f]+|channel [0-9]+ killed|runlist|engine [0-9]+|errored - disabling channel";
 
 pub(super) const CASES: &[Case] = &[
     noisy("fault-m2mf", KILLED, |nodes| faults(nodes, Copier::M2mf)),
@@ -29,13 +25,9 @@ pub(super) const CASES: &[Case] = &[
     noisy("fault-semaphore", KILLED, fault_semaphore),
     noisy("bad-method", "ILLEGAL_MTHD|DATA_ERROR|gr: intr", bad_method),
     noisy("bad-class", "ILLEGAL_CLASS|gr: intr", bad_class),
-    noisy(
-        "bad-host-method",
-        "PBDMA|errored - disabling channel|channel [0-9]+ killed",
-        bad_host_method,
-    ),
+    noisy("bad-host-method", KILLED, bad_host_method),
     noisy("unbound-subchannel", "PBDMA", unbound_subchannel),
-    noisy("garbage", ".", garbage),
+    noisy("garbage", ANY, garbage),
 ];
 
 /// An address that nothing is mapped at: the driver allocates from the bottom.

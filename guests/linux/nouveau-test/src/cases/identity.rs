@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use fermi_spec::methods::class;
 
-use super::{Case, Nodes, Outcome, quiet};
+use super::{Case, Nodes, Outcome, noisy, quiet};
 use crate::channel::Channel;
 use crate::device::Device;
 use crate::push::{Push, Unit};
@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     quiet("objects-legacy", objects_legacy),
     quiet("objects-nvif", objects_nvif),
     quiet("unknown-class-refused", unknown_class_refused),
-    quiet("all-channels", all_channels),
+    noisy("all-channels", "!chids", all_channels),
 ];
 
 /// Vendor of the card.
