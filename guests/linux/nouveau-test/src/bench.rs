@@ -99,8 +99,8 @@ fn copies(device: &Device) -> Result<()> {
         device.object(domain::VRAM, COPY_BYTES)?,
         device.object(domain::VRAM, COPY_BYTES)?,
     );
+    let channel = Channel::with_units(device, &Copier::ALL.map(Copier::unit))?;
     for who in Copier::ALL {
-        let channel = Channel::with_units(device, &[who.unit()])?;
         let name = match who {
             Copier::M2mf => "m2mf",
             Copier::Engine(Unit::Copy0) => "engine-0",

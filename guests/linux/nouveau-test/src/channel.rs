@@ -3,6 +3,9 @@
 //! A [`Channel`] keeps its pushbuffers, one object each, and uses one again when the GPU has read it and nobody holds
 //! its [`Ticket`]. Which objects a submission names, and whether as written, decides what the driver makes it wait
 //! for: see [`reads`] and [`writes`].
+//!
+//! An object must not be submitted on another channel once a channel that used it is gone: nouveau 6.12 keeps the fence
+//! of a wait that was over at the first look, with a pointer to its freed channel, and follows it then.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

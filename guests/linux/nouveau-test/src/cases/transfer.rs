@@ -118,8 +118,8 @@ fn copy_pitch(nodes: &Nodes) -> Result<Outcome> {
     let device = Device::open(&nodes.render)?;
     let (source, target) = (device.gart(BYTES)?, device.gart(BYTES)?);
     Pattern(6).fill(source.memory());
+    let channel = Channel::with_units(&device, &Copier::ALL.map(Copier::unit))?;
     for who in Copier::ALL {
-        let channel = Channel::with_units(&device, &[who.unit()])?;
         Pattern(7).fill(target.memory());
         let extent = Extent {
             line: 100,
