@@ -24,12 +24,14 @@ mod opcode;
 mod operand;
 mod rows;
 mod short;
+mod special;
 
 pub use field::Field;
 pub use instruction::{Illegal, Instruction, Listing, Reason};
 pub use opcode::Opcode;
 pub use operand::{ConstAddress, DataType, Guard, Predicate, Register, Source};
 pub use short::{Short, widen};
+pub use special::Special;
 
 /// Bytes of an instruction in its long form.
 pub const INSTRUCTION_BYTES: u32 = 8;

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeSet;
 
+use fermi_spec::isa::Special;
+
 use super::{
     code::Code,
     execute::{self, Machine},
@@ -256,35 +258,46 @@ impl Inside {
         let y = |lane| thread(lane) / nx % ny;
         let z = |lane| thread(lane) / (nx * ny);
         let packed = |x: u32, y: u32, z: u32| x & 0xffff | (y & 0x3ff) << 16 | (z & 0x3f) << 26;
+        let up_to = |lane: usize| ((1u64 << (lane + 1)) - 1) as u32;
         let slot = self.slot;
-        let value = match number {
-            0x00 => return each(|lane| lane as u32),
-            0x20 => return each(|lane| packed(x(lane), y(lane), z(lane))),
-            0x21 => return each(x),
-            0x22 => return each(y),
-            0x23 => return each(z),
-            0x38 => return each(|lane| 1 << lane),
-            0x39 => return each(|lane| (1 << lane) - 1),
-            0x3a => return each(|lane| ((1u64 << (lane + 1)) - 1) as u32),
-            0x3b => return each(|lane| !(((1u64 << (lane + 1)) - 1) as u32)),
-            0x3c => return each(|lane| !((1u32 << lane) - 1)),
-            0x02 => SM_WARPS << 8 | slot.sms << 20,
-            0x03 => (slot.first_warp + warp) << 8 | slot.sm << 20,
-            0x24 => launch.argument,
-            0x25..=0x27 => self.index[number as usize - 0x25],
-            0x28 => packed(launch.block[0], launch.block[1], launch.block[2]),
-            0x29..=0x2b => launch.block[number as usize - 0x29],
-            0x2c => launch.grid_id,
-            0x2d..=0x2f => launch.grid[number as usize - 0x2d],
-            0x30 => launch.shared_base as u32,
-            0x31 | 0x35 => 1 << 24,
-            0x32 => launch.shared_bytes,
-            0x33 => 32,
-            0x34 => launch.local_base as u32,
-            0x36 => launch.local_positive,
-            0x37 => (1 << 24) - launch.local_negative,
-            0x50 => clock as u32,
-            0x51 => (clock >> 32) as u32,
+        let Some(special) = Special::from_number(number) else {
+            return [0; 32];
+        };
+        let value = match special {
+            Special::LaneId => return each(|lane| lane as u32),
+            Special::Thread => return each(|lane| packed(x(lane), y(lane), z(lane))),
+            Special::ThreadX => return each(x),
+            Special::ThreadY => return each(y),
+            Special::ThreadZ => return each(z),
+            Special::MaskEqual => return each(|lane| 1 << lane),
+            Special::MaskBelow => return each(|lane| (1 << lane) - 1),
+            Special::MaskUpTo => return each(up_to),
+            Special::MaskAbove => return each(|lane| !up_to(lane)),
+            Special::MaskFrom => return each(|lane| !((1u32 << lane) - 1)),
+            Special::Sizes => SM_WARPS << 8 | slot.sms << 20,
+            Special::Place => (slot.first_warp + warp) << 8 | slot.sm << 20,
+            Special::LaunchArgument => launch.argument,
+            Special::BlockX => self.index[0],
+            Special::BlockY => self.index[1],
+            Special::BlockZ => self.index[2],
+            Special::Threads => packed(launch.block[0], launch.block[1], launch.block[2]),
+            Special::ThreadsX => launch.block[0],
+            Special::ThreadsY => launch.block[1],
+            Special::ThreadsZ => launch.block[2],
+            Special::GridId => launch.grid_id,
+            Special::BlocksX => launch.grid[0],
+            Special::BlocksY => launch.grid[1],
+            Special::BlocksZ => launch.grid[2],
+            Special::SharedWindow => launch.shared_base as u32,
+            Special::SharedWindowBytes | Special::LocalWindowBytes => 1 << 24,
+            Special::SharedBytes => launch.shared_bytes,
+            Special::SharedBanks => 32,
+            Special::LocalWindow => launch.local_base as u32,
+            Special::LocalPositive => launch.local_positive,
+            Special::LocalNegativeStart => (1 << 24) - launch.local_negative,
+            Special::Clock => clock as u32,
+            Special::ClockHigh => (clock >> 32) as u32,
+            // Graphics, traps and performance counters.
             _ => 0,
         };
         [value; 32]

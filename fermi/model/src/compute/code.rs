@@ -7,7 +7,10 @@ use fermi_spec::isa::{
     field::{self, Field},
 };
 
-use super::trap::{Stop, WarpError};
+use super::{
+    tally::Issue,
+    trap::{Stop, WarpError},
+};
 use crate::mmu::Refusal;
 
 /// Instructions that are decoded together.
@@ -41,6 +44,7 @@ impl Operand {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Op {
     pub(crate) opcode: Opcode,
+    pub(crate) issue: Issue,
     /// Predicate of the guard, and whether it is negated.
     pub(crate) guard: u8,
     pub(crate) guard_not: bool,
@@ -75,6 +79,7 @@ impl Op {
         let guard = instruction.guard();
         Ok(Self {
             opcode: instruction.opcode(),
+            issue: Issue::of(instruction),
             guard: guard.predicate.0,
             guard_not: guard.is_negated,
             join: instruction.is_join(),

@@ -55,7 +55,7 @@ pub(super) fn run(
 #[inline(always)]
 fn step(warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop> {
     let lanes = warp.executing(op);
-    machine.tally.count(op.opcode, lanes);
+    machine.tally.count(op.issue, lanes);
     if is_control(op.opcode) {
         return control(warp, op, lanes);
     }

@@ -1,6 +1,6 @@
 //! What a grid did, counted for its time and for reports.
 
-use fermi_spec::isa::Opcode;
+use fermi_spec::isa::{Instruction, Opcode};
 
 use super::warp::{Lanes, lanes_of};
 
@@ -30,78 +30,37 @@ pub(crate) enum Issue {
 pub(crate) const ISSUES: usize = 6;
 
 impl Issue {
-    pub(crate) fn of(opcode: Opcode) -> Self {
-        use Opcode as O;
-        match opcode {
-            O::Mufu => Self::Special,
-            O::Dmnmx | O::Dset | O::Dsetp | O::Dfma | O::Dadd | O::Dmul => Self::Double,
-            O::Imad32i
-            | O::Imul32i
-            | O::Imad
-            | O::Imul
-            | O::Isad
-            | O::Shl
-            | O::Shr
-            | O::Bfe
-            | O::Bfi
-            | O::Flo
-            | O::Popc
-            | O::Imnmx
-            | O::Iset
-            | O::Isetp
-            | O::F2f
-            | O::F2i
-            | O::I2f
-            | O::I2i => Self::Half,
-            O::Ld
-            | O::Ldu
-            | O::St
-            | O::Ldl
-            | O::Lds
-            | O::Ldslk
-            | O::Stl
-            | O::Sts
-            | O::Stsul
-            | O::RedU32
-            | O::RedS32
-            | O::RedF32
-            | O::RedU64
-            | O::AtomU32
-            | O::AtomS32
-            | O::AtomF32
-            | O::AtomU64
-            | O::Exch32
-            | O::Exch64
-            | O::Cas32
-            | O::Cas64
-            | O::Ldc
-            | O::Cctl
-            | O::Cctll
-            | O::Membar => Self::Memory,
-            O::Jmp
-            | O::Jmx
-            | O::Jmxc
-            | O::Jcal
-            | O::Bra
-            | O::Brx
-            | O::Cal
-            | O::Plongjmp
-            | O::Ssy
-            | O::Pbk
-            | O::Pcnt
-            | O::Pret
-            | O::Exit
-            | O::Longjmp
-            | O::Ret
-            | O::Kil
-            | O::Rtt
-            | O::Brk
-            | O::Cont
-            | O::Sam
-            | O::Ram
-            | O::Bpt
-            | O::Bar
-            | O::Nop => Self::Control,
+    pub(crate) fn of(instruction: Instruction) -> Self {
+        const DOUBLES: u8 = 1;
+        const MEMORY: u8 = 5;
+        const CONSTANTS: u8 = 6;
+        const CONTROL: u8 = 7;
+        match (instruction.class(), instruction.opcode()) {
+            (DOUBLES, _) => Self::Double,
+            (MEMORY | CONSTANTS, _) => Self::Memory,
+            (CONTROL, _) | (_, Opcode::Bar | Opcode::Nop) => Self::Control,
+            (_, Opcode::Mufu) => Self::Special,
+            (
+                _,
+                Opcode::Imad32i
+                | Opcode::Imul32i
+                | Opcode::Imad
+                | Opcode::Imul
+                | Opcode::Isad
+                | Opcode::Shl
+                | Opcode::Shr
+                | Opcode::Bfe
+                | Opcode::Bfi
+                | Opcode::Flo
+                | Opcode::Popc
+                | Opcode::Imnmx
+                | Opcode::Iset
+                | Opcode::Isetp
+                | Opcode::F2f
+                | Opcode::F2i
+                | Opcode::I2f
+                | Opcode::I2i,
+            ) => Self::Half,
             _ => Self::Full,
         }
     }
@@ -127,8 +86,8 @@ pub(crate) struct Tally {
 
 impl Tally {
     #[inline(always)]
-    pub(crate) fn count(&mut self, opcode: Opcode, lanes: u32) {
-        self.issued[Issue::of(opcode) as usize] += 1;
+    pub(crate) fn count(&mut self, issue: Issue, lanes: u32) {
+        self.issued[issue as usize] += 1;
         self.lane_instructions += u64::from(lanes.count_ones());
     }
 

@@ -6,7 +6,8 @@ use super::{
     field::{self as f, Field},
     instruction::{Instruction, immediate, relative_target},
     operand::{ConstAddress, DataType},
-    rows::{COMBINATIONS, CONDITIONS, Form, Kind, SPECIALS, Space, Token, Width},
+    rows::{COMBINATIONS, CONDITIONS, Form, Kind, Space, Token, Width},
+    special::Special,
 };
 
 /// Words with single spaces between them, none inside brackets.
@@ -128,8 +129,8 @@ fn write_token(words: &mut Words<'_, '_>, token: &Token, word: u64, address: u32
         Token::Number(field) => words.number(field.get(word).into()),
         Token::Special => {
             let number = f::SPECIAL.get(word);
-            match SPECIALS.iter().find(|(special, _)| *special == number) {
-                Some((_, name)) => words.word(name),
+            match Special::from_number(number) {
+                Some(special) => words.word(special.name()),
                 None => words.word(format_args!("$sr{number}")),
             }
         }

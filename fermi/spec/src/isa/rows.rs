@@ -204,58 +204,6 @@ const ADDITIONS: &[&str] = &["add", "sub", "subr", "addpo"];
 const LOGIC: &[&str] = &["and", "or", "xor", "mov2"];
 const MASK_OR_FLOAT: &[&str] = &["b32", "f32"];
 
-/// Names of special registers by number.
-pub(super) const SPECIALS: &[(u32, &str)] = &[
-    (0x00, "$laneid"),
-    (0x02, "$nphysid"),
-    (0x03, "$physid"),
-    (0x04, "$pm0"),
-    (0x05, "$pm1"),
-    (0x06, "$pm2"),
-    (0x07, "$pm3"),
-    (0x08, "$pm4"),
-    (0x09, "$pm5"),
-    (0x0a, "$pm6"),
-    (0x0b, "$pm7"),
-    (0x10, "$vtxcnt"),
-    (0x11, "$invoc"),
-    (0x12, "$ydir"),
-    (0x13, "$thread_kill"),
-    (0x20, "$tid"),
-    (0x21, "$tidx"),
-    (0x22, "$tidy"),
-    (0x23, "$tidz"),
-    (0x24, "$launcharg"),
-    (0x25, "$ctaidx"),
-    (0x26, "$ctaidy"),
-    (0x27, "$ctaidz"),
-    (0x28, "$ntid"),
-    (0x29, "$ntidx"),
-    (0x2a, "$ntidy"),
-    (0x2b, "$ntidz"),
-    (0x2c, "$gridid"),
-    (0x2d, "$nctaidx"),
-    (0x2e, "$nctaidy"),
-    (0x2f, "$nctaidz"),
-    (0x30, "$swinbase"),
-    (0x31, "$swinsz"),
-    (0x32, "$smemsz"),
-    (0x33, "$smembanks"),
-    (0x34, "$lwinbase"),
-    (0x35, "$lwinsz"),
-    (0x36, "$lpossz"),
-    (0x37, "$lnegstart"),
-    (0x38, "$lanemask_eq"),
-    (0x39, "$lanemask_lt"),
-    (0x3a, "$lanemask_le"),
-    (0x3b, "$lanemask_gt"),
-    (0x3c, "$lanemask_ge"),
-    (0x40, "$trapstat"),
-    (0x42, "$warperr"),
-    (0x50, "$clock"),
-    (0x51, "$clockhi"),
-];
-
 const DST: Token = Token::Register(f::DST, Width::One);
 const DST2: Token = Token::Register(f::DST, Width::Pair);
 const A: Token = Token::Register(f::SRC_A, Width::One);

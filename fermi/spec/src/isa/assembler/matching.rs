@@ -4,9 +4,9 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::Lexeme;
 use crate::isa::{
-    INSTRUCTION_BYTES,
+    INSTRUCTION_BYTES, Special,
     field::{self as f, Field},
-    rows::{COMBINATIONS, CONDITIONS, Form, Kind, Row, SPECIALS, Space, Token, Width},
+    rows::{COMBINATIONS, CONDITIONS, Form, Kind, Row, Space, Token, Width},
 };
 
 /// Things that could have stood there; more are not listed.
@@ -376,10 +376,10 @@ impl<'a> Words<'a> {
 
     fn special(&mut self) -> Matched<u32> {
         let text = self.peek().unwrap_or_default();
-        let named = SPECIALS
+        let named = Special::ALL
             .iter()
-            .find(|(_, name)| *name == text)
-            .map(|(number, _)| *number);
+            .find(|special| special.name() == text)
+            .map(|special| special.number());
         let numbered = || {
             text.strip_prefix("$sr")?
                 .parse::<u32>()
