@@ -23,6 +23,8 @@ use kernel_log::Allowed;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk};
 
 const RAM_MIB: u32 = 1024;
+/// Packages of test programs, and whether they need the second root.
+const TEST_FOLDERS: [(&str, bool); 1] = [("guests/linux/nouveau-test", false)];
 
 /// What to try.
 #[derive(clap::Args)]
@@ -76,6 +78,29 @@ struct Setting<'a> {
     arguments: &'a NouveauArguments,
 }
 
+impl Setting<'_> {
+    /// Builds the test programs that are wanted.
+    fn build_tests(&mut self, workspace: &Workspace) -> Result<()> {
+        for (folder, in_mesa) in TEST_FOLDERS {
+            if in_mesa && !self.arguments.mesa {
+                continue;
+            }
+            let path = workspace.build_apart(folder)?;
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("a program without a name")?;
+            let name = name.to_owned();
+            self.tests.push(TestProgram {
+                name: name.clone(),
+                in_mesa,
+            });
+            self.programs.push(GuestProgram { name, path });
+        }
+        Ok(())
+    }
+}
+
 /// Runs the task.
 pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result<()> {
     let start = Instant::now();
@@ -84,7 +109,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
         Some(path) => path.clone(),
         None => workspace.build_program("vmm", "vramd")?,
     };
-    let setting = Setting {
+    let mut setting = Setting {
         environment,
         vramd,
         allowed: Allowed::load(workspace)?,
@@ -92,6 +117,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
         tests: Vec::new(),
         arguments,
     };
+    if !arguments.probe_only {
+        setting.build_tests(workspace)?;
+    }
     let scenarios = if arguments.scenario.is_empty() {
         SCENARIOS.to_vec()
     } else {
@@ -146,11 +174,6 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario) -> Result<Report> {
         Vec::new()
     });
     let passed = steps.iter().all(|step| step.outcome == Outcome::Passed);
-    for Step { name, outcome, .. } in &steps {
-        if let Outcome::Failed(why) = outcome {
-            println!("  {name} FAILED: {}", why.replace('\n', "\n    "));
-        }
-    }
     for line in &card {
         println!("  card: {line}");
     }
@@ -191,8 +214,9 @@ fn walk(
             );
         }
     };
+    let log = folder.join("kernel.log");
     println!("  boot: {:.1} s", start.elapsed().as_secs_f64());
-    let mut walk = Walk::new(guest, scenario, &setting.allowed);
+    let mut walk = Walk::new(guest, scenario, setting.allowed.clone(), &log);
     let is_up = walk.bring_up(&arguments.parameters);
     for command in &arguments.run {
         walk.show(command);

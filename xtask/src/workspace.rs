@@ -14,6 +14,20 @@ struct Built {
     executable: Option<PathBuf>,
 }
 
+fn build_by(mut cargo: Command) -> Result<PathBuf> {
+    let output = cargo
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    ensure!(output.status.success(), "a program does not build");
+    let lines = String::from_utf8(output.stdout).context("cargo says something that is not UTF-8")?;
+    let mut programs = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Built>(line).ok()?.executable);
+    programs.next_back().context("cargo built no program")
+}
+
 /// The checkout that this program was started in.
 #[derive(Debug)]
 pub(crate) struct Workspace {
@@ -50,18 +64,14 @@ impl Workspace {
 
     /// Builds a program of ours and tells where it is.
     pub(crate) fn build_program(&self, package: &str, program: &str) -> Result<PathBuf> {
-        let mut cargo = self.cargo(&["build", "--package", package, "--bin", program]);
-        let output = cargo
-            .arg("--message-format=json-render-diagnostics")
-            .stderr(Stdio::inherit())
-            .output()
-            .context("cannot start cargo")?;
-        ensure!(output.status.success(), "{program} does not build");
-        let lines = String::from_utf8(output.stdout).context("cargo says something that is not UTF-8")?;
-        let mut programs = lines
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Built>(line).ok()?.executable);
-        programs.next_back().context("cargo built no program")
+        build_by(self.cargo(&["build", "--package", package, "--bin", program]))
+    }
+
+    /// Builds the only program of a package that is no member of the workspace, in its folder: its settings are there.
+    pub(crate) fn build_apart(&self, folder: &str) -> Result<PathBuf> {
+        let mut cargo = self.cargo(&["build", "--release", "--locked"]);
+        cargo.current_dir(self.root.join(folder));
+        build_by(cargo).with_context(|| format!("in {folder}"))
     }
 
     /// Whether cargo has the subcommand `name` on this machine.

@@ -1,9 +1,12 @@
 //! What the guest's kernel may say.
 //!
-//! Lines of the level "warning" or worse, and lines that mean trouble at any level, are complaints unless
-//! `integration/nouveau/kernel-log.txt` has a pattern for them.
+//! Lines of the level "warning" or worse, and lines that mean trouble at any level, are complaints unless a pattern
+//! covers them: one of `integration/nouveau/kernel-log.txt`, or one that a test has named for the time that it runs.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use regex::Regex;
 
 use crate::workspace::Workspace;
 
@@ -20,11 +23,18 @@ const TROUBLE: [&str; 7] = [
     "timed out",
     "blocked for more than",
 ];
+/// What a test program writes to the kernel's log around each test; behind it stands the test's name.
+const TEST_BEGIN: &str = "nouveau-test: begin ";
+const TEST_END: &str = "nouveau-test: end ";
 
-/// Patterns of what is expected: a line is allowed if one matches all of it; `*` stands for anything.
+/// Patterns of what is expected.
 #[derive(Clone, Debug)]
 pub(super) struct Allowed {
-    patterns: Vec<String>,
+    always: Vec<Regex>,
+    /// While the test of that name runs.
+    during: BTreeMap<String, Regex>,
+    /// The test that runs, from one look at the log to the next.
+    running: Option<String>,
 }
 
 impl Allowed {
@@ -32,29 +42,56 @@ impl Allowed {
         let path = workspace.root().join(PATH);
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(Self::parse(&text))
+        Self::parse(&text).with_context(|| format!("{PATH} is wrong"))
     }
 
-    fn parse(text: &str) -> Self {
+    fn parse(text: &str) -> Result<Self> {
         let lines = text.lines().map(str::trim);
         let patterns = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Self {
-            patterns: patterns.map(str::to_owned).collect(),
+        // All of the line has to match.
+        let always = patterns
+            .map(|pattern| Regex::new(&format!("^(?:{pattern})$")))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            always,
+            during: BTreeMap::new(),
+            running: None,
+        })
+    }
+
+    /// Takes a line of a test program's `--list`: `NAME`, or `NAME log=PATTERN`.
+    pub(super) fn add_test(&mut self, line: &str) -> Result<()> {
+        if let Some((name, pattern)) = line.split_once(" log=") {
+            let pattern = Regex::new(pattern).with_context(|| format!("the pattern of test {name}"))?;
+            self.during.insert(name.to_owned(), pattern);
         }
+        Ok(())
     }
 
     /// The lines of `dmesg -r` that nobody expects.
-    pub(super) fn complaints<'a>(&self, lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-        let is_complaint = |line: &&str| {
+    pub(super) fn complaints<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for line in lines {
             let (level, text) = split(line);
-            let is_loud = level <= WARNING || TROUBLE.iter().any(|word| text.contains(word));
-            is_loud && !self.patterns.iter().any(|pattern| matches(pattern, text))
-        };
-        lines
-            .into_iter()
-            .filter(is_complaint)
-            .map(str::to_owned)
-            .collect()
+            if let Some(name) = text.strip_prefix(TEST_BEGIN) {
+                self.running = Some(name.to_owned());
+            } else if text.starts_with(TEST_END) {
+                self.running = None;
+            } else if (level <= WARNING || TROUBLE.iter().any(|word| text.contains(word)))
+                && !self.is_expected(text)
+            {
+                complaints.push(line.to_owned());
+            }
+        }
+        complaints
+    }
+
+    fn is_expected(&self, text: &str) -> bool {
+        let of_test = self.running.as_ref().and_then(|name| self.during.get(name));
+        self.always
+            .iter()
+            .chain(of_test)
+            .any(|pattern| pattern.is_match(text))
     }
 }
 
@@ -71,50 +108,52 @@ fn split(line: &str) -> (u32, &str) {
     (level.parse().map_or(u32::MAX, |level: u32| level & 7), text)
 }
 
-fn matches(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(rest) = text.strip_prefix(parts.next().unwrap_or_default()) else {
-        return false;
-    };
-    let parts: Vec<_> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else {
-        return rest.is_empty();
-    };
-    let mut rest = rest;
-    for part in middle {
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn pattern_matches_a_whole_line() {
-        assert!(matches(
-            "nouveau *: failed, -*",
-            "nouveau 0000:00:02.0: failed, -22"
-        ));
-        assert!(matches("a*", "a") && matches("*", "") && matches("a", "a"));
-        assert!(!matches("a", "ab") && !matches("a*c", "ab") && !matches("*b*c", "a b"));
-        assert!(!matches("ab*ba", "aba"));
+    fn list_of_the_tree_is_read() {
+        let text = include_str!("../../../integration/nouveau/kernel-log.txt");
+        let mut allowed = Allowed::parse(text).unwrap();
+        let line = "<3>[    1.0] nouveau 0000:00:01.0: drm: failed to create ce channel, -22";
+        assert!(allowed.complaints([line]).is_empty());
     }
 
     #[test]
-    fn warning_and_trouble_are_complaints_unless_they_are_allowed() {
-        let allowed = Allowed::parse("# why\nnouveau *: channel, -22\n");
+    fn warning_and_trouble_are_complaints_unless_a_pattern_covers_the_line() {
+        let mut allowed = Allowed::parse("# why\nnouveau .*: channel, -22\n").unwrap();
         let lines = [
             "<6>[    1.000000] nouveau 0000:00:02.0: NVIDIA GF100 (0c0000a3)",
             "<3>[    1.000000] nouveau 0000:00:02.0: channel, -22",
-            "<12>[    1.000000] nouveau 0000:00:02.0: other",
+            "<12>[    1.000000] nouveau 0000:00:02.0: channel, -22, and more",
             "<6>[    1.000000] nouveau 0000:00:02.0: timeout",
             " a line without a level",
         ];
         assert_eq!(allowed.complaints(lines), [lines[2], lines[3]]);
+    }
+
+    #[test]
+    fn pattern_of_a_test_holds_while_the_test_runs() {
+        let mut allowed = Allowed::parse("").unwrap();
+        allowed.add_test("plain").unwrap();
+        allowed.add_test("fault log=fault at .*|killed").unwrap();
+        assert!(allowed.add_test("bad log=(").is_err());
+        let fault = "<3>[    1.0] nouveau: fifo: fault at 00";
+        assert_eq!(allowed.complaints([fault]), [fault]);
+        assert!(
+            allowed
+                .complaints(["<6>[ 1.0] nouveau-test: begin fault", fault])
+                .is_empty()
+        );
+        assert!(allowed.complaints([fault]).is_empty());
+        assert_eq!(
+            allowed.complaints(["<6>[ 1.0] nouveau-test: end fault", fault]),
+            [fault]
+        );
+        assert_eq!(
+            allowed.complaints(["<6>[ 1.0] nouveau-test: begin plain", fault]),
+            [fault]
+        );
     }
 }

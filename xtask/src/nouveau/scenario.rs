@@ -1,11 +1,14 @@
 //! What is tried in one guest, step after step.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use super::guest::Guest;
+use super::guest::{Guest, Output};
 use super::kernel_log::Allowed;
 use crate::host_env::DRIVER;
 
@@ -89,6 +92,8 @@ const QUICK: Duration = Duration::from_secs(30);
 const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
 /// Longest time for a test program.
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(300);
+/// Complaints in the message of a failure; all are in the log.
+const COMPLAINTS_SHOWN: usize = 10;
 /// Seconds that a machine sleeps.
 const SLEEP_S: u32 = 3;
 
@@ -100,11 +105,20 @@ pub(super) struct TestProgram {
     pub(super) in_mesa: bool,
 }
 
+impl TestProgram {
+    fn command(&self) -> String {
+        let wrap = if self.in_mesa { "in_mesa " } else { "" };
+        format!("{wrap}/tests/{}", self.name)
+    }
+}
+
 /// A guest with the steps taken in it so far.
 pub(super) struct Walk<'a> {
     guest: Guest,
     scenario: Scenario,
-    allowed: &'a Allowed,
+    allowed: Allowed,
+    /// Where the kernel's whole log goes.
+    log: &'a Path,
     /// Whether the guest answers no more.
     is_lost: bool,
     pub(super) steps: Vec<Step>,
@@ -113,11 +127,12 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(guest: Guest, scenario: Scenario, allowed: &'a Allowed) -> Self {
+    pub(super) fn new(guest: Guest, scenario: Scenario, allowed: Allowed, log: &'a Path) -> Self {
         Self {
             guest,
             scenario,
             allowed,
+            log,
             is_lost: false,
             steps: Vec::new(),
             insmod_s: Vec::new(),
@@ -152,17 +167,21 @@ impl<'a> Walk<'a> {
 
     fn programs(&mut self, programs: &[TestProgram]) {
         for program in programs {
-            let wrap = if program.in_mesa { "in_mesa " } else { "" };
-            let command = format!("{wrap}/tests/{}", program.name);
+            let command = program.command();
+            let mut tests = Vec::new();
+            self.step(&format!("{} --list", program.name), |guest, _| {
+                tests = guest.succeed(&format!("{command} --list"), QUICK)?.lines;
+                ensure!(!tests.is_empty(), "it has no tests");
+                Ok(format!("{} tests", tests.len()))
+            });
+            for line in &tests {
+                if let Err(error) = self.allowed.add_test(line) {
+                    self.record("tests", Instant::now(), Err(error));
+                }
+            }
             self.step(&program.name, |guest, _| {
                 let output = guest.run(&command, PROGRAM_PATIENCE)?;
-                ensure!(
-                    output.status == 0,
-                    "ended with {}:\n{}",
-                    output.status,
-                    output.text()
-                );
-                Ok(output.lines.last().cloned().unwrap_or_default())
+                judge(&output)
             });
         }
     }
@@ -224,39 +243,50 @@ impl<'a> Walk<'a> {
         let start = Instant::now();
         let taken = take(&mut self.guest, self.scenario);
         let log = self.guest.run("dmesg -r -c", QUICK);
-        let (outcome, note) = match (taken, log) {
-            (taken, Err(error)) => {
+        let ended = match log {
+            Err(error) => {
                 self.is_lost = true;
-                let cause = taken.err().unwrap_or(error);
-                (Outcome::Failed(format!("{cause:#}")), String::new())
+                Err(taken.err().unwrap_or(error))
             }
-            (taken, Ok(log)) => {
-                let complaints = self.allowed.complaints(log.lines.iter().map(String::as_str));
-                let mut wrong = Vec::new();
-                let note = taken.unwrap_or_else(|error| {
-                    wrong.push(format!("{error:#}"));
-                    String::new()
-                });
-                if !complaints.is_empty() {
-                    wrong.push(format!("the kernel complained:\n{}", complaints.join("\n")));
-                }
-                if !wrong.is_empty() {
-                    wrong.push(format!("all that the kernel said:\n{}", log.text()));
-                }
-                (
-                    if wrong.is_empty() {
-                        Outcome::Passed
-                    } else {
-                        Outcome::Failed(wrong.join("\n"))
-                    },
-                    note,
-                )
-            }
+            Ok(log) => self.look_at(name, &log).and(taken),
+        };
+        self.record(name, start, ended)
+    }
+
+    /// Keeps the kernel's lines, and fails if one is a complaint.
+    fn look_at(&mut self, step: &str, log: &Output) -> Result<()> {
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log)
+            .context("cannot keep the log")?;
+        writeln!(file, "── {step}\n{}", log.text())?;
+        let complaints = self.allowed.complaints(log.lines.iter().map(String::as_str));
+        if complaints.is_empty() {
+            return Ok(());
+        }
+        let shown = &complaints[..complaints.len().min(COMPLAINTS_SHOWN)];
+        bail!(
+            "the kernel complained in {} lines:\n{}",
+            complaints.len(),
+            shown.join("\n")
+        )
+    }
+
+    fn record(&mut self, name: &str, start: Instant, ended: Result<String>) -> bool {
+        let seconds = start.elapsed().as_secs_f64();
+        let (outcome, note) = match ended {
+            Ok(note) => (Outcome::Passed, note),
+            Err(error) => (Outcome::Failed(format!("{error:#}")), String::new()),
         };
         let passed = outcome == Outcome::Passed;
-        let seconds = start.elapsed().as_secs_f64();
-        let word = if passed { "ok" } else { "FAILED" };
-        println!("  {name}: {word} ({seconds:.1} s) {note}");
+        match &outcome {
+            Outcome::Passed => println!("  {name}: ok ({seconds:.1} s) {note}"),
+            Outcome::Failed(why) => println!(
+                "  {name}: FAILED ({seconds:.1} s)\n    {}",
+                why.replace('\n', "\n    ")
+            ),
+        }
         self.steps.push(Step {
             name: name.to_owned(),
             outcome,
@@ -265,6 +295,39 @@ impl<'a> Walk<'a> {
         });
         passed
     }
+}
+
+/// Whether a test program is content: all its tests passed or said why they could not be run.
+fn judge(output: &Output) -> Result<String> {
+    let of = |word: &str| {
+        output
+            .lines
+            .iter()
+            .filter(|line| line.starts_with(word))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let failed = of("FAIL ");
+    ensure!(
+        output.status == 0 && failed.is_empty(),
+        "ended with {}:\n{}",
+        output.status,
+        if failed.is_empty() {
+            output.text()
+        } else {
+            failed.join("\n")
+        }
+    );
+    let last = output.lines.last().filter(|line| line.starts_with("done "));
+    let mut note = last
+        .with_context(|| format!("it did not come to its end: {}", output.text()))?
+        .clone();
+    ensure!(!of("ok ").is_empty(), "no test passed: {note}");
+    for skipped in of("skip ") {
+        note.push_str("; ");
+        note.push_str(&skipped);
+    }
+    Ok(note)
 }
 
 fn timed(guest: &mut Guest, command: &str) -> Result<String> {
