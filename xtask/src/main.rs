@@ -8,6 +8,7 @@ mod layers;
 mod nouveau;
 mod process;
 mod qemu;
+mod qmp;
 mod replay;
 mod sim;
 mod test;

@@ -7,17 +7,18 @@
 mod card;
 mod guest;
 mod kernel_log;
+mod measure;
 mod scenario;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::host_env::{GuestProgram, HostEnv};
 use crate::workspace::Workspace;
-use card::Card;
+use card::{Card, Summary};
 use guest::{Guest, GuestConfig};
 use kernel_log::Allowed;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk};
@@ -38,6 +39,9 @@ pub(crate) struct NouveauArguments {
     /// Only load the driver
     #[arg(long)]
     probe_only: bool,
+    /// Measure instead: load the driver so many times as served by default and with --all-trapped, in turns
+    #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["scenario", "mesa", "run"])]
+    measure: Option<u32>,
     /// Keep the logs of runs that passed too
     #[arg(long)]
     keep: bool,
@@ -65,7 +69,7 @@ struct Report {
     passed: bool,
     insmod_s: Vec<f64>,
     steps: Vec<Step>,
-    card: Vec<String>,
+    card: Summary,
 }
 
 /// What all scenarios use.
@@ -117,6 +121,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
         tests: Vec::new(),
         arguments,
     };
+    if let Some(rounds) = arguments.measure {
+        let measurement = measure::measure(&setting, rounds)?;
+        return write_json(arguments, &measurement);
+    }
     if !arguments.probe_only {
         setting.build_tests(workspace)?;
     }
@@ -128,13 +136,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     let mut reports = Vec::new();
     for scenario in scenarios {
         println!("── {}", scenario.name);
-        reports
-            .push(try_scenario(&setting, scenario).with_context(|| format!("scenario {}", scenario.name))?);
+        reports.push(
+            try_scenario(&setting, scenario, &arguments.card_option)
+                .with_context(|| format!("scenario {}", scenario.name))?,
+        );
     }
-    if let Some(path) = &arguments.json {
-        let text = serde_json::to_string_pretty(&reports)?;
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_json(arguments, &reports)?;
     let failed: Vec<_> = reports
         .iter()
         .filter(|report| !report.passed)
@@ -147,13 +154,28 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     Ok(())
 }
 
+fn write_json(arguments: &NouveauArguments, results: &impl Serialize) -> Result<()> {
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string_pretty(results)?;
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
 /// One card and one guest, from start to end.
-fn try_scenario(setting: &Setting<'_>, scenario: Scenario) -> Result<Report> {
+fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -> Result<Report> {
     let arguments = setting.arguments;
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let root = folder.path().join("root.cpio");
     setting.environment.write_first_root(&root, &setting.programs)?;
-    let card = Card::start(&setting.vramd, &arguments.card_option, folder.path())?;
+    let mut options = options.to_vec();
+    if arguments.measure.is_none() {
+        options.extend([
+            "--trace".to_owned(),
+            folder.path().join("card.trace").display().to_string(),
+        ]);
+    }
+    let card = Card::start(&setting.vramd, &options, folder.path())?;
     let config = GuestConfig {
         ram_mib: RAM_MIB,
         card: card.socket(),
@@ -163,7 +185,20 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario) -> Result<Report> {
         has_msi: scenario.interrupts == Interrupts::Msi,
     };
     let (mut steps, insmod_s) = walk(setting, scenario, &config, folder.path());
-    let card = card.stop().unwrap_or_else(|error| {
+    let card = card.stop().and_then(|summary| {
+        for line in &summary.lines {
+            println!("  card: {line}");
+        }
+        let polled = summary.polled();
+        ensure!(
+            polled.is_empty(),
+            "the driver polled registers without a name: {}",
+            polled.join(", ")
+        );
+        Ok(summary)
+    });
+    let card = card.unwrap_or_else(|error| {
+        println!("  card: FAILED: {error:#}");
         let outcome = Outcome::Failed(format!("{error:#}"));
         steps.push(Step {
             name: "card".to_owned(),
@@ -171,12 +206,9 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario) -> Result<Report> {
             seconds: 0.0,
             note: String::new(),
         });
-        Vec::new()
+        Summary::default()
     });
     let passed = steps.iter().all(|step| step.outcome == Outcome::Passed);
-    for line in &card {
-        println!("  card: {line}");
-    }
     if !passed || arguments.keep {
         keep_logs(folder, &root)?;
     }
@@ -221,7 +253,7 @@ fn walk(
     for command in &arguments.run {
         walk.show(command);
     }
-    if is_up && !arguments.probe_only {
+    if is_up && !arguments.probe_only && arguments.measure.is_none() {
         walk.exercise(&setting.tests);
     }
     walk.power_off()

@@ -117,14 +117,23 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 /// Looks until there is something, at most [`PATIENCE`]; `what` is for the message.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    until_within(PATIENCE, what, look)
+}
+
+/// Looks until there is something, at most `patience`.
+pub(crate) fn until_within<T>(
+    patience: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
         if Instant::now() > deadline {
-            bail!("waited {PATIENCE:?} for {what}");
+            bail!("waited {patience:.1?} for {what}");
         }
         thread::sleep(LOOK_PERIOD);
     }

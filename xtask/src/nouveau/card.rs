@@ -1,19 +1,44 @@
-//! `vramd gpu` as a process of its own.
+//! `vramd gpu` as a process of its own, and what it says at its end.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use serde::Serialize;
 
 use crate::process::Process;
 
 const MODEL: &str = "gtx480";
 const VRAM: &str = "256M";
+/// Reads in a row of a register without a name that make a poll: the driver waits for what nobody answers.
+const POLL_READS: u64 = 16;
 
 /// A served card. Ended when dropped.
 pub(super) struct Card {
     process: Process,
     socket: PathBuf,
+}
+
+/// What came over the socket, as the card counted it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Summary {
+    /// Messages of any kind.
+    pub(super) messages: u64,
+    /// Those that the client waits for.
+    pub(super) waited_for: u64,
+    /// Registers without a name, by offset, that were touched. Only of a card that traces.
+    pub(super) unknown: BTreeMap<String, Unknown>,
+    /// All that it said.
+    pub(super) lines: Vec<String>,
+}
+
+/// What was done to a register without a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Unknown {
+    pub(super) reads: u64,
+    pub(super) in_a_row: u64,
+    pub(super) writes: u64,
 }
 
 impl Card {
@@ -34,14 +59,99 @@ impl Card {
         &self.socket
     }
 
-    /// Ends it as an operator does; what it says about the time that it ran.
-    pub(super) fn stop(mut self) -> Result<Vec<String>> {
+    /// Ends it as an operator does. A warning in its log is an error.
+    pub(super) fn stop(mut self) -> Result<Summary> {
         let status = self.process.terminate()?;
+        let log = self.process.errors()?;
         ensure!(
-            status.success(),
+            status.success() && log.trim().is_empty(),
             "vramd gpu ended with {status}: {}",
-            self.process.errors()?.trim()
+            log.trim()
         );
-        Ok(self.process.last_lines())
+        Summary::parse(self.process.last_lines())
+    }
+}
+
+impl Summary {
+    fn parse(lines: Vec<String>) -> Result<Self> {
+        let mut summary = Self::default();
+        for line in &lines {
+            if let Some((messages, rest)) = line.split_once(" messages in ") {
+                summary.messages = messages
+                    .parse()
+                    .with_context(|| format!("no count of messages in {line:?}"))?;
+                let waited = rest
+                    .rsplit_once("; waited for: ")
+                    .and_then(|(_, waited)| waited.parse().ok());
+                summary.waited_for = waited.with_context(|| format!("no count of waits in {line:?}"))?;
+            } else if let Some((register, rest)) = line
+                .strip_prefix("unknown 0x")
+                .and_then(|line| line.split_once(": "))
+            {
+                let unknown = Unknown::parse(rest).with_context(|| format!("no counts in {line:?}"))?;
+                summary.unknown.insert(format!("0x{register}"), unknown);
+            }
+        }
+        ensure!(summary.messages > 0, "vramd gpu counted no messages: {lines:?}");
+        summary.lines = lines;
+        Ok(summary)
+    }
+
+    /// Registers without a name that the driver polled.
+    pub(super) fn polled(&self) -> Vec<&str> {
+        let polled = self
+            .unknown
+            .iter()
+            .filter(|(_, unknown)| unknown.in_a_row >= POLL_READS);
+        polled.map(|(register, _)| register.as_str()).collect()
+    }
+}
+
+impl Unknown {
+    /// Of `3 reads (2 in a row), 1 writes`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text
+            .split(|c: char| !c.is_ascii_digit())
+            .filter(|word| !word.is_empty());
+        let mut number = || numbers.next()?.parse().ok();
+        Some(Self {
+            reads: number()?,
+            in_a_row: number()?,
+            writes: number()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Summary> {
+        Summary::parse(text.lines().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn counts_of_a_card_are_read() {
+        let text = "30 messages in 7 turns: 5 reads, 20 posted writes, 0 batches of writes, 1 writes waited for, 2 \
+                    changes of DMA maps, 2 others; waited for: 10\nunknown registers: 2\n\
+                    unknown 0x0a0000: 3 reads (2 in a row), 1 writes\nunknown 0x0a0004: 99 reads (98 in a row), 0 writes\n";
+        let summary = parse(text).unwrap();
+        assert_eq!((summary.messages, summary.waited_for), (30, 10));
+        assert_eq!(
+            summary.unknown["0x0a0000"],
+            Unknown {
+                reads: 3,
+                in_a_row: 2,
+                writes: 1
+            }
+        );
+        assert_eq!(summary.polled(), ["0x0a0004"]);
+    }
+
+    #[test]
+    fn card_that_counted_nothing_is_an_error() {
+        assert!(parse("").is_err());
+        assert!(parse("many messages in 7 turns; waited for: 10").is_err());
+        assert!(parse("30 messages in 7 turns").is_err());
     }
 }

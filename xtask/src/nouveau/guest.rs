@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::host_env::HostEnv;
-use crate::process::Process;
+use crate::process::{Process, until_within};
+use crate::qmp::{Qmp, Rendezvous};
 
 const READY: &str = "@@ready";
 const STATUS: &str = "@@status ";
@@ -55,6 +56,7 @@ impl Output {
 /// See the module. Ended when dropped.
 pub(super) struct Guest {
     process: Process,
+    qmp: Qmp,
     console: PathBuf,
 }
 
@@ -105,8 +107,16 @@ impl Guest {
         }
         command.arg("-kernel").arg(environment.kernel.image());
         command.arg("-initrd").arg(config.root).args(["-append", &kernel]);
-        let process = Process::start("QEMU", command, folder.join("qemu.log"))?;
-        let mut guest = Self { process, console };
+        let monitor_path = folder.join("monitor.sock");
+        let monitor = Rendezvous::new(&monitor_path)?;
+        command.arg("-qmp").arg(Rendezvous::address(&monitor_path));
+        let mut process = Process::start("QEMU", command, folder.join("qemu.log"))?;
+        let qmp = Qmp::new(monitor.accept(&mut process)?)?;
+        let mut guest = Self {
+            process,
+            qmp,
+            console,
+        };
         let deadline = Instant::now() + BOOT_PATIENCE;
         guest
             .lines_until(deadline, |line| line == READY)
@@ -116,12 +126,20 @@ impl Guest {
 
     /// Runs a line of shell and waits for its end.
     pub(super) fn run(&mut self, command: &str, patience: Duration) -> Result<Output> {
-        ensure!(!command.contains('\n'), "a command is one line");
         let deadline = Instant::now() + patience;
+        self.send(command)?;
+        self.output(command, deadline)
+    }
+
+    fn send(&mut self, command: &str) -> Result<()> {
+        ensure!(!command.contains('\n'), "a command is one line");
         let input = self.process.child.stdin.as_mut().context("no pipe to QEMU")?;
         writeln!(input, "{command}")
             .and_then(|()| input.flush())
-            .context("QEMU takes no command")?;
+            .context("QEMU takes no command")
+    }
+
+    fn output(&mut self, command: &str, deadline: Instant) -> Result<Output> {
         let (mut lines, last) = self
             .lines_until(deadline, |line| line.starts_with(STATUS))
             .with_context(|| format!("the guest does not end {command:?}"))?;
@@ -134,6 +152,19 @@ impl Guest {
             .and_then(|status| status.trim().parse().ok());
         let status = status.with_context(|| format!("the guest says {last:?}"))?;
         Ok(Output { status, lines })
+    }
+
+    /// Runs a line of shell that suspends the machine, and wakes the machine when it sleeps.
+    pub(super) fn sleep_and_wake(&mut self, command: &str, patience: Duration) -> Result<Output> {
+        let deadline = Instant::now() + patience;
+        self.send(command)?;
+        let asleep = until_within(patience, "the machine to fall asleep", || {
+            let status = self.qmp.execute("query-status", json!({}))?;
+            Ok((status["status"] == "suspended").then_some(()))
+        });
+        asleep.with_context(|| format!("console:\n{}", self.console_tail()))?;
+        self.qmp.execute("system_wakeup", json!({}))?;
+        self.output(command, deadline)
     }
 
     /// Runs a line of shell that must succeed.

@@ -104,8 +104,8 @@ fn split(line: &str) -> (u32, &str) {
         .strip_prefix('[')
         .and_then(|rest| rest.split_once("] "))
         .map_or(rest, |(_, text)| text);
-    // Above the level are bits of the facility.
-    (level.parse().map_or(u32::MAX, |level: u32| level & 7), text)
+    // Above the level are bits of the facility: none are set in what the kernel itself says.
+    (level.parse().unwrap_or(u32::MAX), text)
 }
 
 #[cfg(test)]
@@ -126,8 +126,9 @@ mod tests {
         let lines = [
             "<6>[    1.000000] nouveau 0000:00:02.0: NVIDIA GF100 (0c0000a3)",
             "<3>[    1.000000] nouveau 0000:00:02.0: channel, -22",
-            "<12>[    1.000000] nouveau 0000:00:02.0: channel, -22, and more",
+            "<4>[    1.000000] nouveau 0000:00:02.0: channel, -22, and more",
             "<6>[    1.000000] nouveau 0000:00:02.0: timeout",
+            "<12>[    1.000000] a program says",
             " a line without a level",
         ];
         assert_eq!(allowed.complaints(lines), [lines[2], lines[3]]);

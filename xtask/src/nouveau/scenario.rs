@@ -94,8 +94,6 @@ const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(300);
 /// Complaints in the message of a failure; all are in the log.
 const COMPLAINTS_SHOWN: usize = 10;
-/// Seconds that a machine sleeps.
-const SLEEP_S: u32 = 3;
 
 /// A test program in the guest's `/tests`.
 #[derive(Clone, Debug)]
@@ -373,13 +371,20 @@ fn rebind(guest: &mut Guest) -> Result<String> {
     Ok(format!("{unbound}, {bound}"))
 }
 
-/// Suspend to RAM; the clock of the machine wakes it.
+/// Suspend to RAM: the card loses its power, so the driver saves what it has in VRAM and starts the card anew.
 fn suspend(guest: &mut Guest) -> Result<String> {
-    let states = guest.succeed("cat /sys/power/state", QUICK)?.text();
-    if !states.split_ascii_whitespace().any(|state| state == "mem") {
-        bail!("the machine cannot suspend to RAM: {states:?}");
-    }
-    let alarm = "/sys/class/rtc/rtc0/wakealarm";
-    guest.succeed(&format!("echo 0 >{alarm}; echo +{SLEEP_S} >{alarm}"), QUICK)?;
-    timed(guest, "echo mem >/sys/power/state")
+    let states = guest.succeed("cat /sys/power/mem_sleep", QUICK)?.text();
+    ensure!(
+        states.contains("[deep]"),
+        "the machine would suspend to {states:?}"
+    );
+    let before = guest.uptime_s()?;
+    let output = guest.sleep_and_wake("echo mem >/sys/power/state", DRIVER_PATIENCE)?;
+    ensure!(
+        output.status == 0,
+        "ended with {}: {}",
+        output.status,
+        output.text()
+    );
+    Ok(format!("{:.2} s in the guest", guest.uptime_s()? - before))
 }

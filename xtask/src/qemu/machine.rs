@@ -1,11 +1,10 @@
 //! A stock QEMU with the vGPU as its only extra device, driven through QMP and qtest.
 //!
-//! The processors are emulated, so no KVM is needed; the firmware enumerates PCI as on any machine. QMP goes over the
-//! standard streams. qtest, QEMU's protocol for its own device tests, does single accesses to ports and physical
+//! The processors are emulated, so no KVM is needed; the firmware enumerates PCI as on any machine. qtest, QEMU's protocol for its own device tests, does single accesses to ports and physical
 //! memory from outside; it works beside any accelerator and takes the way that a guest's accesses take.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,7 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::host_env::Qemu;
-use crate::process::{PATIENCE, Process, until};
+use crate::process::{Process, until};
+use crate::qmp::{Qmp, Rendezvous};
 
 /// RAM of the machine. Bytes.
 pub(super) const RAM_BYTES: u64 = 64 << 20;
@@ -77,17 +77,15 @@ struct PciBus {
 /// See the module.
 pub(super) struct Machine {
     process: Process,
+    qmp: Qmp,
     qtest: BufReader<UnixStream>,
 }
 
 impl Machine {
     /// Starts QEMU with a vGPU behind `vgpu` and waits until it answers. Its own files go to `folder`.
     pub(super) fn start(qemu: &Qemu, vgpu: &Path, folder: &Path) -> Result<Self> {
-        let path = folder.join("qtest.sock");
-        // A run before this one may have left it.
-        let _ = std::fs::remove_file(&path);
-        let listener =
-            UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+        let (monitor_path, qtest_path) = (folder.join("monitor.sock"), folder.join("qtest.sock"));
+        let (monitor, qtest) = (Rendezvous::new(&monitor_path)?, Rendezvous::new(&qtest_path)?);
         let device = json!({
             "driver": "vfio-user-pci",
             "id": DEVICE_ID,
@@ -101,53 +99,19 @@ impl Machine {
             .arg(format!("{}M", RAM_BYTES >> 20))
             .arg("-object")
             .arg(format!("memory-backend-memfd,id=ram,size={RAM_BYTES},share=on"))
-            .args([
-                "-device",
-                &device.to_string(),
-                "-qmp",
-                "stdio",
-                "-qtest-log",
-                "none",
-                "-qtest",
-            ])
-            .arg(format!("unix:{}", path.display()));
+            .args(["-device", &device.to_string(), "-qmp"])
+            .arg(Rendezvous::address(&monitor_path))
+            .args(["-qtest-log", "none", "-qtest"])
+            .arg(Rendezvous::address(&qtest_path));
         let mut process = Process::start("QEMU", command, folder.join("qemu.log"))?;
-        let greeting = process.line()?;
-        ensure!(greeting.contains("\"QMP\""), "QEMU greets with {greeting:?}");
-        // It connects before it greets, so this does not block.
-        listener.set_nonblocking(true)?;
-        let (qtest, _) = listener
-            .accept()
-            .context("QEMU did not connect its qtest socket")?;
-        qtest.set_nonblocking(false)?;
-        qtest.set_read_timeout(Some(PATIENCE))?;
-        let mut machine = Self {
-            process,
-            qtest: BufReader::new(qtest),
-        };
-        machine.execute("qmp_capabilities", json!({}))?;
-        Ok(machine)
+        let qtest = qtest.accept(&mut process)?;
+        let qmp = Qmp::new(monitor.accept(&mut process)?)?;
+        Ok(Self { process, qmp, qtest })
     }
 
     /// Runs a QMP command and returns its answer.
     pub(super) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
-        let line = json!({ "execute": command, "arguments": arguments });
-        let input = self.process.child.stdin.as_mut().context("no pipe to QEMU")?;
-        writeln!(input, "{line}")
-            .and_then(|()| input.flush())
-            .context("QEMU takes no command")?;
-        loop {
-            let line = self.process.line()?;
-            let mut answer: Value =
-                serde_json::from_str(&line).with_context(|| format!("QEMU says {line:?}"))?;
-            if answer.get("event").is_some() {
-                continue;
-            }
-            return match answer.get_mut("return") {
-                Some(value) => Ok(value.take()),
-                None => bail!("QEMU refuses {command}: {line}"),
-            };
-        }
+        self.qmp.execute(command, arguments)
     }
 
     /// The vGPU as QEMU sees it.
