@@ -25,7 +25,10 @@ use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk
 
 const RAM_MIB: u32 = 1024;
 /// Packages of test programs, and whether they need the second root.
-const TEST_FOLDERS: [(&str, bool); 1] = [("guests/linux/nouveau-test", false)];
+const TEST_FOLDERS: [(&str, bool); 2] = [
+    ("guests/linux/nouveau-test", false),
+    ("guests/linux/mesa-test", true),
+];
 
 /// What to try.
 #[derive(clap::Args)]

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
 use super::guest::{Guest, Output};
@@ -92,6 +92,8 @@ const QUICK: Duration = Duration::from_secs(30);
 const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
 /// Longest time for a test program.
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(300);
+/// Tests that are taken again when the driver has started the card anew.
+const FEW_TESTS: &str = "--only vram-mapped --only copy-m2mf --only copy-engine-0 --only fence-deferred";
 /// Complaints in the message of a failure; all are in the log.
 const COMPLAINTS_SHOWN: usize = 10;
 
@@ -150,38 +152,43 @@ impl<'a> Walk<'a> {
 
     /// Everything after the driver is up. A step that fails does not keep the next from being tried.
     pub(super) fn exercise(&mut self, programs: &[TestProgram]) {
-        self.programs(programs);
+        for program in programs {
+            self.program(program, "");
+        }
         self.step("interrupts", check_interrupts);
         self.step("unbind and bind", |guest, _| rebind(guest));
+        self.still_works(programs);
         self.step("suspend and resume", |guest, _| suspend(guest));
-        let first = &programs[..programs.len().min(1)];
-        self.programs(first);
-        if self.step("rmmod", |guest, _| timed(guest, &format!("rmmod {DRIVER}")))
-            && self.insmod("insmod again", "")
-        {
-            self.programs(first);
+        self.still_works(programs);
+        self.step("rmmod", |guest, _| timed(guest, &format!("rmmod {DRIVER}")));
+        self.insmod("insmod again", "");
+        self.still_works(programs);
+    }
+
+    /// A few tests that take all of the way: memory, the copiers, interrupts.
+    fn still_works(&mut self, programs: &[TestProgram]) {
+        if let Some(program) = programs.first() {
+            self.program(program, FEW_TESTS);
         }
     }
 
-    fn programs(&mut self, programs: &[TestProgram]) {
-        for program in programs {
-            let command = program.command();
-            let mut tests = Vec::new();
-            self.step(&format!("{} --list", program.name), |guest, _| {
-                tests = guest.succeed(&format!("{command} --list"), QUICK)?.lines;
-                ensure!(!tests.is_empty(), "it has no tests");
-                Ok(format!("{} tests", tests.len()))
-            });
-            for line in &tests {
-                if let Err(error) = self.allowed.add_test(line) {
-                    self.record("tests", Instant::now(), Err(error));
-                }
+    fn program(&mut self, program: &TestProgram, options: &str) {
+        let command = program.command();
+        let mut tests = Vec::new();
+        self.step(&format!("{} --list", program.name), |guest, _| {
+            tests = guest.succeed(&format!("{command} --list"), DRIVER_PATIENCE)?.lines;
+            ensure!(!tests.is_empty(), "it has no tests");
+            Ok(format!("{} tests", tests.len()))
+        });
+        for line in &tests {
+            if let Err(error) = self.allowed.add_test(line) {
+                self.record("patterns of the tests", Instant::now(), Err(error));
             }
-            self.step(&program.name, |guest, _| {
-                let output = guest.run(&command, PROGRAM_PATIENCE)?;
-                judge(&output)
-            });
         }
+        self.step(&program.name, |guest, _| {
+            let output = guest.run(&format!("{command} {options}"), PROGRAM_PATIENCE)?;
+            judge(&output)
+        });
     }
 
     /// Runs a command that somebody asked for, and shows what it says.
@@ -212,25 +219,26 @@ impl<'a> Walk<'a> {
         (self.steps, self.insmod_s)
     }
 
+    /// Whether the driver is there, be it with complaints.
     fn insmod(&mut self, name: &str, parameters: &str) -> bool {
         let mut took = None;
-        let passed = self.step(name, |guest, _| {
+        self.step(name, |guest, _| {
             let before = guest.uptime_s()?;
             guest.succeed(
                 &format!("insmod /modules/{DRIVER}.ko {parameters}"),
                 DRIVER_PATIENCE,
             )?;
             let seconds = guest.uptime_s()? - before;
-            took = Some(seconds);
             for node in ["card0", "renderD128"] {
                 guest
                     .succeed(&format!("[ -c /dev/dri/{node} ]"), QUICK)
                     .context("no DRM device")?;
             }
+            took = Some(seconds);
             Ok(format!("{seconds:.2} s in the guest"))
         });
         self.insmod_s.extend(took);
-        passed
+        took.is_some()
     }
 
     /// Takes a step and looks at what the kernel said meanwhile.
@@ -246,7 +254,12 @@ impl<'a> Walk<'a> {
                 self.is_lost = true;
                 Err(taken.err().unwrap_or(error))
             }
-            Ok(log) => self.look_at(name, &log).and(taken),
+            Ok(log) => match (taken, self.look_at(name, &log)) {
+                (taken, Ok(())) => taken,
+                (Ok(_), Err(complaint)) => Err(complaint),
+                // What the kernel said is often why the step failed.
+                (Err(error), Err(complaint)) => Err(anyhow!("{error:#}\n{complaint:#}")),
+            },
         };
         self.record(name, start, ended)
     }
