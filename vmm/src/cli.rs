@@ -158,6 +158,9 @@ struct GpuArguments {
     /// VRAM of the card, such as 256M [default: as the real card]
     #[arg(long, value_name = "SIZE", value_parser = card_vram)]
     vram: Option<u64>,
+    /// Write every access and command to a file
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Answer every access by a message instead of letting the client map BAR3
     #[arg(long)]
     all_trapped: bool,

@@ -19,6 +19,8 @@ mod pins;
 mod remap;
 mod server;
 mod session;
+mod trace;
+mod traffic;
 mod vram;
 
 pub use server::{GpuError, GpuServer, GpuSetup};

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-pub use units::{Description, UnitRange, describe};
+pub use units::{Description, UnitRange, describe, unit_at};
 
 pub mod engines;
 pub mod falcon;

@@ -18,10 +18,17 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
         card: CardConfig { board, vram_bytes },
         socket: arguments.socket.clone(),
         is_all_trapped: arguments.all_trapped,
+        trace: arguments.trace.clone(),
     };
     let mut server = GpuServer::bind(&setup)?;
     announce(&setup).context("cannot write to stdout")?;
-    server.serve(is_stop_requested)?;
+    let served = server.serve(is_stop_requested);
+    let summary = server.finish();
+    served?;
+    let summary = summary?;
+    if !summary.is_empty() {
+        writeln!(std::io::stdout(), "{summary}").context("cannot write to stdout")?;
+    }
     Ok(0)
 }
 

@@ -21,6 +21,7 @@
 //! client's VRAM and what it stored itself; the next client gets another.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -42,6 +43,34 @@ pub(super) struct LiveCounts {
     pub(super) moves: u64,
     /// Places that show a page which lives elsewhere, the most at a time.
     pub(super) aliases_max: u64,
+}
+
+impl LiveCounts {
+    /// Those of another client's window.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.looks += other.looks;
+        self.lent += other.lent;
+        self.taken_back += other.taken_back;
+        self.moves += other.moves;
+        self.aliases_max = self.aliases_max.max(other.aliases_max);
+    }
+}
+
+impl fmt::Display for LiveCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            looks,
+            lent,
+            taken_back,
+            moves,
+            aliases_max,
+        } = self;
+        write!(
+            f,
+            "BAR3: {looks} looks at its tables, {lent} pages lent and {taken_back} taken back in {moves} moves, at most \
+             {aliases_max} shown in a second place"
+        )
+    }
 }
 
 /// See the module.

@@ -8,6 +8,8 @@
 //! INTx masks itself when it fires, as vfio's does: the client unmasks when its guest has had its turn, and if the pin is
 //! still high the eventfd is signalled again. The client unmasks by a message or by an eventfd of its own.
 
+use std::fmt;
+
 use fermi_model::FermiModel;
 use vfio_user_server::{Errno, IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 
@@ -27,6 +29,20 @@ pub(super) struct PinCounts {
     pub(super) messages_lost: u64,
     /// Times that INTx was signalled.
     pub(super) levels: u64,
+}
+
+impl fmt::Display for PinCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            messages,
+            messages_lost,
+            levels,
+        } = self;
+        write!(
+            f,
+            "interrupts: {messages} by MSI, {levels} by INTx; messages that nobody took: {messages_lost}"
+        )
+    }
 }
 
 /// See the module.

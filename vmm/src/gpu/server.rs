@@ -14,9 +14,10 @@ use vfio_user_server::{Accepted, CloseReason, Errno, Listener};
 
 use super::front::Front;
 use super::function::function;
-use super::live::LiveWindow;
+use super::live::{LiveCounts, LiveWindow};
 use super::remap::PAGE;
-use super::session::{Left, Session};
+use super::session::{Left, Notes, Session};
+use super::trace::Trace;
 use super::vram::{Vram, VramError, sealed_file};
 use crate::card::{CardConfig, CardLost, DmaMaps, RunningCard};
 
@@ -35,6 +36,8 @@ pub struct GpuSetup {
     pub socket: PathBuf,
     /// Every access is a message: BAR3 cannot be mapped.
     pub is_all_trapped: bool,
+    /// File to write every access and command to.
+    pub trace: Option<PathBuf>,
 }
 
 /// Why a card is not served, or not any more.
@@ -52,6 +55,15 @@ pub enum GpuError {
     /// The file behind BAR3.
     #[error("cannot make a file for BAR3")]
     Window(#[source] io::Error),
+    /// The trace.
+    #[error("cannot write a trace to {}", path.display())]
+    Trace {
+        /// Its file.
+        path: PathBuf,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
     /// An eventfd.
     #[error("cannot create an eventfd")]
     Event(#[source] io::Error),
@@ -107,10 +119,14 @@ impl ServedCard {
     }
 
     /// A client has come: from now on BAR3's pages live in `window`, if there is one.
-    fn follow_with(&self, window: Option<Arc<File>>) -> Result<(), GpuError> {
+    ///
+    /// Returns what happened to the window before.
+    fn follow_with(&self, window: Option<Arc<File>>) -> Result<LiveCounts, GpuError> {
         let live = window.map(|file| LiveWindow::new(self.vram.clone(), file, BAR3_BYTES));
-        self.running.access(|_, front| front.live = live)?;
-        Ok(())
+        let before = self
+            .running
+            .access(|_, front| std::mem::replace(&mut front.live, live))?;
+        Ok(before.map_or_else(LiveCounts::default, |before| before.counts))
     }
 
     /// Whether what follows the card still can.
@@ -139,18 +155,29 @@ pub struct GpuServer {
     listener: Listener,
     card: ServedCard,
     is_all_trapped: bool,
+    notes: Notes,
+    windows: LiveCounts,
     session: Option<Session>,
 }
 
 impl GpuServer {
     /// Powers a card on and listens.
     pub fn bind(setup: &GpuSetup) -> Result<Self, GpuError> {
+        let trace = setup.trace.as_deref().map(|path| {
+            Trace::create(path).map_err(|source| GpuError::Trace {
+                path: path.to_path_buf(),
+                source,
+            })
+        });
+        let notes = Notes::new(trace.transpose()?);
         let listener = Listener::bind(&setup.socket)?;
         let card = ServedCard::new(setup.card)?;
         Ok(Self {
             listener,
             card,
             is_all_trapped: setup.is_all_trapped || !can_live(),
+            notes,
+            windows: LiveCounts::default(),
             session: None,
         })
     }
@@ -160,7 +187,7 @@ impl GpuServer {
         while !is_stop_requested() {
             let is_knocking = self.wait()?;
             if let Some(session) = &mut self.session
-                && let Some(left) = session.turn(&self.card)?
+                && let Some(left) = session.turn(&self.card, &mut self.notes)?
             {
                 self.dismiss(&left)?;
             }
@@ -170,6 +197,26 @@ impl GpuServer {
             }
         }
         Ok(())
+    }
+
+    /// What came over the socket and what became of it, as lines for the operator. Ends the trace.
+    pub fn finish(&mut self) -> Result<String, GpuError> {
+        let mut counted = Vec::new();
+        let (counters, pins, gpu_ns, live) = self.card.running.access(|model, front| {
+            let live = front.live.as_ref().map(|live| live.counts);
+            (*model.counters(), front.pins.counts, model.gpu_time(), live)
+        })?;
+        self.windows.add(&live.unwrap_or_default());
+        if !self.notes.traffic.is_none() {
+            counted.push(self.notes.traffic.to_string());
+            counted.push(pins.to_string());
+            if !self.is_all_trapped {
+                counted.push(self.windows.to_string());
+            }
+        }
+        log::info!("the card at its end, {gpu_ns} ns after power-on: {counters:?}");
+        counted.extend(self.notes.trace.as_mut().map(Trace::finish));
+        Ok(counted.join("\n"))
     }
 
     /// Waits until there is something to do. Whether somebody connected.
@@ -231,6 +278,8 @@ impl GpuServer {
         self.card.running.access(|_, _| self.card.maps.clear())?;
         self.session = None;
         self.card.power_on()?;
-        self.card.follow_with(None)
+        let window = self.card.follow_with(None)?;
+        self.windows.add(&window);
+        Ok(())
     }
 }

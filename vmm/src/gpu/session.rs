@@ -1,16 +1,17 @@
 //! What one client asks of the card, a turn at a time.
 //!
 //! All accesses of a turn that follow each other are done under one lock of the card, in order; replies go out when it is
-//! free again. Posted writes are cheap that way: a turn of 32 messages costs one lock, one look at the clock, one look at
-//! the interrupt.
+//! free again, and so does the trace. Posted writes are cheap that way: a turn of 32 messages costs one lock, one look at
+//! the clock, one look at the interrupt.
 
+use std::fmt;
 use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::Drain;
 
 use fermi_model::FermiModel;
 use vfio_user_server::{
-    BatchedWrite, Client, CloseReason, Errno, Incoming, IrqChange, IrqEvent, Region, RequestId,
+    BatchedWrite, Client, CloseReason, DmaMap, Errno, Incoming, IrqChange, IrqEvent, Region, RequestId,
 };
 use vgpu::Bar;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -18,12 +19,56 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use super::memory::ClientMemory;
 use super::pins::Unmasker;
 use super::server::{GpuError, ServedCard};
+use super::trace::{Deed, Record, Trace};
+use super::traffic::{Target, Traffic};
 use crate::card::{DmaMaps, read_bar, write_bar};
 
 /// An answer that waits for the lock to be free.
 enum Answer {
     Read(Vec<u8>),
     Done,
+}
+
+/// What is noted of accesses.
+#[derive(Default)]
+pub(super) struct Notes {
+    pub(super) traffic: Traffic,
+    pub(super) trace: Option<Trace>,
+    /// For the trace, of the accesses under way.
+    records: Vec<Record>,
+}
+
+impl Notes {
+    pub(super) fn new(trace: Option<Trace>) -> Self {
+        Self {
+            trace,
+            ..Self::default()
+        }
+    }
+
+    fn note(&mut self, deed: Deed, region: Region, offset: u64, data: &[u8]) {
+        let target = Target::of(region, offset);
+        match deed {
+            Deed::Read => self.traffic.count_read(target),
+            Deed::Write | Deed::Post => self.traffic.count_write(target),
+        }
+        if self.trace.is_some() {
+            self.records.push(Record::new(deed, region, offset, data));
+        }
+    }
+
+    fn write_records(&mut self) {
+        if let Some(trace) = &mut self.trace {
+            trace.accesses(&self.records);
+            self.records.clear();
+        }
+    }
+
+    fn command(&mut self, what: fmt::Arguments<'_>) {
+        if let Some(trace) = &mut self.trace {
+            trace.command(&what);
+        }
+    }
 }
 
 /// One attached client.
@@ -50,12 +95,13 @@ impl Session {
     }
 
     /// Does what has arrived. `Some` once the client is gone.
-    pub(super) fn turn(&mut self, card: &ServedCard) -> Result<Option<Left>, GpuError> {
+    pub(super) fn turn(&mut self, card: &ServedCard, notes: &mut Notes) -> Result<Option<Left>, GpuError> {
         self.take_unmask(card)?;
         self.client.write_ready();
         let mut incoming = std::mem::take(&mut self.incoming);
         self.client.read_ready(&mut incoming);
-        let left = self.perform(card, incoming.drain(..).peekable())?;
+        notes.traffic.turns += u64::from(!incoming.is_empty());
+        let left = self.perform(card, notes, incoming.drain(..).peekable())?;
         self.incoming = incoming;
         // Asked last: whatever was done in this turn may have touched the memory.
         if left.is_none() && self.memory.is_torn() {
@@ -78,6 +124,7 @@ impl Session {
     fn perform(
         &mut self,
         card: &ServedCard,
+        notes: &mut Notes,
         mut queue: Peekable<Drain<'_, Incoming>>,
     ) -> Result<Option<Left>, GpuError> {
         while let Some(next) = queue.peek() {
@@ -85,10 +132,11 @@ impl Session {
                 let answers = card.running.access(|model, _| {
                     let mut answers = Vec::new();
                     while let Some(access) = queue.next_if(is_access) {
-                        answers.extend(perform_access(model, access));
+                        answers.extend(perform_access(model, notes, access));
                     }
                     answers
                 })?;
+                notes.write_records();
                 for (request, answer) in answers {
                     let sent = match answer {
                         Answer::Read(data) => self.client.reply_read(request, &data),
@@ -97,7 +145,7 @@ impl Session {
                     sent.expect(ANSWERED_ONCE);
                 }
             } else if let Some(other) = queue.next()
-                && let Some(left) = self.perform_other(card, other)?
+                && let Some(left) = self.perform_other(card, notes, other)?
             {
                 return Ok(Some(left));
             }
@@ -105,21 +153,44 @@ impl Session {
         Ok(None)
     }
 
-    fn perform_other(&mut self, card: &ServedCard, incoming: Incoming) -> Result<Option<Left>, GpuError> {
+    fn perform_other(
+        &mut self,
+        card: &ServedCard,
+        notes: &mut Notes,
+        incoming: Incoming,
+    ) -> Result<Option<Left>, GpuError> {
         let (request, done) = match incoming {
-            Incoming::DmaMap { request, map } => (request, self.memory.insert(&map)),
+            Incoming::DmaMap { request, map } => {
+                notes.traffic.dma_changes += 1;
+                let (iova, bytes) = (map.iova, map.bytes);
+                notes.command(format_args!("dma map {iova:#x} {bytes:#x}, {}", rights(&map)));
+                (request, self.memory.insert(&map))
+            }
             Incoming::DmaUnmap { request, maps } => {
+                notes.traffic.dma_changes += 1;
+                for map in &maps {
+                    notes.command(format_args!("dma unmap {:#x} {:#x}", map.iova, map.bytes));
+                }
                 card.running
                     .access(|_, _| maps.iter().for_each(|map| ClientMemory::remove(&self.maps, map)))?;
                 (request, Ok(()))
             }
-            Incoming::Irq { request, change } => (request, self.change_irqs(card, change)?),
+            Incoming::Irq { request, change } => {
+                notes.traffic.others += 1;
+                notes.command(format_args!("interrupts {change:?}"));
+                (request, self.change_irqs(card, change)?)
+            }
             Incoming::Reset { request } => {
+                notes.traffic.others += 1;
+                notes.command(format_args!("reset"));
                 card.power_on()?;
                 self.unmask = None;
                 (request, Ok(()))
             }
-            Incoming::Closed(reason) => return Ok(Some(Left::Closed(reason))),
+            Incoming::Closed(reason) => {
+                notes.command(format_args!("closed: {reason}"));
+                return Ok(Some(Left::Closed(reason)));
+            }
             // Done before.
             Incoming::RegionRead { .. }
             | Incoming::RegionWrite { .. }
@@ -161,7 +232,19 @@ fn is_access(incoming: &Incoming) -> bool {
     )
 }
 
-fn perform_access(model: &mut FermiModel, incoming: Incoming) -> Option<(RequestId, Answer)> {
+fn rights(map: &DmaMap) -> &'static str {
+    match (map.file.is_some(), map.is_writeable) {
+        (true, true) => "read-write",
+        (true, false) => "read-only",
+        (false, _) => "out of reach",
+    }
+}
+
+fn perform_access(
+    model: &mut FermiModel,
+    notes: &mut Notes,
+    incoming: Incoming,
+) -> Option<(RequestId, Answer)> {
     match incoming {
         Incoming::RegionRead {
             request,
@@ -171,6 +254,8 @@ fn perform_access(model: &mut FermiModel, incoming: Incoming) -> Option<(Request
         } => {
             let mut data = vec![0; count as usize];
             read(model, region, offset, &mut data);
+            notes.traffic.reads += 1;
+            notes.note(Deed::Read, region, offset, &data);
             Some((request, Answer::Read(data)))
         }
         Incoming::RegionWrite {
@@ -178,14 +263,20 @@ fn perform_access(model: &mut FermiModel, incoming: Incoming) -> Option<(Request
             region,
             offset,
             data,
-            ..
+            is_posted,
         } => {
             write(model, region, offset, &data);
+            let deed = if is_posted { Deed::Post } else { Deed::Write };
+            notes.traffic.posted_writes += u64::from(is_posted);
+            notes.traffic.waited_writes += u64::from(!is_posted);
+            notes.note(deed, region, offset, &data);
             Some((request, Answer::Done))
         }
         Incoming::RegionWriteMulti { request, writes, .. } => {
+            notes.traffic.batches += 1;
             for BatchedWrite { region, write: one } in writes {
                 write(model, region, one.offset, one.data());
+                notes.note(Deed::Post, region, one.offset, one.data());
             }
             Some((request, Answer::Done))
         }
