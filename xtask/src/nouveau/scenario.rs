@@ -176,7 +176,9 @@ impl<'a> Walk<'a> {
         let command = program.command();
         let mut tests = Vec::new();
         self.step(&format!("{} --list", program.name), |guest, _| {
-            tests = guest.succeed(&format!("{command} --list"), DRIVER_PATIENCE)?.lines;
+            tests = guest
+                .succeed(&format!("{command} --list"), DRIVER_PATIENCE)?
+                .lines;
             ensure!(!tests.is_empty(), "it has no tests");
             Ok(format!("{} tests", tests.len()))
         });
