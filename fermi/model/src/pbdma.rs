@@ -292,8 +292,10 @@ impl FermiModel {
             return;
         }
         unit.state = State::Running { at: now };
-        if let (true, Some(id)) = (had_signature_error, unit.channel) {
-            // There is no channel behind such a block to go on with.
+        if let Some(id) = unit.channel
+            // There is no channel behind a block without a signature to go on with.
+            && (had_signature_error || self.pfifo.channel(id).halted)
+        {
             self.halt_channel(id);
         }
         self.advance_preempt();

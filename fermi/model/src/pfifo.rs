@@ -18,6 +18,7 @@ use crate::{
     mmu::{AddressSpace, Refusal},
     mmu_fault::{Culprit, FaultRecords},
     model::FermiModel,
+    pbdma::State,
     preempt::Preempt,
 };
 use fermi_spec::{
@@ -420,9 +421,14 @@ impl FermiModel {
     }
 
     /// An MMU fault stops the channel: its PBDMA is free for others, it runs no more until started again.
+    ///
+    /// A PBDMA that an error of the channel has stopped shows the channel until the error is acknowledged: drivers ask
+    /// it whom to blame.
     pub(crate) fn halt_channel(&mut self, id: ChannelId) {
         self.pfifo.channel_mut(id).halted = true;
-        if let Some(pbdma) = self.pfifo.channel(id).loaded {
+        if let Some(pbdma) = self.pfifo.channel(id).loaded
+            && self.pbdmas[pbdma].state != State::Stopped
+        {
             self.unload(pbdma);
         }
         self.pfifo.refresh(id);
