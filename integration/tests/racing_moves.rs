@@ -130,18 +130,22 @@ fn reader_goes_on_while_its_memory_moves() {
     bench.end();
 }
 
+/// Where the CPU stores at that turn: an odd stride, so that every chunk comes again and again.
+fn place(turn: u32) -> u64 {
+    (u64::from(turn) * 0x2_0f84 % DATA_BYTES) & !3
+}
+
 #[test]
 fn stores_of_the_cpu_during_moves_are_kept() {
     let (mut bench, rig) = painted();
     let stores = bench.start(VM, |bus| {
         for turn in 0..6_000u32 {
-            // A prime stride: every chunk again and again.
-            let at = u64::from(turn) * 0x2_0f84 % DATA_BYTES & !3;
+            let at = place(turn);
             cpu_store(bus, at, turn | 0x4000_0000);
             assert_eq!(cpu_load(bus, at), turn | 0x4000_0000, "at {at:#x}");
         }
         let places: std::collections::BTreeMap<u64, u32> = (0..6_000u32)
-            .map(|turn| (u64::from(turn) * 0x2_0f84 % DATA_BYTES & !3, turn | 0x4000_0000))
+            .map(|turn| (place(turn), turn | 0x4000_0000))
             .collect();
         for (at, value) in places {
             assert_eq!(cpu_load(bus, at), value, "at {at:#x} in the end");
