@@ -67,10 +67,11 @@ fn act(card: &mut Card, input: &mut Input<'_>) {
 /// The target.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
+    let microcode = input.microcode();
     let mut card = if input.u8() & 1 == 0 {
-        Card::with_channels(2)
+        Card::with_channels(2, microcode)
     } else {
-        Card::new()
+        Card::new(microcode)
     };
     for _ in 0..ACTIONS_MAX {
         if input.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fermi_model::{Backing, Bar, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use fermi_model::{Backing, Bar, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, PhysAddr, SMALL_PAGE};
 use fermi_spec::board::Board;
 use fermi_spec::engine::Engine;
@@ -88,12 +88,13 @@ fn region(bytes: u64) -> Arc<MmapRegion> {
 
 impl Card {
     /// A card that nobody has touched yet.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(copy_microcode: CopyMicrocode) -> Self {
         let (vram, ram) = (region(VRAM_BYTES), region(RAM_BYTES));
         let config = ModelConfig {
             board: Board::Gtx480,
             vram_bytes: VRAM_BYTES,
             timing: Timing::of(Board::Gtx480),
+            copy_microcode,
         };
         let mut model = FermiModel::new(config, Arc::new(Ram(ram))).expect("a size that exists");
         for frame in 0..model.frames() {
@@ -111,8 +112,8 @@ impl Card {
 
     /// A card with everything on, one address space, and `channels` channels in it, on the runlist. BAR1 shows the
     /// same space.
-    pub(super) fn with_channels(channels: u16) -> Self {
-        let mut card = Self::switched_on();
+    pub(super) fn with_channels(channels: u16, microcode: CopyMicrocode) -> Self {
+        let mut card = Self::switched_on(microcode);
         card.map_data(0);
         card.map_small(SMALL_TABLE, USERS_VA, USERS, 0x1_0000);
         card.open(channels, DIRECTORY);
@@ -120,8 +121,8 @@ impl Card {
     }
 
     /// The same, but the first channel and BAR1 have an address space apart, and no other channel sees what is theirs.
-    pub(super) fn with_channels_but_one(channels: u16) -> Self {
-        let mut card = Self::switched_on();
+    pub(super) fn with_channels_but_one(channels: u16, microcode: CopyMicrocode) -> Self {
+        let mut card = Self::switched_on(microcode);
         card.map_data(1);
         card.set_u64(APART_DIRECTORY, small_pde(APART_TABLE).into_bits());
         for (va, at, bytes) in [
@@ -136,8 +137,8 @@ impl Card {
         card
     }
 
-    fn switched_on() -> Self {
-        let mut card = Self::new();
+    fn switched_on(microcode: CopyMicrocode) -> Self {
+        let mut card = Self::new(microcode);
         card.write(Bar0Reg::PmcEnable, u32::MAX);
         card.write(Bar0Reg::PbdmaEnable, 7);
         card.write(Bar0Reg::PfifoPbdmas, 7);

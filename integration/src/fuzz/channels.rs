@@ -214,7 +214,7 @@ fn innocent_words(payload: u32) -> Vec<u32> {
 /// The target.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut card = Card::with_channels_but_one(CHANNELS);
+    let mut card = Card::with_channels_but_one(CHANNELS, input.microcode());
     card.step(WORK);
     for id in 1..CHANNELS {
         let objects: Vec<u32> = (0..)

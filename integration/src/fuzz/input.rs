@@ -1,5 +1,7 @@
 //! Bytes of an input as numbers.
 
+use fermi_model::CopyMicrocode;
+
 /// What is left of an input. Behind its end everything is zero.
 pub(super) struct Input<'a>(&'a [u8]);
 
@@ -46,6 +48,15 @@ impl<'a> Input<'a> {
 
     pub(super) fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
+    }
+
+    /// Which methods the copy engines have.
+    pub(super) fn microcode(&mut self) -> CopyMicrocode {
+        self.choose(&[
+            CopyMicrocode::Uploaded,
+            CopyMicrocode::Nouveau,
+            CopyMicrocode::Nvidia,
+        ])
     }
 
     /// One of `choices`, which are not empty.

@@ -6,7 +6,7 @@ use super::card::{
     Card, DATA_VA, DIRECTORY, LARGE_TABLE, LARGE_VA, RAM_BASE, RAM_VA, SMALL_TABLE, VRAM_BYTES,
 };
 use super::input::Input;
-use fermi_model::Bar;
+use fermi_model::{Bar, CopyMicrocode};
 use fermi_spec::addr::{Aperture, FRAME, Gpa, GpuVa, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use fermi_spec::methods::{SemaphoreD, class, copy, host};
 use fermi_spec::pte::{self, PD_BYTES, Pde, Pte};
@@ -154,7 +154,7 @@ fn act(card: &mut Card, shadow: &mut Shadow, input: &mut Input<'_>) {
 /// The target.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut card = Card::with_channels(1);
+    let mut card = Card::with_channels(1, CopyMicrocode::default());
     let block = card.read(Bar0Reg::Bar1Block);
     card.write(Bar0Reg::Bar3Block, block);
     card.write(Bar0Reg::PeepholeBlock, block);

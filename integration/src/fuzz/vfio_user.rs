@@ -53,6 +53,7 @@ impl Server {
                 vram_bytes: VRAM_BYTES,
             },
             socket: folder.path().join("gpu"),
+            is_all_trapped: false,
         };
         let mut server = GpuServer::bind(&setup).expect("a served card");
         let stop = Arc::new(AtomicBool::new(false));
