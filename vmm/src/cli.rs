@@ -161,7 +161,7 @@ struct GpuArguments {
     /// Write every access and command to a file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Answer every access by a message instead of letting the client map BAR3
+    /// Answer every access by a message instead of letting the client map windows
     #[arg(long)]
     all_trapped: bool,
 }

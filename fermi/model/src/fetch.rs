@@ -52,17 +52,12 @@ impl FermiModel {
     fn start_entry(&mut self, pbdma: usize, raw: u64, next: u32) {
         let unit = &mut self.pbdmas[pbdma];
         unit.set_reg(offset::GP_FETCH, next);
-        unit.shadows[0] = raw as u32;
-        unit.shadows[1] = (raw >> 32) as u32;
         match GpEntry::from_bits(raw) {
-            // assumption: the condition is that this board is selected, as for methods.
-            GpEntry::Fetch(segment) if segment.conditional && !unit.is_selected() => self.retire_entry(pbdma),
             GpEntry::Fetch(segment) => {
                 let end = segment.at.offset(u64::from(segment.words) * 4);
                 unit.set_address(offset::GET_LO, segment.at);
                 unit.set_address(offset::PUT_LO, end);
                 unit.words_len = 0;
-                unit.set_no_switch(segment.no_context_switch);
                 if !segment.subroutine {
                     unit.set_address(offset::TOP_GET_LO, segment.at);
                     let high = unit.reg(offset::TOP_GET_HI) | 1 << 31;
@@ -73,9 +68,16 @@ impl FermiModel {
             GpEntry::Control(ControlOp::Nop | ControlOp::GpCrc | ControlOp::PbCrc) => {
                 self.retire_entry(pbdma)
             }
-            GpEntry::Control(_) => {
+            GpEntry::Control(op) => {
+                unit.shadows[0] = raw as u32;
+                unit.shadows[1] = (raw >> 32) as u32;
                 self.retire_entry(pbdma);
-                self.stop_pbdma(pbdma, pbdma_intr::GP_ENTRY);
+                let bit = if op == ControlOp::Illegal {
+                    pbdma_intr::GPFIFO
+                } else {
+                    pbdma_intr::GP_ENTRY
+                };
+                self.stop_pbdma(pbdma, bit);
             }
         }
     }
@@ -85,7 +87,6 @@ impl FermiModel {
         let unit = &mut self.pbdmas[pbdma];
         let fetched = unit.reg(offset::GP_FETCH);
         unit.set_reg(offset::GP_GET, fetched);
-        unit.set_no_switch(false);
         self.write_back(pbdma);
     }
 
@@ -108,10 +109,8 @@ impl FermiModel {
             subchannel: (header >> 13 & 7) as u8,
             method: (header as u16 & 0xfff) << 2,
         };
-        if unit.reg(offset::PB_COUNT) > 0 && unit.is_selected() {
+        if unit.reg(offset::PB_COUNT) > 0 {
             self.run_method(pbdma, target, word);
-        } else if unit.reg(offset::PB_COUNT) > 0 {
-            self.consume(pbdma, self.timing.method_ns);
         } else {
             self.run_header(pbdma, word);
         }
@@ -142,11 +141,8 @@ impl FermiModel {
 
     fn run_header(&mut self, pbdma: usize, word: u32) {
         match Header::from_bits(word) {
-            Header::Nop => self.consume(pbdma, self.timing.method_ns),
-            Header::Subdevice(op) => {
-                self.pbdmas[pbdma].select_board(op);
-                self.consume(pbdma, self.timing.method_ns);
-            }
+            // Subdevice masks select among linked boards; there is one.
+            Header::Nop | Header::Subdevice(_) => self.consume(pbdma, self.timing.method_ns),
             Header::Incrementing(target, count) => self.start_methods(pbdma, op::INCREMENTING, target, count),
             Header::NonIncrementing(target, count) => {
                 self.start_methods(pbdma, op::NON_INCREMENTING, target, count)
@@ -154,10 +150,7 @@ impl FermiModel {
             Header::IncrementOnce(target, count) => {
                 self.start_methods(pbdma, op::INCREMENT_ONCE, target, count)
             }
-            Header::Immediate(target, data) if self.pbdmas[pbdma].is_selected() => {
-                self.run_method(pbdma, target, u32::from(data));
-            }
-            Header::Immediate(..) => self.consume(pbdma, self.timing.method_ns),
+            Header::Immediate(target, data) => self.run_method(pbdma, target, u32::from(data)),
             Header::EndSegment => {
                 let put = self.pbdmas[pbdma].address(offset::PUT_LO);
                 self.pbdmas[pbdma].set_address(offset::GET_LO, put);

@@ -1,13 +1,13 @@
-//! What BAR3 shows, for an embedder that lets its client map the window instead of asking for each word.
+//! What BAR3 and PRAMIN show, for an embedder that lets its client map the windows instead of asking for each word.
 //!
-//! Such an embedder puts the VRAM pages that the window shows where its client sees them, and needs to know which these
-//! are and when that may have changed: at a write of the window's block and at a flush of the window's page directory,
-//! which is when a driver may rely on a changed translation. An entry that becomes valid takes effect in the model without a
+//! Such an embedder puts the VRAM pages that a window shows where its client sees them, and needs to know which these
+//! are and when that may have changed. For BAR3 that is at a write of the window's block and at a flush of the window's
+//! page directory, which is when a driver may rely on a changed translation. An entry that becomes valid takes effect in the model without a
 //! flush; drivers flush all the same (measured for nouveau).
 
 use crate::{memory::Place, mmu::Flushed, model::FermiModel};
 use fermi_spec::{
-    addr::{Aperture, PDE_SPAN, PhysAddr, SMALL_PAGE},
+    addr::{Aperture, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr},
     pte::{LargePages, Pde, Pte, SMALL_PER_LARGE},
 };
 
@@ -15,6 +15,12 @@ impl FermiModel {
     /// Grows whenever what BAR3 shows may have changed.
     pub fn bar3_changes(&self) -> u64 {
         self.windows.bar3_changes
+    }
+
+    /// The first byte of VRAM that PRAMIN shows, `None` while it shows other memory.
+    pub fn pramin_address(&self) -> Option<VramAddr> {
+        let base = self.windows.pramin;
+        (base.aperture() == Aperture::Vram).then(|| VramAddr(base.address().0))
     }
 
     pub(crate) fn note_flush(&mut self, flushed: Flushed) {

@@ -39,7 +39,7 @@ pub const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 /// Requests that one call of `read_ready` takes from one client, so that the others get their turn.
 pub const REQUESTS_PER_TURN: usize = 32;
 
-/// DMA maps of one client that may exist at a time; announced as `max_dma_maps`.
+/// DMA maps of one client that may exist at a time, unless the function allows more; announced as `max_dma_maps`.
 ///
 /// A VMM needs some tens. A server that maps them all, for as many clients as it takes, stays well below the mappings
 /// that a process may have (65,530 by default).

@@ -179,9 +179,9 @@ impl Client {
     pub(crate) fn seated(stream: UnixStream, function: FunctionInfo, seat: Seat) -> io::Result<Self> {
         Ok(Self {
             connection: Connection::new(stream)?,
+            dma: DmaTable::with_room_for(function.dma_maps_max()),
             function,
             state: State::Greeting,
-            dma: DmaTable::default(),
             waiting: BTreeMap::new(),
             promised_bytes: 0,
             send_failure: None,
@@ -513,7 +513,7 @@ impl Client {
                 flags: header.flags,
             });
         }
-        let (minor, text) = proposal.answer();
+        let (minor, text) = proposal.answer(self.function.dma_maps_max());
         self.state = State::Attached {
             takes_descriptors: proposal.takes_descriptors(),
         };

@@ -66,8 +66,9 @@ impl DmaMap {
 type FileKey = (u64, u64, u32);
 
 /// All maps of one client, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DmaTable {
+    maps_max: usize,
     maps: BTreeMap<u64, Arc<DmaMap>>,
     mapped_bytes: u64,
     files: Vec<(FileKey, Weak<OwnedFd>)>,
@@ -85,7 +86,24 @@ fn checked_range(iova: u64, bytes: u64) -> Result<u64, DmaError> {
         .ok_or(DmaError::WrapsAround { iova, bytes })
 }
 
+impl Default for DmaTable {
+    /// With room for [`DMA_MAPS_MAX`].
+    fn default() -> Self {
+        Self::with_room_for(DMA_MAPS_MAX)
+    }
+}
+
 impl DmaTable {
+    /// An empty one.
+    pub(crate) fn with_room_for(maps_max: usize) -> Self {
+        Self {
+            maps_max,
+            maps: BTreeMap::new(),
+            mapped_bytes: 0,
+            files: Vec::new(),
+        }
+    }
+
     /// Maps, in the order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<DmaMap>> {
         self.maps.values()
@@ -143,7 +161,7 @@ impl DmaTable {
         if !is_free {
             return Err(DmaError::Overlaps { iova, bytes }.into());
         }
-        if self.maps.len() >= DMA_MAPS_MAX {
+        if self.maps.len() >= self.maps_max {
             return Err(DmaError::TooManyMaps.into());
         }
         let mapped_bytes = self

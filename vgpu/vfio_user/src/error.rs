@@ -2,8 +2,7 @@
 
 use crate::Errno;
 use crate::bounds::{
-    DATA_BYTES_MAX, DMA_BYTES_MAX, DMA_FILES_MAX, DMA_MAPS_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX,
-    MULTI_WRITES_MAX,
+    DATA_BYTES_MAX, DMA_BYTES_MAX, DMA_FILES_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX, MULTI_WRITES_MAX,
 };
 use crate::message::CommandCode;
 
@@ -185,7 +184,7 @@ pub enum DmaError {
         bytes: u64,
     },
     /// The bound on the number of maps is reached.
-    #[error("more than {DMA_MAPS_MAX} DMA maps")]
+    #[error("more DMA maps than are allowed")]
     TooManyMaps,
     /// The bound on the number of files is reached.
     #[error("more than {DMA_FILES_MAX} files behind DMA maps")]

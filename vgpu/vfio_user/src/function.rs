@@ -6,7 +6,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 use crate::Errno;
-use crate::bounds::{DMA_FILES_MAX, IRQ_VECTORS_MAX, MESSAGE_FDS_MAX, UNANSWERED_MAX};
+use crate::bounds::{DMA_FILES_MAX, DMA_MAPS_MAX, IRQ_VECTORS_MAX, MESSAGE_FDS_MAX, UNANSWERED_MAX};
 use crate::dma::DmaMap;
 use crate::error::ProtocolError;
 use crate::irq::{IRQ_INDICES, IrqChange, IrqIndex};
@@ -111,6 +111,17 @@ pub struct FunctionInfo {
     regions: [RegionInfo; REGIONS],
     irq_counts: [u32; IRQ_INDICES],
     is_resettable: bool,
+    dma_maps_max: DmaMapsMax,
+}
+
+/// DMA maps of one client. [`DMA_MAPS_MAX`] unless the function says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DmaMapsMax(usize);
+
+impl Default for DmaMapsMax {
+    fn default() -> Self {
+        Self(DMA_MAPS_MAX)
+    }
 }
 
 impl FunctionInfo {
@@ -134,6 +145,19 @@ impl FunctionInfo {
     pub fn with_irqs(mut self, index: IrqIndex, vectors: u32) -> Self {
         self.irq_counts[index as usize] = vectors.min(IRQ_VECTORS_MAX);
         self
+    }
+
+    /// Lets a client have this many DMA maps at a time instead of [`DMA_MAPS_MAX`]. For functions that need no mapping of
+    /// their own for each; clients behind an IOMMU map single pages.
+    #[must_use]
+    pub fn with_dma_maps_max(mut self, maps: usize) -> Self {
+        self.dma_maps_max = DmaMapsMax(maps);
+        self
+    }
+
+    /// DMA maps that a client may have at a time.
+    pub fn dma_maps_max(&self) -> usize {
+        self.dma_maps_max.0
     }
 
     /// Makes DEVICE_RESET an error.
@@ -245,7 +269,8 @@ impl FunctionInfo {
     /// Payload and descriptor of a GET_REGION_INFO reply.
     ///
     /// If `argsz` has no room for the capabilities, the reply says how much room they need and leaves them and the
-    /// descriptor out, as the kernel's VFIO does; the client asks again.
+    /// descriptor out, as the kernel's VFIO does; the client asks again. Their offset is there all the same: QEMU gives
+    /// up on a reply that announces capabilities at offset 0.
     pub(crate) fn region_info(
         &self,
         argsz: u32,
@@ -282,10 +307,10 @@ impl FunctionInfo {
         let capability = sparse_mmap(&mappable.areas);
         wire.flags |= FLAG_CAPS;
         wire.argsz += capability.len() as u32;
+        wire.cap_offset = fixed_bytes;
         if argsz < wire.argsz {
             return Ok((wire.as_bytes().to_vec(), None));
         }
-        wire.cap_offset = fixed_bytes;
         let payload = [wire.as_bytes(), &capability].concat();
         Ok((payload, Some(Arc::clone(&mappable.descriptor))))
     }

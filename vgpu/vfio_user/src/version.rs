@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::{DATA_BYTES_MAX, DMA_MAPS_MAX, DMA_PAGE_BYTES, MESSAGE_FDS_MAX};
+use crate::bounds::{DATA_BYTES_MAX, DMA_PAGE_BYTES, MESSAGE_FDS_MAX};
 use crate::error::ProtocolError;
 
 /// The major version that this server speaks.
@@ -111,12 +111,12 @@ impl Proposal {
     ///
     /// Beyond the two transfer limits only capabilities are answered that the client named: the reply has to be a
     /// subset of the proposal, and QEMU takes no reply longer than its own message.
-    pub(crate) fn answer(&self) -> (u16, Vec<u8>) {
+    pub(crate) fn answer(&self, dma_maps_max: usize) -> (u16, Vec<u8>) {
         let asked = &self.capabilities;
         let capabilities = Capabilities {
             max_msg_fds: Some(MESSAGE_FDS_MAX as u64),
             max_data_xfer_size: Some(u64::from(DATA_BYTES_MAX)),
-            max_dma_maps: asked.max_dma_maps.map(|maps| maps.min(DMA_MAPS_MAX as u64)),
+            max_dma_maps: asked.max_dma_maps.map(|maps| maps.min(dma_maps_max as u64)),
             pgsizes: asked.pgsizes.map(|_| DMA_PAGE_BYTES),
             write_multiple: asked.write_multiple.filter(|is_offered| *is_offered),
         };
@@ -127,6 +127,7 @@ impl Proposal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::DMA_MAPS_MAX;
 
     /// What QEMU 11.1 sends, without the blanks.
     const QEMU: &[u8] = b"{\"capabilities\":{\"migration\":{\"pgsize\":4096,\"max_bitmap_size\":268435456},\
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn proposal_of_qemu_gives_shorter_answer_with_own_limits() {
         let proposal = Proposal::decode(0, QEMU).unwrap();
-        let (minor, text) = proposal.answer();
+        let (minor, text) = proposal.answer(DMA_MAPS_MAX);
         assert_eq!(minor, 0);
         assert!(text.len() <= QEMU.len());
         assert_eq!(
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn capability_not_proposed_is_not_answered() {
-        let (_, text) = Proposal::decode(7, b"{}\0").unwrap().answer();
+        let (_, text) = Proposal::decode(7, b"{}\0").unwrap().answer(DMA_MAPS_MAX);
         let text = String::from_utf8(text).unwrap();
         assert!(
             !text.contains("write_multiple") && !text.contains("pgsizes"),
@@ -160,7 +161,7 @@ mod tests {
     fn absent_data_is_an_empty_proposal() {
         let proposal = Proposal::decode(9, b"").unwrap();
         assert!(proposal.takes_descriptors());
-        assert_eq!(proposal.answer().0, MINOR);
+        assert_eq!(proposal.answer(DMA_MAPS_MAX).0, MINOR);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What follows the card on behalf of its client: interrupts and the live window.
+//! What follows the card on behalf of its client: interrupts and the live windows.
 
 use fermi_model::FermiModel;
 
-use super::live::LiveWindow;
+use super::live::LiveWindows;
 use super::pins::Pins;
 use super::vram::VramError;
 use crate::card::Follower;
@@ -12,7 +12,7 @@ use crate::card::Follower;
 pub(super) struct Front {
     pub(super) pins: Pins,
     /// `None` when every access is a message.
-    pub(super) live: Option<LiveWindow>,
+    pub(super) live: Option<LiveWindows>,
     /// Why the window could not follow. VRAM is not what client and model think it is then, so the server ends.
     pub(super) failure: Option<VramError>,
 }

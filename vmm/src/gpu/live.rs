@@ -1,24 +1,26 @@
-//! The live window: BAR3 as memory that the client maps.
+//! The live windows: BAR3 and PRAMIN as memory that the client maps.
 //!
-//! The client is given a *window file* as long as BAR3 and maps it in the region's place, so its accesses to BAR3 come
-//! here no more. A VRAM page that BAR3 shows *lives* in the window file, at the place where BAR3 shows it, and this
+//! The client is given a *window file* and maps it in the place of BAR3 and of PRAMIN, so its accesses there come here no
+//! more. A VRAM page that a window shows *lives* in the window file, at the place where the window shows it, and this
 //! process's mapping of VRAM shows the page from there: model and client touch the same bytes.
 //!
 //! ```text
-//!   flush of BAR3's directory, write of 1714 ─► tables as they are ─► differences to what lives where
+//!   flush of BAR3's directory, write of 1714 or 1700 ─► what the windows show now ─► differences to what lives where
 //!        page shown no more   window file ──bytes──► home          the place reads as zero
 //!        page shown anew      home ──bytes──► window file
 //! ```
 //!
 //! Rules:
-//! 1. A VRAM page lives in one place. If BAR3 shows it in several, it lives in the one that was mapped last; the others
-//!    show zeros until it is shown in one of them only (`aliases` counts these). Drivers map what they use once.
-//! 2. What BAR3 shows of other memory, and where it shows nothing, is memory without effect: no fault is raised.
-//! 3. All of it happens under the card's lock and before the access that caused it is answered, so a driver that waits
-//!    for its flush finds the window as it asked for.
+//! 1. A VRAM page lives in one place. If BAR3 shows it in several, it lives in the one that was mapped last; BAR3 goes
+//!    before PRAMIN. The other places show zeros until it is their turn (`aliases` counts these). Drivers map what they
+//!    use once, and leave PRAMIN when BAR3 works.
+//! 2. What a window shows of other memory, and where it shows nothing, is memory without effect: no fault is raised.
+//! 3. All of it happens under the card's lock and before the access that caused it is answered. A client must therefore
+//!    wait for the answer to each write to BAR0 before it touches a window; QEMU posts no writes to a function of which it
+//!    maps anything.
 //!
 //! A client that sends messages instead is answered by the model as ever, and sees the same bytes. The file holds this
-//! client's VRAM and what it stored itself; the next client gets another.
+//! client's VRAM and what it stored itself; the next client gets another. Why all this: docs/decisions/0008.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -26,11 +28,23 @@ use std::fs::File;
 use std::sync::Arc;
 
 use fermi_model::FermiModel;
+use fermi_spec::addr::VramAddr;
+use fermi_spec::board::BAR3_BYTES;
+use fermi_spec::regs::PRAMIN_BYTES;
 
 use super::remap::PAGE;
 use super::vram::{Loan, Vram, VramError};
 
-/// What happened to a window.
+const BAR3_PAGES: usize = (BAR3_BYTES / PAGE) as usize;
+const PRAMIN_PAGES: usize = PRAMIN_BYTES as usize / PAGE as usize;
+/// Pages of the file: BAR3, then PRAMIN.
+const PLACES: usize = BAR3_PAGES + PRAMIN_PAGES;
+/// Where PRAMIN begins in the window file, which is where BAR3 ends. Bytes.
+pub(super) const PRAMIN_OFFSET: u64 = BAR3_BYTES;
+/// Bytes of the window file.
+pub(super) const FILE_BYTES: u64 = PLACES as u64 * PAGE;
+
+/// What happened to the windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct LiveCounts {
     /// Looks at the tables.
@@ -67,19 +81,19 @@ impl fmt::Display for LiveCounts {
         } = self;
         write!(
             f,
-            "BAR3: {looks} looks at its tables, {lent} pages lent and {taken_back} taken back in {moves} moves, at most \
+            "windows: {looks} looks at what they show, {lent} pages lent and {taken_back} taken back in {moves} moves, at most \
              {aliases_max} shown in a second place"
         )
     }
 }
 
 /// See the module.
-pub(super) struct LiveWindow {
+pub(super) struct LiveWindows {
     vram: Arc<Vram>,
     file: Arc<File>,
-    /// [`FermiModel::bar3_changes`] at the last look.
-    seen: u64,
-    /// What BAR3 showed at the last look, by page.
+    /// [`FermiModel::bar3_changes`] and the first byte that PRAMIN showed, at the last look.
+    seen: (u64, Option<VramAddr>),
+    /// What the windows showed at the last look, by place.
     shown: Vec<Option<u32>>,
     /// Which VRAM page lives at a place.
     living: Vec<Option<u32>>,
@@ -91,16 +105,15 @@ pub(super) struct LiveWindow {
     pub(super) counts: LiveCounts,
 }
 
-impl LiveWindow {
-    /// A window that shows nothing yet, of `bytes` bytes.
-    pub(super) fn new(vram: Arc<Vram>, file: Arc<File>, bytes: u64) -> Self {
-        let pages = (bytes / PAGE) as usize;
+impl LiveWindows {
+    /// Windows that show nothing yet, in a file of [`FILE_BYTES`].
+    pub(super) fn new(vram: Arc<Vram>, file: Arc<File>) -> Self {
         Self {
             vram,
             file,
-            seen: 0,
-            shown: vec![None; pages],
-            living: vec![None; pages],
+            seen: (0, None),
+            shown: vec![None; PLACES],
+            living: vec![None; PLACES],
             places: HashMap::new(),
             aliases: BTreeSet::new(),
             scratch: Vec::new(),
@@ -110,30 +123,47 @@ impl LiveWindow {
 
     /// Follows the card, if anything changed.
     pub(super) fn follow(&mut self, model: &mut FermiModel) -> Result<(), VramError> {
-        if model.bar3_changes() == self.seen {
+        let now = (model.bar3_changes(), model.pramin_address());
+        if now == self.seen {
             return Ok(());
         }
-        self.seen = model.bar3_changes();
+        let is_bar3_changed = now.0 != self.seen.0;
+        self.seen = now;
         self.counts.looks += 1;
         let mut shown = std::mem::take(&mut self.scratch);
-        model.bar3_pages(&mut shown);
+        // Without a flush the tables may be half written.
+        if is_bar3_changed {
+            model.bar3_pages(&mut shown);
+            shown.resize(BAR3_PAGES, None);
+        } else {
+            shown.clear();
+            shown.extend_from_slice(&self.shown[..BAR3_PAGES]);
+        }
+        shown.extend(self.pramin_pages(now.1));
         let followed = self.show(&shown);
         self.scratch = std::mem::replace(&mut self.shown, shown);
         followed
     }
 
+    fn pramin_pages(&self, base: Option<VramAddr>) -> impl Iterator<Item = Option<u32>> + use<> {
+        let first = base.map(|base| base.0 / PAGE);
+        let vram_pages = self.vram.bytes() / PAGE;
+        (0..PRAMIN_PAGES as u64).map(move |place| {
+            let page = first?.checked_add(place).filter(|page| *page < vram_pages)?;
+            u32::try_from(page).ok()
+        })
+    }
+
     /// The card was made anew and its VRAM cleared: nothing lives here any more, and the file reads as zero.
     pub(super) fn forget(&mut self) -> Result<(), VramError> {
-        let pages = self.living.len();
-        let bytes = pages as u64 * PAGE;
-        super::vram::punch(&self.file, 0, bytes).map_err(|source| VramError::Move {
+        super::vram::punch(&self.file, 0, FILE_BYTES).map_err(|source| VramError::Move {
             at: 0,
-            bytes,
+            bytes: FILE_BYTES,
             source,
         })?;
-        self.seen = 0;
-        self.shown = vec![None; pages];
-        self.living = vec![None; pages];
+        self.seen = (0, None);
+        self.shown = vec![None; PLACES];
+        self.living = vec![None; PLACES];
         self.places.clear();
         self.aliases.clear();
         Ok(())
@@ -166,7 +196,10 @@ impl LiveWindow {
             let Some(page) = shown[place as usize] else {
                 continue;
             };
-            if let Some(before) = chosen.insert(page, place) {
+            let is_taken = self.places.contains_key(&page) || chosen.contains_key(&page);
+            if place as usize >= BAR3_PAGES && is_taken {
+                self.aliases.insert(place);
+            } else if let Some(before) = chosen.insert(page, place) {
                 self.aliases.insert(before);
             } else if let Some(before) = self.places.get(&page) {
                 moved.push(*before);

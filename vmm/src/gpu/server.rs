@@ -7,14 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fermi_model::ModelError;
-use fermi_spec::board::BAR3_BYTES;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user_server::listener::ListenerError;
 use vfio_user_server::{Accepted, CloseReason, Errno, Listener};
 
 use super::front::Front;
 use super::function::function;
-use super::live::{LiveCounts, LiveWindow};
+use super::live::{FILE_BYTES, LiveCounts, LiveWindows};
 use super::remap::PAGE;
 use super::session::{Left, Notes, Session};
 use super::trace::Trace;
@@ -34,7 +33,7 @@ pub struct GpuSetup {
     pub card: CardConfig,
     /// Where clients connect.
     pub socket: PathBuf,
-    /// Every access is a message: BAR3 cannot be mapped.
+    /// Every access is a message: BAR3 and PRAMIN cannot be mapped.
     pub is_all_trapped: bool,
     /// File to write every access and command to.
     pub trace: Option<PathBuf>,
@@ -52,8 +51,8 @@ pub enum GpuError {
     /// The card's thread.
     #[error("cannot start the card's thread")]
     Thread(#[source] io::Error),
-    /// The file behind BAR3.
-    #[error("cannot make a file for BAR3")]
+    /// The file behind BAR3 and PRAMIN.
+    #[error("cannot make a file for BAR3 and PRAMIN")]
     Window(#[source] io::Error),
     /// The trace.
     #[error("cannot write a trace to {}", path.display())]
@@ -113,16 +112,16 @@ impl ServedCard {
             *model = fresh;
             front.pins.reset();
             self.vram.clear()?;
-            front.live.as_mut().map_or(Ok(()), LiveWindow::forget)
+            front.live.as_mut().map_or(Ok(()), LiveWindows::forget)
         })??;
         Ok(())
     }
 
-    /// A client has come: from now on BAR3's pages live in `window`, if there is one.
+    /// A client has come: from now on the pages that windows show live in `window`, if there is one.
     ///
     /// Returns what happened to the window before.
     fn follow_with(&self, window: Option<Arc<File>>) -> Result<LiveCounts, GpuError> {
-        let live = window.map(|file| LiveWindow::new(self.vram.clone(), file, BAR3_BYTES));
+        let live = window.map(|file| LiveWindows::new(self.vram.clone(), file));
         let before = self
             .running
             .access(|_, front| std::mem::replace(&mut front.live, live))?;
@@ -140,12 +139,12 @@ impl ServedCard {
 /// rest of the process has.
 fn can_live() -> bool {
     const OTHERS: u64 = 16_384;
-    let wanted = 2 * (BAR3_BYTES / PAGE) + OTHERS;
+    let wanted = 2 * (FILE_BYTES / PAGE) + OTHERS;
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let limit = limit.ok().and_then(|text| text.trim().parse::<u64>().ok());
     let can = limit.is_some_and(|limit| limit >= wanted);
     if !can {
-        log::warn!("BAR3 is served by messages: vm.max_map_count is below {wanted}");
+        log::warn!("BAR3 and PRAMIN are served by messages: vm.max_map_count is below {wanted}");
     }
     can
 }
@@ -245,7 +244,7 @@ impl GpuServer {
         let window = if self.is_all_trapped {
             None
         } else {
-            Some(sealed_file("vramd-bar3", BAR3_BYTES).map_err(GpuError::Window)?)
+            Some(sealed_file("vramd-windows", FILE_BYTES).map_err(GpuError::Window)?)
         };
         let descriptor = window.as_ref().map(File::try_clone).transpose();
         let descriptor = descriptor.map_err(GpuError::Window)?.map(OwnedFd::from);

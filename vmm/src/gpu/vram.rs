@@ -103,6 +103,11 @@ impl Vram {
         })
     }
 
+    /// Its size.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Gives every frame of a card its bytes.
     pub(super) fn place(&self, model: &mut FermiModel) -> Result<(), VramError> {
         for frame in 0..model.frames() {

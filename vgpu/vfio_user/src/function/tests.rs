@@ -73,7 +73,7 @@ fn sparse_areas_without_room_tell_the_room_they_need() {
         bytes: 0x2000,
     }]);
     let (payload, descriptor) = info.region_info(32, 2, true).unwrap();
-    assert_eq!(words(&payload), [64, 15, 2, 0, 0x3000, 0, 0x1000, 0]);
+    assert_eq!(words(&payload), [64, 15, 2, 32, 0x3000, 0, 0x1000, 0]);
     assert!(descriptor.is_none());
 }
 

@@ -30,7 +30,7 @@ impl SystemBus for Nothing {
 
 struct Card {
     model: FermiModel,
-    live: LiveWindow,
+    live: LiveWindows,
     file: Arc<File>,
 }
 
@@ -46,8 +46,8 @@ impl Card {
         let mut model = FermiModel::new(config, Arc::new(Nothing)).unwrap();
         let vram = Arc::new(Vram::new(VRAM).unwrap());
         vram.place(&mut model).unwrap();
-        let file = Arc::new(sealed_file("window", BAR3_BYTES).unwrap());
-        let live = LiveWindow::new(vram, file.clone(), BAR3_BYTES);
+        let file = Arc::new(sealed_file("windows", FILE_BYTES).unwrap());
+        let live = LiveWindows::new(vram, file.clone());
         let mut card = Self { model, live, file };
         let limit = BAR3_BYTES - 1;
         for (at, word) in [
@@ -198,8 +198,10 @@ fn page_mapped_twice_lives_where_it_was_mapped_last() {
 #[test]
 fn neighbours_move_together() {
     let mut card = Card::new();
+    card.map_small(0x8000, Some(0x30_0000));
+    card.flush();
     let before = card.live.counts.moves;
-    for page in 0..16 {
+    for page in 1..16 {
         card.map_small(0x8000 + 0x1000 * page, Some(0x30_0000 + 0x1000 * page));
     }
     card.flush();
@@ -224,7 +226,39 @@ fn page_beyond_vram_does_not_live() {
     let mut card = Card::new();
     card.map_small(0x5000, Some(VRAM));
     card.flush();
-    assert_eq!(card.live.counts.lent, 0);
+    assert_eq!(card.live.living[5], None);
+}
+
+#[test]
+fn store_to_pramin_is_seen_by_the_card_and_follows_the_base() {
+    let mut card = Card::new();
+    card.write_register(Bar0Reg::PraminBase, 0x30);
+    card.live.follow(&mut card.model).unwrap();
+    card.store(PRAMIN_OFFSET + 4, 9);
+    card.store(PRAMIN_OFFSET + 0xf_f004, 3);
+    card.write_register(Bar0Reg::PraminBase, 0x38);
+    card.live.follow(&mut card.model).unwrap();
+    assert_eq!(card.load(PRAMIN_OFFSET + 0x7_f004), 3);
+    assert_eq!((card.peek(0x30_0004), card.peek(0x3f_f004)), (9, 3));
+}
+
+#[test]
+fn page_shown_by_both_windows_lives_in_bar3() {
+    let mut card = Card::new();
+    card.map_small(0x5000, Some(0x20_0000));
+    card.flush();
+    card.poke(0x20_0000, &7_u32.to_le_bytes());
+    card.live.follow(&mut card.model).unwrap();
+    assert_eq!((card.load(0x5000), card.load(PRAMIN_OFFSET)), (7, 0));
+    // The other way round: PRAMIN shows it first.
+    card.map_small(0x6000, Some(0x21_0000));
+    card.poke(0x21_0000, &8_u32.to_le_bytes());
+    card.live.follow(&mut card.model).unwrap();
+    assert_eq!(card.load(PRAMIN_OFFSET), 8);
+    card.write_register(Bar0Reg::TlbDirectory, (DIRECTORY >> 8) as u32);
+    card.write_register(Bar0Reg::TlbInvalidate, pmc::TLB_GO);
+    card.live.follow(&mut card.model).unwrap();
+    assert_eq!((card.load(0x6000), card.load(PRAMIN_OFFSET)), (8, 0));
 }
 
 #[test]
