@@ -7,12 +7,14 @@
 //! * [`hostile`]: guests that try to do harm
 //! * [`checkers`]: the laws, checked against the card's own tables
 //! * [`sim`]: a whole run from one seed
+//! * [`fuzz`]: what fuzz targets do with their bytes
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod bus;
 pub mod canary;
 pub mod checkers;
+pub mod fuzz;
 pub mod hostile;
 pub mod rig;
 pub mod sim;

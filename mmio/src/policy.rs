@@ -72,6 +72,8 @@ impl Policy {
 fn named(reg: Bar0Reg) -> Option<Policy> {
     use Bar0Reg::*;
     match reg {
+        // A way to engines without a channel.
+        BypassConfig | BypassSwitch | BypassStatus | BypassAddress | BypassData => Some(Policy::Refused),
         // A second way to memory that no driver for this board uses.
         PeepholeBlock | PeepholeHigh | PeepholeLow | PeepholeData => Some(Policy::Refused),
         _ => meaningful(reg)

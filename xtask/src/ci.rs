@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::workspace::Workspace;
-use crate::{layers, test, tidy};
+use crate::{fuzz, layers, test, tidy};
 
 /// A named part of CI.
 struct Step<'a> {
@@ -107,6 +107,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Step::new("doc", || document(workspace)),
         Step::new("deny", || deny(workspace)),
         Step::new("test", || test::run(workspace)),
+        Step::new("fuzz", || fuzz::run_in_ci(workspace)),
     ];
     let start = Instant::now();
     let took = |name, time: Duration| println!("── {name}: {:.1} s", time.as_secs_f64());

@@ -3,6 +3,7 @@
 //! A new task is a module and a variant of [`Task`]. Exit status: 0 done, 1 failed, 2 wrong usage.
 
 mod ci;
+mod fuzz;
 mod host_env;
 mod layers;
 mod nouveau;
@@ -46,6 +47,8 @@ enum Task {
     QemuAttach(qemu::QemuArguments),
     /// Feeds a recording to a fresh core and compares what it wants done.
     Replay(replay::ReplayArguments),
+    /// Runs the fuzz targets where there are a nightly toolchain and cargo-fuzz.
+    Fuzz(fuzz::FuzzArguments),
     /// Simulates whole runs from seeds, with checkers.
     Sim(sim::SimArguments),
 }
@@ -61,6 +64,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Nouveau(arguments) => nouveau::run(&workspace, arguments),
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
+        Task::Fuzz(arguments) => fuzz::run(&workspace, arguments),
         Task::Sim(arguments) => sim::run(arguments),
     }
 }

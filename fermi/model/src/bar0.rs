@@ -36,6 +36,7 @@ const COPY1_BASE: u32 = COPY_BASE + FALCON_BYTES;
 /// Units that answer only while PMC_ENABLE has their bit.
 const SWITCHED_UNITS: &[(Range<u32>, u32)] = &[
     (0x00_2000..0x00_4000, pmc_enable::PFIFO),
+    (0x00_5000..0x00_5010, pmc_enable::PFIFO),
     (0x04_0000..0x04_6000, pmc_enable::PFIFO),
     (COPY_BASE..COPY1_BASE, 1 << Engine::Copy0.enable_bit()),
     (

@@ -52,12 +52,17 @@ impl FermiModel {
     fn start_entry(&mut self, pbdma: usize, raw: u64, next: u32) {
         let unit = &mut self.pbdmas[pbdma];
         unit.set_reg(offset::GP_FETCH, next);
+        unit.shadows[0] = raw as u32;
+        unit.shadows[1] = (raw >> 32) as u32;
         match GpEntry::from_bits(raw) {
+            // assumption: the condition is that this board is selected, as for methods.
+            GpEntry::Fetch(segment) if segment.conditional && !unit.is_selected() => self.retire_entry(pbdma),
             GpEntry::Fetch(segment) => {
                 let end = segment.at.offset(u64::from(segment.words) * 4);
                 unit.set_address(offset::GET_LO, segment.at);
                 unit.set_address(offset::PUT_LO, end);
                 unit.words_len = 0;
+                unit.set_no_switch(segment.no_context_switch);
                 if !segment.subroutine {
                     unit.set_address(offset::TOP_GET_LO, segment.at);
                     let high = unit.reg(offset::TOP_GET_HI) | 1 << 31;
@@ -68,16 +73,9 @@ impl FermiModel {
             GpEntry::Control(ControlOp::Nop | ControlOp::GpCrc | ControlOp::PbCrc) => {
                 self.retire_entry(pbdma)
             }
-            GpEntry::Control(op) => {
-                unit.shadows[0] = raw as u32;
-                unit.shadows[1] = (raw >> 32) as u32;
+            GpEntry::Control(_) => {
                 self.retire_entry(pbdma);
-                let bit = if op == ControlOp::Illegal {
-                    pbdma_intr::GPFIFO
-                } else {
-                    pbdma_intr::GP_ENTRY
-                };
-                self.stop_pbdma(pbdma, bit);
+                self.stop_pbdma(pbdma, pbdma_intr::GP_ENTRY);
             }
         }
     }
@@ -87,6 +85,7 @@ impl FermiModel {
         let unit = &mut self.pbdmas[pbdma];
         let fetched = unit.reg(offset::GP_FETCH);
         unit.set_reg(offset::GP_GET, fetched);
+        unit.set_no_switch(false);
         self.write_back(pbdma);
     }
 
@@ -109,8 +108,10 @@ impl FermiModel {
             subchannel: (header >> 13 & 7) as u8,
             method: (header as u16 & 0xfff) << 2,
         };
-        if unit.reg(offset::PB_COUNT) > 0 {
+        if unit.reg(offset::PB_COUNT) > 0 && unit.is_selected() {
             self.run_method(pbdma, target, word);
+        } else if unit.reg(offset::PB_COUNT) > 0 {
+            self.consume(pbdma, self.timing.method_ns);
         } else {
             self.run_header(pbdma, word);
         }
@@ -141,8 +142,11 @@ impl FermiModel {
 
     fn run_header(&mut self, pbdma: usize, word: u32) {
         match Header::from_bits(word) {
-            // Subdevice masks select among linked boards; there is one.
-            Header::Nop | Header::Subdevice(_) => self.consume(pbdma, self.timing.method_ns),
+            Header::Nop => self.consume(pbdma, self.timing.method_ns),
+            Header::Subdevice(op) => {
+                self.pbdmas[pbdma].select_board(op);
+                self.consume(pbdma, self.timing.method_ns);
+            }
             Header::Incrementing(target, count) => self.start_methods(pbdma, op::INCREMENTING, target, count),
             Header::NonIncrementing(target, count) => {
                 self.start_methods(pbdma, op::NON_INCREMENTING, target, count)
@@ -150,7 +154,10 @@ impl FermiModel {
             Header::IncrementOnce(target, count) => {
                 self.start_methods(pbdma, op::INCREMENT_ONCE, target, count)
             }
-            Header::Immediate(target, data) => self.run_method(pbdma, target, u32::from(data)),
+            Header::Immediate(target, data) if self.pbdmas[pbdma].is_selected() => {
+                self.run_method(pbdma, target, u32::from(data));
+            }
+            Header::Immediate(..) => self.consume(pbdma, self.timing.method_ns),
             Header::EndSegment => {
                 let put = self.pbdmas[pbdma].address(offset::PUT_LO);
                 self.pbdmas[pbdma].set_address(offset::GET_LO, put);

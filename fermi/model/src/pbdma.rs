@@ -24,8 +24,8 @@ use fermi_spec::{
     addr::{GpuVa, VA_BITS},
     engine::{Engine, PBDMAS},
     fault::{client, unit},
-    instance::{SIGNATURE, offset, userd},
-    pushbuffer::Target,
+    instance::{SIGNATURE, Subdevice, offset, userd},
+    pushbuffer::{SubdeviceOp, Target},
     regs::pfifo::pbdma_intr,
 };
 
@@ -34,11 +34,13 @@ const WORDS: usize = 64;
 /// Words fetched ahead.
 pub(crate) const FETCH_WORDS: usize = 64;
 pub(crate) const VA_HIGH: u32 = (1 << (VA_BITS - 32)) - 1;
+/// In PB_FETCH_HI: the segment forbids switches. assumption: hardware keeps it elsewhere.
+const NO_SWITCH: u32 = 1 << 31;
 /// PBDMA_METHOD0 is valid.
 const LATCHED: u32 = 1 << 31;
 
 /// Words that the hardware owns: written back when a channel is unloaded.
-const SAVED: [u64; 29] = [
+const SAVED: [u64; 30] = [
     0x00,
     offset::GP_GET,
     offset::GET_LO,
@@ -57,6 +59,7 @@ const SAVED: [u64; 29] = [
     offset::PUT_HI,
     offset::PB_HEADER,
     offset::PB_COUNT,
+    offset::SUBDEVICE,
     offset::SUBCHANNELS_LO,
     offset::SUBCHANNELS_HI,
     offset::TARGET,
@@ -98,6 +101,8 @@ pub(crate) struct Pbdma {
     pub(crate) slice_end: u64,
     /// The slice was renewed for a wait since the channel was loaded.
     pub(crate) made_up: bool,
+    /// The slice was renewed for a segment in which the channel does not give way.
+    overtime: bool,
     pub(crate) words: [u32; FETCH_WORDS],
     pub(crate) words_at: GpuVa,
     pub(crate) words_len: usize,
@@ -124,6 +129,7 @@ impl Pbdma {
             instance: Place::default(),
             slice_end: 0,
             made_up: false,
+            overtime: false,
             words: [0; FETCH_WORDS],
             words_at: GpuVa(0),
             words_len: 0,
@@ -190,6 +196,37 @@ impl Pbdma {
         self.set_reg(at, word);
     }
 
+    fn subdevice(&self) -> Subdevice {
+        Subdevice::from_bits(self.reg(offset::SUBDEVICE))
+    }
+
+    /// Whether methods are for this board.
+    pub(crate) fn is_selected(&self) -> bool {
+        self.subdevice().active()
+    }
+
+    /// Does what a header says about the mask of boards.
+    pub(crate) fn select_board(&mut self, op: SubdeviceOp) {
+        let old = self.subdevice();
+        let new = match op {
+            SubdeviceOp::Set(mask) => old.selected_by(mask),
+            SubdeviceOp::Store(mask) => old.with_stored(mask),
+            SubdeviceOp::Use => old.selected_by(old.stored()),
+        };
+        self.set_reg(offset::SUBDEVICE, new.into_bits());
+    }
+
+    /// Whether the current segment forbids that another channel runs before its end.
+    pub(crate) fn is_no_switch(&self) -> bool {
+        self.reg(offset::PB_FETCH_HI) & NO_SWITCH != 0
+    }
+
+    /// Notes whether the segment that starts forbids switches.
+    pub(crate) fn set_no_switch(&mut self, forbids: bool) {
+        self.set_reg(offset::PB_FETCH_HI, if forbids { NO_SWITCH } else { 0 });
+        self.overtime = false;
+    }
+
     /// Engine that the last method went to.
     pub(crate) fn target(&self) -> Option<Engine> {
         Engine::from_number(self.reg(offset::TARGET) as u8 & 0x1f)
@@ -224,6 +261,7 @@ impl FermiModel {
             .timeslice_ns(unit.reg(offset::TIMESLICE), unit.target());
         unit.slice_end = start.saturating_add(slice);
         unit.made_up = false;
+        unit.overtime = false;
         self.pfifo.channel_mut(id).loaded = Some(pbdma);
         self.pfifo.refresh(id);
         self.mem.counters.channel_loads += 1;
@@ -292,8 +330,10 @@ impl FermiModel {
             return;
         }
         unit.state = State::Running { at: now };
-        if let (true, Some(id)) = (had_signature_error, unit.channel) {
-            // There is no channel behind such a block to go on with.
+        if let Some(id) = unit.channel
+            // There is no channel behind a block without a signature to go on with.
+            && (had_signature_error || self.pfifo.channel(id).halted)
+        {
             self.halt_channel(id);
         }
         self.advance_preempt();
@@ -346,8 +386,15 @@ impl FermiModel {
         if now < self.pbdmas[pbdma].slice_end {
             return false;
         }
-        if !self.pfifo.is_eligible(id) || self.pfifo.has_candidate(pbdma) {
+        if !self.pfifo.is_eligible(id) {
             self.unload(pbdma);
+            return true;
+        }
+        if self.pfifo.has_candidate(pbdma) {
+            if self.works_overtime(pbdma) {
+                return false;
+            }
+            self.give_way(pbdma);
             return true;
         }
         let target = self.pbdmas[pbdma].target();
@@ -357,8 +404,26 @@ impl FermiModel {
         false
     }
 
-    /// The slice of a channel that waits on the PBDMA is over, and another wants to run.
+    /// At the end of the slice, in a segment that forbids switches: whether the channel goes on for another slice.
+    ///
+    /// assumption: one more is all it gets, so that no user keeps a PBDMA from the others.
+    fn works_overtime(&mut self, pbdma: usize) -> bool {
+        let unit = &mut self.pbdmas[pbdma];
+        let goes_on = unit.is_no_switch() && !std::mem::replace(&mut unit.overtime, true);
+        if goes_on {
+            self.renew_slice(pbdma);
+        }
+        goes_on
+    }
+
+    /// The slice of the channel on the PBDMA is over, and another wants to run.
     pub(crate) fn give_way(&mut self, pbdma: usize) {
+        if self.pbdmas[pbdma].is_no_switch() {
+            if !self.works_overtime(pbdma) {
+                self.stop_pbdma(pbdma, pbdma_intr::NO_SWITCH_SEGMENT);
+            }
+            return;
+        }
         let unit = &self.pbdmas[pbdma];
         let (id, state) = (unit.channel, unit.state);
         self.unload(pbdma);
@@ -448,6 +513,9 @@ impl FermiModel {
                     acquire,
                     seen: self.mem.stores,
                 };
+            }
+            Outcome::Blocked(_) if self.pbdmas[pbdma].is_no_switch() => {
+                self.stop_pbdma(pbdma, pbdma_intr::NO_SWITCH_SEGMENT);
             }
             Outcome::Blocked(acquire) => {
                 if let Some(id) = self.pbdmas[pbdma].channel {

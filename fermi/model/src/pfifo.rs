@@ -18,6 +18,7 @@ use crate::{
     mmu::{AddressSpace, Refusal},
     mmu_fault::{Culprit, FaultRecords},
     model::FermiModel,
+    pbdma::State,
     preempt::Preempt,
 };
 use fermi_spec::{
@@ -151,6 +152,7 @@ pub(crate) struct Pfifo {
     pub(crate) timeouts: [u32; 3],
     pub(crate) switch_timeout: u32,
     pub(crate) inject: [u32; ENGINES],
+    bypass_status: u32,
 }
 
 impl Pfifo {
@@ -189,6 +191,7 @@ impl Pfifo {
             timeouts: [0x8001_ffff, 0x80ff_ffff, u32::MAX],
             switch_timeout: DEFAULT_SWITCH_TIMEOUT,
             inject: [0; ENGINES],
+            bypass_status: 0,
         }
     }
 
@@ -342,6 +345,22 @@ impl Pfifo {
         }
     }
 
+    /// BYPASS_STATUS.
+    pub(crate) fn bypass_status(&self) -> u32 {
+        self.bypass_status
+    }
+
+    /// Writes BYPASS_STATUS.
+    pub(crate) fn acknowledge_bypass(&mut self, mask: u32) {
+        self.bypass_status &= !mask;
+    }
+
+    /// BYPASS_DATA was written. Nothing is known of how drivers would use the bypass; here it is never enabled.
+    pub(crate) fn refuse_bypass(&mut self) {
+        self.bypass_status |= bits::bypass::NOT_ENABLED;
+        self.intr |= intr::BYPASS;
+    }
+
     pub(crate) fn raise_scheduler_error(&mut self, code: u32) {
         self.intr |= intr::SCHEDULER;
         self.scheduler_error = code;
@@ -357,10 +376,9 @@ impl FermiModel {
     /// Writes CHANNEL_INSTANCE.
     pub(crate) fn bind_channel(&mut self, id: ChannelId, value: u32) {
         let table = ChannelInstance::from_bits(value);
-        let busy = self.is_channel_busy(id);
         let old = self.pfifo.channel(id).table;
-        let error = if busy && old.valid() && table != old {
-            Some(bits::table_error::ACTIVE)
+        let error = if let Some(code) = self.loss_error(id, table) {
+            Some(code)
         } else if table.valid() && table.aperture() == fermi_spec::addr::Aperture::Peer {
             Some(bits::table_error::INVALID_TARGET)
         } else if table.valid() && table.poll() && self.pfifo.userd_base & bits::USERD_BASE_VALID == 0 {
@@ -392,6 +410,26 @@ impl FermiModel {
         self.pfifo.refresh(id);
     }
 
+    /// Why the channel of an entry cannot be replaced by what `table` says.
+    ///
+    /// Codes as envytools lists them; assumption: the entry then stays as it is.
+    fn loss_error(&self, id: ChannelId, table: ChannelInstance) -> Option<u32> {
+        let channel = self.pfifo.channel(id);
+        if !channel.table.valid() || table == channel.table {
+            None
+        } else if self.is_channel_busy(id) {
+            Some(bits::table_error::ACTIVE)
+        } else if table.valid() {
+            Some(bits::table_error::IN_USE)
+        } else if channel.on_list && channel.runnable {
+            Some(bits::table_error::RUNNABLE)
+        } else if channel.on_list && channel.has_work {
+            Some(bits::table_error::PENDING)
+        } else {
+            None
+        }
+    }
+
     /// Whether taking the channel's entry away would pull it from under the hardware.
     fn is_channel_busy(&self, id: ChannelId) -> bool {
         let on_pbdma = self
@@ -420,9 +458,14 @@ impl FermiModel {
     }
 
     /// An MMU fault stops the channel: its PBDMA is free for others, it runs no more until started again.
+    ///
+    /// A PBDMA that an error of the channel has stopped shows the channel until the error is acknowledged: drivers ask
+    /// it whom to blame.
     pub(crate) fn halt_channel(&mut self, id: ChannelId) {
         self.pfifo.channel_mut(id).halted = true;
-        if let Some(pbdma) = self.pfifo.channel(id).loaded {
+        if let Some(pbdma) = self.pfifo.channel(id).loaded
+            && self.pbdmas[pbdma].state != State::Stopped
+        {
             self.unload(pbdma);
         }
         self.pfifo.refresh(id);

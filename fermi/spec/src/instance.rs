@@ -46,7 +46,7 @@ pub mod offset {
     pub const GP_FETCH: u64 = 0x50;
     /// Pushbuffer fetch, low; drivers write 2.
     pub const PB_FETCH_LO: u64 = 0x54;
-    /// Pushbuffer fetch, high.
+    /// Pushbuffer fetch, high; hardware-owned.
     pub const PB_FETCH_HI: u64 = 0x58;
     /// PUT low.
     pub const PUT_LO: u64 = 0x5c;
@@ -56,7 +56,7 @@ pub mod offset {
     pub const PB_HEADER: u64 = 0x84;
     /// Data words left of the current header.
     pub const PB_COUNT: u64 = 0x88;
-    /// Subdevice mask, active, enabled.
+    /// Which board methods are for, see [`super::Subdevice`].
     pub const SUBDEVICE: u64 = 0x94;
     /// Formats.
     pub const FORMATS: u64 = 0x9c;
@@ -148,6 +148,34 @@ pub struct Timeslice {
     pub enable: bool,
     #[bits(3)]
     __: u8,
+}
+
+/// SUBDEVICE (RAMFC 94; NVIDIA nvgpu `hw_pbdma_gk20a.h`). unverified: where the stored mask is.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Subdevice {
+    /// Which of a set of linked boards this one is, as a mask.
+    #[bits(12)]
+    pub id: u16,
+    #[bits(4)]
+    __: u8,
+    /// Mask kept by the STORE header.
+    #[bits(12)]
+    pub stored: u16,
+    /// Methods are executed; otherwise they are skipped.
+    pub active: bool,
+    /// The channel has a pushbuffer.
+    pub dma: bool,
+    #[bits(2)]
+    __: u8,
+}
+
+impl Subdevice {
+    /// With methods executed if this board is in `mask`.
+    #[must_use]
+    pub fn selected_by(self, mask: u16) -> Self {
+        self.with_active(self.id() & mask != 0)
+    }
 }
 
 /// ACQUIRE (RAMFC 30), in units of 1024 ns (NVIDIA nvgpu `hw_pbdma_gk20a.h`).

@@ -9,6 +9,17 @@ pub struct Target {
     pub method: u16,
 }
 
+/// What a header does about the mask of linked boards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SubdeviceOp {
+    /// This mask counts from now on.
+    Set(u16),
+    /// This mask is kept for [`Self::Use`].
+    Store(u16),
+    /// The kept mask counts from now on.
+    Use,
+}
+
 /// A decoded header word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Header {
@@ -22,8 +33,8 @@ pub enum Header {
     IncrementOnce(Target, u16),
     /// The 13-bit operand itself; no words follow.
     Immediate(Target, u16),
-    /// Store the subdevice mask (old form, sub-op 2) or use the stored one (3), or set it (1).
-    Subdevice(u32),
+    /// Which linked boards execute what follows (old form).
+    Subdevice(SubdeviceOp),
     /// The rest of the segment is not executed.
     EndSegment,
     /// Not a header: PBDMA error.
@@ -58,11 +69,15 @@ impl Header {
             subchannel: (word >> 13 & 7) as u8,
             method: word as u16 & 0x1ffc,
         };
-        match (word >> 16 & 3, word >> 29, count) {
-            (0, _, 0) => Self::Nop,
-            (0, 0, _) => Self::Incrementing(target, count),
-            (0, _, _) => Self::NonIncrementing(target, count),
-            (_, 0, _) => Self::Subdevice(word),
+        let mask = word as u16 >> 4;
+        // A mask operation is the whole upper half: with a count or in the non-incrementing group it is none.
+        match (word >> 16, word >> 16 & 3, count) {
+            (1, _, _) => Self::Subdevice(SubdeviceOp::Set(mask)),
+            (2, _, _) => Self::Subdevice(SubdeviceOp::Store(mask)),
+            (3, _, _) => Self::Subdevice(SubdeviceOp::Use),
+            (_, 0, 0) => Self::Nop,
+            (_, 0, _) if word >> 29 == 0 => Self::Incrementing(target, count),
+            (_, 0, _) => Self::NonIncrementing(target, count),
             _ => Self::Invalid(word),
         }
     }
@@ -95,6 +110,22 @@ mod tests {
     #[test]
     fn zero_word_is_padding() {
         assert_eq!(Header::from_bits(0), Header::Nop);
+    }
+
+    #[test]
+    fn mask_operations_of_the_old_form_decode() {
+        let decoded =
+            [0x0001_0120, 0x0002_fff0, 0x0003_0000, 0x0005_0010, 0x4001_0010].map(Header::from_bits);
+        assert_eq!(
+            decoded,
+            [
+                Header::Subdevice(SubdeviceOp::Set(0x12)),
+                Header::Subdevice(SubdeviceOp::Store(0xfff)),
+                Header::Subdevice(SubdeviceOp::Use),
+                Header::Invalid(0x0005_0010),
+                Header::Invalid(0x4001_0010),
+            ]
+        );
     }
 
     proptest! {

@@ -188,6 +188,10 @@ registers! {
     SchedulerFreeze = 0x002638, ReadWrite;
     /// What an engine is doing.
     EngineStatus[6, 4] = 0x002640, ReadOnly;
+    /// Engine that the bypass drives, and its enable.
+    BypassConfig = 0x0026c4, ReadWrite;
+    /// Instance block that the bypass puts on its engine.
+    BypassSwitch = 0x0026c8, ReadWrite;
     /// Instance block of the channel on an engine.
     EngineInstance[6, 4] = 0x002680, ReadOnly;
     /// The same with a valid bit.
@@ -204,6 +208,12 @@ registers! {
     SwitchTimeout = 0x002a18, ReadWrite;
     /// Inject an MMU fault into an engine.
     InjectFault[6, 4] = 0x002a30, ReadWrite;
+    /// Errors of the bypass.
+    BypassStatus = 0x005000, WriteOneClears;
+    /// Method and subchannel for the bypass.
+    BypassAddress = 0x005004, ReadWrite;
+    /// Its data; submits the method.
+    BypassData = 0x005008, ReadWrite;
     /// Instance block of a channel, valid, polling.
     ChannelInstance[128, 8] = 0x003000, ReadWrite;
     /// Runnable and status bits of a channel.

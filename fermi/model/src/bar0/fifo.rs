@@ -53,6 +53,8 @@ impl FermiModel {
             Bar0Reg::EngineInstanceValid(e) => self.engine_instance(e).map_or(0, |word| word | 1 << 31),
             Bar0Reg::EngineChannel(e) => self.engine_channel(e),
             Bar0Reg::RunlistIntr => fifo.runlist_intr,
+            Bar0Reg::BypassConfig | Bar0Reg::BypassSwitch | Bar0Reg::BypassAddress | Bar0Reg::BypassData => 0,
+            Bar0Reg::BypassStatus => fifo.bypass_status(),
             Bar0Reg::PfifoTimeout(index) => *fifo.timeouts.get(usize::from(index))?,
             Bar0Reg::SwitchTimeout => fifo.switch_timeout,
             Bar0Reg::InjectFault(e) => *fifo.inject.get(usize::from(e))?,
@@ -84,6 +86,9 @@ impl FermiModel {
             Bar0Reg::Preempt => self.start_preempt(value),
             Bar0Reg::SchedulerFreeze => fifo.freeze = value,
             Bar0Reg::RunlistIntr => fifo.runlist_intr &= !value,
+            Bar0Reg::BypassConfig | Bar0Reg::BypassSwitch | Bar0Reg::BypassAddress => {}
+            Bar0Reg::BypassStatus => fifo.acknowledge_bypass(value),
+            Bar0Reg::BypassData => fifo.refuse_bypass(),
             Bar0Reg::PfifoTimeout(index) => set(&mut fifo.timeouts, index, value),
             Bar0Reg::SwitchTimeout => fifo.switch_timeout = value,
             Bar0Reg::InjectFault(e) => self.inject_fault(e, value),
@@ -179,7 +184,8 @@ impl FermiModel {
             .with_channel(channel)
             .with_switch_waiting(preempted && !unit.is_ready())
             .with_faulted(unit.faulted)
-            .with_busy(unit.is_working())
+            // nouveau resets an engine that stands only if it is busy with the channel to blame.
+            .with_busy(unit.holder.is_some() && unit.enabled && !unit.is_ready())
             .into_bits()
     }
 

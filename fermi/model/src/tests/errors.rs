@@ -324,3 +324,26 @@ fn binding_without_a_polling_area_is_refused() {
         pfifo::table_error::NO_USERD
     );
 }
+
+#[test]
+fn pbdma_that_stopped_shows_its_channel_though_an_engine_faults_meanwhile() {
+    let mut bench = ready();
+    let (mut a, mut b, page) = pair(&mut bench);
+    // The copy faults on its way, after the host has stumbled over the method behind it.
+    let words = Methods::new()
+        .to(1, 0, &[0x0004_90b5])
+        .copy(1, PAGE, PAGE + 0xff0, 0x100, 1)
+        .to(0, 0x04, &[0])
+        .release(PAGE, 1);
+    bench.submit(&mut a, &words.0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
+    let (pbdma, intr) = stopped_pbdma(&mut bench);
+    assert_eq!(bench.read(Bar0Reg::PbdmaChannel(pbdma)), 1 | 1 << 8);
+    bench.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
+    bench.write(Bar0Reg::PbdmaIntr(pbdma), intr);
+    assert_eq!(bench.read(Bar0Reg::PbdmaChannel(pbdma)), 0);
+    bench.submit(&mut b, &Methods::new().release(PAGE + 4, 2).0);
+    bench.run();
+    assert_eq!([bench.vram_u32(page), bench.vram_u32(page + 4)], [0, 2]);
+}

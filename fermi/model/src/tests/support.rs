@@ -407,11 +407,22 @@ impl Bench {
         channel.pushed += bytes;
     }
 
-    /// Puts a raw entry into the ring, without a doorbell.
-    pub(super) fn push_entry(&mut self, channel: &mut Channel, entry: u64) {
+    /// VRAM of a channel's ring.
+    fn ring_at(&mut self, channel: &Channel) -> u64 {
         let base = u64::from(self.vram_u32(channel.instance + offset::GP_BASE_LO));
         let at = self.small_entry(channel.space, base);
-        let ring = Pte::from_bits(self.vram_u64(at)).address().0;
+        Pte::from_bits(self.vram_u64(at)).address().0
+    }
+
+    /// A raw entry of the ring.
+    pub(super) fn ring_entry(&mut self, channel: &Channel, index: u32) -> u64 {
+        let ring = self.ring_at(channel);
+        self.vram_u64(ring + 8 * u64::from(index))
+    }
+
+    /// Puts a raw entry into the ring, without a doorbell.
+    pub(super) fn push_entry(&mut self, channel: &mut Channel, entry: u64) {
+        let ring = self.ring_at(channel);
         self.set_vram_u64(ring + 8 * u64::from(channel.put), entry);
         channel.put = (channel.put + 1) % (1 << RING_LOG2);
     }

@@ -40,6 +40,12 @@ pub struct RunlistCommit {
     __: u8,
 }
 
+/// Bits of BYPASS_STATUS (5000).
+pub mod bypass {
+    /// A method was submitted while the bypass was not enabled.
+    pub const NOT_ENABLED: u32 = 1 << 8;
+}
+
 /// RUNLIST_STATUS (227c): an update is pending.
 pub const RUNLIST_PENDING: u32 = 1 << 20;
 /// Bytes of a runlist entry: channel id, then [`RUNLIST_ENTRY_TAG`].
@@ -110,6 +116,8 @@ pub const CHANNEL_START: u32 = 0x001f_0001;
 pub mod intr {
     /// Error in the channel table; code in 252c.
     pub const CHANNEL_TABLE: u32 = 1 << 0;
+    /// Bypass; status in 5000.
+    pub const BYPASS: u32 = 1 << 4;
     /// Scheduler; code in 254c.
     pub const SCHEDULER: u32 = 1 << 8;
     /// Switch error; code in 256c.
@@ -130,14 +138,18 @@ pub mod intr {
 
 /// Codes in CHANNEL_TABLE_ERROR (252c).
 pub mod table_error {
-    /// Entry in use.
+    /// A valid entry was made another channel's.
     pub const IN_USE: u32 = 1;
     /// Polling wanted but USERD_BASE is not valid.
     pub const NO_USERD: u32 = 2;
-    /// Channel active.
+    /// A channel that is active was taken away.
     pub const ACTIVE: u32 = 3;
+    /// A channel on the runlist with work was taken away.
+    pub const PENDING: u32 = 4;
     /// Invalid target.
     pub const INVALID_TARGET: u32 = 6;
+    /// A channel that may be scheduled was taken away.
+    pub const RUNNABLE: u32 = 0xb;
 }
 
 /// Codes in SCHEDULER_ERROR (254c).
@@ -166,6 +178,8 @@ pub mod pbdma_intr {
     pub const SEMAPHORE: u32 = 1 << 25;
     /// Acquire timed out.
     pub const ACQUIRE: u32 = 1 << 26;
+    /// The channel would have to give way inside a segment that forbids it.
+    pub const NO_SWITCH_SEGMENT: u32 = 1 << 29;
     /// Wrong signature in the instance block.
     pub const SIGNATURE: u32 = 1 << 31;
 }
@@ -197,7 +211,7 @@ pub struct EngineStatus {
     pub faulted: bool,
     #[bits(3)]
     __: u8,
-    /// The engine works.
+    /// The engine works for the channel, or stands and cannot let go of it.
     pub busy: bool,
     #[bits(3)]
     __: u8,

@@ -95,6 +95,7 @@ pub const UNITS: &[UnitRange] = &[
     unit("PMC", 0x00_0000, 0x1000),
     unit("PBUS", 0x00_1000, 0x1000),
     unit("PFIFO", 0x00_2000, 0x3000),
+    unit("PFIFO_BYPASS", 0x00_5000, 0x1000),
     unit("PTIMER", 0x00_9000, 0x1000),
     unit("PCOUNTER", 0x00_a000, 0x1000),
     unit("PNVIO", 0x00_e000, 0x1000),

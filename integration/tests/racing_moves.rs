@@ -1,0 +1,287 @@
+//! Guests that do nothing wrong while their memory moves: engines that read, a CPU that stores, mappings that change,
+//! tables that lie between data. Each test moves the memory by the quota, so that it knows where the memory is.
+#![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
+
+use fermi_spec::engine::Engine;
+use fermi_spec::regs::Bar0Reg;
+use guests::{Bar, GuestBus};
+use integration::bench::Bench;
+use integration::bus::SimBus;
+use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
+use vgpu::{Event, Quota, VmId};
+
+const VM: VmId = VmId(0);
+const OTHER: VmId = VmId(1);
+const MIB: u64 = 1 << 20;
+const DATA_BYTES: u64 = 8 * MIB;
+
+fn held(bench: &Bench, vm: VmId) -> (u64, u64) {
+    let audit = bench.world.manager.audit().unwrap();
+    let found = audit.vms.iter().find(|audited| audited.vm == vm).unwrap();
+    (found.resident, found.spilled)
+}
+
+/// Lowers the VM's maximum to nothing until all of its memory is in host RAM.
+fn spill_all(bench: &mut Bench) {
+    bench.is_checked = false;
+    let quota = Quota {
+        max: 0,
+        ..Quota::default()
+    };
+    bench.world.submit(Event::SetQuota { vm: VM, quota });
+    bench.turn_until("the spill", |bench| held(bench, VM).0 == 0);
+    bench.is_checked = true;
+    bench.check();
+}
+
+/// Lifts the maximum until what channels reach is back.
+fn refill_all(bench: &mut Bench) {
+    let quota = Quota::default();
+    bench.world.submit(Event::SetQuota { vm: VM, quota });
+    bench.turn_until("the refill", |bench| held(bench, VM).0 >= DATA_BYTES);
+    bench.check();
+}
+
+/// A VM with a pattern in its data and one channel.
+fn painted() -> (Bench, Rig) {
+    let mut bench = Bench::new(48, &[24, 24]);
+    bench.world.work_between_actions = 2;
+    let rig = bench.run(VM, |bus| {
+        let mut rig = Rig::start(bus, DATA_BYTES);
+        rig.open(bus, 0);
+        assert!(rig.fill(bus, 0, 5, DATA_BYTES));
+        rig
+    });
+    (bench, rig)
+}
+
+/// Maps the data for loads only, or for stores too.
+fn map_data(bus: &mut SimBus, read_only: bool) {
+    let entries: Vec<u8> = (0..DATA_BYTES >> 17)
+        .flat_map(|page| {
+            let entry = rig::vram_pte(DATA + (page << 17)).with_read_only(read_only);
+            entry.into_bits().to_le_bytes()
+        })
+        .collect();
+    rig::put(bus, LARGE_TABLE, &entries);
+    rig::flush(bus, DIRECTORY);
+}
+
+/// One word by the CPU through BAR1 without translation.
+fn cpu_store(bus: &mut SimBus, at: u64, value: u32) {
+    rig::write(bus, Bar0Reg::Bar1Block, 0);
+    bus.write32(Bar::Bar1, DATA + at, value);
+}
+
+fn cpu_load(bus: &mut SimBus, at: u64) -> u32 {
+    rig::write(bus, Bar0Reg::Bar1Block, 0);
+    bus.read32(Bar::Bar1, DATA + at)
+}
+
+/// The first word of each of the data's MiB as an engine sees it.
+fn gpu_loads(bus: &mut SimBus, rig: &mut Rig, channel: u8) -> Vec<u32> {
+    const INTO: u64 = 6 * MIB;
+    let mut words = rig::bind_words(Engine::Copy0).to_vec();
+    for mebibyte in 0..DATA_BYTES / MIB {
+        let source = DATA_VA + mebibyte * MIB;
+        words.extend(rig::copy_words(source, RAM_VA + INTO + mebibyte * 4, 4, 1));
+    }
+    assert!(rig.execute(bus, channel, &words));
+    (0..DATA_BYTES / MIB)
+        .map(|mebibyte| bus.ram_read32(INTO + mebibyte * 4))
+        .collect()
+}
+
+#[test]
+fn reader_goes_on_while_its_memory_moves() {
+    let (mut bench, rig) = painted();
+    let rig = bench.run(VM, |bus| {
+        map_data(bus, true);
+        rig
+    });
+    let reader = bench.start(VM, |bus| {
+        let mut rig = rig;
+        let wanted = gpu_loads(bus, &mut rig, 0);
+        for _ in 0..150 {
+            assert_eq!(gpu_loads(bus, &mut rig, 0), wanted);
+        }
+        rig
+    });
+    for _ in 0..3 {
+        spill_all(&mut bench);
+        refill_all(&mut bench);
+    }
+    assert!(!bench.has_ended(VM), "it read all the time");
+    let suspended = bench.count_notices(|notice| {
+        matches!(
+            notice,
+            vgpu::Notice::Moved {
+                pause_ns: Some(_),
+                ..
+            }
+        )
+    });
+    assert_eq!(suspended, 0, "who only reads is not stopped");
+    let rig = bench.join(reader);
+    bench.run(VM, |bus| {
+        let mut rig = rig;
+        assert_eq!(rig.verify(bus, 0, 5, DATA_BYTES), Ok(()));
+    });
+    bench.end();
+}
+
+/// Where the CPU stores at that turn: an odd stride, so that every chunk comes again and again.
+fn place(turn: u32) -> u64 {
+    (u64::from(turn) * 0x2_0f84 % DATA_BYTES) & !3
+}
+
+#[test]
+fn stores_of_the_cpu_during_moves_are_kept() {
+    let (mut bench, rig) = painted();
+    let stores = bench.start(VM, |bus| {
+        for turn in 0..6_000u32 {
+            let at = place(turn);
+            cpu_store(bus, at, turn | 0x4000_0000);
+            assert_eq!(cpu_load(bus, at), turn | 0x4000_0000, "at {at:#x}");
+        }
+        let places: std::collections::BTreeMap<u64, u32> = (0..6_000u32)
+            .map(|turn| (place(turn), turn | 0x4000_0000))
+            .collect();
+        for (at, value) in places {
+            assert_eq!(cpu_load(bus, at), value, "at {at:#x} in the end");
+        }
+    });
+    for _ in 0..4 {
+        spill_all(&mut bench);
+        refill_all(&mut bench);
+    }
+    assert!(!bench.has_ended(VM), "it stored all the time");
+    bench.join(stores);
+    drop(rig);
+    bench.end();
+}
+
+#[test]
+fn store_of_the_cpu_after_a_refill_survives_the_next_spill() {
+    let (mut bench, rig) = painted();
+    bench.run(VM, |bus| map_data(bus, true));
+    spill_all(&mut bench);
+    // Nothing can write the chunks: they are in both places now.
+    refill_all(&mut bench);
+    bench.run(VM, |bus| {
+        for mebibyte in 0..DATA_BYTES / MIB {
+            cpu_store(bus, mebibyte * MIB, 0x600d_0000 + mebibyte as u32);
+        }
+    });
+    spill_all(&mut bench);
+    let wanted: Vec<u32> = (0..8).map(|mebibyte| 0x600d_0000 + mebibyte).collect();
+    let (by_cpu, by_gpu) = bench.run(VM, |bus| {
+        let mut rig = rig;
+        let by_cpu: Vec<u32> = (0..8).map(|mebibyte| cpu_load(bus, mebibyte * MIB)).collect();
+        (by_cpu, gpu_loads(bus, &mut rig, 0))
+    });
+    assert_eq!((by_cpu, by_gpu), (wanted.clone(), wanted));
+    bench.end();
+}
+
+#[test]
+fn store_of_an_engine_through_a_new_mapping_survives_the_next_spill() {
+    let (mut bench, rig) = painted();
+    bench.run(VM, |bus| map_data(bus, true));
+    spill_all(&mut bench);
+    refill_all(&mut bench);
+    let rig = bench.run(VM, |bus| {
+        let mut rig = rig;
+        map_data(bus, false);
+        assert!(rig.fill(bus, 0, 6, DATA_BYTES));
+        rig
+    });
+    spill_all(&mut bench);
+    bench.run(VM, |bus| {
+        let mut rig = rig;
+        assert_eq!(rig.verify(bus, 0, 6, DATA_BYTES), Ok(()));
+    });
+    bench.end();
+}
+
+#[test]
+fn instance_pages_between_data_keep_their_bytes() {
+    let mut bench = Bench::new(48, &[24]);
+    // Pages that the CPU touches first, through PRAMIN, in the middle of what becomes data.
+    const PAGES: [u64; 3] = [0x3000, 0x2_0000, 3 * MIB + 0x5000];
+    let rig = bench.run(VM, |bus| {
+        for page in PAGES {
+            rig::put(bus, DATA + page, &[0x5a; 4096]);
+        }
+        let mut rig = Rig::start(bus, DATA_BYTES);
+        rig.open(bus, 0);
+        // The engines write around them.
+        let mut words = rig::bind_words(Engine::Copy0).to_vec();
+        bus.ram_write(8 * MIB, &[0xc3; 4096]);
+        for page in PAGES {
+            words.extend(rig::copy_words(
+                RAM_VA + 8 * MIB,
+                DATA_VA + page + 0x1000,
+                4096,
+                1,
+            ));
+        }
+        assert!(rig.execute(bus, 0, &words));
+        rig
+    });
+    for turn in 0..3u32 {
+        // While the chunk is in VRAM, its image's copy of the page is the only one.
+        bench.run(VM, move |bus| {
+            for page in PAGES {
+                rig::put32(bus, DATA + page + 0x10, turn);
+            }
+        });
+        spill_all(&mut bench);
+        refill_all(&mut bench);
+        bench.run(VM, move |bus| {
+            for page in PAGES {
+                let seen = [0, 0x10, 0xffc, 0x1000].map(|at| rig::get32(bus, DATA + page + at));
+                assert_eq!(
+                    seen,
+                    [0x5a5a_5a5a, turn, 0x5a5a_5a5a, 0xc3c3_c3c3],
+                    "page {page:#x}"
+                );
+            }
+        });
+    }
+    bench.run(VM, |bus| {
+        let mut rig = rig;
+        let mut words = rig::bind_words(Engine::Copy0).to_vec();
+        words.extend(rig::copy_words(DATA_VA + PAGES[0] + 0x10, RAM_VA + 7 * MIB, 4, 1));
+        assert!(rig.execute(bus, 0, &words));
+        assert_eq!(
+            bus.ram_read32(7 * MIB),
+            2,
+            "the engines see what the CPU wrote last"
+        );
+    });
+    bench.end();
+}
+
+#[test]
+fn tables_of_a_space_that_went_are_not_the_next_ones() {
+    let (mut bench, rig) = painted();
+    // Both VMs use the same addresses, and the second gets what the first gives back.
+    for turn in 0..6u64 {
+        bench.run(OTHER, move |bus| {
+            let mut rig = Rig::start(bus, DATA_BYTES);
+            rig.open(bus, 0);
+            assert!(rig.fill(bus, 0, 100 + turn, DATA_BYTES));
+            assert_eq!(rig.verify(bus, 0, 100 + turn, DATA_BYTES), Ok(()));
+            rig.unbind(bus, 0);
+        });
+        bench.run(VM, |bus| {
+            let mut rig = Rig::start(bus, DATA_BYTES);
+            rig.open(bus, 0);
+            assert_eq!(rig.verify(bus, 0, 5, DATA_BYTES), Ok(()));
+            rig.unbind(bus, 0);
+        });
+    }
+    drop(rig);
+    bench.end();
+}

@@ -1,0 +1,195 @@
+//! `cargo xtask fuzz`: the targets of `integration::fuzz` under libFuzzer, where the machine has what that needs.
+//!
+//! It needs a nightly toolchain and cargo-fuzz, which are no required parts: without them it says so and is content,
+//! for stable tests run the same bodies over the committed corpus. What libFuzzer finds new goes to
+//! `fuzz/corpus-local`, what crashes to `fuzz/artifacts`.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use integration::fuzz::{TARGETS, target};
+
+use crate::workspace::Workspace;
+
+/// Seconds that CI gives each target.
+pub(crate) const CI_SECONDS: u32 = 60;
+/// Longest time for one input. Seconds.
+const INPUT_SECONDS: u32 = 20;
+/// Largest input. Bytes.
+const INPUT_BYTES: u32 = 4096;
+const NIGHTLY: [&str; 2] = ["run", "nightly"];
+
+/// What to run.
+#[derive(Args)]
+pub(crate) struct FuzzArguments {
+    /// One target; without it, all one after the other.
+    target: Option<String>,
+    /// How long each target runs.
+    #[arg(long, default_value_t = CI_SECONDS)]
+    seconds: u32,
+}
+
+/// How the targets are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sanitizer {
+    Address,
+    None,
+}
+
+impl Sanitizer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::None => "none",
+        }
+    }
+}
+
+fn nightly_cargo(workspace: &Workspace) -> Command {
+    let mut command = Command::new("rustup");
+    command
+        .args(NIGHTLY)
+        .arg("cargo")
+        .current_dir(workspace.root().join("fuzz"));
+    // They name the toolchain that runs us.
+    for variable in [
+        "CARGO",
+        "RUSTC",
+        "RUSTDOC",
+        "RUSTUP_TOOLCHAIN",
+        "RUSTFLAGS",
+        "CARGO_MANIFEST_DIR",
+    ] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// Why the targets cannot run here.
+fn missing_part(workspace: &Workspace) -> Option<&'static str> {
+    let answers = |arguments: &[&str]| {
+        let mut command = nightly_cargo(workspace);
+        let status = command
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !answers(&["--version"]) {
+        Some("there is no nightly toolchain (rustup toolchain install nightly)")
+    } else if !answers(&["fuzz", "--version"]) {
+        Some("cargo-fuzz is not installed (cargo install cargo-fuzz)")
+    } else {
+        None
+    }
+}
+
+fn cargo_fuzz(workspace: &Workspace, verb: &str, sanitizer: Sanitizer) -> Command {
+    let mut command = nightly_cargo(workspace);
+    command.args([
+        "fuzz",
+        verb,
+        "--fuzz-dir",
+        ".",
+        "-O",
+        "-a",
+        "-s",
+        sanitizer.name(),
+    ]);
+    command
+}
+
+/// Builds all targets, without a sanitizer if they cannot be built with one.
+fn build(workspace: &Workspace) -> Result<Sanitizer> {
+    for sanitizer in [Sanitizer::Address, Sanitizer::None] {
+        let status = cargo_fuzz(workspace, "build", sanitizer).status();
+        if status.context("cannot start rustup")?.success() {
+            return Ok(sanitizer);
+        }
+        eprintln!("NOTE: no build with sanitizer {:?}", sanitizer.name());
+    }
+    bail!("the fuzz targets cannot be built")
+}
+
+fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u32) -> Result<()> {
+    let local = format!("corpus-local/{name}");
+    fs::create_dir_all(workspace.root().join("fuzz").join(&local))
+        .with_context(|| format!("cannot create {local}"))?;
+    println!("── {name}: {seconds} s");
+    let status = cargo_fuzz(workspace, "run", sanitizer)
+        .args([name, &local, &format!("corpus/{name}"), "--"])
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-timeout={INPUT_SECONDS}"))
+        .arg(format!("-max_len={INPUT_BYTES}"))
+        .arg("-print_final_stats=1")
+        .status();
+    let status = status.context("cannot start rustup")?;
+    ensure!(
+        status.success(),
+        "target {name} ended with {status}; see fuzz/artifacts/{name}"
+    );
+    Ok(())
+}
+
+/// Runs one target or all for that long each, or says what is missing.
+fn run_for(workspace: &Workspace, names: &[&str], seconds: u32) -> Result<()> {
+    if let Some(missing) = missing_part(workspace) {
+        eprintln!("NOTE: fuzz targets {} were NOT run: {missing}", names.join(", "));
+        return Ok(());
+    }
+    let sanitizer = build(workspace)?;
+    names
+        .iter()
+        .try_for_each(|name| fuzz_one(workspace, name, sanitizer, seconds))
+}
+
+/// All targets, for as long as CI gives them.
+pub(crate) fn run_in_ci(workspace: &Workspace) -> Result<()> {
+    run_for(workspace, &TARGETS.map(|target| target.name), CI_SECONDS)
+}
+
+/// Runs what was asked for.
+pub(crate) fn run(workspace: &Workspace, arguments: &FuzzArguments) -> Result<()> {
+    let all = TARGETS.map(|target| target.name);
+    let Some(name) = &arguments.target else {
+        return run_for(workspace, &all, arguments.seconds);
+    };
+    let known = target(name).with_context(|| format!("no target {name}; there are {}", all.join(", ")))?;
+    run_for(workspace, &[known.name], arguments.seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_target_is_named_with_those_that_exist() {
+        let workspace = Workspace::find().unwrap();
+        let arguments = FuzzArguments {
+            target: Some("nothing".to_owned()),
+            seconds: 1,
+        };
+        let error = run(&workspace, &arguments).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no target nothing; there are vfio_user, bars, channels, page_tables"
+        );
+    }
+
+    #[test]
+    fn every_target_is_a_program_of_the_manifest() {
+        let workspace = Workspace::find().unwrap();
+        let manifest = fs::read_to_string(workspace.root().join("fuzz/Cargo.toml")).unwrap();
+        let manifest: toml::Table = toml::from_str(&manifest).unwrap();
+        let programs: Vec<_> = manifest["bin"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|bin| bin["name"].as_str())
+            .collect();
+        assert_eq!(programs, TARGETS.map(|target| Some(target.name)));
+    }
+}
