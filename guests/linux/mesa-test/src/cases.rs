@@ -1,6 +1,7 @@
 //! The tests, by name.
 
 mod buffers;
+mod compute;
 mod order;
 mod textures;
 
@@ -33,5 +34,5 @@ const fn case(name: &'static str, run: fn(&Egl, &Gl<'_>) -> Result<Outcome>) -> 
 
 /// All tests, in the order in which they run.
 pub(crate) fn all() -> Vec<Case> {
-    [buffers::CASES, textures::CASES, order::CASES].concat()
+    [buffers::CASES, textures::CASES, order::CASES, compute::CASES].concat()
 }

@@ -5,6 +5,7 @@
 //! left. A context is current on the thread for as long as a [`Gl`] lives, as it borrows the display.
 #![expect(unsafe_code)]
 
+pub(crate) mod compute;
 pub(crate) mod texture;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -127,6 +128,21 @@ functions! {
     query_counter: c"glQueryCounter" as fn(c_uint, c_uint);
     begin_query: c"glBeginQuery" as fn(c_uint, c_uint);
     end_query: c"glEndQuery" as fn(c_uint);
+    create_shader: c"glCreateShader" as fn(c_uint) -> c_uint;
+    shader_source: c"glShaderSource" as fn(c_uint, c_int, *const *const c_char, *const c_int);
+    compile_shader: c"glCompileShader" as fn(c_uint);
+    get_shader: c"glGetShaderiv" as fn(c_uint, c_uint, *mut c_int);
+    shader_log: c"glGetShaderInfoLog" as fn(c_uint, c_int, *mut c_int, *mut c_char);
+    delete_shader: c"glDeleteShader" as fn(c_uint);
+    create_program: c"glCreateProgram" as fn() -> c_uint;
+    attach_shader: c"glAttachShader" as fn(c_uint, c_uint);
+    link_program: c"glLinkProgram" as fn(c_uint);
+    get_program: c"glGetProgramiv" as fn(c_uint, c_uint, *mut c_int);
+    delete_program: c"glDeleteProgram" as fn(c_uint);
+    use_program: c"glUseProgram" as fn(c_uint);
+    bind_buffer_base: c"glBindBufferBase" as fn(c_uint, c_uint, c_uint);
+    dispatch: c"glDispatchCompute" as fn(c_uint, c_uint, c_uint);
+    barrier: c"glMemoryBarrier" as fn(c_uint);
     get_query_u64: c"glGetQueryObjectui64v" as fn(c_uint, c_uint, *mut u64);
 }
 
