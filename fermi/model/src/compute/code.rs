@@ -114,7 +114,25 @@ impl Op {
     }
 }
 
-type Page = Box<[Result<Op, WarpError>; PAGE_INSTRUCTIONS]>;
+/// Instructions that were decoded together.
+pub(crate) struct Page {
+    first: u32,
+    ops: Box<[Result<Op, WarpError>; PAGE_INSTRUCTIONS]>,
+}
+
+impl Page {
+    /// The instruction at `pc`, `None` if it is on another page.
+    #[inline(always)]
+    pub(crate) fn op(&self, pc: u32) -> Option<Result<Op, WarpError>> {
+        let inside = pc.wrapping_sub(self.first);
+        let op = self.ops.get((inside / INSTRUCTION_BYTES) as usize)?;
+        Some(if inside.is_multiple_of(INSTRUCTION_BYTES) {
+            *op
+        } else {
+            Err(WarpError::MisalignedPc)
+        })
+    }
+}
 
 /// The code of a launch.
 pub(crate) struct Code {
@@ -132,13 +150,11 @@ impl Code {
     }
 
     /// The page with the instruction at `pc`; `read` fills its bytes from an offset of the code.
-    ///
-    /// A page whose bytes cannot be read is a fault of the fetch only if nothing of it up to `pc` can be.
-    fn page(
+    pub(crate) fn page(
         &mut self,
         pc: u32,
         mut read: impl FnMut(u32, &mut [u8]) -> Result<(), Refusal>,
-    ) -> Result<&Page, Refusal> {
+    ) -> Result<&Page, Stop> {
         let first = pc / PAGE_BYTES * PAGE_BYTES;
         if !self.pages.contains_key(&first) {
             if self.pages.len() >= PAGES_MAX {
@@ -151,21 +167,8 @@ impl Code {
                 let at = first + index as u32 * INSTRUCTION_BYTES;
                 *op = Op::decode(u64::from_le_bytes(*word), at, self.registers);
             }
-            self.pages.insert(first, ops);
+            self.pages.insert(first, Page { first, ops });
         }
         Ok(&self.pages[&first])
-    }
-
-    /// The instruction at `pc`.
-    pub(crate) fn fetch(
-        &mut self,
-        pc: u32,
-        read: impl FnMut(u32, &mut [u8]) -> Result<(), Refusal>,
-    ) -> Result<Op, Stop> {
-        if !pc.is_multiple_of(INSTRUCTION_BYTES) {
-            return Err(WarpError::MisalignedPc.into());
-        }
-        let page = self.page(pc, read)?;
-        Ok(page[(pc % PAGE_BYTES / INSTRUCTION_BYTES) as usize]?)
     }
 }

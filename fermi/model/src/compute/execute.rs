@@ -43,11 +43,16 @@ pub(super) fn run(
     while warp.state == State::Running && done < budget {
         let base = machine.launch.code;
         let outside = &mut *machine.outside;
-        let op = code.fetch(warp.pc, |offset, bytes| {
+        let page = code.page(warp.pc, |offset, bytes| {
             outside.fetch(base.wrapping_add(offset.into()), bytes)
         })?;
-        step(warp, &op, machine)?;
-        done += 1;
+        while warp.state == State::Running
+            && done < budget
+            && let Some(op) = page.op(warp.pc)
+        {
+            step(warp, &op?, machine)?;
+            done += 1;
+        }
     }
     Ok(done)
 }
