@@ -46,6 +46,7 @@ impl Served {
             card: CARD,
             socket: folder.path().join("card.sock"),
             is_all_trapped: true,
+            trace: None,
         };
         let is_over = Arc::new(AtomicBool::new(false));
         let (stop, socket) = (Arc::clone(&is_over), setup.socket.clone());

@@ -54,6 +54,7 @@ impl Server {
             },
             socket: folder.path().join("gpu"),
             is_all_trapped: false,
+            trace: None,
         };
         let mut server = GpuServer::bind(&setup).expect("a served card");
         let stop = Arc::new(AtomicBool::new(false));
