@@ -21,11 +21,13 @@ use shadow_pt::{
 const WORK: u32 = 200;
 /// What an input may do at most.
 const ACTIONS_MAX: usize = 300;
+/// How often a shadow follows the tables at most: each time all tables are read whole.
+const FOLLOWS_MAX: u32 = 6;
 /// First byte of the VRAM that a shadow may name.
 const ARENA: u64 = 0x1_0000_0000;
 /// First byte of shadow tables, and how much there may be.
 const TABLES: u64 = 0x2_0000_0000;
-const TABLES_BYTES: u64 = 4 << 20;
+const TABLES_BYTES: u64 = 1 << 20;
 /// Where the shadow sees guest RAM, which has as many bytes.
 const RAM_IOVA: u64 = 0x30_0000_0000;
 const RAM_BYTES: u64 = 1 << 20;
@@ -242,20 +244,27 @@ impl TablePages for Pages {
     }
 }
 
-/// What was written last, by address.
-#[derive(Default)]
-struct Written(BTreeMap<u64, u64>);
+/// The memory of shadow tables, from [`TABLES`] on.
+struct Written(Vec<u64>);
+
+impl Written {
+    /// The entries in `bytes` bytes at `at`.
+    fn entries(&self, at: u64, bytes: u64) -> &[u64] {
+        let start = (at - TABLES) as usize / 8;
+        &self.0[start..start + bytes as usize / 8]
+    }
+}
 
 impl ShadowWriter for Written {
     fn write(&mut self, at: VramAddr, entries: &[u64]) {
-        for (index, &entry) in (0..).zip(entries) {
-            self.0.insert(at.0 + 8 * index, entry);
-        }
+        let start = (at.0 - TABLES) as usize / 8;
+        self.0[start..start + entries.len()].copy_from_slice(entries);
     }
 }
 
 /// A shadow of the card's address space, made when it is first asked for.
 struct Shadow {
+    follows: u32,
     space: Option<ShadowSpace>,
     pages: Pages,
     written: Written,
@@ -264,14 +273,19 @@ struct Shadow {
 impl Shadow {
     fn new() -> Self {
         Self {
+            follows: 0,
             space: None,
             pages: Pages::default(),
-            written: Written::default(),
+            written: Written(vec![0; TABLES_BYTES as usize / 8]),
         }
     }
 
     /// Makes the shadow what the guest's tables say, and looks at every entry of it.
     fn follow(&mut self, card: &Card) {
+        self.follows += 1;
+        if self.follows > FOLLOWS_MAX {
+            return;
+        }
         let directory = GuestDirectory {
             at: TableAt::Vram(GuestVramAddr(DIRECTORY)),
             limit: u64::MAX,
@@ -296,24 +310,18 @@ impl Shadow {
 
     /// No entry points outside of what [`Arena`] answers, and no directory entry outside of what [`Pages`] gave.
     fn check(&self, directory: VramAddr) {
-        let pdes = directory.0..directory.0 + PD_BYTES;
-        for (&at, &raw) in &self.written.0 {
-            let is_live = |bytes: u64, start: u64| at >= start && at < start + bytes;
-            if pdes.contains(&at) {
-                let pde = Pde::from_bits(raw);
-                for (aperture, table) in [pde.large_table(), pde.small_table()].into_iter().flatten() {
-                    assert_eq!(aperture, Aperture::Vram, "{raw:#x}");
-                    assert!(
-                        self.pages.in_use.contains_key(&table.0),
-                        "{raw:#x} names no table"
-                    );
-                }
-            } else if self
-                .pages
-                .in_use
-                .iter()
-                .any(|(&start, &bytes)| is_live(bytes, start))
-            {
+        for &raw in self.written.entries(directory.0, PD_BYTES) {
+            let pde = Pde::from_bits(raw);
+            for (aperture, table) in [pde.large_table(), pde.small_table()].into_iter().flatten() {
+                assert_eq!(aperture, Aperture::Vram, "{raw:#x}");
+                assert!(
+                    self.pages.in_use.contains_key(&table.0),
+                    "{raw:#x} names no table"
+                );
+            }
+        }
+        for (&at, &bytes) in self.pages.in_use.iter().filter(|(at, _)| **at != directory.0) {
+            for &raw in self.written.entries(at, bytes) {
                 check_entry(Pte::from_bits(raw));
             }
         }
