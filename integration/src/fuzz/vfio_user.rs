@@ -147,6 +147,32 @@ fn file() -> OwnedFd {
     file
 }
 
+fn map(input: &mut Input<'_>, id: u16, flags: u32) -> (Vec<u8>, Vec<OwnedFd>) {
+    let [low, high] = iova(input);
+    let bytes = u32::from(input.u8() & 0x1f) << 12;
+    let (access, offset) = (input.u32() & 7, u32::from(input.u8()) << 12);
+    let has_file = input.u8() & 3 != 0;
+    let words = [32, access, offset, 0, low, high, bytes, 0];
+    let files = has_file.then(file).into_iter().collect();
+    (message(id, DMA_MAP, flags, &body(&words, &[])), files)
+}
+
+fn unmap(input: &mut Input<'_>, id: u16, flags: u32) -> (Vec<u8>, Vec<OwnedFd>) {
+    let [low, high] = iova(input);
+    let bytes = u32::from(input.u8() & 0x1f) << 12;
+    let words = [24, input.u32() & 3, low, high, bytes, 0];
+    (message(id, DMA_UNMAP, flags, &body(&words, &[])), Vec::new())
+}
+
+fn set_irqs(input: &mut Input<'_>, id: u16, flags: u32) -> (Vec<u8>, Vec<OwnedFd>) {
+    let action = input.choose(&[1u32, 2, 4]) | input.choose(&[8u32, 16, 32]);
+    let index = u32::from(input.u8() % 6);
+    let [start, count] = [(); 2].map(|()| u32::from(input.u8() & 3));
+    let events = (0..input.u8() & 1).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+    let words = [20, action, index, start, count];
+    (message(id, SET_IRQS, flags, &body(&words, &[])), events.collect())
+}
+
 /// One message and the descriptors that go with it.
 fn said(input: &mut Input<'_>) -> (Vec<u8>, Vec<OwnedFd>) {
     let (id, flags) = (input.u16(), if input.u8() & 7 == 0 { 1 << 4 } else { 0 });
@@ -163,51 +189,9 @@ fn said(input: &mut Input<'_>) -> (Vec<u8>, Vec<OwnedFd>) {
             bytes[4..8].copy_from_slice(&input.u32().to_le_bytes());
             (bytes, Vec::new())
         }
-        3 => {
-            let [low, high] = iova(input);
-            let pages = u32::from(input.u8() & 0x1f);
-            let words = [
-                32,
-                input.u32() & 7,
-                u32::from(input.u8()) << 12,
-                0,
-                low,
-                high,
-                pages << 12,
-                0,
-            ];
-            let files = if input.u8() & 3 == 0 {
-                Vec::new()
-            } else {
-                vec![file()]
-            };
-            (message(id, DMA_MAP, flags, &body(&words, &[])), files)
-        }
-        4 => {
-            let [low, high] = iova(input);
-            let words = [
-                24,
-                input.u32() & 3,
-                low,
-                high,
-                u32::from(input.u8() & 0x1f) << 12,
-                0,
-            ];
-            (message(id, DMA_UNMAP, flags, &body(&words, &[])), Vec::new())
-        }
-        5 => {
-            let action = input.choose(&[1u32, 2, 4]) | input.choose(&[8u32, 16, 32]);
-            let words = [
-                20,
-                action,
-                u32::from(input.u8() % 6),
-                u32::from(input.u8() & 3),
-                u32::from(input.u8() & 3),
-            ];
-            let count = usize::from(input.u8() & 1);
-            let events = (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
-            (message(id, SET_IRQS, flags, &body(&words, &[])), events.collect())
-        }
+        3 => map(input, id, flags),
+        4 => unmap(input, id, flags),
+        5 => set_irqs(input, id, flags),
         6 | 7 => {
             let (region, count) = (u32::from(input.u8() % 10), u32::from(input.u16() & 0x1ff));
             (
