@@ -27,9 +27,9 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command`; standard error goes to the file `errors`.
-    pub(crate) fn start(name: &'static str, mut command: Command, errors: PathBuf) -> Result<Self> {
+    pub(crate) fn start(name: &'static str, command: Command, errors: PathBuf) -> Result<Self> {
         let file = File::create(&errors).with_context(|| format!("cannot create {}", errors.display()))?;
-        let mut child = command
+        let mut child = mortal(&command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(file)
@@ -99,6 +99,32 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The same command, ended by the kernel should we be killed before we can end it.
+fn mortal(command: &Command) -> Command {
+    // Of util-linux, which every Debian has. Elsewhere an orphan is the price.
+    let has_setpriv = Command::new("setpriv")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    let mut mortal = if has_setpriv {
+        let mut setpriv = Command::new("setpriv");
+        setpriv
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(command.get_program());
+        setpriv
+    } else {
+        Command::new(command.get_program())
+    };
+    mortal.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => mortal.env(name, value),
+            None => mortal.env_remove(name),
+        };
+    }
+    mortal
 }
 
 /// Reads on a thread, which ends with the pipe.

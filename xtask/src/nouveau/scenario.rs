@@ -158,7 +158,8 @@ impl<'a> Walk<'a> {
         self.step("interrupts", check_interrupts);
         self.step("unbind and bind", |guest, _| rebind(guest));
         self.still_works(programs);
-        self.step("suspend and resume", |guest, _| suspend(guest));
+        let holder = programs.first().map(TestProgram::command);
+        self.step("suspend and resume", |guest, _| suspend(guest, holder.as_deref()));
         self.still_works(programs);
         self.step("rmmod", |guest, _| timed(guest, &format!("rmmod {DRIVER}")));
         self.insmod("insmod again", "");
@@ -387,12 +388,21 @@ fn rebind(guest: &mut Guest) -> Result<String> {
 }
 
 /// Suspend to RAM: the card loses its power, so the driver saves what it has in VRAM and starts the card anew.
-fn suspend(guest: &mut Guest) -> Result<String> {
+///
+/// Meanwhile `holder` holds VRAM and looks at it afterwards.
+fn suspend(guest: &mut Guest, holder: Option<&str>) -> Result<String> {
     let states = guest.succeed("cat /sys/power/mem_sleep", QUICK)?.text();
     ensure!(
         states.contains("[deep]"),
         "the machine would suspend to {states:?}"
     );
+    if let Some(holder) = holder {
+        let wait = "until grep -q ^held /run/held; do kill -0 $holder || break; sleep 0.1; done; cat /run/held; grep -q ^held /run/held";
+        guest.succeed(
+            &format!("{holder} --hold /run/go >/run/held 2>&1 & holder=$!; {wait}"),
+            PROGRAM_PATIENCE,
+        )?;
+    }
     let before = guest.uptime_s()?;
     let output = guest.sleep_and_wake("echo mem >/sys/power/state", DRIVER_PATIENCE)?;
     ensure!(
@@ -401,5 +411,19 @@ fn suspend(guest: &mut Guest) -> Result<String> {
         output.status,
         output.text()
     );
-    Ok(format!("{:.2} s in the guest", guest.uptime_s()? - before))
+    let mut note = format!("{:.2} s in the guest", guest.uptime_s()? - before);
+    if holder.is_some() {
+        let held = guest.run(
+            "touch /run/go; wait $holder; status=$?; cat /run/held; rm /run/go; (exit $status)",
+            PROGRAM_PATIENCE,
+        )?;
+        let last = held
+            .lines
+            .last()
+            .filter(|line| held.status == 0 && line.starts_with("ok "));
+        let last =
+            last.with_context(|| format!("VRAM after the resume, status {}: {}", held.status, held.text()))?;
+        note = format!("{note}, {last}");
+    }
+    Ok(note)
 }
