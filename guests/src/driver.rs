@@ -27,6 +27,7 @@
 mod address_space;
 mod bringup;
 mod channel;
+mod compute;
 mod copy;
 mod error;
 mod instance_memory;
@@ -34,6 +35,9 @@ mod poll;
 
 pub use address_space::PageSize;
 pub use channel::{CHANNELS_MAX, ChannelId, Fence, Object, SUBMISSION_WORDS_MAX};
+pub use compute::{
+    COMPUTE_BYTES, Compute, ComputeMemory, ConstantBank, Grid, STACK_BYTES, STAMP_BYTES, Stamp,
+};
 pub use copy::{Copier, Copy, CopyPath};
 pub use error::DriverError;
 

@@ -1,132 +1,20 @@
 //! Driver and file workload on the software GF100 alone, all of its VRAM placed: a bare card.
 
-use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
-use fermi_spec::addr::{FRAME, FrameNo, Iova};
-use fermi_spec::board::Board;
+mod model_bus;
+
 use fermi_spec::engine::Engine;
+use fermi_spec::isa::assembler::assemble;
 use fermi_spec::methods::{class, host, m2mf};
 use fermi_spec::pushbuffer::incrementing;
-use guests::driver::{Copier, Copy, CopyPath, Driver, DriverConfig, DriverError, Object, PageSize};
+use guests::driver::{
+    COMPUTE_BYTES, Compute, ComputeMemory, Copier, Copy, CopyPath, Driver, DriverConfig, DriverError, Grid,
+    Object, PageSize, STACK_BYTES, Stamp,
+};
 use guests::{Bar, GuestBus, Input, Machine, Options, Summary, run};
+use model_bus::{MIB, ModelBus, VRAM_BYTES, started};
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
-use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
-const MIB: u64 = 1 << 20;
-const VRAM_BYTES: u64 = 64 * MIB;
-const RAM_BYTES: usize = 16 << 20;
 const INPUT_GPA: u64 = 8 * MIB + 0x321;
-/// Work units of the card for each turn of a polling loop.
-const WORK_PER_TURN: u32 = 256;
-const TURN_NS: u64 = 5_000;
-
-struct Ram(Arc<MmapRegion>);
-
-impl SystemBus for Ram {
-    fn resolve(&self, at: Iova, bytes: u64) -> Option<Backing> {
-        let room = (RAM_BYTES as u64).checked_sub(at.0)?;
-        Backing::new(Arc::clone(&self.0), at.0 as usize, bytes.min(room) as usize)
-    }
-}
-
-struct ModelBus {
-    model: FermiModel,
-    vram: Arc<MmapRegion>,
-    ram: Arc<MmapRegion>,
-    now_ns: u64,
-    interrupts: u32,
-    /// What to do to the card at each reported line.
-    on_line: fn(&mut ModelBus, &str),
-    lines: Vec<String>,
-}
-
-impl ModelBus {
-    fn new() -> Self {
-        let vram = Arc::new(MmapRegion::new(VRAM_BYTES as usize).expect("VRAM"));
-        let ram = Arc::new(MmapRegion::new(RAM_BYTES).expect("RAM"));
-        let config = ModelConfig {
-            board: Board::Quadro6000,
-            vram_bytes: VRAM_BYTES,
-            timing: Timing::of(Board::Quadro6000),
-            copy_microcode: CopyMicrocode::default(),
-        };
-        let mut model = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).expect("a card");
-        for frame in 0..model.frames() {
-            let at = u64::from(frame) * FRAME;
-            let backing = Backing::new(Arc::clone(&vram), at as usize, FRAME as usize);
-            model.place_frame(FrameNo(frame), backing).expect("a frame");
-        }
-        Self {
-            model,
-            vram,
-            ram,
-            now_ns: 0,
-            interrupts: 0,
-            on_line: |_, _| (),
-            lines: Vec::new(),
-        }
-    }
-
-    fn flip_vram_byte(&mut self, at: usize) {
-        let vram = self.vram.get_slice(at, 1).expect("inside VRAM");
-        let byte: u8 = vram.read_obj(0).expect("a byte");
-        vram.write_obj(byte ^ 1, 0).expect("a byte");
-    }
-}
-
-fn model_bar(bar: Bar) -> fermi_model::Bar {
-    match bar {
-        Bar::Bar0 => fermi_model::Bar::Bar0,
-        Bar::Bar1 => fermi_model::Bar::Bar1,
-        Bar::Bar3 => fermi_model::Bar::Bar3,
-    }
-}
-
-impl GuestBus for ModelBus {
-    fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
-        let mut bytes = [0; 4];
-        self.model.bar_read(model_bar(bar), offset, &mut bytes);
-        u32::from_le_bytes(bytes)
-    }
-
-    fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
-        self.model.bar_write(model_bar(bar), offset, &value.to_le_bytes());
-    }
-
-    fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
-        self.model.bar_write(model_bar(bar), offset, &value.to_le_bytes());
-    }
-
-    fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
-        let ram = self.ram.get_slice(gpa as usize, data.len()).expect("inside RAM");
-        ram.copy_to(data);
-    }
-
-    fn ram_write(&mut self, gpa: u64, data: &[u8]) {
-        let ram = self.ram.get_slice(gpa as usize, data.len()).expect("inside RAM");
-        ram.copy_from(data);
-    }
-
-    fn ram_read32(&mut self, gpa: u64) -> u32 {
-        let ram = self.ram.get_slice(gpa as usize, 4).expect("inside RAM");
-        ram.read_obj(0).expect("a word")
-    }
-
-    fn relax(&mut self) {
-        self.now_ns += TURN_NS;
-        let _: Stepped = self.model.step(self.now_ns, WORK_PER_TURN);
-        self.interrupts += u32::from(self.model.take_interrupt());
-    }
-
-    fn now_ns(&mut self) -> u64 {
-        self.now_ns
-    }
-
-    fn report(&mut self, line: &str) {
-        self.lines.push(line.to_owned());
-        (self.on_line)(self, line);
-    }
-}
 
 fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
     let words = (0..count as u32).map(|index| (index ^ seed).wrapping_mul(0x9e37_79b1));
@@ -160,13 +48,6 @@ fn is_end_of_phase(line: &str, phase: &str) -> bool {
     let value: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
     let progress = &value["progress"];
     progress["phase"] == phase && progress["done"] == progress["total"]
-}
-
-fn started() -> (ModelBus, Driver) {
-    let mut bus = ModelBus::new();
-    let config = DriverConfig::new(MIB..4 * MIB, &Options::default());
-    let driver = Driver::start(&mut bus, &config).expect("bring-up");
-    (bus, driver)
 }
 
 #[test]
@@ -364,4 +245,101 @@ fn second_driver_takes_the_card_over() {
     let mut copier = Copier::new(&mut driver, &mut bus).unwrap();
     copier.finish(&mut driver, &mut bus).unwrap();
     copier.destroy(&mut driver, &mut bus).unwrap();
+}
+
+/// A driver with compute, and a page of guest RAM for code and data.
+fn with_compute() -> (ModelBus, Driver, Compute, guests::driver::DmaBlock) {
+    let (mut bus, mut driver) = started();
+    let memory = ComputeMemory {
+        va: 1 << 32,
+        bytes: COMPUTE_BYTES,
+    };
+    driver
+        .map_vram(&mut bus, memory.va, 32 * MIB, COMPUTE_BYTES, PageSize::Large)
+        .expect("room");
+    let page = driver.take_dma(&mut bus, 4096).expect("room");
+    driver.flush_tlb(&mut bus).expect("room");
+    let compute = Compute::new(&mut driver, &mut bus, memory).expect("room");
+    (bus, driver, compute, page)
+}
+
+/// A grid of one program, which is put at the start of `page`.
+fn grid<'a>(bus: &mut ModelBus, page: u64, va: u64, source: &str, constants: &'a [u32]) -> Grid<'a> {
+    let program = assemble(source).expect("assembles");
+    let code: Vec<u8> = program.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bus.ram_write(page, &code);
+    Grid {
+        code: va,
+        entry: 0,
+        registers: program.registers,
+        shared_bytes: program.shared_bytes,
+        stack_bytes: STACK_BYTES,
+        local_bytes: [0, 0],
+        barriers: program.barriers,
+        blocks: [2, 1, 1],
+        threads: [32, 1, 1],
+        constants,
+        banks: &[],
+    }
+}
+
+#[test]
+fn launches_run_in_order_between_their_stamps() {
+    let (mut bus, mut driver, compute, page) = with_compute();
+    // word = 3 * word + the parameter, in 64 lanes.
+    let source = "
+        mov b32 $r0 $ctaidx
+        mov b32 $r1 $tidx
+        add b32 $r0 (shl $r0 0x5) $r1
+        mov b32 $r2 c0[0x20]
+        mov b32 $r3 c0[0x24]
+        add b32 $r2 (shl $r0 0x2) $r2
+        ld b32 $r4 ca g[$r2d]
+        add b32 $r5 (shl $r4 0x1) $r4
+        add b32 $r5 $r5 c0[0x28]
+        st b32 wb g[$r2d] $r5
+        exit";
+    let data = page.va + 2048;
+    for parameter in [5, 7] {
+        let constants = [
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            data as u32,
+            (data >> 32) as u32,
+            parameter,
+        ];
+        let grid = grid(&mut bus, page.gpa, page.va, source, &constants);
+        compute.launch(&mut driver, &mut bus, &grid).unwrap();
+        let stamp = page.va + 1024 + u64::from(parameter) * 16;
+        compute.stamp(&mut driver, &mut bus, stamp, parameter).unwrap();
+    }
+    compute.finish(&mut driver, &mut bus).unwrap();
+    for lane in 0..64 {
+        assert_eq!(bus.ram_read32(page.gpa + 2048 + lane * 4), 3 * 5 + 7);
+    }
+    let stamps = [5, 7].map(|parameter| Stamp::read(&mut bus, page.gpa + 1024 + parameter * 16));
+    assert_eq!(stamps.map(|stamp| stamp.payload), [5, 7]);
+    assert!(stamps[0].time_ns < stamps[1].time_ns, "{stamps:?}");
+    driver.check_device(&mut bus).unwrap();
+    compute.destroy(&mut driver, &mut bus).unwrap();
+}
+
+#[test]
+fn grid_that_traps_ends_the_wait_with_the_warps_error() {
+    let (mut bus, mut driver, compute, page) = with_compute();
+    let source = ".registers 2\nmov b32 $r9 0x1\nexit";
+    let grid = grid(&mut bus, page.gpa, page.va, source, &[]);
+    compute.launch(&mut driver, &mut bus, &grid).unwrap();
+    let error = compute.finish(&mut driver, &mut bus).unwrap_err();
+    // GPR_OUT_OF_BOUNDS.
+    assert!(
+        matches!(error, DriverError::ShaderTrap { warp: 13, .. }),
+        "{error:?}"
+    );
 }

@@ -82,14 +82,32 @@ pub mod compute {
     pub const GRID_XY: u16 = 0x238;
     /// Blocks of the grid: z \[15:0\].
     pub const GRID_Z: u16 = 0x23c;
+    /// Caches to invalidate before the next grid, see [`super::ShaderCaches`].
+    pub const INVALIDATE_CACHES: u16 = 0x21c;
     /// Bytes of shared memory of a block, \[17:0\].
     pub const SHARED_BYTES: u16 = 0x24c;
+    /// Threads of a block.
+    pub const THREADS: u16 = 0x250;
     /// Barriers of a block, \[4:0\].
     pub const BARRIERS: u16 = 0x254;
+    /// In front of a launch; operand 0.
+    pub const GRID_BEGIN: u16 = 0x29c;
     /// Registers of a lane, \[7:0\].
     pub const REGISTERS: u16 = 0x2c0;
+    /// 0: the table of [`GLOBAL_ENTRY`] is being written; 1: it is in force.
+    pub const GLOBAL_TABLE: u16 = 0x2c4;
+    /// What address bits 39:32 of a global access become, see [`super::GlobalEntry`]; 256 entries by index.
+    pub const GLOBAL_ENTRY: u16 = 0x2c8;
+    /// How an SM's 64 KiB are divided, see [`CACHE_SPLIT_48K_SHARED`].
+    pub const CACHE_SPLIT: u16 = 0x308;
+    /// CACHE_SPLIT: 48 KiB shared memory, 16 KiB L1.
+    pub const CACHE_SPLIT_48K_SHARED: u32 = 3;
+    /// Behind a launch; operand 1. No known name.
+    pub const GRID_DONE: u16 = 0x360;
     /// Starts a grid.
     pub const LAUNCH: u16 = 0x368;
+    /// Operand of LAUNCH that drivers use; programs can read it.
+    pub const LAUNCH_OPERAND: u32 = 0x1000;
     /// Threads of a block: x \[15:0\], y \[31:16\]; z in the next method.
     pub const BLOCK_XY: u16 = 0x3ac;
     /// Threads of a block: z \[15:0\].
@@ -102,12 +120,24 @@ pub mod compute {
     pub const GRID_ID: u16 = 0x780;
     /// Memory behind local memory, address bits 39:32; the low word follows.
     pub const TEMP_HIGH: u16 = 0x790;
+    /// Its bytes, bits 39:32; the low word follows. A multiple of [`TEMP_BYTES_UNIT`].
+    pub const TEMP_BYTES_HIGH: u16 = 0x798;
+    /// Unit of the bytes behind local memory.
+    pub const TEMP_BYTES_UNIT: u64 = 0x2_0000;
     /// Bytes of it for each warp; 0 lets the hardware choose.
     pub const TEMP_PER_WARP: u16 = 0x7a0;
+    /// Behind a launch; operand 0.
+    pub const GRID_END: u16 = 0xa04;
+    /// Between GRID_BEGIN and LAUNCH; operand 0. No known name.
+    pub const GRID_READY: u16 = 0xa08;
+    /// Depth of counted calls as a power of two; 15 is no limit.
+    pub const CALL_LIMIT: u16 = 0xd64;
     /// Code address bits 39:32; the low word follows.
     pub const CODE_HIGH: u16 = 0x1608;
     /// Binds the constant buffer of CONSTANT_BYTES to a bank, see [`super::BindConstants`].
     pub const BIND_CONSTANTS: u16 = 0x1694;
+    /// Caches to flush, see [`super::ShaderCaches`].
+    pub const FLUSH_CACHES: u16 = 0x1698;
     /// Firmware methods.
     pub const FIRMWARE: u16 = 0x500;
     /// Last of them.
@@ -195,6 +225,46 @@ pub struct BindConstants {
     /// Which bank.
     #[bits(5)]
     pub bank: u8,
+    #[bits(19)]
+    __: u32,
+}
+
+/// Operand of GLOBAL_ENTRY of compute.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct GlobalEntry {
+    /// Which entry.
+    pub index: u8,
+    #[bits(8)]
+    __: u8,
+    /// The new address bits 39:32.
+    pub high: u8,
+    #[bits(6)]
+    __: u8,
+    /// Loads are allowed. Which of the two bits is which is not known; drivers set both.
+    pub readable: bool,
+    /// Stores are allowed.
+    pub writable: bool,
+}
+
+/// Operand of FLUSH_CACHES and INVALIDATE_CACHES of compute.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct ShaderCaches {
+    /// Code.
+    pub code: bool,
+    #[bits(3)]
+    __: u8,
+    /// Data: L1.
+    pub data: bool,
+    #[bits(3)]
+    __: u8,
+    /// Uniform loads.
+    pub uniform: bool,
+    #[bits(3)]
+    __: u8,
+    /// Constant banks.
+    pub constants: bool,
     #[bits(19)]
     __: u32,
 }

@@ -14,6 +14,7 @@ use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
 use fermi_spec::instance::{INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
 use fermi_spec::methods::{SemaphoreD, host};
 use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::pgraph::graph_intr;
 use fermi_spec::regs::{Bar0Reg, engines, pfifo};
 
 /// Channels that the driver keeps track of; their ids are 0 and up.
@@ -39,6 +40,8 @@ const FENCE_BYTES: u64 = 16;
 const INSTANCE_USED: u64 = offset::ENGINE_CONTEXTS_END.next_multiple_of(8);
 /// Polls of a semaphore between two looks at PFIFO's errors.
 const POLLS_PER_CHECK: u32 = 256;
+/// GPCs whose first SM is asked for its errors.
+const GPCS: u16 = 4;
 /// USERD words that start as zero.
 const USERD_WORDS: [u64; 10] = [
     userd::PUT_LO,
@@ -247,7 +250,7 @@ impl Driver {
         reached.wrapping_sub(fence.sequence) as i32 >= 0
     }
 
-    /// Waits until the submission is over. Errors that PFIFO shows end the wait early.
+    /// Waits until the submission is over. Errors that PFIFO or an engine shows end the wait early.
     pub fn wait(&mut self, bus: &mut dyn GuestBus, fence: Fence) -> Result<(), DriverError> {
         self.live(fence.channel)?;
         let gpa = self.fence_gpa(fence.channel);
@@ -257,6 +260,7 @@ impl Driver {
             polls += 1;
             if polls % POLLS_PER_CHECK == 0 {
                 check_fifo(bus)?;
+                check_engines(bus)?;
             }
             Ok((value.wrapping_sub(fence.sequence) as i32 >= 0).then_some(()))
         });
@@ -457,6 +461,16 @@ fn check_engines(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
     }
     match read(bus, Bar0Reg::GraphIntr) {
         0 => Ok(()),
+        code if code & graph_intr::TRAP != 0 => {
+            let mut first = |register: fn(u16) -> Bar0Reg| {
+                let mut values = (0..GPCS).map(|gpc| read(bus, register(gpc)));
+                values.find(|value| *value != 0).unwrap_or(0)
+            };
+            Err(DriverError::ShaderTrap {
+                warp: first(Bar0Reg::MpWarpError),
+                global: first(Bar0Reg::MpGlobalError),
+            })
+        }
         code => {
             let engine = Engine::Graph;
             Err(DriverError::EngineError { engine, code })

@@ -85,6 +85,11 @@ pub enum DriverError {
         /// Length.
         bytes: u64,
     },
+    /// A grid whose size, block or needs no launch can have.
+    BadGrid {
+        /// What does not fit.
+        what: &'static str,
+    },
     /// The MMU refused an access.
     MmuFault {
         /// Unit with the fault record.
@@ -107,6 +112,13 @@ pub enum DriverError {
         engine: Engine,
         /// Falcon error (code in the low half, method above) of a copy engine, interrupts of PGRAPH.
         code: u32,
+    },
+    /// A grid trapped; errors of the first SM of each GPC. Both words are zero where the host keeps them to itself.
+    ShaderTrap {
+        /// Error of the first warp that has one.
+        warp: u32,
+        /// The same of errors that concern no warp.
+        global: u32,
     },
     /// The inputs do not fit the slots.
     InputTooLarge {
@@ -174,6 +186,7 @@ impl fmt::Display for DriverError {
             } => {
                 write!(f, "cannot copy {bytes} bytes from {source:#x} to {target:#x}")
             }
+            Self::BadGrid { what } => write!(f, "cannot launch a grid: {what}"),
             Self::MmuFault { unit, va, kind } => {
                 write!(f, "MMU fault of unit {unit:#x} at {va:#x} (record {kind:#010x})")
             }
@@ -182,6 +195,9 @@ impl fmt::Display for DriverError {
             }
             Self::EngineError { engine, code } => {
                 write!(f, "engine {engine:?} refused a method (code {code:#010x})")
+            }
+            Self::ShaderTrap { warp, global } => {
+                write!(f, "a grid trapped (warp error {warp:#x}, SM error {global:#x})")
             }
             Self::InputTooLarge { pieces, slots } => {
                 write!(f, "inputs of {pieces} pieces do not fit {slots} slots")
