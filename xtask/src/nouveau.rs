@@ -181,6 +181,7 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
     let root = folder.path().join("root.cpio");
     setting.environment.write_first_root(&root, &setting.programs)?;
     let mut options = options.to_vec();
+    options.extend(scenario.card_option().map(str::to_owned));
     if arguments.measure.is_none() {
         options.extend([
             "--trace".to_owned(),

@@ -10,7 +10,7 @@ use super::scenario::{Outcome, SCENARIOS};
 use super::{Report, Setting, try_scenario};
 
 /// The option of `vramd gpu` for the slow sort.
-const ALL_TRAPPED: &str = "--all-trapped";
+pub(super) const ALL_TRAPPED: &str = "--all-trapped";
 
 /// One sort of runs.
 #[derive(Debug, Default, Serialize)]

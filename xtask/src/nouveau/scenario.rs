@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::guest::{Guest, Output};
 use super::kernel_log::Allowed;
+use super::measure::ALL_TRAPPED;
 use crate::host_env::DRIVER;
 
 /// How the card may interrupt.
@@ -56,6 +57,14 @@ impl Scenario {
     pub(super) fn from_name(name: &str) -> Result<Self, String> {
         let found = SCENARIOS.into_iter().find(|scenario| scenario.name == name);
         found.ok_or_else(|| format!("there are {}", SCENARIOS.map(|scenario| scenario.name).join(", ")))
+    }
+
+    /// How the card is served.
+    ///
+    /// At the first INTx, a QEMU without KVM takes away its mappings of the device for good, and where a region could
+    /// be mapped it waits for the answer to each write. A card that maps nothing has its writes posted.
+    pub(super) fn card_option(self) -> Option<&'static str> {
+        (self.interrupts == Interrupts::Intx).then_some(ALL_TRAPPED)
     }
 
     /// What `/proc/interrupts` calls the controller.
