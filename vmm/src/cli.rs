@@ -5,6 +5,7 @@
 
 mod demo;
 mod gpu;
+mod kernel;
 mod run;
 mod serve;
 mod signals;
@@ -40,6 +41,8 @@ enum Verb {
     Run(RunArguments),
     /// Serve one software card as a PCI device over vfio-user
     Gpu(GpuArguments),
+    /// Assemble and disassemble kernels of the GPU
+    Kernel(kernel::Arguments),
     #[command(hide = true)]
     List(Later),
     #[command(hide = true)]
@@ -62,8 +65,6 @@ enum Verb {
     Trace(Later),
     #[command(hide = true)]
     Metrics(Later),
-    #[command(hide = true)]
-    Kernel(Later),
     #[command(hide = true)]
     Bind(Later),
     #[command(hide = true)]
@@ -194,6 +195,7 @@ pub fn main() -> ExitCode {
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Gpu(arguments) => gpu::gpu(&arguments),
+        Verb::Kernel(arguments) => kernel::kernel(&arguments),
         _ => {
             complain("this verb is not there yet");
             Ok(WRONG_USAGE)
@@ -227,7 +229,7 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let first = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            "a verb is missing; `vramd --help` lists them"
+            "a verb is missing; `--help` lists them"
         }
         _ => text.split("\n\n").next().unwrap_or_default(),
     };
@@ -251,13 +253,13 @@ mod tests {
         let help = Cli::command().render_help().to_string();
         let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
         assert!(
-            ["demo", "serve", "run", "gpu"].iter().all(|verb| is_listed(verb)),
+            ["demo", "serve", "run", "gpu", "kernel"]
+                .iter()
+                .all(|verb| is_listed(verb)),
             "{help}"
         );
         assert!(
-            !["kernel", "quota", "lab", "list", "top"]
-                .iter()
-                .any(|verb| is_listed(verb)),
+            !["quota", "lab", "list", "top"].iter().any(|verb| is_listed(verb)),
             "{help}"
         );
     }

@@ -12,6 +12,7 @@ pub mod demo;
 pub mod gpu;
 pub mod guest;
 pub mod host;
+mod kernel;
 pub mod link;
 pub mod loader;
 pub mod pci;

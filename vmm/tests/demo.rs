@@ -170,7 +170,7 @@ fn verb_that_does_not_work_yet_says_so_and_is_not_listed() {
         let said = complaint(&[verb, "a", "--max", "3M"], 2);
         assert!(said.contains("not there yet"), "{said}");
     }
-    for verb in ["trace", "metrics", "kernel", "bind", "unbind", "doctor"] {
+    for verb in ["trace", "metrics", "bind", "unbind", "doctor"] {
         complaint(&[verb], 2);
     }
     let help = output(&["--help"]);

@@ -30,7 +30,7 @@ pub use field::Field;
 pub use instruction::{Illegal, Instruction, Listing, Reason};
 pub use opcode::Opcode;
 pub use operand::{ConstAddress, DataType, Guard, Predicate, Register, Source};
-pub use short::{Short, widen};
+pub use short::{Short, ShortListing, widen};
 pub use special::Special;
 
 /// Bytes of an instruction in its long form.

@@ -45,6 +45,26 @@ pub struct Program {
     pub lines: Vec<u32>,
 }
 
+/// What code needs of a launch, as far as its words tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// Registers of a lane.
+    pub registers: u32,
+    /// Barriers of a block.
+    pub barriers: u32,
+}
+
+impl Needs {
+    /// The needs of `words`; one that is no instruction needs nothing.
+    pub fn of(words: &[u64]) -> Self {
+        let instructions = || words.iter().filter_map(|word| Instruction::decode(*word).ok());
+        Self {
+            registers: instructions().map(Instruction::registers_used).max().unwrap_or(0),
+            barriers: instructions().map(barriers_used).max().unwrap_or(0),
+        }
+    }
+}
+
 /// What is wrong with the text, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssemblyError {
@@ -168,16 +188,9 @@ impl Given {
     }
 
     fn complete(self, program: &mut Program) {
-        let instructions = || {
-            program
-                .words
-                .iter()
-                .filter_map(|word| Instruction::decode(*word).ok())
-        };
-        let used = instructions().map(Instruction::registers_used).max().unwrap_or(0);
-        let barriers = instructions().map(barriers_used).max().unwrap_or(0);
-        program.registers = self.registers.unwrap_or(used);
-        program.barriers = self.barriers.unwrap_or(barriers);
+        let needs = Needs::of(&program.words);
+        program.registers = self.registers.unwrap_or(needs.registers);
+        program.barriers = self.barriers.unwrap_or(needs.barriers);
         program.shared_bytes = self.shared.unwrap_or(0);
         program.local_bytes = self.local.unwrap_or(0);
     }

@@ -27,13 +27,37 @@ impl Short {
     pub fn long(self) -> Instruction {
         self.long
     }
+
+    /// The text, with branch targets as if the word were at byte `address` of the code.
+    pub fn at(self, address: u32) -> ShortListing {
+        ShortListing {
+            long: self.long,
+            address,
+        }
+    }
+}
+
+/// A short form at its place, to be shown.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortListing {
+    long: Instruction,
+    address: u32,
 }
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.at(0).fmt(f)
+    }
+}
+
+impl fmt::Display for ShortListing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.long.opcode() != Opcode::Bar {
             // As if it lay where its long form leads to the same place.
-            let address = SHORT_BYTES.wrapping_sub(super::INSTRUCTION_BYTES);
+            let address = self
+                .address
+                .wrapping_add(SHORT_BYTES)
+                .wrapping_sub(super::INSTRUCTION_BYTES);
             return display::write(f, self.long, address, true);
         }
         let guard = self.long.guard();
