@@ -23,6 +23,10 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const LINES_MAX: usize = 100_000;
 /// Last lines of the console in the message of a failure.
 const CONSOLE_TAIL: usize = 15;
+/// The kernel's last line.
+const POWERED_DOWN: &str = "reboot: Power down";
+/// Longest time for shutting down.
+const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What machine, and what is in it.
 pub(super) struct GuestConfig<'a> {
@@ -186,12 +190,26 @@ impl Guest {
         seconds.with_context(|| format!("the guest's time is {:?}", output.text()))
     }
 
-    /// Turns the machine off and waits for its end.
-    pub(super) fn power_off(mut self) -> Result<()> {
-        let input = self.process.child.stdin.as_mut().context("no pipe to QEMU")?;
-        writeln!(input, "poweroff -f")
-            .and_then(|()| input.flush())
-            .context("QEMU takes no command")?;
+    /// Shuts the guest's system down and ends the machine.
+    ///
+    /// The kernel's last word counts, not what the machine does then: after a suspend QEMU does not hear that it shall
+    /// turn itself off.
+    pub(super) fn power_off(&mut self) -> Result<()> {
+        self.send("poweroff -f")?;
+        let ended = until_within(POWER_OFF_PATIENCE, "the kernel to shut down", || {
+            if self.process.child.try_wait()?.is_some() {
+                return Ok(Some(true));
+            }
+            let console = std::fs::read(&self.console)?;
+            Ok(String::from_utf8_lossy(&console)
+                .contains(POWERED_DOWN)
+                .then_some(false))
+        });
+        let has_ended = ended.with_context(|| format!("console:\n{}", self.console_tail()))?;
+        if !has_ended {
+            // Refused only by a machine that has turned itself off meanwhile.
+            let _ = self.qmp.execute("quit", json!({}));
+        }
         let status = self.process.wait()?;
         ensure!(
             status.success(),

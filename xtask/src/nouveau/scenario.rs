@@ -216,17 +216,8 @@ impl<'a> Walk<'a> {
     pub(super) fn power_off(mut self) -> (Vec<Step>, Vec<f64>) {
         if !self.is_lost {
             let start = Instant::now();
-            let outcome = match self.guest.power_off() {
-                Ok(()) => Outcome::Passed,
-                Err(error) => Outcome::Failed(format!("{error:#}")),
-            };
-            let seconds = start.elapsed().as_secs_f64();
-            self.steps.push(Step {
-                name: "power off".to_owned(),
-                outcome,
-                seconds,
-                note: String::new(),
-            });
+            let ended = self.guest.power_off();
+            self.record("power off", start, ended.map(|()| String::new()));
         }
         (self.steps, self.insmod_s)
     }
