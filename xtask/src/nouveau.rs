@@ -57,7 +57,8 @@ pub(crate) struct NouveauArguments {
     /// For diagnosis: parameters of the driver, such as debug=fifo=trace
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     parameters: String,
-    /// For diagnosis: a line of shell to run in the guest after the driver is loaded; may be repeated
+    /// For diagnosis: a line of shell to run in the guest after the driver is loaded; may be repeated. Test programs
+    /// are there with --probe-only too
     #[arg(long, value_name = "COMMAND")]
     run: Vec<String>,
     /// For diagnosis: this program instead of the one that is built
@@ -137,7 +138,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
         let measurement = measure::measure(&setting, rounds)?;
         return write_json(arguments, &measurement);
     }
-    if !arguments.probe_only {
+    if !arguments.probe_only || !arguments.run.is_empty() {
         setting.build_tests(workspace)?;
     }
     let scenarios = if arguments.scenario.is_empty() {

@@ -60,6 +60,8 @@ const ALLOWED: &[&str] = &[
     "byte-swap",
     "compare-and-swap",
     "compare_and_swap",
+    // GLSL: atomicCompSwap, imageAtomicCompSwap.
+    "tomicCompSwap(",
     "host swap",
     "swap space",
     "pre-evict",
@@ -290,6 +292,7 @@ mod tests {
             "list.swap_remove(3)",
             "GPUswap (Kehne et al.)",
             "value.swap_bytes()",
+            "before = atomicCompSwap(word, 0u, 1u);",
             "tree prefetch and pre-eviction",
             "the real card",
             "in a real time",

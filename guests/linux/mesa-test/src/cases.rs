@@ -1,14 +1,18 @@
 //! The tests, by name.
 
+mod arithmetic;
 mod buffers;
 mod compute;
+mod memory;
 mod order;
+mod shaders;
 mod textures;
 
 use anyhow::Result;
 
 use crate::egl::Egl;
 use crate::gl::Gl;
+use crate::reference::Bound;
 
 /// How a test that did not fail ended.
 #[derive(Debug)]
@@ -19,20 +23,51 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
+/// How a test knows what is right.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// By itself.
+    Checked(fn(&Egl, &Gl<'_>) -> Result<Outcome>),
+    /// By the software renderer, which has to give the same words, within these bounds.
+    Compared(fn(&Gl<'_>) -> Result<Vec<u32>>, &'static [Bound]),
+}
+
 /// A test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     /// What it is called.
     pub(crate) name: &'static str,
-    /// Runs it.
-    pub(crate) run: fn(&Egl, &Gl<'_>) -> Result<Outcome>,
+    /// What it does.
+    pub(crate) work: Work,
 }
 
 const fn case(name: &'static str, run: fn(&Egl, &Gl<'_>) -> Result<Outcome>) -> Case {
-    Case { name, run }
+    Case {
+        name,
+        work: Work::Checked(run),
+    }
+}
+
+const fn compared(
+    name: &'static str,
+    run: fn(&Gl<'_>) -> Result<Vec<u32>>,
+    bounds: &'static [Bound],
+) -> Case {
+    Case {
+        name,
+        work: Work::Compared(run, bounds),
+    }
 }
 
 /// All tests, in the order in which they run.
 pub(crate) fn all() -> Vec<Case> {
-    [buffers::CASES, textures::CASES, order::CASES, compute::CASES].concat()
+    [
+        buffers::CASES,
+        textures::CASES,
+        order::CASES,
+        compute::CASES,
+        arithmetic::CASES,
+        memory::CASES,
+    ]
+    .concat()
 }

@@ -142,7 +142,11 @@ functions! {
     use_program: c"glUseProgram" as fn(c_uint);
     bind_buffer_base: c"glBindBufferBase" as fn(c_uint, c_uint, c_uint);
     dispatch: c"glDispatchCompute" as fn(c_uint, c_uint, c_uint);
+    dispatch_indirect: c"glDispatchComputeIndirect" as fn(isize);
     barrier: c"glMemoryBarrier" as fn(c_uint);
+    uniform_location: c"glGetUniformLocation" as fn(c_uint, *const c_char) -> c_int;
+    uniform_word: c"glUniform1ui" as fn(c_int, c_uint);
+    uniform_vector: c"glUniform4f" as fn(c_int, f32, f32, f32, f32);
     get_query_u64: c"glGetQueryObjectui64v" as fn(c_uint, c_uint, *mut u64);
 }
 

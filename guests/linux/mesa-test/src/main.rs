@@ -8,6 +8,7 @@ mod cases;
 mod egl;
 mod gl;
 mod library;
+mod reference;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -17,9 +18,10 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 
-use cases::{Case, Outcome};
+use cases::{Case, Outcome, Work};
 use egl::{Egl, Platform};
 use gl::{Gl, number};
+use reference::Reference;
 
 /// Tests OpenGL of this machine on nouveau.
 ///
@@ -44,6 +46,17 @@ struct Arguments {
     /// What the renderer's name has to contain.
     #[arg(long, value_name = "TEXT", default_value = "NVC0")]
     renderer: String,
+    /// Print what the tests give that are compared with the software renderer, and run no others.
+    #[arg(long)]
+    results: bool,
+}
+
+impl Arguments {
+    fn selects(&self, case: &Case) -> bool {
+        let named = |list: &[String]| list.iter().any(|name| name == case.name);
+        let is_kind = !self.results || matches!(case.work, Work::Compared(..));
+        is_kind && (self.only.is_empty() || named(&self.only)) && !named(&self.skip)
+    }
 }
 
 fn main() -> ExitCode {
@@ -94,15 +107,16 @@ fn run(arguments: &Arguments) -> Result<bool> {
     gl.pixel_store(number::UNPACK_ALIGNMENT, 1)?;
     println!("ok context {}", start.elapsed().as_millis());
     log_to_kernel("end", "context");
+    let selected: Vec<_> = all.into_iter().filter(|case| arguments.selects(case)).collect();
+    if arguments.results {
+        return print_results(&gl, &selected).map(|()| true);
+    }
+    let reference = ask_reference(&selected)?;
     let (mut passed, mut failed, mut skipped) = (1, 0, 0);
-    let is_selected = |case: &&Case| {
-        let named = |list: &[String]| list.iter().any(|name| name == case.name);
-        (arguments.only.is_empty() || named(&arguments.only)) && !named(&arguments.skip)
-    };
-    for case in all.iter().filter(is_selected) {
+    for case in &selected {
         log_to_kernel("begin", case.name);
         let start = Instant::now();
-        let result = (case.run)(&egl, &gl);
+        let result = perform(case, &egl, &gl, reference.as_ref());
         let took = start.elapsed().as_millis();
         log_to_kernel("end", case.name);
         match result {
@@ -123,6 +137,55 @@ fn run(arguments: &Arguments) -> Result<bool> {
     }
     println!("done ok={passed} FAIL={failed} skip={skipped}");
     Ok(failed == 0)
+}
+
+/// Runs the software renderer, if a test is to be compared with it.
+fn ask_reference(selected: &[Case]) -> Result<Option<Reference>> {
+    let compared = selected
+        .iter()
+        .filter(|case| matches!(case.work, Work::Compared(..)));
+    let names: Vec<_> = compared.map(|case| case.name).collect();
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let start = Instant::now();
+    let reference = Reference::ask(&names)?;
+    println!(
+        "note {} ran {} tests in {} ms",
+        reference::RENDERER,
+        names.len(),
+        start.elapsed().as_millis()
+    );
+    Ok(Some(reference))
+}
+
+fn perform(case: &Case, egl: &Egl, gl: &Gl<'_>, reference: Option<&Reference>) -> Result<Outcome> {
+    match case.work {
+        Work::Checked(run) => run(egl, gl),
+        Work::Compared(run, bounds) => {
+            let found = run(gl)?;
+            let wanted = reference
+                .context("the software renderer was not asked")?
+                .words(case.name)?;
+            // A card that stores nothing is not to agree with a renderer that does not either.
+            ensure!(
+                wanted.iter().any(|word| *word != wanted[0]),
+                "all words are the same"
+            );
+            reference::compare(&found, wanted, bounds)?;
+            Ok(Outcome::Passed)
+        }
+    }
+}
+
+/// As the software renderer: runs the tests and prints what they give.
+fn print_results(gl: &Gl<'_>, selected: &[Case]) -> Result<()> {
+    for case in selected {
+        if let Work::Compared(run, _) = case.work {
+            reference::print(case.name, &run(gl))?;
+        }
+    }
+    Ok(())
 }
 
 /// Marks the kernel log. Without the right to do so there are no marks.

@@ -2,7 +2,7 @@
 //! Compute shaders: compiled from text, run on storage buffers.
 #![expect(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_uint};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::ptr::null;
 
 use anyhow::{Result, ensure};
@@ -12,8 +12,19 @@ use super::{Buffer, Gl};
 const COMPUTE_SHADER: c_uint = 0x91b9;
 const COMPILE_STATUS: c_uint = 0x8b81;
 const LINK_STATUS: c_uint = 0x8b82;
-const SHADER_STORAGE_BUFFER: c_uint = 0x90d2;
+const DISPATCH_INDIRECT_BUFFER: c_uint = 0x90ee;
 const ALL_BARRIERS: c_uint = !0;
+
+/// What a buffer is to a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Binding {
+    /// A block that is read and written.
+    Storage = 0x90d2,
+    /// A block of constants.
+    Uniform = 0x8a11,
+    /// Atomic counters.
+    AtomicCounter = 0x92c0,
+}
 
 /// A compute program; deleted when dropped.
 #[derive(Debug)]
@@ -61,16 +72,74 @@ impl<'a> Program<'a> {
     /// Runs that many groups on `buffers`, bound from 0 on; what they wrote can be read afterwards.
     pub(crate) fn run(&self, groups: [u32; 3], buffers: &[&Buffer<'_>]) -> Result<()> {
         let functions = &self.gl.functions;
-        // SAFETY: names and numbers only.
+        self.prepare(buffers);
+        // SAFETY: numbers only.
         unsafe {
-            (functions.use_program)(self.name);
-            for (index, buffer) in buffers.iter().enumerate() {
-                (functions.bind_buffer_base)(SHADER_STORAGE_BUFFER, index as c_uint, buffer.name);
-            }
             (functions.dispatch)(groups[0], groups[1], groups[2]);
             (functions.barrier)(ALL_BARRIERS);
         }
         self.gl.check("glDispatchCompute")
+    }
+
+    /// Runs as many groups as three words of a buffer say.
+    pub(crate) fn run_indirect(
+        &self,
+        groups: &Buffer<'_>,
+        offset: usize,
+        buffers: &[&Buffer<'_>],
+    ) -> Result<()> {
+        let functions = &self.gl.functions;
+        self.prepare(buffers);
+        groups.bind(DISPATCH_INDIRECT_BUFFER);
+        // SAFETY: the offset is one of the buffer that is bound; OpenGL checks it.
+        unsafe {
+            (functions.dispatch_indirect)(offset as isize);
+            (functions.barrier)(ALL_BARRIERS);
+        }
+        self.gl.check("glDispatchComputeIndirect")
+    }
+
+    fn prepare(&self, buffers: &[&Buffer<'_>]) {
+        // SAFETY: a name.
+        unsafe { (self.gl.functions.use_program)(self.name) };
+        for (index, buffer) in (0..).zip(buffers) {
+            buffer.bind_at(Binding::Storage, index);
+        }
+    }
+
+    /// Sets a uniform of one word.
+    pub(crate) fn set_word(&self, name: &CStr, value: u32) -> Result<()> {
+        let place = self.place(name)?;
+        // SAFETY: the program is in use; numbers only.
+        unsafe { (self.gl.functions.uniform_word)(place, value) };
+        self.gl.check("glUniform1ui")
+    }
+
+    /// Sets a uniform of four floats.
+    pub(crate) fn set_vector(&self, name: &CStr, [x, y, z, w]: [f32; 4]) -> Result<()> {
+        let place = self.place(name)?;
+        // SAFETY: the program is in use; numbers only.
+        unsafe { (self.gl.functions.uniform_vector)(place, x, y, z, w) };
+        self.gl.check("glUniform4f")
+    }
+
+    /// Where a uniform of the program is, which is then in use.
+    fn place(&self, name: &CStr) -> Result<c_int> {
+        // SAFETY: a name, and a C string by pointer.
+        let place = unsafe {
+            (self.gl.functions.use_program)(self.name);
+            (self.gl.functions.uniform_location)(self.name, name.as_ptr())
+        };
+        ensure!(place >= 0, "no uniform {}", name.to_string_lossy());
+        Ok(place)
+    }
+}
+
+impl Buffer<'_> {
+    /// Binds it for a program.
+    pub(crate) fn bind_at(&self, binding: Binding, index: c_uint) {
+        // SAFETY: a name and numbers.
+        unsafe { (self.gl.functions.bind_buffer_base)(binding as c_uint, index, self.name) }
     }
 }
 
