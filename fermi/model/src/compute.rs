@@ -22,12 +22,15 @@ mod stack;
 mod tally;
 mod trap;
 mod warp;
+mod watch;
 
 pub(crate) use grid::{Grid, GridProgress};
 pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch};
 pub(crate) use outside::Outside;
 pub(crate) use tally::{Issue, Tally};
+pub use trap::ShaderPlace;
 pub(crate) use trap::{Stop, WarpError};
+pub use watch::{WarpStep, WarpWatcher};
 
 #[cfg(test)]
 mod tests;

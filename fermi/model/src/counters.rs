@@ -55,6 +55,12 @@ pub struct Counters {
     pub warp_instructions: u64,
     /// Instructions of lanes.
     pub lane_instructions: u64,
+    /// Bytes between shaders and VRAM, in the 128-byte segments that they move in.
+    pub shader_vram_bytes: u64,
+    /// Bytes from shaders to system memory, likewise.
+    pub shader_upstream_bytes: u64,
+    /// Bytes from system memory to shaders, likewise.
+    pub shader_downstream_bytes: u64,
     /// Messages raised.
     pub interrupts: u64,
 }

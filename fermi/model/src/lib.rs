@@ -60,6 +60,7 @@ mod userd;
 mod windows;
 
 pub use backing::{Backing, SystemBus};
+pub use compute::{ShaderPlace, WarpStep, WarpWatcher};
 pub use counters::Counters;
 pub use faults::Faults;
 pub use microcode::CopyMicrocode;

@@ -3,6 +3,7 @@
 use crate::{
     backing::{Backing, SystemBus},
     clock::Clock,
+    compute::{ShaderPlace, WarpWatcher},
     context::Contexts,
     counters::Counters,
     engine::{UNITS, Unit},
@@ -133,6 +134,9 @@ pub struct FermiModel {
     pub(crate) pbdma_enable: u32,
     pub(crate) host_ns: Option<u64>,
     pub(crate) stepped: Stepped,
+    pub(crate) watcher: Option<Box<dyn WarpWatcher>>,
+    /// Where the last grid was that did not end by itself.
+    pub(crate) stopped_at: Option<ShaderPlace>,
 }
 
 impl FermiModel {
@@ -162,6 +166,8 @@ impl FermiModel {
             faults: self.faults,
             unknown: std::mem::take(&mut self.unknown),
             host_ns: self.host_ns,
+            watcher: self.watcher.take(),
+            stopped_at: self.stopped_at,
             ..Self::powered_on(config, self.mem.take())
         };
         self.windows.bar3_changes = bar3_changes;
@@ -196,6 +202,8 @@ impl FermiModel {
             pbdma_enable: 0,
             host_ns: None,
             stepped: Stepped::Idle,
+            watcher: None,
+            stopped_at: None,
         };
         model.set_pmc_enable(PMC_ENABLE_AT_RESET);
         model
@@ -290,6 +298,16 @@ impl FermiModel {
     /// The longest run of reads of one word without a name: what a driver may have waited for in vain.
     pub fn longest_poll(&self) -> Poll {
         self.unknown.longest_poll()
+    }
+
+    /// From now on `watcher` sees every instruction of every warp; with `None` nobody does, which is much faster.
+    pub fn watch_warps(&mut self, watcher: Option<Box<dyn WarpWatcher>>) {
+        self.watcher = watcher;
+    }
+
+    /// Where the last grid was that a trap, a fault or the watchdog ended: more than the hardware's registers tell.
+    pub fn stopped_at(&self) -> Option<ShaderPlace> {
+        self.stopped_at
     }
 
     /// What is to go wrong.

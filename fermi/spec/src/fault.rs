@@ -60,6 +60,65 @@ pub enum Reason {
     InvalidKind = 0xc,
 }
 
+impl Reason {
+    /// The reason with this code, if it has a meaning here.
+    pub fn from_code(code: u8) -> Option<Self> {
+        let all = [
+            Self::PdeNotPresent,
+            Self::TableTooShort,
+            Self::PageNotPresent,
+            Self::BeyondLimit,
+            Self::NoChannel,
+            Self::Privileged,
+            Self::ReadOnly,
+            Self::CompressedSysram,
+            Self::InvalidKind,
+        ];
+        all.into_iter().find(|reason| *reason as u8 == code)
+    }
+
+    /// Its name in nouveau's messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PdeNotPresent => "PT_NOT_PRESENT",
+            Self::TableTooShort => "PT_TOO_SHORT",
+            Self::PageNotPresent => "PAGE_NOT_PRESENT",
+            Self::BeyondLimit => "VM_LIMIT_EXCEEDED",
+            Self::NoChannel => "NO_CHANNEL",
+            Self::Privileged => "PAGE_SYSTEM_ONLY",
+            Self::ReadOnly => "PAGE_READ_ONLY",
+            Self::CompressedSysram => "COMPRESSED_SYSRAM",
+            Self::InvalidKind => "INVALID_STORAGE_TYPE",
+        }
+    }
+}
+
+/// Names of what MP_WARP_ERROR says, by its number (envytools `rnndb/graph/gf100_mp.xml`).
+pub const WARP_ERRORS: [&str; 22] = [
+    "NO_ERROR",
+    "STACK_MISMATCH",
+    "API_STACK_ERROR",
+    "RET_EMPTY_STACK_ERROR",
+    "PC_WRAP",
+    "MISALIGNED_PC",
+    "PC_OVERFLOW",
+    "MISALIGNED_IMMC_ADDR",
+    "MISALIGNED_GPR",
+    "INVALID_OPCODE",
+    "ILLEGAL_SPH_INSTR_COMBO",
+    "ILLEGAL_INSTR_PARAM",
+    "INVALID_CONST_ADDR",
+    "GPR_OUT_OF_BOUNDS",
+    "MEM_OUT_OF_BOUNDS",
+    "UNALIGNED_MEM_ACCESS",
+    "INVALID_ADDR_SPACE",
+    "INVALID_PARAM",
+    "INVALID_CONST_ADDR_LDC",
+    "GEOMETRY_SM_ERROR",
+    "DIVERGENT",
+    "WARP_EXIT",
+];
+
 /// Last word of a fault record.
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -83,4 +142,16 @@ pub struct FaultType {
     pub gpc: u8,
     #[bits(3)]
     __: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_of_reasons_are_their_own() {
+        let known = (0..=u8::MAX).filter_map(|code| Some((code, Reason::from_code(code)?)));
+        assert!(known.clone().all(|(code, reason)| reason as u8 == code));
+        assert_eq!(known.count(), 9);
+    }
 }

@@ -16,8 +16,9 @@ use super::{
     launch::Launch,
     outside::Outside,
     tally::Tally,
-    trap::{Stop, WarpError},
+    trap::{ShaderPlace, Stop, WarpError},
     warp::{Lanes, State, Warp, each},
+    watch::Watch,
 };
 
 /// Instructions of a warp before the next one's turn.
@@ -115,13 +116,25 @@ impl Block {
         self.inside.slot
     }
 
+    /// Where the warp is whose turn it is.
+    pub(crate) fn place(&self) -> ShaderPlace {
+        let warp = &self.warps[self.turn];
+        ShaderPlace {
+            block: self.inside.index,
+            warp: warp.index,
+            pc: warp.pc,
+            active: warp.active,
+        }
+    }
+
     /// Runs for at most `budget` instructions of warps, which is reduced by what was used.
     #[inline(always)]
-    pub(crate) fn run(
+    pub(super) fn run<W: Watch>(
         &mut self,
         code: &mut Code,
         launch: &Launch,
         outside: &mut dyn Outside,
+        watch: &mut W,
         tally: &mut Tally,
         budget: &mut u64,
     ) -> Result<Progress, Stop> {
@@ -136,7 +149,7 @@ impl Block {
         while *budget != 0 {
             let warp = &mut self.warps[self.turn];
             if warp.state == State::Running && self.left != 0 {
-                let ran = execute::run(warp, code, &mut machine, self.left.min(*budget))?;
+                let ran = execute::run(warp, code, &mut machine, watch, self.left.min(*budget))?;
                 self.left -= ran;
                 *budget -= ran;
                 idle = 0;
@@ -161,6 +174,11 @@ impl Block {
 }
 
 impl Inside {
+    /// Block index in x, y, z.
+    pub(super) fn index(&self) -> [u32; 3] {
+        self.index
+    }
+
     /// Bytes of shared memory.
     #[inline(always)]
     pub(crate) fn shared(&mut self, offset: u32, bytes: u32) -> Result<&mut [u8], WarpError> {

@@ -98,6 +98,11 @@ impl Op {
         })
     }
 
+    /// The word.
+    pub(crate) fn word(&self) -> u64 {
+        self.word
+    }
+
     /// A field of the word.
     pub(crate) fn get(&self, field: Field) -> u32 {
         field.get(self.word)

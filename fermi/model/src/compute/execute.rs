@@ -21,6 +21,7 @@ use super::{
     tally::Tally,
     trap::{Stop, WarpError},
     warp::{Lanes, State, Warp, each, lanes_of},
+    watch::{Before, Watch},
 };
 
 /// All that an instruction can touch.
@@ -31,12 +32,14 @@ pub(super) struct Machine<'a> {
     pub(super) tally: &'a mut Tally,
 }
 
-/// Runs `warp` for at most `budget` instructions; how many it ran.
+/// Runs `warp` for at most `budget` instructions; how many it ran. Where it stops for good, its program counter shows the
+/// instruction that it stopped at.
 #[inline(always)]
-pub(super) fn run(
+pub(super) fn run<W: Watch>(
     warp: &mut Warp,
     code: &mut Code,
     machine: &mut Machine<'_>,
+    watch: &mut W,
     budget: u64,
 ) -> Result<u64, Stop> {
     let mut done = 0;
@@ -50,7 +53,23 @@ pub(super) fn run(
             && done < budget
             && let Some(op) = page.op(warp.pc)
         {
-            step(warp, &op?, machine)?;
+            let op = op?;
+            let pc = warp.pc;
+            let before = W::IS_ON.then(|| Before {
+                block: machine.block.index(),
+                op,
+                active: warp.active,
+                executed: warp.executing(&op),
+                pc,
+            });
+            let outcome = step(warp, &op, machine);
+            if let Some(before) = &before {
+                watch.see(before, warp, outcome.is_err());
+            }
+            if let Err(stop) = outcome {
+                warp.pc = pc;
+                return Err(stop);
+            }
             done += 1;
         }
     }

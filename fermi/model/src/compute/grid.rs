@@ -14,7 +14,8 @@ use super::{
     outside::Outside,
     simd,
     tally::Tally,
-    trap::{Stop, WarpError},
+    trap::{ShaderPlace, Stop, WarpError},
+    watch::{WarpWatcher, Watch, Watched},
 };
 
 /// Instructions of a block before the next one's turn.
@@ -102,16 +103,30 @@ impl Grid {
         blocks.clamp(1, self.per_sm.into()) as u32 * self.launch.warps()
     }
 
+    /// Where the warp is that ran last: the one that stopped, if one did. `None` before the first and after the last.
+    pub(crate) fn place(&self) -> Option<ShaderPlace> {
+        self.blocks.front().map(Block::place)
+    }
+
     /// Runs for about `budget` instructions of warps.
-    pub(crate) fn run(&mut self, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
-        simd::run_grid(self, outside, budget)
+    pub(crate) fn run(
+        &mut self,
+        outside: &mut dyn Outside,
+        watcher: Option<&mut dyn WarpWatcher>,
+        budget: u64,
+    ) -> Result<GridProgress, Stop> {
+        match watcher {
+            None => simd::run_grid(self, outside, budget),
+            Some(watcher) => self.run_body(outside, &mut Watched(watcher), budget),
+        }
     }
 
     /// [`Self::run`], compiled for the processor at hand by [`simd`].
     #[inline(always)]
-    pub(super) fn run_body(
+    pub(super) fn run_body<W: Watch>(
         &mut self,
         outside: &mut dyn Outside,
+        watch: &mut W,
         mut budget: u64,
     ) -> Result<GridProgress, Stop> {
         while budget != 0 {
@@ -123,7 +138,14 @@ impl Grid {
             };
             let given = self.left.min(budget);
             let mut rest = given;
-            let progress = block.run(&mut self.code, &self.launch, outside, &mut self.tally, &mut rest)?;
+            let progress = block.run(
+                &mut self.code,
+                &self.launch,
+                outside,
+                watch,
+                &mut self.tally,
+                &mut rest,
+            )?;
             let ran = given - rest;
             budget -= ran;
             self.left -= ran;

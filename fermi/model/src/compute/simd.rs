@@ -27,11 +27,11 @@ pub(super) fn run_grid(
         // SAFETY: the processor has what the function was compiled for, as was just asked.
         return unsafe { run_grid_avx2(grid, outside, budget) };
     }
-    grid.run_body(outside, budget)
+    grid.run_body(outside, &mut (), budget)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
 fn run_grid_avx2(grid: &mut Grid, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
-    grid.run_body(outside, budget)
+    grid.run_body(outside, &mut (), budget)
 }

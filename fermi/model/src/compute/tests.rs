@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use fermi_spec::{
     addr::GpuVa,
     fault::Reason,
-    isa::assembler::{Program, assemble},
+    isa::{
+        Predicate, Register,
+        assembler::{Program, assemble},
+    },
 };
 
 use super::{
@@ -13,7 +16,8 @@ use super::{
     launch::{Bank, Launch},
     outside::Outside,
     tally::Tally,
-    trap::{Stop, WarpError},
+    trap::{ShaderPlace, Stop, WarpError},
+    watch::{WarpStep, WarpWatcher},
 };
 use crate::mmu::Refusal;
 
@@ -124,7 +128,7 @@ fn run(memory: &mut Flat, program: &Program, launch: Launch, piece: u64) -> Resu
     launch.check().expect("a launch that can be");
     let mut grid = Grid::new(launch, 15, 0);
     for _ in 0..1_000_000 {
-        if grid.run(memory, piece)? == GridProgress::Done {
+        if grid.run(memory, None, piece)? == GridProgress::Done {
             return Ok(grid.tally);
         }
     }
@@ -505,4 +509,182 @@ fn occupancy_follows_the_scarcest_resource() {
     assert_eq!(per_sm(&launch(256, 20, 0)), 6);
     assert_eq!(per_sm(&launch(256, 63, 0)), 2);
     assert_eq!(per_sm(&launch(64, 16, 20 << 10)), 2);
+}
+
+/// Block and warp.
+type WarpId = ([u32; 3], u32);
+
+/// Counts what it sees, and holds each instruction against what it says that it writes.
+#[derive(Default)]
+struct Checking {
+    steps: u64,
+    lanes: u64,
+    stops: Vec<(u32, u32)>,
+    /// Registers and predicates of the warps.
+    known: BTreeMap<WarpId, (Vec<[u32; 32]>, Vec<u32>)>,
+    /// A warp that waits at a barrier gets the barrier's results later.
+    is_waiting: BTreeMap<WarpId, bool>,
+}
+
+impl WarpWatcher for Checking {
+    fn see(&mut self, step: &WarpStep<'_>) {
+        self.steps += 1;
+        self.lanes += u64::from(step.executed.count_ones());
+        if step.is_stop {
+            self.stops.push((step.pc, step.active));
+        }
+        let warp = (step.block, step.warp);
+        let registers: Vec<_> = (0..63).map(|number| *step.register(Register(number))).collect();
+        let predicates: Vec<_> = (0..7).map(|number| step.predicate(Predicate(number))).collect();
+        let (old_registers, old_predicates) = self
+            .known
+            .entry(warp)
+            .or_insert_with(|| (vec![[0; 32]; 63], vec![0; 7]));
+        let text = step.instruction.to_string();
+        let was_waiting = self
+            .is_waiting
+            .insert(warp, text.contains("bar "))
+            .unwrap_or(false);
+        let result = step.instruction.result().map_or(0..0, |(first, count)| {
+            usize::from(first.0)..usize::from(first.0) + count as usize
+        });
+        for number in 0..63 {
+            for lane in 0..32 {
+                let is_written = result.contains(&number) && step.executed >> lane & 1 != 0;
+                let is_same = registers[number][lane] == old_registers[number][lane];
+                assert!(
+                    is_same || is_written || was_waiting,
+                    "{text}: $r{number} of lane {lane}"
+                );
+            }
+        }
+        let written: Vec<_> = step.instruction.result_predicates().collect();
+        for number in 0..7 {
+            let changed = predicates[number] ^ old_predicates[number];
+            let is_written = written.contains(&Predicate(number as u8)) || text.contains("mov $flags");
+            assert!(
+                changed == 0 || was_waiting || is_written && changed & !step.executed == 0,
+                "{text}: $p{number}"
+            );
+        }
+        (*old_registers, *old_predicates) = (registers, predicates);
+    }
+}
+
+/// A bit of everything that writes registers or predicates.
+const MIXTURE: &str = "
+    mov b32 $r0 $tidx
+    mov b32 $r1 $ctaidx
+    set $p0 $p1 lt u32 $r0 0x10
+    joinat #both
+    $p0 bra #low
+    add b32 $r2 $c $r0 $r1
+    bra #both_join
+    low:
+    mul $r2 u32 $r0 u32 $r0
+    both_join:
+    join nop
+    both:
+    vote all $r4 $p2 $p0
+    mov $r5 $flags mask 0xffff
+    mov $flags $r5 mask 0x3
+    cvt rn f64 $r6d u32 $r0
+    add rn f64 $r8d $r6d $r6d
+    and b32 $r10 $r0 0x1f
+    shl b32 $r10 $r10 clamp 0x4
+    st b128 s[$r10] $r4q
+    bar popc 0x1 0x0 0x0 0x0 0x1
+    ld b128 $r12q s[$r10]
+    mov b32 $r16 0x1000000
+    ld add u32 $r17 g[$r16] $r0
+    red add u32 g[$r16+0x4] $r0
+    mov b32 $r20 0x0
+    again:
+    ld lock b32 $p3 $r18 s[$r10]
+    $p3 st unlock b32 s[$r10] $r18
+    (not $p3) bra #again
+    bar popc 0x1 $r19 0x0 0x0 $p0
+    exit";
+
+/// Runs a launch while it is watched.
+fn watched(memory: &mut Flat, program: &Program, launch: Launch) -> (Result<Tally, Stop>, Grid, Checking) {
+    load(memory, program);
+    let mut watcher = Checking::default();
+    let mut grid = Grid::new(launch, 15, 0);
+    loop {
+        match grid.run(memory, Some(&mut watcher), 100) {
+            Ok(GridProgress::Paused) => {}
+            Ok(GridProgress::Done) => return (Ok(grid.tally), grid, watcher),
+            Err(stop) => return (Err(stop), grid, watcher),
+        }
+    }
+}
+
+#[test]
+fn watcher_sees_everything_and_changes_nothing() {
+    let program = assemble(MIXTURE).unwrap();
+    let mut launch = launch(&program, [3, 1, 1], [80, 1, 1], &[]);
+    launch.shared_bytes = 512;
+    let memories = [true, false].map(|is_watched| {
+        let mut memory = Flat::default();
+        memory.put_words(A, &[0; 4]);
+        let tally = if is_watched {
+            let (tally, _, seen) = watched(&mut memory, &program, launch.clone());
+            let tally = tally.unwrap();
+            assert_eq!(
+                (seen.steps, seen.lanes),
+                (tally.instructions(), tally.lane_instructions)
+            );
+            assert_eq!(seen.known.len(), 9);
+            assert_eq!(seen.stops, []);
+            tally
+        } else {
+            run(&mut memory, &program, launch.clone(), 100).unwrap()
+        };
+        (tally, memory.words(A, 4))
+    });
+    assert_eq!(memories[0], memories[1]);
+    assert_eq!(memories[0].1[0], 3 * 80 * 79 / 2);
+}
+
+#[test]
+fn stopped_grid_shows_where() {
+    let source = "
+        mov b32 $r0 $ctaidx
+        set $p0 0x1 eq u32 $r0 0x1
+        mov b32 $r1 $tidx
+        set $p1 0x1 ge u32 $r1 0x20
+        (not $p1) exit
+        $p0 ld b32 $r2 ca g[0x0]
+        exit";
+    let program = assemble(source).unwrap();
+    let launch = launch(&program, [1, 2, 1], [40, 1, 1], &[]);
+    // Block 0,1 has an index in y alone: the guard lets none of its lanes through.
+    let (outcome, _, _) = watched(&mut Flat::default(), &program, launch.clone());
+    assert!(outcome.is_ok());
+    let launch = Launch {
+        grid: [2, 1, 1],
+        ..launch
+    };
+    let (outcome, grid, seen) = watched(&mut Flat::default(), &program, launch);
+    assert!(matches!(outcome, Err(Stop::Fault(_))), "{outcome:?}");
+    let place = ShaderPlace {
+        block: [1, 0, 0],
+        warp: 1,
+        pc: 0x28,
+        active: 0xff,
+    };
+    assert_eq!(grid.place(), Some(place));
+    assert_eq!(seen.stops, [(0x28, 0xff)]);
+}
+
+#[test]
+fn word_that_is_no_instruction_stops_where_it_is() {
+    let mut program = assemble("nop\nnop\nexit").unwrap();
+    program.words[1] = 3;
+    let launch = launch(&program, [1, 1, 1], [32, 1, 1], &[]);
+    let (outcome, grid, seen) = watched(&mut Flat::default(), &program, launch);
+    assert_eq!(outcome.unwrap_err(), Stop::Error(WarpError::InvalidOpcode));
+    assert_eq!(grid.place().map(|place| place.pc), Some(8));
+    assert_eq!(seen.steps, 1);
 }

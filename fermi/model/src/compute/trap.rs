@@ -34,6 +34,19 @@ pub(crate) enum WarpError {
     TimedOut = 0x101,
 }
 
+/// Where a warp is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShaderPlace {
+    /// Block index in x, y, z.
+    pub block: [u32; 3],
+    /// Warp of the block.
+    pub warp: u32,
+    /// Its program counter, bytes from the start of the code.
+    pub pc: u32,
+    /// Lanes that are active there.
+    pub active: u32,
+}
+
 /// Why a warp stopped for good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {

@@ -228,14 +228,24 @@ impl FermiModel {
             last: [None; 2],
             traffic: Traffic::default(),
         };
-        let progress = grid.run(&mut memory, PIECE_INSTRUCTIONS);
+        let mut watcher = self.watcher.take();
+        let progress = match &mut watcher {
+            None => grid.run(&mut memory, None, PIECE_INSTRUCTIONS),
+            Some(watcher) => grid.run(&mut memory, Some(&mut **watcher), PIECE_INSTRUCTIONS),
+        };
         let touched = memory.traffic;
+        self.watcher = watcher;
         let did = grid.tally.since(&before);
         self.mem.stores += did.segments_written;
         self.mem.counters.warp_instructions += did.instructions();
         self.mem.counters.lane_instructions += did.lane_instructions;
         let now = self.clock.now();
-        let end = self.piece_end(&grid, &did, touched);
+        let moved = whole_segments(&did, touched);
+        let counters = &mut self.mem.counters;
+        counters.shader_vram_bytes += moved.vram;
+        counters.shader_upstream_bytes += moved.upstream;
+        counters.shader_downstream_bytes += moved.downstream;
+        let end = self.piece_end(&grid, &did, moved);
         self.units[unit].at = end;
         match progress {
             Ok(GridProgress::Paused)
@@ -243,35 +253,34 @@ impl FermiModel {
             {
                 self.units[unit].grid = Some(grid);
             }
-            Ok(GridProgress::Paused) => self.end_grid(Some(Stop::Error(WarpError::TimedOut))),
+            Ok(GridProgress::Paused) => self.stop_grid(&grid, Stop::Error(WarpError::TimedOut)),
             // The end is an event of its own: it is at `at`, not now.
             Ok(GridProgress::Done) if end > now => self.units[unit].grid = Some(grid),
-            Ok(GridProgress::Done) => self.end_grid(None),
-            Err(stop) => self.end_grid(Some(stop)),
+            Ok(GridProgress::Done) => {
+                self.mem.counters.grids += 1;
+                self.unit_became_idle();
+            }
+            Err(stop) => self.stop_grid(&grid, stop),
         }
         1 + (did.instructions() / WORK_INSTRUCTIONS) as u32
     }
 
     /// When a piece is through: its instructions issued, and its data moved.
-    fn piece_end(&mut self, grid: &Grid, did: &Tally, touched: Traffic) -> u64 {
+    fn piece_end(&mut self, grid: &Grid, did: &Tally, moved: Traffic) -> u64 {
         let now = self.clock.now();
         let shaders = self.timing.shaders;
         let clocks = issue_clocks(&shaders, did, grid.warps_per_sm());
         let issued =
             now.saturating_add(clocks.saturating_mul(1_000) / (u64::from(grid.sms()) * shaders.mhz.max(1)));
-        self.links
-            .reserve(&self.timing, whole_segments(did, touched), now)
-            .max(issued)
+        self.links.reserve(&self.timing, moved, now).max(issued)
     }
 
-    fn end_grid(&mut self, stop: Option<Stop>) {
+    /// The grid ends before its program does.
+    fn stop_grid(&mut self, grid: &Grid, stop: Stop) {
+        self.stopped_at = grid.place();
         match stop {
-            None => {
-                self.mem.counters.grids += 1;
-                self.unit_became_idle();
-            }
-            Some(Stop::Error(error)) => self.raise_warp_error(error),
-            Some(Stop::Fault(refusal)) => self.fault_unit_by(UNIT, client::GPC_L1, refusal),
+            Stop::Error(error) => self.raise_warp_error(error),
+            Stop::Fault(refusal) => self.fault_unit_by(UNIT, client::GPC_L1, refusal),
         }
     }
 }

@@ -220,6 +220,47 @@ impl Instruction {
         self.row().text.iter().any(is_global) && self.get(f::WIDE_ADDRESS) != 0
     }
 
+    /// First register that it writes and how many, `None` if it writes none.
+    pub fn result(self) -> Option<(Register, u32)> {
+        let stores = [
+            Opcode::St,
+            Opcode::Stl,
+            Opcode::Sts,
+            Opcode::Stsul,
+            Opcode::RedU32,
+            Opcode::RedS32,
+            Opcode::RedF32,
+            Opcode::RedU64,
+        ];
+        if stores.contains(&self.opcode()) {
+            return None;
+        }
+        let written = |target: Field| {
+            self.row().text.iter().find_map(|token| match *token {
+                Token::Register(field, width) if field == target => {
+                    Some((self.register(field), display::registers(width, self.word)))
+                }
+                _ => None,
+            })
+        };
+        // The data of an atomic operation is where others have their result.
+        let result = written(f::ATOMIC_DST).or_else(|| written(f::DST));
+        result.filter(|(register, _)| !register.is_zero())
+    }
+
+    /// Predicates that it writes.
+    pub fn result_predicates(self) -> impl Iterator<Item = Predicate> {
+        const RESULTS: [Field; 5] = [f::PRED_D, f::PRED_Q, f::PRED_LOCK, f::PRED_VOTE, f::PRED_BAR];
+        self.row()
+            .text
+            .iter()
+            .filter_map(move |token| match token {
+                Token::Predicate(field) if RESULTS.contains(field) => Some(self.predicate(*field)),
+                _ => None,
+            })
+            .filter(|predicate| predicate.0 != 7)
+    }
+
     /// Registers that a lane must have for this instruction: one more than the highest that it names.
     pub fn registers_used(self) -> u32 {
         let end = |register: u32, registers: u32| if register == 63 { 0 } else { register + registers };

@@ -165,6 +165,29 @@ fn operands_are_what_the_text_says() {
     assert_eq!(decode(0x6000_0001_e000_0007).guard(), Guard::ALWAYS);
 }
 
+#[test]
+fn instruction_says_what_it_writes() {
+    let of = |text: &str| {
+        let instruction = Instruction::decode(assemble(text).unwrap().words[0]).unwrap();
+        let predicates: Vec<_> = instruction.result_predicates().map(|p| p.0).collect();
+        (
+            instruction.result().map(|(first, count)| (first.0, count)),
+            predicates,
+        )
+    };
+    assert_eq!(of("add b32 $r1 $r2 $r3"), (Some((1, 1)), [].to_vec()));
+    assert_eq!(of("add b32 0x0 $c $r2 $r3"), (None, [].to_vec()));
+    assert_eq!(of("add rn f64 $r2d $r4d $r6d"), (Some((2, 2)), [].to_vec()));
+    assert_eq!(of("ld b128 $r4q ca g[$r2d]"), (Some((4, 4)), [].to_vec()));
+    assert_eq!(of("st b64 wb g[$r2d] $r4d"), (None, [].to_vec()));
+    assert_eq!(of("ld add u32 $r5 g[$r2d+0x10] $r1"), (Some((5, 1)), [].to_vec()));
+    assert_eq!(of("red add u32 g[$r2d] $r1"), (None, [].to_vec()));
+    assert_eq!(of("set $p1 $p2 lt u32 $r5 $r6"), (None, [1, 2].to_vec()));
+    assert_eq!(of("set $p1 0x1 lt u32 $r5 $r6"), (None, [1].to_vec()));
+    assert_eq!(of("vote any $r1 $p0 $p1"), (Some((1, 1)), [0].to_vec()));
+    assert_eq!(of("$p3 bra 0x8"), (None, [].to_vec()));
+}
+
 /// A word of a row whose unused bits are as the assembler writes them.
 fn canonical_word() -> impl Strategy<Value = u64> {
     any::<(u64, u32)>()

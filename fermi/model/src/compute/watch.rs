@@ -1,0 +1,120 @@
+//! Looking on while warps run.
+//!
+//! The interpreter is compiled once for runs that nobody watches, where [`Watch`] is `()` and costs nothing, and once for
+//! those that somebody does.
+
+use fermi_spec::isa::{Instruction, Predicate, Register};
+
+use super::{code::Op, warp::Warp};
+
+/// Sees every instruction of every warp, in the order in which they are executed.
+///
+/// A watcher changes nothing: neither results nor GPU time depend on there being one. It runs within
+/// [`FermiModel::step`](crate::FermiModel::step), which waits for it.
+pub trait WarpWatcher: Send {
+    /// A warp has executed an instruction, or stopped at it for good.
+    fn see(&mut self, step: &WarpStep<'_>);
+}
+
+/// An instruction that a warp has executed.
+#[derive(Clone, Copy)]
+pub struct WarpStep<'a> {
+    /// Block index in x, y, z.
+    pub block: [u32; 3],
+    /// Warp of the block.
+    pub warp: u32,
+    /// Where the instruction is, bytes from the start of the code.
+    pub pc: u32,
+    /// The instruction.
+    pub instruction: Instruction,
+    /// Lanes that were active.
+    pub active: u32,
+    /// Those of them that the guard let through.
+    pub executed: u32,
+    /// The grid ends here: the instruction did something wrong.
+    pub is_stop: bool,
+    after: &'a Warp,
+}
+
+impl WarpStep<'_> {
+    /// A register of all lanes, as the instruction left it.
+    pub fn register(&self, register: Register) -> &[u32; 32] {
+        self.after.register(register.0)
+    }
+
+    /// Lanes where a predicate holds, as the instruction left it.
+    pub fn predicate(&self, predicate: Predicate) -> u32 {
+        self.after.predicate(predicate.0.into(), false)
+    }
+
+    /// Predicates in bits 6:0 and condition flags (zero, sign, carry, overflow) in 15:12 of a lane, 0 to 31.
+    pub fn flags(&self, lane: usize) -> u32 {
+        self.after.packed_flags(lane & 31)
+    }
+
+    /// Where the warp goes on, and which lanes: none if it has ended.
+    pub fn next(&self) -> (u32, u32) {
+        (self.after.pc, self.after.active)
+    }
+}
+
+impl std::fmt::Debug for WarpStep<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WarpStep")
+            .field("block", &self.block)
+            .field("warp", &self.warp)
+            .field("pc", &self.pc)
+            .field("instruction", &self.instruction)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is known of an instruction before it is executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before {
+    pub(super) block: [u32; 3],
+    pub(super) op: Op,
+    pub(super) active: u32,
+    pub(super) executed: u32,
+    pub(super) pc: u32,
+}
+
+/// Somebody who looks on, or nobody.
+pub(super) trait Watch {
+    /// Whether somebody does.
+    const IS_ON: bool;
+
+    /// Told behind each instruction, if somebody looks on.
+    fn see(&mut self, before: &Before, after: &Warp, is_stop: bool);
+}
+
+impl Watch for () {
+    const IS_ON: bool = false;
+
+    #[inline(always)]
+    fn see(&mut self, _: &Before, _: &Warp, _: bool) {}
+}
+
+/// A watcher.
+pub(super) struct Watched<'a>(pub(super) &'a mut dyn WarpWatcher);
+
+impl Watch for Watched<'_> {
+    const IS_ON: bool = true;
+
+    fn see(&mut self, before: &Before, after: &Warp, is_stop: bool) {
+        // What was decoded once decodes again.
+        let Ok(instruction) = Instruction::decode(before.op.word()) else {
+            return;
+        };
+        self.0.see(&WarpStep {
+            block: before.block,
+            warp: after.index,
+            pc: before.pc,
+            instruction,
+            active: before.active,
+            executed: before.executed,
+            is_stop,
+            after,
+        });
+    }
+}
