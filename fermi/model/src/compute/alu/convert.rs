@@ -105,8 +105,8 @@ pub(crate) fn float_to_float(bits: u64, from: Float, to: Float, options: FloatOp
     let value = value_of(from, bits);
     if value.is_nan() {
         return match to {
+            _ if options.sat => 0,
             Float::Half => 0x7fff,
-            Float::Single if options.sat => 0,
             Float::Single => u64::from(NAN),
             // assumption: the same payload as a quiet NaN.
             Float::Double if from == Float::Double => bits | 1 << 51,
@@ -120,7 +120,7 @@ pub(crate) fn float_to_float(bits: u64, from: Float, to: Float, options: FloatOp
     };
     match to {
         Float::Half => {
-            let value = if options.sat { value.clamp(0.0, 1.0) } else { value };
+            let value = if options.sat { saturated(value) } else { value };
             u64::from(half_bits(value, options.round))
         }
         Float::Single => {
@@ -128,9 +128,14 @@ pub(crate) fn float_to_float(bits: u64, from: Float, to: Float, options: FloatOp
             let bits = if options.ftz { flush(bits) } else { bits };
             u64::from(if options.sat { saturate(bits) } else { bits })
         }
-        Float::Double if options.sat => value.clamp(0.0, 1.0).to_bits(),
+        Float::Double if options.sat => saturated(value).to_bits(),
         Float::Double => value.to_bits(),
     }
+}
+
+/// Clamped to 0 to 1; a negative zero becomes positive, as in arithmetic.
+fn saturated(value: f64) -> f64 {
+    if value > 0.0 { value.min(1.0) } else { 0.0 }
 }
 
 /// Float to integer: rounded to a whole number, then clamped; 16-bit results are extended as typed.
@@ -144,7 +149,11 @@ pub(crate) fn float_to_integer(bits: u64, from: Float, to: Integer, options: Flo
     let value = value_of(from, bits);
     if value.is_nan() {
         let is_wide = from == Float::Double || to.bits == 64;
-        return if is_wide { 1 << (to.bits - 1) } else { 0 };
+        return if is_wide {
+            to.of(1 << (to.bits - 1)) as u64
+        } else {
+            0
+        };
     }
     // The cast clamps what no i128 holds.
     let whole = whole(value, options.round) as i128;
@@ -287,6 +296,30 @@ mod tests {
         bits: 32,
         signed: false,
     };
+
+    #[test]
+    fn nan_of_f64_is_the_least_integer_as_typed() {
+        let s16 = Integer {
+            bits: 16,
+            signed: true,
+        };
+        let nan = f64::NAN.to_bits();
+        assert_eq!(
+            float_to_integer(nan, Float::Double, s16, PLAIN) as u32,
+            0xffff_8000
+        );
+        assert_eq!(
+            float_to_integer(nan, Float::Double, U32, PLAIN) as u32,
+            0x8000_0000
+        );
+    }
+
+    #[test]
+    fn saturated_half_is_no_nan_and_has_no_sign() {
+        let sat = FloatOptions { sat: true, ..PLAIN };
+        let half = |bits: u64| float_to_float(bits, Float::Half, Float::Half, sat);
+        assert_eq!([0x7e00, 0x8000, 0x4000, 0x3800].map(half), [0, 0, 0x3c00, 0x3800]);
+    }
 
     fn to_integer(bits: u32, to: Integer, round: Round) -> u32 {
         float_to_integer(

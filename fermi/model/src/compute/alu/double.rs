@@ -8,9 +8,12 @@ const DEFAULT_NAN: u64 = 0xfff8_0000_0000_0000;
 const QUIET: u64 = 1 << 51;
 const SIGN: u64 = 1 << 63;
 
-/// Absolute value, then negation.
+/// Absolute value, then negation; a NaN passes unchanged (PTX, `abs` and `neg` of f64).
 #[inline(always)]
 pub(crate) fn modify(bits: u64, abs: bool, neg: bool) -> u64 {
+    if f64::from_bits(bits).is_nan() {
+        return bits;
+    }
     let bits = if abs { bits & !SIGN } else { bits };
     if neg { bits ^ SIGN } else { bits }
 }

@@ -45,27 +45,37 @@ impl Flags {
 
     /// Whether a condition code of an instruction holds, by number (0 to 31); codes without a meaning never do.
     ///
-    /// assumption: integer reading of the codes after a subtraction; see docs/unverified.md.
+    /// Codes 0 to 15 are those of the generation before (envytools, Tesla CUDA ISA, "Predicates"), so that they order
+    /// floats as well, of which a NaN has Z and S. assumption: they carried over; see docs/unverified.md.
     pub(crate) fn meets(self, code: u32) -> bool {
-        let less = self.sign != self.overflow;
-        let above = self.carry && !self.zero;
+        let (zero, sign, overflow) = (self.zero, self.sign, self.overflow);
+        let less_or_unordered = sign != overflow;
+        let above = self.carry && !zero;
         match code & 31 {
             0 => false,
-            1 | 9 => less && !self.zero,
-            2 | 10 => self.zero,
-            3 | 11 => less || self.zero,
-            4 | 12 => !self.zero && !less,
-            5 | 13 => !self.zero,
-            6 | 14 => self.zero || !less,
-            7 | 15 => true,
-            16 => !self.overflow,
+            1 => (sign && !zero) != overflow,
+            2 => zero && !sign,
+            3 => sign != (zero || overflow),
+            4 => !zero && !less_or_unordered,
+            5 => !zero,
+            6 => !less_or_unordered,
+            7 => !zero || !sign,
+            8 => zero && sign,
+            9 => less_or_unordered,
+            10 => zero,
+            11 => zero || less_or_unordered,
+            12 => sign == (zero || overflow),
+            13 => !zero || sign,
+            14 => (!sign || zero) != overflow,
+            15 => true,
+            16 => !overflow,
             17 => !self.carry,
-            18 => !self.sign,
+            18 => !sign,
             19 => !above,
             20 => above,
-            21 => self.sign,
+            21 => sign,
             22 => self.carry,
-            23 => self.overflow,
+            23 => overflow,
             _ => false,
         }
     }
@@ -118,15 +128,21 @@ pub(crate) fn add(a: u32, b: u32, addition: Addition, carry: Option<bool>) -> (u
     (sum, flags)
 }
 
-/// A signed sum that overflowed, as the nearest number there is.
+/// A signed sum that overflowed becomes the nearest number there is; zero and sign flags are those of what it became.
 #[inline(always)]
-pub(crate) fn saturate(sum: u32, flags: Flags) -> u32 {
-    match (flags.overflow, flags.sign) {
+pub(crate) fn saturate(sum: u32, flags: Flags) -> (u32, Flags) {
+    let sum = match (flags.overflow, flags.sign) {
         (false, _) => sum,
         // The sign is wrong when it overflowed.
         (true, true) => i32::MAX as u32,
         (true, false) => i32::MIN as u32,
-    }
+    };
+    let flags = Flags {
+        zero: sum == 0,
+        sign: sum >> 31 != 0,
+        ..flags
+    };
+    (sum, flags)
 }
 
 /// Half of the 64-bit product; the types matter for the upper one only.
@@ -370,6 +386,23 @@ mod tests {
         assert_eq!(permute(low, 1, high, 4), 0x0302_0101);
         assert_eq!(permute(low, 1, high, 5), 0x0101_0100);
         assert_eq!(permute(low, 1, high, 6), 0x0302_0302);
+    }
+
+    #[test]
+    fn saturated_sum_has_the_flags_of_what_it_became() {
+        let (sum, flags) = add(i32::MAX as u32, 1, Addition::Add, None);
+        let (sum, flags) = saturate(sum, flags);
+        assert_eq!(sum, i32::MAX as u32);
+        assert_eq!((flags.sign, flags.overflow), (false, true));
+    }
+
+    #[test]
+    fn conditions_tell_a_nan_from_all_numbers() {
+        let of = |value: f32| (0..16).filter(move |code| Flags::of_single(value.to_bits()).meets(*code));
+        assert!(of(f32::NAN).eq(8..16));
+        assert!(of(-1.0).eq([1, 3, 5, 7, 9, 11, 13, 15]));
+        assert!(of(0.0).eq([2, 3, 6, 7, 10, 11, 14, 15]));
+        assert!(of(1.0).eq([4, 5, 6, 7, 12, 13, 14, 15]));
     }
 
     proptest! {

@@ -105,7 +105,7 @@ pub(crate) fn fma(a: u32, b: u32, c: u32, mode: Mode) -> u32 {
     let operand = |bits| f32::from_bits(mode.operand(bits));
     let (a, b, c) = (operand(a), operand(b), operand(c));
     if mode.fmz && (a == 0.0 || b == 0.0) {
-        return mode.result(c + 0.0);
+        return add(0, c.to_bits(), mode);
     }
     mode.result(match mode.round {
         Round::Nearest => a.mul_add(b, c),

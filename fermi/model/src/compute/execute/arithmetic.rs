@@ -163,10 +163,10 @@ fn store_sum(
     for lane in lanes_of(lanes) {
         let carry = extends.then_some(carries >> lane & 1 != 0);
         let (sum, flags) = integer::add(a[lane], b[lane], addition, carry);
-        let sum = if saturates {
+        let (sum, flags) = if saturates {
             integer::saturate(sum, flags)
         } else {
-            sum
+            (sum, flags)
         };
         warp.set_lane(op.dst, lane, sum);
         if op.sets_flags {

@@ -71,8 +71,8 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
             let a = warp.predicate(op.get(field::PRED_A), op.get(field::PRED_A_NOT) != 0);
             let b = warp.predicate(op.get(field::PRED_B), op.get(field::PRED_B_NOT) != 0);
             let operation = op.get(field::PRED_OP);
-            let results = (combine(operation, a, b), combine(operation, !a, b));
-            store_predicates(warp, op, lanes, results, op.opcode == Opcode::Psetp);
+            let first = combine(operation, a, b);
+            store_predicates(warp, op, lanes, (first, !first), op.opcode == Opcode::Psetp);
         }
         Opcode::P2r | Opcode::R2p => packed(warp, op, lanes, machine),
         Opcode::Lepc => {
