@@ -4,11 +4,10 @@
 //! and over seeded random inputs; `fuzz/` runs them under libFuzzer. Bytes that are missing read as zero, so that every
 //! prefix of an input is one.
 //!
-//! * `input`: bytes to numbers; `card`: a software card with memory around it and channels on it
+//! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `bars`, `channels`, `page_tables`, `vfio_user`: one target each
 
 mod bars;
-mod card;
 mod channels;
 mod input;
 mod page_tables;

@@ -7,15 +7,18 @@
 //! * [`hostile`]: guests that try to do harm
 //! * [`checkers`]: the laws, checked against the card's own tables
 //! * [`sim`]: a whole run from one seed
+//! * `card`: a software card alone, with channels; [`shaders`]: programs on it and on an evaluator of their own
 //! * [`fuzz`]: what fuzz targets do with their bytes
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub mod bus;
 pub mod canary;
+mod card;
 pub mod checkers;
 pub mod fuzz;
 pub mod hostile;
 pub mod rig;
+pub mod shaders;
 pub mod sim;
 pub mod world;

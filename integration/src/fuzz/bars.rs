@@ -1,7 +1,7 @@
 //! Accesses to BARs: any register by name, any offset, any width, between steps.
 
-use super::card::Card;
 use super::input::Input;
+use crate::card::Card;
 use fermi_model::Bar;
 use fermi_spec::regs::Bar0Reg;
 use std::sync::LazyLock;

@@ -3,8 +3,8 @@
 //! The driver does what nouveau does about errors. Whatever the others submit, the channel of a user who did nothing
 //! wrong gets on.
 
-use super::card::{APART_DATA, Card, DATA_VA, LARGE_VA, RAM_VA};
 use super::input::Input;
+use crate::card::{APART_DATA, Card, DATA_VA, LARGE_VA, RAM_VA};
 use fermi_model::Stepped;
 use fermi_spec::engine::Engine;
 use fermi_spec::methods::{SemaphoreD, class, copy, host, m2mf};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::card::{
+use super::input::Input;
+use crate::card::{
     Card, DATA_VA, DIRECTORY, LARGE_TABLE, LARGE_VA, RAM_BASE, RAM_VA, SMALL_TABLE, VRAM_BYTES,
 };
-use super::input::Input;
 use fermi_model::{Bar, CopyMicrocode};
 use fermi_spec::addr::{Aperture, FRAME, Gpa, GpuVa, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use fermi_spec::methods::{SemaphoreD, class, copy, host};

@@ -86,8 +86,7 @@ struct Work {
     bus: ThreadBus,
     options: Options,
     inputs: Vec<Placed>,
-    /// RAM behind the inputs.
-    free: std::ops::Range<u64>,
+    dma: std::ops::Range<u64>,
 }
 
 /// What the thread and its owner share.
@@ -157,12 +156,12 @@ impl ThreadVm {
             sleep: SLEEP_MIN,
             failure: None,
         };
-        let free = next.next_multiple_of(INPUTS_START)..setup.ram_bytes;
+        let dma = next.next_multiple_of(INPUTS_START)..setup.ram_bytes;
         let work = Work {
             bus,
             options,
             inputs,
-            free,
+            dma,
         };
         Ok(ThreadVm {
             name: setup.name.clone(),
@@ -235,7 +234,7 @@ fn run(work: Work) -> Result<(), String> {
         mut bus,
         options,
         inputs,
-        free,
+        dma,
     } = work;
     let inputs: Vec<_> = inputs
         .iter()
@@ -245,14 +244,10 @@ fn run(work: Work) -> Result<(), String> {
             bytes: input.bytes,
         })
         .collect();
-    // Memory of this process stands for RAM that a VM's program would use; in the memory file its pages stay untouched.
-    let (dma, scratch) = guests::split_ram(free, options.workload);
-    let mut scratch = vec![0; (scratch.end - scratch.start) as usize / 4];
     let outcome = guests::run(
         &mut bus,
-        Machine {
+        &Machine {
             dma,
-            scratch: &mut scratch,
             inputs: &inputs,
             options,
         },

@@ -12,17 +12,18 @@ use fermi_spec::pte::{self, Pde, PdeAperture, Pte};
 use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
-pub(super) const VRAM_BYTES: u64 = 8 << 20;
-const RAM_BYTES: u64 = 1 << 20;
+pub(crate) const VRAM_BYTES: u64 = 8 << 20;
+/// Bytes of system memory.
+pub(crate) const RAM_BYTES: u64 = 1 << 20;
 /// Where the card sees system memory.
-pub(super) const RAM_BASE: u64 = 0x1_4000_0000;
+pub(crate) const RAM_BASE: u64 = 0x1_4000_0000;
 
 /// The directory of all channels, but the first where that is apart.
-pub(super) const DIRECTORY: u64 = 0x10_0000;
+pub(crate) const DIRECTORY: u64 = 0x10_0000;
 /// Table of the small pages of the first 128 MiB.
-pub(super) const SMALL_TABLE: u64 = 0x12_0000;
+pub(crate) const SMALL_TABLE: u64 = 0x12_0000;
 /// Table of the large pages of the second 128 MiB.
-pub(super) const LARGE_TABLE: u64 = 0x16_0000;
+pub(crate) const LARGE_TABLE: u64 = 0x16_0000;
 const USERS: u64 = 0x18_0000;
 const BLOCKS: u64 = 0x20_0000;
 const RINGS: u64 = 0x22_0000;
@@ -32,20 +33,20 @@ const RUNLIST: u64 = 0x2f_0000;
 const APART_DIRECTORY: u64 = 0x50_0000;
 const APART_TABLE: u64 = 0x52_0000;
 /// What the first channel sees at [`DATA_VA`] then: nobody else does.
-pub(super) const APART_DATA: u64 = 0x38_0000;
+pub(crate) const APART_DATA: u64 = 0x38_0000;
 /// Data of the channels.
-const DATA: u64 = 0x40_0000;
+pub(crate) const DATA: u64 = 0x40_0000;
 /// Bytes of it.
-const DATA_BYTES: u64 = 0x10_0000;
+pub(crate) const DATA_BYTES: u64 = 0x10_0000;
 
 /// Where BAR1 and the channels see the USERD pages.
 const USERS_VA: u64 = 0x10_0000;
 const RINGS_VA: u64 = 0x20_0000;
 const PUSHES_VA: u64 = 0x40_0000;
 /// Where the channels see their data with small pages, with large ones, and system memory.
-pub(super) const DATA_VA: u64 = 0x100_0000;
-pub(super) const LARGE_VA: u64 = 0x800_0000;
-pub(super) const RAM_VA: u64 = 0x200_0000;
+pub(crate) const DATA_VA: u64 = 0x100_0000;
+pub(crate) const LARGE_VA: u64 = 0x800_0000;
+pub(crate) const RAM_VA: u64 = 0x200_0000;
 
 /// Channels that have a ring.
 const RINGS_MAX: u64 = 16;
@@ -75,9 +76,10 @@ struct Ring {
 }
 
 /// The card.
-pub(super) struct Card {
-    pub(super) model: FermiModel,
+pub(crate) struct Card {
+    pub(crate) model: FermiModel,
     vram: Arc<MmapRegion>,
+    ram: Arc<MmapRegion>,
     now_ns: u64,
     rings: Vec<Ring>,
 }
@@ -88,15 +90,20 @@ fn region(bytes: u64) -> Arc<MmapRegion> {
 
 impl Card {
     /// A card that nobody has touched yet.
-    pub(super) fn new(copy_microcode: CopyMicrocode) -> Self {
-        let (vram, ram) = (region(VRAM_BYTES), region(RAM_BYTES));
+    pub(crate) fn new(copy_microcode: CopyMicrocode) -> Self {
+        Self::sized(copy_microcode, VRAM_BYTES)
+    }
+
+    /// The same with so much VRAM.
+    fn sized(copy_microcode: CopyMicrocode, vram_bytes: u64) -> Self {
+        let (vram, ram) = (region(vram_bytes), region(RAM_BYTES));
         let config = ModelConfig {
             board: Board::Gtx480,
-            vram_bytes: VRAM_BYTES,
+            vram_bytes,
             timing: Timing::of(Board::Gtx480),
             copy_microcode,
         };
-        let mut model = FermiModel::new(config, Arc::new(Ram(ram))).expect("a size that exists");
+        let mut model = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).expect("a size that exists");
         for frame in 0..model.frames() {
             let start = u64::from(frame) * FRAME;
             let backing = Backing::new(Arc::clone(&vram), start as usize, FRAME as usize);
@@ -105,6 +112,7 @@ impl Card {
         Self {
             model,
             vram,
+            ram,
             now_ns: 0,
             rings: Vec::new(),
         }
@@ -112,8 +120,13 @@ impl Card {
 
     /// A card with everything on, one address space, and `channels` channels in it, on the runlist. BAR1 shows the
     /// same space.
-    pub(super) fn with_channels(channels: u16, microcode: CopyMicrocode) -> Self {
-        let mut card = Self::switched_on(microcode);
+    pub(crate) fn with_channels(channels: u16, microcode: CopyMicrocode) -> Self {
+        Self::with_memory(channels, microcode, VRAM_BYTES)
+    }
+
+    /// The same with so much VRAM, at least [`VRAM_BYTES`].
+    pub(crate) fn with_memory(channels: u16, microcode: CopyMicrocode, vram_bytes: u64) -> Self {
+        let mut card = Self::switched_on(microcode, vram_bytes);
         card.map_data(0);
         card.map_small(SMALL_TABLE, USERS_VA, USERS, 0x1_0000);
         card.open(channels, DIRECTORY);
@@ -121,8 +134,8 @@ impl Card {
     }
 
     /// The same, but the first channel and BAR1 have an address space apart, and no other channel sees what is theirs.
-    pub(super) fn with_channels_but_one(channels: u16, microcode: CopyMicrocode) -> Self {
-        let mut card = Self::switched_on(microcode);
+    pub(crate) fn with_channels_but_one(channels: u16, microcode: CopyMicrocode) -> Self {
+        let mut card = Self::switched_on(microcode, VRAM_BYTES);
         card.map_data(1);
         card.set_u64(APART_DIRECTORY, small_pde(APART_TABLE).into_bits());
         for (va, at, bytes) in [
@@ -137,8 +150,8 @@ impl Card {
         card
     }
 
-    fn switched_on(microcode: CopyMicrocode) -> Self {
-        let mut card = Self::new(microcode);
+    fn switched_on(microcode: CopyMicrocode, vram_bytes: u64) -> Self {
+        let mut card = Self::sized(microcode, vram_bytes);
         card.write(Bar0Reg::PmcEnable, u32::MAX);
         card.write(Bar0Reg::PbdmaEnable, 7);
         card.write(Bar0Reg::PfifoPbdmas, 7);
@@ -199,7 +212,8 @@ impl Card {
         }
     }
 
-    fn map_small(&mut self, table: u64, va: u64, at: u64, bytes: u64) {
+    /// Small pages for `bytes` of VRAM.
+    pub(crate) fn map_small(&mut self, table: u64, va: u64, at: u64, bytes: u64) {
         for page in (0..bytes).step_by(SMALL_PAGE as usize) {
             let entry = table + 8 * pte::small_index(GpuVa(va + page)) as u64;
             self.set_u64(entry, vram_pte(at + page).into_bits());
@@ -230,52 +244,76 @@ impl Card {
     }
 
     /// Binds and starts a channel.
-    pub(super) fn bind(&mut self, id: u16) {
+    pub(crate) fn bind(&mut self, id: u16) {
         let block = BLOCKS + u64::from(id) * SMALL_PAGE;
         self.write(Bar0Reg::ChannelInstance(id), 0xc000_0000 | (block >> 12) as u32);
         self.write(Bar0Reg::ChannelState(id), pfifo::CHANNEL_START);
     }
 
-    pub(super) fn read(&mut self, reg: Bar0Reg) -> u32 {
+    pub(crate) fn read(&mut self, reg: Bar0Reg) -> u32 {
         let mut word = [0; 4];
         self.model.bar_read(Bar::Bar0, u64::from(reg.offset()), &mut word);
         u32::from_le_bytes(word)
     }
 
-    pub(super) fn write(&mut self, reg: Bar0Reg, value: u32) {
+    pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) {
         self.model
             .bar_write(Bar::Bar0, u64::from(reg.offset()), &value.to_le_bytes());
     }
 
-    pub(super) fn set_u32(&mut self, at: u64, value: u32) {
+    pub(crate) fn set_u32(&mut self, at: u64, value: u32) {
         self.vram
             .as_volatile_slice()
             .write_obj(value, at as usize)
             .expect("in VRAM");
     }
 
-    pub(super) fn set_u64(&mut self, at: u64, value: u64) {
+    pub(crate) fn set_u64(&mut self, at: u64, value: u64) {
         self.vram
             .as_volatile_slice()
             .write_obj(value, at as usize)
             .expect("in VRAM");
     }
 
-    pub(super) fn vram_u32(&self, at: u64) -> u32 {
+    pub(crate) fn vram_u32(&self, at: u64) -> u32 {
         self.vram
             .as_volatile_slice()
             .read_obj(at as usize)
             .expect("in VRAM")
     }
 
+    /// Stores bytes into VRAM.
+    pub(crate) fn vram_write(&mut self, at: u64, data: &[u8]) {
+        self.vram
+            .as_volatile_slice()
+            .write_slice(data, at as usize)
+            .expect("in VRAM");
+    }
+
+    /// Stores bytes into system memory.
+    pub(crate) fn ram_write(&mut self, at: u64, data: &[u8]) {
+        self.ram
+            .as_volatile_slice()
+            .write_slice(data, at as usize)
+            .expect("in system memory");
+    }
+
+    /// Copies bytes of system memory out.
+    pub(crate) fn ram_read(&self, at: u64, data: &mut [u8]) {
+        self.ram
+            .as_volatile_slice()
+            .read_slice(data, at as usize)
+            .expect("in system memory");
+    }
+
     /// Copies bytes of VRAM out, as far as there is VRAM; whether there was all of it.
-    pub(super) fn vram_read(&self, at: u64, data: &mut [u8]) -> bool {
+    pub(crate) fn vram_read(&self, at: u64, data: &mut [u8]) -> bool {
         let start = usize::try_from(at).unwrap_or(usize::MAX);
         self.vram.as_volatile_slice().read_slice(data, start).is_ok()
     }
 
     /// Puts words into a channel's pushbuffer and an entry with these flags into its ring.
-    pub(super) fn push(&mut self, id: u16, words: &[u32], flags: u64) {
+    pub(crate) fn push(&mut self, id: u16, words: &[u32], flags: u64) {
         let words = &words[..words.len().min(PUSH_BYTES as usize / 4)];
         let bytes = 4 * words.len() as u64;
         let ring = &mut self.rings[usize::from(id)];
@@ -295,32 +333,32 @@ impl Card {
     }
 
     /// Puts any entry into a channel's ring.
-    pub(super) fn push_entry(&mut self, id: u16, entry: u64) {
+    pub(crate) fn push_entry(&mut self, id: u16, entry: u64) {
         let put = self.rings[usize::from(id)].put;
         self.set_u64(RINGS + u64::from(id) * SMALL_PAGE + 8 * u64::from(put), entry);
         self.rings[usize::from(id)].put = (put + 1) % RING_ENTRIES;
     }
 
     /// Rings a channel's doorbell.
-    pub(super) fn ring(&mut self, id: u16) {
+    pub(crate) fn ring(&mut self, id: u16) {
         let put = self.rings[usize::from(id)].put;
         self.ring_with(id, put);
     }
 
     /// Stores any word to a doorbell.
-    pub(super) fn ring_with(&mut self, id: u16, put: u32) {
+    pub(crate) fn ring_with(&mut self, id: u16, put: u32) {
         let at = USERS_VA + u64::from(id) * instance::USERD_BYTES + userd::GP_PUT;
         self.model.bar_write(Bar::Bar1, at, &put.to_le_bytes());
     }
 
     /// One step of the card, `work` units of it.
-    pub(super) fn step(&mut self, work: u32) -> Stepped {
+    pub(crate) fn step(&mut self, work: u32) -> Stepped {
         self.now_ns += STEP_NS;
         self.model.step(self.now_ns, work)
     }
 }
 
-fn small_pde(table: u64) -> Pde {
+pub(crate) fn small_pde(table: u64) -> Pde {
     Pde::new()
         .with_small_aperture(PdeAperture::Vram)
         .with_small_frame((table >> 12) as u32)

@@ -1,0 +1,21 @@
+//! Shader programs run twice: by the software card, and by an evaluator that shares no code with it.
+//!
+//! ```text
+//!   seed ─► generator ─► Program ─┬─► runner: card, channel, class 90c0 ─► memory ─┐
+//!                                 └─► evaluator: one lane at a time ─────► memory ─┴─► differential: the same?
+//! ```
+//!
+//! * [`launch`]: what both are given; [`memory`]: memory as the evaluator has it
+//! * `exact`: arithmetic without rounding; [`evaluator`]: what the sources say that an instruction does
+//! * `generator`: programs that have one result whatever the order of warps
+//! * [`runner`]: a launch on the software card; [`differential`]: the comparison, and programs made smaller
+
+pub mod differential;
+pub mod evaluator;
+mod exact;
+pub mod generator;
+pub mod launch;
+pub mod memory;
+pub mod runner;
+
+pub use launch::Launch;

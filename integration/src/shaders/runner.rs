@@ -1,0 +1,234 @@
+//! A launch on the software card: a channel submits the methods of class 90c0 as a driver does.
+
+use fermi_model::{CopyMicrocode, Counters};
+use fermi_spec::graphics::{BindConstants, compute, shader};
+use fermi_spec::methods::{class, host};
+use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::Bar0Reg;
+
+use super::Launch;
+use super::memory::{Memory, Region};
+use crate::card::{
+    Card, DATA, DATA_BYTES, DATA_VA, DIRECTORY, LARGE_VA, RAM_BYTES, RAM_VA, SMALL_TABLE, VRAM_BYTES,
+    small_pde,
+};
+
+/// The only channel, and where it has the class.
+const CHANNEL: u16 = 0;
+const SUBCHANNEL: u8 = 1;
+/// The first 128 MiB of the address space are seen here too, beyond 32 bits.
+pub const HIGH: u64 = 0x12_0000_0000;
+/// Bytes of address space under a directory entry.
+const DIRECTORY_ENTRY_BYTES: u64 = 128 << 20;
+/// Code, constant banks and the word that tells the end.
+const CODE: u64 = 0x54_0000;
+const CODE_VA: u64 = 0x340_0000;
+const CODE_BYTES: u64 = 0x1_0000;
+const BANKS_AT: u64 = CODE_BYTES;
+const BANK_BYTES: u64 = 0x400;
+const DONE_AT: u64 = BANKS_AT + 32 * BANK_BYTES;
+const CONTROL_BYTES: u64 = 0x2_0000;
+/// Local memory.
+const TEMP: u64 = CODE + CONTROL_BYTES;
+const TEMP_VA: u64 = CODE_VA + CONTROL_BYTES;
+/// What a bench brings beyond the card's usual VRAM, seen here.
+pub const MORE_VA: u64 = 0x380_0000;
+/// Work of a step, and steps after which a grid does not end.
+const WORK: u32 = 20_000;
+const STEPS_MAX: u32 = 200_000;
+
+/// How a grid ended that did not end well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Failure {
+    /// PGRAPH's interrupts.
+    pub graph_intr: u32,
+    /// Error of the first MP's warp.
+    pub warp_error: u32,
+    /// Units with an MMU fault.
+    pub fault_units: u32,
+    /// Address of PGRAPH's fault, in pages.
+    pub fault_page: u32,
+}
+
+/// A card with a channel that launches.
+pub struct Runner {
+    card: Card,
+    launches: u32,
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+/// The memory that launches see, full of zeros: VRAM by small pages, by large ones and beyond 32 bits; system memory.
+pub fn memory() -> Memory {
+    Memory {
+        regions: vec![
+            Region {
+                addresses: vec![DATA_VA, LARGE_VA, HIGH + DATA_VA],
+                bytes: vec![0; DATA_BYTES as usize],
+            },
+            Region {
+                addresses: vec![RAM_VA, HIGH + RAM_VA],
+                bytes: vec![0; RAM_BYTES as usize],
+            },
+        ],
+    }
+}
+
+/// Generic address of a place in VRAM, in system memory.
+pub const fn vram_va(offset: u64) -> u64 {
+    DATA_VA + offset
+}
+
+/// See [`vram_va`].
+pub const fn large_va(offset: u64) -> u64 {
+    LARGE_VA + offset
+}
+
+/// See [`vram_va`].
+pub const fn ram_va(offset: u64) -> u64 {
+    RAM_VA + offset
+}
+
+impl Runner {
+    /// A card with `more` bytes of VRAM at [`MORE_VA`], a multiple of 2 MiB.
+    pub fn new(more: u64) -> Self {
+        let mut card = Card::with_memory(CHANNEL + 1, CopyMicrocode::Nouveau, VRAM_BYTES + more);
+        let entry = HIGH / DIRECTORY_ENTRY_BYTES;
+        card.set_u64(DIRECTORY + 8 * entry, small_pde(SMALL_TABLE).into_bits());
+        card.map_small(SMALL_TABLE, CODE_VA, CODE, VRAM_BYTES - CODE);
+        card.map_small(SMALL_TABLE, MORE_VA, VRAM_BYTES, more);
+        card.push(
+            CHANNEL,
+            &[
+                incrementing(SUBCHANNEL, host::SET_OBJECT, 1),
+                u32::from(class::COMPUTE),
+            ],
+            0,
+        );
+        card.ring(CHANNEL);
+        Self { card, launches: 0 }
+    }
+
+    /// Stores bytes into the VRAM at [`MORE_VA`].
+    pub fn store_more(&mut self, offset: u64, data: &[u8]) {
+        self.card.vram_write(VRAM_BYTES + offset, data);
+    }
+
+    /// Copies bytes of it out.
+    pub fn load_more(&self, offset: u64, data: &mut [u8]) {
+        assert!(self.card.vram_read(VRAM_BYTES + offset, data), "in VRAM");
+    }
+
+    /// What the card has counted.
+    pub fn counters(&self) -> Counters {
+        *self.card.model.counters()
+    }
+
+    /// The GPU's clock in nanoseconds.
+    pub fn gpu_time(&self) -> u64 {
+        self.card.model.gpu_time()
+    }
+
+    /// Runs a launch on `memory`, which is copied there and back.
+    pub fn run(&mut self, launch: &Launch, memory: &mut Memory) -> Result<(), Failure> {
+        let [vram, ram] = &mut memory.regions[..] else {
+            panic!("the memory is that of `memory()`");
+        };
+        self.card.vram_write(DATA, &vram.bytes);
+        self.card.ram_write(0, &ram.bytes);
+        self.card.vram_write(TEMP, &vec![0; (VRAM_BYTES - TEMP) as usize]);
+        self.prepare(launch);
+        self.launch(launch)?;
+        assert!(self.card.vram_read(DATA, &mut vram.bytes), "in VRAM");
+        self.card.ram_read(0, &mut ram.bytes);
+        Ok(())
+    }
+
+    /// Stores code and constants of a launch.
+    pub fn prepare(&mut self, launch: &Launch) {
+        let code: Vec<u8> = launch.code.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert!(code.len() as u64 <= CODE_BYTES, "the code has room");
+        self.card.vram_write(CODE, &vec![0; CONTROL_BYTES as usize]);
+        self.card.vram_write(CODE, &code);
+        for (bank, words) in &launch.banks {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            assert!(bytes.len() as u64 <= BANK_BYTES, "the bank has room");
+            let at = CODE + BANKS_AT + u64::from(*bank) * BANK_BYTES;
+            self.card.vram_write(at, &bytes);
+        }
+    }
+
+    /// Launches what was prepared, and waits for its end.
+    pub fn launch(&mut self, launch: &Launch) -> Result<(), Failure> {
+        self.launches += 1;
+        self.card.push(CHANNEL, &methods(launch, self.launches), 0);
+        self.card.ring(CHANNEL);
+        for _ in 0..STEPS_MAX {
+            if self.card.vram_u32(CODE + DONE_AT) == self.launches {
+                return Ok(());
+            }
+            let failure = Failure {
+                graph_intr: self.card.read(Bar0Reg::GraphIntr),
+                warp_error: self.card.read(Bar0Reg::MpWarpError(0)),
+                fault_units: self.card.read(Bar0Reg::FaultUnits),
+                fault_page: self.card.read(Bar0Reg::FaultRecord(1)) >> 12,
+            };
+            if failure.graph_intr != 0 || failure.fault_units != 0 {
+                return Err(failure);
+            }
+            self.card.step(WORK);
+        }
+        Err(Failure::default())
+    }
+}
+
+/// Methods of a launch and the release behind it.
+fn methods(launch: &Launch, payload: u32) -> Vec<u32> {
+    let mut words = Vec::new();
+    let mut to = |method: u16, operands: &[u32]| {
+        words.push(incrementing(SUBCHANNEL, method, operands.len() as u16));
+        words.extend_from_slice(operands);
+    };
+    let [gx, gy, gz] = launch.grid;
+    let [bx, by, bz] = launch.block;
+    to(compute::CODE_HIGH, &[0, CODE_VA as u32]);
+    to(compute::ENTRY, &[launch.entry]);
+    to(
+        compute::LOCAL_POSITIVE,
+        &[launch.local_positive, launch.local_negative, launch.stack_bytes],
+    );
+    let temp_bytes = (VRAM_BYTES - TEMP) as u32;
+    to(compute::TEMP_HIGH, &[0, TEMP_VA as u32, 0, temp_bytes, 0]);
+    to(compute::SHARED_WINDOW, &[launch.shared_window]);
+    to(compute::LOCAL_WINDOW, &[launch.local_window]);
+    to(compute::REGISTERS, &[launch.registers]);
+    to(compute::SHARED_BYTES, &[launch.shared_bytes]);
+    to(compute::BARRIERS, &[launch.barriers]);
+    to(compute::GRID_ID, &[launch.grid_id]);
+    to(compute::GRID_XY, &[gx | gy << 16, gz]);
+    to(compute::BLOCK_XY, &[bx | by << 16, bz]);
+    for bank in 0..18 {
+        let bind = BindConstants::new().with_bank(bank);
+        let Some(constants) = launch.banks.get(&bank.into()) else {
+            to(compute::BIND_CONSTANTS, &[bind.into_bits()]);
+            continue;
+        };
+        let at = CODE_VA + BANKS_AT + u64::from(bank) * BANK_BYTES;
+        to(
+            shader::CONSTANT_BYTES,
+            &[4 * constants.len() as u32, 0, at as u32],
+        );
+        to(compute::BIND_CONSTANTS, &[bind.with_valid(true).into_bits()]);
+    }
+    to(compute::LAUNCH, &[launch.argument]);
+    let done = (CODE_VA + DONE_AT) as u32;
+    to(shader::REPORT_HIGH, &[0, done, payload, RELEASE_WORD]);
+    words
+}
+
+/// REPORT: a release of one word.
+const RELEASE_WORD: u32 = 1 << 28;
