@@ -4,7 +4,8 @@
 //! bare-metal guest (`guests/bare`), on a host thread joined to a broker, and inside the simulator.
 //!
 //! * [`driver`]: brings a GF100 up, maps memory, runs channels and copies; usable on its own
-//! * [`run`]: the first workload on a [`Machine`]: files from guest RAM are kept in VRAM, moved about, read back
+//! * [`run`]: a workload on a [`Machine`]: files from guest RAM are kept in VRAM, moved about, read back; or a GPU
+//!   kernel runs and its results are compared with a reference
 //! * [`report`]: the form of the lines that a guest reports
 //! * [`Options`]: what is read from a guest's command line
 //!
@@ -20,6 +21,5 @@ mod workload;
 
 pub use bus::{Bar, GuestBus};
 pub use driver::{Driver, DriverError};
-pub use options::{OptionError, Options};
-pub use workload::files::Summary;
-pub use workload::{Input, Machine, run};
+pub use options::{OptionError, Options, Workload};
+pub use workload::{FilesSummary, Input, KernelSummary, Machine, Summary, run, scratch_words, split_ram};

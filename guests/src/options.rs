@@ -2,12 +2,56 @@
 
 use core::fmt;
 
+/// What a guest does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Workload {
+    /// Keeps its files in VRAM, moves them about, reads them back.
+    Files,
+    /// Runs a kernel of the crate `kernels`, by its index in [`kernels::NAMES`].
+    Kernel(usize),
+}
+
+impl Workload {
+    /// Name of [`Self::Files`].
+    const FILES: &str = "files";
+
+    /// The workload called `name`.
+    pub fn named(name: &str) -> Option<Self> {
+        if name == Self::FILES {
+            return Some(Self::Files);
+        }
+        kernels::NAMES
+            .iter()
+            .position(|kernel| *kernel == name)
+            .map(Self::Kernel)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Files => Self::FILES,
+            Self::Kernel(index) => kernels::NAMES.get(index).copied().unwrap_or_default(),
+        }
+    }
+
+    /// All names.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        [Self::FILES].into_iter().chain(kernels::NAMES.iter().copied())
+    }
+}
+
 /// Choices of a workload and facts that a driver cannot learn from the hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
+    /// What to do (`vramd.workload`, default `files`).
+    pub workload: Workload,
+    /// Bytes of VRAM that the buffers of a kernel have together (`vramd.footprint_kib`, in KiB), `None` for nearly all
+    /// that there are.
+    pub footprint: Option<u64>,
     /// Seed of every choice that the workload makes (`vramd.seed`, default 1).
     pub seed: u64,
-    /// How often the contents of VRAM are moved about (`vramd.rounds`, default 4).
+    /// How often the contents of VRAM are moved about, or a kernel's plan is run and compared (`vramd.rounds`,
+    /// default 4).
     pub rounds: u32,
     /// Bytes of a slot as a power of two from 128 KiB, `None` for the smallest that leaves no more slots than the
     /// workload can count (`vramd.slot_kib`, in KiB).
@@ -27,6 +71,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            workload: Workload::Files,
+            footprint: None,
             seed: 1,
             rounds: 4,
             slot_bytes: None,
@@ -67,6 +113,8 @@ impl Options {
     fn set(&mut self, assignment: &str) -> Option<()> {
         let (name, value) = assignment.split_once('=')?;
         match name {
+            "workload" => self.workload = Workload::named(value)?,
+            "footprint_kib" => self.footprint = Some(value.parse::<u64>().ok()?.checked_mul(1024)?),
             "seed" => self.seed = value.parse().ok()?,
             "rounds" => self.rounds = value.parse().ok()?,
             "slot_kib" => self.slot_bytes = Some(decode_slot(value)?),
@@ -106,6 +154,19 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(options, Ok(wanted));
+    }
+
+    #[test]
+    fn every_workload_is_found_by_its_name() {
+        for name in Workload::names() {
+            assert_eq!(Workload::named(name).map(Workload::name), Some(name));
+        }
+        let options = Options::parse("vramd.workload=bfs vramd.footprint_kib=64").unwrap();
+        assert_eq!(
+            (options.workload.name(), options.footprint),
+            ("bfs", Some(65_536))
+        );
+        assert!(Options::parse("vramd.workload=mining").is_err());
     }
 
     #[test]

@@ -1,16 +1,21 @@
 //! The lines that a guest reports: one JSON object each, without the line break.
 //!
 //! ```text
-//! {"progress":{"done":N,"total":N,"phase":"load"}}                     phases: hash load move verify digest
+//! {"progress":{"done":N,"total":N,"phase":"load"}}                     phases: hash load move verify digest;
+//!                                                                      of a kernel: upload reference run check
 //! {"digest":{"input":"name","sha256":"64 hex digits","bytes":N}}       of the input as read back from VRAM
 //! {"mismatch":{"slot":N,"piece":N,"by":"m2mf","want":"hex","got":"hex"}}  one slot whose bytes are wrong
 //! {"result":{"ok":true,"vram_bytes":N,"slot_bytes":N,"slots":N,"copies":N,"bytes_copied":N,"mismatches":0}}
+//! {"wrong":{"buffer":"name","word":N,"want":N,"got":N}}                   the first words of a buffer that are wrong
+//! {"kernel":{"name":"bfs","ok":true,"vram_bytes":N,"footprint_bytes":N,"rounds":N,"grids":N,"gpu_ns":N,
+//!            "checked_bytes":N,"copies":N,"bytes_copied":N,"mismatches":0}}
 //! {"error":"one sentence"}                                             the workload ended early
 //! ```
 //!
 //! Names and sentences are cut to what fits [`LINE_BYTES`]; a reader must expect fields that it does not know. With
 //! the feature `serde`, `ReportLine` is the reader's side.
 
+use crate::KernelSummary;
 use core::fmt::{self, Write};
 
 /// Longest line in bytes.
@@ -27,7 +32,7 @@ pub enum Report<'a> {
         done: u64,
         /// Steps of the phase.
         total: u64,
-        /// `hash`, `load`, `move`, `verify` or `digest`.
+        /// `hash`, `load`, `move`, `verify` or `digest`; `upload`, `reference`, `run` or `check` of a kernel.
         phase: &'a str,
     },
     /// SHA-256 of a whole input as it was read back from VRAM.
@@ -68,6 +73,24 @@ pub enum Report<'a> {
         bytes_copied: u64,
         /// Slots that were wrong.
         mismatches: u32,
+    },
+    /// A word of a kernel's buffer is not what it should be.
+    Wrong {
+        /// Name of the buffer.
+        buffer: &'a str,
+        /// Index of the word.
+        word: u64,
+        /// What it should be.
+        want: u32,
+        /// What it is.
+        got: u32,
+    },
+    /// The end of a kernel.
+    Kernel {
+        /// Its name.
+        name: &'a str,
+        /// What came of it.
+        summary: &'a KernelSummary,
     },
     /// The workload ended early.
     Error(&'a dyn fmt::Display),
@@ -138,8 +161,41 @@ impl Line {
                 ),
                 ok, vram_bytes, slot_bytes, slots, copies, bytes_copied, mismatches
             ),
+            Report::Wrong {
+                buffer,
+                word,
+                want,
+                got,
+            } => write!(
+                self,
+                r#"{{"wrong":{{"buffer":"{buffer}","word":{word},"want":{want},"got":{got}}}}}"#
+            ),
+            Report::Kernel { name, summary } => self.write_kernel(name, summary),
             Report::Error(error) => write!(self, r#"{{"error":"{}"}}"#, Escaped(error)),
         }
+    }
+}
+
+impl Line {
+    fn write_kernel(&mut self, name: &str, summary: &KernelSummary) -> fmt::Result {
+        write!(
+            self,
+            r#"{{"kernel":{{"name":"{name}","ok":{},"vram_bytes":{},"footprint_bytes":{},"rounds":{},"#,
+            summary.mismatches == 0,
+            summary.vram_bytes,
+            summary.footprint_bytes,
+            summary.rounds,
+        )?;
+        write!(
+            self,
+            r#""grids":{},"gpu_ns":{},"checked_bytes":{},"copies":{},"bytes_copied":{},"mismatches":{}}}}}"#,
+            summary.grids,
+            summary.gpu_ns,
+            summary.checked_bytes,
+            summary.copies,
+            summary.bytes_copied,
+            summary.mismatches,
+        )
     }
 }
 
@@ -262,6 +318,42 @@ mod reader {
             /// Slots that were wrong.
             mismatches: u32,
         },
+        /// [`Report::Wrong`](super::Report::Wrong).
+        Wrong {
+            /// Name of the buffer.
+            buffer: String,
+            /// Index of the word.
+            word: u64,
+            /// What it should be.
+            want: u32,
+            /// What it is.
+            got: u32,
+        },
+        /// [`Report::Kernel`](super::Report::Kernel).
+        Kernel {
+            /// Its name.
+            name: String,
+            /// Every word was right.
+            ok: bool,
+            /// VRAM that the GPU shows.
+            vram_bytes: u64,
+            /// Bytes of its buffers.
+            footprint_bytes: u64,
+            /// How often its plan was run and compared.
+            rounds: u32,
+            /// Launches.
+            grids: u64,
+            /// GPU time of the launches.
+            gpu_ns: u64,
+            /// Bytes that were compared.
+            checked_bytes: u64,
+            /// Copies done by the GPU.
+            copies: u64,
+            /// Bytes they moved.
+            bytes_copied: u64,
+            /// Words that were wrong.
+            mismatches: u64,
+        },
         /// [`Report::Error`](super::Report::Error).
         Error(String),
     }
@@ -298,6 +390,28 @@ mod tests {
             mismatches: u32::MAX,
         });
         assert!(line.as_str().ends_with("}}"));
+    }
+
+    #[test]
+    fn longest_kernel_line_fits() {
+        let summary = KernelSummary {
+            vram_bytes: u64::MAX,
+            footprint_bytes: u64::MAX,
+            rounds: u32::MAX,
+            grids: u64::MAX,
+            gpu_ns: u64::MAX,
+            checked_bytes: u64::MAX,
+            copies: u64::MAX,
+            bytes_copied: u64::MAX,
+            mismatches: u64::MAX,
+        };
+        let name = "hotspot";
+        let line = Line::new(&Report::Kernel {
+            name,
+            summary: &summary,
+        });
+        let value: serde_json::Value = serde_json::from_str(line.as_str()).unwrap();
+        assert_eq!(value["kernel"]["mismatches"], u64::MAX);
     }
 
     #[cfg(feature = "serde")]

@@ -1,12 +1,15 @@
 //! Programs that use a driver.
 
-pub(crate) mod files;
+mod files;
+mod kernel;
 mod random;
 
 use crate::report::{Line, Report};
-use crate::{DriverError, GuestBus, Options};
+use crate::{DriverError, GuestBus, Options, Workload};
 use core::ops::Range;
-use files::Summary;
+
+pub use files::FilesSummary;
+pub use kernel::{KernelSummary, scratch_words};
 
 /// A file in guest RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,28 +23,93 @@ pub struct Input<'a> {
 }
 
 /// What a workload runs on, besides its bus.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Machine<'a> {
     /// Guest RAM (GPA) for rings, pushbuffers and read-back, apart from the inputs and from what runs the workload.
     /// 4 MiB are plenty; less than about half a MiB and one slot is too little.
     pub dma: Range<u64>,
+    /// Memory that the GPU does not reach, for the reference of a kernel: see [`scratch_words`]. The other workloads
+    /// need none. Contents are undefined.
+    pub scratch: &'a mut [u32],
     /// The files.
     pub inputs: &'a [Input<'a>],
-    /// Seed, rounds and so on.
+    /// Workload, seed, rounds and so on.
     pub options: Options,
 }
 
-/// Brings the GPU up and runs the file workload (see the crate's documentation) to its end, reporting on the way.
+/// What came of a workload that ran to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Summary {
+    /// Of [`Workload::Files`].
+    Files(FilesSummary),
+    /// Of [`Workload::Kernel`].
+    Kernel(KernelSummary),
+}
+
+impl Summary {
+    /// Whether every byte was right.
+    pub fn is_ok(&self) -> bool {
+        match self {
+            Self::Files(files) => files.is_ok(),
+            Self::Kernel(kernel) => kernel.mismatches == 0,
+        }
+    }
+
+    /// Slots or words that were wrong.
+    pub fn mismatches(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.mismatches.into(),
+            Self::Kernel(kernel) => kernel.mismatches,
+        }
+    }
+
+    /// Bytes that the GPU copied.
+    pub fn bytes_copied(&self) -> u64 {
+        match self {
+            Self::Files(files) => files.bytes_copied,
+            Self::Kernel(kernel) => kernel.bytes_copied,
+        }
+    }
+}
+
+/// Brings the GPU up and runs the workload that the options name to its end, reporting on the way.
 ///
 /// `Ok` says that it ran to the end, [`Summary::is_ok`] whether every byte was right. An error has been reported.
-pub fn run(bus: &mut dyn GuestBus, machine: &Machine<'_>) -> Result<Summary, DriverError> {
-    let outcome = files::run(bus, machine);
+pub fn run(bus: &mut dyn GuestBus, machine: Machine<'_>) -> Result<Summary, DriverError> {
+    let outcome = match machine.options.workload {
+        Workload::Files => files::run(bus, &machine).map(Summary::Files),
+        Workload::Kernel(index) => kernel::run(bus, machine, index).map(Summary::Kernel),
+    };
     if let Err(error) = &outcome {
         report(bus, &Report::Error(error));
     }
     outcome
 }
 
+/// DMA memory of a machine that runs a kernel.
+const KERNEL_DMA_BYTES: u64 = 8 << 20;
+
+/// Divides free guest RAM between [`Machine::dma`] and [`Machine::scratch`], which only kernels need.
+pub fn split_ram(free: Range<u64>, workload: Workload) -> (Range<u64>, Range<u64>) {
+    let border = match workload {
+        Workload::Files => free.end,
+        Workload::Kernel(_) => free.end.min(free.start.saturating_add(KERNEL_DMA_BYTES)),
+    };
+    (free.start..border, border..free.end)
+}
+
 fn report(bus: &mut dyn GuestBus, report: &Report<'_>) {
     bus.report(Line::new(report).as_str());
+}
+
+/// Progress lines of a phase.
+const LINES_PER_PHASE: u64 = 16;
+
+/// Reports every sixteenth of a phase.
+fn progress(bus: &mut dyn GuestBus, phase: &str, done: usize, total: usize) {
+    let (done, total) = (done as u64, total as u64);
+    let step = total.div_ceil(LINES_PER_PHASE).max(1);
+    if done.is_multiple_of(step) || done == total {
+        report(bus, &Report::Progress { done, total, phase });
+    }
 }

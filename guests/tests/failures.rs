@@ -266,10 +266,11 @@ fn dma_memory_too_small_for_a_slot_is_an_error_in_the_report() {
     }];
     let machine = Machine {
         dma: 0..0x6_0000,
+        scratch: &mut [],
         inputs: &inputs,
         options: Options::default(),
     };
-    let error = run(&mut bus, &machine).unwrap_err();
+    let error = run(&mut bus, machine).unwrap_err();
     assert!(matches!(error, DriverError::DmaMemoryFull { .. }), "{error:?}");
     assert_eq!(bus.lines, [format!(r#"{{"error":"{error}"}}"#)]);
 }
@@ -284,10 +285,11 @@ fn workload_on_a_dead_engine_ends_with_a_time_out() {
     }];
     let machine = Machine {
         dma: 0..4 << 20,
+        scratch: &mut [],
         inputs: &inputs,
         options: Options::default(),
     };
-    let error = run(&mut bus, &machine).unwrap_err();
+    let error = run(&mut bus, machine).unwrap_err();
     assert!(
         matches!(
             error,

@@ -37,10 +37,11 @@ fn run_files(
     let options = Options::parse(command_line).expect("a command line of ours");
     let machine = Machine {
         dma: MIB..4 * MIB,
+        scratch: &mut [],
         inputs: &inputs,
         options,
     };
-    let outcome = run(&mut bus, &machine);
+    let outcome = run(&mut bus, machine);
     (bus, outcome)
 }
 
@@ -55,7 +56,7 @@ fn files_come_back_whole() {
     let (bus, outcome) = run_files("vramd.rounds=4", |_, _| ());
     let summary = outcome.unwrap();
     assert!(summary.is_ok(), "{summary:?} {:#?}", bus.lines);
-    assert!(summary.bytes_copied > 3 * VRAM_BYTES, "{summary:?}");
+    assert!(summary.bytes_copied() > 3 * VRAM_BYTES, "{summary:?}");
     let digest: [u8; 32] = Sha256::digest(bytes_of(2_000_003, 2_000_003)).into();
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     let line = format!(r#"{{"digest":{{"input":"a","sha256":"{hex}","bytes":2000003}}}}"#);
@@ -71,7 +72,7 @@ fn one_byte_flipped_between_moving_and_reading_is_one_mismatch() {
     });
     let summary = outcome.unwrap();
     assert_eq!(
-        (summary.mismatches, summary.is_ok()),
+        (summary.mismatches(), summary.is_ok()),
         (1, false),
         "{:#?}",
         bus.lines

@@ -34,6 +34,7 @@ fn machine<'a>(inputs: &'a [Input<'a>], command_line: &'a str) -> Machine<'a> {
     let options = Options::parse(command_line).expect("a command line of ours");
     Machine {
         dma: MIB..4 * MIB,
+        scratch: &mut [],
         inputs,
         options,
     }
@@ -42,7 +43,7 @@ fn machine<'a>(inputs: &'a [Input<'a>], command_line: &'a str) -> Machine<'a> {
 fn run_two_files(on_line: fn(&mut StrictCard, &str)) -> (StrictCard, Summary) {
     let (mut card, inputs) = card_with_inputs(&[1_500_001, 300_000], &["a", "b"]);
     card.on_line = on_line;
-    let summary = run(&mut card, &machine(&inputs, "vramd.rounds=5 vramd.seed=3")).expect("a run to the end");
+    let summary = run(&mut card, machine(&inputs, "vramd.rounds=5 vramd.seed=3")).expect("a run to the end");
     (card, summary)
 }
 
@@ -84,7 +85,7 @@ fn one_wrong_byte_is_one_mismatch() {
             card.vram[48 << 20] ^= 0x40;
         }
     });
-    assert_eq!((summary.mismatches, summary.is_ok()), (1, false));
+    assert_eq!((summary.mismatches(), summary.is_ok()), (1, false));
     let found = card
         .lines
         .iter()
@@ -96,14 +97,14 @@ fn one_wrong_byte_is_one_mismatch() {
 fn untouched_vram_need_not_be_zero() {
     let (mut card, inputs) = card_with_inputs(&[10_000], &["a"]);
     card.vram.fill(0xff);
-    let summary = run(&mut card, &machine(&inputs, "vramd.zeroed=0 vramd.rounds=1")).unwrap();
+    let summary = run(&mut card, machine(&inputs, "vramd.zeroed=0 vramd.rounds=1")).unwrap();
     assert!(summary.is_ok(), "{summary:?}");
 }
 
 #[test]
 fn interrupts_change_nothing_in_the_outcome() {
     let (mut card, inputs) = card_with_inputs(&[10_000], &["a"]);
-    let summary = run(&mut card, &machine(&inputs, "vramd.interrupts=1 vramd.rounds=1")).unwrap();
+    let summary = run(&mut card, machine(&inputs, "vramd.interrupts=1 vramd.rounds=1")).unwrap();
     assert!(summary.is_ok(), "{summary:?}");
 }
 
@@ -111,7 +112,7 @@ fn interrupts_change_nothing_in_the_outcome() {
 fn inputs_beyond_vram_are_refused_by_name() {
     let (mut card, mut inputs) = card_with_inputs(&[10_000], &["a"]);
     inputs[0].bytes = 128 << 20;
-    let error = run(&mut card, &machine(&inputs, "")).unwrap_err();
+    let error = run(&mut card, machine(&inputs, "")).unwrap_err();
     assert!(matches!(error, DriverError::InputTooLarge { .. }), "{error:?}");
 }
 
@@ -174,8 +175,7 @@ fn workload_fits_the_documented_stack() {
     let thread = std::thread::Builder::new().stack_size(64 << 10);
     let (mut card, inputs) = card_with_inputs(&[1_500_001], &["a"]);
     std::thread::scope(|scope| {
-        let body =
-            || run(&mut card, &machine(&inputs, "vramd.rounds=1")).is_ok_and(|summary| summary.is_ok());
+        let body = || run(&mut card, machine(&inputs, "vramd.rounds=1")).is_ok_and(|summary| summary.is_ok());
         assert!(thread.spawn_scoped(scope, body).unwrap().join().unwrap());
     });
 }

@@ -211,15 +211,13 @@ fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), St
     }];
     let machine = Machine {
         dma: DMA,
+        scratch: &mut [],
         inputs: &inputs,
         options,
     };
-    match guests::run(bus, &machine) {
+    match guests::run(bus, machine) {
         Ok(summary) if summary.is_ok() => Ok(()),
-        Ok(summary) => Err(format!(
-            "{} mismatches, {} inputs wrong",
-            summary.mismatches, summary.inputs_wrong
-        )),
+        Ok(summary) => Err(format!("bytes are wrong: {summary:?}")),
         Err(error) => Err(error.to_string()),
     }
 }

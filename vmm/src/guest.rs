@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use inputs::{InputError, InputFile};
-pub use journal::{Digest, Journal, Progress, Told, hex};
+pub use journal::{Digest, Journal, KernelResult, Progress, Told, hex};
 pub use thread::{ThreadError, ThreadVm};
 
 use crate::link::VgpuLink;
@@ -211,7 +211,10 @@ pub fn verdict(inputs: &[InputFile], told: &Told, end: &GuestEnd) -> Vec<String>
         wrong.push(format!("{end}{last}"));
     }
     if told.mismatches != 0 {
-        wrong.push(format!("{} slots of VRAM hold wrong bytes", told.mismatches));
+        wrong.push(match &told.wrong {
+            Some(first) => format!("{} words are wrong: {first}", told.mismatches),
+            None => format!("{} slots of VRAM hold wrong bytes", told.mismatches),
+        });
     }
     // After an earlier end the digests that are missing say nothing new.
     let is_complete = wrong.is_empty();

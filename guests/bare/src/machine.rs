@@ -4,6 +4,8 @@
 #![expect(unsafe_code)]
 
 use core::arch::{asm, global_asm, x86_64};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 global_asm!(include_str!("boot.s"));
 global_asm!(include_str!("memory.s"));
@@ -226,6 +228,19 @@ pub(crate) fn ram_write(address: u64, data: &[u8]) {
         asm!("rep movsb", inout("rcx") data.len() => _, inout("rsi") data.as_ptr() => _,
             inout("rdi") address => _, options(nostack, preserves_flags));
     }
+}
+
+/// Free RAM as memory of this program, for good. Called once, with RAM that nothing else uses.
+pub(crate) fn take_words(ram: Range<u64>) -> &'static mut [u32] {
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    let start = ram.start.next_multiple_of(8);
+    let words = ram.end.saturating_sub(start) / 4;
+    if words == 0 || IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return &mut [];
+    }
+    // SAFETY: the page tables map RAM one to one, the range lies in free RAM behind this program and its inputs, where
+    // no Rust object and no DMA memory is, and it is handed out once. Whatever lies there, a 32-bit value is valid.
+    unsafe { core::slice::from_raw_parts_mut(start as *mut u32, words as usize) }
 }
 
 /// First instruction in ring 3.

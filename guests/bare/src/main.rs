@@ -62,7 +62,7 @@ fn main(start_info: u64) -> ! {
 }
 
 /// Hands the machine to the workload. Returns the VM's status.
-fn run_workload(bus: &mut Machine, boot: Boot, dma: Range<u64>) -> u32 {
+fn run_workload(bus: &mut Machine, boot: Boot, free: Range<u64>) -> u32 {
     let options = match Options::parse(boot.command_line()) {
         Ok(options) => options,
         Err(error) => {
@@ -82,12 +82,14 @@ fn run_workload(bus: &mut Machine, boot: Boot, dma: Range<u64>) -> u32 {
         *input = Input { name, gpa, bytes };
         count += 1;
     }
+    let (dma, scratch) = guests::split_ram(free, options.workload);
     let machine = guests::Machine {
         dma,
+        scratch: machine::take_words(scratch),
         inputs: inputs.get(..count).unwrap_or_default(),
         options,
     };
-    match guests::run(bus, &machine) {
+    match guests::run(bus, machine) {
         Ok(summary) if summary.is_ok() => 0,
         Ok(_) | Err(_) => STATUS_FAILED,
     }

@@ -120,6 +120,20 @@ pub enum DriverError {
         /// The same of errors that concern no warp.
         global: u32,
     },
+    /// The buffers of a kernel do not fit VRAM.
+    FootprintTooLarge {
+        /// Bytes of the buffers.
+        wanted: u64,
+        /// Bytes of VRAM for them.
+        room: u64,
+    },
+    /// The memory for a kernel's reference is too small.
+    ScratchTooSmall {
+        /// Bytes needed.
+        wanted: u64,
+        /// Bytes given.
+        room: u64,
+    },
     /// The inputs do not fit the slots.
     InputTooLarge {
         /// Pieces of all inputs.
@@ -199,6 +213,25 @@ impl fmt::Display for DriverError {
             Self::ShaderTrap { warp, global } => {
                 write!(f, "a grid trapped (warp error {warp:#x}, SM error {global:#x})")
             }
+            Self::FootprintTooLarge { .. }
+            | Self::ScratchTooSmall { .. }
+            | Self::InputTooLarge { .. }
+            | Self::BadInput { .. }
+            | Self::BadSlotSize { .. } => self.fmt_workload(f),
+        }
+    }
+}
+
+impl DriverError {
+    /// What a workload could not do.
+    fn fmt_workload(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::FootprintTooLarge { wanted, room } => {
+                write!(f, "buffers of {wanted} bytes do not fit {room} bytes of VRAM")
+            }
+            Self::ScratchTooSmall { wanted, room } => {
+                write!(f, "the reference needs {wanted} bytes of RAM, {room} are free")
+            }
             Self::InputTooLarge { pieces, slots } => {
                 write!(f, "inputs of {pieces} pieces do not fit {slots} slots")
             }
@@ -206,6 +239,8 @@ impl fmt::Display for DriverError {
             Self::BadSlotSize { bytes, slots } => {
                 write!(f, "slots of {bytes} bytes give {slots}, which cannot be used")
             }
+            // The driver's own are written by the caller.
+            _ => Ok(()),
         }
     }
 }

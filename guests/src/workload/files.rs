@@ -15,7 +15,7 @@ mod books;
 mod check;
 
 use super::random::Random;
-use super::{Machine, report};
+use super::{Machine, progress, report};
 use crate::driver::{Copier, Copy, CopyPath, DmaBlock, Driver, DriverConfig, DriverError, PageSize, USER_VA};
 use crate::report::Report;
 use crate::{GuestBus, Options};
@@ -34,12 +34,10 @@ const STAGING_BYTES: u64 = 1 << 20;
 const LOAD_BATCH: usize = 16;
 /// Slots mapped at a time while loading: the use of VRAM grows as it would in a program that allocates.
 const MAP_BATCH: usize = 64;
-/// Progress lines of a phase.
-const LINES_PER_PHASE: u64 = 16;
 
-/// What came of a run.
+/// What came of a run of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Summary {
+pub struct FilesSummary {
     /// VRAM that the GPU shows, in bytes.
     pub vram_bytes: u64,
     /// Bytes of a slot.
@@ -56,7 +54,7 @@ pub struct Summary {
     pub inputs_wrong: u32,
 }
 
-impl Summary {
+impl FilesSummary {
     /// Whether every byte was right.
     pub fn is_ok(&self) -> bool {
         self.mismatches == 0 && self.inputs_wrong == 0
@@ -79,7 +77,7 @@ struct Files<'a> {
     moves: u64,
 }
 
-pub(super) fn run(bus: &mut dyn GuestBus, machine: &Machine<'_>) -> Result<Summary, DriverError> {
+pub(super) fn run(bus: &mut dyn GuestBus, machine: &Machine<'_>) -> Result<FilesSummary, DriverError> {
     let mut files = Files::start(bus, machine)?;
     let digests = files.hash(bus);
     files.load(bus)?;
@@ -214,11 +212,11 @@ impl<'a> Files<'a> {
         Ok(count)
     }
 
-    fn end(mut self, bus: &mut dyn GuestBus) -> Result<Summary, DriverError> {
+    fn end(mut self, bus: &mut dyn GuestBus) -> Result<FilesSummary, DriverError> {
         self.driver.check_device(bus)?;
         let (copies, bytes_copied) = (self.copier.copies(), self.copier.bytes());
         self.copier.destroy(&mut self.driver, bus)?;
-        let summary = Summary {
+        let summary = FilesSummary {
             vram_bytes: self.driver.vram_bytes(),
             slot_bytes: self.geometry.slot_bytes,
             slots: self.geometry.data_slots as u32,
@@ -277,12 +275,3 @@ impl<'a> Files<'a> {
 
 /// Where the inputs are mapped, one after the other.
 const INPUT_VA: u64 = USER_VA;
-
-/// Reports every sixteenth of a phase.
-fn progress(bus: &mut dyn GuestBus, phase: &str, done: usize, total: usize) {
-    let (done, total) = (done as u64, total as u64);
-    let step = total.div_ceil(LINES_PER_PHASE).max(1);
-    if done.is_multiple_of(step) || done == total {
-        report(bus, &Report::Progress { done, total, phase });
-    }
-}

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::signals::is_stop_requested;
 use super::{FAILED, RunArguments, complain};
 use crate::config::VmFile;
-use crate::guest::{Digest, GuestSetup, InputFile, Journal, Place, ReadyGuest, Told, verdict};
+use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, ReadyGuest, Told, verdict};
 use crate::link::VfioUserLink;
 use crate::loader::Kernel;
 
@@ -27,6 +27,7 @@ struct RunReport {
     exits: u64,
     digests: Vec<DigestReport>,
     mismatches: u64,
+    kernel: Option<KernelResult>,
     copies: u64,
     bytes_copied: u64,
     seconds: f64,
@@ -93,6 +94,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         kvm: place == Place::Kvm,
         exits: guest.exits(),
         mismatches: told.mismatches,
+        kernel: told.kernel.clone(),
         copies: told.copies,
         bytes_copied: told.bytes_copied,
         seconds,
@@ -107,7 +109,10 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
 fn guest_setup(file: &VmFile) -> anyhow::Result<GuestSetup> {
     let open = |path: &std::path::PathBuf| InputFile::open(path, file.memory, "RAM");
     let inputs = file.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    if inputs.is_empty() && file.kernel.is_none() {
+    // Options that cannot be read are the guest's to complain of.
+    let wants_files = guests::Options::parse(&file.options)
+        .is_ok_and(|options| options.workload == guests::Workload::Files);
+    if inputs.is_empty() && file.kernel.is_none() && wants_files {
         bail!(
             "vm {}: the built-in guest needs at least one file in `inputs`",
             file.name
@@ -131,6 +136,13 @@ fn tell(report: &RunReport, inputs: &[InputFile], told: &Told, is_json: bool) ->
     } else {
         for (input, digest) in inputs.iter().zip(&told.digests) {
             text.push_str(&format!("{}  {}\n", digest.sha256, input.name()));
+        }
+        if let Some(kernel) = &report.kernel {
+            let milliseconds = kernel.gpu_ns as f64 / 1e6;
+            text.push_str(&format!(
+                "{}: {} grids in {milliseconds:.1} ms of GPU time, {} bytes compared\n",
+                kernel.name, kernel.grids, kernel.checked_bytes
+            ));
         }
         let state = if report.ok { "ok" } else { "NOT ok" };
         let (name, exits, seconds) = (&report.name, report.exits, report.seconds);

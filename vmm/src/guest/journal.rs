@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use guests::report::ReportLine;
+use serde::Serialize;
 
 use super::INPUTS_MAX;
 use crate::serial::Reports;
@@ -15,7 +16,7 @@ const TEXT_CHARS_MAX: usize = 200;
 /// How far a guest is.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// `hash`, `load`, `move`, `verify` or `digest`.
+    /// `hash`, `load`, `move`, `verify` or `digest`; `upload`, `reference`, `run` or `check` of a kernel.
     pub phase: String,
     /// Steps taken.
     pub done: u64,
@@ -41,6 +42,23 @@ pub struct Digest {
     pub bytes: u64,
 }
 
+/// What a guest said of its kernel.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct KernelResult {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its buffers.
+    pub footprint_bytes: u64,
+    /// How often its plan was run and compared.
+    pub rounds: u32,
+    /// Launches.
+    pub grids: u64,
+    /// GPU time of the launches, pauses within them included.
+    pub gpu_ns: u64,
+    /// Bytes that were compared with the reference.
+    pub checked_bytes: u64,
+}
+
 /// All that a guest said so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
@@ -48,8 +66,12 @@ pub struct Told {
     pub progress: Progress,
     /// Inputs read back, in their order.
     pub digests: Vec<Digest>,
-    /// Slots of VRAM that held wrong bytes.
+    /// Slots of VRAM that held wrong bytes, or words of a kernel's buffers.
     pub mismatches: u64,
+    /// The first of the words that were wrong: in which buffer, and how.
+    pub wrong: Option<String>,
+    /// Of a guest that runs a kernel, at its end.
+    pub kernel: Option<KernelResult>,
     /// It reported a result, and success.
     pub is_ok: bool,
     /// Copies done by the GPU.
@@ -60,6 +82,38 @@ pub struct Told {
     pub error: Option<String>,
     /// The last lines that are no reports.
     pub console: Vec<String>,
+}
+
+impl Told {
+    fn end_kernel(&mut self, line: ReportLine) {
+        if let ReportLine::Kernel {
+            name,
+            ok,
+            footprint_bytes,
+            rounds,
+            grids,
+            gpu_ns,
+            checked_bytes,
+            copies,
+            bytes_copied,
+            mismatches,
+            ..
+        } = line
+        {
+            self.is_ok = ok;
+            self.copies = copies;
+            self.bytes_copied = bytes_copied;
+            self.mismatches = self.mismatches.max(mismatches);
+            self.kernel = Some(KernelResult {
+                name: cut(&name),
+                footprint_bytes,
+                rounds,
+                grids,
+                gpu_ns,
+                checked_bytes,
+            });
+        }
+    }
 }
 
 /// Where a guest's lines go.
@@ -127,6 +181,20 @@ impl Reports for Journal {
                 told.bytes_copied = bytes_copied;
                 told.mismatches = told.mismatches.max(mismatches.into());
             }
+            ReportLine::Wrong {
+                buffer,
+                word,
+                want,
+                got,
+            } => {
+                told.mismatches = told.mismatches.saturating_add(1);
+                told.wrong.get_or_insert_with(|| {
+                    cut(&format!(
+                        "word {word} of {buffer} is {got:#010x} instead of {want:#010x}"
+                    ))
+                });
+            }
+            kernel @ ReportLine::Kernel { .. } => told.end_kernel(kernel),
             ReportLine::Error(sentence) => told.error = Some(cut(&sentence)),
         }
     }
@@ -163,6 +231,30 @@ mod tests {
             }]
         );
         assert_eq!(told.error.as_deref(), Some("no luck"));
+    }
+
+    #[test]
+    fn end_of_a_kernel_and_its_first_wrong_word_are_kept() {
+        let journal = Journal::default();
+        for word in [7, 8] {
+            journal.report(&format!(
+                r#"{{"wrong":{{"buffer":"cost","word":{word},"want":1,"got":2}}}}"#
+            ));
+        }
+        journal.report(
+            r#"{"kernel":{"name":"bfs","ok":false,"vram_bytes":9,"footprint_bytes":8,"rounds":2,"grids":30,
+            "gpu_ns":40,"checked_bytes":16,"copies":3,"bytes_copied":24,"mismatches":2}}"#,
+        );
+        let told = journal.told();
+        assert_eq!((told.mismatches, told.is_ok), (2, false));
+        assert_eq!(
+            told.wrong.as_deref(),
+            Some("word 7 of cost is 0x00000002 instead of 0x00000001")
+        );
+        assert_eq!(
+            told.kernel.map(|kernel| (kernel.grids, kernel.gpu_ns)),
+            Some((30, 40))
+        );
     }
 
     #[test]

@@ -86,7 +86,8 @@ struct Work {
     bus: ThreadBus,
     options: Options,
     inputs: Vec<Placed>,
-    dma: std::ops::Range<u64>,
+    /// RAM behind the inputs.
+    free: std::ops::Range<u64>,
 }
 
 /// What the thread and its owner share.
@@ -156,12 +157,12 @@ impl ThreadVm {
             sleep: SLEEP_MIN,
             failure: None,
         };
-        let dma = next.next_multiple_of(INPUTS_START)..setup.ram_bytes;
+        let free = next.next_multiple_of(INPUTS_START)..setup.ram_bytes;
         let work = Work {
             bus,
             options,
             inputs,
-            dma,
+            free,
         };
         Ok(ThreadVm {
             name: setup.name.clone(),
@@ -234,7 +235,7 @@ fn run(work: Work) -> Result<(), String> {
         mut bus,
         options,
         inputs,
-        dma,
+        free,
     } = work;
     let inputs: Vec<_> = inputs
         .iter()
@@ -244,10 +245,14 @@ fn run(work: Work) -> Result<(), String> {
             bytes: input.bytes,
         })
         .collect();
+    // Memory of this process stands for RAM that a VM's program would use; in the memory file its pages stay untouched.
+    let (dma, scratch) = guests::split_ram(free, options.workload);
+    let mut scratch = vec![0; (scratch.end - scratch.start) as usize / 4];
     let outcome = guests::run(
         &mut bus,
-        &Machine {
+        Machine {
             dma,
+            scratch: &mut scratch,
             inputs: &inputs,
             options,
         },

@@ -150,8 +150,9 @@ pub(super) fn run(machine: &mut Machine, device: &PciDevice, input: &[u8]) -> Re
     };
     let outcome = guests::run(
         &mut bus,
-        &guests::Machine {
+        guests::Machine {
             dma: DMA,
+            scratch: &mut [],
             inputs: &inputs,
             options,
         },

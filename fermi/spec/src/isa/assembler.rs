@@ -5,6 +5,8 @@
 //! decimal or hexadecimal. What a launch has to provide stands in directives: `.registers N`, `.shared BYTES`,
 //! `.local BYTES`, `.barriers N`; registers and barriers are counted where they are not given.
 //!
+//! Names, parameters of the launch and macros (`.equ`, `.param`, `.macro`) are taken out first, see `macros`.
+//!
 //! Where several words have one text, the choices are those of the test vectors: an integer immediate takes the 32-bit
 //! form where there is one, `0x0` in place of a register is register 63, `0x1` in place of a predicate is predicate 7.
 
@@ -19,8 +21,11 @@ use core::fmt;
 
 use super::{INSTRUCTION_BYTES, field as f, instruction::Instruction, opcode::Opcode, rows};
 
+mod macros;
 mod matching;
 
+pub use macros::Parameter;
+use macros::Text;
 use matching::{Mismatch, Words};
 
 /// Longest source in bytes.
@@ -41,6 +46,8 @@ pub struct Program {
     pub local_bytes: u32,
     /// Barriers of a block.
     pub barriers: u32,
+    /// What the launch provides in constant bank 0, in ascending order.
+    pub parameters: Vec<Parameter>,
     /// Source line of each word, from 1.
     pub lines: Vec<u32>,
 }
@@ -93,7 +100,7 @@ struct Lexeme<'a> {
 
 /// A line with an instruction or a directive.
 struct Line<'a> {
-    number: u32,
+    text: &'a Text,
     lexemes: Vec<Lexeme<'a>>,
 }
 
@@ -109,37 +116,53 @@ pub fn assemble(source: &str) -> Result<Program, AssemblyError> {
             ),
         });
     }
+    let expanded = macros::expand(source)?;
     let mut program = Program::default();
     let mut given = Given::default();
     let mut lines = Vec::new();
-    for (index, text) in source.lines().enumerate() {
-        let number = index as u32 + 1;
-        let mut lexemes = lex(text);
-        take_labels(
-            &mut lexemes,
-            lines.len() as u32 * INSTRUCTION_BYTES,
-            number,
-            &mut program.labels,
-        )?;
+    for text in &expanded.lines {
+        let mut lexemes = lex(&text.text);
+        let address = lines.len() as u32 * INSTRUCTION_BYTES;
+        take_labels(&mut lexemes, address, &mut program.labels).map_err(|mistake| mistake.at(text))?;
         match lexemes.first() {
             None => {}
-            Some(first) if first.text.starts_with('.') => given.take(&lexemes, number)?,
-            Some(_) => lines.push(Line { number, lexemes }),
+            Some(first) if first.text.starts_with('.') => {
+                given.take(&lexemes).map_err(|mistake| mistake.at(text))?;
+            }
+            Some(_) => lines.push(Line { text, lexemes }),
         }
     }
     for (index, line) in lines.iter().enumerate() {
         let address = index as u32 * INSTRUCTION_BYTES;
-        let word =
-            instruction(&line.lexemes, address, &program.labels).map_err(|mismatch| AssemblyError {
-                line: line.number,
+        let word = instruction(&line.lexemes, address, &program.labels).map_err(|mismatch| {
+            let mistake = Mistake {
                 column: mismatch.column,
                 message: mismatch.message,
-            })?;
+            };
+            mistake.at(line.text)
+        })?;
         program.words.push(word);
-        program.lines.push(line.number);
+        program.lines.push(line.text.number);
     }
+    program.parameters = expanded.parameters;
     given.complete(&mut program);
     Ok(program)
+}
+
+/// What is wrong with a line that is left of the source.
+struct Mistake {
+    column: u32,
+    message: String,
+}
+
+impl Mistake {
+    fn at(self, text: &Text) -> AssemblyError {
+        AssemblyError {
+            line: text.number,
+            column: text.column(self.column),
+            message: text.message(self.message),
+        }
+    }
 }
 
 /// What directives said.
@@ -152,9 +175,8 @@ struct Given {
 }
 
 impl Given {
-    fn take(&mut self, lexemes: &[Lexeme<'_>], line: u32) -> Result<(), AssemblyError> {
-        let error = |lexeme: Lexeme<'_>, message: String| AssemblyError {
-            line,
+    fn take(&mut self, lexemes: &[Lexeme<'_>]) -> Result<(), Mistake> {
+        let error = |lexeme: Lexeme<'_>, message: String| Mistake {
             column: lexeme.column,
             message,
         };
@@ -168,7 +190,7 @@ impl Given {
                 return Err(error(
                     name,
                     format!(
-                        "no directive {}; there are .registers, .shared, .local and .barriers",
+                        "no directive {}; there are .registers, .shared, .local, .barriers, .param, .equ and .macro",
                         name.text
                     ),
                 ));
@@ -236,18 +258,13 @@ fn lex(line: &str) -> Vec<Lexeme<'_>> {
 fn take_labels(
     lexemes: &mut Vec<Lexeme<'_>>,
     address: u32,
-    line: u32,
     labels: &mut BTreeMap<String, u32>,
-) -> Result<(), AssemblyError> {
+) -> Result<(), Mistake> {
     while let Some((name, column)) = lexemes
         .first()
         .and_then(|lexeme| Some((lexeme.text.strip_suffix(':')?, lexeme.column)))
     {
-        let error = |message| AssemblyError {
-            line,
-            column,
-            message,
-        };
+        let error = |message| Mistake { column, message };
         if name.is_empty() || !name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.') {
             return Err(error(format!(
                 "{name:?} is no name of a label: letters, digits, _ and . make one"

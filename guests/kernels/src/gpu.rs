@@ -1,0 +1,189 @@
+//! What a plan asks of whoever runs it.
+
+use crate::programs::Program;
+
+/// Instructions of lanes of one launch at most, as far as blocks can be cut apart: some tens of milliseconds of a
+/// software card. A grid cannot be preempted, so this is how long a VM keeps a card to itself, or from being suspended.
+pub const INSTRUCTIONS_MAX: u64 = 32 << 20;
+/// Blocks of a launch in a direction at most.
+const BLOCKS_MAX: u32 = 0xffff;
+/// Words of parameters at most.
+const PARAMETERS_MAX: usize = 48;
+/// Words of constant bank 0 in front of the parameters.
+const HEADER_WORDS: usize = 8;
+/// The words that hold the number of a piece's first block.
+const FIRST_BLOCK: usize = 6;
+
+/// The GPU failed. Its owner knows how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stopped;
+
+/// Constant bank 0 of a launch: parameters from 0x20 on, aligned as `.param` aligns them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    words: [u32; HEADER_WORDS + PARAMETERS_MAX],
+    count: usize,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Parameters {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            words: [0; HEADER_WORDS + PARAMETERS_MAX],
+            count: HEADER_WORDS,
+        }
+    }
+
+    /// A `u32`.
+    #[must_use]
+    pub fn word(mut self, word: u32) -> Self {
+        self.words[self.count] = word;
+        self.count += 1;
+        self
+    }
+
+    /// An `f32`.
+    #[must_use]
+    pub fn float(self, value: f32) -> Self {
+        self.word(value.to_bits())
+    }
+
+    /// A `u64`.
+    #[must_use]
+    pub fn long(mut self, value: u64) -> Self {
+        self.count = self.count.next_multiple_of(2);
+        self.word(value as u32).word((value >> 32) as u32)
+    }
+
+    /// Bytes of the parameters.
+    pub fn bytes(&self) -> u32 {
+        (self.count - HEADER_WORDS) as u32 * 4
+    }
+
+    /// The bank for a piece of the grid.
+    pub fn bank(&self, piece: Piece) -> ([u32; HEADER_WORDS + PARAMETERS_MAX], usize) {
+        let mut words = self.words;
+        words[FIRST_BLOCK..HEADER_WORDS].copy_from_slice(&piece.first);
+        (words, self.count)
+    }
+}
+
+/// A grid to be run, in one launch or in several.
+///
+/// Programs add c0\[0x18\] and c0\[0x1c\] to their block numbers in x and y (macros `thread_x` and `thread_y`), so a
+/// grid may be cut, and have more blocks than a launch can.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The program.
+    pub program: &'static Program,
+    /// Blocks in x and y, not 0.
+    pub blocks: [u32; 2],
+    /// Threads of a block in x and y.
+    pub threads: [u32; 2],
+    /// About how many instructions a thread executes.
+    pub instructions: u32,
+    /// What the program is told.
+    pub parameters: &'a Parameters,
+}
+
+/// A part of a grid that is one launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Its first block in x and y.
+    pub first: [u32; 2],
+    /// Its blocks in x and y.
+    pub blocks: [u32; 2],
+}
+
+impl Launch<'_> {
+    /// Cuts the grid: whole rows of blocks as far as possible, in their order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
+        let [columns, rows] = self.blocks;
+        let threads = u64::from(self.threads[0]) * u64::from(self.threads[1]);
+        let most = (INSTRUCTIONS_MAX / (threads * u64::from(self.instructions)).max(1)).max(1);
+        let width = columns
+            .min(BLOCKS_MAX)
+            .min(u32::try_from(most).unwrap_or(u32::MAX))
+            .max(1);
+        let height = if width < columns {
+            1
+        } else {
+            (most / u64::from(width)).clamp(1, BLOCKS_MAX.into()) as u32
+        };
+        (0..rows).step_by(height as usize).flat_map(move |y| {
+            (0..columns).step_by(width as usize).map(move |x| Piece {
+                first: [x, y],
+                blocks: [width.min(columns - x), height.min(rows - y)],
+            })
+        })
+    }
+}
+
+/// Runs launches in the order in which they were given; each sees what the ones before wrote.
+pub trait Gpu {
+    /// Where a buffer of the kernel is in the GPU's address space.
+    fn address(&self, buffer: usize) -> u64;
+
+    /// Starts a grid.
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Stopped>;
+
+    /// Waits for what was launched, then loads words of a buffer. Few: a flag, a count.
+    fn read(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped>;
+
+    /// Waits for what was launched, then stores words into a buffer. Few.
+    fn write(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_grid_once(
+            columns in 1u32..200_000, rows in 1u32..50, threads in 1u32..1024, instructions in 1u32..20_000,
+        ) {
+            let launch = Launch {
+                program: &programs::TRIAD,
+                blocks: [columns, rows],
+                threads: [threads, 1],
+                instructions,
+                parameters: &Parameters::new(),
+            };
+            let mut covered = 0;
+            let mut next = [0, 0];
+            for piece in launch.pieces() {
+                prop_assert_eq!(piece.first, next);
+                prop_assert!(piece.blocks.iter().all(|blocks| (1..=BLOCKS_MAX).contains(blocks)));
+                let blocks = u64::from(piece.blocks[0]) * u64::from(piece.blocks[1]);
+                prop_assert!(blocks == 1 || blocks * u64::from(threads * instructions) <= INSTRUCTIONS_MAX);
+                covered += blocks;
+                next = match piece.first[0] + piece.blocks[0] {
+                    end if end == columns => [0, piece.first[1] + piece.blocks[1]],
+                    end => [end, piece.first[1]],
+                };
+            }
+            prop_assert_eq!(covered, u64::from(columns) * u64::from(rows));
+        }
+    }
+
+    #[test]
+    fn parameters_lie_where_the_assembler_puts_them() {
+        let parameters = Parameters::new().word(1).long(2 << 32 | 3).float(1.0);
+        let piece = Piece {
+            first: [8, 9],
+            blocks: [1, 1],
+        };
+        let (words, count) = parameters.bank(piece);
+        assert_eq!(words[..count], [0, 0, 0, 0, 0, 0, 8, 9, 1, 0, 3, 2, 0x3f80_0000]);
+        assert_eq!(parameters.bytes(), 20);
+    }
+}

@@ -1,0 +1,107 @@
+//! All kernels, by name. A new one is a module and a row here.
+
+mod bfs;
+mod conv2d;
+mod hotspot;
+mod matrix;
+mod triad;
+
+use crate::Kernel;
+
+macro_rules! kernels {
+    ($($module:ident::$Kernel:ident: $about:literal,)*) => {
+        /// A kernel of a certain size.
+        #[derive(Clone, Debug)]
+        #[expect(private_interfaces, reason = "seen through the trait only")]
+        pub enum Instance {
+            $(#[doc = $about] $Kernel($module::$Kernel),)*
+        }
+
+        /// Names of all kernels.
+        pub const NAMES: &[&str] = &[$($module::$Kernel::NAME),*];
+
+        /// The kernel called `name` whose buffers have together at most `footprint` bytes, as near as its shape
+        /// allows, or the fewest it can have.
+        pub fn make(name: &str, footprint: u64) -> Option<Instance> {
+            $(if name == $module::$Kernel::NAME {
+                return Some(Instance::$Kernel($module::$Kernel::of(footprint)));
+            })*
+            None
+        }
+
+        impl Instance {
+            /// The kernel, whichever it is.
+            pub fn kernel(&self) -> &dyn Kernel {
+                match self {
+                    $(Self::$Kernel(kernel) => kernel,)*
+                }
+            }
+        }
+    };
+}
+
+kernels! {
+    hotspot::Hotspot: "Heat in a chip, step by step (Rodinia).",
+    bfs::Bfs: "Breadth-first search, level by level (Rodinia).",
+    matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
+    triad::Triad: "STREAM's triad.",
+    conv2d::Conv2d: "A 3 × 3 convolution (PolyBench).",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buffers, Noise, Role};
+    use std::vec;
+
+    #[test]
+    fn footprints_are_kept_and_used() {
+        for name in NAMES {
+            for footprint in [1 << 16, 3_000_000, 100 << 20, 700 << 20] {
+                let instance = make(name, footprint).unwrap();
+                let bytes = Buffers::of(instance.kernel()).bytes();
+                assert!(bytes <= footprint, "{name} of {footprint}: {bytes}");
+                assert!(bytes >= footprint / 10 * 7, "{name} of {footprint}: {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_footprint_makes_a_kernel() {
+        for name in NAMES {
+            for footprint in [0, 1, 1000, 1 << 40, u64::MAX] {
+                let instance = make(name, footprint).unwrap();
+                assert!(Buffers::of(instance.kernel()).iter().count() > 1, "{name}");
+            }
+        }
+        assert!(make("mining", 1 << 20).is_none());
+    }
+
+    /// Whoever fills or compares piece by piece gets the same words as at once.
+    #[test]
+    fn words_do_not_depend_on_the_piece_they_are_asked_in() {
+        let noise = Noise::new(3);
+        for name in NAMES {
+            let instance = make(name, 40_000).unwrap();
+            let kernel = instance.kernel();
+            let mut memory = vec![0xdead_beef; kernel.reference_words()];
+            kernel.reference(noise, &mut memory);
+            for (number, buffer) in Buffers::of(kernel).iter() {
+                let ask = |first: usize, words: &mut [u32]| match buffer.role {
+                    Role::Input => kernel.fill(noise, number, first, words),
+                    Role::Work => {}
+                    Role::Output => kernel.expected(noise, &memory, number, first, words),
+                };
+                let mut whole = vec![0; buffer.words];
+                ask(0, &mut whole);
+                let mut parts = vec![0; buffer.words];
+                for (index, part) in parts.chunks_mut(37).enumerate() {
+                    ask(index * 37, part);
+                }
+                assert!(whole == parts, "{name}: {}", buffer.name);
+                let is_varied = buffer.words < 10 || whole.iter().any(|word| *word != whole[0]);
+                assert!(buffer.role == Role::Work || is_varied, "{name}: {}", buffer.name);
+            }
+        }
+    }
+}

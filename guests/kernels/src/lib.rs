@@ -1,0 +1,55 @@
+//! GPU programs in GF100 machine code, each with a plan of launches, inputs of any size and a reference on the host.
+//!
+//! ```text
+//! asm/NAME.asm ──build.rs──► programs::NAME ─┐
+//!                                            ├─► Kernel::run ──launches──► whoever implements Gpu
+//! src/NAME.rs: sizes, inputs, plan ──────────┘
+//!              reference ──► expected words, compared with what the GPU left in the buffers
+//! ```
+//!
+//! * [`Kernel`]: what one is; [`make`] makes one by its name for a wanted footprint
+//! * [`Gpu`]: what runs one; `guests::workload` implements it over the driver
+//! * [`programs`]: the code of all
+//!
+//! `no_std`, and no allocator: sizes are computed from the footprint, a reference works in memory that its caller
+//! provides. How to add a kernel stands in README.md.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+mod gpu;
+mod kernel;
+mod kernels;
+mod math;
+mod noise;
+
+pub use gpu::{Gpu, INSTRUCTIONS_MAX, Launch, Parameters, Piece, Stopped};
+pub use kernel::{Buffer, Buffers, Kernel, Match, Role};
+pub use kernels::{Instance, NAMES, make};
+pub use noise::Noise;
+
+/// Code of the kernels, assembled when this crate was built.
+pub mod programs {
+    /// A program and what its launches have to provide.
+    #[derive(Debug)]
+    pub struct Program {
+        /// Name of its source.
+        pub name: &'static str,
+        /// Its words, filled up with zeros to a multiple of 256 bytes.
+        pub code: &'static [u64],
+        /// Registers of a lane.
+        pub registers: u32,
+        /// Shared memory of a block in bytes.
+        pub shared_bytes: u32,
+        /// Local memory of a lane in bytes.
+        pub local_bytes: u32,
+        /// Barriers of a block.
+        pub barriers: u32,
+        /// Bytes of its parameters in constant bank 0, from 0x20 on.
+        pub parameter_bytes: u32,
+    }
+
+    include!(concat!(env!("OUT_DIR"), "/programs.rs"));
+}

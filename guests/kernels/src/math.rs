@@ -1,0 +1,72 @@
+//! The GPU's arithmetic on the host, bit for bit.
+//!
+//! Without `ftz` the GPU adds, multiplies and compares as IEEE 754 says, denormals included, so Rust's `+` and `*` of
+//! `f32` do the same. A NaN would differ (the GPU's is 0x7fffffff): inputs must not lead to one.
+
+/// `fma rn f32`: one rounding.
+///
+/// The product is exact in `f64`; the sum is rounded to odd there (Boldo, Melquiond 2008), after which the rounding to
+/// `f32` is that of the exact sum, denormals included.
+#[inline]
+pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
+    let (product, addend) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + addend;
+    let part = sum - product;
+    // What the addition lost, exactly (Knuth's two-sum).
+    let lost = (product - (sum - part)) + (addend - part);
+    let bits = sum.to_bits();
+    if lost == 0.0 || bits & 1 == 1 || !sum.is_finite() {
+        return sum as f32;
+    }
+    let is_away = (lost > 0.0) == (sum > 0.0);
+    f64::from_bits(if is_away { bits + 1 } else { bits - 1 }) as f32
+}
+
+/// The same where the exact sum fits an `f64`, as with factors from [`crate::Noise::short`]: several times faster.
+#[inline]
+pub(crate) fn fma_short(a: f32, b: f32, c: f32) -> f32 {
+    (f64::from(a) * f64::from(b) + f64::from(c)) as f32
+}
+
+/// The largest integer whose square is at most `value`.
+pub(crate) fn root(value: u64) -> u64 {
+    value.isqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Noise;
+
+    proptest::proptest! {
+        /// Against the standard library's, which is the C library's or the processor's.
+        #[test]
+        fn fma_is_the_standard_librarys(a: u32, b: u32, c: u32, near in -30i32..30) {
+            let [a, b, other] = [a, b, c].map(f32::from_bits);
+            // A sum that cancels, or is far apart, is where roundings differ.
+            let close = -(a * b) * 2f32.powi(near) * (1.0 + c as f32 / 1e9);
+            for c in [other, close] {
+                let (want, got) = (a.mul_add(b, c), fma(a, b, c));
+                proptest::prop_assert!(want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan());
+            }
+        }
+    }
+
+    #[test]
+    fn short_products_are_exact() {
+        let (a, b) = (Noise::new(1).of(0), Noise::new(1).of(1));
+        let (mut slow, mut fast) = (0.0, 0.0);
+        for index in 0..10_000 {
+            slow = fma(a.short(index), b.short(index), slow);
+            fast = fma_short(a.short(index), b.short(index), fast);
+            assert_eq!(slow.to_bits(), fast.to_bits());
+        }
+    }
+
+    /// From the execution vectors of the instruction set: a product that cancels to its rounding.
+    #[test]
+    fn fma_rounds_once() {
+        let [a, c] = [0x3f80_0001, 0xbf80_0002].map(f32::from_bits);
+        assert_eq!(fma(a, a, c).to_bits(), 0x2880_0000);
+    }
+}
