@@ -2,8 +2,12 @@
 
 mod bfs;
 mod conv2d;
+mod graph;
+mod gups;
+mod hashjoin;
 mod hotspot;
 mod matrix;
+mod sssp;
 mod triad;
 
 use crate::Kernel;
@@ -46,6 +50,9 @@ kernels! {
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
     triad::Triad: "STREAM's triad.",
     conv2d::Conv2d: "A 3 × 3 convolution (PolyBench).",
+    sssp::Sssp: "Shortest ways from a node, by frontiers.",
+    gups::Gups: "Atomic updates at random places (HPC Challenge).",
+    hashjoin::HashJoin: "A hash join with counts and sums.",
 }
 
 #[cfg(test)]
