@@ -36,7 +36,8 @@ mod poll;
 pub use address_space::PageSize;
 pub use channel::{CHANNELS_MAX, ChannelId, Fence, Object, SUBMISSION_WORDS_MAX};
 pub use compute::{
-    COMPUTE_BYTES, Compute, ComputeMemory, ConstantBank, Grid, STACK_BYTES, STAMP_BYTES, Stamp,
+    COMPUTE_BYTES, Compute, ComputeMemory, ConstantBank, Grid, LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES,
+    STAMP_BYTES, Stamp,
 };
 pub use copy::{Copier, Copy, CopyPath};
 pub use error::DriverError;

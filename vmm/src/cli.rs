@@ -41,7 +41,7 @@ enum Verb {
     Run(RunArguments),
     /// Serve one software card as a PCI device over vfio-user
     Gpu(GpuArguments),
-    /// Assemble and disassemble kernels of the GPU
+    /// Assemble, disassemble and run kernels of the GPU
     Kernel(kernel::Arguments),
     #[command(hide = true)]
     List(Later),

@@ -1,17 +1,38 @@
-//! Kernels of the GPU as files: machine code from text, text from machine code.
+//! Kernels of the GPU as files: machine code from text, text from machine code, and launches on a bare card.
 //!
-//! `docs/kernels.md` is the manual.
+//! ```text
+//! FILE.asm ─► Program ─► FILE.hex          words ─► disassemble ─► text
+//! LAUNCH.toml ─► LaunchFile ─► Plan ─► BareCard, guests::driver ─► Outcome ─► report
+//!                                        └► Tracer: the instructions of one warp
+//! ```
+//!
+//! A launch goes the way of any driver's: page tables in VRAM, a channel, methods of class 90c0. Only the contents of
+//! buffers, code and constants are put into memory by who owns it. `docs/kernels.md` is the manual.
 
+mod bare_card;
+mod launch_file;
+mod plan;
 mod program;
+mod report;
+mod run;
+mod trace;
+mod value;
 mod words;
 
 pub(crate) use program::Program;
+pub(crate) use report::{complaint, to_json, to_text};
+pub(crate) use run::{RunChoice, run};
+pub(crate) use trace::TraceChoice;
 pub(crate) use words::disassemble;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use fermi_model::ModelError;
 use fermi_spec::isa::assembler::{AssemblyError, SOURCE_BYTES_MAX};
+use guests::DriverError;
+
+use crate::config::ConfigError;
 
 /// Why a file of a kernel cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +62,60 @@ pub(crate) enum KernelError {
     /// Nothing to run or to show.
     #[error("{} has no instruction", path.display())]
     Empty { path: PathBuf },
+    /// Neither a source nor words.
+    #[error("{} is neither FILE.asm, a source, nor FILE.hex, words", path.display())]
+    Extension { path: PathBuf },
+}
+
+/// Why a launch cannot be run. What goes wrong in a kernel is none: see [`run::Fault`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// The launch file by itself.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The code, or a file with content.
+    #[error(transparent)]
+    Kernel(KernelError),
+    /// The launch file together with what it names.
+    #[error("{}: {field}: {reason}", path.display())]
+    Field {
+        path: PathBuf,
+        field: String,
+        reason: String,
+    },
+    /// A warp to trace that the grid has not.
+    #[error(
+        "there is no warp {block}.{warp} to trace: blocks are 0 to {}, warps of a block 0 to {}",
+        blocks - 1,
+        warps - 1
+    )]
+    NoSuchWarp {
+        block: u64,
+        warp: u32,
+        blocks: u64,
+        warps: u32,
+    },
+    /// The host's memory.
+    #[error("cannot get {bytes} bytes for {what}")]
+    Memory {
+        what: &'static str,
+        bytes: u64,
+        #[source]
+        source: vm_memory::mmap::MmapRegionError,
+    },
+    /// The card.
+    #[error("cannot make the software card")]
+    Model(#[from] ModelError),
+    /// The driver.
+    #[error("cannot {what}")]
+    Driver {
+        what: String,
+        #[source]
+        source: DriverError,
+    },
+    /// A signal.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Reads a source or a file of words.

@@ -34,8 +34,9 @@ const TEMP_OFFSET: u64 = 64 << 10;
 /// Warps that can be on the card at once: 48 on each of 16 SMs.
 const WARPS_MAX: u64 = 48 * 16;
 /// Generic addresses of the windows, as Mesa has them.
-const SHARED_WINDOW: u32 = 0xfe << 24;
-const LOCAL_WINDOW: u32 = 0xff << 24;
+pub const SHARED_WINDOW: u32 = 0xfe << 24;
+/// See [`SHARED_WINDOW`].
+pub const LOCAL_WINDOW: u32 = 0xff << 24;
 const SUBCHANNEL: u8 = 1;
 const BANKS: u8 = 18;
 const BANK_BYTES_MAX: u32 = 64 << 10;
@@ -55,11 +56,22 @@ pub struct ComputeMemory {
 }
 
 impl ComputeMemory {
+    /// Bytes that suffice for grids with so much local memory of a lane and control stack of a warp.
+    pub const fn bytes_for(local_bytes: u32, stack_bytes: u32) -> u64 {
+        let temp = WARPS_MAX * warp_bytes(local_bytes as u64, stack_bytes);
+        TEMP_OFFSET + temp.next_multiple_of(compute::TEMP_BYTES_UNIT)
+    }
+
     /// Bytes behind local memory and control stacks.
     fn temp_bytes(self) -> u64 {
         let rest = self.bytes.saturating_sub(TEMP_OFFSET);
         rest - rest % compute::TEMP_BYTES_UNIT
     }
+}
+
+/// Memory behind the local memory and the control stack of a warp.
+const fn warp_bytes(local_bytes: u64, stack_bytes: u32) -> u64 {
+    (32 * local_bytes + stack_bytes as u64).next_multiple_of(0x200)
 }
 
 /// A constant bank of a launch.
@@ -114,8 +126,7 @@ impl Grid<'_> {
             return bad("1 to 65535 blocks lie in a direction");
         }
         let local: u64 = self.local_bytes.iter().map(|bytes| u64::from(*bytes)).sum();
-        let warp = (32 * local + u64::from(self.stack_bytes)).next_multiple_of(0x200);
-        if warp * WARPS_MAX > memory.temp_bytes() {
+        if warp_bytes(local, self.stack_bytes) * WARPS_MAX > memory.temp_bytes() {
             return bad("local memory and stacks of 768 warps do not fit the memory for them");
         }
         if self.constants.len() > CONSTANT_WORDS_MAX {
@@ -422,5 +433,17 @@ mod tests {
             ..grid()
         };
         assert_eq!(most.check(MEMORY), Ok(()));
+    }
+
+    #[test]
+    fn memory_for_a_grid_is_enough_and_not_much_more() {
+        let grid = Grid {
+            local_bytes: [1024, 0],
+            ..grid()
+        };
+        let memory = |bytes| ComputeMemory { bytes, ..MEMORY };
+        let bytes = ComputeMemory::bytes_for(1024, STACK_BYTES);
+        assert_eq!(grid.check(memory(bytes)), Ok(()));
+        assert!(grid.check(memory(bytes - 2 * compute::TEMP_BYTES_UNIT)).is_err());
     }
 }

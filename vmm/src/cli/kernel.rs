@@ -1,4 +1,4 @@
-//! `vramd kernel`: machine code of the GPU from text and back.
+//! `vramd kernel`: machine code of the GPU from text and back, and launches of it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 
-use crate::kernel::{Program, disassemble, read_text};
+use super::signals::is_stop_requested;
+use super::{FAILED, complain};
+use crate::kernel::{
+    Program, RunChoice, TraceChoice, complaint, disassemble, read_text, run, to_json, to_text,
+};
+
+/// Most lines of a trace.
+const TRACE_LINES_MAX: u32 = 1_000_000;
 
 #[derive(Parser, Debug)]
 pub(super) struct Arguments {
@@ -20,6 +27,8 @@ enum Action {
     Asm(AsmArguments),
     /// Say what words mean: one line `WORD<TAB>TEXT` for each
     Disasm(DisasmArguments),
+    /// Run a kernel on a software card and show what it wrote
+    Run(RunArguments),
 }
 
 #[derive(Parser, Debug)]
@@ -42,10 +51,41 @@ struct DisasmArguments {
     program: bool,
 }
 
+#[derive(Parser, Debug)]
+struct RunArguments {
+    /// The launch (docs/kernels.md; docs/examples/kernels has some)
+    #[arg(value_name = "LAUNCH.toml")]
+    launch: PathBuf,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Show each instruction of one warp with what it wrote
+    #[arg(long)]
+    trace: bool,
+    /// Which warp: a block's number (x fastest) and a warp of it
+    #[arg(long, value_name = "BLOCK.WARP", default_value = "0.0", value_parser = traced_warp, requires = "trace")]
+    trace_warp: (u64, u32),
+    /// Show what one lane got, instead of all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..32), requires = "trace")]
+    trace_lane: Option<u8>,
+    /// Most instructions shown
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(TRACE_LINES_MAX)), requires = "trace")]
+    trace_limit: u32,
+}
+
+fn traced_warp(text: &str) -> Result<(u64, u32), String> {
+    let parsed = text
+        .split_once('.')
+        .and_then(|(block, warp)| Some((block.parse().ok()?, warp.parse().ok()?)));
+    parsed.ok_or_else(|| "a block's number, a point and a warp's, such as 0.0, are wanted".to_owned())
+}
+
 pub(super) fn kernel(arguments: &Arguments) -> anyhow::Result<u8> {
     match &arguments.action {
         Action::Asm(arguments) => asm(arguments),
         Action::Disasm(arguments) => disasm(arguments),
+        Action::Run(arguments) => launch(arguments),
     }
 }
 
@@ -68,6 +108,33 @@ fn asm(arguments: &AsmArguments) -> anyhow::Result<u8> {
 fn disasm(arguments: &DisasmArguments) -> anyhow::Result<u8> {
     let text = read_text(&arguments.words)?;
     print(&disassemble(&arguments.words, &text, arguments.program)?)
+}
+
+fn launch(arguments: &RunArguments) -> anyhow::Result<u8> {
+    let (block, warp) = arguments.trace_warp;
+    let trace = arguments.trace.then_some(TraceChoice {
+        block,
+        warp,
+        lane: arguments.trace_lane,
+        lines_max: arguments.trace_limit as usize,
+    });
+    let choice = RunChoice {
+        trace,
+        is_stop_requested,
+    };
+    let outcome = run(&arguments.launch, choice)?;
+    if arguments.json {
+        print(&format!("{}\n", to_json(&outcome)))?;
+    } else {
+        print(&to_text(&outcome))?;
+    }
+    Ok(match complaint(&outcome) {
+        None => 0,
+        Some(fault) => {
+            complain(&fault);
+            FAILED
+        }
+    })
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
