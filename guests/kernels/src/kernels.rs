@@ -7,6 +7,7 @@ mod gups;
 mod hashjoin;
 mod hotspot;
 mod matrix;
+mod nn;
 mod sssp;
 mod triad;
 
@@ -47,6 +48,7 @@ macro_rules! kernels {
 kernels! {
     hotspot::Hotspot: "Heat in a chip, step by step (Rodinia).",
     bfs::Bfs: "Breadth-first search, level by level (Rodinia).",
+    nn::Nn: "Distances of places and the nearest of them (Rodinia).",
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
     triad::Triad: "STREAM's triad.",
     conv2d::Conv2d: "A 3 × 3 convolution (PolyBench).",

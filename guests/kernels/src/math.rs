@@ -28,6 +28,11 @@ pub(crate) fn fma_short(a: f32, b: f32, c: f32) -> f32 {
     (f64::from(a) * f64::from(b) + f64::from(c)) as f32
 }
 
+/// What the macro `square_root` computes: the root, correctly rounded. The macro `divide` is Rust's `/`.
+pub(crate) fn square_root(x: f32) -> f32 {
+    libm::sqrtf(x)
+}
+
 /// The largest integer whose square is at most `value`.
 pub(crate) fn root(value: u64) -> u64 {
     value.isqrt()
@@ -48,6 +53,64 @@ mod tests {
             for c in [other, close] {
                 let (want, got) = (a.mul_add(b, c), fma(a, b, c));
                 proptest::prop_assert!(want.to_bits() == got.to_bits() || want.is_nan() && got.is_nan());
+            }
+        }
+    }
+
+    /// The next representable number, or the one before, or the number.
+    fn neighbour(x: f32, distance: i32) -> f32 {
+        f32::from_bits(x.to_bits().wrapping_add_signed(distance))
+    }
+
+    /// `fma rp` of `a`, `b` and `b`.
+    fn fma_up(a: f32, b: f32) -> f32 {
+        let near = fma(a, b, b);
+        let is_below = f64::from(near) - f64::from(b) < f64::from(a) * f64::from(b);
+        if is_below { near.next_up() } else { near }
+    }
+
+    /// The macro `divide` with any `rcp` that keeps to its documented error of one unit in the last place.
+    fn divide(a: f32, b: f32, distance: i32) -> f32 {
+        let near = neighbour((1.0 / f64::from(b)) as f32, distance);
+        let near = fma(fma(-b, near, 1.0), near, near);
+        let error = fma(-b, near, 1.0);
+        let reciprocal = fma(error, fma_up(error, near), near);
+        let mut quotient = a * reciprocal;
+        for _ in 0..2 {
+            quotient = fma(fma(-b, quotient, a), reciprocal, quotient);
+        }
+        quotient
+    }
+
+    /// The macro `square_root` with any `rsqrt` that keeps to its documented relative error of 2^-22.9.
+    fn refined_root(x: f32, distance: i32) -> f32 {
+        let near = neighbour((1.0 / f64::from(x).sqrt()) as f32, distance);
+        let (root, half) = (x * near, near * 0.5);
+        let error = fma(-root, half, 0.5);
+        let (root, half) = (fma(root, error, root), fma(half, error, half));
+        fma(fma(-root, root, x), half, root).max(0.0)
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn quotients_and_roots_are_right_whatever_the_last_bit_of_the_unit(
+            a in 0u32..1 << 24, b in 0u32..1 << 24, exponents in proptest::array::uniform2(67u32..187),
+            near_a in 0i32..64, near_b in 0i32..64,
+        ) {
+            // Any mantissas, and those near the ends, where there are exceptions.
+            let float = |mantissa: u32, exponent: u32| f32::from_bits(exponent << 23 | mantissa & 0x7f_ffff);
+            let [high_a, high_b] = [near_a, near_b].map(|near| (-near) as u32);
+            let (low_a, low_b) = (near_a as u32, near_b as u32);
+            for (a, b) in [(a, b), (a, high_b), (high_a, low_b), (low_a, high_b)] {
+                let (a, b) = (float(a, exponents[0]), float(b, exponents[1]));
+                for distance in -1..=1 {
+                    proptest::prop_assert_eq!(divide(a, b, distance), a / b);
+                    proptest::prop_assert_eq!(divide(-a, b, distance), -a / b);
+                    proptest::prop_assert_eq!(refined_root(a, 2 * distance), a.sqrt());
+                    proptest::prop_assert_eq!(square_root(a), a.sqrt());
+                }
             }
         }
     }

@@ -39,3 +39,38 @@
 .macro barrier
     bar popc 0x1 $r63 0x0 0x0 0x1
 .endm
+
+// %quotient = %a / %b, correctly rounded whatever the last bits of rcp are (Markstein 1990: Newton steps with exact
+// remainders; `rp` is for mantissas of ones alone). %b is positive, %a not -0, and %b, 1 / %b and the quotient are far
+// from the ends of the exponent's range. All five are different registers; spoils %s and %t.
+.macro divide quotient a b s t
+    rcp f32 %s %b
+    mov b32 %t 0x3f800000
+    fma rn f32 %t neg %b %s %t
+    fma rn f32 %s %t %s %s
+    mov b32 %t 0x3f800000
+    fma rn f32 %t neg %b %s %t
+    fma rp f32 %quotient %t %s %s
+    fma rn f32 %s %t %quotient %s
+    mul rn f32 %quotient %a %s
+    fma rn f32 %t neg %b %quotient %a
+    fma rn f32 %quotient %t %s %quotient
+    fma rn f32 %t neg %b %quotient %a
+    fma rn f32 %quotient %t %s %quotient
+.endm
+
+// %root = the square root of %x, correctly rounded in the same way; 0 for 0. All four are different registers; spoils
+// %s and %t.
+.macro square_root root x s t
+    rsqrt f32 %s %x
+    mul rn f32 %root %x %s
+    mul rn f32 %s %s 0x3f000000
+    mov b32 %t 0x3f000000
+    fma rn f32 %t neg %root %s %t
+    fma rn f32 %root %root %t %root
+    fma rn f32 %s %s %t %s
+    fma rn f32 %t neg %root %root %x
+    fma rn f32 %root %t %s %root
+    // The reciprocal of 0 has led to a NaN, which loses.
+    max f32 %root %root 0x0
+.endm
