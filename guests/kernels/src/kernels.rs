@@ -8,6 +8,7 @@ mod hashjoin;
 mod hotspot;
 mod matrix;
 mod nn;
+mod srad2;
 mod sssp;
 mod triad;
 
@@ -49,6 +50,7 @@ kernels! {
     hotspot::Hotspot: "Heat in a chip, step by step (Rodinia).",
     bfs::Bfs: "Breadth-first search, level by level (Rodinia).",
     nn::Nn: "Distances of places and the nearest of them (Rodinia).",
+    srad2::Srad2: "Diffusion in an image that stops at edges (Rodinia).",
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
     triad::Triad: "STREAM's triad.",
     conv2d::Conv2d: "A 3 × 3 convolution (PolyBench).",
