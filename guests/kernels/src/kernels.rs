@@ -6,6 +6,7 @@ mod graph;
 mod gups;
 mod hashjoin;
 mod hotspot;
+mod lud;
 mod matrix;
 mod nn;
 mod srad2;
@@ -51,6 +52,7 @@ kernels! {
     bfs::Bfs: "Breadth-first search, level by level (Rodinia).",
     nn::Nn: "Distances of places and the nearest of them (Rodinia).",
     srad2::Srad2: "Diffusion in an image that stops at edges (Rodinia).",
+    lud::Lud: "Many matrices' lower and upper factors, tile by tile (Rodinia).",
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
     triad::Triad: "STREAM's triad.",
     conv2d::Conv2d: "A 3 × 3 convolution (PolyBench).",
