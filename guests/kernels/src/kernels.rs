@@ -1,7 +1,9 @@
 //! All kernels, by name. A new one is a module and a row here.
 
+mod atax;
 mod bfs;
 mod conv2d;
+mod fdtd2d;
 mod graph;
 mod gups;
 mod hashjoin;
@@ -9,6 +11,8 @@ mod hotspot;
 mod lud;
 mod matrix;
 mod nn;
+mod nw;
+mod pathfinder;
 mod srad2;
 mod sssp;
 mod triad;
@@ -56,6 +60,10 @@ kernels! {
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
     triad::Triad: "STREAM's triad.",
     conv2d::Conv2d: "A 3 × 3 convolution (PolyBench).",
+    pathfinder::Pathfinder: "The cheapest ways down a wall (Rodinia).",
+    nw::Nw: "Needleman-Wunsch: the alignment of two sequences (Rodinia).",
+    atax::Atax: "A matrix, then its transpose, times a vector (PolyBench).",
+    fdtd2d::Fdtd2d: "Electric and magnetic fields, step by step (PolyBench).",
     sssp::Sssp: "Shortest ways from a node, by frontiers.",
     gups::Gups: "Atomic updates at random places (HPC Challenge).",
     hashjoin::HashJoin: "A hash join with counts and sums.",
