@@ -146,3 +146,6 @@ pub(crate) fn read_bytes(path: &Path, bytes_max: usize) -> Result<Vec<u8>, Kerne
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

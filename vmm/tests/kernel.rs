@@ -903,3 +903,47 @@ fn wait_for_handler(pid: u32) {
         std::thread::yield_now();
     }
 }
+
+/// Blocks of a language in the manual.
+fn manual(language: &str) -> Vec<String> {
+    let text = include_str!("../../docs/kernels.md");
+    let start = format!("```{language}\n");
+    let blocks = text.split(start.as_str()).skip(1);
+    blocks
+        .map(|block| block.split("```").next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn kernels_of_the_manual_assemble_and_the_first_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let sources = manual("asm");
+    assert_eq!(sources.len(), 2);
+    for source in &sources {
+        said(&["kernel", "asm", &file(&folder, "scale.asm", source)]);
+    }
+    file(&folder, "scale.asm", &sources[0]);
+    let launch = file(&folder, "scale.toml", &manual("toml")[0]);
+    let document = json(&output(&["kernel", "run", &launch, "--json"]));
+    assert_eq!(output_words(&document), bits((0..500).map(|i| i as f32 * 0.5)));
+}
+
+#[test]
+fn instructions_of_the_manual_are_instructions() {
+    let text = include_str!("../../docs/kernels.md");
+    let (_, table) = text.split_once("| for | for example |").unwrap();
+    let rows: Vec<_> = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    let examples = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2));
+    // Those that are written out.
+    let whole: Vec<_> = examples
+        .filter(|example| example.contains("$r1 ") || example.contains("0x0 "))
+        .filter(|example| !example.contains('…'))
+        .collect();
+    assert!(whole.len() > 15, "{whole:?}");
+    let folder = tempfile::tempdir().unwrap();
+    said(&["kernel", "asm", &file(&folder, "k.asm", whole.join("\n"))]);
+}

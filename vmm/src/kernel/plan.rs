@@ -320,7 +320,7 @@ fn entry(entry: &Entry, program: &Program) -> Result<u32, String> {
     Ok(offset)
 }
 
-type BufferError = (String, String);
+pub(super) type BufferError = (String, String);
 
 /// Bytes of each buffer.
 fn sizes(folder: &Path, buffers: &[Buffer]) -> Result<Vec<u64>, BufferError> {
@@ -371,7 +371,7 @@ fn sizes(folder: &Path, buffers: &[Buffer]) -> Result<Vec<u64>, BufferError> {
 }
 
 /// Virtual addresses of the buffers: as given, or in the order of the file from 4 GiB on with a gap behind each.
-fn addresses(buffers: &[Buffer], sizes: &[u64]) -> Result<Vec<Range<u64>>, BufferError> {
+pub(super) fn addresses(buffers: &[Buffer], sizes: &[u64]) -> Result<Vec<Range<u64>>, BufferError> {
     let pages = |va: u64, bytes: u64| va..va + bytes.next_multiple_of(SMALL_PAGE);
     let meets = |one: &Range<u64>, other: &Range<u64>| one.start < other.end && other.start < one.end;
     let mut given: Vec<(&str, Range<u64>)> = Vec::new();
