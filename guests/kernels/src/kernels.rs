@@ -8,6 +8,7 @@ mod graph;
 mod gups;
 mod hashjoin;
 mod hotspot;
+mod kmeans;
 mod lud;
 mod matrix;
 mod nn;
@@ -56,6 +57,7 @@ kernels! {
     bfs::Bfs: "Breadth-first search, level by level (Rodinia).",
     nn::Nn: "Distances of places and the nearest of them (Rodinia).",
     srad2::Srad2: "Diffusion in an image that stops at edges (Rodinia).",
+    kmeans::Kmeans: "Clusters of points, round by round (Rodinia).",
     lud::Lud: "Many matrices' lower and upper factors, tile by tile (Rodinia).",
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
     triad::Triad: "STREAM's triad.",
