@@ -1,6 +1,7 @@
 //! All kernels, by name. A new one is a module and a row here.
 
 mod atax;
+mod backprop;
 mod bfs;
 mod conv2d;
 mod fdtd2d;
@@ -57,6 +58,7 @@ kernels! {
     bfs::Bfs: "Breadth-first search, level by level (Rodinia).",
     nn::Nn: "Distances of places and the nearest of them (Rodinia).",
     srad2::Srad2: "Diffusion in an image that stops at edges (Rodinia).",
+    backprop::Backprop: "A step of training of a network (Rodinia).",
     kmeans::Kmeans: "Clusters of points, round by round (Rodinia).",
     lud::Lud: "Many matrices' lower and upper factors, tile by tile (Rodinia).",
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",

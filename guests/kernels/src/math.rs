@@ -33,6 +33,11 @@ pub(crate) fn square_root(x: f32) -> f32 {
     libm::sqrtf(x)
 }
 
+/// `ex2` of `preex2` on the software card: the exact value, rounded once. A card may differ by a relative 2^-22.
+pub(crate) fn exp2(x: f32) -> f32 {
+    libm::exp2(f64::from(x)) as f32
+}
+
 /// The largest integer whose square is at most `value`.
 pub(crate) fn root(value: u64) -> u64 {
     value.isqrt()
