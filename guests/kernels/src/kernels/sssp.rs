@@ -1,4 +1,4 @@
-//! Shortest ways from node 0 along edges of lengths 1 to 64, after Bellman and Ford by frontiers: whoever was brought
+//! Shortest ways from node 0 along edges of lengths 1 to 16, after Bellman and Ford by frontiers: whoever was brought
 //! nearer offers that to its neighbours, who take the least by an atomic. In which order they do decides how many
 //! launches it takes, but not the distances.
 
@@ -14,7 +14,7 @@ const DISTANCE: usize = 5;
 const MORE: usize = 6;
 /// Words for each node: its edges' place, its edges and their lengths, two masks, its distance.
 const WORDS_PER_NODE: usize = 4 + 2 * DEGREE;
-const LENGTH_MAX: u32 = 64;
+const LENGTH_MAX: u32 = 16;
 
 /// Links of the reference's queue: nothing follows, not in the queue.
 const LAST: u32 = u32::MAX;
