@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermi_model::{CopyMicrocode, FermiModel, ModelConfig, ModelError, Timing};
+use fermi_model::{CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, Timing};
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
 use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
@@ -22,6 +22,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use frames::Frames;
 pub(crate) use maps::DmaMaps;
 pub use running::CardLost;
+use running::Watcher;
 pub(crate) use running::{Follower, RunningCard};
 
 /// What card to make.
@@ -87,6 +88,16 @@ impl Follower for Messages {
     }
 }
 
+/// What a software card counts, read while it runs.
+pub struct CardCounters(Watcher<Messages>);
+
+impl CardCounters {
+    /// Everything since power-on.
+    pub fn read(&self) -> Result<Counters, CardLost> {
+        self.0.counters()
+    }
+}
+
 /// A software card that runs. Dropping it stops its thread and gives all memory back.
 pub struct ModelGpu {
     card: RunningCard<Messages>,
@@ -125,6 +136,11 @@ impl ModelGpu {
             maps,
             frames,
         })
+    }
+
+    /// Its counters, which can be read as long as anybody wants.
+    pub fn counters(&self) -> CardCounters {
+        CardCounters(self.card.watcher())
     }
 
     /// Signalled whenever the card raises its interrupt.

@@ -15,8 +15,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use fermi_spec::board::Board;
+use guests::Workload;
 
 use crate::config::{Device, check_card_vram, check_guest_vram, parse_size};
 
@@ -83,19 +84,12 @@ struct Later {
     _words: Vec<String>,
 }
 
-/// What a guest does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Workload {
-    /// Take files through VRAM: load, move about, read back, compare
-    Files,
-}
-
 #[derive(Parser, Debug)]
 struct DemoArguments {
-    /// Number of VMs
-    #[arg(long, value_name = "N", default_value_t = 3,
+    /// Number of VMs [default: 4, or as many as workloads are named if they are more]
+    #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(broker::VMS_MAX)))]
-    vms: u16,
+    vms: Option<u16>,
     /// The card: a software card (model:NAME), or one that `vramd gpu` serves (vfio-user:PATH)
     #[arg(long, value_name = "DEVICE", default_value = "model:gtx480", value_parser = Device::parse)]
     gpu: Device,
@@ -105,10 +99,10 @@ struct DemoArguments {
     /// VRAM that each VM sees
     #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = guest_vram)]
     guest_vram: u64,
-    /// What the VMs do, in turn
-    #[arg(long, value_name = "NAME", value_enum)]
+    /// What the VMs do, in turn: files, or a GPU kernel by its name [default: hotspot bfs matrix files; files with --input]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = workload)]
     workload: Vec<Workload>,
-    /// Files that each VM takes through VRAM [default: this program]
+    /// Files that each VM with the workload files takes through VRAM [default: this program]
     #[arg(long, value_name = "FILE")]
     input: Vec<PathBuf>,
     /// Seed of all random choices
@@ -120,7 +114,7 @@ struct DemoArguments {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Rounds of moving
+    /// Rounds of moving, or of running a kernel
     #[arg(long, hide = true)]
     rounds: Option<u32>,
     /// Run the guests on host threads
@@ -170,6 +164,13 @@ struct GpuArguments {
 fn card_vram(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     check_card_vram(bytes).map(|()| bytes)
+}
+
+fn workload(name: &str) -> Result<Workload, String> {
+    Workload::named(name).ok_or_else(|| {
+        let names: Vec<_> = Workload::names().collect();
+        format!("there are {}", names.join(", "))
+    })
 }
 
 fn guest_vram(text: &str) -> Result<u64, String> {

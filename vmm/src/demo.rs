@@ -19,9 +19,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use broker::{AttachError, Broker, BrokerStats, Ended};
+use guests::Workload;
 use vgpu::{Quota, VmConfig};
 
-pub use report::{DemoReport, GpuReport, InputReport, PauseReport, VmReport};
+use report::CardReport;
+pub use report::{DemoReport, GpuReport, InputReport, PauseReport, ShaderReport, VmReport};
 pub use screen::Screen;
 
 use crate::config::MIB;
@@ -29,7 +31,7 @@ use crate::guest::{
     Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, Place, ReadyGuest, Told,
     ram_bytes_for, verdict,
 };
-use crate::host::{CardChoice, HostError, HostSetup, start_broker};
+use crate::host::{CardChoice, HostError, HostSetup, start_counted};
 use crate::link::BrokerLink;
 use crate::loader::Kernel;
 use crate::pci::MMIO_WINDOW;
@@ -39,8 +41,14 @@ const CHUNK_BYTES: u64 = 2 * MIB;
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// VRAM that the guest's driver and tables take, generously.
 const GUEST_VRAM_OWN: u64 = 8 * MIB;
+/// VRAM that a guest with a kernel takes besides its buffers, generously.
+const KERNEL_VRAM_OWN: u64 = 8 * MIB;
+/// Most bytes of a kernel's buffers: its reference has to fit guest RAM below 3 GiB.
+const FOOTPRINT_MAX: u64 = 2 << 30;
 /// How often the guests move the contents of their VRAM about.
-const ROUNDS_DEFAULT: u32 = 4;
+const FILE_ROUNDS: u32 = 4;
+/// How often they run their kernel.
+const KERNEL_ROUNDS: u32 = 1;
 
 /// What to show.
 #[derive(Clone, Debug)]
@@ -51,11 +59,13 @@ pub struct DemoOptions {
     pub card: CardChoice,
     /// VRAM that each guest sees, bytes.
     pub guest_vram: u64,
-    /// Files that each guest takes through VRAM; this program's own executable if there is none.
+    /// What the guests do, in turn; not empty.
+    pub workloads: Vec<Workload>,
+    /// Files that guests with the workload `files` take through VRAM; this program's own executable if there is none.
     pub inputs: Vec<PathBuf>,
     /// Seed of the memory manager's and the guests' choices.
     pub seed: u64,
-    /// Rounds of moving.
+    /// Rounds of moving, or of running a kernel.
     pub rounds: Option<u32>,
     /// File to record the broker's events to.
     pub record: Option<PathBuf>,
@@ -146,6 +156,8 @@ pub struct VmFrame {
 /// One VM of the demo.
 struct Member {
     name: String,
+    workload: Workload,
+    inputs: Arc<[InputFile]>,
     journal: Arc<Journal>,
     running: Option<(Guest, Arc<BrokerLink>)>,
     exits: u64,
@@ -157,7 +169,7 @@ struct Member {
 pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoReport, DemoError> {
     let inputs: Arc<[InputFile]> = load_inputs(options)?.into();
     let start = Instant::now();
-    let broker = start_broker(HostSetup {
+    let (broker, counters) = start_counted(HostSetup {
         card: options.card.clone(),
         // Enough that admission never depends on how much of the card the broker takes for itself.
         host_ram: options.guest_vram.saturating_mul(options.vms as u64),
@@ -171,10 +183,60 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
     let seconds = start.elapsed().as_secs_f64();
     let stats = broker.snapshot();
     let is_kvm = place == Place::Kvm;
-    Ok(report::make(options, &inputs, &members, &stats, is_kvm, seconds))
+    // A card that was lost has ended the demo above.
+    let counters = counters.and_then(|counters| counters.read().ok());
+    let card = CardReport { stats, counters };
+    Ok(report::make(options, &inputs, &members, &card, is_kvm, seconds))
+}
+
+impl DemoOptions {
+    /// What VM number `index` does.
+    fn workload(&self, index: usize) -> Workload {
+        let turn = index.checked_rem(self.workloads.len());
+        turn.map_or(Workload::Files, |turn| self.workloads[turn])
+    }
+
+    /// Whether any VM does `workload`.
+    fn has(&self, workload: Workload) -> bool {
+        (0..self.vms).any(|index| self.workload(index) == workload)
+    }
+
+    /// Bytes of the buffers of a kernel: so much of what its guest sees that four guests together use twice the card.
+    fn footprint(&self) -> u64 {
+        let room = self.guest_vram.saturating_sub(KERNEL_VRAM_OWN);
+        room.min(self.guest_vram / 8 * 5).min(FOOTPRINT_MAX)
+    }
+
+    /// The guest of VM number `index`, with `inputs` if it takes any.
+    fn guest(&self, index: usize, inputs: &Arc<[InputFile]>) -> GuestSetup {
+        let workload = self.workload(index);
+        let (inputs, rounds) = match workload {
+            Workload::Files => (inputs.clone(), FILE_ROUNDS),
+            Workload::Kernel(_) => (Arc::default(), KERNEL_ROUNDS),
+        };
+        let footprint = self.footprint();
+        let reference = guests::scratch_words(workload, footprint) as u64 * 4;
+        GuestSetup {
+            name: vm_name(index),
+            ram_bytes: ram_bytes_for(&inputs) + reference.next_multiple_of(MIB),
+            vcpus: 1,
+            kernel: Kernel::bare(),
+            inputs,
+            options: format!(
+                "vramd.workload={} vramd.footprint_kib={} vramd.seed={} vramd.rounds={}",
+                workload.name(),
+                footprint >> 10,
+                self.seed.wrapping_add(index as u64),
+                self.rounds.unwrap_or(rounds)
+            ),
+        }
+    }
 }
 
 fn load_inputs(options: &DemoOptions) -> Result<Vec<InputFile>, DemoError> {
+    if !options.has(Workload::Files) {
+        return Ok(Vec::new());
+    }
     let room = options.guest_vram.saturating_sub(GUEST_VRAM_OWN);
     let limit = room.min(MMIO_WINDOW.start - ram_bytes_for(&[]));
     if options.inputs.is_empty() {
@@ -215,18 +277,7 @@ fn build_all(
 ) -> Result<Vec<Member>, DemoError> {
     let mut ready = Vec::new();
     for index in 0..options.vms {
-        let setup = GuestSetup {
-            name: vm_name(index),
-            ram_bytes: ram_bytes_for(inputs),
-            vcpus: 1,
-            kernel: Kernel::bare(),
-            inputs: inputs.clone(),
-            options: format!(
-                "vramd.seed={} vramd.rounds={}",
-                options.seed.wrapping_add(index as u64),
-                options.rounds.unwrap_or(ROUNDS_DEFAULT)
-            ),
-        };
+        let setup = options.guest(index, inputs);
         let config = VmConfig {
             name: setup.name.clone(),
             guest_vram: options.guest_vram,
@@ -256,15 +307,18 @@ fn build_all(
             name: setup.name.clone(),
             source,
         })?;
-        ready.push((setup.name, guest, link, journal));
+        ready.push((setup, options.workload(index), guest, link, journal));
     }
-    let start = |(name, guest, link, journal): (String, ReadyGuest, _, _)| {
+    let start = |(setup, workload, guest, link, journal): (GuestSetup, _, ReadyGuest, _, _)| {
+        let name = setup.name;
         let guest = guest.start().map_err(|source| DemoError::Guest {
             name: name.clone(),
             source,
         })?;
         Ok(Member {
             name,
+            workload,
+            inputs: setup.inputs,
             journal,
             running: Some((guest, link)),
             exits: 0,
@@ -335,11 +389,17 @@ impl Member {
     }
 
     /// What speaks against it once it has ended.
-    fn wrong(&self, inputs: &[InputFile]) -> Vec<String> {
-        match &self.end {
-            Some(end) => verdict(inputs, &self.told(), end),
-            None => vec!["it did not end".to_owned()],
+    fn wrong(&self) -> Vec<String> {
+        let Some(end) = &self.end else {
+            return vec!["it did not end".to_owned()];
+        };
+        let told = self.told();
+        let mut wrong = verdict(&self.inputs, &told, end);
+        let has_run = told.kernel.is_some_and(|kernel| kernel.checked_bytes != 0);
+        if wrong.is_empty() && self.workload != Workload::Files && !has_run {
+            wrong.push("it compared nothing".to_owned());
         }
+        wrong
     }
 
     fn frame(&self, stats: &BrokerStats) -> VmFrame {

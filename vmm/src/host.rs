@@ -8,7 +8,7 @@ use fermi_spec::board::Board;
 use vgpu::{GpuConfig, HostGpu, Manager};
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::card::{CardConfig, CardError, ModelGpu};
+use crate::card::{CardConfig, CardCounters, CardError, ModelGpu};
 
 /// Which card.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +57,7 @@ struct Card {
     interrupt: EventFd,
     hangup: Option<OwnedFd>,
     board: Board,
+    counters: Option<CardCounters>,
 }
 
 impl CardChoice {
@@ -68,6 +69,7 @@ impl CardChoice {
                     interrupt: gpu.interrupt()?,
                     hangup: None,
                     board: config.board,
+                    counters: Some(gpu.counters()),
                     gpu: Box::new(gpu),
                 })
             }
@@ -77,6 +79,7 @@ impl CardChoice {
                     interrupt: gpu.interrupt()?,
                     hangup: Some(gpu.hangup()?),
                     board: gpu.board(),
+                    counters: None,
                     gpu: Box::new(gpu),
                 })
             }
@@ -86,6 +89,11 @@ impl CardChoice {
 
 /// Makes the card or attaches to it, brings it up and listens.
 pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
+    start_counted(setup).map(|(broker, _)| broker)
+}
+
+/// The same, with the counters of the card if it is in this process.
+pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
     let card = setup.card.open()?;
     let capabilities = card.gpu.capabilities();
     let config = GpuConfig {
@@ -98,7 +106,7 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
     };
     let record = |path: &Path| Recorder::create(path, &config);
     let recorder = setup.record.as_deref().map(record).transpose()?;
-    Ok(Broker::start(Setup {
+    let broker = Broker::start(Setup {
         core: Box::new(Manager::new(config)),
         gpu: card.gpu,
         interrupt: Some(card.interrupt),
@@ -106,5 +114,6 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
         recorder,
         board: card.board,
         vms: setup.vms,
-    })?)
+    })?;
+    Ok((broker, card.counters))
 }

@@ -21,7 +21,7 @@ mod vcpu;
 pub mod vm;
 
 pub use bus::BusError;
-pub use card::{CardConfig, CardError, ModelGpu};
+pub use card::{CardConfig, CardCounters, CardError, CardLost, ModelGpu};
 pub use link::{BrokerLink, LinkError, VfioUserLink, VgpuLink};
 pub use loader::{Input, Kernel, LoadError};
 pub use pci::MsiState;

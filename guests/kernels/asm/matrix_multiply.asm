@@ -9,6 +9,19 @@
 .param columns u32
 .shared 2048
 
+// Four steps along the tiles.
+.macro four row first second third fourth
+    ld b128 $r24q s[$r11+%row]
+    ld b32 $r28 s[$r12+%first]
+    ld b32 $r29 s[$r12+%second]
+    ld b32 $r30 s[$r12+%third]
+    ld b32 $r31 s[$r12+%fourth]
+    fma rn f32 $r8 $r24 $r28 $r8
+    fma rn f32 $r8 $r25 $r29 $r8
+    fma rn f32 $r8 $r26 $r30 $r8
+    fma rn f32 $r8 $r27 $r31 $r8
+.endm
+
 mov b32 $r0 $tidx
 mov b32 $r1 $tidy
 thread_x $r4 $r2
@@ -40,24 +53,10 @@ $p0 ld b32 $r17 ca g[$r14d]
 st b32 s[$r10+0x0] $r16
 st b32 s[$r10+0x400] $r17
 barrier
-mov b32 $r18 0x0
-mov b32 $r19 $r11
-mov b32 $r20 $r12
-inner:
-ld b128 $r24q s[$r19+0x0]
-ld b32 $r28 s[$r20+0x400]
-ld b32 $r29 s[$r20+0x440]
-ld b32 $r30 s[$r20+0x480]
-ld b32 $r31 s[$r20+0x4c0]
-fma rn f32 $r8 $r24 $r28 $r8
-fma rn f32 $r8 $r25 $r29 $r8
-fma rn f32 $r8 $r26 $r30 $r8
-fma rn f32 $r8 $r27 $r31 $r8
-add b32 $r19 $r19 0x10
-add b32 $r20 $r20 0x100
-add b32 $r18 $r18 0x4
-set $p0 0x1 lt u32 $r18 0x10
-$p0 bra #inner
+four 0x000 0x400 0x440 0x480 0x4c0
+four 0x010 0x500 0x540 0x580 0x5c0
+four 0x020 0x600 0x640 0x680 0x6c0
+four 0x030 0x700 0x740 0x780 0x7c0
 barrier
 add b32 $r9 $r9 0x10
 set $p1 0x1 lt u32 $r9 $r6

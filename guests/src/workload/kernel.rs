@@ -173,6 +173,7 @@ pub(super) fn run(
     progress(bus, "reference", 1, 1);
     let rounds = run.summary.rounds as usize;
     for round in 0..rounds {
+        progress(bus, "run", round, rounds);
         run.launch(bus, &mut gpu)?;
         progress(bus, "run", round + 1, rounds);
         run.check(bus, memory)?;

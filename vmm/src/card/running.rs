@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fermi_model::{FermiModel, Stepped};
+use fermi_model::{Counters, FermiModel, Stepped};
 
 /// Work between two looks at who waits: about one piece of a copy, some 20 µs.
 const SLICE: u32 = 16;
@@ -165,6 +165,16 @@ impl<F: Follower> Shared<F> {
     }
 }
 
+/// A look at a card from outside, which outlives its owner.
+pub(crate) struct Watcher<F: Follower>(Arc<Shared<F>>);
+
+impl<F: Follower> Watcher<F> {
+    /// What the card has counted so far.
+    pub(crate) fn counters(&self) -> Result<Counters, CardLost> {
+        self.0.access(|model, _| *model.counters())
+    }
+}
+
 /// See the module. Dropping it stops the thread and drops card and follower.
 pub(crate) struct RunningCard<F: Follower> {
     shared: Arc<Shared<F>>,
@@ -194,6 +204,11 @@ impl<F: Follower> RunningCard<F> {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// Somebody who looks at it.
+    pub(crate) fn watcher(&self) -> Watcher<F> {
+        Watcher(self.shared.clone())
     }
 
     /// Does something with the card at the present time, and what follows from it at once. Several accesses in one

@@ -8,9 +8,30 @@ use super::signals::is_stop_requested;
 use super::{DemoArguments, FAILED, WRONG_USAGE, complain};
 use crate::demo::{DemoOptions, Screen, run};
 use crate::guest::Place;
+use guests::Workload;
 
 /// VRAM of a software card that no size is named for: little, so that a few VMs use more.
 const VRAM_DEFAULT: u64 = 256 << 20;
+
+/// VMs if no number is given: one for each of [`WORKLOADS_DEFAULT`].
+const VMS_DEFAULT: usize = 4;
+/// What they do if nothing is said, in turn.
+const WORKLOADS_DEFAULT: [&str; VMS_DEFAULT] = ["hotspot", "bfs", "matrix", "files"];
+
+/// What the VMs do, in turn. Files are for those who take files.
+fn workloads(arguments: &DemoArguments) -> Result<Vec<Workload>, &'static str> {
+    match (arguments.workload.is_empty(), arguments.input.is_empty()) {
+        (true, true) => Ok(WORKLOADS_DEFAULT
+            .into_iter()
+            .filter_map(Workload::named)
+            .collect()),
+        (true, false) => Ok(vec![Workload::Files]),
+        (false, false) if !arguments.workload.contains(&Workload::Files) => {
+            Err("--input is for the workload files, which is not among the workloads")
+        }
+        (false, _) => Ok(arguments.workload.clone()),
+    }
+}
 
 pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
     let card = arguments.gpu.clone().with_vram(arguments.vram, |_| VRAM_DEFAULT);
@@ -21,9 +42,18 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
             return Ok(WRONG_USAGE);
         }
     };
-    // `--workload` chooses nothing as long as there is one: clap refuses any other name.
+    let workloads = match workloads(arguments) {
+        Ok(workloads) => workloads,
+        Err(reason) => {
+            complain(reason);
+            return Ok(WRONG_USAGE);
+        }
+    };
     let options = DemoOptions {
-        vms: arguments.vms.into(),
+        vms: arguments
+            .vms
+            .map_or(workloads.len().max(VMS_DEFAULT), usize::from),
+        workloads,
         card,
         guest_vram: arguments.guest_vram,
         inputs: arguments.input.clone(),

@@ -3,12 +3,13 @@
 use std::fmt;
 
 use broker::{Accesses, BrokerStats};
+use fermi_model::Counters;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{DemoOptions, Member};
 use crate::config::Size;
-use crate::guest::{Digest, InputFile, hex};
+use crate::guest::{Digest, InputFile, KernelResult, hex};
 
 /// Pauses of a VM's channels, microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -26,6 +27,8 @@ pub struct PauseReport {
 pub struct VmReport {
     /// Its name.
     pub name: String,
+    /// What it did: `files`, or the name of a kernel.
+    pub workload: String,
     /// It ended well, and every byte was right.
     pub ok: bool,
     /// VRAM that it saw.
@@ -58,8 +61,10 @@ pub struct VmReport {
     pub copies: u64,
     /// Bytes they moved.
     pub bytes_copied: u64,
-    /// Slots of VRAM that held wrong bytes.
+    /// Slots of VRAM that held wrong bytes, or words of a kernel's buffers that were not those of the reference.
     pub mismatches: u64,
+    /// Of a VM with a kernel that came to its end.
+    pub kernel: Option<KernelResult>,
     /// SHA-256 of the input as it was read back from VRAM; of the inputs' digests one after the other if there are
     /// several. Nothing if it did not come so far.
     pub digest: Option<String>,
@@ -76,6 +81,45 @@ pub struct GpuReport {
     pub vram_bytes: u64,
     /// What of it guests may hold.
     pub usable_bytes: u64,
+    /// What its shaders did, for all VMs together: the card does not know whose a grid is. Nothing if the card is in
+    /// another process.
+    pub shaders: Option<ShaderReport>,
+}
+
+/// What the shaders of a card did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct ShaderReport {
+    /// Grids that ran to their end.
+    pub grids: u64,
+    /// Instructions of warps.
+    pub warp_instructions: u64,
+    /// Instructions of lanes.
+    pub lane_instructions: u64,
+    /// Bytes between shaders and VRAM, in whole segments.
+    pub vram_bytes: u64,
+    /// Bytes from shaders to host RAM: spilled chunks.
+    pub upstream_bytes: u64,
+    /// Bytes from host RAM to shaders.
+    pub downstream_bytes: u64,
+}
+
+impl From<&Counters> for ShaderReport {
+    fn from(counters: &Counters) -> Self {
+        Self {
+            grids: counters.grids,
+            warp_instructions: counters.warp_instructions,
+            lane_instructions: counters.lane_instructions,
+            vram_bytes: counters.shader_vram_bytes,
+            upstream_bytes: counters.shader_upstream_bytes,
+            downstream_bytes: counters.shader_downstream_bytes,
+        }
+    }
+}
+
+/// What the broker and its card counted.
+pub(super) struct CardReport {
+    pub(super) stats: BrokerStats,
+    pub(super) counters: Option<Counters>,
 }
 
 /// One input, as it was before.
@@ -153,14 +197,12 @@ pub(super) fn make(
     options: &DemoOptions,
     inputs: &[InputFile],
     members: &[Member],
-    stats: &BrokerStats,
+    card: &CardReport,
     is_kvm: bool,
     seconds: f64,
 ) -> DemoReport {
-    let vms: Vec<_> = members
-        .iter()
-        .map(|member| vm_report(member, inputs, stats))
-        .collect();
+    let CardReport { stats, counters } = card;
+    let vms: Vec<_> = members.iter().map(|member| vm_report(member, stats)).collect();
     let mut notes = Vec::new();
     for vm in vms.iter().filter(|vm| !vm.ok) {
         notes.push(format!("vm {}: {}", vm.name, vm.errors.join(", ")));
@@ -190,6 +232,7 @@ pub(super) fn make(
         gpu: GpuReport {
             vram_bytes: stats.vram_bytes,
             usable_bytes: stats.usable_bytes,
+            shaders: counters.as_ref().map(ShaderReport::from),
         },
         vms,
         resident_peak_bytes: stats.resident_peak_bytes,
@@ -202,9 +245,9 @@ pub(super) fn make(
     }
 }
 
-fn vm_report(member: &Member, inputs: &[InputFile], stats: &BrokerStats) -> VmReport {
+fn vm_report(member: &Member, stats: &BrokerStats) -> VmReport {
     let told = member.told();
-    let errors = member.wrong(inputs);
+    let errors = member.wrong();
     let figures = stats
         .vms
         .iter()
@@ -214,6 +257,7 @@ fn vm_report(member: &Member, inputs: &[InputFile], stats: &BrokerStats) -> VmRe
     let microseconds = |ns: u64| ns as f64 / 1000.0;
     VmReport {
         name: member.name.clone(),
+        workload: member.workload.name().to_owned(),
         ok: errors.is_empty(),
         guest_vram_bytes: figures.guest_vram_bytes,
         touched_bytes: figures.touched_bytes,
@@ -235,7 +279,8 @@ fn vm_report(member: &Member, inputs: &[InputFile], stats: &BrokerStats) -> VmRe
         copies: told.copies,
         bytes_copied: told.bytes_copied,
         mismatches: told.mismatches,
-        digest: joined_told(&told.digests, inputs.len()),
+        kernel: told.kernel,
+        digest: joined_told(&told.digests, member.inputs.len()),
         seconds: member.seconds,
         errors,
     }
@@ -250,8 +295,20 @@ impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<4} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>10} {:>10} {:>9}  digest",
-            "vm", "", "touched", "resident", "spilled", "spills", "refills", "pauses", "p50", "max", "exits"
+            "{:<4} {:<8} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>10} {:>10} {:>9} {:>11}  digest",
+            "vm",
+            "workload",
+            "",
+            "touched",
+            "resident",
+            "spilled",
+            "spills",
+            "refills",
+            "pauses",
+            "p50",
+            "max",
+            "exits",
+            "GPU time"
         )?;
         for vm in &self.vms {
             let digest = vm
@@ -259,10 +316,15 @@ impl fmt::Display for DemoReport {
                 .as_deref()
                 .and_then(|digest| digest.get(..16))
                 .unwrap_or("-");
+            let gpu_time = vm.kernel.as_ref().map_or_else(
+                || "-".to_owned(),
+                |kernel| format!("{:.1}ms", kernel.gpu_ns as f64 / 1e6),
+            );
             writeln!(
                 f,
-                "{:<4} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8.0}us {:>8.0}us {:>9}  {digest}",
+                "{:<4} {:<8} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8.0}us {:>8.0}us {:>9} {gpu_time:>11}  {digest}",
                 vm.name,
+                vm.workload,
                 if vm.ok { "ok" } else { "WRONG" },
                 mebibytes(vm.touched_bytes),
                 mebibytes(vm.resident_peak_bytes),
@@ -289,6 +351,16 @@ impl fmt::Display for DemoReport {
             self.seconds,
             if self.kvm { "" } else { " WITHOUT virtual machines" },
         )?;
+        if let Some(shaders) = &self.gpu.shaders {
+            let (grids, instructions) = (shaders.grids, shaders.lane_instructions as f64 / 1e6);
+            let host = mebibytes(shaders.upstream_bytes + shaders.downstream_bytes);
+            let vram = mebibytes(shaders.vram_bytes);
+            writeln!(
+                f,
+                "{grids} grids of all VMs: {instructions:.0} million instructions, {vram} from and to VRAM, {host} from \
+                 and to host RAM"
+            )?;
+        }
         self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
 }

@@ -61,7 +61,7 @@ impl Matrix {
             program: &programs::MATRIX_MULTIPLY,
             blocks: [side.div_ceil(TILE); 2],
             threads: [TILE; 2],
-            instructions: 40 + inner.div_ceil(TILE) * 85,
+            instructions: 40 + inner.div_ceil(TILE) * 60,
             parameters: &parameters,
         })
     }
