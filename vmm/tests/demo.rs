@@ -94,6 +94,76 @@ fn small_demo_on_kvm_is_right() {
     check_small_demo(&output, &digest, true);
 }
 
+/// Four VMs, three with kernels, on a card of which each sees half and more.
+const MIX: [&str; 8] = [
+    "demo",
+    "--json",
+    "--vram",
+    "32M",
+    "--guest-vram",
+    "24M",
+    "--seed",
+    "5",
+];
+
+fn check_mix(output: &Output, is_kvm: bool) {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(output);
+    assert_eq!(report["kvm"], Value::Bool(is_kvm), "{report}");
+    let vms = report["vms"].as_array().unwrap();
+    let workloads: Vec<_> = vms.iter().map(|vm| vm["workload"].as_str().unwrap()).collect();
+    assert_eq!(workloads, ["hotspot", "bfs", "matrix", "files"]);
+    let touched: u64 = vms.iter().map(|vm| vm["touched_bytes"].as_u64().unwrap()).sum();
+    assert!(touched > 2 * (32 << 20), "{report}");
+    for vm in vms {
+        assert_eq!(
+            (&vm["ok"], vm["mismatches"].as_u64()),
+            (&Value::Bool(true), Some(0)),
+            "{vm}"
+        );
+    }
+    for vm in &vms[..3] {
+        let number = |name: &str| {
+            vm["kernel"][name]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{name} of {vm}"))
+        };
+        assert_eq!(vm["kernel"]["name"], vm["workload"]);
+        assert!(number("gpu_ns") > 0 && number("grids") > 0, "{vm}");
+        assert!(number("checked_bytes") > number("footprint_bytes") / 4, "{vm}");
+    }
+    assert_eq!(vms[3]["digest"], report["digest"]);
+    let shaders = &report["gpu"]["shaders"];
+    assert!(
+        shaders["lane_instructions"].as_u64().unwrap() > 10_000_000,
+        "{shaders}"
+    );
+    // Some of what the kernels read was spilled.
+    assert!(shaders["downstream_bytes"].as_u64().unwrap() > 0, "{shaders}");
+}
+
+#[test]
+fn default_demo_mixes_kernels_with_files_and_all_are_right() {
+    check_mix(&output(&[&MIX[..], &["--no-kvm"]].concat()), false);
+    if has_kvm() {
+        check_mix(&output(&MIX), true);
+    }
+}
+
+#[test]
+fn named_workloads_run_in_turn() {
+    let arguments = ["--no-kvm", "--vms", "3", "--workload", "triad", "2dconv"];
+    let output = output(&[&MIX[..], &arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report = json(&output);
+    let workloads = [0, 1, 2].map(|vm| report["vms"][vm]["workload"].as_str().unwrap());
+    assert_eq!(workloads, ["triad", "2dconv", "triad"]);
+    assert_eq!(
+        (&report["digest"], &report["vms"][0]["digest"]),
+        (&Value::Null, &Value::Null)
+    );
+}
+
 #[test]
 fn several_inputs_come_back_each() {
     let folder = tempfile::tempdir().unwrap();
@@ -153,9 +223,11 @@ fn wrong_usage_is_one_line_and_status_2() {
     assert!(vms.contains("65 is not in 1..=64"), "{vms}");
     let workload = complaint(&["demo", "--workload", "mining"], 2);
     assert!(
-        workload.contains("'mining'") && workload.contains("files"),
+        workload.contains("'mining'") && workload.contains("there are files, hotspot, bfs, matrix"),
         "{workload}"
     );
+    let input = complaint(&["demo", "--workload", "bfs", "--input", "/dev/null"], 2);
+    assert!(input.contains("--input is for the workload files"), "{input}");
     complaint(&["demo", "--vms", "0"], 2);
     complaint(&["dance"], 2);
     complaint(&["serve"], 2);

@@ -2,9 +2,10 @@
 
 use crate::programs::Program;
 
-/// Instructions of lanes of one launch at most, as far as blocks can be cut apart: some tens of milliseconds of a
-/// software card. A grid cannot be preempted, so this is how long a VM keeps a card to itself, or from being suspended.
-pub const INSTRUCTIONS_MAX: u64 = 32 << 20;
+/// Instructions of lanes of one launch at most, as far as blocks can be cut apart: about ten milliseconds of a software
+/// card. A grid cannot be preempted, so this is how long a VM keeps a card to itself, and a broker that waits for its
+/// channel has 20 ms of patience.
+pub const INSTRUCTIONS_MAX: u64 = 4 << 20;
 /// Blocks of a launch in a direction at most.
 const BLOCKS_MAX: u32 = 0xffff;
 /// Words of parameters at most.

@@ -12,8 +12,8 @@ use kernels::{Gpu, Launch, Stopped};
 
 /// Most programs of a kernel.
 const PROGRAMS_MAX: usize = 16;
-/// Launches between two waits: each keeps the card for some tens of milliseconds, and VMs share it.
-const LAUNCHES_MAX: u64 = 32;
+/// Launches between two waits: each keeps the card for some ten milliseconds, and VMs share it.
+const LAUNCHES_MAX: u64 = 128;
 /// Words that are copied by way of the mailbox at a time.
 const MAILBOX_WORDS: usize = SMALL_PAGE as usize / 4;
 /// Local memory comes in such units.
