@@ -291,6 +291,19 @@ pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{:.1}M", bytes as f64 / (1 << 20) as f64)
 }
 
+impl fmt::Display for ShaderReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (grids, instructions) = (self.grids, self.lane_instructions as f64 / 1e6);
+        let vram = mebibytes(self.vram_bytes);
+        let host = mebibytes(self.upstream_bytes + self.downstream_bytes);
+        write!(
+            f,
+            "{grids} grids of all VMs: {instructions:.0} million instructions, {vram} from and to VRAM, {host} from and \
+             to host RAM"
+        )
+    }
+}
+
 impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -352,14 +365,7 @@ impl fmt::Display for DemoReport {
             if self.kvm { "" } else { " WITHOUT virtual machines" },
         )?;
         if let Some(shaders) = &self.gpu.shaders {
-            let (grids, instructions) = (shaders.grids, shaders.lane_instructions as f64 / 1e6);
-            let host = mebibytes(shaders.upstream_bytes + shaders.downstream_bytes);
-            let vram = mebibytes(shaders.vram_bytes);
-            writeln!(
-                f,
-                "{grids} grids of all VMs: {instructions:.0} million instructions, {vram} from and to VRAM, {host} from \
-                 and to host RAM"
-            )?;
+            writeln!(f, "{shaders}")?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
