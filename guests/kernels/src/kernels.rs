@@ -8,6 +8,7 @@ mod fdtd2d;
 mod graph;
 mod gups;
 mod hashjoin;
+mod heartwall;
 mod hotspot;
 mod kmeans;
 mod lud;
@@ -59,6 +60,7 @@ kernels! {
     nn::Nn: "Distances of places and the nearest of them (Rodinia).",
     srad2::Srad2: "Diffusion in an image that stops at edges (Rodinia).",
     backprop::Backprop: "A step of training of a network (Rodinia).",
+    heartwall::Heartwall: "Points of a film, followed by their surroundings (Rodinia, reduced).",
     kmeans::Kmeans: "Clusters of points, round by round (Rodinia).",
     lud::Lud: "Many matrices' lower and upper factors, tile by tile (Rodinia).",
     matrix::Matrix: "The matrix expression A·B + C·D, with both products kept.",
