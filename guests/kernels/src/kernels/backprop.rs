@@ -30,11 +30,11 @@ const UNIT_WORDS: usize = 2 * HIDDEN + 2;
 /// Rodinia's.
 const RATE: f32 = 0.3;
 const MOMENTUM: f32 = 0.3;
-/// Threads add 1 to the number of a row in a few places, and a row is 16 words.
+/// The number of a weight, of which a row has 16, fits 32 bits.
 const ROWS_MAX: u64 = 1 << 26;
-/// `ex2` is right to a relative error of 2^-22, which is 4 units of the last place. An activation h, 0.5 to 0.75, takes
-/// (1 - h) of that error, the output the same again; (1 - o)² of an output up to 0.75 has 6 times its error, and h (1 - h)
-/// at most 3 times that of h. With the roundings in between, it stays below this.
+/// assumption: `ex2` is right to a relative error of 2^-22, which is 4 units of the last place. An activation h, 0.5 to
+/// 0.75, takes (1 - h) of that error, the output the same again; (1 - o)² of an output up to 0.75 has 6 times its error,
+/// and h (1 - h) at most 3 times that of h. With the roundings in between, it stays below this.
 const ULPS: u32 = 64;
 
 /// A network with `rows` inputs, of which the first is the bias'.

@@ -40,9 +40,10 @@
     bar popc 0x1 $r63 0x0 0x0 0x1
 .endm
 
-// %quotient = %a / %b, correctly rounded whatever the last bits of rcp are (Markstein 1990: Newton steps with exact
-// remainders; `rp` is for mantissas of ones alone). %b is positive, %a not -0, and %b, 1 / %b and the quotient are far
-// from the ends of the exponent's range. All five are different registers; spoils %s and %t.
+// %quotient = %a / %b, correctly rounded whatever the last bit of rcp is (Markstein 1990: Newton steps with exact
+// remainders; `rp` is for mantissas of ones alone). assumption: rcp errs by one unit in the last place at most. %b is
+// positive, %a not -0, and %b, 1 / %b and the quotient are far from the ends of the exponent's range. All five are
+// different registers; spoils %s and %t.
 .macro divide quotient a b s t
     rcp f32 %s %b
     mov b32 %t 0x3f800000
@@ -59,8 +60,8 @@
     fma rn f32 %quotient %t %s %quotient
 .endm
 
-// %root = the square root of %x, correctly rounded in the same way; 0 for 0. All four are different registers; spoils
-// %s and %t.
+// %root = the square root of %x, correctly rounded in the same way; 0 for 0. assumption: rsqrt errs by a relative 2^-22.9
+// at most. All four are different registers; spoils %s and %t.
 .macro square_root root x s t
     rsqrt f32 %s %x
     mul rn f32 %root %x %s
