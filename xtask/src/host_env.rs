@@ -1,6 +1,6 @@
 //! `cargo xtask host-env`: what tests in virtual machines need, fetched once and kept in the user's cache.
 //!
-//! QEMU, Debian's kernel with the modules of nouveau, a static busybox, and a disk with Mesa. Which versions is said in
+//! QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, and a disk with Mesa. Which versions is said in
 //! `integration/host-env.toml`. Packages are unpacked, never installed: no root is needed, and nothing but the cache
 //! folder changes.
 
@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 use apt::Apt;
 use cache::Cache;
 use guest_root::Busybox;
-pub(crate) use guest_root::{GuestProgram, MesaDisk};
+pub(crate) use guest_root::{GuestFile, MesaDisk};
 pub(crate) use kernel::{DRIVER, Kernel};
 use pins::{Pin, Pins};
 pub(crate) use qemu::Qemu;
@@ -60,9 +60,9 @@ impl HostEnv {
         Provider::new(workspace, true)?.everything()
     }
 
-    /// Writes a guest's first root, with `programs` in its `/tests`.
-    pub(crate) fn write_first_root(&self, target: &Path, programs: &[GuestProgram]) -> Result<()> {
-        guest_root::write_first_root(target, &self.kernel, &self.busybox, programs)
+    /// Writes a guest's first root, with `files` in it.
+    pub(crate) fn write_first_root(&self, target: &Path, files: &[GuestFile]) -> Result<()> {
+        guest_root::write_first_root(target, &self.kernel, &self.busybox, files)
     }
 }
 

@@ -2,10 +2,13 @@
 //!
 //! A new task is a module and a variant of [`Task`]. Exit status: 0 done, 1 failed, 2 wrong usage.
 
+mod card;
 mod ci;
 mod fuzz;
+mod guest;
 mod host_env;
 mod layers;
+mod nested;
 mod nouveau;
 mod process;
 mod qemu;
@@ -41,6 +44,8 @@ enum Task {
     Tidy,
     /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or says what is missing.
     HostEnv(host_env::HostEnvArguments),
+    /// Boots a cloud host with KVM, VFIO and an IOMMU in an emulated machine, and runs vramd on it.
+    Nested(nested::NestedArguments),
     /// Boots Debian's kernel with the unmodified driver nouveau against `vramd gpu` and exercises it.
     Nouveau(nouveau::NouveauArguments),
     /// Attaches a stock QEMU to a broker and checks what it sees; fetches QEMU where the machine's is too old.
@@ -61,6 +66,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
         Task::HostEnv(arguments) => host_env::run(&workspace, arguments),
+        Task::Nested(arguments) => nested::run(&workspace, arguments),
         Task::Nouveau(arguments) => nouveau::run(&workspace, arguments),
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),

@@ -4,8 +4,6 @@
 //! anew, suspended, unloaded and loaded again, and after every step the kernel's log is looked at. Nothing here knows
 //! what the driver does: it has to be content.
 
-mod card;
-mod guest;
 mod kernel_log;
 mod measure;
 mod scenario;
@@ -16,10 +14,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
-use crate::host_env::{GuestProgram, HostEnv};
+use crate::card::{Card, Summary};
+use crate::guest::{Guest, GuestConfig, Processor};
+use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
-use card::{Card, Summary};
-use guest::{Guest, GuestConfig};
 use kernel_log::Allowed;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk};
 
@@ -84,7 +82,7 @@ struct Setting<'a> {
     environment: HostEnv,
     vramd: PathBuf,
     allowed: Allowed,
-    programs: Vec<GuestProgram>,
+    programs: Vec<GuestFile>,
     tests: Vec<TestProgram>,
     arguments: &'a NouveauArguments,
 }
@@ -106,7 +104,7 @@ impl Setting<'_> {
                 name: name.clone(),
                 in_mesa,
             });
-            self.programs.push(GuestProgram { name, path });
+            self.programs.push(GuestFile::test(&name, path));
         }
         Ok(())
     }
@@ -191,12 +189,16 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
     }
     let card = Card::start(&setting.vramd, &options, folder.path())?;
     let config = GuestConfig {
+        processor: Processor::Max,
         ram_mib: RAM_MIB,
-        card: card.socket(),
+        card: Some(card.socket()),
         root: &root,
         disk: arguments.mesa.then(|| setting.environment.mesa.image()),
         has_iommu: scenario.has_iommu,
-        has_msi: scenario.interrupts == Interrupts::Msi,
+        kernel_options: match scenario.interrupts {
+            Interrupts::Msi => "",
+            Interrupts::Intx => "pci=nomsi",
+        },
     };
     let (mut steps, insmod_s) = walk(setting, scenario, &config, folder.path());
     let card = card.stop().and_then(|summary| {

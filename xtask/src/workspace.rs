@@ -67,6 +67,11 @@ impl Workspace {
         build_by(self.cargo(&["build", "--package", package, "--bin", program]))
     }
 
+    /// Builds a program of ours for speed, and tells where it is.
+    pub(crate) fn build_release(&self, package: &str, program: &str) -> Result<PathBuf> {
+        build_by(self.cargo(&["build", "--release", "--package", package, "--bin", program]))
+    }
+
     /// Builds the only program of a package that is no member of the workspace, in its folder: its settings are there.
     pub(crate) fn build_apart(&self, folder: &str) -> Result<PathBuf> {
         let mut cargo = self.cargo(&["build", "--release", "--locked"]);

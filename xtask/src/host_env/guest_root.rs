@@ -1,5 +1,6 @@
 //! The roots of a guest: a small one in memory, with busybox, modules and test programs, and a disk with Mesa.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,11 +132,43 @@ fn make_disk(root: &Path, image: &Path) -> Result<()> {
         .map(drop)
 }
 
-/// A program of ours for the guest: its name there, and where it is here.
+/// A file of ours in a guest's first root.
 #[derive(Clone, Debug)]
-pub(crate) struct GuestProgram {
-    pub(crate) name: String,
-    pub(crate) path: PathBuf,
+pub(crate) struct GuestFile {
+    /// Where it is there, without the slash at the start.
+    pub(crate) to: String,
+    /// Where it is here.
+    pub(crate) from: PathBuf,
+}
+
+impl GuestFile {
+    /// A test program.
+    pub(crate) fn test(name: &str, from: PathBuf) -> Self {
+        let to = format!("tests/{name}");
+        Self { to, from }
+    }
+
+    /// A program as it is on this machine, with the libraries that it loads here.
+    pub(crate) fn program_with_libraries(name: &str, from: PathBuf) -> Result<Vec<Self>> {
+        let listed = apt::output(Command::new("ldd").arg(&from))
+            .with_context(|| format!("which libraries {} needs", from.display()))?;
+        let mut files: Vec<_> = libraries(&listed)
+            .map(|path| Self {
+                to: path.trim_start_matches('/').to_owned(),
+                from: PathBuf::from(path),
+            })
+            .collect();
+        let to = format!("bin/{name}");
+        files.push(Self { to, from });
+        Ok(files)
+    }
+}
+
+/// Paths in what `ldd` prints: the last of a line's words that is absolute.
+fn libraries(listed: &str) -> impl Iterator<Item = &str> {
+    listed
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().rfind(|word| word.starts_with('/')))
 }
 
 /// Writes the first root to `target`.
@@ -143,7 +176,7 @@ pub(super) fn write_first_root(
     target: &Path,
     kernel: &Kernel,
     busybox: &Busybox,
-    programs: &[GuestProgram],
+    files: &[GuestFile],
 ) -> Result<()> {
     let file = fs::File::create(target).with_context(|| format!("cannot create {}", target.display()))?;
     let mut archive = Archive::new(std::io::BufWriter::new(file));
@@ -155,23 +188,52 @@ pub(super) fn write_first_root(
     archive.file("bin/busybox", &program)?;
     archive.link("bin/sh", "busybox")?;
     archive.file("init", INIT.as_bytes())?;
-    let driver = kernel.driver_dependencies()?;
-    let disk = kernel.disk_modules()?;
-    for (list, modules) in [("driver", &driver), ("disk", &disk)] {
-        let names: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
+    let mut modules = Vec::new();
+    for (list, members) in kernel.module_lists()? {
+        let names: String = members.iter().map(|(name, _)| format!("{name}\n")).collect();
         archive.file(&format!("modules/{list}.list"), names.as_bytes())?;
+        modules.extend(members);
     }
-    let mut modules: Vec<_> = driver.into_iter().chain(disk).collect();
     modules.extend(kernel.modules_for(DRIVER)?.pop());
     modules.sort();
     modules.dedup();
     for (name, content) in modules {
         archive.file(&format!("modules/{name}.ko"), &content)?;
     }
-    for GuestProgram { name, path } in programs {
-        let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        archive.file(&format!("tests/{name}"), &content)?;
+    let mut folders: BTreeSet<_> = FOLDERS.map(str::to_owned).into();
+    for GuestFile { to, from } in files {
+        let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        for folder in folders_above(to) {
+            if folders.insert(folder.to_owned()) {
+                archive.folder(folder)?;
+            }
+        }
+        archive.file(to, &content)?;
     }
     archive.finish()?;
     Ok(())
+}
+
+/// The folders that a file is in, outermost first.
+fn folders_above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_taken_from_each_kind_of_line() {
+        let listed = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)\n\t/lib64/ld.so.2 (0x0)\n";
+        let paths: Vec<_> = libraries(listed).collect();
+        assert_eq!(paths, ["/lib/x/libc.so.6", "/lib64/ld.so.2"]);
+    }
+
+    #[test]
+    fn folders_come_from_the_outside_in() {
+        let folders: Vec<_> = folders_above("lib/x/libc.so.6").collect();
+        assert_eq!(folders, ["lib", "lib/x"]);
+        assert_eq!(folders_above("init").count(), 0);
+    }
 }

@@ -18,11 +18,16 @@ use super::pins::Pin;
 pub(crate) const DRIVER: &str = "nouveau";
 /// What a guest with a second root needs: its disk, the file system on it, and the checksum that one asks for.
 const DISK_MODULES: [&str; 3] = ["virtio_blk", "crc32c_generic", "ext4"];
+/// What a guest needs that is itself a host of guests with a card.
+const HOST_MODULES: [&str; 3] = ["kvm_amd", "vfio_iommu_type1", "vfio_pci"];
 /// Grows when an entry of the cache is laid out another way.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 const DEPENDENCIES: &[u8] = b"\0depends=";
+
+/// Names and contents.
+pub(super) type Modules = Vec<(String, Vec<u8>)>;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -46,7 +51,7 @@ impl Kernel {
         let image = only_entry(&unpacked.join("boot"), "vmlinuz-")?;
         fs::copy(&image, made.join(IMAGE)).with_context(|| format!("cannot copy {}", image.display()))?;
         let packed = modules_below(&unpacked.join("usr/lib/modules"))?;
-        let roots = DISK_MODULES.iter().chain([&DRIVER]);
+        let roots = DISK_MODULES.iter().chain(&HOST_MODULES).chain([&DRIVER]);
         let mut modules = BTreeMap::new();
         let mut wanted: Vec<String> = roots.map(|name| (*name).to_owned()).collect();
         while let Some(name) = wanted.pop() {
@@ -72,13 +77,13 @@ impl Kernel {
     }
 
     /// Modules that `root` needs and then itself, in an order that insmod accepts: (name, content).
-    pub(super) fn modules_for(&self, root: &str) -> Result<Vec<(String, Vec<u8>)>> {
+    pub(super) fn modules_for(&self, root: &str) -> Result<Modules> {
         let mut order = Vec::new();
         self.add_module(root, &mut order)?;
         Ok(order)
     }
 
-    fn add_module(&self, name: &str, order: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    fn add_module(&self, name: &str, order: &mut Modules) -> Result<()> {
         if order.iter().any(|(known, _)| known == name) {
             return Ok(());
         }
@@ -91,17 +96,18 @@ impl Kernel {
         Ok(())
     }
 
-    /// Modules that the driver needs, in order, without itself.
-    pub(super) fn driver_dependencies(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        let mut modules = self.modules_for(DRIVER)?;
-        modules.pop();
-        Ok(modules)
+    /// Lists of modules that a guest loads by name, each in order: `driver` is what the driver needs, without itself.
+    pub(super) fn module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
+        let mut driver = self.modules_for(DRIVER)?;
+        driver.pop();
+        let disk = self.modules_for_all(&DISK_MODULES)?;
+        let host = self.modules_for_all(&HOST_MODULES)?;
+        Ok([("driver", driver), ("disk", disk), ("host", host)])
     }
 
-    /// Modules for the disk of the second root, in order.
-    pub(super) fn disk_modules(&self) -> Result<Vec<(String, Vec<u8>)>> {
+    fn modules_for_all(&self, roots: &[&str]) -> Result<Modules> {
         let mut order = Vec::new();
-        for root in DISK_MODULES {
+        for root in roots {
             self.add_module(root, &mut order)?;
         }
         Ok(order)

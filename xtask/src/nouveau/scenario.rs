@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
-use super::guest::{Guest, Output};
 use super::kernel_log::Allowed;
 use super::measure::ALL_TRAPPED;
+use crate::guest::{Guest, Output};
 use crate::host_env::DRIVER;
 
 /// How the card may interrupt.

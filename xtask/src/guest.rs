@@ -28,37 +28,47 @@ const POWERED_DOWN: &str = "reboot: Power down";
 /// Longest time for shutting down.
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
 
+/// The processor of a machine: emulated, so that no KVM is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Processor {
+    /// Everything that QEMU can emulate.
+    Max,
+    /// One with AMD's virtualisation, and nothing that the kernel's nested KVM would stumble over.
+    EpycRome,
+}
+
 /// What machine, and what is in it.
-pub(super) struct GuestConfig<'a> {
-    pub(super) ram_mib: u32,
+pub(crate) struct GuestConfig<'a> {
+    pub(crate) processor: Processor,
+    pub(crate) ram_mib: u32,
     /// Socket of the card.
-    pub(super) card: &'a Path,
+    pub(crate) card: Option<&'a Path>,
     /// Image of the first root.
-    pub(super) root: &'a Path,
+    pub(crate) root: &'a Path,
     /// Image of a disk, read-only.
-    pub(super) disk: Option<&'a Path>,
+    pub(crate) disk: Option<&'a Path>,
     /// Whether a VT-d unit stands between the card and memory.
-    pub(super) has_iommu: bool,
-    /// Whether the kernel may use message-signalled interrupts.
-    pub(super) has_msi: bool,
+    pub(crate) has_iommu: bool,
+    /// Further words of the kernel's command line.
+    pub(crate) kernel_options: &'a str,
 }
 
 /// What a command did.
 #[derive(Clone, Debug)]
-pub(super) struct Output {
-    pub(super) status: i32,
-    pub(super) lines: Vec<String>,
+pub(crate) struct Output {
+    pub(crate) status: i32,
+    pub(crate) lines: Vec<String>,
 }
 
 impl Output {
     /// All of it, for a message.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.lines.join("\n")
     }
 }
 
 /// See the module. Ended when dropped.
-pub(super) struct Guest {
+pub(crate) struct Guest {
     process: Process,
     qmp: Qmp,
     console: PathBuf,
@@ -66,12 +76,8 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Boots and waits for the guest's first program. Logs go to `folder`.
-    pub(super) fn boot(environment: &HostEnv, config: &GuestConfig<'_>, folder: &Path) -> Result<Self> {
+    pub(crate) fn boot(environment: &HostEnv, config: &GuestConfig<'_>, folder: &Path) -> Result<Self> {
         let console = folder.join("console.log");
-        let device = json!({
-            "driver": "vfio-user-pci",
-            "socket": { "type": "unix", "path": config.card },
-        });
         let mut kernel = String::from("console=ttyS0 loglevel=5 panic=1 log_buf_len=4M");
         let mut command = environment.qemu.command();
         command
@@ -82,7 +88,10 @@ impl Guest {
                 "-accel",
                 "tcg",
                 "-cpu",
-                "max",
+                match config.processor {
+                    Processor::Max => "max",
+                    Processor::EpycRome => "EPYC-Rome",
+                },
             ])
             .args(["-m", &format!("{}M", config.ram_mib)])
             .args([
@@ -101,10 +110,15 @@ impl Guest {
             command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
             kernel.push_str(" intel_iommu=on");
         }
-        if !config.has_msi {
-            kernel.push_str(" pci=nomsi");
+        kernel.push(' ');
+        kernel.push_str(config.kernel_options);
+        if let Some(card) = config.card {
+            let device = json!({
+                "driver": "vfio-user-pci",
+                "socket": { "type": "unix", "path": card },
+            });
+            command.args(["-device", &device.to_string()]);
         }
-        command.args(["-device", &device.to_string()]);
         if let Some(disk) = config.disk {
             let drive = format!("file={},format=raw,if=none,id=mesa,readonly=on", disk.display());
             command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=mesa"]);
@@ -129,7 +143,7 @@ impl Guest {
     }
 
     /// Runs a line of shell and waits for its end.
-    pub(super) fn run(&mut self, command: &str, patience: Duration) -> Result<Output> {
+    pub(crate) fn run(&mut self, command: &str, patience: Duration) -> Result<Output> {
         let deadline = Instant::now() + patience;
         self.send(command)?;
         self.output(command, deadline)
@@ -159,7 +173,7 @@ impl Guest {
     }
 
     /// Runs a line of shell that suspends the machine, and wakes the machine when it sleeps.
-    pub(super) fn sleep_and_wake(&mut self, command: &str, patience: Duration) -> Result<Output> {
+    pub(crate) fn sleep_and_wake(&mut self, command: &str, patience: Duration) -> Result<Output> {
         let deadline = Instant::now() + patience;
         self.send(command)?;
         let asleep = until_within(patience, "the machine to fall asleep", || {
@@ -172,7 +186,7 @@ impl Guest {
     }
 
     /// Runs a line of shell that must succeed.
-    pub(super) fn succeed(&mut self, command: &str, patience: Duration) -> Result<Output> {
+    pub(crate) fn succeed(&mut self, command: &str, patience: Duration) -> Result<Output> {
         let output = self.run(command, patience)?;
         ensure!(
             output.status == 0,
@@ -184,7 +198,7 @@ impl Guest {
     }
 
     /// Seconds since the guest booted, by its own clock.
-    pub(super) fn uptime_s(&mut self) -> Result<f64> {
+    pub(crate) fn uptime_s(&mut self) -> Result<f64> {
         let output = self.succeed("uptime_s", crate::process::PATIENCE)?;
         let seconds = output.lines.first().and_then(|line| line.parse().ok());
         seconds.with_context(|| format!("the guest's time is {:?}", output.text()))
@@ -194,7 +208,7 @@ impl Guest {
     ///
     /// The kernel's last word counts, not what the machine does then: after a suspend QEMU does not hear that it shall
     /// turn itself off.
-    pub(super) fn power_off(&mut self) -> Result<()> {
+    pub(crate) fn power_off(&mut self) -> Result<()> {
         self.send("poweroff -f")?;
         let ended = until_within(POWER_OFF_PATIENCE, "the kernel to shut down", || {
             if self.process.child.try_wait()?.is_some() {

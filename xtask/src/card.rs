@@ -15,35 +15,35 @@ const VRAM: &str = "256M";
 const POLL_READS: u64 = 16;
 
 /// A served card. Ended when dropped.
-pub(super) struct Card {
+pub(crate) struct Card {
     process: Process,
     socket: PathBuf,
 }
 
 /// What came over the socket, as the card counted it.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// Messages of any kind.
-    pub(super) messages: u64,
+    pub(crate) messages: u64,
     /// Those that the client waits for.
-    pub(super) waited_for: u64,
+    pub(crate) waited_for: u64,
     /// Registers without a name, by offset, that were touched. Only of a card that traces.
-    pub(super) unknown: BTreeMap<String, Unknown>,
+    pub(crate) unknown: BTreeMap<String, Unknown>,
     /// All that it said.
-    pub(super) lines: Vec<String>,
+    pub(crate) lines: Vec<String>,
 }
 
 /// What was done to a register without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Unknown {
-    pub(super) reads: u64,
-    pub(super) in_a_row: u64,
-    pub(super) writes: u64,
+pub(crate) struct Unknown {
+    pub(crate) reads: u64,
+    pub(crate) in_a_row: u64,
+    pub(crate) writes: u64,
 }
 
 impl Card {
     /// Starts it and waits until it listens. Socket and log go to `folder`.
-    pub(super) fn start(vramd: &Path, options: &[String], folder: &Path) -> Result<Self> {
+    pub(crate) fn start(vramd: &Path, options: &[String], folder: &Path) -> Result<Self> {
         let socket = folder.join("card.sock");
         let mut command = Command::new(vramd);
         command
@@ -55,12 +55,12 @@ impl Card {
         Ok(Self { process, socket })
     }
 
-    pub(super) fn socket(&self) -> &Path {
+    pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// Ends it as an operator does. A warning in its log is an error.
-    pub(super) fn stop(mut self) -> Result<Summary> {
+    pub(crate) fn stop(mut self) -> Result<Summary> {
         let status = self.process.terminate()?;
         let log = self.process.errors()?;
         ensure!(
@@ -98,7 +98,7 @@ impl Summary {
     }
 
     /// Registers without a name that the driver polled.
-    pub(super) fn polled(&self) -> Vec<&str> {
+    pub(crate) fn polled(&self) -> Vec<&str> {
         let polled = self
             .unknown
             .iter()
