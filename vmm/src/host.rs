@@ -1,9 +1,12 @@
-//! A broker in this process, with a software card beside it or a card in another process.
+//! A broker in this process, with a software card beside it, a card in another process, or one of this host.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use broker::{Broker, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError, VmSocket};
+use broker::{
+    Broker, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError, VfioGpu,
+    VfioGpuError, VmSocket,
+};
 use fermi_spec::board::Board;
 use vgpu::{GpuConfig, HostGpu, Manager};
 use vmm_sys_util::eventfd::EventFd;
@@ -17,6 +20,8 @@ pub enum CardChoice {
     Model(CardConfig),
     /// What another process serves at this socket.
     VfioUser(PathBuf),
+    /// The host's own at this address.
+    Vfio(PciAddress),
 }
 
 /// What to start.
@@ -43,6 +48,9 @@ pub enum HostError {
     /// No card in the other process.
     #[error(transparent)]
     RemoteCard(#[from] RemoteGpuError),
+    /// No card of this host.
+    #[error(transparent)]
+    HostCard(#[from] VfioGpuError),
     /// No recording.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -80,6 +88,15 @@ impl CardChoice {
                     hangup: Some(gpu.hangup()?),
                     board: gpu.board(),
                     counters: None,
+                    gpu: Box::new(gpu),
+                })
+            }
+            CardChoice::Vfio(at) => {
+                let gpu = VfioGpu::open(at)?;
+                Ok(Card {
+                    interrupt: gpu.interrupt()?,
+                    hangup: None,
+                    board: gpu.board(),
                     gpu: Box::new(gpu),
                 })
             }

@@ -7,7 +7,8 @@
 //! | `port` | the trait of what decides, the trait of whom it answers |
 //! | `link` | a VM in this process |
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
-//! | `remote_gpu` | a card in another process |
+//! | `remote_gpu`, `vfio_gpu`, `pci_card` | a card in another process, or of this host |
+//! | `pci_host` | the host's PCI functions and their drivers |
 //! | `config_space` | the PCI function that a guest sees |
 //! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
 //! | `record`, `replay` | a run as a file, and the file as a run |
@@ -21,6 +22,8 @@ mod link;
 mod mapping;
 mod memory;
 mod notices;
+mod pci_card;
+mod pci_host;
 mod perform;
 mod polls;
 mod port;
@@ -38,15 +41,18 @@ mod stats;
 mod status;
 #[cfg(test)]
 mod testing;
+mod vfio_gpu;
 
 pub use broker::{Broker, Setup, VmSocket};
 pub use error::{AttachError, Ended, LinkError, StartError};
 pub use link::LocalLink;
 pub use mapping::MapError;
 pub use memory::{OWN_BYTES, RamMap};
+pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
 pub use port::Core;
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Difference, Replay, ReplayError, ReplaySummary};
 pub use stats::{Accesses, BrokerStats, Histogram, Pauses, VmStats};
+pub use vfio_gpu::{VfioGpu, VfioGpuError};

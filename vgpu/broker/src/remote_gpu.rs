@@ -13,31 +13,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fermi_spec::addr::{FrameNo, Iova};
-use fermi_spec::board::{BAR0_BYTES, Board, VENDOR};
+use fermi_spec::board::Board;
 use vfio_user_server::remote::ANSWER_WAIT;
 use vfio_user_server::{IrqIndex, Region, RemoteError, RemoteFunction};
-use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
+use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-/// Offsets in configuration space (PCI Local Bus Specification 3.0, §§6.1 and 6.7).
-mod config {
-    pub(super) const IDS: u64 = 0;
-    pub(super) const COMMAND: u64 = 4;
-    pub(super) const CAPABILITIES: u64 = 0x34;
-    /// Of the MSI capability, its message control.
-    pub(super) const MSI_CONTROL: u64 = 2;
-    pub(super) const MSI_ENABLE: u16 = 1;
-    pub(super) const MSI_ID: u8 = 5;
-    /// Memory space, bus master; INTx off.
-    pub(super) const COMMAND_BITS: u16 = 1 << 1 | 1 << 2 | 1 << 10;
-    /// As many capabilities as fit behind the header. A longer list is a loop.
-    pub(super) const CAPABILITIES_MAX: usize = 48;
-}
-
-/// Least BAR1: the USERD array and a window must fit. Least BAR3: the arena of a small card.
-const WINDOW_BYTES_MIN: u64 = 16 << 20;
-/// Largest window that configuration space can show to guests.
-const WINDOW_BYTES_MAX: u64 = 1 << 36;
+use crate::pci_card::{board_of, chain, check_bars, config, read_pieces, write_pieces};
 
 /// Why a card in another process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +72,12 @@ impl RemoteGpu {
             what,
         };
         let function = RemoteFunction::connect(path, ANSWER_WAIT).map_err(attach)?;
-        check_regions(&function).map_err(not_a_card)?;
-        let board = read_board(&function).map_err(attach)?.map_err(not_a_card)?;
+        check_bars(|bar| function.region_bytes(region_of(bar))).map_err(not_a_card)?;
+        let mut ids = [0; 4];
+        function
+            .read(Region::Config, config::IDS, &mut ids)
+            .map_err(attach)?;
+        let board = board_of(ids).map_err(not_a_card)?;
         function.reset().map_err(attach)?;
         let interrupt =
             EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(|source| RemoteGpuError::System {
@@ -131,32 +117,6 @@ impl RemoteGpu {
     }
 }
 
-fn check_regions(function: &RemoteFunction) -> Result<(), String> {
-    let registers = function.region_bytes(Region::Bar0);
-    if registers < BAR0_BYTES {
-        return Err(format!(
-            "its BAR0 has {registers:#x} bytes instead of {BAR0_BYTES:#x}"
-        ));
-    }
-    for (name, region) in [("BAR1", Region::Bar1), ("BAR3", Region::Bar3)] {
-        let bytes = function.region_bytes(region);
-        if !bytes.is_power_of_two() || !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) {
-            return Err(format!(
-                "its {name} has {bytes:#x} bytes, not a power of two from {WINDOW_BYTES_MIN:#x} on"
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn read_board(function: &RemoteFunction) -> Result<Result<Board, String>, RemoteError> {
-    let mut ids = [0; 4];
-    function.read(Region::Config, config::IDS, &mut ids)?;
-    let [vendor, device] = [[ids[0], ids[1]], [ids[2], ids[3]]].map(u16::from_le_bytes);
-    let board = Board::from_device_id(device).filter(|_| vendor == VENDOR);
-    Ok(board.ok_or_else(|| format!("its PCI id is {vendor:04x}:{device:04x}")))
-}
-
 /// Lets the card reach memory and send messages.
 fn enable(function: &RemoteFunction) -> Result<Result<(), String>, RemoteError> {
     let command = config::COMMAND_BITS.to_le_bytes();
@@ -193,12 +153,6 @@ fn region_of(bar: Bar) -> Region {
     }
 }
 
-/// An error and what is behind it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |error| error.source())
-        .fold(error.to_string(), |line, source| format!("{line}: {source}"))
-}
-
 fn lost(error: RemoteError) -> HostGpuError {
     HostGpuError::Lost {
         reason: chain(&error),
@@ -218,28 +172,18 @@ impl HostGpu for RemoteGpu {
         if bar != Bar::Bar0 {
             return self.function.read(region_of(bar), offset, data).map_err(lost);
         }
-        let (mut rest, mut offset) = (data, offset);
-        while !rest.is_empty() {
-            let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
-            self.function.read(Region::Bar0, offset, piece).map_err(lost)?;
-            offset = offset.wrapping_add(piece.len() as u64);
-            rest = after;
-        }
-        Ok(())
+        read_pieces(offset, data, |offset, piece| {
+            self.function.read(Region::Bar0, offset, piece).map_err(lost)
+        })
     }
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
         if bar != Bar::Bar0 {
             return self.function.post(region_of(bar), offset, data).map_err(lost);
         }
-        let (mut rest, mut offset) = (data, offset);
-        while !rest.is_empty() {
-            let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
-            self.function.post(Region::Bar0, offset, piece).map_err(lost)?;
-            offset = offset.wrapping_add(piece.len() as u64);
-            rest = after;
-        }
-        Ok(())
+        write_pieces(offset, data, |offset, piece| {
+            self.function.post(Region::Bar0, offset, piece).map_err(lost)
+        })
     }
 
     fn flush(&mut self) -> Result<(), HostGpuError> {

@@ -2,18 +2,21 @@
 
 use std::path::PathBuf;
 
+use broker::PciAddress;
 use fermi_spec::board::Board;
 
 use crate::card::CardConfig;
 use crate::host::CardChoice;
 
-/// Which card: `model:NAME` or `vfio-user:PATH`.
+/// Which card: `model:NAME`, `vfio-user:PATH` or `vfio:ADDRESS`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Device {
     /// A software card in the broker's process.
     Model(Board),
     /// A card that another process serves at this socket.
     VfioUser(PathBuf),
+    /// A card of this host.
+    Vfio(PciAddress),
 }
 
 impl Device {
@@ -25,11 +28,12 @@ impl Device {
             )),
             Some(("vfio-user", "")) => Err("vfio-user: wants the path of a socket".to_owned()),
             Some(("vfio-user", path)) => Ok(Device::VfioUser(path.into())),
-            Some(("vfio", _)) => {
-                Err("devices of kind \"vfio\" are not there yet; use \"model:gtx480\"".to_owned())
-            }
+            Some(("vfio", address)) => match address.parse() {
+                Ok(address) => Ok(Device::Vfio(address)),
+                Err(error) => Err(format!("vfio: {error}")),
+            },
             _ => Err(format!(
-                "{word:?} is not a device such as \"model:gtx480\" or \"vfio-user:PATH\""
+                "{word:?} is not a device such as \"model:gtx480\", \"vfio-user:PATH\" or \"vfio:0000:01:00.0\""
             )),
         }
     }
@@ -47,9 +51,11 @@ impl Device {
                 vram_bytes: vram.unwrap_or_else(|| otherwise(board)),
             })),
             (Device::VfioUser(path), None) => Ok(CardChoice::VfioUser(path)),
+            (Device::Vfio(at), None) => Ok(CardChoice::Vfio(at)),
             (Device::VfioUser(_), Some(_)) => {
                 Err("the VRAM of a card in another process is set where it is served".to_owned())
             }
+            (Device::Vfio(_), Some(_)) => Err("a card of the host has the VRAM that it has".to_owned()),
         }
     }
 }

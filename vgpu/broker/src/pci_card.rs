@@ -1,0 +1,88 @@
+//! What every card behind a PCI function has, however that function is reached.
+
+use fermi_spec::board::{BAR0_BYTES, Board, VENDOR};
+use vgpu::{Bar, HostGpuError, bar0_piece};
+
+/// Offsets in configuration space (PCI Local Bus Specification 3.0, §§6.1 and 6.7).
+pub(crate) mod config {
+    pub(crate) const IDS: u64 = 0;
+    pub(crate) const COMMAND: u64 = 4;
+    pub(crate) const CAPABILITIES: u64 = 0x34;
+    /// Of the MSI capability, its message control.
+    pub(crate) const MSI_CONTROL: u64 = 2;
+    pub(crate) const MSI_ENABLE: u16 = 1;
+    pub(crate) const MSI_ID: u8 = 5;
+    /// Memory space, bus master; INTx off.
+    pub(crate) const COMMAND_BITS: u16 = 1 << 1 | 1 << 2 | 1 << 10;
+    /// As many capabilities as fit behind the header. A longer list is a loop.
+    pub(crate) const CAPABILITIES_MAX: usize = 48;
+}
+
+/// Least BAR1: the USERD array and a window must fit. Least BAR3: the arena of a small card.
+const WINDOW_BYTES_MIN: u64 = 16 << 20;
+/// Largest window that configuration space can show to guests.
+const WINDOW_BYTES_MAX: u64 = 1 << 36;
+
+/// Whether the BARs can be a card's; if not, what is wrong.
+pub(crate) fn check_bars(bytes: impl Fn(Bar) -> u64) -> Result<(), String> {
+    let registers = bytes(Bar::Bar0);
+    if registers < BAR0_BYTES {
+        return Err(format!(
+            "its BAR0 has {registers:#x} bytes instead of {BAR0_BYTES:#x}"
+        ));
+    }
+    for (name, bar) in [("BAR1", Bar::Bar1), ("BAR3", Bar::Bar3)] {
+        let bytes = bytes(bar);
+        if !bytes.is_power_of_two() || !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) {
+            return Err(format!(
+                "its {name} has {bytes:#x} bytes, not a power of two from {WINDOW_BYTES_MIN:#x} on"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The board with the first four bytes of configuration space; if there is none, what they say.
+pub(crate) fn board_of(ids: [u8; 4]) -> Result<Board, String> {
+    let [vendor, device] = [[ids[0], ids[1]], [ids[2], ids[3]]].map(u16::from_le_bytes);
+    let board = Board::from_device_id(device).filter(|_| vendor == VENDOR);
+    board.ok_or_else(|| format!("its PCI id is {vendor:04x}:{device:04x}"))
+}
+
+/// Loads `data` in pieces as BAR0 wants them.
+pub(crate) fn read_pieces(
+    offset: u64,
+    data: &mut [u8],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), HostGpuError>,
+) -> Result<(), HostGpuError> {
+    let (mut rest, mut offset) = (data, offset);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
+        read(offset, piece)?;
+        offset = offset.wrapping_add(piece.len() as u64);
+        rest = after;
+    }
+    Ok(())
+}
+
+/// Stores `data` in pieces as BAR0 wants them.
+pub(crate) fn write_pieces(
+    offset: u64,
+    data: &[u8],
+    mut write: impl FnMut(u64, &[u8]) -> Result<(), HostGpuError>,
+) -> Result<(), HostGpuError> {
+    let (mut rest, mut offset) = (data, offset);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
+        write(offset, piece)?;
+        offset = offset.wrapping_add(piece.len() as u64);
+        rest = after;
+    }
+    Ok(())
+}
+
+/// An error and what is behind it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |line, source| format!("{line}: {source}"))
+}

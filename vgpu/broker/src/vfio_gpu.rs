@@ -1,0 +1,330 @@
+//! A card of this host: [`vgpu::HostGpu`] over VFIO.
+//!
+//! ```text
+//! open: /sys checks ► container, group, device ► BARs ► reset ► bus master ► MSI ► eventfd
+//! ```
+//!
+//! Where the kernel has `/dev/iommu` and the card a device of its own, maps go through iommufd, elsewhere through a
+//! type 1 container. A driver may have used the card before: it is reset first if it can be, and nothing is assumed
+//! of its memory. BARs are mapped where the kernel allows that, and called otherwise.
+//!
+//! A card that has fallen off the bus reads ones everywhere. A register that reads so is taken for that only if the
+//! register that identifies the card does too.
+
+mod bar;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::board::Board;
+use fermi_spec::regs::Bar0Reg;
+use rustix::process::{Resource, getrlimit};
+use vfio_bindings::bindings::vfio::{
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR1_REGION_INDEX, VFIO_PCI_BAR3_REGION_INDEX,
+    VFIO_PCI_CONFIG_REGION_INDEX,
+};
+use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
+use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use crate::pci_card::{board_of, chain, check_bars, config, read_pieces, write_pieces};
+use crate::pci_host::{PciAddress, PciFunction, PciHostError};
+use bar::MappedBar;
+
+/// What a register of a card that is gone reads.
+const ONES: u32 = u32::MAX;
+
+/// Why a card of this host cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum VfioGpuError {
+    /// The function is not there, is something else, or is not free.
+    #[error(transparent)]
+    Host(#[from] PciHostError),
+    /// VFIO refuses.
+    #[error("VFIO does not give {at} away: {hint}")]
+    Vfio {
+        /// The address.
+        at: PciAddress,
+        /// What to look at.
+        hint: &'static str,
+        /// What was refused.
+        #[source]
+        source: VfioError,
+    },
+    /// The function has not what a card has.
+    #[error("{at} is no GF100 card: {what}")]
+    NotACard {
+        /// The address.
+        at: PciAddress,
+        /// What it has, and what a card has.
+        what: String,
+    },
+    /// The kernel does not map a BAR.
+    #[error("cannot {what} of {at}")]
+    System {
+        /// The address.
+        at: PciAddress,
+        /// What was attempted.
+        what: &'static str,
+        /// What the host said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A card of this host. Dropping it resets the card and gives it back to VFIO.
+pub struct VfioGpu {
+    at: PciAddress,
+    board: Board,
+    /// Unmapped before the device is closed.
+    mapped: BTreeMap<Bar, MappedBar>,
+    device: VfioDevice,
+    iommu: Arc<dyn VfioOps>,
+    /// By bus address; the memory has to stay for as long as the card can reach it.
+    maps: BTreeMap<u64, DmaMemory>,
+    interrupt: EventFd,
+}
+
+impl std::fmt::Debug for VfioGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VfioGpu")
+            .field("at", &self.at)
+            .field("board", &self.board)
+            .field("maps", &self.maps.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn region_of(bar: Bar) -> u32 {
+    match bar {
+        Bar::Bar0 => VFIO_PCI_BAR0_REGION_INDEX,
+        Bar::Bar1 => VFIO_PCI_BAR1_REGION_INDEX,
+        Bar::Bar3 => VFIO_PCI_BAR3_REGION_INDEX,
+    }
+}
+
+impl VfioGpu {
+    /// Opens the card at `at`, resets it, and lets it interrupt. Bring-up is the core's.
+    pub fn open(at: PciAddress) -> Result<Self, VfioGpuError> {
+        let function = PciFunction::find(at)?;
+        function.check()?;
+        let refused = |hint| move |source| VfioGpuError::Vfio { at, hint, source };
+        let not_a_card = |what| VfioGpuError::NotACard { at, what };
+        let iommu = open_iommu(&function.folder()).map_err(refused(
+            "is the module vfio_pci loaded, and may this user open /dev/vfio?",
+        ))?;
+        let device = VfioDevice::new(&function.folder(), iommu.clone(), true)
+            .map_err(refused("is another program using it?"))?;
+        check_bars(|bar| device.get_region_size(region_of(bar))).map_err(not_a_card)?;
+        let mut ids = [0; 4];
+        device.region_read(VFIO_PCI_CONFIG_REGION_INDEX, &mut ids, config::IDS);
+        let board = board_of(ids).map_err(not_a_card)?;
+        // Not every card can be reset. Bring-up copes with whatever state it finds.
+        device.reset();
+        let command = config::COMMAND_BITS.to_le_bytes();
+        device.region_write(VFIO_PCI_CONFIG_REGION_INDEX, &command, config::COMMAND);
+        let system = |what| move |source| VfioGpuError::System { at, what, source };
+        let mut mapped = BTreeMap::new();
+        for bar in [Bar::Bar0, Bar::Bar1, Bar::Bar3] {
+            if let Some(map) = MappedBar::new(&device, region_of(bar)).map_err(system("map a BAR"))? {
+                mapped.insert(bar, map);
+            }
+        }
+        let interrupt = EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(system("create the interrupt"))?;
+        device
+            .enable_msi(vec![&interrupt])
+            .map_err(refused("it has no message-signalled interrupt"))?;
+        Ok(Self {
+            at,
+            board,
+            mapped,
+            device,
+            iommu,
+            maps: BTreeMap::new(),
+            interrupt,
+        })
+    }
+
+    /// Which board it is.
+    pub fn board(&self) -> Board {
+        self.board
+    }
+
+    /// Signalled whenever the card raises its interrupt.
+    pub fn interrupt(&self) -> Result<EventFd, VfioGpuError> {
+        self.interrupt.try_clone().map_err(|source| VfioGpuError::System {
+            at: self.at,
+            what: "create a descriptor for the interrupt",
+            source,
+        })
+    }
+
+    fn load(&self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
+        let bytes = self.device.get_region_size(region_of(bar));
+        if offset
+            .checked_add(data.len() as u64)
+            .is_none_or(|end| end > bytes)
+        {
+            // As a bus does where nobody answers.
+            data.fill(0xff);
+            return Ok(());
+        }
+        match self.mapped.get(&bar) {
+            Some(map) => map.load(offset, data),
+            None => {
+                data.fill(0xff);
+                self.device.region_read(region_of(bar), data, offset);
+            }
+        }
+        Ok(())
+    }
+
+    fn store(&self, bar: Bar, offset: u64, data: &[u8]) {
+        let bytes = self.device.get_region_size(region_of(bar));
+        if offset
+            .checked_add(data.len() as u64)
+            .is_none_or(|end| end > bytes)
+        {
+            return;
+        }
+        match self.mapped.get(&bar) {
+            Some(map) => map.store(offset, data),
+            None => self.device.region_write(region_of(bar), data, offset),
+        }
+    }
+
+    fn check_presence(&self) -> Result<(), HostGpuError> {
+        let mut boot = [0; 4];
+        self.load(Bar::Bar0, u64::from(Bar0Reg::Boot0.offset()), &mut boot)?;
+        if u32::from_le_bytes(boot) != ONES {
+            return Ok(());
+        }
+        Err(HostGpuError::Lost {
+            reason: format!(
+                "{} reads ones everywhere: it has left the bus or lost its power",
+                self.at
+            ),
+        })
+    }
+
+    fn map_failed(&self, iova: Iova, bytes: u64, error: &VfioError) -> HostGpuError {
+        let limit = getrlimit(Resource::Memlock).current;
+        let limit = limit.map_or("none".to_owned(), |bytes| format!("{bytes:#x} bytes"));
+        HostGpuError::Map {
+            iova,
+            bytes,
+            reason: format!(
+                "{}. Mapped memory is locked; the limit is {limit} (ulimit -l, LimitMEMLOCK=)",
+                chain(error)
+            ),
+        }
+    }
+}
+
+/// iommufd where both the kernel and the card have it.
+fn open_iommu(folder: &Path) -> Result<Arc<dyn VfioOps>, VfioError> {
+    let has_cdev = folder.join("vfio-dev").is_dir();
+    if has_cdev && PathBuf::from("/dev/iommu").exists() {
+        let iommufd = iommufd_ioctls::IommuFd::new().map_err(VfioError::IommufdIoctlError);
+        return Ok(Arc::new(VfioIommufd::new(Arc::new(iommufd?), None, None)?));
+    }
+    Ok(Arc::new(VfioContainer::new(None)?))
+}
+
+impl HostGpu for VfioGpu {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            bar1_bytes: self.device.get_region_size(VFIO_PCI_BAR1_REGION_INDEX),
+            bar3_bytes: self.device.get_region_size(VFIO_PCI_BAR3_REGION_INDEX),
+            frames_arrive_zeroed: false,
+        }
+    }
+
+    fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
+        if bar != Bar::Bar0 {
+            return self.load(bar, offset, data);
+        }
+        read_pieces(offset, data, |offset, piece| {
+            self.load(bar, offset, piece)?;
+            if piece.iter().all(|byte| *byte == 0xff) {
+                self.check_presence()?;
+            }
+            Ok(())
+        })
+    }
+
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
+        if bar != Bar::Bar0 {
+            self.store(bar, offset, data);
+            return Ok(());
+        }
+        write_pieces(offset, data, |offset, piece| {
+            self.store(bar, offset, piece);
+            Ok(())
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), HostGpuError> {
+        // Stores are on their way when they are made.
+        Ok(())
+    }
+
+    fn map_dma(&mut self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {
+        let bytes = memory.bytes;
+        if !writable {
+            return Err(HostGpuError::Map {
+                iova,
+                bytes,
+                reason: "VFIO maps memory for reading and writing only".to_owned(),
+            });
+        }
+        bar::map_dma(&*self.iommu, iova, &memory).map_err(|error| self.map_failed(iova, bytes, &error))?;
+        self.maps.insert(iova.0, memory);
+        Ok(())
+    }
+
+    fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
+        let failed = |reason: String| HostGpuError::Map { iova, bytes, reason };
+        match self.maps.get(&iova.0) {
+            Some(memory) if memory.bytes == bytes => {}
+            _ => return Err(failed("there is no such map".to_owned())),
+        }
+        self.iommu
+            .vfio_dma_unmap(iova.0, bytes as usize)
+            .map_err(|error| failed(chain(&error)))?;
+        self.maps.remove(&iova.0);
+        Ok(())
+    }
+
+    fn place_frame(&mut self, _: FrameNo, _: FrameOwner) -> Result<(), HostGpuError> {
+        // The card holds its own memory.
+        Ok(())
+    }
+
+    fn take_interrupt(&mut self) -> bool {
+        self.interrupt.read().is_ok()
+    }
+}
+
+impl Drop for VfioGpu {
+    fn drop(&mut self) {
+        // It reaches no memory any more; only then may the maps go.
+        self.device
+            .region_write(VFIO_PCI_CONFIG_REGION_INDEX, &[0; 2], config::COMMAND);
+        self.device.reset();
+        for (iova, memory) in std::mem::take(&mut self.maps) {
+            if let Err(error) = self.iommu.vfio_dma_unmap(iova, memory.bytes as usize) {
+                log::warn!("{}: cannot unmap {iova:#x}: {}", self.at, chain(&error));
+            }
+        }
+        log::debug!(
+            "{} (descriptor {}) is given back",
+            self.at,
+            self.device.as_raw_fd()
+        );
+    }
+}
