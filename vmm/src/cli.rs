@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 failed, 2 wrong usage. What went wrong is one line on stderr, an error's sources joined by
 //! ": ". A verb is listed in `--help` from the day it works.
 
+mod bind;
 mod demo;
 mod gpu;
 mod kernel;
@@ -42,6 +43,10 @@ enum Verb {
     Run(RunArguments),
     /// Serve one software card as a PCI device over vfio-user
     Gpu(GpuArguments),
+    /// Take a card of this host from its driver, for `vfio:ADDRESS`
+    Bind(bind::Arguments),
+    /// Give a card of this host back to its driver
+    Unbind(bind::Arguments),
     /// Assemble, disassemble and run kernels of the GPU
     Kernel(kernel::Arguments),
     #[command(hide = true)]
@@ -67,10 +72,6 @@ enum Verb {
     #[command(hide = true)]
     Metrics(Later),
     #[command(hide = true)]
-    Bind(Later),
-    #[command(hide = true)]
-    Unbind(Later),
-    #[command(hide = true)]
     Doctor(Later),
     #[command(hide = true)]
     Lab(Later),
@@ -90,7 +91,8 @@ struct DemoArguments {
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(broker::VMS_MAX)))]
     vms: Option<u16>,
-    /// The card: a software card (model:NAME), or one that `vramd gpu` serves (vfio-user:PATH)
+    /// The card: a software card (model:NAME), one that `vramd gpu` serves (vfio-user:PATH), or this host's
+    /// (vfio:ADDRESS)
     #[arg(long, value_name = "DEVICE", default_value = "model:gtx480", value_parser = Device::parse)]
     gpu: Device,
     /// VRAM of a software card [default: 256M]
@@ -196,6 +198,8 @@ pub fn main() -> ExitCode {
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Gpu(arguments) => gpu::gpu(&arguments),
+        Verb::Bind(arguments) => bind::bind(&arguments),
+        Verb::Unbind(arguments) => bind::unbind(&arguments),
         Verb::Kernel(arguments) => kernel::kernel(&arguments),
         _ => {
             complain("this verb is not there yet");

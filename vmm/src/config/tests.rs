@@ -124,10 +124,10 @@ fn quota_that_contradicts_itself_is_named() {
 }
 
 #[test]
-fn device_of_another_kind_is_not_there_yet() {
-    let error = host_error("model:gtx480", "vfio:0000:01:00.0");
+fn device_that_is_none_is_named() {
+    let error = host_error("model:gtx480", "vfio:0000:01:00");
     assert!(
-        error.contains("gpu.device: devices of kind \"vfio\" are not there yet"),
+        error.contains("gpu.device: vfio: \"0000:01:00\" is not a PCI address such as 0000:01:00.0"),
         "{error}"
     );
     let error = host_error("model:gtx480", "card0");

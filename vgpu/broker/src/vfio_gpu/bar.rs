@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use fermi_spec::addr::Iova;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use vfio_bindings::bindings::vfio::VFIO_REGION_INFO_FLAG_MMAP;
 use vfio_ioctls::{VfioDevice, VfioError, VfioOps, VfioRegionInfoCap};
 use vgpu::DmaMemory;
@@ -152,11 +152,14 @@ pub(super) fn map_dma(iommu: &dyn VfioOps, iova: Iova, memory: &DmaMemory) -> Re
     if !is_inside {
         return Err(VfioError::InvalidDmaUnmapSize);
     }
+    let bytes = memory.bytes as usize;
     // SAFETY: the range lies within the region, which the caller keeps until it has unmapped the range. Nobody makes
-    // references into memory that guests and the card share.
+    // references into memory that guests and the card share. The advice does not change what the memory holds.
     unsafe {
         let at = memory.region.as_ptr().add(memory.offset as usize);
-        iommu.vfio_dma_map(iova.0, memory.bytes as usize, at)
+        // Large pages need fewer entries in the IOMMU. Small ones work as well, so a host without them is no error.
+        let _ = rustix::mm::madvise(at.cast(), bytes, Advice::LinuxHugepage);
+        iommu.vfio_dma_map(iova.0, bytes, at)
     }
 }
 
