@@ -97,6 +97,7 @@ impl CardChoice {
                     interrupt: gpu.interrupt()?,
                     hangup: None,
                     board: gpu.board(),
+                    counters: None,
                     gpu: Box::new(gpu),
                 })
             }

@@ -310,8 +310,11 @@ mod tests {
 
     use super::*;
 
-    /// A host with functions: address, vendor, device, class, driver, group.
-    fn host(functions: &[(&str, u16, u16, u32, Option<&str>, Option<u32>)]) -> tempfile::TempDir {
+    /// Address, vendor, device, class, driver, group.
+    type Function = (&'static str, u16, u16, u32, Option<&'static str>, Option<u32>);
+
+    /// A host with functions.
+    fn host(functions: &[Function]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (at, vendor, device, class, driver, group) in functions {
             let folder = root.path().join("bus/pci/devices").join(at);
