@@ -6,8 +6,12 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+
+/// How long entries of other pins stay.
+const OTHERS_STAY: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -52,7 +56,8 @@ impl Cache {
         tempfile::tempdir_in(&self.folder).context("cannot create a folder in the cache")
     }
 
-    /// Puts what was made at `made` in the place of the entry `name`, and drops what another pin left of that kind.
+    /// Puts what was made at `made` in the place of the entry `name`, and drops what other pins left of that kind long
+    /// ago: another checkout may be at work with what they left lately.
     ///
     /// Another run may have been quicker: its entry stays.
     pub(super) fn keep(&self, made: &Path, name: &str) -> Result<PathBuf> {
@@ -62,11 +67,15 @@ impl Cache {
         {
             return Err(error).with_context(|| format!("cannot create {}", place.display()));
         }
-        self.drop_others(name)?;
+        // Unpacking gives files the times that they had when they were packed.
+        let now = SystemTime::now();
+        let dated = fs::File::open(&place).and_then(|entry| entry.set_modified(now));
+        dated.with_context(|| format!("cannot date {}", place.display()))?;
+        self.drop_others(name, now)?;
         Ok(place)
     }
 
-    fn drop_others(&self, name: &str) -> Result<()> {
+    fn drop_others(&self, name: &str, now: SystemTime) -> Result<()> {
         let kind = name.split_once('-').map_or(name, |(kind, _)| kind);
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
@@ -76,6 +85,10 @@ impl Cache {
                 .and_then(|other| other.split_once('-'))
                 .is_some_and(|(of, _)| of == kind);
             if !is_other || other == name {
+                continue;
+            }
+            let age = now.duration_since(entry.metadata()?.modified()?);
+            if age.is_ok_and(|age| age < OTHERS_STAY) {
                 continue;
             }
             let path = entry.path();
@@ -100,18 +113,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_entry_replaces_those_of_its_kind_only() {
+    fn kept_entry_replaces_old_ones_of_its_kind_only() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(&folder.path().join("cache")).unwrap();
+        let long_ago = SystemTime::now() - 2 * OTHERS_STAY;
         for name in ["kernel-1", "mesa-1"] {
             fs::create_dir(cache.path(name)).unwrap();
+            let entry = fs::File::open(cache.path(name)).unwrap();
+            entry.set_modified(long_ago).unwrap();
         }
+        fs::create_dir(cache.path("kernel-0")).unwrap();
         let build = cache.build_folder().unwrap();
         let made = build.path().join("made");
         fs::write(&made, "kernel").unwrap();
         let kept = cache.keep(&made, "kernel-2").unwrap();
         assert_eq!(fs::read_to_string(kept).unwrap(), "kernel");
-        assert!(!cache.path("kernel-1").exists() && cache.path("mesa-1").exists());
+        let is_there = ["kernel-0", "kernel-1", "mesa-1"].map(|name| cache.path(name).exists());
+        assert_eq!(is_there, [true, false, true]);
     }
 
     #[test]
