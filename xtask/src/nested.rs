@@ -170,14 +170,14 @@ fn check(guest: &mut Guest) -> Result<()> {
     guest.succeed(&format!("vramd bind {card}"), PATIENCE)?;
     demo(
         guest,
-        &format!("vramd demo --gpu vfio:{card} --vms 2 --guest-vram 256M --json"),
+        &format!("vramd demo --gpu vfio:{card} --vms 2 --guest-vram 256M --workload files --json"),
     )?;
     let again = guest.succeed(&format!("vramd unbind {card} && vramd bind {card}"), PATIENCE)?;
     println!("{}", again.text().trim());
     // The card was given back in a state from which it can be brought up once more.
     demo(
         guest,
-        &format!("vramd demo --gpu vfio:{card} --vms 2 --no-kvm --rounds 1 --json"),
+        &format!("vramd demo --gpu vfio:{card} --vms 2 --no-kvm --workload files --rounds 1 --json"),
     )?;
     Ok(())
 }
