@@ -24,13 +24,13 @@ pub(crate) const DIRECTORY: u64 = 0x10_0000;
 pub(crate) const SMALL_TABLE: u64 = 0x12_0000;
 /// Table of the large pages of the second 128 MiB.
 pub(crate) const LARGE_TABLE: u64 = 0x16_0000;
-const USERS: u64 = 0x18_0000;
-const BLOCKS: u64 = 0x20_0000;
-const RINGS: u64 = 0x22_0000;
+pub(crate) const USERS: u64 = 0x18_0000;
+pub(crate) const BLOCKS: u64 = 0x20_0000;
+pub(crate) const RINGS: u64 = 0x22_0000;
 const PUSHES: u64 = 0x24_0000;
 const RUNLIST: u64 = 0x2f_0000;
 /// Directory and small table of the first channel and of BAR1 where they are apart.
-const APART_DIRECTORY: u64 = 0x50_0000;
+pub(crate) const APART_DIRECTORY: u64 = 0x50_0000;
 const APART_TABLE: u64 = 0x52_0000;
 /// What the first channel sees at [`DATA_VA`] then: nobody else does.
 pub(crate) const APART_DATA: u64 = 0x38_0000;
@@ -38,6 +38,9 @@ pub(crate) const APART_DATA: u64 = 0x38_0000;
 pub(crate) const DATA: u64 = 0x40_0000;
 /// Bytes of it.
 pub(crate) const DATA_BYTES: u64 = 0x10_0000;
+
+/// VRAM from here on is nobody's, up to [`VRAM_BYTES`].
+pub(crate) const UNUSED: u64 = 0x54_0000;
 
 /// Where BAR1 and the channels see the USERD pages.
 const USERS_VA: u64 = 0x10_0000;
@@ -84,24 +87,42 @@ pub(crate) struct Card {
     rings: Vec<Ring>,
 }
 
+/// What a card is like beside its memories' contents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CardSetup {
+    pub(crate) copy_microcode: CopyMicrocode,
+    /// At least [`VRAM_BYTES`].
+    pub(crate) vram_bytes: u64,
+    pub(crate) timing: Timing,
+}
+
+impl CardSetup {
+    /// Of a fuzz target: as small as it can be, and grids do not get far.
+    pub(crate) const fn fuzzed(copy_microcode: CopyMicrocode) -> Self {
+        let mut timing = Timing::of(Board::Gtx480);
+        timing.shaders.watchdog_ns = 50_000;
+        timing.shaders.sms = 2;
+        Self {
+            copy_microcode,
+            vram_bytes: VRAM_BYTES,
+            timing,
+        }
+    }
+}
+
 fn region(bytes: u64) -> Arc<MmapRegion> {
     Arc::new(MmapRegion::new(bytes as usize).expect("memory for a card"))
 }
 
 impl Card {
     /// A card that nobody has touched yet.
-    pub(crate) fn new(copy_microcode: CopyMicrocode) -> Self {
-        Self::sized(copy_microcode, VRAM_BYTES)
-    }
-
-    /// The same with so much VRAM.
-    fn sized(copy_microcode: CopyMicrocode, vram_bytes: u64) -> Self {
-        let (vram, ram) = (region(vram_bytes), region(RAM_BYTES));
+    pub(crate) fn new(setup: CardSetup) -> Self {
+        let (vram, ram) = (region(setup.vram_bytes), region(RAM_BYTES));
         let config = ModelConfig {
             board: Board::Gtx480,
-            vram_bytes,
-            timing: Timing::of(Board::Gtx480),
-            copy_microcode,
+            vram_bytes: setup.vram_bytes,
+            timing: setup.timing,
+            copy_microcode: setup.copy_microcode,
         };
         let mut model = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).expect("a size that exists");
         for frame in 0..model.frames() {
@@ -120,13 +141,8 @@ impl Card {
 
     /// A card with everything on, one address space, and `channels` channels in it, on the runlist. BAR1 shows the
     /// same space.
-    pub(crate) fn with_channels(channels: u16, microcode: CopyMicrocode) -> Self {
-        Self::with_memory(channels, microcode, VRAM_BYTES)
-    }
-
-    /// The same with so much VRAM, at least [`VRAM_BYTES`].
-    pub(crate) fn with_memory(channels: u16, microcode: CopyMicrocode, vram_bytes: u64) -> Self {
-        let mut card = Self::switched_on(microcode, vram_bytes);
+    pub(crate) fn with_channels(channels: u16, setup: CardSetup) -> Self {
+        let mut card = Self::switched_on(setup);
         card.map_data(0);
         card.map_small(SMALL_TABLE, USERS_VA, USERS, 0x1_0000);
         card.open(channels, DIRECTORY);
@@ -134,8 +150,8 @@ impl Card {
     }
 
     /// The same, but the first channel and BAR1 have an address space apart, and no other channel sees what is theirs.
-    pub(crate) fn with_channels_but_one(channels: u16, microcode: CopyMicrocode) -> Self {
-        let mut card = Self::switched_on(microcode, VRAM_BYTES);
+    pub(crate) fn with_channels_but_one(channels: u16, setup: CardSetup) -> Self {
+        let mut card = Self::switched_on(setup);
         card.map_data(1);
         card.set_u64(APART_DIRECTORY, small_pde(APART_TABLE).into_bits());
         for (va, at, bytes) in [
@@ -150,8 +166,8 @@ impl Card {
         card
     }
 
-    fn switched_on(microcode: CopyMicrocode, vram_bytes: u64) -> Self {
-        let mut card = Self::sized(microcode, vram_bytes);
+    fn switched_on(setup: CardSetup) -> Self {
+        let mut card = Self::new(setup);
         card.write(Bar0Reg::PmcEnable, u32::MAX);
         card.write(Bar0Reg::PbdmaEnable, 7);
         card.write(Bar0Reg::PfifoPbdmas, 7);
@@ -241,6 +257,12 @@ impl Card {
         for (index, word) in (0..).zip(pointer.into_words()) {
             self.set_u32(block + offset::PD_LO + 4 * index, word);
         }
+    }
+
+    /// A page of VRAM in the space of [`DIRECTORY`] that may be read and not written.
+    pub(crate) fn map_read_only(&mut self, va: u64, at: u64) {
+        let entry = SMALL_TABLE + 8 * pte::small_index(GpuVa(va)) as u64;
+        self.set_u64(entry, vram_pte(at).with_read_only(true).into_bits());
     }
 
     /// Binds and starts a channel.

@@ -5,12 +5,13 @@
 //! prefix of an input is one.
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
-//! * `bars`, `channels`, `page_tables`, `vfio_user`: one target each
+//! * `bars`, `channels`, `page_tables`, `shader`, `vfio_user`: one target each
 
 mod bars;
 mod channels;
 mod input;
 mod page_tables;
+mod shader;
 mod vfio_user;
 
 /// A fuzz target.
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -39,6 +40,10 @@ pub const TARGETS: [Target; 4] = [
     Target {
         name: "page_tables",
         body: page_tables::run,
+    },
+    Target {
+        name: "shader",
+        body: shader::run,
     },
 ];
 

@@ -62,6 +62,11 @@ fn page_tables_survive_any_input() {
 }
 
 #[test]
+fn shader_survives_any_input() {
+    run("shader", 100);
+}
+
+#[test]
 fn vfio_user_survives_any_input() {
     run("vfio_user", 30);
 }

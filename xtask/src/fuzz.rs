@@ -175,7 +175,7 @@ mod tests {
         let error = run(&workspace, &arguments).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no target nothing; there are vfio_user, bars, channels, page_tables"
+            "no target nothing; there are vfio_user, bars, channels, page_tables, shader"
         );
     }
 

@@ -1,7 +1,7 @@
 //! Accesses to BARs: any register by name, any offset, any width, between steps.
 
 use super::input::Input;
-use crate::card::Card;
+use crate::card::{Card, CardSetup};
 use fermi_model::Bar;
 use fermi_spec::regs::Bar0Reg;
 use std::sync::LazyLock;
@@ -67,11 +67,11 @@ fn act(card: &mut Card, input: &mut Input<'_>) {
 /// The target.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let microcode = input.microcode();
+    let setup = CardSetup::fuzzed(input.microcode());
     let mut card = if input.u8() & 1 == 0 {
-        Card::with_channels(2, microcode)
+        Card::with_channels(2, setup)
     } else {
-        Card::new(microcode)
+        Card::new(setup)
     };
     for _ in 0..ACTIONS_MAX {
         if input.is_empty() {

@@ -4,7 +4,7 @@
 //! wrong gets on.
 
 use super::input::Input;
-use crate::card::{APART_DATA, Card, DATA_VA, LARGE_VA, RAM_VA};
+use crate::card::{APART_DATA, Card, CardSetup, DATA_VA, LARGE_VA, RAM_VA};
 use fermi_model::Stepped;
 use fermi_spec::engine::Engine;
 use fermi_spec::methods::{SemaphoreD, class, copy, host, m2mf};
@@ -12,7 +12,7 @@ use fermi_spec::pushbuffer::{immediate, incrementing, non_incrementing};
 use fermi_spec::regs::{Bar0Reg, pfifo};
 
 /// The user who does nothing wrong.
-const INNOCENT: u16 = 0;
+pub(super) const INNOCENT: u16 = 0;
 const CHANNELS: u16 = 4;
 /// Work of one step.
 const WORK: u32 = 500;
@@ -30,7 +30,8 @@ const OBJECTS: [u32; 6] = [
     class::COPY_1 as u32 | 5 << 16,
 ];
 
-fn address(input: &mut Input<'_>) -> u64 {
+/// An address that is often one of the data's.
+pub(super) fn address(input: &mut Input<'_>) -> u64 {
     let inside = input.below(0x11_0000);
     match input.u8() & 7 {
         0 => input.u64() >> 24,
@@ -142,7 +143,7 @@ fn words(input: &mut Input<'_>) -> Vec<u32> {
 }
 
 /// What nouveau does about interrupts: it ends what stopped, and the channel that is to blame.
-fn service(card: &mut Card) {
+pub(super) fn service(card: &mut Card) {
     let faults = card.read(Bar0Reg::FaultUnits);
     card.write(Bar0Reg::FaultUnits, faults);
     for pbdma in 0..3 {
@@ -214,7 +215,7 @@ fn innocent_words(payload: u32) -> Vec<u32> {
 /// The target.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut card = Card::with_channels_but_one(CHANNELS, input.microcode());
+    let mut card = Card::with_channels_but_one(CHANNELS, CardSetup::fuzzed(input.microcode()));
     card.step(WORK);
     for id in 1..CHANNELS {
         let objects: Vec<u32> = (0..)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::input::Input;
 use crate::card::{
-    Card, DATA_VA, DIRECTORY, LARGE_TABLE, LARGE_VA, RAM_BASE, RAM_VA, SMALL_TABLE, VRAM_BYTES,
+    Card, CardSetup, DATA_VA, DIRECTORY, LARGE_TABLE, LARGE_VA, RAM_BASE, RAM_VA, SMALL_TABLE, VRAM_BYTES,
 };
 use fermi_model::{Bar, CopyMicrocode};
 use fermi_spec::addr::{Aperture, FRAME, Gpa, GpuVa, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
@@ -156,7 +156,7 @@ fn act(card: &mut Card, shadow: &mut Shadow, input: &mut Input<'_>) {
 /// The target.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut card = Card::with_channels(1, CopyMicrocode::default());
+    let mut card = Card::with_channels(1, CardSetup::fuzzed(CopyMicrocode::default()));
     let block = card.read(Bar0Reg::Bar1Block);
     card.write(Bar0Reg::Bar3Block, block);
     card.write(Bar0Reg::PeepholeBlock, block);

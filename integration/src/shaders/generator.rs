@@ -20,6 +20,7 @@ mod word;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use fermi_spec::isa::assembler::assemble;
 use rand::{RngExt, SeedableRng};
@@ -63,6 +64,13 @@ const BANK_WORDS: usize = 64;
 const BANKS: [u32; 5] = [0, 1, 2, 15, 16];
 /// Counters of loops within loops are in registers from here on.
 const COUNTERS: u32 = 44;
+
+static PROLOGUE: LazyLock<Vec<u64>> = LazyLock::new(|| assembled(&prologue()));
+static EPILOGUE: LazyLock<Vec<u64>> = LazyLock::new(|| assembled(&epilogue()));
+
+fn assembled(text: &str) -> Vec<u64> {
+    assemble(text).expect("text of ours").words
+}
 
 /// A random program with its launch and memory.
 #[derive(Clone, Debug)]
@@ -112,7 +120,6 @@ struct Generator {
 /// The program of a seed.
 pub fn generate(seed: u64) -> Program {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let launch = random_launch(&mut rng);
     let mut memory = runner::memory();
     let values: Vec<u8> = (0..INPUT_BYTES / 4)
         .flat_map(|_| interesting(&mut rng).to_le_bytes())
@@ -122,6 +129,22 @@ pub fn generate(seed: u64) -> Program {
         *byte = rng.random();
     }
     memory.regions[1].bytes.fill(0xa5);
+    let (launch, removable, body) = words(rng);
+    Program {
+        launch,
+        memory,
+        removable,
+        body,
+    }
+}
+
+/// A launch alone, for any memory.
+pub fn generate_launch(seed: u64) -> Launch {
+    words(ChaCha8Rng::seed_from_u64(seed)).0
+}
+
+fn words(mut rng: ChaCha8Rng) -> (Launch, Vec<usize>, Range<usize>) {
+    let launch = random_launch(&mut rng);
     let mut generator = Generator {
         budget: rng.random_range(10..120),
         rng,
@@ -133,15 +156,11 @@ pub fn generate(seed: u64) -> Program {
         functions: 0,
     };
     let body = generator.program();
-    Program {
-        launch: Launch {
-            code: generator.words,
-            ..launch
-        },
-        memory,
-        removable: generator.removable,
-        body,
-    }
+    let launch = Launch {
+        code: generator.words,
+        ..launch
+    };
+    (launch, generator.removable, body)
 }
 
 fn random_launch(rng: &mut ChaCha8Rng) -> Launch {
@@ -228,12 +247,6 @@ fn interesting(rng: &mut ChaCha8Rng) -> u32 {
 }
 
 impl Generator {
-    /// Adds assembled text.
-    fn text(&mut self, source: &str) {
-        let program = assemble(source).expect("text of ours");
-        self.words.extend(program.words);
-    }
-
     fn emit(&mut self, word: u64) {
         self.words.push(word);
     }
@@ -250,7 +263,7 @@ impl Generator {
 
     /// Makes all words; returns which are the statements'.
     fn program(&mut self) -> Range<usize> {
-        self.text(&prologue());
+        self.words.extend_from_slice(&PROLOGUE);
         let start = self.words.len();
         let top = Place {
             depth: 0,
@@ -264,7 +277,7 @@ impl Generator {
             self.statements(top);
         }
         let end = self.words.len();
-        self.text(&epilogue());
+        self.words.extend_from_slice(&EPILOGUE);
         self.bodies_of_functions();
         // Control can be left out as well: a program that does not end then is no candidate.
         let words = self.words.iter().enumerate();

@@ -1,6 +1,7 @@
 //! A launch on the software card: a channel submits the methods of class 90c0 as a driver does.
 
-use fermi_model::{CopyMicrocode, Counters};
+use fermi_model::{CopyMicrocode, Counters, Timing};
+use fermi_spec::board::Board;
 use fermi_spec::graphics::{BindConstants, compute, shader};
 use fermi_spec::methods::{class, host};
 use fermi_spec::pushbuffer::incrementing;
@@ -9,8 +10,8 @@ use fermi_spec::regs::Bar0Reg;
 use super::Launch;
 use super::memory::{Memory, Region};
 use crate::card::{
-    Card, DATA, DATA_BYTES, DATA_VA, DIRECTORY, LARGE_VA, RAM_BYTES, RAM_VA, SMALL_TABLE, VRAM_BYTES,
-    small_pde,
+    Card, CardSetup, DATA, DATA_BYTES, DATA_VA, DIRECTORY, LARGE_VA, RAM_BYTES, RAM_VA, SMALL_TABLE, UNUSED,
+    VRAM_BYTES, small_pde,
 };
 
 /// The only channel, and where it has the class.
@@ -21,11 +22,12 @@ pub const HIGH: u64 = 0x12_0000_0000;
 /// Bytes of address space under a directory entry.
 const DIRECTORY_ENTRY_BYTES: u64 = 128 << 20;
 /// Code, constant banks and the word that tells the end.
-const CODE: u64 = 0x54_0000;
+const CODE: u64 = UNUSED;
 const CODE_VA: u64 = 0x340_0000;
 const CODE_BYTES: u64 = 0x1_0000;
 const BANKS_AT: u64 = CODE_BYTES;
-const BANK_BYTES: u64 = 0x400;
+/// Bytes between two constant banks.
+pub(crate) const BANK_BYTES: u64 = 0x400;
 const DONE_AT: u64 = BANKS_AT + 32 * BANK_BYTES;
 const CONTROL_BYTES: u64 = 0x2_0000;
 /// Local memory.
@@ -78,6 +80,12 @@ pub fn memory() -> Memory {
     }
 }
 
+/// Shows the first 128 MiB of the address space at [`HIGH`] as well.
+pub(crate) fn map_high(card: &mut Card) {
+    let entry = HIGH / DIRECTORY_ENTRY_BYTES;
+    card.set_u64(DIRECTORY + 8 * entry, small_pde(SMALL_TABLE).into_bits());
+}
+
 /// Generic address of a place in VRAM, in system memory.
 pub const fn vram_va(offset: u64) -> u64 {
     DATA_VA + offset
@@ -96,9 +104,13 @@ pub const fn ram_va(offset: u64) -> u64 {
 impl Runner {
     /// A card with `more` bytes of VRAM at [`MORE_VA`], a multiple of 2 MiB.
     pub fn new(more: u64) -> Self {
-        let mut card = Card::with_memory(CHANNEL + 1, CopyMicrocode::Nouveau, VRAM_BYTES + more);
-        let entry = HIGH / DIRECTORY_ENTRY_BYTES;
-        card.set_u64(DIRECTORY + 8 * entry, small_pde(SMALL_TABLE).into_bits());
+        let setup = CardSetup {
+            copy_microcode: CopyMicrocode::Nouveau,
+            vram_bytes: VRAM_BYTES + more,
+            timing: Timing::of(Board::Gtx480),
+        };
+        let mut card = Card::with_channels(CHANNEL + 1, setup);
+        map_high(&mut card);
         card.map_small(SMALL_TABLE, CODE_VA, CODE, VRAM_BYTES - CODE);
         card.map_small(SMALL_TABLE, MORE_VA, VRAM_BYTES, more);
         card.push(
@@ -165,7 +177,10 @@ impl Runner {
     /// Launches what was prepared, and waits for its end.
     pub fn launch(&mut self, launch: &Launch) -> Result<(), Failure> {
         self.launches += 1;
-        self.card.push(CHANNEL, &methods(launch, self.launches), 0);
+        let mut words = state(launch, ADDRESSES);
+        words.extend(start(SUBCHANNEL, launch.argument));
+        words.extend(release(SUBCHANNEL, CODE_VA + DONE_AT, self.launches));
+        self.card.push(CHANNEL, &words, 0);
         self.card.ring(CHANNEL);
         for _ in 0..STEPS_MAX {
             if self.card.vram_u32(CODE + DONE_AT) == self.launches {
@@ -186,49 +201,79 @@ impl Runner {
     }
 }
 
-/// Methods of a launch and the release behind it.
-fn methods(launch: &Launch, payload: u32) -> Vec<u32> {
+/// Where the parts of a launch are, as methods say it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addresses {
+    pub(crate) subchannel: u8,
+    pub(crate) code: u64,
+    /// The constant banks, [`BANK_BYTES`] apart.
+    pub(crate) banks: u64,
+    pub(crate) temp: u64,
+    pub(crate) temp_bytes: u32,
+}
+
+const ADDRESSES: Addresses = Addresses {
+    subchannel: SUBCHANNEL,
+    code: CODE_VA,
+    banks: CODE_VA + BANKS_AT,
+    temp: TEMP_VA,
+    temp_bytes: (VRAM_BYTES - TEMP) as u32,
+};
+
+fn split(address: u64) -> [u32; 2] {
+    [(address >> 32) as u32, address as u32]
+}
+
+/// Methods that say what is launched.
+pub(crate) fn state(launch: &Launch, addresses: Addresses) -> Vec<u32> {
     let mut words = Vec::new();
     let mut to = |method: u16, operands: &[u32]| {
-        words.push(incrementing(SUBCHANNEL, method, operands.len() as u16));
+        words.push(incrementing(addresses.subchannel, method, operands.len() as u16));
         words.extend_from_slice(operands);
     };
     let [gx, gy, gz] = launch.grid;
     let [bx, by, bz] = launch.block;
-    to(compute::CODE_HIGH, &[0, CODE_VA as u32]);
+    let [temp_high, temp_low] = split(addresses.temp);
+    to(compute::CODE_HIGH, &split(addresses.code));
     to(compute::ENTRY, &[launch.entry]);
     to(
         compute::LOCAL_POSITIVE,
         &[launch.local_positive, launch.local_negative, launch.stack_bytes],
     );
-    let temp_bytes = (VRAM_BYTES - TEMP) as u32;
-    to(compute::TEMP_HIGH, &[0, TEMP_VA as u32, 0, temp_bytes, 0]);
+    to(
+        compute::TEMP_HIGH,
+        &[temp_high, temp_low, 0, addresses.temp_bytes, 0],
+    );
     to(compute::SHARED_WINDOW, &[launch.shared_window]);
     to(compute::LOCAL_WINDOW, &[launch.local_window]);
     to(compute::REGISTERS, &[launch.registers]);
     to(compute::SHARED_BYTES, &[launch.shared_bytes]);
     to(compute::BARRIERS, &[launch.barriers]);
     to(compute::GRID_ID, &[launch.grid_id]);
-    to(compute::GRID_XY, &[gx | gy << 16, gz]);
-    to(compute::BLOCK_XY, &[bx | by << 16, bz]);
+    to(compute::GRID_XY, &[gx & 0xffff | gy << 16, gz]);
+    to(compute::BLOCK_XY, &[bx & 0xffff | by << 16, bz]);
     for bank in 0..18 {
         let bind = BindConstants::new().with_bank(bank);
         let Some(constants) = launch.banks.get(&bank.into()) else {
             to(compute::BIND_CONSTANTS, &[bind.into_bits()]);
             continue;
         };
-        let at = CODE_VA + BANKS_AT + u64::from(bank) * BANK_BYTES;
-        to(
-            shader::CONSTANT_BYTES,
-            &[4 * constants.len() as u32, 0, at as u32],
-        );
+        let [high, low] = split(addresses.banks + u64::from(bank) * BANK_BYTES);
+        to(shader::CONSTANT_BYTES, &[4 * constants.len() as u32, high, low]);
         to(compute::BIND_CONSTANTS, &[bind.with_valid(true).into_bits()]);
     }
-    to(compute::LAUNCH, &[launch.argument]);
-    let done = (CODE_VA + DONE_AT) as u32;
-    to(shader::REPORT_HIGH, &[0, done, payload, RELEASE_WORD]);
     words
 }
 
-/// REPORT: a release of one word.
-const RELEASE_WORD: u32 = 1 << 28;
+/// The launch.
+pub(crate) fn start(subchannel: u8, argument: u32) -> [u32; 2] {
+    [incrementing(subchannel, compute::LAUNCH, 1), argument]
+}
+
+/// A release of one word behind it.
+pub(crate) fn release(subchannel: u8, address: u64, payload: u32) -> [u32; 5] {
+    const RELEASE_WORD: u32 = 1 << 28;
+    let [high, low] = split(address);
+    let header = incrementing(subchannel, shader::REPORT_HIGH, 4);
+    [header, high, low, payload, RELEASE_WORD]
+}
