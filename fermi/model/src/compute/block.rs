@@ -188,6 +188,15 @@ impl Inside {
             .ok_or(WarpError::MemoryOutOfBounds)
     }
 
+    /// The word of shared memory at `offset`, a multiple of 4.
+    #[inline(always)]
+    pub(crate) fn shared_word(&mut self, offset: u32) -> Result<&mut [u8; 4], WarpError> {
+        let words = self.shared.as_chunks_mut().0;
+        words
+            .get_mut(offset as usize / 4)
+            .ok_or(WarpError::MemoryOutOfBounds)
+    }
+
     /// Locks the word at `offset`; whether it was free.
     pub(crate) fn lock(&mut self, offset: u32) -> bool {
         self.locks.insert(offset / 4)

@@ -117,16 +117,7 @@ impl Tally {
     /// An access to global memory: one segment for each that lanes touch.
     pub(crate) fn global(&mut self, addresses: &[u64; 32], lanes: u32, bytes: u32, is_store: bool) {
         self.global_accesses += 1;
-        let mut last = u64::MAX;
-        let mut segments = 0;
-        // Lanes mostly ascend; a segment that comes back costs another transfer.
-        for lane in lanes_of(lanes) {
-            for at in [addresses[lane], addresses[lane] + u64::from(bytes) - 1] {
-                let segment = at / SEGMENT_BYTES;
-                segments += u64::from(segment != last);
-                last = segment;
-            }
-        }
+        let segments = segments_of(addresses, lanes, bytes);
         if is_store {
             self.segments_written += segments;
         } else {
@@ -153,6 +144,15 @@ impl Tally {
 
     /// An access to shared memory: as many passes as the busiest bank has different words.
     pub(crate) fn shared(&mut self, offsets: &Lanes, lanes: u32, bytes: u32) {
+        let first = offsets[0];
+        let is_row = (0..BANKS)
+            .zip(offsets)
+            .all(|(lane, at)| *at == first.wrapping_add(4 * lane));
+        if is_row || offsets.iter().all(|at| *at == first) {
+            // A word of each bank, or one word for all.
+            self.shared_passes += u64::from(bytes.div_ceil(4));
+            return;
+        }
         let mut words = [u32::MAX; BANKS as usize];
         let mut passes = [0u64; BANKS as usize];
         for lane in lanes_of(lanes) {
@@ -172,4 +172,26 @@ impl Tally {
         self.atomics += u64::from(lanes.count_ones());
         self.global(addresses, lanes, 4, true);
     }
+}
+
+/// Segments that an access moves.
+fn segments_of(addresses: &[u64; 32], lanes: u32, bytes: u32) -> u64 {
+    let (first, bytes) = (addresses[0], u64::from(bytes));
+    let is_row = (0u64..)
+        .zip(addresses)
+        .all(|(lane, at)| *at == first.wrapping_add(lane * bytes));
+    if is_row && lanes == u32::MAX {
+        return (addresses[31] + bytes - 1) / SEGMENT_BYTES - first / SEGMENT_BYTES + 1;
+    }
+    let mut last = u64::MAX;
+    let mut segments = 0;
+    // Lanes mostly ascend; a segment that comes back costs another transfer.
+    for lane in lanes_of(lanes) {
+        for at in [addresses[lane], addresses[lane] + bytes - 1] {
+            let segment = at / SEGMENT_BYTES;
+            segments += u64::from(segment != last);
+            last = segment;
+        }
+    }
+    segments
 }

@@ -37,13 +37,24 @@ const WINDOW_MASK: u32 = 0xff00_0000;
 /// Local memory and stack sizes, and constant buffer sizes.
 const SIZE_MASK: u32 = 0xf_ffff;
 
+/// Pages whose translations are kept at hand while a piece runs, of each kind of access.
+const PAGES_KEPT: usize = 16;
+
+/// Where the translation of a page is kept. Arrays of a kernel often begin at equal places of large pages, so upper bits
+/// of the address take part.
+fn slot(page: u64) -> usize {
+    let number = page / SMALL_PAGE;
+    (number ^ number >> 5 ^ number >> 11) as usize % PAGES_KEPT
+}
+
 /// The address space of the channel whose grid runs.
 struct ChannelMemory<'a> {
     mmu: &'a mut Mmu,
     mem: &'a mut Memory,
     space: AddressSpace,
-    /// Pages of the last access of each kind: a translation of the TLB's stays right while a piece runs.
-    last: [Option<(u64, Place)>; 2],
+    /// Pages of the last accesses of each kind, each where [`slot`] says: a translation of the TLB's stays right while a
+    /// piece runs.
+    last: [[Option<(u64, Place)>; PAGES_KEPT]; 2],
     traffic: Traffic,
 }
 
@@ -55,7 +66,7 @@ impl ChannelMemory<'_> {
             return Ok(None);
         }
         let page = va - inside;
-        let last = &mut self.last[usize::from(is_store)];
+        let last = &mut self.last[usize::from(is_store)][slot(page)];
         let place = match *last {
             Some((known, place)) if known == page => place,
             _ => {
@@ -225,7 +236,7 @@ impl FermiModel {
             mmu: &mut self.mmu,
             mem: &mut self.mem,
             space,
-            last: [None; 2],
+            last: [[None; PAGES_KEPT]; 2],
             traffic: Traffic::default(),
         };
         let mut watcher = self.watcher.take();

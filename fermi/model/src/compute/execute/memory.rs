@@ -114,26 +114,41 @@ fn global(
     let bytes = op.data.bytes();
     check_alignment(lanes_of(lanes).all(|lane| addresses[lane].is_multiple_of(bytes.into())))?;
     machine.tally.global(addresses, lanes, bytes, is_store);
-    let first = addresses[0];
-    let is_consecutive = lanes == u32::MAX
-        && bytes >= 4
-        && (1..LANES).all(|lane| addresses[lane] == first + lane as u64 * u64::from(bytes));
-    if is_consecutive {
-        return consecutive(warp, op, first, machine, is_store);
+    if lanes == u32::MAX && bytes >= 4 && run_of(addresses, 0, lanes, bytes) == LANES {
+        return consecutive(warp, op, addresses[0], machine, is_store);
     }
-    let mut data = [0; 16];
+    // Lanes side by side make one transfer.
+    let mut data = [0; LANES * 16];
     let registers = op.data.registers() as u8;
-    for lane in lanes_of(lanes) {
-        let data = &mut data[..bytes as usize];
+    let mut left = lanes;
+    while left != 0 {
+        let first = left.trailing_zeros() as usize;
+        let run = run_of(addresses, first, left, bytes);
+        left &= !(u32::MAX >> (LANES - run) << first);
+        let data = &mut data[..run * bytes as usize];
         if is_store {
-            from_registers(warp, op.dst, registers, lane, data);
-            machine.outside.write(addresses[lane], data)?;
+            for (lane, part) in (first..).zip(data.chunks_exact_mut(bytes as usize)) {
+                from_registers(warp, op.dst, registers, lane, part);
+            }
+            machine.outside.write(addresses[first], data)?;
         } else {
-            machine.outside.read(addresses[lane], data)?;
-            to_registers(warp, op, registers, lane, data);
+            machine.outside.read(addresses[first], data)?;
+            for (lane, part) in (first..).zip(data.chunks_exact(bytes as usize)) {
+                to_registers(warp, op, registers, lane, part);
+            }
         }
     }
     Ok(())
+}
+
+/// How many lanes from `first` on, all in `lanes`, have addresses that follow one another by `bytes`.
+#[inline(always)]
+fn run_of(addresses: &[u64; LANES], first: usize, lanes: u32, bytes: u32) -> usize {
+    let longest = (!(lanes >> first)).trailing_zeros().min((LANES - first) as u32) as usize;
+    let start = addresses[first];
+    (1..longest)
+        .find(|step| addresses[first + step] != start.wrapping_add(*step as u64 * u64::from(bytes)))
+        .unwrap_or(longest)
 }
 
 /// All lanes, side by side: one transfer.
@@ -196,6 +211,9 @@ fn shared(
     let bytes = op.data.bytes();
     check_alignment(lanes_of(lanes).all(|lane| offsets[lane].is_multiple_of(bytes)))?;
     machine.tally.shared(offsets, lanes, bytes);
+    if bytes == 4 {
+        return shared_words(warp, op, lanes, offsets, machine, is_store);
+    }
     let registers = op.data.registers() as u8;
     for lane in lanes_of(lanes) {
         let memory = machine.block.shared(offsets[lane], bytes)?;
@@ -207,6 +225,30 @@ fn shared(
             data.copy_from_slice(memory);
             to_registers(warp, op, registers, lane, data);
         }
+    }
+    Ok(())
+}
+
+/// The usual shared access: a word for each lane.
+#[inline(always)]
+fn shared_words(
+    warp: &mut Warp,
+    op: &Op,
+    lanes: u32,
+    offsets: &Lanes,
+    machine: &mut Machine<'_>,
+    is_store: bool,
+) -> Result<(), Stop> {
+    if is_store {
+        let values = warp.register(op.dst);
+        for lane in lanes_of(lanes) {
+            *machine.block.shared_word(offsets[lane])? = values[lane].to_le_bytes();
+        }
+        return Ok(());
+    }
+    for lane in lanes_of(lanes) {
+        let value = u32::from_le_bytes(*machine.block.shared_word(offsets[lane])?);
+        warp.set_lane(op.dst, lane, value);
     }
     Ok(())
 }
