@@ -5,6 +5,7 @@
 
 mod bind;
 mod demo;
+mod doctor;
 mod gpu;
 mod kernel;
 mod run;
@@ -43,6 +44,8 @@ enum Verb {
     Run(RunArguments),
     /// Serve one software card as a PCI device over vfio-user
     Gpu(GpuArguments),
+    /// Tell what this host has and lacks, and how to get it
+    Doctor(doctor::Arguments),
     /// Take a card of this host from its driver, for `vfio:ADDRESS`
     Bind(bind::Arguments),
     /// Give a card of this host back to its driver
@@ -71,8 +74,6 @@ enum Verb {
     Trace(Later),
     #[command(hide = true)]
     Metrics(Later),
-    #[command(hide = true)]
-    Doctor(Later),
     #[command(hide = true)]
     Lab(Later),
 }
@@ -198,6 +199,7 @@ pub fn main() -> ExitCode {
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Gpu(arguments) => gpu::gpu(&arguments),
+        Verb::Doctor(arguments) => doctor::doctor(&arguments),
         Verb::Bind(arguments) => bind::bind(&arguments),
         Verb::Unbind(arguments) => bind::unbind(&arguments),
         Verb::Kernel(arguments) => kernel::kernel(&arguments),
@@ -258,9 +260,11 @@ mod tests {
         let help = Cli::command().render_help().to_string();
         let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
         assert!(
-            ["demo", "serve", "run", "gpu", "kernel"]
-                .iter()
-                .all(|verb| is_listed(verb)),
+            [
+                "demo", "serve", "run", "gpu", "kernel", "bind", "unbind", "doctor"
+            ]
+            .iter()
+            .all(|verb| is_listed(verb)),
             "{help}"
         );
         assert!(

@@ -9,6 +9,7 @@ pub mod card;
 pub mod cli;
 pub mod config;
 pub mod demo;
+pub mod doctor;
 pub mod gpu;
 pub mod guest;
 pub mod host;

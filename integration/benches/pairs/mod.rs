@@ -129,14 +129,3 @@ pub(crate) fn nanoseconds(work: impl FnOnce()) -> f64 {
     work();
     start.elapsed().as_nanos() as f64
 }
-
-/// Nanoseconds of processor time that `work` takes on this thread: others on the machine do not count.
-pub(crate) fn processor_nanoseconds(work: impl FnOnce()) -> f64 {
-    let now = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-    };
-    let start = now();
-    work();
-    now() - start
-}

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use fermi_spec::isa::assembler::{Program, assemble};
 use integration::shaders::Launch;
 use integration::shaders::runner::{MORE_VA, Runner};
-use pairs::{Measure, Mode, Table, Way, processor_nanoseconds};
+use pairs::{Measure, Mode, Table, Way};
 
 const ROUNDS: usize = 7;
 /// Elements of an array, of 4 bytes: more than caches hold.
@@ -315,4 +315,15 @@ fn main() {
     for kernel in kernels.iter().filter(|kernel| is_wanted(kernel.title)) {
         memory(mode, &runner, elements, kernel);
     }
+}
+
+/// Nanoseconds of processor time that `work` takes on this thread: others on the machine do not count.
+fn processor_nanoseconds(work: impl FnOnce()) -> f64 {
+    let now = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    let start = now();
+    work();
+    now() - start
 }

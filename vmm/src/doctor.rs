@@ -1,0 +1,320 @@
+//! `vramd doctor`: what a host needs, what it has, and the command that brings what it lacks.
+//!
+//! Everything is read from `/sys`, `/proc` and `/dev`; nothing is changed.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use broker::{PciFunction, PciHostError, VFIO_DRIVER};
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+use crate::config::Size;
+
+/// The first QEMU that attaches vfio-user devices.
+const QEMU_MIN: (u32, u32) = (10, 1);
+/// Least locked memory for a card of the host: RAM and VRAM of two small VMs.
+const MEMLOCK_MIN: u64 = 1 << 30;
+/// What a served card maps at most besides a process's own mappings (decision 0008).
+const MAPS_MIN: u64 = 40_000;
+
+/// How a check came out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Something works less well, or not at all that not everybody needs.
+    Warning,
+    /// Virtual machines cannot run.
+    Missing,
+}
+
+/// A check.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// What was looked at.
+    pub what: String,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What there is.
+    pub found: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+/// All checks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Diagnosis {
+    /// In the order in which one would mend them.
+    pub findings: Vec<Finding>,
+}
+
+impl Diagnosis {
+    /// Looks at this host.
+    pub fn of_host() -> Self {
+        let root = Path::new("/");
+        let mut findings = vec![kvm(root), iommu(root), vfio_driver(root)];
+        findings.extend(cards());
+        findings.extend([memlock(), huge_pages(root), map_count(root), qemu()]);
+        Self { findings }
+    }
+
+    /// Whether VMs with a software card can run.
+    pub fn is_usable(&self) -> bool {
+        self.findings
+            .iter()
+            .all(|finding| finding.verdict != Verdict::Missing)
+    }
+
+    /// A line for each check, and one for what to do.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for finding in &self.findings {
+            let mark = match finding.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Warning => "warning",
+                Verdict::Missing => "missing",
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{mark:<8} {}: {}", finding.what, finding.found);
+            if let Some(remedy) = &finding.remedy {
+                let _ = writeln!(text, "{:<8} → {remedy}", "");
+            }
+        }
+        text
+    }
+}
+
+fn finding(what: &str, verdict: Verdict, found: impl Into<String>, remedy: &str) -> Finding {
+    Finding {
+        what: what.to_owned(),
+        verdict,
+        found: found.into(),
+        remedy: (!remedy.is_empty()).then(|| remedy.to_owned()),
+    }
+}
+
+fn kvm(root: &Path) -> Finding {
+    let what = "KVM";
+    let node = root.join("dev/kvm");
+    let modules = [
+        ("kvm_intel", "VMX"),
+        ("kvm_amd", "SVM"),
+        ("kvm_pvm", "PVM, without hardware"),
+    ];
+    let kind = modules
+        .into_iter()
+        .find(|(module, _)| root.join("sys/module").join(module).exists())
+        .map_or("of a kind that this program does not know", |(_, kind)| kind);
+    if !node.exists() {
+        let remedy = "modprobe kvm-amd or kvm-intel; virtualisation has to be on in the firmware. Without: vramd demo runs guests on threads";
+        return finding(what, Verdict::Warning, "there is no /dev/kvm", remedy);
+    }
+    match File::options().read(true).write(true).open(&node) {
+        Ok(_) => finding(what, Verdict::Ok, kind, ""),
+        Err(error) => finding(
+            what,
+            Verdict::Missing,
+            format!("cannot open /dev/kvm: {error}"),
+            "usermod -aG kvm USER, then log in anew",
+        ),
+    }
+}
+
+fn iommu(root: &Path) -> Finding {
+    let what = "IOMMU";
+    let groups = fs::read_dir(root.join("sys/kernel/iommu_groups")).map_or(0, Iterator::count);
+    if groups > 0 {
+        return finding(what, Verdict::Ok, format!("{groups} groups"), "");
+    }
+    let remedy = "for a card of the host: VT-d or AMD-Vi on in the firmware, intel_iommu=on or amd_iommu=on in the kernel's command line";
+    finding(what, Verdict::Warning, "off, or none", remedy)
+}
+
+fn vfio_driver(root: &Path) -> Finding {
+    let what = "VFIO";
+    if root.join("sys/bus/pci/drivers").join(VFIO_DRIVER).is_dir() {
+        let way = if root.join("dev/iommu").exists() {
+            "vfio-pci is loaded, /dev/iommu is there"
+        } else {
+            "vfio-pci is loaded, with type 1 containers"
+        };
+        return finding(what, Verdict::Ok, way, "");
+    }
+    finding(
+        what,
+        Verdict::Warning,
+        "vfio-pci is not loaded",
+        "for a card of the host: modprobe vfio-pci",
+    )
+}
+
+/// One finding for each card of the host.
+fn cards() -> Vec<Finding> {
+    match PciFunction::cards() {
+        Ok(cards) if cards.is_empty() => {
+            let found = "none in this host: software cards only";
+            vec![finding("GF100 cards", Verdict::Ok, found, "")]
+        }
+        Ok(cards) => cards.iter().map(card).collect(),
+        Err(error) => vec![finding("GF100 cards", Verdict::Warning, error.to_string(), "")],
+    }
+}
+
+fn card(card: &PciFunction) -> Finding {
+    let what = format!("card {}", card.at);
+    match card.check() {
+        Ok(board) => {
+            let found = format!("{}, ready: --gpu vfio:{}", board.name(), card.at);
+            finding(&what, Verdict::Ok, found, "")
+        }
+        Err(PciHostError::WrongDriver { driver, .. }) => finding(
+            &what,
+            Verdict::Warning,
+            format!("bound to {driver}"),
+            &format!("vramd bind {}", card.at),
+        ),
+        // The error says what to do.
+        Err(error) => finding(&what, Verdict::Warning, error.to_string(), ""),
+    }
+}
+
+fn memlock() -> Finding {
+    let what = "locked memory";
+    let remedy = "for a card of the host: ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit";
+    match getrlimit(Resource::Memlock).current {
+        None => finding(what, Verdict::Ok, "no limit", ""),
+        Some(bytes) if bytes >= MEMLOCK_MIN => finding(what, Verdict::Ok, Size(bytes).to_string(), ""),
+        Some(bytes) => finding(what, Verdict::Warning, format!("at most {bytes} bytes"), remedy),
+    }
+}
+
+fn huge_pages(root: &Path) -> Finding {
+    let what = "huge pages of memory files";
+    let path = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let modes = fs::read_to_string(root.join(path)).unwrap_or_default();
+    let mode = modes
+        .split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    match mode {
+        Some(mode @ ("advise" | "always" | "force" | "within_size")) => finding(what, Verdict::Ok, mode, ""),
+        _ => finding(
+            what,
+            Verdict::Warning,
+            mode.unwrap_or("not in this kernel"),
+            &format!(
+                "echo advise >/{path}: a card of the host then needs 512 times fewer entries in its IOMMU"
+            ),
+        ),
+    }
+}
+
+fn map_count(root: &Path) -> Finding {
+    let what = "mappings of a process";
+    let text = fs::read_to_string(root.join("proc/sys/vm/max_map_count")).unwrap_or_default();
+    match text.trim().parse::<u64>() {
+        Ok(count) if count >= MAPS_MIN => finding(what, Verdict::Ok, count.to_string(), ""),
+        Ok(count) => finding(
+            what,
+            Verdict::Warning,
+            count.to_string(),
+            "sysctl vm.max_map_count=65530, or vramd gpu answers every access by a message",
+        ),
+        Err(_) => finding(what, Verdict::Warning, "unknown", ""),
+    }
+}
+
+fn qemu() -> Finding {
+    let what = "QEMU";
+    let remedy =
+        "for vfio-user with QEMU: version 10.1 or later (Debian: trixie-backports). Our own VMM needs none";
+    let output = Command::new("qemu-system-x86_64").arg("--version").output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        return finding(what, Verdict::Warning, "not found", remedy);
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next().unwrap_or_default();
+    match version(line) {
+        Some(version) if version >= QEMU_MIN => finding(what, Verdict::Ok, line, ""),
+        _ => finding(what, Verdict::Warning, line, remedy),
+    }
+}
+
+/// Major and minor in `QEMU emulator version 10.1.2 (…)`.
+fn version(line: &str) -> Option<(u32, u32)> {
+    let (_, rest) = line.split_once(" version ")?;
+    let mut parts = rest.split(['.', ' ']);
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Where a check looks, for tests of others.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn empty_host_gets_a_remedy_for_everything() {
+        let root = host(&[]);
+        for finding in [
+            kvm(root.path()),
+            iommu(root.path()),
+            vfio_driver(root.path()),
+            huge_pages(root.path()),
+        ] {
+            assert_eq!(finding.verdict, Verdict::Warning, "{finding:?}");
+            assert!(finding.remedy.is_some(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn host_that_has_everything_needs_nothing() {
+        let shmem = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
+        let root = host(&[
+            ("dev/kvm", ""),
+            ("sys/module/kvm_amd/refcnt", "0"),
+            ("sys/kernel/iommu_groups/0/type", "DMA"),
+            ("sys/bus/pci/drivers/vfio-pci/bind", ""),
+            (shmem, "always within_size [advise] never"),
+            ("proc/sys/vm/max_map_count", "65530\n"),
+        ]);
+        let root = root.path();
+        for finding in [
+            kvm(root),
+            iommu(root),
+            vfio_driver(root),
+            huge_pages(root),
+            map_count(root),
+        ] {
+            assert_eq!(
+                (finding.verdict, &finding.remedy),
+                (Verdict::Ok, &None),
+                "{finding:?}"
+            );
+        }
+        assert_eq!(kvm(root).found, "SVM");
+    }
+
+    #[test]
+    fn versions_of_qemu_are_compared_as_numbers() {
+        assert_eq!(
+            version("QEMU emulator version 10.1.2 (Debian 1:10.1.2)"),
+            Some((10, 1))
+        );
+        assert_eq!(version("QEMU emulator version 9.2.0"), Some((9, 2)));
+        assert!(version("QEMU emulator version 9.2.0") < Some(QEMU_MIN));
+        assert_eq!(version("something else"), None);
+    }
+}
