@@ -244,12 +244,35 @@ fn verb_that_does_not_work_yet_says_so_and_is_not_listed() {
         let said = complaint(&[verb, "a", "--max", "3M"], 2);
         assert!(said.contains("not there yet"), "{said}");
     }
-    for verb in ["trace", "metrics", "bind", "unbind", "doctor"] {
+    for verb in ["trace", "metrics"] {
         complaint(&[verb], 2);
     }
     let help = output(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
     assert!(!text(&help.stdout).contains("quota"), "{}", text(&help.stdout));
+}
+
+#[test]
+fn card_that_is_not_there_cannot_be_bound() {
+    for verb in ["bind", "unbind"] {
+        complaint(&[verb], 2);
+        let said = complaint(&[verb, "1f.2"], 2);
+        assert!(said.contains("PCI address"), "{said}");
+        let said = complaint(&[verb, "ffff:ff:1f.7"], 1);
+        assert!(said.contains("there is no PCI function ffff:ff:1f.7"), "{said}");
+    }
+}
+
+#[test]
+fn doctor_has_a_remedy_for_all_that_is_missing() {
+    let said = output(&["doctor", "--json"]);
+    let findings = json(&said)["findings"].as_array().unwrap().clone();
+    assert!(!findings.is_empty());
+    for finding in &findings {
+        let is_good = finding["verdict"] == "ok";
+        let remedy = finding["remedy"].as_str().unwrap_or_default();
+        assert_eq!(is_good, remedy.is_empty(), "{finding}");
+    }
 }
 
 #[test]

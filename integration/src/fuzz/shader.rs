@@ -56,14 +56,14 @@ const OUT_OF_REACH: [(u64, u64); 2] = [(DIRECTORY, USERS), (APART_DIRECTORY, UNU
 const EMPTY: [(u64, u64); 2] = [(0, DIRECTORY), (UNUSED + SMALL_PAGE, VRAM_BYTES)];
 
 const KERNELS: [&str; 8] = [
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/vecadd.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/saxpy.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/reduce.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/diverge.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/histogram.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/matmul.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/stencil.asm"),
-    include_str!("../../../fermi/spec/src/isa/tests/kernels/bithash.asm"),
+    include_str!("../../../docs/examples/kernels/vecadd.asm"),
+    include_str!("../../../docs/examples/kernels/saxpy.asm"),
+    include_str!("../../../docs/examples/kernels/reduce.asm"),
+    include_str!("../../../docs/examples/kernels/diverge.asm"),
+    include_str!("../../../docs/examples/kernels/histogram.asm"),
+    include_str!("../../../docs/examples/kernels/matmul.asm"),
+    include_str!("../../../docs/examples/kernels/stencil.asm"),
+    include_str!("../../../docs/examples/kernels/bithash.asm"),
 ];
 static PROGRAMS: LazyLock<Vec<Program>> =
     LazyLock::new(|| KERNELS.iter().map(|text| assembled(text)).collect());

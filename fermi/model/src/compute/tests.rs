@@ -138,7 +138,7 @@ fn run(memory: &mut Flat, program: &Program, launch: Launch, piece: u64) -> Resu
 macro_rules! kernel {
     ($name:literal) => {
         assemble(include_str!(concat!(
-            "../../../spec/src/isa/tests/kernels/",
+            "../../../../docs/examples/kernels/",
             $name,
             ".asm"
         )))

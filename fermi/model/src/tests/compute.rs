@@ -95,7 +95,7 @@ fn prepare(bench: &mut Bench, channel: &Channel, kernel: &Kernel) -> Memories {
     Memories { a, b, c }
 }
 
-const VECADD: &str = include_str!("../../../spec/src/isa/tests/kernels/vecadd.asm");
+const VECADD: &str = include_str!("../../../../docs/examples/kernels/vecadd.asm");
 
 fn vecadd(n: u32) -> Kernel {
     let parameters = [A as u32, 0, B as u32, 0, C as u32, 0, n];

@@ -68,7 +68,7 @@ fn every_text_has_its_word() {
 fn kernels_assemble_to_their_words() {
     macro_rules! kernels {
         ($($name:literal),*) => {
-            [$(($name, include_str!(concat!("tests/kernels/", $name, ".asm")), include_str!(concat!("tests/kernels/", $name, ".hex")))),*]
+            [$(($name, include_str!(concat!("../../../../docs/examples/kernels/", $name, ".asm")), include_str!(concat!("tests/kernels/", $name, ".hex")))),*]
         };
     }
     let kernels = kernels![
@@ -93,7 +93,7 @@ fn kernels_assemble_to_their_words() {
 
 #[test]
 fn needs_of_a_kernel_are_counted() {
-    let program = assemble(include_str!("tests/kernels/matmul.asm")).unwrap();
+    let program = assemble(include_str!("../../../../docs/examples/kernels/matmul.asm")).unwrap();
     assert_eq!((program.registers, program.barriers), (32, 1));
     let program = assemble(".registers 40\n.shared 0x800\nexit").unwrap();
     assert_eq!((program.registers, program.shared_bytes), (40, 0x800));
