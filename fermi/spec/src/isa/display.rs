@@ -6,7 +6,7 @@ use super::{
     field::{self as f, Field},
     instruction::{Instruction, immediate, relative_target},
     operand::{ConstAddress, DataType},
-    rows::{COMBINATIONS, CONDITIONS, Form, Kind, Space, Token, Width},
+    rows::{COMBINATIONS, CONDITIONS, Extent, Form, Kind, Space, Token, Width},
     special::Special,
 };
 
@@ -119,6 +119,9 @@ fn write_token(words: &mut Words<'_, '_>, token: &Token, word: u64, address: u32
         },
         Token::Register(field, width) => words.register(field.get(word), registers(width, word)),
         Token::SameDst => words.register(f::DST.get(word), 1),
+        Token::Vector(first, extent) => write_vector(words, first.get(word), extent, word),
+        Token::Surface => write_surface(words, word),
+        Token::Slot(letter, field) => words.word(format_args!("${letter}{}", field.get(word))),
         Token::Predicate(field) => words.predicate(field.get(word)),
         Token::B(kind, width) => write_b(words, kind, width, word),
         Token::C(width) => match f::MODE_B.get(word) {
@@ -170,6 +173,37 @@ pub(super) fn registers(width: Width, word: u64) -> u32 {
                 1
             }
         }
+    }
+}
+
+/// `$r4:#:$r5:#`: a place without a register is `#`, no places are `()`.
+fn write_vector(words: &mut Words<'_, '_>, first: u32, extent: Extent, word: u64) -> fmt::Result {
+    let (mask, places) = extent.of(word).unwrap_or_default();
+    if places == 0 {
+        return words.word("()");
+    }
+    let mut register = first;
+    for place in 0..places {
+        let needs_space = words.needs_space && place == 0;
+        if place > 0 {
+            words.out.write_char(':')?;
+        }
+        words.needs_space = needs_space;
+        if mask >> place & 1 != 0 {
+            words.word(format_args!("$r{register}"))?;
+            register += 1;
+        } else {
+            words.word('#')?;
+        }
+    }
+    Ok(())
+}
+
+fn write_surface(words: &mut Words<'_, '_>, word: u64) -> fmt::Result {
+    match (f::SURFACE_IMM.get(word), f::SRC_B.get(word)) {
+        (0, 63) => words.word("img[0x0]"),
+        (0, register) => words.word(format_args!("img[$r{register}]")),
+        _ => words.word(format_args!("img[{:#x}]", f::SURFACE.get(word))),
     }
 }
 

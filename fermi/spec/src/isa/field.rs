@@ -210,6 +210,44 @@ fields! {
     CVT_BYTE = 56:55;
     /// Conversion: half of a 16-bit source.
     CVT_HALF = 56:56;
+    /// Which texture.
+    TEXTURE = 39:32;
+    /// Which sampler.
+    SAMPLER = 44:40;
+    /// Components that a texture instruction returns.
+    TEXEL_MASK = 49:46;
+    /// Shape of a texture.
+    TEXTURE_SHAPE = 53:51;
+    /// Register with the place in an array and offsets of texture and sampler numbers in front of the coordinates.
+    TEXTURE_INDIRECT = 50:50;
+    /// Which level a sample is of.
+    LOD_MODE = 59:57;
+    /// Texel fetch: a level is given.
+    LOD_GIVEN = 57:57;
+    /// Compares with a depth.
+    SHADOW = 56:56;
+    /// Texel fetch: a sample number is given.
+    MULTISAMPLE = 55:55;
+    /// Offset in texels is given.
+    TEXEL_OFFSET = 54:54;
+    /// Gather: no offset, one, four.
+    GATHER_OFFSET = 55:54;
+    /// Gather: which component.
+    GATHER_COMPONENT = 6:5;
+    /// Texture query: what.
+    TEXTURE_QUERY = 59:54;
+    /// What becomes of accesses outside of a surface.
+    SURFACE_CLAMP = 48:47;
+    /// Surface number is immediate.
+    SURFACE_IMM = 46:46;
+    /// Which surface.
+    SURFACE = 28:26;
+    /// Coordinates of a surface.
+    SURFACE_SHAPE = 45:44;
+    /// Components that SUSTP stores.
+    SURFACE_MASK = 52:49;
+    /// Result of SULEA that says whether the place is outside.
+    PRED_SURFACE = 56:54;
     /// Shift count: clamped or wrapped.
     SHIFT_WRAP = 9:9;
     /// BPT mode.

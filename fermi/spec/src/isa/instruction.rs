@@ -275,6 +275,8 @@ impl Instruction {
             Token::C(width) if mode != 2 => end(self.get(f::SRC_C), display::registers(width, self.word)),
             Token::Memory(..) => end(self.get(f::SRC_A), if self.has_wide_address() { 2 } else { 1 }),
             Token::Table => end(self.get(f::SRC_A), 1),
+            Token::Vector(field, extent) => end(self.get(field), extent.registers(self.word)),
+            Token::Surface if self.get(f::SURFACE_IMM) == 0 => end(self.get(f::SRC_B), 1),
             Token::BarNumber if self.get(f::BAR_NUMBER_IMM) == 0 => end(self.get(f::SRC_A), 1),
             Token::BarCount if self.get(f::BAR_COUNT_IMM) == 0 => end(self.get(f::SRC_B), 1),
             _ => 0,
@@ -343,6 +345,7 @@ fn is_complete(row: &Row, word: u64) -> bool {
             {
                 return false;
             }
+            Token::Vector(_, extent) if extent.of(word).is_none() => return false,
             Token::Combine if f::COMBINE.get(word) == 3 => return false,
             Token::SecondPredicate if f::PRED_OP.get(word) == 3 => return false,
             Token::B(..) => has_second = true,

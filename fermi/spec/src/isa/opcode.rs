@@ -180,8 +180,28 @@ opcodes! {
     Cas32;
     /// Compare and exchange of 64 bits.
     Cas64;
+    /// Load of bytes of a surface.
+    Suldb;
+    /// Store of bytes of a surface.
+    Sustb;
+    /// Store of a texel of a surface, converted to its format.
+    Sustp;
+    /// Address of a place of a surface.
+    Sulea;
     /// Load, constant.
     Ldc;
+    /// Sample of a texture.
+    Tex;
+    /// Texel of a texture.
+    Tld;
+    /// One component of four texels of a texture.
+    Tld4;
+    /// Level that a sample would be of.
+    Tmml;
+    /// Property of a texture or a sampler.
+    Txq;
+    /// Sample of a texture with given derivatives.
+    Txd;
     /// Absolute branch.
     Jmp;
     /// Indirect absolute branch.

@@ -9,6 +9,7 @@ mod float;
 mod integer;
 mod memory;
 mod moves;
+mod texture;
 
 /// Registers that an operand takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,36 @@ pub(super) enum Space {
     Local,
 }
 
+/// How many registers stand side by side, and which of the places have one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Extent {
+    /// Four places; the field says which have a register.
+    Masked(Field),
+    /// As many as the list has for the field's number; [`NO_VECTOR`] is no instruction.
+    Counted(Field, &'static [u8]),
+}
+
+/// See [`Extent::Counted`].
+pub(super) const NO_VECTOR: u8 = u8::MAX;
+
+impl Extent {
+    /// Places, as a mask of those with a register, and their number; `None` for a reserved value of the field.
+    pub(super) fn of(self, word: u64) -> Option<(u32, u32)> {
+        match self {
+            Self::Masked(field) => Some((field.get(word), 4)),
+            Self::Counted(field, counts) => {
+                let count = *counts.get(field.get(word) as usize)?;
+                (count != NO_VECTOR).then(|| ((1 << count) - 1, u32::from(count)))
+            }
+        }
+    }
+
+    /// Registers.
+    pub(super) fn registers(self, word: u64) -> u32 {
+        self.of(word).map_or(0, |(mask, _)| mask.count_ones())
+    }
+}
+
 /// A piece of an instruction's text, and the bits that it stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Token {
@@ -58,6 +89,12 @@ pub(super) enum Token {
     Register(Field, Width),
     /// The destination once more.
     SameDst,
+    /// Registers side by side, the first in the field.
+    Vector(Field, Extent),
+    /// A surface: number or register B.
+    Surface,
+    /// A texture or a sampler: the letter and the number.
+    Slot(&'static str, Field),
     /// A predicate register.
     Predicate(Field),
     /// Operand B by [`f::MODE_B`].
@@ -120,6 +157,7 @@ pub(super) struct Row {
     pub(super) text: &'static [Token],
 }
 
+const OPCODE4: Field = Field::new(&[(63, 60)]);
 const OPCODE5: Field = Field::new(&[(63, 59)]);
 const OPCODE6: Field = Field::new(&[(63, 58)]);
 
@@ -136,6 +174,11 @@ impl Row {
         .with(f::CLASS, class)
         .with(f::SHORT, 0)
         .with(selector, number)
+    }
+
+    /// A row with a four-bit opcode.
+    const fn four(opcode: Opcode, class: u32, number: u32, text: &'static [Token]) -> Self {
+        Self::new(opcode, class, OPCODE4, number, text)
     }
 
     /// A row with a five-bit opcode.
@@ -176,7 +219,7 @@ pub(super) const fn of_class(class: u32) -> &'static [Row] {
         3 => integer::INTEGER,
         4 => moves::MOVES,
         5 => memory::MEMORY,
-        6 => memory::CONSTANT,
+        6 => texture::TEXTURE,
         _ => moves::CONTROL,
     }
 }

@@ -9,6 +9,8 @@ use crate::isa::{
     rows::{COMBINATIONS, CONDITIONS, Form, Kind, Row, Space, Token, Width},
 };
 
+mod vectors;
+
 /// Things that could have stood there; more are not listed.
 const EXPECTED_MAX: usize = 12;
 
@@ -195,6 +197,9 @@ impl<'a> Words<'a> {
                 field.set(word, self.register(registers)?)
             }
             Token::SameDst => self.same_destination(word)?,
+            Token::Vector(first, extent) => self.vector(first, extent, word)?,
+            Token::Surface => self.surface(word)?,
+            Token::Slot(letter, field) => field.set(word, self.slot(letter, field)?),
             Token::Predicate(field) => field.set(word, self.predicate()?),
             Token::B(kind, width) => self.operand_b(kind, width, word)?,
             Token::C(width) => self.operand_c(width, word)?,

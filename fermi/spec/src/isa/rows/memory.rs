@@ -1,16 +1,16 @@
-//! Classes 5 and 6: memory.
+//! Class 5: memory and surfaces.
 
 use super::{
-    DST, DST2, Opcode, RESERVED, Row, Space,
-    Token::{self, Fixed, Memory, Pick, Predicate, Register, Word},
+    DST, DST2, Extent, Opcode, RESERVED, Row, Space,
+    Token::{self, Fixed, Memory, Pick, Predicate, Register, Surface, Vector, Word},
     Width, f,
 };
 
-const TYPE: Token = Pick(
+pub(super) const TYPE: Token = Pick(
     f::TYPE,
     &["u8", "s8", "u16", "s16", "b32", "b64", "b128", RESERVED],
 );
-const DATA: Token = Register(f::DST, Width::Type);
+pub(super) const DATA: Token = Register(f::DST, Width::Type);
 const LOAD_CACHE: Token = Pick(f::CACHE, &["ca", "cg", "cs", "cv"]);
 const STORE_CACHE: Token = Pick(f::CACHE, &["wb", "cg", "cs", "wt"]);
 const GLOBAL: Token = Memory(Space::Global, f::OFFSET32, 1);
@@ -46,6 +46,12 @@ const CCTL_OPS: Token = Pick(
     ],
 );
 const CCTL_CACHES: Token = Pick(f::CCTL_CACHE, &["", "u", "c", "i"]);
+
+const SURFACE_CLAMP: Token = Pick(f::SURFACE_CLAMP, &["zero", "clamp", "trap", RESERVED]);
+const SURFACE_SHAPE: Token = Pick(f::SURFACE_SHAPE, &["1d", "2d", "3d", "e2d"]);
+const SURFACE_AT: Token = Vector(f::SRC_A, Extent::Counted(f::SURFACE_SHAPE, &[1, 2, 3, 3]));
+/// Zero in the untyped surface instructions, the components in SUSTP.
+const SURFACE_MASK: super::Field = f::SURFACE_MASK;
 
 /// Five bits that tell atomics apart: signed or wide, and the operation.
 const OPERATION: super::Field = super::Field::new(&[(9, 5)]);
@@ -195,17 +201,65 @@ pub(super) const MEMORY: &[Row] = &[
         56,
         &[Word("membar"), Pick(f::LEVEL, &["cta", "gl", "sys", RESERVED])],
     ),
+    Row::six(
+        Opcode::Suldb,
+        5,
+        53,
+        &[
+            Word("suldb"),
+            TYPE,
+            DATA,
+            LOAD_CACHE,
+            SURFACE_CLAMP,
+            Surface,
+            SURFACE_SHAPE,
+            SURFACE_AT,
+        ],
+    )
+    .with(SURFACE_MASK, 0),
+    Row::six(
+        Opcode::Sustb,
+        5,
+        55,
+        &[
+            Word("sustb"),
+            STORE_CACHE,
+            SURFACE_CLAMP,
+            Surface,
+            SURFACE_SHAPE,
+            SURFACE_AT,
+            TYPE,
+            DATA,
+        ],
+    )
+    .with(SURFACE_MASK, 0),
+    Row::six(
+        Opcode::Sustp,
+        5,
+        55,
+        &[
+            Word("sustp"),
+            STORE_CACHE,
+            SURFACE_CLAMP,
+            Surface,
+            SURFACE_SHAPE,
+            SURFACE_AT,
+            Vector(f::DST, Extent::Masked(SURFACE_MASK)),
+        ],
+    ),
+    Row::six(
+        Opcode::Sulea,
+        5,
+        60,
+        &[
+            Word("suleab"),
+            Predicate(f::PRED_SURFACE),
+            DST2,
+            TYPE,
+            SURFACE_CLAMP,
+            Surface,
+            SURFACE_SHAPE,
+            SURFACE_AT,
+        ],
+    ),
 ];
-
-pub(super) const CONSTANT: &[Row] = &[Row::six(
-    Opcode::Ldc,
-    6,
-    5,
-    &[
-        Word("ld"),
-        Pick(f::INDEX_MODE, &["", RESERVED, "is", RESERVED]),
-        TYPE,
-        DATA,
-        Token::Table,
-    ],
-)];
