@@ -104,6 +104,14 @@ pub mod compute {
     pub const CACHE_SPLIT_48K_SHARED: u32 = 3;
     /// Behind a launch; operand 1. No known name.
     pub const GRID_DONE: u16 = 0x360;
+    /// Gives a sampler's slot an entry of the pool, see [`super::BindSampler`].
+    pub const BIND_SAMPLER: u16 = 0x228;
+    /// Gives a texture's slot an entry of the pool, see [`super::BindTexture`].
+    pub const BIND_TEXTURE: u16 = 0x22c;
+    /// The same for one more sampler's slot and one more texture's slot, which nobody uses.
+    pub const BIND_EXTRA_SAMPLER: u16 = 0x230;
+    /// See [`BIND_EXTRA_SAMPLER`].
+    pub const BIND_EXTRA_TEXTURE: u16 = 0x234;
     /// Starts a grid.
     pub const LAUNCH: u16 = 0x368;
     /// Operand of LAUNCH that drivers use; programs can read it.
@@ -132,6 +140,18 @@ pub mod compute {
     pub const GRID_READY: u16 = 0xa08;
     /// Depth of counted calls as a power of two; 15 is no limit.
     pub const CALL_LIMIT: u16 = 0xd64;
+    /// Empties all slots, see [`super::UnbindAll`].
+    pub const UNBIND_ALL: u16 = 0x10f4;
+    /// Whether the sampler of a texture is the one of the same number, \[0\]. Nouveau leaves it 0.
+    pub const SAMPLER_BINDING: u16 = 0x1234;
+    /// Pool of samplers, address bits 39:32; the low word and the highest entry's number follow.
+    pub const SAMPLER_POOL_HIGH: u16 = 0x155c;
+    /// Pool of texture headers, address bits 39:32; the low word and the highest entry's number follow.
+    pub const TEXTURE_POOL_HIGH: u16 = 0x1574;
+    /// First method of surface 0, see [`super::surface`].
+    pub const SURFACES: u16 = 0x2700;
+    /// Bytes of methods from one surface to the next.
+    pub const SURFACE_STEP: u16 = 0x20;
     /// Code address bits 39:32; the low word follows.
     pub const CODE_HIGH: u16 = 0x1608;
     /// Binds the constant buffer of CONSTANT_BYTES to a bank, see [`super::BindConstants`].
@@ -212,6 +232,104 @@ pub fn has_method(methods: &Methods, method: u16) -> bool {
     after
         .checked_sub(1)
         .is_some_and(|index| method <= methods[index].1)
+}
+
+/// Methods of a surface that shaders load and store, from its first one on.
+pub mod surface {
+    /// Surfaces there are.
+    pub const COUNT: u16 = 8;
+    /// Address bits 39:32; the low word follows.
+    pub const ADDRESS_HIGH: u16 = 0x00;
+    /// Texels of a line; of a pitch surface bytes (as nouveau sets it).
+    pub const WIDTH: u16 = 0x08;
+    /// See [`super::SurfaceHeight`].
+    pub const HEIGHT: u16 = 0x0c;
+    /// See [`super::SurfaceFormat`].
+    pub const FORMAT: u16 = 0x10;
+    /// Block size, without depth.
+    pub const BLOCK_SIZE: u16 = 0x14;
+}
+
+/// Operand of a surface's HEIGHT.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct SurfaceHeight {
+    /// Lines.
+    #[bits(17)]
+    pub lines: u32,
+    #[bits(3)]
+    __: u8,
+    /// Pitch, not block-linear.
+    pub is_pitch: bool,
+    #[bits(11)]
+    __: u16,
+}
+
+/// Operand of a surface's FORMAT.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct SurfaceFormat {
+    /// The format is that of a depth surface.
+    pub is_zeta: bool,
+    #[bits(3)]
+    __: u8,
+    /// Color format, see [`crate::twod::Format`]; 0: no surface.
+    #[bits(8)]
+    pub color: u8,
+    /// Depth format.
+    #[bits(5)]
+    pub zeta: u8,
+    #[bits(15)]
+    __: u16,
+}
+
+/// Operand of BIND_TEXTURE.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct BindTexture {
+    /// Bound; otherwise the slot is empty.
+    pub valid: bool,
+    /// Which slot.
+    pub slot: u8,
+    /// Number of the entry in the pool of headers.
+    #[bits(22)]
+    pub entry: u32,
+    __: bool,
+}
+
+/// Operand of BIND_SAMPLER.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct BindSampler {
+    /// Bound; otherwise the slot is empty.
+    pub valid: bool,
+    #[bits(3)]
+    __: u8,
+    /// Which slot.
+    pub slot: u8,
+    /// Number of the entry in the pool of samplers.
+    #[bits(13)]
+    pub entry: u32,
+    #[bits(7)]
+    __: u8,
+}
+
+/// Operand of UNBIND_ALL.
+#[bitfield_struct::bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct UnbindAll {
+    /// Texture slots.
+    pub textures: bool,
+    #[bits(3)]
+    __: u8,
+    /// Sampler slots.
+    pub samplers: bool,
+    #[bits(3)]
+    __: u8,
+    /// Constant banks.
+    pub constants: bool,
+    #[bits(23)]
+    __: u32,
 }
 
 /// Operand of BIND_CONSTANTS of compute.

@@ -11,6 +11,7 @@
 //! * [`instance`]: instance block (RAMFC, page directory pointer, engine contexts) and USERD
 //! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
 //! * [`surface`]: where the bytes of a block-linear surface lie
+//! * [`texel`], [`texture`]: what texels are made of; headers of textures, samplers
 //! * [`graphics`], [`twod`], [`mme`]: methods of the classes on PGRAPH, and the macros that send them
 //! * [`engine`], [`fault`]: engines and their bits, MMU fault records
 //! * [`isa`]: machine code of the shader cores: decoder, disassembler, assembler
@@ -35,5 +36,7 @@ pub mod pte;
 pub mod pushbuffer;
 pub mod regs;
 pub mod surface;
+pub mod texel;
+pub mod texture;
 pub mod twod;
 pub mod vbios;

@@ -138,6 +138,11 @@ impl Block {
         self.gob
     }
 
+    /// Logarithms of the GOBs in x, y and z.
+    pub const fn log2(self) -> [u32; 3] {
+        [self.width_log2, self.height_log2, self.depth_log2]
+    }
+
     #[inline]
     const fn x_log2(self) -> u32 {
         self.gob.width_log2 + self.width_log2
