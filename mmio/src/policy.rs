@@ -210,7 +210,9 @@ fn remembered(reg: Bar0Reg) -> Option<Policy> {
         | GraphMacroTrapAt
         | GraphMacroTrapWord
         | GraphM2mfTrap => Policy::Storage,
-        GpcTrap(_) | TpcTrap(_) | MpWarpError(_) | MpGlobalError(_) | GpccsControl => Policy::Storage,
+        GpcTrap(_) | TpcTrap(_) | TextureTrap(_) | MpWarpError(_) | MpGlobalError(_) | GpccsControl => {
+            Policy::Storage
+        }
         _ => return None,
     })
 }

@@ -3,7 +3,8 @@
 //! ```text
 //!   launch.rs ─► grid.rs: blocks in turns ─► block.rs: warps in turns ─► execute.rs: an instruction of 32 lanes
 //!                                                                          ├► alu: what it does to one lane
-//!   code.rs: decoded once                                                  └► outside.rs: the address space
+//!   code.rs: decoded once                                                  ├► texture.rs, surface.rs: texels
+//!                                                                          └► outside.rs: the address space
 //! ```
 //!
 //! Decoding ([`fermi_spec::isa`], `code.rs`), semantics (`alu`) and dispatch (`execute.rs`) are apart, so that another
@@ -19,15 +20,19 @@ mod launch;
 mod outside;
 mod simd;
 mod stack;
+mod surface;
 mod tally;
+mod texture;
 mod trap;
 mod warp;
 mod watch;
 
 pub(crate) use grid::{Grid, GridProgress};
-pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch};
+pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch, SURFACES};
 pub(crate) use outside::Outside;
+pub(crate) use surface::Surface;
 pub(crate) use tally::{Issue, Tally};
+pub(crate) use texture::{SAMPLER_SLOTS, Slot, TEXTURE_SLOTS, Texture, Textures};
 pub use trap::ShaderPlace;
 pub(crate) use trap::{Stop, WarpError};
 pub use watch::{WarpStep, WarpWatcher};

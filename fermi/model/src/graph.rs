@@ -12,6 +12,7 @@
 //! assumptions: a switch needs no microcode, so a driver that starts none still gets what M2MF offers; a channel
 //! without a context pointer has its context kept by the card.
 
+mod bindings;
 pub(crate) mod fecs;
 mod image;
 mod launch;

@@ -34,6 +34,8 @@ pub mod client {
     pub const OF_GPC: u8 = 0x80;
     /// L1 cache of TPC 0 of a GPC, which loads and stores of shaders go through.
     pub const GPC_L1: u8 = OF_GPC;
+    /// Texture cache of TPC 0 of a GPC.
+    pub const GPC_T1: u8 = OF_GPC | 1;
 }
 
 /// Why the MMU refused.

@@ -494,6 +494,8 @@ registers! {
     GpcTrap[4, 0x8000] = 0x502c90, WriteOneClears;
     /// Trap of TPC 0 of a GPC: bit 1 the MP.
     TpcTrap[4, 0x8000] = 0x504508, WriteOneClears;
+    /// Texture unit of that TPC: bit 31 trapped, what below is written to acknowledge.
+    TextureTrap[4, 0x8000] = 0x504224, ReadWrite;
     /// MP of that TPC: code of the warp error.
     MpWarpError[4, 0x8000] = 0x504648, ReadWrite;
     /// MP of that TPC: errors that concern no warp.

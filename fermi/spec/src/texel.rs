@@ -105,8 +105,6 @@ impl Format {
         const FOUR: [u8; 4] = [8; 4];
         const THREE: [u8; 4] = [8, 8, 8, 0];
         const TEN: [u8; 4] = [10, 10, 10, 2];
-        const ALPHA: [u8; 4] = [3, 0, 0, 0];
-        const RED_ALPHA: [u8; 4] = [0, 3, 1, 2];
         Some(match self.0 {
             0xc0 => texel(16, RGBA, [32; 4], Float),
             0xc1 => texel(16, RGBA, [32; 4], Sint),
@@ -159,11 +157,21 @@ impl Format {
             0xf4 => texel(1, RGBA, [8, 0, 0, 0], Snorm),
             0xf5 => texel(1, RGBA, [8, 0, 0, 0], Sint),
             0xf6 => texel(1, RGBA, [8, 0, 0, 0], Uint),
-            0xf7 => texel(1, ALPHA, [8, 0, 0, 0], Unorm),
             0xf8 | 0xfb | 0xfc => texel(2, BGRA, [5, 5, 5, 0], Unorm),
             0xf9 => texel(4, RGBA, THREE, Unorm),
             0xfa => texel(4, RGBA, THREE, Unorm).with_srgb(true),
             0xff => texel(4, RGBA, [32, 0, 0, 0], Unorm),
+            _ => return self.texel_with_opacity(),
+        })
+    }
+
+    /// The formats of opacity, alone or with red.
+    const fn texel_with_opacity(self) -> Option<Texel> {
+        use Number::{Float, Unorm};
+        const ALPHA: [u8; 4] = [3, 0, 0, 0];
+        const RED_ALPHA: [u8; 4] = [0, 3, 1, 2];
+        Some(match self.0 {
+            0xf7 => texel(1, ALPHA, [8, 0, 0, 0], Unorm),
             0x40 => texel(2, ALPHA, [16, 0, 0, 0], Unorm),
             0x41 => texel(2, ALPHA, [16, 0, 0, 0], Float),
             0x42 => texel(4, ALPHA, [32, 0, 0, 0], Float),

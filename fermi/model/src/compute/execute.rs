@@ -9,6 +9,8 @@
 mod arithmetic;
 mod memory;
 mod moves;
+mod surface;
+mod texture;
 
 use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
 
@@ -118,6 +120,12 @@ fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> R
         | Opcode::Cas32
         | Opcode::Cas64
         | Opcode::Ldc => memory::perform(warp, op, lanes, machine),
+        Opcode::Suldb | Opcode::Sustb | Opcode::Sustp | Opcode::Sulea => {
+            surface::perform(warp, op, lanes, machine)
+        }
+        Opcode::Tex | Opcode::Tld | Opcode::Tld4 | Opcode::Tmml | Opcode::Txq | Opcode::Txd => {
+            texture::perform(warp, op, lanes, machine)
+        }
         // Every access is performed in order and no cache is modelled, so there is nothing to order or drop.
         Opcode::Membar | Opcode::Cctl | Opcode::Cctll => Ok(()),
         Opcode::Cset

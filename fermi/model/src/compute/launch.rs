@@ -1,11 +1,15 @@
 //! What a launch of class 90c0 says, checked once.
 
-use super::trap::WarpError;
+use fermi_spec::graphics::surface;
+
+use super::{surface::Surface, texture::Textures, trap::WarpError};
 
 /// Constant banks that can be bound.
 pub(crate) const BANKS: usize = 18;
 /// Bytes of a constant bank at most.
 pub(crate) const BANK_BYTES_MAX: usize = 64 << 10;
+/// Surfaces that can be set.
+pub(crate) const SURFACES: usize = surface::COUNT as usize;
 /// Threads of a block at most (compute capability 2.0).
 const THREADS_MAX: u32 = 1024;
 /// Registers of a lane at most.
@@ -96,6 +100,10 @@ pub(crate) struct Launch {
     pub(crate) argument: u32,
     /// Constant banks.
     pub(crate) banks: [Bank; BANKS],
+    /// Textures and samplers.
+    pub(crate) textures: Textures,
+    /// Surfaces.
+    pub(crate) surfaces: [Surface; SURFACES],
 }
 
 impl Launch {

@@ -125,6 +125,18 @@ impl Tally {
         }
     }
 
+    /// A read of texels, told one by one by [`Self::texel`].
+    pub(crate) fn texture(&mut self) {
+        self.global_accesses += 1;
+    }
+
+    /// A texel at `va`; `last` is the segment of the one before.
+    pub(crate) fn texel(&mut self, va: u64, last: &mut u64) {
+        let segment = va / SEGMENT_BYTES;
+        self.segments_read += u64::from(segment != *last);
+        *last = segment;
+    }
+
     /// An access to local memory: equal offsets of all lanes lie side by side.
     pub(crate) fn local(&mut self, offsets: &Lanes, lanes: u32, bytes: u32, is_store: bool) {
         self.global_accesses += 1;

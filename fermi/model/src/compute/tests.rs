@@ -21,6 +21,8 @@ use super::{
 };
 use crate::mmu::Refusal;
 
+mod textures;
+
 const CODE: u64 = 0x10_0000;
 
 /// Memory by pages that exist once they were given.
@@ -404,7 +406,7 @@ fn what_a_warp_does_wrong_has_its_number() {
     for (source, error) in errors {
         let found = match stop_of(&format!("{source}\nexit")) {
             Stop::Error(found) => found,
-            Stop::Fault(refusal) => panic!("{source}: {refusal:?}"),
+            Stop::Fault(refusal) | Stop::TextureFault(refusal) => panic!("{source}: {refusal:?}"),
         };
         assert_eq!(found, error, "{source}");
     }

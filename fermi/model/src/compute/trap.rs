@@ -32,6 +32,8 @@ pub(crate) enum WarpError {
     OutOfStack = 0x100,
     /// The grid ran longer than the watchdog lets it.
     TimedOut = 0x101,
+    /// A texture or a sampler that is not valid (the texture unit's own trap).
+    Texture = 0x102,
 }
 
 /// Where a warp is.
@@ -54,6 +56,8 @@ pub(crate) enum Stop {
     Error(WarpError),
     /// The MMU refused an access.
     Fault(Refusal),
+    /// The MMU refused an access of the texture unit.
+    TextureFault(Refusal),
 }
 
 impl From<WarpError> for Stop {

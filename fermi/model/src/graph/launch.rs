@@ -200,6 +200,8 @@ impl FermiModel {
         for bank in 0..BANKS {
             launch.banks[bank] = self.bank(bank, space);
         }
+        launch.textures = self.bound_textures(space);
+        launch.surfaces = self.bound_surfaces();
         launch
     }
 
@@ -292,6 +294,7 @@ impl FermiModel {
         match stop {
             Stop::Error(error) => self.raise_warp_error(error),
             Stop::Fault(refusal) => self.fault_unit_by(UNIT, client::GPC_L1, refusal),
+            Stop::TextureFault(refusal) => self.fault_unit_by(UNIT, client::GPC_T1, refusal),
         }
     }
 }

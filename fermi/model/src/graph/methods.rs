@@ -11,7 +11,10 @@ use crate::{
     model::FermiModel,
 };
 use fermi_spec::{
-    graphics::{BindConstants, ReportSemaphore, compute, front_end, has_method, shader, threed},
+    graphics::{
+        BindConstants, BindSampler, BindTexture, ReportSemaphore, UnbindAll, compute, front_end, has_method,
+        shader, threed,
+    },
     methods::{class, host::SET_OBJECT},
     regs::pgraph::METHOD_MASK,
     twod::method as twod,
@@ -130,6 +133,18 @@ impl FermiModel {
             (class::TWOD, twod::COPY_START) => self.copy_pixels(),
             (class::COMPUTE, compute::BIND_CONSTANTS) => {
                 self.bind_constants(BindConstants::from_bits(data));
+                Effect::None
+            }
+            (class::COMPUTE, compute::BIND_TEXTURE) => {
+                self.bind_texture(BindTexture::from_bits(data));
+                Effect::None
+            }
+            (class::COMPUTE, compute::BIND_SAMPLER) => {
+                self.bind_sampler(BindSampler::from_bits(data));
+                Effect::None
+            }
+            (class::COMPUTE, compute::UNBIND_ALL) => {
+                self.unbind_all(UnbindAll::from_bits(data));
                 Effect::None
             }
             (class::COMPUTE, compute::LAUNCH) => self.launch(data),

@@ -35,6 +35,10 @@ impl Area {
     pub(crate) const MACRO_STARTS: Self = Self { first: 168, pages: 2 };
     /// Constant banks of compute: four words each, see `launch.rs`.
     pub(crate) const BANKS: Self = Self { first: 171, pages: 2 };
+    /// Texture slots of compute: a word each, the operand that bound it.
+    pub(crate) const TEXTURES: Self = Self { first: 173, pages: 2 };
+    /// The same of sampler slots.
+    pub(crate) const SAMPLERS: Self = Self { first: 175, pages: 1 };
     /// Upload pointers and the macro that waits for a parameter.
     pub(crate) const MACRO: Self = Self { first: 170, pages: 1 };
 
@@ -83,6 +87,11 @@ impl State {
         }
     }
 
+    /// Makes all words of an area zero.
+    pub(crate) fn clear(&mut self, area: Area) {
+        self.pages[area.first..area.first + area.pages].fill_with(|| None);
+    }
+
     /// Value of a method.
     pub(crate) fn method(&self, area: Area, method: u16) -> u32 {
         self.get(area, usize::from(method / 4))
@@ -111,6 +120,7 @@ impl State {
     }
 }
 
+const _: () = assert!(Area::SAMPLERS.first + Area::SAMPLERS.pages <= PAGES);
 const _: () = assert!(Area::MACRO.first + Area::MACRO.pages <= PAGES);
 const _: () = assert!(Area::MACRO_CODE.pages * PAGE_WORDS == CODE_WORDS);
 const _: () = assert!(Area::MACRO_STARTS.pages * PAGE_WORDS == MACROS);

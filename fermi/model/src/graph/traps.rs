@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   404490 macro ─► 400108 bit 7 ─┐
-//!   504648 MP ─► 504508 TPC ─► 502c90 GPC ─► 400118 ─► 400108 bit 24 ─┴─► 400100 bit 21: the engine stops
+//!   504648 MP, 504224 TEX ─► 504508 TPC ─► 502c90 GPC ─► 400118 ─► 400108 bit 24 ─┴─► 400100 bit 21: the engine stops
 //! ```
 //!
 //! Every register on the way keeps its bit until the driver acknowledges it there, and the engine goes on when 400100
@@ -14,8 +14,8 @@ use crate::{compute::WarpError, model::FermiModel};
 use fermi_spec::regs::{
     Bar0Reg,
     pgraph::{
-        GPC_TRAP_TPC0, MACRO_TRAP_VALID, MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT, TPC_TRAP_MP,
-        TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap,
+        GPC_TRAP_TPC0, MACRO_TRAP_VALID, MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT, TEXTURE_TRAP_INVALID,
+        TPC_TRAP_MP, TPC_TRAP_TEXTURE, TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap,
     },
 };
 
@@ -41,6 +41,7 @@ pub(super) struct Traps {
     gpc_trap: u32,
     gpcs: [u32; GPCS],
     tpcs: [u32; GPCS],
+    textures: [u32; GPCS],
     warps: [u32; GPCS],
     globals: [u32; GPCS],
 }
@@ -56,6 +57,7 @@ impl Default for Traps {
             gpc_trap: 0,
             gpcs: [0; GPCS],
             tpcs: [0; GPCS],
+            textures: [0; GPCS],
             warps: [0; GPCS],
             globals: [0; GPCS],
         }
@@ -74,6 +76,7 @@ impl Traps {
             Bar0Reg::GraphGpcTrap => self.gpc_trap,
             Bar0Reg::GpcTrap(index) => of(&self.gpcs, index)?,
             Bar0Reg::TpcTrap(index) => of(&self.tpcs, index)?,
+            Bar0Reg::TextureTrap(index) => of(&self.textures, index)?,
             Bar0Reg::MpWarpError(index) => of(&self.warps, index)?,
             Bar0Reg::MpGlobalError(index) => of(&self.globals, index)?,
             _ => return None,
@@ -102,6 +105,13 @@ impl Traps {
             Bar0Reg::GpcTrap(index) => acknowledge(&mut self.gpcs, index),
             Bar0Reg::TpcTrap(index) => acknowledge(&mut self.tpcs, index),
             Bar0Reg::MpGlobalError(index) => acknowledge(&mut self.globals, index),
+            Bar0Reg::TextureTrap(index) => {
+                if let Some(word) = self.textures.get_mut(usize::from(index))
+                    && value & TRAP_ACKNOWLEDGE != 0
+                {
+                    *word = 0;
+                }
+            }
             Bar0Reg::MpWarpError(index) => {
                 if let Some(word) = self.warps.get_mut(usize::from(index)) {
                     *word = value;
@@ -128,9 +138,13 @@ impl FermiModel {
         match error {
             WarpError::OutOfStack => traps.globals[0] |= MP_GLOBAL_OUT_OF_STACK,
             WarpError::TimedOut => traps.globals[0] |= MP_GLOBAL_TIMEOUT,
+            WarpError::Texture => traps.textures[0] = TEXTURE_TRAP_INVALID,
             error => traps.warps[0] = error as u32,
         }
-        traps.tpcs[0] |= TPC_TRAP_MP;
+        traps.tpcs[0] |= match error {
+            WarpError::Texture => TPC_TRAP_TEXTURE,
+            _ => TPC_TRAP_MP,
+        };
         traps.gpcs[0] |= GPC_TRAP_TPC0;
         traps.gpc_trap |= 1;
         self.raise_trap(graph_trap::GPC);

@@ -6,10 +6,13 @@ use fermi_spec::{
     board::Board,
     engine::Engine,
     fault::{FaultType, client},
-    graphics::{BindConstants, compute, shader},
+    graphics::{BindConstants, BindSampler, BindTexture, SurfaceFormat, UnbindAll, compute, shader, surface},
     isa::assembler::{Program, assemble},
     methods::class,
-    regs::{Bar0Reg, pgraph::graph_intr},
+    regs::{
+        Bar0Reg,
+        pgraph::{TPC_TRAP_TEXTURE, TRAP_ACKNOWLEDGE, graph_intr},
+    },
 };
 
 const CODE: u64 = 0x6000_0000;
@@ -274,4 +277,131 @@ fn two_channels_take_turns_between_their_grids() {
         assert_eq!(bench.vram_u32(memories.c + BUFFER_BYTES - 16), 5);
     }
     assert_eq!(bench.card.counters().grids, 10);
+}
+
+/// Takes texel `laneid` of the texture in slot 3 and stores it as texel `laneid` of surface 1.
+const TEXELS: &str = "
+    mov b32 $r0 $laneid
+    texfetch lzero all $r4:#:#:# t1d $t3 $s0 $r0 ()
+    shl b32 $r1 $r0 clamp 0x2
+    sustb wb zero img[0x1] 1d $r1 b32 $r4
+    exit";
+
+/// A header of a buffer of 32 integers of 32 bits at `va`.
+fn buffer_header(va: u64) -> [u32; 8] {
+    [
+        0x0f | 4 << 6 | 2 << 18,
+        va as u32,
+        6 << 14 | 1 << 18,
+        0,
+        32,
+        0,
+        0,
+        0,
+    ]
+}
+
+/// Gives slot 3 the entry of a pool at A whose last entry is `last`, and makes C surface 1.
+fn bindings(entry: u32, pool: u64, last: u32) -> Methods {
+    let texture = BindTexture::new().with_valid(true).with_slot(3).with_entry(entry);
+    let sampler = BindSampler::new().with_valid(true).with_entry(1);
+    let format = SurfaceFormat::new().with_color(0xe4);
+    let first = compute::SURFACES + compute::SURFACE_STEP;
+    Methods::new()
+        .to(SC, 0, &[u32::from(class::COMPUTE)])
+        .to(SC, compute::TEXTURE_POOL_HIGH, &[0, pool as u32, last])
+        .to(SC, compute::SAMPLER_POOL_HIGH, &[0, A as u32, 4])
+        .to(SC, compute::BIND_TEXTURE, &[texture.into_bits()])
+        .to(SC, compute::BIND_SAMPLER, &[sampler.into_bits()])
+        .to(
+            SC,
+            first + surface::ADDRESS_HIGH,
+            &[0, C as u32, 128, 1 | 1 << 20, format.into_bits(), 0],
+        )
+}
+
+#[test]
+fn bound_texture_and_surface_reach_a_grid() {
+    let mut bench = ready();
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new(TEXELS, [1, 1], 32, &[]);
+    let memories = prepare(&mut bench, &channel, &kernel);
+    for (index, word) in buffer_header(B).into_iter().enumerate() {
+        bench.set_vram_u32(memories.a + 5 * 32 + 4 * index as u64, word);
+    }
+    for index in 0..32 {
+        bench.set_vram_u32(memories.b + 4 * index, 1000 + index as u32);
+    }
+    bench.submit(&mut channel, &bindings(5, A, 5).0);
+    bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
+    bench.run();
+    assert_eq!(bench.vram_u32(memories.c + 0x1000), 3);
+    let found: Vec<_> = (0..32)
+        .map(|index| bench.vram_u32(memories.c + 4 * index))
+        .collect();
+    assert_eq!(found, (1000..1032).collect::<Vec<_>>());
+}
+
+#[test]
+fn entry_beyond_the_pool_traps_in_the_texture_unit() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new(TEXELS, [1, 1], 32, &[]);
+    let memories = prepare(&mut bench, &channel, &kernel);
+    bench.submit(&mut channel, &bindings(6, A, 5).0);
+    bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(Bar0Reg::TpcTrap(0)), TPC_TRAP_TEXTURE);
+    assert_ne!(bench.read(Bar0Reg::TextureTrap(0)), 0);
+    assert_eq!(bench.read(Bar0Reg::MpWarpError(0)), 0);
+    bench.write(Bar0Reg::TextureTrap(0), TRAP_ACKNOWLEDGE);
+    bench.write(Bar0Reg::TpcTrap(0), TPC_TRAP_TEXTURE);
+    assert_eq!(
+        (
+            bench.read(Bar0Reg::TextureTrap(0)),
+            bench.read(Bar0Reg::TpcTrap(0))
+        ),
+        (0, 0)
+    );
+    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    bench.run();
+    assert_eq!(bench.vram_u32(memories.c + 0x1000), 3);
+}
+
+#[test]
+fn unbound_slot_traps_too() {
+    let mut bench = ready();
+    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new(TEXELS, [1, 1], 32, &[]);
+    let memories = prepare(&mut bench, &channel, &kernel);
+    for (index, word) in buffer_header(B).into_iter().enumerate() {
+        bench.set_vram_u32(memories.a + 5 * 32 + 4 * index as u64, word);
+    }
+    let all = UnbindAll::new().with_textures(true).into_bits();
+    let methods = bindings(5, A, 5).to(SC, compute::UNBIND_ALL, &[all]);
+    bench.submit(&mut channel, &methods.0);
+    bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
+    bench.run();
+    assert_eq!(bench.read(Bar0Reg::TpcTrap(0)), TPC_TRAP_TEXTURE);
+}
+
+#[test]
+fn pool_that_is_not_mapped_is_a_fault_of_the_texture_cache() {
+    let mut bench = ready();
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    let kernel = Kernel::new(TEXELS, [1, 1], 32, &[]);
+    prepare(&mut bench, &channel, &kernel);
+    bench.submit(&mut channel, &bindings(5, 0x1000_0000, 5).0);
+    bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
+    bench.run();
+    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert_eq!((kind.hub(), kind.client()), (false, client::GPC_T1 & 0x1f));
+    assert_eq!(bench.read(Bar0Reg::FaultRecord(1)), 0x1000_0000 + 5 * 32);
 }

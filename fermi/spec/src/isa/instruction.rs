@@ -231,6 +231,8 @@ impl Instruction {
             Opcode::RedS32,
             Opcode::RedF32,
             Opcode::RedU64,
+            Opcode::Sustb,
+            Opcode::Sustp,
         ];
         if stores.contains(&self.opcode()) {
             return None;
@@ -239,6 +241,9 @@ impl Instruction {
             self.row().text.iter().find_map(|token| match *token {
                 Token::Register(field, width) if field == target => {
                     Some((self.register(field), display::registers(width, self.word)))
+                }
+                Token::Vector(field, extent) if field == target => {
+                    Some((self.register(field), extent.registers(self.word)))
                 }
                 _ => None,
             })
@@ -250,7 +255,14 @@ impl Instruction {
 
     /// Predicates that it writes.
     pub fn result_predicates(self) -> impl Iterator<Item = Predicate> {
-        const RESULTS: [Field; 5] = [f::PRED_D, f::PRED_Q, f::PRED_LOCK, f::PRED_VOTE, f::PRED_BAR];
+        const RESULTS: [Field; 6] = [
+            f::PRED_D,
+            f::PRED_Q,
+            f::PRED_LOCK,
+            f::PRED_VOTE,
+            f::PRED_BAR,
+            f::PRED_SURFACE,
+        ];
         self.row()
             .text
             .iter()

@@ -50,6 +50,11 @@ pub const TRAP_ACKNOWLEDGE: u32 = 1 << 30;
 pub const TRAP_ENABLE: u32 = 1 << 31;
 /// GPC_TRAP: TPC 0.
 pub const GPC_TRAP_TPC0: u32 = 1 << 16;
+/// TPC_TRAP: the texture unit.
+pub const TPC_TRAP_TEXTURE: u32 = 1 << 0;
+/// TEXTURE_TRAP where a texture or sampler is not valid. unverified: what the bits below 31 say; reports of nouveau's
+/// users show this value.
+pub const TEXTURE_TRAP_INVALID: u32 = 0x8000_0049;
 /// TPC_TRAP: the MP.
 pub const TPC_TRAP_MP: u32 = 1 << 1;
 /// MP_GLOBAL_ERROR: a control stack was full (envytools `gf100_mp.xml`).

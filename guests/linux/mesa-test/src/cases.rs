@@ -3,8 +3,10 @@
 mod arithmetic;
 mod buffers;
 mod compute;
+mod images;
 mod memory;
 mod order;
+mod samplers;
 mod shaders;
 mod textures;
 
@@ -68,6 +70,8 @@ pub(crate) fn all() -> Vec<Case> {
         compute::CASES,
         arithmetic::CASES,
         memory::CASES,
+        images::CASES,
+        samplers::CASES,
     ]
     .concat()
 }

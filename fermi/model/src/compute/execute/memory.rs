@@ -51,7 +51,7 @@ fn addresses(warp: &Warp, op: &Op) -> [u64; LANES] {
     addresses
 }
 
-fn check_alignment(is_aligned: bool) -> Result<(), WarpError> {
+pub(super) fn check_alignment(is_aligned: bool) -> Result<(), WarpError> {
     if is_aligned {
         Ok(())
     } else {
@@ -183,7 +183,7 @@ fn consecutive(
 }
 
 #[inline(always)]
-fn from_registers(warp: &Warp, first: u8, registers: u8, lane: usize, data: &mut [u8]) {
+pub(super) fn from_registers(warp: &Warp, first: u8, registers: u8, lane: usize, data: &mut [u8]) {
     for (number, bytes) in (0..registers).zip(data.chunks_mut(4)) {
         let value = warp.register(Warp::nth(first, number))[lane].to_le_bytes();
         bytes.copy_from_slice(&value[..bytes.len()]);
@@ -191,7 +191,7 @@ fn from_registers(warp: &Warp, first: u8, registers: u8, lane: usize, data: &mut
 }
 
 #[inline(always)]
-fn to_registers(warp: &mut Warp, op: &Op, registers: u8, lane: usize, data: &[u8]) {
+pub(super) fn to_registers(warp: &mut Warp, op: &Op, registers: u8, lane: usize, data: &[u8]) {
     for (number, bytes) in (0..registers).zip(data.chunks(4)) {
         let mut value = [0; 4];
         value[..bytes.len()].copy_from_slice(bytes);

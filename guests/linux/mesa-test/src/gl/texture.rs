@@ -1,12 +1,15 @@
 // UNSAFETY: OpenGL's functions are called by pointer and take addresses.
-//! Textures: upload, readback.
+//! Textures: upload, readback, and as programs see them.
 #![expect(unsafe_code)]
 
 use std::ffi::c_uint;
 
 use anyhow::{Result, ensure};
 
-use super::{Format, Gl, Place, Size, int, number};
+use super::{Buffer, Format, Gl, Place, Size, int, number};
+
+const FIRST_UNIT: c_uint = 0x84c0;
+const READ_WRITE: c_uint = 0x88ba;
 
 /// A texture object; deleted when dropped.
 #[derive(Debug)]
@@ -36,6 +39,64 @@ impl Texture<'_> {
             (self.gl.functions.tex_parameter)(self.target, number::TEXTURE_MAX_LEVEL, int(levels - 1));
         }
         self.gl.check("glTexParameteri")
+    }
+
+    /// Sets a parameter.
+    pub(crate) fn set(&self, parameter: u32, value: usize) -> Result<()> {
+        self.bind();
+        // SAFETY: numbers only.
+        unsafe { (self.gl.functions.tex_parameter)(self.target, parameter, int(value)) };
+        self.gl.check("glTexParameteri")
+    }
+
+    /// Sets the border's color.
+    pub(crate) fn set_border(&self, color: [f32; 4]) -> Result<()> {
+        self.bind();
+        // SAFETY: the parameter has four values.
+        unsafe {
+            (self.gl.functions.tex_parameter_floats)(
+                self.target,
+                number::TEXTURE_BORDER_COLOR,
+                color.as_ptr(),
+            );
+        }
+        self.gl.check("glTexParameterfv")
+    }
+
+    /// Binds it to a texture unit.
+    pub(crate) fn bind_to(&self, unit: c_uint) -> Result<()> {
+        // SAFETY: numbers only.
+        unsafe { (self.gl.functions.active_texture)(FIRST_UNIT + unit) };
+        self.bind();
+        // SAFETY: a number.
+        unsafe { (self.gl.functions.active_texture)(FIRST_UNIT) };
+        self.gl.check("glActiveTexture")
+    }
+
+    /// Binds level 0 to an image unit, all layers or one.
+    pub(crate) fn bind_image(&self, unit: c_uint, layer: Option<usize>, internal: u32) -> Result<()> {
+        let is_layered = u8::from(layer.is_none());
+        // SAFETY: a name and numbers.
+        unsafe {
+            (self.gl.functions.bind_image)(
+                unit,
+                self.name,
+                0,
+                is_layered,
+                int(layer.unwrap_or(0)),
+                READ_WRITE,
+                internal,
+            );
+        }
+        self.gl.check("glBindImageTexture")
+    }
+
+    /// Makes a buffer the texture's texels.
+    pub(crate) fn show_buffer(&self, buffer: &Buffer<'_>, internal: u32) -> Result<()> {
+        self.bind();
+        // SAFETY: names and numbers.
+        unsafe { (self.gl.functions.tex_buffer)(self.target, internal, buffer.name) };
+        self.gl.check("glTexBuffer")
     }
 
     /// Makes a 2D texture of that many levels that cannot be made anew.
@@ -89,6 +150,16 @@ impl Texture<'_> {
                     width,
                     height,
                     depth,
+                    0,
+                    format.format,
+                    format.kind,
+                    at,
+                ),
+                number::TEXTURE_1D => (functions.tex_image_1d)(
+                    target,
+                    level,
+                    internal,
+                    width,
                     0,
                     format.format,
                     format.kind,

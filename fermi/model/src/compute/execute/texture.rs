@@ -1,0 +1,256 @@
+//! Class 6: textures.
+//!
+//! | registers from | hold |
+//! | --- | --- |
+//! | A | with an array or slots by register: `ttttttttt sssssss aaaaaaaaaaaaaaaa`; coordinates; of TXD an offset |
+//! | B | those that there are of: level or bias, offset, reference (TEX); level, offset (TLD); offset or two, reference (TLD4); derivatives (TXD) |
+//!
+//! Source: Mesa's `nv50_ir_lowering_nvc0.cpp` (handleTEX, handleTXQ) and envytools. assumptions: slots by register take
+//! the place of those in the instruction; without pixels there are no derivatives, so TEX that would find its own level
+//! takes the first.
+
+use fermi_spec::{
+    isa::{Opcode, field},
+    texture::Sampler,
+};
+
+use super::Machine;
+use crate::compute::{
+    code::Op,
+    texture::{Gather, Lookup, Reader, Slot, Texture},
+    trap::{Stop, WarpError},
+    warp::{Warp, lanes_of},
+};
+
+/// What the instruction says of all lanes.
+#[derive(Clone, Copy)]
+struct Form {
+    is_array: bool,
+    is_indirect: bool,
+    coordinates: u8,
+    has_offset: bool,
+    has_reference: bool,
+}
+
+impl Form {
+    fn of(op: &Op) -> Self {
+        let shape = op.get(field::TEXTURE_SHAPE);
+        Self {
+            // A query has other bits there.
+            is_array: shape & 1 != 0 && op.opcode != Opcode::Txq,
+            is_indirect: op.get(field::TEXTURE_INDIRECT) != 0,
+            coordinates: (shape >> 1) as u8 + u8::from(shape < 6),
+            has_offset: op.get(field::TEXEL_OFFSET) != 0,
+            has_reference: op.get(field::SHADOW) != 0 && op.opcode != Opcode::Tld,
+        }
+    }
+
+    /// Registers in front of the coordinates.
+    fn leading(self) -> u8 {
+        u8::from(self.is_array || self.is_indirect)
+    }
+}
+
+/// Registers of a lane that are taken one after the other.
+struct Taken<'a> {
+    warp: &'a Warp,
+    lane: usize,
+    next: u8,
+}
+
+impl Taken<'_> {
+    fn word(&mut self) -> u32 {
+        let register = self.next;
+        self.next = Warp::nth(register, 1);
+        self.warp.register(register)[self.lane]
+    }
+
+    fn float(&mut self) -> f32 {
+        f32::from_bits(self.word())
+    }
+}
+
+pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+    // Levels come of derivatives.
+    if op.opcode == Opcode::Tmml {
+        return Err(WarpError::InvalidOpcode.into());
+    }
+    machine.tally.texture();
+    let mut last = u64::MAX;
+    for lane in lanes_of(lanes) {
+        let results = one(warp, op, lane, machine, &mut last)?;
+        let mask = op.get(field::TEXEL_MASK);
+        let mut register = 0;
+        for (index, value) in results.into_iter().enumerate() {
+            if mask >> index & 1 != 0 {
+                warp.set_lane(Warp::nth(op.dst, register), lane, value);
+                register += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The four results of a lane.
+fn one(
+    warp: &Warp,
+    op: &Op,
+    lane: usize,
+    machine: &mut Machine<'_>,
+    last: &mut u64,
+) -> Result<[u32; 4], Stop> {
+    let form = Form::of(op);
+    let mut first = Taken {
+        warp,
+        lane,
+        next: op.a,
+    };
+    let leading = if form.leading() != 0 { first.word() } else { 0 };
+    let (slot, sampler_slot) = if form.is_indirect {
+        (leading >> 23, leading >> 16 & 0x7f)
+    } else {
+        (op.get(field::TEXTURE), op.get(field::SAMPLER))
+    };
+    let layer = if form.is_array { leading & 0xffff } else { 0 };
+    let launch = machine.launch;
+    let texture = ready(launch.textures.texture(slot))?;
+    if op.opcode == Opcode::Txq {
+        const DIMENSIONS: u32 = 0;
+        return match op.get(field::TEXTURE_QUERY) {
+            DIMENSIONS => Ok(texture.dimensions(first.word())),
+            _ => Err(WarpError::InvalidOpcode.into()),
+        };
+    }
+    let second = Taken {
+        warp,
+        lane,
+        next: op.get(field::SRC_B) as u8,
+    };
+    let tally = &mut *machine.tally;
+    let mut touched = |va| tally.texel(va, last);
+    let mut reader = Reader {
+        outside: &mut *machine.outside,
+        touched: &mut touched,
+    };
+    let found = if op.opcode == Opcode::Tld {
+        fetch(texture, &mut reader, op, form, layer, first, second)
+    } else {
+        let sampler = ready(launch.textures.sampler(sampler_slot))?;
+        sample(texture, sampler, &mut reader, op, form, layer, first, second)
+    };
+    found.map_err(Stop::TextureFault)
+}
+
+fn ready<T>(slot: &Slot<T>) -> Result<&T, Stop> {
+    match slot {
+        Slot::Ready(entry) => Ok(entry),
+        Slot::Refused(refusal) => Err(Stop::TextureFault(*refusal)),
+        Slot::Empty => Err(WarpError::Texture.into()),
+    }
+}
+
+/// A coordinate each in four bits.
+fn small_offsets(word: u32) -> [i32; 3] {
+    [0, 4, 8].map(|low| ((word >> low) << 28) as i32 >> 28)
+}
+
+/// A coordinate each in eight bits.
+fn wide_offsets(word: u32, low: u32) -> [i32; 2] {
+    [low, low + 8].map(|low| i32::from((word >> low) as i8))
+}
+
+fn fetch(
+    texture: &Texture,
+    reader: &mut Reader<'_>,
+    op: &Op,
+    form: Form,
+    layer: u32,
+    mut first: Taken<'_>,
+    mut second: Taken<'_>,
+) -> Result<[u32; 4], crate::mmu::Refusal> {
+    let mut at = [0i32; 3];
+    for coordinate in &mut at[..usize::from(form.coordinates)] {
+        *coordinate = first.word() as i32;
+    }
+    let level = if op.get(field::LOD_GIVEN) != 0 {
+        second.word()
+    } else {
+        0
+    };
+    if form.has_offset {
+        let offset = small_offsets(second.word());
+        for (coordinate, offset) in at.iter_mut().zip(offset) {
+            *coordinate = coordinate.saturating_add(offset);
+        }
+    }
+    texture.fetch(reader, at, layer, level)
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that a sample needs")]
+fn sample(
+    texture: &Texture,
+    sampler: &Sampler,
+    reader: &mut Reader<'_>,
+    op: &Op,
+    form: Form,
+    layer: u32,
+    mut first: Taken<'_>,
+    mut second: Taken<'_>,
+) -> Result<[u32; 4], crate::mmu::Refusal> {
+    let mut lookup = Lookup {
+        at: [0.0; 3],
+        layer,
+        offset: [0; 3],
+        level: 0.0,
+        reference: None,
+    };
+    for coordinate in &mut lookup.at[..usize::from(form.coordinates)] {
+        *coordinate = first.float();
+    }
+    match op.opcode {
+        Opcode::Tex => {
+            const GIVEN: u32 = 2;
+            if op.get(field::LOD_MODE) & GIVEN != 0 {
+                lookup.level = second.float();
+            }
+            if form.has_offset {
+                lookup.offset = small_offsets(second.word());
+            }
+            lookup.reference = form.has_reference.then(|| second.float());
+            texture.sample(reader, sampler, &lookup)
+        }
+        Opcode::Txd => {
+            if form.has_offset {
+                lookup.offset = small_offsets(first.word());
+            }
+            let mut steps = [[0.0; 2]; 3];
+            for step in &mut steps[..usize::from(form.coordinates)] {
+                *step = [second.float(), second.float()];
+            }
+            lookup.level = texture.level_for(steps);
+            texture.sample(reader, sampler, &lookup)
+        }
+        _ => {
+            const FOUR: u32 = 2;
+            let mut gather = Gather {
+                component: op.get(field::GATHER_COMPONENT) as usize,
+                offsets: None,
+            };
+            match op.get(field::GATHER_OFFSET) {
+                0 => {}
+                FOUR => {
+                    let words = [second.word(), second.word()];
+                    gather.offsets = Some(std::array::from_fn(|index| {
+                        wide_offsets(words[index / 2], 16 * (index as u32 % 2))
+                    }));
+                }
+                _ => {
+                    let [x, y] = wide_offsets(second.word(), 0);
+                    lookup.offset = [x, y, 0];
+                }
+            }
+            lookup.reference = form.has_reference.then(|| second.float());
+            texture.gather(reader, sampler, &lookup, gather)
+        }
+    }
+}
