@@ -95,7 +95,7 @@ impl Texture {
             });
             squares.sum::<f64>().sqrt()
         };
-        length(0).max(length(1)).log2() as f32
+        libm::log2(length(0).max(length(1))) as f32
     }
 
     /// Texels around the coordinates in a level.

@@ -156,7 +156,7 @@ fn from_srgb(value: f64) -> f64 {
     if value <= 0.04045 {
         value / 12.92
     } else {
-        ((value + 0.055) / 1.055).powf(2.4)
+        libm::pow((value + 0.055) / 1.055, 2.4)
     }
 }
 
@@ -166,7 +166,7 @@ fn to_srgb(value: f64) -> f64 {
     if value <= 0.003_130_8 {
         value * 12.92
     } else {
-        1.055 * value.powf(1.0 / 2.4) - 0.055
+        1.055 * libm::pow(value, 1.0 / 2.4) - 0.055
     }
 }
 
