@@ -189,8 +189,10 @@ fn polling_guest(switch: Arc<Switch>) -> anyhow::Result<RunningVm> {
         ram_bytes: 16 << 20,
         vcpus: 1,
         kernel: Kernel::bare(),
+        initramfs: None,
         inputs: Vec::new(),
         command_line: "bare.test=poll".to_owned(),
+        console: None,
     };
     let vm = Vm::build(config, switch, reports.clone())?.start()?;
     let said = reports.next_report(Duration::from_secs(20));

@@ -75,9 +75,11 @@ impl PioBus {
     }
 }
 
-/// Memory space outside RAM. BARs move while the VM runs.
+/// Memory space outside RAM. Most devices stay where they are; BARs move while the VM runs.
 #[derive(Default)]
 pub(crate) struct MmioBus {
+    /// Of devices that stay. They come first, so that no BAR covers one.
+    fixed: RwLock<Vec<Window>>,
     windows: RwLock<Vec<Window>>,
 }
 
@@ -91,7 +93,18 @@ pub(crate) struct Window {
 }
 
 impl MmioBus {
-    /// Replaces all windows. Where two overlap, the first one answers.
+    /// Adds a device that stays where it is, in `crate::pci::DEVICE_WINDOW`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no device stays in memory space yet"))]
+    pub(crate) fn insert(&self, window: Window) {
+        let mut fixed = self.fixed.write().unwrap_or_else(PoisonError::into_inner);
+        let is_free = fixed
+            .iter()
+            .all(|taken| taken.gpas.end <= window.gpas.start || window.gpas.end <= taken.gpas.start);
+        assert!(is_free, "the addresses {:x?} are taken", window.gpas);
+        fixed.push(window);
+    }
+
+    /// Replaces all windows that move. Where two overlap, the first one answers.
     pub(crate) fn place(&self, windows: Vec<Window>) {
         *self.windows.write().unwrap_or_else(PoisonError::into_inner) = windows;
     }
@@ -105,11 +118,13 @@ impl MmioBus {
 
     fn at(&self, gpa: u64, bytes: usize) -> Option<(u64, Arc<dyn MmioHandler>)> {
         let last = gpa.checked_add(bytes as u64)?.checked_sub(1)?;
-        let windows = self.windows.read().unwrap_or_else(PoisonError::into_inner);
-        let window = windows
-            .iter()
-            .find(|window| window.gpas.contains(&gpa) && window.gpas.contains(&last))?;
-        Some((gpa - window.gpas.start, window.handler.clone()))
+        [&self.fixed, &self.windows].into_iter().find_map(|windows| {
+            let windows = windows.read().unwrap_or_else(PoisonError::into_inner);
+            let window = windows
+                .iter()
+                .find(|window| window.gpas.contains(&gpa) && window.gpas.contains(&last))?;
+            Some((gpa - window.gpas.start, window.handler.clone()))
+        })
     }
 
     pub(crate) fn read(&self, gpa: u64, data: &mut [u8]) -> Result<(), BusError> {
@@ -182,6 +197,17 @@ mod tests {
         let mut data = [0; 8];
         bus.read(u64::MAX - 3, &mut data).unwrap();
         assert_eq!(data, [0xff; 8]);
+    }
+
+    #[test]
+    fn window_that_moves_onto_a_fixed_device_does_not_cover_it() {
+        let (bus, fixed) = bus_with(0x1000..0x2000);
+        bus.insert(Window {
+            gpas: 0x1800..0x1900,
+            handler: fixed.clone(),
+        });
+        bus.write(0x1804, &[0; 4]).unwrap();
+        assert_eq!(fixed.0.load(Ordering::Relaxed), 4);
     }
 
     struct Mover(Weak<MmioBus>);

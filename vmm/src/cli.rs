@@ -1,6 +1,6 @@
 //! The command line, a contract (docs/architecture.md §9).
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong usage. What went wrong is one line on stderr, an error's sources joined by
+//! Exit status: 0 done, 1 failed, 2 wrong usage, 3 the guest asked for a reset that was not to follow. What went wrong is one line on stderr, an error's sources joined by
 //! ": ". A verb is listed in `--help` from the day it works.
 
 mod bind;
@@ -25,6 +25,7 @@ use crate::config::{Device, check_card_vram, check_guest_vram, parse_size};
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
+const RESET: u8 = 3;
 
 /// Several VMs share one GPU and use more VRAM than it has.
 #[derive(Parser, Debug)]
@@ -137,7 +138,16 @@ struct RunArguments {
     /// The VM (docs/examples/vm.toml)
     #[arg(value_name = "FILE")]
     vm: PathBuf,
-    /// Print one JSON object instead of a table
+    /// The file's `kernel`
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// The file's `initramfs`
+    #[arg(long, value_name = "FILE")]
+    initramfs: Option<PathBuf>,
+    /// End with status 3 when the guest asks for a reset
+    #[arg(long)]
+    no_reboot: bool,
+    /// Print one JSON object, instead of a console or a table
     #[arg(long)]
     json: bool,
     /// Run the guest on a host thread

@@ -103,7 +103,7 @@ impl GuestEnd {
     /// By itself and content.
     pub fn is_success(&self) -> bool {
         match self {
-            GuestEnd::Vm(exit) => matches!(**exit, VmExit::Guest(0)),
+            GuestEnd::Vm(exit) => exit.is_success(),
             GuestEnd::Thread(outcome) => outcome.is_ok(),
         }
     }
@@ -152,8 +152,10 @@ impl ReadyGuest {
             ram_bytes: setup.ram_bytes,
             vcpus: setup.vcpus,
             kernel: setup.kernel.clone(),
+            initramfs: None,
             inputs: inputs.collect(),
             command_line: setup.options.clone(),
+            console: None,
         };
         Ok(ReadyGuest::Vm(Vm::build(config, link, journal)?))
     }

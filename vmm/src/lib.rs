@@ -4,10 +4,12 @@
 //! [`Vm::build`] joins a guest program, its inputs and a [`VgpuLink`] into a machine; [`Vm::start`] runs it;
 //! [`RunningVm::wait`] tells how it ended. What the guest says arrives through [`Reports`].
 
+mod acpi;
 mod bus;
 pub mod card;
 pub mod cli;
 pub mod config;
+pub mod console;
 pub mod demo;
 pub mod doctor;
 pub mod gpu;
@@ -24,11 +26,11 @@ pub mod vm;
 pub use bus::BusError;
 pub use card::{CardConfig, CardCounters, CardError, CardLost, ModelGpu};
 pub use link::{BrokerLink, LinkError, VfioUserLink, VgpuLink};
-pub use loader::{Input, Kernel, LoadError};
+pub use loader::{Initramfs, Input, Kernel, KernelKind, LoadError};
 pub use pci::MsiState;
 pub use serial::{ReportQueue, Reports};
 pub use vcpu::{Exits, KickError};
-pub use vm::{RunningVm, Vm, VmConfig, VmError, VmExit};
+pub use vm::{ResetCause, RunningVm, Vm, VmConfig, VmError, VmExit};
 
 /// The bare-metal guest program (`guests/bare`), an ELF file built together with this crate.
 pub fn guest_image() -> &'static [u8] {

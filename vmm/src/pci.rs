@@ -30,8 +30,10 @@ pub const CONFIG_PORT: u16 = 0xcf8;
 pub const CONFIG_PORTS: u16 = 8;
 /// Device number of the vGPU on bus 0.
 pub const VGPU_DEVICE: u32 = 1;
-/// Where BARs are placed: above any RAM, below the I/O APIC.
-pub const MMIO_WINDOW: Range<u64> = 0xc000_0000..0xfec0_0000;
+/// Where BARs are placed: above any RAM, below devices that stay where they are.
+pub const MMIO_WINDOW: Range<u64> = 0xc000_0000..0xfea0_0000;
+/// For devices beside PCI that stay where they are: up to the I/O APIC.
+pub(crate) const DEVICE_WINDOW: Range<u32> = 0xfea0_0000..0xfec0_0000;
 
 /// Offset of CONFIG_DATA among the ports.
 const CONFIG_DATA: u16 = 4;

@@ -1,7 +1,8 @@
 //! COM1: a 16550 whose output is cut into lines.
 //!
 //! A line that starts with [`REPORT_PREFIX`] is a *report*, what the guest tells whoever runs it; any other line is
-//! console output. Lines go to a [`Reports`] on the vCPU's thread. Everything is bounded: a line is cut at
+//! console output. Lines go to a [`Reports`] on the vCPU's thread, and every byte to the operator's console where there
+//! is one (`crate::console`). Everything is bounded: a line is cut at
 //! [`LINE_BYTES_MAX`], and [`ReportQueue`] keeps a fixed number and counts what it had to drop.
 
 use std::collections::VecDeque;
@@ -9,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use vm_superio::serial::NoEvents;
+use vm_superio::serial::SerialEvents;
 use vm_superio::{Serial, Trigger};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -41,6 +42,7 @@ pub trait Reports: Send + Sync {
 struct Lines {
     line: Vec<u8>,
     reports: Arc<dyn Reports>,
+    console: Option<Box<dyn io::Write + Send>>,
 }
 
 impl Lines {
@@ -68,6 +70,10 @@ impl Lines {
 impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         bytes.iter().for_each(|byte| self.push(*byte));
+        if let Some(console) = &mut self.console {
+            // The guest's UART knows nothing of an operator who has gone.
+            let _ = console.write_all(bytes);
+        }
         Ok(bytes.len())
     }
 
@@ -91,24 +97,75 @@ impl Trigger for InterruptLine {
     }
 }
 
+/// Tells by an eventfd that the guest has read all that came in.
+struct Room(EventFd);
+
+impl SerialEvents for Room {
+    fn buffer_read(&self) {}
+
+    fn out_byte(&self) {}
+
+    fn tx_lost_byte(&self) {}
+
+    fn in_buffer_empty(&self) {
+        // A counter that is full says the same.
+        let _ = self.0.write(1);
+    }
+}
+
+type Uart = Serial<InterruptLine, Room, Lines>;
+
 /// The serial port as a device on the I/O bus.
 pub(crate) struct SerialPort {
-    port: Mutex<Serial<InterruptLine, NoEvents, Lines>>,
+    port: Mutex<Uart>,
+    room: EventFd,
 }
 
 impl SerialPort {
-    /// `interrupt` is what the port signals; `reports` gets its lines.
-    pub(crate) fn new(interrupt: EventFd, reports: Arc<dyn Reports>) -> SerialPort {
+    /// `interrupt` is what the port signals; `reports` gets its lines, `console` every byte.
+    pub(crate) fn new(
+        interrupt: EventFd,
+        reports: Arc<dyn Reports>,
+        console: Option<Box<dyn io::Write + Send>>,
+    ) -> io::Result<SerialPort> {
         let lines = Lines {
             line: Vec::new(),
             reports,
+            console,
         };
-        SerialPort {
-            port: Mutex::new(Serial::new(InterruptLine(interrupt), lines)),
-        }
+        let room = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)?;
+        let events = Room(room.try_clone()?);
+        Ok(SerialPort {
+            port: Mutex::new(Serial::with_events(InterruptLine(interrupt), events, lines)),
+            room,
+        })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Serial<InterruptLine, NoEvents, Lines>> {
+    /// Puts bytes into the port's input, as many as there is room for, and tells how many.
+    pub(crate) fn receive(&self, bytes: &[u8]) -> usize {
+        let mut port = self.lock();
+        let fitting = &bytes[..bytes.len().min(port.fifo_capacity())];
+        if fitting.is_empty() {
+            return 0;
+        }
+        // In loop-back mode it takes none, and the guest will see none later either. Otherwise only the interrupt can
+        // fail, after the bytes were taken.
+        let _ = port.enqueue_raw_bytes(fitting);
+        fitting.len()
+    }
+
+    /// Readable once the guest has read all input since [`SerialPort::take_room`].
+    pub(crate) fn room(&self) -> &EventFd {
+        &self.room
+    }
+
+    /// Forgets that there was room.
+    pub(crate) fn take_room(&self) {
+        // Empty if it was forgotten before.
+        let _ = self.room.read();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Uart> {
         // Registers of a UART have no invariant that a panic in a `Reports` could break.
         self.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -216,7 +273,7 @@ mod tests {
     fn port() -> (SerialPort, Arc<ReportQueue>) {
         let queue = Arc::new(ReportQueue::new(4));
         let interrupt = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-        (SerialPort::new(interrupt, queue.clone()), queue)
+        (SerialPort::new(interrupt, queue.clone(), None).unwrap(), queue)
     }
 
     #[test]
@@ -255,7 +312,7 @@ mod tests {
     fn output_with_transmit_interrupt_signals_the_line() {
         let queue: Arc<ReportQueue> = Arc::new(ReportQueue::new(1));
         let interrupt = EventFd::new(libc::EFD_NONBLOCK).unwrap();
-        let port = SerialPort::new(interrupt.try_clone().unwrap(), queue);
+        let port = SerialPort::new(interrupt.try_clone().unwrap(), queue, None).unwrap();
         port.pio_write(1, &[2]).unwrap();
         port.pio_write(0, b"a").unwrap();
         assert!(interrupt.read().is_ok());

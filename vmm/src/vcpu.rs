@@ -5,35 +5,20 @@
 //! 1. `Stop::request` sets its flag first, then kicks the thread (`kick`).
 //! 2. The loop arms the kick first, then looks at the flag. So a stop is either seen or interrupts KVM_RUN.
 
+mod cpuid;
 mod kick;
+mod start;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, kvm_segment};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd};
 
 pub use kick::KickError;
 pub(crate) use kick::{kick, prepare_kicks};
 
 use crate::loader::Entry;
-use crate::vm::{Machine, VmExit, ports};
-
-/// Control register and EFER bits (Intel SDM vol. 3 §2.5, AMD APM vol. 2 §3.1.7): 64-bit mode, SSE for all rings.
-const CR0_PE_MP_ET_NE_PG: u64 = 1 | 1 << 1 | 1 << 4 | 1 << 5 | 1 << 31;
-const CR4_PAE_OSFXSR_OSXMMEXCPT: u64 = 1 << 5 | 1 << 9 | 1 << 10;
-const EFER_LME_LMA: u64 = 1 << 8 | 1 << 10;
-/// The bit of RFLAGS that is always set. Interrupts are off.
-const RFLAGS_FIXED: u64 = 1 << 1;
-/// Selectors and types of flat ring 0 segments (Intel SDM vol. 3 §3.4.5.1). The descriptors exist in the CPU only,
-/// until the program loads a GDT of its own.
-const CODE_SELECTOR: u16 = 0x08;
-const DATA_SELECTOR: u16 = 0x10;
-const TYPE_CODE_ACCESSED: u8 = 11;
-const TYPE_DATA_ACCESSED: u8 = 3;
-/// CPUID leaves that name the CPU's own APIC id.
-const LEAF_FEATURES: u32 = 1;
-const LEAF_TOPOLOGY: u32 = 0xb;
+use crate::vm::{Machine, VmExit, ports, power};
 
 /// How often a VM left KVM, by reason. Running totals.
 #[derive(Default)]
@@ -103,12 +88,15 @@ pub(crate) struct Vcpu {
 }
 
 impl Vcpu {
-    /// Takes `fd`, the vCPU that KVM made with id `index`, and tells it what it is.
-    pub(crate) fn new(kvm: &Kvm, index: usize, fd: VcpuFd) -> Result<Vcpu, kvm_ioctls::Error> {
-        let mut cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
-        name_apic(&mut cpuid, index as u32);
-        fd.set_cpuid2(&cpuid)?;
+    /// Takes `fd`, the vCPU that KVM made with id `index`, one of `count`, and tells it what it is.
+    pub(crate) fn new(kvm: &Kvm, index: usize, count: usize, fd: VcpuFd) -> Result<Vcpu, kvm_ioctls::Error> {
+        fd.set_cpuid2(&cpuid::of_vcpu(kvm, index as u32, count as u32)?)?;
         Ok(Vcpu { index, fd })
+    }
+
+    /// Sets what an operating system expects firmware to have set.
+    pub(crate) fn set_as_by_firmware(&self) -> Result<(), kvm_ioctls::Error> {
+        start::set_msrs(&self.fd)
     }
 
     /// Frequency of the guest's time-stamp counter.
@@ -116,20 +104,9 @@ impl Vcpu {
         self.fd.get_tsc_khz()
     }
 
-    /// Puts the vCPU at `entry`: 64-bit mode, ring 0, interrupts off. vCPUs without an entry wait for the guest to
-    /// start them, as on hardware.
+    /// Puts the vCPU at `entry`. vCPUs without an entry wait for the guest to start them, as on hardware.
     pub(crate) fn enter_at(&self, entry: Entry) -> Result<(), kvm_ioctls::Error> {
-        let code = flat_segment(CODE_SELECTOR, TYPE_CODE_ACCESSED);
-        let data = flat_segment(DATA_SELECTOR, TYPE_DATA_ACCESSED);
-        let mut sregs = self.fd.get_sregs()?;
-        sregs.cs = kvm_segment { l: 1, db: 0, ..code };
-        (sregs.ds, sregs.es, sregs.fs, sregs.gs, sregs.ss) = (data, data, data, data, data);
-        (sregs.cr0, sregs.cr3, sregs.cr4) = (CR0_PE_MP_ET_NE_PG, entry.cr3, CR4_PAE_OSFXSR_OSXMMEXCPT);
-        sregs.efer = EFER_LME_LMA;
-        self.fd.set_sregs(&sregs)?;
-        let mut regs = self.fd.get_regs()?;
-        (regs.rip, regs.rsp, regs.rdi, regs.rflags) = (entry.rip, entry.rsp, entry.rdi, RFLAGS_FIXED);
-        self.fd.set_regs(&regs)
+        start::enter_at(&self.fd, entry)
     }
 
     /// Runs until the VM stops, and says why if this vCPU is the reason.
@@ -151,7 +128,10 @@ impl Vcpu {
             Ok(VcpuExit::MmioWrite(gpa, data)) => machine.mmio.write(gpa, data)?,
             Ok(VcpuExit::IoIn(port, data)) => machine.pio.read(port, data)?,
             Ok(VcpuExit::IoOut(ports::EXIT, data)) => return Err(VmExit::Guest(ports::value(data))),
-            Ok(VcpuExit::IoOut(port, data)) => machine.pio.write(port, data)?,
+            Ok(VcpuExit::IoOut(port, data)) => match power::end_by(port, data) {
+                Some(end) => return Err(end),
+                None => machine.pio.write(port, data)?,
+            },
             Ok(VcpuExit::Shutdown) => {
                 return Err(VmExit::TripleFault {
                     vcpu: self.index,
@@ -182,28 +162,5 @@ impl Vcpu {
     /// Where the vCPU stands, for an error text.
     fn rip(&self) -> u64 {
         self.fd.get_regs().map_or(0, |regs| regs.rip)
-    }
-}
-
-fn flat_segment(selector: u16, type_: u8) -> kvm_segment {
-    kvm_segment {
-        limit: u32::MAX,
-        selector,
-        type_,
-        present: 1,
-        db: 1,
-        s: 1,
-        g: 1,
-        ..Default::default()
-    }
-}
-
-fn name_apic(cpuid: &mut CpuId, index: u32) {
-    for entry in cpuid.as_mut_slice() {
-        match entry.function {
-            LEAF_FEATURES => entry.ebx = (entry.ebx & 0x00ff_ffff) | index << 24,
-            LEAF_TOPOLOGY => entry.edx = index,
-            _ => {}
-        }
     }
 }

@@ -14,10 +14,13 @@
 //! (docs/decisions/0002-guests-in-ring-3.md).
 
 pub mod ports;
+pub(crate) mod power;
 mod ram;
+mod readable;
 mod stop;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -25,16 +28,22 @@ use std::time::Duration;
 use kvm_ioctls::{Cap, Kvm, VmFd};
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::acpi::{self, Announced, Resource};
 use crate::bus::{BusError, MmioBus, PioBus};
+use crate::console::{self, Console};
 use crate::link::{LinkError, VgpuLink};
-use crate::loader::{self, Boot, Input, Kernel, LoadError, RAM_BYTES_MIN};
+use crate::loader::{self, Boot, Initramfs, Input, Kernel, KernelKind, LoadError, RAM_BYTES_MIN};
 use crate::pci::{
-    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MMIO_WINDOW, MsiRoute, MsiState, PciError, VgpuFunction,
+    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, DEVICE_WINDOW, MMIO_WINDOW, MsiRoute, MsiState, PciError,
+    VgpuFunction,
 };
 use crate::serial::{COM1_IRQ, COM1_PORT, COM1_PORTS, Reports, SerialPort};
 use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, prepare_kicks};
 use ports::WaitPort;
+use power::QuietRegisters;
+pub use power::ResetCause;
 use ram::Ram;
+pub(crate) use readable::wait_readable;
 use stop::Stop;
 
 /// Granularity of RAM.
@@ -42,6 +51,11 @@ const PAGE_BYTES: u64 = 4096;
 /// Four pages below the BIOS that KVM needs on Intel CPUs without unrestricted guests: one page table, three for a TSS.
 const IDENTITY_MAP_ADDRESS: u64 = 0xfffb_c000;
 const TSS_ADDRESS: usize = 0xfffb_d000;
+
+/// Most vCPUs: their APIC ids have 8 bits, and one means all of them.
+pub const VCPUS_MAX: usize = 255;
+/// First words of Linux's command line: the console is COM1, which is all that this machine has.
+pub const LINUX_OPTIONS: &str = "console=ttyS0";
 
 /// What a VM is made of.
 #[derive(Debug)]
@@ -54,10 +68,15 @@ pub struct VmConfig {
     pub vcpus: usize,
     /// Program to boot.
     pub kernel: Kernel,
-    /// Files that it finds in RAM.
+    /// First root of a Linux guest.
+    pub initramfs: Option<Initramfs>,
+    /// Files that a bare-metal guest finds in RAM.
     pub inputs: Vec<Input>,
-    /// Given to the program after what the VMM says itself (`tsc_khz=N`).
+    /// Given to the program after what the VMM says itself: `tsc_khz=N` to a bare-metal guest, [`LINUX_OPTIONS`] to
+    /// Linux.
     pub command_line: String,
+    /// Who sits at COM1, if anybody.
+    pub console: Option<Console>,
 }
 
 /// Why a VM could not be built or started.
@@ -128,6 +147,9 @@ pub enum VmError {
     /// vCPUs could not be stopped.
     #[error("cannot prepare to stop vCPUs")]
     Kick(#[from] KickError),
+    /// Firmware tables do not get into RAM.
+    #[error("cannot write ACPI tables to guest RAM")]
+    Tables(#[source] vm_memory::GuestMemoryError),
     /// Out of descriptors or threads.
     #[error("cannot {what}")]
     Host {
@@ -155,6 +177,12 @@ pub enum VmExit {
     /// The guest ended it. 0 is success.
     #[error("the guest ended with status {0}")]
     Guest(u32),
+    /// An operating system switched its machine off.
+    #[error("the guest switched itself off")]
+    PowerOff,
+    /// An operating system asked to be started anew.
+    #[error("the guest asked for a reset by {0}")]
+    Reset(ResetCause),
     /// [`RunningVm::kill`].
     #[error("the VM was killed")]
     Killed,
@@ -196,6 +224,13 @@ pub enum VmExit {
     },
 }
 
+impl VmExit {
+    /// Whether the guest ended by itself and content.
+    pub fn is_success(&self) -> bool {
+        matches!(self, VmExit::Guest(0) | VmExit::PowerOff)
+    }
+}
+
 /// What the threads of a VM share.
 pub(crate) struct Machine {
     pub(crate) pio: PioBus,
@@ -203,6 +238,7 @@ pub(crate) struct Machine {
     pub(crate) counters: ExitCounters,
     pub(crate) stop: Stop,
     config_ports: Arc<ConfigPorts>,
+    com1: Arc<SerialPort>,
     link: Arc<dyn VgpuLink>,
     /// Below what uses it, so that it is dropped last.
     _vm: Arc<VmFd>,
@@ -213,60 +249,71 @@ pub(crate) struct Machine {
 pub struct Vm {
     name: String,
     vcpus: Vec<Vcpu>,
+    keys: Option<Keys>,
     machine: Arc<Machine>,
+}
+
+/// Where COM1's input comes from.
+struct Keys {
+    input: OwnedFd,
+    has_escape: bool,
 }
 
 impl Vm {
     /// Builds a VM around the vGPU behind `link`; its lines go to `reports`.
     pub fn build(
-        config: VmConfig,
+        mut config: VmConfig,
         link: Arc<dyn VgpuLink>,
         reports: Arc<dyn Reports>,
     ) -> Result<Vm, VmError> {
-        let VmConfig {
-            name,
-            ram_bytes,
-            vcpus,
-            kernel,
-            inputs,
-            command_line,
-        } = config;
         let kvm = open_kvm()?;
-        check_size(&kvm, ram_bytes, vcpus)?;
+        check_size(&kvm, config.ram_bytes, config.vcpus)?;
         let vm = create_vm(&kvm)?;
-        let ram = Ram::new(ram_bytes)?;
+        let ram = Ram::new(config.ram_bytes)?;
         ram.register(&vm)?;
-        let vcpus = create_vcpus(&kvm, &vm, vcpus)?;
-        let tsc_khz = vcpus
-            .first()
-            .map_or(Ok(0), Vcpu::tsc_khz)
-            .map_err(kvm_cannot("tell the TSC frequency"))?;
-        let command_line = format!("tsc_khz={tsc_khz} {command_line}");
-        let entry = loader::load(
-            ram.memory(),
-            ram_bytes,
-            Boot {
-                kernel: &kernel,
-                inputs,
-                command_line: command_line.trim_end(),
-            },
-        )?;
-        if let Some(first) = vcpus.first() {
-            first.enter_at(entry).map_err(kvm_cannot("set the start state"))?;
-        }
-        let machine = Arc::new(build_machine(vm, ram, link, reports)?);
-        Ok(Vm { name, vcpus, machine })
+        let vcpus = create_vcpus(&kvm, &vm, config.vcpus)?;
+        let name = config.name.clone();
+        let console = config.console.take();
+        load_guest(config, &ram, &vcpus)?;
+        let (output, keys) = console.map_or((None, None), |console| {
+            let Console {
+                output,
+                input,
+                has_escape,
+            } = console;
+            (Some(output), Some(Keys { input, has_escape }))
+        });
+        let machine = Arc::new(build_machine(vm, ram, link, reports, output)?);
+        Ok(Vm {
+            name,
+            vcpus,
+            keys,
+            machine,
+        })
     }
 
     /// Starts all vCPUs.
     pub fn start(self) -> Result<RunningVm, VmError> {
         prepare_kicks()?;
-        let Vm { name, vcpus, machine } = self;
+        let Vm {
+            name,
+            vcpus,
+            keys,
+            machine,
+        } = self;
         let running = RunningVm { name, machine };
         let watched = running.machine.clone();
         running.spawn("link".to_owned(), move || {
             watched.stop.watch(watched.link.as_ref())
         })?;
+        if let Some(Keys { input, has_escape }) = keys {
+            let machine = running.machine.clone();
+            running.spawn("console".to_owned(), move || {
+                let pumped = console::pump(&input, has_escape, &machine.com1, machine.stop.eventfd());
+                // Without an operator the guest goes on.
+                pumped.unwrap_or(false).then_some(VmExit::Killed)
+            })?;
+        }
         for (index, vcpu) in vcpus.into_iter().enumerate() {
             let machine = running.machine.clone();
             // A failure drops `running`, which stops those that did start.
@@ -381,7 +428,7 @@ fn check_size(kvm: &Kvm, ram_bytes: u64, vcpus: usize) -> Result<(), VmError> {
     if !is_ram_in_range || !ram_bytes.is_multiple_of(PAGE_BYTES) {
         return Err(VmError::RamSize { bytes: ram_bytes });
     }
-    let max = kvm.get_max_vcpus();
+    let max = kvm.get_max_vcpus().min(VCPUS_MAX);
     if vcpus == 0 || vcpus > max {
         return Err(VmError::VcpuCount { vcpus, max });
     }
@@ -399,11 +446,64 @@ fn create_vm(kvm: &Kvm) -> Result<Arc<VmFd>, VmError> {
     Ok(Arc::new(vm))
 }
 
+/// Puts the guest into RAM, and the first vCPU at its entry.
+fn load_guest(config: VmConfig, ram: &Ram, vcpus: &[Vcpu]) -> Result<(), VmError> {
+    let (mut first_words, mut rsdp) = (String::new(), 0);
+    if config.kernel.kind().is_some_and(KernelKind::is_operating_system) {
+        first_words.push_str(LINUX_OPTIONS);
+        rsdp = acpi::write(ram.memory(), vcpus.len(), &announced()).map_err(VmError::Tables)?;
+        for vcpu in vcpus {
+            vcpu.set_as_by_firmware()
+                .map_err(kvm_cannot("set a vCPU's registers as firmware does"))?;
+        }
+    } else if let Some(first) = vcpus.first() {
+        let tsc_khz = first.tsc_khz().map_err(kvm_cannot("tell the TSC frequency"))?;
+        first_words = format!("tsc_khz={tsc_khz}");
+    }
+    let command_line = format!("{first_words} {}", config.command_line);
+    let boot = Boot {
+        kernel: &config.kernel,
+        initramfs: config.initramfs,
+        inputs: config.inputs,
+        command_line: command_line.trim_end(),
+        rsdp,
+    };
+    let entry = loader::load(ram.memory(), ram.bytes(), boot)?;
+    vcpus.first().map_or(Ok(()), |first| {
+        first.enter_at(entry).map_err(kvm_cannot("set the start state"))
+    })
+}
+
+/// Devices beside PCI, as ACPI tells of them.
+fn announced() -> Vec<Announced> {
+    vec![
+        Announced {
+            name: "COM1",
+            hardware_id: "PNP0501",
+            unique_id: 0,
+            resources: vec![
+                Resource::Ports(COM1_PORT..COM1_PORT + COM1_PORTS),
+                Resource::Line(COM1_IRQ),
+            ],
+        },
+        // Ports and addresses that are taken, and no driver's.
+        Announced {
+            name: "BRD0",
+            hardware_id: "PNP0C02",
+            unique_id: 0,
+            resources: vec![
+                Resource::Ports(power::POWER_PORT..power::POWER_PORT + power::POWER_PORTS),
+                Resource::Memory(DEVICE_WINDOW),
+            ],
+        },
+    ]
+}
+
 fn create_vcpus(kvm: &Kvm, vm: &VmFd, count: usize) -> Result<Vec<Vcpu>, VmError> {
     (0..count)
         .map(|index| {
             vm.create_vcpu(index as u64)
-                .and_then(|fd| Vcpu::new(kvm, index, fd))
+                .and_then(|fd| Vcpu::new(kvm, index, count, fd))
         })
         .collect::<Result<_, _>>()
         .map_err(kvm_cannot("create a vCPU"))
@@ -414,6 +514,7 @@ fn build_machine(
     ram: Ram,
     link: Arc<dyn VgpuLink>,
     reports: Arc<dyn Reports>,
+    console: Option<Box<dyn io::Write + Send>>,
 ) -> Result<Machine, VmError> {
     let eventfd =
         || EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_cannot("create an eventfd"));
@@ -431,11 +532,20 @@ fn build_machine(
         .map_err(kvm_cannot("connect COM1's interrupt"))?;
     let wait_port = WaitPort::new(msi, clone(stop.eventfd())?);
     let mut pio = PioBus::default();
-    pio.insert(
-        COM1_PORT..COM1_PORT + COM1_PORTS,
-        Arc::new(SerialPort::new(serial_interrupt, reports)),
-    );
+    let com1 =
+        SerialPort::new(serial_interrupt, reports, console).map_err(host_cannot("create an eventfd"))?;
+    let com1 = Arc::new(com1);
+    pio.insert(COM1_PORT..COM1_PORT + COM1_PORTS, com1.clone());
     pio.insert(CONFIG_PORT..CONFIG_PORT + CONFIG_PORTS, config_ports.clone());
+    let quiet = Arc::new(QuietRegisters);
+    pio.insert(
+        power::POWER_PORT..power::POWER_PORT + power::POWER_PORTS,
+        quiet.clone(),
+    );
+    pio.insert(
+        power::KEYBOARD_COMMAND_PORT..power::KEYBOARD_COMMAND_PORT + 1,
+        quiet,
+    );
     pio.insert(ports::WAIT..ports::WAIT + 1, Arc::new(wait_port));
     let counters = ExitCounters::default();
     Ok(Machine {
@@ -444,6 +554,7 @@ fn build_machine(
         counters,
         stop,
         config_ports,
+        com1,
         link,
         _vm: vm,
         _ram: ram,

@@ -48,8 +48,10 @@ fn config(test: &str) -> VmConfig {
         ram_bytes: 16 << 20,
         vcpus: 1,
         kernel: Kernel::bare(),
+        initramfs: None,
         inputs: Vec::new(),
         command_line: format!("bare.test={test}"),
+        console: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! `vramd run`: one VM, its vGPU behind a broker's socket.
 
+mod system;
+
 use std::io::Write as _;
 use std::sync::Arc;
 use std::thread;
@@ -13,17 +15,18 @@ use super::{FAILED, RunArguments, complain};
 use crate::config::VmFile;
 use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, ReadyGuest, Told, verdict};
 use crate::link::VfioUserLink;
-use crate::loader::Kernel;
+use crate::loader::{Kernel, KernelKind};
 
 /// Time between two looks at the guest.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 /// What came of it.
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct RunReport {
     name: String,
     ok: bool,
     kvm: bool,
+    boots: u64,
     exits: u64,
     digests: Vec<DigestReport>,
     mismatches: u64,
@@ -52,7 +55,13 @@ impl From<Digest> for DigestReport {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
-    let file = VmFile::load(&arguments.vm)?;
+    let mut file = VmFile::load(&arguments.vm)?;
+    if let Some(kernel) = &arguments.kernel {
+        file.kernel = Some(kernel.clone());
+    }
+    if let Some(initramfs) = &arguments.initramfs {
+        file.initramfs = Some(initramfs.clone());
+    }
     let is_built_in = file.kernel.is_none();
     let place = if arguments.no_kvm {
         Place::Threads
@@ -62,7 +71,24 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     if place == Place::Threads && !is_built_in {
         bail!("a kernel of one's own needs KVM");
     }
-    let setup = guest_setup(&file)?;
+    let kernel = file.kernel.as_deref().map_or(Ok(Kernel::bare()), Kernel::open)?;
+    if kernel.kind().is_some_and(KernelKind::is_operating_system) {
+        if !file.inputs.is_empty() {
+            bail!(
+                "vm {}: `inputs` are for the built-in guest: put them into the initramfs",
+                file.name
+            );
+        }
+        return system::run(&file, &kernel, arguments);
+    }
+    if let Some(initramfs) = &file.initramfs {
+        bail!(
+            "vm {}: initramfs {} is given, but no Linux kernel: name one as `kernel`",
+            file.name,
+            initramfs.display()
+        );
+    }
+    let setup = guest_setup(&file, kernel)?;
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
     let journal = Arc::new(Journal::default());
     let start = Instant::now();
@@ -92,6 +118,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         name: file.name,
         ok: errors.is_empty(),
         kvm: place == Place::Kvm,
+        boots: 1,
         exits: guest.exits(),
         mismatches: told.mismatches,
         kernel: told.kernel.clone(),
@@ -106,7 +133,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     tell(&report, &setup.inputs, &told, arguments.json)
 }
 
-fn guest_setup(file: &VmFile) -> anyhow::Result<GuestSetup> {
+fn guest_setup(file: &VmFile, kernel: Kernel) -> anyhow::Result<GuestSetup> {
     let open = |path: &std::path::PathBuf| InputFile::open(path, file.memory, "RAM");
     let inputs = file.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // Options that cannot be read are the guest's to complain of.
@@ -118,7 +145,6 @@ fn guest_setup(file: &VmFile) -> anyhow::Result<GuestSetup> {
             file.name
         );
     }
-    let kernel = file.kernel.as_deref().map_or(Ok(Kernel::bare()), Kernel::open)?;
     Ok(GuestSetup {
         name: file.name.clone(),
         ram_bytes: file.memory,

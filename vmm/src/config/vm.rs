@@ -22,9 +22,11 @@ pub struct VmFile {
     pub memory: u64,
     /// Number of vCPUs.
     pub vcpus: usize,
-    /// ELF file to boot; the bare-metal guest that is built in if there is none.
+    /// What to boot; the bare-metal guest that is built in if there is none.
     pub kernel: Option<PathBuf>,
-    /// Files that the guest finds in its RAM.
+    /// First root of a Linux guest.
+    pub initramfs: Option<PathBuf>,
+    /// Files that a bare-metal guest finds in its RAM.
     pub inputs: Vec<PathBuf>,
     /// Words for the guest's command line.
     pub options: String,
@@ -46,6 +48,7 @@ pub(crate) struct RawVm {
     memory: Option<Spanned<Size>>,
     vcpus: Option<Spanned<usize>>,
     kernel: Option<PathBuf>,
+    initramfs: Option<PathBuf>,
     #[serde(default)]
     inputs: Vec<PathBuf>,
     #[serde(default)]
@@ -87,6 +90,7 @@ impl ConfigFile for VmFile {
             memory: raw.memory.map_or(MEMORY_DEFAULT, |memory| memory.into_inner().0),
             vcpus: raw.vcpus.map_or(1, Spanned::into_inner),
             kernel: raw.kernel,
+            initramfs: raw.initramfs,
             inputs: raw.inputs,
             options: raw.options,
             socket: raw.vgpu.socket,

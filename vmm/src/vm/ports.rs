@@ -8,14 +8,11 @@
 //! The wait ends early only while the VMM holds the vGPU's interrupt (`crate::pci`): the guest has left MSI off or
 //! addressed it outside the local APICs. Interrupts that came before the wait count, and one wait takes them all.
 
-// UNSAFETY: ppoll is called through libc, for the standard library has no poll.
-#![expect(unsafe_code)]
-
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use vmm_sys_util::eventfd::EventFd;
 
+use super::readable::wait_readable;
 use crate::bus::{BusError, PioHandler};
 
 /// Ends the VM. QEMU's isa-debug-exit has the same port by default.
@@ -46,34 +43,11 @@ impl WaitPort {
     }
 
     pub(crate) fn wait(&self, limit: Duration) {
-        wait_readable([&self.interrupt, &self.stop], limit.min(WAIT_MAX));
+        // Why it ended does not matter: a guest must expect a wait to end early.
+        wait_readable([&self.interrupt, &self.stop], Some(limit.min(WAIT_MAX)));
         // Empty if the time was up or another vCPU took it.
         let _ = self.interrupt.read();
     }
-}
-
-/// Sleeps until one of `eventfds` is readable, a signal comes, or `limit` is over. Epoll counts in milliseconds, which
-/// is long for a guest that polls its GPU.
-fn wait_readable(eventfds: [&EventFd; 2], limit: Duration) {
-    let mut polled = eventfds.map(|eventfd| libc::pollfd {
-        fd: eventfd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    let limit = libc::timespec {
-        tv_sec: limit.as_secs() as i64,
-        tv_nsec: limit.subsec_nanos().into(),
-    };
-    // SAFETY: `polled` is an array of two that lives through the call, `limit` likewise, and no signal mask is given.
-    // Why it returned does not matter: a guest must expect a wait to end early.
-    unsafe {
-        libc::ppoll(
-            polled.as_mut_ptr(),
-            polled.len() as libc::nfds_t,
-            &limit,
-            std::ptr::null(),
-        )
-    };
 }
 
 impl PioHandler for WaitPort {

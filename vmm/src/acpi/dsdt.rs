@@ -1,0 +1,83 @@
+//! The DSDT: what cannot be found by looking.
+//!
+//! The PCI root bridge names configuration mechanism #1 and the window that BARs lie in. It has no `_PRT`, for no
+//! function has an interrupt pin: their interrupts are messages.
+
+use acpi_tables::Aml;
+use acpi_tables::aml::{
+    AddressSpace, AddressSpaceCacheable, Device, EISAName, IO, Interrupt, Memory32Fixed, Name, Package, Path,
+    ResourceTemplate, Scope, ZERO,
+};
+
+use super::{Announced, Resource, bytes_of, definition_block};
+use crate::pci::{CONFIG_PORT, CONFIG_PORTS, MMIO_WINDOW};
+use crate::vm::power;
+
+/// The table.
+pub(super) fn table(devices: &[Announced]) -> Vec<u8> {
+    let mut content = root_bridge();
+    for device in devices {
+        content.extend(announce(device));
+    }
+    content.extend(sleep_state());
+    definition_block(*b"DSDT", &content)
+}
+
+/// Package of what S5 writes to the sleep control register (ACPI 6.5 §7.4.2).
+fn sleep_state() -> Vec<u8> {
+    let package = Package::new(vec![&power::SLEEP_TYPE_S5, &ZERO, &ZERO, &ZERO]);
+    bytes_of(&Name::new("_S5_".into(), &package))
+}
+
+fn root_bridge() -> Vec<u8> {
+    let (bus, last_port) = (AddressSpace::new_bus_number(0u16, 0), u16::MAX);
+    let config_end = CONFIG_PORT + CONFIG_PORTS;
+    let config = IO::new(CONFIG_PORT, CONFIG_PORT, 1, CONFIG_PORTS as u8);
+    let below = AddressSpace::new_io(0u16, CONFIG_PORT - 1, None);
+    let above = AddressSpace::new_io(config_end, last_port, None);
+    let memory = AddressSpace::new_memory(
+        AddressSpaceCacheable::NotCacheable,
+        true,
+        MMIO_WINDOW.start as u32,
+        (MMIO_WINDOW.end - 1) as u32,
+        None,
+    );
+    let resources = ResourceTemplate::new(vec![&bus, &config, &below, &above, &memory]);
+    let (hardware_id, address) = (
+        Name::new("_HID".into(), &EISAName::new("PNP0A03")),
+        Name::new("_ADR".into(), &ZERO),
+    );
+    let (unique_id, base_bus) = (Name::new("_UID".into(), &ZERO), Name::new("_BBN".into(), &ZERO));
+    let resources = Name::new("_CRS".into(), &resources);
+    let bridge = Device::new(
+        "PCI0".into(),
+        vec![&hardware_id, &address, &unique_id, &base_bus, &resources],
+    );
+    in_system_bus(&bridge)
+}
+
+fn announce(device: &Announced) -> Vec<u8> {
+    let hardware_id = if device.hardware_id.starts_with("PNP") {
+        Name::new("_HID".into(), &EISAName::new(device.hardware_id))
+    } else {
+        Name::new("_HID".into(), &device.hardware_id)
+    };
+    let unique_id = Name::new("_UID".into(), &device.unique_id);
+    let descriptors: Vec<_> = device.resources.iter().map(descriptor).collect();
+    let resources = ResourceTemplate::new(descriptors.iter().map(AsRef::as_ref).collect());
+    let resources = Name::new("_CRS".into(), &resources);
+    let device = Device::new(Path::new(device.name), vec![&hardware_id, &unique_id, &resources]);
+    in_system_bus(&device)
+}
+
+fn descriptor(resource: &Resource) -> Box<dyn Aml> {
+    match resource {
+        Resource::Ports(ports) => Box::new(IO::new(ports.start, ports.start, 1, ports.len() as u8)),
+        Resource::Memory(range) => Box::new(Memory32Fixed::new(true, range.start, range.end - range.start)),
+        Resource::Line(line) => Box::new(Interrupt::new(true, true, false, false, *line)),
+    }
+}
+
+fn in_system_bus(device: &dyn Aml) -> Vec<u8> {
+    bytes_of(&Scope::new("_SB_".into(), vec![device]))
+}

@@ -1,0 +1,133 @@
+//! `vramd run` of an operating system: its console is this program's, and a reset starts it anew.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+
+use super::{LOOK_PERIOD, RunReport, tell};
+use crate::cli::signals::is_stop_requested;
+use crate::cli::{RESET, RunArguments, complain};
+use crate::config::VmFile;
+use crate::console::{Console, ConsoleStream, RawTerminal};
+use crate::guest::{GuestEnd, Journal};
+use crate::link::VfioUserLink;
+use crate::loader::{Initramfs, Kernel};
+use crate::vm::{Vm, VmConfig, VmExit};
+
+/// Runs `file`'s VM with `kernel` until it is switched off.
+pub(super) fn run(file: &VmFile, kernel: &Kernel, arguments: &RunArguments) -> anyhow::Result<u8> {
+    let journal = Arc::new(Journal::default());
+    let start = Instant::now();
+    let mut exits = 0;
+    // A document on stdout leaves no room for a console.
+    let operator = if arguments.json {
+        None
+    } else {
+        Some(Operator::sit_down()?)
+    };
+    let mut boots = 0;
+    let end = loop {
+        boots += 1;
+        let console = operator.as_ref().map(Operator::console).transpose()?;
+        let (end, left) =
+            boot(file, kernel, console, &journal).with_context(|| format!("vm {} cannot run", file.name))?;
+        exits += left;
+        if !matches!(*end, VmExit::Reset(_)) || arguments.no_reboot {
+            break end;
+        }
+    };
+    let lost = operator.map_or(0, Operator::stand_up);
+    if lost > 0 {
+        complain(&format!(
+            "{lost} bytes of the console were lost: nobody read them in time"
+        ));
+    }
+    let is_reset = matches!(*end, VmExit::Reset(_));
+    let is_ok = end.is_success() || is_reset;
+    let text = GuestEnd::Vm(end).to_string();
+    let report = RunReport {
+        name: file.name.clone(),
+        ok: is_ok,
+        kvm: true,
+        boots,
+        exits,
+        seconds: start.elapsed().as_secs_f64(),
+        errors: if is_ok { Vec::new() } else { vec![text.clone()] },
+        end: text,
+        console: journal.told().console,
+        ..RunReport::default()
+    };
+    match tell(&report, &[], &journal.told(), arguments.json)? {
+        0 if is_reset => Ok(RESET),
+        status => Ok(status),
+    }
+}
+
+/// One time from power-on to its end. Also tells how often the VM left KVM.
+fn boot(
+    file: &VmFile,
+    kernel: &Kernel,
+    console: Option<Console>,
+    journal: &Arc<Journal>,
+) -> anyhow::Result<(Arc<VmExit>, u64)> {
+    let initramfs = file.initramfs.as_deref().map(Initramfs::open).transpose()?;
+    // A broker takes the VM that comes after a reset as soon as it has let go of the one before.
+    let link = Arc::new(VfioUserLink::connect(&file.socket)?);
+    let config = VmConfig {
+        name: file.name.clone(),
+        ram_bytes: file.memory,
+        vcpus: file.vcpus,
+        kernel: kernel.clone(),
+        initramfs,
+        inputs: Vec::new(),
+        command_line: file.options.clone(),
+        console,
+    };
+    let vm = Vm::build(config, link, journal.clone())?.start()?;
+    loop {
+        if let Some(end) = vm.wait_for(LOOK_PERIOD) {
+            return Ok((end, vm.exits().total()));
+        }
+        if is_stop_requested() {
+            // Dropping the VM stops it.
+            bail!("interrupted");
+        }
+    }
+}
+
+/// Whoever started this program, as the one at the VM's console.
+struct Operator {
+    stream: ConsoleStream,
+    /// Switched back when dropped.
+    terminal: Option<RawTerminal>,
+}
+
+impl Operator {
+    fn sit_down() -> anyhow::Result<Operator> {
+        let stream = ConsoleStream::start(Box::new(std::io::stdout())).context("cannot start a thread")?;
+        let terminal = RawTerminal::switch(std::io::stdin().as_fd()).context("cannot set the terminal")?;
+        if terminal.is_some() {
+            complain("Ctrl-A x ends the VM");
+        }
+        Ok(Operator { stream, terminal })
+    }
+
+    fn console(&self) -> anyhow::Result<Console> {
+        let input = std::io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .context("cannot use stdin")?;
+        Ok(Console {
+            output: Box::new(self.stream.outlet()),
+            input,
+            has_escape: self.terminal.is_some(),
+        })
+    }
+
+    /// Tells how many bytes of output were lost.
+    fn stand_up(self) -> u64 {
+        self.stream.finish()
+    }
+}
