@@ -62,13 +62,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     if let Some(initramfs) = &arguments.initramfs {
         file.initramfs = Some(initramfs.clone());
     }
-    let is_built_in = file.kernel.is_none();
-    let place = if arguments.no_kvm {
-        Place::Threads
-    } else {
-        Place::Kvm
-    };
-    if place == Place::Threads && !is_built_in {
+    if arguments.no_kvm && file.kernel.is_some() {
         bail!("a kernel of one's own needs KVM");
     }
     let kernel = file.kernel.as_deref().map_or(Ok(Kernel::bare()), Kernel::open)?;
@@ -88,6 +82,17 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
             initramfs.display()
         );
     }
+    run_program(file, kernel, arguments)
+}
+
+/// Runs a bare-metal guest until it ends, and looks at what it did.
+fn run_program(file: VmFile, kernel: Kernel, arguments: &RunArguments) -> anyhow::Result<u8> {
+    let is_built_in = file.kernel.is_none();
+    let place = if arguments.no_kvm {
+        Place::Threads
+    } else {
+        Place::Kvm
+    };
     let setup = guest_setup(&file, kernel)?;
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
     let journal = Arc::new(Journal::default());
