@@ -23,9 +23,10 @@ use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk
 
 const RAM_MIB: u32 = 1024;
 /// Packages of test programs, and whether they need the second root.
-const TEST_FOLDERS: [(&str, bool); 2] = [
+const TEST_FOLDERS: [(&str, bool); 3] = [
     ("guests/linux/nouveau-test", false),
     ("guests/linux/mesa-test", true),
+    ("guests/linux/opencl-test", true),
 ];
 
 /// What to try.
