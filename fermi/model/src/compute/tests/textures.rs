@@ -6,6 +6,8 @@ use fermi_spec::{
     texture::{Header, Pyramid, Sampler},
 };
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::compute::{
     surface::Surface,
@@ -513,4 +515,68 @@ fn surface_by_register_and_layers_by_steps() {
     assert_eq!(found[0][0], 55);
     let found = bench.run("mov b32 $r13 0x100\nsuldb b32 $r4 ca zero img[$r13] 1d $r10");
     assert_eq!(found[0][0], 0);
+}
+
+/// All that takes a texel or a place of a surface; operands are `$r10` to `$r17`, results go to `$r4q`.
+const ACCESSES: [&str; 16] = [
+    "texfetch lzero all $r4:$r5:$r6:$r7 t1d $t0 $s0 $r10 ()",
+    "texfetch lzero all $r4:$r5:$r6:$r7 t2d $t0 $s0 $r10:$r11 ()",
+    "texfetch lzero all $r4:$r5:$r6:$r7 t3d $t0 $s0 $r10:$r11:$r12 ()",
+    "texfetch lzero all $r4:$r5:$r6:$r7 t1d ind $t0 $s0 $r10:$r11 ()",
+    "tex lzero all dall $r4:$r5:$r6:$r7 t1d $t0 $s0 $r10 ()",
+    "tex lzero all dall $r4:$r5:$r6:$r7 t2d $t0 $s0 $r10:$r11 ()",
+    "tex lzero all dall $r4:$r5:$r6:$r7 t3d $t0 $s0 $r10:$r11:$r12 ()",
+    "texquery all $r4:$r5:$r6:$r7 tdims $t0 $s0 $r10 $r10",
+    "suldb b128 $r4q ca zero img[0x0] 2d $r10:$r11",
+    "suldb b32 $r4 ca clamp img[0x0] e2d $r10:$r11:$r12",
+    "suldb s16 $r4 ca trap img[0x0] 3d $r10:$r11:$r12",
+    "suldb u8 $r4 ca clamp img[$r13] 1d $r10",
+    "sustb wb clamp img[0x0] 2d $r10:$r11 b128 $r20q",
+    "sustp wb clamp img[0x0] 2d $r10:$r11 $r20:$r21:$r22:$r23",
+    "sustp wb zero img[0x0] 2d $r10:$r11 #:$r20:#:$r21",
+    "suleab $p1 $r20d b32 clamp img[0x0] 2d $r10:$r11",
+];
+
+/// Words of which many are small, or floats of a usual size.
+fn word() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        any::<u32>(),
+        0..64u32,
+        (-4f32..40.0).prop_map(f32::to_bits),
+        (0..32u32).prop_map(|bit| 1 << bit)
+    ]
+}
+
+proptest! {
+    /// Whatever a guest writes into its pools and methods, a warp ends: by itself, by a fault or a trap.
+    #[test]
+    fn any_texture_sampler_and_surface_end(
+        header in prop::array::uniform8(any::<u32>()),
+        size in prop::array::uniform2(word()),
+        sampler in prop::array::uniform8(any::<u32>()),
+        surface in prop::array::uniform5(word()),
+        operands in prop::array::uniform8(word()),
+        access in 0..ACCESSES.len(),
+        is_there: bool,
+    ) {
+        let (mut header, mut surface) = (header, surface);
+        (header[4], header[5]) = (size[0], size[1]);
+        if is_there {
+            (header[1], header[2]) = (TEXELS as u32, header[2] & !0xff);
+            surface[0] = TEXELS as u32;
+        }
+        let mut bench = Bench::new().sampler(sampler);
+        bench.textures = vec![Slot::Ready(Header::from_words(header)).and_then(Texture::new)];
+        bench.surfaces[0] = Surface::new(
+            u64::from(surface[0]),
+            surface[1],
+            SurfaceHeight::from_bits(surface[2]),
+            SurfaceFormat::from_bits(surface[3]),
+            BlockSize::from_bits(surface[4]),
+        );
+        let moves = (10..).zip(operands).map(|(register, value)| format!("mov b32 $r{register} {value:#x}"));
+        let moves: Vec<_> = moves.collect();
+        // Memory holds little, so many an access of large ones faults.
+        let _ = bench.try_run(&format!("{}\n{}", moves.join("\n"), ACCESSES[access]));
+    }
 }
