@@ -54,8 +54,10 @@ const TSS_ADDRESS: usize = 0xfffb_d000;
 
 /// Most vCPUs: their APIC ids have 8 bits, and one means all of them.
 pub const VCPUS_MAX: usize = 255;
-/// First words of Linux's command line: the console is COM1, which is all that this machine has.
-pub const LINUX_OPTIONS: &str = "console=ttyS0";
+/// First words of Linux's command line. The console is COM1, which is all that this machine has. Resets go by ACPI: where
+/// ACPI is hardware-reduced Linux would ask EFI and then the BIOS, and there is neither (arch/x86/kernel/reboot.c,
+/// `reboot_init`).
+pub const LINUX_OPTIONS: &str = "console=ttyS0 reboot=a";
 
 /// What a VM is made of.
 #[derive(Debug)]

@@ -64,6 +64,11 @@ impl HostEnv {
     pub(crate) fn write_first_root(&self, target: &Path, files: &[GuestFile]) -> Result<()> {
         guest_root::write_first_root(target, &self.kernel, &self.busybox, files)
     }
+
+    /// Writes the first root of a guest within a guest, which needs no module.
+    pub(crate) fn write_inner_root(&self, target: &Path) -> Result<()> {
+        guest_root::write_inner_root(target, &self.busybox)
+    }
 }
 
 impl Provider {

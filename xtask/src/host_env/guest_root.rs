@@ -17,6 +17,9 @@ use super::pins::Pin;
 const LAYOUT: u32 = 1;
 /// The first program of a guest: a shell that takes commands from the second serial port.
 const INIT: &str = include_str!("guest_init.sh");
+/// That of a guest within a guest.
+const INNER_INIT: &str = include_str!("inner_init.sh");
+const INNER_FOLDERS: [&str; 5] = ["bin", "dev", "proc", "sys", "tmp"];
 const FOLDERS: [&str; 9] = [
     "bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp",
 ];
@@ -171,6 +174,29 @@ fn libraries(listed: &str) -> impl Iterator<Item = &str> {
         .filter_map(|line| line.split_ascii_whitespace().rfind(|word| word.starts_with('/')))
 }
 
+type Root = Archive<std::io::BufWriter<fs::File>>;
+
+/// Begins a root with folders, a console, busybox and the first program.
+fn begin_root(target: &Path, busybox: &Busybox, folders: &[&str], init: &str) -> Result<Root> {
+    let file = fs::File::create(target).with_context(|| format!("cannot create {}", target.display()))?;
+    let mut archive = Archive::new(std::io::BufWriter::new(file));
+    for folder in folders {
+        archive.folder(folder)?;
+    }
+    archive.device("dev/console", CONSOLE)?;
+    let program = fs::read(&busybox.program).context("cannot read busybox")?;
+    archive.file("bin/busybox", &program)?;
+    archive.link("bin/sh", "busybox")?;
+    archive.file("init", init.as_bytes())?;
+    Ok(archive)
+}
+
+/// Writes the first root of a guest within a guest to `target`.
+pub(super) fn write_inner_root(target: &Path, busybox: &Busybox) -> Result<()> {
+    begin_root(target, busybox, &INNER_FOLDERS, INNER_INIT)?.finish()?;
+    Ok(())
+}
+
 /// Writes the first root to `target`.
 pub(super) fn write_first_root(
     target: &Path,
@@ -178,16 +204,7 @@ pub(super) fn write_first_root(
     busybox: &Busybox,
     files: &[GuestFile],
 ) -> Result<()> {
-    let file = fs::File::create(target).with_context(|| format!("cannot create {}", target.display()))?;
-    let mut archive = Archive::new(std::io::BufWriter::new(file));
-    for folder in FOLDERS {
-        archive.folder(folder)?;
-    }
-    archive.device("dev/console", CONSOLE)?;
-    let program = fs::read(&busybox.program).context("cannot read busybox")?;
-    archive.file("bin/busybox", &program)?;
-    archive.link("bin/sh", "busybox")?;
-    archive.file("init", INIT.as_bytes())?;
+    let mut archive = begin_root(target, busybox, &FOLDERS, INIT)?;
     let mut modules = Vec::new();
     for (list, members) in kernel.module_lists()? {
         let names: String = members.iter().map(|(name, _)| format!("{name}\n")).collect();

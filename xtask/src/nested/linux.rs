@@ -1,0 +1,163 @@
+//! Debian's kernel on our VMM in the nested host, its vGPU on the host's card: it comes up with one processor and with
+//! two, finds the vGPU, switches itself off, and resets in each of the ways that are told apart.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{PATIENCE, refuses};
+use crate::guest::Guest;
+use crate::host_env::{GuestFile, HostEnv};
+
+const HOST: &str = "host.toml";
+/// What the VM's first root is called within the nested host's.
+const ROOT: &str = "root.cpio";
+const KERNEL: &str = "vmlinuz";
+/// Boots twice, by keys.
+const ASK: (&str, &str) = ("ask.sh", include_str!("ask.sh"));
+
+/// A VM by the name of its file.
+struct InnerVm {
+    file: &'static str,
+    vcpus: u32,
+    options: &'static str,
+}
+
+const VMS: [InnerVm; 4] = [
+    InnerVm {
+        file: "off.toml",
+        vcpus: 1,
+        options: "quiet end=off",
+    },
+    InnerVm {
+        file: "ask.toml",
+        vcpus: 2,
+        options: "quiet end=ask",
+    },
+    InnerVm {
+        file: "keyboard.toml",
+        vcpus: 1,
+        options: "quiet reboot=k end=again",
+    },
+    InnerVm {
+        file: "triple.toml",
+        vcpus: 1,
+        options: "quiet reboot=t end=again",
+    },
+];
+
+/// Kernels and roots that must be refused before anything starts, and what is said of them.
+const REFUSED: [(&str, &str); 5] = [
+    (
+        "vramd run /inner/off.toml --kernel /inner/none",
+        "cannot read kernel /inner/none",
+    ),
+    (
+        "vramd run /inner/off.toml --kernel /inner/ask.sh",
+        "is neither a bzImage nor a 64-bit x86 ELF file",
+    ),
+    (
+        "head -c 1000000 /inner/vmlinuz >/tmp/cut && vramd run /inner/off.toml --kernel /tmp/cut",
+        "kernel /tmp/cut is truncated: 1000000 bytes of",
+    ),
+    (
+        "head -c 1000000 /inner/root.cpio >/tmp/cut && vramd run /inner/off.toml --initramfs /tmp/cut",
+        "initramfs /tmp/cut is truncated",
+    ),
+    (
+        "vramd run /inner/off.toml --initramfs /inner/off.toml",
+        "is neither a cpio archive",
+    ),
+];
+
+/// What the nested host's first root has for this, made in `folder`.
+pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFile>> {
+    let inner = |name: &str, from| GuestFile {
+        to: format!("inner/{name}"),
+        from,
+    };
+    let root = folder.join(ROOT);
+    environment.write_inner_root(&root)?;
+    let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
+    let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
+                [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/tmp/a.sock\"\nguest_vram = \"64M\"\n";
+    let mut texts = vec![(HOST, host.to_owned()), (ASK.0, ASK.1.to_owned())];
+    for InnerVm { file, vcpus, options } in VMS {
+        let text = format!(
+            "name = \"a\"\nmemory = \"256M\"\nvcpus = {vcpus}\nkernel = \"/inner/{KERNEL}\"\n\
+             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n[vgpu]\nsocket = \"/tmp/a.sock\"\n"
+        );
+        texts.push((file, text));
+    }
+    for (name, text) in texts {
+        let path = folder.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        files.push(inner(name, path));
+    }
+    Ok(files)
+}
+
+/// Starts a broker on the bound `card`.
+pub(super) fn serve(guest: &mut Guest, card: &str) -> Result<()> {
+    let command = format!(
+        "sed -i s/CARD/{card}/ /inner/{HOST}; vramd serve --config /inner/{HOST} >/tmp/serve.log 2>&1 & \
+         looks=0; until [ -S /tmp/a.sock ] || [ $looks = 600 ]; do looks=$((looks + 1)); usleep 100000; done; \
+         [ -S /tmp/a.sock ] || {{ cat /tmp/serve.log; false; }}"
+    );
+    guest.succeed(&command, PATIENCE).map(drop)
+}
+
+/// Ends the broker and waits until it has given the card back.
+pub(super) fn stop_serving(guest: &mut Guest) -> Result<()> {
+    guest.succeed("killall vramd; wait", PATIENCE).map(drop)
+}
+
+/// What must hold on every host, with a broker that serves.
+pub(super) fn check(guest: &mut Guest) -> Result<()> {
+    for (command, expected) in REFUSED {
+        refuses(guest, command, expected)?;
+    }
+    boots(guest, "vramd run /inner/off.toml", 0, &["@@cpus 1", "vm a: ok"])?;
+    // Reset by ACPI, a second boot by the same process, and keys that reach the guest.
+    boots(guest, "sh /inner/ask.sh", 0, &["@@cpus 2", "vm a: ok"])?;
+    boots(
+        guest,
+        "vramd run --no-reboot /inner/keyboard.toml",
+        3,
+        &["vm a: ok"],
+    )?;
+    boots(guest, "vramd run /inner/triple.toml", 1, &["met a triple fault"])
+}
+
+/// Runs a VM to its end: it finds its vGPU, says what is `expected`, and ends with `status`.
+fn boots(guest: &mut Guest, command: &str, status: i32, expected: &[&str]) -> Result<()> {
+    let start = Instant::now();
+    let output = guest.run(&format!("timeout 400 {command} 2>&1"), PATIENCE)?;
+    let text = output.text();
+    ensure!(
+        output.status == status,
+        "{command:?} ended with {}, not {status}: {text}",
+        output.status
+    );
+    // By its vendor, device and class, and BAR0 where the VMM placed it.
+    let found = ["@@pci 0000:00:01.0 0x10de 0x06c0", "@@bar0 0x00000000cc000000 "];
+    for wanted in found.iter().chain(expected) {
+        ensure!(
+            text.contains(wanted),
+            "{command:?} does not say {wanted:?}: {text}"
+        );
+    }
+    let last = output
+        .lines
+        .iter()
+        .rfind(|line| line.contains("vm a"))
+        .map_or("", String::as_str);
+    println!(
+        "{command}: status {status} after {:.1} s; {}",
+        start.elapsed().as_secs_f64(),
+        last.trim()
+    );
+    Ok(())
+}
