@@ -112,8 +112,7 @@ fn in_nested_host(
         root: &root,
         disk: None,
         has_iommu: true,
-        // The kernel counts timer interrupts at boot, and panics when this machine is too busy to send them.
-        kernel_options: "iommu=nopt no_timer_check",
+        kernel_options: "iommu=nopt",
     };
     let start = Instant::now();
     let mut guest = Guest::boot(environment, &config, folder)?;

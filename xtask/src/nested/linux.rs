@@ -78,7 +78,8 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
         to: format!("inner/{name}"),
         from,
     };
-    let root = folder.join(ROOT);
+    // Not the nested host's own, which is made in the same folder.
+    let root = folder.join("inner-root.cpio");
     environment.write_inner_root(&root)?;
     let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
     let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
