@@ -1,13 +1,13 @@
 # Boots a VM twice: types `again` at its console when it is ready, and `off` the second time.
-mkfifo /tmp/keys
-timeout 400 vramd run /inner/ask.toml </tmp/keys >/tmp/ask.log 2>&1 &
+mkfifo /run/keys
+timeout 400 vramd run /inner/ask.toml </run/keys >/run/ask.log 2>&1 &
 vm=$!
-exec 3>/tmp/keys
+exec 3>/run/keys
 boots=0
 for key in again off; do
     boots=$((boots + 1))
     looks=0
-    until [ "$(grep -c '@@inner ready' /tmp/ask.log)" -ge $boots ]; do
+    until [ "$(grep -c '@@inner ready' /run/ask.log)" -ge $boots ]; do
         looks=$((looks + 1))
         [ $looks -gt 1000 ] && break
         usleep 200000
@@ -17,5 +17,5 @@ done
 wait $vm
 status=$?
 exec 3>&-
-cat /tmp/ask.log
+cat /run/ask.log
 exit $status

@@ -59,12 +59,12 @@ const REFUSED: [(&str, &str); 5] = [
         "is neither a bzImage nor a 64-bit x86 ELF file",
     ),
     (
-        "head -c 1000000 /inner/vmlinuz >/tmp/cut && vramd run /inner/off.toml --kernel /tmp/cut",
-        "kernel /tmp/cut is truncated: 1000000 bytes of",
+        "head -c 1000000 /inner/vmlinuz >/run/cut && vramd run /inner/off.toml --kernel /run/cut",
+        "kernel /run/cut is truncated: 1000000 bytes of",
     ),
     (
-        "head -c 1000000 /inner/root.cpio >/tmp/cut && vramd run /inner/off.toml --initramfs /tmp/cut",
-        "initramfs /tmp/cut is truncated",
+        "head -c 1000000 /inner/root.cpio >/run/cut && vramd run /inner/off.toml --initramfs /run/cut",
+        "initramfs /run/cut is truncated",
     ),
     (
         "vramd run /inner/off.toml --initramfs /inner/off.toml",
@@ -83,12 +83,12 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
     environment.write_inner_root(&root)?;
     let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
     let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
-                [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/tmp/a.sock\"\nguest_vram = \"64M\"\n";
+                [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/a.sock\"\nguest_vram = \"64M\"\n";
     let mut texts = vec![(HOST, host.to_owned()), (ASK.0, ASK.1.to_owned())];
     for InnerVm { file, vcpus, options } in VMS {
         let text = format!(
             "name = \"a\"\nmemory = \"256M\"\nvcpus = {vcpus}\nkernel = \"/inner/{KERNEL}\"\n\
-             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n[vgpu]\nsocket = \"/tmp/a.sock\"\n"
+             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n[vgpu]\nsocket = \"/run/a.sock\"\n"
         );
         texts.push((file, text));
     }
@@ -103,9 +103,9 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
 /// Starts a broker on the bound `card`.
 pub(super) fn serve(guest: &mut Guest, card: &str) -> Result<()> {
     let command = format!(
-        "sed -i s/CARD/{card}/ /inner/{HOST}; vramd serve --config /inner/{HOST} >/tmp/serve.log 2>&1 & \
-         looks=0; until [ -S /tmp/a.sock ] || [ $looks = 600 ]; do looks=$((looks + 1)); usleep 100000; done; \
-         [ -S /tmp/a.sock ] || {{ cat /tmp/serve.log; false; }}"
+        "sed -i s/CARD/{card}/ /inner/{HOST}; vramd serve --config /inner/{HOST} >/run/serve.log 2>&1 & \
+         looks=0; until [ -S /run/a.sock ] || [ $looks = 600 ]; do looks=$((looks + 1)); usleep 100000; done; \
+         [ -S /run/a.sock ] || {{ cat /run/serve.log; false; }}"
     );
     guest.succeed(&command, PATIENCE).map(drop)
 }
