@@ -22,7 +22,9 @@ use fermi_spec::regs::Bar0Reg;
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use vgpu::{Quota, VmConfig};
 use vmm::host::{CardChoice, HostSetup, start_broker};
-use vmm::{BrokerLink, CardConfig, Kernel, LinkError, ReportQueue, RunningVm, VfioUserLink, VgpuLink, Vm};
+use vmm::{
+    BrokerLink, CardConfig, Kernel, LinkError, ReportQueue, RunningVm, Sandbox, VfioUserLink, VgpuLink, Vm,
+};
 use vmm_sys_util::eventfd::EventFd;
 
 const ROUNDS: usize = 31;
@@ -191,8 +193,10 @@ fn polling_guest(switch: Arc<Switch>) -> anyhow::Result<RunningVm> {
         kernel: Kernel::bare(),
         initramfs: None,
         inputs: Vec::new(),
+        disks: Vec::new(),
         command_line: "bare.test=poll".to_owned(),
         console: None,
+        sandbox: Sandbox::none(),
     };
     let vm = Vm::build(config, switch, reports.clone())?.start()?;
     let said = reports.next_report(Duration::from_secs(20));

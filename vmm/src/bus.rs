@@ -94,7 +94,6 @@ pub(crate) struct Window {
 
 impl MmioBus {
     /// Adds a device that stays where it is, in `crate::pci::DEVICE_WINDOW`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no device stays in memory space yet"))]
     pub(crate) fn insert(&self, window: Window) {
         let mut fixed = self.fixed.write().unwrap_or_else(PoisonError::into_inner);
         let is_free = fixed

@@ -1,6 +1,7 @@
 //! The command line, a contract (docs/architecture.md §9).
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong usage, 3 the guest asked for a reset that was not to follow. What went wrong is one line on stderr, an error's sources joined by
+//! Exit status: 0 done, 1 failed, 2 wrong usage, 3 the guest asked for a reset that was not to follow, 4 a thread of a VM made
+//! a system call that it may not. What went wrong is one line on stderr, an error's sources joined by
 //! ": ". A verb is listed in `--help` from the day it works.
 
 mod bind;
@@ -22,6 +23,7 @@ use fermi_spec::board::Board;
 use guests::Workload;
 
 use crate::config::{Device, check_card_vram, check_guest_vram, parse_size};
+use crate::sandbox::privileges::User;
 
 const FAILED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
@@ -147,6 +149,12 @@ struct RunArguments {
     /// End with status 3 when the guest asks for a reset
     #[arg(long)]
     no_reboot: bool,
+    /// Become this user, by numbers, before anything is opened
+    #[arg(long, value_name = "UID:GID,...")]
+    user: Option<User>,
+    /// For debugging: let the VM's threads make any system call
+    #[arg(long)]
+    no_seccomp: bool,
     /// Print one JSON object, instead of a console or a table
     #[arg(long)]
     json: bool,

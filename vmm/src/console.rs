@@ -21,6 +21,7 @@ use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
 
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::sandbox::{Role, Sandbox};
 use crate::serial::SerialPort;
 use crate::vm::wait_readable;
 
@@ -136,13 +137,16 @@ pub struct ConsoleStream {
 pub struct Outlet(Arc<Buffer>);
 
 impl ConsoleStream {
-    /// Starts the thread that writes to `target`.
-    pub fn start(mut target: Box<dyn Write + Send>) -> io::Result<ConsoleStream> {
-        let buffer = Arc::new(Buffer::default());
+    /// Starts the thread that writes to `target`, confined by `sandbox`; where that fails it panics and writes nothing.
+    pub fn start(mut target: Box<dyn Write + Send>, sandbox: &Sandbox) -> io::Result<ConsoleStream> {
+        let (buffer, sandbox) = (Arc::new(Buffer::default()), sandbox.clone());
         let drained = buffer.clone();
-        let thread = thread::Builder::new()
-            .name("console".to_owned())
-            .spawn(move || drained.drain_to(target.as_mut()))?;
+        let body = move || {
+            let confined = sandbox.confine(Role::Screen);
+            confined.expect("what main's thread could install, this one can");
+            drained.drain_to(target.as_mut());
+        };
+        let thread = thread::Builder::new().name("console".to_owned()).spawn(body)?;
         Ok(ConsoleStream {
             buffer,
             thread: Some(thread),
@@ -290,7 +294,7 @@ mod tests {
     #[test]
     fn output_arrives_in_order_and_whole() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let stream = ConsoleStream::start(Box::new(ours)).unwrap();
+        let stream = ConsoleStream::start(Box::new(ours), &Sandbox::none()).unwrap();
         let mut outlet = stream.outlet();
         for byte in 0..=255u8 {
             outlet.write_all(&[byte]).unwrap();
@@ -317,7 +321,7 @@ mod tests {
 
     #[test]
     fn output_that_nobody_takes_is_bounded() {
-        let stream = ConsoleStream::start(Box::new(Broken)).unwrap();
+        let stream = ConsoleStream::start(Box::new(Broken), &Sandbox::none()).unwrap();
         let mut outlet = stream.outlet();
         for _ in 0..3 {
             outlet.write_all(&vec![0; BUFFER_BYTES_MAX]).unwrap();

@@ -35,6 +35,7 @@ use crate::host::{CardChoice, HostError, HostSetup, start_counted};
 use crate::link::BrokerLink;
 use crate::loader::Kernel;
 use crate::pci::MMIO_WINDOW;
+use crate::sandbox::Sandbox;
 
 const CHUNK_BYTES: u64 = 2 * MIB;
 /// Time between two looks at the guests.
@@ -229,6 +230,8 @@ impl DemoOptions {
                 self.seed.wrapping_add(index as u64),
                 self.rounds.unwrap_or(rounds)
             ),
+            // The broker is in the same process.
+            sandbox: Sandbox::none(),
         }
     }
 }

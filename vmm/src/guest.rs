@@ -20,6 +20,7 @@ pub use thread::{ThreadError, ThreadVm};
 
 use crate::link::VgpuLink;
 use crate::loader::{Input, Kernel};
+use crate::sandbox::Sandbox;
 use crate::vm::{RunningVm, Vm, VmConfig, VmError, VmExit};
 
 /// RAM for the guest program, its stack, rings and read-back.
@@ -43,6 +44,8 @@ pub struct GuestSetup {
     pub inputs: Arc<[InputFile]>,
     /// Words of its command line.
     pub options: String,
+    /// What the threads of a virtual machine may ask of the host.
+    pub sandbox: Sandbox,
 }
 
 /// RAM that suffices for the built-in guest with these files.
@@ -154,8 +157,10 @@ impl ReadyGuest {
             kernel: setup.kernel.clone(),
             initramfs: None,
             inputs: inputs.collect(),
+            disks: Vec::new(),
             command_line: setup.options.clone(),
             console: None,
+            sandbox: setup.sandbox.clone(),
         };
         Ok(ReadyGuest::Vm(Vm::build(config, link, journal)?))
     }

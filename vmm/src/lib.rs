@@ -19,8 +19,10 @@ mod kernel;
 pub mod link;
 pub mod loader;
 pub mod pci;
+mod sandbox;
 pub mod serial;
 mod vcpu;
+mod virtio;
 pub mod vm;
 
 pub use bus::BusError;
@@ -28,8 +30,10 @@ pub use card::{CardConfig, CardCounters, CardError, CardLost, ModelGpu};
 pub use link::{BrokerLink, LinkError, VfioUserLink, VgpuLink};
 pub use loader::{Initramfs, Input, Kernel, KernelKind, LoadError};
 pub use pci::MsiState;
+pub use sandbox::{Sandbox, SandboxError};
 pub use serial::{ReportQueue, Reports};
 pub use vcpu::{Exits, KickError};
+pub use virtio::{DEVICES_MAX, DiskError, DiskImage};
 pub use vm::{ResetCause, RunningVm, Vm, VmConfig, VmError, VmExit};
 
 /// The bare-metal guest program (`guests/bare`), an ELF file built together with this crate.

@@ -13,6 +13,8 @@
 //! Hosts: an ordinary KVM, and one that emulates guest ring 0 (PVM), where the bare-metal guest works in ring 3
 //! (docs/decisions/0002-guests-in-ring-3.md).
 
+mod disks;
+mod exit;
 pub mod ports;
 pub(crate) mod power;
 mod ram;
@@ -29,22 +31,25 @@ use kvm_ioctls::{Cap, Kvm, VmFd};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::acpi::{self, Announced, Resource};
-use crate::bus::{BusError, MmioBus, PioBus};
+use crate::bus::{MmioBus, PioBus};
 use crate::console::{self, Console};
 use crate::link::{LinkError, VgpuLink};
 use crate::loader::{self, Boot, Initramfs, Input, Kernel, KernelKind, LoadError, RAM_BYTES_MIN};
 use crate::pci::{
-    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, DEVICE_WINDOW, MMIO_WINDOW, MsiRoute, MsiState, PciError,
-    VgpuFunction,
+    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MMIO_WINDOW, MsiRoute, MsiState, PciError, VgpuFunction,
 };
+use crate::sandbox::{Role, Sandbox};
 use crate::serial::{COM1_IRQ, COM1_PORT, COM1_PORTS, Reports, SerialPort};
 use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, prepare_kicks};
+use crate::virtio::block::Disk;
+use crate::virtio::{self, DEVICES_MAX, DiskImage};
+pub use exit::VmExit;
 use ports::WaitPort;
 use power::QuietRegisters;
 pub use power::ResetCause;
 use ram::Ram;
 pub(crate) use readable::wait_readable;
-use stop::Stop;
+pub(crate) use stop::Stop;
 
 /// Granularity of RAM.
 const PAGE_BYTES: u64 = 4096;
@@ -74,11 +79,15 @@ pub struct VmConfig {
     pub initramfs: Option<Initramfs>,
     /// Files that a bare-metal guest finds in RAM.
     pub inputs: Vec<Input>,
+    /// Disks, at most [`DEVICES_MAX`]; an operating system finds them through ACPI.
+    pub disks: Vec<DiskImage>,
     /// Given to the program after what the VMM says itself: `tsc_khz=N` to a bare-metal guest, [`LINUX_OPTIONS`] to
     /// Linux.
     pub command_line: String,
     /// Who sits at COM1, if anybody.
     pub console: Option<Console>,
+    /// What its threads may ask of the host.
+    pub sandbox: Sandbox,
 }
 
 /// Why a VM could not be built or started.
@@ -112,6 +121,12 @@ pub enum VmError {
         vcpus: usize,
         /// KVM's limit.
         max: usize,
+    },
+    /// More disks than places for them.
+    #[error("{disks} disks are more than the {DEVICES_MAX} of a VM")]
+    DiskCount {
+        /// As asked.
+        disks: usize,
     },
     /// No memfd.
     #[error("cannot create {bytes} bytes of guest RAM")]
@@ -172,66 +187,7 @@ impl VmError {
 }
 
 const CREATE_VM: &str = "create a VM";
-
-/// Why a VM stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum VmExit {
-    /// The guest ended it. 0 is success.
-    #[error("the guest ended with status {0}")]
-    Guest(u32),
-    /// An operating system switched its machine off.
-    #[error("the guest switched itself off")]
-    PowerOff,
-    /// An operating system asked to be started anew.
-    #[error("the guest asked for a reset by {0}")]
-    Reset(ResetCause),
-    /// [`RunningVm::kill`].
-    #[error("the VM was killed")]
-    Killed,
-    /// A fault that the guest has no handler for.
-    #[error("vCPU {vcpu} met a triple fault at {rip:#x}")]
-    TripleFault {
-        /// Which vCPU.
-        vcpu: usize,
-        /// Where.
-        rip: u64,
-    },
-    /// A device of the VM failed.
-    #[error("a device of the VM failed")]
-    Bus(#[from] BusError),
-    /// KVM could not go on.
-    #[error("KVM cannot run vCPU {vcpu}")]
-    Run {
-        /// Which vCPU.
-        vcpu: usize,
-        /// What it said.
-        #[source]
-        source: kvm_ioctls::Error,
-    },
-    /// KVM left the guest for a reason that no guest of this VMM has.
-    #[error("vCPU {vcpu} left KVM at {rip:#x} with {what}")]
-    Unexpected {
-        /// Which vCPU.
-        vcpu: usize,
-        /// Where.
-        rip: u64,
-        /// KVM's reason.
-        what: String,
-    },
-    /// A thread of the VM panicked: a bug of ours.
-    #[error("thread {thread} panicked")]
-    Panicked {
-        /// Its name.
-        thread: String,
-    },
-}
-
-impl VmExit {
-    /// Whether the guest ended by itself and content.
-    pub fn is_success(&self) -> bool {
-        matches!(self, VmExit::Guest(0) | VmExit::PowerOff)
-    }
-}
+const CREATE_EVENTFD: &str = "create an eventfd";
 
 /// What the threads of a VM share.
 pub(crate) struct Machine {
@@ -252,6 +208,8 @@ pub struct Vm {
     name: String,
     vcpus: Vec<Vcpu>,
     keys: Option<Keys>,
+    disks: Vec<Disk>,
+    sandbox: Sandbox,
     machine: Arc<Machine>,
 }
 
@@ -276,7 +234,9 @@ impl Vm {
         let vcpus = create_vcpus(&kvm, &vm, config.vcpus)?;
         let name = config.name.clone();
         let console = config.console.take();
-        load_guest(config, &ram, &vcpus)?;
+        let images = std::mem::take(&mut config.disks);
+        let sandbox = config.sandbox.clone();
+        load_guest(config, images.len(), &ram, &vcpus)?;
         let (output, keys) = console.map_or((None, None), |console| {
             let Console {
                 output,
@@ -285,11 +245,15 @@ impl Vm {
             } = console;
             (Some(output), Some(Keys { input, has_escape }))
         });
+        let disks = disks::build(images, &vm, &ram)?;
         let machine = Arc::new(build_machine(vm, ram, link, reports, output)?);
+        disks::place(&disks, &machine.mmio);
         Ok(Vm {
             name,
             vcpus,
             keys,
+            disks,
+            sandbox,
             machine,
         })
     }
@@ -301,25 +265,37 @@ impl Vm {
             name,
             vcpus,
             keys,
+            disks,
+            sandbox,
             machine,
         } = self;
-        let running = RunningVm { name, machine };
+        let running = RunningVm {
+            name,
+            sandbox,
+            machine,
+        };
         let watched = running.machine.clone();
-        running.spawn("link".to_owned(), move || {
+        running.spawn(Role::Link, "link".to_owned(), move || {
             watched.stop.watch(watched.link.as_ref())
         })?;
         if let Some(Keys { input, has_escape }) = keys {
             let machine = running.machine.clone();
-            running.spawn("console".to_owned(), move || {
+            running.spawn(Role::Keys, "console".to_owned(), move || {
                 let pumped = console::pump(&input, has_escape, &machine.com1, machine.stop.eventfd());
                 // Without an operator the guest goes on.
                 pumped.unwrap_or(false).then_some(VmExit::Killed)
             })?;
         }
+        for (index, disk) in disks.into_iter().enumerate() {
+            let machine = running.machine.clone();
+            running.spawn(Role::Disk, format!("disk{index}"), move || {
+                disk.run(&machine.stop)
+            })?;
+        }
         for (index, vcpu) in vcpus.into_iter().enumerate() {
             let machine = running.machine.clone();
             // A failure drops `running`, which stops those that did start.
-            running.spawn(format!("vcpu{index}"), move || vcpu.run(&machine))?;
+            running.spawn(Role::Vcpu, format!("vcpu{index}"), move || vcpu.run(&machine))?;
         }
         Ok(running)
     }
@@ -328,6 +304,7 @@ impl Vm {
 /// A VM that runs, or has stopped.
 pub struct RunningVm {
     name: String,
+    sandbox: Sandbox,
     machine: Arc<Machine>,
 }
 
@@ -364,15 +341,20 @@ impl RunningVm {
 
     fn spawn(
         &self,
-        role: String,
+        role: Role,
+        name: String,
         work: impl FnOnce() -> Option<VmExit> + Send + 'static,
     ) -> Result<(), VmError> {
-        let thread = format!("{}/{role}", self.name);
-        let machine = self.machine.clone();
+        let thread = format!("{}/{name}", self.name);
+        let (machine, sandbox) = (self.machine.clone(), self.sandbox.clone());
         let body = move || {
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            let panicked = |_| Some(VmExit::Panicked { thread: role });
-            if let Some(exit) = outcome.unwrap_or_else(panicked) {
+            let confined = sandbox.confine(role);
+            let outcome = match confined {
+                Ok(()) => std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+                    .unwrap_or(Some(VmExit::Panicked { thread: name })),
+                Err(source) => Some(VmExit::Unconfined { thread: name, source }),
+            };
+            if let Some(exit) = outcome {
                 machine.request_stop(exit);
             }
         };
@@ -411,6 +393,7 @@ fn open_kvm() -> Result<Kvm, VmError> {
     let needed = [
         Cap::Irqchip,
         Cap::Irqfd,
+        Cap::Ioeventfd,
         Cap::IrqRouting,
         Cap::ImmediateExit,
         Cap::UserMemory,
@@ -449,11 +432,11 @@ fn create_vm(kvm: &Kvm) -> Result<Arc<VmFd>, VmError> {
 }
 
 /// Puts the guest into RAM, and the first vCPU at its entry.
-fn load_guest(config: VmConfig, ram: &Ram, vcpus: &[Vcpu]) -> Result<(), VmError> {
+fn load_guest(config: VmConfig, devices: usize, ram: &Ram, vcpus: &[Vcpu]) -> Result<(), VmError> {
     let (mut first_words, mut rsdp) = (String::new(), 0);
     if config.kernel.kind().is_some_and(KernelKind::is_operating_system) {
         first_words.push_str(LINUX_OPTIONS);
-        rsdp = acpi::write(ram.memory(), vcpus.len(), &announced()).map_err(VmError::Tables)?;
+        rsdp = acpi::write(ram.memory(), vcpus.len(), &announced(devices)).map_err(VmError::Tables)?;
         for vcpu in vcpus {
             vcpu.set_as_by_firmware()
                 .map_err(kvm_cannot("set a vCPU's registers as firmware does"))?;
@@ -476,9 +459,9 @@ fn load_guest(config: VmConfig, ram: &Ram, vcpus: &[Vcpu]) -> Result<(), VmError
     })
 }
 
-/// Devices beside PCI, as ACPI tells of them.
-fn announced() -> Vec<Announced> {
-    vec![
+/// Devices beside PCI, as ACPI tells of them; `devices` of them are virtio's.
+fn announced(devices: usize) -> Vec<Announced> {
+    let mut announced = vec![
         Announced {
             name: "COM1",
             hardware_id: "PNP0501",
@@ -495,10 +478,17 @@ fn announced() -> Vec<Announced> {
             unique_id: 0,
             resources: vec![
                 Resource::Ports(power::POWER_PORT..power::POWER_PORT + power::POWER_PORTS),
-                Resource::Memory(DEVICE_WINDOW),
+                Resource::Memory(virtio::left_of_window(devices)),
             ],
         },
-    ]
+    ];
+    announced.extend(virtio::announced(devices));
+    announced
+}
+
+/// One that nobody waits in.
+fn eventfd() -> Result<EventFd, VmError> {
+    EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_cannot(CREATE_EVENTFD))
 }
 
 fn create_vcpus(kvm: &Kvm, vm: &VmFd, count: usize) -> Result<Vec<Vcpu>, VmError> {
@@ -518,8 +508,6 @@ fn build_machine(
     reports: Arc<dyn Reports>,
     console: Option<Box<dyn io::Write + Send>>,
 ) -> Result<Machine, VmError> {
-    let eventfd =
-        || EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_cannot("create an eventfd"));
     let clone = |fd: &EventFd| fd.try_clone().map_err(host_cannot("clone an eventfd"));
     let (serial_interrupt, msi, stop) = (eventfd()?, eventfd()?, Stop::new(eventfd()?));
     let mmio = Arc::new(MmioBus::default());
@@ -534,8 +522,7 @@ fn build_machine(
         .map_err(kvm_cannot("connect COM1's interrupt"))?;
     let wait_port = WaitPort::new(msi, clone(stop.eventfd())?);
     let mut pio = PioBus::default();
-    let com1 =
-        SerialPort::new(serial_interrupt, reports, console).map_err(host_cannot("create an eventfd"))?;
+    let com1 = SerialPort::new(serial_interrupt, reports, console).map_err(host_cannot(CREATE_EVENTFD))?;
     let com1 = Arc::new(com1);
     pio.insert(COM1_PORT..COM1_PORT + COM1_PORTS, com1.clone());
     pio.insert(CONFIG_PORT..CONFIG_PORT + CONFIG_PORTS, config_ports.clone());

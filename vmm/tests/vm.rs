@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use fake_link::{Access, BOOT_0, FakeLink};
 use vmm::{
-    BusError, Input, Kernel, LinkError, MsiState, ReportQueue, RunningVm, Vm, VmConfig, VmError, VmExit,
+    BusError, Input, Kernel, LinkError, MsiState, ReportQueue, RunningVm, Sandbox, Vm, VmConfig, VmError,
+    VmExit,
 };
 
 /// No test's guest needs longer.
@@ -50,8 +51,10 @@ fn config(test: &str) -> VmConfig {
         kernel: Kernel::bare(),
         initramfs: None,
         inputs: Vec::new(),
+        disks: Vec::new(),
         command_line: format!("bare.test={test}"),
         console: None,
+        sandbox: Sandbox::none(),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::config::VmFile;
 use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, ReadyGuest, Told, verdict};
 use crate::link::VfioUserLink;
 use crate::loader::{Kernel, KernelKind};
+use crate::sandbox::{Sandbox, privileges};
 
 /// Time between two looks at the guest.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
@@ -55,6 +56,12 @@ impl From<Digest> for DigestReport {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
+    privileges::give_up(arguments.user.as_ref())?;
+    let sandbox = if arguments.no_seccomp {
+        Sandbox::none()
+    } else {
+        Sandbox::enter()?
+    };
     let mut file = VmFile::load(&arguments.vm)?;
     if let Some(kernel) = &arguments.kernel {
         file.kernel = Some(kernel.clone());
@@ -73,7 +80,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
                 file.name
             );
         }
-        return system::run(&file, &kernel, arguments);
+        return system::run(&file, &kernel, &sandbox, arguments);
     }
     if let Some(initramfs) = &file.initramfs {
         bail!(
@@ -82,18 +89,30 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
             initramfs.display()
         );
     }
-    run_program(file, kernel, arguments)
+    if let Some(disk) = file.disks.first() {
+        bail!(
+            "vm {}: disk {} is given, but no Linux kernel: name one as `kernel`",
+            file.name,
+            disk.path.display()
+        );
+    }
+    run_program(file, kernel, sandbox, arguments)
 }
 
 /// Runs a bare-metal guest until it ends, and looks at what it did.
-fn run_program(file: VmFile, kernel: Kernel, arguments: &RunArguments) -> anyhow::Result<u8> {
+fn run_program(
+    file: VmFile,
+    kernel: Kernel,
+    sandbox: Sandbox,
+    arguments: &RunArguments,
+) -> anyhow::Result<u8> {
     let is_built_in = file.kernel.is_none();
     let place = if arguments.no_kvm {
         Place::Threads
     } else {
         Place::Kvm
     };
-    let setup = guest_setup(&file, kernel)?;
+    let setup = guest_setup(&file, kernel, sandbox)?;
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
     let journal = Arc::new(Journal::default());
     let start = Instant::now();
@@ -138,7 +157,7 @@ fn run_program(file: VmFile, kernel: Kernel, arguments: &RunArguments) -> anyhow
     tell(&report, &setup.inputs, &told, arguments.json)
 }
 
-fn guest_setup(file: &VmFile, kernel: Kernel) -> anyhow::Result<GuestSetup> {
+fn guest_setup(file: &VmFile, kernel: Kernel, sandbox: Sandbox) -> anyhow::Result<GuestSetup> {
     let open = |path: &std::path::PathBuf| InputFile::open(path, file.memory, "RAM");
     let inputs = file.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // Options that cannot be read are the guest's to complain of.
@@ -157,6 +176,7 @@ fn guest_setup(file: &VmFile, kernel: Kernel) -> anyhow::Result<GuestSetup> {
         kernel,
         inputs: inputs.into(),
         options: file.options.clone(),
+        sandbox,
     })
 }
 

@@ -56,6 +56,27 @@ fn documented_vm_is_what_it_says() {
 }
 
 #[test]
+fn disks_are_read_in_order_and_bounded() {
+    let disk = |name: &str| format!("[[disk]]\npath = \"{name}\"\n");
+    let text = format!("{VM}\n{}read_only = true\n{}", disk("a"), disk("b"));
+    let disks: Vec<_> = vm(&text)
+        .unwrap()
+        .disks
+        .into_iter()
+        .map(|disk| (disk.path, disk.read_only))
+        .collect();
+    assert_eq!(disks, [("a".into(), true), ("b".into(), false)]);
+    let error = vm(&format!("{VM}\n{}", disk("c").repeat(9)))
+        .unwrap_err()
+        .to_string();
+    assert!(error.ends_with("disk: a VM has at most 8"), "{error}");
+    let error = vm(&format!("{VM}\n[[disk]]\nread_only = true\n"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("missing field `path`"), "{error}");
+}
+
+#[test]
 fn unknown_field_is_named_with_its_line() {
     let error = host_error("host_ram =", "host_rum =");
     assert!(

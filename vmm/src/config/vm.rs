@@ -9,6 +9,7 @@ use super::size::Size;
 use super::{ConfigError, ConfigFile, Wrong, check_name, load};
 use crate::loader::RAM_BYTES_MIN;
 use crate::pci::MMIO_WINDOW;
+use crate::virtio::DEVICES_MAX;
 
 /// RAM of a VM that names none.
 const MEMORY_DEFAULT: u64 = 256 << 20;
@@ -28,10 +29,23 @@ pub struct VmFile {
     pub initramfs: Option<PathBuf>,
     /// Files that a bare-metal guest finds in its RAM.
     pub inputs: Vec<PathBuf>,
+    /// Disks of a Linux guest.
+    pub disks: Vec<DiskFile>,
     /// Words for the guest's command line.
     pub options: String,
     /// Socket of the vGPU.
     pub socket: PathBuf,
+}
+
+/// A disk of a VM.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskFile {
+    /// Raw image or block device.
+    pub path: PathBuf,
+    /// Whether the guest's writes are refused.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 impl VmFile {
@@ -51,6 +65,8 @@ pub(crate) struct RawVm {
     initramfs: Option<PathBuf>,
     #[serde(default)]
     inputs: Vec<PathBuf>,
+    #[serde(default)]
+    disk: Vec<Spanned<DiskFile>>,
     #[serde(default)]
     options: String,
     vgpu: RawVgpu,
@@ -85,6 +101,10 @@ impl ConfigFile for VmFile {
         if let Some(vcpus) = raw.vcpus.as_ref().filter(|vcpus| *vcpus.get_ref() == 0) {
             return Err(Wrong::new(vcpus.span(), "vcpus", "a VM has at least one"));
         }
+        if let Some(surplus) = raw.disk.get(DEVICES_MAX) {
+            let reason = format!("a VM has at most {DEVICES_MAX}");
+            return Err(Wrong::new(surplus.span(), "disk", reason));
+        }
         Ok(VmFile {
             name: raw.name.into_inner(),
             memory: raw.memory.map_or(MEMORY_DEFAULT, |memory| memory.into_inner().0),
@@ -92,6 +112,7 @@ impl ConfigFile for VmFile {
             kernel: raw.kernel,
             initramfs: raw.initramfs,
             inputs: raw.inputs,
+            disks: raw.disk.into_iter().map(Spanned::into_inner).collect(),
             options: raw.options,
             socket: raw.vgpu.socket,
         })

@@ -43,7 +43,7 @@ impl Stop {
         self.is_requested.load(Ordering::SeqCst)
     }
 
-    pub(super) fn eventfd(&self) -> &EventFd {
+    pub(crate) fn eventfd(&self) -> &EventFd {
         &self.eventfd
     }
 
@@ -53,7 +53,7 @@ impl Stop {
     }
 
     /// Stops every thread. Only the first request's reason is kept.
-    pub(super) fn request(&self, exit: VmExit) {
+    pub(crate) fn request(&self, exit: VmExit) {
         // First the flag, so that whoever sees the exit can rely on it.
         self.is_requested.store(true, Ordering::SeqCst);
         self.lock_exit().get_or_insert_with(|| Arc::new(exit));

@@ -16,12 +16,13 @@ use super::pins::Pin;
 
 /// The driver that all of this is for.
 pub(crate) const DRIVER: &str = "nouveau";
-/// What a guest with a second root needs: its disk, the file system on it, and the checksum that one asks for.
-const DISK_MODULES: [&str; 3] = ["virtio_blk", "crc32c_generic", "ext4"];
+/// What a guest with a disk needs: the disk, behind QEMU's PCI bus or in our VMM's memory space, the file system on it, and
+/// the checksum that one asks for.
+const DISK_MODULES: [&str; 4] = ["virtio_mmio", "virtio_blk", "crc32c_generic", "ext4"];
 /// What a guest needs that is itself a host of guests with a card.
 const HOST_MODULES: [&str; 3] = ["kvm_amd", "vfio_iommu_type1", "vfio_pci"];
 /// Grows when an entry of the cache is laid out another way.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 const DEPENDENCIES: &[u8] = b"\0depends=";

@@ -9,15 +9,22 @@ use anyhow::{Context as _, bail};
 use super::{LOOK_PERIOD, RunReport, tell};
 use crate::cli::signals::is_stop_requested;
 use crate::cli::{RESET, RunArguments, complain};
-use crate::config::VmFile;
+use crate::config::{DiskFile, VmFile};
 use crate::console::{Console, ConsoleStream, RawTerminal};
 use crate::guest::{GuestEnd, Journal};
 use crate::link::VfioUserLink;
 use crate::loader::{Initramfs, Kernel};
+use crate::sandbox::Sandbox;
+use crate::virtio::DiskImage;
 use crate::vm::{Vm, VmConfig, VmExit};
 
 /// Runs `file`'s VM with `kernel` until it is switched off.
-pub(super) fn run(file: &VmFile, kernel: &Kernel, arguments: &RunArguments) -> anyhow::Result<u8> {
+pub(super) fn run(
+    file: &VmFile,
+    kernel: &Kernel,
+    sandbox: &Sandbox,
+    arguments: &RunArguments,
+) -> anyhow::Result<u8> {
     let journal = Arc::new(Journal::default());
     let start = Instant::now();
     let mut exits = 0;
@@ -25,14 +32,14 @@ pub(super) fn run(file: &VmFile, kernel: &Kernel, arguments: &RunArguments) -> a
     let operator = if arguments.json {
         None
     } else {
-        Some(Operator::sit_down()?)
+        Some(Operator::sit_down(sandbox)?)
     };
     let mut boots = 0;
     let end = loop {
         boots += 1;
         let console = operator.as_ref().map(Operator::console).transpose()?;
-        let (end, left) =
-            boot(file, kernel, console, &journal).with_context(|| format!("vm {} cannot run", file.name))?;
+        let (end, left) = boot(file, kernel, sandbox, console, &journal)
+            .with_context(|| format!("vm {} cannot run", file.name))?;
         exits += left;
         if !matches!(*end, VmExit::Reset(_)) || arguments.no_reboot {
             break end;
@@ -69,10 +76,13 @@ pub(super) fn run(file: &VmFile, kernel: &Kernel, arguments: &RunArguments) -> a
 fn boot(
     file: &VmFile,
     kernel: &Kernel,
+    sandbox: &Sandbox,
     console: Option<Console>,
     journal: &Arc<Journal>,
 ) -> anyhow::Result<(Arc<VmExit>, u64)> {
     let initramfs = file.initramfs.as_deref().map(Initramfs::open).transpose()?;
+    let open = |disk: &DiskFile| DiskImage::open(&disk.path, disk.read_only);
+    let disks = file.disks.iter().map(open).collect::<Result<_, _>>()?;
     // A broker takes the VM that comes after a reset as soon as it has let go of the one before.
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
     let config = VmConfig {
@@ -82,8 +92,10 @@ fn boot(
         kernel: kernel.clone(),
         initramfs,
         inputs: Vec::new(),
+        disks,
         command_line: file.options.clone(),
         console,
+        sandbox: sandbox.clone(),
     };
     let vm = Vm::build(config, link, journal.clone())?.start()?;
     loop {
@@ -105,8 +117,9 @@ struct Operator {
 }
 
 impl Operator {
-    fn sit_down() -> anyhow::Result<Operator> {
-        let stream = ConsoleStream::start(Box::new(std::io::stdout())).context("cannot start a thread")?;
+    fn sit_down(sandbox: &Sandbox) -> anyhow::Result<Operator> {
+        let stream =
+            ConsoleStream::start(Box::new(std::io::stdout()), sandbox).context("cannot start a thread")?;
         let terminal = RawTerminal::switch(std::io::stdin().as_fd()).context("cannot set the terminal")?;
         if terminal.is_some() {
             complain("Ctrl-A x ends the VM");

@@ -1,0 +1,138 @@
+//! What the threads of a VM's process may ask of the host's kernel: seccomp filters, one for each kind of thread.
+//!
+//! ```text
+//! main ──filter of main──► starts threads, each of which inherits it and adds the narrower one of its kind
+//! any other system call ─► SIGSYS ─► report: one line that names thread and call ─► exit status 4
+//!                                 └─ blocked, as while a thread is started ─► the kernel ends the process by it
+//! ```
+//!
+//! A guest that takes over a thread of its VMM gets what that thread needs and no more: a vCPU's thread talks to KVM, to
+//! the vGPU's socket and to eventfds, and opens nothing. Main's filter still allows what building a VM takes, for a guest
+//! may be started anew; it never allows new programs, new processes, other sockets than Unix ones, or executable memory.
+//! Privileges are `privileges`' part.
+
+pub(crate) mod privileges;
+mod report;
+mod rules;
+
+use std::sync::Arc;
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+
+/// Kinds of threads, by what they do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// Builds VMs and waits for their ends.
+    Main,
+    /// Runs a vCPU and answers its exits.
+    Vcpu,
+    /// Notices when the broker goes away.
+    Link,
+    /// Hands keys to the guest.
+    Keys,
+    /// Writes the guest's console.
+    Screen,
+    /// Serves a disk.
+    Disk,
+}
+
+impl Role {
+    const ALL: [Role; 6] = [
+        Role::Main,
+        Role::Vcpu,
+        Role::Link,
+        Role::Keys,
+        Role::Screen,
+        Role::Disk,
+    ];
+
+    /// For messages.
+    fn name(self) -> &'static str {
+        match self {
+            Role::Main => "main",
+            Role::Vcpu => "vcpu",
+            Role::Link => "link",
+            Role::Keys => "keys",
+            Role::Screen => "console",
+            Role::Disk => "disk",
+        }
+    }
+}
+
+/// Why filters could not be made or installed.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// A rule of ours is none.
+    #[error("cannot compile the filter of system calls")]
+    Compile(#[source] seccompiler::BackendError),
+    /// The kernel refused.
+    #[error("cannot install the filter of system calls; `--no-seccomp` does without")]
+    Install(#[source] seccompiler::Error),
+    /// No handler for SIGSYS.
+    #[error("cannot install the handler of forbidden system calls")]
+    Handler(#[source] vmm_sys_util::errno::Error),
+}
+
+/// The filters of one process, compiled; or none of them. Cloning is cheap.
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox {
+    filters: Option<Arc<Vec<Vec<BpfProgram>>>>,
+}
+
+impl Sandbox {
+    /// No thread is filtered.
+    pub fn none() -> Sandbox {
+        Sandbox::default()
+    }
+
+    /// Compiles the filters, installs the handler that reports what they forbid, and filters the calling thread as
+    /// main. Threads that it starts from now on are filtered as main is until they say what they are.
+    pub(crate) fn enter() -> Result<Sandbox, SandboxError> {
+        report::install().map_err(SandboxError::Handler)?;
+        let compiled = Role::ALL.into_iter().map(programs).collect::<Result<_, _>>();
+        let sandbox = Sandbox {
+            filters: Some(Arc::new(compiled.map_err(SandboxError::Compile)?)),
+        };
+        sandbox.confine(Role::Main)?;
+        Ok(sandbox)
+    }
+
+    /// From now on the calling thread may do what `role` does. Nothing takes that back.
+    pub(crate) fn confine(&self, role: Role) -> Result<(), SandboxError> {
+        let Some(filters) = &self.filters else {
+            return Ok(());
+        };
+        report::set_role(role.name());
+        let programs = filters.get(role as usize).into_iter().flatten();
+        programs
+            .into_iter()
+            .try_for_each(|program| apply_filter(program).map_err(SandboxError::Install))
+    }
+}
+
+/// Filters to install, in this order.
+fn programs(role: Role) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
+    let allowed = SeccompFilter::new(
+        rules::of(role),
+        SeccompAction::Trap,
+        SeccompAction::Allow,
+        TargetArch::x86_64,
+    )?;
+    let mut programs = vec![BpfProgram::try_from(allowed)?];
+    if role == Role::Main {
+        // Flags of clone3 lie in memory, where no filter looks. The C library goes on with clone, whose can be looked at.
+        // Of several filters the one that forbids more counts; the other one lets it pass.
+        let absent = SeccompFilter::new(
+            [(libc::SYS_clone3, Vec::new())].into(),
+            SeccompAction::Allow,
+            SeccompAction::Errno(libc::ENOSYS as u32),
+            TargetArch::x86_64,
+        )?;
+        // First, for afterwards it could not be installed.
+        programs.insert(0, BpfProgram::try_from(absent)?);
+    }
+    Ok(programs)
+}
+
+#[cfg(test)]
+mod tests;

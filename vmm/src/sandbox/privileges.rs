@@ -1,0 +1,120 @@
+//! Rights that a VM's process gives up before it does anything else.
+//!
+//! It needs none of root's: the operator gives a user access to /dev/kvm, the vGPU's socket and the images. So the change
+//! of user comes first, and all that is opened, at a reboot too, is opened with that user's rights.
+
+use std::str::FromStr;
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, Gid, Uid, clear_ambient_capability_set, set_capabilities,
+    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+/// Most groups beside the first.
+const GROUPS_MAX: usize = 32;
+
+/// A user and groups by their numbers: `UID:GID[,GID…]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct User {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// What is wrong with a user as it was written.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is not UID:GID or UID:GID,GID,... in numbers, such as 1000:1000,104")]
+pub(crate) struct ParseUserError(String);
+
+/// Which step failed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}")]
+pub(crate) struct PrivilegeError {
+    what: &'static str,
+    #[source]
+    source: Errno,
+}
+
+impl FromStr for User {
+    type Err = ParseUserError;
+
+    fn from_str(text: &str) -> Result<User, ParseUserError> {
+        let wrong = || ParseUserError(text.to_owned());
+        // The last number stands for "no change".
+        let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
+        let (uid, groups) = text.split_once(':').ok_or_else(wrong)?;
+        let groups = groups.split(',').map(number).collect::<Option<Vec<_>>>();
+        let groups = groups
+            .filter(|groups| groups.len() <= GROUPS_MAX)
+            .ok_or_else(wrong)?;
+        let gid = *groups.first().ok_or_else(wrong)?;
+        let uid = number(uid).ok_or_else(wrong)?;
+        Ok(User { uid, gid, groups })
+    }
+}
+
+/// Becomes `user`, if one is given, without capabilities and without a way to get any. Only threads that are started
+/// later do too, so this comes before all threads.
+pub(crate) fn give_up(user: Option<&User>) -> Result<(), PrivilegeError> {
+    let step = |what| move |source| PrivilegeError { what, source };
+    if let Some(user) = user {
+        let groups: Vec<_> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
+        set_thread_groups(&groups).map_err(step("take the groups of --user, for which it takes root"))?;
+        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+        set_thread_res_gid(gid, gid, gid).map_err(step("become the group of --user"))?;
+        set_thread_res_uid(uid, uid, uid).map_err(step("become the user of --user"))?;
+    }
+    clear_ambient_capability_set().map_err(step("give up ambient capabilities"))?;
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, none).map_err(step("give up capabilities"))?;
+    set_no_new_privs(true).map_err(step("renounce new privileges"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_is_read_with_its_groups() {
+        let user = User {
+            uid: 1000,
+            gid: 100,
+            groups: vec![100, 104],
+        };
+        assert_eq!("1000:100,104".parse(), Ok(user));
+    }
+
+    #[test]
+    fn names_and_halves_are_refused() {
+        for text in [
+            "kvm:kvm",
+            "1000",
+            "1000:",
+            "",
+            ":1",
+            "1:2,",
+            "4294967295:1",
+            "-1:1",
+        ] {
+            assert_eq!(text.parse::<User>(), Err(ParseUserError(text.to_owned())));
+        }
+    }
+
+    #[test]
+    fn rights_are_gone_for_good() {
+        // On a thread of its own, for a test's thread is the harness'.
+        let left = std::thread::spawn(|| {
+            give_up(None).unwrap();
+            (
+                rustix::thread::capabilities(None).unwrap().permitted,
+                rustix::thread::no_new_privs().unwrap(),
+            )
+        });
+        assert_eq!(left.join().unwrap(), (CapabilitySet::empty(), true));
+    }
+}

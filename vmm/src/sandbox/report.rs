@@ -1,0 +1,77 @@
+//! What becomes of a forbidden system call: one line that names it, and the end of the process.
+
+// UNSAFETY: reads, in a signal handler, the part of siginfo_t that libc has no name for, and ends the process by _exit.
+#![expect(unsafe_code)]
+
+use std::cell::Cell;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
+
+use libc::{SIGSYS, c_int, c_void, siginfo_t};
+use syscalls::Sysno;
+use vmm_sys_util::signal::register_signal_handler;
+
+/// Exit status of a process that made a forbidden system call.
+pub(super) const EXIT_STATUS: u8 = 4;
+/// `si_code` of a filter's signal (Linux include/uapi/asm-generic/siginfo.h).
+const SYS_SECCOMP: c_int = 1;
+/// Longest line.
+const LINE_BYTES_MAX: usize = 256;
+
+thread_local! {
+    /// What the thread is filtered as. Reading it in a signal handler allocates nothing and runs nothing.
+    static ROLE: Cell<&'static str> = const { Cell::new("main") };
+}
+
+/// `siginfo_t` as a filter fills it in (same source: `_sigsys`), on 64-bit machines.
+#[repr(C)]
+struct ForbiddenCall {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    _padding: c_int,
+    address: *const c_void,
+    number: c_int,
+    architecture: u32,
+}
+
+const _: () = assert!(size_of::<ForbiddenCall>() <= size_of::<siginfo_t>());
+
+/// From now on a forbidden call is told of.
+pub(super) fn install() -> Result<(), vmm_sys_util::errno::Error> {
+    register_signal_handler(SIGSYS, on_forbidden)
+}
+
+/// What the calling thread is called in the line.
+pub(super) fn set_role(role: &'static str) {
+    ROLE.set(role);
+}
+
+/// Runs on the thread that made the call, at any place: it takes no lock and no memory, and calls only what every filter
+/// allows.
+extern "C" fn on_forbidden(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
+    // SAFETY: the kernel hands a handler that was installed with SA_SIGINFO a siginfo_t of its own making, which is as
+    // large as a `ForbiddenCall` and aligned for it; all bit patterns of the fields read are values.
+    let call = unsafe { &*info.cast::<ForbiddenCall>() };
+    let mut line = [0; LINE_BYTES_MAX];
+    let mut rest = line.as_mut_slice();
+    let role = ROLE.get();
+    let name = usize::try_from(call.number).ok().and_then(Sysno::new);
+    let name = name.map_or("an unknown system call", |call| call.name());
+    let number = call.number;
+    // A line that is cut off is better than none.
+    let _ = if call.code == SYS_SECCOMP {
+        writeln!(
+            rest,
+            "vramd: a thread of kind {role} made the forbidden system call {name} ({number}) and the VM was ended"
+        )
+    } else {
+        writeln!(rest, "vramd: ended by a signal SIGSYS from outside")
+    };
+    let left = rest.len();
+    let written = &line[..LINE_BYTES_MAX - left];
+    // Nobody is left to tell when stderr is closed.
+    let _ = rustix::io::write(std::io::stderr().as_fd(), written);
+    // SAFETY: _exit may be called anywhere, and does not return.
+    unsafe { libc::_exit(EXIT_STATUS.into()) }
+}

@@ -1,0 +1,123 @@
+//! Threads that do what they may and what they may not, in processes of their own: a filter is for good.
+
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output};
+
+use super::report::EXIT_STATUS;
+use super::*;
+
+/// Tells the process of a test what to do.
+const ROLE: &str = "VRAMD_TEST_ROLE";
+const DEED: &str = "VRAMD_TEST_DEED";
+
+/// Runs `as_another_process` in one.
+fn process(role: &str, deed: &str) -> Output {
+    Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "sandbox::tests::as_another_process",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env(ROLE, role)
+        .env(DEED, deed)
+        .env_remove("RUST_BACKTRACE")
+        .output()
+        .unwrap()
+}
+
+fn deed(name: &str) {
+    match name {
+        "nothing" => {}
+        "memory" => drop(std::hint::black_box(vec![1u8; 32 << 20])),
+        "open" => drop(std::fs::File::open("/proc/self/status")),
+        "connect" => drop(std::net::TcpStream::connect("127.0.0.1:9")),
+        "program" => drop(Command::new("/bin/true").status()),
+        "panic" => panic!("as the test wants it"),
+        other => panic!("no deed is called {other}"),
+    }
+}
+
+#[test]
+#[ignore = "other tests run it as a process"]
+fn as_another_process() {
+    let (role, name) = (std::env::var(ROLE).unwrap(), std::env::var(DEED).unwrap());
+    let role = Role::ALL.into_iter().find(|known| known.name() == role).unwrap();
+    let sandbox = Sandbox::enter().unwrap();
+    let thread = std::thread::spawn(move || {
+        sandbox.confine(role).unwrap();
+        deed(&name);
+    });
+    let outcome = thread.join();
+    println!("ended: {}", outcome.is_ok());
+}
+
+/// The end of a process that did something forbidden.
+fn forbidden(role: &str, deed: &str) -> String {
+    let output = process(role, deed);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(EXIT_STATUS.into()), "{text}");
+    text
+}
+
+fn allowed(role: &str, deed: &str) -> String {
+    let output = process(role, deed);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}{error}");
+    text
+}
+
+#[test]
+fn forbidden_call_ends_the_process_and_is_named_with_its_thread() {
+    let line = "a thread of kind vcpu made the forbidden system call openat (257)";
+    assert!(forbidden("vcpu", "open").contains(line));
+    assert!(forbidden("disk", "connect").contains("of kind disk made the forbidden system call socket (41)"));
+}
+
+#[test]
+fn no_thread_starts_programs_or_reaches_the_network() {
+    for role in Role::ALL {
+        let line = format!("of kind {} made the forbidden system call", role.name());
+        assert!(forbidden(role.name(), "connect").contains(&line));
+        // The C library blocks all signals there: the kernel ends the process by itself.
+        let signal = process(role.name(), "program").status.signal();
+        assert_eq!(signal, Some(libc::SIGSYS), "{role:?}");
+    }
+}
+
+#[test]
+fn every_thread_lives_dies_and_uses_memory() {
+    for role in Role::ALL {
+        assert!(allowed(role.name(), "nothing").contains("ended: true"));
+        assert!(allowed(role.name(), "memory").contains("ended: true"));
+        assert!(allowed(role.name(), "panic").contains("ended: false"));
+    }
+}
+
+#[test]
+fn main_may_call_what_any_thread_may() {
+    let main = rules::of(Role::Main);
+    let missing = Role::ALL
+        .into_iter()
+        .flat_map(rules::of)
+        .find(|(call, _)| !main.contains_key(call));
+    assert_eq!(missing.map(|(call, _)| call), None);
+}
+
+#[test]
+fn main_opens_files() {
+    assert!(allowed("main", "open").contains("ended: true"));
+}
+
+#[test]
+fn thread_without_sandbox_does_as_it_likes() {
+    Sandbox::none().confine(Role::Screen).unwrap();
+    let mut text = String::new();
+    std::fs::File::open("/proc/self/status")
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert!(text.contains("Seccomp:\t0"));
+}

@@ -1,0 +1,95 @@
+//! Virtio devices: what a guest finds beside its vGPU.
+//!
+//! ```text
+//! driver ──registers──► Transport (mmio): features, status, where the queue lies
+//!        ──QueueNotify─► ioeventfd ─► thread "vm/diskN" ─► Transport::serve_next ─► block: one request
+//!        ◄──line of the I/O APIC── irqfd ◄──────────────────────────────────────── used ring
+//! ```
+//!
+//! Devices sit in `crate::pci::DEVICE_WINDOW` and are announced by ACPI. The layouts are those of Virtio 1.2 (OASIS
+//! committee specification 01); rings are `virtio-queue`'s. The guest is an adversary: a request has at most
+//! [`QUEUE_SIZE`] descriptors, sizes are checked before anything is done, and nothing is allocated by its numbers. A
+//! driver that breaks the rules of its rings has a device that needs a reset, as the specification has it.
+
+pub(crate) mod block;
+#[cfg(test)]
+mod fake_driver;
+pub(crate) mod transport;
+
+use std::ops::Range;
+
+pub use block::{DiskError, DiskImage};
+
+use crate::acpi::{Announced, Resource};
+use crate::pci::DEVICE_WINDOW;
+
+/// Entries of each queue.
+pub(crate) const QUEUE_SIZE: u16 = 128;
+/// Most devices of one VM: as many lines of the I/O APIC are set aside.
+pub const DEVICES_MAX: usize = NAMES.len();
+
+/// First line of the I/O APIC.
+const FIRST_LINE: u32 = 5;
+/// Guest-physical addresses that a device has: its registers, and what is left of their page.
+const DEVICE_BYTES: u32 = 0x1000;
+/// What ACPI calls them.
+const NAMES: [&str; 8] = ["VIO0", "VIO1", "VIO2", "VIO3", "VIO4", "VIO5", "VIO6", "VIO7"];
+
+/// Where one device is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Guest-physical addresses of its registers.
+    pub(crate) gpas: Range<u32>,
+    /// Line of the I/O APIC.
+    pub(crate) line: u32,
+}
+
+/// Places of `devices` devices, at most [`DEVICES_MAX`].
+pub(crate) fn places(devices: usize) -> impl Iterator<Item = Place> {
+    let first = DEVICE_WINDOW.start;
+    (0u32..).take(devices.min(DEVICES_MAX)).map(move |index| Place {
+        gpas: first + index * DEVICE_BYTES..first + (index + 1) * DEVICE_BYTES,
+        line: FIRST_LINE + index,
+    })
+}
+
+/// What of the window for devices no virtio device takes.
+pub(crate) fn left_of_window(devices: usize) -> Range<u32> {
+    let start = places(devices)
+        .last()
+        .map_or(DEVICE_WINDOW.start, |place| place.gpas.end);
+    start..DEVICE_WINDOW.end
+}
+
+/// The devices as ACPI tells of them: `LNRO0005` is what Linux's virtio_mmio looks for.
+pub(crate) fn announced(devices: usize) -> impl Iterator<Item = Announced> {
+    (0..)
+        .zip(NAMES)
+        .zip(places(devices))
+        .map(|((unique_id, name), place)| Announced {
+            name,
+            hardware_id: "LNRO0005",
+            unique_id,
+            resources: vec![Resource::Memory(place.gpas), Resource::Line(place.line)],
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_lie_side_by_side_and_leave_the_rest() {
+        let places: Vec<_> = places(DEVICES_MAX + 1).collect();
+        assert_eq!(places.len(), DEVICES_MAX);
+        assert!(
+            places
+                .windows(2)
+                .all(|pair| pair[0].gpas.end == pair[1].gpas.start && pair[0].line < pair[1].line)
+        );
+        assert_eq!(left_of_window(2), places[1].gpas.end..DEVICE_WINDOW.end);
+        assert_eq!(left_of_window(0), DEVICE_WINDOW);
+        // The I/O APIC has 24.
+        assert!(places[DEVICES_MAX - 1].line < 24);
+    }
+}

@@ -1,0 +1,359 @@
+//! The registers of a virtio device in memory space, and its queue.
+//!
+//! ```text
+//!          ACKNOWLEDGE, DRIVER        features accepted       queue ready, valid
+//! reset ─────────────────────► known ───FEATURES_OK──► agreed ────DRIVER_OK────► live ──a broken ring──► NEEDS_RESET
+//!   ▲                            │                        │                       │                          │
+//!   └────────────────────────────┴────────── status = 0 ──┴───────────────────────┴──────────────────────────┘
+//! ```
+//!
+//! Registers, "MMIO device register layout": Virtio 1.2 §4.2.2; initialisation §3.1; status bits §2.1. A device has one
+//! queue. The lock is held while a request is served, so that a reset is over only when the device has let go of the
+//! guest's memory; requests are bounded.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use virtio_bindings::virtio_config::{
+    VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FEATURES_OK,
+    VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
+};
+use virtio_bindings::virtio_mmio::*;
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
+use virtio_queue::{DescriptorChain, Error, Queue, QueueOwnedT, QueueT};
+use vm_memory::{GuestAddress, GuestMemoryMmap};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::QUEUE_SIZE;
+use crate::bus::{BusError, MmioHandler};
+
+/// "virt" (Virtio 1.2 §4.2.2).
+const MAGIC: u32 = 0x7472_6976;
+/// Of the register layout.
+const VERSION: u32 = 2;
+/// "VRMD"; no driver asks.
+const VENDOR: u32 = 0x444d_5256;
+/// Length of a shared memory region that there is not (Virtio 1.2 §4.2.2).
+const NO_SHARED_MEMORY: u32 = u32::MAX;
+/// Features of the transport, beside those of the device.
+const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1 | 1 << VIRTIO_RING_F_EVENT_IDX;
+
+/// Register that a driver writes when it has added requests.
+pub(crate) const QUEUE_NOTIFY_OFFSET: u64 = VIRTIO_MMIO_QUEUE_NOTIFY as u64;
+
+/// What a device is, which never changes.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Virtio device id.
+    pub(crate) device_id: u32,
+    /// Feature bits of its own.
+    pub(crate) features: u64,
+    /// Its configuration space.
+    pub(crate) config: Vec<u8>,
+}
+
+/// What came of looking for a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Served {
+    /// One was served, and there may be more.
+    One,
+    /// There is none; the next one will be notified.
+    Nothing,
+}
+
+/// A chain of descriptors that has no room for an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BrokenChain;
+
+/// What the driver has set.
+struct Driver {
+    status: u32,
+    device_features_page: u32,
+    driver_features_page: u32,
+    features: u64,
+    selected_queue: u32,
+    descriptors: u64,
+    available: u64,
+    used: u64,
+    queue: Queue,
+}
+
+impl Driver {
+    fn after_reset() -> Driver {
+        Driver {
+            status: 0,
+            device_features_page: 0,
+            driver_features_page: 0,
+            features: 0,
+            selected_queue: 0,
+            descriptors: 0,
+            available: 0,
+            used: 0,
+            queue: Queue::new(QUEUE_SIZE).expect("the size is a power of two"),
+        }
+    }
+
+    fn has(&self, bits: u32) -> bool {
+        self.status & bits == bits
+    }
+
+    fn is_live(&self) -> bool {
+        self.has(VIRTIO_CONFIG_S_DRIVER_OK) && !self.has(VIRTIO_CONFIG_S_NEEDS_RESET) && self.queue.ready()
+    }
+
+    /// Whether features can still be chosen.
+    fn is_choosing(&self) -> bool {
+        self.has(VIRTIO_CONFIG_S_DRIVER) && !self.has(VIRTIO_CONFIG_S_FEATURES_OK)
+    }
+
+    /// Whether the selected queue can be laid out.
+    fn is_laying_out(&self) -> bool {
+        self.has(VIRTIO_CONFIG_S_FEATURES_OK) && self.selected_queue == 0 && !self.queue.ready()
+    }
+}
+
+/// Replaces one half of an address.
+fn set_half(address: &mut u64, is_high: bool, value: u32) {
+    *address = if is_high {
+        *address & u64::from(u32::MAX) | u64::from(value) << 32
+    } else {
+        *address & !u64::from(u32::MAX) | u64::from(value)
+    };
+}
+
+/// One device's registers and queue.
+pub(crate) struct Transport {
+    identity: Identity,
+    memory: GuestMemoryMmap,
+    driver: Mutex<Driver>,
+    /// Bits of InterruptStatus.
+    pending: AtomicU32,
+    interrupt: EventFd,
+    notified: EventFd,
+}
+
+impl Transport {
+    /// `interrupt` raises the device's line; `notified` is written, by KVM or here, when the driver has added requests.
+    pub(crate) fn new(
+        identity: Identity,
+        memory: GuestMemoryMmap,
+        interrupt: EventFd,
+        notified: EventFd,
+    ) -> Transport {
+        Transport {
+            identity,
+            memory,
+            driver: Mutex::new(Driver::after_reset()),
+            pending: AtomicU32::new(0),
+            interrupt,
+            notified,
+        }
+    }
+
+    /// Readable when the driver has added requests.
+    pub(crate) fn notified(&self) -> &EventFd {
+        &self.notified
+    }
+
+    /// RAM that requests speak of.
+    pub(crate) fn memory(&self) -> &GuestMemoryMmap {
+        &self.memory
+    }
+
+    /// Takes one request, has `serve` answer it and tells the driver. `serve` gets the features agreed upon, and returns
+    /// how many bytes it wrote at the beginning of what the driver gave for answers.
+    pub(crate) fn serve_next(
+        &self,
+        serve: impl FnOnce(DescriptorChain<&GuestMemoryMmap>, u64) -> Result<u32, BrokenChain>,
+    ) -> Served {
+        let mut driver = self.lock();
+        if !driver.is_live() {
+            return Served::Nothing;
+        }
+        let served = self.take_one(&mut driver, serve);
+        served.unwrap_or_else(|_| {
+            self.need_reset(&mut driver);
+            Served::Nothing
+        })
+    }
+
+    fn take_one(
+        &self,
+        driver: &mut Driver,
+        serve: impl FnOnce(DescriptorChain<&GuestMemoryMmap>, u64) -> Result<u32, BrokenChain>,
+    ) -> Result<Served, Error> {
+        let (features, queue) = (driver.features, &mut driver.queue);
+        let next = queue.next_avail();
+        let is_empty = queue.avail_idx(&self.memory, Ordering::Acquire)?.0 == next;
+        if is_empty && !queue.enable_notification(&self.memory)? {
+            return Ok(Served::Nothing);
+        }
+        let chain = queue.iter(&self.memory)?.next().ok_or(Error::InvalidChain)?;
+        let head = chain.head_index();
+        let written = serve(chain, features).map_err(|BrokenChain| Error::InvalidChain)?;
+        queue.add_used(&self.memory, head, written)?;
+        if queue.needs_notification(&self.memory)? {
+            self.interrupt(VIRTIO_MMIO_INT_VRING);
+        }
+        Ok(Served::One)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Driver> {
+        // Each register stands for itself.
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn interrupt(&self, bit: u32) {
+        self.pending.fetch_or(bit, Ordering::SeqCst);
+        // A counter that is full has interrupts enough.
+        let _ = self.interrupt.write(1);
+    }
+
+    /// The driver broke the rules: nothing is served before it resets the device (Virtio 1.2 §2.1.2).
+    fn need_reset(&self, driver: &mut Driver) {
+        driver.status |= VIRTIO_CONFIG_S_NEEDS_RESET;
+        if driver.has(VIRTIO_CONFIG_S_DRIVER_OK) {
+            self.interrupt(VIRTIO_MMIO_INT_CONFIG);
+        }
+    }
+
+    fn offered(&self) -> u64 {
+        self.identity.features | TRANSPORT_FEATURES
+    }
+
+    fn read_register(&self, register: u32) -> u32 {
+        let driver = self.lock();
+        match register {
+            VIRTIO_MMIO_MAGIC_VALUE => MAGIC,
+            VIRTIO_MMIO_VERSION => VERSION,
+            VIRTIO_MMIO_DEVICE_ID => self.identity.device_id,
+            VIRTIO_MMIO_VENDOR_ID => VENDOR,
+            VIRTIO_MMIO_DEVICE_FEATURES => match driver.device_features_page {
+                0 => self.offered() as u32,
+                1 => (self.offered() >> 32) as u32,
+                _ => 0,
+            },
+            VIRTIO_MMIO_QUEUE_NUM_MAX if driver.selected_queue == 0 => QUEUE_SIZE.into(),
+            VIRTIO_MMIO_QUEUE_READY if driver.selected_queue == 0 => driver.queue.ready().into(),
+            VIRTIO_MMIO_INTERRUPT_STATUS => self.pending.load(Ordering::SeqCst),
+            VIRTIO_MMIO_STATUS => driver.status,
+            VIRTIO_MMIO_SHM_LEN_LOW | VIRTIO_MMIO_SHM_LEN_HIGH => NO_SHARED_MEMORY,
+            VIRTIO_MMIO_SHM_BASE_LOW | VIRTIO_MMIO_SHM_BASE_HIGH => NO_SHARED_MEMORY,
+            // The configuration never changes; other queues are not there; the rest cannot be read.
+            VIRTIO_MMIO_CONFIG_GENERATION | VIRTIO_MMIO_QUEUE_NUM_MAX | VIRTIO_MMIO_QUEUE_READY => 0,
+            _ => 0,
+        }
+    }
+
+    fn write_register(&self, register: u32, value: u32) {
+        if register == VIRTIO_MMIO_INTERRUPT_ACK {
+            self.pending.fetch_and(!value, Ordering::SeqCst);
+            return;
+        }
+        let mut driver = self.lock();
+        let driver = &mut *driver;
+        match register {
+            VIRTIO_MMIO_DEVICE_FEATURES_SEL => driver.device_features_page = value,
+            VIRTIO_MMIO_DRIVER_FEATURES_SEL => driver.driver_features_page = value,
+            VIRTIO_MMIO_DRIVER_FEATURES if driver.is_choosing() && driver.driver_features_page <= 1 => {
+                set_half(&mut driver.features, driver.driver_features_page == 1, value);
+            }
+            VIRTIO_MMIO_QUEUE_SEL => driver.selected_queue = value,
+            VIRTIO_MMIO_QUEUE_NUM if driver.is_laying_out() => {
+                // A size that is none leaves what was there.
+                let _ = u16::try_from(value).map(|size| driver.queue.try_set_size(size));
+            }
+            VIRTIO_MMIO_QUEUE_DESC_LOW | VIRTIO_MMIO_QUEUE_DESC_HIGH if driver.is_laying_out() => {
+                set_half(
+                    &mut driver.descriptors,
+                    register == VIRTIO_MMIO_QUEUE_DESC_HIGH,
+                    value,
+                );
+            }
+            VIRTIO_MMIO_QUEUE_AVAIL_LOW | VIRTIO_MMIO_QUEUE_AVAIL_HIGH if driver.is_laying_out() => {
+                set_half(
+                    &mut driver.available,
+                    register == VIRTIO_MMIO_QUEUE_AVAIL_HIGH,
+                    value,
+                );
+            }
+            VIRTIO_MMIO_QUEUE_USED_LOW | VIRTIO_MMIO_QUEUE_USED_HIGH if driver.is_laying_out() => {
+                set_half(&mut driver.used, register == VIRTIO_MMIO_QUEUE_USED_HIGH, value);
+            }
+            VIRTIO_MMIO_QUEUE_READY if driver.selected_queue == 0 => self.set_ready(driver, value & 1 != 0),
+            // KVM answers this one by itself where it can; the value is a queue.
+            VIRTIO_MMIO_QUEUE_NOTIFY if value == 0 => {
+                let _ = self.notified.write(1);
+            }
+            VIRTIO_MMIO_STATUS => self.set_status(driver, value),
+            // Not now, not there, or not to be written.
+            _ => {}
+        }
+    }
+
+    fn set_ready(&self, driver: &mut Driver, is_ready: bool) {
+        if !is_ready {
+            driver.queue.set_ready(false);
+        } else if driver.is_laying_out() {
+            let queue = &mut driver.queue;
+            let laid_out = queue
+                .try_set_desc_table_address(GuestAddress(driver.descriptors))
+                .and_then(|()| queue.try_set_avail_ring_address(GuestAddress(driver.available)))
+                .and_then(|()| queue.try_set_used_ring_address(GuestAddress(driver.used)));
+            queue.set_event_idx(driver.features & 1 << VIRTIO_RING_F_EVENT_IDX != 0);
+            queue.set_ready(true);
+            if laid_out.is_err() || !queue.is_valid(&self.memory) {
+                queue.set_ready(false);
+                self.need_reset(driver);
+            }
+        }
+    }
+
+    /// A driver adds bits; 0 resets.
+    fn set_status(&self, driver: &mut Driver, value: u32) {
+        if value == 0 {
+            *driver = Driver::after_reset();
+            self.pending.store(0, Ordering::SeqCst);
+            return;
+        }
+        let mut added = value & !driver.status & !VIRTIO_CONFIG_S_NEEDS_RESET;
+        if added & VIRTIO_CONFIG_S_FEATURES_OK != 0 {
+            let has_version = driver.features & 1 << VIRTIO_F_VERSION_1 != 0;
+            if driver.features & !self.offered() != 0 || !has_version {
+                added &= !VIRTIO_CONFIG_S_FEATURES_OK;
+            }
+        }
+        if (driver.status | added) & VIRTIO_CONFIG_S_FEATURES_OK == 0 {
+            added &= !VIRTIO_CONFIG_S_DRIVER_OK;
+        }
+        driver.status |= added;
+    }
+}
+
+impl MmioHandler for Transport {
+    fn mmio_read(&self, offset: u64, data: &mut [u8]) -> Result<(), BusError> {
+        let config = offset.checked_sub(VIRTIO_MMIO_CONFIG.into());
+        match (config, data.len()) {
+            (Some(from), _) => {
+                let config = self.identity.config.get(from as usize..).unwrap_or_default();
+                let mut config = config.iter();
+                data.fill_with(|| config.next().copied().unwrap_or(0));
+            }
+            (None, 4) => data.copy_from_slice(&self.read_register(offset as u32).to_le_bytes()),
+            // Registers have 32 bits and are read as such.
+            (None, _) => data.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Nothing in a configuration space of ours can be written.
+    fn mmio_write(&self, offset: u64, data: &[u8]) -> Result<(), BusError> {
+        if let (0..0x100, Ok(value)) = (offset, <[u8; 4]>::try_from(data)) {
+            self.write_register(offset as u32, u32::from_le_bytes(value));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
