@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use super::apt::{self, Apt};
 use super::cache::Cache;
 use super::cpio::Archive;
-use super::kernel::{DRIVER, Kernel};
+use super::kernel::{DRIVER, Kernel, Modules};
 use super::pins::Pin;
 
 /// Grows when an entry of the cache is laid out another way.
@@ -19,7 +19,7 @@ const LAYOUT: u32 = 1;
 const INIT: &str = include_str!("guest_init.sh");
 /// That of a guest within a guest.
 const INNER_INIT: &str = include_str!("inner_init.sh");
-const INNER_FOLDERS: [&str; 5] = ["bin", "dev", "proc", "sys", "tmp"];
+const INNER_FOLDERS: [&str; 7] = ["bin", "dev", "disk", "modules", "proc", "sys", "tmp"];
 const FOLDERS: [&str; 9] = [
     "bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp",
 ];
@@ -192,9 +192,21 @@ fn begin_root(target: &Path, busybox: &Busybox, folders: &[&str], init: &str) ->
 }
 
 /// Writes the first root of a guest within a guest to `target`.
-pub(super) fn write_inner_root(target: &Path, busybox: &Busybox) -> Result<()> {
-    begin_root(target, busybox, &INNER_FOLDERS, INNER_INIT)?.finish()?;
+pub(super) fn write_inner_root(target: &Path, kernel: &Kernel, busybox: &Busybox) -> Result<()> {
+    let mut archive = begin_root(target, busybox, &INNER_FOLDERS, INNER_INIT)?;
+    let modules = kernel.disk_modules()?;
+    archive.file("modules/disk.list", &list_of(&modules))?;
+    for (name, content) in modules {
+        archive.file(&format!("modules/{name}.ko"), &content)?;
+    }
+    archive.finish()?;
     Ok(())
+}
+
+/// Names of modules, one a line.
+fn list_of(modules: &Modules) -> Vec<u8> {
+    let lines: String = modules.iter().map(|(name, _)| format!("{name}\n")).collect();
+    lines.into_bytes()
 }
 
 /// Writes the first root to `target`.
@@ -207,8 +219,7 @@ pub(super) fn write_first_root(
     let mut archive = begin_root(target, busybox, &FOLDERS, INIT)?;
     let mut modules = Vec::new();
     for (list, members) in kernel.module_lists()? {
-        let names: String = members.iter().map(|(name, _)| format!("{name}\n")).collect();
-        archive.file(&format!("modules/{list}.list"), names.as_bytes())?;
+        archive.file(&format!("modules/{list}.list"), &list_of(&members))?;
         modules.extend(members);
     }
     modules.extend(kernel.modules_for(DRIVER)?.pop());

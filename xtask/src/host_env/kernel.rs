@@ -101,9 +101,14 @@ impl Kernel {
     pub(super) fn module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
         let mut driver = self.modules_for(DRIVER)?;
         driver.pop();
-        let disk = self.modules_for_all(&DISK_MODULES)?;
+        let disk = self.disk_modules()?;
         let host = self.modules_for_all(&HOST_MODULES)?;
         Ok([("driver", driver), ("disk", disk), ("host", host)])
+    }
+
+    /// What a guest loads before it mounts a disk, in order.
+    pub(super) fn disk_modules(&self) -> Result<Modules> {
+        self.modules_for_all(&DISK_MODULES)
     }
 
     fn modules_for_all(&self, roots: &[&str]) -> Result<Modules> {

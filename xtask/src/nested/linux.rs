@@ -1,5 +1,6 @@
 //! Debian's kernel on our VMM in the nested host, its vGPU on the host's card: it comes up with one processor and with
-//! two, finds the vGPU, switches itself off, and resets in each of the ways that are told apart.
+//! two, finds the vGPU, switches itself off, and resets in each of the ways that are told apart. A file system that one boot
+//! makes on a disk is there for the next, and the images hold what the guest read.
 
 use std::fs;
 use std::path::Path;
@@ -17,39 +18,54 @@ const ROOT: &str = "root.cpio";
 const KERNEL: &str = "vmlinuz";
 /// Boots twice, by keys.
 const ASK: (&str, &str) = ("ask.sh", include_str!("ask.sh"));
+/// Boots once with disks, and compares.
+const DISKS: (&str, &str) = ("disks.sh", include_str!("disks.sh"));
+const DISK_IMAGES: &str =
+    "[[disk]]\npath = \"/run/disk.img\"\n[[disk]]\npath = \"/run/fixed.img\"\nread_only = true\n";
 
 /// A VM by the name of its file.
 struct InnerVm {
     file: &'static str,
     vcpus: u32,
     options: &'static str,
+    disks: &'static str,
 }
 
-const VMS: [InnerVm; 4] = [
+const VMS: [InnerVm; 5] = [
+    InnerVm {
+        file: "disks.toml",
+        vcpus: 2,
+        options: "quiet end=disk",
+        disks: DISK_IMAGES,
+    },
     InnerVm {
         file: "off.toml",
         vcpus: 1,
         options: "quiet end=off",
+        disks: "",
     },
     InnerVm {
         file: "ask.toml",
         vcpus: 2,
         options: "quiet end=ask",
+        disks: "",
     },
     InnerVm {
         file: "keyboard.toml",
         vcpus: 1,
         options: "quiet reboot=k end=again",
+        disks: "",
     },
     InnerVm {
         file: "triple.toml",
         vcpus: 1,
         options: "quiet reboot=t end=again",
+        disks: "",
     },
 ];
 
-/// Kernels and roots that must be refused before anything starts, and what is said of them.
-const REFUSED: [(&str, &str); 5] = [
+/// Kernels, roots and disks that must be refused before anything starts, and what is said of them.
+const REFUSED: [(&str, &str); 7] = [
     (
         "vramd run /inner/off.toml --kernel /inner/none",
         "cannot read kernel /inner/none",
@@ -70,6 +86,14 @@ const REFUSED: [(&str, &str); 5] = [
         "vramd run /inner/off.toml --initramfs /inner/off.toml",
         "is neither a cpio archive",
     ),
+    (
+        "vramd run /inner/disks.toml",
+        "cannot open disk image /run/disk.img",
+    ),
+    (
+        "head -c 1000 /dev/zero >/run/disk.img && vramd run /inner/disks.toml",
+        "disk image /run/disk.img has 1000 bytes, which are not",
+    ),
 ];
 
 /// What the nested host's first root has for this, made in `folder`.
@@ -84,11 +108,19 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
     let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
     let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
                 [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/a.sock\"\nguest_vram = \"64M\"\n";
-    let mut texts = vec![(HOST, host.to_owned()), (ASK.0, ASK.1.to_owned())];
-    for InnerVm { file, vcpus, options } in VMS {
+    let mut texts = [ASK, DISKS, (HOST, host)]
+        .map(|(name, text)| (name, text.to_owned()))
+        .to_vec();
+    for vm in VMS {
+        let InnerVm {
+            file,
+            vcpus,
+            options,
+            disks,
+        } = vm;
         let text = format!(
             "name = \"a\"\nmemory = \"256M\"\nvcpus = {vcpus}\nkernel = \"/inner/{KERNEL}\"\n\
-             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n[vgpu]\nsocket = \"/run/a.sock\"\n"
+             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n{disks}[vgpu]\nsocket = \"/run/a.sock\"\n"
         );
         texts.push((file, text));
     }
@@ -129,7 +161,26 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
         3,
         &["vm a: ok"],
     )?;
-    boots(guest, "vramd run /inner/triple.toml", 1, &["met a triple fault"])
+    boots(guest, "vramd run /inner/triple.toml", 1, &["met a triple fault"])?;
+    disks(guest)
+}
+
+/// A VM with a disk and one that is read-only, twice.
+fn disks(guest: &mut Guest) -> Result<()> {
+    guest.succeed(
+        "dd if=/dev/zero of=/run/disk.img bs=1M count=8 && dd if=/dev/urandom of=/run/fixed.img bs=1k count=1500",
+        PATIENCE,
+    )?;
+    let right = [
+        "@@the image is the disk",
+        "@@the fixed image is the fixed disk",
+        "@@the copy is right",
+        "@@vdb refuses",
+        "vm a: ok",
+    ];
+    let first: Vec<_> = right.iter().chain(&["@@made"]).copied().collect();
+    boots(guest, "sh /inner/disks.sh", 0, &first)?;
+    boots(guest, "sh /inner/disks.sh", 0, &right)
 }
 
 /// Runs a VM to its end: it finds its vGPU, says what is `expected`, and ends with `status`.
