@@ -13,11 +13,13 @@
 
 mod alu;
 mod block;
+mod coalesce;
 mod code;
 mod execute;
 mod grid;
 mod launch;
 mod outside;
+mod shared;
 mod simd;
 mod stack;
 mod surface;
@@ -27,6 +29,7 @@ mod trap;
 mod warp;
 mod watch;
 
+pub(crate) use coalesce::{Places, SEGMENT_BYTES};
 pub(crate) use grid::{Grid, GridProgress};
 pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch, SURFACES};
 pub(crate) use outside::Outside;
@@ -35,6 +38,7 @@ pub(crate) use tally::{Issue, Tally};
 pub(crate) use texture::{SAMPLER_SLOTS, Slot, TEXTURE_SLOTS, Texture, Textures};
 pub use trap::ShaderPlace;
 pub(crate) use trap::{Stop, WarpError};
+pub(crate) use warp::{Lanes, lanes_of};
 pub use watch::{WarpStep, WarpWatcher};
 
 #[cfg(test)]

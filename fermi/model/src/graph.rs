@@ -13,6 +13,7 @@
 //! without a context pointer has its context kept by the card.
 
 mod bindings;
+mod channel_memory;
 pub(crate) mod fecs;
 mod image;
 mod launch;
@@ -27,10 +28,12 @@ mod twod;
 
 use crate::{
     context::Registers,
+    l2::L2,
     memory::Place,
     mmu::{AddressSpace, Refusal},
     model::FermiModel,
 };
+use channel_memory::Pages;
 use fecs::Fecs;
 use fermi_spec::{
     engine::Engine,
@@ -78,6 +81,9 @@ pub(crate) struct Graph {
     traps: Traps,
     /// Instructions of macros since they were last charged for.
     macro_steps: u64,
+    /// What the grids so far have left in L2, and where the one that runs has its pages.
+    l2: L2,
+    pages: Pages,
 }
 
 impl Graph {
@@ -93,6 +99,8 @@ impl Graph {
             port_data: 0,
             traps: Traps::default(),
             macro_steps: 0,
+            l2: L2::new(),
+            pages: Pages::new(),
         }
     }
 

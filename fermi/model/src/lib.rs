@@ -33,6 +33,7 @@ mod graph;
 mod host;
 mod identity;
 mod interrupts;
+mod l2;
 mod live;
 mod ltc;
 mod m2mf;

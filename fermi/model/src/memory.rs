@@ -184,6 +184,60 @@ impl Memory {
         }
     }
 
+    /// A value of 1, 2, 4, 8 or 16 bytes, aligned to its size, in the low bits: for the shader cores, whose accesses are
+    /// ordered by nothing but the grid's end.
+    #[inline]
+    pub(crate) fn load(&mut self, place: Place, bytes: u32) -> u128 {
+        const RELAXED: Ordering = Ordering::Relaxed;
+        let run = self.map.run(place, bytes as usize);
+        if let Some(slice) = run.slice(run.len()) {
+            let value = match bytes {
+                1 => slice.load::<u8>(0, RELAXED).map(u128::from),
+                2 => slice
+                    .load::<u16>(0, RELAXED)
+                    .map(|word| u16::from_le(word).into()),
+                4 => slice
+                    .load::<u32>(0, RELAXED)
+                    .map(|word| u32::from_le(word).into()),
+                8 => slice
+                    .load::<u64>(0, RELAXED)
+                    .map(|word| u64::from_le(word).into()),
+                _ => slice.load::<u64>(0, RELAXED).and_then(|low| {
+                    let high = u128::from(u64::from_le(slice.load::<u64>(8, RELAXED)?));
+                    Ok(high << 64 | u128::from(u64::from_le(low)))
+                }),
+            };
+            if let Ok(value) = value {
+                return value;
+            }
+        }
+        let mut data = [0; 16];
+        self.read(place, &mut data[..bytes.min(16) as usize]);
+        u128::from_le_bytes(data)
+    }
+
+    /// Stores such a value.
+    #[inline]
+    pub(crate) fn store(&mut self, place: Place, bytes: u32, value: u128) {
+        const RELAXED: Ordering = Ordering::Relaxed;
+        let run = self.map.run(place, bytes as usize);
+        if let Some(slice) = run.slice(run.len()) {
+            let stored = match bytes {
+                1 => slice.store(value as u8, 0, RELAXED),
+                2 => slice.store((value as u16).to_le(), 0, RELAXED),
+                4 => slice.store((value as u32).to_le(), 0, RELAXED),
+                8 => slice.store((value as u64).to_le(), 0, RELAXED),
+                _ => slice
+                    .store((value as u64).to_le(), 0, RELAXED)
+                    .and_then(|()| slice.store(((value >> 64) as u64).to_le(), 8, RELAXED)),
+            };
+            if stored.is_ok() {
+                return;
+            }
+        }
+        self.write(place, &value.to_le_bytes()[..bytes.min(16) as usize]);
+    }
+
     /// A word, read in one access where the memory is aligned, ordered before everything after it.
     pub(crate) fn read_u32(&mut self, place: Place) -> u32 {
         let run = self.map.run(place, 4);

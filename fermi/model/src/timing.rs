@@ -53,8 +53,14 @@ pub struct ShaderTiming {
     pub control: u64,
     /// Clocks before a dependent instruction of the same warp: about 22 (vendor's programming guide).
     pub dependent: u64,
-    /// Clocks of a load from memory: 400 to 800 (the same).
+    /// Clocks of a load from VRAM: 400 to 800 (the same).
     pub memory_latency: u64,
+    /// Clocks of a load that L2 answers: 35 of L1 and 120 more, in core clocks (GPGPU-Sim's GTX 480), each two of these.
+    pub l2_latency: u64,
+    /// Clocks of a load from system memory: a read across PCIe takes 1–1.5 µs. assumed.
+    pub system_latency: u64,
+    /// Between the SMs and L2: 12 slices of 32 bytes in a core clock (GPGPU-Sim's GTX 480). Bytes per microsecond.
+    pub l2_mb_per_s: u64,
     /// Loads of a warp that are under way at once. assumed: compilers put two or more before the first use.
     pub overlapping_accesses: u64,
     /// Clocks of a pass through shared memory: each bank serves a word in two.
@@ -68,9 +74,9 @@ pub struct ShaderTiming {
 
 impl ShaderTiming {
     const fn of(board: Board) -> Self {
-        let (mhz, sms, double) = match board {
-            Board::Gtx480 => (1401, 15, 8),
-            Board::TeslaC2050 | Board::Quadro6000 => (1150, 14, 2),
+        let (mhz, core_mhz, sms, double) = match board {
+            Board::Gtx480 => (1401, 700, 15, 8),
+            Board::TeslaC2050 | Board::Quadro6000 => (1150, 575, 14, 2),
         };
         Self {
             mhz,
@@ -82,6 +88,10 @@ impl ShaderTiming {
             control: 2,
             dependent: 22,
             memory_latency: 600,
+            l2_latency: 310,
+            // 1.2 µs.
+            system_latency: 12 * mhz / 10,
+            l2_mb_per_s: 12 * 32 * core_mhz,
             overlapping_accesses: 2,
             shared_pass: 2,
             launch_ns: 3_000,
@@ -120,6 +130,7 @@ pub(crate) struct Links {
     vram_free_at: u64,
     upstream_free_at: u64,
     downstream_free_at: u64,
+    l2_free_at: u64,
 }
 
 /// Bytes that one piece of a copy moves over each link.
@@ -150,6 +161,11 @@ impl Links {
             now,
         );
         vram.max(up).max(down)
+    }
+
+    /// The same for bytes between the shader cores and L2.
+    pub(crate) fn reserve_l2(&mut self, timing: &Timing, bytes: u64, now: u64) -> u64 {
+        queue(&mut self.l2_free_at, bytes, timing.shaders.l2_mb_per_s, now)
     }
 }
 

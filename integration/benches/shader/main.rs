@@ -1,7 +1,10 @@
 //! The shader cores of the software card: arithmetic, and kernels that move memory, beside plain Rust and `memcpy`.
 //!
-//! A launch is timed from the doorbell to the release behind it, in processor time of the only thread. All memory has been touched before. Bytes of the
-//! memory tables are what the algorithm reads and writes, not what the card counts.
+//! A launch is timed from the doorbell to the release behind it, in processor time of the only thread. All memory has
+//! been touched before. Bytes of the memory tables are what the algorithm reads and writes, not what the card counts.
+//!
+//! Kernels come in two forms: a thread for each element, as a first lesson has them, and wide ones, in which a thread
+//! moves four times 16 bytes, as kernels are written that have to reach the memory's bandwidth.
 
 #[path = "../pairs/mod.rs"]
 mod pairs;
@@ -66,6 +69,52 @@ const TRIAD: &str = "
     fma rn f32 $r10 $r11 c0[0x3c] $r10
     st b32 wb g[$r8d] $r10
     exit";
+/// The same addresses for the first 16 bytes of four that a thread moves.
+const WIDE_INDEX: &str = "
+    mov b32 $r0 $ctaidx
+    mov b32 $r2 $tidx
+    mov b32 $r1 0x400
+    add $r0 (mul u32 $r0 u32 $r1) $r2
+    set $p0 0x1 ge u32 $r0 c0[0x38]
+    $p0 exit
+    mov b32 $r3 0x10
+    add $r4 $c (mul u32 $r0 u32 $r3) c0[0x20]
+    add $r5 (mul high u32 $r0 u32 $r3) c0[0x24] $c
+    add $r6 $c (mul u32 $r0 u32 $r3) c0[0x28]
+    add $r7 (mul high u32 $r0 u32 $r3) c0[0x2c] $c
+    add $r8 $c (mul u32 $r0 u32 $r3) c0[0x30]
+    add $r9 (mul high u32 $r0 u32 $r3) c0[0x34] $c
+";
+/// Accesses of a thread of a wide kernel, each of four elements.
+const WIDE_ACCESSES: u32 = 4;
+const WIDE_ELEMENTS: u32 = 4;
+
+/// The body of a wide kernel: all loads of A, and of B if there is something to do with it, then all stores.
+fn wide(combine: Option<&str>) -> String {
+    const FIRST: u32 = 12;
+    const SECOND: u32 = FIRST + WIDE_ACCESSES * WIDE_ELEMENTS;
+    let each = |verb: &dyn Fn(u32, u32) -> String| -> String {
+        (0..WIDE_ACCESSES)
+            .map(|access| verb(access * WIDE_ELEMENTS, access * THREADS * 16))
+            .collect()
+    };
+    let mut text = String::from(WIDE_INDEX);
+    text += &each(&|register, offset| format!("ld b128 $r{}q ca g[$r4d+0x{offset:x}]\n", FIRST + register));
+    if let Some(combine) = combine {
+        text +=
+            &each(&|register, offset| format!("ld b128 $r{}q ca g[$r6d+0x{offset:x}]\n", SECOND + register));
+        for register in 0..WIDE_ACCESSES * WIDE_ELEMENTS {
+            let (a, b) = (
+                format!("$r{}", FIRST + register),
+                format!("$r{}", SECOND + register),
+            );
+            text += &(combine.replace("%a", &a).replace("%b", &b) + "\n");
+        }
+    }
+    text += &each(&|register, offset| format!("st b128 wb g[$r8d+0x{offset:x}] $r{}q\n", FIRST + register));
+    text + "exit"
+}
+
 /// c[i] = a[hash of i].
 const GATHER: &str = "
     mul $r10 u32 $r0 u32 0x9e3779b1
@@ -120,12 +169,13 @@ fn split(address: u64) -> [u32; 2] {
 }
 
 /// A kernel over arrays: A and B to C.
-fn over_arrays(body: &str, elements: u32, last: u32) -> Launch {
-    let program = program(&format!("{INDEX}{body}"));
+fn over_arrays(kernel: &Kernel, elements: u32) -> Launch {
+    let program = program(&kernel.text);
     let [a, b, c] = [A, B, C].map(split);
     let parameters = [a, b, c].concat();
-    let parameters = [&parameters[..], &[elements, last]].concat();
-    launch_of(&program, elements.div_ceil(THREADS), &parameters)
+    let parameters = [&parameters[..], &[elements / kernel.form.unit(), kernel.last]].concat();
+    let threads = elements.div_ceil(kernel.form.elements());
+    launch_of(&program, threads.div_ceil(THREADS), &parameters)
 }
 
 /// Runs a launch; nanoseconds.
@@ -205,9 +255,35 @@ fn plain(which: Plain, [a, b]: [&[f32]; 2], c: &mut [f32]) {
     }
 }
 
+#[derive(Clone, Copy)]
+enum Form {
+    /// An element for each thread.
+    Narrow,
+    Wide,
+}
+
+impl Form {
+    /// Elements of an access.
+    fn unit(self) -> u32 {
+        match self {
+            Self::Narrow => 1,
+            Self::Wide => WIDE_ELEMENTS,
+        }
+    }
+
+    /// Elements of a thread.
+    fn elements(self) -> u32 {
+        match self {
+            Self::Narrow => 1,
+            Self::Wide => WIDE_ELEMENTS * WIDE_ACCESSES,
+        }
+    }
+}
+
 struct Kernel {
     title: &'static str,
-    body: &'static str,
+    text: String,
+    form: Form,
     plain: Plain,
     /// Arrays that are read or written.
     arrays: f64,
@@ -228,7 +304,7 @@ fn memory(mode: Mode, runner: &RefCell<Runner>, elements: u32, kernel: &Kernel) 
         .store_more(C - MORE_VA, &bytes(&vec![1.0; count]));
     let mut expected = vec![1.0f32; count];
     let mut copied = vec![1.0f32; count];
-    let launch = over_arrays(kernel.body, elements, kernel.last);
+    let launch = over_arrays(kernel, elements);
     // Bytes in a nanosecond are GB/s.
     let moved = kernel.arrays * 4.0 * f64::from(elements);
     let ways: Vec<Way<'_>> = vec![
@@ -267,6 +343,42 @@ fn memory(mode: Mode, runner: &RefCell<Runner>, elements: u32, kernel: &Kernel) 
     assert!(found == bytes(&expected), "the card's result is plain Rust's");
 }
 
+fn kernels(elements: u32) -> [Kernel; 7] {
+    let narrow = |title, body: &str, plain, arrays, last| Kernel {
+        title,
+        text: format!("{INDEX}{body}"),
+        form: Form::Narrow,
+        plain,
+        arrays,
+        last,
+    };
+    let wide = |title, combine: Option<&str>, plain, arrays, last| Kernel {
+        title,
+        text: wide(combine),
+        form: Form::Wide,
+        plain,
+        arrays,
+        last,
+    };
+    let (sum, fused) = ("add rn f32 %a %a %b", "fma rn f32 %a %b c0[0x3c] %a");
+    let factor = FACTOR.to_bits();
+    [
+        narrow("copy: c[i] = a[i]", COPY, Plain::Copy, 2.0, 0),
+        wide("copy, wide", None, Plain::Copy, 2.0, 0),
+        narrow("vecadd: c[i] = a[i] + b[i]", VECADD, Plain::Vecadd, 3.0, 0),
+        wide("vecadd, wide", Some(sum), Plain::Vecadd, 3.0, 0),
+        narrow("triad: c[i] = a[i] + s × b[i]", TRIAD, Plain::Triad, 3.0, factor),
+        wide("triad, wide", Some(fused), Plain::Triad, 3.0, factor),
+        narrow(
+            "gather: c[i] = a[hash(i)]",
+            GATHER,
+            Plain::Gather,
+            2.0,
+            elements - 1,
+        ),
+    ]
+}
+
 fn main() {
     let mode = Mode::from_arguments();
     if mode == Mode::List {
@@ -274,36 +386,7 @@ fn main() {
     }
     let elements = if mode == Mode::Measure { ELEMENTS } else { FEW };
     let runner = RefCell::new(Runner::new(3 * ARRAY_BYTES));
-    let kernels = [
-        Kernel {
-            title: "copy: c[i] = a[i]",
-            body: COPY,
-            plain: Plain::Copy,
-            arrays: 2.0,
-            last: 0,
-        },
-        Kernel {
-            title: "vecadd: c[i] = a[i] + b[i]",
-            body: VECADD,
-            plain: Plain::Vecadd,
-            arrays: 3.0,
-            last: 0,
-        },
-        Kernel {
-            title: "triad: c[i] = a[i] + s × b[i]",
-            body: TRIAD,
-            plain: Plain::Triad,
-            arrays: 3.0,
-            last: FACTOR.to_bits(),
-        },
-        Kernel {
-            title: "gather: c[i] = a[hash(i)]",
-            body: GATHER,
-            plain: Plain::Gather,
-            arrays: 2.0,
-            last: elements - 1,
-        },
-    ];
+    let kernels = kernels(elements);
     // `cargo bench --bench shader -- copy` measures what begins with that word.
     let only = std::env::args()
         .skip(1)

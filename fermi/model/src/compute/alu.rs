@@ -8,6 +8,7 @@
 pub(crate) mod convert;
 pub(crate) mod double;
 pub(crate) mod integer;
+pub(crate) mod lanes;
 pub(crate) mod single;
 pub(crate) mod special;
 

@@ -15,8 +15,9 @@ use super::{
     execute::{self, Machine},
     launch::Launch,
     outside::Outside,
+    shared::SharedMemory,
     tally::Tally,
-    trap::{ShaderPlace, Stop, WarpError},
+    trap::{ShaderPlace, Stop},
     warp::{Lanes, State, Warp, each},
     watch::Watch,
 };
@@ -62,7 +63,7 @@ pub(crate) enum Progress {
 }
 
 /// Where a block runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Slot {
     /// SM, and how many there are.
     pub(crate) sm: u32,
@@ -76,6 +77,8 @@ pub(crate) struct Block {
     warps: Vec<Warp>,
     turn: usize,
     left: u64,
+    /// Warps of which all lanes have exited.
+    ended: usize,
     inside: Inside,
 }
 
@@ -84,31 +87,49 @@ pub(crate) struct Inside {
     /// Block index in x, y, z.
     index: [u32; 3],
     slot: Slot,
-    shared: Vec<u8>,
+    shared: SharedMemory,
     locks: BTreeSet<u32>,
     barriers: [Barrier; 16],
+    /// Warps counted by barriers that are not complete.
+    arrivals: u32,
 }
 
 impl Block {
-    /// Block `index` of the grid, in a slot.
-    pub(crate) fn new(launch: &Launch, index: u64, slot: Slot) -> Self {
-        let threads = launch.threads();
-        let [x, y, _] = launch.grid.map(u64::from);
-        let warps = (0..launch.warps())
-            .map(|warp| Warp::new(warp, launch.entry, threads - 32 * warp, launch.stack_bytes))
-            .collect();
+    /// A block of the launch that has yet to [`start`](Self::start).
+    pub(crate) fn new(launch: &Launch) -> Self {
         Self {
-            warps,
+            warps: (0..launch.warps())
+                .map(|warp| Warp::new(warp, launch.stack_bytes))
+                .collect(),
             turn: 0,
             left: TURN,
+            ended: 0,
             inside: Inside {
-                index: [index % x, index / x % y, index / (x * y)].map(|at| at as u32),
-                slot,
-                shared: vec![0; launch.shared_bytes as usize],
+                index: [0; 3],
+                slot: Slot::default(),
+                shared: SharedMemory::new(launch.shared_bytes),
                 locks: BTreeSet::new(),
                 barriers: [Barrier::default(); 16],
+                arrivals: 0,
             },
         }
+    }
+
+    /// Becomes block `index` of the grid, in a slot, as it is at its start.
+    pub(crate) fn start(&mut self, launch: &Launch, index: u64, slot: Slot) {
+        let threads = launch.threads();
+        for warp in &mut self.warps {
+            warp.start(launch.entry, threads - 32 * warp.index, launch.registers);
+        }
+        (self.turn, self.left, self.ended) = (0, TURN, 0);
+        let [x, y, _] = launch.grid.map(u64::from);
+        let inside = &mut self.inside;
+        inside.index = [index % x, index / x % y, index / (x * y)].map(|at| at as u32);
+        inside.slot = slot;
+        inside.shared.clear();
+        inside.locks.clear();
+        inside.barriers = [Barrier::default(); 16];
+        inside.arrivals = 0;
     }
 
     /// Its place.
@@ -153,8 +174,13 @@ impl Block {
                 self.left -= ran;
                 *budget -= ran;
                 idle = 0;
-                if warp.state == State::Running {
-                    continue;
+                match warp.state {
+                    State::Running => continue,
+                    State::Done => self.ended += 1,
+                    State::AtBarrier { .. } => {}
+                }
+                if self.ended == self.warps.len() {
+                    return Ok(Progress::Done);
                 }
             } else {
                 idle += 1;
@@ -165,8 +191,7 @@ impl Block {
             self.turn = (self.turn + 1) % self.warps.len();
             self.left = TURN;
             if idle > self.warps.len() {
-                let is_done = self.warps.iter().all(|warp| warp.state == State::Done);
-                return Ok(if is_done { Progress::Done } else { Progress::Stuck });
+                return Ok(Progress::Stuck);
             }
         }
         Ok(Progress::Paused)
@@ -179,22 +204,10 @@ impl Inside {
         self.index
     }
 
-    /// Bytes of shared memory.
+    /// Its shared memory.
     #[inline(always)]
-    pub(crate) fn shared(&mut self, offset: u32, bytes: u32) -> Result<&mut [u8], WarpError> {
-        let start = offset as usize;
-        self.shared
-            .get_mut(start..start + bytes as usize)
-            .ok_or(WarpError::MemoryOutOfBounds)
-    }
-
-    /// The word of shared memory at `offset`, a multiple of 4.
-    #[inline(always)]
-    pub(crate) fn shared_word(&mut self, offset: u32) -> Result<&mut [u8; 4], WarpError> {
-        let words = self.shared.as_chunks_mut().0;
-        words
-            .get_mut(offset as usize / 4)
-            .ok_or(WarpError::MemoryOutOfBounds)
+    pub(crate) fn shared(&mut self) -> &mut SharedMemory {
+        &mut self.shared
     }
 
     /// Locks the word at `offset`; whether it was free.
@@ -226,6 +239,7 @@ impl Inside {
             };
         }
         barrier.arrived += 1;
+        self.arrivals += 1;
         barrier.wanted = arrival.warps;
         barrier.mode = arrival.mode;
         barrier.count += arrival.holds.count_ones();
@@ -241,6 +255,9 @@ impl Inside {
     /// Lets the warps of complete barriers go on.
     fn settle(&mut self, warps: &mut [Warp]) {
         const AND: u32 = 1;
+        if self.arrivals == 0 {
+            return;
+        }
         let alive = warps.iter().filter(|warp| warp.state != State::Done).count() as u32;
         for (number, barrier) in self.barriers.iter_mut().enumerate() {
             let wanted = if barrier.wanted == 0 {
@@ -273,17 +290,14 @@ impl Inside {
                 warp.set_predicate(predicate.into(), if holds { u32::MAX } else { 0 }, lanes);
                 warp.state = State::Running;
             }
+            self.arrivals -= barrier.arrived;
             *barrier = Barrier::default();
         }
     }
 
     /// A special register of warp `warp`.
     pub(crate) fn special(&self, number: u32, warp: u32, clock: u64, launch: &Launch) -> Lanes {
-        let [nx, ny, _] = launch.block;
-        let thread = |lane: usize| 32 * warp + lane as u32;
-        let x = |lane| thread(lane) % nx;
-        let y = |lane| thread(lane) / nx % ny;
-        let z = |lane| thread(lane) / (nx * ny);
+        let thread = || threads_of(launch.block, warp);
         let packed = |x: u32, y: u32, z: u32| x & 0xffff | (y & 0x3ff) << 16 | (z & 0x3f) << 26;
         let up_to = |lane: usize| ((1u64 << (lane + 1)) - 1) as u32;
         let slot = self.slot;
@@ -292,10 +306,13 @@ impl Inside {
         };
         let value = match special {
             Special::LaneId => return each(|lane| lane as u32),
-            Special::Thread => return each(|lane| packed(x(lane), y(lane), z(lane))),
-            Special::ThreadX => return each(x),
-            Special::ThreadY => return each(y),
-            Special::ThreadZ => return each(z),
+            Special::Thread => {
+                let [x, y, z] = thread();
+                return each(|lane| packed(x[lane], y[lane], z[lane]));
+            }
+            Special::ThreadX => return thread()[0],
+            Special::ThreadY => return thread()[1],
+            Special::ThreadZ => return thread()[2],
             Special::MaskEqual => return each(|lane| 1 << lane),
             Special::MaskBelow => return each(|lane| (1 << lane) - 1),
             Special::MaskUpTo => return each(up_to),
@@ -329,4 +346,28 @@ impl Inside {
         };
         [value; 32]
     }
+}
+
+/// Thread indices in x, y, z of the lanes of a warp.
+fn threads_of([nx, ny, nz]: [u32; 3], warp: u32) -> [Lanes; 3] {
+    let first = 32 * warp;
+    if ny == 1 && nz == 1 {
+        return [each(|lane| first + lane as u32), [0; 32], [0; 32]];
+    }
+    // Counted on from the first lane's, as divisions are slow.
+    let (mut x, mut y, mut z) = (first % nx, first / nx % ny, first / (nx * ny));
+    let mut indices = [[0; 32]; 3];
+    for lane in 0..32 {
+        for (index, value) in indices.iter_mut().zip([x, y, z]) {
+            index[lane] = value;
+        }
+        x += 1;
+        if x == nx {
+            (x, y) = (0, y + 1);
+        }
+        if y == ny {
+            (y, z) = (0, z + 1);
+        }
+    }
+    indices
 }

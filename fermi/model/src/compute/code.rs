@@ -8,8 +8,10 @@ use fermi_spec::isa::{
 };
 
 use super::{
+    launch::Launch,
     tally::Issue,
     trap::{Stop, WarpError},
+    warp::{LANES, Lanes},
 };
 use crate::mmu::Refusal;
 
@@ -54,6 +56,8 @@ pub(crate) struct Op {
     pub(crate) a: u8,
     pub(crate) b: Operand,
     pub(crate) c: Operand,
+    /// What B or C is in every lane where it is no register: a launch's constants do not change.
+    pub(crate) value: Lanes,
     pub(crate) data: DataType,
     /// Address is a register pair.
     pub(crate) wide: bool,
@@ -64,8 +68,8 @@ pub(crate) struct Op {
 }
 
 impl Op {
-    /// Decodes the word at byte `pc` of the code, for a launch with so many registers.
-    pub(crate) fn decode(word: u64, pc: u32, registers: u32) -> Result<Self, WarpError> {
+    /// Decodes the word at byte `pc` of the code of a launch.
+    pub(crate) fn decode(word: u64, pc: u32, launch: &Launch) -> Result<Self, WarpError> {
         let instruction = Instruction::decode(word).map_err(|_| WarpError::InvalidOpcode)?;
         if !instruction.is_aligned() {
             return Err(WarpError::MisalignedRegister);
@@ -73,10 +77,18 @@ impl Op {
         if !instruction.has_aligned_constant() {
             return Err(WarpError::MisalignedConstant);
         }
-        if instruction.registers_used() > registers {
+        if instruction.registers_used() > launch.registers {
             return Err(WarpError::RegisterOutOfBounds);
         }
         let guard = instruction.guard();
+        let (b, c) = (Operand::of(instruction.b()), Operand::of(instruction.c()));
+        let value = match (b, c) {
+            (Operand::Immediate(value), _) => value,
+            (Operand::Constant { bank, offset }, _) | (_, Operand::Constant { bank, offset }) => {
+                launch.constant(bank, offset.into())
+            }
+            _ => 0,
+        };
         Ok(Self {
             opcode: instruction.opcode(),
             issue: Issue::of(instruction),
@@ -86,8 +98,9 @@ impl Op {
             sets_flags: instruction.sets_flags(),
             dst: instruction.dst().0,
             a: instruction.a().0,
-            b: Operand::of(instruction.b()),
-            c: Operand::of(instruction.c()),
+            b,
+            c,
+            value: [value; LANES],
             data: instruction.data_type(),
             wide: instruction.has_wide_address(),
             offset: instruction.offset(),
@@ -128,36 +141,30 @@ pub(crate) struct Page {
 impl Page {
     /// The instruction at `pc`, `None` if it is on another page.
     #[inline(always)]
-    pub(crate) fn op(&self, pc: u32) -> Option<Result<Op, WarpError>> {
+    pub(crate) fn op(&self, pc: u32) -> Option<&Result<Op, WarpError>> {
+        const MISALIGNED: &Result<Op, WarpError> = &Err(WarpError::MisalignedPc);
         let inside = pc.wrapping_sub(self.first);
         let op = self.ops.get((inside / INSTRUCTION_BYTES) as usize)?;
         Some(if inside.is_multiple_of(INSTRUCTION_BYTES) {
-            *op
+            op
         } else {
-            Err(WarpError::MisalignedPc)
+            MISALIGNED
         })
     }
 }
 
 /// The code of a launch.
+#[derive(Default)]
 pub(crate) struct Code {
-    registers: u32,
     pages: BTreeMap<u32, Page>,
 }
 
 impl Code {
-    /// Code for a launch with so many registers a lane.
-    pub(crate) fn new(registers: u32) -> Self {
-        Self {
-            registers,
-            pages: BTreeMap::new(),
-        }
-    }
-
     /// The page with the instruction at `pc`; `read` fills its bytes from an offset of the code.
     pub(crate) fn page(
         &mut self,
         pc: u32,
+        launch: &Launch,
         mut read: impl FnMut(u32, &mut [u8]) -> Result<(), Refusal>,
     ) -> Result<&Page, Stop> {
         let first = pc / PAGE_BYTES * PAGE_BYTES;
@@ -170,7 +177,7 @@ impl Code {
             let mut ops = Box::new([Err(WarpError::InvalidOpcode); PAGE_INSTRUCTIONS]);
             for (index, (op, word)) in ops.iter_mut().zip(bytes.as_chunks().0).enumerate() {
                 let at = first + index as u32 * INSTRUCTION_BYTES;
-                *op = Op::decode(u64::from_le_bytes(*word), at, self.registers);
+                *op = Op::decode(u64::from_le_bytes(*word), at, launch);
             }
             self.pages.insert(first, Page { first, ops });
         }

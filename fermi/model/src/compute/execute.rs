@@ -6,6 +6,7 @@
 //! 3. A warp runs until it waits at a barrier, ends, does something wrong, or has used up its budget. What it did
 //!    depends on the budget in no other way.
 
+mod access;
 mod arithmetic;
 mod memory;
 mod moves;
@@ -22,7 +23,7 @@ use super::{
     stack::Kind,
     tally::Tally,
     trap::{Stop, WarpError},
-    warp::{Lanes, State, Warp, each, lanes_of},
+    warp::{Lanes, State, Warp, each, lanes_of, mask_of, signs_of},
     watch::{Before, Watch},
 };
 
@@ -46,25 +47,28 @@ pub(super) fn run<W: Watch>(
 ) -> Result<u64, Stop> {
     let mut done = 0;
     while warp.state == State::Running && done < budget {
-        let base = machine.launch.code;
+        let launch = machine.launch;
         let outside = &mut *machine.outside;
-        let page = code.page(warp.pc, |offset, bytes| {
-            outside.fetch(base.wrapping_add(offset.into()), bytes)
+        let page = code.page(warp.pc, launch, |offset, bytes| {
+            outside.fetch(launch.code.wrapping_add(offset.into()), bytes)
         })?;
         while warp.state == State::Running
             && done < budget
             && let Some(op) = page.op(warp.pc)
         {
-            let op = op?;
+            let op = match op {
+                Ok(op) => op,
+                Err(error) => return Err((*error).into()),
+            };
             let pc = warp.pc;
             let before = W::IS_ON.then(|| Before {
                 block: machine.block.index(),
-                op,
+                op: *op,
                 active: warp.active,
-                executed: warp.executing(&op),
+                executed: warp.executing(op),
                 pc,
             });
-            let outcome = step(warp, &op, machine);
+            let outcome = step(warp, op, machine);
             if let Some(before) = &before {
                 watch.see(before, warp, outcome.is_err());
             }
@@ -281,13 +285,12 @@ fn branch_each(
     Ok(())
 }
 
-/// The 32-bit values of an operand.
+/// The 32-bit values of operand B or C.
 #[inline(always)]
-fn values(warp: &Warp, operand: Operand, launch: &Launch) -> Lanes {
+fn values<'a>(warp: &'a Warp, op: &'a Op, operand: Operand) -> &'a Lanes {
     match operand {
-        Operand::Register(register) => *warp.register(register),
-        Operand::Constant { bank, offset } => [launch.constant(bank, offset.into()); 32],
-        Operand::Immediate(value) => [value; 32],
+        Operand::Register(register) => warp.register(register),
+        Operand::Constant { .. } | Operand::Immediate(_) => &op.value,
     }
 }
 
@@ -304,21 +307,32 @@ fn wide_value(warp: &Warp, operand: Operand, lane: usize, launch: &Launch) -> u6
     }
 }
 
-/// Stores a result and, if asked for, its flags.
+/// What the flags of a result tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind32 {
+    Integer,
+    Single,
+}
+
+/// Stores a result and, if asked for, its flags: zero and sign; of an f32 that is no number both.
 #[inline(always)]
-fn finish(
-    warp: &mut Warp,
-    op: &Op,
-    lanes: u32,
-    result: &Lanes,
-    flags: impl Fn(u32) -> super::alu::integer::Flags,
-) {
+fn finish(warp: &mut Warp, op: &Op, lanes: u32, result: &Lanes, kind: Kind32) {
+    const INFINITY: u32 = 0x7f80_0000;
     warp.set_register(op.dst, result, lanes);
-    if op.sets_flags {
-        for lane in lanes_of(lanes) {
-            warp.set_flags(lane, flags(result[lane]));
-        }
+    if !op.sets_flags {
+        return;
     }
+    let magnitude = |lane: usize| result[lane] & 0x7fff_ffff;
+    let (zero, negative) = (mask_of(|lane| result[lane] == 0), signs_of(result));
+    let (zero, sign) = match kind {
+        Kind32::Integer => (zero, negative),
+        Kind32::Single => {
+            let nan = mask_of(|lane| magnitude(lane) > INFINITY);
+            let zero = mask_of(|lane| magnitude(lane) == 0);
+            (zero | nan, negative & !zero | nan)
+        }
+    };
+    warp.set_flag_masks(lanes, [zero, sign, 0, 0]);
 }
 
 /// A mask as the result of a comparison: all ones or 1.0 where it is set.

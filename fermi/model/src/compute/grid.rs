@@ -39,6 +39,8 @@ pub(crate) struct Grid {
     per_sm: u32,
     next: u64,
     blocks: VecDeque<Block>,
+    /// Blocks that have ended, to be started again as others: no more than the card holds.
+    spare: Vec<Block>,
     free: BTreeSet<u32>,
     /// Of the block in front.
     left: u64,
@@ -78,12 +80,13 @@ impl Grid {
         let per_sm = blocks_per_sm(&launch);
         let sms = sms.max(1);
         Self {
-            code: Code::new(launch.registers),
+            code: Code::default(),
             launch: Box::new(launch),
             sms,
             per_sm,
             next: 0,
             blocks: VecDeque::new(),
+            spare: Vec::new(),
             free: (0..sms * per_sm).collect(),
             left: TURN,
             stuck: 0,
@@ -154,7 +157,7 @@ impl Grid {
                     let slot = block.slot();
                     self.free
                         .insert(slot.first_warp / self.launch.warps() * self.sms + slot.sm);
-                    self.blocks.pop_front();
+                    self.spare.extend(self.blocks.pop_front());
                     self.left = TURN;
                     self.stuck = 0;
                 }
@@ -199,7 +202,9 @@ impl Grid {
             sms: self.sms,
             first_warp: slot / self.sms * self.launch.warps(),
         };
-        self.blocks.push_back(Block::new(&self.launch, self.next, slot));
+        let mut block = self.spare.pop().unwrap_or_else(|| Block::new(&self.launch));
+        block.start(&self.launch, self.next, slot);
+        self.blocks.push_back(block);
         self.next += 1;
         true
     }

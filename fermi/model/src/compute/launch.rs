@@ -19,7 +19,7 @@ const SHARED_BYTES_MAX: u32 = 48 << 10;
 /// Barriers of a block at most.
 const BARRIERS_MAX: u32 = 16;
 /// Bytes of the windows of shared and local memory in generic addresses.
-const WINDOW_BYTES: u64 = 16 << 20;
+pub(crate) const WINDOW_BYTES: u64 = 16 << 20;
 /// Local addresses have 24 bits.
 const LOCAL_END: u32 = 1 << 24;
 /// Warps have their local memory in multiples of this.
@@ -164,12 +164,6 @@ impl Launch {
         } else {
             None
         }
-    }
-
-    /// Address inside a window.
-    #[inline(always)]
-    pub(crate) fn in_window(&self, address: u64, base: u64) -> u32 {
-        address.wrapping_sub(base) as u32
     }
 
     /// Byte of a lane's local memory behind a local address.

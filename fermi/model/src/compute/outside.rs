@@ -1,5 +1,9 @@
 //! What a warp reaches beyond its block: code and memory of the channel's address space.
 
+use super::{
+    coalesce::Places,
+    warp::{Lanes, lanes_of},
+};
 use crate::mmu::Refusal;
 
 /// Bits of a virtual address that count.
@@ -35,6 +39,30 @@ pub(crate) trait Outside {
     fn read(&mut self, va: u64, data: &mut [u8]) -> Result<(), Refusal>;
     /// Stores data at `va`.
     fn write(&mut self, va: u64, data: &[u8]) -> Result<(), Refusal>;
+    /// Loads a value for each lane, aligned to its size, into its words, of which there are as many as a value has.
+    /// Lanes go in their order.
+    fn gather(&mut self, places: Places<'_>, words: &mut [Lanes]) -> Result<(), Refusal> {
+        for lane in lanes_of(places.lanes) {
+            let mut data = [0; 16];
+            self.read(places.addresses[lane], &mut data[..places.bytes as usize])?;
+            let value = u128::from_le_bytes(data);
+            for (number, word) in words.iter_mut().enumerate() {
+                word[lane] = (value >> (32 * number)) as u32;
+            }
+        }
+        Ok(())
+    }
+    /// Stores a value for each lane, as [`Self::gather`] loads one.
+    fn scatter(&mut self, places: Places<'_>, words: &[Lanes]) -> Result<(), Refusal> {
+        for lane in lanes_of(places.lanes) {
+            let mut data = [0; 16];
+            for (part, word) in data.chunks_exact_mut(4).zip(words) {
+                part.copy_from_slice(&word[lane].to_le_bytes());
+            }
+            self.write(places.addresses[lane], &data[..places.bytes as usize])?;
+        }
+        Ok(())
+    }
     /// Replaces the 4 or 8 bytes at `va`; returns what was there.
     fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal>;
 }

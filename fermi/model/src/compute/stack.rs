@@ -53,6 +53,11 @@ impl Stack {
         }
     }
 
+    /// Nothing on it.
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
     pub(crate) fn push(&mut self, kind: Kind, pc: u32, mask: u32) -> Result<(), WarpError> {
         if self.entries.len() >= self.depth_max {
             return Err(WarpError::OutOfStack);

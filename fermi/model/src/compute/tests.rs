@@ -199,8 +199,7 @@ fn vecadd_adds_whatever_the_piece() {
     }
     assert!(tallies.iter().all(|tally| *tally == tallies[0]));
     // Full warps read two lines and write one each.
-    assert_eq!(tallies[0].segments_read, 2 * 32);
-    assert_eq!(tallies[0].segments_written, 32);
+    assert_eq!(tallies[0].awaited, 2 * 32);
 }
 
 #[test]

@@ -29,15 +29,11 @@ pub(crate) use sample::{Gather, Lookup};
 /// Memory as texels are read from it.
 pub(crate) struct Reader<'a> {
     pub(crate) outside: &'a mut dyn Outside,
-    /// Told each address.
-    pub(crate) touched: &'a mut dyn FnMut(u64),
 }
 
 impl Reader<'_> {
     fn read(&mut self, va: u64, data: &mut [u8]) -> Result<(), Refusal> {
-        let va = va & VA_MASK;
-        (self.touched)(va);
-        self.outside.read(va, data)
+        self.outside.read(va & VA_MASK, data)
     }
 }
 

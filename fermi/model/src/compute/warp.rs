@@ -28,6 +28,28 @@ pub(crate) fn each(mut f: impl FnMut(usize) -> u32) -> Lanes {
     lanes
 }
 
+/// Lanes for which something holds, as a mask.
+#[inline(always)]
+pub(crate) fn mask_of(holds: impl Fn(usize) -> bool) -> u32 {
+    // In two steps, of which both become vector instructions.
+    let bits = each(|lane| u32::from(holds(lane)) << lane);
+    bits.iter().fold(0, |mask, bit| mask | bit)
+}
+
+/// The lanes' upper bits, as a mask.
+#[inline(always)]
+pub(crate) fn signs_of(values: &Lanes) -> u32 {
+    const SIGNS: u64 = 0x8080_8080_8080_8080;
+    // Brings the upper bits of eight bytes side by side into the upper byte.
+    const GATHER: u64 = 0x0002_0408_1020_4081;
+    let mut tops = [[0u8; 8]; LANES / 8];
+    for (top, value) in tops.as_flattened_mut().iter_mut().zip(values) {
+        *top = (value >> 24) as u8;
+    }
+    let bits = tops.map(|bytes| ((u64::from_le_bytes(bytes) & SIGNS).wrapping_mul(GATHER) >> 56) as u8);
+    u32::from_le_bytes(bits)
+}
+
 /// Lanes of a mask, ascending.
 #[inline(always)]
 pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
@@ -77,13 +99,8 @@ pub(crate) struct Warp {
 }
 
 impl Warp {
-    /// Warp `index` of a block, at `pc`, with `lanes` lanes that exist.
-    pub(crate) fn new(index: u32, pc: u32, lanes: u32, stack_bytes: u32) -> Self {
-        let live = if lanes >= LANES as u32 {
-            u32::MAX
-        } else {
-            (1 << lanes) - 1
-        };
+    /// Warp `index` of a block, which has yet to [`start`](Self::start).
+    pub(crate) fn new(index: u32, stack_bytes: u32) -> Self {
         Self {
             registers: Box::new([[0; LANES]; 64]),
             predicates: [0, 0, 0, 0, 0, 0, 0, u32::MAX],
@@ -91,13 +108,32 @@ impl Warp {
             sign: 0,
             carry: 0,
             overflow: 0,
-            active: live,
-            live,
-            pc,
+            active: 0,
+            live: 0,
+            pc: 0,
             stack: Stack::new(stack_bytes),
-            state: if live == 0 { State::Done } else { State::Running },
+            state: State::Done,
             index,
         }
+    }
+
+    /// Begins anew at `pc`, with `lanes` lanes that exist, of `registers` registers each. No instruction reaches others.
+    pub(crate) fn start(&mut self, pc: u32, lanes: u32, registers: u32) {
+        self.registers[..registers.min(ZERO as u32) as usize].fill([0; LANES]);
+        self.predicates = [0, 0, 0, 0, 0, 0, 0, u32::MAX];
+        (self.zero, self.sign, self.carry, self.overflow) = (0, 0, 0, 0);
+        self.live = match lanes {
+            0..32 => (1 << lanes) - 1,
+            _ => u32::MAX,
+        };
+        self.active = self.live;
+        self.pc = pc;
+        self.stack.clear();
+        self.state = if self.live == 0 {
+            State::Done
+        } else {
+            State::Running
+        };
     }
 
     /// A register of all lanes.
@@ -208,6 +244,16 @@ impl Warp {
         set(&mut self.sign, flags.sign);
         set(&mut self.carry, flags.carry);
         set(&mut self.overflow, flags.overflow);
+    }
+
+    /// Stores the flags of `lanes`, each as a mask: zero, sign, carry, overflow.
+    #[inline(always)]
+    pub(crate) fn set_flag_masks(&mut self, lanes: u32, [zero, sign, carry, overflow]: [u32; 4]) {
+        let set = |mask: &mut u32, values: u32| *mask = *mask & !lanes | values & lanes;
+        set(&mut self.zero, zero);
+        set(&mut self.sign, sign);
+        set(&mut self.carry, carry);
+        set(&mut self.overflow, overflow);
     }
 
     /// Lanes whose flags meet a condition code.

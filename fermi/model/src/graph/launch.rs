@@ -8,19 +8,20 @@
 //! Methods behind a launch wait until the grid has ended, as they wait for a copy. assumptions: constant banks are as
 //! they were at the launch; a bank whose memory is not mapped to its end is as long as its memory.
 
-use super::{UNIT, state::Area};
+use super::{
+    UNIT,
+    channel_memory::{ChannelMemory, Moved},
+    state::Area,
+};
 use crate::{
-    compute::{
-        BANK_BYTES_MAX, BANKS, Bank, Grid, GridProgress, Issue, Launch, Outside, Stop, Tally, WarpError,
-    },
+    compute::{BANK_BYTES_MAX, BANKS, Bank, Grid, GridProgress, Issue, Launch, Stop, Tally, WarpError},
     engine::{Effect, Rejection},
-    memory::{Memory, Place},
-    mmu::{Access, AddressSpace, Mmu, Refusal},
+    mmu::{Access, AddressSpace},
     model::FermiModel,
     timing::{ShaderTiming, Traffic},
 };
 use fermi_spec::{
-    addr::{Aperture, GpuVa, SMALL_PAGE},
+    addr::GpuVa,
     fault::client,
     graphics::{BindConstants, compute, shader},
     regs::engines::graph_data_error,
@@ -36,105 +37,6 @@ const WORK_INSTRUCTIONS: u64 = 16;
 const WINDOW_MASK: u32 = 0xff00_0000;
 /// Local memory and stack sizes, and constant buffer sizes.
 const SIZE_MASK: u32 = 0xf_ffff;
-
-/// Pages whose translations are kept at hand while a piece runs, of each kind of access.
-const PAGES_KEPT: usize = 16;
-
-/// Where the translation of a page is kept. Arrays of a kernel often begin at equal places of large pages, so upper bits
-/// of the address take part.
-fn slot(page: u64) -> usize {
-    let number = page / SMALL_PAGE;
-    (number ^ number >> 5 ^ number >> 11) as usize % PAGES_KEPT
-}
-
-/// The address space of the channel whose grid runs.
-struct ChannelMemory<'a> {
-    mmu: &'a mut Mmu,
-    mem: &'a mut Memory,
-    space: AddressSpace,
-    /// Pages of the last accesses of each kind, each where [`slot`] says: a translation of the TLB's stays right while a
-    /// piece runs.
-    last: [[Option<(u64, Place)>; PAGES_KEPT]; 2],
-    traffic: Traffic,
-}
-
-impl ChannelMemory<'_> {
-    /// Where `bytes` bytes at `va` are, if all are in one page; otherwise the way is by the MMU.
-    fn place(&mut self, va: u64, bytes: usize, is_store: bool) -> Result<Option<Place>, Refusal> {
-        let inside = va % SMALL_PAGE;
-        if inside + bytes as u64 > SMALL_PAGE {
-            return Ok(None);
-        }
-        let page = va - inside;
-        let last = &mut self.last[usize::from(is_store)][slot(page)];
-        let place = match *last {
-            Some((known, place)) if known == page => place,
-            _ => {
-                let access = if is_store { Access::WRITE } else { Access::READ };
-                let (place, _) = self.mmu.translate(self.mem, &self.space, access, GpuVa(va), 1)?;
-                let first = place.before(inside);
-                *last = Some((page, first));
-                first
-            }
-        };
-        Ok(Some(place.offset(inside)))
-    }
-
-    fn charge(&mut self, place: Place, bytes: usize, is_store: bool) {
-        let bytes = bytes as u64;
-        match (place.aperture, is_store) {
-            (Aperture::Vram, _) => self.traffic.vram += bytes,
-            (_, false) => self.traffic.downstream += bytes,
-            (_, true) => self.traffic.upstream += bytes,
-        }
-    }
-}
-
-impl Outside for ChannelMemory<'_> {
-    fn fetch(&mut self, va: u64, bytes: &mut [u8]) -> Result<(), Refusal> {
-        self.mmu
-            .read(self.mem, &self.space, Access::READ, GpuVa(va), bytes)
-    }
-
-    fn read(&mut self, va: u64, data: &mut [u8]) -> Result<(), Refusal> {
-        match self.place(va, data.len(), false)? {
-            Some(place) => {
-                self.charge(place, data.len(), false);
-                self.mem.read(place, data);
-                Ok(())
-            }
-            None => self
-                .mmu
-                .read(self.mem, &self.space, Access::READ, GpuVa(va), data),
-        }
-    }
-
-    fn write(&mut self, va: u64, data: &[u8]) -> Result<(), Refusal> {
-        match self.place(va, data.len(), true)? {
-            Some(place) => {
-                self.charge(place, data.len(), true);
-                self.mem.write(place, data);
-                Ok(())
-            }
-            None => self
-                .mmu
-                .write(self.mem, &self.space, Access::WRITE, GpuVa(va), data),
-        }
-    }
-
-    fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal> {
-        let mut data = [0; 8];
-        let data = &mut data[..bytes.min(8) as usize];
-        // The right to store comes first: nothing is read that could not be replaced.
-        self.place(va, data.len(), true)?;
-        self.read(va, data)?;
-        let mut old = [0; 8];
-        old[..data.len()].copy_from_slice(data);
-        let old = u64::from_le_bytes(old);
-        self.write(va, &change(old).to_le_bytes()[..data.len()])?;
-        Ok(old)
-    }
-}
 
 impl FermiModel {
     /// BIND_CONSTANTS: the buffer that CONSTANT_BYTES and CONSTANT_HIGH describe becomes a bank.
@@ -234,31 +136,31 @@ impl FermiModel {
             return 1;
         };
         let before = grid.tally;
-        let mut memory = ChannelMemory {
-            mmu: &mut self.mmu,
-            mem: &mut self.mem,
+        let graph = &mut self.graph;
+        let mut memory = ChannelMemory::new(
+            &mut self.mmu,
+            &mut self.mem,
+            &mut graph.l2,
+            &mut graph.pages,
             space,
-            last: [[None; PAGES_KEPT]; 2],
-            traffic: Traffic::default(),
-        };
+        );
         let mut watcher = self.watcher.take();
         let progress = match &mut watcher {
             None => grid.run(&mut memory, None, PIECE_INSTRUCTIONS),
             Some(watcher) => grid.run(&mut memory, Some(&mut **watcher), PIECE_INSTRUCTIONS),
         };
-        let touched = memory.traffic;
+        let moved = memory.moved;
         self.watcher = watcher;
         let did = grid.tally.since(&before);
-        self.mem.stores += did.segments_written;
+        self.mem.stores += moved.stores;
         self.mem.counters.warp_instructions += did.instructions();
         self.mem.counters.lane_instructions += did.lane_instructions;
         let now = self.clock.now();
-        let moved = whole_segments(&did, touched);
         let counters = &mut self.mem.counters;
-        counters.shader_vram_bytes += moved.vram;
-        counters.shader_upstream_bytes += moved.upstream;
-        counters.shader_downstream_bytes += moved.downstream;
-        let end = self.piece_end(&grid, &did, moved);
+        counters.shader_vram_bytes += moved.traffic.vram;
+        counters.shader_upstream_bytes += moved.traffic.upstream;
+        counters.shader_downstream_bytes += moved.traffic.downstream;
+        let end = self.piece_end(&grid, &did, &moved);
         self.units[unit].at = end;
         match progress {
             Ok(GridProgress::Paused)
@@ -279,13 +181,16 @@ impl FermiModel {
     }
 
     /// When a piece is through: its instructions issued, and its data moved.
-    fn piece_end(&mut self, grid: &Grid, did: &Tally, moved: Traffic) -> u64 {
+    fn piece_end(&mut self, grid: &Grid, did: &Tally, moved: &Moved) -> u64 {
         let now = self.clock.now();
         let shaders = self.timing.shaders;
-        let clocks = issue_clocks(&shaders, did, grid.warps_per_sm());
+        let clocks = issue_clocks(&shaders, did, moved, grid.warps_per_sm());
         let issued =
             now.saturating_add(clocks.saturating_mul(1_000) / (u64::from(grid.sms()) * shaders.mhz.max(1)));
-        self.links.reserve(&self.timing, moved, now).max(issued)
+        self.links
+            .reserve(&self.timing, moved.traffic, now)
+            .max(self.links.reserve_l2(&self.timing, moved.l2_bytes, now))
+            .max(issued)
     }
 
     /// The grid ends before its program does.
@@ -301,7 +206,7 @@ impl FermiModel {
 
 /// Shader clocks that one SM needs for instructions: as many as it takes to issue them, or as long as each warp has to
 /// wait for its own results, divided among the warps that wait at the same time.
-fn issue_clocks(shaders: &ShaderTiming, did: &Tally, warps: u32) -> u64 {
+fn issue_clocks(shaders: &ShaderTiming, did: &Tally, moved: &Moved, warps: u32) -> u64 {
     let issued = |issue: Issue| did.issued[issue as usize];
     let issue = issued(Issue::Full)
         + issued(Issue::Half) * shaders.half_rate
@@ -311,25 +216,22 @@ fn issue_clocks(shaders: &ShaderTiming, did: &Tally, warps: u32) -> u64 {
         + issued(Issue::Memory) * shaders.memory
         + did.shared_passes * shaders.shared_pass;
     let waits = did.instructions() * shaders.dependent
-        + did.global_accesses * shaders.memory_latency / shaders.overlapping_accesses.max(1);
+        + did.awaited * latency(shaders, moved) / shaders.overlapping_accesses.max(1);
     issue.max(waits / u64::from(warps.max(1)))
 }
 
-/// Traffic in whole segments: in the places where the bytes were.
-fn whole_segments(did: &Tally, touched: Traffic) -> Traffic {
-    const SEGMENT_BYTES: u64 = 128;
-    let total = touched.vram + touched.upstream + touched.downstream;
-    let moved = (did.segments_read + did.segments_written) * SEGMENT_BYTES;
-    let share = |bytes: u64| {
-        if total == 0 {
-            0
-        } else {
-            (u128::from(bytes) * u128::from(moved) / u128::from(total)) as u64
-        }
-    };
-    Traffic {
-        vram: share(touched.vram),
-        upstream: share(touched.upstream),
-        downstream: share(touched.downstream),
+/// Clocks of an access, by where the segments of all came from.
+fn latency(shaders: &ShaderTiming, moved: &Moved) -> u64 {
+    if moved.l2_bytes == 0 {
+        return 0;
     }
+    let Traffic {
+        vram,
+        upstream,
+        downstream,
+    } = moved.traffic;
+    let system = upstream + downstream;
+    let hit = moved.l2_bytes - (vram + system).min(moved.l2_bytes);
+    let all = hit * shaders.l2_latency + vram * shaders.memory_latency + system * shaders.system_latency;
+    all / moved.l2_bytes
 }

@@ -256,6 +256,63 @@ fn streaming_kernel_feels_where_its_pages_are_and_a_computing_one_does_not() {
     assert!((0.9..1.2).contains(&ratio), "{ratio}");
 }
 
+/// A thread for each word; together they load the words up to `mask` again and again.
+fn loading(mask: u32) -> Kernel {
+    let source = "
+        mov b32 $r0 $ctaidx
+        mov b32 $r1 $ntidx
+        mov b32 $r2 $tidx
+        add $r0 (mul u32 $r0 u32 $r1) $r2
+        shl b32 $r0 $r0 clamp 0x2
+        and b32 $r0 $r0 c0[0x20]
+        add b32 $r0 $r0 c0[0x24]
+        ld b32 $r3 ca g[$r0]
+        exit";
+    Kernel::new(source, [4096, 1], 256, &[mask, A as u32])
+}
+
+#[test]
+fn words_that_l2_holds_come_faster_than_those_of_vram() {
+    let (many, few) = (loading(BUFFER_BYTES as u32 - 1), loading(0xffff));
+    let ratio = time_of(&many, false) as f64 / time_of(&few, false) as f64;
+    assert!((1.2..3.0).contains(&ratio), "{ratio}");
+    // Where L2 holds them it hardly matters where they are.
+    let ratio = time_of(&few, true) as f64 / time_of(&few, false) as f64;
+    assert!((0.9..2.0).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn words_of_one_bank_take_as_many_passes() {
+    let kernel = |stride| {
+        let source = "
+            .shared 8192
+            mov b32 $r0 $tidx
+            mul $r0 u32 $r0 u32 c0[0x20]
+            mov b32 $r1 0x0
+            loop: ld b32 $r2 s[$r0]
+            ld b32 $r3 s[$r0]
+            ld b32 $r4 s[$r0]
+            ld b32 $r5 s[$r0]
+            add b32 $r1 $r1 0x1
+            set $p0 0x1 lt u32 $r1 0x100
+            $p0 bra #loop
+            exit";
+        Kernel::new(source, [120, 1], 64, &[stride])
+    };
+    let [row, two, column] = [4, 8, 128].map(|stride| time_of(&kernel(stride), false) as f64);
+    assert!((1.1..2.0).contains(&(two / row)), "{two} {row}");
+    assert!((8.0..32.0).contains(&(column / row)), "{column} {row}");
+}
+
+#[test]
+fn fewer_warps_on_an_sm_wait_longer_for_memory() {
+    let kernel = loading(0xffff);
+    let mut crowded = loading(0xffff);
+    crowded.program.registers = 63;
+    let ratio = time_of(&crowded, false) as f64 / time_of(&kernel, false) as f64;
+    assert!((1.3..4.0).contains(&ratio), "{ratio}");
+}
+
 #[test]
 fn two_channels_take_turns_between_their_grids() {
     let mut bench = ready();

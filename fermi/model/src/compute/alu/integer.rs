@@ -117,30 +117,13 @@ impl Addition {
 #[inline(always)]
 pub(crate) fn add(a: u32, b: u32, addition: Addition, carry: Option<bool>) -> (u32, Flags) {
     let (x, y, own) = addition.terms(a, b);
-    let wide = u64::from(x) + u64::from(y) + u64::from(carry.unwrap_or(own));
-    let sum = wide as u32;
+    let sum = x.wrapping_add(y).wrapping_add(carry.unwrap_or(own).into());
     let flags = Flags {
         zero: sum == 0,
         sign: sum >> 31 != 0,
-        carry: wide >> 32 != 0,
+        // Both upper bits, or one of them and a carry into it, which shows as a zero. So in 32 bits, as lanes are.
+        carry: (x & y | (x | y) & !sum) >> 31 != 0,
         overflow: (x ^ sum) & (y ^ sum) & 1 << 31 != 0,
-    };
-    (sum, flags)
-}
-
-/// A signed sum that overflowed becomes the nearest number there is; zero and sign flags are those of what it became.
-#[inline(always)]
-pub(crate) fn saturate(sum: u32, flags: Flags) -> (u32, Flags) {
-    let sum = match (flags.overflow, flags.sign) {
-        (false, _) => sum,
-        // The sign is wrong when it overflowed.
-        (true, true) => i32::MAX as u32,
-        (true, false) => i32::MIN as u32,
-    };
-    let flags = Flags {
-        zero: sum == 0,
-        sign: sum >> 31 != 0,
-        ..flags
     };
     (sum, flags)
 }
@@ -159,31 +142,6 @@ pub(crate) fn mul(a: u32, b: u32, a_signed: bool, b_signed: bool, high: bool) ->
         }
     };
     (wide(a, a_signed).wrapping_mul(wide(b, b_signed)) as u64 >> 32) as u32
-}
-
-/// Left shift, and the last bit shifted out.
-#[inline(always)]
-pub(crate) fn shl(a: u32, count: u32, wrap: bool) -> (u32, bool) {
-    let count = if wrap { count & 31 } else { count };
-    match count {
-        0 => (a, false),
-        1..=31 => (a << count, a >> (32 - count) & 1 != 0),
-        _ => (0, false),
-    }
-}
-
-/// Right shift, and the last bit shifted out. assumption: `reverse` reverses the bits before the shift.
-#[inline(always)]
-pub(crate) fn shr(a: u32, count: u32, wrap: bool, signed: bool, reverse: bool) -> (u32, bool) {
-    let a = if reverse { a.reverse_bits() } else { a };
-    let count = if wrap { count & 31 } else { count };
-    let fill = if signed { (a as i32 >> 31) as u32 } else { 0 };
-    match count {
-        0 => (a, false),
-        1..=31 if signed => ((a as i32 >> count) as u32, a >> (count - 1) & 1 != 0),
-        1..=31 => (a >> count, a >> (count - 1) & 1 != 0),
-        _ => (fill, false),
-    }
 }
 
 /// Bit-field extract. `descriptor`: position in bits 7:0, length in 15:8.
@@ -348,14 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn products_and_shifts_of_the_instruction_set_page() {
+    fn products_and_differences_of_the_instruction_set_page() {
         assert_eq!(mul(u32::MAX, u32::MAX, false, false, true), 0xffff_fffe);
         assert_eq!(mul(u32::MAX, u32::MAX, true, true, true), 0);
         assert_eq!(mul(0x8000_0000, 0x8000_0000, true, false, true), 0xc000_0000);
-        assert_eq!(shl(1, 32, false).0, 0);
-        assert_eq!(shl(1, 33, true).0, 2);
-        assert_eq!(shr(0x8000_0000, 40, false, true, false).0, u32::MAX);
-        assert_eq!(shr(0x8000_0000, u32::MAX, false, false, false).0, 0);
         assert_eq!(absolute_difference(3, 10, 100, false), 0x6b);
     }
 
@@ -386,14 +340,6 @@ mod tests {
         assert_eq!(permute(low, 1, high, 4), 0x0302_0101);
         assert_eq!(permute(low, 1, high, 5), 0x0101_0100);
         assert_eq!(permute(low, 1, high, 6), 0x0302_0302);
-    }
-
-    #[test]
-    fn saturated_sum_has_the_flags_of_what_it_became() {
-        let (sum, flags) = add(i32::MAX as u32, 1, Addition::Add, None);
-        let (sum, flags) = saturate(sum, flags);
-        assert_eq!(sum, i32::MAX as u32);
-        assert_eq!((flags.sign, flags.overflow), (false, true));
     }
 
     #[test]

@@ -2,17 +2,18 @@
 
 use fermi_spec::isa::{Opcode, field};
 
-use super::{as_register, finish, values, wide_value};
+use super::{Kind32, as_register, finish, values, wide_value};
 use crate::compute::{
     alu::{
         Comparison, Round, double,
         integer::{self, Addition, Flags},
+        lanes::{self, Shift},
         single::{self, Mode},
         special::{self, Function},
     },
     code::Op,
     launch::Launch,
-    warp::{Lanes, Warp, each, lanes_of},
+    warp::{Lanes, Warp, each, lanes_of, mask_of},
 };
 
 const SIGN: u32 = 1 << 31;
@@ -20,27 +21,27 @@ const SIGN: u32 = 1 << 31;
 #[inline(always)]
 pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
     match op.opcode {
-        Opcode::Ffma | Opcode::Ffma32i => fused(warp, op, lanes, launch),
-        Opcode::Fadd | Opcode::Fadd32i => sum(warp, op, lanes, launch),
-        Opcode::Fmul | Opcode::Fmul32i => product(warp, op, lanes, launch),
-        Opcode::Iadd | Opcode::Iadd32i => integer_sum(warp, op, lanes, launch),
-        Opcode::Imad | Opcode::Imad32i => integer_fused(warp, op, lanes, launch),
-        Opcode::Lop | Opcode::Lop32i => logic(warp, op, lanes, launch),
-        Opcode::Shl | Opcode::Shr => shift(warp, op, lanes, launch),
-        Opcode::Iscadd | Opcode::Iscadd32i => scaled_sum(warp, op, lanes, launch),
-        Opcode::Isetp | Opcode::Iset => integer_comparison(warp, op, lanes, launch),
-        Opcode::Fsetp | Opcode::Fset => float_comparison(warp, op, lanes, launch),
+        Opcode::Ffma | Opcode::Ffma32i => fused(warp, op, lanes),
+        Opcode::Fadd | Opcode::Fadd32i => sum(warp, op, lanes),
+        Opcode::Fmul | Opcode::Fmul32i => product(warp, op, lanes),
+        Opcode::Iadd | Opcode::Iadd32i => integer_sum(warp, op, lanes),
+        Opcode::Imad | Opcode::Imad32i => integer_fused(warp, op, lanes),
+        Opcode::Lop | Opcode::Lop32i => logic(warp, op, lanes),
+        Opcode::Shl | Opcode::Shr => shift(warp, op, lanes),
+        Opcode::Iscadd | Opcode::Iscadd32i => scaled_sum(warp, op, lanes),
+        Opcode::Isetp | Opcode::Iset => integer_comparison(warp, op, lanes),
+        Opcode::Fsetp | Opcode::Fset => float_comparison(warp, op, lanes),
         Opcode::Dmnmx | Opcode::Dset | Opcode::Dsetp | Opcode::Dfma | Opcode::Dadd | Opcode::Dmul => {
             wide(warp, op, lanes, launch);
         }
-        _ => other(warp, op, lanes, launch),
+        _ => other(warp, op, lanes),
     }
 }
 
 /// Operands A and B with the modifiers of bits 9 to 6.
 #[inline(always)]
-fn modified(warp: &Warp, op: &Op, launch: &Launch) -> (Lanes, Lanes) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+fn modified(warp: &Warp, op: &Op) -> (Lanes, Lanes) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
     // The short table of the 32-bit immediate has no room for B's.
     let (neg_b, abs_b) = (
         op.bit(8) && op.opcode != Opcode::Fadd32i,
@@ -81,11 +82,11 @@ fn mode(op: &Op) -> Mode {
 }
 
 #[inline(always)]
-fn fused(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
+fn fused(warp: &mut Warp, op: &Op, lanes: u32) {
     let (a, b, c) = (
-        *warp.register(op.a),
-        values(warp, op.b, launch),
-        values(warp, op.c, launch),
+        warp.register(op.a),
+        values(warp, op, op.b),
+        values(warp, op, op.c),
     );
     let (flip_a, flip_c) = (SIGN * u32::from(op.bit(9)), SIGN * u32::from(op.bit(8)));
     let mode = mode(op);
@@ -94,27 +95,27 @@ fn fused(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
     } else {
         each(|lane| single::fma(a[lane] ^ flip_a, b[lane], c[lane] ^ flip_c, mode))
     };
-    finish(warp, op, lanes, &result, Flags::of_single);
+    finish(warp, op, lanes, &result, Kind32::Single);
 }
 
 #[inline(always)]
-fn sum(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = modified(warp, op, launch);
+fn sum(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = modified(warp, op);
     let mode = mode(op);
     let result = if mode == Mode::PLAIN {
         each(|lane| single::add(a[lane], b[lane], Mode::PLAIN))
     } else {
         each(|lane| single::add(a[lane], b[lane], mode))
     };
-    finish(warp, op, lanes, &result, Flags::of_single);
+    finish(warp, op, lanes, &result, Kind32::Single);
 }
 
 /// Powers of two of FMUL's SCALE field.
 const SCALES: [i32; 8] = [0, -1, -2, -3, 3, 2, 1, 0];
 
 #[inline(always)]
-fn product(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+fn product(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
     let is_short = op.opcode == Opcode::Fmul32i;
     let flip = if op.bit(57) && !is_short { SIGN } else { 0 };
     let scale = if is_short {
@@ -128,27 +129,43 @@ fn product(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
     } else {
         each(|lane| single::mul(a[lane] ^ flip, b[lane], scale, mode))
     };
-    finish(warp, op, lanes, &result, Flags::of_single);
+    finish(warp, op, lanes, &result, Kind32::Single);
 }
 
 #[inline(always)]
-fn integer_sum(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+fn integer_sum(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
     let addition = Addition::from_bits(op.get(field::ADD_OP));
-    store_sum(warp, op, lanes, (&a, &b), addition, op.bit(6), op.bit(5));
+    let sum = total(warp, op, (a, b), addition, op.bit(6), op.bit(5));
+    store(warp, op, lanes, &sum);
+}
+
+/// A result, and the masks of its flags if they are asked for.
+type Flagged = (Lanes, Option<[u32; 4]>);
+
+#[inline(always)]
+fn flagged(op: &Op, outcome: &lanes::Outcome) -> Flagged {
+    (outcome.result, op.sets_flags.then(|| outcome.flags()))
+}
+
+#[inline(always)]
+fn store(warp: &mut Warp, op: &Op, executing: u32, (result, flags): &Flagged) {
+    warp.set_register(op.dst, result, executing);
+    if let Some(flags) = flags {
+        warp.set_flag_masks(executing, *flags);
+    }
 }
 
 /// A sum of two registers with carry, flags and saturation.
 #[inline(always)]
-fn store_sum(
-    warp: &mut Warp,
+fn total(
+    warp: &Warp,
     op: &Op,
-    lanes: u32,
     (a, b): (&Lanes, &Lanes),
     addition: Addition,
     extends: bool,
     saturates: bool,
-) {
+) -> Flagged {
     if !extends && !saturates && !op.sets_flags {
         let result = match addition {
             Addition::Add => each(|lane| a[lane].wrapping_add(b[lane])),
@@ -156,31 +173,18 @@ fn store_sum(
             Addition::Reverse => each(|lane| b[lane].wrapping_sub(a[lane])),
             Addition::PlusOne => each(|lane| a[lane].wrapping_add(b[lane]).wrapping_add(1)),
         };
-        warp.set_register(op.dst, &result, lanes);
-        return;
+        return (result, None);
     }
-    let carries = warp.carry();
-    for lane in lanes_of(lanes) {
-        let carry = extends.then_some(carries >> lane & 1 != 0);
-        let (sum, flags) = integer::add(a[lane], b[lane], addition, carry);
-        let (sum, flags) = if saturates {
-            integer::saturate(sum, flags)
-        } else {
-            (sum, flags)
-        };
-        warp.set_lane(op.dst, lane, sum);
-        if op.sets_flags {
-            warp.set_flags(lane, flags);
-        }
-    }
+    let carries = extends.then(|| warp.carry());
+    flagged(op, &lanes::sum(a, b, addition, carries, saturates))
 }
 
 #[inline(always)]
-fn integer_fused(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
+fn integer_fused(warp: &mut Warp, op: &Op, lanes: u32) {
     let (a, b, c) = (
-        *warp.register(op.a),
-        values(warp, op.b, launch),
-        values(warp, op.c, launch),
+        warp.register(op.a),
+        values(warp, op, op.b),
+        values(warp, op, op.c),
     );
     let product = if op.bit(6) {
         let (a_signed, b_signed) = (op.bit(7), op.bit(5));
@@ -191,24 +195,26 @@ fn integer_fused(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
     let is_short = op.opcode == Opcode::Imad32i;
     let addition = Addition::from_bits(op.get(field::ADD_OP));
     let (extends, saturates) = (op.bit(55) && !is_short, op.bit(56) && !is_short);
-    store_sum(warp, op, lanes, (&product, &c), addition, extends, saturates);
+    let sum = total(warp, op, (&product, c), addition, extends, saturates);
+    store(warp, op, lanes, &sum);
 }
 
 #[inline(always)]
-fn scaled_sum(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+fn scaled_sum(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
     let count = op.get(field::SHIFT);
     let a = each(|lane| a[lane] << count);
     let addition = match op.opcode {
         Opcode::Iscadd => Addition::from_bits(op.get(field::ADD_OP_SCALED)),
         _ => Addition::Add,
     };
-    store_sum(warp, op, lanes, (&a, &b), addition, false, false);
+    let sum = total(warp, op, (&a, b), addition, false, false);
+    store(warp, op, lanes, &sum);
 }
 
 #[inline(always)]
-fn logic(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+fn logic(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
     let (flip_a, flip_b) = (
         0u32.wrapping_sub(op.bit(9).into()),
         0u32.wrapping_sub(op.bit(8).into()),
@@ -219,31 +225,25 @@ fn logic(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
         2 => each(|lane| a[lane] ^ flip_a ^ b[lane] ^ flip_b),
         _ => each(|lane| b[lane] ^ flip_b),
     };
-    finish(warp, op, lanes, &result, Flags::of);
+    finish(warp, op, lanes, &result, Kind32::Integer);
 }
 
 #[inline(always)]
-fn shift(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
-    let wrap = op.bit(9);
-    let is_left = op.opcode == Opcode::Shl;
-    let (signed, reverse) = (op.bit(5), op.bit(8));
-    let shift = |lane: usize| {
-        if is_left {
-            integer::shl(a[lane], b[lane], wrap)
-        } else {
-            integer::shr(a[lane], b[lane], wrap, signed, reverse)
-        }
+fn shift(warp: &mut Warp, op: &Op, executing: u32) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
+    let way = match (op.opcode, op.bit(5)) {
+        (Opcode::Shl, _) => Shift::Left,
+        (_, false) => Shift::Right,
+        (_, true) => Shift::RightSigned,
     };
-    let result = each(|lane| shift(lane).0);
-    warp.set_register(op.dst, &result, lanes);
-    if op.sets_flags {
-        for lane in lanes_of(lanes) {
-            let (value, carry) = shift(lane);
-            let flags = Flags::of(value);
-            warp.set_flags(lane, Flags { carry, ..flags });
-        }
-    }
+    // assumption: the bits are reversed before the shift.
+    let a = if op.bit(8) && way != Shift::Left {
+        each(|lane| a[lane].reverse_bits())
+    } else {
+        *a
+    };
+    let shifted = flagged(op, &lanes::shift(&a, b, way, op.bit(9)));
+    store(warp, op, executing, &shifted);
 }
 
 /// Stores the result of a comparison, after the third predicate.
@@ -257,19 +257,14 @@ fn store_comparison(warp: &mut Warp, op: &Op, lanes: u32, mask: u32, is_float: b
         }
         _ => {
             let result = as_register(warp.combined(op, mask), is_float);
-            finish(warp, op, lanes, &result, Flags::of);
+            finish(warp, op, lanes, &result, Kind32::Integer);
         }
     }
 }
 
 #[inline(always)]
-fn mask_of(holds: impl Fn(usize) -> bool) -> u32 {
-    (0..32).fold(0, |mask, lane| mask | u32::from(holds(lane)) << lane)
-}
-
-#[inline(always)]
-fn integer_comparison(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+fn integer_comparison(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
     let comparison = Comparison(op.get(field::COMPARE));
     let signed = op.bit(5);
     let mask = if op.bit(6) {
@@ -293,8 +288,8 @@ fn integer_comparison(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
 }
 
 #[inline(always)]
-fn float_comparison(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let (a, b) = modified(warp, op, launch);
+fn float_comparison(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, b) = modified(warp, op);
     let comparison = Comparison(op.get(field::COMPARE));
     let ftz = op.bit(59);
     let mask = mask_of(|lane| single::compare(a[lane], b[lane], comparison, ftz));
@@ -339,18 +334,18 @@ fn wide(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
 }
 
 /// Instructions that are rare enough to be done lane by lane.
-fn other(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
+fn other(warp: &mut Warp, op: &Op, lanes: u32) {
     let (a, b, c) = (
-        *warp.register(op.a),
-        values(warp, op.b, launch),
-        values(warp, op.c, launch),
+        warp.register(op.a),
+        values(warp, op, op.b),
+        values(warp, op, op.c),
     );
     let comparison = Comparison(op.get(field::COMPARE));
     let third = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
     let signed = op.bit(5);
     let result = match op.opcode {
         Opcode::Fmnmx => {
-            let (a, b) = modified(warp, op, launch);
+            let (a, b) = modified(warp, op);
             each(|lane| single::min_max(a[lane], b[lane], third >> lane & 1 != 0, op.bit(5)))
         }
         Opcode::Fcmp => each(|lane| {
@@ -373,7 +368,10 @@ fn other(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
         Opcode::Imul | Opcode::Imul32i => {
             each(|lane| integer::mul(a[lane], b[lane], op.bit(7), op.bit(5), op.bit(6)))
         }
-        Opcode::Imnmx => return integer_min_max(warp, op, lanes, (&a, &b), third),
+        Opcode::Imnmx => {
+            let (a, b) = (*a, *b);
+            return integer_min_max(warp, op, lanes, (&a, &b), third);
+        }
         Opcode::Bfi => each(|lane| integer::insert(a[lane], b[lane], c[lane])),
         Opcode::Isad => each(|lane| integer::absolute_difference(a[lane], b[lane], c[lane], signed)),
         Opcode::Bfe => each(|lane| integer::extract(a[lane], b[lane], signed, op.bit(8))),
@@ -384,11 +382,11 @@ fn other(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
         // All others are dispatched before.
         _ => return,
     };
-    let flags = match op.opcode {
-        Opcode::Fmnmx => Flags::of_single,
-        _ => Flags::of,
+    let kind = match op.opcode {
+        Opcode::Fmnmx => Kind32::Single,
+        _ => Kind32::Integer,
     };
-    finish(warp, op, lanes, &result, flags);
+    finish(warp, op, lanes, &result, kind);
 }
 
 /// Minimum or maximum; `high` then `low` make one of 64 bits through the flags.

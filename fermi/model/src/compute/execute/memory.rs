@@ -1,55 +1,18 @@
-//! Classes 5 and 6: memory.
+//! Classes 5 and 6: which access an instruction is; locks, constants and atomics.
 
-use fermi_spec::isa::{DataType, Opcode, field};
+use fermi_spec::isa::{Opcode, field};
 
-use super::Machine;
+use super::{
+    Machine,
+    access::{self, addresses, check_shared, extended, offsets},
+};
 use crate::compute::{
     alu::single,
     code::{Op, Operand},
-    launch::Window,
-    outside::{Atomic, VA_MASK},
+    outside::Atomic,
     trap::{Stop, WarpError},
-    warp::{LANES, Lanes, Warp, each, lanes_of, register_of},
+    warp::{LANES, Warp, lanes_of, register_of},
 };
-
-#[inline(always)]
-pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
-    match op.opcode {
-        Opcode::Ld | Opcode::Ldu => generic(warp, op, lanes, machine, false),
-        Opcode::St => generic(warp, op, lanes, machine, true),
-        Opcode::Lds => shared(warp, op, lanes, &offsets(warp, op), machine, false),
-        Opcode::Sts => shared(warp, op, lanes, &offsets(warp, op), machine, true),
-        Opcode::Ldl => local(warp, op, lanes, &offsets(warp, op), machine, false),
-        Opcode::Stl => local(warp, op, lanes, &offsets(warp, op), machine, true),
-        Opcode::Ldslk | Opcode::Stsul => locked(warp, op, lanes, machine),
-        Opcode::Ldc => constant(warp, op, lanes, machine),
-        _ => atomic(warp, op, lanes, machine),
-    }
-}
-
-/// Addresses of a shared or local access: a register and the offset, modulo 2^32.
-#[inline(always)]
-fn offsets(warp: &Warp, op: &Op) -> Lanes {
-    let base = warp.register(op.a);
-    each(|lane| base[lane].wrapping_add(op.offset as u32))
-}
-
-/// Addresses of a global access: 40 bits of a pair, or a register extended by zeros, and the offset.
-#[inline(always)]
-fn addresses(warp: &Warp, op: &Op) -> [u64; LANES] {
-    let mut addresses = [0; LANES];
-    let low = warp.register(op.a);
-    let high = warp.register(Warp::nth(op.a, 1));
-    for lane in 0..LANES {
-        addresses[lane] = if op.wide {
-            let base = u64::from(high[lane]) << 32 | u64::from(low[lane]);
-            base.wrapping_add(op.offset as i64 as u64) & VA_MASK
-        } else {
-            u64::from(low[lane].wrapping_add(op.offset as u32))
-        };
-    }
-    addresses
-}
 
 pub(super) fn check_alignment(is_aligned: bool) -> Result<(), WarpError> {
     if is_aligned {
@@ -59,258 +22,43 @@ pub(super) fn check_alignment(is_aligned: bool) -> Result<(), WarpError> {
     }
 }
 
-/// A value as a load leaves it in a register.
 #[inline(always)]
-fn extended(data: DataType, value: u32) -> u32 {
-    match data {
-        DataType::U8 => value & 0xff,
-        DataType::S8 => value as i8 as u32,
-        DataType::U16 => value & 0xffff,
-        DataType::S16 => value as i16 as u32,
-        _ => value,
-    }
-}
-
-/// A load or store by generic address: lanes may reach three spaces at once.
-fn generic(
-    warp: &mut Warp,
-    op: &Op,
-    lanes: u32,
-    machine: &mut Machine<'_>,
-    is_store: bool,
-) -> Result<(), Stop> {
-    let addresses = addresses(warp, op);
-    let launch = machine.launch;
-    let (mut in_shared, mut in_local) = (0u32, 0u32);
-    for lane in lanes_of(lanes) {
-        match launch.window(addresses[lane]) {
-            Some(Window::Shared) => in_shared |= 1 << lane,
-            Some(Window::Local) => in_local |= 1 << lane,
-            None => {}
+pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+    match op.opcode {
+        Opcode::Ld | Opcode::Ldu | Opcode::St | Opcode::Lds | Opcode::Sts | Opcode::Ldl | Opcode::Stl => {
+            access::perform(warp, op, lanes, machine)
         }
+        Opcode::Ldslk | Opcode::Stsul => locked(warp, op, lanes, machine),
+        Opcode::Ldc => constant(warp, op, lanes, machine),
+        _ => atomic(warp, op, lanes, machine),
     }
-    if in_shared != 0 {
-        let inside = each(|lane| launch.in_window(addresses[lane], launch.shared_base));
-        shared(warp, op, in_shared, &inside, machine, is_store)?;
-    }
-    if in_local != 0 {
-        let inside = each(|lane| launch.in_window(addresses[lane], launch.local_base));
-        local(warp, op, in_local, &inside, machine, is_store)?;
-    }
-    match lanes & !(in_shared | in_local) {
-        0 => Ok(()),
-        lanes => global(warp, op, lanes, &addresses, machine, is_store),
-    }
-}
-
-fn global(
-    warp: &mut Warp,
-    op: &Op,
-    lanes: u32,
-    addresses: &[u64; LANES],
-    machine: &mut Machine<'_>,
-    is_store: bool,
-) -> Result<(), Stop> {
-    let bytes = op.data.bytes();
-    check_alignment(lanes_of(lanes).all(|lane| addresses[lane].is_multiple_of(bytes.into())))?;
-    machine.tally.global(addresses, lanes, bytes, is_store);
-    if lanes == u32::MAX && bytes >= 4 && run_of(addresses, 0, lanes, bytes) == LANES {
-        return consecutive(warp, op, addresses[0], machine, is_store);
-    }
-    // Lanes side by side make one transfer.
-    let mut data = [0; LANES * 16];
-    let registers = op.data.registers() as u8;
-    let mut left = lanes;
-    while left != 0 {
-        let first = left.trailing_zeros() as usize;
-        let run = run_of(addresses, first, left, bytes);
-        left &= !(u32::MAX >> (LANES - run) << first);
-        let data = &mut data[..run * bytes as usize];
-        if is_store {
-            for (lane, part) in (first..).zip(data.chunks_exact_mut(bytes as usize)) {
-                from_registers(warp, op.dst, registers, lane, part);
-            }
-            machine.outside.write(addresses[first], data)?;
-        } else {
-            machine.outside.read(addresses[first], data)?;
-            for (lane, part) in (first..).zip(data.chunks_exact(bytes as usize)) {
-                to_registers(warp, op, registers, lane, part);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// How many lanes from `first` on, all in `lanes`, have addresses that follow one another by `bytes`.
-#[inline(always)]
-fn run_of(addresses: &[u64; LANES], first: usize, lanes: u32, bytes: u32) -> usize {
-    let longest = (!(lanes >> first)).trailing_zeros().min((LANES - first) as u32) as usize;
-    let start = addresses[first];
-    (1..longest)
-        .find(|step| addresses[first + step] != start.wrapping_add(*step as u64 * u64::from(bytes)))
-        .unwrap_or(longest)
-}
-
-/// All lanes, side by side: one transfer.
-fn consecutive(
-    warp: &mut Warp,
-    op: &Op,
-    first: u64,
-    machine: &mut Machine<'_>,
-    is_store: bool,
-) -> Result<(), Stop> {
-    let registers = op.data.registers() as usize;
-    let mut data = [0u8; LANES * 16];
-    let data = &mut data[..LANES * 4 * registers];
-    if is_store {
-        for number in 0..registers {
-            let values = warp.register(Warp::nth(op.dst, number as u8));
-            for (lane, value) in values.iter().enumerate() {
-                let at = (lane * registers + number) * 4;
-                data[at..at + 4].copy_from_slice(&value.to_le_bytes());
-            }
-        }
-        machine.outside.write(first, data)?;
-        return Ok(());
-    }
-    machine.outside.read(first, data)?;
-    let (words, _) = data.as_chunks::<4>();
-    for number in 0..registers {
-        let values = each(|lane| u32::from_le_bytes(words[lane * registers + number]));
-        warp.set_register(Warp::nth(op.dst, number as u8), &values, u32::MAX);
-    }
-    Ok(())
-}
-
-#[inline(always)]
-pub(super) fn from_registers(warp: &Warp, first: u8, registers: u8, lane: usize, data: &mut [u8]) {
-    for (number, bytes) in (0..registers).zip(data.chunks_mut(4)) {
-        let value = warp.register(Warp::nth(first, number))[lane].to_le_bytes();
-        bytes.copy_from_slice(&value[..bytes.len()]);
-    }
-}
-
-#[inline(always)]
-pub(super) fn to_registers(warp: &mut Warp, op: &Op, registers: u8, lane: usize, data: &[u8]) {
-    for (number, bytes) in (0..registers).zip(data.chunks(4)) {
-        let mut value = [0; 4];
-        value[..bytes.len()].copy_from_slice(bytes);
-        let value = extended(op.data, u32::from_le_bytes(value));
-        warp.set_lane(Warp::nth(op.dst, number), lane, value);
-    }
-}
-
-fn shared(
-    warp: &mut Warp,
-    op: &Op,
-    lanes: u32,
-    offsets: &Lanes,
-    machine: &mut Machine<'_>,
-    is_store: bool,
-) -> Result<(), Stop> {
-    let bytes = op.data.bytes();
-    check_alignment(lanes_of(lanes).all(|lane| offsets[lane].is_multiple_of(bytes)))?;
-    machine.tally.shared(offsets, lanes, bytes);
-    if bytes == 4 {
-        return shared_words(warp, op, lanes, offsets, machine, is_store);
-    }
-    let registers = op.data.registers() as u8;
-    for lane in lanes_of(lanes) {
-        let memory = machine.block.shared(offsets[lane], bytes)?;
-        if is_store {
-            from_registers(warp, op.dst, registers, lane, memory);
-        } else {
-            let mut data = [0; 16];
-            let data = &mut data[..memory.len()];
-            data.copy_from_slice(memory);
-            to_registers(warp, op, registers, lane, data);
-        }
-    }
-    Ok(())
-}
-
-/// The usual shared access: a word for each lane.
-#[inline(always)]
-fn shared_words(
-    warp: &mut Warp,
-    op: &Op,
-    lanes: u32,
-    offsets: &Lanes,
-    machine: &mut Machine<'_>,
-    is_store: bool,
-) -> Result<(), Stop> {
-    if is_store {
-        let values = warp.register(op.dst);
-        for lane in lanes_of(lanes) {
-            *machine.block.shared_word(offsets[lane])? = values[lane].to_le_bytes();
-        }
-        return Ok(());
-    }
-    for lane in lanes_of(lanes) {
-        let value = u32::from_le_bytes(*machine.block.shared_word(offsets[lane])?);
-        warp.set_lane(op.dst, lane, value);
-    }
-    Ok(())
-}
-
-/// Local memory: words of all lanes interleaved in the memory that the launch has for it.
-fn local(
-    warp: &mut Warp,
-    op: &Op,
-    lanes: u32,
-    offsets: &Lanes,
-    machine: &mut Machine<'_>,
-    is_store: bool,
-) -> Result<(), Stop> {
-    let bytes = op.data.bytes();
-    check_alignment(lanes_of(lanes).all(|lane| offsets[lane].is_multiple_of(bytes)))?;
-    machine.tally.local(offsets, lanes, bytes, is_store);
-    let registers = op.data.registers() as u8;
-    let mut data = [0; 16];
-    for lane in lanes_of(lanes) {
-        let at = machine.launch.local_offset(offsets[lane], bytes)?;
-        let place = |word: u32| {
-            machine
-                .block
-                .local_address(machine.launch, warp.index, at + 4 * word, lane as u32)
-        };
-        let data = &mut data[..bytes as usize];
-        if is_store {
-            from_registers(warp, op.dst, registers, lane, data);
-            for (word, part) in (0u32..).zip(data.chunks(4)) {
-                machine.outside.write(place(word), part)?;
-            }
-        } else {
-            for (word, part) in (0u32..).zip(data.chunks_mut(4)) {
-                machine.outside.read(place(word), part)?;
-            }
-            to_registers(warp, op, registers, lane, data);
-        }
-    }
-    Ok(())
 }
 
 /// Shared words that lanes lock for one another; they compete in their order.
 fn locked(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     let offsets = offsets(warp, op);
     let bytes = op.data.bytes();
-    check_alignment(lanes_of(lanes).all(|lane| offsets[lane].is_multiple_of(bytes)))?;
-    machine.tally.shared(&offsets, lanes, bytes);
-    let registers = op.data.registers() as u8;
+    check_shared(&offsets, lanes, bytes, machine)?;
+    let registers = op.data.registers();
     let mut got = 0;
     for lane in lanes_of(lanes) {
-        let memory = machine.block.shared(offsets[lane], bytes)?;
-        if op.opcode == Opcode::Stsul {
-            from_registers(warp, op.dst, registers, lane, memory);
+        let is_unlock = op.opcode == Opcode::Stsul;
+        if is_unlock {
             machine.block.unlock(offsets[lane]);
+        } else if !machine.block.lock(offsets[lane]) {
             continue;
         }
-        let mut data = [0; 16];
-        let data = &mut data[..memory.len()];
-        data.copy_from_slice(memory);
-        if machine.block.lock(offsets[lane]) {
-            got |= 1 << lane;
-            to_registers(warp, op, registers, lane, data);
+        got |= 1 << lane;
+        for number in 0..registers {
+            let register = Warp::nth(op.dst, number as u8);
+            let memory = machine.block.shared();
+            if is_unlock {
+                let word = *warp.register(register);
+                memory.store(&offsets, 1 << lane, bytes, number, &word);
+            } else {
+                let word = memory.load(&offsets, 1 << lane, bytes, number);
+                warp.set_lane(register, lane, extended(op.data, word[lane]));
+            }
         }
     }
     if op.opcode == Opcode::Ldslk {
@@ -389,7 +137,7 @@ fn atomic(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
     if lanes_of(lanes).any(|lane| machine.launch.window(addresses[lane]).is_some()) {
         return Err(WarpError::InvalidAddressSpace.into());
     }
-    machine.tally.atomic(&addresses, lanes);
+    machine.tally.atomic(lanes);
     let value = |warp: &Warp, register: u8, lane: usize| match bytes {
         8 => warp.pair(register, lane),
         _ => u64::from(warp.register(register)[lane]),

@@ -2,7 +2,7 @@
 
 use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
 
-use super::{Machine, as_register, finish, values, wide_value};
+use super::{Kind32, Machine, as_register, finish, values, wide_value};
 use crate::compute::{
     alu::{
         Round,
@@ -25,8 +25,8 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
     let launch = machine.launch;
     match op.opcode {
         Opcode::Mov | Opcode::Mov32i => {
-            let result = values(warp, op.b, launch);
-            finish(warp, op, lanes & quad_lanes(op), &result, Flags::of);
+            let result = *values(warp, op, op.b);
+            finish(warp, op, lanes & quad_lanes(op), &result, Kind32::Integer);
         }
         Opcode::S2r => {
             let result =
@@ -36,7 +36,7 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
             warp.set_register(op.dst, &result, lanes);
         }
         Opcode::Sel => {
-            let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+            let (a, b) = (warp.register(op.a), values(warp, op, op.b));
             let first = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
             let result = each(|lane| if first >> lane & 1 != 0 { a[lane] } else { b[lane] });
             warp.set_register(op.dst, &result, lanes);
@@ -45,9 +45,9 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
         Opcode::F2f | Opcode::F2i | Opcode::I2f | Opcode::I2i => convert(warp, op, lanes, machine),
         Opcode::Prmt => {
             let (a, b, c) = (
-                *warp.register(op.a),
-                values(warp, op.b, launch),
-                values(warp, op.c, launch),
+                warp.register(op.a),
+                values(warp, op, op.b),
+                values(warp, op, op.c),
             );
             let mode = op.get(field::PERMUTE);
             warp.set_register(
@@ -57,11 +57,11 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
             );
         }
         Opcode::Popc => {
-            let (a, b) = (*warp.register(op.a), values(warp, op.b, launch));
+            let (a, b) = (warp.register(op.a), values(warp, op, op.b));
             let flip = |bit| 0u32.wrapping_sub(u32::from(op.bit(bit)));
             let (flip_a, flip_b) = (flip(9), flip(8));
             let result = each(|lane| ((a[lane] ^ flip_a) & (b[lane] ^ flip_b)).count_ones());
-            finish(warp, op, lanes, &result, Flags::of);
+            finish(warp, op, lanes, &result, Kind32::Integer);
         }
         Opcode::Cset | Opcode::Csetp => {
             let mask = warp.meeting(op.get(field::CONDITION_SET));
@@ -74,7 +74,7 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
             let first = combine(operation, a, b);
             store_predicates(warp, op, lanes, (first, !first), op.opcode == Opcode::Psetp);
         }
-        Opcode::P2r | Opcode::R2p => packed(warp, op, lanes, machine),
+        Opcode::P2r | Opcode::R2p => packed(warp, op, lanes),
         Opcode::Lepc => {
             let own = warp.pc.wrapping_sub(INSTRUCTION_BYTES);
             warp.set_register(op.dst, &[own; 32], lanes);
@@ -100,8 +100,8 @@ fn store_predicates(warp: &mut Warp, op: &Op, lanes: u32, results: (u32, u32), t
     }
 }
 
-fn packed(warp: &mut Warp, op: &Op, lanes: u32, machine: &Machine<'_>) {
-    let (a, mask) = (*warp.register(op.a), values(warp, op.b, machine.launch));
+fn packed(warp: &mut Warp, op: &Op, lanes: u32) {
+    let (a, mask) = (*warp.register(op.a), *values(warp, op, op.b));
     // assumption: the upper half of the register.
     let shift = if op.bit(5) { 16 } else { 0 };
     for lane in lanes_of(lanes) {
@@ -170,7 +170,7 @@ fn source(warp: &Warp, op: &Op, lane: usize, machine: &Machine<'_>) -> u64 {
         }
         (true, operand) => wide_value(warp, operand, lane, machine.launch),
         (false, Operand::Register(_)) => warp.register(register_of(op.b))[lane].into(),
-        (false, operand) => values(warp, operand, machine.launch)[lane].into(),
+        (false, operand) => values(warp, op, operand)[lane].into(),
     }
 }
 

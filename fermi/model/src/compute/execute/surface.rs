@@ -2,10 +2,7 @@
 
 use fermi_spec::isa::{Opcode, field};
 
-use super::{
-    Machine,
-    memory::{check_alignment, from_registers, to_registers},
-};
+use super::{Machine, access::extended, memory::check_alignment};
 use crate::compute::{
     code::Op,
     surface::{Clamp, Place, Shape, Surface},
@@ -73,17 +70,28 @@ fn accesses(
     Ok(all)
 }
 
-fn count(accesses: &Accesses, machine: &mut Machine<'_>, bytes: u32, is_store: bool) {
-    let addresses = accesses.places.map(|place| place.va().unwrap_or(0));
-    machine
-        .tally
-        .global(&addresses, accesses.reaching, bytes, is_store);
+/// A value of a lane as bytes, as a store takes it from registers.
+fn from_registers(warp: &Warp, first: u8, registers: u8, lane: usize, data: &mut [u8]) {
+    for (number, bytes) in (0..registers).zip(data.chunks_mut(4)) {
+        let value = warp.register(Warp::nth(first, number))[lane].to_le_bytes();
+        bytes.copy_from_slice(&value[..bytes.len()]);
+    }
+}
+
+/// Bytes of a lane to registers, as a load leaves them.
+fn to_registers(warp: &mut Warp, op: &Op, registers: u8, lane: usize, data: &[u8]) {
+    for (number, bytes) in (0..registers).zip(data.chunks(4)) {
+        let mut value = [0; 4];
+        value[..bytes.len()].copy_from_slice(bytes);
+        let value = extended(op.data, u32::from_le_bytes(value));
+        warp.set_lane(Warp::nth(op.dst, number), lane, value);
+    }
 }
 
 fn load(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     let bytes = op.data.bytes();
     let accesses = accesses(warp, op, lanes, machine, Some(bytes))?;
-    count(&accesses, machine, bytes, false);
+    machine.tally.global(false);
     let registers = op.data.registers() as u8;
     for lane in lanes_of(lanes) {
         let mut data = [0; 16];
@@ -99,7 +107,7 @@ fn load(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Resu
 fn store(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     let bytes = op.data.bytes();
     let accesses = accesses(warp, op, lanes, machine, Some(bytes))?;
-    count(&accesses, machine, bytes, true);
+    machine.tally.global(true);
     let registers = op.data.registers() as u8;
     let mut data = [0; 16];
     let data = &mut data[..bytes as usize];
@@ -116,7 +124,7 @@ fn store(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Res
 fn store_texels(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     let accesses = accesses(warp, op, lanes, machine, None)?;
     let mask = op.get(field::SURFACE_MASK);
-    count(&accesses, machine, 4, true);
+    machine.tally.global(true);
     for lane in lanes_of(accesses.reaching) {
         let (Some(texel), Some(va)) = (accesses.surfaces[lane].texel(), accesses.places[lane].va()) else {
             continue;

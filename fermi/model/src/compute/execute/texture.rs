@@ -75,10 +75,9 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
     if op.opcode == Opcode::Tmml {
         return Err(WarpError::InvalidOpcode.into());
     }
-    machine.tally.texture();
-    let mut last = u64::MAX;
+    machine.tally.global(false);
     for lane in lanes_of(lanes) {
-        let results = one(warp, op, lane, machine, &mut last)?;
+        let results = one(warp, op, lane, machine)?;
         let mask = op.get(field::TEXEL_MASK);
         let mut register = 0;
         for (index, value) in results.into_iter().enumerate() {
@@ -92,13 +91,7 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
 }
 
 /// The four results of a lane.
-fn one(
-    warp: &Warp,
-    op: &Op,
-    lane: usize,
-    machine: &mut Machine<'_>,
-    last: &mut u64,
-) -> Result<[u32; 4], Stop> {
+fn one(warp: &Warp, op: &Op, lane: usize, machine: &mut Machine<'_>) -> Result<[u32; 4], Stop> {
     let form = Form::of(op);
     let mut first = Taken {
         warp,
@@ -126,11 +119,8 @@ fn one(
         lane,
         next: op.get(field::SRC_B) as u8,
     };
-    let tally = &mut *machine.tally;
-    let mut touched = |va| tally.texel(va, last);
     let mut reader = Reader {
         outside: &mut *machine.outside,
-        touched: &mut touched,
     };
     let found = if op.opcode == Opcode::Tld {
         fetch(texture, &mut reader, op, form, layer, first, second)

@@ -1,0 +1,217 @@
+//! The address space of the channel whose grid runs, as its warps reach it.
+//!
+//! A piece of a grid runs without anything else happening on the card, so that a page once translated stays right until
+//! the piece ends: translations are kept for that long, many more than the TLB has. System memory is asked for at every
+//! access all the same, as it may be taken away by another thread.
+
+use crate::{
+    compute::{Lanes, Outside, Places, SEGMENT_BYTES, lanes_of},
+    l2::{L2, Touch},
+    memory::{Memory, Place},
+    mmu::{Access, AddressSpace, Mmu, Refusal},
+    timing::Traffic,
+};
+use fermi_spec::addr::{Aperture, GpuVa, SMALL_PAGE};
+
+/// Pages of which the translation is kept, for loads and for stores each.
+const PAGES: usize = 2048;
+
+/// A page that was translated.
+#[derive(Clone, Copy, Default)]
+struct Page {
+    /// The piece that it is from; 0: none.
+    piece: u64,
+    number: u64,
+    first: Place,
+}
+
+/// Translations of the pieces so far: those of the piece that runs are good.
+pub(crate) struct Pages {
+    piece: u64,
+    pages: [Box<[Page]>; 2],
+}
+
+impl Pages {
+    pub(crate) fn new() -> Self {
+        let none = || vec![Page::default(); PAGES].into_boxed_slice();
+        Self {
+            piece: 0,
+            pages: [none(), none()],
+        }
+    }
+}
+
+/// What the accesses of a piece moved.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Moved {
+    /// Between L2 and the memories.
+    pub(crate) traffic: Traffic,
+    /// Between the SMs and L2.
+    pub(crate) l2_bytes: u64,
+    /// Segments stored.
+    pub(crate) stores: u64,
+}
+
+/// The address space.
+pub(super) struct ChannelMemory<'a> {
+    mmu: &'a mut Mmu,
+    mem: &'a mut Memory,
+    l2: &'a mut L2,
+    pages: &'a mut Pages,
+    space: AddressSpace,
+    /// The segment of the access before, and whether that was a store.
+    last: Option<(Place, bool)>,
+    pub(super) moved: Moved,
+}
+
+impl<'a> ChannelMemory<'a> {
+    /// For a piece of a grid in `space`.
+    pub(super) fn new(
+        mmu: &'a mut Mmu,
+        mem: &'a mut Memory,
+        l2: &'a mut L2,
+        pages: &'a mut Pages,
+        space: AddressSpace,
+    ) -> Self {
+        pages.piece += 1;
+        Self {
+            mmu,
+            mem,
+            l2,
+            pages,
+            space,
+            last: None,
+            moved: Moved::default(),
+        }
+    }
+
+    /// Where the byte at `va` is.
+    #[inline]
+    fn place(&mut self, va: u64, is_store: bool) -> Result<Place, Refusal> {
+        let (number, inside) = (va / SMALL_PAGE, va % SMALL_PAGE);
+        let page = &mut self.pages.pages[usize::from(is_store)][number as usize % PAGES];
+        if page.number == number && page.piece == self.pages.piece {
+            return Ok(page.first.offset(inside));
+        }
+        let access = if is_store { Access::WRITE } else { Access::READ };
+        let (place, _) = self.mmu.translate(self.mem, &self.space, access, GpuVa(va), 1)?;
+        *page = Page {
+            piece: self.pages.piece,
+            number,
+            first: place.before(inside),
+        };
+        Ok(place)
+    }
+
+    /// Counts what an access to the segment at `place` moves. Lanes that go one by one share a segment: again it costs
+    /// nothing.
+    #[inline]
+    fn charge(&mut self, place: Place, is_store: bool) {
+        let segment = place.before(place.at.0 % SEGMENT_BYTES);
+        if self.last.replace((segment, is_store)) == Some((segment, is_store)) {
+            return;
+        }
+        let moved = &mut self.moved;
+        moved.l2_bytes += SEGMENT_BYTES;
+        moved.stores += u64::from(is_store);
+        if self.l2.touch(place, is_store) == Touch::Hit {
+            return;
+        }
+        match (place.aperture, is_store) {
+            (Aperture::Vram, _) => moved.traffic.vram += SEGMENT_BYTES,
+            (_, false) => moved.traffic.downstream += SEGMENT_BYTES,
+            (_, true) => moved.traffic.upstream += SEGMENT_BYTES,
+        }
+    }
+
+    /// Calls `each` with the place and the range of `bytes` bytes at `va`, page by page.
+    #[inline]
+    fn by_pages(
+        &mut self,
+        va: u64,
+        bytes: usize,
+        is_store: bool,
+        mut each: impl FnMut(&mut Memory, Place, std::ops::Range<usize>),
+    ) -> Result<(), Refusal> {
+        let mut done = 0;
+        while done < bytes {
+            let at = va + done as u64;
+            let part = (bytes - done).min((SMALL_PAGE - at % SMALL_PAGE) as usize);
+            let place = self.place(at, is_store)?;
+            let end = place.at.0 + part as u64;
+            let mut segment = place.at.0 / SEGMENT_BYTES * SEGMENT_BYTES;
+            while segment < end {
+                let offset = segment.saturating_sub(place.at.0);
+                self.charge(place.offset(offset), is_store);
+                segment += SEGMENT_BYTES;
+            }
+            each(self.mem, place, done..done + part);
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Charges the segments of scattered lanes.
+    fn charge_all(&mut self, places: Places<'_>, is_store: bool) -> Result<(), Refusal> {
+        let mut lanes = 0u32;
+        places.for_each_segment(|lane| lanes |= 1 << lane);
+        for lane in lanes_of(lanes) {
+            let place = self.place(places.addresses[lane], is_store)?;
+            self.charge(place, is_store);
+        }
+        Ok(())
+    }
+}
+
+impl Outside for ChannelMemory<'_> {
+    fn fetch(&mut self, va: u64, bytes: &mut [u8]) -> Result<(), Refusal> {
+        self.mmu
+            .read(self.mem, &self.space, Access::READ, GpuVa(va), bytes)
+    }
+
+    fn read(&mut self, va: u64, data: &mut [u8]) -> Result<(), Refusal> {
+        let bytes = data.len();
+        self.by_pages(va, bytes, false, |mem, place, range| {
+            mem.read(place, &mut data[range]);
+        })
+    }
+
+    fn write(&mut self, va: u64, data: &[u8]) -> Result<(), Refusal> {
+        self.by_pages(va, data.len(), true, |mem, place, range| {
+            mem.write(place, &data[range]);
+        })
+    }
+
+    fn gather(&mut self, places: Places<'_>, words: &mut [Lanes]) -> Result<(), Refusal> {
+        for lane in lanes_of(places.lanes) {
+            let place = self.place(places.addresses[lane], false)?;
+            let value = self.mem.load(place, places.bytes);
+            for (number, word) in words.iter_mut().enumerate() {
+                word[lane] = (value >> (32 * number)) as u32;
+            }
+        }
+        self.charge_all(places, false)
+    }
+
+    fn scatter(&mut self, places: Places<'_>, words: &[Lanes]) -> Result<(), Refusal> {
+        for lane in lanes_of(places.lanes) {
+            let place = self.place(places.addresses[lane], true)?;
+            let value = words
+                .iter()
+                .rev()
+                .fold(0, |value, word| value << 32 | u128::from(word[lane]));
+            self.mem.store(place, places.bytes, value);
+        }
+        self.charge_all(places, true)
+    }
+
+    fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal> {
+        // The right to store comes first: nothing is read that could not be replaced.
+        let target = self.place(va, true)?;
+        let place = self.place(va, false)?;
+        let old = self.mem.load(place, bytes) as u64;
+        self.mem.store(target, bytes, change(old).into());
+        self.charge(target, true);
+        Ok(old)
+    }
+}
