@@ -16,7 +16,7 @@ pub enum VmExit {
     /// An operating system asked to be started anew.
     #[error("the guest asked for a reset by {0}")]
     Reset(ResetCause),
-    /// [`RunningVm::kill`].
+    /// [`RunningVm::kill`](super::RunningVm::kill).
     #[error("the VM was killed")]
     Killed,
     /// A fault that the guest has no handler for.
