@@ -2,9 +2,9 @@
 //!
 //! | content of the file | how it is entered | where things are |
 //! |---|---|---|
-//! | 64-bit ELF without notes of Xen's | at the ELF entry in 64-bit mode: the bare-metal guest | [`bare`] |
-//! | bzImage | by Linux's 64-bit boot protocol | [`linux`] |
-//! | 64-bit ELF with a PVH note | by PVH, in 32-bit mode | [`linux`] |
+//! | 64-bit ELF without notes of Xen's | at the ELF entry in 64-bit mode: the bare-metal guest | `bare` |
+//! | bzImage | by Linux's 64-bit boot protocol | `linux` |
+//! | 64-bit ELF with a PVH note | by PVH, in 32-bit mode | `linux` |
 //!
 //! What a file is, is told from its content alone ([`Kernel::kind`]). Files are as hostile as guests: a header may say
 //! anything, and the answer is a [`LoadError`] that names the file.
