@@ -55,7 +55,7 @@ impl Served {
             let mut server = GpuServer::bind(&setup).expect("the folder is new");
             listening.send(()).expect("somebody waits for it");
             server
-                .serve(|| stop.load(Ordering::Relaxed))
+                .serve(|| stop.load(Ordering::Relaxed), || false)
                 .expect("the card works");
         });
         is_listening.recv()?;

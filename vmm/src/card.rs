@@ -20,7 +20,7 @@ use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use frames::Frames;
-pub(crate) use maps::DmaMaps;
+pub(crate) use maps::{DmaMaps, Stray};
 pub use running::CardLost;
 use running::Watcher;
 pub(crate) use running::{Follower, RunningCard};

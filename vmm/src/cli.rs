@@ -45,7 +45,7 @@ enum Verb {
     Serve(ServeArguments),
     /// Run one VM whose GPU a broker serves
     Run(RunArguments),
-    /// Serve one software card as a PCI device over vfio-user
+    /// Serve one software card as a PCI device over vfio-user; SIGUSR1 cuts its power, SIGUSR2 gives it back
     Gpu(GpuArguments),
     /// Tell what this host has and lacks, and how to get it
     Doctor(doctor::Arguments),
@@ -212,6 +212,9 @@ pub fn main() -> ExitCode {
         "off"
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
+    if cfg!(feature = "weakened") {
+        complain("this is a WEAKENED build: guests reach memory that is not theirs");
+    }
     let outcome = signals::install().and_then(|()| match cli.verb {
         Verb::Demo(arguments) => demo::demo(&arguments),
         Verb::Serve(arguments) => serve::serve(&arguments),

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Output;
 
 use process::{Process, complaint, json, output, text, write_input};
+use rustix::process::Signal;
 use serde_json::Value;
 use vfio_user_server::serve::serve_client;
 use vfio_user_server::{Accepted, Errno, FunctionInfo, IrqChange, Listener, PciFunction, Region, RegionInfo};
@@ -138,6 +139,39 @@ fn card_that_dies_ends_the_demo_with_the_reason() {
         "{last}"
     );
     assert!(ended.stdout.is_empty());
+}
+
+#[test]
+fn card_that_loses_its_power_ends_the_demo_and_serves_the_next_when_it_is_back() {
+    let mut card = Card::start();
+    let mut demo = Process::start(&words(&card.demo(&["1", "--rounds", "100000"])));
+    demo.wait_for_words();
+    card.process.signal(Signal::USR1);
+    let ended = demo.wait();
+    let stderr = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(
+        last.starts_with("vramd: the broker has ended: the card is gone: the one at ")
+            && last
+                .ends_with("reads ones everywhere, as if it had lost its power: start again once it answers"),
+        "{last}"
+    );
+    let said = complaint(&words(&card.demo(&["1"])), 1);
+    assert!(
+        said.contains("is no GF100 card: it reads ones everywhere"),
+        "{said}"
+    );
+    card.process.signal(Signal::USR2);
+    let (input, digest) = write_input(card.folder.path(), "input", 1_000_001);
+    let next = output(&words(&card.demo(&["2", "--input", input.to_str().unwrap()])));
+    results(&next);
+    assert_eq!(json(&next)["digest"].as_str(), Some(digest.as_str()));
+    let ended = card.process.terminate();
+    assert_eq!(
+        (ended.status.code(), text(&ended.stderr)),
+        (Some(0), String::new())
+    );
 }
 
 #[test]

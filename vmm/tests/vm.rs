@@ -233,6 +233,15 @@ fn exception_in_the_guest_is_reported_and_ends_it() {
 }
 
 #[test]
+fn times_of_reads_are_reported() {
+    let Some(bench) = start("latency") else { return };
+    let lines = [bench.report(), bench.report()];
+    assert!(lines[0].starts_with("latency=port min_ns="), "{lines:?}");
+    assert!(lines[1].starts_with("latency=register min_ns="), "{lines:?}");
+    assert!(matches!(*bench.wait(), VmExit::Guest(0)));
+}
+
+#[test]
 fn killing_a_guest_that_never_exits_stops_it() {
     let Some(bench) = start("spin") else { return };
     bench.report();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::process::Process;
@@ -57,6 +58,16 @@ impl Card {
 
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Takes its power away: from now on it reads ones and does nothing.
+    pub(crate) fn cut_power(&self) -> Result<()> {
+        self.process.signal(Signal::USR1)
+    }
+
+    /// Gives its power back: it is as new.
+    pub(crate) fn restore_power(&self) -> Result<()> {
+        self.process.signal(Signal::USR2)
     }
 
     /// Ends it as an operator does. A warning in its log is an error.

@@ -37,9 +37,34 @@ pub(crate) enum Processor {
     EpycRome,
 }
 
+/// What a machine's time is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// This machine's.
+    Host,
+    /// An instruction is a nanosecond, waiting takes none of this machine's time, and one thread emulates it all: figures
+    /// repeat whatever else goes on here.
+    Instructions,
+}
+
+impl Clock {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Host => &["-accel", "tcg"],
+            Self::Instructions => &[
+                "-accel",
+                "tcg,thread=single",
+                "-icount",
+                "shift=0,sleep=off,align=off",
+            ],
+        }
+    }
+}
+
 /// What machine, and what is in it.
 pub(crate) struct GuestConfig<'a> {
     pub(crate) processor: Processor,
+    pub(crate) clock: Clock,
     pub(crate) ram_mib: u32,
     /// Socket of the card.
     pub(crate) card: Option<&'a Path>,
@@ -87,14 +112,13 @@ impl Guest {
             .args([
                 "-machine",
                 "q35,memory-backend=ram",
-                "-accel",
-                "tcg",
                 "-cpu",
                 match config.processor {
                     Processor::Max => "max",
                     Processor::EpycRome => "EPYC-Rome",
                 },
             ])
+            .args(config.clock.arguments())
             .args(["-m", &format!("{}M", config.ram_mib)])
             .args([
                 "-object",

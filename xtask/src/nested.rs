@@ -3,7 +3,10 @@
 //! The outer machine's processor has AMD's virtualisation, its VT-d unit stands between the card and memory, and the
 //! card is a `vramd gpu` process out here. What runs inside cannot tell that from a real host with a real card.
 
+mod baseline;
+mod icount;
 mod linux;
+mod stray;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,13 +15,17 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::card::Card;
-use crate::guest::{Guest, GuestConfig, Processor};
+use crate::guest::{Clock, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
 
 const RAM_MIB: u32 = 3072;
 /// Whether memory files may have huge pages: one map of the IOMMU instead of 512, and as many fewer messages.
 const SHMEM_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+/// How `vramd run` says that the guest ended as it should.
+const SUCCESS: &str = "the guest ended with status 0";
+/// Where the only card of the nested host is.
+const CARD: &str = "0000:00:01.0";
 /// Longest time for one line of shell.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -28,6 +35,12 @@ pub(crate) struct NestedArguments {
     /// A line of shell to run inside instead of the checks; may be repeated
     #[arg(long, value_name = "COMMAND")]
     run: Vec<String>,
+    /// Measure instead, in a machine that counts instructions, and compare with integration/nested/baseline.toml
+    #[arg(long, conflicts_with = "run")]
+    icount: bool,
+    /// Make what is measured the baseline
+    #[arg(long, requires = "icount")]
+    bless: bool,
     /// Keep the logs of runs that passed too
     #[arg(long)]
     keep: bool,
@@ -37,6 +50,15 @@ pub(crate) struct NestedArguments {
     /// For diagnosis: this program instead of the one that is built
     #[arg(long, value_name = "FILE")]
     vramd: Option<PathBuf>,
+    /// For diagnosis: this program instead of the one that is built with the feature `weakened`
+    #[arg(long, value_name = "FILE")]
+    weakened: Option<PathBuf>,
+}
+
+/// The programs under test.
+struct Programs {
+    vramd: PathBuf,
+    weakened: PathBuf,
 }
 
 /// What `vramd demo --json` says, as far as it is looked at.
@@ -70,6 +92,14 @@ const REFUSED: [(&str, &str); 4] = [
     ("vramd bind 1f.2", "is not a PCI address"),
 ];
 
+/// Somebody who is not root, and his group.
+const USER: &str = "1000:1000";
+/// Limits of locked memory in KiB that are too low: for the broker itself, for a VM. What is to be said then.
+const MEMLOCK_REFUSED: [(u32, &str); 2] = [
+    (64, "the limit is 0x10000 bytes (ulimit -l, LimitMEMLOCK=)"),
+    (4096, "the limit is 0x400000 bytes (ulimit -l, LimitMEMLOCK=)"),
+];
+
 /// Runs the task.
 pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<()> {
     let start = Instant::now();
@@ -80,12 +110,14 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
         }
         provided => provided?,
     };
-    let vramd = match &arguments.vramd {
-        Some(path) => path.clone(),
-        None => workspace.build_release("vmm", "vramd")?,
-    };
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
-    let outcome = in_nested_host(&environment, &vramd, arguments, folder.path());
+    let programs = programs(workspace, arguments, folder.path())?;
+    let outcome = if arguments.icount {
+        icount::measure(&environment, &programs.vramd, folder.path())
+            .and_then(|figures| baseline::judge(workspace, figures, arguments.bless))
+    } else {
+        in_nested_host(&environment, &programs, arguments, folder.path())
+    };
     if outcome.is_err() || arguments.keep {
         println!("logs are in {}", folder.keep().display());
     }
@@ -94,26 +126,47 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     Ok(())
 }
 
+/// The weakened one is built first: both have one place, and there the ordinary one belongs.
+fn programs(workspace: &Workspace, arguments: &NestedArguments, folder: &Path) -> Result<Programs> {
+    let is_checked = arguments.run.is_empty() && !arguments.icount;
+    let weakened = match &arguments.weakened {
+        Some(path) => path.clone(),
+        None if is_checked => {
+            let built = workspace.build_release_with("vmm", "vramd", "weakened")?;
+            let copy = folder.join("vramd-weakened");
+            std::fs::copy(&built, &copy).with_context(|| format!("cannot copy {}", built.display()))?;
+            copy
+        }
+        None => PathBuf::new(),
+    };
+    let vramd = match &arguments.vramd {
+        Some(path) => path.clone(),
+        None => workspace.build_release("vmm", "vramd")?,
+    };
+    Ok(Programs { vramd, weakened })
+}
+
 fn in_nested_host(
     environment: &HostEnv,
-    vramd: &Path,
+    programs: &Programs,
     arguments: &NestedArguments,
     folder: &Path,
 ) -> Result<()> {
+    let vramd = &programs.vramd;
     let root = folder.join("root.cpio");
-    let mut files = GuestFile::program_with_libraries("vramd", vramd.to_owned())?;
+    let mut files = GuestFile::program_with_libraries("vramd", vramd.clone())?;
     files.extend(linux::files(environment, folder)?);
+    if arguments.run.is_empty() {
+        files.extend(stray::files(&programs.weakened, CARD, folder)?);
+    }
     environment.write_first_root(&root, &files)?;
+    if arguments.run.is_empty() {
+        let folder = folder.join("no-iommu");
+        std::fs::create_dir(&folder).context("cannot create a folder")?;
+        check_without_iommu(environment, vramd, &root, &folder)?;
+    }
     let card = Card::start(vramd, &[], folder)?;
-    let config = GuestConfig {
-        processor: Processor::EpycRome,
-        ram_mib: RAM_MIB,
-        card: Some(card.socket()),
-        root: &root,
-        disk: None,
-        has_iommu: true,
-        kernel_options: "iommu=nopt",
-    };
+    let config = config(&root, &card, true);
     let start = Instant::now();
     let mut guest = Guest::boot(environment, &config, folder)?;
     guest.succeed("load host", PATIENCE)?;
@@ -123,7 +176,7 @@ fn in_nested_host(
         start.elapsed().as_secs_f64()
     );
     if arguments.run.is_empty() {
-        check(&mut guest)?;
+        check(&mut guest, &card)?;
     } else {
         for command in &arguments.run {
             show(&mut guest, command)?;
@@ -153,6 +206,34 @@ fn in_nested_host(
     Ok(())
 }
 
+fn config<'a>(root: &'a Path, card: &'a Card, has_iommu: bool) -> GuestConfig<'a> {
+    GuestConfig {
+        processor: Processor::EpycRome,
+        clock: Clock::Host,
+        ram_mib: RAM_MIB,
+        card: Some(card.socket()),
+        root,
+        disk: None,
+        has_iommu,
+        kernel_options: "iommu=nopt",
+    }
+}
+
+/// On a host whose IOMMU is off no card is used, and it is said why.
+fn check_without_iommu(environment: &HostEnv, vramd: &Path, root: &Path, folder: &Path) -> Result<()> {
+    let card = Card::start(vramd, &[], folder)?;
+    let mut guest = Guest::boot(environment, &config(root, &card, false), folder)?;
+    guest.succeed("load host", PATIENCE)?;
+    let at = card_address(&mut guest)?;
+    refuses(
+        &mut guest,
+        &format!("vramd demo --gpu vfio:{at}"),
+        "has no IOMMU group: the host needs an IOMMU that is on (intel_iommu=on",
+    )?;
+    guest.power_off()?;
+    card.stop().map(drop)
+}
+
 /// Runs what somebody asked for.
 fn show(guest: &mut Guest, command: &str) -> Result<()> {
     let start = Instant::now();
@@ -164,13 +245,22 @@ fn show(guest: &mut Guest, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// What must hold on every host.
-fn check(guest: &mut Guest) -> Result<()> {
+/// What must hold in the nested host.
+fn check(guest: &mut Guest, outer: &Card) -> Result<()> {
     let card = card_address(guest)?;
+    ensure!(card == CARD, "the card is at {card}, not at {CARD}");
     for (command, expected) in REFUSED {
         refuses(guest, &command.replace("{card}", &card), expected)?;
     }
     guest.succeed(&format!("vramd bind {card}"), PATIENCE)?;
+    guest.succeed(
+        "mkdir -p /etc && echo user:x:1000:1000::/:/bin/sh >>/etc/passwd",
+        PATIENCE,
+    )?;
+    for (kib, expected) in MEMLOCK_REFUSED {
+        refuses(guest, &as_user(&card, kib), expected)?;
+    }
+    stray::check(guest)?;
     demo(
         guest,
         &format!("vramd demo --gpu vfio:{card} --vms 2 --guest-vram 256M --workload files --json"),
@@ -185,7 +275,66 @@ fn check(guest: &mut Guest) -> Result<()> {
     linux::serve(guest, &card)?;
     let checked = linux::check(guest);
     linux::stop_serving(guest)?;
-    checked
+    checked?;
+    lose_card(guest, outer, &card)
+}
+
+/// A demo as a user who owns the card's group, with a limit of locked memory that root does not have.
+fn as_user(card: &str, memlock_kib: u32) -> String {
+    let demo = format!("exec vramd demo --gpu vfio:{card} --vms 1 --no-kvm --workload files");
+    format!(
+        "chown {USER} /dev/vfio/* && start-stop-daemon -S -p none.pid -c {USER} -x /bin/sh -- -c 'ulimit -l {memlock_kib} && {demo}'"
+    )
+}
+
+/// Takes the card's power away while two VMs use it: one line says so, nothing goes wrong in the host, and once the power
+/// is back so is the card.
+fn lose_card(guest: &mut Guest, outer: &Card, card: &str) -> Result<()> {
+    let demo = format!("vramd demo --gpu vfio:{card} --vms 2 --guest-vram 256M --input /bin/busybox");
+    // What the check before left there.
+    guest.succeed("dmesg -c >/dev/null", PATIENCE)?;
+    guest.succeed(
+        &format!("{demo} --rounds 100000 >/dev/null 2>lost & demo=$!"),
+        PATIENCE,
+    )?;
+    // The VMs are at work when the card has begun to interrupt.
+    let at_work = "until [ \"$(awk '/vfio-msi/ { print $2 }' /proc/interrupts)\" -gt 0 ] 2>/dev/null; do \
+                   kill -0 $demo || break; usleep 50000; done; kill -0 $demo";
+    guest.succeed(at_work, PATIENCE)?;
+    outer.cut_power()?;
+    let start = Instant::now();
+    let ended = guest.run("wait $demo; s=$?; tail -n 1 lost; (exit $s)", PATIENCE)?;
+    let said = ended.text();
+    let expected = format!("vramd: the broker has ended: the card is gone: {card} reads ones everywhere");
+    ensure!(
+        ended.status == 1 && said.trim().starts_with(&expected),
+        "a demo whose card lost its power ended with {} and {said:?}",
+        ended.status
+    );
+    println!(
+        "{} ({:.1} s after the card's power was cut)",
+        said.trim(),
+        start.elapsed().as_secs_f64()
+    );
+    let log = guest.succeed(
+        "dmesg | grep -iE 'DMAR:.*fault|BUG|Oops|Call Trace' || true",
+        PATIENCE,
+    )?;
+    ensure!(
+        log.text().trim().is_empty(),
+        "the nested host's kernel complains: {}",
+        log.text()
+    );
+    outer.restore_power()?;
+    // The signal takes its time, and a card without power cannot be bound.
+    let config = format!("/sys/bus/pci/devices/{card}/config");
+    let is_back = format!("until [ \"$(xxd -p -l 2 {config})\" = de10 ]; do usleep 50000; done");
+    guest.succeed(&is_back, PATIENCE)?;
+    guest.succeed(&format!("vramd unbind {card} && vramd bind {card}"), PATIENCE)?;
+    self::demo(
+        guest,
+        &format!("vramd demo --gpu vfio:{card} --vms 2 --no-kvm --workload files --rounds 1 --json"),
+    )
 }
 
 /// Where the card is, by its vendor.

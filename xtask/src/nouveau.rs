@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::card::{Card, Summary};
-use crate::guest::{Guest, GuestConfig, Processor};
+use crate::guest::{Clock, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
 use kernel_log::Allowed;
@@ -191,6 +191,7 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
     let card = Card::start(&setting.vramd, &options, folder.path())?;
     let config = GuestConfig {
         processor: Processor::Max,
+        clock: Clock::Host,
         ram_mib: RAM_MIB,
         card: Some(card.socket()),
         root: &root,

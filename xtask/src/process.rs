@@ -83,12 +83,17 @@ impl Process {
         })
     }
 
-    /// Asks it to end, as an operator does, and waits.
-    pub(crate) fn terminate(&mut self) -> Result<ExitStatus> {
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let id = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let id = id.with_context(|| format!("{} has no process id", self.name))?;
         // It is a child that was not waited for, so the id is still its own.
-        kill_process(id, Signal::TERM).with_context(|| format!("cannot end {}", self.name))?;
+        kill_process(id, signal).with_context(|| format!("cannot send {signal:?} to {}", self.name))
+    }
+
+    /// Asks it to end, as an operator does, and waits.
+    pub(crate) fn terminate(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
         self.wait()
     }
 }

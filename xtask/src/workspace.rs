@@ -72,6 +72,12 @@ impl Workspace {
         build_by(self.cargo(&["build", "--release", "--package", package, "--bin", program]))
     }
 
+    /// The same with a feature that no other build has.
+    pub(crate) fn build_release_with(&self, package: &str, program: &str, feature: &str) -> Result<PathBuf> {
+        let what = ["build", "--release", "--package", package, "--bin", program];
+        build_by(self.cargo(&[&what[..], &["--features", feature]].concat()))
+    }
+
     /// Builds the only program of a package that is no member of the workspace, in its folder: its settings are there.
     pub(crate) fn build_apart(&self, folder: &str) -> Result<PathBuf> {
         let mut cargo = self.cargo(&["build", "--release", "--locked"]);

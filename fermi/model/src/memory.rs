@@ -178,7 +178,7 @@ impl Memory {
             let bytes = run.len();
             match run.slice(bytes) {
                 Some(slice) => slice.copy_from(&rest[..bytes]),
-                None => self.counters.missing_write(place.aperture),
+                None => self.store_nowhere(place.offset(done as u64), &rest[..bytes]),
             }
             done += bytes;
         }
@@ -288,9 +288,24 @@ impl Memory {
                     fill_with_ones(&to);
                     self.counters.missing_read(source.aperture);
                 }
-                (_, None) => self.counters.missing_write(target.aperture),
+                (from, None) => {
+                    // As much as leaves the card for nowhere at a time.
+                    let mut data = [0xff; 0x1000];
+                    let data = &mut data[..part.min(0x1000)];
+                    if let Some(from) = from {
+                        from.copy_to(data);
+                    }
+                    self.store_nowhere(target.offset(done as u64), data);
+                }
             }
             done += part;
+        }
+    }
+
+    fn store_nowhere(&mut self, place: Place, data: &[u8]) {
+        self.counters.missing_write(place.aperture);
+        if matches!(place.aperture, Aperture::SysCoherent | Aperture::SysNonCoherent) {
+            self.map.bus.store_nowhere(Iova(place.at.0), data);
         }
     }
 }

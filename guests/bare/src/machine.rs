@@ -12,6 +12,8 @@ global_asm!(include_str!("memory.s"));
 
 /// Data port of COM1.
 const COM1_DATA: u16 = 0x3f8;
+/// Line status register.
+const COM1_STATUS: u16 = 0x3fd;
 /// Configuration mechanism #1.
 const CONFIG_ADDRESS: u16 = 0xcf8;
 const CONFIG_DATA: u16 = 0xcfc;
@@ -124,6 +126,13 @@ fn out8(port: u16, value: u8) {
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
+fn in8(port: u16) -> u8 {
+    let value;
+    // SAFETY: as for `out8`.
+    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
 fn out32(port: u16, value: u32) {
     // SAFETY: as for `out8`. Memory may change while the VMM waits, so no `nomem`.
     unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nostack, preserves_flags)) }
@@ -134,6 +143,11 @@ fn in32(port: u16) -> u32 {
     // SAFETY: as for `out8`.
     unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack, preserves_flags)) }
     value
+}
+
+/// What COM1 says of itself.
+pub(crate) fn serial_status() -> u8 {
+    in8(COM1_STATUS)
 }
 
 /// Sends one byte to COM1, whose transmitter is always ready.

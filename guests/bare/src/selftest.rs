@@ -6,19 +6,28 @@
 //! | `widths` | one load and store of 4 bytes at BAR0 0 and of 8 bytes at BAR1 8, reporting what was read |
 //! | `status` | ends with status 42 |
 //! | `spin` | never ends, without an exit |
+//! | `latency` | reports how long reads of the serial port and of BOOT_0 take |
 //! | `poll` | never ends, reading BOOT_0 all the time |
 //! | `sleep` | reports, waits for the vGPU's interrupt a hundred milliseconds at most, reports again |
 //! | `interrupt` | has the vGPU's interrupt sent to the local APIC and reports how many arrive until the first has |
 //! | `refused` | reports a load of BAR3 |
+//! | `stray` | has the GPU copy to and from an address where no VM has RAM, reporting what came back |
 //! | `fault` | loads from address 0 |
 
-use guests::{Bar, GuestBus};
+use guests::driver::{Copier, Copy, CopyPath, DriverConfig, USER_VA};
+use guests::{Bar, Driver, DriverError, GuestBus};
 
 use crate::bus::Machine;
 use crate::machine::{self, Boot};
 
 const BOOT_0: u64 = 0;
 const WAIT_US: u32 = 100_000;
+/// Reads that are timed one by one.
+const LATENCY_READS: usize = 501;
+/// Above any VM's RAM, and above all that brokers map for a card.
+const NOWHERE: u64 = 0xee_0000_0000;
+const STRAY_BYTES: u64 = 4096;
+const STRAY_TIMEOUT_MS: u32 = 30_000;
 const STATUS_TEST: u32 = 42;
 const STATUS_UNKNOWN_TEST: u32 = 2;
 
@@ -39,6 +48,11 @@ pub(crate) fn run(name: &str, bus: &mut Machine, boot: Boot, ram_free: core::ops
             loop {
                 core::hint::spin_loop();
             }
+        }
+        "latency" => {
+            report_latency(bus, "port", |_| u32::from(machine::serial_status()));
+            report_latency(bus, "register", |bus| bus.read32(Bar::Bar0, BOOT_0));
+            0
         }
         "poll" => {
             bus.report("polling");
@@ -70,6 +84,14 @@ pub(crate) fn run(name: &str, bus: &mut Machine, boot: Boot, ram_free: core::ops
         "refused" => {
             let value = bus.read32(Bar::Bar3, 0);
             line(bus, format_args!("refused={value:08x}"));
+            0
+        }
+        "stray" => {
+            match stray(bus, ram_free) {
+                Ok(word) => line(bus, format_args!("stray={word:08x}")),
+                Err(DriverError::MmuFault { .. }) => line(bus, format_args!("stray=fault")),
+                Err(error) => line(bus, format_args!("stray: {error}")),
+            }
             0
         }
         "fault" => machine::load32(0),
@@ -116,6 +138,50 @@ fn report_widths(bus: &mut Machine) {
     let wide = machine::load64(bus.address(Bar::Bar1, 8));
     bus.write64(Bar::Bar1, 16, 0x0807_0605_0403_0201);
     line(bus, format_args!("narrow={narrow:08x} wide={wide:016x}"));
+}
+
+/// Maps [`NOWHERE`] for the GPU, has it stored to and loaded from, and returns the first word that was loaded.
+fn stray(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<u32, DriverError> {
+    let config = DriverConfig {
+        dma: ram_free,
+        interrupts: false,
+        vram_is_zeroed: true,
+        timeout_ms: STRAY_TIMEOUT_MS,
+    };
+    let mut driver = Driver::start(bus, &config)?;
+    let mut copier = Copier::new(&mut driver, bus)?;
+    let block = driver.take_dma(bus, STRAY_BYTES)?;
+    driver.map_ram(bus, USER_VA, NOWHERE, STRAY_BYTES)?;
+    driver.flush_tlb(bus)?;
+    bus.ram_write(block.gpa, b"away");
+    for (source, target) in [(block.va, USER_VA), (USER_VA, block.va)] {
+        let bytes = STRAY_BYTES;
+        let copy = Copy {
+            source,
+            target,
+            bytes,
+        };
+        copier.copy(&mut driver, bus, CopyPath::Copy0, copy)?;
+        copier.finish(&mut driver, bus)?;
+    }
+    Ok(bus.ram_read32(block.gpa))
+}
+
+/// Reports the least and the median time of one read, in ns. The first is not counted.
+fn report_latency(bus: &mut Machine, name: &str, read: impl Fn(&mut Machine) -> u32) {
+    let mut times = [0; LATENCY_READS];
+    read(bus);
+    for time in &mut times {
+        let start = bus.now_ns();
+        core::hint::black_box(read(bus));
+        *time = bus.now_ns() - start;
+    }
+    times.sort_unstable();
+    let median = times[LATENCY_READS / 2];
+    line(
+        bus,
+        format_args!("latency={name} min_ns={} median_ns={median}", times[0]),
+    );
 }
 
 /// Formats on the way to COM1, for there is no heap.

@@ -61,7 +61,7 @@ impl Server {
         let asked = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             server
-                .serve(|| asked.load(Ordering::Relaxed))
+                .serve(|| asked.load(Ordering::Relaxed), || false)
                 .expect("no client ends the server");
         });
         Self {

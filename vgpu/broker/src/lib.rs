@@ -3,7 +3,7 @@
 //! | module | owns |
 //! | --- | --- |
 //! | [`broker`](Broker) | starting, attaching, asking, stopping |
-//! | `perform` | one event after the other into the core, its actions in order; rules of the lock |
+//! | `perform`, `vms` | one event after the other into the core, its actions in order; rules of the lock |
 //! | `port` | the trait of what decides, the trait of whom it answers |
 //! | `link` | a VM in this process |
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
@@ -42,6 +42,7 @@ mod status;
 #[cfg(test)]
 mod testing;
 mod vfio_gpu;
+mod vms;
 
 pub use broker::{Broker, Setup, VmSocket};
 pub use error::{AttachError, Ended, LinkError, StartError};

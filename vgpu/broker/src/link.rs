@@ -14,9 +14,9 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::broker::Shared;
 use crate::error::{AttachError, LinkError};
 use crate::memory::RamMap;
-use crate::perform::Attachment;
 use crate::port::VmPort;
 use crate::requests::Request;
+use crate::vms::Attachment;
 
 /// Longest wait for an answer, as long as QEMU waits for a message's.
 pub(crate) const ANSWER_SECONDS_MAX: u64 = 5;
@@ -266,7 +266,7 @@ impl LocalLink {
 
     #[cfg(test)]
     pub(crate) fn attachment_vm(&self) -> vgpu::VmId {
-        self.attachment.vm()
+        self.attachment.vm
     }
 
     fn leave(&self) {

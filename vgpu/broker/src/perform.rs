@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermi_spec::addr::FrameNo;
+use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::regs::Bar0Reg;
 use vgpu::{
     Action, Actions, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId, Tick,
@@ -39,6 +39,7 @@ use crate::remote::Waker;
 use crate::requests::{Request, Requests, Then, event_of};
 use crate::stats::Stats;
 use crate::status::Status;
+use crate::vms::{Attachment, Vm, VmState};
 
 /// VMs that may be attached. The card has 128 channels, and fewer than two make no guest happy.
 pub const VMS_MAX: u16 = 64;
@@ -46,35 +47,9 @@ pub const VMS_MAX: u16 = 64;
 /// Time between two looks for the card's interrupt, where no eventfd tells it.
 const INTERRUPT_PERIOD_NS: u64 = 500_000;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum VmState {
-    Attaching,
-    /// Gone before the core had decided.
-    AttachingToLeave,
-    Attached,
-    Leaving,
-}
-
-struct Vm {
-    name: String,
-    serial: u64,
-    state: VmState,
-    port: Arc<dyn VmPort>,
-}
-
-/// An attachment. Unlike a [`VmId`] it is never used again, so whoever holds an old one cannot speak for a new VM.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Attachment {
-    vm: VmId,
-    serial: u64,
-}
-
-impl Attachment {
-    #[cfg(test)]
-    pub(crate) fn vm(self) -> VmId {
-        self.vm
-    }
-}
+/// Time between two looks whether the card still answers, while a VM is attached. A lost card sends no interrupt and no
+/// error, and guests that wait for memory to change do not read it: without a look nobody would ever know.
+const PRESENCE_PERIOD_NS: u64 = 500_000_000;
 
 /// Everything under the broker's lock.
 pub(crate) struct Performer {
@@ -98,6 +73,8 @@ pub(crate) struct Performer {
     /// When the timer will fire.
     armed: Option<Tick>,
     wake_at: Option<Tick>,
+    /// When to look whether the card answers.
+    look_at: Tick,
     /// No eventfd tells of the card's interrupt.
     asks_for_interrupt: bool,
     /// VMs to give up once the actions at hand are done, and why.
@@ -138,6 +115,7 @@ impl Performer {
             timer,
             armed: None,
             wake_at: None,
+            look_at: Tick(PRESENCE_PERIOD_NS),
             asks_for_interrupt,
             expulsions: Vec::new(),
             ended: None,
@@ -287,6 +265,10 @@ impl Performer {
             self.wake_at = None;
             self.queue.push_back(Event::Wake);
         }
+        if self.look_at <= now {
+            self.look_at = now.after(PRESENCE_PERIOD_NS);
+            self.look_at_card();
+        }
         self.run();
     }
 
@@ -349,7 +331,7 @@ impl Performer {
         }
     }
 
-    /// The way to the card may be cut: an access tells.
+    /// The card may be gone, or the way to it cut: an access tells.
     pub(crate) fn look_at_card(&mut self) {
         self.on_card(None, |gpu| {
             gpu.read(vgpu::Bar::Bar0, Bar0Reg::Boot0.offset().into(), &mut [0; 4])
@@ -412,13 +394,7 @@ impl Performer {
                 bytes,
                 memory,
                 writable,
-            } => {
-                let owner = owner_of(memory);
-                match self.memory.dma_memory(memory, bytes) {
-                    Ok(memory) => self.on_card(owner, |gpu| gpu.map_dma(iova, memory, writable)),
-                    Err(error) => self.failed(owner, &error.to_string()),
-                }
-            }
+            } => self.map_dma(iova, memory, bytes, writable),
             Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
             Action::PlaceFrame { frame, owner } => self.place(frame, owner),
             Action::DropImage { vm, at, bytes } => {
@@ -438,6 +414,23 @@ impl Performer {
                 self.notices
                     .log(&notice, |vm| vms.get(&vm).map(|vm| vm.name.as_str()));
             }
+        }
+    }
+
+    fn map_dma(&mut self, iova: Iova, place: Place, bytes: u64, writable: bool) {
+        let owner = owner_of(place);
+        let memory = match self.memory.dma_memory(place, bytes) {
+            Ok(memory) => memory,
+            Err(error) => return self.failed(owner, &error.to_string()),
+        };
+        let mut refused = None;
+        self.on_card(owner, |gpu| {
+            let mapped = gpu.map_dma(iova, memory, writable);
+            mapped.inspect_err(|error| refused = Some(error.to_string()))
+        });
+        // Without its own memory the broker moves nothing, for no VM.
+        if let (None, Some(reason)) = (owner, refused) {
+            self.end(&reason);
         }
     }
 
@@ -561,10 +554,11 @@ impl Performer {
     /// Sets the timer to the next thing that time brings about.
     fn arm(&mut self) {
         let now = self.now();
-        let is_watching = self.asks_for_interrupt && !self.vms.is_empty();
+        let is_used = !self.vms.is_empty();
         let due = [
             (!self.polls.is_empty()).then(|| now.after(PERIOD_NS)),
-            is_watching.then(|| now.after(INTERRUPT_PERIOD_NS)),
+            (is_used && self.asks_for_interrupt).then(|| now.after(INTERRUPT_PERIOD_NS)),
+            is_used.then_some(self.look_at),
             self.wake_at,
         ];
         let Some(due) = due.into_iter().flatten().min() else {

@@ -8,6 +8,7 @@
 //! memory. Stores are posted, and sent together before the next load, or when the edge is about to wait. Whatever the
 //! server does wrong, or does not do within [`ANSWER_WAIT`], is a lost card. A refused DMA map is not: it costs one VM.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use vfio_user_server::{IrqIndex, Region, RemoteError, RemoteFunction};
 use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::pci_card::{board_of, chain, check_bars, config, read_pieces, write_pieces};
+use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};
 
 /// Why a card in another process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,12 +53,15 @@ pub enum RemoteGpuError {
     },
 }
 
-/// A card in another process. Dropping it hangs up; the card lives on.
+/// A card in another process. Dropping it takes all memory from the card and hangs up; the card lives on.
 #[derive(Debug)]
 pub struct RemoteGpu {
+    path: PathBuf,
     function: RemoteFunction,
     board: Board,
     interrupt: EventFd,
+    /// Bytes of each DMA map, by bus address.
+    maps: BTreeMap<u64, u64>,
 }
 
 impl RemoteGpu {
@@ -87,9 +91,11 @@ impl RemoteGpu {
         enable(&function).map_err(attach)?.map_err(not_a_card)?;
         function.connect_irq(IrqIndex::Msi, &interrupt).map_err(attach)?;
         Ok(Self {
+            path: path.to_owned(),
             function,
             board,
             interrupt,
+            maps: BTreeMap::new(),
         })
     }
 
@@ -169,11 +175,13 @@ impl HostGpu for RemoteGpu {
     }
 
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
-        if bar != Bar::Bar0 {
-            return self.function.read(region_of(bar), offset, data).map_err(lost);
-        }
-        read_pieces(offset, data, |offset, piece| {
-            self.function.read(Region::Bar0, offset, piece).map_err(lost)
+        let load =
+            |bar, offset, data: &mut [u8]| self.function.read(region_of(bar), offset, data).map_err(lost);
+        read_answering(bar, offset, data, load, || {
+            format!(
+                "the one at {} reads ones everywhere, as if it had lost its power: start again once it answers",
+                self.path.display()
+            )
         })
     }
 
@@ -199,7 +207,11 @@ impl HostGpu for RemoteGpu {
             .ok_or_else(|| failed("the memory has no file that another process could map".to_owned()))?;
         match self.function.dma_map(iova.0, bytes, file, offset, writable) {
             Err(refused @ RemoteError::Refused { .. }) => Err(failed(refused.to_string())),
-            other => other.map_err(lost),
+            Err(error) => Err(lost(error)),
+            Ok(()) => {
+                self.maps.insert(iova.0, bytes);
+                Ok(())
+            }
         }
     }
 
@@ -210,7 +222,11 @@ impl HostGpu for RemoteGpu {
                 bytes,
                 reason: refused.to_string(),
             }),
-            other => other.map_err(lost),
+            Err(error) => Err(lost(error)),
+            Ok(()) => {
+                self.maps.remove(&iova.0);
+                Ok(())
+            }
         }
     }
 
@@ -221,6 +237,19 @@ impl HostGpu for RemoteGpu {
 
     fn take_interrupt(&mut self) -> bool {
         self.interrupt.read().is_ok()
+    }
+}
+
+impl Drop for RemoteGpu {
+    fn drop(&mut self) {
+        // A hang-up reaches the card at some later time. Whoever drops this frees the memory next, so the card must have
+        // let go of it before. With the connection gone there is nobody to ask.
+        for (iova, bytes) in std::mem::take(&mut self.maps) {
+            match self.function.dma_unmap(iova, bytes) {
+                Ok(()) | Err(RemoteError::Refused { .. }) => {}
+                Err(_) => return,
+            }
+        }
     }
 }
 

@@ -24,10 +24,10 @@ use crate::broker::Shared;
 use crate::config_space::can_interrupt;
 use crate::mapping::MapError;
 use crate::memory::RamMap;
-use crate::perform::Attachment;
 use crate::ratelimit::RateLimit;
 use crate::requests::Request;
 use crate::signaller::Signaller;
+use crate::vms::Attachment;
 
 /// What the client is answered when all pieces are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

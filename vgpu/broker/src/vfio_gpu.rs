@@ -8,8 +8,8 @@
 //! type 1 container. A driver may have used the card before: it is reset first if it can be, and nothing is assumed
 //! of its memory. BARs are mapped where the kernel allows that, and called otherwise.
 //!
-//! A card that has fallen off the bus reads ones everywhere. A register that reads so is taken for that only if the
-//! register that identifies the card does too.
+//! When it goes, the card is cut off before anything else: no bus master, reset, no map left in the IOMMU. A card that
+//! has left the bus hears nothing of the first two; the third does not depend on it.
 
 mod bar;
 
@@ -21,7 +21,6 @@ use std::sync::Arc;
 
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::board::Board;
-use fermi_spec::regs::Bar0Reg;
 use rustix::process::{Resource, getrlimit};
 use vfio_bindings::bindings::vfio::{
     VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR1_REGION_INDEX, VFIO_PCI_BAR3_REGION_INDEX,
@@ -31,12 +30,9 @@ use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
 use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::pci_card::{board_of, chain, check_bars, config, read_pieces, write_pieces};
+use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};
 use crate::pci_host::{PciAddress, PciFunction, PciHostError};
 use bar::MappedBar;
-
-/// What a register of a card that is gone reads.
-const ONES: u32 = u32::MAX;
 
 /// Why a card of this host cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -163,7 +159,7 @@ impl VfioGpu {
         })
     }
 
-    fn load(&self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
+    fn load(&self, bar: Bar, offset: u64, data: &mut [u8]) {
         let bytes = self.device.get_region_size(region_of(bar));
         if offset
             .checked_add(data.len() as u64)
@@ -171,7 +167,7 @@ impl VfioGpu {
         {
             // As a bus does where nobody answers.
             data.fill(0xff);
-            return Ok(());
+            return;
         }
         match self.mapped.get(&bar) {
             Some(map) => map.load(offset, data),
@@ -180,7 +176,6 @@ impl VfioGpu {
                 self.device.region_read(region_of(bar), data, offset);
             }
         }
-        Ok(())
     }
 
     fn store(&self, bar: Bar, offset: u64, data: &[u8]) {
@@ -197,18 +192,13 @@ impl VfioGpu {
         }
     }
 
-    fn check_presence(&self) -> Result<(), HostGpuError> {
-        let mut boot = [0; 4];
-        self.load(Bar::Bar0, u64::from(Bar0Reg::Boot0.offset()), &mut boot)?;
-        if u32::from_le_bytes(boot) != ONES {
-            return Ok(());
-        }
-        Err(HostGpuError::Lost {
-            reason: format!(
-                "{} reads ones everywhere: it has left the bus or lost its power",
-                self.at
-            ),
-        })
+    /// What to tell of a card that does not answer any more.
+    fn gone(&self) -> String {
+        format!(
+            "{} reads ones everywhere: it has left the bus or lost its power. The host's kernel log (dmesg) may say why; \
+             start again once lspci -s {} shows it",
+            self.at, self.at
+        )
     }
 
     fn map_failed(&self, iova: Iova, bytes: u64, error: &VfioError) -> HostGpuError {
@@ -245,16 +235,11 @@ impl HostGpu for VfioGpu {
     }
 
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
-        if bar != Bar::Bar0 {
-            return self.load(bar, offset, data);
-        }
-        read_pieces(offset, data, |offset, piece| {
-            self.load(bar, offset, piece)?;
-            if piece.iter().all(|byte| *byte == 0xff) {
-                self.check_presence()?;
-            }
+        let load = |bar, offset, data: &mut [u8]| {
+            self.load(bar, offset, data);
             Ok(())
-        })
+        };
+        read_answering(bar, offset, data, load, || self.gone())
     }
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {

@@ -21,6 +21,9 @@ pub(crate) const FLAG_NO_REPLY: u32 = 1 << 4;
 /// The error field of this reply is valid.
 pub(crate) const FLAG_ERROR: u32 = 1 << 5;
 
+/// VFIO_USER_DMA_WRITE, which servers send.
+pub(crate) const DMA_WRITE: u16 = 12;
+
 /// Precedes every message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -44,6 +47,16 @@ impl Header {
         self.flags & FLAG_NO_REPLY != 0
     }
 
+    /// Whether it answers a [`DMA_WRITE`] of ours. A client that refuses one may say so even if it was asked not to.
+    pub(crate) fn is_upstream_reply(&self) -> bool {
+        self.flags & FLAG_TYPE_MASK == FLAG_REPLY && self.command == DMA_WRITE
+    }
+
+    /// Whether it is such a store itself.
+    pub(crate) fn is_upstream(&self) -> bool {
+        self.flags & FLAG_TYPE_MASK == 0 && self.command == DMA_WRITE
+    }
+
     /// Length of what follows this header, or why no such message is taken.
     pub fn body_bytes(&self) -> Result<usize, ProtocolError> {
         let body = (self.message_bytes as usize)
@@ -56,7 +69,7 @@ impl Header {
                 bytes: self.message_bytes,
             });
         }
-        if self.flags & FLAG_TYPE_MASK != 0 {
+        if self.flags & FLAG_TYPE_MASK != 0 && !self.is_upstream_reply() {
             return Err(ProtocolError::NotACommand { flags: self.flags });
         }
         Ok(body)
@@ -118,6 +131,14 @@ impl CommandCode {
 pub(crate) struct VersionWire {
     pub(crate) major: u16,
     pub(crate) minor: u16,
+}
+
+/// DMA_WRITE, request; the bytes follow.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct DmaAccessWire {
+    pub(crate) address: u64,
+    pub(crate) count: u64,
 }
 
 /// DMA_MAP, request.

@@ -4,7 +4,7 @@
 //! read either: it stays unreachable, as behind an IOMMU that faults. Guests map such ranges only for ROMs.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use fermi_model::{Backing, SystemBus};
 use fermi_spec::addr::Iova;
@@ -16,13 +16,41 @@ struct Map {
     is_reachable: bool,
 }
 
+/// Stores to nowhere that are kept until they are [taken](DmaMaps::take_strays). A card that has gone wrong makes millions.
+const STRAYS_MAX: usize = 32;
+
+/// A store that the card made where nothing is mapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stray {
+    pub(crate) at: Iova,
+    pub(crate) data: Vec<u8>,
+}
+
 /// The table. Ranges do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct DmaMaps {
     maps: RwLock<BTreeMap<u64, Map>>,
+    /// `None`: nobody wants to know.
+    strays: Option<Mutex<Vec<Stray>>>,
 }
 
 impl DmaMaps {
+    /// An empty table that keeps the first stores to nowhere for whoever takes them.
+    pub(crate) fn with_strays() -> Self {
+        Self {
+            strays: Some(Mutex::default()),
+            ..Self::default()
+        }
+    }
+
+    /// Stores to nowhere since the last time, the first of them.
+    pub(crate) fn take_strays(&self) -> Vec<Stray> {
+        let strays = self.strays.as_ref().map(Mutex::lock);
+        strays.map_or(Vec::new(), |strays| {
+            std::mem::take(&mut *strays.unwrap_or_else(PoisonError::into_inner))
+        })
+    }
+
     pub(crate) fn insert(&self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {
         let bytes = memory.bytes;
         let failed = |reason: &str| HostGpuError::Map {
@@ -78,6 +106,15 @@ impl SystemBus for DmaMaps {
         let from = (map.memory.offset + offset) as usize;
         Backing::new(map.memory.region.clone(), from, left.min(bytes) as usize)
     }
+
+    fn store_nowhere(&self, at: Iova, data: &[u8]) {
+        let Some(strays) = &self.strays else { return };
+        let mut strays = strays.lock().unwrap_or_else(PoisonError::into_inner);
+        if strays.len() < STRAYS_MAX {
+            let data = data.to_vec();
+            strays.push(Stray { at, data });
+        }
+    }
 }
 
 #[cfg(test)]
@@ -122,6 +159,23 @@ mod tests {
         assert!(maps.insert(Iova(0x11000), memory(0x1000), true).is_err());
         assert!(maps.insert(Iova(0xf000), memory(0x2000), true).is_err());
         assert!(maps.insert(Iova(0x12000), memory(0x1000), true).is_ok());
+    }
+
+    #[test]
+    fn first_stores_to_nowhere_are_kept_for_whoever_wants_them() {
+        let maps = DmaMaps::with_strays();
+        (0..100).for_each(|at| maps.store_nowhere(Iova(at), &[at as u8]));
+        let strays = maps.take_strays();
+        assert_eq!(strays.len(), STRAYS_MAX);
+        let second = Stray {
+            at: Iova(1),
+            data: vec![1],
+        };
+        assert_eq!(strays[1], second);
+        assert!(maps.take_strays().is_empty());
+        let unheard = DmaMaps::default();
+        unheard.store_nowhere(Iova(0), &[1]);
+        assert!(unheard.take_strays().is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use fermi_spec::board::Board;
 
 use super::GpuArguments;
-use super::signals::is_stop_requested;
+use super::signals::{install_power_switch, is_power_cut, is_stop_requested};
 use crate::card::CardConfig;
 use crate::config::Size;
 use crate::gpu::{GpuServer, GpuSetup};
@@ -20,9 +20,11 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),
     };
+    // Before anybody is told that the card is there, and might send one.
+    install_power_switch()?;
     let mut server = GpuServer::bind(&setup)?;
     announce(&setup).context("cannot write to stdout")?;
-    let served = server.serve(is_stop_requested);
+    let served = server.serve(is_stop_requested, is_power_cut);
     let summary = server.finish();
     served?;
     let summary = summary?;

@@ -1,22 +1,41 @@
 //! SIGINT and SIGTERM ask the program to end; whoever waits looks at [`is_stop_requested`] now and then.
+//!
+//! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use libc::{SIGINT, SIGTERM, c_int, c_void, siginfo_t};
+use libc::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2, c_int, c_void, siginfo_t};
 use vmm_sys_util::signal::register_signal_handler;
 
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+static IS_POWER_CUT: AtomicBool = AtomicBool::new(false);
 
 /// Called by the kernel between any two instructions: a store is all that is allowed here.
 extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     IS_STOP_REQUESTED.store(true, Ordering::SeqCst);
 }
 
-/// From now on the signals end nothing by themselves.
+/// Likewise.
+extern "C" fn on_power_signal(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    IS_POWER_CUT.store(signal == SIGUSR1, Ordering::SeqCst);
+}
+
+/// From now on SIGINT and SIGTERM end nothing by themselves.
 pub(super) fn install() -> anyhow::Result<()> {
-    for signal in [SIGINT, SIGTERM] {
-        register_signal_handler(signal, on_signal)
+    handle([SIGINT, SIGTERM], on_signal)
+}
+
+/// From now on SIGUSR1 and SIGUSR2 end nothing by themselves.
+pub(super) fn install_power_switch() -> anyhow::Result<()> {
+    handle([SIGUSR1, SIGUSR2], on_power_signal)
+}
+
+type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+fn handle(signals: [c_int; 2], handler: Handler) -> anyhow::Result<()> {
+    for signal in signals {
+        register_signal_handler(signal, handler)
             .with_context(|| format!("cannot install the handler of signal {signal}"))?;
     }
     Ok(())
@@ -25,4 +44,9 @@ pub(super) fn install() -> anyhow::Result<()> {
 /// Whether one came.
 pub(super) fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Whether SIGUSR1 came, and no SIGUSR2 after it.
+pub(super) fn is_power_cut() -> bool {
+    IS_POWER_CUT.load(Ordering::SeqCst)
 }

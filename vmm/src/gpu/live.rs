@@ -25,6 +25,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use fermi_model::FermiModel;
@@ -43,6 +44,10 @@ const PLACES: usize = BAR3_PAGES + PRAMIN_PAGES;
 pub(super) const PRAMIN_OFFSET: u64 = BAR3_BYTES;
 /// Bytes of the window file.
 pub(super) const FILE_BYTES: u64 = PLACES as u64 * PAGE;
+
+/// Ones written at once; divides the file.
+const ONES_BYTES: usize = 1 << 20;
+const _: () = assert!(FILE_BYTES.is_multiple_of(ONES_BYTES as u64));
 
 /// What happened to the windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -167,6 +172,20 @@ impl LiveWindows {
         self.places.clear();
         self.aliases.clear();
         Ok(())
+    }
+
+    /// A card without power, of which nothing [is remembered](Self::forget): the client reads ones. What it stores it
+    /// reads back, which a dead card's windows would not do.
+    pub(super) fn show_ones(&mut self) -> Result<(), VramError> {
+        let ones = vec![0xff; ONES_BYTES];
+        let mut parts = (0..FILE_BYTES).step_by(ONES_BYTES);
+        parts
+            .try_for_each(|at| self.file.write_all_at(&ones, at))
+            .map_err(|source| VramError::Move {
+                at: 0,
+                bytes: FILE_BYTES,
+                source,
+            })
     }
 
     /// `self.shown` is still what was shown before.

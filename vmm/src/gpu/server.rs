@@ -83,6 +83,8 @@ pub enum GpuError {
 /// The card, whoever uses it.
 pub(super) struct ServedCard {
     config: CardConfig,
+    /// It has no power: it reads ones, takes nothing in, and does nothing by itself.
+    is_dead: bool,
     pub(super) running: RunningCard<Front>,
     vram: Arc<Vram>,
     maps: Arc<DmaMaps>,
@@ -90,13 +92,14 @@ pub(super) struct ServedCard {
 
 impl ServedCard {
     fn new(config: CardConfig) -> Result<Self, GpuError> {
-        let maps = Arc::new(DmaMaps::default());
+        let maps = Arc::new(DmaMaps::with_strays());
         let vram = Arc::new(Vram::new(config.vram_bytes)?);
         let mut model = config.power_on(maps.clone())?;
         vram.place(&mut model)?;
         let running = RunningCard::start(model, Front::default()).map_err(GpuError::Thread)?;
         Ok(Self {
             config,
+            is_dead: false,
             running,
             vram,
             maps,
@@ -104,7 +107,7 @@ impl ServedCard {
     }
 
     /// Registers, configuration space and VRAM are as after power-on; nobody is connected to the interrupts. DMA maps
-    /// stay: they are the bus's, not the card's.
+    /// stay: they are the bus's, not the card's. A dead card stays dead, and idle.
     pub(super) fn power_on(&self) -> Result<(), GpuError> {
         let mut fresh = self.config.power_on(self.maps.clone())?;
         self.vram.place(&mut fresh)?;
@@ -112,9 +115,32 @@ impl ServedCard {
             *model = fresh;
             front.pins.reset();
             self.vram.clear()?;
-            front.live.as_mut().map_or(Ok(()), LiveWindows::forget)
+            front.live.as_mut().map_or(Ok(()), LiveWindows::forget)?;
+            self.show_death(front)
         })??;
         Ok(())
+    }
+
+    /// Takes the card's power away, or gives it back; either way it remembers nothing.
+    fn set_dead(&mut self, is_dead: bool) -> Result<(), GpuError> {
+        if self.is_dead == is_dead {
+            return Ok(());
+        }
+        self.is_dead = is_dead;
+        log::info!("the card plays dead: {is_dead}");
+        self.power_on()
+    }
+
+    /// What an access finds, in the client's mapping too.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
+    fn show_death(&self, front: &mut Front) -> Result<(), VramError> {
+        match &mut front.live {
+            Some(live) if self.is_dead => live.show_ones(),
+            _ => Ok(()),
+        }
     }
 
     /// A client has come: from now on the pages that windows show live in `window`, if there is one.
@@ -122,9 +148,10 @@ impl ServedCard {
     /// Returns what happened to the window before.
     fn follow_with(&self, window: Option<Arc<File>>) -> Result<LiveCounts, GpuError> {
         let live = window.map(|file| LiveWindows::new(self.vram.clone(), file));
-        let before = self
-            .running
-            .access(|_, front| std::mem::replace(&mut front.live, live))?;
+        let before = self.running.access(|_, front| {
+            let before = std::mem::replace(&mut front.live, live);
+            self.show_death(front).map(|()| before)
+        })??;
         Ok(before.map_or_else(LiveCounts::default, |before| before.counts))
     }
 
@@ -181,10 +208,16 @@ impl GpuServer {
         })
     }
 
-    /// Serves one client after the other until `is_stop_requested`, which is asked at least ten times a second.
-    pub fn serve(&mut self, is_stop_requested: impl Fn() -> bool) -> Result<(), GpuError> {
+    /// Serves one client after the other until `is_stop_requested`. While `is_power_cut` the card plays dead: it reads
+    /// ones, takes nothing in, and does nothing by itself. Both are asked at least ten times a second.
+    pub fn serve(
+        &mut self,
+        is_stop_requested: impl Fn() -> bool,
+        is_power_cut: impl Fn() -> bool,
+    ) -> Result<(), GpuError> {
         while !is_stop_requested() {
             let is_knocking = self.wait()?;
+            self.card.set_dead(is_power_cut())?;
             if let Some(session) = &mut self.session
                 && let Some(left) = session.turn(&self.card, &mut self.notes)?
             {

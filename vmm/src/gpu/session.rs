@@ -21,7 +21,7 @@ use super::pins::Unmasker;
 use super::server::{GpuError, ServedCard};
 use super::trace::{Deed, Record, Trace};
 use super::traffic::{Target, Traffic};
-use crate::card::{DmaMaps, read_bar, write_bar};
+use crate::card::{DmaMaps, Stray, read_bar, write_bar};
 
 /// An answer that waits for the lock to be free.
 enum Answer {
@@ -103,6 +103,14 @@ impl Session {
         notes.traffic.turns += u64::from(!incoming.is_empty());
         let left = self.perform(card, notes, incoming.drain(..).peekable())?;
         self.incoming = incoming;
+        for Stray { at, data } in self.maps.take_strays() {
+            notes.command(format_args!(
+                "dma to {at}, which nothing maps: {} bytes",
+                data.len()
+            ));
+            notes.traffic.strays += 1;
+            self.client.store_upstream(at.0, &data);
+        }
         // Asked last: whatever was done in this turn may have touched the memory.
         if left.is_none() && self.memory.is_torn() {
             return Ok(Some(Left::TookMemoryAway));
@@ -130,9 +138,10 @@ impl Session {
         while let Some(next) = queue.peek() {
             if is_access(next) {
                 let answers = card.running.access(|model, _| {
+                    let reached = &mut (!card.is_dead()).then_some(model);
                     let mut answers = Vec::new();
                     while let Some(access) = queue.next_if(is_access) {
-                        answers.extend(perform_access(model, notes, access));
+                        answers.extend(perform_access(reached, notes, access));
                     }
                     answers
                 })?;
@@ -240,8 +249,11 @@ fn rights(map: &DmaMap) -> &'static str {
     }
 }
 
+/// `None` stands for a card that nothing reaches.
+type Reached<'a> = Option<&'a mut FermiModel>;
+
 fn perform_access(
-    model: &mut FermiModel,
+    card: &mut Reached<'_>,
     notes: &mut Notes,
     incoming: Incoming,
 ) -> Option<(RequestId, Answer)> {
@@ -253,7 +265,7 @@ fn perform_access(
             count,
         } => {
             let mut data = vec![0; count as usize];
-            read(model, region, offset, &mut data);
+            read(card, region, offset, &mut data);
             notes.traffic.reads += 1;
             notes.note(Deed::Read, region, offset, &data);
             Some((request, Answer::Read(data)))
@@ -265,7 +277,7 @@ fn perform_access(
             data,
             is_posted,
         } => {
-            write(model, region, offset, &data);
+            write(card, region, offset, &data);
             let deed = if is_posted { Deed::Post } else { Deed::Write };
             notes.traffic.posted_writes += u64::from(is_posted);
             notes.traffic.waited_writes += u64::from(!is_posted);
@@ -275,7 +287,7 @@ fn perform_access(
         Incoming::RegionWriteMulti { request, writes, .. } => {
             notes.traffic.batches += 1;
             for BatchedWrite { region, write: one } in writes {
-                write(model, region, one.offset, one.data());
+                write(card, region, one.offset, one.data());
                 notes.note(Deed::Post, region, one.offset, one.data());
             }
             Some((request, Answer::Done))
@@ -293,7 +305,10 @@ fn bar_of(region: Region) -> Option<Bar> {
     }
 }
 
-fn read(model: &mut FermiModel, region: Region, offset: u64, data: &mut [u8]) {
+fn read(card: &mut Reached<'_>, region: Region, offset: u64, data: &mut [u8]) {
+    let Some(model) = card else {
+        return data.fill(0xff);
+    };
     match bar_of(region) {
         Some(bar) => read_bar(model, bar, offset, data),
         // The only other region there is.
@@ -301,7 +316,8 @@ fn read(model: &mut FermiModel, region: Region, offset: u64, data: &mut [u8]) {
     }
 }
 
-fn write(model: &mut FermiModel, region: Region, offset: u64, data: &[u8]) {
+fn write(card: &mut Reached<'_>, region: Region, offset: u64, data: &[u8]) {
+    let Some(model) = card else { return };
     match bar_of(region) {
         Some(bar) => write_bar(model, bar, offset, data),
         None => model.config_write(offset, data),

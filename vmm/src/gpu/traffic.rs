@@ -61,6 +61,8 @@ pub(super) struct Traffic {
     pub(super) dma_changes: u64,
     /// Commands that change interrupts, and resets.
     pub(super) others: u64,
+    /// Stores of the card to where nothing is mapped, the first of each burst.
+    pub(super) strays: u64,
     /// Times that something had arrived.
     pub(super) turns: u64,
 }
@@ -109,6 +111,9 @@ impl fmt::Display for Traffic {
         for (target, name) in Target::ALL {
             let Accesses { reads, writes } = self.accesses[target as usize];
             write!(f, " {name} {reads}/{writes}")?;
+        }
+        if self.strays > 0 {
+            write!(f, "\nstores to where nothing is mapped: {}", self.strays)?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -95,10 +96,13 @@ impl Process {
         self.0.wait().unwrap();
     }
 
-    pub(crate) fn terminate(&mut self) -> Output {
+    pub(crate) fn signal(&self, signal: Signal) {
         // A process that has ended and was not waited for keeps its id.
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    pub(crate) fn terminate(&mut self) -> Output {
+        self.signal(Signal::TERM);
         self.wait()
     }
 

@@ -137,6 +137,16 @@ fn card_that_does_not_start_is_told() {
 }
 
 #[test]
+fn card_that_goes_while_nobody_asks_for_anything_is_missed() {
+    let (gpu, broker) = broker();
+    let link = broker.attach(vm_config("a")).unwrap();
+    gpu.card().is_lost = true;
+    let ended = broker.wait_ended(Duration::from_secs(20)).unwrap();
+    assert_eq!(ended.reason, "the card is gone: pulled out");
+    assert!(matches!(read(&link, 0x1000), Err(LinkError::Ended(_))));
+}
+
+#[test]
 fn lost_card_ends_the_broker_for_all() {
     let (gpu, broker) = broker();
     let (a, b) = (

@@ -1,6 +1,7 @@
 //! Against our own server with something that looks like a card; the software card itself is joined in `vmm`.
 
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -15,7 +16,7 @@ use vfio_user_server::{
 use super::*;
 use crate::config_space::{self, BarSizes};
 use crate::mapping::{PAGE, map_shared, sealed_memfd};
-use crate::testing::{FakeGpu, TestCore, setup};
+use crate::testing::{FakeGpu, TestCore, setup, vm_config};
 use crate::{Broker, Setup};
 
 const BARS: BarSizes = BarSizes {
@@ -33,11 +34,17 @@ struct Board {
     raw_config: Option<Vec<u8>>,
     writes: u32,
     interrupt: Option<IrqEvent>,
+    /// It reads ones.
+    is_dead: Arc<AtomicBool>,
     said: Said,
 }
 
 impl PciFunction for Board {
     fn read(&mut self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        if self.is_dead.load(Ordering::SeqCst) {
+            data.fill(0xff);
+            return Ok(());
+        }
         match (region, &self.raw_config) {
             (Region::Config, Some(raw)) => data.copy_from_slice(&raw[offset as usize..][..data.len()]),
             (Region::Config, None) => self.config.read(offset, data),
@@ -89,6 +96,10 @@ impl PciFunction for Board {
         ));
         Ok(())
     }
+
+    fn dma_unmap(&mut self, map: &Arc<DmaMap>) {
+        let _ = self.said.send(format!("unmap {:#x}", map.iova));
+    }
 }
 
 fn config() -> ConfigSpace {
@@ -105,6 +116,7 @@ struct Serving {
     asked: Receiver<String>,
     /// Hangs up on the client.
     client: Arc<Mutex<Option<UnixStream>>>,
+    is_dead: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     _folder: tempfile::TempDir,
 }
@@ -121,11 +133,13 @@ impl Serving {
         let (said, asked) = channel();
         let client = Arc::new(Mutex::new(None));
         let accepted = client.clone();
+        let is_dead = Arc::new(AtomicBool::new(false));
         let mut board = Board {
             config: config(),
             raw_config,
             writes: 0,
             interrupt: None,
+            is_dead: is_dead.clone(),
             said,
         };
         let thread = std::thread::spawn(move || {
@@ -143,6 +157,7 @@ impl Serving {
             path,
             asked,
             client,
+            is_dead,
             thread,
             _folder: folder,
         }
@@ -271,6 +286,31 @@ fn broker_ends_when_an_idle_card_hangs_up() {
     serving.hang_up();
     let ended = broker.wait_ended(Duration::from_secs(20)).unwrap();
     assert!(ended.reason.contains("the card is gone"), "{ended}");
+}
+
+#[test]
+fn card_that_reads_ones_ends_the_broker_and_gives_its_memory_back_first() {
+    let serving = Serving::card();
+    let mut gpu = RemoteGpu::connect(&serving.path).unwrap();
+    let file = Arc::new(sealed_memfd("dma", PAGE).unwrap());
+    let memory = DmaMemory {
+        region: map_shared(file, 0, PAGE, true).unwrap(),
+        offset: 0,
+        bytes: PAGE,
+    };
+    gpu.map_dma(Iova(0x10_0000), memory, true).unwrap();
+    let broker = Broker::start(Setup {
+        interrupt: Some(gpu.interrupt().unwrap()),
+        gpu: Box::new(gpu),
+        ..setup(TestCore::default(), &FakeGpu::default(), None)
+    })
+    .unwrap();
+    let _link = broker.attach(vm_config("a")).unwrap();
+    assert_eq!(broker.wait_ended(Duration::ZERO), None);
+    serving.is_dead.store(true, Ordering::SeqCst);
+    let ended = broker.wait_ended(Duration::from_secs(20)).unwrap();
+    assert!(ended.reason.contains("reads ones everywhere"), "{ended}");
+    assert_eq!(serving.asked().last().unwrap(), "unmap 0x100000");
 }
 
 #[test]

@@ -786,3 +786,52 @@ fn mutated_valid_streams_are_survived() {
         run(&[&stream]);
     }
 }
+
+mod upstream {
+    use super::*;
+    use crate::message::DMA_WRITE;
+
+    /// Reply, with an error.
+    const REFUSED: u32 = 0x21;
+
+    #[test]
+    fn store_is_sent_with_its_address_and_wants_no_answer() {
+        let mut pair = Pair::attached();
+        pair.client.store_upstream(0xee_0000_0000, b"away");
+        let (header, body) = pair.reply();
+        assert_eq!((header.command, header.flags), (DMA_WRITE, NO_REPLY));
+        assert_eq!(body[..8], 0xee_0000_0000_u64.to_ne_bytes());
+        assert_eq!(
+            (&body[8..16], &body[16..]),
+            (&4_u64.to_ne_bytes()[..], &b"away"[..])
+        );
+    }
+
+    #[test]
+    fn refusal_of_a_store_is_no_news_and_one_more_is_a_violation() {
+        let mut pair = Pair::attached();
+        pair.client.store_upstream(0, b"away");
+        let refusal = message(0, DMA_WRITE, REFUSED, &[]);
+        assert!(pair.say(&refusal).is_empty());
+        let error = ProtocolError::NotACommand { flags: REFUSED };
+        assert_eq!(violation(pair.say(&refusal)), error);
+    }
+
+    #[test]
+    fn client_that_reads_nothing_does_not_make_stores_pile_up() {
+        let mut pair = Pair::attached();
+        let data = [0; 4096];
+        for at in 0..10_000 {
+            pair.client.store_upstream(at * 4096, &data);
+        }
+        assert!(pair.client.connection.outgoing_bytes() < OUTGOING_BYTES_MAX);
+        assert!(pair.client.wants_read());
+    }
+
+    #[test]
+    fn store_before_the_greeting_is_dropped() {
+        let mut pair = Pair::new();
+        pair.client.store_upstream(0, b"away");
+        assert!(!pair.has_reply());
+    }
+}

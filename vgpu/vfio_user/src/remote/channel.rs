@@ -195,12 +195,15 @@ impl Channel {
     /// Receives one whole reply into `self.reply`. Descriptors that come with it are discarded by the kernel.
     fn receive(&mut self, command: CommandCode, deadline: Instant) -> Result<Header, RemoteError> {
         self.reply.clear();
-        self.reply.resize(FIRST_BYTES, 0);
         let mut have = 0;
         let header = loop {
-            have += self.receive_some(command, have, deadline)?;
-            if let Ok((header, _)) = Header::read_from_prefix(self.reply.get(..have).unwrap_or_default()) {
-                break header;
+            self.reply.resize(FIRST_BYTES.max(have), 0);
+            match Header::read_from_prefix(self.reply.get(..have).unwrap_or_default()) {
+                Ok((header, _)) if header.is_upstream() => {
+                    have = self.skip(command, &header, have, deadline)?
+                }
+                Ok((header, _)) => break header,
+                Err(_) => have += self.receive_some(command, have, deadline)?,
             }
         };
         let bytes = header.message_bytes as usize;
@@ -221,6 +224,35 @@ impl Channel {
             have += self.receive_some(command, have, deadline)?;
         }
         Ok(header)
+    }
+
+    /// Forgets a store to where nothing is mapped, as a bus does: nobody is there. `have` bytes were received, from its
+    /// header on; gives how many are left, of what follows it.
+    fn skip(
+        &mut self,
+        command: CommandCode,
+        header: &Header,
+        mut have: usize,
+        deadline: Instant,
+    ) -> Result<usize, RemoteError> {
+        let bytes = header.message_bytes as usize;
+        if !(HEADER_BYTES..=MESSAGE_BYTES_MAX).contains(&bytes) {
+            return Err(RemoteError::Protocol {
+                command,
+                what: "the length of a store to memory is wrong",
+            });
+        }
+        while have < bytes {
+            self.reply.resize(bytes, 0);
+            have += self.receive_some(command, have, deadline)?;
+        }
+        self.reply.drain(..bytes);
+        if Instant::now() >= deadline {
+            // A server that goes on storing never makes anybody wait in `wait`.
+            let after = self.answer_wait;
+            return Err(RemoteError::TimedOut { command, after });
+        }
+        Ok(have - bytes)
     }
 
     fn receive_some(

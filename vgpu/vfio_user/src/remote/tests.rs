@@ -18,7 +18,7 @@ use crate::bounds::DATA_BYTES_MAX;
 use crate::client::Client;
 use crate::function::PciFunction;
 use crate::irq::IrqChange;
-use crate::message::{FLAG_ERROR, FLAG_REPLY, Header};
+use crate::message::{DMA_WRITE, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, Header};
 use crate::serve::serve_client;
 use crate::testing::gpu_like;
 
@@ -293,6 +293,56 @@ fn answer_to_another_request_breaks_the_protocol() {
 #[test]
 fn command_instead_of_reply_breaks_the_protocol() {
     assert!(breaks_protocol(|request| Some(reply(request, 0, 0, &[0; 20]))));
+}
+
+/// A server's store of that many bytes.
+fn store(bytes: usize) -> Vec<u8> {
+    let header = Header {
+        command: DMA_WRITE,
+        flags: FLAG_NO_REPLY,
+        ..Header::default()
+    };
+    reply(header, FLAG_NO_REPLY, 0, &vec![0xff; 16 + bytes])
+}
+
+#[test]
+fn stores_of_the_server_before_its_answer_are_passed_over() {
+    let (function, outcome) = load_answered_by(|request| {
+        let refusal = reply(request, FLAG_REPLY | FLAG_ERROR, 22, &[]);
+        Some([store(0), store(4), store(4096), store(9), refusal].concat())
+    });
+    assert!(
+        matches!(outcome, Err(RemoteError::Refused { errno: 22, .. })),
+        "{outcome:?}"
+    );
+    assert!(!is_down(&function));
+}
+
+#[test]
+fn server_that_goes_on_storing_times_out() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let serving = thread::spawn(move || {
+        for number in 0.. {
+            let mut header = [0; size_of::<Header>()];
+            theirs.read_exact(&mut header).unwrap();
+            let header = Header::read_from_bytes(&header).unwrap();
+            let mut body = vec![0; header.message_bytes as usize - size_of::<Header>()];
+            theirs.read_exact(&mut body).unwrap();
+            match greet(number, header) {
+                Some(reply) => theirs.write_all(&reply).unwrap(),
+                None => break,
+            }
+        }
+        while theirs.write_all(&store(64)).is_ok() {}
+    });
+    let function = RemoteFunction::over(ours, Duration::from_millis(300)).unwrap();
+    let outcome = function.read(Region::Bar0, 0, &mut [0; 4]);
+    assert!(
+        matches!(outcome, Err(RemoteError::TimedOut { .. })),
+        "{outcome:?}"
+    );
+    drop(function);
+    serving.join().unwrap();
 }
 
 #[test]

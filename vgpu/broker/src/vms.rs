@@ -1,0 +1,32 @@
+//! VMs as the performer knows them.
+
+use std::sync::Arc;
+
+use vgpu::VmId;
+
+use crate::port::VmPort;
+
+/// The picture is in [`crate::perform`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum VmState {
+    Attaching,
+    /// Gone before the core had decided.
+    AttachingToLeave,
+    Attached,
+    Leaving,
+}
+
+/// One VM, from the request to attach until nothing of it is left.
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    pub(crate) serial: u64,
+    pub(crate) state: VmState,
+    pub(crate) port: Arc<dyn VmPort>,
+}
+
+/// An attachment. Unlike a [`VmId`] it is never used again, so whoever holds an old one cannot speak for a new VM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Attachment {
+    pub(crate) vm: VmId,
+    pub(crate) serial: u64,
+}

@@ -1,0 +1,246 @@
+//! `cargo xtask nested --icount`: figures that repeat whatever else this machine does.
+//!
+//! The outer machine has one processor and counts instructions: one is one virtual nanosecond, waiting costs nothing. A
+//! broker with a software card and one VM run in it. What comes out is the length of paths through software; how long
+//! hardware takes for an exit is not in it.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::baseline::{Figure, Figures};
+use super::{PATIENCE, SUCCESS};
+use crate::guest::{Clock, Guest, GuestConfig, Processor};
+use crate::host_env::{GuestFile, HostEnv};
+
+const RAM_MIB: u32 = 1024;
+/// RAM of the inner VM: that of the peers' figures.
+const VM_RAM: &str = "128M";
+const SOCKET: &str = "/run/a.sock";
+/// The file behind the inner VM's RAM, as maps name it.
+const GUEST_RAM: &str = "/memfd:vramd-guest-ram";
+/// Boots of which the median counts.
+const BOOTS: usize = 3;
+const TRACING: &str = "/sys/kernel/debug/tracing";
+
+/// Where one boot began and where the guest did.
+const FIRST: &str = "sched_process_exec: filename=/bin/vramd ";
+const ENTRY: &str = "kvm_entry: ";
+
+/// What `vramd run --json` says, as far as it is looked at.
+#[derive(Deserialize)]
+struct Run {
+    end: String,
+    kvm: bool,
+    exits: u64,
+    console: Vec<String>,
+}
+
+/// Boots the machine, takes all figures, and ends it.
+pub(super) fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Result<Figures> {
+    let start = Instant::now();
+    let root = folder.join("root.cpio");
+    environment.write_first_root(&root, &files(vramd, folder)?)?;
+    let config = GuestConfig {
+        processor: Processor::EpycRome,
+        clock: Clock::Instructions,
+        ram_mib: RAM_MIB,
+        card: None,
+        root: &root,
+        disk: None,
+        has_iommu: false,
+        kernel_options: "",
+    };
+    let mut guest = Guest::boot(environment, &config, folder)?;
+    guest.succeed("load host", PATIENCE)?;
+    println!(
+        "the machine that counts is up after {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    let serve = format!(
+        "vramd serve --config /etc/host.toml >/dev/null 2>serve.log & until [ -S {SOCKET} ]; do kill -0 $! || break; \
+         usleep 10000; done; [ -S {SOCKET} ]"
+    );
+    guest
+        .succeed(&serve, PATIENCE)
+        .context("the broker does not start")?;
+    let mut figures = Figures::default();
+    let (mut boots, mut exits) = (Vec::new(), 0);
+    for _ in 0..BOOTS {
+        let (time, boot) = boot(&mut guest)?;
+        boots.push(time);
+        exits = boot.exits;
+    }
+    boots.sort_unstable();
+    figures.insert(Figure::FirstInstruction, boots[BOOTS / 2]);
+    let lines = run(&mut guest, "latency")?.console;
+    figures.insert(Figure::PortRead, median_of(&lines, "port")?);
+    figures.insert(Figure::RemoteRead, median_of(&lines, "register")?);
+    let memory = memory(&mut guest, exits)?;
+    figures.insert(Figure::Anonymous, memory.anonymous_kib);
+    figures.insert(Figure::Resident, memory.resident_kib);
+    guest.power_off()?;
+    println!("measured in {:.1} s", start.elapsed().as_secs_f64());
+    Ok(figures)
+}
+
+fn files(vramd: &Path, folder: &Path) -> Result<Vec<GuestFile>> {
+    let mut files = GuestFile::program_with_libraries("vramd", vramd.to_owned())?;
+    let host = format!(
+        "[[gpu]]\nname = \"gpu\"\ndevice = \"model:gtx480\"\nvram = \"64M\"\nhost_ram = \"256M\"\n\
+         [[vm]]\nname = \"a\"\ngpu = \"gpu\"\nsocket = \"{SOCKET}\"\nguest_vram = \"32M\"\n"
+    );
+    let vm = |test| {
+        format!(
+            "name = \"a\"\nmemory = \"{VM_RAM}\"\noptions = \"vramd.workload=hotspot bare.test={test}\"\n[vgpu]\nsocket = \"{SOCKET}\"\n"
+        )
+    };
+    let texts = [
+        ("host", host),
+        ("boot", vm("boot")),
+        ("latency", vm("latency")),
+        ("spin", vm("spin")),
+    ];
+    for (name, text) in texts {
+        let from = folder.join(format!("{name}.toml"));
+        std::fs::write(&from, text).with_context(|| format!("cannot write {}", from.display()))?;
+        let to = format!("etc/{name}.toml");
+        files.push(GuestFile { to, from });
+    }
+    Ok(files)
+}
+
+/// Runs a test of the bare guest.
+fn run(guest: &mut Guest, test: &str) -> Result<Run> {
+    let command = format!("vramd run /etc/{test}.toml --json");
+    // It is no workload, and so no success.
+    let output = guest.run(&command, PATIENCE)?;
+    let line = output.lines.iter().find(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("{command:?} says {}", output.text()))?;
+    let run: Run = serde_json::from_str(line).with_context(|| format!("{command:?} says {line}"))?;
+    ensure!(run.end == SUCCESS && run.kvm, "{command:?} says {line}");
+    Ok(run)
+}
+
+/// ns from the start of a VM's process to its guest's first instruction, and what else came of it.
+fn boot(guest: &mut Guest) -> Result<(u64, Run)> {
+    let on = format!(
+        "cd {TRACING} && echo mono >trace_clock && echo >trace && echo 1 >events/sched/sched_process_exec/enable && \
+         echo 1 >events/kvm/kvm_entry/enable && echo 1 >tracing_on; cd /"
+    );
+    guest.succeed(&on, PATIENCE)?;
+    let run = run(guest, "boot")?;
+    guest.succeed(&format!("echo 0 >{TRACING}/tracing_on"), PATIENCE)?;
+    let trace = guest.succeed(
+        &format!("grep -m 1 '{FIRST}' {TRACING}/trace; grep -m 1 '{ENTRY}' {TRACING}/trace"),
+        PATIENCE,
+    )?;
+    let [exec, entry] = [FIRST, ENTRY].map(|event| {
+        let line = trace.lines.iter().find(|line| line.contains(event));
+        line.and_then(|line| time_of(line))
+    });
+    let (exec, entry) = exec
+        .zip(entry)
+        .with_context(|| format!("the trace says {}", trace.text()))?;
+    let time = entry.checked_sub(exec).context("the guest ran before its VM")?;
+    Ok((time, run))
+}
+
+/// ns in a line of the kernel's trace: `vramd-71 [000] d..1. 12.345678: kvm_entry: …`.
+fn time_of(line: &str) -> Option<u64> {
+    let time = line
+        .split_ascii_whitespace()
+        .find_map(|word| word.strip_suffix(':')?.split_once('.'));
+    let (seconds, microseconds) = time?;
+    let microseconds = format!("{microseconds:0<6}").get(..6)?.parse::<u64>().ok()?;
+    Some((seconds.parse::<u64>().ok()? * 1_000_000 + microseconds) * 1000)
+}
+
+/// Of `latency=NAME min_ns=N median_ns=N`.
+fn median_of(lines: &[String], name: &str) -> Result<u64> {
+    let start = format!("latency={name} ");
+    let line = lines.iter().find_map(|line| line.strip_prefix(&start));
+    let median = line.and_then(|line| line.split_once("median_ns=")?.1.trim().parse().ok());
+    median.with_context(|| format!("no time of a {name} in {lines:?}"))
+}
+
+/// What a VM's process has besides its guest's RAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Memory {
+    anonymous_kib: u64,
+    resident_kib: u64,
+}
+
+impl Memory {
+    /// Of `/proc/PID/smaps`.
+    fn parse(smaps: &[String]) -> Self {
+        let mut memory = Self::default();
+        let mut is_guests = false;
+        for line in smaps {
+            let mut words = line.split_ascii_whitespace();
+            let kib = |word: Option<&str>| word.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+            match words.next() {
+                Some("Rss:") if !is_guests => memory.resident_kib += kib(words.next()),
+                Some("Anonymous:") if !is_guests => memory.anonymous_kib += kib(words.next()),
+                // A map begins with its addresses; all other lines with a name and a colon.
+                Some(first) if !first.ends_with(':') => is_guests = line.contains(GUEST_RAM),
+                _ => {}
+            }
+        }
+        memory
+    }
+}
+
+/// Of a VM whose guest spins. It does so after fewer exits than `exits`, those of a guest that reports more, and then each
+/// tick of the host is one.
+fn memory(guest: &mut Guest, exits: u64) -> Result<Memory> {
+    let start = format!(
+        "vramd run /etc/spin.toml --json >/dev/null 2>&1 & vm=$!; until [ \"$(cat /sys/kernel/debug/kvm/exits)\" -gt \
+         {exits} ]; do kill -0 $vm || break; usleep 10000; done; kill -0 $vm"
+    );
+    guest.succeed(&start, PATIENCE)?;
+    let smaps = guest.succeed("cat /proc/$vm/smaps", PATIENCE)?;
+    guest.succeed("kill $vm; wait $vm; true", PATIENCE)?;
+    let has_ram = smaps.lines.iter().any(|line| line.contains(GUEST_RAM));
+    ensure!(has_ram, "the VM's process has no {GUEST_RAM}");
+    Ok(Memory::parse(&smaps.lines))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_from_lines_of_a_trace() {
+        let line = "           vramd-71      [000] d..1.    12.345678: kvm_entry: vcpu 0, rip 0x100000";
+        assert_eq!(time_of(line), Some(12_345_678_000));
+        assert_eq!(time_of("# tracer: nop"), None);
+        assert_eq!(time_of(""), None);
+    }
+
+    #[test]
+    fn medians_are_found_by_name() {
+        let lines = [
+            "latency=port min_ns=5 median_ns=7",
+            "latency=register min_ns=8 median_ns=9",
+        ];
+        let lines = lines.map(str::to_owned);
+        assert_eq!(median_of(&lines, "register").unwrap(), 9);
+        assert!(median_of(&lines, "doorbell").is_err());
+    }
+
+    #[test]
+    fn ram_of_the_guest_is_not_its_process_s() {
+        let smaps = "55d0-55d1 r--p 00000000 00:02 7   /bin/vramd\nRss:   300 kB\nAnonymous:  0 kB\n\
+                     7f00-7f08 rw-s 00000000 00:01 9   /memfd:vramd-guest-ram (deleted)\nRss:  5000 kB\nAnonymous: 1 kB\n\
+                     7ffc-7ffd rw-p 00000000 00:00 0   [stack]\nRss:   12 kB\nAnonymous: 12 kB\nVmFlags: rd wr\n";
+        let smaps: Vec<_> = smaps.lines().map(str::to_owned).collect();
+        let memory = Memory {
+            anonymous_kib: 12,
+            resident_kib: 312,
+        };
+        assert_eq!(Memory::parse(&smaps), memory);
+    }
+}
