@@ -317,7 +317,7 @@ fn lose_card(guest: &mut Guest, outer: &Card, card: &str) -> Result<()> {
         start.elapsed().as_secs_f64()
     );
     let log = guest.succeed(
-        "dmesg | grep -iE 'DMAR:.*fault|BUG|Oops|Call Trace' || true",
+        "dmesg | grep -E 'DMAR:.*fault|BUG:|Oops|Call Trace' || true",
         PATIENCE,
     )?;
     ensure!(
