@@ -5,7 +5,7 @@
 //! from the output of passing tests, which is otherwise left out, and counted at the end. A run without any test fails.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -108,12 +108,17 @@ fn note_skip(line: &str, tally: &mut Tally) {
     }
 }
 
-fn read_all(output: impl Read, reader: &mut impl Reader, tally: &mut Tally) -> Result<()> {
+fn read_all(
+    output: impl Read,
+    reader: &mut impl Reader,
+    tally: &mut Tally,
+    mut shown: impl Write,
+) -> Result<()> {
     for line in BufReader::new(output).split(b'\n') {
         let line = line.context("cannot read the output of the tests")?;
         let line = String::from_utf8_lossy(&line);
         if reader.read(&line, tally) {
-            println!("{line}");
+            writeln!(shown, "{line}").context("cannot write to stdout")?;
         }
     }
     Ok(())
@@ -156,7 +161,7 @@ fn run_nextest(workspace: &Workspace, tally: &mut Tally) -> Result<()> {
         .spawn()
         .context("cannot start cargo nextest")?;
     let stderr = child.stderr.take().context("cargo nextest has no stderr")?;
-    read_all(stderr, &mut Nextest::default(), tally)?;
+    read_all(stderr, &mut Nextest::default(), tally, io::stdout())?;
     ensure!(child.wait()?.success(), "cargo nextest failed");
     Ok(())
 }
@@ -167,7 +172,7 @@ fn run_libtest(mut command: Command, tally: &mut Tally) -> Result<()> {
         .spawn()
         .context("cannot start cargo test")?;
     let stdout = child.stdout.take().context("cargo test has no stdout")?;
-    read_all(stdout, &mut Libtest::default(), tally)?;
+    read_all(stdout, &mut Libtest::default(), tally, io::stdout())?;
     ensure!(child.wait()?.success(), "cargo test failed");
     Ok(())
 }
@@ -314,7 +319,9 @@ running 0 tests
     fn broken_utf8_in_the_output_is_shown_not_fatal() {
         let mut counted = Tally::default();
         let output: &[u8] = b"\xff\nSKIPPED (why)\n";
-        read_all(output, &mut Libtest::default(), &mut counted).unwrap();
+        let mut shown = Vec::new();
+        read_all(output, &mut Libtest::default(), &mut counted, &mut shown).unwrap();
         assert_eq!(counted, tally(0, &["why"]));
+        assert_eq!(shown, "\u{fffd}\nSKIPPED (why)\n".as_bytes());
     }
 }
