@@ -72,7 +72,7 @@ fn set_loaded<const N: usize>(warp: &mut Warp, op: &Op, lanes: u32, words: &[Lan
     }
 }
 
-fn aligned(is_aligned: bool) -> Result<(), WarpError> {
+pub(super) fn check_alignment(is_aligned: bool) -> Result<(), WarpError> {
     if is_aligned {
         Ok(())
     } else {
@@ -182,7 +182,7 @@ fn row_moved<const N: usize>(
     machine: &mut Machine<'_>,
     is_store: bool,
 ) -> Result<(), Stop> {
-    aligned(start.is_multiple_of(op.data.bytes().into()))?;
+    check_alignment(start.is_multiple_of(op.data.bytes().into()))?;
     machine.tally.global(is_store);
     let mut data = [[[0u8; 4]; N]; LANES];
     if is_store {
@@ -224,7 +224,7 @@ fn global<const N: usize>(
         lanes,
         bytes: op.data.bytes(),
     };
-    aligned(places.are_aligned())?;
+    check_alignment(places.are_aligned())?;
     machine.tally.global(is_store);
     if is_store {
         return store(machine, places, &stored::<N>(warp, op));
@@ -303,7 +303,7 @@ pub(super) fn check_shared(
     let of = |lane: usize| offsets[lane] & 0u32.wrapping_sub(lanes >> lane & 1);
     let bits = (0..LANES).fold(0, |all, lane| all | of(lane));
     let most = (0..LANES).fold(0, |most, lane| most.max(of(lane)));
-    aligned(bits & (bytes - 1) == 0)?;
+    check_alignment(bits & (bytes - 1) == 0)?;
     // An aligned offset and a size of at most 16 cannot pass the end of 32 bits.
     if u64::from(most) + u64::from(bytes) > u64::from(machine.launch.shared_bytes) {
         return Err(WarpError::MemoryOutOfBounds);
@@ -349,7 +349,7 @@ fn local<const N: usize>(
     let bytes = op.data.bytes();
     let mask = |lane: usize| 0u32.wrapping_sub(lanes >> lane & 1);
     let bits = (0..LANES).fold(0, |all, lane| all | offsets[lane] & mask(lane));
-    aligned(bits & (bytes - 1) == 0)?;
+    check_alignment(bits & (bytes - 1) == 0)?;
     let mut at = [0; LANES];
     for lane in super::lanes_of(lanes) {
         at[lane] = machine.launch.local_offset(offsets[lane], bytes)?;

@@ -4,7 +4,7 @@ use fermi_spec::isa::{Opcode, field};
 
 use super::{
     Machine,
-    access::{self, addresses, check_shared, extended, offsets},
+    access::{self, addresses, check_alignment, check_shared, extended, offsets},
 };
 use crate::compute::{
     alu::single,
@@ -13,14 +13,6 @@ use crate::compute::{
     trap::{Stop, WarpError},
     warp::{LANES, Warp, lanes_of, register_of},
 };
-
-pub(super) fn check_alignment(is_aligned: bool) -> Result<(), WarpError> {
-    if is_aligned {
-        Ok(())
-    } else {
-        Err(WarpError::UnalignedAccess)
-    }
-}
 
 #[inline(always)]
 pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {

@@ -2,7 +2,10 @@
 
 use fermi_spec::isa::{Opcode, field};
 
-use super::{Machine, access::extended, memory::check_alignment};
+use super::{
+    Machine,
+    access::{check_alignment, extended},
+};
 use crate::compute::{
     code::Op,
     surface::{Clamp, Place, Shape, Surface},

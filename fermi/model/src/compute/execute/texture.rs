@@ -70,6 +70,17 @@ impl Taken<'_> {
     }
 }
 
+/// What a lane asks for, but for a query.
+struct Asked<'a> {
+    op: &'a Op,
+    form: Form,
+    layer: u32,
+    /// From A on, after what leads.
+    first: Taken<'a>,
+    /// From B on.
+    second: Taken<'a>,
+}
+
 pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     // Levels come of derivatives.
     if op.opcode == Opcode::Tmml {
@@ -114,19 +125,25 @@ fn one(warp: &Warp, op: &Op, lane: usize, machine: &mut Machine<'_>) -> Result<[
             _ => Err(WarpError::InvalidOpcode.into()),
         };
     }
-    let second = Taken {
-        warp,
-        lane,
-        next: op.get(field::SRC_B) as u8,
+    let asked = Asked {
+        op,
+        form,
+        layer,
+        first,
+        second: Taken {
+            warp,
+            lane,
+            next: op.get(field::SRC_B) as u8,
+        },
     };
     let mut reader = Reader {
         outside: &mut *machine.outside,
     };
     let found = if op.opcode == Opcode::Tld {
-        fetch(texture, &mut reader, op, form, layer, first, second)
+        fetch(texture, &mut reader, asked)
     } else {
         let sampler = ready(launch.textures.sampler(sampler_slot))?;
-        sample(texture, sampler, &mut reader, op, form, layer, first, second)
+        sample(texture, sampler, &mut reader, asked)
     };
     found.map_err(Stop::TextureFault)
 }
@@ -152,12 +169,15 @@ fn wide_offsets(word: u32, low: u32) -> [i32; 2] {
 fn fetch(
     texture: &Texture,
     reader: &mut Reader<'_>,
-    op: &Op,
-    form: Form,
-    layer: u32,
-    mut first: Taken<'_>,
-    mut second: Taken<'_>,
+    asked: Asked<'_>,
 ) -> Result<[u32; 4], crate::mmu::Refusal> {
+    let Asked {
+        op,
+        form,
+        layer,
+        mut first,
+        mut second,
+    } = asked;
     let mut at = [0i32; 3];
     for coordinate in &mut at[..usize::from(form.coordinates)] {
         *coordinate = first.word() as i32;
@@ -176,17 +196,19 @@ fn fetch(
     texture.fetch(reader, at, layer, level)
 }
 
-#[expect(clippy::too_many_arguments, reason = "all that a sample needs")]
 fn sample(
     texture: &Texture,
     sampler: &Sampler,
     reader: &mut Reader<'_>,
-    op: &Op,
-    form: Form,
-    layer: u32,
-    mut first: Taken<'_>,
-    mut second: Taken<'_>,
+    asked: Asked<'_>,
 ) -> Result<[u32; 4], crate::mmu::Refusal> {
+    let Asked {
+        op,
+        form,
+        layer,
+        mut first,
+        mut second,
+    } = asked;
     let mut lookup = Lookup {
         at: [0.0; 3],
         layer,
