@@ -24,7 +24,9 @@ const OUTER_VARIABLES: [&str; 9] = [
 const LOCK_IS_STALE: &str = "--locked";
 
 fn main() {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Asked of the environment: the folder may have moved since this was compiled.
+    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let workspace = package.join("..");
     let bare = workspace.join("guests/bare");
     let sources = [
         "Cargo.toml",

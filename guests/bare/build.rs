@@ -1,7 +1,9 @@
 //! Links the program at fixed addresses and without the C library.
 
 fn main() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/link.ld");
+    // Asked of the environment: the folder may have moved since this was compiled.
+    let package = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    let script = format!("{package}/link.ld");
     println!("cargo::rerun-if-changed={script}");
     let script_argument = format!("-Wl,--script={script}");
     for argument in [

@@ -9,7 +9,9 @@ use std::{env, fs};
 const CODE_WORDS: usize = 0x100 / 8;
 
 fn main() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("asm");
+    // Asked of the environment: the folder may have moved since this was compiled.
+    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let folder = package.join("asm");
     println!("cargo::rerun-if-changed={}", folder.display());
     let entries = fs::read_dir(&folder).expect("the folder asm is part of this package");
     let mut sources: Vec<PathBuf> = entries
