@@ -4,7 +4,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
 
 use crate::workspace::Workspace;
 use crate::{fuzz, layers, test, tidy};
@@ -46,38 +45,21 @@ fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-#[derive(Deserialize)]
-struct RootManifest {
-    workspace: WorkspaceTable,
-}
-
-#[derive(Deserialize)]
-struct WorkspaceTable {
-    #[serde(default)]
-    exclude: Vec<String>,
-}
-
-/// Folders that the root manifest leaves out of the workspace: `--all` does not reach the packages there.
-fn excluded_folders(manifest: &str) -> Result<Vec<String>> {
-    let manifest: RootManifest = toml::from_str(manifest).context("cannot read the root Cargo.toml")?;
-    Ok(manifest.workspace.exclude)
-}
-
 fn format(workspace: &Workspace) -> Result<()> {
     succeed(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
-    let manifest =
-        std::fs::read_to_string(workspace.root().join("Cargo.toml")).context("no root Cargo.toml")?;
-    for folder in excluded_folders(&manifest)? {
-        let manifest = format!("{folder}/Cargo.toml");
-        if workspace.root().join(&manifest).is_file() {
-            succeed(&mut workspace.cargo(&["fmt", "--check", "--manifest-path", &manifest]))?;
-        }
+    for folder in workspace.folders_apart()? {
+        succeed(workspace.cargo(&["fmt", "--all", "--check"]).current_dir(folder))?;
     }
     Ok(())
 }
 
 fn clippy(workspace: &Workspace) -> Result<()> {
-    succeed(&mut workspace.cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    succeed(&mut workspace.cargo(&arguments))?;
+    for folder in workspace.folders_apart()? {
+        succeed(workspace.cargo(&arguments).current_dir(folder))?;
+    }
+    Ok(())
 }
 
 fn document(workspace: &Workspace) -> Result<()> {
@@ -146,13 +128,5 @@ mod tests {
         assert!(succeed(&mut Command::new("true")).is_ok());
         assert!(succeed(&mut Command::new("false")).is_err());
         assert!(succeed(&mut Command::new("no-such-program-anywhere")).is_err());
-    }
-
-    #[test]
-    fn excluded_folders_come_from_the_root_manifest() {
-        let manifest = "[workspace]\nmembers = [\"a\"]\nexclude = [\"guests/bare\", \"fuzz\"]\n";
-        assert_eq!(excluded_folders(manifest).unwrap(), ["guests/bare", "fuzz"]);
-        assert_eq!(excluded_folders("[workspace]\n").unwrap(), Vec::<String>::new());
-        assert!(excluded_folders("[package]\n").is_err());
     }
 }

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: the test command of README and CI.
 //!
 //! With cargo-nextest it is `cargo nextest run --workspace --profile ci` and `cargo test --workspace --doc`, without it
-//! `cargo test --workspace`. A test that finds its host lacking prints `SKIPPED (why)` and passes; such lines are taken
-//! from the output of passing tests, which is otherwise left out, and counted at the end. A run without any test fails.
+//! `cargo test --workspace`; then come the tests of the programs for Linux guests, which are a workspace of their own. A
+//! test that finds its host lacking prints `SKIPPED (why)` and passes; such lines are taken from the output of passing
+//! tests, which is otherwise left out, and counted at the end. A run without any test fails.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -177,7 +178,10 @@ fn run_libtest(mut command: Command, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs all tests of the workspace and prints how many ran and were skipped.
+/// The workspace of the programs for Linux guests. The others outside of ours have no tests of their own.
+const GUEST_PROGRAMS: &str = "guests/linux";
+
+/// Runs all tests of the workspace and of the guests' programs, and prints how many ran and were skipped.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut tally = Tally::default();
     if workspace.has_cargo_tool("nextest") {
@@ -194,6 +198,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
             &mut tally,
         )?;
     }
+    let mut guest_programs = workspace.cargo(&["test", "--workspace", "--locked", "--", "--show-output"]);
+    guest_programs.current_dir(workspace.root().join(GUEST_PROGRAMS));
+    run_libtest(guest_programs, &mut tally)?;
     print(&tally);
     judge(
         &tally,

@@ -34,6 +34,22 @@ pub(crate) struct Workspace {
     root: PathBuf,
 }
 
+#[derive(Deserialize)]
+struct RootManifest {
+    workspace: WorkspaceTable,
+}
+
+#[derive(Deserialize)]
+struct WorkspaceTable {
+    #[serde(default)]
+    exclude: Vec<String>,
+}
+
+fn excluded_folders(manifest: &str) -> Result<Vec<String>> {
+    let manifest: RootManifest = toml::from_str(manifest).context("cannot read the root Cargo.toml")?;
+    Ok(manifest.workspace.exclude)
+}
+
 impl Workspace {
     /// The workspace of the package that cargo runs, or of the current directory if cargo did not start us.
     pub(crate) fn find() -> Result<Self> {
@@ -83,6 +99,24 @@ impl Workspace {
         let mut cargo = self.cargo(&["build", "--release", "--locked"]);
         cargo.current_dir(self.root.join(folder));
         build_by(cargo).with_context(|| format!("in {folder}"))
+    }
+
+    /// Folders of the packages and workspaces that are no part of ours: cargo's `--workspace` does not reach them.
+    pub(crate) fn folders_apart(&self) -> Result<Vec<PathBuf>> {
+        let path = self.root.join("Cargo.toml");
+        let manifest =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let folders = excluded_folders(&manifest)?.into_iter();
+        let folders: Vec<_> = folders.map(|folder| self.root.join(folder)).collect();
+        for folder in &folders {
+            let is_there = folder.join("Cargo.toml").is_file();
+            ensure!(
+                is_there,
+                "the root manifest excludes {}, which has no manifest",
+                folder.display()
+            );
+        }
+        Ok(folders)
     }
 
     /// Whether cargo has the subcommand `name` on this machine.
@@ -173,6 +207,36 @@ mod tests {
             fs::write(path, "").unwrap();
         }
         folder
+    }
+
+    #[test]
+    fn excluded_folders_come_from_the_root_manifest() {
+        let manifest = "[workspace]\nmembers = [\"a\"]\nexclude = [\"guests/bare\", \"fuzz\"]\n";
+        assert_eq!(excluded_folders(manifest).unwrap(), ["guests/bare", "fuzz"]);
+        assert_eq!(excluded_folders("[workspace]\n").unwrap(), Vec::<String>::new());
+        assert!(excluded_folders("[package]\n").is_err());
+    }
+
+    #[test]
+    fn excluded_folder_without_a_manifest_is_an_error() {
+        let folder = tree(&["here/Cargo.toml"]);
+        let workspace = Workspace {
+            root: folder.path().to_owned(),
+        };
+        let write = |excluded: &str| {
+            let manifest = format!("[workspace]\nexclude = [{excluded}]\n");
+            fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
+        };
+        write("\"here\"");
+        assert_eq!(workspace.folders_apart().unwrap(), [folder.path().join("here")]);
+        write("\"here\", \"gone\"");
+        assert!(
+            workspace
+                .folders_apart()
+                .unwrap_err()
+                .to_string()
+                .contains("gone")
+        );
     }
 
     #[test]

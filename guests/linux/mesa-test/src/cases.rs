@@ -11,19 +11,11 @@ mod shaders;
 mod textures;
 
 use anyhow::Result;
+use report::Outcome;
 
 use crate::egl::Egl;
 use crate::gl::Gl;
 use crate::reference::Bound;
-
-/// How a test that did not fail ended.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// All is as it should be.
-    Passed,
-    /// It does not apply to this machine.
-    Skipped(String),
-}
 
 /// How a test knows what is right.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@
 #![expect(unsafe_code)]
 
 pub(crate) mod compute;
+pub(crate) mod format;
 pub(crate) mod texture;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -15,6 +16,7 @@ use std::ptr::{NonNull, null};
 use anyhow::{Result, anyhow, ensure};
 
 use crate::egl::Egl;
+use format::{Format, Size};
 use texture::Texture;
 
 /// Numbers of the registry, by its names.
@@ -192,22 +194,6 @@ pub(crate) struct Place {
     pub(crate) y: usize,
     /// First layer.
     pub(crate) z: usize,
-}
-
-/// Size of a level of a texture: texels, lines, layers.
-pub(crate) type Size = [usize; 3];
-
-/// How texels are laid out in client memory, and the texture's own format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Format {
-    /// Internal format.
-    pub(crate) internal: u32,
-    /// Components in client memory.
-    pub(crate) format: u32,
-    /// Their type.
-    pub(crate) kind: u32,
-    /// Bytes of a texel.
-    pub(crate) texel: usize,
 }
 
 fn int(value: usize) -> c_int {

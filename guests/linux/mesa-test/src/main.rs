@@ -10,15 +10,14 @@ mod gl;
 mod library;
 mod reference;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use report::{Outcome, Report, Selection};
 
-use cases::{Case, Outcome, Work};
+use cases::{Case, Work};
 use egl::{Egl, Platform};
 use gl::{Gl, number};
 use reference::Reference;
@@ -31,12 +30,8 @@ struct Arguments {
     /// Name the tests and stop.
     #[arg(long)]
     list: bool,
-    /// Run only this test; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
-    /// Leave out this test; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    skip: Vec<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// What the display is made of.
     #[arg(long, value_enum, default_value = "gbm")]
     platform: Platform,
@@ -51,14 +46,6 @@ struct Arguments {
     results: bool,
 }
 
-impl Arguments {
-    fn selects(&self, case: &Case) -> bool {
-        let named = |list: &[String]| list.iter().any(|name| name == case.name);
-        let is_kind = !self.results || matches!(case.work, Work::Compared(..));
-        is_kind && (self.only.is_empty() || named(&self.only)) && !named(&self.skip)
-    }
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list {
@@ -71,33 +58,44 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            println!("FAIL context {}", one_line(&error));
-            println!("done ok=0 FAIL=1 skip=0");
-            ExitCode::FAILURE
+            eprintln!("mesa-test: {error:#}");
+            ExitCode::from(2)
         }
     }
 }
 
 /// Runs the selected tests; whether none failed.
 fn run(arguments: &Arguments) -> Result<bool> {
-    let all = cases::all();
-    for name in arguments.only.iter().chain(&arguments.skip) {
-        ensure!(
-            all.iter().any(|case| case.name == name),
-            "there is no test {name}: see --list"
-        );
+    let chosen = arguments.selection.choose(cases::all(), |case| case.name)?;
+    if arguments.results {
+        let egl = Egl::new(arguments.platform, &arguments.render)?;
+        print_results(&open(arguments, &egl)?, &chosen)?;
+        return Ok(true);
     }
-    log_to_kernel("begin", "context");
-    let start = Instant::now();
-    let egl = Egl::new(arguments.platform, &arguments.render)?;
-    let gl = Gl::new(&egl)?;
+    let mut report = Report::new("mesa-test");
+    let make = || Egl::new(arguments.platform, &arguments.render);
+    let Some(egl) = report.prepare("display", make)? else {
+        return report.finish();
+    };
+    let Some(gl) = report.prepare("context", || open(arguments, &egl))? else {
+        return report.finish();
+    };
+    let (major, minor) = egl.version();
+    let (renderer, version) = (gl.string(number::RENDERER)?, gl.string(number::VERSION)?);
+    report.note(&format!("{renderer}, OpenGL {version}, core {major}.{minor}"))?;
+    let Some(reference) = report.prepare("reference", || ask_reference(&chosen))? else {
+        return report.finish();
+    };
+    for case in &chosen {
+        report.run(case.name, || perform(case, &egl, &gl, reference.as_ref()))?;
+    }
+    report.finish()
+}
+
+/// A context of the renderer that is wanted, its pixels packed.
+fn open<'a>(arguments: &Arguments, egl: &'a Egl) -> Result<Gl<'a>> {
+    let gl = Gl::new(egl)?;
     let renderer = gl.string(number::RENDERER)?;
-    println!(
-        "note {renderer}, OpenGL {}, core {}.{}",
-        gl.string(number::VERSION)?,
-        egl.version().0,
-        egl.version().1
-    );
     ensure!(
         renderer.contains(&arguments.renderer),
         "the renderer is {renderer}, not {}",
@@ -105,38 +103,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     );
     gl.pixel_store(number::PACK_ALIGNMENT, 1)?;
     gl.pixel_store(number::UNPACK_ALIGNMENT, 1)?;
-    println!("ok context {}", start.elapsed().as_millis());
-    log_to_kernel("end", "context");
-    let selected: Vec<_> = all.into_iter().filter(|case| arguments.selects(case)).collect();
-    if arguments.results {
-        return print_results(&gl, &selected).map(|()| true);
-    }
-    let reference = ask_reference(&selected)?;
-    let (mut passed, mut failed, mut skipped) = (1, 0, 0);
-    for case in &selected {
-        log_to_kernel("begin", case.name);
-        let start = Instant::now();
-        let result = perform(case, &egl, &gl, reference.as_ref());
-        let took = start.elapsed().as_millis();
-        log_to_kernel("end", case.name);
-        match result {
-            Ok(Outcome::Passed) => {
-                passed += 1;
-                println!("ok {} {took}", case.name);
-            }
-            Ok(Outcome::Skipped(reason)) => {
-                skipped += 1;
-                println!("skip {} {reason}", case.name);
-            }
-            Err(error) => {
-                failed += 1;
-                println!("FAIL {} {}", case.name, one_line(&error));
-            }
-        }
-        std::io::stdout().flush().context("standard output is closed")?;
-    }
-    println!("done ok={passed} FAIL={failed} skip={skipped}");
-    Ok(failed == 0)
+    Ok(gl)
 }
 
 /// Runs the software renderer, if a test is to be compared with it.
@@ -148,15 +115,7 @@ fn ask_reference(selected: &[Case]) -> Result<Option<Reference>> {
     if names.is_empty() {
         return Ok(None);
     }
-    let start = Instant::now();
-    let reference = Reference::ask(&names)?;
-    println!(
-        "note {} ran {} tests in {} ms",
-        reference::RENDERER,
-        names.len(),
-        start.elapsed().as_millis()
-    );
-    Ok(Some(reference))
+    Reference::ask(&names).map(Some)
 }
 
 fn perform(case: &Case, egl: &Egl, gl: &Gl<'_>, reference: Option<&Reference>) -> Result<Outcome> {
@@ -186,16 +145,4 @@ fn print_results(gl: &Gl<'_>, selected: &[Case]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Marks the kernel log. Without the right to do so there are no marks.
-fn log_to_kernel(what: &str, name: &str) {
-    if let Ok(mut log) = std::fs::OpenOptions::new().write(true).open("/dev/kmsg") {
-        // One write is one line of the log.
-        let _ = log.write_all(format!("mesa-test: {what} {name}\n").as_bytes());
-    }
-}
-
-fn one_line(error: &anyhow::Error) -> String {
-    format!("{error:#}").replace('\n', " ")
 }

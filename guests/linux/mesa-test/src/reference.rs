@@ -101,7 +101,7 @@ pub(crate) fn print(name: &str, result: &Result<Vec<u32>>) -> Result<()> {
         Ok(words) => words
             .iter()
             .fold(format!("{WORDS}{name}"), |line, word| format!("{line} {word:x}")),
-        Err(error) => format!("{FAILED}{name} {}", crate::one_line(error)),
+        Err(error) => format!("{FAILED}{name} {}", report::one_line(error)),
     };
     line.push('\n');
     std::io::stdout()

@@ -15,6 +15,7 @@ mod transfer;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use report::Outcome;
 
 /// The card's files.
 #[derive(Clone, Debug)]
@@ -23,15 +24,6 @@ pub(crate) struct Nodes {
     pub(crate) render: PathBuf,
     /// For everything.
     pub(crate) card: PathBuf,
-}
-
-/// How a test that did not fail ended.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// All is as it should be.
-    Passed,
-    /// It does not apply to this machine.
-    Skipped(String),
 }
 
 /// A test.

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use report::Selection;
 
 /// Tests the GPU of this machine through nouveau's ioctls.
 ///
@@ -33,12 +34,8 @@ struct Arguments {
     /// Name the tests and what each lets the kernel log say, and stop.
     #[arg(long)]
     list: bool,
-    /// Run only this test; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
-    /// Leave out this test; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    skip: Vec<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// Measure instead of testing.
     #[arg(long, conflicts_with_all = ["only", "skip", "list"])]
     bench: bool,
@@ -78,12 +75,8 @@ fn main() -> ExitCode {
     if let Some(name) = arguments.inner {
         return runner::run_here(&name, &nodes);
     }
-    let selection = runner::Selection {
-        only: arguments.only,
-        skip: arguments.skip,
-        limit: Duration::from_secs(arguments.limit),
-    };
-    match runner::run_all(&selection, &nodes) {
+    let limit = Duration::from_secs(arguments.limit);
+    match runner::run_all(&arguments.selection, limit, &nodes) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

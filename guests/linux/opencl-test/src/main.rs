@@ -6,13 +6,12 @@
 mod cases;
 mod device;
 
-use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
+use report::{Outcome, Report, Selection};
 
 use cases::{CASES, Case, SOURCE};
 use device::Machine;
@@ -36,9 +35,8 @@ struct Arguments {
     /// Name the tests and stop.
     #[arg(long)]
     list: bool,
-    /// Run only this test; may be given several times.
-    #[arg(long, value_name = "NAME")]
-    only: Vec<String>,
+    #[command(flatten)]
+    selection: Selection,
     /// What the name of the device has to contain.
     #[arg(long, value_name = "TEXT", default_value = "NVC0")]
     device: String,
@@ -56,9 +54,8 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            println!("FAIL devices {}", one_line(&error));
-            println!("done ok=0 FAIL=1 skip=0");
-            ExitCode::FAILURE
+            eprintln!("opencl-test: {error:#}");
+            ExitCode::from(2)
         }
     }
 }
@@ -80,47 +77,23 @@ fn enable_drivers() -> Result<()> {
 
 /// Runs the selected tests; whether none failed.
 fn run(arguments: &Arguments) -> Result<bool> {
-    for name in &arguments.only {
-        ensure!(
-            CASES.iter().any(|case| case.name == name),
-            "there is no test {name}: see --list"
-        );
-    }
+    let chosen = arguments.selection.choose(CASES, |case| case.name)?;
     enable_drivers()?;
-    log_to_kernel("begin", "devices");
-    let start = Instant::now();
-    let card = Machine::open(&arguments.device, SOURCE)?;
-    let reference = Machine::open(REFERENCE, SOURCE)?;
-    println!("note {} against {}", card.name(), reference.name());
-    println!("ok devices {}", start.elapsed().as_millis());
-    log_to_kernel("end", "devices");
-    let (mut passed, mut failed) = (1, 0);
-    for case in CASES {
-        if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == case.name) {
-            continue;
-        }
-        log_to_kernel("begin", case.name);
-        let start = Instant::now();
-        let result = perform(case, &card, &reference);
-        let took = start.elapsed().as_millis();
-        log_to_kernel("end", case.name);
-        match result {
-            Ok(()) => {
-                passed += 1;
-                println!("ok {} {took}", case.name);
-            }
-            Err(error) => {
-                failed += 1;
-                println!("FAIL {} {}", case.name, one_line(&error));
-            }
-        }
-        std::io::stdout().flush().context("standard output is closed")?;
+    let mut report = Report::new("opencl-test");
+    let Some(card) = report.prepare("card", || Machine::open(&arguments.device, SOURCE))? else {
+        return report.finish();
+    };
+    let Some(reference) = report.prepare("reference", || Machine::open(REFERENCE, SOURCE))? else {
+        return report.finish();
+    };
+    report.note(&format!("{} against {}", card.name(), reference.name()))?;
+    for case in chosen {
+        report.run(case.name, || perform(case, &card, &reference))?;
     }
-    println!("done ok={passed} FAIL={failed} skip=0");
-    Ok(failed == 0)
+    report.finish()
 }
 
-fn perform(case: &Case, card: &Machine, reference: &Machine) -> Result<()> {
+fn perform(case: &Case, card: &Machine, reference: &Machine) -> Result<Outcome> {
     let wanted = (case.run)(reference).context(REFERENCE)?;
     let found = (case.run)(card)?;
     // A card that stores nothing is not to agree with a renderer that does not either.
@@ -144,17 +117,5 @@ fn perform(case: &Case, card: &Machine, reference: &Machine) -> Result<()> {
             found.len()
         );
     }
-    Ok(())
-}
-
-/// Marks the kernel log. Without the right to do so there are no marks.
-fn log_to_kernel(what: &str, name: &str) {
-    if let Ok(mut log) = std::fs::OpenOptions::new().write(true).open("/dev/kmsg") {
-        // One write is one line of the log.
-        let _ = log.write_all(format!("opencl-test: {what} {name}\n").as_bytes());
-    }
-}
-
-fn one_line(error: &anyhow::Error) -> String {
-    format!("{error:#}").replace('\n', " ")
+    Ok(Outcome::Passed)
 }

@@ -1,8 +1,9 @@
 //! Buffer objects: upload, copies between them, mappings of all kinds, readback.
 
 use anyhow::{Context as _, Result};
+use report::Outcome;
 
-use super::{Case, Outcome, case};
+use super::{Case, case};
 use crate::bytes::{bytes, same};
 use crate::egl::Egl;
 use crate::gl::{Gl, number};

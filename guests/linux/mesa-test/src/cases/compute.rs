@@ -1,8 +1,9 @@
 //! Compute shaders whose results are known.
 
 use anyhow::{Result, ensure};
+use report::Outcome;
 
-use super::{Case, Outcome, case};
+use super::{Case, case};
 use crate::bytes::bytes;
 use crate::egl::Egl;
 use crate::gl::compute::Program;

@@ -5,8 +5,9 @@ use anyhow::{Context as _, Result};
 use super::shaders::{from_bytes, input, output, read, to_bytes, words};
 use super::{Case, compared};
 use crate::gl::compute::Program;
-use crate::gl::texture::{Texture, image_bytes};
-use crate::gl::{Format, Gl, Size, number};
+use crate::gl::format::{Format, Size, image_bytes};
+use crate::gl::texture::Texture;
+use crate::gl::{Gl, number};
 
 pub(super) const CASES: &[Case] = &[
     compared("shader-image-formats", formats, &[]),
@@ -14,18 +15,9 @@ pub(super) const CASES: &[Case] = &[
     compared("shader-image-atomics", atomics, &[]),
 ];
 
-const fn format(internal: u32, format: u32, kind: u32, texel: usize) -> Format {
-    Format {
-        internal,
-        format,
-        kind,
-        texel,
-    }
-}
-
-pub(super) const R32UI: Format = format(0x8236, 0x8d94, 0x1405, 4);
-pub(super) const R32I: Format = format(0x8235, 0x8d94, 0x1404, 4);
-const RGBA16UI: Format = format(0x8d76, 0x8d99, 0x1403, 8);
+pub(super) const R32UI: Format = Format::new(0x8236, 0x8d94, 0x1405, 4);
+pub(super) const R32I: Format = Format::new(0x8235, 0x8d94, 0x1404, 4);
+const RGBA16UI: Format = Format::new(0x8d76, 0x8d99, 0x1403, 8);
 /// Types of image and texel in GLSL, and what is stored in place of a texel `x`.
 const KINDS: [(&str, &str, &str); 5] = [
     ("image2D", "vec4", "-(x)"),
@@ -40,34 +32,34 @@ const SINT: usize = 2;
 const UINT: usize = 3;
 /// Floats without a sign.
 const UNSIGNED: usize = 4;
-/// Bits that make no infinity and no NaN of a word.
-const FLOAT32: u32 = 0xbfff_ffff;
-const FLOAT16: u32 = 0xbfff_bfff;
-const FLOAT11: u32 = !(1 << 10 | 1 << 21 | 1 << 31);
+/// Bits that make no infinity and no NaN of the floats in a word: one of 32 bits, two of 16, three of 10 and 11.
+pub(super) const FLOAT32: u32 = 0xbfff_ffff;
+pub(super) const FLOAT16: u32 = 0xbfff_bfff;
+pub(super) const FLOAT11: u32 = !(1 << 10 | 1 << 21 | 1 << 31);
 
 /// Name in GLSL, index into [`KINDS`], mask of its words, and the format itself.
 const FORMATS: &[(&str, usize, u32, Format)] = &[
-    ("rgba32f", FLOAT, FLOAT32, format(0x8814, 0x1908, 0x1406, 16)),
-    ("rgba16f", FLOAT, FLOAT16, format(0x881a, 0x1908, 0x140b, 8)),
+    ("rgba32f", FLOAT, FLOAT32, Format::new(0x8814, 0x1908, 0x1406, 16)),
+    ("rgba16f", FLOAT, FLOAT16, Format::new(0x881a, 0x1908, 0x140b, 8)),
     (
         "r11f_g11f_b10f",
         UNSIGNED,
         FLOAT11,
-        format(0x8c3a, 0x1907, 0x8c3b, 4),
+        Format::new(0x8c3a, 0x1907, 0x8c3b, 4),
     ),
-    ("r32f", FLOAT, FLOAT32, format(0x822e, 0x1903, 0x1406, 4)),
-    ("rgba16", UNORM, !0, format(0x805b, 0x1908, 0x1403, 8)),
-    ("rgb10_a2", UNORM, !0, format(0x8059, 0x1908, 0x8368, 4)),
-    ("rgba8", UNORM, !0, format(0x8058, 0x1908, 0x1401, 4)),
-    ("r8", UNORM, !0, format(0x8229, 0x1903, 0x1401, 1)),
-    ("rgba8_snorm", FLOAT, !0, format(0x8f97, 0x1908, 0x1400, 4)),
-    ("rgba32ui", UINT, !0, format(0x8d70, 0x8d99, 0x1405, 16)),
+    ("r32f", FLOAT, FLOAT32, Format::new(0x822e, 0x1903, 0x1406, 4)),
+    ("rgba16", UNORM, !0, Format::new(0x805b, 0x1908, 0x1403, 8)),
+    ("rgb10_a2", UNORM, !0, Format::new(0x8059, 0x1908, 0x8368, 4)),
+    ("rgba8", UNORM, !0, Format::new(0x8058, 0x1908, 0x1401, 4)),
+    ("r8", UNORM, !0, Format::new(0x8229, 0x1903, 0x1401, 1)),
+    ("rgba8_snorm", FLOAT, !0, Format::new(0x8f97, 0x1908, 0x1400, 4)),
+    ("rgba32ui", UINT, !0, Format::new(0x8d70, 0x8d99, 0x1405, 16)),
     ("rgba16ui", UINT, !0, RGBA16UI),
-    ("rgba8ui", UINT, !0, format(0x8d7c, 0x8d99, 0x1401, 4)),
+    ("rgba8ui", UINT, !0, Format::new(0x8d7c, 0x8d99, 0x1401, 4)),
     ("r32ui", UINT, !0, R32UI),
-    ("r8ui", UINT, !0, format(0x8232, 0x8d94, 0x1401, 1)),
-    ("rgba32i", SINT, !0, format(0x8d82, 0x8d99, 0x1404, 16)),
-    ("rgba8i", SINT, !0, format(0x8d8e, 0x8d99, 0x1400, 4)),
+    ("r8ui", UINT, !0, Format::new(0x8232, 0x8d94, 0x1401, 1)),
+    ("rgba32i", SINT, !0, Format::new(0x8d82, 0x8d99, 0x1404, 16)),
+    ("rgba8i", SINT, !0, Format::new(0x8d8e, 0x8d99, 0x1400, 4)),
     ("r32i", SINT, !0, R32I),
 ];
 

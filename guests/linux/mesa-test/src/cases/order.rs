@@ -4,8 +4,9 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use report::Outcome;
 
-use super::{Case, Outcome, case};
+use super::{Case, case};
 use crate::bytes::{bytes, same};
 use crate::egl::Egl;
 use crate::gl::{Gl, number};

@@ -2,12 +2,13 @@
 
 use anyhow::{Context as _, Result};
 
-use super::images::{image, texels};
+use super::images::{FLOAT11, FLOAT16, FLOAT32, image, texels};
 use super::shaders::{floats, input, output, read, to_bytes, words};
 use super::{Case, compared};
 use crate::gl::compute::Program;
-use crate::gl::texture::{Texture, image_bytes};
-use crate::gl::{Format, Gl, Size, number};
+use crate::gl::format::{Format, Size, image_bytes};
+use crate::gl::texture::Texture;
+use crate::gl::{Gl, number};
 use crate::reference::Bound::{self, Ulps, Within};
 
 pub(super) const CASES: &[Case] = &[
@@ -24,54 +25,42 @@ const FORMAT_BOUND: &[Bound] = &[Ulps(4)];
 /// Samples lie at multiples of 1/256 of a texel, so that weights of 8 bits are exact; sums may be in any order.
 const FILTER_BOUND: &[Bound] = &[Within(2e-6)];
 
-const fn format(internal: u32, format: u32, kind: u32, texel: usize) -> Format {
-    Format {
-        internal,
-        format,
-        kind,
-        texel,
-    }
-}
-
-const RGBA32F: Format = format(0x8814, 0x1908, 0x1406, 16);
-const RGBA32UI: Format = format(0x8d70, 0x8d99, 0x1405, 16);
-const DEPTH32F: Format = format(0x8cac, 0x1902, 0x1406, 4);
+const RGBA32F: Format = Format::new(0x8814, 0x1908, 0x1406, 16);
+const RGBA32UI: Format = Format::new(0x8d70, 0x8d99, 0x1405, 16);
+const DEPTH32F: Format = Format::new(0x8cac, 0x1902, 0x1406, 4);
 const FLOAT: &str = "sampler2D";
 const SINT: &str = "isampler2D";
 const UINT: &str = "usampler2D";
-const FLOAT32: u32 = 0xbfff_ffff;
-const FLOAT16: u32 = 0xbfff_bfff;
-const FLOAT11: u32 = !(1 << 10 | 1 << 21 | 1 << 31);
 
 /// Name, type of the sampler, mask of its words, and the format.
 type FetchedFormat = (&'static str, &'static str, u32, Format);
 
 const FORMATS: &[FetchedFormat] = &[
     ("RGBA32F", FLOAT, FLOAT32, RGBA32F),
-    ("RGBA16F", FLOAT, FLOAT16, format(0x881a, 0x1908, 0x140b, 8)),
+    ("RGBA16F", FLOAT, FLOAT16, Format::new(0x881a, 0x1908, 0x140b, 8)),
     (
         "R11F_G11F_B10F",
         FLOAT,
         FLOAT11,
-        format(0x8c3a, 0x1907, 0x8c3b, 4),
+        Format::new(0x8c3a, 0x1907, 0x8c3b, 4),
     ),
-    ("RGB9_E5", FLOAT, !0, format(0x8c3d, 0x1907, 0x8c3e, 4)),
-    ("R32F", FLOAT, FLOAT32, format(0x822e, 0x1903, 0x1406, 4)),
-    ("RGB10_A2", FLOAT, !0, format(0x8059, 0x1908, 0x8368, 4)),
-    ("RGBA8", FLOAT, !0, format(0x8058, 0x1908, 0x1401, 4)),
-    ("RGBA8_SNORM", FLOAT, !0, format(0x8f97, 0x1908, 0x1400, 4)),
-    ("RG16_SNORM", FLOAT, !0, format(0x8f99, 0x8227, 0x1402, 4)),
-    ("R8", FLOAT, !0, format(0x8229, 0x1903, 0x1401, 1)),
-    ("RGB565", FLOAT, !0, format(0x8d62, 0x1907, 0x8363, 2)),
+    ("RGB9_E5", FLOAT, !0, Format::new(0x8c3d, 0x1907, 0x8c3e, 4)),
+    ("R32F", FLOAT, FLOAT32, Format::new(0x822e, 0x1903, 0x1406, 4)),
+    ("RGB10_A2", FLOAT, !0, Format::new(0x8059, 0x1908, 0x8368, 4)),
+    ("RGBA8", FLOAT, !0, Format::new(0x8058, 0x1908, 0x1401, 4)),
+    ("RGBA8_SNORM", FLOAT, !0, Format::new(0x8f97, 0x1908, 0x1400, 4)),
+    ("RG16_SNORM", FLOAT, !0, Format::new(0x8f99, 0x8227, 0x1402, 4)),
+    ("R8", FLOAT, !0, Format::new(0x8229, 0x1903, 0x1401, 1)),
+    ("RGB565", FLOAT, !0, Format::new(0x8d62, 0x1907, 0x8363, 2)),
     ("RGBA32UI", UINT, !0, RGBA32UI),
-    ("RGBA8UI", UINT, !0, format(0x8d7c, 0x8d99, 0x1401, 4)),
-    ("RGB10_A2UI", UINT, !0, format(0x906f, 0x8d99, 0x8368, 4)),
-    ("RGBA8I", SINT, !0, format(0x8d8e, 0x8d99, 0x1400, 4)),
+    ("RGBA8UI", UINT, !0, Format::new(0x8d7c, 0x8d99, 0x1401, 4)),
+    ("RGB10_A2UI", UINT, !0, Format::new(0x906f, 0x8d99, 0x8368, 4)),
+    ("RGBA8I", SINT, !0, Format::new(0x8d8e, 0x8d99, 0x1400, 4)),
 ];
 
 /// The software renderer approximates the curve of sRGB.
 fn srgb(gl: &Gl<'_>) -> Result<Vec<u32>> {
-    let format = format(0x8c43, 0x1908, 0x1401, 4);
+    let format = Format::new(0x8c43, 0x1908, 0x1401, 4);
     fetched(gl, &[("SRGB8_A8", FLOAT, !0, format)])
 }
 

@@ -1,12 +1,13 @@
 //! Textures: upload into the card's tiled layouts and readback, whole and in part, of many formats and sizes.
 
 use anyhow::{Context as _, Result};
+use report::Outcome;
 
-use super::{Case, Outcome, case};
+use super::{Case, case};
 use crate::bytes::{bytes, same};
 use crate::egl::Egl;
-use crate::gl::texture::image_bytes;
-use crate::gl::{Format, Gl, Place, Size, number};
+use crate::gl::format::{Format, Size, image_bytes};
+use crate::gl::{Gl, Place, number};
 
 pub(super) const CASES: &[Case] = &[
     case("texture-2d", texture_2d),
@@ -22,35 +23,26 @@ pub(super) const CASES: &[Case] = &[
     case("read-pixels", read_pixels),
 ];
 
-const fn format(internal: u32, format: u32, kind: u32, texel: usize) -> Format {
-    Format {
-        internal,
-        format,
-        kind,
-        texel,
-    }
-}
-
 /// Eight bits of four colours.
-const RGBA8: Format = format(0x8058, 0x1908, 0x1401, 4);
+const RGBA8: Format = Format::new(0x8058, 0x1908, 0x1401, 4);
 /// One integer of 32 bits.
-const R32UI: Format = format(0x8236, 0x8d94, 0x1405, 4);
+const R32UI: Format = Format::new(0x8236, 0x8d94, 0x1405, 4);
 /// Four integers of 32 bits.
-const RGBA32UI: Format = format(0x8d70, 0x8d99, 0x1405, 16);
+const RGBA32UI: Format = Format::new(0x8d70, 0x8d99, 0x1405, 16);
 
 /// Formats that Mesa keeps as client memory has them.
 const FORMATS: &[(&str, Format)] = &[
-    ("R8", format(0x8229, 0x1903, 0x1401, 1)),
-    ("RG8", format(0x822b, 0x8227, 0x1401, 2)),
+    ("R8", Format::new(0x8229, 0x1903, 0x1401, 1)),
+    ("RG8", Format::new(0x822b, 0x8227, 0x1401, 2)),
     ("RGBA8", RGBA8),
-    ("RGB10_A2", format(0x8059, 0x1908, 0x8368, 4)),
-    ("R8UI", format(0x8232, 0x8d94, 0x1401, 1)),
-    ("RGBA8UI", format(0x8d7c, 0x8d99, 0x1401, 4)),
-    ("R16UI", format(0x8234, 0x8d94, 0x1403, 2)),
-    ("RG16UI", format(0x823a, 0x8228, 0x1403, 4)),
-    ("RGBA16UI", format(0x8d76, 0x8d99, 0x1403, 8)),
+    ("RGB10_A2", Format::new(0x8059, 0x1908, 0x8368, 4)),
+    ("R8UI", Format::new(0x8232, 0x8d94, 0x1401, 1)),
+    ("RGBA8UI", Format::new(0x8d7c, 0x8d99, 0x1401, 4)),
+    ("R16UI", Format::new(0x8234, 0x8d94, 0x1403, 2)),
+    ("RG16UI", Format::new(0x823a, 0x8228, 0x1403, 4)),
+    ("RGBA16UI", Format::new(0x8d76, 0x8d99, 0x1403, 8)),
     ("R32UI", R32UI),
-    ("RG32UI", format(0x823c, 0x8228, 0x1405, 8)),
+    ("RG32UI", Format::new(0x823c, 0x8228, 0x1405, 8)),
     ("RGBA32UI", RGBA32UI),
 ];
 

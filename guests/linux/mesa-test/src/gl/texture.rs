@@ -6,7 +6,8 @@ use std::ffi::c_uint;
 
 use anyhow::{Result, ensure};
 
-use super::{Buffer, Format, Gl, Place, Size, int, number};
+use super::format::{Format, Size, image_bytes};
+use super::{Buffer, Gl, Place, int, number};
 
 const FIRST_UNIT: c_uint = 0x84c0;
 const READ_WRITE: c_uint = 0x88ba;
@@ -17,11 +18,6 @@ pub(crate) struct Texture<'a> {
     pub(super) gl: &'a Gl<'a>,
     pub(super) name: c_uint,
     pub(super) target: c_uint,
-}
-
-/// Bytes of an image in client memory, without gaps.
-pub(crate) fn image_bytes([width, height, depth]: Size, format: Format) -> usize {
-    width * height * depth * format.texel
 }
 
 impl Texture<'_> {

@@ -4,9 +4,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use report::Outcome;
 
 use super::gate::OPEN;
-use super::{Case, KILLED, Nodes, Outcome, noisy, quiet};
+use super::{Case, KILLED, Nodes, noisy, quiet};
 use crate::binding::{bind, bind_later, execute, map, open, unmap};
 use crate::channel::Channel;
 use crate::copy::{Copier, copy_range};

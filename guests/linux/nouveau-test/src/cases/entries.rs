@@ -4,8 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use report::Outcome;
 
-use super::{ANY, Case, Nodes, Outcome, noisy, quiet};
+use super::{ANY, Case, Nodes, noisy, quiet};
 use crate::binding::{bind, execute, map, open};
 use crate::channel::{Channel, reads};
 use crate::device::{Device, Mapped, error_number};

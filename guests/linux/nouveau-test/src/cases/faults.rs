@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use fermi_spec::methods::host;
+use report::Outcome;
 
-use super::{ANY, Case, KILLED, Nodes, Outcome, noisy};
+use super::{ANY, Case, KILLED, Nodes, noisy};
 use crate::channel::{Channel, Use, reads, writes};
 use crate::copy::{Copier, copy_range};
 use crate::device::{Device, error_number};

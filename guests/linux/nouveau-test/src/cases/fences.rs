@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
+use report::Outcome;
 
 use super::gate::Gate;
-use super::{Case, Nodes, Outcome, quiet};
+use super::{Case, Nodes, quiet};
 use crate::channel::{Channel, Ticket, reads, writes};
 use crate::copy::{Copier, copy_range};
 use crate::device::Device;

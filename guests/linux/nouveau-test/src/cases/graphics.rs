@@ -2,8 +2,9 @@
 
 use anyhow::{Result, ensure};
 use fermi_spec::methods::{CopyExec, M2mfLaunch, copy, m2mf};
+use report::Outcome;
 
-use super::{Case, Nodes, Outcome, quiet};
+use super::{Case, Nodes, quiet};
 use crate::channel::{Channel, reads, writes};
 use crate::device::{Device, Mapped};
 use crate::pattern::Pattern;

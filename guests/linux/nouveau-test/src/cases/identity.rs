@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use fermi_spec::methods::class;
+use report::Outcome;
 
-use super::{Case, Nodes, Outcome, noisy, quiet};
+use super::{Case, Nodes, noisy, quiet};
 use crate::channel::Channel;
 use crate::device::Device;
 use crate::push::{Push, Unit};

@@ -1,8 +1,9 @@
 //! Objects in VRAM and system memory, as the CPU sees them, and as the driver moves them when VRAM is short.
 
 use anyhow::{Context as _, Result, ensure};
+use report::Outcome;
 
-use super::{Case, Nodes, Outcome, quiet};
+use super::{Case, Nodes, quiet};
 use crate::channel::{Channel, reads, writes};
 use crate::copy::{Copier, copy_range, upload_inline};
 use crate::device::{Device, Mapped, Object};

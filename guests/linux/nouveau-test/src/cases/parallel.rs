@@ -3,8 +3,9 @@
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use report::Outcome;
 
-use super::{Case, Nodes, Outcome, quiet};
+use super::{Case, Nodes, quiet};
 use crate::channel::{Channel, reads, writes};
 use crate::copy::{Copier, copy_range};
 use crate::device::{Device, Mapped, Object};

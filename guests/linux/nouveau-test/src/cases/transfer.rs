@@ -1,8 +1,9 @@
 //! Copies by M2MF and both copy engines between all kinds of memory, linear and block-linear, and inline data.
 
 use anyhow::{Context as _, Result, ensure};
+use report::Outcome;
 
-use super::{Case, Nodes, Outcome, quiet};
+use super::{Case, Nodes, quiet};
 use crate::channel::{Channel, reads, writes};
 use crate::copy::{Blocks, Copier, Extent, Side, copy_lines, copy_range, upload_inline};
 use crate::device::{Device, Mapped};
