@@ -23,7 +23,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use linux_loader::loader::elf::start_info::hvm_modlist_entry;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 pub use error::LoadError;
 pub use initramfs::Initramfs;
@@ -228,8 +228,11 @@ pub(crate) struct Entry {
     pub(crate) gdt: Option<u64>,
 }
 
-/// Fills `ram`, which is one range of `ram_bytes` from 0, all zeroes but for ACPI tables.
-pub(crate) fn load(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) -> Result<Entry, LoadError> {
+/// Fills `ram`, which begins with a range from 0, all zeroes but for ACPI tables.
+///
+/// Whatever is put there is below the end of that range, `ram_bytes` for the loaders.
+pub(crate) fn load(ram: &GuestMemoryMmap, boot: Boot<'_>) -> Result<Entry, LoadError> {
+    let ram_bytes = ram.iter().next().map_or(0, GuestMemoryRegion::len);
     match boot.kernel.kind() {
         Some(KernelKind::Bare) => bare::load(ram, ram_bytes, boot),
         Some(KernelKind::BzImage) => linux::load_bzimage(ram, ram_bytes, boot),
@@ -254,13 +257,18 @@ enum MemoryKind {
 }
 
 /// What a guest is told of its RAM.
-fn memory_map(ram_bytes: u64) -> [MemoryRange; 3] {
+fn memory_map(ram: &GuestMemoryMmap) -> Vec<MemoryRange> {
     let range = |start, end, kind| MemoryRange { start, end, kind };
-    [
+    let mut map = vec![
         range(0, LEGACY_HOLE, MemoryKind::Ram),
         range(LEGACY_HOLE, PROGRAM_START, MemoryKind::Reserved),
-        range(PROGRAM_START, ram_bytes, MemoryKind::Ram),
-    ]
+    ];
+    for region in ram.iter() {
+        let start = region.start_addr().0;
+        let end = start + region.len();
+        map.push(range(start.max(PROGRAM_START), end, MemoryKind::Ram));
+    }
+    map
 }
 
 /// Whether a text ends where a guest will think that it ends.

@@ -5,7 +5,7 @@
 //! 1. `Stop::request` sets its flag first, then kicks the thread (`kick`).
 //! 2. The loop arms the kick first, then looks at the flag. So a stop is either seen or interrupts KVM_RUN.
 
-mod cpuid;
+pub(crate) mod cpuid;
 mod kick;
 mod start;
 

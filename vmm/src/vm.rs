@@ -8,7 +8,8 @@
 //! [`RunningVm`] has a thread, and one more watches the link. The first reason to stop is the VM's [`VmExit`]; it
 //! closes the link and ends every thread within the time of one exit. Dropping a `RunningVm` kills it.
 //!
-//! Guest-physical memory: RAM from 0 to at most 3 GiB, then [`MMIO_WINDOW`]; RAM above 4 GiB is not offered yet.
+//! Guest-physical memory: RAM from 0 to at most 3 GiB, then [`MMIO_WINDOW`](crate::pci::MMIO_WINDOW), then from 4 GiB on
+//! the rest of RAM.
 //!
 //! Hosts: an ordinary KVM, and one that emulates guest ring 0 (PVM), where the bare-metal guest works in ring 3
 //! (docs/decisions/0002-guests-in-ring-3.md).
@@ -35,18 +36,17 @@ use crate::bus::{MmioBus, PioBus};
 use crate::console::{self, Console};
 use crate::link::{LinkError, VgpuLink};
 use crate::loader::{self, Boot, Initramfs, Input, Kernel, KernelKind, LoadError, RAM_BYTES_MIN};
-use crate::pci::{
-    CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MMIO_WINDOW, MsiRoute, MsiState, PciError, VgpuFunction,
-};
+use crate::pci::{CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MsiRoute, MsiState, PciError, VgpuFunction};
 use crate::sandbox::{Role, Sandbox};
 use crate::serial::{COM1_IRQ, COM1_PORT, COM1_PORTS, Reports, SerialPort};
-use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, prepare_kicks};
+use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, cpuid, prepare_kicks};
 use crate::virtio::block::Disk;
 use crate::virtio::{self, DEVICES_MAX, DiskImage};
 pub use exit::VmExit;
 use ports::WaitPort;
 use power::QuietRegisters;
 pub use power::ResetCause;
+pub(crate) use ram::RAM_BYTES_MAX;
 use ram::Ram;
 pub(crate) use readable::wait_readable;
 pub(crate) use stop::Stop;
@@ -69,7 +69,7 @@ pub const LINUX_OPTIONS: &str = "console=ttyS0 reboot=a";
 pub struct VmConfig {
     /// For threads and logs.
     pub name: String,
-    /// RAM: whole pages, [`RAM_BYTES_MIN`] to 3 GiB.
+    /// RAM: whole pages, [`RAM_BYTES_MIN`] to what Fermi's addresses of 40 bits and the processor's reach.
     pub ram_bytes: u64,
     /// Number of vCPUs, at least one.
     pub vcpus: usize,
@@ -109,10 +109,23 @@ pub enum VmError {
         source: kvm_ioctls::Error,
     },
     /// RAM size out of range.
-    #[error("memory of {bytes} bytes is not whole 4K pages from {RAM_BYTES_MIN} to {} bytes", MMIO_WINDOW.start)]
+    #[error("memory of {bytes} bytes is not whole 4K pages from {RAM_BYTES_MIN} to {RAM_BYTES_MAX} bytes")]
     RamSize {
         /// As asked.
         bytes: u64,
+    },
+    /// RAM that the host's processor has no addresses for.
+    #[error(
+        "memory of {bytes} bytes ends at {end:#x}, and this host's guests have addresses of {bits} bits: \
+         give the VM less memory"
+    )]
+    RamBeyondProcessor {
+        /// As asked.
+        bytes: u64,
+        /// First address behind it.
+        end: u64,
+        /// Of a guest-physical address.
+        bits: u32,
     },
     /// vCPU count out of range.
     #[error("{vcpus} vCPUs are not in 1 to {max}")]
@@ -409,9 +422,15 @@ fn open_kvm() -> Result<Kvm, VmError> {
 }
 
 fn check_size(kvm: &Kvm, ram_bytes: u64, vcpus: usize) -> Result<(), VmError> {
-    let is_ram_in_range = (RAM_BYTES_MIN..=MMIO_WINDOW.start).contains(&ram_bytes);
+    let is_ram_in_range = (RAM_BYTES_MIN..=RAM_BYTES_MAX).contains(&ram_bytes);
     if !is_ram_in_range || !ram_bytes.is_multiple_of(PAGE_BYTES) {
         return Err(VmError::RamSize { bytes: ram_bytes });
+    }
+    let bits = cpuid::physical_bits(kvm).map_err(kvm_cannot("tell the processor's addresses"))?;
+    let end = ram::end_of(ram_bytes);
+    if bits < u64::BITS && end > 1 << bits {
+        let bytes = ram_bytes;
+        return Err(VmError::RamBeyondProcessor { bytes, end, bits });
     }
     let max = kvm.get_max_vcpus().min(VCPUS_MAX);
     if vcpus == 0 || vcpus > max {
@@ -453,7 +472,7 @@ fn load_guest(config: VmConfig, devices: usize, ram: &Ram, vcpus: &[Vcpu]) -> Re
         command_line: command_line.trim_end(),
         rsdp,
     };
-    let entry = loader::load(ram.memory(), ram.bytes(), boot)?;
+    let entry = loader::load(ram.memory(), boot)?;
     vcpus.first().map_or(Ok(()), |first| {
         first.enter_at(entry).map_err(kvm_cannot("set the start state"))
     })
@@ -512,7 +531,9 @@ fn build_machine(
     let (serial_interrupt, msi, stop) = (eventfd()?, eventfd()?, Stop::new(eventfd()?));
     let mmio = Arc::new(MmioBus::default());
 
-    link.dma_map(0, ram.bytes(), ram.file(), 0)?;
+    for range in ram.ranges() {
+        link.dma_map(range.start, range.bytes, ram.file(), range.offset)?;
+    }
     link.set_msi(&msi)?;
     let route = MsiRoute::new(vm.clone(), clone(&msi)?);
     let vgpu = VgpuFunction::power_on(link.clone(), mmio.clone(), route)?;

@@ -10,7 +10,7 @@ use std::io::{Read as _, Seek as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fake_link::{Access, BOOT_0, FakeLink};
+use fake_link::{Access, BOOT_0, FakeLink, Mapped};
 use vmm::{
     BusError, Input, Kernel, LinkError, MsiState, ReportQueue, RunningVm, Sandbox, Vm, VmConfig, VmError,
     VmExit,
@@ -127,11 +127,35 @@ fn guest_boots_and_finds_gpu_ram_and_inputs() {
 fn guest_ram_is_the_file_that_the_link_was_given() {
     let Some(bench) = start("boot") else { return };
     bench.wait();
-    let (mut file, bytes) = bench.link.ram.lock().unwrap().take().unwrap();
+    let mut maps = std::mem::take(&mut *bench.link.ram.lock().unwrap());
+    let Mapped {
+        mut file,
+        gpa,
+        bytes,
+        offset,
+    } = maps.pop().unwrap();
+    assert_eq!((maps.len(), gpa, offset), (0, 0, 0));
     file.seek(std::io::SeekFrom::Start(bytes - 4)).unwrap();
     let mut last = [0; 4];
     file.read_exact(&mut last).unwrap();
     assert_eq!((bytes, u32::from_le_bytes(last)), (16 << 20, 0x1234_5678));
+}
+
+#[test]
+fn large_ram_is_two_ranges_of_one_file() {
+    let config = VmConfig {
+        ram_bytes: 5 << 30,
+        ..config("boot")
+    };
+    let Some(bench) = start_with(config, FakeLink::new()) else {
+        return;
+    };
+    assert_eq!(bench.report(), format!("boot0={BOOT_0:08x}"));
+    assert_eq!(bench.report(), "ram=ok end=0xc0000000");
+    assert!(matches!(*bench.wait(), VmExit::Guest(0)));
+    let maps = bench.link.ram.lock().unwrap();
+    let ranges: Vec<_> = maps.iter().map(|map| (map.gpa, map.bytes, map.offset)).collect();
+    assert_eq!(ranges, [(0, 3 << 30, 0), (4 << 30, 2 << 30, 3 << 30)]);
 }
 
 #[test]
@@ -365,7 +389,7 @@ fn build_error(config: VmConfig) -> Option<VmError> {
 
 #[test]
 fn impossible_sizes_are_refused() {
-    let errors = [0, 4097, 3 << 30 | 1, 4 << 30].map(|ram_bytes| {
+    let errors = [0, 4097, 3 << 30 | 1, 1 << 40].map(|ram_bytes| {
         build_error(VmConfig {
             ram_bytes,
             ..config("")

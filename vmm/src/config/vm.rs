@@ -8,8 +8,8 @@ use toml::Spanned;
 use super::size::Size;
 use super::{ConfigError, ConfigFile, Wrong, check_name, load};
 use crate::loader::RAM_BYTES_MIN;
-use crate::pci::MMIO_WINDOW;
 use crate::virtio::DEVICES_MAX;
+use crate::vm::RAM_BYTES_MAX;
 
 /// RAM of a VM that names none.
 const MEMORY_DEFAULT: u64 = 256 << 20;
@@ -80,8 +80,8 @@ struct RawVgpu {
 
 /// Whether a VM can have so much RAM.
 pub(crate) fn check_memory(bytes: u64) -> Result<(), String> {
-    if !(RAM_BYTES_MIN..=MMIO_WINDOW.start).contains(&bytes) || !bytes.is_multiple_of(4096) {
-        let (min, max) = (Size(RAM_BYTES_MIN), Size(MMIO_WINDOW.start));
+    if !(RAM_BYTES_MIN..=RAM_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(4096) {
+        let (min, max) = (Size(RAM_BYTES_MIN), Size(RAM_BYTES_MAX));
         return Err(format!(
             "{} is not a multiple of 4K from {min} to {max}",
             Size(bytes)

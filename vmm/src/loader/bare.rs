@@ -32,7 +32,7 @@ pub(super) const PAGE_TABLES: u64 = 0x9_7000;
 const _: () = assert!(START_INFO + start_info::BYTES <= STRINGS);
 const _: () = assert!(PAGE_TABLES + page_tables::PAGES * PAGE_BYTES <= LEGACY_HOLE);
 
-/// Fills `ram`, which is one range of `ram_bytes` from 0, all zeroes.
+/// Fills `ram`, whose first range is `ram_bytes` from 0, all zeroes.
 pub(super) fn load(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) -> Result<Entry, LoadError> {
     if let Some(initramfs) = boot.initramfs {
         return Err(LoadError::InitramfsUnused {
@@ -65,7 +65,6 @@ pub(super) fn load(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) -> Res
         .map_err(LoadError::Write)?;
     let info = StartInfo {
         at: START_INFO,
-        ram_bytes,
         cmdline_paddr,
         rsdp_paddr: 0,
         modules: &modules,

@@ -124,7 +124,7 @@ fn wishes(kernel: &Kernel, ram_bytes: u64) -> Result<Wishes, LoadError> {
     })
 }
 
-/// Fills `ram`, which is one range of `ram_bytes` from 0, for a bzImage.
+/// Fills `ram`, whose first range is `ram_bytes` from 0, for a bzImage.
 pub(super) fn load_bzimage(
     ram: &GuestMemoryMmap,
     ram_bytes: u64,
@@ -148,7 +148,7 @@ pub(super) fn load_bzimage(
     write_command_line(ram, kernel, boot.command_line, wishes.command_line_bytes)?;
     if let Some(initramfs) = boot.initramfs {
         let (start, bytes) = initramfs.copy_below(ram, wishes.end, wishes.initramfs_end)?;
-        // Both are below 4 GiB, as RAM is.
+        // Both are below 4 GiB, as `ram_bytes` is.
         (header.ramdisk_image, header.ramdisk_size) = (start as u32, bytes as u32);
     }
     let mut params = boot_params {
@@ -156,16 +156,19 @@ pub(super) fn load_bzimage(
         acpi_rsdp_addr: boot.rsdp,
         ..Default::default()
     };
-    let map = memory_map(ram_bytes).map(|range| boot_e820_entry {
-        addr: range.start,
-        size: range.end - range.start,
-        r#type: match range.kind {
-            MemoryKind::Ram => E820_RAM,
-            MemoryKind::Reserved => E820_RESERVED,
-        },
-    });
-    params.e820_table[..map.len()].copy_from_slice(&map);
-    params.e820_entries = map.len() as u8;
+    let mut ranges = 0;
+    for (range, entry) in memory_map(ram).into_iter().zip(&mut params.e820_table) {
+        *entry = boot_e820_entry {
+            addr: range.start,
+            size: range.end - range.start,
+            r#type: match range.kind {
+                MemoryKind::Ram => E820_RAM,
+                MemoryKind::Reserved => E820_RESERVED,
+            },
+        };
+        ranges += 1;
+    }
+    params.e820_entries = ranges;
     let params = BootParams::new(&params, GuestAddress(BOOT_STRUCTURES));
     LinuxBootConfigurator::write_bootparams(&params, ram).map_err(LoadError::BootStructures)?;
     page_tables::write(ram, PAGE_TABLES, Access::Ring0).map_err(LoadError::Write)?;
@@ -216,7 +219,6 @@ pub(super) fn load_pvh(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) ->
     }
     let info = StartInfo {
         at: BOOT_STRUCTURES,
-        ram_bytes,
         cmdline_paddr: COMMAND_LINE,
         rsdp_paddr: boot.rsdp,
         modules: &modules,

@@ -24,7 +24,6 @@ const _: () = assert!(INPUTS_MAX * size_of::<hvm_modlist_entry>() <= PAGE_BYTES 
 pub(super) struct StartInfo<'a> {
     /// Where they are to be: [`BYTES`] bytes.
     pub(super) at: u64,
-    pub(super) ram_bytes: u64,
     /// Of a NUL-terminated string.
     pub(super) cmdline_paddr: u64,
     /// ACPI's root pointer; 0 if there is none.
@@ -35,7 +34,8 @@ pub(super) struct StartInfo<'a> {
 
 impl StartInfo<'_> {
     pub(super) fn write(&self, ram: &GuestMemoryMmap) -> Result<(), LoadError> {
-        let entries = memory_map(self.ram_bytes).map(|range| hvm_memmap_table_entry {
+        let map = memory_map(ram).into_iter();
+        let entries = map.map(|range| hvm_memmap_table_entry {
             addr: range.start,
             size: range.end - range.start,
             type_: match range.kind {
@@ -44,6 +44,7 @@ impl StartInfo<'_> {
             },
             reserved: 0,
         });
+        let entries: Vec<_> = entries.collect();
         let start_info = hvm_start_info {
             magic: MAGIC,
             version: VERSION,

@@ -38,7 +38,6 @@ fn load_with(kernel: &Kernel, inputs: Vec<Input>) -> Result<(GuestMemoryMmap, En
     let ram = ram();
     let entry = load(
         &ram,
-        RAM_BYTES,
         Boot {
             kernel,
             initramfs: None,
@@ -96,6 +95,24 @@ fn inputs_become_modules_on_page_boundaries() {
     assert_eq!(read_text(&ram, second.cmdline_paddr, 4), "two\0");
     assert_eq!(read_text(&ram, second.paddr, 3), "\x02\x02\x02");
     assert_eq!(read_text(&ram, info.cmdline_paddr, 10), "tsc_khz=1\0");
+}
+
+#[test]
+fn memory_map_leaves_out_what_is_between_two_ranges() {
+    const HIGH: u64 = 1 << 32;
+    let ranges = [(GuestAddress(0), RAM_BYTES as usize), (GuestAddress(HIGH), 8192)];
+    let ram = GuestMemoryMmap::from_ranges(&ranges).unwrap();
+    let map = memory_map(&ram);
+    let is_ram = |range: &&MemoryRange| matches!(range.kind, MemoryKind::Ram);
+    let told: Vec<_> = map
+        .iter()
+        .filter(is_ram)
+        .map(|range| (range.start, range.end))
+        .collect();
+    assert_eq!(
+        told,
+        [(0, LEGACY_HOLE), (PROGRAM_START, RAM_BYTES), (HIGH, HIGH + 8192)]
+    );
 }
 
 #[test]

@@ -48,6 +48,17 @@ pub(super) fn of_vcpu(kvm: &Kvm, index: u32, count: u32) -> Result<CpuId, kvm_io
     Ok(cpuid)
 }
 
+/// Bits of the guest-physical addresses that a VM on this host has.
+pub(crate) fn physical_bits(kvm: &Kvm) -> Result<u32, kvm_ioctls::Error> {
+    let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+    let sizes = cpuid
+        .as_slice()
+        .iter()
+        .find(|entry| entry.function == LEAF_AMD_SIZES);
+    // A processor without the leaf has 36 (Intel SDM vol. 3A §4.1.4).
+    Ok(sizes.map_or(36, |entry| entry.eax & 0xff))
+}
+
 /// A vCPU among those of its VM.
 #[derive(Clone, Copy)]
 struct Place {

@@ -7,17 +7,49 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 
+use fermi_spec::addr::PHYS_BITS;
 use kvm_bindings::kvm_userspace_memory_region;
 use kvm_ioctls::VmFd;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use super::VmError;
+use crate::pci::MMIO_WINDOW;
 
-/// The RAM of one VM, from guest-physical address 0 on.
+/// Where the part of RAM begins that has no room below [`MMIO_WINDOW`].
+const HIGH_START: u64 = 1 << 32;
+/// The first address that a Fermi's page tables cannot name: its GPU would not reach RAM from there on.
+const GPU_ADDRESS_END: u64 = 1 << PHYS_BITS;
+/// Most RAM of a VM.
+pub(crate) const RAM_BYTES_MAX: u64 = MMIO_WINDOW.start + (GPU_ADDRESS_END - HIGH_START);
+
+/// The RAM of one VM: one file, from guest-physical address 0 on, and from 4 GiB on what does not fit below the MMIO
+/// window.
 pub(crate) struct Ram {
     memory: GuestMemoryMmap,
     file: File,
-    bytes: u64,
+}
+
+/// A range of RAM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RamRange {
+    /// Guest-physical address.
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    /// Where it lies in the file.
+    pub(crate) offset: u64,
+}
+
+/// The ranges that `bytes` of RAM lie in.
+fn ranges(bytes: u64) -> Vec<RamRange> {
+    let low = bytes.min(MMIO_WINDOW.start);
+    let at = |start, offset, bytes| RamRange { start, bytes, offset };
+    let both = [at(0, 0, low), at(HIGH_START, low, bytes - low)];
+    both.into_iter().filter(|range| range.bytes > 0).collect()
+}
+
+/// The first guest-physical address behind RAM of so many bytes.
+pub(crate) fn end_of(bytes: u64) -> u64 {
+    ranges(bytes).last().map_or(0, |range| range.start + range.bytes)
 }
 
 impl Ram {
@@ -25,11 +57,14 @@ impl Ram {
     pub(crate) fn new(bytes: u64) -> Result<Ram, VmError> {
         let failed = |source| VmError::CreateRam { bytes, source };
         let file = sealed_memfd(bytes).map_err(failed)?;
-        let mapped = FileOffset::new(file.try_clone().map_err(failed)?, 0);
-        let ranges = [(GuestAddress(0), bytes as usize, Some(mapped))];
-        let memory = GuestMemoryMmap::from_ranges_with_files(&ranges)
+        let mapped = |range: RamRange| {
+            let file = FileOffset::new(file.try_clone()?, range.offset);
+            Ok((GuestAddress(range.start), range.bytes as usize, Some(file)))
+        };
+        let mapped: Result<Vec<_>, _> = ranges(bytes).into_iter().map(mapped).collect();
+        let memory = GuestMemoryMmap::from_ranges_with_files(&mapped.map_err(failed)?)
             .map_err(|source| VmError::MapRam { bytes, source })?;
-        Ok(Ram { memory, file, bytes })
+        Ok(Ram { memory, file })
     }
 
     /// Makes it the RAM of `vm`. `self` must outlive all vCPUs of `vm`.
@@ -57,11 +92,16 @@ impl Ram {
         &self.memory
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+    /// Its ranges, in the order of their addresses.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = RamRange> {
+        self.memory.iter().map(|region| RamRange {
+            start: region.start_addr().0,
+            bytes: region.len(),
+            offset: region.file_offset().map_or(0, FileOffset::start),
+        })
     }
 
-    /// The file that holds it, from offset 0 on.
+    /// The file that holds it.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -100,6 +140,37 @@ mod tests {
         let ram = Ram::new(2 << 20).unwrap();
         assert!(ram.file.set_len(0).is_err());
         assert!(ram.file.set_len(4 << 20).is_err());
+    }
+
+    #[test]
+    fn ram_that_fits_below_the_window_is_one_range() {
+        for bytes in [2 << 20, MMIO_WINDOW.start] {
+            let ram = Ram::new(bytes).unwrap();
+            let (start, offset) = (0, 0);
+            assert_eq!(
+                ram.ranges().collect::<Vec<_>>(),
+                [RamRange { start, bytes, offset }]
+            );
+            assert_eq!(end_of(bytes), bytes);
+        }
+    }
+
+    #[test]
+    fn rest_of_large_ram_begins_at_4_gib() {
+        use std::os::unix::fs::FileExt;
+        let ram = Ram::new(5 << 30).unwrap();
+        let found: Vec<_> = ram
+            .ranges()
+            .map(|range| (range.start, range.bytes, range.offset))
+            .collect();
+        assert_eq!(found, [(0, 3 << 30, 0), (4 << 30, 2 << 30, 3 << 30)]);
+        assert_eq!(end_of(5 << 30), 6 << 30);
+        assert_eq!(end_of(RAM_BYTES_MAX), GPU_ADDRESS_END);
+        ram.memory().write_slice(b"high", GuestAddress(4 << 30)).unwrap();
+        let mut data = [0; 4];
+        ram.file.read_exact_at(&mut data, 3 << 30).unwrap();
+        assert_eq!(&data, b"high");
+        assert!(ram.memory().write_slice(b"none", GuestAddress(3 << 30)).is_err());
     }
 
     #[test]

@@ -24,6 +24,15 @@ pub(crate) enum Access {
     Write { region: u32, offset: u64, data: Vec<u8> },
 }
 
+/// RAM as the VM gave it.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) file: File,
+    pub(crate) gpa: u64,
+    pub(crate) bytes: u64,
+    pub(crate) offset: u64,
+}
+
 pub(crate) struct FakeLink {
     config: Mutex<[u8; 256]>,
     accesses: Mutex<Vec<Access>>,
@@ -34,7 +43,7 @@ pub(crate) struct FakeLink {
     /// Our end of what stands for a connection to a broker, and the broker's.
     connection: UnixStream,
     broker: Mutex<Option<UnixStream>>,
-    pub(crate) ram: Mutex<Option<(File, u64)>>,
+    pub(crate) ram: Mutex<Vec<Mapped>>,
     pub(crate) msi: Mutex<Option<EventFd>>,
 }
 
@@ -59,7 +68,7 @@ impl FakeLink {
             hangs: AtomicBool::new(false),
             is_closed: Mutex::new(false),
             closed: Condvar::new(),
-            ram: Mutex::new(None),
+            ram: Mutex::default(),
             msi: Mutex::new(None),
         }
     }
@@ -175,8 +184,12 @@ impl VgpuLink for FakeLink {
     }
 
     fn dma_map(&self, gpa: u64, bytes: u64, file: BorrowedFd<'_>, offset: u64) -> Result<(), LinkError> {
-        assert_eq!((gpa, offset), (0, 0));
-        *self.ram.lock().unwrap() = Some((file.try_clone_to_owned().unwrap().into(), bytes));
+        self.ram.lock().unwrap().push(Mapped {
+            file: file.try_clone_to_owned().unwrap().into(),
+            gpa,
+            bytes,
+            offset,
+        });
         Ok(())
     }
 

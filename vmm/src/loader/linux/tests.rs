@@ -89,7 +89,7 @@ fn load_image(
         command_line,
         rsdp: RSDP,
     };
-    let entry = load(&ram, RAM_BYTES, boot)?;
+    let entry = load(&ram, boot)?;
     Ok((ram, entry))
 }
 
@@ -285,7 +285,7 @@ fn inputs_and_initramfs_go_to_those_who_use_them() {
         command_line: "",
         rsdp: RSDP,
     };
-    let error = load(&ram, RAM_BYTES, boot).unwrap_err();
+    let error = load(&ram, boot).unwrap_err();
     assert!(
         matches!(error, LoadError::InputsUnused { count: 1, .. }),
         "{error}"
@@ -297,7 +297,7 @@ fn inputs_and_initramfs_go_to_those_who_use_them() {
         command_line: "",
         rsdp: 0,
     };
-    let error = load(&ram, RAM_BYTES, boot).unwrap_err();
+    let error = load(&ram, boot).unwrap_err();
     assert!(matches!(error, LoadError::InitramfsUnused { .. }), "{error}");
 }
 
