@@ -194,6 +194,7 @@ fn polling_guest(switch: Arc<Switch>) -> anyhow::Result<RunningVm> {
         initramfs: None,
         inputs: Vec::new(),
         disks: Vec::new(),
+        networks: Vec::new(),
         command_line: "bare.test=poll".to_owned(),
         console: None,
         sandbox: Sandbox::none(),

@@ -16,7 +16,7 @@ pub use device::Device;
 pub use host::{GpuSection, HostConfig, VmSection};
 use serde::de::DeserializeOwned;
 pub use size::{ParseSizeError, Size, parse_size};
-pub use vm::{DiskFile, VmFile};
+pub use vm::{DiskFile, NetFile, VmFile};
 
 /// Bytes of the largest file read. Real ones have a few hundred.
 const FILE_BYTES_MAX: u64 = 1 << 20;

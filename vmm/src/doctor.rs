@@ -58,7 +58,7 @@ impl Diagnosis {
         let root = Path::new("/");
         let mut findings = vec![kvm(root), iommu(root), vfio_driver(root)];
         findings.extend(cards());
-        findings.extend([memlock(), huge_pages(root), map_count(root), qemu()]);
+        findings.extend([memlock(), huge_pages(root), map_count(root), taps(root), qemu()]);
         Self { findings }
     }
 
@@ -227,6 +227,24 @@ fn map_count(root: &Path) -> Finding {
     }
 }
 
+fn taps(root: &Path) -> Finding {
+    let what = "taps";
+    let node = root.join("dev/net/tun");
+    if !node.exists() {
+        let remedy = "for networks of VMs: modprobe tun";
+        return finding(what, Verdict::Warning, "there is no /dev/net/tun", remedy);
+    }
+    match File::options().read(true).write(true).open(&node) {
+        Ok(_) => finding(what, Verdict::Ok, "/dev/net/tun is there", ""),
+        Err(error) => finding(
+            what,
+            Verdict::Warning,
+            format!("cannot open /dev/net/tun: {error}"),
+            "for networks of VMs: chmod 666 /dev/net/tun; whose a tap is says who may use it",
+        ),
+    }
+}
+
 fn qemu() -> Finding {
     let what = "QEMU";
     let remedy =
@@ -273,6 +291,7 @@ mod tests {
             iommu(root.path()),
             vfio_driver(root.path()),
             huge_pages(root.path()),
+            taps(root.path()),
         ] {
             assert_eq!(finding.verdict, Verdict::Warning, "{finding:?}");
             assert!(finding.remedy.is_some(), "{finding:?}");
@@ -284,6 +303,7 @@ mod tests {
         let shmem = "sys/kernel/mm/transparent_hugepage/shmem_enabled";
         let root = host(&[
             ("dev/kvm", ""),
+            ("dev/net/tun", ""),
             ("sys/module/kvm_amd/refcnt", "0"),
             ("sys/kernel/iommu_groups/0/type", "DMA"),
             ("sys/bus/pci/drivers/vfio-pci/bind", ""),
@@ -297,6 +317,7 @@ mod tests {
             vfio_driver(root),
             huge_pages(root),
             map_count(root),
+            taps(root),
         ] {
             assert_eq!(
                 (finding.verdict, &finding.remedy),

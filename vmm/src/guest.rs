@@ -158,6 +158,7 @@ impl ReadyGuest {
             initramfs: None,
             inputs: inputs.collect(),
             disks: Vec::new(),
+            networks: Vec::new(),
             command_line: setup.options.clone(),
             console: None,
             sandbox: setup.sandbox.clone(),

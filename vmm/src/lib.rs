@@ -33,7 +33,9 @@ pub use pci::MsiState;
 pub use sandbox::{Sandbox, SandboxError};
 pub use serial::{ReportQueue, Reports};
 pub use vcpu::{Exits, KickError};
-pub use virtio::{DEVICES_MAX, DiskError, DiskImage};
+pub use virtio::{
+    DEVICES_MAX, DiskError, DiskImage, MacAddress, Network, ParseMacError, Tap, TapError, Traffic,
+};
 pub use vm::{ResetCause, RunningVm, Vm, VmConfig, VmError, VmExit};
 
 /// The bare-metal guest program (`guests/bare`), an ELF file built together with this crate.

@@ -34,16 +34,19 @@ pub(crate) enum Role {
     Screen,
     /// Serves a disk.
     Disk,
+    /// Serves a network device.
+    Net,
 }
 
 impl Role {
-    const ALL: [Role; 6] = [
+    const ALL: [Role; 7] = [
         Role::Main,
         Role::Vcpu,
         Role::Link,
         Role::Keys,
         Role::Screen,
         Role::Disk,
+        Role::Net,
     ];
 
     /// For messages.
@@ -55,6 +58,7 @@ impl Role {
             Role::Keys => "keys",
             Role::Screen => "console",
             Role::Disk => "disk",
+            Role::Net => "net",
         }
     }
 }

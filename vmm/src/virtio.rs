@@ -1,9 +1,9 @@
 //! Virtio devices: what a guest finds beside its vGPU.
 //!
 //! ```text
-//! driver ──registers──► Transport (mmio): features, status, where the queue lies
-//!        ──QueueNotify─► ioeventfd ─► thread "vm/diskN" ─► Transport::serve_next ─► block: one request
-//!        ◄──line of the I/O APIC── irqfd ◄──────────────────────────────────────── used ring
+//! driver ──registers──► Transport (mmio): features, status, where the queues lie
+//!        ──QueueNotify─► ioeventfd ─► thread "vm/diskN", "vm/netN" ─► Transport::serve_next ─► block, net
+//!        ◄──line of the I/O APIC── irqfd ◄───────────────────────────────────────────── used ring
 //! ```
 //!
 //! Devices sit in `crate::pci::DEVICE_WINDOW` and are announced by ACPI. The layouts are those of Virtio 1.2 (OASIS
@@ -12,16 +12,23 @@
 //! driver that breaks the rules of its rings has a device that needs a reset, as the specification has it.
 
 pub(crate) mod block;
+mod chain;
 #[cfg(test)]
 mod fake_driver;
+pub(crate) mod net;
 pub(crate) mod transport;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use block::{DiskError, DiskImage};
+pub use net::{MacAddress, Network, ParseMacError, Tap, TapError, Traffic};
 
 use crate::acpi::{Announced, Resource};
 use crate::pci::DEVICE_WINDOW;
+use crate::sandbox::Role;
+use crate::vm::{Stop, VmExit};
+use transport::Transport;
 
 /// Entries of each queue.
 pub(crate) const QUEUE_SIZE: u16 = 128;
@@ -34,6 +41,18 @@ const FIRST_LINE: u32 = 5;
 const DEVICE_BYTES: u32 = 0x1000;
 /// What ACPI calls them.
 const NAMES: [&str; 8] = ["VIO0", "VIO1", "VIO2", "VIO3", "VIO4", "VIO5", "VIO6", "VIO7"];
+
+/// A device as the VM sees it.
+pub(crate) trait Device: Send {
+    /// Its registers.
+    fn transport(&self) -> &Arc<Transport>;
+
+    /// What its thread may do.
+    fn role(&self) -> Role;
+
+    /// Body of its thread: serves the driver until the VM stops.
+    fn run(self: Box<Self>, stop: &Stop) -> Option<VmExit>;
+}
 
 /// Where one device is.
 #[derive(Clone, PartialEq, Eq, Debug)]

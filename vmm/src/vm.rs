@@ -14,7 +14,7 @@
 //! Hosts: an ordinary KVM, and one that emulates guest ring 0 (PVM), where the bare-metal guest works in ring 3
 //! (docs/decisions/0002-guests-in-ring-3.md).
 
-mod disks;
+mod devices;
 mod exit;
 pub mod ports;
 pub(crate) mod power;
@@ -40,8 +40,9 @@ use crate::pci::{CONFIG_PORT, CONFIG_PORTS, ConfigPorts, MsiRoute, MsiState, Pci
 use crate::sandbox::{Role, Sandbox};
 use crate::serial::{COM1_IRQ, COM1_PORT, COM1_PORTS, Reports, SerialPort};
 use crate::vcpu::{ExitCounters, Exits, KickError, Vcpu, cpuid, prepare_kicks};
-use crate::virtio::block::Disk;
-use crate::virtio::{self, DEVICES_MAX, DiskImage};
+use crate::virtio::net::TrafficCounters;
+use crate::virtio::{self, DEVICES_MAX, DiskImage, Network, Traffic};
+use devices::{Devices, NamedDevice, Parts};
 pub use exit::VmExit;
 use ports::WaitPort;
 use power::QuietRegisters;
@@ -79,8 +80,10 @@ pub struct VmConfig {
     pub initramfs: Option<Initramfs>,
     /// Files that a bare-metal guest finds in RAM.
     pub inputs: Vec<Input>,
-    /// Disks, at most [`DEVICES_MAX`]; an operating system finds them through ACPI.
+    /// Disks; an operating system finds them through ACPI, and the networks. Together at most [`DEVICES_MAX`].
     pub disks: Vec<DiskImage>,
+    /// Network devices.
+    pub networks: Vec<Network>,
     /// Given to the program after what the VMM says itself: `tsc_khz=N` to a bare-metal guest, [`LINUX_OPTIONS`] to
     /// Linux.
     pub command_line: String,
@@ -135,11 +138,11 @@ pub enum VmError {
         /// KVM's limit.
         max: usize,
     },
-    /// More disks than places for them.
-    #[error("{disks} disks are more than the {DEVICES_MAX} of a VM")]
-    DiskCount {
+    /// More disks and networks than places for them.
+    #[error("{devices} disks and networks are more than the {DEVICES_MAX} of a VM")]
+    DeviceCount {
         /// As asked.
-        disks: usize,
+        devices: usize,
     },
     /// No memfd.
     #[error("cannot create {bytes} bytes of guest RAM")]
@@ -221,7 +224,7 @@ pub struct Vm {
     name: String,
     vcpus: Vec<Vcpu>,
     keys: Option<Keys>,
-    disks: Vec<Disk>,
+    devices: Devices,
     sandbox: Sandbox,
     machine: Arc<Machine>,
 }
@@ -247,9 +250,12 @@ impl Vm {
         let vcpus = create_vcpus(&kvm, &vm, config.vcpus)?;
         let name = config.name.clone();
         let console = config.console.take();
-        let images = std::mem::take(&mut config.disks);
+        let parts = Parts {
+            disks: std::mem::take(&mut config.disks),
+            networks: std::mem::take(&mut config.networks),
+        };
         let sandbox = config.sandbox.clone();
-        load_guest(config, images.len(), &ram, &vcpus)?;
+        load_guest(config, parts.count(), &ram, &vcpus)?;
         let (output, keys) = console.map_or((None, None), |console| {
             let Console {
                 output,
@@ -258,14 +264,14 @@ impl Vm {
             } = console;
             (Some(output), Some(Keys { input, has_escape }))
         });
-        let disks = disks::build(images, &vm, &ram)?;
+        let devices = Devices::build(parts, &vm, &ram)?;
         let machine = Arc::new(build_machine(vm, ram, link, reports, output)?);
-        disks::place(&disks, &machine.mmio);
+        devices.place(&machine.mmio);
         Ok(Vm {
             name,
             vcpus,
             keys,
-            disks,
+            devices,
             sandbox,
             machine,
         })
@@ -278,12 +284,14 @@ impl Vm {
             name,
             vcpus,
             keys,
-            disks,
+            devices,
             sandbox,
             machine,
         } = self;
+        let Devices { devices, counters } = devices;
         let running = RunningVm {
             name,
+            traffic: counters,
             sandbox,
             machine,
         };
@@ -299,11 +307,9 @@ impl Vm {
                 pumped.unwrap_or(false).then_some(VmExit::Killed)
             })?;
         }
-        for (index, disk) in disks.into_iter().enumerate() {
+        for NamedDevice { name, device } in devices {
             let machine = running.machine.clone();
-            running.spawn(Role::Disk, format!("disk{index}"), move || {
-                disk.run(&machine.stop)
-            })?;
+            running.spawn(device.role(), name, move || device.run(&machine.stop))?;
         }
         for (index, vcpu) in vcpus.into_iter().enumerate() {
             let machine = running.machine.clone();
@@ -317,6 +323,7 @@ impl Vm {
 /// A VM that runs, or has stopped.
 pub struct RunningVm {
     name: String,
+    traffic: Vec<Arc<TrafficCounters>>,
     sandbox: Sandbox,
     machine: Arc<Machine>,
 }
@@ -345,6 +352,11 @@ impl RunningVm {
     /// How often it has left KVM so far.
     pub fn exits(&self) -> Exits {
         self.machine.counters.read()
+    }
+
+    /// What went through each of its network devices so far.
+    pub fn traffic(&self) -> Vec<Traffic> {
+        self.traffic.iter().map(|counters| counters.read()).collect()
     }
 
     /// Who takes the vGPU's interrupt at the moment.

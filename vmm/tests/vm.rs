@@ -52,6 +52,7 @@ fn config(test: &str) -> VmConfig {
         initramfs: None,
         inputs: Vec::new(),
         disks: Vec::new(),
+        networks: Vec::new(),
         command_line: format!("bare.test={test}"),
         console: None,
         sandbox: Sandbox::none(),

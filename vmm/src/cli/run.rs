@@ -17,6 +17,7 @@ use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, 
 use crate::link::VfioUserLink;
 use crate::loader::{Kernel, KernelKind};
 use crate::sandbox::{Sandbox, privileges};
+use crate::virtio::Traffic;
 
 /// Time between two looks at the guest.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
@@ -29,6 +30,7 @@ struct RunReport {
     kvm: bool,
     boots: u64,
     exits: u64,
+    networks: Vec<NetworkReport>,
     digests: Vec<DigestReport>,
     mismatches: u64,
     kernel: Option<KernelResult>,
@@ -38,6 +40,14 @@ struct RunReport {
     end: String,
     errors: Vec<String>,
     console: Vec<String>,
+}
+
+/// What went through one of its network devices, over all boots.
+#[derive(Serialize)]
+struct NetworkReport {
+    tap: String,
+    #[serde(flatten)]
+    traffic: Traffic,
 }
 
 #[derive(Serialize)]
@@ -96,6 +106,13 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
             disk.path.display()
         );
     }
+    if let Some(net) = file.networks.first() {
+        bail!(
+            "vm {}: network {} is given, but no Linux kernel: name one as `kernel`",
+            file.name,
+            net.tap
+        );
+    }
     run_program(file, kernel, sandbox, arguments)
 }
 
@@ -144,6 +161,7 @@ fn run_program(
         kvm: place == Place::Kvm,
         boots: 1,
         exits: guest.exits(),
+        networks: Vec::new(),
         mismatches: told.mismatches,
         kernel: told.kernel.clone(),
         copies: told.copies,
@@ -193,6 +211,17 @@ fn tell(report: &RunReport, inputs: &[InputFile], told: &Told, is_json: bool) ->
             text.push_str(&format!(
                 "{}: {} grids in {milliseconds:.1} ms of GPU time, {} bytes compared\n",
                 kernel.name, kernel.grids, kernel.checked_bytes
+            ));
+        }
+        for NetworkReport { tap, traffic } in &report.networks {
+            text.push_str(&format!(
+                "{tap}: {} frames ({} bytes) from the guest, {} ({} bytes) to it, dropped {} and {}\n",
+                traffic.sent,
+                traffic.sent_bytes,
+                traffic.received,
+                traffic.received_bytes,
+                traffic.dropped_sent,
+                traffic.dropped_received,
             ));
         }
         let state = if report.ok { "ok" } else { "NOT ok" };

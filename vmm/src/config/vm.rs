@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::size::Size;
 use super::{ConfigError, ConfigFile, Wrong, check_name, load};
 use crate::loader::RAM_BYTES_MIN;
-use crate::virtio::DEVICES_MAX;
+use crate::virtio::{DEVICES_MAX, MacAddress, ParseMacError, Tap};
 use crate::vm::RAM_BYTES_MAX;
 
 /// RAM of a VM that names none.
@@ -31,6 +31,8 @@ pub struct VmFile {
     pub inputs: Vec<PathBuf>,
     /// Disks of a Linux guest.
     pub disks: Vec<DiskFile>,
+    /// Network devices of a Linux guest.
+    pub networks: Vec<NetFile>,
     /// Words for the guest's command line.
     pub options: String,
     /// Socket of the vGPU.
@@ -46,6 +48,15 @@ pub struct DiskFile {
     /// Whether the guest's writes are refused.
     #[serde(default)]
     pub read_only: bool,
+}
+
+/// A network device of a VM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NetFile {
+    /// Name of its tap.
+    pub tap: String,
+    /// Its address in the guest.
+    pub mac: MacAddress,
 }
 
 impl VmFile {
@@ -68,6 +79,8 @@ pub(crate) struct RawVm {
     #[serde(default)]
     disk: Vec<Spanned<DiskFile>>,
     #[serde(default)]
+    net: Vec<Spanned<RawNet>>,
+    #[serde(default)]
     options: String,
     vgpu: RawVgpu,
 }
@@ -76,6 +89,40 @@ pub(crate) struct RawVm {
 #[serde(deny_unknown_fields)]
 struct RawVgpu {
     socket: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawNet {
+    tap: Spanned<String>,
+    mac: Option<Spanned<String>>,
+}
+
+/// The networks of the VM called `vm`: no tap and no address twice.
+fn networks(vm: &str, raw: Vec<Spanned<RawNet>>) -> Result<Vec<NetFile>, Wrong> {
+    let mut networks: Vec<NetFile> = Vec::new();
+    for RawNet { tap, mac } in raw.into_iter().map(Spanned::into_inner) {
+        let tap_wrong = |reason: String| Wrong::new(tap.span(), "tap", reason);
+        let name = tap.get_ref().clone();
+        Tap::check_name(&name).map_err(|error| tap_wrong(error.to_string()))?;
+        if networks.iter().any(|other| other.tap == name) {
+            return Err(tap_wrong(format!(
+                "another [[net]] has {name:?}: each needs a tap of its own"
+            )));
+        }
+        let address = match &mac {
+            Some(mac) => mac.get_ref().parse(),
+            None => Ok(MacAddress::of(vm, &name)),
+        };
+        let mac_span = mac.map_or(tap.span(), |mac| mac.span());
+        let mac_wrong = |reason: String| Wrong::new(mac_span.clone(), "mac", reason);
+        let mac = address.map_err(|error: ParseMacError| mac_wrong(error.to_string()))?;
+        if networks.iter().any(|other| other.mac == mac) {
+            return Err(mac_wrong(format!("another [[net]] has {mac}")));
+        }
+        networks.push(NetFile { tap: name, mac });
+    }
+    Ok(networks)
 }
 
 /// Whether a VM can have so much RAM.
@@ -101,11 +148,15 @@ impl ConfigFile for VmFile {
         if let Some(vcpus) = raw.vcpus.as_ref().filter(|vcpus| *vcpus.get_ref() == 0) {
             return Err(Wrong::new(vcpus.span(), "vcpus", "a VM has at least one"));
         }
+        let reason = format!("a VM has at most {DEVICES_MAX} disks and networks");
         if let Some(surplus) = raw.disk.get(DEVICES_MAX) {
-            let reason = format!("a VM has at most {DEVICES_MAX}");
             return Err(Wrong::new(surplus.span(), "disk", reason));
         }
+        if let Some(surplus) = raw.net.get(DEVICES_MAX - raw.disk.len()) {
+            return Err(Wrong::new(surplus.span(), "net", reason));
+        }
         Ok(VmFile {
+            networks: networks(raw.name.get_ref(), raw.net)?,
             name: raw.name.into_inner(),
             memory: raw.memory.map_or(MEMORY_DEFAULT, |memory| memory.into_inner().0),
             vcpus: raw.vcpus.map_or(1, Spanned::into_inner),

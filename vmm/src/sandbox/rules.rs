@@ -40,6 +40,14 @@ const TERMINAL: [u64; 10] = [
     libc::FIONBIO,
 ];
 
+/// Of taps: taking the program's end of one, and how frames come.
+const TAP: [u64; 4] = [
+    libc::TUNSETIFF,
+    libc::TUNGETIFF,
+    libc::TUNSETVNETHDRSZ,
+    libc::TUNSETOFFLOAD,
+];
+
 /// What `role` may call.
 pub(super) fn of(role: Role) -> Rules {
     let mut rules = common();
@@ -73,6 +81,10 @@ pub(super) fn of(role: Role) -> Rules {
                 libc::SYS_shutdown,
             ],
         ),
+        Role::Net => {
+            allow(&mut rules, &[libc::SYS_ppoll, libc::SYS_shutdown]);
+            allow_if(&mut rules, libc::SYS_ioctl, 1, Eq, libc::TUNSETOFFLOAD);
+        }
     }
     rules
 }
@@ -148,6 +160,8 @@ fn main(rules: &mut Rules) {
             libc::SYS_pread64,
             libc::SYS_flock,
             libc::SYS_fdatasync,
+            // Whose a tap would have to be.
+            libc::SYS_geteuid,
             // Guest RAM.
             libc::SYS_memfd_create,
             libc::SYS_ftruncate,
@@ -179,7 +193,7 @@ fn main(rules: &mut Rules) {
         CLONE_THREAD as u64,
     );
     allow_if(rules, libc::SYS_ioctl, 1, MaskedEq(IOCTL_TYPE), KVM_TYPE);
-    for request in TERMINAL {
+    for request in TERMINAL.into_iter().chain(TAP) {
         allow_if(rules, libc::SYS_ioctl, 1, Eq, request);
     }
     for command in [F_GETFL, F_SETFL, libc::F_ADD_SEALS, libc::F_GET_SEALS] {

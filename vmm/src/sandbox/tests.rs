@@ -32,6 +32,7 @@ fn deed(name: &str) {
         "nothing" => {}
         "memory" => drop(std::hint::black_box(vec![1u8; 32 << 20])),
         "open" => drop(std::fs::File::open("/proc/self/status")),
+        "tap" => drop(crate::virtio::Tap::open("vramd-none0")),
         "connect" => drop(std::net::TcpStream::connect("127.0.0.1:9")),
         "program" => drop(Command::new("/bin/true").status()),
         "panic" => panic!("as the test wants it"),
@@ -107,8 +108,11 @@ fn main_may_call_what_any_thread_may() {
 }
 
 #[test]
-fn main_opens_files() {
+fn main_opens_files_and_taps() {
     assert!(allowed("main", "open").contains("ended: true"));
+    assert!(allowed("main", "tap").contains("ended: true"));
+    let line = "a thread of kind net made the forbidden system call";
+    assert!(forbidden("net", "tap").contains(line));
 }
 
 #[test]

@@ -19,9 +19,13 @@ use vmm_sys_util::eventfd::EventFd;
 pub use image::{DiskError, DiskImage};
 use request::{SEGMENT_BYTES_MAX, SEGMENTS_MAX, Server};
 
+use super::Device;
 use super::transport::{Identity, Served, Transport};
+use crate::sandbox::Role;
 use crate::vm::{Stop, VmExit, wait_readable};
 
+/// The only queue.
+const QUEUE: u32 = 0;
 /// Unit of a disk's size and of addresses on it, whatever its real sectors are.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
@@ -34,20 +38,30 @@ pub(crate) struct Disk {
 impl Disk {
     /// A disk that raises its line by `interrupt`.
     pub(crate) fn new(image: DiskImage, memory: GuestMemoryMmap, interrupt: EventFd) -> io::Result<Disk> {
-        let notified = EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)?;
-        let transport = Transport::new(identity(&image), memory, interrupt, notified);
+        let transport = Transport::new(identity(&image), memory, interrupt)?;
         Ok(Disk {
             transport: Arc::new(transport),
             server: Server::new(image),
         })
     }
 
-    pub(crate) fn transport(&self) -> &Arc<Transport> {
+    fn serve_next(&mut self) -> Served {
+        let (server, memory) = (&mut self.server, self.transport.memory());
+        self.transport
+            .serve_next(QUEUE, |chain, features| server.serve(chain, memory, features))
+    }
+}
+
+impl Device for Disk {
+    fn transport(&self) -> &Arc<Transport> {
         &self.transport
     }
 
-    /// Serves requests until the VM stops.
-    pub(crate) fn run(mut self, stop: &Stop) -> Option<VmExit> {
+    fn role(&self) -> Role {
+        Role::Disk
+    }
+
+    fn run(mut self: Box<Self>, stop: &Stop) -> Option<VmExit> {
         while !stop.is_requested() {
             wait_readable([self.transport.notified(), stop.eventfd()], None);
             // Before the queue is looked at: what is added later is notified again. Empty if it was only the stop.
@@ -55,12 +69,6 @@ impl Disk {
             while !stop.is_requested() && self.serve_next() == Served::One {}
         }
         None
-    }
-
-    fn serve_next(&mut self) -> Served {
-        let (server, memory) = (&mut self.server, self.transport.memory());
-        self.transport
-            .serve_next(|chain, features| server.serve(chain, memory, features))
     }
 }
 
@@ -77,6 +85,7 @@ fn identity(image: &DiskImage) -> Identity {
         device_id: VIRTIO_ID_BLOCK,
         features,
         config,
+        queues: 1,
     }
 }
 

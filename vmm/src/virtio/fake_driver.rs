@@ -1,4 +1,4 @@
-//! A driver of one virtio device, for tests: it lays out a queue in guest memory and may break every rule.
+//! A driver of one virtio device, for tests: it lays out queues in guest memory and may break every rule.
 
 use std::sync::Arc;
 
@@ -18,6 +18,10 @@ pub(crate) const RAM_BYTES: usize = 1 << 20;
 pub(crate) const DESCRIPTORS: u64 = 0x1000;
 pub(crate) const AVAILABLE: u64 = 0x2000;
 pub(crate) const USED: u64 = 0x3000;
+/// From one queue's tables to the next one's.
+const QUEUE_STRIDE: u64 = 0x4000;
+/// Most queues that have their tables below the test's memory.
+const QUEUES_MAX: usize = 3;
 /// From here on memory is the test's.
 pub(crate) const DATA: u64 = 0x1_0000;
 
@@ -55,17 +59,26 @@ pub(crate) fn ram() -> GuestMemoryMmap {
 pub(crate) struct FakeDriver {
     pub(crate) transport: Arc<Transport>,
     pub(crate) memory: GuestMemoryMmap,
-    next: u16,
+    /// Which queue is spoken of.
+    pub(crate) queue: u32,
+    next: [u16; QUEUES_MAX],
 }
 
 impl FakeDriver {
     pub(crate) fn new(transport: Arc<Transport>) -> FakeDriver {
         let memory = transport.memory().clone();
+        assert!(transport.queues() as usize <= QUEUES_MAX);
         FakeDriver {
             transport,
             memory,
-            next: 0,
+            queue: 0,
+            next: [0; QUEUES_MAX],
         }
+    }
+
+    /// Where the queue at hand has what the first one has at `address`.
+    fn of_queue(&self, address: u64) -> u64 {
+        address + u64::from(self.queue) * QUEUE_STRIDE
     }
 
     pub(crate) fn read(&self, register: u32) -> u32 {
@@ -96,7 +109,7 @@ impl FakeDriver {
     }
 
     pub(crate) fn lay_out(&self) {
-        self.write(VIRTIO_MMIO_QUEUE_SEL, 0);
+        self.write(VIRTIO_MMIO_QUEUE_SEL, self.queue);
         self.write(VIRTIO_MMIO_QUEUE_NUM, QUEUE_SIZE.into());
         let places = [
             (
@@ -112,6 +125,7 @@ impl FakeDriver {
             (VIRTIO_MMIO_QUEUE_USED_LOW, VIRTIO_MMIO_QUEUE_USED_HIGH, USED),
         ];
         for (low, high, address) in places {
+            let address = self.of_queue(address);
             self.write(low, address as u32);
             self.write(high, (address >> 32) as u32);
         }
@@ -119,15 +133,25 @@ impl FakeDriver {
     }
 
     /// From reset to a device that serves.
-    pub(crate) fn bring_up(&self) {
-        self.agree(0);
-        self.lay_out();
+    pub(crate) fn bring_up(&mut self) {
+        self.bring_up_without(0);
+    }
+
+    /// The same without the features of `refused`.
+    pub(crate) fn bring_up_without(&mut self, refused: u64) {
+        self.agree(refused);
+        let queue = self.queue;
+        for queue in 0..self.transport.queues() {
+            self.queue = queue;
+            self.lay_out();
+        }
+        self.queue = queue;
         self.write(VIRTIO_MMIO_STATUS, LIVE);
         assert_eq!(self.read(VIRTIO_MMIO_STATUS), LIVE);
     }
 
     pub(crate) fn write_descriptor(&self, index: u16, address: u64, bytes: u32, flags: u16, next: u16) {
-        let at = DESCRIPTORS + u64::from(index) * 16;
+        let at = self.of_queue(DESCRIPTORS) + u64::from(index) * 16;
         self.put(at, &address.to_le_bytes());
         self.put(at + 8, &bytes.to_le_bytes());
         self.put(at + 12, &flags.to_le_bytes());
@@ -136,36 +160,42 @@ impl FakeDriver {
 
     /// Makes `ranges` one chain from descriptor 0 on, and offers it.
     pub(crate) fn offer(&mut self, ranges: &[Range]) {
-        for (index, range) in (0u16..).zip(ranges) {
+        self.offer_from(0, ranges);
+    }
+
+    /// The same from descriptor `first` on.
+    pub(crate) fn offer_from(&mut self, first: u16, ranges: &[Range]) {
+        for (index, range) in (first..).zip(ranges) {
             let mut flags = if range.is_writable { VRING_DESC_F_WRITE } else { 0 };
-            if usize::from(index) + 1 < ranges.len() {
+            if usize::from(index - first) + 1 < ranges.len() {
                 flags |= VRING_DESC_F_NEXT;
             }
             self.write_descriptor(index, range.address, range.bytes, flags as u16, index + 1);
         }
-        self.offer_head(0);
+        self.offer_head(first);
     }
 
     pub(crate) fn offer_head(&mut self, head: u16) {
-        let slot = u64::from(self.next % QUEUE_SIZE);
-        self.put(AVAILABLE + 4 + slot * 2, &head.to_le_bytes());
-        self.next = self.next.wrapping_add(1);
-        self.put(AVAILABLE + 2, &self.next.to_le_bytes());
+        let next = self.next[self.queue as usize];
+        let slot = u64::from(next % QUEUE_SIZE);
+        let available = self.of_queue(AVAILABLE);
+        self.put(available + 4 + slot * 2, &head.to_le_bytes());
+        let next = next.wrapping_add(1);
+        self.next[self.queue as usize] = next;
+        self.put(available + 2, &next.to_le_bytes());
     }
 
     /// Chains answered so far, and what the last one says was written.
     pub(crate) fn used(&self) -> (u16, u32) {
-        let mut index = [0; 2];
-        self.memory
-            .read_slice(&mut index, GuestAddress(USED + 2))
-            .unwrap();
-        let index = u16::from_le_bytes(index);
-        let slot = u64::from(index.wrapping_sub(1) % QUEUE_SIZE);
-        let written = self
-            .memory
-            .read_obj(GuestAddress(USED + 4 + slot * 8 + 4))
-            .unwrap();
-        (index, written)
+        let index = u16::from_le_bytes(self.get(self.of_queue(USED) + 2, 2).try_into().unwrap());
+        (index, self.answer(index.wrapping_sub(1)).1)
+    }
+
+    /// Head and length of the answer of that number.
+    pub(crate) fn answer(&self, number: u16) -> (u32, u32) {
+        let at = self.of_queue(USED) + 4 + u64::from(number % QUEUE_SIZE) * 8;
+        let words = [at, at + 4].map(|at| self.memory.read_obj(GuestAddress(at)).unwrap());
+        (words[0], words[1])
     }
 
     pub(crate) fn put(&self, address: u64, bytes: &[u8]) {

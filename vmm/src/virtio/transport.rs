@@ -1,4 +1,4 @@
-//! The registers of a virtio device in memory space, and its queue.
+//! The registers of a virtio device in memory space, and its queues.
 //!
 //! ```text
 //!          ACKNOWLEDGE, DRIVER        features accepted       queue ready, valid
@@ -7,10 +7,13 @@
 //!   └────────────────────────────┴────────── status = 0 ──┴───────────────────────┴──────────────────────────┘
 //! ```
 //!
-//! Registers, "MMIO device register layout": Virtio 1.2 §4.2.2; initialisation §3.1; status bits §2.1. A device has one
-//! queue. The lock is held while a request is served, so that a reset is over only when the device has let go of the
-//! guest's memory; requests are bounded.
+//! Registers, "MMIO device register layout": Virtio 1.2 §4.2.2; initialisation §3.1; status bits §2.1. Queues are numbered
+//! from 0 on, and one eventfd tells of all of them. The lock is held while a request is served, so that a reset is over
+//! only when the device has let go of the guest's memory; requests are bounded.
 
+mod live;
+
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,11 +23,14 @@ use virtio_bindings::virtio_config::{
 };
 use virtio_bindings::virtio_mmio::*;
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
-use virtio_queue::{DescriptorChain, Error, Queue, QueueOwnedT, QueueT};
+use virtio_queue::{DescriptorChain, Queue, QueueT};
 use vm_memory::{GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::eventfd::EventFd;
 
+pub(crate) use live::{Answer, LiveQueue};
+
 use super::QUEUE_SIZE;
+use super::chain::BrokenChain;
 use crate::bus::{BusError, MmioHandler};
 
 /// "virt" (Virtio 1.2 §4.2.2).
@@ -50,6 +56,8 @@ pub(crate) struct Identity {
     pub(crate) features: u64,
     /// Its configuration space.
     pub(crate) config: Vec<u8>,
+    /// How many queues it has.
+    pub(crate) queues: u32,
 }
 
 /// What came of looking for a request.
@@ -61,9 +69,55 @@ pub(crate) enum Served {
     Nothing,
 }
 
-/// A chain of descriptors that has no room for an answer.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct BrokenChain;
+/// One queue, and where the driver wants it to lie.
+struct Ring {
+    descriptors: u64,
+    available: u64,
+    used: u64,
+    queue: Queue,
+}
+
+impl Ring {
+    fn after_reset() -> Ring {
+        Ring {
+            descriptors: 0,
+            available: 0,
+            used: 0,
+            queue: Queue::new(QUEUE_SIZE).expect("the size is a power of two"),
+        }
+    }
+
+    /// Keeps what one of the registers for its layout says.
+    fn lay_out(&mut self, register: u32, value: u32) {
+        match register {
+            VIRTIO_MMIO_QUEUE_DESC_LOW => set_half(&mut self.descriptors, false, value),
+            VIRTIO_MMIO_QUEUE_DESC_HIGH => set_half(&mut self.descriptors, true, value),
+            VIRTIO_MMIO_QUEUE_AVAIL_LOW => set_half(&mut self.available, false, value),
+            VIRTIO_MMIO_QUEUE_AVAIL_HIGH => set_half(&mut self.available, true, value),
+            VIRTIO_MMIO_QUEUE_USED_LOW => set_half(&mut self.used, false, value),
+            VIRTIO_MMIO_QUEUE_USED_HIGH => set_half(&mut self.used, true, value),
+            VIRTIO_MMIO_QUEUE_NUM => {
+                // A size that is none leaves what was there.
+                let _ = u16::try_from(value).map(|size| self.queue.try_set_size(size));
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts the queue where the driver wants it; whether it can be there.
+    fn set_ready(&mut self, memory: &GuestMemoryMmap, features: u64) -> bool {
+        let queue = &mut self.queue;
+        let laid_out = queue
+            .try_set_desc_table_address(GuestAddress(self.descriptors))
+            .and_then(|()| queue.try_set_avail_ring_address(GuestAddress(self.available)))
+            .and_then(|()| queue.try_set_used_ring_address(GuestAddress(self.used)));
+        queue.set_event_idx(features & 1 << VIRTIO_RING_F_EVENT_IDX != 0);
+        queue.set_ready(true);
+        let is_right = laid_out.is_ok() && queue.is_valid(memory);
+        queue.set_ready(is_right);
+        is_right
+    }
+}
 
 /// What the driver has set.
 struct Driver {
@@ -72,24 +126,18 @@ struct Driver {
     driver_features_page: u32,
     features: u64,
     selected_queue: u32,
-    descriptors: u64,
-    available: u64,
-    used: u64,
-    queue: Queue,
+    rings: Vec<Ring>,
 }
 
 impl Driver {
-    fn after_reset() -> Driver {
+    fn after_reset(queues: u32) -> Driver {
         Driver {
             status: 0,
             device_features_page: 0,
             driver_features_page: 0,
             features: 0,
             selected_queue: 0,
-            descriptors: 0,
-            available: 0,
-            used: 0,
-            queue: Queue::new(QUEUE_SIZE).expect("the size is a power of two"),
+            rings: (0..queues).map(|_| Ring::after_reset()).collect(),
         }
     }
 
@@ -98,7 +146,7 @@ impl Driver {
     }
 
     fn is_live(&self) -> bool {
-        self.has(VIRTIO_CONFIG_S_DRIVER_OK) && !self.has(VIRTIO_CONFIG_S_NEEDS_RESET) && self.queue.ready()
+        self.has(VIRTIO_CONFIG_S_DRIVER_OK) && !self.has(VIRTIO_CONFIG_S_NEEDS_RESET)
     }
 
     /// Whether features can still be chosen.
@@ -106,9 +154,15 @@ impl Driver {
         self.has(VIRTIO_CONFIG_S_DRIVER) && !self.has(VIRTIO_CONFIG_S_FEATURES_OK)
     }
 
-    /// Whether the selected queue can be laid out.
-    fn is_laying_out(&self) -> bool {
-        self.has(VIRTIO_CONFIG_S_FEATURES_OK) && self.selected_queue == 0 && !self.queue.ready()
+    /// The selected queue, if there is one of that number.
+    fn selected(&mut self) -> Option<&mut Ring> {
+        self.rings.get_mut(self.selected_queue as usize)
+    }
+
+    /// The selected queue, if it can be laid out.
+    fn laid_out(&mut self) -> Option<&mut Ring> {
+        let is_agreed = self.has(VIRTIO_CONFIG_S_FEATURES_OK);
+        self.selected().filter(|ring| is_agreed && !ring.queue.ready())
     }
 }
 
@@ -121,7 +175,7 @@ fn set_half(address: &mut u64, is_high: bool, value: u32) {
     };
 }
 
-/// One device's registers and queue.
+/// One device's registers and queues.
 pub(crate) struct Transport {
     identity: Identity,
     memory: GuestMemoryMmap,
@@ -133,26 +187,31 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// `interrupt` raises the device's line; `notified` is written, by KVM or here, when the driver has added requests.
+    /// `interrupt` raises the device's line.
     pub(crate) fn new(
         identity: Identity,
         memory: GuestMemoryMmap,
         interrupt: EventFd,
-        notified: EventFd,
-    ) -> Transport {
-        Transport {
+    ) -> io::Result<Transport> {
+        let driver = Mutex::new(Driver::after_reset(identity.queues));
+        Ok(Transport {
             identity,
             memory,
-            driver: Mutex::new(Driver::after_reset()),
+            driver,
             pending: AtomicU32::new(0),
             interrupt,
-            notified,
-        }
+            notified: EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC)?,
+        })
     }
 
-    /// Readable when the driver has added requests.
+    /// Readable when the driver has added requests to one of the queues: KVM writes it, or a register of this.
     pub(crate) fn notified(&self) -> &EventFd {
         &self.notified
+    }
+
+    /// How many queues there are.
+    pub(crate) fn queues(&self) -> u32 {
+        self.identity.queues
     }
 
     /// RAM that requests speak of.
@@ -160,42 +219,51 @@ impl Transport {
         &self.memory
     }
 
-    /// Takes one request, has `serve` answer it and tells the driver. `serve` gets the features agreed upon, and returns
-    /// how many bytes it wrote at the beginning of what the driver gave for answers.
+    /// Takes one request of `queue`, has `serve` answer it and tells the driver. `serve` gets the features agreed upon, and
+    /// returns how many bytes it wrote at the beginning of what the driver gave for answers.
     pub(crate) fn serve_next(
         &self,
+        queue: u32,
         serve: impl FnOnce(DescriptorChain<&GuestMemoryMmap>, u64) -> Result<u32, BrokenChain>,
     ) -> Served {
-        let mut driver = self.lock();
-        if !driver.is_live() {
-            return Served::Nothing;
-        }
-        let served = self.take_one(&mut driver, serve);
-        served.unwrap_or_else(|_| {
-            self.need_reset(&mut driver);
-            Served::Nothing
-        })
+        let served = self.with_queue(queue, |live| {
+            let Some(chain) = live.take()? else {
+                return Ok(Served::Nothing);
+            };
+            let head = chain.head_index();
+            let written = serve(chain, live.features())?;
+            live.answer(&[Answer { head, written }])?;
+            Ok(Served::One)
+        });
+        served.unwrap_or(Served::Nothing)
     }
 
-    fn take_one(
+    /// Has `serve` work on `queue` if the driver has it live, and interrupts the driver if there are answers that it wants
+    /// to know of. `None` if the queue is not live, or no longer because a rule was broken.
+    pub(crate) fn with_queue<T>(
         &self,
-        driver: &mut Driver,
-        serve: impl FnOnce(DescriptorChain<&GuestMemoryMmap>, u64) -> Result<u32, BrokenChain>,
-    ) -> Result<Served, Error> {
-        let (features, queue) = (driver.features, &mut driver.queue);
-        let next = queue.next_avail();
-        let is_empty = queue.avail_idx(&self.memory, Ordering::Acquire)?.0 == next;
-        if is_empty && !queue.enable_notification(&self.memory)? {
-            return Ok(Served::Nothing);
-        }
-        let chain = queue.iter(&self.memory)?.next().ok_or(Error::InvalidChain)?;
-        let head = chain.head_index();
-        let written = serve(chain, features).map_err(|BrokenChain| Error::InvalidChain)?;
-        queue.add_used(&self.memory, head, written)?;
-        if queue.needs_notification(&self.memory)? {
+        queue: u32,
+        serve: impl FnOnce(&mut LiveQueue<'_>) -> Result<T, BrokenChain>,
+    ) -> Option<T> {
+        let mut driver = self.lock();
+        let (is_live, features) = (driver.is_live(), driver.features);
+        let ring = driver.rings.get_mut(queue as usize);
+        let ring = ring.filter(|ring| is_live && ring.queue.ready())?;
+        let mut live = LiveQueue::new(&mut ring.queue, &self.memory, features);
+        let served = serve(&mut live);
+        if live.wants_interrupt() {
             self.interrupt(VIRTIO_MMIO_INT_VRING);
         }
-        Ok(Served::One)
+        if served.is_err() {
+            self.need_reset(&mut driver);
+        }
+        served.ok()
+    }
+
+    /// Features agreed upon with a driver that is live.
+    pub(crate) fn agreed_features(&self) -> Option<u64> {
+        let driver = self.lock();
+        driver.is_live().then_some(driver.features)
     }
 
     fn lock(&self) -> MutexGuard<'_, Driver> {
@@ -222,7 +290,11 @@ impl Transport {
     }
 
     fn read_register(&self, register: u32) -> u32 {
-        let driver = self.lock();
+        if register == VIRTIO_MMIO_INTERRUPT_STATUS {
+            // An interrupt is not to wait for a request that is being served.
+            return self.pending.load(Ordering::SeqCst);
+        }
+        let mut driver = self.lock();
         match register {
             VIRTIO_MMIO_MAGIC_VALUE => MAGIC,
             VIRTIO_MMIO_VERSION => VERSION,
@@ -233,14 +305,14 @@ impl Transport {
                 1 => (self.offered() >> 32) as u32,
                 _ => 0,
             },
-            VIRTIO_MMIO_QUEUE_NUM_MAX if driver.selected_queue == 0 => QUEUE_SIZE.into(),
-            VIRTIO_MMIO_QUEUE_READY if driver.selected_queue == 0 => driver.queue.ready().into(),
-            VIRTIO_MMIO_INTERRUPT_STATUS => self.pending.load(Ordering::SeqCst),
+            // 0 where there is no such queue.
+            VIRTIO_MMIO_QUEUE_NUM_MAX => driver.selected().map_or(0, |_| QUEUE_SIZE.into()),
+            VIRTIO_MMIO_QUEUE_READY => driver.selected().is_some_and(|ring| ring.queue.ready()).into(),
             VIRTIO_MMIO_STATUS => driver.status,
             VIRTIO_MMIO_SHM_LEN_LOW | VIRTIO_MMIO_SHM_LEN_HIGH => NO_SHARED_MEMORY,
             VIRTIO_MMIO_SHM_BASE_LOW | VIRTIO_MMIO_SHM_BASE_HIGH => NO_SHARED_MEMORY,
-            // The configuration never changes; other queues are not there; the rest cannot be read.
-            VIRTIO_MMIO_CONFIG_GENERATION | VIRTIO_MMIO_QUEUE_NUM_MAX | VIRTIO_MMIO_QUEUE_READY => 0,
+            // The configuration never changes; the rest cannot be read.
+            VIRTIO_MMIO_CONFIG_GENERATION => 0,
             _ => 0,
         }
     }
@@ -259,32 +331,20 @@ impl Transport {
                 set_half(&mut driver.features, driver.driver_features_page == 1, value);
             }
             VIRTIO_MMIO_QUEUE_SEL => driver.selected_queue = value,
-            VIRTIO_MMIO_QUEUE_NUM if driver.is_laying_out() => {
-                // A size that is none leaves what was there.
-                let _ = u16::try_from(value).map(|size| driver.queue.try_set_size(size));
+            VIRTIO_MMIO_QUEUE_NUM
+            | VIRTIO_MMIO_QUEUE_DESC_LOW
+            | VIRTIO_MMIO_QUEUE_DESC_HIGH
+            | VIRTIO_MMIO_QUEUE_AVAIL_LOW
+            | VIRTIO_MMIO_QUEUE_AVAIL_HIGH
+            | VIRTIO_MMIO_QUEUE_USED_LOW
+            | VIRTIO_MMIO_QUEUE_USED_HIGH => {
+                if let Some(ring) = driver.laid_out() {
+                    ring.lay_out(register, value);
+                }
             }
-            VIRTIO_MMIO_QUEUE_DESC_LOW | VIRTIO_MMIO_QUEUE_DESC_HIGH if driver.is_laying_out() => {
-                set_half(
-                    &mut driver.descriptors,
-                    register == VIRTIO_MMIO_QUEUE_DESC_HIGH,
-                    value,
-                );
-            }
-            VIRTIO_MMIO_QUEUE_AVAIL_LOW | VIRTIO_MMIO_QUEUE_AVAIL_HIGH if driver.is_laying_out() => {
-                set_half(
-                    &mut driver.available,
-                    register == VIRTIO_MMIO_QUEUE_AVAIL_HIGH,
-                    value,
-                );
-            }
-            VIRTIO_MMIO_QUEUE_USED_LOW | VIRTIO_MMIO_QUEUE_USED_HIGH if driver.is_laying_out() => {
-                set_half(&mut driver.used, register == VIRTIO_MMIO_QUEUE_USED_HIGH, value);
-            }
-            VIRTIO_MMIO_QUEUE_READY if driver.selected_queue == 0 => self.set_ready(driver, value & 1 != 0),
+            VIRTIO_MMIO_QUEUE_READY => self.set_ready(driver, value & 1 != 0),
             // KVM answers this one by itself where it can; the value is a queue.
-            VIRTIO_MMIO_QUEUE_NOTIFY if value == 0 => {
-                let _ = self.notified.write(1);
-            }
+            VIRTIO_MMIO_QUEUE_NOTIFY if value < self.identity.queues => self.notify(),
             VIRTIO_MMIO_STATUS => self.set_status(driver, value),
             // Not now, not there, or not to be written.
             _ => {}
@@ -292,27 +352,28 @@ impl Transport {
     }
 
     fn set_ready(&self, driver: &mut Driver, is_ready: bool) {
+        let features = driver.features;
         if !is_ready {
-            driver.queue.set_ready(false);
-        } else if driver.is_laying_out() {
-            let queue = &mut driver.queue;
-            let laid_out = queue
-                .try_set_desc_table_address(GuestAddress(driver.descriptors))
-                .and_then(|()| queue.try_set_avail_ring_address(GuestAddress(driver.available)))
-                .and_then(|()| queue.try_set_used_ring_address(GuestAddress(driver.used)));
-            queue.set_event_idx(driver.features & 1 << VIRTIO_RING_F_EVENT_IDX != 0);
-            queue.set_ready(true);
-            if laid_out.is_err() || !queue.is_valid(&self.memory) {
-                queue.set_ready(false);
-                self.need_reset(driver);
+            if let Some(ring) = driver.selected() {
+                ring.queue.set_ready(false);
             }
+        } else if let Some(ring) = driver.laid_out()
+            && !ring.set_ready(&self.memory, features)
+        {
+            self.need_reset(driver);
         }
+    }
+
+    /// Has the device look at its queues.
+    fn notify(&self) {
+        // A counter that is full is readable.
+        let _ = self.notified.write(1);
     }
 
     /// A driver adds bits; 0 resets.
     fn set_status(&self, driver: &mut Driver, value: u32) {
         if value == 0 {
-            *driver = Driver::after_reset();
+            *driver = Driver::after_reset(self.identity.queues);
             self.pending.store(0, Ordering::SeqCst);
             return;
         }
@@ -327,6 +388,10 @@ impl Transport {
             added &= !VIRTIO_CONFIG_S_DRIVER_OK;
         }
         driver.status |= added;
+        if added & VIRTIO_CONFIG_S_DRIVER_OK != 0 {
+            // What was added before is served from now on.
+            self.notify();
+        }
     }
 }
 

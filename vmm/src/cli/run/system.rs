@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
-use super::{LOOK_PERIOD, RunReport, tell};
+use super::{LOOK_PERIOD, NetworkReport, RunReport, tell};
 use crate::cli::signals::is_stop_requested;
 use crate::cli::{RESET, RunArguments, complain};
-use crate::config::{DiskFile, VmFile};
+use crate::config::{DiskFile, NetFile, VmFile};
 use crate::console::{Console, ConsoleStream, RawTerminal};
 use crate::guest::{GuestEnd, Journal};
 use crate::link::VfioUserLink;
 use crate::loader::{Initramfs, Kernel};
 use crate::sandbox::Sandbox;
-use crate::virtio::DiskImage;
+use crate::virtio::{DiskImage, Network, Tap, Traffic};
 use crate::vm::{Vm, VmConfig, VmExit};
 
 /// Runs `file`'s VM with `kernel` until it is switched off.
@@ -28,6 +28,11 @@ pub(super) fn run(
     let journal = Arc::new(Journal::default());
     let start = Instant::now();
     let mut exits = 0;
+    let networks = file.networks.iter().map(|net| NetworkReport {
+        tap: net.tap.clone(),
+        traffic: Traffic::default(),
+    });
+    let mut networks: Vec<_> = networks.collect();
     // A document on stdout leaves no room for a console.
     let operator = if arguments.json {
         None
@@ -38,9 +43,12 @@ pub(super) fn run(
     let end = loop {
         boots += 1;
         let console = operator.as_ref().map(Operator::console).transpose()?;
-        let (end, left) = boot(file, kernel, sandbox, console, &journal)
+        let (end, left, traffic) = boot(file, kernel, sandbox, console, &journal)
             .with_context(|| format!("vm {} cannot run", file.name))?;
         exits += left;
+        for (network, traffic) in networks.iter_mut().zip(traffic) {
+            network.traffic += traffic;
+        }
         if !matches!(*end, VmExit::Reset(_)) || arguments.no_reboot {
             break end;
         }
@@ -60,6 +68,7 @@ pub(super) fn run(
         kvm: true,
         boots,
         exits,
+        networks,
         seconds: start.elapsed().as_secs_f64(),
         errors: if is_ok { Vec::new() } else { vec![text.clone()] },
         end: text,
@@ -72,17 +81,19 @@ pub(super) fn run(
     }
 }
 
-/// One time from power-on to its end. Also tells how often the VM left KVM.
+/// One time from power-on to its end. Also tells how often the VM left KVM, and what went through its networks.
 fn boot(
     file: &VmFile,
     kernel: &Kernel,
     sandbox: &Sandbox,
     console: Option<Console>,
     journal: &Arc<Journal>,
-) -> anyhow::Result<(Arc<VmExit>, u64)> {
+) -> anyhow::Result<(Arc<VmExit>, u64, Vec<Traffic>)> {
     let initramfs = file.initramfs.as_deref().map(Initramfs::open).transpose()?;
     let open = |disk: &DiskFile| DiskImage::open(&disk.path, disk.read_only);
     let disks = file.disks.iter().map(open).collect::<Result<_, _>>()?;
+    let open = |net: &NetFile| Tap::open(&net.tap).map(|tap| Network { tap, mac: net.mac });
+    let networks = file.networks.iter().map(open).collect::<Result<_, _>>()?;
     // A broker takes the VM that comes after a reset as soon as it has let go of the one before.
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
     let config = VmConfig {
@@ -93,6 +104,7 @@ fn boot(
         initramfs,
         inputs: Vec::new(),
         disks,
+        networks,
         command_line: file.options.clone(),
         console,
         sandbox: sandbox.clone(),
@@ -100,7 +112,7 @@ fn boot(
     let vm = Vm::build(config, link, journal.clone())?.start()?;
     loop {
         if let Some(end) = vm.wait_for(LOOK_PERIOD) {
-            return Ok((end, vm.exits().total()));
+            return Ok((end, vm.exits().total(), vm.traffic()));
         }
         if is_stop_requested() {
             // Dropping the VM stops it.

@@ -37,7 +37,7 @@ fn bench_with(is_read_only: bool) -> Bench {
     file.write_all(&content()).unwrap();
     let image = DiskImage::open(file.path(), is_read_only).unwrap();
     let disk = Disk::new(image, ram(), EventFd::new(libc::EFD_NONBLOCK).unwrap()).unwrap();
-    let driver = FakeDriver::new(disk.transport().clone());
+    let mut driver = FakeDriver::new(disk.transport().clone());
     driver.bring_up();
     Bench { disk, driver, file }
 }
@@ -252,7 +252,7 @@ fn thread_serves_until_the_stop() {
     driver.offer(&[readable(HEADER, 16), writable(STATUS, 1)]);
     let stop = Arc::new(Stop::new(EventFd::new(libc::EFD_NONBLOCK).unwrap()));
     let seen = stop.clone();
-    let thread = std::thread::spawn(move || disk.run(&seen).is_none());
+    let thread = std::thread::spawn(move || Box::new(disk).run(&seen).is_none());
     driver.transport.notified().write(1).unwrap();
     while driver.used().0 == 0 {
         std::thread::yield_now();

@@ -10,6 +10,8 @@ use crate::virtio::fake_driver::{
     AVAILABLE, DATA, FakeDriver, KNOWN, LIVE, RAM_BYTES, ram, readable, writable,
 };
 
+const QUEUES: u32 = 2;
+
 struct Bench {
     driver: FakeDriver,
     interrupt: EventFd,
@@ -25,8 +27,9 @@ fn bench() -> Bench {
         device_id: 2,
         features: 1 << 5,
         config: vec![1, 2, 3, 4, 5, 6, 7, 8, 9],
+        queues: QUEUES,
     };
-    let transport = Transport::new(identity, ram(), interrupt.try_clone().unwrap(), eventfd());
+    let transport = Transport::new(identity, ram(), interrupt.try_clone().unwrap()).unwrap();
     Bench {
         driver: FakeDriver::new(Arc::new(transport)),
         interrupt,
@@ -34,9 +37,13 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    /// Serves by taking every chain apart and saying that 7 bytes were written.
+    /// Serves the first queue by taking every chain apart and saying that 7 bytes were written.
     fn serve(&self) -> Served {
-        self.driver.transport.serve_next(|chain, _| {
+        self.serve_queue(0)
+    }
+
+    fn serve_queue(&self, queue: u32) -> Served {
+        self.driver.transport.serve_next(queue, |chain, _| {
             let _ = chain.count();
             Ok(7)
         })
@@ -58,7 +65,7 @@ fn device_tells_what_it_is() {
     ]
     .map(|register| driver.read(register));
     assert_eq!(words, [0x7472_6976, 2, 2, 128]);
-    driver.write(VIRTIO_MMIO_QUEUE_SEL, 1);
+    driver.write(VIRTIO_MMIO_QUEUE_SEL, QUEUES);
     assert_eq!(driver.read(VIRTIO_MMIO_QUEUE_NUM_MAX), 0);
 }
 
@@ -123,12 +130,79 @@ fn request_is_served_and_interrupts() {
 }
 
 #[test]
-fn notification_of_the_queue_arrives_and_of_another_does_not() {
+fn notification_of_each_queue_arrives_and_of_another_does_not() {
     let Bench { driver, .. } = bench();
-    driver.write(VIRTIO_MMIO_QUEUE_NOTIFY, 1);
+    driver.write(VIRTIO_MMIO_QUEUE_NOTIFY, QUEUES);
     assert!(driver.transport.notified().read().is_err());
     driver.write(VIRTIO_MMIO_QUEUE_NOTIFY, 0);
-    assert_eq!(driver.transport.notified().read().unwrap(), 1);
+    driver.write(VIRTIO_MMIO_QUEUE_NOTIFY, 1);
+    assert_eq!(driver.transport.notified().read().unwrap(), 2);
+}
+
+#[test]
+fn requests_from_before_the_driver_is_ok_are_looked_for() {
+    let mut bench = bench();
+    bench.driver.bring_up();
+    assert_eq!(bench.driver.transport.notified().read().unwrap(), 1);
+}
+
+#[test]
+fn queues_are_served_apart() {
+    let mut bench = bench();
+    bench.driver.bring_up();
+    bench.driver.queue = 1;
+    bench.driver.offer(&[writable(DATA, 8)]);
+    assert_eq!(bench.serve_queue(0), Served::Nothing);
+    assert_eq!(bench.serve_queue(1), Served::One);
+    assert_eq!(bench.serve_queue(QUEUES), Served::Nothing);
+    assert_eq!(bench.driver.used(), (1, 7));
+    bench.driver.queue = 0;
+    assert_eq!(bench.driver.used().0, 0);
+}
+
+#[test]
+fn queue_that_is_not_ready_is_not_served_and_the_other_is() {
+    let mut bench = bench();
+    bench.driver.bring_up();
+    bench.driver.offer(&[writable(DATA, 8)]);
+    bench.driver.write(VIRTIO_MMIO_QUEUE_SEL, 1);
+    bench.driver.write(VIRTIO_MMIO_QUEUE_READY, 0);
+    assert_eq!(
+        (bench.serve_queue(1), bench.serve_queue(0)),
+        (Served::Nothing, Served::One)
+    );
+}
+
+#[test]
+fn chains_are_answered_at_once_and_what_was_put_back_comes_again() {
+    let mut bench = bench();
+    bench.driver.bring_up();
+    for head in 0..4 {
+        bench.driver.offer_from(head, &[writable(DATA, 8)]);
+    }
+    let serve = |takes: usize, keeps: usize| {
+        let served = bench.driver.transport.with_queue(0, |live| {
+            let heads: Vec<_> = (0..takes)
+                .map(|_| live.take().unwrap().unwrap().head_index())
+                .collect();
+            live.put_back((takes - keeps) as u16);
+            let answers = heads.into_iter().take(keeps);
+            let answers: Vec<_> = answers
+                .map(|head| Answer {
+                    head,
+                    written: u32::from(head) + 1,
+                })
+                .collect();
+            live.answer(&answers)
+        });
+        assert_eq!(served, Some(()));
+    };
+    serve(4, 1);
+    serve(3, 3);
+    let answers = [0, 1, 2, 3].map(|number| bench.driver.answer(number));
+    assert_eq!(answers, [(0, 1), (1, 2), (2, 3), (3, 4)]);
+    assert_eq!(bench.driver.used().0, 4);
+    assert_eq!(bench.serve(), Served::Nothing);
 }
 
 #[test]
@@ -143,7 +217,7 @@ fn queue_outside_ram_needs_a_reset_and_is_not_served() {
 
 #[test]
 fn more_entries_than_the_ring_has_need_a_reset_until_the_driver_resets() {
-    let bench = bench();
+    let mut bench = bench();
     bench.driver.bring_up();
     bench.driver.put(AVAILABLE + 2, &(QUEUE + 1).to_le_bytes());
     assert_eq!(bench.serve(), Served::Nothing);
@@ -180,7 +254,7 @@ proptest! {
         ring in prop::collection::vec(any::<u8>(), 0x300),
         is_up: bool,
     ) {
-        let bench = bench();
+        let mut bench = bench();
         if is_up {
             bench.driver.bring_up();
         }
