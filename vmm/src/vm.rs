@@ -211,6 +211,7 @@ pub(crate) struct Machine {
     pub(crate) mmio: Arc<MmioBus>,
     pub(crate) counters: ExitCounters,
     pub(crate) stop: Stop,
+    power_button: EventFd,
     config_ports: Arc<ConfigPorts>,
     com1: Arc<SerialPort>,
     link: Arc<dyn VgpuLink>,
@@ -337,6 +338,13 @@ impl RunningVm {
     /// Stops the VM if it still runs. Returns at once; [`RunningVm::wait`] returns when it has stopped.
     pub fn kill(&self) {
         self.machine.request_stop(VmExit::Killed);
+    }
+
+    /// Presses the power button: asks the operating system to switch the machine off. It may not, and a bare-metal guest
+    /// does not notice.
+    pub fn press_power_button(&self) {
+        // The counter would have to overflow for this to fail, and KVM takes it down at once.
+        let _ = self.machine.power_button.write(1);
     }
 
     /// Waits until the VM has stopped and no thread of it is left, and tells why it stopped.
@@ -553,6 +561,9 @@ fn build_machine(
 
     vm.register_irqfd(&serial_interrupt, COM1_IRQ)
         .map_err(kvm_cannot("connect COM1's interrupt"))?;
+    let power_button = eventfd()?;
+    vm.register_irqfd(&power_button, power::BUTTON_LINE)
+        .map_err(kvm_cannot("connect the power button's interrupt"))?;
     let wait_port = WaitPort::new(msi, clone(stop.eventfd())?);
     let mut pio = PioBus::default();
     let com1 = SerialPort::new(serial_interrupt, reports, console).map_err(host_cannot(CREATE_EVENTFD))?;
@@ -575,6 +586,7 @@ fn build_machine(
         mmio,
         counters,
         stop,
+        power_button,
         config_ports,
         com1,
         link,

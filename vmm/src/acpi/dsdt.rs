@@ -2,11 +2,14 @@
 //!
 //! The PCI root bridge names configuration mechanism #1 and the window that BARs lie in. It has no `_PRT`, for no
 //! function has an interrupt pin: their interrupts are messages.
+//!
+//! The power button is a device whose driver is told of it by the generic event device (ACPI 6.5 §4.8.3.1, §5.6.9): an
+//! interrupt on [`power::BUTTON_LINE`] has the operating system run `_EVT`, which notifies the button.
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
-    AddressSpace, AddressSpaceCacheable, Device, EISAName, IO, Interrupt, Memory32Fixed, Name, Package, Path,
-    ResourceTemplate, Scope, ZERO,
+    AddressSpace, AddressSpaceCacheable, Device, EISAName, IO, Interrupt, Memory32Fixed, Method, Name,
+    Notify, Package, Path, ResourceTemplate, Scope, ZERO,
 };
 
 use super::{Announced, Resource, bytes_of, definition_block};
@@ -19,6 +22,7 @@ pub(super) fn table(devices: &[Announced]) -> Vec<u8> {
     for device in devices {
         content.extend(announce(device));
     }
+    content.extend(power_button());
     content.extend(sleep_state());
     definition_block(*b"DSDT", &content)
 }
@@ -27,6 +31,27 @@ pub(super) fn table(devices: &[Announced]) -> Vec<u8> {
 fn sleep_state() -> Vec<u8> {
     let package = Package::new(vec![&power::SLEEP_TYPE_S5, &ZERO, &ZERO, &ZERO]);
     bytes_of(&Name::new("_S5_".into(), &package))
+}
+
+fn power_button() -> Vec<u8> {
+    /// What a button that is pressed tells its driver (ACPI 6.5 §4.8.3.1.2, "S0 power button pressed").
+    const PRESSED: u8 = 0x80;
+    let hardware_id = Name::new("_HID".into(), &EISAName::new("PNP0C0C"));
+    let button = Device::new("PWRB".into(), vec![&hardware_id]);
+    let path = Path::new("PWRB");
+    let notify = Notify::new(&path, &PRESSED);
+    let hardware_id = Name::new("_HID".into(), &"ACPI0013");
+    let unique_id = Name::new("_UID".into(), &ZERO);
+    let line = Interrupt::new(true, true, false, false, power::BUTTON_LINE);
+    let resources = ResourceTemplate::new(vec![&line]);
+    let resources = Name::new("_CRS".into(), &resources);
+    // One argument: the number of the interrupt, of which there is one.
+    let handler = Method::new("_EVT".into(), 1, true, vec![&notify]);
+    let events = Device::new(
+        "GED_".into(),
+        vec![&hardware_id, &unique_id, &resources, &handler],
+    );
+    bytes_of(&Scope::new("_SB_".into(), vec![&button, &events]))
 }
 
 fn root_bridge() -> Vec<u8> {

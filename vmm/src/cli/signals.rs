@@ -1,6 +1,7 @@
 //! SIGINT and SIGTERM ask the program to end; whoever waits looks at [`is_stop_requested`] now and then.
 //!
-//! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back.
+//! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back. Where there is a
+//! power button (`vramd run` of an operating system), the first SIGTERM presses it, and only a further one ends the program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +11,7 @@ use vmm_sys_util::signal::register_signal_handler;
 
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 static IS_POWER_CUT: AtomicBool = AtomicBool::new(false);
+static IS_BUTTON_PRESSED: AtomicBool = AtomicBool::new(false);
 
 /// Called by the kernel between any two instructions: a store is all that is allowed here.
 extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
@@ -19,6 +21,13 @@ extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
 /// Likewise.
 extern "C" fn on_power_signal(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
     IS_POWER_CUT.store(signal == SIGUSR1, Ordering::SeqCst);
+}
+
+/// Likewise.
+extern "C" fn on_button_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    if IS_BUTTON_PRESSED.swap(true, Ordering::SeqCst) {
+        IS_STOP_REQUESTED.store(true, Ordering::SeqCst);
+    }
 }
 
 /// From now on SIGINT and SIGTERM end nothing by themselves.
@@ -31,9 +40,14 @@ pub(super) fn install_power_switch() -> anyhow::Result<()> {
     handle([SIGUSR1, SIGUSR2], on_power_signal)
 }
 
+/// From now on the first SIGTERM presses the power button.
+pub(super) fn install_power_button() -> anyhow::Result<()> {
+    handle([SIGTERM], on_button_signal)
+}
+
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-fn handle(signals: [c_int; 2], handler: Handler) -> anyhow::Result<()> {
+fn handle<const COUNT: usize>(signals: [c_int; COUNT], handler: Handler) -> anyhow::Result<()> {
     for signal in signals {
         register_signal_handler(signal, handler)
             .with_context(|| format!("cannot install the handler of signal {signal}"))?;
@@ -44,6 +58,11 @@ fn handle(signals: [c_int; 2], handler: Handler) -> anyhow::Result<()> {
 /// Whether one came.
 pub(super) fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Whether a SIGTERM came that is to press the power button.
+pub(super) fn is_button_pressed() -> bool {
+    IS_BUTTON_PRESSED.load(Ordering::SeqCst)
 }
 
 /// Whether SIGUSR1 came, and no SIGUSR2 after it.

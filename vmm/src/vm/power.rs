@@ -1,4 +1,4 @@
-//! Ports by which an operating system ends its machine: off, or from the start.
+//! Ports by which an operating system ends its machine: off, or from the start; and the button by which it is asked to.
 //!
 //! | port | write | ends the VM as |
 //! |---|---|---|
@@ -27,6 +27,9 @@ pub(crate) const RESET_VALUE: u8 = 1;
 pub(crate) const SLEEP_TYPE_S5: u8 = 5;
 /// Command and status of the keyboard controller.
 pub(crate) const KEYBOARD_COMMAND_PORT: u16 = 0x64;
+
+/// Line of the I/O APIC that tells of the power button. COM2 would have it in a PC.
+pub(crate) const BUTTON_LINE: u32 = 3;
 
 /// Fields of the sleep control register.
 const SLEEP_TYPE_SHIFT: u32 = 2;

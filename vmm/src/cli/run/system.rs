@@ -1,4 +1,6 @@
 //! `vramd run` of an operating system: its console is this program's, and a reset starts it anew.
+//!
+//! The first SIGTERM presses the VM's power button; SIGINT or a second SIGTERM ends the VM as it is.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 
 use super::{LOOK_PERIOD, NetworkReport, RunReport, tell};
-use crate::cli::signals::is_stop_requested;
+use crate::cli::signals::{install_power_button, is_button_pressed, is_stop_requested};
 use crate::cli::{RESET, RunArguments, complain};
 use crate::config::{DiskFile, NetFile, VmFile};
 use crate::console::{Console, ConsoleStream, RawTerminal};
@@ -25,6 +27,7 @@ pub(super) fn run(
     sandbox: &Sandbox,
     arguments: &RunArguments,
 ) -> anyhow::Result<u8> {
+    install_power_button()?;
     let journal = Arc::new(Journal::default());
     let start = Instant::now();
     let mut exits = 0;
@@ -49,7 +52,8 @@ pub(super) fn run(
         for (network, traffic) in networks.iter_mut().zip(traffic) {
             network.traffic += traffic;
         }
-        if !matches!(*end, VmExit::Reset(_)) || arguments.no_reboot {
+        // Who was asked to end does not start anew.
+        if !matches!(*end, VmExit::Reset(_)) || arguments.no_reboot || is_button_pressed() {
             break end;
         }
     };
@@ -110,6 +114,7 @@ fn boot(
         sandbox: sandbox.clone(),
     };
     let vm = Vm::build(config, link, journal.clone())?.start()?;
+    let mut is_told = false;
     loop {
         if let Some(end) = vm.wait_for(LOOK_PERIOD) {
             return Ok((end, vm.exits().total(), vm.traffic()));
@@ -117,6 +122,11 @@ fn boot(
         if is_stop_requested() {
             // Dropping the VM stops it.
             bail!("interrupted");
+        }
+        if is_button_pressed() && !is_told {
+            is_told = true;
+            complain("pressed the VM's power button; a second SIGTERM ends it as it is");
+            vm.press_power_button();
         }
     }
 }
