@@ -194,12 +194,23 @@ fn begin_root(target: &Path, busybox: &Busybox, folders: &[&str], init: &str) ->
 /// Writes the first root of a guest within a guest to `target`.
 pub(super) fn write_inner_root(target: &Path, kernel: &Kernel, busybox: &Busybox) -> Result<()> {
     let mut archive = begin_root(target, busybox, &INNER_FOLDERS, INNER_INIT)?;
-    let modules = kernel.disk_modules()?;
-    archive.file("modules/disk.list", &list_of(&modules))?;
+    add_modules(&mut archive, &kernel.inner_module_lists()?, Modules::new())?;
+    archive.finish()?;
+    Ok(())
+}
+
+/// Adds lists of modules, and once each what is in them and in `others`.
+fn add_modules(archive: &mut Root, lists: &[(&str, Modules)], others: Modules) -> Result<()> {
+    let mut modules = others;
+    for (list, members) in lists {
+        archive.file(&format!("modules/{list}.list"), &list_of(members))?;
+        modules.extend_from_slice(members);
+    }
+    modules.sort();
+    modules.dedup();
     for (name, content) in modules {
         archive.file(&format!("modules/{name}.ko"), &content)?;
     }
-    archive.finish()?;
     Ok(())
 }
 
@@ -217,17 +228,12 @@ pub(super) fn write_first_root(
     files: &[GuestFile],
 ) -> Result<()> {
     let mut archive = begin_root(target, busybox, &FOLDERS, INIT)?;
-    let mut modules = Vec::new();
-    for (list, members) in kernel.module_lists()? {
-        archive.file(&format!("modules/{list}.list"), &list_of(&members))?;
-        modules.extend(members);
-    }
-    modules.extend(kernel.modules_for(DRIVER)?.pop());
-    modules.sort();
-    modules.dedup();
-    for (name, content) in modules {
-        archive.file(&format!("modules/{name}.ko"), &content)?;
-    }
+    let driver = kernel.modules_for(DRIVER)?.pop();
+    add_modules(
+        &mut archive,
+        &kernel.module_lists()?,
+        driver.into_iter().collect(),
+    )?;
     let mut folders: BTreeSet<_> = FOLDERS.map(str::to_owned).into();
     for GuestFile { to, from } in files {
         let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;

@@ -43,4 +43,21 @@ disk)
     echo >/dev/vdb || echo "@@vdb refuses"
     poweroff -f
     ;;
+network)
+    for name in $(cat /modules/network.list); do
+        insmod "/modules/$name.ko" || echo "insmod $name: $?"
+    done
+    echo "@@mac $(cat /sys/class/net/eth0/address)"
+    ip address add 10.7.0.2/24 dev eth0
+    ip link set eth0 up
+    ping -c 3 10.7.0.1 && echo "@@the host answers"
+    cd /disk
+    wget -q -O down http://10.7.0.1/down
+    echo "@@down $(sha256sum <down)"
+    dd if=/dev/urandom of=up bs=1M count=4
+    # Ends when the other side has it all.
+    nc 10.7.0.1 5000 <up
+    echo "@@up $(sha256sum <up)"
+    poweroff -f
+    ;;
 esac

@@ -19,10 +19,12 @@ pub(crate) const DRIVER: &str = "nouveau";
 /// What a guest with a disk needs: the disk, behind QEMU's PCI bus or in our VMM's memory space, the file system on it, and
 /// the checksum that one asks for.
 const DISK_MODULES: [&str; 4] = ["virtio_mmio", "virtio_blk", "crc32c_generic", "ext4"];
-/// What a guest needs that is itself a host of guests with a card.
-const HOST_MODULES: [&str; 3] = ["kvm_amd", "vfio_iommu_type1", "vfio_pci"];
+/// What a guest of our VMM needs for its network.
+const NETWORK_MODULES: [&str; 2] = ["virtio_mmio", "virtio_net"];
+/// What a guest needs that is itself a host of guests with a card and a network.
+const HOST_MODULES: [&str; 4] = ["kvm_amd", "vfio_iommu_type1", "vfio_pci", "tun"];
 /// Grows when an entry of the cache is laid out another way.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 const DEPENDENCIES: &[u8] = b"\0depends=";
@@ -52,7 +54,11 @@ impl Kernel {
         let image = only_entry(&unpacked.join("boot"), "vmlinuz-")?;
         fs::copy(&image, made.join(IMAGE)).with_context(|| format!("cannot copy {}", image.display()))?;
         let packed = modules_below(&unpacked.join("usr/lib/modules"))?;
-        let roots = DISK_MODULES.iter().chain(&HOST_MODULES).chain([&DRIVER]);
+        let roots = DISK_MODULES
+            .iter()
+            .chain(&NETWORK_MODULES)
+            .chain(&HOST_MODULES)
+            .chain([&DRIVER]);
         let mut modules = BTreeMap::new();
         let mut wanted: Vec<String> = roots.map(|name| (*name).to_owned()).collect();
         while let Some(name) = wanted.pop() {
@@ -101,14 +107,16 @@ impl Kernel {
     pub(super) fn module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
         let mut driver = self.modules_for(DRIVER)?;
         driver.pop();
-        let disk = self.disk_modules()?;
+        let disk = self.modules_for_all(&DISK_MODULES)?;
         let host = self.modules_for_all(&HOST_MODULES)?;
         Ok([("driver", driver), ("disk", disk), ("host", host)])
     }
 
-    /// What a guest loads before it mounts a disk, in order.
-    pub(super) fn disk_modules(&self) -> Result<Modules> {
-        self.modules_for_all(&DISK_MODULES)
+    /// The lists of a guest within a guest.
+    pub(super) fn inner_module_lists(&self) -> Result<[(&'static str, Modules); 2]> {
+        let disk = self.modules_for_all(&DISK_MODULES)?;
+        let network = self.modules_for_all(&NETWORK_MODULES)?;
+        Ok([("disk", disk), ("network", network)])
     }
 
     fn modules_for_all(&self, roots: &[&str]) -> Result<Modules> {

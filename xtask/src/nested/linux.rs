@@ -1,6 +1,7 @@
 //! Debian's kernel on our VMM in the nested host, its vGPU on the host's card: it comes up with one processor and with
 //! two, finds the vGPU, switches itself off, and resets in each of the ways that are told apart. A file system that one boot
-//! makes on a disk is there for the next, and the images hold what the guest read.
+//! makes on a disk is there for the next, and the images hold what the guest read. What goes through a network device arrives
+//! as it was sent, both ways.
 
 use std::fs;
 use std::path::Path;
@@ -20,6 +21,9 @@ const KERNEL: &str = "vmlinuz";
 const ASK: (&str, &str) = ("ask.sh", include_str!("ask.sh"));
 /// Boots once with disks, and compares.
 const DISKS: (&str, &str) = ("disks.sh", include_str!("disks.sh"));
+/// Boots once with a network device, as a user who is not root, and compares.
+const NETWORK: (&str, &str) = ("network.sh", include_str!("network.sh"));
+const TAP: &str = "[[net]]\ntap = \"vramd0\"\nmac = \"52:54:00:12:34:56\"\n";
 const DISK_IMAGES: &str =
     "[[disk]]\npath = \"/run/disk.img\"\n[[disk]]\npath = \"/run/fixed.img\"\nread_only = true\n";
 
@@ -28,44 +32,50 @@ struct InnerVm {
     file: &'static str,
     vcpus: u32,
     options: &'static str,
-    disks: &'static str,
+    devices: &'static str,
 }
 
-const VMS: [InnerVm; 5] = [
+const VMS: [InnerVm; 6] = [
+    InnerVm {
+        file: "network.toml",
+        vcpus: 2,
+        options: "quiet end=network",
+        devices: TAP,
+    },
     InnerVm {
         file: "disks.toml",
         vcpus: 2,
         options: "quiet end=disk",
-        disks: DISK_IMAGES,
+        devices: DISK_IMAGES,
     },
     InnerVm {
         file: "off.toml",
         vcpus: 1,
         options: "quiet end=off",
-        disks: "",
+        devices: "",
     },
     InnerVm {
         file: "ask.toml",
         vcpus: 2,
         options: "quiet end=ask",
-        disks: "",
+        devices: "",
     },
     InnerVm {
         file: "keyboard.toml",
         vcpus: 1,
         options: "quiet reboot=k end=again",
-        disks: "",
+        devices: "",
     },
     InnerVm {
         file: "triple.toml",
         vcpus: 1,
         options: "quiet reboot=t end=again",
-        disks: "",
+        devices: "",
     },
 ];
 
-/// Kernels, roots and disks that must be refused before anything starts, and what is said of them.
-const REFUSED: [(&str, &str); 7] = [
+/// Kernels, roots, disks and networks that must be refused before anything starts, and what is said of them.
+const REFUSED: [(&str, &str); 8] = [
     (
         "vramd run /inner/off.toml --kernel /inner/none",
         "cannot read kernel /inner/none",
@@ -94,6 +104,10 @@ const REFUSED: [(&str, &str); 7] = [
         "head -c 1000 /dev/zero >/run/disk.img && vramd run /inner/disks.toml",
         "disk image /run/disk.img has 1000 bytes, which are not",
     ),
+    (
+        "vramd run /inner/network.toml",
+        "there is no tap vramd0: make it with `ip tuntap add dev vramd0 mode tap user 0`",
+    ),
 ];
 
 /// What the nested host's first root has for this, made in `folder`.
@@ -108,7 +122,7 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
     let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
     let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
                 [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/a.sock\"\nguest_vram = \"64M\"\n";
-    let mut texts = [ASK, DISKS, (HOST, host)]
+    let mut texts = [ASK, DISKS, NETWORK, (HOST, host)]
         .map(|(name, text)| (name, text.to_owned()))
         .to_vec();
     for vm in VMS {
@@ -116,11 +130,11 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
             file,
             vcpus,
             options,
-            disks,
+            devices,
         } = vm;
         let text = format!(
             "name = \"a\"\nmemory = \"256M\"\nvcpus = {vcpus}\nkernel = \"/inner/{KERNEL}\"\n\
-             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n{disks}[vgpu]\nsocket = \"/run/a.sock\"\n"
+             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n{devices}[vgpu]\nsocket = \"/run/a.sock\"\n"
         );
         texts.push((file, text));
     }
@@ -162,7 +176,8 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
         &["vm a: ok"],
     )?;
     boots(guest, "vramd run /inner/triple.toml", 1, &["met a triple fault"])?;
-    disks(guest)
+    disks(guest)?;
+    network(guest)
 }
 
 /// A VM with a disk and one that is read-only, twice.
@@ -181,6 +196,19 @@ fn disks(guest: &mut Guest) -> Result<()> {
     let first: Vec<_> = right.iter().chain(&["@@made"]).copied().collect();
     boots(guest, "sh /inner/disks.sh", 0, &first)?;
     boots(guest, "sh /inner/disks.sh", 0, &right)
+}
+
+/// A VM with a network device on a tap of the host.
+fn network(guest: &mut Guest) -> Result<()> {
+    let right = [
+        "@@mac 52:54:00:12:34:56",
+        "@@the host answers",
+        "@@what the guest fetched is right",
+        "@@what the guest sent is right",
+        "dropped 0 and 0",
+        "vm a: ok",
+    ];
+    boots(guest, "sh /inner/network.sh", 0, &right)
 }
 
 /// Runs a VM to its end: it finds its vGPU, says what is `expected`, and ends with `status`.
