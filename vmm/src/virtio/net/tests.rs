@@ -513,6 +513,60 @@ fn thread_serves_until_the_stop() {
     assert!(thread.join().unwrap());
 }
 
+/// A driver that resets the device while frames flow gets its memory back with the reset.
+#[test]
+fn memory_is_the_drivers_again_after_a_reset_in_mid_flight() {
+    const FILL: [u8; 0x400] = [0xee; 0x400];
+    let Bench {
+        net,
+        mut driver,
+        host,
+        ..
+    } = cold_bench();
+    let stop = Arc::new(Stop::new(EventFd::new(libc::EFD_NONBLOCK).unwrap()));
+    let (seen, transport) = (stop.clone(), net.transport().clone());
+    let thread = std::thread::spawn(move || Box::new(net).run(&seen).is_none());
+    let frame = [ONE_CHAIN.as_slice(), &content(900)].concat();
+    let rings = [0x2000, 0x3000, 0x6000, 0x7000];
+    let mut delivered = 0;
+    for round in 0..400 {
+        rings.into_iter().for_each(|ring| driver.put(ring, &[0; 0x400]));
+        driver = FakeDriver::new(transport.clone());
+        driver.bring_up();
+        driver.put(OUTGOING, &frame);
+        for index in 0..8 {
+            driver.queue = RECEIVE;
+            driver.offer_from(index, &[writable(INCOMING + u64::from(index) * 0x80, 0x80)]);
+            driver.queue = TRANSMIT;
+            driver.offer_from(index, &[readable(OUTGOING, frame.len() as u32)]);
+            // Its queue may be full.
+            let _ = host.send(&frame);
+            driver.write(VIRTIO_MMIO_QUEUE_NOTIFY, u32::from(index % 2));
+        }
+        for _ in 0..round % 7 {
+            std::thread::yield_now();
+        }
+        driver.queue = RECEIVE;
+        while round % 7 == 6 && driver.used().0 == 0 {
+            std::thread::yield_now();
+        }
+        driver.write(VIRTIO_MMIO_STATUS, 0);
+        delivered += u64::from(driver.used().0);
+        let places = rings.into_iter().chain([INCOMING]);
+        places.clone().for_each(|place| driver.put(place, &FILL));
+        std::thread::yield_now();
+        assert!(
+            places
+                .into_iter()
+                .all(|place| driver.get(place, FILL.len()) == FILL)
+        );
+        while host.recv(&mut [0; 2000]).is_ok() {}
+    }
+    assert!(delivered > 0);
+    stop.request(VmExit::Killed);
+    assert!(thread.join().unwrap());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
