@@ -13,13 +13,13 @@ mod bare;
 mod elf;
 mod error;
 mod initramfs;
+mod kernel;
 mod linux;
 mod page_tables;
 mod start_info;
 
-use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use linux_loader::loader::elf::start_info::hvm_modlist_entry;
@@ -27,6 +27,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestM
 
 pub use error::LoadError;
 pub use initramfs::Initramfs;
+pub use kernel::{KERNEL_BYTES_MAX, Kernel, KernelKind};
 
 /// Least RAM of a VM: what lies below the program, and one MiB for it.
 pub const RAM_BYTES_MIN: u64 = 2 << 20;
@@ -37,89 +38,6 @@ const LEGACY_HOLE: u64 = 0xa_0000;
 const PAGE_BYTES: u64 = 4096;
 /// Inputs that the module list has room for.
 pub const INPUTS_MAX: usize = PAGE_BYTES as usize / size_of::<hvm_modlist_entry>();
-/// Largest kernel file that is read into memory.
-pub const KERNEL_BYTES_MAX: u64 = 1 << 30;
-
-/// A program to boot.
-#[derive(Clone, Debug)]
-pub struct Kernel {
-    name: String,
-    image: Cow<'static, [u8]>,
-}
-
-impl Kernel {
-    /// The bare-metal guest that comes with this crate.
-    pub fn bare() -> Kernel {
-        Kernel {
-            name: "(built-in)".to_owned(),
-            image: Cow::Borrowed(crate::guest_image()),
-        }
-    }
-
-    /// The file at `path`, which must be a regular one: a device or a pipe may have no end.
-    pub fn open(path: &Path) -> Result<Kernel, LoadError> {
-        let name = path.display().to_string();
-        let failed = |source| LoadError::ReadKernel {
-            name: name.clone(),
-            source,
-        };
-        let (mut file, bytes) = regular_file(path, failed)?;
-        if bytes > KERNEL_BYTES_MAX {
-            return Err(LoadError::KernelFileTooLarge { name, bytes });
-        }
-        let mut image = Vec::with_capacity(bytes as usize);
-        // No more than was looked at, should it grow meanwhile.
-        (&mut file).take(bytes).read_to_end(&mut image).map_err(failed)?;
-        let kernel = Kernel {
-            name: name.clone(),
-            image: Cow::Owned(image),
-        };
-        if kernel.kind().is_none() {
-            let bytes = kernel.image.len();
-            return Err(LoadError::UnknownKernel { name, bytes });
-        }
-        Ok(kernel)
-    }
-
-    /// A file in memory, called `name` in errors.
-    pub fn from_bytes(name: &str, image: Vec<u8>) -> Kernel {
-        Kernel {
-            name: name.to_owned(),
-            image: Cow::Owned(image),
-        }
-    }
-
-    /// How it is booted; `None` if it is no kernel.
-    pub fn kind(&self) -> Option<KernelKind> {
-        if linux::is_bzimage(&self.image) {
-            Some(KernelKind::BzImage)
-        } else if !elf::is_elf(&self.image) {
-            None
-        } else if elf::has_xen_notes(&self.image) {
-            Some(KernelKind::Pvh)
-        } else {
-            Some(KernelKind::Bare)
-        }
-    }
-}
-
-/// What a kernel file is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KernelKind {
-    /// A program that knows this VMM.
-    Bare,
-    /// Linux, compressed, with its boot header.
-    BzImage,
-    /// Linux or another kernel that boots by PVH.
-    Pvh,
-}
-
-impl KernelKind {
-    /// Whether it expects a PC with firmware tables, and an operator at its console.
-    pub fn is_operating_system(self) -> bool {
-        self != KernelKind::Bare
-    }
-}
 
 /// A file that the guest finds in its RAM.
 #[derive(Debug)]
@@ -238,8 +156,8 @@ pub(crate) fn load(ram: &GuestMemoryMmap, boot: Boot<'_>) -> Result<Entry, LoadE
         Some(KernelKind::BzImage) => linux::load_bzimage(ram, ram_bytes, boot),
         Some(KernelKind::Pvh) => linux::load_pvh(ram, ram_bytes, boot),
         None => Err(LoadError::UnknownKernel {
-            name: boot.kernel.name.clone(),
-            bytes: boot.kernel.image.len(),
+            name: boot.kernel.name().to_owned(),
+            bytes: boot.kernel.bytes(),
         }),
     }
 }

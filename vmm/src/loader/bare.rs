@@ -37,7 +37,7 @@ pub(super) fn load(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) -> Res
     if let Some(initramfs) = boot.initramfs {
         return Err(LoadError::InitramfsUnused {
             name: initramfs.name().to_owned(),
-            kernel: boot.kernel.name.clone(),
+            kernel: boot.kernel.name().to_owned(),
         });
     }
     let loaded = elf::load(ram, ram_bytes, boot.kernel)?;

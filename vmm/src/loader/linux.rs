@@ -14,11 +14,8 @@
 //! Sources: Linux Documentation/arch/x86/boot.rst ("64-bit Boot Protocol", "The Real-Mode Kernel Header") and
 //! zero-page.rst; Xen docs/misc/pvh.pandoc.
 
-use std::io::Cursor;
-
 use linux_loader::configurator::linux::LinuxBootConfigurator;
 use linux_loader::configurator::{BootConfigurator, BootParams};
-use linux_loader::loader::KernelLoader;
 use linux_loader::loader::bootparam::{boot_e820_entry, boot_params, setup_header};
 use linux_loader::loader::bzimage::BzImage;
 use linux_loader::loader::elf::PvhBootCapability;
@@ -64,16 +61,16 @@ const E820_RAM: u32 = 1;
 const E820_RESERVED: u32 = 2;
 
 /// Whether it begins as a bzImage does, of whatever age.
-pub(super) fn is_bzimage(image: &[u8]) -> bool {
-    header(image).is_some_and(|header| {
+pub(super) fn is_bzimage(kernel: &Kernel) -> bool {
+    header(kernel).is_some_and(|header| {
         let (magic, flag) = (header.header, header.boot_flag);
         magic == HEADER_MAGIC && flag == BOOT_FLAG
     })
 }
 
-fn header(image: &[u8]) -> Option<&setup_header> {
-    let end = HEADER_OFFSET + size_of::<setup_header>();
-    setup_header::from_slice(image.get(HEADER_OFFSET..end)?)
+fn header(kernel: &Kernel) -> Option<setup_header> {
+    let bytes: [u8; size_of::<setup_header>()] = kernel.array(HEADER_OFFSET as u64)?;
+    setup_header::from_slice(&bytes).copied()
 }
 
 /// What of a bzImage's header says where things go.
@@ -87,10 +84,10 @@ struct Wishes {
 
 /// Reads and checks the header.
 fn wishes(kernel: &Kernel, ram_bytes: u64) -> Result<Wishes, LoadError> {
-    let name = || kernel.name.clone();
-    let bytes = kernel.image.len();
+    let name = || kernel.name().to_owned();
+    let bytes = kernel.bytes();
     let bad = |reason| LoadError::KernelHeader { name: name(), reason };
-    let header = header(&kernel.image).ok_or(bad("it has no header"))?;
+    let header = header(kernel).ok_or(bad("it has no header"))?;
     if header.version < VERSION_MIN || header.xloadflags & XLOADFLAG_KERNEL_64 == 0 {
         return Err(bad(
             "it has no 64-bit entry: give an x86-64 kernel, Linux 3.8 or later",
@@ -133,16 +130,14 @@ pub(super) fn load_bzimage(
     refuse_inputs(&boot)?;
     let kernel = boot.kernel;
     let wishes = wishes(kernel, ram_bytes)?;
-    let mut image = Cursor::new(kernel.image.as_ref());
-    let loaded = BzImage::load(ram, Some(GuestAddress(wishes.load)), &mut image, None).map_err(|source| {
-        LoadError::BadKernel {
-            name: kernel.name.clone(),
-            bytes: kernel.image.len(),
-            ram_bytes,
-            source,
-        }
+    let loaded = kernel.load::<BzImage>(ram, Some(GuestAddress(wishes.load)), None);
+    let loaded = loaded.map_err(|source| LoadError::BadKernel {
+        name: kernel.name().to_owned(),
+        bytes: kernel.bytes(),
+        ram_bytes,
+        source,
     })?;
-    let mut header = known_part(loaded.setup_header.unwrap_or_default(), &kernel.image);
+    let mut header = known_part(loaded.setup_header.unwrap_or_default(), kernel);
     header.type_of_loader = LOADER_OTHER;
     header.cmd_line_ptr = COMMAND_LINE as u32;
     write_command_line(ram, kernel, boot.command_line, wishes.command_line_bytes)?;
@@ -184,8 +179,8 @@ pub(super) fn load_bzimage(
 }
 
 /// The header without what an older protocol has not: there the file holds code already.
-fn known_part(mut header: setup_header, image: &[u8]) -> setup_header {
-    let jump = image.get(JUMP_OFFSET + 1).copied().unwrap_or(0);
+fn known_part(mut header: setup_header, kernel: &Kernel) -> setup_header {
+    let [jump] = kernel.array(JUMP_OFFSET as u64 + 1).unwrap_or_default();
     let end = JUMP_OFFSET + 2 + usize::from(jump) - HEADER_OFFSET;
     if let Some(unknown) = header.as_mut_slice().get_mut(end..) {
         unknown.fill(0);
@@ -202,7 +197,7 @@ pub(super) fn load_pvh(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) ->
         PvhBootCapability::PvhEntryPresent(entry) if entry.0 < ram_bytes => entry.0,
         _ => {
             return Err(LoadError::KernelHeader {
-                name: kernel.name.clone(),
+                name: kernel.name().to_owned(),
                 reason: "it has Xen's notes but no PVH entry in RAM: build it with CONFIG_PVH, or give a bzImage",
             });
         }
@@ -238,7 +233,7 @@ fn refuse_inputs(boot: &Boot<'_>) -> Result<(), LoadError> {
         return Ok(());
     }
     Err(LoadError::InputsUnused {
-        name: boot.kernel.name.clone(),
+        name: boot.kernel.name().to_owned(),
         count: boot.inputs.len(),
     })
 }
@@ -253,7 +248,7 @@ fn write_command_line(
     let max = bytes_max.min(COMMAND_LINE_BYTES_MAX);
     let bytes = text.len() + 1;
     if bytes > max {
-        let name = kernel.name.clone();
+        let name = kernel.name().to_owned();
         return Err(LoadError::CommandLineTooLong { name, bytes, max });
     }
     // RAM is zeroes, and so is what ends the text.
