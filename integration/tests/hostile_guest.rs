@@ -338,8 +338,8 @@ fn pte_peer_kind_comptag_sysmem_ownership() {
         rig::ram_pte((1 << 40) - 0x1000),
         // Where bus addresses of the broker and of VMs start.
         rig::ram_pte(0x1_0000_0000),
-        rig::ram_pte(8 << 30),
-        rig::ram_pte((8 << 30) + RAM_BYTES),
+        rig::ram_pte(0x1_0020_0000),
+        rig::ram_pte(0x1_0020_0000 + RAM_BYTES),
     ];
     let compressed = rig::vram_pte(DATA).with_kind(0xdb).with_comptag(0x1234);
     let (read_back, faults) = scene.attack(move |bus| {

@@ -194,6 +194,7 @@ impl HostGpu for ModelGpu {
             bar1_bytes: BAR1_BYTES,
             bar3_bytes: BAR3_BYTES,
             frames_arrive_zeroed: true,
+            bus: vgpu::Bus::default(),
         }
     }
 

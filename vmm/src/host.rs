@@ -118,6 +118,7 @@ pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>),
         bar1_bytes: capabilities.bar1_bytes,
         bar3_bytes: capabilities.bar3_bytes,
         frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
+        bus: capabilities.bus,
         host_ram: setup.host_ram,
         seed: setup.seed,
         ..GpuConfig::default()

@@ -171,6 +171,7 @@ impl HostGpu for RemoteGpu {
             bar1_bytes: self.function.region_bytes(Region::Bar1),
             bar3_bytes: self.function.region_bytes(Region::Bar3),
             frames_arrive_zeroed: false,
+            bus: vgpu::Bus::default(),
         }
     }
 

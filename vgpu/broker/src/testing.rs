@@ -53,6 +53,7 @@ impl HostGpu for FakeGpu {
             bar1_bytes: 128 << 20,
             bar3_bytes: 64 << 20,
             frames_arrive_zeroed: false,
+            bus: vgpu::Bus::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A card of this host: [`vgpu::HostGpu`] over VFIO.
 //!
 //! ```text
-//! open: /sys checks ► container, group, device ► BARs ► reset ► bus master ► MSI ► eventfd
+//! open: /sys checks ► container, group, device ► what the IOMMU allows ► BARs ► reset ► bus master ► MSI ► eventfd
 //! ```
 //!
 //! Where the kernel has `/dev/iommu` and the card a device of its own, maps go through iommufd, elsewhere through a
@@ -12,6 +12,7 @@
 //! has left the bus hears nothing of the first two; the third does not depend on it.
 
 mod bar;
+mod iommu;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,12 +28,13 @@ use vfio_bindings::bindings::vfio::{
     VFIO_PCI_CONFIG_REGION_INDEX,
 };
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
-use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Bar, Bus, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};
 use crate::pci_host::{PciAddress, PciFunction, PciHostError};
 use bar::MappedBar;
+use iommu::IommuInfo;
 
 /// Why a card of this host cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,14 @@ pub enum VfioGpuError {
         /// What it has, and what a card has.
         what: String,
     },
+    /// The IOMMU is too small, or maps other pages.
+    #[error("{at} cannot be used: {reason}")]
+    Iommu {
+        /// The address.
+        at: PciAddress,
+        /// What it lacks.
+        reason: String,
+    },
     /// The kernel does not map a BAR.
     #[error("cannot {what} of {at}")]
     System {
@@ -80,6 +90,7 @@ pub struct VfioGpu {
     mapped: BTreeMap<Bar, MappedBar>,
     device: VfioDevice,
     iommu: Arc<dyn VfioOps>,
+    bus: Bus,
     /// By bus address; the memory has to stay for as long as the card can reach it.
     maps: BTreeMap<u64, DmaMemory>,
     interrupt: EventFd,
@@ -115,6 +126,13 @@ impl VfioGpu {
         ))?;
         let device = VfioDevice::new(&function.folder(), iommu.clone(), true)
             .map_err(refused("is another program using it?"))?;
+        let system = |what| move |source| VfioGpuError::System { at, what, source };
+        let info = IommuInfo::of(&*iommu).map_err(system("ask the IOMMU"))?;
+        log::info!("{at}: {info}");
+        let bus = info.bus().map_err(|reason| VfioGpuError::Iommu {
+            at,
+            reason: reason.to_string(),
+        })?;
         check_bars(|bar| device.get_region_size(region_of(bar))).map_err(not_a_card)?;
         let mut ids = [0; 4];
         device.region_read(VFIO_PCI_CONFIG_REGION_INDEX, &mut ids, config::IDS);
@@ -123,7 +141,6 @@ impl VfioGpu {
         device.reset();
         let command = config::COMMAND_BITS.to_le_bytes();
         device.region_write(VFIO_PCI_CONFIG_REGION_INDEX, &command, config::COMMAND);
-        let system = |what| move |source| VfioGpuError::System { at, what, source };
         let mut mapped = BTreeMap::new();
         for bar in [Bar::Bar0, Bar::Bar1, Bar::Bar3] {
             if let Some(map) = MappedBar::new(&device, region_of(bar)).map_err(system("map a BAR"))? {
@@ -140,6 +157,7 @@ impl VfioGpu {
             mapped,
             device,
             iommu,
+            bus,
             maps: BTreeMap::new(),
             interrupt,
         })
@@ -231,6 +249,7 @@ impl HostGpu for VfioGpu {
             bar1_bytes: self.device.get_region_size(VFIO_PCI_BAR1_REGION_INDEX),
             bar3_bytes: self.device.get_region_size(VFIO_PCI_BAR3_REGION_INDEX),
             frames_arrive_zeroed: false,
+            bus: self.bus.clone(),
         }
     }
 

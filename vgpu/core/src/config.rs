@@ -1,11 +1,53 @@
 //! What a GPU and a VM are set to.
 
+use fermi_spec::addr::Iova;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::PolicyName;
 
 /// Smallest and largest chunk, bytes.
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
+
+/// Bus addresses that the core gives away: above what 32 bits name, where hosts have holes and interrupts; below what a
+/// Fermi card names.
+pub const BUS_ADDRESSES: std::ops::Range<u64> = 4 << 30..1 << 40;
+
+/// Usable bus addresses without a gap.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct BusRange {
+    /// The first.
+    pub start: Iova,
+    /// Behind the last.
+    pub end: Iova,
+}
+
+impl std::fmt::Display for BusRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x} to {:#x}", self.start.0, self.end.0.saturating_sub(1))
+    }
+}
+
+/// What the way from the card to host memory allows. By the backend.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Bus {
+    /// Where memory may be mapped; of these, what lies in [`BUS_ADDRESSES`] is used.
+    pub ranges: Vec<BusRange>,
+    /// Most maps at one time.
+    pub maps_max: u32,
+}
+
+impl Default for Bus {
+    /// Everything, as where no IOMMU narrows it.
+    fn default() -> Self {
+        Self {
+            ranges: vec![BusRange {
+                start: Iova(BUS_ADDRESSES.start),
+                end: Iova(BUS_ADDRESSES.end),
+            }],
+            maps_max: u32::MAX,
+        }
+    }
+}
 
 /// Settings of one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -16,6 +58,9 @@ pub struct GpuConfig {
     pub bar3_bytes: u64,
     /// Whether a frame reads as zero when it changes its owner.
     pub frames_arrive_zeroed: bool,
+    /// The way from the card to host memory.
+    #[serde(default)]
+    pub bus: Bus,
     /// Host RAM that spilled chunks may take together, bytes.
     pub host_ram: u64,
     /// Who decides whose memory moves.
@@ -39,6 +84,7 @@ impl Default for GpuConfig {
             bar1_bytes: fermi_spec::board::BAR1_BYTES,
             bar3_bytes: fermi_spec::board::BAR3_BYTES,
             frames_arrive_zeroed: false,
+            bus: Bus::default(),
             host_ram: 4 << 30,
             policy: PolicyName::default(),
             seed: 0,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fermi_spec::addr::{FrameNo, Iova};
 use vm_memory::MmapRegion;
 
+use crate::config::Bus;
 use crate::event::{Bar, FrameOwner};
 
 /// A run of host memory for DMA: `bytes` from `offset` of a mapping that lives as long as the value.
@@ -23,7 +24,7 @@ pub struct DmaMemory {
 }
 
 /// What a card can do. Asked, never assumed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Bytes of BAR1.
     pub bar1_bytes: u64,
@@ -31,6 +32,8 @@ pub struct Capabilities {
     pub bar3_bytes: u64,
     /// A frame that changes its owner reads as zero (the backend scrubs it). Otherwise the core scrubs by copy engine.
     pub frames_arrive_zeroed: bool,
+    /// What the way from the card to host memory allows.
+    pub bus: Bus,
 }
 
 /// Failures of the card or of the way to it.

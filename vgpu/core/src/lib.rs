@@ -14,7 +14,7 @@ pub mod memory;
 mod notice;
 mod policy;
 
-pub use config::{CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
+pub use config::{BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Bar, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId,
     Tick, Token, VmId,

@@ -10,8 +10,10 @@
 use fermi_spec::regs::Bar0Reg;
 
 use crate::config::{GpuConfig, VmConfig};
+use crate::device::ram::IovaSpace;
 use crate::event::{Action, Actions, Event, HostMemory, Refusal, Reply, Tick, VmId};
 use crate::host::bring_up::{Identifying, Identity, Layout, program};
+use crate::host::copy::OWN_BYTES;
 use crate::host::lane::Tokens;
 use crate::host::{Card, Job};
 use crate::notice::Notice;
@@ -45,6 +47,7 @@ enum Phase {
         card: Box<Card>,
         identity: Identity,
         layout: Layout,
+        iova: IovaSpace,
     },
     Up(Box<Running>),
     Failed(String),
@@ -122,12 +125,19 @@ impl Manager {
         match result {
             Ok(identity) => {
                 let layout = Layout::of(identity.vram_bytes, self.config.bar3_bytes);
-                let mut card = Box::new(program(&identity, layout, &self.config, tokens, cx.actions));
+                let mut iova = IovaSpace::new(&self.config.bus);
+                let own = iova.reserve_maps(1).then(|| iova.allocate(OWN_BYTES)).flatten();
+                let Some(own) = own else {
+                    let reason = format!("no bus addresses are left for its memory: {}", iova.usable());
+                    return self.fail(reason, cx);
+                };
+                let mut card = Box::new(program(&identity, layout, &self.config, own, tokens, cx.actions));
                 let done = card.pump(cx.actions);
                 self.phase = Phase::Programming {
                     card,
                     identity,
                     layout,
+                    iova,
                 };
                 self.finish_bring_up(&done, cx);
             }
@@ -155,11 +165,12 @@ impl Manager {
             card,
             identity,
             layout,
+            iova,
         } = std::mem::replace(&mut self.phase, Phase::Waiting)
         else {
             return;
         };
-        let mut running = Box::new(Running::new(self.config.clone(), *card, &identity, layout));
+        let mut running = Box::new(Running::new(self.config.clone(), *card, &identity, layout, iova));
         cx.actions.notice(Notice::Started {
             vram_bytes: identity.vram_bytes,
             usable_bytes: running.usable_bytes(),

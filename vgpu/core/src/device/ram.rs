@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 
+use crate::config::{BUS_ADDRESSES, Bus, BusRange};
 use crate::event::Refusal;
 
 /// Most maps of one VM.
@@ -77,40 +78,102 @@ impl RamMaps {
     }
 }
 
-/// First-fit allocator of bus addresses, in 2 MiB units, from 8 GiB to 1 TiB.
+/// First-fit allocator of bus addresses, in 2 MiB units, within what the way to host memory leaves usable.
 #[derive(Debug)]
 pub(crate) struct IovaSpace {
+    /// Whole units, ascending, never touching.
+    ranges: Vec<BusRange>,
+    /// Start and length of what is given away.
     used: BTreeMap<u64, u64>,
+    /// Maps that are there or promised, and their bound.
+    maps: u32,
+    maps_max: u32,
 }
 
+/// What an IOMMU maps by one entry.
 const IOVA_UNIT: u64 = 2 << 20;
-const IOVA_FIRST: u64 = 8 << 30;
-const IOVA_END: u64 = 1 << 40;
 
 impl IovaSpace {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(bus: &Bus) -> Self {
+        let clipped = |range: &BusRange| {
+            let start = range.start.0.max(BUS_ADDRESSES.start);
+            let start = start.checked_next_multiple_of(IOVA_UNIT)?;
+            let end = range.end.0.min(BUS_ADDRESSES.end) / IOVA_UNIT * IOVA_UNIT;
+            (start < end).then_some(BusRange {
+                start: Iova(start),
+                end: Iova(end),
+            })
+        };
+        let mut sorted: Vec<_> = bus.ranges.iter().filter_map(clipped).collect();
+        sorted.sort_unstable();
+        let mut ranges: Vec<BusRange> = Vec::new();
+        for range in sorted {
+            match ranges.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => ranges.push(range),
+            }
+        }
         Self {
+            ranges,
             used: BTreeMap::new(),
+            maps: 0,
+            maps_max: bus.maps_max,
         }
     }
 
+    /// Addresses for `bytes` in one piece.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<Iova> {
         let bytes = bytes.checked_next_multiple_of(IOVA_UNIT)?;
-        let mut at = IOVA_FIRST;
-        for (&start, &length) in &self.used {
+        let at = self
+            .ranges
+            .iter()
+            .find_map(|range| self.first_fit(*range, bytes))?;
+        self.used.insert(at, bytes);
+        Some(Iova(at))
+    }
+
+    fn first_fit(&self, range: BusRange, bytes: u64) -> Option<u64> {
+        let mut at = range.start.0;
+        for (&start, &length) in self.used.range(at..range.end.0) {
             if start - at >= bytes {
                 break;
             }
             at = start + length;
         }
-        (at.checked_add(bytes)? <= IOVA_END).then(|| {
-            self.used.insert(at, bytes);
-            Iova(at)
-        })
+        (at.checked_add(bytes)? <= range.end.0).then_some(at)
     }
 
     pub(crate) fn release(&mut self, at: Iova) {
         assert!(self.used.remove(&at.0).is_some(), "{at} released twice");
+    }
+
+    /// Promises maps; `false`: so many cannot be made.
+    pub(crate) fn reserve_maps(&mut self, count: u32) -> bool {
+        let after = self
+            .maps
+            .checked_add(count)
+            .filter(|after| *after <= self.maps_max);
+        self.maps = after.unwrap_or(self.maps);
+        after.is_some()
+    }
+
+    pub(crate) fn release_maps(&mut self, count: u32) {
+        assert!(count <= self.maps, "{count} of {} maps released", self.maps);
+        self.maps -= count;
+    }
+
+    /// Maps that could still be promised.
+    pub(crate) fn maps_left(&self) -> u32 {
+        self.maps_max - self.maps
+    }
+
+    /// What may be used at all, for messages.
+    pub(crate) fn usable(&self) -> String {
+        let ranges: Vec<_> = self.ranges.iter().map(BusRange::to_string).collect();
+        if ranges.is_empty() {
+            return "none between 4 GiB and 1 TiB".to_owned();
+        }
+        ranges.join(", ")
     }
 }
 
@@ -156,14 +219,80 @@ mod tests {
         );
     }
 
+    fn bus(ranges: &[std::ops::Range<u64>]) -> Bus {
+        let range = |range: &std::ops::Range<u64>| BusRange {
+            start: Iova(range.start),
+            end: Iova(range.end),
+        };
+        Bus {
+            ranges: ranges.iter().map(range).collect(),
+            ..Bus::default()
+        }
+    }
+
+    const GIB: u64 = 1 << 30;
+    /// Interrupts are sent there on x86.
+    const INTERRUPTS: std::ops::Range<u64> = 0xfee0_0000..0xfef0_0000;
+
     #[test]
     fn released_bus_addresses_are_used_again() {
-        let mut space = IovaSpace::new();
+        let mut space = IovaSpace::new(&Bus::default());
         let first = space.allocate(1).expect("room");
         let second = space.allocate(8 << 20).expect("room");
         assert!(second.0 >= first.0 + IOVA_UNIT);
         space.release(first);
         assert_eq!(space.allocate(0x1000), Some(first));
         assert_eq!(space.allocate(1 << 40), None);
+    }
+
+    #[test]
+    fn addresses_of_interrupts_are_never_given_away() {
+        let mut space = IovaSpace::new(&bus(&[0..INTERRUPTS.start, INTERRUPTS.end..1 << 48]));
+        let all = space.allocate(1020 * GIB).expect("everything above 4 GiB");
+        assert_eq!(all, Iova(4 * GIB));
+        assert_eq!(space.allocate(1), None);
+    }
+
+    #[test]
+    fn iommu_of_39_bits_is_filled_to_its_end_and_not_beyond() {
+        let mut space = IovaSpace::new(&bus(&[0..INTERRUPTS.start, INTERRUPTS.end..1 << 39]));
+        assert_eq!(space.allocate(509 * GIB), None);
+        assert_eq!(space.allocate(508 * GIB), Some(Iova(4 * GIB)));
+        assert_eq!(space.allocate(1), None);
+    }
+
+    #[test]
+    fn hole_is_stepped_over_and_small_things_fill_the_room_before_it() {
+        let hole = 6 * GIB + 0x1000..7 * GIB - 0x1000;
+        let mut space = IovaSpace::new(&bus(&[4 * GIB..hole.start, hole.end..16 * GIB]));
+        assert_eq!(space.allocate(3 * GIB), Some(Iova(7 * GIB)));
+        assert_eq!(space.allocate(2 * GIB), Some(Iova(4 * GIB)));
+        assert_eq!(space.allocate(IOVA_UNIT), Some(Iova(10 * GIB)));
+    }
+
+    #[test]
+    fn without_room_it_is_said_what_there_is() {
+        let mut space = IovaSpace::new(&bus(&[
+            0..4 * GIB,
+            2 * GIB..4 * GIB + IOVA_UNIT - 1,
+            1 << 40..1 << 41,
+        ]));
+        assert_eq!(space.allocate(1), None);
+        assert_eq!(space.usable(), "none between 4 GiB and 1 TiB");
+        let space = IovaSpace::new(&bus(&[8 * GIB..16 * GIB, 0..8 * GIB]));
+        assert_eq!(space.usable(), "0x100000000 to 0x3ffffffff");
+    }
+
+    #[test]
+    fn maps_are_promised_up_to_the_bound() {
+        let mut space = IovaSpace::new(&Bus {
+            maps_max: 3,
+            ..Bus::default()
+        });
+        assert!(space.reserve_maps(2) && !space.reserve_maps(2) && space.reserve_maps(1));
+        assert_eq!(space.maps_left(), 0);
+        space.release_maps(3);
+        assert!(!space.reserve_maps(u32::MAX));
+        assert_eq!(space.maps_left(), 3);
     }
 }

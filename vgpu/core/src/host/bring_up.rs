@@ -8,7 +8,7 @@
 //! BAR3 shows the arena, BAR1 the USERD array; channel 0 becomes the broker's copy channel. Engine microcode for a real
 //! card is not loaded here.
 
-use fermi_spec::addr::{FRAME, FrameNo, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{FRAME, FrameNo, Iova, SMALL_PAGE, VramAddr};
 use fermi_spec::board::is_gf100;
 use fermi_spec::engine::{Engine, PBDMAS, pmc_enable, pmc_intr};
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, USERD_BYTES, offset};
@@ -18,7 +18,7 @@ use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pfifo, pmc};
 
 use super::arena::Arena;
 use super::card::{Card, OwnTables, linear_tables, pde};
-use super::copy::{OWN_BYTES, OWN_IOVA, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
+use super::copy::{OWN_BYTES, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
 use crate::event::{Action, Actions, Bar, FrameOwner, Place, Token};
@@ -156,11 +156,12 @@ impl Layout {
     }
 }
 
-/// The second phase: programs everything in one group of the flush lane.
+/// The second phase: programs everything in one group of the flush lane. The broker's DMA memory is at `own_iova`.
 pub(crate) fn program(
     identity: &Identity,
     layout: Layout,
     config: &GpuConfig,
+    own_iova: Iova,
     tokens: Tokens,
     actions: &mut Actions,
 ) -> Card {
@@ -172,7 +173,7 @@ pub(crate) fn program(
         });
     }
     actions.push(Action::MapDma {
-        iova: OWN_IOVA,
+        iova: own_iova,
         bytes: OWN_BYTES,
         memory: Place::Own { offset: 0 },
         writable: true,
@@ -195,7 +196,13 @@ pub(crate) fn program(
     let window = |at: VramAddr| at.0 - base.0;
     ops.extend(bar1_steps(&mut take, &window, &own));
     ops.extend(pfifo_steps(identity));
-    ops.extend(copy_channel_steps(&mut take, &window, &own, identity.vram_bytes));
+    ops.extend(copy_channel_steps(
+        &mut take,
+        &window,
+        &own,
+        identity.vram_bytes,
+        own_iova,
+    ));
     let mut card = Card::new(arena, own, tokens);
     card.bring_up(ops);
     card
@@ -375,6 +382,7 @@ fn copy_channel_steps(
     window: &impl Fn(VramAddr) -> u64,
     own: &OwnTables,
     vram_bytes: u64,
+    own_iova: Iova,
 ) -> Vec<Op> {
     let mut directory = vec![0u64; (PD_BYTES / 8) as usize];
     let mut ops = Vec::new();
@@ -394,7 +402,7 @@ fn copy_channel_steps(
     let own_table = take(SMALL_PT_BYTES, SMALL_PAGE);
     let mut entries = vec![0u64; (SMALL_PT_BYTES / 8) as usize];
     for (page, entry) in (0..).zip(&mut entries).take((OWN_BYTES / SMALL_PAGE) as usize) {
-        *entry = sysram_pte(OWN_IOVA.offset(page * SMALL_PAGE)).into_bits();
+        *entry = sysram_pte(own_iova.offset(page * SMALL_PAGE)).into_bits();
     }
     directory[pde_index(OWN_VA)] = pde(None, Some(own_table)).into_bits();
     directory[pde_index(WINDOW_VA)] = pde(None, Some(own.window)).into_bits();

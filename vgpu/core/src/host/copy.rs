@@ -25,8 +25,6 @@ pub(crate) const WINDOW_VA: GpuVa = GpuVa(0x40_0000_0000);
 pub(crate) const WINDOW_BYTES: u64 = fermi_spec::addr::PDE_SPAN;
 /// The broker's DMA memory.
 pub(crate) const OWN_VA: GpuVa = GpuVa(0x50_0000_0000);
-/// Bus address of the broker's DMA memory.
-pub(crate) const OWN_IOVA: Iova = Iova(0x1_0000_0000);
 /// Bytes of the broker's DMA memory.
 pub(crate) const OWN_BYTES: u64 = 1 << 20;
 /// log2 of the ring's entries.

@@ -237,8 +237,13 @@ impl Running {
         if let Err(refusal) = vgpu.ram.check(gpa, bytes) {
             return Reply::Refused(refusal);
         }
-        let Some(iova) = self.iova.allocate(bytes) else {
-            return Reply::Refused(Refusal::TooManyMaps);
+        let iova = match self.iova.allocate(bytes) {
+            Some(iova) if self.iova.reserve_maps(1) => iova,
+            Some(iova) => {
+                self.iova.release(iova);
+                return Reply::Refused(Refusal::TooManyMaps);
+            }
+            None => return Reply::Refused(Refusal::TooManyMaps),
         };
         vgpu.ram.insert(
             gpa,

@@ -77,7 +77,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(config: GpuConfig, card: Card, identity: &Identity, layout: Layout) -> Self {
+    pub(super) fn new(
+        config: GpuConfig,
+        card: Card,
+        identity: &Identity,
+        layout: Layout,
+        iova: IovaSpace,
+    ) -> Self {
         let frames = Frames::new(layout.frames);
         for frame in (0..layout.frames).filter(|&frame| !layout.is_usable(frame)) {
             frames.take(FrameNo(frame));
@@ -90,7 +96,7 @@ impl Running {
             layout,
             frames,
             vms: BTreeMap::new(),
-            iova: IovaSpace::new(),
+            iova,
             boot0: identity.boot0,
             scan: Scan::default(),
             moving: None,
@@ -295,8 +301,22 @@ impl Running {
 
     fn attach(&mut self, vm: VmId, config: VmConfig, cx: &mut Cx<'_>) {
         let admitted = self.admit(vm, &config).and_then(|()| {
-            let none = || "no bus addresses are left for its VRAM image".to_owned();
-            self.iova.allocate(config.guest_vram).ok_or_else(none)
+            let (bytes, iova) = (config.guest_vram, &mut self.iova);
+            let at = iova.allocate(bytes).ok_or_else(|| {
+                format!(
+                    "no bus addresses are left for its VRAM image of {}M; those that the host's IOMMU allows: {}",
+                    bytes >> 20,
+                    iova.usable()
+                )
+            })?;
+            if !iova.reserve_maps(1) {
+                iova.release(at);
+                let left = iova.maps_left();
+                return Err(format!(
+                    "its VRAM image needs 1 DMA map; the host's IOMMU has {left} left"
+                ));
+            }
+            Ok(at)
         });
         match admitted {
             Ok(image) => {

@@ -113,6 +113,7 @@ impl Running {
         for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
             vgpu.ram.remove(start);
             self.iova.release(map.iova);
+            self.iova.release_maps(1);
             cx.actions.push(Action::UnmapDma {
                 iova: map.iova,
                 bytes: map.bytes,
@@ -234,6 +235,7 @@ impl Running {
         );
         for (_, map) in vgpu.ram.all() {
             self.iova.release(map.iova);
+            self.iova.release_maps(1);
             cx.actions.push(Action::UnmapDma {
                 iova: map.iova,
                 bytes: map.bytes,
@@ -241,6 +243,7 @@ impl Running {
         }
         let image = vgpu.chunks.image();
         self.iova.release(image);
+        self.iova.release_maps(1);
         cx.actions.push(Action::UnmapDma {
             iova: image,
             bytes: vgpu.config.guest_vram,
