@@ -145,14 +145,14 @@ fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Ve
             }
             tables.push(VramAddr(at.0));
             for raw in read_words(world, VramAddr(at.0), entries) {
-                check_entry(vm, Pte::from_bits(raw), page)?;
+                check_entry(world, vm, Pte::from_bits(raw), page)?;
             }
         }
     }
     Ok(tables)
 }
 
-fn check_entry(vm: &VmAudit, pte: Pte, page: u64) -> Result<(), Violation> {
+fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), Violation> {
     if !pte.valid() {
         return Ok(());
     }
@@ -161,6 +161,12 @@ fn check_entry(vm: &VmAudit, pte: Pte, page: u64) -> Result<(), Violation> {
     let own = match pte.aperture() {
         fermi_spec::addr::Aperture::Vram => vm.frames.iter().any(|(frame, _)| inside(frame.base().0, FRAME)),
         fermi_spec::addr::Aperture::Peer => false,
+        _ if !world.is_mapped(fermi_spec::addr::Iova(at), page) => {
+            return Err(Violation(format!(
+                "{}: shadow entry {pte:?} points to memory that is not mapped",
+                vm.vm
+            )));
+        }
         _ => std::iter::once(&vm.image)
             .chain(&vm.ram)
             .any(|(iova, bytes)| inside(iova.0, *bytes)),

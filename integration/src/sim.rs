@@ -12,7 +12,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
+use vgpu::{Action, Bus, Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::bus::{Ask, Guest, SimBus};
@@ -231,6 +231,10 @@ impl Simulation {
             seed,
             host_ram: 1 << 30,
             batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
+            bus: Bus {
+                pins: rng.random(),
+                ..Bus::default()
+            },
             ..GpuConfig::default()
         };
         let mut world = World::new(vram, config);
@@ -254,6 +258,7 @@ impl Simulation {
             let faults = world.model.faults_mut();
             crate::sim::swarm(faults, &mut rng);
         }
+        world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
         let mut simulation = Self {
             world,

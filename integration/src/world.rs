@@ -123,6 +123,9 @@ pub struct World {
     /// Work that the card does after each action, as a real one does not wait until all that was decided together is
     /// done. Its clock runs ahead of the host's by that.
     pub work_between_actions: u32,
+    /// Of the maps that may be refused, each so-manieth is; none if 0.
+    pub refuse_maps: u64,
+    refusable_maps: u64,
     /// The clock.
     pub now: Tick,
     next_request: u64,
@@ -188,6 +191,8 @@ impl World {
             notices: Vec::new(),
             wake_at: None,
             work_between_actions: 0,
+            refuse_maps: 0,
+            refusable_maps: 0,
             now: Tick(1),
             next_request: 0,
             on_event: Box::new(|_, _, _| ()),
@@ -345,12 +350,16 @@ impl World {
                 }
             }
             Action::MapDma {
-                iova, bytes, memory, ..
-            } => self.map_dma(iova, bytes, memory),
-            Action::UnmapDma { iova, .. } => {
-                let gone = self.iommu.maps.lock().expect("one thread").remove(&iova.0);
-                assert!(gone.is_some(), "{iova} unmapped without a map");
-            }
+                iova,
+                bytes,
+                memory,
+                refusable,
+                ..
+            } => match refusable && self.refuses() {
+                true => self.events.push_back(Event::MapRefused { iova }),
+                false => self.map_dma(iova, bytes, memory),
+            },
+            Action::UnmapDma { iova, bytes } => self.unmap_dma(iova, bytes),
             Action::PlaceFrame { frame, owner } => self.place(frame, owner),
             Action::DropImage { vm, at, bytes } => {
                 let image = Arc::clone(&self.memory.vms[&vm].image);
@@ -362,16 +371,36 @@ impl World {
         }
     }
 
+    /// Whether this refusable map is one that the host refuses.
+    fn refuses(&mut self) -> bool {
+        self.refusable_maps += 1;
+        self.refuse_maps > 0 && self.refusable_maps.is_multiple_of(self.refuse_maps)
+    }
+
+    /// Whole maps without a gap.
+    fn unmap_dma(&mut self, iova: Iova, bytes: u64) {
+        let mut maps = self.iommu.maps.lock().expect("one thread");
+        let mut at = iova.0;
+        while at < iova.0 + bytes {
+            let gone = maps.remove(&at);
+            let gone = gone.unwrap_or_else(|| panic!("{at:#x} unmapped without a map"));
+            at += gone.len() as u64;
+        }
+        assert_eq!(at, iova.0 + bytes, "a part of a map is unmapped");
+    }
+
     fn map_dma(&mut self, iova: Iova, bytes: u64, memory: Place) {
         let found = self.memory.find(memory);
         let backing =
             found.and_then(|(region, at)| Backing::new(Arc::clone(region), at as usize, bytes as usize));
         let backing = backing.expect("the core maps memory that exists");
-        self.iommu
+        let before = self
+            .iommu
             .maps
             .lock()
             .expect("one thread")
             .insert(iova.0, backing);
+        assert!(before.is_none(), "{iova} is mapped twice");
     }
 
     fn with_vm(&mut self, vm: VmId, change: impl FnOnce(&mut VmMemory)) {
@@ -449,6 +478,12 @@ impl World {
             let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
             text
         })
+    }
+
+    /// Whether the card reaches all of a page.
+    pub fn is_mapped(&self, at: Iova, bytes: u64) -> bool {
+        let found = self.iommu.resolve(at, bytes);
+        found.is_some_and(|backing| backing.len() as u64 == bytes)
     }
 
     /// Bus addresses mapped now.

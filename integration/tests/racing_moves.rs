@@ -2,13 +2,16 @@
 //! tables that lie between data. Each test moves the memory by the quota, so that it knows where the memory is.
 #![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use fermi_spec::engine::Engine;
 use fermi_spec::regs::Bar0Reg;
 use guests::{Bar, GuestBus};
-use integration::bench::Bench;
+use integration::bench::{Bench, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
-use vgpu::{Event, Quota, VmId};
+use vgpu::{Action, Bus, Event, GpuConfig, Notice, Quota, VmId};
 
 const VM: VmId = VmId(0);
 const OTHER: VmId = VmId(1);
@@ -44,7 +47,12 @@ fn refill_all(bench: &mut Bench) {
 
 /// A VM with a pattern in its data and one channel.
 fn painted() -> (Bench, Rig) {
-    let mut bench = Bench::new(48, &[24, 24]);
+    painted_with(gpu_config(), 24)
+}
+
+/// The same with such a card, and another VM of so many MiB.
+fn painted_with(config: GpuConfig, other: u64) -> (Bench, Rig) {
+    let mut bench = Bench::with(48, config, &[vm_config(24), vm_config(other)]);
     bench.world.work_between_actions = 2;
     let rig = bench.run(VM, |bus| {
         let mut rig = Rig::start(bus, DATA_BYTES);
@@ -282,6 +290,106 @@ fn tables_of_a_space_that_went_are_not_the_next_ones() {
             rig.unbind(bus, 0);
         });
     }
+    drop(rig);
+    bench.end();
+}
+
+/// As behind an IOMMU: images are mapped by chunk.
+fn pinning() -> GpuConfig {
+    GpuConfig {
+        bus: Bus {
+            pins: true,
+            ..Bus::default()
+        },
+        ..gpu_config()
+    }
+}
+
+fn verify(bench: &mut Bench, rig: Rig) -> Rig {
+    bench.run(VM, |bus| {
+        let mut rig = rig;
+        assert_eq!(rig.verify(bus, 0, 5, DATA_BYTES), Ok(()));
+        rig
+    })
+}
+
+#[test]
+fn pinned_maps_follow_what_is_in_host_ram() {
+    let (mut bench, mut rig) = painted_with(pinning(), 24);
+    let before = bench.world.dma_maps();
+    for _ in 0..2 {
+        spill_all(&mut bench);
+        let (_, spilled) = held(&bench, VM);
+        // Chunks of 2 MiB; one with instance memory may have been mapped before.
+        let chunks = (spilled / (2 * MIB)) as usize;
+        let maps = bench.world.dma_maps() - before;
+        assert!(
+            maps <= chunks && maps >= chunks - 2,
+            "{maps} maps for {chunks} chunks"
+        );
+        rig = verify(&mut bench, rig);
+        refill_all(&mut bench);
+        assert!(
+            bench.world.dma_maps() <= before + 1,
+            "{} maps",
+            bench.world.dma_maps()
+        );
+        rig = verify(&mut bench, rig);
+    }
+    drop(rig);
+    bench.end();
+}
+
+#[test]
+fn refused_map_leaves_the_chunk_in_vram_and_the_next_try_moves_it() {
+    let (mut bench, rig) = painted_with(pinning(), 24);
+    let rolled_back =
+        |bench: &Bench| bench.count_notices(|notice| matches!(notice, Notice::RolledBack { vm: VM, .. }));
+    let (before, resident) = (rolled_back(&bench), held(&bench, VM).0);
+    bench.world.refuse_maps = 1;
+    bench.is_checked = false;
+    let quota = Quota {
+        max: 0,
+        ..Quota::default()
+    };
+    bench.world.submit(Event::SetQuota { vm: VM, quota });
+    bench.turn_until("three tries", |bench| rolled_back(bench) >= before + 3);
+    let (kept, _) = held(&bench, VM);
+    assert!(
+        kept >= resident - 2 * MIB && kept >= DATA_BYTES,
+        "{kept} of {resident} bytes are left"
+    );
+    let rig = verify(&mut bench, rig);
+    bench.world.refuse_maps = 0;
+    bench.turn_until("the spill", |bench| held(bench, VM).0 == 0);
+    bench.is_checked = true;
+    drop(verify(&mut bench, rig));
+    bench.end();
+}
+
+#[test]
+fn old_copies_given_back_under_pinned_maps_lose_nothing() {
+    // Both VMs would fit the card, so nothing has to be set aside for old copies.
+    let config = GpuConfig {
+        host_ram: 0,
+        ..pinning()
+    };
+    let (mut bench, mut rig) = painted_with(config, 14);
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&dropped);
+    bench.world.on_event = Box::new(move |_, _, actions| {
+        let drops = actions
+            .iter()
+            .filter(|action| matches!(action, Action::DropImage { .. }));
+        count.fetch_add(drops.count(), Ordering::Relaxed);
+    });
+    for _ in 0..3 {
+        spill_all(&mut bench);
+        rig = verify(&mut bench, rig);
+        refill_all(&mut bench);
+        rig = verify(&mut bench, rig);
+    }
+    assert!(dropped.load(Ordering::Relaxed) > 0, "no old copy was given back");
     drop(rig);
     bench.end();
 }

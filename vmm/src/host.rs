@@ -4,12 +4,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use broker::{
-    Broker, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError, VfioGpu,
-    VfioGpuError, VmSocket,
+    Broker, OWN_BYTES, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError,
+    VfioGpu, VfioGpuError, VmSocket,
 };
 use fermi_spec::board::Board;
 use vgpu::{GpuConfig, HostGpu, Manager};
 use vmm_sys_util::eventfd::EventFd;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::card::{CardConfig, CardCounters, CardError, ModelGpu};
 
@@ -114,6 +117,11 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
 pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
     let card = setup.card.open()?;
     let capabilities = card.gpu.capabilities();
+    if capabilities.bus.pins
+        && let Some(warning) = memlock_warning(locked_memory_limit(), &setup.vms)
+    {
+        log::warn!("{warning}");
+    }
     let config = GpuConfig {
         bar1_bytes: capabilities.bar1_bytes,
         bar3_bytes: capabilities.bar3_bytes,
@@ -135,4 +143,53 @@ pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>),
         vms: setup.vms,
     })?;
     Ok((broker, card.counters))
+}
+
+/// Bytes that this process may lock; `None` without a limit, or with the right to exceed it.
+fn locked_memory_limit() -> Option<u64> {
+    let may_exceed = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    getrlimit(Resource::Memlock).current.filter(|_| !may_exceed)
+}
+
+/// What to tell of a limit that does not hold what a card of the host can have pinned: the broker's own memory, and the
+/// VRAM of all VMs should all of it be in host RAM. The VMs' RAM, which their VMMs choose, comes on top.
+fn memlock_warning(limit: Option<u64>, vms: &[VmSocket]) -> Option<String> {
+    let vram: u64 = vms.iter().map(|vm| vm.config.guest_vram).sum();
+    let pinned = OWN_BYTES + vram;
+    let limit = limit.filter(|limit| *limit < pinned)?;
+    Some(format!(
+        "the limit of locked memory ({} MiB) is below what can be pinned: {} MiB of guest VRAM in host RAM, and the VMs' RAM \
+         besides. Spills may be refused; raise it (ulimit -l, LimitMEMLOCK=)",
+        limit >> 20,
+        pinned.div_ceil(1 << 20)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(mebibytes: u64) -> VmSocket {
+        VmSocket {
+            path: PathBuf::from("/run/a.sock"),
+            config: vgpu::VmConfig {
+                name: "a".to_owned(),
+                guest_vram: mebibytes << 20,
+                chunk_bytes: 2 << 20,
+                quota: vgpu::Quota::default(),
+            },
+        }
+    }
+
+    #[test]
+    fn limit_below_what_can_be_pinned_is_told() {
+        let vms = [vm(64), vm(192)];
+        let warning = memlock_warning(Some(256 << 20), &vms).unwrap();
+        assert!(
+            warning.contains("(256 MiB)") && warning.contains("257 MiB"),
+            "{warning}"
+        );
+        assert_eq!(memlock_warning(Some(257 << 20), &vms), None);
+        assert_eq!(memlock_warning(None, &vms), None);
+    }
 }

@@ -6,6 +6,7 @@
 mod baseline;
 mod icount;
 mod linux;
+mod pinned;
 mod stray;
 
 use std::path::{Path, PathBuf};
@@ -158,6 +159,7 @@ fn in_nested_host(
     files.extend(linux::files(environment, folder)?);
     if arguments.run.is_empty() {
         files.extend(stray::files(&programs.weakened, CARD, folder)?);
+        files.extend(pinned::files(CARD, folder)?);
     }
     environment.write_first_root(&root, &files)?;
     if arguments.run.is_empty() {
@@ -260,6 +262,7 @@ fn check(guest: &mut Guest, outer: &Card) -> Result<()> {
     for (kib, expected) in MEMLOCK_REFUSED {
         refuses(guest, &as_user(&card, kib), expected)?;
     }
+    pinned::check(guest)?;
     stray::check(guest)?;
     demo(
         guest,

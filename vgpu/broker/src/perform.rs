@@ -394,6 +394,14 @@ impl Performer {
                 bytes,
                 memory,
                 writable,
+                refusable,
+            } if refusable => self.try_map_dma(iova, memory, bytes, writable),
+            Action::MapDma {
+                iova,
+                bytes,
+                memory,
+                writable,
+                ..
             } => self.map_dma(iova, memory, bytes, writable),
             Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
             Action::PlaceFrame { frame, owner } => self.place(frame, owner),
@@ -431,6 +439,22 @@ impl Performer {
         // Without its own memory the broker moves nothing, for no VM.
         if let (None, Some(reason)) = (owner, refused) {
             self.end(&reason);
+        }
+    }
+
+    /// A map that the core does without if need be: failing costs nobody anything.
+    fn try_map_dma(&mut self, iova: Iova, place: Place, bytes: u64, writable: bool) {
+        let mut is_mapped = false;
+        match self.memory.dma_memory(place, bytes) {
+            Ok(memory) => self.on_card(None, |gpu| {
+                gpu.map_dma(iova, memory, writable)?;
+                is_mapped = true;
+                Ok(())
+            }),
+            Err(error) => self.failed(None, &error.to_string()),
+        }
+        if !is_mapped {
+            self.queue.push_back(Event::MapRefused { iova });
         }
     }
 

@@ -339,6 +339,7 @@ impl Core for TestCore {
                     bytes,
                     memory,
                     writable,
+                    refusable: false,
                 });
                 answer(actions, (vm, request), Reply::Done);
             }

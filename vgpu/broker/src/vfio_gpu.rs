@@ -233,6 +233,21 @@ impl VfioGpu {
     }
 }
 
+/// The maps that a range is made of without a gap, by bus address; `None` if it is not.
+fn whole_maps(maps: &BTreeMap<u64, DmaMemory>, iova: u64, bytes: u64) -> Option<Vec<u64>> {
+    let end = iova.checked_add(bytes)?;
+    let mut at = iova;
+    let mut found = Vec::new();
+    for (&start, memory) in maps.range(iova..end) {
+        if start != at {
+            return None;
+        }
+        found.push(start);
+        at = start.checked_add(memory.bytes)?;
+    }
+    (at == end && !found.is_empty()).then_some(found)
+}
+
 /// iommufd where both the kernel and the card have it.
 fn open_iommu(folder: &Path) -> Result<Arc<dyn VfioOps>, VfioError> {
     let has_cdev = folder.join("vfio-dev").is_dir();
@@ -293,14 +308,14 @@ impl HostGpu for VfioGpu {
 
     fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
         let failed = |reason: String| HostGpuError::Map { iova, bytes, reason };
-        match self.maps.get(&iova.0) {
-            Some(memory) if memory.bytes == bytes => {}
-            _ => return Err(failed("there is no such map".to_owned())),
-        }
+        let maps = whole_maps(&self.maps, iova.0, bytes);
+        let maps = maps.ok_or_else(|| failed("there are no such maps".to_owned()))?;
         self.iommu
             .vfio_dma_unmap(iova.0, bytes as usize)
             .map_err(|error| failed(chain(&error)))?;
-        self.maps.remove(&iova.0);
+        for iova in maps {
+            self.maps.remove(&iova);
+        }
         Ok(())
     }
 

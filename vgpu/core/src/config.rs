@@ -34,6 +34,8 @@ pub struct Bus {
     pub ranges: Vec<BusRange>,
     /// Most maps at one time.
     pub maps_max: u32,
+    /// What is mapped is pinned: it takes memory whether it was touched or not, and counts as locked.
+    pub pins: bool,
 }
 
 impl Default for Bus {
@@ -45,6 +47,7 @@ impl Default for Bus {
                 end: Iova(BUS_ADDRESSES.end),
             }],
             maps_max: u32::MAX,
+            pins: false,
         }
     }
 }

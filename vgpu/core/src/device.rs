@@ -191,6 +191,8 @@ pub(crate) struct Vgpu {
     pub(crate) notify_engines: std::collections::BTreeSet<fermi_spec::engine::Engine>,
     /// Usage last told.
     pub(crate) told: (u64, u64),
+    /// The host refused to let the card reach images that a spill wanted: the next one wants a single chunk.
+    pub(crate) was_refused: bool,
     /// Not a victim before this time: its last move had to be rolled back.
     pub(crate) passed_over_until: crate::event::Tick,
     /// Guest errors so far; the log hears of the 1st, 2nd, 4th, 8th….
@@ -232,6 +234,7 @@ impl Vgpu {
             notify_at: crate::event::Tick::default(),
             notify_engines: std::collections::BTreeSet::new(),
             told: (0, 0),
+            was_refused: false,
             passed_over_until: crate::event::Tick::default(),
             guest_errors: 0,
             config,

@@ -145,6 +145,11 @@ pub enum Event {
         /// Whether the condition held before the time-out.
         met: bool,
     },
+    /// A refusable [`Action::MapDma`] failed. Comes before the result of any read or poll that was asked for after it.
+    MapRefused {
+        /// Its first bus address.
+        iova: Iova,
+    },
     /// The card raised its interrupt.
     HostInterrupt,
     /// The time asked for by [`Action::WakeAt`] has come, or passed; also allowed at any other time.
@@ -314,12 +319,15 @@ pub enum Action {
         memory: Place,
         /// The card may write it.
         writable: bool,
+        /// The core does without, should it fail: [`Event::MapRefused`] follows then. Another map of a VM's memory that
+        /// fails costs the VM its vGPU.
+        refusable: bool,
     },
-    /// Take a map away.
+    /// Take maps away: one, or several neighbours.
     UnmapDma {
         /// First bus address, as mapped.
         iova: Iova,
-        /// Length, as mapped.
+        /// Length of all of them.
         bytes: u64,
     },
     /// A frame has a new owner. Its bytes must not be readable by the old one afterwards; they are undefined, or zero

@@ -19,6 +19,7 @@ use crate::host::{Card, Job};
 use crate::notice::Notice;
 
 mod channels;
+mod images;
 mod moves;
 mod pressure;
 mod recovery;
@@ -114,7 +115,7 @@ impl Manager {
                 let reply = Reply::Refused(Refusal::NotAttached);
                 cx.actions.push(Action::Reply { vm, request, reply });
             }
-            Event::HostInterrupt | Event::Wake | Event::SetQuota { .. } => {}
+            Event::HostInterrupt | Event::Wake | Event::SetQuota { .. } | Event::MapRefused { .. } => {}
         }
     }
 

@@ -156,9 +156,11 @@ pub(super) fn map_dma(iommu: &dyn VfioOps, iova: Iova, memory: &DmaMemory) -> Re
     // SAFETY: the range lies within the region, which the caller keeps until it has unmapped the range. Nobody makes
     // references into memory that guests and the card share. The advice does not change what the memory holds.
     unsafe {
-        let at = memory.region.as_ptr().add(memory.offset as usize);
-        // Large pages need fewer entries in the IOMMU. Small ones work as well, so a host without them is no error.
-        let _ = rustix::mm::madvise(at.cast(), bytes, Advice::LinuxHugepage);
+        let start = memory.region.as_ptr();
+        // Large pages need fewer entries in the IOMMU. Small ones work as well, so a host without them is no error. It is
+        // meant for all of the region, so that what is touched before it is mapped lies in large pages too.
+        let _ = rustix::mm::madvise(start.cast(), memory.region.size(), Advice::LinuxHugepage);
+        let at = start.add(memory.offset as usize);
         iommu.vfio_dma_map(iova.0, bytes, at)
     }
 }

@@ -99,6 +99,7 @@ impl IommuInfo {
         Ok(Bus {
             ranges,
             maps_max: self.maps_max.unwrap_or(default.maps_max),
+            pins: true,
         })
     }
 }
@@ -296,7 +297,11 @@ mod tests {
         let bytes = [0u32; 6].map(u32::to_ne_bytes).concat();
         let info = parse(&bytes);
         assert_eq!(info, IommuInfo::default());
-        assert_eq!(info.bus().unwrap(), Bus::default());
+        let everything = Bus {
+            pins: true,
+            ..Bus::default()
+        };
+        assert_eq!(info.bus().unwrap(), everything);
         assert!(info.to_string().contains("unknown"));
     }
 

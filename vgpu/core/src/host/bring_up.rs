@@ -177,6 +177,7 @@ pub(crate) fn program(
         bytes: OWN_BYTES,
         memory: Place::Own { offset: 0 },
         writable: true,
+        refusable: false,
     });
     let mut arena = Arena::new(base, u64::from(layout.arena_frames) * FRAME);
     let mut take = |bytes, align| {

@@ -9,6 +9,7 @@
 //!
 //! * Stores by the CPU wait while a chunk moves; loads are served from the old place until Redirecting.
 //! * The old copy dies only after the flush that follows the redirect.
+//! * Where maps pin memory, the chunks' images are mapped first; if the host refuses one, the move is rolled back.
 //! * One move at a time, so at most one VM is suspended for copying.
 
 use std::collections::BTreeMap;
@@ -67,6 +68,8 @@ pub(super) struct Move {
     pub(super) copying_since: Tick,
     runs: Vec<CopyRun>,
     freed: Vec<TableRange>,
+    /// The host did not map one of the images.
+    pub(super) refused: bool,
 }
 
 impl Running {
@@ -105,6 +108,7 @@ impl Running {
         } else {
             Stage::Suspending
         };
+        let mapped = chunks.clone();
         let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
         self.moving = Some(Move {
             vm,
@@ -117,7 +121,9 @@ impl Running {
             copying_since: cx.now,
             runs: Vec::new(),
             freed: Vec::new(),
+            refused: false,
         });
+        self.map_images(vm, &mapped, true, cx);
         if stage == Stage::Suspending {
             self.card
                 .stop(&physical, false, self.config.suspend_budget_ns, Job::Suspended);
@@ -166,8 +172,15 @@ impl Running {
             reason,
         });
         self.roll_back(cx);
+        self.forget_move(cx);
+    }
+
+    /// A move that was rolled back and that no engine has a part in any more.
+    fn forget_move(&mut self, cx: &mut Cx<'_>) {
         self.release_targets(cx);
-        self.moving = None;
+        if let Some(moving) = self.moving.take() {
+            self.unmap_images(moving.vm, moving.chunks, cx);
+        }
     }
 
     /// The chunks stay where they are; the VM goes on and is passed over for a while.
@@ -223,6 +236,19 @@ impl Running {
 
     pub(super) fn window_flushed(&mut self, cx: &mut Cx<'_>) {
         let Some(moving) = &mut self.moving else { return };
+        if moving.refused {
+            cx.actions.notice(Notice::RolledBack {
+                vm: moving.vm,
+                reason: "the host does not let the card reach more of its memory".to_owned(),
+            });
+            let vm = moving.vm;
+            self.roll_back(cx);
+            self.forget_move(cx);
+            if let Some(vgpu) = self.vms.get_mut(&vm) {
+                vgpu.was_refused = true;
+            }
+            return;
+        }
         moving.stage = Stage::Copying;
         moving.copying_since = cx.now;
         if moving.runs.is_empty() {
@@ -292,8 +318,7 @@ impl Running {
             .is_some_and(|moving| moving.stage == Stage::Abandoned)
         {
             let vm = self.moving.as_ref().map(|moving| moving.vm);
-            self.release_targets(cx);
-            self.moving = None;
+            self.forget_move(cx);
             self.card.restart_own_channel();
             if let Some(vm) = vm {
                 self.wake_after_move(vm);
@@ -316,6 +341,7 @@ impl Running {
                     {
                         moving.frames.insert(chunk, frames);
                     }
+                    vgpu.was_refused = false;
                 }
                 Direction::Refill => {
                     let Some(frames) = moving.frames.remove(&chunk) else {
@@ -373,6 +399,7 @@ impl Running {
             pause_ns: moving.suspended_at.map(|at| cx.now.since(at)),
         });
         self.free_tables(moving.vm, &moving.freed);
+        self.unmap_images(moving.vm, moving.chunks, cx);
         self.free_frames(moving.frames.into_values().flatten(), cx);
         self.wake_after_move(moving.vm);
         self.pass_wanted = true;

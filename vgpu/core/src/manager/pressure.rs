@@ -141,6 +141,7 @@ impl Running {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.chunks.set_place(chunk, place);
         }
+        self.map_backed(vm, chunk, cx);
         self.pass_wanted |= !resident && !over_max;
         cx.actions.notice(Notice::Backed { vm, bytes, resident });
         true
@@ -151,7 +152,7 @@ impl Running {
         let needed: u64 = self.demands.iter().map(|demand| self.demanded(demand)).sum();
         let free = u64::from(self.frames.free_count()) * fermi_spec::addr::FRAME;
         let short = needed.saturating_sub(free);
-        if let Some(vm) = self.most_idle() {
+        if let Some(vm) = self.most_idle(cx.now) {
             let wanted = self.chunks_for(vm, short);
             if self.spill_some(vm, wanted, true, cx) {
                 return true;
@@ -242,6 +243,7 @@ impl Running {
         let most = batch_bytes_max(self.config.batch_bytes).min(spare);
         let count =
             (most / vgpu.config.chunk_bytes).max(u64::from(spare >= vgpu.config.chunk_bytes)) as usize;
+        let count = if vgpu.was_refused { count.min(1) } else { count };
         let mut chosen = Vec::new();
         while chosen.len() < wanted.min(count) && !candidates.is_empty() {
             let pick = self.policy.chunk(&candidates, &mut self.rng);
@@ -258,11 +260,11 @@ impl Running {
             .map(|vgpu| vgpu.id)
     }
 
-    /// The VM with most idle bytes in VRAM that it may lose.
-    fn most_idle(&self) -> Option<VmId> {
+    /// The VM with most idle bytes in VRAM that it may lose, of those whose last move was not rolled back just now.
+    fn most_idle(&self, now: Tick) -> Option<VmId> {
         self.vms
             .values()
-            .filter(|vgpu| !vgpu.leaves())
+            .filter(|vgpu| !vgpu.leaves() && now >= vgpu.passed_over_until)
             .map(|vgpu| {
                 let idle: u64 = candidates(vgpu, true)
                     .into_iter()
@@ -300,7 +302,7 @@ impl Running {
             return true;
         }
         // No room: an idle chunk gives way, then one of a VM that holds more than its share.
-        if let Some(vm) = self.most_idle() {
+        if let Some(vm) = self.most_idle(cx.now) {
             let wanted = self.chunks_for(winner, 1);
             return self.spill_some(vm, wanted, true, cx);
         }

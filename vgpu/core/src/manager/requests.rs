@@ -258,6 +258,7 @@ impl Running {
             bytes,
             memory: Place::Ram { vm, gpa },
             writable,
+            refusable: false,
         });
         Reply::Done
     }

@@ -8,6 +8,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use shadow_pt::ShadowSpace;
 
+use super::images::maps_of;
 use super::moves::Move;
 use super::pressure::Demand;
 use super::{Audit, Cx, VmAudit};
@@ -167,6 +168,7 @@ impl Running {
                     self.on_job(job, ok, cx);
                 }
             }
+            Event::MapRefused { iova } => self.map_refused(iova),
             Event::HostInterrupt => self.look_at_card(cx),
             Event::Wake => {
                 self.woken_at = None;
@@ -309,26 +311,30 @@ impl Running {
                     iova.usable()
                 )
             })?;
-            if !iova.reserve_maps(1) {
+            let maps = maps_of(&config, self.config.bus.pins);
+            if !iova.reserve_maps(maps) {
                 iova.release(at);
                 let left = iova.maps_left();
                 return Err(format!(
-                    "its VRAM image needs 1 DMA map; the host's IOMMU has {left} left"
+                    "its VRAM image needs {maps} DMA maps, one for each chunk; the host's IOMMU has {left} left: larger chunks"
                 ));
             }
             Ok(at)
         });
         match admitted {
             Ok(image) => {
-                cx.actions.push(Action::MapDma {
-                    iova: image,
-                    bytes: config.guest_vram,
-                    memory: Place::Image {
-                        vm,
-                        at: fermi_spec::addr::GuestVramAddr(0),
-                    },
-                    writable: true,
-                });
+                if !self.config.bus.pins {
+                    cx.actions.push(Action::MapDma {
+                        iova: image,
+                        bytes: config.guest_vram,
+                        memory: Place::Image {
+                            vm,
+                            at: fermi_spec::addr::GuestVramAddr(0),
+                        },
+                        writable: true,
+                        refusable: false,
+                    });
+                }
                 self.vms.insert(vm, Vgpu::new(vm, config, self.boot0, image));
                 cx.actions.push(Action::Attached { vm });
             }

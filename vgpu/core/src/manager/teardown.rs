@@ -12,6 +12,7 @@ use fermi_spec::instance::INSTANCE_BYTES;
 use shadow_pt::TablePages;
 
 use super::Cx;
+use super::images::{self, maps_of};
 use super::requests::Step;
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Whereabouts};
@@ -202,6 +203,8 @@ impl Running {
                 frames.extend(held);
             }
         }
+        let all = vgpu.chunks.all();
+        images::unmap(&mut vgpu.chunks, all, cx);
         self.free_tables(vm, &orphans);
         self.free_frames(frames, cx);
         self.pass_wanted = true;
@@ -243,11 +246,14 @@ impl Running {
         }
         let image = vgpu.chunks.image();
         self.iova.release(image);
-        self.iova.release_maps(1);
-        cx.actions.push(Action::UnmapDma {
-            iova: image,
-            bytes: vgpu.config.guest_vram,
-        });
+        self.iova
+            .release_maps(maps_of(&vgpu.config, self.config.bus.pins));
+        if !self.config.bus.pins {
+            cx.actions.push(Action::UnmapDma {
+                iova: image,
+                bytes: vgpu.config.guest_vram,
+            });
+        }
         cx.actions.push(Action::Detached { vm });
     }
 }

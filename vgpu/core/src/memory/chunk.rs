@@ -54,6 +54,8 @@ struct Chunk {
     reach: Reach,
     /// A move of it is under way: stores through windows wait.
     moving: bool,
+    /// The card reaches its image. Kept up only where images are mapped by chunk.
+    mapped: bool,
 }
 
 /// All chunks of one VM.
@@ -85,7 +87,8 @@ impl Chunks {
                 Chunk {
                     place: ChunkPlace::Unbacked,
                     reach: Reach::None,
-                    moving: false
+                    moving: false,
+                    mapped: false,
                 };
                 count
             ],
@@ -166,6 +169,23 @@ impl Chunks {
         self.chunks[chunk.0 as usize].moving = moving;
     }
 
+    pub(crate) fn is_mapped(&self, chunk: ChunkNo) -> bool {
+        self.chunks[chunk.0 as usize].mapped
+    }
+
+    pub(crate) fn set_mapped(&mut self, chunk: ChunkNo, mapped: bool) {
+        self.chunks[chunk.0 as usize].mapped = mapped;
+    }
+
+    /// Whether a shadow entry may name the chunk's image.
+    pub(crate) fn wants_map(&self, chunk: ChunkNo) -> bool {
+        match self.place(chunk) {
+            ChunkPlace::Unbacked => false,
+            ChunkPlace::Spilled => true,
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => self.has_instance(chunk),
+        }
+    }
+
     /// Backed but out of every shadow table's reach.
     pub(crate) fn is_idle(&self, chunk: ChunkNo) -> bool {
         let chunk = &self.chunks[chunk.0 as usize];
@@ -210,9 +230,11 @@ impl Chunks {
         }
     }
 
-    /// A chunk whose old copy may be dropped, which it is with this call.
+    /// A chunk whose old copy may be dropped, which it is with this call. None of those that a move is about to write, or
+    /// that the card reaches: it would keep the pages that are given back.
     pub(crate) fn take_stale(&mut self) -> Option<ChunkNo> {
-        let chunk = self.stale.first().copied()?;
+        let may_go = |chunk: &&ChunkNo| !self.is_moving(**chunk) && !self.is_mapped(**chunk);
+        let chunk = self.stale.iter().find(may_go).copied()?;
         self.forget_stale(chunk);
         Some(chunk)
     }
@@ -247,6 +269,13 @@ impl Chunks {
 
     pub(crate) fn is_instance(&self, page: GuestPage) -> bool {
         self.instance[page.0 as usize / 64] & 1 << (page.0 % 64) != 0
+    }
+
+    fn has_instance(&self, chunk: ChunkNo) -> bool {
+        let first = GuestPage::of(self.base(chunk)).0;
+        let pages = (self.bytes(chunk) / SMALL_PAGE) as u32;
+        // Chunks are whole words of the bitmap, or halves.
+        (first..first + pages).any(|page| self.is_instance(GuestPage(page)))
     }
 
     /// Makes a page instance memory. Only pages whose bytes are in the image, or zero, may become so.
@@ -396,6 +425,35 @@ mod tests {
         chunks.widen_reach(ChunkNo(1), Reach::Writable);
         assert!(matches!(chunks.place(ChunkNo(1)), ChunkPlace::Resident(_)));
         chunks.check();
+    }
+
+    #[test]
+    fn old_copy_that_a_move_or_the_card_may_write_is_not_taken() {
+        let mut chunks = chunks();
+        for chunk in [ChunkNo(1), ChunkNo(2), ChunkNo(3)] {
+            chunks.set_place(chunk, ChunkPlace::Resident((0..16).map(FrameNo).collect()));
+            chunks.keep_stale(chunk);
+        }
+        chunks.set_moving(ChunkNo(1), true);
+        chunks.set_mapped(ChunkNo(2), true);
+        assert_eq!(
+            (chunks.take_stale(), chunks.take_stale()),
+            (Some(ChunkNo(3)), None)
+        );
+        chunks.check();
+    }
+
+    #[test]
+    fn image_is_wanted_where_an_entry_may_name_it() {
+        let mut chunks = chunks();
+        let resident = || ChunkPlace::Resident((0..16).map(FrameNo).collect());
+        chunks.set_instance(GuestPage(513));
+        assert!(!chunks.wants_map(ChunkNo(1)), "unbacked");
+        chunks.set_place(ChunkNo(0), resident());
+        chunks.set_place(ChunkNo(1), resident());
+        chunks.set_place(ChunkNo(2), ChunkPlace::Spilled);
+        let wanted = [0, 1, 2].map(|chunk| chunks.wants_map(ChunkNo(chunk)));
+        assert_eq!(wanted, [false, true, true]);
     }
 
     #[test]
