@@ -395,14 +395,7 @@ impl Performer {
                 memory,
                 writable,
                 refusable,
-            } if refusable => self.try_map_dma(iova, memory, bytes, writable),
-            Action::MapDma {
-                iova,
-                bytes,
-                memory,
-                writable,
-                ..
-            } => self.map_dma(iova, memory, bytes, writable),
+            } => self.map_dma(iova, (memory, bytes), writable, refusable),
             Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
             Action::PlaceFrame { frame, owner } => self.place(frame, owner),
             Action::DropImage { vm, at, bytes } => {
@@ -425,36 +418,26 @@ impl Performer {
         }
     }
 
-    fn map_dma(&mut self, iova: Iova, place: Place, bytes: u64, writable: bool) {
+    fn map_dma(&mut self, iova: Iova, (place, bytes): (Place, u64), writable: bool, refusable: bool) {
         let owner = owner_of(place);
-        let memory = match self.memory.dma_memory(place, bytes) {
-            Ok(memory) => memory,
-            Err(error) => return self.failed(owner, &error.to_string()),
-        };
+        // Nobody pays for what the core does without.
+        let payer = owner.filter(|_| !refusable);
         let mut refused = None;
-        self.on_card(owner, |gpu| {
-            let mapped = gpu.map_dma(iova, memory, writable);
-            mapped.inspect_err(|error| refused = Some(error.to_string()))
-        });
-        // Without its own memory the broker moves nothing, for no VM.
-        if let (None, Some(reason)) = (owner, refused) {
-            self.end(&reason);
-        }
-    }
-
-    /// A map that the core does without if need be: failing costs nobody anything.
-    fn try_map_dma(&mut self, iova: Iova, place: Place, bytes: u64, writable: bool) {
-        let mut is_mapped = false;
         match self.memory.dma_memory(place, bytes) {
-            Ok(memory) => self.on_card(None, |gpu| {
-                gpu.map_dma(iova, memory, writable)?;
-                is_mapped = true;
-                Ok(())
+            Ok(memory) => self.on_card(payer, |gpu| {
+                let mapped = gpu.map_dma(iova, memory, writable);
+                mapped.inspect_err(|error| refused = Some(error.to_string()))
             }),
-            Err(error) => self.failed(None, &error.to_string()),
+            Err(error) => {
+                self.failed(payer, &error.to_string());
+                refused = Some(error.to_string());
+            }
         }
-        if !is_mapped {
-            self.queue.push_back(Event::MapRefused { iova });
+        match (refused, owner) {
+            (Some(_), _) if refusable => self.queue.push_back(Event::MapRefused { iova }),
+            // Without its own memory the broker moves nothing, for no VM.
+            (Some(reason), None) => self.end(&reason),
+            _ => {}
         }
     }
 
