@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::regs::Bar0Reg;
+use vfio_user_server::Pending;
 use vgpu::{
     Action, Actions, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId, Tick,
     VmConfig, VmId,
@@ -36,7 +37,7 @@ use crate::polls::{PERIOD_NS, Poll};
 use crate::port::{Core, VmPort};
 use crate::record::Recorder;
 use crate::remote::Waker;
-use crate::requests::{Request, Requests, Then, event_of};
+use crate::requests::{Request, Then, WAITING_MAX, event_of};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::vms::{Attachment, Vm, VmState};
@@ -60,7 +61,6 @@ pub(crate) struct Performer {
     memory: Memory,
     vms: BTreeMap<VmId, Vm>,
     next_serial: u64,
-    requests: Requests,
     polls: Vec<Poll>,
     queue: VecDeque<Event>,
     actions: Actions,
@@ -103,7 +103,6 @@ impl Performer {
             memory: Memory::new()?,
             vms: BTreeMap::new(),
             next_serial: 0,
-            requests: Requests::default(),
             polls: Vec::new(),
             queue: VecDeque::new(),
             actions: Actions::default(),
@@ -169,6 +168,7 @@ impl Performer {
             serial,
             state: VmState::Attaching,
             port,
+            waiting: Pending::default(),
         };
         self.vms.insert(vm, entry);
         self.submit(Event::Attach { vm, config });
@@ -196,9 +196,7 @@ impl Performer {
         match entry.state {
             VmState::Attached => {
                 entry.state = VmState::Leaving;
-                for request in self.requests.take_all(vm) {
-                    entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
-                }
+                entry.refuse_all();
                 self.queue.push_back(Event::Detach { vm });
             }
             VmState::Attaching => entry.state = VmState::AttachingToLeave,
@@ -224,32 +222,22 @@ impl Performer {
     /// dropped: its port was told.
     pub(crate) fn request(&mut self, attachment: Attachment, request: RequestId, kind: Request) {
         let vm = attachment.vm;
-        let Some(entry) = self.entry(attachment) else {
+        let Some(entry) = self
+            .vms
+            .get_mut(&vm)
+            .filter(|entry| entry.serial == attachment.serial)
+        else {
             return;
         };
-        let admitted = self.admit(vm, entry.state, &kind);
-        if let Err(refusal) = admitted {
+        if let Err(refusal) = admit(&self.memory, vm, entry, &kind) {
             return entry.port.reply(request, Reply::Refused(refusal));
         }
         let (event, then, map) = event_of(vm, request, kind);
+        entry.waiting.insert(request, then);
         if let Some((gpa, map)) = map {
             self.memory.insert_ram(vm, gpa, map);
         }
-        self.requests.insert(request, vm, then);
         self.submit(event);
-    }
-
-    fn admit(&self, vm: VmId, state: VmState, kind: &Request) -> Result<(), Refusal> {
-        if state != VmState::Attached {
-            return Err(Refusal::NotAttached);
-        }
-        if !self.requests.has_room(vm) {
-            return Err(Refusal::TooManyWaiting);
-        }
-        match kind {
-            Request::MapRam { gpa, map } => self.memory.has_room(vm, *gpa, map.bytes),
-            _ => Ok(()),
-        }
     }
 
     /// The timer fired: polls, the core's wake-up, the interrupt if nothing else tells of it.
@@ -294,10 +282,8 @@ impl Performer {
         self.gpu = None;
         self.queue.clear();
         self.polls.clear();
-        for (vm, entry) in std::mem::take(&mut self.vms) {
-            for request in self.requests.take_all(vm) {
-                entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
-            }
+        for (vm, mut entry) in std::mem::take(&mut self.vms) {
+            entry.refuse_all();
             entry.port.expelled(reason);
             entry.port.detached();
             self.memory.remove_vm(vm);
@@ -469,11 +455,11 @@ impl Performer {
     }
 
     fn detached(&mut self, vm: VmId) {
-        let Some(entry) = self.vms.remove(&vm) else { return };
+        let Some(mut entry) = self.vms.remove(&vm) else {
+            return;
+        };
         // Whatever was answered neither by the core nor by `leave`.
-        for request in self.requests.take_all(vm) {
-            entry.port.reply(request, Reply::Refused(Refusal::NotAttached));
-        }
+        entry.refuse_all();
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
         entry.port.detached();
@@ -482,7 +468,10 @@ impl Performer {
     }
 
     fn reply(&mut self, vm: VmId, request: RequestId, reply: Reply) {
-        let Some(then) = self.requests.take(request, vm) else {
+        let Some(entry) = self.vms.get_mut(&vm) else {
+            return;
+        };
+        let Some(then) = entry.waiting.remove(request) else {
             return;
         };
         let is_refused = matches!(reply, Reply::Refused(_));
@@ -491,9 +480,7 @@ impl Performer {
             Then::Unmap { gpa, bytes } if !is_refused => self.memory.remove_ram(vm, gpa, bytes),
             Then::Map { .. } | Then::Unmap { .. } | Then::Nothing => {}
         }
-        if let Some(entry) = self.vms.get(&vm) {
-            entry.port.reply(request, reply);
-        }
+        entry.port.reply(request, reply);
     }
 
     fn place(&mut self, frame: FrameNo, owner: FrameOwner) {
@@ -560,11 +547,10 @@ impl Performer {
 
     /// Sets the timer to the next thing that time brings about.
     fn arm(&mut self) {
-        let now = self.now();
         let is_used = !self.vms.is_empty();
         let due = [
-            (!self.polls.is_empty()).then(|| now.after(PERIOD_NS)),
-            (is_used && self.asks_for_interrupt).then(|| now.after(INTERRUPT_PERIOD_NS)),
+            (!self.polls.is_empty()).then(|| self.now().after(PERIOD_NS)),
+            (is_used && self.asks_for_interrupt).then(|| self.now().after(INTERRUPT_PERIOD_NS)),
             is_used.then_some(self.look_at),
             self.wake_at,
         ];
@@ -575,7 +561,7 @@ impl Performer {
         if self.armed.is_some_and(|armed| armed <= due) {
             return;
         }
-        let wait = Duration::from_nanos(due.since(now).max(1));
+        let wait = Duration::from_nanos(due.since(self.now()).max(1));
         match self.timer.reset(wait, None) {
             Ok(()) => self.armed = Some(due),
             Err(error) => {
@@ -584,6 +570,20 @@ impl Performer {
                 self.end("its timer failed");
             }
         }
+    }
+}
+
+/// Whether the core may hear of a request.
+fn admit(memory: &Memory, vm: VmId, entry: &Vm, kind: &Request) -> Result<(), Refusal> {
+    if entry.state != VmState::Attached {
+        return Err(Refusal::NotAttached);
+    }
+    if entry.waiting.len() >= WAITING_MAX {
+        return Err(Refusal::TooManyWaiting);
+    }
+    match kind {
+        Request::MapRam { gpa, map } => memory.has_room(vm, *gpa, map.bytes),
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,5 @@
 //! Requests of VMs that the core has not answered yet.
 
-use std::collections::BTreeMap;
-
 use fermi_spec::addr::Gpa;
 use vgpu::{Bar, Event, RequestId, VmId};
 
@@ -39,48 +37,6 @@ pub(crate) enum Then {
         gpa: Gpa,
         bytes: u64,
     },
-}
-
-/// By id, with a count for each VM.
-#[derive(Debug, Default)]
-pub(crate) struct Requests {
-    waiting: BTreeMap<RequestId, (VmId, Then)>,
-    counts: BTreeMap<VmId, usize>,
-}
-
-impl Requests {
-    /// Whether the VM may have one more.
-    pub(crate) fn has_room(&self, vm: VmId) -> bool {
-        self.counts.get(&vm).is_none_or(|count| *count < WAITING_MAX)
-    }
-
-    pub(crate) fn insert(&mut self, request: RequestId, vm: VmId, then: Then) {
-        self.waiting.insert(request, (vm, then));
-        *self.counts.entry(vm).or_default() += 1;
-    }
-
-    /// Takes a request of `vm`. `None` if it has none of that id, or not any more.
-    pub(crate) fn take(&mut self, request: RequestId, vm: VmId) -> Option<Then> {
-        self.waiting.get(&request).filter(|(owner, _)| *owner == vm)?;
-        let (_, then) = self.waiting.remove(&request)?;
-        self.uncount(vm);
-        Some(then)
-    }
-
-    /// Takes all of a VM.
-    pub(crate) fn take_all(&mut self, vm: VmId) -> Vec<RequestId> {
-        self.counts.remove(&vm);
-        self.waiting
-            .extract_if(.., |_, (owner, _)| *owner == vm)
-            .map(|(request, _)| request)
-            .collect()
-    }
-
-    fn uncount(&mut self, vm: VmId) {
-        if let Some(count) = self.counts.get_mut(&vm) {
-            *count -= 1;
-        }
-    }
 }
 
 /// The event for a request whose map, if it has one, is in memory already.

@@ -175,7 +175,7 @@ impl Seat {
                 }
             }
         }
-        if let Some(reason) = self.session.as_mut().and_then(Session::failure) {
+        if let Some(reason) = self.session.as_mut().and_then(Session::due) {
             self.client_gone(reason);
         }
     }

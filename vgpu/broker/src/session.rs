@@ -3,7 +3,6 @@
 //! A request of the protocol becomes one or more *pieces*, each an access that the core takes in one event; it is
 //! answered when all its pieces are. Pieces are issued in the order in which the client's messages came.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,7 +15,7 @@ use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::pci::ConfigSpace;
-use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, RequestId as ClientRequest};
+use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
 use vgpu::{ACCESS_BYTES_MAX, Bar, Refusal, Reply, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
@@ -37,7 +36,16 @@ enum Answer {
     Reset,
 }
 
-/// A client's request that waits for its pieces.
+/// What of a client's request a piece is.
+#[derive(Debug)]
+enum Piece {
+    /// All of it.
+    Whole(ClientRequest, Answer),
+    /// These bytes of the answer.
+    Part(ClientRequest, Range<usize>),
+}
+
+/// A client's request that waits for several pieces.
 #[derive(Debug)]
 struct Gather {
     answer: Answer,
@@ -56,9 +64,11 @@ pub(crate) struct Session {
     config: ConfigSpace,
     /// The vGPU exists; before, the client is not heard.
     is_attached: bool,
-    gathers: BTreeMap<ClientRequest, Gather>,
-    /// By the core's request: whose piece it is, and which bytes of the answer.
-    pieces: BTreeMap<RequestId, (ClientRequest, Range<usize>)>,
+    gathers: Pending<ClientRequest, Gather>,
+    /// By the core's request.
+    pieces: Pending<RequestId, Piece>,
+    /// Of a turn; empty between turns.
+    incoming: Vec<Incoming>,
     /// Descriptors of the client as files for mapping, each duplicated once however many maps it has.
     files: Vec<(Weak<OwnedFd>, Weak<File>)>,
     limit: RateLimit,
@@ -79,8 +89,9 @@ impl Session {
             signaller,
             config,
             is_attached: false,
-            gathers: BTreeMap::new(),
-            pieces: BTreeMap::new(),
+            gathers: Pending::default(),
+            pieces: Pending::default(),
+            incoming: Vec::new(),
             files: Vec::new(),
             limit: RateLimit::new(Instant::now()),
         }
@@ -108,20 +119,23 @@ impl Session {
         if events.contains(EventSet::OUT) {
             self.client.write_ready();
         }
-        let mut incoming = Vec::new();
+        let mut incoming = std::mem::take(&mut self.incoming);
         self.client.read_ready(&mut incoming);
-        for request in incoming {
-            if let Incoming::Closed(reason) = request {
-                return Some(reason);
+        let mut closed = None;
+        for request in incoming.drain(..) {
+            match request {
+                // The last one.
+                Incoming::Closed(reason) => closed = Some(reason),
+                request => self.take(request),
             }
-            self.take(request);
         }
-        None
+        self.incoming = incoming;
+        closed
     }
 
-    /// A reply could not be sent: why, once.
-    pub(crate) fn failure(&mut self) -> Option<CloseReason> {
-        if self.client.has_failed() {
+    /// Takes the turn that no poll tells of, if there is one. Why the client is gone, if it is.
+    pub(crate) fn due(&mut self) -> Option<CloseReason> {
+        if self.client.is_due() {
             self.ready(EventSet::empty())
         } else {
             None
@@ -147,9 +161,7 @@ impl Session {
             Incoming::DmaMap { request, map } => self.dma_map(request, &map),
             Incoming::DmaUnmap { request, maps } => self.dma_unmap(request, &maps),
             Incoming::Irq { request, change } => self.change_irqs(request, change),
-            Incoming::Reset { request } => {
-                self.gather(request, Answer::Reset, 0, vec![(Request::Reset, 0..0)])
-            }
+            Incoming::Reset { request } => self.gather(request, Answer::Reset, 0, [(Request::Reset, 0..0)]),
             Incoming::Closed(_) => Ok(()),
         };
         tell_mistake(result);
@@ -168,18 +180,14 @@ impl Session {
             self.config.read(offset, &mut data);
             return self.client.reply_read(request, &data);
         };
-        let pieces = pieces(offset, bytes)
-            .map(|(offset, range)| {
-                (
-                    Request::Read {
-                        bar,
-                        offset,
-                        bytes: range.len() as u32,
-                    },
-                    range,
-                )
-            })
-            .collect();
+        let pieces = pieces(offset, bytes).map(|(offset, range)| {
+            let piece = Request::Read {
+                bar,
+                offset,
+                bytes: range.len() as u32,
+            };
+            (piece, range)
+        });
         self.gather(request, Answer::Data, bytes, pieces)
     }
 
@@ -194,18 +202,10 @@ impl Session {
             self.write_config(offset, &data);
             return self.client.reply_done(request);
         };
-        let pieces = pieces(offset, data.len())
-            .filter_map(|(offset, range)| {
-                Some((
-                    Request::Write {
-                        bar,
-                        offset,
-                        data: data.get(range)?.to_vec(),
-                    },
-                    0..0,
-                ))
-            })
-            .collect();
+        let pieces = pieces(offset, data.len()).map(|(offset, range)| {
+            let data = data.get(range).unwrap_or_default().to_vec();
+            (Request::Write { bar, offset, data }, 0..0)
+        });
         self.gather(request, Answer::Done, 0, pieces)
     }
 
@@ -261,7 +261,7 @@ impl Session {
                     gpa: Gpa(map.iova),
                     map: mapped,
                 };
-                self.gather(request, Answer::Done, 0, vec![(piece, 0..0)])
+                self.gather(request, Answer::Done, 0, [(piece, 0..0)])
             }
             Err(error) => {
                 if let Some(suppressed) = self.limit.pass(Instant::now()) {
@@ -273,18 +273,14 @@ impl Session {
     }
 
     fn dma_unmap(&mut self, request: ClientRequest, maps: &[Arc<DmaMap>]) -> Result<(), ReplyError> {
-        let pieces = maps
+        let unmap = |map: &Arc<DmaMap>| Request::UnmapRam {
+            gpa: Gpa(map.iova),
+            bytes: map.bytes,
+        };
+        let pieces: Vec<_> = maps
             .iter()
             .filter(|map| map.file.is_some())
-            .map(|map| {
-                (
-                    Request::UnmapRam {
-                        gpa: Gpa(map.iova),
-                        bytes: map.bytes,
-                    },
-                    0..0,
-                )
-            })
+            .map(|map| (unmap(map), 0..0))
             .collect();
         self.gather(request, Answer::Done, 0, pieces)
     }
@@ -345,21 +341,30 @@ impl Session {
         request: ClientRequest,
         answer: Answer,
         bytes: usize,
-        pieces: Vec<(Request, Range<usize>)>,
+        pieces: impl IntoIterator<Item = (Request, Range<usize>), IntoIter: ExactSizeIterator>,
     ) -> Result<(), ReplyError> {
-        if pieces.is_empty() {
-            return self.client.reply_done(request);
+        let pieces = pieces.into_iter();
+        let count = pieces.len();
+        match count {
+            0 => return self.client.reply_done(request),
+            1 => {}
+            remaining => {
+                let gather = Gather {
+                    answer,
+                    data: vec![0xff; bytes],
+                    remaining,
+                    refusal: None,
+                };
+                self.gathers.insert(request, gather);
+            }
         }
-        let gather = Gather {
-            answer,
-            data: vec![0xff; bytes],
-            remaining: pieces.len(),
-            refusal: None,
-        };
-        self.gathers.insert(request, gather);
         for (piece, range) in pieces {
             let id = self.shared.next_request();
-            self.pieces.insert(id, (request, range));
+            let which = match count {
+                1 => Piece::Whole(request, answer),
+                _ => Piece::Part(request, range),
+            };
+            self.pieces.insert(id, which);
             // A broker that has ended has told the port so.
             if let Ok(mut performer) = self.shared.lock() {
                 performer.request(self.attachment, id, piece);
@@ -370,10 +375,19 @@ impl Session {
 
     /// The core's answer to a piece.
     pub(crate) fn reply(&mut self, id: RequestId, reply: Reply) {
-        let Some((request, range)) = self.pieces.remove(&id) else {
-            return;
+        let (request, range) = match self.pieces.remove(id) {
+            Some(Piece::Whole(request, answer)) => {
+                let answered = match reply {
+                    Reply::Data(data) => self.answer(request, answer, None, &data),
+                    Reply::Done => self.answer(request, answer, None, &[]),
+                    Reply::Refused(refusal) => self.answer(request, answer, Some(refusal), &[]),
+                };
+                return tell_mistake(answered);
+            }
+            Some(Piece::Part(request, range)) => (request, range),
+            None => return,
         };
-        let Some(gather) = self.gathers.get_mut(&request) else {
+        let Some(gather) = self.gathers.get_mut(request) else {
             return;
         };
         gather.remaining -= 1;
@@ -388,16 +402,22 @@ impl Session {
         if gather.remaining > 0 {
             return;
         }
-        if let Some(gather) = self.gathers.remove(&request) {
-            tell_mistake(self.answer(request, &gather));
+        if let Some(gather) = self.gathers.remove(request) {
+            tell_mistake(self.answer(request, gather.answer, gather.refusal, &gather.data));
         }
     }
 
-    fn answer(&mut self, request: ClientRequest, gather: &Gather) -> Result<(), ReplyError> {
+    fn answer(
+        &mut self,
+        request: ClientRequest,
+        answer: Answer,
+        refusal: Option<Refusal>,
+        data: &[u8],
+    ) -> Result<(), ReplyError> {
         let client = &mut self.client;
-        match (gather.refusal, gather.answer) {
+        match (refusal, answer) {
             (Some(refusal), _) => client.reply_error(request, errno_of(refusal)),
-            (None, Answer::Data) => client.reply_read(request, &gather.data),
+            (None, Answer::Data) => client.reply_read(request, data),
             (None, Answer::Done) => client.reply_done(request),
             (None, Answer::Reset) => {
                 self.config.reset();
@@ -410,7 +430,7 @@ impl Session {
 
 /// Cuts an access into parts of at most [`ACCESS_BYTES_MAX`]: offset in the BAR, bytes of the whole. The protocol
 /// server has checked that the whole lies inside the region.
-fn pieces(offset: u64, bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+fn pieces(offset: u64, bytes: usize) -> impl ExactSizeIterator<Item = (u64, Range<usize>)> {
     (0..bytes).step_by(ACCESS_BYTES_MAX).map(move |start| {
         (
             offset.wrapping_add(start as u64),

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use vgpu::VmId;
+use vfio_user_server::Pending;
+use vgpu::{Refusal, Reply, RequestId, VmId};
 
 use crate::port::VmPort;
+use crate::requests::Then;
 
 /// The picture is in [`crate::perform`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +24,17 @@ pub(crate) struct Vm {
     pub(crate) serial: u64,
     pub(crate) state: VmState,
     pub(crate) port: Arc<dyn VmPort>,
+    /// Requests that the core has not answered yet.
+    pub(crate) waiting: Pending<RequestId, Then>,
+}
+
+impl Vm {
+    /// Answers whatever still waits: it will not be done.
+    pub(crate) fn refuse_all(&mut self) {
+        for (request, _) in std::mem::take(&mut self.waiting) {
+            self.port.reply(request, Reply::Refused(Refusal::NotAttached));
+        }
+    }
 }
 
 /// An attachment. Unlike a [`VmId`] it is never used again, so whoever holds an old one cannot speak for a new VM.

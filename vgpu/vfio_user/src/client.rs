@@ -11,125 +11,31 @@
 //! [`UNANSWERED_MAX`] of them wait, or their replies would exceed [`OUTGOING_BYTES_MAX`], nothing more is read: a
 //! client that does not fetch its replies stops itself.
 
-use std::collections::BTreeMap;
+mod incoming;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::IntoBytes;
 
+pub use self::incoming::{BatchedWrite, Incoming, RequestId};
 use crate::Errno;
 use crate::bounds::{DATA_BYTES_MAX, OUTGOING_BYTES_MAX, REQUESTS_PER_TURN, UNANSWERED_MAX};
-use crate::connection::{Connection, Frame, ReceiveError, assemble};
+use crate::connection::{Connection, Frame, ReceiveError, reply_header};
 use crate::dma::{DmaMap, DmaTable};
 use crate::error::{CloseReason, ProtocolError, ReplyError};
-use crate::function::{FunctionInfo, Region};
+use crate::function::FunctionInfo;
 use crate::irq::IrqChange;
 use crate::listener::Seat;
 use crate::message::{
     Command, CommandCode, DMA_WRITE, DmaAccessWire, DmaUnmapWire, FLAG_NO_REPLY, Header, RegionAccessWire,
     SmallWrite, VersionWire, decode,
 };
+use crate::pending::Pending;
 use crate::version::{MAJOR, Proposal};
-
-/// Names a request of one client. Unique in the process, so that an answer that comes after its client has gone
-/// never reaches the next client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(u64);
-
-impl std::fmt::Display for RequestId {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}", self.0)
-    }
-}
-
-static NEXT_REQUEST: AtomicU64 = AtomicU64::new(1);
-
-impl RequestId {
-    fn next() -> Self {
-        // Only uniqueness matters, so no order is asked for.
-        Self(NEXT_REQUEST.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// One write of a batch, checked like a single one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchedWrite {
-    /// Where to.
-    pub region: Region,
-    /// The offset and the 1 to 8 bytes.
-    pub write: SmallWrite,
-}
-
-/// What a client wants.
-#[derive(Debug)]
-pub enum Incoming {
-    /// Answer with [`Client::reply_read`].
-    RegionRead {
-        /// Names the answer.
-        request: RequestId,
-        /// Where from.
-        region: Region,
-        /// First byte.
-        offset: u64,
-        /// Length, 1 to `DATA_BYTES_MAX`.
-        count: u32,
-    },
-    /// Answer with [`Client::reply_done`].
-    RegionWrite {
-        /// Names the answer.
-        request: RequestId,
-        /// Where to.
-        region: Region,
-        /// First byte.
-        offset: u64,
-        /// 1 to `DATA_BYTES_MAX` bytes.
-        data: Vec<u8>,
-        /// The client does not wait: `reply_done` frees the request and sends nothing.
-        is_posted: bool,
-    },
-    /// Answer with [`Client::reply_done`] after all of them, in this order.
-    RegionWriteMulti {
-        /// Names the answer.
-        request: RequestId,
-        /// At most `MULTI_WRITES_MAX`.
-        writes: Vec<BatchedWrite>,
-        /// As for a single write.
-        is_posted: bool,
-    },
-    /// Memory is offered; it is in the table already, and leaves it if the answer is an error.
-    DmaMap {
-        /// Names the answer.
-        request: RequestId,
-        /// The new map.
-        map: Arc<DmaMap>,
-    },
-    /// Memory is taken back; it is out of the table already. Answer when nothing can reach it any more.
-    DmaUnmap {
-        /// Names the answer.
-        request: RequestId,
-        /// The maps that the range was made of.
-        maps: Vec<Arc<DmaMap>>,
-    },
-    /// Interrupts change.
-    Irq {
-        /// Names the answer.
-        request: RequestId,
-        /// What changes.
-        change: IrqChange,
-    },
-    /// The function is to be reset.
-    Reset {
-        /// Names the answer.
-        request: RequestId,
-    },
-    /// The client is gone; this comes once, last. Its memory is to be left and its eventfds are to be closed.
-    /// Requests that still wait may be answered, which sends nothing; [`Client::dma`] shows what is to be unmapped.
-    Closed(CloseReason),
-}
 
 /// What the reply to a waiting request looks like.
 #[derive(Debug)]
@@ -163,7 +69,7 @@ pub struct Client {
     function: FunctionInfo,
     state: State,
     dma: DmaTable,
-    waiting: BTreeMap<RequestId, Waiting>,
+    waiting: Pending<RequestId, Waiting>,
     promised_bytes: usize,
     /// Stores sent upstream that might still be refused.
     upstream: u32,
@@ -185,7 +91,7 @@ impl Client {
             dma: DmaTable::with_room_for(function.dma_maps_max()),
             function,
             state: State::Greeting,
-            waiting: BTreeMap::new(),
+            waiting: Pending::default(),
             promised_bytes: 0,
             upstream: 0,
             send_failure: None,
@@ -225,8 +131,9 @@ impl Client {
         self.connection.outgoing_bytes() > 0
     }
 
-    /// Takes up to [`REQUESTS_PER_TURN`] messages and appends what is to be done. To be called when the socket is
-    /// readable, hung up or in error, and once after [`Client::wants_read`] has become true again.
+    /// Takes up to [`REQUESTS_PER_TURN`] messages, the last of them the first that the client awaits an answer to, and
+    /// appends what is to be done. To be called while the socket is readable, hung up or in error, or
+    /// [`Client::is_due`], and once after [`Client::wants_read`] has become true again.
     pub fn read_ready(&mut self, incoming: &mut Vec<Incoming>) {
         for _ in 0..REQUESTS_PER_TURN {
             if self.state == State::Closed {
@@ -247,7 +154,14 @@ impl Client {
                     let header = frame.header;
                     match self.take(frame) {
                         Ok(None) => {}
-                        Ok(Some(request)) => incoming.push(request),
+                        Ok(Some(request)) => {
+                            let is_awaited = request.is_awaited();
+                            incoming.push(request);
+                            // Who waits has sent nothing more, as a rule, and a look would cost as much as the read did.
+                            if is_awaited {
+                                return;
+                            }
+                        }
                         Err(error) => incoming.extend(self.refuse(Some(header), error)),
                     }
                 }
@@ -266,15 +180,16 @@ impl Client {
         }
     }
 
-    /// A failed send, which the next [`Client::read_ready`] will tell. An event loop that turns only on events should
-    /// look at this after replying, and take that turn at once.
-    pub fn has_failed(&self) -> bool {
-        self.send_failure.is_some()
+    /// Whether [`Client::read_ready`] has something to tell that no poll tells of: a send has failed, or a request was read
+    /// together with the one before it. An event loop that turns only on events looks at this after replying, and takes
+    /// that turn at once.
+    pub fn is_due(&self) -> bool {
+        self.send_failure.is_some() || (self.wants_read() && self.connection.has_read_ahead())
     }
 
     /// Answers a read with exactly the bytes it asked for.
     pub fn reply_read(&mut self, request: RequestId, data: &[u8]) -> Result<(), ReplyError> {
-        match self.waiting.get(&request).map(|waiting| &waiting.shape) {
+        match self.waiting.get(request).map(|waiting| &waiting.shape) {
             None => return Err(ReplyError::NotWaiting(request.0)),
             Some(Shape::Read(access)) if access.count as usize == data.len() => {}
             Some(Shape::Read(access)) => {
@@ -294,7 +209,7 @@ impl Client {
         if let Some(Waiting {
             shape: Shape::Read(_),
             ..
-        }) = self.waiting.get(&request)
+        }) = self.waiting.get(request)
         {
             return Err(ReplyError::WrongKind(request.0));
         }
@@ -329,8 +244,7 @@ impl Client {
             error: 0,
         };
         self.upstream = self.upstream.saturating_add(1);
-        let message = [header.as_bytes(), ask.as_bytes(), data].concat();
-        if let Err(reason) = self.connection.send(message, None) {
+        if let Err(reason) = self.connection.send(&header, &[ask.as_bytes(), data], None) {
             self.send_failure.get_or_insert(reason);
         }
     }
@@ -338,7 +252,7 @@ impl Client {
     fn finish(&mut self, request: RequestId, result: Result<&[u8], Errno>) -> Result<(), ReplyError> {
         let waiting = self
             .waiting
-            .remove(&request)
+            .remove(request)
             .ok_or(ReplyError::NotWaiting(request.0))?;
         self.promised_bytes -= waiting.promised_bytes;
         if let (Shape::Map(map), Err(_)) = (&waiting.shape, &result) {
@@ -367,7 +281,8 @@ impl Client {
         if header.is_posted() || self.state == State::Closed {
             return;
         }
-        if let Err(reason) = self.connection.send(assemble(header, error, parts), descriptor) {
+        let header = reply_header(header, error, parts);
+        if let Err(reason) = self.connection.send(&header, parts, descriptor) {
             self.send_failure.get_or_insert(reason);
         }
     }
@@ -416,18 +331,14 @@ impl Client {
     }
 
     fn take(&mut self, frame: Frame) -> Result<Option<Incoming>, ProtocolError> {
-        let Frame {
-            header,
-            body,
-            descriptors,
-        } = frame;
+        let Frame { header, descriptors } = frame;
         if header.is_upstream_reply() {
             let left = self.upstream.checked_sub(1);
             self.upstream = left.ok_or(ProtocolError::NotACommand { flags: header.flags })?;
             return Ok(None);
         }
         let takes_descriptors = self.check_state(&header)?;
-        let command = decode(header.command, &body)?;
+        let command = decode(header.command, self.connection.body())?;
         let has_use = matches!(command, Command::DmaMap(_) | Command::SetIrqs(..));
         if let (false, Some(command), count @ 1..) =
             (has_use, CommandCode::from_wire(header.command), descriptors.len())

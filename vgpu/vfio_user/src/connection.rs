@@ -5,9 +5,13 @@
 //! (header) ────────► (header) ───────────────► (body) ───────────────► frame, and (header) again
 //! ```
 //!
-//! A read never goes beyond the message that is being assembled. That costs a second system call for each message,
-//! and is what makes the descriptors certain: the kernel hands them over with the bytes they were sent with, and
-//! those belong to this message only.
+//! The first read of a message asks for a header and a load, which is what somebody waits for: one system call takes it.
+//! It goes beyond a message that is shorter, and those bytes are kept for the next one. Any other read stays within the
+//! message that is being assembled.
+//!
+//! Whose the descriptors are is certain nonetheless. The kernel hands them over with the first of the bytes that they
+//! were sent with, and ends the read with the last of those; no message that has a use for them is as short as a load. So
+//! they belong to the message that was under way, or began, last.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,22 +22,28 @@ use std::sync::Arc;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, recvmsg, send, sendmsg,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::Errno;
 use crate::bounds::MESSAGE_FDS_MAX;
 use crate::error::{CloseReason, ProtocolError};
-use crate::message::Header;
+use crate::message::{DmaMapWire, Header, IrqSetWire, RegionAccessWire};
 
 const HEADER_BYTES: usize = size_of::<Header>();
+/// What the first read of a message asks for.
+const FIRST_BYTES: usize = HEADER_BYTES + size_of::<RegionAccessWire>();
+const _: () = assert!(
+    FIRST_BYTES < HEADER_BYTES + size_of::<DmaMapWire>()
+        && FIRST_BYTES < HEADER_BYTES + size_of::<IrqSetWire>()
+);
 
-/// One message as it came. Descriptors that nobody takes out are closed with it.
+/// One message as it came, but for its body, which is [`Connection::body`]. Descriptors that nobody takes out are closed
+/// with it.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) header: Header,
-    pub(crate) body: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
@@ -55,15 +65,11 @@ impl From<ProtocolError> for ReceiveError {
     }
 }
 
-/// The message that is being assembled.
-#[derive(Debug, Default)]
+/// The message that is being assembled, from when its header is complete.
+#[derive(Debug, Clone, Copy)]
 struct Partial {
-    header: [u8; HEADER_BYTES],
-    header_have: usize,
-    /// Sized by the header once that is complete.
-    body: Option<Vec<u8>>,
+    header: Header,
     body_have: usize,
-    descriptors: Vec<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -77,7 +83,16 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
-    partial: Partial,
+    /// The beginning of a message whose header is not complete, or has not been looked at.
+    first: [u8; FIRST_BYTES],
+    first_have: usize,
+    partial: Option<Partial>,
+    /// Of the message that is being assembled or was given last, as long as its header says.
+    body: Vec<u8>,
+    /// Of the message that began last.
+    descriptors: Vec<OwnedFd>,
+    /// Where messages are put together.
+    scratch: Vec<u8>,
     outgoing: VecDeque<Outgoing>,
     outgoing_bytes: usize,
 }
@@ -93,7 +108,12 @@ impl Connection {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream,
-            partial: Partial::default(),
+            first: [0; FIRST_BYTES],
+            first_have: 0,
+            partial: None,
+            body: Vec::new(),
+            descriptors: Vec::new(),
+            scratch: Vec::new(),
             outgoing: VecDeque::new(),
             outgoing_bytes: 0,
         })
@@ -108,91 +128,114 @@ impl Connection {
         self.outgoing_bytes
     }
 
+    /// Whether a header was read ahead, of a message that may be whole: no poll tells of that one.
+    pub(crate) fn has_read_ahead(&self) -> bool {
+        self.first_have >= HEADER_BYTES
+    }
+
     /// The next whole message, or `None` until the socket is readable again.
     pub(crate) fn receive(&mut self) -> Result<Option<Frame>, ReceiveError> {
         loop {
-            let header = match self.complete_header()? {
-                Some(header) => header,
-                None => match self.read_more()? {
-                    true => continue,
-                    false => return Ok(None),
-                },
-            };
-            if self
-                .partial
-                .body
-                .as_ref()
-                .is_some_and(|body| body.len() == self.partial.body_have)
-            {
-                let partial = std::mem::take(&mut self.partial);
-                return Ok(Some(Frame {
-                    header,
-                    body: partial.body.unwrap_or_default(),
-                    descriptors: partial.descriptors,
-                }));
-            }
-            if !self.read_more()? {
-                return Ok(None);
+            match self.partial {
+                None if self.has_read_ahead() => self.begin()?,
+                Some(Partial { header, body_have }) if body_have == self.body.len() => {
+                    self.partial = None;
+                    // Those of the next message came with its first bytes.
+                    let is_last = self.first_have == 0;
+                    return Ok(Some(Frame {
+                        header,
+                        descriptors: if is_last {
+                            std::mem::take(&mut self.descriptors)
+                        } else {
+                            Vec::new()
+                        },
+                    }));
+                }
+                _ => {
+                    if !self.read_more()? {
+                        return Ok(None);
+                    }
+                }
             }
         }
     }
 
-    /// The header once it is complete and acceptable; then room for the body exists.
-    fn complete_header(&mut self) -> Result<Option<Header>, ReceiveError> {
-        if self.partial.header_have < HEADER_BYTES {
-            return Ok(None);
-        }
+    /// The body of the message that was received last.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Takes a message's header, and what of its body came with it, out of the first bytes.
+    fn begin(&mut self) -> Result<(), ReceiveError> {
+        let have = self.first.get(..self.first_have).unwrap_or_default();
         // The size is the header's own, so this cannot fail; were it to, the message is refused.
-        let header = Header::read_from_bytes(&self.partial.header)
-            .map_err(|_| ProtocolError::SizeBelowHeader { bytes: 0 })?;
-        if self.partial.body.is_none() {
-            let bytes = header.body_bytes().map_err(|error| ReceiveError::Refused {
-                header: Some(header),
-                error,
-            })?;
-            self.partial.body = Some(vec![0; bytes]);
-        }
-        Ok(Some(header))
+        let (header, rest) =
+            Header::read_from_prefix(have).map_err(|_| ProtocolError::SizeBelowHeader { bytes: 0 })?;
+        let bytes = header.body_bytes().map_err(|error| ReceiveError::Refused {
+            header: Some(header),
+            error,
+        })?;
+        let body_have = bytes.min(rest.len());
+        self.body.clear();
+        self.body
+            .extend_from_slice(rest.get(..body_have).unwrap_or_default());
+        self.body.resize(bytes, 0);
+        self.first
+            .copy_within(HEADER_BYTES + body_have..self.first_have, 0);
+        self.first_have -= HEADER_BYTES + body_have;
+        self.partial = Some(Partial { header, body_have });
+        Ok(())
     }
 
     /// Reads towards the end of the current part. `false` if nothing is there.
     fn read_more(&mut self) -> Result<bool, ReceiveError> {
-        let Partial {
-            header,
-            header_have,
-            body,
-            body_have,
-            descriptors,
-        } = &mut self.partial;
-        let (buffer, have) = match body {
-            Some(body) => (body.as_mut_slice(), body_have),
-            None => (header.as_mut_slice(), header_have),
+        let is_between = self.partial.is_none() && self.first_have == 0;
+        let (buffer, have) = match &mut self.partial {
+            Some(partial) => (self.body.as_mut_slice(), &mut partial.body_have),
+            None => (self.first.as_mut_slice(), &mut self.first_have),
         };
         let room = buffer.get_mut(*have..).unwrap_or_default();
-        let read = read_with_descriptors(&self.stream, room, descriptors)?;
-        match read {
+        match read_with_descriptors(&self.stream, room, &mut self.descriptors)? {
             Read::Bytes(bytes) => {
                 *have += bytes;
                 Ok(true)
             }
             Read::WouldBlock => Ok(false),
-            Read::End if self.partial.header_have == 0 => Err(ReceiveError::Gone(CloseReason::HungUp)),
+            Read::End if is_between => Err(ReceiveError::Gone(CloseReason::HungUp)),
             Read::End => Err(ReceiveError::Gone(CloseReason::TornMessage)),
         }
     }
 
-    /// Queues one message and sends what the socket takes.
+    /// Sends one message, or queues what of it the socket does not take.
     ///
     /// The queue is bounded by the caller, who admits requests only while their replies have room.
     pub(crate) fn send(
         &mut self,
-        bytes: Vec<u8>,
+        header: &Header,
+        parts: &[&[u8]],
         descriptor: Option<Arc<OwnedFd>>,
     ) -> Result<(), CloseReason> {
-        self.outgoing_bytes += bytes.len();
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend_from_slice(header.as_bytes());
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        let mut sent = 0;
+        if self.outgoing.is_empty() {
+            match send_with_descriptor(&self.stream, &bytes, descriptor.as_ref()) {
+                Ok(now) => sent = now,
+                // Another try follows.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(gone(error)),
+            }
+            if sent >= bytes.len() {
+                self.scratch = bytes;
+                return Ok(());
+            }
+        }
+        self.outgoing_bytes += bytes.len() - sent;
         self.outgoing.push_back(Outgoing {
             bytes,
-            sent: 0,
+            sent,
             descriptor,
         });
         self.flush()
@@ -230,7 +273,9 @@ impl Connection {
     pub(crate) fn shut_down(&mut self) {
         // An error means that the socket is shut down already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        self.partial = Partial::default();
+        self.first_have = 0;
+        self.partial = None;
+        self.descriptors.clear();
         self.outgoing.clear();
         self.outgoing_bytes = 0;
     }
@@ -285,23 +330,20 @@ fn send_with_descriptor(
     bytes: &[u8],
     descriptor: Option<&Arc<OwnedFd>>,
 ) -> Result<usize, Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let Some(descriptor) = descriptor else {
+        return send(stream, bytes, flags);
+    };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let borrowed = descriptor.map(|descriptor| [descriptor.as_fd()]);
-    if let Some(borrowed) = &borrowed {
-        let has_room = control.push(SendAncillaryMessage::ScmRights(borrowed));
-        assert!(has_room, "the buffer was made for one descriptor");
-    }
-    sendmsg(
-        stream,
-        &[IoSlice::new(bytes)],
-        &mut control,
-        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-    )
+    let borrowed = [descriptor.as_fd()];
+    let has_room = control.push(SendAncillaryMessage::ScmRights(&borrowed));
+    assert!(has_room, "the buffer was made for one descriptor");
+    sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
-/// Appends a header and `parts` to one message.
-pub(crate) fn assemble(request: &Header, error: Option<Errno>, parts: &[&[u8]]) -> Vec<u8> {
+/// The header of the answer to `request`, which `parts` follow.
+pub(crate) fn reply_header(request: &Header, error: Option<Errno>, parts: &[&[u8]]) -> Header {
     let bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
     let flags = crate::message::FLAG_REPLY
         | if error.is_some() {
@@ -309,17 +351,11 @@ pub(crate) fn assemble(request: &Header, error: Option<Errno>, parts: &[&[u8]]) 
         } else {
             0
         };
-    let header = Header {
+    Header {
         message_id: request.message_id,
         command: request.command,
         message_bytes: u32::try_from(bytes).expect("replies are bounded far below 4 GiB"),
         flags,
         error: error.map_or(0, |error| error.raw_os_error().unsigned_abs()),
-    };
-    let mut message = Vec::with_capacity(bytes);
-    message.extend_from_slice(header.as_bytes());
-    for part in parts {
-        message.extend_from_slice(part);
     }
-    message
 }

@@ -14,6 +14,7 @@
 //! | [`function`] | what the function looks like; the trait for functions that answer at once |
 //! | [`dma`], [`irq`] | the client's memory and interrupts |
 //! | [`pci`] | a configuration space |
+//! | [`pending`] | requests that wait for their answers |
 //! | [`serve`] | drives a function that answers at once |
 //! | [`remote`] | the other side: a function in another process |
 //! | [`bounds`], [`error`] | every limit; every refusal and its errno |
@@ -38,6 +39,7 @@ pub mod irq;
 pub mod listener;
 pub mod message;
 pub mod pci;
+pub mod pending;
 pub mod remote;
 pub mod serve;
 #[cfg(test)]
@@ -51,6 +53,7 @@ pub use function::{Area, FunctionInfo, MappableRegion, PciFunction, Region, Regi
 pub use irq::{IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 pub use listener::{Accepted, Listener, ListenerError};
 pub use pci::{Bar, ConfigChange, ConfigSpace, PciIdentity};
+pub use pending::Pending;
 pub use remote::{RemoteError, RemoteFunction};
 /// An error number, as replies carry it.
 pub use rustix::io::Errno;

@@ -101,7 +101,7 @@ pub fn serve_client(mut client: Client, function: &mut dyn PciFunction) -> io::R
         if let Some(reason) = client.serve(function) {
             return Ok(reason);
         }
-        if client.has_failed() {
+        if client.is_due() {
             continue;
         }
         let mut interest = PollFlags::empty();

@@ -255,7 +255,7 @@ impl GpuServer {
     fn wait(&self) -> Result<bool, GpuError> {
         let mut files = vec![PollFd::new(&self.listener, PollFlags::IN)];
         if let Some(session) = &self.session {
-            if session.client.has_failed() {
+            if session.client.is_due() {
                 return Ok(false);
             }
             let mut interest = PollFlags::empty();

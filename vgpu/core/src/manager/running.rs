@@ -133,6 +133,9 @@ impl Running {
                 offset,
                 bytes,
             } => {
+                if self.read_at_once(vm, request, (bar, offset, bytes), cx) {
+                    return;
+                }
                 let data = vec![0; (bytes as usize).min(crate::event::ACCESS_BYTES_MAX)];
                 self.enqueue(vm, request, RequestKind::Read { bar, offset, data }, cx);
             }
@@ -184,6 +187,17 @@ impl Running {
             }
         }
         self.settle(cx);
+    }
+
+    /// Whether [`Running::settle`] has nothing to do before some event but a register's load: nothing that is looked at
+    /// again and again is under way, and nothing has fallen due.
+    pub(super) fn is_settled(&self, now: Tick) -> bool {
+        self.moving.is_none()
+            && self.demands.is_empty()
+            && self.ready.is_empty()
+            && !self.pass_wanted
+            && now < self.pass_at
+            && self.woken_at.is_none_or(|at| now < at)
     }
 
     /// Goes on with everything that can go on, then tells what changed.

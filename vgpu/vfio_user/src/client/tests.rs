@@ -9,7 +9,7 @@ use rustix::pipe::pipe;
 
 use super::*;
 use crate::bounds::{DATA_BYTES_MAX, DMA_MAPS_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
-use crate::function::RegionInfo;
+use crate::function::{Region, RegionInfo};
 use crate::irq::IrqOperation;
 use crate::message::{DmaMapWire, IrqSetWire};
 use crate::testing::{NO_REPLY, Pair, gpu_like, map, memory, message, read, version, write};
@@ -167,10 +167,58 @@ mod framing {
     fn descriptor_belongs_to_its_message_among_queued_ones() {
         let mut pair = Pair::attached();
         pair.vmm.write_all(&read(1, 0, 0, 4)).unwrap();
-        let incoming = pair.say_with(&map(2, 0, 0x1000), &[memory(0x1000)]);
+        let mut incoming = pair.say_with(&map(2, 0, 0x1000), &[memory(0x1000)]);
+        incoming.extend(pair.turn());
         assert!(matches!(
             incoming[..],
             [Incoming::RegionRead { .. }, Incoming::DmaMap { .. }]
+        ));
+    }
+
+    #[test]
+    fn turn_ends_with_the_first_request_that_is_awaited() {
+        let mut pair = Pair::attached();
+        let posted = write(1, FLAG_NO_REPLY, 0, 0, &[7; 4]);
+        for message in [&posted, &posted, &read(2, 0, 0, 4), &posted] {
+            pair.vmm.write_all(message).unwrap();
+        }
+        assert_eq!((pair.turn().len(), pair.turn().len()), (3, 1));
+    }
+
+    #[test]
+    fn descriptor_of_a_message_read_ahead_stays_with_it() {
+        let mut pair = Pair::attached();
+        pair.vmm.write_all(&message(1, 13, 0, &[])).unwrap();
+        let reset = pair.say_with(&map(2, 0, 0x1000), &[memory(0x1000)]);
+        assert!(matches!(reset[..], [Incoming::Reset { .. }]), "{reset:?}");
+        assert!(pair.client.is_due());
+        let incoming = pair.turn();
+        let [Incoming::DmaMap { map, .. }] = &incoming[..] else {
+            panic!("{incoming:?}")
+        };
+        assert!(map.file.is_some() && !pair.client.is_due());
+    }
+
+    #[test]
+    fn whole_message_read_ahead_is_due_though_the_socket_is_empty() {
+        let mut pair = Pair::attached();
+        let reset = message(1, 13, 0, &[]);
+        assert_eq!(pair.say(&[&reset[..], &reset, &reset[..15]].concat()).len(), 1);
+        assert!(pair.client.is_due());
+        assert_eq!(pair.turn().len(), 1);
+        assert!(!pair.client.is_due());
+        assert_eq!(pair.say(&reset[15..]).len(), 1);
+    }
+
+    #[test]
+    fn hang_up_after_a_part_of_a_message_read_ahead_is_a_torn_message() {
+        let mut pair = Pair::attached();
+        let reset = message(1, 13, 0, &[]);
+        assert_eq!(pair.say(&[&reset[..], &reset[..3]].concat()).len(), 1);
+        pair.vmm.shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(matches!(
+            pair.turn()[..],
+            [Incoming::Closed(CloseReason::TornMessage)]
         ));
     }
 
@@ -448,7 +496,7 @@ mod requests {
             std::os::unix::net::UnixStream::pair().unwrap().0,
         ));
         pair.client.reply_read(request, &[0; 4]).unwrap();
-        assert!(pair.client.has_failed());
+        assert!(pair.client.is_due());
         assert!(matches!(pair.turn()[..], [Incoming::Closed(CloseReason::HungUp)]));
     }
 
@@ -547,9 +595,7 @@ mod back_pressure {
         for _ in 0..UNANSWERED_MAX + 10 {
             pair.vmm.write_all(&read(1, 0, 0, 4)).unwrap();
         }
-        let mut taken = pair.turn();
-        taken.extend(pair.turn());
-        taken.extend(pair.turn());
+        let taken: Vec<_> = (0..UNANSWERED_MAX + 10).flat_map(|_| pair.turn()).collect();
         assert_eq!(taken.len(), UNANSWERED_MAX);
         assert!(!pair.client.wants_read());
         pair.client.reply_read(request_of(&taken[..1]), &[0; 4]).unwrap();
@@ -581,10 +627,8 @@ mod back_pressure {
     fn hang_up_of_a_client_that_is_held_back_is_seen() {
         let mut pair = Pair::attached();
         for _ in 0..UNANSWERED_MAX {
-            pair.vmm.write_all(&read(1, 0, 0, 4)).unwrap();
+            assert_eq!(pair.say(&read(1, 0, 0, 4)).len(), 1);
         }
-        pair.turn();
-        pair.turn();
         pair.vmm.shutdown(std::net::Shutdown::Both).unwrap();
         assert!(matches!(pair.turn()[..], [Incoming::Closed(CloseReason::HungUp)]));
     }

@@ -99,10 +99,12 @@ impl Channel {
 
     /// Makes messages of the small writes. A single one is shorter as a write of its own.
     fn end_batch(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
         let batch = std::mem::take(&mut self.batch);
         let mut posted = std::mem::take(&mut self.posted);
         match batch.as_slice() {
-            [] => {}
             [one] => {
                 let data = one.data.get(..one.access.count as usize).unwrap_or_default();
                 let parts = [one.access.as_bytes(), data];
@@ -194,6 +196,9 @@ impl Channel {
 
     /// Receives one whole reply into `self.reply`. Descriptors that come with it are discarded by the kernel.
     fn receive(&mut self, command: CommandCode, deadline: Instant) -> Result<Header, RemoteError> {
+        // No server answers sooner than a look takes; and no time has gone by yet. Not by a read that blocks: the socket
+        // wakes such a one also when the server takes the request.
+        self.poll(command, PollFlags::IN, self.answer_wait)?;
         self.reply.clear();
         let mut have = 0;
         let header = loop {
@@ -280,11 +285,16 @@ impl Channel {
         if left.is_zero() {
             return Err(RemoteError::TimedOut { command, after });
         }
-        let left = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
+        self.poll(command, events, left)
+    }
+
+    /// The same with a limit; it may also end for nothing.
+    fn poll(&self, command: CommandCode, events: PollFlags, limit: Duration) -> Result<(), RemoteError> {
+        let limit = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        match poll(&mut [PollFd::new(&self.stream, events)], Some(&left)) {
+        match poll(&mut [PollFd::new(&self.stream, events)], Some(&limit)) {
             // Whoever was interrupted or had nothing looks at the clock again.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(gone(command, error)),
