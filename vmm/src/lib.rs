@@ -21,6 +21,7 @@ pub mod loader;
 pub mod pci;
 mod sandbox;
 pub mod serial;
+mod start_up;
 mod vcpu;
 mod virtio;
 pub mod vm;

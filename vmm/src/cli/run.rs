@@ -17,6 +17,7 @@ use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, 
 use crate::link::VfioUserLink;
 use crate::loader::{Kernel, KernelKind};
 use crate::sandbox::{Sandbox, privileges};
+use crate::start_up::release_program;
 use crate::virtio::Traffic;
 
 /// Time between two looks at the guest.
@@ -136,6 +137,7 @@ fn run_program(
     let guest = ReadyGuest::build(place, &setup, link, journal.clone())
         .and_then(ReadyGuest::start)
         .with_context(|| format!("vm {} cannot run", file.name))?;
+    release_program();
     let end = loop {
         if let Some(end) = guest.end() {
             break end;

@@ -17,6 +17,7 @@ use crate::guest::{GuestEnd, Journal};
 use crate::link::VfioUserLink;
 use crate::loader::{Initramfs, Kernel};
 use crate::sandbox::Sandbox;
+use crate::start_up::release_program;
 use crate::virtio::{DiskImage, Network, Tap, Traffic};
 use crate::vm::{Vm, VmConfig, VmExit};
 
@@ -114,6 +115,7 @@ fn boot(
         sandbox: sandbox.clone(),
     };
     let vm = Vm::build(config, link, journal.clone())?.start()?;
+    release_program();
     let mut is_told = false;
     loop {
         if let Some(end) = vm.wait_for(LOOK_PERIOD) {
