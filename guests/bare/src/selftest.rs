@@ -7,6 +7,7 @@
 //! | `status` | ends with status 42 |
 //! | `spin` | never ends, without an exit |
 //! | `latency` | reports how long reads of the serial port and of BOOT_0 take |
+//! | `doorbell` | reports how long stores of a channel's GP_PUT take that leave it as it is |
 //! | `poll` | never ends, reading BOOT_0 all the time |
 //! | `sleep` | reports, waits for the vGPU's interrupt a hundred milliseconds at most, reports again |
 //! | `interrupt` | has the vGPU's interrupt sent to the local APIC and reports how many arrive until the first has |
@@ -22,12 +23,12 @@ use crate::machine::{self, Boot};
 
 const BOOT_0: u64 = 0;
 const WAIT_US: u32 = 100_000;
-/// Reads that are timed one by one.
-const LATENCY_READS: usize = 501;
+/// Accesses that are timed one by one.
+const LATENCY_ACCESSES: usize = 501;
 /// Above any VM's RAM, and above all that brokers map for a card.
 const NOWHERE: u64 = 0xee_0000_0000;
 const STRAY_BYTES: u64 = 4096;
-const STRAY_TIMEOUT_MS: u32 = 30_000;
+const TIMEOUT_MS: u32 = 30_000;
 const STATUS_TEST: u32 = 42;
 const STATUS_UNKNOWN_TEST: u32 = 2;
 
@@ -52,6 +53,10 @@ pub(crate) fn run(name: &str, bus: &mut Machine, boot: Boot, ram_free: core::ops
         "latency" => {
             report_latency(bus, "port", |_| u32::from(machine::serial_status()));
             report_latency(bus, "register", |bus| bus.read32(Bar::Bar0, BOOT_0));
+            0
+        }
+        "doorbell" => {
+            report_doorbell(bus, ram_free);
             0
         }
         "poll" => {
@@ -87,11 +92,7 @@ pub(crate) fn run(name: &str, bus: &mut Machine, boot: Boot, ram_free: core::ops
             0
         }
         "stray" => {
-            match stray(bus, ram_free) {
-                Ok(word) => line(bus, format_args!("stray={word:08x}")),
-                Err(DriverError::MmuFault { .. }) => line(bus, format_args!("stray=fault")),
-                Err(error) => line(bus, format_args!("stray: {error}")),
-            }
+            report_stray(bus, ram_free);
             0
         }
         "fault" => machine::load32(0),
@@ -140,15 +141,42 @@ fn report_widths(bus: &mut Machine) {
     line(bus, format_args!("narrow={narrow:08x} wide={wide:016x}"));
 }
 
-/// Maps [`NOWHERE`] for the GPU, has it stored to and loaded from, and returns the first word that was loaded.
-fn stray(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<u32, DriverError> {
-    let config = DriverConfig {
+fn driver_config(ram_free: core::ops::Range<u64>) -> DriverConfig {
+    DriverConfig {
         dma: ram_free,
         interrupts: false,
         vram_is_zeroed: true,
-        timeout_ms: STRAY_TIMEOUT_MS,
-    };
-    let mut driver = Driver::start(bus, &config)?;
+        timeout_ms: TIMEOUT_MS,
+    }
+}
+
+fn report_doorbell(bus: &mut Machine, ram_free: core::ops::Range<u64>) {
+    if let Err(error) = ring(bus, ram_free) {
+        line(bus, format_args!("doorbell: {error}"));
+    }
+}
+
+/// Rings a channel that is up and has nothing to do, and reports how long that takes.
+fn ring(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<(), DriverError> {
+    let mut driver = Driver::start(bus, &driver_config(ram_free))?;
+    let channel = driver.create_channel(bus, &[])?;
+    let fence = driver.submit(bus, channel)?;
+    driver.wait(bus, fence)?;
+    report_latency(bus, "doorbell", |bus| driver.ring(bus, channel));
+    driver.check_device(bus)
+}
+
+fn report_stray(bus: &mut Machine, ram_free: core::ops::Range<u64>) {
+    match stray(bus, ram_free) {
+        Ok(word) => line(bus, format_args!("stray={word:08x}")),
+        Err(DriverError::MmuFault { .. }) => line(bus, format_args!("stray=fault")),
+        Err(error) => line(bus, format_args!("stray: {error}")),
+    }
+}
+
+/// Maps [`NOWHERE`] for the GPU, has it stored to and loaded from, and returns the first word that was loaded.
+fn stray(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<u32, DriverError> {
+    let mut driver = Driver::start(bus, &driver_config(ram_free))?;
     let mut copier = Copier::new(&mut driver, bus)?;
     let block = driver.take_dma(bus, STRAY_BYTES)?;
     driver.map_ram(bus, USER_VA, NOWHERE, STRAY_BYTES)?;
@@ -167,17 +195,17 @@ fn stray(bus: &mut Machine, ram_free: core::ops::Range<u64>) -> Result<u32, Driv
     Ok(bus.ram_read32(block.gpa))
 }
 
-/// Reports the least and the median time of one read, in ns. The first is not counted.
-fn report_latency(bus: &mut Machine, name: &str, read: impl Fn(&mut Machine) -> u32) {
-    let mut times = [0; LATENCY_READS];
-    read(bus);
+/// Reports the least and the median time of one access, in ns. The first is not counted.
+fn report_latency<T>(bus: &mut Machine, name: &str, access: impl Fn(&mut Machine) -> T) {
+    let mut times = [0; LATENCY_ACCESSES];
+    access(bus);
     for time in &mut times {
         let start = bus.now_ns();
-        core::hint::black_box(read(bus));
+        core::hint::black_box(access(bus));
         *time = bus.now_ns() - start;
     }
     times.sort_unstable();
-    let median = times[LATENCY_READS / 2];
+    let median = times[LATENCY_ACCESSES / 2];
     line(
         bus,
         format_args!("latency={name} min_ns={} median_ns={median}", times[0]),

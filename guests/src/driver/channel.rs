@@ -228,9 +228,15 @@ impl Driver {
         state.submitted = sequence;
         state.queued = 0;
         bus.ram_write(ring + slot * ENTRY_BYTES, &entry.to_le_bytes());
-        let doorbell = USERD_OFFSET + u64::from(channel.0) * USERD_BYTES + userd::GP_PUT;
-        bus.write32(Bar::Bar1, doorbell, sequence % RING_ENTRIES);
+        self.ring(bus, channel)?;
         Ok(Fence { channel, sequence })
+    }
+
+    /// Rings the channel's doorbell: stores GP_PUT. Without a submission since the last ring there is nothing behind it.
+    pub fn ring(&self, bus: &mut dyn GuestBus, channel: ChannelId) -> Result<(), DriverError> {
+        let doorbell = USERD_OFFSET + u64::from(channel.0) * USERD_BYTES + userd::GP_PUT;
+        bus.write32(Bar::Bar1, doorbell, self.live(channel)?.submitted % RING_ENTRIES);
+        Ok(())
     }
 
     /// Words of the open submission.
