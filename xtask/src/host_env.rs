@@ -11,6 +11,7 @@ mod guest_root;
 mod kernel;
 mod pins;
 mod qemu;
+mod vmlinux;
 
 use std::path::Path;
 use std::time::Instant;
@@ -24,7 +25,7 @@ use guest_root::Busybox;
 pub(crate) use guest_root::{GuestFile, MesaDisk};
 pub(crate) use kernel::{DRIVER, Kernel};
 use pins::{Pin, Pins};
-pub(crate) use qemu::Qemu;
+pub(crate) use qemu::{Qemu, QemuOfGuest};
 
 /// What to do besides fetching what is missing.
 #[derive(clap::Args)]
@@ -68,6 +69,11 @@ impl HostEnv {
     /// Writes the first root of a guest within a guest, which has no modules but those of disks and network.
     pub(crate) fn write_inner_root(&self, target: &Path) -> Result<()> {
         guest_root::write_inner_root(target, &self.kernel, &self.busybox)
+    }
+
+    /// Writes the first root of a guest within a guest that says when it came up, and waits.
+    pub(crate) fn write_marking_root(&self, target: &Path) -> Result<()> {
+        guest_root::write_marking_root(target, &self.busybox)
     }
 }
 

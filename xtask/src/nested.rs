@@ -4,6 +4,7 @@
 //! card is a `vramd gpu` process out here. What runs inside cannot tell that from a real host with a real card.
 
 mod baseline;
+mod boots;
 mod icount;
 mod linux;
 mod pinned;

@@ -19,6 +19,8 @@ const LAYOUT: u32 = 1;
 const INIT: &str = include_str!("guest_init.sh");
 /// That of a guest within a guest.
 const INNER_INIT: &str = include_str!("inner_init.sh");
+/// That of a guest whose boot is timed.
+const MARKING_INIT: &str = include_str!("marking_init.sh");
 const INNER_FOLDERS: [&str; 7] = ["bin", "dev", "disk", "modules", "proc", "sys", "tmp"];
 const FOLDERS: [&str; 9] = [
     "bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp",
@@ -30,6 +32,7 @@ const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 /// Room on the disk beyond the files. MiB.
 const SLACK_MIB: u64 = 64;
 const CONSOLE: (u32, u32) = (5, 1);
+const KERNEL_LOG: (u32, u32) = (1, 11);
 
 /// A static busybox.
 #[derive(Clone, Debug)]
@@ -153,18 +156,23 @@ impl GuestFile {
 
     /// A program as it is on this machine, with the libraries that it loads here.
     pub(crate) fn program_with_libraries(name: &str, from: PathBuf) -> Result<Vec<Self>> {
-        let listed = apt::output(Command::new("ldd").arg(&from))
-            .with_context(|| format!("which libraries {} needs", from.display()))?;
-        let mut files: Vec<_> = libraries(&listed)
-            .map(|path| Self {
-                to: path.trim_start_matches('/').to_owned(),
-                from: PathBuf::from(path),
+        let mut files: Vec<_> = libraries_of(Command::new("ldd").arg(&from))?
+            .into_iter()
+            .map(|from| Self {
+                to: from.to_string_lossy().trim_start_matches('/').to_owned(),
+                from,
             })
             .collect();
         let to = format!("bin/{name}");
         files.push(Self { to, from });
         Ok(files)
     }
+}
+
+/// Libraries and loader that a program needs, by a command that prints them as `ldd` does.
+pub(super) fn libraries_of(command: &mut Command) -> Result<Vec<PathBuf>> {
+    let listed = apt::output(command).context("which libraries a program needs")?;
+    Ok(libraries(&listed).map(PathBuf::from).collect())
 }
 
 /// Paths in what `ldd` prints: the last of a line's words that is absolute.
@@ -211,6 +219,14 @@ fn add_modules(archive: &mut Root, lists: &[(&str, Modules)], others: Modules) -
     for (name, content) in modules {
         archive.file(&format!("modules/{name}.ko"), &content)?;
     }
+    Ok(())
+}
+
+/// Writes the first root of a guest whose boot is timed to `target`.
+pub(super) fn write_marking_root(target: &Path, busybox: &Busybox) -> Result<()> {
+    let mut archive = begin_root(target, busybox, &["bin", "dev"], MARKING_INIT)?;
+    archive.device("dev/kmsg", KERNEL_LOG)?;
+    archive.finish()?;
     Ok(())
 }
 

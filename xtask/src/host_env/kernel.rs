@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use super::apt::{self, Apt};
 use super::cache::Cache;
 use super::pins::Pin;
+use super::vmlinux;
 
 /// The driver that all of this is for.
 pub(crate) const DRIVER: &str = "nouveau";
@@ -81,6 +82,14 @@ impl Kernel {
     /// The image that a machine boots.
     pub(crate) fn image(&self) -> PathBuf {
         self.folder.join(IMAGE)
+    }
+
+    /// Writes the kernel of the image, uncompressed, to `target`.
+    pub(crate) fn write_uncompressed(&self, target: &Path) -> Result<()> {
+        let path = self.image();
+        let image = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let kernel = vmlinux::of_bzimage(&image).with_context(|| path.display().to_string())?;
+        fs::write(target, kernel).with_context(|| format!("cannot write {}", target.display()))
     }
 
     /// Modules that `root` needs and then itself, in an order that insmod accepts: (name, content).

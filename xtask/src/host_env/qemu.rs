@@ -4,18 +4,31 @@
 //! installed on the machine: no root, no chroot. The unpacked program is started by its own dynamic loader.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use super::apt::{self, Apt};
 use super::cache::Cache;
+use super::guest_root::{GuestFile, libraries_of};
 use super::pins::Pin;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const DEVICE: &str = "vfio-user-pci";
+/// Debian's build of it without what the machine `microvm` has no use for.
+const MICROVM_PROGRAM: &str = "qemu-system-x86_64-microvm";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+const LOADER: &str = "ld-linux-x86-64.so.2";
+/// What PCs and `microvm` start from, with or without a BIOS: those that there are.
+const FIRMWARE: [&str; 6] = [
+    "bios-256k.bin",
+    "bios-microvm.bin",
+    "kvmvapic.bin",
+    "linuxboot_dma.bin",
+    "pvh.bin",
+    "qboot.rom",
+];
 const DATA_FOLDERS: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
 /// Grows when an entry of the cache is laid out another way.
 const LAYOUT: u32 = 1;
@@ -27,6 +40,8 @@ struct Version(u32, u32);
 #[derive(Debug)]
 pub(crate) struct Qemu {
     words: Vec<OsString>,
+    /// Where it was unpacked; `None` if it is the machine's own.
+    root: Option<PathBuf>,
     /// The first line of what it says about its version.
     pub(crate) version: String,
 }
@@ -35,12 +50,11 @@ impl Qemu {
     /// The machine's own if it will do, else the cached one.
     pub(super) fn find(pin: &Pin, cache: &Cache) -> Result<Self> {
         let version_min = version_min(pin)?;
-        let own = vec![OsString::from(PROGRAM)];
-        if let Ok(qemu) = Self::check(own, version_min) {
+        if let Ok(qemu) = Self::check(None, version_min) {
             return Ok(qemu);
         }
         let root = cache.path(&pin.cache_name("qemu", LAYOUT));
-        Self::check(relocated(&root), version_min)
+        Self::check(Some(&root), version_min)
             .with_context(|| format!("no {PROGRAM} with {DEVICE} here: install QEMU {version_min} or later"))
     }
 
@@ -51,12 +65,18 @@ impl Qemu {
         let packages = apt.download_all(&pin.suite, &pin.packages)?;
         let unpacked = build.join("qemu");
         apt::unpack(&packages, &unpacked)?;
-        Self::check(relocated(&unpacked), version_min).context("the unpacked packages")?;
+        Self::check(Some(&unpacked), version_min).context("the unpacked packages")?;
         let root = cache.keep(&unpacked, &pin.cache_name("qemu", LAYOUT))?;
-        Self::check(relocated(&root), version_min)
+        Self::check(Some(&root), version_min)
     }
 
-    fn check(words: Vec<OsString>, version_min: Version) -> Result<Self> {
+    /// The one below `root`, or else the machine's own.
+    fn check(root: Option<&Path>, version_min: Version) -> Result<Self> {
+        let words = root.map_or_else(|| vec![OsString::from(PROGRAM)], relocated);
+        Self::check_words(words, root, version_min)
+    }
+
+    fn check_words(words: Vec<OsString>, root: Option<&Path>, version_min: Version) -> Result<Self> {
         let qemu = |arguments: &[&str]| apt::output(command(&words).args(arguments));
         let told = qemu(&["--version"])?;
         let version = parse_version(&told).with_context(|| format!("no version in {told:?}"))?;
@@ -70,13 +90,82 @@ impl Qemu {
             "QEMU {version} was built without {DEVICE}"
         );
         let version = told.lines().next().unwrap_or_default().to_owned();
-        Ok(Self { words, version })
+        let root = root.map(Path::to_owned);
+        Ok(Self { words, root, version })
     }
 
     /// A command that starts it, without arguments of ours.
     pub(crate) fn command(&self) -> Command {
         command(&self.words)
     }
+
+    /// What a guest needs in order to start it too, in one `folder` of its own there.
+    pub(crate) fn for_guest(&self, folder: &str) -> Result<QemuOfGuest> {
+        let program = match &self.root {
+            Some(root) => root.join("usr/bin").join(PROGRAM),
+            None => in_path(PROGRAM).context("QEMU is not in PATH any more")?,
+        };
+        let mut from = self.libraries(&program)?;
+        let microvm = program.with_file_name(MICROVM_PROGRAM);
+        let has_microvm = microvm.is_file();
+        if has_microvm {
+            from.extend(self.libraries(&microvm)?);
+            from.push(microvm);
+        }
+        from.push(program);
+        let told = apt::output(self.command().args(["-L", "help"]))?;
+        let found = |name: &&str| {
+            let places = told.lines().map(|data| Path::new(data).join(name));
+            places.into_iter().find(|place| place.is_file())
+        };
+        from.extend(FIRMWARE.iter().filter_map(found));
+        from.sort_unstable_by(|one, other| one.file_name().cmp(&other.file_name()));
+        from.dedup_by(|one, other| one.file_name() == other.file_name());
+        let to = |from: PathBuf| {
+            let name = from.file_name().unwrap_or_default().to_string_lossy();
+            GuestFile {
+                to: format!("{folder}/{name}"),
+                from,
+            }
+        };
+        let start =
+            |program| format!("/{folder}/{LOADER} --library-path /{folder} /{folder}/{program} -L /{folder}");
+        Ok(QemuOfGuest {
+            files: from.into_iter().map(to).collect(),
+            command: start(PROGRAM),
+            microvm_command: start(if has_microvm { MICROVM_PROGRAM } else { PROGRAM }),
+        })
+    }
+
+    /// What `program` loads, its loader among it.
+    fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
+        let Some(root) = &self.root else {
+            return libraries_of(Command::new("ldd").arg(program));
+        };
+        let libraries = root.join(LIBRARIES);
+        let mut list = Command::new(libraries.join(LOADER));
+        list.arg("--library-path")
+            .arg(&libraries)
+            .arg("--list")
+            .arg(program);
+        libraries_of(&mut list)
+    }
+}
+
+/// A QEMU in a guest.
+pub(crate) struct QemuOfGuest {
+    pub(crate) files: Vec<GuestFile>,
+    /// Starts it, without arguments of ours.
+    pub(crate) command: String,
+    /// The same for the machine `microvm`.
+    pub(crate) microvm_command: String,
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
 }
 
 impl std::fmt::Display for Version {
@@ -150,7 +239,7 @@ mod tests {
 
     #[test]
     fn program_that_is_no_qemu_is_refused() {
-        assert!(Qemu::check(vec!["true".into()], VERSION_MIN).is_err());
-        assert!(Qemu::check(vec!["no-such-program-anywhere".into()], VERSION_MIN).is_err());
+        assert!(Qemu::check_words(vec!["true".into()], None, VERSION_MIN).is_err());
+        assert!(Qemu::check_words(vec!["no-such-program-anywhere".into()], None, VERSION_MIN).is_err());
     }
 }
