@@ -64,11 +64,13 @@ impl Host {
         let card = CardChoice::Model(CardConfig {
             board: Board::Gtx480,
             vram_bytes: 64 << 20,
+            needs_microcode: false,
         });
         let broker = start_broker(HostSetup {
             card,
             host_ram: 1 << 30,
             seed: 1,
+            firmware: None,
             record: None,
             vms: vec![VmSocket {
                 path: path.clone(),

@@ -29,6 +29,7 @@ const GATHERED: u32 = 50;
 const CARD: CardConfig = CardConfig {
     board: Board::Gtx480,
     vram_bytes: 64 << 20,
+    needs_microcode: false,
 };
 
 /// A card that a thread of this process serves.

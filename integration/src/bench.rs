@@ -92,7 +92,11 @@ impl Bench {
 
     /// The same with every setting given.
     pub fn with(vram: u64, config: GpuConfig, vms: &[VmConfig]) -> Self {
-        let world = World::new(vram << 20, config);
+        Self::on(World::new(vram << 20, config), vms)
+    }
+
+    /// The same on a world of the caller's.
+    pub fn on(world: World, vms: &[VmConfig]) -> Self {
         let skew = world.now.0.saturating_sub(world.model.gpu_time());
         let mut bench = Self {
             world,

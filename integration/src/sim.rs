@@ -231,6 +231,7 @@ impl Simulation {
             seed,
             host_ram: 1 << 30,
             batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
+            copies_by_window: rng.random_range(0..4) == 0,
             bus: Bus {
                 pins: rng.random(),
                 ..Bus::default()

@@ -167,12 +167,17 @@ fn pieces(bar: Bar, offset: u64, bytes: usize) -> Vec<(u64, std::ops::Range<usiz
 impl World {
     /// A card with `vram_bytes` and a core that has been told to start.
     pub fn new(vram_bytes: u64, config: GpuConfig) -> Self {
+        Self::with_microcode(vram_bytes, config, CopyMicrocode::default())
+    }
+
+    /// The same with copy engines of a kind.
+    pub fn with_microcode(vram_bytes: u64, config: GpuConfig, copy_microcode: CopyMicrocode) -> Self {
         let iommu = Arc::new(Iommu::default());
         let model = ModelConfig {
             board: Board::Gtx480,
             vram_bytes,
             timing: Timing::of(Board::Gtx480),
-            copy_microcode: CopyMicrocode::default(),
+            copy_microcode,
         };
         let mut world = Self {
             manager: Manager::new(config),

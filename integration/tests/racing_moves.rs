@@ -5,13 +5,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fermi_model::CopyMicrocode;
 use fermi_spec::engine::Engine;
+use fermi_spec::methods::copy;
 use fermi_spec::regs::Bar0Reg;
 use guests::{Bar, GuestBus};
 use integration::bench::{Bench, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
-use vgpu::{Action, Bus, Event, GpuConfig, Notice, Quota, VmId};
+use integration::world::World;
+use vgpu::{Action, Bus, Event, GpuConfig, Microcode, Notice, Quota, VmId};
 
 const VM: VmId = VmId(0);
 const OTHER: VmId = VmId(1);
@@ -52,7 +55,10 @@ fn painted() -> (Bench, Rig) {
 
 /// The same with such a card, and another VM of so many MiB.
 fn painted_with(config: GpuConfig, other: u64) -> (Bench, Rig) {
-    let mut bench = Bench::with(48, config, &[vm_config(24), vm_config(other)]);
+    painted_on(Bench::with(48, config, &[vm_config(24), vm_config(other)]))
+}
+
+fn painted_on(mut bench: Bench) -> (Bench, Rig) {
     bench.world.work_between_actions = 2;
     let rig = bench.run(VM, |bus| {
         let mut rig = Rig::start(bus, DATA_BYTES);
@@ -391,5 +397,100 @@ fn old_copies_given_back_under_pinned_maps_lose_nothing() {
     }
     assert!(dropped.load(Ordering::Relaxed) > 0, "no old copy was given back");
     drop(rig);
+    bench.end();
+}
+
+#[test]
+fn memory_moves_through_a_bar_window_too() {
+    for pins in [false, true] {
+        let config = GpuConfig {
+            copies_by_window: true,
+            ..if pins { pinning() } else { gpu_config() }
+        };
+        let (mut bench, mut rig) = painted_with(config, 24);
+        for _ in 0..2 {
+            spill_all(&mut bench);
+            rig = verify(&mut bench, rig);
+            refill_all(&mut bench);
+            rig = verify(&mut bench, rig);
+        }
+        drop(rig);
+        bench.end();
+    }
+}
+
+#[test]
+fn stores_of_the_cpu_during_moves_through_a_window_are_kept() {
+    let config = GpuConfig {
+        copies_by_window: true,
+        ..gpu_config()
+    };
+    let (mut bench, rig) = painted_with(config, 24);
+    let stores = bench.start(VM, |bus| {
+        for turn in 0..2_000u32 {
+            let at = place(turn);
+            cpu_store(bus, at, turn | 0x4000_0000);
+            assert_eq!(cpu_load(bus, at), turn | 0x4000_0000, "at {at:#x}");
+        }
+    });
+    for _ in 0..3 {
+        spill_all(&mut bench);
+        refill_all(&mut bench);
+    }
+    bench.join(stores);
+    drop(rig);
+    bench.end();
+}
+
+#[test]
+fn card_without_microcode_is_noticed_and_its_memory_is_moved_by_the_cpu() {
+    for (microcode, expected) in [(CopyMicrocode::Required, 1), (CopyMicrocode::Uploaded, 0)] {
+        let world = World::with_microcode(48 * MIB, gpu_config(), microcode);
+        let mut bench = Bench::on(world, &[vm_config(24)]);
+        let noticed = bench.count_notices(|notice| *notice == Notice::CopiesByWindow);
+        assert_eq!(noticed, expected, "{microcode:?}");
+        bench.run(VM, |bus| {
+            for turn in 0..500 {
+                cpu_store(bus, place(turn), turn | 0x4000_0000);
+            }
+        });
+        let (resident, _) = held(&bench, VM);
+        assert!(resident >= DATA_BYTES, "{resident}");
+        spill_all(&mut bench);
+        bench.run(VM, |bus| {
+            for turn in 0..500 {
+                assert_eq!(cpu_load(bus, place(turn)), turn | 0x4000_0000);
+            }
+        });
+        bench.end();
+    }
+}
+
+/// Something that a card takes for nouveau's microcode: any code, and data with its table of methods.
+fn microcode() -> Microcode {
+    let mut data = vec![0u32; copy::TABLE_WORD];
+    for entry in copy::TABLE_ENTRIES {
+        data.push(entry);
+        data.resize(data.len() + 2 * (entry >> 16) as usize, 0);
+    }
+    data.push(copy::TABLE_END);
+    let data: Vec<u8> = data.into_iter().flat_map(u32::to_le_bytes).collect();
+    Microcode::new(&[0x55; 0x600], &data).unwrap()
+}
+
+#[test]
+fn card_that_is_given_microcode_copies_by_its_engines() {
+    let config = GpuConfig {
+        microcode: Some([microcode(), microcode()]),
+        ..gpu_config()
+    };
+    let world = World::with_microcode(48 * MIB, config, CopyMicrocode::Required);
+    // Guests' copies run too.
+    let (mut bench, mut rig) = painted_on(Bench::on(world, &[vm_config(24), vm_config(24)]));
+    assert_eq!(bench.count_notices(|notice| *notice == Notice::CopiesByWindow), 0);
+    spill_all(&mut bench);
+    rig = verify(&mut bench, rig);
+    refill_all(&mut bench);
+    drop(verify(&mut bench, rig));
     bench.end();
 }

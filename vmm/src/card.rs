@@ -32,6 +32,8 @@ pub struct CardConfig {
     pub board: Board,
     /// VRAM, a multiple of 1 MiB; need not be the board's own.
     pub vram_bytes: u64,
+    /// Copy engines run nothing until their falcons were given microcode.
+    pub needs_microcode: bool,
 }
 
 /// Why there is no card.
@@ -58,7 +60,10 @@ impl CardConfig {
             board: self.board,
             vram_bytes: self.vram_bytes,
             timing: Timing::of(self.board),
-            copy_microcode: CopyMicrocode::default(),
+            copy_microcode: match self.needs_microcode {
+                true => CopyMicrocode::Required,
+                false => CopyMicrocode::default(),
+            },
         };
         FermiModel::new(config, bus)
     }

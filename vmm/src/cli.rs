@@ -133,6 +133,9 @@ struct ServeArguments {
     /// Cards and VMs (docs/examples/host.toml)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// At the end give cards of the host to the drivers that the host would choose, as `unbind` does
+    #[arg(long)]
+    restore_driver: bool,
 }
 
 #[derive(Parser, Debug)]
@@ -180,6 +183,9 @@ struct GpuArguments {
     /// Answer every access by a message instead of letting the client map windows
     #[arg(long)]
     all_trapped: bool,
+    /// Copy engines run nothing before they were given microcode, as a real card's
+    #[arg(long)]
+    needs_microcode: bool,
 }
 
 fn card_vram(text: &str) -> Result<u64, String> {

@@ -175,6 +175,7 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
         // Enough that admission never depends on how much of the card the broker takes for itself.
         host_ram: options.guest_vram.saturating_mul(options.vms as u64),
         seed: options.seed,
+        firmware: None,
         record: options.record.clone(),
         vms: Vec::new(),
     })?;

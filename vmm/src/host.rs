@@ -15,6 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::card::{CardConfig, CardCounters, CardError, ModelGpu};
+use crate::firmware::{self, FirmwareError};
 
 /// Which card.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +37,8 @@ pub struct HostSetup {
     pub host_ram: u64,
     /// Seed of the memory manager's random choices.
     pub seed: u64,
+    /// Folder with microcode for the card's copy engines, should they have none.
+    pub firmware: Option<PathBuf>,
     /// File to record every event to.
     pub record: Option<PathBuf>,
     /// Sockets to listen on.
@@ -54,6 +57,9 @@ pub enum HostError {
     /// No card of this host.
     #[error(transparent)]
     HostCard(#[from] VfioGpuError),
+    /// No microcode.
+    #[error(transparent)]
+    Firmware(#[from] FirmwareError),
     /// No recording.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -115,6 +121,8 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
 
 /// The same, with the counters of the card if it is in this process.
 pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
+    // Before the card is touched: what is wrong with files shall not cost it a reset.
+    let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
     let card = setup.card.open()?;
     let capabilities = card.gpu.capabilities();
     if capabilities.bus.pins
@@ -127,6 +135,7 @@ pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>),
         bar3_bytes: capabilities.bar3_bytes,
         frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
         bus: capabilities.bus,
+        microcode,
         host_ram: setup.host_ram,
         seed: setup.seed,
         ..GpuConfig::default()

@@ -12,6 +12,7 @@ pub mod config;
 pub mod console;
 pub mod demo;
 pub mod doctor;
+pub mod firmware;
 pub mod gpu;
 pub mod guest;
 pub mod host;

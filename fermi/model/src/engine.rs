@@ -31,7 +31,7 @@ use fermi_spec::{
     fault::client,
     regs::{
         engines::{self, copy_error, copy_intr},
-        falcon::{self, Caps, FalconReg},
+        falcon::{self, CONTROL_SLEEPING, CONTROL_STOPPED, Caps, FalconReg},
         pgraph::graph_intr,
     },
 };
@@ -141,7 +141,9 @@ pub(crate) struct Unit {
     /// A copy engine's falcon, which has its interrupts and errors.
     pub(crate) falcon: Option<Falcon>,
     /// The falcon was started with microcode that is not nouveau's.
-    runs_foreign: bool,
+    pub(crate) runs_foreign: bool,
+    /// The engine is nothing without microcode.
+    pub(crate) needs_microcode: bool,
     /// GRAPH_INTR.
     pub(crate) intr: u32,
     /// GRAPH_INTR_ENABLE.
@@ -171,6 +173,7 @@ impl Unit {
                 _ => None,
             },
             runs_foreign: false,
+            needs_microcode: false,
             intr: 0,
             intr_enable: 0,
             error: 0,
@@ -196,7 +199,13 @@ impl Unit {
 
     /// Whether the engine can take a method or change channels now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.enabled && !self.is_working() && !self.faulted && !self.stopped
+        self.enabled && !self.is_working() && !self.faulted && !self.stopped && self.has_microcode()
+    }
+
+    /// Whether somebody is there to take methods: what was uploaded and started, or a card that needs nothing.
+    fn has_microcode(&self) -> bool {
+        let runs = |falcon: &Falcon| falcon.is_running() && falcon.has_code();
+        !self.needs_microcode || self.falcon.as_ref().is_none_or(runs)
     }
 
     /// Interrupts that reach PMC.
@@ -408,6 +417,7 @@ impl FermiModel {
         let engine = self.units[unit].engine;
         self.units[unit] = Unit {
             enabled: false,
+            needs_microcode: self.units[unit].needs_microcode,
             ..Unit::new(engine)
         };
         if engine == Engine::Graph {
@@ -459,11 +469,16 @@ impl FermiModel {
                 .with_valid(true);
             return Some(word.into_bits());
         }
+        if let FalconReg::Control | FalconReg::ControlAlias = reg {
+            // Without need of an upload there is microcode from power-on; code that is not there ends at once.
+            let runs = unit.has_microcode();
+            return Some(if runs { CONTROL_SLEEPING } else { CONTROL_STOPPED });
+        }
         unit.falcon.as_mut()?.read(reg)
     }
 
-    /// Writes a register of a copy engine's falcon. The model copies by itself, even if the falcon was never started;
-    /// what the microcode is that it is given decides about the methods alone.
+    /// Writes a register of a copy engine's falcon. The model copies by itself; what the microcode is that it is given
+    /// decides about the methods, and with [`crate::CopyMicrocode::Required`] about whether it copies at all.
     pub(crate) fn write_copy_falcon(&mut self, engine: Engine, reg: FalconReg, value: u32) {
         let Some(unit) = unit_of(engine) else { return };
         let Some(falcon) = &mut self.units[unit].falcon else {
@@ -473,6 +488,7 @@ impl FermiModel {
             FalconEvent::Started => {
                 let is_foreign = microcode::is_foreign(falcon);
                 self.units[unit].runs_foreign = is_foreign;
+                self.unit_became_idle();
             }
             FalconEvent::Acknowledged if falcon.pending() == 0 => self.resume_unit(unit),
             FalconEvent::Acknowledged | FalconEvent::None => {}
@@ -491,7 +507,7 @@ impl FermiModel {
         let graph_is_closed = !self.graph.takes_methods();
         let dead = self.units.iter().filter(|unit| {
             let closed = graph_is_closed && unit.engine == Engine::Graph;
-            !unit.enabled || unit.faulted || unit.stopped || closed
+            !unit.enabled || unit.faulted || unit.stopped || closed || !unit.has_microcode()
         });
         self.pfifo.dead_engines = dead.fold(0, |mask, unit| mask | 1 << unit.engine.number());
     }

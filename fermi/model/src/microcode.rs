@@ -14,13 +14,15 @@ pub enum CopyMicrocode {
     Nouveau,
     /// NVIDIA's (`cl90b5.h`), whatever is uploaded.
     Nvidia,
+    /// As [`CopyMicrocode::Uploaded`], but an engine takes no method before its falcon was started with code, as a card's.
+    Required,
 }
 
 impl CopyMicrocode {
     /// Whether methods are NVIDIA's when `started` says so of the microcode that runs.
     pub(crate) fn is_nvidia(self, started: bool) -> bool {
         match self {
-            Self::Uploaded => started,
+            Self::Uploaded | Self::Required => started,
             Self::Nouveau => false,
             Self::Nvidia => true,
         }

@@ -189,7 +189,10 @@ impl FermiModel {
             interrupts: Interrupts::new(),
             pfifo: Pfifo::new(),
             pbdmas: std::array::from_fn(|_| Pbdma::new()),
-            units: [Engine::Graph, Engine::Copy0, Engine::Copy1].map(Unit::new),
+            units: [Engine::Graph, Engine::Copy0, Engine::Copy1].map(|engine| Unit {
+                needs_microcode: config.copy_microcode == CopyMicrocode::Required,
+                ..Unit::new(engine)
+            }),
             contexts: Contexts::default(),
             pmu: Pmu::new(),
             ltc: Ltc::default(),

@@ -51,6 +51,7 @@ impl Server {
             card: CardConfig {
                 board: Board::Gtx480,
                 vram_bytes: VRAM_BYTES,
+                needs_microcode: false,
             },
             socket: folder.path().join("gpu"),
             is_all_trapped: false,

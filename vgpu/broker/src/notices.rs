@@ -39,6 +39,9 @@ impl NoticeLog {
                 vram_bytes,
                 usable_bytes,
             } => log::info!(vram_bytes, usable_bytes; "card is up"),
+            Notice::CopiesByWindow => log::warn!(
+                "the card's copy engines have no microcode: memory moves through a BAR window, slowly; guests' copies do not run"
+            ),
             Notice::StartFailed { reason } => log::error!("card cannot be used: {reason}"),
             Notice::HostError { what } => self.host_error(what),
             Notice::GuestError { vm, what } => self.warn(*vm, &name, format_args!("guest error: {what}")),

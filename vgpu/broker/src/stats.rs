@@ -302,7 +302,10 @@ impl Stats {
             _ => {}
         }
         let vm = match notice {
-            Notice::Started { .. } | Notice::StartFailed { .. } | Notice::HostError { .. } => return,
+            Notice::Started { .. }
+            | Notice::StartFailed { .. }
+            | Notice::HostError { .. }
+            | Notice::CopiesByWindow => return,
             Notice::Backed { vm, .. }
             | Notice::Moved { vm, .. }
             | Notice::RolledBack { vm, .. }
@@ -359,7 +362,10 @@ impl VmCounters {
             }
             Notice::GuestError { .. } => figures.guest_errors += 1,
             Notice::ChannelKilled { .. } => figures.channels_killed += 1,
-            Notice::Started { .. } | Notice::StartFailed { .. } | Notice::HostError { .. } => {}
+            Notice::Started { .. }
+            | Notice::StartFailed { .. }
+            | Notice::HostError { .. }
+            | Notice::CopiesByWindow => {}
         }
     }
 }

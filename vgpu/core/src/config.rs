@@ -3,6 +3,7 @@
 use fermi_spec::addr::Iova;
 use serde::{Deserialize, Serialize};
 
+use crate::host::microcode::Microcode;
 use crate::policy::PolicyName;
 
 /// Smallest and largest chunk, bytes.
@@ -64,6 +65,12 @@ pub struct GpuConfig {
     /// The way from the card to host memory.
     #[serde(default)]
     pub bus: Bus,
+    /// Memory is moved through a BAR window even if the card's copy engines run.
+    #[serde(default)]
+    pub copies_by_window: bool,
+    /// Of copy engines 0 and 1, for a card whose engines have none.
+    #[serde(default)]
+    pub microcode: Option<[Microcode; 2]>,
     /// Host RAM that spilled chunks may take together, bytes.
     pub host_ram: u64,
     /// Who decides whose memory moves.
@@ -88,6 +95,8 @@ impl Default for GpuConfig {
             bar3_bytes: fermi_spec::board::BAR3_BYTES,
             frames_arrive_zeroed: false,
             bus: Bus::default(),
+            copies_by_window: false,
+            microcode: None,
             host_ram: 4 << 30,
             policy: PolicyName::default(),
             seed: 0,

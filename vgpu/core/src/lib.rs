@@ -19,6 +19,7 @@ pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Bar, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId,
     Tick, Token, VmId,
 };
+pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};
 pub use manager::{Audit, Manager, VmAudit};
 pub use notice::{Direction, Notice};

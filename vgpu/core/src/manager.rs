@@ -27,6 +27,7 @@ mod requests;
 pub(crate) mod running;
 mod syncs;
 mod teardown;
+mod window_copy;
 mod windows;
 
 use running::Running;
@@ -150,9 +151,16 @@ impl Manager {
         let Phase::Programming { card, .. } = &mut self.phase else {
             return;
         };
-        if !card.poll_done(token, met).is_empty() {
-            let reason = "it did not finish a flush or take its first runlist".to_owned();
-            return self.fail(reason, cx);
+        for (job, _) in card.poll_done(token, met) {
+            let reason = match job {
+                Job::CopyEngineAsked(engine) => {
+                    card.supply_copy_engine(engine, self.config.microcode.as_ref());
+                    continue;
+                }
+                Job::CopyEngineStarted => "the microcode that its copy engines were given stopped at once",
+                _ => "it did not finish a flush or take its first runlist",
+            };
+            return self.fail(reason.to_owned(), cx);
         }
         let done = card.pump(cx.actions);
         self.finish_bring_up(&done, cx);
@@ -176,6 +184,10 @@ impl Manager {
             vram_bytes: identity.vram_bytes,
             usable_bytes: running.usable_bytes(),
         });
+        if running.card.copies_by_window {
+            cx.actions.notice(Notice::CopiesByWindow);
+        }
+        running.card.copies_by_window |= self.config.copies_by_window;
         // An interrupt that came during bring-up is still up: look.
         cx.actions.register(Bar0Reg::PciMsiRearm, 0xff);
         for (vm, config) in self.early.drain(..) {

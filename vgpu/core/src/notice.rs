@@ -23,6 +23,8 @@ pub enum Notice {
         /// Bytes that guests may hold.
         usable_bytes: u64,
     },
+    /// The card's copy engines have no microcode: memory moves through a BAR window, by the CPU.
+    CopiesByWindow,
     /// The card cannot be used.
     StartFailed {
         /// Why.

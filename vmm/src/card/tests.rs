@@ -15,6 +15,7 @@ fn card() -> ModelGpu {
     ModelGpu::new(CardConfig {
         board: Board::Gtx480,
         vram_bytes: 16 << 20,
+        needs_microcode: false,
     })
     .unwrap()
 }

@@ -15,7 +15,11 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     let board = arguments.model;
     let vram_bytes = arguments.vram.unwrap_or(board.vram_bytes());
     let setup = GpuSetup {
-        card: CardConfig { board, vram_bytes },
+        card: CardConfig {
+            board,
+            vram_bytes,
+            needs_microcode: arguments.needs_microcode,
+        },
         socket: arguments.socket.clone(),
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),

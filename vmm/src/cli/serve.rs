@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use broker::{Broker, VmSocket};
+use broker::{Broker, PciFunction, VmSocket};
 
 use super::signals::is_stop_requested;
 use super::{ServeArguments, complain};
 use crate::config::{GpuSection, HostConfig, Size, VmSection};
-use crate::host::{HostSetup, start_broker};
+use crate::host::{CardChoice, HostSetup, start_broker};
 
 /// Time between two looks for a signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -24,17 +24,40 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         let vms: Vec<_> = config.vms.iter().filter(|vm| vm.gpu == gpu.name).collect();
         brokers.push((gpu, start(gpu, &vms)?));
     }
-    announce(&config.vms).context("cannot write to stdout")?;
+    let served = announce(&config.vms)
+        .context("cannot write to stdout")
+        .and_then(|()| wait(&brokers));
+    // The host's driver gets no card that a broker still holds.
+    drop(brokers);
+    if arguments.restore_driver {
+        config.gpus.iter().for_each(restore_driver);
+    }
+    served.map(|()| 0)
+}
+
+/// Until a signal, or a broker's end.
+fn wait(brokers: &[(&GpuSection, Broker)]) -> anyhow::Result<()> {
     // Each of several waits its part of the period.
     let period = LOOK_PERIOD / brokers.len() as u32;
     while !is_stop_requested() {
-        for (gpu, broker) in &brokers {
+        for (gpu, broker) in brokers {
             if let Some(ended) = broker.wait_ended(period) {
                 bail!("gpu {}: {ended}", gpu.name);
             }
         }
     }
-    Ok(0)
+    Ok(())
+}
+
+/// Takes the override away from a card of the host and lets the host choose. What fails is told: the broker has ended well
+/// or badly for reasons of its own.
+fn restore_driver(gpu: &GpuSection) {
+    let CardChoice::Vfio(at) = gpu.card else { return };
+    let rebound = PciFunction::find(at).and_then(|function| function.rebind(None));
+    match rebound {
+        Ok(function) => complain(&format!("{at} is bound to {}", function.driver_name())),
+        Err(error) => complain(&format!("{at} stays with VFIO: {error}: vramd unbind {at}")),
+    }
 }
 
 fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
@@ -45,6 +68,7 @@ fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
     start_broker(HostSetup {
         card: gpu.card.clone(),
         host_ram: gpu.host_ram,
+        firmware: gpu.firmware.clone(),
         seed: 0,
         record: None,
         vms: sockets.collect(),

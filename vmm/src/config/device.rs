@@ -49,6 +49,7 @@ impl Device {
             (Device::Model(board), vram) => Ok(CardChoice::Model(CardConfig {
                 board,
                 vram_bytes: vram.unwrap_or_else(|| otherwise(board)),
+                needs_microcode: false,
             })),
             (Device::VfioUser(path), None) => Ok(CardChoice::VfioUser(path)),
             (Device::Vfio(at), None) => Ok(CardChoice::Vfio(at)),

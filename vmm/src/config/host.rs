@@ -26,6 +26,8 @@ pub struct GpuSection {
     pub card: CardChoice,
     /// Host RAM for spilled chunks, bytes.
     pub host_ram: u64,
+    /// Folder with microcode for its copy engines.
+    pub firmware: Option<PathBuf>,
 }
 
 /// One VM that may come.
@@ -79,6 +81,7 @@ struct RawGpu {
     device: Spanned<String>,
     vram: Option<Spanned<Size>>,
     host_ram: Option<Size>,
+    firmware: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +133,7 @@ impl RawGpu {
             name: self.name.into_inner(),
             card,
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
+            firmware: self.firmware,
         })
     }
 }

@@ -35,6 +35,7 @@ fn documented_host_is_what_it_says() {
     let card = CardConfig {
         board: Board::Gtx480,
         vram_bytes: 256 << 20,
+        needs_microcode: false,
     };
     assert_eq!(host.gpus[0].card, CardChoice::Model(card));
     assert_eq!(host.gpus[0].host_ram, 4 << 30);

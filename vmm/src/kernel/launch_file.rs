@@ -366,7 +366,11 @@ fn card(raw: &RawCard) -> Result<CardConfig, Wrong> {
         check_card_vram(vram.get_ref().0).map_err(|reason| Wrong::new(vram.span(), "card.vram", reason))?;
     }
     let vram_bytes = raw.vram.as_ref().map_or(VRAM_DEFAULT, |vram| vram.get_ref().0);
-    Ok(CardConfig { board, vram_bytes })
+    Ok(CardConfig {
+        board,
+        vram_bytes,
+        needs_microcode: false,
+    })
 }
 
 fn buffers(raw: Vec<RawBuffer>) -> Result<Vec<Buffer>, Wrong> {

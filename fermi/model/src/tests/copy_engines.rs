@@ -561,6 +561,30 @@ fn uploaded_microcode_decides_about_the_methods() {
     }
 }
 
+#[test]
+fn engine_that_needs_microcode_copies_when_it_was_started_with_some() {
+    let mut room = Room::on(ready_with_microcode(CopyMicrocode::Required));
+    let base = 0x10_4000;
+    let copy = out_of_tiles();
+    let before = room.bench.read_at(base + 0x100);
+    // Nothing is there to run.
+    room.bench.write_at(base + 0x100, 2);
+    let empty = room.bench.read_at(base + 0x100);
+    assert_eq!(
+        [before, empty].map(|control| control & 1 << 4),
+        [1 << 4; 2],
+        "stopped"
+    );
+    room.submit(&nvidia(&copy, [1, 1]).to(CE, nvidia_copy::LAUNCH_DMA, &[launch(&copy).into_bits()]));
+    assert!(is_clean(&mut room) && !room.is_as_expected(&copy));
+    room.bench.write_at(base + 0x180, 1 << 24);
+    room.bench.write_at(base + 0x184, 0x1234_5678);
+    room.bench.write_at(base + 0x100, 2);
+    assert_eq!(room.bench.read_at(base + 0x100) & 1 << 4, 0, "not stopped");
+    room.bench.run();
+    assert!(is_clean(&mut room) && room.is_as_expected(&copy));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

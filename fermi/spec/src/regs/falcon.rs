@@ -115,6 +115,43 @@ impl FalconReg {
     }
 }
 
+impl FalconReg {
+    /// Where the register is in a falcon's page: what [`FalconReg::decode`] takes. A port's number is taken modulo what
+    /// there is.
+    pub const fn offset(self) -> u32 {
+        match self {
+            Self::IntrTrigger => 0x000,
+            Self::IntrAck => 0x004,
+            Self::Intr => 0x008,
+            Self::IntrMode => 0x00c,
+            Self::IntrEnableSet => 0x010,
+            Self::IntrEnableClear => 0x014,
+            Self::IntrEnable => 0x018,
+            Self::IntrRoute => 0x01c,
+            Self::Scratch0 => 0x040,
+            Self::Scratch1 => 0x044,
+            Self::AccessEnable => 0x048,
+            Self::Busy => 0x04c,
+            Self::ChannelCurrent => 0x050,
+            Self::ChannelNext => 0x054,
+            Self::Scratch2 => 0x080,
+            Self::Scratch3 => 0x084,
+            Self::Control => 0x100,
+            Self::Entry => 0x104,
+            Self::Caps => 0x108,
+            Self::BlockOnFifo => 0x10c,
+            Self::Version => 0x12c,
+            Self::ControlAlias => 0x130,
+            Self::CodeIndex(port) => 0x180 + 0x10 * (port as u32 & 3),
+            Self::CodeData(port) => 0x184 + 0x10 * (port as u32 & 3),
+            Self::CodeTag(port) => 0x188 + 0x10 * (port as u32 & 3),
+            Self::DataIndex(port) => 0x1c0 + 8 * (port as u32 & 7),
+            Self::DataData(port) => 0x1c4 + 8 * (port as u32 & 7),
+            Self::MemoryPort(port) => 0x600 + 4 * (port as u32 & 7),
+        }
+    }
+}
+
 /// [`FalconReg::CodeIndex`], [`FalconReg::DataIndex`].
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
@@ -226,6 +263,12 @@ mod tests {
             let (name, at) = falcon_at(row.offset()).unwrap();
             assert_eq!((name, FalconReg::decode(at)), (falcon, Some(reg)));
         }
+    }
+
+    #[test]
+    fn register_is_where_it_is_decoded() {
+        let mut registers = (0..FALCON_BYTES).filter_map(|at| Some((at, FalconReg::decode(at)?)));
+        assert_eq!(registers.find(|(at, reg)| reg.offset() != *at), None);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //!      └ not a GF100, no VRAM ─► failed       └ a poll timed out ─► failed
 //! ```
 //!
-//! BAR3 shows the arena, BAR1 the USERD array; channel 0 becomes the broker's copy channel. Engine microcode for a real
-//! card is not loaded here.
+//! BAR3 shows the arena, BAR1 the USERD array; channel 0 becomes the broker's copy channel. A copy engine without
+//! microcode is given some, if there is; else memory is moved by the CPU ([`Card::copies_by_window`]).
 
 use fermi_spec::addr::{FRAME, FrameNo, Iova, SMALL_PAGE, VramAddr};
 use fermi_spec::board::is_gf100;
@@ -191,6 +191,7 @@ pub(crate) fn program(
         directory: take(PD_BYTES, SMALL_PAGE),
         instance: take(INSTANCE_BYTES, SMALL_PAGE),
         window: take(SMALL_PT_BYTES, SMALL_PAGE),
+        bar1_table: take(LARGE_PT_BYTES, SMALL_PAGE),
     };
     let mut ops = reset_steps();
     ops.extend(bar3_steps(&mut take, base, layout, config.bar3_bytes));
@@ -296,14 +297,14 @@ fn bar3_steps(
     ops
 }
 
-/// BAR1 = the USERD array, at offset 0.
+/// BAR1 = the USERD array, at offset 0; what the CPU copies comes behind it when there is something.
 fn bar1_steps(
     take: &mut impl FnMut(u64, u64) -> VramAddr,
     window: &impl Fn(VramAddr) -> u64,
     own: &OwnTables,
 ) -> Vec<Op> {
     let [instance, directory] = [(); 2].map(|()| take(SMALL_PAGE, SMALL_PAGE));
-    let table = take(LARGE_PT_BYTES, SMALL_PAGE);
+    let table = own.bar1_table;
     let userd_bytes = CHANNELS as u64 * USERD_BYTES;
     let entries = (0..LARGE_PT_ENTRIES as u64).map(|i| {
         let mapped = i < userd_bytes / FRAME;
@@ -367,8 +368,6 @@ fn pfifo_steps(identity: &Identity) -> Vec<Op> {
         Op::Write(Bar0Reg::EngineIntrEnable, 1),
         Op::Write(Bar0Reg::GraphIntr, !0),
         Op::Write(Bar0Reg::GraphIntrEnable, !0),
-        Op::Write(Bar0Reg::CopyControl(0), 2),
-        Op::Write(Bar0Reg::CopyControl(1), 2),
         Op::Write(Bar0Reg::PmcIntrMask(0), sources),
         Op::Write(Bar0Reg::PmcIntrMask(1), 0),
         Op::Write(Bar0Reg::PmcIntrEnable(0), pmc::LINE_HARDWARE),

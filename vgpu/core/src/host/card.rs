@@ -1,20 +1,28 @@
 //! The card as the manager uses it: arena, lanes, physical channels, runlist, copy channel.
 
-use fermi_spec::addr::{Aperture, FRAME, GpuVa, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::instance::{
     AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, Timeslice, USERD_BYTES, offset, userd,
 };
 use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_ENTRIES, large_index, pde_index};
-use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
+use fermi_spec::regs::{Bar0Reg, falcon, pfifo, pmc};
 
 use super::arena::Arena;
 use super::copy::{self, CopyChannel, CopyRun};
 use super::lane::{Doorbells, Job, Lane, Op, Tokens};
+use super::microcode::Microcode;
 use crate::event::{Action, Actions, Bar, HostMemory, Token, VmId};
 
 /// A channel number of the card.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct PhysChannel(pub(crate) u8);
+
+/// Where BAR1 shows the frames that the CPU copies: behind USERD, within the least BAR1 that a card may have.
+pub(crate) const COPY_BAR_BASE: u64 = 8 << 20;
+/// How many it shows at one time.
+pub(crate) const COPY_BAR_FRAMES: usize = 32;
+/// How long a copy engine with microcode may stand still after a reset.
+const MICROCODE_TIMEOUT_NS: u64 = 1_000_000;
 
 /// The broker's own channel.
 pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(0);
@@ -34,6 +42,8 @@ pub(crate) struct OwnTables {
     pub(crate) instance: VramAddr,
     /// Small-page table of the copy window.
     pub(crate) window: VramAddr,
+    /// Large-page table of BAR1: USERD, and the window that the CPU copies through.
+    pub(crate) bar1_table: VramAddr,
 }
 
 /// The card.
@@ -60,6 +70,20 @@ pub(crate) struct Card {
     pub(crate) pmc_enable: u32,
     /// PRAMIN window's base as last written.
     pramin_base: Option<u64>,
+    /// Memory is moved by the CPU.
+    pub(crate) copies_by_window: bool,
+    /// What the copy engines were given, to give it again after a reset.
+    microcode: Option<Box<[Microcode; 2]>>,
+}
+
+/// Waits until the falcon of a copy engine does not stand still any more.
+fn copy_engine_runs(engine: u8) -> Op {
+    Op::Poll {
+        reg: Bar0Reg::CopyControl(engine.into()),
+        mask: falcon::CONTROL_STOPPED,
+        value: 0,
+        timeout_ns: MICROCODE_TIMEOUT_NS,
+    }
 }
 
 impl Card {
@@ -80,12 +104,21 @@ impl Card {
             copy: CopyChannel::default(),
             pmc_enable: !0,
             pramin_base: None,
+            copies_by_window: false,
+            microcode: None,
         }
     }
 
     /// Everything of bring-up, ended by the first runlist: the broker's own channel alone.
+    ///
+    /// A copy engine whose falcon stands still after the reset has no microcode. Unverified: what a card reads there.
     pub(crate) fn bring_up(&mut self, ops: Vec<Op>) {
         self.runlist.push(ops, Job::Nothing);
+        for engine in [0, 1] {
+            let start = Op::Write(Bar0Reg::CopyControl(engine.into()), falcon::CONTROL_START);
+            self.runlist
+                .push([copy_engine_runs(engine), start], Job::CopyEngineAsked(engine));
+        }
         self.commit_runlist(&[], Job::BringUp);
     }
 
@@ -107,6 +140,30 @@ impl Card {
                 return done;
             }
             self.begin_runlist();
+        }
+    }
+
+    /// A copy engine has no microcode: it is given some, or nobody uses it.
+    pub(crate) fn supply_copy_engine(&mut self, engine: u8, microcode: Option<&[Microcode; 2]>) {
+        let Some(microcode) = microcode else {
+            self.copies_by_window = true;
+            return;
+        };
+        self.microcode = Some(Box::new(microcode.clone()));
+        let mut ops = self.start_copy_engine(engine);
+        ops.push(copy_engine_runs(engine));
+        self.runlist.push(ops, Job::CopyEngineStarted);
+    }
+
+    /// Starts a copy engine that was reset.
+    pub(crate) fn start_copy_engine(&self, engine: u8) -> Vec<Op> {
+        match &self.microcode {
+            Some(microcode) => microcode[usize::from(engine)].upload(engine),
+            None if self.copies_by_window => Vec::new(),
+            None => vec![Op::Write(
+                Bar0Reg::CopyControl(engine.into()),
+                falcon::CONTROL_START,
+            )],
         }
     }
 
@@ -392,6 +449,17 @@ impl Card {
         );
         let data = ptes.iter().flat_map(|pte| pte.to_le_bytes()).collect();
         self.arena.write(self.own.window, data, actions);
+    }
+
+    /// Shows frames in BAR1, one behind the other from [`COPY_BAR_BASE`] on. The TLB has to be flushed.
+    pub(crate) fn map_copy_bar(&self, frames: &[FrameNo], actions: &mut Actions) {
+        assert!(frames.len() <= COPY_BAR_FRAMES, "{} frames in BAR1", frames.len());
+        let at = self.own.bar1_table.offset(COPY_BAR_BASE / FRAME * 8);
+        let ptes = frames
+            .iter()
+            .map(|frame| copy::vram_pte(frame.base()).into_bits());
+        self.arena
+            .write(at, ptes.flat_map(u64::to_le_bytes).collect(), actions);
     }
 
     /// Starts a batch of copies. One at a time.

@@ -12,6 +12,10 @@ use crate::event::{Action, Actions, Bar, Token, VmId};
 pub(crate) enum Job {
     /// Bring-up of the card.
     BringUp,
+    /// A copy engine was asked whether it has microcode, and started if it has.
+    CopyEngineAsked(u8),
+    /// A copy engine was given microcode.
+    CopyEngineStarted,
     /// Nothing waits for it.
     Nothing,
     /// TLB flush at the end of a guest's sync.

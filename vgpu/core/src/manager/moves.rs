@@ -20,6 +20,7 @@ use shadow_pt::TableRange;
 
 use super::Cx;
 use super::running::Running;
+use super::window_copy::{BATCH_BYTES_BY_WINDOW, WindowCopy};
 use crate::device::tables::{ArenaWriter, Whereabouts};
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, FrameOwner, Tick, VmId};
@@ -60,13 +61,15 @@ pub(super) struct Move {
     pub(super) direction: Direction,
     pub(super) chunks: Vec<ChunkNo>,
     /// Frames that a refill fills, by chunk; frames that a spill empties, once it has redirected.
-    frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
+    pub(super) frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
     pub(super) stage: Stage,
     /// Channels taken off the card for it.
     suspended: Vec<(u8, PhysChannel)>,
     suspended_at: Option<Tick>,
     pub(super) copying_since: Tick,
     runs: Vec<CopyRun>,
+    /// What the CPU copies, where engines cannot.
+    pub(super) by_window: WindowCopy,
     freed: Vec<TableRange>,
     /// The host did not map one of the images.
     pub(super) refused: bool,
@@ -120,6 +123,7 @@ impl Running {
             suspended_at: (stage == Stage::Suspending).then_some(cx.now),
             copying_since: cx.now,
             runs: Vec::new(),
+            by_window: WindowCopy::default(),
             freed: Vec::new(),
             refused: false,
         });
@@ -176,7 +180,7 @@ impl Running {
     }
 
     /// A move that was rolled back and that no engine has a part in any more.
-    fn forget_move(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn forget_move(&mut self, cx: &mut Cx<'_>) {
         self.release_targets(cx);
         if let Some(moving) = self.moving.take() {
             self.unmap_images(moving.vm, moving.chunks, cx);
@@ -184,7 +188,7 @@ impl Running {
     }
 
     /// The chunks stay where they are; the VM goes on and is passed over for a while.
-    fn roll_back(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn roll_back(&mut self, cx: &mut Cx<'_>) {
         let Some(moving) = &self.moving else { return };
         let vm = moving.vm;
         if let Some(vgpu) = self.vms.get_mut(&vm) {
@@ -205,6 +209,9 @@ impl Running {
 
     /// Maps the images of the chunks into the copy window and lists the copies.
     fn map_copy(&mut self, cx: &mut Cx<'_>) {
+        if self.card.copies_by_window {
+            return self.plan_window_copy(cx);
+        }
         let Some(moving) = &mut self.moving else { return };
         let Some(vgpu) = self.vms.get(&moving.vm) else {
             return;
@@ -249,8 +256,13 @@ impl Running {
             }
             return;
         }
-        moving.stage = Stage::Copying;
-        moving.copying_since = cx.now;
+        if moving.stage == Stage::Mapping {
+            moving.stage = Stage::Copying;
+            moving.copying_since = cx.now;
+        }
+        if self.card.copies_by_window {
+            return self.go_on_by_window(cx);
+        }
         if moving.runs.is_empty() {
             return self.redirect(cx);
         }
@@ -263,6 +275,7 @@ impl Running {
             return false;
         };
         match moving.stage {
+            Stage::Copying if self.card.copies_by_window => self.check_window_copy(cx),
             Stage::Copying if self.card.copy_done(cx.memory) => {
                 moving.stage = Stage::Verifying {
                     look: self.scan.next_look(),
@@ -327,7 +340,7 @@ impl Running {
     }
 
     /// The copies are equal: everything that reaches the chunks is pointed to the new ones.
-    fn redirect(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn redirect(&mut self, cx: &mut Cx<'_>) {
         let Some(moving) = &mut self.moving else { return };
         moving.stage = Stage::Redirecting;
         let Some(vgpu) = self.vms.get_mut(&moving.vm) else {
@@ -455,6 +468,16 @@ impl Running {
         }
     }
 
+    /// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
+    /// second page; less where the CPU copies.
+    pub(super) fn batch_bytes_max(&self) -> u64 {
+        let configured = self.config.batch_bytes;
+        match self.card.copies_by_window {
+            true => configured.min(BATCH_BYTES_BY_WINDOW),
+            false => configured.min(WINDOW_BYTES).min(RUNS_MAX as u64 * SMALL_PAGE),
+        }
+    }
+
     /// Frames that nothing reaches any more go back.
     pub(super) fn free_frames(&mut self, frames: impl IntoIterator<Item = FrameNo>, cx: &mut Cx<'_>) {
         for frame in frames {
@@ -551,10 +574,4 @@ fn add_runs(
         }
         at += length;
     }
-}
-
-/// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
-/// second page.
-pub(super) fn batch_bytes_max(configured: u64) -> u64 {
-    configured.min(WINDOW_BYTES).min(RUNS_MAX as u64 * SMALL_PAGE)
 }

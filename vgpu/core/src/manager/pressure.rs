@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use rand::RngExt;
 
 use super::Cx;
-use super::moves::{COPY_CHECK_NS, Stage, batch_bytes_max};
+use super::moves::{COPY_CHECK_NS, Stage};
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, Tick, VmId};
@@ -240,7 +240,7 @@ impl Running {
             candidates = self::candidates(vgpu, true);
         }
         let spare = vgpu.chunks.resident().saturating_sub(vgpu.config.quota.min);
-        let most = batch_bytes_max(self.config.batch_bytes).min(spare);
+        let most = self.batch_bytes_max().min(spare);
         let count =
             (most / vgpu.config.chunk_bytes).max(u64::from(spare >= vgpu.config.chunk_bytes)) as usize;
         let count = if vgpu.was_refused { count.min(1) } else { count };
@@ -333,7 +333,8 @@ impl Running {
             next.saturating_sub(own) + vgpu.config.chunk_bytes
         });
         let room = vgpu.config.quota.max.saturating_sub(vgpu.chunks.resident());
-        let mut left = batch_bytes_max(self.config.batch_bytes)
+        let mut left = self
+            .batch_bytes_max()
             .max(vgpu.config.chunk_bytes)
             .min(lead)
             .min(room);

@@ -227,7 +227,7 @@ impl Running {
                 .position(|&copy| copy == engine)
             {
                 // The reset stopped its falcon.
-                ops.push(Op::Write(Bar0Reg::CopyControl(i as u16), 2));
+                ops.extend(self.card.start_copy_engine(i as u8));
             }
         }
         ops.extend([

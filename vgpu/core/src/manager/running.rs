@@ -267,7 +267,11 @@ impl Running {
             });
         }
         match job {
-            Job::BringUp | Job::Nothing | Job::RunlistTaken => {}
+            Job::BringUp
+            | Job::Nothing
+            | Job::RunlistTaken
+            | Job::CopyEngineAsked(_)
+            | Job::CopyEngineStarted => {}
             Job::SyncFlushed(vm) => self.sync_flushed(vm, cx),
             Job::UnmapFlushed(vm) => self.unmap_flushed(vm, cx),
             Job::WindowFlushed => self.window_flushed(cx),
@@ -292,7 +296,7 @@ impl Running {
             }
             return;
         }
-        if !self.holder_value(token, &data) {
+        if !self.holder_value(token, &data) && !self.window_value(token, &data, cx) {
             self.value_for_vm(token, data, cx);
         }
     }

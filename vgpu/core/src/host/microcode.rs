@@ -1,0 +1,153 @@
+//! Microcode of the copy engines: what a falcon is given before it takes methods (fermi-hardware §6.1, from nouveau).
+//!
+//! ```text
+//! interrupts off ─► code by pages with their tags ─► data, filled up with zeros ─► entry 0 ─► start ─► running?
+//! ```
+
+use fermi_spec::regs::engines::COPY_CAPS;
+use fermi_spec::regs::falcon::{
+    CODE_PAGE_BYTES, CONTROL_START, COPY_BASE, Caps, FALCON_BYTES, FalconReg, PortIndex,
+};
+use serde::{Deserialize, Serialize};
+
+use super::lane::Op;
+use crate::event::Bar;
+
+/// Words of a page of code.
+const PAGE_WORDS: usize = CODE_PAGE_BYTES as usize / 4;
+/// Channel switches and the method FIFO are let in.
+const ACCESS_ALL: u32 = 3;
+
+/// What one falcon is given.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Microcode {
+    code: Vec<u32>,
+    data: Vec<u32>,
+}
+
+/// Why two files are no microcode of a copy engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MicrocodeError {
+    /// Nothing, or no whole words.
+    #[error("{bytes} bytes of {part} are not whole words of 4 bytes")]
+    Words {
+        /// "code" or "data".
+        part: &'static str,
+        /// Its length.
+        bytes: usize,
+    },
+    /// More than the memory holds.
+    #[error("{bytes} bytes of {part} do not fit a copy engine's {most}")]
+    TooLong {
+        /// "code" or "data".
+        part: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// Of the memory.
+        most: usize,
+    },
+}
+
+impl Microcode {
+    /// Code and data as in a file: words, the low byte first.
+    pub fn new(code: &[u8], data: &[u8]) -> Result<Self, MicrocodeError> {
+        let caps = Caps::from_bits(COPY_CAPS);
+        Ok(Self {
+            code: words("code", code, caps.code_pages())?,
+            data: words("data", data, caps.data_pages())?,
+        })
+    }
+
+    /// Gives it to copy engine `engine` (0 or 1), and starts it.
+    pub(crate) fn upload(&self, engine: u8) -> Vec<Op> {
+        let base = COPY_BASE + u32::from(engine) * FALCON_BYTES;
+        let write = |reg: FalconReg, value: u32| {
+            let at = u64::from(base + reg.offset());
+            Op::Block(Bar::Bar0, at, value.to_le_bytes().to_vec())
+        };
+        let from_start = PortIndex::new().with_advance_on_write(true).into_bits();
+        let mut ops = vec![
+            write(FalconReg::IntrEnableClear, u32::MAX),
+            write(FalconReg::CodeIndex(0), from_start),
+        ];
+        for (number, page) in (0..).zip(self.code.chunks(PAGE_WORDS)) {
+            ops.push(write(FalconReg::CodeTag(0), number));
+            let filled = page.iter().copied().chain(std::iter::repeat(0)).take(PAGE_WORDS);
+            ops.extend(filled.map(|word| write(FalconReg::CodeData(0), word)));
+        }
+        ops.push(write(FalconReg::DataIndex(0), from_start));
+        let data_words = usize::from(Caps::from_bits(COPY_CAPS).data_pages()) * PAGE_WORDS;
+        let filled = self
+            .data
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(0))
+            .take(data_words);
+        ops.extend(filled.map(|word| write(FalconReg::DataData(0), word)));
+        ops.extend([
+            write(FalconReg::BlockOnFifo, 1),
+            write(FalconReg::Entry, 0),
+            write(FalconReg::Control, CONTROL_START),
+            write(FalconReg::AccessEnable, ACCESS_ALL),
+            // By this nouveau's microcode knows which engine it is.
+            write(FalconReg::Scratch3, u32::from(engine)),
+        ]);
+        ops
+    }
+}
+
+fn words(part: &'static str, bytes: &[u8], pages: u16) -> Result<Vec<u32>, MicrocodeError> {
+    let most = usize::from(pages) * CODE_PAGE_BYTES as usize;
+    let (words, rest) = bytes.as_chunks::<4>();
+    if words.is_empty() || !rest.is_empty() {
+        let bytes = bytes.len();
+        return Err(MicrocodeError::Words { part, bytes });
+    }
+    if bytes.len() > most {
+        let bytes = bytes.len();
+        return Err(MicrocodeError::TooLong { part, bytes, most });
+    }
+    Ok(words.iter().map(|word| u32::from_le_bytes(*word)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let cut = Microcode::new(&[1; 7], &[0; 4]).unwrap_err();
+        assert_eq!(cut.to_string(), "7 bytes of code are not whole words of 4 bytes");
+        assert!(Microcode::new(&[1; 8], &[]).is_err());
+        assert!(Microcode::new(&[1; 0x1200], &[0; 0x800]).is_ok());
+        let long = Microcode::new(&[1; 0x1204], &[0; 4]).unwrap_err();
+        assert_eq!(
+            long.to_string(),
+            "4612 bytes of code do not fit a copy engine's 4608"
+        );
+        assert!(Microcode::new(&[1; 4], &[0; 0x804]).is_err());
+    }
+
+    #[test]
+    fn code_goes_by_whole_pages_and_data_fills_its_memory() {
+        let microcode = Microcode::new(&[1; 4 * 65], &[2; 4]).unwrap();
+        let at = |reg: FalconReg| u64::from(COPY_BASE + FALCON_BYTES + reg.offset());
+        let stores: Vec<u64> = microcode
+            .upload(1)
+            .iter()
+            .map(|op| match op {
+                Op::Block(Bar::Bar0, at, data) if data.len() == 4 => *at,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let count = |reg| stores.iter().filter(|store| **store == at(reg)).count();
+        assert_eq!(
+            (count(FalconReg::CodeTag(0)), count(FalconReg::CodeData(0))),
+            (2, 128)
+        );
+        assert_eq!(
+            (count(FalconReg::DataData(0)), count(FalconReg::Control)),
+            (512, 1)
+        );
+    }
+}

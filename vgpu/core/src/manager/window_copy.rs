@@ -1,0 +1,199 @@
+//! Moves by the CPU, where the card's copy engines have no microcode: through a window of BAR1.
+//!
+//! ```text
+//! Mapping ─► Copying: frames into the window ─► flush ─► pieces, a few under way ─► last frame? ─► Redirecting
+//!                       ▲                                                              │ no
+//!                       └──────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A spill reads VRAM and writes the image, a refill the other way. Pieces are pages; between a few of them the core
+//! comes back, so that others are served meanwhile. A refill reads a word back now and then: stores are only posted, and
+//! the answer says that they have arrived.
+//!
+//! Loads across PCIe take about a microsecond for 8 bytes, so a chunk of 2 MiB takes a quarter of a second. What the
+//! channels of its VM wait for that is longer than what an engine needs by two orders of magnitude.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, SMALL_PAGE};
+
+use super::Cx;
+use super::moves::Stage;
+use super::running::Running;
+use crate::event::{Action, Bar, Place, Token};
+use crate::host::Job;
+use crate::host::card::{COPY_BAR_BASE, COPY_BAR_FRAMES};
+use crate::memory::ChunkPlace;
+use crate::notice::{Direction, Notice};
+
+/// Most bytes in one move, if a chunk is not larger: half a second at 2 MiB each 250 ms.
+pub(super) const BATCH_BYTES_BY_WINDOW: u64 = 4 << 20;
+/// A copy that takes longer than this is given up: 64 MiB, the largest chunk, at 8 MB/s.
+const BUDGET_NS: u64 = 8_000_000_000;
+/// Pages under way at one time.
+const PAGES_UNDER_WAY: usize = 16;
+
+/// Pages of a chunk that lie in one frame.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    frame: FrameNo,
+    /// Bytes into the frame.
+    offset: u64,
+    /// Where the image has them.
+    at: GuestVramAddr,
+    bytes: u64,
+}
+
+/// State of a move by the CPU.
+#[derive(Debug, Default)]
+pub(super) struct WindowCopy {
+    /// What is to be copied, the window's frames first.
+    left: VecDeque<Part>,
+    /// What is in the window, as offsets in BAR1 and in the image.
+    shown: VecDeque<(u64, GuestVramAddr, u64)>,
+    /// Loads under way: a page for the image, or the one that says that stores have arrived.
+    loads: BTreeMap<Token, Option<GuestVramAddr>>,
+}
+
+impl Running {
+    /// Lists what is to be copied and shows the first frames.
+    pub(super) fn plan_window_copy(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        let Some(vgpu) = self.vms.get(&moving.vm) else {
+            return;
+        };
+        moving.stage = Stage::Mapping;
+        for &chunk in &moving.chunks {
+            let frames = match (moving.direction, vgpu.chunks.place(chunk)) {
+                (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
+                (Direction::Refill, ChunkPlace::Spilled) => &moving.frames[&chunk],
+                // In both places already: nothing to copy.
+                _ => continue,
+            };
+            let base = vgpu.chunks.base(chunk);
+            for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+                let mut at = start;
+                while at < start + bytes {
+                    let offset = at % FRAME;
+                    let length = (FRAME - offset).min(start + bytes - at);
+                    moving.by_window.left.push_back(Part {
+                        frame: frames[(at / FRAME) as usize],
+                        offset,
+                        at: base.offset(at),
+                        bytes: length,
+                    });
+                    at += length;
+                }
+            }
+        }
+        self.show_next_frames(cx);
+    }
+
+    /// Fills the window. With nothing left it is flushed all the same: a move ends only behind what was asked before.
+    fn show_next_frames(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        let copy = &mut moving.by_window;
+        let mut frames: Vec<FrameNo> = Vec::new();
+        while let Some(part) = copy.left.front().copied() {
+            if frames.last() != Some(&part.frame) {
+                if frames.len() == COPY_BAR_FRAMES {
+                    break;
+                }
+                frames.push(part.frame);
+            }
+            let window = COPY_BAR_BASE + (frames.len() as u64 - 1) * FRAME + part.offset;
+            copy.shown.push_back((window, part.at, part.bytes));
+            copy.left.pop_front();
+        }
+        self.card.map_copy_bar(&frames, cx.actions);
+        self.card.flush_tlb(None, Job::WindowFlushed);
+    }
+
+    /// Copies some pages; goes on to the next frames, or to the end of the copy, when nothing is under way.
+    pub(super) fn go_on_by_window(&mut self, cx: &mut Cx<'_>) {
+        let Some(moving) = &mut self.moving else { return };
+        let (vm, copy) = (moving.vm, &mut moving.by_window);
+        let mut pages = copy.loads.len();
+        let mut last_store = None;
+        while pages < PAGES_UNDER_WAY
+            && let Some((window, at, bytes)) = copy.shown.pop_front()
+        {
+            let (token, offset) = (self.card.tokens.next(), window);
+            match moving.direction {
+                Direction::Spill => {
+                    cx.actions.push(Action::HostRead {
+                        token,
+                        bar: Bar::Bar1,
+                        offset,
+                        bytes: SMALL_PAGE as u32,
+                    });
+                    copy.loads.insert(token, Some(at));
+                }
+                Direction::Refill => {
+                    let mut data = vec![0; SMALL_PAGE as usize];
+                    cx.memory.read(Place::Image { vm, at }, &mut data);
+                    cx.actions.push(Action::HostWrite {
+                        bar: Bar::Bar1,
+                        offset,
+                        data,
+                    });
+                    last_store = Some((token, offset));
+                }
+            }
+            if bytes > SMALL_PAGE {
+                let rest = (window + SMALL_PAGE, at.offset(SMALL_PAGE), bytes - SMALL_PAGE);
+                copy.shown.push_front(rest);
+            }
+            pages += 1;
+        }
+        if let Some((token, offset)) = last_store {
+            cx.actions.push(Action::HostRead {
+                token,
+                bar: Bar::Bar1,
+                offset,
+                bytes: 4,
+            });
+            copy.loads.insert(token, None);
+        }
+        if copy.loads.is_empty() {
+            match copy.left.is_empty() {
+                true => self.redirect(cx),
+                false => self.show_next_frames(cx),
+            }
+        }
+    }
+
+    /// A load of a move by the CPU; `false` if the value is somebody else's.
+    pub(super) fn window_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
+        let Some(moving) = &mut self.moving else {
+            return false;
+        };
+        let Some(page) = moving.by_window.loads.remove(&token) else {
+            return false;
+        };
+        if let Some(at) = page {
+            let vm = moving.vm;
+            cx.memory.write(Place::Image { vm, at }, data);
+        }
+        if moving.by_window.loads.is_empty() {
+            self.go_on_by_window(cx);
+        }
+        true
+    }
+
+    /// Gives up a copy that takes too long. `true` if it did. What is still under way writes nothing: its answers find no
+    /// move, and stores of a refill were performed before any frame is given back.
+    pub(super) fn check_window_copy(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(moving) = &self.moving else { return false };
+        if cx.now.since(moving.copying_since) <= BUDGET_NS {
+            return false;
+        }
+        cx.actions.notice(Notice::RolledBack {
+            vm: moving.vm,
+            reason: "a copy through the BAR window did not end in time".to_owned(),
+        });
+        self.roll_back(cx);
+        self.forget_move(cx);
+        true
+    }
+}
