@@ -3,6 +3,8 @@
 //! The guest's first program takes one command a line from the second serial port and marks the end of what each
 //! writes (`host_env/guest_init.sh`). The kernel's console is the first serial port, which goes to a file. The
 //! processor is emulated, so that this runs where there is no KVM.
+//!
+//! A host of one's own is driven in the same way, by a shell of this machine ([`Guest::here`]).
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -95,9 +97,19 @@ impl Output {
 /// See the module. Ended when dropped.
 pub(crate) struct Guest {
     process: Process,
+    /// `None` for this machine.
+    machine: Option<Machine>,
+}
+
+/// What an emulated machine has besides its shell.
+struct Machine {
     qmp: Qmp,
     console: PathBuf,
 }
+
+/// Takes commands as `host_env/guest_init.sh` does.
+const SHELL_HERE: &str = "echo \"@@ready\"; while IFS= read -r line; do eval \"$line\" </dev/null; \
+                          printf '\\n@@status %d\\n' $?; done";
 
 impl Guest {
     /// Boots and waits for the guest's first program. Logs go to `folder`.
@@ -158,13 +170,34 @@ impl Guest {
         let qmp = Qmp::new(monitor.accept(&mut process)?)?;
         let mut guest = Self {
             process,
-            qmp,
-            console,
+            machine: Some(Machine { qmp, console }),
         };
         let deadline = Instant::now() + BOOT_PATIENCE;
         guest
             .lines_until(deadline, |line| line == READY)
             .context("the guest does not boot")?;
+        Ok(guest)
+    }
+
+    /// This machine, in `folder`, which comes first where programs are looked for.
+    pub(crate) fn here(folder: &Path) -> Result<Self> {
+        let mut path = folder.as_os_str().to_owned();
+        if let Some(others) = std::env::var_os("PATH") {
+            path.push(":");
+            path.push(others);
+        }
+        let mut command = std::process::Command::new("/bin/sh");
+        command
+            .args(["-c", SHELL_HERE])
+            .current_dir(folder)
+            .env("PATH", path);
+        let process = Process::start("the shell", command, folder.join("shell.log"))?;
+        let mut guest = Self {
+            process,
+            machine: None,
+        };
+        let deadline = Instant::now() + BOOT_PATIENCE;
+        guest.lines_until(deadline, |line| line == READY)?;
         Ok(guest)
     }
 
@@ -203,11 +236,17 @@ impl Guest {
         let deadline = Instant::now() + patience;
         self.send(command)?;
         let asleep = until_within(patience, "the machine to fall asleep", || {
-            let status = self.qmp.execute("query-status", json!({}))?;
+            let machine = self
+                .machine
+                .as_mut()
+                .context("this machine is not put to sleep")?;
+            let status = machine.qmp.execute("query-status", json!({}))?;
             Ok((status["status"] == "suspended").then_some(()))
         });
         asleep.with_context(|| format!("console:\n{}", self.console_tail()))?;
-        self.qmp.execute("system_wakeup", json!({}))?;
+        if let Some(machine) = &mut self.machine {
+            machine.qmp.execute("system_wakeup", json!({}))?;
+        }
         self.output(command, deadline)
     }
 
@@ -235,25 +274,38 @@ impl Guest {
     /// The kernel's last word counts, not what the machine does then: after a suspend QEMU does not hear that it shall
     /// turn itself off.
     pub(crate) fn power_off(&mut self) -> Result<()> {
-        self.send("poweroff -f")?;
+        // This machine goes on; its shell ends.
+        self.send(if self.machine.is_some() {
+            "poweroff -f"
+        } else {
+            "exit 0"
+        })?;
         let ended = until_within(POWER_OFF_PATIENCE, "the kernel to shut down", || {
             if self.process.child.try_wait()?.is_some() {
                 return Ok(Some(true));
             }
-            let console = std::fs::read(&self.console)?;
+            let console = match &self.machine {
+                Some(machine) => std::fs::read(&machine.console)?,
+                None => Vec::new(),
+            };
             Ok(String::from_utf8_lossy(&console)
                 .contains(POWERED_DOWN)
                 .then_some(false))
         });
         let has_ended = ended.with_context(|| format!("console:\n{}", self.console_tail()))?;
-        if !has_ended {
+        if let Some(machine) = self.machine.as_mut().filter(|_| !has_ended) {
             // Refused only by a machine that has turned itself off meanwhile.
-            let _ = self.qmp.execute("quit", json!({}));
+            let _ = machine.qmp.execute("quit", json!({}));
         }
         let status = self.process.wait()?;
         ensure!(
             status.success(),
-            "QEMU ended with {status}: {}",
+            "{} ended with {status}: {}",
+            if self.machine.is_some() {
+                "QEMU"
+            } else {
+                "the shell"
+            },
             self.process.errors()?.trim()
         );
         Ok(())
@@ -287,7 +339,10 @@ impl Guest {
     }
 
     fn console_tail(&self) -> String {
-        let bytes = std::fs::read(&self.console).unwrap_or_default();
+        let Some(machine) = &self.machine else {
+            return String::new();
+        };
+        let bytes = std::fs::read(&machine.console).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(CONSOLE_TAIL)..].join("\n")

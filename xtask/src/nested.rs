@@ -3,6 +3,7 @@
 //! The outer machine's processor has AMD's virtualisation, its VT-d unit stands between the card and memory, and the
 //! card is a `vramd gpu` process out here. What runs inside cannot tell that from a real host with a real card.
 
+mod bare_metal;
 mod baseline;
 mod boots;
 mod icount;
@@ -40,6 +41,12 @@ pub(crate) struct NestedArguments {
     /// Measure instead, in a machine that counts instructions, and compare with integration/nested/baseline.toml
     #[arg(long, conflicts_with = "run")]
     icount: bool,
+    /// Run on this host and its card at that PCI address, as root, instead of in an emulated machine
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["run", "icount", "weakened"])]
+    bare_metal: Option<String>,
+    /// VRAM of each of the two VMs that share that card: more than half of the card's
+    #[arg(long, value_name = "SIZE", default_value = "1536M", requires = "bare_metal")]
+    guest_vram: String,
     /// Make what is measured the baseline
     #[arg(long, requires = "icount")]
     bless: bool,
@@ -105,6 +112,9 @@ const MEMLOCK_REFUSED: [(u32, &str); 2] = [
 /// Runs the task.
 pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<()> {
     let start = Instant::now();
+    if let Some(at) = &arguments.bare_metal {
+        return bare_metal::run(workspace, arguments.vramd.as_deref(), at, &arguments.guest_vram);
+    }
     let environment = match HostEnv::provide(workspace) {
         Err(error) if arguments.allow_missing => {
             eprintln!("NOTE: {error:#}: VFIO and KVM of a nested host were NOT tried");

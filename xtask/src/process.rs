@@ -123,6 +123,9 @@ fn mortal(command: &Command) -> Command {
         Command::new(command.get_program())
     };
     mortal.args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        mortal.current_dir(folder);
+    }
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => mortal.env(name, value),
