@@ -14,7 +14,8 @@ pub(crate) mod config {
     pub(crate) const MSI_ENABLE: u16 = 1;
     pub(crate) const MSI_ID: u8 = 5;
     /// Memory space, bus master; INTx off.
-    pub(crate) const COMMAND_BITS: u16 = 1 << 1 | 1 << 2 | 1 << 10;
+    pub(crate) const COMMAND_BITS: u16 = 1 << 1 | BUS_MASTER | 1 << 10;
+    pub(crate) const BUS_MASTER: u16 = 1 << 2;
     /// As many capabilities as fit behind the header. A longer list is a loop.
     pub(crate) const CAPABILITIES_MAX: usize = 48;
 }

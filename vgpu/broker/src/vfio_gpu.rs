@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::board::Board;
+use fermi_spec::regs::Bar0Reg;
 use rustix::process::{Resource, getrlimit};
 use vfio_bindings::bindings::vfio::{
     VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR1_REGION_INDEX, VFIO_PCI_BAR3_REGION_INDEX,
@@ -331,9 +332,18 @@ impl HostGpu for VfioGpu {
 
 impl Drop for VfioGpu {
     fn drop(&mut self) {
+        let command = |bits: u16| {
+            let bits = bits.to_le_bytes();
+            self.device
+                .region_write(VFIO_PCI_CONFIG_REGION_INDEX, &bits, config::COMMAND);
+        };
         // It reaches no memory any more; only then may the maps go.
-        self.device
-            .region_write(VFIO_PCI_CONFIG_REGION_INDEX, &[0; 2], config::COMMAND);
+        command(config::COMMAND_BITS & !config::BUS_MASTER);
+        // Not every card can be reset, and the next driver is to find no window open into what was the VMs'.
+        for window in [Bar0Reg::Bar1Block, Bar0Reg::Bar3Block] {
+            self.store(Bar::Bar0, window.offset().into(), &[0; 4]);
+        }
+        command(0);
         self.device.reset();
         for (iova, memory) in std::mem::take(&mut self.maps) {
             if let Err(error) = self.iommu.vfio_dma_unmap(iova, memory.bytes as usize) {
