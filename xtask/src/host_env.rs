@@ -66,7 +66,7 @@ impl HostEnv {
         guest_root::write_first_root(target, &self.kernel, &self.busybox, files)
     }
 
-    /// Writes the first root of a guest within a guest, which has no modules but those of disks and network.
+    /// Writes the first root of a guest within a guest, which has no modules but those of disks, network and power button.
     pub(crate) fn write_inner_root(&self, target: &Path) -> Result<()> {
         guest_root::write_inner_root(target, &self.kernel, &self.busybox)
     }

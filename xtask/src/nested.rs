@@ -9,6 +9,7 @@ mod boots;
 mod icount;
 mod linux;
 mod pinned;
+mod previous;
 mod stray;
 
 use std::path::{Path, PathBuf};
@@ -138,15 +139,16 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     Ok(())
 }
 
-/// The weakened one is built first: both have one place, and there the ordinary one belongs.
+/// The weakened one is taken away from where it was built: that is the ordinary one's place. It is not for speed.
 fn programs(workspace: &Workspace, arguments: &NestedArguments, folder: &Path) -> Result<Programs> {
     let is_checked = arguments.run.is_empty() && !arguments.icount;
     let weakened = match &arguments.weakened {
         Some(path) => path.clone(),
         None if is_checked => {
-            let built = workspace.build_release_with("vmm", "vramd", "weakened")?;
+            let built = workspace.build_program_with("vmm", "vramd", "weakened")?;
             let copy = folder.join("vramd-weakened");
-            std::fs::copy(&built, &copy).with_context(|| format!("cannot copy {}", built.display()))?;
+            let moved = std::fs::copy(&built, &copy).and_then(|_| std::fs::remove_file(&built));
+            moved.with_context(|| format!("cannot move {}", built.display()))?;
             copy
         }
         None => PathBuf::new(),
@@ -265,7 +267,7 @@ fn check(guest: &mut Guest, outer: &Card) -> Result<()> {
     for (command, expected) in REFUSED {
         refuses(guest, &command.replace("{card}", &card), expected)?;
     }
-    guest.succeed(&format!("vramd bind {card}"), PATIENCE)?;
+    previous::take_over(guest, &card)?;
     guest.succeed(
         "mkdir -p /etc && echo user:x:1000:1000::/:/bin/sh >>/etc/passwd",
         PATIENCE,
@@ -279,8 +281,7 @@ fn check(guest: &mut Guest, outer: &Card) -> Result<()> {
         guest,
         &format!("vramd demo --gpu vfio:{card} --vms 2 --guest-vram 256M --workload files --json"),
     )?;
-    let again = guest.succeed(&format!("vramd unbind {card} && vramd bind {card}"), PATIENCE)?;
-    println!("{}", again.text().trim());
+    previous::give_back(guest, &card)?;
     // The card was given back in a state from which it can be brought up once more.
     demo(
         guest,

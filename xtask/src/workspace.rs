@@ -88,9 +88,9 @@ impl Workspace {
         build_by(self.cargo(&["build", "--release", "--package", package, "--bin", program]))
     }
 
-    /// The same with a feature that no other build has.
-    pub(crate) fn build_release_with(&self, package: &str, program: &str, feature: &str) -> Result<PathBuf> {
-        let what = ["build", "--release", "--package", package, "--bin", program];
+    /// Builds a program with a feature that no other build has, in the place of the ordinary one.
+    pub(crate) fn build_program_with(&self, package: &str, program: &str, feature: &str) -> Result<PathBuf> {
+        let what = ["build", "--package", package, "--bin", program];
         build_by(self.cargo(&[&what[..], &["--features", feature]].concat()))
     }
 

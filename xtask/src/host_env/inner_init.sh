@@ -12,6 +12,14 @@ done
 # Its base as the guest sees it: nobody moved what the VMM placed.
 echo "@@bar0 $(head -n 1 /sys/bus/pci/devices/0000:00:01.0/resource)"
 echo "@@cpus $(nproc)"
+memory=$(sed -n 's/MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+echo "@@memory $((memory / 1048576)) GiB"
+# Loads the modules of a list.
+load() {
+    for name in $(cat "/modules/$1.list"); do
+        insmod "/modules/$name.ko" || echo "insmod $name: $?"
+    done
+}
 if [ -e /modules/driver.list ]; then
     dmesg -n 8
     for name in $(cat /modules/driver.list) nouveau; do
@@ -25,10 +33,18 @@ echo "@@inner ready"
 case "$end" in
 off) poweroff -f ;;
 again) reboot -f ;;
+button)
+    load button
+    # Open before anybody is told to press.
+    exec 3</dev/input/event0
+    echo "@@waits for the button"
+    # One event of the input layer.
+    head -c 24 <&3 >/dev/null
+    echo "@@the button was pressed"
+    poweroff -f
+    ;;
 disk)
-    for name in $(cat /modules/disk.list); do
-        insmod "/modules/$name.ko" || echo "insmod $name: $?"
-    done
+    load disk
     # Made by the first boot, and found again by the second.
     if ! mount -t ext4 /dev/vda /disk; then
         mke2fs /dev/vda >/dev/null && mount -t ext4 /dev/vda /disk && cp /dev/vdb /disk/copy
@@ -44,9 +60,7 @@ disk)
     poweroff -f
     ;;
 network)
-    for name in $(cat /modules/network.list); do
-        insmod "/modules/$name.ko" || echo "insmod $name: $?"
-    done
+    load network
     echo "@@mac $(cat /sys/class/net/eth0/address)"
     ip address add 10.7.0.2/24 dev eth0
     ip link set eth0 up

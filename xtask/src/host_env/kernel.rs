@@ -22,10 +22,12 @@ pub(crate) const DRIVER: &str = "nouveau";
 const DISK_MODULES: [&str; 4] = ["virtio_mmio", "virtio_blk", "crc32c_generic", "ext4"];
 /// What a guest of our VMM needs for its network.
 const NETWORK_MODULES: [&str; 2] = ["virtio_mmio", "virtio_net"];
+/// What tells programs that the power button was pressed.
+const BUTTON_MODULES: [&str; 2] = ["button", "evdev"];
 /// What a guest needs that is itself a host of guests with a card and a network.
 const HOST_MODULES: [&str; 4] = ["kvm_amd", "vfio_iommu_type1", "vfio_pci", "tun"];
 /// Grows when an entry of the cache is laid out another way.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 const DEPENDENCIES: &[u8] = b"\0depends=";
@@ -55,13 +57,16 @@ impl Kernel {
         let image = only_entry(&unpacked.join("boot"), "vmlinuz-")?;
         fs::copy(&image, made.join(IMAGE)).with_context(|| format!("cannot copy {}", image.display()))?;
         let packed = modules_below(&unpacked.join("usr/lib/modules"))?;
-        let roots = DISK_MODULES
-            .iter()
-            .chain(&NETWORK_MODULES)
-            .chain(&HOST_MODULES)
-            .chain([&DRIVER]);
+        let roots = [
+            &DISK_MODULES[..],
+            &NETWORK_MODULES,
+            &BUTTON_MODULES,
+            &HOST_MODULES,
+            &[DRIVER],
+        ]
+        .concat();
         let mut modules = BTreeMap::new();
-        let mut wanted: Vec<String> = roots.map(|name| (*name).to_owned()).collect();
+        let mut wanted: Vec<String> = roots.into_iter().map(str::to_owned).collect();
         while let Some(name) = wanted.pop() {
             if modules.contains_key(&name) {
                 continue;
@@ -122,10 +127,11 @@ impl Kernel {
     }
 
     /// The lists of a guest within a guest.
-    pub(super) fn inner_module_lists(&self) -> Result<[(&'static str, Modules); 2]> {
+    pub(super) fn inner_module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
         let disk = self.modules_for_all(&DISK_MODULES)?;
         let network = self.modules_for_all(&NETWORK_MODULES)?;
-        Ok([("disk", disk), ("network", network)])
+        let button = self.modules_for_all(&BUTTON_MODULES)?;
+        Ok([("disk", disk), ("network", network), ("button", button)])
     }
 
     fn modules_for_all(&self, roots: &[&str]) -> Result<Modules> {

@@ -1,6 +1,7 @@
 //! Debian's kernel on our VMM in the nested host, its vGPU on the host's card: it comes up with one processor and with
-//! two, finds the vGPU, switches itself off, and resets in each of the ways that are told apart. A file system that one boot
-//! makes on a disk is there for the next, and the images hold what the guest read. What goes through a network device arrives
+//! two, finds the vGPU, switches itself off, by itself or when its power button is pressed, and resets in each of the ways
+//! that are told apart. A file system that one boot makes on a disk is there for the next, and the images hold what the guest
+//! read. On a broker with a card of software, which pins nothing, a VM has RAM above 4 GiB. What goes through a network device arrives
 //! as it was sent, both ways.
 
 use std::fs;
@@ -19,6 +20,10 @@ const ROOT: &str = "root.cpio";
 const KERNEL: &str = "vmlinuz";
 /// Boots twice, by keys.
 const ASK: (&str, &str) = ("ask.sh", include_str!("ask.sh"));
+/// Boots once, and presses the power button.
+const BUTTON: (&str, &str) = ("button.sh", include_str!("button.sh"));
+/// Boots once with a broker of its own.
+const LARGE: (&str, &str) = ("large.sh", include_str!("large.sh"));
 /// Boots once with disks, and compares.
 const DISKS: (&str, &str) = ("disks.sh", include_str!("disks.sh"));
 /// Boots once with a network device, as a user who is not root, and compares.
@@ -33,44 +38,67 @@ struct InnerVm {
     vcpus: u32,
     options: &'static str,
     devices: &'static str,
+    memory: &'static str,
+    socket: &'static str,
 }
 
-const VMS: [InnerVm; 6] = [
+/// One that differs from the others in its file's name alone.
+const PLAIN: InnerVm = InnerVm {
+    file: "",
+    vcpus: 1,
+    options: "quiet",
+    devices: "",
+    memory: "256M",
+    socket: "a.sock",
+};
+
+const VMS: [InnerVm; 8] = [
     InnerVm {
         file: "network.toml",
         vcpus: 2,
         options: "quiet end=network",
         devices: TAP,
+        ..PLAIN
     },
     InnerVm {
         file: "disks.toml",
         vcpus: 2,
         options: "quiet end=disk",
         devices: DISK_IMAGES,
+        ..PLAIN
     },
     InnerVm {
         file: "off.toml",
-        vcpus: 1,
         options: "quiet end=off",
-        devices: "",
+        ..PLAIN
     },
     InnerVm {
         file: "ask.toml",
         vcpus: 2,
         options: "quiet end=ask",
-        devices: "",
+        ..PLAIN
+    },
+    InnerVm {
+        file: "button.toml",
+        options: "quiet end=button",
+        ..PLAIN
+    },
+    InnerVm {
+        file: "large.toml",
+        options: "quiet end=off",
+        memory: "5G",
+        socket: "b.sock",
+        ..PLAIN
     },
     InnerVm {
         file: "keyboard.toml",
-        vcpus: 1,
         options: "quiet reboot=k end=again",
-        devices: "",
+        ..PLAIN
     },
     InnerVm {
         file: "triple.toml",
-        vcpus: 1,
         options: "quiet reboot=t end=again",
-        devices: "",
+        ..PLAIN
     },
 ];
 
@@ -120,21 +148,27 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
     let root = folder.join("inner-root.cpio");
     environment.write_inner_root(&root)?;
     let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
+    let software = "[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"128M\"\n\
+                    [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/b.sock\"\nguest_vram = \"64M\"\n";
     let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
                 [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/a.sock\"\nguest_vram = \"64M\"\n";
-    let mut texts = [ASK, DISKS, NETWORK, (HOST, host)]
-        .map(|(name, text)| (name, text.to_owned()))
-        .to_vec();
+    let scripts = [ASK, BUTTON, LARGE, DISKS, NETWORK];
+    let texts = scripts
+        .into_iter()
+        .chain([(HOST, host), ("software.toml", software)]);
+    let mut texts: Vec<_> = texts.map(|(name, text)| (name, text.to_owned())).collect();
     for vm in VMS {
         let InnerVm {
             file,
             vcpus,
             options,
             devices,
+            memory,
+            socket,
         } = vm;
         let text = format!(
-            "name = \"a\"\nmemory = \"256M\"\nvcpus = {vcpus}\nkernel = \"/inner/{KERNEL}\"\n\
-             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n{devices}[vgpu]\nsocket = \"/run/a.sock\"\n"
+            "name = \"a\"\nmemory = \"{memory}\"\nvcpus = {vcpus}\nkernel = \"/inner/{KERNEL}\"\n\
+             initramfs = \"/inner/{ROOT}\"\noptions = \"{options}\"\n{devices}[vgpu]\nsocket = \"/run/{socket}\"\n"
         );
         texts.push((file, text));
     }
@@ -169,6 +203,13 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
     boots(guest, "vramd run /inner/off.toml", 0, &["@@cpus 1", "vm a: ok"])?;
     // Reset by ACPI, a second boot by the same process, and keys that reach the guest.
     boots(guest, "sh /inner/ask.sh", 0, &["@@cpus 2", "vm a: ok"])?;
+    boots(
+        guest,
+        "sh /inner/button.sh",
+        0,
+        &["@@the button was pressed", "vm a: ok"],
+    )?;
+    boots(guest, "sh /inner/large.sh", 0, &["@@memory 4 GiB", "vm a: ok"])?;
     boots(
         guest,
         "vramd run --no-reboot /inner/keyboard.toml",
