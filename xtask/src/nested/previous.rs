@@ -41,11 +41,22 @@ pub(super) fn take_over(guest: &mut Guest, card: &str) -> Result<()> {
     is_content(guest)
 }
 
-/// Gives the card back to nouveau, which brings it up once more, and takes it again; nouveau is gone then.
+/// A broker that is to give the card back when it ends: the configuration is that of the check of stray copies.
+const SERVE: &str = "rm -f /run/stray.sock; vramd serve --config /etc/stray-host.toml --restore-driver >/dev/null 2>restore.log & \
+                     broker=$!; until [ -S /run/stray.sock ]; do kill -0 $broker || break; usleep 50000; done; \
+                     kill $broker; wait $broker; cat restore.log";
+
+/// Gives the card back to nouveau in both ways, which brings it up once more, and takes it again; nouveau is gone then.
 pub(super) fn give_back(guest: &mut Guest, card: &str) -> Result<()> {
     // What checks before this one left there.
     guest.succeed("dmesg -c >/dev/null", PATIENCE)?;
     let start = Instant::now();
+    let served = guest.succeed(SERVE, PATIENCE)?.text();
+    ensure!(
+        served.contains("is bound to nouveau"),
+        "vramd serve --restore-driver says {served:?}"
+    );
+    guest.succeed(&format!("vramd bind {card}"), PATIENCE)?;
     let unbound = guest
         .succeed(&format!("vramd unbind {card} 2>&1"), PATIENCE)?
         .text();
