@@ -22,9 +22,8 @@ load() {
 }
 if [ -e /modules/driver.list ]; then
     dmesg -n 8
-    for name in $(cat /modules/driver.list) nouveau; do
-        insmod "/modules/$name.ko" || echo "insmod $name: $?"
-    done
+    load driver
+    insmod /modules/nouveau.ko || echo "insmod nouveau: $?"
     grep -i msi /proc/interrupts
     ls /sys/class/drm
 fi

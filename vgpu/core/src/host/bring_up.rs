@@ -219,7 +219,7 @@ fn reset_steps() -> Vec<Op> {
         Op::Write(Bar0Reg::PmcIntrEnable(1), 0),
         Op::Write(Bar0Reg::PmcEnable, !engines),
         Op::Write(Bar0Reg::PmcEnable, !0),
-        // What another driver's windows show is nobody's business while VRAM is filled through PRAMIN.
+        // Another driver's windows may show the pages that are filled through PRAMIN from here on (decision 0008).
         Op::Write(Bar0Reg::Bar1Block, 0),
         Op::Write(Bar0Reg::Bar3Block, 0),
     ]
