@@ -5,14 +5,17 @@
 //! none and copies none: they are made from nouveau's sources (`ce/fuc/gf100.fuc3`), whose methods the broker's own
 //! channel uses.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use vgpu::{Microcode, MicrocodeError};
 
 /// Falcons of copy engines 0 and 1, as in the files' names.
 const FALCONS: [&str; 2] = ["104", "105"];
+
+/// No file of microcode is as long as this; what it may have is the falcon's to say.
+const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Why there is no microcode.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +49,7 @@ pub(crate) fn read(folder: &Path) -> Result<[Microcode; 2], FirmwareError> {
 fn read_one(folder: &Path, falcon: &str) -> Result<Microcode, FirmwareError> {
     let file = |part| folder.join(format!("nvc0_fuc{falcon}{part}"));
     let bytes = |path: &PathBuf| {
-        fs::read(path).map_err(|source| FirmwareError::Read {
+        contents(path).map_err(|source| FirmwareError::Read {
             path: path.clone(),
             source,
         })
@@ -56,8 +59,26 @@ fn read_one(folder: &Path, falcon: &str) -> Result<Microcode, FirmwareError> {
     microcode.map_err(|source| FirmwareError::Unfit { path: code, source })
 }
 
+/// Reads a regular file: a device or a pipe may have no end.
+fn contents(path: &Path) -> io::Result<Vec<u8>> {
+    // Metadata first: opening a pipe without a writer would wait for one.
+    let metadata = path.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if metadata.len() > FILE_BYTES_MAX {
+        let reason = format!("it has {} bytes, more than any microcode", metadata.len());
+        return Err(io::Error::other(reason));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn folder(files: &[(&str, usize)]) -> tempfile::TempDir {
@@ -78,6 +99,28 @@ mod tests {
     #[test]
     fn folder_with_all_files_is_read() {
         assert!(read(folder(&WHOLE).path()).is_ok());
+    }
+
+    #[test]
+    fn endless_and_huge_files_are_not_read() {
+        let reason_of = |folder: &Path| {
+            let error = read(folder).unwrap_err();
+            assert!(error.to_string().ends_with("nvc0_fuc104c"), "{error}");
+            std::error::Error::source(&error).unwrap().to_string()
+        };
+        let endless = folder(&WHOLE[1..]);
+        std::os::unix::fs::symlink("/dev/zero", endless.path().join(WHOLE[0].0)).unwrap();
+        assert_eq!(reason_of(endless.path()), "it is no regular file");
+        let huge = folder(&WHOLE);
+        let file = File::options()
+            .write(true)
+            .open(huge.path().join(WHOLE[0].0))
+            .unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert_eq!(
+            reason_of(huge.path()),
+            "it has 1099511627776 bytes, more than any microcode"
+        );
     }
 
     #[test]
