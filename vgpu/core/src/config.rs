@@ -13,6 +13,9 @@ pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
 /// Fermi card names.
 pub const BUS_ADDRESSES: std::ops::Range<u64> = 4 << 30..1 << 40;
 
+/// What bus addresses are given away in: what an IOMMU maps by one entry.
+pub(crate) const BUS_UNIT: u64 = 2 << 20;
+
 /// Usable bus addresses without a gap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct BusRange {
@@ -20,6 +23,19 @@ pub struct BusRange {
     pub start: Iova,
     /// Behind the last.
     pub end: Iova,
+}
+
+impl BusRange {
+    /// The whole units of it within [`BUS_ADDRESSES`], which is what the core gives away; `None` if there are none.
+    pub fn given_away(&self) -> Option<BusRange> {
+        let start = self.start.0.max(BUS_ADDRESSES.start);
+        let start = start.checked_next_multiple_of(BUS_UNIT)?;
+        let end = self.end.0.min(BUS_ADDRESSES.end) / BUS_UNIT * BUS_UNIT;
+        (start < end).then_some(BusRange {
+            start: Iova(start),
+            end: Iova(end),
+        })
+    }
 }
 
 impl std::fmt::Display for BusRange {

@@ -20,7 +20,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL, VFIO_TYPE,
 };
 use vfio_ioctls::{VfioContainer, VfioIommufd, VfioOps};
-use vgpu::{BUS_ADDRESSES, Bus, BusRange};
+use vgpu::{Bus, BusRange};
 
 /// `VFIO_IOMMU_GET_INFO`: no direction, no size.
 const GET_INFO: libc::c_ulong = (VFIO_TYPE as libc::c_ulong) << 8 | (VFIO_BASE as libc::c_ulong + 12);
@@ -82,12 +82,7 @@ impl IommuInfo {
         }
         let default = Bus::default();
         let ranges = self.ranges.clone().unwrap_or(default.ranges);
-        // A map begins at a multiple of 2 MiB.
-        let is_usable = |range: &BusRange| {
-            let start = range.start.0.max(BUS_ADDRESSES.start).next_multiple_of(2 << 20);
-            start < range.end.0.min(BUS_ADDRESSES.end)
-        };
-        if !ranges.iter().any(is_usable) {
+        if ranges.iter().all(|range| range.given_away().is_none()) {
             let ranges: Vec<_> = ranges.iter().map(BusRange::to_string).collect();
             let ranges = if ranges.is_empty() {
                 "none at all".to_owned()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 
-use crate::config::{BUS_ADDRESSES, Bus, BusRange};
+use crate::config::{BUS_UNIT, Bus, BusRange};
 use crate::event::Refusal;
 
 /// Most maps of one VM.
@@ -90,21 +90,9 @@ pub(crate) struct IovaSpace {
     maps_max: u32,
 }
 
-/// What an IOMMU maps by one entry.
-const IOVA_UNIT: u64 = 2 << 20;
-
 impl IovaSpace {
     pub(crate) fn new(bus: &Bus) -> Self {
-        let clipped = |range: &BusRange| {
-            let start = range.start.0.max(BUS_ADDRESSES.start);
-            let start = start.checked_next_multiple_of(IOVA_UNIT)?;
-            let end = range.end.0.min(BUS_ADDRESSES.end) / IOVA_UNIT * IOVA_UNIT;
-            (start < end).then_some(BusRange {
-                start: Iova(start),
-                end: Iova(end),
-            })
-        };
-        let mut sorted: Vec<_> = bus.ranges.iter().filter_map(clipped).collect();
+        let mut sorted: Vec<_> = bus.ranges.iter().filter_map(BusRange::given_away).collect();
         sorted.sort_unstable();
         let mut ranges: Vec<BusRange> = Vec::new();
         for range in sorted {
@@ -123,7 +111,7 @@ impl IovaSpace {
 
     /// Addresses for `bytes` in one piece.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<Iova> {
-        let bytes = bytes.checked_next_multiple_of(IOVA_UNIT)?;
+        let bytes = bytes.checked_next_multiple_of(BUS_UNIT)?;
         let at = self
             .ranges
             .iter()
@@ -239,7 +227,7 @@ mod tests {
         let mut space = IovaSpace::new(&Bus::default());
         let first = space.allocate(1).expect("room");
         let second = space.allocate(8 << 20).expect("room");
-        assert!(second.0 >= first.0 + IOVA_UNIT);
+        assert!(second.0 >= first.0 + BUS_UNIT);
         space.release(first);
         assert_eq!(space.allocate(0x1000), Some(first));
         assert_eq!(space.allocate(1 << 40), None);
@@ -267,14 +255,14 @@ mod tests {
         let mut space = IovaSpace::new(&bus(&[4 * GIB..hole.start, hole.end..16 * GIB]));
         assert_eq!(space.allocate(3 * GIB), Some(Iova(7 * GIB)));
         assert_eq!(space.allocate(2 * GIB), Some(Iova(4 * GIB)));
-        assert_eq!(space.allocate(IOVA_UNIT), Some(Iova(10 * GIB)));
+        assert_eq!(space.allocate(BUS_UNIT), Some(Iova(10 * GIB)));
     }
 
     #[test]
     fn without_room_it_is_said_what_there_is() {
         let mut space = IovaSpace::new(&bus(&[
             0..4 * GIB,
-            2 * GIB..4 * GIB + IOVA_UNIT - 1,
+            2 * GIB..4 * GIB + BUS_UNIT - 1,
             1 << 40..1 << 41,
         ]));
         assert_eq!(space.allocate(1), None);
