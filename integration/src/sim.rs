@@ -57,7 +57,7 @@ impl Default for Settings {
 pub struct Outcome {
     /// One line for each event, if asked for.
     pub log: String,
-    /// SHA-256 of the log, kept or not.
+    /// SHA-256 of the log without its notices, kept or not: what was done, however it is told.
     pub log_hash: String,
     /// Events applied.
     pub events: u64,
@@ -84,6 +84,11 @@ struct Log {
 impl Log {
     fn line(&mut self, line: &str) {
         self.hash.update(line.as_bytes());
+        self.remark(line);
+    }
+
+    /// A line that the hash leaves out.
+    fn remark(&mut self, line: &str) {
         if self.keep {
             self.text.push_str(line);
         }
@@ -244,14 +249,17 @@ impl Simulation {
             let mut log = into.lock().expect("one thread");
             log.events += 1;
             let event = serde_json::to_string(event).expect("events are serializable");
-            let encoded = serde_json::to_vec(actions).expect("actions are serializable");
+            let (told, done): (Vec<&Action>, Vec<&Action>) = actions
+                .iter()
+                .partition(|action| matches!(action, Action::Notice(_)));
+            let encoded = serde_json::to_vec(&done).expect("actions are serializable");
             let mut event: String = event.chars().take(160).collect();
             let _ = write!(event, " -> {}", &hex(&Sha256::digest(&encoded))[..16]);
             log.line(&format!("{:>14} {event}\n", now.0));
-            for action in actions {
+            for action in told {
                 if let Action::Notice(notice) = action {
                     let notice = serde_json::to_string(notice).expect("notices are serializable");
-                    log.line(&format!("{:>14} # {notice}\n", now.0));
+                    log.remark(&format!("{:>14} # {notice}\n", now.0));
                 }
             }
         });

@@ -54,6 +54,6 @@ pub use perform::VMS_MAX;
 pub use port::Core;
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
-pub use replay::{Difference, Replay, ReplayError, ReplaySummary};
+pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
 pub use stats::{Accesses, BrokerStats, Histogram, Pauses, VmStats};
 pub use vfio_gpu::{VfioGpu, VfioGpuError};

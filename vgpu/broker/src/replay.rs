@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::Value;
 use vgpu::{Action, Actions, Event, GpuConfig, HostMemory, Place, Tick};
 
 use crate::port::Core;
@@ -18,7 +19,28 @@ struct Line {
     event: Event,
     reads: VecDeque<ReadLine>,
     stored: Stored,
-    actions: Vec<Action>,
+    actions: Vec<Recorded>,
+}
+
+/// An action as the file has it. Notices stay as they were written: another version may word them otherwise.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Recorded {
+    Notice {
+        #[serde(rename = "Notice")]
+        notice: Value,
+    },
+    Action(Action),
+}
+
+/// Which actions of a recording are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compared {
+    /// All.
+    #[default]
+    Everything,
+    /// All but notices, which tell and do nothing: for recordings that another version made.
+    AllButNotices,
 }
 
 /// What a core did otherwise than recorded.
@@ -56,9 +78,9 @@ pub enum Difference {
         /// From 0, within the event.
         index: usize,
         /// As in the file; `None` if it ended before.
-        recorded: Option<Box<Action>>,
+        recorded: Option<String>,
         /// Of this run; `None` if there was no more.
-        replayed: Option<Box<Action>>,
+        replayed: Option<String>,
     },
 }
 
@@ -123,6 +145,7 @@ pub struct Replay {
     lines: Box<dyn BufRead>,
     line: u64,
     config: GpuConfig,
+    compared: Compared,
 }
 
 impl std::fmt::Debug for Replay {
@@ -146,6 +169,7 @@ impl Replay {
             lines,
             line: 0,
             config: GpuConfig::default(),
+            compared: Compared::default(),
         };
         let (text, _) = replay.next_line()?.unwrap_or_default();
         let header: Header = replay.parse(&text)?;
@@ -156,6 +180,11 @@ impl Replay {
         }
         replay.config = header.gpu;
         Ok(replay)
+    }
+
+    /// Sets what is compared.
+    pub fn comparing(self, compared: Compared) -> Self {
+        Self { compared, ..self }
     }
 
     /// What the recorded core was made with; the fresh one must be too.
@@ -206,7 +235,7 @@ impl Replay {
         let difference = memory
             .difference
             .take()
-            .or_else(|| compare_actions(&line.actions, &replayed))
+            .or_else(|| self.compare_actions(&line.actions, &replayed))
             .or_else(|| {
                 let count = memory.reads.len();
                 (count > 0).then_some(Difference::ReadsLeft { count })
@@ -223,6 +252,28 @@ impl Replay {
                 difference,
             }),
         }
+    }
+
+    fn compare_actions(&self, recorded: &[Recorded], replayed: &[Action]) -> Option<Difference> {
+        let all = self.compared == Compared::Everything;
+        let recorded: Vec<&Recorded> = recorded
+            .iter()
+            .filter(|action| all || matches!(action, Recorded::Action(_)))
+            .collect();
+        let replayed: Vec<&Action> = replayed
+            .iter()
+            .filter(|action| all || !matches!(action, Action::Notice(_)))
+            .collect();
+        let length = recorded.len().max(replayed.len());
+        let index = (0..length).find(|&index| match (recorded.get(index), replayed.get(index)) {
+            (Some(recorded), Some(replayed)) => !recorded.is(replayed),
+            _ => true,
+        })?;
+        Some(Difference::Action {
+            index,
+            recorded: recorded.get(index).map(|action| action.text()),
+            replayed: replayed.get(index).map(|action| format!("{action:?}")),
+        })
     }
 
     /// The next line, and whether it ends as a line does.
@@ -248,14 +299,23 @@ impl Replay {
     }
 }
 
-fn compare_actions(recorded: &[Action], replayed: &[Action]) -> Option<Difference> {
-    let length = recorded.len().max(replayed.len());
-    let index = (0..length).find(|index| recorded.get(*index) != replayed.get(*index))?;
-    Some(Difference::Action {
-        index,
-        recorded: recorded.get(index).cloned().map(Box::new),
-        replayed: replayed.get(index).cloned().map(Box::new),
-    })
+impl Recorded {
+    fn is(&self, action: &Action) -> bool {
+        match (self, action) {
+            (Self::Notice { notice }, Action::Notice(now)) => {
+                serde_json::to_value(now).is_ok_and(|now| now == *notice)
+            }
+            (Self::Action(recorded), now) => recorded == now,
+            (Self::Notice { .. }, _) => false,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Notice { notice } => format!("Notice({notice})"),
+            Self::Action(action) => format!("{action:?}"),
+        }
+    }
 }
 
 /// Answers reads from the file.
