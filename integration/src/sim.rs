@@ -5,20 +5,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use broker::{RecordError, Recorder};
 use fermi_model::Stepped;
 use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Action, Bus, Event, GpuConfig, Notice, Quota, Reply, RequestId, VmConfig, VmId};
+use vgpu::{Action, Bus, Event, GpuConfig, Notice, Reply, RequestId, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::bus::{Ask, Guest, SimBus};
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
 use crate::hostile;
 use crate::world::World;
+
+mod drawn;
 
 const MIB: u64 = 1 << 20;
 const RAM_BYTES: usize = 16 << 20;
@@ -124,11 +128,26 @@ struct Simulation {
 
 /// Runs one seed to its end, or to the first violation.
 pub fn run(seed: u64, settings: Settings) -> Outcome {
+    run_with(seed, settings, |_| None)
+}
+
+/// The same, recorded into `file`, which `cargo xtask replay` repeats without the simulation.
+pub fn run_recorded(seed: u64, settings: Settings, file: &Path) -> Result<Outcome, RecordError> {
+    let mut failed = None;
+    let outcome = run_with(seed, settings, |gpu| {
+        Recorder::create(file, gpu)
+            .map_err(|error| failed = Some(error))
+            .ok()
+    });
+    failed.map_or(Ok(outcome), Err)
+}
+
+fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> Option<Recorder>) -> Outcome {
     let log = Arc::new(Mutex::new(Log {
         keep: settings.log,
         ..Log::default()
     }));
-    let mut simulation = Simulation::new(seed, settings, Arc::clone(&log));
+    let mut simulation = Simulation::new(seed, settings, recorder, Arc::clone(&log));
     let violation = simulation.run().err().map(|violation| violation.0);
     let card = if violation.is_some() {
         simulation.world.card_state()
@@ -181,27 +200,6 @@ fn input_bytes(rng: &mut ChaCha8Rng) -> Vec<u8> {
     (0..length).map(|_| rng.random()).collect()
 }
 
-/// Weights always differ; now and then a VM is promised some VRAM, or held below what it sees.
-fn quota(rng: &mut ChaCha8Rng) -> Quota {
-    let weight = [50, 100, 100, 200][rng.random_range(0..4)];
-    let min = if rng.random_range(0..4) == 0 {
-        rng.random_range(1..=4) * MIB
-    } else {
-        0
-    };
-    let max = if rng.random_range(0..4) == 0 {
-        rng.random_range(6..=16) * MIB
-    } else {
-        u64::MAX
-    };
-    Quota {
-        min,
-        max,
-        weight,
-        ..Quota::default()
-    }
-}
-
 /// The file workload on the guest's own driver.
 fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), String> {
     let options = Options {
@@ -228,7 +226,12 @@ fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), St
 }
 
 impl Simulation {
-    fn new(seed: u64, settings: Settings, log: Arc<Mutex<Log>>) -> Self {
+    fn new(
+        seed: u64,
+        settings: Settings,
+        recorder: impl FnOnce(&GpuConfig) -> Option<Recorder>,
+        log: Arc<Mutex<Log>>,
+    ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let vram = rng.random_range(32..=64) * MIB;
         let config = GpuConfig {
@@ -243,7 +246,8 @@ impl Simulation {
             },
             ..GpuConfig::default()
         };
-        let mut world = World::new(vram, config);
+        let recorder = recorder(&config);
+        let mut world = World::recorded(vram, config, recorder);
         let into = Arc::clone(&log);
         world.on_event = Box::new(move |now, event, actions| {
             let mut log = into.lock().expect("one thread");
@@ -265,7 +269,7 @@ impl Simulation {
         });
         if settings.faults {
             let faults = world.model.faults_mut();
-            crate::sim::swarm(faults, &mut rng);
+            drawn::swarm(faults, &mut rng);
         }
         world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
@@ -293,7 +297,7 @@ impl Simulation {
             name: format!("vm{}", id.0),
             guest_vram: rng.random_range(12..=40) * MIB,
             chunk_bytes,
-            quota: quota(rng),
+            quota: drawn::quota(rng),
         };
         self.world.attach(id, config, RAM_BYTES);
         let input = input_bytes(rng);
@@ -565,26 +569,5 @@ fn bar_of(bar: guests::Bar) -> vgpu::Bar {
         guests::Bar::Bar0 => vgpu::Bar::Bar0,
         guests::Bar::Bar1 => vgpu::Bar::Bar1,
         guests::Bar::Bar3 => vgpu::Bar::Bar3,
-    }
-}
-
-/// Switches some faults on, each with some strength.
-pub(crate) fn swarm(faults: &mut fermi_model::Faults, rng: &mut ChaCha8Rng) {
-    const MS: u64 = 1_000_000;
-    if rng.random_range(0..3) == 0 {
-        // Around the budget of 20 ms, so that some suspensions are in time and some are not.
-        faults.preempt_delay_ns = rng.random_range(0..30 * MS);
-    }
-    if rng.random_range(0..4) == 0 {
-        faults.refused_preempts = rng.random_range(1..4);
-    }
-    if rng.random_range(0..4) == 0 {
-        faults.runlist_delay_ns = rng.random_range(0..MS);
-    }
-    if rng.random_range(0..4) == 0 {
-        faults.lost_interrupts = rng.random_range(1..20);
-    }
-    if rng.random_range(0..4) == 0 {
-        faults.copy_slowdown = rng.random_range(2..40);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
+use broker::Recorder;
 use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::board::Board;
@@ -120,6 +121,7 @@ pub struct World {
     /// Everything the core said, in order.
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
+    recorder: Option<Recorder>,
     /// Work that the card does after each action, as a real one does not wait until all that was decided together is
     /// done. Its clock runs ahead of the host's by that.
     pub work_between_actions: u32,
@@ -172,6 +174,20 @@ impl World {
 
     /// The same with copy engines of a kind.
     pub fn with_microcode(vram_bytes: u64, config: GpuConfig, copy_microcode: CopyMicrocode) -> Self {
+        Self::make(vram_bytes, config, copy_microcode, None)
+    }
+
+    /// As [`World::new`], recorded from the first event on.
+    pub fn recorded(vram_bytes: u64, config: GpuConfig, recorder: Option<Recorder>) -> Self {
+        Self::make(vram_bytes, config, CopyMicrocode::default(), recorder)
+    }
+
+    fn make(
+        vram_bytes: u64,
+        config: GpuConfig,
+        copy_microcode: CopyMicrocode,
+        recorder: Option<Recorder>,
+    ) -> Self {
         let iommu = Arc::new(Iommu::default());
         let model = ModelConfig {
             board: Board::Gtx480,
@@ -195,6 +211,7 @@ impl World {
             replies: BTreeMap::new(),
             notices: Vec::new(),
             wake_at: None,
+            recorder,
             work_between_actions: 0,
             refuse_maps: 0,
             refusable_maps: 0,
@@ -293,8 +310,14 @@ impl World {
         let mut actions = Actions::default();
         while let Some(event) = self.events.pop_front() {
             let shown = event.clone();
-            self.manager
-                .apply(self.now, event, &mut self.memory, &mut actions);
+            match &mut self.recorder {
+                Some(recorder) => {
+                    recorder.apply(&mut self.manager, self.now, event, &mut self.memory, &mut actions);
+                }
+                None => self
+                    .manager
+                    .apply(self.now, event, &mut self.memory, &mut actions),
+            }
             (self.on_event)(self.now, &shown, actions.as_slice());
             let list: Vec<Action> = actions.drain().collect();
             for action in list {

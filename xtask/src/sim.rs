@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use integration::sim::{Settings, run as simulate};
+use integration::sim::{Settings, run as simulate, run_recorded};
 
 /// Which runs, and how much is told.
 #[derive(clap::Args)]
@@ -18,6 +19,9 @@ pub(crate) struct SimArguments {
     /// Print only the outcome of `--seed`, not its log.
     #[arg(long)]
     quiet: bool,
+    /// Record `--seed` into this file, for `cargo xtask replay`.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    record: Option<PathBuf>,
     /// Honest guests only.
     #[arg(long)]
     honest: bool,
@@ -48,14 +52,18 @@ pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
                 log: !arguments.quiet,
                 ..settings
             },
+            arguments.record.as_deref(),
         ),
         (None, Some(seeds)) => many(seeds.clone(), settings, arguments),
         _ => bail!("say --seed N or --seeds A..B"),
     }
 }
 
-fn one(seed: u64, settings: Settings) -> anyhow::Result<()> {
-    let outcome = simulate(seed, settings);
+fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<()> {
+    let outcome = match record {
+        Some(file) => run_recorded(seed, settings, file)?,
+        None => simulate(seed, settings),
+    };
     let mut out = std::io::stdout().lock();
     out.write_all(outcome.log.as_bytes())
         .context("cannot write the log")?;

@@ -273,7 +273,7 @@ impl Recorder {
     }
 
     /// Applies an event to the core and writes the line. `actions` is empty before.
-    pub(crate) fn apply(
+    pub fn apply(
         &mut self,
         core: &mut dyn Core,
         now: Tick,
