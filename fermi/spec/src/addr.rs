@@ -124,24 +124,24 @@ impl FrameNo {
     }
 }
 
-/// Which memory a structure is in, as registers, instance blocks and PTEs encode it (PDEs encode it otherwise, see
-/// [`crate::pte::PdeAperture`]).
+/// The memory that a structure is in, as registers, instance blocks and PTEs encode it. PDEs have an encoding
+/// of their own, [`crate::pte::PdeAperture`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Aperture {
-    /// On-board memory.
+    /// The card's own memory (VRAM).
     #[default]
     Vram = 0,
     /// Another card's memory in a PTE; invalid everywhere else.
     Peer = 1,
-    /// System memory, snooped.
+    /// System memory; the card's accesses snoop the CPU's caches.
     SysCoherent = 2,
-    /// System memory, not snooped.
+    /// System memory; the card's accesses do not snoop the CPU's caches.
     SysNonCoherent = 3,
 }
 
 impl Aperture {
-    /// Decodes two bits; total.
+    /// Decodes the two bits of the field; every value has a meaning.
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {
             0 => Self::Vram,
@@ -151,7 +151,7 @@ impl Aperture {
         }
     }
 
-    /// The two bits.
+    /// The two bits of the field, as [`Self::from_bits`] takes them.
     pub const fn into_bits(self) -> u8 {
         self as u8
     }

@@ -10,11 +10,11 @@ pub const VENDOR: u16 = 0x10de;
 pub const REVISION: u8 = 0xa3;
 /// PCI class of a board without display: 3D controller. The boards offered have theirs fused off.
 pub const CLASS: u32 = 0x03_0200;
-/// Bytes of BAR0, BAR1 and BAR3, as the Quadro 6000 has them.
+/// Bytes of BAR0 (registers). All three BAR sizes are the Quadro 6000's.
 pub const BAR0_BYTES: u64 = 32 << 20;
-/// Bytes of BAR1.
+/// Bytes of BAR1 (VRAM seen through an address space).
 pub const BAR1_BYTES: u64 = 128 << 20;
-/// Bytes of BAR3.
+/// Bytes of BAR3 (instance memory seen through an address space).
 pub const BAR3_BYTES: u64 = 64 << 20;
 
 /// A GF100 board.
@@ -22,14 +22,14 @@ pub const BAR3_BYTES: u64 = 64 << 20;
 pub enum Board {
     /// GeForce GTX 480.
     Gtx480,
-    /// Quadro 6000.
+    /// Quadro 6000 workstation board.
     Quadro6000,
-    /// Tesla C2050.
+    /// Tesla C2050 compute board.
     TeslaC2050,
 }
 
 impl Board {
-    /// All of them.
+    /// Every board that can be offered.
     pub const ALL: [Self; 3] = [Self::Gtx480, Self::Quadro6000, Self::TeslaC2050];
 
     /// PCI class, sub-class and programming interface, in the lower 24 bits.
@@ -51,7 +51,7 @@ impl Board {
         Self::ALL.into_iter().find(|board| board.device_id() == id)
     }
 
-    /// PMC_BOOT_0.
+    /// Value of PMC_BOOT_0 (000000), by which drivers know the chip.
     pub const fn boot0(self) -> u32 {
         0x0c0 << 20 | (self.device_id() as u32 & 0x1f) << 15 | REVISION as u32
     }

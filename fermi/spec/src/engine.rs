@@ -7,11 +7,11 @@
 pub enum Engine {
     /// 3D, compute, 2D, M2MF.
     Graph,
-    /// Video decoding.
+    /// PPDEC (nouveau: MSPDEC): decodes the pictures of a video.
     Ppdec,
-    /// Video post-processing.
+    /// PPPP (nouveau: MSPPP): processes decoded pictures.
     Pppp,
-    /// Bitstream decoding.
+    /// PVLD (nouveau: MSVLD): decodes the bitstream of a video.
     Pvld,
     /// Copy engine 0.
     Copy0,
@@ -115,20 +115,20 @@ impl Engine {
 
 /// Bits of PMC_ENABLE other than the engines'.
 pub mod pmc_enable {
-    /// PFIFO.
+    /// Bit 8 switches PFIFO on.
     pub const PFIFO: u32 = 1 << 8;
-    /// PMU.
+    /// Bit 13 switches the PMU (power-management processor) on.
     pub const PMU: u32 = 1 << 13;
 }
 
 /// Bits of PMC_INTR other than the engines'.
 pub mod pmc_intr {
-    /// PFIFO.
+    /// Bit 8: PFIFO has an interrupt.
     pub const PFIFO: u32 = 1 << 8;
-    /// PMU.
+    /// Bit 24: the PMU (power-management processor) has an interrupt.
     pub const PMU: u32 = 1 << 24;
-    /// PTIMER.
+    /// Bit 20: PTIMER has an interrupt (its alarm).
     pub const PTIMER: u32 = 1 << 20;
-    /// PBUS.
+    /// Bit 28: PBUS has an interrupt (faulty register accesses).
     pub const PBUS: u32 = 1 << 28;
 }

@@ -4,9 +4,9 @@
 pub mod unit {
     /// Indexed window through an instance block.
     pub const PEEPHOLE: u8 = 0x03;
-    /// BAR1.
+    /// Accesses through BAR1.
     pub const BAR1: u8 = 0x04;
-    /// BAR3.
+    /// Accesses through BAR3.
     pub const BAR3: u8 = 0x05;
     /// PBDMA 0; 1 and 2 follow.
     pub const PBDMA0: u8 = 0x07;
@@ -52,7 +52,7 @@ pub enum Reason {
     BeyondLimit = 3,
     /// No or an invalid instance block.
     NoChannel = 4,
-    /// Supervisor page.
+    /// Access without privilege to a supervisor page.
     Privileged = 5,
     /// Write to a read-only page.
     ReadOnly = 6,
@@ -125,7 +125,7 @@ pub const WARP_ERRORS: [&str; 22] = [
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct FaultType {
-    /// See [`Reason`].
+    /// Code of a [`Reason`]; other codes have no known meaning.
     #[bits(4)]
     pub reason: u8,
     #[bits(2)]
@@ -139,7 +139,7 @@ pub struct FaultType {
     pub client: u8,
     #[bits(11)]
     __: u16,
-    /// GPC number.
+    /// Number of the GPC; of no meaning for the hub.
     #[bits(5)]
     pub gpc: u8,
     #[bits(3)]

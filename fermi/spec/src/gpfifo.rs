@@ -38,7 +38,7 @@ pub struct Segment {
 /// Operation of a control entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlOp {
-    /// Nothing.
+    /// Does nothing; the next entry follows.
     Nop,
     /// Raises the GPFIFO interrupt.
     Illegal,

@@ -42,9 +42,9 @@ pub mod shader {
     pub const REPORT_HIGH: u16 = 0x1b00;
     /// Report semaphore address bits 31:0.
     pub const REPORT_LOW: u16 = 0x1b04;
-    /// Payload.
+    /// Payload: the value that a release writes or an acquire compares with.
     pub const REPORT_PAYLOAD: u16 = 0x1b08;
-    /// Does it, see [`super::ReportSemaphore`].
+    /// Performs the operation of its operand, see [`super::ReportSemaphore`].
     pub const REPORT: u16 = 0x1b0c;
     /// Bytes of the constant buffer that the next methods are about.
     pub const CONSTANT_BYTES: u16 = 0x2380;
@@ -56,15 +56,15 @@ pub mod shader {
     pub const CONSTANT_OFFSET: u16 = 0x238c;
     /// A word for it; the offset moves on. Sixteen methods that do the same.
     pub const CONSTANT_DATA: u16 = 0x2390;
-    /// Last of them.
+    /// Last of the sixteen CONSTANT_DATA methods.
     pub const CONSTANT_DATA_LAST: u16 = 0x23cc;
 }
 
 /// Methods of 3D alone.
 pub mod threed {
-    /// Firmware methods.
+    /// First of the firmware methods, which PGRAPH's context-switching microcode executes.
     pub const FIRMWARE: u16 = 0x2300;
-    /// Last of them.
+    /// Last of the firmware methods.
     pub const FIRMWARE_LAST: u16 = 0x237c;
 }
 
@@ -110,7 +110,7 @@ pub mod compute {
     pub const BIND_TEXTURE: u16 = 0x22c;
     /// The same for one more sampler's slot and one more texture's slot, which nobody uses.
     pub const BIND_EXTRA_SAMPLER: u16 = 0x230;
-    /// See [`BIND_EXTRA_SAMPLER`].
+    /// Gives the extra texture's slot an entry, as [`BIND_EXTRA_SAMPLER`] does the sampler's.
     pub const BIND_EXTRA_TEXTURE: u16 = 0x234;
     /// Starts a grid.
     pub const LAUNCH: u16 = 0x368;
@@ -158,9 +158,9 @@ pub mod compute {
     pub const BIND_CONSTANTS: u16 = 0x1694;
     /// Caches to flush, see [`super::ShaderCaches`].
     pub const FLUSH_CACHES: u16 = 0x1698;
-    /// Firmware methods.
+    /// First of the firmware methods, which PGRAPH's context-switching microcode executes.
     pub const FIRMWARE: u16 = 0x500;
-    /// Last of them.
+    /// Last of the firmware methods.
     pub const FIRMWARE_LAST: u16 = 0x57c;
 
     /// All methods below the macro calls (`cl90c0.h`; the sizes of its arrays from envytools).
@@ -223,7 +223,7 @@ pub mod compute {
     ];
 }
 
-/// Methods of a class: runs of words, first and last, ascending.
+/// Methods of a class: runs of words as (first, last), ascending.
 pub type Methods = [(u16, u16)];
 
 /// Whether a class has a method.
@@ -242,9 +242,9 @@ pub mod surface {
     pub const ADDRESS_HIGH: u16 = 0x00;
     /// Texels of a line; of a pitch surface bytes (as nouveau sets it).
     pub const WIDTH: u16 = 0x08;
-    /// See [`super::SurfaceHeight`].
+    /// Number of lines and layout, see [`super::SurfaceHeight`].
     pub const HEIGHT: u16 = 0x0c;
-    /// See [`super::SurfaceFormat`].
+    /// Kind of surface and its texels, see [`super::SurfaceFormat`].
     pub const FORMAT: u16 = 0x10;
     /// Block size, without depth.
     pub const BLOCK_SIZE: u16 = 0x14;
@@ -254,7 +254,7 @@ pub mod surface {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct SurfaceHeight {
-    /// Lines.
+    /// Number of lines.
     #[bits(17)]
     pub lines: u32,
     #[bits(3)]
@@ -276,7 +276,7 @@ pub struct SurfaceFormat {
     /// Color format, see [`crate::twod::Format`]; 0: no surface.
     #[bits(8)]
     pub color: u8,
-    /// Depth format.
+    /// Depth format, meant if [`Self::is_zeta`].
     #[bits(5)]
     pub zeta: u8,
     #[bits(15)]
@@ -289,7 +289,7 @@ pub struct SurfaceFormat {
 pub struct BindTexture {
     /// Bound; otherwise the slot is empty.
     pub valid: bool,
-    /// Which slot.
+    /// Number of the texture's slot.
     pub slot: u8,
     /// Number of the entry in the pool of headers.
     #[bits(22)]
@@ -305,7 +305,7 @@ pub struct BindSampler {
     pub valid: bool,
     #[bits(3)]
     __: u8,
-    /// Which slot.
+    /// Number of the sampler's slot.
     pub slot: u8,
     /// Number of the entry in the pool of samplers.
     #[bits(13)]
@@ -318,15 +318,15 @@ pub struct BindSampler {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct UnbindAll {
-    /// Texture slots.
+    /// Empties all texture slots.
     pub textures: bool,
     #[bits(3)]
     __: u8,
-    /// Sampler slots.
+    /// Empties all sampler slots.
     pub samplers: bool,
     #[bits(3)]
     __: u8,
-    /// Constant banks.
+    /// Unbinds all constant banks.
     pub constants: bool,
     #[bits(23)]
     __: u32,
@@ -340,7 +340,7 @@ pub struct BindConstants {
     pub valid: bool,
     #[bits(7)]
     __: u8,
-    /// Which bank.
+    /// Number of the bank.
     #[bits(5)]
     pub bank: u8,
     #[bits(19)]
@@ -351,7 +351,7 @@ pub struct BindConstants {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct GlobalEntry {
-    /// Which entry.
+    /// Number of the entry: address bits 39:32 that a program uses.
     pub index: u8,
     #[bits(8)]
     __: u8,
@@ -369,19 +369,19 @@ pub struct GlobalEntry {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ShaderCaches {
-    /// Code.
+    /// Cache of code.
     pub code: bool,
     #[bits(3)]
     __: u8,
-    /// Data: L1.
+    /// L1, the cache of data.
     pub data: bool,
     #[bits(3)]
     __: u8,
-    /// Uniform loads.
+    /// Cache of uniform loads.
     pub uniform: bool,
     #[bits(3)]
     __: u8,
-    /// Constant banks.
+    /// Cache of constant banks.
     pub constants: bool,
     #[bits(19)]
     __: u32,
@@ -391,7 +391,7 @@ pub struct ShaderCaches {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ReportSemaphore {
-    /// See [`ReportOperation`].
+    /// Number of a [`ReportOperation`].
     #[bits(2)]
     pub operation: u8,
     /// Without flushing caches before.

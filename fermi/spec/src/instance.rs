@@ -18,17 +18,17 @@ pub mod offset {
     pub const USERD_LO: u64 = 0x08;
     /// USERD address, bits 39:32.
     pub const USERD_HI: u64 = 0x0c;
-    /// Signature, [`super::SIGNATURE`].
+    /// Word that marks a valid block, [`super::SIGNATURE`].
     pub const SIGNATURE: u64 = 0x10;
     /// GP_GET, an entry index; hardware-owned.
     pub const GP_GET: u64 = 0x14;
     /// GET low (pushbuffer position); hardware-owned, as are all up to REF.
     pub const GET_LO: u64 = 0x18;
-    /// GET high.
+    /// GET high word (pushbuffer position).
     pub const GET_HI: u64 = 0x1c;
-    /// TOP_LEVEL_GET low.
+    /// TOP_LEVEL_GET low word: pushbuffer position outside of subroutines.
     pub const TOP_GET_LO: u64 = 0x20;
-    /// TOP_LEVEL_GET high, bit 31 valid.
+    /// TOP_LEVEL_GET high word; bit 31 says that it is valid.
     pub const TOP_GET_HI: u64 = 0x24;
     /// Last value of SET_REFERENCE.
     pub const REF: u64 = 0x28;
@@ -48,9 +48,9 @@ pub mod offset {
     pub const PB_FETCH_LO: u64 = 0x54;
     /// Pushbuffer fetch, high; hardware-owned.
     pub const PB_FETCH_HI: u64 = 0x58;
-    /// PUT low.
+    /// PUT low word; unused in GPFIFO mode.
     pub const PUT_LO: u64 = 0x5c;
-    /// PUT high.
+    /// PUT high word; unused in GPFIFO mode.
     pub const PUT_HI: u64 = 0x60;
     /// Current method header.
     pub const PB_HEADER: u64 = 0x84;
@@ -58,13 +58,13 @@ pub mod offset {
     pub const PB_COUNT: u64 = 0x88;
     /// Which board methods are for, see [`super::Subdevice`].
     pub const SUBDEVICE: u64 = 0x94;
-    /// Formats.
+    /// Formats of pushbuffer and GPFIFO that drivers set (nouveau writes 0x100).
     pub const FORMATS: u64 = 0x9c;
     /// Engine bound to subchannels 0–3, one byte each (0x1f none).
     pub const SUBCHANNELS_LO: u64 = 0xa4;
     /// Engine bound to subchannels 4–7.
     pub const SUBCHANNELS_HI: u64 = 0xa8;
-    /// Target engine.
+    /// Engine that the channel is on.
     pub const TARGET: u64 = 0xac;
     /// Unknown constant that nouveau writes (0xf8000000).
     pub const WORD_B8: u64 = 0xb8;
@@ -113,17 +113,17 @@ pub mod userd {
     pub const PUT_LO: u64 = 0x40;
     /// GET low, written by the GPU.
     pub const GET_LO: u64 = 0x44;
-    /// Last SET_REFERENCE.
+    /// Operand of the last SET_REFERENCE, written by the GPU.
     pub const REF: u64 = 0x48;
-    /// PUT high.
+    /// PUT high word; unused in GPFIFO mode.
     pub const PUT_HI: u64 = 0x4c;
     /// Threshold that a driver may write.
     pub const REF_THRESHOLD: u64 = 0x50;
-    /// TOP_LEVEL_GET low.
+    /// TOP_LEVEL_GET low word, written by the GPU.
     pub const TOP_GET_LO: u64 = 0x58;
-    /// TOP_LEVEL_GET high.
+    /// TOP_LEVEL_GET high word, written by the GPU.
     pub const TOP_GET_HI: u64 = 0x5c;
-    /// GET high.
+    /// GET high word, written by the GPU.
     pub const GET_HI: u64 = 0x60;
     /// GP_GET, entry index, written by the GPU.
     pub const GP_GET: u64 = 0x88;

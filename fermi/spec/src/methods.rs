@@ -1,7 +1,7 @@
 //! Methods of the host (class 906f), M2MF (9039) and the copy engines (90b5).
 //!
-//! What methods a copy engine has is a matter of its microcode: [`copy`] are those of nouveau's, [`nvidia_copy`] those
-//! of NVIDIA's.
+//! The methods that a copy engine has depend on its microcode: [`copy`] lists those of nouveau's,
+//! [`nvidia_copy`] those of NVIDIA's.
 
 pub mod nvidia_copy;
 
@@ -13,11 +13,11 @@ pub mod class {
     pub const COPY: u16 = 0x90b5;
     /// Second copy class, same methods.
     pub const COPY_1: u16 = 0x90b8;
-    /// Compute.
+    /// Compute on PGRAPH.
     pub const COMPUTE: u16 = 0x90c0;
-    /// 3D.
+    /// 3D on PGRAPH.
     pub const THREED: u16 = 0x9097;
-    /// 2D.
+    /// 2D on PGRAPH.
     pub const TWOD: u16 = 0x902d;
 }
 
@@ -27,13 +27,13 @@ pub mod host {
     pub const SET_OBJECT: u16 = 0x00;
     /// Raises the illegal-method interrupt.
     pub const ILLEGAL: u16 = 0x04;
-    /// Nothing.
+    /// Does nothing at all.
     pub const NOP: u16 = 0x08;
     /// Semaphore address bits 39:32.
     pub const SEMAPHORE_A: u16 = 0x10;
     /// Semaphore address bits 31:2.
     pub const SEMAPHORE_B: u16 = 0x14;
-    /// Payload.
+    /// Semaphore payload: the value to write or to compare with.
     pub const SEMAPHORE_C: u16 = 0x18;
     /// Operation, see [`super::SemaphoreOp`]; starts it.
     pub const SEMAPHORE_D: u16 = 0x1c;
@@ -47,7 +47,7 @@ pub mod host {
     pub const MEM_OP_B: u16 = 0x2c;
     /// Waits for idle and writes USERD REF.
     pub const SET_REFERENCE: u16 = 0x50;
-    /// Checksum check.
+    /// Compares the checksum of the methods before it.
     pub const CRC_CHECK: u16 = 0x7c;
     /// Gives up the time slice.
     pub const YIELD: u16 = 0x80;
@@ -119,15 +119,15 @@ impl SemaphoreD {
 
 /// Copy-engine methods of nouveau's microcode (`ce/fuc/com.fuc`, whose table also has the bits that may be set).
 pub mod copy {
-    /// Nothing.
+    /// Does nothing at all.
     pub const NOP: u16 = 0x100;
-    /// Performance-monitor trigger.
+    /// Trigger for performance monitors; nothing is copied.
     pub const PM_TRIGGER: u16 = 0x140;
-    /// Block size of a tiled source; what [`tile`] lists follows.
+    /// Block size of a tiled source; the other methods of [`tile`] follow.
     pub const SRC_TILE: u16 = 0x200;
     /// Block size of a tiled destination.
     pub const DST_TILE: u16 = 0x220;
-    /// Starts, see [`super::CopyExec`].
+    /// Starts the copy, see [`super::CopyExec`].
     pub const EXEC: u16 = 0x300;
     /// Flush of write caches.
     pub const WRCACHE_FLUSH: u16 = 0x304;
@@ -147,31 +147,32 @@ pub mod copy {
     pub const LINE_BYTES: u16 = 0x324;
     /// Lines, 13 bits.
     pub const LINES: u16 = 0x328;
-    /// See [`super::CopyFormat`].
+    /// Component selectors and sizes, see [`super::CopyFormat`].
     pub const FORMAT: u16 = 0x32c;
-    /// First constant.
+    /// Constant for [`super::copy_component::CONSTANT_A`].
     pub const CONSTANT_A: u16 = 0x330;
-    /// Second constant.
+    /// Constant for [`super::copy_component::CONSTANT_B`].
     pub const CONSTANT_B: u16 = 0x334;
     /// Query address bits 39:32.
     pub const QUERY_HIGH: u16 = 0x338;
     /// Query address bits 31:0.
     pub const QUERY_LOW: u16 = 0x33c;
-    /// Query payload.
+    /// Payload of the query.
     pub const QUERY_COUNTER: u16 = 0x340;
-    /// Largest LINES.
+    /// Largest value of LINES.
     pub const LINES_MAX: u32 = 0x1fff;
-    /// Largest LINE_BYTES.
+    /// Largest value of LINE_BYTES.
     pub const LINE_BYTES_MAX: u32 = 0xffff;
-    /// Largest pitch.
+    /// Largest value of both pitches.
     pub const PITCH_MAX: u32 = 0x7_ffff;
 
     /// Where the microcode keeps its table of methods, in words of data memory: behind the context.
     pub const TABLE_WORD: usize = 0x40;
-    /// Entries of the table begin with first method >> 2 \[15:0\] and how many there are \[31:16\]; two words for each
-    /// follow. This one ends it.
+    /// Entries of the table begin with first method >> 2 \[15:0\] and the number of methods \[31:16\]; two
+    /// words for each method follow. This entry ends the table.
     pub const TABLE_END: u32 = 0x800;
-    /// Entries that the table has from its first version on: EXEC and what follows it, and addresses to QUERY_COUNTER.
+    /// Entries that every version of the table has: EXEC with the method behind it, and addresses to
+    /// QUERY_COUNTER.
     pub const TABLE_ENTRIES: [u32; 2] = [0x0002_00c0, 0x000e_00c3];
 
     /// Methods of a tiled surface, from [`SRC_TILE`] or [`DST_TILE`] on, with the bits that may be set.
@@ -180,15 +181,15 @@ pub mod copy {
         pub const BLOCK_SIZE: (u16, u32) = (0x00, 0xfff);
         /// Width in elements.
         pub const WIDTH: (u16, u32) = (0x04, 0x7_ffff);
-        /// Lines.
+        /// Number of lines.
         pub const HEIGHT: (u16, u32) = (0x08, 0x1fff);
-        /// Layers.
+        /// Number of layers.
         pub const DEPTH: (u16, u32) = (0x0c, 0x7ff);
-        /// Layer.
+        /// Layer to copy.
         pub const LAYER: (u16, u32) = (0x10, 0xfff);
-        /// First element.
+        /// First element of a line.
         pub const X: (u16, u32) = (0x14, 0x7_ffff);
-        /// First line.
+        /// First line to copy.
         pub const Y: (u16, u32) = (0x18, 0x1fff);
     }
 }
@@ -197,7 +198,7 @@ pub mod copy {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CopyExec {
-    /// Convert formats.
+    /// Components are converted as FORMAT says.
     pub format: bool,
     #[bits(3)]
     __: u8,
@@ -217,20 +218,20 @@ pub struct CopyExec {
     __: u32,
 }
 
-/// What a copy engine makes the components of an element of; the layout is the same in both microcodes.
+/// What a copy engine makes of the components of an element; the layout is the same in both microcodes.
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CopyFormat {
     /// First component of the destination, see [`copy_component`].
     #[bits(4)]
     pub x: u8,
-    /// Second.
+    /// Second component of the destination.
     #[bits(4)]
     pub y: u8,
-    /// Third.
+    /// Third component of the destination.
     #[bits(4)]
     pub z: u8,
-    /// Fourth.
+    /// Fourth component of the destination.
     #[bits(4)]
     pub w: u8,
     /// Bytes of a component, less one.
@@ -251,36 +252,37 @@ pub struct CopyFormat {
 }
 
 impl CopyFormat {
-    /// Bits that nouveau's microcode takes.
+    /// Bits that nouveau's microcode accepts.
     pub const BITS: u32 = 0x0333_ffff;
-    /// Bits that exist with NVIDIA's.
+    /// Bits that NVIDIA's microcode defines.
     pub const NVIDIA_BITS: u32 = 0x0333_7777;
 
-    /// The four selectors.
+    /// The four selectors, first component first.
     pub const fn selectors(self) -> [u8; 4] {
         [self.x(), self.y(), self.z(), self.w()]
     }
 }
 
-/// Selectors of [`CopyFormat`] beyond 0 to 3, which are components of the source.
+/// Selectors of [`CopyFormat`] above 3; 0 to 3 name components of the source.
 pub mod copy_component {
-    /// First constant.
+    /// Constant set by CONSTANT_A.
     pub const CONSTANT_A: u8 = 4;
-    /// Second constant.
+    /// Constant set by CONSTANT_B.
     pub const CONSTANT_B: u8 = 5;
-    /// With NVIDIA's microcode: what is there stays. With nouveau's, it and all above it: zero.
+    /// With NVIDIA's microcode the destination's component stays. With nouveau's, this and all higher numbers
+    /// write zero.
     pub const NO_WRITE: u8 = 6;
 }
 
 /// M2MF methods (`cl9039.h`).
 pub mod m2mf {
-    /// Nothing.
+    /// Does nothing at all.
     pub const NOP: u16 = 0x100;
-    /// Wait until the methods before are done.
+    /// Waits until the methods before are done.
     pub const WAIT_FOR_IDLE: u16 = 0x110;
     /// Sends the unit to idle.
     pub const SEND_GO_IDLE: u16 = 0x13c;
-    /// Performance-monitor trigger.
+    /// Trigger for performance monitors.
     pub const PM_TRIGGER: u16 = 0x140;
     /// Block size of a block-linear source, see [`crate::surface::BlockSize`].
     pub const SRC_BLOCK_SIZE: u16 = 0x204;
@@ -296,15 +298,15 @@ pub mod m2mf {
     pub const DST_LAYER: u16 = 0x230;
     /// First of the methods that do nothing: SET_SPARE_NOOP, and SET_FALCON that only microcode knows.
     pub const SPARE_FIRST: u16 = 0x240;
-    /// Last of them.
+    /// Last of the methods that do nothing.
     pub const SPARE_LAST: u16 = 0x2fc;
     /// Destination address bits 39:32; the low word follows.
     pub const OFFSET_OUT_HIGH: u16 = 0x238;
     /// Destination address bits 31:0.
     pub const OFFSET_OUT_LOW: u16 = 0x23c;
-    /// Starts, see [`super::M2mfLaunch`].
+    /// Starts the copy, see [`super::M2mfLaunch`].
     pub const LAUNCH: u16 = 0x300;
-    /// Inline data.
+    /// Inline data, one word of it.
     pub const DATA: u16 = 0x304;
     /// Source address bits 39:32; the low word follows.
     pub const OFFSET_IN_HIGH: u16 = 0x30c;
@@ -316,23 +318,23 @@ pub mod m2mf {
     pub const PITCH_OUT: u16 = 0x318;
     /// Bytes of a line.
     pub const LINE_LENGTH: u16 = 0x31c;
-    /// Lines.
+    /// Number of lines.
     pub const LINE_COUNT: u16 = 0x320;
     /// Semaphore address bits 39:32.
     pub const SEMAPHORE_HIGH: u16 = 0x32c;
     /// Semaphore address bits 31:0.
     pub const SEMAPHORE_LOW: u16 = 0x330;
-    /// Semaphore payload.
+    /// Payload that a release writes.
     pub const SEMAPHORE_PAYLOAD: u16 = 0x334;
-    /// 0 as the condition says, 1 copies always, 2 never take place; see [`RENDER_OVERRIDE_MAX`].
+    /// 0 copies if the condition allows it, 1 always, 2 never; see [`RENDER_OVERRIDE_MAX`].
     pub const RENDER_ENABLE_OVERRIDE: u16 = 0x308;
-    /// Largest override.
+    /// Largest valid override.
     pub const RENDER_OVERRIDE_MAX: u32 = 2;
     /// Address of the condition, bits 39:32; the low word follows.
     pub const RENDER_ENABLE_A: u16 = 0x338;
     /// Address of the condition, bits 31:0.
     pub const RENDER_ENABLE_B: u16 = 0x33c;
-    /// See [`super::RenderEnable`].
+    /// How the condition is evaluated, see [`super::RenderEnable`].
     pub const RENDER_ENABLE_C: u16 = 0x340;
     /// First byte in x of a block-linear source, 20 bits; the line follows.
     pub const SRC_ORIGIN_X: u16 = 0x344;
@@ -383,26 +385,27 @@ pub struct M2mfLaunch {
 }
 
 impl M2mfLaunch {
-    /// Bits that exist.
+    /// All bits that the hardware defines.
     pub const BITS: u32 = 0x0013_3111;
-    /// Completion: the semaphore is released.
+    /// Value of `completion`: the semaphore is released.
     pub const RELEASE_SEMAPHORE: u8 = 2;
-    /// Interrupt: one at the end.
+    /// Value of `interrupt`: one at the end.
     pub const INTERRUPT: u8 = 1;
 }
 
-/// Whether copies, draws and launches take place: operand of RENDER_ENABLE_C in several classes.
+/// Condition under which copies, draws and launches take place: operand of RENDER_ENABLE_C in several
+/// classes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RenderEnable {
-    /// Never.
+    /// They never take place.
     False,
-    /// Always.
+    /// They always take place.
     True,
-    /// If the report at the address is not zero.
+    /// If the report at the condition's address is not zero.
     Conditional,
-    /// If it equals the report 16 bytes further on.
+    /// If the report there equals the one 16 bytes further on.
     IfEqual,
-    /// If it does not.
+    /// If the report there differs from the one 16 bytes further on.
     IfNotEqual,
 }
 

@@ -21,25 +21,25 @@ pub enum Operation {
     AddCarry(Register, Register),
     /// a − b; sets the carry as a borrow.
     Subtract(Register, Register),
-    /// a − b − borrow; sets it.
+    /// a − b − borrow; sets the carry as a borrow.
     SubtractBorrow(Register, Register),
-    /// a ^ b.
+    /// Bitwise a ^ b.
     Xor(Register, Register),
-    /// a | b.
+    /// Bitwise a | b.
     Or(Register, Register),
-    /// a & b.
+    /// Bitwise a & b.
     And(Register, Register),
-    /// a & !b.
+    /// Bitwise a & !b.
     AndNot(Register, Register),
-    /// !(a & b).
+    /// Bitwise !(a & b).
     Nand(Register, Register),
-    /// a + immediate.
+    /// a + immediate, without the carry.
     AddImmediate(Register, i32),
     /// a with `bits` bits from `to` replaced by those of b from `from`.
     Insert {
-        /// a.
+        /// Register a, whose other bits stay.
         base: Register,
-        /// b.
+        /// Register b, whose bits are inserted.
         source: Register,
         /// First bit in b.
         from: u8,
@@ -50,24 +50,24 @@ pub enum Operation {
     },
     /// `bits` bits of b from the bit that a names, shifted left by `to`.
     ExtractAt {
-        /// a.
+        /// Register a, which holds the first bit's number.
         from: Register,
-        /// b.
+        /// Register b, whose bits are taken.
         source: Register,
         /// Number of bits.
         bits: u8,
-        /// Shift.
+        /// Bits to shift left by.
         to: u8,
     },
     /// `bits` bits of b from bit `from`, shifted left by a.
     ExtractTo {
-        /// b.
+        /// Register b, whose bits are taken.
         source: Register,
-        /// First bit.
+        /// First bit in b.
         from: u8,
         /// Number of bits.
         bits: u8,
-        /// a.
+        /// Register a, which holds the bits to shift left by.
         to: Register,
     },
     /// Value of the method that (a + immediate) names, in words.
@@ -112,9 +112,9 @@ pub enum Kind {
     Compute(Operation, Assign, Register),
     /// Branches if a register is zero, or if it is not.
     Branch {
-        /// The register.
+        /// Register that is compared with zero.
         register: Register,
-        /// Whether it branches if that is not zero.
+        /// Branches on a value other than zero; otherwise on zero.
         if_not_zero: bool,
         /// The instruction behind it is not executed when it branches.
         annul: bool,
@@ -125,12 +125,12 @@ pub enum Kind {
     Illegal,
 }
 
-/// An instruction.
+/// One decoded instruction word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instruction {
     /// What it does.
     pub kind: Kind,
-    /// The macro ends after the next instruction; of a branch, only if that is not taken.
+    /// The macro ends after the next instruction; on a branch, only if the branch is not taken.
     pub exit: bool,
 }
 

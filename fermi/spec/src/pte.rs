@@ -29,7 +29,7 @@ pub enum PdeAperture {
     /// There is no table.
     #[default]
     None = 0,
-    /// On-board memory.
+    /// The card's own memory (VRAM).
     Vram = 1,
     /// System memory, snooped.
     SysCoherent = 2,
@@ -131,7 +131,7 @@ pub struct Pte {
     pub frame: u32,
     /// The GPU's L2 does not keep lines of this page.
     pub volatile: bool,
-    /// Which memory.
+    /// Memory that [`Self::frame`] is in.
     #[bits(2)]
     pub aperture: Aperture,
     /// Ordering hint for atomics; unused by drivers.

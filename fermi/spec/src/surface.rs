@@ -54,7 +54,7 @@ impl Gob {
         1 << self.width_log2
     }
 
-    /// Lines.
+    /// Lines of a GOB: 8, or 4 on G80.
     pub const fn lines(self) -> u64 {
         1 << self.lines_log2
     }
@@ -159,15 +159,15 @@ impl Block {
         self.x_log2() + self.y_log2() + self.depth_log2
     }
 
-    /// Its bytes.
+    /// Bytes of one whole block.
     #[inline]
     pub const fn bytes(self) -> u64 {
         1 << self.bytes_log2()
     }
 }
 
-/// A block-linear surface. Sizes are in bytes, lines and layers; those of zero make rows of blocks overlap, as in the
-/// hardware's arithmetic.
+/// A block-linear surface, with sizes in bytes, lines and layers. A size of zero makes rows of blocks
+/// overlap, as in the hardware's arithmetic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockLinear {
     block: Block,

@@ -17,9 +17,9 @@ pub enum Number {
     Unorm,
     /// From -1 to 1.
     Snorm,
-    /// Signed integer.
+    /// Signed integer (two's complement).
     Sint,
-    /// Unsigned integer.
+    /// Unsigned integer value.
     Uint,
     /// Float: of 32 and 16 bits as IEEE has them, of 11 and 10 bits without a sign.
     Float,
@@ -28,13 +28,13 @@ pub enum Number {
 /// One of the four values of a texel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Component {
-    /// Which: red, green, blue, opacity.
+    /// Number of the component: 0 red, 1 green, 2 blue, 3 opacity.
     pub index: u8,
     /// First bit in the texel.
     pub low: u8,
-    /// Bits.
+    /// Number of bits.
     pub bits: u8,
-    /// What they are.
+    /// How the bits are read.
     pub number: Number,
 }
 
@@ -78,7 +78,7 @@ impl Texel {
         self.components.iter().flatten().copied()
     }
 
-    /// The same in the sRGB curve, or not.
+    /// The same texel, stored in the sRGB curve or not.
     pub(crate) const fn with_srgb(mut self, is_srgb: bool) -> Self {
         self.is_srgb = is_srgb;
         self

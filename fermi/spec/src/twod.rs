@@ -2,7 +2,7 @@
 //!
 //! Sources: NVIDIA's `cl902d.h`; envytools `rnndb/graph/g80_2d.xml` and `rnndb/g80_defs.xml` (formats).
 
-/// Methods.
+/// Methods of class 902d (2D).
 pub mod method {
     /// First method of the target surface; the source has the same methods from [`SOURCE`] on.
     pub const TARGET: u16 = 0x200;
@@ -22,13 +22,14 @@ pub mod method {
     pub const COPY_TARGET: u16 = 0x8b0;
     /// Steps in the source for a pixel to the right and a line down: fraction and integer of each.
     pub const COPY_STEPS: u16 = 0x8c0;
-    /// Where it starts in the source: fraction and integer of x and y. The last one starts the copy.
+    /// Where the copy begins in the source: fraction and integer of x, then of y. The last of the four starts
+    /// the copy.
     pub const COPY_SOURCE: u16 = 0x8d0;
     /// Integer part of y; starts the copy.
     pub const COPY_START: u16 = 0x8dc;
-    /// Firmware methods.
+    /// First of the firmware methods, which PGRAPH's context-switching microcode executes.
     pub const FIRMWARE: u16 = 0x8e0;
-    /// Last of them.
+    /// Last of the firmware methods.
     pub const FIRMWARE_LAST: u16 = 0x95c;
 
     /// All methods below the macro calls (`cl902d.h`; the sizes of its arrays from envytools).
@@ -57,17 +58,17 @@ pub mod surface {
     pub const FORMAT: u16 = 0x00;
     /// 1: pitch, 0: block-linear.
     pub const LINEAR: u16 = 0x04;
-    /// Block size.
+    /// Size of a block, see [`crate::surface::BlockSize`].
     pub const BLOCK_SIZE: u16 = 0x08;
-    /// Layers.
+    /// Number of layers.
     pub const DEPTH: u16 = 0x0c;
-    /// Layer; of the target alone, a source is always its first.
+    /// Layer of the target; the source's layer is always its first.
     pub const LAYER: u16 = 0x10;
     /// Bytes from one line to the next.
     pub const PITCH: u16 = 0x14;
     /// Pixels of a line.
     pub const WIDTH: u16 = 0x18;
-    /// Lines.
+    /// Number of lines.
     pub const HEIGHT: u16 = 0x1c;
     /// Address bits 39:32; the low word follows.
     pub const ADDRESS_HIGH: u16 = 0x20;
@@ -76,22 +77,22 @@ pub mod surface {
 /// OPERATION: the source replaces the target.
 pub const OPERATION_COPY: u32 = 3;
 
-/// A color format.
+/// A color format, by its number in 2D and 3D methods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Format(pub u32);
 
-/// What a byte of a pixel with four 8-bit components is.
+/// Meaning of one byte of a pixel with four 8-bit components.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Channel {
-    /// Red.
+    /// Red, component 0.
     Red,
-    /// Green.
+    /// Green, component 1.
     Green,
-    /// Blue.
+    /// Blue, component 2.
     Blue,
-    /// Opacity.
+    /// Opacity, component 3.
     Alpha,
-    /// Nothing.
+    /// A byte without meaning.
     Unused,
 }
 

@@ -11,11 +11,11 @@ use crate::board::{Board, REVISION, VENDOR};
 
 /// Bytes of the image.
 pub const BYTES: usize = 512;
-/// ROM images are counted in these.
+/// Bytes of the blocks that a ROM image's length is counted in.
 const BLOCK: usize = 512;
 /// First bytes of an expansion ROM.
 pub const SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// Where an expansion ROM tells the place of its PCI data structure.
+/// Offset of the pointer to the PCI data structure in an expansion ROM.
 pub const PCIR_POINTER: usize = 0x18;
 /// First bytes of a BIT.
 pub const BIT_SIGNATURE: [u8; 6] = *b"\xff\xb8BIT\0";

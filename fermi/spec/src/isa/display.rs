@@ -65,7 +65,7 @@ impl Words<'_, '_> {
 /// Fields that short forms do not have, and whose names their text leaves out.
 const LONG_ONLY: [Field; 2] = [f::ROUND, f::SHIFT_WRAP];
 
-/// Writes the text. `is_short`: as that of the short form.
+/// Writes the text of a word; with `is_short`, as the text of the short form.
 pub(super) fn write(
     out: &mut fmt::Formatter<'_>,
     instruction: Instruction,

@@ -66,15 +66,15 @@ macro_rules! fields {
 }
 
 fields! {
-    /// Class of the instruction.
+    /// Class of the instruction, 0 to 7.
     CLASS = 2:0;
     /// Set in a short form.
     SHORT = 3:3;
     /// The lanes that executed join afterwards (classes 0–6).
     JOIN = 4:4;
-    /// Guard: predicate.
+    /// Guard: predicate register that says which lanes take part.
     GUARD = 12:10;
-    /// Guard: negated.
+    /// Guard: the predicate is negated.
     GUARD_NOT = 13:13;
     /// Destination register, or the data register of a store.
     DST = 19:14;
@@ -84,9 +84,9 @@ fields! {
     SRC_B = 31:26;
     /// Third source register.
     SRC_C = 54:49;
-    /// What operand B is: register, constant, (C is the constant), immediate.
+    /// Kind of operand B: register, constant, register with the constant in C, immediate.
     MODE_B = 47:46;
-    /// 20-bit immediate.
+    /// Immediate of 20 bits in place of operand B.
     IMM20 = 45:26;
     /// 32-bit immediate of class 2.
     IMM32 = 57:26;
@@ -106,19 +106,19 @@ fields! {
     PRED_Q = 16:14;
     /// Predicate source among the low operands.
     PRED_A = 22:20;
-    /// Its negation.
+    /// Negates the predicate of [`PRED_A`].
     PRED_A_NOT = 23:23;
     /// Second predicate source.
     PRED_B = 28:26;
-    /// Its negation.
+    /// Negates the predicate of [`PRED_B`].
     PRED_B_NOT = 29:29;
-    /// How the two are combined: and, or, xor.
+    /// Combination of the two predicates: and, or, xor.
     PRED_OP = 31:30;
     /// Third predicate source.
     PRED_C = 51:49;
-    /// Its negation.
+    /// Negates the predicate of [`PRED_C`].
     PRED_C_NOT = 52:52;
-    /// How it is combined with the result: and, or, xor.
+    /// Combination of the third predicate with the result: and, or, xor.
     COMBINE = 54:53;
     /// Comparison: less, equal, greater, unordered.
     COMPARE = 58:55;
@@ -134,27 +134,27 @@ fields! {
     ADD_OP_SCALED = 56:55;
     /// Shift of ISCADD.
     SHIFT = 9:5;
-    /// Logic operation.
+    /// Bitwise operation of LOP: and, or, xor, second operand.
     LOGIC_OP = 7:6;
     /// Part of a wide IMNMX.
     MINMAX_PART = 7:6;
-    /// PRMT mode.
+    /// Selection mode of PRMT.
     PERMUTE = 7:5;
     /// Lanes of each quad that a move reaches.
     LANES = 8:5;
     /// Special register number.
     SPECIAL = 33:26;
-    /// MUFU function.
+    /// Function that MUFU computes.
     FUNCTION = 28:26;
     /// Condition code of class 7 and NOP.
     CONDITION = 9:5;
     /// Condition code of CSET.
     CONDITION_SET = 24:20;
-    /// VOTE mode.
+    /// Kind of VOTE: all, any, uniform.
     VOTE = 6:5;
-    /// VOTE result.
+    /// Predicate that gets VOTE's result.
     PRED_VOTE = 56:54;
-    /// BAR mode.
+    /// Kind of BAR: synchronise, arrive, reduce.
     BAR_MODE = 7:5;
     /// BAR predicate result.
     PRED_BAR = 55:53;
@@ -166,13 +166,13 @@ fields! {
     BAR_COUNT = 37:26;
     /// Thread count is immediate.
     BAR_COUNT_IMM = 46:46;
-    /// MEMBAR level.
+    /// Reach of MEMBAR: block, GPU, system.
     LEVEL = 6:5;
     /// Size of a memory access.
     TYPE = 7:5;
-    /// Cache operator.
+    /// Cache operator of a load or store.
     CACHE = 9:8;
-    /// 64-bit address.
+    /// The address has 64 bits, in a register pair.
     WIDE_ADDRESS = 58:58;
     /// Offset of a global access.
     OFFSET32 = 57:26;
@@ -186,13 +186,13 @@ fields! {
     OFFSET_CCTLL = 49:28;
     /// Cache control operation.
     CCTL = 9:5;
-    /// Cache that it is for.
+    /// Cache that the cache control is for.
     CCTL_CACHE = 27:26;
-    /// Atomic operation.
+    /// Operation of an atomic.
     ATOMIC_OP = 8:5;
     /// Result of an atomic.
     ATOMIC_DST = 48:43;
-    /// Lock result.
+    /// Predicate that says whether LDSLK got the lock.
     PRED_LOCK = 52:50;
     /// Indexing mode of LDC.
     INDEX_MODE = 9:8;
@@ -210,9 +210,9 @@ fields! {
     CVT_BYTE = 56:55;
     /// Conversion: half of a 16-bit source.
     CVT_HALF = 56:56;
-    /// Which texture.
+    /// Slot of the texture.
     TEXTURE = 39:32;
-    /// Which sampler.
+    /// Slot of the sampler.
     SAMPLER = 44:40;
     /// Components that a texture instruction returns.
     TEXEL_MASK = 49:46;
@@ -220,11 +220,11 @@ fields! {
     TEXTURE_SHAPE = 53:51;
     /// Register with the place in an array and offsets of texture and sampler numbers in front of the coordinates.
     TEXTURE_INDIRECT = 50:50;
-    /// Which level a sample is of.
+    /// How the level of a sample is chosen.
     LOD_MODE = 59:57;
     /// Texel fetch: a level is given.
     LOD_GIVEN = 57:57;
-    /// Compares with a depth.
+    /// The texture instruction compares with a depth.
     SHADOW = 56:56;
     /// Texel fetch: a sample number is given.
     MULTISAMPLE = 55:55;
@@ -234,13 +234,13 @@ fields! {
     GATHER_OFFSET = 55:54;
     /// Gather: which component.
     GATHER_COMPONENT = 6:5;
-    /// Texture query: what.
+    /// Texture query: property that is asked for.
     TEXTURE_QUERY = 59:54;
-    /// What becomes of accesses outside of a surface.
+    /// What happens to accesses outside of a surface.
     SURFACE_CLAMP = 48:47;
     /// Surface number is immediate.
     SURFACE_IMM = 46:46;
-    /// Which surface.
+    /// Slot of the surface.
     SURFACE = 28:26;
     /// Coordinates of a surface.
     SURFACE_SHAPE = 45:44;
@@ -250,9 +250,9 @@ fields! {
     PRED_SURFACE = 56:54;
     /// Shift count: clamped or wrapped.
     SHIFT_WRAP = 9:9;
-    /// BPT mode.
+    /// Mode of BPT (breakpoint).
     BPT = 15:14;
-    /// BPT number.
+    /// Immediate number of BPT.
     BPT_NUMBER = 45:26;
 }
 

@@ -1,4 +1,4 @@
-//! An instruction word that means something.
+//! A decoded instruction word.
 
 use core::fmt;
 
@@ -10,7 +10,7 @@ use super::{
     rows::{self, Form, Kind, RESERVED, Row, Token},
 };
 
-/// Why a word is no instruction.
+/// Why a word is not an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
     /// No instruction of this model has the opcode: reserved, of the next generation, or of graphics only.
@@ -21,12 +21,12 @@ pub enum Reason {
     Short,
 }
 
-/// A word that is no instruction.
+/// A word that is not an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Illegal {
-    /// The word.
+    /// The eight bytes, or the four of a short form.
     pub word: u64,
-    /// Why.
+    /// What is wrong with the word.
     pub reason: Reason,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Illegal {
 
 impl core::error::Error for Illegal {}
 
-/// An instruction: its word, and what it is.
+/// A legal instruction: its word and its opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Instruction {
     word: u64,
@@ -74,7 +74,7 @@ impl Instruction {
         })
     }
 
-    /// The word.
+    /// The word as it stands in memory.
     pub fn word(self) -> u64 {
         self.word
     }
@@ -83,7 +83,7 @@ impl Instruction {
         &rows::of_class(u32::from(self.class))[usize::from(self.row)]
     }
 
-    /// What it does.
+    /// The operation that the word asks for.
     pub fn opcode(self) -> Opcode {
         self.row().opcode
     }

@@ -7,7 +7,7 @@ macro_rules! opcodes {
         pub enum Opcode { $( $(#[$doc])* $name, )* }
 
         impl Opcode {
-            /// All of them.
+            /// All opcodes, in the order of this list.
             pub const ALL: &'static [Self] = &[ $( Self::$name, )* ];
         }
     };
@@ -24,13 +24,13 @@ opcodes! {
     Ffma;
     /// Select by comparing an f32 with zero.
     Fcmp;
-    /// f32 addition.
+    /// f32 addition, a + b.
     Fadd;
-    /// f32 multiplication.
+    /// f32 multiplication, a × b.
     Fmul;
     /// Range reduction for MUFU.
     Rro;
-    /// Special functions.
+    /// f32 special function: sine, cosine, exponent, logarithm, reciprocal (square root).
     Mufu;
     /// f64 minimum or maximum.
     Dmnmx;
@@ -40,25 +40,25 @@ opcodes! {
     Dsetp;
     /// f64 fused multiply-add.
     Dfma;
-    /// f64 addition.
+    /// f64 addition, a + b.
     Dadd;
-    /// f64 multiplication.
+    /// f64 multiplication, a × b.
     Dmul;
     /// Integer multiply-add; the addend is the destination.
     Imad32i;
-    /// Integer addition.
+    /// Integer addition of a 32-bit immediate.
     Iadd32i;
-    /// Integer multiplication.
+    /// Integer multiplication by a 32-bit immediate.
     Imul32i;
-    /// Move.
+    /// Move of a 32-bit immediate to a register.
     Mov32i;
     /// f32 fused multiply-add; the addend is the destination.
     Ffma32i;
-    /// f32 addition.
+    /// f32 addition of an immediate.
     Fadd32i;
-    /// f32 multiplication.
+    /// f32 multiplication by an immediate.
     Fmul32i;
-    /// Logic.
+    /// Bitwise logic with a 32-bit immediate.
     Lop32i;
     /// Shift and add.
     Iscadd32i;
@@ -68,9 +68,9 @@ opcodes! {
     Iset;
     /// Integer comparison to predicates.
     Isetp;
-    /// Integer multiply-add.
+    /// Integer multiply-add, a × b + c.
     Imad;
-    /// Bit-field insert.
+    /// Insert of a bit field into a word.
     Bfi;
     /// Select by comparing an integer with zero.
     Icmp;
@@ -78,17 +78,17 @@ opcodes! {
     Isad;
     /// Shift and add.
     Iscadd;
-    /// Integer addition.
+    /// Integer addition, a + b.
     Iadd;
-    /// Integer multiplication.
+    /// Integer multiplication, a × b.
     Imul;
-    /// Shift right.
+    /// Shift to the right, signed or unsigned.
     Shr;
-    /// Shift left.
+    /// Shift to the left.
     Shl;
-    /// Logic.
+    /// Bitwise logic of two operands.
     Lop;
-    /// Bit-field extract.
+    /// Extraction of a bit field, signed or unsigned.
     Bfe;
     /// Find the leading one.
     Flo;
@@ -110,9 +110,9 @@ opcodes! {
     I2i;
     /// Select by a predicate.
     Sel;
-    /// Byte permutation.
+    /// Permutation of the bytes of two registers.
     Prmt;
-    /// Move.
+    /// Move of a register, constant or immediate.
     Mov;
     /// Special register to a register.
     S2r;
@@ -132,23 +132,23 @@ opcodes! {
     Bar;
     /// Count of ones.
     Popc;
-    /// Load, global.
+    /// Load from global memory.
     Ld;
     /// Load of a value that is the same in all lanes.
     Ldu;
-    /// Store, global.
+    /// Store to global memory.
     St;
     /// Cache control, global.
     Cctl;
-    /// Load, local.
+    /// Load from local memory.
     Ldl;
-    /// Load, shared.
+    /// Load from shared memory.
     Lds;
     /// Load and lock, shared.
     Ldslk;
-    /// Store, local.
+    /// Store to local memory.
     Stl;
-    /// Store, shared.
+    /// Store to shared memory.
     Sts;
     /// Store and unlock, shared.
     Stsul;
@@ -164,13 +164,13 @@ opcodes! {
     RedF32;
     /// Atomic without a result, u64.
     RedU64;
-    /// Atomic, u32.
+    /// Atomic with a result, u32.
     AtomU32;
-    /// Atomic, s32.
+    /// Atomic with a result, s32.
     AtomS32;
-    /// Atomic, f32.
+    /// Atomic with a result, f32.
     AtomF32;
-    /// Atomic, u64.
+    /// Atomic with a result, u64.
     AtomU64;
     /// Exchange of 32 bits.
     Exch32;
@@ -188,7 +188,7 @@ opcodes! {
     Sustp;
     /// Address of a place of a surface.
     Sulea;
-    /// Load, constant.
+    /// Load from a constant bank.
     Ldc;
     /// Sample of a texture.
     Tex;
@@ -202,19 +202,19 @@ opcodes! {
     Txq;
     /// Sample of a texture with given derivatives.
     Txd;
-    /// Absolute branch.
+    /// Branch to an absolute address.
     Jmp;
     /// Indirect absolute branch.
     Jmx;
     /// Indirect absolute branch through a constant table.
     Jmxc;
-    /// Absolute call.
+    /// Call of an absolute address.
     Jcal;
-    /// Branch.
+    /// Branch to a relative address.
     Bra;
-    /// Indirect branch.
+    /// Branch to the address in a register, relative.
     Brx;
-    /// Call.
+    /// Call of a relative address.
     Cal;
     /// Pushes a long-jump entry.
     Plongjmp;
@@ -228,9 +228,9 @@ opcodes! {
     Pret;
     /// Ends the lanes.
     Exit;
-    /// Long jump.
+    /// Jump to the entry that PLONGJMP pushed.
     Longjmp;
-    /// Return.
+    /// Return to the address that PRET or a call pushed.
     Ret;
     /// Discards a fragment.
     Kil;
@@ -244,6 +244,6 @@ opcodes! {
     Sam;
     /// Lanes of quads restored.
     Ram;
-    /// Breakpoint.
+    /// Breakpoint, or a trap with a number.
     Bpt;
 }

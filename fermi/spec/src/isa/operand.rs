@@ -28,9 +28,9 @@ impl Predicate {
 /// A predicate as a source: lanes where it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Guard {
-    /// The register.
+    /// Register whose value is used.
     pub predicate: Predicate,
-    /// Complemented.
+    /// The complement of the register's value counts.
     pub is_negated: bool,
 }
 
@@ -47,12 +47,12 @@ impl Guard {
 pub struct ConstAddress {
     /// Bank, 0 to 31; 0 to 17 can be bound.
     pub bank: u8,
-    /// Byte offset.
+    /// Offset in the bank, in bytes.
     pub offset: u16,
 }
 
 impl ConstAddress {
-    /// That of a constant operand in `word`.
+    /// The place that a constant operand in `word` names.
     pub(super) fn of(word: u64) -> Self {
         let offset = field::CONST_OFFSET.get(word) as u16;
         Self {
@@ -67,7 +67,7 @@ impl ConstAddress {
 pub enum Source {
     /// A register, or the first of several.
     Register(Register),
-    /// A constant.
+    /// A constant in a bank.
     Constant(ConstAddress),
     /// The value itself, as the instruction uses it; of a 64-bit float the high word, the low one being zero.
     Immediate(u32),
@@ -76,24 +76,24 @@ pub enum Source {
 /// What a memory instruction moves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DataType {
-    /// Byte, zero-extended.
+    /// One byte, zero-extended.
     U8,
-    /// Byte, sign-extended.
+    /// One byte, sign-extended.
     S8,
     /// Two bytes, zero-extended.
     U16,
     /// Two bytes, sign-extended.
     S16,
-    /// A register.
+    /// One register, 32 bits.
     B32,
-    /// Two registers.
+    /// Two registers, 64 bits.
     B64,
-    /// Four registers.
+    /// Four registers, 128 bits.
     B128,
 }
 
 impl DataType {
-    /// By its number in the TYPE field.
+    /// Decodes the TYPE field; `None` for its reserved value.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         Some(match bits {
             0 => Self::U8,

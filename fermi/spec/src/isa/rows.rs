@@ -11,10 +11,10 @@ mod memory;
 mod moves;
 mod texture;
 
-/// Registers that an operand takes.
+/// How many registers an operand takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Width {
-    /// One.
+    /// A single register.
     One,
     /// An aligned pair.
     Pair,
@@ -27,7 +27,7 @@ pub(super) enum Width {
 /// What a 20-bit immediate stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Sign-extended.
+    /// An integer, sign-extended.
     Integer,
     /// The upper bits of an f32.
     Float,
@@ -43,16 +43,16 @@ pub(super) enum Space {
     Local,
 }
 
-/// How many registers stand side by side, and which of the places have one.
+/// How many registers stand side by side, and which of the places have a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Extent {
     /// Four places; the field says which have a register.
     Masked(Field),
-    /// As many as the list has for the field's number; [`NO_VECTOR`] is no instruction.
+    /// As many as the list has for the field's number; [`NO_VECTOR`] is not an instruction.
     Counted(Field, &'static [u8]),
 }
 
-/// See [`Extent::Counted`].
+/// Entry of an [`Extent::Counted`] list for a number that no instruction has.
 pub(super) const NO_VECTOR: u8 = u8::MAX;
 
 impl Extent {
@@ -67,7 +67,7 @@ impl Extent {
         }
     }
 
-    /// Registers.
+    /// Number of registers that the word names.
     pub(super) fn registers(self, word: u64) -> u32 {
         self.of(word).map_or(0, |(mask, _)| mask.count_ones())
     }
@@ -83,9 +83,9 @@ pub(super) enum Token {
     Close,
     /// A word that is there when the bit is set.
     Flag(Field, &'static str),
-    /// One of several words by number: an empty one shows nothing, [`RESERVED`] is no instruction.
+    /// One of several words by number: an empty one shows nothing, [`RESERVED`] is not an instruction.
     Pick(Field, &'static [&'static str]),
-    /// A register.
+    /// A general register, or the first of several.
     Register(Field, Width),
     /// The destination once more.
     SameDst,
@@ -101,9 +101,9 @@ pub(super) enum Token {
     B(Kind, Width),
     /// Operand C, where B may be in its place.
     C(Width),
-    /// 32-bit immediate.
+    /// The 32-bit immediate of class 2.
     Imm32,
-    /// A number.
+    /// A number in decimal or hexadecimal.
     Number(Field),
     /// A special register.
     Special,
@@ -117,7 +117,7 @@ pub(super) enum Token {
     Combine,
     /// Combination with the second predicate.
     SecondPredicate,
-    /// A place in memory; the offset counts in units of so many bytes.
+    /// A place in memory; the last value is the unit that the offset counts in, in bytes.
     Memory(Space, Field, u32),
     /// A place in a constant bank, indexed by register A.
     Table,
@@ -135,18 +135,18 @@ pub(super) enum Token {
 /// A number of a [`Token::Pick`] that no instruction has.
 pub(super) const RESERVED: &str = "?";
 
-/// What precedes the mnemonic.
+/// Text in front of the mnemonic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     /// Join flag and guard.
     Plain,
     /// Guard alone; bit 4 is clear.
     Control,
-    /// Neither.
+    /// Neither join flag nor guard.
     Bare,
 }
 
-/// A row.
+/// One form of one instruction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) opcode: Opcode,

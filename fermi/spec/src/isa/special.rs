@@ -7,7 +7,7 @@ macro_rules! specials {
         pub enum Special { $( $(#[$doc])* $name, )* }
 
         impl Special {
-            /// All of them, by ascending number.
+            /// All special registers, by ascending number.
             pub const ALL: &'static [Self] = &[ $( Self::$name, )* ];
 
             /// Its number in an instruction.
@@ -30,29 +30,29 @@ specials! {
     Sizes = 0x02, "$nphysid";
     /// Warp on the SM \[12:8\], SM \[28:20\].
     Place = 0x03, "$physid";
-    /// Performance counter.
+    /// Performance counter 0.
     Counter0 = 0x04, "$pm0";
-    /// Performance counter.
+    /// Performance counter 1.
     Counter1 = 0x05, "$pm1";
-    /// Performance counter.
+    /// Performance counter 2.
     Counter2 = 0x06, "$pm2";
-    /// Performance counter.
+    /// Performance counter 3.
     Counter3 = 0x07, "$pm3";
-    /// Performance counter.
+    /// Performance counter 4.
     Counter4 = 0x08, "$pm4";
-    /// Performance counter.
+    /// Performance counter 5.
     Counter5 = 0x09, "$pm5";
-    /// Performance counter.
+    /// Performance counter 6.
     Counter6 = 0x0a, "$pm6";
-    /// Performance counter.
+    /// Performance counter 7.
     Counter7 = 0x0b, "$pm7";
-    /// Graphics.
+    /// Graphics: number of vertices.
     VertexCount = 0x10, "$vtxcnt";
-    /// Graphics.
+    /// Graphics: invocation of the geometry shader.
     Invocation = 0x11, "$invoc";
-    /// Graphics.
+    /// Graphics: direction of y.
     YDirection = 0x12, "$ydir";
-    /// Graphics.
+    /// Graphics: whether the lane has no pixel (helper or killed).
     ThreadKill = 0x13, "$thread_kill";
     /// Thread in the block: x \[15:0\], y \[25:16\], z \[31:26\].
     Thread = 0x20, "$tid";
@@ -88,7 +88,7 @@ specials! {
     BlocksZ = 0x2f, "$nctaidz";
     /// Base of the shared window.
     SharedWindow = 0x30, "$swinbase";
-    /// Its size.
+    /// Bytes of the shared window.
     SharedWindowBytes = 0x31, "$swinsz";
     /// Shared memory of the block.
     SharedBytes = 0x32, "$smemsz";
@@ -96,7 +96,7 @@ specials! {
     SharedBanks = 0x33, "$smembanks";
     /// Base of the local window.
     LocalWindow = 0x34, "$lwinbase";
-    /// Its size.
+    /// Bytes of the local window.
     LocalWindowBytes = 0x35, "$lwinsz";
     /// Bytes of positive local memory.
     LocalPositive = 0x36, "$lpossz";
@@ -112,13 +112,13 @@ specials! {
     MaskAbove = 0x3b, "$lanemask_gt";
     /// Mask of the lanes from the own.
     MaskFrom = 0x3c, "$lanemask_ge";
-    /// Trap state.
+    /// State of the trap handler.
     TrapState = 0x40, "$trapstat";
     /// Error of the warp.
     WarpError = 0x42, "$warperr";
     /// Counter of scheduler clocks, low word.
     Clock = 0x50, "$clock";
-    /// Its high word.
+    /// Counter of scheduler clocks, high word.
     ClockHigh = 0x51, "$clockhi";
 }
 

@@ -2,15 +2,15 @@
 
 use crate::surface::BlockSize;
 
-/// Nothing.
+/// Does nothing at all.
 pub const NOP: u16 = 0x100;
-/// Performance-monitor trigger.
+/// Trigger for performance monitors; nothing is copied.
 pub const PM_TRIGGER: u16 = 0x140;
-/// Which methods there are: see [`APPLICATION_NORMAL`].
+/// Selects the set of methods, see [`APPLICATION_NORMAL`].
 pub const SET_APPLICATION_ID: u16 = 0x200;
-/// The methods listed here.
+/// Application with the methods listed here.
 pub const APPLICATION_NORMAL: u32 = 1;
-/// Methods that drive the unit itself.
+/// Application whose methods drive the unit itself.
 pub const APPLICATION_LOW_LEVEL: u32 = 3;
 /// Time that a copy may take.
 pub const SET_WATCHDOG_TIMER: u16 = 0x204;
@@ -18,17 +18,17 @@ pub const SET_WATCHDOG_TIMER: u16 = 0x204;
 pub const SEMAPHORE_A: u16 = 0x240;
 /// Semaphore address bits 31:0.
 pub const SEMAPHORE_B: u16 = 0x244;
-/// Semaphore payload.
+/// Payload that a release writes.
 pub const SEMAPHORE_PAYLOAD: u16 = 0x248;
-/// See [`AddressingMode`].
+/// Virtual or physical addresses, see [`AddressingMode`].
 pub const ADDRESSING_MODE: u16 = 0x250;
 /// Address of the condition, bits 39:32; the low word follows.
 pub const RENDER_ENABLE_A: u16 = 0x254;
 /// Address of the condition, bits 31:0.
 pub const RENDER_ENABLE_B: u16 = 0x258;
-/// See [`super::RenderEnable`].
+/// How the condition is evaluated, see [`super::RenderEnable`].
 pub const RENDER_ENABLE_C: u16 = 0x25c;
-/// Starts, see [`LaunchDma`].
+/// Starts the copy, see [`LaunchDma`].
 pub const LAUNCH_DMA: u16 = 0x300;
 /// Source address bits 39:32; the low word follows.
 pub const OFFSET_IN_UPPER: u16 = 0x400;
@@ -44,15 +44,15 @@ pub const PITCH_IN: u16 = 0x410;
 pub const PITCH_OUT: u16 = 0x414;
 /// Elements of a line; bytes unless components are remapped.
 pub const LINE_LENGTH_IN: u16 = 0x418;
-/// Lines.
+/// Number of lines.
 pub const LINE_COUNT: u16 = 0x41c;
-/// First constant.
+/// Constant for [`super::copy_component::CONSTANT_A`].
 pub const SET_REMAP_CONST_A: u16 = 0x700;
-/// Second constant.
+/// Constant for [`super::copy_component::CONSTANT_B`].
 pub const SET_REMAP_CONST_B: u16 = 0x704;
-/// See [`super::CopyFormat`].
+/// Component selectors and sizes, see [`super::CopyFormat`].
 pub const SET_REMAP_COMPONENTS: u16 = 0x708;
-/// Block size of a block-linear destination; what [`surface`] lists follows.
+/// Block size of a block-linear destination; the other methods of [`surface`] follow.
 pub const SET_DST_BLOCK_SIZE: u16 = 0x70c;
 /// Last word of the destination: its origin.
 pub const SET_DST_ORIGIN: u16 = 0x720;
@@ -60,18 +60,18 @@ pub const SET_DST_ORIGIN: u16 = 0x720;
 pub const SET_SRC_BLOCK_SIZE: u16 = 0x728;
 /// Last word of the source: its origin.
 pub const SET_SRC_ORIGIN: u16 = 0x73c;
-/// Performance-monitor trigger.
+/// Trigger for performance monitors after the copy.
 pub const PM_TRIGGER_END: u16 = 0x1114;
 
 /// Methods of a block-linear surface, from its block size on.
 pub mod surface {
     /// Width in elements.
     pub const WIDTH: u16 = 0x04;
-    /// Lines.
+    /// Number of lines.
     pub const HEIGHT: u16 = 0x08;
-    /// Layers.
+    /// Number of layers.
     pub const DEPTH: u16 = 0x0c;
-    /// Layer.
+    /// Layer to copy.
     pub const LAYER: u16 = 0x10;
     /// First element \[15:0\] and line \[31:16\].
     pub const ORIGIN: u16 = 0x14;
@@ -84,7 +84,7 @@ pub struct LaunchDma {
     /// 0 no copy, 1 pipelined, 2 after the copies before; see [`Self::TRANSFER_MAX`].
     #[bits(2)]
     pub transfer: u8,
-    /// What was written is flushed at the end.
+    /// Writes are flushed at the end.
     pub flush: bool,
     /// 0 none, 1 one word, 2 four words with the time; see [`Self::SEMAPHORE_MAX`].
     #[bits(2)]
@@ -105,7 +105,7 @@ pub struct LaunchDma {
 }
 
 impl LaunchDma {
-    /// Bits that exist.
+    /// All bits that the microcode defines.
     pub const BITS: u32 = 0x7ff;
     /// Largest transfer type.
     pub const TRANSFER_MAX: u8 = 2;
@@ -115,9 +115,9 @@ impl LaunchDma {
     pub const SEMAPHORE_MAX: u8 = 2;
     /// Semaphore of one word.
     pub const ONE_WORD: u8 = 1;
-    /// Interrupt that is waited for.
+    /// Value of `interrupt`: the engine waits for its acknowledgement.
     pub const BLOCKING: u8 = 1;
-    /// Largest interrupt type: one that is not waited for.
+    /// Largest interrupt type: the engine does not wait.
     pub const INTERRUPT_MAX: u8 = 2;
 }
 
@@ -129,7 +129,7 @@ pub struct AddressingMode {
     pub src_physical: bool,
     #[bits(3)]
     __: u8,
-    /// In which memory: 0 VRAM, 1 coherent, 2 non-coherent system memory.
+    /// Memory of a physical source: 0 VRAM, 1 coherent, 2 non-coherent system memory.
     #[bits(2)]
     pub src_target: u8,
     #[bits(2)]
@@ -138,7 +138,7 @@ pub struct AddressingMode {
     pub dst_physical: bool,
     #[bits(3)]
     __: u8,
-    /// In which memory.
+    /// Memory of a physical destination, as in `src_target`.
     #[bits(2)]
     pub dst_target: u8,
     #[bits(18)]
@@ -146,9 +146,9 @@ pub struct AddressingMode {
 }
 
 impl AddressingMode {
-    /// Bits that exist.
+    /// All bits that the microcode defines.
     pub const BITS: u32 = 0x3131;
-    /// Largest target.
+    /// Largest valid target.
     pub const TARGET_MAX: u8 = 2;
 }
 

@@ -9,17 +9,17 @@ use crate::{
 /// How the texels of a texture are numbered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Shape {
-    /// A line.
+    /// A line of texels.
     OneD,
-    /// A rectangle.
+    /// A rectangle of texels.
     TwoD,
-    /// A box.
+    /// A box of texels.
     ThreeD,
-    /// Six squares.
+    /// Six squares, the faces of a cube.
     Cube,
-    /// Lines.
+    /// Layers that are lines.
     OneDArray,
-    /// Rectangles.
+    /// Layers that are rectangles.
     TwoDArray,
     /// A line of up to 2^30 texels, without filters.
     Buffer,
@@ -44,7 +44,7 @@ impl Shape {
 /// Where a component of a result comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// Zero.
+    /// The value zero.
     Zero,
     /// A component of the texel: red, green, blue, opacity.
     Component(u8),
@@ -54,21 +54,21 @@ pub enum Source {
     OneFloat,
 }
 
-/// A header; all its bits have a meaning here, those without one are not looked at.
+/// A texture header. Bits without a meaning here are not looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Header {
     words: [u32; WORDS],
 }
 
 impl Header {
-    /// From the bytes of the entry.
+    /// The header with the bytes of a pool's entry.
     pub fn from_bytes(bytes: &[u8; ENTRY_BYTES]) -> Self {
         Self {
             words: words_of(bytes),
         }
     }
 
-    /// From its words.
+    /// The header with the words of a pool's entry.
     pub const fn from_words(words: [u32; WORDS]) -> Self {
         Self { words }
     }
@@ -112,12 +112,12 @@ impl Header {
         })
     }
 
-    /// Address, 40 bits.
+    /// Address of the texture in the channel's address space, 40 bits.
     pub const fn address(&self) -> u64 {
         (bits(self.words[2], 7, 0) as u64) << 32 | self.words[1] as u64
     }
 
-    /// Its shape; `None` if that is reserved.
+    /// The texture's shape; `None` if its number is reserved.
     pub const fn shape(&self) -> Option<Shape> {
         Some(match bits(self.words[2], 17, 14) {
             0 => Shape::OneD,
@@ -157,7 +157,7 @@ impl Header {
         bits(self.words[3], 19, 0)
     }
 
-    /// Texels in x, y and z of level 0; z of an array are its layers.
+    /// Texels in x, y and z of level 0; in an array, z is the number of layers.
     pub const fn size(&self) -> [u32; 3] {
         [
             bits(self.words[4], 29, 0),

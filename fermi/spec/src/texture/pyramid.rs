@@ -8,7 +8,7 @@
 use super::LEVELS_MAX;
 use crate::surface::{Block, BlockLinear, Gob};
 
-/// See the module.
+/// Places of all levels and layers of one texture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pyramid {
     texel_bytes: u32,
@@ -19,20 +19,20 @@ pub struct Pyramid {
     offsets: [u64; LEVELS_MAX as usize],
 }
 
-/// A level of one layer.
+/// One level of one layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Level {
     /// Texels in x, y, z.
     pub size: [u32; 3],
-    /// From the beginning of the layer.
+    /// Bytes from the beginning of the layer to the level.
     pub offset: u64,
-    /// Where its bytes lie from there.
+    /// Where the level's bytes lie, from `offset` on.
     pub surface: BlockLinear,
 }
 
 impl Pyramid {
-    /// A texture of texels of so many bytes. `size` is that of level 0 of a layer, at least 1 each; `levels` are 1 to
-    /// [`LEVELS_MAX`].
+    /// A texture whose texels have `texel_bytes` bytes. `size` is that of level 0 of a layer, at least 1 each;
+    /// `levels` is 1 to [`LEVELS_MAX`].
     pub fn new(texel_bytes: u32, size: [u32; 3], block: Block, levels: u32) -> Self {
         let mut pyramid = Self {
             texel_bytes,
@@ -56,7 +56,7 @@ impl Pyramid {
         self.layer_bytes
     }
 
-    /// A level; one beyond the last that has memory has the last one's place.
+    /// Place of a level; a number beyond the last level with memory gives the last one's place.
     pub fn level(&self, number: u32) -> Level {
         let number = number.min(LEVELS_MAX - 1);
         let size = self.size.map(|side| (side >> number).max(1));
@@ -71,7 +71,7 @@ impl Pyramid {
 
     fn block_of(&self, size: [u32; 3]) -> Block {
         let gobs = size[1].div_ceil(Gob::FERMI.lines() as u32);
-        // Logarithm of the power of two that holds so many.
+        // Logarithm of the least power of two that is not below `count`.
         let holding = |count: u32| u32::BITS - count.saturating_sub(1).leading_zeros();
         let [width, height, depth] = self.block_log2;
         Block::new(

@@ -2,10 +2,10 @@
 
 use super::{ENTRY_BYTES, WORDS, bits, signed_bits, words_of};
 
-/// What becomes of a coordinate beyond the edges.
+/// What happens to a coordinate beyond the edges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
-    /// Begins again.
+    /// Begins again at the other edge.
     Wrap,
     /// Turns back at each edge.
     Mirror,
@@ -23,23 +23,23 @@ pub enum Address {
     MirrorOnceEdgeAndBorder,
 }
 
-/// How texels of a level are put together.
+/// How a sample is made of the texels of a level.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Filter {
-    /// The nearest.
+    /// Takes the nearest texel.
     Point,
-    /// The neighbours by their distance.
+    /// Weighs the neighbours by their distance.
     Linear,
 }
 
-/// How levels are put together.
+/// How a sample is made of the levels of a texture.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MipFilter {
-    /// The first alone.
+    /// Takes the first level alone.
     None,
-    /// The nearest.
+    /// Takes the nearest level.
     Point,
-    /// Two by their distance.
+    /// Weighs two levels by their distance.
     Linear,
 }
 
@@ -50,7 +50,7 @@ pub struct Compare {
 }
 
 impl Compare {
-    /// Whether it passes. A NaN passes only where everything does and where unequal does.
+    /// Whether the reference passes. A NaN passes only in the comparisons "always" and "not equal".
     pub fn passes(self, reference: f32, depth: f32) -> bool {
         let (less, equal, greater) = (self.bits & 1 != 0, self.bits & 2 != 0, self.bits & 4 != 0);
         match reference.partial_cmp(&depth) {
@@ -62,26 +62,26 @@ impl Compare {
     }
 }
 
-/// A sampler; reserved numbers are taken as the value before them.
+/// A sampler. A reserved number is taken as the value before it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sampler {
     words: [u32; WORDS],
 }
 
 impl Sampler {
-    /// From the bytes of the entry.
+    /// The sampler with the bytes of a pool's entry.
     pub fn from_bytes(bytes: &[u8; ENTRY_BYTES]) -> Self {
         Self {
             words: words_of(bytes),
         }
     }
 
-    /// From its words.
+    /// The sampler with the words of a pool's entry.
     pub const fn from_words(words: [u32; WORDS]) -> Self {
         Self { words }
     }
 
-    /// For x, y and z.
+    /// What happens beyond the edges in x, y and z.
     pub fn addresses(&self) -> [Address; 3] {
         core::array::from_fn(|axis| {
             let low = 3 * axis as u32;
@@ -98,29 +98,29 @@ impl Sampler {
         })
     }
 
-    /// For instructions that compare with a depth.
+    /// Comparison that instructions with a depth reference make.
     pub const fn compare(&self) -> Compare {
         Compare {
             bits: bits(self.words[0], 12, 10) as u8,
         }
     }
 
-    /// Whether textures in the sRGB curve are taken out of it.
+    /// Whether sRGB textures are converted to linear values.
     pub const fn converts_srgb(&self) -> bool {
         bits(self.words[0], 13, 13) != 0
     }
 
-    /// Where a texel of the texture is larger than what is sampled.
+    /// Filter where a texel is larger than the sampled area.
     pub const fn magnification(&self) -> Filter {
         filter(bits(self.words[1], 2, 0))
     }
 
-    /// Where it is smaller. Anisotropic filters count as linear.
+    /// Filter where a texel is smaller than the sampled area. Anisotropic filters count as linear.
     pub const fn minification(&self) -> Filter {
         filter(bits(self.words[1], 5, 4))
     }
 
-    /// Of levels.
+    /// Filter between the levels of a texture.
     pub const fn levels(&self) -> MipFilter {
         match bits(self.words[1], 7, 6) {
             0 | 1 => MipFilter::None,

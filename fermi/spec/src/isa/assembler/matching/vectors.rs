@@ -79,7 +79,7 @@ impl Words<'_> {
         Ok(word)
     }
 
-    /// `$t0`, `$s0`.
+    /// Parses a slot such as `$t0` or `$s0`: its letter, then its number.
     pub(super) fn slot(&mut self, letter: &'static str, field: Field) -> Matched<u32> {
         let text = self.peek().unwrap_or_default();
         let number = text.strip_prefix('$').and_then(|rest| rest.strip_prefix(letter));
