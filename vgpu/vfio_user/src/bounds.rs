@@ -1,6 +1,6 @@
 //! Every limit that a client meets, in one place.
 //!
-//! A client is hostile: whatever it sends, what it can make this process hold is the sum of these numbers.
+//! A client is hostile: the sum of these numbers is all that it can make this process hold.
 
 use std::mem::size_of;
 
@@ -31,7 +31,7 @@ pub const MULTI_WRITES_MAX: usize = 200;
 /// Requests that may wait for an answer, posted ones included; no further message is read while as many do.
 pub const UNANSWERED_MAX: usize = 64;
 
-/// Reply bytes queued or promised to requests beyond which no further message is read. Bytes.
+/// Bytes of replies, queued or promised to requests, beyond which no further message is read.
 ///
 /// The queue itself never exceeds this by more than one largest reply.
 pub const OUTGOING_BYTES_MAX: usize = 1024 * 1024;

@@ -1,4 +1,5 @@
-//! One attached client: everything that the protocol alone can answer is answered here, the rest surfaces.
+//! One attached client. The protocol alone can answer some messages, and they are answered
+//! here; the others surface.
 //!
 //! ```text
 //!               VERSION accepted                   hung up, fatal violation, socket error
@@ -7,9 +8,9 @@
 //! ```
 //!
 //! What surfaces is an [`Incoming`] with a [`RequestId`]. Each such request, posted ones included, is answered
-//! exactly once by one of the `reply` methods, in any order and whenever it is done. While
-//! [`UNANSWERED_MAX`] of them wait, or their replies would exceed [`OUTGOING_BYTES_MAX`], nothing more is read: a
-//! client that does not fetch its replies stops itself.
+//! exactly once by one of the `reply` methods, in any order and at any time. While [`UNANSWERED_MAX`] of them wait,
+//! or their replies would exceed [`OUTGOING_BYTES_MAX`], nothing more is read: a client that does not fetch its
+//! replies holds itself up.
 
 mod incoming;
 
@@ -62,7 +63,7 @@ enum State {
     Closed,
 }
 
-/// See the module.
+/// One attached client of one PCI function: its socket, its memory and its unanswered requests.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
@@ -73,9 +74,9 @@ pub struct Client {
     promised_bytes: usize,
     /// Stores sent upstream that might still be refused.
     upstream: u32,
-    /// A reply could not be sent; told by the next turn.
+    /// Why a reply could not be sent; the next turn reports it.
     send_failure: Option<CloseReason>,
-    /// Lets the listener know that nobody else may come.
+    /// Held as long as the client exists; the listener admits nobody else meanwhile.
     _seat: Seat,
 }
 
@@ -109,7 +110,7 @@ impl Client {
         matches!(self.state, State::Attached { .. })
     }
 
-    /// Whether [`Incoming::Closed`] was told.
+    /// Whether [`Incoming::Closed`] was handed out.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }
@@ -131,9 +132,9 @@ impl Client {
         self.connection.outgoing_bytes() > 0
     }
 
-    /// Takes up to [`REQUESTS_PER_TURN`] messages, the last of them the first that the client awaits an answer to, and
-    /// appends what is to be done. To be called while the socket is readable, hung up or in error, or
-    /// [`Client::is_due`], and once after [`Client::wants_read`] has become true again.
+    /// Takes messages and appends what is to be done to `incoming`. It ends after [`REQUESTS_PER_TURN`] messages,
+    /// or after the first one whose answer the client waits for. To be called while the socket is readable, hung up
+    /// or in error, or [`Client::is_due`], and once after [`Client::wants_read`] has become true again.
     pub fn read_ready(&mut self, incoming: &mut Vec<Incoming>) {
         for _ in 0..REQUESTS_PER_TURN {
             if self.state == State::Closed {
@@ -157,7 +158,8 @@ impl Client {
                         Ok(Some(request)) => {
                             let is_awaited = request.is_awaited();
                             incoming.push(request);
-                            // Who waits has sent nothing more, as a rule, and a look would cost as much as the read did.
+                            // A client that waits has sent nothing more, as a rule, and a look would cost as much
+                            // as the read did.
                             if is_awaited {
                                 return;
                             }
@@ -180,9 +182,9 @@ impl Client {
         }
     }
 
-    /// Whether [`Client::read_ready`] has something to tell that no poll tells of: a send has failed, or a request was read
-    /// together with the one before it. An event loop that turns only on events looks at this after replying, and takes
-    /// that turn at once.
+    /// Whether [`Client::read_ready`] has something to report that no poll shows: a send has failed, or a request
+    /// was read together with the one before it. An event loop that turns only on events looks at this after
+    /// replying, and takes that turn at once.
     pub fn is_due(&self) -> bool {
         self.send_failure.is_some() || (self.wants_read() && self.connection.has_read_ahead())
     }
@@ -204,7 +206,7 @@ impl Client {
         self.finish(request, Ok(data))
     }
 
-    /// Answers everything but a read: it is done.
+    /// Answers any request but a read: it is done.
     pub fn reply_done(&mut self, request: RequestId) -> Result<(), ReplyError> {
         if let Some(Waiting {
             shape: Shape::Read(_),
@@ -216,17 +218,18 @@ impl Client {
         self.finish(request, Ok(&[]))
     }
 
-    /// Answers anything: it could not be done. A map leaves the table; an unmap stays out of it.
+    /// Answers any request: it could not be done. A map leaves the table; an unmap stays out of it.
     pub fn reply_error(&mut self, request: RequestId, error: Errno) -> Result<(), ReplyError> {
         self.finish(request, Err(error))
     }
 
-    /// Stores `data`, at most [`DATA_BYTES_MAX`] bytes, where no map of the client is, as a function on a bus does: what is
-    /// between it and memory has the last word, and nothing is heard of it. Dropped while the client does not read, and
-    /// where there is a map, descriptor or not: QEMU 11 takes the data from 4 bytes before where the specification has it,
-    /// so it must not be a store that anybody lets through.
+    /// Stores `data`, at most [`DATA_BYTES_MAX`] bytes, at an address outside of the client's maps, as a
+    /// function on a bus does: what lies between the function and memory decides, and no answer comes. The
+    /// store is dropped while the client does not read, and where there is a map, with or without a descriptor.
+    /// QEMU 11 takes the data from 4 bytes before the place in the specification, so the store must not be one
+    /// that anybody lets through.
     pub fn store_upstream(&mut self, address: u64, data: &[u8]) {
-        // Most of the room is the replies'.
+        // Most of the room is kept for replies.
         let has_room = self.connection.outgoing_bytes() + data.len() < OUTGOING_BYTES_MAX / 4;
         let is_mapped = self.dma.find(address).is_some();
         if !self.is_attached() || !has_room || is_mapped || data.len() > DATA_BYTES_MAX as usize {
@@ -305,7 +308,7 @@ impl Client {
         Incoming::Closed(reason)
     }
 
-    /// Asked while nothing is read, when the end of the stream would go unseen.
+    /// Looks for the end of the stream while nothing is read; it would go unseen otherwise.
     fn has_hung_up(&self) -> bool {
         let mut state = [PollFd::new(self.connection.stream(), PollFlags::empty())];
         let now = Timespec {

@@ -5,13 +5,13 @@
 //! (header) ────────► (header) ───────────────► (body) ───────────────► frame, and (header) again
 //! ```
 //!
-//! The first read of a message asks for a header and a load, which is what somebody waits for: one system call takes it.
-//! It goes beyond a message that is shorter, and those bytes are kept for the next one. Any other read stays within the
-//! message that is being assembled.
+//! The first read of a message asks for a header and a load. A load is the message that a client waits for, so it
+//! takes one system call. The read goes beyond a message that is shorter, and those bytes are kept for the next
+//! one. Any other read stays within the message that is being assembled.
 //!
-//! Whose the descriptors are is certain nonetheless. The kernel hands them over with the first of the bytes that they
-//! were sent with, and ends the read with the last of those; no message that has a use for them is as short as a load. So
-//! they belong to the message that was under way, or began, last.
+//! The owner of descriptors is certain nonetheless. The kernel hands them over with the first of the bytes that
+//! they were sent with, and ends the read with the last of those; no message that has a use for them is as short as
+//! a load. So they belong to the message that was under way, or began, last.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -32,15 +32,15 @@ use crate::error::{CloseReason, ProtocolError};
 use crate::message::{DmaMapWire, Header, IrqSetWire, RegionAccessWire};
 
 const HEADER_BYTES: usize = size_of::<Header>();
-/// What the first read of a message asks for.
+/// Bytes that the first read of a message asks for.
 const FIRST_BYTES: usize = HEADER_BYTES + size_of::<RegionAccessWire>();
 const _: () = assert!(
     FIRST_BYTES < HEADER_BYTES + size_of::<DmaMapWire>()
         && FIRST_BYTES < HEADER_BYTES + size_of::<IrqSetWire>()
 );
 
-/// One message as it came, but for its body, which is [`Connection::body`]. Descriptors that nobody takes out are closed
-/// with it.
+/// One message as it came, without its body, which is [`Connection::body`]. Descriptors that nobody takes out are
+/// closed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) header: Header,
@@ -65,7 +65,7 @@ impl From<ProtocolError> for ReceiveError {
     }
 }
 
-/// The message that is being assembled, from when its header is complete.
+/// The message that is being assembled, once its header is complete.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
     header: Header,
@@ -79,19 +79,19 @@ struct Outgoing {
     descriptor: Option<Arc<OwnedFd>>,
 }
 
-/// See the module.
+/// One stream socket with the message under way and the bytes to be sent.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: UnixStream,
-    /// The beginning of a message whose header is not complete, or has not been looked at.
+    /// The beginning of a message whose header is incomplete or unread.
     first: [u8; FIRST_BYTES],
     first_have: usize,
     partial: Option<Partial>,
-    /// Of the message that is being assembled or was given last, as long as its header says.
+    /// Body of the message that is being assembled or was handed out last, as long as its header says.
     body: Vec<u8>,
-    /// Of the message that began last.
+    /// Descriptors of the message that began last.
     descriptors: Vec<OwnedFd>,
-    /// Where messages are put together.
+    /// Buffer in which outgoing messages are put together.
     scratch: Vec<u8>,
     outgoing: VecDeque<Outgoing>,
     outgoing_bytes: usize,
@@ -128,7 +128,7 @@ impl Connection {
         self.outgoing_bytes
     }
 
-    /// Whether a header was read ahead, of a message that may be whole: no poll tells of that one.
+    /// Whether a header was read ahead. Its message may be whole, which no poll shows.
     pub(crate) fn has_read_ahead(&self) -> bool {
         self.first_have >= HEADER_BYTES
     }
@@ -140,7 +140,7 @@ impl Connection {
                 None if self.has_read_ahead() => self.begin()?,
                 Some(Partial { header, body_have }) if body_have == self.body.len() => {
                     self.partial = None;
-                    // Those of the next message came with its first bytes.
+                    // The next message's descriptors came with its first bytes.
                     let is_last = self.first_have == 0;
                     return Ok(Some(Frame {
                         header,
@@ -165,10 +165,10 @@ impl Connection {
         &self.body
     }
 
-    /// Takes a message's header, and what of its body came with it, out of the first bytes.
+    /// Takes a message's header, and the part of its body that came with it, out of the first bytes.
     fn begin(&mut self) -> Result<(), ReceiveError> {
         let have = self.first.get(..self.first_have).unwrap_or_default();
-        // The size is the header's own, so this cannot fail; were it to, the message is refused.
+        // The size is the header's own, so this cannot fail; if it did, the message would be refused.
         let (header, rest) =
             Header::read_from_prefix(have).map_err(|_| ProtocolError::SizeBelowHeader { bytes: 0 })?;
         let bytes = header.body_bytes().map_err(|error| ReceiveError::Refused {
@@ -206,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// Sends one message, or queues what of it the socket does not take.
+    /// Sends one message, and queues the part that the socket does not take.
     ///
     /// The queue is bounded by the caller, who admits requests only while their replies have room.
     pub(crate) fn send(
@@ -223,7 +223,7 @@ impl Connection {
         if self.outgoing.is_empty() {
             match send_with_descriptor(&self.stream, &bytes, descriptor.as_ref()) {
                 Ok(now) => sent = now,
-                // Another try follows.
+                // The loop tries again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(error) => return Err(gone(error)),
             }

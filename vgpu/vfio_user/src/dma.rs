@@ -1,6 +1,6 @@
-//! Which memory a client offers for DMA.
+//! The memory that a client offers for DMA.
 //!
-//! The table keeps descriptors, it maps nothing: what may be mapped, where and how, is the embedder's business.
+//! The table keeps descriptors and maps nothing: whether, where and how to map is the embedder's business.
 //! Invariants: maps never overlap and never wrap; their number, files and bytes are bounded; every file is ordinary
 //! memory that was large enough when it arrived. (A client may still cut its file afterwards unless it is sealed,
 //! see [`DmaFile::is_shrink_sealed`]: whoever maps it must survive SIGBUS.)
@@ -23,7 +23,7 @@ const FLAGS_IGNORED: u32 = 0b1100;
 /// `VFIO_DMA_UNMAP_FLAG_ALL` of `<linux/vfio.h>`.
 const UNMAP_ALL: u32 = 1 << 1;
 
-/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `<linux/magic.h>`: what memfds and shared-memory files live on.
+/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `<linux/magic.h>`: the file systems of memfds and shared-memory files.
 ///
 /// Touching a page of any other file may wait for a disk, or for a FUSE server in the client's hands.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x9584_58f6];
@@ -39,7 +39,7 @@ pub struct DmaFile {
     pub is_shrink_sealed: bool,
 }
 
-/// One map.
+/// A range of DMA addresses that a client has offered.
 #[derive(Debug, Clone)]
 pub struct DmaMap {
     /// First DMA address; for a VMM without vIOMMU the guest-physical address.
@@ -87,14 +87,14 @@ fn checked_range(iova: u64, bytes: u64) -> Result<u64, DmaError> {
 }
 
 impl Default for DmaTable {
-    /// With room for [`DMA_MAPS_MAX`].
+    /// A table with room for [`DMA_MAPS_MAX`] maps.
     fn default() -> Self {
         Self::with_room_for(DMA_MAPS_MAX)
     }
 }
 
 impl DmaTable {
-    /// An empty one.
+    /// An empty table that takes up to `maps_max` maps.
     pub(crate) fn with_room_for(maps_max: usize) -> Self {
         Self {
             maps_max,
@@ -104,7 +104,7 @@ impl DmaTable {
         }
     }
 
-    /// Maps, in the order of their addresses.
+    /// All maps, in the order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<DmaMap>> {
         self.maps.values()
     }
@@ -124,13 +124,13 @@ impl DmaTable {
         self.mapped_bytes
     }
 
-    /// The map that `iova` lies in.
+    /// The map that `iova` lies in; `None` outside of all maps.
     pub fn find(&self, iova: u64) -> Option<&Arc<DmaMap>> {
         let (_, map) = self.maps.range(..=iova).next_back()?;
         (map.last() >= iova).then_some(map)
     }
 
-    /// Takes a map in, with the descriptor that came along.
+    /// Adds a map, with the descriptor that came along.
     pub(crate) fn map(
         &mut self,
         wire: &DmaMapWire,
@@ -185,7 +185,7 @@ impl DmaTable {
         Ok(map)
     }
 
-    /// Checks that a descriptor is memory that can be mapped as asked, and finds it among those held already.
+    /// Checks that a descriptor is memory that can be mapped as requested, and finds it among those held already.
     fn file(
         &mut self,
         descriptor: OwnedFd,
@@ -244,7 +244,7 @@ impl DmaTable {
         })
     }
 
-    /// Takes out a map, or several whole ones that lie in the range, or all.
+    /// Removes one map, or all maps that lie wholly in the range, or all maps of the client.
     ///
     /// The specification asks for an exact match only; VMMs that merge ranges before they unmap need the second.
     pub(crate) fn unmap(&mut self, wire: &DmaUnmapWire) -> Result<Vec<Arc<DmaMap>>, ProtocolError> {
@@ -283,7 +283,7 @@ impl DmaTable {
         Ok(removed)
     }
 
-    /// Takes exactly this map out again, if it is still there: the embedder could not use it.
+    /// Removes exactly this map again, if it is still there: the embedder could not use it.
     pub(crate) fn forget(&mut self, map: &Arc<DmaMap>) {
         if self
             .maps

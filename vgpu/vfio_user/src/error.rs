@@ -1,4 +1,4 @@
-//! What a client can do wrong, what it is answered, and whether it may stay.
+//! The mistakes that a client can make, the answer to each, and whether the client may stay.
 
 use crate::Errno;
 use crate::bounds::{
@@ -25,7 +25,7 @@ pub enum ProtocolError {
         /// The size field.
         bytes: u32,
     },
-    /// A reply, or a type that does not exist: this server never sends commands.
+    /// A reply, or a type that does not exist: this server expects commands only.
     #[error("flags {flags:#x} do not make a command")]
     NotACommand {
         /// The flags field.
@@ -49,9 +49,9 @@ pub enum ProtocolError {
     /// Only major version 0 is served.
     #[error("protocol version {major}.{minor} is not served")]
     UnsupportedVersion {
-        /// As proposed by the client.
+        /// Major version that the client proposes.
         major: u16,
-        /// As proposed by the client.
+        /// Minor version that the client proposes.
         minor: u16,
     },
     /// The capabilities are no NUL-terminated JSON of the form that the specification gives.
@@ -66,7 +66,7 @@ pub enum ProtocolError {
     /// The body is shorter than its fixed part, or not as long as it says.
     #[error("{command:?} with a body of {bytes} bytes")]
     BodyLength {
-        /// The command.
+        /// Command that was decoded.
         command: CommandCode,
         /// Length of the body as received.
         bytes: usize,
@@ -74,7 +74,7 @@ pub enum ProtocolError {
     /// `argsz` leaves no room for the fixed part of the reply.
     #[error("argsz {bytes} of {command:?} is too small")]
     ReplySpace {
-        /// The command.
+        /// Command that was decoded.
         command: CommandCode,
         /// The argsz field.
         bytes: u32,
@@ -82,7 +82,7 @@ pub enum ProtocolError {
     /// Bits are set that have no meaning, or that exclude each other.
     #[error("flags {flags:#x} of {command:?} are unknown or exclude each other")]
     Flags {
-        /// The command.
+        /// Command that was decoded.
         command: CommandCode,
         /// The flags field.
         flags: u32,
@@ -90,15 +90,15 @@ pub enum ProtocolError {
     /// The command takes another number of descriptors.
     #[error("{command:?} with {count} file descriptors")]
     DescriptorCount {
-        /// The command.
+        /// Command that was decoded.
         command: CommandCode,
-        /// Descriptors received.
+        /// Number of descriptors received.
         count: usize,
     },
     /// No such region or interrupt index.
     #[error("index {index} of {command:?} does not exist")]
     Index {
-        /// The command.
+        /// Command that was decoded.
         command: CommandCode,
         /// The index or region field.
         index: u32,
@@ -118,9 +118,9 @@ pub enum ProtocolError {
     /// The transfer leaves its region.
     #[error("{count} bytes at {offset:#x} are not inside region {region}")]
     OutsideRegion {
-        /// Region index.
+        /// Index of the region.
         region: u32,
-        /// First byte.
+        /// First byte in the region.
         offset: u64,
         /// Length in bytes.
         count: u32,
@@ -128,15 +128,15 @@ pub enum ProtocolError {
     /// The region cannot be read, or cannot be written.
     #[error("region {region} does not allow this access")]
     RegionAccess {
-        /// Region index.
+        /// Index of the region.
         region: u32,
     },
     /// Vectors that the index does not have.
     #[error("vectors {start}..+{count} of interrupt index {index} do not exist")]
     Vectors {
-        /// Interrupt index.
+        /// Index of the interrupts.
         index: u32,
-        /// First vector.
+        /// First vector asked for.
         start: u32,
         /// Number of vectors.
         count: u32,
@@ -156,13 +156,13 @@ pub enum ProtocolError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DmaError {
-    /// Nothing to map.
+    /// The range has no bytes.
     #[error("a DMA range of no bytes")]
     Empty,
     /// Address, offset or length is no multiple of the page size.
     #[error("DMA range {iova:#x}..+{bytes:#x} or its offset is not page-aligned")]
     Misaligned {
-        /// First address.
+        /// First DMA address.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
@@ -170,7 +170,7 @@ pub enum DmaError {
     /// The range, or the range in the file, ends beyond the last address.
     #[error("DMA range {iova:#x}..+{bytes:#x} wraps around")]
     WrapsAround {
-        /// First address.
+        /// First DMA address.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
@@ -178,7 +178,7 @@ pub enum DmaError {
     /// Part of the range is mapped already.
     #[error("DMA range {iova:#x}..+{bytes:#x} overlaps a mapped one")]
     Overlaps {
-        /// First address.
+        /// First DMA address.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
@@ -209,7 +209,7 @@ pub enum DmaError {
     /// No map, or a map only in part, lies in the range to unmap.
     #[error("DMA range {iova:#x}..+{bytes:#x} is not made of whole maps")]
     NotMapped {
-        /// First address.
+        /// First DMA address.
         iova: u64,
         /// Length in bytes.
         bytes: u64,
@@ -217,7 +217,7 @@ pub enum DmaError {
 }
 
 impl ProtocolError {
-    /// What the error field of the reply says. `README.md` has the table.
+    /// The error number of the reply. `README.md` has the table.
     pub fn errno(&self) -> Errno {
         match self {
             Self::SizeAboveBound { .. } | Self::TooManyDescriptors => Errno::MSGSIZE,
@@ -271,10 +271,10 @@ impl ProtocolError {
 }
 
 impl DmaError {
-    /// What the error field of the reply says.
+    /// The error number of the reply.
     pub fn errno(&self) -> Errno {
         match self {
-            // The specification names this one.
+            // The specification demands this one.
             Self::Overlaps { .. } => Errno::EXIST,
             Self::TooManyMaps | Self::TooManyBytes => Errno::NOSPC,
             Self::TooManyFiles => Errno::MFILE,
@@ -310,20 +310,20 @@ pub enum CloseReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// Answered already, or from another client. Also after the client is gone.
+    /// The request was answered already, is another client's, or its client is gone.
     #[error("request {0} does not wait for an answer")]
     NotWaiting(u64),
-    /// A read is answered with its bytes, everything else without.
+    /// A read must be answered with its bytes, every other request without.
     #[error("request {0} wants another kind of answer")]
     WrongKind(u64),
-    /// The bytes are not as many as the request asked for.
+    /// The answer has another number of bytes than the request asked for.
     #[error("request {request} asked for {expected} bytes and is given {given}")]
     WrongLength {
-        /// The request.
+        /// Id of the request.
         request: u64,
         /// Bytes asked for.
         expected: usize,
-        /// Bytes given.
+        /// Bytes that the embedder gave.
         given: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What a PCI function looks like to a client: its regions and interrupts, and the replies that describe them.
+//! How a PCI function looks to a client: its regions and interrupts, and the replies that describe them.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use crate::message::{CommandCode, DeviceInfoWire, IrqInfoWire, RegionInfoWire, S
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Region {
-    /// First base address register.
+    /// BAR 0, the first base address register.
     Bar0 = 0,
-    /// Second; the upper half of the first if that has 64 bits.
+    /// BAR 1; the upper half of BAR 0 if that has 64 bits.
     Bar1 = 1,
-    /// Third.
+    /// BAR 2, the third base address register.
     Bar2 = 2,
-    /// Fourth.
+    /// BAR 3, the fourth base address register.
     Bar3 = 3,
-    /// Fifth.
+    /// BAR 4, the fifth base address register.
     Bar4 = 4,
-    /// Sixth.
+    /// BAR 5, the sixth base address register.
     Bar5 = 5,
-    /// Option ROM.
+    /// Expansion (option) ROM.
     Rom = 6,
-    /// Configuration space.
+    /// PCI configuration space.
     Config = 7,
     /// Legacy VGA ranges.
     Vga = 8,
@@ -40,7 +40,7 @@ pub enum Region {
 pub const REGIONS: usize = 9;
 
 impl Region {
-    /// `None` if there is no such region.
+    /// The region with this index; `None` if there is no such region.
     pub fn from_wire(index: u32) -> Option<Self> {
         Some(match index {
             0 => Self::Bar0,
@@ -62,7 +62,7 @@ impl Region {
 pub struct Area {
     /// First byte in the region.
     pub offset: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -71,24 +71,24 @@ pub struct Area {
 /// The descriptor goes to the client: it must hold nothing but what this client may see and change at any time.
 #[derive(Debug, Clone)]
 pub struct MappableRegion {
-    /// What to map.
+    /// File that holds the bytes.
     pub descriptor: Arc<OwnedFd>,
-    /// Where the region begins in it. Bytes.
+    /// First byte of the region in the file.
     pub offset: u64,
-    /// Which parts; none means all of it.
+    /// The parts that may be mapped; an empty list means all of the region.
     pub areas: Vec<Area>,
 }
 
 /// One region. The default is an absent one.
 #[derive(Debug, Clone, Default)]
 pub struct RegionInfo {
-    /// Length; 0 if there is no such region.
+    /// Length in bytes; 0 if there is no such region.
     pub bytes: u64,
     /// A client may read.
     pub is_readable: bool,
     /// A client may write.
     pub is_writeable: bool,
-    /// What can be mapped.
+    /// Parts that a client may map; `None` if all accesses are messages.
     pub mappable: Option<MappableRegion>,
 }
 
@@ -104,8 +104,8 @@ impl RegionInfo {
     }
 }
 
-/// Everything that DEVICE_GET_INFO, GET_REGION_INFO and GET_IRQ_INFO are answered from, and that accesses are
-/// checked against.
+/// The answers to DEVICE_GET_INFO, GET_REGION_INFO and GET_IRQ_INFO, and the bounds that
+/// accesses are checked against.
 #[derive(Debug, Clone, Default)]
 pub struct FunctionInfo {
     regions: [RegionInfo; REGIONS],
@@ -167,7 +167,7 @@ impl FunctionInfo {
         self
     }
 
-    /// One region.
+    /// Description of one region; the default for one that is absent.
     pub fn region(&self, region: Region) -> &RegionInfo {
         &self.regions[region as usize]
     }
@@ -182,7 +182,7 @@ impl FunctionInfo {
         self.is_resettable
     }
 
-    /// Descriptors that one client of this function can make this process hold, its socket included.
+    /// File descriptors that one client of this function can make this process hold, its socket included.
     ///
     /// A process that is out of descriptors loses those that other clients send, so whoever admits clients makes room
     /// for this many each. Eventfds count once for each action that can be connected, and once for each request that
@@ -354,19 +354,19 @@ pub trait PciFunction {
     /// Writes `data` to a region.
     fn write(&mut self, region: Region, offset: u64, data: &[u8]) -> Result<(), Errno>;
 
-    /// Changes interrupts.
+    /// Connects, masks or triggers interrupts as the client asks.
     fn change_irqs(&mut self, change: IrqChange) -> Result<(), Errno>;
 
     /// Brings the function to its state after power-on.
     fn reset(&mut self) -> Result<(), Errno>;
 
-    /// Memory was offered. A function that does no DMA needs none.
+    /// The client offers memory. A function without DMA need not implement this.
     fn dma_map(&mut self, map: &Arc<DmaMap>) -> Result<(), Errno> {
         let _ = map;
         Ok(())
     }
 
-    /// Memory is taken back; when this returns, nothing may touch it any more.
+    /// The client takes memory back; when this returns, nothing may touch it any more.
     fn dma_unmap(&mut self, map: &Arc<DmaMap>) {
         let _ = map;
     }

@@ -1,4 +1,4 @@
-//! Interrupts: what a client may set up, and how it is told.
+//! Interrupts: the changes that a client may ask for, and the eventfds that signal it.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,13 +15,13 @@ use crate::message::{CommandCode, IrqSetWire};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum IrqIndex {
-    /// INTA.
+    /// INTA, the legacy line interrupt.
     Intx = 0,
-    /// Message-signalled.
+    /// Message-signalled interrupts (MSI).
     Msi = 1,
-    /// Message-signalled, extended.
+    /// Extended message-signalled interrupts (MSI-X).
     MsiX = 2,
-    /// Error reporting.
+    /// Reports of PCI errors.
     Err = 3,
     /// The host asks for the device back.
     Req = 4,
@@ -31,10 +31,10 @@ pub enum IrqIndex {
 pub const IRQ_INDICES: usize = 5;
 
 impl IrqIndex {
-    /// All of them, in the order of their numbers.
+    /// All indices, in the order of their numbers.
     pub const ALL: [Self; IRQ_INDICES] = [Self::Intx, Self::Msi, Self::MsiX, Self::Err, Self::Req];
 
-    /// `None` if there is no such index.
+    /// The index with this number; `None` if there is no such index.
     pub fn from_wire(index: u32) -> Option<Self> {
         Some(match index {
             0 => Self::Intx,
@@ -61,14 +61,14 @@ impl IrqIndex {
     }
 }
 
-/// What an interrupt change is about.
+/// The event or state that a change concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IrqAction {
     /// The interrupt itself.
     Trigger,
-    /// Holding it back.
+    /// The interrupt is held back.
     Mask,
-    /// Letting it through again.
+    /// The interrupt is let through again.
     Unmask,
 }
 
@@ -77,33 +77,33 @@ pub enum IrqAction {
 pub enum IrqOperation {
     /// Do the action now on every vector.
     Apply,
-    /// Do the action now where it says `true`; as long as the vectors.
+    /// Do the action now for each vector whose entry is `true`; as many entries as vectors.
     ApplyWhere(Vec<bool>),
-    /// From now on signal these when the action happens, one for each vector.
+    /// From now on signal these eventfds when the action happens, one for each vector.
     Connect(Vec<IrqEvent>),
-    /// Forget what was connected.
+    /// Forget the connected eventfds.
     Disconnect,
 }
 
 /// A decoded SET_IRQS, within the vectors that the function has.
 #[derive(Debug)]
 pub enum IrqChange {
-    /// Turn the whole index off.
+    /// Turn all vectors of an index off.
     DisableAll {
-        /// Which.
+        /// Index that is turned off.
         index: IrqIndex,
     },
     /// Change some vectors.
     Vectors {
-        /// Which index.
+        /// Index of the vectors.
         index: IrqIndex,
-        /// First vector.
+        /// Number of the first vector.
         start: u32,
         /// Number of vectors, never 0.
         count: u32,
-        /// What it is about.
+        /// The event or state that the change concerns.
         action: IrqAction,
-        /// What to do.
+        /// The operation on each vector.
         operation: IrqOperation,
     },
 }
@@ -116,7 +116,7 @@ const ACTION_UNMASK: u32 = 1 << 4;
 const ACTION_TRIGGER: u32 = 1 << 5;
 
 impl IrqChange {
-    /// `counts` are the vectors of each index of the function.
+    /// Decodes a SET_IRQS; `counts` are the vectors of each index of the function.
     pub(crate) fn decode(
         wire: &IrqSetWire,
         data: &[u8],
@@ -178,7 +178,7 @@ impl IrqChange {
 }
 
 impl IrqOperation {
-    /// `kind` is what is left of `flags` without the action.
+    /// `kind` is the rest of `flags` without the action bits.
     fn decode(
         flags: u32,
         kind: u32,

@@ -1,9 +1,9 @@
 //! The vfio-user protocol: the server, for many hostile clients, bounded, non-blocking; and the client, which outlives
 //! a bad server.
 //!
-//! A VMM (QEMU, Cloud Hypervisor, our own) attaches to a PCI function that lives in this process, or this process
-//! drives one that lives elsewhere. This crate owns the socket and the messages and knows nothing of what the function
-//! is.
+//! A VMM (QEMU, Cloud Hypervisor, our own) attaches to a PCI function that lives in this process, or this
+//! process drives one that lives elsewhere. This crate owns the socket and the messages and knows nothing
+//! of the function's purpose.
 //!
 //! | module | owns |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | `connection` | bytes and descriptors to whole messages and back |
 //! | [`message`], [`version`] | layouts and a total decoder |
 //! | [`client`] | negotiation, request ids, back-pressure; the surface that embedders see |
-//! | [`function`] | what the function looks like; the trait for functions that answer at once |
+//! | [`function`] | regions and interrupts of the function; the trait for functions that answer at once |
 //! | [`dma`], [`irq`] | the client's memory and interrupts |
 //! | [`pci`] | a configuration space |
 //! | [`pending`] | requests that wait for their answers |
@@ -19,7 +19,7 @@
 //! | [`remote`] | the other side: a function in another process |
 //! | [`bounds`], [`error`] | every limit; every refusal and its errno |
 //!
-//! No message makes this crate panic, block, or hold more than [`bounds`] says. An event loop polls the
+//! No message makes this crate panic, block, or hold more than [`bounds`] allows. An event loop polls the
 //! [`Listener`] and each [`Client`], calls [`Client::read_ready`] and performs the [`Incoming`]s; a function that
 //! answers at once implements [`PciFunction`] and leaves the rest to [`serve::serve_client`]:
 //!

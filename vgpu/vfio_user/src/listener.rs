@@ -1,7 +1,7 @@
 //! The socket path of one function.
 //!
-//! A path on which somebody answers is left alone; one that a dead process left behind is taken over. One client at
-//! a time: while one is attached, whoever else connects is hung up on.
+//! A path on which a server answers is left alone; one that a dead process left behind is taken over. There is one
+//! client at a time: while it is attached, every other connection is closed.
 
 use std::fs;
 use std::io;
@@ -24,21 +24,21 @@ pub enum ListenerError {
     /// A server answers there.
     #[error("socket {} is in use by a running server", path.display())]
     Busy {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something else has that name, and it is not ours to remove.
+    /// A file that is not a socket has that name; it is not ours to remove.
     #[error("{} exists and is not a socket", path.display())]
     NotASocket {
-        /// The path.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Any other failure of the system.
     #[error("cannot listen on socket {}", path.display())]
     Bind {
-        /// The path.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -47,23 +47,23 @@ pub enum ListenerError {
 /// Held by an attached client; when it is gone the next one may come.
 pub(crate) type Seat = Arc<()>;
 
-/// What became of somebody who connected.
+/// The fate of a new connection.
 #[derive(Debug)]
 pub enum Accepted {
     /// The only client until this value is dropped.
     Client(Box<Client>),
-    /// Hung up on: another client is attached.
+    /// Closed at once: another client is attached.
     RefusedBusy,
-    /// Hung up on: this process can hold no more descriptors.
+    /// Closed at once: this process can hold no more descriptors.
     RefusedOutOfDescriptors,
 }
 
-/// See the module.
+/// A listening socket of one function, with at most one client at a time.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
-    /// Device and inode of the path as it was bound: what may be removed at the end.
+    /// Device and inode of the path as it was bound: the file that may be removed at the end.
     identity: (u64, u64),
     seat: Weak<()>,
     /// Given up for a moment to hang up on a client when no descriptor is left. Otherwise that client would stay in
@@ -131,7 +131,7 @@ impl Listener {
         UnixListener::bind(path).map_err(failed)
     }
 
-    /// The path.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -141,7 +141,7 @@ impl Listener {
         self.seat.strong_count() > 0
     }
 
-    /// Takes whoever connected, or `None` if nobody did. To be called when the socket is readable.
+    /// Accepts a new connection, or gives `None` if there is none. To be called when the socket is readable.
     ///
     /// An error means that the listening socket itself is of no more use.
     pub fn accept(&mut self, function: &FunctionInfo) -> io::Result<Option<Accepted>> {
@@ -167,7 +167,7 @@ impl Listener {
     fn next_stream(&self) -> io::Result<Option<UnixStream>> {
         match self.socket.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
-            // The second is a client that left before it was accepted.
+            // The second error is a client that left before it was accepted.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -185,7 +185,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Whether somebody answers on a path. Non-blocking: a server whose queue is full answers too, and says AGAIN.
+/// Checks whether a server answers on a path. Non-blocking: a server whose queue is full answers too, with AGAIN.
 fn probe(path: &Path) -> Result<(), Errno> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -198,7 +198,7 @@ impl Drop for Listener {
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
         if is_ours {
-            // Nobody is left to tell; a path that stays behind is taken over by the next server.
+            // There is nobody to report an error to; the next server takes over a path that stays behind.
             let _ = fs::remove_file(&self.path);
         }
     }

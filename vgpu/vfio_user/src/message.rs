@@ -24,15 +24,15 @@ pub(crate) const FLAG_ERROR: u32 = 1 << 5;
 /// VFIO_USER_DMA_WRITE, which servers send.
 pub(crate) const DMA_WRITE: u16 = 12;
 
-/// Precedes every message.
+/// The 16 bytes in front of every message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
     /// Chosen by the client, echoed in the reply; it may repeat.
     pub message_id: u16,
-    /// A [`CommandCode`].
+    /// Number of a [`CommandCode`]; other numbers are possible.
     pub command: u16,
-    /// Of the whole message. Bytes.
+    /// Bytes of the whole message, this header included.
     pub message_bytes: u32,
     /// Type, no-reply and error bits.
     pub flags: u32,
@@ -52,12 +52,12 @@ impl Header {
         self.flags & FLAG_TYPE_MASK == FLAG_REPLY && self.command == DMA_WRITE
     }
 
-    /// Whether it is such a store itself.
+    /// Whether it is a [`DMA_WRITE`] itself, a store of the function's.
     pub(crate) fn is_upstream(&self) -> bool {
         self.flags & FLAG_TYPE_MASK == 0 && self.command == DMA_WRITE
     }
 
-    /// Length of what follows this header, or why no such message is taken.
+    /// Length of the body behind this header, or why the message is not accepted.
     pub fn body_bytes(&self) -> Result<usize, ProtocolError> {
         let body = (self.message_bytes as usize)
             .checked_sub(size_of::<Header>())
@@ -80,33 +80,34 @@ impl Header {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum CommandCode {
-    /// VFIO_USER_VERSION
+    /// VFIO_USER_VERSION: negotiates version and capabilities.
     Version = 1,
-    /// VFIO_USER_DMA_MAP
+    /// VFIO_USER_DMA_MAP: offers memory.
     DmaMap = 2,
-    /// VFIO_USER_DMA_UNMAP
+    /// VFIO_USER_DMA_UNMAP: takes memory back.
     DmaUnmap = 3,
-    /// VFIO_USER_DEVICE_GET_INFO
+    /// VFIO_USER_DEVICE_GET_INFO: numbers of regions and interrupt indices.
     GetInfo = 4,
-    /// VFIO_USER_DEVICE_GET_REGION_INFO
+    /// VFIO_USER_DEVICE_GET_REGION_INFO: size and flags of a region.
     GetRegionInfo = 5,
-    /// VFIO_USER_DEVICE_GET_IRQ_INFO
+    /// VFIO_USER_DEVICE_GET_IRQ_INFO: vectors of an interrupt index.
     GetIrqInfo = 7,
-    /// VFIO_USER_DEVICE_SET_IRQS
+    /// VFIO_USER_DEVICE_SET_IRQS: connects, masks or triggers interrupts.
     SetIrqs = 8,
-    /// VFIO_USER_REGION_READ
+    /// VFIO_USER_REGION_READ: reads bytes of a region.
     RegionRead = 9,
-    /// VFIO_USER_REGION_WRITE
+    /// VFIO_USER_REGION_WRITE: writes bytes of a region.
     RegionWrite = 10,
-    /// VFIO_USER_DEVICE_RESET
+    /// VFIO_USER_DEVICE_RESET: resets the function.
     Reset = 13,
-    /// VFIO_USER_REGION_WRITE_MULTI
+    /// VFIO_USER_REGION_WRITE_MULTI: several small writes in one message.
     RegionWriteMulti = 15,
 }
 
 impl CommandCode {
-    /// `None` is everything else: GET_REGION_IO_FDS (6), the server-to-client DMA_READ and DMA_WRITE (11, 12),
-    /// the withdrawn DIRTY_PAGES (14), DEVICE_FEATURE and migration data (16 to 18), and what does not exist.
+    /// The command with this number. `None` for all others: GET_REGION_IO_FDS (6), the server-to-client DMA_READ
+    /// and DMA_WRITE (11, 12), the withdrawn DIRTY_PAGES (14), DEVICE_FEATURE and migration data (16 to 18), and
+    /// numbers that do not exist.
     pub fn from_wire(command: u16) -> Option<Self> {
         Some(match command {
             1 => Self::Version,
@@ -141,7 +142,7 @@ pub(crate) struct DmaAccessWire {
     pub(crate) count: u64,
 }
 
-/// DMA_MAP, request.
+/// Body of a DMA_MAP request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DmaMapWire {
@@ -149,11 +150,11 @@ pub struct DmaMapWire {
     pub argsz: u32,
     /// 1 readable, 2 writeable.
     pub flags: u32,
-    /// Where the range begins in the file.
+    /// First byte of the range in the file.
     pub offset: u64,
     /// First DMA address.
     pub iova: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -161,13 +162,13 @@ pub struct DmaMapWire {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct DmaUnmapWire {
-    /// Largest reply payload.
+    /// Largest reply payload, in bytes.
     pub argsz: u32,
-    /// VFIO_DMA_UNMAP_FLAG_*.
+    /// Bits VFIO_DMA_UNMAP_FLAG_* of `<linux/vfio.h>`.
     pub flags: u32,
     /// First DMA address.
     pub iova: u64,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -222,9 +223,9 @@ pub struct IrqSetWire {
     pub argsz: u32,
     /// One DATA and one ACTION bit.
     pub flags: u32,
-    /// Interrupt index.
+    /// Index of the interrupts.
     pub index: u32,
-    /// First vector.
+    /// Number of the first vector.
     pub start: u32,
     /// Number of vectors.
     pub count: u32,
@@ -236,9 +237,9 @@ pub struct IrqSetWire {
 pub struct RegionAccessWire {
     /// First byte in the region.
     pub offset: u64,
-    /// Region index.
+    /// Index of the region.
     pub region: u32,
-    /// Length.
+    /// Length in bytes.
     pub count: u32,
 }
 
@@ -256,7 +257,7 @@ const _: () = assert!(size_of::<MultiWriteWire>() == 24 && size_of::<SparseMmapW
 /// One small write of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SmallWrite {
-    /// Region index.
+    /// Index of the region.
     pub region: u32,
     /// First byte in the region.
     pub offset: u64,
@@ -277,27 +278,27 @@ impl SmallWrite {
 pub enum Command {
     /// Proposes version and capabilities.
     Version(Proposal),
-    /// Offers memory.
+    /// Offers memory for DMA.
     DmaMap(DmaMapWire),
     /// Takes memory back.
     DmaUnmap(DmaUnmapWire),
     /// Asks for the number of regions and interrupt indices.
     GetInfo {
-        /// Largest reply payload.
+        /// Largest reply payload, in bytes.
         argsz: u32,
     },
     /// Asks for one region.
     GetRegionInfo {
-        /// Largest reply payload.
+        /// Largest reply payload, in bytes.
         argsz: u32,
-        /// Region index.
+        /// Index of the region.
         index: u32,
     },
     /// Asks for one interrupt index.
     GetIrqInfo {
-        /// Largest reply payload.
+        /// Largest reply payload, in bytes.
         argsz: u32,
-        /// Interrupt index.
+        /// Index of the interrupts.
         index: u32,
     },
     /// Sets actions of interrupts; the bytes are the data field.
@@ -327,7 +328,7 @@ fn transfer(access: RegionAccessWire) -> Result<RegionAccessWire, ProtocolError>
     Ok(access)
 }
 
-/// Makes a command of what follows a header that names `command`.
+/// Decodes the bytes behind a header that names `command`.
 ///
 /// Bytes beyond the fixed part are ignored where the command has no data: clients send the whole reply structure.
 pub fn decode(command: u16, body: &[u8]) -> Result<Command, ProtocolError> {

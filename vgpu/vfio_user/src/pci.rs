@@ -42,24 +42,24 @@ const MSI_BYTES: usize = 16;
 const MSI_ENABLE: u16 = 1;
 const MSI_64_BIT: u16 = 1 << 7;
 
-/// Who made the function and what it is.
+/// Identity of a function: its maker, its kind and its version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PciIdentity {
-    /// Vendor ID.
+    /// PCI vendor id.
     pub vendor: u16,
-    /// Device ID.
+    /// PCI device id.
     pub device: u16,
     /// Subsystem vendor ID.
     pub subsystem_vendor: u16,
-    /// Subsystem ID.
+    /// PCI subsystem id.
     pub subsystem: u16,
     /// Base class, sub-class and interface, in the lower 24 bits.
     pub class: u32,
-    /// Revision ID.
+    /// PCI revision id.
     pub revision: u8,
 }
 
-/// What one base address register decodes.
+/// The space that one base address register decodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Bar {
     /// Nothing, or the upper half of the register below.
@@ -79,7 +79,7 @@ pub enum Bar {
         /// Reads have no side effects.
         is_prefetchable: bool,
     },
-    /// I/O ports.
+    /// Ports of the I/O space.
     Io {
         /// Power of two, 4 to 256.
         bytes: u64,
@@ -93,20 +93,20 @@ pub enum PciError {
     /// No such register, or a 64-bit one without a free neighbour.
     #[error("base address register {index} does not exist or is taken")]
     BarIndex {
-        /// The register.
+        /// Index of the register.
         index: usize,
     },
     /// Not a power of two, or outside what this kind can have.
     #[error("base address register {index} cannot decode {bytes:#x} bytes")]
     BarSize {
-        /// The register.
+        /// Index of the register.
         index: usize,
         /// The size asked for.
         bytes: u64,
     },
 }
 
-/// What a write changed. The new values are asked of the [`ConfigSpace`].
+/// The parts of the space that a write changed. Ask the [`ConfigSpace`] for the new values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConfigChange {
     /// The function began or stopped to answer memory accesses.
@@ -135,17 +135,17 @@ impl ConfigChange {
 pub struct MsiState {
     /// Interrupts are sent as messages.
     pub is_enabled: bool,
-    /// Where a message is written to.
+    /// Address that a message is written to.
     pub address: u64,
-    /// What is written.
+    /// Data of a message.
     pub data: u16,
 }
 
-/// See the module.
+/// The configuration space of one function, with the bits that a guest may write.
 #[derive(Debug, Clone)]
 pub struct ConfigSpace {
     bytes: Vec<u8>,
-    /// As built: what a reset goes back to.
+    /// The bytes as built, to which a reset goes back.
     initial: Vec<u8>,
     writeable: Vec<u8>,
     bars: [Bar; BARS],
@@ -155,7 +155,7 @@ pub struct ConfigSpace {
     last_link: usize,
 }
 
-/// The parts that [`ConfigChange`] is about.
+/// The values that [`ConfigChange`] compares.
 #[derive(PartialEq, Eq)]
 struct Snapshot {
     command: u16,
@@ -199,7 +199,7 @@ impl ConfigSpace {
         self.built()
     }
 
-    /// Adds a base address register.
+    /// Adds a base address register of that index.
     pub fn with_bar(mut self, index: usize, bar: Bar) -> Result<Self, PciError> {
         let is_wide = matches!(bar, Bar::Memory64 { .. });
         let is_upper_half = index
@@ -249,7 +249,7 @@ impl ConfigSpace {
         Ok(self.built())
     }
 
-    /// Connects INTA.
+    /// Connects INTA as the function's legacy interrupt.
     #[must_use]
     pub fn with_interrupt_pin(mut self) -> Self {
         self.bytes[INTERRUPT_PIN] = 1;
@@ -299,7 +299,7 @@ impl ConfigSpace {
         self
     }
 
-    /// Length of the space: what the configuration region is to be announced with.
+    /// Length of the space in bytes, to announce the configuration region with.
     pub fn len_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -315,7 +315,7 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes bytes, as far as they can be written, and tells what that changed.
+    /// Writes the bits that can be written, and reports what that changed.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigChange {
         let before = self.snapshot();
         for (at, new) in (offset..).zip(data) {
@@ -361,12 +361,13 @@ impl ConfigSpace {
         self.power.map_or(0, |at| self.bytes[at + 4] & 0b11)
     }
 
-    /// What a register decodes.
+    /// The space that a register decodes.
     pub fn bar(&self, index: usize) -> Bar {
         self.bars.get(index).copied().unwrap_or_default()
     }
 
-    /// Where a BAR is; `None` if there is none. While a guest sizes it this is what the guest wrote.
+    /// Address of a BAR; `None` if there is no such BAR. While a guest sizes the BAR this is the value
+    /// that the guest wrote.
     pub fn bar_address(&self, index: usize) -> Option<u64> {
         let low = u64::from(self.u32_at(BAR0 + 4 * index.min(BARS - 1)));
         match self.bar(index) {

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-/// A map whose keys come in about ascending order, and go in about the order in which they came, as requests and answers
-/// do: then each costs a few instructions and no allocation. Any other order works too, in time that grows with how many
-/// there are. Its memory grows with the most that ever waited at once.
+/// A map whose keys come in about ascending order, and go in about the order in which they came, as requests and
+/// answers do: then each operation costs a few instructions and no allocation. Any other order works too, in time
+/// that grows with the number of entries. Its memory grows with the largest number that ever waited at once.
 #[derive(Debug, Clone)]
 pub struct Pending<K, V>(VecDeque<(K, V)>);
 
@@ -15,17 +15,17 @@ impl<K, V> Default for Pending<K, V> {
 }
 
 impl<K: Ord + Copy, V> Pending<K, V> {
-    /// How many wait.
+    /// Number of entries that wait.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether none waits.
+    /// Whether no entry waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds what waits under `key`; gives what waited under it before.
+    /// Adds an entry under `key`; gives the entry that waited under it before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         if self.0.back().is_none_or(|(last, _)| *last < key) {
             self.0.push_back((key, value));
@@ -43,18 +43,18 @@ impl<K: Ord + Copy, V> Pending<K, V> {
         }
     }
 
-    /// What waits under `key`.
+    /// The entry that waits under `key`.
     pub fn get(&self, key: K) -> Option<&V> {
         self.0.get(self.at(key).ok()?).map(|(_, value)| value)
     }
 
-    /// The same, to be changed.
+    /// The entry that waits under `key`, to be changed.
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
         let index = self.at(key).ok()?;
         self.0.get_mut(index).map(|(_, value)| value)
     }
 
-    /// Takes out what waits under `key`.
+    /// Removes the entry that waits under `key`.
     pub fn remove(&mut self, key: K) -> Option<V> {
         let taken = match self.at(key).ok()? {
             0 => self.0.pop_front(),
@@ -75,7 +75,7 @@ impl<K, V> IntoIterator for Pending<K, V> {
     type Item = (K, V);
     type IntoIter = std::collections::vec_deque::IntoIter<(K, V)>;
 
-    /// In ascending order.
+    /// The entries in ascending order of their keys.
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
     }

@@ -1,16 +1,16 @@
 //! The protocol, client side: a PCI function that lives in another process.
 //!
-//! Whoever uses a function must outlive a bad server: replies are checked against the request, a server that answers
-//! with an error or not at all gives an error within the bound that the caller sets, and [`RemoteFunction::close`] wakes
-//! a call that waits. The `vfio_user` crate's client ignores error replies, then waits for the rest of the expected one
-//! without end, and its socket can be neither timed nor closed from outside.
+//! A user of a function must outlive a bad server: replies are checked against the request, a server that answers
+//! with an error or not at all gives an error within the bound that the caller sets, and [`RemoteFunction::close`]
+//! wakes a call that waits. The `vfio_user` crate's client ignores error replies, then waits for the rest of the
+//! expected one without end, and its socket can be neither timed nor closed from outside.
 //!
 //! Rules:
 //! 1. One request is in flight at a time (the channel is locked for it), so a reply is the only thing to receive.
 //! 2. Posted writes are gathered and sent before the next request, or by [`RemoteFunction::flush`]. The socket keeps
 //!    order and a server takes one message after the other, so a read sees every write before it.
 //! 3. A failure that leaves the stream's position unknown takes the connection down for good.
-//! 4. `close` does not take the lock: it shuts the socket, which fails whoever holds it.
+//! 4. `close` does not take the lock: it shuts the socket, so that the call that holds the lock fails.
 
 mod channel;
 mod error;
@@ -39,7 +39,7 @@ use crate::version::{Answer, MAJOR, MINOR, proposal};
 /// How long one answer may take unless the caller wants another bound: QEMU's limit for vfio-user messages.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// `VFIO_DEVICE_FLAGS_PCI`.
+/// `VFIO_DEVICE_FLAGS_PCI` of `<linux/vfio.h>`.
 const DEVICE_IS_PCI: u32 = 1 << 1;
 /// `VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER`.
 const IRQ_TRIGGERS_EVENTFD: u32 = (1 << 2) | (1 << 5);
@@ -51,7 +51,7 @@ const DMA_WRITEABLE: u32 = 1 << 1;
 #[derive(Debug)]
 pub struct RemoteFunction {
     channel: Mutex<Channel>,
-    /// The same socket as in `channel`, for what must not wait for its lock.
+    /// The same socket as in `channel`, for calls that must not wait for its lock.
     socket: UnixStream,
     is_down: AtomicBool,
     region_bytes: [u64; REGIONS],
@@ -60,8 +60,8 @@ pub struct RemoteFunction {
 }
 
 impl RemoteFunction {
-    /// Connects to the server at `path`, agrees on a version and asks for the function's regions. Each answer may take
-    /// `answer_wait`.
+    /// Connects to the server at `path`, agrees on a version and asks for the function's regions. `answer_wait`
+    /// bounds the time of each answer.
     pub fn connect(path: &Path, answer_wait: Duration) -> Result<Self, RemoteError> {
         let stream = connect_within(path, answer_wait).map_err(|source| RemoteError::Connect {
             path: path.to_owned(),
@@ -70,7 +70,7 @@ impl RemoteFunction {
         Self::over(stream, answer_wait)
     }
 
-    /// The same over a connected socket.
+    /// Does the same as [`RemoteFunction::connect`] on a connected socket.
     pub fn over(stream: UnixStream, answer_wait: Duration) -> Result<Self, RemoteError> {
         let failed = |source| RemoteError::Io {
             command: CommandCode::Version,
@@ -119,7 +119,7 @@ impl RemoteFunction {
             return Err(self.broken(CommandCode::GetInfo, "it is not a PCI device"));
         }
         let mut sizes = [0; REGIONS];
-        // A server may claim more; those do not belong to a PCI function.
+        // A server may claim more regions; those do not belong to a PCI function.
         for (index, bytes) in (0..info.num_regions).zip(&mut sizes) {
             let ask = RegionInfoWire {
                 argsz: size_of::<RegionInfoWire>() as u32,
@@ -143,7 +143,8 @@ impl RemoteFunction {
         self.region_bytes.get(region as usize).copied().unwrap_or(0)
     }
 
-    /// Loads. What one message does not carry takes several, in ascending order. `data` is unspecified after an error.
+    /// Reads `data.len()` bytes. If one message cannot carry them, several do, in ascending order. `data` is
+    /// unspecified after an error.
     pub fn read(&self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), RemoteError> {
         let mut at = offset;
         for part in data.chunks_mut(self.transfer_bytes) {
@@ -161,7 +162,7 @@ impl RemoteFunction {
         Ok(())
     }
 
-    /// Stores, as [`RemoteFunction::read`] loads. It has taken effect when the call returns.
+    /// Writes `data`, as [`RemoteFunction::read`] reads. The write has taken effect when the call returns.
     pub fn write(&self, region: Region, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
         let mut at = offset;
         for part in data.chunks(self.transfer_bytes) {
@@ -175,7 +176,8 @@ impl RemoteFunction {
         Ok(())
     }
 
-    /// Stores without waiting, nor hearing of a refusal, as a posted write on a bus. See rule 2 for when it is sent.
+    /// Writes without waiting for an answer or hearing of a refusal, as a posted write on a bus. Rule 2 says
+    /// when it is sent.
     pub fn post(&self, region: Region, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
         let mut at = offset;
         for part in data.chunks(self.transfer_bytes) {
@@ -214,7 +216,7 @@ impl RemoteFunction {
         )
     }
 
-    /// Takes back what `dma_map` gave; when it returns the function no longer reaches that memory.
+    /// Takes back the memory of a `dma_map`; when the call returns, the function no longer reaches it.
     pub fn dma_unmap(&self, address: u64, bytes: u64) -> Result<(), RemoteError> {
         let ask = DmaUnmapWire {
             argsz: size_of::<DmaUnmapWire>() as u32,
@@ -225,7 +227,7 @@ impl RemoteFunction {
         self.request(CommandCode::DmaUnmap, &[ask.as_bytes()], None, |_| Some(()))
     }
 
-    /// Has the function add one to `eventfd` for each interrupt of vector 0 of `index`.
+    /// Lets the function add one to `eventfd` for each interrupt of vector 0 of `index`.
     pub fn connect_irq(&self, index: IrqIndex, eventfd: &impl AsRawFd) -> Result<(), RemoteError> {
         let ask = IrqSetWire {
             argsz: size_of::<IrqSetWire>() as u32,
@@ -250,7 +252,7 @@ impl RemoteFunction {
     /// Takes the connection down: calls that wait in it fail at once.
     pub fn close(&self) {
         self.is_down.store(true, Ordering::Release);
-        // Fails only if the peer closed first, which is as good.
+        // This fails only if the peer closed first, which has the same effect.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
@@ -281,7 +283,7 @@ impl RemoteFunction {
         })
     }
 
-    /// Rule 3.
+    /// Applies rule 3: after an unclear failure the connection is down.
     fn with_channel<T>(
         &self,
         work: impl FnOnce(&mut Channel) -> Result<T, RemoteError>,
@@ -295,7 +297,7 @@ impl RemoteFunction {
         match outcome {
             Ok(value) => Ok(value),
             Err(error) if error.is_refusal() => Err(error),
-            // Closed by us meanwhile: what the socket says then is no news.
+            // This side closed the connection meanwhile, so the socket's error means nothing more.
             Err(_) if self.is_down.load(Ordering::Acquire) => Err(RemoteError::Down),
             Err(error) => {
                 self.close();

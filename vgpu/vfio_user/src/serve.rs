@@ -73,16 +73,16 @@ fn perform(
         }
         Incoming::Irq { request, change } => answer(client, request, function.change_irqs(change))?,
         Incoming::Reset { request } => answer(client, request, function.reset())?,
-        // The caller's business.
+        // The caller handles the end of a client.
         Incoming::Closed(_) => {}
     }
     Ok(())
 }
 
-/// Takes back what belonged to the client. The function's own state stays, as the specification asks.
+/// Takes back everything that belonged to the client. The function's own state stays, as the specification demands.
 fn leave(client: &Client, function: &mut dyn PciFunction) {
     for index in IrqIndex::ALL {
-        // A function that cannot turn interrupts off has nobody left to tell.
+        // If a function cannot turn interrupts off, there is nobody left to report it to.
         let _ = function.change_irqs(IrqChange::DisableAll { index });
     }
     client.dma().iter().for_each(|map| function.dma_unmap(map));
@@ -95,7 +95,7 @@ fn answer(client: &mut Client, request: RequestId, done: Result<(), Errno>) -> R
     }
 }
 
-/// Serves one client until it is gone. Waits, so it wants a thread of its own.
+/// Serves one client until it is gone. This call waits, so it wants a thread of its own.
 pub fn serve_client(mut client: Client, function: &mut dyn PciFunction) -> io::Result<CloseReason> {
     loop {
         if let Some(reason) = client.serve(function) {

@@ -1,4 +1,4 @@
-//! The other end of the socket for tests: says anything, right or wrong.
+//! The other end of the socket for tests: sends any bytes, right or wrong.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};

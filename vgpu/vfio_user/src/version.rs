@@ -1,4 +1,4 @@
-//! VERSION: what a client proposes and what it is answered, seen from either side.
+//! VERSION: the proposal of a client and the answer of a server, seen from either side.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub const MAJOR: u16 = 0;
 /// The highest minor version that this server speaks.
 pub const MINOR: u16 = 1;
 
-/// Capabilities as they stand in the JSON. Those that are not here are ignored: offering is not asking.
+/// Capabilities as they stand in the JSON. Others are ignored: a client that offers one does not demand it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Capabilities {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ fn encode(capabilities: Capabilities) -> Vec<u8> {
     text
 }
 
-/// What a server answered to [`proposal`].
+/// The answer of a server to [`proposal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Longest transfer that both ends take, at least [`TRANSFER_BYTES_MIN`].
@@ -57,12 +57,12 @@ pub(crate) struct Answer {
     pub(crate) takes_batches: bool,
 }
 
-/// A server that takes less cannot serve any guest's access.
+/// Least transfer limit of a server, in bytes: one that takes less cannot serve a guest's access.
 const TRANSFER_BYTES_MIN: u64 = 8;
 
 impl Answer {
-    /// `data` is empty, or JSON text with or without its NUL; what it does not say is as the specification's defaults
-    /// say. `None` if it is something else, or serves nobody.
+    /// `data` is empty, or JSON text with or without its NUL; absent values are the specification's defaults.
+    /// `None` if it is something else, or if the server is of no use.
     pub(crate) fn decode(data: &[u8]) -> Option<Self> {
         let text = data.strip_suffix(&[0]).unwrap_or(data);
         let capabilities = match text {
@@ -79,7 +79,7 @@ impl Answer {
     }
 }
 
-/// What a client proposed.
+/// The proposal of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proposal {
     /// Highest minor version that the client speaks.
@@ -102,7 +102,8 @@ impl Proposal {
         Ok(Self { minor, capabilities })
     }
 
-    /// Whether the client can be sent a descriptor. Without a word it can be sent one (the specification's default).
+    /// Whether the client can be sent a descriptor. A proposal that says nothing allows
+    /// one (the specification's default).
     pub fn takes_descriptors(&self) -> bool {
         self.capabilities.max_msg_fds != Some(0)
     }

@@ -1,4 +1,4 @@
-//! What a client wants, and by which name it is answered.
+//! The requests of a client, and the ids by which they are answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,22 +34,22 @@ impl RequestId {
 /// One write of a batch, checked like a single one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchedWrite {
-    /// Where to.
+    /// Region that is written.
     pub region: Region,
     /// The offset and the 1 to 8 bytes.
     pub write: SmallWrite,
 }
 
-/// What a client wants.
+/// A request of a client, or its end.
 #[derive(Debug)]
 pub enum Incoming {
     /// Answer with [`Client::reply_read`].
     RegionRead {
         /// Names the answer.
         request: RequestId,
-        /// Where from.
+        /// Region that is read.
         region: Region,
-        /// First byte.
+        /// First byte in the region.
         offset: u64,
         /// Length, 1 to `DATA_BYTES_MAX`.
         count: u32,
@@ -58,22 +58,22 @@ pub enum Incoming {
     RegionWrite {
         /// Names the answer.
         request: RequestId,
-        /// Where to.
+        /// Region that is written.
         region: Region,
-        /// First byte.
+        /// First byte in the region.
         offset: u64,
         /// 1 to `DATA_BYTES_MAX` bytes.
         data: Vec<u8>,
         /// The client does not wait: `reply_done` frees the request and sends nothing.
         is_posted: bool,
     },
-    /// Answer with [`Client::reply_done`] after all of them, in this order.
+    /// Several writes; answer with [`Client::reply_done`] when all are done, in this order.
     RegionWriteMulti {
         /// Names the answer.
         request: RequestId,
-        /// At most `MULTI_WRITES_MAX`.
+        /// The writes, at most `MULTI_WRITES_MAX`.
         writes: Vec<BatchedWrite>,
-        /// As for a single write.
+        /// The client does not wait, as for a single write.
         is_posted: bool,
     },
     /// Memory is offered; it is in the table already, and leaves it if the answer is an error.
@@ -90,11 +90,11 @@ pub enum Incoming {
         /// The maps that the range was made of.
         maps: Vec<Arc<DmaMap>>,
     },
-    /// Interrupts change.
+    /// Interrupts are connected, disconnected, masked or triggered.
     Irq {
         /// Names the answer.
         request: RequestId,
-        /// What changes.
+        /// The decoded change, within the function's vectors.
         change: IrqChange,
     },
     /// The function is to be reset.
@@ -108,7 +108,7 @@ pub enum Incoming {
 }
 
 impl Incoming {
-    /// Whether the client will hear of it, and is likely to wait until it does.
+    /// Whether the client gets an answer, and is likely to wait for it.
     pub(super) fn is_awaited(&self) -> bool {
         !matches!(
             self,

@@ -23,12 +23,12 @@ use crate::message::{
 };
 
 const HEADER_BYTES: usize = size_of::<Header>();
-/// What the first read of a reply asks for: a header, an access and a word.
+/// Bytes that the first read of a reply asks for: a header, an access and a word.
 const FIRST_BYTES: usize = HEADER_BYTES + size_of::<RegionAccessWire>() + size_of::<u64>();
-/// Posted bytes that are gathered before they are sent unasked.
+/// Posted bytes beyond which they are sent without a flush.
 const POSTED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
-/// See the module.
+/// The client's end of the socket, with the posted writes that are not sent yet.
 #[derive(Debug)]
 pub(super) struct Channel {
     stream: UnixStream,
@@ -36,7 +36,7 @@ pub(super) struct Channel {
     next_id: u16,
     /// Whole posted messages, in order, not sent yet.
     posted: Vec<u8>,
-    /// Small writes after those, to become one REGION_WRITE_MULTI.
+    /// Small writes that follow those messages and become one REGION_WRITE_MULTI.
     batch: Vec<MultiWriteWire>,
     /// Whether small writes may be batched.
     pub(super) has_batches: bool,
@@ -64,7 +64,7 @@ impl Channel {
         let header = Header {
             message_id,
             command: command as u16,
-            // Callers split what is longer than the bounds.
+            // Callers split transfers that are longer than the bounds.
             message_bytes: bytes as u32,
             flags,
             error: 0,
@@ -97,7 +97,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Makes messages of the small writes. A single one is shorter as a write of its own.
+    /// Makes messages of the small writes. For a single one, a message of its own is shorter.
     fn end_batch(&mut self) {
         if self.batch.is_empty() {
             return;
@@ -121,7 +121,7 @@ impl Channel {
         self.batch.clear();
     }
 
-    /// Sends what was posted.
+    /// Sends the posted messages.
     pub(super) fn flush(&mut self) -> Result<(), RemoteError> {
         self.end_batch();
         if self.posted.is_empty() {
@@ -134,7 +134,7 @@ impl Channel {
         sent
     }
 
-    /// Sends what was posted and one request, and waits for its reply. Gives the reply's body.
+    /// Sends the posted messages and one request, and waits for its reply. Gives the reply's body.
     pub(super) fn exchange(
         &mut self,
         command: CommandCode,
@@ -196,8 +196,8 @@ impl Channel {
 
     /// Receives one whole reply into `self.reply`. Descriptors that come with it are discarded by the kernel.
     fn receive(&mut self, command: CommandCode, deadline: Instant) -> Result<Header, RemoteError> {
-        // No server answers sooner than a look takes; and no time has gone by yet. Not by a read that blocks: the socket
-        // wakes such a one also when the server takes the request.
+        // No server answers sooner than a look takes, and no time has gone by yet. This is not a blocking read: the
+        // socket wakes such a read also when the server takes the request.
         self.poll(command, PollFlags::IN, self.answer_wait)?;
         self.reply.clear();
         let mut have = 0;
@@ -231,8 +231,8 @@ impl Channel {
         Ok(header)
     }
 
-    /// Forgets a store to where nothing is mapped, as a bus does: nobody is there. `have` bytes were received, from its
-    /// header on; gives how many are left, of what follows it.
+    /// Discards a store of the server's to an address where nothing is mapped, as a bus does. `have` bytes were
+    /// received, from its header on; gives the number of bytes that are left of those behind it.
     fn skip(
         &mut self,
         command: CommandCode,
@@ -278,7 +278,7 @@ impl Channel {
         }
     }
 
-    /// Until the socket is ready, or in a state that the next transfer will tell.
+    /// Waits until the socket is ready, or in a state that the next transfer will report.
     fn wait(&self, command: CommandCode, events: PollFlags, deadline: Instant) -> Result<(), RemoteError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let after = self.answer_wait;
@@ -288,14 +288,14 @@ impl Channel {
         self.poll(command, events, left)
     }
 
-    /// The same with a limit; it may also end for nothing.
+    /// Waits up to `limit`; it may also end without a cause.
     fn poll(&self, command: CommandCode, events: PollFlags, limit: Duration) -> Result<(), RemoteError> {
         let limit = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
         match poll(&mut [PollFd::new(&self.stream, events)], Some(&limit)) {
-            // Whoever was interrupted or had nothing looks at the clock again.
+            // A caller that was interrupted or got nothing looks at the clock again.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(gone(command, error)),
         }

@@ -1,4 +1,4 @@
-//! Why a function in another process did not do what was asked.
+//! Why a function in another process did not do what it was asked.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use crate::message::CommandCode;
 
-/// See the module. [`RemoteError::is_refusal`] tells which of them leave the connection up.
+/// Failure of a call to a remote function. [`RemoteError::is_refusal`] says which of them leave the connection up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
     /// Nobody listens there, or nobody takes the connection.
     #[error("cannot connect to the vfio-user socket {}", path.display())]
     Connect {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The request was understood and denied; the connection stays up.
     #[error("the server refused {command:?}: {}", io::Error::from_raw_os_error(*.errno))]
     Refused {
-        /// What was asked.
+        /// Command that was sent.
         command: CommandCode,
         /// Linux error number of the answer.
         errno: i32,
@@ -30,32 +30,32 @@ pub enum RemoteError {
     /// No answer in time, or the request was not taken in time.
     #[error("the server did not answer {command:?} within {after:?}")]
     TimedOut {
-        /// What was asked.
+        /// Command that was sent.
         command: CommandCode,
-        /// How long was waited.
+        /// Time that was waited.
         after: Duration,
     },
     /// The server closed the connection.
     #[error("the server closed the connection during {command:?}")]
     HungUp {
-        /// What was asked.
+        /// Command that was sent.
         command: CommandCode,
     },
     /// Sending or receiving failed.
     #[error("cannot exchange {command:?} with the server")]
     Io {
-        /// What was asked.
+        /// Command that was under way.
         command: CommandCode,
-        /// What the host said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
     /// The answer does not follow the protocol.
     #[error("the server broke the protocol in its answer to {command:?}: {what}")]
     Protocol {
-        /// What was asked.
+        /// Command that was sent.
         command: CommandCode,
-        /// Which rule.
+        /// Rule that the answer breaks.
         what: &'static str,
     },
     /// The connection was closed, or failed earlier.
@@ -64,7 +64,7 @@ pub enum RemoteError {
 }
 
 impl RemoteError {
-    /// Whether the connection is as good as before.
+    /// Whether the connection is as good as before the call.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
