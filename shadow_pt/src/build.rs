@@ -1,9 +1,9 @@
-//! From snapshot to shadow: one directory entry's slots are translated and written.
+//! Turns a snapshot into a shadow: translates and writes the slots of one directory entry.
 //!
-//! A slot is in one of three shapes in the shadow: nothing, one large entry, or small entries. A change of shape is
-//! written make-before-break (small entries, then large ones, then small entries that are no longer wanted; a new table
-//! enters the directory while it is empty), so that a walk at any moment finds the old or the new place of a page that is mapped throughout.
-//! The card prefers a valid large entry, which is what this relies on.
+//! A slot has one of three forms in the shadow: nothing, one large entry, or small entries. A change of form is
+//! written make-before-break: first small entries, then large ones, then the clearing of small entries that are no
+//! longer wanted. A new table enters the directory while it is empty. So a walk at any moment finds the old or the
+//! new place of a page that is mapped throughout. This relies on the card preferring a valid large entry.
 
 use crate::entry::{Classifier, IN_FRAME_BITS, Refusal, is_valid, page_of, same_frame};
 use crate::output::{Scratch, write_zeros};
@@ -13,7 +13,7 @@ use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
 use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
 
-/// Valid guest entries that were not translated, by cause. The guest finds them not present.
+/// Valid guest entries that were not translated, counted by cause. The guest finds them not present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dropped {
     /// They name memory that is not this guest's.
@@ -29,21 +29,21 @@ pub struct Dropped {
 /// VRAM of a shadow table that nothing refers to any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableRange {
-    /// First byte.
+    /// First byte of the table.
     pub at: VramAddr,
-    /// Length.
+    /// Length in bytes: 8 KiB, 64 KiB or 256 KiB.
     pub bytes: u64,
 }
 
-/// What a build or redirect did.
+/// The counts of a build or redirect, and the tables that it freed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use = "the tables listed leak unless they are freed after the flush"]
 pub struct Built {
-    /// Slots translated.
+    /// Number of slots translated.
     pub slots: u64,
     /// Shadow entries written, directory entries and clearing included.
     pub entries: u64,
-    /// Valid guest entries left not present because nothing is behind them yet.
+    /// Valid guest entries left not present because they have no memory yet.
     pub unbacked: u64,
     /// Valid guest entries that no shadow entry may express.
     pub dropped: Dropped,
@@ -53,7 +53,7 @@ pub struct Built {
     pub freed: Vec<TableRange>,
 }
 
-/// What the shadow of a slot consists of.
+/// The form that a slot has in the shadow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shape {
     Empty,
@@ -73,7 +73,7 @@ const NO_RAM: RamSpan = RamSpan {
     last: 0,
 };
 
-/// One directory entry: what the guest has there and what the shadow has.
+/// One directory entry: the guest's tables and the shadow's.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     index: u16,
@@ -134,7 +134,7 @@ impl Mirror {
     }
 }
 
-/// What a slot shall be.
+/// The form that a slot shall get.
 enum Wanted {
     Empty,
     Large {
@@ -154,7 +154,7 @@ pub(crate) struct Builder<'a> {
     scratch: &'a mut Scratch,
     index: &'a mut ReverseIndex,
     directory: VramAddr,
-    /// 128 KiB frames of guest VRAM.
+    /// Number of 128 KiB frames of guest VRAM.
     guest_frames: u32,
     classifier: Classifier,
     frames: SlotFrames,
@@ -195,8 +195,8 @@ impl<'a> Builder<'a> {
         self.built
     }
 
-    /// Translates `slots` of one directory entry and writes them. A slot that was `changed` is no longer, if
-    /// `settle` and no table was refused.
+    /// Translates `slots` of one directory entry and writes them. With `settle`, and if no table was refused, they
+    /// no longer count as changed.
     pub(crate) fn build(&mut self, mirror: &mut Mirror, slots: &SlotSet, settle: bool) {
         let mut unwanted = SlotSet::EMPTY;
         let mut refused = SlotSet::EMPTY;
@@ -243,12 +243,12 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Sees to it that small entries can be written without asking for a table. Returns whether they can.
+    /// Makes sure that small entries can be written without asking for a table. Returns whether they can.
     pub(crate) fn reserve_small(&mut self, mirror: &mut Mirror) -> bool {
         self.has_table_for(mirror, &Wanted::Small)
     }
 
-    /// Notes what the slot refers to now.
+    /// Records the frames and RAM pages that the slot refers to now.
     #[inline]
     fn index_slot(&mut self, mirror: &mut Mirror, slot: usize, wanted: &Wanted) {
         let edges = &mut mirror.edges[slot];
@@ -291,7 +291,7 @@ impl<'a> Builder<'a> {
         mirror.shapes[slot] = shape;
     }
 
-    /// Whether the table exists that the slot needs, after allocating it if necessary.
+    /// Whether the table that the slot needs exists, after allocating it if necessary.
     #[inline]
     fn has_table_for(&mut self, mirror: &mut Mirror, wanted: &Wanted) -> bool {
         match wanted {
@@ -315,7 +315,7 @@ impl<'a> Builder<'a> {
         mirror.small.is_some()
     }
 
-    /// A table of zeros.
+    /// Allocates a table of zeros.
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
         let at = self.pages.allocate(bytes)?;
         write_zeros(self.writer, at, bytes);
@@ -343,7 +343,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Translates one slot; what it refers to is in `frames` and `ram` afterwards, or in the result if that is large.
+    /// Translates one slot. The frames and RAM that it refers to are in `frames` and `ram` afterwards; for a large
+    /// entry they are in the result.
     #[inline]
     fn translate(&mut self, slot: GuestSlot<'_>) -> Wanted {
         if let GuestSlot::Large(raw) = slot
@@ -410,7 +411,7 @@ impl<'a> Builder<'a> {
         any
     }
 
-    /// A large entry whose frame is one piece of VRAM; what it refers to is in the result.
+    /// Translates a large entry whose frame is one piece of VRAM. The frame that it refers to is in the result.
     #[inline]
     fn translate_large(&mut self, raw: u64) -> Option<Wanted> {
         let class = self.classifier.classify(raw).ok()?;
@@ -429,7 +430,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Any other large entry: the same 32 pages as small entries.
+    /// Translates any other large entry: the same 32 pages as small entries.
     fn translate_split(&mut self, raw: u64) -> Wanted {
         if let Err(refusal) = self.classifier.classify(raw) {
             self.count_refusal(refusal);

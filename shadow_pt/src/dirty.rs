@@ -1,19 +1,19 @@
-//! Which guest table pages may have changed.
+//! The guest table pages that may have changed.
 
 use crate::store::TableAt;
 use fermi_spec::addr::SMALL_PAGE;
 use std::collections::BTreeSet;
 
-/// Which table pages may have changed since the last finished refresh.
+/// Says which table pages may have changed since the last finished refresh.
 ///
 /// A page may be reported clean only if every store to it would have been seen: it is tracked, and no GPU mapping,
-/// window alias or guest-RAM alias of it is writable. What is dirty must stay so until a refresh answered `Done`.
+/// window alias or guest-RAM alias of it is writable. A dirty page must stay so until a refresh answered `Done`.
 pub trait DirtyPages {
     /// Whether the 4 KiB page must be read and compared.
     fn is_dirty(&self, page: TableAt) -> bool;
 }
 
-/// Nothing is tracked: each refresh compares every table whole.
+/// Tracks nothing: each refresh compares every table whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllDirty;
 
@@ -23,8 +23,8 @@ impl DirtyPages for AllDirty {
     }
 }
 
-/// Pages marked by trapped stores. Everything not marked counts as clean, so it suits address spaces whose tables are
-/// all tracked.
+/// Pages marked by trapped stores. All other pages count as clean, so it suits address spaces whose
+/// tables are all tracked.
 #[derive(Clone, Debug, Default)]
 pub struct DirtySet {
     pages: BTreeSet<TableAt>,

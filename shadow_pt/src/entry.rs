@@ -1,4 +1,4 @@
-//! The entry policy: what of a guest's entry survives in the shadow.
+//! The entry policy: which attributes of a guest's entry survive in the shadow.
 //!
 //! Kept: valid, privileged, read-only, the storage kind without compression, volatile for VRAM. Cleared: encrypted,
 //! lock, the compression tag, which indexes a table that all guests share (envytools `memory/gf100_vm.xml`, nouveau
@@ -8,15 +8,15 @@
 use fermi_spec::addr::Aperture;
 use fermi_spec::pte::{Pte, uncompressed_kind};
 
-/// Bits that vary from page to page and say nothing about the class: frame, compression tag, unused.
+/// Bits that vary from page to page and do not change the class: frame, compression tag, unused.
 const PLACE_BITS: u64 = 0xfff_ffff << 4 | IGNORED_BITS;
 
 /// Bits that say which page of a 128 KiB frame an entry names.
 pub(crate) const IN_FRAME_BITS: u64 = 0x1f << 4;
-/// Compression tag and unused bits, which decide nothing.
+/// Compression tag and unused bits, which have no influence.
 const IGNORED_BITS: u64 = 0xffff_f000_0000_0000;
 
-/// Whether two entries differ in nothing but the page of one frame, and in what decides nothing.
+/// Whether two entries differ in nothing but the page of one frame and the bits without influence.
 #[inline]
 pub(crate) fn same_frame(one: u64, other: u64) -> bool {
     (one ^ other) & !(IN_FRAME_BITS | IGNORED_BITS) == 0
@@ -29,7 +29,7 @@ pub(crate) enum Refusal {
     Kind,
 }
 
-/// What an entry's attributes mean, its address aside.
+/// Meaning of an entry's attributes, without its address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Class {
     /// Attributes of the shadow entry if the page is in VRAM.
@@ -78,7 +78,7 @@ impl Class {
 
 #[inline]
 fn frame_bits(address: u64) -> u64 {
-    // An address that does not fit would be cut into one that belongs to somebody else.
+    // An address that does not fit would be cut to one that belongs to another VM.
     assert!(
         address & 0xfff == 0 && address >> 40 == 0,
         "placement {address:#x} cannot stand in a table entry"

@@ -7,17 +7,17 @@
 //!     snapshot ── changed slots ──► entry policy ── Placements: where each guest page is now
 //! ```
 //!
-//! A [`ShadowSpace`] mirrors one guest address space. [`ShadowSpace::refresh`] reads what the guest changed,
-//! [`ShadowSpace::build`] translates it, [`ShadowSpace::redirect`] rewrites what points to a moved frame. The unit of
-//! all three is a *slot*: 128 KiB of virtual address space, one large entry and 32 small ones.
+//! A [`ShadowSpace`] mirrors one guest address space. [`ShadowSpace::refresh`] reads the guest's changes,
+//! [`ShadowSpace::build`] translates them, [`ShadowSpace::redirect`] rewrites the entries that point to a moved
+//! frame. The unit of all three is a *slot*: 128 KiB of virtual address space, one large entry and 32 small ones.
 //!
-//! Nothing here logs, waits, flushes a TLB or decides where memory is: that is the caller's. What a guest writes into
-//! its tables is never an error, it is translated, dropped and counted; no shadow entry ever points outside of what
-//! [`Placements`] answered.
+//! Nothing here logs, waits, flushes a TLB or decides where memory is: the caller does. The content of a guest's
+//! tables is never an error: it is translated, or dropped and counted. No shadow entry ever points outside of the
+//! addresses that [`Placements`] gave.
 //!
 //! * [`mod@walk`]: one software walk, for CPU windows
-//! * `store`, `dirty`, `placement`: what the caller supplies
-//! * `entry`: the entry policy; `region`: what is known of one directory entry; `reverse`: frame → slots
+//! * `store`, `dirty`, `placement`: traits that the caller implements
+//! * `entry`: the entry policy; `region`: the snapshot of one directory entry; `reverse`: frame → slots
 //! * `build`: from snapshot to shadow; `output`: its writes; `shadow`: the whole address space
 #![forbid(unsafe_code)]
 

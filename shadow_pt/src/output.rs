@@ -64,7 +64,7 @@ impl Scratch {
         }
     }
 
-    /// Takes a slot's small entries; they are written at the latest by [`Self::flush_small`].
+    /// Takes a slot's small entries; [`Self::flush_small`] writes them at the latest.
     #[inline]
     pub(crate) fn small(
         &mut self,
@@ -82,7 +82,7 @@ impl Scratch {
         self.small.flush(writer);
     }
 
-    /// Takes a slot's large entry; it is written by [`Self::flush_large`].
+    /// Takes a slot's large entry; [`Self::flush_large`] writes it.
     #[inline]
     pub(crate) fn large(&mut self, slot: usize, entry: u64) {
         self.large.entries[slot] = entry;

@@ -1,4 +1,4 @@
-//! What the caller supplies to build shadows: where memory is, pages for tables, a way to write them.
+//! The traits that a caller implements to build shadows: where memory is, pages for tables, a way to write them.
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, Iova, VramAddr};
 
@@ -9,7 +9,7 @@ pub enum Placement {
     Vram(VramAddr),
     /// In system memory, at an address that the card can use.
     Sysram(Iova),
-    /// The guest's, but nothing is behind it yet: the entry becomes not present until a redirect.
+    /// Memory of the guest that has no frame yet: the entry becomes not present until a redirect.
     Unbacked,
     /// No memory of this guest: the entry is dropped.
     Outside,
@@ -20,12 +20,12 @@ pub enum Placement {
 pub enum FramePlacement {
     /// Page n of the frame is n × 4 KiB after this place. Only VRAM at a multiple of 128 KiB can be a large page.
     Uniform(Placement),
-    /// Each page has to be asked for.
+    /// The pages lie apart: ask for each.
     Mixed,
 }
 
-/// One guest address → where the host has it now. The one door from guest addresses to host addresses: whatever it
-/// answers, the GPU may reach in this guest's name.
+/// Maps one guest address to the place where the host has it now. It is the one door from guest addresses to host
+/// addresses: the GPU may reach every place that it gives, in this guest's name.
 pub trait Placements {
     /// The 4 KiB page at `at`, a multiple of 4 KiB.
     fn vram(&self, at: GuestVramAddr) -> Placement;
@@ -40,7 +40,7 @@ pub trait TablePages {
     /// Contiguous VRAM of `bytes` (8 KiB, 64 KiB or 256 KiB) at a multiple of 4 KiB, of any content; `None` when the
     /// VM may have no more.
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr>;
-    /// Takes back what `allocate` gave. No table refers to it any more and the TLB has been flushed since.
+    /// Takes back a range that `allocate` gave. No table refers to it any more and the TLB has been flushed since.
     fn free(&mut self, at: VramAddr, bytes: u64);
 }
 

@@ -1,4 +1,4 @@
-//! What is known of one guest directory entry: a snapshot of its tables and which slots changed since they were built.
+//! One guest directory entry: a snapshot of its tables, and the slots that changed since they were built.
 //!
 //! A snapshot entry beyond the end of its table (SIZE) or of a table that does not exist is zero, so that nothing
 //! behind this module has to ask.

@@ -1,4 +1,4 @@
-//! Frame → slots that reach it.
+//! The slots that reach each frame.
 //!
 //! One edge joins a slot and a frame that its entries refer to, however many entries do. Edges live in one pool, in two
 //! lists at once: the frame's (doubly linked, for redirects) and the slot's (for replacing them when it is built).
@@ -29,7 +29,7 @@ pub struct Reach {
     pub writable: bool,
 }
 
-/// Which slot of which directory entry: (directory index << 10) | slot.
+/// A slot of a directory entry: (directory index << 10) | slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SlotId(u32);
 

@@ -7,8 +7,8 @@
 //! redirect: slots of a frame or RAM range ─► shadow entries  (likewise)
 //! ```
 //!
-//! The reverse index describes the shadow as built, not what the guest has written since. It may name frames whose
-//! entries are absent because nothing is behind them: backing such a frame is a redirect, too.
+//! The reverse index describes the shadow as built, not the guest's later changes. It may name frames whose entries
+//! are absent because they have no memory yet: backing such a frame is a redirect, too.
 
 use crate::build::{Builder, Built, Mirror};
 use crate::dirty::DirtyPages;
@@ -46,18 +46,18 @@ impl ShadowConfig {
     }
 }
 
-/// Failures of the host. What a guest's tables hold is never one.
+/// Failures of the host. The content of a guest's tables never causes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ShadowError {
     /// [`TablePages`] refused the directory.
     #[error("no VRAM left for the shadow directory of {guest} ({PD_BYTES} bytes)")]
     NoDirectory {
-        /// The guest's directory.
+        /// Place of the guest's directory.
         guest: TableAt,
     },
 }
 
-/// What a refresh found, its repetitions included.
+/// Counts of a refresh, its repetitions included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Changes {
     /// Guest entries read and compared, directory entries included.
@@ -71,7 +71,7 @@ pub struct Changes {
 /// How a refresh ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refresh {
-    /// The snapshot is what the guest had.
+    /// The snapshot equals the guest's tables.
     Done(Changes),
     /// These pages are not at hand. Fetch them and repeat, with the same pages still dirty: the snapshot is a mixture
     /// of old and new, as a TLB would be. Each repeat gets further, as tables are found through the directory.
@@ -135,7 +135,7 @@ impl ShadowSpace {
         self.guest
     }
 
-    /// Reads what the guest changed in its tables: a table whole when it is first seen, later the pages that `dirty`
+    /// Reads the guest's changes in its tables: a table whole when it is first seen, later the pages that `dirty`
     /// names. Nothing is translated or written.
     pub fn refresh(&mut self, store: &mut dyn TableStore, dirty: &dyn DirtyPages) -> Refresh {
         let mut changes = std::mem::take(&mut self.changes);
@@ -330,8 +330,9 @@ impl ShadowSpace {
         self.rewrite(slots, placements, pages, writer)
     }
 
-    /// Allocates what a redirect of the frame to system memory may need: small tables where large entries point to it.
-    /// Call it before a move that must not fail. Returns whether all could be had; what was had is kept.
+    /// Allocates the tables that a redirect of the frame to system memory may need: small tables where large
+    /// entries point to it. Call it before a move that must not fail. Returns whether all could be allocated;
+    /// tables that were allocated are kept.
     pub fn reserve(
         &mut self,
         frame: GuestFrame,

@@ -57,12 +57,12 @@ pub enum TableRead {
     Done,
     /// The bytes exist but are not at hand (a table page in a data chunk): fetch the page and repeat.
     Missing,
-    /// No memory of the guest's is there: the table reads as absent.
+    /// The guest has no memory there: the table reads as absent.
     Outside,
 }
 
-/// Reads guest tables. The reader never asks for bytes on two pages at once, and uses what it got: no byte is read
-/// again to act on it.
+/// Reads guest tables. The reader never asks for bytes on two pages at once, and uses the bytes that it got: no
+/// byte is read again to act on it.
 pub trait TableStore {
     /// Fills `data` with the bytes at `at`. On anything but [`TableRead::Done`] the content of `data` is unspecified.
     fn read(&mut self, at: TableAt, data: &mut [u8]) -> TableRead;

@@ -8,13 +8,13 @@ use zerocopy::{FromZeros, IntoBytes};
 /// How a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Walk {
-    /// At a page.
+    /// The walk found a page.
     Page(WalkedPage),
     /// Beyond the address space's limit (fault reason 3).
     BeyondLimit,
     /// No table is there (fault reason 0).
     NoTable,
-    /// The table ends before (fault reason 1).
+    /// The table ends before the address (fault reason 1).
     TableTooShort,
     /// No valid entry is there (fault reason 2).
     NotPresent,
