@@ -13,7 +13,7 @@ pub enum Bar {
 
 /// What a driver may do to the machine it runs on.
 ///
-/// Every call is one access in program order; none may fail, as on a real bus: a read that nobody answers is all
+/// Every call is one access in program order. None may fail, as on a real bus: a read without an answer is all
 /// ones, a write that nobody takes is dropped. RAM is addressed by guest-physical address (GPA, bytes), which is
 /// also the address the GPU uses for system memory.
 pub trait GuestBus {
@@ -41,6 +41,7 @@ pub trait GuestBus {
     /// Nanoseconds on any clock that advances, for time-outs.
     fn now_ns(&mut self) -> u64;
 
-    /// One line to whoever runs this guest, without the line break (see `guests::report` for its form).
+    /// Reports one line, without the line break, to the program that runs this guest (see
+    /// `guests::report` for its form).
     fn report(&mut self, line: &str);
 }

@@ -1,8 +1,8 @@
 //! A small Fermi driver: brings a GF100 up, maps memory, runs channels and copies.
 //!
-//! Order and values are those of nouveau (Linux 6.12, `drivers/gpu/drm/nouveau/nvkm/`). What is left out: falcon
-//! microcode (a virtual GPU's host has loaded it; a card of one's own would need it), contexts of PGRAPH, recovery
-//! from faults.
+//! Order and values are those of nouveau (Linux 6.12, `drivers/gpu/drm/nouveau/nvkm/`). Left out are falcon
+//! microcode (a virtual GPU's host has loaded it; a card of one's own would need it), contexts of PGRAPH,
+//! and recovery from faults.
 //!
 //! # Memory
 //!
@@ -76,11 +76,11 @@ const BAR1_END: u64 = 2 << 20;
 pub struct DriverConfig {
     /// Guest RAM (GPA) that the driver may use and the GPU may reach.
     pub dma: Range<u64>,
-    /// As [`Options::interrupts`].
+    /// Same as [`Options::interrupts`]: ask for them and open the line.
     pub interrupts: bool,
-    /// As [`Options::vram_is_zeroed`].
+    /// Same as [`Options::vram_is_zeroed`]: untouched VRAM reads as zero.
     pub vram_is_zeroed: bool,
-    /// As [`Options::timeout_ms`].
+    /// Same as [`Options::timeout_ms`]: bound of a wait, in milliseconds.
     pub timeout_ms: u32,
 }
 
@@ -99,11 +99,11 @@ impl DriverConfig {
 /// Guest RAM that the GPU can reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmaBlock {
-    /// Where the guest finds it.
+    /// Address by which the guest reaches it.
     pub gpa: u64,
-    /// Where the GPU finds it, in the channel address space.
+    /// Address by which the GPU reaches it, in the channel address space.
     pub va: u64,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -187,7 +187,7 @@ impl Driver {
         instance_memory::END
     }
 
-    /// VRAM address of the page directory of the channels, for whoever looks at tables from outside.
+    /// VRAM address of the page directory of the channels, for tests that look at tables from outside.
     pub fn page_directory(&self) -> u64 {
         self.space.directory()
     }

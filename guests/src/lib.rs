@@ -1,4 +1,4 @@
-//! What runs inside a guest: a Fermi driver of our own and the workloads that use it.
+//! The code that runs inside a guest: a Fermi driver of our own and the workloads that use it.
 //!
 //! The code is `no_std` and talks to its machine through [`GuestBus`] only, so the same driver runs in the
 //! bare-metal guest (`guests/bare`), on a host thread joined to a broker, and inside the simulator.
@@ -7,7 +7,7 @@
 //! * [`run`]: a workload on a [`Machine`]: files from guest RAM are kept in VRAM, moved about, read back; or a GPU
 //!   kernel runs and its results are compared with a reference
 //! * [`report`]: the form of the lines that a guest reports
-//! * [`Options`]: what is read from a guest's command line
+//! * [`Options`]: the words that a guest understands on its command line
 //!
 //! The driver's state has a fixed size and lies where the caller puts it. [`run`] needs less than 64 KiB of stack.
 #![cfg_attr(not(any(test, feature = "serde")), no_std)]

@@ -1,8 +1,8 @@
-//! What the operator tells a guest on its command line.
+//! The choices that the operator makes on a guest's command line.
 
 use core::fmt;
 
-/// What a guest does.
+/// The program that a guest runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Workload {
     /// Keeps its files in VRAM, moves them about, reads them back.
@@ -26,7 +26,7 @@ impl Workload {
             .map(Self::Kernel)
     }
 
-    /// Its name.
+    /// Name of the workload on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Files => Self::FILES,
@@ -34,7 +34,7 @@ impl Workload {
         }
     }
 
-    /// All names.
+    /// Names of all workloads.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [Self::FILES].into_iter().chain(kernels::NAMES.iter().copied())
     }
@@ -43,7 +43,7 @@ impl Workload {
 /// Choices of a workload and facts that a driver cannot learn from the hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// What to do (`vramd.workload`, default `files`).
+    /// Program to run (`vramd.workload`, default `files`).
     pub workload: Workload,
     /// Bytes of VRAM that the buffers of a kernel have together (`vramd.footprint_kib`, in KiB), `None` for nearly all
     /// that there are.
@@ -83,10 +83,10 @@ impl Default for Options {
     }
 }
 
-/// A word of the command line that starts with `vramd.` and means nothing.
+/// A word of the command line that starts with `vramd.` and is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionError<'a> {
-    /// The word as it stands there.
+    /// The word as it stands on the command line.
     pub word: &'a str,
 }
 

@@ -23,12 +23,12 @@ pub const LINE_BYTES: usize = 512;
 /// Most bytes of a name or sentence in a line, escapes included.
 const TEXT_BYTES: usize = 256;
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Copy)]
 pub enum Report<'a> {
     /// `done` of `total` steps of `phase`.
     Progress {
-        /// Steps taken.
+        /// Steps that are done.
         done: u64,
         /// Steps of the phase.
         total: u64,
@@ -39,14 +39,14 @@ pub enum Report<'a> {
     Digest {
         /// Name of the input.
         input: &'a str,
-        /// The digest.
+        /// SHA-256 of the bytes read back.
         sha256: &'a [u8; 32],
         /// Length of the input.
         bytes: u64,
     },
     /// A slot does not hold its piece.
     Mismatch {
-        /// The slot.
+        /// Number of the slot.
         slot: u32,
         /// Piece that it should hold, counted over all inputs.
         piece: u32,
@@ -54,7 +54,7 @@ pub enum Report<'a> {
         by: &'a str,
         /// Digest of the piece as loaded; of the sampled words for a window.
         want: &'a [u8; 32],
-        /// Digest of what the slot holds.
+        /// Digest of the bytes that the slot holds.
         got: &'a [u8; 32],
     },
     /// The end of a workload.
@@ -80,16 +80,16 @@ pub enum Report<'a> {
         buffer: &'a str,
         /// Index of the word.
         word: u64,
-        /// What it should be.
+        /// Value that it should have.
         want: u32,
-        /// What it is.
+        /// Value that it has.
         got: u32,
     },
     /// The end of a kernel.
     Kernel {
-        /// Its name.
+        /// Name of the kernel.
         name: &'a str,
-        /// What came of it.
+        /// Counts and times of the run.
         summary: &'a KernelSummary,
     },
     /// The workload ended early.
@@ -103,7 +103,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Formats `report`.
+    /// Formats `report`, at most [`LINE_BYTES`] bytes.
     pub fn new(report: &Report<'_>) -> Self {
         let mut line = Self {
             bytes: [0; LINE_BYTES],
@@ -115,7 +115,7 @@ impl Line {
         line
     }
 
-    /// The text.
+    /// The text of the line.
     pub fn as_str(&self) -> &str {
         // Only whole `str`s and ASCII are appended.
         str::from_utf8(&self.bytes[..self.used]).unwrap_or_default()
@@ -247,7 +247,7 @@ impl Write for Escaper<'_, '_> {
                 other => other.len_utf8(),
             };
             if bytes > self.left {
-                // Nothing after the cut, however short: a name must not lose its middle.
+                // Nothing is appended after the cut, however short: a name must not lose its middle.
                 self.left = 0;
                 return Ok(());
             }
@@ -270,16 +270,16 @@ mod reader {
     #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum ReportLine {
-        /// [`Report::Progress`](super::Report::Progress).
+        /// Progress of a phase, from [`Report::Progress`](super::Report::Progress).
         Progress {
-            /// Steps taken.
+            /// Steps that are done.
             done: u64,
             /// Steps of the phase.
             total: u64,
             /// Name of the phase.
             phase: String,
         },
-        /// [`Report::Digest`](super::Report::Digest).
+        /// Digest of an input, from [`Report::Digest`](super::Report::Digest).
         Digest {
             /// Name of the input.
             input: String,
@@ -288,9 +288,9 @@ mod reader {
             /// Length of the input.
             bytes: u64,
         },
-        /// [`Report::Mismatch`](super::Report::Mismatch).
+        /// A wrong slot, from [`Report::Mismatch`](super::Report::Mismatch).
         Mismatch {
-            /// The slot.
+            /// Number of the slot.
             slot: u32,
             /// The piece it should hold.
             piece: u32,
@@ -301,7 +301,7 @@ mod reader {
             /// Digest it has.
             got: String,
         },
-        /// [`Report::Result`](super::Report::Result).
+        /// End of a workload, from [`Report::Result`](super::Report::Result).
         Result {
             /// Every byte was right.
             ok: bool,
@@ -318,20 +318,20 @@ mod reader {
             /// Slots that were wrong.
             mismatches: u32,
         },
-        /// [`Report::Wrong`](super::Report::Wrong).
+        /// A wrong word, from [`Report::Wrong`](super::Report::Wrong).
         Wrong {
             /// Name of the buffer.
             buffer: String,
             /// Index of the word.
             word: u64,
-            /// What it should be.
+            /// Value that it should have.
             want: u32,
-            /// What it is.
+            /// Value that it has.
             got: u32,
         },
-        /// [`Report::Kernel`](super::Report::Kernel).
+        /// End of a kernel, from [`Report::Kernel`](super::Report::Kernel).
         Kernel {
-            /// Its name.
+            /// Name of the kernel.
             name: String,
             /// Every word was right.
             ok: bool,
@@ -341,7 +341,7 @@ mod reader {
             footprint_bytes: u64,
             /// How often its plan was run and compared.
             rounds: u32,
-            /// Launches.
+            /// Launches on the GPU.
             grids: u64,
             /// GPU time of the launches.
             gpu_ns: u64,
@@ -354,7 +354,7 @@ mod reader {
             /// Words that were wrong.
             mismatches: u64,
         },
-        /// [`Report::Error`](super::Report::Error).
+        /// An early end, from [`Report::Error`](super::Report::Error): one sentence.
         Error(String),
     }
 }

@@ -14,7 +14,7 @@ pub use kernel::{KernelSummary, scratch_words};
 /// A file in guest RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Input<'a> {
-    /// Its name in reports.
+    /// Name in reports.
     pub name: &'a str,
     /// First byte, any alignment. The GPU may read the whole 4 KiB pages around it.
     pub gpa: u64,
@@ -31,18 +31,18 @@ pub struct Machine<'a> {
     /// Memory that the GPU does not reach, for the reference of a kernel: see [`scratch_words`]. The other workloads
     /// need none. Contents are undefined.
     pub scratch: &'a mut [u32],
-    /// The files.
+    /// The files of the workload.
     pub inputs: &'a [Input<'a>],
     /// Workload, seed, rounds and so on.
     pub options: Options,
 }
 
-/// What came of a workload that ran to its end.
+/// Results of a workload that ran to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Summary {
-    /// Of [`Workload::Files`].
+    /// Results of [`Workload::Files`].
     Files(FilesSummary),
-    /// Of [`Workload::Kernel`].
+    /// Results of [`Workload::Kernel`].
     Kernel(KernelSummary),
 }
 

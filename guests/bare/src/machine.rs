@@ -45,7 +45,7 @@ struct StartInfo {
 
 const START_MAGIC: u32 = 0x336e_c578;
 
-/// hvm_memmap_table_entry.
+/// One entry of the memory map, `hvm_memmap_table_entry` of Xen's PVH boot protocol.
 #[repr(C)]
 struct MemoryRange {
     start: u64,
@@ -56,7 +56,7 @@ struct MemoryRange {
 
 const MEMORY_IS_RAM: u32 = 1;
 
-/// hvm_modlist_entry.
+/// One loaded file, `hvm_modlist_entry` of Xen's PVH boot protocol.
 #[repr(C)]
 struct Module {
     start: u64,

@@ -33,7 +33,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// None.
+    /// An empty list of parameters.
     pub const fn new() -> Self {
         Self {
             words: [0; HEADER_WORDS + PARAMETERS_MAX],
@@ -41,7 +41,7 @@ impl Parameters {
         }
     }
 
-    /// A `u32`.
+    /// Appends a `u32` parameter.
     #[must_use]
     pub fn word(mut self, word: u32) -> Self {
         self.words[self.count] = word;
@@ -49,13 +49,13 @@ impl Parameters {
         self
     }
 
-    /// An `f32`.
+    /// Appends an `f32` parameter.
     #[must_use]
     pub fn float(self, value: f32) -> Self {
         self.word(value.to_bits())
     }
 
-    /// A `u64`.
+    /// Appends a `u64` parameter, aligned to 8 bytes.
     #[must_use]
     pub fn long(mut self, value: u64) -> Self {
         self.count = self.count.next_multiple_of(2);
@@ -81,7 +81,7 @@ impl Parameters {
 /// grid may be cut, and have more blocks than a launch can.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The program.
+    /// The program that each thread runs.
     pub program: &'static Program,
     /// Blocks in x and y, not 0.
     pub blocks: [u32; 2],

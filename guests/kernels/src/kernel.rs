@@ -42,7 +42,7 @@ impl Buffers {
         buffers
     }
 
-    /// Adds one.
+    /// Adds a buffer of `words` 32-bit words.
     pub fn add(&mut self, name: &'static str, words: usize, role: Role) {
         assert!(
             self.count < BUFFERS_MAX,
@@ -69,10 +69,10 @@ impl Buffers {
     }
 }
 
-/// How near a word of an output has to be to the reference.
+/// How near a word of an output has to be to the reference's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Match {
-    /// Equal.
+    /// Equal in every bit.
     Exact,
     /// As `f32` with the same sign at most so many representable numbers away: results of the special-function unit,
     /// of which the hardware promises no last bits.

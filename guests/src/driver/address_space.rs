@@ -12,9 +12,9 @@ use fermi_spec::pte::{LARGE_PT_BYTES, PD_BYTES, Pde, PdeAperture, Pte, SMALL_PT_
 /// Which of the two tables under a directory entry a mapping uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageSize {
-    /// 4 KiB.
+    /// Pages of 4 KiB, for VRAM or RAM.
     Small,
-    /// 128 KiB; VRAM only.
+    /// Pages of 128 KiB, for VRAM only.
     Large,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct AddressSpace<const SPANS: usize> {
     scope: TlbScope,
 }
 
-/// Where pages come from.
+/// The memory behind a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Backing {
     /// VRAM from this physical address on.
@@ -128,7 +128,7 @@ impl<const SPANS: usize> AddressSpace<SPANS> {
         Ok(())
     }
 
-    /// Makes the MMU see what the tables say now.
+    /// Makes the MMU use the tables as they are now.
     pub(crate) fn flush(&self, bus: &mut dyn GuestBus, limit: Limit) -> Result<(), DriverError> {
         flush_tlb(bus, limit, self.directory, self.scope)
     }

@@ -31,8 +31,8 @@ pub(crate) fn identify(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
     }
 }
 
-/// Closes the interrupt lines and enables every unit. PFIFO is switched off and on again: what an earlier driver
-/// left there is gone.
+/// Closes the interrupt lines and enables every unit. PFIFO is switched off and on again, which drops the state
+/// of an earlier driver.
 pub(crate) fn enable_units(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
     write(bus, Bar0Reg::PmcIntrEnable(0), 0);
     write(bus, Bar0Reg::PmcIntrEnable(1), 0);
@@ -114,7 +114,7 @@ pub(crate) fn start_fifo(
     write(bus, Bar0Reg::PfifoIntrEnable, errors | engine_events);
     write(bus, Bar0Reg::EngineIntrEnable, 1);
     if with_interrupts {
-        // Nothing passes to the line until its unit is let through.
+        // Interrupts reach the line only from units that are let through.
         write(bus, Bar0Reg::PmcIntrMask(0), pmc_intr::PFIFO);
     }
     Ok(())

@@ -28,7 +28,7 @@ pub const SUBMISSION_WORDS_MAX: u32 = SEGMENT_BYTES as u32 / 4 - EPILOGUE_WORDS;
 const EPILOGUE_WORDS: u32 = 7;
 const RING_ENTRIES_LOG2: u32 = 9;
 const RING_ENTRIES: u32 = 1 << RING_ENTRIES_LOG2;
-/// A ring, the segments, and a page of engine contexts.
+/// Bytes of a ring, the segments, and a page of engine contexts.
 const CHANNEL_DMA_BYTES: u64 = SMALL_PAGE + SEGMENTS as u64 * SEGMENT_BYTES + SMALL_PAGE;
 /// Bytes of a copy engine's context (nouveau's microcode uses 256).
 const CONTEXT_BYTES: u64 = 0x100;
@@ -60,7 +60,7 @@ const USERD_WORDS: [u64; 10] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelId(pub u8);
 
-/// What a subchannel is bound to.
+/// A subchannel and the object bound to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object {
     /// Subchannel, 0 to 7.
@@ -74,9 +74,9 @@ pub struct Object {
 /// The end of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fence {
-    /// Its channel.
+    /// Channel that the submission belongs to.
     pub channel: ChannelId,
-    /// What the channel's semaphore reaches, modulo 2^32.
+    /// Value that the channel's semaphore reaches at the end, modulo 2^32.
     pub sequence: u32,
 }
 
@@ -152,8 +152,8 @@ impl Driver {
         Ok(id)
     }
 
-    /// Waits for what was submitted, takes the channel off the hardware and forgets it. What is queued but not
-    /// submitted is dropped. After an error the channel counts as destroyed; the hardware's state is unknown.
+    /// Waits for all submissions, takes the channel off the hardware and forgets it. Words that are queued but not
+    /// submitted are dropped. After an error the channel counts as destroyed; the hardware's state is unknown.
     pub fn destroy_channel(&mut self, bus: &mut dyn GuestBus, channel: ChannelId) -> Result<(), DriverError> {
         let sequence = self.live(channel)?.submitted;
         let drained = self.wait(bus, Fence { channel, sequence });
@@ -174,7 +174,7 @@ impl Driver {
         drained
     }
 
-    /// Appends words to the channel's open submission. If they do not fit, what is open is submitted first.
+    /// Appends words to the channel's open submission. If they do not fit, the open submission is submitted first.
     pub fn queue(
         &mut self,
         bus: &mut dyn GuestBus,
@@ -199,7 +199,7 @@ impl Driver {
         self.append(bus, channel, words)
     }
 
-    /// Submits what is queued, with a semaphore release behind it. An empty submission is a fence.
+    /// Submits the queued words, with a semaphore release behind them. An empty submission is a fence.
     pub fn submit(&mut self, bus: &mut dyn GuestBus, channel: ChannelId) -> Result<Fence, DriverError> {
         // An empty queue still needs its segment to be free.
         self.queue(bus, channel, &[])?;
@@ -313,7 +313,7 @@ impl Driver {
         self.fences.gpa + u64::from(channel.0) * FENCE_BYTES
     }
 
-    /// Words into the open segment, which is free and has room.
+    /// Appends words to the open segment, which is free and has room.
     fn append(
         &mut self,
         bus: &mut dyn GuestBus,
@@ -334,7 +334,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Instance block, DMA memory and USERD for the channel at `index`; true if there was one here before.
+    /// Provides instance block, DMA memory and USERD for the channel at `index`; true if there was one here before.
     fn provide_memory(&mut self, bus: &mut dyn GuestBus, index: usize) -> Result<bool, DriverError> {
         let was_used = self.channels[index].instance != 0;
         if !was_used {

@@ -8,8 +8,8 @@
 //!                  64 KiB              │ the rest
 //! ```
 //!
-//! The windows of shared and local memory hide the generic addresses 0xfe000000 to 0xffffffff: nothing that a grid is
-//! to reach may be mapped there.
+//! The windows of shared and local memory hide the generic addresses 0xfe000000 to 0xffffffff: map nothing there
+//! that a grid must reach.
 
 use super::{ChannelId, Driver, DriverError, Fence, Object};
 use crate::GuestBus;
@@ -33,30 +33,30 @@ const CONSTANT_WORDS_MAX: usize = CONSTANT_BYTES as usize / 4;
 const TEMP_OFFSET: u64 = 64 << 10;
 /// Warps that can be on the card at once: 48 on each of 16 SMs.
 const WARPS_MAX: u64 = 48 * 16;
-/// Generic addresses of the windows, as Mesa has them.
+/// Generic address of the window of shared memory, as Mesa has it.
 pub const SHARED_WINDOW: u32 = 0xfe << 24;
-/// See [`SHARED_WINDOW`].
+/// Generic address of the window of local memory, as Mesa has it.
 pub const LOCAL_WINDOW: u32 = 0xff << 24;
 const SUBCHANNEL: u8 = 1;
 const BANKS: u8 = 18;
 const BANK_BYTES_MAX: u32 = 64 << 10;
-/// Blocks of a grid in each direction, and threads of a block in all (compute capability 2.0).
+/// Most blocks of a grid in each direction (compute capability 2.0).
 const BLOCKS_MAX: u32 = 0xffff;
 const THREADS_MAX: u32 = 1024;
-/// CONSTANT_DATA has so many methods in a row.
+/// Number of CONSTANT_DATA methods in a row.
 const DATA_METHODS: usize = (shader::CONSTANT_DATA_LAST - shader::CONSTANT_DATA) as usize / 4 + 1;
 
 /// Mapped memory that grids need besides their own, VRAM or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ComputeMemory {
-    /// Where it is mapped, a multiple of 256.
+    /// Virtual address that it is mapped at, a multiple of 256.
     pub va: u64,
-    /// Its length, 192 KiB at least.
+    /// Length in bytes, 192 KiB at least.
     pub bytes: u64,
 }
 
 impl ComputeMemory {
-    /// Bytes that suffice for grids with so much local memory of a lane and control stack of a warp.
+    /// Bytes that suffice for grids with this much local memory of a lane and control stack of a warp.
     pub const fn bytes_for(local_bytes: u32, stack_bytes: u32) -> u64 {
         let temp = WARPS_MAX * warp_bytes(local_bytes as u64, stack_bytes);
         TEMP_OFFSET + temp.next_multiple_of(compute::TEMP_BYTES_UNIT)
@@ -85,7 +85,7 @@ pub struct ConstantBank {
     pub bytes: u32,
 }
 
-/// What a launch starts.
+/// The parameters of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grid<'a> {
     /// Virtual address of the code, a multiple of 256.
@@ -106,7 +106,7 @@ pub struct Grid<'a> {
     pub blocks: [u32; 3],
     /// Threads of a block in x, y, z: at most 1024 together.
     pub threads: [u32; 3],
-    /// Constant bank 0 from its first word on, at most 4 KiB. What is beyond keeps what an earlier launch wrote.
+    /// Constant bank 0 from its first word on, at most 4 KiB. Words beyond keep the values of an earlier launch.
     pub constants: &'a [u32],
     /// Other banks; they stay bound. Number 0 here takes the place of `constants`.
     pub banks: &'a [ConstantBank],
@@ -146,10 +146,10 @@ impl Grid<'_> {
     }
 }
 
-/// A release of four words: that the channel came here, and when.
+/// A release of four words: it marks that the channel came here, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
-    /// What [`Compute::stamp`] was told.
+    /// Payload that was given to [`Compute::stamp`].
     pub payload: u32,
     /// GPU time in nanoseconds (PTIMER).
     pub time_ns: u64,
@@ -172,14 +172,15 @@ impl Stamp {
     }
 }
 
-/// A channel with compute.
+/// A channel that runs grids.
 pub struct Compute {
     channel: ChannelId,
     memory: ComputeMemory,
 }
 
 impl Compute {
-    /// Creates the channel and sets what all launches share. The caller leaves `memory` alone from now on.
+    /// Creates the channel and sets the state that all launches share. The caller leaves `memory`
+    /// alone from now on.
     pub fn new(
         driver: &mut Driver,
         bus: &mut dyn GuestBus,
@@ -275,7 +276,7 @@ impl Compute {
         }
         self.set(driver, bus, compute::GRID_END, &[0])?;
         self.set(driver, bus, compute::GRID_DONE, &[1])?;
-        // The next launch, and whoever waits for a release behind, sees what this one wrote.
+        // The next launch, and the reader of a release behind it, sees the writes of this one.
         self.set(driver, bus, front_end::WAIT_FOR_IDLE, &[0])?;
         let caches = ShaderCaches::new().with_data(true);
         self.set(driver, bus, compute::FLUSH_CACHES, &[caches.into_bits()])
@@ -298,12 +299,12 @@ impl Compute {
         self.set(driver, bus, shader::REPORT_HIGH, &words)
     }
 
-    /// Submits what is queued.
+    /// Submits the queued launches.
     pub fn submit(&self, driver: &mut Driver, bus: &mut dyn GuestBus) -> Result<Fence, DriverError> {
         driver.submit(bus, self.channel)
     }
 
-    /// Submits what is queued and waits until it has ended.
+    /// Submits the queued launches and waits until they have ended.
     pub fn finish(&self, driver: &mut Driver, bus: &mut dyn GuestBus) -> Result<(), DriverError> {
         let fence = self.submit(driver, bus)?;
         driver.wait(bus, fence)
@@ -314,7 +315,7 @@ impl Compute {
         driver.destroy_channel(bus, self.channel)
     }
 
-    /// The channel.
+    /// Channel that the grids run on.
     pub fn channel(&self) -> ChannelId {
         self.channel
     }

@@ -16,7 +16,7 @@ const M2MF_LINE: u64 = 4 << 10;
 const COPY_SUBCHANNEL: u8 = 4;
 const M2MF_SUBCHANNEL: u8 = 3;
 
-/// Who copies.
+/// The unit that copies, and its channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CopyPath {
     /// Copy engine 0, on the first channel.
@@ -28,7 +28,7 @@ pub enum CopyPath {
 }
 
 impl CopyPath {
-    /// All of them.
+    /// All three paths.
     pub const ALL: [Self; 3] = [Self::Copy0, Self::Copy1, Self::M2mf];
 
     /// Name in reports.
@@ -115,12 +115,12 @@ impl Copier {
         Ok(())
     }
 
-    /// Submits what is queued on both channels.
+    /// Submits the queued copies on both channels.
     pub fn submit(&mut self, driver: &mut Driver, bus: &mut dyn GuestBus) -> Result<[Fence; 2], DriverError> {
         Ok([driver.submit(bus, self.first)?, driver.submit(bus, self.second)?])
     }
 
-    /// Submits what is queued and waits until all copies are done.
+    /// Submits the queued copies and waits until all are done.
     pub fn finish(&mut self, driver: &mut Driver, bus: &mut dyn GuestBus) -> Result<(), DriverError> {
         let fences = self.submit(driver, bus)?;
         fences.into_iter().try_for_each(|fence| driver.wait(bus, fence))
@@ -180,7 +180,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// The largest launch for the first of `bytes` bytes: whole lines, or what is less than one.
+    /// The largest launch for the first of `bytes` bytes: whole lines, or one shorter line.
     fn of(path: CopyPath, bytes: u64) -> Self {
         let (line, lines_max) = match path {
             CopyPath::M2mf => (M2MF_LINE, u64::from(m2mf::LINE_COUNT_MAX)),

@@ -3,19 +3,19 @@
 use core::fmt;
 use fermi_spec::engine::Engine;
 
-/// What the driver could not do. Each variant holds what was read from the device or asked by the caller.
+/// Why the driver failed. Each variant holds the values read from the device or given by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DriverError {
-    /// BOOT_0 reads as all ones: nobody answers.
+    /// BOOT_0 reads as all ones: no device answers.
     NoDevice,
     /// BOOT_0 names another chip.
     WrongChip {
-        /// The register.
+        /// Value of PMC_BOOT_0.
         boot0: u32,
     },
     /// PMC_ENABLE does not take bits that the driver needs.
     UnitsMissing {
-        /// Bits wanted.
+        /// Bits that the driver set.
         wanted: u32,
         /// The register after the write.
         enabled: u32,
@@ -29,14 +29,14 @@ pub enum DriverError {
     VramSize {
         /// Partitions in the design.
         partitions: u32,
-        /// Bytes found.
+        /// Bytes according to the registers.
         bytes: u64,
         /// Bytes needed at least.
         needed: u64,
     },
-    /// Something did not happen in time.
+    /// An expected event did not come in time.
     Timeout {
-        /// What was waited for.
+        /// Event that was waited for.
         what: &'static str,
         /// Last value seen, of a register or semaphore.
         value: u32,
@@ -45,79 +45,79 @@ pub enum DriverError {
     InstanceMemoryFull {
         /// Bytes asked for.
         wanted: u64,
-        /// Bytes left.
+        /// Bytes that are left.
         left: u64,
     },
     /// The guest RAM given to the driver is used up.
     DmaMemoryFull {
         /// Bytes asked for.
         wanted: u64,
-        /// Bytes left.
+        /// Bytes that are left.
         left: u64,
     },
     /// Every channel that the driver keeps track of is in use.
     ChannelsFull,
     /// No such channel, or it was destroyed.
     NoChannel {
-        /// Its id.
+        /// Id of the channel.
         channel: u8,
     },
     /// More words than a submission can hold.
     SubmissionTooLong {
-        /// Words.
+        /// Number of words.
         words: u64,
     },
     /// A mapping that is not aligned, empty, or beyond the address space.
     BadMapping {
-        /// Virtual address.
+        /// First virtual address.
         va: u64,
-        /// Physical address.
+        /// First physical address.
         address: u64,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
     },
     /// A copy whose addresses or length do not fit its methods.
     BadCopy {
-        /// Source.
+        /// First address of the source.
         source: u64,
-        /// Target.
+        /// First address of the target.
         target: u64,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
     },
-    /// A grid whose size, block or needs no launch can have.
+    /// A grid whose size, block or resources no launch can have.
     BadGrid {
-        /// What does not fit.
+        /// The parameter that does not fit.
         what: &'static str,
     },
     /// The MMU refused an access.
     MmuFault {
         /// Unit with the fault record.
         unit: u8,
-        /// Virtual address.
+        /// Virtual address of the access.
         va: u64,
         /// Last word of the record: reason, client, direction.
         kind: u32,
     },
     /// PFIFO reports an error that the driver does not expect.
     FifoError {
-        /// PFIFO_INTR.
+        /// Value of PFIFO_INTR.
         interrupts: u32,
         /// Code of the error: PBDMA interrupts, or the code register of the first bit set.
         code: u32,
     },
     /// An engine refused a method.
     EngineError {
-        /// The engine.
+        /// Engine that refused it.
         engine: Engine,
         /// Falcon error (code in the low half, method above) of a copy engine, interrupts of PGRAPH.
         code: u32,
     },
-    /// A grid trapped; errors of the first SM of each GPC. Both words are zero where the host keeps them to itself.
+    /// A grid trapped; errors of the first SM of each GPC. Both words are zero where the host does not show them.
     ShaderTrap {
         /// Error of the first warp that has one.
         warp: u32,
-        /// The same of errors that concern no warp.
+        /// Error that concerns no single warp.
         global: u32,
     },
     /// The buffers of a kernel do not fit VRAM.
@@ -129,9 +129,9 @@ pub enum DriverError {
     },
     /// The memory for a kernel's reference is too small.
     ScratchTooSmall {
-        /// Bytes needed.
+        /// Bytes that it needs.
         wanted: u64,
-        /// Bytes given.
+        /// Bytes that it has.
         room: u64,
     },
     /// The inputs do not fit the slots.
@@ -150,7 +150,7 @@ pub enum DriverError {
     BadSlotSize {
         /// Bytes of a slot.
         bytes: u64,
-        /// Slots.
+        /// Number of slots that would result.
         slots: u64,
     },
 }
@@ -223,7 +223,7 @@ impl fmt::Display for DriverError {
 }
 
 impl DriverError {
-    /// What a workload could not do.
+    /// Writes the errors of workloads.
     fn fmt_workload(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::FootprintTooLarge { wanted, room } => {
@@ -239,7 +239,7 @@ impl DriverError {
             Self::BadSlotSize { bytes, slots } => {
                 write!(f, "slots of {bytes} bytes give {slots}, which cannot be used")
             }
-            // The driver's own are written by the caller.
+            // The caller writes the driver's own errors.
             _ => Ok(()),
         }
     }

@@ -100,7 +100,7 @@ impl InstanceMemory {
         Ok(())
     }
 
-    /// Makes the pages of `bytes` at `at` reachable through BAR3. Stores to them are the caller's.
+    /// Makes the pages of `bytes` at `at` reachable through BAR3. The caller stores to them.
     pub(crate) fn show(&mut self, bus: &mut dyn GuestBus, at: u64, bytes: u64) -> Result<(), DriverError> {
         debug_assert!(at + bytes <= END && bytes != 0, "{bytes} bytes at {at:#x}");
         let mut is_stale = false;

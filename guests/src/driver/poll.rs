@@ -21,8 +21,8 @@ pub(crate) fn write(bus: &mut dyn GuestBus, register: Bar0Reg, value: u32) {
     bus.write32(Bar::Bar0, u64::from(register.offset()), value);
 }
 
-/// Calls `probe` until it returns `Ok(Some)` or an error; `Ok(None)` is another turn. `last` is what `probe` saw
-/// when the limit passed.
+/// Calls `probe` until it returns `Ok(Some)` or an error; `Ok(None)` asks for another turn. `last` gives the value
+/// that `probe` saw when the limit passed.
 pub(crate) fn wait<T>(
     bus: &mut dyn GuestBus,
     limit: Limit,

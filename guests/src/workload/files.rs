@@ -24,7 +24,7 @@ use fermi_spec::addr::SMALL_PAGE;
 
 /// Most slots, and most pieces, that the workload counts.
 pub(crate) const SLOTS_MAX: usize = 2048;
-/// Most inputs.
+/// Most inputs of a run.
 pub(crate) const INPUTS_MAX: usize = 16;
 /// Where VRAM address 0 would be in the channels' address space.
 const VRAM_VA: u64 = 8 << 30;

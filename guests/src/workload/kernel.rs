@@ -41,9 +41,10 @@ pub struct KernelSummary {
     pub footprint_bytes: u64,
     /// How often its plan was run and compared.
     pub rounds: u32,
-    /// Launches.
+    /// Launches on the GPU.
     pub grids: u64,
-    /// GPU time of the launches in nanoseconds. A pause of the channel that fell into one is in it.
+    /// GPU time of the launches in nanoseconds. It includes the time that the channel was
+    /// suspended during a launch.
     pub gpu_ns: u64,
     /// Bytes that were compared.
     pub checked_bytes: u64,

@@ -1,4 +1,4 @@
-//! Reproducible choices.
+//! Reproducible random choices.
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one word of state, the same stream for a seed everywhere.
 pub(crate) struct Random(u64);

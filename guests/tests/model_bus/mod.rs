@@ -35,7 +35,7 @@ pub(crate) struct ModelBus {
     pub(crate) interrupts: u32,
     /// What to do to the card at each reported line.
     pub(crate) on_line: fn(&mut ModelBus, &str),
-    /// Reports.
+    /// Lines that the guest reported.
     pub(crate) lines: Vec<String>,
 }
 

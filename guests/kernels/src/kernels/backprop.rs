@@ -27,7 +27,7 @@ const GROUP: usize = 256;
 const HIDDEN_WEIGHT_WORDS: usize = HIDDEN + 1;
 /// Activations and errors of the hidden units, the output and its error.
 const UNIT_WORDS: usize = 2 * HIDDEN + 2;
-/// Rodinia's.
+/// Rodinia's learning rate.
 const RATE: f32 = 0.3;
 const MOMENTUM: f32 = 0.3;
 /// The number of a weight, of which a row has 16, fits 32 bits.

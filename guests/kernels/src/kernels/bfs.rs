@@ -12,7 +12,7 @@ const MORE: usize = 5;
 /// Words for each node: its edges' place, its edges, two masks, its cost.
 const WORDS_PER_NODE: usize = 4 + DEGREE;
 
-/// A graph.
+/// A breadth-first search of a random graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Bfs {
     graph: Graph,

@@ -10,7 +10,7 @@ const SIDE_MAX: u64 = 1 << 15;
 /// PolyBench's, row by row.
 const FACTORS: [[f32; 3]; 3] = [[0.2, -0.3, 0.4], [0.5, 0.6, 0.7], [-0.8, -0.9, 0.1]];
 
-/// Two pictures.
+/// The convolution of one picture into another.
 #[derive(Clone, Debug)]
 pub(crate) struct Conv2d {
     side: usize,

@@ -53,7 +53,7 @@ impl Gups {
     }
 }
 
-/// Marsaglia 2003.
+/// The next number of Marsaglia's xorshift generator (2003).
 fn xorshift(mut state: u32) -> u32 {
     state ^= state << 13;
     state ^= state >> 17;

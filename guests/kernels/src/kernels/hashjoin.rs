@@ -20,7 +20,7 @@ const WORDS_PER_ROW: u64 = 4 + 3 * PROBES_PER_ROW as u64;
 const ROWS_MAX: u64 = 1 << 28;
 const THREADS: u32 = 256;
 
-/// Two relations.
+/// A join of two relations.
 #[derive(Clone, Debug)]
 pub(crate) struct HashJoin {
     rows: usize,

@@ -15,7 +15,7 @@ const SUMS: usize = 3;
 const COUNTS: usize = 4;
 const CHANGED: usize = 5;
 const FEATURES: usize = 16;
-/// Rodinia's default.
+/// Number of clusters, Rodinia's default.
 const CLUSTERS: usize = 5;
 const CENTRE_WORDS: usize = CLUSTERS * FEATURES;
 /// At most: a guest would not wait for hundreds.

@@ -21,7 +21,7 @@ const ADD_THREADS: u32 = 256;
 /// Elements of a row that the reference computes together.
 const STRIP: usize = 256;
 
-/// Seven matrices.
+/// The seven matrices and their side.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     side: usize,

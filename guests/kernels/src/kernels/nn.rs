@@ -12,7 +12,7 @@ const NEAREST: usize = 2;
 const NEIGHBOURS: usize = 5;
 /// A pair that is before all places, then those of the neighbours: distance, number of the place from 1.
 const NEAREST_WORDS: usize = 2 * (NEIGHBOURS + 1);
-/// Rodinia's example.
+/// The place of Rodinia's example.
 const LATITUDE: f32 = 30.0;
 const LONGITUDE: f32 = 90.0;
 const PLACES_MAX: u64 = 1 << 28;

@@ -15,7 +15,7 @@ const SOUTH: usize = 4;
 const WEST: usize = 5;
 const EAST: usize = 6;
 const GRIDS: u64 = 7;
-/// Rodinia's examples'.
+/// Iterations in Rodinia's examples.
 const ITERATIONS: usize = 2;
 /// Rodinia's lambda, 0.5, by 4.
 const STEP: f32 = 0.125;

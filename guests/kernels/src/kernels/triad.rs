@@ -7,11 +7,11 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 const THREADS: u32 = 256;
-/// STREAM's factor.
+/// The factor q of STREAM.
 const Q: f32 = 3.0;
 const WORDS_MAX: u64 = 1 << 30;
 
-/// Three vectors.
+/// The triad of three vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct Triad {
     words: usize,

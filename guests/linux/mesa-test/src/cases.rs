@@ -20,13 +20,13 @@ use crate::reference::Bound;
 /// How a test knows what is right.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// By itself.
+    /// It computes the expected result itself.
     Checked(fn(&Egl, &Gl<'_>) -> Result<Outcome>),
     /// By the software renderer, which has to give the same words, within these bounds.
     Compared(fn(&Gl<'_>) -> Result<Vec<u32>>, &'static [Bound]),
 }
 
-/// A test.
+/// One named test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     /// What it is called.

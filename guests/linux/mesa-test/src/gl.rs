@@ -190,9 +190,9 @@ pub(crate) struct Gl<'a> {
 pub(crate) struct Place {
     /// First texel of a line.
     pub(crate) x: usize,
-    /// First line.
+    /// First line of a layer.
     pub(crate) y: usize,
-    /// First layer.
+    /// First layer of the texture.
     pub(crate) z: usize,
 }
 
@@ -460,7 +460,7 @@ pub(crate) struct Buffer<'a> {
 }
 
 impl Buffer<'_> {
-    /// Binds it.
+    /// Binds the buffer to a target such as `GL_ARRAY_BUFFER`.
     pub(crate) fn bind(&self, target: u32) {
         // SAFETY: a name and a number.
         unsafe { (self.gl.functions.bind_buffer)(target, self.name) }

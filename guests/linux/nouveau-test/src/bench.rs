@@ -18,7 +18,7 @@ const RUNS: usize = 15;
 /// Bytes of a measured copy.
 const COPY_BYTES: u64 = 8 << 20;
 
-/// Measures all.
+/// Runs all measurements and prints them.
 pub(crate) fn run(nodes: &Nodes) -> Result<()> {
     let device = Device::open(&nodes.render)?;
     channels(&device)?;

@@ -20,20 +20,20 @@ use report::Outcome;
 /// The card's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
-    /// For rendering.
+    /// The render node, which needs no rights over the display.
     pub(crate) render: PathBuf,
-    /// For everything.
+    /// The primary node, which allows every call.
     pub(crate) card: PathBuf,
 }
 
-/// A test.
+/// One named test.
 #[derive(Debug)]
 pub(crate) struct Case {
     /// What it is called.
     pub(crate) name: &'static str,
     /// Extended regular expression of what the kernel log may say because of it; empty for nothing.
     pub(crate) log: &'static str,
-    /// Runs it.
+    /// The function that runs the test.
     pub(crate) run: fn(&Nodes) -> Result<Outcome>,
 }
 

@@ -12,7 +12,7 @@ const LINE: u32 = 4096;
 /// Words of inline data under one launch.
 const INLINE_WORDS_MAX: usize = 1024;
 
-/// Who copies.
+/// The unit that copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Copier {
     /// M2MF of the graphics engine.
@@ -22,7 +22,7 @@ pub(crate) enum Copier {
 }
 
 impl Copier {
-    /// All three.
+    /// The three copying units.
     pub(crate) const ALL: [Self; 3] = [Self::M2mf, Self::Engine(Unit::Copy0), Self::Engine(Unit::Copy1)];
 
     /// The unit whose object the channel needs.
@@ -67,13 +67,13 @@ pub(crate) struct Blocks {
     pub(crate) width: u32,
     /// Lines of a layer.
     pub(crate) height: u32,
-    /// Layers.
+    /// Layers of the surface.
     pub(crate) depth: u32,
     /// First byte of the rectangle in its lines.
     pub(crate) x: u32,
-    /// First line.
+    /// First line of the rectangle.
     pub(crate) y: u32,
-    /// Layer.
+    /// Layer of the rectangle.
     pub(crate) z: u32,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Blocks {
 pub(crate) struct Extent {
     /// Bytes of a line.
     pub(crate) line: u32,
-    /// Lines.
+    /// Number of lines.
     pub(crate) lines: u32,
 }
 

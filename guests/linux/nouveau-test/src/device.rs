@@ -125,7 +125,7 @@ impl Object {
         self.info.handle
     }
 
-    /// Length.
+    /// Length of the object in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.info.size
     }
@@ -172,7 +172,7 @@ impl Object {
         self.device.call(&uapi::GEM_CPU_PREP, &mut message)
     }
 
-    /// Maps it.
+    /// Maps the object into this process.
     pub(crate) fn map(self) -> Result<Mapped> {
         let memory = self.device.map(self.info.map_handle, self.info.size as usize)?;
         Ok(Mapped { memory, object: self })
@@ -199,7 +199,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// The memory.
+    /// The object's memory in this process.
     pub(crate) fn memory(&self) -> &Mapping {
         &self.memory
     }

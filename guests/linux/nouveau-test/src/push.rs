@@ -11,11 +11,11 @@ use fermi_spec::pushbuffer;
 pub(crate) enum Unit {
     /// 3D class on the graphics engine.
     ThreeD,
-    /// Compute class.
+    /// Compute class on the graphics engine.
     Compute,
     /// Memory to memory.
     M2mf,
-    /// 2D class.
+    /// 2D class on the graphics engine.
     TwoD,
     /// First copy engine.
     Copy0,
@@ -24,7 +24,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// All units.
+    /// All six units.
     pub(crate) const ALL: [Self; 6] = [
         Self::ThreeD,
         Self::Compute,
@@ -46,7 +46,7 @@ impl Unit {
         }
     }
 
-    /// Class number.
+    /// Number of the unit's class.
     pub(crate) fn class(self) -> u16 {
         match self {
             Self::ThreeD => class::THREED,
@@ -104,12 +104,12 @@ pub(crate) struct Push {
 }
 
 impl Push {
-    /// Nothing yet.
+    /// A push without words.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// The words.
+    /// The words so far.
     pub(crate) fn words(&self) -> &[u32] {
         &self.words
     }

@@ -70,7 +70,7 @@ impl Mapping {
         }
     }
 
-    /// Length.
+    /// Length of the mapping in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

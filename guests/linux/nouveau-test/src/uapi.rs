@@ -258,9 +258,9 @@ pub(crate) const TILE_KIND_SHIFT: u32 = 8;
 pub(crate) const CPU_PREP_NOWAIT: u32 = 1;
 /// CPU_PREP waits for readers too.
 pub(crate) const CPU_PREP_WRITE: u32 = 4;
-/// VM_BIND op.
+/// Operation of VM_BIND: map an object.
 pub(crate) const BIND_MAP: u32 = 0;
-/// VM_BIND op.
+/// Operation of VM_BIND: unmap a range.
 pub(crate) const BIND_UNMAP: u32 = 1;
 /// VM_BIND runs when its syncobjs are signaled.
 pub(crate) const BIND_ASYNC: u32 = 1;

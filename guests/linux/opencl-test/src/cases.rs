@@ -5,14 +5,14 @@ use anyhow::Result;
 use crate::device::{Argument, Machine, Range};
 use Argument::{Number, Shared, Words, Zeros};
 
-/// All kernels.
+/// Source text of all kernels.
 pub(crate) const SOURCE: &str = concat!(
     include_str!("../kernels/arithmetic.cl"),
     include_str!("../kernels/groups.cl"),
     include_str!("../kernels/memory.cl"),
 );
 
-/// A test.
+/// One named test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     /// What it is called.

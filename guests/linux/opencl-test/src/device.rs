@@ -22,7 +22,7 @@ pub(crate) enum Argument<'a> {
     Zeros(usize),
     /// So many words that a group shares.
     Shared(usize),
-    /// A number.
+    /// A 32-bit number, by value.
     Number(u32),
 }
 

@@ -14,7 +14,7 @@ const TOP_BYTES: u64 = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Geometry {
     pub(super) slot_bytes: u64,
-    /// All slots.
+    /// Number of all slots.
     pub(super) slots: usize,
     /// Slots that hold data at any time.
     pub(super) data_slots: usize,

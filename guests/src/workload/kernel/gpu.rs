@@ -34,9 +34,9 @@ pub(super) struct GuestGpu {
 /// What a plan came to.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Outcome {
-    /// Launches.
+    /// Launches on the GPU.
     pub(super) grids: u64,
-    /// Their GPU time.
+    /// GPU time of the launches.
     pub(super) gpu_ns: u64,
 }
 

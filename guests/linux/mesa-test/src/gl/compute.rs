@@ -22,7 +22,7 @@ pub(crate) enum Binding {
     Storage = 0x90d2,
     /// A block of constants.
     Uniform = 0x8a11,
-    /// Atomic counters.
+    /// A buffer of atomic counters.
     AtomicCounter = 0x92c0,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// Compiles `source`.
+    /// Compiles and links `source` as a compute shader.
     pub(crate) fn new(gl: &'a Gl<'a>, source: &str) -> Result<Self> {
         let text = CString::new(source)?;
         let at: *const c_char = text.as_ptr();

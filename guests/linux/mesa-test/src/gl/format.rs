@@ -6,11 +6,11 @@ pub(crate) type Size = [usize; 3];
 /// How texels are laid out in client memory, and the texture's own format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
-    /// Internal format.
+    /// Internal format of the texture.
     pub(crate) internal: u32,
     /// Components in client memory.
     pub(crate) format: u32,
-    /// Their type.
+    /// Type of the components in client memory.
     pub(crate) kind: u32,
     /// Bytes of a texel.
     pub(crate) texel: usize,
