@@ -1,4 +1,4 @@
-//! Memory that the embedder lends: VRAM frames and what DMA reaches.
+//! Memory that the embedder lends: VRAM frames and the system memory that DMA reaches.
 
 use fermi_spec::addr::Iova;
 use std::{fmt, sync::Arc};
@@ -68,8 +68,8 @@ pub trait SystemBus: Send + Sync {
     /// Called for every access: a map that the embedder takes away is gone for the next one.
     fn resolve(&self, at: Iova, bytes: u64) -> Option<Backing>;
 
-    /// A store where no map covers `at`, within a page. A card does not know that nothing is there: the store leaves it, and
-    /// whoever guards memory may want to see it. Loads from such places read ones.
+    /// Reports a store where no map covers `at`, within a page. A card does not know that no memory is there: the
+    /// store leaves it, and the guard of the memory may want to see it. Loads from such places read ones.
     fn store_nowhere(&self, _at: Iova, _data: &[u8]) {}
 }
 

@@ -1,8 +1,8 @@
 //! The GPU's clock and PTIMER on top of it.
 //!
 //! Engines advance the clock by the timing model; while they rest it follows the host's. PTIMER is the clock plus
-//! what a driver set (009400, 009410); every read moves it on by at least one tick, so a driver that waits by reading
-//! it always ends.
+//! the offset that a driver set (009400, 009410). Every read moves it on by at least one tick, so a driver that
+//! waits by reading it always ends.
 
 /// Nanoseconds that one PTIMER tick lasts (envytools PTIMER: bits 4:0 are always zero).
 const TICK_NS: u64 = 32;
@@ -18,9 +18,9 @@ pub(crate) struct Clock {
     last_read: u64,
     alarm: u32,
     alarm_at: Option<u64>,
-    /// PTIMER_INTR.
+    /// Value of PTIMER_INTR (009100).
     pub(crate) intr: u32,
-    /// PTIMER_INTR_ENABLE.
+    /// Value of PTIMER_INTR_ENABLE (009140).
     pub(crate) intr_enable: u32,
 }
 
@@ -93,7 +93,7 @@ impl Clock {
         self.arm();
     }
 
-    /// Whether an alarm that somebody wants to hear of is to come.
+    /// Whether an alarm whose interrupt is enabled is still to come.
     pub(crate) fn is_alarm_pending(&self) -> bool {
         self.alarm_at.is_some() && self.intr_enable & 1 != 0
     }

@@ -7,9 +7,9 @@
 //!                                                                          └► outside.rs: the address space
 //! ```
 //!
-//! Decoding ([`fermi_spec::isa`], `code.rs`), semantics (`alu`) and dispatch (`execute.rs`) are apart, so that another
-//! dispatch can take the place of this one. Nothing here knows of channels or time: a grid is run in pieces by its
-//! caller and leaves a [`tally::Tally`] of what it did.
+//! Decoding ([`fermi_spec::isa`], `code.rs`), semantics (`alu`) and dispatch (`execute.rs`) are apart, so that
+//! another dispatch can take the place of this one. Nothing here knows of channels or time: the caller runs a grid
+//! in pieces, and the grid leaves its counts in a [`tally::Tally`].
 
 mod alu;
 mod block;

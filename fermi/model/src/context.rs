@@ -1,11 +1,11 @@
-//! Method state of an engine, for one channel, and where it waits while other channels use the engine.
+//! Method state of an engine for one channel, and where it is kept while other channels use the engine.
 
 use crate::memory::Place;
 use fermi_spec::engine::Engine;
 use std::collections::BTreeMap;
 
-/// Contexts kept; more than channels times engines, so that only a driver that leaves instance blocks behind by the
-/// hundred loses one, the least recently used.
+/// Number of contexts kept. It is larger than channels times engines, so that a driver loses a context, the least
+/// recently used one, only if it leaves instance blocks behind by the hundred.
 const CONTEXTS_MAX: usize = 1024;
 
 /// Bytes of a copy engine's context in memory: what nouveau allocates for its microcode.
@@ -29,10 +29,11 @@ const CLASSES: usize = 48;
 const INLINE_LINE: usize = 52;
 const INLINE_BYTE: usize = 53;
 
-/// The method registers of a copy engine or of M2MF: methods 200–23c and 300–37c, and what goes with them.
+/// The method registers of a copy engine or of M2MF: methods 200–23c and 300–37c, with the inline position
+/// and the classes bound.
 ///
-/// With NVIDIA's microcode a copy engine has 240–25c, 300, 400–41c and 700–73c instead. They fit in the same image, as a
-/// context belongs to one microcode.
+/// With NVIDIA's microcode a copy engine has 240–25c, 300, 400–41c and 700–73c instead. They fit in the same image,
+/// as a context belongs to one microcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Registers([u32; 64]);
 
@@ -64,7 +65,7 @@ impl Registers {
         image
     }
 
-    /// What an image holds; any bytes are registers.
+    /// The registers that an image holds; any bytes are valid registers.
     pub(crate) fn from_image(image: &[u8; IMAGE_BYTES]) -> Self {
         let mut registers = Self::default();
         for (word, bytes) in registers.0.iter_mut().zip(image.as_chunks().0) {

@@ -1,8 +1,8 @@
 //! Copy-engine methods as NVIDIA's microcode has them (`cl90b5.h`).
 //!
-//! Errors are reported as nouveau's microcode reports them (assumption: what NVIDIA's leaves in the scratch registers
-//! is not documented). A reserved bit and a value without a name are errors of the method that sets them. Surfaces have
-//! no edges (assumption).
+//! Errors are reported as nouveau's microcode reports them (assumption: no source documents the words that NVIDIA's
+//! leaves in the scratch registers). A reserved bit and a value without a name are errors of the method that sets
+//! them. Surfaces have no edges (assumption).
 //!
 //! ADDRESSING_MODE reaches physical memory past the page tables. On a card this is how a guest with this microcode
 //! would leave its VM; here it reaches the card's VRAM and what the embedder maps for DMA.
@@ -39,7 +39,7 @@ pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, dat
     match method {
         0 => registers.bind(subchannel, data as u16),
         methods::NOP | methods::PM_TRIGGER | methods::PM_TRIGGER_END => {}
-        // Time is not what a copy of the model fails by.
+        // The watchdog is ignored: a copy of the model never fails for its time.
         methods::SET_APPLICATION_ID | methods::SET_WATCHDOG_TIMER => {}
         methods::LAUNCH_DMA => return launch(registers, LaunchDma::from_bits(data)),
         methods::RENDER_ENABLE_C => registers.set(method, data ^ Condition::KEPT),
@@ -48,7 +48,7 @@ pub(crate) fn method(registers: &mut Registers, subchannel: u8, method: u16, dat
     Effect::None
 }
 
-/// Whether there is such a method and it may have this operand; otherwise a code of [`copy_error`].
+/// Whether the method exists and may have this operand; otherwise a code of [`copy_error`].
 fn check(method: u16, data: u32) -> Result<(), u32> {
     let (bits, is_named) = match method {
         0
@@ -177,7 +177,7 @@ fn side(
     Side::new(GpuVa(registers.address(address)), layout)
 }
 
-/// The memory that physical addresses are of.
+/// The memory that physical addresses lie in.
 fn memory(physical: bool, target: u8) -> Option<Aperture> {
     physical.then_some(match target {
         0 => Aperture::Vram,

@@ -1,4 +1,4 @@
-//! What the card counts for its embedder.
+//! Events that the card counts for its embedder.
 
 /// Events since the card was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,7 +25,7 @@ pub struct Counters {
     pub overlapping_entries: u64,
     /// MMU faults, dropped ones included.
     pub mmu_faults: u64,
-    /// PBDMA errors.
+    /// Errors that PBDMAs raised.
     pub pbdma_errors: u64,
     /// Dispatch, class and data errors of engines.
     pub engine_errors: u64,
@@ -35,13 +35,13 @@ pub struct Counters {
     pub doorbells: u64,
     /// GPFIFO entries fetched.
     pub gp_entries: u64,
-    /// Methods executed.
+    /// Methods of pushbuffers executed.
     pub methods: u64,
     /// Channels loaded on a PBDMA.
     pub channel_loads: u64,
     /// Engine context switches.
     pub engine_switches: u64,
-    /// Preempts completed.
+    /// Preempts that were completed.
     pub preempts: u64,
     /// Runlists taken over.
     pub runlists: u64,
@@ -57,10 +57,10 @@ pub struct Counters {
     pub lane_instructions: u64,
     /// Bytes between shaders and VRAM, in the 128-byte segments that they move in.
     pub shader_vram_bytes: u64,
-    /// Bytes from shaders to system memory, likewise.
+    /// Bytes from shaders to system memory, in the same segments.
     pub shader_upstream_bytes: u64,
-    /// Bytes from system memory to shaders, likewise.
+    /// Bytes from system memory to shaders, in the same segments.
     pub shader_downstream_bytes: u64,
-    /// Messages raised.
+    /// Interrupt messages (MSI) raised.
     pub interrupts: u64,
 }

@@ -55,7 +55,7 @@ const COPY_FALCON: FalconShape = FalconShape {
     route: copy_intr::ROUTE,
 };
 
-/// Index of an engine among them, `None` for one that is not modelled.
+/// Index of an engine in the model's list, `None` for one that is not modelled.
 pub(crate) fn unit_of(engine: Engine) -> Option<usize> {
     match engine {
         Engine::Graph => Some(0),
@@ -103,7 +103,7 @@ pub(crate) struct InlineWord {
     pub(crate) completion: Option<Completion>,
 }
 
-/// What a method does besides setting registers.
+/// Effect of a method besides setting registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
     None,
@@ -122,7 +122,7 @@ pub(crate) struct Holder {
     pub(crate) space: AddressSpace,
 }
 
-/// One engine.
+/// The state of one engine.
 pub(crate) struct Unit {
     pub(crate) engine: Engine,
     /// PMC_ENABLE has its bit set.
@@ -140,19 +140,19 @@ pub(crate) struct Unit {
     pub(crate) stopped: bool,
     /// A copy engine's falcon, which has its interrupts and errors.
     pub(crate) falcon: Option<Falcon>,
-    /// The falcon was started with microcode that is not nouveau's.
+    /// The falcon was started with microcode other than nouveau's.
     pub(crate) runs_foreign: bool,
-    /// The engine is nothing without microcode.
+    /// The engine takes no method before its microcode runs.
     pub(crate) needs_microcode: bool,
-    /// GRAPH_INTR.
+    /// Value of GRAPH_INTR (400100).
     pub(crate) intr: u32,
-    /// GRAPH_INTR_ENABLE.
+    /// Value of GRAPH_INTR_ENABLE (40013c).
     pub(crate) intr_enable: u32,
-    /// GRAPH_DATA_ERROR.
+    /// Value of GRAPH_DATA_ERROR (400110).
     pub(crate) error: u32,
     /// Method that was rejected, as GRAPH_TRAPPED_METHOD shows it.
     pub(crate) error_method: u32,
-    /// Its data.
+    /// Data word of that method.
     pub(crate) error_data: u32,
 }
 
@@ -202,7 +202,7 @@ impl Unit {
         self.enabled && !self.is_working() && !self.faulted && !self.stopped && self.has_microcode()
     }
 
-    /// Whether somebody is there to take methods: what was uploaded and started, or a card that needs nothing.
+    /// Whether methods are executed: microcode was uploaded and started, or the card needs none.
     fn has_microcode(&self) -> bool {
         let runs = |falcon: &Falcon| falcon.is_running() && falcon.has_code();
         !self.needs_microcode || self.falcon.as_ref().is_none_or(runs)
@@ -412,7 +412,7 @@ impl FermiModel {
         }
     }
 
-    /// A reset by PMC_ENABLE: what ran is gone, the context too.
+    /// Resets the unit by PMC_ENABLE: its current work and its context are lost.
     pub(crate) fn reset_unit(&mut self, unit: usize) {
         let engine = self.units[unit].engine;
         self.units[unit] = Unit {
@@ -461,7 +461,7 @@ impl FermiModel {
     pub(crate) fn read_copy_falcon(&mut self, engine: Engine, reg: FalconReg) -> Option<u32> {
         let unit = &mut self.units[unit_of(engine)?];
         if let (FalconReg::ChannelCurrent, Some(holder)) = (reg, unit.holder) {
-            // Microcode is told so at each switch; nouveau finds the channel of an error by it.
+            // Microcode gets the channel at each switch; nouveau finds the channel of an error by it.
             let Place { aperture, at } = holder.instance;
             let word = falcon::Channel::new()
                 .with_frame((at.0 >> 12) as u32 & 0x0fff_ffff)
@@ -470,15 +470,16 @@ impl FermiModel {
             return Some(word.into_bits());
         }
         if let FalconReg::Control | FalconReg::ControlAlias = reg {
-            // Without need of an upload there is microcode from power-on; code that is not there ends at once.
+            // If no upload is needed, the falcon has microcode from power-on; a start without uploaded
+            // code ends at once.
             let runs = unit.has_microcode();
             return Some(if runs { CONTROL_SLEEPING } else { CONTROL_STOPPED });
         }
         unit.falcon.as_mut()?.read(reg)
     }
 
-    /// Writes a register of a copy engine's falcon. The model copies by itself; what the microcode is that it is given
-    /// decides about the methods, and with [`crate::CopyMicrocode::Required`] about whether it copies at all.
+    /// Writes a register of a copy engine's falcon. The model copies by itself; the uploaded microcode decides
+    /// which methods exist and, with [`crate::CopyMicrocode::Required`], whether the engine copies at all.
     pub(crate) fn write_copy_falcon(&mut self, engine: Engine, reg: FalconReg, value: u32) {
         let Some(unit) = unit_of(engine) else { return };
         let Some(falcon) = &mut self.units[unit].falcon else {

@@ -1,18 +1,18 @@
-//! What can be made to go wrong, for tests and simulation. Nothing of it happens by itself.
+//! Faults that can be switched on, for tests and simulation. None happens by itself.
 
 /// Switches that the embedder sets at any time; all off by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Faults {
     /// GPU time that every preempt takes on top.
     pub preempt_delay_ns: u64,
-    /// So many of the next preempts never complete: bit 20 stays until another preempt or a reset of PFIFO, and the
-    /// switch time-out (2a18) reports.
+    /// This many of the next preempts never complete: bit 20 stays until another preempt or a reset of PFIFO, and
+    /// the switch time-out (2a18) reports.
     pub refused_preempts: u32,
     /// GPU time that every runlist commit takes on top.
     pub runlist_delay_ns: u64,
-    /// So many of the next messages are lost.
+    /// This many of the next messages are lost.
     pub lost_interrupts: u32,
-    /// So many of the next copy-engine operations end with a dispatch error instead of copying.
+    /// This many of the next copy-engine operations end with a dispatch error instead of copying.
     pub failed_copies: u32,
     /// Copies take this many times as long; 1 is the normal speed, 0 counts as 1.
     pub copy_slowdown: u32,
@@ -31,7 +31,7 @@ impl Default for Faults {
     }
 }
 
-/// Takes one from a counter of pending mishaps; whether there was one.
+/// Takes one from a counter of pending faults; whether there was one.
 pub(crate) fn take(pending: &mut u32) -> bool {
     let happens = *pending > 0;
     *pending = pending.saturating_sub(1);

@@ -27,7 +27,7 @@ impl FermiModel {
         let get = unit.reg(offset::GP_GET);
         let put = unit.regs[0];
         if log2 > ENTRIES_LOG2_MAX || get >> log2 != 0 || put >> log2 != 0 {
-            // An empty ring at the acknowledgement: there is nothing sensible to go on with.
+            // The ring is empty at the acknowledgement, so no entry is left to go on with.
             self.pbdmas[pbdma].regs[0] = get;
             return self.stop_pbdma(pbdma, pbdma_intr::GP_POINTER);
         }
@@ -80,7 +80,7 @@ impl FermiModel {
         }
     }
 
-    /// The entry is done with: its place in the ring is the driver's again.
+    /// The entry is finished: the driver may use its place in the ring again.
     fn retire_entry(&mut self, pbdma: usize) {
         let unit = &mut self.pbdmas[pbdma];
         let fetched = unit.reg(offset::GP_FETCH);

@@ -5,12 +5,12 @@
 //!   driver: FECS command, switch request ─► fecs.rs ─► the same save and load
 //! ```
 //!
-//! What a channel has set is its context: [`state::State`] and the words of M2MF. It is in the image behind the
-//! pointer in the instance block (`image.rs`) while the channel is not on the engine. Methods take effect when they
-//! arrive: only copies take time, so the pipeline is always idle behind them.
+//! The context of a channel is the state that its methods have set: [`state::State`] and the words of M2MF. It is
+//! in the image behind the pointer in the instance block (`image.rs`) while the channel is not on the engine.
+//! Methods take effect when they arrive: only copies take time, so the pipeline is always idle behind them.
 //!
-//! assumptions: a switch needs no microcode, so a driver that starts none still gets what M2MF offers; a channel
-//! without a context pointer has its context kept by the card.
+//! assumptions: a switch needs no microcode, so a driver that starts none still has M2MF; a channel without a
+//! context pointer has its context kept by the card.
 
 mod bindings;
 mod channel_memory;
@@ -64,7 +64,7 @@ struct Kept {
     m2mf: Registers,
 }
 
-/// What PGRAPH has besides [`crate::engine::Unit`].
+/// The state of PGRAPH beyond that of a [`crate::engine::Unit`].
 pub(crate) struct Graph {
     pub(crate) fecs: Fecs,
     /// The context on the engine.
@@ -72,16 +72,16 @@ pub(crate) struct Graph {
     bound: Option<Bound>,
     kept: BTreeMap<Place, Kept>,
     uses: u64,
-    /// GRAPH_FIFO_CONTROL.
+    /// Value of GRAPH_FIFO_CONTROL (400500).
     fifo_control: u32,
     /// GRAPH_POWER_MODE, never busy.
     power_mode: u32,
-    /// GRAPH_METHOD_PORT_DATA.
+    /// Value of GRAPH_METHOD_PORT_DATA (40448c).
     port_data: u32,
     traps: Traps,
     /// Instructions of macros since they were last charged for.
     macro_steps: u64,
-    /// What the grids so far have left in L2, and where the one that runs has its pages.
+    /// Segments of earlier grids that L2 still holds, and the pages of the grid that runs.
     l2: L2,
     pages: Pages,
 }
@@ -104,7 +104,8 @@ impl Graph {
         }
     }
 
-    /// A reset by PMC_ENABLE: microcode and the context on the engine are lost, what the card keeps is not.
+    /// Resets PGRAPH by PMC_ENABLE: microcode and the context on the engine are lost, contexts kept by
+    /// the card are not.
     pub(crate) fn reset(&mut self) {
         let (kept, uses) = (std::mem::take(&mut self.kept), self.uses);
         *self = Self {

@@ -32,7 +32,7 @@ const ACQUIRE_RETRY_NS_MAX: u64 = 100_000;
 /// Time between two looks at the semaphores of channels that wait off the PBDMAs.
 const BLOCKED_POLL_NS: u64 = 8_192;
 
-/// What became of a method.
+/// Outcome of a method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// Done, after so much GPU time.
@@ -153,7 +153,7 @@ impl FermiModel {
         }
     }
 
-    /// `None` when no engine works for the channel; otherwise it waits for the one that does.
+    /// Whether to wait for an engine that works for the channel; `None` when none does.
     fn when_idle(&self, pbdma: usize) -> Option<Outcome> {
         let id = self.pbdmas[pbdma].channel()?;
         self.works_for(id).then_some(Outcome::Unfinished)

@@ -1,4 +1,4 @@
-//! Words of BAR0 that tell what card this is: fixed when it is made.
+//! Words of BAR0 that identify the card: fixed when it is made.
 
 use fermi_spec::{
     board::Board,
@@ -51,10 +51,10 @@ pub(crate) fn register(board: Board, vram_bytes: u64, reg: Bar0Reg) -> Option<u3
         Bar0Reg::FusePartitions => 0,
         Bar0Reg::Straps => pmc::STRAPS,
         Bar0Reg::Straps2 => pmc::STRAPS2,
-        // The L2 and the memory partitions have nothing to tell.
+        // The L2 and the memory partitions have nothing to report.
         Bar0Reg::NewId | Bar0Reg::PmcLtcIntr | Bar0Reg::PmcPartitionIntr => 0,
         Bar0Reg::FuseGpcs | Bar0Reg::Fuse(_) => 0,
-        // The last ones of a GPC are those that are off.
+        // The last TPCs of a GPC are those that are off.
         Bar0Reg::FuseTpcs(gpc) if u32::from(gpc) < GPCS => !0 << tpcs(board, u32::from(gpc)) & TPC_MASK,
         Bar0Reg::FuseTpcs(_) => 0,
         // The ring has no command running and no interrupt.

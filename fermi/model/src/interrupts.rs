@@ -21,13 +21,13 @@ pub(crate) struct Interrupts {
     pub(crate) enable: [u32; 3],
     /// Units that each line lets through. assumption: all after a reset; nouveau sets them one by one.
     pub(crate) mask: [u32; 3],
-    /// PBUS_INTR.
+    /// Value of PBUS_INTR (001100).
     pub(crate) bus: u32,
     pub(crate) bus_enable: u32,
     pub(crate) bus_enable_nonstall: u32,
-    /// PBUS_ERROR_ADDRESS.
+    /// Value of PBUS_ERROR_ADDRESS (009084).
     pub(crate) bus_error_address: u32,
-    /// PBUS_ERROR_DATA.
+    /// Value of PBUS_ERROR_DATA (009088).
     pub(crate) bus_error_data: u32,
     /// The next rise of the line sends a message.
     armed: bool,
@@ -98,7 +98,7 @@ impl FermiModel {
         (0..HOST_LINES).any(|line| self.pmc_line(line))
     }
 
-    /// Sends a message if the line rose. Called at the end of whatever may have raised it.
+    /// Sends a message if the line rose. Called at the end of everything that may have raised it.
     pub(crate) fn update_line(&mut self) {
         let high = self.is_line_high();
         if high && !self.interrupts.was_high {
@@ -129,7 +129,7 @@ impl FermiModel {
         self.mem.counters.interrupts += 1;
     }
 
-    /// An access went to a unit that PMC_ENABLE keeps off: it is noted, unless another one still is.
+    /// Records an access to a unit that PMC_ENABLE keeps off, unless another record is still there.
     ///
     /// unverified: which of several failed accesses is shown; here the first until a driver clears PBUS_ERROR_ADDRESS.
     pub(crate) fn raise_squashed_access(&mut self, offset: u32, written: Option<u32>) {
@@ -141,13 +141,13 @@ impl FermiModel {
         }
     }
 
-    /// ENGINE_FAULT: engines stopped by a fault.
+    /// Value of ENGINE_FAULT: engines stopped by a fault.
     pub(crate) fn faulted_engines(&self) -> u32 {
         let faulted = self.units.iter().filter(|unit| unit.faulted);
         faulted.fold(0, |mask, unit| mask | 1 << unit.engine.number())
     }
 
-    /// Writes ENGINE_FAULT.
+    /// Acknowledges engine faults, as a write of ENGINE_FAULT does.
     pub(crate) fn recover_engines(&mut self, mask: u32) {
         for unit in 0..self.units.len() {
             let engine: Engine = self.units[unit].engine;

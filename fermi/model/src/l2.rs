@@ -1,4 +1,5 @@
-//! Which segments of memory the L2 cache holds: for the time that accesses of the shader cores take, never for data.
+//! The segments of memory that the L2 cache holds: for the time that accesses of the shader cores
+//! take, never for data.
 //!
 //! 768 KiB in lines of 128 bytes (envytools, `ltc`; the vendor's white paper). assumptions: four ways, the oldest line
 //! goes first, system memory is cached as well (MEM_OP has a flush for it), and what copy engines and hosts store does not
@@ -13,7 +14,7 @@ const LINE_BYTES: u64 = 128;
 const WAYS: usize = 4;
 const SETS: usize = (768 << 10) / LINE_BYTES as usize / WAYS;
 
-/// A line: which one, plus one, and whether it has to be written back. 0: none.
+/// A line: its number plus one, and whether it has to be written back. 0: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Line(u64);
 
@@ -25,7 +26,7 @@ impl Line {
     }
 }
 
-/// What an access to a segment costs.
+/// Cost of an access to a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Touch {
     /// The cache has it.
@@ -34,7 +35,7 @@ pub(crate) enum Touch {
     Miss,
 }
 
-/// The tags.
+/// The tags of all lines.
 pub(crate) struct L2 {
     sets: Box<[[Line; WAYS]]>,
     /// The way of each set that is replaced next.

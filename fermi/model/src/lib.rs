@@ -1,8 +1,8 @@
 //! A software GF100 ("NVC0"): registers, memory windows, MMU, channels and copy engines.
 //!
-//! The card is a value. An embedder gives it memory ([`FermiModel::place_frame`] for VRAM, [`SystemBus`] for what it
-//! reaches by DMA), forwards accesses to its BARs, and lets its engines run by [`FermiModel::step`]. It spawns
-//! nothing, reads no clock and does no I/O, so any run can be repeated.
+//! The card is a value. An embedder gives it memory ([`FermiModel::place_frame`] for VRAM, [`SystemBus`] for DMA),
+//! forwards accesses to its BARs, and lets its engines run by [`FermiModel::step`]. The card spawns nothing, reads
+//! no clock and does no I/O, so any run can be repeated.
 //!
 //! ```text
 //!   bar_write ─► bar0 ─► pfifo, interrupts, windows …        registers take effect at once
@@ -14,8 +14,8 @@
 //! Every unit carries the GPU time of its next event; [`FermiModel::step`] performs events in the order of their
 //! times, whatever the budget, so neither results nor GPU time depend on how a run is sliced.
 //!
-//! What a driver can get wrong is answered as the hardware does: by a fault record, an interrupt, an all-ones read.
-//! Facts and their sources are in `fermi_spec`; what is an assumption of this model is marked so where it is made.
+//! Mistakes of a driver are answered as the hardware does: by a fault record, an interrupt, an all-ones read. Facts
+//! and their sources are in `fermi_spec`; an assumption of this model is marked as such where it is made.
 
 mod backing;
 mod bar0;

@@ -1,9 +1,10 @@
-//! What BAR3 and PRAMIN show, for an embedder that lets its client map the windows instead of asking for each word.
+//! The pages that BAR3 and PRAMIN show, for an embedder that lets its client map the windows instead of
+//! asking for each word.
 //!
-//! Such an embedder puts the VRAM pages that a window shows where its client sees them, and needs to know which these
-//! are and when that may have changed. For BAR3 that is at a write of the window's block and at a flush of the window's
-//! page directory, which is when a driver may rely on a changed translation. An entry that becomes valid takes effect in the model without a
-//! flush; drivers flush all the same (measured for nouveau).
+//! Such an embedder puts the VRAM pages of a window where its client sees them. It needs to know which pages these
+//! are and when that may have changed. For BAR3 that is at a write of the window's block and at a flush of the
+//! window's page directory, which is when a driver may rely on a changed translation. An entry that becomes valid
+//! takes effect in the model without a flush; drivers flush all the same (measured for nouveau).
 
 use crate::{memory::Place, mmu::Flushed, model::FermiModel};
 use fermi_spec::{
@@ -12,7 +13,7 @@ use fermi_spec::{
 };
 
 impl FermiModel {
-    /// Grows whenever what BAR3 shows may have changed.
+    /// Grows whenever BAR3 may show other pages.
     pub fn bar3_changes(&self) -> u64 {
         self.windows.bar3_changes
     }

@@ -18,7 +18,7 @@ struct ClearValue {
     depth: u32,
 }
 
-/// See the module.
+/// The table of clear values, with its write position.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ltc {
     index: u32,
@@ -42,7 +42,7 @@ impl Ltc {
         })
     }
 
-    /// Whether the register is one of these.
+    /// Whether the register belongs to the L2 cache.
     pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) -> bool {
         match reg {
             Bar0Reg::LtcSlices | Bar0Reg::LtcTagClear => {}
@@ -58,7 +58,7 @@ impl Ltc {
         true
     }
 
-    /// What a slice's register reads: nothing is pending, nothing busy.
+    /// Value of a slice's register: nothing is pending, nothing busy.
     pub(crate) fn slice(reg: SliceReg) -> u32 {
         match reg {
             SliceReg::Intr | SliceReg::TagClearBusy => 0,

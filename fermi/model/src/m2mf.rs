@@ -1,9 +1,9 @@
 //! M2MF (class 9039, `cl9039.h`): copies and inline uploads on PGRAPH, between pitch and block-linear surfaces.
 //!
 //! A block size, an origin or an address that has a reserved bit or a value without a name is a data error of the
-//! method that sets it, and the register keeps its value. LAUNCH checks what the parts make together: a copy that
-//! leaves its block-linear surface is a data error and moves nothing. Pitch surfaces have no edges; what they reach
-//! is for the page tables to allow.
+//! method that sets it, and the register keeps its value. LAUNCH checks the parts together: a copy that leaves its
+//! block-linear surface is a data error and moves nothing. Pitch surfaces have no edges; the page tables decide
+//! what they may reach.
 //!
 //! Unverified: that the check against the edges is made at LAUNCH, and that a copy of no bytes is not checked.
 
@@ -176,7 +176,7 @@ fn launch(registers: &mut Registers, launch: M2mfLaunch) -> Effect {
         let checked = check_edges(registers, &SOURCE, source_is_free)
             .and_then(|()| check_edges(registers, &TARGET, launch.dst_linear()));
         if let Err(error) = checked {
-            // Words that follow have nowhere to go.
+            // The data words that follow have no destination.
             registers.set(m2mf::LAUNCH, 0);
             return Effect::Reject(Rejection::GraphData(error));
         }

@@ -1,7 +1,7 @@
 //! The two memories behind the MMU: VRAM in frames that the embedder places, system memory through [`SystemBus`].
 //!
-//! Nothing here translates or checks rights. A byte that is nowhere reads as ones; a write to it is dropped; both are
-//! counted.
+//! Nothing here translates or checks rights. A byte without memory reads as ones; a write to it is
+//! dropped; both are counted.
 
 use crate::{
     backing::{Backing, SystemBus},
@@ -67,7 +67,7 @@ impl Run<'_> {
     }
 }
 
-/// Where the bytes are.
+/// Location of bytes.
 struct Map {
     frames: Vec<Option<Backing>>,
     bus: Arc<dyn SystemBus>,
@@ -112,12 +112,13 @@ impl Map {
 pub(crate) struct Memory {
     map: Map,
     pub(crate) counters: Counters,
-    /// Grows with every semaphore and piece of data that engines or host store: what waits for memory looks again.
+    /// Grows with every semaphore and piece of data that engines or host store: units that wait
+    /// for memory look again.
     pub(crate) stores: u64,
 }
 
 impl Memory {
-    /// `frames` frames of VRAM that are nowhere yet.
+    /// `frames` frames of VRAM without memory yet.
     pub(crate) fn new(frames: u32, bus: Arc<dyn SystemBus>) -> Self {
         let mut places = Vec::new();
         places.resize_with(frames as usize, || None);
@@ -128,7 +129,7 @@ impl Memory {
         }
     }
 
-    /// Moves frames, bus and counters out: what is left has no VRAM.
+    /// Moves frames, bus and counters out; no VRAM is left behind.
     pub(crate) fn take(&mut self) -> Self {
         let bus = Arc::clone(&self.map.bus);
         std::mem::replace(self, Self::new(0, bus))

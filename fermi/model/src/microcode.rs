@@ -1,20 +1,21 @@
-//! Which methods a copy engine has: a matter of the microcode that the driver uploads.
+//! The methods of a copy engine depend on the microcode that the driver uploads.
 
 use crate::falcon::Falcon;
 use fermi_spec::methods::copy;
 
-/// Which microcode's methods the copy engines have. The model runs none.
+/// Microcode whose methods the copy engines have. The model runs no microcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CopyMicrocode {
-    /// That of the microcode which was started last: nouveau's if its table of methods is there, NVIDIA's for any other.
-    /// Nouveau's as long as none was.
+    /// Methods of the microcode that was started last: nouveau's if its table of methods is there, NVIDIA's for any
+    /// other. Nouveau's before the first start.
     #[default]
     Uploaded,
     /// Nouveau's, whatever is uploaded.
     Nouveau,
     /// NVIDIA's (`cl90b5.h`), whatever is uploaded.
     Nvidia,
-    /// As [`CopyMicrocode::Uploaded`], but an engine takes no method before its falcon was started with code, as a card's.
+    /// As [`CopyMicrocode::Uploaded`], but an engine takes no method before its falcon was started with code,
+    /// as on a card.
     Required,
 }
 
@@ -29,7 +30,7 @@ impl CopyMicrocode {
     }
 }
 
-/// Whether what was uploaded to `falcon` is something else than nouveau's microcode.
+/// Whether the microcode uploaded to `falcon` is not nouveau's.
 pub(crate) fn is_foreign(falcon: &Falcon) -> bool {
     falcon.has_code() && !has_table(falcon.data())
 }

@@ -42,7 +42,7 @@ impl AddressSpace {
     }
 }
 
-/// Which TLB an access goes through.
+/// TLB that an access goes through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TlbClient {
     Bar1,
@@ -52,7 +52,7 @@ pub(crate) enum TlbClient {
     Engines,
 }
 
-/// What an access wants to do.
+/// Rights that an access needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Access {
     pub(crate) client: TlbClient,
@@ -83,7 +83,7 @@ pub(crate) struct Refusal {
     pub(crate) write: bool,
 }
 
-/// What a flush made the TLBs forget.
+/// Entries that a flush removes from the TLBs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flushed {
     Nothing,
@@ -100,7 +100,7 @@ pub(crate) struct Mmu {
     engines: Tlb,
     /// Stored bits of MMU_CONFIG.
     config: u32,
-    /// TLB_DIRECTORY.
+    /// Value of TLB_DIRECTORY (100cb8).
     pub(crate) flush_directory: u32,
 }
 

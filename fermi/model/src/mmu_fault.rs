@@ -6,7 +6,7 @@ use fermi_spec::{
     fault::{FaultType, Reason, client, unit},
 };
 
-/// Who was refused.
+/// The access that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Culprit {
     /// MMU unit whose record it is.

@@ -39,40 +39,40 @@ const VRAM_MAX: u64 = 1 << 37;
 /// PMC_ENABLE as the VBIOS leaves it on a Quadro 6000 (read by GPUvm): PFIFO and PMU on, PGRAPH and copy engines off.
 pub(crate) const PMC_ENABLE_AT_RESET: u32 = 0xe001_213d;
 
-/// What card to make.
+/// Parameters of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModelConfig {
-    /// Identity.
+    /// Identity of the board.
     pub board: Board,
     /// VRAM, a multiple of 1 MiB; need not be the board's own.
     pub vram_bytes: u64,
-    /// Speeds.
+    /// Speeds of its units and links.
     pub timing: Timing,
-    /// Which methods the copy engines have.
+    /// Microcode whose methods the copy engines have.
     pub copy_microcode: CopyMicrocode,
 }
 
 /// Why the embedder's request cannot be met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ModelError {
-    /// VRAM of such a size cannot be.
+    /// No card can have VRAM of this size.
     #[error("VRAM of {bytes} bytes is not a multiple of 1 MiB between 1 MiB and 128 GiB")]
     VramSize {
-        /// The size asked for.
+        /// The size in bytes that was asked for.
         bytes: u64,
     },
     /// There is no such frame.
     #[error("frame {frame} of a card with {frames} frames")]
     NoSuchFrame {
-        /// The frame asked for.
+        /// The number of the frame that was asked for.
         frame: u32,
-        /// How many there are.
+        /// The number of frames that there are.
         frames: u32,
     },
     /// The memory for a frame is not as long as a frame.
     #[error("{bytes} bytes of memory for frame {frame}, which has 131072")]
     FrameSize {
-        /// The frame asked for.
+        /// The number of the frame that was asked for.
         frame: u32,
         /// Bytes of the memory offered.
         bytes: usize,
@@ -82,7 +82,7 @@ pub enum ModelError {
 /// A memory region of the card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bar {
-    /// Registers.
+    /// Registers, PRAMIN and PROM.
     Bar0,
     /// Window through the address space of 1704.
     Bar1,
@@ -90,7 +90,7 @@ pub enum Bar {
     Bar3,
 }
 
-/// What a step left behind.
+/// Work that a step left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stepped {
     /// There is more to do now.
@@ -102,7 +102,7 @@ pub enum Stepped {
     Idle,
 }
 
-/// A GF100.
+/// A software GF100 card.
 pub struct FermiModel {
     pub(crate) board: Board,
     pub(crate) vram_bytes: u64,
@@ -126,21 +126,21 @@ pub struct FermiModel {
     pub(crate) peephole: Peephole,
     pub(crate) unknown: UnknownRegisters,
     pub(crate) config: ConfigSpace,
-    /// What PROM shows.
+    /// Content of PROM.
     pub(crate) rom: [u8; vbios::BYTES],
-    /// PMC_ENABLE.
+    /// Value of PMC_ENABLE (000200).
     pub(crate) pmc_enable: u32,
-    /// PBDMA_ENABLE.
+    /// Value of PBDMA_ENABLE (000204).
     pub(crate) pbdma_enable: u32,
     pub(crate) host_ns: Option<u64>,
     pub(crate) stepped: Stepped,
     pub(crate) watcher: Option<Box<dyn WarpWatcher>>,
-    /// Where the last grid was that did not end by itself.
+    /// Place where the last grid was that did not end by itself.
     pub(crate) stopped_at: Option<ShaderPlace>,
 }
 
 impl FermiModel {
-    /// A card after power-on and VBIOS. Its frames are nowhere until placed.
+    /// A card after power-on and VBIOS. Its frames have no memory until they are placed.
     pub fn new(config: ModelConfig, bus: Arc<dyn SystemBus>) -> Result<Self, ModelError> {
         let bytes = config.vram_bytes;
         if bytes == 0 || !bytes.is_multiple_of(VRAM_UNIT) || bytes > VRAM_MAX {
@@ -149,10 +149,10 @@ impl FermiModel {
         Ok(Self::powered_on(config, Memory::new((bytes / FRAME) as u32, bus)))
     }
 
-    /// A reset of the function: registers, configuration space and channels are as after power-on.
+    /// Resets the function: registers, configuration space and channels are as after power-on.
     ///
-    /// Frames stay where they are placed, and so do their bytes; what was counted, the mishaps to come and the
-    /// GPU's own time stay too, but PTIMER begins at zero. A message that nobody took is gone.
+    /// Frames keep their places and bytes. Counters, pending faults and the GPU's own time stay too, but PTIMER
+    /// begins at zero. A message that nobody took is lost.
     pub fn reset(&mut self) {
         let config = ModelConfig {
             board: self.board,
@@ -217,7 +217,7 @@ impl FermiModel {
         self.mem.frames()
     }
 
-    /// From now on the bytes of `frame` are in `backing`, which is as long as a frame, or nowhere: then it reads as
+    /// Places `frame` in `backing`, which is as long as a frame, or nowhere: then it reads as
     /// ones and drops writes.
     pub fn place_frame(&mut self, frame: FrameNo, backing: Option<Backing>) -> Result<(), ModelError> {
         if let Some(bytes) = backing.as_ref().map(Backing::len)
@@ -239,8 +239,8 @@ impl FermiModel {
         }
     }
 
-    /// The CPU reads. BAR0 answers 1, 2 and 4 bytes (longer reads word by word); the windows any length, across
-    /// pages too. What is beyond a BAR reads as ones.
+    /// Performs a read of the CPU. BAR0 answers 1, 2 and 4 bytes (longer reads word by word); the windows any
+    /// length, across pages too. Bytes beyond a BAR read as ones.
     pub fn bar_read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) {
         match bar {
             Bar::Bar0 => self.read_bar0(offset, data),
@@ -251,7 +251,7 @@ impl FermiModel {
         }
     }
 
-    /// The CPU writes; see [`Self::bar_read`].
+    /// Performs a write of the CPU; see [`Self::bar_read`].
     pub fn bar_write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         match bar {
             Bar::Bar0 => self.write_bar0(offset, data),
@@ -287,7 +287,7 @@ impl FermiModel {
         self.is_line_high()
     }
 
-    /// What was counted.
+    /// Counts of events since the card was made.
     pub fn counters(&self) -> &Counters {
         &self.mem.counters
     }
@@ -303,17 +303,19 @@ impl FermiModel {
         self.unknown.longest_poll()
     }
 
-    /// From now on `watcher` sees every instruction of every warp; with `None` nobody does, which is much faster.
+    /// Lets `watcher` see every instruction of every warp from now on; `None` ends that, which
+    /// makes runs much faster.
     pub fn watch_warps(&mut self, watcher: Option<Box<dyn WarpWatcher>>) {
         self.watcher = watcher;
     }
 
-    /// Where the last grid was that a trap, a fault or the watchdog ended: more than the hardware's registers tell.
+    /// Place where the last grid was that a trap, a fault or the watchdog ended: more than
+    /// the hardware's registers show.
     pub fn stopped_at(&self) -> Option<ShaderPlace> {
         self.stopped_at
     }
 
-    /// What is to go wrong.
+    /// The faults that are switched on.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.faults
     }

@@ -73,7 +73,7 @@ const SAVED: [u64; 30] = [
     0xdc,
 ];
 
-/// What a PBDMA is doing.
+/// Activity of a PBDMA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Nothing; a channel may still be loaded.
@@ -82,7 +82,7 @@ pub(crate) enum State {
     Running { at: u64 },
     /// The next method waits for transfers that the channel itself started.
     Finishing,
-    /// The next method has waited since then for an engine that another channel has, or that is out of service.
+    /// The next method has waited since then for an engine that another channel has, or that takes no methods.
     Stalled { engine: Engine, since: u64 },
     /// An acquire failed and does not give way; tried again at `at`.
     /// `seen` is how much the card had written by then.
@@ -91,7 +91,7 @@ pub(crate) enum State {
     Stopped,
 }
 
-/// One PBDMA.
+/// The state of one PBDMA.
 pub(crate) struct Pbdma {
     channel: Option<ChannelId>,
     pub(crate) state: State,
@@ -106,13 +106,13 @@ pub(crate) struct Pbdma {
     pub(crate) words: [u32; FETCH_WORDS],
     pub(crate) words_at: GpuVa,
     pub(crate) words_len: usize,
-    /// PBDMA_INTR.
+    /// Value of PBDMA_INTR (040108 + 2000·n).
     pub(crate) intr: u32,
-    /// PBDMA_INTR_ENABLE.
+    /// Value of PBDMA_INTR_ENABLE (04010c + 2000·n).
     pub(crate) intr_enable: u32,
-    /// PBDMA_STALL; stored.
+    /// Value of PBDMA_STALL; only stored.
     pub(crate) stall: u32,
-    /// Shadows of what failed: entry low and high, header.
+    /// Shadows of the words that failed: entry low and high, header.
     pub(crate) shadows: [u32; 3],
 }
 
@@ -205,7 +205,7 @@ impl Pbdma {
         self.subdevice().active()
     }
 
-    /// Does what a header says about the mask of boards.
+    /// Applies a header's operation on the mask of boards.
     pub(crate) fn select_board(&mut self, op: SubdeviceOp) {
         let old = self.subdevice();
         let new = match op {
@@ -288,7 +288,7 @@ impl FermiModel {
         self.pfifo.refresh(id);
     }
 
-    /// Shows the driver how far the channel is.
+    /// Writes the channel's position to USERD for the driver.
     pub(crate) fn write_back(&mut self, pbdma: usize) {
         let unit = &self.pbdmas[pbdma];
         let page = unit.userd();
@@ -304,7 +304,7 @@ impl FermiModel {
         }
     }
 
-    /// SET_REFERENCE reached the driver's page.
+    /// Writes the operand of SET_REFERENCE to the driver's page.
     pub(crate) fn write_reference(&mut self, pbdma: usize, value: u32) {
         self.pbdmas[pbdma].set_reg(offset::REF, value);
         let page = self.pbdmas[pbdma].userd();
@@ -357,7 +357,7 @@ impl FermiModel {
             self.pbdmas[pbdma].state = State::Idle;
             return;
         };
-        // Who has waited for an engine uses it first.
+        // A PBDMA that has waited for an engine uses it first.
         let waited = matches!(self.pbdmas[pbdma].state, State::Stalled { .. });
         if !waited && self.end_slice(pbdma, id) {
             return;
@@ -380,7 +380,7 @@ impl FermiModel {
         self.unload_ineligible();
     }
 
-    /// At the end of its slice the channel gives way, if there is who wants the PBDMA; whether it did.
+    /// At the end of its slice the channel gives way, if another channel wants the PBDMA; returns whether it did.
     fn end_slice(&mut self, pbdma: usize, id: ChannelId) -> bool {
         let now = self.clock.now();
         if now < self.pbdmas[pbdma].slice_end {

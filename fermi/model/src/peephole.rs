@@ -13,12 +13,12 @@ use fermi_spec::{
     regs::{Bar0Reg, windows::WindowBlock},
 };
 
-/// What a failed read gives, as through the windows (assumption).
+/// Value of a failed read, as through the windows (assumption).
 const FAULT_PATTERN: u32 = 0xbad0_ac00;
 /// Bits 39:32 of the address.
 const HIGH_MASK: u32 = 0xff;
 
-/// See the module.
+/// The registers of the window and the address space behind it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peephole {
     block: WindowBlock,
@@ -29,7 +29,7 @@ pub(crate) struct Peephole {
 }
 
 impl Peephole {
-    /// A TLB flush: the block is looked at again too.
+    /// Drops the address space at a TLB flush, so that the block is read again too.
     pub(crate) fn forget_space(&mut self) {
         self.space = None;
     }
@@ -60,7 +60,7 @@ fn access(write: bool) -> Access {
 }
 
 impl FermiModel {
-    /// The register as it reads; `None` for one of another unit.
+    /// Value of the register; `None` for one of another unit.
     pub(crate) fn read_peephole(&mut self, reg: Bar0Reg) -> Option<u32> {
         Some(match reg {
             Bar0Reg::PeepholeBlock => self.peephole.block.into_bits(),
@@ -71,7 +71,7 @@ impl FermiModel {
         })
     }
 
-    /// Whether the register is one of these.
+    /// Whether the register belongs to PEEPHOLE.
     pub(crate) fn write_peephole(&mut self, reg: Bar0Reg, value: u32) -> bool {
         match reg {
             Bar0Reg::PeepholeBlock => {

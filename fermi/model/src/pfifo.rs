@@ -1,4 +1,4 @@
-//! PFIFO: the channel table, the runlist and who may run.
+//! PFIFO: the channel table, the runlist and the choice of the next channel.
 //!
 //! ```text
 //!                     ┌────────── doorbell ──────────┐
@@ -39,7 +39,7 @@ const DEFAULT_SWITCH_TIMEOUT: u32 = 0x80ff_ffff;
 pub(crate) struct ChannelId(u8);
 
 impl ChannelId {
-    /// `None` for a number that no channel has.
+    /// The id; `None` for a number that no channel has.
     pub(crate) fn new(number: u32) -> Option<Self> {
         (number < CHANNELS as u32).then_some(Self(number as u8))
     }
@@ -203,7 +203,7 @@ impl Pfifo {
         &mut self.channels[id.index()]
     }
 
-    /// CHANNEL_STATE.
+    /// Value of CHANNEL_STATE (003004 + 8·id).
     pub(crate) fn state(&self, id: ChannelId) -> u32 {
         self.channel(id).state().into_bits()
     }
@@ -311,7 +311,7 @@ impl Pfifo {
             | level(self.engine_sources() != 0, intr::ENGINE)
     }
 
-    /// Writes PFIFO_INTR.
+    /// Acknowledges interrupts, as a write of PFIFO_INTR does.
     pub(crate) fn acknowledge(&mut self, mask: u32) {
         self.intr &= !mask;
     }
@@ -330,14 +330,14 @@ impl Pfifo {
         self.engine_intr[usize::from(engine.number())] |= 1;
     }
 
-    /// RUNLIST_CURRENT.
+    /// Value of RUNLIST_CURRENT (002278).
     pub(crate) fn runlist_current(&self) -> u32 {
         self.commit
             .map_or(self.current.0, |commit| commit.base)
             .into_bits()
     }
 
-    /// RUNLIST_STATUS.
+    /// Value of RUNLIST_STATUS (00227c).
     pub(crate) fn runlist_status(&self) -> u32 {
         match self.commit {
             Some(commit) => bits::RUNLIST_PENDING | u32::from(commit.count),
@@ -345,12 +345,12 @@ impl Pfifo {
         }
     }
 
-    /// BYPASS_STATUS.
+    /// Value of BYPASS_STATUS, the bypass's interrupts.
     pub(crate) fn bypass_status(&self) -> u32 {
         self.bypass_status
     }
 
-    /// Writes BYPASS_STATUS.
+    /// Acknowledges bits of BYPASS_STATUS, as a write does.
     pub(crate) fn acknowledge_bypass(&mut self, mask: u32) {
         self.bypass_status &= !mask;
     }
@@ -373,7 +373,7 @@ impl Pfifo {
 }
 
 impl FermiModel {
-    /// Writes CHANNEL_INSTANCE.
+    /// Binds a channel, as a write of CHANNEL_INSTANCE does.
     pub(crate) fn bind_channel(&mut self, id: ChannelId, value: u32) {
         let table = ChannelInstance::from_bits(value);
         let old = self.pfifo.channel(id).table;
@@ -410,7 +410,7 @@ impl FermiModel {
         self.pfifo.refresh(id);
     }
 
-    /// Why the channel of an entry cannot be replaced by what `table` says.
+    /// Why `table` cannot replace the channel of an entry.
     ///
     /// Codes as envytools lists them; assumption: the entry then stays as it is.
     fn loss_error(&self, id: ChannelId, table: ChannelInstance) -> Option<u32> {
@@ -430,7 +430,7 @@ impl FermiModel {
         }
     }
 
-    /// Whether taking the channel's entry away would pull it from under the hardware.
+    /// Whether the hardware still uses the channel, so that its entry must stay.
     fn is_channel_busy(&self, id: ChannelId) -> bool {
         let on_pbdma = self
             .pfifo
@@ -459,8 +459,8 @@ impl FermiModel {
 
     /// An MMU fault stops the channel: its PBDMA is free for others, it runs no more until started again.
     ///
-    /// A PBDMA that an error of the channel has stopped shows the channel until the error is acknowledged: drivers ask
-    /// it whom to blame.
+    /// A PBDMA that an error of the channel has stopped shows the channel until the error is acknowledged: drivers
+    /// read there which channel caused the error.
     pub(crate) fn halt_channel(&mut self, id: ChannelId) {
         self.pfifo.channel_mut(id).halted = true;
         if let Some(pbdma) = self.pfifo.channel(id).loaded
@@ -471,7 +471,7 @@ impl FermiModel {
         self.pfifo.refresh(id);
     }
 
-    /// Takes channels off PBDMAs where they have nothing to do and may not start anything.
+    /// Takes channels off PBDMAs where they have no work and may not start any.
     pub(crate) fn unload_ineligible(&mut self) {
         for pbdma in 0..PBDMAS {
             if let Some(id) = self.pbdmas[pbdma].channel()
@@ -483,7 +483,7 @@ impl FermiModel {
         }
     }
 
-    /// Writes RUNLIST_COMMIT.
+    /// Starts a commit, as a write of RUNLIST_COMMIT does.
     pub(crate) fn commit_runlist(&mut self, value: u32) {
         self.pfifo.runlist_commit = value;
         let duration = self

@@ -1,4 +1,4 @@
-//! The PMU: a falcon whose microcode tells the driver where its message rings are.
+//! The PMU: a falcon whose microcode gives the driver the place of its message rings.
 
 use crate::falcon::{Falcon, FalconEvent, FalconShape};
 use fermi_spec::regs::{
@@ -10,11 +10,11 @@ use fermi_spec::regs::{
 const SHAPE: FalconShape = FalconShape {
     caps: Caps::new().with_code_pages(0x40).with_data_pages(0x30),
     version: 3,
-    // Its interrupts go to nobody until a driver or microcode says so.
+    // Its interrupts have no destination until a driver or microcode sets one.
     route: 0,
 };
 
-/// See the module.
+/// The PMU's falcon and its interrupts.
 #[derive(Clone, Debug)]
 pub(crate) struct Pmu {
     falcon: Falcon,

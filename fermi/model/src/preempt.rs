@@ -36,7 +36,7 @@ pub(crate) struct Preempt {
 }
 
 impl Preempt {
-    /// PREEMPT.
+    /// Value of PREEMPT (002634).
     pub(crate) fn register(&self) -> u32 {
         self.value
             | if self.phase == Phase::Done {
@@ -64,14 +64,14 @@ impl Preempt {
         self.timeout_at
     }
 
-    /// Whether it waits for something else than time.
+    /// Whether it waits for something other than time.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting | Phase::Refused)
     }
 }
 
 impl FermiModel {
-    /// Writes PREEMPT.
+    /// Starts a preempt, as a write of PREEMPT does.
     pub(crate) fn start_preempt(&mut self, value: u32) {
         let old = self.pfifo.preempt.channel;
         let limit = self.pfifo.switch_timeout;

@@ -1,18 +1,18 @@
-//! What a copy engine does to the components of each element on the way.
+//! The copy engines' conversion of the components of each element.
 
 /// Largest element: four components of four bytes.
 pub(crate) const ELEMENT_BYTES_MAX: usize = 16;
 
-/// What a component of the target is made of.
+/// Source of a component of the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Component {
     /// A component of the source; zero where the source has no such component (assumption).
     Source(u8),
     /// The first bytes of a constant.
     Constant(u32),
-    /// Zero bytes.
+    /// Bytes of zero.
     Zero,
-    /// What is there stays.
+    /// The target's component stays.
     Keep,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Remap {
     pub(crate) source_components: u8,
     /// Components of a target element, 1 to 4.
     pub(crate) target_components: u8,
-    /// What they are made of; those beyond the target's number mean nothing.
+    /// Sources of the target's components; those beyond the target's number have no meaning.
     pub(crate) components: [Component; 4],
 }
 

@@ -1,14 +1,14 @@
-//! Running the card: which event is next, and what it does.
+//! Runs the card: chooses the next event and performs it.
 //!
-//! Events happen in the order of their times, ties in the order of the list in [`FermiModel::next_event`]. What makes
-//! progress by itself moves the clock to its time at once. What only waits (time-outs, acquires that failed since the
-//! card last stored anything) never does: alone, it happens when the host's time has come that far, or the next step
-//! gives it another try.
+//! Events happen in the order of their times, ties in the order of the list in [`FermiModel::next_event`]. An event
+//! that makes progress by itself moves the clock to its time at once. An event that only waits (time-outs, acquires
+//! that failed since the card last stored anything) never moves it: alone, it happens when the host's time has come
+//! that far, or the next step gives it another try.
 //!
-//! Who gets an engine, and why everybody does (`sharing.rs`):
+//! Which channel gets an engine, and why none waits for ever (`sharing.rs`):
 //! 1. A channel uses one engine, that of its last method (TARGET). It changes engines only when its transfers are done.
-//! 2. It keeps that engine from others only while its PBDMA runs or waits for the channel's own transfers, and until
-//!    its slice is over. So who keeps an engine waits for no other, and there is no cycle of waits.
+//! 2. It keeps that engine from others only while its PBDMA runs or waits for the channel's own transfers, and
+//!    until its slice is over. So a channel that keeps an engine waits for no other, and there is no cycle of waits.
 //! 3. Of the PBDMAs that wait for an engine the first gets it, before a channel whose slice is over goes on with it.
 //! 4. A channel that waits for an engine in service is not taken off before it has used it: whenever a channel is
 //!    loaded, some of its words are executed. The wait is at most a slice and a transfer of each of the other PBDMAs.
@@ -153,7 +153,7 @@ impl FermiModel {
         1
     }
 
-    /// See [`FermiModel::step`].
+    /// Runs the engines, see [`FermiModel::step`].
     pub(crate) fn run(&mut self, now_ns: u64, work: u32) -> Stepped {
         let elapsed = self.host_ns.map_or(0, |before| now_ns.saturating_sub(before));
         self.host_ns = Some(self.host_ns.map_or(now_ns, |before| before.max(now_ns)));

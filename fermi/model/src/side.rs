@@ -9,7 +9,7 @@ use fermi_spec::{
     surface::BlockLinear,
 };
 
-/// How the lines of a side lie.
+/// Layout of the lines of a side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layout {
     /// Bytes from one line to the next.
@@ -18,12 +18,12 @@ pub(crate) enum Layout {
     Blocks(BlockLinear, [u64; 3]),
 }
 
-/// A side.
+/// Source or target of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Side {
     base: GpuVa,
     layout: Layout,
-    /// The memory that addresses are physical ones of, past the page tables.
+    /// Memory whose physical addresses are meant, past the page tables.
     physical: Option<Aperture>,
 }
 
@@ -37,7 +37,7 @@ impl Side {
         }
     }
 
-    /// The same, with physical addresses of a memory.
+    /// The same side, with physical addresses of a memory.
     pub(crate) fn in_physical(self, memory: Option<Aperture>) -> Self {
         Self {
             physical: memory,
@@ -45,7 +45,7 @@ impl Side {
         }
     }
 
-    /// Whether lines of `line_bytes` bytes leave nothing between them.
+    /// Whether lines of `line_bytes` bytes follow each other without gaps.
     pub(crate) fn is_solid(&self, line_bytes: u32) -> bool {
         self.layout == Layout::Pitch(line_bytes)
     }

@@ -1,7 +1,7 @@
 //! BAR0 words that drivers write and read back and that do nothing else here.
 //!
-//! The ranges are the units that nouveau initialises by such words (measured: 865 of the 994 registers it touches at
-//! probe lie in PGRAPH's alone). What is outside reads as zero and is counted by the caller.
+//! The ranges are the units that nouveau initialises by such words (measured: 865 of the 994 registers it touches
+//! at probe lie in PGRAPH's alone). A word outside reads as zero, and the caller counts the access.
 
 use fermi_spec::regs::{Bar0Reg, pmc};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ impl Storage {
         storage
     }
 
-    /// The word at `offset`, a multiple of 4; `None` where no plain word is.
+    /// The word at `offset`, a multiple of 4; `None` outside of the ranges.
     pub(crate) fn read(&self, offset: u32) -> Option<u32> {
         is_plain(offset).then(|| {
             self.pages
@@ -64,7 +64,7 @@ impl Storage {
         }
     }
 
-    /// Keeps `value` at `offset`, a multiple of 4; `false` where no plain word is.
+    /// Keeps `value` at `offset`, a multiple of 4; `false` outside of the ranges.
     pub(crate) fn write(&mut self, offset: u32, value: u32) -> bool {
         if !is_plain(offset) {
             return false;

@@ -1,4 +1,4 @@
-//! How long things take on the GPU's own clock.
+//! Times of operations on the GPU's own clock.
 //!
 //! Data rates are shared: each link serves its transfers one after the other, so two copy engines together are no
 //! faster than the link between them.
@@ -43,17 +43,17 @@ pub struct ShaderTiming {
     /// Shader clocks in which an SM issues a warp instruction of 32-bit integer multiply, shift, conversion, ...
     /// (vendor's throughput table of compute capability 2.0: 16 results in a clock).
     pub half_rate: u64,
-    /// The same of f64: 16 results on compute boards, 4 on GeForce.
+    /// Shader clocks of an f64 instruction: 16 results in a clock on compute boards, 4 on GeForce.
     pub double: u64,
-    /// The same of special functions: 4 results.
+    /// Shader clocks of a special function: 4 results in a clock.
     pub special: u64,
-    /// The same of loads and stores: 16 lanes.
+    /// Shader clocks of a load or store: 16 lanes in a clock.
     pub memory: u64,
-    /// The same of control: one in each of the scheduler's clocks.
+    /// Shader clocks of a control instruction: one in each of the scheduler's clocks.
     pub control: u64,
     /// Clocks before a dependent instruction of the same warp: about 22 (vendor's programming guide).
     pub dependent: u64,
-    /// Clocks of a load from VRAM: 400 to 800 (the same).
+    /// Clocks of a load from VRAM: 400 to 800 (vendor's programming guide).
     pub memory_latency: u64,
     /// Clocks of a load that L2 answers: 35 of L1 and 120 more, in core clocks (GPGPU-Sim's GTX 480), each two of these.
     pub l2_latency: u64,
@@ -101,7 +101,7 @@ impl ShaderTiming {
 }
 
 impl Timing {
-    /// Speeds of a board. Those that are not known for it are the GTX 480's.
+    /// Speeds of a board. A speed that is not known for it is the GTX 480's.
     pub const fn of(board: Board) -> Self {
         let vram_mb_per_s = match board {
             Board::Gtx480 => 161_000,

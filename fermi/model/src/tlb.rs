@@ -1,4 +1,4 @@
-//! A TLB that keeps what it was told until somebody flushes it, as the hardware's does.
+//! A TLB that keeps its entries until they are flushed, as the hardware's does.
 //!
 //! Entries are found by page directory and page. It is set-associative and bounded; in a full set the ways are
 //! replaced in turn, so that the same accesses always leave the same entries. Invalid entries are never kept
@@ -28,7 +28,7 @@ struct Entry {
     page: Page,
 }
 
-/// One TLB.
+/// One set-associative TLB.
 pub(crate) struct Tlb {
     entries: Vec<[Option<Entry>; WAYS]>,
     replace_next: Vec<u8>,
@@ -42,7 +42,7 @@ impl Tlb {
         }
     }
 
-    /// What is kept for `va` under `directory`; a large page hides small ones.
+    /// The translation of `va` under `directory`, if it is kept; a large page hides small ones.
     pub(crate) fn find(&self, directory: Place, va: GpuVa, large: LargePages) -> Option<Page> {
         [large.bytes(), SMALL_PAGE].into_iter().find_map(|bytes| {
             let first = va.align_down(bytes);
@@ -82,7 +82,7 @@ impl Tlb {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all translations.
     pub(crate) fn flush(&mut self) {
         self.entries.fill([None; WAYS]);
     }

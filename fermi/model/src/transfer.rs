@@ -46,14 +46,15 @@ pub(crate) enum Interrupt {
     Blocking,
 }
 
-/// What happens at the end.
+/// Completion of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Completion {
     pub(crate) release: Option<Release>,
     pub(crate) interrupt: Interrupt,
 }
 
-/// Whether anything is copied; the completion comes either way (assumption: who waits for it must not wait for ever).
+/// Whether anything is copied; the completion comes either way (assumption: a driver that waits for it must
+/// not wait for ever).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Condition {
     pub(crate) mode: RenderEnable,
@@ -75,24 +76,24 @@ impl Condition {
     }
 }
 
-/// The copy.
+/// A copy that runs, with its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfer {
     source: Side,
     target: Side,
-    /// What happens to each element on the way; without, elements are bytes.
+    /// Conversion of each element; without one, elements are bytes.
     remap: Option<Remap>,
     line_elements: u64,
     lines: u32,
     line: u32,
-    /// Elements of the line that are done.
+    /// Elements of the line that are copied.
     done: u64,
-    /// To be looked at before the first byte.
+    /// Condition to read before the first byte.
     condition: Option<Condition>,
     pub(crate) completion: Completion,
 }
 
-/// What is to be copied next without a gap on either side.
+/// The next bytes to copy without a gap on either side.
 struct Run {
     source: GpuVa,
     target: GpuVa,
@@ -152,7 +153,7 @@ impl Transfer {
         }
     }
 
-    /// The same, but nothing is copied unless the condition holds.
+    /// The same copy, but it copies nothing unless the condition holds.
     pub(crate) fn on_condition(self, condition: Condition) -> Self {
         Self {
             condition: Some(condition).filter(|condition| condition.mode != RenderEnable::True),
@@ -241,7 +242,7 @@ impl FermiModel {
         1 + (bytes / 2 / WORK_BYTES) as u32
     }
 
-    /// Looks at a condition.
+    /// Reads a condition and decides on it.
     fn holds(&mut self, space: &AddressSpace, condition: Condition) -> Result<bool, Refusal> {
         let mut report = |after: u64| {
             let mut bytes = [0; 8];
@@ -392,7 +393,7 @@ impl FermiModel {
         self.unit_became_idle();
     }
 
-    /// Does what a launch asked for at its end.
+    /// Performs the completion of a copy: semaphore and interrupt.
     pub(crate) fn complete(
         &mut self,
         unit: usize,
@@ -418,7 +419,7 @@ impl FermiModel {
         self.fault_unit_by(unit, client, refusal);
     }
 
-    /// The same for a client of the engine other than the one that data goes through.
+    /// Reports a refusal for a client of the engine other than the one that data goes through.
     pub(crate) fn fault_unit_by(&mut self, unit: usize, client: u8, refusal: Refusal) {
         self.units[unit].transfer = None;
         self.units[unit].grid = None;

@@ -1,14 +1,15 @@
-//! Accesses to words of BAR0 that nobody has given a name, for whoever wants to know what a driver expects of them.
+//! Accesses to words of BAR0 without a name, to find out what a driver expects of them.
 //!
 //! A long run of reads of one such word is a poll that the model does not answer. Reads of PTIMER in between do not end
 //! a run, as a driver looks at the time while it waits.
 
 use std::collections::BTreeMap;
 
-/// Unknown words that are told apart. A guest decides how many it touches; the rest is only counted.
+/// Number of unknown words that are counted one by one. A guest decides how many it touches; the rest
+/// is counted in sum.
 const REGISTERS_MAX: usize = 512;
 
-/// What was done to a word that is neither named nor plain storage.
+/// Counts of accesses to a word that is neither named nor plain storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UnknownAccesses {
     /// Reads, which gave zero.
@@ -26,7 +27,7 @@ pub struct Poll {
     pub reads: u64,
 }
 
-/// See the module.
+/// The counts of all unknown words, and the longest run of reads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnknownRegisters {
     by_offset: BTreeMap<u32, UnknownAccesses>,
@@ -70,7 +71,7 @@ impl UnknownRegisters {
         self.current.offset == offset
     }
 
-    /// Something else was accessed: a run is over.
+    /// Another access happened: a run is over.
     pub(crate) fn end_run(&mut self) {
         self.current.reads = 0;
     }

@@ -1,4 +1,4 @@
-//! USERD: doorbells from the polling area, and what the host writes back for the driver.
+//! USERD: doorbells from the polling area, and the words that the host writes back for the driver.
 
 use crate::{memory::Place, model::FermiModel, pbdma::State, pfifo::ChannelId};
 use fermi_spec::{
@@ -61,7 +61,7 @@ impl FermiModel {
     }
 }
 
-/// Where the USERD page is that an instance block names.
+/// Address of the USERD page that an instance block names.
 pub(crate) fn userd_of(mem: &mut crate::memory::Memory, instance: Place) -> Place {
     let low = mem.read_u32(instance.offset(offset::USERD_LO));
     let high = mem.read_u32(instance.offset(offset::USERD_HI));

@@ -1,4 +1,5 @@
-//! What an instruction does to one lane's operands: pure functions of bits, as the hardware rounds and flags them.
+//! The effect of an instruction on one lane's operands: pure functions of bits, as the hardware
+//! rounds and flags them.
 //!
 //! Registers are 32 bits and have no type, so everything here takes and gives bit patterns. f32 arithmetic is IEEE
 //! binary32 with one rounding; a NaN result is always `7fffffff`. Sources: PTX manual and CUDA guide for rounding, NaN,
@@ -21,12 +22,12 @@ pub(crate) enum Round {
     Down,
     /// Towards plus infinity.
     Up,
-    /// Towards zero.
+    /// Towards zero (truncation).
     Zero,
 }
 
 impl Round {
-    /// By its number in an instruction.
+    /// The direction with this number in an instruction.
     pub(crate) fn from_bits(bits: u32) -> Self {
         match bits & 3 {
             0 => Self::Nearest,
@@ -47,7 +48,7 @@ impl Comparison {
     const GREATER: u32 = 4;
     const UNORDERED: u32 = 8;
 
-    /// Whether it holds for two values in this order; `None` where one is NaN.
+    /// Whether the comparison holds for two values in this order; `None` where one is NaN.
     #[inline(always)]
     pub(crate) fn holds(self, order: Option<std::cmp::Ordering>) -> bool {
         let bit = match order {

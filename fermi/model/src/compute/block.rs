@@ -72,7 +72,7 @@ pub(crate) struct Slot {
     pub(crate) first_warp: u32,
 }
 
-/// A block.
+/// One block of a grid, with the state of its warps.
 pub(crate) struct Block {
     warps: Vec<Warp>,
     turn: usize,
@@ -115,7 +115,7 @@ impl Block {
         }
     }
 
-    /// Becomes block `index` of the grid, in a slot, as it is at its start.
+    /// Becomes block `index` of the grid, in a slot, in its initial state.
     pub(crate) fn start(&mut self, launch: &Launch, index: u64, slot: Slot) {
         let threads = launch.threads();
         for warp in &mut self.warps {
@@ -132,12 +132,12 @@ impl Block {
         inside.arrivals = 0;
     }
 
-    /// Its place.
+    /// Place of the block: its SM and first warp.
     pub(crate) fn slot(&self) -> Slot {
         self.inside.slot
     }
 
-    /// Where the warp is whose turn it is.
+    /// Place of the warp whose turn it is.
     pub(crate) fn place(&self) -> ShaderPlace {
         let warp = &self.warps[self.turn];
         ShaderPlace {
@@ -148,7 +148,7 @@ impl Block {
         }
     }
 
-    /// Runs for at most `budget` instructions of warps, which is reduced by what was used.
+    /// Runs for at most `budget` instructions of warps, and reduces it by the number that ran.
     #[inline(always)]
     pub(super) fn run<W: Watch>(
         &mut self,
@@ -247,7 +247,7 @@ impl Inside {
         barrier.any |= arrival.holds != 0;
     }
 
-    /// Warps that have arrived at a barrier, in bits 7:0. assumption: nothing tells what B2R reads.
+    /// Warps that have arrived at a barrier, in bits 7:0. assumption: no source documents the value that B2R reads.
     pub(crate) fn barrier_state(&self, number: u32) -> u32 {
         self.barriers[number as usize & 15].arrived
     }

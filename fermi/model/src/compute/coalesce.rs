@@ -1,4 +1,4 @@
-//! How the addresses of an access lie, lane by lane: what memory can do for several lanes at once.
+//! How the addresses of an access lie, lane by lane: it decides which lanes memory can serve together.
 
 use super::warp::{LANES, lanes_of};
 
@@ -15,7 +15,7 @@ pub(crate) struct Places<'a> {
     pub(crate) bytes: u32,
 }
 
-/// How they lie.
+/// Pattern of the addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
     /// Lanes `first` to `first + count − 1`, side by side.
@@ -92,7 +92,7 @@ impl Seen {
         Self([Self::EMPTY; Self::SLOTS])
     }
 
-    /// Whether it is new.
+    /// Adds a segment; whether it is new.
     fn insert(&mut self, segment: u64) -> bool {
         // Fibonacci hashing: the upper bits of a product with 2^64 divided by the golden ratio.
         let hash = segment.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;

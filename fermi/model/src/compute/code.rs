@@ -111,7 +111,7 @@ impl Op {
         })
     }
 
-    /// The word.
+    /// The instruction word.
     pub(crate) fn word(&self) -> u64 {
         self.word
     }

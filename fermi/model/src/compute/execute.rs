@@ -3,8 +3,8 @@
 //! Rules:
 //! 1. Lanes that execute are the active ones that the guard lets through. Only they read, write and take part.
 //! 2. All sources are read before a result is written.
-//! 3. A warp runs until it waits at a barrier, ends, does something wrong, or has used up its budget. What it did
-//!    depends on the budget in no other way.
+//! 3. A warp runs until it waits at a barrier, ends, makes an error, or has used up its budget. Its results depend
+//!    on the budget in no other way.
 
 mod access;
 mod arithmetic;
@@ -307,7 +307,7 @@ fn wide_value(warp: &Warp, operand: Operand, lane: usize, launch: &Launch) -> u6
     }
 }
 
-/// What the flags of a result tell.
+/// The zero and sign flags of a result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind32 {
     Integer,

@@ -1,4 +1,4 @@
-//! A grid: which blocks run when.
+//! A grid, and the order in which its blocks run.
 //!
 //! Blocks start in the order of their index and run in turns: a block that has not ended after [`TURN`] instructions
 //! gives way to the next one, up to as many as the card holds at once. So lanes of different blocks can wait for one
@@ -106,7 +106,8 @@ impl Grid {
         blocks.clamp(1, self.per_sm.into()) as u32 * self.launch.warps()
     }
 
-    /// Where the warp is that ran last: the one that stopped, if one did. `None` before the first and after the last.
+    /// Place of the warp that ran last, which is the one that stopped, if one did. `None` before the first
+    /// and after the last.
     pub(crate) fn place(&self) -> Option<ShaderPlace> {
         self.blocks.front().map(Block::place)
     }

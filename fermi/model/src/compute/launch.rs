@@ -1,4 +1,4 @@
-//! What a launch of class 90c0 says, checked once.
+//! The parameters of a launch of class 90c0, checked once.
 
 use fermi_spec::graphics::surface;
 
@@ -25,10 +25,10 @@ const LOCAL_END: u32 = 1 << 24;
 /// Warps have their local memory in multiples of this.
 const TEMP_UNIT: u64 = 0x200;
 
-/// Why there is nothing to run.
+/// Why a launch runs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LaunchError {
-    /// A block of so many threads cannot be.
+    /// A block cannot have this many threads.
     Threads,
     Registers,
     Shared,
@@ -36,7 +36,7 @@ pub(crate) enum LaunchError {
     Local,
 }
 
-/// Which window a generic address is in.
+/// The window that a generic address lies in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Window {
     Shared,
@@ -94,15 +94,15 @@ pub(crate) struct Launch {
     pub(crate) temp: u64,
     /// Bytes of it for each warp; 0: as much as the warp needs.
     pub(crate) temp_per_warp: u64,
-    /// What GRIDID reads.
+    /// Value that GRIDID reads.
     pub(crate) grid_id: u32,
     /// Operand of the launch.
     pub(crate) argument: u32,
-    /// Constant banks.
+    /// Constant banks, by number.
     pub(crate) banks: [Bank; BANKS],
     /// Textures and samplers.
     pub(crate) textures: Textures,
-    /// Surfaces.
+    /// Surfaces, by number.
     pub(crate) surfaces: [Surface; SURFACES],
 }
 
@@ -144,8 +144,8 @@ impl Launch {
         self.grid.iter().map(|n| u64::from(*n)).product()
     }
 
-    /// A word of a constant bank. What is not bound or beyond the bank is zero: whether it is an error on silicon is
-    /// open.
+    /// A word of a constant bank. Words of a bank that is not bound, or beyond its end, are zero: it is open
+    /// whether silicon reports an error.
     #[inline(always)]
     pub(crate) fn constant(&self, bank: u8, offset: u32) -> u32 {
         self.banks

@@ -1,4 +1,4 @@
-//! What a warp reaches beyond its block: code and memory of the channel's address space.
+//! The memory that a warp reaches beyond its block: code and data of the channel's address space.
 
 use super::{
     coalesce::Places,
@@ -63,6 +63,6 @@ pub(crate) trait Outside {
         }
         Ok(())
     }
-    /// Replaces the 4 or 8 bytes at `va`; returns what was there.
+    /// Replaces the 4 or 8 bytes at `va`; returns the old value.
     fn atomic(&mut self, va: u64, bytes: u32, change: &mut dyn FnMut(u64) -> u64) -> Result<u64, Refusal>;
 }

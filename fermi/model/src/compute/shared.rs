@@ -18,7 +18,7 @@ impl SharedMemory {
         }
     }
 
-    /// Zeros again.
+    /// Sets all words to zero.
     pub(crate) fn clear(&mut self) {
         self.words.fill(0);
     }
@@ -41,7 +41,7 @@ impl SharedMemory {
         values
     }
 
-    /// Stores such a word, lane after lane.
+    /// Stores such words, lane after lane.
     #[inline(always)]
     pub(crate) fn store(&mut self, offsets: &Lanes, lanes: u32, bytes: u32, number: u32, values: &Lanes) {
         for lane in lanes_of(lanes) {
@@ -84,7 +84,8 @@ pub(crate) fn passes(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
         .sum()
 }
 
-/// Whether no bank is asked for two words, told by what is quick: each lane has a bank of its own, or all one word.
+/// Whether no bank has to serve two words. It checks only the two quick cases: each lane has a bank of its own, or
+/// all lanes want one word.
 #[inline(always)]
 fn is_free_of_conflicts(offsets: &Lanes, lanes: u32) -> bool {
     let banks = each(|lane| (lanes >> lane & 1) << (offsets[lane] / 4 % BANKS as u32));
@@ -96,7 +97,7 @@ fn is_free_of_conflicts(offsets: &Lanes, lanes: u32) -> bool {
     mask_of(|lane| offsets[lane] / 4 != first) & lanes == 0
 }
 
-/// Different words that the busiest bank is asked for by at most 32 words of lanes.
+/// Number of different words that the busiest bank has to serve, for at most 32 words of lanes.
 fn busiest(offsets: &Lanes, lanes: u32, words: u32) -> u64 {
     const NONE: u8 = u8::MAX;
     // Chains of the words of each bank.

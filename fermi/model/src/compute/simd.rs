@@ -10,7 +10,7 @@ use super::{
     trap::Stop,
 };
 
-/// [`Grid::run_body`] by the best instructions of this processor. Results do not depend on which.
+/// Runs [`Grid::run_body`] with the best instructions of this processor. Results do not depend on the choice.
 pub(super) fn run_grid(
     grid: &mut Grid,
     outside: &mut dyn Outside,
@@ -24,7 +24,7 @@ pub(super) fn run_grid(
         && std::is_x86_feature_detected!("lzcnt")
         && std::is_x86_feature_detected!("popcnt")
     {
-        // SAFETY: the processor has what the function was compiled for, as was just asked.
+        // SAFETY: the processor has the instructions that the function was compiled for, as was just checked.
         return unsafe { run_grid_avx2(grid, outside, budget) };
     }
     grid.run_body(outside, &mut (), budget)

@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Return,
 }
 
-/// An entry.
+/// One entry of the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
@@ -28,15 +28,15 @@ pub(crate) struct Entry {
     pub(crate) mask: u32,
 }
 
-/// Entries on chip, whatever the launch gives.
+/// Entries on chip: the least depth of a stack, even without memory.
 const ON_CHIP: usize = 16;
 /// Entries for each 0x200 bytes of a warp's stack memory (envytools).
 const PER_UNIT: usize = 48;
 const UNIT_BYTES: u32 = 0x200;
-/// More than any launch needs; a launch can ask for a gigabyte.
+/// Largest depth that is kept: more than any launch needs, as a launch can ask for a gigabyte.
 const DEPTH_MAX: usize = 48 << 10;
 
-/// The stack.
+/// The control stack of one warp.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
     entries: Vec<Entry>,
@@ -44,7 +44,7 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
-    /// An empty stack with room for what `bytes` of stack memory hold.
+    /// An empty stack with room for the entries that `bytes` of stack memory hold.
     pub(crate) fn new(bytes: u32) -> Self {
         let more = (bytes / UNIT_BYTES) as usize * PER_UNIT;
         Self {
@@ -53,7 +53,7 @@ impl Stack {
         }
     }
 
-    /// Nothing on it.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
     }

@@ -42,7 +42,7 @@ impl Shape {
         }
     }
 
-    /// Coordinates.
+    /// Number of coordinates.
     pub(crate) fn coordinates(self) -> u8 {
         match self {
             Self::OneD => 1,
@@ -52,7 +52,7 @@ impl Shape {
     }
 }
 
-/// What becomes of a place outside of the surface.
+/// What happens to an access outside of the surface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Clamp {
     /// Loads give zero, stores do nothing.
@@ -74,14 +74,14 @@ impl Clamp {
     }
 }
 
-/// Where a place is.
+/// Result of looking up a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// At this address.
     Inside(u64),
     /// Outside; the nearest place inside is at this address.
     Clamped(u64),
-    /// Outside.
+    /// Outside; there is no place inside to take.
     Outside,
 }
 
@@ -141,12 +141,12 @@ impl Surface {
         }
     }
 
-    /// What its texels are made of.
+    /// Layout of its texels.
     pub(crate) fn texel(&self) -> Option<Texel> {
         self.bound.and_then(|bound| bound.texel)
     }
 
-    /// Where `bytes` bytes from byte `x` of a line on are. Nothing is inside of a slot without a surface.
+    /// Looks up `bytes` bytes from byte `x` of a line on. Every place is outside in a slot without a surface.
     pub(crate) fn place(&self, at: [u32; 3], shape: Shape, bytes: u32, clamps: bool) -> Place {
         match &self.bound {
             Some(bound) => bound.place(at.map(u64::from), shape, bytes.into(), clamps),

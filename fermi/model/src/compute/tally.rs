@@ -1,4 +1,4 @@
-//! What a grid did, counted for its time and for reports.
+//! Counts of a grid's work, for its time and for reports.
 
 use fermi_spec::isa::{Instruction, Opcode};
 
@@ -11,9 +11,9 @@ pub(crate) enum Issue {
     Full,
     /// Integer multiply, shifts, bit fields, conversions, comparisons of integers.
     Half,
-    /// f64.
+    /// Instructions of f64.
     Double,
-    /// Special functions.
+    /// Special functions (MUFU).
     Special,
     /// Loads and stores, beside what the memory costs.
     Memory,
@@ -21,7 +21,7 @@ pub(crate) enum Issue {
     Control,
 }
 
-/// Kinds there are.
+/// Number of kinds.
 pub(crate) const ISSUES: usize = 6;
 
 impl Issue {
@@ -83,7 +83,7 @@ impl Tally {
         self.lane_instructions += u64::from(lanes.count_ones());
     }
 
-    /// What was done since `before`.
+    /// The counts since `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             issued: std::array::from_fn(|issue| self.issued[issue] - before.issued[issue]),
@@ -99,7 +99,7 @@ impl Tally {
         self.issued.iter().sum()
     }
 
-    /// What CLOCK shows. assumption: one tick an instruction, as the scheduler issues one in each of its clocks.
+    /// Value of CLOCK. assumption: one tick an instruction, as the scheduler issues one in each of its clocks.
     pub(crate) fn clock(&self) -> u64 {
         self.instructions()
     }
@@ -116,7 +116,7 @@ impl Tally {
         self.shared_passes += shared::passes(offsets, lanes, bytes);
     }
 
-    /// Atomic operations.
+    /// Atomic operations of these lanes.
     pub(crate) fn atomic(&mut self, lanes: u32) {
         self.atomics += u64::from(lanes.count_ones());
         self.awaited += 1;

@@ -6,9 +6,9 @@
 //!   TEX, TLD4, TXD: coordinates ─► level ─► places ────┴► bits of a texel ─► components ─► filter ─► swizzle ─► result
 //! ```
 //!
-//! assumptions: headers and samplers are as they were at the launch; what is outside of a texture reads as zeros, before
-//! the swizzle, by TLD; an access by way of a slot that has no valid entry traps; weights of a filter have 8 bits.
-//! Not modelled: textures compressed in blocks or made for video (their texels are zeros), several samples in a texel,
+//! assumptions: headers and samplers are as they were at the launch; TLD outside of a texture reads zeros, before
+//! the swizzle; an access by way of a slot that has no valid entry traps; weights of a filter have 8 bits. Not
+//! modelled: textures compressed in blocks or made for video (their texels are zeros), several samples in a texel,
 //! anisotropic filters (linear), filters across the edges of a cube.
 
 mod coordinates;
@@ -42,7 +42,7 @@ pub(crate) const TEXTURE_SLOTS: usize = 128;
 /// Slots for samplers that instructions can name.
 pub(crate) const SAMPLER_SLOTS: usize = 32;
 
-/// What a slot has.
+/// Content of a slot.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Slot<T> {
     /// Nothing, or an entry that is not in the pool or not valid.
@@ -50,12 +50,12 @@ pub(crate) enum Slot<T> {
     Empty,
     /// An entry that the MMU does not let us read.
     Refused(Refusal),
-    /// An entry.
+    /// A valid entry, decoded.
     Ready(T),
 }
 
 impl<T> Slot<T> {
-    /// What `make` makes of an entry; an entry of which it makes nothing is not valid.
+    /// Reads an entry and decodes it with `make`; an entry that `make` rejects is not valid.
     pub(crate) fn and_then<U>(self, make: impl FnOnce(T) -> Option<U>) -> Slot<U> {
         match self {
             Self::Empty => Slot::Empty,
@@ -73,18 +73,18 @@ pub(crate) struct Textures {
 }
 
 impl Textures {
-    /// What a texture's slot has.
+    /// Content of a texture's slot.
     pub(crate) fn texture(&self, slot: u32) -> &Slot<Texture> {
         self.textures.get(slot as usize).unwrap_or(&Slot::Empty)
     }
 
-    /// What a sampler's slot has.
+    /// Content of a sampler's slot.
     pub(crate) fn sampler(&self, slot: u32) -> &Slot<Sampler> {
         self.samplers.get(slot as usize).unwrap_or(&Slot::Empty)
     }
 }
 
-/// Where texels are.
+/// Where texels lie in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Layout {
     /// Bytes from line to line.

@@ -1,4 +1,4 @@
-//! What ends a warp before its program does.
+//! The errors that end a warp before its program does.
 
 use crate::mmu::Refusal;
 
@@ -36,7 +36,7 @@ pub(crate) enum WarpError {
     Texture = 0x102,
 }
 
-/// Where a warp is.
+/// Position of a warp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShaderPlace {
     /// Block index in x, y, z.
@@ -49,10 +49,10 @@ pub struct ShaderPlace {
     pub active: u32,
 }
 
-/// Why a warp stopped for good.
+/// Why a warp ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// It did something wrong.
+    /// It made an error of its own.
     Error(WarpError),
     /// The MMU refused an access.
     Fault(Refusal),

@@ -60,14 +60,14 @@ pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What a warp does next.
+/// Next step of a warp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     /// Executes at its program counter.
     Running,
     /// Waits at a barrier of its block.
     AtBarrier {
-        /// Barrier number.
+        /// Number of the barrier.
         barrier: u8,
         /// Predicate and register that get the reduction.
         predicate: u8,
@@ -79,7 +79,7 @@ pub(crate) enum State {
     Done,
 }
 
-/// A warp.
+/// The registers, flags and stack of one warp.
 pub(crate) struct Warp {
     registers: Box<[Lanes; 64]>,
     /// Masks of lanes; the last is all ones.

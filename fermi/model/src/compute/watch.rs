@@ -1,7 +1,7 @@
-//! Looking on while warps run.
+//! Watching warps while they run.
 //!
-//! The interpreter is compiled once for runs that nobody watches, where [`Watch`] is `()` and costs nothing, and once for
-//! those that somebody does.
+//! The interpreter is compiled twice: for runs without a watcher, where [`Watch`] is `()` and costs nothing, and
+//! for runs with one.
 
 use fermi_spec::isa::{Instruction, Predicate, Register};
 
@@ -25,13 +25,13 @@ pub struct WarpStep<'a> {
     pub warp: u32,
     /// Where the instruction is, bytes from the start of the code.
     pub pc: u32,
-    /// The instruction.
+    /// The decoded instruction.
     pub instruction: Instruction,
     /// Lanes that were active.
     pub active: u32,
     /// Those of them that the guard let through.
     pub executed: u32,
-    /// The grid ends here: the instruction did something wrong.
+    /// The grid ends here: the instruction made an error.
     pub is_stop: bool,
     after: &'a Warp,
 }
@@ -69,7 +69,7 @@ impl std::fmt::Debug for WarpStep<'_> {
     }
 }
 
-/// What is known of an instruction before it is executed.
+/// State of an instruction before it is executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Before {
     pub(super) block: [u32; 3],
@@ -79,12 +79,12 @@ pub(super) struct Before {
     pub(super) pc: u32,
 }
 
-/// Somebody who looks on, or nobody.
+/// A watcher, or none.
 pub(super) trait Watch {
-    /// Whether somebody does.
+    /// Whether there is a watcher.
     const IS_ON: bool;
 
-    /// Told behind each instruction, if somebody looks on.
+    /// Called after each instruction, if there is a watcher.
     fn see(&mut self, before: &Before, after: &Warp, is_stop: bool);
 }
 
@@ -95,7 +95,7 @@ impl Watch for () {
     fn see(&mut self, _: &Before, _: &Warp, _: bool) {}
 }
 
-/// A watcher.
+/// Passes instructions on to a watcher.
 pub(super) struct Watched<'a>(pub(super) &'a mut dyn WarpWatcher);
 
 impl Watch for Watched<'_> {

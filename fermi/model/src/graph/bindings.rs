@@ -1,4 +1,4 @@
-//! Slots of compute for textures, samplers and surfaces: what methods bind, and what a launch makes of it.
+//! Slots of compute for textures, samplers and surfaces: how methods bind them, and how a launch reads them.
 //!
 //! A slot keeps the operand that bound it; entries of the pools are read when a grid is launched. assumptions: a slot
 //! that instructions cannot name is not kept; samplers are bound by themselves (SAMPLER_BINDING is not looked at); the
@@ -17,23 +17,23 @@ use fermi_spec::{
     texture::{ENTRY_BYTES, Header, Sampler},
 };
 
-/// Of the method behind a pool's address: its highest entry.
+/// Mask of the highest entry's number in the method behind a pool's address.
 const POOL_MASK: u32 = 0x3f_ffff;
 
 impl FermiModel {
-    /// BIND_TEXTURE.
+    /// Executes BIND_TEXTURE: keeps its operand in the slot.
     pub(super) fn bind_texture(&mut self, operand: BindTexture) {
         let slot = usize::from(operand.slot());
         self.graph.state.set(Area::TEXTURES, slot, operand.into_bits());
     }
 
-    /// BIND_SAMPLER.
+    /// Executes BIND_SAMPLER: keeps its operand in the slot.
     pub(super) fn bind_sampler(&mut self, operand: BindSampler) {
         let slot = usize::from(operand.slot());
         self.graph.state.set(Area::SAMPLERS, slot, operand.into_bits());
     }
 
-    /// UNBIND_ALL.
+    /// Executes UNBIND_ALL: empties the slots that it names.
     pub(super) fn unbind_all(&mut self, operand: UnbindAll) {
         let state = &mut self.graph.state;
         for (is_meant, area) in [

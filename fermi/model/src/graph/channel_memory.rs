@@ -41,18 +41,18 @@ impl Pages {
     }
 }
 
-/// What the accesses of a piece moved.
+/// Bytes that the accesses of a piece moved.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Moved {
-    /// Between L2 and the memories.
+    /// Bytes between L2 and the memories.
     pub(crate) traffic: Traffic,
-    /// Between the SMs and L2.
+    /// Bytes between the SMs and L2.
     pub(crate) l2_bytes: u64,
-    /// Segments stored.
+    /// Number of segments stored.
     pub(crate) stores: u64,
 }
 
-/// The address space.
+/// Gives a piece of a grid access to its address space.
 pub(super) struct ChannelMemory<'a> {
     mmu: &'a mut Mmu,
     mem: &'a mut Memory,

@@ -7,8 +7,8 @@
 //!                               scratch 0 bit 0; commands 03, 09, 10, 16, 21, 25, 30–32, 38, 39, 04
 //! ```
 //!
-//! Both: a switch request (409000 bit 8) saves the current context (409b00) and loads the next one (409b04), if there
-//! are such. Commands and requests wait until the engine has ended what it does.
+//! With both, a switch request (409000 bit 8) saves the current context (409b00) and loads the next one (409b04),
+//! where they exist. Commands and requests wait until the engine has finished its work.
 //!
 //! Sources: nouveau `gr/fuc/hub.fuc`, `gr/gf100.c`, `gr/ctxgf100.c`. assumptions: the sizes that NVIDIA's microcode
 //! answers besides that of the context image; its error for an unknown command.
@@ -59,9 +59,9 @@ pub(crate) struct Fecs {
     pub(crate) gpccs: Falcon,
     pub(super) microcode: Option<Microcode>,
     pub(super) scratch: [u32; 8],
-    /// FECS_DATA.
+    /// Value of FECS_DATA (409500).
     pub(super) data: u32,
-    /// FECS_COMMAND.
+    /// Value of FECS_COMMAND (409504).
     pub(super) command: u32,
     /// A command that has not been executed.
     pending_command: Option<(u32, u32)>,
@@ -69,13 +69,13 @@ pub(crate) struct Fecs {
     pending_switch: bool,
     /// FECS_CHANNEL, when PFIFO has no channel on the engine.
     pub(super) channel: u32,
-    /// FECS_NEXT_CHANNEL.
+    /// Value of FECS_NEXT_CHANNEL (409b04).
     pub(super) next: u32,
-    /// FECS_HOST_INTR.
+    /// Value of FECS_HOST_INTR (409c18).
     pub(super) host_intr: u32,
-    /// FECS_HOST_INTR_ENABLE.
+    /// Value of FECS_HOST_INTR_ENABLE (409c24).
     pub(super) host_intr_enable: u32,
-    /// NVIDIA's microcode was told to switch no contexts.
+    /// A command told NVIDIA's microcode to switch no contexts.
     pub(crate) holds_context: bool,
 }
 
@@ -105,7 +105,8 @@ impl Fecs {
         }
     }
 
-    /// The microcode is started: whose it is shows in who starts the GPC falcons.
+    /// Starts the microcode. Nouveau's starts the GPC falcons itself; with NVIDIA's the driver
+    /// has started them before.
     fn start(&mut self) {
         if self.gpccs.is_running() {
             self.microcode = Some(Microcode::Nvidia);
@@ -118,7 +119,7 @@ impl Fecs {
         }
     }
 
-    /// Writes a register of the GPC falcons. That they run is all that matters.
+    /// Writes a register of the GPC falcons. Only their start has an effect.
     pub(crate) fn write_gpccs(&mut self, reg: FalconReg, value: u32) {
         let _ = self.gpccs.write(reg, value);
     }
@@ -155,14 +156,14 @@ impl FermiModel {
             fecs.start();
         }
         if reg == FalconReg::IntrTrigger && fecs.microcode.is_some() {
-            // The microcode acknowledges what it takes.
+            // The microcode acknowledges the interrupt that it takes.
             let _ = fecs.falcon.write(FalconReg::IntrAck, value);
             fecs.pending_switch |= value & FECS_SWITCH_REQUEST != 0;
             self.run_fecs();
         }
     }
 
-    /// Writes FECS_COMMAND.
+    /// Takes a command from FECS_COMMAND.
     pub(super) fn command_fecs(&mut self, command: u32) {
         let fecs = &mut self.graph.fecs;
         fecs.command = command;
@@ -170,7 +171,8 @@ impl FermiModel {
         self.run_fecs();
     }
 
-    /// Executes what waits, if the engine is ready for it. Called whenever it may have become so.
+    /// Executes waiting commands and requests, if the engine is ready for them. Called whenever it
+    /// may have become so.
     pub(crate) fn run_fecs(&mut self) {
         let Some(microcode) = self.graph.fecs.microcode else {
             self.graph.fecs.pending_command = None;
@@ -235,8 +237,8 @@ impl FermiModel {
         }
     }
 
-    /// Makes the context of the named instance block current without loading its state: what is on the engine is from
-    /// now on its state. Whether that worked.
+    /// Makes the context of the named instance block current without loading its state: the state on the engine now
+    /// belongs to it. Returns whether that worked.
     fn set_context(&mut self, word: u32) -> bool {
         let Some(instance) = place_of(word) else {
             return false;
@@ -255,7 +257,7 @@ impl FermiModel {
         true
     }
 
-    /// Saves the current context, which stays. Whether that worked.
+    /// Saves the current context, which stays on the engine. Returns whether that worked.
     fn save_current(&mut self) -> bool {
         let holder = self.units[UNIT].holder.map(|h| (h.instance, h.space));
         let Some((instance, space)) = holder.or(self.graph.bound.map(|b| (b.instance, b.space))) else {

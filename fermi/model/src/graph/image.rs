@@ -1,4 +1,4 @@
-//! A context as an image in memory. Hardware's layout is its microcode's business; this one is the model's own.
+//! A context as an image in memory. On hardware the microcode decides the layout; this one is the model's own.
 //!
 //! | bytes | |
 //! | --- | --- |
@@ -8,8 +8,8 @@
 //! | 0x0a4–0x0ff | unused |
 //! | 0x100 + 0x100·p | page p: 64 words; page 0 is M2MF's words, the others are [`State`]'s |
 //!
-//! A page that is not there is zero. An image without the magic word, such as memory that nobody saved to, is a fresh
-//! context; whatever bytes an image has, they are some context. A switch moves the pages that are there, a few KiB.
+//! A page that is not there is zero. An image without the magic word, such as memory that nothing was saved to, is
+//! a fresh context; an image of any bytes is a valid context. A switch moves the pages that are there, a few KiB.
 //!
 //! The register list that nouveau hands over with a context sets up buffers for rendering, which is not modelled.
 
@@ -25,7 +25,7 @@ use crate::{
 };
 use fermi_spec::addr::GpuVa;
 
-/// Bytes of an image as drivers are told.
+/// Bytes of an image, as drivers read them from FECS.
 pub(super) const BYTES: u32 = 0x2_0000;
 /// What a saved image starts with, behind the driver's words.
 const MAGIC: u32 = 0x3147_4643;

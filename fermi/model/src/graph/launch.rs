@@ -1,4 +1,4 @@
-//! Grids of class 90c0: from what methods have set to a launch, and running it piece by piece.
+//! Grids of class 90c0: from the state that methods have set to a launch, and running it piece by piece.
 //!
 //! ```text
 //!   BIND_CONSTANTS ─► bank words of the context          LAUNCH ─► Launch: constants read, all checked ─► Grid
@@ -107,7 +107,7 @@ impl FermiModel {
         launch
     }
 
-    /// What a constant bank holds now.
+    /// Content of a constant bank at this moment.
     fn bank(&mut self, bank: usize, space: &AddressSpace) -> Bank {
         let word = |index| self.graph.state.get(Area::BANKS, bank * BANK_WORDS + index);
         if word(0) == 0 {
@@ -220,7 +220,7 @@ fn issue_clocks(shaders: &ShaderTiming, did: &Tally, moved: &Moved, warps: u32) 
     issue.max(waits / u64::from(warps.max(1)))
 }
 
-/// Clocks of an access, by where the segments of all came from.
+/// Clocks of an access, by the source of all segments' data.
 fn latency(shaders: &ShaderTiming, moved: &Moved) -> u64 {
     if moved.l2_bytes == 0 {
         return 0;

@@ -73,7 +73,7 @@ impl FermiModel {
         }
     }
 
-    /// A macro that still waits for a parameter gets none any more.
+    /// Tells a macro that still waits for a parameter that none will come.
     pub(super) fn end_waiting_macro(&mut self) {
         let waiting = running(&self.graph.state);
         if waiting.is_running() {

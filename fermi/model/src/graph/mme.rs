@@ -1,4 +1,5 @@
-//! A macro as it runs: registers, place, what it sends next. [`super::macros`] feeds it.
+//! A running macro: its registers, its place in the code, and the next method that it
+//! sends. [`super::macros`] feeds it.
 //!
 //! Branches and exits have a delay slot: the instruction behind them is executed before they take effect, unless a
 //! branch says otherwise.
@@ -22,7 +23,7 @@ pub(super) struct Sent {
     pub(super) data: u32,
 }
 
-/// What an instruction led to.
+/// Outcome of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// The macro goes on.
@@ -47,7 +48,7 @@ pub(super) struct Macro {
     /// Method that is sent next, in words.
     address: u16,
     increment: u8,
-    /// Where the branch before this instruction goes.
+    /// Target of the branch before this instruction.
     target: Option<u16>,
     /// The next instruction is the last.
     ending: bool,
@@ -75,7 +76,7 @@ impl Macro {
         usize::from(self.place)
     }
 
-    /// As a context keeps it.
+    /// The macro's state as a context keeps it.
     pub(super) fn to_words(self) -> [u32; WORDS] {
         let flag = |on: bool, bit: u32| if on { bit } else { 0 };
         let flags =
@@ -88,7 +89,7 @@ impl Macro {
         words
     }
 
-    /// What a context keeps; any words are a macro.
+    /// Restores the state that a context keeps; any words are a valid macro.
     pub(super) fn from_words(words: [u32; WORDS]) -> Self {
         let [flags, places, next, registers @ ..] = words;
         Self {

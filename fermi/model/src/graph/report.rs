@@ -1,4 +1,4 @@
-//! What methods of PGRAPH write to memory themselves: report semaphores, notifications, constant buffers.
+//! Writes to memory by PGRAPH's own methods: report semaphores, notifications, constant buffers.
 
 use super::{UNIT, methods::BoundClass, state::Area};
 use crate::{
@@ -15,7 +15,7 @@ use fermi_spec::{
     regs::engines::graph_data_error,
 };
 
-/// A notification was asked for and not written yet; in the word of the method.
+/// Mark that a notification was asked for and not written yet, in the word of the method.
 const NOTIFY_PENDING: u32 = 1 << 31;
 /// Offsets in a constant buffer.
 const CONSTANT_OFFSET_MASK: u32 = 0xffff;
@@ -116,8 +116,8 @@ impl FermiModel {
         Effect::None
     }
 
-    /// A word for the constant buffer that is being written. Its size is not checked: the MMU guards what lies behind
-    /// it (assumption).
+    /// Stores a word in the constant buffer that is being written. Its size is not checked: the MMU guards the
+    /// memory behind it (assumption).
     pub(super) fn store_constant(&mut self, area: Area, data: u32) -> Effect {
         let state = &mut self.graph.state;
         let offset = state.method(area, shader::CONSTANT_OFFSET) & CONSTANT_OFFSET_MASK & !3;
@@ -127,7 +127,7 @@ impl FermiModel {
         Effect::None
     }
 
-    /// Stores bytes for the channel on the engine; a refusal is the engine's fault. Whether it worked.
+    /// Stores bytes for the channel on the engine; a refusal is the engine's fault. Returns whether it worked.
     fn store_bytes(&mut self, at: GpuVa, bytes: &[u8]) -> bool {
         let Some(space) = self.units[UNIT].space() else {
             return false;

@@ -1,4 +1,5 @@
-//! What the methods of a channel have set, in pages of 64 words that exist once one of their words is not zero.
+//! The state that the methods of a channel have set, in pages of 64 words that exist once one of their
+//! words is not zero.
 
 use fermi_spec::mme::{CODE_WORDS, MACROS};
 
@@ -26,7 +27,7 @@ impl Area {
         first: 120,
         pages: 16,
     };
-    /// Macro code.
+    /// Uploaded macro code.
     pub(crate) const MACRO_CODE: Self = Self {
         first: 136,
         pages: 32,
@@ -37,7 +38,7 @@ impl Area {
     pub(crate) const BANKS: Self = Self { first: 171, pages: 2 };
     /// Texture slots of compute: a word each, the operand that bound it.
     pub(crate) const TEXTURES: Self = Self { first: 173, pages: 2 };
-    /// The same of sampler slots.
+    /// Sampler slots of compute: a word each, the operand that bound it.
     pub(crate) const SAMPLERS: Self = Self { first: 175, pages: 1 };
     /// Upload pointers and the macro that waits for a parameter.
     pub(crate) const MACRO: Self = Self { first: 170, pages: 1 };

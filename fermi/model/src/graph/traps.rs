@@ -30,7 +30,7 @@ pub(super) struct MacroTrap {
     pub(super) word: u32,
 }
 
-/// The registers.
+/// The trap registers of all sub-units.
 #[derive(Clone, Debug)]
 pub(super) struct Traps {
     trap: u32,
@@ -132,7 +132,7 @@ impl FermiModel {
         self.raise_trap(graph_trap::MACRO);
     }
 
-    /// A warp of the grid did something wrong. assumption: the first MP reports it, whichever ran the warp.
+    /// Reports an error of a warp of the grid. assumption: the first MP reports it, whichever ran the warp.
     pub(super) fn raise_warp_error(&mut self, error: WarpError) {
         let traps = &mut self.graph.traps;
         match error {

@@ -1,8 +1,8 @@
 //! 2D: copies between surfaces, pixel for pixel.
 //!
-//! What the class could do besides (scaling, filtering, raster operations, drawing) is not modelled: such a copy moves
-//! nothing and is counted. Pixels outside of either surface or of the clip rectangle are not copied. The components of
-//! 8-bit formats change places; an absent one becomes opaque. Other formats are copied as they are, if they are equal.
+//! Scaling, filtering, raster operations and drawing are not modelled: such an operation moves nothing and is
+//! counted. Pixels outside of either surface or of the clip rectangle are not copied. The components of 8-bit
+//! formats change places; an absent one becomes opaque. Other formats are copied as they are, if they are equal.
 
 use super::state::{Area, State};
 use crate::{
@@ -45,7 +45,7 @@ impl Rectangle {
         self.size[axis] = (self.size[axis] - cut).min(high - self.target[axis]);
     }
 
-    /// The same in the source.
+    /// The same cut in the source.
     fn clip_source(&mut self, axis: usize, low: i64, high: i64) {
         let offset = self.target[axis] - self.source[axis];
         self.clip_target(axis, low + offset, high + offset);
@@ -64,7 +64,7 @@ fn signed(state: &State, method: u16) -> i64 {
     i64::from(get(state, method) as i32)
 }
 
-/// The rectangle that is asked for; `None` if pixels would change their size.
+/// The rectangle that the methods ask for; `None` if pixels would change their size.
 fn rectangle(state: &State) -> Option<Rectangle> {
     let step = |after: u16| {
         [

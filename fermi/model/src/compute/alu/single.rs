@@ -1,8 +1,8 @@
-//! f32 arithmetic.
+//! Arithmetic of f32 values.
 
 use super::{Comparison, Round, odd_sum};
 
-/// Every NaN result.
+/// The bits of every NaN result.
 pub(crate) const NAN: u32 = 0x7fff_ffff;
 const SIGN: u32 = 1 << 31;
 const ONE: u32 = 0x3f80_0000;
@@ -13,7 +13,7 @@ pub(crate) struct Mode {
     pub(crate) round: Round,
     /// Denormal operands and results are zeros of their sign.
     pub(crate) ftz: bool,
-    /// So, and a product with a zero factor is +0.
+    /// The same, and a product with a zero factor is +0.
     pub(crate) fmz: bool,
     /// The result is clamped to 0–1, NaN to +0.
     pub(crate) sat: bool,

@@ -142,8 +142,9 @@ fn perform_words<const N: usize>(
     }
 }
 
-/// Where lane 0's address is if it is in memory, and all lanes' lie side by side from there on: the usual access. It is
-/// told by the registers, before there are addresses of lanes; what would wrap is left to the general way.
+/// Address of lane 0, if it is in memory and all lanes' addresses lie side by side from there on: the usual
+/// access. The registers decide that, before the addresses of lanes are computed; an access that would wrap
+/// takes the general way.
 #[inline(always)]
 fn row(warp: &Warp, op: &Op, launch: &Launch) -> Option<u64> {
     let (low, bytes) = (warp.register(op.a), op.data.bytes());

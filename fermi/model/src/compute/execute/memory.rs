@@ -1,4 +1,4 @@
-//! Classes 5 and 6: which access an instruction is; locks, constants and atomics.
+//! Classes 5 and 6: memory instructions and their kinds of access; locks, constants and atomics.
 
 use fermi_spec::isa::{Opcode, field};
 
@@ -59,7 +59,7 @@ fn locked(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
     Ok(())
 }
 
-/// An indexed load from a constant bank. What is beyond the bank reads as zero.
+/// An indexed load from a constant bank. A word beyond the bank reads as zero.
 fn constant(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     const BY_BANK: u32 = 2;
     let index = *warp.register(op.a);
@@ -155,7 +155,7 @@ fn atomic(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
 }
 
 impl Atomic {
-    /// What is stored in place of `old`.
+    /// The value that replaces `old`.
     pub(crate) fn apply(self, old: u64, operand: u64, new: u64, bytes: u32) -> u64 {
         let (x, y) = (old as u32, operand as u32);
         match self {

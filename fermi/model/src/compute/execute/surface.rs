@@ -14,7 +14,7 @@ use crate::compute::{
     warp::{LANES, Warp, lanes_of},
 };
 
-/// Where each lane's access goes.
+/// Addresses of the lanes' accesses.
 struct Accesses {
     surfaces: [Surface; LANES],
     places: [Place; LANES],

@@ -22,7 +22,7 @@ use crate::compute::{
     warp::{Warp, lanes_of},
 };
 
-/// What the instruction says of all lanes.
+/// The parts of the instruction that hold for all lanes.
 #[derive(Clone, Copy)]
 struct Form {
     is_array: bool,
@@ -51,7 +51,7 @@ impl Form {
     }
 }
 
-/// Registers of a lane that are taken one after the other.
+/// Takes the registers of a lane one after the other.
 struct Taken<'a> {
     warp: &'a Warp,
     lane: usize,
@@ -70,7 +70,7 @@ impl Taken<'_> {
     }
 }
 
-/// What a lane asks for, but for a query.
+/// Request of a lane, except for a query.
 struct Asked<'a> {
     op: &'a Op,
     form: Form,

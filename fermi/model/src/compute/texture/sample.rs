@@ -1,4 +1,4 @@
-//! Samples: which levels and texels they are of, and how these are put together.
+//! Samples: the levels and texels of a sample, and how they are put together.
 
 use fermi_spec::{
     texel::Number,
@@ -14,7 +14,7 @@ use crate::mmu::Refusal;
 /// Steps of a level.
 const LEVEL_STEPS: f64 = 256.0;
 
-/// What an instruction asks for.
+/// Parameters of a sampling instruction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Lookup {
     /// Coordinates, as the texture's header counts them.
@@ -28,7 +28,7 @@ pub(crate) struct Lookup {
     pub(crate) reference: Option<f32>,
 }
 
-/// What TLD4 gathers.
+/// Parameters of TLD4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Gather {
     /// Component of the result, after the swizzle.
