@@ -1,8 +1,9 @@
-//! One trapped register access, end to end: from whoever asks to the core and back.
+//! One trapped register access, end to end: from the guest or caller to the core and back.
 //!
-//! In this process, over a vfio-user socket, and from a guest on KVM; beside the floors that belong to them, which are
-//! a bare round trip of as many bytes over a socket pair, and an exit that the VMM answers by itself. Where two threads
-//! take part the rows say whether they share a core: waking the other one costs far more across cores, whoever does it.
+//! Measured in this process, over a vfio-user socket, and from a guest on KVM. Beside them stand their floors: a
+//! bare round trip of as many bytes over a socket pair, and an exit that the VMM answers by itself. Where two
+//! threads take part the rows say whether they share a core: waking the other one costs far more across cores,
+//! whichever program does it.
 
 #[path = "pairs/cores.rs"]
 mod cores;
@@ -33,11 +34,11 @@ const BATCH: u32 = 500;
 const BAR0: u32 = 0;
 /// A REGION_READ of four bytes: header, region access.
 const REQUEST_BYTES: usize = 32;
-/// Its reply: the same with the data.
+/// The reply to it: the same with the data.
 const REPLY_BYTES: usize = 36;
-/// What a guest gets around to in one round.
+/// Accesses that a guest makes in one round, at most.
 const WINDOW: Duration = Duration::from_millis(20);
-/// For the access under way when the answerer changes.
+/// Time for the access under way when the answerer changes.
 const SETTLE: Duration = Duration::from_millis(2);
 
 fn vm_config(name: &str) -> VmConfig {
@@ -142,7 +143,7 @@ struct Switch {
     answerer: AtomicUsize,
 }
 
-/// The value of [`Switch::answerer`] that is no link.
+/// The value of [`Switch::answerer`] that stands for no link.
 const ON_THE_SPOT: usize = 2;
 
 impl VgpuLink for Switch {
@@ -185,7 +186,7 @@ impl VgpuLink for Switch {
     fn close(&self) {}
 }
 
-/// A VM whose guest does nothing but load BOOT_0.
+/// A VM whose guest only loads BOOT_0, again and again.
 fn polling_guest(switch: Arc<Switch>) -> anyhow::Result<RunningVm> {
     let reports = Arc::new(ReportQueue::new(4));
     let config = vmm::VmConfig {
@@ -240,7 +241,7 @@ fn in_process(mode: Mode, host: &Host) {
     .run(ways);
 }
 
-/// The cheapest one that does something: microseconds.
+/// Microseconds of the cheapest request that has an effect.
 fn system_call() -> f64 {
     let total = nanoseconds(|| {
         for _ in 0..BATCH {

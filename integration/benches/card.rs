@@ -1,7 +1,7 @@
 //! One access of the broker to its card, in this process and over a vfio-user socket.
 //!
-//! The served card's thread stays on the first processor. The rows say whether the broker shares it: waking the other
-//! one costs far more across cores, whoever does it.
+//! The served card's thread stays on the first processor. The rows say whether the broker shares it: waking the
+//! other one costs far more across cores, whichever program does it.
 
 #[path = "pairs/cores.rs"]
 mod cores;
@@ -24,7 +24,7 @@ use vmm::{CardConfig, ModelGpu};
 const ROUNDS: usize = 31;
 /// Accesses in one round.
 const BATCH: u32 = 500;
-/// Stores between two moments at which the broker has nothing more to do: a redirect, a channel's bind.
+/// Stores between two moments at which the broker is idle: those of a redirect, of a channel's bind.
 const GATHERED: u32 = 50;
 const CARD: CardConfig = CardConfig {
     board: Board::Gtx480,

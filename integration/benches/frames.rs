@@ -15,13 +15,13 @@ use fermi_spec::addr::FrameNo;
 use pairs::{Measure, Mode, Table, Way};
 use vgpu::memory::Frames;
 
-/// 512 GiB of VRAM: large enough that nothing is decided by a cache.
+/// 512 GiB of VRAM: so large that caches do not decide the result.
 const FRAMES: u32 = 4 << 20;
 const ROUNDS: usize = 41;
 /// Pairs of allocation and release that each thread does in a round.
 const PAIRS: u32 = 1 << 17;
 
-/// What both allocators do.
+/// The operations of both allocators.
 trait Allocator: Sync {
     fn allocate(&self, start: u32) -> u32;
     fn release(&self, frame: u32);
@@ -37,7 +37,7 @@ impl Allocator for Frames {
     }
 }
 
-/// The obvious way.
+/// A free list, the obvious way.
 struct FreeList(Mutex<Vec<u32>>);
 
 impl FreeList {
@@ -57,7 +57,8 @@ impl Allocator for FreeList {
     }
 }
 
-/// Runs `work(start)` on so many threads at once, each on a processor of its own; millions of operations a second, `count` of them on each.
+/// Runs `work(start)` on `threads` threads at once, each on a processor of its own. Returns millions of operations
+/// a second, with `count` of them on each.
 fn rate(threads: u32, count: u32, work: impl Fn(u32) + Sync) -> f64 {
     let barrier = Barrier::new(threads as usize);
     let cpus = cores::processors();

@@ -1,4 +1,4 @@
-//! `vramd gpu` as a process of its own, and what it says at its end.
+//! `vramd gpu` as a process of its own, and its report at the end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use crate::process::Process;
 
 const MODEL: &str = "gtx480";
 const VRAM: &str = "256M";
-/// Reads in a row of a register without a name that make a poll: the driver waits for what nobody answers.
+/// Number of reads in a row of a register without a name that counts as a poll: the driver waits for
+/// an answer in vain.
 const POLL_READS: u64 = 16;
 
 /// A served card. Ended when dropped.
@@ -21,20 +22,20 @@ pub(crate) struct Card {
     socket: PathBuf,
 }
 
-/// What came over the socket, as the card counted it.
+/// Messages over the socket, as the card counted them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Summary {
     /// Messages of any kind.
     pub(crate) messages: u64,
-    /// Those that the client waits for.
+    /// Messages whose answer the client waits for.
     pub(crate) waited_for: u64,
-    /// Registers without a name, by offset, that were touched. Only of a card that traces.
+    /// Registers without a name that were touched, by offset. Filled only for a card that traces.
     pub(crate) unknown: BTreeMap<String, Unknown>,
-    /// All that it said.
+    /// All lines that the card printed.
     pub(crate) lines: Vec<String>,
 }
 
-/// What was done to a register without a name.
+/// Accesses to a register without a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Unknown {
     pub(crate) reads: u64,
@@ -60,12 +61,12 @@ impl Card {
         &self.socket
     }
 
-    /// Takes its power away: from now on it reads ones and does nothing.
+    /// Cuts the card's power: from now on it reads ones and ignores writes.
     pub(crate) fn cut_power(&self) -> Result<()> {
         self.process.signal(Signal::USR1)
     }
 
-    /// Gives its power back: it is as new.
+    /// Gives the card its power back: it is as new.
     pub(crate) fn restore_power(&self) -> Result<()> {
         self.process.signal(Signal::USR2)
     }
@@ -119,7 +120,7 @@ impl Summary {
 }
 
 impl Unknown {
-    /// Of `3 reads (2 in a row), 1 writes`.
+    /// Parses `3 reads (2 in a row), 1 writes`.
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text
             .split(|c: char| !c.is_ascii_digit())

@@ -23,7 +23,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Runs `steps` until one fails, and says how long each took.
+/// Runs `steps` until one fails, and prints the time of each.
 ///
 /// A failure carries the step's name; the steps after it are not run.
 fn run_steps(steps: &[Step<'_>], mut took: impl FnMut(&'static str, Duration)) -> Result<()> {
@@ -70,7 +70,7 @@ fn document(workspace: &Workspace) -> Result<()> {
     )
 }
 
-/// Licences, advisories and sources of what we depend on. Needs cargo-deny, which is no required part.
+/// Checks licences, advisories and sources of our dependencies. Needs cargo-deny, which is optional.
 fn deny(workspace: &Workspace) -> Result<()> {
     if !workspace.has_cargo_tool("deny") {
         eprintln!("NOTE: cargo-deny is not installed: licences, advisories and sources were NOT checked");

@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: the targets of `integration::fuzz` under libFuzzer, where the machine has what that needs.
 //!
-//! It needs a nightly toolchain and cargo-fuzz, which are no required parts: without them it says so and is content,
-//! for stable tests run the same bodies over the committed corpus. What libFuzzer finds new goes to
-//! `fuzz/corpus-local`, what crashes to `fuzz/artifacts`.
+//! It needs a nightly toolchain and cargo-fuzz, which are optional: without them the task reports that and
+//! succeeds, for stable tests run the same bodies over the committed corpus. New inputs of libFuzzer go to
+//! `fuzz/corpus-local`, those that crash to `fuzz/artifacts`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -53,7 +53,7 @@ fn nightly_cargo(workspace: &Workspace) -> Command {
         .args(NIGHTLY)
         .arg("cargo")
         .current_dir(workspace.root().join("fuzz"));
-    // They name the toolchain that runs us.
+    // These variables name the toolchain that runs this program.
     for variable in [
         "CARGO",
         "RUSTC",
@@ -134,7 +134,7 @@ fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u3
     Ok(())
 }
 
-/// Runs one target or all for that long each, or says what is missing.
+/// Runs one target, or all, each for the given time; reports what the machine lacks.
 fn run_for(workspace: &Workspace, names: &[&str], seconds: u32) -> Result<()> {
     if let Some(missing) = missing_part(workspace) {
         eprintln!("NOTE: fuzz targets {} were NOT run: {missing}", names.join(", "));

@@ -1,10 +1,10 @@
 //! A Linux guest on QEMU, driven over a serial line.
 //!
-//! The guest's first program takes one command a line from the second serial port and marks the end of what each
-//! writes (`host_env/guest_init.sh`). The kernel's console is the first serial port, which goes to a file. The
-//! processor is emulated, so that this runs where there is no KVM.
+//! The guest's first program takes one command a line from the second serial port and marks the end of each
+//! command's output (`host_env/guest_init.sh`). The kernel's console is the first serial port, which goes to a
+//! file. The processor is emulated, so that this runs where there is no KVM.
 //!
-//! A host of one's own is driven in the same way, by a shell of this machine ([`Guest::here`]).
+//! A real host is driven in the same way, by a shell on this machine ([`Guest::here`]).
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const LINES_MAX: usize = 100_000;
 /// Last lines of the console in the message of a failure.
 const CONSOLE_TAIL: usize = 15;
-/// The kernel's last line.
+/// The kernel's last line before the machine is off.
 const POWERED_DOWN: &str = "reboot: Power down";
 /// Longest time for shutting down.
 const POWER_OFF_PATIENCE: Duration = Duration::from_secs(60);
@@ -39,13 +39,13 @@ pub(crate) enum Processor {
     EpycRome,
 }
 
-/// What a machine's time is.
+/// Time source of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    /// This machine's.
+    /// The clock of this machine.
     Host,
-    /// An instruction is a nanosecond, waiting takes none of this machine's time, and one thread emulates it all: figures
-    /// repeat whatever else goes on here.
+    /// An instruction is a nanosecond, waiting takes none of this machine's time, and one thread emulates it all:
+    /// figures repeat whatever else runs here.
     Instructions,
 }
 
@@ -63,7 +63,7 @@ impl Clock {
     }
 }
 
-/// What machine, and what is in it.
+/// Parameters of a machine and its devices.
 pub(crate) struct GuestConfig<'a> {
     pub(crate) processor: Processor,
     pub(crate) clock: Clock,
@@ -80,7 +80,7 @@ pub(crate) struct GuestConfig<'a> {
     pub(crate) kernel_options: &'a str,
 }
 
-/// What a command did.
+/// Outcome of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     pub(crate) status: i32,
@@ -88,20 +88,20 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// All of it, for a message.
+    /// Both outputs, for a message.
     pub(crate) fn text(&self) -> String {
         self.lines.join("\n")
     }
 }
 
-/// See the module. Ended when dropped.
+/// A guest, or this machine, that takes commands. A guest is ended when this is dropped.
 pub(crate) struct Guest {
     process: Process,
-    /// `None` for this machine.
+    /// The emulated machine; `None` for this one.
     machine: Option<Machine>,
 }
 
-/// What an emulated machine has besides its shell.
+/// The parts of an emulated machine beyond its shell.
 struct Machine {
     qmp: Qmp,
     console: PathBuf,
@@ -144,7 +144,7 @@ impl Guest {
                 "chardev:commands",
             ]);
         if config.has_iommu {
-            // It has to come before the devices behind it.
+            // It must come before the devices behind it.
             command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
             kernel.push_str(" intel_iommu=on");
         }
@@ -220,7 +220,7 @@ impl Guest {
         let (mut lines, last) = self
             .lines_until(deadline, |line| line.starts_with(STATUS))
             .with_context(|| format!("the guest does not end {command:?}"))?;
-        // What the mark begins with, to be at the start of a line.
+        // The output begins with the mark, so that it is at the start of a line.
         if lines.last().is_some_and(String::is_empty) {
             lines.pop();
         }
@@ -271,10 +271,10 @@ impl Guest {
 
     /// Shuts the guest's system down and ends the machine.
     ///
-    /// The kernel's last word counts, not what the machine does then: after a suspend QEMU does not hear that it shall
-    /// turn itself off.
+    /// Only the kernel's last line counts, not what the machine does then: after a suspend QEMU misses the request
+    /// to turn itself off.
     pub(crate) fn power_off(&mut self) -> Result<()> {
-        // This machine goes on; its shell ends.
+        // This machine goes on; only its shell ends.
         self.send(if self.machine.is_some() {
             "poweroff -f"
         } else {
@@ -294,7 +294,7 @@ impl Guest {
         });
         let has_ended = ended.with_context(|| format!("console:\n{}", self.console_tail()))?;
         if let Some(machine) = self.machine.as_mut().filter(|_| !has_ended) {
-            // Refused only by a machine that has turned itself off meanwhile.
+            // A machine that has turned itself off meanwhile refuses this.
             let _ = machine.qmp.execute("quit", json!({}));
         }
         let status = self.process.wait()?;

@@ -1,8 +1,9 @@
-//! `cargo xtask host-env`: what tests in virtual machines need, fetched once and kept in the user's cache.
+//! `cargo xtask host-env`: fetches the programs and images that tests in virtual machines need, once, and keeps
+//! them in the user's cache.
 //!
-//! QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, and a disk with Mesa. Which versions is said in
-//! `integration/host-env.toml`. Packages are unpacked, never installed: no root is needed, and nothing but the cache
-//! folder changes.
+//! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, and a disk with
+//! Mesa. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed: no root is
+//! needed, and only the cache folder changes.
 
 mod apt;
 mod cache;
@@ -27,7 +28,7 @@ pub(crate) use kernel::{DRIVER, Kernel};
 use pins::{Pin, Pins};
 pub(crate) use qemu::{Qemu, QemuOfGuest};
 
-/// What to do besides fetching what is missing.
+/// Modes besides fetching missing entries.
 #[derive(clap::Args)]
 pub(crate) struct HostEnvArguments {
     /// Fetch nothing; fail if something is missing
@@ -47,7 +48,7 @@ pub(crate) struct HostEnv {
     pub(crate) mesa: MesaDisk,
 }
 
-/// Pins, cache, and apt from the first package that is missing on.
+/// Pins, cache, and apt once a package has to be fetched.
 struct Provider {
     pins: Pins,
     cache: Cache,
@@ -88,7 +89,7 @@ impl Provider {
     }
 
     fn everything(&mut self) -> Result<HostEnv> {
-        // What is missing is told all at once.
+        // All missing entries are reported together.
         let pins = self.pins.clone();
         let qemu = self.one("QEMU", &pins.qemu, Qemu::find, Qemu::fetch);
         let kernel = self.one("kernel", &pins.kernel, Kernel::find, Kernel::fetch);

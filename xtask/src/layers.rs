@@ -12,11 +12,11 @@ use serde::Deserialize;
 
 use crate::workspace::Workspace;
 
-/// What one crate may depend on.
+/// The allowed dependencies of one crate.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     name: &'static str,
-    /// Where the crate stands; dev-dependencies never point upwards.
+    /// Level of the crate; dev-dependencies never point upwards.
     level: u8,
     /// Our crates that code and build scripts of this crate may name.
     may_use: &'static [&'static str],

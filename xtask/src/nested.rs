@@ -1,7 +1,7 @@
 //! `cargo xtask nested`: a cloud host in an emulated machine, with KVM, VFIO, an IOMMU and a card, and vramd on it.
 //!
-//! The outer machine's processor has AMD's virtualisation, its VT-d unit stands between the card and memory, and the
-//! card is a `vramd gpu` process out here. What runs inside cannot tell that from a real host with a real card.
+//! The outer machine's processor has AMD's virtualisation, its VT-d unit stands between the card and memory, and
+//! the card is a `vramd gpu` process outside. Programs inside cannot tell it from a real host with a real card.
 
 mod bare_metal;
 mod baseline;
@@ -24,11 +24,12 @@ use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
 
 const RAM_MIB: u32 = 3072;
-/// Whether memory files may have huge pages: one map of the IOMMU instead of 512, and as many fewer messages.
+/// Settings that allow memory files to have huge pages: one map of the IOMMU instead of 512, and
+/// as many fewer messages.
 const SHMEM_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-/// How `vramd run` says that the guest ended as it should.
+/// The line of `vramd run` for a guest that ended as it should.
 const SUCCESS: &str = "the guest ended with status 0";
-/// Where the only card of the nested host is.
+/// PCI address of the only card of the nested host.
 const CARD: &str = "0000:00:01.0";
 /// Longest time for one line of shell.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -71,7 +72,7 @@ struct Programs {
     weakened: PathBuf,
 }
 
-/// What `vramd demo --json` says, as far as it is looked at.
+/// The fields of `vramd demo --json` that are checked.
 #[derive(Deserialize)]
 struct Demo {
     ok: bool,
@@ -88,7 +89,7 @@ struct DemoVm {
     mismatches: u64,
 }
 
-/// Something that must be refused: a command, and what its one line on stderr has to say.
+/// A command that must be refused, and the text that its one line on stderr must contain.
 const REFUSED: [(&str, &str); 4] = [
     (
         "vramd demo --gpu vfio:0000:00:1e.0",
@@ -102,9 +103,10 @@ const REFUSED: [(&str, &str); 4] = [
     ("vramd bind 1f.2", "is not a PCI address"),
 ];
 
-/// Somebody who is not root, and his group.
+/// A user who is not root, and his group.
 const USER: &str = "1000:1000";
-/// Limits of locked memory in KiB that are too low: for the broker itself, for a VM. What is to be said then.
+/// Limits of locked memory in KiB that are too low, for the broker itself and for a VM, each
+/// with the expected message.
 const MEMLOCK_REFUSED: [(u32, &str); 2] = [
     (64, "the limit is 0x10000 bytes (ulimit -l, LimitMEMLOCK=)"),
     (4096, "the limit is 0x400000 bytes (ulimit -l, LimitMEMLOCK=)"),
@@ -139,7 +141,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     Ok(())
 }
 
-/// The weakened one is taken away from where it was built: that is the ordinary one's place. It is not for speed.
+/// Moves the weakened program away from where it was built: that is the ordinary one's place. It is
+/// not built for speed.
 fn programs(workspace: &Workspace, arguments: &NestedArguments, folder: &Path) -> Result<Programs> {
     let is_checked = arguments.run.is_empty() && !arguments.icount;
     let weakened = match &arguments.weakened {
@@ -210,7 +213,7 @@ fn in_nested_host(
         let by_msi = by_msi.and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
         ensure!(by_msi > Some(0), "the card sent no message-signalled interrupt");
     }
-    // QEMU says so when the card has no room for a map, and goes on.
+    // QEMU reports it when the card has no room for a map, and goes on.
     let qemu = std::fs::read_to_string(folder.join("qemu.log")).context("cannot read QEMU's log")?;
     let refused = qemu.lines().find(|line| line.contains("dma_map"));
     ensure!(
@@ -234,7 +237,7 @@ fn config<'a>(root: &'a Path, card: &'a Card, has_iommu: bool) -> GuestConfig<'a
     }
 }
 
-/// On a host whose IOMMU is off no card is used, and it is said why.
+/// On a host whose IOMMU is off no card is used, and the message says why.
 fn check_without_iommu(environment: &HostEnv, vramd: &Path, root: &Path, folder: &Path) -> Result<()> {
     let card = Card::start(vramd, &[], folder)?;
     let mut guest = Guest::boot(environment, &config(root, &card, false), folder)?;
@@ -249,7 +252,7 @@ fn check_without_iommu(environment: &HostEnv, vramd: &Path, root: &Path, folder:
     card.stop().map(drop)
 }
 
-/// Runs what somebody asked for.
+/// Runs the lines of shell from the command line.
 fn show(guest: &mut Guest, command: &str) -> Result<()> {
     let start = Instant::now();
     let output = guest.run(command, PATIENCE)?;
@@ -260,7 +263,7 @@ fn show(guest: &mut Guest, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// What must hold in the nested host.
+/// The checks in the nested host.
 fn check(guest: &mut Guest, outer: &Card) -> Result<()> {
     let card = card_address(guest)?;
     ensure!(card == CARD, "the card is at {card}, not at {CARD}");
@@ -302,17 +305,17 @@ fn as_user(card: &str, memlock_kib: u32) -> String {
     )
 }
 
-/// Takes the card's power away while two VMs use it: one line says so, nothing goes wrong in the host, and once the power
-/// is back so is the card.
+/// Cuts the card's power while two VMs use it: one line reports it, nothing goes wrong in the host, and when the
+/// power is back the card is, too.
 fn lose_card(guest: &mut Guest, outer: &Card, card: &str) -> Result<()> {
     let demo = format!("vramd demo --gpu vfio:{card} --vms 2 --guest-vram 256M --input /bin/busybox");
-    // What the check before left there.
+    // Leftovers of the check before.
     guest.succeed("dmesg -c >/dev/null", PATIENCE)?;
     guest.succeed(
         &format!("{demo} --rounds 100000 >/dev/null 2>lost & demo=$!"),
         PATIENCE,
     )?;
-    // The VMs are at work when the card has begun to interrupt.
+    // The VMs are at work once the card has begun to interrupt.
     let at_work = "until [ \"$(awk '/vfio-msi/ { print $2 }' /proc/interrupts)\" -gt 0 ] 2>/dev/null; do \
                    kill -0 $demo || break; usleep 50000; done; kill -0 $demo";
     guest.succeed(at_work, PATIENCE)?;
@@ -352,7 +355,7 @@ fn lose_card(guest: &mut Guest, outer: &Card, card: &str) -> Result<()> {
     )
 }
 
-/// Where the card is, by its vendor.
+/// Finds the card's PCI address by its vendor.
 fn card_address(guest: &mut Guest) -> Result<String> {
     let found = guest.succeed(
         "for f in /sys/bus/pci/devices/*; do [ $(cat $f/vendor) = 0x10de ] && echo ${f##*/}; done; true",
@@ -385,7 +388,7 @@ fn refuses(guest: &mut Guest, command: &str, expected: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a demo. More than one VM must use more VRAM than there is, and show it.
+/// Runs a demo. Several VMs together must use more VRAM than there is, and show it.
 fn demo(guest: &mut Guest, command: &str) -> Result<()> {
     let start = Instant::now();
     let output = guest.run(

@@ -1,8 +1,8 @@
 //! `cargo xtask nouveau`: Debian's kernel and the unmodified driver nouveau against `vramd gpu`, in a virtual machine.
 //!
 //! For each scenario a card and a guest are started; the driver is loaded, test programs run, the driver is bound
-//! anew, suspended, unloaded and loaded again, and after every step the kernel's log is looked at. Nothing here knows
-//! what the driver does: it has to be content.
+//! anew, suspended, unloaded and loaded again, and the kernel's log is checked after every step. Nothing here knows
+//! how the driver works: the test is that it does not complain.
 
 mod kernel_log;
 mod measure;
@@ -29,7 +29,7 @@ const TEST_FOLDERS: [(&str, bool); 3] = [
     ("guests/linux/opencl-test", true),
 ];
 
-/// What to try.
+/// Scenarios and options of a run.
 #[derive(clap::Args)]
 pub(crate) struct NouveauArguments {
     /// Only this machine: msi, intx, msi-vtd or intx-vtd; may be repeated [default: all]
@@ -68,7 +68,7 @@ pub(crate) struct NouveauArguments {
     card_option: Vec<String>,
 }
 
-/// What came of one scenario.
+/// Results of one scenario.
 #[derive(Debug, Serialize)]
 struct Report {
     scenario: &'static str,
@@ -78,7 +78,7 @@ struct Report {
     card: Summary,
 }
 
-/// What all scenarios use.
+/// The parts that all scenarios use.
 struct Setting<'a> {
     environment: HostEnv,
     vramd: PathBuf,
@@ -89,7 +89,7 @@ struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// Builds the test programs that are wanted.
+    /// Builds the selected test programs.
     fn build_tests(&mut self, workspace: &Workspace) -> Result<()> {
         for (folder, in_mesa) in TEST_FOLDERS {
             if in_mesa && !self.arguments.mesa {
@@ -278,7 +278,7 @@ fn walk(
 }
 
 fn keep_logs(folder: tempfile::TempDir, root: &Path) -> Result<()> {
-    // It is the largest file, and made anew in no time.
+    // It is the largest file, and quickly made anew.
     std::fs::remove_file(root)?;
     println!("  logs are in {}", folder.keep().display());
     Ok(())

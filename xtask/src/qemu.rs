@@ -1,10 +1,11 @@
-//! `cargo xtask qemu-attach`: a stock QEMU attached to a broker's socket, so that the protocol is not only ours at
-//! both ends.
+//! `cargo xtask qemu-attach`: a stock QEMU attached to a broker's socket, so that one end of the
+//! protocol is not ours.
 //!
-//! A broker with a software card runs as `vramd serve`, QEMU emulates a machine with the vGPU in it, and from outside
-//! is checked: what QEMU and its firmware make of configuration space and BARs; registers read through the address
-//! that the firmware chose; guest RAM mapped by the broker; our driver and workload on QEMU's bus, DMA included; the
-//! MSI that they raise; a reset; and that the broker is as it was before when QEMU has gone, and takes the next one.
+//! A broker with a software card runs as `vramd serve`, and QEMU emulates a machine with the vGPU in it. Checked
+//! from outside are: configuration space and BARs as QEMU and its firmware see them; registers read through the
+//! address that the firmware chose; guest RAM mapped by the broker; our driver and workload on QEMU's bus, DMA
+//! included; the MSI that they raise; a reset; and that the broker is in its former state when QEMU has gone, and
+//! takes the next one.
 
 mod broker;
 mod guest;
@@ -43,7 +44,7 @@ const CAPABILITIES_MAX: usize = 48;
 const CAPABILITY_MSI: u8 = 0x05;
 const MSI_ENABLE: u32 = 1 << 16;
 const MSI_64_BIT: u32 = 1 << 23;
-/// Where the vGPU is told to write its message, and which: plain RAM, so that its arrival can be seen.
+/// Address and data of the vGPU's message: plain RAM, so that its arrival can be seen.
 const MSI_GPA: u32 = 48 << 20;
 const MSI_DATA: u32 = 0x4d53;
 
@@ -54,7 +55,7 @@ const PRAMIN_WORD: u32 = 0x600d_cafe;
 /// Bytes of `vramd` itself that the workload takes through VRAM.
 const INPUT_BYTES: u64 = 1 << 20;
 
-/// What to do where it cannot be run.
+/// What to do where QEMU cannot be run.
 #[derive(clap::Args)]
 pub(crate) struct QemuArguments {
     /// Pass, with a notice, on a machine that has no QEMU new enough and can fetch none
@@ -141,7 +142,7 @@ fn bars_of(device: &PciDevice) -> Vec<(u32, u64, bool, bool)> {
         .collect()
 }
 
-/// What a vGPU has to look like.
+/// Expected configuration of a vGPU.
 fn check_function(device: &PciDevice) -> Result<()> {
     let id = (device.id.vendor, device.id.device);
     println!(
@@ -295,7 +296,7 @@ fn check_msi(machine: &mut Machine) -> Result<()> {
     Ok(())
 }
 
-/// After a reset of the machine the vGPU decodes nothing, until the firmware has placed it again.
+/// Checks that the vGPU decodes nothing after a reset of the machine, until the firmware has placed it again.
 fn check_reset(machine: &mut Machine) -> Result<()> {
     machine.execute("system_reset", json!({}))?;
     until("the reset to reach the vGPU", || {
@@ -311,7 +312,7 @@ fn check_reset(machine: &mut Machine) -> Result<()> {
     check_registers(machine, &device).context("after a reset")
 }
 
-/// Waits until the broker holds what it held before a client came.
+/// Waits until the broker holds as much as before a client came.
 fn wait_released(broker: &Broker, before: &Holdings) -> Result<()> {
     let mut now = Holdings::new();
     let released = until("the broker to let go of its client", || {

@@ -26,7 +26,7 @@ impl Rendezvous {
         Ok(Self { listener })
     }
 
-    /// What to tell QEMU.
+    /// Arguments that make QEMU connect.
     pub(crate) fn address(path: &Path) -> OsString {
         let mut address = OsString::from("unix:");
         address.push(path);

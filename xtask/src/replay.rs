@@ -1,4 +1,4 @@
-//! `cargo xtask replay`: a recording is fed to a fresh core, which must want the same things done.
+//! `cargo xtask replay`: feeds a recording to a fresh core, which must ask for the same actions.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use anyhow::Context;
 use broker::{Compared, Replay};
 use vgpu::Manager;
 
-/// Which recording.
+/// Recording to replay, and how to compare.
 #[derive(clap::Args)]
 pub(crate) struct ReplayArguments {
     /// File that `vramd demo --record` wrote.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use integration::sim::{Settings, run as simulate, run_recorded};
 
-/// Which runs, and how much is told.
+/// Seeds to run, and how much to print.
 #[derive(clap::Args)]
 pub(crate) struct SimArguments {
     /// Run this seed and print the log of its events.

@@ -2,8 +2,8 @@
 //!
 //! With cargo-nextest it is `cargo nextest run --workspace --profile ci` and `cargo test --workspace --doc`, without it
 //! `cargo test --workspace`; then come the tests of the programs for Linux guests, which are a workspace of their own. A
-//! test that finds its host lacking prints `SKIPPED (why)` and passes; such lines are taken from the output of passing
-//! tests, which is otherwise left out, and counted at the end. A run without any test fails.
+//! test that finds its host lacking prints `SKIPPED (why)` and passes; such lines are taken from the output of
+//! passing tests, which is otherwise left out, and counted at the end. A run without any test fails.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -26,7 +26,7 @@ struct Tally {
 
 /// Reads the output of a runner line by line.
 trait Reader {
-    /// Counts what `line` says, and tells whether the user should see it.
+    /// Counts a line, and returns whether the user should see it.
     fn read(&mut self, line: &str, tally: &mut Tally) -> bool;
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut texts = Texts::new();
     for path in workspace.files()? {
         let bytes = fs::read(workspace.root().join(&path)).with_context(|| format!("cannot read {path}"))?;
-        // What is not UTF-8 is no text: images, guest binaries.
+        // A file that is not UTF-8 is not text: an image or a guest binary.
         if let Ok(text) = String::from_utf8(bytes) {
             texts.insert(path, text);
         }

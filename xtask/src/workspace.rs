@@ -1,4 +1,4 @@
-//! Where the workspace is, which files belong to it, and how a task starts cargo in it.
+//! The root of the workspace, its files, and the way in which a task starts cargo.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// What `cargo build` says about a program that it has built.
+/// The fields that `cargo build` prints about a program that it has built.
 #[derive(Deserialize)]
 struct Built {
     executable: Option<PathBuf>,
@@ -78,12 +78,12 @@ impl Workspace {
         command
     }
 
-    /// Builds a program of ours and tells where it is.
+    /// Builds a program of ours and returns its path.
     pub(crate) fn build_program(&self, package: &str, program: &str) -> Result<PathBuf> {
         build_by(self.cargo(&["build", "--package", package, "--bin", program]))
     }
 
-    /// Builds a program of ours for speed, and tells where it is.
+    /// Builds a program of ours for speed, and returns its path.
     pub(crate) fn build_release(&self, package: &str, program: &str) -> Result<PathBuf> {
         build_by(self.cargo(&["build", "--release", "--package", package, "--bin", program]))
     }
@@ -101,7 +101,7 @@ impl Workspace {
         build_by(cargo).with_context(|| format!("in {folder}"))
     }
 
-    /// Folders of the packages and workspaces that are no part of ours: cargo's `--workspace` does not reach them.
+    /// Folders of the packages and workspaces outside of ours: cargo's `--workspace` does not reach them.
     pub(crate) fn folders_apart(&self) -> Result<Vec<PathBuf>> {
         let path = self.root.join("Cargo.toml");
         let manifest =

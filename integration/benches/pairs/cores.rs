@@ -1,4 +1,4 @@
-//! Which processors threads run on.
+//! The processors that threads run on.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

@@ -1,4 +1,4 @@
-//! Times several ways to do something turn by turn, so that a machine that is busy or slow for a while is so for all.
+//! Times several ways to do the same work in turns, so that a slow phase of the machine meets all of them.
 //!
 //! A single time says little on a shared machine; ratios of medians of one run do. Nothing here judges a result.
 
@@ -6,45 +6,45 @@
 
 use std::time::Instant;
 
-/// One way to do it: does a batch and returns its measure in the table's unit.
+/// One way to do the work: runs a batch and returns its measure in the table's unit.
 pub(crate) type Way<'a> = (&'a str, Box<dyn FnMut() -> f64 + 'a>);
 
-/// Whether more is better.
+/// Whether a larger figure is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// Time for one of something: less is better.
+    /// Time for one operation: less is better.
     Time,
-    /// Something in a time: more is better.
+    /// Operations in a time: more is better.
     Rate,
 }
 
 /// A table of one run.
 pub(crate) struct Table<'a> {
-    /// What it is about.
+    /// Title of the table.
     pub(crate) title: &'a str,
     /// Unit of the figures.
     pub(crate) unit: &'a str,
-    /// What they are.
+    /// The ways, each with its name.
     pub(crate) measure: Measure,
     /// Names of the ways that all are compared with.
     pub(crate) bases: &'a [&'a str],
-    /// Measured turns.
+    /// Number of measured turns.
     pub(crate) rounds: usize,
 }
 
-/// What whoever started the bench wants of it.
+/// Mode that the caller of the bench asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// `cargo bench`: measure.
     Measure,
-    /// `cargo test --benches`: only whether it still works.
+    /// `cargo test --benches`: only check that it still works.
     Smoke,
     /// A test runner asks for a list of tests: there are none.
     List,
 }
 
 impl Mode {
-    /// From the arguments that cargo and test runners give.
+    /// The mode from the arguments that cargo and test runners give.
     pub(crate) fn from_arguments() -> Mode {
         let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
         match (has("--list"), has("--bench")) {
@@ -112,7 +112,7 @@ impl Table<'_> {
     }
 }
 
-/// Three digits that count.
+/// Prints three significant digits.
 fn figure(value: f64) -> String {
     let decimals = match value {
         value if value >= 100.0 => 0,

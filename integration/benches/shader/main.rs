@@ -3,8 +3,8 @@
 //! A launch is timed from the doorbell to the release behind it, in processor time of the only thread. All memory has
 //! been touched before. Bytes of the memory tables are what the algorithm reads and writes, not what the card counts.
 //!
-//! Kernels come in two forms: a thread for each element, as a first lesson has them, and wide ones, in which a thread
-//! moves four times 16 bytes, as kernels are written that have to reach the memory's bandwidth.
+//! Kernels come in two forms. The plain one has a thread for each element, as a first lesson has them. In the wide
+//! one a thread moves four times 16 bytes, as kernels do that need all of the memory's bandwidth.
 
 #[path = "../pairs/mod.rs"]
 mod pairs;
@@ -21,7 +21,7 @@ const ROUNDS: usize = 7;
 /// Elements of an array, of 4 bytes: more than caches hold.
 const ELEMENTS: u32 = 4 << 20;
 const ARRAY_BYTES: u64 = ELEMENTS as u64 * 4;
-/// Of a smoke test.
+/// Elements in a smoke test.
 const FEW: u32 = 16 << 10;
 const THREADS: u32 = 256;
 /// Factor of the triad.
@@ -223,7 +223,7 @@ fn arithmetic(mode: Mode, runner: &RefCell<Runner>) {
     .run(ways);
 }
 
-/// The same in plain Rust.
+/// The same computation in plain Rust.
 #[derive(Clone, Copy)]
 enum Plain {
     Copy,
@@ -287,7 +287,7 @@ struct Kernel {
     plain: Plain,
     /// Arrays that are read or written.
     arrays: f64,
-    /// The last parameter.
+    /// The last parameter of the kernel.
     last: u32,
 }
 
@@ -400,7 +400,7 @@ fn main() {
     }
 }
 
-/// Nanoseconds of processor time that `work` takes on this thread: others on the machine do not count.
+/// Nanoseconds of processor time that `work` takes on this thread: other programs on the machine do not count.
 fn processor_nanoseconds(work: impl FnOnce()) -> f64 {
     let now = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

@@ -3,8 +3,8 @@
 //! A VM whose channel reaches 24 chunks is made to give up one of them by its quota, and gets it back when the quota is
 //! raised. The measured time holds everything between the event and the notice that the chunk has moved: the decision,
 //! taking the channel off the card, mapping the image, the copy, redirecting the shadow tables, the flush, scrubbing
-//! the frames, resuming. The host is on one thread, so nobody waits for a wake-up. All memory has been touched before,
-//! and all copies take their chunks at random from as much memory.
+//! the frames, resuming. The host runs on one thread, so no thread has to be woken. All memory has been touched
+//! before, and all copies take their chunks at random from as much memory.
 
 #[path = "../pairs/mod.rs"]
 mod pairs;
@@ -25,7 +25,7 @@ const VM: VmId = VmId(0);
 const ROUNDS: usize = 101;
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = 2 * MIB;
-/// What the channel reaches.
+/// Chunks that the channel reaches.
 const DATA_BYTES: u64 = 48 * MIB;
 /// Where in guest RAM the guest's own copies go, and how many chunks fit.
 const TARGET_GPA: u64 = 8 * MIB;
@@ -174,7 +174,7 @@ fn pattern(at: u64) -> u64 {
     at.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Writes each page without changing it: first touches are slow and no part of a move.
+/// Writes each page without changing it: first touches are slow and not part of a move.
 fn touch(region: &MmapRegion) {
     let memory = region.as_volatile_slice();
     for at in (0..region.size()).step_by(0x1000) {

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_load_si256, _mm256_stream_si256};
 
-/// What the copy is done in, and what both ends must be aligned to.
+/// Unit of the copy, and the alignment of both ends.
 pub(super) const LINE: usize = 32;
 
 /// Copies `source` to `target`; `false` and nothing done if the processor has no AVX2 or the ends do not fit.
@@ -35,6 +35,6 @@ unsafe fn copy_avx2(source: &[u8], target: &mut [u8]) {
             _mm256_stream_si256(to.as_mut_ptr().cast::<__m256i>(), line);
         }
     }
-    // Non-temporal stores are weakly ordered: whoever reads next must see them.
+    // Non-temporal stores are weakly ordered: the next reader must see them.
     _mm_sfence();
 }

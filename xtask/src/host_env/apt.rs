@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::pins::{self, Packages};
 
-/// The release under all suites that are named.
+/// The release that all suites belong to.
 const BASE_SUITE: &str = "trixie";
 /// Keys of the Debian archive, as its package installs them.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -51,7 +51,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// Where packages come from.
+    /// The mirror that packages come from.
     pub(super) fn mirror(&self) -> &str {
         &self.mirror
     }
@@ -79,7 +79,7 @@ impl Apt {
             "APT::Architecture=amd64",
             "APT::Architectures=amd64",
             "APT::Install-Recommends=false",
-            // apt's own user cannot enter somebody's cache folder.
+            // apt's own user cannot enter the user's cache folder.
             "APT::Sandbox::User=root",
             "Acquire::Languages=none",
             "Acquire::Retries=3",
@@ -117,7 +117,7 @@ impl Apt {
         Ok(())
     }
 
-    /// Fetches the packages themselves, without what they depend on.
+    /// Fetches the packages themselves, without their dependencies.
     pub(super) fn download_alone(&self, packages: &Packages) -> Result<Vec<PathBuf>> {
         self.check(packages)?;
         let archives = self.emptied_archives()?;
@@ -127,7 +127,7 @@ impl Apt {
         downloaded(&archives)
     }
 
-    /// Fetches the packages and all that they depend on.
+    /// Fetches the packages and all their dependencies.
     pub(super) fn download_all(&self, suite: &str, packages: &Packages) -> Result<Vec<PathBuf>> {
         self.check(packages)?;
         let archives = self.emptied_archives()?;
@@ -165,7 +165,7 @@ impl Apt {
             .to_owned())
     }
 
-    /// The package that `meta` depends on first.
+    /// The first package that `meta` depends on.
     pub(super) fn dependency(&self, suite: &str, meta: &str) -> Result<String> {
         let version = self.candidate(suite, meta)?;
         let said = output(
@@ -195,7 +195,7 @@ fn downloaded(archives: &Path) -> Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-/// Unpacks packages into a folder, which is made. Nothing of them is run.
+/// Unpacks packages into a new folder. Nothing of them is run.
 pub(super) fn unpack(packages: &[PathBuf], folder: &Path) -> Result<()> {
     fs::create_dir(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     for package in packages {
@@ -212,7 +212,7 @@ fn parse_madison(said: &str) -> Vec<String> {
     versions
 }
 
-/// Where this machine gets its Debian packages from.
+/// The mirror from which this machine gets its Debian packages.
 fn mirror() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;
     let value = |key: &str| {
@@ -232,7 +232,7 @@ fn mirror() -> Result<String> {
         .with_context(|| format!("apt is not configured for a mirror of {codename}"))
 }
 
-/// Of lines `'URI/dists/release/InRelease' ...`, the URI of the machine's own release.
+/// The URI of the machine's own release, from lines `'URI/dists/release/InRelease' ...`.
 fn choose_mirror(targets: &str, codename: &str) -> Option<String> {
     let of = |name: &str| {
         let end = format!("/dists/{name}/InRelease'");
@@ -246,7 +246,7 @@ fn choose_mirror(targets: &str, codename: &str) -> Option<String> {
         .find_map(of)
 }
 
-/// Runs a command that must succeed; what it wrote to standard output.
+/// Runs a command that must succeed; returns its standard output.
 pub(super) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .output()

@@ -1,7 +1,7 @@
 //! The cache folder: `$VRAMD_CACHE`, or `vramd` in the user's cache folder.
 //!
-//! An entry is made beside its place and then renamed, so that nobody meets half of one, and never changes again: its
-//! name tells what it was made of.
+//! An entry is made beside its place and then renamed, so that no other run sees half of one, and never changes
+//! again: its name contains a hash of its contents' versions.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
-/// How long entries of other pins stay.
+/// How long entries of other pins are kept.
 const OTHERS_STAY: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// See the module.
+/// The cache folder of one user.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     folder: PathBuf,
@@ -46,7 +46,7 @@ impl Cache {
         &self.folder
     }
 
-    /// The entry of that name, whether or not it is there.
+    /// The path of the entry of that name, whether or not it exists.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -56,8 +56,8 @@ impl Cache {
         tempfile::tempdir_in(&self.folder).context("cannot create a folder in the cache")
     }
 
-    /// Puts what was made at `made` in the place of the entry `name`, and drops what other pins left of that kind long
-    /// ago: another checkout may be at work with what they left lately.
+    /// Moves `made` to the place of the entry `name`, and removes old entries of that kind with other pins. Recent
+    /// ones stay: another checkout may use them.
     ///
     /// Another run may have been quicker: its entry stays.
     pub(super) fn keep(&self, made: &Path, name: &str) -> Result<PathBuf> {

@@ -1,6 +1,7 @@
 //! Archives in the format of Linux' initial file system ("newc", `Documentation/driver-api/early-userspace/buffer-format`).
 //!
-//! Written by us because a device node needs root anywhere else, and because it takes a hundred lines.
+//! We write it ourselves because every other way to make a device node needs root, and because it
+//! takes a hundred lines.
 
 use std::io::{self, Write};
 
@@ -10,7 +11,7 @@ const LINK: u32 = 0o120_777;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 const TRAILER: &str = "TRAILER!!!";
 
-/// See the module. Paths are relative to the root, and a folder comes before what is in it.
+/// An archive. Paths are relative to the root, and a folder comes before its contents.
 pub(super) struct Archive<W: Write> {
     output: W,
     inode: u32,
@@ -25,7 +26,7 @@ impl<W: Write> Archive<W> {
         self.entry(path, FOLDER, (0, 0), &[])
     }
 
-    /// A file that may be run.
+    /// A file that may be executed.
     pub(super) fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.entry(path, PROGRAM, (0, 0), content)
     }
@@ -77,7 +78,7 @@ impl<W: Write> Archive<W> {
         self.padded(content)
     }
 
-    /// Everything begins at a multiple of four; all before did.
+    /// Everything begins at a multiple of four.
     fn padded(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.output.write_all(bytes)?;
         let rest = bytes.len().next_multiple_of(4) - bytes.len();
@@ -102,7 +103,7 @@ mod tests {
         };
         assert_eq!((field(0, 1), field(0, 6), field(0, 11)), (FOLDER, 0, 4));
         assert_eq!(&bytes[110..116], b"dev\0\0\0".get(..6).unwrap());
-        // 110 + 4 bytes of header and name, made full.
+        // 110 + 4 bytes of header and name, padded.
         let console = 116;
         assert_eq!((field(console, 9), field(console, 10)), (5, 1));
         // 110 + 12 bytes.

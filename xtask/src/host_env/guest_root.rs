@@ -13,13 +13,13 @@ use super::cpio::Archive;
 use super::kernel::{DRIVER, Kernel, Modules};
 use super::pins::Pin;
 
-/// Grows when an entry of the cache is laid out another way.
+/// Version of the layout: grows when the contents of an entry are arranged in another way.
 const LAYOUT: u32 = 1;
 /// The first program of a guest: a shell that takes commands from the second serial port.
 const INIT: &str = include_str!("guest_init.sh");
-/// That of a guest within a guest.
+/// The first program of a guest within a guest.
 const INNER_INIT: &str = include_str!("inner_init.sh");
-/// That of a guest whose boot is timed.
+/// The first program of a guest whose boot is timed.
 const MARKING_INIT: &str = include_str!("marking_init.sh");
 const INNER_FOLDERS: [&str; 7] = ["bin", "dev", "disk", "modules", "proc", "sys", "tmp"];
 const FOLDERS: [&str; 9] = [
@@ -114,7 +114,7 @@ fn make_disk(root: &Path, image: &Path) -> Result<()> {
     // Nobody writes, so a journal and checksums have no purpose.
     let features = "^has_journal,^metadata_csum,^resize_inode";
     let mut command = Command::new("mke2fs");
-    // On Debian it is in a folder that users have not in their path.
+    // Debian has it in a folder that is not in users' paths.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     command.args([
@@ -138,12 +138,12 @@ fn make_disk(root: &Path, image: &Path) -> Result<()> {
         .map(drop)
 }
 
-/// A file of ours in a guest's first root.
+/// A file of ours that goes into a guest's first root.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestFile {
-    /// Where it is there, without the slash at the start.
+    /// Path in the root, without the slash at the start.
     pub(crate) to: String,
-    /// Where it is here.
+    /// Path on this machine.
     pub(crate) from: PathBuf,
 }
 
@@ -154,7 +154,7 @@ impl GuestFile {
         Self { to, from }
     }
 
-    /// A program as it is on this machine, with the libraries that it loads here.
+    /// A program as it is on this machine, with the libraries that it loads.
     pub(crate) fn program_with_libraries(name: &str, from: PathBuf) -> Result<Vec<Self>> {
         let mut files: Vec<_> = libraries_of(Command::new("ldd").arg(&from))?
             .into_iter()
@@ -207,7 +207,7 @@ pub(super) fn write_inner_root(target: &Path, kernel: &Kernel, busybox: &Busybox
     Ok(())
 }
 
-/// Adds lists of modules, and once each what is in them and in `others`.
+/// Adds lists of modules, and each module in them and in `others` once.
 fn add_modules(archive: &mut Root, lists: &[(&str, Modules)], others: Modules) -> Result<()> {
     let mut modules = others;
     for (list, members) in lists {

@@ -1,7 +1,7 @@
 //! Debian's kernel, and the modules of it that guests load.
 //!
-//! Modules are decompressed here, once: an emulated processor takes seconds for it at every boot. No depmod is needed:
-//! which module needs which is written in the modules.
+//! Modules are decompressed here, once: an emulated processor takes seconds for it at every boot. No depmod is
+//! needed: the modules themselves name their dependencies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,27 +15,27 @@ use super::cache::Cache;
 use super::pins::Pin;
 use super::vmlinux;
 
-/// The driver that all of this is for.
+/// The driver under test.
 pub(crate) const DRIVER: &str = "nouveau";
-/// What a guest with a disk needs: the disk, behind QEMU's PCI bus or in our VMM's memory space, the file system on it, and
-/// the checksum that one asks for.
+/// Modules for a guest with a disk: the disk, behind QEMU's PCI bus or in our VMM's memory space, the file system
+/// on it, and the checksum that the file system asks for.
 const DISK_MODULES: [&str; 4] = ["virtio_mmio", "virtio_blk", "crc32c_generic", "ext4"];
-/// What a guest of our VMM needs for its network.
+/// Modules for the network of a guest of our VMM.
 const NETWORK_MODULES: [&str; 2] = ["virtio_mmio", "virtio_net"];
-/// What tells programs that the power button was pressed.
+/// Modules that report the power button to programs.
 const BUTTON_MODULES: [&str; 2] = ["button", "evdev"];
-/// What a guest needs that is itself a host of guests with a card and a network.
+/// Modules for a guest that is itself a host of guests with a card and a network.
 const HOST_MODULES: [&str; 4] = ["kvm_amd", "vfio_iommu_type1", "vfio_pci", "tun"];
-/// Grows when an entry of the cache is laid out another way.
+/// Version of the layout: grows when the contents of an entry are arranged in another way.
 const LAYOUT: u32 = 5;
 const IMAGE: &str = "vmlinuz";
 const MODULES: &str = "modules";
 const DEPENDENCIES: &[u8] = b"\0depends=";
 
-/// Names and contents.
+/// Files by name, with their contents.
 pub(super) type Modules = Vec<(String, Vec<u8>)>;
 
-/// See the module.
+/// Debian's kernel and its modules, unpacked in the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     folder: PathBuf,
@@ -72,7 +72,8 @@ impl Kernel {
                 continue;
             }
             let Some(path) = packed.get(&name) else {
-                // What the kernel has built in is nobody's dependency, so this is a change of Debian's configuration.
+                // A dependency that is built into the kernel is never listed, so this is a
+                // change of Debian's configuration.
                 anyhow::bail!("the kernel has no module {name}");
             };
             let content = decompressed(path)?;

@@ -1,4 +1,4 @@
-//! `integration/host-env.toml`: which packages, and exactly which versions of them.
+//! `integration/host-env.toml`: the packages and their exact versions.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::workspace::Workspace;
 
-/// Where the pins are, from the root of the workspace.
+/// Path of the pins from the root of the workspace.
 pub(super) const PATH: &str = "integration/host-env.toml";
 
 /// Package names with the version that each must have.
@@ -22,7 +22,7 @@ pub(super) struct Pin {
     pub(super) packages: Packages,
     /// A package that depends on the only one in `packages`, whose name changes with its version.
     pub(super) meta: Option<String>,
-    /// Of QEMU: the oldest that will do if the machine has one of its own.
+    /// For QEMU: the oldest version of the machine's own that will do.
     pub(super) version_min: Option<String>,
 }
 
@@ -45,7 +45,7 @@ impl Pin {
         Ok((name, version))
     }
 
-    /// A name for what is made of these packages, fit for a file: another pin gives another name.
+    /// A name for an entry made of these packages, fit for a file: another pin gives another name.
     pub(super) fn cache_name(&self, kind: &str, layout: u32) -> String {
         // FNV-1a: the same on every machine and in every release of Rust, which a `Hasher` of the library is not.
         let mut digest = 0xcbf2_9ce4_8422_2325_u64;

@@ -16,11 +16,11 @@ use super::pins::Pin;
 
 const PROGRAM: &str = "qemu-system-x86_64";
 const DEVICE: &str = "vfio-user-pci";
-/// Debian's build of it without what the machine `microvm` has no use for.
+/// Debian's small build of QEMU, for the machine `microvm`.
 const MICROVM_PROGRAM: &str = "qemu-system-x86_64-microvm";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
-/// What PCs and `microvm` start from, with or without a BIOS: those that there are.
+/// Firmware that PCs and `microvm` start from; those that exist are used.
 const FIRMWARE: [&str; 6] = [
     "bios-256k.bin",
     "bios-microvm.bin",
@@ -30,7 +30,7 @@ const FIRMWARE: [&str; 6] = [
     "qboot.rom",
 ];
 const DATA_FOLDERS: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
-/// Grows when an entry of the cache is laid out another way.
+/// Version of the layout: grows when the contents of an entry are arranged in another way.
 const LAYOUT: u32 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,14 +40,14 @@ struct Version(u32, u32);
 #[derive(Debug)]
 pub(crate) struct Qemu {
     words: Vec<OsString>,
-    /// Where it was unpacked; `None` if it is the machine's own.
+    /// Folder that it was unpacked to; `None` for the machine's own.
     root: Option<PathBuf>,
-    /// The first line of what it says about its version.
+    /// The first line of its version text.
     pub(crate) version: String,
 }
 
 impl Qemu {
-    /// The machine's own if it will do, else the cached one.
+    /// The machine's own if it will do, otherwise the cached one.
     pub(super) fn find(pin: &Pin, cache: &Cache) -> Result<Self> {
         let version_min = version_min(pin)?;
         if let Ok(qemu) = Self::check(None, version_min) {
@@ -99,7 +99,7 @@ impl Qemu {
         command(&self.words)
     }
 
-    /// What a guest needs in order to start it too, in one `folder` of its own there.
+    /// The files that a guest needs to start it too, all in one `folder` there.
     pub(crate) fn for_guest(&self, folder: &str) -> Result<QemuOfGuest> {
         let program = match &self.root {
             Some(root) => root.join("usr/bin").join(PROGRAM),
@@ -137,7 +137,7 @@ impl Qemu {
         })
     }
 
-    /// What `program` loads, its loader among it.
+    /// The files that `program` loads, its loader among them.
     fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>> {
         let Some(root) = &self.root else {
             return libraries_of(Command::new("ldd").arg(program));
@@ -157,7 +157,7 @@ pub(crate) struct QemuOfGuest {
     pub(crate) files: Vec<GuestFile>,
     /// Starts it, without arguments of ours.
     pub(crate) command: String,
-    /// The same for the machine `microvm`.
+    /// Starts it for the machine `microvm`, without arguments of ours.
     pub(crate) microvm_command: String,
 }
 

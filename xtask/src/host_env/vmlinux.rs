@@ -14,9 +14,9 @@ const MAGIC: usize = 0x202;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_BYTES: usize = 0x24c;
 const SECTOR_BYTES: usize = 512;
-/// What zstd's frames begin with (RFC 8878, 3.1.1).
+/// First bytes of zstd's frames (RFC 8878, 3.1.1).
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Largest window that Linux' own decompressor takes, and then some.
+/// Limit of the window: larger than the largest that Linux' own decompressor takes.
 const WINDOW_BYTES_MAX: u64 = 1 << 28;
 
 /// The ELF file that `image` holds.

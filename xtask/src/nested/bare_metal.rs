@@ -1,7 +1,7 @@
 //! The checks on a host that has a card, without an outer machine.
 //!
-//! What needs the outer machine is left out: a card whose power is cut, an IOMMU that is off, and what needs files in the
-//! host's root. The card is given back to the driver that it had.
+//! Checks that need the outer machine are left out: a card whose power is cut, an IOMMU that is off, and all that
+//! need files in the host's root. The card is given back to the driver that it had.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 
 const SYSFS: &str = "/sys";
 
-/// Runs the checks with the card at `at`; each of two VMs gets as much VRAM as `guest_vram` says.
+/// Runs the checks with the card at `at`; each of two VMs gets `guest_vram` of VRAM.
 pub(super) fn run(workspace: &Workspace, vramd: Option<&Path>, at: &str, guest_vram: &str) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -55,7 +55,7 @@ fn check(host: &mut Guest, at: &str, guest_vram: &str) -> Result<()> {
     demo(host, &format!("{of} --no-kvm --rounds 1 --json"))
 }
 
-/// The card's driver, if the host has what it takes to use the card.
+/// The card's driver, if the host can give the card to vramd.
 fn usable(sysfs: &Path, at: &str) -> Result<Option<String>> {
     let is_address = at.len() == 12
         && at

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::workspace::Workspace;
 
-/// In the workspace.
+/// Path in the workspace.
 const PATH: &str = "integration/nested/baseline.toml";
 const HEADER: &str = "# What `cargo xtask nested --icount` measured; one ns is one instruction. Written by `--bless`.\n\
                       # A figure that is worse by more than its tolerance (xtask/src/nested/baseline.rs) fails.\n";
 
-/// What is measured.
+/// The measured quantities.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Figure {
@@ -31,7 +31,7 @@ pub(super) enum Figure {
     Doorbell,
 }
 
-/// How a figure is shown and judged.
+/// Title and tolerance of a figure.
 struct Row {
     figure: Figure,
     what: &'static str,
@@ -121,7 +121,7 @@ const ROWS: [Row; 11] = [
     },
 ];
 
-/// Values by what they are of.
+/// Values by the quantity that they measure.
 pub(super) type Figures = BTreeMap<Figure, u64>;
 
 /// A table of `figures` beside the baseline, and whether none is worse than it may be.

@@ -1,9 +1,9 @@
-//! Boots of one Linux kernel by several VMMs, one after the other: what is theirs of the time, and of the memory.
+//! Boots of one Linux kernel by several VMMs, one after the other: each VMM's share of the time and of the memory.
 //!
-//! A guest's first program puts a line into its kernel's log and then a character on COM1. How long the guest took is the
-//! time of that line, which its kernel counts from when it has found its clock. How long it all took is from the
-//! VMM's start (exec) to that character (its exit), by the clock of the machine that the VMM runs on. What remains is the
-//! VMM's share: its start, loading, building the machine, firmware. Exits during the boot are not in it, they are
+//! A guest's first program puts a line into its kernel's log and then a character on COM1. The guest's time is that
+//! of the line, which its kernel counts from when it has found its clock. The whole time is from the VMM's start
+//! (exec) to that character (its exit), by the clock of the machine that the VMM runs on. The rest is the VMM's
+//! share: its start, loading, building the machine, firmware. It does not include exits during the boot, which are
 //! time of the guest. This is how `docs/performance.md` compares VMMs.
 
 use std::fmt::Write as _;
@@ -18,12 +18,13 @@ use super::icount::{Memory, SOCKET, VM_RAM, time_of};
 use crate::guest::Guest;
 use crate::host_env::{GuestFile, HostEnv, QemuOfGuest};
 
-/// Of the kernel beyond [`OURS`], which our VMM says itself: COM1 is there for the mark, and a panic is an end.
+/// Kernel parameters beyond [`OURS`], which our VMM adds itself: COM1 exists for the mark, and a
+/// panic ends the machine.
 const OPTIONS: &str = "quiet panic=-1";
 const OURS: &str = "console=ttyS0 reboot=a";
-/// As lean as it boots this kernel. Debian's does not initialise the 8259 of a machine without one, and a timer that
-/// interrupts through it comes as vector 0; without the RTC the kernel looks for one for a long time; and QEMU's other
-/// firmware waits for the timer.
+/// QEMU's leanest machine that boots this kernel. Debian's kernel does not initialise the 8259 of a machine without
+/// one, and a timer that interrupts through it comes as vector 0; without the RTC the kernel looks for one for a
+/// long time; and QEMU's other firmware waits for the timer.
 const MICROVM: &str = "microvm,x-option-roms=off,pit=off,pic=off,rtc=on,accel=kvm -bios qboot.rom";
 const Q35: &str = "q35,accel=kvm";
 const SCRIPT: (&str, &str) = ("boot.sh", include_str!("boot.sh"));
@@ -35,13 +36,13 @@ const MARK: &str = "kvm_pio:";
 const CLOCK: &str = "@@clock ";
 const EXITS: &str = "exits ";
 
-/// Who boots the kernel, and how it is started.
+/// A VMM that boots the kernel, and the command that starts it.
 pub(super) struct Contestant {
     name: &'static str,
     command: String,
 }
 
-/// Of one boot.
+/// Figures of one boot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Boot {
     whole_ns: u64,
@@ -55,7 +56,7 @@ impl Boot {
         self.whole_ns.saturating_sub(self.guest_ns)
     }
 
-    /// What [`SCRIPT`] says.
+    /// Parses the output of [`SCRIPT`].
     fn parse(lines: &[String]) -> Result<Self> {
         let line = |start: &str| {
             let found = lines.iter().find(|line| line.contains(start));
@@ -86,7 +87,7 @@ fn kernel_time_of(line: &str) -> Option<u64> {
     Some((seconds.parse::<u64>().ok()? * 1_000_000 + microseconds) * 1000)
 }
 
-/// Those that are compared, ours first, and what the machine needs in order to start them, made in `folder`.
+/// The VMMs that are compared, ours first, and the files that the machine needs to start them, made in `folder`.
 pub(super) fn contestants(environment: &HostEnv, folder: &Path) -> Result<(Vec<Contestant>, Vec<GuestFile>)> {
     let QemuOfGuest {
         mut files,
@@ -135,7 +136,7 @@ pub(super) fn contestants(environment: &HostEnv, folder: &Path) -> Result<(Vec<C
     Ok((contestants, files))
 }
 
-/// Boots all, shows what came of it, and takes our figures.
+/// Boots with all VMMs, prints the results, and returns our figures.
 pub(super) fn measure(guest: &mut Guest, contestants: &[Contestant], figures: &mut Figures) -> Result<()> {
     let mut boots = Vec::new();
     for contestant in contestants {

@@ -1,8 +1,8 @@
-//! `cargo xtask nested --icount`: figures that repeat whatever else this machine does.
+//! `cargo xtask nested --icount`: figures that repeat whatever else runs on this machine.
 //!
-//! The outer machine has one processor and counts instructions: one is one virtual nanosecond, waiting costs nothing. A
-//! broker with a software card and one VM run in it. What comes out is the length of paths through software; how long
-//! hardware takes for an exit is not in it.
+//! The outer machine has one processor and counts instructions: one is one virtual nanosecond, waiting costs
+//! nothing. A broker with a software card and one VM run in it. The result is the length of paths through software;
+//! the time that hardware takes for an exit is not in it.
 
 use std::path::Path;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use crate::guest::{Clock, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 
 const RAM_MIB: u32 = 1024;
-/// RAM of the inner VM: that of the peers' figures.
+/// RAM of the inner VM, the same as for the peers' figures.
 pub(super) const VM_RAM: &str = "128M";
 const VM_RAM_KIB: u64 = 128 << 10;
 pub(super) const SOCKET: &str = "/run/a.sock";
-/// Boots of which the median counts.
+/// Number of boots, of which the median counts.
 const BOOTS: usize = 3;
 const TRACING: &str = "/sys/kernel/debug/tracing";
 
-/// Where one boot began and where the guest did.
+/// When one boot began and when the guest did.
 const FIRST: &str = "sched_process_exec: filename=/bin/vramd ";
 const ENTRY: &str = "kvm_entry: ";
 
-/// What `vramd run --json` says, as far as it is looked at.
+/// The fields of `vramd run --json` that are read.
 #[derive(Deserialize)]
 struct Run {
     end: String,
@@ -122,7 +122,7 @@ fn files(vramd: &Path, folder: &Path) -> Result<Vec<GuestFile>> {
 /// Runs a test of the bare guest.
 fn run(guest: &mut Guest, test: &str) -> Result<Run> {
     let command = format!("vramd run /etc/{test}.toml --json");
-    // It is no workload, and so no success.
+    // It is not a workload, and so not counted as a success.
     let output = guest.run(&command, PATIENCE)?;
     let line = output.lines.iter().find(|line| line.starts_with('{'));
     let line = line.with_context(|| format!("{command:?} says {}", output.text()))?;
@@ -131,7 +131,7 @@ fn run(guest: &mut Guest, test: &str) -> Result<Run> {
     Ok(run)
 }
 
-/// ns from the start of a VM's process to its guest's first instruction, and what else came of it.
+/// ns from the start of a VM's process to its guest's first instruction, and the other figures of that run.
 fn boot(guest: &mut Guest) -> Result<(u64, Run)> {
     let on = format!(
         "cd {TRACING} && echo mono >trace_clock && echo >trace && echo 1 >events/sched/sched_process_exec/enable && \
@@ -169,7 +169,7 @@ pub(super) fn time_of(line: &str) -> Option<u64> {
     Some((seconds.parse::<u64>().ok()? * 1_000_000 + microseconds) * 1000)
 }
 
-/// Of `latency=NAME min_ns=N median_ns=N`.
+/// Parses `latency=NAME min_ns=N median_ns=N`.
 fn median_of(lines: &[String], name: &str) -> Result<u64> {
     let start = format!("latency={name} ");
     let line = lines.iter().find_map(|line| line.strip_prefix(&start));
@@ -177,7 +177,7 @@ fn median_of(lines: &[String], name: &str) -> Result<u64> {
     median.with_context(|| format!("no time of a {name} in {lines:?}"))
 }
 
-/// What a VM's process has besides its guest's RAM.
+/// Memory of a VM's process besides its guest's RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Memory {
     pub(super) anonymous_kib: u64,
@@ -185,7 +185,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Of `/proc/PID/smaps`, where a map that is as large as the guest's RAM is that.
+    /// Parses `/proc/PID/smaps`; the map that is as large as the guest's RAM is left out.
     pub(super) fn parse(smaps: &[String]) -> Result<Self> {
         let mut memory = Self::default();
         let (mut is_guests, mut has_ram) = (false, false);
@@ -207,8 +207,8 @@ impl Memory {
     }
 }
 
-/// Of a VM whose guest spins. It does so after fewer exits than `exits`, those of a guest that reports more, and then each
-/// tick of the host is one.
+/// Figures of a VM whose guest spins. The guest does so after fewer exits than `exits`, the number of a guest that
+/// reports more; from then on each tick of the host is one exit.
 fn memory(guest: &mut Guest, exits: u64) -> Result<Memory> {
     let start = format!(
         "vramd run /etc/spin.toml --json >/dev/null 2>&1 & vm=$!; until [ \"$(cat /sys/kernel/debug/kvm/exits)\" -gt \

@@ -1,7 +1,9 @@
-//! Debian's kernel on our VMM in the nested host, its vGPU on the host's card: it comes up with one processor and with
-//! two, finds the vGPU, switches itself off, by itself or when its power button is pressed, and resets in each of the ways
-//! that are told apart. A file system that one boot makes on a disk is there for the next, and the images hold what the guest
-//! read. On a broker with a card of software, which pins nothing, a VM has RAM above 4 GiB. What goes through a network device arrives
+//! Debian's kernel on our VMM in the nested host, with its vGPU on the host's card.
+//!
+//! It comes up with one processor and with two, finds the vGPU, switches itself off, by itself or when its power
+//! button is pressed, and resets in each of the ways that have an exit status of their own. A file system that
+//! one boot makes on a disk is there for the next, and the images hold what the guest read. On a broker with a
+//! software card, which pins nothing, a VM has RAM above 4 GiB. Data that goes through a network device arrives
 //! as it was sent, both ways.
 
 use std::fs;
@@ -15,7 +17,7 @@ use crate::guest::Guest;
 use crate::host_env::{GuestFile, HostEnv};
 
 const HOST: &str = "host.toml";
-/// What the VM's first root is called within the nested host's.
+/// Name of the VM's first root within the nested host's.
 const ROOT: &str = "root.cpio";
 const KERNEL: &str = "vmlinuz";
 /// Boots twice, by keys.
@@ -42,7 +44,7 @@ struct InnerVm {
     socket: &'static str,
 }
 
-/// One that differs from the others in its file's name alone.
+/// A VM file that differs from the others in its name alone.
 const PLAIN: InnerVm = InnerVm {
     file: "",
     vcpus: 1,
@@ -102,7 +104,7 @@ const VMS: [InnerVm; 8] = [
     },
 ];
 
-/// Kernels, roots, disks and networks that must be refused before anything starts, and what is said of them.
+/// Kernels, roots, disks and networks that must be refused before anything starts, each with the expected message.
 const REFUSED: [(&str, &str); 8] = [
     (
         "vramd run /inner/off.toml --kernel /inner/none",
@@ -138,13 +140,13 @@ const REFUSED: [(&str, &str); 8] = [
     ),
 ];
 
-/// What the nested host's first root has for this, made in `folder`.
+/// The files that the nested host's first root needs for this, made in `folder`.
 pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFile>> {
     let inner = |name: &str, from| GuestFile {
         to: format!("inner/{name}"),
         from,
     };
-    // Not the nested host's own, which is made in the same folder.
+    // This is not the nested host's own root, which is made in the same folder.
     let root = folder.join("inner-root.cpio");
     environment.write_inner_root(&root)?;
     let mut files = vec![inner(KERNEL, environment.kernel.image()), inner(ROOT, root)];
@@ -195,7 +197,7 @@ pub(super) fn stop_serving(guest: &mut Guest) -> Result<()> {
     guest.succeed("killall vramd; wait", PATIENCE).map(drop)
 }
 
-/// What must hold on every host, with a broker that serves.
+/// The checks that hold on every host, with a broker that serves.
 pub(super) fn check(guest: &mut Guest) -> Result<()> {
     for (command, expected) in REFUSED {
         refuses(guest, command, expected)?;
@@ -221,7 +223,7 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
     network(guest)
 }
 
-/// A VM with a disk and one that is read-only, twice.
+/// Boots a VM with a writeable and a read-only disk, twice.
 fn disks(guest: &mut Guest) -> Result<()> {
     guest.succeed(
         "dd if=/dev/zero of=/run/disk.img bs=1M count=8 && dd if=/dev/urandom of=/run/fixed.img bs=1k count=1500",
@@ -239,7 +241,7 @@ fn disks(guest: &mut Guest) -> Result<()> {
     boots(guest, "sh /inner/disks.sh", 0, &right)
 }
 
-/// A VM with a network device on a tap of the host.
+/// Boots a VM with a network device on a tap of the host.
 fn network(guest: &mut Guest) -> Result<()> {
     let right = [
         "@@mac 52:54:00:12:34:56",
@@ -252,7 +254,7 @@ fn network(guest: &mut Guest) -> Result<()> {
     boots(guest, "sh /inner/network.sh", 0, &right)
 }
 
-/// Runs a VM to its end: it finds its vGPU, says what is `expected`, and ends with `status`.
+/// Runs a VM to its end: it finds its vGPU, prints the `expected` lines, and ends with `status`.
 fn boots(guest: &mut Guest, command: &str, status: i32, expected: &[&str]) -> Result<()> {
     let start = Instant::now();
     let output = guest.run(&format!("timeout 400 {command} 2>&1"), PATIENCE)?;
@@ -262,7 +264,7 @@ fn boots(guest: &mut Guest, command: &str, status: i32, expected: &[&str]) -> Re
         "{command:?} ended with {}, not {status}: {text}",
         output.status
     );
-    // By its vendor, device and class, and BAR0 where the VMM placed it.
+    // Found by its vendor, device and class, with BAR0 where the VMM placed it.
     let found = ["@@pci 0000:00:01.0 0x10de 0x06c0", "@@bar0 0x00000000cc000000 "];
     for wanted in found.iter().chain(expected) {
         ensure!(

@@ -1,4 +1,5 @@
-//! Memory that the kernel keeps pinned for the card follows what lies in host RAM, not what VMs might have there.
+//! Checks that the kernel pins as much memory for the card as lies in host RAM, not as much as
+//! VMs could have there.
 //!
 //! A broker serves two VMs whose VRAM together is more than the card's; the kernel's count of its locked memory (VmLck) is
 //! sampled while first one VM with little in its VRAM runs, then both with nearly all of it.
@@ -14,15 +15,15 @@ use crate::host_env::GuestFile;
 /// Guest VRAM of each VM; two of them are more than the card has.
 const VRAM_MIB: u64 = 192;
 const RAM_MIB: u64 = 64;
-/// What the VM that needs little has in its VRAM, and how much more may be pinned: chunks that its tables share, a batch on
-/// its way.
+/// VRAM that the VM with small needs uses, and the memory that may be pinned beyond it: chunks that its tables
+/// share, and a batch on its way.
 const LITTLE_MIB: u64 = 8;
 const SLACK_MIB: u64 = 16;
 /// The broker's own DMA memory, rounded up.
 const OWN_MIB: u64 = 2;
 const SAMPLES: &str = "/run/locked";
 
-/// What is needed inside.
+/// Files that are needed inside.
 pub(super) fn files(card: &str, folder: &Path) -> Result<Vec<GuestFile>> {
     let gpu = format!("[[gpu]]\nname = \"gpu\"\ndevice = \"vfio:{card}\"\nhost_ram = \"512M\"\n");
     let mut texts = Vec::new();
@@ -58,7 +59,7 @@ pub(super) fn files(card: &str, folder: &Path) -> Result<Vec<GuestFile>> {
     Ok(files)
 }
 
-/// MiB locked: first, most, last.
+/// MiB of locked memory: first, most, last.
 #[derive(Clone, Copy, Debug)]
 struct Locked {
     first: u64,
@@ -106,7 +107,7 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command while the broker's locked memory is written down, and until that has settled afterwards.
+/// Runs a command while the broker's locked memory is recorded, and goes on until that has settled afterwards.
 fn sampled(guest: &mut Guest, command: &str) -> Result<Locked> {
     let sample = format!("awk '/^VmLck/ {{ print $2 }}' /proc/$broker/status >>{SAMPLES}");
     let line = format!(

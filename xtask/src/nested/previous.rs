@@ -1,7 +1,7 @@
 //! A card that another driver had before us, and has again after us: Debian's nouveau, unmodified.
 //!
-//! It brings up memory, channels and a console of its own, and is taken off the card when we bind it. Ours has to bring the
-//! card up from what is left, and to leave it so that the other can.
+//! nouveau brings up memory, channels and a console of its own, and loses the card when we bind it. Our broker must
+//! bring the card up from that state, and leave it so that nouveau can do the same.
 
 use std::time::Instant;
 
@@ -10,11 +10,11 @@ use anyhow::{Result, ensure};
 use super::{PATIENCE, refuses};
 use crate::guest::Guest;
 
-/// What the host's kernel must not say meanwhile.
+/// Lines that the host's kernel must not print meanwhile.
 const COMPLAINTS: &str =
     "DMAR:.*fault|BUG:|Oops|Call Trace|nouveau.*(fault|timed out|timeout|killed|failed to idle)";
 
-/// Lets nouveau have the card, and takes it: `vramd bind` says from whom.
+/// Lets nouveau have the card, and takes it: `vramd bind` names the driver that lost it.
 pub(super) fn take_over(guest: &mut Guest, card: &str) -> Result<()> {
     let start = Instant::now();
     guest.succeed(
@@ -41,14 +41,14 @@ pub(super) fn take_over(guest: &mut Guest, card: &str) -> Result<()> {
     is_content(guest)
 }
 
-/// A broker that is to give the card back when it ends: the configuration is that of the check of stray copies.
+/// Starts a broker that gives the card back when it ends: the configuration is that of the check of stray copies.
 const SERVE: &str = "rm -f /run/stray.sock; vramd serve --config /etc/stray-host.toml --restore-driver >/dev/null 2>restore.log & \
                      broker=$!; until [ -S /run/stray.sock ]; do kill -0 $broker || break; usleep 50000; done; \
                      kill $broker; wait $broker; cat restore.log";
 
 /// Gives the card back to nouveau in both ways, which brings it up once more, and takes it again; nouveau is gone then.
 pub(super) fn give_back(guest: &mut Guest, card: &str) -> Result<()> {
-    // What checks before this one left there.
+    // Leftovers of the checks before this one.
     guest.succeed("dmesg -c >/dev/null", PATIENCE)?;
     let start = Instant::now();
     let served = guest.succeed(SERVE, PATIENCE)?.text();

@@ -1,4 +1,5 @@
-//! A GPU that is sent astray: with a broker that has a hole, the host's IOMMU stops it; without, it never comes that far.
+//! A GPU that is sent to foreign memory: with a broker that has a hole, the host's IOMMU stops it; with ours, it
+//! never gets that far.
 //!
 //! The hole is the feature `weakened` of `vmm`, which nothing but this test builds. With it a guest's page table may name
 //! any bus address.
@@ -12,21 +13,21 @@ use super::{PATIENCE, SUCCESS};
 use crate::guest::Guest;
 use crate::host_env::GuestFile;
 
-/// Where the programs are in the guest.
+/// Folder of the programs in the guest.
 const WEAKENED: &str = "vramd-weakened";
 const ORDINARY: &str = "vramd";
 const SOCKET: &str = "/run/stray.sock";
 /// Where the guest's test sends the GPU (guests/bare/src/selftest.rs), as the kernel's log has it.
 const NOWHERE: &str = "0xee00000000";
 
-/// What `vramd run --json` says, as far as it is looked at.
+/// The fields of `vramd run --json` that are read.
 #[derive(Deserialize)]
 struct Run {
     end: String,
     console: Vec<String>,
 }
 
-/// What is needed inside. The libraries are those of the ordinary program.
+/// The files that are needed inside. The libraries are those of the ordinary program.
 pub(super) fn files(weakened: &Path, card: &str, folder: &Path) -> Result<Vec<GuestFile>> {
     let host = format!(
         "[[gpu]]\nname = \"gpu\"\ndevice = \"vfio:{card}\"\nhost_ram = \"64M\"\n\
@@ -48,7 +49,7 @@ pub(super) fn files(weakened: &Path, card: &str, folder: &Path) -> Result<Vec<Gu
     Ok(files)
 }
 
-/// Sends the GPU astray by both programs.
+/// Sends the GPU to foreign memory by both programs.
 pub(super) fn check(guest: &mut Guest) -> Result<()> {
     let said = run(guest, ORDINARY)?;
     ensure!(said == "stray=fault", "a stray copy of an ordinary build: {said}");
@@ -75,7 +76,7 @@ fn run(guest: &mut Guest, program: &str) -> Result<String> {
     guest
         .succeed(&serve, PATIENCE)
         .context("the broker does not start")?;
-    // The weakened program says what it is.
+    // The weakened program announces its weakness.
     let output = guest.run(&format!("{program} run /etc/stray.toml --json 2>&1"), PATIENCE)?;
     guest.succeed("kill $broker; wait $broker; true", PATIENCE)?;
     let line = output.lines.iter().find(|line| line.starts_with('{'));
@@ -86,7 +87,7 @@ fn run(guest: &mut Guest, program: &str) -> Result<String> {
     report.with_context(|| format!("the guest reports nothing: {line}"))
 }
 
-/// What the kernel's log has of faults there.
+/// The faults at that address in the kernel's log.
 fn faults(guest: &mut Guest) -> Result<Vec<String>> {
     let log = guest.succeed(
         &format!("dmesg | grep 'DMAR:.*fault addr {NOWHERE}' || true"),

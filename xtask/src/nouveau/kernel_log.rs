@@ -1,4 +1,4 @@
-//! What the guest's kernel may say.
+//! The lines that the guest's kernel may print.
 //!
 //! Lines of the level "warning" or worse, and lines that mean trouble at any level, are complaints unless a pattern
 //! covers them: one of `integration/nouveau/kernel-log.txt`, or one that a test has named for the time that it runs.
@@ -27,13 +27,13 @@ const TROUBLE: [&str; 7] = [
 const TEST_BEGIN: &str = "nouveau-test: begin ";
 const TEST_END: &str = "nouveau-test: end ";
 
-/// Patterns of what is expected.
+/// Patterns of the expected lines.
 #[derive(Clone, Debug)]
 pub(super) struct Allowed {
     always: Vec<Regex>,
     /// While the test of that name runs.
     during: BTreeMap<String, Regex>,
-    /// The test that runs, from one look at the log to the next.
+    /// Name of the test that runs, kept from one look at the log to the next.
     running: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Allowed {
     fn parse(text: &str) -> Result<Self> {
         let lines = text.lines().map(str::trim);
         let patterns = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        // All of the line has to match.
+        // The whole line has to match.
         let always = patterns
             .map(|pattern| Regex::new(&format!("^(?:{pattern})$")))
             .collect::<Result<_, _>>()?;
@@ -68,7 +68,7 @@ impl Allowed {
         Ok(())
     }
 
-    /// The lines of `dmesg -r` that nobody expects.
+    /// The lines of `dmesg -r` that no pattern covers.
     pub(super) fn complaints<'a>(&mut self, lines: impl IntoIterator<Item = &'a str>) -> Vec<String> {
         let mut complaints = Vec::new();
         for line in lines {
@@ -104,7 +104,7 @@ fn split(line: &str) -> (u32, &str) {
         .strip_prefix('[')
         .and_then(|rest| rest.split_once("] "))
         .map_or(rest, |(_, text)| text);
-    // Above the level are bits of the facility: none are set in what the kernel itself says.
+    // Above the level are bits of the facility: none are set in the kernel's own lines.
     (level.parse().unwrap_or(u32::MAX), text)
 }
 

@@ -1,4 +1,4 @@
-//! How long loading the driver takes: as served by default, and with every access trapped, in turns.
+//! Time of loading the driver: as served by default, and with every access trapped, in turns.
 //!
 //! Both sorts run on the same machine in the same minutes, so that their ratio says something where seconds alone do
 //! not.
@@ -20,7 +20,7 @@ struct Sort {
     waited_for: Vec<u64>,
 }
 
-/// What was measured.
+/// Results of the measurement.
 #[derive(Debug, Serialize)]
 pub(super) struct Measurement {
     default: Sort,
@@ -63,7 +63,7 @@ impl Sort {
     }
 }
 
-/// The middle one, the later of two.
+/// The middle value; of an even number, the later of two.
 fn median<T: Copy + PartialOrd + Default>(values: &[T]) -> T {
     let mut sorted = values.to_vec();
     sorted.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));

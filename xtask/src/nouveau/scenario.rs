@@ -1,4 +1,4 @@
-//! What is tried in one guest, step after step.
+//! The steps that are tried in one guest.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,14 +13,14 @@ use super::measure::ALL_TRAPPED;
 use crate::guest::{Guest, Output};
 use crate::host_env::DRIVER;
 
-/// How the card may interrupt.
+/// Kind of the card's interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interrupts {
     Msi,
     Intx,
 }
 
-/// A machine that the driver is tried in.
+/// Machine that the driver is tried in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
@@ -28,7 +28,7 @@ pub(super) struct Scenario {
     pub(super) has_iommu: bool,
 }
 
-/// All there are.
+/// All scenarios there are.
 pub(super) const SCENARIOS: [Scenario; 4] = [
     Scenario {
         name: "msi",
@@ -59,7 +59,7 @@ impl Scenario {
         found.ok_or_else(|| format!("there are {}", SCENARIOS.map(|scenario| scenario.name).join(", ")))
     }
 
-    /// How the card is served.
+    /// Options of `vramd gpu` for this scenario.
     ///
     /// At the first INTx, a QEMU without KVM takes away its mappings of the device for good, and where a region could
     /// be mapped it waits for the answer to each write. A card that maps nothing has its writes posted.
@@ -67,7 +67,7 @@ impl Scenario {
         (self.interrupts == Interrupts::Intx).then_some(ALL_TRAPPED)
     }
 
-    /// What `/proc/interrupts` calls the controller.
+    /// Name of the interrupt controller in `/proc/interrupts`.
     fn controller(self) -> &'static str {
         match self.interrupts {
             Interrupts::Msi => "PCI-MSI",
@@ -84,18 +84,18 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
-/// A step that was taken.
+/// A step and its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) outcome: Outcome,
     /// Seconds on the host's clock.
     pub(super) seconds: f64,
-    /// What is worth a look even if it passed.
+    /// Lines that are worth a look even if it passed.
     pub(super) note: String,
 }
 
-/// Longest time for what takes a moment.
+/// Longest time of a step that takes a moment.
 const QUICK: Duration = Duration::from_secs(30);
 /// Longest time for loading or unloading the driver, and for suspending.
 const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
@@ -126,9 +126,9 @@ pub(super) struct Walk<'a> {
     guest: Guest,
     scenario: Scenario,
     allowed: Allowed,
-    /// Where the kernel's whole log goes.
+    /// Path of the kernel's whole log.
     log: &'a Path,
-    /// Whether the guest answers no more.
+    /// Whether the guest has ceased to answer.
     is_lost: bool,
     pub(super) steps: Vec<Step>,
     /// Seconds that insmod took on the guest's clock, each time.
@@ -148,11 +148,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Loads the driver for the first time. Without it nothing else makes sense.
+    /// Loads the driver for the first time. Without it no other step makes sense.
     pub(super) fn bring_up(&mut self, parameters: &str) -> bool {
         let prepared = self.step("modules", |guest, _| {
             guest.succeed("load driver", DRIVER_PATIENCE)?;
-            // What the kernel has said so far is not the driver's.
+            // Lines that the kernel printed before are not the driver's.
             guest.succeed("dmesg -c >/dev/null", QUICK)?;
             Ok(String::new())
         });
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
         self.still_works(programs);
     }
 
-    /// A few tests that take all of the way: memory, the copiers, interrupts.
+    /// Runs a few tests that use all parts: memory, the copiers, interrupts.
     fn still_works(&mut self, programs: &[TestProgram]) {
         if let Some(program) = programs.first() {
             self.program(program, FEW_TESTS);
@@ -203,7 +203,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Runs a command that somebody asked for, and shows what it says.
+    /// Runs a command of the user's, and shows its output.
     pub(super) fn show(&mut self, command: &str) {
         self.step(command, |guest, _| {
             let output = guest.run(command, PROGRAM_PATIENCE)?;
@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
         (self.steps, self.insmod_s)
     }
 
-    /// Whether the driver is there, be it with complaints.
+    /// Whether the driver is loaded, with or without complaints.
     fn insmod(&mut self, name: &str, parameters: &str) -> bool {
         let mut took = None;
         self.step(name, |guest, _| {
@@ -244,7 +244,7 @@ impl<'a> Walk<'a> {
         took.is_some()
     }
 
-    /// Takes a step and looks at what the kernel said meanwhile.
+    /// Takes a step and checks the lines that the kernel printed meanwhile.
     fn step(&mut self, name: &str, take: impl FnOnce(&mut Guest, Scenario) -> Result<String>) -> bool {
         if self.is_lost {
             return false;
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
             Ok(log) => match (taken, self.look_at(name, &log)) {
                 (taken, Ok(())) => taken,
                 (Ok(_), Err(complaint)) => Err(complaint),
-                // What the kernel said is often why the step failed.
+                // The kernel's lines often say why the step failed.
                 (Err(error), Err(complaint)) => Err(anyhow!("{error:#}\n{complaint:#}")),
             },
         };

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::Process;
 
-/// What a process holds: descriptors and mapped memory files, counted by what they are.
+/// Resources that a process holds: descriptors and mapped memory files, counted by kind.
 pub(super) type Holdings = BTreeMap<String, usize>;
 
 /// A mapping of a memory file.
@@ -50,7 +50,7 @@ impl Broker {
         Ok(text.lines().filter_map(parse_mapping).collect())
     }
 
-    /// What it holds now.
+    /// The resources that it holds at this moment.
     pub(super) fn holdings(&self) -> Result<Holdings> {
         let mut holdings = Holdings::new();
         for mapping in self.mappings()? {
@@ -60,7 +60,7 @@ impl Broker {
         }
         let path = format!("/proc/{}/fd", self.process.child.id());
         for entry in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {
-            // One that was closed since it was listed is not held.
+            // One that was closed since it was listed is not counted.
             if let Ok(target) = fs::read_link(entry?.path()) {
                 *holdings.entry(kind_of(&target.to_string_lossy())).or_default() += 1;
             }
@@ -84,7 +84,7 @@ impl Broker {
     }
 }
 
-/// Whether a line of the log is a warning or worse, or none of the log's at all.
+/// Whether a line of the log is a warning or worse, or does not look like a log line.
 fn is_complaint(line: &str) -> bool {
     !["INFO", "DEBUG", "TRACE"]
         .iter()

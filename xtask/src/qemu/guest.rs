@@ -1,4 +1,4 @@
-//! Our guest driver and workload on QEMU's emulated bus: every access is one of qtest's.
+//! Our guest driver and workload on QEMU's emulated bus: every access is a qtest command.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -13,7 +13,7 @@ const INPUT_GPA: u64 = 16 << 20;
 const DMA: Range<u64> = 32 << 20..40 << 20;
 /// Bytes of RAM in one qtest command.
 const RAM_BYTES_MAX: usize = 16 << 10;
-/// What the clock leaps by when nobody answers any more, so that every wait of the driver ends.
+/// Step of the clock once QEMU has ceased to answer, so that every wait of the driver ends.
 const LEAP_NS: u64 = 1 << 62;
 
 /// The machine as a guest's code sees it.
@@ -21,7 +21,7 @@ struct QtestBus<'a> {
     machine: &'a mut Machine,
     bars: [u64; 3],
     start: Instant,
-    /// Why qtest failed, if it did. From then on nobody answers.
+    /// Why qtest failed, if it did. From then on no access is answered.
     failure: Option<anyhow::Error>,
     reports: Vec<String>,
 }
@@ -119,7 +119,7 @@ fn read_ram(machine: &mut Machine, address: u64, data: &mut [u8]) -> Result<()> 
     Ok(())
 }
 
-/// Takes `input` through VRAM: bring-up, copies by engine, read-back, digests; returns what the guest says at its end.
+/// Takes `input` through VRAM: bring-up, copies by engine, read-back, digests; returns the guest's last report.
 ///
 /// The firmware has to be done, and stopped, as the driver takes RAM that it might use.
 pub(super) fn run(machine: &mut Machine, device: &PciDevice, input: &[u8]) -> Result<guests::Summary> {

@@ -19,7 +19,7 @@ use crate::qmp::{Qmp, Rendezvous};
 pub(super) const RAM_BYTES: u64 = 64 << 20;
 /// Name of RAM's memory file, as QEMU gives it.
 pub(super) const RAM_FILE: &str = "memory-backend-memfd";
-/// What a vfio device calls itself in `query-pci`.
+/// Name of a vfio device in `query-pci`.
 const DEVICE_ID: &str = "vgpu";
 
 /// Ports of PCI configuration mechanism 1 (PCI Local Bus Specification 3.0 §3.2.2.3.2).
@@ -27,7 +27,7 @@ const CONFIG_ADDRESS: u16 = 0xcf8;
 const CONFIG_DATA: u16 = 0xcfc;
 const CONFIG_ENABLE: u32 = 1 << 31;
 
-/// What QEMU says on standard error of a conventional PCI function, which has no error reporting to recover by.
+/// QEMU's message on standard error about a conventional PCI function, which has no error reporting to recover by.
 const HARMLESS: &str = "warning: vfio vfio-user:";
 const HARMLESS_END: &str = "Could not enable error recovery for the device";
 
@@ -74,7 +74,7 @@ struct PciBus {
     devices: Vec<PciDevice>,
 }
 
-/// See the module.
+/// A running QEMU, with its monitor and its qtest socket.
 pub(super) struct Machine {
     process: Process,
     qmp: Qmp,
@@ -145,7 +145,7 @@ impl Machine {
         word.with_context(|| format!("the monitor answers {text:?} to {command}"))
     }
 
-    /// One qtest command; what stands behind its OK.
+    /// Sends one qtest command; returns the text behind its OK.
     pub(super) fn qtest(&mut self, command: &str) -> Result<String> {
         // One write: a stream that is not buffered would send a batch of small ones.
         let line = format!("{command}\n");
@@ -190,7 +190,7 @@ impl Machine {
         self.qtest(&format!("outl {CONFIG_DATA:#x} {value:#x}")).map(drop)
     }
 
-    /// Ends QEMU; anything that it complained of is an error.
+    /// Ends QEMU; any complaint on its standard error is an error.
     pub(super) fn quit(mut self) -> Result<()> {
         self.execute("quit", json!({}))?;
         let status = self.process.wait()?;

@@ -8,7 +8,7 @@ use syn::{Attribute, Expr, ExprLit, Item, ItemMod, Lit, Meta};
 use super::rust_code::is_test_only;
 use super::{Finding, Texts, finding};
 
-/// Names that say nothing about what is inside.
+/// Names that do not describe the contents.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "base"];
 
 /// Folders in which cargo finds targets by itself; the flag says whether they are tests.
@@ -130,7 +130,7 @@ pub(super) fn reach(packages: &[Package], parsed: &BTreeMap<&str, syn::File>) ->
             continue;
         };
         let is_test = is_test || is_test_only(&file.attrs);
-        // A file is entered twice at most: as a test, and as code, which wins.
+        // A file is entered twice at most: as a test and as code. The entry as code has precedence.
         if reached.get(&path).is_some_and(|&was_test| is_test || !was_test) {
             continue;
         }
@@ -147,7 +147,7 @@ pub(super) fn reach(packages: &[Package], parsed: &BTreeMap<&str, syn::File>) ->
     reached
 }
 
-/// Where the files of a module's children lie.
+/// Folder and names of a module's children.
 struct Places {
     /// For `mod name;`.
     children: String,

@@ -94,7 +94,7 @@ const REGISTRY_HOSTS: &[&str] = &[
 /// The only source of packages that a lock file may name.
 const LOCKED_SOURCE: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
 
-/// This file has to spell out what it forbids.
+/// This file has to contain the words that it forbids.
 const SPELLS_OUT: &str = "xtask/src/tidy/text.rs";
 
 /// Files that others wrote, or a program.
