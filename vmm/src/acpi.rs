@@ -1,4 +1,4 @@
-//! ACPI tables: how an operating system learns what machine this is.
+//! ACPI tables: the description of the machine for an operating system.
 //!
 //! ```text
 //! RSDP ─► XSDT ─┬► FADT ─► DSDT: PCI root bridge, devices that are announced, sleep state S5
@@ -24,9 +24,9 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
 use crate::vm::power;
 
-/// Where the tables are.
+/// Guest-physical addresses of the tables.
 const TABLES: Range<u64> = 0xe_0000..0x10_0000;
-/// Each table begins at a multiple of it.
+/// Alignment of each table.
 const ALIGNMENT: u64 = 64;
 const LOCAL_APIC_ADDRESS: u32 = 0xfee0_0000;
 const IO_APIC_ADDRESS: u32 = 0xfec0_0000;
@@ -35,22 +35,23 @@ const OEM: [u8; 6] = *b"VRAMD ";
 const OEM_TABLE: [u8; 8] = *b"VRAMDVMM";
 const OEM_REVISION: u32 = 1;
 
-/// IA-PC boot architecture flags of the FADT (ACPI 6.5 §5.2.9.3): none of the devices that they speak of is there.
+/// IA-PC boot architecture flags of the FADT (ACPI 6.5 §5.2.9.3): the machine has none of the
+/// devices that they announce.
 const NO_VGA_NO_CMOS_CLOCK: u16 = 1 << 2 | 1 << 5;
 
-/// A device that stays where it is, as its driver will find it.
+/// A device whose place never changes, as its driver will find it.
 #[derive(Clone, Debug)]
 pub(crate) struct Announced {
     /// Four characters, for the tables' own use.
     pub(crate) name: &'static str,
-    /// What drivers look for: an EISA id (`PNP0501`), or any other ACPI id.
+    /// Id by which drivers find it: an EISA id (`PNP0501`), or any other ACPI id.
     pub(crate) hardware_id: &'static str,
-    /// Tells devices of the same kind apart.
+    /// Number that distinguishes devices of the same kind.
     pub(crate) unique_id: u8,
     pub(crate) resources: Vec<Resource>,
 }
 
-/// What an announced device uses.
+/// Resource that an announced device uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Resource {
     /// I/O ports, at most 255.

@@ -1,20 +1,20 @@
 //! Which device answers an access: I/O ports and guest-physical addresses that are not RAM.
 //!
 //! A lookup copies the handler's reference and releases the bus before the handler runs, so a handler may take its
-//! time, and may itself move devices on the bus. An access that nobody answers reads all ones and writes nothing.
+//! time, and may itself move devices on the bus. An access without a handler reads all ones and writes nothing.
 
 use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::link::LinkError;
 
-/// Why a device could not finish an access. Each one ends the VM: a bus has no way to tell its guest.
+/// Why a device could not finish an access. Each error ends the VM: a bus has no way to report it to its guest.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// The vGPU is gone.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// KVM did not take an interrupt route.
+    /// KVM refused an interrupt route.
     #[error("cannot route the vGPU's interrupt")]
     Route(#[source] kvm_ioctls::Error),
 }
@@ -24,7 +24,7 @@ pub(crate) trait PioHandler: Send + Sync {
     /// One `in`: 1, 2 or 4 bytes, or a multiple for a string instruction.
     fn pio_read(&self, offset: u16, data: &mut [u8]) -> Result<(), BusError>;
 
-    /// One `out`.
+    /// One `out` of 1, 2 or 4 bytes, or a multiple for a string instruction.
     fn pio_write(&self, offset: u16, data: &[u8]) -> Result<(), BusError>;
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct PioBus {
 }
 
 impl PioBus {
-    /// Puts `handler` at `ports`, where nothing is yet.
+    /// Puts `handler` at `ports`, which must be free.
     pub(crate) fn insert(&mut self, ports: Range<u16>, handler: Arc<dyn PioHandler>) {
         let is_free = self
             .devices
@@ -78,17 +78,17 @@ impl PioBus {
 /// Memory space outside RAM. Most devices stay where they are; BARs move while the VM runs.
 #[derive(Default)]
 pub(crate) struct MmioBus {
-    /// Of devices that stay. They come first, so that no BAR covers one.
+    /// Windows of devices that stay. They come first, so that no BAR covers one.
     fixed: RwLock<Vec<Window>>,
     windows: RwLock<Vec<Window>>,
 }
 
-/// Where a device is in memory space.
+/// The range of a device in memory space.
 #[derive(Clone)]
 pub(crate) struct Window {
-    /// Guest-physical addresses.
+    /// Range of guest-physical addresses.
     pub(crate) gpas: Range<u64>,
-    /// Who answers.
+    /// Device that answers accesses.
     pub(crate) handler: Arc<dyn MmioHandler>,
 }
 

@@ -1,12 +1,12 @@
-//! The operator's end of COM1: what the guest writes goes to this process' standard output, keys go to the guest.
+//! The operator's end of COM1: the guest's output goes to this process' standard output, keys go to the guest.
 //!
 //! ```text
 //! vCPU ──byte──► Outlet ──bounded buffer──► thread "console" ──► stdout
 //! stdin ──► thread "vm/console" (pump) ──► Keys: Ctrl-A x? ──► COM1's FIFO, as it has room
 //! ```
 //!
-//! A vCPU never waits for who reads the output: when [`BUFFER_BYTES_MAX`] wait to be written, further bytes are lost and
-//! counted. Keys wait, for the FIFO has room for 64.
+//! A vCPU never waits for the reader of the output: when [`BUFFER_BYTES_MAX`] wait to be written, further bytes are
+//! lost and counted. Keys wait, for the FIFO has room for 64.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,9 +25,9 @@ use crate::sandbox::{Role, Sandbox};
 use crate::serial::SerialPort;
 use crate::vm::wait_readable;
 
-/// Most output that waits to be written.
+/// Most bytes of output that wait to be written.
 pub const BUFFER_BYTES_MAX: usize = 1 << 20;
-/// Longest wait, at the end, for somebody to read the rest.
+/// Longest wait, at the end, for the rest to be read.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Keys read at once.
 const KEYS_MAX: usize = 64;
@@ -35,11 +35,11 @@ const KEYS_MAX: usize = 64;
 const ESCAPE: u8 = 1;
 const QUIT: u8 = b'x';
 
-/// What COM1 of a VM is joined to.
+/// The streams that COM1 of a VM is joined to.
 pub struct Console {
     /// Gets every byte that the guest writes, on the vCPU's thread: it must not wait.
     pub output: Box<dyn Write + Send>,
-    /// Where keys come from, until its end.
+    /// Source of keys, until its end.
     pub input: OwnedFd,
     /// Whether Ctrl-A x among them ends the VM.
     pub has_escape: bool,
@@ -54,7 +54,7 @@ impl fmt::Debug for Console {
     }
 }
 
-/// A terminal that hands on keys as they are pressed, Ctrl-C among them. As it was before when dropped.
+/// A terminal that hands on keys as they are pressed, Ctrl-C among them. Dropping it restores the old mode.
 #[derive(Debug)]
 pub struct RawTerminal {
     terminal: OwnedFd,
@@ -62,7 +62,7 @@ pub struct RawTerminal {
 }
 
 impl RawTerminal {
-    /// Switches `terminal`; `None` if it is none.
+    /// Switches `terminal`; `None` if it is not a terminal.
     pub fn switch(terminal: BorrowedFd<'_>) -> io::Result<Option<RawTerminal>> {
         if !isatty(terminal) {
             return Ok(None);
@@ -80,7 +80,7 @@ impl RawTerminal {
 
 impl Drop for RawTerminal {
     fn drop(&mut self) {
-        // It may be gone; nobody is left then to whom it matters.
+        // The terminal may be gone; then its mode no longer matters.
         let _ = tcsetattr(&self.terminal, OptionalActions::Drain, &self.before);
     }
 }
@@ -104,7 +104,7 @@ impl Buffer {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the thread does.
+    /// Body of the thread.
     fn drain_to(&self, target: &mut dyn Write) {
         loop {
             let waiting = self.lock();
@@ -116,7 +116,7 @@ impl Buffer {
             let bytes = Vec::from(std::mem::take(&mut waiting.bytes));
             let is_last = waiting.is_closed;
             drop(waiting);
-            // Who does not want the rest gets none of it.
+            // A reader that does not want the rest gets none of it.
             let is_lost = target.write_all(&bytes).and_then(|()| target.flush()).is_err();
             if is_last || is_lost {
                 break;
@@ -133,7 +133,7 @@ pub struct ConsoleStream {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where a VM writes to a [`ConsoleStream`].
+/// The end to which a VM writes for a [`ConsoleStream`].
 pub struct Outlet(Arc<Buffer>);
 
 impl ConsoleStream {
@@ -153,12 +153,13 @@ impl ConsoleStream {
         })
     }
 
-    /// For [`Console::output`].
+    /// A new outlet to the same stream, for [`Console::output`].
     pub fn outlet(&self) -> Outlet {
         Outlet(self.buffer.clone())
     }
 
-    /// Waits, within a bound, until all is written. Returns how many bytes were lost because nobody read in time.
+    /// Waits, within a bound, until everything is written. Returns the number of bytes lost because they were
+    /// not read in time.
     pub fn finish(mut self) -> u64 {
         self.close();
         self.buffer.lock().dropped
@@ -176,7 +177,7 @@ impl ConsoleStream {
             .unwrap_or_else(PoisonError::into_inner);
         drop(waiting);
         if !outcome.timed_out() {
-            // A panic in a stream's `write` is as good as its failure.
+            // A panic in a stream's `write` counts as its failure.
             let _ = thread.join();
         }
     }
@@ -206,14 +207,14 @@ impl Write for Outlet {
     }
 }
 
-/// Tells commands to the VMM from keys for the guest.
+/// Separates commands to the VMM from keys for the guest.
 #[derive(Default)]
 struct Keys {
     is_escaped: bool,
 }
 
 impl Keys {
-    /// Appends what is for the guest; answers whether the VM is to end.
+    /// Appends the keys for the guest; returns whether the VM is to end.
     fn take(&mut self, keys: &[u8], for_guest: &mut VecDeque<u8>) -> bool {
         for key in keys {
             match (std::mem::take(&mut self.is_escaped), *key) {
@@ -226,8 +227,8 @@ impl Keys {
     }
 }
 
-/// Body of the thread that takes keys to COM1, until `stop` is readable or the input ends. Answers whether the operator
-/// ended the VM.
+/// Body of the thread that takes keys to COM1, until `stop` is readable or the input ends. Returns whether the
+/// operator ended the VM.
 pub(crate) fn pump(input: &OwnedFd, has_escape: bool, port: &SerialPort, stop: &EventFd) -> io::Result<bool> {
     let mut keys = Keys::default();
     let mut pending = VecDeque::new();

@@ -1,4 +1,4 @@
-//! What a guest finds in RAM when it starts: program or kernel, boot structures, page tables.
+//! The contents of a guest's RAM at its start: program or kernel, boot structures, page tables.
 //!
 //! | content of the file | how it is entered | where things are |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | bzImage | by Linux's 64-bit boot protocol | `linux` |
 //! | 64-bit ELF with a PVH note | by PVH, in 32-bit mode | `linux` |
 //!
-//! What a file is, is told from its content alone ([`Kernel::kind`]). Files are as hostile as guests: a header may say
-//! anything, and the answer is a [`LoadError`] that names the file.
+//! The kind of a file is decided by its content alone ([`Kernel::kind`]). Files are as hostile as guests: a header
+//! may hold any values, and the answer is a [`LoadError`] that names the file.
 
 mod bare;
 mod elf;
@@ -29,7 +29,7 @@ pub use error::LoadError;
 pub use initramfs::Initramfs;
 pub use kernel::{KERNEL_BYTES_MAX, Kernel, KernelKind};
 
-/// Least RAM of a VM: what lies below the program, and one MiB for it.
+/// Least RAM of a VM: the part below the program, and one MiB for it.
 pub const RAM_BYTES_MIN: u64 = 2 << 20;
 /// Lowest address of a program.
 const PROGRAM_START: u64 = 0x10_0000;
@@ -54,7 +54,7 @@ enum InputSource {
 }
 
 impl Input {
-    /// The regular file at `path`, which is also its name. Read when the VM is built.
+    /// The regular file at `path`, which is also its name. It is read when the VM is built.
     pub fn open(path: &Path) -> Result<Input, LoadError> {
         let name = path.display().to_string();
         let failed = |source| LoadError::ReadInput {
@@ -83,7 +83,7 @@ impl Input {
         self.bytes
     }
 
-    /// Copies it to `start`, from where on there is room.
+    /// Copies it to `start`, where the caller has found room.
     fn copy_to(self, ram: &GuestMemoryMmap, start: u64) -> Result<(), LoadError> {
         let Input { name, bytes, source } = self;
         let copied = match source {
@@ -96,7 +96,7 @@ impl Input {
     }
 }
 
-/// Opens a regular file and tells its size.
+/// Opens a regular file and returns its size.
 fn regular_file(path: &Path, failed: impl Fn(io::Error) -> LoadError) -> Result<(File, u64), LoadError> {
     // Metadata first: opening a pipe without a writer would wait for one.
     let metadata = path.metadata().map_err(&failed)?;
@@ -110,7 +110,7 @@ fn regular_file(path: &Path, failed: impl Fn(io::Error) -> LoadError) -> Result<
     Ok((file, bytes))
 }
 
-/// What goes into a guest's RAM.
+/// The parts of a guest's RAM.
 pub(crate) struct Boot<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) initramfs: Option<Initramfs>,
@@ -120,13 +120,13 @@ pub(crate) struct Boot<'a> {
     pub(crate) rsdp: u64,
 }
 
-/// How the first vCPU is entered.
+/// Mode in which the first vCPU starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// 32-bit protected mode without paging.
     #[default]
     Protected,
-    /// 64-bit mode.
+    /// 64-bit mode with page tables.
     Long {
         /// Root of the page tables.
         cr3: u64,
@@ -142,13 +142,13 @@ pub(crate) struct Entry {
     pub(crate) rdi: u64,
     pub(crate) rsi: u64,
     pub(crate) rbx: u64,
-    /// Where the descriptors of the segments are; without them the program loads its own.
+    /// Address of the segments' descriptors; without them the program loads its own.
     pub(crate) gdt: Option<u64>,
 }
 
 /// Fills `ram`, which begins with a range from 0, all zeroes but for ACPI tables.
 ///
-/// Whatever is put there is below the end of that range, `ram_bytes` for the loaders.
+/// All contents lie below the end of that range, which is `ram_bytes` for the loaders.
 pub(crate) fn load(ram: &GuestMemoryMmap, boot: Boot<'_>) -> Result<Entry, LoadError> {
     let ram_bytes = ram.iter().next().map_or(0, GuestMemoryRegion::len);
     match boot.kernel.kind() {
@@ -174,7 +174,7 @@ enum MemoryKind {
     Reserved,
 }
 
-/// What a guest is told of its RAM.
+/// The ranges of RAM that a guest is told of.
 fn memory_map(ram: &GuestMemoryMmap) -> Vec<MemoryRange> {
     let range = |start, end, kind| MemoryRange { start, end, kind };
     let mut map = vec![
@@ -189,7 +189,7 @@ fn memory_map(ram: &GuestMemoryMmap) -> Vec<MemoryRange> {
     map
 }
 
-/// Whether a text ends where a guest will think that it ends.
+/// Whether a text has no NUL, which would end it early in the guest.
 fn check_text(text: &str) -> Result<(), LoadError> {
     if text.contains('\0') {
         return Err(LoadError::TextHasNul {

@@ -30,9 +30,9 @@ pub const CONFIG_PORT: u16 = 0xcf8;
 pub const CONFIG_PORTS: u16 = 8;
 /// Device number of the vGPU on bus 0.
 pub const VGPU_DEVICE: u32 = 1;
-/// Where BARs are placed: above any RAM, below devices that stay where they are.
+/// Window in which BARs are placed: above any RAM, below devices that stay where they are.
 pub const MMIO_WINDOW: Range<u64> = 0xc000_0000..0xfea0_0000;
-/// For devices beside PCI that stay where they are: up to the I/O APIC.
+/// Window for devices beside PCI that stay where they are: up to the I/O APIC.
 pub(crate) const DEVICE_WINDOW: Range<u32> = 0xfea0_0000..0xfec0_0000;
 
 /// Offset of CONFIG_DATA among the ports.
@@ -46,15 +46,15 @@ pub enum PciError {
     /// Configuration space cannot be read or written.
     #[error("cannot set up the vGPU's configuration space")]
     Config(#[source] LinkError),
-    /// All ones where the vendor should be.
+    /// The vendor id reads as all ones: there is no function.
     #[error("the link has no PCI function")]
     NoFunction,
-    /// A BAR is larger than what the others leave of the MMIO window.
+    /// A BAR is larger than the room that the others leave in the MMIO window.
     #[error("no room for BAR{bar} of {bytes} bytes below 4 GiB")]
     NoRoom {
-        /// Its number.
+        /// Number of the BAR.
         bar: u32,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
     },
     /// The interrupt of the vGPU cannot be passed on.
@@ -62,7 +62,7 @@ pub enum PciError {
     Interrupt(#[source] std::io::Error),
 }
 
-/// The host bridge's configuration header: an Intel 440FX by its ids, which every operating system knows.
+/// The host bridge's configuration header: the ids of an Intel 440FX, which every operating system knows.
 fn bridge_config() -> [u8; 256] {
     let mut config = [0; 256];
     config[..4].copy_from_slice(&[0x86, 0x80, 0x37, 0x12]);
@@ -78,7 +78,7 @@ pub(crate) struct ConfigPorts {
     vgpu: VgpuFunction,
 }
 
-/// What CONFIG_ADDRESS and the port select.
+/// The register that CONFIG_ADDRESS and the port select.
 #[derive(Debug, PartialEq, Eq)]
 enum Selected {
     Bridge { register: u16 },

@@ -1,9 +1,9 @@
 //! COM1: a 16550 whose output is cut into lines.
 //!
-//! A line that starts with [`REPORT_PREFIX`] is a *report*, what the guest tells whoever runs it; any other line is
-//! console output. Lines go to a [`Reports`] on the vCPU's thread, and every byte to the operator's console where there
-//! is one (`crate::console`). Everything is bounded: a line is cut at
-//! [`LINE_BYTES_MAX`], and [`ReportQueue`] keeps a fixed number and counts what it had to drop.
+//! A line that starts with [`REPORT_PREFIX`] is a *report* of the guest for the program that runs it; any other
+//! line is console output. Lines go to a [`Reports`] on the vCPU's thread, and every byte to the operator's console
+//! where there is one (`crate::console`). Everything is bounded: a line is cut at [`LINE_BYTES_MAX`], and
+//! [`ReportQueue`] keeps a fixed number and counts the lines that it had to drop.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,12 +22,12 @@ pub const COM1_PORT: u16 = 0x3f8;
 pub const COM1_PORTS: u16 = 8;
 /// Interrupt line of COM1.
 pub(crate) const COM1_IRQ: u32 = 4;
-/// How a line that is a report begins. The prefix is not part of the report.
+/// First characters of a line that is a report. The prefix is not part of the report.
 pub const REPORT_PREFIX: &str = "@vramd ";
 /// Longest line kept, in bytes; the rest of a longer one is dropped up to its end.
 pub const LINE_BYTES_MAX: usize = 1024;
 
-/// Who receives a guest's lines.
+/// Receiver of a guest's lines.
 ///
 /// Called on a vCPU's thread while the guest stands still, so an implementation must not wait for anything.
 pub trait Reports: Send + Sync {
@@ -71,7 +71,7 @@ impl io::Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         bytes.iter().for_each(|byte| self.push(*byte));
         if let Some(console) = &mut self.console {
-            // The guest's UART knows nothing of an operator who has gone.
+            // The guest's UART works on when the operator has gone.
             let _ = console.write_all(bytes);
         }
         Ok(bytes.len())
@@ -90,14 +90,14 @@ impl Trigger for InterruptLine {
 
     fn trigger(&self) -> io::Result<()> {
         match self.0.write(1) {
-            // The counter is full of interrupts that nobody took: one more changes nothing.
+            // The counter is full of interrupts that were not taken: one more changes nothing.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             other => other,
         }
     }
 }
 
-/// Tells by an eventfd that the guest has read all that came in.
+/// Signals by an eventfd that the guest has read all input.
 struct Room(EventFd);
 
 impl SerialEvents for Room {
@@ -108,7 +108,7 @@ impl SerialEvents for Room {
     fn tx_lost_byte(&self) {}
 
     fn in_buffer_empty(&self) {
-        // A counter that is full says the same.
+        // A full counter has the same meaning.
         let _ = self.0.write(1);
     }
 }
@@ -122,7 +122,7 @@ pub(crate) struct SerialPort {
 }
 
 impl SerialPort {
-    /// `interrupt` is what the port signals; `reports` gets its lines, `console` every byte.
+    /// The port signals `interrupt`; `reports` gets its lines, `console` every byte.
     pub(crate) fn new(
         interrupt: EventFd,
         reports: Arc<dyn Reports>,
@@ -141,15 +141,15 @@ impl SerialPort {
         })
     }
 
-    /// Puts bytes into the port's input, as many as there is room for, and tells how many.
+    /// Puts bytes into the port's input, as many as there is room for, and returns their number.
     pub(crate) fn receive(&self, bytes: &[u8]) -> usize {
         let mut port = self.lock();
         let fitting = &bytes[..bytes.len().min(port.fifo_capacity())];
         if fitting.is_empty() {
             return 0;
         }
-        // In loop-back mode it takes none, and the guest will see none later either. Otherwise only the interrupt can
-        // fail, after the bytes were taken.
+        // In loop-back mode it takes none, and the guest will see none later either. Otherwise only the interrupt
+        // can fail, after the bytes were taken.
         let _ = port.enqueue_raw_bytes(fitting);
         fitting.len()
     }
@@ -159,9 +159,9 @@ impl SerialPort {
         &self.room
     }
 
-    /// Forgets that there was room.
+    /// Clears the signal that there was room.
     pub(crate) fn take_room(&self) {
-        // Empty if it was forgotten before.
+        // It is empty if it was cleared before.
         let _ = self.room.read();
     }
 
@@ -233,7 +233,7 @@ impl ReportQueue {
         self.lock().console.drain(..).collect()
     }
 
-    /// Lines that were lost because nobody read in time.
+    /// Number of lines that were lost because they were not read in time.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }
@@ -244,7 +244,7 @@ impl ReportQueue {
 }
 
 impl Reports for ReportQueue {
-    /// A full queue refuses the new report: what it holds is in order and without a hole.
+    /// A full queue refuses the new report: its contents are in order and without a hole.
     fn report(&self, line: &str) {
         let mut lines = self.lock();
         if lines.reports.len() < self.lines_max {
@@ -255,7 +255,7 @@ impl Reports for ReportQueue {
         self.arrived.notify_one();
     }
 
-    /// The newest lines are kept: they say how the guest ended.
+    /// The newest lines are kept: they show how the guest ended.
     fn console(&self, line: &str) {
         let mut lines = self.lock();
         if lines.console.len() == self.lines_max {

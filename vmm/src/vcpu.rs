@@ -44,12 +44,12 @@ pub struct Exits {
     pub port_writes: u64,
     /// Writes to the wait port.
     pub waits: u64,
-    /// Signals, and whatever ended the VM.
+    /// Signals, and the exit that ended the VM.
     pub others: u64,
 }
 
 impl Exits {
-    /// All of them.
+    /// Exits of all reasons.
     pub fn total(&self) -> u64 {
         self.mmio_reads + self.mmio_writes + self.port_reads + self.port_writes + self.waits + self.others
     }
@@ -88,13 +88,13 @@ pub(crate) struct Vcpu {
 }
 
 impl Vcpu {
-    /// Takes `fd`, the vCPU that KVM made with id `index`, one of `count`, and tells it what it is.
+    /// Takes `fd`, the vCPU that KVM made with id `index`, one of `count`, and sets its CPUID.
     pub(crate) fn new(kvm: &Kvm, index: usize, count: usize, fd: VcpuFd) -> Result<Vcpu, kvm_ioctls::Error> {
         fd.set_cpuid2(&cpuid::of_vcpu(kvm, index as u32, count as u32)?)?;
         Ok(Vcpu { index, fd })
     }
 
-    /// Sets what an operating system expects firmware to have set.
+    /// Sets the registers that an operating system expects firmware to have set.
     pub(crate) fn set_as_by_firmware(&self) -> Result<(), kvm_ioctls::Error> {
         start::set_msrs(&self.fd)
     }
@@ -109,7 +109,7 @@ impl Vcpu {
         start::enter_at(&self.fd, entry)
     }
 
-    /// Runs until the VM stops, and says why if this vCPU is the reason.
+    /// Runs until the VM stops, and returns the reason if this vCPU caused it.
     pub(crate) fn run(mut self, machine: &Arc<Machine>) -> Option<VmExit> {
         let armed = kick::Armed::new(&mut self.fd);
         let mut ended = None;
@@ -159,7 +159,7 @@ impl Vcpu {
         Ok(())
     }
 
-    /// Where the vCPU stands, for an error text.
+    /// Address of the vCPU's next instruction, for an error text.
     fn rip(&self) -> u64 {
         self.fd.get_regs().map_or(0, |regs| regs.rip)
     }

@@ -1,4 +1,4 @@
-//! Virtio devices: what a guest finds beside its vGPU.
+//! Virtio devices: the guest's devices beside its vGPU.
 //!
 //! ```text
 //! driver ──registers──► Transport (mmio): features, status, where the queues lie
@@ -32,29 +32,29 @@ use transport::Transport;
 
 /// Entries of each queue.
 pub(crate) const QUEUE_SIZE: u16 = 128;
-/// Most devices of one VM: as many lines of the I/O APIC are set aside.
+/// Most devices of one VM: as many lines of the I/O APIC are reserved.
 pub const DEVICES_MAX: usize = NAMES.len();
 
 /// First line of the I/O APIC.
 const FIRST_LINE: u32 = 5;
-/// Guest-physical addresses that a device has: its registers, and what is left of their page.
+/// Guest-physical addresses of a device: its registers, and the rest of their page.
 const DEVICE_BYTES: u32 = 0x1000;
-/// What ACPI calls them.
+/// Name of the devices in ACPI.
 const NAMES: [&str; 8] = ["VIO0", "VIO1", "VIO2", "VIO3", "VIO4", "VIO5", "VIO6", "VIO7"];
 
 /// A device as the VM sees it.
 pub(crate) trait Device: Send {
-    /// Its registers.
+    /// The registers and queues of the device.
     fn transport(&self) -> &Arc<Transport>;
 
-    /// What its thread may do.
+    /// Filter of its thread.
     fn role(&self) -> Role;
 
     /// Body of its thread: serves the driver until the VM stops.
     fn run(self: Box<Self>, stop: &Stop) -> Option<VmExit>;
 }
 
-/// Where one device is.
+/// Place of one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     /// Guest-physical addresses of its registers.
@@ -72,7 +72,7 @@ pub(crate) fn places(devices: usize) -> impl Iterator<Item = Place> {
     })
 }
 
-/// What of the window for devices no virtio device takes.
+/// The part of the window for devices that no virtio device takes.
 pub(crate) fn left_of_window(devices: usize) -> Range<u32> {
     let start = places(devices)
         .last()
@@ -80,7 +80,7 @@ pub(crate) fn left_of_window(devices: usize) -> Range<u32> {
     start..DEVICE_WINDOW.end
 }
 
-/// The devices as ACPI tells of them: `LNRO0005` is what Linux's virtio_mmio looks for.
+/// The devices as ACPI announces them: Linux's virtio_mmio looks for `LNRO0005`.
 pub(crate) fn announced(devices: usize) -> impl Iterator<Item = Announced> {
     (0..)
         .zip(NAMES)

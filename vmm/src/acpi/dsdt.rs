@@ -1,10 +1,10 @@
-//! The DSDT: what cannot be found by looking.
+//! The DSDT: the devices that an operating system cannot find by probing.
 //!
 //! The PCI root bridge names configuration mechanism #1 and the window that BARs lie in. It has no `_PRT`, for no
 //! function has an interrupt pin: their interrupts are messages.
 //!
-//! The power button is a device whose driver is told of it by the generic event device (ACPI 6.5 §4.8.3.1, §5.6.9): an
-//! interrupt on [`power::BUTTON_LINE`] has the operating system run `_EVT`, which notifies the button.
+//! The generic event device tells the power button's driver of it (ACPI 6.5 §4.8.3.1, §5.6.9): after an interrupt
+//! on [`power::BUTTON_LINE`] the operating system runs `_EVT`, which notifies the button.
 
 use acpi_tables::Aml;
 use acpi_tables::aml::{
@@ -16,7 +16,7 @@ use super::{Announced, Resource, bytes_of, definition_block};
 use crate::pci::{CONFIG_PORT, CONFIG_PORTS, MMIO_WINDOW};
 use crate::vm::power;
 
-/// The table.
+/// The bytes of the whole DSDT.
 pub(super) fn table(devices: &[Announced]) -> Vec<u8> {
     let mut content = root_bridge();
     for device in devices {
@@ -27,14 +27,14 @@ pub(super) fn table(devices: &[Announced]) -> Vec<u8> {
     definition_block(*b"DSDT", &content)
 }
 
-/// Package of what S5 writes to the sleep control register (ACPI 6.5 §7.4.2).
+/// The values that S5 writes to the sleep control register (ACPI 6.5 §7.4.2).
 fn sleep_state() -> Vec<u8> {
     let package = Package::new(vec![&power::SLEEP_TYPE_S5, &ZERO, &ZERO, &ZERO]);
     bytes_of(&Name::new("_S5_".into(), &package))
 }
 
 fn power_button() -> Vec<u8> {
-    /// What a button that is pressed tells its driver (ACPI 6.5 §4.8.3.1.2, "S0 power button pressed").
+    /// Value of the notification for a pressed button (ACPI 6.5 §4.8.3.1.2, "S0 power button pressed").
     const PRESSED: u8 = 0x80;
     let hardware_id = Name::new("_HID".into(), &EISAName::new("PNP0C0C"));
     let button = Device::new("PWRB".into(), vec![&hardware_id]);

@@ -1,7 +1,7 @@
-//! ELF files: telling them from others, and loading them within bounds.
+//! ELF files: recognising them, and loading them within bounds.
 //!
-//! A file may name the same bytes in each of its 65,535 program headers, so what they name together is bounded before
-//! anything is copied.
+//! A file may name the same bytes in each of its 65,535 program headers, so the sum of their sizes is bounded
+//! before anything is copied.
 
 use linux_loader::loader::KernelLoaderResult;
 use linux_loader::loader::elf::Elf;
@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 64;
 /// Where the program headers are, and how many.
 const PROGRAM_HEADERS_OFFSET: u64 = 32;
 const PROGRAM_HEADER_COUNT_OFFSET: u64 = 56;
-/// Of a program header: size, type, place in the file and size there.
+/// Fields of a program header: size, type, place in the file and size there.
 const PROGRAM_HEADER_BYTES: usize = 56;
 const SEGMENT_TYPE: usize = 0;
 const SEGMENT_OFFSET: usize = 8;
@@ -27,11 +27,11 @@ const SEGMENT_BYTES: usize = 32;
 const TYPE_NOTE: u32 = 4;
 /// Most program headers that a kernel has.
 const PROGRAM_HEADERS_MAX: u64 = 64;
-/// Longest segment of notes that is searched, and what the name of Xen's notes is there.
+/// Longest segment of notes that is searched, and the name of Xen's notes in it.
 const NOTES_BYTES_MAX: u64 = 1 << 16;
 const XEN_NOTE_NAME: &[u8] = b"Xen\0";
 
-/// Whether it begins as a 64-bit ELF file for x86 does.
+/// Whether the file begins as a 64-bit ELF file for x86 does.
 pub(super) fn is_elf(kernel: &Kernel) -> bool {
     kernel.array::<HEADER_BYTES>(0).is_some_and(|header| {
         header.starts_with(&MAGIC)

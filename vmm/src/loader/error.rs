@@ -1,4 +1,4 @@
-//! What can be wrong with a kernel, its initramfs and its inputs. All of it is found before the VM starts.
+//! The errors of a kernel, its initramfs and its inputs. All of them are found before the VM starts.
 
 use std::io;
 
@@ -13,55 +13,55 @@ pub enum LoadError {
     /// The program cannot be opened or read.
     #[error("cannot read kernel {name}")]
     ReadKernel {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// The program is something else.
+    /// The file is not a kernel of a known kind.
     #[error(
         "kernel {name} ({bytes} bytes) is neither a bzImage nor a 64-bit x86 ELF file: \
          give a distribution's vmlinuz, or a vmlinux with a PVH note"
     )]
     UnknownKernel {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
     },
     /// No kernel is that large.
     #[error("kernel {name} has {bytes} bytes, more than the {KERNEL_BYTES_MAX} of any kernel")]
     KernelFileTooLarge {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
     },
     /// The header promises more than the file has.
     #[error("kernel {name} is truncated: {bytes} bytes of {needed}; copy it again")]
     KernelTruncated {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
-        /// What its header says.
+        /// Bytes that its header announces.
         needed: u64,
     },
-    /// The header asks for something that there is not, or contradicts itself.
+    /// The header asks for a feature that this VMM lacks, or contradicts itself.
     #[error("kernel {name} cannot be booted: {reason}")]
     KernelHeader {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// What is wrong.
+        /// The part of the header that is wrong.
         reason: &'static str,
     },
     /// The program is damaged, or one of its segments lies outside RAM.
     #[error("kernel {name} ({bytes} bytes) is truncated or does not fit {ram_bytes} bytes of RAM")]
     BadKernel {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
         /// RAM of the VM.
         ram_bytes: u64,
@@ -72,7 +72,7 @@ pub enum LoadError {
     /// The program's uninitialised data reaches past the end of RAM.
     #[error("kernel {name} needs RAM up to {end:#x}, the VM has {ram_bytes:#x} bytes: give it more memory")]
     KernelTooLarge {
-        /// Its path.
+        /// Path of the file.
         name: String,
         /// First address after it.
         end: u64,
@@ -88,30 +88,30 @@ pub enum LoadError {
         name: String,
         /// Length with its terminator.
         bytes: usize,
-        /// Longest one.
+        /// Length of the longest one that the kernel reads.
         max: usize,
     },
     /// An initramfs cannot be opened or read.
     #[error("cannot read initramfs {name}")]
     ReadInitramfs {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
     /// No kernel could unpack it.
     #[error("initramfs {name} is neither a cpio archive (newc) nor compressed in a way that Linux knows")]
     UnknownInitramfs {
-        /// Its path.
+        /// Path of the file.
         name: String,
     },
     /// An archive ends in the middle.
     #[error("initramfs {name} is truncated: its archive goes on past its {bytes} bytes; make it again")]
     InitramfsTruncated {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
     },
     /// RAM has no room for it above the kernel.
@@ -120,63 +120,63 @@ pub enum LoadError {
          give the VM more memory"
     )]
     InitramfsTooLarge {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
-        /// Room for it.
+        /// Room for it, in bytes.
         room: u64,
     },
     /// The guest of this crate has no use for one.
     #[error("initramfs {name} is given, but kernel {kernel} is no Linux kernel: name one as `kernel`")]
     InitramfsUnused {
-        /// Its path.
+        /// Path of the initramfs.
         name: String,
-        /// The kernel's.
+        /// Path of the kernel.
         kernel: String,
     },
-    /// Linux finds no inputs.
+    /// Inputs are given, but Linux does not look for any.
     #[error("{count} inputs are given, but kernel {name} is Linux: put the files into its initramfs")]
     InputsUnused {
         /// The kernel's path.
         name: String,
-        /// How many.
+        /// Number of inputs.
         count: usize,
     },
     /// An input cannot be opened or read.
     #[error("cannot read input {name}")]
     ReadInput {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
     /// A kernel or input is a directory, a pipe or a device, whose size is not known.
     #[error("{name} is not a regular file")]
     NotAFile {
-        /// Its path.
+        /// Path of the file.
         name: String,
     },
     /// An input or initramfs became shorter while it was read.
     #[error("cannot copy {name} ({bytes} bytes) into guest RAM")]
     CopyInput {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: GuestMemoryError,
     },
     /// RAM ends before an input does.
     #[error("input {name} of {bytes} bytes does not fit the {room} bytes of RAM that are left")]
     InputTooLarge {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
-        /// Room for it.
+        /// Room for it, in bytes.
         room: u64,
     },
     /// More inputs than the module list holds.
@@ -193,10 +193,10 @@ pub enum LoadError {
         /// Room for them.
         max: usize,
     },
-    /// A string would end early in the guest.
+    /// A string has a NUL, so it would end early in the guest.
     #[error("{text:?} contains a NUL")]
     TextHasNul {
-        /// The string.
+        /// The string as given.
         text: String,
     },
     /// The boot structures cannot be written.

@@ -1,8 +1,8 @@
-//! Initramfs images: what can be told of one before a kernel unpacks it.
+//! Initramfs images: the checks that are possible before a kernel unpacks one.
 //!
 //! Linux takes any number of cpio archives (format newc), plain or compressed, one after another
 //! (Documentation/driver-api/early-userspace/buffer-format.rst). A plain archive at the start is walked to its trailer,
-//! so one that was cut off is found; a compressed one is the kernel's to judge.
+//! so one that was cut off is found; a compressed one can only be checked by the kernel.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,10 @@ use vm_memory::GuestMemoryMmap;
 
 use super::{Input, InputSource, LoadError, PAGE_BYTES, regular_file};
 
-/// How an archive begins: newc, and newc with checksums.
+/// First bytes of an archive: newc, and newc with checksums.
 const CPIO: [&[u8]; 2] = [b"070701", b"070702"];
-/// How what Linux decompresses begins (Linux lib/decompress.c): gzip in two ways, bzip2, LZMA, xz, LZO, LZ4, zstd.
+/// First bytes of the formats that Linux decompresses (Linux lib/decompress.c): gzip in two ways, bzip2, LZMA,
+/// xz, LZO, LZ4, zstd.
 const COMPRESSED: [&[u8]; 8] = [
     b"\x1f\x8b",
     b"\x1f\x9e",
@@ -40,7 +41,7 @@ const FILES_MAX: u64 = 1 << 20;
 pub struct Initramfs(Input);
 
 impl Initramfs {
-    /// The regular file at `path`. Read when the VM is built.
+    /// The regular file at `path`. It is read when the VM is built.
     pub fn open(path: &Path) -> Result<Initramfs, LoadError> {
         let name = path.display().to_string();
         let (file, bytes) = regular_file(path, |source| LoadError::ReadInitramfs {
@@ -59,7 +60,7 @@ impl Initramfs {
         &self.0.name
     }
 
-    /// Copies it as high as it goes: into whole pages from `above` to `end`. Returns its address and size.
+    /// Copies it as high as possible: into whole pages from `above` to `end`. Returns its address and size.
     pub(super) fn copy_below(
         self,
         ram: &GuestMemoryMmap,
@@ -150,7 +151,7 @@ fn walk(file: &File, bytes: u64) -> io::Result<Walk> {
         }
         at = at.next_multiple_of(4);
     }
-    // More files than anybody counts: the kernel may.
+    // An archive with more files than are counted here: the kernel decides.
     Ok(Walk::Whole)
 }
 

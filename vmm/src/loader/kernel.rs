@@ -1,4 +1,4 @@
-//! A kernel as a file that is read where it is needed: in parts to tell what it is, and straight into guest RAM.
+//! A kernel as a file that is read where it is needed: in parts to find its kind, and straight into guest RAM.
 //!
 //! A kernel takes tens of megabytes, so none of it stays in this process; the open file does, for a VM that is reset.
 
@@ -30,12 +30,12 @@ enum Image {
     Memory(Cow<'static, [u8]>),
     File {
         file: Arc<File>,
-        /// When it was opened.
+        /// Size when it was opened.
         bytes: u64,
     },
 }
 
-/// What a kernel file is.
+/// Kind of a kernel file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelKind {
     /// A program that knows this VMM.
@@ -54,7 +54,7 @@ impl KernelKind {
 }
 
 impl Kernel {
-    /// The bare-metal guest that comes with this crate.
+    /// The bare-metal guest that is built into this crate.
     pub fn bare() -> Kernel {
         Kernel::new(
             "(built-in)".to_owned(),
@@ -73,7 +73,7 @@ impl Kernel {
         if bytes > KERNEL_BYTES_MAX {
             return Err(LoadError::KernelFileTooLarge { name, bytes });
         }
-        // From here on what cannot be read counts as not there.
+        // From here on, bytes that cannot be read count as absent.
         (&file)
             .read_exact(&mut [0][..bytes.min(1) as usize])
             .map_err(failed)?;
@@ -109,17 +109,17 @@ impl Kernel {
         kernel
     }
 
-    /// How it is booted; `None` if it is no kernel.
+    /// The way in which it is booted; `None` if it is not a kernel.
     pub fn kind(&self) -> Option<KernelKind> {
         self.kind
     }
 
-    /// What it is called in errors.
+    /// Name of the kernel in errors.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub(super) fn bytes(&self) -> usize {
         match &self.image {
             Image::Memory(image) => image.len(),
@@ -127,7 +127,7 @@ impl Kernel {
         }
     }
 
-    /// The bytes at `offset`, if it has so many.
+    /// The bytes at `offset`, if the file has that many.
     pub(super) fn array<const BYTES: usize>(&self, offset: u64) -> Option<[u8; BYTES]> {
         let mut array = [0; BYTES];
         self.read(offset, &mut array).then_some(array)
@@ -156,7 +156,7 @@ impl Kernel {
         }
     }
 
-    /// Has `L` put it into `ram`, with the arguments that [`KernelLoader::load`] has.
+    /// Lets `L` put it into `ram`, with the arguments that [`KernelLoader::load`] has.
     pub(super) fn load<L: KernelLoader>(
         &self,
         ram: &GuestMemoryMmap,

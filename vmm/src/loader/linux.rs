@@ -47,10 +47,10 @@ const DESCRIPTORS: [u64; 4] = [0, 0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_fff
 const HEADER_OFFSET: usize = 0x1f1;
 const HEADER_MAGIC: u32 = 0x5372_6448;
 const BOOT_FLAG: u16 = 0xaa55;
-/// Where the jump over the header is, whose second byte counts from the byte after it to the header's end.
+/// Place of the jump over the header; its second byte counts from the byte after it to the header's end.
 const JUMP_OFFSET: usize = 0x200;
 const SECTOR_BYTES: u64 = 512;
-/// A boot loader without a number of its own.
+/// Number for a boot loader that has none of its own.
 const LOADER_OTHER: u8 = 0xff;
 /// First protocol with `xloadflags`, and the flag for an entry in 64-bit mode, which is at this offset.
 const VERSION_MIN: u16 = 0x20c;
@@ -60,7 +60,7 @@ const ENTRY_64_OFFSET: u64 = 0x200;
 const E820_RAM: u32 = 1;
 const E820_RESERVED: u32 = 2;
 
-/// Whether it begins as a bzImage does, of whatever age.
+/// Whether the file begins as a bzImage does, of any protocol version.
 pub(super) fn is_bzimage(kernel: &Kernel) -> bool {
     header(kernel).is_some_and(|header| {
         let (magic, flag) = (header.header, header.boot_flag);
@@ -73,7 +73,7 @@ fn header(kernel: &Kernel) -> Option<setup_header> {
     setup_header::from_slice(&bytes).copied()
 }
 
-/// What of a bzImage's header says where things go.
+/// The fields of a bzImage's header that decide where its parts go.
 struct Wishes {
     load: u64,
     /// First address after what the kernel uses before it knows of memory.
@@ -178,7 +178,7 @@ pub(super) fn load_bzimage(
     })
 }
 
-/// The header without what an older protocol has not: there the file holds code already.
+/// The header without the fields that an older protocol lacks: there the file holds code already.
 fn known_part(mut header: setup_header, kernel: &Kernel) -> setup_header {
     let [jump] = kernel.array(JUMP_OFFSET as u64 + 1).unwrap_or_default();
     let end = JUMP_OFFSET + 2 + usize::from(jump) - HEADER_OFFSET;
@@ -188,7 +188,7 @@ fn known_part(mut header: setup_header, kernel: &Kernel) -> setup_header {
     header
 }
 
-/// The same for an ELF file with a PVH entry.
+/// Fills `ram` in the same way for an ELF file with a PVH entry.
 pub(super) fn load_pvh(ram: &GuestMemoryMmap, ram_bytes: u64, boot: Boot<'_>) -> Result<Entry, LoadError> {
     refuse_inputs(&boot)?;
     let kernel = boot.kernel;
@@ -251,7 +251,7 @@ fn write_command_line(
         let name = kernel.name().to_owned();
         return Err(LoadError::CommandLineTooLong { name, bytes, max });
     }
-    // RAM is zeroes, and so is what ends the text.
+    // RAM is zeroes, and a zero ends the text.
     ram.write_slice(text.as_bytes(), GuestAddress(COMMAND_LINE))
         .map_err(LoadError::Write)
 }

@@ -15,7 +15,7 @@ const DIRECTORIES: u64 = 4;
 /// Root, pointers, directories, and the table of the first large page.
 pub(super) const PAGES: u64 = 3 + DIRECTORIES;
 
-/// Who may use the pages, and whether a null pointer faults.
+/// The rings that may use the pages, and whether a null pointer faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     /// Any ring; page 0 is left out, so that a null pointer, or a stack run over its end, faults.
@@ -24,7 +24,7 @@ pub(super) enum Access {
     Ring0,
 }
 
-/// Writes [`PAGES`] pages of tables at `root`, which is what CR3 is to be.
+/// Writes [`PAGES`] pages of tables at `root`, which is the value for CR3.
 pub(super) fn write(ram: &GuestMemoryMmap, root: u64, access: Access) -> Result<(), GuestMemoryError> {
     let table = |index: u64| root + index * PAGE_BYTES;
     let (pointers, directories, first_pages) = (table(1), table(2), table(2 + DIRECTORIES));

@@ -15,20 +15,20 @@ const VERSION: u32 = 1;
 
 const MEMORY_MAP_OFFSET: u64 = PAGE_BYTES;
 const MODULE_LIST_OFFSET: u64 = 2 * PAGE_BYTES;
-/// Room that the structures take.
+/// Bytes that the structures take.
 pub(super) const BYTES: u64 = 3 * PAGE_BYTES;
 
 const _: () = assert!(INPUTS_MAX * size_of::<hvm_modlist_entry>() <= PAGE_BYTES as usize);
 
-/// What the structures say.
+/// Contents of the structures.
 pub(super) struct StartInfo<'a> {
-    /// Where they are to be: [`BYTES`] bytes.
+    /// Address of the structures, [`BYTES`] bytes.
     pub(super) at: u64,
-    /// Of a NUL-terminated string.
+    /// Address of the NUL-terminated command line.
     pub(super) cmdline_paddr: u64,
     /// ACPI's root pointer; 0 if there is none.
     pub(super) rsdp_paddr: u64,
-    /// At most [`INPUTS_MAX`].
+    /// The inputs, at most [`INPUTS_MAX`].
     pub(super) modules: &'a [hvm_modlist_entry],
 }
 

@@ -6,9 +6,10 @@
 //!   └──────────guest disables MSI, or other address───────┘
 //! ```
 //!
-//! *Held*: the VMM keeps the eventfd, and what it counts ends a wait of the guest (`crate::vm::ports`). *Routed*: KVM
-//! takes each count as the guest's message (irqfd), and nobody else sees it. A message to an address outside the local
-//! APICs is a store to nowhere, so a guest without interrupt handlers writes such an address to have the first.
+//! *Held*: the VMM keeps the eventfd, and its count ends a wait of the guest (`crate::vm::ports`). *Routed*:
+//! KVM takes each count as the guest's message (irqfd), and the VMM does not see it. A message to an address
+//! outside the local APICs is a store to nowhere, so a guest without interrupt handlers writes such an address
+//! to get the first state.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,16 +33,16 @@ const PIC_PINS: u32 = 8;
 /// Address bits 20 to 31 that reach the local APICs (Intel SDM vol. 3, "Message Address Register Format").
 const APIC_ADDRESS: u64 = 0xfee;
 
-/// Who takes the vGPU's interrupt.
+/// Receiver of the vGPU's interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MsiState {
     /// The VMM; it ends a wait of the guest.
     Held,
     /// The guest's local APIC, through KVM.
     Routed {
-        /// Message address.
+        /// Address of the message.
         address: u64,
-        /// Message data.
+        /// Data of the message.
         data: u32,
     },
 }
@@ -75,7 +76,7 @@ pub(crate) struct MsiRoute {
 }
 
 impl MsiRoute {
-    /// `eventfd` is what the link signals. Starts *Held*.
+    /// The link signals `eventfd`. Starts as *Held*.
     pub(crate) fn new(vm: Arc<VmFd>, eventfd: EventFd) -> MsiRoute {
         MsiRoute {
             vm,
@@ -88,7 +89,7 @@ impl MsiRoute {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows what the guest has written.
+    /// Follows the values that the guest has written.
     pub(crate) fn program(&self, message: MsiMessage) -> Result<(), BusError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = message.wanted();
@@ -115,7 +116,7 @@ impl MsiRoute {
     }
 }
 
-/// KVM's own routes, which setting any replaces: the PICs and the I/O APIC, each line to both.
+/// KVM's own routes, which setting any route replaces: the PICs and the I/O APIC, each line to both.
 fn default_routes() -> Vec<kvm_irq_routing_entry> {
     let pic = (0..2 * PIC_PINS).map(|gsi| {
         let chip = if gsi < PIC_PINS {

@@ -1,4 +1,4 @@
-//! The vGPU as a PCI function: configuration space forwarded to the link, and what follows from writes to it.
+//! The vGPU as a PCI function: configuration space forwarded to the link, and the effects of writes to it.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -112,7 +112,7 @@ impl VgpuFunction {
         Ok(())
     }
 
-    /// Puts the BARs on the bus where configuration space says they are.
+    /// Puts the BARs on the bus where configuration space has them.
     fn move_windows(&self) -> Result<(), LinkError> {
         let config = Config(self.link.as_ref());
         let mut windows = Vec::new();
@@ -292,7 +292,7 @@ impl MmioHandler for BarWindow {
     }
 }
 
-/// A refused access is the guest's fault, and answered as a bus does: all ones.
+/// A refused access is a mistake of the guest, and answered as a bus does: all ones.
 fn answer_read(outcome: Result<(), LinkError>, data: &mut [u8]) -> Result<(), BusError> {
     match outcome {
         Err(LinkError::Refused { .. }) => data.fill(0xff),

@@ -1,4 +1,4 @@
-//! What becomes of a forbidden system call: one line that names it, and the end of the process.
+//! The end of a process after a forbidden system call: one line that names the call.
 
 // UNSAFETY: reads, in a signal handler, the part of siginfo_t that libc has no name for, and ends the process by _exit.
 #![expect(unsafe_code)]
@@ -15,11 +15,12 @@ use vmm_sys_util::signal::register_signal_handler;
 pub(super) const EXIT_STATUS: u8 = 4;
 /// `si_code` of a filter's signal (Linux include/uapi/asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;
-/// Longest line.
+/// Bytes of the longest line.
 const LINE_BYTES_MAX: usize = 256;
 
 thread_local! {
-    /// What the thread is filtered as. Reading it in a signal handler allocates nothing and runs nothing.
+    /// Name of the filter that the thread runs under. Reading it in a signal handler allocates
+    /// nothing and runs nothing.
     static ROLE: Cell<&'static str> = const { Cell::new("main") };
 }
 
@@ -37,18 +38,18 @@ struct ForbiddenCall {
 
 const _: () = assert!(size_of::<ForbiddenCall>() <= size_of::<siginfo_t>());
 
-/// From now on a forbidden call is told of.
+/// Installs the handler that reports a forbidden call.
 pub(super) fn install() -> Result<(), vmm_sys_util::errno::Error> {
     register_signal_handler(SIGSYS, on_forbidden)
 }
 
-/// What the calling thread is called in the line.
+/// Name of the calling thread in the line.
 pub(super) fn set_role(role: &'static str) {
     ROLE.set(role);
 }
 
-/// Runs on the thread that made the call, at any place: it takes no lock and no memory, and calls only what every filter
-/// allows.
+/// Runs on the thread that made the call, at any place: it takes no lock and no memory, and makes only calls
+/// that every filter allows.
 extern "C" fn on_forbidden(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel hands a handler that was installed with SA_SIGINFO a siginfo_t of its own making, which is as
     // large as a `ForbiddenCall` and aligned for it; all bit patterns of the fields read are values.
@@ -59,7 +60,7 @@ extern "C" fn on_forbidden(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let name = usize::try_from(call.number).ok().and_then(Sysno::new);
     let name = name.map_or("an unknown system call", |call| call.name());
     let number = call.number;
-    // A line that is cut off is better than none.
+    // A line that is cut off is better than no line.
     let _ = if call.code == SYS_SECCOMP {
         writeln!(
             rest,
@@ -70,7 +71,7 @@ extern "C" fn on_forbidden(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     };
     let left = rest.len();
     let written = &line[..LINE_BYTES_MAX - left];
-    // Nobody is left to tell when stderr is closed.
+    // If stderr is closed there is nowhere to report to.
     let _ = rustix::io::write(std::io::stderr().as_fd(), written);
     // SAFETY: _exit may be called anywhere, and does not return.
     unsafe { libc::_exit(EXIT_STATUS.into()) }

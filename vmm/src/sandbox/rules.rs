@@ -1,6 +1,6 @@
-//! Which system calls each kind of thread makes.
+//! The system calls that each kind of thread makes.
 //!
-//! Found by strace of runs with the built-in guest and with Linux, and by what the code says of rarer ways: panics, a
+//! Found by strace of runs with the built-in guest and with Linux, and from the code for rarer paths: panics, a
 //! broker that goes away, a reset. A call that only glibc or the standard library makes has its reason beside it.
 
 use std::collections::BTreeMap;
@@ -14,18 +14,19 @@ use seccompiler::{SeccompCmpArgLen, SeccompCondition, SeccompRule};
 
 use super::Role;
 
-/// Rules by system call; a call without a rule is allowed whatever its arguments are.
+/// Rules by system call; a call with an empty list is allowed with any arguments.
 pub(super) type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 
 /// ioctl numbers of KVM (Linux include/uapi/linux/kvm.h: KVMIO is 0xae, with the direction and size in the upper half).
 const KVM_TYPE: u64 = 0xae00;
 const IOCTL_TYPE: u64 = 0xff00;
-/// What a vCPU's thread does with KVM: runs, says where it stood, and moves the vGPU's interrupt.
+/// KVM calls of a vCPU's thread: it runs, reports where it stood, and moves the vGPU's interrupt.
 const KVM_RUN: u64 = 0xae80;
 const KVM_GET_REGS: u64 = 0x8090_ae81;
 const KVM_SET_GSI_ROUTING: u64 = 0x4008_ae6a;
 const KVM_IRQFD: u64 = 0x4020_ae76;
-/// Of terminals and descriptors: reading and setting modes, in the three ways there are; non-blocking sockets.
+/// Calls on terminals and descriptors: reading and setting modes, in the three ways
+/// there are; non-blocking sockets.
 const TERMINAL: [u64; 10] = [
     libc::TCGETS,
     libc::TCSETS,
@@ -35,12 +36,12 @@ const TERMINAL: [u64; 10] = [
     libc::TCSETS2,
     libc::TCSETSW2,
     libc::TCSETSF2,
-    // How rustix asks whether something is a terminal.
+    // rustix uses it to ask whether a descriptor is a terminal.
     libc::TIOCGWINSZ,
     libc::FIONBIO,
 ];
 
-/// Of taps: taking the program's end of one, and how frames come.
+/// Calls on taps: taking the program's end of one, and the form of frames.
 const TAP: [u64; 4] = [
     libc::TUNSETIFF,
     libc::TUNGETIFF,
@@ -48,7 +49,7 @@ const TAP: [u64; 4] = [
     libc::TUNSETOFFLOAD,
 ];
 
-/// What `role` may call.
+/// Calls that `role` may make.
 pub(super) fn of(role: Role) -> Rules {
     let mut rules = common();
     match role {
@@ -100,7 +101,7 @@ const LINK_CALLS: [c_long; 7] = [
     libc::SYS_shutdown,
 ];
 
-/// What any thread of a Rust program does: memory, locks, signals, its end, and words about a panic.
+/// Calls of any thread of a Rust program: memory, locks, signals, its end, and the message of a panic.
 fn common() -> Rules {
     let mut rules = Rules::new();
     allow(
@@ -137,15 +138,15 @@ fn common() -> Rules {
     allow_if(&mut rules, libc::SYS_mprotect, 2, MaskedEq(PROT_EXEC as u64), 0);
     // Signals to threads of this process: kicks, and the end of a panic that cannot unwind.
     allow_if(&mut rules, libc::SYS_tgkill, 0, Eq, std::process::id().into());
-    // The standard library's look, in debug builds, whether what it closes is open; eventfds that are cloned.
+    // In debug builds the standard library checks whether a descriptor that it closes is open; eventfds are cloned.
     for command in [F_GETFD, F_DUPFD_CLOEXEC] {
         allow_if(&mut rules, libc::SYS_fcntl, 1, Eq, command as u64);
     }
     rules
 }
 
-/// Builds a VM, starts its threads and waits; reads the operator's files; tells what came of it. What the others may,
-/// too, for they have this filter besides their own.
+/// Main builds a VM, starts its threads and waits; it reads the operator's files and reports the results. It may
+/// also make the calls of the others, for they have this filter besides their own.
 fn main(rules: &mut Rules) {
     allow(rules, &LINK_CALLS);
     allow(
@@ -160,7 +161,7 @@ fn main(rules: &mut Rules) {
             libc::SYS_pread64,
             libc::SYS_flock,
             libc::SYS_fdatasync,
-            // Whose a tap would have to be.
+            // The user that a tap belongs to.
             libc::SYS_geteuid,
             // Guest RAM.
             libc::SYS_memfd_create,

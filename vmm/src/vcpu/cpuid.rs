@@ -1,7 +1,7 @@
-//! What CPUID tells a vCPU: the host's answers, with the topology of this VM.
+//! CPUID of a vCPU: the host's answers, with the topology of this VM.
 //!
-//! A VM is one package of as many cores as it has vCPUs, one thread each; a core's APIC id is the vCPU's index. Each
-//! leaf that a system may learn this from says the same (Intel SDM vol. 2A, CPUID; AMD APM vol. 3 §E.3, §E.4).
+//! A VM is one package of as many cores as it has vCPUs, one thread each; a core's APIC id is the vCPU's index. All
+//! leaves that a system may learn this from agree (Intel SDM vol. 2A, CPUID; AMD APM vol. 3 §E.3, §E.4).
 
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, kvm_cpuid_entry2};
 use kvm_ioctls::{Cap, Kvm};
@@ -48,7 +48,7 @@ pub(super) fn of_vcpu(kvm: &Kvm, index: u32, count: u32) -> Result<CpuId, kvm_io
     Ok(cpuid)
 }
 
-/// Bits of the guest-physical addresses that a VM on this host has.
+/// Number of bits in guest-physical addresses of a VM on this host.
 pub(crate) fn physical_bits(kvm: &Kvm) -> Result<u32, kvm_ioctls::Error> {
     let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
     let sizes = cpuid
@@ -92,7 +92,7 @@ impl Place {
             }
             LEAF_AMD_CACHES => self.share_cache(entry),
             LEAF_TOPOLOGY => self.list_level(entry),
-            // A second list with more levels, which we have not.
+            // A second list with more levels, which this VM lacks.
             LEAF_TOPOLOGY_2 => (entry.eax, entry.ebx, entry.ecx, entry.edx) = (0, 0, 0, 0),
             LEAF_AMD_FEATURES => {
                 entry.ecx = entry.ecx & !AMD_SEVERAL_CORES | self.has_several(AMD_SEVERAL_CORES);

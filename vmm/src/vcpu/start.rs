@@ -1,4 +1,4 @@
-//! The state in which vCPUs start: registers of the first one, and what firmware leaves behind on all.
+//! The state in which vCPUs start: registers of the first one, and the settings of firmware on all.
 
 use kvm_bindings::{Msrs, kvm_msr_entry, kvm_segment};
 use kvm_ioctls::VcpuFd;
@@ -50,7 +50,7 @@ pub(super) fn set_msrs(fd: &VcpuFd) -> Result<(), kvm_ioctls::Error> {
     }
 }
 
-/// Puts the vCPU at `entry`: ring 0, interrupts off.
+/// Sets the vCPU's registers to `entry`: ring 0, interrupts off.
 pub(super) fn enter_at(fd: &VcpuFd, entry: Entry) -> Result<(), kvm_ioctls::Error> {
     let code = flat_segment(CODE_SELECTOR, TYPE_CODE_ACCESSED);
     let data = flat_segment(DATA_SELECTOR, TYPE_DATA_ACCESSED);
@@ -64,7 +64,7 @@ pub(super) fn enter_at(fd: &VcpuFd, entry: Entry) -> Result<(), kvm_ioctls::Erro
             (sregs.cr4, sregs.efer) = (CR4_PAE_OSFXSR_OSXMMEXCPT, EFER_LME_LMA);
         }
         Mode::Protected => {
-            // PVH: nothing but protection, and a task register that could be one.
+            // PVH: protected mode alone, and a task register with valid contents.
             (sregs.cr0, sregs.cr4) = (1, 0);
             sregs.tr = kvm_segment {
                 limit: 0x67,

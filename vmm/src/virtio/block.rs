@@ -64,7 +64,8 @@ impl Device for Disk {
     fn run(mut self: Box<Self>, stop: &Stop) -> Option<VmExit> {
         while !stop.is_requested() {
             wait_readable([self.transport.notified(), stop.eventfd()], None);
-            // Before the queue is looked at: what is added later is notified again. Empty if it was only the stop.
+            // Cleared before the queue is read: a later request is notified again. It is empty if only the
+            // stop woke this thread.
             let _ = self.transport.notified().read();
             while !stop.is_requested() && self.serve_next() == Served::One {}
         }
@@ -77,7 +78,8 @@ fn identity(image: &DiskImage) -> Identity {
     if image.is_read_only() {
         features |= 1 << VIRTIO_BLK_F_RO;
     }
-    // struct virtio_blk_config: capacity, size_max, seg_max; the rest belongs to features that are not offered.
+    // struct virtio_blk_config: capacity, size_max, seg_max; the other fields belong to features
+    // that are not offered.
     let mut config = image.sectors().to_le_bytes().to_vec();
     config.extend(SEGMENT_BYTES_MAX.to_le_bytes());
     config.extend(SEGMENTS_MAX.to_le_bytes());

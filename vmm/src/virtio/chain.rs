@@ -1,6 +1,7 @@
 //! A chain of descriptors, taken apart: guest memory that a driver names in a request.
 //!
-//! Nothing says that a piece is RAM before it is copied, and a driver may cut what it gives as it likes (Virtio 1.2 §2.7.4).
+//! A piece is not known to be RAM before it is copied, and a driver may cut its data as it
+//! likes (Virtio 1.2 §2.7.4).
 
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
@@ -11,7 +12,7 @@ use super::QUEUE_SIZE;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BrokenChain;
 
-/// Pieces that are too short for what was to be copied, or no RAM.
+/// The pieces are too short for the copy, or are not RAM.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CopyError;
 
@@ -23,17 +24,17 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Takes up to `bytes` bytes off its beginning, and tells where they are and how many.
+    /// Takes up to `bytes` bytes off its beginning, and returns their place and number.
     fn take(&mut self, bytes: usize) -> (GuestAddress, usize) {
         let (start, taken) = (self.address, bytes.min(self.bytes as usize));
         self.bytes -= taken as u32;
-        // Whoever uses a range that wraps is told that it is no RAM.
+        // A copy to or from a range that wraps fails as one that is not RAM.
         self.address = GuestAddress(start.0.wrapping_add(taken as u64));
         (start, taken)
     }
 }
 
-/// The pieces of the chain at hand. Kept from chain to chain: their capacity is what they will ever need.
+/// The pieces of the current chain. Kept from chain to chain, so that its memory is allocated once.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     pub(crate) readable: Vec<Piece>,
@@ -68,7 +69,7 @@ impl Pieces {
             } else {
                 return Err(BrokenChain);
             }
-            // The iterator ends without a word at a descriptor that is not there.
+            // The iterator ends silently at a descriptor that does not exist.
             is_whole = !descriptor.has_next();
         }
         if is_whole { Ok(()) } else { Err(BrokenChain) }
@@ -84,7 +85,7 @@ pub(crate) fn total(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| u64::from(piece.bytes)).sum()
 }
 
-/// Where byte `offset` of `pieces` is, if they have as many.
+/// Address of byte `offset` of `pieces`, if they have as many.
 pub(crate) fn place_of(pieces: &[Piece], offset: u32) -> Option<GuestAddress> {
     let mut before = offset;
     for piece in pieces {

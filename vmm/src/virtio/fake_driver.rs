@@ -22,7 +22,7 @@ pub(crate) const USED: u64 = 0x3000;
 const QUEUE_STRIDE: u64 = 0x4000;
 /// Most queues that have their tables below the test's memory.
 const QUEUES_MAX: usize = 3;
-/// From here on memory is the test's.
+/// First address of the test's own memory.
 pub(crate) const DATA: u64 = 0x1_0000;
 
 pub(crate) const KNOWN: u32 = VIRTIO_CONFIG_S_ACKNOWLEDGE | VIRTIO_CONFIG_S_DRIVER;
@@ -59,7 +59,7 @@ pub(crate) fn ram() -> GuestMemoryMmap {
 pub(crate) struct FakeDriver {
     pub(crate) transport: Arc<Transport>,
     pub(crate) memory: GuestMemoryMmap,
-    /// Which queue is spoken of.
+    /// Number of the selected queue.
     pub(crate) queue: u32,
     next: [u16; QUEUES_MAX],
 }
@@ -76,7 +76,7 @@ impl FakeDriver {
         }
     }
 
-    /// Where the queue at hand has what the first one has at `address`.
+    /// Address for the selected queue of the part that the first one has at `address`.
     fn of_queue(&self, address: u64) -> u64 {
         address + u64::from(self.queue) * QUEUE_STRIDE
     }
@@ -132,12 +132,12 @@ impl FakeDriver {
         self.write(VIRTIO_MMIO_QUEUE_READY, 1);
     }
 
-    /// From reset to a device that serves.
+    /// Takes the device from reset to serving.
     pub(crate) fn bring_up(&mut self) {
         self.bring_up_without(0);
     }
 
-    /// The same without the features of `refused`.
+    /// Does the same without the features of `refused`.
     pub(crate) fn bring_up_without(&mut self, refused: u64) {
         self.agree(refused);
         let queue = self.queue;
@@ -163,7 +163,7 @@ impl FakeDriver {
         self.offer_from(0, ranges);
     }
 
-    /// The same from descriptor `first` on.
+    /// Does the same from descriptor `first` on.
     pub(crate) fn offer_from(&mut self, first: u16, ranges: &[Range]) {
         for (index, range) in (first..).zip(ranges) {
             let mut flags = if range.is_writable { VRING_DESC_F_WRITE } else { 0 };
@@ -185,7 +185,7 @@ impl FakeDriver {
         self.put(available + 2, &next.to_le_bytes());
     }
 
-    /// Chains answered so far, and what the last one says was written.
+    /// Number of chains answered so far, and the written length of the last one.
     pub(crate) fn used(&self) -> (u16, u32) {
         let index = u16::from_le_bytes(self.get(self.of_queue(USED) + 2, 2).try_into().unwrap());
         (index, self.answer(index.wrapping_sub(1)).1)

@@ -5,9 +5,10 @@
 //!       ◄──receive queue─── header checked ◄─ one frame that waits for room ◄── tap, as long as none waits
 //! ```
 //!
-//! Device type 1, queues, header and features: Virtio 1.2 §5.1. A frame is copied once more than need be, so that what was
-//! checked is what is handed on. While the driver has no room for a frame, the tap is not looked at: the host keeps what
-//! its queue holds and drops the rest, and the driver's next notification goes on. There is no control queue.
+//! Device type 1, queues, header and features: Virtio 1.2 §5.1. A frame is copied once more than necessary, so that
+//! the checked bytes are the ones that are handed on. While the driver has no room for a frame, the tap is not
+//! read: the host keeps the frames that fit its queue and drops the rest, and the driver's next notification goes
+//! on. There is no control queue.
 
 mod header;
 mod mac;
@@ -46,7 +47,7 @@ use crate::vm::{Stop, VmExit, wait_readable};
 const RECEIVE: u32 = 0;
 const TRANSMIT: u32 = 1;
 const QUEUES: u32 = 2;
-/// One byte more than the longest frame: what fills it was cut off.
+/// One byte more than the longest frame: a frame that fills it was cut off.
 const BUFFER_BYTES: usize = HEADER_BYTES + FRAME_BYTES_MAX + 1;
 const FEATURES: [u32; 9] = [
     VIRTIO_NET_F_CSUM,
@@ -60,27 +61,28 @@ const FEATURES: [u32; 9] = [
     VIRTIO_NET_F_MRG_RXBUF,
 ];
 
-/// Where the device's frames go, each behind a header. Nothing waits; readable when there is a frame.
+/// The network that the device's frames go to and come from, each behind a header. No call waits; it is readable
+/// when there is a frame.
 pub(crate) trait Wire: AsRawFd + Send {
-    /// Takes one frame, and as much of it as there is room for.
+    /// Takes one frame, or as much of it as there is room for.
     fn receive(&mut self, frame: &mut [u8]) -> io::Result<usize>;
 
     /// Hands over one frame.
     fn send(&mut self, frame: &[u8]) -> io::Result<usize>;
 
-    /// From now on frames that are received may leave work to the driver: TUN_F flags.
+    /// Sets the work that received frames may leave to the driver: TUN_F flags.
     fn set_offloads(&mut self, offloads: c_uint) -> io::Result<()>;
 
     /// Longest packet within a frame. Bytes.
     fn mtu(&self) -> u16;
 }
 
-/// What a network device of a VM is made of.
+/// The parts of a network device of a VM.
 #[derive(Debug)]
 pub struct Network {
     /// Its end in the host.
     pub tap: Tap,
-    /// Its address in the guest.
+    /// Hardware address in the guest.
     pub mac: MacAddress,
 }
 
@@ -91,7 +93,7 @@ pub(crate) struct Net<W> {
     wire: W,
     /// False since the wire failed: nothing goes through it any more.
     has_wire: bool,
-    /// What the wire was last told.
+    /// The offloads that the wire was last set to.
     offloads: c_uint,
     outgoing: Vec<u8>,
     incoming: Incoming,
@@ -100,21 +102,21 @@ pub(crate) struct Net<W> {
 
 /// A frame from the wire.
 struct Incoming {
-    /// The header's room first.
+    /// The header's room comes first.
     buffer: Vec<u8>,
     /// Bytes of header and frame, if one waits for room.
     waiting: Option<usize>,
     mtu: u16,
-    /// Chains that it goes to.
+    /// Chains that the frame goes to.
     answers: Vec<Answer>,
 }
 
-/// What became of a frame for the driver.
+/// Outcome of a frame for the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Delivery {
     Done,
     Dropped,
-    /// For room.
+    /// The frame waits until the driver has room.
     Waits,
 }
 
@@ -156,7 +158,8 @@ impl<W: Wire> Net<W> {
         }
     }
 
-    /// Moves up to a ring of frames each way. Whether the driver may have more to send: nothing else tells.
+    /// Moves up to a ring of frames each way. Returns whether the driver may have more to send:
+    /// nothing else reports it.
     fn turn(&mut self) -> bool {
         self.follow_driver();
         for _ in 0..QUEUE_SIZE {
@@ -167,7 +170,7 @@ impl<W: Wire> Net<W> {
         (0..QUEUE_SIZE).all(|_| self.send() == Served::One)
     }
 
-    /// Has the wire leave to the driver what that agreed to.
+    /// Lets the wire leave the agreed work to the driver.
     fn follow_driver(&mut self) {
         let offloads = Agreed(self.transport.agreed_features().unwrap_or(0)).offloads();
         if self.has_wire && offloads != self.offloads {
@@ -178,13 +181,13 @@ impl<W: Wire> Net<W> {
         }
     }
 
-    /// The interface was taken away: the guest goes on without.
+    /// The interface was removed: the guest goes on without it.
     fn lose_wire(&mut self, error: &io::Error) {
         warn!(error:%; "a VM's network device lost its tap");
         self.has_wire = false;
     }
 
-    /// Takes one frame of the driver's.
+    /// Takes one frame from the driver.
     fn send(&mut self) -> Served {
         let Net {
             transport,
@@ -199,7 +202,7 @@ impl<W: Wire> Net<W> {
         transport.serve_next(TRANSMIT, |chain, features| {
             pieces.gather(chain)?;
             let frame = take_frame(pieces, memory, outgoing, mtu, Agreed(features));
-            // An interface that is down or has no room takes none, as a cable that is not plugged in.
+            // An interface that is down or has no room takes none, as with a cable that is not plugged in.
             let sent = frame.filter(|frame| *has_wire && wire.send(frame).is_ok());
             match sent {
                 Some(frame) => counters.add_sent(frame.len() - HEADER_BYTES),
@@ -227,7 +230,7 @@ impl<W: Wire> Net<W> {
         Served::One
     }
 
-    /// The frame that waits, or else the wire's next one: bytes with its header.
+    /// The frame that waits, or otherwise the wire's next one: bytes with its header.
     fn next_frame(&mut self) -> Option<usize> {
         let incoming = &mut self.incoming;
         if incoming.waiting.is_none() && self.has_wire {
@@ -255,7 +258,8 @@ impl<W: Wire> Device for Net<W> {
         let mut has_more = false;
         while !stop.is_requested() {
             self.wait(stop, has_more.then_some(Duration::ZERO));
-            // Before the queues are looked at: what is added later is notified again. Empty if it was something else.
+            // Cleared before the queues are read: a later frame is notified again. It is empty if something
+            // else woke this thread.
             let _ = self.transport.notified().read();
             has_more = self.turn();
         }
@@ -286,7 +290,7 @@ impl Incoming {
         while count_at.is_none() || !left.is_empty() {
             let taken = self.answers.len() as u16;
             if taken > 0 && (!agreed.merges() || taken == live.size()) {
-                // No room that the driver could make would do.
+                // The driver could never make enough room.
                 live.put_back(taken);
                 return Ok(Delivery::Dropped);
             }
@@ -321,12 +325,12 @@ impl Incoming {
     }
 }
 
-/// Where the header of a frame says how many chains it is in: each byte may be in a piece of its own.
+/// Address of the header's field for the number of chains of a frame: each byte may be in a piece of its own.
 #[derive(Clone, Copy)]
 struct ChainCount([GuestAddress; 2]);
 
 impl ChainCount {
-    /// Before anything is taken off `pieces`.
+    /// Computed before anything is taken off `pieces`.
     fn place(pieces: &Pieces) -> Result<ChainCount, BrokenChain> {
         let place = |offset| place_of(&pieces.writable, offset).ok_or(BrokenChain);
         Ok(ChainCount([place(CHAINS_OFFSET)?, place(CHAINS_OFFSET + 1)?]))
@@ -338,7 +342,7 @@ impl ChainCount {
     }
 }
 
-/// A driver that gives what is no RAM has broken the rules.
+/// A driver that offers memory that is not RAM has broken the rules.
 fn put(pieces: &mut Pieces, memory: &GuestMemoryMmap, bytes: &[u8]) -> Result<(), BrokenChain> {
     copy_in(&mut pieces.writable, memory, bytes).map_err(|_| BrokenChain)
 }
@@ -360,7 +364,7 @@ fn take_frame<'a>(
     Some(taken)
 }
 
-/// Whether it means that there is nothing at the moment.
+/// Whether the error means that there is nothing at the moment.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -7,9 +7,9 @@
 //!   └────────────────────────────┴────────── status = 0 ──┴───────────────────────┴──────────────────────────┘
 //! ```
 //!
-//! Registers, "MMIO device register layout": Virtio 1.2 §4.2.2; initialisation §3.1; status bits §2.1. Queues are numbered
-//! from 0 on, and one eventfd tells of all of them. The lock is held while a request is served, so that a reset is over
-//! only when the device has let go of the guest's memory; requests are bounded.
+//! Registers, "MMIO device register layout": Virtio 1.2 §4.2.2; initialisation §3.1; status bits §2.1. Queues are
+//! numbered from 0 on, and one eventfd signals all of them. The lock is held while a request is served, so that a
+//! reset is over only when the device no longer uses the guest's memory; requests are bounded.
 
 mod live;
 
@@ -35,11 +35,11 @@ use crate::bus::{BusError, MmioHandler};
 
 /// "virt" (Virtio 1.2 §4.2.2).
 const MAGIC: u32 = 0x7472_6976;
-/// Of the register layout.
+/// Version of the register layout.
 const VERSION: u32 = 2;
 /// "VRMD"; no driver asks.
 const VENDOR: u32 = 0x444d_5256;
-/// Length of a shared memory region that there is not (Virtio 1.2 §4.2.2).
+/// Length of an absent shared memory region (Virtio 1.2 §4.2.2).
 const NO_SHARED_MEMORY: u32 = u32::MAX;
 /// Features of the transport, beside those of the device.
 const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1 | 1 << VIRTIO_RING_F_EVENT_IDX;
@@ -47,7 +47,7 @@ const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1 | 1 << VIRTIO_RING_F_EVE
 /// Register that a driver writes when it has added requests.
 pub(crate) const QUEUE_NOTIFY_OFFSET: u64 = VIRTIO_MMIO_QUEUE_NOTIFY as u64;
 
-/// What a device is, which never changes.
+/// Constant properties of a device.
 #[derive(Debug)]
 pub(crate) struct Identity {
     /// Virtio device id.
@@ -56,11 +56,11 @@ pub(crate) struct Identity {
     pub(crate) features: u64,
     /// Its configuration space.
     pub(crate) config: Vec<u8>,
-    /// How many queues it has.
+    /// Number of its queues.
     pub(crate) queues: u32,
 }
 
-/// What came of looking for a request.
+/// Outcome of looking for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
     /// One was served, and there may be more.
@@ -69,7 +69,7 @@ pub(crate) enum Served {
     Nothing,
 }
 
-/// One queue, and where the driver wants it to lie.
+/// One queue, and the place that the driver has chosen for it.
 struct Ring {
     descriptors: u64,
     available: u64,
@@ -87,7 +87,7 @@ impl Ring {
         }
     }
 
-    /// Keeps what one of the registers for its layout says.
+    /// Stores the value of one of its layout registers.
     fn lay_out(&mut self, register: u32, value: u32) {
         match register {
             VIRTIO_MMIO_QUEUE_DESC_LOW => set_half(&mut self.descriptors, false, value),
@@ -97,14 +97,14 @@ impl Ring {
             VIRTIO_MMIO_QUEUE_USED_LOW => set_half(&mut self.used, false, value),
             VIRTIO_MMIO_QUEUE_USED_HIGH => set_half(&mut self.used, true, value),
             VIRTIO_MMIO_QUEUE_NUM => {
-                // A size that is none leaves what was there.
+                // An invalid size leaves the old one.
                 let _ = u16::try_from(value).map(|size| self.queue.try_set_size(size));
             }
             _ => {}
         }
     }
 
-    /// Puts the queue where the driver wants it; whether it can be there.
+    /// Puts the queue where the driver wants it; returns whether it can be there.
     fn set_ready(&mut self, memory: &GuestMemoryMmap, features: u64) -> bool {
         let queue = &mut self.queue;
         let laid_out = queue
@@ -119,7 +119,7 @@ impl Ring {
     }
 }
 
-/// What the driver has set.
+/// The state that the driver has set.
 struct Driver {
     status: u32,
     device_features_page: u32,
@@ -154,7 +154,7 @@ impl Driver {
         self.has(VIRTIO_CONFIG_S_DRIVER) && !self.has(VIRTIO_CONFIG_S_FEATURES_OK)
     }
 
-    /// The selected queue, if there is one of that number.
+    /// The selected queue, if the device has one of that number.
     fn selected(&mut self) -> Option<&mut Ring> {
         self.rings.get_mut(self.selected_queue as usize)
     }
@@ -187,7 +187,7 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// `interrupt` raises the device's line.
+    /// The device raises its line by `interrupt`.
     pub(crate) fn new(
         identity: Identity,
         memory: GuestMemoryMmap,
@@ -209,18 +209,18 @@ impl Transport {
         &self.notified
     }
 
-    /// How many queues there are.
+    /// Number of its queues.
     pub(crate) fn queues(&self) -> u32 {
         self.identity.queues
     }
 
-    /// RAM that requests speak of.
+    /// The RAM in which requests lie.
     pub(crate) fn memory(&self) -> &GuestMemoryMmap {
         &self.memory
     }
 
-    /// Takes one request of `queue`, has `serve` answer it and tells the driver. `serve` gets the features agreed upon, and
-    /// returns how many bytes it wrote at the beginning of what the driver gave for answers.
+    /// Takes one request of `queue`, lets `serve` answer it and notifies the driver. `serve` gets the agreed
+    /// features, and returns the number of bytes that it wrote at the beginning of the driver's room for answers.
     pub(crate) fn serve_next(
         &self,
         queue: u32,
@@ -238,8 +238,8 @@ impl Transport {
         served.unwrap_or(Served::Nothing)
     }
 
-    /// Has `serve` work on `queue` if the driver has it live, and interrupts the driver if there are answers that it wants
-    /// to know of. `None` if the queue is not live, or no longer because a rule was broken.
+    /// Lets `serve` work on `queue` if the driver has it live, and interrupts the driver if there are answers that
+    /// it wants to know of. `None` if the queue is not live, or no longer because a rule was broken.
     pub(crate) fn with_queue<T>(
         &self,
         queue: u32,
@@ -260,7 +260,7 @@ impl Transport {
         served.ok()
     }
 
-    /// Features agreed upon with a driver that is live.
+    /// Features that were agreed upon with a live driver.
     pub(crate) fn agreed_features(&self) -> Option<u64> {
         let driver = self.lock();
         driver.is_live().then_some(driver.features)
@@ -273,7 +273,7 @@ impl Transport {
 
     fn interrupt(&self, bit: u32) {
         self.pending.fetch_or(bit, Ordering::SeqCst);
-        // A counter that is full has interrupts enough.
+        // A counter that is full has enough interrupts.
         let _ = self.interrupt.write(1);
     }
 
@@ -291,7 +291,7 @@ impl Transport {
 
     fn read_register(&self, register: u32) -> u32 {
         if register == VIRTIO_MMIO_INTERRUPT_STATUS {
-            // An interrupt is not to wait for a request that is being served.
+            // An interrupt must not wait for a request that is being served.
             return self.pending.load(Ordering::SeqCst);
         }
         let mut driver = self.lock();
@@ -346,7 +346,7 @@ impl Transport {
             // KVM answers this one by itself where it can; the value is a queue.
             VIRTIO_MMIO_QUEUE_NOTIFY if value < self.identity.queues => self.notify(),
             VIRTIO_MMIO_STATUS => self.set_status(driver, value),
-            // Not now, not there, or not to be written.
+            // The register is read-only, absent, or not writable in this state.
             _ => {}
         }
     }
@@ -364,7 +364,7 @@ impl Transport {
         }
     }
 
-    /// Has the device look at its queues.
+    /// Makes the device look at its queues.
     fn notify(&self) {
         // A counter that is full is readable.
         let _ = self.notified.write(1);
@@ -389,7 +389,7 @@ impl Transport {
         }
         driver.status |= added;
         if added & VIRTIO_CONFIG_S_DRIVER_OK != 0 {
-            // What was added before is served from now on.
+            // Requests that were added before are served from now on.
             self.notify();
         }
     }

@@ -9,7 +9,7 @@ use vm_memory::{Bytes as _, GuestAddress, GuestMemoryError, GuestMemoryMmap};
 
 use super::SECTOR_BYTES;
 
-/// How images begin that are not raw, and what they are called: a guest would see their tables as its disk.
+/// First bytes of images that are not raw, and their names: a guest would see their tables as its disk.
 const OTHER_FORMATS: [(&[u8], &str); 4] = [
     (b"QFI\xfb", "qcow2"),
     (b"KDMV", "VMDK"),
@@ -21,44 +21,44 @@ const MAGIC_BYTES: usize = 8;
 /// Why a disk image cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// It cannot be opened or looked at.
+    /// The file cannot be opened or examined.
     #[error("cannot open disk image {path}")]
     Open {
-        /// Its path.
+        /// Path of the image.
         path: String,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// A folder, a pipe.
+    /// The path names a folder or a pipe.
     #[error("disk image {path} is neither a regular file nor a block device")]
     NotADisk {
-        /// Its path.
+        /// Path of the image.
         path: String,
     },
-    /// Its size is that of no disk.
+    /// No disk can have this size.
     #[error(
         "disk image {path} has {bytes} bytes, which are not one or more whole sectors of {SECTOR_BYTES}: it is truncated, or \
          not a raw image"
     )]
     Size {
-        /// Its path.
+        /// Path of the image.
         path: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
     },
-    /// Not a raw one.
+    /// The image is not raw.
     #[error("disk image {path} is a {format} image: convert it with `qemu-img convert -O raw`")]
     Format {
-        /// Its path.
+        /// Path of the image.
         path: String,
-        /// What it is.
+        /// Name of its format.
         format: &'static str,
     },
-    /// Another VM has it.
+    /// Another VM has the image.
     #[error("disk image {path} is in use; several VMs can share it only if all have it read-only")]
     InUse {
-        /// Its path.
+        /// Path of the image.
         path: String,
     },
 }
@@ -99,7 +99,7 @@ impl DiskImage {
             Err(TryLockError::WouldBlock) => return Err(DiskError::InUse { path: name }),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        // Of a block device metadata tell no size.
+        // Metadata of a block device do not have its size.
         let bytes = file.seek(SeekFrom::End(0)).map_err(failed)?;
         if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
             return Err(DiskError::Size { path: name, bytes });
@@ -129,7 +129,7 @@ impl DiskImage {
         self.is_read_only
     }
 
-    /// The next transfers begin here.
+    /// Sets the place where the next transfers begin.
     pub(super) fn seek(&self, sector: u64) -> io::Result<()> {
         let byte = sector * SECTOR_BYTES;
         (&self.file).seek(SeekFrom::Start(byte)).map(drop)
@@ -155,7 +155,7 @@ impl DiskImage {
         memory.write_all_volatile_to(address, &mut &self.file, bytes)
     }
 
-    /// Returns when all that was written is on the disk.
+    /// Returns when all written data are on the disk.
     pub(super) fn flush(&self) -> io::Result<()> {
         self.file.sync_data()
     }

@@ -1,12 +1,13 @@
-//! One request of a block driver: what it asks, whether it may, and its answer.
+//! One request of a block driver: its demand, the checks, and its answer.
 //!
 //! ```text
 //! readable:  header (type, reserved, sector: 16 bytes) │ data of a write
 //! writable:  data of a read │ status (the last byte)
 //! ```
 //!
-//! A driver may cut both parts into descriptors as it likes (Virtio 1.2 §2.7.4). What it asks is refused with status
-//! IOERR if sizes or sectors are wrong, with UNSUPP if it is unknown. A chain without room for a status has no answer.
+//! A driver may cut both parts into descriptors as it likes (Virtio 1.2 §2.7.4). A request with wrong
+//! sizes or sectors is refused with status IOERR, an unknown one with UNSUPP. A chain without room for a
+//! status has no answer.
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
@@ -19,17 +20,17 @@ use super::{DiskImage, SECTOR_BYTES};
 use crate::virtio::QUEUE_SIZE;
 use crate::virtio::chain::{BrokenChain, Pieces, copy_in, copy_out, total, with_data};
 
-/// Most pieces of data in one request: what a chain has beside header and status.
+/// Most pieces of data in one request: a chain without header and status.
 pub(super) const SEGMENTS_MAX: u32 = QUEUE_SIZE as u32 - 2;
 /// Most bytes of a piece.
 pub(super) const SEGMENT_BYTES_MAX: u32 = 64 << 10;
 /// Most data of one request, so that none keeps the device for long.
 const REQUEST_BYTES_MAX: u64 = SEGMENTS_MAX as u64 * SEGMENT_BYTES_MAX as u64;
 const HEADER_BYTES: usize = 16;
-/// What the disk calls itself.
+/// Name that the disk gives itself.
 const ID: [u8; VIRTIO_BLK_ID_BYTES as usize] = *b"vramd-disk\0\0\0\0\0\0\0\0\0\0";
 
-/// The status that a request ends with, beside OK.
+/// The error status that a request ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
     Failed,
@@ -64,8 +65,8 @@ impl Server {
         }
     }
 
-    /// Does what `chain` asks and writes its status. Returns how many bytes were written from the beginning of the
-    /// writable part on.
+    /// Performs the request of `chain` and writes its status. Returns the number of bytes written from the
+    /// beginning of the writable part on.
     pub(super) fn serve(
         &mut self,
         chain: DescriptorChain<&GuestMemoryMmap>,
@@ -83,7 +84,7 @@ impl Server {
         Ok(if is_all_written { asked_bytes as u32 + 1 } else { 0 })
     }
 
-    /// Cuts the last byte off what can be written.
+    /// Cuts the last byte off the writable part.
     fn take_status(&mut self) -> Result<GuestAddress, BrokenChain> {
         let last = self.pieces.writable.last_mut().ok_or(BrokenChain)?;
         last.bytes = last.bytes.checked_sub(1).ok_or(BrokenChain)?;

@@ -1,7 +1,7 @@
-//! The header before each frame, and what of it driver and host may say.
+//! The header before each frame, and the values in it that driver and host may use.
 //!
-//! `struct virtio_net_hdr` of Virtio 1.2 §5.1.6, which taps use too. A driver's header goes to the host's network stack, so
-//! nothing of it does that was not agreed upon or that speaks of bytes outside of the frame.
+//! `struct virtio_net_hdr` of Virtio 1.2 §5.1.6, which taps use too. A driver's header goes to the host's network
+//! stack, so a header that uses features without agreement, or names bytes outside of the frame, is refused.
 
 use libc::c_uint;
 use virtio_bindings::virtio_net::{
@@ -10,11 +10,11 @@ use virtio_bindings::virtio_net::{
     VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_NONE, VIRTIO_NET_HDR_GSO_TCPV4, VIRTIO_NET_HDR_GSO_TCPV6,
 };
 
-/// Of the header since version 1, whatever else is agreed upon.
+/// Bytes of the header since version 1, with or without the agreed features.
 pub(super) const HEADER_BYTES: usize = 12;
-/// Where it says how many chains a frame is in.
+/// Offset of the number of chains that a frame is in.
 pub(super) const CHAINS_OFFSET: u32 = 10;
-/// Of a frame: addresses and type, without and with a VLAN's tag.
+/// Bytes of a frame's addresses and type, without and with a VLAN's tag.
 const ETHERNET_BYTES: usize = 14;
 const TAGGED_BYTES: usize = 18;
 /// Longest frame: an IP packet's length has 16 bits.
@@ -40,7 +40,8 @@ impl Agreed {
         self.has(VIRTIO_NET_F_MRG_RXBUF)
     }
 
-    /// What the host may leave to the driver, as TUN_F flags. Without checksums nothing (Virtio 1.2 §5.1.3.1).
+    /// The work that the host may leave to the driver, as TUN_F flags. Without checksums
+    /// none (Virtio 1.2 §5.1.3.1).
     pub(super) fn offloads(self) -> c_uint {
         if !self.has(VIRTIO_NET_F_GUEST_CSUM) {
             return 0;
@@ -54,7 +55,7 @@ impl Agreed {
     }
 }
 
-/// See the module. Of segments: several packets of one connection in one frame.
+/// The header's fields. Segments are several packets of one connection in one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct FrameHeader {
     flags: u8,
@@ -87,7 +88,8 @@ impl FrameHeader {
         [self.flags, self.segments, h0, h1, s0, s1, c0, c1, o0, o1, 1, 0]
     }
 
-    /// What the host is told of the driver's frame of `frame_bytes` bytes; `None` if it does not get the frame.
+    /// The header for the host of the driver's frame of `frame_bytes` bytes; `None` if the host does
+    /// not get the frame.
     pub(super) fn checked_for_host(
         self,
         frame_bytes: usize,
@@ -103,7 +105,7 @@ impl FrameHeader {
         header.checked(frame_bytes, mtu, agreed, VIRTIO_NET_F_CSUM, segments)
     }
 
-    /// The same for a frame of the host's and the driver.
+    /// The header for the driver of a frame of the host.
     pub(super) fn checked_for_driver(
         self,
         frame_bytes: usize,
@@ -113,7 +115,7 @@ impl FrameHeader {
         let told = if agreed.has(VIRTIO_NET_F_GUEST_CSUM) {
             NEEDS_CHECKSUM | IS_VALID
         } else {
-            // What the driver must do it has to be told of, so that it is refused below.
+            // The driver must be told of work that it has to do, so a header with more work is refused below.
             NEEDS_CHECKSUM
         };
         let header = FrameHeader {
@@ -153,7 +155,7 @@ impl FrameHeader {
             if !agreed.has(feature) || !needs_checksum || self.segment_bytes == 0 {
                 return None;
             }
-            // A hint, of which nobody may rely on more than that it is inside (Virtio 1.2 §5.1.6.2).
+            // The field is a hint, of which only its being inside can be relied on (Virtio 1.2 §5.1.6.2).
             header.headers_bytes = self
                 .headers_bytes
                 .min(u16::try_from(frame_bytes).unwrap_or(u16::MAX));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
-/// Of the first byte: that the address is a group's, and that nobody assigned it worldwide (IEEE 802-2014 §8.2).
+/// Bits of the first byte: the address is a group's; it was not assigned worldwide (IEEE 802-2014 §8.2).
 const GROUP: u8 = 1;
 const LOCAL: u8 = 2;
 
@@ -13,25 +13,25 @@ const LOCAL: u8 = 2;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MacAddress([u8; 6]);
 
-/// Why a text is no address of a device.
+/// Why a text is not the address of a device.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseMacError {
-    /// It is something else.
+    /// The text is not an address.
     #[error("{text:?} is not six bytes in hexadecimal such as 52:54:00:12:34:56")]
     Malformed {
-        /// As given.
+        /// The text as given.
         text: String,
     },
-    /// A device cannot have it.
+    /// No device can have this address.
     #[error("{text} is no device's address: the first byte must be even, and not all may be zero")]
     NotADevice {
-        /// As given.
+        /// The text as given.
         text: String,
     },
 }
 
 impl MacAddress {
-    /// An address for the device behind `tap` of the VM `vm`: always the same, and most likely nobody else's.
+    /// An address for the device behind `tap` of the VM `vm`: always the same, and most likely unique.
     pub fn of(vm: &str, tap: &str) -> MacAddress {
         let digest = Sha256::new()
             .chain_update(vm)
@@ -44,7 +44,7 @@ impl MacAddress {
         MacAddress(bytes)
     }
 
-    /// As they are on the wire.
+    /// The six bytes as they are on the wire.
     pub(crate) fn bytes(self) -> [u8; 6] {
         self.0
     }

@@ -1,4 +1,4 @@
-//! What went through a network device.
+//! Counts of a network device's frames.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +21,11 @@ pub(crate) struct TrafficCounters {
 pub struct Traffic {
     /// Frames from the guest that the host took.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the sent frames.
     pub sent_bytes: u64,
     /// Frames from the host that the guest got.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of the received frames.
     pub received_bytes: u64,
     /// Frames from the guest that were malformed or longer than agreed, or that the host did not take.
     pub dropped_sent: u64,

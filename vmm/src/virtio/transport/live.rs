@@ -7,14 +7,14 @@ use vm_memory::{Address as _, Bytes as _, GuestAddress, GuestMemoryMmap};
 
 use crate::virtio::chain::BrokenChain;
 
-/// Of the used ring: flags and index, and one of its elements (Virtio 1.2 §2.7.8). Bytes.
+/// Bytes of the used ring: flags and index, and one of its elements (Virtio 1.2 §2.7.8).
 const USED_HEADER_BYTES: u64 = 4;
 const USED_ELEMENT_BYTES: u64 = 8;
 
-/// That a chain is done.
+/// Record that a chain is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Answer {
-    /// Its first descriptor.
+    /// Number of its first descriptor.
     pub(crate) head: u16,
     /// Bytes written from the beginning of its writable part on.
     pub(crate) written: u32,
@@ -73,8 +73,8 @@ impl<'a> LiveQueue<'a> {
         self.queue.set_next_avail(next);
     }
 
-    /// Gives chains that were taken back to the driver, which sees all of them at once: of a frame in several chains it
-    /// never finds a part.
+    /// Gives taken chains back to the driver, which sees all of them at once: it never finds a part of a
+    /// frame in several chains.
     pub(crate) fn answer(&mut self, answers: &[Answer]) -> Result<(), BrokenChain> {
         let Some((last, earlier)) = answers.split_last() else {
             return Ok(());
@@ -95,7 +95,8 @@ impl<'a> LiveQueue<'a> {
         let added = self.queue.add_used(self.memory, last.head, last.written);
         added.map_err(broken)?;
         let is_wanted = self.queue.needs_notification(self.memory).map_err(broken)?;
-        // The queue counts the last one only, so where there are others it may not know. One interrupt too many is allowed.
+        // The queue counts the last one only, so its answer is unsure where there are others. One interrupt
+        // too many is allowed.
         self.wants_interrupt |= is_wanted || !earlier.is_empty();
         Ok(())
     }
