@@ -4,7 +4,6 @@
 //! thread runs at a time, so a run is repeated exactly by its seed.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +13,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Action, Bus, Event, GpuConfig, Notice, Reply, RequestId, VmConfig, VmId};
+use vgpu::{Event, GpuConfig, Notice, Reply, RequestId, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::bus::{Ask, Guest, SimBus};
@@ -23,6 +22,12 @@ use crate::hostile;
 use crate::world::World;
 
 mod drawn;
+mod log;
+
+use drawn::Drawn;
+use log::{Log, hex};
+
+pub use log::Telling;
 
 const MIB: u64 = 1 << 20;
 const RAM_BYTES: usize = 16 << 20;
@@ -38,8 +43,8 @@ const WALK_EVERY: u64 = 512;
 /// What a run may do and how much of it is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Keep the log of every event. Otherwise only its hash.
-    pub log: bool,
+    /// How much of the log is kept. Its hash is the same for all.
+    pub telling: Telling,
     /// Let some guests be hostile.
     pub hostile: bool,
     /// Let hardware misbehave.
@@ -49,7 +54,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            log: false,
+            telling: Telling::Outcome,
             hostile: true,
             faults: true,
         }
@@ -59,7 +64,9 @@ impl Default for Settings {
 /// How a run went.
 #[derive(Debug)]
 pub struct Outcome {
-    /// One line for each event, if asked for.
+    /// What the seed drew: the card, its faults, the VMs. A line each.
+    pub drawn: String,
+    /// What was drawn and one line for each event, if asked for.
     pub log: String,
     /// SHA-256 of the log without its notices, kept or not: what was done, however it is told.
     pub log_hash: String,
@@ -75,28 +82,6 @@ pub struct Outcome {
     pub violation: Option<String>,
     /// The card's channel and interrupt registers at that moment, one a line.
     pub card: String,
-}
-
-#[derive(Default)]
-struct Log {
-    keep: bool,
-    text: String,
-    hash: Sha256,
-    events: u64,
-}
-
-impl Log {
-    fn line(&mut self, line: &str) {
-        self.hash.update(line.as_bytes());
-        self.remark(line);
-    }
-
-    /// A line that the hash leaves out.
-    fn remark(&mut self, line: &str) {
-        if self.keep {
-            self.text.push_str(line);
-        }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,6 +109,7 @@ struct Simulation {
     log: Arc<Mutex<Log>>,
     last_walk: u64,
     slow_card: u32,
+    drawn: Drawn,
 }
 
 /// Runs one seed to its end, or to the first violation.
@@ -143,10 +129,7 @@ pub fn run_recorded(seed: u64, settings: Settings, file: &Path) -> Result<Outcom
 }
 
 fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> Option<Recorder>) -> Outcome {
-    let log = Arc::new(Mutex::new(Log {
-        keep: settings.log,
-        ..Log::default()
-    }));
+    let log = Arc::new(Mutex::new(Log::new(settings.telling)));
     let mut simulation = Simulation::new(seed, settings, recorder, Arc::clone(&log));
     let violation = simulation.run().err().map(|violation| violation.0);
     let card = if violation.is_some() {
@@ -174,25 +157,22 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
             _ => {}
         }
     }
+    let drawn = simulation.drawn.to_string();
     drop(simulation);
     let log = std::mem::take(&mut *log.lock().expect("one thread"));
+    let events = log.events;
+    let (log, log_hash) = log.end();
     Outcome {
-        log_hash: hex(&log.hash.finalize()),
-        log: log.text,
-        events: log.events,
+        drawn,
+        log,
+        log_hash,
+        events,
         moves,
         suspensions,
         roll_backs,
         violation,
         card,
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 fn input_bytes(rng: &mut ChaCha8Rng) -> Vec<u8> {
@@ -233,39 +213,12 @@ impl Simulation {
         log: Arc<Mutex<Log>>,
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let vram = rng.random_range(32..=64) * MIB;
-        let config = GpuConfig {
-            frames_arrive_zeroed: rng.random_range(0..4) != 0,
-            seed,
-            host_ram: 1 << 30,
-            batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
-            copies_by_window: rng.random_range(0..4) == 0,
-            bus: Bus {
-                pins: rng.random(),
-                ..Bus::default()
-            },
-            ..GpuConfig::default()
-        };
+        let (vram, config) = drawn::card(seed, &mut rng);
         let recorder = recorder(&config);
         let mut world = World::recorded(vram, config, recorder);
         let into = Arc::clone(&log);
         world.on_event = Box::new(move |now, event, actions| {
-            let mut log = into.lock().expect("one thread");
-            log.events += 1;
-            let event = serde_json::to_string(event).expect("events are serializable");
-            let (told, done): (Vec<&Action>, Vec<&Action>) = actions
-                .iter()
-                .partition(|action| matches!(action, Action::Notice(_)));
-            let encoded = serde_json::to_vec(&done).expect("actions are serializable");
-            let mut event: String = event.chars().take(160).collect();
-            let _ = write!(event, " -> {}", &hex(&Sha256::digest(&encoded))[..16]);
-            log.line(&format!("{:>14} {event}\n", now.0));
-            for action in told {
-                if let Action::Notice(notice) = action {
-                    let notice = serde_json::to_string(notice).expect("notices are serializable");
-                    log.remark(&format!("{:>14} # {notice}\n", now.0));
-                }
-            }
+            into.lock().expect("one thread").event(now, event, actions);
         });
         if settings.faults {
             let faults = world.model.faults_mut();
@@ -273,14 +226,18 @@ impl Simulation {
         }
         world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
+        let slow_card = rng.random_range(1..64);
         let mut simulation = Self {
             world,
-            slow_card: rng.random_range(1..64),
+            slow_card,
             rng,
             vms: Vec::new(),
             log,
             last_walk: 0,
+            drawn: Drawn::default(),
         };
+        let card = drawn::card_text(vram, &mut simulation.world, slow_card);
+        simulation.tell(card);
         let count = simulation.rng.random_range(2..=4u16);
         for vm in 0..count {
             // The first is honest always: somebody must be able to be wronged.
@@ -288,6 +245,14 @@ impl Simulation {
             simulation.add_vm(VmId(vm), if is_hostile { Kind::Hostile } else { Kind::Honest });
         }
         simulation
+    }
+
+    /// Notes what was drawn, for the head of the log and for whoever looks at a violation.
+    fn tell(&mut self, lines: Vec<String>) {
+        for line in lines {
+            self.log.lock().expect("one thread").remark(&format!("{line}\n"));
+            self.drawn.add(line);
+        }
     }
 
     fn add_vm(&mut self, id: VmId, kind: Kind) {
@@ -299,7 +264,10 @@ impl Simulation {
             chunk_bytes,
             quota: drawn::quota(rng),
         };
+        let text = drawn::vm_text(&config, kind);
+        self.tell(vec![text]);
         self.world.attach(id, config, RAM_BYTES);
+        let rng = &mut self.rng;
         let input = input_bytes(rng);
         let expected = hex(&Sha256::digest(&input));
         let ram = Arc::clone(&self.world.vm(id).ram);

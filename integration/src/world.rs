@@ -108,6 +108,7 @@ pub type OnEvent = Box<dyn FnMut(Tick, &Event, &[Action])>;
 pub struct World {
     /// The core.
     pub manager: Manager,
+    config: GpuConfig,
     /// The card.
     pub model: FermiModel,
     memory: Memory,
@@ -196,7 +197,8 @@ impl World {
             copy_microcode,
         };
         let mut world = Self {
-            manager: Manager::new(config),
+            manager: Manager::new(config.clone()),
+            config,
             model: FermiModel::new(model, Arc::clone(&iommu) as Arc<dyn SystemBus>)
                 .expect("a card of that size"),
             memory: Memory {
@@ -236,6 +238,11 @@ impl World {
         };
         self.memory.vms.insert(vm, memory);
         self.submit(Event::Attach { vm, config });
+    }
+
+    /// The settings that the core was made with.
+    pub fn config(&self) -> &GpuConfig {
+        &self.config
     }
 
     /// A VM's memory.

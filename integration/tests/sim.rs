@@ -1,11 +1,11 @@
 //! The simulator as CI runs it: a run repeats by its seed, and a range of seeds breaks no law.
 
-use integration::sim::{Settings, run};
+use integration::sim::{Settings, Telling, run};
 
 #[test]
 fn same_seed_gives_the_same_log() {
     let settings = Settings {
-        log: true,
+        telling: Telling::Events,
         ..Settings::default()
     };
     let (first, second) = (run(7, settings), run(7, settings));
@@ -33,4 +33,22 @@ fn range_of_seeds_breaks_no_law_and_moves_memory() {
         moves = (moves.0 + outcome.moves.0, moves.1 + outcome.moves.1);
     }
     assert!(moves.0 > 0 && moves.1 > 0, "nothing was moved: {moves:?}");
+}
+
+#[test]
+fn log_begins_with_what_the_seed_drew() {
+    let settings = Settings {
+        telling: Telling::Actions,
+        ..Settings::default()
+    };
+    let outcome = run(3, settings);
+    assert!(outcome.log.starts_with(&outcome.drawn), "{}", outcome.drawn);
+    for start in ["card: ", "edge: ", "faults:", "vm0: Honest, "] {
+        let told = outcome.drawn.lines().any(|line| line.starts_with(start));
+        assert!(told, "no line begins with {start:?} in\n{}", outcome.drawn);
+    }
+    assert!(
+        outcome.log.contains("> poll Preempt ("),
+        "no preempt is told by name"
+    );
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use integration::sim::{Settings, run as simulate, run_recorded};
+use integration::sim::{Outcome, Settings, Telling, run as simulate, run_recorded};
 
 /// Seeds to run, and how much to print.
 #[derive(clap::Args)]
@@ -16,9 +16,12 @@ pub(crate) struct SimArguments {
     /// Run the seeds A..B (B excluded) and print one line.
     #[arg(long, value_parser = range)]
     seeds: Option<Range<u64>>,
-    /// Print only the outcome of `--seed`, not its log.
+    /// Print only what `--seed` drew and its outcome, not its log.
     #[arg(long)]
     quiet: bool,
+    /// Print the actions of each event of `--seed` in full, registers by name.
+    #[arg(long, requires = "seed", conflicts_with = "quiet")]
+    actions: bool,
     /// Record `--seed` into this file, for `cargo xtask replay`.
     #[arg(long, value_name = "FILE", requires = "seed")]
     record: Option<PathBuf>,
@@ -28,6 +31,16 @@ pub(crate) struct SimArguments {
     /// Hardware that does not misbehave.
     #[arg(long)]
     no_faults: bool,
+}
+
+impl SimArguments {
+    fn telling(&self) -> Telling {
+        match (self.quiet, self.actions) {
+            (true, _) => Telling::Outcome,
+            (false, true) => Telling::Actions,
+            (false, false) => Telling::Events,
+        }
+    }
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -41,7 +54,7 @@ fn range(text: &str) -> Result<Range<u64>, String> {
 
 pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
     let settings = Settings {
-        log: false,
+        telling: Telling::Outcome,
         hostile: !arguments.honest,
         faults: !arguments.no_faults,
     };
@@ -49,7 +62,7 @@ pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
         (Some(seed), None) => one(
             *seed,
             Settings {
-                log: !arguments.quiet,
+                telling: arguments.telling(),
                 ..settings
             },
             arguments.record.as_deref(),
@@ -65,8 +78,11 @@ fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<(
         None => simulate(seed, settings),
     };
     let mut out = std::io::stdout().lock();
-    out.write_all(outcome.log.as_bytes())
-        .context("cannot write the log")?;
+    let head = match settings.telling {
+        Telling::Outcome => &outcome.drawn,
+        Telling::Events | Telling::Actions => &outcome.log,
+    };
+    out.write_all(head.as_bytes()).context("cannot write the log")?;
     let (spilled, refilled) = outcome.moves;
     writeln!(
         out,
@@ -77,19 +93,27 @@ fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<(
         &outcome.log_hash[..16]
     )?;
     match outcome.violation {
-        Some(violation) => bail!("seed {seed}: {violation}\nthe card:\n{}", outcome.card),
+        Some(ref violation) => bail!("seed {seed}: {violation}\n{}", scene(&outcome)),
         None => Ok(()),
     }
+}
+
+/// What to look at beside a violation: what the seed drew, and the card at that moment.
+fn scene(outcome: &Outcome) -> String {
+    format!("drawn:\n{}the card:\n{}", outcome.drawn, outcome.card)
 }
 
 fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyhow::Result<()> {
     let (mut events, mut spilled, mut refilled) = (0, 0, 0);
     for seed in seeds.clone() {
         let outcome = simulate(seed, settings);
-        if let Some(violation) = outcome.violation {
+        if let Some(violation) = &outcome.violation {
             let honest = if arguments.honest { " --honest" } else { "" };
             let faults = if arguments.no_faults { " --no-faults" } else { "" };
-            bail!("seed {seed}: {violation}\nrepeat with: cargo xtask sim --seed {seed}{honest}{faults}");
+            bail!(
+                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{honest}{faults}",
+                outcome.drawn
+            );
         }
         events += outcome.events;
         spilled += outcome.moves.0;

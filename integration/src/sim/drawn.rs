@@ -1,10 +1,147 @@
-//! What a seed draws: promises to VMs, and misbehaviour of the hardware.
+//! What a seed draws: card, promises to VMs, misbehaviour of the hardware; and how that is told.
 
+use std::fmt::Write as _;
+
+use fermi_model::Faults;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use vgpu::Quota;
+use vgpu::{Bus, GpuConfig, Quota, VmConfig};
 
-use super::MIB;
+use super::{Kind, MIB};
+use crate::world::World;
+
+/// What was drawn, a line for the card, its edge, its faults, and each VM.
+#[derive(Default)]
+pub(super) struct Drawn(String);
+
+impl Drawn {
+    pub(super) fn add(&mut self, line: String) {
+        self.0.push_str(&line);
+        self.0.push('\n');
+    }
+}
+
+impl std::fmt::Display for Drawn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Bytes of VRAM and the settings of the card.
+pub(super) fn card(seed: u64, rng: &mut ChaCha8Rng) -> (u64, GpuConfig) {
+    let vram = rng.random_range(32..=64) * MIB;
+    let config = GpuConfig {
+        frames_arrive_zeroed: rng.random_range(0..4) != 0,
+        seed,
+        host_ram: 1 << 30,
+        batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
+        copies_by_window: rng.random_range(0..4) == 0,
+        bus: Bus {
+            pins: rng.random(),
+            ..Bus::default()
+        },
+        ..GpuConfig::default()
+    };
+    (vram, config)
+}
+
+/// The card, its edge and its faults, as lines.
+pub(super) fn card_text(vram: u64, world: &mut World, slow_card: u32) -> Vec<String> {
+    let faults = faults_text(world.model.faults_mut());
+    let config = world.config();
+    let frames = match config.frames_arrive_zeroed {
+        true => "frames arrive zeroed",
+        false => "frames arrive with other bytes",
+    };
+    let copies = match config.copies_by_window {
+        true => "copies by BAR window",
+        false => "copies by engine",
+    };
+    let pins = match config.bus.pins {
+        true => "maps pin memory",
+        false => "maps do not pin",
+    };
+    let refused = match world.refuse_maps {
+        0 => "no map is refused".to_owned(),
+        each => format!("each {each}th map that may be refused is"),
+    };
+    vec![
+        format!(
+            "card: {} MiB, {frames}, moves of up to {} MiB, {copies}, {pins}, up to {slow_card} units of work a step",
+            vram / MIB,
+            config.batch_bytes / MIB,
+        ),
+        format!(
+            "edge: {refused}, {} units of the card's work between two actions",
+            world.work_between_actions
+        ),
+        faults,
+    ]
+}
+
+fn faults_text(faults: &Faults) -> String {
+    let usual = Faults::default();
+    let mut text = "faults:".to_owned();
+    let mut add = |is: u64, usual: u64, what: &str| {
+        if is != usual {
+            let _ = write!(text, " {what} {is};");
+        }
+    };
+    add(
+        faults.preempt_delay_ns,
+        usual.preempt_delay_ns,
+        "ns more for a preempt",
+    );
+    add(
+        faults.refused_preempts.into(),
+        usual.refused_preempts.into(),
+        "preempts that never end",
+    );
+    add(
+        faults.runlist_delay_ns,
+        usual.runlist_delay_ns,
+        "ns more for a runlist",
+    );
+    add(
+        faults.lost_interrupts.into(),
+        usual.lost_interrupts.into(),
+        "interrupts lost",
+    );
+    add(
+        faults.failed_copies.into(),
+        usual.failed_copies.into(),
+        "copies that fail",
+    );
+    add(
+        faults.copy_slowdown.into(),
+        usual.copy_slowdown.into(),
+        "times as long a copy",
+    );
+    match text.pop() {
+        Some(';') => text,
+        _ => "faults: none".to_owned(),
+    }
+}
+
+/// A VM as a line.
+pub(super) fn vm_text(config: &VmConfig, kind: Kind) -> String {
+    format!(
+        "{}: {kind:?}, {} MiB in chunks of {} KiB, {}",
+        config.name,
+        config.guest_vram / MIB,
+        config.chunk_bytes >> 10,
+        quota_text(config.quota)
+    )
+}
+
+/// A quota in MiB.
+pub(super) fn quota_text(quota: Quota) -> String {
+    let max = match quota.max {
+        u64::MAX => "none".to_owned(),
+        max => format!("{} MiB", max / MIB),
+    };
+    format!("min {} MiB, max {max}, weight {}", quota.min / MIB, quota.weight)
+}
 
 /// Weights always differ; now and then a VM is promised some VRAM, or held below what it sees.
 pub(super) fn quota(rng: &mut ChaCha8Rng) -> Quota {
@@ -28,7 +165,7 @@ pub(super) fn quota(rng: &mut ChaCha8Rng) -> Quota {
 }
 
 /// Switches some faults on, each with some strength.
-pub(super) fn swarm(faults: &mut fermi_model::Faults, rng: &mut ChaCha8Rng) {
+pub(super) fn swarm(faults: &mut Faults, rng: &mut ChaCha8Rng) {
     const MS: u64 = 1_000_000;
     if rng.random_range(0..3) == 0 {
         // Around the budget of 20 ms, so that some suspensions are in time and some are not.

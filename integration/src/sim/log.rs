@@ -1,0 +1,211 @@
+//! What a run tells: a line for each event, its notices, and the actions in full if they are asked for.
+
+use std::fmt::Write as _;
+
+use fermi_spec::instance::{CHANNELS, USERD_BYTES};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
+use sha2::{Digest, Sha256};
+use vgpu::{Action, Bar, Event, Tick};
+
+/// Characters of an event that its line shows.
+const EVENT_CHARACTERS: usize = 160;
+
+/// How much of a run is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Telling {
+    /// The outcome alone; the log is hashed and dropped.
+    #[default]
+    Outcome,
+    /// A line for each event, with a digest of its actions.
+    Events,
+    /// And a line for each action, registers by name.
+    Actions,
+}
+
+/// The log so far, or its hash alone.
+#[derive(Default)]
+pub(super) struct Log {
+    pub(super) telling: Telling,
+    pub(super) text: String,
+    hash: Sha256,
+    pub(super) events: u64,
+}
+
+impl Log {
+    pub(super) fn new(telling: Telling) -> Self {
+        Self {
+            telling,
+            ..Self::default()
+        }
+    }
+
+    /// An event and what it led to.
+    pub(super) fn event(&mut self, now: Tick, event: &Event, actions: &[Action]) {
+        self.events += 1;
+        let (told, done): (Vec<&Action>, Vec<&Action>) = actions
+            .iter()
+            .partition(|action| matches!(action, Action::Notice(_)));
+        let encoded = serde_json::to_vec(&done).expect("actions are serializable");
+        let text = serde_json::to_string(event).expect("events are serializable");
+        let mut line: String = text.chars().take(EVENT_CHARACTERS).collect();
+        let _ = write!(line, " -> {}", &hex(&Sha256::digest(&encoded))[..16]);
+        self.line(&format!("{:>14} {line}\n", now.0));
+        if self.telling == Telling::Actions {
+            if let Some(name) = register_of(event) {
+                self.remark(&format!("{:>14} {name}\n", "@"));
+            }
+            for action in done {
+                self.remark(&format!("{:>14} {}\n", ">", describe(action)));
+            }
+        }
+        for action in told {
+            if let Action::Notice(notice) = action {
+                let notice = serde_json::to_string(notice).expect("notices are serializable");
+                self.remark(&format!("{:>14} # {notice}\n", now.0));
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.hash.update(line.as_bytes());
+        self.remark(line);
+    }
+
+    /// A line that the hash leaves out.
+    pub(super) fn remark(&mut self, line: &str) {
+        if self.telling != Telling::Outcome {
+            self.text.push_str(line);
+        }
+    }
+
+    /// The text, and the hash of its events and digests.
+    pub(super) fn end(self) -> (String, String) {
+        (self.text, hex(&self.hash.finalize()))
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The register or window that a guest's access names.
+fn register_of(event: &Event) -> Option<String> {
+    match event {
+        Event::Read { bar, offset, .. } | Event::Write { bar, offset, .. } => Some(place(*bar, *offset)),
+        _ => None,
+    }
+}
+
+/// Where an access to a BAR of the card goes.
+fn place(bar: Bar, offset: u64) -> String {
+    let pramin = u64::from(PRAMIN_BASE)..u64::from(PRAMIN_BASE + PRAMIN_BYTES);
+    match bar {
+        Bar::Bar0 if pramin.contains(&offset) => format!("PRAMIN+{:#x}", offset - pramin.start),
+        Bar::Bar0 => match u32::try_from(offset).ok().and_then(Bar0Reg::decode) {
+            Some(register) => format!("{register} ({offset:#08x})"),
+            None => format!("BAR0 {offset:#08x}"),
+        },
+        Bar::Bar1 if offset < CHANNELS as u64 * USERD_BYTES => {
+            let (channel, at) = (offset / USERD_BYTES, offset % USERD_BYTES);
+            format!("BAR1 {offset:#x} (USERD of channel {channel} +{at:#x})")
+        }
+        Bar::Bar1 => format!("BAR1 {offset:#x}"),
+        Bar::Bar3 => format!("BAR3 {offset:#x}"),
+    }
+}
+
+/// A word as a number, anything else as bytes in their order.
+fn data_text(data: &[u8]) -> String {
+    match <[u8; 4]>::try_from(data) {
+        Ok(word) => format!("{:#010x}", u32::from_le_bytes(word)),
+        Err(_) => format!("{} bytes {}", data.len(), hex(data)),
+    }
+}
+
+/// An action in a line, registers by name. What has no register is told as a recording tells it.
+fn describe(action: &Action) -> String {
+    match action {
+        Action::HostWrite { bar, offset, data } => {
+            format!("store {} = {}", place(*bar, *offset), data_text(data))
+        }
+        Action::HostRead {
+            token,
+            bar,
+            offset,
+            bytes,
+        } => format!("load {}, {bytes} bytes, token {}", place(*bar, *offset), token.0),
+        Action::HostPoll {
+            token,
+            offset,
+            mask,
+            value,
+            timeout_ns,
+        } => {
+            let register = place(Bar::Bar0, u64::from(*offset));
+            let token = token.0;
+            format!("poll {register} & {mask:#010x} == {value:#010x} for {timeout_ns} ns, token {token}")
+        }
+        other => serde_json::to_string(other).expect("actions are serializable"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vgpu::Token;
+
+    use super::*;
+
+    #[test]
+    fn actions_name_registers_and_windows() {
+        let store = |bar, offset, data: &[u8]| {
+            describe(&Action::HostWrite {
+                bar,
+                offset,
+                data: data.to_vec(),
+            })
+        };
+        let preempt = u64::from(Bar0Reg::Preempt.offset());
+        assert_eq!(
+            store(Bar::Bar0, preempt, &[3, 0, 0, 0]),
+            format!("store Preempt ({preempt:#08x}) = 0x00000003")
+        );
+        assert_eq!(
+            store(Bar::Bar0, u64::from(PRAMIN_BASE) + 0x20, &[1, 2]),
+            "store PRAMIN+0x20 = 2 bytes 0102"
+        );
+        assert_eq!(
+            store(Bar::Bar1, 2 * USERD_BYTES + 0x8c, &[1, 0, 0, 0]),
+            format!(
+                "store BAR1 {:#x} (USERD of channel 2 +0x8c) = 0x00000001",
+                2 * USERD_BYTES + 0x8c
+            )
+        );
+        let poll = Action::HostPoll {
+            token: Token(5),
+            offset: Bar0Reg::HostFlush.offset(),
+            mask: 2,
+            value: 0,
+            timeout_ns: 7,
+        };
+        assert!(
+            describe(&poll).starts_with("poll HostFlush ("),
+            "{}",
+            describe(&poll)
+        );
+    }
+
+    #[test]
+    fn hash_does_not_depend_on_how_much_is_told() {
+        let of = |telling| {
+            let mut log = Log::new(telling);
+            log.event(Tick(3), &Event::Wake, &[Action::WakeAt { at: Tick(9) }]);
+            log.end().1
+        };
+        assert_eq!(of(Telling::Outcome), of(Telling::Actions));
+        assert_eq!(of(Telling::Events), of(Telling::Actions));
+    }
+}
