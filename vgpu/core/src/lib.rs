@@ -10,7 +10,7 @@ mod hex;
 mod host;
 mod host_gpu;
 mod manager;
-pub mod memory;
+mod memory;
 mod notice;
 mod policy;
 

@@ -11,7 +11,7 @@
 //! * a byte of the image is the truth for instance pages always, for the rest of a chunk while that is spilled.
 
 pub(crate) mod chunk;
-pub mod frames;
+mod frames;
 
 pub(crate) use chunk::{ChunkNo, ChunkPlace, Chunks, GuestPage, Reach};
-pub use frames::Frames;
+pub(crate) use frames::Frames;

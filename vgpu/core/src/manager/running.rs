@@ -85,7 +85,7 @@ impl Running {
         layout: Layout,
         iova: IovaSpace,
     ) -> Self {
-        let frames = Frames::new(layout.frames);
+        let mut frames = Frames::new(layout.frames);
         for frame in (0..layout.frames).filter(|&frame| !layout.is_usable(frame)) {
             frames.take(FrameNo(frame));
         }

@@ -1,13 +1,7 @@
-//! Frames of the card's VRAM: a bitmap that several threads may allocate from at once.
+//! Frames of the card's VRAM: a bitmap, searched from a place of the caller's.
 //!
-//! 1. A bit is set exactly while its frame is allocated.
-//! 2. Only the call that changed a bit from 0 to 1 owns the frame; only the owner clears it.
-//! 3. Nothing else is shared: free frames are counted from the bits when somebody asks, for a counter that every call
-//!    changes would be the word on which all threads meet.
-//!
-//! A client starts searching at a place of its own, so that clients do not meet on one word.
-
-use std::sync::atomic::{AtomicU64, Ordering};
+//! A bit is set exactly while its frame is allocated. Who allocated a frame is its only owner until it releases it.
+//! The core has one thread (law 6), so nothing here is shared.
 
 use fermi_spec::addr::FrameNo;
 
@@ -15,76 +9,69 @@ const BITS: u32 = u64::BITS;
 
 /// Allocator of frame numbers `0..count`.
 #[derive(Debug)]
-pub struct Frames {
-    words: Box<[AtomicU64]>,
+pub(crate) struct Frames {
+    words: Box<[u64]>,
     count: u32,
+    free: u32,
 }
 
 impl Frames {
     /// All frames free.
-    pub fn new(count: u32) -> Self {
-        let words: Box<[AtomicU64]> = (0..count.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
+    pub(crate) fn new(count: u32) -> Self {
+        let mut words = vec![0; count.div_ceil(BITS) as usize].into_boxed_slice();
         let tail = count % BITS;
-        if tail != 0 {
+        if tail != 0
+            && let Some(last) = words.last_mut()
+        {
             // Bits past the end count as allocated for good.
-            words[words.len() - 1].store(!0 << tail, Ordering::Relaxed);
+            *last = !0 << tail;
         }
-        Self { words, count }
+        Self {
+            words,
+            count,
+            free: count,
+        }
     }
 
-    /// Frames there are.
-    pub fn count(&self) -> u32 {
-        self.count
+    /// Frames not allocated.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free
     }
 
-    /// Frames not allocated: looks at every word.
-    pub fn free_count(&self) -> u32 {
-        let free = |word: &AtomicU64| word.load(Ordering::Relaxed).count_zeros();
-        self.words.iter().map(free).sum()
-    }
-
-    /// One free frame, searched from `start` on (any number: it wraps); `None` if each was
-    /// taken when it was looked at.
-    pub fn allocate(&self, start: u32) -> Option<FrameNo> {
+    /// The lowest free frame of the first word that has one, searched from the word of `start` on (any number: it
+    /// wraps). `None`: all are allocated.
+    pub(crate) fn allocate(&mut self, start: u32) -> Option<FrameNo> {
+        if self.free == 0 {
+            return None;
+        }
         let words = self.words.len();
         let first = (start / BITS) as usize % words;
-        let at = (first..words).chain(0..first);
-        at.into_iter()
-            .find_map(|at| Some(FrameNo(at as u32 * BITS + self.take_in(at)?)))
+        let at = (first..words).chain(0..first).find(|&at| self.words[at] != !0)?;
+        let frame = FrameNo(at as u32 * BITS + self.words[at].trailing_ones());
+        self.take(frame).then_some(frame)
     }
 
-    fn take_in(&self, at: usize) -> Option<u32> {
-        let word = &self.words[at];
-        let mut seen = word.load(Ordering::Relaxed);
-        while seen != !0 {
-            let bit = seen.trailing_ones();
-            let before = word.fetch_or(1 << bit, Ordering::Acquire);
-            if before & 1 << bit == 0 {
-                return Some(bit);
-            }
-            seen = before;
-        }
-        None
-    }
-
-    /// Takes a particular frame; `false` if it is allocated. For a caller that alone uses the allocator.
-    pub fn take(&self, frame: FrameNo) -> bool {
-        assert!(frame.0 < self.count, "frame {frame:?} of {}", self.count);
-        let before = self.words[(frame.0 / BITS) as usize].fetch_or(1 << (frame.0 % BITS), Ordering::Acquire);
-        before & 1 << (frame.0 % BITS) == 0
+    /// Takes a particular frame; `false` if it is allocated.
+    pub(crate) fn take(&mut self, frame: FrameNo) -> bool {
+        let (at, bit) = self.position(frame);
+        let is_free = self.words[at] & bit == 0;
+        self.words[at] |= bit;
+        self.free -= u32::from(is_free);
+        is_free
     }
 
     /// Gives a frame back. Panics if it is not allocated: that would be two owners.
-    pub fn release(&self, frame: FrameNo) {
-        assert!(frame.0 < self.count, "frame {frame:?} of {}", self.count);
-        let bit = 1 << (frame.0 % BITS);
-        let before = self.words[(frame.0 / BITS) as usize].fetch_and(!bit, Ordering::Release);
-        assert!(before & bit != 0, "frame {frame:?} released twice");
+    pub(crate) fn release(&mut self, frame: FrameNo) {
+        let (at, bit) = self.position(frame);
+        assert!(self.words[at] & bit != 0, "frame {frame:?} released twice");
+        self.words[at] &= !bit;
+        self.free += 1;
     }
 
-    /// Whether a frame is allocated.
-    pub fn is_taken(&self, frame: FrameNo) -> bool {
-        self.words[(frame.0 / BITS) as usize].load(Ordering::Relaxed) & 1 << (frame.0 % BITS) != 0
+    /// Which word, and the frame's bit in it.
+    fn position(&self, frame: FrameNo) -> (usize, u64) {
+        assert!(frame.0 < self.count, "frame {frame:?} of {}", self.count);
+        ((frame.0 / BITS) as usize, 1 << (frame.0 % BITS))
     }
 }
 
@@ -93,11 +80,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn exhausted_allocator_gives_none() {
-        let frames = Frames::new(65);
+        let mut frames = Frames::new(65);
         let all: BTreeSet<_> = (0..65).map(|_| frames.allocate(64).expect("free")).collect();
         assert_eq!(
             (all.len(), frames.allocate(0), frames.free_count()),
@@ -106,41 +92,29 @@ mod tests {
     }
 
     #[test]
+    fn search_begins_in_the_word_of_its_start_and_wraps() {
+        let mut frames = Frames::new(128);
+        frames.take(FrameNo(64));
+        let first = frames.allocate(127).expect("free");
+        for frame in 66..128 {
+            frames.take(FrameNo(frame));
+        }
+        assert_eq!((first, frames.allocate(127)), (FrameNo(65), Some(FrameNo(0))));
+    }
+
+    #[test]
     #[should_panic(expected = "released twice")]
     fn second_release_panics() {
-        let frames = Frames::new(8);
+        let mut frames = Frames::new(8);
         let frame = frames.allocate(0).expect("free");
         frames.release(frame);
         frames.release(frame);
     }
 
-    #[test]
-    fn two_threads_never_own_the_same_frame() {
-        let frames = Frames::new(4096);
-        let owners: Vec<std::sync::atomic::AtomicU32> = (0..4096).map(|_| AtomicU32::new(0)).collect();
-        std::thread::scope(|scope| {
-            for thread in 0..2u32 {
-                let (frames, owners) = (&frames, &owners);
-                scope.spawn(move || {
-                    for round in 0..20_000u32 {
-                        let frame = frames
-                            .allocate(thread * 2048 + round)
-                            .expect("never more than two are out");
-                        let before = owners[frame.0 as usize].swap(thread + 1, Ordering::SeqCst);
-                        assert_eq!(before, 0, "{frame:?} had an owner");
-                        owners[frame.0 as usize].store(0, Ordering::SeqCst);
-                        frames.release(frame);
-                    }
-                });
-            }
-        });
-        assert_eq!(frames.free_count(), 4096);
-    }
-
     proptest! {
         #[test]
         fn history_matches_a_set(count in 1u32..200, steps in proptest::collection::vec((any::<bool>(), any::<u32>()), 0..400)) {
-            let frames = Frames::new(count);
+            let mut frames = Frames::new(count);
             let mut model = BTreeSet::new();
             for (allocate, number) in steps {
                 if allocate {
