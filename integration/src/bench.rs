@@ -1,8 +1,8 @@
 //! A host with VMs attached, for tests: guest code is run to its end while the card works, checkers included.
 //!
-//! Everything is on one thread and without randomness of its own, so a test repeats exactly. Guests take turns access
-//! by access; the card works between them. The host's clock runs no slower than the GPU's, so that bounds in
-//! nanoseconds mean something for long copies.
+//! Everything is on one thread and without randomness of its own, so a test repeats exactly. Guests take turns
+//! access by access; the card works between them. The host's clock runs no slower than the GPU's, so that bounds in
+//! nanoseconds hold for long copies too.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,9 +17,9 @@ use crate::world::World;
 
 /// Bytes of a VM's RAM, mapped for DMA from GPA 0 on.
 pub const RAM_BYTES: u64 = 16 << 20;
-/// A guest that pauses is asked again after so long.
+/// Nanoseconds after which a guest that waits is asked again.
 const RELAX_NS: u64 = 20_000;
-/// A loop that turns more often than this hangs.
+/// A loop with more turns than this counts as hanging.
 const TURNS_MAX: u64 = 3_000_000;
 /// Turns between two walks of all shadow tables.
 const WALK_EVERY: u64 = 1024;
@@ -46,7 +46,7 @@ struct Runner {
     outcome: Option<Result<(), String>>,
 }
 
-/// The host.
+/// A host with VMs whose guests' code can be run to its end.
 pub struct Bench {
     /// Core, card and memory.
     pub world: World,
@@ -59,7 +59,7 @@ pub struct Bench {
     turns: u64,
     /// Units of work that the card does each turn.
     pub work: u32,
-    /// Whether the checkers look after each turn. A test that breaks a law on purpose switches them off.
+    /// Whether the checkers run after each turn. A test that breaks a law on purpose switches them off.
     pub is_checked: bool,
 }
 
@@ -73,7 +73,7 @@ pub fn vm_config(mebibytes: u64) -> VmConfig {
     }
 }
 
-/// What tests use unless they say otherwise.
+/// The configuration of tests that choose none.
 pub fn gpu_config() -> GpuConfig {
     GpuConfig {
         frames_arrive_zeroed: true,
@@ -84,18 +84,18 @@ pub fn gpu_config() -> GpuConfig {
 }
 
 impl Bench {
-    /// A card of `vram` MiB, and VMs 0, 1, … with so many MiB each.
+    /// A card of `vram` MiB, and VMs 0, 1, … with the given MiB each.
     pub fn new(vram: u64, vms: &[u64]) -> Self {
         let configs: Vec<VmConfig> = vms.iter().map(|&mebibytes| vm_config(mebibytes)).collect();
         Self::with(vram, gpu_config(), &configs)
     }
 
-    /// The same with every setting given.
+    /// The same bench with every setting given.
     pub fn with(vram: u64, config: GpuConfig, vms: &[VmConfig]) -> Self {
         Self::on(World::new(vram << 20, config), vms)
     }
 
-    /// The same on a world of the caller's.
+    /// The same bench on a world of the caller's.
     pub fn on(world: World, vms: &[VmConfig]) -> Self {
         let skew = world.now.0.saturating_sub(world.model.gpu_time());
         let mut bench = Self {
@@ -199,7 +199,7 @@ impl Bench {
         self.join(task)
     }
 
-    /// Whether what was started on the VM has ended.
+    /// Whether the code that was started on the VM has ended.
     pub fn has_ended(&self, vm: VmId) -> bool {
         self.runners
             .get(&vm)
@@ -211,14 +211,14 @@ impl Bench {
         self.runners.remove(&vm);
     }
 
-    /// Sends a request of the VM's machine, not of its guest.
+    /// Sends a request of the VM's machine, such as a reset, not of its guest.
     pub fn post(&mut self, event: impl FnOnce(RequestId) -> Event) -> RequestId {
         let request = self.world.next_request();
         self.world.submit(event(request));
         request
     }
 
-    /// Sends one and turns until it is answered.
+    /// Sends such a request and turns until it is answered.
     pub fn call(&mut self, vm: VmId, event: impl FnOnce(RequestId) -> Event) -> Reply {
         let request = self.post(event);
         self.reply(vm, request)
@@ -257,7 +257,7 @@ impl Bench {
         }
     }
 
-    /// Turns until `done`; panics when that takes for ever.
+    /// Turns until `done`; panics when that does not happen within a bound.
     pub fn turn_until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..TURNS_MAX {
             if done(self) {
@@ -268,13 +268,13 @@ impl Bench {
         panic!("{what} does not come to an end");
     }
 
-    /// Lets so much host time pass.
+    /// Lets the given host time pass.
     pub fn pass(&mut self, ns: u64) {
         let until = self.world.now.after(ns);
         self.turn_until("the clock", |bench| bench.world.now >= until);
     }
 
-    /// The laws, whole.
+    /// Checks all laws, the costly ones included.
     pub fn check(&self) {
         if self.is_checked {
             check_frames(&self.world).unwrap_or_else(|violation| panic!("{}", violation.0));
@@ -291,7 +291,7 @@ impl Bench {
         self.check();
     }
 
-    /// Detaches all VMs and looks whether anything is left.
+    /// Detaches all VMs and checks that nothing of them is left.
     pub fn end(&mut self) {
         self.check();
         for vm in std::mem::take(&mut self.attached) {
@@ -305,7 +305,7 @@ impl Bench {
         self.held_max.get(&vm).copied().unwrap_or(0)
     }
 
-    /// How often the core has said something of the kind.
+    /// Number of notices of a kind that the core has given.
     pub fn count_notices(&self, wanted: impl Fn(&Notice) -> bool) -> usize {
         self.world
             .notices
@@ -396,7 +396,7 @@ impl Bench {
         })
     }
 
-    /// To the next moment at which something is due.
+    /// Moves the clock to the next moment at which something is due.
     fn jump(&mut self) {
         let next = self
             .runners
@@ -406,13 +406,13 @@ impl Bench {
             .chain(self.world.next_due().map(|at| at.0))
             .min()
             .unwrap_or(0);
-        // In small steps: what the card alone waits for is not known here.
+        // In small steps: the events that only the card waits for are not known here.
         let next = next.min(self.world.now.0 + 100_000);
         self.world.now = Tick(next.max(self.world.now.0 + 1_000));
     }
 }
 
-/// A test that failed shows what the core last said.
+/// Prints the core's last notices after a failed test.
 impl Drop for Bench {
     fn drop(&mut self) {
         if std::thread::panicking() {

@@ -1,7 +1,7 @@
 //! A guest of the simulated host: its code runs on a thread of its own, but only while the simulation waits for it.
 //!
-//! The baton goes to and fro over two channels, so exactly one thread runs at a time and a run depends on its seed
-//! alone. RAM is touched directly: nobody else runs meanwhile.
+//! The turn is passed to and fro over two channels, so exactly one thread runs at a time and a run depends on its
+//! seed alone. RAM is touched directly: no other thread runs meanwhile.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,24 +10,24 @@ use std::thread::JoinHandle;
 use guests::{Bar, GuestBus};
 use vm_memory::{MmapRegion, VolatileMemory};
 
-/// What a guest wants of its machine.
+/// Request of a guest to its machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// A load of so many bytes.
+    /// A load of this many bytes.
     Read(Bar, u64, usize),
-    /// A store.
+    /// A store of these bytes.
     Write(Bar, u64, Vec<u8>),
-    /// Nothing for a while.
+    /// The guest waits for a while.
     Relax,
-    /// The time.
+    /// Time on the simulation's clock.
     Now,
     /// A line for its owner.
     Report(String),
-    /// It has ended: whether it is content.
+    /// The guest has ended: whether it found everything right.
     Done(Result<(), String>),
 }
 
-/// The guest's end.
+/// The guest's end of the two channels.
 pub struct SimBus {
     ask: Sender<Ask>,
     answer: Receiver<u64>,
@@ -103,7 +103,7 @@ impl GuestBus for SimBus {
     }
 }
 
-/// The simulation's end.
+/// The simulation's end of the two channels.
 pub struct Guest {
     asked: Receiver<Ask>,
     answer: Option<Sender<u64>>,
@@ -125,7 +125,7 @@ impl Guest {
                 ram,
             };
             let outcome = code(&mut bus);
-            // Nobody answers this one.
+            // This request gets no answer.
             let _ = bus.ask.send(Ask::Done(outcome));
         });
         Self {
@@ -135,17 +135,17 @@ impl Guest {
         }
     }
 
-    /// Waits for the guest's next ask. A guest whose code panicked is done, not content.
+    /// Waits for the guest's next request. A guest whose code panicked has ended with an error.
     pub fn next(&self) -> Ask {
         self.asked
             .recv()
             .unwrap_or_else(|_| Ask::Done(Err("the guest's code panicked".to_owned())))
     }
 
-    /// Answers the last ask; the guest runs until it asks again.
+    /// Answers the last request; the guest runs until the next one.
     pub fn answer(&self, value: u64) {
         if let Some(answer) = &self.answer {
-            // A guest that is gone shows at the next ask.
+            // The end of a guest shows at its next request.
             let _ = answer.send(value);
         }
     }

@@ -1,4 +1,4 @@
-//! A well-behaved guest with a pattern in its VRAM: whoever harms it shows.
+//! A well-behaved guest with a pattern in its VRAM, which shows any harm done to it.
 
 use fermi_spec::addr::LARGE_PAGE;
 use guests::driver::{Copier, Copy, CopyPath, Driver, DriverConfig, PageSize, USER_VA};
@@ -8,14 +8,14 @@ use crate::bus::SimBus;
 
 /// Guest RAM that the driver uses.
 const DMA: std::ops::Range<u64> = 1 << 20..7 << 20;
-/// Where the pattern goes through guest RAM on its way to VRAM and back.
+/// Place in guest RAM that the pattern goes through on its way to VRAM and back.
 const STAGING_GPA: u64 = 8 << 20;
 /// Bytes moved at a time.
 const STAGING: u64 = 4 << 20;
 const STAGING_VA: u64 = USER_VA;
 const VRAM_VA: u64 = 8 << 30;
 
-/// The guest, its driver and what it knows of its memory.
+/// The guest, its driver and the pattern that its memory should hold.
 pub struct Canary {
     driver: Driver,
     copier: Copier,

@@ -15,7 +15,7 @@ use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 pub(crate) const VRAM_BYTES: u64 = 8 << 20;
 /// Bytes of system memory.
 pub(crate) const RAM_BYTES: u64 = 1 << 20;
-/// Where the card sees system memory.
+/// First bus address of system memory.
 pub(crate) const RAM_BASE: u64 = 0x1_4000_0000;
 
 /// The directory of all channels, but the first where that is apart.
@@ -32,14 +32,14 @@ const RUNLIST: u64 = 0x2f_0000;
 /// Directory and small table of the first channel and of BAR1 where they are apart.
 pub(crate) const APART_DIRECTORY: u64 = 0x50_0000;
 const APART_TABLE: u64 = 0x52_0000;
-/// What the first channel sees at [`DATA_VA`] then: nobody else does.
+/// Frame that the first channel then sees at [`DATA_VA`]: no other channel does.
 pub(crate) const APART_DATA: u64 = 0x38_0000;
-/// Data of the channels.
+/// First byte of the channels' data.
 pub(crate) const DATA: u64 = 0x40_0000;
-/// Bytes of it.
+/// Bytes of the channels' data.
 pub(crate) const DATA_BYTES: u64 = 0x10_0000;
 
-/// VRAM from here on is nobody's, up to [`VRAM_BYTES`].
+/// VRAM from here on, up to [`VRAM_BYTES`], has no use.
 pub(crate) const UNUSED: u64 = 0x54_0000;
 
 /// Where BAR1 and the channels see the USERD pages.
@@ -71,14 +71,14 @@ impl SystemBus for Ram {
     }
 }
 
-/// Where a channel is in its ring and pushbuffer.
+/// Position of a channel in its ring and pushbuffer.
 #[derive(Clone, Copy, Default)]
 struct Ring {
     put: u32,
     pushed: u64,
 }
 
-/// The card.
+/// A software card with its memories and channels.
 pub(crate) struct Card {
     pub(crate) model: FermiModel,
     vram: Arc<MmapRegion>,
@@ -87,17 +87,17 @@ pub(crate) struct Card {
     rings: Vec<Ring>,
 }
 
-/// What a card is like beside its memories' contents.
+/// Properties of a card besides its memories' contents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CardSetup {
     pub(crate) copy_microcode: CopyMicrocode,
-    /// At least [`VRAM_BYTES`].
+    /// Bytes of VRAM, at least [`VRAM_BYTES`].
     pub(crate) vram_bytes: u64,
     pub(crate) timing: Timing,
 }
 
 impl CardSetup {
-    /// Of a fuzz target: as small as it can be, and grids do not get far.
+    /// For a fuzz target: as small as possible, and grids end early.
     pub(crate) const fn fuzzed(copy_microcode: CopyMicrocode) -> Self {
         let mut timing = Timing::of(Board::Gtx480);
         timing.shaders.watchdog_ns = 50_000;
@@ -115,7 +115,7 @@ fn region(bytes: u64) -> Arc<MmapRegion> {
 }
 
 impl Card {
-    /// A card that nobody has touched yet.
+    /// A card before any access.
     pub(crate) fn new(setup: CardSetup) -> Self {
         let (vram, ram) = (region(setup.vram_bytes), region(RAM_BYTES));
         let config = ModelConfig {
@@ -149,7 +149,8 @@ impl Card {
         card
     }
 
-    /// The same, but the first channel and BAR1 have an address space apart, and no other channel sees what is theirs.
+    /// The same card, but the first channel and BAR1 have an address space of their own, whose pages
+    /// no other channel sees.
     pub(crate) fn with_channels_but_one(channels: u16, setup: CardSetup) -> Self {
         let mut card = Self::switched_on(setup);
         card.map_data(1);
@@ -328,7 +329,7 @@ impl Card {
             .expect("in system memory");
     }
 
-    /// Copies bytes of VRAM out, as far as there is VRAM; whether there was all of it.
+    /// Copies bytes of VRAM out, as far as there is VRAM; returns whether all of them exist.
     pub(crate) fn vram_read(&self, at: u64, data: &mut [u8]) -> bool {
         let start = usize::try_from(at).unwrap_or(usize::MAX);
         self.vram.as_volatile_slice().read_slice(data, start).is_ok()
@@ -386,7 +387,7 @@ pub(crate) fn small_pde(table: u64) -> Pde {
         .with_small_frame((table >> 12) as u32)
 }
 
-/// A valid writable entry for a page.
+/// A valid entry for a page, with stores allowed.
 fn vram_pte(at: u64) -> Pte {
     Pte::new().with_valid(true).with_address(PhysAddr(at))
 }

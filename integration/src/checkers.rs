@@ -1,4 +1,4 @@
-//! The laws, checked against the card's own tables by code that shares nothing with the core's.
+//! The laws, checked against the card's own tables by code that shares nothing with the core.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use vgpu::{Audit, FrameOwner, VmAudit};
 
 use crate::world::World;
 
-/// A law that does not hold.
+/// A violation of a law.
 #[derive(Debug)]
 pub struct Violation(pub String);
 
-/// Ownership and conservation: cheap, after every event.
+/// Checks ownership and conservation: cheap, after every event.
 pub fn check_frames(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
@@ -57,8 +57,8 @@ pub fn check_frames(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Nothing outlives its memory: no engine, window or table walk of the card has ever touched a frame that belonged to
-/// nobody, or a bus address without a map.
+/// Checks that nothing outlives its memory: no engine, window or table walk of the card has ever touched a frame
+/// without an owner, or a bus address without a map.
 fn check_accesses(world: &World) -> Result<(), Violation> {
     let counters = world.model.counters();
     let strays = [
@@ -73,7 +73,7 @@ fn check_accesses(world: &World) -> Result<(), Violation> {
     }
 }
 
-/// Isolation: every entry of every shadow table points to its VM's own frames, image or RAM.
+/// Checks isolation: every entry of every shadow table points to its VM's own frames, image or RAM.
 pub fn check_shadows(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
@@ -90,7 +90,8 @@ pub fn check_shadows(world: &World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// A table belongs to one directory and lies in the arena: one that was given away too early has two users.
+/// Checks that a table belongs to one directory and lies in the arena: one that was given away too
+/// early has two users.
 fn own_table(
     tables: &mut BTreeMap<VramAddr, VramAddr>,
     audit: &Audit,
@@ -181,7 +182,7 @@ fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), V
     }
 }
 
-/// Nothing is left of VMs that are gone.
+/// Checks that nothing is left of VMs that have gone.
 pub fn check_empty(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());

@@ -1,8 +1,8 @@
-//! Bodies of the fuzz targets: each takes any bytes and makes them into what a guest or a foreign client may send.
+//! Bodies of the fuzz targets: each takes any bytes and turns them into actions of a guest or a foreign client.
 //!
-//! A body returns if all is well and panics if not. Stable tests (`tests/fuzz.rs`) run them over the committed corpus
-//! and over seeded random inputs; `fuzz/` runs them under libFuzzer. Bytes that are missing read as zero, so that every
-//! prefix of an input is one.
+//! A body returns if all is well and panics if not. Stable tests (`tests/fuzz.rs`) run them over the committed
+//! corpus and over seeded random inputs; `fuzz/` runs them under libFuzzer. Bytes that are missing read as zero, so
+//! that every prefix of an input is an input too.
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `bars`, `channels`, `page_tables`, `shader`, `vfio_user`: one target each
@@ -17,13 +17,13 @@ mod vfio_user;
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, which is also that of its corpus folder.
+    /// Name of the target, which is also that of its corpus folder.
     pub name: &'static str,
-    /// What it does with an input.
+    /// Body that runs an input.
     pub body: fn(&[u8]),
 }
 
-/// All targets.
+/// All fuzz targets, by name.
 pub const TARGETS: [Target; 5] = [
     Target {
         name: "vfio_user",

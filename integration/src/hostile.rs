@@ -1,4 +1,4 @@
-//! Guests that try to do harm. They may break their own GPU in any way; nobody else may notice.
+//! Guests that attack. They may break their own GPU in any way; no other VM may notice.
 //!
 //! A seed gives an attacker a style, which is the weight of each kind of step; steps follow one another at random. All
 //! but the first style start from a GPU that works, because most harm needs one: a channel that faults, a table that
@@ -19,10 +19,10 @@ use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, RUNLIST, R
 const MIB: u64 = 1 << 20;
 /// Channels that an attacker plays with.
 const CHANNELS: u8 = 8;
-/// Where an attacker puts tables and blocks into the middle of its data.
+/// Place of an attacker's tables and blocks, in the middle of its data.
 const HIDDEN: u64 = DATA + MIB;
 
-/// What an attacker does next.
+/// Next step of an attacker.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Register,
@@ -58,7 +58,7 @@ const STEPS: [Step; 12] = [
 const STYLES: [[u32; 12]; 8] = [
     // Noise in registers and windows only.
     [6, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-    // Channels that go wrong, come and go.
+    // Channels that make errors, come and go.
     [0, 0, 6, 6, 4, 2, 0, 0, 1, 0, 0, 3],
     // Tables that change under work, with and without a flush.
     [0, 1, 6, 0, 0, 0, 8, 0, 0, 5, 0, 2],
@@ -68,13 +68,13 @@ const STYLES: [[u32; 12]; 8] = [
     [0, 8, 4, 1, 1, 1, 0, 0, 8, 0, 0, 2],
     // PFIFO off and on.
     [1, 0, 5, 1, 2, 2, 1, 0, 1, 1, 3, 3],
-    // Everything.
+    // All kinds of steps.
     [3, 3, 6, 2, 2, 2, 4, 3, 2, 3, 1, 3],
-    // A good citizen, nearly.
+    // Almost a correct driver.
     [0, 1, 20, 1, 0, 0, 4, 0, 0, 4, 0, 6],
 ];
 
-/// Does harm for a while.
+/// Attacks for a number of steps.
 pub fn attack(bus: &mut SimBus, seed: u64) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let style = rng.random_range(0..=STYLES.len());
@@ -218,7 +218,7 @@ impl Attacker {
         }
     }
 
-    /// What kills a channel, or never ends.
+    /// Work that kills a channel, or never ends.
     fn bad(&mut self, bus: &mut SimBus) {
         let channel = self.channel();
         let rng = &mut self.rng;
@@ -304,7 +304,7 @@ impl Attacker {
         }
     }
 
-    /// Remaps pages, with a flush or without, sometimes to what is not there.
+    /// Remaps pages, with a flush or without, sometimes to memory that does not exist.
     fn tables(&mut self, bus: &mut SimBus) {
         let large_entries = (self.data_bytes >> 17).max(1);
         for _ in 0..self.rng.random_range(1..20) {
@@ -335,7 +335,7 @@ impl Attacker {
             self.flush(bus);
         }
         if self.rng.random_range(0..4u32) == 0 {
-            // Back to something that works.
+            // Back to tables that work.
             let good: Vec<u8> = (0..large_entries)
                 .flat_map(|page| rig::vram_pte(DATA + (page << 17)).into_bits().to_le_bytes())
                 .collect();
@@ -470,7 +470,7 @@ fn driver_gone_bad(bus: &mut SimBus, rng: &mut ChaCha8Rng) -> Result<(), String>
         let count = rng.random_range(1..=(pages - page).clamp(1, 32));
         let va = USER_VA + (rng.random_range(0..512u64) << 17);
         let vram = Driver::data_start().next_multiple_of(1 << 17) + (page << 17);
-        // Whatever fails is the attacker's own loss.
+        // Any failure is the attacker's own loss.
         let _ = match rng.random_range(0..4u32) {
             0 => driver.unmap(bus, va, count << 17, PageSize::Large),
             _ => driver.map_vram(bus, va, vram, count << 17, PageSize::Large),

@@ -8,7 +8,7 @@
 //! * [`checkers`]: the laws, checked against the card's own tables
 //! * [`sim`]: a whole run from one seed
 //! * `card`: a software card alone, with channels; [`shaders`]: programs on it and on an evaluator of their own
-//! * [`fuzz`]: what fuzz targets do with their bytes
+//! * [`fuzz`]: the bodies of the fuzz targets
 #![forbid(unsafe_code)]
 
 pub mod bench;

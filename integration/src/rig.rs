@@ -24,14 +24,14 @@ pub const DIRECTORY: u64 = 0x20_0000;
 pub const LARGE_TABLE: u64 = 0x21_0000;
 /// The small-page table of directory entry 0.
 pub const SMALL_TABLE: u64 = 0x22_0000;
-/// The runlist.
+/// First entry of the runlist.
 pub const RUNLIST: u64 = 0x28_0000;
 /// First byte of VRAM that the rig does not use itself.
 pub const DATA: u64 = 0x40_0000;
 
 /// Where the tables show guest RAM, 16 MiB of it with small pages.
 pub const RAM_VA: u64 = 64 << 20;
-/// Where the large-page table shows VRAM from [`DATA`] on.
+/// Address at which the large-page table shows VRAM from [`DATA`] on.
 pub const DATA_VA: u64 = 128 << 20;
 /// log2 of a ring's entries.
 pub const RING_LOG2: u32 = 9;
@@ -39,7 +39,7 @@ pub const RING_LOG2: u32 = 9;
 const RINGS_GPA: u64 = 1 << 20;
 const PUSHBUFFERS_GPA: u64 = 2 << 20;
 const SEMAPHORES_GPA: u64 = 3 << 20;
-/// Where a pattern passes through guest RAM.
+/// Place in guest RAM that a pattern passes through.
 const PIECE_GPA: u64 = 8 << 20;
 const PIECE: u64 = 4 << 20;
 const LINE: u64 = 32 << 10;
@@ -70,7 +70,7 @@ pub fn put(bus: &mut SimBus, at: u64, data: &[u8]) {
     }
 }
 
-/// Stores words.
+/// Stores a 32-bit word in VRAM through PRAMIN.
 pub fn put32(bus: &mut SimBus, at: u64, value: u32) {
     put(bus, at, &value.to_le_bytes());
 }
@@ -171,7 +171,7 @@ pub fn semaphore_words(va: u64, payload: u32, operation: SemaphoreD) -> [u32; 5]
     ]
 }
 
-/// The guest and what it has submitted.
+/// The guest and its submissions.
 pub struct Rig {
     puts: Vec<u32>,
     sequence: u32,
@@ -289,7 +289,7 @@ impl Rig {
         self.commit(bus, &list);
     }
 
-    /// Writes a ring entry, whatever it is, without the doorbell.
+    /// Writes any ring entry, without the doorbell.
     pub fn push_entry(&mut self, bus: &mut SimBus, channel: u8, entry: u64) {
         let put = &mut self.puts[usize::from(channel)];
         bus.ram_write(
@@ -299,17 +299,17 @@ impl Rig {
         *put = (*put + 1) % (1 << RING_LOG2);
     }
 
-    /// Rings the doorbell with what has been pushed.
+    /// Rings the doorbell for the entries pushed so far.
     pub fn ring(&mut self, bus: &mut SimBus, channel: u8) {
         Self::doorbell(bus, channel, self.puts[usize::from(channel)]);
     }
 
-    /// Stores any GP_PUT.
+    /// Stores any value to GP_PUT.
     pub fn doorbell(bus: &mut SimBus, channel: u8, put: u32) {
         bus.write32(Bar::Bar1, u64::from(channel) * USERD_BYTES + userd::GP_PUT, put);
     }
 
-    /// Submits words from the channel's pushbuffer. What was submitted before must be over.
+    /// Submits words from the channel's pushbuffer. The submissions before must be over.
     pub fn submit(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bus.ram_write(Self::pushbuffer_gpa(channel), &bytes);
@@ -318,7 +318,7 @@ impl Rig {
         self.ring(bus, channel);
     }
 
-    /// Submits words and a semaphore release behind them; whether that came.
+    /// Submits words and a semaphore release behind them; returns whether the release came.
     pub fn execute(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) -> bool {
         let sequence = self.submit_with_release(bus, channel, words);
         self.wait(bus, channel, sequence)
@@ -335,12 +335,12 @@ impl Rig {
         self.sequence
     }
 
-    /// Waits for the release; `false` if it does not come in a fair time.
+    /// Waits for the release; `false` if it does not come within a bound.
     pub fn wait(&self, bus: &mut SimBus, channel: u8, sequence: u32) -> bool {
         self.wait_turns(bus, channel, sequence, WAIT_TURNS)
     }
 
-    /// The same with a bound of 20 µs each.
+    /// Does the same with a bound of 20 µs for each.
     pub fn wait_turns(&self, bus: &mut SimBus, channel: u8, sequence: u32, turns: u32) -> bool {
         for _ in 0..turns {
             if bus.ram_read32(Self::semaphore_gpa(channel)) == sequence {
@@ -351,7 +351,7 @@ impl Rig {
         false
     }
 
-    /// Fills `bytes` of the data at [`DATA_VA`] with a pattern by copy engine 0; whether that came to an end.
+    /// Fills `bytes` of the data at [`DATA_VA`] with a pattern by copy engine 0; returns whether that ended.
     pub fn fill(&mut self, bus: &mut SimBus, channel: u8, seed: u64, bytes: u64) -> bool {
         (0..bytes.div_ceil(PIECE)).all(|piece| {
             let length = PIECE.min(bytes - piece * PIECE);
@@ -368,7 +368,7 @@ impl Rig {
         })
     }
 
-    /// Reads the pattern back and compares it; where it is wrong, or `u64::MAX` if a copy does not end.
+    /// Reads the pattern back and compares it; gives the first wrong place, or `u64::MAX` if a copy does not end.
     pub fn verify(&mut self, bus: &mut SimBus, channel: u8, seed: u64, bytes: u64) -> Result<(), u64> {
         for piece in 0..bytes.div_ceil(PIECE) {
             let length = PIECE.min(bytes - piece * PIECE);
@@ -394,7 +394,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Whether copy engine 0 still works for the channel: copies a few bytes of RAM and looks at them.
+    /// Whether copy engine 0 still works for the channel: copies a few bytes of RAM and compares them.
     pub fn copies(&mut self, bus: &mut SimBus, channel: u8) -> bool {
         const FROM: u64 = 4 << 20;
         const TO: u64 = 5 << 20;

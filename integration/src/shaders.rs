@@ -5,9 +5,9 @@
 //!                                 └─► evaluator: one lane at a time ─────► memory ─┴─► differential: the same?
 //! ```
 //!
-//! * [`launch`]: what both are given; [`memory`]: memory as the evaluator has it
-//! * `exact`: arithmetic without rounding; [`evaluator`]: what the sources say that an instruction does
-//! * `generator`: programs that have one result whatever the order of warps
+//! * [`launch`]: the input of both; [`memory`]: memory as the evaluator has it
+//! * `exact`: arithmetic without rounding; [`evaluator`]: the effects of instructions according to the sources
+//! * `generator`: programs that have one result in any order of warps
 //! * [`runner`]: a launch on the software card; [`differential`]: the comparison, and programs made smaller
 
 pub mod differential;

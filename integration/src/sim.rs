@@ -70,7 +70,7 @@ pub struct Outcome {
     pub log: String,
     /// SHA-256 of the log without its notices, kept or not: what was done, however it is told.
     pub log_hash: String,
-    /// Events applied.
+    /// Number of events applied.
     pub events: u64,
     /// Spills and refills.
     pub moves: (u64, u64),

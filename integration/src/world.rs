@@ -1,6 +1,6 @@
 //! A whole host on one thread: the core, the software card, the memory of all VMs.
 //!
-//! The world performs what the core asks for, in order, and feeds results back at once. Nothing happens by itself: the
+//! The world performs the core's actions, in order, and feeds results back at once. Nothing happens by itself: the
 //! owner steps the card and moves the clock.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +20,7 @@ use vm_memory::{MmapRegion, VolatileMemory};
 /// Bytes of the broker's DMA memory.
 const OWN_BYTES: usize = 1 << 20;
 
-/// Bus addresses and what lies there.
+/// Bus addresses and the memory behind them.
 #[derive(Default)]
 struct Iommu {
     maps: Mutex<BTreeMap<u64, Backing>>,
@@ -38,17 +38,17 @@ impl SystemBus for Iommu {
 
 /// Memory of one VM.
 pub struct VmMemory {
-    /// Its RAM, from GPA 0.
+    /// RAM of the VM, from GPA 0.
     pub ram: Arc<MmapRegion>,
-    /// What the card shows of its VRAM: bytes of resident chunks at their guest addresses.
+    /// VRAM of the VM as the card shows it: bytes of resident chunks at their guest addresses.
     pub vram: Arc<MmapRegion>,
-    /// What lies in host RAM: instance memory and spilled chunks at their guest addresses.
+    /// Parts of its VRAM in host RAM: instance memory and spilled chunks at their guest addresses.
     pub image: Arc<MmapRegion>,
-    /// Interrupts raised.
+    /// Number of interrupts raised.
     pub interrupts: u64,
-    /// Whether the core has said that it is attached, or why not.
+    /// Result of its attach: done, or the reason of the refusal.
     pub attached: Option<Result<(), String>>,
-    /// Whether nothing of it is left.
+    /// Whether it is detached, with nothing left.
     pub detached: bool,
 }
 
@@ -101,15 +101,15 @@ struct Poll {
     until: Tick,
 }
 
-/// Looks on while events are applied.
+/// Called while events are applied.
 pub type OnEvent = Box<dyn FnMut(Tick, &Event, &[Action])>;
 
-/// The host.
+/// One host on one thread: core, card, memory of all VMs and the clock.
 pub struct World {
-    /// The core.
+    /// The core with all VMs.
     pub manager: Manager,
     config: GpuConfig,
-    /// The card.
+    /// The card that the core drives.
     pub model: FermiModel,
     memory: Memory,
     iommu: Arc<Iommu>,
@@ -119,17 +119,17 @@ pub struct World {
     polls: Vec<Poll>,
     events: VecDeque<Event>,
     replies: BTreeMap<(VmId, RequestId), Reply>,
-    /// Everything the core said, in order.
+    /// All notices of the core, in order.
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
     recorder: Option<Recorder>,
-    /// Work that the card does after each action, as a real one does not wait until all that was decided together is
-    /// done. Its clock runs ahead of the host's by that.
+    /// Work that the card does after each action, as a real card does not wait until all actions of one decision
+    /// are done. Its clock runs ahead of the host's by that.
     pub work_between_actions: u32,
-    /// Of the maps that may be refused, each so-manieth is; none if 0.
+    /// Every n-th map that may be refused is refused; 0 refuses none.
     pub refuse_maps: u64,
     refusable_maps: u64,
-    /// The clock.
+    /// Time on the simulation's clock.
     pub now: Tick,
     next_request: u64,
     /// Called for each event applied, with the actions it led to.
@@ -178,7 +178,7 @@ impl World {
         Self::make(vram_bytes, config, copy_microcode, None)
     }
 
-    /// As [`World::new`], recorded from the first event on.
+    /// Like [`World::new`], but recorded from the first event on.
     pub fn recorded(vram_bytes: u64, config: GpuConfig, recorder: Option<Recorder>) -> Self {
         Self::make(vram_bytes, config, CopyMicrocode::default(), recorder)
     }
@@ -261,7 +261,7 @@ impl World {
         self.replies.remove(&(vm, request))
     }
 
-    /// Feeds an event, and everything that follows from it at once.
+    /// Feeds an event, and every event that follows from it at once.
     pub fn submit(&mut self, event: Event) {
         self.events.push_back(event);
         self.drain();
@@ -277,7 +277,7 @@ impl World {
         stepped
     }
 
-    /// Looks at polls and the wake-up, whose time may have come.
+    /// Checks polls and the wake-up, whose time may have come.
     pub fn look(&mut self) {
         let mut done = Vec::new();
         for poll in std::mem::take(&mut self.polls) {
@@ -297,7 +297,7 @@ impl World {
         self.drain();
     }
 
-    /// When something is due by the clock alone.
+    /// Time at which something is due by the clock alone.
     pub fn next_due(&self) -> Option<Tick> {
         self.polls.iter().map(|poll| poll.until).chain(self.wake_at).min()
     }
@@ -488,12 +488,12 @@ impl World {
         }
     }
 
-    /// Who holds a frame, as last said.
+    /// Owner of a frame, as the core last set it.
     pub fn owner(&self, frame: FrameNo) -> FrameOwner {
         self.owners.get(&frame).copied().unwrap_or(FrameOwner::Free)
     }
 
-    /// What an engineer would look at first.
+    /// Figures that help to find the cause of a failure.
     pub fn card_state(&mut self) -> String {
         use fermi_spec::regs::Bar0Reg;
         let mut registers = vec![Bar0Reg::PmcIntr(0), Bar0Reg::PfifoIntr, Bar0Reg::FaultUnits];

@@ -35,7 +35,7 @@ pub(crate) struct FalconShape {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum FalconEvent {
-    /// Nothing.
+    /// The write has no further effect.
     None,
     /// The microcode was started.
     Started,

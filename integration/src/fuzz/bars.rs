@@ -64,7 +64,7 @@ fn act(card: &mut Card, input: &mut Input<'_>) {
     }
 }
 
-/// The target.
+/// Body of the target `bars`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let setup = CardSetup::fuzzed(input.microcode());

@@ -1,7 +1,7 @@
-//! What users of channels submit: entries of the ring and words of the pushbuffer, whatever they are.
+//! Submissions of channels' users: any entries of the ring and any words of the pushbuffer.
 //!
-//! The driver does what nouveau does about errors. Whatever the others submit, the channel of a user who did nothing
-//! wrong gets on.
+//! The driver handles errors as nouveau does. With any submissions of the others, the channel of a user who made
+//! no error makes progress.
 
 use super::input::Input;
 use crate::card::{APART_DATA, Card, CardSetup, DATA_VA, LARGE_VA, RAM_VA};
@@ -11,16 +11,16 @@ use fermi_spec::methods::{SemaphoreD, class, copy, host, m2mf};
 use fermi_spec::pushbuffer::{immediate, incrementing, non_incrementing};
 use fermi_spec::regs::{Bar0Reg, pfifo};
 
-/// The user who does nothing wrong.
+/// The user who makes no error.
 pub(super) const INNOCENT: u16 = 0;
 const CHANNELS: u16 = 4;
 /// Work of one step.
 const WORK: u32 = 500;
-/// What an input may do at most.
+/// Most actions of an input.
 const ACTIONS_MAX: usize = 500;
 /// Steps after which the innocent channel's work is done: the others have slices of a millisecond.
 const PATIENCE: u32 = 3_000;
-/// Subchannels of the others and what is bound there.
+/// Subchannels of the others and the classes bound there.
 const OBJECTS: [u32; 6] = [
     class::THREED as u32,
     class::COMPUTE as u32,
@@ -30,7 +30,7 @@ const OBJECTS: [u32; 6] = [
     class::COPY_1 as u32 | 5 << 16,
 ];
 
-/// An address that is often one of the data's.
+/// An address that often lies in the data.
 pub(super) fn address(input: &mut Input<'_>) -> u64 {
     let inside = input.below(0x11_0000);
     match input.u8() & 7 {
@@ -45,7 +45,7 @@ fn split(va: u64) -> [u32; 2] {
     [(va >> 32) as u32, va as u32]
 }
 
-/// Methods that start something, with operands that often make sense.
+/// Methods that start something, with operands that are often valid.
 fn command(input: &mut Input<'_>) -> Vec<u32> {
     let ([sh, sl], [th, tl]) = (split(address(input)), split(address(input)));
     match input.u8() % 4 {
@@ -142,7 +142,7 @@ fn words(input: &mut Input<'_>) -> Vec<u32> {
     }
 }
 
-/// What nouveau does about interrupts: it ends what stopped, and the channel that is to blame.
+/// Handles interrupts as nouveau does: it acknowledges the error and removes the channel that caused it.
 pub(super) fn service(card: &mut Card) {
     let faults = card.read(Bar0Reg::FaultUnits);
     card.write(Bar0Reg::FaultUnits, faults);
@@ -152,7 +152,7 @@ pub(super) fn service(card: &mut Card) {
             continue;
         }
         let channel = card.read(Bar0Reg::PbdmaChannel(pbdma)) as u16 & 0x7f;
-        // As nouveau reads it: without a look at whether there is a channel.
+        // Read as nouveau does: without checking whether there is a channel.
         assert_ne!(channel, INNOCENT, "PBDMA {pbdma} blames the innocent: {intr:#x}");
         card.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
         card.write(Bar0Reg::PbdmaIntr(pbdma), intr);
@@ -198,7 +198,7 @@ fn act(card: &mut Card, input: &mut Input<'_>) {
     }
 }
 
-/// The innocent's work: a release.
+/// Work of the user without errors: a release.
 fn innocent_words(payload: u32) -> Vec<u32> {
     vec![
         incrementing(0, host::SEMAPHORE_A, 4),
@@ -212,7 +212,7 @@ fn innocent_words(payload: u32) -> Vec<u32> {
     ]
 }
 
-/// The target.
+/// Body of the target `channels`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut card = Card::with_channels_but_one(CHANNELS, CardSetup::fuzzed(input.microcode()));

@@ -2,7 +2,7 @@
 
 use fermi_model::CopyMicrocode;
 
-/// What is left of an input. Behind its end everything is zero.
+/// The rest of an input. Behind its end everything is zero.
 pub(super) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -21,7 +21,7 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// A length in a byte, of which `mask` counts, and as many bytes.
+    /// A length in a byte, of which `mask` selects bits, and as many bytes.
     pub(super) fn counted(&mut self, mask: u8) -> &'a [u8] {
         let count = self.u8() & mask;
         self.bytes(usize::from(count))
@@ -50,7 +50,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// Which methods the copy engines have.
+    /// Microcode that the copy engines have.
     pub(super) fn microcode(&mut self) -> CopyMicrocode {
         self.choose(&[
             CopyMicrocode::Uploaded,

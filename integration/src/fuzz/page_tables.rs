@@ -19,20 +19,20 @@ use shadow_pt::{
 
 /// Work of one step.
 const WORK: u32 = 200;
-/// What an input may do at most.
+/// Most actions of an input.
 const ACTIONS_MAX: usize = 300;
-/// How often a shadow follows the tables at most: each time all tables are read whole.
+/// Most builds of a shadow: each reads all tables whole.
 const FOLLOWS_MAX: u32 = 6;
 /// First byte of the VRAM that a shadow may name.
 const ARENA: u64 = 0x1_0000_0000;
-/// First byte of shadow tables, and how much there may be.
+/// First byte of shadow tables, and their greatest sum.
 const TABLES: u64 = 0x2_0000_0000;
 const TABLES_BYTES: u64 = 1 << 20;
 /// Where the shadow sees guest RAM, which has as many bytes.
 const RAM_IOVA: u64 = 0x30_0000_0000;
 const RAM_BYTES: u64 = 1 << 20;
 
-/// An address that is in tables now and then.
+/// An address that lies in tables now and then.
 fn address(input: &mut Input<'_>) -> u64 {
     let inside = u64::from(input.u32() & 0x1f_ffff);
     match input.u8() & 7 {
@@ -103,7 +103,7 @@ fn submit(card: &mut Card, input: &mut Input<'_>) {
     card.ring(0);
 }
 
-/// What a driver does about faults, without looking.
+/// Handles faults as a driver does, without looking at them.
 fn recover(card: &mut Card) {
     card.write(Bar0Reg::FaultUnits, u32::MAX);
     card.write(Bar0Reg::EngineFault, u32::MAX);
@@ -153,7 +153,7 @@ fn act(card: &mut Card, shadow: &mut Shadow, input: &mut Input<'_>) {
     }
 }
 
-/// The target.
+/// Body of the target `page_tables`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut card = Card::with_channels(1, CardSetup::fuzzed(CopyMicrocode::default()));
@@ -216,7 +216,7 @@ impl Placements for Arena {
     }
 }
 
-/// VRAM for shadow tables: a free list by size, so that what is freed comes again.
+/// VRAM for shadow tables: a free list by size, so that freed tables are used again.
 #[derive(Default)]
 struct Pages {
     next: u64,
@@ -262,7 +262,7 @@ impl ShadowWriter for Written {
     }
 }
 
-/// A shadow of the card's address space, made when it is first asked for.
+/// A shadow of the card's address space, made at its first use.
 struct Shadow {
     follows: u32,
     space: Option<ShadowSpace>,
@@ -280,7 +280,7 @@ impl Shadow {
         }
     }
 
-    /// Makes the shadow what the guest's tables say, and looks at every entry of it.
+    /// Updates the shadow from the guest's tables, and checks every entry of it.
     fn follow(&mut self, card: &Card) {
         self.follows += 1;
         if self.follows > FOLLOWS_MAX {
@@ -308,7 +308,8 @@ impl Shadow {
         self.check(directory_of(&self.space));
     }
 
-    /// No entry points outside of what [`Arena`] answers, and no directory entry outside of what [`Pages`] gave.
+    /// Checks that no entry points outside of the answers of [`Arena`], and no directory entry outside of
+    /// the tables of [`Pages`].
     fn check(&self, directory: VramAddr) {
         for &raw in self.written.entries(directory.0, PD_BYTES) {
             let pde = Pde::from_bits(raw);

@@ -1,4 +1,4 @@
-//! Programs and launches, whatever they are: any word, any descriptor, any address.
+//! Programs and launches of any kind: any word, any descriptor, any address.
 //!
 //! Oracle: nothing panics, every grid ends by itself or by the watchdog, a channel that computes beside it gets its
 //! results, and memory that the launching channel does not see, or may not write, stays as it was.
@@ -31,7 +31,7 @@ const WORDS_MAX: usize = 1024;
 const WORK: u32 = 2_000;
 const PATIENCE: u32 = 20_000;
 
-/// Where the parts of a launch are in the data of the hostile channel: behind what the generator's programs use.
+/// Places of a launch's parts in the data of the hostile channel: behind those that the generator's programs use.
 const CODE_AT: u64 = 0xc_0000;
 const BANKS_AT: u64 = 0xd_0000;
 const TEMP_AT: u64 = 0x4_0000;
@@ -50,9 +50,10 @@ const INNOCENT_RESULT: u64 = 0x100;
 const INNOCENT_CODE: u64 = 0x400;
 const INNOCENT_DONE: u64 = 0;
 
-/// VRAM that no page of the hostile channel's space shows, or only for reading: tables and what is the innocent's.
+/// VRAM that no page of the hostile channel's space shows, or only for reading: tables and data
+/// of the innocent channel.
 const OUT_OF_REACH: [(u64, u64); 2] = [(DIRECTORY, USERS), (APART_DIRECTORY, UNUSED + SMALL_PAGE)];
-/// The same where nothing ever is.
+/// VRAM that no page of any space shows.
 const EMPTY: [(u64, u64); 2] = [(0, DIRECTORY), (UNUSED + SMALL_PAGE, VRAM_BYTES)];
 
 const KERNELS: [&str; 8] = [
@@ -141,7 +142,7 @@ fn launch(input: &mut Input<'_>) -> Launch {
             code: (0..input.u8() & 63).map(|_| input.u64()).collect(),
             ..plain(input)
         },
-        // Instructions that there are.
+        // Instructions that exist.
         _ => Launch {
             code: (0..input.u8() & 63)
                 .map(|_| WORDS[usize::from(input.u16()) % WORDS.len()])
@@ -155,12 +156,12 @@ fn launch(input: &mut Input<'_>) -> Launch {
     launch
 }
 
-/// How often something is done: mostly not at all, at most `end` times.
+/// Number of repetitions: mostly none, at most `end`.
 fn rarely(input: &mut Input<'_>, end: u8) -> u8 {
     (input.u8() % (2 * end)).saturating_sub(end)
 }
 
-/// Changes a program somewhere.
+/// Changes a word of a program.
 fn change(code: &mut Vec<u64>, input: &mut Input<'_>) {
     let at = input.below(code.len() as u64 + 1) as usize;
     let kind = input.u8() % 8;
@@ -242,7 +243,7 @@ fn bind_class(card: &mut Card, channel: u16) {
     card.ring(channel);
 }
 
-/// The innocent's launch, and a release behind it.
+/// The innocent channel's launch, and a release behind it.
 fn submit_innocent(card: &mut Card, payload: u32) {
     let launch = Launch {
         grid: [1; 3],
@@ -262,7 +263,7 @@ fn submit_innocent(card: &mut Card, payload: u32) {
     card.ring(INNOCENT);
 }
 
-/// The bytes there.
+/// The bytes of [`OUT_OF_REACH`].
 fn out_of_reach(card: &Card) -> Vec<u8> {
     let mut all = Vec::new();
     for (start, end) in OUT_OF_REACH {
@@ -273,7 +274,7 @@ fn out_of_reach(card: &Card) -> Vec<u8> {
     all
 }
 
-/// Whether VRAM is empty where nobody stores anything.
+/// Whether the ranges of [`EMPTY`] are still zero.
 fn is_empty(card: &Card) -> bool {
     let pages = EMPTY
         .iter()
@@ -287,7 +288,7 @@ fn is_empty(card: &Card) -> bool {
     true
 }
 
-/// The target.
+/// Body of the target `shader`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut card = Card::with_channels_but_one(CHANNELS, CardSetup::fuzzed(CopyMicrocode::Nouveau));
@@ -324,7 +325,7 @@ pub(super) fn run(data: &[u8]) {
         card.bind(HOSTILE);
         bind_class(&mut card, HOSTILE);
     }
-    // What is left of the last grid.
+    // Leftovers of the last grid.
     for _ in 0..PATIENCE {
         if card.step(WORK) != Stepped::Busy {
             break;

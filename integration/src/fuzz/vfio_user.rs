@@ -1,6 +1,6 @@
 //! Messages to a served card: right and wrong ones, in pieces, with descriptors, by two clients.
 //!
-//! Whatever they say, the server lives and serves the next client the card as after power-on.
+//! With any messages, the server lives on and serves the next client the card as after power-on.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -21,13 +21,13 @@ use vmm::gpu::{GpuServer, GpuSetup};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 const VRAM_BYTES: u64 = 1 << 20;
-/// What an input may do at most.
+/// Most actions of an input.
 const ACTIONS_MAX: usize = 400;
 /// Bytes of a file that a client offers.
 const FILE_BYTES: u64 = 0x1_0000;
 /// Longest wait for the server.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two attempts to be let in while the server still sees another client off.
+/// Time between two attempts to connect while the server still ends the session of another client.
 const RETRY: Duration = Duration::from_micros(200);
 
 const VERSION: u16 = 1;
@@ -76,10 +76,10 @@ impl Server {
         self.folder.path().join("gpu")
     }
 
-    /// Ends the server, which must not have ended by itself.
+    /// Ends the server, and checks that it did not end by itself.
     fn end(mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The server looks when somebody connects.
+        // The server checks for its end when a client connects.
         drop(UnixStream::connect(self.socket()));
         let thread = self.thread.take().expect("ended once");
         thread.join().expect("the server did not panic");
@@ -216,7 +216,7 @@ fn said(input: &mut Input<'_>) -> (Vec<u8>, Vec<OwnedFd>) {
     }
 }
 
-/// Sends as much as there is room for. A server that hung up is no error of the client's.
+/// Sends as much as there is room for. A server that hung up is not an error of the client's.
 fn send(stream: &UnixStream, bytes: &[u8], files: &[OwnedFd]) {
     let raw: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let _ = if raw.is_empty() {
@@ -226,13 +226,13 @@ fn send(stream: &UnixStream, bytes: &[u8], files: &[OwnedFd]) {
     };
 }
 
-/// Throws replies away.
+/// Reads replies and drops them.
 fn drain(stream: &UnixStream) {
     let mut bytes = [0; 4096];
     while matches!((&*stream).read(&mut bytes), Ok(count) if count > 0) {}
 }
 
-/// Comes as the next client until the server lets it in, and asks for the card's name.
+/// Connects as the next client until the server accepts it, and asks for the card's name.
 fn ask_for_boot0(path: &Path) -> u32 {
     let start = Instant::now();
     loop {
@@ -245,7 +245,7 @@ fn ask_for_boot0(path: &Path) -> u32 {
     }
 }
 
-/// The server still sees the client before off, and hangs up.
+/// The server still ends the session before, and hangs up.
 fn is_refusal(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),
@@ -277,7 +277,7 @@ fn reply(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
     Ok(rest)
 }
 
-/// The target.
+/// Body of the target `vfio_user`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let server = Server::start();
@@ -294,7 +294,7 @@ pub(super) fn run(data: &[u8]) {
                 clients[who] = connect(&path);
                 send(&clients[who], &hello(), &[]);
             }
-            // Others may answer in between.
+            // Other replies may come in between.
             1 => thread::yield_now(),
             _ => {
                 let (bytes, files) = said(&mut input);

@@ -1,4 +1,4 @@
-//! One program on the software card and on the evaluator: is what they leave the same?
+//! One program on the software card and on the evaluator: do they leave the same memory?
 
 use std::fmt;
 
@@ -8,36 +8,36 @@ use super::evaluator::{self, Wrong};
 use super::generator::{APPROXIMATE, DUMP_BYTES, DUMPED, EPILOGUE_WORDS, Program};
 use super::runner::{Failure, Runner};
 
-/// Replaces an instruction that is not needed.
+/// Instruction that replaces one that is not needed.
 const NOP: u64 = 0x4000_0000_0000_1de4;
 
-/// How the two differ.
+/// A difference between the two.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// The evaluator has no result: the program is not one that the generator should make.
     Refused(Wrong),
-    /// The card has none.
+    /// The card has no result.
     Failed(Failure),
     /// A register of a lane at the end.
     Register {
         /// Linear index over the grid.
         thread: u64,
-        /// Its number.
+        /// Number of the register.
         register: u32,
-        /// What the card has.
+        /// Value on the card.
         card: u32,
-        /// What the evaluator has.
+        /// Value on the evaluator.
         expected: u32,
     },
     /// A byte of memory.
     Memory {
-        /// Region.
+        /// Index of the memory region.
         region: usize,
-        /// Offset in it.
+        /// Offset in the region, in bytes.
         offset: usize,
-        /// What the card has, a word from here on.
+        /// The card's word from this byte on.
         card: u32,
-        /// What the evaluator has.
+        /// The evaluator's word from this byte on.
         expected: u32,
     },
 }
@@ -82,13 +82,13 @@ fn is_near(card: u32, expected: u32) -> bool {
     card.abs_diff(expected) <= 1
 }
 
-/// Runs a program on both.
+/// Runs a program on both and compares.
 pub fn compare(runner: &mut Runner, program: &Program) -> Result<(), Difference> {
     let mut expected = program.memory.clone();
     evaluator::evaluate(&program.launch, &mut expected).map_err(Difference::Refused)?;
     let mut found = program.memory.clone();
     if let Err(failure) = runner.run(&program.launch, &mut found) {
-        // What is left of a grid that failed is no start for another.
+        // The state that a failed grid leaves is no start for another.
         *runner = Runner::default();
         return Err(Difference::Failed(failure));
     }
@@ -122,7 +122,7 @@ pub fn compare(runner: &mut Runner, program: &Program) -> Result<(), Difference>
     Ok(())
 }
 
-/// A program in which no instruction can be left out without the two agreeing again.
+/// Makes a program smaller until no instruction can be left out without the two agreeing again.
 pub fn minimize(runner: &mut Runner, program: &Program) -> Program {
     let mut program = program.clone();
     let is_wrong = |runner: &mut Runner, program: &Program| {
@@ -150,7 +150,7 @@ pub fn minimize(runner: &mut Runner, program: &Program) -> Program {
     }
 }
 
-/// The text of a program's statements and functions but for what was left out.
+/// The text of a program's statements and functions, without the instructions that were left out.
 pub fn listing(program: &Program) -> String {
     let launch = &program.launch;
     let mut text = format!("grid {:?} of blocks {:?}\n", launch.grid, launch.block);

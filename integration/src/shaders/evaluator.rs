@@ -1,8 +1,9 @@
 //! A straightforward evaluator of GF100 machine code: one lane at a time, from the bits of the word.
 //!
-//! It is the witness of differential tests and shares nothing with the software card, and with `fermi_spec::isa` the numbers of
-//! special registers alone: fields are read where envytools (`envydis/gf100.c`) has them, arithmetic is `exact`'s. What
-//! the sources leave open it refuses ([`Wrong::Unspecified`]), so that a program it runs has one result.
+//! It is the witness of differential tests and shares no code with the software card, and with `fermi_spec::isa`
+//! only the numbers of special registers: fields are read where envytools (`envydis/gf100.c`) has them,
+//! arithmetic is `exact`'s. It refuses cases that the sources leave open ([`Wrong::Unspecified`]), so that a
+//! program it runs has one result.
 //!
 //! Warps of a block run one after the other, each until it waits or ends; so programs under test must not depend on how
 //! warps take turns.
@@ -23,21 +24,21 @@ use lane::{Lane, Surroundings, bit, bits, signed};
 
 /// Bytes of an instruction.
 const STEP: u32 = 8;
-/// Warp instructions after which a program does not end.
+/// Warp instructions after which a program counts as endless.
 const PATIENCE: u64 = 2_000_000;
 
 /// Why there is no result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// No source says what this does.
+    /// No source documents this case.
     Unspecified(&'static str),
     /// The hardware raises an error.
     Fault(&'static str),
-    /// It does not end.
+    /// The program does not end.
     Endless,
 }
 
-/// Shared memory of a block.
+/// The shared memory of a block.
 struct Shared {
     bytes: Vec<u8>,
     locks: BTreeSet<u32>,

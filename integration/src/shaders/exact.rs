@@ -1,7 +1,7 @@
 //! Exact binary arithmetic: a number as a sign and one very long fixed-point magnitude, rounded once at the end.
 //!
-//! Every finite f64, the product of any two and the sum of such a product and a third fit without a rounding. It is slow
-//! and has no cases, which is what a reference is for.
+//! Every finite f64, the product of any two and the sum of such a product and a third fit without a rounding. It is
+//! slow and has no special cases, as a reference should be.
 
 use std::cmp::Ordering;
 
@@ -52,7 +52,7 @@ impl Rounding {
     }
 }
 
-/// What a pattern of bits stands for.
+/// Value of a pattern of bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     Nan,
@@ -82,12 +82,12 @@ impl Format {
         1 << (self.mantissa + self.exponent)
     }
 
-    /// Positive infinity.
+    /// Bits of positive infinity.
     pub(super) fn infinity(self) -> u64 {
         ((1 << self.exponent) - 1) << self.mantissa
     }
 
-    /// One.
+    /// Bits of the number 1.0.
     pub(super) fn one(self) -> u64 {
         (self.bias() as u64) << self.mantissa
     }
@@ -195,7 +195,7 @@ impl Exact {
         self.limbs.iter().rev().cmp(other.limbs.iter().rev())
     }
 
-    /// The sum; the sign of a zero is the caller's affair.
+    /// The sum; the caller decides the sign of a zero.
     pub(super) fn plus(&self, other: &Self) -> Self {
         if self.is_negative == other.is_negative {
             let mut sum = Self::zero(self.is_negative);
@@ -284,7 +284,7 @@ impl Exact {
     }
 }
 
-/// What an operation gives where it is no number, or the number.
+/// Result of an operation that is not a number, or the number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Outcome {
     Nan,

@@ -75,7 +75,7 @@ fn assembled(text: &str) -> Vec<u64> {
 /// A random program with its launch and memory.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// What is launched.
+    /// The launch of the program.
     pub launch: Launch,
     /// Memory at the start.
     pub memory: Memory,
@@ -85,14 +85,14 @@ pub struct Program {
     pub body: Range<usize>,
 }
 
-/// Where a statement stands.
+/// Context of a statement.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Statements around it.
     depth: u32,
-    /// All lanes of the block that live come here together.
+    /// All living lanes of the block come here together.
     is_uniform: bool,
-    /// The next join is ours.
+    /// The next join belongs to this program.
     in_region: bool,
     /// Inside a loop, and whether CONT has an entry.
     in_loop: bool,

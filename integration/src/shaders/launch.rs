@@ -1,8 +1,8 @@
-//! A launch: the words of a program, and what the methods of class 90c0 say about it.
+//! A launch: the words of a program, and its parameters as methods of class 90c0 set them.
 
 use std::collections::BTreeMap;
 
-/// What is launched.
+/// Program and parameters of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Launch {
     /// Instruction words from offset 0 on.
@@ -27,9 +27,9 @@ pub struct Launch {
     pub local_window: u32,
     /// Bytes of local memory of a lane from address 0 up.
     pub local_positive: u32,
-    /// The same below the end of the local addresses.
+    /// Bytes of local memory of a lane below the end of the local addresses.
     pub local_negative: u32,
-    /// What GRIDID reads.
+    /// Value that GRIDID reads.
     pub grid_id: u32,
     /// Operand of LAUNCH.
     pub argument: u32,
@@ -38,7 +38,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A word of a constant bank; what no bank has is zero.
+    /// A word of a constant bank; a word outside of all banks is zero.
     pub fn constant(&self, bank: u32, offset: u32) -> u32 {
         self.banks
             .get(&bank)

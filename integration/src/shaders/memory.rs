@@ -3,13 +3,13 @@
 /// A range of bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Where it is seen.
+    /// Virtual addresses at which it is seen.
     pub addresses: Vec<u64>,
-    /// What is in it.
+    /// Bytes of the range.
     pub bytes: Vec<u8>,
 }
 
-/// All ranges; what is in none is not mapped.
+/// All ranges; an address outside of them is not mapped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Memory {
     /// In any order; none overlaps another.

@@ -30,7 +30,7 @@ const BANKS_AT: u64 = CODE_BYTES;
 pub(crate) const BANK_BYTES: u64 = 0x400;
 const DONE_AT: u64 = BANKS_AT + 32 * BANK_BYTES;
 const CONTROL_BYTES: u64 = 0x2_0000;
-/// Local memory.
+/// Memory behind local memory, in VRAM.
 const TEMP: u64 = CODE + CONTROL_BYTES;
 const TEMP_VA: u64 = CODE_VA + CONTROL_BYTES;
 /// What a bench brings beyond the card's usual VRAM, seen here.
@@ -42,7 +42,7 @@ const STEPS_MAX: u32 = 200_000;
 /// How a grid ended that did not end well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Failure {
-    /// PGRAPH's interrupts.
+    /// Interrupts of PGRAPH (400100) at the end.
     pub graph_intr: u32,
     /// Error of the first MP's warp.
     pub warp_error: u32,
@@ -86,17 +86,17 @@ pub(crate) fn map_high(card: &mut Card) {
     card.set_u64(DIRECTORY + 8 * entry, small_pde(SMALL_TABLE).into_bits());
 }
 
-/// Generic address of a place in VRAM, in system memory.
+/// Generic address of a place in VRAM, mapped by small pages.
 pub const fn vram_va(offset: u64) -> u64 {
     DATA_VA + offset
 }
 
-/// See [`vram_va`].
+/// Generic address of a place in VRAM, mapped by large pages.
 pub const fn large_va(offset: u64) -> u64 {
     LARGE_VA + offset
 }
 
-/// See [`vram_va`].
+/// Generic address of a place in system memory.
 pub const fn ram_va(offset: u64) -> u64 {
     RAM_VA + offset
 }
@@ -265,7 +265,7 @@ pub(crate) fn state(launch: &Launch, addresses: Addresses) -> Vec<u32> {
     words
 }
 
-/// The launch.
+/// Methods that launch the prepared grid.
 pub(crate) fn start(subchannel: u8, argument: u32) -> [u32; 2] {
     [incrementing(subchannel, compute::LAUNCH, 1), argument]
 }

@@ -19,7 +19,8 @@ fn format(size: u32) -> Result<Format, Wrong> {
     }
 }
 
-/// The NaN that a conversion makes of one. Of f64 nobody says: the operand's own, quiet, or the other formats' widened.
+/// The NaN that a conversion makes of one. For f64 no source says: the operand's own, quiet, or
+/// the other formats' widened.
 fn resulting_nan(to: Format, from: Format, value: u64) -> u64 {
     match (to, from) {
         (DOUBLE, DOUBLE) => value | DOUBLE.quiet(),
@@ -113,7 +114,7 @@ fn float_to_float(word: u64, value: u64) -> Result<u64, Wrong> {
         (_, None) => to.infinity() | if is_negative(from, value) { to.sign() } else { 0 },
         (_, Some(number)) if bit(word, 7) => {
             let mut whole = Exact::of_integer(number.round_to_integer(rounding));
-            // Beyond what an integer here can be everything is whole.
+            // Beyond the range of an integer here, every float is a whole number.
             if number.round_to_integer(Rounding::Zero).unsigned_abs() >= 1 << 120 {
                 whole = number;
             }
@@ -198,7 +199,7 @@ fn permuted(mode: u32, a: u32, selector: u32, c: u32) -> Result<u32, Wrong> {
 }
 
 impl Lane {
-    /// Class 4 but for votes and barriers.
+    /// Executes class 4, except votes and barriers.
     pub(super) fn moves(
         &mut self,
         word: u64,

@@ -14,7 +14,7 @@ const WIDE_SIGN: u64 = 1 << 63;
 /// The NaN of f64 arithmetic where no operand is one.
 const WIDE_NAN: u64 = 0xfff8_0000_0000_0000;
 
-/// What an f32 operation does beside the arithmetic.
+/// Treatment of operands and result besides the arithmetic.
 #[derive(Clone, Copy, Default)]
 struct Options {
     /// Denormals become zero.
@@ -206,7 +206,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The f32 instructions of class 2.
+    /// Executes the f32 instructions of class 2.
     pub(super) fn single_immediate(&mut self, word: u64, opcode: u32) -> Result<(), Wrong> {
         let (a, immediate) = (self.a(word), bits(word, 57, 26));
         let near = Rounding::NearestEven;

@@ -1,4 +1,4 @@
-//! Classes 2 and 3: integers.
+//! Classes 2 and 3: integer arithmetic.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use super::float::compares;
 use super::lane::{Flags, Immediate, Lane, bit, bits};
 use crate::shaders::Launch;
 
-/// What an addition does with its operands.
+/// How an addition combines its operands.
 struct Addition {
     /// 0 `a + b`, 1 `a - b`, 2 `b - a`, 3 `a + b + 1`.
     operation: u32,
@@ -69,7 +69,7 @@ fn logic(operation: u32, a: u32, b: u32) -> u32 {
     }
 }
 
-/// The value and the last bit that went out.
+/// The shifted value and the last bit that went out.
 fn shifted_left(value: u32, count: u32, wraps: bool) -> (u32, bool) {
     let count = if wraps { count & 31 } else { count };
     match count {
@@ -140,7 +140,7 @@ impl Lane {
         self.set_integer(word, value, flags);
     }
 
-    /// Class 2.
+    /// Executes integer instructions of class 2, which have a 32-bit immediate.
     pub(super) fn immediate(&mut self, word: u64, opcode: u32, thread: u32) -> Result<(), Wrong> {
         let (a, immediate) = (self.a(word), bits(word, 57, 26));
         let addition = Addition {
@@ -188,7 +188,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Class 3.
+    /// Executes integer instructions of class 3.
     pub(super) fn integer(&mut self, word: u64, opcode: u32, launch: &Launch) -> Result<(), Wrong> {
         let (a, b) = (self.a(word), self.b(word, Immediate::Integer, launch));
         let c = self.c(word, launch);

@@ -1,10 +1,10 @@
-//! One lane: its state, its operands, and which rule an instruction word follows.
+//! One lane: its state, its operands, and the rule that an instruction word follows.
 
 use super::{Shared, Wrong};
 use crate::shaders::Launch;
 use crate::shaders::memory::Memory;
 
-/// Condition flags.
+/// The condition flags of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Flags {
     pub(super) zero: bool,
@@ -78,14 +78,14 @@ pub(super) fn bit(word: u64, number: u32) -> bool {
     word >> number & 1 != 0
 }
 
-/// The same as a two's complement number.
+/// The same bits as a two's complement number.
 pub(super) fn signed(word: u64, high: u32, low: u32) -> i32 {
     let width = high - low + 1;
     let value = i64::from(bits(word, high, low));
     (value - if value >> (width - 1) != 0 { 1 << width } else { 0 }) as i32
 }
 
-/// What a 20-bit immediate is.
+/// Meaning of a 20-bit immediate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Immediate {
     Integer,
@@ -93,12 +93,12 @@ pub(super) enum Immediate {
     Double,
 }
 
-/// Where a lane is.
+/// Position of a lane in the grid.
 pub(super) struct Surroundings<'a> {
     pub(super) launch: &'a Launch,
     pub(super) memory: &'a mut Memory,
     pub(super) shared: &'a mut Shared,
-    /// Block index.
+    /// Block index in x, y, z.
     pub(super) block: [u32; 3],
     /// Thread index in the block, of this lane.
     pub(super) thread: u32,
@@ -213,7 +213,7 @@ impl Lane {
         }
     }
 
-    /// Operand A.
+    /// Value of operand A.
     pub(super) fn a(&self, word: u64) -> u32 {
         self.get(bits(word, 25, 20))
     }
@@ -313,7 +313,7 @@ impl Lane {
     }
 }
 
-/// And, or, xor.
+/// And, or, xor of two predicates.
 pub(super) fn combine(operation: u32, a: bool, b: bool) -> Result<bool, Wrong> {
     match operation {
         0 => Ok(a && b),

@@ -1,4 +1,4 @@
-//! Classes 5 and 6: memory.
+//! Classes 5 and 6: memory accesses.
 
 use super::Wrong;
 use super::float::atomic_add;
@@ -124,7 +124,7 @@ impl Lane {
         (inside < WINDOW_BYTES).then_some(inside as u32)
     }
 
-    /// Class 5.
+    /// Executes an instruction of class 5.
     pub(super) fn memory(
         &mut self,
         word: u64,
@@ -144,7 +144,7 @@ impl Lane {
                 };
                 self.access(word, place, opcode == 0b10010, around)
             }
-            // Caches: nothing of them shows.
+            // Caches have no visible effect.
             0b10011 | 0b11100 | 0b11010 => Ok(()),
             0b11000 | 0b11001 => {
                 let address = self.a(word).wrapping_add(signed(word, 49, 26) as u32);

@@ -361,7 +361,7 @@ impl Generator {
         self.words[region] = Word::push(0b01100).relative(region, from + 2).0;
     }
 
-    /// A 64-bit minimum or maximum out of two: the flags between them are nobody else's.
+    /// A 64-bit minimum or maximum out of two: no other instruction changes the flags between them.
     fn wide_least_or_most(&mut self) {
         let choice = self.rng.random_range(0..16);
         let [high, low, a, b, c, d] = [(); 6].map(|()| self.rng.random_range(0..DATA_REGISTERS));
@@ -377,7 +377,7 @@ impl Generator {
         self.emit(Word::five(3, 9).dst(63).a(a).b(b).with(48, 48, 1).0);
     }
 
-    /// What other lanes of the block left in shared memory, between two barriers.
+    /// Words that other lanes of the block left in shared memory, between two barriers.
     pub(super) fn exchange(&mut self) {
         let (stored, index, loaded) = (self.register(), self.register(), self.register());
         let store = Word::six(5, 0b110010).with(56, 56, 1).with(7, 5, 4);

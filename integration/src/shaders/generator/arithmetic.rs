@@ -5,7 +5,7 @@ use rand::RngExt;
 use super::word::Word;
 use super::{BANK_WORDS, BANKS, DATA_REGISTERS, Generator};
 
-/// What an operand is.
+/// Kind of an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Width {
     None,
@@ -14,10 +14,10 @@ enum Width {
 }
 use Width::{None as No, One, Pair};
 
-/// What is done with 54:49 beside operand C.
+/// Use of bits 54:49 beside operand C.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Third {
-    /// Nothing.
+    /// No use of the bits.
     Not,
     /// A predicate source.
     Source,
@@ -25,7 +25,7 @@ enum Third {
     Combined,
 }
 
-/// Where results go.
+/// Place of the results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Result {
     Register(Width),
@@ -313,7 +313,7 @@ impl Generator {
                 let shape = &SHAPES[self.rng.random_range(0..SHAPES.len())];
                 let word = self.shaped(shape);
                 match (shape.class, shape.opcode) {
-                    // Operation 3 of ISCADD is none, scale 7 of FMUL neither.
+                    // Operation 3 of ISCADD is reserved, and so is scale 7 of FMUL.
                     (3, 8) => word.with(56, 55, self.rng.random_range(0..3)),
                     (0, 11) => word.with(51, 49, self.rng.random_range(0..7)),
                     _ => word,
@@ -396,7 +396,7 @@ impl Generator {
             )
             .or(self.rng.random::<u64>() & self.rng.random::<u64>() & (bits(6, 6) | bits(8, 8)));
         let width = if from == 3 { Pair } else { One };
-        // The immediate of a half, and the sign of a wide one, are nobody's.
+        // The immediate of a half, and the sign of a wide one, have no meaning.
         word = if from == 3 || from_float && from == 1 {
             let second = self.operand(width);
             word.b(second)

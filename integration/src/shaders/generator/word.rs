@@ -1,6 +1,6 @@
-//! Words from their fields.
+//! Instruction words from their fields.
 
-/// NOP.
+/// The instruction NOP with an open guard.
 pub(super) const NOP: u64 = 0x4000_0000_0000_1de4;
 /// Guard of an instruction that all active lanes execute.
 pub(super) const ALWAYS: u32 = 7;
