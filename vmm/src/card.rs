@@ -25,7 +25,7 @@ pub use running::CardLost;
 use running::Watcher;
 pub(crate) use running::{Follower, RunningCard};
 
-/// What card to make.
+/// Parameters of the card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CardConfig {
     /// Identity and speeds.
@@ -36,10 +36,10 @@ pub struct CardConfig {
     pub needs_microcode: bool,
 }
 
-/// Why there is no card.
+/// Why no card could be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
-    /// Its settings.
+    /// The model refuses the card's settings.
     #[error("cannot make the software card")]
     Model(#[from] ModelError),
     /// No descriptor or thread.
@@ -47,14 +47,14 @@ pub enum CardError {
     System {
         /// What was attempted.
         what: &'static str,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
 }
 
 impl CardConfig {
-    /// The card after power-on, with nothing placed in its frames; `bus` is what it reaches by DMA.
+    /// A card after power-on, with nothing placed in its frames; its DMA goes to `bus`.
     pub(crate) fn power_on(self, bus: Arc<DmaMaps>) -> Result<FermiModel, ModelError> {
         let config = ModelConfig {
             board: self.board,
@@ -93,11 +93,11 @@ impl Follower for Messages {
     }
 }
 
-/// What a software card counts, read while it runs.
+/// Counters of a software card, read while it runs.
 pub struct CardCounters(Watcher<Messages>);
 
 impl CardCounters {
-    /// Everything since power-on.
+    /// Counts of all events since power-on.
     pub fn read(&self) -> Result<Counters, CardLost> {
         self.0.counters()
     }
@@ -121,7 +121,7 @@ impl std::fmt::Debug for ModelGpu {
 }
 
 impl ModelGpu {
-    /// Powers a card on. None of its frames is anywhere yet.
+    /// Powers a card on. None of its frames has memory yet.
     pub fn new(config: CardConfig) -> Result<Self, CardError> {
         let maps = Arc::new(DmaMaps::default());
         let model = config.power_on(maps.clone())?;
@@ -143,7 +143,7 @@ impl ModelGpu {
         })
     }
 
-    /// Its counters, which can be read as long as anybody wants.
+    /// Its counters, which stay readable after the card is gone.
     pub fn counters(&self) -> CardCounters {
         CardCounters(self.card.watcher())
     }
@@ -221,7 +221,7 @@ impl HostGpu for ModelGpu {
     }
 
     fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
-        // Rule 4.
+        // The card is locked (rule 4 of `running`).
         let maps = self.maps.clone();
         self.card.access(|_, _| maps.remove(iova, bytes))?
     }

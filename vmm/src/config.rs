@@ -1,7 +1,8 @@
-//! What the operator writes: sizes, `host.toml` of a broker, `vm.toml` of a VM.
+//! The operator's files: sizes, `host.toml` of a broker, `vm.toml` of a VM.
 //!
-//! A file is read in two steps: serde refuses what is no such file (unknown fields included), then `validate` refuses
-//! what cannot be. Both name the line and the field. `docs/examples` has a commented file of each kind.
+//! A file is read in two steps: serde refuses a file of another structure (unknown fields included), then
+//! `validate` refuses impossible values. Both name the line and the field. `docs/examples` has a commented
+//! file of each kind.
 
 mod device;
 mod host;
@@ -33,33 +34,33 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: std::io::Error,
     },
-    /// It is too long to be one.
+    /// The file is too long for a configuration.
     #[error("{} is longer than {FILE_BYTES_MAX} bytes", path.display())]
     TooLong {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Its contents.
+    /// A field is missing, unknown or wrong.
     #[error("{}:{line}: {field}: {reason}", path.display())]
     Field {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The field, or what stands where one should.
+        /// Name of the field, or the text in its place.
         field: String,
-        /// What is wrong, and what would be right.
+        /// The error, and the values that would be right.
         reason: String,
     },
 }
 
-/// What is wrong with a field, before the file and line are known.
+/// The error of a field, before the file and line are known.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     span: Range<usize>,
@@ -77,12 +78,12 @@ impl Wrong {
     }
 }
 
-/// A file as serde sees it, and as it is meant.
+/// A kind of configuration file: its structure for serde, and its validated form.
 pub(crate) trait ConfigFile: Sized {
     /// The file's structure.
     type Raw: DeserializeOwned;
 
-    /// Checks what serde does not.
+    /// Checks the values, after serde has checked the structure.
     fn validate(raw: Self::Raw) -> Result<Self, Wrong>;
 }
 
@@ -156,7 +157,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a software card can have so much VRAM.
+/// Whether a software card can have this much VRAM.
 pub fn check_card_vram(bytes: u64) -> Result<(), String> {
     if !(CARD_VRAM_MIN..=CARD_VRAM_MAX).contains(&bytes) || !bytes.is_multiple_of(MIB) {
         return Err(format!("{} is not a multiple of 1M from 16M to 64G", Size(bytes)));
@@ -164,7 +165,7 @@ pub fn check_card_vram(bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a guest can have so much VRAM.
+/// Whether a guest can have this much VRAM.
 pub fn check_guest_vram(bytes: u64) -> Result<(), String> {
     if !(vgpu::GUEST_VRAM_MIN..=CARD_VRAM_MAX).contains(&bytes) || !bytes.is_multiple_of(MIB) {
         let min = Size(vgpu::GUEST_VRAM_MIN);

@@ -1,5 +1,5 @@
-//! `vramd demo`: a broker with a card and several guests in one process, which together use more VRAM than
-//! the card has; whether every byte came out right.
+//! `vramd demo`: a broker with a card and several guests in one process, which together use more VRAM than the card
+//! has. It checks whether every byte came out right.
 //!
 //! ```text
 //! inputs ─► broker ─► attach all ─► build all ─► start all ─► watch ─► all ended ─► report
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Every figure is taken from where it is counted: VRAM and moves from the broker, exits from the VM, digests from
-//! what the guest read back.
+//! the bytes that the guest read back.
 
 mod report;
 mod screen;
@@ -46,21 +46,21 @@ const GUEST_VRAM_OWN: u64 = 8 * MIB;
 const KERNEL_VRAM_OWN: u64 = 8 * MIB;
 /// Most bytes of a kernel's buffers: its reference has to fit guest RAM below 3 GiB.
 const FOOTPRINT_MAX: u64 = 2 << 30;
-/// How often the guests move the contents of their VRAM about.
+/// Rounds in which the guests move the contents of their VRAM about.
 const FILE_ROUNDS: u32 = 4;
-/// How often they run their kernel.
+/// Rounds in which they run their kernel.
 const KERNEL_ROUNDS: u32 = 1;
 
-/// What to show.
+/// Parameters of the demo.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
     /// Number of VMs, 1 to [`broker::VMS_MAX`].
     pub vms: usize,
-    /// The card.
+    /// Card that the broker drives.
     pub card: CardChoice,
     /// VRAM that each guest sees, bytes.
     pub guest_vram: u64,
-    /// What the guests do, in turn; not empty.
+    /// Workloads of the guests, in turn; not empty.
     pub workloads: Vec<Workload>,
     /// Files that guests with the workload `files` take through VRAM; this program's own executable if there is none.
     pub inputs: Vec<PathBuf>,
@@ -70,79 +70,79 @@ pub struct DemoOptions {
     pub rounds: Option<u32>,
     /// File to record the broker's events to.
     pub record: Option<PathBuf>,
-    /// Where the guests are to run. Without KVM they run on threads in any case.
+    /// Place where the guests run. Without KVM they run on threads in any case.
     pub place: Place,
 }
 
-/// Why there is nothing to report.
+/// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// An input.
+    /// An input cannot be used.
     #[error(transparent)]
     Input(#[from] InputError),
     /// The guest's RAM cannot hold all inputs.
     #[error("the inputs of {bytes} bytes together do not fit {limit} bytes of guest VRAM and RAM")]
     InputsTooLarge {
-        /// All of them.
+        /// Bytes of all inputs.
         bytes: u64,
-        /// What fits.
+        /// Bytes that fit.
         limit: u64,
     },
-    /// The workload counts fewer.
+    /// There are more inputs than the workload can count.
     #[error("{count} inputs are more than {}", crate::guest::INPUTS_MAX)]
     TooManyInputs {
-        /// How many were given.
+        /// Number of inputs.
         count: usize,
     },
-    /// The broker.
+    /// The broker cannot be started.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The broker does not take a VM.
+    /// The broker refuses a VM.
     #[error("vm {name} gets no vGPU")]
     Attach {
-        /// Which.
+        /// Name of the VM.
         name: String,
-        /// Why.
+        /// Reason of the refusal.
         #[source]
         source: AttachError,
     },
     /// A VM cannot be built or started.
     #[error("vm {name} cannot run")]
     Guest {
-        /// Which.
+        /// Name of the VM.
         name: String,
-        /// Why.
+        /// Error of the guest.
         #[source]
         source: GuestError,
     },
-    /// The broker gave up.
+    /// The broker ended early.
     #[error(transparent)]
     Ended(#[from] Ended),
-    /// Somebody asked to stop.
+    /// The observer asked to stop.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Somebody who looks on while the demo runs.
+/// Observes the demo while it runs.
 pub trait Onlooker {
-    /// Something that everybody must read.
+    /// A message that must not be missed.
     fn notice(&mut self, text: &str);
 
-    /// How things stand. Called often.
+    /// The present figures. Called often.
     fn frame(&mut self, vms: &[VmFrame]);
 
-    /// Whether to stop.
+    /// Whether the demo shall stop.
     fn wants_to_stop(&self) -> bool;
 }
 
 /// One VM as it is now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VmFrame {
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
-    /// What it does, or how it ended.
+    /// Its activity, or how it ended.
     pub state: String,
-    /// How much of that is done.
+    /// Progress of the activity.
     pub percent: u64,
     /// Bytes in VRAM.
     pub resident_bytes: u64,
@@ -172,7 +172,7 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
     let start = Instant::now();
     let (broker, counters) = start_counted(HostSetup {
         card: options.card.clone(),
-        // Enough that admission never depends on how much of the card the broker takes for itself.
+        // Enough that the card's own share never decides whether a VM is admitted.
         host_ram: options.guest_vram.saturating_mul(options.vms as u64),
         seed: options.seed,
         firmware: None,
@@ -192,18 +192,18 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
 }
 
 impl DemoOptions {
-    /// What VM number `index` does.
+    /// Workload of VM number `index`.
     fn workload(&self, index: usize) -> Workload {
         let turn = index.checked_rem(self.workloads.len());
         turn.map_or(Workload::Files, |turn| self.workloads[turn])
     }
 
-    /// Whether any VM does `workload`.
+    /// Whether any VM has the workload `workload`.
     fn has(&self, workload: Workload) -> bool {
         (0..self.vms).any(|index| self.workload(index) == workload)
     }
 
-    /// Bytes of the buffers of a kernel: so much of what its guest sees that four guests together use twice the card.
+    /// Bytes of a kernel's buffers: a share of its guest's VRAM such that four guests together use twice the card.
     fn footprint(&self) -> u64 {
         let room = self.guest_vram.saturating_sub(KERNEL_VRAM_OWN);
         room.min(self.guest_vram / 8 * 5).min(FOOTPRINT_MAX)
@@ -244,7 +244,7 @@ fn load_inputs(options: &DemoOptions) -> Result<Vec<InputFile>, DemoError> {
     let room = options.guest_vram.saturating_sub(GUEST_VRAM_OWN);
     let limit = room.min(MMIO_WINDOW.start - ram_bytes_for(&[]));
     if options.inputs.is_empty() {
-        // Half of it, so that pieces of it lie in several places.
+        // Half of it, so that its pieces lie in several places.
         return Ok(vec![InputFile::own_executable(
             (options.guest_vram / 2).min(limit).max(1),
         )?]);
@@ -333,7 +333,7 @@ fn build_all(
     ready.into_iter().map(start).collect()
 }
 
-/// Until all guests have ended. Each leaves the broker when it ends, as VMs do.
+/// Waits until all guests have ended. Each detaches from the broker when it ends, as VMs do.
 fn watch(
     members: &mut [Member],
     broker: &Broker,
@@ -360,7 +360,7 @@ fn watch(
     Ok(())
 }
 
-/// All at once, then one after the other: each takes the time of one exit.
+/// Stops all guests first, then waits for each: every one takes the time of one exit.
 fn kill_all(members: &mut [Member]) {
     members
         .iter()
@@ -392,7 +392,7 @@ impl Member {
         self.journal.told()
     }
 
-    /// What speaks against it once it has ended.
+    /// The errors of a VM that has ended.
     fn wrong(&self) -> Vec<String> {
         let Some(end) = &self.end else {
             return vec!["it did not end".to_owned()];

@@ -1,4 +1,4 @@
-//! `vramd doctor`: what a host needs, what it has, and the command that brings what it lacks.
+//! `vramd doctor`: the needs of a host, its state, and the command that mends what is missing.
 //!
 //! Everything is read from `/sys`, `/proc` and `/dev`; nothing is changed.
 
@@ -17,43 +17,43 @@ use crate::config::Size;
 const QEMU_MIN: (u32, u32) = (10, 1);
 /// Least locked memory for a card of the host: RAM and VRAM of two small VMs.
 const MEMLOCK_MIN: u64 = 1 << 30;
-/// What a served card maps at most besides a process's own mappings (decision 0008).
+/// Most mappings of a served card besides a process's own (decision 0008).
 const MAPS_MIN: u64 = 40_000;
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// Something works less well, or not at all that not everybody needs.
+    /// A feature works less well, or one is absent that only some need.
     Warning,
     /// Virtual machines cannot run.
     Missing,
 }
 
-/// A check.
+/// One check and its result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Subject of the check.
     pub what: String,
-    /// How it came out.
+    /// Result of the check.
     pub verdict: Verdict,
-    /// What there is.
+    /// The state that was found.
     pub found: String,
-    /// What to do about it.
+    /// The command or action that mends it.
     pub remedy: Option<String>,
 }
 
-/// All checks.
+/// Results of all checks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Diagnosis {
-    /// In the order in which one would mend them.
+    /// The checks, in the order in which one would mend them.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
-    /// Looks at this host.
+    /// Checks this host.
     pub fn of_host() -> Self {
         let root = Path::new("/");
         let mut findings = vec![kvm(root), iommu(root), vfio_driver(root)];
@@ -69,7 +69,7 @@ impl Diagnosis {
             .all(|finding| finding.verdict != Verdict::Missing)
     }
 
-    /// A line for each check, and one for what to do.
+    /// A line for each check, and one for its remedy.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for finding in &self.findings {
@@ -177,7 +177,7 @@ fn card(card: &PciFunction) -> Finding {
             format!("bound to {driver}"),
             &format!("vramd bind {}", card.at),
         ),
-        // The error says what to do.
+        // The error names the remedy.
         Err(error) => finding(&what, Verdict::Warning, error.to_string(), ""),
     }
 }
@@ -268,7 +268,7 @@ fn version(line: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Where a check looks, for tests of others.
+/// Root of the checked files, for tests of other hosts.
 #[cfg(test)]
 mod tests {
     use super::*;

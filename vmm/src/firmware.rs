@@ -1,9 +1,9 @@
 //! Microcode of a real card's copy engines, from a folder that the operator names.
 //!
-//! Four files, named as nouveau looks for them below `nouveau/` (Linux `nvkm/engine/falcon.c`: chipset 0c0, first byte of
-//! the falcon's registers >> 12, `c` code and `d` data), each the memory's words from 0 on, the low byte first. vramd has
-//! none and copies none: they are made from nouveau's sources (`ce/fuc/gf100.fuc3`), whose methods the broker's own
-//! channel uses.
+//! Four files, named as nouveau looks for them below `nouveau/` (Linux `nvkm/engine/falcon.c`: chipset 0c0, first
+//! byte of the falcon's registers >> 12, `c` code and `d` data), each the memory's words from 0 on, the low byte
+//! first. vramd contains and copies none: they are made from nouveau's sources (`ce/fuc/gf100.fuc3`), whose methods
+//! the broker's own channel uses.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -14,33 +14,33 @@ use vgpu::{Microcode, MicrocodeError};
 /// Falcons of copy engines 0 and 1, as in the files' names.
 const FALCONS: [&str; 2] = ["104", "105"];
 
-/// No file of microcode is as long as this; what it may have is the falcon's to say.
+/// Bound on a file's bytes; the falcon's memories are smaller still.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Why there is no microcode.
+/// Why the microcode cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FirmwareError {
     /// A file cannot be read.
     #[error("cannot read microcode {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// A file is not what a copy engine takes.
+    /// A file is not microcode for a copy engine.
     #[error("microcode {}", path.display())]
     Unfit {
-        /// The code's file; the data's lies beside it.
+        /// Path of the code's file; the data's lies beside it.
         path: PathBuf,
-        /// What is wrong with either.
+        /// The error in one of the two.
         #[source]
         source: MicrocodeError,
     },
 }
 
-/// Reads what both engines are given.
+/// Reads the microcode of both engines.
 pub(crate) fn read(folder: &Path) -> Result<[Microcode; 2], FirmwareError> {
     let [first, second] = FALCONS.map(|falcon| read_one(folder, falcon));
     Ok([first?, second?])

@@ -7,9 +7,9 @@
 //!        ◄── eventfds ── Pins ◄── whatever may change the card's interrupt
 //! ```
 //!
-//! One thread serves the socket, another runs the engines. The card has one client at a time; whoever connects while
-//! one is attached is hung up on. When a client goes, the card goes back to its state after power-on, VRAM included:
-//! the next client finds nothing of the one before.
+//! One thread serves the socket, another runs the engines. The card has one client at a time; while it is attached,
+//! every other connection is closed. When a client goes, the card goes back to its state after power-on, VRAM
+//! included: the next client finds no data of the one before.
 
 mod front;
 mod function;

@@ -1,4 +1,4 @@
-//! One running guest, in a KVM VM or on a thread of this process, and whether what it did was right.
+//! One running guest, in a KVM VM or on a thread of this process, and whether its results are right.
 //!
 //! ```text
 //! InputFile ─┬─► Guest::start ─► Guest ──ends──► GuestEnd ─┐
@@ -29,22 +29,22 @@ const MIB: u64 = 1 << 20;
 /// Files that the workload counts.
 pub const INPUTS_MAX: usize = 16;
 
-/// What a guest is made of.
+/// The parts of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestSetup {
-    /// For threads and messages.
+    /// Name in threads and messages.
     pub name: String,
-    /// RAM, bytes.
+    /// RAM in bytes.
     pub ram_bytes: u64,
     /// vCPUs; a guest on a thread has one in any case.
     pub vcpus: usize,
     /// Program; a guest on a thread runs the built-in one's workload.
     pub kernel: Kernel,
-    /// Its files.
+    /// Files that the guest gets.
     pub inputs: Arc<[InputFile]>,
     /// Words of its command line.
     pub options: String,
-    /// What the threads of a virtual machine may ask of the host.
+    /// System calls that the threads of a virtual machine may make.
     pub sandbox: Sandbox,
 }
 
@@ -60,15 +60,15 @@ pub fn ram_bytes_for(inputs: &[InputFile]) -> u64 {
 /// Why a guest could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
-    /// On KVM.
+    /// The virtual machine cannot be built or started.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// On a thread.
+    /// The thread cannot be started.
     #[error(transparent)]
     Thread(#[from] ThreadError),
 }
 
-/// Where guests run.
+/// Place where guests run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In virtual machines.
@@ -81,7 +81,7 @@ pub enum Place {
 pub enum ReadyGuest {
     /// A virtual machine.
     Vm(Vm),
-    /// A thread to be.
+    /// A thread that is not started yet.
     Thread(Box<ThreadVm>),
 }
 
@@ -89,7 +89,7 @@ pub enum ReadyGuest {
 pub enum Guest {
     /// A virtual machine.
     Vm(RunningVm),
-    /// A thread.
+    /// A thread of this process.
     Thread(Box<ThreadVm>),
 }
 
@@ -103,7 +103,7 @@ pub enum GuestEnd {
 }
 
 impl GuestEnd {
-    /// By itself and content.
+    /// Whether it ended by itself and successfully.
     pub fn is_success(&self) -> bool {
         match self {
             GuestEnd::Vm(exit) => exit.is_success(),
@@ -187,7 +187,7 @@ impl Guest {
         }
     }
 
-    /// Stops it. Returns at once.
+    /// Stops it for good. Returns at once.
     pub fn kill(&self) {
         match self {
             Guest::Vm(vm) => vm.kill(),
@@ -204,7 +204,7 @@ impl Guest {
     }
 }
 
-/// What speaks against a guest of the built-in program that ended; nothing if every byte was right.
+/// The errors of a guest of the built-in program that has ended; none if every byte was right.
 pub fn verdict(inputs: &[InputFile], told: &Told, end: &GuestEnd) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Some(error) = &told.error {
@@ -224,7 +224,7 @@ pub fn verdict(inputs: &[InputFile], told: &Told, end: &GuestEnd) -> Vec<String>
             None => format!("{} slots of VRAM hold wrong bytes", told.mismatches),
         });
     }
-    // After an earlier end the digests that are missing say nothing new.
+    // After an early end, missing digests are no further error.
     let is_complete = wrong.is_empty();
     if is_complete && !told.is_ok {
         wrong.push("it did not report success".to_owned());

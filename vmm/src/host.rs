@@ -17,21 +17,21 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::card::{CardConfig, CardCounters, CardError, ModelGpu};
 use crate::firmware::{self, FirmwareError};
 
-/// Which card.
+/// The card that a broker drives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CardChoice {
     /// A software card in this process.
     Model(CardConfig),
-    /// What another process serves at this socket.
+    /// A card that another process serves at this socket.
     VfioUser(PathBuf),
-    /// The host's own at this address.
+    /// A card of this host at this PCI address.
     Vfio(PciAddress),
 }
 
-/// What to start.
+/// Parameters of a broker.
 #[derive(Clone, Debug)]
 pub struct HostSetup {
-    /// The card.
+    /// Card to drive.
     pub card: CardChoice,
     /// Host RAM for spilled chunks, bytes.
     pub host_ram: u64,
@@ -45,22 +45,22 @@ pub struct HostSetup {
     pub vms: Vec<VmSocket>,
 }
 
-/// Why there is no broker.
+/// Why the broker could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// No card.
+    /// The software card could not be made.
     #[error(transparent)]
     Card(#[from] CardError),
-    /// No card in the other process.
+    /// The card of the other process could not be used.
     #[error(transparent)]
     RemoteCard(#[from] RemoteGpuError),
-    /// No card of this host.
+    /// The card of this host could not be used.
     #[error(transparent)]
     HostCard(#[from] VfioGpuError),
-    /// No microcode.
+    /// The microcode could not be read.
     #[error(transparent)]
     Firmware(#[from] FirmwareError),
-    /// No recording.
+    /// The recording could not be made.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The broker itself.
@@ -68,7 +68,7 @@ pub enum HostError {
     Start(#[from] StartError),
 }
 
-/// A card, and what tells of it.
+/// A card, and the counters that show it.
 struct Card {
     gpu: Box<dyn HostGpu>,
     interrupt: EventFd,
@@ -119,9 +119,9 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
     start_counted(setup).map(|(broker, _)| broker)
 }
 
-/// The same, with the counters of the card if it is in this process.
+/// Does the same, and returns the counters of the card if it is in this process.
 pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
-    // Before the card is touched: what is wrong with files shall not cost it a reset.
+    // Read before the card is touched: an error in a file shall not cost it a reset.
     let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
     let card = setup.card.open()?;
     let capabilities = card.gpu.capabilities();
@@ -160,8 +160,9 @@ fn locked_memory_limit() -> Option<u64> {
     getrlimit(Resource::Memlock).current.filter(|_| !may_exceed)
 }
 
-/// What to tell of a limit that does not hold what a card of the host can have pinned: the broker's own memory, and the
-/// VRAM of all VMs should all of it be in host RAM. The VMs' RAM, which their VMMs choose, comes on top.
+/// The warning for a limit that is too low for the memory that a card of the host can have pinned: the
+/// broker's own memory, and the VRAM of all VMs if all of it is in host RAM. The VMs' RAM, whose size their
+/// VMMs choose, comes on top.
 fn memlock_warning(limit: Option<u64>, vms: &[VmSocket]) -> Option<String> {
     let vram: u64 = vms.iter().map(|vm| vm.config.guest_vram).sum();
     let pinned = OWN_BYTES + vram;

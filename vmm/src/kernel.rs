@@ -6,8 +6,8 @@
 //!                                        └► Tracer: the instructions of one warp
 //! ```
 //!
-//! A launch goes the way of any driver's: page tables in VRAM, a channel, methods of class 90c0. Only the contents of
-//! buffers, code and constants are put into memory by who owns it. `docs/kernels.md` is the manual.
+//! A launch goes the way of any driver's: page tables in VRAM, a channel, methods of class 90c0. Only the contents
+//! of buffers, code and constants are put directly into memory. `docs/kernels.md` is the manual.
 
 mod bare_card;
 mod launch_file;
@@ -44,13 +44,13 @@ pub(crate) enum KernelError {
         #[source]
         source: std::io::Error,
     },
-    /// More than any kernel has.
+    /// The file has more bytes than any kernel.
     #[error("{} is longer than {bytes_max} bytes", path.display())]
     TooLong { path: PathBuf, bytes_max: usize },
     /// The text of a program.
     #[error("{}:{}:{}: {}", path.display(), error.line, error.column, error.message)]
     Assembly { path: PathBuf, error: AssemblyError },
-    /// A line that should be a word.
+    /// A line is not an instruction word.
     #[error("{}:{line}: {text:?} is not {expected}", path.display())]
     Word {
         path: PathBuf,
@@ -59,31 +59,31 @@ pub(crate) enum KernelError {
         text: String,
         expected: &'static str,
     },
-    /// Nothing to run or to show.
+    /// The file has no words.
     #[error("{} has no instruction", path.display())]
     Empty { path: PathBuf },
-    /// Neither a source nor words.
+    /// The name ends neither like a source nor like words.
     #[error("{} is neither FILE.asm, a source, nor FILE.hex, words", path.display())]
     Extension { path: PathBuf },
 }
 
-/// Why a launch cannot be run. What goes wrong in a kernel is none: see [`run::Fault`].
+/// Why a launch cannot be run. An error of the kernel itself is none: see [`run::Fault`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunError {
-    /// The launch file by itself.
+    /// The launch file itself is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The code, or a file with content.
+    /// The code, or a file with content, cannot be used.
     #[error(transparent)]
     Kernel(KernelError),
-    /// The launch file together with what it names.
+    /// The launch file does not fit the files that it names.
     #[error("{}: {field}: {reason}", path.display())]
     Field {
         path: PathBuf,
         field: String,
         reason: String,
     },
-    /// A warp to trace that the grid has not.
+    /// The grid does not have the warp to trace.
     #[error(
         "there is no warp {block}.{warp} to trace: blocks are 0 to {}, warps of a block 0 to {}",
         blocks - 1,
@@ -95,7 +95,7 @@ pub(crate) enum RunError {
         blocks: u64,
         warps: u32,
     },
-    /// The host's memory.
+    /// The host's memory cannot be mapped.
     #[error("cannot get {bytes} bytes for {what}")]
     Memory {
         what: &'static str,
@@ -103,17 +103,17 @@ pub(crate) enum RunError {
         #[source]
         source: vm_memory::mmap::MmapRegionError,
     },
-    /// The card.
+    /// The card cannot be made.
     #[error("cannot make the software card")]
     Model(#[from] ModelError),
-    /// The driver.
+    /// The driver failed at a step.
     #[error("cannot {what}")]
     Driver {
         what: String,
         #[source]
         source: DriverError,
     },
-    /// A signal.
+    /// A signal ended the run.
     #[error("interrupted")]
     Interrupted,
 }

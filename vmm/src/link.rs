@@ -20,7 +20,7 @@ pub use vfio_user::VfioUserLink;
 /// PCI configuration space as a region.
 pub const CONFIG_REGION: u32 = Region::Config as u32;
 
-/// One vGPU as a PCI function, whoever serves it.
+/// One vGPU as a PCI function, in another process or in this one.
 ///
 /// Regions are numbered as in VFIO: 0 to 5 are the BARs by their number in configuration space (a 64-bit BAR leaves
 /// the next number unused), [`CONFIG_REGION`] is configuration space. Calls come from several threads at once. Each
@@ -38,10 +38,10 @@ pub trait VgpuLink: Send + Sync {
     /// Lets the vGPU read and write `bytes` bytes of guest memory from `gpa` on, which lie in `file` from `offset` on.
     fn dma_map(&self, gpa: u64, bytes: u64, file: BorrowedFd<'_>, offset: u64) -> Result<(), LinkError>;
 
-    /// Takes back what one `dma_map` gave; when it returns the vGPU no longer reaches that memory.
+    /// Takes back the memory of one `dma_map`; when it returns the vGPU no longer reaches it.
     fn dma_unmap(&self, gpa: u64, bytes: u64) -> Result<(), LinkError>;
 
-    /// Has the vGPU add one to `eventfd` for each message-signalled interrupt it sends.
+    /// Lets the vGPU add one to `eventfd` for each message-signalled interrupt it sends.
     fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError>;
 
     /// Resets the function as power-on does.
@@ -50,45 +50,46 @@ pub trait VgpuLink: Send + Sync {
     /// Takes the link down: calls that wait in it fail at once.
     fn close(&self);
 
-    /// A descriptor that reports a hang-up once the other side is gone; `None` if it cannot go unnoticed.
+    /// A descriptor that reports a hang-up once the other side is gone; `None` if its end is
+    /// noticed in another way.
     fn hangup_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
 
-/// Why a vGPU did not do what was asked.
+/// Why a vGPU did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The request was understood and denied; the link stays up.
     #[error("vGPU refused {command:?}: {}", io::Error::from_raw_os_error(*.errno))]
     Refused {
-        /// What was asked.
+        /// The request that was made.
         command: CommandCode,
         /// Linux error number of the answer.
         errno: i32,
     },
-    /// The way to a broker in another process failed.
+    /// The connection to a broker in another process failed.
     #[error(transparent)]
     Remote(RemoteError),
     /// A descriptor could not be passed on.
     #[error("cannot exchange {command:?} with the vGPU")]
     Io {
-        /// What was asked.
+        /// The request that was made.
         command: CommandCode,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
     /// A broker in this process did not do it, and never will.
     #[error("cannot do {command:?}")]
     Broker {
-        /// What was asked.
+        /// The request that was made.
         command: CommandCode,
-        /// What the broker said.
+        /// Answer of the broker.
         #[source]
         source: broker::LinkError,
     },
-    /// The other side closed the connection while nothing was asked of it.
+    /// The other side closed the connection while no request was under way.
     #[error("the vGPU is gone")]
     Gone,
     /// The link was closed, or failed earlier.

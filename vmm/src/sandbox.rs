@@ -1,4 +1,4 @@
-//! What the threads of a VM's process may ask of the host's kernel: seccomp filters, one for each kind of thread.
+//! The system calls that the threads of a VM's process may make: seccomp filters, one for each kind of thread.
 //!
 //! ```text
 //! main ──filter of main──► starts threads, each of which inherits it and adds the narrower one of its kind
@@ -6,10 +6,10 @@
 //!                                 └─ blocked, as while a thread is started ─► the kernel ends the process by it
 //! ```
 //!
-//! A guest that takes over a thread of its VMM gets what that thread needs and no more: a vCPU's thread talks to KVM, to
-//! the vGPU's socket and to eventfds, and opens nothing. Main's filter still allows what building a VM takes, for a guest
-//! may be started anew; it never allows new programs, new processes, other sockets than Unix ones, or executable memory.
-//! Privileges are `privileges`' part.
+//! A guest that takes over a thread of its VMM gets the calls of that thread and no more: a vCPU's thread talks to
+//! KVM, to the vGPU's socket and to eventfds, and opens nothing. Main's filter still allows the calls for building
+//! a VM, as a guest may be started anew; it never allows new programs, new processes, other sockets than Unix ones,
+//! or executable memory. `privileges` handles capabilities and the user.
 
 pub(crate) mod privileges;
 mod report;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
 
-/// Kinds of threads, by what they do.
+/// Kinds of threads, by their work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Builds VMs and waits for their ends.
@@ -49,7 +49,7 @@ impl Role {
         Role::Net,
     ];
 
-    /// For messages.
+    /// Name of the kind in messages.
     fn name(self) -> &'static str {
         match self {
             Role::Main => "main",
@@ -66,13 +66,13 @@ impl Role {
 /// Why filters could not be made or installed.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// A rule of ours is none.
+    /// One of our rules is invalid.
     #[error("cannot compile the filter of system calls")]
     Compile(#[source] seccompiler::BackendError),
-    /// The kernel refused.
+    /// The kernel refused a filter.
     #[error("cannot install the filter of system calls; `--no-seccomp` does without")]
     Install(#[source] seccompiler::Error),
-    /// No handler for SIGSYS.
+    /// The handler for SIGSYS could not be installed.
     #[error("cannot install the handler of forbidden system calls")]
     Handler(#[source] vmm_sys_util::errno::Error),
 }
@@ -89,8 +89,8 @@ impl Sandbox {
         Sandbox::default()
     }
 
-    /// Compiles the filters, installs the handler that reports what they forbid, and filters the calling thread as
-    /// main. Threads that it starts from now on are filtered as main is until they say what they are.
+    /// Compiles the filters, installs the handler that reports forbidden calls, and filters the calling thread as
+    /// main. New threads are filtered as main until they take their own role.
     pub(crate) fn enter() -> Result<Sandbox, SandboxError> {
         report::install().map_err(SandboxError::Handler)?;
         let compiled = Role::ALL.into_iter().map(programs).collect::<Result<_, _>>();
@@ -101,7 +101,7 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// From now on the calling thread may do what `role` does. Nothing takes that back.
+    /// Restricts the calling thread to the calls of `role`. This cannot be undone.
     pub(crate) fn confine(&self, role: Role) -> Result<(), SandboxError> {
         let Some(filters) = &self.filters else {
             return Ok(());
@@ -124,15 +124,15 @@ fn programs(role: Role) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
     )?;
     let mut programs = vec![BpfProgram::try_from(allowed)?];
     if role == Role::Main {
-        // Flags of clone3 lie in memory, where no filter looks. The C library goes on with clone, whose can be looked at.
-        // Of several filters the one that forbids more counts; the other one lets it pass.
+        // Flags of clone3 lie in memory, where no filter looks. The C library goes on with clone, whose flags can
+        // be checked. Of several filters the strictest one counts; the other one lets the call pass.
         let absent = SeccompFilter::new(
             [(libc::SYS_clone3, Vec::new())].into(),
             SeccompAction::Allow,
             SeccompAction::Errno(libc::ENOSYS as u32),
             TargetArch::x86_64,
         )?;
-        // First, for afterwards it could not be installed.
+        // Installed first, for afterwards it could not be installed.
         programs.insert(0, BpfProgram::try_from(absent)?);
     }
     Ok(programs)

@@ -1,4 +1,4 @@
-//! What only the start of a VM's process needed, and gives back.
+//! Gives back the memory that only the start of a VM's process needed.
 //!
 //! A start reads arguments and configuration, compiles filters, sizes BARs and makes tables: it runs through much of the
 //! program once. A running VM goes round in a small part of it.
@@ -11,17 +11,17 @@ use std::ptr;
 
 use libc::{MADV_DONTNEED, PF_W, PT_LOAD, dl_iterate_phdr, dl_phdr_info, madvise, size_t};
 
-/// x86-64's.
+/// Bytes of a page on x86-64.
 const PAGE_BYTES: u64 = 4096;
 
-/// Takes the pages of the program and its libraries out of this process. They stay in the page cache, and come back from
-/// there when they are touched, which those still in use are soon. To be called once the VM runs.
+/// Takes the pages of the program and its libraries out of this process. They stay in the page cache, and come back
+/// from there when they are touched; pages in use do so at once. To be called once the VM runs.
 pub(crate) fn release_program() {
     // SAFETY: the callback matches the declared type, and uses no data.
     unsafe { dl_iterate_phdr(Some(release_object), ptr::null_mut()) };
 }
 
-/// Of the program or one library. Gives 0, to be called for the next.
+/// Handles the program or one library. Returns 0, to be called for the next one.
 unsafe extern "C" fn release_object(info: *mut dl_phdr_info, _: size_t, _: *mut c_void) -> c_int {
     // SAFETY: the loader gives a valid description, and holds its lock, so that the object and its program headers stay
     // until this function returns.
@@ -31,7 +31,7 @@ unsafe extern "C" fn release_object(info: *mut dl_phdr_info, _: size_t, _: *mut 
         (info.dlpi_addr, headers)
     };
     for header in headers {
-        // What may be written holds what was written: variables, and constants that the loader relocated.
+        // Writable segments hold data: variables, and constants that the loader relocated.
         if header.p_type != PT_LOAD || header.p_flags & PF_W != 0 {
             continue;
         }

@@ -4,8 +4,8 @@
 //! Vm::build ─► Vm ──start──► RunningVm ──a vCPU ends, the vGPU goes, kill──► stopped: wait() tells why
 //! ```
 //!
-//! [`Vm::build`] makes everything that can fail for lack of something: KVM, RAM, program, inputs, PCI. Each vCPU of a
-//! [`RunningVm`] has a thread, and one more watches the link. The first reason to stop is the VM's [`VmExit`]; it
+//! [`Vm::build`] makes everything that can fail for lack of resources: KVM, RAM, program, inputs, PCI. Each vCPU of
+//! a [`RunningVm`] has a thread, and one more watches the link. The first reason to stop is the VM's [`VmExit`]; it
 //! closes the link and ends every thread within the time of one exit. Dropping a `RunningVm` kills it.
 //!
 //! Guest-physical memory: RAM from 0 to at most 3 GiB, then [`MMIO_WINDOW`](crate::pci::MMIO_WINDOW), then from 4 GiB on
@@ -65,10 +65,10 @@ pub const VCPUS_MAX: usize = 255;
 /// `reboot_init`).
 pub const LINUX_OPTIONS: &str = "console=ttyS0 reboot=a";
 
-/// What a VM is made of.
+/// The parts of a VM.
 #[derive(Debug)]
 pub struct VmConfig {
-    /// For threads and logs.
+    /// Name in threads and logs.
     pub name: String,
     /// RAM: whole pages, [`RAM_BYTES_MIN`] to what Fermi's addresses of 40 bits and the processor's reach.
     pub ram_bytes: u64,
@@ -82,14 +82,14 @@ pub struct VmConfig {
     pub inputs: Vec<Input>,
     /// Disks; an operating system finds them through ACPI, and the networks. Together at most [`DEVICES_MAX`].
     pub disks: Vec<DiskImage>,
-    /// Network devices.
+    /// Network devices, each with its tap.
     pub networks: Vec<Network>,
     /// Given to the program after what the VMM says itself: `tsc_khz=N` to a bare-metal guest, [`LINUX_OPTIONS`] to
     /// Linux.
     pub command_line: String,
-    /// Who sits at COM1, if anybody.
+    /// The operator's end of COM1, if there is one.
     pub console: Option<Console>,
-    /// What its threads may ask of the host.
+    /// System calls that its threads may make.
     pub sandbox: Sandbox,
 }
 
@@ -99,88 +99,88 @@ pub enum VmError {
     /// There is no usable KVM.
     #[error("cannot open /dev/kvm")]
     OpenKvm(#[source] kvm_ioctls::Error),
-    /// KVM lacks something.
+    /// KVM lacks a feature.
     #[error("KVM of this host lacks {0:?}")]
     MissingCapability(Cap),
     /// KVM refused a step.
     #[error("KVM cannot {what}")]
     Kvm {
-        /// The step.
+        /// The step that was refused.
         what: &'static str,
-        /// What it said.
+        /// Error of KVM.
         #[source]
         source: kvm_ioctls::Error,
     },
     /// RAM size out of range.
     #[error("memory of {bytes} bytes is not whole 4K pages from {RAM_BYTES_MIN} to {RAM_BYTES_MAX} bytes")]
     RamSize {
-        /// As asked.
+        /// Bytes that were asked for.
         bytes: u64,
     },
-    /// RAM that the host's processor has no addresses for.
+    /// RAM beyond the addresses of the host's processor.
     #[error(
         "memory of {bytes} bytes ends at {end:#x}, and this host's guests have addresses of {bits} bits: \
          give the VM less memory"
     )]
     RamBeyondProcessor {
-        /// As asked.
+        /// Bytes that were asked for.
         bytes: u64,
         /// First address behind it.
         end: u64,
-        /// Of a guest-physical address.
+        /// Bits of a guest-physical address.
         bits: u32,
     },
     /// vCPU count out of range.
     #[error("{vcpus} vCPUs are not in 1 to {max}")]
     VcpuCount {
-        /// As asked.
+        /// Number that was asked for.
         vcpus: usize,
-        /// KVM's limit.
+        /// Largest number for this host's KVM.
         max: usize,
     },
     /// More disks and networks than places for them.
     #[error("{devices} disks and networks are more than the {DEVICES_MAX} of a VM")]
     DeviceCount {
-        /// As asked.
+        /// Number that was asked for.
         devices: usize,
     },
-    /// No memfd.
+    /// The memfd for RAM cannot be made.
     #[error("cannot create {bytes} bytes of guest RAM")]
     CreateRam {
-        /// Size.
+        /// Size of the RAM in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// No mapping of it.
+    /// The RAM cannot be mapped.
     #[error("cannot map {bytes} bytes of guest RAM")]
     MapRam {
-        /// Size.
+        /// Size of the RAM in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: vm_memory::mmap::FromRangesError,
     },
-    /// No host address of it.
+    /// The mapping has no host address.
     #[error("cannot find guest RAM in this process")]
     AddressRam(#[source] vm_memory::GuestMemoryError),
-    /// KVM does not take it.
+    /// KVM refuses the RAM.
     #[error("cannot give guest RAM to KVM")]
     RegisterRam(#[source] kvm_ioctls::Error),
-    /// Program or inputs do not get into RAM.
+    /// Program or inputs cannot be put into RAM.
     #[error("cannot load the guest")]
     Load(#[from] LoadError),
     /// The vGPU cannot be put on the bus.
     #[error("cannot attach the vGPU")]
     Pci(#[from] PciError),
-    /// The vGPU refuses RAM or interrupt.
+    /// The vGPU refuses the RAM or the interrupt.
     #[error("cannot set up the vGPU")]
     Link(#[from] LinkError),
-    /// vCPUs could not be stopped.
+    /// The signal that stops vCPUs cannot be installed.
     #[error("cannot prepare to stop vCPUs")]
     Kick(#[from] KickError),
-    /// Firmware tables do not get into RAM.
+    /// Firmware tables cannot be put into RAM.
     #[error("cannot write ACPI tables to guest RAM")]
     Tables(#[source] vm_memory::GuestMemoryError),
     /// Out of descriptors or threads.
@@ -188,7 +188,7 @@ pub enum VmError {
     Host {
         /// What was attempted.
         what: &'static str,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
@@ -215,7 +215,7 @@ pub(crate) struct Machine {
     config_ports: Arc<ConfigPorts>,
     com1: Arc<SerialPort>,
     link: Arc<dyn VgpuLink>,
-    /// Below what uses it, so that it is dropped last.
+    /// Declared below its users, so that it is dropped last.
     _vm: Arc<VmFd>,
     _ram: Ram,
 }
@@ -230,7 +230,7 @@ pub struct Vm {
     machine: Arc<Machine>,
 }
 
-/// Where COM1's input comes from.
+/// Source of COM1's input.
 struct Keys {
     input: OwnedFd,
     has_escape: bool,
@@ -330,7 +330,7 @@ pub struct RunningVm {
 }
 
 impl RunningVm {
-    /// The name it was given.
+    /// Name of the VM.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -340,19 +340,19 @@ impl RunningVm {
         self.machine.request_stop(VmExit::Killed);
     }
 
-    /// Presses the power button: asks the operating system to switch the machine off. It may not, and a bare-metal guest
-    /// does not notice.
+    /// Presses the power button: asks the operating system to switch the machine off. It may ignore that, and a
+    /// bare-metal guest does not notice.
     pub fn press_power_button(&self) {
-        // The counter would have to overflow for this to fail, and KVM takes it down at once.
+        // This would fail only if the counter overflowed, and KVM takes it down at once.
         let _ = self.machine.power_button.write(1);
     }
 
-    /// Waits until the VM has stopped and no thread of it is left, and tells why it stopped.
+    /// Waits until the VM has stopped and no thread of it is left, and returns why it stopped.
     pub fn wait(&self) -> Arc<VmExit> {
         self.machine.stop.wait()
     }
 
-    /// The same with a limit; `None` if the VM still runs then.
+    /// Does the same with a limit; `None` if the VM still runs then.
     pub fn wait_for(&self, limit: Duration) -> Option<Arc<VmExit>> {
         self.machine.stop.wait_for(limit)
     }
@@ -362,12 +362,12 @@ impl RunningVm {
         self.machine.counters.read()
     }
 
-    /// What went through each of its network devices so far.
+    /// Traffic of each of its network devices so far.
     pub fn traffic(&self) -> Vec<Traffic> {
         self.traffic.iter().map(|counters| counters.read()).collect()
     }
 
-    /// Who takes the vGPU's interrupt at the moment.
+    /// Receiver of the vGPU's interrupt at the moment.
     pub fn msi_state(&self) -> MsiState {
         self.machine.config_ports.msi_state()
     }
@@ -498,7 +498,7 @@ fn load_guest(config: VmConfig, devices: usize, ram: &Ram, vcpus: &[Vcpu]) -> Re
     })
 }
 
-/// Devices beside PCI, as ACPI tells of them; `devices` of them are virtio's.
+/// Devices beside PCI, as ACPI announces them; `devices` of them are virtio's.
 fn announced(devices: usize) -> Vec<Announced> {
     let mut announced = vec![
         Announced {
@@ -510,7 +510,7 @@ fn announced(devices: usize) -> Vec<Announced> {
                 Resource::Line(COM1_IRQ),
             ],
         },
-        // Ports and addresses that are taken, and no driver's.
+        // Ports and addresses that are taken, but belong to no driver.
         Announced {
             name: "BRD0",
             hardware_id: "PNP0C02",
@@ -525,7 +525,7 @@ fn announced(devices: usize) -> Vec<Announced> {
     announced
 }
 
-/// One that nobody waits in.
+/// A wait port whose waits end at once.
 fn eventfd() -> Result<EventFd, VmError> {
     EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map_err(host_cannot(CREATE_EVENTFD))
 }

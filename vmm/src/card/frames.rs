@@ -1,9 +1,9 @@
 //! Where the bytes of VRAM frames lie: one memory file for each owner (law 1 of docs/architecture.md).
 //!
-//! A frame of a VM that sees it at guest address `at` lies at offset `at` of that VM's file, one of the broker at its
-//! own card address in the broker's file. A frame that leaves its owner takes its pages out of that owner's file
-//! first; a file whose last frame left is gone. So whoever holds a file holds one owner's bytes, and whatever arrives
-//! in a file is zero.
+//! A frame of a VM that sees it at guest address `at` lies at offset `at` of that VM's file, one of the broker at
+//! its own card address in the broker's file. A frame that leaves its owner takes its pages out of that owner's
+//! file first; a file is closed when its last frame leaves. So each file holds one owner's bytes, and a frame that
+//! arrives in a file is zero.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,7 +18,7 @@ use vm_memory::{FileOffset, MmapRegion};
 
 /// A file is mapped in parts of this many bytes.
 const WINDOW_BYTES: u64 = 64 << 20;
-/// No guest address of VRAM is as high.
+/// Guest addresses of VRAM are below this.
 const FILE_BYTES_MAX: u64 = 64 << 30;
 
 /// Why a frame has no memory.
@@ -40,7 +40,7 @@ fn cannot(what: &'static str) -> impl FnOnce(io::Error) -> FrameError {
     move |source| FrameError::File { what, source }
 }
 
-/// Whose file.
+/// Owner of a memory file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Owner {
     Broker,
@@ -131,7 +131,7 @@ impl Frames {
         }
     }
 
-    /// Takes a frame's bytes away from its owner. The card must not reach them any more.
+    /// Takes a frame's bytes away from its owner. The card must no longer reach them.
     pub(super) fn release(&mut self, frame: FrameNo) -> Result<(), FrameError> {
         let place = self
             .placed
@@ -149,7 +149,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Gives a released frame to its new owner: where its bytes are from now on, all zero.
+    /// Gives a released frame to its new owner: its bytes are in that owner's file from now on, all zero.
     pub(super) fn claim(&mut self, frame: FrameNo, owner: FrameOwner) -> Result<Option<Backing>, FrameError> {
         let (owner, at) = match owner {
             FrameOwner::Free => return Ok(None),

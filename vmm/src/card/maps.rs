@@ -1,7 +1,7 @@
-//! What the card reaches by DMA: bus addresses to host memory, as an IOMMU would have it.
+//! The memory that the card reaches by DMA: bus addresses to host memory, as an IOMMU would have it.
 //!
-//! The model does not say whether it is going to read or to write, so a range that it may not write cannot be let be
-//! read either: it stays unreachable, as behind an IOMMU that faults. Guests map such ranges only for ROMs.
+//! The model does not say whether it is going to read or to write, so a range that it may not write must not be
+//! readable either: it stays unreachable, as behind an IOMMU that faults. Guests map such ranges only for ROMs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -30,12 +30,12 @@ pub(crate) struct Stray {
 #[derive(Debug, Default)]
 pub(crate) struct DmaMaps {
     maps: RwLock<BTreeMap<u64, Map>>,
-    /// `None`: nobody wants to know.
+    /// `None` if stores to nowhere are not wanted.
     strays: Option<Mutex<Vec<Stray>>>,
 }
 
 impl DmaMaps {
-    /// An empty table that keeps the first stores to nowhere for whoever takes them.
+    /// An empty table that keeps the first stores to nowhere until they are taken.
     pub(crate) fn with_strays() -> Self {
         Self {
             strays: Some(Mutex::default()),

@@ -7,9 +7,11 @@
 //! ```
 //!
 //! Rules of the lock:
-//! 1. Whoever wants the card adds itself to `waiting` before it locks and takes itself off when it has the lock.
-//! 2. The stepping thread looks at `waiting` after each `SLICE` of work and, if somebody waits, unlocks and does not
-//!    lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard library is not fair.
+//! 1. A thread that wants the card adds itself to `waiting` before it locks and takes itself off when
+//!    it has the lock.
+//! 2. The stepping thread looks at `waiting` after each `SLICE` of work and, if a thread waits, unlocks and
+//!    does not lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard
+//!    library is not fair.
 //! 3. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
 //!    more to do than the sleeper expects wakes it before it unlocks.
 //! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use fermi_model::{Counters, FermiModel, Stepped};
 
-/// Work between two looks at who waits: about one piece of a copy, some 20 µs.
+/// Work between two looks at `waiting`: about one piece of a copy, some 20 µs.
 const SLICE: u32 = 16;
 /// Longest time for which the stepping thread stands aside for one access.
 const GIVE_WAY_MAX: Duration = Duration::from_micros(200);
@@ -33,12 +35,12 @@ const LOCK_TRIES: u32 = 2000;
 /// Time between two looks at semaphores that the card waits for.
 const WAITING_PERIOD: Duration = Duration::from_millis(1);
 
-/// A panic of the model: what it holds may then be wrong.
+/// A panic of the model: its state may then be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the software card panicked")]
 pub struct CardLost;
 
-/// Who follows what the card does.
+/// Follows the card's activity.
 pub(crate) trait Follower: Send + 'static {
     /// Something happened that may have sent a message, changed the level of the card's interrupt pin or what its
     /// windows show. Called under the card's lock after every access, before it is answered, and after every step: it
@@ -49,15 +51,15 @@ pub(crate) trait Follower: Send + 'static {
 /// How the stepping thread sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sleep {
-    /// It does not.
+    /// It is awake.
     Awake,
-    /// For [`WAITING_PERIOD`].
+    /// It sleeps for [`WAITING_PERIOD`].
     Shortly,
-    /// Until woken.
+    /// It sleeps until an access wakes it.
     Deeply,
 }
 
-/// Under the lock.
+/// State under the lock.
 struct State<F> {
     model: FermiModel,
     follower: F,
@@ -78,7 +80,7 @@ impl<F: Follower> Shared<F> {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Rule 1.
+    /// Takes the lock, counted as rule 1 demands.
     fn lock(&self) -> Result<MutexGuard<'_, State<F>>, CardLost> {
         // Both operations are ordered by the mutex itself as far as the card's state is concerned.
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -98,7 +100,7 @@ impl<F: Follower> Shared<F> {
         self.state.lock().map_err(|_| CardLost)
     }
 
-    /// One access, and what follows from it at once.
+    /// Performs one access, and its immediate consequences.
     fn access<T>(&self, work: impl FnOnce(&mut FermiModel, &mut F) -> T) -> Result<T, CardLost> {
         let mut guard = self.lock()?;
         let state = &mut *guard;
@@ -123,7 +125,7 @@ impl<F: Follower> Shared<F> {
         Ok(result)
     }
 
-    /// The stepping thread. Ends when it is told to, or after a panic elsewhere.
+    /// Body of the stepping thread. Ends when it is asked to, or after a panic elsewhere.
     fn run(&self) {
         let Ok(mut guard) = self.state.lock() else { return };
         while !guard.is_stopping {
@@ -169,20 +171,20 @@ impl<F: Follower> Shared<F> {
 pub(crate) struct Watcher<F: Follower>(Arc<Shared<F>>);
 
 impl<F: Follower> Watcher<F> {
-    /// What the card has counted so far.
+    /// The card's counters so far.
     pub(crate) fn counters(&self) -> Result<Counters, CardLost> {
         self.0.access(|model, _| *model.counters())
     }
 }
 
-/// See the module. Dropping it stops the thread and drops card and follower.
+/// A running card. Dropping it stops the thread and drops card and follower.
 pub(crate) struct RunningCard<F: Follower> {
     shared: Arc<Shared<F>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<F: Follower> RunningCard<F> {
-    /// Lets `model` run.
+    /// Starts the thread that runs `model`.
     pub(crate) fn start(model: FermiModel, follower: F) -> Result<Self, io::Error> {
         let state = State {
             model,
@@ -206,7 +208,7 @@ impl<F: Follower> RunningCard<F> {
         })
     }
 
-    /// Somebody who looks at it.
+    /// A view of it that outlives it.
     pub(crate) fn watcher(&self) -> Watcher<F> {
         Watcher(self.shared.clone())
     }

@@ -1,4 +1,4 @@
-//! `vramd demo`.
+//! The verb `vramd demo`.
 
 use std::io::Write as _;
 
@@ -10,15 +10,15 @@ use crate::demo::{DemoOptions, Screen, run};
 use crate::guest::Place;
 use guests::Workload;
 
-/// VRAM of a software card that no size is named for: little, so that a few VMs use more.
+/// VRAM of a software card without a given size: little, so that a few VMs use more.
 const VRAM_DEFAULT: u64 = 256 << 20;
 
 /// VMs if no number is given: one for each of [`WORKLOADS_DEFAULT`].
 const VMS_DEFAULT: usize = 4;
-/// What they do if nothing is said, in turn.
+/// The workloads if none are given, in turn.
 const WORKLOADS_DEFAULT: [&str; VMS_DEFAULT] = ["hotspot", "bfs", "matrix", "files"];
 
-/// What the VMs do, in turn. Files are for those who take files.
+/// The workloads of the VMs, in turn. Files go to the workloads that take files.
 fn workloads(arguments: &DemoArguments) -> Result<Vec<Workload>, &'static str> {
     match (arguments.workload.is_empty(), arguments.input.is_empty()) {
         (true, true) => Ok(WORKLOADS_DEFAULT

@@ -24,7 +24,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),
     };
-    // Before anybody is told that the card is there, and might send one.
+    // Installed before the card is announced, as a client might then send a signal.
     install_power_switch()?;
     let mut server = GpuServer::bind(&setup)?;
     announce(&setup).context("cannot write to stdout")?;
@@ -38,7 +38,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What is served, and how QEMU is told so.
+/// The lines that announce the card, and how to attach QEMU.
 fn announce(setup: &GpuSetup) -> std::io::Result<()> {
     let device = serde_json::json!({
         "driver": "vfio-user-pci",

@@ -23,7 +23,7 @@ use crate::virtio::Traffic;
 /// Time between two looks at the guest.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// What came of it.
+/// Results of the VM.
 #[derive(Serialize, Default)]
 struct RunReport {
     name: String,
@@ -43,7 +43,7 @@ struct RunReport {
     console: Vec<String>,
 }
 
-/// What went through one of its network devices, over all boots.
+/// Traffic of one of its network devices, over all boots.
 #[derive(Serialize)]
 struct NetworkReport {
     tap: String,
@@ -117,7 +117,7 @@ pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     run_program(file, kernel, sandbox, arguments)
 }
 
-/// Runs a bare-metal guest until it ends, and looks at what it did.
+/// Runs a bare-metal guest until it ends, and checks its results.
 fn run_program(
     file: VmFile,
     kernel: Kernel,
@@ -180,7 +180,7 @@ fn run_program(
 fn guest_setup(file: &VmFile, kernel: Kernel, sandbox: Sandbox) -> anyhow::Result<GuestSetup> {
     let open = |path: &std::path::PathBuf| InputFile::open(path, file.memory, "RAM");
     let inputs = file.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    // Options that cannot be read are the guest's to complain of.
+    // Options that cannot be read are reported by the guest.
     let wants_files = guests::Options::parse(&file.options)
         .is_ok_and(|options| options.workload == guests::Workload::Files);
     if inputs.is_empty() && file.kernel.is_none() && wants_files {

@@ -27,7 +27,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     let served = announce(&config.vms)
         .context("cannot write to stdout")
         .and_then(|()| wait(&brokers));
-    // The host's driver gets no card that a broker still holds.
+    // The host's driver must not get a card that a broker still holds.
     drop(brokers);
     if arguments.restore_driver {
         config.gpus.iter().for_each(restore_driver);
@@ -35,7 +35,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     served.map(|()| 0)
 }
 
-/// Until a signal, or a broker's end.
+/// Waits for a signal, or a broker's end.
 fn wait(brokers: &[(&GpuSection, Broker)]) -> anyhow::Result<()> {
     // Each of several waits its part of the period.
     let period = LOOK_PERIOD / brokers.len() as u32;
@@ -49,8 +49,8 @@ fn wait(brokers: &[(&GpuSection, Broker)]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the override away from a card of the host and lets the host choose. What fails is told: the broker has ended well
-/// or badly for reasons of its own.
+/// Removes the driver override of a card of the host and lets the host choose. A failure is only reported: the
+/// broker's own result stays.
 fn restore_driver(gpu: &GpuSection) {
     let CardChoice::Vfio(at) = gpu.card else { return };
     let rebound = PciFunction::find(at).and_then(|function| function.rebind(None));
@@ -76,7 +76,7 @@ fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
     .with_context(|| format!("gpu {}", gpu.name))
 }
 
-/// One line for each VM: where it is served, and how QEMU is told so.
+/// One line for each VM: its socket, and how to attach QEMU.
 fn announce(vms: &[VmSection]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     for vm in vms {

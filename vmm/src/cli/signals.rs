@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM ask the program to end; whoever waits looks at [`is_stop_requested`] now and then.
+//! SIGINT and SIGTERM ask the program to end; its loops call [`is_stop_requested`] now and then.
 //!
 //! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back. Where there is a
 //! power button (`vramd run` of an operating system), the first SIGTERM presses it, and only a further one ends the program.
@@ -13,34 +13,34 @@ static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 static IS_POWER_CUT: AtomicBool = AtomicBool::new(false);
 static IS_BUTTON_PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// Called by the kernel between any two instructions: a store is all that is allowed here.
+/// Called by the kernel between any two instructions: only a store is allowed here.
 extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     IS_STOP_REQUESTED.store(true, Ordering::SeqCst);
 }
 
-/// Likewise.
+/// Handler of SIGUSR1 and SIGUSR2, with the same restriction.
 extern "C" fn on_power_signal(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
     IS_POWER_CUT.store(signal == SIGUSR1, Ordering::SeqCst);
 }
 
-/// Likewise.
+/// Handler of SIGTERM as the power button, with the same restriction.
 extern "C" fn on_button_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     if IS_BUTTON_PRESSED.swap(true, Ordering::SeqCst) {
         IS_STOP_REQUESTED.store(true, Ordering::SeqCst);
     }
 }
 
-/// From now on SIGINT and SIGTERM end nothing by themselves.
+/// Makes SIGINT and SIGTERM set a flag instead of ending the program.
 pub(super) fn install() -> anyhow::Result<()> {
     handle([SIGINT, SIGTERM], on_signal)
 }
 
-/// From now on SIGUSR1 and SIGUSR2 end nothing by themselves.
+/// Makes SIGUSR1 and SIGUSR2 set a flag instead of ending the program.
 pub(super) fn install_power_switch() -> anyhow::Result<()> {
     handle([SIGUSR1, SIGUSR2], on_power_signal)
 }
 
-/// From now on the first SIGTERM presses the power button.
+/// Makes the first SIGTERM press the power button.
 pub(super) fn install_power_button() -> anyhow::Result<()> {
     handle([SIGTERM], on_button_signal)
 }
@@ -55,12 +55,12 @@ fn handle<const COUNT: usize>(signals: [c_int; COUNT], handler: Handler) -> anyh
     Ok(())
 }
 
-/// Whether one came.
+/// Whether SIGINT or SIGTERM asked for the end.
 pub(super) fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Ordering::SeqCst)
 }
 
-/// Whether a SIGTERM came that is to press the power button.
+/// Whether a SIGTERM asked to press the power button.
 pub(super) fn is_button_pressed() -> bool {
     IS_BUTTON_PRESSED.load(Ordering::SeqCst)
 }

@@ -8,7 +8,7 @@ use fermi_spec::board::Board;
 use crate::card::CardConfig;
 use crate::host::CardChoice;
 
-/// Which card: `model:NAME`, `vfio-user:PATH` or `vfio:ADDRESS`.
+/// A card by its word: `model:NAME`, `vfio-user:PATH` or `vfio:ADDRESS`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Device {
     /// A software card in the broker's process.
@@ -38,8 +38,8 @@ impl Device {
         }
     }
 
-    /// The card with so much VRAM, or `otherwise` says how much. A card in another process has what it has: naming a
-    /// size beside it would either be wrong or say nothing.
+    /// The card with this much VRAM, or `otherwise` without a given size. A card in another process has a fixed
+    /// size: a size given beside it would be wrong or superfluous.
     pub(crate) fn with_vram(
         self,
         vram: Option<u64>,

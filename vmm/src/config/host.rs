@@ -1,4 +1,4 @@
-//! `host.toml`: the cards of a broker and the VMs that may come.
+//! `host.toml`: the cards of a broker and its VMs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ const HOST_RAM_DEFAULT: u64 = 4 << 30;
 /// Chunk of a VM that names none.
 const CHUNK_DEFAULT: u64 = 2 << 20;
 
-/// One card.
+/// The section of one card.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GpuSection {
-    /// What VMs call it.
+    /// Name by which VMs refer to it.
     pub name: String,
-    /// What it is.
+    /// Kind and address of the card.
     pub card: CardChoice,
     /// Host RAM for spilled chunks, bytes.
     pub host_ram: u64,
@@ -30,14 +30,14 @@ pub struct GpuSection {
     pub firmware: Option<PathBuf>,
 }
 
-/// One VM that may come.
+/// The section of one VM that may attach.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VmSection {
     /// Name of its card.
     pub gpu: String,
-    /// Where its VMM connects.
+    /// Path of the socket for its VMM.
     pub socket: PathBuf,
-    /// What it gets.
+    /// VRAM, quota and chunk size of the VM.
     pub config: VmConfig,
 }
 
@@ -48,7 +48,7 @@ pub struct HostConfig {
     pub control_socket: Option<PathBuf>,
     /// Cards, at least one.
     pub gpus: Vec<GpuSection>,
-    /// VMs.
+    /// The VMs that may attach.
     pub vms: Vec<VmSection>,
 }
 
@@ -188,7 +188,7 @@ impl RawVm {
         if let Some(chunk) = &self.chunk {
             at(chunk, "vm.chunk", |_| config.check())?;
         }
-        // What is left has no field of its own to blame.
+        // The remaining errors concern no single field.
         at(&self.name, "vm", |_| config.check())?;
         Ok(VmSection {
             gpu: self.gpu.into_inner(),

@@ -13,25 +13,25 @@ const FRACTION_DIGITS_MAX: usize = 9;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ParseSizeError {
-    /// It is something else.
+    /// The text has another form.
     #[error("{text:?} is not a size such as 512M, 1.5G, 128K or a number of bytes")]
     Malformed {
-        /// As given.
+        /// The text as given.
         text: String,
     },
-    /// A fraction that is no whole number of bytes.
+    /// A fraction that is not a whole number of bytes.
     #[error("{text:?} is not a whole number of bytes")]
     Fraction {
-        /// As given.
+        /// The text as given.
         text: String,
     },
-    /// More than 64 bits.
+    /// The size needs more than 64 bits.
     #[error("{text:?} is too large")]
     TooLarge {
-        /// As given.
+        /// The text as given.
         text: String,
     },
 }

@@ -1,4 +1,4 @@
-//! `vm.toml`: one VM that comes to a broker's socket.
+//! `vm.toml`: one VM that attaches to a broker's socket.
 
 use std::path::{Path, PathBuf};
 
@@ -17,13 +17,13 @@ const MEMORY_DEFAULT: u64 = 256 << 20;
 /// A whole `vm.toml`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VmFile {
-    /// For messages.
+    /// Name of the VM in messages.
     pub name: String,
-    /// RAM, bytes.
+    /// RAM in bytes.
     pub memory: u64,
     /// Number of vCPUs.
     pub vcpus: usize,
-    /// What to boot; the bare-metal guest that is built in if there is none.
+    /// Program to boot; without one, the bare-metal guest that is built in.
     pub kernel: Option<PathBuf>,
     /// First root of a Linux guest.
     pub initramfs: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub struct DiskFile {
 pub struct NetFile {
     /// Name of its tap.
     pub tap: String,
-    /// Its address in the guest.
+    /// Hardware address in the guest.
     pub mac: MacAddress,
 }
 
@@ -98,7 +98,7 @@ struct RawNet {
     mac: Option<Spanned<String>>,
 }
 
-/// The networks of the VM called `vm`: no tap and no address twice.
+/// The networks of the VM called `vm`: no tap and no address may appear twice.
 fn networks(vm: &str, raw: Vec<Spanned<RawNet>>) -> Result<Vec<NetFile>, Wrong> {
     let mut networks: Vec<NetFile> = Vec::new();
     for RawNet { tap, mac } in raw.into_iter().map(Spanned::into_inner) {
@@ -125,7 +125,7 @@ fn networks(vm: &str, raw: Vec<Spanned<RawNet>>) -> Result<Vec<NetFile>, Wrong> 
     Ok(networks)
 }
 
-/// Whether a VM can have so much RAM.
+/// Whether a VM can have this much RAM.
 pub(crate) fn check_memory(bytes: u64) -> Result<(), String> {
     if !(RAM_BYTES_MIN..=RAM_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(4096) {
         let (min, max) = (Size(RAM_BYTES_MIN), Size(RAM_BYTES_MAX));

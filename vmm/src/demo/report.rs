@@ -1,4 +1,4 @@
-//! What the demo found, as one JSON object and as a table.
+//! Results of the demo, as one JSON object and as a table.
 
 use std::fmt;
 
@@ -11,23 +11,23 @@ use super::{DemoOptions, Member};
 use crate::config::Size;
 use crate::guest::{Digest, InputFile, KernelResult, hex};
 
-/// Pauses of a VM's channels, microseconds.
+/// Times for which a VM's channels were suspended, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct PauseReport {
-    /// Median.
+    /// Median of the times.
     pub p50: f64,
     /// 99 of 100 are no longer.
     pub p99: f64,
-    /// Longest.
+    /// Longest of the times.
     pub max: f64,
 }
 
-/// One VM.
+/// Results of one VM.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct VmReport {
-    /// Its name.
+    /// Name of the VM.
     pub name: String,
-    /// What it did: `files`, or the name of a kernel.
+    /// Workload: `files`, or the name of a kernel.
     pub workload: String,
     /// It ended well, and every byte was right.
     pub ok: bool,
@@ -47,11 +47,11 @@ pub struct VmReport {
     pub spilled_out_bytes: u64,
     /// Bytes moved back.
     pub refilled_bytes: u64,
-    /// Moves given up.
+    /// Moves that were rolled back.
     pub rolled_back: u64,
     /// How often its channels were suspended for a move.
     pub suspensions: u64,
-    /// For how long.
+    /// Distribution of the times for which they were suspended.
     pub pause_us: PauseReport,
     /// How often it left KVM.
     pub exits: u64,
@@ -63,30 +63,30 @@ pub struct VmReport {
     pub bytes_copied: u64,
     /// Slots of VRAM that held wrong bytes, or words of a kernel's buffers that were not those of the reference.
     pub mismatches: u64,
-    /// Of a VM with a kernel that came to its end.
+    /// Results of a VM whose kernel came to its end.
     pub kernel: Option<KernelResult>,
-    /// SHA-256 of the input as it was read back from VRAM; of the inputs' digests one after the other if there are
-    /// several. Nothing if it did not come so far.
+    /// SHA-256 of the input as it was read back from VRAM; with several inputs, of their digests one after the
+    /// other. `None` if the guest ended before.
     pub digest: Option<String>,
     /// When it ended, seconds from the start.
     pub seconds: f64,
-    /// What was wrong.
+    /// Errors of the VM.
     pub errors: Vec<String>,
 }
 
-/// The card.
+/// Results of the card.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct GpuReport {
-    /// Its VRAM.
+    /// VRAM of the card in bytes.
     pub vram_bytes: u64,
-    /// What of it guests may hold.
+    /// Part of it that guests may hold, in bytes.
     pub usable_bytes: u64,
-    /// What its shaders did, for all VMs together: the card does not know whose a grid is. Nothing if the card is in
-    /// another process.
+    /// Work of its shaders, for all VMs together: the card does not know the owner of a grid. `None` if the card
+    /// is in another process.
     pub shaders: Option<ShaderReport>,
 }
 
-/// What the shaders of a card did.
+/// Counts of a card's shaders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct ShaderReport {
     /// Grids that ran to their end.
@@ -116,47 +116,47 @@ impl From<&Counters> for ShaderReport {
     }
 }
 
-/// What the broker and its card counted.
+/// Figures of the broker and its card.
 pub(super) struct CardReport {
     pub(super) stats: BrokerStats,
     pub(super) counters: Option<Counters>,
 }
 
-/// One input, as it was before.
+/// One input, as it was before the run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct InputReport {
-    /// Its path.
+    /// Path of the file.
     pub name: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// Its digest, taken on the host.
     pub sha256: String,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct DemoReport {
     /// Every VM ended well with every byte right, and together they used more VRAM than there is.
     pub ok: bool,
     /// Every VM ran on KVM.
     pub kvm: bool,
-    /// The card.
+    /// Results of the card.
     pub gpu: GpuReport,
-    /// The VMs.
+    /// Results of the VMs.
     pub vms: Vec<VmReport>,
     /// The most VRAM that was taken: all VMs, shadows, the broker's own.
     pub resident_peak_bytes: u64,
-    /// From starting the broker to the end of the last VM.
+    /// Time from starting the broker to the end of the last VM.
     pub seconds: f64,
-    /// What the guests' digests must be.
+    /// Expected digest of every guest.
     pub digest: Option<String>,
-    /// The files.
+    /// The input files.
     pub inputs: Vec<InputReport>,
     /// Seed of all choices.
     pub seed: u64,
-    /// What the card, or the way to it, did not do.
+    /// Failures of the card, or of the connection to it.
     pub host_errors: u64,
-    /// What speaks against `ok`.
+    /// The errors that make `ok` false.
     pub notes: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ fn decode_hex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// The same of what a guest said.
+/// One digest for a guest's report, computed in the same way.
 fn joined_told(digests: &[Digest], inputs: usize) -> Option<String> {
     let bytes = digests
         .iter()

@@ -63,7 +63,7 @@ fn milliseconds(ns: u64) -> String {
 impl Onlooker for Screen {
     fn notice(&mut self, text: &str) {
         let bar = "*".repeat(72);
-        // Nobody is left to tell when stderr is closed.
+        // If stderr is closed there is nowhere to report to.
         let _ = writeln!(io::stderr(), "{bar}\n*** {text}\n{bar}");
     }
 

@@ -1,4 +1,4 @@
-//! What follows the card on behalf of its client: interrupts and the live windows.
+//! Follows the card on behalf of its client: interrupts and the live windows.
 
 use fermi_model::FermiModel;
 
@@ -7,13 +7,13 @@ use super::pins::Pins;
 use super::vram::VramError;
 use crate::card::Follower;
 
-/// See the module. It is the client's: the next one gets a fresh one.
+/// The parts of a card that belong to its client: the next client gets fresh ones.
 #[derive(Default)]
 pub(super) struct Front {
     pub(super) pins: Pins,
     /// `None` when every access is a message.
     pub(super) live: Option<LiveWindows>,
-    /// Why the window could not follow. VRAM is not what client and model think it is then, so the server ends.
+    /// Why the window could not follow. Client and model then see different VRAM, so the server ends.
     pub(super) failure: Option<VramError>,
 }
 

@@ -1,4 +1,4 @@
-//! What a client is told of the card.
+//! The description of the card for its client.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

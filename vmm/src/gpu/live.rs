@@ -14,13 +14,13 @@
 //! 1. A VRAM page lives in one place. If BAR3 shows it in several, it lives in the one that was mapped last; BAR3 goes
 //!    before PRAMIN. The other places show zeros until it is their turn (`aliases` counts these). Drivers map what they
 //!    use once, and leave PRAMIN when BAR3 works.
-//! 2. What a window shows of other memory, and where it shows nothing, is memory without effect: no fault is raised.
+//! 2. A place in a window that shows other memory, or nothing, is memory without effect: no fault is raised.
 //! 3. All of it happens under the card's lock and before the access that caused it is answered. A client must therefore
 //!    wait for the answer to each write to BAR0 before it touches a window; QEMU posts no writes to a function of which it
 //!    maps anything.
 //!
-//! A client that sends messages instead is answered by the model as ever, and sees the same bytes. The file holds this
-//! client's VRAM and what it stored itself; the next client gets another. Why all this: docs/decisions/0008.
+//! A client that sends messages instead is answered by the model as ever, and sees the same bytes. The file holds
+//! this client's VRAM and its own stores; the next client gets another. Decision 0008 gives the reasons.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -49,18 +49,18 @@ pub(super) const FILE_BYTES: u64 = PLACES as u64 * PAGE;
 const ONES_BYTES: usize = 1 << 20;
 const _: () = assert!(FILE_BYTES.is_multiple_of(ONES_BYTES as u64));
 
-/// What happened to the windows.
+/// Counts of the windows' changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct LiveCounts {
-    /// Looks at the tables.
+    /// Number of looks at the tables.
     pub(super) looks: u64,
-    /// Pages that came to live in the window.
+    /// Pages that were moved into the window.
     pub(super) lent: u64,
-    /// Pages that went home.
+    /// Pages that were moved home.
     pub(super) taken_back: u64,
     /// Runs of pages, either way.
     pub(super) moves: u64,
-    /// Places that show a page which lives elsewhere, the most at a time.
+    /// Places that show a page which lives elsewhere: the largest number at a time.
     pub(super) aliases_max: u64,
 }
 
@@ -92,17 +92,17 @@ impl fmt::Display for LiveCounts {
     }
 }
 
-/// See the module.
+/// The two windows of one client, and the VRAM pages that live in them.
 pub(super) struct LiveWindows {
     vram: Arc<Vram>,
     file: Arc<File>,
     /// [`FermiModel::bar3_changes`] and the first byte that PRAMIN showed, at the last look.
     seen: (u64, Option<VramAddr>),
-    /// What the windows showed at the last look, by place.
+    /// Pages that the windows showed at the last look, by place.
     shown: Vec<Option<u32>>,
-    /// Which VRAM page lives at a place.
+    /// The VRAM page that lives at each place.
     living: Vec<Option<u32>>,
-    /// Where a VRAM page lives.
+    /// The place where each VRAM page lives.
     places: HashMap<u32, u32>,
     /// Places whose page lives elsewhere (rule 1).
     aliases: BTreeSet<u32>,
@@ -159,7 +159,7 @@ impl LiveWindows {
         })
     }
 
-    /// The card was made anew and its VRAM cleared: nothing lives here any more, and the file reads as zero.
+    /// Starts anew with a new card of cleared VRAM: no page lives here any more, and the file reads as zero.
     pub(super) fn forget(&mut self) -> Result<(), VramError> {
         super::vram::punch(&self.file, 0, FILE_BYTES).map_err(|source| VramError::Move {
             at: 0,
@@ -174,8 +174,8 @@ impl LiveWindows {
         Ok(())
     }
 
-    /// A card without power, of which nothing [is remembered](Self::forget): the client reads ones. What it stores it
-    /// reads back, which a dead card's windows would not do.
+    /// Makes the windows those of a card without power, which [remembers nothing](Self::forget): the client reads
+    /// ones. It reads its own stores back, which a dead card's windows would not do.
     pub(super) fn show_ones(&mut self) -> Result<(), VramError> {
         let ones = vec![0xff; ONES_BYTES];
         let mut parts = (0..FILE_BYTES).step_by(ONES_BYTES);
@@ -204,7 +204,7 @@ impl LiveWindows {
             .filter(|place| self.living[*place as usize].is_some())
             .collect();
         self.take_back(&gone)?;
-        // Rule 1: what is mapped now takes its page from where it was mapped before.
+        // Rule 1: a place that is mapped now takes its page from the place where it was mapped before.
         let wanted: Vec<u32> = changed
             .into_iter()
             .filter(|place| shown[*place as usize].is_some())
@@ -245,7 +245,7 @@ impl LiveWindows {
         Ok(())
     }
 
-    /// Sends home what lives at these places, in ascending order.
+    /// Sends the pages at these places home, in ascending order.
     fn take_back(&mut self, places: &[u32]) -> Result<(), VramError> {
         let living: Vec<(u32, u32)> = places
             .iter()

@@ -1,8 +1,8 @@
 //! The client's memory: one mapping for each of its files, and DMA maps as parts of them.
 //!
-//! A VMM with an IOMMU maps and unmaps single pages of the same file all the time. The file is therefore mapped whole
-//! when it first comes, and a DMA map is an entry in a table that costs no system call. What the card reaches is
-//! bounded by the table, not by the mapping.
+//! A VMM with an IOMMU maps and unmaps single pages of the same file all the time. The file is therefore mapped
+//! whole when it first comes, and a DMA map is an entry in a table that costs no system call. The table bounds the
+//! memory that the card reaches, not the mapping.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -25,17 +25,17 @@ struct Mapped {
     map: RamMap,
 }
 
-/// See the module.
+/// The mapped files of one client, and the card's table of DMA maps.
 #[derive(Debug)]
 pub(super) struct ClientMemory {
     files: Vec<Mapped>,
     maps: Arc<DmaMaps>,
-    /// Written when the client cuts a file.
+    /// Set when the client cuts a file.
     torn: Arc<EventFd>,
 }
 
 impl ClientMemory {
-    /// Nothing is mapped; the card sees `maps`.
+    /// A table without files; the card sees `maps`.
     pub(super) fn new(maps: Arc<DmaMaps>, torn: Arc<EventFd>) -> Self {
         Self {
             files: Vec::new(),
@@ -63,7 +63,7 @@ impl ClientMemory {
             bytes: map.bytes,
         };
         let is_writable = map.is_writeable && mapped.is_writable;
-        // The protocol's table has seen to it that nothing overlaps, the file that it is long enough.
+        // The protocol's table has checked that maps do not overlap and that the file is long enough.
         self.maps
             .insert(Iova(map.iova), memory, is_writable)
             .map_err(|_| Errno::INVAL)

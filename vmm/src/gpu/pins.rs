@@ -13,19 +13,19 @@ use std::fmt;
 use fermi_model::FermiModel;
 use vfio_user_server::{Errno, IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 
-/// INTx of a client.
+/// State of a client's INTx.
 #[derive(Debug, Default)]
 struct Intx {
     event: Option<IrqEvent>,
     is_masked: bool,
 }
 
-/// What was sent.
+/// Numbers of signals sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PinCounts {
-    /// MSIs.
+    /// Messages (MSI) sent.
     pub(super) messages: u64,
-    /// MSIs that the card sent and nobody could be told of.
+    /// MSIs of the card that could not be delivered.
     pub(super) messages_lost: u64,
     /// Times that INTx was signalled.
     pub(super) levels: u64,
@@ -45,7 +45,7 @@ impl fmt::Display for PinCounts {
     }
 }
 
-/// See the module.
+/// The interrupts of one client.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     msi: Option<IrqEvent>,
@@ -54,7 +54,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// Signals what is to be signalled.
+    /// Sends the signals that are due.
     pub(super) fn update(&mut self, model: &mut FermiModel) {
         if model.take_interrupt() {
             self.send_message(model);
@@ -66,7 +66,7 @@ impl Pins {
 
     fn send_message(&mut self, model: &FermiModel) {
         match &self.msi {
-            // An eventfd that cannot be written is its owner's loss.
+            // An eventfd that cannot be written is a mistake of its owner.
             Some(event) if model.is_bus_master() && event.signal().is_ok() => self.counts.messages += 1,
             _ => self.counts.messages_lost += 1,
         }
@@ -77,7 +77,7 @@ impl Pins {
         if let Some(event) = self.intx.event.as_ref().filter(|_| is_open) {
             self.intx.is_masked = true;
             self.counts.levels += 1;
-            // As above.
+            // The same holds here.
             let _ = event.signal();
         }
     }
@@ -93,7 +93,7 @@ impl Pins {
         self.intx = Intx::default();
     }
 
-    /// Does what SET_IRQS asks for. What to do with the eventfd that unmasks INTx is the caller's business.
+    /// Performs a SET_IRQS. The caller handles the eventfd that unmasks INTx.
     pub(super) fn change(&mut self, change: IrqChange) -> Result<Unmasker, Errno> {
         match change {
             IrqChange::DisableAll {
@@ -168,19 +168,19 @@ impl Pins {
             _ => self.intx.event.as_ref(),
         };
         if let Some(event) = event {
-            // As in `send_message`.
+            // The same holds as in `send_message`.
             let _ = event.signal();
         }
     }
 }
 
-/// What becomes of the eventfd that unmasks INTx.
+/// Change of the eventfd that unmasks INTx.
 #[derive(Debug)]
 pub(super) enum Unmasker {
-    /// It stays.
+    /// The eventfd stays.
     Unchanged,
-    /// There is none any more.
+    /// There is no such eventfd any more.
     Gone,
-    /// To be waited for from now on.
+    /// A new eventfd to wait for.
     New(IrqEvent),
 }

@@ -12,7 +12,7 @@ use vm_memory::MmapRegion;
 /// Unit of everything here. Bytes.
 pub(super) const PAGE: u64 = 4096;
 
-/// From now on the `bytes` bytes at `at` of `region` are those at `offset` of `file`. All three are whole pages.
+/// Shows the `bytes` bytes at `offset` of `file` at `at` of `region` from now on. All three are whole pages.
 ///
 /// After an error the region is as before: the kernel counts mappings before it takes one away.
 pub(super) fn show(region: &MmapRegion, at: u64, bytes: u64, file: &File, offset: u64) -> io::Result<()> {

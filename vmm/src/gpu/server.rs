@@ -1,4 +1,4 @@
-//! The socket of a served card: who may come, and what happens when somebody goes.
+//! The socket of a served card: admission of clients, and the end of their sessions.
 
 use std::fs::File;
 use std::io;
@@ -20,18 +20,18 @@ use super::trace::Trace;
 use super::vram::{Vram, VramError, sealed_file};
 use crate::card::{CardConfig, CardLost, DmaMaps, RunningCard};
 
-/// Longest time between two looks at whether the server is to stop.
+/// Longest time between two looks at the request to stop.
 const LOOK_PERIOD: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
-/// What to serve.
+/// Parameters of the server.
 #[derive(Clone, Debug)]
 pub struct GpuSetup {
-    /// The card.
+    /// Card to serve.
     pub card: CardConfig,
-    /// Where clients connect.
+    /// Path of the socket for clients.
     pub socket: PathBuf,
     /// Every access is a message: BAR3 and PRAMIN cannot be mapped.
     pub is_all_trapped: bool,
@@ -39,7 +39,7 @@ pub struct GpuSetup {
     pub trace: Option<PathBuf>,
 }
 
-/// Why a card is not served, or not any more.
+/// Why a card cannot be served, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// The card's settings.
@@ -54,22 +54,22 @@ pub enum GpuError {
     /// The file behind BAR3 and PRAMIN.
     #[error("cannot make a file for BAR3 and PRAMIN")]
     Window(#[source] io::Error),
-    /// The trace.
+    /// The trace cannot be written.
     #[error("cannot write a trace to {}", path.display())]
     Trace {
-        /// Its file.
+        /// Path of the trace's file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// An eventfd.
+    /// An eventfd cannot be created.
     #[error("cannot create an eventfd")]
     Event(#[source] io::Error),
-    /// The socket.
+    /// The socket cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenerError),
-    /// The socket, later.
+    /// The listening socket failed later.
     #[error("cannot accept clients")]
     Accept(#[source] io::Error),
     /// Waiting for clients.
@@ -80,7 +80,7 @@ pub enum GpuError {
     Lost(#[from] CardLost),
 }
 
-/// The card, whoever uses it.
+/// The card, independent of its client.
 pub(super) struct ServedCard {
     config: CardConfig,
     /// It has no power: it reads ones, takes nothing in, and does nothing by itself.
@@ -106,8 +106,8 @@ impl ServedCard {
         })
     }
 
-    /// Registers, configuration space and VRAM are as after power-on; nobody is connected to the interrupts. DMA maps
-    /// stay: they are the bus's, not the card's. A dead card stays dead, and idle.
+    /// Resets registers, configuration space and VRAM to their state after power-on; interrupts are disconnected.
+    /// DMA maps stay: they belong to the bus, not to the card. A dead card stays dead, and idle.
     pub(super) fn power_on(&self) -> Result<(), GpuError> {
         let mut fresh = self.config.power_on(self.maps.clone())?;
         self.vram.place(&mut fresh)?;
@@ -121,7 +121,7 @@ impl ServedCard {
         Ok(())
     }
 
-    /// Takes the card's power away, or gives it back; either way it remembers nothing.
+    /// Takes the card's power away, or gives it back; either way all its state is lost.
     fn set_dead(&mut self, is_dead: bool) -> Result<(), GpuError> {
         if self.is_dead == is_dead {
             return Ok(());
@@ -131,7 +131,7 @@ impl ServedCard {
         self.power_on()
     }
 
-    /// What an access finds, in the client's mapping too.
+    /// The state that an access meets, in the client's mapping too.
     pub(super) fn is_dead(&self) -> bool {
         self.is_dead
     }
@@ -143,9 +143,9 @@ impl ServedCard {
         }
     }
 
-    /// A client has come: from now on the pages that windows show live in `window`, if there is one.
+    /// Starts a client's session: from now on the pages that windows show live in `window`, if there is one.
     ///
-    /// Returns what happened to the window before.
+    /// Returns the counts of the window before.
     fn follow_with(&self, window: Option<Arc<File>>) -> Result<LiveCounts, GpuError> {
         let live = window.map(|file| LiveWindows::new(self.vram.clone(), file));
         let before = self.running.access(|_, front| {
@@ -155,15 +155,15 @@ impl ServedCard {
         Ok(before.map_or_else(LiveCounts::default, |before| before.counts))
     }
 
-    /// Whether what follows the card still can.
+    /// Whether the parts that follow the card still can.
     fn check(&self) -> Result<(), GpuError> {
         let failure = self.running.access(|_, front| front.failure.take())?;
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
 
-/// Whether this host lets a process have the mappings that a live window may take: two for each page of it, and what the
-/// rest of the process has.
+/// Whether this host lets a process have the mappings that a live window may take: two for each page of it, and
+/// those of the rest of the process.
 fn can_live() -> bool {
     const OTHERS: u64 = 16_384;
     let wanted = 2 * (FILE_BYTES / PAGE) + OTHERS;
@@ -176,7 +176,7 @@ fn can_live() -> bool {
     can
 }
 
-/// See the module.
+/// A served card with its socket.
 pub struct GpuServer {
     listener: Listener,
     card: ServedCard,
@@ -231,7 +231,7 @@ impl GpuServer {
         Ok(())
     }
 
-    /// What came over the socket and what became of it, as lines for the operator. Ends the trace.
+    /// Counts of the messages and their effects, as lines for the operator. Ends the trace.
     pub fn finish(&mut self) -> Result<String, GpuError> {
         let mut counted = Vec::new();
         let (counters, pins, gpu_ns, live) = self.card.running.access(|model, front| {
@@ -251,7 +251,7 @@ impl GpuServer {
         Ok(counted.join("\n"))
     }
 
-    /// Waits until there is something to do. Whether somebody connected.
+    /// Waits until there is something to do. Returns whether a client connected.
     fn wait(&self) -> Result<bool, GpuError> {
         let mut files = vec![PollFd::new(&self.listener, PollFlags::IN)];
         if let Some(session) = &self.session {
@@ -273,7 +273,7 @@ impl GpuServer {
     }
 
     fn admit(&mut self) -> Result<(), GpuError> {
-        // A file of its own for each client: it keeps what it is given.
+        // Each client gets a file of its own: a client keeps the file that it was given.
         let window = if self.is_all_trapped {
             None
         } else {
@@ -297,7 +297,7 @@ impl GpuServer {
         Ok(())
     }
 
-    /// Nothing of the client is left, and the card is as new.
+    /// Removes all traces of the client and makes the card as new.
     fn dismiss(&mut self, left: &Left) -> Result<(), GpuError> {
         match left {
             Left::Closed(CloseReason::HungUp) => log::info!("the client has gone"),

@@ -1,4 +1,4 @@
-//! What one client asks of the card, a turn at a time.
+//! The requests of one client to the card, a turn at a time.
 //!
 //! All accesses of a turn that follow each other are done under one lock of the card, in order; replies go out when it is
 //! free again, and so does the trace. Posted writes are cheap that way: a turn of 32 messages costs one lock, one look at
@@ -29,12 +29,12 @@ enum Answer {
     Done,
 }
 
-/// What is noted of accesses.
+/// Records of accesses.
 #[derive(Default)]
 pub(super) struct Notes {
     pub(super) traffic: Traffic,
     pub(super) trace: Option<Trace>,
-    /// For the trace, of the accesses under way.
+    /// Accesses under way, for the trace.
     records: Vec<Record>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(client: Client, maps: Arc<DmaMaps>) -> Result<Self, GpuError> {
-        // Nobody waits for it: every turn looks at the memory itself.
+        // No thread waits for it: every turn looks at the memory itself.
         let torn = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(GpuError::Event)?);
         Ok(Self {
             client,
@@ -94,7 +94,7 @@ impl Session {
         })
     }
 
-    /// Does what has arrived. `Some` once the client is gone.
+    /// Performs the requests that have arrived. `Some` once the client is gone.
     pub(super) fn turn(&mut self, card: &ServedCard, notes: &mut Notes) -> Result<Option<Left>, GpuError> {
         self.take_unmask(card)?;
         self.client.write_ready();
@@ -111,7 +111,7 @@ impl Session {
             notes.traffic.strays += 1;
             self.client.store_upstream(at.0, &data);
         }
-        // Asked last: whatever was done in this turn may have touched the memory.
+        // Asked last: any request of this turn may have touched the memory.
         if left.is_none() && self.memory.is_torn() {
             return Ok(Some(Left::TookMemoryAway));
         }
@@ -225,12 +225,12 @@ impl Session {
 
 const ANSWERED_ONCE: &str = "each request is answered once, in its kind and length, within its turn";
 
-/// Why a session is over.
+/// Why a session ended.
 #[derive(Debug)]
 pub(super) enum Left {
     /// The connection has ended.
     Closed(CloseReason),
-    /// The client cut a file behind a DMA map: what the card reads there is not the client's any more.
+    /// The client cut a file behind a DMA map: the card no longer reads the client's data there.
     TookMemoryAway,
 }
 
@@ -249,7 +249,7 @@ fn rights(map: &DmaMap) -> &'static str {
     }
 }
 
-/// `None` stands for a card that nothing reaches.
+/// `None` stands for a card without any effect of accesses.
 type Reached<'a> = Option<&'a mut FermiModel>;
 
 fn perform_access(

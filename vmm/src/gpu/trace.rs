@@ -1,12 +1,12 @@
-//! `vramd gpu --trace FILE`: one line for each access and command, and at the end what stands out.
+//! `vramd gpu --trace FILE`: one line for each access and command, and a summary of the unusual ones at the end.
 //!
 //! ```text
 //!   seconds     what   region  offset     bytes  value       name
 //!   0.104233    read   BAR0    0x000000   4      0x0c0000a3  Boot0
 //! ```
 //!
-//! Names come from `fermi_spec`. What it does not know is listed at the end, with how often it was touched and how often
-//! it was read in a row: a driver that polls a register that nobody knows waits for something that does not come.
+//! Names come from `fermi_spec`. Registers without a name are listed at the end, with how often each was touched
+//! and how often it was read in a row: a driver that polls an unknown register waits in vain.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -25,7 +25,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 /// Unknown registers that are listed; more are counted together.
 const UNKNOWN_MAX: usize = 1024;
 
-/// What was done to a place.
+/// Accesses to one place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Deed {
     Read,
@@ -103,7 +103,7 @@ struct Touches {
     longest_run: u64,
 }
 
-/// What stands out of a trace.
+/// The unusual accesses of a trace.
 #[derive(Debug, Default)]
 struct Findings {
     unknown: BTreeMap<u32, Touches>,
@@ -175,7 +175,7 @@ impl fmt::Display for Findings {
     }
 }
 
-/// See the module.
+/// The trace file with its buffer and summary.
 #[derive(Debug)]
 pub(super) struct Trace {
     file: BufWriter<File>,
@@ -205,7 +205,7 @@ impl Trace {
         }
     }
 
-    /// Anything else that a client does.
+    /// Records any other request of a client.
     pub(super) fn command(&mut self, what: &dyn fmt::Display) {
         self.findings.last_read = None;
         self.write(what);
@@ -229,13 +229,13 @@ impl Trace {
         }
     }
 
-    /// Writes what is kept back, and what stood out, which is returned too.
+    /// Writes the buffered lines and the summary, which is returned too.
     pub(super) fn finish(&mut self) -> String {
         let findings = self.findings.to_string();
         if !self.is_failed {
             self.line.clear();
             for line in findings.lines() {
-                // As above.
+                // The same holds here.
                 let _ = writeln!(self.line, "# {line}");
             }
             self.check(|file, line| file.write_all(line.as_bytes()).and_then(|()| file.flush()));

@@ -1,11 +1,11 @@
-//! What came over the socket, counted.
+//! Counts of the messages over the socket.
 
 use std::fmt;
 
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END};
 use vfio_user_server::Region;
 
-/// Where an access goes, as far as it matters for its cost.
+/// Target of an access, as far as it matters for its cost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Registers,
@@ -53,7 +53,7 @@ pub(super) struct Traffic {
     pub(super) reads: u64,
     /// Writes for which the client does not wait.
     pub(super) posted_writes: u64,
-    /// Writes for which it does.
+    /// Writes for which the client waits.
     pub(super) waited_writes: u64,
     /// Batches of writes.
     pub(super) batches: u64,
@@ -61,9 +61,9 @@ pub(super) struct Traffic {
     pub(super) dma_changes: u64,
     /// Commands that change interrupts, and resets.
     pub(super) others: u64,
-    /// Stores of the card to where nothing is mapped, the first of each burst.
+    /// Stores of the card to addresses without a map, the first of each burst.
     pub(super) strays: u64,
-    /// Times that something had arrived.
+    /// Times that requests had arrived.
     pub(super) turns: u64,
 }
 
@@ -76,7 +76,7 @@ impl Traffic {
         self.accesses[target as usize].writes += 1;
     }
 
-    /// Whether nobody ever came.
+    /// Whether no client ever came.
     pub(super) fn is_none(&self) -> bool {
         *self == Self::default()
     }

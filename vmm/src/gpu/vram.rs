@@ -19,44 +19,44 @@ use super::remap::{PAGE, show};
 /// Bytes moved at once.
 const MOVE_BYTES: usize = 128 << 10;
 
-/// Why there is no VRAM.
+/// Why the VRAM could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum VramError {
-    /// The file.
+    /// The memory file cannot be made.
     #[error("cannot make a memory file of {bytes:#x} bytes for VRAM")]
     File {
-        /// Its length.
+        /// Length of the file in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// Its mapping.
+    /// The file cannot be mapped.
     #[error("cannot map {bytes:#x} bytes of VRAM")]
     Map {
-        /// Its length.
+        /// Length of the mapping in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: MmapRegionError,
     },
-    /// The card takes it not.
+    /// The card refuses the memory.
     #[error("cannot place VRAM")]
     Place(#[from] ModelError),
-    /// Pages between the files.
+    /// Pages cannot be moved between the files.
     #[error("cannot move {bytes:#x} bytes of VRAM at {at:#x}")]
     Move {
-        /// First address.
+        /// First VRAM address of the pages.
         at: u64,
-        /// How many.
+        /// Length in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
 }
 
-/// A memory file of zeros that nobody can resize, not even who is given its descriptor.
+/// A memory file of zeros that cannot be resized, not even by a process that is given its descriptor.
 pub(super) fn sealed_file(name: &str, bytes: u64) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(rustix::fs::memfd_create(name, flags)?);
@@ -65,18 +65,18 @@ pub(super) fn sealed_file(name: &str, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// A run of whole pages and where they are lent to.
+/// A run of whole pages and the place that they are lent to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Loan {
     /// First VRAM address.
     pub(super) at: u64,
     /// First byte in the other file.
     pub(super) offset: u64,
-    /// Length.
+    /// Length in bytes.
     pub(super) bytes: u64,
 }
 
-/// See the module.
+/// The VRAM of one card.
 #[derive(Debug)]
 pub(super) struct Vram {
     file: Arc<File>,
@@ -103,7 +103,7 @@ impl Vram {
         })
     }
 
-    /// Its size.
+    /// Size in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -159,7 +159,7 @@ pub(super) fn punch(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)
 }
 
-/// Copies what is no hole in the source; the target is all hole.
+/// Copies the parts of the source that are not holes; the target is one hole.
 fn move_bytes(source: &File, from: u64, target: &File, to: u64, bytes: u64) -> io::Result<()> {
     let end = from + bytes;
     let mut at = from;
@@ -167,7 +167,7 @@ fn move_bytes(source: &File, from: u64, target: &File, to: u64, bytes: u64) -> i
     while at < end {
         at = match rustix::fs::seek(source, SeekFrom::Data(at)) {
             Ok(data) if data < end => data,
-            // Only a hole is left.
+            // The rest is a hole.
             Ok(_) | Err(Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };

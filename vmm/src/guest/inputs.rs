@@ -1,4 +1,4 @@
-//! Files for a guest, with the digests that their way through VRAM must not change.
+//! Files for a guest, with the digests that must be the same after their way through VRAM.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,40 +7,40 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-/// Why a file is no input.
+/// Why a file cannot be an input.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("cannot read input {name}")]
     Read {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
-    /// A directory, a pipe or a device.
+    /// The path names a directory, a pipe or a device.
     #[error("input {name} is not a regular file")]
     NotAFile {
-        /// Its path.
+        /// Path of the file.
         name: String,
     },
-    /// It has no byte that could go wrong.
+    /// The file has no bytes to check.
     #[error("input {name} is empty")]
     Empty {
-        /// Its path.
+        /// Path of the file.
         name: String,
     },
-    /// It does not fit where it is to go.
+    /// The file does not fit its destination.
     #[error("input {name} of {bytes} bytes is too large: {limit} bytes fit {what}")]
     TooLarge {
-        /// Its path.
+        /// Path of the file.
         name: String,
-        /// Its size.
+        /// Size in bytes.
         bytes: u64,
-        /// What fits.
+        /// Bytes that fit.
         limit: u64,
-        /// What it has to fit.
+        /// Name of the destination.
         what: &'static str,
     },
 }
@@ -54,7 +54,7 @@ pub struct InputFile {
 }
 
 impl InputFile {
-    /// Reads the regular file at `path`, at most `limit` bytes, which is what fits `what`.
+    /// Reads the regular file at `path`, at most `limit` bytes, the size of the destination `what`.
     pub fn open(path: &Path, limit: u64, what: &'static str) -> Result<InputFile, InputError> {
         let name = path.display().to_string();
         let (file, bytes) = open(path, &name)?;
@@ -101,22 +101,22 @@ impl InputFile {
         }
     }
 
-    /// For messages: its path.
+    /// Path of the file, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What is in it.
+    /// Contents of the file.
     pub fn data(&self) -> &[u8] {
         &self.data
     }
 
-    /// Its length.
+    /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.data.len() as u64
     }
 
-    /// Its digest.
+    /// SHA-256 of the contents.
     pub fn sha256(&self) -> [u8; 32] {
         self.sha256
     }

@@ -1,4 +1,4 @@
-//! What a guest says, kept as far as it matters and no further: a guest may say anything, and go on saying it.
+//! A guest's reports and console lines, with a bound: a hostile guest may print anything without end.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,24 +8,24 @@ use serde::Serialize;
 use super::INPUTS_MAX;
 use crate::serial::Reports;
 
-/// Lines of console output that are kept: the last ones say how the guest ended.
+/// Lines of console output that are kept: the last ones show how the guest ended.
 const CONSOLE_LINES: usize = 8;
 /// Longest sentence kept.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// How far a guest is.
+/// Progress of a guest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// `hash`, `load`, `move`, `verify` or `digest`; `upload`, `reference`, `run` or `check` of a kernel.
     pub phase: String,
-    /// Steps taken.
+    /// Steps that are done.
     pub done: u64,
     /// Steps of the phase.
     pub total: u64,
 }
 
 impl Progress {
-    /// Of this phase, 0 to 100.
+    /// Percentage of this phase, 0 to 100.
     pub fn percent(&self) -> u64 {
         let done = u128::from(self.done.min(self.total)) * 100;
         done.checked_div(u128::from(self.total))
@@ -38,39 +38,39 @@ impl Progress {
 pub struct Digest {
     /// 64 hexadecimal digits, if the guest is honest.
     pub sha256: String,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// What a guest said of its kernel.
+/// A guest's report about its kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct KernelResult {
-    /// Its name.
+    /// Name of the kernel.
     pub name: String,
     /// Bytes of its buffers.
     pub footprint_bytes: u64,
     /// How often its plan was run and compared.
     pub rounds: u32,
-    /// Launches.
+    /// Launches on the GPU.
     pub grids: u64,
-    /// GPU time of the launches, pauses within them included.
+    /// GPU time of the launches, including the times that its channel was suspended.
     pub gpu_ns: u64,
     /// Bytes that were compared with the reference.
     pub checked_bytes: u64,
 }
 
-/// All that a guest said so far.
+/// All that a guest has reported so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Told {
-    /// How far it is.
+    /// Progress of the guest.
     pub progress: Progress,
     /// Inputs read back, in their order.
     pub digests: Vec<Digest>,
     /// Slots of VRAM that held wrong bytes, or words of a kernel's buffers.
     pub mismatches: u64,
-    /// The first of the words that were wrong: in which buffer, and how.
+    /// The first of the wrong words: its buffer, and the values.
     pub wrong: Option<String>,
-    /// Of a guest that runs a kernel, at its end.
+    /// Result of a guest that runs a kernel, at its end.
     pub kernel: Option<KernelResult>,
     /// It reported a result, and success.
     pub is_ok: bool,
@@ -116,14 +116,14 @@ impl Told {
     }
 }
 
-/// Where a guest's lines go.
+/// Receiver of a guest's lines.
 #[derive(Debug, Default)]
 pub struct Journal {
     told: Mutex<Told>,
 }
 
 impl Journal {
-    /// All that was said so far.
+    /// All reports so far.
     pub fn told(&self) -> Told {
         self.lock().clone()
     }

@@ -23,7 +23,7 @@ use crate::link::{LinkError, VgpuLink};
 use crate::serial::Reports as _;
 use crate::vm::ports::WaitPort;
 
-/// First input; below is room that a VM's program takes.
+/// Address of the first input; the RAM below it is that of a VM's program.
 const INPUTS_START: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
 /// How long [`GuestBus::relax`] spins after the last store to the vGPU, as the bare-metal guest does.
@@ -32,24 +32,24 @@ const SPIN: Duration = Duration::from_micros(30);
 const SLEEP_MIN: Duration = Duration::from_micros(100);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Why there is no such guest.
+/// Why the guest could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ThreadError {
-    /// The host lacks something.
+    /// The host lacks a resource.
     #[error("cannot {what}")]
     Host {
         /// What was attempted.
         what: &'static str,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
     /// RAM cannot be mapped.
     #[error("cannot map {bytes} bytes of RAM")]
     Map {
-        /// Size.
+        /// Size in bytes.
         bytes: u64,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: vm_memory::mmap::MmapRegionError,
     },
@@ -59,13 +59,13 @@ pub enum ThreadError {
         /// RAM of the guest.
         ram_bytes: u64,
     },
-    /// The options.
+    /// The options cannot be read.
     #[error("{what}")]
     Options {
-        /// From the guest.
+        /// Message of the guest's parser.
         what: String,
     },
-    /// The vGPU refuses RAM or interrupt.
+    /// The vGPU refuses the RAM or the interrupt.
     #[error("cannot set up the vGPU")]
     Link(#[from] LinkError),
 }
@@ -81,7 +81,7 @@ struct Placed {
     bytes: u64,
 }
 
-/// What the thread takes with it.
+/// The parts that move to the thread.
 struct Work {
     bus: ThreadBus,
     options: Options,
@@ -270,7 +270,7 @@ fn run(work: Work) -> Result<(), String> {
     }
 }
 
-/// The machine that the driver believes to have.
+/// The machine as the driver sees it.
 struct ThreadBus {
     link: Arc<dyn VgpuLink>,
     ram: Arc<MmapRegion>,
@@ -280,7 +280,7 @@ struct ThreadBus {
     start: Instant,
     last_store: Instant,
     sleep: Duration,
-    /// Why the link failed, if it did. From then on nobody answers.
+    /// Why the link failed, if it did. From then on no access is answered.
     failure: Option<String>,
 }
 
@@ -297,7 +297,7 @@ impl ThreadBus {
         self.failure.is_some() || self.shared.is_stopping.load(Ordering::SeqCst)
     }
 
-    /// `false` if nobody answered.
+    /// Records a failure of the link; `false` if the access was not answered.
     fn check(&mut self, outcome: Result<(), LinkError>) -> bool {
         match outcome {
             Ok(()) => true,
@@ -382,7 +382,7 @@ impl GuestBus for ThreadBus {
     }
 
     fn now_ns(&mut self) -> u64 {
-        // Far beyond any wait once nobody answers.
+        // A time far beyond any wait, once no access is answered.
         let leap = if self.is_dead() { 1 << 62 } else { 0 };
         leap + self.start.elapsed().as_nanos() as u64
     }

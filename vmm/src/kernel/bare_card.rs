@@ -1,4 +1,4 @@
-//! A software card and some RAM, with nobody between it and the driver.
+//! A software card and some RAM, driven without a broker.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::card::CardConfig;
 
 /// Work units of the card in a turn of a waiting driver.
 const WORK_PER_TURN: u32 = 4096;
-/// What a turn is taken for.
+/// Nanoseconds that a turn counts for.
 const TURN_NS: u64 = 1_000;
 /// More than any wait of the driver.
 const LEAP_NS: u64 = 1 << 60;
@@ -32,7 +32,7 @@ pub(super) struct BareCard {
     pub(super) model: FermiModel,
     vram: Arc<MmapRegion>,
     ram: Arc<MmapRegion>,
-    /// Of the driver's waits; the card's own time is that of its timing alone.
+    /// Clock of the driver's waits; the card's own time is that of its timing alone.
     now_ns: u64,
     /// Turns in a row in which the card had nothing to do.
     idle_turns: u32,
@@ -86,7 +86,7 @@ impl BareCard {
         }
     }
 
-    /// Stores bytes where the card finds them, as whoever owns the memory can.
+    /// Stores bytes in the card's memory directly.
     pub(super) fn store(&mut self, place: Place, at: u64, data: &[u8]) {
         if let Ok(slice) = self.memory(place).get_slice(at as usize, data.len()) {
             slice.copy_from(data);
@@ -141,7 +141,7 @@ impl GuestBus for BareCard {
             .unwrap_or(u32::MAX)
     }
 
-    /// Lets the card work. Once it has nothing to do, nothing will come any more: the wait is over.
+    /// Lets the card work. Once it is idle, no event will come any more: the wait is over.
     fn relax(&mut self) {
         self.now_ns = self.now_ns.wrapping_add(TURN_NS);
         let stepped = self.model.step(0, WORK_PER_TURN);

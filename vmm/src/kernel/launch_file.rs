@@ -19,7 +19,7 @@ const VALUES_MAX: usize = 1024;
 /// Constant banks and their bytes.
 const BANKS: u64 = 18;
 pub(super) const BANK_BYTES_MAX: usize = 64 << 10;
-/// What the hardware can have (compute capability 2.0).
+/// Limits of the hardware (compute capability 2.0).
 const BLOCKS_MAX: u32 = 0xffff;
 const THREADS_MAX: u32 = 1024;
 const REGISTERS_MAX: u32 = 63;
@@ -39,7 +39,7 @@ pub(super) const BUFFER_VA: [std::ops::Range<u64>; 2] = [
 ];
 const PAGE_BYTES: u64 = 4096;
 
-/// Where a kernel begins.
+/// Entry point of a kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Entry {
     Offset(u32),
@@ -54,7 +54,7 @@ pub(super) struct BankPart {
     pub(super) values: Vec<Value>,
 }
 
-/// Which memory a buffer is in.
+/// Memory that a buffer is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Place {
@@ -62,12 +62,12 @@ pub(super) enum Place {
     Ram,
 }
 
-/// A buffer.
+/// One buffer of the launch.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Buffer {
     pub(super) name: String,
     pub(super) address: Option<u64>,
-    /// As long as the content if it is not given.
+    /// Size in bytes; without one, as long as the content.
     pub(super) bytes: Option<u64>,
     pub(super) place: Place,
     pub(super) content: Content,
@@ -78,7 +78,7 @@ pub(super) struct Buffer {
 pub(super) struct Output {
     pub(super) buffer: String,
     pub(super) offset: u64,
-    /// To the end if it is not given.
+    /// Length in bytes; without one, to the buffer's end.
     pub(super) bytes: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct LaunchFile {
     pub(super) stack_bytes: u32,
     pub(super) card: CardConfig,
     pub(super) watchdog_ms: u64,
-    /// What the kernel is called with.
+    /// Parameters of the kernel.
     pub(super) parameters: Option<Vec<Value>>,
     pub(super) banks: Vec<BankPart>,
     pub(super) buffers: Vec<Buffer>,

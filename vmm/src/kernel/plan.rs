@@ -1,4 +1,4 @@
-//! What lies where: a launch file with its program read, sizes known and addresses given.
+//! The layout of a launch: its file with the program read, sizes known and addresses assigned.
 //!
 //! ```text
 //! virtual   0x80000000 code │ banks │ local memory and stacks      0xa0000000 … buffers …
@@ -18,7 +18,7 @@ use super::program::Program;
 use super::value::{Content, Value, lay_out};
 use crate::config::Size;
 
-/// Code lies here; behind it what else the launch needs.
+/// Address of the code; the other memory of the launch follows.
 pub(super) const CODE_VA: u64 = USER_VA;
 /// First byte of RAM that buffers get; below is the driver's.
 pub(super) const RAM_START: u64 = 4 << 20;
@@ -107,7 +107,7 @@ impl Room {
         at
     }
 
-    /// Memory of the launch's own.
+    /// Memory of the launch itself.
     fn own(&mut self, bytes: u64) -> Region {
         let region = Region {
             va: self.va,
@@ -122,7 +122,7 @@ impl Room {
 }
 
 impl Plan {
-    /// Reads what the file names; `path` is the file's.
+    /// Reads the files that it names; `path` is the launch file's.
     pub(super) fn new(path: &Path, file: LaunchFile) -> Result<Self, RunError> {
         let wrong = |field: &str, reason: String| RunError::Field {
             path: path.to_owned(),
@@ -180,7 +180,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What a buffer holds at the start, if it is not all zero.
+    /// Contents of a buffer at the start, if it is not all zero.
     pub(super) fn content(&self, path: &Path, index: usize) -> Result<Option<Vec<u8>>, RunError> {
         let (buffer, region) = (&self.file.buffers[index], &self.buffers[index]);
         let wrong = |reason: String| RunError::Field {

@@ -1,4 +1,4 @@
-//! A program: its words, and what they need of a launch.
+//! A program: its words, and its needs of a launch.
 
 use std::fmt;
 use std::path::Path;
@@ -22,7 +22,7 @@ impl Program {
         Self(program).that_is_not_empty(path)
     }
 
-    /// A source by its name's end, `.asm`, or words, `.hex`.
+    /// A program from a file: a source with `.asm`, or words with `.hex`.
     pub(super) fn load(path: &Path) -> Result<Self, KernelError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("asm") => Self::assemble(path),
@@ -33,7 +33,7 @@ impl Program {
         }
     }
 
-    /// Reads words; what they need is counted from them.
+    /// Reads words; the needs are counted from them.
     fn read(path: &Path) -> Result<Self, KernelError> {
         let text = read_text(path)?;
         let (mut words, mut lines) = (Vec::new(), Vec::new());
@@ -70,7 +70,7 @@ impl Program {
         Ok(self)
     }
 
-    /// What it needs.
+    /// Registers, stack and memory that it needs.
     pub(super) fn needs(&self) -> &assembler::Program {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! What came of a launch, for people and for programs.
+//! The results of a launch, for people and for programs.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::run::{Fault, Outcome};
 /// Words in a line.
 const LINE_WORDS: usize = 8;
 
-/// The traced warp, the outputs as hexadecimal words, and the figures. A fault is told by [`complaint`].
+/// The traced warp, the outputs as hexadecimal words, and the figures. [`complaint`] describes a fault.
 pub(crate) fn to_text(outcome: &Outcome) -> String {
     let mut text = String::new();
     // A String takes everything.
@@ -60,7 +60,7 @@ fn write_text(text: &mut String, outcome: &Outcome) -> std::fmt::Result {
     )
 }
 
-/// The same as one document, the fault included.
+/// The same results as one JSON document, the fault included.
 pub(crate) fn to_json(outcome: &Outcome) -> Value {
     let outputs: Vec<_> = outcome
         .shown

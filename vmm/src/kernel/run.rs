@@ -1,4 +1,4 @@
-//! A launch on a bare card: put there, run, and looked at.
+//! A launch on a bare card: prepared, run, and its memory read.
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -23,11 +23,11 @@ const DMA_START: u64 = 1 << 20;
 const STARTED: u32 = 1;
 const ENDED: u32 = 2;
 
-/// What a launch is asked for.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunChoice {
     pub(crate) trace: Option<TraceChoice>,
-    /// Looked at now and then: whether to give up.
+    /// Asked now and then whether to give up.
     pub(crate) is_stop_requested: fn() -> bool,
 }
 
@@ -43,17 +43,17 @@ pub(crate) struct Shown {
 /// Why the grid ended before its program did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
-    /// The hardware's name of it.
+    /// Name of the error in the hardware's documentation.
     pub(crate) name: String,
     /// The address that the MMU refused, and whether it was a store.
     pub(crate) access: Option<(u64, bool)>,
-    /// Where a warp was.
+    /// Position of a warp.
     pub(crate) place: Option<ShaderPlace>,
     /// The instruction there and its line in the code's file.
     pub(crate) instruction: Option<(String, u32)>,
 }
 
-/// What came of a launch.
+/// Results of a launch.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) grid: [u32; 3],
@@ -278,7 +278,7 @@ fn failed(what: &str, source: DriverError) -> RunError {
     }
 }
 
-/// The name of what the hardware reports about a grid, and the access that was refused.
+/// Name of the hardware's error about a grid, and the access that was refused.
 fn fault_name(error: &DriverError) -> Option<(String, Option<(u64, bool)>)> {
     match *error {
         DriverError::MmuFault { va, kind, .. } => {

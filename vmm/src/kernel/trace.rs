@@ -1,4 +1,4 @@
-//! The instructions of one warp, with what they wrote.
+//! The instructions of one warp, with their results.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 const LANES: usize = 32;
 
-/// What to trace.
+/// Parameters of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TraceChoice {
     /// Block by its number, x fastest, and warp of it.
@@ -17,7 +17,7 @@ pub(crate) struct TraceChoice {
     pub(crate) warp: u32,
     /// One lane's results instead of all.
     pub(crate) lane: Option<u8>,
-    /// Most lines.
+    /// Most lines of the trace.
     pub(crate) lines_max: usize,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct TraceLine {
     text: String,
     /// Registers, predicates and flags that it wrote.
     results: String,
-    /// The grid ended here.
+    /// The grid ended at this instruction.
     stopped: bool,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for TraceLine {
     }
 }
 
-/// What was traced.
+/// Results of a trace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) lines: Vec<TraceLine>,
@@ -69,7 +69,7 @@ pub(super) struct Tracer {
 }
 
 impl Tracer {
-    /// A tracer of a grid, and where its lines come.
+    /// A tracer of a grid, and the receiver of its lines.
     pub(super) fn new(choice: TraceChoice, grid: [u32; 3]) -> (Self, Arc<Mutex<Trace>>) {
         let trace = Arc::new(Mutex::new(Trace::default()));
         let tracer = Self {
@@ -104,7 +104,7 @@ impl WarpWatcher for Tracer {
     }
 }
 
-/// What the instruction wrote, in all lanes that executed it or in one.
+/// Results of the instruction, in all lanes that executed it or in one.
 fn results(step: &WarpStep<'_>, lane: Option<u8>) -> String {
     if step.is_stop {
         return String::new();

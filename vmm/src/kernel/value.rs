@@ -130,7 +130,7 @@ pub(super) enum RawValue {
     Hex(String),
 }
 
-/// A value that is right as far as it can be seen without the buffers.
+/// A value that has been checked, except for the names of buffers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     /// So many low bytes of the bits, at a multiple of as many.
@@ -281,7 +281,7 @@ impl Ramp {
     }
 }
 
-/// What a buffer holds at the start, as written: `"zero"`, `"ramp"`, or a table of one key.
+/// Contents of a buffer at the start, as written: `"zero"`, `"ramp"`, or a table of one key.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum RawContent {
     Zero,
@@ -327,7 +327,7 @@ impl<'de> Deserialize<'de> for RawContent {
     }
 }
 
-/// What a buffer holds at the start.
+/// Contents of a buffer at the start.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Content {
     Zero,
@@ -355,7 +355,7 @@ impl RawContent {
 }
 
 impl Value {
-    /// Its length.
+    /// Length in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Number { bytes, .. } => *bytes,

@@ -39,7 +39,7 @@ impl Word {
         }
     }
 
-    /// What it means, if anything.
+    /// The decoded instruction, if the word is one.
     fn decode(self) -> Result<Meaning, Illegal> {
         match self {
             Self::Long(word) => Instruction::decode(word).map(Meaning::Long),

@@ -25,14 +25,14 @@ impl VfioUserLink {
         Ok(VfioUserLink { function })
     }
 
-    /// The same over a connected socket, with a limit for each answer.
+    /// Does the same over a connected socket, with a limit for each answer.
     pub fn over(stream: UnixStream, answer_wait: Duration) -> Result<VfioUserLink, LinkError> {
         let function = RemoteFunction::over(stream, answer_wait)?;
         Ok(VfioUserLink { function })
     }
 }
 
-/// A number that is no region of a PCI function, as a server would answer it.
+/// The error for a number that is not a region of a PCI function, as a server would answer it.
 fn region_of(region: u32, command: CommandCode) -> Result<Region, LinkError> {
     Region::from_wire(region).ok_or(LinkError::Refused {
         command,

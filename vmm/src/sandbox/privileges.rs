@@ -1,7 +1,7 @@
 //! Rights that a VM's process gives up before it does anything else.
 //!
-//! It needs none of root's: the operator gives a user access to /dev/kvm, the vGPU's socket and the images. So the change
-//! of user comes first, and all that is opened, at a reboot too, is opened with that user's rights.
+//! It needs none of root's rights: the operator gives a user access to /dev/kvm, the vGPU's socket and the images.
+//! So the change of user comes first, and every file is opened with that user's rights, at a reboot too.
 
 use std::str::FromStr;
 
@@ -22,12 +22,12 @@ pub(crate) struct User {
     groups: Vec<u32>,
 }
 
-/// What is wrong with a user as it was written.
+/// The error in a user as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not UID:GID or UID:GID,GID,... in numbers, such as 1000:1000,104")]
 pub(crate) struct ParseUserError(String);
 
-/// Which step failed.
+/// The step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}")]
 pub(crate) struct PrivilegeError {
@@ -54,8 +54,8 @@ impl FromStr for User {
     }
 }
 
-/// Becomes `user`, if one is given, without capabilities and without a way to get any. Only threads that are started
-/// later do too, so this comes before all threads.
+/// Becomes `user`, if one is given, without capabilities and without a way to get any. Only threads that are
+/// started later are changed too, so this comes before all threads.
 pub(crate) fn give_up(user: Option<&User>) -> Result<(), PrivilegeError> {
     let step = |what| move |source| PrivilegeError { what, source };
     if let Some(user) = user {

@@ -15,14 +15,14 @@ use crate::virtio::net::{Net, TrafficCounters};
 use crate::virtio::transport::QUEUE_NOTIFY_OFFSET;
 use crate::virtio::{self, DEVICES_MAX, Device, DiskImage, Network};
 
-/// What devices are made of.
+/// The parts that devices are made of.
 pub(super) struct Parts {
     pub(super) disks: Vec<DiskImage>,
     pub(super) networks: Vec<Network>,
 }
 
 impl Parts {
-    /// How many devices they make.
+    /// Number of devices that they make.
     pub(super) fn count(&self) -> usize {
         self.disks.len() + self.networks.len()
     }
@@ -93,7 +93,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Puts their registers where ACPI says that they are.
+    /// Puts their registers where ACPI announces them.
     pub(super) fn place(&self, bus: &MmioBus) {
         for (NamedDevice { device, .. }, place) in self.devices.iter().zip(virtio::places(self.devices.len()))
         {

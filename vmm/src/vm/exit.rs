@@ -1,4 +1,4 @@
-//! Why a VM stopped.
+//! The reasons why a VM stopped.
 
 use super::ResetCause;
 use crate::bus::BusError;
@@ -13,18 +13,18 @@ pub enum VmExit {
     /// An operating system switched its machine off.
     #[error("the guest switched itself off")]
     PowerOff,
-    /// An operating system asked to be started anew.
+    /// An operating system asked for a reset.
     #[error("the guest asked for a reset by {0}")]
     Reset(ResetCause),
-    /// [`RunningVm::kill`](super::RunningVm::kill).
+    /// The owner called [`RunningVm::kill`](super::RunningVm::kill).
     #[error("the VM was killed")]
     Killed,
     /// A fault that the guest has no handler for.
     #[error("vCPU {vcpu} met a triple fault at {rip:#x}")]
     TripleFault {
-        /// Which vCPU.
+        /// Number of the vCPU.
         vcpu: usize,
-        /// Where.
+        /// Address of the next instruction.
         rip: u64,
     },
     /// A device of the VM failed.
@@ -33,41 +33,41 @@ pub enum VmExit {
     /// KVM could not go on.
     #[error("KVM cannot run vCPU {vcpu}")]
     Run {
-        /// Which vCPU.
+        /// Number of the vCPU.
         vcpu: usize,
-        /// What it said.
+        /// Error of KVM.
         #[source]
         source: kvm_ioctls::Error,
     },
     /// KVM left the guest for a reason that no guest of this VMM has.
     #[error("vCPU {vcpu} left KVM at {rip:#x} with {what}")]
     Unexpected {
-        /// Which vCPU.
+        /// Number of the vCPU.
         vcpu: usize,
-        /// Where.
+        /// Address of the next instruction.
         rip: u64,
-        /// KVM's reason.
+        /// Exit reason of KVM.
         what: String,
     },
-    /// A thread of the VM could not be filtered, and did nothing.
+    /// The filter of a thread could not be installed, so the thread did nothing.
     #[error("thread {thread} cannot be confined")]
     Unconfined {
-        /// Its name.
+        /// Name of the thread.
         thread: String,
-        /// Why.
+        /// Error of the filter.
         #[source]
         source: SandboxError,
     },
     /// A thread of the VM panicked: a bug of ours.
     #[error("thread {thread} panicked")]
     Panicked {
-        /// Its name.
+        /// Name of the thread.
         thread: String,
     },
 }
 
 impl VmExit {
-    /// Whether the guest ended by itself and content.
+    /// Whether the guest ended by itself and successfully.
     pub fn is_success(&self) -> bool {
         matches!(self, VmExit::Guest(0) | VmExit::PowerOff)
     }

@@ -17,12 +17,12 @@ use crate::bus::{BusError, PioHandler};
 
 /// Ends the VM. QEMU's isa-debug-exit has the same port by default.
 pub const EXIT: u16 = 0xf4;
-/// Sleeps.
+/// Sleeps until the vGPU's interrupt, or for the given time.
 pub const WAIT: u16 = 0xf8;
 /// Longest wait; a longer one is cut to it.
 pub const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// What an `out` of 1 to 4 bytes wrote. A string instruction's first bytes count.
+/// The value that an `out` of 1 to 4 bytes wrote. A string instruction's first bytes count.
 pub(crate) fn value(data: &[u8]) -> u32 {
     data.iter()
         .take(size_of::<u32>())
@@ -30,7 +30,7 @@ pub(crate) fn value(data: &[u8]) -> u32 {
         .fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
-/// The wait port.
+/// The device behind the wait port.
 pub(crate) struct WaitPort {
     interrupt: EventFd,
     stop: EventFd,
@@ -43,9 +43,9 @@ impl WaitPort {
     }
 
     pub(crate) fn wait(&self, limit: Duration) {
-        // Why it ended does not matter: a guest must expect a wait to end early.
+        // The reason of its end does not matter: a guest must expect a wait to end early.
         wait_readable([&self.interrupt, &self.stop], Some(limit.min(WAIT_MAX)));
-        // Empty if the time was up or another vCPU took it.
+        // It is empty if the time was up or another vCPU took it.
         let _ = self.interrupt.read();
     }
 }

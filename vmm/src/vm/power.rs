@@ -1,4 +1,5 @@
-//! Ports by which an operating system ends its machine: off, or from the start; and the button by which it is asked to.
+//! Ports by which an operating system switches its machine off or resets it; and the button that
+//! asks for the former.
 //!
 //! | port | write | ends the VM as |
 //! |---|---|---|
@@ -6,29 +7,29 @@
 //! | [`RESET_PORT`] | [`RESET_VALUE`] | [`VmExit::Reset`] by [`ResetCause::Acpi`] |
 //! | [`KEYBOARD_COMMAND_PORT`] | pulse of the reset line | [`VmExit::Reset`] by [`ResetCause::KeyboardController`] |
 //!
-//! The first three are registers that the FADT names (ACPI 6.5 §4.8.3.6, §4.8.3.7). The last is all that there is of an
-//! i8042, as its reset is what is tried where ACPI's does nothing.
+//! The first two are registers that the FADT names (ACPI 6.5 §4.8.3.6, §4.8.3.7). The last is the only part of an
+//! i8042: systems try its reset where ACPI's has no effect.
 
 use std::fmt;
 
 use super::VmExit;
 use crate::bus::{BusError, PioHandler};
 
-/// Where the sleep and reset registers are.
+/// First port of the sleep and reset registers.
 pub(crate) const POWER_PORT: u16 = 0x600;
 /// Number of them.
 pub(crate) const POWER_PORTS: u16 = 3;
 pub(crate) const SLEEP_CONTROL_PORT: u16 = POWER_PORT;
 pub(crate) const SLEEP_STATUS_PORT: u16 = POWER_PORT + 1;
 pub(crate) const RESET_PORT: u16 = POWER_PORT + 2;
-/// What resets.
+/// Value that resets the machine when it is written to [`RESET_PORT`].
 pub(crate) const RESET_VALUE: u8 = 1;
-/// What is written to the sleep control register's type field to switch off.
+/// Sleep type that switches off when it is written to the sleep control register.
 pub(crate) const SLEEP_TYPE_S5: u8 = 5;
 /// Command and status of the keyboard controller.
 pub(crate) const KEYBOARD_COMMAND_PORT: u16 = 0x64;
 
-/// Line of the I/O APIC that tells of the power button. COM2 would have it in a PC.
+/// Line of the I/O APIC for the power button. COM2 would have it in a PC.
 pub(crate) const BUTTON_LINE: u32 = 3;
 
 /// Fields of the sleep control register.
@@ -56,7 +57,7 @@ impl fmt::Display for ResetCause {
     }
 }
 
-/// How a write to `port` ends the VM, if it does.
+/// The way in which a write to `port` ends the VM, if it does.
 pub(crate) fn end_by(port: u16, data: &[u8]) -> Option<VmExit> {
     let &[value] = data else { return None };
     match port {
@@ -73,7 +74,7 @@ pub(crate) fn end_by(port: u16, data: &[u8]) -> Option<VmExit> {
     }
 }
 
-/// The registers otherwise: they read as nothing going on, and take what ends nothing.
+/// The registers' other accesses: they read as idle, and ignore writes that do not end the VM.
 pub(crate) struct QuietRegisters;
 
 impl PioHandler for QuietRegisters {

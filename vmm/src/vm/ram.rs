@@ -15,15 +15,15 @@ use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, G
 use super::VmError;
 use crate::pci::MMIO_WINDOW;
 
-/// Where the part of RAM begins that has no room below [`MMIO_WINDOW`].
+/// First address of the part of RAM that has no room below [`MMIO_WINDOW`].
 const HIGH_START: u64 = 1 << 32;
 /// The first address that a Fermi's page tables cannot name: its GPU would not reach RAM from there on.
 const GPU_ADDRESS_END: u64 = 1 << PHYS_BITS;
 /// Most RAM of a VM.
 pub(crate) const RAM_BYTES_MAX: u64 = MMIO_WINDOW.start + (GPU_ADDRESS_END - HIGH_START);
 
-/// The RAM of one VM: one file, from guest-physical address 0 on, and from 4 GiB on what does not fit below the MMIO
-/// window.
+/// The RAM of one VM: one file, from guest-physical address 0 on. The part that does not fit below the MMIO window
+/// goes from 4 GiB on.
 pub(crate) struct Ram {
     memory: GuestMemoryMmap,
     file: File,
@@ -32,10 +32,10 @@ pub(crate) struct Ram {
 /// A range of RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RamRange {
-    /// Guest-physical address.
+    /// First guest-physical address.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
-    /// Where it lies in the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
 }
 
@@ -47,7 +47,7 @@ fn ranges(bytes: u64) -> Vec<RamRange> {
     both.into_iter().filter(|range| range.bytes > 0).collect()
 }
 
-/// The first guest-physical address behind RAM of so many bytes.
+/// The first guest-physical address behind RAM of this many bytes.
 pub(crate) fn end_of(bytes: u64) -> u64 {
     ranges(bytes).last().map_or(0, |range| range.start + range.bytes)
 }
@@ -69,8 +69,8 @@ impl Ram {
         Ok(ram)
     }
 
-    /// Where the host gives huge pages to memory files that ask (`shmem_enabled`), this is the asking: 512 times fewer
-    /// faults, here while a kernel is loaded and in KVM while it boots.
+    /// Asks the host for huge pages, which some hosts give to memory files that ask (`shmem_enabled`): 512 times
+    /// fewer faults, here while a kernel is loaded and in KVM while it boots.
     fn ask_for_huge_pages(&self) {
         for slice in self
             .memory
@@ -129,7 +129,7 @@ impl Ram {
     }
 }
 
-/// A memfd whose size is fixed for good, so whoever maps it never meets SIGBUS for pages cut off.
+/// A memfd whose size is fixed for good, so that no process that maps it meets SIGBUS for pages cut off.
 fn sealed_memfd(bytes: u64) -> io::Result<File> {
     // SAFETY: the name is a NUL-terminated string; no other memory is passed.
     let fd = unsafe {

@@ -1,4 +1,4 @@
-//! How a VM comes to a halt: the first reason counts, every thread is told, and whoever waits learns it.
+//! How a VM comes to a halt: the first reason counts, every thread is stopped, and `wait` returns the reason.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ use crate::bus::BusError;
 use crate::link::{LinkError, VgpuLink};
 use crate::vcpu::kick;
 
-/// Tells events of the link from those of the stop.
+/// Distinguishes events of the link from those of the stop.
 const LINK_HUNG_UP: u64 = 1;
 
 /// The stop of one VM.
@@ -54,7 +54,7 @@ impl Stop {
 
     /// Stops every thread. Only the first request's reason is kept.
     pub(crate) fn request(&self, exit: VmExit) {
-        // First the flag, so that whoever sees the exit can rely on it.
+        // The flag comes first, so that a thread that sees the exit can rely on it.
         self.is_requested.store(true, Ordering::SeqCst);
         self.lock_exit().get_or_insert_with(|| Arc::new(exit));
         self.has_exit.notify_all();

@@ -53,7 +53,7 @@ pub(super) fn run(
         for (network, traffic) in networks.iter_mut().zip(traffic) {
             network.traffic += traffic;
         }
-        // Who was asked to end does not start anew.
+        // A program that was asked to end does not start the VM anew.
         if !matches!(*end, VmExit::Reset(_)) || arguments.no_reboot || is_button_pressed() {
             break end;
         }
@@ -86,7 +86,8 @@ pub(super) fn run(
     }
 }
 
-/// One time from power-on to its end. Also tells how often the VM left KVM, and what went through its networks.
+/// Runs the VM from power-on to its end, once. Also returns how often the VM left KVM, and the
+/// traffic of its networks.
 fn boot(
     file: &VmFile,
     kernel: &Kernel,
@@ -99,7 +100,7 @@ fn boot(
     let disks = file.disks.iter().map(open).collect::<Result<_, _>>()?;
     let open = |net: &NetFile| Tap::open(&net.tap).map(|tap| Network { tap, mac: net.mac });
     let networks = file.networks.iter().map(open).collect::<Result<_, _>>()?;
-    // A broker takes the VM that comes after a reset as soon as it has let go of the one before.
+    // After a reset the broker accepts the new VM as soon as it has released the old one.
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
     let config = VmConfig {
         name: file.name.clone(),
@@ -133,10 +134,10 @@ fn boot(
     }
 }
 
-/// Whoever started this program, as the one at the VM's console.
+/// The operator of this program, at the VM's console.
 struct Operator {
     stream: ConsoleStream,
-    /// Switched back when dropped.
+    /// Dropping it restores the terminal.
     terminal: Option<RawTerminal>,
 }
 
@@ -163,7 +164,7 @@ impl Operator {
         })
     }
 
-    /// Tells how many bytes of output were lost.
+    /// Reports how many bytes of output were lost.
     fn stand_up(self) -> u64 {
         self.stream.finish()
     }

@@ -24,11 +24,11 @@ const DEVICE: &str = "/dev/net/tun";
 const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 /// Frames as they are on a wire, behind a virtio header.
 const FLAGS: u16 = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as u16;
-/// That an interface stays when its program leaves (if_tun.h: IFF_PERSIST).
+/// Flag of an interface that stays when its program leaves (if_tun.h: IFF_PERSIST).
 const IFF_PERSIST: u16 = 0x0800;
-/// Of Ethernet, where the host does not tell.
+/// MTU of Ethernet, for a host that does not report one.
 const MTU_DEFAULT: u16 = 1500;
-/// What virtio can tell (Virtio 1.2 §5.1.4.1).
+/// Least and largest MTU that virtio can announce (Virtio 1.2 §5.1.4.1).
 const MTU_MIN: u16 = 68;
 
 /// `struct ifreq` (Linux include/uapi/linux/if.h) as TUNSETIFF and TUNGETIFF use it.
@@ -44,16 +44,16 @@ const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>())
 /// Why a tap cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
-    /// No interface can be called so.
+    /// No interface can have this name.
     #[error("{name:?} is no name of a tap: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'")]
     Name {
-        /// As given.
+        /// The name as given.
         name: String,
     },
     /// The host has no driver for taps.
     #[error("cannot open tap {name}: there is no {DEVICE}: `modprobe tun`")]
     NoDriver {
-        /// Its name.
+        /// Name of the tap.
         name: String,
     },
     /// The host's device cannot be opened.
@@ -61,61 +61,61 @@ pub enum TapError {
         "cannot open tap {name}: {DEVICE} must be readable and writable for user {user}: `chmod 666 {DEVICE}`"
     )]
     OpenDevice {
-        /// Its name.
+        /// Name of the tap.
         name: String,
-        /// Who tried.
+        /// User id of this process.
         user: u32,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
     /// There is no such interface.
     #[error("there is no tap {name}: make it with `ip tuntap add dev {name} mode tap user {user}`")]
     Missing {
-        /// Its name.
+        /// Name of the tap.
         name: String,
-        /// Who tried.
+        /// User id of this process.
         user: u32,
     },
-    /// It belongs to another user.
+    /// The tap belongs to another user.
     #[error(
         "tap {name} is not user {user}'s: make it anew with `ip tuntap add dev {name} mode tap user {user}`, or run as its \
          owner (`--user`)"
     )]
     NotOwned {
-        /// Its name.
+        /// Name of the tap.
         name: String,
-        /// Who tried.
+        /// User id of this process.
         user: u32,
     },
-    /// Another program has it.
+    /// Another program has the tap.
     #[error("tap {name} is in use by another program; a tap serves one VM")]
     InUse {
-        /// Its name.
+        /// Name of the tap.
         name: String,
     },
-    /// An interface of another kind.
+    /// The interface is of another kind.
     #[error(
         "interface {name} is no tap with one queue: make one with `ip tuntap add dev NAME mode tap`, without `multi_queue`"
     )]
     NotATap {
-        /// Its name.
+        /// Name of the interface.
         name: String,
     },
     /// The host refused a step.
     #[error("cannot {what} of tap {name}")]
     Refused {
-        /// Its name.
+        /// Name of the tap.
         name: String,
-        /// The step.
+        /// The step that was refused.
         what: &'static str,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
 }
 
-/// The program's end of a tap, which nobody else has meanwhile.
+/// The program's end of a tap, which no other program has meanwhile.
 #[derive(Debug)]
 pub struct Tap {
     file: File,
@@ -169,7 +169,7 @@ impl Tap {
             Some(libc::EINVAL) => TapError::NotATap { name: named() },
             _ => refused("take the program's end")(source),
         })?;
-        // With capabilities the host makes what is not there, and takes it back when it is closed.
+        // With capabilities the host creates a missing interface, and removes it when it is closed.
         if flags(&file).map_err(refused("read the flags"))? & IFF_PERSIST == 0 {
             return Err(TapError::Missing { name: named(), user });
         }
@@ -181,12 +181,12 @@ impl Tap {
             name: named(),
             mtu: mtu.unwrap_or(MTU_DEFAULT).max(MTU_MIN),
         };
-        // Whoever had it before may have left others.
+        // The program before may have left other offloads.
         tap.set_offloads(0).map_err(refused("set the offloads"))?;
         Ok(tap)
     }
 
-    /// Its name.
+    /// Name of the tap.
     pub fn name(&self) -> &str {
         &self.name
     }
