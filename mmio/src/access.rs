@@ -2,14 +2,14 @@
 
 use fermi_spec::board::BAR0_BYTES;
 
-/// Bytes of one access.
+/// Width of one access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Width {
-    /// One byte.
+    /// One byte, 8 bits.
     Byte,
-    /// Two.
+    /// Two bytes, 16 bits.
     Word,
-    /// Four: what registers take.
+    /// Four bytes: the width of registers.
     Dword,
 }
 
@@ -33,16 +33,16 @@ impl Width {
         }
     }
 
-    /// All ones, in this width: what a read answers when nobody does.
+    /// All ones in this width: the answer to a read that has none.
     pub const fn ones(self) -> u32 {
         u32::MAX >> (32 - 8 * self.bytes())
     }
 }
 
-/// What an access does.
+/// Direction of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Reads.
+    /// A read; its answer has the access's width.
     Read,
     /// Writes this value; bits beyond the width are ignored.
     Write(u32),
@@ -53,7 +53,7 @@ pub enum Kind {
 pub struct Access {
     /// Byte offset in BAR0, a multiple of the width.
     pub offset: u32,
-    /// How many bytes.
+    /// Number of bytes.
     pub width: Width,
     /// Read or write.
     pub kind: Kind,
@@ -79,8 +79,8 @@ impl Access {
         })
     }
 
-    /// Cuts an access of any offset and length into the aligned pieces that the bus would carry, in order: the widest
-    /// that fit. What lies outside of BAR0 is left out.
+    /// Cuts an access of any offset and length into the aligned pieces that the bus would carry, in order: the
+    /// widest that fit. Bytes outside of BAR0 are left out.
     pub fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u32, Width)> {
         let end = offset.saturating_add(bytes).min(BAR0_BYTES);
         let mut at = offset;

@@ -1,4 +1,4 @@
-//! Windows onto memory: cutting accesses at page ends, and where PRAMIN points.
+//! Windows onto memory: cutting accesses at page ends, and the memory that PRAMIN shows.
 
 use fermi_spec::addr::{Aperture, GuestVramAddr, SMALL_PAGE};
 use fermi_spec::regs::{PRAMIN_BYTES, windows::PraminBase};
@@ -12,11 +12,11 @@ pub struct PagePiece {
     pub within: u32,
     /// Bytes on the page, at least one.
     pub bytes: u32,
-    /// Where the piece lies in the access.
+    /// The piece's bytes within the access.
     pub done: u64,
 }
 
-/// Cuts an access to a window of `window_bytes` at page ends, in order. What lies behind the window is left out.
+/// Cuts an access to a window of `window_bytes` at page ends, in order. Bytes behind the window are left out.
 pub fn pages(offset: u64, bytes: u64, window_bytes: u64) -> impl Iterator<Item = PagePiece> {
     let end = offset.saturating_add(bytes).min(window_bytes);
     let mut at = offset;

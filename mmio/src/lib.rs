@@ -1,10 +1,11 @@
 //! Turns a trapped BAR0 access into a named operation.
 //!
-//! A guest's access of any offset and length becomes naturally aligned pieces of 1, 2 or 4 bytes ([`Access::pieces`]),
-//! each of which [`decode_read`] or [`decode_write`] names. [`Policy::of`] says who answers it; nothing reaches the
-//! card. Accesses to windows onto memory are cut at page ends ([`aperture::pages`]).
+//! A guest's access of any offset and length becomes naturally aligned pieces of 1, 2 or 4
+//! bytes ([`Access::pieces`]), each of which [`decode_read`] or [`decode_write`] names.
+//! [`Policy::of`] decides who answers it; no access reaches the card. Accesses to windows onto
+//! memory are cut at page ends ([`aperture::pages`]).
 //!
-//! Decoding is total: any offset and any width have a name, if only `Unmodelled`, `Narrow` or `Outside`.
+//! Decoding is total: every offset and width has a name, even if it is `Unmodelled`, `Narrow` or `Outside`.
 #![forbid(unsafe_code)]
 
 pub mod access;

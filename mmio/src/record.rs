@@ -3,7 +3,8 @@
 use crate::access::{Access, Kind, Width};
 use serde::{Deserialize, Serialize};
 
-/// An access and what was read or written, as a line of a trace. The name is for readers; replaying ignores it.
+/// An access with the value that was read or written, as a line of a trace. The name is for
+/// readers; replaying ignores it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -13,7 +14,7 @@ pub struct Record {
     pub bytes: u32,
     /// Whether it wrote.
     pub write: bool,
-    /// What was written, or answered.
+    /// Value that was written, or that answered the read.
     pub value: u32,
     /// Name of the register or window.
     pub name: String,
@@ -35,7 +36,7 @@ impl Record {
         }
     }
 
-    /// The access again, `None` if the line names none that is possible.
+    /// The access again; `None` if the line describes no possible access.
     pub fn access(&self) -> Option<Access> {
         let width = Width::from_bytes(self.bytes)?;
         if self.write {

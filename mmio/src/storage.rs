@@ -1,4 +1,4 @@
-//! Values of the registers that only remember what was written ([`crate::Policy::Storage`]).
+//! Values of the registers that only remember the last write ([`crate::Policy::Storage`]).
 
 use crate::policy::Policy;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ impl Storage {
             .map_or(0, |page| page[(offset % 0x1000 / 4) as usize])
     }
 
-    /// Remembers a word. Returns whether the policy allows it there; otherwise nothing happened.
+    /// Remembers a word. Returns whether the policy allows it there; otherwise the call has no effect.
     pub fn write(&mut self, offset: u32, value: u32) -> bool {
         if Policy::of(offset) != Policy::Storage {
             return false;
@@ -33,7 +33,7 @@ impl Storage {
         true
     }
 
-    /// Forgets everything, as a reset does.
+    /// Forgets all words, as a reset does.
     pub fn clear(&mut self) {
         self.pages.clear();
     }

@@ -60,12 +60,12 @@ impl Window {
     }
 }
 
-/// All windows.
+/// All windows into memory, and a count of BAR3's changes.
 pub(crate) struct Windows {
     pub(crate) pramin: PraminBase,
     pub(crate) bar1: Window,
     pub(crate) bar3: Window,
-    /// See [`FermiModel::bar3_changes`].
+    /// Count of changes, see [`FermiModel::bar3_changes`].
     pub(crate) bar3_changes: u64,
 }
 

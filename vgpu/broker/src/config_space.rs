@@ -54,7 +54,7 @@ pub(crate) fn config_space(board: Board, bars: BarSizes) -> Result<ConfigSpace, 
     Ok(space.with_power_management().with_msi())
 }
 
-/// What a vfio-user client is told of it.
+/// Regions and interrupts for a vfio-user client.
 pub(crate) fn function(config: &ConfigSpace, bars: BarSizes) -> FunctionInfo {
     FunctionInfo::new()
         .with_region(Region::Bar0, RegionInfo::read_write(BAR0_BYTES))

@@ -1,7 +1,7 @@
 //! Memory files and their mappings.
 //!
-//! Files of this process are sealed against shrinking, so a mapping of one can always be touched. A client's file is
-//! sealed likewise if it allows that; if not, [`crate::sigbus`] stands behind the mapping.
+//! Files of this process are sealed against shrinking, so a mapping of one can always be touched. A client's file
+//! is sealed too if it allows that; if not, [`crate::sigbus`] protects the mapping.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use vm_memory::{FileOffset, MmapRegion};
 /// Unit of host memory and of DMA maps. Bytes.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Why memory could not be had.
+/// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The range in the file is empty, misaligned, or does not end within the file.
@@ -21,7 +21,7 @@ pub enum MapError {
     BadRange {
         /// First byte in the file.
         offset: u64,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
         /// Size of the file.
         file_bytes: u64,
@@ -29,9 +29,9 @@ pub enum MapError {
     /// The kernel refused the mapping.
     #[error("cannot map {bytes:#x} bytes")]
     Mmap {
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
-        /// The kernel's reason.
+        /// Error of the kernel.
         #[source]
         source: vm_memory::mmap::MmapRegionError,
     },
@@ -43,7 +43,7 @@ pub enum MapError {
     TooManyGuards,
 }
 
-/// A memory file of `bytes` zero bytes that nobody can resize.
+/// A memory file of `bytes` zero bytes that cannot be resized.
 pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<File, MapError> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(io::Error::from)?;
@@ -53,14 +53,14 @@ pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<File, MapError> {
     Ok(file)
 }
 
-/// Tries to keep a client's file from shrinking. Whether that worked.
+/// Tries to keep a client's file from shrinking. Returns whether that worked.
 ///
 /// A file without `MFD_ALLOW_SEALING` refuses, and so does one that is no memfd.
 pub(crate) fn seal_against_shrinking(file: &File) -> bool {
     rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
 }
 
-/// Maps part of a file for sharing with whoever else has it.
+/// Maps part of a file, shared with its other users.
 pub(crate) fn map_shared(
     file: Arc<File>,
     offset: u64,

@@ -26,7 +26,8 @@ pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
 /// Characters of a VM's name in the name of a memory file.
 const NAME_CHARS_MAX: usize = 64;
 
-/// A mapped range of a client's memory file, which may be cut under us: an access to what is gone reads as zero.
+/// A mapped range of a client's memory file, which may be cut while it is mapped: an access to the missing
+/// part reads as zero.
 #[derive(Debug)]
 pub struct RamMap {
     pub(crate) bytes: u64,
@@ -44,7 +45,7 @@ impl RamMap {
         writable: bool,
         torn: Arc<EventFd>,
     ) -> Result<Self, MapError> {
-        // Refused by files that are not made for it; then the guard is all there is.
+        // Files without MFD_ALLOW_SEALING refuse this; then only the guard protects the mapping.
         seal_against_shrinking(&file);
         let region = map_shared(file, offset, bytes, writable)?;
         let guard = Guard::new(region.clone(), torn)?;
@@ -56,7 +57,7 @@ impl RamMap {
         })
     }
 
-    /// The mapping.
+    /// The mapping of the range.
     pub fn region(&self) -> &Arc<MmapRegion> {
         &self.region
     }
@@ -76,12 +77,12 @@ struct Image {
 
 #[derive(Debug)]
 struct VmMemory {
-    /// By first address; never overlapping.
+    /// Maps by first address; they never overlap.
     ram: BTreeMap<u64, RamMap>,
     image: Image,
 }
 
-/// Why no DMA map can be made of a [`Place`].
+/// Why a [`Place`] cannot be mapped for DMA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes:#x} bytes at {place:?} are not whole pages of one mapping")]
 pub(crate) struct NoSuchMemory {
@@ -89,7 +90,7 @@ pub(crate) struct NoSuchMemory {
     pub(crate) bytes: u64,
 }
 
-/// All of it.
+/// RAM and images of all VMs, and the broker's own memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     vms: BTreeMap<VmId, VmMemory>,
@@ -97,7 +98,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The broker's own memory, and no VM.
+    /// The broker's own memory, without any VM.
     pub(crate) fn new() -> Result<Self, MapError> {
         let file = Arc::new(sealed_memfd("vramd-own", OWN_BYTES)?);
         Ok(Self {
@@ -108,7 +109,7 @@ impl Memory {
 
     /// Gives a VM an image of `guest_vram` bytes, all zero.
     ///
-    /// `name` is the VM's, for whoever looks at the process's files; only plain characters of it are used.
+    /// `name` is the VM's, to be seen in the list of the process's files; only plain characters of it are used.
     pub(crate) fn add_vm(&mut self, vm: VmId, name: &str, guest_vram: u64) -> Result<(), MapError> {
         let plain = name
             .chars()
@@ -127,7 +128,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Forgets everything of a VM. Mappings that the card's backend still holds stay until it drops them.
+    /// Forgets all memory of a VM. Mappings that the card's backend still holds stay until it drops them.
     pub(crate) fn remove_vm(&mut self, vm: VmId) {
         self.vms.remove(&vm);
     }
@@ -164,7 +165,7 @@ impl Memory {
             .retain(|start, map| *start < gpa.0 || start.saturating_add(map.bytes) > end);
     }
 
-    /// The VMs whose RAM was taken away under us.
+    /// The VMs whose RAM was taken away while mapped.
     pub(crate) fn torn_vms(&self) -> Vec<VmId> {
         let is_torn = |memory: &VmMemory| memory.ram.values().any(|map| map.guard.is_torn());
         self.vms
@@ -174,7 +175,7 @@ impl Memory {
             .collect()
     }
 
-    /// What a DMA map of `place` maps.
+    /// The memory that a DMA map of `place` maps.
     pub(crate) fn dma_memory(&self, place: Place, bytes: u64) -> Result<DmaMemory, NoSuchMemory> {
         let missing = NoSuchMemory { place, bytes };
         let (region, offset) = self.find(place).ok_or(missing)?;
@@ -211,8 +212,8 @@ impl Memory {
         }
     }
 
-    /// Calls `each` for every mapping that a range lies in, with the offset and the range's part. `false` if some of
-    /// the range is nowhere; `each` may have been called before that is found.
+    /// Calls `each` for every mapping that a range lies in, with the offset and the range's part. `false` if a part
+    /// of the range has no memory; `each` may have been called before that is found.
     fn for_parts(
         &self,
         place: Place,

@@ -1,4 +1,4 @@
-//! PCI functions of this host, as `/sys` shows them, and which driver they are bound to.
+//! PCI functions of this host, as `/sys` shows them, and the drivers that they are bound to.
 //!
 //! ```text
 //! /sys/bus/pci/devices/0000:01:00.0/{vendor, device, class, driver, driver_override, iommu_group/devices/…}
@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use fermi_spec::board::{Board, VENDOR};
 
-/// The driver that hands functions to programs.
+/// The driver that gives functions to programs.
 pub const VFIO_DRIVER: &str = "vfio-pci";
 const SYSFS: &str = "/sys";
 /// Class code of a bridge: the VFIO driver leaves bridges in a group alone.
@@ -29,11 +29,11 @@ pub struct PciAddress {
     function: u8,
 }
 
-/// Text that is no address of a PCI function.
+/// A text that is not the address of a PCI function.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a PCI address such as 0000:01:00.0")]
 pub struct PciAddressError {
-    /// The text.
+    /// The text as given.
     pub text: String,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = PciAddressError;
 
-    /// With or without the domain, which is 0 then.
+    /// Reads an address with or without the domain, which is 0 then.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text).ok_or_else(|| PciAddressError {
             text: text.to_owned(),
@@ -84,30 +84,30 @@ fn hex(text: &str, digits: usize) -> Option<u16> {
 /// Why a function of this host cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PciHostError {
-    /// Nothing is at that address.
+    /// There is no function at that address.
     #[error("there is no PCI function {at}: look for it in lspci -D")]
     Missing {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
     },
-    /// It is something else.
+    /// The function is not a GF100 card.
     #[error("{at} is {vendor:04x}:{device:04x} of class {class:06x}, not a GF100 card")]
     NotACard {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
-        /// PCI vendor.
+        /// PCI vendor id.
         vendor: u16,
-        /// PCI device.
+        /// PCI device id.
         device: u16,
         /// Class, subclass, programming interface.
         class: u32,
     },
-    /// Another driver has it, or none.
+    /// Another driver has the function, or none.
     #[error("{at} is bound to {driver}, not to {VFIO_DRIVER}: vramd bind {at}")]
     WrongDriver {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
-        /// The driver, or "no driver".
+        /// Name of the driver, or "no driver".
         driver: String,
     },
     /// The host has no IOMMU, or does not use it.
@@ -115,42 +115,42 @@ pub enum PciHostError {
         "{at} has no IOMMU group: the host needs an IOMMU that is on (intel_iommu=on or amd_iommu=on in the kernel's command line, VT-d or AMD-Vi in the firmware)"
     )]
     NoIommu {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
     },
-    /// Others in the group are used by the host.
+    /// The host uses other functions of the group.
     #[error(
         "{at} shares its IOMMU group with {other}, which is bound to {driver}: vramd bind {other}, or take it out of the host"
     )]
     SharedGroup {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
-        /// The other function.
+        /// Address of the other function.
         other: PciAddress,
-        /// Its driver.
+        /// Driver of the other function.
         driver: String,
     },
-    /// The host's files say something unexpected, or may not be written.
+    /// The host's files have unexpected contents, or may not be written.
     #[error("cannot {what} {}", path.display())]
     Sysfs {
         /// What was attempted.
         what: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the host said.
+        /// Error of the host.
         #[source]
         source: io::Error,
     },
 }
 
-/// A function that is there.
+/// A PCI function of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PciFunction {
-    /// Where.
+    /// Address of the function.
     pub at: PciAddress,
-    /// PCI vendor.
+    /// PCI vendor id.
     pub vendor: u16,
-    /// PCI device.
+    /// PCI device id.
     pub device: u16,
     /// Class, subclass, programming interface.
     pub class: u32,
@@ -162,7 +162,7 @@ pub struct PciFunction {
 }
 
 impl PciFunction {
-    /// Looks at the function.
+    /// Reads the function's files.
     pub fn find(at: PciAddress) -> Result<Self, PciHostError> {
         Self::find_below(Path::new(SYSFS), at)
     }
@@ -200,7 +200,7 @@ impl PciFunction {
         folder_of(&self.sysfs, self.at)
     }
 
-    /// Which board it is, if it is one.
+    /// Board of the card, if it is a known one.
     pub fn board(&self) -> Option<Board> {
         Board::from_device_id(self.device).filter(|_| self.vendor == VENDOR)
     }
@@ -217,7 +217,7 @@ impl PciFunction {
         peers.map(|at| Self::find_below(&self.sysfs, at)).collect()
     }
 
-    /// Whether a program may have it: a GF100 card, bound to VFIO, in a group of which the host uses nothing.
+    /// Whether a program may have it: a GF100 card, bound to VFIO, in a group without functions that the host uses.
     pub fn check(&self) -> Result<Board, PciHostError> {
         let at = self.at;
         let board = self.board().ok_or(PciHostError::NotACard {
@@ -249,12 +249,12 @@ impl PciFunction {
         Ok(board)
     }
 
-    /// Takes it from its driver and gives it to `driver`, or to whichever the host would choose.
+    /// Takes it from its driver and gives it to `driver`, or to the one that the host would choose.
     ///
     /// The override is written first, so that no other driver takes it in between.
     pub fn rebind(&self, driver: Option<&str>) -> Result<Self, PciHostError> {
         let folder = self.folder();
-        // A lone line break takes the override away.
+        // A lone line break removes the override.
         write(&folder.join("driver_override"), driver.unwrap_or("\n"))?;
         if self.driver.is_some() {
             write(&folder.join("driver/unbind"), &self.at.to_string())?;

@@ -1,4 +1,4 @@
-//! Limits what a guest can make the log say.
+//! Limits the log lines that a guest can cause.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub(crate) struct RateLimit {
 }
 
 impl RateLimit {
-    /// Full.
+    /// A bucket with all tokens, from `now` on.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             tokens: BURST,
@@ -25,7 +25,7 @@ impl RateLimit {
         }
     }
 
-    /// Whether a line may be written now: `Some(n)` if so, where `n` lines were kept back since the last one.
+    /// Whether a line may be written now: `Some(n)` if so, where `n` lines were suppressed since the last one.
     pub(crate) fn pass(&mut self, now: Instant) -> Option<u64> {
         let earned = now.saturating_duration_since(self.refilled).as_nanos() / REFILL.as_nanos();
         if earned > 0 {

@@ -1,4 +1,4 @@
-//! Recordings: every event with what the core read and what it decided, one JSON line each, so that a run can be
+//! Recordings: every event with the core's reads and actions, one JSON line each, so that a run can be
 //! repeated from its file.
 //!
 //! ```text
@@ -6,10 +6,10 @@
 //! {"now":…,"event":{…},"reads":[{"at":{…},"bytes":8,"data":"…"},…],"stored":{…},"actions":[…]}
 //! ```
 //!
-//! `reads` has the core's reads of [`HostMemory`] in order, `stored` a digest of its writes, and the
-//! numbers of those for which there was no memory. The bytes of a read are
-//! hexadecimal; a unit of 8 bytes that repeats is written once with a count (`0000000000000000*512`), `=` stands for
-//! the bytes that the same place had when it was last read, and no data at all for memory that was not there.
+//! `reads` has the core's reads of [`HostMemory`] in order, `stored` a digest of its writes, and the numbers of
+//! those for which there was no memory. The bytes of a read are hexadecimal; a unit of 8 bytes that repeats is
+//! written once with a count (`0000000000000000*512`). `=` stands for the bytes that the same place had when it was
+//! last read. No data at all stands for memory that did not exist.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,14 +25,14 @@ use crate::port::Core;
 pub(crate) const FORMAT: u32 = 1;
 /// Bytes that the memory of earlier reads may hold before it starts anew.
 const CACHE_BYTES_MAX: usize = 64 << 20;
-/// Shorter reads are written out rather than remembered.
+/// Shorter reads are written in full and not remembered.
 const CACHED_BYTES_MIN: usize = 64;
 /// Bytes that are compared for repetition.
 const UNIT: usize = 8;
 /// Bytes gathered before the file is written.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// First line.
+/// The first line of the file.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Header {
     pub(crate) vramd_recording: u32,
@@ -48,14 +48,14 @@ pub(crate) struct ReadLine {
     pub(crate) data: Option<String>,
 }
 
-/// What the core stored during one event.
+/// Digest of the core's stores during one event.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Stored {
-    /// Calls.
+    /// Number of stores.
     pub(crate) count: u64,
     /// FNV-1a over places and bytes.
     pub(crate) digest: u64,
-    /// Calls, from 0, that found no memory: the core was told so.
+    /// Numbers of the stores, from 0, that found no memory, which the core was told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) refused: Vec<u64>,
 }
@@ -96,7 +96,7 @@ fn key(at: Place) -> (u8, u16, u64) {
     }
 }
 
-/// What each place held when it was last read. The recorder and the replay keep it by the same rules.
+/// Bytes of each place when it was last read. Recorder and replay update it by the same rules.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCache {
     held: BTreeMap<(u8, u16, u64), Vec<u8>>,
@@ -210,24 +210,24 @@ fn decode_hex(digits: &str) -> Result<Vec<u8>, MalformedData> {
         .collect()
 }
 
-/// Failures to begin a recording.
+/// Why a recording cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file cannot be created.
     #[error("cannot create recording {path}")]
     Create {
-        /// Which.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Error of the host.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// Writes a recording. A file that cannot be written any more (a full disk) is given up with one error in the log;
-/// the broker goes on.
+/// Writes a recording. If the file can no longer be written (a full disk), the recording ends with one error in the
+/// log, and the broker goes on.
 pub struct Recorder {
-    /// `None` once given up.
+    /// The writer; `None` once the recording has ended.
     out: Option<Box<dyn Write + Send>>,
     name: String,
     cache: ReadCache,
@@ -242,7 +242,7 @@ impl std::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Creates or replaces `path`. `gpu` is what the core was made with.
+    /// Creates or replaces `path`. `gpu` is the configuration of the core.
     pub fn create(path: &Path, gpu: &GpuConfig) -> Result<Self, RecordError> {
         let name = path.display().to_string();
         let file = File::create(path).map_err(|source| RecordError::Create {
@@ -256,7 +256,7 @@ impl Recorder {
         ))
     }
 
-    /// Records to anything; `name` is for the log.
+    /// Records to any writer; `name` is for the log.
     pub fn new(out: Box<dyn Write + Send>, name: String, gpu: &GpuConfig) -> Self {
         let mut recorder = Self {
             out: Some(out),
@@ -300,7 +300,7 @@ impl Recorder {
         ));
     }
 
-    /// Writes out what is buffered.
+    /// Writes the buffered lines to the file.
     pub(crate) fn flush(&mut self) {
         if let Some(Err(error)) = self.out.as_mut().map(|out| out.flush()) {
             self.give_up(&error);
@@ -329,7 +329,7 @@ fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("events, actions and reads have no map with keys that are no strings")
 }
 
-/// Passes accesses on and notes them.
+/// Passes accesses on and records them.
 struct WatchedMemory<'a> {
     inner: &'a mut dyn HostMemory,
     cache: &'a mut ReadCache,

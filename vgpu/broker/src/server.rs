@@ -1,11 +1,11 @@
-//! One socket: the VM that may come through it, over and over.
+//! One socket, through which one VM attaches, again and again.
 //!
 //! ```text
 //!  (Free) ──client──► (Taken) ──client gone, expelled, denied──► (Leaving) ──Detached──► (Free)
 //! ```
 //!
-//! While a VM leaves, nobody is accepted: whoever connects waits in the socket's queue until nothing of the last VM
-//! is left.
+//! While a VM leaves, no client is accepted: a new one waits in the socket's queue until nothing of the
+//! last VM is left.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::remote::{RemotePort, Told};
 use crate::session::Session;
 use crate::signaller::Signaller;
 
-/// See the module.
+/// One socket with its VM's session.
 #[derive(Debug)]
 pub(crate) struct Seat {
     vm: VmSocket,
@@ -32,12 +32,12 @@ pub(crate) struct Seat {
     function: FunctionInfo,
     shared: Arc<Shared>,
     signaller: Arc<Signaller>,
-    /// Of what clients make us say.
+    /// Limit of the log lines that clients can cause.
     limit: RateLimit,
     session: Option<Session>,
-    /// Until its VM is detached.
+    /// Kept until its VM is detached.
     port: Option<Arc<RemotePort>>,
-    /// Whose socket the event loop may still poll.
+    /// Kept because the event loop may still poll its socket.
     closed: Option<Session>,
 }
 
@@ -75,7 +75,7 @@ impl Seat {
         })
     }
 
-    /// What to poll the listening socket for: nothing while a VM leaves.
+    /// Events to poll the listening socket for: none while a VM leaves.
     pub(crate) fn listener_interest(&self) -> (RawFd, EventSet) {
         let is_leaving = self.session.is_none() && self.port.is_some();
         let events = if is_leaving {
@@ -86,22 +86,22 @@ impl Seat {
         (self.listener.as_raw_fd(), events)
     }
 
-    /// What to poll the client's socket for.
+    /// Events to poll the client's socket for.
     pub(crate) fn client_interest(&self) -> Option<(RawFd, EventSet)> {
         self.session.as_ref().and_then(Session::interest)
     }
 
-    /// Closes the last client's socket, which the event loop polls no more.
+    /// Closes the last client's socket, which the event loop no longer polls.
     pub(crate) fn drop_closed(&mut self) {
         self.closed = None;
     }
 
-    /// Whether something was told that [`Seat::settle`] has not seen.
+    /// Whether there is news that [`Seat::settle`] has not seen.
     pub(crate) fn has_news(&self) -> bool {
         self.port.as_ref().is_some_and(|port| !port.is_empty())
     }
 
-    /// Somebody connected. `false` if the socket is of no more use.
+    /// Accepts a new client. `false` if the socket is of no more use.
     pub(crate) fn listener_ready(&mut self) -> bool {
         // A VMM that was restarted connects while its predecessor's end is still unread: that one leaves first, and
         // the new one is not taken for a second client.
@@ -153,7 +153,7 @@ impl Seat {
         }
     }
 
-    /// Passes on what the core said since.
+    /// Passes on the core's answers since the last call.
     pub(crate) fn settle(&mut self) {
         while let Some(told) = self.port.as_ref().and_then(|port| port.take()) {
             match told {
@@ -195,7 +195,7 @@ impl Seat {
             return;
         };
         self.signaller.clear();
-        // A broker that has ended has let go of everything.
+        // A broker that has ended has released everything.
         if let Ok(mut performer) = self.shared.lock() {
             performer.detach(session.attachment());
         }

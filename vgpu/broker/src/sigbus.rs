@@ -1,12 +1,13 @@
 // UNSAFETY: a client can truncate the file behind its guest RAM at any time; touching the mapping then raises SIGBUS,
 // which only a signal handler can survive, and the handler has to put other memory under the faulting access.
 #![expect(unsafe_code)]
-//! Survives clients that take their RAM away under us.
+//! Survives clients that take their RAM away while it is mapped.
 //!
-//! A [`Guard`] enters a mapping into a table of fixed size. When an access to a guarded mapping raises SIGBUS, the
-//! handler puts anonymous zero memory over the **whole** mapping, marks it torn and wakes the broker, which detaches
-//! that VM. The whole of it, because a client that chose which pages fault could otherwise split the mapping until
-//! the process runs out of them. SIGBUS elsewhere goes to whoever handled it before.
+//! A [`Guard`] enters a mapping into a table of fixed size. When an access to a guarded mapping raises SIGBUS,
+//! the handler puts anonymous zero memory over the **whole** mapping, marks it torn and wakes the broker, which
+//! detaches that VM. It replaces the whole mapping because a client that chose which pages fault could
+//! otherwise split the mapping until the process runs out of mappings. SIGBUS elsewhere goes to the handler
+//! that was installed before.
 //!
 //! Rules:
 //! 1. Slots change only under [`REGISTRY`]'s lock, and their version is odd while they do.
@@ -52,10 +53,10 @@ static SLOTS: [Slot; GUARDS_MAX] = [const {
     }
 }; GUARDS_MAX];
 
-/// One past the highest slot ever used, so that the handler need not look at all.
+/// One past the highest slot ever used, so that the handler need not search all.
 static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// What SIGBUS did before; written once, before the handler is installed.
+/// The former handler of SIGBUS; written once, before ours is installed.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
 #[derive(Debug)]
@@ -69,7 +70,7 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     lingering: Vec::new(),
 });
 
-/// What a slot points at, kept alive as long as the slot is taken.
+/// The memory that a slot points at, kept alive as long as the slot is taken.
 #[derive(Debug)]
 struct Held {
     slot: usize,
@@ -137,7 +138,7 @@ impl Registry {
         Some(next)
     }
 
-    /// Frees what nobody else holds any more (rule 3).
+    /// Frees the mappings to which no other reference is left (rule 3).
     fn sweep(&mut self) {
         let free = &mut self.free;
         self.lingering.retain(|held| {
@@ -221,7 +222,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, _context: *mut lib
             return;
         }
     }
-    // Not ours: put back what was there. A fault repeats when we return, a sent signal has to be sent again.
+    // Not a guarded mapping: put the former handler back. A fault repeats when we return, a sent signal has
+    // to be sent again.
     // SAFETY: `PREVIOUS` was set before this handler was installed and is never freed; sigaction and raise may be
     // called in handlers.
     unsafe {
@@ -324,7 +326,7 @@ mod tests {
         );
     }
 
-    /// Set in the process that is to die.
+    /// Set in the process that has to die.
     const VICTIM: &str = "BROKER_TEST_SIGBUS_VICTIM";
 
     #[test]

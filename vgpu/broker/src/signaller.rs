@@ -23,7 +23,7 @@ impl State {
     }
 }
 
-/// One for each socket, for all clients that it sees.
+/// The thread of one socket, for all clients that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Signaller {
     state: Mutex<State>,
@@ -58,7 +58,7 @@ impl Signaller {
         self.change(|state| state.is_raised = true);
     }
 
-    /// What to signal from now on; `None` for nothing.
+    /// Sets the eventfd to signal from now on; `None` for none.
     pub(crate) fn connect(&self, event: Option<IrqEvent>) {
         self.change(|state| state.event = event.map(Arc::new));
     }
@@ -67,7 +67,7 @@ impl Signaller {
         self.change(|state| state.is_enabled = is_enabled);
     }
 
-    /// The client is gone.
+    /// Ends the signals of a client that is gone.
     pub(crate) fn clear(&self) {
         self.change(|state| {
             *state = State {
@@ -91,7 +91,7 @@ impl Signaller {
             };
             state.is_raised = false;
             drop(state);
-            // A client that closed its end, or gave something else, has no interrupts.
+            // A client that closed its end, or gave another kind of file, gets no interrupts.
             let _ = event.signal();
             state = self.lock();
         }

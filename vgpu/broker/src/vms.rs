@@ -1,4 +1,4 @@
-//! VMs as the performer knows them.
+//! The VMs of the performer, by attachment.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use vgpu::{Refusal, Reply, RequestId, VmId};
 use crate::port::VmPort;
 use crate::requests::Then;
 
-/// The picture is in [`crate::perform`].
+/// State of an attachment; [`crate::perform`] has the picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum VmState {
     Attaching,
-    /// Gone before the core had decided.
+    /// The client left before the core had decided.
     AttachingToLeave,
     Attached,
     Leaving,
@@ -29,7 +29,7 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// Answers whatever still waits: it will not be done.
+    /// Answers all waiting requests with an error.
     pub(crate) fn refuse_all(&mut self) {
         for (request, _) in std::mem::take(&mut self.waiting) {
             self.port.reply(request, Reply::Refused(Refusal::NotAttached));
@@ -37,7 +37,8 @@ impl Vm {
     }
 }
 
-/// An attachment. Unlike a [`VmId`] it is never used again, so whoever holds an old one cannot speak for a new VM.
+/// An attachment. Unlike a [`VmId`] its number is never used again, so a holder of an old one cannot act
+/// for a new VM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attachment {
     pub(crate) vm: VmId,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-/// Two digits a byte.
+/// Writes two digits a byte.
 pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
@@ -14,7 +14,7 @@ pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S:
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// The reverse; an odd length or a foreign digit is an error.
+/// Reads the digits; an odd number of them or another character is an error.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.len() % 2 != 0 {

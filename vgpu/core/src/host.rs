@@ -1,8 +1,8 @@
-//! The card's driver: everything that the core wants of the hardware, as sequences of writes and bounded polls.
+//! The card's driver: the core's operations on the hardware, as sequences of writes and bounded polls.
 //!
-//! Nothing here knows about guests' data. The card is told what to do through three [`lane::Lane`]s, each a protocol
-//! of the hardware that admits one operation at a time: TLB flush (100cbc/100c80), preempt (2634) and runlist
-//! (2270/2274/227c). A lane that waits for the card holds up nobody in the other two.
+//! Nothing here knows about guests' data. The card is driven through three [`lane::Lane`]s, each a protocol of the
+//! hardware that admits one operation at a time: TLB flush (100cbc/100c80), preempt (2634) and runlist
+//! (2270/2274/227c). A lane that waits for the card does not delay the other two.
 
 pub(crate) mod arena;
 pub(crate) mod bring_up;

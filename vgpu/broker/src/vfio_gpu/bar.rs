@@ -97,7 +97,7 @@ impl MappedBar {
         }
     }
 
-    /// Stores likewise.
+    /// Stores in pieces as loads do. The range must lie within the BAR.
     pub(super) fn store(&self, mut offset: u64, data: &[u8]) {
         let mut rest = data;
         while !rest.is_empty() {
@@ -157,8 +157,8 @@ pub(super) fn map_dma(iommu: &dyn VfioOps, iova: Iova, memory: &DmaMemory) -> Re
     // references into memory that guests and the card share. The advice does not change what the memory holds.
     unsafe {
         let start = memory.region.as_ptr();
-        // Large pages need fewer entries in the IOMMU. Small ones work as well, so a host without them is no error. It is
-        // meant for all of the region, so that what is touched before it is mapped lies in large pages too.
+        // Large pages need fewer entries in the IOMMU. Small ones work as well, so a host without them is no error.
+        // The advice is for the whole region, so that pages that are touched before they are mapped are large too.
         let _ = rustix::mm::madvise(start.cast(), memory.region.size(), Advice::LinuxHugepage);
         let at = start.add(memory.offset as usize);
         iommu.vfio_dma_map(iova.0, bytes, at)

@@ -1,7 +1,7 @@
 // UNSAFETY: the kernel is asked for what it tells of an IOMMU by calls for which no crate has a safe wrapper.
 #![expect(unsafe_code)]
 
-//! What the host's IOMMU lets the card reach: usable bus addresses, page sizes, number of maps.
+//! The limits of the host's IOMMU: usable bus addresses, page sizes, number of maps.
 //!
 //! ```text
 //! type 1 container: VFIO_IOMMU_GET_INFO ─► header ─► capability ─► capability …   (offsets from the header's start)
@@ -24,20 +24,20 @@ use vgpu::{Bus, BusRange};
 
 /// `VFIO_IOMMU_GET_INFO`: no direction, no size.
 const GET_INFO: libc::c_ulong = (VFIO_TYPE as libc::c_ulong) << 8 | (VFIO_BASE as libc::c_ulong + 12);
-/// `IOMMU_IOAS_IOVA_RANGES`.
+/// Number of the call `IOMMU_IOAS_IOVA_RANGES`.
 const IOAS_IOVA_RANGES: libc::c_ulong = (VFIO_TYPE as libc::c_ulong) << 8 | 0x84;
-/// Bytes of the container's answer without capabilities that every kernel has, as far as it is read here.
+/// Bytes of the container's answer that every kernel gives: the fields before the capabilities.
 const HEADER_BYTES: usize = 16;
-/// More than a kernel with hundreds of ranges says.
+/// Largest answer that is read: more than a kernel with hundreds of ranges gives.
 const INFO_BYTES_MAX: usize = 64 << 10;
-/// Capabilities of one answer. More are a loop.
+/// Most capabilities of one answer. More are a loop.
 const CAPABILITIES_MAX: usize = 64;
 /// Bytes of a range: first and last address.
 const RANGE_BYTES: usize = 16;
-/// Ranges that are asked of iommufd for.
+/// Most ranges that iommufd is asked for.
 const RANGES_MAX: usize = 1024;
 
-/// What an IOMMU tells. What it does not tell is `None`.
+/// Limits of an IOMMU; `None` where the kernel reports none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct IommuInfo {
     /// One bit for each size of page.
@@ -46,7 +46,7 @@ pub(super) struct IommuInfo {
     maps_max: Option<u32>,
 }
 
-/// Why the IOMMU is of no use.
+/// Why the IOMMU cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error(
@@ -61,7 +61,7 @@ pub(super) enum Unusable {
 }
 
 impl IommuInfo {
-    /// Asks the kernel. Comes after the card is attached: each device narrows what may be used.
+    /// Asks the kernel. Comes after the card is attached: each device narrows the usable range.
     pub(super) fn of(iommu: &dyn VfioOps) -> io::Result<Self> {
         let any: &dyn Any = iommu.as_any();
         if let Some(container) = any.downcast_ref::<VfioContainer>() {
@@ -73,7 +73,7 @@ impl IommuInfo {
         }
     }
 
-    /// What the core is told of it.
+    /// The limits in the form that the core takes.
     pub(super) fn bus(&self) -> Result<Bus, Unusable> {
         if let Some(sizes) = self.page_sizes
             && (sizes == 0 || sizes.trailing_zeros() > SMALL_PAGE.trailing_zeros())
@@ -188,7 +188,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
     part(bytes, at).map(u64::from_ne_bytes)
 }
 
-/// Reads a container's answer. What is not there, or does not fit, is left out.
+/// Reads a container's answer. A capability that is absent, or too short, is left out.
 fn parse(bytes: &[u8]) -> IommuInfo {
     let mut info = IommuInfo::default();
     let flags = word(bytes, 4).unwrap_or(0);

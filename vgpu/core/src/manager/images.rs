@@ -1,4 +1,4 @@
-//! Which images the card reaches, where a map pins memory.
+//! The images that the card reaches, for cards behind an IOMMU whose maps pin memory.
 //!
 //! Without pins a VM's image is mapped whole for as long as the VM is attached. With pins it is mapped chunk by chunk:
 //!
@@ -6,12 +6,12 @@
 //! unmapped ─ chunk goes to host RAM, or is about to ─► mapped ─ nothing points there, TLBs flushed ─► unmapped
 //! ```
 //!
-//! * What a shadow entry names is mapped: chunks in host RAM, and backed chunks with instance memory, which stays in the
-//!   image while its chunk is in VRAM.
-//! * A chunk about to be spilled is mapped before its channels are stopped. The host may refuse that (its bound of
-//!   locked memory): the move is rolled back, and the chunk stays where it is.
-//! * A map goes after the flush that follows a redirect, and before the image's pages do: a page that is given back while
-//!   it is mapped would stay the card's, and the broker would see another.
+//! * Memory that a shadow entry names is mapped: chunks in host RAM, and backed chunks with instance memory, which
+//!   stays in the image while its chunk is in VRAM.
+//! * A chunk that will be spilled is mapped before its channels are suspended. The host may refuse that (its bound
+//!   of locked memory): the move is rolled back, and the chunk stays where it is.
+//! * A map goes after the flush that follows a redirect, and before the image's pages are given back. A page that
+//!   is given back while it is mapped would stay the card's, and the broker would see another.
 
 use fermi_spec::addr::Iova;
 
@@ -21,15 +21,15 @@ use crate::config::VmConfig;
 use crate::event::{Action, Place, VmId};
 use crate::memory::{ChunkNo, Chunks};
 
-/// DMA maps that the image of such a VM takes at most.
+/// Most DMA maps that the image of such a VM takes.
 pub(super) fn maps_of(config: &VmConfig, pins: bool) -> u32 {
     let chunks = config.guest_vram.div_ceil(config.chunk_bytes);
     u32::try_from(if pins { chunks } else { 1 }).unwrap_or(u32::MAX)
 }
 
 impl Running {
-    /// Lets the card reach the images of chunks that it does not reach yet. `refusable`: for a move, which does without
-    /// should the host refuse; else a refusal costs the VM its vGPU.
+    /// Lets the card reach the images of chunks that it does not reach yet. With `refusable` it is for a move,
+    /// which is rolled back if the host refuses; otherwise a refusal costs the VM its vGPU.
     pub(super) fn map_images(&mut self, vm: VmId, chunks: &[ChunkNo], refusable: bool, cx: &mut Cx<'_>) {
         if !self.config.bus.pins {
             return;
@@ -51,14 +51,14 @@ impl Running {
         }
     }
 
-    /// Maps the image of a chunk that has just got memory, if anything may point there.
+    /// Maps the image of a chunk that has just got memory, if an entry may point there.
     pub(super) fn map_backed(&mut self, vm: VmId, chunk: ChunkNo, cx: &mut Cx<'_>) {
         if self.vms.get(&vm).is_some_and(|vgpu| vgpu.chunks.wants_map(chunk)) {
             self.map_images(vm, &[chunk], false, cx);
         }
     }
 
-    /// Takes the images of those chunks from the card that nothing points to any more. The TLBs have forgotten them.
+    /// Unmaps the images of those chunks that no entry points to any more. The TLBs have been flushed since.
     pub(super) fn unmap_images(
         &mut self,
         vm: VmId,
@@ -70,7 +70,7 @@ impl Running {
         }
     }
 
-    /// The host refused to map a chunk's image for a move.
+    /// Handles the host's refusal to map a chunk's image for a move.
     pub(super) fn map_refused(&mut self, iova: Iova) {
         let found = self.vms.values_mut().find_map(|vgpu| {
             let at = iova.0.checked_sub(vgpu.chunks.image().0)?;
@@ -86,7 +86,7 @@ impl Running {
     }
 }
 
-/// Neighbours go together: each unmap costs the host a flush of its IOMMU.
+/// Joins neighbours: each unmap costs the host a flush of its IOMMU.
 pub(super) fn unmap(chunks: &mut Chunks, which: impl IntoIterator<Item = ChunkNo>, cx: &mut Cx<'_>) {
     let unused = |chunks: &Chunks, chunk: &ChunkNo| chunks.is_mapped(*chunk) && !chunks.wants_map(*chunk);
     let mut unused: Vec<_> = which.into_iter().filter(|chunk| unused(chunks, chunk)).collect();

@@ -1,7 +1,7 @@
-//! Frames of the card's VRAM: a bitmap, searched from a place of the caller's.
+//! Frames of the card's VRAM: a bitmap, searched from a place that the caller chooses.
 //!
-//! A bit is set exactly while its frame is allocated. Who allocated a frame is its only owner until it releases it.
-//! The core has one thread (law 6), so nothing here is shared.
+//! A bit is set exactly while its frame is allocated. The caller that allocated a frame is its only owner until it
+//! releases it. The core has one thread (law 6), so nothing here is shared.
 
 use fermi_spec::addr::FrameNo;
 
@@ -16,7 +16,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// All frames free.
+    /// A bitmap with all frames free.
     pub(crate) fn new(count: u32) -> Self {
         let mut words = vec![0; count.div_ceil(BITS) as usize].into_boxed_slice();
         let tail = count % BITS;
@@ -33,7 +33,7 @@ impl Frames {
         }
     }
 
-    /// Frames not allocated.
+    /// Number of frames that are free.
     pub(crate) fn free_count(&self) -> u32 {
         self.free
     }
@@ -68,7 +68,7 @@ impl Frames {
         self.free += 1;
     }
 
-    /// Which word, and the frame's bit in it.
+    /// Index of the word, and the frame's bit in it.
     fn position(&self, frame: FrameNo) -> (usize, u64) {
         assert!(frame.0 < self.count, "frame {frame:?} of {}", self.count);
         ((frame.0 / BITS) as usize, 1 << (frame.0 % BITS))
