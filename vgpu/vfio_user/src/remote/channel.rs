@@ -40,7 +40,12 @@ pub(super) struct Channel {
     batch: Vec<MultiWriteWire>,
     /// Whether small writes may be batched.
     pub(super) has_batches: bool,
-    reply: Vec<u8>,
+    /// Bytes from the socket; those up to `received_bytes` are valid. The last reply comes first, then what was read
+    /// ahead of the next message.
+    received: Vec<u8>,
+    received_bytes: usize,
+    /// Length of the last reply, which is dropped when the next message is received.
+    reply_bytes: usize,
 }
 
 impl Channel {
@@ -53,7 +58,9 @@ impl Channel {
             posted: Vec::new(),
             batch: Vec::new(),
             has_batches: false,
-            reply: Vec::new(),
+            received: Vec::new(),
+            received_bytes: 0,
+            reply_bytes: 0,
         })
     }
 
@@ -168,7 +175,10 @@ impl Channel {
                 errno: i32::try_from(reply.error).unwrap_or(i32::MAX),
             });
         }
-        Ok(self.reply.get(HEADER_BYTES..).unwrap_or_default())
+        Ok(self
+            .received
+            .get(HEADER_BYTES..self.reply_bytes)
+            .unwrap_or_default())
     }
 
     fn deadline(&self) -> Instant {
@@ -194,52 +204,47 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives one whole reply into `self.reply`. Descriptors that come with it are discarded by the kernel.
+    /// Receives one whole reply. Descriptors that come with it are discarded by the kernel.
+    ///
+    /// A read may take more than the reply: a server that stores to memory may do so right behind an answer. What belongs
+    /// to the next message stays for the next call.
     fn receive(&mut self, command: CommandCode, deadline: Instant) -> Result<Header, RemoteError> {
-        // No server answers sooner than a look takes, and no time has gone by yet. This is not a blocking read: the
-        // socket wakes such a read also when the server takes the request.
-        self.poll(command, PollFlags::IN, self.answer_wait)?;
-        self.reply.clear();
-        let mut have = 0;
+        self.drop_front(self.reply_bytes);
+        self.reply_bytes = 0;
+        if self.received_bytes == 0 {
+            // No server answers sooner than a look takes, and no time has gone by yet. A read that blocks would also be
+            // woken when the server takes the request.
+            self.poll(command, PollFlags::IN, self.answer_wait)?;
+        }
         let header = loop {
-            self.reply.resize(FIRST_BYTES.max(have), 0);
-            match Header::read_from_prefix(self.reply.get(..have).unwrap_or_default()) {
-                Ok((header, _)) if header.is_upstream() => {
-                    have = self.skip(command, &header, have, deadline)?
-                }
+            match Header::read_from_prefix(self.valid()) {
+                Ok((header, _)) if header.is_upstream() => self.skip(command, &header, deadline)?,
                 Ok((header, _)) => break header,
-                Err(_) => have += self.receive_some(command, have, deadline)?,
+                Err(_) => self.receive_some(command, FIRST_BYTES, deadline)?,
             }
         };
-        let bytes = header.message_bytes as usize;
         if header.flags & FLAG_TYPE_MASK != FLAG_REPLY {
             return Err(RemoteError::Protocol {
                 command,
                 what: "it is not a reply",
             });
         }
-        if bytes < have || bytes > MESSAGE_BYTES_MAX {
+        let bytes = header.message_bytes as usize;
+        if !(HEADER_BYTES..=MESSAGE_BYTES_MAX).contains(&bytes) {
             return Err(RemoteError::Protocol {
                 command,
                 what: "its length is wrong",
             });
         }
-        self.reply.resize(bytes, 0);
-        while have < bytes {
-            have += self.receive_some(command, have, deadline)?;
+        while self.received_bytes < bytes {
+            self.receive_some(command, bytes, deadline)?;
         }
+        self.reply_bytes = bytes;
         Ok(header)
     }
 
-    /// Discards a store of the server's to an address where nothing is mapped, as a bus does. `have` bytes were
-    /// received, from its header on; gives the number of bytes that are left of those behind it.
-    fn skip(
-        &mut self,
-        command: CommandCode,
-        header: &Header,
-        mut have: usize,
-        deadline: Instant,
-    ) -> Result<usize, RemoteError> {
+    /// Drops the message in front, a store to an address where nothing is mapped. A bus does the same with it.
+    fn skip(&mut self, command: CommandCode, header: &Header, deadline: Instant) -> Result<(), RemoteError> {
         let bytes = header.message_bytes as usize;
         if !(HEADER_BYTES..=MESSAGE_BYTES_MAX).contains(&bytes) {
             return Err(RemoteError::Protocol {
@@ -247,30 +252,48 @@ impl Channel {
                 what: "the length of a store to memory is wrong",
             });
         }
-        while have < bytes {
-            self.reply.resize(bytes, 0);
-            have += self.receive_some(command, have, deadline)?;
+        while self.received_bytes < bytes {
+            self.receive_some(command, bytes, deadline)?;
         }
-        self.reply.drain(..bytes);
+        self.drop_front(bytes);
         if Instant::now() >= deadline {
             // A server that goes on storing never makes anybody wait in `wait`.
             let after = self.answer_wait;
             return Err(RemoteError::TimedOut { command, after });
         }
-        Ok(have - bytes)
+        Ok(())
     }
 
+    fn valid(&self) -> &[u8] {
+        self.received.get(..self.received_bytes).unwrap_or_default()
+    }
+
+    fn drop_front(&mut self, bytes: usize) {
+        self.received.copy_within(bytes..self.received_bytes, 0);
+        self.received_bytes -= bytes;
+    }
+
+    /// Receives at least a byte, and no more than fills `received` up to `bytes`, which is above what is valid.
     fn receive_some(
         &mut self,
         command: CommandCode,
-        have: usize,
+        bytes: usize,
         deadline: Instant,
-    ) -> Result<usize, RemoteError> {
+    ) -> Result<(), RemoteError> {
+        if self.received.len() < bytes {
+            self.received.resize(bytes, 0);
+        }
         loop {
-            let room = self.reply.get_mut(have..).unwrap_or_default();
+            let room = self
+                .received
+                .get_mut(self.received_bytes..bytes)
+                .unwrap_or_default();
             match recv(&self.stream, room, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(RemoteError::HungUp { command }),
-                Ok((more, _)) => return Ok(more),
+                Ok((more, _)) => {
+                    self.received_bytes += more;
+                    return Ok(());
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(command, PollFlags::IN, deadline)?,
                 Err(error) => return Err(gone(command, error)),

@@ -318,6 +318,65 @@ fn stores_of_the_server_before_its_answer_are_passed_over() {
     assert!(!is_down(&function));
 }
 
+/// Waits until whoever has the other end has read everything.
+fn wait_until_read(end: &UnixStream) {
+    while rustix::io::ioctl_fionread(end).unwrap() > 0 {
+        thread::yield_now();
+    }
+}
+
+/// Answers loads with their number, a store of 64 bytes right behind each answer. The bytes are sent in two parts: the
+/// second after the first `cut` bytes were read, or with the next answer if the client needs no more than them.
+fn store_behind_every_answer(mut socket: UnixStream, client: &UnixStream, cut: usize) {
+    let mut late = Vec::new();
+    let mut loads = 0u32;
+    for number in 0.. {
+        let mut header = [0; size_of::<Header>()];
+        if socket.read_exact(&mut header).is_err() {
+            return;
+        }
+        let header = Header::read_from_bytes(&header).unwrap();
+        let mut body = vec![0; header.message_bytes as usize - size_of::<Header>()];
+        socket.read_exact(&mut body).unwrap();
+        socket.write_all(&std::mem::take(&mut late)).unwrap();
+        if let Some(reply) = greet(number, header) {
+            socket.write_all(&reply).unwrap();
+            continue;
+        }
+        body.extend_from_slice(&loads.to_le_bytes());
+        loads += 1;
+        let answer = reply(header, FLAG_REPLY, 0, &body);
+        let needed = answer.len();
+        let all = [answer, store(64)].concat();
+        let (now, then) = all.split_at(cut.min(all.len()));
+        socket.write_all(now).unwrap();
+        if now.len() < needed {
+            wait_until_read(client);
+            socket.write_all(then).unwrap();
+        } else {
+            late = then.to_vec();
+        }
+    }
+}
+
+#[test]
+fn store_behind_an_answer_is_passed_over_wherever_the_bytes_are_cut() {
+    let answer = size_of::<Header>() + size_of::<RegionAccessWire>() + 4;
+    for cut in 1..=answer + store(64).len() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let client = ours.try_clone().unwrap();
+        let serving = thread::spawn(move || store_behind_every_answer(theirs, &client, cut));
+        let function = RemoteFunction::over(ours, ANSWER_WAIT).unwrap();
+        for load in 0..4u32 {
+            let mut word = [0; 4];
+            function.read(Region::Bar0, 0, &mut word).unwrap();
+            assert_eq!(u32::from_le_bytes(word), load, "cut after {cut} bytes");
+        }
+        function.close();
+        serving.join().unwrap();
+    }
+}
+
 #[test]
 fn server_that_goes_on_storing_times_out() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
