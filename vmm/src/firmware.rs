@@ -64,7 +64,7 @@ fn contents(path: &Path) -> io::Result<Vec<u8>> {
     // Metadata first: opening a pipe without a writer would wait for one.
     let metadata = path.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     if metadata.len() > FILE_BYTES_MAX {
         let reason = format!("it has {} bytes, more than any microcode", metadata.len());
@@ -110,7 +110,7 @@ mod tests {
         };
         let endless = folder(&WHOLE[1..]);
         std::os::unix::fs::symlink("/dev/zero", endless.path().join(WHOLE[0].0)).unwrap();
-        assert_eq!(reason_of(endless.path()), "it is no regular file");
+        assert_eq!(reason_of(endless.path()), "it is not a regular file");
         let huge = folder(&WHOLE);
         let file = File::options()
             .write(true)

@@ -81,7 +81,7 @@ pub enum LinkError {
         source: io::Error,
     },
     /// A broker in this process did not do it, and never will.
-    #[error("cannot do {command:?}")]
+    #[error("the broker did not perform {command:?}")]
     Broker {
         /// The request that was made.
         command: CommandCode,

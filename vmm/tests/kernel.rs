@@ -725,7 +725,7 @@ fn values_that_cannot_be_are_refused_with_the_field() {
                 "parameters = [{ u32 = -1 }]",
                 "parameters: u32: -1 is not from 0 to 4294967295",
             ),
-            ("parameters = [{ i32 = 1.5 }]", "i32: 1.5 is no whole number"),
+            ("parameters = [{ i32 = 1.5 }]", "i32: 1.5 is not a whole number"),
             ("parameters = [{ u64 = \"0x\" }]", "expected a number"),
             (
                 "parameters = [{ address = \"b\" }]",
@@ -796,9 +796,12 @@ fn contents_that_cannot_be_are_refused_with_the_field() {
             ("\"noise\"", "expected \"zero\", \"ramp\""),
             (
                 "{ hex = \"0g\" }",
-                "buffer.content: hex: \"0g\" is no hexadecimal byte",
+                "buffer.content: hex: \"0g\" is not a hexadecimal byte",
             ),
-            ("{ hex = \"012\" }", "hex: 3 digits are no whole number of bytes"),
+            (
+                "{ hex = \"012\" }",
+                "hex: 3 digits are not a whole number of bytes",
+            ),
             (
                 "{ hex = \"0123456789\" }\nsize = 4",
                 "buffer a: 5 bytes of content do not fit its size, 4",
@@ -816,7 +819,7 @@ fn contents_that_cannot_be_are_refused_with_the_field() {
             ),
             (
                 "{ ramp = { type = \"u8\", step = 0.5 } }\nsize = 4",
-                "step: 0.5 is no whole number",
+                "step: 0.5 is not a whole number",
             ),
             (
                 "{ ramp = { type = \"u8\", up = 1 } }\nsize = 4",
@@ -863,7 +866,7 @@ fn files_of_a_launch_that_are_missing_or_wrong_are_named() {
     assert!(launch("none.asm").contains("none.asm: No such file"));
     assert!(launch("k.txt").contains("k.txt is neither FILE.asm"));
     assert!(launch("short.hex").contains("short.hex:1: \"88001dff\" is not a word of 16"));
-    assert!(launch("bad.asm").contains("bad.asm:2:1: \"exti\" is no instruction"));
+    assert!(launch("bad.asm").contains("bad.asm:2:1: \"exti\" is not an instruction"));
     let told = complaint(&["kernel", "run", "/nowhere/l.toml"], 1);
     assert!(told.contains("cannot read /nowhere/l.toml"), "{told}");
     complaint(&["kernel", "run"], 2);

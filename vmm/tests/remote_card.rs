@@ -159,7 +159,7 @@ fn card_that_loses_its_power_ends_the_demo_and_serves_the_next_when_it_is_back()
     );
     let said = complaint(&words(&card.demo(&["1"])), 1);
     assert!(
-        said.contains("is no GF100 card: it reads ones everywhere"),
+        said.contains("is not a GF100 card: it reads ones everywhere"),
         "{said}"
     );
     card.process.signal(Signal::USR2);
@@ -265,7 +265,7 @@ fn device_of_another_kind_is_no_card() {
     let said = complaint(&["demo", "--gpu", &format!("vfio-user:{}", path.display())], 1);
     serving.join().unwrap();
     assert!(
-        said.contains("is no GF100 card: its PCI id is 0000:0000"),
+        said.contains("is not a GF100 card: its PCI id is 0000:0000"),
         "{said}"
     );
 }

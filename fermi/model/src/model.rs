@@ -62,7 +62,7 @@ pub enum ModelError {
         bytes: u64,
     },
     /// There is no such frame.
-    #[error("frame {frame} of a card with {frames} frames")]
+    #[error("the card has no frame {frame}: it has {frames} frames")]
     NoSuchFrame {
         /// The number of the frame that was asked for.
         frame: u32,
@@ -70,7 +70,7 @@ pub enum ModelError {
         frames: u32,
     },
     /// The memory for a frame is not as long as a frame.
-    #[error("{bytes} bytes of memory for frame {frame}, which has 131072")]
+    #[error("memory of {bytes} bytes does not fit frame {frame}, which has 131072")]
     FrameSize {
         /// The number of the frame that was asked for.
         frame: u32,

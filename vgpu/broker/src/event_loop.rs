@@ -108,7 +108,7 @@ impl EventLoop {
         if let Some(hangup) = self.hangup.take()
             && let Err(error) = ops.remove(Events::with_data_raw(hangup.as_raw_fd(), HANGUP, HANGUP_EVENTS))
         {
-            log::error!("cannot stop polling the way to the card: {error}");
+            log::error!("cannot stop polling the connection to the card: {error}");
         }
         if let Ok(mut performer) = self.shared.lock() {
             performer.look_at_card();

@@ -42,7 +42,7 @@ impl NoticeLog {
             Notice::CopiesByWindow => log::warn!(
                 "the card's copy engines have no microcode: memory moves through a BAR window, slowly; guests' copies do not run"
             ),
-            Notice::StartFailed { reason } => log::error!("card cannot be used: {reason}"),
+            Notice::StartFailed { reason } => log::error!("the card cannot be used: {reason}"),
             Notice::HostError { what } => self.host_error(what),
             Notice::GuestError { vm, what } => self.warn(*vm, &name, format_args!("guest error: {what}")),
             Notice::ChannelKilled { vm, channel, reason } => {

@@ -35,7 +35,7 @@ pub enum RemoteGpuError {
         source: RemoteError,
     },
     /// What is served there is something else.
-    #[error("what {} serves is no GF100 card: {what}", path.display())]
+    #[error("the device behind {} is not a GF100 card: {what}", path.display())]
     NotACard {
         /// The socket.
         path: PathBuf,

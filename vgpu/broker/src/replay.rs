@@ -106,7 +106,7 @@ pub enum ReplayError {
         source: serde_json::Error,
     },
     /// The bytes of a read make no sense.
-    #[error("line {line} of the recording has a read without meaning")]
+    #[error("line {line} of the recording has a read whose data cannot be decoded")]
     MalformedRead {
         /// From 1.
         line: u64,

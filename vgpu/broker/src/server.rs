@@ -114,12 +114,14 @@ impl Seat {
         match self.listener.accept(&self.function) {
             Ok(None) => {}
             Ok(Some(Accepted::Client(seated))) => self.seat(seated),
-            Ok(Some(Accepted::RefusedBusy)) => self.warn("a second client was hung up on"),
+            Ok(Some(Accepted::RefusedBusy)) => self.warn("a second client was disconnected: one is attached"),
             Ok(Some(Accepted::RefusedOutOfDescriptors)) => {
-                self.warn("a client was hung up on: no file descriptors left");
+                self.warn(
+                    "a client was disconnected: no file descriptors are left, raise the limit (ulimit -n)",
+                );
             }
             Err(error) => {
-                log::error!(vm = self.vm.config.name.as_str(); "socket is of no more use: {error}");
+                log::error!(vm = self.vm.config.name.as_str(); "the socket failed and accepts no more VMs: {error}");
                 return false;
             }
         }
@@ -141,7 +143,7 @@ impl Seat {
             }
             Err(error) => {
                 drop(performer);
-                self.warn(&format!("a client was hung up on: {error}"));
+                self.warn(&format!("a client was disconnected: {error}"));
             }
         }
     }

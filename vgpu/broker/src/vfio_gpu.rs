@@ -44,7 +44,7 @@ pub enum VfioGpuError {
     #[error(transparent)]
     Host(#[from] PciHostError),
     /// VFIO refuses.
-    #[error("VFIO does not give {at} away: {hint}")]
+    #[error("cannot get {at} from VFIO: {hint}")]
     Vfio {
         /// The address.
         at: PciAddress,
@@ -55,7 +55,7 @@ pub enum VfioGpuError {
         source: VfioError,
     },
     /// The function has not what a card has.
-    #[error("{at} is no GF100 card: {what}")]
+    #[error("{at} is not a GF100 card: {what}")]
     NotACard {
         /// The address.
         at: PciAddress,

@@ -38,7 +38,7 @@ pub enum ProtocolError {
     #[error("file descriptors of a message were lost on the way")]
     DescriptorsLost,
     /// Something came before VERSION.
-    #[error("command {command} before the version was negotiated")]
+    #[error("command {command} came before the version was negotiated")]
     NotNegotiated {
         /// The command field.
         command: u16,
@@ -64,7 +64,7 @@ pub enum ProtocolError {
         command: u16,
     },
     /// The body is shorter than its fixed part, or not as long as it says.
-    #[error("{command:?} with a body of {bytes} bytes")]
+    #[error("the body of {command:?} has a wrong length of {bytes} bytes")]
     BodyLength {
         /// Command that was decoded.
         command: CommandCode,
@@ -88,7 +88,7 @@ pub enum ProtocolError {
         flags: u32,
     },
     /// The command takes another number of descriptors.
-    #[error("{command:?} with {count} file descriptors")]
+    #[error("{command:?} does not take {count} file descriptors")]
     DescriptorCount {
         /// Command that was decoded.
         command: CommandCode,
@@ -142,7 +142,7 @@ pub enum ProtocolError {
         count: u32,
     },
     /// A descriptor that is not an event counter: writing to it could block this process.
-    #[error("a descriptor for an interrupt is no eventfd")]
+    #[error("the descriptor for an interrupt is not an eventfd")]
     NotAnEvent,
     /// The device cannot be reset.
     #[error("the device has no reset")]
@@ -157,7 +157,7 @@ pub enum ProtocolError {
 #[non_exhaustive]
 pub enum DmaError {
     /// The range has no bytes.
-    #[error("a DMA range of no bytes")]
+    #[error("the DMA range has no bytes")]
     Empty,
     /// Address, offset or length is no multiple of the page size.
     #[error("DMA range {iova:#x}..+{bytes:#x} or its offset is not page-aligned")]
@@ -201,7 +201,7 @@ pub enum DmaError {
         end: u64,
     },
     /// The descriptor is no memory file (memfd, tmpfs, hugetlbfs).
-    #[error("the descriptor is no memory file")]
+    #[error("the descriptor is not a memory file (memfd, tmpfs or hugetlbfs)")]
     NotMemory,
     /// The descriptor does not allow the access that the map asks for.
     #[error("the descriptor does not allow the access that is asked for")]
@@ -302,7 +302,7 @@ pub enum CloseReason {
     #[error("protocol violation")]
     Protocol(#[source] ProtocolError),
     /// The socket failed.
-    #[error("socket failed")]
+    #[error("the socket failed")]
     Socket(#[source] std::io::Error),
 }
 

@@ -55,5 +55,5 @@ fn announce(setup: &GpuSetup) -> std::io::Result<()> {
 }
 
 pub(super) fn board(text: &str) -> Result<Board, String> {
-    Board::from_name(text).ok_or_else(|| "gtx480, quadro6000 and c2050 there are".to_owned())
+    Board::from_name(text).ok_or_else(|| "choose gtx480, quadro6000 or c2050".to_owned())
 }

@@ -24,7 +24,7 @@ impl Device {
     pub(crate) fn parse(word: &str) -> Result<Device, String> {
         match word.split_once(':') {
             Some(("model", name)) => Board::from_name(name).map(Device::Model).ok_or(format!(
-                "there is no model {name:?}; gtx480, quadro6000 and c2050 there are"
+                "there is no model {name:?}; choose gtx480, quadro6000 or c2050"
             )),
             Some(("vfio-user", "")) => Err("vfio-user: wants the path of a socket".to_owned()),
             Some(("vfio-user", path)) => Ok(Device::VfioUser(path.into())),

@@ -95,9 +95,9 @@ fn networks_that_cannot_be_are_refused_by_field() {
     let said = |nets: &str| vm(&format!("{VM}\n{nets}")).unwrap_err().to_string();
     let net = |tap: &str, mac: &str| format!("[[net]]\ntap = \"{tap}\"\nmac = \"{mac}\"\n");
     let (one, other) = ("52:54:00:00:00:01", "52:54:00:00:00:02");
-    assert!(said(&net("a/b", one)).contains(": tap: \"a/b\" is no name of a tap"));
+    assert!(said(&net("a/b", one)).contains(": tap: \"a/b\" cannot be the name of a tap"));
     assert!(said(&net("t", "52:54")).contains(": mac: \"52:54\" is not six bytes"));
-    assert!(said(&net("t", "53:54:00:00:00:01")).contains("is no device's address"));
+    assert!(said(&net("t", "53:54:00:00:00:01")).contains("cannot be a device's address"));
     let twice = said(&(net("t", one) + &net("t", other)));
     assert!(
         twice.ends_with(": tap: another [[net]] has \"t\": each needs a tap of its own"),

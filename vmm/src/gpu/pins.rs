@@ -40,7 +40,7 @@ impl fmt::Display for PinCounts {
         } = self;
         write!(
             f,
-            "interrupts: {messages} by MSI, {levels} by INTx; messages that nobody took: {messages_lost}"
+            "interrupts: {messages} by MSI, {levels} by INTx; messages without a receiver: {messages_lost}"
         )
     }
 }

@@ -127,7 +127,7 @@ impl ServedCard {
             return Ok(());
         }
         self.is_dead = is_dead;
-        log::info!("the card plays dead: {is_dead}");
+        log::info!("the card's power is {}", if is_dead { "cut" } else { "back" });
         self.power_on()
     }
 
@@ -290,7 +290,7 @@ impl GpuServer {
             }
             Some(Accepted::RefusedBusy) => log::warn!("a second client is refused: one is attached"),
             Some(Accepted::RefusedOutOfDescriptors) => {
-                log::warn!("a client is refused: this process can hold no more descriptors");
+                log::warn!("a client is refused: no file descriptors are left, raise the limit (ulimit -n)");
             }
             None => {}
         }
@@ -303,7 +303,7 @@ impl GpuServer {
             Left::Closed(CloseReason::HungUp) => log::info!("the client has gone"),
             Left::Closed(reason) => log::warn!("the client's connection is closed: {reason}"),
             Left::TookMemoryAway => {
-                log::warn!("the client is hung up on: it took memory away that it had offered")
+                log::warn!("disconnecting the client: it cut a file that it had offered for DMA")
             }
         }
         // First the maps, so that no engine reaches the client's memory while the card is made anew.

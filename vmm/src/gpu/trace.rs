@@ -224,7 +224,7 @@ impl Trace {
 
     fn check(&mut self, write: impl FnOnce(&mut BufWriter<File>, &str) -> io::Result<()>) {
         if let Err(error) = write(&mut self.file, &self.line) {
-            log::warn!("the trace ends here: {error}");
+            log::warn!("cannot write the trace, which ends here: {error}");
             self.is_failed = true;
         }
     }

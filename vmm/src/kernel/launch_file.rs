@@ -356,7 +356,7 @@ fn card(raw: &RawCard) -> Result<CardConfig, Wrong> {
         None => Board::Gtx480,
         Some(name) => Board::from_name(name.get_ref()).ok_or_else(|| {
             let reason = format!(
-                "there is no model {:?}; gtx480, quadro6000 and c2050 there are",
+                "there is no model {:?}; choose gtx480, quadro6000 or c2050",
                 name.get_ref()
             );
             Wrong::new(name.span(), "card.model", reason)

@@ -89,7 +89,7 @@ impl Type {
             (_, Number::Whole(whole)) => whole,
             (_, Number::Fraction(fraction)) => {
                 return Err(format!(
-                    "{fraction} is no whole number; f32 and f64 take fractions"
+                    "{fraction} is not a whole number; f32 and f64 take fractions"
                 ));
             }
         };
@@ -175,7 +175,7 @@ fn address(text: &str) -> Result<Value, String> {
     let (name, offset) = text.split_once('+').unwrap_or((text, "0"));
     let offset = NumberVisitor
         .visit_str::<serde::de::value::Error>(offset.trim())
-        .map_err(|_| format!("address: {offset:?} is no offset such as 64 or 0x40"))?;
+        .map_err(|_| format!("address: {offset:?} is not an offset such as 64 or 0x40"))?;
     let Number::Whole(offset) = offset else {
         return Err(format!("address: {text:?} has no whole offset"));
     };
@@ -193,7 +193,7 @@ pub(super) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
         .collect();
     if !digits.len().is_multiple_of(2) {
         return Err(format!(
-            "hex: {} digits are no whole number of bytes",
+            "hex: {} digits are not a whole number of bytes",
             digits.len()
         ));
     }
@@ -205,7 +205,7 @@ pub(super) fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
         .iter()
         .map(|pair| {
             let shown = || String::from_utf8_lossy(pair).into_owned();
-            byte(pair).ok_or_else(|| format!("hex: {:?} is no hexadecimal byte", shown()))
+            byte(pair).ok_or_else(|| format!("hex: {:?} is not a hexadecimal byte", shown()))
         })
         .collect()
 }
@@ -249,7 +249,7 @@ impl Ramp {
         for (name, number) in [("first", self.first), ("step", self.step)] {
             match number {
                 Number::Fraction(fraction) if !is_float => {
-                    return Err(format!("{name}: {fraction} is no whole number"));
+                    return Err(format!("{name}: {fraction} is not a whole number"));
                 }
                 _ => {}
             }
@@ -381,7 +381,7 @@ pub(super) fn lay_out(
             Value::Number { bits, bytes } => (*bits, *bytes),
             Value::Address { buffer, offset } => {
                 let found = address(buffer, *offset);
-                let unknown = || format!("address: {buffer:?} at offset {offset} is no place of a buffer");
+                let unknown = || format!("address: {buffer:?} at offset {offset} is not a place in a buffer");
                 (found.ok_or_else(unknown)?, 8)
             }
         };

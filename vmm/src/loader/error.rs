@@ -128,7 +128,7 @@ pub enum LoadError {
         room: u64,
     },
     /// The guest of this crate has no use for one.
-    #[error("initramfs {name} is given, but kernel {kernel} is no Linux kernel: name one as `kernel`")]
+    #[error("initramfs {name} is given, but kernel {kernel} is not Linux: name one as `kernel`")]
     InitramfsUnused {
         /// Path of the initramfs.
         name: String,

@@ -75,7 +75,7 @@ impl Pins {
             for word in words.chain([&pin.suite]).chain(&pin.meta) {
                 ensure!(
                     is_word(word) && !word.starts_with('-'),
-                    "{word:?} is no name or version"
+                    "{word:?} is not a name or version"
                 );
             }
         }

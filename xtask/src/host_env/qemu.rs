@@ -201,7 +201,7 @@ fn version_min(pin: &Pin) -> Result<Version> {
         .version_min
         .as_deref()
         .context("the pin of QEMU has no version_min")?;
-    parse_numbers(text).with_context(|| format!("version_min {text:?} is no version"))
+    parse_numbers(text).with_context(|| format!("version_min {text:?} is not a version"))
 }
 
 /// `10.1` of `QEMU emulator version 10.1.2 (...)`.

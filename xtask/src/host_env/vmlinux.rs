@@ -21,7 +21,10 @@ const WINDOW_BYTES_MAX: u64 = 1 << 28;
 
 /// The ELF file that `image` holds.
 pub(super) fn of_bzimage(image: &[u8]) -> Result<Vec<u8>> {
-    ensure!(image.get(MAGIC..MAGIC + 4) == Some(b"HdrS"), "it is no bzImage");
+    ensure!(
+        image.get(MAGIC..MAGIC + 4) == Some(b"HdrS"),
+        "it is not a bzImage"
+    );
     let field = |at| number(image, at).context("its header is cut off");
     let setup_sectors = match image[SETUP_SECTORS] {
         0 => 4,

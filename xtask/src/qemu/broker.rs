@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn warning_is_a_complaint_and_news_is_none() {
         assert!(is_complaint(
-            "[2026-11-21T09:18:03Z WARN  broker::server] a second client was hung up on"
+            "[2026-11-21T09:18:03Z WARN  broker::server] a second client was disconnected: one is attached"
         ));
         assert!(is_complaint("thread panicked"));
         assert!(!is_complaint(

@@ -62,7 +62,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The needs of `words`; one that is no instruction needs nothing.
+    /// The needs of `words`; one that is not an instruction needs nothing.
     pub fn of(words: &[u64]) -> Self {
         let instructions = || words.iter().filter_map(|word| Instruction::decode(*word).ok());
         Self {
@@ -267,7 +267,7 @@ fn take_labels(
         let error = |message| Mistake { column, message };
         if name.is_empty() || !name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.') {
             return Err(error(format!(
-                "{name:?} is no name of a label: letters, digits, _ and . make one"
+                "{name:?} cannot name a label: use letters, digits, _ and ."
             )));
         }
         if labels.insert(name.to_owned(), address).is_some() {

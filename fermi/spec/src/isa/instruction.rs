@@ -37,7 +37,7 @@ impl fmt::Display for Illegal {
             Reason::Field => "a reserved value in a field",
             Reason::Short => "a short form",
         };
-        write!(f, "{:016x} is no instruction: {reason}", self.word)
+        write!(f, "{:016x} is not an instruction: {reason}", self.word)
     }
 }
 

@@ -114,7 +114,7 @@ fn error_names_line_column_and_what_could_stand_there() {
     );
     assert!(message("bra #nowhere").contains("no label nowhere"));
     assert!(
-        message("frobnicate $r1").contains("is no instruction"),
+        message("frobnicate $r1").contains("is not an instruction"),
         "{}",
         message("frobnicate $r1")
     );

@@ -319,7 +319,7 @@ fn function_of_another_vendor_is_no_card() {
     raw[..4].copy_from_slice(&[0xf4, 0x1a, 0xd1, 0x06]);
     let refusal = Serving::of(info(), Some(raw)).refusal();
     assert!(
-        refusal.ends_with("is no GF100 card: its PCI id is 1af4:06d1"),
+        refusal.ends_with("is not a GF100 card: its PCI id is 1af4:06d1"),
         "{refusal}"
     );
 }

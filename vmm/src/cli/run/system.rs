@@ -61,7 +61,7 @@ pub(super) fn run(
     let lost = operator.map_or(0, Operator::stand_up);
     if lost > 0 {
         complain(&format!(
-            "{lost} bytes of the console were lost: nobody read them in time"
+            "{lost} bytes of the console were lost: they were not read in time"
         ));
     }
     let is_reset = matches!(*end, VmExit::Reset(_));

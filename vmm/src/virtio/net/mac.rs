@@ -23,7 +23,7 @@ pub enum ParseMacError {
         text: String,
     },
     /// No device can have this address.
-    #[error("{text} is no device's address: the first byte must be even, and not all may be zero")]
+    #[error("{text} cannot be a device's address: the first byte must be even, and not all may be zero")]
     NotADevice {
         /// The text as given.
         text: String,
@@ -100,7 +100,10 @@ mod tests {
     fn groups_and_nobody_are_refused() {
         for text in ["01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00"] {
             let error = text.parse::<MacAddress>().unwrap_err();
-            assert!(error.to_string().contains("is no device's address"), "{text}");
+            assert!(
+                error.to_string().contains("cannot be a device's address"),
+                "{text}"
+            );
         }
     }
 

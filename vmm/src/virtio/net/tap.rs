@@ -45,7 +45,7 @@ const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>())
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// No interface can have this name.
-    #[error("{name:?} is no name of a tap: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'")]
+    #[error("{name:?} cannot be the name of a tap: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.'")]
     Name {
         /// The name as given.
         name: String,
@@ -96,7 +96,7 @@ pub enum TapError {
     },
     /// The interface is of another kind.
     #[error(
-        "interface {name} is no tap with one queue: make one with `ip tuntap add dev NAME mode tap`, without `multi_queue`"
+        "interface {name} is not a tap with one queue: make one with `ip tuntap add dev NAME mode tap`, without `multi_queue`"
     )]
     NotATap {
         /// Name of the interface.
@@ -287,7 +287,10 @@ mod tests {
     #[test]
     fn names_that_no_interface_has_are_refused() {
         for name in ["", "sixteen-letters-", "a/b", "a b", "tap%d", "..", "t\0"] {
-            assert!(complaint(name).contains("is no name of a tap"), "{name:?}");
+            assert!(
+                complaint(name).contains("cannot be the name of a tap"),
+                "{name:?}"
+            );
         }
         assert!(Tap::check_name("fifteen-letters").is_ok());
     }
@@ -323,7 +326,7 @@ mod tests {
         if made("tried0", tun).is_none() {
             return;
         }
-        assert!(complaint("tried0").contains("interface tried0 is no tap"));
-        assert!(complaint("lo").contains("interface lo is no tap"));
+        assert!(complaint("tried0").contains("interface tried0 is not a tap"));
+        assert!(complaint("lo").contains("interface lo is not a tap"));
     }
 }

@@ -193,7 +193,7 @@ impl Expander {
             _ => {
                 return Err((
                     2,
-                    format!("{kind} is no type of a parameter: u32, f32 and u64 are"),
+                    format!("{kind} is not a type of a parameter: use u32, f32 or u64"),
                 ));
             }
         };
@@ -219,7 +219,7 @@ impl Expander {
         if let Some(index) = words.iter().position(|word| !is_name(word)) {
             return Err((
                 index + 1,
-                format!("{:?} is no name: letters, digits and _ make one", words[index]),
+                format!("{:?} cannot be a name: use letters, digits and _", words[index]),
             ));
         }
         if self.macros.contains_key(*name) {
@@ -232,7 +232,7 @@ impl Expander {
 
     fn check_free(&self, name: &str) -> Result<(), (usize, String)> {
         if !is_name(name) {
-            return Err((1, format!("{name:?} is no name: letters, digits and _ make one")));
+            return Err((1, format!("{name:?} cannot be a name: use letters, digits and _")));
         }
         if self.values.contains_key(name) {
             return Err((1, format!("{name} was defined before")));

@@ -49,7 +49,7 @@ impl Mismatch {
         };
         self.expected.truncate(EXPECTED_MAX);
         self.message = if self.depth == 0 && self.expected.len() == EXPECTED_MAX {
-            format!("{found} is no instruction")
+            format!("{found} is not an instruction")
         } else {
             format!("{found} where {}{more} could stand", self.expected.join(" or "))
         };
