@@ -14,7 +14,7 @@ pub enum Bar {
 /// What a driver may do to the machine it runs on.
 ///
 /// Every call is one access in program order. None may fail, as on a real bus: a read without an answer is all
-/// ones, a write that nobody takes is dropped. RAM is addressed by guest-physical address (GPA, bytes), which is
+/// ones, a write without a receiver is dropped. RAM is addressed by guest-physical address (GPA, bytes), which is
 /// also the address the GPU uses for system memory.
 pub trait GuestBus {
     /// One 32-bit load at `offset` bytes into `bar`. `offset` is a multiple of 4.

@@ -60,7 +60,7 @@ pub struct Options {
     /// poll in any case; with this, [`GuestBus::relax`](crate::GuestBus::relax) may sleep. Default off: each
     /// acknowledge costs a handful of register accesses.
     pub interrupts: bool,
-    /// VRAM that nobody has touched reads as zero (`vramd.zeroed`, default 1). True of a virtual GPU. On a card it is
+    /// Untouched VRAM reads as zero (`vramd.zeroed`, default 1). This holds for a virtual GPU. On a card it does
     /// not: with 0 the driver clears each directory and table through BAR3 before use, up to 32,768 stores each.
     pub vram_is_zeroed: bool,
     /// Longest wait for one submission or register, in milliseconds (`vramd.timeout_ms`, default 60,000: a virtual

@@ -4,7 +4,7 @@
 //! refresh:  guest tables ─► snapshot, changed slots          (Missing: fetch the pages, repeat)
 //! (caller)  backs pending_frames()
 //! build:    changed slots ─► shadow entries, reverse index   (then flush the TLB, then free what `Built` lists)
-//! redirect: slots of a frame or RAM range ─► shadow entries  (likewise)
+//! redirect: slots of a frame or RAM range ─► shadow entries  (then the same)
 //! ```
 //!
 //! The reverse index describes the shadow as built, not the guest's later changes. It may name frames whose entries

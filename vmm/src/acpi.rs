@@ -7,7 +7,7 @@
 //!
 //! The machine is *hardware-reduced* (ACPI 6.5 §4.1): no power-management timer, no 8259, no SCI; it is switched off
 //! through the sleep control register and reset through the reset register (`crate::vm::power`). Tables lie in the BIOS
-//! area, which memory maps call reserved and where an operating system looks for the RSDP if nobody tells it.
+//! area, which memory maps call reserved and where an operating system looks for the RSDP unless it is given the address.
 
 mod dsdt;
 

@@ -211,7 +211,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return wrong_usage(&error),
     };
-    // Failures are told once, by the program's last line; a broker that goes on for long has more to tell.
+    // A failure is reported once, by the program's last line; only a long-running broker logs more.
     let filter = if matches!(cli.verb, Verb::Serve(_) | Verb::Gpu(_)) {
         "warn"
     } else {
@@ -247,7 +247,7 @@ pub fn main() -> ExitCode {
 /// One line on stderr.
 fn complain(text: &str) {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    // Nobody is left to tell when stderr is closed.
+    // If stderr is closed there is nowhere to report to.
     let _ = writeln!(std::io::stderr(), "vramd: {line}");
 }
 

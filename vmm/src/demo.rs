@@ -4,7 +4,7 @@
 //! ```text
 //! inputs ─► broker ─► attach all ─► build all ─► start all ─► watch ─► all ended ─► report
 //!                                                              │
-//!                                      one frame of figures for whoever looks on
+//!                                      one frame of figures for the observer
 //! ```
 //!
 //! Every figure is taken from where it is counted: VRAM and moves from the broker, exits from the VM, digests from

@@ -2,7 +2,7 @@
 //! and a broker in the same process.
 //!
 //! A link is *up* until its first failure that is not a refusal; from then on it is *down* for good and every call
-//! answers [`LinkError::Down`]. A VM whose link goes down is stopped, for a guest cannot be told that its GPU left.
+//! answers [`LinkError::Down`]. A VM whose link goes down is stopped, as a guest has no way to learn that its GPU left.
 
 mod local;
 mod vfio_user;

@@ -359,7 +359,7 @@ fn window_s_file_shows_what_messages_show() {
     let mut word = [0; 4];
     file.read_exact_at(&mut word, BAR3_BYTES + 12).unwrap();
     assert_eq!(word, [5; 4]);
-    // The next client finds nothing, and the file is of no more use to whoever kept it.
+    // The next client finds nothing, and the file is of no more use to a process that kept it.
     drop(client);
     let mut next = Raw::attach(&card.socket());
     next.write_register(Bar0Reg::PraminBase, 0x10);

@@ -42,7 +42,7 @@ enum Task {
     Layers,
     /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
     Tidy,
-    /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or says what is missing.
+    /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or lists the missing ones.
     HostEnv(host_env::HostEnvArguments),
     /// Boots a cloud host with KVM, VFIO and an IOMMU in an emulated machine, and runs vramd on it.
     Nested(nested::NestedArguments),

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for anything that a process is to say or do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two looks for what nobody tells.
+/// Time between two looks for a state that is not signalled.
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 
 /// A process with its standard output as lines and its standard error in a file.
@@ -61,7 +61,7 @@ impl Process {
         }
     }
 
-    /// The lines that nobody has asked for yet, of a process that has ended.
+    /// The lines not asked for yet, of a process that has ended.
     pub(crate) fn last_lines(&mut self) -> Vec<String> {
         self.lines.iter().collect()
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::process::{PATIENCE, Process, until};
 
-/// A socket that QEMU is told to connect to.
+/// A socket for QEMU to connect to.
 pub(crate) struct Rendezvous {
     listener: UnixListener,
 }

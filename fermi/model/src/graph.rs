@@ -180,7 +180,7 @@ impl FermiModel {
         }
     }
 
-    /// Saves the context on PGRAPH, whoever put it there, and leaves the engine free; see
+    /// Saves the context on PGRAPH, of any origin, and leaves the engine free; see
     /// [`FermiModel::release_unit`].
     pub(crate) fn release_graph(&mut self) {
         self.graph.fecs.channel = self.current_context() & !FECS_CHANNEL_VALID;

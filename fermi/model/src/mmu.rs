@@ -296,7 +296,7 @@ impl Mmu {
     }
 
     /// Releases a semaphore at `va`, a multiple of 4: the payload alone, or payload, zero and time in 16 bytes. The
-    /// payload is stored last, so whoever sees it sees the rest.
+    /// payload is stored last, so a reader that sees it sees the rest.
     pub(crate) fn release(
         &mut self,
         mem: &mut Memory,

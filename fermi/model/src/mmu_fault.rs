@@ -65,7 +65,7 @@ impl FaultRecords {
     }
 }
 
-/// What an injected fault (2a30) reports, as no access was made. unverified: what hardware reports.
+/// Record of an injected fault (2a30), which has no access. unverified: hardware may report other values.
 pub(crate) const INJECTED: Refusal = Refusal {
     va: GpuVa(0),
     reason: Reason::PdeNotPresent,

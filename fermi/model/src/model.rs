@@ -152,7 +152,7 @@ impl FermiModel {
     /// Resets the function: registers, configuration space and channels are as after power-on.
     ///
     /// Frames keep their places and bytes. Counters, pending faults and the GPU's own time stay too, but PTIMER
-    /// begins at zero. A message that nobody took is lost.
+    /// begins at zero. A message that was not taken is lost.
     pub fn reset(&mut self) {
         let config = ModelConfig {
             board: self.board,

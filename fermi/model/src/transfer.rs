@@ -63,7 +63,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// A context that nobody has written to renders: RENDER_ENABLE_C is kept with this bit turned over.
+    /// A context without any method yet renders: RENDER_ENABLE_C is kept with this bit turned over.
     pub(crate) const KEPT: u32 = 1;
 
     /// The condition of a kept RENDER_ENABLE_C.

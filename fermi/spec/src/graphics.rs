@@ -108,7 +108,7 @@ pub mod compute {
     pub const BIND_SAMPLER: u16 = 0x228;
     /// Gives a texture's slot an entry of the pool, see [`super::BindTexture`].
     pub const BIND_TEXTURE: u16 = 0x22c;
-    /// The same for one more sampler's slot and one more texture's slot, which nobody uses.
+    /// Gives an entry to one more sampler's slot, which known drivers do not use.
     pub const BIND_EXTRA_SAMPLER: u16 = 0x230;
     /// Gives the extra texture's slot an entry, as [`BIND_EXTRA_SAMPLER`] does the sampler's.
     pub const BIND_EXTRA_TEXTURE: u16 = 0x234;

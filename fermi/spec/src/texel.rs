@@ -1,4 +1,4 @@
-//! What texels are made of: components at bits, and what the bits of a component mean.
+//! The layout of texels: components at bits, and the meaning of a component's bits.
 //!
 //! Two tables lead here: the component sizes and data types of a texture header ([`crate::texture`]) and the color
 //! formats of surfaces ([`crate::twod::Format`]). Sources: NVIDIA's `cl9097tex.h` and `cl90c0.h` (names list the

@@ -1,4 +1,4 @@
-//! What a plan asks of whoever runs it.
+//! The calls of a plan to the GPU that runs it.
 
 use crate::programs::Program;
 
@@ -89,7 +89,7 @@ pub struct Launch<'a> {
     pub threads: [u32; 2],
     /// About how many instructions a thread executes.
     pub instructions: u32,
-    /// What the program is told.
+    /// Parameters of the program.
     pub parameters: &'a Parameters,
 }
 

@@ -1,4 +1,4 @@
-//! What a kernel is, whoever runs it.
+//! The parts of a kernel, for a guest and for a host thread.
 
 use crate::{Gpu, Noise, Stopped};
 

@@ -104,7 +104,7 @@ mod tests {
         assert!(make("mining", 1 << 20).is_none());
     }
 
-    /// Whoever fills or compares piece by piece gets the same words as at once.
+    /// Filling or comparing piece by piece gives the same words as at once.
     #[test]
     fn words_do_not_depend_on_the_piece_they_are_asked_in() {
         let noise = Noise::new(3);

@@ -15,7 +15,7 @@ pub const DATA_BYTES_MAX: u32 = 64 * 1024;
 /// Largest message taken from a client, header included. Bytes.
 ///
 /// A larger size in a header closes the connection: the stream could only be resynchronised by reading what the
-/// client was told not to send.
+/// client must not send.
 pub const MESSAGE_BYTES_MAX: usize =
     size_of::<Header>() + size_of::<RegionAccessWire>() + DATA_BYTES_MAX as usize;
 

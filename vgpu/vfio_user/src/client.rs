@@ -76,7 +76,7 @@ pub struct Client {
     upstream: u32,
     /// Why a reply could not be sent; the next turn reports it.
     send_failure: Option<CloseReason>,
-    /// Held as long as the client exists; the listener admits nobody else meanwhile.
+    /// Held as long as the client exists; the listener admits no other meanwhile.
     _seat: Seat,
 }
 

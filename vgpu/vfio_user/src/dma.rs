@@ -3,7 +3,7 @@
 //! The table keeps descriptors and maps nothing: whether, where and how to map is the embedder's business.
 //! Invariants: maps never overlap and never wrap; their number, files and bytes are bounded; every file is ordinary
 //! memory that was large enough when it arrived. (A client may still cut its file afterwards unless it is sealed,
-//! see [`DmaFile::is_shrink_sealed`]: whoever maps it must survive SIGBUS.)
+//! see [`DmaFile::is_shrink_sealed`]: a process that maps it must survive SIGBUS.)
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -184,7 +184,7 @@ impl FunctionInfo {
 
     /// File descriptors that one client of this function can make this process hold, its socket included.
     ///
-    /// A process that is out of descriptors loses those that other clients send, so whoever admits clients makes room
+    /// A process that is out of descriptors loses those that other clients send, so a server that admits clients makes room
     /// for this many each. Eventfds count once for each action that can be connected, and once for each request that
     /// may wait.
     pub fn descriptors_max(&self) -> usize {

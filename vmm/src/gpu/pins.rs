@@ -87,7 +87,7 @@ impl Pins {
         self.intx.is_masked = false;
     }
 
-    /// The client is gone, or the function was reset: nobody is connected.
+    /// The client is gone, or the function was reset: no eventfd is connected.
     pub(super) fn reset(&mut self) {
         self.msi = None;
         self.intx = Intx::default();

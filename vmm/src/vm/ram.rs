@@ -78,7 +78,7 @@ impl Ram {
             .filter_map(|region| region.as_volatile_slice().ok())
         {
             // SAFETY: the range is a live mapping of `self.memory`. The advice changes neither content nor protection.
-            // Small pages will do as well, so a refusal is nobody's business.
+            // Small pages will do as well, so a refusal is ignored.
             unsafe {
                 libc::madvise(
                     slice.ptr_guard_mut().as_ptr().cast(),
@@ -141,7 +141,7 @@ fn sealed_memfd(bytes: u64) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just made by memfd_create and nobody else has it.
+    // SAFETY: `fd` was just made by memfd_create and has no other owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(bytes)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;

@@ -111,7 +111,7 @@ fn make_disk(root: &Path, image: &Path) -> Result<()> {
         .unwrap_or_default()
         .parse()
         .context("du says no size")?;
-    // Nobody writes, so a journal and checksums have no purpose.
+    // Nothing is written to it, so a journal and checksums have no purpose.
     let features = "^has_journal,^metadata_csum,^resize_inode";
     let mut command = Command::new("mke2fs");
     // Debian has it in a folder that is not in users' paths.

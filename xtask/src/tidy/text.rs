@@ -70,7 +70,7 @@ const ALLOWED: &[&str] = &[
 /// Marks of an open end.
 const OPEN_ENDS: &[&str] = &["TODO", "FIXME"];
 
-/// Folders of somebody's machine; the flag says whether tests may name them.
+/// Folders of one machine; the flag says whether tests may name them.
 const MACHINE_FOLDERS: &[(&str, bool)] = &[
     ("/work", false),
     ("/root", false),

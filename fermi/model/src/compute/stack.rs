@@ -1,6 +1,6 @@
 //! The control stack of a warp.
 //!
-//! What each instruction does to it follows NVIDIA's divergence patents and what Mesa's output needs; masks of lanes
+//! Its use by instructions follows NVIDIA's divergence patents and the needs of Mesa's output; masks of lanes
 //! that leave a loop or the program are cleared from the entries above, so that unwinding never wakes them.
 
 use super::trap::WarpError;

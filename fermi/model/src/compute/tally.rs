@@ -104,7 +104,7 @@ impl Tally {
         self.instructions()
     }
 
-    /// An access to global or local memory; nobody waits for a store.
+    /// An access to global or local memory; no warp waits for a store.
     #[inline(always)]
     pub(crate) fn global(&mut self, is_store: bool) {
         self.awaited += u64::from(!is_store);

@@ -289,7 +289,7 @@ impl FermiModel {
         }
     }
 
-    /// A context that FECS was told to move cannot be reached. No channel of PFIFO is concerned.
+    /// Memory refuses a context that FECS shall move. No channel of PFIFO is concerned.
     fn report_context_fault(&mut self, instance: Place, refusal: Refusal) {
         self.record_fault(
             Engine::Graph.fault_unit(),

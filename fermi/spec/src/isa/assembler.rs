@@ -79,7 +79,7 @@ pub struct AssemblyError {
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// What is wrong and what would be right.
+    /// The error, and how to mend it.
     pub message: String,
 }
 

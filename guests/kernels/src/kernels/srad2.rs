@@ -31,7 +31,7 @@ pub(crate) struct Srad2 {
     side: usize,
 }
 
-/// What the first launch of an iteration is told of the region.
+/// Figures of the region for the first launch of an iteration.
 #[derive(Clone, Copy, Debug)]
 struct Speckle {
     /// Variance by squared mean.

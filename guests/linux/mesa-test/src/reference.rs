@@ -65,7 +65,7 @@ fn steps(a: u64, b: u64, bits: u32) -> u64 {
     u64::try_from((place(a) - place(b)).abs()).unwrap_or(u64::MAX)
 }
 
-/// Compares words; the first that is too far off is told.
+/// Compares words; reports the first one that is too far off.
 pub(crate) fn compare(found: &[u32], wanted: &[u32], bounds: &[Bound]) -> Result<()> {
     ensure!(
         found.len() == wanted.len(),

@@ -228,7 +228,7 @@ impl Channel {
         self.submit(push, objects)?.wait()
     }
 
-    /// A pushbuffer of at least `bytes` that nobody reads any more.
+    /// A pushbuffer of at least `bytes` that is no longer read.
     fn idle_pushbuffer(&self, bytes: usize) -> Result<Arc<Mapped>> {
         let mut all = self.pushbuffers.borrow_mut();
         for _ in 0..all.len() {

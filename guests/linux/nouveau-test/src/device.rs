@@ -150,7 +150,7 @@ impl Object {
         Ok(info)
     }
 
-    /// Waits until the GPU has done what it was told about the object: all of it (`for_writing`), or all writes.
+    /// Waits until the GPU has finished its accesses to the object: all of them (`for_writing`), or all writes.
     pub(crate) fn wait(&self, for_writing: bool) -> Result<()> {
         self.prepare(if for_writing { uapi::CPU_PREP_WRITE } else { 0 })
     }

@@ -1,4 +1,4 @@
-//! Keeps VRAM filled while somebody else does something to the card, and looks at it afterwards.
+//! Keeps VRAM filled while another program acts on the card, and checks the contents afterwards.
 //!
 //! What is in VRAM has to survive a suspend, in which the driver saves it to system memory and the card forgets it.
 

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Starts this program anew where Mesa has not been told its drivers: they are read from the environment.
+/// Starts this program anew where the environment does not name Mesa's drivers, which are read from there.
 fn enable_drivers() -> Result<()> {
     let (name, drivers) = DRIVERS;
     if std::env::var_os(name).is_some() {

@@ -31,7 +31,7 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// A name that is none of a test, so that nobody takes a misspelt one for a pass.
+    /// A name that no test has is an error, so that a misspelt name does not look like a pass.
     pub fn choose<T>(
         &self,
         tests: impl IntoIterator<Item = T>,

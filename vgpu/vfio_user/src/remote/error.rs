@@ -10,7 +10,7 @@ use crate::message::CommandCode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// Nobody listens there, or nobody takes the connection.
+    /// No server listens there, or none accepts the connection.
     #[error("cannot connect to the vfio-user socket {}", path.display())]
     Connect {
         /// Path of the socket.

@@ -1,4 +1,4 @@
-//! Fences and queries: what comes after what, and when.
+//! Fences and queries: the order of results, and their time.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};

@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
 /// An address that nothing is mapped at: the driver allocates from the bottom.
 const NOWHERE: u64 = 0xdd_0000_0000;
 
-/// Copies on a client of its own until told to stop; how often, or what went wrong.
+/// Copies on a client of its own until it is stopped; returns the number of copies, or the error.
 fn bystander(nodes: &Nodes, stop: &AtomicBool) -> Result<u32> {
     const BYTES: u64 = 64 << 10;
     let device = Device::open(&nodes.render)?;
@@ -189,7 +189,7 @@ fn bad_class(nodes: &Nodes) -> Result<Outcome> {
     })
 }
 
-/// A method whose purpose is to be illegal, and one that nobody has: the driver ends such channels.
+/// A method whose purpose is to be illegal, and one that no class has: the driver ends such channels.
 fn bad_host_method(nodes: &Nodes) -> Result<Outcome> {
     const NO_SUCH: u16 = 0xf0;
     beside_others(nodes, || {

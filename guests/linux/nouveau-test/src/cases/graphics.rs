@@ -1,4 +1,4 @@
-//! What the engines write when told to: query results, times, and constants, as Mesa uses them.
+//! Values that engines write on request: query results, times, and constants, as Mesa uses them.
 
 use anyhow::{Result, ensure};
 use fermi_spec::methods::{CopyExec, M2mfLaunch, copy, m2mf};
