@@ -1,15 +1,6 @@
 //! The guest's view of its machine: three BARs of the GPU, its own RAM, and a way to report.
 
-/// A memory BAR of the GPU, by the number in its PCI configuration space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Bar {
-    /// Registers (32 MiB).
-    Bar0,
-    /// VRAM through the BAR1 address space; holds the USERD polling area (128 MiB).
-    Bar1,
-    /// Instance memory through the BAR3 address space (64 MiB).
-    Bar3,
-}
+use fermi_spec::bar::Bar;
 
 /// What a driver may do to the machine it runs on.
 ///

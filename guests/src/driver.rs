@@ -42,12 +42,13 @@ pub use compute::{
 pub use copy::{Copier, Copy, CopyPath};
 pub use error::DriverError;
 
-use crate::{Bar, GuestBus, Options};
+use crate::{GuestBus, Options};
 use address_space::{AddressSpace, Backing};
 use bringup::TlbScope;
 use channel::Channel;
 use core::ops::Range;
 use fermi_spec::addr::{PDE_SPAN, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::instance::{INSTANCE_BYTES, USERD_BYTES};
 use fermi_spec::regs::windows::PraminBase;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};

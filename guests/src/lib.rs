@@ -19,7 +19,7 @@ mod options;
 pub mod report;
 mod workload;
 
-pub use bus::{Bar, GuestBus};
+pub use bus::GuestBus;
 pub use driver::{Driver, DriverError};
 pub use options::{OptionError, Options, Workload};
 pub use workload::{FilesSummary, Input, KernelSummary, Machine, Summary, run, scratch_words, split_ram};

@@ -1,8 +1,9 @@
 //! Devices that are absent, foreign or stuck: the driver ends with an error that says so.
 
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use guests::driver::{Driver, DriverConfig, DriverError, Object};
-use guests::{Bar, GuestBus, Input, Machine, Options, run};
+use guests::{GuestBus, Input, Machine, Options, run};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -2,6 +2,7 @@
 
 mod model_bus;
 
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::isa::assembler::assemble;
 use fermi_spec::methods::{class, host, m2mf};
@@ -10,7 +11,7 @@ use guests::driver::{
     COMPUTE_BYTES, Compute, ComputeMemory, Copier, Copy, CopyPath, Driver, DriverConfig, DriverError, Grid,
     Object, PageSize, STACK_BYTES, Stamp,
 };
-use guests::{Bar, GuestBus, Input, Machine, Options, Summary, run};
+use guests::{GuestBus, Input, Machine, Options, Summary, run};
 use model_bus::{MIB, ModelBus, VRAM_BYTES, started};
 use sha2::{Digest, Sha256};
 

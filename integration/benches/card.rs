@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use broker::RemoteGpu;
+use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::Bar0Reg;
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
-use vgpu::{Bar, HostGpu};
+use vgpu::HostGpu;
 use vmm::gpu::{GpuServer, GpuSetup};
 use vmm::{CardConfig, ModelGpu};
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use fermi_model::Stepped;
 use fermi_spec::addr::Gpa;
+use fermi_spec::bar::Bar;
 use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, RequestId, Tick, VmConfig, VmId};
 
 use crate::bus::{Ask, Guest, SimBus};
@@ -138,7 +139,7 @@ impl Bench {
             let mut writes = into.lock().expect("one thread");
             for action in actions {
                 if let Action::HostWrite {
-                    bar: vgpu::Bar::Bar0,
+                    bar: Bar::Bar0,
                     offset,
                     data,
                 } = action
@@ -329,7 +330,7 @@ impl Bench {
                 self.access(vm, |request| Event::Read {
                     vm,
                     request,
-                    bar: bar_of(bar),
+                    bar,
                     offset,
                     bytes,
                 });
@@ -337,7 +338,7 @@ impl Bench {
             Ask::Write(bar, offset, data) => self.access(vm, |request| Event::Write {
                 vm,
                 request,
-                bar: bar_of(bar),
+                bar,
                 offset,
                 data,
             }),
@@ -432,13 +433,5 @@ impl Runner {
     fn go_on(&mut self, value: u64) {
         self.guest.answer(value);
         self.asked = Some(self.guest.next());
-    }
-}
-
-fn bar_of(bar: guests::Bar) -> vgpu::Bar {
-    match bar {
-        guests::Bar::Bar0 => vgpu::Bar::Bar0,
-        guests::Bar::Bar1 => vgpu::Bar::Bar1,
-        guests::Bar::Bar3 => vgpu::Bar::Bar3,
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use guests::{Bar, GuestBus};
+use fermi_spec::bar::Bar;
+use guests::GuestBus;
 use vm_memory::{MmapRegion, VolatileMemory};
 
 /// Request of a guest to its machine.

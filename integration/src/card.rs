@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use fermi_model::{Backing, Bar, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, PhysAddr, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::engine::Engine;
 use fermi_spec::gpfifo::GpEntry;

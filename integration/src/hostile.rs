@@ -4,12 +4,13 @@
 //! but the first style start from a GPU that works, because most harm needs one: a channel that faults, a table that
 //! changes while it is read, memory that moves while the engines write it.
 
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::{USERD_BYTES, offset, userd};
 use fermi_spec::methods::SemaphoreD;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pfifo, pmc};
 use guests::driver::{Copier, CopyPath, DriverConfig, PageSize, USER_VA};
-use guests::{Bar, Driver, GuestBus, Options};
+use guests::{Driver, GuestBus, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -188,7 +189,7 @@ impl Attacker {
                 bus.write(Bar::Bar0, u64::from(PRAMIN_BASE) + at, &data[..width.min(8)]);
             }
             _ => {
-                let bar = [Bar::Bar0, Bar::Bar1, Bar::Bar3][rng.random_range(0..3usize)];
+                let bar = Bar::ALL[rng.random_range(0..3usize)];
                 bus.read(bar, rng.random(), width);
             }
         }

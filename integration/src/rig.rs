@@ -4,6 +4,7 @@
 //! guest RAM, which the tables show at [`RAM_VA`].
 
 use fermi_spec::addr::{Aperture, GpuVa, PhysAddr};
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::instance::{AddressSpacePointer, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
@@ -12,7 +13,7 @@ use fermi_spec::pte::{Pde, PdeAperture, Pte};
 use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::pfifo::{self, ChannelInstance};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pmc};
-use guests::{Bar, GuestBus};
+use guests::GuestBus;
 
 use crate::bus::SimBus;
 

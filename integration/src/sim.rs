@@ -402,7 +402,7 @@ impl Simulation {
                 self.world.submit(Event::Read {
                     vm: id,
                     request,
-                    bar: bar_of(bar),
+                    bar,
                     offset,
                     bytes,
                 });
@@ -413,7 +413,7 @@ impl Simulation {
                 self.world.submit(Event::Write {
                     vm: id,
                     request,
-                    bar: bar_of(bar),
+                    bar,
                     offset,
                     data,
                 });
@@ -529,13 +529,5 @@ fn note_report(vm: &mut Vm, line: &str) {
         .and_then(|digest| digest.get("sha256")?.as_str())
     {
         vm.digest = digest.to_owned();
-    }
-}
-
-fn bar_of(bar: guests::Bar) -> vgpu::Bar {
-    match bar {
-        guests::Bar::Bar0 => vgpu::Bar::Bar0,
-        guests::Bar::Bar1 => vgpu::Bar::Bar1,
-        guests::Bar::Bar3 => vgpu::Bar::Bar3,
     }
 }

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use broker::Recorder;
 use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::{
-    Action, Actions, Bar, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply, RequestId,
+    Action, Actions, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply, RequestId,
     Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
@@ -138,14 +139,6 @@ pub struct World {
 
 fn region(bytes: usize) -> Arc<MmapRegion> {
     Arc::new(MmapRegion::new(bytes).expect("memory for the simulation"))
-}
-
-fn model_bar(bar: Bar) -> fermi_model::Bar {
-    match bar {
-        Bar::Bar0 => fermi_model::Bar::Bar0,
-        Bar::Bar1 => fermi_model::Bar::Bar1,
-        Bar::Bar3 => fermi_model::Bar::Bar3,
-    }
 }
 
 /// BAR0 takes naturally aligned pieces of at most four bytes.
@@ -304,8 +297,7 @@ impl World {
 
     fn poll(&mut self, poll: &Poll) -> Option<bool> {
         let mut word = [0; 4];
-        self.model
-            .bar_read(fermi_model::Bar::Bar0, u64::from(poll.offset), &mut word);
+        self.model.bar_read(Bar::Bar0, u64::from(poll.offset), &mut word);
         match u32::from_le_bytes(word) & poll.mask == poll.value {
             true => Some(true),
             false if self.now >= poll.until => Some(false),
@@ -350,7 +342,7 @@ impl World {
             }
             Action::HostWrite { bar, offset, data } => {
                 for (at, part) in pieces(bar, offset, data.len()) {
-                    self.model.bar_write(model_bar(bar), at, &data[part]);
+                    self.model.bar_write(bar, at, &data[part]);
                 }
             }
             Action::HostRead {
@@ -361,7 +353,7 @@ impl World {
             } => {
                 let mut data = vec![0; bytes as usize];
                 for (at, part) in pieces(bar, offset, data.len()) {
-                    self.model.bar_read(model_bar(bar), at, &mut data[part]);
+                    self.model.bar_read(bar, at, &mut data[part]);
                 }
                 self.events.push_back(Event::HostValue { token, data });
             }
@@ -508,8 +500,7 @@ impl World {
         registers.extend((0..32).flat_map(|i| [Bar0Reg::ChannelInstance(i), Bar0Reg::ChannelState(i)]));
         registers.into_iter().fold(String::new(), |mut text, reg| {
             let mut word = [0; 4];
-            self.model
-                .bar_read(fermi_model::Bar::Bar0, u64::from(reg.offset()), &mut word);
+            self.model.bar_read(Bar::Bar0, u64::from(reg.offset()), &mut word);
             let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
             text
         })

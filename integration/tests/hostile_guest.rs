@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 
 use fermi_spec::addr::{Aperture, FRAME, GpuVa, VramAddr};
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::{CHANNELS, offset};
 use fermi_spec::methods::host;
@@ -10,8 +11,8 @@ use fermi_spec::pte::{LARGE_PT_ENTRIES, Pde, PdeAperture, Pte, large_index, pde_
 use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::pfifo::{ChannelInstance, RUNLIST_DONE, RUNLIST_PENDING};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, pfifo};
+use guests::GuestBus;
 use guests::driver::CopyPath;
-use guests::{Bar, GuestBus};
 use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::canary::Canary;
@@ -59,9 +60,7 @@ impl Scene {
 /// A register of the card itself.
 fn card(world: &mut World, reg: Bar0Reg) -> u32 {
     let mut word = [0; 4];
-    world
-        .model
-        .bar_read(fermi_model::Bar::Bar0, reg.offset().into(), &mut word);
+    world.model.bar_read(Bar::Bar0, reg.offset().into(), &mut word);
     u32::from_le_bytes(word)
 }
 
@@ -552,7 +551,7 @@ fn is_the_brokers(at: u64) -> bool {
 fn store_and_wait(world: &mut World, offset: u64, value: u32) {
     let request = world.next_request();
     let data = value.to_le_bytes().to_vec();
-    let bar = vgpu::Bar::Bar0;
+    let bar = Bar::Bar0;
     let vm = ATTACKER;
     world.submit(Event::Write {
         vm,
@@ -826,7 +825,7 @@ fn tables_of_noise_reach_only_own_memory() {
 #[test]
 fn accesses_of_any_shape_are_answered() {
     let mut scene = Scene::new();
-    for bar in [vgpu::Bar::Bar0, vgpu::Bar::Bar1, vgpu::Bar::Bar3] {
+    for bar in Bar::ALL {
         for offset in [
             0,
             1,

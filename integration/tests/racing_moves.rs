@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fermi_model::CopyMicrocode;
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::methods::copy;
 use fermi_spec::regs::Bar0Reg;
-use guests::{Bar, GuestBus};
+use guests::GuestBus;
 use integration::bench::{Bench, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fermi_model::{CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, Timing};
 use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
-use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use frames::Frames;
@@ -157,23 +158,15 @@ impl ModelGpu {
     }
 }
 
-fn model_bar(bar: Bar) -> fermi_model::Bar {
-    match bar {
-        Bar::Bar0 => fermi_model::Bar::Bar0,
-        Bar::Bar1 => fermi_model::Bar::Bar1,
-        Bar::Bar3 => fermi_model::Bar::Bar3,
-    }
-}
-
 /// Reads of any length and alignment; BAR0 is read in naturally aligned pieces.
 pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut [u8]) {
     if bar != Bar::Bar0 {
-        return model.bar_read(model_bar(bar), offset, data);
+        return model.bar_read(bar, offset, data);
     }
     let (mut rest, mut offset) = (data, offset);
     while !rest.is_empty() {
         let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
-        model.bar_read(fermi_model::Bar::Bar0, offset, piece);
+        model.bar_read(Bar::Bar0, offset, piece);
         offset = offset.wrapping_add(piece.len() as u64);
         rest = after;
     }
@@ -182,12 +175,12 @@ pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut
 /// Writes; see [`read_bar`].
 pub(crate) fn write_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &[u8]) {
     if bar != Bar::Bar0 {
-        return model.bar_write(model_bar(bar), offset, data);
+        return model.bar_write(bar, offset, data);
     }
     let (mut rest, mut offset) = (data, offset);
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
-        model.bar_write(fermi_model::Bar::Bar0, offset, piece);
+        model.bar_write(Bar::Bar0, offset, piece);
         offset = offset.wrapping_add(piece.len() as u64);
         rest = after;
     }

@@ -3,13 +3,9 @@
 //! A word is, in this order: the PRAMIN window, a register of a unit that is switched off, a named register, a fixed
 //! word of the card's identity, plain storage, or unmodelled.
 
-use crate::{
-    identity,
-    ltc::Ltc,
-    model::{Bar, FermiModel},
-    pfifo::ChannelId,
-};
+use crate::{identity, ltc::Ltc, model::FermiModel, pfifo::ChannelId};
 use fermi_spec::{
+    bar::Bar,
     board::BAR0_BYTES,
     engine::{Engine, pmc_enable},
     regs::{

@@ -65,7 +65,7 @@ pub use compute::{ShaderPlace, WarpStep, WarpWatcher};
 pub use counters::Counters;
 pub use faults::Faults;
 pub use microcode::CopyMicrocode;
-pub use model::{Bar, FermiModel, ModelConfig, ModelError, Stepped};
+pub use model::{FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
 pub use timing::{ShaderTiming, Timing};
 pub use unknown::{Poll, UnknownAccesses};

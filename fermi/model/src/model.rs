@@ -26,6 +26,7 @@ use crate::{
 };
 use fermi_spec::{
     addr::{FRAME, FrameNo},
+    bar::Bar,
     board::Board,
     engine::{Engine, PBDMAS},
     vbios,
@@ -77,17 +78,6 @@ pub enum ModelError {
         /// Bytes of the memory offered.
         bytes: usize,
     },
-}
-
-/// A memory region of the card.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bar {
-    /// Registers, PRAMIN and PROM.
-    Bar0,
-    /// Window through the address space of 1704.
-    Bar1,
-    /// Window through the address space of 1714.
-    Bar3,
 }
 
 /// Work that a step left behind.

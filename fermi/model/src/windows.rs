@@ -4,10 +4,11 @@
 use crate::{
     memory::{Memory, Place},
     mmu::{Access, AddressSpace, Refusal, TlbClient},
-    model::{Bar, FermiModel},
+    model::FermiModel,
 };
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr},
+    bar::Bar,
     board,
     fault::{client, unit},
     regs::windows::{PraminBase, WindowBlock},

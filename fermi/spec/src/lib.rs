@@ -6,6 +6,7 @@
 //! `cl9039.h` M2MF). What only one source or an experiment tells is marked `unverified:`.
 //!
 //! * [`addr`]: the address spaces, each its own type
+//! * [`bar`]: the memory BARs
 //! * [`regs`]: the BAR0 register table and the registers' fields
 //! * [`pte`]: page-directory and page-table entries, kinds
 //! * [`instance`]: instance block (RAMFC, page directory pointer, engine contexts) and USERD
@@ -23,6 +24,7 @@
 extern crate alloc;
 
 pub mod addr;
+pub mod bar;
 pub mod board;
 pub mod engine;
 pub mod fault;

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use guests::{Bar, GuestBus};
+use fermi_spec::bar::Bar;
+use guests::GuestBus;
 
 use crate::machine;
 

@@ -15,8 +15,9 @@
 //! | `stray` | has the GPU copy to and from an address where no VM has RAM, reporting what came back |
 //! | `fault` | loads from address 0 |
 
+use fermi_spec::bar::Bar;
 use guests::driver::{Copier, Copy, CopyPath, DriverConfig, USER_VA};
-use guests::{Bar, Driver, DriverError, GuestBus};
+use guests::{Driver, DriverError, GuestBus};
 
 use crate::bus::Machine;
 use crate::machine::{self, Boot};

@@ -4,9 +4,10 @@ use super::DriverError;
 use super::bringup::{TlbScope, flush_tlb};
 use super::instance_memory::InstanceMemory;
 use super::poll::Limit;
-use crate::{Bar, GuestBus};
+use crate::GuestBus;
 use core::ops::Range;
 use fermi_spec::addr::{Aperture, LARGE_PAGE, PDE_SPAN, PHYS_BITS, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::pte::{LARGE_PT_BYTES, PD_BYTES, Pde, PdeAperture, Pte, SMALL_PT_BYTES};
 
 /// Which of the two tables under a directory entry a mapping uses.

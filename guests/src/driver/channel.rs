@@ -7,8 +7,9 @@
 
 use super::poll::{self, read, wait, wait_register, write};
 use super::{Driver, DriverError, USERD_OFFSET, bringup};
-use crate::{Bar, GuestBus};
+use crate::GuestBus;
 use fermi_spec::addr::{GpuVa, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::{ENGINE_NONE, ENGINES, Engine, PBDMAS};
 use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
 use fermi_spec::instance::{INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};

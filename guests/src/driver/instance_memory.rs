@@ -8,8 +8,9 @@
 use super::DriverError;
 use super::bringup::{TlbScope, flush_host_writes, flush_tlb};
 use super::poll::{Limit, write};
-use crate::{Bar, GuestBus};
+use crate::GuestBus;
 use fermi_spec::addr::{PhysAddr, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::instance::{AddressSpacePointer, INSTANCE_BYTES, offset};
 use fermi_spec::pte::{PD_BYTES, Pde, PdeAperture, Pte, SMALL_PT_BYTES};
 use fermi_spec::regs::windows::{PraminBase, WindowBlock};

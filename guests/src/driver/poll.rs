@@ -1,7 +1,8 @@
 //! Register access by name, and waits that end.
 
 use super::DriverError;
-use crate::{Bar, GuestBus};
+use crate::GuestBus;
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 
 /// Turns after which a wait ends even if the clock stands still.

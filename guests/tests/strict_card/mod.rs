@@ -4,13 +4,14 @@
 //! no timing, no errors and no interrupts: those are for a model of the hardware.
 
 use fermi_spec::addr::{Aperture, GpuVa, LARGE_PAGE, PDE_SPAN, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::instance::{AddressSpacePointer, SIGNATURE, offset, userd};
 use fermi_spec::methods::{CopyExec, M2mfLaunch, SemaphoreD, SemaphoreOp, class, copy, host, m2mf};
 use fermi_spec::pte::{Pde, Pte};
 use fermi_spec::pushbuffer::Header;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, pfifo, pmc, windows};
-use guests::{Bar, GuestBus};
+use guests::GuestBus;
 use std::collections::BTreeMap;
 
 /// Pages of one address space as of its last flush, by number of 4 KiB page.

@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use crate::card::{Card, CardSetup};
-use fermi_model::Bar;
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 use std::sync::LazyLock;
 
@@ -32,7 +32,6 @@ fn value(input: &mut Input<'_>) -> u32 {
 }
 
 fn act(card: &mut Card, input: &mut Input<'_>) {
-    const BARS: [Bar; 3] = [Bar::Bar0, Bar::Bar1, Bar::Bar3];
     match input.u8() % 8 {
         0..3 => {
             let at = offset(input);
@@ -44,12 +43,12 @@ fn act(card: &mut Card, input: &mut Input<'_>) {
             card.model.bar_read(Bar::Bar0, offset(input), &mut word);
         }
         4 => {
-            let (bar, at) = (input.choose(&BARS), input.u64() % (256 << 20));
+            let (bar, at) = (input.choose(&Bar::ALL), input.u64() % (256 << 20));
             let data = input.counted(63);
             card.model.bar_write(bar, at, data);
         }
         5 => {
-            let (bar, at) = (input.choose(&BARS), input.u64() % (256 << 20));
+            let (bar, at) = (input.choose(&Bar::ALL), input.u64() % (256 << 20));
             let mut data = vec![0; usize::from(input.u8())];
             card.model.bar_read(bar, at, &mut data);
         }

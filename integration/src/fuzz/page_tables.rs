@@ -6,8 +6,9 @@ use super::input::Input;
 use crate::card::{
     Card, CardSetup, DATA_VA, DIRECTORY, LARGE_TABLE, LARGE_VA, RAM_BASE, RAM_VA, SMALL_TABLE, VRAM_BYTES,
 };
-use fermi_model::{Bar, CopyMicrocode};
+use fermi_model::CopyMicrocode;
 use fermi_spec::addr::{Aperture, FRAME, Gpa, GpuVa, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
+use fermi_spec::bar::Bar;
 use fermi_spec::methods::{SemaphoreD, class, copy, host};
 use fermi_spec::pte::{self, PD_BYTES, Pde, Pte};
 use fermi_spec::pushbuffer::incrementing;

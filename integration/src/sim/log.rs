@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use fermi_spec::bar::Bar;
 use fermi_spec::instance::{CHANNELS, USERD_BYTES};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
 use sha2::{Digest, Sha256};
-use vgpu::{Action, Bar, Event, Tick};
+use vgpu::{Action, Event, Tick};
 
 /// Characters of an event that its line shows.
 const EVENT_CHARACTERS: usize = 160;

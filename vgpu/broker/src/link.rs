@@ -7,8 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fermi_spec::addr::Gpa;
+use fermi_spec::bar::Bar;
 use vfio_user_server::pci::{ConfigChange, ConfigSpace};
-use vgpu::{ACCESS_BYTES_MAX, Bar, Refusal, Reply, RequestId, VmConfig};
+use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;

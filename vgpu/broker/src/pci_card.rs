@@ -1,8 +1,9 @@
 //! What every card behind a PCI function has, however that function is reached.
 
+use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR0_BYTES, Board, VENDOR};
 use fermi_spec::regs::Bar0Reg;
-use vgpu::{Bar, HostGpuError, bar0_piece};
+use vgpu::{HostGpuError, bar0_piece};
 
 /// Offsets in configuration space (PCI Local Bus Specification 3.0, §§6.1 and 6.7).
 pub(crate) mod config {
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn ones_are_believed_of_a_card_that_answers() {
-        for bar in [Bar::Bar0, Bar::Bar1, Bar::Bar3] {
+        for bar in Bar::ALL {
             assert_eq!(read(bar, 0x0c00_00a3, 0xff).unwrap(), [0xff; 8]);
             assert_eq!(read(bar, u32::MAX, 7).unwrap(), [7; 8]);
         }
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn card_that_reads_ones_everywhere_is_lost() {
-        for bar in [Bar::Bar0, Bar::Bar1, Bar::Bar3] {
+        for bar in Bar::ALL {
             let error = read(bar, u32::MAX, 0xff).unwrap_err();
             assert_eq!(error.to_string(), "the card is gone: unplugged");
         }

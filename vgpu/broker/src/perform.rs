@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 use vfio_user_server::Pending;
 use vgpu::{
@@ -320,7 +321,7 @@ impl Performer {
     /// The card may be gone, or the way to it cut: an access tells.
     pub(crate) fn look_at_card(&mut self) {
         self.on_card(None, |gpu| {
-            gpu.read(vgpu::Bar::Bar0, Bar0Reg::Boot0.offset().into(), &mut [0; 4])
+            gpu.read(Bar::Bar0, Bar0Reg::Boot0.offset().into(), &mut [0; 4])
         });
         self.run();
     }

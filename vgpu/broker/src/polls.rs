@@ -1,6 +1,7 @@
 //! Polls of the card's registers that did not hold at once.
 
-use vgpu::{Bar, HostGpu, HostGpuError, Tick, Token};
+use fermi_spec::bar::Bar;
+use vgpu::{HostGpu, HostGpuError, Tick, Token};
 
 /// Time between two looks. A copy or preemption takes 10 to 1,000 of these microseconds.
 pub(crate) const PERIOD_NS: u64 = 150_000;

@@ -14,10 +14,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vfio_user_server::remote::ANSWER_WAIT;
 use vfio_user_server::{IrqIndex, Region, RemoteError, RemoteFunction};
-use vgpu::{Bar, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};

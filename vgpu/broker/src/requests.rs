@@ -1,7 +1,8 @@
 //! Requests of VMs that the core has not answered yet.
 
 use fermi_spec::addr::Gpa;
-use vgpu::{Bar, Event, RequestId, VmId};
+use fermi_spec::bar::Bar;
+use vgpu::{Event, RequestId, VmId};
 
 use crate::memory::RamMap;
 

@@ -10,13 +10,14 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
+use fermi_spec::bar::Bar;
 use vfio_user_server::dma::{DmaFile, DmaMap};
 use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::pci::ConfigSpace;
 use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
-use vgpu::{ACCESS_BYTES_MAX, Bar, Refusal, Reply, RequestId};
+use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
@@ -175,7 +176,8 @@ impl Session {
         count: u32,
     ) -> Result<(), ReplyError> {
         let bytes = count as usize;
-        let Some(bar) = bar_of(region) else {
+        // The only other region that has bytes is the configuration space.
+        let Some(bar) = Bar::from_number(region as u32) else {
             let mut data = vec![0xff; bytes];
             self.config.read(offset, &mut data);
             return self.client.reply_read(request, &data);
@@ -198,7 +200,7 @@ impl Session {
         offset: u64,
         data: Vec<u8>,
     ) -> Result<(), ReplyError> {
-        let Some(bar) = bar_of(region) else {
+        let Some(bar) = Bar::from_number(region as u32) else {
             self.write_config(offset, &data);
             return self.client.reply_done(request);
         };
@@ -216,7 +218,7 @@ impl Session {
     ) -> Result<(), ReplyError> {
         let mut pieces = Vec::with_capacity(writes.len());
         for BatchedWrite { region, write } in writes {
-            match bar_of(*region) {
+            match Bar::from_number(*region as u32) {
                 Some(bar) => {
                     let data = write.data().to_vec();
                     pieces.push((
@@ -437,16 +439,6 @@ fn pieces(offset: u64, bytes: usize) -> impl ExactSizeIterator<Item = (u64, Rang
             start..bytes.min(start + ACCESS_BYTES_MAX),
         )
     })
-}
-
-/// `None` is the configuration space: no other region has bytes.
-fn bar_of(region: Region) -> Option<Bar> {
-    match region {
-        Region::Bar0 => Some(Bar::Bar0),
-        Region::Bar1 => Some(Bar::Bar1),
-        Region::Bar3 => Some(Bar::Bar3),
-        Region::Config | Region::Bar2 | Region::Bar4 | Region::Bar5 | Region::Rom | Region::Vga => None,
-    }
 }
 
 fn errno_of(refusal: Refusal) -> Errno {

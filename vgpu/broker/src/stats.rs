@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fermi_spec::bar::Bar;
 use serde::Serialize;
-use vgpu::{Bar, Direction, Event, Notice, VmId};
+use vgpu::{Direction, Event, Notice, VmId};
 
 /// VMs that are gone of which the figures are kept.
 const DETACHED_KEPT: usize = 64;

@@ -6,10 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use fermi_spec::addr::{FrameNo, Gpa, Iova};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::{
-    Action, Actions, Bar, Capabilities, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory,
-    Notice, Place, Quota, Refusal, Reply, RequestId, Tick, Token, VmConfig, VmId,
+    Action, Actions, Capabilities, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory, Notice,
+    Place, Quota, Refusal, Reply, RequestId, Tick, Token, VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 

@@ -21,15 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::Bar0Reg;
 use rustix::process::{Resource, getrlimit};
-use vfio_bindings::bindings::vfio::{
-    VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR1_REGION_INDEX, VFIO_PCI_BAR3_REGION_INDEX,
-    VFIO_PCI_CONFIG_REGION_INDEX,
-};
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
-use vgpu::{Bar, Bus, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Bus, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};
@@ -107,14 +105,6 @@ impl std::fmt::Debug for VfioGpu {
     }
 }
 
-fn region_of(bar: Bar) -> u32 {
-    match bar {
-        Bar::Bar0 => VFIO_PCI_BAR0_REGION_INDEX,
-        Bar::Bar1 => VFIO_PCI_BAR1_REGION_INDEX,
-        Bar::Bar3 => VFIO_PCI_BAR3_REGION_INDEX,
-    }
-}
-
 impl VfioGpu {
     /// Opens the card at `at`, resets it, and lets it interrupt. Bring-up is the core's.
     pub fn open(at: PciAddress) -> Result<Self, VfioGpuError> {
@@ -134,7 +124,7 @@ impl VfioGpu {
             at,
             reason: reason.to_string(),
         })?;
-        check_bars(|bar| device.get_region_size(region_of(bar))).map_err(not_a_card)?;
+        check_bars(|bar| device.get_region_size(bar.number())).map_err(not_a_card)?;
         let mut ids = [0; 4];
         device.region_read(VFIO_PCI_CONFIG_REGION_INDEX, &mut ids, config::IDS);
         let board = board_of(ids).map_err(not_a_card)?;
@@ -143,8 +133,8 @@ impl VfioGpu {
         let command = config::COMMAND_BITS.to_le_bytes();
         device.region_write(VFIO_PCI_CONFIG_REGION_INDEX, &command, config::COMMAND);
         let mut mapped = BTreeMap::new();
-        for bar in [Bar::Bar0, Bar::Bar1, Bar::Bar3] {
-            if let Some(map) = MappedBar::new(&device, region_of(bar)).map_err(system("map a BAR"))? {
+        for bar in Bar::ALL {
+            if let Some(map) = MappedBar::new(&device, bar.number()).map_err(system("map a BAR"))? {
                 mapped.insert(bar, map);
             }
         }
@@ -179,7 +169,7 @@ impl VfioGpu {
     }
 
     fn load(&self, bar: Bar, offset: u64, data: &mut [u8]) {
-        let bytes = self.device.get_region_size(region_of(bar));
+        let bytes = self.device.get_region_size(bar.number());
         if offset
             .checked_add(data.len() as u64)
             .is_none_or(|end| end > bytes)
@@ -192,13 +182,13 @@ impl VfioGpu {
             Some(map) => map.load(offset, data),
             None => {
                 data.fill(0xff);
-                self.device.region_read(region_of(bar), data, offset);
+                self.device.region_read(bar.number(), data, offset);
             }
         }
     }
 
     fn store(&self, bar: Bar, offset: u64, data: &[u8]) {
-        let bytes = self.device.get_region_size(region_of(bar));
+        let bytes = self.device.get_region_size(bar.number());
         if offset
             .checked_add(data.len() as u64)
             .is_none_or(|end| end > bytes)
@@ -207,7 +197,7 @@ impl VfioGpu {
         }
         match self.mapped.get(&bar) {
             Some(map) => map.store(offset, data),
-            None => self.device.region_write(region_of(bar), data, offset),
+            None => self.device.region_write(bar.number(), data, offset),
         }
     }
 
@@ -262,8 +252,8 @@ fn open_iommu(folder: &Path) -> Result<Arc<dyn VfioOps>, VfioError> {
 impl HostGpu for VfioGpu {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            bar1_bytes: self.device.get_region_size(VFIO_PCI_BAR1_REGION_INDEX),
-            bar3_bytes: self.device.get_region_size(VFIO_PCI_BAR3_REGION_INDEX),
+            bar1_bytes: self.device.get_region_size(Bar::Bar1.number()),
+            bar3_bytes: self.device.get_region_size(Bar::Bar3.number()),
             frames_arrive_zeroed: false,
             bus: self.bus.clone(),
         }

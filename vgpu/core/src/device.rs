@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::bar::Bar;
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
 use crate::config::VmConfig;
-use crate::event::{Bar, RequestId, Token, VmId};
+use crate::event::{RequestId, Token, VmId};
 use crate::host::PhysChannel;
 use crate::memory::{Chunks, GuestPage};
 

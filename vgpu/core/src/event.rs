@@ -5,6 +5,7 @@
 //! [`Action::Reply`] with the same [`RequestId`], perhaps after many further events.
 
 use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
+use fermi_spec::bar::Bar;
 use serde::{Deserialize, Serialize};
 
 use crate::config::VmConfig;
@@ -42,17 +43,6 @@ impl Tick {
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
-}
-
-/// A memory BAR of a Fermi card, the guest's or the host's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub enum Bar {
-    /// Registers.
-    Bar0,
-    /// VRAM through the BAR1 address space.
-    Bar1,
-    /// Instance memory through the BAR3 address space.
-    Bar3,
 }
 
 /// What happened.

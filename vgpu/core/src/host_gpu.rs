@@ -7,10 +7,11 @@
 use std::sync::Arc;
 
 use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::bar::Bar;
 use vm_memory::MmapRegion;
 
 use crate::config::Bus;
-use crate::event::{Bar, FrameOwner};
+use crate::event::FrameOwner;
 
 /// A run of host memory for DMA: `bytes` from `offset` of a mapping that lives as long as the value.
 #[derive(Clone, Debug)]

@@ -16,8 +16,8 @@ mod policy;
 
 pub use config::{BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
 pub use event::{
-    ACCESS_BYTES_MAX, Action, Actions, Bar, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId,
-    Tick, Token, VmId,
+    ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId, Tick,
+    Token, VmId,
 };
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use fermi_model::FermiModel;
+use fermi_spec::bar::Bar;
 use vfio_user_server::{
     BatchedWrite, Client, CloseReason, DmaMap, Errno, Incoming, IrqChange, IrqEvent, Region, RequestId,
 };
-use vgpu::Bar;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::memory::ClientMemory;
@@ -296,20 +296,11 @@ fn perform_access(
     }
 }
 
-fn bar_of(region: Region) -> Option<Bar> {
-    match region {
-        Region::Bar0 => Some(Bar::Bar0),
-        Region::Bar1 => Some(Bar::Bar1),
-        Region::Bar3 => Some(Bar::Bar3),
-        _ => None,
-    }
-}
-
 fn read(card: &mut Reached<'_>, region: Region, offset: u64, data: &mut [u8]) {
     let Some(model) = card else {
         return data.fill(0xff);
     };
-    match bar_of(region) {
+    match Bar::from_number(region as u32) {
         Some(bar) => read_bar(model, bar, offset, data),
         // The only other region there is.
         None => model.config_read(offset, data),
@@ -318,7 +309,7 @@ fn read(card: &mut Reached<'_>, region: Region, offset: u64, data: &mut [u8]) {
 
 fn write(card: &mut Reached<'_>, region: Region, offset: u64, data: &[u8]) {
     let Some(model) = card else { return };
-    match bar_of(region) {
+    match Bar::from_number(region as u32) {
         Some(bar) => write_bar(model, bar, offset, data),
         None => model.config_write(offset, data),
     }

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use guests::{Bar, GuestBus, Machine, Options};
+use fermi_spec::bar::Bar;
+use guests::{GuestBus, Machine, Options};
 use rustix::fs::{MemfdFlags, SealFlags};
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -284,14 +285,6 @@ struct ThreadBus {
     failure: Option<String>,
 }
 
-fn region_of(bar: Bar) -> u32 {
-    match bar {
-        Bar::Bar0 => 0,
-        Bar::Bar1 => 1,
-        Bar::Bar3 => 3,
-    }
-}
-
 impl ThreadBus {
     fn is_dead(&self) -> bool {
         self.failure.is_some() || self.shared.is_stopping.load(Ordering::SeqCst)
@@ -314,7 +307,7 @@ impl ThreadBus {
 
     fn store(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         if !self.is_dead() {
-            let outcome = self.link.region_write(region_of(bar), offset, data);
+            let outcome = self.link.region_write(bar.number(), offset, data);
             self.check(outcome);
         }
         self.last_store = Instant::now();
@@ -333,7 +326,7 @@ impl GuestBus for ThreadBus {
         if self.is_dead() {
             return u32::MAX;
         }
-        let outcome = self.link.region_read(region_of(bar), offset, &mut word);
+        let outcome = self.link.region_read(bar.number(), offset, &mut word);
         if self.check(outcome) {
             u32::from_le_bytes(word)
         } else {

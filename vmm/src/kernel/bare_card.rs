@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
-use guests::{Bar, GuestBus};
+use fermi_spec::bar::Bar;
+use guests::GuestBus;
 use vm_memory::{Bytes as _, MmapRegion, VolatileMemory as _};
 
 use super::RunError;
@@ -103,27 +104,19 @@ impl BareCard {
     }
 }
 
-fn model_bar(bar: Bar) -> fermi_model::Bar {
-    match bar {
-        Bar::Bar0 => fermi_model::Bar::Bar0,
-        Bar::Bar1 => fermi_model::Bar::Bar1,
-        Bar::Bar3 => fermi_model::Bar::Bar3,
-    }
-}
-
 impl GuestBus for BareCard {
     fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
         let mut bytes = [0; 4];
-        self.model.bar_read(model_bar(bar), offset, &mut bytes);
+        self.model.bar_read(bar, offset, &mut bytes);
         u32::from_le_bytes(bytes)
     }
 
     fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
-        self.model.bar_write(model_bar(bar), offset, &value.to_le_bytes());
+        self.model.bar_write(bar, offset, &value.to_le_bytes());
     }
 
     fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
-        self.model.bar_write(model_bar(bar), offset, &value.to_le_bytes());
+        self.model.bar_write(bar, offset, &value.to_le_bytes());
     }
 
     fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {

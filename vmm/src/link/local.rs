@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use broker::LocalLink;
 use fermi_spec::addr::Gpa;
+use fermi_spec::bar::Bar;
 use vfio_user_server::message::CommandCode;
 use vfio_user_server::pci;
-use vgpu::Bar;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{CONFIG_REGION, LinkError, VgpuLink};
@@ -59,16 +59,6 @@ impl BrokerLink {
     }
 }
 
-/// A region as a BAR; `None` if there is none of that number.
-fn bar_of(region: u32) -> Option<Bar> {
-    match region {
-        0 => Some(Bar::Bar0),
-        1 => Some(Bar::Bar1),
-        3 => Some(Bar::Bar3),
-        _ => None,
-    }
-}
-
 fn refused(command: CommandCode) -> LinkError {
     LinkError::Refused {
         command,
@@ -95,7 +85,7 @@ impl VgpuLink for BrokerLink {
                 Ok(())
             });
         }
-        let bar = bar_of(region).ok_or(refused(command))?;
+        let bar = Bar::from_number(region).ok_or(refused(command))?;
         self.ask(command, |link| link.read(bar, offset, data))
     }
 
@@ -108,7 +98,7 @@ impl VgpuLink for BrokerLink {
                 Ok(())
             });
         }
-        let bar = bar_of(region).ok_or(refused(command))?;
+        let bar = Bar::from_number(region).ok_or(refused(command))?;
         self.ask(command, |link| link.write(bar, offset, data))
     }
 

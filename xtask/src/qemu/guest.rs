@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use guests::{Bar, GuestBus, Input, Options};
+use fermi_spec::bar::Bar;
+use guests::{GuestBus, Input, Options};
 
 use super::machine::{Machine, PciDevice};
 

@@ -1,7 +1,8 @@
 //! From power-on to the first copies, register by register.
 
 use super::support::*;
-use crate::{Bar, Stepped};
+use crate::Stepped;
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pmc};
 
 #[test]

@@ -1,8 +1,9 @@
 //! Channels among each other: semaphores, slices, preempts, runlists, doorbells.
 
 use super::support::*;
-use crate::{Bar, Stepped};
+use crate::Stepped;
 use fermi_spec::{
+    bar::Bar,
     instance::{self, offset, userd},
     regs::{Bar0Reg, pfifo},
 };

@@ -1,8 +1,9 @@
 //! Whatever is written anywhere, the card answers and every step ends.
 
 use super::support::*;
-use crate::{Bar, CONFIG_BYTES, CopyMicrocode};
+use crate::{CONFIG_BYTES, CopyMicrocode};
 use fermi_spec::{
+    bar::Bar,
     instance::offset,
     regs::{
         Bar0Reg, PCI_MIRROR_BASE,

@@ -1,8 +1,9 @@
 //! What a driver learns about the card before it uses it: ROM, configuration space, PMU.
 
 use super::support::*;
-use crate::{Bar, CONFIG_BYTES};
+use crate::CONFIG_BYTES;
 use fermi_spec::{
+    bar::Bar,
     board::{Board, VENDOR},
     regs::{
         Bar0Reg, PCI_MIRROR_BASE, PROM_BASE, PROM_END,

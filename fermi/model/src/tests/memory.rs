@@ -2,7 +2,6 @@
 
 use super::support::*;
 use crate::{
-    Bar,
     counters::Counters,
     memory::{Memory, Place},
     mmu::{AddressSpace, walk},
@@ -10,6 +9,7 @@ use crate::{
 };
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr},
+    bar::Bar,
     fault::Reason,
     pte::LargePages,
     regs::Bar0Reg,

@@ -1,8 +1,8 @@
 //! nouveau's ways out of errors, register by register (Linux 6.12 `nvkm/engine/fifo`), while other channels run.
 
 use super::support::*;
-use crate::Bar;
 use fermi_spec::{
+    bar::Bar,
     engine::Engine,
     regs::{Bar0Reg, pfifo, pfifo::pbdma_intr},
 };

@@ -1,8 +1,9 @@
 //! A card with memory around it, and a small driver for channels.
 
-use crate::{Backing, Bar, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use crate::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
 use fermi_spec::{
     addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, PDE_SPAN, PhysAddr, SMALL_PAGE},
+    bar::Bar,
     board::Board,
     gpfifo::GpEntry,
     instance::{self, AddressSpacePointer, offset, userd},

@@ -1,10 +1,11 @@
 //! The parts that look at bytes: digests before, comparisons after.
 
 use super::{Files, INPUTS_MAX, Piece, progress, report};
+use crate::GuestBus;
 use crate::driver::{CopyPath, DriverError};
 use crate::report::Report;
-use crate::{Bar, GuestBus};
 use fermi_spec::addr::SMALL_PAGE;
+use fermi_spec::bar::Bar;
 use sha2::{Digest, Sha256};
 
 /// Slots of which words are read through BAR1.

@@ -3,7 +3,8 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
-use vgpu::{Bar, GpuConfig, Refusal};
+use fermi_spec::bar::Bar;
+use vgpu::{GpuConfig, Refusal};
 
 use super::*;
 use crate::error::LinkError;

@@ -3,8 +3,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
+use fermi_spec::bar::Bar;
 use proptest::prelude::*;
-use vgpu::{Action, Bar, RequestId, VmId};
+use vgpu::{Action, RequestId, VmId};
 
 use super::*;
 use crate::replay::{Difference, Replay, ReplayError};

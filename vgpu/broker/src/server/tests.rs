@@ -5,10 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
 use tempfile::TempDir;
 use vfio_user_server::ListenerError;
-use vgpu::{Bar, VmConfig};
+use vgpu::VmConfig;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::*;

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use fermi_spec::addr::{SMALL_PAGE, VramAddr};
+use fermi_spec::bar::Bar;
 
-use crate::event::{Action, Actions, Bar};
+use crate::event::{Action, Actions};
 
 /// First-fit allocator of the arena.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 //! microcode is given some, if there is; else memory is moved by the CPU ([`Card::copies_by_window`]).
 
 use fermi_spec::addr::{FRAME, FrameNo, Iova, SMALL_PAGE, VramAddr};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::is_gf100;
 use fermi_spec::engine::{Engine, PBDMAS, pmc_enable, pmc_intr};
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, USERD_BYTES, offset};
@@ -21,7 +22,7 @@ use super::card::{Card, OwnTables, linear_tables, pde};
 use super::copy::{OWN_BYTES, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
-use crate::event::{Action, Actions, Bar, FrameOwner, Place, Token};
+use crate::event::{Action, Actions, FrameOwner, Place, Token};
 
 /// Frames at the bottom that the VBIOS and VGA use (256 KiB, nouveau `ramgf100.c`).
 const RESERVED_LOW: u32 = (256 << 10) / FRAME as u32;

@@ -1,6 +1,7 @@
 //! The card as the manager uses it: arena, lanes, physical channels, runlist, copy channel.
 
 use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::bar::Bar;
 use fermi_spec::instance::{
     AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, Timeslice, USERD_BYTES, offset, userd,
 };
@@ -11,7 +12,7 @@ use super::arena::Arena;
 use super::copy::{self, CopyChannel, CopyRun};
 use super::lane::{Doorbells, Job, Lane, Op, Tokens};
 use super::microcode::Microcode;
-use crate::event::{Action, Actions, Bar, HostMemory, Token, VmId};
+use crate::event::{Action, Actions, HostMemory, Token, VmId};
 
 /// A channel number of the card.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,12 +1,13 @@
 //! What the card wants, read in one go after an interrupt.
 
 use fermi_spec::addr::PhysAddr;
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::{Engine, PBDMAS};
 use fermi_spec::fault;
 use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
 
 use super::lane::Tokens;
-use crate::event::{Action, Actions, Bar, Token};
+use crate::event::{Action, Actions, Token};
 
 /// An MMU fault as the card recorded it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 
 use super::card::PhysChannel;
-use crate::event::{Action, Actions, Bar, Token, VmId};
+use crate::event::{Action, Actions, Token, VmId};
 
 /// What a finished group was for. The manager goes on from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,6 +4,7 @@
 //! interrupts off ─► code by pages with their tags ─► data, filled up with zeros ─► entry 0 ─► start ─► running?
 //! ```
 
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::engines::COPY_CAPS;
 use fermi_spec::regs::falcon::{
     CODE_PAGE_BYTES, CONTROL_START, COPY_BASE, Caps, FALCON_BYTES, FalconReg, PortIndex,
@@ -11,7 +12,6 @@ use fermi_spec::regs::falcon::{
 use serde::{Deserialize, Serialize};
 
 use super::lane::Op;
-use crate::event::Bar;
 
 /// Words of a page of code.
 const PAGE_WORDS: usize = CODE_PAGE_BYTES as usize / 4;

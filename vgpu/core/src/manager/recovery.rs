@@ -1,12 +1,13 @@
 //! What the card reports: notifications go to guests, faults and errors stop the one channel that caused them.
 
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 
 use fermi_spec::regs::{Bar0Reg, pfifo};
 
 use super::Cx;
 use super::running::Running;
-use crate::event::{Action, Bar, Tick, Token, VmId};
+use crate::event::{Action, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fermi_spec::addr::Gpa;
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 use mmio::access::{Access, Kind, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
@@ -13,7 +14,7 @@ use crate::device::ram::RamMap;
 use crate::device::registers::Effect;
 use crate::device::tables::Reader;
 use crate::device::{Blocked, Request, RequestKind, Vgpu};
-use crate::event::{Action, Bar, HostMemory, Place, Refusal, Reply, RequestId, Token, VmId};
+use crate::event::{Action, HostMemory, Place, Refusal, Reply, RequestId, Token, VmId};
 use crate::memory::GuestPage;
 
 /// How executing a request ended.

@@ -16,11 +16,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 
 use super::Cx;
 use super::moves::Stage;
 use super::running::Running;
-use crate::event::{Action, Bar, Place, Token};
+use crate::event::{Action, Place, Token};
 use crate::host::Job;
 use crate::host::card::{COPY_BAR_BASE, COPY_BAR_FRAMES};
 use crate::memory::ChunkPlace;

@@ -5,6 +5,7 @@
 //! still is.
 
 use fermi_spec::addr::{GpuVa, GuestVramAddr, SMALL_PAGE};
+use fermi_spec::bar::Bar;
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, USERD_BYTES, offset, userd};
 use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
@@ -14,7 +15,7 @@ use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
 use crate::device::{Blocked, Channel, Request, RequestKind, Vgpu};
-use crate::event::{Action, Actions, Bar, HostMemory, Place, Refusal, Reply, VmId};
+use crate::event::{Action, Actions, HostMemory, Place, Refusal, Reply, VmId};
 use crate::host::Card;
 use crate::memory::{ChunkPlace, GuestPage};
 

@@ -2,8 +2,9 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use fermi_model::{Bar, CopyMicrocode, ModelConfig, SystemBus, Timing};
+use fermi_model::{CopyMicrocode, ModelConfig, SystemBus, Timing};
 use fermi_spec::addr::{GpuVa, Iova, PhysAddr};
+use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR3_BYTES, Board};
 use fermi_spec::instance::offset;
 use fermi_spec::pte::{Pde, PdeAperture, Pte, large_index, small_index};
