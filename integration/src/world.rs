@@ -13,8 +13,8 @@ use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::{
-    Action, Actions, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply, RequestId,
-    Tick, Token, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply,
+    RequestId, Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -48,7 +48,7 @@ pub struct VmMemory {
     /// Number of interrupts raised.
     pub interrupts: u64,
     /// Result of its attach: done, or the reason of the refusal.
-    pub attached: Option<Result<(), String>>,
+    pub attached: Option<Result<(), Denial>>,
     /// Whether it is detached, with nothing left.
     pub detached: bool,
 }

@@ -17,7 +17,7 @@ use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::canary::Canary;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
-use vgpu::{Direction, Event, GpuConfig, Notice, Quota, Reply, VmId};
+use vgpu::{ChannelFault, Direction, Event, GpuConfig, HostFault, Notice, Quota, Reply, VmId};
 
 const HONEST: VmId = VmId(0);
 const ATTACKER: VmId = VmId(1);
@@ -33,6 +33,13 @@ fn spills(bench: &Bench, of: VmId) -> usize {
 
 fn roll_backs(bench: &Bench) -> usize {
     bench.count_notices(|notice| matches!(notice, Notice::RolledBack { .. }))
+}
+
+fn is_mmu_fault(fault: &HostFault) -> bool {
+    let HostFault::Channel { fault, .. } = fault else {
+        return false;
+    };
+    matches!(fault, ChannelFault::Mmu { .. })
 }
 
 fn kills(bench: &Bench, of: VmId) -> usize {
@@ -572,8 +579,8 @@ fn strike(blow: Blow, turns: u64) {
     let held = bench.held_max_ns(HONEST);
     assert!(held < HELD_MAX_NS, "held for {} ms", held / 1_000_000);
     // The fault of a channel that is gone already is said; nothing else goes wrong on the host.
-    let errors = bench
-        .count_notices(|notice| matches!(notice, Notice::HostError { what } if !what.contains("MMU fault")));
+    let errors =
+        bench.count_notices(|notice| matches!(notice, Notice::HostError { fault } if !is_mmu_fault(fault)));
     assert_eq!(errors, 0, "{blow:?} after {turns} turns");
     bench.end();
 }

@@ -4,6 +4,7 @@
 
 /// An engine that a channel can drive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Engine {
     /// 3D, compute, 2D, M2MF.
     Graph,

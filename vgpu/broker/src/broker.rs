@@ -195,7 +195,7 @@ impl Broker {
     ///
     /// What it means for the memory that the VM holds follows in its own time.
     pub fn set_quota(&self, name: &str, quota: Quota) -> Result<Option<VmId>, AttachError> {
-        quota.check().map_err(|reason| AttachError::Config { reason })?;
+        quota.check()?;
         let mut performer = self.shared.lock()?;
         let vm = performer.vm_named(name);
         if let Some(vm) = vm {

@@ -1,6 +1,6 @@
 //! What callers of the broker can be told.
 
-use vgpu::Refusal;
+use vgpu::{Denial, Refusal, SettingError};
 
 use crate::mapping::MapError;
 
@@ -13,7 +13,7 @@ pub enum StartError {
         /// Of the VM.
         name: String,
         /// Names the field and what would be right.
-        reason: String,
+        reason: SettingError,
     },
     /// A socket cannot be listened on.
     #[error("vm {name}")]
@@ -51,15 +51,15 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// Its settings contradict themselves.
-    #[error("{reason}")]
-    Config {
-        /// Names the field and what would be right.
-        reason: String,
-    },
+    #[error(transparent)]
+    Config(#[from] SettingError),
     /// The memory manager has no room for it.
-    #[error("refused: {reason}")]
-    Denied {
-        /// In the operator's terms.
+    #[error("refused: {0}")]
+    Denied(Denial),
+    /// The broker gave the VM up while it was attaching.
+    #[error("detached again: {reason}")]
+    Expelled {
+        /// What the broker says.
         reason: String,
     },
     /// As many VMs are attached as have numbers.

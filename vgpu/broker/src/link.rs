@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use vfio_user_server::pci::{ConfigChange, ConfigSpace};
-use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, RequestId, VmConfig};
+use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;
@@ -28,7 +28,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(ANSWER_SECONDS_MAX);
 struct State {
     /// Requests on their way, and their answers once they are there.
     answers: BTreeMap<RequestId, Option<Reply>>,
-    attached: Option<Result<(), String>>,
+    attached: Option<Result<(), Denial>>,
     expelled: Option<String>,
     is_detached: bool,
     /// Threads in `wait`: without any, nobody need be woken.
@@ -84,7 +84,7 @@ impl LocalPort {
 }
 
 impl VmPort for LocalPort {
-    fn attached(&self, outcome: Result<(), String>) {
+    fn attached(&self, outcome: Result<(), Denial>) {
         self.change(|state| state.attached = Some(outcome));
     }
 
@@ -148,16 +148,17 @@ impl LocalLink {
         };
         // On failure `link` is dropped, and the VM leaves if it was coming.
         let outcome = link.port.wait(|state| {
-            let gone = state
-                .is_detached
-                .then(|| Err(state.expelled.clone().unwrap_or_default()));
-            state.attached.clone().or(gone)
+            let told = state.attached.clone();
+            let told = told.map(|outcome| outcome.map_err(AttachError::Denied));
+            let reason = || state.expelled.clone().unwrap_or_default();
+            let gone = || Err(AttachError::Expelled { reason: reason() });
+            told.or_else(|| state.is_detached.then(gone))
         });
         match outcome {
             Some(Ok(())) => Ok(link),
-            Some(Err(reason)) => {
+            Some(Err(error)) => {
                 link.shared.check_running()?;
-                Err(AttachError::Denied { reason })
+                Err(error)
             }
             None => {
                 link.shared.check_running()?;

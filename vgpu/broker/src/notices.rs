@@ -43,15 +43,17 @@ impl NoticeLog {
                 "the card's copy engines have no microcode: memory moves through a BAR window, slowly; guests' copies do not run"
             ),
             Notice::StartFailed { reason } => log::error!("the card cannot be used: {reason}"),
-            Notice::HostError { what } => self.host_error(what),
+            Notice::HostError { fault } => self.host_error(&fault.to_string()),
             Notice::GuestError { vm, what } => self.warn(*vm, &name, format_args!("guest error: {what}")),
-            Notice::ChannelKilled { vm, channel, reason } => {
-                self.warn(*vm, &name, format_args!("channel {channel} killed: {reason}"));
+            Notice::ChannelKilled { vm, channel, cause } => {
+                self.warn(*vm, &name, format_args!("channel {channel} killed: {cause}"));
             }
-            Notice::RolledBack { vm, reason } => {
-                self.warn(*vm, &name, format_args!("move rolled back: {reason}"));
+            Notice::RolledBack {
+                vm, cause, reason, ..
+            } => {
+                self.warn(*vm, &name, format_args!("move ({cause}) rolled back: {reason}"));
             }
-            Notice::Moved { .. } => log::debug!("{notice:?}"),
+            Notice::MoveStarted { .. } | Notice::Moved { .. } => log::debug!("{notice:?}"),
             Notice::Backed { .. } | Notice::Usage { .. } => log::trace!("{notice:?}"),
         }
     }

@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 use vfio_user_server::Pending;
 use vgpu::{
-    Action, Actions, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId, Tick,
-    VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId,
+    Tick, VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -155,7 +155,7 @@ impl Performer {
         config: VmConfig,
     ) -> Result<Attachment, AttachError> {
         self.check_running()?;
-        config.check().map_err(|reason| AttachError::Config { reason })?;
+        config.check()?;
         let vm = (0..VMS_MAX).map(VmId).find(|vm| !self.vms.contains_key(vm));
         let vm = vm.ok_or(AttachError::TooManyVms)?;
         self.memory
@@ -445,7 +445,7 @@ impl Performer {
         }
     }
 
-    fn denied(&mut self, vm: VmId, reason: String) {
+    fn denied(&mut self, vm: VmId, reason: Denial) {
         let Some(entry) = self.vms.remove(&vm) else { return };
         self.memory.remove_vm(vm);
         self.stats.forget(vm);

@@ -1,6 +1,6 @@
 //! The two sides that the broker joins: what decides, and whom it answers.
 
-use vgpu::{Actions, Event, HostMemory, Manager, Reply, RequestId, Tick};
+use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Tick};
 
 /// What decides. [`Manager`], or a script in tests.
 ///
@@ -20,7 +20,7 @@ impl Core for Manager {
 /// must not call back.
 pub(crate) trait VmPort: Send + Sync {
     /// The vGPU exists, or was refused with a reason.
-    fn attached(&self, outcome: Result<(), String>);
+    fn attached(&self, outcome: Result<(), Denial>);
     /// An answer to a request that was issued through this port.
     fn reply(&self, request: RequestId, reply: Reply);
     /// The vGPU's interrupt.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vgpu::{Reply, RequestId};
+use vgpu::{Denial, Reply, RequestId};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::port::VmPort;
@@ -53,7 +53,7 @@ impl Waker {
 /// What a VM's session is told.
 #[derive(Debug)]
 pub(crate) enum Told {
-    Attached(Result<(), String>),
+    Attached(Result<(), Denial>),
     Reply(RequestId, Reply),
     Expelled,
     Detached,
@@ -101,7 +101,7 @@ impl RemotePort {
 }
 
 impl VmPort for RemotePort {
-    fn attached(&self, outcome: Result<(), String>) {
+    fn attached(&self, outcome: Result<(), Denial>) {
         self.tell(Told::Attached(outcome));
     }
 

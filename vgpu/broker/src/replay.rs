@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
-use vgpu::{Action, Actions, Event, GpuConfig, HostMemory, Place, Tick};
+use vgpu::{Action, Actions, Event, GpuConfig, HostMemory, Place, Tick, VmId};
 
 use crate::port::Core;
 use crate::record::{FORMAT, Header, ReadCache, ReadLine, Stored};
@@ -22,7 +22,8 @@ struct Line {
     actions: Vec<Recorded>,
 }
 
-/// An action as the file has it. Notices stay as they were written: another version may word them otherwise.
+/// An action as the file has it. Notices, and the reasons of denials, stay as they were written: another version may
+/// word them otherwise.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Recorded {
@@ -30,7 +31,18 @@ enum Recorded {
         #[serde(rename = "Notice")]
         notice: Value,
     },
+    Denied {
+        #[serde(rename = "Denied")]
+        denied: Denied,
+    },
     Action(Action),
+}
+
+/// An action `Denied` as the file has it.
+#[derive(Deserialize, PartialEq, Debug)]
+struct Denied {
+    vm: VmId,
+    reason: Value,
 }
 
 /// Which actions of a recording are compared.
@@ -39,7 +51,7 @@ pub enum Compared {
     /// All.
     #[default]
     Everything,
-    /// All but notices, which tell and do nothing: for recordings that another version made.
+    /// All but notices and the reasons of denials, which tell and do nothing: for recordings that another version made.
     AllButNotices,
 }
 
@@ -258,7 +270,7 @@ impl Replay {
         let all = self.compared == Compared::Everything;
         let recorded: Vec<&Recorded> = recorded
             .iter()
-            .filter(|action| all || matches!(action, Recorded::Action(_)))
+            .filter(|action| all || !matches!(action, Recorded::Notice { .. }))
             .collect();
         let replayed: Vec<&Action> = replayed
             .iter()
@@ -266,7 +278,7 @@ impl Replay {
             .collect();
         let length = recorded.len().max(replayed.len());
         let index = (0..length).find(|&index| match (recorded.get(index), replayed.get(index)) {
-            (Some(recorded), Some(replayed)) => !recorded.is(replayed),
+            (Some(recorded), Some(replayed)) => !recorded.is(replayed, all),
             _ => true,
         })?;
         Some(Difference::Action {
@@ -300,19 +312,25 @@ impl Replay {
 }
 
 impl Recorded {
-    fn is(&self, action: &Action) -> bool {
+    /// Whether it is the same action; with its words, where those count.
+    fn is(&self, action: &Action, words: bool) -> bool {
         match (self, action) {
             (Self::Notice { notice }, Action::Notice(now)) => {
                 serde_json::to_value(now).is_ok_and(|now| now == *notice)
             }
+            (Self::Denied { denied }, Action::Denied { vm, reason }) => {
+                let same = || serde_json::to_value(reason).is_ok_and(|now| now == denied.reason);
+                denied.vm == *vm && (!words || same())
+            }
             (Self::Action(recorded), now) => recorded == now,
-            (Self::Notice { .. }, _) => false,
+            (Self::Notice { .. } | Self::Denied { .. }, _) => false,
         }
     }
 
     fn text(&self) -> String {
         match self {
             Self::Notice { notice } => format!("Notice({notice})"),
+            Self::Denied { denied } => format!("{denied:?}"),
             Self::Action(action) => format!("{action:?}"),
         }
     }

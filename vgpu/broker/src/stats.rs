@@ -308,6 +308,7 @@ impl Stats {
             | Notice::HostError { .. }
             | Notice::CopiesByWindow => return,
             Notice::Backed { vm, .. }
+            | Notice::MoveStarted { vm, .. }
             | Notice::Moved { vm, .. }
             | Notice::RolledBack { vm, .. }
             | Notice::Usage { vm, .. }
@@ -363,7 +364,8 @@ impl VmCounters {
             }
             Notice::GuestError { .. } => figures.guest_errors += 1,
             Notice::ChannelKilled { .. } => figures.channels_killed += 1,
-            Notice::Started { .. }
+            Notice::MoveStarted { .. }
+            | Notice::Started { .. }
             | Notice::StartFailed { .. }
             | Notice::HostError { .. }
             | Notice::CopiesByWindow => {}
@@ -376,6 +378,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    use vgpu::{MoveCause, MoveId};
 
     const VM: VmId = VmId(1);
 
@@ -412,7 +416,9 @@ mod tests {
         let mut stats = stats();
         let moved = |direction, chunks, pause_ns| Notice::Moved {
             vm: VM,
+            id: MoveId(1),
             direction,
+            cause: MoveCause::FreeRoom,
             chunks,
             bytes: 100,
             pause_ns,

@@ -29,7 +29,7 @@ impl Status {
     pub(crate) fn notice(&self, notice: &Notice) {
         let outcome = match notice {
             Notice::Started { .. } => Ok(()),
-            Notice::StartFailed { reason } => Err(reason.clone()),
+            Notice::StartFailed { reason } => Err(reason.to_string()),
             _ => return,
         };
         self.lock().started = Some(outcome);

@@ -9,8 +9,8 @@ use fermi_spec::addr::{FrameNo, Gpa, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::{
-    Action, Actions, Capabilities, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory, Notice,
-    Place, Quota, Refusal, Reply, RequestId, Tick, Token, VmConfig, VmId,
+    Action, Actions, Capabilities, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory,
+    Notice, Place, Quota, Refusal, Reply, RequestId, StartFailure, Tick, Token, VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -298,15 +298,14 @@ impl Core for TestCore {
         match event {
             Event::Start if self.fails_to_start => {
                 actions.push(Action::Notice(Notice::StartFailed {
-                    reason: "no such card".into(),
+                    reason: StartFailure::NoAnswer,
                 }));
             }
             Event::Start => actions.push(Action::Notice(STARTED)),
             Event::Attach { vm, config } if config.name == self.denies => {
-                actions.push(Action::Denied {
-                    vm,
-                    reason: "there is no room".into(),
-                });
+                let (promised, usable) = (2 << 20, 1 << 20);
+                let reason = Denial::Min { promised, usable };
+                actions.push(Action::Denied { vm, reason });
             }
             Event::Attach { vm, .. } => {
                 self.vms.insert(vm);

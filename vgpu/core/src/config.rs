@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::microcode::Microcode;
 use crate::policy::PolicyName;
+use crate::reason::SettingError;
 
 /// Smallest and largest chunk, bytes.
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
@@ -153,12 +154,13 @@ impl Default for Quota {
 
 impl Quota {
     /// Names the field that contradicts another, and how.
-    pub fn check(&self) -> Result<(), String> {
-        if self.weight == 0 || self.weight > 10_000 {
-            return Err(format!("weight {} is not between 1 and 10000", self.weight));
+    pub fn check(&self) -> Result<(), SettingError> {
+        let Self { min, max, weight, .. } = *self;
+        if weight == 0 || weight > 10_000 {
+            return Err(SettingError::Weight { weight });
         }
-        if self.min > self.max {
-            return Err(format!("min {} is above max {}", self.min, self.max));
+        if min > max {
+            return Err(SettingError::MinAboveMax { min, max });
         }
         Ok(())
     }
@@ -182,23 +184,14 @@ pub const GUEST_VRAM_MIN: u64 = 8 << 20;
 
 impl VmConfig {
     /// Names the field that is wrong, and what would be right.
-    pub fn check(&self) -> Result<(), String> {
-        let mib = 1 << 20;
-        if self.guest_vram < GUEST_VRAM_MIN
-            || !self.guest_vram.is_multiple_of(mib)
-            || self.guest_vram > 64 << 30
-        {
-            return Err(format!(
-                "guest_vram {} is not a multiple of 1M from {}M to 64G",
-                self.guest_vram,
-                GUEST_VRAM_MIN / mib
-            ));
+    pub fn check(&self) -> Result<(), SettingError> {
+        let bytes = self.guest_vram;
+        if !(GUEST_VRAM_MIN..=64 << 30).contains(&bytes) || !bytes.is_multiple_of(1 << 20) {
+            return Err(SettingError::GuestVram { bytes });
         }
-        if !self.chunk_bytes.is_power_of_two() || !CHUNK_BYTES.contains(&self.chunk_bytes) {
-            return Err(format!(
-                "chunk {} is not a power of two from 128K to 64M",
-                self.chunk_bytes
-            ));
+        let bytes = self.chunk_bytes;
+        if !bytes.is_power_of_two() || !CHUNK_BYTES.contains(&bytes) {
+            return Err(SettingError::Chunk { bytes });
         }
         self.quota.check()
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::VmConfig;
 use crate::notice::Notice;
+use crate::reason::Denial;
 
 /// One VM of this GPU, as long as it is attached. Numbers are reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -248,8 +249,8 @@ pub enum Action {
     Denied {
         /// Which.
         vm: VmId,
-        /// Why, in the operator's terms.
-        reason: String,
+        /// Why.
+        reason: Denial,
     },
     /// Nothing of the VM is left on the card or in bus addresses; its memory may go.
     Detached {

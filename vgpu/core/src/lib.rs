@@ -13,6 +13,7 @@ mod manager;
 mod memory;
 mod notice;
 mod policy;
+mod reason;
 
 pub use config::{BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
 pub use event::{
@@ -22,5 +23,9 @@ pub use event::{
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};
 pub use manager::{Audit, Manager, VmAudit};
-pub use notice::{Direction, Notice};
+pub use notice::{Direction, MoveId, Notice};
 pub use policy::PolicyName;
+pub use reason::{
+    CardOperation, ChannelFault, Denial, HostFault, MoveCause, RollBack, SettingError, StartFailure,
+    UsableBus,
+};

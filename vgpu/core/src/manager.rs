@@ -17,6 +17,7 @@ use crate::host::copy::OWN_BYTES;
 use crate::host::lane::Tokens;
 use crate::host::{Card, Job};
 use crate::notice::Notice;
+use crate::reason::{Denial, StartFailure};
 
 mod channels;
 mod images;
@@ -52,7 +53,7 @@ enum Phase {
         iova: IovaSpace,
     },
     Up(Box<Running>),
-    Failed(String),
+    Failed(StartFailure),
 }
 
 /// Mediator and memory manager of one GPU.
@@ -90,8 +91,8 @@ impl Manager {
                 self.phase = Phase::Identifying { identifying, tokens };
             }
             Event::Attach { vm, config } => match &self.phase {
-                Phase::Failed(reason) => {
-                    let reason = format!("the GPU cannot be used: {reason}");
+                Phase::Failed(failure) => {
+                    let reason = Denial::Card(failure.clone());
                     cx.actions.push(Action::Denied { vm, reason });
                 }
                 _ => self.early.push((vm, config)),
@@ -120,7 +121,7 @@ impl Manager {
         }
     }
 
-    fn identified(&mut self, result: Result<Identity, String>, cx: &mut Cx<'_>) {
+    fn identified(&mut self, result: Result<Identity, StartFailure>, cx: &mut Cx<'_>) {
         let Phase::Identifying { tokens, .. } = std::mem::replace(&mut self.phase, Phase::Waiting) else {
             return;
         };
@@ -130,8 +131,8 @@ impl Manager {
                 let mut iova = IovaSpace::new(&self.config.bus);
                 let own = iova.reserve_maps(1).then(|| iova.allocate(OWN_BYTES)).flatten();
                 let Some(own) = own else {
-                    let reason = format!("no bus addresses are left for its memory: {}", iova.usable());
-                    return self.fail(reason, cx);
+                    let usable = iova.usable();
+                    return self.fail(StartFailure::BusAddresses { usable }, cx);
                 };
                 let mut card = Box::new(program(&identity, layout, &self.config, own, tokens, cx.actions));
                 let done = card.pump(cx.actions);
@@ -143,7 +144,7 @@ impl Manager {
                 };
                 self.finish_bring_up(&done, cx);
             }
-            Err(reason) => self.fail(reason, cx),
+            Err(failure) => self.fail(failure, cx),
         }
     }
 
@@ -152,15 +153,15 @@ impl Manager {
             return;
         };
         for (job, _) in card.poll_done(token, met) {
-            let reason = match job {
+            let failure = match job {
                 Job::CopyEngineAsked(engine) => {
                     card.supply_copy_engine(engine, self.config.microcode.as_ref());
                     continue;
                 }
-                Job::CopyEngineStarted => "the microcode that its copy engines were given stopped at once",
-                _ => "it did not finish a flush or take its first runlist",
+                Job::CopyEngineStarted => StartFailure::Microcode,
+                _ => StartFailure::TimedOut,
             };
-            return self.fail(reason.to_owned(), cx);
+            return self.fail(failure, cx);
         }
         let done = card.pump(cx.actions);
         self.finish_bring_up(&done, cx);
@@ -196,15 +197,15 @@ impl Manager {
         self.phase = Phase::Up(running);
     }
 
-    fn fail(&mut self, reason: String, cx: &mut Cx<'_>) {
+    fn fail(&mut self, failure: StartFailure, cx: &mut Cx<'_>) {
         for (vm, _) in self.early.drain(..) {
-            let reason = format!("the GPU cannot be used: {reason}");
+            let reason = Denial::Card(failure.clone());
             cx.actions.push(Action::Denied { vm, reason });
         }
         cx.actions.notice(Notice::StartFailed {
-            reason: reason.clone(),
+            reason: failure.clone(),
         });
-        self.phase = Phase::Failed(reason);
+        self.phase = Phase::Failed(failure);
     }
 
     /// Who holds what, for checkers that compare it with the card's own tables. `None` until the card is up.

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event::VmId;
+use crate::reason::{ChannelFault, HostFault, MoveCause, RollBack, StartFailure};
 
-/// Why a chunk moved.
+/// Which way chunks move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Direction {
     /// VRAM to host RAM.
@@ -12,6 +13,10 @@ pub enum Direction {
     /// Host RAM to VRAM.
     Refill,
 }
+
+/// One move of chunks, from its start to its end or roll-back. Counted from 1 as long as the card is up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct MoveId(pub u64);
 
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -28,7 +33,7 @@ pub enum Notice {
     /// The card cannot be used.
     StartFailed {
         /// Why.
-        reason: String,
+        reason: StartFailure,
     },
     /// A chunk was backed for the first time.
     Backed {
@@ -39,12 +44,31 @@ pub enum Notice {
         /// In VRAM; otherwise in host RAM at once.
         resident: bool,
     },
+    /// Chunks of one VM begin to move. [`Notice::Moved`] or [`Notice::RolledBack`] follows, or the VM goes.
+    MoveStarted {
+        /// Whose chunks they are.
+        vm: VmId,
+        /// The move.
+        id: MoveId,
+        /// Which way.
+        direction: Direction,
+        /// What for.
+        cause: MoveCause,
+        /// How many chunks.
+        chunks: u32,
+        /// Their bytes.
+        bytes: u64,
+    },
     /// Chunks of one VM were moved.
     Moved {
         /// Whose.
         vm: VmId,
+        /// The move.
+        id: MoveId,
         /// Which way.
         direction: Direction,
+        /// What for.
+        cause: MoveCause,
         /// How many.
         chunks: u32,
         /// How much.
@@ -56,8 +80,14 @@ pub enum Notice {
     RolledBack {
         /// Whose.
         vm: VmId,
+        /// The move.
+        id: MoveId,
+        /// Which way it would have gone.
+        direction: Direction,
+        /// What it was for.
+        cause: MoveCause,
         /// Why.
-        reason: String,
+        reason: RollBack,
     },
     /// VRAM that a VM holds changed.
     Usage {
@@ -83,12 +113,12 @@ pub enum Notice {
         vm: VmId,
         /// The guest's channel id.
         channel: u8,
-        /// Why.
-        reason: String,
+        /// What the card reported of it.
+        cause: ChannelFault,
     },
     /// The card did not do what it was told; the work was met elsewhere.
     HostError {
-        /// What.
-        what: String,
+        /// What it did not do, or what it reports.
+        fault: HostFault,
     },
 }

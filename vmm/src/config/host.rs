@@ -100,12 +100,12 @@ struct RawVm {
 }
 
 /// Adds the place to a check's reason.
-fn at<T, U>(
+fn at<T, U, E: ToString>(
     value: &Spanned<T>,
     field: &str,
-    check: impl FnOnce(&T) -> Result<U, String>,
+    check: impl FnOnce(&T) -> Result<U, E>,
 ) -> Result<U, Wrong> {
-    check(value.get_ref()).map_err(|reason| Wrong::new(value.span(), field, reason))
+    check(value.get_ref()).map_err(|reason| Wrong::new(value.span(), field, reason.to_string()))
 }
 
 fn is_new<T: Ord + Clone>(seen: &mut BTreeSet<T>, value: &T, what: &str) -> Result<(), String> {

@@ -114,7 +114,10 @@ fn refused_vm_gets_the_reason() {
     let core = TestCore::denying("big");
     let broker = Broker::start(setup(core, &gpu, None)).unwrap();
     let error = broker.attach(vm_config("big")).unwrap_err();
-    assert_eq!(error.to_string(), "refused: there is no room");
+    assert_eq!(
+        error.to_string(),
+        "refused: min of all VMs (2M) exceeds usable VRAM (1M)"
+    );
     assert!(broker.snapshot().vms.is_empty());
     broker.attach(vm_config("small")).unwrap();
 }
@@ -134,7 +137,10 @@ fn card_that_does_not_start_is_told() {
     let gpu = FakeGpu::default();
     let core = TestCore::failing_to_start();
     let error = Broker::start(setup(core, &gpu, None)).unwrap_err();
-    assert_eq!(error.to_string(), "the card cannot be used: no such card");
+    assert_eq!(
+        error.to_string(),
+        "the card cannot be used: the card does not answer: BOOT_0 reads all ones"
+    );
 }
 
 #[test]

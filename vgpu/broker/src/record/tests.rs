@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;
 use proptest::prelude::*;
-use vgpu::{Action, RequestId, VmId};
+use vgpu::{Action, Denial, RequestId, VmId};
 
 use super::*;
-use crate::replay::{Difference, Replay, ReplayError};
+use crate::replay::{Compared, Difference, Replay, ReplayError};
+
+const VM: VmId = VmId(1);
 
 /// What a recording is written to.
 #[derive(Clone, Default)]
@@ -178,6 +180,30 @@ fn other_decision_is_found_at_its_line() {
     else {
         panic!("{error}");
     };
+}
+
+#[test]
+fn denial_in_other_words_is_the_same_action_where_words_do_not_count() {
+    struct Denying;
+    impl Core for Denying {
+        fn apply(&mut self, _: Tick, _: Event, _: &mut dyn HostMemory, actions: &mut Actions) {
+            let reason = Denial::AttachedAlready { vm: VM };
+            actions.push(Action::Denied { vm: VM, reason });
+        }
+    }
+    let sink = Sink::default();
+    let mut recorder = Recorder::new(Box::new(sink.clone()), "test".into(), &GpuConfig::default());
+    let mut actions = Actions::default();
+    recorder.apply(&mut Denying, Tick(0), Event::Start, &mut Noise(1), &mut actions);
+    drop(recorder);
+    let file = String::from_utf8(std::mem::take(&mut *sink.0.lock().unwrap())).unwrap();
+    let typed = r#"{"AttachedAlready":{"vm":1}}"#;
+    assert!(file.contains(typed), "{file}");
+    let worded = file.replace(typed, r#""vm1 is attached already""#).into_bytes();
+    let without_words = replay(worded.clone()).comparing(Compared::AllButNotices);
+    without_words.run(&mut Denying).unwrap();
+    replay(worded).run(&mut Denying).unwrap_err();
+    replay(file.into_bytes()).run(&mut Denying).unwrap();
 }
 
 #[test]

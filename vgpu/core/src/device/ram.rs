@@ -6,6 +6,7 @@ use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 
 use crate::config::{BUS_UNIT, Bus, BusRange};
 use crate::event::Refusal;
+use crate::reason::UsableBus;
 
 /// Most maps of one VM.
 pub(crate) const MAPS_MAX: usize = 65_536;
@@ -156,12 +157,8 @@ impl IovaSpace {
     }
 
     /// What may be used at all, for messages.
-    pub(crate) fn usable(&self) -> String {
-        let ranges: Vec<_> = self.ranges.iter().map(BusRange::to_string).collect();
-        if ranges.is_empty() {
-            return "none between 4 GiB and 1 TiB".to_owned();
-        }
-        ranges.join(", ")
+    pub(crate) fn usable(&self) -> UsableBus {
+        UsableBus(self.ranges.clone())
     }
 }
 
@@ -266,9 +263,9 @@ mod tests {
             1 << 40..1 << 41,
         ]));
         assert_eq!(space.allocate(1), None);
-        assert_eq!(space.usable(), "none between 4 GiB and 1 TiB");
+        assert_eq!(space.usable().to_string(), "none between 4 GiB and 1 TiB");
         let space = IovaSpace::new(&bus(&[8 * GIB..16 * GIB, 0..8 * GIB]));
-        assert_eq!(space.usable(), "0x100000000 to 0x3ffffffff");
+        assert_eq!(space.usable().to_string(), "0x100000000 to 0x3ffffffff");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use super::copy::{OWN_BYTES, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
 use crate::event::{Action, Actions, FrameOwner, Place, Token};
+use crate::reason::StartFailure;
 
 /// Frames at the bottom that the VBIOS and VGA use (256 KiB, nouveau `ramgf100.c`).
 const RESERVED_LOW: u32 = (256 << 10) / FRAME as u32;
@@ -82,7 +83,7 @@ impl Identifying {
     }
 
     /// Takes a value; `Some` when it was the last.
-    pub(crate) fn value(&mut self, token: Token, data: &[u8]) -> Option<Result<Identity, String>> {
+    pub(crate) fn value(&mut self, token: Token, data: &[u8]) -> Option<Result<Identity, StartFailure>> {
         let index = self.tokens.iter().position(|&t| t == token)?;
         self.values[index] = Some(u32::from_le_bytes(data.try_into().unwrap_or([0xff; 4])));
         let values: Option<Vec<u32>> = self.values.iter().copied().collect();
@@ -90,29 +91,23 @@ impl Identifying {
     }
 }
 
-fn identify(values: &[u32]) -> Result<Identity, String> {
+fn identify(values: &[u32]) -> Result<Identity, StartFailure> {
     let (boot0, partitions, fused) = (values[0], values[1], values[2]);
     if boot0 == !0 {
-        return Err("the card does not answer: BOOT_0 reads all ones".into());
+        return Err(StartFailure::NoAnswer);
     }
     if !is_gf100(boot0) {
-        return Err(format!(
-            "not a GF100: BOOT_0 is {boot0:#010x}, chipset {:#05x} instead of 0x0c0",
-            boot0 >> 20
-        ));
+        return Err(StartFailure::NotGf100 { boot0 });
     }
     if partitions == 0 || partitions as usize > PARTITIONS_MAX {
-        return Err(format!("the card reports {partitions} memory partitions"));
+        return Err(StartFailure::Partitions { partitions });
     }
     let sizes = (0..partitions as usize)
         .filter(|p| fused & 1 << p == 0)
         .map(|p| u64::from(values[3 + p]) << 20);
     let vram_bytes: u64 = sizes.sum();
     if !(VRAM_MIN..=64 << 30).contains(&vram_bytes) {
-        return Err(format!(
-            "the card has {} MiB of VRAM; at least 16 MiB are needed",
-            vram_bytes >> 20
-        ));
+        return Err(StartFailure::Vram { bytes: vram_bytes });
     }
     let rest = &values[3 + PARTITIONS_MAX..];
     Ok(Identity {
@@ -437,13 +432,18 @@ mod tests {
 
     #[test]
     fn card_that_reads_all_ones_is_named() {
-        assert!(identify(&[!0; 15]).unwrap_err().contains("does not answer"));
+        assert!(
+            identify(&[!0; 15])
+                .unwrap_err()
+                .to_string()
+                .contains("does not answer")
+        );
     }
 
     #[test]
     fn other_chipset_is_refused() {
         let mut values = vec![0; 15];
         values[0] = 0x0e40_00a1;
-        assert!(identify(&values).unwrap_err().contains("not a GF100"));
+        assert!(identify(&values).unwrap_err().to_string().contains("not a GF100"));
     }
 }

@@ -8,7 +8,7 @@
 //! | [`WINDOW_VA`] | up to 128 MiB of images, small pages, mapped for one batch at a time |
 //! | [`OWN_VA`] | the broker's DMA memory: ring, pushbuffer, semaphore |
 
-use fermi_spec::addr::{Aperture, GpuVa, Iova, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, SMALL_PAGE, VramAddr};
 use fermi_spec::engine::Engine;
 use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::methods::{CopyExec, SemaphoreD, class, copy, host};
@@ -16,6 +16,8 @@ use fermi_spec::pte::Pte;
 use fermi_spec::pushbuffer::incrementing;
 
 use crate::event::{HostMemory, Place};
+use crate::memory::chunk::in_frame;
+use crate::notice::Direction;
 
 /// Linear map of VRAM.
 pub(crate) const VRAM_VA: GpuVa = GpuVa(0);
@@ -143,6 +145,42 @@ fn push_run(words: &mut Vec<u32>, run: &CopyRun) {
         incrementing(SUBCHANNEL, copy::EXEC, 1),
         exec.into_bits(),
     ]);
+}
+
+/// Copies of `bytes` at `start` of a chunk whose image is mapped at `window`, cut where frames are not neighbours.
+pub(crate) fn add_runs(
+    runs: &mut Vec<CopyRun>,
+    frames: &[FrameNo],
+    window: GpuVa,
+    start: u64,
+    bytes: u64,
+    direction: Direction,
+) {
+    let mut at = start;
+    while at < start + bytes {
+        let length = (FRAME - at % FRAME).min(start + bytes - at);
+        let vram = VRAM_VA.offset(in_frame(frames, at).0);
+        let image = window.offset(at);
+        let (source, target) = match direction {
+            Direction::Spill => (vram, image),
+            Direction::Refill => (image, vram),
+        };
+        match runs.last_mut() {
+            Some(last)
+                if last.source.offset(last.bytes) == source
+                    && last.target.offset(last.bytes) == target
+                    && last.bytes + length <= RUN_BYTES_MAX =>
+            {
+                last.bytes += length;
+            }
+            _ => runs.push(CopyRun {
+                source,
+                target,
+                bytes: length,
+            }),
+        }
+        at += length;
+    }
 }
 
 /// Entry for a page of VRAM in the channel's own space.

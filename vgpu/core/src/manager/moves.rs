@@ -25,11 +25,11 @@ use crate::device::tables::{ArenaWriter, Whereabouts};
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, FrameOwner, Tick, VmId};
 use crate::host::card::OWN_CHANNEL;
-use crate::host::copy::{RUN_BYTES_MAX, RUNS_MAX, VRAM_VA, WINDOW_BYTES, WINDOW_VA, sysram_pte};
+use crate::host::copy::{RUNS_MAX, WINDOW_BYTES, WINDOW_VA, add_runs, sysram_pte};
 use crate::host::{CopyRun, Job, PhysChannel};
-use crate::memory::chunk::in_frame;
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
-use crate::notice::{Direction, Notice};
+use crate::notice::{Direction, MoveId, Notice};
+use crate::reason::{ChannelFault, HostFault, MoveCause, RollBack};
 
 /// A copy that takes longer than this is given up: the engine is somebody else's for too long, or stuck. Less than what
 /// a guest's access may be held.
@@ -57,8 +57,10 @@ pub(super) enum Stage {
 /// Chunks of one VM on their way.
 #[derive(Debug)]
 pub(super) struct Move {
+    id: MoveId,
     pub(super) vm: VmId,
     pub(super) direction: Direction,
+    cause: MoveCause,
     pub(super) chunks: Vec<ChunkNo>,
     /// Frames that a refill fills, by chunk; frames that a spill empties, once it has redirected.
     pub(super) frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
@@ -75,13 +77,26 @@ pub(super) struct Move {
     pub(super) refused: bool,
 }
 
+impl Move {
+    /// What to tell of a move that is given up.
+    pub(super) fn rolled_back(&self, reason: RollBack) -> Notice {
+        Notice::RolledBack {
+            vm: self.vm,
+            id: self.id,
+            direction: self.direction,
+            cause: self.cause,
+            reason,
+        }
+    }
+}
+
 impl Running {
     /// Starts a move. `frames` holds the target of each chunk of a refill. `false`: it could not be started, and
     /// nothing changed.
     pub(super) fn start_move(
         &mut self,
         vm: VmId,
-        direction: Direction,
+        (direction, cause): (Direction, MoveCause),
         chunks: Vec<ChunkNo>,
         frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
         cx: &mut Cx<'_>,
@@ -97,6 +112,16 @@ impl Running {
             !vgpu.leaves(),
             "{vm} is leaving: its frames may be another's before the move ends"
         );
+        self.moves += 1;
+        let id = MoveId(self.moves);
+        cx.actions.notice(Notice::MoveStarted {
+            vm,
+            id,
+            direction,
+            cause,
+            chunks: chunks.len() as u32,
+            bytes: chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum(),
+        });
         let writers = writers(vgpu, &chunks);
         for &chunk in &chunks {
             vgpu.chunks.set_moving(chunk, true);
@@ -114,8 +139,10 @@ impl Running {
         let mapped = chunks.clone();
         let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
         self.moving = Some(Move {
+            id,
             vm,
             direction,
+            cause,
             chunks,
             frames,
             stage,
@@ -170,11 +197,7 @@ impl Running {
             self.map_copy(cx);
             return;
         }
-        let reason = "its channels did not go idle in time".to_owned();
-        cx.actions.notice(Notice::RolledBack {
-            vm: moving.vm,
-            reason,
-        });
+        cx.actions.notice(moving.rolled_back(RollBack::NotIdle));
         self.roll_back(cx);
         self.forget_move(cx);
     }
@@ -244,10 +267,7 @@ impl Running {
     pub(super) fn window_flushed(&mut self, cx: &mut Cx<'_>) {
         let Some(moving) = &mut self.moving else { return };
         if moving.refused {
-            cx.actions.notice(Notice::RolledBack {
-                vm: moving.vm,
-                reason: "the host does not let the card reach more of its memory".to_owned(),
-            });
+            cx.actions.notice(moving.rolled_back(RollBack::MapRefused));
             let vm = moving.vm;
             self.roll_back(cx);
             self.forget_move(cx);
@@ -288,25 +308,32 @@ impl Running {
                 true
             }
             Stage::Copying if cx.now.since(moving.copying_since) > COPY_BUDGET_NS => {
-                self.copy_failed("a copy did not end in time".to_owned(), None, cx);
+                self.copy_failed(None, None, cx);
                 true
             }
             _ => false,
         }
     }
 
-    /// The broker's own channel is in trouble. What it was copying stays where it is; nothing else moves until the
+    /// The broker's own channel is in trouble: it did wrong, or took too long. What it was copying stays where it is; nothing else moves until the
     /// channel is off the card, because until then the engine may still write the targets.
-    pub(super) fn copy_failed(&mut self, what: String, engine: Option<Engine>, cx: &mut Cx<'_>) {
-        cx.actions.notice(Notice::HostError { what: what.clone() });
+    pub(super) fn copy_failed(
+        &mut self,
+        fault: Option<ChannelFault>,
+        engine: Option<Engine>,
+        cx: &mut Cx<'_>,
+    ) {
+        let channel = Some(OWN_CHANNEL.0);
+        let (fault, reason) = match fault {
+            Some(fault) => (HostFault::Channel { channel, fault }, RollBack::CopyFailed(fault)),
+            None => (HostFault::CopyOverTime, RollBack::CopyOverTime),
+        };
+        cx.actions.notice(Notice::HostError { fault });
         let Some(moving) = &self.moving else { return };
         if !matches!(moving.stage, Stage::Copying | Stage::Verifying { .. }) {
             return;
         }
-        cx.actions.notice(Notice::RolledBack {
-            vm: moving.vm,
-            reason: what,
-        });
+        cx.actions.notice(moving.rolled_back(reason));
         self.roll_back(cx);
         if let Some(moving) = &mut self.moving {
             moving.stage = Stage::Abandoned;
@@ -406,7 +433,9 @@ impl Running {
         }
         cx.actions.notice(Notice::Moved {
             vm: moving.vm,
+            id: moving.id,
             direction: moving.direction,
+            cause: moving.cause,
             chunks: moving.chunks.len() as u32,
             bytes,
             pause_ns: moving.suspended_at.map(|at| cx.now.since(at)),
@@ -538,40 +567,4 @@ fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
         .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
         .map(|(&v, channel)| (v, channel.physical))
         .collect()
-}
-
-/// Copies of `bytes` at `start` of a chunk whose image is mapped at `window`, cut where frames are not neighbours.
-fn add_runs(
-    runs: &mut Vec<CopyRun>,
-    frames: &[FrameNo],
-    window: fermi_spec::addr::GpuVa,
-    start: u64,
-    bytes: u64,
-    direction: Direction,
-) {
-    let mut at = start;
-    while at < start + bytes {
-        let length = (fermi_spec::addr::FRAME - at % fermi_spec::addr::FRAME).min(start + bytes - at);
-        let vram = VRAM_VA.offset(in_frame(frames, at).0);
-        let image = window.offset(at);
-        let (source, target) = match direction {
-            Direction::Spill => (vram, image),
-            Direction::Refill => (image, vram),
-        };
-        match runs.last_mut() {
-            Some(last)
-                if last.source.offset(last.bytes) == source
-                    && last.target.offset(last.bytes) == target
-                    && last.bytes + length <= RUN_BYTES_MAX =>
-            {
-                last.bytes += length;
-            }
-            _ => runs.push(CopyRun {
-                source,
-                target,
-                bytes: length,
-            }),
-        }
-        at += length;
-    }
 }

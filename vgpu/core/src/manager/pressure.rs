@@ -20,6 +20,7 @@ use crate::event::{Action, Tick, VmId};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, Notice};
 use crate::policy::Holding;
+use crate::reason::MoveCause;
 
 /// Unbacked chunks that a VM's request waits for.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ impl Running {
             return changed;
         }
         if let Some(vm) = self.above_max(cx.now)
-            && self.spill_some(vm, 1, false, cx)
+            && self.spill_some(vm, MoveCause::AboveMax, 1, cx)
         {
             return true;
         }
@@ -152,9 +153,13 @@ impl Running {
         let needed: u64 = self.demands.iter().map(|demand| self.demanded(demand)).sum();
         let free = u64::from(self.frames.free_count()) * fermi_spec::addr::FRAME;
         let short = needed.saturating_sub(free);
+        let Some(demander) = self.demands.front().map(|demand| demand.vm) else {
+            return false;
+        };
         if let Some(vm) = self.most_idle(cx.now) {
             let wanted = self.chunks_for(vm, short);
-            if self.spill_some(vm, wanted, true, cx) {
+            let taken_for = demander;
+            if self.spill_some(vm, MoveCause::Idle { taken_for }, wanted, cx) {
                 return true;
             }
         }
@@ -179,7 +184,7 @@ impl Running {
             }
         }
         let wanted = self.fair_count(&holdings, victim, self.chunks_for(victim, short));
-        if self.spill_some(victim, wanted, false, cx) {
+        if self.spill_some(victim, MoveCause::Demand { of: demander }, wanted, cx) {
             return true;
         }
         // It could not even start: no shadow table to point to host RAM with. Others next time.
@@ -230,8 +235,9 @@ impl Running {
         bytes.div_ceil(chunk).max(1) as usize
     }
 
-    /// Spills up to `wanted` random chunks of a VM, idle ones or reached ones. `false`: none could be.
-    fn spill_some(&mut self, vm: VmId, wanted: usize, idle: bool, cx: &mut Cx<'_>) -> bool {
+    /// Spills up to `wanted` random chunks of a VM, idle ones or reached ones, as the cause says. `false`: none could be.
+    fn spill_some(&mut self, vm: VmId, cause: MoveCause, wanted: usize, cx: &mut Cx<'_>) -> bool {
+        let idle = matches!(cause, MoveCause::Idle { .. });
         let Some(vgpu) = self.vms.get(&vm) else {
             return false;
         };
@@ -249,7 +255,7 @@ impl Running {
             let pick = self.policy.chunk(&candidates, &mut self.rng);
             chosen.push(candidates.swap_remove(pick));
         }
-        !chosen.is_empty() && self.start_move(vm, Direction::Spill, chosen, BTreeMap::new(), cx)
+        !chosen.is_empty() && self.start_move(vm, (Direction::Spill, cause), chosen, BTreeMap::new(), cx)
     }
 
     fn above_max(&self, now: Tick) -> Option<VmId> {
@@ -304,10 +310,10 @@ impl Running {
         // No room: an idle chunk gives way, then one of a VM that holds more than its share.
         if let Some(vm) = self.most_idle(cx.now) {
             let wanted = self.chunks_for(winner, 1);
-            return self.spill_some(vm, wanted, true, cx);
+            return self.spill_some(vm, MoveCause::Idle { taken_for: winner }, wanted, cx);
         }
         match self.policy.giver(&holdings, winner) {
-            Some(giver) => self.spill_some(giver, 1, false, cx),
+            Some(giver) => self.spill_some(giver, MoveCause::Fairness { toward: winner }, 1, cx),
             None => false,
         }
     }
@@ -361,7 +367,13 @@ impl Running {
             return false;
         }
         let chunks = frames.keys().copied().collect();
-        self.start_move(winner, Direction::Refill, chunks, frames, cx)
+        self.start_move(
+            winner,
+            (Direction::Refill, MoveCause::FreeRoom),
+            chunks,
+            frames,
+            cx,
+        )
     }
 
     /// Old copies in images go as soon as all images together hold more than the pool.

@@ -13,6 +13,7 @@ use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};
 use crate::host::lane::{Job, Op};
 use crate::notice::Notice;
+use crate::reason::{ChannelFault, HostFault};
 
 /// Least time between two notifications of one guest.
 const NOTIFY_INTERVAL_NS: u64 = 50_000;
@@ -31,19 +32,19 @@ impl Running {
                 method,
                 data,
             } => {
+                let fault = ChannelFault::Pbdma {
+                    pbdma,
+                    intr,
+                    method,
+                    data,
+                };
                 let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.nobodys(channel, None, format!("PBDMA {pbdma} stopped: {intr:#010x}"), cx);
+                    return self.nobodys(Some(channel), None, fault, cx);
                 };
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
                     vgpu.interrupts.pbdma_error(pbdma, intr, v, method, data);
                 }
-                self.kill(
-                    vm,
-                    v,
-                    None,
-                    format!("PBDMA error {intr:#010x} at method {method:#x}, data {data:#x}"),
-                    cx,
-                );
+                self.kill(vm, v, None, fault, cx);
             }
             Finding::EngineError {
                 engine,
@@ -52,26 +53,33 @@ impl Running {
                 data,
                 channel,
             } => {
+                let fault = ChannelFault::Engine {
+                    engine,
+                    intr,
+                    code,
+                    data,
+                };
                 let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.nobodys(channel, None, format!("{engine:?} error {code:#x}"), cx);
+                    return self.nobodys(Some(channel), None, fault, cx);
                 };
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
                     vgpu.interrupts.engine_error(engine, intr, code, data);
                 }
                 // The acknowledged engine goes on with other channels' work, so it must not be reset: that would end
                 // theirs. Only a fault leaves it standing.
-                let reason =
-                    format!("{engine:?} refused: interrupt {intr:#x}, code {code:#x}, data {data:#x}");
-                self.kill(vm, v, None, reason, cx);
+                self.kill(vm, v, None, fault, cx);
             }
             Finding::Fifo {
                 bits,
                 table_code,
                 scheduler_code,
             } => {
-                let what =
-                    format!("PFIFO reports {bits:#x} (table {table_code:#x}, scheduler {scheduler_code:#x})");
-                cx.actions.notice(Notice::HostError { what });
+                let fault = HostFault::Fifo {
+                    bits,
+                    table_code,
+                    scheduler_code,
+                };
+                cx.actions.notice(Notice::HostError { fault });
             }
         }
     }
@@ -104,6 +112,14 @@ impl Running {
     }
 
     fn fault(&mut self, record: FaultRecord, cx: &mut Cx<'_>) {
+        let fault = ChannelFault::Mmu {
+            unit: record.unit,
+            va: record.va,
+            reason: record.kind.reason(),
+        };
+        let engine = Engine::ALL
+            .into_iter()
+            .find(|engine| engine.fault_unit() == record.unit);
         let culprit = self.vms.values().find_map(|vgpu| {
             let at = vgpu
                 .channels
@@ -112,20 +128,16 @@ impl Running {
             at.map(|(&v, channel)| (vgpu.id, v, channel.guest_instance))
         });
         let Some((vm, v, guest_instance)) = culprit else {
-            let engine = Engine::ALL
-                .into_iter()
-                .find(|engine| engine.fault_unit() == record.unit);
-            let what = format!("MMU fault of unit {:#x} at {:#x}", record.unit, record.va);
             let leaving = self
                 .leaving
                 .iter()
                 .find(|(_, leaving)| leaving.channel.instance.0 == record.instance.0);
             let channel = match leaving {
-                Some((physical, _)) => physical.0,
-                None if self.card.own.instance.0 == record.instance.0 => OWN_CHANNEL.0,
-                None => u8::MAX,
+                Some((physical, _)) => Some(physical.0),
+                None if self.card.own.instance.0 == record.instance.0 => Some(OWN_CHANNEL.0),
+                None => None,
             };
-            return self.nobodys(channel, engine, what, cx);
+            return self.nobodys(channel, engine, fault, cx);
         };
         let frame = match guest_instance {
             shadow_pt::TableAt::Vram(at) => (at.0 >> 12) as u32,
@@ -140,27 +152,21 @@ impl Running {
             ];
             vgpu.interrupts.fault(record.unit, words);
         }
-        let engine = Engine::ALL
-            .into_iter()
-            .find(|engine| engine.fault_unit() == record.unit);
-        let reason = format!(
-            "MMU fault of unit {:#x} at {:#x}, reason {}",
-            record.unit,
-            record.va,
-            record.kind.reason()
-        );
-        self.kill(vm, v, engine, reason, cx);
+        self.kill(vm, v, engine, fault, cx);
     }
 
     /// An error of no bound channel: of the broker's own, or of one that is on its way off the card and whose engine
     /// has to be brought back for the others.
-    fn nobodys(&mut self, channel: u8, engine: Option<Engine>, what: String, cx: &mut Cx<'_>) {
-        if channel == OWN_CHANNEL.0 {
-            return self.copy_failed(what, engine, cx);
+    fn nobodys(&mut self, channel: Option<u8>, engine: Option<Engine>, fault: ChannelFault, cx: &mut Cx<'_>) {
+        if channel == Some(OWN_CHANNEL.0) {
+            return self.copy_failed(Some(fault), engine, cx);
         }
-        cx.actions.notice(Notice::HostError { what });
-        if self.leaving.contains_key(&PhysChannel(channel)) {
-            self.reset_engine(PhysChannel(channel), engine, Job::Nothing);
+        let fault = HostFault::Channel { channel, fault };
+        cx.actions.notice(Notice::HostError { fault });
+        if let Some(physical) = channel.map(PhysChannel)
+            && self.leaving.contains_key(&physical)
+        {
+            self.reset_engine(physical, engine, Job::Nothing);
         }
     }
 
@@ -192,7 +198,7 @@ impl Running {
     }
 
     /// Takes a channel off the card for good, and the engine it broke back into service.
-    fn kill(&mut self, vm: VmId, v: u8, engine: Option<Engine>, reason: String, cx: &mut Cx<'_>) {
+    fn kill(&mut self, vm: VmId, v: u8, engine: Option<Engine>, cause: ChannelFault, cx: &mut Cx<'_>) {
         let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v)) else {
             return;
         };
@@ -205,7 +211,7 @@ impl Running {
         cx.actions.notice(Notice::ChannelKilled {
             vm,
             channel: v,
-            reason,
+            cause,
         });
         self.commit_host_runlist(Job::Nothing);
         self.reset_engine(physical, engine, Job::Nothing);

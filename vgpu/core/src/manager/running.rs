@@ -22,6 +22,7 @@ use crate::host::{Card, Job, PhysChannel};
 use crate::memory::{ChunkPlace, Frames};
 use crate::notice::Notice;
 use crate::policy::Policy;
+use crate::reason::{CardOperation, Denial, HostFault};
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
 pub(super) const CHANNELS_RESERVED: usize = 4;
@@ -52,6 +53,8 @@ pub(crate) struct Running {
     boot0: u32,
     pub(super) scan: Scan,
     pub(super) moving: Option<Move>,
+    /// Moves that were started so far.
+    pub(super) moves: u64,
     pub(super) demands: VecDeque<Demand>,
     pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
     /// Spaces that wait for the flush after which their tables are free.
@@ -101,6 +104,7 @@ impl Running {
             boot0: identity.boot0,
             scan: Scan::default(),
             moving: None,
+            moves: 0,
             demands: VecDeque::new(),
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
@@ -255,16 +259,8 @@ impl Running {
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
-        if !ok
-            && !matches!(
-                job,
-                Job::Suspended | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset
-            )
-        {
-            // The card did not flush or take a runlist within 2 s. What waits goes on: holding it would not help.
-            cx.actions.notice(Notice::HostError {
-                what: format!("the card timed out in {job:?}"),
-            });
+        if !ok && let Some(fault) = timed_out(job) {
+            cx.actions.notice(Notice::HostError { fault });
         }
         match job {
             Job::BringUp
@@ -323,19 +319,14 @@ impl Running {
         let admitted = self.admit(vm, &config).and_then(|()| {
             let (bytes, iova) = (config.guest_vram, &mut self.iova);
             let at = iova.allocate(bytes).ok_or_else(|| {
-                format!(
-                    "no bus addresses are left for its VRAM image of {}M; those that the host's IOMMU allows: {}",
-                    bytes >> 20,
-                    iova.usable()
-                )
+                let usable = iova.usable();
+                Denial::BusAddresses { bytes, usable }
             })?;
-            let maps = maps_of(&config, self.config.bus.pins);
-            if !iova.reserve_maps(maps) {
+            let needed = maps_of(&config, self.config.bus.pins);
+            if !iova.reserve_maps(needed) {
                 iova.release(at);
                 let left = iova.maps_left();
-                return Err(format!(
-                    "its VRAM image needs {maps} DMA maps, one for each chunk; the host's IOMMU has {left} left: larger chunks"
-                ));
+                return Err(Denial::DmaMaps { needed, left });
             }
             Ok(at)
         });
@@ -361,17 +352,15 @@ impl Running {
     }
 
     /// What can be refused is the start of a VM, never a guest's mapping: everything is promised here.
-    fn admit(&self, vm: VmId, config: &VmConfig) -> Result<(), String> {
+    fn admit(&self, vm: VmId, config: &VmConfig) -> Result<(), Denial> {
         config.check()?;
         if self.vms.contains_key(&vm) {
-            return Err(format!("{vm} is attached already"));
+            return Err(Denial::AttachedAlready { vm });
         }
-        let count = self.vms.len() + 1;
-        if count * CHANNELS_RESERVED > CHANNELS_USABLE {
-            let most = CHANNELS_USABLE / CHANNELS_RESERVED;
-            return Err(format!(
-                "{count} VMs need {CHANNELS_RESERVED} channels each; the card has {most} such shares"
-            ));
+        let (vms, each) = (self.vms.len() + 1, CHANNELS_RESERVED);
+        let most = CHANNELS_USABLE / each;
+        if vms > most {
+            return Err(Denial::Channels { vms, each, most });
         }
         let sum = |each: &dyn Fn(&VmConfig) -> u64| {
             self.vms
@@ -379,32 +368,23 @@ impl Running {
                 .map(|vgpu| each(&vgpu.config))
                 .fold(each(config), u64::saturating_add)
         };
-        let mebibytes = |bytes: u64| bytes >> 20;
-        let (usable, pool) = (self.usable_bytes(), self.config.host_ram);
+        let (usable, host_ram) = (self.usable_bytes(), self.config.host_ram);
         let wanted = sum(&|config| config.guest_vram);
-        if wanted > usable.saturating_add(pool) {
-            return Err(format!(
-                "guest VRAM of all VMs ({}M) exceeds usable VRAM ({}M) plus host_ram ({}M)",
-                mebibytes(wanted),
-                mebibytes(usable),
-                mebibytes(pool)
-            ));
+        if wanted > usable.saturating_add(host_ram) {
+            return Err(Denial::GuestVram {
+                wanted,
+                usable,
+                host_ram,
+            });
         }
         let promised = sum(&|config| config.quota.min);
         if promised > usable {
-            let (promised, usable) = (mebibytes(promised), mebibytes(usable));
-            return Err(format!(
-                "min of all VMs ({promised}M) exceeds usable VRAM ({usable}M)"
-            ));
+            return Err(Denial::Min { promised, usable });
         }
-        let shadows = sum(&|config| shadow_budget(config.guest_vram));
+        let needed = sum(&|config| shadow_budget(config.guest_vram));
         let room = self.card.arena.free_bytes() + self.vms.values().map(|vgpu| vgpu.shadow.held).sum::<u64>();
-        if shadows > room {
-            return Err(format!(
-                "shadow tables of all VMs ({}K) exceed what the card sets aside ({}K)",
-                shadows >> 10,
-                room >> 10
-            ));
+        if needed > room {
+            return Err(Denial::Shadows { needed, room });
         }
         Ok(())
     }
@@ -497,4 +477,22 @@ impl Running {
             quota: vgpu.config.quota,
         }
     }
+}
+
+/// What to tell of a group that the card did not finish; `None` if whoever waits for it tries again or rolls back.
+fn timed_out(job: Job) -> Option<HostFault> {
+    let (operation, vm) = match job {
+        Job::Suspended | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset => return None,
+        Job::SyncFlushed(vm) | Job::UnmapFlushed(vm) | Job::VmFlushed(vm) => {
+            (CardOperation::TlbFlush, Some(vm))
+        }
+        Job::WindowFlushed | Job::MoveFlushed | Job::SpaceFlushed(_) => (CardOperation::TlbFlush, None),
+        Job::Runlist(vm) => (CardOperation::Runlist, Some(vm)),
+        Job::RunlistTaken | Job::OffList(_) => (CardOperation::Runlist, None),
+        // Of what nobody waits for, only the preempt of a killed channel has a bound. Bring-up is over.
+        Job::Nothing | Job::Bound(_) | Job::BringUp | Job::CopyEngineAsked(_) | Job::CopyEngineStarted => {
+            (CardOperation::Preempt, None)
+        }
+    };
+    Some(HostFault::TimedOut { operation, vm })
 }

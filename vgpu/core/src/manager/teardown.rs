@@ -20,6 +20,8 @@ use crate::device::{Blocked, Request, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkPlace, Chunks};
+use crate::notice::Notice;
+use crate::reason::HostFault;
 
 /// Bound on one try to see a leaving channel off the engines.
 const STOP_NS: u64 = 20_000_000;
@@ -40,8 +42,8 @@ impl Running {
         if !ok {
             leaving.tries += 1;
             if leaving.tries.is_multiple_of(TRIES_MAX) {
-                let what = format!("channel {} did not leave the engines within 2 s", channel.0);
-                cx.actions.notice(crate::notice::Notice::HostError { what });
+                let fault = HostFault::NotLeaving { channel: channel.0 };
+                cx.actions.notice(Notice::HostError { fault });
                 self.ask_holders(channel, cx);
             }
             self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));

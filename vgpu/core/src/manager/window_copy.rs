@@ -25,7 +25,8 @@ use crate::event::{Action, Place, Token};
 use crate::host::Job;
 use crate::host::card::{COPY_BAR_BASE, COPY_BAR_FRAMES};
 use crate::memory::ChunkPlace;
-use crate::notice::{Direction, Notice};
+use crate::notice::Direction;
+use crate::reason::RollBack;
 
 /// Most bytes in one move, if a chunk is not larger: half a second at 2 MiB each 250 ms.
 pub(super) const BATCH_BYTES_BY_WINDOW: u64 = 4 << 20;
@@ -189,10 +190,8 @@ impl Running {
         if cx.now.since(moving.copying_since) <= BUDGET_NS {
             return false;
         }
-        cx.actions.notice(Notice::RolledBack {
-            vm: moving.vm,
-            reason: "a copy through the BAR window did not end in time".to_owned(),
-        });
+        cx.actions
+            .notice(moving.rolled_back(RollBack::WindowCopyOverTime));
         self.roll_back(cx);
         self.forget_move(cx);
         true

@@ -1,0 +1,434 @@
+//! Why the core did what it did: each reason a type with its figures, and one text for operators.
+//!
+//! ```text
+//! Denial      a VM did not get its vGPU            told in Action::Denied
+//! StartFailure  no VM will: the card is unusable   told in Notice::StartFailed
+//! MoveCause   chunks of a VM began to move         told in Notice::MoveStarted and Moved
+//! RollBack    they stayed where they were          told in Notice::RolledBack
+//! ChannelFault  a channel was killed, or the broker's own stopped
+//! HostFault   the card did not do what it was told
+//! ```
+//!
+//! `Display` is the text that logs and sockets show. Programs match on the variants.
+
+use fermi_spec::engine::Engine;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{BusRange, GUEST_VRAM_MIN};
+use crate::event::VmId;
+
+/// A setting of a VM that no card could grant, or that contradicts another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum SettingError {
+    /// The size of guest VRAM, in bytes.
+    #[error("guest_vram {bytes} is not a multiple of 1M from {}M to 64G", GUEST_VRAM_MIN >> 20)]
+    GuestVram {
+        /// The size that was asked for.
+        bytes: u64,
+    },
+    /// The size of a chunk, in bytes.
+    #[error("chunk {bytes} is not a power of two from 128K to 64M")]
+    Chunk {
+        /// The size that was asked for.
+        bytes: u64,
+    },
+    /// The weight of a quota.
+    #[error("weight {weight} is not between 1 and 10000")]
+    Weight {
+        /// The weight that was asked for.
+        weight: u32,
+    },
+    /// What is promised to the VM is more than it may hold.
+    #[error("min {min} is above max {max}")]
+    MinAboveMax {
+        /// Bytes that are promised.
+        min: u64,
+        /// Bytes that it may hold at most.
+        max: u64,
+    },
+}
+
+/// Why a VM did not get its vGPU. Everything is promised when a VM attaches, so this is the only refusal of memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum Denial {
+    /// Its settings are wrong by themselves.
+    #[error(transparent)]
+    Settings(#[from] SettingError),
+    /// A VM of that number has a vGPU.
+    #[error("{vm} is attached already")]
+    AttachedAlready {
+        /// The number.
+        vm: VmId,
+    },
+    /// The card has too few channels to keep some for each VM.
+    #[error("{vms} VMs need {each} channels each; the card has {most} such shares")]
+    Channels {
+        /// VMs there would be.
+        vms: usize,
+        /// Channels kept for each of them.
+        each: usize,
+        /// VMs that there are channels for.
+        most: usize,
+    },
+    /// Guest VRAM has no place to be, even if everything were spilled.
+    #[error(
+        "guest VRAM of all VMs ({}M) exceeds usable VRAM ({}M) plus host_ram ({}M)",
+        wanted >> 20, usable >> 20, host_ram >> 20
+    )]
+    GuestVram {
+        /// Bytes of guest VRAM of all VMs, this one included.
+        wanted: u64,
+        /// Bytes of VRAM that guests may hold.
+        usable: u64,
+        /// Bytes of host RAM for spilled chunks.
+        host_ram: u64,
+    },
+    /// More VRAM would be promised than there is.
+    #[error("min of all VMs ({}M) exceeds usable VRAM ({}M)", promised >> 20, usable >> 20)]
+    Min {
+        /// Bytes promised to all VMs, this one included.
+        promised: u64,
+        /// Bytes of VRAM that guests may hold.
+        usable: u64,
+    },
+    /// The arena cannot hold the shadow tables that all VMs may need.
+    #[error(
+        "shadow tables of all VMs ({}K) exceed what the card sets aside ({}K)",
+        needed >> 10, room >> 10
+    )]
+    Shadows {
+        /// Bytes of tables that all VMs may need.
+        needed: u64,
+        /// Bytes set aside for them.
+        room: u64,
+    },
+    /// No bus addresses in one piece for the VRAM image.
+    #[error(
+        "no bus addresses are left for its VRAM image of {}M; those that the host's IOMMU allows: {usable}",
+        bytes >> 20
+    )]
+    BusAddresses {
+        /// Bytes of the image.
+        bytes: u64,
+        /// What could be given away at all.
+        usable: UsableBus,
+    },
+    /// The host's IOMMU does not admit as many maps as the image may need.
+    #[error(
+        "its VRAM image needs {needed} DMA maps, one for each chunk; the host's IOMMU has {left} left: larger chunks"
+    )]
+    DmaMaps {
+        /// Maps that the image may need.
+        needed: u32,
+        /// Maps that are not promised to others.
+        left: u32,
+    },
+    /// Nobody gets a vGPU of this card.
+    #[error("the GPU cannot be used: {0}")]
+    Card(#[from] StartFailure),
+}
+
+/// Bus addresses that the core gives away, in ascending order.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct UsableBus(pub Vec<BusRange>);
+
+impl std::fmt::Display for UsableBus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none between 4 GiB and 1 TiB");
+        }
+        for (i, range) in self.0.iter().enumerate() {
+            let separator = if i == 0 { "" } else { ", " };
+            write!(f, "{separator}{range}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a card cannot be brought up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum StartFailure {
+    /// All ones, as from a slot without a card.
+    #[error("the card does not answer: BOOT_0 reads all ones")]
+    NoAnswer,
+    /// Another chipset.
+    #[error("not a GF100: BOOT_0 is {boot0:#010x}, chipset {:#05x} instead of 0x0c0", boot0 >> 20)]
+    NotGf100 {
+        /// BOOT_0 as read.
+        boot0: u32,
+    },
+    /// A number of memory partitions that no GF100 has.
+    #[error("the card reports {partitions} memory partitions")]
+    Partitions {
+        /// As read.
+        partitions: u32,
+    },
+    /// Less VRAM than can be shared, or more than the chip can name.
+    #[error("the card has {} MiB of VRAM; at least 16 MiB are needed", bytes >> 20)]
+    Vram {
+        /// Bytes of all partitions that are not fused off.
+        bytes: u64,
+    },
+    /// No bus addresses for the broker's own DMA memory.
+    #[error("no bus addresses are left for its memory: {usable}")]
+    BusAddresses {
+        /// What could be given away at all.
+        usable: UsableBus,
+    },
+    /// A copy engine does not run what it was given.
+    #[error("the microcode that its copy engines were given stopped at once")]
+    Microcode,
+    /// A wait of the bring-up came to its bound.
+    #[error("it did not finish a flush or take its first runlist")]
+    TimedOut,
+}
+
+/// Why chunks of a VM began to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MoveCause {
+    /// The VM held most when another one, or itself, needed VRAM at once.
+    Demand {
+        /// Whose access waits for it.
+        of: VmId,
+    },
+    /// Nothing reached the chunks, and somebody else had use for their frames.
+    Idle {
+        /// Who gets the frames.
+        taken_for: VmId,
+    },
+    /// The operator lowered `max` below what the VM held.
+    AboveMax,
+    /// The VM held more than its share.
+    Fairness {
+        /// Who holds less and gets the frames.
+        toward: VmId,
+    },
+    /// There were free frames, and the VM had chunks in host RAM that it reaches.
+    FreeRoom,
+}
+
+impl std::fmt::Display for MoveCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Demand { of } => write!(f, "{of} needs VRAM"),
+            Self::Idle { taken_for } => write!(f, "idle, for {taken_for}"),
+            Self::AboveMax => f.write_str("above its max"),
+            Self::Fairness { toward } => write!(f, "more than its share, for {toward}"),
+            Self::FreeRoom => f.write_str("there is room in VRAM"),
+        }
+    }
+}
+
+impl MoveCause {
+    /// For whose sake the memory moves; `None` if for its own VM's or the operator's.
+    pub fn beneficiary(&self) -> Option<VmId> {
+        match *self {
+            Self::Demand { of: vm } | Self::Idle { taken_for: vm } | Self::Fairness { toward: vm } => {
+                Some(vm)
+            }
+            Self::AboveMax | Self::FreeRoom => None,
+        }
+    }
+}
+
+/// Why a move was given up and its chunks stay where they were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum RollBack {
+    /// A channel that writes the chunks could not be taken off the card within the bound.
+    #[error("its channels did not go idle in time")]
+    NotIdle,
+    /// The host's bound of locked memory, or the like.
+    #[error("the host does not let the card reach more of its memory")]
+    MapRefused,
+    /// The copy engine did not end the copy within the bound.
+    #[error("a copy did not end in time")]
+    CopyOverTime,
+    /// The CPU did not end the copy within the bound.
+    #[error("a copy through the BAR window did not end in time")]
+    WindowCopyOverTime,
+    /// The broker's own channel, which copies, was stopped.
+    #[error("the copy failed: {0}")]
+    CopyFailed(ChannelFault),
+}
+
+/// What the card reports of a channel that did wrong. A VM's channel is killed for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum ChannelFault {
+    /// The MMU refused an access.
+    #[error("MMU fault of unit {unit:#x} at {va:#x}, reason {reason}")]
+    Mmu {
+        /// The unit that asked (fermi-hardware §8, "fault units").
+        unit: u8,
+        /// Where, in the channel's address space.
+        va: u64,
+        /// Low bits of the fault record's last word (`fermi_spec::fault::Reason`).
+        reason: u8,
+    },
+    /// A PBDMA, which feeds engines from pushbuffers, stopped.
+    #[error("PBDMA {pbdma} error {intr:#010x} at method {method:#x}, data {data:#x}")]
+    Pbdma {
+        /// Its number.
+        pbdma: u8,
+        /// Its interrupt bits.
+        intr: u32,
+        /// The method that it had latched.
+        method: u32,
+        /// Its data.
+        data: u32,
+    },
+    /// An engine did not take what it was sent.
+    #[error("{engine:?} refused: interrupt {intr:#x}, code {code:#x}, data {data:#x}")]
+    Engine {
+        /// The engine.
+        engine: Engine,
+        /// Its interrupt bits.
+        intr: u32,
+        /// PGRAPH: the trapped method; a copy engine: its error code.
+        code: u32,
+        /// What came with it.
+        data: u32,
+    },
+}
+
+/// An operation of the card that has a bound on its time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CardOperation {
+    /// The drop of translations.
+    TlbFlush,
+    /// The hand-over of a runlist.
+    Runlist,
+    /// The removal of a channel from its engine.
+    Preempt,
+}
+
+impl std::fmt::Display for CardOperation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TlbFlush => "TLB flush",
+            Self::Runlist => "hand-over of a runlist",
+            Self::Preempt => "preempt",
+        })
+    }
+}
+
+fn named(channel: Option<u8>) -> String {
+    channel.map_or_else(
+        || "unknown channel".to_owned(),
+        |number| format!("channel {number}"),
+    )
+}
+
+/// What the card did not do, or reported of itself. What waited for it goes on: holding it would not help.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum HostFault {
+    /// An operation came to its bound.
+    #[error("the card timed out in a {operation}")]
+    TimedOut {
+        /// Which one.
+        operation: CardOperation,
+        /// The VM that it was for, if it was for one.
+        vm: Option<VmId>,
+    },
+    /// A channel that was unbound is still on an engine.
+    #[error("channel {channel} did not leave the engines within 2 s")]
+    NotLeaving {
+        /// Its number on the card.
+        channel: u8,
+    },
+    /// The broker's own channel did wrong, or one that is on its way off the card.
+    #[error("{}: {fault}", named(*channel))]
+    Channel {
+        /// Its number on the card, 0 for the broker's own; `None` for one that nobody knows.
+        channel: Option<u8>,
+        /// What the card reports.
+        fault: ChannelFault,
+    },
+    /// A copy of the broker's own channel came to its bound.
+    #[error("a copy did not end in time")]
+    CopyOverTime,
+    /// The scheduler or the channel table complains.
+    #[error("PFIFO reports {bits:#x} (table {table_code:#x}, scheduler {scheduler_code:#x})")]
+    Fifo {
+        /// Bits of its interrupt register.
+        bits: u32,
+        /// Error code of the channel table.
+        table_code: u32,
+        /// Error code of the scheduler.
+        scheduler_code: u32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fermi_spec::addr::Iova;
+
+    #[test]
+    fn denial_names_the_figures_in_the_units_of_the_configuration() {
+        let texts = [
+            Denial::from(SettingError::GuestVram { bytes: 3 }),
+            Denial::GuestVram {
+                wanted: 3 << 20,
+                usable: 1 << 20,
+                host_ram: 1 << 20,
+            },
+            Denial::BusAddresses {
+                bytes: 8 << 20,
+                usable: UsableBus::default(),
+            },
+            Denial::from(StartFailure::NotGf100 { boot0: 0x0e40_00a1 }),
+        ]
+        .map(|denial| denial.to_string());
+        assert_eq!(
+            texts,
+            [
+                "guest_vram 3 is not a multiple of 1M from 8M to 64G",
+                "guest VRAM of all VMs (3M) exceeds usable VRAM (1M) plus host_ram (1M)",
+                "no bus addresses are left for its VRAM image of 8M; those that the host's IOMMU allows: \
+                 none between 4 GiB and 1 TiB",
+                "the GPU cannot be used: not a GF100: BOOT_0 is 0x0e4000a1, chipset 0x0e4 instead of 0x0c0",
+            ]
+        );
+    }
+
+    #[test]
+    fn usable_bus_addresses_are_listed_in_order() {
+        let range = |start: u64| BusRange {
+            start: Iova(start << 32),
+            end: Iova((start + 1) << 32),
+        };
+        assert_eq!(
+            UsableBus(vec![range(1), range(4)]).to_string(),
+            "0x100000000 to 0x1ffffffff, 0x400000000 to 0x4ffffffff"
+        );
+    }
+
+    #[test]
+    fn beneficiary_is_who_gets_the_frames() {
+        let causes = [
+            MoveCause::Demand { of: VmId(1) },
+            MoveCause::Idle { taken_for: VmId(2) },
+            MoveCause::Fairness { toward: VmId(3) },
+            MoveCause::AboveMax,
+            MoveCause::FreeRoom,
+        ];
+        assert_eq!(
+            causes.map(|cause| cause.beneficiary()),
+            [Some(VmId(1)), Some(VmId(2)), Some(VmId(3)), None, None]
+        );
+    }
+
+    #[test]
+    fn host_fault_of_an_unknown_channel_says_so() {
+        let fault = ChannelFault::Mmu {
+            unit: 0x1f,
+            va: 0x2000,
+            reason: 2,
+        };
+        let told = HostFault::Channel { channel: None, fault }.to_string();
+        assert_eq!(
+            told,
+            "unknown channel: MMU fault of unit 0x1f at 0x2000, reason 2"
+        );
+    }
+}
