@@ -22,10 +22,10 @@ pub struct Input<'a> {
     pub bytes: u64,
 }
 
-/// What a workload runs on, besides its bus.
+/// The memory and options of a workload.
 #[derive(Debug)]
 pub struct Machine<'a> {
-    /// Guest RAM (GPA) for rings, pushbuffers and read-back, apart from the inputs and from what runs the workload.
+    /// Guest RAM (GPA) for rings, pushbuffers and read-back, apart from the inputs and the program itself.
     /// 4 MiB are plenty; less than about half a MiB and one slot is too little.
     pub dma: Range<u64>,
     /// Memory that the GPU does not reach, for the reference of a kernel: see [`scratch_words`]. The other workloads

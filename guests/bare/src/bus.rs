@@ -7,7 +7,7 @@ use guests::GuestBus;
 
 use crate::machine;
 
-/// How a line that is a report begins (README.md).
+/// First characters of a line that is a report (README.md).
 const REPORT_PREFIX: &str = "@vramd ";
 const VENDOR_NVIDIA: u32 = 0x10de;
 /// Configuration registers (PCI Local Bus 3.0 §6.1, §6.8.1).
@@ -70,7 +70,7 @@ impl Machine {
             }
     }
 
-    /// Has the vGPU's interrupt delivered to this CPU, as vector [`machine::INTERRUPT_VECTOR`], instead of ending
+    /// Delivers the vGPU's interrupt to this CPU, as vector [`machine::INTERRUPT_VECTOR`], instead of ending
     /// waits.
     pub(crate) fn listen_with_handler(&self) {
         machine::enable_interrupts();

@@ -65,14 +65,14 @@ struct Module {
     reserved: u64,
 }
 
-/// What the VMM put into RAM.
+/// The boot structures that the VMM put into RAM.
 #[derive(Clone, Copy)]
 pub(crate) struct Boot(&'static StartInfo);
 
 impl Boot {
     /// Takes the address that the VMM left in RDI. `None` if no boot structure is there.
     pub(crate) fn at(start_info: u64) -> Option<Boot> {
-        // SAFETY: the boot contract: RDI is the address of a start info that nobody writes again, and everything that
+        // SAFETY: the boot contract: RDI is the address of a start info that is not written again, and everything that
         // it points at lies in mapped RAM below this program. The magic guards against another loader.
         let info = unsafe { &*(start_info as *const StartInfo) };
         (info.magic == START_MAGIC && info.version >= 1).then_some(Boot(info))
@@ -145,7 +145,7 @@ fn in32(port: u16) -> u32 {
     value
 }
 
-/// What COM1 says of itself.
+/// Value of COM1's line status register.
 pub(crate) fn serial_status() -> u8 {
     in8(COM1_STATUS)
 }
@@ -180,7 +180,7 @@ pub(crate) fn config_write(device: u32, register: u32, value: u32) {
     out32(CONFIG_DATA, value);
 }
 
-/// Has the local APIC pass interrupts on.
+/// Makes the local APIC pass interrupts on.
 pub(crate) fn enable_interrupts() {
     store32(LOCAL_APIC_SPURIOUS, LOCAL_APIC_ENABLE);
 }
@@ -202,7 +202,7 @@ pub(crate) fn timestamp() -> u64 {
 
 /// One 32-bit load from a device or from RAM that a device writes. `address` is a multiple of 4.
 pub(crate) fn load32(address: u64) -> u32 {
-    // SAFETY: the page tables map the first 4 GiB but page 0, and nobody passes an address outside; whatever lies
+    // SAFETY: the page tables map the first 4 GiB but page 0, and callers pass no address outside; whatever lies
     // there, a 32-bit value is valid.
     unsafe { (address as *const u32).read_volatile() }
 }
@@ -269,6 +269,6 @@ extern "C" fn ring3_exception(vector: u64, error: u64, address: u64, target: u64
     crate::exception(vector, error, address, target)
 }
 
-/// The precompiled `core` names it; with `panic = "abort"` nobody calls it.
+/// The precompiled `core` names it; with `panic = "abort"` it is never called.
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}

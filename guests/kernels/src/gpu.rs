@@ -2,13 +2,13 @@
 
 use crate::programs::Program;
 
-/// Instructions of lanes of one launch at most, as far as blocks can be cut apart: about ten milliseconds of a software
-/// card. A grid cannot be preempted, so this is how long a VM keeps a card to itself, and a broker that waits for its
-/// channel has 20 ms of patience.
+/// Most instructions of lanes of one launch, as far as blocks can be cut apart: about ten milliseconds of a software
+/// card. A grid cannot be preempted, so a VM keeps the card to itself for this long, and a broker waits at most
+/// 20 ms for its channel.
 pub const INSTRUCTIONS_MAX: u64 = 4 << 20;
-/// Blocks of a launch in a direction at most.
+/// Most blocks of a launch in a direction.
 const BLOCKS_MAX: u32 = 0xffff;
-/// Words of parameters at most.
+/// Most words of parameters.
 const PARAMETERS_MAX: usize = 48;
 /// Words of constant bank 0 in front of the parameters.
 const HEADER_WORDS: usize = 8;
@@ -126,7 +126,7 @@ impl Launch<'_> {
     }
 }
 
-/// Runs launches in the order in which they were given; each sees what the ones before wrote.
+/// Runs launches in the order in which they were given; each sees the writes of those before.
 pub trait Gpu {
     /// Where a buffer of the kernel is in the GPU's address space.
     fn address(&self, buffer: usize) -> u64;
@@ -134,10 +134,10 @@ pub trait Gpu {
     /// Starts a grid.
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Stopped>;
 
-    /// Waits for what was launched, then loads words of a buffer. Few: a flag, a count.
+    /// Waits for the launches, then loads a few words of a buffer: a flag, a count.
     fn read(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped>;
 
-    /// Waits for what was launched, then stores words into a buffer. Few.
+    /// Waits for the launches, then stores a few words into a buffer.
     fn write(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped>;
 }
 

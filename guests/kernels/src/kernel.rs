@@ -5,12 +5,12 @@ use crate::{Gpu, Noise, Stopped};
 /// Most buffers of a kernel.
 const BUFFERS_MAX: usize = 16;
 
-/// What a buffer is for.
+/// Purpose of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Filled before the first run; no run changes it.
     Input,
-    /// Holds nothing before a run and nothing that counts afterwards.
+    /// Has undefined contents before a run, and meaningless ones afterwards.
     Work,
     /// Has the expected words after each run, whatever it held before.
     Output,
@@ -23,7 +23,7 @@ pub struct Buffer {
     pub name: &'static str,
     /// Its length in words of 32 bits, not 0.
     pub words: usize,
-    /// What it is for.
+    /// Purpose of the buffer.
     pub role: Role,
 }
 
@@ -115,7 +115,7 @@ pub trait Kernel {
     /// Words of memory that [`Self::reference`] needs.
     fn reference_words(&self) -> usize;
 
-    /// Computes what [`Self::expected`] needs into `memory` of [`Self::reference_words`], whose content is undefined.
+    /// Prepares [`Self::expected`] in `memory` of [`Self::reference_words`], whose content is undefined.
     fn reference(&self, noise: Noise, memory: &mut [u32]);
 
     /// The words from `first` on that output `buffer` has to have; `memory` is as [`Self::reference`] left it.

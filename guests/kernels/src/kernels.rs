@@ -44,7 +44,7 @@ macro_rules! kernels {
         }
 
         impl Instance {
-            /// The kernel, whichever it is.
+            /// The kernel behind the name.
             pub fn kernel(&self) -> &dyn Kernel {
                 match self {
                     $(Self::$Kernel(kernel) => kernel,)*

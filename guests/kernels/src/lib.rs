@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! asm/NAME.asm ──build.rs──► programs::NAME ─┐
-//!                                            ├─► Kernel::run ──launches──► whoever implements Gpu
+//!                                            ├─► Kernel::run ──launches──► an implementation of Gpu
 //! src/NAME.rs: sizes, inputs, plan ──────────┘
 //!              reference ──► expected words, compared with what the GPU left in the buffers
 //! ```
 //!
-//! * [`Kernel`]: what one is; [`make`] makes one by its name for a wanted footprint
-//! * [`Gpu`]: what runs one; `guests::workload` implements it over the driver
+//! * [`Kernel`]: the trait of a kernel; [`make`] makes one by its name for a wanted footprint
+//! * [`Gpu`]: the trait of a GPU that runs one; `guests::workload` implements it over the driver
 //! * [`programs`]: the code of all
 //!
 //! `no_std`, and no allocator: sizes are computed from the footprint, a reference works in memory that its caller
@@ -32,7 +32,7 @@ pub use noise::Noise;
 
 /// Code of the kernels, assembled when this crate was built.
 pub mod programs {
-    /// A program and what its launches have to provide.
+    /// A program, and the resources of its launches.
     #[derive(Debug)]
     pub struct Program {
         /// Name of its source.

@@ -28,7 +28,7 @@ pub(crate) fn fma_short(a: f32, b: f32, c: f32) -> f32 {
     (f64::from(a) * f64::from(b) + f64::from(c)) as f32
 }
 
-/// What the macro `square_root` computes: the root, correctly rounded. The macro `divide` is Rust's `/`.
+/// Result of the macro `square_root`: the root, correctly rounded. The macro `divide` is Rust's `/`.
 pub(crate) fn square_root(x: f32) -> f32 {
     libm::sqrtf(x)
 }

@@ -35,7 +35,7 @@ const LOAD_BATCH: usize = 16;
 /// Slots mapped at a time while loading: the use of VRAM grows as it would in a program that allocates.
 const MAP_BATCH: usize = 64;
 
-/// What came of a run of files.
+/// Results of a run of files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilesSummary {
     /// VRAM that the GPU shows, in bytes.

@@ -32,7 +32,7 @@ const BUFFERS_MAX: usize = 16;
 const HALF_BYTES: u64 = 512 << 10;
 const HALF_WORDS: usize = HALF_BYTES as usize / 4;
 
-/// What came of a kernel.
+/// Results of a kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelSummary {
     /// VRAM that the GPU shows, in bytes.
@@ -118,7 +118,7 @@ impl Places {
     }
 }
 
-/// What a running kernel consists of.
+/// The state of a running kernel.
 struct Run<'a> {
     kernel: &'a dyn Kernel,
     noise: Noise,

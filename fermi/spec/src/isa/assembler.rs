@@ -2,7 +2,7 @@
 //!
 //! One instruction a line; `//` starts a comment; `name:` is a label, `#name` refers to it. In front of an
 //! instruction may stand `long` (which changes nothing: only long forms are made), `join`, and a guard. Numbers are
-//! decimal or hexadecimal. What a launch has to provide stands in directives: `.registers N`, `.shared BYTES`,
+//! decimal or hexadecimal. Directives hold the needs of a launch: `.registers N`, `.shared BYTES`,
 //! `.local BYTES`, `.barriers N`; registers and barriers are counted where they are not given.
 //!
 //! Names, parameters of the launch and macros (`.equ`, `.param`, `.macro`) are taken out first, see `macros`.
@@ -31,7 +31,7 @@ use matching::{Mismatch, Words};
 /// Longest source in bytes.
 pub const SOURCE_BYTES_MAX: usize = 16 << 20;
 
-/// Assembled code and what it needs.
+/// Assembled code and its needs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Program {
     /// The code, one word an instruction.
@@ -46,13 +46,13 @@ pub struct Program {
     pub local_bytes: u32,
     /// Barriers of a block.
     pub barriers: u32,
-    /// What the launch provides in constant bank 0, in ascending order.
+    /// Parameters of the launch in constant bank 0, in ascending order.
     pub parameters: Vec<Parameter>,
     /// Source line of each word, from 1.
     pub lines: Vec<u32>,
 }
 
-/// What code needs of a launch, as far as its words tell.
+/// The needs of code that its words show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
     /// Registers of a lane.
@@ -72,7 +72,7 @@ impl Needs {
     }
 }
 
-/// What is wrong with the text, and where.
+/// An error in the text, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssemblyError {
     /// Line, from 1.
@@ -149,7 +149,7 @@ pub fn assemble(source: &str) -> Result<Program, AssemblyError> {
     Ok(program)
 }
 
-/// What is wrong with a line that is left of the source.
+/// The error of a line that no macro or row explains.
 struct Mistake {
     column: u32,
     message: String,
@@ -165,7 +165,7 @@ impl Mistake {
     }
 }
 
-/// What directives said.
+/// Values of the directives.
 #[derive(Default)]
 struct Given {
     registers: Option<u32>,

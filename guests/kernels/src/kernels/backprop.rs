@@ -4,7 +4,7 @@
 //! behind; here all of that is the GPU's. Weights are positive and shrink with the number of inputs, so that no unit is
 //! saturated and nothing cancels.
 //!
-//! `ex2` is all that the hardware does not promise to the last bit: what follows from it may differ by [`ULPS`].
+//! Only `ex2` is not exact to the last bit on hardware: results that follow from it may differ by [`ULPS`].
 
 use crate::math::{exp2, fma};
 use crate::{Buffers, Gpu, Kernel, Launch, Match, Noise, Parameters, Role, Stopped, programs};
@@ -23,7 +23,7 @@ const UPDATED: usize = 9;
 const HIDDEN: usize = 16;
 /// Rows that a block of the sum adds up.
 const GROUP: usize = 256;
-/// With the bias'.
+/// Words of a hidden unit's weights, the bias' included.
 const HIDDEN_WEIGHT_WORDS: usize = HIDDEN + 1;
 /// Activations and errors of the hidden units, the output and its error.
 const UNIT_WORDS: usize = 2 * HIDDEN + 2;
@@ -64,7 +64,7 @@ fn sigmoid(x: f32, exp2: fn(f32) -> f32) -> f32 {
     1.0 / (exp2(x * -core::f32::consts::LOG2_E) + 1.0)
 }
 
-/// What the program for the output computes from the sums of the hidden units.
+/// Results of the output's program from the sums of the hidden units.
 struct Head {
     units: [f32; UNIT_WORDS],
     weights: [f32; HIDDEN_WEIGHT_WORDS],

@@ -7,7 +7,7 @@ const IN: usize = 0;
 const OUT: usize = 1;
 const BLOCK: [u32; 2] = [32, 8];
 const SIDE_MAX: u64 = 1 << 15;
-/// PolyBench's, row by row.
+/// The factors of PolyBench, row by row.
 const FACTORS: [[f32; 3]; 3] = [[0.2, -0.3, 0.4], [0.5, 0.6, 0.7], [-0.8, -0.9, 0.1]];
 
 /// The convolution of one picture into another.

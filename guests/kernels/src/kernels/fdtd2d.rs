@@ -14,7 +14,7 @@ const FIELDS: usize = 3;
 const STEPS: usize = 4;
 const BLOCK: [u32; 2] = [32, 8];
 const SIDE_MAX: u64 = 1 << 15;
-/// Of the magnetic field in the electric and the reverse: PolyBench's. The first is in the programs, too.
+/// PolyBench's factors: of the magnetic field in the electric, and the reverse. The first is in the programs, too.
 const ELECTRIC: f32 = -0.5;
 const MAGNETIC: f32 = -0.7;
 

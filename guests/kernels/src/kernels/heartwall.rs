@@ -31,7 +31,7 @@ const POINT_WORDS: u64 = (2 + TEMPLATE_WORDS + TRACK_WORDS) as u64;
 const CELL: u64 = 64;
 const SIDE_MIN: u64 = 8;
 const SIDE_MAX: u64 = 1 << 15;
-/// What a template keeps of itself: Rodinia's.
+/// Share of itself that a template keeps: Rodinia's.
 const KEEP: f32 = 0.87;
 /// The least variance of a window, times its pixels.
 const VARIANCE_MIN: f32 = 256.0;

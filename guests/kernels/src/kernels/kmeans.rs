@@ -18,7 +18,7 @@ const FEATURES: usize = 16;
 /// Number of clusters, Rodinia's default.
 const CLUSTERS: usize = 5;
 const CENTRE_WORDS: usize = CLUSTERS * FEATURES;
-/// At most: a guest would not wait for hundreds.
+/// Most rounds: a guest would not wait for hundreds.
 const ROUNDS_MAX: usize = 4;
 /// Points come in heaps, each of which takes this much of the range of a feature.
 const HEAP: u32 = 64;
@@ -33,7 +33,7 @@ pub(crate) struct Kmeans {
     points: usize,
 }
 
-/// What is known of the clusters in a round.
+/// State of the clusters in a round.
 #[derive(Clone, Copy, Debug)]
 struct Clusters {
     centres: [[f32; FEATURES]; CLUSTERS],

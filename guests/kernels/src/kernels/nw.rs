@@ -14,7 +14,7 @@ const DOWN: usize = 0;
 const ACROSS: usize = 1;
 const TABLE: usize = 2;
 const LETTERS: u32 = 20;
-/// What a gap adds: Rodinia's.
+/// Score of a gap: Rodinia's.
 const GAP: i32 = -10;
 const TILE: u32 = 32;
 const EDGE_THREADS: u32 = 256;

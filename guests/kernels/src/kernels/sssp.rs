@@ -1,6 +1,6 @@
-//! Shortest ways from node 0 along edges of lengths 1 to 16, after Bellman and Ford by frontiers: whoever was brought
-//! nearer offers that to its neighbours, who take the least by an atomic. In which order they do decides how many
-//! launches it takes, but not the distances.
+//! Shortest ways from node 0 along edges of lengths 1 to 16, after Bellman and Ford by frontiers: a node that was
+//! brought nearer offers its distance to its neighbours, which take the least by an atomic. Their order decides the
+//! number of launches, but not the distances.
 
 use super::graph::{DEGREE, Graph, Search};
 use crate::{Buffers, Gpu, Kernel, Noise, Role, Stopped, programs};

@@ -1,4 +1,4 @@
-//! What is where: inputs cut into pieces, VRAM cut into slots, pieces in slots.
+//! The layout: inputs cut into pieces, VRAM cut into slots, pieces in slots.
 
 use super::{INPUT_VA, INPUTS_MAX, SLOTS_MAX, VRAM_VA};
 use crate::GuestBus;
@@ -184,7 +184,7 @@ fn pages_of(input: &Input<'_>) -> Mapping {
     Mapping { va: 0, gpa, bytes }
 }
 
-/// What each slot holds, who wrote it, and whether it was found wrong.
+/// Content of each slot, the engine that wrote it, and whether it was found wrong.
 pub(super) struct Books {
     slots: usize,
     pieces: [Option<u16>; SLOTS_MAX],
@@ -208,7 +208,7 @@ impl Books {
         self.pieces[slot].map(usize::from)
     }
 
-    /// Who wrote the slot last.
+    /// Engine that wrote the slot last.
     pub(super) fn writer(&self, slot: usize) -> CopyPath {
         self.writers[slot]
     }
@@ -223,7 +223,7 @@ impl Books {
         self.writers[target] = writer;
     }
 
-    /// Notes that a slot is wrong; true the first time.
+    /// Records that a slot is wrong; true the first time.
     pub(super) fn mark_wrong(&mut self, slot: usize) -> bool {
         !core::mem::replace(&mut self.wrong[slot], true)
     }

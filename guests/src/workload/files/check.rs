@@ -152,7 +152,7 @@ impl Files<'_> {
 
     /// Copies slots to the places of the staging memory, each by a path that did not write it.
     fn read_back(&mut self, bus: &mut dyn GuestBus, slots: &[usize]) -> Result<(), DriverError> {
-        // Spoils each page first: what an earlier batch left must not pass for a copy that was not made.
+        // Spoils each page first: bytes of an earlier batch must not pass for a copy that was not made.
         for page in 0..slots.len() as u64 * self.geometry.slot_bytes / SMALL_PAGE {
             bus.ram_write(self.staging.gpa + page * SMALL_PAGE, &self.random.spoil());
         }

@@ -19,7 +19,7 @@ const MAILBOX_WORDS: usize = SMALL_PAGE as usize / 4;
 /// Local memory comes in such units.
 const LOCAL_UNIT: u32 = 16;
 
-/// A compute channel with what plans need besides buffers.
+/// A compute channel with the programs and stamps that plans need.
 pub(super) struct GuestGpu {
     compute: Compute,
     /// Programs in VRAM and where they are.
@@ -31,7 +31,7 @@ pub(super) struct GuestGpu {
     mailbox: DmaBlock,
 }
 
-/// What a plan came to.
+/// Results of a plan.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Outcome {
     /// Launches on the GPU.

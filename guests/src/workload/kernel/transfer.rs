@@ -12,7 +12,7 @@ use kernels::Role;
 const PART_WORDS: usize = 1024;
 /// Wrong words that are reported one by one.
 const WRONG_LINES: u64 = 8;
-/// What a page of staging memory begins with before a copy: 8 bytes that no kernel computes on purpose.
+/// First bytes of a page of staging memory before a copy: 8 bytes that no kernel computes on purpose.
 const SPOILED: [u8; 8] = *b"\xa5spoiled";
 
 impl Run<'_> {
@@ -109,7 +109,7 @@ impl Run<'_> {
         }
     }
 
-    /// What an earlier piece left must not pass for a copy that was not made.
+    /// Bytes of an earlier piece must not pass for a copy that was not made.
     fn spoil(&self, bus: &mut dyn GuestBus, half: usize, piece: Piece) {
         for page in 0..(piece.words as u64 * 4).div_ceil(SMALL_PAGE) {
             bus.ram_write(self.half_gpa(half) + page * SMALL_PAGE, &SPOILED);

@@ -1,4 +1,4 @@
-//! Names, parameters and macros: text in, lines without them out.
+//! Names, parameters and macros: replaces them in the text before it is assembled.
 //!
 //! | directive | meaning |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! `%{NAME}` is `%NAME` where a letter follows. A sum of two numbers in a constant's brackets is added up, so that
 //! `c0[%NAME+4]` is the upper word of a `u64`. Values are expanded where they are defined.
 //!
-//! Always there are the macros of `prelude.asm`.
+//! The macros of `prelude.asm` are always defined.
 
 use alloc::{
     borrow::ToOwned,
@@ -27,7 +27,7 @@ const PRELUDE: &str = include_str!("prelude.asm");
 const PARAMETERS_START: u32 = 0x20;
 /// End of the parameters (CUDA: up to 4 KiB of them).
 const PARAMETERS_END: u32 = 0x1020;
-/// Macros within macros.
+/// Greatest depth of macros within macros.
 const DEPTH_MAX: u32 = 16;
 
 /// A value that a launch has to provide in constant bank 0.
@@ -80,7 +80,7 @@ struct Macro {
     body: Vec<String>,
 }
 
-/// What a `%` stands in: the source, or a use of a macro.
+/// The text around a `%`: the source, or a use of a macro.
 #[derive(Default)]
 struct Scope<'a> {
     arguments: BTreeMap<&'a str, &'a str>,

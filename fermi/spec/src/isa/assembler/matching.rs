@@ -11,10 +11,10 @@ use crate::isa::{
 
 mod vectors;
 
-/// Things that could have stood there; more are not listed.
+/// Most alternatives that a message lists.
 const EXPECTED_MAX: usize = 12;
 
-/// Where a line and a row part.
+/// The first difference between a line and a row.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mismatch {
     /// Words of the line that matched.
@@ -58,7 +58,7 @@ impl Mismatch {
 
 type Matched<T> = Result<T, Mismatch>;
 
-/// What is left of a line.
+/// The rest of a line.
 #[derive(Clone)]
 pub(super) struct Words<'a> {
     lexemes: &'a [Lexeme<'a>],
