@@ -1,4 +1,4 @@
-//! What callers of the broker can be told.
+//! The errors that callers of the broker get.
 
 use vgpu::{Denial, Refusal, SettingError};
 
@@ -10,39 +10,39 @@ pub enum StartError {
     /// A VM's settings contradict themselves.
     #[error("vm {name}: {reason}")]
     Config {
-        /// Of the VM.
+        /// Name of the VM.
         name: String,
-        /// Names the field and what would be right.
+        /// The setting that is wrong.
         reason: SettingError,
     },
     /// A socket cannot be listened on.
     #[error("vm {name}")]
     Listen {
-        /// Of the VM.
+        /// Name of the VM.
         name: String,
-        /// Why.
+        /// Error of the socket.
         #[source]
         source: vfio_user_server::ListenerError,
     },
-    /// No memory, descriptor or thread.
+    /// A piece of memory, a descriptor or a thread cannot be created.
     #[error("cannot set up {what}")]
     System {
         /// What was attempted.
         what: &'static str,
-        /// Why.
+        /// Error of the host.
         #[source]
         source: std::io::Error,
     },
-    /// The broker's own memory.
+    /// The broker's own memory cannot be set up.
     #[error("cannot set up the broker's DMA memory")]
     Memory(#[from] MapError),
-    /// The event loop.
+    /// The event loop cannot be set up.
     #[error("cannot set up the event loop")]
     Loop(#[from] event_manager::Error),
     /// The card cannot be used.
     #[error("the card cannot be used: {reason}")]
     Card {
-        /// From the core.
+        /// Reason that the core gave.
         reason: String,
     },
 }
@@ -59,10 +59,10 @@ pub enum AttachError {
     /// The broker gave the VM up while it was attaching.
     #[error("detached again: {reason}")]
     Expelled {
-        /// What the broker says.
+        /// Reason of the broker.
         reason: String,
     },
-    /// As many VMs are attached as have numbers.
+    /// As many VMs are attached as there are numbers.
     #[error("{} VMs are attached already", crate::perform::VMS_MAX)]
     TooManyVms,
     /// No memory for the image of its VRAM.
@@ -80,7 +80,7 @@ pub enum AttachError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the broker has ended: {reason}")]
 pub struct Ended {
-    /// Why.
+    /// Reason of the end, for people.
     pub reason: String,
 }
 
@@ -96,10 +96,10 @@ pub enum LinkError {
     /// No answer within the bound.
     #[error("no answer within {} s", crate::link::ANSWER_SECONDS_MAX)]
     Timeout,
-    /// The VM was given up.
+    /// The broker detached the VM.
     #[error("the VM was detached: {reason}")]
     Expelled {
-        /// Why.
+        /// Reason of the detach, for people.
         reason: String,
     },
     /// The broker has ended.

@@ -31,10 +31,10 @@ struct State {
     attached: Option<Result<(), Denial>>,
     expelled: Option<String>,
     is_detached: bool,
-    /// Threads in `wait`: without any, nobody need be woken.
+    /// Number of threads in `wait`: without any, no wake-up is needed.
     waiting: usize,
     interrupt: Option<EventFd>,
-    /// Raised while nobody listened.
+    /// An interrupt was raised before an eventfd was connected.
     is_interrupt_held: bool,
 }
 
@@ -59,7 +59,7 @@ impl LocalPort {
         }
     }
 
-    /// Waits until `done` has something to say. `None` if it has not within the bound.
+    /// Waits until `done` gives a value. `None` if it does not within the bound.
     fn wait<T>(&self, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
         if let Some(result) = done(&mut state) {
@@ -176,7 +176,7 @@ impl LocalLink {
                 offset,
                 bytes: part.len() as u32,
             })? {
-                // An answer of another length would be a mistake of the core; what is there is passed on.
+                // An answer of another length would be a mistake of the core; the bytes that came are passed on.
                 Reply::Data(bytes) => part.iter_mut().zip(bytes).for_each(|(to, from)| *to = from),
                 Reply::Done => part.fill(0xff),
                 Reply::Refused(refusal) => return Err(refusal.into()),
@@ -224,7 +224,7 @@ impl LocalLink {
         Ok(())
     }
 
-    /// Signals `interrupt` from now on. One that was raised before anybody listened is signalled at once.
+    /// Signals `interrupt` from now on. One that was raised before this call is signalled at once.
     pub fn set_interrupt(&self, interrupt: EventFd) {
         let mut state = self.port.lock();
         state.interrupt = Some(interrupt);
@@ -238,7 +238,7 @@ impl LocalLink {
         self.config().read(offset, data);
     }
 
-    /// Writes the PCI configuration space and tells what that changed.
+    /// Writes the PCI configuration space and returns the changes.
     pub fn write_config(&self, offset: u64, data: &[u8]) -> ConfigChange {
         self.config().write(offset, data)
     }
@@ -254,7 +254,7 @@ impl LocalLink {
         self.port.lock().expelled.clone()
     }
 
-    /// Leaves, and waits until nothing of the VM is left in the broker or on the card.
+    /// Detaches, and waits until nothing of the VM is left in the broker or on the card.
     pub fn detach(self) -> Result<(), LinkError> {
         self.leave();
         match self.port.wait(|state| state.is_detached.then_some(())) {
@@ -272,7 +272,7 @@ impl LocalLink {
     }
 
     fn leave(&self) {
-        // A broker that has ended has let go of everything.
+        // A broker that has ended has released everything.
         if let Ok(mut performer) = self.shared.lock() {
             performer.detach(self.attachment);
         }

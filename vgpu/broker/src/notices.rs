@@ -1,4 +1,4 @@
-//! The core's notices as log lines. What a guest can trigger is limited for each guest.
+//! The core's notices as log lines. Lines that a guest can cause are limited for each guest.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -25,7 +25,7 @@ impl NoticeLog {
         }
     }
 
-    /// Something that the card or the way to it did not do.
+    /// An operation that the card, or the connection to it, did not perform.
     pub(crate) fn host_error(&mut self, what: &str) {
         if let Some(suppressed) = self.host.pass(Instant::now()) {
             log::error!(suppressed; "host error: {what}");

@@ -1,10 +1,10 @@
-//! The two sides that the broker joins: what decides, and whom it answers.
+//! The two sides that the broker joins: the deciding core, and the VMs' ends.
 
 use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Tick};
 
-/// What decides. [`Manager`], or a script in tests.
+/// The deciding core: [`Manager`], or a script in tests.
 ///
-/// Called with one event after the other, never concurrently; appends what is to be done and waits for nothing.
+/// Called with one event after the other, never concurrently; appends actions and waits for nothing.
 pub trait Core: Send {
     /// Takes one event.
     fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions);
@@ -16,7 +16,7 @@ impl Core for Manager {
     }
 }
 
-/// Whoever stands for a VM: a local caller or a socket. Called with the broker's lock held, so it must not wait and
+/// The representative of a VM: a local caller or a socket. Called with the broker's lock held, so it must not wait and
 /// must not call back.
 pub(crate) trait VmPort: Send + Sync {
     /// The vGPU exists, or was refused with a reason.

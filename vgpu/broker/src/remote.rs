@@ -1,4 +1,4 @@
-//! The broker's side of a VM behind a socket: what it is told waits in an outbox for the event loop, which owns the
+//! The broker's side of a VM behind a socket: messages for it wait in an outbox for the event loop, which owns the
 //! socket.
 
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use crate::signaller::Signaller;
 
 /// Wakes the event loop, unless it is awake.
 ///
-/// The loop says so before it works and after; after saying that it sleeps it looks at all outboxes once more. Whoever
-/// puts something into an outbox does that before asking. So either sees the other.
+/// The loop sets a flag while it works; after clearing it, it looks at all outboxes once more. A thread that puts a
+/// message into an outbox does so before it reads the flag. So one of them sees the other.
 #[derive(Debug)]
 pub(crate) struct Waker {
     event: EventFd,
@@ -50,7 +50,7 @@ impl Waker {
     }
 }
 
-/// What a VM's session is told.
+/// A message for a VM's session.
 #[derive(Debug)]
 pub(crate) enum Told {
     Attached(Result<(), Denial>),
@@ -59,7 +59,7 @@ pub(crate) enum Told {
     Detached,
 }
 
-/// See the module. As many replies can wait as requests were let in.
+/// The outbox of one VM. As many replies can wait as requests were accepted.
 #[derive(Debug)]
 pub(crate) struct RemotePort {
     outbox: Mutex<VecDeque<Told>>,
@@ -76,7 +76,7 @@ impl RemotePort {
         }
     }
 
-    /// The oldest thing told.
+    /// Takes the oldest message.
     pub(crate) fn take(&self) -> Option<Told> {
         self.outbox
             .lock()

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The card may have been used before, by a broker that is gone: it is reset first, and nothing is assumed of its
-//! memory. Stores are posted, and sent together before the next load, or when the edge is about to wait. Whatever the
-//! server does wrong, or does not do within [`ANSWER_WAIT`], is a lost card. A refused DMA map is not: it costs one VM.
+//! memory. Stores are posted, and sent together before the next load, or when the edge is about to wait. A server that
+//! errs, or does not answer within [`ANSWER_WAIT`], is a lost card. A refused DMA map is not: it costs one VM.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,21 +29,21 @@ pub enum RemoteGpuError {
     /// No connection, or the server does not do what the protocol asks.
     #[error("cannot attach to the card at {}", path.display())]
     Attach {
-        /// The socket.
+        /// Path of the card's socket.
         path: PathBuf,
-        /// What went wrong.
+        /// Error of the connection.
         #[source]
         source: RemoteError,
     },
-    /// What is served there is something else.
+    /// The function that is served there is not a card.
     #[error("the device behind {} is not a GF100 card: {what}", path.display())]
     NotACard {
-        /// The socket.
+        /// Path of the card's socket.
         path: PathBuf,
-        /// What it has, and what a card has.
+        /// Its property that no card has.
         what: String,
     },
-    /// No descriptor.
+    /// A descriptor or thread cannot be created.
     #[error("cannot create {what} of the card")]
     System {
         /// What was attempted.
@@ -100,7 +100,7 @@ impl RemoteGpu {
         })
     }
 
-    /// Which board it is.
+    /// Board of the card.
     pub fn board(&self) -> Board {
         self.board
     }
@@ -244,8 +244,8 @@ impl HostGpu for RemoteGpu {
 
 impl Drop for RemoteGpu {
     fn drop(&mut self) {
-        // A hang-up reaches the card at some later time. Whoever drops this frees the memory next, so the card must have
-        // let go of it before. With the connection gone there is nobody to ask.
+        // A hang-up reaches the card at some later time. The owner frees the memory after this drop, so the card must
+        // have released it before. With the connection gone it cannot be asked.
         for (iova, bytes) in std::mem::take(&mut self.maps) {
             match self.function.dma_unmap(iova, bytes) {
                 Ok(()) | Err(RemoteError::Refused { .. }) => {}

@@ -45,25 +45,25 @@ struct Denied {
     reason: Value,
 }
 
-/// Which actions of a recording are compared.
+/// The actions of a recording that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compared {
-    /// All.
+    /// All actions, notices included.
     #[default]
     Everything,
-    /// All but notices and the reasons of denials, which tell and do nothing: for recordings that another version made.
+    /// All but notices and the reasons of denials, which have no effect: for recordings that another version made.
     AllButNotices,
 }
 
-/// What a core did otherwise than recorded.
+/// The first difference between a core and the recording.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
     /// It read another place, or more than recorded.
     #[error("read {index}: recorded {recorded}, now {bytes} bytes at {at:?}")]
     Read {
-        /// From 0, within the event.
+        /// Number within the event, from 0.
         index: usize,
-        /// As in the file.
+        /// Text in the file.
         recorded: String,
         /// Place of this run.
         at: Place,
@@ -73,25 +73,25 @@ pub enum Difference {
     /// It read less than recorded.
     #[error("{count} reads of the recording did not happen")]
     ReadsLeft {
-        /// How many.
+        /// Number of reads that did not happen.
         count: usize,
     },
-    /// It stored something else.
+    /// It stored other bytes, or at other places.
     #[error("what was stored differs: recorded {recorded} stores, now {replayed}, or other bytes or places")]
     Stored {
-        /// Calls recorded.
+        /// Number of stores in the recording.
         recorded: u64,
-        /// Calls of this run.
+        /// Number of stores in this run.
         replayed: u64,
     },
-    /// It did something else.
+    /// It took another action.
     #[error("action {index}: recorded {recorded:?}, now {replayed:?}")]
     Action {
-        /// From 0, within the event.
+        /// Number within the event, from 0.
         index: usize,
         /// As in the file; `None` if it ended before.
         recorded: Option<String>,
-        /// Of this run; `None` if there was no more.
+        /// Action of this run; `None` if there was no more.
         replayed: Option<String>,
     },
 }
@@ -102,51 +102,51 @@ pub enum ReplayError {
     /// The file cannot be opened or read.
     #[error("cannot read the recording at line {line}")]
     Io {
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// Why.
+        /// Error of the host.
         #[source]
         source: std::io::Error,
     },
     /// A line is not of the format.
     #[error("line {line} of the recording is malformed")]
     Malformed {
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// Why.
+        /// Error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
-    /// The bytes of a read make no sense.
+    /// The bytes of a read cannot be decoded.
     #[error("line {line} of the recording has a read whose data cannot be decoded")]
     MalformedRead {
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
     },
     /// Another version wrote it.
     #[error("the recording has format {found}, this program reads format {FORMAT}")]
     Format {
-        /// As in the file.
+        /// Text in the file.
         found: u32,
     },
-    /// The core did something else. With its state gone astray, what follows would mean nothing.
+    /// The core acted differently. Its state is then another one, so later events would not be comparable.
     #[error("line {line}: event {event}: {difference}")]
     Differs {
-        /// From 1.
+        /// Number of the line, from 1.
         line: u64,
         /// The event, as text.
         event: String,
-        /// What differs first.
+        /// The first difference.
         difference: Difference,
     },
 }
 
-/// What was repeated.
+/// Counts of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplaySummary {
-    /// Events applied.
+    /// Number of events applied.
     pub events: u64,
-    /// Actions compared.
+    /// Number of actions compared.
     pub actions: u64,
     /// The last line was incomplete (the broker was killed) and left out.
     pub is_cut: bool,

@@ -6,17 +6,17 @@ use vgpu::{Event, RequestId, VmId};
 
 use crate::memory::RamMap;
 
-/// Requests of one VM that may wait: what one client may have unanswered, cut into single accesses.
+/// Most requests of one VM that may wait: as many as one client may have unanswered, cut into single accesses.
 pub(crate) const WAITING_MAX: usize = 16 * 1024;
 
-/// What a VM asks for.
+/// A request of a VM to the core.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Load.
+    /// A load from a BAR.
     Read { bar: Bar, offset: u64, bytes: u32 },
-    /// Store.
+    /// A store to a BAR.
     Write { bar: Bar, offset: u64, data: Vec<u8> },
-    /// Offer RAM.
+    /// Offers a range of RAM for DMA.
     MapRam { gpa: Gpa, map: RamMap },
     /// Take RAM back.
     UnmapRam { gpa: Gpa, bytes: u64 },
@@ -24,7 +24,7 @@ pub(crate) enum Request {
     Reset,
 }
 
-/// What is left to do in the broker once the answer is there.
+/// The broker's own work once the answer is there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Then {
     Nothing,
@@ -33,7 +33,7 @@ pub(crate) enum Then {
         gpa: Gpa,
         bytes: u64,
     },
-    /// Forget the map if the core has let go of it.
+    /// Forget the map if the core has released it.
     Unmap {
         gpa: Gpa,
         bytes: u64,

@@ -29,7 +29,7 @@ use crate::requests::Request;
 use crate::signaller::Signaller;
 use crate::vms::Attachment;
 
-/// What the client is answered when all pieces are done.
+/// Form of the answer when all pieces are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     Data,
@@ -37,10 +37,10 @@ enum Answer {
     Reset,
 }
 
-/// What of a client's request a piece is.
+/// The part of a client's request that a piece is.
 #[derive(Debug)]
 enum Piece {
-    /// All of it.
+    /// The whole request.
     Whole(ClientRequest, Answer),
     /// These bytes of the answer.
     Part(ClientRequest, Range<usize>),
@@ -55,7 +55,7 @@ struct Gather {
     refusal: Option<Refusal>,
 }
 
-/// See the module.
+/// The session of one client.
 #[derive(Debug)]
 pub(crate) struct Session {
     client: Box<Client>,
@@ -63,12 +63,12 @@ pub(crate) struct Session {
     attachment: Attachment,
     signaller: Arc<Signaller>,
     config: ConfigSpace,
-    /// The vGPU exists; before, the client is not heard.
+    /// The vGPU exists; before, the client's requests are not read.
     is_attached: bool,
     gathers: Pending<ClientRequest, Gather>,
-    /// By the core's request.
+    /// Parts by the core's request id.
     pieces: Pending<RequestId, Piece>,
-    /// Of a turn; empty between turns.
+    /// Requests of a turn; empty between turns.
     incoming: Vec<Incoming>,
     /// Descriptors of the client as files for mapping, each duplicated once however many maps it has.
     files: Vec<(Weak<OwnedFd>, Weak<File>)>,
@@ -102,12 +102,12 @@ impl Session {
         self.attachment
     }
 
-    /// The vGPU exists: the client is heard from now on.
+    /// The vGPU exists: the client's requests are read from now on.
     pub(crate) fn attached(&mut self) {
         self.is_attached = true;
     }
 
-    /// What to poll the socket for; `None` for not at all.
+    /// Events to poll the socket for; `None` for none.
     pub(crate) fn interest(&self) -> Option<(RawFd, EventSet)> {
         let mut events = EventSet::empty();
         events.set(EventSet::IN, self.client.wants_read());
@@ -115,7 +115,7 @@ impl Session {
         self.is_attached.then(|| (self.client.as_raw_fd(), events))
     }
 
-    /// The socket is ready for something. Why the client is gone, if it is.
+    /// Serves a socket that is ready. Returns why the client is gone, if it is.
     pub(crate) fn ready(&mut self, events: EventSet) -> Option<CloseReason> {
         if events.contains(EventSet::OUT) {
             self.client.write_ready();
@@ -134,7 +134,7 @@ impl Session {
         closed
     }
 
-    /// Takes the turn that no poll tells of, if there is one. Why the client is gone, if it is.
+    /// Takes the turn that no poll announces, if there is one. Returns why the client is gone, if it is.
     pub(crate) fn due(&mut self) -> Option<CloseReason> {
         if self.client.is_due() {
             self.ready(EventSet::empty())
@@ -244,7 +244,7 @@ impl Session {
     }
 
     fn dma_map(&mut self, request: ClientRequest, map: &DmaMap) -> Result<(), ReplyError> {
-        // What the client keeps to itself (BARs of other devices, ROMs) exists and cannot be reached.
+        // Memory without a file (BARs of other devices, ROMs) exists and cannot be reached.
         let Some(file) = &map.file else {
             return self.client.reply_done(request);
         };
@@ -303,7 +303,7 @@ impl Session {
     }
 
     fn change_irqs(&mut self, request: ClientRequest, change: IrqChange) -> Result<(), ReplyError> {
-        // The function has one MSI and nothing else, so no other vector gets here.
+        // The function has one MSI and no other interrupt, so no other vector gets here.
         let is_done = match change {
             IrqChange::DisableAll { index: IrqIndex::Msi } => {
                 self.signaller.connect(None);
@@ -367,7 +367,7 @@ impl Session {
                 _ => Piece::Part(request, range),
             };
             self.pieces.insert(id, which);
-            // A broker that has ended has told the port so.
+            // A broker that has ended has informed the port.
             if let Ok(mut performer) = self.shared.lock() {
                 performer.request(self.attachment, id, piece);
             }
@@ -375,7 +375,7 @@ impl Session {
         Ok(())
     }
 
-    /// The core's answer to a piece.
+    /// Takes the core's answer to a piece.
     pub(crate) fn reply(&mut self, id: RequestId, reply: Reply) {
         let (request, range) = match self.pieces.remove(id) {
             Some(Piece::Whole(request, answer)) => {

@@ -1,4 +1,4 @@
-//! What the core's notices add up to: the figures of `vramd demo`, `top` and the metrics.
+//! Sums of the core's notices: the figures of `vramd demo`, `top` and the metrics.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,7 +6,7 @@ use fermi_spec::bar::Bar;
 use serde::Serialize;
 use vgpu::{Direction, Event, Notice, VmId};
 
-/// VMs that are gone of which the figures are kept.
+/// Number of VMs that are gone whose figures are kept.
 const DETACHED_KEPT: usize = 64;
 
 /// Steps of the histogram between a power of two and the next.
@@ -43,14 +43,14 @@ fn bucket(value: u64) -> usize {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one value in its bucket.
     pub fn record(&mut self, value: u64) {
         self.counts[bucket(value)] += 1;
         self.count += 1;
         self.max = self.max.max(value);
     }
 
-    /// How many were counted.
+    /// Number of values counted.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -84,18 +84,18 @@ fn upper_end(index: u64) -> u64 {
     }
 }
 
-/// Pauses of a VM's channels for the sake of a move. Nanoseconds.
+/// Times for which a VM's channels were suspended for moves. Nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Pauses {
-    /// How many.
+    /// Number of suspensions.
     pub count: u64,
-    /// The latest.
+    /// Length of the latest one.
     pub last_ns: u64,
-    /// Median.
+    /// Median of their lengths.
     pub p50_ns: u64,
     /// 99 of 100 are no longer.
     pub p99_ns: u64,
-    /// Longest.
+    /// Length of the longest one.
     pub max_ns: u64,
 }
 
@@ -116,20 +116,20 @@ pub struct Accesses {
     pub bar3_writes: u64,
     /// DMA maps and unmaps.
     pub dma_changes: u64,
-    /// Device resets.
+    /// Resets of the device.
     pub resets: u64,
 }
 
 /// Figures of one VM since it was attached. Bytes are of chunks; instance memory is not counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct VmStats {
-    /// As configured.
+    /// Name in the configuration.
     pub name: String,
-    /// Still there.
+    /// Whether the VM is still attached.
     pub is_attached: bool,
-    /// Guest VRAM.
+    /// VRAM that the guest sees.
     pub guest_vram_bytes: u64,
-    /// Backed so far: what the guest ever mapped or touched.
+    /// Backed so far: memory that the guest ever mapped or touched.
     pub touched_bytes: u64,
     /// In VRAM now.
     pub resident_bytes: u64,
@@ -151,11 +151,11 @@ pub struct VmStats {
     pub rolled_back: u64,
     /// Suspensions for moves, and how long they took.
     pub pauses: Pauses,
-    /// What the guest did that a driver does not do.
+    /// Errors of the guest that drivers do not make.
     pub guest_errors: u64,
     /// Channels stopped after a fault.
     pub channels_killed: u64,
-    /// Interrupts raised.
+    /// Number of interrupts raised.
     pub interrupts: u64,
     /// Accesses that reached the broker.
     pub accesses: Accesses,
@@ -172,9 +172,9 @@ pub struct BrokerStats {
     pub resident_bytes: u64,
     /// The most that was ever taken.
     pub resident_peak_bytes: u64,
-    /// What the card, or the way to it, did not do.
+    /// Failures of the card, or of the connection to it.
     pub host_errors: u64,
-    /// Events applied.
+    /// Number of events that the core has applied.
     pub events: u64,
     /// Attached VMs by number, then the latest of those that are gone.
     pub vms: Vec<VmStats>,
@@ -203,7 +203,7 @@ impl VmCounters {
     }
 }
 
-/// Counts as the broker goes.
+/// Counts events and notices as they come.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     gpu: BrokerStats,
@@ -243,7 +243,7 @@ impl Stats {
         self.detached.push_back(last);
     }
 
-    /// The VM never came to be.
+    /// Forgets a VM whose attach failed.
     pub(crate) fn forget(&mut self, vm: VmId) {
         self.vms.remove(&vm);
     }

@@ -1,4 +1,4 @@
-//! What a GPU and a VM are set to.
+//! Settings of a GPU and of a VM.
 
 use fermi_spec::addr::Iova;
 use serde::{Deserialize, Serialize};
@@ -10,19 +10,19 @@ use crate::reason::SettingError;
 /// Smallest and largest chunk, bytes.
 pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
 
-/// Bus addresses that the core gives away: above what 32 bits name, where hosts have holes and interrupts; below what a
-/// Fermi card names.
+/// Bus addresses that the core gives away: above 4 GiB, as hosts have holes and interrupts below; and within the
+/// addresses of a Fermi card.
 pub const BUS_ADDRESSES: std::ops::Range<u64> = 4 << 30..1 << 40;
 
-/// What bus addresses are given away in: what an IOMMU maps by one entry.
+/// Unit in which bus addresses are given away: an IOMMU maps it by one entry.
 pub(crate) const BUS_UNIT: u64 = 2 << 20;
 
 /// Usable bus addresses without a gap.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct BusRange {
-    /// The first.
+    /// First address of the range.
     pub start: Iova,
-    /// Behind the last.
+    /// First address behind the range.
     pub end: Iova,
 }
 
@@ -45,19 +45,19 @@ impl std::fmt::Display for BusRange {
     }
 }
 
-/// What the way from the card to host memory allows. By the backend.
+/// Limits of the path from the card to host memory. The backend knows them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bus {
-    /// Where memory may be mapped; of these, what lies in [`BUS_ADDRESSES`] is used.
+    /// Ranges where memory may be mapped; their parts in [`BUS_ADDRESSES`] are used.
     pub ranges: Vec<BusRange>,
     /// Most maps at one time.
     pub maps_max: u32,
-    /// What is mapped is pinned: it takes memory whether it was touched or not, and counts as locked.
+    /// Mapped memory is pinned: it takes host RAM whether it was touched or not, and counts as locked.
     pub pins: bool,
 }
 
 impl Default for Bus {
-    /// Everything, as where no IOMMU narrows it.
+    /// No limits, as on a host without an IOMMU.
     fn default() -> Self {
         Self {
             ranges: vec![BusRange {
@@ -79,18 +79,18 @@ pub struct GpuConfig {
     pub bar3_bytes: u64,
     /// Whether a frame reads as zero when it changes its owner.
     pub frames_arrive_zeroed: bool,
-    /// The way from the card to host memory.
+    /// The path from the card to host memory.
     #[serde(default)]
     pub bus: Bus,
     /// Memory is moved through a BAR window even if the card's copy engines run.
     #[serde(default)]
     pub copies_by_window: bool,
-    /// Of copy engines 0 and 1, for a card whose engines have none.
+    /// Microcode of copy engines 0 and 1, for a card whose engines have none.
     #[serde(default)]
     pub microcode: Option<[Microcode; 2]>,
     /// Host RAM that spilled chunks may take together, bytes.
     pub host_ram: u64,
-    /// Who decides whose memory moves.
+    /// Policy that decides whose memory moves.
     #[serde(default)]
     pub policy: PolicyName,
     /// Seed of the random choices.
@@ -130,13 +130,13 @@ impl Default for GpuConfig {
 pub struct Quota {
     /// Never taken from the VM. The sum over all VMs must fit the card.
     pub min: u64,
-    /// Taken only when nothing unprotected is left.
+    /// Taken only when no unprotected memory is left.
     pub low: u64,
     /// Above it, this VM's chunks go first.
     pub high: u64,
-    /// Never exceeded.
+    /// Most bytes that the VM ever holds.
     pub max: u64,
-    /// Share of what is contended, relative to the others'.
+    /// Share of contended memory, relative to the other VMs'.
     pub weight: u32,
 }
 
@@ -166,16 +166,16 @@ impl Quota {
     }
 }
 
-/// What a VM asks for.
+/// Settings that a VM asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmConfig {
-    /// For messages.
+    /// Name of the VM in messages.
     pub name: String,
     /// Guest VRAM, a multiple of 1 MiB.
     pub guest_vram: u64,
     /// Chunk size, a power of two in [`CHUNK_BYTES`].
     pub chunk_bytes: u64,
-    /// What it may hold.
+    /// VRAM that it may hold.
     pub quota: Quota,
 }
 

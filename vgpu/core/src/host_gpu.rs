@@ -1,4 +1,4 @@
-//! The port to a card: what an edge needs to perform [`crate::Action`]s.
+//! The port to a card: the calls by which an edge performs [`crate::Action`]s.
 //!
 //! Implemented over vfio-user (and, to come, VFIO) in the broker, over the software GPU where that is joined. It offers BAR access,
 //! DMA mapping, interrupts and capabilities, nothing more: copies and flushes are done by the core's own channel on
@@ -16,15 +16,15 @@ use crate::event::FrameOwner;
 /// A run of host memory for DMA: `bytes` from `offset` of a mapping that lives as long as the value.
 #[derive(Clone, Debug)]
 pub struct DmaMemory {
-    /// The mapping.
+    /// Mapping that holds the memory.
     pub region: Arc<MmapRegion>,
     /// Bytes into it, page-aligned.
     pub offset: u64,
-    /// Length, page-aligned.
+    /// Length in bytes, page-aligned.
     pub bytes: u64,
 }
 
-/// What a card can do. Asked, never assumed.
+/// Capabilities of a card. Asked, never assumed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// Bytes of BAR1.
@@ -33,17 +33,17 @@ pub struct Capabilities {
     pub bar3_bytes: u64,
     /// A frame that changes its owner reads as zero (the backend scrubs it). Otherwise the core scrubs by copy engine.
     pub frames_arrive_zeroed: bool,
-    /// What the way from the card to host memory allows.
+    /// Limits of the path from the card to host memory.
     pub bus: Bus,
 }
 
-/// Failures of the card or of the way to it.
+/// Failures of the card or of the connection to it.
 #[derive(Debug, thiserror::Error)]
 pub enum HostGpuError {
     /// The card does not answer.
     #[error("the card is gone: {reason}")]
     Lost {
-        /// What was seen.
+        /// The sign of the loss, for people.
         reason: String,
     },
     /// A DMA map was refused.
@@ -51,7 +51,7 @@ pub enum HostGpuError {
     Map {
         /// First bus address.
         iova: Iova,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
         /// From the backend.
         reason: String,
@@ -59,7 +59,7 @@ pub enum HostGpuError {
     /// A frame's bytes could not be placed.
     #[error("cannot place frame {frame:?}: {reason}")]
     Place {
-        /// Which.
+        /// Number of the frame.
         frame: FrameNo,
         /// From the backend.
         reason: String,
@@ -77,7 +77,7 @@ pub fn bar0_piece(offset: u64, left: usize) -> usize {
 
 /// A Fermi card.
 pub trait HostGpu: Send {
-    /// What it can do.
+    /// Capabilities of the card.
     fn capabilities(&self) -> Capabilities;
 
     /// Loads `data.len()` bytes, up to 4 KiB. The implementation splits BAR0 (registers and PRAMIN) into naturally
@@ -88,7 +88,7 @@ pub trait HostGpu: Send {
     /// that, or for [`HostGpu::flush`], to be on its way to the card.
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError>;
 
-    /// Sends every store on its way. Whoever performs actions calls it before it waits for anything.
+    /// Sends every store on its way. The performer of actions calls it before it waits for anything.
     fn flush(&mut self) -> Result<(), HostGpuError>;
 
     /// Lets the card reach `memory` at `iova`.

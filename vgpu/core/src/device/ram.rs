@@ -79,12 +79,12 @@ impl RamMaps {
     }
 }
 
-/// First-fit allocator of bus addresses, in 2 MiB units, within what the way to host memory leaves usable.
+/// First-fit allocator of bus addresses, in 2 MiB units, within the usable ranges of the path to host memory.
 #[derive(Debug)]
 pub(crate) struct IovaSpace {
     /// Whole units, ascending, never touching.
     ranges: Vec<BusRange>,
-    /// Start and length of what is given away.
+    /// Start and length of the allocated ranges.
     used: BTreeMap<u64, u64>,
     /// Maps that are there or promised, and their bound.
     maps: u32,
@@ -136,7 +136,7 @@ impl IovaSpace {
         assert!(self.used.remove(&at.0).is_some(), "{at} released twice");
     }
 
-    /// Promises maps; `false`: so many cannot be made.
+    /// Promises maps; `false` if the bound does not allow that many.
     pub(crate) fn reserve_maps(&mut self, count: u32) -> bool {
         let after = self
             .maps
@@ -156,7 +156,7 @@ impl IovaSpace {
         self.maps_max - self.maps
     }
 
-    /// What may be used at all, for messages.
+    /// Text of the usable ranges, for messages.
     pub(crate) fn usable(&self) -> UsableBus {
         UsableBus(self.ranges.clone())
     }

@@ -21,9 +21,9 @@ use crate::notice::Direction;
 
 /// Linear map of VRAM.
 pub(crate) const VRAM_VA: GpuVa = GpuVa(0);
-/// Copy window.
+/// Address of the copy window in the own channel's space.
 pub(crate) const WINDOW_VA: GpuVa = GpuVa(0x40_0000_0000);
-/// Bytes of the window: what one small-page table covers.
+/// Bytes of the window: the span of one small-page table.
 pub(crate) const WINDOW_BYTES: u64 = fermi_spec::addr::PDE_SPAN;
 /// The broker's DMA memory.
 pub(crate) const OWN_VA: GpuVa = GpuVa(0x50_0000_0000);
@@ -49,15 +49,15 @@ pub(crate) struct CopyRun {
     pub(crate) bytes: u64,
 }
 
-/// Largest [`CopyRun`].
+/// Most bytes of one [`CopyRun`].
 pub(crate) const RUN_BYTES_MAX: u64 = copy::LINES_MAX as u64 * SMALL_PAGE;
-/// Most runs in one submission: what the pushbuffer holds, less the ends.
+/// Most runs in one submission: those that fit the pushbuffer, without its ends.
 pub(crate) const RUNS_MAX: usize = PUSHBUFFER_BYTES as usize / 4 / RUN_WORDS - 2;
 
 /// State of the ring.
 #[derive(Debug, Default)]
 pub(crate) struct CopyChannel {
-    /// Which of the two engines the next batch goes to.
+    /// Number of the engine that the next batch goes to, 0 or 1.
     second: bool,
     gp_put: u32,
     sequence: u32,
@@ -113,7 +113,7 @@ impl CopyChannel {
     }
 
     /// The channel was bound anew: its ring starts from the beginning. The batch under way never ends. The next one
-    /// tries the other engine: somebody may be sitting on this one.
+    /// tries the other engine, as another channel may be stuck on this one.
     pub(crate) fn restart(&mut self) {
         self.second = !self.second;
         self.gp_put = 0;

@@ -10,8 +10,8 @@
 //! comes back, so that others are served meanwhile. A refill reads a word back now and then: stores are only posted, and
 //! the answer says that they have arrived.
 //!
-//! Loads across PCIe take about a microsecond for 8 bytes, so a chunk of 2 MiB takes a quarter of a second. What the
-//! channels of its VM wait for that is longer than what an engine needs by two orders of magnitude.
+//! Loads across PCIe take about a microsecond for 8 bytes, so a chunk of 2 MiB takes a quarter of a second. The
+//! channels of its VM are suspended a hundred times longer than for a copy by an engine.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -49,16 +49,16 @@ struct Part {
 /// State of a move by the CPU.
 #[derive(Debug, Default)]
 pub(super) struct WindowCopy {
-    /// What is to be copied, the window's frames first.
+    /// The copies left, those of the window's frames first.
     left: VecDeque<Part>,
-    /// What is in the window, as offsets in BAR1 and in the image.
+    /// The pages in the window, as offsets in BAR1 and in the image.
     shown: VecDeque<(u64, GuestVramAddr, u64)>,
     /// Loads under way: a page for the image, or the one that says that stores have arrived.
     loads: BTreeMap<Token, Option<GuestVramAddr>>,
 }
 
 impl Running {
-    /// Lists what is to be copied and shows the first frames.
+    /// Lists the copies and shows the first frames.
     pub(super) fn plan_window_copy(&mut self, cx: &mut Cx<'_>) {
         let Some(moving) = &mut self.moving else { return };
         let Some(vgpu) = self.vms.get(&moving.vm) else {
@@ -165,7 +165,7 @@ impl Running {
         }
     }
 
-    /// A load of a move by the CPU; `false` if the value is somebody else's.
+    /// Takes a load of a move by the CPU; `false` if the value belongs to another request.
     pub(super) fn window_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
         let Some(moving) = &mut self.moving else {
             return false;
@@ -183,7 +183,7 @@ impl Running {
         true
     }
 
-    /// Gives up a copy that takes too long. `true` if it did. What is still under way writes nothing: its answers find no
+    /// Gives up a copy that takes too long. `true` if it did. Loads still under way write nothing: their answers find no
     /// move, and stores of a refill were performed before any frame is given back.
     pub(super) fn check_window_copy(&mut self, cx: &mut Cx<'_>) -> bool {
         let Some(moving) = &self.moving else { return false };
