@@ -1,4 +1,4 @@
-//! Assembles `asm/NAME.asm` into a static `NAME` of `programs.rs` in `OUT_DIR`.
+//! Assembles `asm/NAME.asm` into a static `NAME`, all of them into one file of `OUT_DIR`.
 
 use fermi_spec::isa::assembler::{Program, assemble};
 use std::fmt::Write as _;

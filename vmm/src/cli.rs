@@ -1,4 +1,4 @@
-//! The command line, a contract (docs/architecture.md §9).
+//! The command line, a contract.
 //!
 //! Exit status: 0 done, 1 failed, 2 wrong usage, 3 the guest asked for a reset that was not to follow, 4 a thread of a VM made
 //! a system call that it may not. What went wrong is one line on stderr, an error's sources joined by

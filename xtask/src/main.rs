@@ -40,7 +40,7 @@ enum Task {
     Test,
     /// Checks the dependencies between our crates against the table of levels.
     Layers,
-    /// Checks what no compiler checks: READMEs, docs, lengths, words, raw numbers, unsafe, paths.
+    /// Checks what no compiler checks: READMEs, docs, references, lengths, words, raw numbers, unsafe, paths.
     Tidy,
     /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or lists the missing ones.
     HostEnv(host_env::HostEnvArguments),

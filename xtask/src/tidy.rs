@@ -1,10 +1,13 @@
 //! `cargo xtask tidy`: the house rules that no compiler checks.
 //!
 //! Each finding is one line `path:line: what is wrong: what to do`. [`text`] reads lines of any file, [`rust_code`] one
-//! parsed Rust file, [`module_tree`] the crates and which file belongs to which. To except a place from a rule is to
-//! change the rule here, with its reason.
+//! parsed Rust file, [`docs`] its doc comments, [`module_tree`] the crates and which file belongs to which,
+//! [`references`] what comments and documents refer to. To except a place from a rule is to change the rule here, with
+//! its reason.
 
+mod docs;
 mod module_tree;
+mod references;
 mod rust_code;
 mod text;
 
@@ -59,6 +62,7 @@ fn check(texts: &Texts) -> Vec<Finding> {
     let reached = module_tree::reach(&packages, &parsed);
     module_tree::check(texts, &packages, &parsed, &reached, &mut findings);
     let codes = text::todo_codes(texts);
+    let references = references::References::of(texts);
     for (path, text) in texts {
         let tests = match parsed.get(path.as_str()) {
             Some(file) => {
@@ -67,7 +71,11 @@ fn check(texts: &Texts) -> Vec<Finding> {
             }
             None => rust_code::TestLines::default(),
         };
+        if let Some(file) = parsed.get(path.as_str()) {
+            docs::check(path, file, &mut findings);
+        }
         text::check(path, text, &tests, &codes, &mut findings);
+        references.check(path, text, &mut findings);
     }
     findings.sort();
     findings.dedup();
@@ -106,8 +114,8 @@ mod tests {
             ("README.md", "A tree.\n"),
             ("a/Cargo.toml", "[package]\nname = \"a\"\n"),
             ("a/README.md", "What may enter: nothing.\n"),
-            ("a/src/lib.rs", "//! A crate.\nmod part;\n"),
-            ("a/src/part.rs", "//! A part.\n"),
+            ("a/src/lib.rs", "//! A small crate.\nmod part;\n"),
+            ("a/src/part.rs", "//! A small part.\n"),
         ];
         files
             .map(|(path, text)| (path.to_owned(), text.to_owned()))
@@ -137,7 +145,7 @@ mod tests {
 
     #[test]
     fn invalid_rust_is_found_at_its_line() {
-        let found = findings_with("a/src/part.rs", "//! A part.\n\nfn broken( {}\n");
+        let found = findings_with("a/src/part.rs", "//! A small part.\n\nfn broken( {}\n");
         assert!(
             found[0].starts_with("a/src/part.rs:3: not valid Rust"),
             "{found:?}"

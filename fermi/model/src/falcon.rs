@@ -43,7 +43,7 @@ pub(crate) enum FalconEvent {
     Acknowledged,
 }
 
-/// See the module.
+/// One falcon, with what the host sees of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Falcon {
     shape: FalconShape,

@@ -43,7 +43,7 @@ const LINK_CAN_DO_5_GT: u32 = 0x2200;
 /// A write of 0xff lets the next message out.
 const MSI_REARM: usize = 0x704;
 
-/// See the module.
+/// The card's configuration space: its bytes, and which of them the host can change.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigSpace {
     bytes: Vec<u8>,

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Bar {
-    /// Registers.
+    /// Registers, with the windows PRAMIN and PROM among them.
     Bar0,
     /// VRAM through the address space of [`Bar1Block`](crate::regs::Bar0Reg::Bar1Block); the polling area of USERD lies
     /// in it.

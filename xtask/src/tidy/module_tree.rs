@@ -288,11 +288,14 @@ mod tests {
     #[test]
     fn file_that_nobody_declares_is_an_orphan() {
         assert_eq!(
-            findings_with("a/src/lost.rs", "//! Lost.\n"),
+            findings_with("a/src/lost.rs", "//! A lost part.\n"),
             [format!("a/src/lost.rs:1: {ORPHAN}")]
         );
-        assert_eq!(findings_with("a/tests/deep/lost.rs", "//! Lost.\n").len(), 1);
-        assert_eq!(findings_with("stray.rs", "//! Lost.\n").len(), 1);
+        assert_eq!(
+            findings_with("a/tests/deep/lost.rs", "//! A lost part.\n").len(),
+            1
+        );
+        assert_eq!(findings_with("stray.rs", "//! A lost part.\n").len(), 1);
     }
 
     #[test]
@@ -305,7 +308,7 @@ mod tests {
             "tests/t.rs",
             "benches/b.rs",
         ];
-        let found = targets.map(|target| findings_with(&format!("a/{target}"), "//! A target.\n"));
+        let found = targets.map(|target| findings_with(&format!("a/{target}"), "//! A small target.\n"));
         assert!(found.iter().all(Vec::is_empty), "{found:?}");
     }
 
@@ -383,7 +386,10 @@ mod tests {
 
     #[test]
     fn empty_names_of_modules_and_packages_are_found() {
-        let found = findings_with("a/src/lib.rs", "//! A.\nmod part;\nmod x { mod util {} }\n");
+        let found = findings_with(
+            "a/src/lib.rs",
+            "//! A small crate.\nmod part;\nmod x { mod util {} }\n",
+        );
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].starts_with("a/src/lib.rs:3: the name util says nothing"),

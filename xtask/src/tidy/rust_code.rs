@@ -262,7 +262,7 @@ mod tests {
 
     /// Findings in a documented module with `code` below its docs, which are line 1.
     fn found(code: &str) -> Vec<String> {
-        findings_with("a/src/part.rs", &format!("//! A part.\n{code}"))
+        findings_with("a/src/part.rs", &format!("//! A small part.\n{code}"))
     }
 
     fn function(attribute: &str, lines: usize) -> String {
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn test_module_needs_no_docs() {
-        let lib = "//! A.\nmod part;\n#[cfg(test)]\nmod tests;\n";
+        let lib = "//! A small crate.\nmod part;\n#[cfg(test)]\nmod tests;\n";
         let mut texts: super::super::Texts = super::super::Texts::new();
         texts.insert("a/src/lib.rs".to_owned(), lib.to_owned());
         texts.insert("a/src/tests.rs".to_owned(), "#[test]\nfn a() {}\n".to_owned());
@@ -318,7 +318,7 @@ mod tests {
         let code = "const _: () = ();\n".repeat(600);
         assert_eq!(found(&format!("{tests}{code}")).len(), 1);
         assert_eq!(
-            findings_with("a/tests/long.rs", &format!("//! A test.\n{code}{code}")),
+            findings_with("a/tests/long.rs", &format!("//! A small test.\n{code}{code}")),
             Vec::<String>::new()
         );
     }
@@ -352,7 +352,7 @@ mod tests {
             found(&format!("#[cfg(not(test))]\nmod code {{ {arms} }}\n")).len(),
             1
         );
-        let defined = findings_with("fermi/spec/src/lib.rs", &format!("//! Spec.\n{arms}"));
+        let defined = findings_with("fermi/spec/src/lib.rs", &format!("//! A small crate.\n{arms}"));
         assert!(
             !defined.iter().any(|line| line.contains("raw number")),
             "{defined:?}"
@@ -373,7 +373,7 @@ mod tests {
             found("#![expect(unsafe_code)]\n// unsafe in words\n"),
             Vec::<String>::new()
         );
-        let declared = "// UNSAFETY: maps memory.\n//! A part.\nfn a() { unsafe { b() } }\n";
+        let declared = "// UNSAFETY: maps memory.\n//! A small part.\nfn a() { unsafe { b() } }\n";
         assert_eq!(findings_with("a/src/part.rs", declared), Vec::<String>::new());
         assert_eq!(
             found("\n// UNSAFETY: maps memory.\nfn a() { unsafe { b() } }\n"),

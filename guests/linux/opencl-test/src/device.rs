@@ -43,7 +43,7 @@ impl Range {
     }
 }
 
-/// See the module.
+/// A device of OpenCL: its name, its queue, and our kernels built for it.
 pub(crate) struct Machine {
     name: String,
     program: Program,

@@ -1,4 +1,4 @@
-//! A guest's interrupt tree: units → PFIFO → PMC → one MSI (fermi-hardware §8, from nouveau `mc/gf100.c`).
+//! A guest's interrupt tree: units → PFIFO → PMC → one MSI (nouveau `mc/gf100.c`).
 
 use fermi_spec::engine::{ENGINES, Engine, PBDMAS, pmc_intr};
 use fermi_spec::fault;

@@ -1,4 +1,4 @@
-//! Microcode of the copy engines: what a falcon is given before it takes methods (fermi-hardware §6.1, from nouveau).
+//! Microcode of the copy engines: what a falcon is given before it takes methods (nouveau `nvkm/falcon/v1.c`).
 //!
 //! ```text
 //! interrupts off ─► code by pages with their tags ─► data, filled up with zeros ─► entry 0 ─► start ─► running?

@@ -1,7 +1,7 @@
 //! GPUswap: spread VRAM evenly, move what chance picks (Kehne, Metter, Bellosa, VEE'15).
 //!
-//! §4.3: the victim is who holds most, pending demand included, and without reference bits a random chunk is as good as
-//! any; §4.5: the winner of a refill is who holds least. Weights and the protections of cgroup v2 are added, and the
+//! GPUswap §4.3: the victim is who holds most, pending demand included, and without reference bits a random chunk is as
+//! good as any; §4.5: the winner of a refill is who holds least. Weights and the protections of cgroup v2 are added, and the
 //! giver, so that the promise of a fair share holds after frees too.
 
 use rand::RngExt;
