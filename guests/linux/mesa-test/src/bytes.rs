@@ -1,4 +1,4 @@
-//! Bytes that tell where they belong.
+//! Bytes that identify their place.
 
 use anyhow::{Result, bail, ensure};
 

@@ -17,21 +17,21 @@ use crate::egl::Egl;
 use crate::gl::Gl;
 use crate::reference::Bound;
 
-/// How a test knows what is right.
+/// Source of a test's expected results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// It computes the expected result itself.
     Checked(fn(&Egl, &Gl<'_>) -> Result<Outcome>),
-    /// By the software renderer, which has to give the same words, within these bounds.
+    /// The software renderer computes it: its words have to agree within these bounds.
     Compared(fn(&Gl<'_>) -> Result<Vec<u32>>, &'static [Bound]),
 }
 
 /// One named test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    /// What it is called.
+    /// Name of the test.
     pub(crate) name: &'static str,
-    /// What it does.
+    /// The function of the test.
     pub(crate) work: Work,
 }
 

@@ -28,12 +28,12 @@ const SYNC_NATIVE_FENCE: c_uint = 0x3144;
 type Handle = *mut c_void;
 type Boolean = c_uint;
 
-/// What the display is made of.
+/// Kind of the display.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Platform {
     /// A GBM device on the render node.
     Gbm,
-    /// Nothing: Mesa chooses the card.
+    /// No surface: Mesa chooses the card.
     Surfaceless,
 }
 

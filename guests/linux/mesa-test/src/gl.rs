@@ -228,13 +228,13 @@ impl<'a> Gl<'a> {
         Ok(text.to_string_lossy().into_owned())
     }
 
-    /// Waits until everything is done.
+    /// Waits until all commands are done.
     pub(crate) fn finish(&self) {
         // SAFETY: takes nothing; a context is current.
         unsafe { (self.functions.finish)() }
     }
 
-    /// Sends everything off.
+    /// Sends all commands to the GPU.
     pub(crate) fn flush(&self) {
         // SAFETY: takes nothing; a context is current.
         unsafe { (self.functions.flush)() }
@@ -559,7 +559,7 @@ impl Range<'_> {
         data
     }
 
-    /// Says that a part was written.
+    /// Tells OpenGL that a part was written.
     pub(crate) fn flush(&self, offset: usize, bytes: usize) -> Result<()> {
         self.buffer.bind(number::COPY_WRITE_BUFFER);
         // SAFETY: numbers only.

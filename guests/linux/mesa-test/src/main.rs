@@ -32,16 +32,16 @@ struct Arguments {
     list: bool,
     #[command(flatten)]
     selection: Selection,
-    /// What the display is made of.
+    /// Kind of the display.
     #[arg(long, value_enum, default_value = "gbm")]
     platform: Platform,
     /// The node to open.
     #[arg(long, value_name = "PATH", default_value = "/dev/dri/renderD128")]
     render: PathBuf,
-    /// What the renderer's name has to contain.
+    /// Text that the renderer's name must contain.
     #[arg(long, value_name = "TEXT", default_value = "NVC0")]
     renderer: String,
-    /// Print what the tests give that are compared with the software renderer, and run no others.
+    /// Run only the tests that are compared with the software renderer, and print their results.
     #[arg(long)]
     results: bool,
 }

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 const WORDS: &str = "words ";
 const FAILED: &str = "FAIL ";
-/// What the software renderer calls itself.
+/// Name of the software renderer.
 pub(crate) const RENDERER: &str = "llvmpipe";
 
 /// How near a result has to be. A list of bounds is used over and over along the results.
@@ -23,11 +23,11 @@ pub(crate) const RENDERER: &str = "llvmpipe";
 pub(crate) enum Bound {
     /// The same word.
     Bits,
-    /// An f32 at most so many steps away.
+    /// An f32 at most this many steps away.
     Ulps(u32),
     /// An f32 whose difference is not larger.
     Within(f32),
-    /// An f64 of two words, the low one first, at most so many steps away.
+    /// An f64 of two words, the low one first, at most this many steps away.
     DoubleUlps(u64),
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn compare(found: &[u32], wanted: &[u32], bounds: &[Bound]) -> Result
     }
 }
 
-/// Prints what a test gave.
+/// Prints the results of a test.
 pub(crate) fn print(name: &str, result: &Result<Vec<u32>>) -> Result<()> {
     let mut line = match result {
         Ok(words) => words
@@ -109,7 +109,7 @@ pub(crate) fn print(name: &str, result: &Result<Vec<u32>>) -> Result<()> {
         .context("standard output is closed")
 }
 
-/// What the software renderer gave, by test.
+/// Results of the software renderer, by test.
 #[derive(Debug)]
 pub(crate) struct Reference {
     results: BTreeMap<String, Result<Vec<u32>, String>>,

@@ -29,7 +29,7 @@ pub(crate) struct Nodes {
 /// One named test.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// What it is called.
+    /// Name of the test.
     pub(crate) name: &'static str,
     /// Extended regular expression of what the kernel log may say because of it; empty for nothing.
     pub(crate) log: &'static str,
@@ -37,7 +37,7 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Nodes) -> Result<Outcome>,
 }
 
-/// What the driver says of a channel that it ends.
+/// The driver's message about a channel that it ends.
 const KILLED: &str = "fault [0-9a-f]+ |rc scheduled|errored - disabling channel|channel [0-9]+ killed|PBDMA[0-9]|\
                       error fencing pushbuf";
 /// Any complaint of the driver, but no warning with a stack of calls.

@@ -1,8 +1,8 @@
 //! Channels: engine objects on them, and the legacy way of submitting (GEM_PUSHBUF).
 //!
-//! A [`Channel`] keeps its pushbuffers, one object each, and uses one again when the GPU has read it and nobody holds
-//! its [`Ticket`]. Which objects a submission names, and whether as written, decides what the driver makes it wait
-//! for: see [`reads`] and [`writes`].
+//! A [`Channel`] keeps its pushbuffers, one object each, and uses one again when the GPU has read it and its
+//! [`Ticket`] is dropped. The objects that a submission names, as read or as written, decide for which fences the
+//! driver makes it wait: see [`reads`] and [`writes`].
 //!
 //! An object must not be submitted on another channel once a channel that used it is gone: nouveau 6.12 keeps the fence
 //! of a wait that was over at the first look, with a pointer to its freed channel, and follows it then.
@@ -253,7 +253,7 @@ impl Drop for Channel {
             handle: self.notifier,
             flags: 0,
         };
-        // Both go with the file at the latest; there is nobody to tell here.
+        // Both go with the file at the latest, so an error is ignored.
         let _ = self.device.call(&uapi::GEM_CLOSE, &mut notifier);
         let mut message = ChannelFree { channel: self.id };
         let _ = self.device.call(&uapi::CHANNEL_FREE, &mut message);

@@ -1,4 +1,4 @@
-//! A file of the card, GEM objects on it, and which syncobjs it has: what all tests stand on.
+//! A file of the card, its GEM objects and syncobjs: the base of all tests.
 //!
 //! Every object frees what it names when it is dropped. Errors of the kernel keep their number, so that a test can
 //! expect one: see [`error_number`].
@@ -140,7 +140,7 @@ impl Object {
         self.info.domain & (domain::VRAM | domain::GART)
     }
 
-    /// Asks again what and where it is.
+    /// Asks for its present properties and place.
     pub(crate) fn ask(&self) -> Result<GemInfo> {
         let mut info = GemInfo {
             handle: self.info.handle,
@@ -185,7 +185,7 @@ impl Drop for Object {
             handle: self.info.handle,
             flags: 0,
         };
-        // The handle goes with the file at the latest; there is nobody to tell here.
+        // The handle goes with the file at the latest, so an error is ignored.
         let _ = self.device.call(&uapi::GEM_CLOSE, &mut message);
     }
 }

@@ -1,4 +1,4 @@
-//! Words that tell where they belong: a wrong one shows which place it was meant for.
+//! Words that identify their place: a wrong one shows the place that it was meant for.
 
 use anyhow::{Result, bail};
 

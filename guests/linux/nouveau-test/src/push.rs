@@ -6,7 +6,7 @@ use fermi_spec::engine::Engine;
 use fermi_spec::methods::{SemaphoreD, class, host};
 use fermi_spec::pushbuffer;
 
-/// What a subchannel is bound to in all tests, so that a push needs no state.
+/// Class that a subchannel has in all tests, so that a push needs no state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
     /// 3D class on the graphics engine.
@@ -73,7 +73,7 @@ impl Unit {
     }
 }
 
-/// What an acquire waits for.
+/// Condition that an acquire waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Acquire {
     /// Memory is the payload.

@@ -1,4 +1,4 @@
-//! Runs tests, each in a process of its own, and prints what became of them.
+//! Runs tests, each in a process of its own, and prints their results.
 //!
 //! A test that a kernel message is part of (a fault, a killed channel) says so in [`Case::log`]; begin and end of every
 //! test are written to the kernel log, so that a harness can tell such messages from others.
@@ -12,12 +12,12 @@ use report::{Outcome, Report, Selection, one_line};
 
 use crate::cases::{self, Case, Nodes};
 
-/// How often a running test is looked at.
+/// Time between two looks at a running test.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// Exit status of a test that could not be run here.
 const SKIPPED: u8 = 77;
 
-/// Prints the tests: name, then what the kernel log may say.
+/// Prints the tests: name, then the allowed messages of the kernel log.
 pub(crate) fn list() {
     for case in cases::all() {
         match case.log {
@@ -27,7 +27,7 @@ pub(crate) fn list() {
     }
 }
 
-/// Prints why something that is no test failed.
+/// Prints why something other than a test failed.
 pub(crate) fn report(name: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -115,7 +115,7 @@ impl Drop for Syncobj {
             handle: self.handle,
             flags: 0,
         };
-        // The handle goes with the file at the latest; there is nobody to tell here.
+        // The handle goes with the file at the latest, so an error is ignored.
         let _ = self.device.call(&uapi::SYNCOBJ_DESTROY, &mut message);
     }
 }

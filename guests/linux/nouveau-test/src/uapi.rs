@@ -113,7 +113,7 @@ message! {
     GpuobjFree { channel: i32, handle: u32, } 8
 }
 message! {
-    /// What a GEM object is and where.
+    /// Properties and place of a GEM object.
     GemInfo {
         handle: u32, domain: u32, size: u64, offset: u64, map_handle: u64, tile_mode: u32, tile_flags: u32,
     } 40

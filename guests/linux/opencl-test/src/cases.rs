@@ -1,4 +1,4 @@
-//! The tests: kernels with what they are given.
+//! The tests: kernels with their arguments.
 
 use anyhow::Result;
 
@@ -15,9 +15,9 @@ pub(crate) const SOURCE: &str = concat!(
 /// One named test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
-    /// What it is called.
+    /// Name of the test.
     pub(crate) name: &'static str,
-    /// Runs its kernels and says what they left in their buffers.
+    /// Runs its kernels and returns the contents of their buffers.
     pub(crate) run: fn(&Machine) -> Result<Vec<u32>>,
 }
 
@@ -178,7 +178,7 @@ fn private_memory(machine: &Machine) -> Result<Vec<u32>> {
     )
 }
 
-/// A kernel works on what the one before left.
+/// A kernel works on the results of the one before.
 fn rounds(machine: &Machine) -> Result<Vec<u32>> {
     const SIDE: usize = 32;
     const ROUNDS: usize = 6;

@@ -18,15 +18,15 @@ use opencl3::types::CL_BLOCKING;
 pub(crate) enum Argument<'a> {
     /// A buffer of words with this in it, whose words are read back when the kernel has ended.
     Words(&'a [u32]),
-    /// A buffer of so many zeros, read back too.
+    /// A buffer of this many zeros, read back too.
     Zeros(usize),
-    /// So many words that a group shares.
+    /// This many words that a group shares.
     Shared(usize),
     /// A 32-bit number, by value.
     Number(u32),
 }
 
-/// How many invocations there are, in all and in a group; along x and y.
+/// Numbers of invocations, in all and in a group, along x and y.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) all: [usize; 2],
@@ -77,7 +77,7 @@ impl Machine {
         bail!("no device {wanted} among {names:?}");
     }
 
-    /// What the device calls itself.
+    /// Name of the device.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

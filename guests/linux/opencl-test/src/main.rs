@@ -24,7 +24,7 @@ const SETTINGS: [(&str, &str); 2] = [
     ("MESA_SHADER_CACHE_DISABLE", "true"),
     ("OPENCL_DYLIB_PATH", "libOpenCL.so.1"),
 ];
-/// What the software renderer calls itself.
+/// Name of the software renderer.
 const REFERENCE: &str = "llvmpipe";
 
 /// Tests OpenCL of this machine on nouveau.
@@ -37,7 +37,7 @@ struct Arguments {
     list: bool,
     #[command(flatten)]
     selection: Selection,
-    /// What the name of the device has to contain.
+    /// Text that the name of the device must contain.
     #[arg(long, value_name = "TEXT", default_value = "NVC0")]
     device: String,
 }

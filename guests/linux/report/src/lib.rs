@@ -1,4 +1,4 @@
-//! What a test program of a Linux guest says: one line for each test, marks in the kernel log, and the counts.
+//! The output of a Linux guest's test program: one line for each test, marks in the kernel log, and the counts.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Error, Result, ensure};
 /// How a test that did not fail ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// All is as it should be.
+    /// The test passed.
     Passed,
     /// It does not apply to this machine, and why.
     Skipped(String),
@@ -51,7 +51,7 @@ impl Selection {
     }
 }
 
-/// Runs tests and says how they end: "ok NAME MS", "skip NAME REASON" or "FAIL NAME REASON"; at the end "done" with the
+/// Runs tests and prints their results: "ok NAME MS", "skip NAME REASON" or "FAIL NAME REASON"; at the end "done" with the
 /// counts.
 #[derive(Debug)]
 pub struct Report<W> {
@@ -83,7 +83,7 @@ impl<W: Write> Report<W> {
         }
     }
 
-    /// Runs the test `name` and says how it ended.
+    /// Runs the test `name` and prints its result.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<W: Write> Report<W> {
         }
     }
 
-    /// Makes something that the tests need: a test by itself, whose failure leaves nothing to go on with.
+    /// Makes something that all tests need: a test by itself, whose failure ends the run.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl<W: Write> Report<W> {
         }
     }
 
-    /// Says something that is no result.
+    /// Prints a line that is not a result.
     ///
     /// # Errors
     ///

@@ -47,7 +47,7 @@ pub(super) fn output<'a>(gl: &'a Gl<'a>, words: usize) -> Result<Buffer<'a>> {
     input(gl, &vec![0; words])
 }
 
-/// What a buffer holds.
+/// The words in a buffer.
 pub(super) fn read(buffer: &Buffer<'_>, words: usize) -> Result<Vec<u32>> {
     Ok(from_bytes(&buffer.read(0, words * 4)?))
 }

@@ -15,7 +15,7 @@ const LINK_STATUS: c_uint = 0x8b82;
 const DISPATCH_INDIRECT_BUFFER: c_uint = 0x90ee;
 const ALL_BARRIERS: c_uint = !0;
 
-/// What a buffer is to a program.
+/// Role of a buffer in a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Binding {
     /// A block that is read and written.
@@ -69,7 +69,7 @@ impl<'a> Program<'a> {
         Ok(program)
     }
 
-    /// Runs that many groups on `buffers`, bound from 0 on; what they wrote can be read afterwards.
+    /// Runs that many groups on `buffers`, bound from 0 on; their writes can be read afterwards.
     pub(crate) fn run(&self, groups: [u32; 3], buffers: &[&Buffer<'_>]) -> Result<()> {
         let functions = &self.gl.functions;
         self.prepare(buffers);
@@ -81,7 +81,7 @@ impl<'a> Program<'a> {
         self.gl.check("glDispatchCompute")
     }
 
-    /// Runs as many groups as three words of a buffer say.
+    /// Runs the numbers of groups that three words of a buffer give.
     pub(crate) fn run_indirect(
         &self,
         groups: &Buffer<'_>,

@@ -26,7 +26,7 @@ impl Texture<'_> {
         unsafe { (self.gl.functions.bind_texture)(self.target, self.name) }
     }
 
-    /// Says how many levels it has.
+    /// Sets its number of levels.
     pub(crate) fn set_levels(&self, levels: usize) -> Result<()> {
         self.bind();
         // SAFETY: numbers only.

@@ -1,4 +1,4 @@
-//! What a client may put into a channel's ring: pieces of pushbuffers, odd lengths and addresses, bad lists.
+//! Entries that a client may put into a channel's ring: pieces of pushbuffers, odd lengths and addresses, bad lists.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ fn push_relocs(nodes: &Nodes) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// What is wrong, the channel, its objects, its pieces, and the error that has to come.
+/// The mistake, the channel, its objects, its pieces, and the expected error.
 type Try<'a> = (&'a str, u32, &'a [uapi::PushbufObject], &'a [PushbufPush], i32);
 
 /// Lists that the driver refuses; the channel works on.

@@ -1,4 +1,4 @@
-//! What a channel does wrong is its own affair: it is reported or ends, others run on, and a new one works.
+//! Errors of a channel concern it alone: it is reported or ends, others run on, and a new one works.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -74,7 +74,7 @@ fn beside_others(nodes: &Nodes, body: impl FnOnce() -> Result<()>) -> Result<Out
     Ok(Outcome::Passed)
 }
 
-/// Submits what ends the channel, and waits for the end.
+/// Submits commands that end the channel, and waits for the end.
 fn submit_doomed(channel: &Channel, push: &Push, objects: &[Use<'_>]) -> Result<()> {
     match channel.submit(push, objects) {
         // The driver ends the channel's fences with it; with which error is its affair.
@@ -152,7 +152,7 @@ fn fault_semaphore(nodes: &Nodes) -> Result<Outcome> {
     })
 }
 
-/// Does something wrong on a channel, after which the same channel has to go on: the driver reports such errors and
+/// Makes an error on a channel, after which the same channel has to go on: the driver reports such errors and
 /// lets the engine continue.
 fn goes_on_after(nodes: &Nodes, wrong: impl Fn(&mut Push)) -> Result<Outcome> {
     beside_others(nodes, || {
@@ -217,7 +217,7 @@ fn unbound_subchannel(nodes: &Nodes) -> Result<Outcome> {
 /// Most words that a header counts.
 const COUNT_MAX: usize = 0x1fff;
 
-/// Words that mean nothing. What becomes of the channel is open; nothing else may suffer.
+/// Words without a meaning. The fate of the channel is open; nothing else may suffer.
 fn garbage(nodes: &Nodes) -> Result<Outcome> {
     beside_others(nodes, || {
         for seed in 0..4 {

@@ -98,7 +98,7 @@ fn wait_apart(ticket: &Ticket) -> mpsc::Receiver<Result<Instant>> {
     let ticket = ticket.clone();
     thread::spawn(move || {
         let result = ticket.wait();
-        // Nobody listens any more if the test has failed meanwhile.
+        // The receiver is gone if the test has failed meanwhile.
         let _ = sender.send(result.map(|()| Instant::now()));
     });
     receiver
@@ -122,7 +122,7 @@ fn fence_deferred(nodes: &Nodes) -> Result<Outcome> {
             early?;
             bail!("round {round}: the wait ended before the gate was opened");
         }
-        // Through the GPU, so that nobody looks at the fence but the interrupt's handler.
+        // Through the GPU, so that only the interrupt's handler looks at the fence.
         let mut push = Push::new();
         gate.open_by(&mut push);
         let start = Instant::now();

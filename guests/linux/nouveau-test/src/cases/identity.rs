@@ -1,4 +1,4 @@
-//! What the driver tells of the card, and channels and engine objects as such.
+//! The driver's description of the card, and channels and engine objects as such.
 
 use std::thread;
 use std::time::Duration;
