@@ -257,7 +257,7 @@ pub enum ChannelFault {
     /// The MMU refused an access.
     #[error("MMU fault of unit {unit:#x} at {va:#x}, reason {reason}")]
     Mmu {
-        /// The unit that asked (fermi-hardware §8, "fault units").
+        /// Number of the unit that asked (`fermi_spec::fault`).
         unit: u8,
         /// Where, in the channel's address space.
         va: u64,
