@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use broker::{Broker, VmSocket};
+use card::CardConfig;
 use fermi_spec::board::Board;
 use fermi_spec::regs::Bar0Reg;
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use vgpu::{Quota, VmConfig};
-use vmm::host::{CardChoice, HostSetup, start_broker};
-use vmm::{
-    BrokerLink, CardConfig, Kernel, LinkError, ReportQueue, RunningVm, Sandbox, VfioUserLink, VgpuLink, Vm,
-};
+use vmm::{Kernel, LinkError, ReportQueue, RunningVm, Sandbox, VfioUserLink, VgpuLink, Vm};
 use vmm_sys_util::eventfd::EventFd;
+use vramd::BrokerLink;
+use vramd::host::{CardChoice, HostSetup, start_broker};
 
 const ROUNDS: usize = 31;
 /// Accesses in one round.

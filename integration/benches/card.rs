@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use broker::RemoteGpu;
+use card::{CardConfig, GpuServer, GpuSetup, ModelGpu};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::Bar0Reg;
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use vgpu::HostGpu;
-use vmm::gpu::{GpuServer, GpuSetup};
-use vmm::{CardConfig, ModelGpu};
 
 const ROUNDS: usize = 31;
 /// Accesses in one round.

@@ -1,35 +1,23 @@
-//! One KVM virtual machine with a vGPU: memory, vCPUs, PCI bus, serial port, loader. And `vramd`, the program that
-//! joins VMs, broker and software card ([`cli`]).
+//! One KVM virtual machine with a vGPU: memory, vCPUs, PCI bus, virtio devices, serial port, loader, sandbox.
 //!
 //! [`Vm::build`] joins a guest program, its inputs and a [`VgpuLink`] into a machine; [`Vm::start`] runs it;
 //! [`RunningVm::wait`] tells how it ended. What the guest says arrives through [`Reports`].
 
 mod acpi;
 mod bus;
-pub mod card;
-pub mod cli;
-pub mod config;
 pub mod console;
-pub mod demo;
-pub mod doctor;
-pub mod firmware;
-pub mod gpu;
-pub mod guest;
-pub mod host;
-mod kernel;
 pub mod link;
 pub mod loader;
 pub mod pci;
-mod sandbox;
+pub mod sandbox;
 pub mod serial;
-mod start_up;
+pub mod start_up;
 mod vcpu;
 mod virtio;
 pub mod vm;
 
 pub use bus::BusError;
-pub use card::{CardConfig, CardCounters, CardError, CardLost, ModelGpu};
-pub use link::{BrokerLink, LinkError, VfioUserLink, VgpuLink};
+pub use link::{LinkError, VfioUserLink, VgpuLink};
 pub use loader::{Initramfs, Input, Kernel, KernelKind, LoadError};
 pub use pci::MsiState;
 pub use sandbox::{Sandbox, SandboxError};

@@ -1,12 +1,12 @@
-//! The way from a VM to its vGPU: the trait that the rest of this crate uses, and its implementations: vfio-user,
-//! and a broker in the same process.
+//! The way from a VM to its vGPU: the trait that the rest of this crate uses, and its implementation over vfio-user.
+//! Whoever runs VMs and their vGPUs in one process implements it too.
 //!
 //! A link is *up* until its first failure that is not a refusal; from then on it is *down* for good and every call
 //! answers [`LinkError::Down`]. A VM whose link goes down is stopped, as a guest has no way to learn that its GPU left.
 
-mod local;
 mod vfio_user;
 
+use std::error::Error;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -14,7 +14,6 @@ use vfio_user_server::message::CommandCode;
 use vfio_user_server::{Region, RemoteError};
 use vmm_sys_util::eventfd::EventFd;
 
-pub use local::BrokerLink;
 pub use vfio_user::VfioUserLink;
 
 /// PCI configuration space as a region.
@@ -80,14 +79,13 @@ pub enum LinkError {
         #[source]
         source: io::Error,
     },
-    /// A broker in this process did not do it, and never will.
-    #[error("the broker did not perform {command:?}")]
-    Broker {
+    /// A vGPU in this process did not do it, and never will.
+    #[error("the vGPU did not perform {command:?}")]
+    Local {
         /// The request that was made.
         command: CommandCode,
-        /// Answer of the broker.
-        #[source]
-        source: broker::LinkError,
+        /// Answer of the vGPU, in words of its own.
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The other side closed the connection while no request was under way.
     #[error("the vGPU is gone")]

@@ -11,7 +11,7 @@
 //! a VM, as a guest may be started anew; it never allows new programs, new processes, other sockets than Unix ones,
 //! or executable memory. `privileges` handles capabilities and the user.
 
-pub(crate) mod privileges;
+pub mod privileges;
 mod report;
 mod rules;
 
@@ -91,7 +91,7 @@ impl Sandbox {
 
     /// Compiles the filters, installs the handler that reports forbidden calls, and filters the calling thread as
     /// main. New threads are filtered as main until they take their own role.
-    pub(crate) fn enter() -> Result<Sandbox, SandboxError> {
+    pub fn enter() -> Result<Sandbox, SandboxError> {
         report::install().map_err(SandboxError::Handler)?;
         let compiled = Role::ALL.into_iter().map(programs).collect::<Result<_, _>>();
         let sandbox = Sandbox {

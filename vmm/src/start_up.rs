@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Takes the pages of the program and its libraries out of this process. They stay in the page cache, and come back
 /// from there when they are touched; pages in use do so at once. To be called once the VM runs.
-pub(crate) fn release_program() {
+pub fn release_program() {
     // SAFETY: the callback matches the declared type, and uses no data.
     unsafe { dl_iterate_phdr(Some(release_object), ptr::null_mut()) };
 }

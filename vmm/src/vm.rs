@@ -47,7 +47,7 @@ pub use exit::VmExit;
 use ports::WaitPort;
 use power::QuietRegisters;
 pub use power::ResetCause;
-pub(crate) use ram::RAM_BYTES_MAX;
+pub use ram::RAM_BYTES_MAX;
 use ram::Ram;
 pub(crate) use readable::wait_readable;
 pub(crate) use stop::Stop;

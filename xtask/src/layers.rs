@@ -55,15 +55,21 @@ const TABLE: &[Row] = &[
     row("vgpu", 2, &["fermi_spec", "mmio", "shadow_pt"],
         "decides without waiting for anything; it names neither VFIO nor the model"),
     row("broker", 3, &["fermi_spec", "mmio", "shadow_pt", "vfio_user_server", "vgpu"],
-        "drives any GPU through the trait HostGpu; the model is joined to it in vmm"),
-    row("vmm", 4, &["broker", "fermi_model", "fermi_spec", "guests", "mmio", "shadow_pt", "vfio_user_server", "vgpu"],
-        "is the binary that joins broker, model and guests"),
-    row("integration", 5,
-        &["broker", "fermi_model", "fermi_spec", "guests", "mmio", "shadow_pt", "vfio_user_server", "vgpu", "vmm"],
+        "drives any GPU through the trait HostGpu; the model is joined to it in card"),
+    row("card", 4, &["broker", "fermi_model", "fermi_spec", "vfio_user_server", "vgpu"],
+        "makes the model a card that runs, whoever drives it, and knows no VM"),
+    row("vmm", 4, &["fermi_spec", "vfio_user_server"],
+        "is a virtual machine; its GPU is whatever answers the trait VgpuLink"),
+    row("vramd", 5,
+        &["broker", "card", "fermi_model", "fermi_spec", "guests", "vfio_user_server", "vgpu", "vmm"],
+        "is the program that joins brokers, cards and virtual machines"),
+    row("integration", 6,
+        &["broker", "card", "fermi_model", "fermi_spec", "guests", "mmio", "shadow_pt", "vfio_user_server", "vgpu",
+          "vmm", "vramd"],
         "puts everything together; only xtask may name it"),
-    row("xtask", 5,
-        &["broker", "fermi_model", "fermi_spec", "guests", "integration", "mmio", "shadow_pt", "vfio_user_server",
-          "vgpu", "vmm"],
+    row("xtask", 6,
+        &["broker", "card", "fermi_model", "fermi_spec", "guests", "integration", "mmio", "shadow_pt",
+          "vfio_user_server", "vgpu", "vmm", "vramd"],
         "runs what integration offers; nobody names it"),
 ];
 
@@ -280,7 +286,7 @@ mod tests {
             ("mmio", "fermi_spec", false),
             ("vgpu", "shadow_pt", false),
             ("broker", "vfio_user_server", false),
-            ("vmm", "fermi_model", false),
+            ("card", "fermi_model", false),
             ("xtask", "integration", false),
         ]);
         assert_eq!(messages(&graph), Vec::<String>::new());
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn broker_on_model_is_refused_with_the_reason() {
         let expected = "broker may not depend on fermi_model: broker drives any GPU through the trait HostGpu; \
-                        the model is joined to it in vmm";
+                        the model is joined to it in card";
         assert_eq!(messages(&graph(&[("broker", "fermi_model", false)])), [expected]);
     }
 

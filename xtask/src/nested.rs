@@ -148,7 +148,7 @@ fn programs(workspace: &Workspace, arguments: &NestedArguments, folder: &Path) -
     let weakened = match &arguments.weakened {
         Some(path) => path.clone(),
         None if is_checked => {
-            let built = workspace.build_program_with("vmm", "vramd", "weakened")?;
+            let built = workspace.build_program_with("vramd", "vramd", "weakened")?;
             let copy = folder.join("vramd-weakened");
             let moved = std::fs::copy(&built, &copy).and_then(|_| std::fs::remove_file(&built));
             moved.with_context(|| format!("cannot move {}", built.display()))?;
@@ -158,7 +158,7 @@ fn programs(workspace: &Workspace, arguments: &NestedArguments, folder: &Path) -
     };
     let vramd = match &arguments.vramd {
         Some(path) => path.clone(),
-        None => workspace.build_release("vmm", "vramd")?,
+        None => workspace.build_release("vramd", "vramd")?,
     };
     Ok(Programs { vramd, weakened })
 }

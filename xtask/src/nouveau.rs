@@ -123,7 +123,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     };
     let vramd = match &arguments.vramd {
         Some(path) => path.clone(),
-        None => workspace.build_program("vmm", "vramd")?,
+        None => workspace.build_program("vramd", "vramd")?,
     };
     let mut setting = Setting {
         environment,

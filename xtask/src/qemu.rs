@@ -74,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &QemuArguments) -> Result<()
         found => found?,
     };
     println!("{}", qemu.version);
-    let vramd = workspace.build_program("vmm", "vramd")?;
+    let vramd = workspace.build_program("vramd", "vramd")?;
     let mut input = Vec::new();
     let file = std::fs::File::open(&vramd).with_context(|| format!("cannot open {}", vramd.display()))?;
     file.take(INPUT_BYTES).read_to_end(&mut input)?;

@@ -12,12 +12,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::input::Input;
+use card::CardConfig;
+use card::{GpuServer, GpuSetup};
 use fermi_spec::board::Board;
 use fermi_spec::regs::Bar0Reg;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vmm::CardConfig;
-use vmm::gpu::{GpuServer, GpuSetup};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 const VRAM_BYTES: u64 = 1 << 20;

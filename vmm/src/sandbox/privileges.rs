@@ -16,7 +16,7 @@ const GROUPS_MAX: usize = 32;
 
 /// A user and groups by their numbers: `UID:GID[,GID…]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct User {
+pub struct User {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -25,12 +25,12 @@ pub(crate) struct User {
 /// The error in a user as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not UID:GID or UID:GID,GID,... in numbers, such as 1000:1000,104")]
-pub(crate) struct ParseUserError(String);
+pub struct ParseUserError(String);
 
 /// The step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}")]
-pub(crate) struct PrivilegeError {
+pub struct PrivilegeError {
     what: &'static str,
     #[source]
     source: Errno,
@@ -56,7 +56,7 @@ impl FromStr for User {
 
 /// Becomes `user`, if one is given, without capabilities and without a way to get any. Only threads that are
 /// started later are changed too, so this comes before all threads.
-pub(crate) fn give_up(user: Option<&User>) -> Result<(), PrivilegeError> {
+pub fn give_up(user: Option<&User>) -> Result<(), PrivilegeError> {
     let step = |what| move |source| PrivilegeError { what, source };
     if let Some(user) = user {
         let groups: Vec<_> = user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();

@@ -30,19 +30,20 @@ pub(crate) fn value(data: &[u8]) -> u32 {
         .fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
-/// The device behind the wait port.
-pub(crate) struct WaitPort {
+/// The device behind the wait port, which a guest without a machine may use too.
+pub struct WaitPort {
     interrupt: EventFd,
     stop: EventFd,
 }
 
 impl WaitPort {
     /// `interrupt` ends a wait and is consumed by it; `stop` ends all waits for good.
-    pub(crate) fn new(interrupt: EventFd, stop: EventFd) -> WaitPort {
+    pub fn new(interrupt: EventFd, stop: EventFd) -> WaitPort {
         WaitPort { interrupt, stop }
     }
 
-    pub(crate) fn wait(&self, limit: Duration) {
+    /// Sleeps until an interrupt or the stop, at most for `limit`, which is cut to [`WAIT_MAX`].
+    pub fn wait(&self, limit: Duration) {
         // The reason of its end does not matter: a guest must expect a wait to end early.
         wait_readable([&self.interrupt, &self.stop], Some(limit.min(WAIT_MAX)));
         // It is empty if the time was up or another vCPU took it.

@@ -20,7 +20,7 @@ const HIGH_START: u64 = 1 << 32;
 /// The first address that a Fermi's page tables cannot name: its GPU would not reach RAM from there on.
 const GPU_ADDRESS_END: u64 = 1 << PHYS_BITS;
 /// Most RAM of a VM.
-pub(crate) const RAM_BYTES_MAX: u64 = MMIO_WINDOW.start + (GPU_ADDRESS_END - HIGH_START);
+pub const RAM_BYTES_MAX: u64 = MMIO_WINDOW.start + (GPU_ADDRESS_END - HIGH_START);
 
 /// The RAM of one VM: one file, from guest-physical address 0 on. The part that does not fit below the MMIO window
 /// goes from 4 GiB on.

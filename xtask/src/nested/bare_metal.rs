@@ -23,7 +23,7 @@ pub(super) fn run(workspace: &Workspace, vramd: Option<&Path>, at: &str, guest_v
     let before = usable(Path::new(SYSFS), at)?;
     let built = match vramd {
         Some(path) => path.to_owned(),
-        None => workspace.build_release("vmm", "vramd")?,
+        None => workspace.build_release("vramd", "vramd")?,
     };
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     fs::copy(&built, folder.path().join("vramd"))

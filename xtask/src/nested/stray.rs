@@ -1,7 +1,7 @@
 //! A GPU that is sent to foreign memory: with a broker that has a hole, the host's IOMMU stops it; with ours, it
 //! never gets that far.
 //!
-//! The hole is the feature `weakened` of `vmm`, which nothing but this test builds. With it a guest's page table may name
+//! The hole is the feature `weakened` of `vramd`, which nothing but this test builds. With it a guest's page table may name
 //! any bus address.
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Against our own server with something that looks like a card; the software card itself is joined in `vmm`.
+//! Against our own server with something that looks like a card; the software card itself is joined in `card`.
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};

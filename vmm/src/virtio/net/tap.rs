@@ -124,8 +124,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Whether an interface can have that name.
-    pub(crate) fn check_name(name: &str) -> Result<(), TapError> {
+    /// Whether an interface can have that name; the error says what is wrong with it.
+    pub fn check_name(name: &str) -> Result<(), TapError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         let is_right = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);
         if is_right && name != "." && name != ".." {

@@ -1,0 +1,241 @@
+//! The software card in this process: [`vgpu::HostGpu`] over [`fermi_model::FermiModel`].
+//!
+//! ```text
+//! broker ──BAR access──► RunningCard (a lock, the model, a thread that runs its engines)
+//!        ◄── eventfd ── interrupt
+//! ```
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fermi_model::{CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, Timing};
+use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::bar::Bar;
+use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::frames::Frames;
+use crate::maps::DmaMaps;
+use crate::running::{CardLost, Follower, RunningCard, Watcher};
+
+/// Parameters of the card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CardConfig {
+    /// Identity and speeds.
+    pub board: Board,
+    /// VRAM, a multiple of 1 MiB; need not be the board's own.
+    pub vram_bytes: u64,
+    /// Copy engines run nothing until their falcons were given microcode.
+    pub needs_microcode: bool,
+}
+
+/// Why no card could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CardError {
+    /// The model refuses the card's settings.
+    #[error("cannot make the software card")]
+    Model(#[from] ModelError),
+    /// No descriptor or thread.
+    #[error("cannot create {what} of the software card")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Error of the host.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl CardConfig {
+    /// A card after power-on, with nothing placed in its frames; its DMA goes to `bus`.
+    pub(crate) fn power_on(self, bus: Arc<DmaMaps>) -> Result<FermiModel, ModelError> {
+        let config = ModelConfig {
+            board: self.board,
+            vram_bytes: self.vram_bytes,
+            timing: Timing::of(self.board),
+            copy_microcode: match self.needs_microcode {
+                true => CopyMicrocode::Required,
+                false => CopyMicrocode::default(),
+            },
+        };
+        FermiModel::new(config, bus)
+    }
+}
+
+impl From<CardLost> for HostGpuError {
+    fn from(lost: CardLost) -> Self {
+        Self::Lost {
+            reason: lost.to_string(),
+        }
+    }
+}
+
+/// Writes an eventfd for each message.
+struct Messages {
+    is_interrupted: Arc<AtomicBool>,
+    event: EventFd,
+}
+
+impl Follower for Messages {
+    fn update(&mut self, model: &mut FermiModel) {
+        if model.take_interrupt() {
+            self.is_interrupted.store(true, Ordering::SeqCst);
+            // A full counter means that interrupts wait to be fetched already.
+            let _ = self.event.write(1);
+        }
+    }
+}
+
+/// Counters of a software card, read while it runs.
+pub struct CardCounters(Watcher<Messages>);
+
+impl CardCounters {
+    /// Counts of all events since power-on.
+    pub fn read(&self) -> Result<Counters, CardLost> {
+        self.0.counters()
+    }
+}
+
+/// A software card that runs. Dropping it stops its thread and gives all memory back.
+pub struct ModelGpu {
+    card: RunningCard<Messages>,
+    is_interrupted: Arc<AtomicBool>,
+    interrupt: EventFd,
+    maps: Arc<DmaMaps>,
+    frames: Frames,
+}
+
+impl std::fmt::Debug for ModelGpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelGpu")
+            .field("frames", &self.frames)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ModelGpu {
+    /// Powers a card on. None of its frames has memory yet.
+    pub fn new(config: CardConfig) -> Result<Self, CardError> {
+        let maps = Arc::new(DmaMaps::default());
+        let model = config.power_on(maps.clone())?;
+        let frames = Frames::new(model.frames());
+        let failed = |what| move |source| CardError::System { what, source };
+        let interrupt = EventFd::new(EFD_NONBLOCK).map_err(failed("the interrupt"))?;
+        let is_interrupted = Arc::new(AtomicBool::new(false));
+        let messages = Messages {
+            is_interrupted: is_interrupted.clone(),
+            event: interrupt.try_clone().map_err(failed("the interrupt"))?,
+        };
+        let card = RunningCard::start(model, messages).map_err(failed("the thread"))?;
+        Ok(Self {
+            card,
+            is_interrupted,
+            interrupt,
+            maps,
+            frames,
+        })
+    }
+
+    /// Its counters, which stay readable after the card is gone.
+    pub fn counters(&self) -> CardCounters {
+        CardCounters(self.card.watcher())
+    }
+
+    /// Signalled whenever the card raises its interrupt.
+    pub fn interrupt(&self) -> Result<EventFd, CardError> {
+        self.interrupt.try_clone().map_err(|source| CardError::System {
+            what: "a descriptor for the interrupt",
+            source,
+        })
+    }
+}
+
+/// Reads of any length and alignment; BAR0 is read in naturally aligned pieces.
+pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut [u8]) {
+    if bar != Bar::Bar0 {
+        return model.bar_read(bar, offset, data);
+    }
+    let (mut rest, mut offset) = (data, offset);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
+        model.bar_read(Bar::Bar0, offset, piece);
+        offset = offset.wrapping_add(piece.len() as u64);
+        rest = after;
+    }
+}
+
+/// Writes; see [`read_bar`].
+pub(crate) fn write_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &[u8]) {
+    if bar != Bar::Bar0 {
+        return model.bar_write(bar, offset, data);
+    }
+    let (mut rest, mut offset) = (data, offset);
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
+        model.bar_write(Bar::Bar0, offset, piece);
+        offset = offset.wrapping_add(piece.len() as u64);
+        rest = after;
+    }
+}
+
+impl HostGpu for ModelGpu {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            bar1_bytes: BAR1_BYTES,
+            bar3_bytes: BAR3_BYTES,
+            frames_arrive_zeroed: true,
+            bus: vgpu::Bus::default(),
+        }
+    }
+
+    fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
+        Ok(self.card.access(|model, _| read_bar(model, bar, offset, data))?)
+    }
+
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
+        Ok(self.card.access(|model, _| write_bar(model, bar, offset, data))?)
+    }
+
+    fn flush(&mut self) -> Result<(), HostGpuError> {
+        // Nothing waits here.
+        Ok(())
+    }
+
+    fn map_dma(&mut self, iova: Iova, memory: DmaMemory, writable: bool) -> Result<(), HostGpuError> {
+        self.maps.insert(iova, memory, writable)
+    }
+
+    fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
+        // The card is locked (rule 4 of `running`).
+        let maps = self.maps.clone();
+        self.card.access(|_, _| maps.remove(iova, bytes))?
+    }
+
+    fn place_frame(&mut self, frame: FrameNo, owner: FrameOwner) -> Result<(), HostGpuError> {
+        let failed = |reason: String| HostGpuError::Place { frame, reason };
+        let place = |backing| {
+            self.card
+                .access(|model, _| model.place_frame(frame, backing))?
+                .map_err(|error| failed(error.to_string()))
+        };
+        // No engine reaches the old owner's memory any more when it is given back.
+        place(None)?;
+        self.frames
+            .release(frame)
+            .map_err(|error| failed(error.to_string()))?;
+        match self.frames.claim(frame, owner) {
+            Ok(None) => Ok(()),
+            Ok(backing) => place(backing),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+
+    fn take_interrupt(&mut self) -> bool {
+        self.is_interrupted.swap(false, Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests;

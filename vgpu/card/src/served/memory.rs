@@ -1,0 +1,112 @@
+//! The client's memory: one mapping for each of its files, and DMA maps as parts of them.
+//!
+//! A VMM with an IOMMU maps and unmaps single pages of the same file all the time. The file is therefore mapped
+//! whole when it first comes, and a DMA map is an entry in a table that costs no system call. The table bounds the
+//! memory that the card reaches, not the mapping.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use broker::{MapError, RamMap};
+use fermi_spec::addr::Iova;
+use vfio_user_server::bounds::DMA_PAGE_BYTES;
+use vfio_user_server::{DmaFile, DmaMap, Errno};
+use vgpu::DmaMemory;
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::maps::DmaMaps;
+
+/// A mapped file. Its descriptor lives as long as a map of the table needs it.
+#[derive(Debug)]
+struct Mapped {
+    descriptor: Weak<OwnedFd>,
+    is_writable: bool,
+    map: RamMap,
+}
+
+/// The mapped files of one client, and the card's table of DMA maps.
+#[derive(Debug)]
+pub(super) struct ClientMemory {
+    files: Vec<Mapped>,
+    maps: Arc<DmaMaps>,
+    /// Set when the client cuts a file.
+    torn: Arc<EventFd>,
+}
+
+impl ClientMemory {
+    /// A table without files; the card sees `maps`.
+    pub(super) fn new(maps: Arc<DmaMaps>, torn: Arc<EventFd>) -> Self {
+        Self {
+            files: Vec::new(),
+            maps,
+            torn,
+        }
+    }
+
+    /// Whether the client took memory away that it had offered.
+    pub(super) fn is_torn(&self) -> bool {
+        self.files.iter().any(|mapped| mapped.map.is_torn())
+    }
+
+    /// Lets the card reach a map. One without a file exists for the client alone: DMA does not find it.
+    pub(super) fn insert(&mut self, map: &DmaMap) -> Result<(), Errno> {
+        let Some(file) = &map.file else { return Ok(()) };
+        let end = file.offset.checked_add(map.bytes).ok_or(Errno::INVAL)?;
+        let mapped = self.find_or_map(file, end).map_err(|error| {
+            log::warn!("cannot map the client's memory: {error}");
+            Errno::NOMEM
+        })?;
+        let memory = DmaMemory {
+            region: mapped.map.region().clone(),
+            offset: file.offset,
+            bytes: map.bytes,
+        };
+        let is_writable = map.is_writeable && mapped.is_writable;
+        // The protocol's table has checked that maps do not overlap and that the file is long enough.
+        self.maps
+            .insert(Iova(map.iova), memory, is_writable)
+            .map_err(|_| Errno::INVAL)
+    }
+
+    fn find_or_map(&mut self, file: &DmaFile, end: u64) -> Result<&Mapped, MapError> {
+        self.files.retain(|mapped| mapped.descriptor.strong_count() > 0);
+        let known = self.files.iter().position(|mapped| {
+            std::ptr::eq(mapped.descriptor.as_ptr(), Arc::as_ptr(&file.descriptor))
+                && mapped.map.region().size() as u64 >= end
+        });
+        let index = match known {
+            Some(index) => index,
+            None => {
+                self.files.push(self.map(file)?);
+                self.files.len() - 1
+            }
+        };
+        Ok(&self.files[index])
+    }
+
+    fn map(&self, file: &DmaFile) -> Result<Mapped, MapError> {
+        let own = File::from(file.descriptor.try_clone()?);
+        let bytes = own.metadata()?.len();
+        let whole_pages = bytes - bytes % DMA_PAGE_BYTES;
+        let flags = rustix::fs::fcntl_getfl(&own).map_err(std::io::Error::from)?;
+        let is_writable = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDWR;
+        Ok(Mapped {
+            descriptor: Arc::downgrade(&file.descriptor),
+            is_writable,
+            map: RamMap::new(Arc::new(own), 0, whole_pages, is_writable, self.torn.clone())?,
+        })
+    }
+
+    /// Takes a map from the card. To be called under the card's lock: no engine is half way through a copy then.
+    pub(super) fn remove(maps: &DmaMaps, map: &DmaMap) {
+        // A map without a file was never entered.
+        let _ = maps.remove(Iova(map.iova), map.bytes);
+    }
+}
+
+impl Drop for ClientMemory {
+    fn drop(&mut self) {
+        self.maps.clear();
+    }
+}

@@ -1,0 +1,302 @@
+//! The command line, a contract.
+//!
+//! Exit status: 0 done, 1 failed, 2 wrong usage, 3 the guest asked for a reset that was not to follow, 4 a thread of a VM made
+//! a system call that it may not. What went wrong is one line on stderr, an error's sources joined by
+//! ": ". A verb is listed in `--help` from the day it works.
+
+mod bind;
+mod demo;
+mod doctor;
+mod gpu;
+mod kernel;
+mod run;
+mod serve;
+mod signals;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use fermi_spec::board::Board;
+use guests::Workload;
+
+use crate::config::{Device, check_card_vram, check_guest_vram, parse_size};
+use vmm::sandbox::privileges::User;
+
+const FAILED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+const RESET: u8 = 3;
+
+/// Several VMs share one GPU and use more VRAM than it has.
+#[derive(Parser, Debug)]
+#[command(name = "vramd", version, arg_required_else_help = false)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    /// Show several VMs that together use more VRAM than the card has
+    Demo(DemoArguments),
+    /// Run the broker: one vfio-user socket for each VM
+    Serve(ServeArguments),
+    /// Run one VM whose GPU a broker serves
+    Run(RunArguments),
+    /// Serve one software card as a PCI device over vfio-user; SIGUSR1 cuts its power, SIGUSR2 gives it back
+    Gpu(GpuArguments),
+    /// Tell what this host has and lacks, and how to get it
+    Doctor(doctor::Arguments),
+    /// Take a card of this host from its driver, for `vfio:ADDRESS`
+    Bind(bind::Arguments),
+    /// Give a card of this host back to its driver
+    Unbind(bind::Arguments),
+    /// Assemble, disassemble and run kernels of the GPU
+    Kernel(kernel::Arguments),
+    #[command(hide = true)]
+    List(Later),
+    #[command(hide = true)]
+    Show(Later),
+    #[command(hide = true)]
+    Top(Later),
+    #[command(hide = true)]
+    Quota(Later),
+    #[command(hide = true)]
+    Spill(Later),
+    #[command(hide = true)]
+    Refill(Later),
+    #[command(hide = true)]
+    Suspend(Later),
+    #[command(hide = true)]
+    Resume(Later),
+    #[command(hide = true)]
+    Inspect(Later),
+    #[command(hide = true)]
+    Trace(Later),
+    #[command(hide = true)]
+    Metrics(Later),
+    #[command(hide = true)]
+    Lab(Later),
+}
+
+/// A verb that does not work yet, with whatever is said to it.
+#[derive(Parser, Debug)]
+#[command(disable_help_flag = true)]
+struct Later {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<String>,
+}
+
+#[derive(Parser, Debug)]
+struct DemoArguments {
+    /// Number of VMs [default: 4, or as many as workloads are named if they are more]
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(broker::VMS_MAX)))]
+    vms: Option<u16>,
+    /// The card: a software card (model:NAME), one that `vramd gpu` serves (vfio-user:PATH), or this host's
+    /// (vfio:ADDRESS)
+    #[arg(long, value_name = "DEVICE", default_value = "model:gtx480", value_parser = Device::parse)]
+    gpu: Device,
+    /// VRAM of a software card [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = card_vram)]
+    vram: Option<u64>,
+    /// VRAM that each VM sees
+    #[arg(long, value_name = "SIZE", default_value = "192M", value_parser = guest_vram)]
+    guest_vram: u64,
+    /// What the VMs do, in turn: files, or a GPU kernel by its name [default: hotspot bfs matrix files; files with --input]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = workload)]
+    workload: Vec<Workload>,
+    /// Files that each VM with the workload files takes through VRAM [default: this program]
+    #[arg(long, value_name = "FILE")]
+    input: Vec<PathBuf>,
+    /// Seed of all random choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Record the broker's events to a file
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Rounds of moving, or of running a kernel
+    #[arg(long, hide = true)]
+    rounds: Option<u32>,
+    /// Run the guests on host threads
+    #[arg(long, hide = true)]
+    no_kvm: bool,
+}
+
+#[derive(Parser, Debug)]
+struct ServeArguments {
+    /// Cards and VMs (docs/examples/host.toml)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// At the end give cards of the host to the drivers that the host would choose, as `unbind` does
+    #[arg(long)]
+    restore_driver: bool,
+}
+
+#[derive(Parser, Debug)]
+struct RunArguments {
+    /// The VM (docs/examples/vm.toml)
+    #[arg(value_name = "FILE")]
+    vm: PathBuf,
+    /// The file's `kernel`
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// The file's `initramfs`
+    #[arg(long, value_name = "FILE")]
+    initramfs: Option<PathBuf>,
+    /// End with status 3 when the guest asks for a reset
+    #[arg(long)]
+    no_reboot: bool,
+    /// Become this user, by numbers, before anything is opened
+    #[arg(long, value_name = "UID:GID,...")]
+    user: Option<User>,
+    /// For debugging: let the VM's threads make any system call
+    #[arg(long)]
+    no_seccomp: bool,
+    /// Print one JSON object, instead of a console or a table
+    #[arg(long)]
+    json: bool,
+    /// Run the guest on a host thread
+    #[arg(long, hide = true)]
+    no_kvm: bool,
+}
+
+#[derive(Parser, Debug)]
+struct GpuArguments {
+    /// Socket that a VMM or a broker connects to
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Which card: gtx480, quadro6000 or c2050
+    #[arg(long, value_name = "NAME", default_value = "gtx480", value_parser = gpu::board)]
+    model: Board,
+    /// VRAM of the card, such as 256M [default: as the real card]
+    #[arg(long, value_name = "SIZE", value_parser = card_vram)]
+    vram: Option<u64>,
+    /// Write every access and command to a file
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Answer every access by a message instead of letting the client map windows
+    #[arg(long)]
+    all_trapped: bool,
+    /// Copy engines run nothing before they were given microcode, as a real card's
+    #[arg(long)]
+    needs_microcode: bool,
+}
+
+fn card_vram(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    check_card_vram(bytes).map(|()| bytes)
+}
+
+fn workload(name: &str) -> Result<Workload, String> {
+    Workload::named(name).ok_or_else(|| {
+        let names: Vec<_> = Workload::names().collect();
+        format!("there are {}", names.join(", "))
+    })
+}
+
+fn guest_vram(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    check_guest_vram(bytes).map(|()| bytes)
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return wrong_usage(&error),
+    };
+    // A failure is reported once, by the program's last line; only a long-running broker logs more.
+    let filter = if matches!(cli.verb, Verb::Serve(_) | Verb::Gpu(_)) {
+        "warn"
+    } else {
+        "off"
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
+    if cfg!(feature = "weakened") {
+        complain("this is a WEAKENED build: guests reach memory that is not theirs");
+    }
+    let outcome = signals::install().and_then(|()| match cli.verb {
+        Verb::Demo(arguments) => demo::demo(&arguments),
+        Verb::Serve(arguments) => serve::serve(&arguments),
+        Verb::Run(arguments) => run::run(&arguments),
+        Verb::Gpu(arguments) => gpu::gpu(&arguments),
+        Verb::Doctor(arguments) => doctor::doctor(&arguments),
+        Verb::Bind(arguments) => bind::bind(&arguments),
+        Verb::Unbind(arguments) => bind::unbind(&arguments),
+        Verb::Kernel(arguments) => kernel::kernel(&arguments),
+        _ => {
+            complain("this verb is not there yet");
+            Ok(WRONG_USAGE)
+        }
+    });
+    match outcome {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// One line on stderr.
+fn complain(text: &str) {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // If stderr is closed there is nowhere to report to.
+    let _ = writeln!(std::io::stderr(), "vramd: {line}");
+}
+
+/// clap's message has several paragraphs: the first says what is wrong.
+fn wrong_usage(error: &clap::Error) -> ExitCode {
+    let is_wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if is_wanted {
+        return match error.print() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::from(FAILED),
+        };
+    }
+    let text = error.to_string();
+    let first = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "a verb is missing; `--help` lists them"
+        }
+        _ => text.split("\n\n").next().unwrap_or_default(),
+    };
+    complain(first.strip_prefix("error: ").unwrap_or(first));
+    ExitCode::from(WRONG_USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_lists_what_works_and_nothing_else() {
+        let help = Cli::command().render_help().to_string();
+        let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
+        assert!(
+            [
+                "demo", "serve", "run", "gpu", "kernel", "bind", "unbind", "doctor"
+            ]
+            .iter()
+            .all(|verb| is_listed(verb)),
+            "{help}"
+        );
+        assert!(
+            !["quota", "lab", "list", "top"].iter().any(|verb| is_listed(verb)),
+            "{help}"
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! `vramd gpu`: one software card behind a vfio-user socket, until a signal.
+
+use std::io::Write as _;
+
+use anyhow::Context as _;
+use fermi_spec::board::Board;
+
+use super::GpuArguments;
+use super::signals::{install_power_switch, is_power_cut, is_stop_requested};
+use crate::config::Size;
+use card::CardConfig;
+use card::{GpuServer, GpuSetup};
+
+pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
+    let board = arguments.model;
+    let vram_bytes = arguments.vram.unwrap_or(board.vram_bytes());
+    let setup = GpuSetup {
+        card: CardConfig {
+            board,
+            vram_bytes,
+            needs_microcode: arguments.needs_microcode,
+        },
+        socket: arguments.socket.clone(),
+        is_all_trapped: arguments.all_trapped,
+        trace: arguments.trace.clone(),
+    };
+    // Installed before the card is announced, as a client might then send a signal.
+    install_power_switch()?;
+    let mut server = GpuServer::bind(&setup)?;
+    announce(&setup).context("cannot write to stdout")?;
+    let served = server.serve(is_stop_requested, is_power_cut);
+    let summary = server.finish();
+    served?;
+    let summary = summary?;
+    if !summary.is_empty() {
+        writeln!(std::io::stdout(), "{summary}").context("cannot write to stdout")?;
+    }
+    Ok(0)
+}
+
+/// The lines that announce the card, and how to attach QEMU.
+fn announce(setup: &GpuSetup) -> std::io::Result<()> {
+    let device = serde_json::json!({
+        "driver": "vfio-user-pci",
+        "socket": { "type": "unix", "path": setup.socket },
+    });
+    let (board, size) = (setup.card.board.name(), Size(setup.card.vram_bytes));
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{board}: {size} VRAM at {}; QEMU: -device '{device}'",
+        setup.socket.display()
+    )?;
+    out.flush()
+}
+
+pub(super) fn board(text: &str) -> Result<Board, String> {
+    Board::from_name(text).ok_or_else(|| "choose gtx480, quadro6000 or c2050".to_owned())
+}

@@ -1,0 +1,238 @@
+//! Files that are right and files that are wrong.
+
+use fermi_spec::board::Board;
+
+use super::*;
+use crate::host::CardChoice;
+use card::CardConfig;
+use vmm::MacAddress;
+
+const HOST: &str = include_str!("../../../docs/examples/host.toml");
+const VM: &str = include_str!("../../../docs/examples/vm.toml");
+
+fn host(text: &str) -> Result<HostConfig, ConfigError> {
+    parse(Path::new("host.toml"), text)
+}
+
+fn vm(text: &str) -> Result<VmFile, ConfigError> {
+    parse(Path::new("vm.toml"), text)
+}
+
+/// What is said of the example with one text replaced.
+fn host_error(from: &str, to: &str) -> String {
+    assert!(HOST.contains(from));
+    host(&HOST.replacen(from, to, 1)).unwrap_err().to_string()
+}
+
+fn vm_error(from: &str, to: &str) -> String {
+    assert!(VM.contains(from));
+    vm(&VM.replacen(from, to, 1)).unwrap_err().to_string()
+}
+
+#[test]
+fn documented_host_is_what_it_says() {
+    let host = host(HOST).unwrap();
+    let card = CardConfig {
+        board: Board::Gtx480,
+        vram_bytes: 256 << 20,
+        needs_microcode: false,
+    };
+    assert_eq!(host.gpus[0].card, CardChoice::Model(card));
+    assert_eq!(host.gpus[0].host_ram, 4 << 30);
+    assert_eq!(host.vms[0].socket, Path::new("/run/vramd/a.sock"));
+    let (a, b) = (&host.vms[0].config, &host.vms[1].config);
+    assert_eq!(
+        (a.guest_vram, a.chunk_bytes, a.quota.min),
+        (192 << 20, 2 << 20, 16 << 20)
+    );
+    assert_eq!((b.chunk_bytes, b.quota), (2 << 20, vgpu::Quota::default()));
+    assert_eq!(host.control_socket, None);
+}
+
+#[test]
+fn documented_vm_is_what_it_says() {
+    let vm = vm(VM).unwrap();
+    assert_eq!((vm.memory, vm.vcpus, vm.kernel), (256 << 20, 1, None));
+    assert_eq!(vm.socket, Path::new("/run/vramd/a.sock"));
+    assert_eq!(vm.options, "vramd.rounds=4");
+}
+
+#[test]
+fn disks_are_read_in_order_and_bounded() {
+    let disk = |name: &str| format!("[[disk]]\npath = \"{name}\"\n");
+    let text = format!("{VM}\n{}read_only = true\n{}", disk("a"), disk("b"));
+    let disks: Vec<_> = vm(&text)
+        .unwrap()
+        .disks
+        .into_iter()
+        .map(|disk| (disk.path, disk.read_only))
+        .collect();
+    assert_eq!(disks, [("a".into(), true), ("b".into(), false)]);
+    let error = vm(&format!("{VM}\n{}", disk("c").repeat(9)))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.ends_with("disk: a VM has at most 8 disks and networks"),
+        "{error}"
+    );
+    let error = vm(&format!("{VM}\n[[disk]]\nread_only = true\n"))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("missing field `path`"), "{error}");
+}
+
+#[test]
+fn networks_are_read_with_or_without_an_address() {
+    let text = format!("{VM}\n[[net]]\ntap = \"t0\"\nmac = \"52:54:00:12:34:5A\"\n[[net]]\ntap = \"t1\"\n");
+    let networks = vm(&text).unwrap().networks;
+    assert_eq!((networks[0].tap.as_str(), networks[1].tap.as_str()), ("t0", "t1"));
+    assert_eq!(networks[0].mac.to_string(), "52:54:00:12:34:5a");
+    assert_eq!(networks[1].mac, MacAddress::of("a", "t1"));
+}
+
+#[test]
+fn networks_that_cannot_be_are_refused_by_field() {
+    let said = |nets: &str| vm(&format!("{VM}\n{nets}")).unwrap_err().to_string();
+    let net = |tap: &str, mac: &str| format!("[[net]]\ntap = \"{tap}\"\nmac = \"{mac}\"\n");
+    let (one, other) = ("52:54:00:00:00:01", "52:54:00:00:00:02");
+    assert!(said(&net("a/b", one)).contains(": tap: \"a/b\" cannot be the name of a tap"));
+    assert!(said(&net("t", "52:54")).contains(": mac: \"52:54\" is not six bytes"));
+    assert!(said(&net("t", "53:54:00:00:00:01")).contains("cannot be a device's address"));
+    let twice = said(&(net("t", one) + &net("t", other)));
+    assert!(
+        twice.ends_with(": tap: another [[net]] has \"t\": each needs a tap of its own"),
+        "{twice}"
+    );
+    let twice = said(&(net("t", one) + &net("u", one)));
+    assert!(
+        twice.ends_with(&format!(": mac: another [[net]] has {one}")),
+        "{twice}"
+    );
+    let many: String = (0..9)
+        .map(|index| format!("[[net]]\ntap = \"t{index}\"\n"))
+        .collect();
+    assert!(said(&many).ends_with("net: a VM has at most 8 disks and networks"));
+    assert!(said("[[net]]\nmac = \"52:54:00:00:00:01\"\n").contains("missing field `tap`"));
+}
+
+#[test]
+fn unknown_field_is_named_with_its_line() {
+    let error = host_error("host_ram =", "host_rum =");
+    assert!(
+        error.starts_with("host.toml:13: host_rum: unknown field `host_rum`"),
+        "{error}"
+    );
+    let error = vm_error("vcpus =", "cpus =");
+    assert!(
+        error.starts_with("vm.toml:6: cpus: unknown field `cpus`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn malformed_text_is_one_line_with_its_number() {
+    let error = host_error("name = \"gpu0\"  ", "name = \"gpu0  ");
+    assert!(error.starts_with("host.toml:10: name:"), "{error}");
+    assert!(!error.contains('\n'), "{error}");
+}
+
+#[test]
+fn missing_field_is_named() {
+    let error = host_error("device = \"model:gtx480\"", "");
+    assert!(error.contains("missing field `device`"), "{error}");
+    let error = host("").unwrap_err().to_string();
+    assert!(error.contains("missing field `gpu`"), "{error}");
+}
+
+#[test]
+fn size_that_cannot_be_is_named_with_its_line() {
+    let error = host_error("vram = \"256M\"", "vram = \"255.5M\"");
+    assert!(
+        error.starts_with("host.toml:12: gpu.vram: 261632K is not a multiple of 1M"),
+        "{error}"
+    );
+    let error = host_error("vram = \"256M\"", "vram = 4096");
+    assert!(error.starts_with("host.toml:12: gpu.vram: 4K is not"), "{error}");
+    let error = host_error("vram = \"256M\"", "vram = \"256Q\"");
+    assert!(
+        error.starts_with("host.toml:12: vram: \"256Q\" is not a size"),
+        "{error}"
+    );
+    let error = host_error("guest_vram = \"192M\"", "guest_vram = \"4M\"");
+    assert!(
+        error.starts_with("host.toml:21: vm.guest_vram: 4M is not"),
+        "{error}"
+    );
+    let error = host_error("chunk = \"2M\"", "chunk = \"3M\"");
+    assert!(
+        error.starts_with("host.toml:22: vm.chunk: chunk 3145728 is not a power of two"),
+        "{error}"
+    );
+    let error = vm_error("memory = \"256M\"", "memory = \"1T\"");
+    assert!(error.starts_with("vm.toml:5: memory: 1T is not"), "{error}");
+}
+
+#[test]
+fn quota_that_contradicts_itself_is_named() {
+    let error = host_error("max = \"max\"", "max = \"1M\"");
+    assert!(
+        error.starts_with("host.toml:23: vm.min: min 16777216 is above max"),
+        "{error}"
+    );
+    let error = host_error("weight = 100", "weight = 0");
+    assert!(error.starts_with("host.toml:27: vm.weight: weight 0"), "{error}");
+}
+
+#[test]
+fn device_that_is_none_is_named() {
+    let error = host_error("model:gtx480", "vfio:0000:01:00");
+    assert!(
+        error.contains("gpu.device: vfio: \"0000:01:00\" is not a PCI address such as 0000:01:00.0"),
+        "{error}"
+    );
+    let error = host_error("model:gtx480", "card0");
+    assert!(error.contains("\"card0\" is not a device such as"), "{error}");
+    let error = host_error("model:gtx480", "model:gtx580");
+    assert!(error.contains("there is no model \"gtx580\""), "{error}");
+}
+
+#[test]
+fn card_in_another_process_is_its_socket_and_has_its_own_vram() {
+    let served = "\"vfio-user:/run/card.sock\"";
+    let error = host_error("\"model:gtx480\"", served);
+    assert!(
+        error.starts_with("host.toml:12: gpu.vram: the VRAM of a card in another process is set where"),
+        "{error}"
+    );
+    let text = HOST
+        .replacen("\"model:gtx480\"", served, 1)
+        .replacen("vram = \"256M\"", "", 1);
+    let card = &host(&text).unwrap().gpus[0].card;
+    assert_eq!(*card, CardChoice::VfioUser("/run/card.sock".into()));
+    let error = host_error("model:gtx480", "vfio-user:");
+    assert!(error.contains("gpu.device: vfio-user: wants the path"), "{error}");
+}
+
+#[test]
+fn name_that_is_taken_or_odd_is_refused() {
+    let error = host_error("name = \"b\"", "name = \"a\"");
+    assert!(error.contains("vm.name: another vm has it already"), "{error}");
+    let error = host_error("/run/vramd/b.sock", "/run/vramd/a.sock");
+    assert!(error.contains("vm.socket: another vm has it already"), "{error}");
+    let error = host_error("gpu = \"gpu0\"", "gpu = \"gpu1\"");
+    assert!(error.contains("vm.gpu: there is no gpu \"gpu1\""), "{error}");
+    let error = vm_error("name = \"a\"", "name = \"a/b\"");
+    assert!(error.starts_with("vm.toml:4: name:"), "{error}");
+    let error = vm_error("vcpus = 1", "vcpus = 0");
+    assert!(error.starts_with("vm.toml:6: vcpus:"), "{error}");
+}
+
+#[test]
+fn file_that_cannot_be_read_is_named() {
+    let error = HostConfig::load(Path::new("/nonexistent/host.toml")).unwrap_err();
+    assert_eq!(error.to_string(), "cannot read /nonexistent/host.toml");
+    assert!(matches!(
+        VmFile::load(Path::new("/dev/null")),
+        Err(ConfigError::Read { .. })
+    ));
+}

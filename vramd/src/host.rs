@@ -1,0 +1,205 @@
+//! A broker in this process, with a software card beside it, a card in another process, or one of this host.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use broker::{
+    Broker, OWN_BYTES, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError,
+    VfioGpu, VfioGpuError, VmSocket,
+};
+use fermi_spec::board::Board;
+use vgpu::{GpuConfig, HostGpu, Manager};
+use vmm_sys_util::eventfd::EventFd;
+
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::firmware::{self, FirmwareError};
+use card::{CardConfig, CardCounters, CardError, ModelGpu};
+
+/// The card that a broker drives.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CardChoice {
+    /// A software card in this process.
+    Model(CardConfig),
+    /// A card that another process serves at this socket.
+    VfioUser(PathBuf),
+    /// A card of this host at this PCI address.
+    Vfio(PciAddress),
+}
+
+/// Parameters of a broker.
+#[derive(Clone, Debug)]
+pub struct HostSetup {
+    /// Card to drive.
+    pub card: CardChoice,
+    /// Host RAM for spilled chunks, bytes.
+    pub host_ram: u64,
+    /// Seed of the memory manager's random choices.
+    pub seed: u64,
+    /// Folder with microcode for the card's copy engines, should they have none.
+    pub firmware: Option<PathBuf>,
+    /// File to record every event to.
+    pub record: Option<PathBuf>,
+    /// Sockets to listen on.
+    pub vms: Vec<VmSocket>,
+}
+
+/// Why the broker could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The software card could not be made.
+    #[error(transparent)]
+    Card(#[from] CardError),
+    /// The card of the other process could not be used.
+    #[error(transparent)]
+    RemoteCard(#[from] RemoteGpuError),
+    /// The card of this host could not be used.
+    #[error(transparent)]
+    HostCard(#[from] VfioGpuError),
+    /// The microcode could not be read.
+    #[error(transparent)]
+    Firmware(#[from] FirmwareError),
+    /// The recording could not be made.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The broker itself.
+    #[error("cannot start the broker")]
+    Start(#[from] StartError),
+}
+
+/// A card, and the counters that show it.
+struct Card {
+    gpu: Box<dyn HostGpu>,
+    interrupt: EventFd,
+    hangup: Option<OwnedFd>,
+    board: Board,
+    counters: Option<CardCounters>,
+}
+
+impl CardChoice {
+    fn open(self) -> Result<Card, HostError> {
+        match self {
+            CardChoice::Model(config) => {
+                let gpu = ModelGpu::new(config)?;
+                Ok(Card {
+                    interrupt: gpu.interrupt()?,
+                    hangup: None,
+                    board: config.board,
+                    counters: Some(gpu.counters()),
+                    gpu: Box::new(gpu),
+                })
+            }
+            CardChoice::VfioUser(path) => {
+                let gpu = RemoteGpu::connect(&path)?;
+                Ok(Card {
+                    interrupt: gpu.interrupt()?,
+                    hangup: Some(gpu.hangup()?),
+                    board: gpu.board(),
+                    counters: None,
+                    gpu: Box::new(gpu),
+                })
+            }
+            CardChoice::Vfio(at) => {
+                let gpu = VfioGpu::open(at)?;
+                Ok(Card {
+                    interrupt: gpu.interrupt()?,
+                    hangup: None,
+                    board: gpu.board(),
+                    counters: None,
+                    gpu: Box::new(gpu),
+                })
+            }
+        }
+    }
+}
+
+/// Makes the card or attaches to it, brings it up and listens.
+pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
+    start_counted(setup).map(|(broker, _)| broker)
+}
+
+/// Does the same, and returns the counters of the card if it is in this process.
+pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
+    // Read before the card is touched: an error in a file shall not cost it a reset.
+    let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
+    let card = setup.card.open()?;
+    let capabilities = card.gpu.capabilities();
+    if capabilities.bus.pins
+        && let Some(warning) = memlock_warning(locked_memory_limit(), &setup.vms)
+    {
+        log::warn!("{warning}");
+    }
+    let config = GpuConfig {
+        bar1_bytes: capabilities.bar1_bytes,
+        bar3_bytes: capabilities.bar3_bytes,
+        frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
+        bus: capabilities.bus,
+        microcode,
+        host_ram: setup.host_ram,
+        seed: setup.seed,
+        ..GpuConfig::default()
+    };
+    let record = |path: &Path| Recorder::create(path, &config);
+    let recorder = setup.record.as_deref().map(record).transpose()?;
+    let broker = Broker::start(Setup {
+        core: Box::new(Manager::new(config)),
+        gpu: card.gpu,
+        interrupt: Some(card.interrupt),
+        hangup: card.hangup,
+        recorder,
+        board: card.board,
+        vms: setup.vms,
+    })?;
+    Ok((broker, card.counters))
+}
+
+/// Bytes that this process may lock; `None` without a limit, or with the right to exceed it.
+fn locked_memory_limit() -> Option<u64> {
+    let may_exceed = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    getrlimit(Resource::Memlock).current.filter(|_| !may_exceed)
+}
+
+/// The warning for a limit that is too low for the memory that a card of the host can have pinned: the
+/// broker's own memory, and the VRAM of all VMs if all of it is in host RAM. The VMs' RAM, whose size their
+/// VMMs choose, comes on top.
+fn memlock_warning(limit: Option<u64>, vms: &[VmSocket]) -> Option<String> {
+    let vram: u64 = vms.iter().map(|vm| vm.config.guest_vram).sum();
+    let pinned = OWN_BYTES + vram;
+    let limit = limit.filter(|limit| *limit < pinned)?;
+    Some(format!(
+        "the limit of locked memory ({} MiB) is below what can be pinned: {} MiB of guest VRAM in host RAM, and the VMs' RAM \
+         besides. Spills may be refused; raise it (ulimit -l, LimitMEMLOCK=)",
+        limit >> 20,
+        pinned.div_ceil(1 << 20)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(mebibytes: u64) -> VmSocket {
+        VmSocket {
+            path: PathBuf::from("/run/a.sock"),
+            config: vgpu::VmConfig {
+                name: "a".to_owned(),
+                guest_vram: mebibytes << 20,
+                chunk_bytes: 2 << 20,
+                quota: vgpu::Quota::default(),
+            },
+        }
+    }
+
+    #[test]
+    fn limit_below_what_can_be_pinned_is_told() {
+        let vms = [vm(64), vm(192)];
+        let warning = memlock_warning(Some(256 << 20), &vms).unwrap();
+        assert!(
+            warning.contains("(256 MiB)") && warning.contains("257 MiB"),
+            "{warning}"
+        );
+        assert_eq!(memlock_warning(Some(257 << 20), &vms), None);
+        assert_eq!(memlock_warning(None, &vms), None);
+    }
+}

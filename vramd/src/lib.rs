@@ -1,0 +1,13 @@
+//! `vramd`, the program that joins brokers, cards and VMs: its command line ([`cli`]), configuration, demo and tools.
+
+pub mod cli;
+pub mod config;
+pub mod demo;
+pub mod doctor;
+pub mod firmware;
+pub mod guest;
+pub mod host;
+mod kernel;
+mod local_link;
+
+pub use local_link::BrokerLink;

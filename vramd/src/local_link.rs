@@ -1,0 +1,138 @@
+//! A vGPU of a broker in this process.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use broker::LocalLink;
+use fermi_spec::addr::Gpa;
+use fermi_spec::bar::Bar;
+use vfio_user_server::message::CommandCode;
+use vfio_user_server::pci;
+use vmm::link::CONFIG_REGION;
+use vmm::{LinkError, VgpuLink};
+use vmm_sys_util::eventfd::EventFd;
+
+/// [`VgpuLink`] by function calls. Dropping it detaches the VM.
+///
+/// A call that waits in the broker while the link is closed returns with the broker's answer, which comes within the
+/// broker's own bound.
+#[derive(Debug)]
+pub struct BrokerLink {
+    link: LocalLink,
+    is_down: AtomicBool,
+}
+
+impl BrokerLink {
+    /// Makes an attachment usable by a VM.
+    pub fn new(link: LocalLink) -> BrokerLink {
+        BrokerLink {
+            link,
+            is_down: AtomicBool::new(false),
+        }
+    }
+
+    /// Why the broker gave this VM up, if it did.
+    pub fn expulsion(&self) -> Option<String> {
+        self.link.expulsion()
+    }
+
+    fn ask<T>(
+        &self,
+        command: CommandCode,
+        work: impl FnOnce(&LocalLink) -> Result<T, broker::LinkError>,
+    ) -> Result<T, LinkError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(LinkError::Down);
+        }
+        work(&self.link).map_err(|error| match error {
+            broker::LinkError::Refused(refusal) if refusal != vgpu::Refusal::NotAttached => {
+                LinkError::Refused {
+                    command,
+                    errno: libc::EINVAL,
+                }
+            }
+            source => {
+                self.close();
+                LinkError::Local {
+                    command,
+                    source: Box::new(source),
+                }
+            }
+        })
+    }
+}
+
+fn refused(command: CommandCode) -> LinkError {
+    LinkError::Refused {
+        command,
+        errno: libc::EINVAL,
+    }
+}
+
+impl VgpuLink for BrokerLink {
+    fn region_size(&self, region: u32) -> u64 {
+        if region == CONFIG_REGION {
+            return self.link.config().len_bytes();
+        }
+        match self.link.config().bar(region as usize) {
+            pci::Bar::Memory32 { bytes, .. } | pci::Bar::Memory64 { bytes, .. } => bytes,
+            _ => 0,
+        }
+    }
+
+    fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
+        let command = CommandCode::RegionRead;
+        if region == CONFIG_REGION {
+            return self.ask(command, |link| {
+                link.read_config(offset, data);
+                Ok(())
+            });
+        }
+        let bar = Bar::from_number(region).ok_or(refused(command))?;
+        self.ask(command, |link| link.read(bar, offset, data))
+    }
+
+    fn region_write(&self, region: u32, offset: u64, data: &[u8]) -> Result<(), LinkError> {
+        let command = CommandCode::RegionWrite;
+        if region == CONFIG_REGION {
+            // What it changed is read back by whoever places BARs and routes interrupts.
+            return self.ask(command, |link| {
+                link.write_config(offset, data);
+                Ok(())
+            });
+        }
+        let bar = Bar::from_number(region).ok_or(refused(command))?;
+        self.ask(command, |link| link.write(bar, offset, data))
+    }
+
+    fn dma_map(&self, gpa: u64, bytes: u64, file: BorrowedFd<'_>, offset: u64) -> Result<(), LinkError> {
+        let command = CommandCode::DmaMap;
+        let file = file
+            .try_clone_to_owned()
+            .map_err(|source| LinkError::Io { command, source })?;
+        self.ask(command, |link| link.map_ram(Gpa(gpa), bytes, file, offset, true))
+    }
+
+    fn dma_unmap(&self, gpa: u64, bytes: u64) -> Result<(), LinkError> {
+        self.ask(CommandCode::DmaUnmap, |link| link.unmap_ram(Gpa(gpa), bytes))
+    }
+
+    fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError> {
+        let command = CommandCode::SetIrqs;
+        let eventfd = eventfd
+            .try_clone()
+            .map_err(|source| LinkError::Io { command, source })?;
+        self.ask(command, |link| {
+            link.set_interrupt(eventfd);
+            Ok(())
+        })
+    }
+
+    fn reset(&self) -> Result<(), LinkError> {
+        self.ask(CommandCode::Reset, LocalLink::reset)
+    }
+
+    fn close(&self) {
+        self.is_down.store(true, Ordering::SeqCst);
+    }
+}
