@@ -2,7 +2,7 @@
 
 use fermi_spec::bar::Bar;
 
-/// What a driver may do to the machine it runs on.
+/// The accesses that a driver may make to the machine it runs on.
 ///
 /// Every call is one access in program order. None may fail, as on a real bus: a read without an answer is all
 /// ones, a write without a receiver is dropped. RAM is addressed by guest-physical address (GPA, bytes), which is

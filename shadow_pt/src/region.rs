@@ -142,7 +142,7 @@ impl Iterator for SlotIter<'_> {
     }
 }
 
-/// What decides a slot.
+/// The guest entries that decide a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GuestSlot<'a> {
     /// No entry is there.
@@ -359,7 +359,7 @@ impl Region {
         }
     }
 
-    /// What decides a slot: the large entry if it is valid, else the small ones.
+    /// The entries that decide a slot: the large entry if it is valid, else the small ones.
     #[inline]
     pub(crate) fn slot(&self, slot: usize) -> GuestSlot<'_> {
         let large = self.large[slot];

@@ -62,7 +62,7 @@ pub enum ShadowError {
 pub struct Changes {
     /// Guest entries read and compared, directory entries included.
     pub compared: u64,
-    /// Of those, how many differ from the snapshot.
+    /// Number of those that differ from the snapshot.
     pub changed: u64,
     /// Directory entries now treated as absent because too many have tables.
     pub refused: u64,

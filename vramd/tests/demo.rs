@@ -37,7 +37,7 @@ fn has_kvm() -> bool {
     open.is_ok()
 }
 
-/// What the issue promises of the JSON of a small demo whose only input has `digest`.
+/// The promised fields of the JSON of a small demo whose only input has `digest`.
 fn check_small_demo(output: &Output, digest: &str, is_kvm: bool) {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report = json(output);

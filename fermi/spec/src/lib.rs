@@ -1,4 +1,4 @@
-//! What the GF100 hardware defines: registers, table entries, channel structures, methods.
+//! The definitions of the GF100 hardware: registers, table entries, channel structures, methods.
 //!
 //! Shared by the software GPU, the mediator, guest drivers and tests. It holds no state and does no I/O. Every fact
 //! names its source: *envytools* (`rnndb/*.xml`, `docs/hw/*.rst`), *nouveau* (Linux 6.12,

@@ -74,7 +74,7 @@ pub enum Operation {
     Read(Register, i32),
 }
 
-/// What becomes of the result.
+/// Use of the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Assign {
     /// Ignored; the register gets a parameter.
@@ -105,7 +105,7 @@ impl Assign {
     }
 }
 
-/// What an instruction does.
+/// Effect of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Computes and assigns to a register.
@@ -128,7 +128,7 @@ pub enum Kind {
 /// One decoded instruction word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Instruction {
-    /// What it does.
+    /// Effect of the instruction.
     pub kind: Kind,
     /// The macro ends after the next instruction; on a branch, only if the branch is not taken.
     pub exit: bool,

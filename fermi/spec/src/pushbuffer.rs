@@ -9,7 +9,7 @@ pub struct Target {
     pub method: u16,
 }
 
-/// What a header does about the mask of linked boards.
+/// Operation of a header on the mask of linked boards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SubdeviceOp {
     /// This mask counts from now on.

@@ -10,7 +10,7 @@ use crate::twod::Format;
 /// Bytes of the largest texel.
 pub const TEXEL_BYTES_MAX: usize = 16;
 
-/// What the bits of a component are.
+/// Meaning of a component's bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Number {
     /// From 0 to 1.
@@ -99,7 +99,7 @@ const fn texel(bytes: u8, order: [u8; 4], bits: [u8; 4], number: Number) -> Texe
 }
 
 impl Format {
-    /// What a pixel of the color format is made of; `None` for one that does not exist.
+    /// Components of a pixel of the color format; `None` for one that does not exist.
     pub const fn texel(self) -> Option<Texel> {
         use Number::{Float, Sint, Snorm, Uint, Unorm};
         const FOUR: [u8; 4] = [8; 4];

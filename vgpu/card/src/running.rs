@@ -67,7 +67,7 @@ struct State<F> {
     is_stopping: bool,
 }
 
-/// What the stepping thread and the accesses share.
+/// State that the stepping thread and the accesses share.
 struct Shared<F> {
     state: Mutex<State<F>>,
     woken: Condvar,

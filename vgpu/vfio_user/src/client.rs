@@ -7,7 +7,7 @@
 //!      └──────────── anything else, refused ────────────────────────────────────────▲
 //! ```
 //!
-//! What surfaces is an [`Incoming`] with a [`RequestId`]. Each such request, posted ones included, is answered
+//! A message that surfaces is an [`Incoming`] with a [`RequestId`]. Each such request, posted ones included, is answered
 //! exactly once by one of the `reply` methods, in any order and at any time. While [`UNANSWERED_MAX`] of them wait,
 //! or their replies would exceed [`OUTGOING_BYTES_MAX`], nothing more is read: a client that does not fetch its
 //! replies holds itself up.
@@ -38,7 +38,7 @@ use crate::message::{
 use crate::pending::Pending;
 use crate::version::{MAJOR, Proposal};
 
-/// What the reply to a waiting request looks like.
+/// Form of the reply to a waiting request.
 #[derive(Debug)]
 enum Shape {
     Read(RegionAccessWire),

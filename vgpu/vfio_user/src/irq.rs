@@ -72,7 +72,7 @@ pub enum IrqAction {
     Unmask,
 }
 
-/// What to do with the vectors of a change.
+/// Operation on the vectors of a change.
 #[derive(Debug)]
 pub enum IrqOperation {
     /// Do the action now on every vector.

@@ -37,7 +37,7 @@ pub(super) struct NamedDevice {
 /// All devices, disks first.
 pub(super) struct Devices {
     pub(super) devices: Vec<NamedDevice>,
-    /// Of the networks, in their order.
+    /// Counters of the networks, in their order.
     pub(super) counters: Vec<Arc<TrafficCounters>>,
 }
 

@@ -91,7 +91,7 @@ struct Work {
     free: std::ops::Range<u64>,
 }
 
-/// What the thread and its owner share.
+/// State that the thread and its owner share.
 struct Shared {
     stop: EventFd,
     is_stopping: AtomicBool,

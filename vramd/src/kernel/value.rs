@@ -124,7 +124,7 @@ pub(super) enum RawValue {
     I64(Number),
     F32(Number),
     F64(Number),
-    /// Of a buffer by its name, with `+N` behind it for a place in it: 8 bytes.
+    /// Address of a buffer by its name, with `+N` behind it for a place in it: 8 bytes.
     Address(String),
     /// Bytes in their order.
     Hex(String),
@@ -133,7 +133,7 @@ pub(super) enum RawValue {
 /// A value that has been checked, except for the names of buffers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Value {
-    /// So many low bytes of the bits, at a multiple of as many.
+    /// The low bytes of the bits, at a multiple of their number.
     Number {
         bits: u64,
         bytes: usize,

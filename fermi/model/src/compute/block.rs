@@ -82,7 +82,7 @@ pub(crate) struct Block {
     inside: Inside,
 }
 
-/// What the warps of a block share.
+/// State that the warps of a block share.
 pub(crate) struct Inside {
     /// Block index in x, y, z.
     index: [u32; 3],

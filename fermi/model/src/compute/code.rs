@@ -56,7 +56,7 @@ pub(crate) struct Op {
     pub(crate) a: u8,
     pub(crate) b: Operand,
     pub(crate) c: Operand,
-    /// What B or C is in every lane where it is no register: a launch's constants do not change.
+    /// Value of B or C in every lane where it is not a register: a launch's constants do not change.
     pub(crate) value: Lanes,
     pub(crate) data: DataType,
     /// Address is a register pair.

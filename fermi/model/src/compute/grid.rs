@@ -42,7 +42,7 @@ pub(crate) struct Grid {
     /// Blocks that have ended, to be started again as others: no more than the card holds.
     spare: Vec<Block>,
     free: BTreeSet<u32>,
-    /// Of the block in front.
+    /// Instructions left in the turn of the block in front.
     left: u64,
     /// Blocks in a row that could not go on.
     stuck: usize,

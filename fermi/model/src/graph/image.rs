@@ -27,7 +27,7 @@ use fermi_spec::addr::GpuVa;
 
 /// Bytes of an image, as drivers read them from FECS.
 pub(super) const BYTES: u32 = 0x2_0000;
-/// What a saved image starts with, behind the driver's words.
+/// First word of a saved image, behind the driver's words.
 const MAGIC: u32 = 0x3147_4643;
 const HEADER: u64 = 0x80;
 const MAP_WORDS: usize = 8;

@@ -73,7 +73,7 @@ impl Header {
         Self { words }
     }
 
-    /// What a texel is made of; `None` for a layout that is reserved, compressed in blocks or made for video, or whose
+    /// Components of a texel; `None` for a layout that is reserved, compressed in blocks or made for video, or whose
     /// data types are reserved.
     pub const fn texel(&self) -> Option<Texel> {
         let Some((bytes, widths)) = component_bits(bits(self.words[0], 5, 0)) else {

@@ -319,7 +319,7 @@ mod tests {
         f32::from_bits(exp2(x).to_bits() - 4)
     }
 
-    /// What the programs may be told to compute from: sums up to 1, weights up to 1/16.
+    /// Range of the programs' inputs: sums up to 1, weights up to 1/16.
     #[test]
     fn results_stay_within_their_distance_with_any_card_s_ex2() {
         let noise = Noise::new(11);

@@ -121,7 +121,7 @@ fn copies(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// What a word through BAR1 costs.
+/// Time of a word through BAR1.
 fn windows(device: &Device) -> Result<()> {
     const WORDS: usize = 4096;
     let object = device.vram(WORDS as u64 * 4)?;

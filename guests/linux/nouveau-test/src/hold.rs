@@ -1,6 +1,7 @@
 //! Keeps VRAM filled while another program acts on the card, and checks the contents afterwards.
 //!
-//! What is in VRAM has to survive a suspend, in which the driver saves it to system memory and the card forgets it.
+//! The contents of VRAM have to survive a suspend, in which the driver saves them to system memory and the card loses
+//! them.
 
 use std::path::Path;
 use std::thread;

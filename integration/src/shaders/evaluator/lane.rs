@@ -22,7 +22,7 @@ impl Flags {
         }
     }
 
-    /// Of a float's magnitude and sign; a NaN has both.
+    /// Flags of a float's magnitude and sign; a NaN has both.
     pub(super) fn of_float(is_nan: bool, is_zero: bool, is_negative: bool) -> Self {
         Self {
             zero: is_zero || is_nan,

@@ -10,7 +10,7 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Of a result that is not a sum: zero and sign. assumption: the others are clear.
+    /// Flags of a result that is not a sum: zero and sign. assumption: the others are clear.
     #[inline(always)]
     pub(crate) fn of(result: u32) -> Self {
         Self {
@@ -21,7 +21,7 @@ impl Flags {
         }
     }
 
-    /// Of an f32 result. assumption: NaN is zero and negative.
+    /// Flags of an f32 result. assumption: NaN is zero and negative.
     pub(crate) fn of_single(result: u32) -> Self {
         let value = f32::from_bits(result);
         Self {
@@ -32,7 +32,7 @@ impl Flags {
         }
     }
 
-    /// Of an f64 result.
+    /// Flags of an f64 result.
     pub(crate) fn of_double(result: u64) -> Self {
         let value = f64::from_bits(result);
         Self {
@@ -81,7 +81,7 @@ impl Flags {
     }
 }
 
-/// What an addition adds: `a + b`, `a − b`, `b − a`, `a + b + 1`.
+/// Form of an addition: `a + b`, `a − b`, `b − a`, `a + b + 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Addition {
     Add,

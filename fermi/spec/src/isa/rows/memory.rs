@@ -16,7 +16,7 @@ const STORE_CACHE: Token = Pick(f::CACHE, &["wb", "cg", "cs", "wt"]);
 const GLOBAL: Token = Memory(Space::Global, f::OFFSET32, 1);
 const SHARED: Token = Memory(Space::Shared, f::OFFSET24, 1);
 const LOCAL: Token = Memory(Space::Local, f::OFFSET24, 1);
-/// Of an atomic with a result.
+/// Address of an atomic with a result.
 const ATOMIC: Token = Memory(Space::Global, f::OFFSET20, 1);
 const RESULT: Token = Register(f::ATOMIC_DST, Width::One);
 const RESULT2: Token = Register(f::ATOMIC_DST, Width::Pair);

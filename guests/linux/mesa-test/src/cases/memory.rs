@@ -39,7 +39,7 @@ fn transposition(gl: &Gl<'_>) -> Result<Vec<u32>> {
 
 fn atomics(gl: &Gl<'_>) -> Result<Vec<u32>> {
     const COUNT: usize = 2048;
-    /// Of the words before the arrays.
+    /// Number of the words before the arrays.
     const LEAST: usize = 1;
     const ALL: usize = 3;
     const LEAST_SIGNED: usize = 6;

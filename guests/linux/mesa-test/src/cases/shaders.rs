@@ -1,4 +1,4 @@
-//! What tests of compute shaders share: inputs and outputs in storage buffers.
+//! The common parts of tests of compute shaders: inputs and outputs in storage buffers.
 
 use anyhow::Result;
 

@@ -32,7 +32,7 @@ const NVIDIA: u64 = 0x10de;
 const GF100: u64 = 0xc0;
 /// Channels that a GF100 has.
 const CHANNELS: usize = 128;
-/// Of those, channels that the kernel may need for itself.
+/// Channels of those that the kernel may need for itself.
 const CHANNELS_KEPT_MAX: usize = 4;
 
 fn nodes_open(nodes: &Nodes) -> Result<Outcome> {
