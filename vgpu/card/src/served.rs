@@ -4,7 +4,7 @@
 //!   client (QEMU, a broker) ──vfio-user──► Server ──► Session: one turn after the other
 //!                                                       accesses ──► RunningCard (under its lock, all of a turn at once)
 //!                                                       DMA maps ──► ClientMemory ──► DmaMaps ◄── engines
-//!        ◄── eventfds ── Pins ◄── whatever may change the card's interrupt
+//!        ◄── eventfds ── Pins ◄── every access or step that may change the card's interrupt
 //! ```
 //!
 //! One thread serves the socket, another runs the engines. The card has one client at a time; while it is attached,
