@@ -6,6 +6,7 @@
 mod config;
 mod device;
 mod event;
+pub mod flight_recorder;
 mod hex;
 mod host;
 mod host_gpu;

@@ -122,3 +122,22 @@ pub enum Notice {
         fault: HostFault,
     },
 }
+
+impl Notice {
+    /// The VM that it is about; `None` if it is about the card.
+    pub fn vm(&self) -> Option<VmId> {
+        match self {
+            Notice::Backed { vm, .. }
+            | Notice::MoveStarted { vm, .. }
+            | Notice::Moved { vm, .. }
+            | Notice::RolledBack { vm, .. }
+            | Notice::Usage { vm, .. }
+            | Notice::GuestError { vm, .. }
+            | Notice::ChannelKilled { vm, .. } => Some(*vm),
+            Notice::Started { .. }
+            | Notice::CopiesByWindow
+            | Notice::StartFailed { .. }
+            | Notice::HostError { .. } => None,
+        }
+    }
+}

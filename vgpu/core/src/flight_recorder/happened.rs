@@ -1,0 +1,476 @@
+//! What the flight recorder keeps of an event or an action: no text, and no byte of a guest's.
+
+use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova, SMALL_PAGE};
+use fermi_spec::bar::Bar;
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Action, Event, FrameOwner, Place, Refusal, Reply, RequestId, Tick, Token, VmId};
+
+/// How a VM's request was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// Not by its own event; a later entry has the answer.
+    Later,
+    /// The request was done; there is no data.
+    Done,
+    /// With as many bytes as were asked for. They are not noted.
+    Data,
+    /// The client gets an error of the protocol.
+    Refused(Refusal),
+}
+
+impl From<&Reply> for Answer {
+    fn from(reply: &Reply) -> Self {
+        match reply {
+            Reply::Done => Answer::Done,
+            Reply::Data(_) => Answer::Data,
+            Reply::Refused(refusal) => Answer::Refused(*refusal),
+        }
+    }
+}
+
+/// Host memory that a bus address stands for, without the place in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Memory {
+    /// RAM of a VM.
+    Ram(VmId),
+    /// Image of a VM's VRAM.
+    Image(VmId),
+    /// The broker's own.
+    Own,
+}
+
+impl From<Place> for Memory {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Ram { vm, .. } => Memory::Ram(vm),
+            Place::Image { vm, .. } => Memory::Image(vm),
+            Place::Own { .. } => Memory::Own,
+        }
+    }
+}
+
+/// One event or action. Lengths of accesses beyond 65,535 bytes are noted as that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[expect(
+    missing_docs,
+    reason = "fields and variants mean what those of `Event` and `Action` mean"
+)]
+pub enum Happened {
+    // Events.
+    Start,
+    Attach {
+        vm: VmId,
+        guest_vram: u64,
+    },
+    Detach {
+        vm: VmId,
+    },
+    Reset {
+        vm: VmId,
+        request: RequestId,
+    },
+    Load {
+        vm: VmId,
+        request: RequestId,
+        bar: Bar,
+        offset: u64,
+        bytes: u16,
+        answer: Answer,
+    },
+    Store {
+        vm: VmId,
+        request: RequestId,
+        bar: Bar,
+        offset: u64,
+        bytes: u16,
+        answer: Answer,
+    },
+    MapRam {
+        vm: VmId,
+        request: RequestId,
+        gpa: Gpa,
+        pages: u32,
+        writable: bool,
+    },
+    UnmapRam {
+        vm: VmId,
+        request: RequestId,
+        gpa: Gpa,
+        pages: u32,
+    },
+    HostValue {
+        token: Token,
+        bytes: u16,
+        value: Option<u32>,
+    },
+    PollDone {
+        token: Token,
+        met: bool,
+    },
+    MapRefused {
+        iova: Iova,
+    },
+    HostInterrupt,
+    Wake,
+    SetQuota {
+        vm: VmId,
+    },
+    // Actions.
+    Attached {
+        vm: VmId,
+    },
+    Denied {
+        vm: VmId,
+    },
+    Detached {
+        vm: VmId,
+    },
+    Replied {
+        vm: VmId,
+        request: RequestId,
+        answer: Answer,
+    },
+    HostWrite {
+        bar: Bar,
+        offset: u64,
+        bytes: u16,
+        value: Option<u32>,
+    },
+    HostRead {
+        token: Token,
+        bar: Bar,
+        offset: u64,
+        bytes: u16,
+    },
+    HostPoll {
+        token: Token,
+        offset: u32,
+        mask: u32,
+        value: u32,
+    },
+    MapDma {
+        iova: Iova,
+        bytes: u64,
+        memory: Memory,
+    },
+    UnmapDma {
+        iova: Iova,
+        bytes: u64,
+    },
+    PlaceFrame {
+        frame: FrameNo,
+        owner: FrameOwner,
+    },
+    DropImage {
+        vm: VmId,
+        at: GuestVramAddr,
+        pages: u32,
+    },
+    Interrupt {
+        vm: VmId,
+    },
+    WakeAt {
+        at: Tick,
+    },
+}
+
+/// Entries are written on the path of every access: two lines of a cache hold three of them.
+const _: () = assert!(size_of::<Happened>() <= 24);
+
+/// Whether bytes of BAR0 are registers, and not memory seen through a window.
+fn is_register(bar: Bar, offset: u64) -> bool {
+    let window = u64::from(PRAMIN_BASE)..u64::from(PRAMIN_BASE + PRAMIN_BYTES);
+    bar == Bar::Bar0 && !window.contains(&offset)
+}
+
+fn word(data: &[u8]) -> Option<u32> {
+    data.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn short(bytes: usize) -> u16 {
+    u16::try_from(bytes).unwrap_or(u16::MAX)
+}
+
+fn pages(bytes: u64) -> u32 {
+    u32::try_from(bytes / SMALL_PAGE).unwrap_or(u32::MAX)
+}
+
+impl Happened {
+    #[inline]
+    fn load(vm: VmId, request: RequestId, bar: Bar, offset: u64, bytes: u16) -> Self {
+        Happened::Load {
+            vm,
+            request,
+            bar,
+            offset,
+            bytes,
+            answer: Answer::Later,
+        }
+    }
+
+    #[inline]
+    fn store(vm: VmId, request: RequestId, bar: Bar, offset: u64, bytes: u16) -> Self {
+        Happened::Store {
+            vm,
+            request,
+            bar,
+            offset,
+            bytes,
+            answer: Answer::Later,
+        }
+    }
+
+    /// What is kept of an event. The value that a read of the card had is kept if it is one word: only who asked for it
+    /// knows whether it may stay.
+    #[inline]
+    pub(super) fn of_event(event: &Event) -> Self {
+        match *event {
+            Event::Start => Happened::Start,
+            Event::Attach { vm, ref config } => Happened::Attach {
+                vm,
+                guest_vram: config.guest_vram,
+            },
+            Event::Detach { vm } => Happened::Detach { vm },
+            Event::Reset { vm, request } => Happened::Reset { vm, request },
+            Event::Read {
+                vm,
+                request,
+                bar,
+                offset,
+                bytes,
+            } => Self::load(vm, request, bar, offset, short(bytes as usize)),
+            Event::Write {
+                vm,
+                request,
+                bar,
+                offset,
+                ref data,
+            } => Self::store(vm, request, bar, offset, short(data.len())),
+            Event::MapRam {
+                vm,
+                request,
+                gpa,
+                bytes,
+                writable,
+            } => Happened::MapRam {
+                vm,
+                request,
+                gpa,
+                pages: pages(bytes),
+                writable,
+            },
+            Event::UnmapRam {
+                vm,
+                request,
+                gpa,
+                bytes,
+            } => Happened::UnmapRam {
+                vm,
+                request,
+                gpa,
+                pages: pages(bytes),
+            },
+            Event::HostValue { token, ref data } => Happened::HostValue {
+                token,
+                bytes: short(data.len()),
+                value: word(data),
+            },
+            Event::PollDone { token, met } => Happened::PollDone { token, met },
+            Event::MapRefused { iova } => Happened::MapRefused { iova },
+            Event::HostInterrupt => Happened::HostInterrupt,
+            Event::Wake => Happened::Wake,
+            Event::SetQuota { vm, .. } => Happened::SetQuota { vm },
+        }
+    }
+
+    /// What is kept of an action; `None` for a notice, which is kept whole and elsewhere.
+    pub(super) fn of_action(action: &Action) -> Option<Self> {
+        Some(match *action {
+            Action::Attached { vm } => Happened::Attached { vm },
+            Action::Denied { vm, .. } => Happened::Denied { vm },
+            Action::Detached { vm } => Happened::Detached { vm },
+            Action::Reply {
+                vm,
+                request,
+                ref reply,
+            } => Happened::Replied {
+                vm,
+                request,
+                answer: reply.into(),
+            },
+            Action::HostWrite {
+                bar,
+                offset,
+                ref data,
+            } => Happened::HostWrite {
+                bar,
+                offset,
+                bytes: short(data.len()),
+                value: word(data).filter(|_| is_register(bar, offset)),
+            },
+            Action::HostRead {
+                token,
+                bar,
+                offset,
+                bytes,
+            } => Happened::HostRead {
+                token,
+                bar,
+                offset,
+                bytes: short(bytes as usize),
+            },
+            Action::HostPoll {
+                token,
+                offset,
+                mask,
+                value,
+                ..
+            } => Happened::HostPoll {
+                token,
+                offset,
+                mask,
+                value,
+            },
+            Action::MapDma {
+                iova, bytes, memory, ..
+            } => Happened::MapDma {
+                iova,
+                bytes,
+                memory: memory.into(),
+            },
+            Action::UnmapDma { iova, bytes } => Happened::UnmapDma { iova, bytes },
+            Action::PlaceFrame { frame, owner } => Happened::PlaceFrame { frame, owner },
+            Action::DropImage { vm, at, bytes } => Happened::DropImage {
+                vm,
+                at,
+                pages: pages(bytes),
+            },
+            Action::Interrupt { vm } => Happened::Interrupt { vm },
+            Action::WakeAt { at } => Happened::WakeAt { at },
+            Action::Notice(_) => return None,
+        })
+    }
+
+    /// Takes the answer if this is the request that it answers.
+    #[inline]
+    pub(super) fn take_answer(&mut self, to: RequestId, with: Answer) -> bool {
+        match self {
+            Happened::Load { request, answer, .. } | Happened::Store { request, answer, .. }
+                if *request == to =>
+            {
+                *answer = with;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The token of a read of the card's registers, whose value is no guest's.
+    pub(super) fn register_read(&self) -> Option<Token> {
+        match *self {
+            Happened::HostRead {
+                token, bar, offset, ..
+            } if is_register(bar, offset) => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The VM that it is about.
+    pub fn vm(&self) -> Option<VmId> {
+        match *self {
+            Happened::Attach { vm, .. }
+            | Happened::Detach { vm }
+            | Happened::Reset { vm, .. }
+            | Happened::Load { vm, .. }
+            | Happened::Store { vm, .. }
+            | Happened::MapRam { vm, .. }
+            | Happened::UnmapRam { vm, .. }
+            | Happened::SetQuota { vm }
+            | Happened::Attached { vm }
+            | Happened::Denied { vm }
+            | Happened::Detached { vm }
+            | Happened::Replied { vm, .. }
+            | Happened::DropImage { vm, .. }
+            | Happened::Interrupt { vm }
+            | Happened::MapDma {
+                memory: Memory::Ram(vm) | Memory::Image(vm),
+                ..
+            }
+            | Happened::PlaceFrame {
+                owner: FrameOwner::Vm { vm, .. },
+                ..
+            } => Some(vm),
+            Happened::Start
+            | Happened::HostValue { .. }
+            | Happened::PollDone { .. }
+            | Happened::MapRefused { .. }
+            | Happened::HostInterrupt
+            | Happened::Wake
+            | Happened::HostWrite { .. }
+            | Happened::HostRead { .. }
+            | Happened::HostPoll { .. }
+            | Happened::MapDma {
+                memory: Memory::Own, ..
+            }
+            | Happened::UnmapDma { .. }
+            | Happened::PlaceFrame {
+                owner: FrameOwner::Broker | FrameOwner::Free,
+                ..
+            }
+            | Happened::WakeAt { .. } => None,
+        }
+    }
+
+    /// The register of BAR0 that it is about, the guest's or the card's, if the specification names one there.
+    pub fn register(&self) -> Option<Bar0Reg> {
+        let offset = match *self {
+            Happened::Load { bar, offset, .. }
+            | Happened::Store { bar, offset, .. }
+            | Happened::HostWrite { bar, offset, .. }
+            | Happened::HostRead { bar, offset, .. }
+                if is_register(bar, offset) =>
+            {
+                u32::try_from(offset).ok()?
+            }
+            Happened::HostPoll { offset, .. } => offset,
+            _ => return None,
+        };
+        // Bytes of a register are told as the register.
+        Bar0Reg::decode(offset & !3)
+    }
+
+    /// Whether it is something that the core decided, rather than something that it was told.
+    pub fn is_action(&self) -> bool {
+        match self {
+            Happened::Start
+            | Happened::Attach { .. }
+            | Happened::Detach { .. }
+            | Happened::Reset { .. }
+            | Happened::Load { .. }
+            | Happened::Store { .. }
+            | Happened::MapRam { .. }
+            | Happened::UnmapRam { .. }
+            | Happened::HostValue { .. }
+            | Happened::PollDone { .. }
+            | Happened::MapRefused { .. }
+            | Happened::HostInterrupt
+            | Happened::Wake
+            | Happened::SetQuota { .. } => false,
+            Happened::Attached { .. }
+            | Happened::Denied { .. }
+            | Happened::Detached { .. }
+            | Happened::Replied { .. }
+            | Happened::HostWrite { .. }
+            | Happened::HostRead { .. }
+            | Happened::HostPoll { .. }
+            | Happened::MapDma { .. }
+            | Happened::UnmapDma { .. }
+            | Happened::PlaceFrame { .. }
+            | Happened::DropImage { .. }
+            | Happened::Interrupt { .. }
+            | Happened::WakeAt { .. } => true,
+        }
+    }
+}

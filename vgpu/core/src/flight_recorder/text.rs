@@ -1,0 +1,200 @@
+//! Entries of the flight recorder as text.
+
+use std::fmt;
+
+use fermi_spec::bar::Bar;
+
+use super::happened::{Answer, Happened, Memory};
+use crate::event::FrameOwner;
+
+/// A place in a BAR: the register's name where there is one.
+struct Place<'a>(&'a Happened, Bar, u64);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(happened, bar, offset) = self;
+        match happened.register() {
+            Some(register) => write!(f, "{register} ({offset:#08x})"),
+            None => write!(f, "{bar:?} {offset:#08x}"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Later => f.write_str("not answered at once"),
+            Answer::Done => f.write_str("done"),
+            Answer::Data => f.write_str("answered"),
+            Answer::Refused(refusal) => write!(f, "refused: {refusal}"),
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Memory::Ram(vm) => write!(f, "RAM of {vm}"),
+            Memory::Image(vm) => write!(f, "image of {vm}"),
+            Memory::Own => f.write_str("own memory"),
+        }
+    }
+}
+
+struct Owner(FrameOwner);
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            FrameOwner::Broker => f.write_str("the broker's"),
+            FrameOwner::Vm { vm, at } => write!(f, "{vm}'s at {at}"),
+            FrameOwner::Free => f.write_str("free"),
+        }
+    }
+}
+
+fn kibibytes(pages: u32) -> u64 {
+    u64::from(pages) * 4
+}
+
+impl fmt::Display for Happened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_action() {
+            self.write_action(f)
+        } else {
+            self.write_event(f)
+        }
+    }
+}
+
+impl Happened {
+    fn write_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Happened::Start => f.write_str("start"),
+            Happened::Attach { vm, guest_vram } => {
+                write!(f, "{vm} wants a vGPU with {} MiB", guest_vram >> 20)
+            }
+            Happened::Detach { vm } => write!(f, "{vm} is to leave"),
+            Happened::Reset { vm, .. } => {
+                write!(f, "{vm} resets its vGPU")?;
+                self.write_request(f)
+            }
+            Happened::Load {
+                vm,
+                bar,
+                offset,
+                bytes,
+                ..
+            } => {
+                let place = Place(self, bar, offset);
+                write!(f, "{vm} loads {bytes} B of {place}")?;
+                self.write_request(f)
+            }
+            Happened::Store {
+                vm,
+                bar,
+                offset,
+                bytes,
+                ..
+            } => {
+                let place = Place(self, bar, offset);
+                write!(f, "{vm} stores {bytes} B to {place}")?;
+                self.write_request(f)
+            }
+            Happened::MapRam {
+                vm,
+                gpa,
+                pages,
+                writable,
+                ..
+            } => {
+                let rights = if writable { "" } else { " to read" };
+                write!(f, "{vm} maps {} KiB of RAM at {gpa}{rights}", kibibytes(pages))?;
+                self.write_request(f)
+            }
+            Happened::UnmapRam { vm, gpa, pages, .. } => {
+                write!(f, "{vm} unmaps {} KiB of RAM at {gpa}", kibibytes(pages))?;
+                self.write_request(f)
+            }
+            Happened::HostValue { token, bytes, value } => match value {
+                Some(value) => write!(f, "the card answers read {} with {value:#010x}", token.0),
+                None => write!(f, "the card answers read {} with {bytes} B", token.0),
+            },
+            Happened::PollDone { token, met: true } => write!(f, "poll {} is met", token.0),
+            Happened::PollDone { token, met: false } => write!(f, "poll {} timed out", token.0),
+            Happened::MapRefused { iova } => write!(f, "the host refuses the map at {iova}"),
+            Happened::HostInterrupt => f.write_str("the card raises its interrupt"),
+            Happened::SetQuota { vm } => write!(f, "{vm} gets another quota"),
+            _ => f.write_str("the time asked for has come"),
+        }
+    }
+
+    /// Number of a VM's request, and the answer if it was given at once.
+    fn write_request(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Happened::Load { request, answer, .. } | Happened::Store { request, answer, .. } => {
+                write!(f, ", request {}: {answer}", request.0)
+            }
+            Happened::Reset { request, .. }
+            | Happened::MapRam { request, .. }
+            | Happened::UnmapRam { request, .. } => write!(f, ", request {}", request.0),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_action(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Happened::Attached { vm } => write!(f, "{vm} has its vGPU"),
+            Happened::Denied { vm } => write!(f, "{vm} gets no vGPU"),
+            Happened::Detached { vm } => write!(f, "nothing of {vm} is left"),
+            Happened::Replied { vm, request, answer } => {
+                write!(f, "request {} of {vm} is {answer}", request.0)
+            }
+            Happened::HostWrite {
+                bar,
+                offset,
+                bytes,
+                value,
+            } => {
+                let place = Place(self, bar, offset);
+                match value {
+                    Some(value) => write!(f, "store {value:#010x} to the card's {place}"),
+                    None => write!(f, "store {bytes} B to the card's {place}"),
+                }
+            }
+            Happened::HostRead {
+                token,
+                bar,
+                offset,
+                bytes,
+            } => {
+                let place = Place(self, bar, offset);
+                write!(f, "read {}: load {bytes} B of the card's {place}", token.0)
+            }
+            Happened::HostPoll {
+                token,
+                offset,
+                mask,
+                value,
+            } => {
+                let place = Place(self, Bar::Bar0, offset.into());
+                let token = token.0;
+                write!(
+                    f,
+                    "poll {token}: wait until the card's {place} & {mask:#010x} is {value:#010x}"
+                )
+            }
+            Happened::MapDma { iova, bytes, memory } => {
+                write!(f, "map {} KiB of {memory} at {iova}", bytes >> 10)
+            }
+            Happened::UnmapDma { iova, bytes } => write!(f, "unmap {} KiB at {iova}", bytes >> 10),
+            Happened::PlaceFrame { frame, owner } => write!(f, "frame {} is {}", frame.0, Owner(owner)),
+            Happened::DropImage { vm, at, pages } => {
+                write!(f, "drop {} KiB of {vm}'s image at {at}", kibibytes(pages))
+            }
+            Happened::Interrupt { vm } => write!(f, "raise the interrupt of {vm}"),
+            Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),
+            _ => Ok(()),
+        }
+    }
+}
