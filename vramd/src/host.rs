@@ -148,6 +148,7 @@ pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>),
         interrupt: Some(card.interrupt),
         hangup: card.hangup,
         recorder,
+        flights: None,
         board: card.board,
         vms: setup.vms,
     })?;

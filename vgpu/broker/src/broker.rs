@@ -15,6 +15,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::config_space::{BarSizes, config_space, function};
 use crate::error::{AttachError, Ended, StartError};
 use crate::event_loop::{self, EventLoop};
+use crate::flights::{FlightError, FlightFolder};
 use crate::link::LocalLink;
 use crate::perform::Performer;
 use crate::port::Core;
@@ -48,6 +49,8 @@ pub struct Setup {
     pub hangup: Option<OwnedFd>,
     /// Where to record.
     pub recorder: Option<Recorder>,
+    /// Where the flight recorder is written when something went wrong, or somebody asks; nowhere if `None`.
+    pub flights: Option<FlightFolder>,
     /// What guests are shown.
     pub board: Board,
     /// Sockets to listen on. VMs in this process need none, see [`Broker::attach`].
@@ -66,6 +69,7 @@ impl std::fmt::Debug for Setup {
 /// What the event loop, the links and the handle share.
 pub(crate) struct Shared {
     performer: Mutex<Performer>,
+    flights: Option<Arc<FlightFolder>>,
     next_request: AtomicU64,
     pub(crate) status: Arc<Status>,
     /// Wakes the event loop: a socket's VM has answers, or the loop is to stop.
@@ -134,18 +138,21 @@ impl Broker {
         })?;
         let function = function(&config_space, bars);
         let status = Arc::new(Status::default());
+        let flights = setup.flights.map(Arc::new);
         let asks = setup.interrupt.is_none();
         let wake = Arc::new(Waker::new(event_fd()?));
         let performer = Performer::new(
             setup.core,
             setup.gpu,
             setup.recorder,
+            flights.clone(),
             asks,
             status.clone(),
             wake.clone(),
         )?;
         let shared = Arc::new(Shared {
             performer: Mutex::new(performer),
+            flights,
             next_request: AtomicU64::new(1),
             status,
             wake,
@@ -214,6 +221,15 @@ impl Broker {
             .unwrap_or_else(PoisonError::into_inner)
             .stats()
             .snapshot()
+    }
+
+    /// Writes what happened last to a file, with the reason why, and names it. The broker goes on meanwhile, or has ended.
+    pub fn write_flight(&self, reason: &str) -> Result<PathBuf, FlightError> {
+        let folder = self.shared.flights.as_ref().ok_or(FlightError::NoFolder)?;
+        // As with the figures: reading is right even after a panic.
+        let performer = self.shared.performer.lock();
+        let (now, flight) = performer.unwrap_or_else(PoisonError::into_inner).flight();
+        folder.write(reason, now, &flight)
     }
 
     /// Waits until the broker has ended by itself: the card is lost. `None` if it has not within `timeout`.

@@ -223,7 +223,7 @@ impl Drop for EndOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             if let Ok(mut performer) = self.0.lock() {
-                performer.end("its event loop panicked");
+                performer.fail("its event loop panicked");
             }
             self.0.status.end("its event loop panicked");
         }
@@ -246,7 +246,7 @@ pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError>
             if let Err(error) = manager.run() {
                 log::error!("the event loop failed: {error}");
                 if let Ok(mut performer) = shared.lock() {
-                    performer.end("its event loop failed");
+                    performer.fail("its event loop failed");
                 }
                 shared.status.end("its event loop failed");
             }

@@ -12,12 +12,14 @@
 //! | `config_space` | the PCI function that a guest sees |
 //! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
 //! | `record`, `replay` | a run as a file, and the file as a run |
+//! | `flights` | what happened last, as a file when something went wrong |
 //! | `stats`, `notices`, `ratelimit` | figures and log lines |
 
 mod broker;
 mod config_space;
 mod error;
 mod event_loop;
+mod flights;
 mod link;
 mod mapping;
 mod memory;
@@ -46,6 +48,7 @@ mod vms;
 
 pub use broker::{Broker, Setup, VmSocket};
 pub use error::{AttachError, Ended, LinkError, StartError};
+pub use flights::{FlightError, FlightFile, FlightFolder, FlightHeader};
 pub use link::LocalLink;
 pub use mapping::MapError;
 pub use memory::{OWN_BYTES, RamMap};

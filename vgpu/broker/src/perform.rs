@@ -26,12 +26,13 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
 use vfio_user_server::Pending;
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, HostGpuError, Place, Refusal, Reply, RequestId,
-    Tick, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, RequestId, Tick, VmConfig,
+    VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
 use crate::error::{AttachError, Ended, StartError};
+use crate::flights::{FlightFolder, Flights};
 use crate::memory::Memory;
 use crate::notices::NoticeLog;
 use crate::polls::{PERIOD_NS, Poll};
@@ -42,6 +43,8 @@ use crate::requests::{Request, Then, WAITING_MAX, event_of};
 use crate::stats::Stats;
 use crate::status::Status;
 use crate::vms::{Attachment, Vm, VmState};
+
+mod failures;
 
 /// VMs that may be attached. The card has 128 channels, and fewer than two make no guest happy.
 pub const VMS_MAX: u16 = 64;
@@ -67,6 +70,7 @@ pub(crate) struct Performer {
     actions: Actions,
     stats: Stats,
     notices: NoticeLog,
+    flights: Flights,
     status: Arc<Status>,
     waker: Arc<Waker>,
     start: Instant,
@@ -88,6 +92,7 @@ impl Performer {
         core: Box<dyn Core>,
         gpu: Box<dyn HostGpu>,
         recorder: Option<Recorder>,
+        flights: Option<Arc<FlightFolder>>,
         asks_for_interrupt: bool,
         status: Arc<Status>,
         waker: Arc<Waker>,
@@ -109,6 +114,7 @@ impl Performer {
             actions: Actions::default(),
             stats: Stats::default(),
             notices: NoticeLog::new(start),
+            flights: Flights::new(flights),
             status,
             waker,
             start,
@@ -205,20 +211,6 @@ impl Performer {
         }
     }
 
-    /// Puts a VM out for the reason that is logged and told to its port.
-    fn expel(&mut self, vm: VmId, reason: &str) {
-        let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state != VmState::Leaving) else {
-            return;
-        };
-        self.notices.vm(
-            log::Level::Error,
-            &entry.name,
-            format_args!("vm is detached: {reason}"),
-        );
-        entry.port.expelled(reason);
-        self.leave(vm);
-    }
-
     /// Takes a VM's request; the answer comes through its port, perhaps before this returns. One whose VM is gone is
     /// dropped: its port was told.
     pub(crate) fn request(&mut self, attachment: Attachment, request: RequestId, kind: Request) {
@@ -261,48 +253,11 @@ impl Performer {
         self.run();
     }
 
-    /// Some client took memory away.
-    pub(crate) fn expel_torn(&mut self) {
-        for vm in self.memory.torn_vms() {
-            self.expel(
-                vm,
-                "its RAM was truncated or could not be read while it was attached",
-            );
-        }
-        self.run();
-    }
-
-    /// Ends the broker: every VM is out, the card is let go.
-    pub(crate) fn end(&mut self, reason: &str) {
-        if self.ended.is_some() {
-            return;
-        }
-        self.ended = Some(Ended {
-            reason: reason.to_owned(),
-        });
-        self.gpu = None;
-        self.queue.clear();
-        self.polls.clear();
-        for (vm, mut entry) in std::mem::take(&mut self.vms) {
-            entry.refuse_all();
-            entry.port.expelled(reason);
-            entry.port.detached();
-            self.memory.remove_vm(vm);
-            self.stats.detach(vm);
-        }
-        if let Some(recorder) = &mut self.recorder {
-            recorder.flush();
-        }
-        self.status.end(reason);
-        // The event loop has to hang up on clients that it has, or only listens for.
-        self.waker.wake();
-    }
-
     fn now(&self) -> Tick {
         Tick(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    fn run(&mut self) {
+    fn run_queue(&mut self) {
         if self.asks_for_interrupt && self.gpu.as_mut().is_some_and(|gpu| gpu.take_interrupt()) {
             self.queue.push_back(Event::HostInterrupt);
         }
@@ -329,13 +284,14 @@ impl Performer {
     fn step(&mut self, event: Event) {
         self.stats.event(&event);
         let now = self.now();
-        let mut actions = std::mem::take(&mut self.actions);
+        self.flights.recorder.event(now, &event);
+        let (core, memory, actions) = (&mut *self.core, &mut self.memory, &mut self.actions);
         match &mut self.recorder {
-            Some(recorder) => {
-                recorder.apply(&mut *self.core, now, event, &mut self.memory, &mut actions);
-            }
-            None => self.core.apply(now, event, &mut self.memory, &mut actions),
+            Some(recorder) => recorder.apply(core, now, event, memory, actions),
+            None => core.apply(now, event, memory, actions),
         }
+        let mut actions = std::mem::take(&mut self.actions);
+        self.flights.recorder.actions(actions.as_slice());
         for action in actions.drain() {
             self.perform(now, action);
         }
@@ -423,7 +379,7 @@ impl Performer {
         match (refused, owner) {
             (Some(_), _) if refusable => self.queue.push_back(Event::MapRefused { iova }),
             // Without its own memory the broker moves nothing, for no VM.
-            (Some(reason), None) => self.end(&reason),
+            (Some(reason), None) => self.fail(&reason),
             _ => {}
         }
     }
@@ -522,30 +478,6 @@ impl Performer {
         }
     }
 
-    /// Does something on the card. A lost card ends the broker; another failure is counted, and costs the VM for whom
-    /// it was done its vGPU: what it would go on with is not what the core believes.
-    fn on_card(
-        &mut self,
-        for_vm: Option<VmId>,
-        work: impl FnOnce(&mut dyn HostGpu) -> Result<(), HostGpuError>,
-    ) {
-        let Some(gpu) = &mut self.gpu else { return };
-        match work(&mut **gpu) {
-            Ok(()) => {}
-            Err(error @ HostGpuError::Lost { .. }) => {
-                log::error!("{error}; all VMs are detached");
-                self.end(&error.to_string());
-            }
-            Err(error) => self.failed(for_vm, &error.to_string()),
-        }
-    }
-
-    fn failed(&mut self, for_vm: Option<VmId>, what: &str) {
-        self.stats.host_error();
-        self.notices.host_error(what);
-        self.expulsions.extend(for_vm.map(|vm| (vm, what.to_owned())));
-    }
-
     /// Sets the timer to the next thing that time brings about.
     fn arm(&mut self) {
         let is_used = !self.vms.is_empty();
@@ -568,7 +500,7 @@ impl Performer {
             Err(error) => {
                 // Without time nothing that was begun would ever end.
                 log::error!("cannot set the timer: {error}");
-                self.end("its timer failed");
+                self.fail("its timer failed");
             }
         }
     }

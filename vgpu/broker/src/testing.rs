@@ -406,6 +406,7 @@ pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -
         interrupt,
         hangup: None,
         recorder: None,
+        flights: None,
         board: Board::Gtx480,
         vms: Vec::new(),
     }

@@ -8,6 +8,7 @@ use vgpu::{GpuConfig, Refusal};
 
 use super::*;
 use crate::error::LinkError;
+use crate::flights::FlightFile;
 use crate::replay::Replay;
 use crate::testing::{FakeGpu, RAM_AT, TestCore, at, client_memory, setup, traces_of, vm_config};
 
@@ -412,7 +413,13 @@ impl Core for Panicking {
         memory: &mut dyn vgpu::HostMemory,
         actions: &mut vgpu::Actions,
     ) {
-        assert!(!matches!(event, Event::Write { offset: 0xdead, .. }), "told to");
+        if let Event::Write {
+            vm, offset: 0xdead, ..
+        } = event
+        {
+            actions.push(vgpu::Action::Interrupt { vm });
+            panic!("told to");
+        }
         self.0.apply(now, event, memory, actions);
     }
 }
@@ -452,4 +459,99 @@ fn maps_of_one_vm_are_bounded() {
     assert!(matches!(one_more, Err(LinkError::Refused(Refusal::TooManyMaps))));
     link.unmap_ram(Gpa(0), PAGE).unwrap();
     map(0).unwrap();
+}
+
+/// Lines of the one flight file in the folder, as text, and why it was written.
+fn flight_in(folder: &tempfile::TempDir) -> (String, Vec<String>) {
+    let mut files = std::fs::read_dir(folder.path()).unwrap();
+    let path = files.next().unwrap().unwrap().path();
+    assert!(files.next().is_none());
+    let file = FlightFile::read(&path).unwrap();
+    let lines = file.flight.lines.iter().map(ToString::to_string).collect();
+    (file.header.reason, lines)
+}
+
+fn flights_into(folder: &tempfile::TempDir) -> Option<FlightFolder> {
+    Some(FlightFolder::new(folder.path(), "gpu0"))
+}
+
+#[test]
+fn panic_in_the_core_is_written_with_what_led_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(Setup {
+        core: Box::new(Panicking(TestCore::default())),
+        flights: flights_into(&folder),
+        ..setup(TestCore::default(), &FakeGpu::default(), None)
+    })
+    .unwrap();
+    let link = broker.attach(vm_config("a")).unwrap();
+    assert_eq!(read(&link, 0x1000).unwrap(), 0x0302_0100);
+    let access = std::thread::spawn(move || link.write(Bar::Bar0, 0xdead, &[0; 4]));
+    access.join().unwrap_err();
+    let (reason, lines) = flight_in(&folder);
+    assert_eq!(reason, "panic in the broker: told to");
+    let tail: Vec<&str> = lines
+        .iter()
+        .rev()
+        .take(4)
+        .map(|line| line[25..].trim_start())
+        .collect();
+    assert_eq!(
+        tail,
+        [
+            "! panic in the broker: told to",
+            "raise the interrupt of vm0",
+            "vm0 stores 4 B to Bar0 0x00dead, request 2: not answered at once",
+            "vm0 loads 4 B of Bar0 0x001000, request 1: answered",
+        ]
+    );
+}
+
+#[test]
+fn lost_card_is_written_and_a_stop_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = FakeGpu::default();
+    let start = |gpu: &FakeGpu| {
+        Broker::start(Setup {
+            flights: flights_into(&folder),
+            ..setup(TestCore::default(), gpu, None)
+        })
+        .unwrap()
+    };
+    drop(start(&gpu));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let broker = start(&gpu);
+    let link = broker.attach(vm_config("a")).unwrap();
+    gpu.card().is_lost = true;
+    read(&link, at::ROUND_TRIP).unwrap_err();
+    drop(broker);
+    let (reason, lines) = flight_in(&folder);
+    assert_eq!(reason, "the card is gone: pulled out");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("store 0x00000001 to the card's PmcIntr(0)"))
+    );
+}
+
+#[test]
+fn flight_is_written_when_asked_and_the_broker_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(Setup {
+        flights: flights_into(&folder),
+        ..setup(TestCore::default(), &FakeGpu::default(), None)
+    })
+    .unwrap();
+    let link = broker.attach(vm_config("a")).unwrap();
+    let path = broker.write_flight("a test").unwrap();
+    assert!(path.starts_with(folder.path()));
+    assert_eq!(flight_in(&folder).0, "a test");
+    assert_eq!(read(&link, 0x1000).unwrap(), 0x0302_0100);
+}
+
+#[test]
+fn broker_without_a_folder_writes_no_flight() {
+    let (_gpu, broker) = broker();
+    let error = broker.write_flight("a test").unwrap_err();
+    assert_eq!(error.to_string(), "this broker has no folder for flight files");
 }
