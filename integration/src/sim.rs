@@ -40,6 +40,9 @@ const HELD_MAX_NS: u64 = 200_000_000;
 /// Events between two walks of all shadow tables.
 const WALK_EVERY: u64 = 512;
 
+/// Lines of the flight recorder that are shown beside a violation.
+const FLIGHT_LINES: usize = 100;
+
 /// What a run may do and how much of it is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -82,6 +85,8 @@ pub struct Outcome {
     pub violation: Option<String>,
     /// The card's channel and interrupt registers at that moment, one a line.
     pub card: String,
+    /// What happened last before it, an event or action a line.
+    pub flight: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,10 +137,11 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
     let log = Arc::new(Mutex::new(Log::new(settings.telling)));
     let mut simulation = Simulation::new(seed, settings, recorder, Arc::clone(&log));
     let violation = simulation.run().err().map(|violation| violation.0);
-    let card = if violation.is_some() {
-        simulation.world.card_state()
+    let (card, flight) = if violation.is_some() {
+        let world = &mut simulation.world;
+        (world.card_state(), world.flight().last_as_text(FLIGHT_LINES))
     } else {
-        String::new()
+        Default::default()
     };
     let mut moves = (0, 0);
     let (mut suspensions, mut roll_backs) = (0, 0);
@@ -172,6 +178,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         roll_backs,
         violation,
         card,
+        flight,
     }
 }
 

@@ -12,6 +12,7 @@ use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, Syst
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
+use vgpu::flight_recorder::{Flight, FlightRecorder};
 use vgpu::{
     Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply,
     RequestId, Tick, Token, VmConfig, VmId,
@@ -124,6 +125,7 @@ pub struct World {
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
     recorder: Option<Recorder>,
+    flight: FlightRecorder,
     /// Work that the card does after each action, as a real card does not wait until all actions of one decision
     /// are done. Its clock runs ahead of the host's by that.
     pub work_between_actions: u32,
@@ -207,6 +209,7 @@ impl World {
             notices: Vec::new(),
             wake_at: None,
             recorder,
+            flight: FlightRecorder::default(),
             work_between_actions: 0,
             refuse_maps: 0,
             refusable_maps: 0,
@@ -309,6 +312,7 @@ impl World {
         let mut actions = Actions::default();
         while let Some(event) = self.events.pop_front() {
             let shown = event.clone();
+            self.flight.event(self.now, &event);
             match &mut self.recorder {
                 Some(recorder) => {
                     recorder.apply(&mut self.manager, self.now, event, &mut self.memory, &mut actions);
@@ -317,6 +321,7 @@ impl World {
                     .manager
                     .apply(self.now, event, &mut self.memory, &mut actions),
             }
+            self.flight.actions(actions.as_slice());
             (self.on_event)(self.now, &shown, actions.as_slice());
             let list: Vec<Action> = actions.drain().collect();
             for action in list {
@@ -485,6 +490,11 @@ impl World {
         self.owners.get(&frame).copied().unwrap_or(FrameOwner::Free)
     }
 
+    /// What happened last.
+    pub fn flight(&self) -> Flight {
+        self.flight.flight()
+    }
+
     /// Figures that help to find the cause of a failure.
     pub fn card_state(&mut self) -> String {
         use fermi_spec::regs::Bar0Reg;
@@ -515,6 +525,21 @@ impl World {
     /// Bus addresses mapped now.
     pub fn dma_maps(&self) -> usize {
         self.iommu.maps.lock().expect("one thread").len()
+    }
+}
+
+/// Lines of the flight recorder that a failed test shows.
+const LINES_OF_A_FAILURE: usize = 40;
+
+impl Drop for World {
+    /// A failed check ends in a panic, whoever made it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "what happened last:\n{}",
+                self.flight().last_as_text(LINES_OF_A_FAILURE)
+            );
+        }
     }
 }
 

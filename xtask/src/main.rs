@@ -14,6 +14,7 @@ mod process;
 mod qemu;
 mod qmp;
 mod replay;
+mod show;
 mod sim;
 mod test;
 mod tidy;
@@ -52,6 +53,8 @@ enum Task {
     QemuAttach(qemu::QemuArguments),
     /// Feeds a recording to a fresh core and compares what it wants done.
     Replay(replay::ReplayArguments),
+    /// Prints a flight file of a broker: what happened last, registers by name.
+    Show(show::ShowArguments),
     /// Runs the fuzz targets where there are a nightly toolchain and cargo-fuzz.
     Fuzz(fuzz::FuzzArguments),
     /// Simulates whole runs from seeds, with checkers.
@@ -70,6 +73,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Nouveau(arguments) => nouveau::run(&workspace, arguments),
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
+        Task::Show(arguments) => show::run(arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, arguments),
         Task::Sim(arguments) => sim::run(arguments),
     }

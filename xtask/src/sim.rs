@@ -98,9 +98,12 @@ fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<(
     }
 }
 
-/// What to look at beside a violation: what the seed drew, and the card at that moment.
+/// What to look at beside a violation: what the seed drew, the card at that moment, and what happened last.
 fn scene(outcome: &Outcome) -> String {
-    format!("drawn:\n{}the card:\n{}", outcome.drawn, outcome.card)
+    format!(
+        "drawn:\n{}the card:\n{}what happened last:\n{}",
+        outcome.drawn, outcome.card, outcome.flight
+    )
 }
 
 fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyhow::Result<()> {
