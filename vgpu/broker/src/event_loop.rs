@@ -1,7 +1,7 @@
 //! The thread that polls: sockets of VMs, the timer, the card's interrupt, torn memory.
 //!
-//! It never waits for a client: what a client does not take stays queued, within the protocol server's bounds, and
-//! meanwhile that client is not read.
+//! It never waits for a client: replies that a client does not take stay queued, within the protocol server's bounds,
+//! and meanwhile that client is not read.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -24,10 +24,10 @@ const TORN: u32 = 3;
 const HANGUP: u32 = 4;
 /// Listener of seat *n* is at twice *n* above this, its client one further.
 const SEATS: u32 = 5;
-/// What is polled of the way to the card: answers are read by whoever asked.
+/// Events polled of the connection to the card: the thread that asks reads the answers.
 const HANGUP_EVENTS: EventSet = EventSet::READ_HANG_UP;
 
-/// A seat, and what of it is polled.
+/// A seat, and the events that are polled for it.
 #[derive(Debug)]
 struct Polled {
     seat: Seat,
@@ -36,13 +36,13 @@ struct Polled {
     is_listener_lost: bool,
 }
 
-/// See the module.
+/// The state of the polling thread.
 #[derive(Debug)]
 pub(crate) struct EventLoop {
     shared: Arc<Shared>,
     seats: Vec<Polled>,
     interrupt: Option<EventFd>,
-    /// Of the way to the card, until it has hung up.
+    /// Descriptor of the connection to the card, until it has hung up.
     hangup: Option<OwnedFd>,
     timer: RawFd,
 }
@@ -126,7 +126,7 @@ impl EventLoop {
         }
     }
 
-    /// Passes on what was told, and polls for what is wanted now.
+    /// Passes on the news, and polls for the events that are wanted now.
     fn settle(&mut self, ops: &mut EventOps<'_>) {
         loop {
             self.seats.iter_mut().for_each(|polled| polled.seat.settle());
@@ -168,7 +168,7 @@ impl Polled {
     }
 }
 
-/// Goes from what is polled to what is wanted.
+/// Changes the polled events to the wanted ones.
 fn change(
     ops: &mut EventOps<'_>,
     data: u32,
@@ -216,7 +216,7 @@ impl MutEventSubscriber for EventLoop {
     }
 }
 
-/// Without the loop nothing that takes time would ever end.
+/// Ends the broker with the loop: without it nothing that takes time would ever end.
 struct EndOnPanic(Arc<Shared>);
 
 impl Drop for EndOnPanic {

@@ -1,4 +1,4 @@
-//! A card of plain registers and a core that does what the offset of an access says.
+//! A card of plain registers, and a core whose actions the offset of an access selects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,7 +17,7 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::broker::Setup;
 use crate::port::Core;
 
-/// What the test sees of the card, and may change.
+/// The part of the card that a test sees and may change.
 #[derive(Debug, Default)]
 pub(crate) struct Card {
     pub(crate) registers: BTreeMap<u64, u32>,
@@ -136,7 +136,7 @@ const STARTED: Notice = Notice::Started {
 /// Where tests map RAM.
 pub(crate) const RAM_AT: u64 = 0x10_0000;
 
-/// See the module.
+/// The core that the offsets control.
 #[derive(Default)]
 pub(crate) struct TestCore {
     /// VMs of this name are refused.
@@ -365,7 +365,7 @@ impl Core for TestCore {
 }
 
 impl TestCore {
-    /// What the card or the clock brings.
+    /// Handles events of the card and of the clock.
     fn host_event(&mut self, event: Event, actions: &mut Actions) {
         match event {
             Event::HostValue { token, data } => {
@@ -429,7 +429,7 @@ pub(crate) fn client_memory(name: &str, bytes: u64) -> (File, OwnedFd) {
     (file, handed)
 }
 
-/// What this process has open or mapped under a memory file's name.
+/// Files and maps of this process with a memory file's name.
 pub(crate) fn traces_of(name: &str) -> Vec<String> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
         let target = std::fs::read_link(entry.ok()?.path()).ok()?;

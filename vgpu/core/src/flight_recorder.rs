@@ -1,13 +1,13 @@
-//! The last things that happened at one GPU, always noted, written out when something went wrong.
+//! The last events of one GPU, always recorded, written out after a failure.
 //!
 //! An edge notes each event before it is applied and its actions after it: [`FlightRecorder::event`],
 //! [`FlightRecorder::actions`]. Two rings of fixed length hold them, one for the accesses of guests and one for
 //! everything else, so that a guest that polls a register pushes out nothing but accesses. Notices have a ring of their
-//! own. What is noted is small and has no text, and nothing is allocated once the rings are full; text is made when the
-//! rings are read.
+//! own. Entries are small and have no text, and nothing is allocated once the rings are full; text is made when the rings
+//! are read.
 //!
-//! What guests load and store is not noted: of their accesses only place and length are. Values of the card's registers
-//! are, since they are the broker's own, but nothing that went through a window onto memory.
+//! Data that guests load and store are not recorded, only place and length of their accesses. Values of the card's
+//! registers are recorded, since they are the broker's own, but nothing that went through a window onto memory.
 //!
 //! It belongs to the edge and not to the core: it decides nothing, and after a panic in the core it is still whole.
 
@@ -29,7 +29,7 @@ const ACCESSES: usize = 4096;
 const OTHERS: usize = 4096;
 /// Notices and remarks that are kept.
 const SAYINGS: usize = 512;
-/// Reads of the card's registers whose values are told apart from those of memory.
+/// Reads of the card's registers, whose values are distinguished from those of memory.
 const TOKENS: usize = 64;
 
 /// One thing that happened, and when.
@@ -40,7 +40,7 @@ struct Entry {
     happened: Happened,
 }
 
-/// Number of an event, and the place of what is noted within it, in one word.
+/// Number of an event, and the place of an entry within it, in one word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Order(u64);
 
@@ -60,12 +60,12 @@ impl Order {
     }
 }
 
-/// The last so many entries.
+/// A ring of the last entries.
 #[derive(Debug)]
 struct Ring {
     entries: Vec<Entry>,
     capacity: usize,
-    /// Where the next one goes; the oldest if the ring is full.
+    /// Place of the next one; the oldest if the ring is full.
     next: usize,
 }
 
@@ -103,14 +103,14 @@ impl Ring {
     }
 }
 
-/// What somebody said, which is text in part.
+/// A notice or remark, which is text in part.
 #[derive(Debug)]
 enum Saying {
     Notice(Notice),
     Remark(String),
 }
 
-/// What happened last at one GPU. An edge owns one and notes every event and its actions.
+/// The last events of one GPU. An edge owns one recorder and records every event and its actions.
 #[derive(Debug)]
 pub struct FlightRecorder {
     now: Tick,
@@ -136,7 +136,7 @@ impl Default for FlightRecorder {
 }
 
 impl FlightRecorder {
-    /// Notes an event that is about to be applied.
+    /// Records an event that is about to be applied.
     pub fn event(&mut self, now: Tick, event: &Event) {
         self.now = now;
         self.order = self.order.next_event();
@@ -150,7 +150,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Notes what the event that was noted last led to.
+    /// Records the actions of the event that was recorded last.
     pub fn actions(&mut self, actions: &[Action]) {
         for action in actions {
             match action {
@@ -179,7 +179,7 @@ impl FlightRecorder {
         self.register_reads[token.0 as usize % TOKENS] == token.0
     }
 
-    /// Notes what the edge did or met by itself, such as a card that failed.
+    /// Records a remark of the edge itself, such as a card that failed.
     pub fn remark(&mut self, text: impl Into<String>) {
         self.say(Saying::Remark(text.into()));
     }
@@ -235,7 +235,7 @@ impl FlightRecorder {
         self.sayings.push_back((self.now, self.order, saying));
     }
 
-    /// What is answered within its own event gets the answer into its entry.
+    /// Puts the answer of a request that its own event answers into its entry.
     #[inline]
     fn reply(&mut self, vm: VmId, request: RequestId, answer: Answer) {
         let event = self.order.event();

@@ -1,12 +1,12 @@
 //! Why the core did what it did: each reason a type with its figures, and one text for operators.
 //!
 //! ```text
-//! Denial      a VM did not get its vGPU            told in Action::Denied
-//! StartFailure  no VM will: the card is unusable   told in Notice::StartFailed
-//! MoveCause   chunks of a VM began to move         told in Notice::MoveStarted and Moved
-//! RollBack    they stayed where they were          told in Notice::RolledBack
+//! Denial      a VM did not get its vGPU            shown by Action::Denied
+//! StartFailure  no VM will: the card is unusable   shown by Notice::StartFailed
+//! MoveCause   chunks of a VM began to move         shown by Notice::MoveStarted and Moved
+//! RollBack    they stayed where they were          shown by Notice::RolledBack
 //! ChannelFault  a channel was killed, or the broker's own stopped
-//! HostFault   the card did not do what it was told
+//! HostFault   the card did not perform an operation
 //! ```
 //!
 //! `Display` is the text that logs and sockets show. Programs match on the variants.
@@ -38,7 +38,7 @@ pub enum SettingError {
         /// The weight that was asked for.
         weight: u32,
     },
-    /// What is promised to the VM is more than it may hold.
+    /// The memory promised to the VM is more than it may hold.
     #[error("min {min} is above max {max}")]
     MinAboveMax {
         /// Bytes that are promised.
@@ -57,7 +57,7 @@ pub enum Denial {
     /// A VM of that number has a vGPU.
     #[error("{vm} is attached already")]
     AttachedAlready {
-        /// The number.
+        /// Number that is in use.
         vm: VmId,
     },
     /// The card has too few channels to keep some for each VM.
@@ -70,7 +70,7 @@ pub enum Denial {
         /// VMs that there are channels for.
         most: usize,
     },
-    /// Guest VRAM has no place to be, even if everything were spilled.
+    /// Guest VRAM has no room, even if everything were spilled.
     #[error(
         "guest VRAM of all VMs ({}M) exceeds usable VRAM ({}M) plus host_ram ({}M)",
         wanted >> 20, usable >> 20, host_ram >> 20
@@ -123,7 +123,7 @@ pub enum Denial {
         /// Maps that are not promised to others.
         left: u32,
     },
-    /// Nobody gets a vGPU of this card.
+    /// No VM gets a vGPU of this card.
     #[error("the GPU cannot be used: {0}")]
     Card(#[from] StartFailure),
 }
@@ -151,7 +151,7 @@ pub enum StartFailure {
     /// All ones, as from a slot without a card.
     #[error("the card does not answer: BOOT_0 reads all ones")]
     NoAnswer,
-    /// Another chipset.
+    /// The card has another chipset.
     #[error("not a GF100: BOOT_0 is {boot0:#010x}, chipset {:#05x} instead of 0x0c0", boot0 >> 20)]
     NotGf100 {
         /// BOOT_0 as read.
@@ -160,7 +160,7 @@ pub enum StartFailure {
     /// A number of memory partitions that no GF100 has.
     #[error("the card reports {partitions} memory partitions")]
     Partitions {
-        /// As read.
+        /// Number that the card reports.
         partitions: u32,
     },
     /// Less VRAM than can be shared, or more than the chip can name.
@@ -175,7 +175,7 @@ pub enum StartFailure {
         /// What could be given away at all.
         usable: UsableBus,
     },
-    /// A copy engine does not run what it was given.
+    /// A copy engine does not run its microcode.
     #[error("the microcode that its copy engines were given stopped at once")]
     Microcode,
     /// A wait of the bring-up came to its bound.
@@ -188,19 +188,19 @@ pub enum StartFailure {
 pub enum MoveCause {
     /// The VM held most when another one, or itself, needed VRAM at once.
     Demand {
-        /// Whose access waits for it.
+        /// VM whose access waits for it.
         of: VmId,
     },
-    /// Nothing reached the chunks, and somebody else had use for their frames.
+    /// Nothing reached the chunks, and another VM needed their frames.
     Idle {
-        /// Who gets the frames.
+        /// VM that gets the frames.
         taken_for: VmId,
     },
     /// The operator lowered `max` below what the VM held.
     AboveMax,
     /// The VM held more than its share.
     Fairness {
-        /// Who holds less and gets the frames.
+        /// VM that holds less and gets the frames.
         toward: VmId,
     },
     /// There were free frames, and the VM had chunks in host RAM that it reaches.
@@ -220,7 +220,7 @@ impl std::fmt::Display for MoveCause {
 }
 
 impl MoveCause {
-    /// For whose sake the memory moves; `None` if for its own VM's or the operator's.
+    /// VM for which the memory moves; `None` if for its own VM or the operator.
     pub fn beneficiary(&self) -> Option<VmId> {
         match *self {
             Self::Demand { of: vm } | Self::Idle { taken_for: vm } | Self::Fairness { toward: vm } => {
@@ -251,7 +251,7 @@ pub enum RollBack {
     CopyFailed(ChannelFault),
 }
 
-/// What the card reports of a channel that did wrong. A VM's channel is killed for it.
+/// The card's report of a channel's error. A VM's channel is killed for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum ChannelFault {
     /// The MMU refused an access.
@@ -259,7 +259,7 @@ pub enum ChannelFault {
     Mmu {
         /// Number of the unit that asked (`fermi_spec::fault`).
         unit: u8,
-        /// Where, in the channel's address space.
+        /// Address in the channel's address space.
         va: u64,
         /// Low bits of the fault record's last word (`fermi_spec::fault::Reason`).
         reason: u8,
@@ -267,25 +267,25 @@ pub enum ChannelFault {
     /// A PBDMA, which feeds engines from pushbuffers, stopped.
     #[error("PBDMA {pbdma} error {intr:#010x} at method {method:#x}, data {data:#x}")]
     Pbdma {
-        /// Its number.
+        /// Number of the PBDMA.
         pbdma: u8,
         /// Its interrupt bits.
         intr: u32,
         /// The method that it had latched.
         method: u32,
-        /// Its data.
+        /// Data of the method.
         data: u32,
     },
-    /// An engine did not take what it was sent.
+    /// An engine refused a method.
     #[error("{engine:?} refused: interrupt {intr:#x}, code {code:#x}, data {data:#x}")]
     Engine {
-        /// The engine.
+        /// Engine that refused it.
         engine: Engine,
         /// Its interrupt bits.
         intr: u32,
         /// PGRAPH: the trapped method; a copy engine: its error code.
         code: u32,
-        /// What came with it.
+        /// Data of the method, or the engine's own.
         data: u32,
     },
 }
@@ -318,15 +318,16 @@ fn named(channel: Option<u8>) -> String {
     )
 }
 
-/// What the card did not do, or reported of itself. What waited for it goes on: holding it would not help.
+/// An operation that the card did not perform, or a fault that it reported of itself. The jobs that waited go on:
+/// holding them would not help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum HostFault {
     /// An operation came to its bound.
     #[error("the card timed out in a {operation}")]
     TimedOut {
-        /// Which one.
+        /// Operation that timed out.
         operation: CardOperation,
-        /// The VM that it was for, if it was for one.
+        /// VM that it was for, if there is one.
         vm: Option<VmId>,
     },
     /// A channel that was unbound is still on an engine.
@@ -335,18 +336,18 @@ pub enum HostFault {
         /// Its number on the card.
         channel: u8,
     },
-    /// The broker's own channel did wrong, or one that is on its way off the card.
+    /// The broker's own channel made an error, or one that is on its way off the card.
     #[error("{}: {fault}", named(*channel))]
     Channel {
-        /// Its number on the card, 0 for the broker's own; `None` for one that nobody knows.
+        /// Its number on the card, 0 for the broker's own; `None` for an unknown channel.
         channel: Option<u8>,
-        /// What the card reports.
+        /// The card's report.
         fault: ChannelFault,
     },
     /// A copy of the broker's own channel came to its bound.
     #[error("a copy did not end in time")]
     CopyOverTime,
-    /// The scheduler or the channel table complains.
+    /// The scheduler or the channel table reports an error.
     #[error("PFIFO reports {bits:#x} (table {table_code:#x}, scheduler {scheduler_code:#x})")]
     Fifo {
         /// Bits of its interrupt register.

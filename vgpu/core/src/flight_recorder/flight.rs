@@ -1,4 +1,4 @@
-//! What was on the rings, in order: for a file, and as text.
+//! The contents of the rings, in order: for a file, and as text.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::happened::Happened;
 use crate::event::{Tick, VmId};
 use crate::notice::Notice;
 
-/// What a line tells.
+/// Content of a line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Told {
@@ -20,7 +20,7 @@ pub enum Told {
         #[serde(rename = "Notice")]
         notice: Notice,
     },
-    /// What the edge did or met by itself.
+    /// A remark of the edge itself.
     Remark {
         /// The remark, without the ends of lines.
         #[serde(rename = "Remark")]
@@ -37,7 +37,7 @@ pub struct Line {
     pub event: u64,
     /// The event, action, notice or remark.
     pub told: Told,
-    /// Name of the register that it is about, for whoever reads the file without a program.
+    /// Name of the register that it concerns, for readers of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub register: Option<String>,
 }
@@ -56,7 +56,7 @@ impl Line {
         }
     }
 
-    /// Whether it is about that VM. What is about no VM in particular is about none.
+    /// Whether it concerns that VM. An entry that concerns no VM in particular concerns none.
     pub fn is_about(&self, vm: VmId) -> bool {
         match &self.told {
             Told::Happened(happened) => happened.vm() == Some(vm),
@@ -67,7 +67,7 @@ impl Line {
 }
 
 impl fmt::Display for Line {
-    /// The clock in milliseconds, the event's number, then what happened; what an event led to is indented.
+    /// The clock in milliseconds, the event's number, then the entry; actions of an event are indented.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (milliseconds, rest) = (self.now.0 / 1_000_000, self.now.0 % 1_000_000);
         write!(f, "{milliseconds:>8}.{rest:06} {:>8} ", self.event)?;
@@ -83,12 +83,12 @@ impl fmt::Display for Line {
 /// The last things that happened, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Flight {
-    /// Each event, followed by what it led to.
+    /// Each event, followed by its actions.
     pub lines: Vec<Line>,
 }
 
 impl Flight {
-    /// The last `count` lines at the most, as text.
+    /// At most the last `count` lines, as text.
     pub fn last_as_text(&self, count: usize) -> String {
         let last = &self.lines[self.lines.len().saturating_sub(count)..];
         last.iter().map(|line| format!("{line}\n")).collect()

@@ -1,4 +1,4 @@
-//! What the flight recorder keeps of an event or an action: no text, and no byte of a guest's.
+//! The flight recorder's entry for an event or an action: no text, and no byte of a guest's data.
 
 use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova, SMALL_PAGE};
 use fermi_spec::bar::Bar;
@@ -14,7 +14,7 @@ pub enum Answer {
     Later,
     /// The request was done; there is no data.
     Done,
-    /// With as many bytes as were asked for. They are not noted.
+    /// With as many bytes as were asked for. They are not recorded.
     Data,
     /// The client gets an error of the protocol.
     Refused(Refusal),
@@ -51,7 +51,7 @@ impl From<Place> for Memory {
     }
 }
 
-/// One event or action. Lengths of accesses beyond 65,535 bytes are noted as that.
+/// One event or action. Lengths of accesses beyond 65,535 bytes are recorded as 65,535.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[expect(
     missing_docs,
@@ -222,8 +222,8 @@ impl Happened {
         }
     }
 
-    /// What is kept of an event. The value that a read of the card had is kept if it is one word: only who asked for it
-    /// knows whether it may stay.
+    /// The entry of an event. The value of a read of the card is kept if it is one word: the code that asked for it
+    /// decides whether it may stay.
     #[inline]
     pub(super) fn of_event(event: &Event) -> Self {
         match *event {
@@ -285,7 +285,7 @@ impl Happened {
         }
     }
 
-    /// What is kept of an action; `None` for a notice, which is kept whole and elsewhere.
+    /// The entry of an action; `None` for a notice, which is kept whole and elsewhere.
     pub(super) fn of_action(action: &Action) -> Option<Self> {
         Some(match *action {
             Action::Attached { vm } => Happened::Attached { vm },
@@ -377,7 +377,7 @@ impl Happened {
         }
     }
 
-    /// The VM that it is about.
+    /// The VM that it concerns.
     pub fn vm(&self) -> Option<VmId> {
         match *self {
             Happened::Attach { vm, .. }
@@ -423,7 +423,7 @@ impl Happened {
         }
     }
 
-    /// The register of BAR0 that it is about, the guest's or the card's, if the specification names one there.
+    /// The register of BAR0 that it concerns, the guest's or the card's, if the specification names one there.
     pub fn register(&self) -> Option<Bar0Reg> {
         let offset = match *self {
             Happened::Load { bar, offset, .. }
@@ -437,11 +437,11 @@ impl Happened {
             Happened::HostPoll { offset, .. } => offset,
             _ => return None,
         };
-        // Bytes of a register are told as the register.
+        // Bytes of a register are shown as the register.
         Bar0Reg::decode(offset & !3)
     }
 
-    /// Whether it is something that the core decided, rather than something that it was told.
+    /// Whether the core decided it; otherwise it came from outside.
     pub fn is_action(&self) -> bool {
         match self {
             Happened::Start
