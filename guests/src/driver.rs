@@ -51,7 +51,7 @@ use fermi_spec::addr::{PDE_SPAN, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::instance::{INSTANCE_BYTES, USERD_BYTES};
 use fermi_spec::regs::windows::PraminBase;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
+use fermi_spec::regs::{PRAMIN_BASE, PbusReg, PffbWord};
 use instance_memory::{InstanceMemory, window_block};
 use poll::Limit;
 
@@ -141,7 +141,7 @@ impl Driver {
         memory.show(bus, bar1_block, INSTANCE_BYTES)?;
         memory.write_space(bus, bar1_block, bar1.directory(), bar1.limit());
         bringup::flush_host_writes(bus, limit)?;
-        poll::write(bus, Bar0Reg::Bar1Block, window_block(bar1_block));
+        poll::write(bus, PbusReg::Bar1Block, window_block(bar1_block));
         bringup::flush_host_writes(bus, limit)?;
         bringup::flush_host_writes(bus, limit)?;
         bringup::start_fifo(bus, USERD_OFFSET, config.interrupts)?;
@@ -171,7 +171,7 @@ impl Driver {
         };
         driver.fences = driver.take_dma(bus, SMALL_PAGE)?;
         let flush_page = driver.take_dma(bus, SMALL_PAGE)?;
-        poll::write(bus, Bar0Reg::FlushPage, (flush_page.gpa >> 8) as u32);
+        poll::write(bus, PffbWord::FlushPage, (flush_page.gpa >> 8) as u32);
         if config.interrupts {
             driver.acknowledge(bus);
         }
@@ -294,7 +294,7 @@ impl Driver {
     /// Loads a word of VRAM through PRAMIN. `vram` is a multiple of 4.
     pub fn read_pramin(&mut self, bus: &mut dyn GuestBus, vram: u64) -> u32 {
         let base = PraminBase::new().with_base((vram >> 16) as u32);
-        poll::write(bus, Bar0Reg::PraminBase, base.into_bits());
+        poll::write(bus, PbusReg::PraminBase, base.into_bits());
         bus.read32(Bar::Bar0, u64::from(PRAMIN_BASE) + (vram & 0xfffc))
     }
 }

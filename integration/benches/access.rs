@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use broker::{Broker, VmSocket};
 use card::CardConfig;
 use fermi_spec::board::Board;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::{PbusReg, PmcReg};
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use vgpu::{Quota, VmConfig};
 use vmm::{Kernel, LinkError, ReportQueue, RunningVm, Sandbox, VfioUserLink, VgpuLink, Vm};
@@ -116,7 +116,7 @@ fn round_trips(mut socket: &UnixStream) -> f64 {
 
 fn loads(link: &dyn VgpuLink) -> f64 {
     let mut data = [0; 4];
-    let at = u64::from(Bar0Reg::Boot0.offset());
+    let at = u64::from(PmcReg::Boot0.offset());
     let total = nanoseconds(|| {
         for _ in 0..BATCH {
             link.region_read(BAR0, at, &mut data).expect("the broker answers");
@@ -127,7 +127,7 @@ fn loads(link: &dyn VgpuLink) -> f64 {
 }
 
 fn stores(link: &dyn VgpuLink) -> f64 {
-    let at = u64::from(Bar0Reg::PraminBase.offset());
+    let at = u64::from(PbusReg::PraminBase.offset());
     let total = nanoseconds(|| {
         for value in 0..BATCH {
             link.region_write(BAR0, at, &(value % 16).to_le_bytes())

@@ -17,7 +17,7 @@ use broker::RemoteGpu;
 use card::{CardConfig, GpuServer, GpuSetup, ModelGpu};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::{PbusReg, PmcReg};
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use vgpu::HostGpu;
 
@@ -80,7 +80,7 @@ impl Drop for Served {
 
 fn loads(gpu: &RefCell<impl HostGpu>) -> f64 {
     let (mut gpu, mut data) = (gpu.borrow_mut(), [0; 4]);
-    let at = u64::from(Bar0Reg::Boot0.offset());
+    let at = u64::from(PmcReg::Boot0.offset());
     let total = nanoseconds(|| {
         for _ in 0..BATCH {
             gpu.read(Bar::Bar0, at, &mut data).expect("the card answers");
@@ -93,7 +93,7 @@ fn loads(gpu: &RefCell<impl HostGpu>) -> f64 {
 /// Stores, `gathered` at a time; the last load waits until all have been done.
 fn stores(gpu: &RefCell<impl HostGpu>, gathered: u32) -> f64 {
     let mut gpu = gpu.borrow_mut();
-    let at = u64::from(Bar0Reg::PraminBase.offset());
+    let at = u64::from(PbusReg::PraminBase.offset());
     let mut data = [0; 4];
     let total = nanoseconds(|| {
         for value in 1..=BATCH {

@@ -10,7 +10,7 @@ use fermi_spec::engine::Engine;
 use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::instance::{self, AddressSpacePointer, offset, userd};
 use fermi_spec::pte::{self, Pde, PdeAperture, Pte};
-use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
+use fermi_spec::regs::{Bar0Reg, PbdmaReg, PbusReg, PfifoReg, PmcReg, pfifo, pmc};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 pub(crate) const VRAM_BYTES: u64 = 8 << 20;
@@ -170,29 +170,29 @@ impl Card {
 
     fn switched_on(setup: CardSetup) -> Self {
         let mut card = Self::new(setup);
-        card.write(Bar0Reg::PmcEnable, u32::MAX);
-        card.write(Bar0Reg::PbdmaEnable, 7);
-        card.write(Bar0Reg::PfifoPbdmas, 7);
+        card.write(PmcReg::PmcEnable, u32::MAX);
+        card.write(PmcReg::PbdmaEnable, 7);
+        card.write(PfifoReg::PfifoPbdmas, 7);
         for engine in Engine::ALL {
             let mask = 7 & !(1 << engine.pbdma());
-            card.write(Bar0Reg::EnginePbdmaMask(u16::from(engine.number())), mask);
+            card.write(PfifoReg::EnginePbdmaMask(u16::from(engine.number())), mask);
         }
         for pbdma in 0..3 {
-            card.write(Bar0Reg::PbdmaIntrEnable(pbdma), 0xffff_feff);
+            card.write(PbdmaReg::PbdmaIntrEnable(pbdma), 0xffff_feff);
         }
-        card.write(Bar0Reg::PfifoEnable, 1);
-        card.write(Bar0Reg::PfifoIntrEnable, 0x7fff_ffff);
-        card.write(Bar0Reg::EngineIntrEnable, 1);
-        card.write(Bar0Reg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
+        card.write(PfifoReg::PfifoEnable, 1);
+        card.write(PfifoReg::PfifoIntrEnable, 0x7fff_ffff);
+        card.write(PfifoReg::EngineIntrEnable, 1);
+        card.write(PmcReg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
         card
     }
 
     /// Makes the channels, the first of them and BAR1 in the space of `directory`.
     fn open(&mut self, channels: u16, directory: u64) {
         self.make_block(0, directory);
-        self.write(Bar0Reg::Bar1Block, 1 << 31 | (BLOCKS >> 12) as u32);
+        self.write(PbusReg::Bar1Block, 1 << 31 | (BLOCKS >> 12) as u32);
         self.write(
-            Bar0Reg::UserdBase,
+            PfifoReg::UserdBase,
             pfifo::USERD_BASE_VALID | (USERS_VA >> 12) as u32,
         );
         for id in 0..channels {
@@ -202,8 +202,8 @@ impl Card {
             let entry = u64::from(id) | u64::from(pfifo::RUNLIST_ENTRY_TAG) << 32;
             self.set_u64(RUNLIST + 8 * u64::from(id), entry);
         }
-        self.write(Bar0Reg::RunlistBase, (RUNLIST >> 12) as u32);
-        self.write(Bar0Reg::RunlistCommit, 0x01f0_0000 | u32::from(channels));
+        self.write(PfifoReg::RunlistBase, (RUNLIST >> 12) as u32);
+        self.write(PfifoReg::RunlistCommit, 0x01f0_0000 | u32::from(channels));
     }
 
     /// The space of [`DIRECTORY`], with the rings and pushbuffers of all channels from `first` on.
@@ -270,19 +270,20 @@ impl Card {
     /// Binds and starts a channel.
     pub(crate) fn bind(&mut self, id: u16) {
         let block = BLOCKS + u64::from(id) * SMALL_PAGE;
-        self.write(Bar0Reg::ChannelInstance(id), 0xc000_0000 | (block >> 12) as u32);
-        self.write(Bar0Reg::ChannelState(id), pfifo::CHANNEL_START);
+        self.write(PfifoReg::ChannelInstance(id), 0xc000_0000 | (block >> 12) as u32);
+        self.write(PfifoReg::ChannelState(id), pfifo::CHANNEL_START);
     }
 
-    pub(crate) fn read(&mut self, reg: Bar0Reg) -> u32 {
+    pub(crate) fn read(&mut self, reg: impl Into<Bar0Reg>) -> u32 {
         let mut word = [0; 4];
-        self.model.bar_read(Bar::Bar0, u64::from(reg.offset()), &mut word);
+        self.model
+            .bar_read(Bar::Bar0, u64::from(reg.into().offset()), &mut word);
         u32::from_le_bytes(word)
     }
 
-    pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) {
+    pub(crate) fn write(&mut self, reg: impl Into<Bar0Reg>, value: u32) {
         self.model
-            .bar_write(Bar::Bar0, u64::from(reg.offset()), &value.to_le_bytes());
+            .bar_write(Bar::Bar0, u64::from(reg.into().offset()), &value.to_le_bytes());
     }
 
     pub(crate) fn set_u32(&mut self, at: u64, value: u32) {

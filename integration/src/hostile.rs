@@ -8,7 +8,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::{USERD_BYTES, offset, userd};
 use fermi_spec::methods::SemaphoreD;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pfifo, pmc};
+use fermi_spec::regs::pffb;
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg, PfifoReg, pfifo};
 use guests::driver::{Copier, CopyPath, DriverConfig, PageSize, USER_VA};
 use guests::{Driver, GuestBus, Options};
 use rand::{RngExt, SeedableRng};
@@ -82,7 +83,7 @@ pub fn attack(bus: &mut SimBus, seed: u64) -> Result<(), String> {
     if style == STYLES.len() {
         return driver_gone_bad(bus, &mut rng);
     }
-    let vram = u64::from(rig::read(bus, Bar0Reg::PartitionMebibytes(0))) * MIB;
+    let vram = u64::from(rig::read(bus, PffbReg::PartitionMebibytes(0))) * MIB;
     let data_bytes = (vram.saturating_sub(DATA) & !(MIB - 1)).min(28 * MIB);
     let mut attacker = Attacker {
         rig: Rig::start(bus, data_bytes),
@@ -165,7 +166,7 @@ impl Attacker {
         match rng.random_range(0..6u32) {
             // Data through a window without translation.
             0..=2 => {
-                rig::write(bus, Bar0Reg::Bar1Block, 0);
+                rig::write(bus, PbusReg::Bar1Block, 0);
                 let at = DATA + self.data_at(64, 4096);
                 if self.rng.random() {
                     bus.write(Bar::Bar1, at, &data);
@@ -178,7 +179,7 @@ impl Attacker {
                 let block = (Rig::instance(0) >> 12) as u32 | 1 << 31;
                 rig::write(
                     bus,
-                    [Bar0Reg::Bar1Block, Bar0Reg::Bar3Block][rng.random_range(0..2usize)],
+                    [PbusReg::Bar1Block, PbusReg::Bar3Block][rng.random_range(0..2usize)],
                     block,
                 );
                 let at = DATA_VA.min(64 * MIB) + rng.random_range(0..MIB);
@@ -273,9 +274,9 @@ impl Attacker {
         match self.rng.random_range(0..6u32) {
             0 => self.rig.unbind(bus, channel),
             1 => self.rig.bind(bus, channel),
-            2 => rig::write(bus, Bar0Reg::ChannelState(channel.into()), value(&mut self.rng)),
+            2 => rig::write(bus, PfifoReg::ChannelState(channel.into()), value(&mut self.rng)),
             3 => {
-                rig::write(bus, Bar0Reg::Preempt, channel.into());
+                rig::write(bus, PfifoReg::Preempt, channel.into());
                 (0..20).for_each(|_| bus.relax());
             }
             4 => {
@@ -297,7 +298,7 @@ impl Attacker {
         if self.rng.random_range(0..3u32) == 0 {
             let at = self.rng.random_range(0..64u64) * 4;
             rig::put32(bus, RUNLIST + at, value(&mut self.rng));
-            rig::write(bus, Bar0Reg::RunlistCommit, value(&mut self.rng));
+            rig::write(bus, PfifoReg::RunlistCommit, value(&mut self.rng));
         }
         if self.rng.random() {
             let all: Vec<u8> = (0..CHANNELS).collect();
@@ -387,15 +388,15 @@ impl Attacker {
                 rig::flush(bus, HIDDEN + at);
             }
             2 => {
-                rig::write(bus, Bar0Reg::RunlistBase, ((HIDDEN + at) >> 12) as u32);
-                rig::write(bus, Bar0Reg::RunlistCommit, self.rng.random_range(0..600));
+                rig::write(bus, PfifoReg::RunlistBase, ((HIDDEN + at) >> 12) as u32);
+                rig::write(bus, PfifoReg::RunlistCommit, self.rng.random_range(0..600));
             }
             _ => {
                 let channel = self.channel();
                 self.rig.unbind(bus, channel);
                 let entry = 0xc000_0000 | ((HIDDEN + at) >> 12) as u32;
-                rig::write(bus, Bar0Reg::ChannelInstance(channel.into()), entry);
-                rig::write(bus, Bar0Reg::ChannelState(channel.into()), pfifo::CHANNEL_START);
+                rig::write(bus, PfifoReg::ChannelInstance(channel.into()), entry);
+                rig::write(bus, PfifoReg::ChannelState(channel.into()), pfifo::CHANNEL_START);
             }
         }
     }
@@ -406,10 +407,10 @@ impl Attacker {
         match rng.random_range(0..6u32) {
             0 => rig::write(
                 bus,
-                Bar0Reg::UserdBase,
+                PfifoReg::UserdBase,
                 pfifo::USERD_BASE_VALID | rng.random_range(0..4u32) << 7,
             ),
-            1 => rig::write(bus, Bar0Reg::UserdBase, pfifo::USERD_BASE_VALID),
+            1 => rig::write(bus, PfifoReg::UserdBase, pfifo::USERD_BASE_VALID),
             2 => {
                 let at = channel * USERD_BYTES + rng.random_range(0x40..0x100);
                 let data: Vec<u8> = (0..[1, 2, 8, 64][rng.random_range(0..4usize)])
@@ -429,12 +430,12 @@ impl Attacker {
             0 => rig::flush(bus, self.rng.random::<u64>() & 0xff_ffff_f000),
             1 => rig::write(
                 bus,
-                Bar0Reg::TlbInvalidate,
-                pmc::TLB_GO | pmc::TLB_ALL_DIRECTORIES,
+                PffbReg::TlbInvalidate,
+                pffb::TLB_GO | pffb::TLB_ALL_DIRECTORIES,
             ),
             2 => {
-                rig::write(bus, Bar0Reg::TlbDirectory, value(&mut self.rng));
-                rig::write(bus, Bar0Reg::TlbInvalidate, value(&mut self.rng) | pmc::TLB_GO);
+                rig::write(bus, PffbReg::TlbDirectory, value(&mut self.rng));
+                rig::write(bus, PffbReg::TlbInvalidate, value(&mut self.rng) | pffb::TLB_GO);
             }
             _ => rig::flush(bus, DIRECTORY),
         }

@@ -11,8 +11,9 @@ use fermi_spec::instance::{AddressSpacePointer, RAMFC_DEFAULTS, USERD_BYTES, off
 use fermi_spec::methods::{CopyExec, SemaphoreD, class, copy, host};
 use fermi_spec::pte::{Pde, PdeAperture, Pte};
 use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::pffb;
 use fermi_spec::regs::pfifo::{self, ChannelInstance};
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pmc};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbdmaReg, PbusReg, PffbReg, PfifoReg, PmcReg};
 use guests::GuestBus;
 
 use crate::bus::SimBus;
@@ -49,13 +50,13 @@ const WAIT_TURNS: u32 = 20_000;
 const CHANNELS: u64 = 128;
 
 /// Stores to a register.
-pub fn write(bus: &mut SimBus, reg: Bar0Reg, value: u32) {
-    bus.write32(Bar::Bar0, u64::from(reg.offset()), value);
+pub fn write(bus: &mut SimBus, reg: impl Into<Bar0Reg>, value: u32) {
+    bus.write32(Bar::Bar0, u64::from(reg.into().offset()), value);
 }
 
 /// Loads a register.
-pub fn read(bus: &mut SimBus, reg: Bar0Reg) -> u32 {
-    bus.read32(Bar::Bar0, u64::from(reg.offset()))
+pub fn read(bus: &mut SimBus, reg: impl Into<Bar0Reg>) -> u32 {
+    bus.read32(Bar::Bar0, u64::from(reg.into().offset()))
 }
 
 /// Stores to guest VRAM through PRAMIN.
@@ -64,7 +65,7 @@ pub fn put(bus: &mut SimBus, at: u64, data: &[u8]) {
     while done < data.len() {
         let here = at + done as u64;
         let length = (data.len() - done).min((0x1000 - here % 0x1000) as usize);
-        write(bus, Bar0Reg::PraminBase, (here >> 16) as u32);
+        write(bus, PbusReg::PraminBase, (here >> 16) as u32);
         let window = u64::from(PRAMIN_BASE) + here % 0x1_0000;
         bus.write(Bar::Bar0, window, &data[done..done + length]);
         done += length;
@@ -83,7 +84,7 @@ pub fn put64(bus: &mut SimBus, at: u64, value: u64) {
 
 /// Loads a word of guest VRAM through PRAMIN.
 pub fn get32(bus: &mut SimBus, at: u64) -> u32 {
-    write(bus, Bar0Reg::PraminBase, (at >> 16) as u32);
+    write(bus, PbusReg::PraminBase, (at >> 16) as u32);
     bus.read32(Bar::Bar0, u64::from(PRAMIN_BASE) + at % 0x1_0000)
 }
 
@@ -117,17 +118,17 @@ pub fn pde(large: Option<u64>, small: Option<u64>) -> Pde {
 
 /// Clears all interrupts and faults that the guest sees.
 pub fn acknowledge(bus: &mut SimBus) {
-    write(bus, Bar0Reg::FaultUnits, !0);
+    write(bus, PfifoReg::FaultUnits, !0);
     for pbdma in 0..3 {
-        write(bus, Bar0Reg::PbdmaIntr(pbdma), !0);
+        write(bus, PbdmaReg::PbdmaIntr(pbdma), !0);
     }
-    write(bus, Bar0Reg::PfifoIntr, !0);
+    write(bus, PfifoReg::PfifoIntr, !0);
 }
 
 /// The TLB of one directory is to be flushed.
 pub fn flush(bus: &mut SimBus, directory: u64) {
-    write(bus, Bar0Reg::TlbDirectory, (directory >> 12 << 4) as u32);
-    write(bus, Bar0Reg::TlbInvalidate, pmc::TLB_GO | pmc::TLB_ALL_PAGES);
+    write(bus, PffbReg::TlbDirectory, (directory >> 12 << 4) as u32);
+    write(bus, PffbReg::TlbInvalidate, pffb::TLB_GO | pffb::TLB_ALL_PAGES);
 }
 
 /// A linear copy on subchannel 4, which must be bound to a copy engine.
@@ -183,15 +184,15 @@ impl Rig {
     /// Switches PFIFO on, shows USERD at the start of BAR1, and builds the address space: guest RAM at [`RAM_VA`],
     /// `data_bytes` of VRAM from [`DATA`] at [`DATA_VA`].
     pub fn start(bus: &mut SimBus, data_bytes: u64) -> Self {
-        write(bus, Bar0Reg::PmcEnable, 0);
-        write(bus, Bar0Reg::PmcEnable, !0);
-        write(bus, Bar0Reg::PbdmaEnable, 7);
+        write(bus, PmcReg::PmcEnable, 0);
+        write(bus, PmcReg::PmcEnable, !0);
+        write(bus, PmcReg::PbdmaEnable, 7);
         for pbdma in 0..3 {
-            write(bus, Bar0Reg::PbdmaIntrEnable(pbdma), !0);
+            write(bus, PbdmaReg::PbdmaIntrEnable(pbdma), !0);
         }
-        write(bus, Bar0Reg::PfifoEnable, 1);
-        write(bus, Bar0Reg::PfifoIntrEnable, !0);
-        write(bus, Bar0Reg::UserdBase, pfifo::USERD_BASE_VALID);
+        write(bus, PfifoReg::PfifoEnable, 1);
+        write(bus, PfifoReg::PfifoIntrEnable, !0);
+        write(bus, PfifoReg::UserdBase, pfifo::USERD_BASE_VALID);
         put64(bus, DIRECTORY, pde(None, Some(SMALL_TABLE)).into_bits());
         put64(bus, DIRECTORY + 8, pde(Some(LARGE_TABLE), None).into_bits());
         let ram: Vec<u8> = (0..4096)
@@ -259,13 +260,13 @@ impl Rig {
             .with_frame((Self::instance(channel) >> 12) as u32)
             .with_poll(true)
             .with_valid(true);
-        write(bus, Bar0Reg::ChannelInstance(channel.into()), entry.into_bits());
-        write(bus, Bar0Reg::ChannelState(channel.into()), pfifo::CHANNEL_START);
+        write(bus, PfifoReg::ChannelInstance(channel.into()), entry.into_bits());
+        write(bus, PfifoReg::ChannelState(channel.into()), pfifo::CHANNEL_START);
     }
 
     /// Takes the channel out of the table, as it is.
     pub fn unbind(&mut self, bus: &mut SimBus, channel: u8) {
-        write(bus, Bar0Reg::ChannelInstance(channel.into()), 0);
+        write(bus, PfifoReg::ChannelInstance(channel.into()), 0);
         self.runlist.retain(|&listed| listed != channel);
     }
 
@@ -277,8 +278,8 @@ impl Rig {
             .flat_map(|&id| (u64::from(id) | u64::from(pfifo::RUNLIST_ENTRY_TAG) << 32).to_le_bytes())
             .collect();
         put(bus, RUNLIST, &entries);
-        write(bus, Bar0Reg::RunlistBase, (RUNLIST >> 12) as u32);
-        write(bus, Bar0Reg::RunlistCommit, channels.len() as u32 | 0x1f << 20);
+        write(bus, PfifoReg::RunlistBase, (RUNLIST >> 12) as u32);
+        write(bus, PfifoReg::RunlistCommit, channels.len() as u32 | 0x1f << 20);
     }
 
     /// A channel as a driver would make it, on the runlist with those before it.

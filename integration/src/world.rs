@@ -497,17 +497,21 @@ impl World {
 
     /// Figures that help to find the cause of a failure.
     pub fn card_state(&mut self) -> String {
-        use fermi_spec::regs::Bar0Reg;
-        let mut registers = vec![Bar0Reg::PmcIntr(0), Bar0Reg::PfifoIntr, Bar0Reg::FaultUnits];
-        registers.extend([
-            Bar0Reg::EngineFault,
-            Bar0Reg::Preempt,
-            Bar0Reg::RunlistCommit,
-            Bar0Reg::RunlistStatus,
-        ]);
-        registers.extend((0..3).flat_map(|i| [Bar0Reg::PbdmaIntr(i), Bar0Reg::PbdmaChannel(i)]));
-        registers.extend((0..6).map(Bar0Reg::EngineStatus));
-        registers.extend((0..32).flat_map(|i| [Bar0Reg::ChannelInstance(i), Bar0Reg::ChannelState(i)]));
+        use fermi_spec::regs::{Bar0Reg, PbdmaReg, PfifoReg, PmcReg};
+        let mut registers = vec![
+            PmcReg::PmcIntr(0).into(),
+            PfifoReg::PfifoIntr.into(),
+            PfifoReg::FaultUnits.into(),
+            PfifoReg::EngineFault.into(),
+            PfifoReg::Preempt.into(),
+            PfifoReg::RunlistCommit.into(),
+            PfifoReg::RunlistStatus.into(),
+        ];
+        let pbdma = |i| [PbdmaReg::PbdmaIntr(i), PbdmaReg::PbdmaChannel(i)];
+        let channel = |i| [PfifoReg::ChannelInstance(i), PfifoReg::ChannelState(i)];
+        registers.extend((0..3).flat_map(pbdma).map(Bar0Reg::from));
+        registers.extend((0..6).map(PfifoReg::EngineStatus).map(Bar0Reg::from));
+        registers.extend((0..32).flat_map(channel).map(Bar0Reg::from));
         registers.into_iter().fold(String::new(), |mut text, reg| {
             let mut word = [0; 4];
             self.model.bar_read(Bar::Bar0, u64::from(reg.offset()), &mut word);

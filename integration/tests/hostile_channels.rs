@@ -10,7 +10,7 @@ use fermi_spec::fault::{FaultType, Reason};
 use fermi_spec::instance::offset;
 use fermi_spec::methods::{SemaphoreD, host};
 use fermi_spec::pushbuffer::incrementing;
-use fermi_spec::regs::{Bar0Reg, pfifo};
+use fermi_spec::regs::{PfifoReg, PmcReg, PpciReg, pfifo};
 use guests::GuestBus;
 use guests::driver::CopyPath;
 use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
@@ -158,7 +158,7 @@ fn acquire_on_unmapped_memory_kills_only_its_channel() {
         for _ in 0..50 {
             bus.relax();
         }
-        assert!(rig::read(bus, Bar0Reg::FaultUnits) != 0);
+        assert!(rig::read(bus, PfifoReg::FaultUnits) != 0);
         rig::acknowledge(bus);
         assert!(rig.copies(bus, 0), "the other channel goes on");
     });
@@ -209,26 +209,26 @@ fn fault_kills_one_channel_and_the_guest_can_bind_it_anew() {
     let before = bench.world.vm(ATTACKER).interrupts;
     bench.run(ATTACKER, |bus| {
         let mut rig = rig;
-        rig::write(bus, Bar0Reg::PmcIntrMask(0), !0);
-        rig::write(bus, Bar0Reg::PmcIntrEnable(0), 1);
+        rig::write(bus, PmcReg::PmcIntrMask(0), !0);
+        rig::write(bus, PmcReg::PmcIntrEnable(0), 1);
         rig.open(bus, 1);
         let mut words = rig::bind_words(Engine::Copy0).to_vec();
         words.extend(rig::copy_words(RAM_VA, 0x55_1234_5000, 64, 1));
         let sequence = rig.submit_with_release(bus, 1, &words);
         assert!(!rig.wait_turns(bus, 1, sequence, 300));
-        let units = rig::read(bus, Bar0Reg::FaultUnits);
+        let units = rig::read(bus, PfifoReg::FaultUnits);
         assert_eq!(units, 1 << Engine::Copy0.fault_unit());
         let record = u16::from(Engine::Copy0.fault_unit()) * 4;
         let [instance, low, high, kind] =
-            [0, 1, 2, 3].map(|i| rig::read(bus, Bar0Reg::FaultRecord(record + i)));
+            [0, 1, 2, 3].map(|i| rig::read(bus, PfifoReg::FaultRecord(record + i)));
         // The guest's own address of the block, not the host's.
         assert_eq!(u64::from(instance) << 12, Rig::instance(1));
         assert_eq!((low, high), (0x1234_5000, 0x55));
         let kind = FaultType::from_bits(kind);
         assert_eq!((kind.reason(), kind.write()), (Reason::PdeNotPresent as u8, true));
-        assert!(rig::read(bus, Bar0Reg::PfifoIntr) & pfifo::intr::MMU_FAULT != 0);
+        assert!(rig::read(bus, PfifoReg::PfifoIntr) & pfifo::intr::MMU_FAULT != 0);
         rig::acknowledge(bus);
-        assert_eq!(rig::read(bus, Bar0Reg::PfifoIntr) & pfifo::intr::MMU_FAULT, 0);
+        assert_eq!(rig::read(bus, PfifoReg::PfifoIntr) & pfifo::intr::MMU_FAULT, 0);
         assert!(rig.copies(bus, 0), "the other channel goes on");
         rig.unbind(bus, 1);
         rig.open(bus, 1);
@@ -359,7 +359,7 @@ fn flush_storm() {
 fn runlist_storm() {
     storm(|bus, _| {
         for turn in 0..20_000u32 {
-            rig::write(bus, Bar0Reg::RunlistCommit, turn % 2);
+            rig::write(bus, PfifoReg::RunlistCommit, turn % 2);
         }
     });
 }
@@ -370,8 +370,8 @@ fn preempt_storm() {
         let mut rig = rig;
         rig.submit(bus, 0, &long_copy());
         for turn in 0..20_000u32 {
-            rig::write(bus, Bar0Reg::Preempt, turn % 2);
-            rig::write(bus, Bar0Reg::ChannelState(0), turn % 2);
+            rig::write(bus, PfifoReg::Preempt, turn % 2);
+            rig::write(bus, PfifoReg::ChannelState(0), turn % 2);
         }
     });
 }
@@ -396,9 +396,9 @@ fn notify_storm_is_no_storm_for_others() {
     let (mut bench, rig) = crowded();
     let canary = bench.run(HONEST, |bus| {
         let canary = Canary::plant(bus, 8 * MIB, 1);
-        rig::write(bus, Bar0Reg::PmcIntrMask(0), !0);
-        rig::write(bus, Bar0Reg::PmcIntrEnable(0), 1);
-        rig::write(bus, Bar0Reg::PfifoIntrEnable, pfifo::intr::ENGINE);
+        rig::write(bus, PmcReg::PmcIntrMask(0), !0);
+        rig::write(bus, PmcReg::PmcIntrEnable(0), 1);
+        rig::write(bus, PfifoReg::PfifoIntrEnable, pfifo::intr::ENGINE);
         canary
     });
     let (start, before) = (bench.world.now, bench.world.vm(HONEST).interrupts);
@@ -411,9 +411,9 @@ fn notify_storm_is_no_storm_for_others() {
     let acknowledges = bench.start(HONEST, |bus| {
         for _ in 0..2_000 {
             for engine in 0..6 {
-                rig::write(bus, Bar0Reg::EngineIntr(engine), !0);
+                rig::write(bus, PfifoReg::EngineIntr(engine), !0);
             }
-            rig::write(bus, Bar0Reg::PciMsiRearm, 0xff);
+            rig::write(bus, PpciReg::PciMsiRearm, 0xff);
         }
     });
     bench.join(acknowledges);
@@ -493,8 +493,8 @@ fn instance_bound_twice_is_two_channels() {
         rig.write_instance(bus, 1, DIRECTORY);
         for channel in [1u16, 2, 1, 2] {
             let entry = 0xc000_0000 | (Rig::instance(1) >> 12) as u32;
-            rig::write(bus, Bar0Reg::ChannelInstance(channel), entry);
-            rig::write(bus, Bar0Reg::ChannelState(channel), pfifo::CHANNEL_START);
+            rig::write(bus, PfifoReg::ChannelInstance(channel), entry);
+            rig::write(bus, PfifoReg::ChannelState(channel), pfifo::CHANNEL_START);
         }
         rig.commit(bus, &[0, 1, 2]);
         let sequence = rig.submit_with_release(bus, 1, &[]);
@@ -649,8 +649,8 @@ fn guest_blow(bus: &mut SimBus, rig: Rig, blow: Blow) {
             assert!(rig.copies(bus, 0));
         }
         Blow::ResetFifo => {
-            rig::write(bus, Bar0Reg::PmcEnable, 0);
-            rig::write(bus, Bar0Reg::PmcEnable, !0);
+            rig::write(bus, PmcReg::PmcEnable, 0);
+            rig::write(bus, PmcReg::PmcEnable, !0);
         }
         Blow::Fault => {
             // The channel is gone before its fault is heard of.

@@ -10,7 +10,10 @@ use fermi_spec::methods::host;
 use fermi_spec::pte::{LARGE_PT_ENTRIES, Pde, PdeAperture, Pte, large_index, pde_index, small_index};
 use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::pfifo::{ChannelInstance, RUNLIST_DONE, RUNLIST_PENDING};
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, pfifo};
+use fermi_spec::regs::{
+    Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PbusReg, PeepholeReg, PffbReg, PfifoReg, PflushReg, PmcReg, PpciReg,
+    PtimerReg, PunitsReg, pfifo,
+};
 use guests::GuestBus;
 use guests::driver::CopyPath;
 use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
@@ -58,9 +61,11 @@ impl Scene {
 }
 
 /// A register of the card itself.
-fn card(world: &mut World, reg: Bar0Reg) -> u32 {
+fn card(world: &mut World, reg: impl Into<Bar0Reg>) -> u32 {
     let mut word = [0; 4];
-    world.model.bar_read(Bar::Bar0, reg.offset().into(), &mut word);
+    world
+        .model
+        .bar_read(Bar::Bar0, reg.into().offset().into(), &mut word);
     u32::from_le_bytes(word)
 }
 
@@ -68,7 +73,7 @@ fn card(world: &mut World, reg: Bar0Reg) -> u32 {
 fn bound_channels(world: &mut World) -> Vec<(u8, Vec<u8>)> {
     (1..CHANNELS as u8)
         .filter_map(|p| {
-            let entry = ChannelInstance::from_bits(card(world, Bar0Reg::ChannelInstance(p.into())));
+            let entry = ChannelInstance::from_bits(card(world, PfifoReg::ChannelInstance(p.into())));
             entry.valid().then(|| {
                 assert_eq!(entry.aperture(), Aperture::Vram);
                 let mut block = vec![0; 0x1000];
@@ -123,7 +128,7 @@ fn pramin_in_host_memory_reads_all_ones() {
             64 << 4,
             0x00ff_ffff,
         ] {
-            rig::write(bus, Bar0Reg::PraminBase, base);
+            rig::write(bus, PbusReg::PraminBase, base);
             bus.write32(Bar::Bar0, PRAMIN_BASE.into(), 0x2222_2222);
             seen.push(bus.read32(Bar::Bar0, PRAMIN_BASE.into()));
         }
@@ -131,7 +136,7 @@ fn pramin_in_host_memory_reads_all_ones() {
         bus.ram_read(0, &mut ram);
         assert_eq!(ram, [0x11; 4096]);
         // The window's end reaches beyond VRAM though its start does not.
-        rig::write(bus, Bar0Reg::PraminBase, ((GUEST_VRAM as u32) << 4) - 1);
+        rig::write(bus, PbusReg::PraminBase, ((GUEST_VRAM as u32) << 4) - 1);
         seen.push(bus.read32(Bar::Bar0, u64::from(PRAMIN_BASE) + 0x1_0000));
         seen
     });
@@ -157,11 +162,11 @@ fn instance_target_bits_do_not_reach_host_memory() {
         for target in [2u32, 3, 1] {
             rig::write(
                 bus,
-                Bar0Reg::ChannelInstance(3),
+                PfifoReg::ChannelInstance(3),
                 0xc000_0000 | target << 28 | (BLOCK >> 12) as u32,
             );
-            rig::write(bus, Bar0Reg::ChannelState(3), pfifo::CHANNEL_START);
-            entry |= rig::read(bus, Bar0Reg::ChannelInstance(3));
+            rig::write(bus, PfifoReg::ChannelState(3), pfifo::CHANNEL_START);
+            entry |= rig::read(bus, PfifoReg::ChannelInstance(3));
             for falcon in [0x40_9500, 0x10_4050, 0x10_4054, 0x10_5050, 0x10_5054] {
                 bus.write32(
                     Bar::Bar0,
@@ -194,7 +199,7 @@ fn instance_target_bits_do_not_reach_host_memory() {
 fn ramfc_userd_pointer_is_not_the_guests() {
     let mut scene = Scene::new();
     let first = {
-        let own = ChannelInstance::from_bits(card(&mut scene.bench.world, Bar0Reg::ChannelInstance(0)));
+        let own = ChannelInstance::from_bits(card(&mut scene.bench.world, PfifoReg::ChannelInstance(0)));
         let mut block = vec![0; 0x1000];
         scene
             .bench
@@ -276,7 +281,7 @@ fn instance_write_after_bind_does_not_reach_the_shadow() {
             ] {
                 rig::put32(bus, block + at, value);
             }
-            rig::write(bus, Bar0Reg::ChannelState(0), pfifo::CHANNEL_START);
+            rig::write(bus, PfifoReg::ChannelState(0), pfifo::CHANNEL_START);
             rig::flush(bus, DIRECTORY);
             rig.commit(bus, &[0]);
             assert!(rig.copies(bus, 0));
@@ -362,7 +367,7 @@ fn pte_peer_kind_comptag_sysmem_ownership() {
                 let sequence = rig.submit_with_release(bus, channel, &words);
                 rig.wait_turns(bus, channel, sequence, 300)
             });
-            faults += u32::from(rig::read(bus, Bar0Reg::FaultUnits) != 0);
+            faults += u32::from(rig::read(bus, PfifoReg::FaultUnits) != 0);
             rig::acknowledge(bus);
         }
         (read_back, faults)
@@ -386,7 +391,7 @@ fn pte_peer_kind_comptag_sysmem_ownership() {
 fn unknown_instance_at_copy_engine_or_fecs_is_not_forwarded() {
     let mut scene = Scene::new();
     let victims: Vec<u32> = (1..CHANNELS as u16)
-        .map(|p| card(&mut scene.bench.world, Bar0Reg::ChannelInstance(p)))
+        .map(|p| card(&mut scene.bench.world, PfifoReg::ChannelInstance(p)))
         .filter(|entry| ChannelInstance::from_bits(*entry).valid())
         .collect();
     assert!(!victims.is_empty());
@@ -411,8 +416,8 @@ fn unknown_instance_at_copy_engine_or_fecs_is_not_forwarded() {
 
 /// Ids on the card's runlist.
 fn host_runlist(world: &mut World) -> Vec<u32> {
-    let base = card(world, Bar0Reg::RunlistCurrent);
-    let count = card(world, Bar0Reg::RunlistStatus) & 0xfff;
+    let base = card(world, PfifoReg::RunlistCurrent);
+    let count = card(world, PfifoReg::RunlistStatus) & 0xfff;
     let mut list = vec![0; count as usize * 8];
     world.read_arena(VramAddr(u64::from(base & 0x0fff_ffff) << 12), &mut list);
     list.chunks_exact(8).map(|entry| word(entry, 0)).collect()
@@ -444,15 +449,15 @@ fn runlist_with_foreign_or_huge_ids() {
         ];
         for base in bases {
             for count in [1u32, 3, 255, 256, 260, 0x200, 0xfff] {
-                rig::write(bus, Bar0Reg::RunlistBase, base as u32);
-                rig::write(bus, Bar0Reg::RunlistCommit, count | 0x1f << 20);
+                rig::write(bus, PfifoReg::RunlistBase, base as u32);
+                rig::write(bus, PfifoReg::RunlistCommit, count | 0x1f << 20);
                 for _ in 0..50 {
-                    if rig::read(bus, Bar0Reg::RunlistStatus) & RUNLIST_PENDING == 0 {
+                    if rig::read(bus, PfifoReg::RunlistStatus) & RUNLIST_PENDING == 0 {
                         break;
                     }
                     bus.relax();
                 }
-                assert_eq!(rig::read(bus, Bar0Reg::RunlistStatus) & RUNLIST_PENDING, 0);
+                assert_eq!(rig::read(bus, PfifoReg::RunlistStatus) & RUNLIST_PENDING, 0);
             }
         }
     });
@@ -469,15 +474,15 @@ fn runlist_count_zero_completes() {
         let mut rig = Rig::start(bus, MIB);
         rig.open(bus, 0);
         assert!(rig.execute(bus, 0, &[]));
-        rig::write(bus, Bar0Reg::RunlistIntr, !0);
+        rig::write(bus, PfifoReg::RunlistIntr, !0);
         rig.commit(bus, &[]);
         let mut turns = 0;
-        while rig::read(bus, Bar0Reg::RunlistStatus) & RUNLIST_PENDING != 0 {
+        while rig::read(bus, PfifoReg::RunlistStatus) & RUNLIST_PENDING != 0 {
             turns += 1;
             assert!(turns < 100);
             bus.relax();
         }
-        assert_eq!(rig::read(bus, Bar0Reg::RunlistIntr), RUNLIST_DONE);
+        assert_eq!(rig::read(bus, PfifoReg::RunlistIntr), RUNLIST_DONE);
         let sequence = rig.submit_with_release(bus, 0, &[]);
         let off = rig.wait_turns(bus, 0, sequence, 500);
         rig.commit(bus, &[0]);
@@ -501,11 +506,11 @@ fn waits_are_bounded() {
         words.extend(rig::copy_words(DATA_VA, DATA_VA + 8 * MIB, 0x8000, 256));
         for round in 0..60 {
             let sequence = rig.submit_with_release(bus, 0, &words);
-            rig::write(bus, Bar0Reg::Preempt, 0);
+            rig::write(bus, PfifoReg::Preempt, 0);
             rig::flush(bus, DIRECTORY);
-            rig::write(bus, Bar0Reg::HostFlush, 1);
+            rig::write(bus, PflushReg::HostFlush, 1);
             rig.commit(bus, &[0]);
-            rig::write(bus, Bar0Reg::Preempt, round % 128);
+            rig::write(bus, PfifoReg::Preempt, round % 128);
             rig.wait_turns(bus, 0, sequence, 200);
         }
     });
@@ -530,19 +535,19 @@ fn is_the_brokers(at: u64) -> bool {
         || matches!(
             named,
             Some(
-                Bar0Reg::PraminBase
-                    | Bar0Reg::HostFlush
-                    | Bar0Reg::TlbDirectory
-                    | Bar0Reg::TlbInvalidate
-                    | Bar0Reg::RunlistBase
-                    | Bar0Reg::RunlistCommit
-                    | Bar0Reg::Preempt
-                    | Bar0Reg::ChannelInstance(_)
-                    | Bar0Reg::ChannelState(_)
-                    | Bar0Reg::PciMsiRearm
-                    | Bar0Reg::PmcIntrEnable(0)
-                    | Bar0Reg::RunlistIntr
-                    | Bar0Reg::EngineIntr(_)
+                Bar0Reg::Pbus(PbusReg::PraminBase)
+                    | Bar0Reg::Pflush(PflushReg::HostFlush)
+                    | Bar0Reg::Pffb(PffbReg::TlbDirectory)
+                    | Bar0Reg::Pffb(PffbReg::TlbInvalidate)
+                    | Bar0Reg::Pfifo(PfifoReg::RunlistBase)
+                    | Bar0Reg::Pfifo(PfifoReg::RunlistCommit)
+                    | Bar0Reg::Pfifo(PfifoReg::Preempt)
+                    | Bar0Reg::Pfifo(PfifoReg::ChannelInstance(_))
+                    | Bar0Reg::Pfifo(PfifoReg::ChannelState(_))
+                    | Bar0Reg::Ppci(PpciReg::PciMsiRearm)
+                    | Bar0Reg::Pmc(PmcReg::PmcIntrEnable(0))
+                    | Bar0Reg::Pfifo(PfifoReg::RunlistIntr)
+                    | Bar0Reg::Pfifo(PfifoReg::EngineIntr(_))
             )
         )
 }
@@ -578,15 +583,15 @@ fn raw_registers_do_not_reach_the_card() {
         .filter(|reg| {
             !matches!(
                 reg,
-                Bar0Reg::PtimerLow
-                    | Bar0Reg::PtimerHigh
-                    | Bar0Reg::PraminBase
-                    | Bar0Reg::RunlistBase
-                    | Bar0Reg::RunlistCurrent
-                    | Bar0Reg::PeepholeData
-                    | Bar0Reg::Preempt
-                    | Bar0Reg::TlbDirectory
-                    | Bar0Reg::TlbInvalidate
+                Bar0Reg::Ptimer(PtimerReg::PtimerLow)
+                    | Bar0Reg::Ptimer(PtimerReg::PtimerHigh)
+                    | Bar0Reg::Pbus(PbusReg::PraminBase)
+                    | Bar0Reg::Pfifo(PfifoReg::RunlistBase)
+                    | Bar0Reg::Pfifo(PfifoReg::RunlistCurrent)
+                    | Bar0Reg::Peephole(PeepholeReg::PeepholeData)
+                    | Bar0Reg::Pfifo(PfifoReg::Preempt)
+                    | Bar0Reg::Pffb(PffbReg::TlbDirectory)
+                    | Bar0Reg::Pffb(PffbReg::TlbInvalidate)
             )
         })
         .collect();
@@ -603,7 +608,7 @@ fn raw_registers_do_not_reach_the_card() {
         }
     }
     scene.bench.turn_until("the card's rest", |bench| {
-        card(&mut bench.world, Bar0Reg::RunlistStatus) & RUNLIST_PENDING == 0
+        card(&mut bench.world, PfifoReg::RunlistStatus) & RUNLIST_PENDING == 0
     });
     let strange: Vec<(u64, Vec<u8>)> = writes
         .lock()
@@ -710,7 +715,7 @@ fn flush_of_an_unchanged_space_asks_nothing_of_the_card() {
         .lock()
         .unwrap()
         .iter()
-        .filter(|(at, _)| *at == u64::from(Bar0Reg::TlbInvalidate.offset()))
+        .filter(|(at, _)| *at == u64::from(PffbReg::TlbInvalidate.offset()))
         .count();
     assert_eq!(flushes, 1);
     scene.end();
@@ -721,15 +726,15 @@ fn flush_of_an_unchanged_space_asks_nothing_of_the_card() {
 fn identity_and_time_are_those_of_the_virtual_board() {
     let mut scene = Scene::new();
     scene.attack(|bus| {
-        let partitions = rig::read(bus, Bar0Reg::DesignPartitions);
+        let partitions = rig::read(bus, PunitsReg::DesignPartitions);
         let sum: u32 = (0..partitions as u16)
-            .map(|partition| rig::read(bus, Bar0Reg::PartitionMebibytes(partition)))
+            .map(|partition| rig::read(bus, PffbReg::PartitionMebibytes(partition)))
             .sum();
         assert_eq!((partitions, u64::from(sum)), (1, GUEST_VRAM));
         assert_eq!(bus.read32(Bar::Bar0, 0x12_1c74), partitions);
         let time = |bus: &mut SimBus| {
-            let high = rig::read(bus, Bar0Reg::PtimerHigh);
-            u64::from(high) << 32 | u64::from(rig::read(bus, Bar0Reg::PtimerLow))
+            let high = rig::read(bus, PtimerReg::PtimerHigh);
+            u64::from(high) << 32 | u64::from(rig::read(bus, PtimerReg::PtimerLow))
         };
         let (host, card) = (bus.now_ns(), time(bus));
         for _ in 0..50 {

@@ -9,7 +9,7 @@ use fermi_model::CopyMicrocode;
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::methods::copy;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::PbusReg;
 use guests::GuestBus;
 use integration::bench::{Bench, gpu_config, vm_config};
 use integration::bus::SimBus;
@@ -84,12 +84,12 @@ fn map_data(bus: &mut SimBus, read_only: bool) {
 
 /// One word by the CPU through BAR1 without translation.
 fn cpu_store(bus: &mut SimBus, at: u64, value: u32) {
-    rig::write(bus, Bar0Reg::Bar1Block, 0);
+    rig::write(bus, PbusReg::Bar1Block, 0);
     bus.write32(Bar::Bar1, DATA + at, value);
 }
 
 fn cpu_load(bus: &mut SimBus, at: u64) -> u32 {
-    rig::write(bus, Bar0Reg::Bar1Block, 0);
+    rig::write(bus, PbusReg::Bar1Block, 0);
     bus.read32(Bar::Bar1, DATA + at)
 }
 

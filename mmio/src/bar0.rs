@@ -5,9 +5,8 @@
 //! one byte).
 
 use crate::access::{Access, Kind, Width};
-use fermi_spec::regs::{
-    Bar0Reg, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END,
-};
+use fermi_spec::regs::ppci::PPCI;
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, PpciReg};
 
 /// First of the two VGA CRTC bytes, index and data (envytools PDISPLAY.VGA, 0x3d4 at 0x601000).
 pub const VGA_CRTC: u32 = 0x60_13d4;
@@ -128,7 +127,7 @@ enum Place {
 
 fn place(offset: u32, width: Width) -> Place {
     match offset {
-        PCI_MIRROR_BASE..PCI_MIRROR_END => Place::PciMirror(offset - PCI_MIRROR_BASE),
+        _ if PPCI.range().contains(&offset) => Place::PciMirror(offset - PPCI.first),
         PROM_BASE..PROM_END => Place::Prom(offset - PROM_BASE),
         PRAMIN_BASE.. if offset - PRAMIN_BASE < PRAMIN_BYTES => Place::Pramin(offset - PRAMIN_BASE),
         VGA_CRTC.. if offset - VGA_CRTC < 2 && width == Width::Byte => {
@@ -162,7 +161,7 @@ pub fn decode_write(offset: u32, width: Width, value: u32) -> Bar0Write {
         Place::Register(reg) => Bar0Write::Register { reg, value },
         Place::Pramin(offset) => Bar0Write::Pramin { offset, width, value },
         Place::Prom(offset) => Bar0Write::Prom { offset },
-        Place::PciMirror(_) if offset == Bar0Reg::PciMsiRearm.offset() => Bar0Write::MsiRearm,
+        Place::PciMirror(_) if offset == PpciReg::PciMsiRearm.offset() => Bar0Write::MsiRearm,
         Place::PciMirror(offset) => Bar0Write::PciMirror { offset, width, value },
         Place::VgaCrtc(port) => Bar0Write::VgaCrtc {
             port,
@@ -181,7 +180,7 @@ impl Access {
             Place::Pramin(_) => "Pramin",
             Place::Prom(_) => "Prom",
             Place::PciMirror(_)
-                if self.offset == Bar0Reg::PciMsiRearm.offset() && self.kind != Kind::Read =>
+                if self.offset == PpciReg::PciMsiRearm.offset() && self.kind != Kind::Read =>
             {
                 "MsiRearm"
             }
@@ -196,6 +195,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermi_spec::regs::PfifoReg;
     use proptest::prelude::*;
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(
             decode_write(0x2270, Width::Dword, 0x1234),
             Bar0Write::Register {
-                reg: Bar0Reg::RunlistBase,
+                reg: PfifoReg::RunlistBase.into(),
                 value: 0x1234
             }
         );

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use fermi_spec::board::{BAR3_BYTES, Board};
 use fermi_spec::engine::pmc_enable;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PfifoReg, PmcReg, PtimerReg};
 use process::{Process, complaint, output, text, write_input};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use vfio_user_server::remote::RemoteFunction;
@@ -74,16 +74,20 @@ impl Card {
     }
 }
 
-fn read_register(card: &RemoteFunction, register: Bar0Reg) -> u32 {
+fn read_register(card: &RemoteFunction, register: impl Into<Bar0Reg>) -> u32 {
     let mut word = [0; 4];
-    card.read(Region::Bar0, register.offset().into(), &mut word)
+    card.read(Region::Bar0, register.into().offset().into(), &mut word)
         .unwrap();
     u32::from_le_bytes(word)
 }
 
-fn write_register(card: &RemoteFunction, register: Bar0Reg, value: u32) {
-    card.write(Region::Bar0, register.offset().into(), &value.to_le_bytes())
-        .unwrap();
+fn write_register(card: &RemoteFunction, register: impl Into<Bar0Reg>, value: u32) {
+    card.write(
+        Region::Bar0,
+        register.into().offset().into(),
+        &value.to_le_bytes(),
+    )
+    .unwrap();
 }
 
 /// A client that says anything.
@@ -148,8 +152,11 @@ impl Raw {
         self.call(REGION_WRITE, &body, &[]).0
     }
 
-    fn write_register(&mut self, register: Bar0Reg, value: u32) {
-        assert_eq!(self.write(0, register.offset().into(), &value.to_le_bytes()), 0);
+    fn write_register(&mut self, register: impl Into<Bar0Reg>, value: u32) {
+        assert_eq!(
+            self.write(0, register.into().offset().into(), &value.to_le_bytes()),
+            0
+        );
     }
 
     /// SET_IRQS of vector 0 without or with an eventfd.
@@ -219,13 +226,13 @@ fn is_signalled(event: &OwnedFd) -> bool {
 
 /// Lets the bus unit's interrupt through to the pin.
 const BUS_INTERRUPT: [(Bar0Reg, u32); 4] = [
-    (Bar0Reg::PbusIntrEnable, u32::MAX),
-    (Bar0Reg::PmcIntrMask(0), u32::MAX),
-    (Bar0Reg::PmcIntrEnable(0), 1),
-    (Bar0Reg::PmcEnable, !pmc_enable::PFIFO),
+    (Bar0Reg::Pbus(PbusReg::PbusIntrEnable), u32::MAX),
+    (Bar0Reg::Pmc(PmcReg::PmcIntrMask(0)), u32::MAX),
+    (Bar0Reg::Pmc(PmcReg::PmcIntrEnable(0)), 1),
+    (Bar0Reg::Pmc(PmcReg::PmcEnable), !pmc_enable::PFIFO),
 ];
 /// A register of PFIFO, which is off: the access raises the bus unit's interrupt.
-const REGISTER_OF_A_UNIT_THAT_IS_OFF: Bar0Reg = Bar0Reg::RunlistBase;
+const REGISTER_OF_A_UNIT_THAT_IS_OFF: Bar0Reg = Bar0Reg::Pfifo(PfifoReg::RunlistBase);
 
 const TRIGGER_EVENTFD: u32 = 1 << 2 | 1 << 5;
 const UNMASK: u32 = 1 | 1 << 4;
@@ -237,7 +244,7 @@ const MSI: u32 = 1;
 fn client_finds_the_card_by_registers_and_configuration_space() {
     let card = Card::start(&[]);
     let client = card.attach();
-    assert_eq!(read_register(&client, Bar0Reg::Boot0), Board::Gtx480.boot0());
+    assert_eq!(read_register(&client, PmcReg::Boot0), Board::Gtx480.boot0());
     let mut ids = [0; 12];
     client.read(Region::Config, 0, &mut ids).unwrap();
     assert_eq!(
@@ -291,14 +298,14 @@ fn alarm_of_an_idle_card_is_signalled_without_an_access() {
     client.connect_irq(IrqIndex::Msi, &msi).unwrap();
     client.write(Region::Config, 4, &[0b110, 0]).unwrap();
     for (register, value) in [
-        (Bar0Reg::PtimerIntrEnable, 1),
-        (Bar0Reg::PmcIntrMask(0), u32::MAX),
-        (Bar0Reg::PmcIntrEnable(0), 1),
+        (Bar0Reg::Ptimer(PtimerReg::PtimerIntrEnable), 1),
+        (Bar0Reg::Pmc(PmcReg::PmcIntrMask(0)), u32::MAX),
+        (Bar0Reg::Pmc(PmcReg::PmcIntrEnable(0)), 1),
     ] {
         write_register(&client, register, value);
     }
-    let now = read_register(&client, Bar0Reg::PtimerLow);
-    write_register(&client, Bar0Reg::PtimerAlarm, now.wrapping_add(20_000_000));
+    let now = read_register(&client, PtimerReg::PtimerLow);
+    write_register(&client, PtimerReg::PtimerAlarm, now.wrapping_add(20_000_000));
     assert!(is_signalled(&msi));
 }
 
@@ -323,7 +330,7 @@ fn level_is_signalled_once_and_again_when_unmasked_while_high() {
     assert_eq!(client.set_irq(UNMASK_EVENTFD, INTX, Some(&unmask)), 0);
     signal(&unmask);
     assert!(is_signalled(&intx));
-    client.write_register(Bar0Reg::PbusIntr, u32::MAX);
+    client.write_register(PbusReg::PbusIntr, u32::MAX);
     assert_eq!(client.set_irq(UNMASK, INTX, None), 0);
     assert!(!was_signalled(&intx), "the pin is low");
 }
@@ -349,7 +356,7 @@ fn window_s_file_shows_what_messages_show() {
         (error, file.metadata().unwrap().len()),
         (0, BAR3_BYTES + (1 << 20))
     );
-    client.write_register(Bar0Reg::PraminBase, 0x10);
+    client.write_register(PbusReg::PraminBase, 0x10);
     file.write_all_at(&[1, 2, 3, 4], BAR3_BYTES + 8).unwrap();
     assert_eq!(
         client.read(0, u64::from(PRAMIN_BASE) + 8, 4),
@@ -362,7 +369,7 @@ fn window_s_file_shows_what_messages_show() {
     // The next client finds nothing, and the file is of no more use to a process that kept it.
     drop(client);
     let mut next = Raw::attach(&card.socket());
-    next.write_register(Bar0Reg::PraminBase, 0x10);
+    next.write_register(PbusReg::PraminBase, 0x10);
     file.write_all_at(&[6; 4], BAR3_BYTES + 8).unwrap();
     assert_eq!(next.read(0, u64::from(PRAMIN_BASE) + 8, 8), (0, vec![0; 8]));
 }
@@ -387,7 +394,7 @@ fn second_client_is_hung_up_on_and_the_first_goes_on() {
     let mut second = Raw::connect(&card.socket());
     assert!(second.is_hung_up());
     card.process.wait_for_words();
-    assert_eq!(read_register(&first, Bar0Reg::Boot0), Board::Gtx480.boot0());
+    assert_eq!(read_register(&first, PmcReg::Boot0), Board::Gtx480.boot0());
 }
 
 #[test]
@@ -436,7 +443,7 @@ fn client_that_breaks_off_leaves_a_card_that_serves_the_next() {
     silent.stream.write_all(&[1, 2, 3]).unwrap();
     drop(silent);
     assert_eq!(
-        read_register(&card.attach(), Bar0Reg::Boot0),
+        read_register(&card.attach(), PmcReg::Boot0),
         Board::Gtx480.boot0()
     );
 }
@@ -448,9 +455,9 @@ fn trace_names_registers_and_tells_of_runs() {
     let card = Card::start(&["--trace", path.to_str().unwrap()]);
     let client = card.attach();
     for _ in 0..3 {
-        read_register(&client, Bar0Reg::Boot0);
+        read_register(&client, PmcReg::Boot0);
     }
-    write_register(&client, Bar0Reg::PraminBase, 0x10);
+    write_register(&client, PbusReg::PraminBase, 0x10);
     drop(client);
     let said = card.end();
     assert!(

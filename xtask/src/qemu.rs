@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use fermi_spec::board::{BAR0_BYTES, BAR1_BYTES, BAR3_BYTES, Board, VENDOR};
 use fermi_spec::engine::pmc_intr;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg, PmcReg, PunitsReg};
 use serde_json::json;
 
 use crate::host_env;
@@ -197,9 +197,9 @@ fn bar0(device: &PciDevice, offset: u32) -> Result<u64> {
 /// Registers, through the address that the firmware chose.
 fn check_registers(machine: &mut Machine, device: &PciDevice) -> Result<()> {
     let wanted = [
-        (Bar0Reg::Boot0, BOARD.boot0()),
-        (Bar0Reg::DesignPartitions, 1),
-        (Bar0Reg::PartitionMebibytes(0), GUEST_VRAM_MIB),
+        (Bar0Reg::Pmc(PmcReg::Boot0), BOARD.boot0()),
+        (Bar0Reg::Punits(PunitsReg::DesignPartitions), 1),
+        (Bar0Reg::Pffb(PffbReg::PartitionMebibytes(0)), GUEST_VRAM_MIB),
     ];
     for (register, value) in wanted {
         let read = machine.dump_word(bar0(device, register.offset())?)?;
@@ -237,7 +237,7 @@ fn check_ram(broker: &Broker) -> Result<()> {
 
 /// A word of VRAM through the window in BAR0, written by one address and read by another.
 fn check_pramin(machine: &mut Machine, device: &PciDevice) -> Result<()> {
-    let base = bar0(device, Bar0Reg::PraminBase.offset())?;
+    let base = bar0(device, PbusReg::PraminBase.offset())?;
     let word = bar0(device, PRAMIN_BASE)?;
     // The same VRAM one window step of 64 KiB further up, seen from a window that begins lower by as much.
     let again = word + (1 << 16);
@@ -279,7 +279,7 @@ fn enable_msi(machine: &mut Machine, device: &PciDevice) -> Result<()> {
     machine.qtest(&format!("writel {MSI_GPA:#x} 0"))?;
     machine.write_config(device, msi, header | MSI_ENABLE)?;
     // The driver leaves the mask of the line as it finds it.
-    let mask = bar0(device, Bar0Reg::PmcIntrMask(0).offset())?;
+    let mask = bar0(device, PmcReg::PmcIntrMask(0).offset())?;
     machine
         .qtest(&format!("writel {mask:#x} {:#x}", pmc_intr::PFIFO))
         .map(drop)

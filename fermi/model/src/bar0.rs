@@ -4,17 +4,24 @@
 //! word of the card's identity, plain storage, or unmodelled.
 
 use crate::{identity, ltc::Ltc, model::FermiModel, pfifo::ChannelId};
+use fermi_spec::regs::fecs::FECS;
+use fermi_spec::regs::fecs::GPCCS;
+use fermi_spec::regs::pbdma::PBDMA;
+use fermi_spec::regs::pcopy::PCOPY;
+use fermi_spec::regs::pgraph::PGRAPH;
+use fermi_spec::regs::pmu::PMU;
+use fermi_spec::regs::ppci::PPCI;
+use fermi_spec::regs::{pffb, pmu};
 use fermi_spec::{
     bar::Bar,
     board::BAR0_BYTES,
     engine::{Engine, pmc_enable},
     regs::{
-        Bar0Reg, PBDMA_BASE, PBDMA_STRIDE, PCI_MIRROR_BASE, PCI_MIRROR_END, PRAMIN_BASE, PRAMIN_BYTES,
-        PROM_BASE, PROM_END, engines,
-        falcon::{COPY_BASE, FALCON_BYTES, FECS_BASE, FalconReg, GPCCS_BASE, PMU_BASE},
+        Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, PbusReg, PffbReg, PflushReg, PmcReg, PmuReg,
+        PtimerReg, VgaReg,
+        falcon::{FALCON_BYTES, FalconReg},
         ltc::SliceReg,
-        pgraph::{GPCS_BASE, GPCS_BYTES, GRAPH_BASE, GRAPH_BYTES},
-        pmc,
+        pgraph::{GPCS_BASE, GPCS_BYTES, GRAPH_BYTES},
     },
 };
 use std::{ops::Range, sync::LazyLock};
@@ -27,19 +34,19 @@ const DISABLED_UNIT: u32 = 0xbad0_da00;
 const RAMFC_BYTES: u32 = 0x100;
 const PBDMAS_PRESENT: u32 = 7;
 
-const COPY1_BASE: u32 = COPY_BASE + FALCON_BYTES;
+const COPY1_BASE: u32 = PCOPY.first + FALCON_BYTES;
 
 /// Units that answer only while PMC_ENABLE has their bit.
 const SWITCHED_UNITS: &[(Range<u32>, u32)] = &[
     (0x00_2000..0x00_4000, pmc_enable::PFIFO),
     (0x00_5000..0x00_5010, pmc_enable::PFIFO),
     (0x04_0000..0x04_6000, pmc_enable::PFIFO),
-    (COPY_BASE..COPY1_BASE, 1 << Engine::Copy0.enable_bit()),
+    (PCOPY.first..COPY1_BASE, 1 << Engine::Copy0.enable_bit()),
     (
         COPY1_BASE..COPY1_BASE + FALCON_BYTES,
         1 << Engine::Copy1.enable_bit(),
     ),
-    (PMU_BASE..PMU_BASE + FALCON_BYTES, pmc_enable::PMU),
+    (PMU.first..PMU.first + FALCON_BYTES, pmc_enable::PMU),
     (0x40_0000..0x42_0000, 1 << Engine::Graph.enable_bit()),
     (0x50_0000..0x52_0000, 1 << Engine::Graph.enable_bit()),
 ];
@@ -104,7 +111,7 @@ impl FermiModel {
     fn read_part(&mut self, offset: u32, data: &mut [u8]) {
         if let Some(inside) = in_range(offset, PROM_BASE, PROM_END) {
             self.read_prom(inside as usize, data);
-        } else if let Some(inside) = in_range(offset, PCI_MIRROR_BASE, PCI_MIRROR_END) {
+        } else if let Some(inside) = in_range(offset, PPCI.first, PPCI.end()) {
             self.config_read(u64::from(inside), data);
         } else {
             let word = self.read_word(offset & !3).to_le_bytes();
@@ -156,7 +163,7 @@ impl FermiModel {
     fn note_access(&mut self, offset: u32, is_write: bool) {
         let is_time = matches!(
             register_at(offset),
-            Some(Bar0Reg::PtimerLow | Bar0Reg::PtimerHigh)
+            Some(Bar0Reg::Ptimer(PtimerReg::PtimerLow) | Bar0Reg::Ptimer(PtimerReg::PtimerHigh))
         );
         if is_write || (!is_time && !self.unknown.is_run_of(offset)) {
             self.unknown.end_run();
@@ -188,11 +195,11 @@ impl FermiModel {
     fn write_part(&mut self, offset: u32, part: &[u8]) {
         if in_range(offset, PROM_BASE, PROM_END).is_some() {
             // Programming the ROM takes another way.
-        } else if let Some(inside) = in_range(offset, PCI_MIRROR_BASE, PCI_MIRROR_END) {
+        } else if let Some(inside) = in_range(offset, PPCI.first, PPCI.end()) {
             self.config_write(u64::from(inside), part);
         } else if let Ok(word) = part.try_into() {
             self.write_word(offset, u32::from_le_bytes(word));
-        } else if register_at(offset & !3).is_some_and(|reg| reg != Bar0Reg::VgaCrtc)
+        } else if register_at(offset & !3).is_some_and(|reg| reg != Bar0Reg::Vga(VgaReg::VgaCrtc))
             || modelled_falcon(offset & !3).is_some()
         {
             self.mem.counters.unmodelled_writes += 1;
@@ -229,9 +236,9 @@ impl FermiModel {
 
     /// RAMFC words of the channel on a PBDMA.
     fn ramfc_word(&self, offset: u32) -> Option<u32> {
-        let inside = offset.checked_sub(PBDMA_BASE)?;
-        let pbdma = self.pbdmas.get((inside / PBDMA_STRIDE) as usize)?;
-        let at = inside % PBDMA_STRIDE;
+        let inside = offset.checked_sub(PBDMA.first)?;
+        let pbdma = self.pbdmas.get((inside / PBDMA.bytes) as usize)?;
+        let at = inside % PBDMA.bytes;
         (at < RAMFC_BYTES).then(|| pbdma.reg(u64::from(at)))
     }
 
@@ -261,24 +268,24 @@ impl FermiModel {
     fn read_pmc(&mut self, reg: Bar0Reg) -> Option<u32> {
         let line = |index: u16| usize::from(index).min(2);
         Some(match reg {
-            Bar0Reg::PmcIntr(index) => self.pmc_interrupts(line(index)),
-            Bar0Reg::PmcIntrEnable(index) => self.interrupts.enable[line(index)],
-            Bar0Reg::PmcIntrLine(index) => u32::from(self.pmc_line(line(index))),
-            Bar0Reg::PmcIntrMask(index) => self.interrupts.mask[line(index)],
-            Bar0Reg::PmcEnable => self.pmc_enable,
-            Bar0Reg::PbdmaEnable => self.pbdma_enable,
-            Bar0Reg::PbusIntr => self.interrupts.bus,
-            Bar0Reg::PbusIntrEnable => self.interrupts.bus_enable,
-            Bar0Reg::PbusIntrEnableNonStall => self.interrupts.bus_enable_nonstall,
-            Bar0Reg::PbusErrorAddress => self.interrupts.bus_error_address,
-            Bar0Reg::PbusErrorData => self.interrupts.bus_error_data,
-            Bar0Reg::PmuCommandRing => self.pmu.ring(engines::PMU_COMMAND_RING),
-            Bar0Reg::PmuMessageRing => self.pmu.ring(engines::PMU_MESSAGE_RING),
-            Bar0Reg::PtimerIntr => self.clock.intr,
-            Bar0Reg::PtimerIntrEnable => self.clock.intr_enable,
-            Bar0Reg::PtimerLow => self.clock.read() as u32,
-            Bar0Reg::PtimerHigh => (self.clock.read() >> 32) as u32,
-            Bar0Reg::PtimerAlarm => self.clock.alarm(),
+            Bar0Reg::Pmc(PmcReg::PmcIntr(index)) => self.pmc_interrupts(line(index)),
+            Bar0Reg::Pmc(PmcReg::PmcIntrEnable(index)) => self.interrupts.enable[line(index)],
+            Bar0Reg::Pmc(PmcReg::PmcIntrLine(index)) => u32::from(self.pmc_line(line(index))),
+            Bar0Reg::Pmc(PmcReg::PmcIntrMask(index)) => self.interrupts.mask[line(index)],
+            Bar0Reg::Pmc(PmcReg::PmcEnable) => self.pmc_enable,
+            Bar0Reg::Pmc(PmcReg::PbdmaEnable) => self.pbdma_enable,
+            Bar0Reg::Pbus(PbusReg::PbusIntr) => self.interrupts.bus,
+            Bar0Reg::Pbus(PbusReg::PbusIntrEnable) => self.interrupts.bus_enable,
+            Bar0Reg::Pbus(PbusReg::PbusIntrEnableNonStall) => self.interrupts.bus_enable_nonstall,
+            Bar0Reg::Pbus(PbusReg::PbusErrorAddress) => self.interrupts.bus_error_address,
+            Bar0Reg::Pbus(PbusReg::PbusErrorData) => self.interrupts.bus_error_data,
+            Bar0Reg::Pmu(PmuReg::PmuCommandRing) => self.pmu.ring(pmu::PMU_COMMAND_RING),
+            Bar0Reg::Pmu(PmuReg::PmuMessageRing) => self.pmu.ring(pmu::PMU_MESSAGE_RING),
+            Bar0Reg::Ptimer(PtimerReg::PtimerIntr) => self.clock.intr,
+            Bar0Reg::Ptimer(PtimerReg::PtimerIntrEnable) => self.clock.intr_enable,
+            Bar0Reg::Ptimer(PtimerReg::PtimerLow) => self.clock.read() as u32,
+            Bar0Reg::Ptimer(PtimerReg::PtimerHigh) => (self.clock.read() >> 32) as u32,
+            Bar0Reg::Ptimer(PtimerReg::PtimerAlarm) => self.clock.alarm(),
             _ => return None,
         })
     }
@@ -286,21 +293,23 @@ impl FermiModel {
     fn write_pmc(&mut self, reg: Bar0Reg, value: u32) -> bool {
         let line = |index: u16| usize::from(index).min(2);
         match reg {
-            Bar0Reg::PmcIntr(_) | Bar0Reg::PmcIntrLine(_) => {}
-            Bar0Reg::PmcIntrEnable(index) => self.interrupts.enable[line(index)] = value & 3,
-            Bar0Reg::PmcIntrMask(index) => self.interrupts.mask[line(index)] = value,
-            Bar0Reg::PmcEnable => self.set_pmc_enable(value),
-            Bar0Reg::PbdmaEnable => self.pbdma_enable = value & PBDMAS_PRESENT,
-            Bar0Reg::PbusIntr => self.interrupts.bus &= !value,
-            Bar0Reg::PbusIntrEnable => self.interrupts.bus_enable = value,
-            Bar0Reg::PbusIntrEnableNonStall => self.interrupts.bus_enable_nonstall = value,
-            Bar0Reg::PbusErrorAddress => self.interrupts.bus_error_address = value,
-            Bar0Reg::PbusErrorData | Bar0Reg::PmuCommandRing | Bar0Reg::PmuMessageRing => {}
-            Bar0Reg::PtimerIntr => self.clock.intr &= !value,
-            Bar0Reg::PtimerIntrEnable => self.clock.intr_enable = value,
-            Bar0Reg::PtimerLow => self.clock.set_low(value),
-            Bar0Reg::PtimerHigh => self.clock.set_high(value),
-            Bar0Reg::PtimerAlarm => self.clock.set_alarm(value),
+            Bar0Reg::Pmc(PmcReg::PmcIntr(_)) | Bar0Reg::Pmc(PmcReg::PmcIntrLine(_)) => {}
+            Bar0Reg::Pmc(PmcReg::PmcIntrEnable(index)) => self.interrupts.enable[line(index)] = value & 3,
+            Bar0Reg::Pmc(PmcReg::PmcIntrMask(index)) => self.interrupts.mask[line(index)] = value,
+            Bar0Reg::Pmc(PmcReg::PmcEnable) => self.set_pmc_enable(value),
+            Bar0Reg::Pmc(PmcReg::PbdmaEnable) => self.pbdma_enable = value & PBDMAS_PRESENT,
+            Bar0Reg::Pbus(PbusReg::PbusIntr) => self.interrupts.bus &= !value,
+            Bar0Reg::Pbus(PbusReg::PbusIntrEnable) => self.interrupts.bus_enable = value,
+            Bar0Reg::Pbus(PbusReg::PbusIntrEnableNonStall) => self.interrupts.bus_enable_nonstall = value,
+            Bar0Reg::Pbus(PbusReg::PbusErrorAddress) => self.interrupts.bus_error_address = value,
+            Bar0Reg::Pbus(PbusReg::PbusErrorData)
+            | Bar0Reg::Pmu(PmuReg::PmuCommandRing)
+            | Bar0Reg::Pmu(PmuReg::PmuMessageRing) => {}
+            Bar0Reg::Ptimer(PtimerReg::PtimerIntr) => self.clock.intr &= !value,
+            Bar0Reg::Ptimer(PtimerReg::PtimerIntrEnable) => self.clock.intr_enable = value,
+            Bar0Reg::Ptimer(PtimerReg::PtimerLow) => self.clock.set_low(value),
+            Bar0Reg::Ptimer(PtimerReg::PtimerHigh) => self.clock.set_high(value),
+            Bar0Reg::Ptimer(PtimerReg::PtimerAlarm) => self.clock.set_alarm(value),
             _ => return false,
         }
         true
@@ -308,43 +317,43 @@ impl FermiModel {
 
     fn read_memory_unit(&self, reg: Bar0Reg) -> Option<u32> {
         Some(match reg {
-            Bar0Reg::PraminBase => self.windows.pramin.into_bits(),
-            Bar0Reg::Bar1Block => self.windows.bar1.block.into_bits(),
-            Bar0Reg::Bar3Block => self.windows.bar3.block.into_bits(),
-            Bar0Reg::MmuConfig => self.mmu.config(),
-            Bar0Reg::TlbDirectory => self.mmu.flush_directory,
+            Bar0Reg::Pbus(PbusReg::PraminBase) => self.windows.pramin.into_bits(),
+            Bar0Reg::Pbus(PbusReg::Bar1Block) => self.windows.bar1.block.into_bits(),
+            Bar0Reg::Pbus(PbusReg::Bar3Block) => self.windows.bar3.block.into_bits(),
+            Bar0Reg::Pffb(PffbReg::MmuConfig) => self.mmu.config(),
+            Bar0Reg::Pffb(PffbReg::TlbDirectory) => self.mmu.flush_directory,
             // Flushes are done when the write returns.
-            Bar0Reg::HostFlush
-            | Bar0Reg::L2InvalidateSysram
-            | Bar0Reg::L2InvalidatePeer
-            | Bar0Reg::L2CleanTags
-            | Bar0Reg::L2FlushDirty => 0,
+            Bar0Reg::Pflush(PflushReg::HostFlush)
+            | Bar0Reg::Pflush(PflushReg::L2InvalidateSysram)
+            | Bar0Reg::Pflush(PflushReg::L2InvalidatePeer)
+            | Bar0Reg::Pflush(PflushReg::L2CleanTags)
+            | Bar0Reg::Pflush(PflushReg::L2FlushDirty) => 0,
             _ => return None,
         })
     }
 
     fn write_memory_unit(&mut self, reg: Bar0Reg, value: u32) -> bool {
         match reg {
-            Bar0Reg::PraminBase => self.windows.pramin = value.into(),
-            Bar0Reg::Bar1Block => self.set_window(Bar::Bar1, value),
-            Bar0Reg::Bar3Block => self.set_window(Bar::Bar3, value),
-            Bar0Reg::MmuConfig => {
+            Bar0Reg::Pbus(PbusReg::PraminBase) => self.windows.pramin = value.into(),
+            Bar0Reg::Pbus(PbusReg::Bar1Block) => self.set_window(Bar::Bar1, value),
+            Bar0Reg::Pbus(PbusReg::Bar3Block) => self.set_window(Bar::Bar3, value),
+            Bar0Reg::Pffb(PffbReg::MmuConfig) => {
                 let flushed = self.mmu.set_config(value);
                 self.note_flush(flushed);
             }
-            Bar0Reg::TlbDirectory => self.mmu.flush_directory = value,
-            Bar0Reg::TlbInvalidate if value & pmc::TLB_GO != 0 => {
+            Bar0Reg::Pffb(PffbReg::TlbDirectory) => self.mmu.flush_directory = value,
+            Bar0Reg::Pffb(PffbReg::TlbInvalidate) if value & pffb::TLB_GO != 0 => {
                 let flushed = self.mmu.invalidate(&mut self.mem, value);
                 self.note_flush(flushed);
                 self.windows.forget_spaces();
                 self.peephole.forget_space();
             }
-            Bar0Reg::TlbInvalidate
-            | Bar0Reg::HostFlush
-            | Bar0Reg::L2InvalidateSysram
-            | Bar0Reg::L2InvalidatePeer
-            | Bar0Reg::L2CleanTags
-            | Bar0Reg::L2FlushDirty => {}
+            Bar0Reg::Pffb(PffbReg::TlbInvalidate)
+            | Bar0Reg::Pflush(PflushReg::HostFlush)
+            | Bar0Reg::Pflush(PflushReg::L2InvalidateSysram)
+            | Bar0Reg::Pflush(PflushReg::L2InvalidatePeer)
+            | Bar0Reg::Pflush(PflushReg::L2CleanTags)
+            | Bar0Reg::Pflush(PflushReg::L2FlushDirty) => {}
             _ => return false,
         }
         true
@@ -360,17 +369,17 @@ impl FermiModel {
         }
         if fell & pmc_enable::PMU != 0 {
             self.pmu.reset();
-            self.storage.clear(PMU_BASE, FALCON_BYTES);
+            self.storage.clear(PMU.first, FALCON_BYTES);
         }
         for unit in 0..self.units.len() {
             let bit = 1 << self.units[unit].engine.enable_bit();
             if fell & bit != 0 {
                 self.reset_unit(unit);
                 match self.units[unit].engine {
-                    Engine::Copy0 => self.storage.clear(COPY_BASE, FALCON_BYTES),
+                    Engine::Copy0 => self.storage.clear(PCOPY.first, FALCON_BYTES),
                     Engine::Copy1 => self.storage.clear(COPY1_BASE, FALCON_BYTES),
                     Engine::Graph => {
-                        self.storage.clear(GRAPH_BASE, GRAPH_BYTES);
+                        self.storage.clear(PGRAPH.first, GRAPH_BYTES);
                         self.storage.clear(GPCS_BASE, GPCS_BYTES);
                     }
                     _ => {}
@@ -407,16 +416,20 @@ enum ModelledFalcon {
     Gpccs,
 }
 
+/// The falcons by their first byte.
+const MODELLED: [(u32, ModelledFalcon); 5] = [
+    (PMU.first, ModelledFalcon::Pmu),
+    (PCOPY.first, ModelledFalcon::Copy(Engine::Copy0)),
+    (COPY1_BASE, ModelledFalcon::Copy(Engine::Copy1)),
+    (FECS.first, ModelledFalcon::Fecs),
+    (GPCCS.first, ModelledFalcon::Gpccs),
+];
+
 /// The falcon and its register at an offset.
 fn modelled_falcon(offset: u32) -> Option<(ModelledFalcon, FalconReg)> {
-    let falcon = match offset & !(FALCON_BYTES - 1) {
-        PMU_BASE => ModelledFalcon::Pmu,
-        COPY_BASE => ModelledFalcon::Copy(Engine::Copy0),
-        COPY1_BASE => ModelledFalcon::Copy(Engine::Copy1),
-        FECS_BASE => ModelledFalcon::Fecs,
-        GPCCS_BASE => ModelledFalcon::Gpccs,
-        _ => return None,
-    };
+    let (_, falcon) = *MODELLED
+        .iter()
+        .find(|(first, _)| *first == offset & !(FALCON_BYTES - 1))?;
     let reg = FalconReg::decode(offset % FALCON_BYTES)?;
     // Those of PGRAPH have its own registers there: counts of units, resets.
     let is_of_graph = matches!(falcon, ModelledFalcon::Fecs | ModelledFalcon::Gpccs);

@@ -18,7 +18,7 @@ use fermi_spec::{
         copy::{self, tile},
         copy_component,
     },
-    regs::engines::copy_error,
+    regs::pcopy::copy_error,
     surface::{BlockLinear, BlockSize},
 };
 

@@ -20,7 +20,7 @@ use fermi_spec::{
         CopyFormat, RenderEnable, copy_component,
         nvidia_copy::{self as methods, AddressingMode, LaunchDma, surface},
     },
-    regs::engines::copy_error,
+    regs::pcopy::copy_error,
     surface::{BlockLinear, BlockSize},
 };
 

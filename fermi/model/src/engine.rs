@@ -30,8 +30,8 @@ use fermi_spec::{
     engine::Engine,
     fault::client,
     regs::{
-        engines::{self, copy_error, copy_intr},
         falcon::{self, CONTROL_SLEEPING, CONTROL_STOPPED, Caps, FalconReg},
+        pcopy::{self, copy_error, copy_intr},
         pgraph::graph_intr,
     },
 };
@@ -50,8 +50,8 @@ pub(crate) const SAVE_CONTEXT: Access = Access {
 };
 
 const COPY_FALCON: FalconShape = FalconShape {
-    caps: Caps::from_bits(engines::COPY_CAPS),
-    version: engines::COPY_VERSION,
+    caps: Caps::from_bits(pcopy::COPY_CAPS),
+    version: pcopy::COPY_VERSION,
     route: copy_intr::ROUTE,
 };
 

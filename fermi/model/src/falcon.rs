@@ -250,7 +250,7 @@ fn advance(index: &mut PortIndex, is_write: bool) -> usize {
     usize::from(word)
 }
 
-fn set<T>(values: &mut [T], index: u8, value: T) {
+fn set<T>(values: &mut [T], index: u16, value: T) {
     store(values, usize::from(index), value);
 }
 

@@ -10,7 +10,7 @@ use fermi_spec::{
     gpfifo::{ControlOp, ENTRIES_LOG2_MAX, ENTRY_BYTES, GpEntry},
     instance::offset,
     pushbuffer::{self, Header, Target},
-    regs::pfifo::pbdma_intr,
+    regs::pbdma::pbdma_intr,
 };
 
 /// PB_HEADER holds the current header in the new form, with the method of the next data word.

@@ -38,7 +38,7 @@ use fecs::Fecs;
 use fermi_spec::{
     engine::Engine,
     fault::client,
-    regs::pgraph::{FECS_CHANNEL_VALID, FIFO_CONTROL_ON},
+    regs::{fecs::FECS_CHANNEL_VALID, pgraph::FIFO_CONTROL_ON},
 };
 use state::State;
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use fermi_spec::{
     instance::{self, offset},
     methods::{SemaphoreD, SemaphoreOp, host},
     pushbuffer::Target,
-    regs::pfifo::pbdma_intr,
+    regs::pbdma::pbdma_intr,
 };
 
 /// MEM_OP_B, bits 31:27.

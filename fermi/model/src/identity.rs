@@ -1,8 +1,9 @@
 //! Words of BAR0 that identify the card: fixed when it is made.
 
+use fermi_spec::regs::punits;
 use fermi_spec::{
     board::Board,
-    regs::{Bar0Reg, pmc},
+    regs::{Bar0Reg, PffbReg, PgraphReg, PmcReg, PmcWord, PringReg, PringWord, PunitsReg, PunitsWord},
 };
 
 const MIB: u64 = 1 << 20;
@@ -40,33 +41,39 @@ fn tpcs(board: Board, gpc: u32) -> u32 {
 pub(crate) fn register(board: Board, vram_bytes: u64, reg: Bar0Reg) -> Option<u32> {
     let (count, mebibytes) = partitions(vram_bytes);
     Some(match reg {
-        Bar0Reg::Boot0 => board.boot0(),
-        Bar0Reg::Endian => 0,
-        Bar0Reg::Post1 => pmc::POST_SCRIPTS_RAN,
-        Bar0Reg::DesignGpcs => GPCS,
-        Bar0Reg::DesignTpcs => TPCS,
-        Bar0Reg::DesignPartitions | Bar0Reg::PartitionConfig => count,
+        Bar0Reg::Pmc(PmcReg::Boot0) => board.boot0(),
+        Bar0Reg::Pmc(PmcReg::Endian) => 0,
+        Bar0Reg::Punits(PunitsReg::Post1) => punits::POST_SCRIPTS_RAN,
+        Bar0Reg::Punits(PunitsReg::DesignGpcs) => GPCS,
+        Bar0Reg::Punits(PunitsReg::DesignTpcs) => TPCS,
+        Bar0Reg::Punits(PunitsReg::DesignPartitions) | Bar0Reg::Pffb(PffbReg::PartitionConfig) => count,
         // Compute only: no display, no video decoders.
-        Bar0Reg::FuseDisable => 0x7,
-        Bar0Reg::FusePartitions => 0,
-        Bar0Reg::Straps => pmc::STRAPS,
-        Bar0Reg::Straps2 => pmc::STRAPS2,
+        Bar0Reg::Punits(PunitsReg::FuseDisable) => 0x7,
+        Bar0Reg::Punits(PunitsReg::Word(PunitsWord::FusePartitions)) => 0,
+        Bar0Reg::Punits(PunitsReg::Straps) => punits::STRAPS,
+        Bar0Reg::Punits(PunitsReg::Straps2) => punits::STRAPS2,
         // The L2 and the memory partitions have nothing to report.
-        Bar0Reg::NewId | Bar0Reg::PmcLtcIntr | Bar0Reg::PmcPartitionIntr => 0,
-        Bar0Reg::FuseGpcs | Bar0Reg::Fuse(_) => 0,
+        Bar0Reg::Pmc(PmcReg::Word(PmcWord::NewId))
+        | Bar0Reg::Pmc(PmcReg::Word(PmcWord::PmcLtcIntr))
+        | Bar0Reg::Pmc(PmcReg::Word(PmcWord::PmcPartitionIntr)) => 0,
+        Bar0Reg::Punits(PunitsReg::Word(PunitsWord::FuseGpcs))
+        | Bar0Reg::Punits(PunitsReg::Word(PunitsWord::Fuse(_))) => 0,
         // The last TPCs of a GPC are those that are off.
-        Bar0Reg::FuseTpcs(gpc) if u32::from(gpc) < GPCS => !0 << tpcs(board, u32::from(gpc)) & TPC_MASK,
-        Bar0Reg::FuseTpcs(_) => 0,
+        Bar0Reg::Punits(PunitsReg::FuseTpcs(gpc)) if u32::from(gpc) < GPCS => {
+            !0 << tpcs(board, u32::from(gpc)) & TPC_MASK
+        }
+        Bar0Reg::Punits(PunitsReg::FuseTpcs(_)) => 0,
         // The ring has no command running and no interrupt.
-        Bar0Reg::RingCommand | Bar0Reg::RingIntr(_) => 0,
-        Bar0Reg::RingHubs => 1,
-        Bar0Reg::RingPartitions => count,
-        Bar0Reg::RingGpcs => GPCS,
-        Bar0Reg::GraphUnits => count << 16 | GPCS,
-        Bar0Reg::GpcTpcs(gpc) => tpcs(board, u32::from(gpc)),
-        Bar0Reg::PartitionMebibytesOld => mebibytes,
-        Bar0Reg::PartitionMebibytes(index) if u32::from(index) < count => mebibytes,
-        Bar0Reg::PartitionMebibytes(_) => 0,
+        Bar0Reg::Pring(PringReg::Word(PringWord::RingCommand))
+        | Bar0Reg::Pring(PringReg::Word(PringWord::RingIntr(_))) => 0,
+        Bar0Reg::Pring(PringReg::RingHubs) => 1,
+        Bar0Reg::Pring(PringReg::RingPartitions) => count,
+        Bar0Reg::Pring(PringReg::RingGpcs) => GPCS,
+        Bar0Reg::Pgraph(PgraphReg::GraphUnits) => count << 16 | GPCS,
+        Bar0Reg::Pgraph(PgraphReg::GpcTpcs(gpc)) => tpcs(board, u32::from(gpc)),
+        Bar0Reg::Pffb(PffbReg::PartitionMebibytesOld) => mebibytes,
+        Bar0Reg::Pffb(PffbReg::PartitionMebibytes(index)) if u32::from(index) < count => mebibytes,
+        Bar0Reg::Pffb(PffbReg::PartitionMebibytes(_)) => 0,
         _ => return None,
     })
 }
@@ -87,19 +94,19 @@ mod tests {
     #[test]
     fn no_count_is_zero_for_any_board_and_size() {
         let counts = [
-            Bar0Reg::DesignGpcs,
-            Bar0Reg::DesignTpcs,
-            Bar0Reg::DesignPartitions,
-            Bar0Reg::PartitionConfig,
-            Bar0Reg::PartitionMebibytes(0),
-            Bar0Reg::PartitionMebibytesOld,
-            Bar0Reg::RingHubs,
-            Bar0Reg::RingPartitions,
-            Bar0Reg::RingGpcs,
-            Bar0Reg::GpcTpcs(0),
-            Bar0Reg::GpcTpcs(1),
-            Bar0Reg::GpcTpcs(2),
-            Bar0Reg::GpcTpcs(3),
+            Bar0Reg::Punits(PunitsReg::DesignGpcs),
+            Bar0Reg::Punits(PunitsReg::DesignTpcs),
+            Bar0Reg::Punits(PunitsReg::DesignPartitions),
+            Bar0Reg::Pffb(PffbReg::PartitionConfig),
+            Bar0Reg::Pffb(PffbReg::PartitionMebibytes(0)),
+            Bar0Reg::Pffb(PffbReg::PartitionMebibytesOld),
+            Bar0Reg::Pring(PringReg::RingHubs),
+            Bar0Reg::Pring(PringReg::RingPartitions),
+            Bar0Reg::Pring(PringReg::RingGpcs),
+            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(0)),
+            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(1)),
+            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(2)),
+            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(3)),
         ];
         for board in Board::ALL {
             for mebibytes in (1..=128 << 10).step_by(97) {
@@ -107,7 +114,7 @@ mod tests {
                     let value = register(board, mebibytes * MIB, reg);
                     assert!(value.is_some_and(|value| value > 0), "{reg} of {mebibytes} MiB");
                 }
-                let units = register(board, mebibytes * MIB, Bar0Reg::GraphUnits).unwrap();
+                let units = register(board, mebibytes * MIB, Bar0Reg::Pgraph(PgraphReg::GraphUnits)).unwrap();
                 assert!(units & 0x1f != 0 && units >> 16 & 0x1f != 0);
             }
         }
@@ -117,14 +124,17 @@ mod tests {
     fn fuses_and_counts_agree() {
         for board in Board::ALL {
             let read = |reg| register(board, board.vram_bytes(), reg).unwrap();
-            let design = read(Bar0Reg::DesignGpcs);
+            let design = read(Bar0Reg::Punits(PunitsReg::DesignGpcs));
             assert_eq!(
-                design - read(Bar0Reg::FuseGpcs).count_ones(),
-                read(Bar0Reg::RingGpcs)
+                design - read(Bar0Reg::Punits(PunitsReg::Word(PunitsWord::FuseGpcs))).count_ones(),
+                read(Bar0Reg::Pring(PringReg::RingGpcs))
             );
             for gpc in 0..4 {
-                let off = read(Bar0Reg::FuseTpcs(gpc)).count_ones();
-                assert_eq!(read(Bar0Reg::DesignTpcs) - off, read(Bar0Reg::GpcTpcs(gpc)));
+                let off = read(Bar0Reg::Punits(PunitsReg::FuseTpcs(gpc))).count_ones();
+                assert_eq!(
+                    read(Bar0Reg::Punits(PunitsReg::DesignTpcs)) - off,
+                    read(Bar0Reg::Pgraph(PgraphReg::GpcTpcs(gpc)))
+                );
             }
         }
     }

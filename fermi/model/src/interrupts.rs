@@ -7,7 +7,10 @@
 use crate::model::FermiModel;
 use fermi_spec::{
     engine::{Engine, pmc_intr},
-    regs::pmc::{LINE_HARDWARE, bus_error, bus_intr},
+    regs::{
+        pbus::{bus_error, bus_intr},
+        pmc::LINE_HARDWARE,
+    },
 };
 
 /// Lines to the host: stall and non-stall. The third goes to the PMU.

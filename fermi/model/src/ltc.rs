@@ -4,7 +4,7 @@
 //! The model keeps no compression tags and caches nothing, so interrupts never come and whatever is asked for is done.
 
 use fermi_spec::regs::{
-    Bar0Reg,
+    Bar0Reg, LtcReg, LtcWord,
     ltc::{SLICES_SHIFT, SliceReg, ZBC_ENTRIES, ZBC_INDEX_MASK},
 };
 
@@ -32,12 +32,12 @@ impl Ltc {
 
     pub(crate) fn read(&mut self, reg: Bar0Reg) -> Option<u32> {
         Some(match reg {
-            Bar0Reg::LtcSlices => SLICES << SLICES_SHIFT,
+            Bar0Reg::Ltc(LtcReg::LtcSlices) => SLICES << SLICES_SHIFT,
             // Writing it clears tags, of which there are none.
-            Bar0Reg::LtcTagClear => 0,
-            Bar0Reg::ZbcIndex => self.index,
-            Bar0Reg::ZbcColour(word) => *self.entry().colour.get(usize::from(word))?,
-            Bar0Reg::ZbcDepth => self.entry().depth,
+            Bar0Reg::Ltc(LtcReg::Word(LtcWord::LtcTagClear)) => 0,
+            Bar0Reg::Ltc(LtcReg::ZbcIndex) => self.index,
+            Bar0Reg::Ltc(LtcReg::ZbcColour(word)) => *self.entry().colour.get(usize::from(word))?,
+            Bar0Reg::Ltc(LtcReg::ZbcDepth) => self.entry().depth,
             _ => return None,
         })
     }
@@ -45,14 +45,14 @@ impl Ltc {
     /// Whether the register belongs to the L2 cache.
     pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) -> bool {
         match reg {
-            Bar0Reg::LtcSlices | Bar0Reg::LtcTagClear => {}
-            Bar0Reg::ZbcIndex => self.index = value,
-            Bar0Reg::ZbcColour(word) => {
+            Bar0Reg::Ltc(LtcReg::LtcSlices) | Bar0Reg::Ltc(LtcReg::Word(LtcWord::LtcTagClear)) => {}
+            Bar0Reg::Ltc(LtcReg::ZbcIndex) => self.index = value,
+            Bar0Reg::Ltc(LtcReg::ZbcColour(word)) => {
                 if let Some(colour) = self.entry().colour.get_mut(usize::from(word)) {
                     *colour = value;
                 }
             }
-            Bar0Reg::ZbcDepth => self.entry().depth = value,
+            Bar0Reg::Ltc(LtcReg::ZbcDepth) => self.entry().depth = value,
             _ => return false,
         }
         true

@@ -16,7 +16,7 @@ use crate::{
 use fermi_spec::{
     addr::GpuVa,
     methods::{M2mfLaunch, RenderEnable, m2mf},
-    regs::engines::graph_data_error,
+    regs::pgraph::graph_data_error,
     surface::{BlockLinear, BlockSize},
 };
 

@@ -9,12 +9,12 @@ use crate::{
     memory::{Memory, Place},
     tlb::{Page, Tlb},
 };
+use fermi_spec::regs::pffb;
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr, SMALL_PAGE, VA_BITS},
     fault::Reason,
     instance::{AddressSpacePointer, offset},
     pte::{self, LargePages, Pde, Pte},
-    regs::pmc,
 };
 
 /// An address space as a unit has loaded it from an instance block.
@@ -118,13 +118,13 @@ impl Mmu {
 
     /// MMU_CONFIG: always ready for a flush, as flushes complete at once.
     pub(crate) fn config(&self) -> u32 {
-        pmc::MMU_CONFIG_READY | self.config
+        pffb::MMU_CONFIG_READY | self.config
     }
 
     #[must_use]
     pub(crate) fn set_config(&mut self, value: u32) -> Flushed {
         let before = self.large_pages();
-        self.config = value & pmc::MMU_CONFIG_STORED;
+        self.config = value & pffb::MMU_CONFIG_STORED;
         if self.large_pages() == before {
             return Flushed::Nothing;
         }
@@ -135,7 +135,7 @@ impl Mmu {
     }
 
     pub(crate) fn large_pages(&self) -> LargePages {
-        if self.config & pmc::MMU_CONFIG_64K_PAGES != 0 {
+        if self.config & pffb::MMU_CONFIG_64K_PAGES != 0 {
             LargePages::Kib64
         } else {
             LargePages::Kib128
@@ -153,10 +153,10 @@ impl Mmu {
 
     /// TLB_INVALIDATE. Hub-only flushes drop everything that the others do: the model has no GPC TLB.
     pub(crate) fn invalidate(&mut self, mem: &mut Memory, command: u32) -> Flushed {
-        if command & pmc::TLB_GO == 0 {
+        if command & pffb::TLB_GO == 0 {
             return Flushed::Nothing;
         }
-        let all = command & pmc::TLB_ALL_DIRECTORIES != 0;
+        let all = command & pffb::TLB_ALL_DIRECTORIES != 0;
         self.flush(mem, (!all).then(|| directory_of(self.flush_directory)))
     }
 

@@ -26,7 +26,7 @@ use fermi_spec::{
     fault::{client, unit},
     instance::{SIGNATURE, Subdevice, offset, userd},
     pushbuffer::{SubdeviceOp, Target},
-    regs::pfifo::pbdma_intr,
+    regs::pbdma::pbdma_intr,
 };
 
 /// Words of the register file that RAMFC holds.

@@ -10,7 +10,7 @@ use crate::{
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr},
     fault::{client, unit},
-    regs::{Bar0Reg, windows::WindowBlock},
+    regs::{Bar0Reg, PeepholeReg, windows::WindowBlock},
 };
 
 /// Value of a failed read, as through the windows (assumption).
@@ -63,10 +63,10 @@ impl FermiModel {
     /// Value of the register; `None` for one of another unit.
     pub(crate) fn read_peephole(&mut self, reg: Bar0Reg) -> Option<u32> {
         Some(match reg {
-            Bar0Reg::PeepholeBlock => self.peephole.block.into_bits(),
-            Bar0Reg::PeepholeHigh => self.peephole.high,
-            Bar0Reg::PeepholeLow => self.peephole.low,
-            Bar0Reg::PeepholeData => self.load_through_peephole(),
+            Bar0Reg::Peephole(PeepholeReg::PeepholeBlock) => self.peephole.block.into_bits(),
+            Bar0Reg::Peephole(PeepholeReg::PeepholeHigh) => self.peephole.high,
+            Bar0Reg::Peephole(PeepholeReg::PeepholeLow) => self.peephole.low,
+            Bar0Reg::Peephole(PeepholeReg::PeepholeData) => self.load_through_peephole(),
             _ => return None,
         })
     }
@@ -74,14 +74,14 @@ impl FermiModel {
     /// Whether the register belongs to PEEPHOLE.
     pub(crate) fn write_peephole(&mut self, reg: Bar0Reg, value: u32) -> bool {
         match reg {
-            Bar0Reg::PeepholeBlock => {
+            Bar0Reg::Peephole(PeepholeReg::PeepholeBlock) => {
                 self.peephole.block = WindowBlock::from_bits(value);
                 self.peephole.space = None;
                 self.mmu.flush_client(TlbClient::Peephole);
             }
-            Bar0Reg::PeepholeHigh => self.peephole.high = value & HIGH_MASK,
-            Bar0Reg::PeepholeLow => self.peephole.low = value,
-            Bar0Reg::PeepholeData => self.store_through_peephole(value),
+            Bar0Reg::Peephole(PeepholeReg::PeepholeHigh) => self.peephole.high = value & HIGH_MASK,
+            Bar0Reg::Peephole(PeepholeReg::PeepholeLow) => self.peephole.low = value,
+            Bar0Reg::Peephole(PeepholeReg::PeepholeData) => self.store_through_peephole(value),
             _ => return false,
         }
         true

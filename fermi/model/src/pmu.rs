@@ -1,10 +1,8 @@
 //! The PMU: a falcon whose microcode gives the driver the place of its message rings.
 
 use crate::falcon::{Falcon, FalconEvent, FalconShape};
-use fermi_spec::regs::{
-    engines,
-    falcon::{Caps, FalconReg},
-};
+use fermi_spec::regs::falcon::{Caps, FalconReg};
+use fermi_spec::regs::pmu;
 
 /// 16 KiB of code and 12 KiB of data (unverified: no driver for this board asks).
 const SHAPE: FalconShape = FalconShape {
@@ -51,7 +49,7 @@ impl Pmu {
     /// PMU_COMMAND_RING or PMU_MESSAGE_RING: zero until the microcode runs.
     pub(crate) fn ring(&self, place: u32) -> u32 {
         if self.falcon.is_running() {
-            engines::PMU_RING_BYTES << 16 | place
+            pmu::PMU_RING_BYTES << 16 | place
         } else {
             0
         }

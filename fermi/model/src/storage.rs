@@ -3,7 +3,8 @@
 //! The ranges are the units that nouveau initialises by such words (measured: 865 of the 994 registers it touches
 //! at probe lie in PGRAPH's alone). A word outside reads as zero, and the caller counts the access.
 
-use fermi_spec::regs::{Bar0Reg, pmc};
+use fermi_spec::regs::PunitsWord;
+use fermi_spec::regs::punits;
 use std::collections::BTreeMap;
 
 const PAGE_BYTES: u32 = 0x1000;
@@ -40,8 +41,8 @@ impl Storage {
     pub(crate) fn after_vbios() -> Self {
         let mut storage = Self::default();
         for (reg, value) in [
-            (Bar0Reg::Post0, pmc::POST0_AFTER_VBIOS),
-            (Bar0Reg::PciVersion, pmc::PCI_VERSION_2_FULL_SPEED),
+            (PunitsWord::Post0, punits::POST0_AFTER_VBIOS),
+            (PunitsWord::PciVersion, punits::PCI_VERSION_2_FULL_SPEED),
         ] {
             storage.write(reg.offset(), value);
         }

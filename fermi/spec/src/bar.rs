@@ -9,10 +9,10 @@
 pub enum Bar {
     /// Registers, with the windows PRAMIN and PROM among them.
     Bar0,
-    /// VRAM through the address space of [`Bar1Block`](crate::regs::Bar0Reg::Bar1Block); the polling area of USERD lies
+    /// VRAM through the address space of [`Bar1Block`](crate::regs::PbusReg::Bar1Block); the polling area of USERD lies
     /// in it.
     Bar1,
-    /// Instance memory through the address space of [`Bar3Block`](crate::regs::Bar0Reg::Bar3Block).
+    /// Instance memory through the address space of [`Bar3Block`](crate::regs::PbusReg::Bar3Block).
     Bar3,
 }
 

@@ -15,8 +15,9 @@ use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
 use fermi_spec::instance::{INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
 use fermi_spec::methods::{SemaphoreD, host};
 use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::pcopy;
 use fermi_spec::regs::pgraph::graph_intr;
-use fermi_spec::regs::{Bar0Reg, engines, pfifo};
+use fermi_spec::regs::{PbdmaReg, PcopyReg, PfifoReg, PfifoWord, PgraphReg, PmcReg, PpciReg, pfifo};
 
 /// Channels that the driver keeps track of; their ids are 0 and up.
 pub const CHANNELS_MAX: usize = 8;
@@ -141,8 +142,8 @@ impl Driver {
             .with_frame((self.channels[index].instance >> 12) as u32)
             .with_poll(true)
             .with_valid(true);
-        write(bus, Bar0Reg::ChannelInstance(index as u16), instance.into_bits());
-        write(bus, Bar0Reg::ChannelState(index as u16), pfifo::CHANNEL_START);
+        write(bus, PfifoReg::ChannelInstance(index as u16), instance.into_bits());
+        write(bus, PfifoReg::ChannelState(index as u16), pfifo::CHANNEL_START);
         self.channels[index].is_live = true;
         self.commit_runlist(bus)?;
         for object in objects {
@@ -160,18 +161,18 @@ impl Driver {
         let drained = self.wait(bus, Fence { channel, sequence });
         self.live_mut(channel)?.is_live = false;
         let number = u16::from(channel.0);
-        let state = pfifo::ChannelState::from_bits(read(bus, Bar0Reg::ChannelState(number)));
+        let state = pfifo::ChannelState::from_bits(read(bus, PfifoReg::ChannelState(number)));
         write(
             bus,
-            Bar0Reg::ChannelState(number),
+            PfifoReg::ChannelState(number),
             state.with_runnable(false).into_bits(),
         );
-        write(bus, Bar0Reg::Preempt, u32::from(channel.0));
-        wait_register(bus, self.limit, "a preempt", Bar0Reg::Preempt, |value| {
+        write(bus, PfifoReg::Preempt, u32::from(channel.0));
+        wait_register(bus, self.limit, "a preempt", PfifoReg::Preempt, |value| {
             value & pfifo::PREEMPT_PENDING == 0
         })?;
         self.commit_runlist(bus)?;
-        write(bus, Bar0Reg::ChannelInstance(number), 0);
+        write(bus, PfifoReg::ChannelInstance(number), 0);
         drained
     }
 
@@ -289,13 +290,13 @@ impl Driver {
 
     /// Clears the notify interrupts of all engines and arms the line for the next message.
     pub(crate) fn acknowledge(&self, bus: &mut dyn GuestBus) {
-        write(bus, Bar0Reg::PmcIntrEnable(0), 0);
-        let engines = read(bus, Bar0Reg::EngineIntrSource);
+        write(bus, PmcReg::PmcIntrEnable(0), 0);
+        let engines = read(bus, PfifoReg::EngineIntrSource);
         for engine in (0..ENGINES as u16).filter(|engine| engines & 1 << engine != 0) {
-            write(bus, Bar0Reg::EngineIntr(engine), u32::MAX);
+            write(bus, PfifoReg::EngineIntr(engine), u32::MAX);
         }
-        write(bus, Bar0Reg::PciMsiRearm, 0xff);
-        write(bus, Bar0Reg::PmcIntrEnable(0), 1);
+        write(bus, PpciReg::PciMsiRearm, 0xff);
+        write(bus, PmcReg::PmcIntrEnable(0), 1);
     }
 
     pub(crate) fn live(&self, channel: ChannelId) -> Result<&Channel, DriverError> {
@@ -417,42 +418,42 @@ impl Driver {
         }
         bringup::flush_host_writes(bus, self.limit)?;
         let base = pfifo::RunlistBase::new().with_frame((list >> 12) as u32);
-        write(bus, Bar0Reg::RunlistBase, base.into_bits());
+        write(bus, PfifoReg::RunlistBase, base.into_bits());
         let commit = pfifo::RunlistCommit::new()
             .with_count(count as u16)
             .with_engine(ENGINE_NONE);
-        write(bus, Bar0Reg::RunlistCommit, commit.into_bits());
+        write(bus, PfifoReg::RunlistCommit, commit.into_bits());
         let is_taken = |value| value & pfifo::RUNLIST_PENDING == 0;
-        wait_register(bus, self.limit, "a runlist", Bar0Reg::RunlistStatus, is_taken)?;
+        wait_register(bus, self.limit, "a runlist", PfifoReg::RunlistStatus, is_taken)?;
         Ok(())
     }
 }
 
 fn check_fifo(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
-    let interrupts = read(bus, Bar0Reg::PfifoIntr);
+    let interrupts = read(bus, PfifoReg::PfifoIntr);
     if interrupts == u32::MAX {
         return Err(DriverError::NoDevice);
     }
     if interrupts & pfifo::intr::MMU_FAULT != 0 {
-        let units = read(bus, Bar0Reg::FaultUnits);
+        let units = read(bus, PfifoReg::FaultUnits);
         let unit = units
             .trailing_zeros()
             .min(fermi_spec::fault::unit::COUNT as u32 - 1) as u16;
-        let mut word = |index| read(bus, Bar0Reg::FaultRecord(unit * 4 + index));
+        let mut word = |index| read(bus, PfifoReg::FaultRecord(unit * 4 + index));
         let va = u64::from(word(1)) | u64::from(word(2)) << 32;
         let kind = word(3);
         let unit = unit as u8;
         return Err(DriverError::MmuFault { unit, va, kind });
     }
     let code = if interrupts & pfifo::intr::PBDMA != 0 {
-        let source = read(bus, Bar0Reg::PbdmaIntrSource).trailing_zeros();
-        poll::read(bus, Bar0Reg::PbdmaIntr(source.min(PBDMAS as u32 - 1) as u16))
+        let source = read(bus, PfifoReg::PbdmaIntrSource).trailing_zeros();
+        poll::read(bus, PbdmaReg::PbdmaIntr(source.min(PBDMAS as u32 - 1) as u16))
     } else if interrupts & pfifo::intr::CHANNEL_TABLE != 0 {
-        read(bus, Bar0Reg::ChannelTableError)
+        read(bus, PfifoReg::ChannelTableError)
     } else if interrupts & pfifo::intr::SCHEDULER != 0 {
-        read(bus, Bar0Reg::SchedulerError)
+        read(bus, PfifoReg::SchedulerError)
     } else if interrupts & pfifo::intr::SWITCH != 0 {
-        read(bus, Bar0Reg::SwitchError)
+        read(bus, PfifoWord::SwitchError)
     } else {
         return Ok(());
     };
@@ -461,21 +462,21 @@ fn check_fifo(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
 
 fn check_engines(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
     for (index, engine) in [(0, Engine::Copy0), (1, Engine::Copy1)] {
-        if read(bus, Bar0Reg::CopyIntr(index)) & engines::copy_intr::DISPATCH != 0 {
-            let code = read(bus, Bar0Reg::CopyError(index));
+        if read(bus, PcopyReg::CopyIntr(index)) & pcopy::copy_intr::DISPATCH != 0 {
+            let code = read(bus, PcopyReg::CopyError(index));
             return Err(DriverError::EngineError { engine, code });
         }
     }
-    match read(bus, Bar0Reg::GraphIntr) {
+    match read(bus, PgraphReg::GraphIntr) {
         0 => Ok(()),
         code if code & graph_intr::TRAP != 0 => {
-            let mut first = |register: fn(u16) -> Bar0Reg| {
+            let mut first = |register: fn(u16) -> PgraphReg| {
                 let mut values = (0..GPCS).map(|gpc| read(bus, register(gpc)));
                 values.find(|value| *value != 0).unwrap_or(0)
             };
             Err(DriverError::ShaderTrap {
-                warp: first(Bar0Reg::MpWarpError),
-                global: first(Bar0Reg::MpGlobalError),
+                warp: first(PgraphReg::MpWarpError),
+                global: first(PgraphReg::MpGlobalError),
             })
         }
         code => {

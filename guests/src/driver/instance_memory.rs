@@ -14,7 +14,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::instance::{AddressSpacePointer, INSTANCE_BYTES, offset};
 use fermi_spec::pte::{PD_BYTES, Pde, PdeAperture, Pte, SMALL_PT_BYTES};
 use fermi_spec::regs::windows::{PraminBase, WindowBlock};
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
+use fermi_spec::regs::{PRAMIN_BASE, PbusReg};
 
 /// First byte handed out. What is below belongs to the board's firmware on a card.
 const START: u64 = 0x4_0000;
@@ -52,7 +52,7 @@ impl InstanceMemory {
         };
         // All of it lies in the first MiB: one place of the window serves.
         const { assert!(START + INSTANCE_BYTES + PD_BYTES + SMALL_PT_BYTES <= 1 << 20) };
-        write(bus, Bar0Reg::PraminBase, PraminBase::new().into_bits());
+        write(bus, PbusReg::PraminBase, PraminBase::new().into_bits());
         if !vram_is_zeroed {
             // The limit of the space keeps the MMU from looking further.
             (0..PAGES as u64).for_each(|index| pramin_write64(bus, table + index * 8, 0));
@@ -69,7 +69,7 @@ impl InstanceMemory {
             pramin_write32(bus, block + offset::PD_LO + index as u64 * 4, word);
         }
         flush_host_writes(bus, limit)?;
-        write(bus, Bar0Reg::Bar3Block, window_block(block));
+        write(bus, PbusReg::Bar3Block, window_block(block));
         flush_host_writes(bus, limit)?;
         flush_host_writes(bus, limit)?;
         Ok(memory)

@@ -13,13 +13,13 @@ const TURNS_MAX: u32 = 1 << 22;
 pub(crate) struct Limit(pub(crate) u64);
 
 /// Loads a register.
-pub(crate) fn read(bus: &mut dyn GuestBus, register: Bar0Reg) -> u32 {
-    bus.read32(Bar::Bar0, u64::from(register.offset()))
+pub(crate) fn read(bus: &mut dyn GuestBus, register: impl Into<Bar0Reg>) -> u32 {
+    bus.read32(Bar::Bar0, u64::from(register.into().offset()))
 }
 
 /// Stores to a register.
-pub(crate) fn write(bus: &mut dyn GuestBus, register: Bar0Reg, value: u32) {
-    bus.write32(Bar::Bar0, u64::from(register.offset()), value);
+pub(crate) fn write(bus: &mut dyn GuestBus, register: impl Into<Bar0Reg>, value: u32) {
+    bus.write32(Bar::Bar0, u64::from(register.into().offset()), value);
 }
 
 /// Calls `probe` until it returns `Ok(Some)` or an error; `Ok(None)` asks for another turn. `last` gives the value
@@ -52,9 +52,10 @@ pub(crate) fn wait_register(
     bus: &mut dyn GuestBus,
     limit: Limit,
     what: &'static str,
-    register: Bar0Reg,
+    register: impl Into<Bar0Reg>,
     is_done: impl Fn(u32) -> bool,
 ) -> Result<u32, DriverError> {
+    let register = register.into();
     wait(bus, limit, what, |bus, value| {
         *value = read(bus, register);
         Ok(is_done(*value).then_some(*value))

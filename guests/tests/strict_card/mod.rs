@@ -10,7 +10,11 @@ use fermi_spec::instance::{AddressSpacePointer, SIGNATURE, offset, userd};
 use fermi_spec::methods::{CopyExec, M2mfLaunch, SemaphoreD, SemaphoreOp, class, copy, host, m2mf};
 use fermi_spec::pte::{Pde, Pte};
 use fermi_spec::pushbuffer::Header;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, pfifo, pmc, windows};
+use fermi_spec::regs::pffb;
+use fermi_spec::regs::{
+    Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PbdmaReg, PbusReg, PffbReg, PfifoReg, PflushReg, PmcReg, PunitsReg,
+    pfifo, windows,
+};
 use guests::GuestBus;
 use std::collections::BTreeMap;
 
@@ -49,10 +53,10 @@ pub(crate) struct StrictCard {
 impl StrictCard {
     pub(crate) fn new(vram_bytes: usize, ram_bytes: usize) -> Self {
         let mut registers = BTreeMap::new();
-        registers.insert(Bar0Reg::Boot0.offset(), 0x0c0c_00a3);
-        registers.insert(Bar0Reg::DesignPartitions.offset(), 1);
-        registers.insert(Bar0Reg::PartitionMebibytes(0).offset(), (vram_bytes >> 20) as u32);
-        registers.insert(Bar0Reg::MmuConfig.offset(), pmc::MMU_CONFIG_READY);
+        registers.insert(PmcReg::Boot0.offset(), 0x0c0c_00a3);
+        registers.insert(PunitsReg::DesignPartitions.offset(), 1);
+        registers.insert(PffbReg::PartitionMebibytes(0).offset(), (vram_bytes >> 20) as u32);
+        registers.insert(PffbReg::MmuConfig.offset(), pffb::MMU_CONFIG_READY);
         Self {
             vram: vec![0; vram_bytes],
             ram: vec![0; ram_bytes],
@@ -77,8 +81,11 @@ impl StrictCard {
         u64::from(self.vram32(at)) | u64::from(self.vram32(at + 4)) << 32
     }
 
-    fn register(&self, register: Bar0Reg) -> u32 {
-        self.registers.get(&register.offset()).copied().unwrap_or(0)
+    fn register(&self, register: impl Into<Bar0Reg>) -> u32 {
+        self.registers
+            .get(&register.into().offset())
+            .copied()
+            .unwrap_or(0)
     }
 
     fn pointer(&self, block: u64) -> AddressSpacePointer {
@@ -166,9 +173,9 @@ impl StrictCard {
 
     fn window_space(&self, bar: Bar) -> u64 {
         let register = if bar == Bar::Bar1 {
-            Bar0Reg::Bar1Block
+            PbusReg::Bar1Block
         } else {
-            Bar0Reg::Bar3Block
+            PbusReg::Bar3Block
         };
         let block = windows::WindowBlock::from_bits(self.register(register));
         assert!(block.enable(), "{bar:?} before its block");
@@ -179,7 +186,7 @@ impl StrictCard {
         self.accesses[1 + usize::from(bar == Bar::Bar3)] += 1;
         let space = self.window_space(bar);
         self.store(space, offset, data);
-        let base = self.register(Bar0Reg::UserdBase);
+        let base = self.register(PfifoReg::UserdBase);
         let Some(place) = offset.checked_sub(u64::from(base & 0xfff_ffff) << 12) else {
             return;
         };
@@ -197,25 +204,27 @@ impl StrictCard {
 
     fn bar0_write(&mut self, offset: u32, value: u32) {
         if let Some(place) = offset.checked_sub(PRAMIN_BASE).filter(|at| *at < PRAMIN_BYTES) {
-            let base = windows::PraminBase::from_bits(self.register(Bar0Reg::PraminBase));
+            let base = windows::PraminBase::from_bits(self.register(PbusReg::PraminBase));
             let at = base.address().0 as usize + place as usize;
             self.vram[at..at + 4].copy_from_slice(&value.to_le_bytes());
             return;
         }
         let register = Bar0Reg::decode(offset).unwrap_or_else(|| panic!("store to {offset:#x}"));
         match register {
-            Bar0Reg::PbdmaEnable => drop(self.registers.insert(offset, value & 7)),
-            Bar0Reg::HostFlush | Bar0Reg::PfifoIntr | Bar0Reg::PbdmaIntr(_) => (),
-            Bar0Reg::Bar1Block | Bar0Reg::Bar3Block => {
+            Bar0Reg::Pmc(PmcReg::PbdmaEnable) => drop(self.registers.insert(offset, value & 7)),
+            Bar0Reg::Pflush(PflushReg::HostFlush)
+            | Bar0Reg::Pfifo(PfifoReg::PfifoIntr)
+            | Bar0Reg::Pbdma(PbdmaReg::PbdmaIntr(_)) => (),
+            Bar0Reg::Pbus(PbusReg::Bar1Block) | Bar0Reg::Pbus(PbusReg::Bar3Block) => {
                 self.registers.insert(offset, value);
                 self.bind(windows::WindowBlock::from_bits(value).instance().0);
             }
-            Bar0Reg::TlbInvalidate => {
+            Bar0Reg::Pffb(PffbReg::TlbInvalidate) => {
                 self.flushes += 1;
-                let directory = u64::from(self.register(Bar0Reg::TlbDirectory) & !0xf) << 8;
+                let directory = u64::from(self.register(PffbReg::TlbDirectory) & !0xf) << 8;
                 self.sync(directory);
             }
-            Bar0Reg::ChannelInstance(id) => {
+            Bar0Reg::Pfifo(PfifoReg::ChannelInstance(id)) => {
                 let bind = pfifo::ChannelInstance::from_bits(value);
                 if bind.valid() {
                     self.bind(bind.instance().0);
@@ -227,21 +236,21 @@ impl StrictCard {
                     ..Channel::default()
                 };
             }
-            Bar0Reg::ChannelState(id) => {
+            Bar0Reg::Pfifo(PfifoReg::ChannelState(id)) => {
                 self.channels.entry(u32::from(id)).or_default().state = value;
             }
-            Bar0Reg::Preempt => {
+            Bar0Reg::Pfifo(PfifoReg::Preempt) => {
                 let channel = &self.channels[&value];
                 assert_eq!(channel.gp_get, channel.gp_put, "preempt of a channel with work");
                 self.registers.insert(offset, value);
             }
-            Bar0Reg::RunlistCommit => self.commit(pfifo::RunlistCommit::from_bits(value)),
+            Bar0Reg::Pfifo(PfifoReg::RunlistCommit) => self.commit(pfifo::RunlistCommit::from_bits(value)),
             _ => drop(self.registers.insert(offset, value)),
         }
     }
 
     fn commit(&mut self, commit: pfifo::RunlistCommit) {
-        let list = pfifo::RunlistBase::from_bits(self.register(Bar0Reg::RunlistBase));
+        let list = pfifo::RunlistBase::from_bits(self.register(PfifoReg::RunlistBase));
         self.channels
             .values_mut()
             .for_each(|channel| channel.is_listed = false);
@@ -369,11 +378,11 @@ impl GuestBus for StrictCard {
         self.accesses[0] += 1;
         let offset = offset as u32;
         if let Some(place) = offset.checked_sub(PRAMIN_BASE).filter(|at| *at < PRAMIN_BYTES) {
-            let base = windows::PraminBase::from_bits(self.register(Bar0Reg::PraminBase));
+            let base = windows::PraminBase::from_bits(self.register(PbusReg::PraminBase));
             return self.vram32(base.address().0 + u64::from(place));
         }
         match Bar0Reg::decode(offset) {
-            Some(Bar0Reg::ChannelState(id)) => self.channels[&u32::from(id)].state,
+            Some(Bar0Reg::Pfifo(PfifoReg::ChannelState(id))) => self.channels[&u32::from(id)].state,
             Some(register) => self.register(register),
             None => panic!("load from {offset:#x}"),
         }

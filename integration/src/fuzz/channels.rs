@@ -9,7 +9,8 @@ use fermi_model::Stepped;
 use fermi_spec::engine::Engine;
 use fermi_spec::methods::{SemaphoreD, class, copy, host, m2mf};
 use fermi_spec::pushbuffer::{immediate, incrementing, non_incrementing};
-use fermi_spec::regs::{Bar0Reg, pfifo};
+use fermi_spec::regs::pbdma;
+use fermi_spec::regs::{PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg};
 
 /// The user who makes no error.
 pub(super) const INNOCENT: u16 = 0;
@@ -144,35 +145,35 @@ fn words(input: &mut Input<'_>) -> Vec<u32> {
 
 /// Handles interrupts as nouveau does: it acknowledges the error and removes the channel that caused it.
 pub(super) fn service(card: &mut Card) {
-    let faults = card.read(Bar0Reg::FaultUnits);
-    card.write(Bar0Reg::FaultUnits, faults);
+    let faults = card.read(PfifoReg::FaultUnits);
+    card.write(PfifoReg::FaultUnits, faults);
     for pbdma in 0..3 {
-        let intr = card.read(Bar0Reg::PbdmaIntr(pbdma));
+        let intr = card.read(PbdmaReg::PbdmaIntr(pbdma));
         if intr == 0 {
             continue;
         }
-        let channel = card.read(Bar0Reg::PbdmaChannel(pbdma)) as u16 & 0x7f;
+        let channel = card.read(PbdmaReg::PbdmaChannel(pbdma)) as u16 & 0x7f;
         // Read as nouveau does: without checking whether there is a channel.
         assert_ne!(channel, INNOCENT, "PBDMA {pbdma} blames the innocent: {intr:#x}");
-        card.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
-        card.write(Bar0Reg::PbdmaIntr(pbdma), intr);
+        card.write(PbdmaReg::PbdmaMethod0(pbdma), pbdma::METHOD_NOP);
+        card.write(PbdmaReg::PbdmaIntr(pbdma), intr);
     }
     for index in 0..2 {
-        let intr = card.read(Bar0Reg::CopyIntr(index));
-        card.write(Bar0Reg::CopyIntrAck(index), intr);
+        let intr = card.read(PcopyReg::CopyIntr(index));
+        card.write(PcopyReg::CopyIntrAck(index), intr);
     }
-    let intr = card.read(Bar0Reg::GraphIntr);
-    card.write(Bar0Reg::GraphIntr, intr);
-    let faulted = card.read(Bar0Reg::EngineFault);
+    let intr = card.read(PgraphReg::GraphIntr);
+    card.write(PgraphReg::GraphIntr, intr);
+    let faulted = card.read(PfifoReg::EngineFault);
     for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
         if faulted & 1 << engine.number() != 0 {
-            let enable = card.read(Bar0Reg::PmcEnable);
-            card.write(Bar0Reg::PmcEnable, enable & !(1 << engine.enable_bit()));
-            card.write(Bar0Reg::PmcEnable, enable);
+            let enable = card.read(PmcReg::PmcEnable);
+            card.write(PmcReg::PmcEnable, enable & !(1 << engine.enable_bit()));
+            card.write(PmcReg::PmcEnable, enable);
         }
     }
-    card.write(Bar0Reg::EngineFault, faulted);
-    for reg in [Bar0Reg::PfifoIntr, Bar0Reg::RunlistIntr] {
+    card.write(PfifoReg::EngineFault, faulted);
+    for reg in [PfifoReg::PfifoIntr, PfifoReg::RunlistIntr] {
         let intr = card.read(reg);
         card.write(reg, intr);
     }

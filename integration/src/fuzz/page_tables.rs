@@ -1,5 +1,6 @@
 //! Directories and tables of any content, walked by the windows, by engines and by the builder of shadow tables.
 
+use fermi_spec::regs::{pbdma, pffb};
 use std::collections::BTreeMap;
 
 use super::input::Input;
@@ -12,7 +13,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::methods::{SemaphoreD, class, copy, host};
 use fermi_spec::pte::{self, PD_BYTES, Pde, Pte};
 use fermi_spec::pushbuffer::incrementing;
-use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
+use fermi_spec::regs::{PbdmaReg, PbusReg, PeepholeReg, PffbReg, PfifoReg, pfifo};
 use shadow_pt::{
     AllDirty, FramePlacement, GuestDirectory, Placement, Placements, Refresh, ShadowConfig, ShadowSpace,
     ShadowWriter, TableAt, TablePages, TableRead, TableStore,
@@ -106,13 +107,13 @@ fn submit(card: &mut Card, input: &mut Input<'_>) {
 
 /// Handles faults as a driver does, without looking at them.
 fn recover(card: &mut Card) {
-    card.write(Bar0Reg::FaultUnits, u32::MAX);
-    card.write(Bar0Reg::EngineFault, u32::MAX);
+    card.write(PfifoReg::FaultUnits, u32::MAX);
+    card.write(PfifoReg::EngineFault, u32::MAX);
     for pbdma in 0..3 {
-        card.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
-        card.write(Bar0Reg::PbdmaIntr(pbdma), u32::MAX);
+        card.write(PbdmaReg::PbdmaMethod0(pbdma), pbdma::METHOD_NOP);
+        card.write(PbdmaReg::PbdmaIntr(pbdma), u32::MAX);
     }
-    card.write(Bar0Reg::ChannelState(0), pfifo::CHANNEL_START);
+    card.write(PfifoReg::ChannelState(0), pfifo::CHANNEL_START);
 }
 
 fn act(card: &mut Card, shadow: &mut Shadow, input: &mut Input<'_>) {
@@ -140,10 +141,10 @@ fn act(card: &mut Card, shadow: &mut Shadow, input: &mut Input<'_>) {
             }
         }
         4 => {
-            card.write(Bar0Reg::PeepholeHigh, u32::from(input.u8()));
-            card.write(Bar0Reg::PeepholeLow, input.u32());
-            card.read(Bar0Reg::PeepholeData);
-            card.write(Bar0Reg::TlbInvalidate, pmc::TLB_GO | u32::from(input.u8() & 7));
+            card.write(PeepholeReg::PeepholeHigh, u32::from(input.u8()));
+            card.write(PeepholeReg::PeepholeLow, input.u32());
+            card.read(PeepholeReg::PeepholeData);
+            card.write(PffbReg::TlbInvalidate, pffb::TLB_GO | u32::from(input.u8() & 7));
         }
         5 => shadow.follow(card),
         6 => {
@@ -158,9 +159,9 @@ fn act(card: &mut Card, shadow: &mut Shadow, input: &mut Input<'_>) {
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut card = Card::with_channels(1, CardSetup::fuzzed(CopyMicrocode::default()));
-    let block = card.read(Bar0Reg::Bar1Block);
-    card.write(Bar0Reg::Bar3Block, block);
-    card.write(Bar0Reg::PeepholeBlock, block);
+    let block = card.read(PbusReg::Bar1Block);
+    card.write(PbusReg::Bar3Block, block);
+    card.write(PeepholeReg::PeepholeBlock, block);
     let mut shadow = Shadow::new();
     for _ in 0..ACTIONS_MAX {
         if input.is_empty() {

@@ -15,7 +15,7 @@ use super::input::Input;
 use card::CardConfig;
 use card::{GpuServer, GpuSetup};
 use fermi_spec::board::Board;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::{Bar0Reg, PmcReg};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
@@ -258,7 +258,7 @@ fn try_boot0(path: &Path) -> std::io::Result<u32> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(&hello())?;
     reply(&mut stream)?;
-    let boot0 = access(u64::from(Bar0Reg::Boot0.offset()), 0, 4, &[]);
+    let boot0 = access(u64::from(PmcReg::Boot0.offset()), 0, 4, &[]);
     stream.write_all(&message(1, REGION_READ, 0, &boot0))?;
     let words = reply(&mut stream)?;
     let word = words.last_chunk().copied().expect("a reply with data");

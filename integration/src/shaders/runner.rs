@@ -5,7 +5,7 @@ use fermi_spec::board::Board;
 use fermi_spec::graphics::{BindConstants, compute, shader};
 use fermi_spec::methods::{class, host};
 use fermi_spec::pushbuffer::incrementing;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::{PfifoReg, PgraphReg};
 
 use super::Launch;
 use super::memory::{Memory, Region};
@@ -187,10 +187,10 @@ impl Runner {
                 return Ok(());
             }
             let failure = Failure {
-                graph_intr: self.card.read(Bar0Reg::GraphIntr),
-                warp_error: self.card.read(Bar0Reg::MpWarpError(0)),
-                fault_units: self.card.read(Bar0Reg::FaultUnits),
-                fault_page: self.card.read(Bar0Reg::FaultRecord(1)) >> 12,
+                graph_intr: self.card.read(PgraphReg::GraphIntr),
+                warp_error: self.card.read(PgraphReg::MpWarpError(0)),
+                fault_units: self.card.read(PfifoReg::FaultUnits),
+                fault_page: self.card.read(PfifoReg::FaultRecord(1)) >> 12,
             };
             if failure.graph_intr != 0 || failure.fault_units != 0 {
                 return Err(failure);

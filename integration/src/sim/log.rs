@@ -159,6 +159,7 @@ mod tests {
     use vgpu::Token;
 
     use super::*;
+    use fermi_spec::regs::{PfifoReg, PflushReg};
 
     #[test]
     fn actions_name_registers_and_windows() {
@@ -169,7 +170,7 @@ mod tests {
                 data: data.to_vec(),
             })
         };
-        let preempt = u64::from(Bar0Reg::Preempt.offset());
+        let preempt = u64::from(PfifoReg::Preempt.offset());
         assert_eq!(
             store(Bar::Bar0, preempt, &[3, 0, 0, 0]),
             format!("store Preempt ({preempt:#08x}) = 0x00000003")
@@ -187,7 +188,7 @@ mod tests {
         );
         let poll = Action::HostPoll {
             token: Token(5),
-            offset: Bar0Reg::HostFlush.offset(),
+            offset: PflushReg::HostFlush.offset(),
             mask: 2,
             value: 0,
             timeout_ns: 7,

@@ -2,7 +2,7 @@
 
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR0_BYTES, Board, VENDOR};
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::PmcReg;
 use vgpu::{HostGpuError, bar0_piece};
 
 /// Offsets in configuration space (PCI Local Bus Specification 3.0, §§6.1 and 6.7).
@@ -75,7 +75,7 @@ pub(crate) fn read_answering(
             return Ok(());
         }
         let mut boot = [0; 4];
-        load(Bar::Bar0, Bar0Reg::Boot0.offset().into(), &mut boot)?;
+        load(Bar::Bar0, PmcReg::Boot0.offset().into(), &mut boot)?;
         if is_ones(&boot) {
             return Err(HostGpuError::Lost { reason: gone() });
         }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::PmcReg;
 use vfio_user_server::Pending;
 use vgpu::{
     Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, RequestId, Tick, VmConfig,
@@ -276,7 +276,7 @@ impl Performer {
     /// The card may be gone, or the way to it cut: an access tells.
     pub(crate) fn look_at_card(&mut self) {
         self.on_card(None, |gpu| {
-            gpu.read(Bar::Bar0, Bar0Reg::Boot0.offset().into(), &mut [0; 4])
+            gpu.read(Bar::Bar0, PmcReg::Boot0.offset().into(), &mut [0; 4])
         });
         self.run();
     }

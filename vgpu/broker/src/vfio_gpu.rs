@@ -23,7 +23,7 @@ use std::sync::Arc;
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::PbusReg;
 use rustix::process::{Resource, getrlimit};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
@@ -330,7 +330,7 @@ impl Drop for VfioGpu {
         // It reaches no memory any more; only then may the maps go.
         command(config::COMMAND_BITS & !config::BUS_MASTER);
         // Not every card can be reset, and the next driver is to find no window open into what was the VMs'.
-        for window in [Bar0Reg::Bar1Block, Bar0Reg::Bar3Block] {
+        for window in [PbusReg::Bar1Block, PbusReg::Bar3Block] {
             self.store(Bar::Bar0, window.offset().into(), &[0; 4]);
         }
         command(0);

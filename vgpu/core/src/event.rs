@@ -375,10 +375,10 @@ impl Actions {
     }
 
     /// A word to a BAR0 register of the card.
-    pub(crate) fn register(&mut self, reg: fermi_spec::regs::Bar0Reg, value: u32) {
+    pub(crate) fn register(&mut self, reg: impl Into<fermi_spec::regs::Bar0Reg>, value: u32) {
         self.push(Action::HostWrite {
             bar: Bar::Bar0,
-            offset: u64::from(reg.offset()),
+            offset: u64::from(reg.into().offset()),
             data: value.to_le_bytes().to_vec(),
         });
     }

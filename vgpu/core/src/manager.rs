@@ -7,7 +7,7 @@
 //!
 //! While the card comes up, attaches wait and nothing else is expected. The real work is in [`running`].
 
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::PpciReg;
 
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::ram::IovaSpace;
@@ -190,7 +190,7 @@ impl Manager {
         }
         running.card.copies_by_window |= self.config.copies_by_window;
         // An interrupt that came during bring-up is still up: look.
-        cx.actions.register(Bar0Reg::PciMsiRearm, 0xff);
+        cx.actions.register(PpciReg::PciMsiRearm, 0xff);
         for (vm, config) in self.early.drain(..) {
             running.apply(Event::Attach { vm, config }, cx);
         }

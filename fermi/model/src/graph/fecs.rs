@@ -27,10 +27,11 @@ use fermi_spec::{
     fault::client,
     regs::{
         falcon::{CONTROL_START, Caps, FalconReg},
-        pgraph::{
+        fecs::{
             FECS_CAPS, FECS_CHANNEL_FRAME, FECS_CHANNEL_VALID, FECS_SWITCH_REQUEST, FECS_VERSION, GPCCS_CAPS,
-            fecs_intr, fecs_nouveau, fecs_nvidia, graph_intr,
+            fecs_intr, fecs_nouveau, fecs_nvidia,
         },
+        pgraph::graph_intr,
     },
 };
 

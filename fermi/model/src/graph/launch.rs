@@ -24,7 +24,7 @@ use fermi_spec::{
     addr::GpuVa,
     fault::client,
     graphics::{BindConstants, compute, shader},
-    regs::engines::graph_data_error,
+    regs::pgraph::graph_data_error,
 };
 
 /// Words of a bank in the context: valid, address high and low, bytes.

@@ -16,7 +16,7 @@ use crate::{
 use fermi_spec::{
     graphics::front_end,
     mme::{CODE_WORDS, MACROS},
-    regs::{engines::graph_data_error, pgraph::macro_trap},
+    regs::{pgraph::graph_data_error, pgraph::macro_trap},
 };
 
 /// Most instructions that one method runs. assumption: hardware's watchdog (404468) is far longer, but no macro of a

@@ -12,7 +12,7 @@ use fermi_spec::{
     engine::Engine,
     graphics::{NOTIFICATION_BYTES, ReportOperation, ReportSemaphore, front_end, report, shader},
     methods::{SemaphoreOp, class},
-    regs::engines::graph_data_error,
+    regs::pgraph::graph_data_error,
 };
 
 /// Mark that a notification was asked for and not written yet, in the word of the method.

@@ -12,7 +12,7 @@
 use super::UNIT;
 use crate::{compute::WarpError, model::FermiModel};
 use fermi_spec::regs::{
-    Bar0Reg,
+    Bar0Reg, PgraphReg,
     pgraph::{
         GPC_TRAP_TPC0, MACRO_TRAP_VALID, MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT, TEXTURE_TRAP_INVALID,
         TPC_TRAP_MP, TPC_TRAP_TEXTURE, TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap,
@@ -68,17 +68,17 @@ impl Traps {
     pub(super) fn read(&self, reg: Bar0Reg) -> Option<u32> {
         let of = |words: &[u32; GPCS], index: u16| words.get(usize::from(index)).copied();
         Some(match reg {
-            Bar0Reg::GraphTrap => self.trap,
-            Bar0Reg::GraphTrapEnable => self.enable,
-            Bar0Reg::GraphMacroTrap => self.macro_trap,
-            Bar0Reg::GraphMacroTrapAt => self.macro_at,
-            Bar0Reg::GraphMacroTrapWord => self.macro_word,
-            Bar0Reg::GraphGpcTrap => self.gpc_trap,
-            Bar0Reg::GpcTrap(index) => of(&self.gpcs, index)?,
-            Bar0Reg::TpcTrap(index) => of(&self.tpcs, index)?,
-            Bar0Reg::TextureTrap(index) => of(&self.textures, index)?,
-            Bar0Reg::MpWarpError(index) => of(&self.warps, index)?,
-            Bar0Reg::MpGlobalError(index) => of(&self.globals, index)?,
+            Bar0Reg::Pgraph(PgraphReg::GraphTrap) => self.trap,
+            Bar0Reg::Pgraph(PgraphReg::GraphTrapEnable) => self.enable,
+            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrap) => self.macro_trap,
+            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapAt) => self.macro_at,
+            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapWord) => self.macro_word,
+            Bar0Reg::Pgraph(PgraphReg::GraphGpcTrap) => self.gpc_trap,
+            Bar0Reg::Pgraph(PgraphReg::GpcTrap(index)) => of(&self.gpcs, index)?,
+            Bar0Reg::Pgraph(PgraphReg::TpcTrap(index)) => of(&self.tpcs, index)?,
+            Bar0Reg::Pgraph(PgraphReg::TextureTrap(index)) => of(&self.textures, index)?,
+            Bar0Reg::Pgraph(PgraphReg::MpWarpError(index)) => of(&self.warps, index)?,
+            Bar0Reg::Pgraph(PgraphReg::MpGlobalError(index)) => of(&self.globals, index)?,
             _ => return None,
         })
     }
@@ -90,9 +90,9 @@ impl Traps {
             }
         };
         match reg {
-            Bar0Reg::GraphTrap => self.trap &= !value,
-            Bar0Reg::GraphTrapEnable => self.enable = value,
-            Bar0Reg::GraphMacroTrap => {
+            Bar0Reg::Pgraph(PgraphReg::GraphTrap) => self.trap &= !value,
+            Bar0Reg::Pgraph(PgraphReg::GraphTrapEnable) => self.enable = value,
+            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrap) => {
                 let left = if value & TRAP_ACKNOWLEDGE != 0 {
                     0
                 } else {
@@ -100,19 +100,20 @@ impl Traps {
                 };
                 self.macro_trap = left | value & TRAP_ENABLE;
             }
-            Bar0Reg::GraphMacroTrapAt | Bar0Reg::GraphMacroTrapWord => {}
-            Bar0Reg::GraphGpcTrap => self.gpc_trap &= !value,
-            Bar0Reg::GpcTrap(index) => acknowledge(&mut self.gpcs, index),
-            Bar0Reg::TpcTrap(index) => acknowledge(&mut self.tpcs, index),
-            Bar0Reg::MpGlobalError(index) => acknowledge(&mut self.globals, index),
-            Bar0Reg::TextureTrap(index) => {
+            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapAt) | Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapWord) => {
+            }
+            Bar0Reg::Pgraph(PgraphReg::GraphGpcTrap) => self.gpc_trap &= !value,
+            Bar0Reg::Pgraph(PgraphReg::GpcTrap(index)) => acknowledge(&mut self.gpcs, index),
+            Bar0Reg::Pgraph(PgraphReg::TpcTrap(index)) => acknowledge(&mut self.tpcs, index),
+            Bar0Reg::Pgraph(PgraphReg::MpGlobalError(index)) => acknowledge(&mut self.globals, index),
+            Bar0Reg::Pgraph(PgraphReg::TextureTrap(index)) => {
                 if let Some(word) = self.textures.get_mut(usize::from(index))
                     && value & TRAP_ACKNOWLEDGE != 0
                 {
                     *word = 0;
                 }
             }
-            Bar0Reg::MpWarpError(index) => {
+            Bar0Reg::Pgraph(PgraphReg::MpWarpError(index)) => {
                 if let Some(word) = self.warps.get_mut(usize::from(index)) {
                     *word = value;
                 }

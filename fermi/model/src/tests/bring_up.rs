@@ -3,28 +3,31 @@
 use super::support::*;
 use crate::Stepped;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pmc};
+use fermi_spec::regs::pflush;
+use fermi_spec::regs::{
+    PRAMIN_BASE, PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, PmcReg, PtimerReg, PunitsReg,
+};
 
 #[test]
 fn card_tells_what_it_is() {
     let mut bench = bare();
-    assert_eq!(bench.read(Bar0Reg::Boot0), 0x0c00_00a3);
-    let count = bench.read(Bar0Reg::DesignPartitions);
+    assert_eq!(bench.read(PmcReg::Boot0), 0x0c00_00a3);
+    let count = bench.read(PunitsReg::DesignPartitions);
     let total: u32 = (0..count as u16)
-        .map(|p| bench.read(Bar0Reg::PartitionMebibytes(p)))
+        .map(|p| bench.read(PffbReg::PartitionMebibytes(p)))
         .sum();
     assert_eq!(u64::from(total) << 20, VRAM_BYTES);
-    bench.write(Bar0Reg::PbdmaEnable, u32::MAX);
-    assert_eq!(bench.read(Bar0Reg::PbdmaEnable), 7);
+    bench.write(PmcReg::PbdmaEnable, u32::MAX);
+    assert_eq!(bench.read(PmcReg::PbdmaEnable), 7);
 }
 
 #[test]
 fn pramin_shows_physical_memory_of_both_kinds() {
     let mut bench = bare();
-    bench.write(Bar0Reg::PraminBase, 0x12);
+    bench.write(PbusReg::PraminBase, 0x12);
     bench.write_at(PRAMIN_BASE + 0x34, 0xcafe);
     assert_eq!(bench.vram_u32(0x12_0034), 0xcafe);
-    bench.write(Bar0Reg::PraminBase, 2 << 24 | (RAM_BASE >> 16) as u32);
+    bench.write(PbusReg::PraminBase, 2 << 24 | (RAM_BASE >> 16) as u32);
     bench.write_at(PRAMIN_BASE + 0x38, 0xbeef);
     assert_eq!(bench.ram_u32(0x38), 0xbeef);
 }
@@ -45,7 +48,7 @@ fn pramin_takes_bytes_and_halves() {
 fn window_built_through_pramin_translates() {
     let mut bench = bare();
     // Directory at 64 KiB, small table at 256 KiB, block at 128 KiB: all through PRAMIN.
-    bench.write(Bar0Reg::PraminBase, 0);
+    bench.write(PbusReg::PraminBase, 0);
     let put = |bench: &mut Bench, at: u32, words: &[u32]| {
         for (index, word) in words.iter().enumerate() {
             bench.write_at(PRAMIN_BASE + at + 4 * index as u32, *word);
@@ -54,9 +57,9 @@ fn window_built_through_pramin_translates() {
     put(&mut bench, 0x1_0000, &[0, 1 | 0x40 << 4]);
     put(&mut bench, 0x4_0000 + 8 * 5, &[1 | 0x300 << 4, 0]);
     put(&mut bench, 0x2_0200, &[0x1_0000, 0, 0x3ff_ffff, 0]);
-    bench.write(Bar0Reg::Bar3Block, 1 << 31 | 0x20);
-    bench.write(Bar0Reg::HostFlush, 1);
-    assert_eq!(bench.read(Bar0Reg::HostFlush) & pmc::FLUSH_BUSY, 0);
+    bench.write(PbusReg::Bar3Block, 1 << 31 | 0x20);
+    bench.write(PflushReg::HostFlush, 1);
+    assert_eq!(bench.read(PflushReg::HostFlush) & pflush::FLUSH_BUSY, 0);
     bench
         .card
         .bar_write(Bar::Bar3, 0x5008, &0x1234_5678u32.to_le_bytes());
@@ -68,11 +71,11 @@ fn window_built_through_pramin_translates() {
 fn window_fault_reads_a_pattern_and_is_recorded() {
     let mut bench = ready();
     assert_eq!(bench.read_bar(Bar::Bar1, 0x700_0000), 0xbad0_ac00);
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 4);
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(4 * 4 + 1)), 0x700_0000);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr) & 1 << 28, 1 << 28);
-    bench.write(Bar0Reg::FaultUnits, 1 << 4);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr) & 1 << 28, 0);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1 << 4);
+    assert_eq!(bench.read(PfifoReg::FaultRecord(4 * 4 + 1)), 0x700_0000);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr) & 1 << 28, 1 << 28);
+    bench.write(PfifoReg::FaultUnits, 1 << 4);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr) & 1 << 28, 0);
 }
 
 #[test]
@@ -80,8 +83,8 @@ fn second_fault_of_a_unit_is_dropped_and_reported() {
     let mut bench = ready();
     bench.read_bar(Bar::Bar1, 0x700_0000);
     bench.read_bar(Bar::Bar1, 0x700_1000);
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(4 * 4 + 1)), 0x700_0000);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr) & 1 << 27, 1 << 27);
+    assert_eq!(bench.read(PfifoReg::FaultRecord(4 * 4 + 1)), 0x700_0000);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr) & 1 << 27, 1 << 27);
 }
 
 /// Copies a pattern from VRAM to system memory and back to other VRAM, by the given methods.
@@ -201,24 +204,24 @@ fn inline_data_lands_and_releases_the_semaphore() {
 fn fence_interrupt_sends_one_message_until_rearmed() {
     let mut bench = ready();
     let mut channel = bench.channel(0);
-    bench.write(Bar0Reg::PmcIntrEnable(0), 1);
+    bench.write(PmcReg::PmcIntrEnable(0), 1);
     bench.runlist(&[0]);
     bench.run();
     assert!(bench.card.take_interrupt(), "runlist done");
-    bench.write(Bar0Reg::RunlistIntr, 1 << 28);
+    bench.write(PfifoReg::RunlistIntr, 1 << 28);
     assert!(!bench.card.interrupt_line());
     bench.card.bar_write(Bar::Bar0, 0x88704, &[0xff]);
     bench.submit(&mut channel, &Methods::new().to(0, 0x20, &[0]).0);
     bench.run();
     assert!(bench.card.take_interrupt());
     assert!(!bench.card.take_interrupt());
-    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)), 1 << 8);
-    assert_eq!(bench.read(Bar0Reg::EngineIntrSource), 1);
+    assert_eq!(bench.read(PmcReg::PmcIntr(0)), 1 << 8);
+    assert_eq!(bench.read(PfifoReg::EngineIntrSource), 1);
     // Still pending at the re-arm: another message.
     bench.card.bar_write(Bar::Bar0, 0x88704, &[0xff]);
     assert!(bench.card.take_interrupt());
-    bench.write(Bar0Reg::EngineIntr(0), 1);
-    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)), 0);
+    bench.write(PfifoReg::EngineIntr(0), 1);
+    assert_eq!(bench.read(PmcReg::PmcIntr(0)), 0);
 }
 
 #[test]
@@ -228,17 +231,17 @@ fn idle_card_follows_the_host_and_reads_never_stand_still() {
     let before = bench.card.gpu_time();
     bench.card.step(501_000, 10);
     assert_eq!(bench.card.gpu_time(), before + 500_000);
-    let first = bench.read(Bar0Reg::PtimerLow);
-    assert!(bench.read(Bar0Reg::PtimerLow) > first);
+    let first = bench.read(PtimerReg::PtimerLow);
+    assert!(bench.read(PtimerReg::PtimerLow) > first);
 }
 
 #[test]
 fn access_to_a_unit_that_is_off_is_squashed() {
     let mut bench = bare();
-    assert_eq!(bench.read(Bar0Reg::CopyCaps(0)), 0xbad0_da00);
-    assert_eq!(bench.read(Bar0Reg::PbusIntr), 2);
-    bench.write(Bar0Reg::PmcEnable, u32::MAX);
-    assert_eq!(bench.read(Bar0Reg::CopyCaps(0)), 0x2040_1012);
+    assert_eq!(bench.read(PcopyReg::CopyCaps(0)), 0xbad0_da00);
+    assert_eq!(bench.read(PbusReg::PbusIntr), 2);
+    bench.write(PmcReg::PmcEnable, u32::MAX);
+    assert_eq!(bench.read(PcopyReg::CopyCaps(0)), 0x2040_1012);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::Stepped;
 use fermi_spec::{
     bar::Bar,
     instance::{self, offset, userd},
-    regs::{Bar0Reg, pfifo},
+    regs::{PbdmaReg, PfifoReg, PmcReg, pfifo},
 };
 
 const SEMAPHORE: u64 = 0x800_0000;
@@ -88,7 +88,7 @@ fn pending_acquire_shows_in_the_channel_state() {
         &Methods::new().semaphore(SEMAPHORE, 5, ACQUIRE_EQUAL | GIVE_WAY).0,
     );
     bench.run();
-    assert_ne!(bench.read(Bar0Reg::ChannelState(1)) & 1 << 4, 0);
+    assert_ne!(bench.read(PfifoReg::ChannelState(1)) & 1 << 4, 0);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn acquire_times_out_with_an_interrupt() {
     bench.submit(&mut a, &Methods::new().semaphore(SEMAPHORE, 5, ACQUIRE_EQUAL).0);
     bench.run();
     bench.run_for(20_000);
-    let pbdma = (0..3).find(|&p| bench.read(Bar0Reg::PbdmaIntr(p)) == 1 << 26);
+    let pbdma = (0..3).find(|&p| bench.read(PbdmaReg::PbdmaIntr(p)) == 1 << 26);
     assert!(pbdma.is_some());
 }
 
@@ -151,7 +151,7 @@ fn endless_channel_leaves_others_their_slices() {
     bench.ring(&a);
     bench.run_for(10_000);
     // Both want the one PBDMA that may drive PGRAPH.
-    bench.write(Bar0Reg::PfifoPbdmas, 1);
+    bench.write(PfifoReg::PfifoPbdmas, 1);
     bench.submit(&mut b, &Methods::new().release(SEMAPHORE, 9).0);
     bench.run_for(3_000_000);
     assert_eq!(bench.vram_u32(page), 9);
@@ -163,7 +163,7 @@ fn unsatisfied_acquires_leave_others_their_slices() {
     for operation in [ACQUIRE_EQUAL, ACQUIRE_EQUAL | GIVE_WAY] {
         let mut bench = ready();
         let (mut a, mut b, page) = pair(&mut bench);
-        bench.write(Bar0Reg::PfifoPbdmas, 1);
+        bench.write(PfifoReg::PfifoPbdmas, 1);
         bench.submit(&mut a, &Methods::new().semaphore(SEMAPHORE, 5, operation).0);
         bench.run();
         bench.submit(&mut b, &Methods::new().release(SEMAPHORE + 8, 9).0);
@@ -179,18 +179,18 @@ fn preempt_of_a_long_copy_is_pending_until_its_end_and_then_reads_the_id() {
     map_long(&mut bench, a.space);
     bench.submit(&mut a, &long_copy());
     bench.run_for(200_000);
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::Preempt, 1);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1 | pfifo::PREEMPT_PENDING);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::Preempt, 1);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1 | pfifo::PREEMPT_PENDING);
     bench.run_for(200_000);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1 | pfifo::PREEMPT_PENDING);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1 | pfifo::PREEMPT_PENDING);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1);
-    assert_eq!(bench.read(Bar0Reg::ChannelState(1)) & 0x1110, 0);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1);
+    assert_eq!(bench.read(PfifoReg::ChannelState(1)) & 0x1110, 0);
     assert_eq!(bench.card.counters().copies, 1);
     // The release behind the copy waits in RAMFC for the restart.
     assert_eq!(bench.vram_u32(page + 0x100), 0);
-    bench.write(Bar0Reg::ChannelState(1), pfifo::CHANNEL_START);
+    bench.write(PfifoReg::ChannelState(1), pfifo::CHANNEL_START);
     bench.run();
     assert_eq!(bench.vram_u32(page + 0x100), 1);
 }
@@ -198,27 +198,27 @@ fn preempt_of_a_long_copy_is_pending_until_its_end_and_then_reads_the_id() {
 #[test]
 fn preempt_of_a_channel_that_is_nowhere_completes() {
     let mut bench = ready();
-    bench.write(Bar0Reg::Preempt, 99);
+    bench.write(PfifoReg::Preempt, 99);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::Preempt), 99);
+    assert_eq!(bench.read(PfifoReg::Preempt), 99);
 }
 
 #[test]
 fn refused_preempt_times_out_with_an_interrupt() {
     let mut bench = ready();
     bench.card.faults_mut().refused_preempts = 1;
-    bench.write(Bar0Reg::SwitchTimeout, 1 << 31 | 100);
-    bench.write(Bar0Reg::Preempt, 1);
+    bench.write(PfifoReg::SwitchTimeout, 1 << 31 | 100);
+    bench.write(PfifoReg::Preempt, 1);
     bench.run_for(200_000);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1 | pfifo::PREEMPT_PENDING);
-    assert_ne!(bench.read(Bar0Reg::PfifoIntr) & pfifo::intr::SCHEDULER, 0);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1 | pfifo::PREEMPT_PENDING);
+    assert_ne!(bench.read(PfifoReg::PfifoIntr) & pfifo::intr::SCHEDULER, 0);
     assert_eq!(
-        bench.read(Bar0Reg::SchedulerError),
+        bench.read(PfifoReg::SchedulerError),
         pfifo::scheduler_error::SWITCH_TIMEOUT
     );
-    bench.write(Bar0Reg::Preempt, 1);
+    bench.write(PfifoReg::Preempt, 1);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1);
 }
 
 #[test]
@@ -228,17 +228,17 @@ fn suspended_channel_moved_to_another_id_goes_on() {
     map_long(&mut bench, a.space);
     bench.submit(&mut a, &long_copy());
     bench.run_for(100_000);
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::Preempt, 1);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::Preempt, 1);
     bench.run();
     bench.runlist(&[2]);
     bench.run();
-    bench.write(Bar0Reg::ChannelInstance(1), 0);
+    bench.write(PfifoReg::ChannelInstance(1), 0);
     // The USERD page stays where it was; only the doorbell has another place.
     let mut moved = a;
     moved.id = 40;
     bench.bind(&moved);
-    bench.write(Bar0Reg::ChannelState(40), pfifo::CHANNEL_START);
+    bench.write(PfifoReg::ChannelState(40), pfifo::CHANNEL_START);
     bench.runlist(&[2, 40]);
     bench.run();
     assert_eq!(bench.vram_u32(page + 0x100), 0);
@@ -253,12 +253,12 @@ fn suspended_channel_moved_to_another_id_goes_on() {
 fn empty_runlist_completes_and_stops_scheduling() {
     let mut bench = ready();
     let (mut a, _, page) = pair(&mut bench);
-    bench.write(Bar0Reg::RunlistIntr, u32::MAX);
+    bench.write(PfifoReg::RunlistIntr, u32::MAX);
     bench.runlist(&[]);
-    assert_ne!(bench.read(Bar0Reg::RunlistStatus) & pfifo::RUNLIST_PENDING, 0);
+    assert_ne!(bench.read(PfifoReg::RunlistStatus) & pfifo::RUNLIST_PENDING, 0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::RunlistStatus), 0);
-    assert_eq!(bench.read(Bar0Reg::RunlistIntr), pfifo::RUNLIST_DONE);
+    assert_eq!(bench.read(PfifoReg::RunlistStatus), 0);
+    assert_eq!(bench.read(PfifoReg::RunlistIntr), pfifo::RUNLIST_DONE);
     bench.submit(&mut a, &Methods::new().release(SEMAPHORE, 9).0);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!(bench.vram_u32(page), 0);
@@ -386,17 +386,17 @@ fn copy_context_in_memory_follows_the_channel_to_another_block() {
     let half = Methods::new().to(1, 0, &[0x0004_90b5]).to(1, 0x30c, &surfaces);
     bench.submit(&mut a, &half.0);
     bench.run();
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::Preempt, 1);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::Preempt, 1);
     bench.run();
     assert_ne!(bench.vram_bytes(context, 256), [0; 256]);
     let block = bench.allocate(0x1000);
     let bytes = bench.vram_bytes(a.instance, 0x1000);
     bench.set_vram_bytes(block, &bytes);
-    bench.write(Bar0Reg::ChannelInstance(1), 0);
+    bench.write(PfifoReg::ChannelInstance(1), 0);
     a.instance = block;
     bench.bind(&a);
-    bench.write(Bar0Reg::ChannelState(1), pfifo::CHANNEL_START);
+    bench.write(PfifoReg::ChannelState(1), pfifo::CHANNEL_START);
     bench.submit(&mut a, &Methods::new().to(1, 0x300, &[0x110]).0);
     bench.run();
     assert_eq!(bench.vram_u32(page + 0x20), 77);
@@ -409,8 +409,8 @@ fn copy_context_that_is_not_mapped_faults_the_engine() {
     bench.set_vram_u32(a.instance + 0x230, CONTEXT as u32 | 4);
     bench.submit(&mut a, &Methods::new().to(1, 0, &[0x0004_90b5]).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(4 * 0x15 + 1)), CONTEXT as u32);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1 << 0x15);
+    assert_eq!(bench.read(PfifoReg::FaultRecord(4 * 0x15 + 1)), CONTEXT as u32);
 }
 
 #[test]
@@ -430,8 +430,8 @@ fn context_that_cannot_be_saved_halts_its_channel_only() {
     bench.submit(&mut b, &good.0);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1);
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
-    assert_eq!(bench.read(Bar0Reg::EngineFault), 0);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1 << 0x15);
+    assert_eq!(bench.read(PfifoReg::EngineFault), 0);
 }
 
 #[test]
@@ -442,7 +442,7 @@ fn delayed_runlist_stays_pending_for_that_long() {
     bench.runlist(&[]);
     bench.run();
     assert!(bench.card.gpu_time() >= start + 1_000_000);
-    assert_eq!(bench.read(Bar0Reg::RunlistStatus), 0);
+    assert_eq!(bench.read(PfifoReg::RunlistStatus), 0);
 }
 
 #[test]
@@ -450,22 +450,22 @@ fn delayed_preempt_takes_that_much_longer() {
     let mut bench = ready();
     bench.card.faults_mut().preempt_delay_ns = 1_000_000;
     let start = bench.card.gpu_time();
-    bench.write(Bar0Reg::Preempt, 5);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 5 | pfifo::PREEMPT_PENDING);
+    bench.write(PfifoReg::Preempt, 5);
+    assert_eq!(bench.read(PfifoReg::Preempt), 5 | pfifo::PREEMPT_PENDING);
     bench.run();
     assert!(bench.card.gpu_time() >= start + 1_000_000);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 5);
+    assert_eq!(bench.read(PfifoReg::Preempt), 5);
 }
 
 #[test]
 fn lost_interrupt_leaves_the_status_to_poll() {
     let mut bench = ready();
-    bench.write(Bar0Reg::PmcIntrEnable(0), 1);
+    bench.write(PmcReg::PmcIntrEnable(0), 1);
     bench.card.faults_mut().lost_interrupts = 1;
     bench.runlist(&[]);
     bench.run();
     assert!(!bench.card.take_interrupt());
-    assert_eq!(bench.read(Bar0Reg::RunlistIntr), pfifo::RUNLIST_DONE);
+    assert_eq!(bench.read(PfifoReg::RunlistIntr), pfifo::RUNLIST_DONE);
 }
 
 #[test]

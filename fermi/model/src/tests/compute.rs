@@ -10,7 +10,7 @@ use fermi_spec::{
     isa::assembler::{Program, assemble},
     methods::class,
     regs::{
-        Bar0Reg,
+        PfifoReg, PgraphReg,
         pgraph::{TPC_TRAP_TEXTURE, TRAP_ACKNOWLEDGE, graph_intr},
     },
 };
@@ -137,7 +137,7 @@ fn grid_runs_and_the_report_behind_it_comes_after() {
 #[test]
 fn illegal_instruction_traps_and_the_channel_goes_on() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     let mut channel = bench.channel(1);
     bench.runlist(&[1]);
     let kernel = Kernel::new("mov b32 $r9 0x1\nexit", [1, 1], 32, &[]);
@@ -146,11 +146,11 @@ fn illegal_instruction_traps_and_the_channel_goes_on() {
     short.program.registers = 4;
     bench.submit(&mut channel, &short.methods(C, 5).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::TRAP);
     // GPR_OUT_OF_BOUNDS.
-    assert_eq!(bench.read(Bar0Reg::MpWarpError(0)), 13);
+    assert_eq!(bench.read(PgraphReg::MpWarpError(0)), 13);
     assert_eq!(bench.vram_u32(memories.c), 0);
-    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    bench.write(PgraphReg::GraphIntr, graph_intr::TRAP);
     bench.run();
     assert_eq!(bench.vram_u32(memories.c), 5);
 }
@@ -171,13 +171,13 @@ fn unmapped_access_is_a_fault_of_a_gpc_and_others_go_on() {
     let memories = prepare(&mut bench, &good, &other);
     bench.submit(&mut bad, &kernel.methods(C, 5).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << Engine::Graph.fault_unit());
-    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1 << Engine::Graph.fault_unit());
+    let kind = FaultType::from_bits(bench.read(PfifoReg::FaultRecord(3)));
     assert!(!kind.hub());
     assert_eq!(kind.client(), client::GPC_L1 & 0x1f);
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(1)), 0x1000_0000);
-    bench.write(Bar0Reg::FaultUnits, u32::MAX);
-    bench.write(Bar0Reg::EngineFault, 1);
+    assert_eq!(bench.read(PfifoReg::FaultRecord(1)), 0x1000_0000);
+    bench.write(PfifoReg::FaultUnits, u32::MAX);
+    bench.write(PfifoReg::EngineFault, 1);
     bench.submit(&mut good, &other.methods(C, 9).0);
     bench.run();
     assert_eq!(bench.vram_u32(memories.c), 9);
@@ -186,14 +186,14 @@ fn unmapped_access_is_a_fault_of_a_gpc_and_others_go_on() {
 #[test]
 fn impossible_block_is_a_data_error() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     let mut channel = bench.channel(1);
     bench.runlist(&[1]);
     let kernel = Kernel::new("exit", [1, 1], 2000, &[]);
     prepare(&mut bench, &channel, &kernel);
     bench.submit(&mut channel, &kernel.methods(C, 5).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::DATA_ERROR);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::DATA_ERROR);
 }
 
 #[test]
@@ -201,15 +201,15 @@ fn endless_grid_ends_by_the_watchdog() {
     let mut timing = Timing::of(Board::Gtx480);
     timing.shaders.watchdog_ns = 1_000_000;
     let mut bench = ready_with(timing);
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     let mut channel = bench.channel(1);
     bench.runlist(&[1]);
     let kernel = Kernel::new("x: bra #x", [1, 1], 32, &[]);
     prepare(&mut bench, &channel, &kernel);
     bench.submit(&mut channel, &kernel.methods(C, 5).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
-    assert_ne!(bench.read(Bar0Reg::MpGlobalError(0)), 0);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::TRAP);
+    assert_ne!(bench.read(PgraphReg::MpGlobalError(0)), 0);
 }
 
 /// GPU time of a kernel whose buffers are in VRAM, or in system memory.
@@ -403,7 +403,7 @@ fn bound_texture_and_surface_reach_a_grid() {
 #[test]
 fn entry_beyond_the_pool_traps_in_the_texture_unit() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     let mut channel = bench.channel(1);
     bench.runlist(&[1]);
     let kernel = Kernel::new(TEXELS, [1, 1], 32, &[]);
@@ -411,20 +411,20 @@ fn entry_beyond_the_pool_traps_in_the_texture_unit() {
     bench.submit(&mut channel, &bindings(6, A, 5).0);
     bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
-    assert_eq!(bench.read(Bar0Reg::TpcTrap(0)), TPC_TRAP_TEXTURE);
-    assert_ne!(bench.read(Bar0Reg::TextureTrap(0)), 0);
-    assert_eq!(bench.read(Bar0Reg::MpWarpError(0)), 0);
-    bench.write(Bar0Reg::TextureTrap(0), TRAP_ACKNOWLEDGE);
-    bench.write(Bar0Reg::TpcTrap(0), TPC_TRAP_TEXTURE);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(PgraphReg::TpcTrap(0)), TPC_TRAP_TEXTURE);
+    assert_ne!(bench.read(PgraphReg::TextureTrap(0)), 0);
+    assert_eq!(bench.read(PgraphReg::MpWarpError(0)), 0);
+    bench.write(PgraphReg::TextureTrap(0), TRAP_ACKNOWLEDGE);
+    bench.write(PgraphReg::TpcTrap(0), TPC_TRAP_TEXTURE);
     assert_eq!(
         (
-            bench.read(Bar0Reg::TextureTrap(0)),
-            bench.read(Bar0Reg::TpcTrap(0))
+            bench.read(PgraphReg::TextureTrap(0)),
+            bench.read(PgraphReg::TpcTrap(0))
         ),
         (0, 0)
     );
-    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    bench.write(PgraphReg::GraphIntr, graph_intr::TRAP);
     bench.run();
     assert_eq!(bench.vram_u32(memories.c + 0x1000), 3);
 }
@@ -432,7 +432,7 @@ fn entry_beyond_the_pool_traps_in_the_texture_unit() {
 #[test]
 fn unbound_slot_traps_too() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     let mut channel = bench.channel(1);
     bench.runlist(&[1]);
     let kernel = Kernel::new(TEXELS, [1, 1], 32, &[]);
@@ -445,7 +445,7 @@ fn unbound_slot_traps_too() {
     bench.submit(&mut channel, &methods.0);
     bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::TpcTrap(0)), TPC_TRAP_TEXTURE);
+    assert_eq!(bench.read(PgraphReg::TpcTrap(0)), TPC_TRAP_TEXTURE);
 }
 
 #[test]
@@ -458,7 +458,7 @@ fn pool_that_is_not_mapped_is_a_fault_of_the_texture_cache() {
     bench.submit(&mut channel, &bindings(5, 0x1000_0000, 5).0);
     bench.submit(&mut channel, &kernel.methods(C + 0x1000, 3).0);
     bench.run();
-    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    let kind = FaultType::from_bits(bench.read(PfifoReg::FaultRecord(3)));
     assert_eq!((kind.hub(), kind.client()), (false, client::GPC_T1 & 0x1f));
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(1)), 0x1000_0000 + 5 * 32);
+    assert_eq!(bench.read(PfifoReg::FaultRecord(1)), 0x1000_0000 + 5 * 32);
 }

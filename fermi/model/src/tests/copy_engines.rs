@@ -12,8 +12,8 @@ use fermi_spec::{
         nvidia_copy::{self, AddressingMode, LaunchDma, surface},
     },
     regs::{
-        Bar0Reg,
-        engines::{copy_error, copy_intr},
+        PcopyReg, PfifoReg,
+        pcopy::{copy_error, copy_intr},
     },
 };
 use proptest::prelude::*;
@@ -270,7 +270,7 @@ fn nvidia_room() -> Room {
 }
 
 fn is_clean(room: &mut Room) -> bool {
-    room.bench.read(Bar0Reg::CopyIntr(0)) == 0 && room.bench.read(Bar0Reg::FaultUnits) == 0
+    room.bench.read(PcopyReg::CopyIntr(0)) == 0 && room.bench.read(PfifoReg::FaultUnits) == 0
 }
 
 /// A copy of 40 × 20 bytes out of a tiled surface.
@@ -345,13 +345,13 @@ fn dispatch_error_names_method_and_data_and_stops_until_acknowledged() {
             .to(CE, copy::LINES, &[0x2000])
             .to(CE, copy::EXEC, &[exec(&copy).into_bits()]);
     room.submit(&methods);
-    assert_eq!(room.bench.read(Bar0Reg::CopyIntr(0)), copy_intr::DISPATCH);
+    assert_eq!(room.bench.read(PcopyReg::CopyIntr(0)), copy_intr::DISPATCH);
     let code = copy_error::INVALID_BITFIELD | u32::from(copy::LINES >> 2 | u16::from(CE) << 11) << 16;
-    assert_eq!(room.bench.read(Bar0Reg::CopyError(0)), code);
-    assert_eq!(room.bench.read(Bar0Reg::CopyErrorData(0)), 0x2000);
+    assert_eq!(room.bench.read(PcopyReg::CopyError(0)), code);
+    assert_eq!(room.bench.read(PcopyReg::CopyErrorData(0)), 0x2000);
     assert!(room.result() == room.target);
     // The method is lost, what follows is not: 20 lines are still set.
-    room.bench.write(Bar0Reg::CopyIntrAck(0), copy_intr::DISPATCH);
+    room.bench.write(PcopyReg::CopyIntrAck(0), copy_intr::DISPATCH);
     room.bench.run();
     assert!(room.is_as_expected(&copy));
 }
@@ -365,7 +365,7 @@ fn fault_in_a_tiled_copy_is_the_engines() {
     let copy = out_of_tiles();
     let methods = nouveau(&copy, [1, 1]).to(CE, copy::EXEC, &[exec(&copy).into_bits()]);
     room.submit(&methods);
-    assert_eq!(room.bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
+    assert_eq!(room.bench.read(PfifoReg::FaultUnits), 1 << 0x15);
     assert!(room.result() == room.target);
 }
 
@@ -403,9 +403,9 @@ fn blocking_interrupt_holds_the_engine_until_acknowledged() {
         .to(CE, nvidia_copy::OFFSET_OUT_UPPER, &halves(TARGET + 0x8000))
         .to(CE, nvidia_copy::LAUNCH_DMA, &[launch(&copy).into_bits()]);
     room.submit(&methods);
-    assert_eq!(room.bench.read(Bar0Reg::CopyIntr(0)), copy_intr::COPY_BLOCK);
+    assert_eq!(room.bench.read(PcopyReg::CopyIntr(0)), copy_intr::COPY_BLOCK);
     assert!(room.is_as_expected(&copy));
-    room.bench.write(Bar0Reg::CopyIntrAck(0), copy_intr::COPY_BLOCK);
+    room.bench.write(PcopyReg::CopyIntrAck(0), copy_intr::COPY_BLOCK);
     assert_eq!(room.bench.run(), Stepped::Idle);
     let result = room.result();
     assert!(result[0x8000..0x8500] == result[..0x500]);
@@ -418,7 +418,7 @@ fn non_blocking_interrupt_is_the_engines_notification() {
     let launch = launch(&copy).with_interrupt(LaunchDma::INTERRUPT_MAX);
     let methods = nvidia(&copy, [1, 1]).to(CE, nvidia_copy::LAUNCH_DMA, &[launch.into_bits()]);
     assert_eq!(room.submit(&methods), Stepped::Idle);
-    assert_ne!(room.bench.read(Bar0Reg::EngineIntrSource), 0);
+    assert_ne!(room.bench.read(PfifoReg::EngineIntrSource), 0);
 }
 
 #[test]

@@ -2,14 +2,16 @@
 
 use super::support::*;
 use crate::Stepped;
+use fermi_spec::regs::pbdma;
 use fermi_spec::{
     addr::GpuVa,
     gpfifo::GpEntry,
     instance::offset,
     pushbuffer,
     regs::{
-        Bar0Reg,
-        pfifo::{self, intr, pbdma_intr, scheduler_error, table_error},
+        BypassReg, PbdmaReg, PfifoReg,
+        pbdma::pbdma_intr,
+        pfifo::{self, intr, scheduler_error, table_error},
     },
 };
 
@@ -31,17 +33,17 @@ fn pair(bench: &mut Bench) -> (Channel, Channel, u64) {
 
 /// All channels on one PBDMA.
 fn pair_on_one_pbdma(bench: &mut Bench) -> (Channel, Channel, u64) {
-    bench.write(Bar0Reg::PfifoPbdmas, 1);
+    bench.write(PfifoReg::PfifoPbdmas, 1);
     pair(bench)
 }
 
 fn table_error_of(bench: &mut Bench, id: u16, value: u32) -> Option<u32> {
-    let before = bench.read(Bar0Reg::ChannelInstance(id));
-    bench.write(Bar0Reg::ChannelInstance(id), value);
-    let raised = bench.read(Bar0Reg::PfifoIntr) & intr::CHANNEL_TABLE != 0;
-    bench.write(Bar0Reg::PfifoIntr, intr::CHANNEL_TABLE);
-    assert_eq!(raised, bench.read(Bar0Reg::ChannelInstance(id)) == before);
-    raised.then(|| bench.read(Bar0Reg::ChannelTableError))
+    let before = bench.read(PfifoReg::ChannelInstance(id));
+    bench.write(PfifoReg::ChannelInstance(id), value);
+    let raised = bench.read(PfifoReg::PfifoIntr) & intr::CHANNEL_TABLE != 0;
+    bench.write(PfifoReg::PfifoIntr, intr::CHANNEL_TABLE);
+    assert_eq!(raised, bench.read(PfifoReg::ChannelInstance(id)) == before);
+    raised.then(|| bench.read(PfifoReg::ChannelTableError))
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn entries_of_channels_in_use_stay_and_say_why() {
     let other = 0xc000_0123;
     assert_eq!(table_error_of(&mut bench, 1, other), Some(table_error::IN_USE));
     assert_eq!(table_error_of(&mut bench, 1, 0), Some(table_error::RUNNABLE));
-    bench.write(Bar0Reg::ChannelState(1), 0);
+    bench.write(PfifoReg::ChannelState(1), 0);
     bench.submit(&mut a, &Methods::new().release(PAGE, 1).0);
     assert_eq!(table_error_of(&mut bench, 1, 0), Some(table_error::PENDING));
     bench.runlist(&[2]);
@@ -78,12 +80,12 @@ fn runlist_of_ids_that_no_channel_has_runs_the_others() {
     let (mut a, _, page) = pair(&mut bench);
     bench.runlist(&[700, 1, 1, 77, 1]);
     bench.run();
-    assert_ne!(bench.read(Bar0Reg::PfifoIntr) & intr::SCHEDULER, 0);
+    assert_ne!(bench.read(PfifoReg::PfifoIntr) & intr::SCHEDULER, 0);
     assert_eq!(
-        bench.read(Bar0Reg::SchedulerError),
+        bench.read(PfifoReg::SchedulerError),
         scheduler_error::INACTIVE_CHANNEL
     );
-    assert_eq!(bench.read(Bar0Reg::RunlistStatus), 5);
+    assert_eq!(bench.read(PfifoReg::RunlistStatus), 5);
     bench.submit(&mut a, &Methods::new().release(PAGE, 1).0);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1);
@@ -94,12 +96,12 @@ fn runlist_that_is_nowhere_is_empty_and_an_error() {
     for base in [0x0fff_ffff, 0x1000_0100, 0x3fff_ffff] {
         let mut bench = ready();
         let (mut a, _, page) = pair(&mut bench);
-        bench.write(Bar0Reg::PfifoIntr, intr::SCHEDULER);
-        bench.write(Bar0Reg::RunlistBase, base);
-        bench.write(Bar0Reg::RunlistCommit, 0x01f0_0fff);
+        bench.write(PfifoReg::PfifoIntr, intr::SCHEDULER);
+        bench.write(PfifoReg::RunlistBase, base);
+        bench.write(PfifoReg::RunlistCommit, 0x01f0_0fff);
         bench.run();
-        assert_eq!(bench.read(Bar0Reg::RunlistStatus) & pfifo::RUNLIST_PENDING, 0);
-        assert_ne!(bench.read(Bar0Reg::PfifoIntr) & intr::SCHEDULER, 0);
+        assert_eq!(bench.read(PfifoReg::RunlistStatus) & pfifo::RUNLIST_PENDING, 0);
+        assert_ne!(bench.read(PfifoReg::PfifoIntr) & intr::SCHEDULER, 0);
         bench.submit(&mut a, &Methods::new().release(PAGE, 1).0);
         bench.run();
         assert_eq!(bench.vram_u32(page), 0);
@@ -112,9 +114,9 @@ fn commit_while_another_is_pending_replaces_it() {
     let (_, mut b, page) = pair(&mut bench);
     bench.runlist(&[]);
     bench.runlist(&[2]);
-    assert_ne!(bench.read(Bar0Reg::RunlistStatus) & pfifo::RUNLIST_PENDING, 0);
+    assert_ne!(bench.read(PfifoReg::RunlistStatus) & pfifo::RUNLIST_PENDING, 0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::RunlistStatus), 1);
+    assert_eq!(bench.read(PfifoReg::RunlistStatus), 1);
     bench.submit(&mut b, &Methods::new().release(PAGE, 1).0);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1);
@@ -148,19 +150,19 @@ fn error_of_entry(entry: u64) -> Option<u32> {
     bench.push_entry(&mut a, entry);
     bench.submit(&mut a, &Methods::new().release(PAGE, 1).0);
     bench.run();
-    let Some(pbdma) = (0..3).find(|&pbdma| bench.read(Bar0Reg::PbdmaIntr(pbdma)) != 0) else {
+    let Some(pbdma) = (0..3).find(|&pbdma| bench.read(PbdmaReg::PbdmaIntr(pbdma)) != 0) else {
         assert_eq!(bench.vram_u32(page), 1);
         return None;
     };
     assert_eq!(bench.vram_u32(page), 0);
-    assert_eq!(bench.read(Bar0Reg::PbdmaGpShadowLow(pbdma)), entry as u32);
+    assert_eq!(bench.read(PbdmaReg::PbdmaGpShadowLow(pbdma)), entry as u32);
     assert_eq!(
-        bench.read(Bar0Reg::PbdmaGpShadowHigh(pbdma)),
+        bench.read(PbdmaReg::PbdmaGpShadowHigh(pbdma)),
         (entry >> 32) as u32
     );
-    let intr = bench.read(Bar0Reg::PbdmaIntr(pbdma));
-    bench.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
-    bench.write(Bar0Reg::PbdmaIntr(pbdma), intr);
+    let intr = bench.read(PbdmaReg::PbdmaIntr(pbdma));
+    bench.write(PbdmaReg::PbdmaMethod0(pbdma), pbdma::METHOD_NOP);
+    bench.write(PbdmaReg::PbdmaIntr(pbdma), intr);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1, "it goes on behind the entry");
     Some(intr)
@@ -208,7 +210,7 @@ fn conditional_entry_for_another_board_is_not_fetched() {
     bench.submit(&mut a, &Methods::new().release(PAGE, 1).0);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!(bench.vram_u32(page), 1);
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 0);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 0);
 }
 
 #[test]
@@ -281,13 +283,13 @@ fn wait_in_a_segment_without_switches_is_an_error_when_others_want_to_run() {
         bench.submit(&mut b, &Methods::new().release(PAGE + 4, 2).0);
         bench.run();
         bench.run_for(10_000_000);
-        assert_eq!(bench.read(Bar0Reg::PbdmaIntr(0)), pbdma_intr::NO_SWITCH_SEGMENT);
-        assert_eq!(bench.read(Bar0Reg::PbdmaChannel(0)), 1 | 1 << 8);
+        assert_eq!(bench.read(PbdmaReg::PbdmaIntr(0)), pbdma_intr::NO_SWITCH_SEGMENT);
+        assert_eq!(bench.read(PbdmaReg::PbdmaChannel(0)), 1 | 1 << 8);
         // The driver ends the channel.
-        bench.write(Bar0Reg::ChannelState(1), 0);
-        bench.write(Bar0Reg::Preempt, 1);
-        bench.write(Bar0Reg::PbdmaMethod0(0), pfifo::METHOD_NOP);
-        bench.write(Bar0Reg::PbdmaIntr(0), pbdma_intr::NO_SWITCH_SEGMENT);
+        bench.write(PfifoReg::ChannelState(1), 0);
+        bench.write(PfifoReg::Preempt, 1);
+        bench.write(PbdmaReg::PbdmaMethod0(0), pbdma::METHOD_NOP);
+        bench.write(PbdmaReg::PbdmaIntr(0), pbdma_intr::NO_SWITCH_SEGMENT);
         bench.run();
         assert_eq!(bench.vram_u32(page + 4), 2);
     }
@@ -308,17 +310,17 @@ fn endless_segment_without_switches_ends_in_an_error() {
     bench.ring(&a);
     bench.submit(&mut b, &Methods::new().release(PAGE, 2).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::PbdmaIntr(0)), pbdma_intr::NO_SWITCH_SEGMENT);
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::Preempt, 1);
-    bench.write(Bar0Reg::PbdmaIntr(0), u32::MAX);
+    assert_eq!(bench.read(PbdmaReg::PbdmaIntr(0)), pbdma_intr::NO_SWITCH_SEGMENT);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::Preempt, 1);
+    bench.write(PbdmaReg::PbdmaIntr(0), u32::MAX);
     bench.run();
     assert_eq!(bench.vram_u32(page), 2);
 }
 
 #[test]
 fn frozen_scheduler_starts_nothing_and_blocked_engines_get_no_channel() {
-    for (reg, value) in [(Bar0Reg::SchedulerFreeze, 1), (Bar0Reg::EngineBlock, u32::MAX)] {
+    for (reg, value) in [(PfifoReg::SchedulerFreeze, 1), (PfifoReg::EngineBlock, u32::MAX)] {
         let mut bench = ready();
         let (mut a, _, page) = pair(&mut bench);
         bench.write(reg, value);
@@ -334,29 +336,32 @@ fn frozen_scheduler_starts_nothing_and_blocked_engines_get_no_channel() {
 #[test]
 fn second_fault_of_a_unit_is_dropped_and_said_so() {
     let mut bench = ready();
-    bench.write(Bar0Reg::InjectFault(4), 0x115);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr) & intr::DROPPED_FAULT, 0);
-    bench.write(Bar0Reg::InjectFault(4), 0x115);
-    assert_ne!(bench.read(Bar0Reg::PfifoIntr) & intr::DROPPED_FAULT, 0);
-    bench.write(Bar0Reg::PfifoIntr, u32::MAX);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr), intr::MMU_FAULT);
-    bench.write(Bar0Reg::FaultUnits, 1 << 0x15);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr), 0);
+    bench.write(PfifoReg::InjectFault(4), 0x115);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr) & intr::DROPPED_FAULT, 0);
+    bench.write(PfifoReg::InjectFault(4), 0x115);
+    assert_ne!(bench.read(PfifoReg::PfifoIntr) & intr::DROPPED_FAULT, 0);
+    bench.write(PfifoReg::PfifoIntr, u32::MAX);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr), intr::MMU_FAULT);
+    bench.write(PfifoReg::FaultUnits, 1 << 0x15);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr), 0);
 }
 
 #[test]
 fn bypass_is_never_enabled() {
     let mut bench = ready();
-    bench.write(Bar0Reg::BypassConfig, 0x104);
-    bench.write(Bar0Reg::BypassAddress, 0x300);
-    bench.write(Bar0Reg::BypassData, 1);
-    assert_eq!(bench.read(Bar0Reg::BypassConfig), 0);
-    assert_eq!(bench.read(Bar0Reg::BypassStatus), pfifo::bypass::NOT_ENABLED);
-    assert_eq!(bench.read(Bar0Reg::PfifoIntr), intr::BYPASS);
-    bench.write(Bar0Reg::BypassStatus, u32::MAX);
-    bench.write(Bar0Reg::PfifoIntr, u32::MAX);
+    bench.write(BypassReg::BypassConfig, 0x104);
+    bench.write(BypassReg::BypassAddress, 0x300);
+    bench.write(BypassReg::BypassData, 1);
+    assert_eq!(bench.read(BypassReg::BypassConfig), 0);
+    assert_eq!(bench.read(BypassReg::BypassStatus), pfifo::bypass::NOT_ENABLED);
+    assert_eq!(bench.read(PfifoReg::PfifoIntr), intr::BYPASS);
+    bench.write(BypassReg::BypassStatus, u32::MAX);
+    bench.write(PfifoReg::PfifoIntr, u32::MAX);
     assert_eq!(
-        (bench.read(Bar0Reg::BypassStatus), bench.read(Bar0Reg::PfifoIntr)),
+        (
+            bench.read(BypassReg::BypassStatus),
+            bench.read(PfifoReg::PfifoIntr)
+        ),
         (0, 0)
     );
 }

@@ -2,9 +2,10 @@
 
 use super::support::*;
 use crate::Stepped;
+use fermi_spec::regs::pbdma;
 use fermi_spec::{
     instance::offset,
-    regs::{Bar0Reg, pfifo, pfifo::pbdma_intr},
+    regs::{PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, pbdma::pbdma_intr, pfifo},
 };
 
 const PAGE: u64 = 0x800_0000;
@@ -22,7 +23,7 @@ fn pair(bench: &mut Bench) -> (Channel, Channel, u64) {
 
 fn stopped_pbdma(bench: &mut Bench) -> (u16, u32) {
     (0..3)
-        .map(|pbdma| (pbdma, bench.read(Bar0Reg::PbdmaIntr(pbdma))))
+        .map(|pbdma| (pbdma, bench.read(PbdmaReg::PbdmaIntr(pbdma))))
         .find(|(_, intr)| *intr != 0)
         .expect("a PBDMA with an interrupt")
 }
@@ -43,9 +44,9 @@ fn engine_fault_stops_its_channel_and_no_other() {
     bench.submit(&mut b, &good.0);
     bench.run();
     assert_eq!([bench.vram_u32(page), bench.vram_u32(page + 4)], [0, 2]);
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1 << 0x15);
     let record: Vec<u32> = (0..4)
-        .map(|word| bench.read(Bar0Reg::FaultRecord(4 * 0x15 + word)))
+        .map(|word| bench.read(PfifoReg::FaultRecord(4 * 0x15 + word)))
         .collect();
     assert_eq!(
         record,
@@ -56,8 +57,8 @@ fn engine_fault_stops_its_channel_and_no_other() {
             1 << 6 | 1 << 7 | 1 << 8
         ]
     );
-    assert_eq!(bench.read(Bar0Reg::EngineFault), 1 << 4);
-    assert_ne!(bench.read(Bar0Reg::PfifoIntr) & pfifo::intr::MMU_FAULT, 0);
+    assert_eq!(bench.read(PfifoReg::EngineFault), 1 << 4);
+    assert_ne!(bench.read(PfifoReg::PfifoIntr) & pfifo::intr::MMU_FAULT, 0);
 
     // The engine is there again for others once the driver has recovered it.
     let later = Methods::new()
@@ -66,9 +67,9 @@ fn engine_fault_stops_its_channel_and_no_other() {
         .release(PAGE + 8, 3);
     bench.submit(&mut b, &later.0);
     assert_eq!(bench.run(), Stepped::Waiting);
-    bench.write(Bar0Reg::FaultUnits, 1 << 0x15);
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::EngineFault, 1 << 4);
+    bench.write(PfifoReg::FaultUnits, 1 << 0x15);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::EngineFault, 1 << 4);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!([bench.vram_u32(page), bench.vram_u32(page + 8)], [0, 3]);
 }
@@ -85,15 +86,15 @@ fn preempt_of_a_faulted_channel_waits_for_the_recovery() {
             .0,
     );
     bench.run();
-    bench.write(Bar0Reg::Preempt, 1);
+    bench.write(PfifoReg::Preempt, 1);
     assert_eq!(bench.run(), Stepped::Waiting);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1 | pfifo::PREEMPT_PENDING);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1 | pfifo::PREEMPT_PENDING);
     // A reset of the unit: its PMC bit down and up.
-    bench.write(Bar0Reg::PmcEnable, !(1 << 6));
-    bench.write(Bar0Reg::PmcEnable, u32::MAX);
+    bench.write(PmcReg::PmcEnable, !(1 << 6));
+    bench.write(PmcReg::PmcEnable, u32::MAX);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1);
-    assert_eq!(bench.read(Bar0Reg::EngineFault), 0);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1);
+    assert_eq!(bench.read(PfifoReg::EngineFault), 0);
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn read_only_page_refuses_writes_only() {
         .copy(1, PAGE + 0x10, PAGE + 0x1000, 4, 1);
     bench.submit(&mut a, &methods.0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(4 * 0x15 + 3)) & 0xf, 6);
+    assert_eq!(bench.read(PfifoReg::FaultRecord(4 * 0x15 + 3)) & 0xf, 6);
     assert_eq!(bench.card.counters().copies, 1);
 }
 
@@ -125,7 +126,7 @@ fn pushbuffer_nowhere_faults_its_pbdma_and_halts_the_channel() {
     bench.submit(&mut b, &Methods::new().release(PAGE, 1).0);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1);
-    let units = bench.read(Bar0Reg::FaultUnits);
+    let units = bench.read(PfifoReg::FaultUnits);
     assert_eq!((units.count_ones(), units & 0x380), (1, units));
 }
 
@@ -136,15 +137,15 @@ fn error_of(words: &[u32]) -> u32 {
     bench.submit(&mut a, words);
     bench.run();
     let (pbdma, intr) = stopped_pbdma(&mut bench);
-    assert_eq!(bench.read(Bar0Reg::PbdmaChannel(pbdma)), 1 | 1 << 8);
-    assert_eq!(bench.read(Bar0Reg::PbdmaIntrSource), 1 << pbdma);
+    assert_eq!(bench.read(PbdmaReg::PbdmaChannel(pbdma)), 1 | 1 << 8);
+    assert_eq!(bench.read(PfifoReg::PbdmaIntrSource), 1 << pbdma);
     bench.submit(&mut b, &Methods::new().release(PAGE, 1).0);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1, "other PBDMAs go on");
-    bench.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
-    bench.write(Bar0Reg::PbdmaIntr(pbdma), intr);
+    bench.write(PbdmaReg::PbdmaMethod0(pbdma), pbdma::METHOD_NOP);
+    bench.write(PbdmaReg::PbdmaIntr(pbdma), intr);
     assert_eq!(bench.run(), Stepped::Idle);
-    assert_eq!(bench.read(Bar0Reg::PbdmaIntrSource), 0);
+    assert_eq!(bench.read(PfifoReg::PbdmaIntrSource), 0);
     assert_eq!(bench.gp_get(&a), a.put);
     intr
 }
@@ -192,13 +193,13 @@ fn software_method_shows_in_the_latch() {
     bench.run();
     let (pbdma, _) = stopped_pbdma(&mut bench);
     assert_eq!(
-        bench.read(Bar0Reg::PbdmaMethod0(pbdma)),
+        bench.read(PbdmaReg::PbdmaMethod0(pbdma)),
         1 << 31 | 7 << 16 | 0x600
     );
-    assert_eq!(bench.read(Bar0Reg::PbdmaData0(pbdma)), 0x1234);
+    assert_eq!(bench.read(PbdmaReg::PbdmaData0(pbdma)), 0x1234);
     assert_eq!(bench.vram_u32(page), 0);
-    bench.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
-    bench.write(Bar0Reg::PbdmaIntr(pbdma), pbdma_intr::DEVICE);
+    bench.write(PbdmaReg::PbdmaMethod0(pbdma), pbdma::METHOD_NOP);
+    bench.write(PbdmaReg::PbdmaIntr(pbdma), pbdma_intr::DEVICE);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1);
 }
@@ -222,7 +223,7 @@ fn wrong_signature_halts_the_channel_at_the_acknowledgement() {
     bench.run();
     let (pbdma, intr) = stopped_pbdma(&mut bench);
     assert_eq!(intr, pbdma_intr::SIGNATURE);
-    bench.write(Bar0Reg::PbdmaIntr(pbdma), intr);
+    bench.write(PbdmaReg::PbdmaIntr(pbdma), intr);
     bench.submit(&mut b, &Methods::new().release(PAGE + 4, 2).0);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!([bench.vram_u32(page), bench.vram_u32(page + 4)], [0, 2]);
@@ -239,13 +240,13 @@ fn dispatch_error_stops_the_engine_until_acknowledged() {
         .release(PAGE, 1);
     bench.submit(&mut a, &words.0);
     assert_eq!(bench.run(), Stepped::Waiting);
-    assert_eq!(bench.read(Bar0Reg::CopyIntr(0)), 0x40);
+    assert_eq!(bench.read(PcopyReg::CopyIntr(0)), 0x40);
     assert_eq!(
-        bench.read(Bar0Reg::CopyError(0)),
+        bench.read(PcopyReg::CopyError(0)),
         3 | (0x328 >> 2 | 1 << 11) << 16
     );
-    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 5, 1 << 5);
-    bench.write(Bar0Reg::CopyIntrAck(0), 0x40);
+    assert_eq!(bench.read(PmcReg::PmcIntr(0)) & 1 << 5, 1 << 5);
+    bench.write(PcopyReg::CopyIntrAck(0), 0x40);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!(bench.vram_u32(page), 1);
 }
@@ -259,29 +260,29 @@ fn pgraph_stopped_by_a_channel_that_is_gone_works_again_once_acknowledged() {
     bench.submit(&mut culprit, &Methods::new().to(0, 0, &[0xffff]).0);
     bench.run();
     bench.submit(&mut other, &Methods::new().to(0, 0x30c, &[0]).release(PAGE, 1).0);
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::Preempt, 1);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::Preempt, 1);
     bench.runlist(&[2]);
     bench.run();
     // Neither the kill nor a preempt ends the stop: the engine still waits for its interrupt to be acknowledged.
     assert_eq!(bench.vram_u32(page), 0);
-    assert_ne!(bench.read(Bar0Reg::Preempt) & pfifo::PREEMPT_PENDING, 0);
-    let intr = bench.read(Bar0Reg::GraphIntr);
-    bench.write(Bar0Reg::GraphIntr, intr);
+    assert_ne!(bench.read(PfifoReg::Preempt) & pfifo::PREEMPT_PENDING, 0);
+    let intr = bench.read(PgraphReg::GraphIntr);
+    bench.write(PgraphReg::GraphIntr, intr);
     bench.run();
     assert_eq!(bench.vram_u32(page), 1);
-    assert_eq!(bench.read(Bar0Reg::Preempt), 1);
+    assert_eq!(bench.read(PfifoReg::Preempt), 1);
 }
 
 #[test]
 fn class_that_pgraph_lacks_is_an_illegal_class() {
     let mut bench = ready();
     let (mut a, _, _) = pair(&mut bench);
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     bench.submit(&mut a, &Methods::new().to(1, 0, &[0x9197]).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), 1 << 5);
-    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 12, 1 << 12);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), 1 << 5);
+    assert_eq!(bench.read(PmcReg::PmcIntr(0)) & 1 << 12, 1 << 12);
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn failed_copy_on_request_reports_a_dispatch_error() {
             .0,
     );
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::CopyIntr(0)), 0x40);
+    assert_eq!(bench.read(PcopyReg::CopyIntr(0)), 0x40);
     // The falcon names the channel, as nouveau wants to know whose error it is.
     assert_eq!(bench.read_at(0x10_4050), 1 << 30 | (a.instance >> 12) as u32);
 }
@@ -306,21 +307,21 @@ fn failed_copy_on_request_reports_a_dispatch_error() {
 fn reset_of_pfifo_forgets_channels_and_runlist() {
     let mut bench = ready();
     pair(&mut bench);
-    bench.write(Bar0Reg::PmcEnable, !(1 << 8));
-    bench.write(Bar0Reg::PmcEnable, u32::MAX);
-    assert_eq!(bench.read(Bar0Reg::ChannelInstance(1)), 0);
-    assert_eq!(bench.read(Bar0Reg::RunlistStatus), 0);
-    assert_eq!(bench.read(Bar0Reg::UserdBase), 0);
+    bench.write(PmcReg::PmcEnable, !(1 << 8));
+    bench.write(PmcReg::PmcEnable, u32::MAX);
+    assert_eq!(bench.read(PfifoReg::ChannelInstance(1)), 0);
+    assert_eq!(bench.read(PfifoReg::RunlistStatus), 0);
+    assert_eq!(bench.read(PfifoReg::UserdBase), 0);
 }
 
 #[test]
 fn binding_without_a_polling_area_is_refused() {
     let mut bench = ready();
-    bench.write(Bar0Reg::UserdBase, 0);
-    bench.write(Bar0Reg::ChannelInstance(9), 0xc000_0100);
-    assert_eq!(bench.read(Bar0Reg::ChannelInstance(9)), 0);
+    bench.write(PfifoReg::UserdBase, 0);
+    bench.write(PfifoReg::ChannelInstance(9), 0xc000_0100);
+    assert_eq!(bench.read(PfifoReg::ChannelInstance(9)), 0);
     assert_eq!(
-        bench.read(Bar0Reg::ChannelTableError),
+        bench.read(PfifoReg::ChannelTableError),
         pfifo::table_error::NO_USERD
     );
 }
@@ -337,12 +338,12 @@ fn pbdma_that_stopped_shows_its_channel_though_an_engine_faults_meanwhile() {
         .release(PAGE, 1);
     bench.submit(&mut a, &words.0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1 << 0x15);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1 << 0x15);
     let (pbdma, intr) = stopped_pbdma(&mut bench);
-    assert_eq!(bench.read(Bar0Reg::PbdmaChannel(pbdma)), 1 | 1 << 8);
-    bench.write(Bar0Reg::PbdmaMethod0(pbdma), pfifo::METHOD_NOP);
-    bench.write(Bar0Reg::PbdmaIntr(pbdma), intr);
-    assert_eq!(bench.read(Bar0Reg::PbdmaChannel(pbdma)), 0);
+    assert_eq!(bench.read(PbdmaReg::PbdmaChannel(pbdma)), 1 | 1 << 8);
+    bench.write(PbdmaReg::PbdmaMethod0(pbdma), pbdma::METHOD_NOP);
+    bench.write(PbdmaReg::PbdmaIntr(pbdma), intr);
+    assert_eq!(bench.read(PbdmaReg::PbdmaChannel(pbdma)), 0);
     bench.submit(&mut b, &Methods::new().release(PAGE + 4, 2).0);
     bench.run();
     assert_eq!([bench.vram_u32(page), bench.vram_u32(page + 4)], [0, 2]);

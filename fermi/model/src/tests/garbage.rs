@@ -2,14 +2,13 @@
 
 use super::support::*;
 use crate::{CONFIG_BYTES, CopyMicrocode};
+use fermi_spec::regs::pcopy::PCOPY;
+use fermi_spec::regs::pmu::PMU;
+use fermi_spec::regs::ppci::PPCI;
 use fermi_spec::{
     bar::Bar,
     instance::offset,
-    regs::{
-        Bar0Reg, PCI_MIRROR_BASE,
-        falcon::{COPY_BASE, PMU_BASE},
-        pfifo::{CHANNEL_START, METHOD_NOP},
-    },
+    regs::{Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, pbdma::METHOD_NOP, pfifo::CHANNEL_START},
 };
 use proptest::prelude::*;
 
@@ -182,16 +181,16 @@ fn words() -> impl Strategy<Value = Vec<u32>> {
 /// What a driver does about errors, without looking.
 fn recover(bench: &mut Bench) {
     for pbdma in 0..3 {
-        bench.write(Bar0Reg::PbdmaMethod0(pbdma), METHOD_NOP);
-        bench.write(Bar0Reg::PbdmaIntr(pbdma), u32::MAX);
+        bench.write(PbdmaReg::PbdmaMethod0(pbdma), METHOD_NOP);
+        bench.write(PbdmaReg::PbdmaIntr(pbdma), u32::MAX);
     }
-    bench.write(Bar0Reg::CopyIntrAck(0), u32::MAX);
-    bench.write(Bar0Reg::CopyIntrAck(1), u32::MAX);
-    bench.write(Bar0Reg::GraphIntr, u32::MAX);
-    bench.write(Bar0Reg::FaultUnits, u32::MAX);
-    bench.write(Bar0Reg::EngineFault, u32::MAX);
+    bench.write(PcopyReg::CopyIntrAck(0), u32::MAX);
+    bench.write(PcopyReg::CopyIntrAck(1), u32::MAX);
+    bench.write(PgraphReg::GraphIntr, u32::MAX);
+    bench.write(PfifoReg::FaultUnits, u32::MAX);
+    bench.write(PfifoReg::EngineFault, u32::MAX);
     for id in 0..3 {
-        bench.write(Bar0Reg::ChannelState(id), CHANNEL_START);
+        bench.write(PfifoReg::ChannelState(id), CHANNEL_START);
     }
 }
 
@@ -259,7 +258,7 @@ proptest! {
         let fresh = config_space(&mut bench);
         for (at, bytes) in &writes {
             if mirrored {
-                let at = u64::from(PCI_MIRROR_BASE) + at.min(&0xff0);
+                let at = u64::from(PPCI.first) + at.min(&0xff0);
                 bench.card.bar_write(Bar::Bar0, at, bytes);
             } else {
                 bench.card.config_write(*at, bytes);
@@ -277,7 +276,7 @@ proptest! {
     #[test]
     fn any_falcon_accesses_are_answered(
         accesses in proptest::collection::vec((0..0x700u32, any::<u32>(), any::<bool>()), 1..256),
-        base in prop_oneof![Just(PMU_BASE), Just(COPY_BASE)],
+        base in prop_oneof![Just(PMU.first), Just(PCOPY.first)],
     ) {
         let mut bench = ready();
         for (offset, value, is_write) in accesses {
@@ -288,7 +287,7 @@ proptest! {
                 bench.read_at(at);
             }
         }
-        prop_assert_eq!(bench.read_at(COPY_BASE + 0x108), 0x2040_1012);
+        prop_assert_eq!(bench.read_at(PCOPY.first + 0x108), 0x2040_1012);
     }
 }
 

@@ -9,8 +9,10 @@ use fermi_spec::{
     instance::offset,
     methods::class,
     regs::{
-        Bar0Reg, pfifo,
-        pgraph::{FECS_CHANNEL_VALID, METHOD_PORT_GO, fecs_intr, fecs_nouveau, fecs_nvidia, graph_intr},
+        FecsReg, PfifoReg, PgraphReg, PmcReg,
+        fecs::{FECS_CHANNEL_VALID, fecs_intr, fecs_nouveau, fecs_nvidia},
+        pfifo,
+        pgraph::{METHOD_PORT_GO, graph_intr},
     },
 };
 
@@ -22,9 +24,9 @@ const STATE: u16 = 0x1700;
 
 /// Starts nouveau's microcode.
 fn start_microcode(bench: &mut Bench) {
-    bench.write(Bar0Reg::FecsControl, 2);
-    bench.write(Bar0Reg::FecsHostIntrEnable, 0x000e_0001);
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(FecsReg::FecsControl, 2);
+    bench.write(FecsReg::FecsHostIntrEnable, 0x000e_0001);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
 }
 
 /// An instance block with a context image behind it; where the image is.
@@ -39,22 +41,22 @@ fn golden_channel(bench: &mut Bench) -> (u64, u64) {
 }
 
 fn set_channel(bench: &mut Bench, block: u64) {
-    bench.write(Bar0Reg::FecsScratchClear(0), fecs_nouveau::DONE);
-    bench.write(Bar0Reg::FecsData, FECS_CHANNEL_VALID | (block >> 12) as u32);
-    bench.write(Bar0Reg::FecsCommand, fecs_nouveau::SET_CHANNEL);
+    bench.write(FecsReg::FecsScratchClear(0), fecs_nouveau::DONE);
+    bench.write(FecsReg::FecsData, FECS_CHANNEL_VALID | (block >> 12) as u32);
+    bench.write(FecsReg::FecsCommand, fecs_nouveau::SET_CHANNEL);
 }
 
 /// As nouveau makes its golden image: a context with [`STATE`] of 9097 set to `value`.
 fn golden_image(bench: &mut Bench, value: u32) -> Vec<u8> {
     let (block, image) = golden_channel(bench);
     set_channel(bench, block);
-    bench.write(Bar0Reg::GraphMethodPortData, value);
+    bench.write(PgraphReg::GraphMethodPortData, value);
     let method = METHOD_PORT_GO | u32::from(class::THREED) | u32::from(STATE) << 14;
-    bench.write(Bar0Reg::GraphMethodPort, method);
-    let next = bench.read(Bar0Reg::FecsNextChannel);
-    bench.write(Bar0Reg::FecsNextChannel, next & !FECS_CHANNEL_VALID);
-    bench.write(Bar0Reg::FecsIntrSet, 0x100);
-    assert_eq!(bench.read(Bar0Reg::FecsChannel) & FECS_CHANNEL_VALID, 0);
+    bench.write(PgraphReg::GraphMethodPort, method);
+    let next = bench.read(FecsReg::FecsNextChannel);
+    bench.write(FecsReg::FecsNextChannel, next & !FECS_CHANNEL_VALID);
+    bench.write(FecsReg::FecsIntrSet, 0x100);
+    assert_eq!(bench.read(FecsReg::FecsChannel) & FECS_CHANNEL_VALID, 0);
     bench.vram_bytes(image, IMAGE_BYTES as usize)
 }
 
@@ -70,9 +72,9 @@ fn give_image(bench: &mut Bench, channel: &Channel, bytes: &[u8]) -> u64 {
 
 /// Takes a channel off PGRAPH, so that its context is in its image.
 fn save(bench: &mut Bench, channel: &Channel) {
-    bench.write(Bar0Reg::Preempt, u32::from(channel.id));
+    bench.write(PfifoReg::Preempt, u32::from(channel.id));
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::Preempt) & pfifo::PREEMPT_PENDING, 0);
+    assert_eq!(bench.read(PfifoReg::Preempt) & pfifo::PREEMPT_PENDING, 0);
 }
 
 /// Value of a method of 9097 in an image.
@@ -83,17 +85,17 @@ fn in_image(bench: &Bench, image: u64, method: u16) -> u32 {
 #[test]
 fn microcode_of_nouveau_starts_with_the_size_of_an_image() {
     let mut bench = ready();
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), 0);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), 0);
     start_microcode(&mut bench);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nouveau::DONE);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(1)), IMAGE_BYTES as u32);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), fecs_nouveau::DONE);
+    assert_eq!(bench.read(FecsReg::FecsScratch(1)), IMAGE_BYTES as u32);
 }
 
 #[test]
 fn power_mode_of_the_front_end_is_reached_at_once() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GraphPowerMode, 0x12);
-    assert_eq!(bench.read(Bar0Reg::GraphPowerMode), 2);
+    bench.write(PgraphReg::GraphPowerMode, 0x12);
+    assert_eq!(bench.read(PgraphReg::GraphPowerMode), 2);
 }
 
 #[test]
@@ -102,9 +104,9 @@ fn set_channel_makes_the_context_current() {
     start_microcode(&mut bench);
     let (block, _) = golden_channel(&mut bench);
     set_channel(&mut bench, block);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nouveau::DONE);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), fecs_nouveau::DONE);
     let word = FECS_CHANNEL_VALID | (block >> 12) as u32;
-    assert_eq!(bench.read(Bar0Reg::FecsChannel), word);
+    assert_eq!(bench.read(FecsReg::FecsChannel), word);
 }
 
 #[test]
@@ -130,9 +132,9 @@ fn channel_starts_from_its_image_and_is_saved_to_it() {
     bench.submit(&mut a, &words.0);
     assert_eq!(bench.run(), Stepped::Idle);
     let word = FECS_CHANNEL_VALID | (a.instance >> 12) as u32;
-    assert_eq!(bench.read(Bar0Reg::FecsChannel), word);
+    assert_eq!(bench.read(FecsReg::FecsChannel), word);
     assert_eq!(
-        bench.read(Bar0Reg::GraphSubchannelClass(0)),
+        bench.read(PgraphReg::GraphSubchannelClass(0)),
         u32::from(class::THREED)
     );
     save(&mut bench, &a);
@@ -211,17 +213,17 @@ fn unmapped_image_is_a_fault_of_ctxctl_that_stops_only_its_channel() {
     let bind = Methods::new().to(0, 0, &[u32::from(class::M2MF)]);
     bench.submit(&mut a, &bind.0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1);
-    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1);
+    let kind = FaultType::from_bits(bench.read(PfifoReg::FaultRecord(3)));
     assert_eq!((kind.client(), kind.write()), (client::CTXCTL, false));
-    assert_eq!(bench.read(Bar0Reg::FaultRecord(0)), (a.instance >> 12) as u32);
-    bench.write(Bar0Reg::ChannelState(1), 0);
-    bench.write(Bar0Reg::FaultUnits, 1);
-    bench.write(Bar0Reg::EngineFault, 1 << Engine::Graph.number());
+    assert_eq!(bench.read(PfifoReg::FaultRecord(0)), (a.instance >> 12) as u32);
+    bench.write(PfifoReg::ChannelState(1), 0);
+    bench.write(PfifoReg::FaultUnits, 1);
+    bench.write(PfifoReg::EngineFault, 1 << Engine::Graph.number());
     bench.submit(&mut b, &bind.0);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!(
-        bench.read(Bar0Reg::FecsChannel),
+        bench.read(FecsReg::FecsChannel),
         FECS_CHANNEL_VALID | (b.instance >> 12) as u32
     );
 }
@@ -230,14 +232,14 @@ fn unmapped_image_is_a_fault_of_ctxctl_that_stops_only_its_channel() {
 fn unknown_command_is_an_error_of_the_microcode() {
     let mut bench = ready();
     start_microcode(&mut bench);
-    bench.write(Bar0Reg::FecsCommand, 0x77);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(5)), 0x77_0001);
-    assert_eq!(bench.read(Bar0Reg::FecsHostIntr), fecs_intr::ERROR);
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::CTXCTL);
-    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 12, 1 << 12);
-    bench.write(Bar0Reg::FecsHostIntrClear, fecs_intr::ERROR);
-    bench.write(Bar0Reg::GraphIntr, graph_intr::CTXCTL);
-    assert_eq!(bench.read(Bar0Reg::PmcIntr(0)) & 1 << 12, 0);
+    bench.write(FecsReg::FecsCommand, 0x77);
+    assert_eq!(bench.read(FecsReg::FecsScratch(5)), 0x77_0001);
+    assert_eq!(bench.read(FecsReg::FecsHostIntr), fecs_intr::ERROR);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::CTXCTL);
+    assert_eq!(bench.read(PmcReg::PmcIntr(0)) & 1 << 12, 1 << 12);
+    bench.write(FecsReg::FecsHostIntrClear, fecs_intr::ERROR);
+    bench.write(PgraphReg::GraphIntr, graph_intr::CTXCTL);
+    assert_eq!(bench.read(PmcReg::PmcIntr(0)) & 1 << 12, 0);
 }
 
 #[test]
@@ -247,8 +249,8 @@ fn set_channel_with_an_unmapped_image_faults_and_is_never_done() {
     let (block, _) = golden_channel(&mut bench);
     bench.set_vram_u32(block + offset::ENGINE_CONTEXTS, 0x7000_0004);
     set_channel(&mut bench, block);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), 0);
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), 0);
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1);
 }
 
 #[test]
@@ -256,21 +258,21 @@ fn command_before_the_microcode_runs_does_nothing() {
     let mut bench = ready();
     let (block, _) = golden_channel(&mut bench);
     set_channel(&mut bench, block);
-    bench.write(Bar0Reg::FecsControl, 2);
-    assert_eq!(bench.read(Bar0Reg::FecsChannel), 0);
+    bench.write(FecsReg::FecsControl, 2);
+    assert_eq!(bench.read(FecsReg::FecsChannel), 0);
 }
 
 #[test]
 fn microcode_of_nvidia_answers_its_commands() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GpccsControl, 2);
-    bench.write(Bar0Reg::FecsControl, 2);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nvidia::DONE);
+    bench.write(FecsReg::GpccsControl, 2);
+    bench.write(FecsReg::FecsControl, 2);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), fecs_nvidia::DONE);
     let mut ask = |command: u32, data: u32, clear: u32| {
-        bench.write(Bar0Reg::FecsScratchClear(0), clear);
-        bench.write(Bar0Reg::FecsData, data);
-        bench.write(Bar0Reg::FecsCommand, command);
-        bench.read(Bar0Reg::FecsScratch(0))
+        bench.write(FecsReg::FecsScratchClear(0), clear);
+        bench.write(FecsReg::FecsData, data);
+        bench.write(FecsReg::FecsCommand, command);
+        bench.read(FecsReg::FecsScratch(0))
     };
     assert_eq!(ask(fecs_nvidia::IMAGE_BYTES, 0, u32::MAX), 0x2_0000);
     assert_ne!(ask(fecs_nvidia::ZCULL_BYTES, 0, u32::MAX), 0);
@@ -282,10 +284,10 @@ fn microcode_of_nvidia_answers_its_commands() {
     let (block, image) = golden_channel(&mut bench);
     let word = FECS_CHANNEL_VALID | (block >> 12) as u32;
     let mut ask = |command: u32, clear: u32| {
-        bench.write(Bar0Reg::FecsScratchClear(0), clear);
-        bench.write(Bar0Reg::FecsData, word);
-        bench.write(Bar0Reg::FecsCommand, command);
-        bench.read(Bar0Reg::FecsScratch(0))
+        bench.write(FecsReg::FecsScratchClear(0), clear);
+        bench.write(FecsReg::FecsData, word);
+        bench.write(FecsReg::FecsCommand, command);
+        bench.read(FecsReg::FecsScratch(0))
     };
     assert_eq!(ask(fecs_nvidia::BIND_CHANNEL, u32::MAX), fecs_nvidia::BOUND);
     assert_eq!(ask(fecs_nvidia::SAVE_GOLDEN, u32::MAX), fecs_nvidia::DONE);
@@ -295,21 +297,21 @@ fn microcode_of_nvidia_answers_its_commands() {
 #[test]
 fn stopped_switching_keeps_the_engine_for_its_context() {
     let mut bench = ready();
-    bench.write(Bar0Reg::GpccsControl, 2);
-    bench.write(Bar0Reg::FecsControl, 2);
+    bench.write(FecsReg::GpccsControl, 2);
+    bench.write(FecsReg::FecsControl, 2);
     let (mut a, mut b) = (bench.channel(1), bench.channel(2));
     bench.runlist(&[1, 2]);
     let bind = Methods::new().to(0, 0, &[u32::from(class::M2MF)]);
     bench.submit(&mut a, &bind.0);
     bench.run();
-    bench.write(Bar0Reg::FecsCommand, fecs_nvidia::STOP_SWITCHING);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(1)), fecs_nvidia::DONE);
+    bench.write(FecsReg::FecsCommand, fecs_nvidia::STOP_SWITCHING);
+    assert_eq!(bench.read(FecsReg::FecsScratch(1)), fecs_nvidia::DONE);
     bench.submit(&mut b, &bind.0);
     assert_eq!(bench.run(), Stepped::Waiting);
-    assert_eq!(bench.read(Bar0Reg::EngineChannel(0)) & 0x7f, 1);
-    bench.write(Bar0Reg::FecsCommand, fecs_nvidia::START_SWITCHING);
+    assert_eq!(bench.read(PfifoReg::EngineChannel(0)) & 0x7f, 1);
+    bench.write(FecsReg::FecsCommand, fecs_nvidia::START_SWITCHING);
     assert_eq!(bench.run(), Stepped::Idle);
-    assert_eq!(bench.read(Bar0Reg::EngineChannel(0)) & 0x7f, 2);
+    assert_eq!(bench.read(PfifoReg::EngineChannel(0)) & 0x7f, 2);
 }
 
 #[test]
@@ -318,12 +320,12 @@ fn reset_stops_the_microcode_and_loses_the_context() {
     start_microcode(&mut bench);
     let (block, _) = golden_channel(&mut bench);
     set_channel(&mut bench, block);
-    bench.write(Bar0Reg::PmcEnable, !(1 << Engine::Graph.enable_bit()));
-    bench.write(Bar0Reg::PmcEnable, u32::MAX);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), 0);
-    assert_eq!(bench.read(Bar0Reg::FecsChannel), 0);
+    bench.write(PmcReg::PmcEnable, !(1 << Engine::Graph.enable_bit()));
+    bench.write(PmcReg::PmcEnable, u32::MAX);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), 0);
+    assert_eq!(bench.read(FecsReg::FecsChannel), 0);
     start_microcode(&mut bench);
-    assert_eq!(bench.read(Bar0Reg::FecsScratch(0)), fecs_nouveau::DONE);
+    assert_eq!(bench.read(FecsReg::FecsScratch(0)), fecs_nouveau::DONE);
 }
 
 #[test]
@@ -331,10 +333,10 @@ fn closed_front_end_takes_no_methods() {
     let mut bench = ready();
     let mut a = bench.channel(1);
     bench.runlist(&[1]);
-    bench.write(Bar0Reg::GraphFifoControl, 0);
+    bench.write(PgraphReg::GraphFifoControl, 0);
     bench.submit(&mut a, &Methods::new().to(0, 0, &[u32::from(class::M2MF)]).0);
     assert_eq!(bench.run(), Stepped::Waiting);
-    bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
+    bench.write(PgraphReg::GraphFifoControl, 0x0001_0001);
     assert_eq!(bench.run(), Stepped::Idle);
 }
 
@@ -346,7 +348,7 @@ fn with_classes(bench: &mut Bench) -> (Channel, u64) {
     let page = bench.allocate(0x1000);
     bench.map(channel.space, DATA, Page::Vram(page), 0x1000);
     bench.flush();
-    bench.write(Bar0Reg::GraphIntrEnable, u32::MAX);
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
     bench.runlist(&[1]);
     let words = Methods::new()
         .to(0, 0, &[u32::from(class::THREED)])
@@ -414,8 +416,8 @@ fn release_with_awaken_interrupts_without_stopping() {
     let (mut a, _) = with_classes(&mut bench);
     bench.submit(&mut a, &report(1, 0, 7, 0x1010_0000));
     assert_eq!(bench.run(), Stepped::Idle);
-    assert_eq!(bench.read(Bar0Reg::EngineIntr(0)), 1);
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), 0);
+    assert_eq!(bench.read(PfifoReg::EngineIntr(0)), 1);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), 0);
 }
 
 #[test]
@@ -443,8 +445,8 @@ fn release_to_an_unmapped_page_is_a_fault_of_pgraph() {
     let (mut a, _) = with_classes(&mut bench);
     bench.submit(&mut a, &report(0, 0x10_0000, 7, 0x1000_f010));
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::FaultUnits), 1);
-    let kind = FaultType::from_bits(bench.read(Bar0Reg::FaultRecord(3)));
+    assert_eq!(bench.read(PfifoReg::FaultUnits), 1);
+    let kind = FaultType::from_bits(bench.read(PfifoReg::FaultRecord(3)));
     assert_eq!((kind.client(), kind.write()), (client::DISPATCH, true));
 }
 
@@ -454,7 +456,7 @@ fn compute_has_no_report_of_counters() {
     let (mut a, _) = with_classes(&mut bench);
     bench.submit(&mut a, &report(1, 0, 7, 2));
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::DATA_ERROR);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::DATA_ERROR);
 }
 
 #[test]
@@ -489,7 +491,7 @@ fn notification_is_written_at_the_next_operation() {
         bench.run();
         assert_ne!(bench.vram_u64(page), 0);
         assert_eq!(bench.vram_u64(page + 8), 0);
-        assert_eq!(bench.read(Bar0Reg::EngineIntr(0)), 1);
+        assert_eq!(bench.read(PfifoReg::EngineIntr(0)), 1);
     }
 }
 
@@ -500,8 +502,8 @@ fn two_notifications_at_once_are_an_error() {
     let words = Methods::new().to(0, 0x10c, &[0]).to(0, 0x10c, &[0]);
     bench.submit(&mut a, &words.0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::DOUBLE_NOTIFY);
-    assert_eq!(bench.read(Bar0Reg::GraphTrappedMethod), 0x10c);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::DOUBLE_NOTIFY);
+    assert_eq!(bench.read(PgraphReg::GraphTrappedMethod), 0x10c);
 }
 
 #[test]
@@ -512,11 +514,11 @@ fn software_method_of_nouveau_is_illegal_and_the_channel_goes_on() {
     words.extend(report(1, 0, 7, 0x1000_0000));
     bench.submit(&mut a, &words);
     assert_eq!(bench.run(), Stepped::Waiting);
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::ILLEGAL_METHOD);
-    assert_eq!(bench.read(Bar0Reg::GraphTrappedMethod), 1 << 16 | 0x1528);
-    assert_eq!(bench.read(Bar0Reg::GraphTrappedData), 1);
-    bench.write(Bar0Reg::GraphIntr, graph_intr::ILLEGAL_METHOD);
-    bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::ILLEGAL_METHOD);
+    assert_eq!(bench.read(PgraphReg::GraphTrappedMethod), 1 << 16 | 0x1528);
+    assert_eq!(bench.read(PgraphReg::GraphTrappedData), 1);
+    bench.write(PgraphReg::GraphIntr, graph_intr::ILLEGAL_METHOD);
+    bench.write(PgraphReg::GraphFifoControl, 0x0001_0001);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!(bench.vram_u32(page), 7);
 }
@@ -527,7 +529,7 @@ fn method_beyond_a_class_is_illegal() {
     let (mut a, _) = with_classes(&mut bench);
     bench.submit(&mut a, &Methods::new().to(2, 0x1000, &[1]).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::ILLEGAL_METHOD);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::ILLEGAL_METHOD);
 }
 
 #[test]
@@ -547,21 +549,21 @@ fn unknown_instruction_traps_and_the_channel_goes_on() {
     bench.submit(&mut a, &words);
     assert_eq!(bench.run(), Stepped::Waiting);
     // As nouveau finds out and acknowledges.
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
-    assert_eq!(bench.read(Bar0Reg::GraphTrap), 1 << 24);
-    assert_eq!(bench.read(Bar0Reg::GraphGpcTrap), 1);
-    assert_eq!(bench.read(Bar0Reg::GpcTrap(0)), 1 << 16);
-    assert_eq!(bench.read(Bar0Reg::TpcTrap(0)), 2);
-    assert_eq!(bench.read(Bar0Reg::MpWarpError(0)), 9);
-    bench.write(Bar0Reg::MpWarpError(0), 0);
-    bench.write(Bar0Reg::GpcTrap(0), 1 << 16);
-    bench.write(Bar0Reg::GraphGpcTrap, 1);
-    bench.write(Bar0Reg::GraphTrap, 1 << 24);
-    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
-    bench.write(Bar0Reg::GraphFifoControl, 0x0001_0001);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(PgraphReg::GraphTrap), 1 << 24);
+    assert_eq!(bench.read(PgraphReg::GraphGpcTrap), 1);
+    assert_eq!(bench.read(PgraphReg::GpcTrap(0)), 1 << 16);
+    assert_eq!(bench.read(PgraphReg::TpcTrap(0)), 2);
+    assert_eq!(bench.read(PgraphReg::MpWarpError(0)), 9);
+    bench.write(PgraphReg::MpWarpError(0), 0);
+    bench.write(PgraphReg::GpcTrap(0), 1 << 16);
+    bench.write(PgraphReg::GraphGpcTrap, 1);
+    bench.write(PgraphReg::GraphTrap, 1 << 24);
+    bench.write(PgraphReg::GraphIntr, graph_intr::TRAP);
+    bench.write(PgraphReg::GraphFifoControl, 0x0001_0001);
     assert_eq!(bench.run(), Stepped::Idle);
     assert_eq!(bench.vram_u32(page), 7);
-    assert_eq!(bench.read(Bar0Reg::GraphTrap), 0);
+    assert_eq!(bench.read(PgraphReg::GraphTrap), 0);
 }
 
 #[test]
@@ -571,9 +573,9 @@ fn firmware_method_is_reported_by_the_microcode() {
     let (mut a, _) = with_classes(&mut bench);
     bench.submit(&mut a, &Methods::new().to(0, 0x2300, &[5]).0);
     assert_eq!(bench.run(), Stepped::Idle);
-    let scratch = [2, 3, 4, 5].map(|index| bench.read(Bar0Reg::FecsScratch(index)));
+    let scratch = [2, 3, 4, 5].map(|index| bench.read(FecsReg::FecsScratch(index)));
     assert_eq!(scratch, [u32::from(class::THREED), 0x2300, 5, 3]);
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::CTXCTL);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::CTXCTL);
 }
 
 /// Uploads a macro at `place` and makes it macro `index`.
@@ -647,15 +649,15 @@ fn endless_macro_ends_in_a_trap() {
     let words = upload(0, 0x10, &[7 | 1 << 5]).to(0, 0x3800, &[0]);
     bench.submit(&mut a, &words.0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphIntr), graph_intr::TRAP);
-    assert_eq!(bench.read(Bar0Reg::GraphTrap), 1 << 7);
-    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 4);
-    assert_eq!(bench.read(Bar0Reg::GraphMacroTrapAt), 1 << 28 | 0x10);
-    bench.write(Bar0Reg::GraphMacroTrap, 0xc000_0000);
-    bench.write(Bar0Reg::GraphTrap, 1 << 7);
-    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::TRAP);
+    assert_eq!(bench.read(PgraphReg::GraphTrap), 1 << 7);
+    assert_eq!(bench.read(PgraphReg::GraphMacroTrap), 1 << 4);
+    assert_eq!(bench.read(PgraphReg::GraphMacroTrapAt), 1 << 28 | 0x10);
+    bench.write(PgraphReg::GraphMacroTrap, 0xc000_0000);
+    bench.write(PgraphReg::GraphTrap, 1 << 7);
+    bench.write(PgraphReg::GraphIntr, graph_intr::TRAP);
     assert_eq!(bench.run(), Stepped::Idle);
-    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 31);
+    assert_eq!(bench.read(PgraphReg::GraphMacroTrap), 1 << 31);
 }
 
 #[test]
@@ -667,12 +669,12 @@ fn parameters_too_few_and_too_many_trap() {
         .to(0, 0x110, &[0]);
     bench.submit(&mut a, &words.0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1);
-    bench.write(Bar0Reg::GraphMacroTrap, 0xc000_0000);
-    bench.write(Bar0Reg::GraphIntr, graph_intr::TRAP);
+    assert_eq!(bench.read(PgraphReg::GraphMacroTrap), 1);
+    bench.write(PgraphReg::GraphMacroTrap, 0xc000_0000);
+    bench.write(PgraphReg::GraphIntr, graph_intr::TRAP);
     bench.submit(&mut a, &Methods::new().to(0, 0x3804, &[1]).0);
     bench.run();
-    assert_eq!(bench.read(Bar0Reg::GraphMacroTrap), 1 << 31 | 2);
+    assert_eq!(bench.read(PgraphReg::GraphMacroTrap), 1 << 31 | 2);
 }
 
 /// Methods of a surface of 2D: format, layout, sizes in pixels, address.

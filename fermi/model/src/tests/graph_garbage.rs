@@ -5,9 +5,7 @@ use fermi_spec::{
     instance::offset,
     methods::class,
     regs::{
-        Bar0Reg,
-        pfifo::CHANNEL_START,
-        pgraph::{FECS_CHANNEL_VALID, FIFO_CONTROL_ON},
+        FecsReg, PfifoReg, PgraphReg, fecs::FECS_CHANNEL_VALID, pfifo::CHANNEL_START, pgraph::FIFO_CONTROL_ON,
     },
 };
 use proptest::prelude::*;
@@ -120,14 +118,14 @@ fn give_image(bench: &mut Bench, channel: &Channel, bytes: &[u8]) -> u64 {
 
 /// What a driver does about errors of PGRAPH, without looking.
 fn recover(bench: &mut Bench) {
-    bench.write(Bar0Reg::GraphMacroTrap, 0xc000_0000);
-    bench.write(Bar0Reg::GraphTrap, u32::MAX);
-    bench.write(Bar0Reg::GraphIntr, u32::MAX);
-    bench.write(Bar0Reg::GraphFifoControl, FIFO_CONTROL_ON);
-    bench.write(Bar0Reg::FaultUnits, u32::MAX);
-    bench.write(Bar0Reg::EngineFault, u32::MAX);
+    bench.write(PgraphReg::GraphMacroTrap, 0xc000_0000);
+    bench.write(PgraphReg::GraphTrap, u32::MAX);
+    bench.write(PgraphReg::GraphIntr, u32::MAX);
+    bench.write(PgraphReg::GraphFifoControl, FIFO_CONTROL_ON);
+    bench.write(PfifoReg::FaultUnits, u32::MAX);
+    bench.write(PfifoReg::EngineFault, u32::MAX);
     for id in 1..3 {
-        bench.write(Bar0Reg::ChannelState(id), CHANNEL_START);
+        bench.write(PfifoReg::ChannelState(id), CHANNEL_START);
     }
 }
 
@@ -152,7 +150,7 @@ fn images_of(streams: &[Vec<Vec<u32>>; 2], order: &[bool]) -> [Vec<u8>; 2] {
         }
     }
     for id in 1..3 {
-        bench.write(Bar0Reg::Preempt, id);
+        bench.write(PfifoReg::Preempt, id);
         bench.run();
     }
     images.map(|image| bench.vram_bytes(image, IMAGE_BYTES as usize))
@@ -182,9 +180,9 @@ proptest! {
         let _ = give_image(&mut bench, &channels[0], &image);
         bench.flush();
         if is_nvidia {
-            bench.write(Bar0Reg::GpccsControl, 2);
+            bench.write(FecsReg::GpccsControl, 2);
         }
-        bench.write(Bar0Reg::FecsControl, 2);
+        bench.write(FecsReg::FecsControl, 2);
         bench.runlist(&[1, 2]);
         for (channel, words) in channels.iter_mut().zip(&streams) {
             bench.submit(channel, &bind_all());
@@ -192,10 +190,10 @@ proptest! {
         }
         for (command, requests_switch, data) in orders {
             let block = FECS_CHANNEL_VALID | (channels[0].instance >> 12) as u32;
-            bench.write(Bar0Reg::FecsNextChannel, if requests_switch { block } else { data });
-            bench.write(Bar0Reg::FecsData, if requests_switch { block } else { data });
-            bench.write(Bar0Reg::FecsCommand, command);
-            bench.write(Bar0Reg::FecsIntrSet, 0x100);
+            bench.write(FecsReg::FecsNextChannel, if requests_switch { block } else { data });
+            bench.write(FecsReg::FecsData, if requests_switch { block } else { data });
+            bench.write(FecsReg::FecsCommand, command);
+            bench.write(FecsReg::FecsIntrSet, 0x100);
             bench.now_ns += 10_000;
             bench.card.step(bench.now_ns, 20);
             recover(&mut bench);

@@ -12,7 +12,7 @@ use fermi_spec::{
     bar::Bar,
     fault::Reason,
     pte::LargePages,
-    regs::Bar0Reg,
+    regs::{PbusReg, PffbReg},
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn window_translation_stays_until_flushed() {
     let (old, new) = (bench.allocate(0x1000), bench.allocate(0x1000));
     bench.set_vram_u32(old, 1);
     bench.set_vram_u32(new, 2);
-    let block = u64::from(bench.read(Bar0Reg::Bar1Block) & 0x0fff_ffff) << 12;
+    let block = u64::from(bench.read(PbusReg::Bar1Block) & 0x0fff_ffff) << 12;
     let directory = u64::from(bench.vram_u32(block + 0x200));
     let space = Space { directory };
     bench.map(space, 0, Page::Vram(old), 0x1000);
@@ -32,11 +32,11 @@ fn window_translation_stays_until_flushed() {
     bench.map(space, 0, Page::Vram(new), 0x1000);
     assert_eq!(bench.read_bar(Bar::Bar1, 0), 1, "stale");
     // A flush of another directory changes nothing.
-    bench.write(Bar0Reg::TlbDirectory, 0x123_4560);
-    bench.write(Bar0Reg::TlbInvalidate, 1 << 31 | 1);
+    bench.write(PffbReg::TlbDirectory, 0x123_4560);
+    bench.write(PffbReg::TlbInvalidate, 1 << 31 | 1);
     assert_eq!(bench.read_bar(Bar::Bar1, 0), 1, "still stale");
-    bench.write(Bar0Reg::TlbDirectory, (directory >> 12 << 4) as u32);
-    bench.write(Bar0Reg::TlbInvalidate, 1 << 31 | 5);
+    bench.write(PffbReg::TlbDirectory, (directory >> 12 << 4) as u32);
+    bench.write(PffbReg::TlbInvalidate, 1 << 31 | 5);
     assert_eq!(bench.read_bar(Bar::Bar1, 0), 2);
 }
 
@@ -46,7 +46,7 @@ fn window_translation_is_dropped_with_a_new_block() {
     let (old, new) = (bench.allocate(0x1000), bench.allocate(0x1000));
     bench.set_vram_u32(old, 1);
     bench.set_vram_u32(new, 2);
-    let register = bench.read(Bar0Reg::Bar1Block);
+    let register = bench.read(PbusReg::Bar1Block);
     let block = u64::from(register & 0x0fff_ffff) << 12;
     let space = Space {
         directory: u64::from(bench.vram_u32(block + 0x200)),
@@ -54,7 +54,7 @@ fn window_translation_is_dropped_with_a_new_block() {
     bench.map(space, 0, Page::Vram(old), 0x1000);
     assert_eq!(bench.read_bar(Bar::Bar1, 0), 1);
     bench.map(space, 0, Page::Vram(new), 0x1000);
-    bench.write(Bar0Reg::Bar1Block, register);
+    bench.write(PbusReg::Bar1Block, register);
     assert_eq!(bench.read_bar(Bar::Bar1, 0), 2);
 }
 
@@ -77,8 +77,8 @@ fn channel_translation_stays_until_flushed() {
             let directory = (a.space.directory >> 12 << 2) as u32;
             Methods::new().to(0, 0x28, &[directory, 9 << 27])
         } else {
-            bench.write(Bar0Reg::TlbDirectory, (a.space.directory >> 12 << 4) as u32);
-            bench.write(Bar0Reg::TlbInvalidate, 1 << 31 | 1);
+            bench.write(PffbReg::TlbDirectory, (a.space.directory >> 12 << 4) as u32);
+            bench.write(PffbReg::TlbInvalidate, 1 << 31 | 1);
             Methods::new()
         };
         bench.submit(&mut a, &methods.release(0x800_0000, 3).0);
@@ -90,7 +90,7 @@ fn channel_translation_stays_until_flushed() {
 #[test]
 fn invalid_entry_is_not_kept() {
     let mut bench = ready();
-    let block = u64::from(bench.read(Bar0Reg::Bar1Block) & 0x0fff_ffff) << 12;
+    let block = u64::from(bench.read(PbusReg::Bar1Block) & 0x0fff_ffff) << 12;
     let space = Space {
         directory: u64::from(bench.vram_u32(block + 0x200)),
     };
@@ -156,7 +156,7 @@ fn refused_configurations_say_why() {
 #[test]
 fn large_pages_of_64_kib_split_addresses_their_own_way() {
     let mut bench = ready();
-    let block = u64::from(bench.read(Bar0Reg::Bar1Block) & 0x0fff_ffff) << 12;
+    let block = u64::from(bench.read(PbusReg::Bar1Block) & 0x0fff_ffff) << 12;
     let directory = bench.allocate_aligned(0x2_0000, 0x1000);
     let table = bench.allocate(0x2000);
     let page = bench.allocate_aligned(0x1_0000, 0x1_0000);
@@ -164,11 +164,11 @@ fn large_pages_of_64_kib_split_addresses_their_own_way() {
     bench.set_vram_u64(directory + 8, 1 | table >> 12 << 4);
     bench.set_vram_u64(table + 8 * 3, 1 | page >> 12 << 4);
     bench.set_vram_u32(page + 0xfffc, 0xcafe);
-    bench.write(Bar0Reg::MmuConfig, 1);
+    bench.write(PffbReg::MmuConfig, 1);
     bench.flush();
     assert_eq!(bench.read_bar(Bar::Bar1, (1 << 26) + 0x3_fffc), 0xcafe);
-    assert_eq!(bench.read(Bar0Reg::MmuConfig), 0x00ff_8001);
-    bench.write(Bar0Reg::MmuConfig, 0);
+    assert_eq!(bench.read(PffbReg::MmuConfig), 0x00ff_8001);
+    bench.write(PffbReg::MmuConfig, 0);
     assert_eq!(bench.read_bar(Bar::Bar1, (1 << 26) + 0x3_fffc), 0xbad0_ac00);
 }
 

@@ -5,7 +5,7 @@ use crate::Stepped;
 use fermi_spec::{
     engine::Engine,
     instance::{Timeslice, offset},
-    regs::Bar0Reg,
+    regs::PfifoReg,
 };
 use proptest::prelude::*;
 
@@ -55,7 +55,7 @@ struct Load {
 fn all_finish(loads: &[Load], masks: Option<[u32; 3]>) {
     let mut bench = ready();
     for ((engine, _), mask) in ENGINES.iter().zip(masks.into_iter().flatten()) {
-        bench.write(Bar0Reg::EnginePbdmaMask(u16::from(engine.number())), mask);
+        bench.write(PfifoReg::EnginePbdmaMask(u16::from(engine.number())), mask);
     }
     let vram = bench.allocate_aligned(BYTES, 0x2_0000);
     let mut ends = Vec::new();
@@ -133,7 +133,7 @@ fn channels_that_exchange_engines_on_any_pbdma_all_finish() {
 #[test]
 fn copies_without_pause_do_not_keep_an_engine_from_others() {
     let mut bench = ready();
-    bench.write(Bar0Reg::EnginePbdmaMask(u16::from(Engine::Copy0.number())), 0);
+    bench.write(PfifoReg::EnginePbdmaMask(u16::from(Engine::Copy0.number())), 0);
     let vram = bench.allocate_aligned(8 << 20, 0x2_0000);
     let end = bench.allocate(0x1000);
     bench.runlist(&[1, 2]);

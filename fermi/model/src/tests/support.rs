@@ -9,7 +9,7 @@ use fermi_spec::{
     instance::{self, AddressSpacePointer, offset, userd},
     pte::{self, Pde, PdeAperture, Pte},
     pushbuffer,
-    regs::{Bar0Reg, pfifo},
+    regs::{Bar0Reg, PbdmaReg, PbusReg, PffbReg, PfifoReg, PmcReg, pfifo},
 };
 use std::sync::Arc;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
@@ -140,40 +140,40 @@ pub(super) fn ready_with_microcode(microcode: CopyMicrocode) -> Bench {
 }
 
 fn make_ready(mut bench: Bench) -> Bench {
-    bench.write(Bar0Reg::PmcEnable, u32::MAX);
-    bench.write(Bar0Reg::PbdmaEnable, u32::MAX);
-    bench.write(Bar0Reg::PfifoPbdmas, 7);
+    bench.write(PmcReg::PmcEnable, u32::MAX);
+    bench.write(PmcReg::PbdmaEnable, u32::MAX);
+    bench.write(PfifoReg::PfifoPbdmas, 7);
     for engine in fermi_spec::engine::Engine::ALL {
         let mask = 7 & !(1 << engine.pbdma());
-        bench.write(Bar0Reg::EnginePbdmaMask(u16::from(engine.number())), mask);
+        bench.write(PfifoReg::EnginePbdmaMask(u16::from(engine.number())), mask);
     }
     for pbdma in 0..3 {
-        bench.write(Bar0Reg::PbdmaIntrEnable(pbdma), u32::MAX);
+        bench.write(PbdmaReg::PbdmaIntrEnable(pbdma), u32::MAX);
     }
-    bench.write(Bar0Reg::PfifoEnable, 1);
+    bench.write(PfifoReg::PfifoEnable, 1);
     let space = bench.space();
     let users = bench.allocate(128 * instance::USERD_BYTES);
     bench.map(space, USERD_VA, Page::Vram(users), 128 * instance::USERD_BYTES);
     let block = bench.allocate(SMALL_PAGE);
     bench.point(block, space);
-    bench.write(Bar0Reg::Bar1Block, 1 << 31 | (block >> 12) as u32);
+    bench.write(PbusReg::Bar1Block, 1 << 31 | (block >> 12) as u32);
     bench.write(
-        Bar0Reg::UserdBase,
+        PfifoReg::UserdBase,
         pfifo::USERD_BASE_VALID | (USERD_VA >> 12) as u32,
     );
-    bench.write(Bar0Reg::PfifoIntr, u32::MAX);
-    bench.write(Bar0Reg::PfifoIntrEnable, u32::MAX);
-    bench.write(Bar0Reg::EngineIntrEnable, 1);
+    bench.write(PfifoReg::PfifoIntr, u32::MAX);
+    bench.write(PfifoReg::PfifoIntrEnable, u32::MAX);
+    bench.write(PfifoReg::EngineIntrEnable, 1);
     bench
 }
 
 impl Bench {
-    pub(super) fn read(&mut self, reg: Bar0Reg) -> u32 {
-        self.read_at(reg.offset())
+    pub(super) fn read(&mut self, reg: impl Into<Bar0Reg>) -> u32 {
+        self.read_at(reg.into().offset())
     }
 
-    pub(super) fn write(&mut self, reg: Bar0Reg, value: u32) {
-        self.write_at(reg.offset(), value);
+    pub(super) fn write(&mut self, reg: impl Into<Bar0Reg>, value: u32) {
+        self.write_at(reg.into().offset(), value);
     }
 
     pub(super) fn read_at(&mut self, offset: u32) -> u32 {
@@ -327,7 +327,7 @@ impl Bench {
 
     /// Invalidates every translation.
     pub(super) fn flush(&mut self) {
-        self.write(Bar0Reg::TlbInvalidate, 1 << 31 | 2);
+        self.write(PffbReg::TlbInvalidate, 1 << 31 | 2);
     }
 
     /// A channel with a ring and a pushbuffer, bound and started, not on the runlist.
@@ -363,18 +363,18 @@ impl Bench {
             pushed: 0,
         };
         self.bind(&channel);
-        self.write(Bar0Reg::ChannelState(id), pfifo::CHANNEL_START);
+        self.write(PfifoReg::ChannelState(id), pfifo::CHANNEL_START);
         channel
     }
 
     pub(super) fn bind(&mut self, channel: &Channel) {
         let value = 0xc000_0000 | (channel.instance >> 12) as u32;
-        self.write(Bar0Reg::ChannelInstance(channel.id), value);
+        self.write(PfifoReg::ChannelInstance(channel.id), value);
     }
 
     /// VRAM of the USERD array: what BAR1 shows at its address.
     fn userd_array(&mut self) -> u64 {
-        let block = u64::from(self.read(Bar0Reg::Bar1Block) & 0x0fff_ffff) << 12;
+        let block = u64::from(self.read(PbusReg::Bar1Block) & 0x0fff_ffff) << 12;
         let directory = u64::from(self.vram_u32(block + offset::PD_LO) & 0xffff_f000);
         let entry = self.small_entry(Space { directory }, USERD_VA);
         Pte::from_bits(self.vram_u64(entry)).address().0
@@ -389,8 +389,8 @@ impl Bench {
             let entry = u64::from(*id) | u64::from(pfifo::RUNLIST_ENTRY_TAG) << 32;
             self.set_vram_u64(self.runlists + 8 * index as u64, entry);
         }
-        self.write(Bar0Reg::RunlistBase, (self.runlists >> 12) as u32);
-        self.write(Bar0Reg::RunlistCommit, 0x01f0_0000 | ids.len() as u32);
+        self.write(PfifoReg::RunlistBase, (self.runlists >> 12) as u32);
+        self.write(PfifoReg::RunlistCommit, 0x01f0_0000 | ids.len() as u32);
     }
 
     /// Puts words into the pushbuffer and their entry into the ring, without a doorbell.

@@ -4,7 +4,7 @@ use super::support::*;
 use crate::Stepped;
 use fermi_spec::{
     methods::{M2mfLaunch, m2mf},
-    regs::{Bar0Reg, engines::graph_data_error, pgraph::graph_intr},
+    regs::{PfifoReg, PgraphReg, pgraph::graph_data_error, pgraph::graph_intr},
 };
 use proptest::prelude::*;
 
@@ -245,8 +245,8 @@ fn changed(method: u16, data: u32) -> Methods {
 fn data_error(methods: &Methods) -> (u32, u32, bool) {
     let mut room = Room::new();
     room.submit(methods);
-    let intr = room.bench.read(Bar0Reg::GraphIntr);
-    let code = room.bench.read(Bar0Reg::GraphDataError);
+    let intr = room.bench.read(PgraphReg::GraphIntr);
+    let code = room.bench.read(PgraphReg::GraphDataError);
     (intr, code, room.result() == room.target)
 }
 
@@ -321,7 +321,7 @@ fn semaphore_of_a_tiled_copy_is_released_after_its_bytes() {
             assert_ne!(result[report + 8..], room.target[report + 8..]);
         }
         assert!(result == expected);
-        assert_ne!(room.bench.read(Bar0Reg::EngineIntr(0)), 0);
+        assert_ne!(room.bench.read(PfifoReg::EngineIntr(0)), 0);
     }
 }
 
@@ -374,7 +374,7 @@ fn fault_within_a_tiled_copy_stops_that_channel_alone() {
     };
     let methods = m2mf_setup(&copy).to(M2MF, m2mf::LAUNCH, &[layouts(&copy).into_bits()]);
     room.submit(&methods);
-    assert_eq!(room.bench.read(Bar0Reg::FaultUnits), 1);
+    assert_eq!(room.bench.read(PfifoReg::FaultUnits), 1);
     // What lies before the missing page in the first line has been copied, nothing behind it.
     let result = room.result();
     assert_eq!(result[..64], room.source[..64]);
@@ -437,7 +437,7 @@ proptest! {
         let mut room = Room::new();
         let methods = m2mf_setup(&copy).to(M2MF, m2mf::LAUNCH, &[layouts(&copy).into_bits()]);
         prop_assert_eq!(room.submit(&methods), Stepped::Idle);
-        prop_assert_eq!(room.bench.read(Bar0Reg::GraphIntr), 0);
+        prop_assert_eq!(room.bench.read(PgraphReg::GraphIntr), 0);
         prop_assert!(room.is_as_expected(&copy));
     }
 
@@ -455,7 +455,7 @@ proptest! {
         for chunk in data[..(words * lines) as usize].chunks(500) {
             room.submit(&Methods::new().repeated(M2MF, m2mf::DATA, chunk));
         }
-        prop_assert_eq!(room.bench.read(Bar0Reg::GraphIntr), 0);
+        prop_assert_eq!(room.bench.read(PgraphReg::GraphIntr), 0);
         prop_assert!(room.is_as_expected(&copy));
     }
 }

@@ -1,15 +1,50 @@
-//! The L2 cache's registers that come once for each slice of each partition (LTC), and the table of clear values.
+//! The L2 cache: registers of all slices, those that come once for each slice of each partition (LTC), and the table
+//! of clear values.
 //!
 //! Source: nouveau `nvkm/subdev/ltc/gf100.c`, envytools `rnndb/memory/gf100_pmfb.xml`.
 
-/// First byte of LTC 0's slice 0.
-pub const SLICES_BASE: u32 = 0x14_1000;
-/// Bytes from one LTC to the next.
-pub const LTC_STRIDE: u32 = 0x2000;
-/// Bytes from one slice to the next.
-pub const SLICE_STRIDE: u32 = 0x400;
-/// Slices that an LTC has room for.
-pub const SLICES_MAX: u32 = 4;
+use super::units::{UnitRange, unit, units};
+
+/// Where the LTCs are.
+pub const LTC: UnitRange = units("LTC", 0x14_0000, 0x2000, 31, &[SLICE]);
+/// Where the slices of an LTC are, within it.
+pub const SLICE: UnitRange = units("SLICE", 0x1000, 0x400, 4, &[]);
+/// Where all slices of all LTCs are reached at once.
+pub const LTCS: UnitRange = unit("LTCS", 0x17_e000, 0x1000);
+
+registers! {
+    /// Words of the L2 cache that nothing else depends on.
+    pub enum LtcWord {
+        /// Which interrupts of the slices are on (bit 20 is cleared by nouveau).
+        LtcIntrControl = 0x17e820, ReadWrite;
+        /// Bit 1: large pages have 128 KiB.
+        LtcConfig = 0x17e8c0, ReadWrite;
+        /// Bit 2 clears compression tags.
+        LtcTagClear = 0x17e8c8, WriteOnly;
+        /// First tag to clear.
+        LtcTagFirst = 0x17e8cc, ReadWrite;
+        /// Last tag to clear.
+        LtcTagLast = 0x17e8d0, ReadWrite;
+        /// Where in VRAM compression tags are kept.
+        LtcTagBase = 0x17e8d4, ReadWrite;
+        /// Number of LTCs.
+        LtcCount = 0x17e8d8, ReadWrite;
+    }
+}
+
+registers! {
+    /// Registers of the L2 cache that reach all slices at once.
+    pub enum LtcReg: LtcWord {
+        /// \[31:28\] slices of an LTC.
+        LtcSlices = 0x17e8dc, ReadOnly;
+        /// Clear values: entry that the next five registers are of.
+        ZbcIndex = 0x17ea44, ReadWrite;
+        /// Its colour.
+        ZbcColour[4, 4] = 0x17ea48, ReadWrite;
+        /// Its depth.
+        ZbcDepth = 0x17ea58, ReadWrite;
+    }
+}
 
 /// A register of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,14 +58,14 @@ pub enum SliceReg {
 impl SliceReg {
     /// The register at a BAR0 offset, whatever LTC and slice it belongs to.
     pub const fn decode(offset: u32) -> Option<Self> {
-        if offset < SLICES_BASE {
+        if offset < LTC.first || offset >= LTC.end() {
             return None;
         }
-        let inside = (offset - SLICES_BASE) % LTC_STRIDE;
-        if inside >= SLICE_STRIDE * SLICES_MAX {
+        let inside = (offset - LTC.first) % LTC.bytes;
+        if inside < SLICE.first || inside >= SLICE.end() {
             return None;
         }
-        match inside % SLICE_STRIDE {
+        match (inside - SLICE.first) % SLICE.bytes {
             0x020 => Some(Self::Intr),
             0x0c8 => Some(Self::TagClearBusy),
             _ => None,

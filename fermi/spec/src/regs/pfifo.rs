@@ -1,7 +1,115 @@
-//! Fields of PFIFO's registers (nouveau `fifo/gf100.c`, envytools `rnndb/fifo/gf100_pfifo.xml`).
+//! PFIFO and its bypass: runlist, channel table, engines, faults (nouveau `fifo/gf100.c`, envytools `rnndb/fifo/gf100_pfifo.xml`).
 
+use super::units::{UnitRange, unit};
 use crate::addr::{Aperture, PhysAddr};
 use bitfield_struct::bitfield;
+
+/// Where PFIFO is, channel table and all.
+pub const PFIFO: UnitRange = unit("PFIFO", 0x00_2000, 0x2000);
+/// Where the bypass is; two of its registers lie in PFIFO.
+pub const PFIFO_BYPASS: UnitRange = unit("PFIFO_BYPASS", 0x00_5000, 0x1000);
+
+registers! {
+    /// Words of PFIFO that nothing else depends on.
+    pub enum PfifoWord {
+        /// Code of INTR bit 16.
+        SwitchError = 0x00256c, ReadOnly;
+    }
+}
+
+registers! {
+    /// Registers of PFIFO: interrupts, runlist, engines, faults, the channel table.
+    pub enum PfifoReg: PfifoWord {
+        /// Pending PFIFO interrupts; bits 28–31 are levels.
+        PfifoIntr = 0x002100, WriteOneClears;
+        /// Enables, host line.
+        PfifoIntrEnable = 0x002140, ReadWrite;
+        /// PFIFO enable.
+        PfifoEnable = 0x002200, ReadWrite;
+        /// PBDMAs in use.
+        PfifoPbdmas = 0x002204, ReadWrite;
+        /// PBDMAs that an engine may not use.
+        EnginePbdmaMask[6, 4] = 0x002208, ReadWrite;
+        /// Where BAR1 shows the USERD array (POLL area).
+        UserdBase = 0x002254, ReadWrite;
+        /// Runlist to schedule next (PLAYLIST).
+        RunlistBase = 0x002270, ReadWrite;
+        /// Number of entries; takes the runlist over.
+        RunlistCommit = 0x002274, ReadWrite;
+        /// Runlist being processed.
+        RunlistCurrent = 0x002278, ReadOnly;
+        /// Its length; bit 20 while an update is pending.
+        RunlistStatus = 0x00227c, ReadOnly;
+        /// Default of RAMFC word f8 (time slice) for an engine's channels.
+        EngineTimeslice[6, 4] = 0x002310, ReadWrite;
+        /// Default of RAMFC word fc.
+        EngineTimeslicePb[6, 4] = 0x002350, ReadWrite;
+        /// Engine in use by a PBDMA.
+        PbdmaEngine[3, 4] = 0x002390, ReadOnly;
+        /// Enables, non-stall line.
+        PfifoIntrEnableNonStall = 0x002528, ReadWrite;
+        /// Code of INTR bit 0.
+        ChannelTableError = 0x00252c, ReadOnly;
+        /// Code of INTR bit 8.
+        SchedulerError = 0x00254c, ReadOnly;
+        /// Units with a fault record.
+        FaultUnits = 0x00259c, WriteOneClears;
+        /// PBDMAs with an interrupt.
+        PbdmaIntrSource = 0x0025a0, WriteOneClears;
+        /// Engines with an interrupt.
+        EngineIntrSource = 0x0025a4, ReadOnly;
+        /// An engine's interrupts; bit 0 notify.
+        EngineIntr[6, 4] = 0x0025a8, WriteOneClears;
+        /// Enables of the four engine interrupt bits.
+        EngineIntrEnable = 0x002628, ReadWrite;
+        /// Faulted engines.
+        EngineFault = 0x00262c, WriteOneClears;
+        /// Engines kept off the runlist.
+        EngineBlock = 0x002630, ReadWrite;
+        /// Preempt ("kick"): channel id; bit 20 while pending.
+        Preempt = 0x002634, ReadWrite;
+        /// Bit 0 freezes the scheduler.
+        SchedulerFreeze = 0x002638, ReadWrite;
+        /// What an engine is doing.
+        EngineStatus[6, 4] = 0x002640, ReadOnly;
+        /// Instance block of the channel on an engine.
+        EngineInstance[6, 4] = 0x002680, ReadOnly;
+        /// The same with a valid bit.
+        EngineInstanceValid[6, 4] = 0x002790, ReadOnly;
+        /// Channel id on an engine, with an active bit.
+        EngineChannel[6, 4] = 0x0027d0, ReadOnly;
+        /// Fault records, four words for each of 24 units.
+        FaultRecord[96, 4] = 0x002800, ReadOnly;
+        /// Runlist interrupt: 28 done, 0 event.
+        RunlistIntr = 0x002a00, WriteOneClears;
+        /// Time-outs: FB, PB, engine.
+        PfifoTimeout[3, 4] = 0x002a04, ReadWrite;
+        /// Channel switch time-out.
+        SwitchTimeout = 0x002a18, ReadWrite;
+        /// Inject an MMU fault into an engine.
+        InjectFault[6, 4] = 0x002a30, ReadWrite;
+        /// Instance block of a channel, valid, polling.
+        ChannelInstance[128, 8] = 0x003000, ReadWrite;
+        /// Runnable and status bits of a channel.
+        ChannelState[128, 8] = 0x003004, ReadWrite;
+    }
+}
+
+registers! {
+    /// Registers of the bypass, which sends an engine methods without a channel.
+    pub enum BypassReg {
+        /// Engine that the bypass drives, and its enable.
+        BypassConfig = 0x0026c4, ReadWrite;
+        /// Instance block that the bypass puts on its engine.
+        BypassSwitch = 0x0026c8, ReadWrite;
+        /// Errors of the bypass.
+        BypassStatus = 0x005000, WriteOneClears;
+        /// Method and subchannel for the bypass.
+        BypassAddress = 0x005004, ReadWrite;
+        /// Its data; submits the method.
+        BypassData = 0x005008, ReadWrite;
+    }
+}
 
 /// RUNLIST_BASE (2270).
 #[bitfield(u32)]
@@ -159,33 +267,6 @@ pub mod scheduler_error {
     /// An engine did not switch in time.
     pub const SWITCH_TIMEOUT: u32 = 0xa;
 }
-
-/// Bits of PBDMA_INTR (40108).
-pub mod pbdma_intr {
-    /// GPFIFO control entry.
-    pub const GPFIFO: u32 = 1 << 13;
-    /// GP_PUT beyond the ring.
-    pub const GP_POINTER: u32 = 1 << 14;
-    /// Bad GPFIFO entry.
-    pub const GP_ENTRY: u32 = 1 << 15;
-    /// Bad pushbuffer word.
-    pub const PB_ENTRY: u32 = 1 << 18;
-    /// Illegal method.
-    pub const METHOD: u32 = 1 << 21;
-    /// Empty subchannel or software method.
-    pub const DEVICE: u32 = 1 << 23;
-    /// Bad semaphore operation.
-    pub const SEMAPHORE: u32 = 1 << 25;
-    /// Acquire timed out.
-    pub const ACQUIRE: u32 = 1 << 26;
-    /// The channel would have to give way inside a segment that forbids it.
-    pub const NO_SWITCH_SEGMENT: u32 = 1 << 29;
-    /// Wrong signature in the instance block.
-    pub const SIGNATURE: u32 = 1 << 31;
-}
-
-/// What nouveau writes to PBDMA_METHOD0 to turn a stuck method into a NOP.
-pub const METHOD_NOP: u32 = 0x8060_0008;
 
 /// ENGINE_STATUS (2640 + 4e). unverified: bits 12, 14 and 20 are nouveau's reading.
 #[bitfield(u32)]

@@ -1,4 +1,151 @@
-//! Fields of PGRAPH's registers: nouveau `gr/gf100.c`, `gr/fuc/hub.fuc` and `macros.fuc`; envytools.
+//! PGRAPH: nouveau `gr/gf100.c`, `gr/fuc/hub.fuc` and `macros.fuc`; envytools.
+//!
+//! What FECS is asked and answers is in [`super::fecs`].
+
+use super::fecs::{FECS, GPCCS};
+use super::units::{UnitRange, unit, units};
+
+const PGRAPH_FIRST: u32 = 0x40_0000;
+/// Where PGRAPH is, GPCs and all.
+pub const PGRAPH: UnitRange = UnitRange {
+    parts: PARTS,
+    ..unit("PGRAPH", PGRAPH_FIRST, 0x20_0000)
+};
+/// Where the GPCs are, within PGRAPH.
+pub const GPC: UnitRange = units("GPC", 0x10_0000, 0x8000, 32, GPC_PARTS);
+/// GPCs that a GF100 has.
+pub const GPCS: u32 = 4;
+/// Where a GPC's falcon is, within the GPC.
+pub const GPC_GPCCS: UnitRange = unit("GPCCS", 0x2000, 0x1000);
+/// Bytes of PGRAPH from its first on that a GF100 answers besides its GPCs.
+pub const GRAPH_BYTES: u32 = 0x2_0000;
+/// First byte of the registers of a GF100's GPCs.
+pub const GPCS_BASE: u32 = PGRAPH.first + GPC.first;
+/// Their number of bytes.
+pub const GPCS_BYTES: u32 = GPC.bytes * GPCS;
+
+/// Parts of a TPC: texture unit, L1, the SM ("MP").
+const TPC_PARTS: &[UnitRange] = &[
+    unit("POLY", 0x000, 0x100),
+    unit("TEX", 0x200, 0x100),
+    unit("L1", 0x400, 0x100),
+    unit("MP", 0x600, 0x200),
+];
+
+/// Parts of a GPC.
+const GPC_PARTS: &[UnitRange] = &[
+    unit("PROP", 0x0400, 0x100),
+    unit("ESETUP", 0x0800, 0x100),
+    unit("ZCULL", 0x0900, 0x100),
+    unit("CRSTR", 0x0b00, 0x100),
+    unit("GPM", 0x0c00, 0x100),
+    GPC_GPCCS,
+    units("TPC", 0x4000, 0x800, 4, TPC_PARTS),
+];
+
+/// Parts of PGRAPH.
+const PARTS: &[UnitRange] = &[
+    unit("DISPATCH", 0x0_4000, 0x400),
+    unit("MACRO", 0x0_4400, 0x200),
+    unit("M2MF", 0x0_4600, 0x200),
+    unit("SHADER", 0x0_5800, 0x200),
+    unit("UNK6000", 0x0_6000, 0x1000),
+    unit("SKED", 0x0_7000, 0x1000),
+    unit("CCACHE", 0x0_8000, 0x800),
+    unit("ROPS", 0x0_8800, 0x800),
+    unit("FECS", FECS.first - PGRAPH_FIRST, FECS.bytes),
+    units("ROP", 0x1_0000, 0x400, 32, &[]),
+    unit("GPCS", 0x1_8000, 0x1000),
+    unit("TPCS", 0x1_9000, 0x1000),
+    unit("GPCCS", GPCCS.first - PGRAPH_FIRST, GPCCS.bytes),
+    GPC,
+];
+
+registers! {
+    /// Words of PGRAPH that nothing else depends on.
+    pub enum PgraphWord {
+        /// Internal command: address; sends it.
+        GraphBundle = 0x400200, ReadWrite;
+        /// Internal command: data.
+        GraphBundleData = 0x400204, ReadWrite;
+        /// Internal commands on (bit 31).
+        GraphBundleControl = 0x400208, ReadWrite;
+        /// Trap of the front end (DISPATCH); sub-unit traps are acknowledged by 0xc0000000.
+        GraphDispatchTrap = 0x404000, ReadWrite;
+        /// Trap of M2MF.
+        GraphM2mfTrap = 0x404600, ReadWrite;
+    }
+}
+
+registers! {
+    /// Registers of PGRAPH: what can stop the engine, and how it is asked.
+    pub enum PgraphReg: PgraphWord {
+        /// Interrupts.
+        GraphIntr = 0x400100, WriteOneClears;
+        /// Sub-units with a trap (interrupt bit 21).
+        GraphTrap = 0x400108, WriteOneClears;
+        /// Code of the data error.
+        GraphDataError = 0x400110, ReadOnly;
+        /// GPCs with a trap.
+        GraphGpcTrap = 0x400118, WriteOneClears;
+        /// Trap enables.
+        GraphTrapEnable = 0x400138, ReadWrite;
+        /// Interrupt enables.
+        GraphIntrEnable = 0x40013c, ReadWrite;
+        /// Front end takes methods (bits 0, 16).
+        GraphFifoControl = 0x400500, ReadWrite;
+        /// Activity; bit 0.
+        GraphActivity = 0x40060c, ReadOnly;
+        /// Busy units; bit 0 any, bit 2 internal commands.
+        GraphStatus = 0x400700, ReadOnly;
+        /// Method that failed: \[13:2\] method, \[18:16\] subchannel.
+        GraphTrappedMethod = 0x400704, ReadOnly;
+        /// Its data.
+        GraphTrappedData = 0x400708, ReadOnly;
+        /// Power mode of the front end; bit 4 is set to start and clear when done.
+        GraphPowerMode = 0x404170, ReadWrite;
+        /// Class bound to a subchannel.
+        GraphSubchannelClass[8, 4] = 0x404200, ReadWrite;
+        /// Method port: \[15:0\] class, \[29:16\] method / 4, 31 go.
+        GraphMethodPort = 0x404488, ReadWrite;
+        /// Method port: data.
+        GraphMethodPortData = 0x40448c, ReadWrite;
+        /// Trap of the macro processor.
+        GraphMacroTrap = 0x404490, ReadWrite;
+        /// Where it happened: \[10:0\] word, 28 valid.
+        GraphMacroTrapAt = 0x404494, ReadWrite;
+        /// The macro's word there.
+        GraphMacroTrapWord = 0x40449c, ReadWrite;
+        /// Trap of a GPC: \[15:0\] its units, from bit 16 its TPCs.
+        GpcTrap[GPCS, GPC.bytes] = 0x502c90, WriteOneClears;
+        /// Trap of TPC 0 of a GPC: bit 1 the MP.
+        TpcTrap[GPCS, GPC.bytes] = 0x504508, WriteOneClears;
+        /// Texture unit of that TPC: bit 31 trapped, what below is written to acknowledge.
+        TextureTrap[GPCS, GPC.bytes] = 0x504224, ReadWrite;
+        /// MP of that TPC: code of the warp error.
+        MpWarpError[GPCS, GPC.bytes] = 0x504648, ReadWrite;
+        /// MP of that TPC: errors that concern no warp.
+        MpGlobalError[GPCS, GPC.bytes] = 0x504650, WriteOneClears;
+        /// ROPs and GPCs: \[20:16\] and \[4:0\].
+        GraphUnits = 0x409604, ReadOnly;
+        /// TPCs of a GPC.
+        GpcTpcs[GPCS, GPC.bytes] = 0x502608, ReadOnly;
+    }
+}
+
+/// Codes in GRAPH_DATA_ERROR (400110), from nouveau's `nv50_data_error_names`.
+pub mod graph_data_error {
+    /// A value that cannot be.
+    pub const INVALID_VALUE: u32 = 0x4;
+    /// A value that is none of its enumeration.
+    pub const INVALID_ENUM: u32 = 0x5;
+    /// A reserved bit is set.
+    pub const INVALID_BITFIELD: u32 = 0xc;
+    /// A copy reaches beyond the layers of its surface (envytools `g80_defs.xml`: M2MF at least).
+    pub const Z_OUT_OF_BOUNDS: u32 = 0x21;
+    /// A copy reaches beyond the lines of its surface, or beyond their ends (envytools likewise).
+    pub const XY_OUT_OF_BOUNDS: u32 = 0x23;
+}
 
 /// Bits of GRAPH_INTR (400100).
 pub mod graph_intr {
@@ -69,83 +216,3 @@ pub const POWER_MODE_BUSY: u32 = 1 << 4;
 pub const METHOD_MASK: u32 = 0x3ffc;
 /// GRAPH_METHOD_PORT: go.
 pub const METHOD_PORT_GO: u32 = 1 << 31;
-
-/// FECS_INTR_SET: as if PFIFO asked for a context switch.
-pub const FECS_SWITCH_REQUEST: u32 = 1 << 8;
-/// FECS_CHANNEL, FECS_NEXT_CHANNEL and operands: an instance block is named.
-pub const FECS_CHANNEL_VALID: u32 = 1 << 31;
-/// The block's address >> 12.
-pub const FECS_CHANNEL_FRAME: u32 = 0x0fff_ffff;
-
-/// Bits of FECS_HOST_INTR (409c18).
-pub mod fecs_intr {
-    /// nouveau's microcode reports an error: code in scratch 5.
-    pub const ERROR: u32 = 1 << 0;
-    /// NVIDIA's microcode does not know the command (nvgpu `unimp_firmware_method`; unverified on GF100).
-    pub const UNKNOWN_COMMAND: u32 = 1 << 17;
-}
-
-/// Commands and answers of nouveau's microcode.
-pub mod fecs_nouveau {
-    /// Makes a channel current without loading its state.
-    pub const SET_CHANNEL: u32 = 1;
-    /// Saves the current channel's state.
-    pub const SAVE: u32 = 2;
-    /// Scratch 0: started, or a command is done.
-    pub const DONE: u32 = 1 << 31;
-    /// Error in scratch 5: no such command, which is in bits 31:16.
-    pub const BAD_COMMAND: u32 = 1;
-    /// Error in scratch 5: a firmware method came. Scratch 2 has the class, 3 the method, 4 the data.
-    pub const BAD_FIRMWARE_METHOD: u32 = 3;
-}
-
-/// Commands and answers of NVIDIA's microcode.
-pub mod fecs_nvidia {
-    /// Binds a channel.
-    pub const BIND_CHANNEL: u32 = 0x03;
-    /// Halts.
-    pub const HALT: u32 = 0x04;
-    /// Waits for idle and saves a channel's state as the golden image.
-    pub const SAVE_GOLDEN: u32 = 0x09;
-    /// Asks for the size of the context image.
-    pub const IMAGE_BYTES: u32 = 0x10;
-    /// Asks for the size of the zcull image.
-    pub const ZCULL_BYTES: u32 = 0x16;
-    /// Sets the watchdog.
-    pub const WATCHDOG: u32 = 0x21;
-    /// Asks for the size of the performance-monitor image.
-    pub const MONITOR_BYTES: u32 = 0x25;
-    /// Asks for the size of the register-list image.
-    pub const LIST_BYTES: u32 = 0x30;
-    /// Binds a register list's instance block.
-    pub const LIST_BLOCK: u32 = 0x31;
-    /// Sets a register list's address.
-    pub const LIST_ADDRESS: u32 = 0x32;
-    /// Stops context switching.
-    pub const STOP_SWITCHING: u32 = 0x38;
-    /// Goes on with it.
-    pub const START_SWITCHING: u32 = 0x39;
-    /// Scratch 0: started; SAVE_GOLDEN worked; a list command worked. Scratch 1: a switching command worked.
-    pub const DONE: u32 = 1;
-    /// Scratch 0: SAVE_GOLDEN failed.
-    pub const FAILED: u32 = 2;
-    /// Scratch 0: BIND_CHANNEL worked.
-    pub const BOUND: u32 = 1 << 4;
-    /// Scratch 0: BIND_CHANNEL failed.
-    pub const NOT_BOUND: u32 = 1 << 5;
-}
-
-/// First byte of PGRAPH's registers and their number of bytes, without the GPCs'.
-pub const GRAPH_BASE: u32 = 0x40_0000;
-/// See [`GRAPH_BASE`].
-pub const GRAPH_BYTES: u32 = 0x2_0000;
-/// First byte of the GPCs' registers and their number of bytes.
-pub const GPCS_BASE: u32 = 0x50_0000;
-/// See [`GPCS_BASE`].
-pub const GPCS_BYTES: u32 = 0x2_0000;
-/// Value of FECS's falcon register Caps: 16 KiB of code, 4 KiB of data (envytools); FIFO and slots as a copy engine's.
-pub const FECS_CAPS: u32 = 0x2040_2040;
-/// The same of a GPC's falcon. unverified: sizes.
-pub const GPCCS_CAPS: u32 = 0x2040_2020;
-/// Version of both falcons.
-pub const FECS_VERSION: u32 = 3;

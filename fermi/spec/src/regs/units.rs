@@ -3,9 +3,11 @@
 //! Sources: envytools `docs/hw/mmio.rst` (the map of GF100), `rnndb/root.xml`, `rnndb/graph/gf100_pgraph/*.xml`; the
 //! sub-units of PGRAPH also from the traps that nouveau reads (`nvkm/engine/gr/gf100.c`).
 
+use super::falcon::{FALCON_BYTES, FalconReg, falcon_at};
+use super::windows::{PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END};
 use super::{
-    Bar0Reg, PCI_MIRROR_BASE, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END,
-    falcon::{FALCON_BYTES, FalconReg, falcon_at},
+    Bar0Reg, ltc, pbdma, pbus, pclock, pcopy, peephole, pffb, pfifo, pflush, pgraph, pmc, pmu, pnvio, ppci,
+    pring, ptimer, punits, vga,
 };
 use core::fmt;
 
@@ -24,7 +26,7 @@ pub struct UnitRange {
     pub parts: &'static [UnitRange],
 }
 
-const fn unit(name: &'static str, first: u32, bytes: u32) -> UnitRange {
+pub(super) const fn unit(name: &'static str, first: u32, bytes: u32) -> UnitRange {
     UnitRange {
         name,
         first,
@@ -34,7 +36,7 @@ const fn unit(name: &'static str, first: u32, bytes: u32) -> UnitRange {
     }
 }
 
-const fn units(
+pub(super) const fn units(
     name: &'static str,
     first: u32,
     bytes: u32,
@@ -50,81 +52,48 @@ const fn units(
     }
 }
 
-/// Parts of a TPC: texture unit, L1, the SM ("MP").
-const TPC: &[UnitRange] = &[
-    unit("POLY", 0x000, 0x100),
-    unit("TEX", 0x200, 0x100),
-    unit("L1", 0x400, 0x100),
-    unit("MP", 0x600, 0x200),
-];
-
-/// Parts of a GPC.
-const GPC: &[UnitRange] = &[
-    unit("PROP", 0x0400, 0x100),
-    unit("ESETUP", 0x0800, 0x100),
-    unit("ZCULL", 0x0900, 0x100),
-    unit("CRSTR", 0x0b00, 0x100),
-    unit("GPM", 0x0c00, 0x100),
-    unit("GPCCS", 0x2000, 0x1000),
-    units("TPC", 0x4000, 0x800, 4, TPC),
-];
-
-/// Parts of PGRAPH.
-const PGRAPH: &[UnitRange] = &[
-    unit("DISPATCH", 0x0_4000, 0x400),
-    unit("MACRO", 0x0_4400, 0x200),
-    unit("M2MF", 0x0_4600, 0x200),
-    unit("SHADER", 0x0_5800, 0x200),
-    unit("UNK6000", 0x0_6000, 0x1000),
-    unit("SKED", 0x0_7000, 0x1000),
-    unit("CCACHE", 0x0_8000, 0x800),
-    unit("ROPS", 0x0_8800, 0x800),
-    unit("FECS", 0x0_9000, 0x1000),
-    units("ROP", 0x1_0000, 0x400, 32, &[]),
-    unit("GPCS", 0x1_8000, 0x1000),
-    unit("TPCS", 0x1_9000, 0x1000),
-    unit("GPCCS", 0x1_a000, 0x1000),
-    units("GPC", 0x10_0000, 0x8000, 32, GPC),
-];
-
-/// Slices of an L2 partition.
-const LTC: &[UnitRange] = &[units("SLICE", 0x1000, 0x400, 4, &[])];
+/// Where the video engines' falcons are.
+pub const PVLD: UnitRange = unit("PVLD", 0x08_4000, FALCON_BYTES);
+/// See [`PVLD`].
+pub const PPDEC: UnitRange = unit("PPDEC", 0x08_5000, FALCON_BYTES);
+/// See [`PVLD`].
+pub const PPPP: UnitRange = unit("PPPP", 0x08_6000, FALCON_BYTES);
 
 /// All units, by offset and disjoint.
 pub const UNITS: &[UnitRange] = &[
-    unit("PMC", 0x00_0000, 0x1000),
-    unit("PBUS", 0x00_1000, 0x1000),
-    unit("PFIFO", 0x00_2000, 0x3000),
-    unit("PFIFO_BYPASS", 0x00_5000, 0x1000),
-    unit("PTIMER", 0x00_9000, 0x1000),
+    pmc::PMC,
+    pbus::PBUS,
+    pfifo::PFIFO,
+    pfifo::PFIFO_BYPASS,
+    ptimer::PTIMER,
     unit("PCOUNTER", 0x00_a000, 0x1000),
-    unit("PNVIO", 0x00_e000, 0x1000),
-    unit("PTHERM", 0x02_0000, 0x1000),
-    unit("PFUSE", 0x02_1000, 0x1000),
-    unit("PUNITS", 0x02_2000, 0x1000),
-    units("PBDMA", 0x04_0000, 0x2000, 3, &[]),
-    unit("PEEPHOLE", 0x06_0000, 0x1000),
-    unit("PFLUSH", 0x07_0000, 0x1000),
-    unit("PVLD", 0x08_4000, 0x1000),
-    unit("PPDEC", 0x08_5000, 0x1000),
-    unit("PPPP", 0x08_6000, 0x1000),
-    unit("PPCI", PCI_MIRROR_BASE, 0x1000),
+    pnvio::PNVIO,
+    pnvio::PTHERM,
+    punits::PFUSE,
+    punits::PUNITS,
+    pbdma::PBDMA,
+    peephole::PEEPHOLE,
+    pflush::PFLUSH,
+    PVLD,
+    PPDEC,
+    PPPP,
+    ppci::PPCI,
     unit("PPCI_HDA", 0x08_a000, 0x1000),
-    unit("PFFB", 0x10_0000, 0x1000),
-    unit("PSTRAPS", 0x10_1000, 0x1000),
-    units("PCOPY", 0x10_4000, 0x1000, 2, &[]),
-    unit("PMU", 0x10_a000, 0x1000),
-    unit("PBFBS", 0x10_f000, 0x1000),
-    units("PBFB", 0x11_0000, 0x1000, 8, &[]),
-    unit("PRING", 0x12_0000, 0x1_0000),
-    unit("PCLOCK", 0x13_0000, 0x1_0000),
-    units("LTC", 0x14_0000, 0x2000, 31, LTC),
-    unit("LTCS", 0x17_e000, 0x2000),
+    pffb::PFFB,
+    punits::PSTRAPS,
+    pcopy::PCOPY,
+    pmu::PMU,
+    pffb::PBFBS,
+    pffb::PBFB,
+    pring::PRING,
+    pclock::PCLOCK,
+    ltc::LTC,
+    ltc::LTCS,
     unit("PCOUNTER", 0x18_0000, 0x4_0000),
     unit("PMEDIA", 0x20_0000, 0x1000),
     unit("PROM", PROM_BASE, PROM_END - PROM_BASE),
-    units("PGRAPH", 0x40_0000, 0x20_0000, 1, PGRAPH),
-    unit("PRMCIO", 0x60_1000, 0x1000),
+    pgraph::PGRAPH,
+    vga::PRMCIO,
     unit("PDISPLAY", 0x61_0000, 0x1_0000),
     unit("PRAMIN", PRAMIN_BASE, PRAMIN_BYTES),
 ];
@@ -135,8 +104,13 @@ impl UnitRange {
         self.first + self.bytes * self.count
     }
 
+    /// Its bytes, and those of its equals behind it.
+    pub const fn range(&self) -> core::ops::Range<u32> {
+        self.first..self.end()
+    }
+
     /// The unit of `ranges` that `offset` lies in, which one of its kind, and how far into it.
-    fn find(ranges: &'static [Self], offset: u32) -> Option<(&'static Self, u32, u32)> {
+    pub(super) fn find(ranges: &'static [Self], offset: u32) -> Option<(&'static Self, u32, u32)> {
         let unit = ranges
             .iter()
             .find(|unit| (unit.first..unit.end()).contains(&offset))?;
@@ -166,10 +140,11 @@ impl fmt::Display for Description {
         if let Some(reg) = Bar0Reg::decode(offset) {
             return write!(f, "{reg}");
         }
-        if let Some((falcon, at)) = falcon_at(offset)
-            && let Some(reg) = FalconReg::decode(at % FALCON_BYTES)
+        if let Some((falcon, index, at)) = falcon_at(offset)
+            && let Some(reg) = FalconReg::decode(at)
         {
-            return write!(f, "{falcon}.{reg:?}");
+            write_name(f, falcon, index)?;
+            return write!(f, ".{reg:?}");
         }
         let Some((unit, index, mut inside)) = UnitRange::find(UNITS, offset) else {
             return write!(f, "{offset:#x}");

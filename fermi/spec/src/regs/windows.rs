@@ -1,7 +1,16 @@
-//! Fields of the registers that place windows: BAR1, BAR3, PRAMIN.
+//! The windows of BAR0 and their extents; fields of the registers that place windows: BAR1, BAR3, PRAMIN.
 
 use crate::addr::{Aperture, PhysAddr};
 use bitfield_struct::bitfield;
+
+/// First byte of the PROM window.
+pub const PROM_BASE: u32 = 0x30_0000;
+/// One past its last byte.
+pub const PROM_END: u32 = 0x38_0000;
+/// First byte of the PRAMIN window.
+pub const PRAMIN_BASE: u32 = 0x70_0000;
+/// Bytes of the PRAMIN window.
+pub const PRAMIN_BYTES: u32 = 0x10_0000;
 
 /// BAR1_BLOCK, BAR3_BLOCK, PEEPHOLE_BLOCK (1704, 1714, 1718).
 #[bitfield(u32)]

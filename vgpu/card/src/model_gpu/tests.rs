@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fermi_spec::addr::{FRAME, GuestVramAddr};
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PtimerReg};
 use vgpu::VmId;
 
 use super::*;
@@ -27,8 +27,8 @@ fn vm(vm: VmId, at: u64) -> FrameOwner {
     }
 }
 
-fn write_register(card: &mut ModelGpu, register: Bar0Reg, value: u32) {
-    card.write(Bar::Bar0, register.offset().into(), &value.to_le_bytes())
+fn write_register(card: &mut ModelGpu, register: impl Into<Bar0Reg>, value: u32) {
+    card.write(Bar::Bar0, register.into().offset().into(), &value.to_le_bytes())
         .unwrap();
 }
 
@@ -36,7 +36,7 @@ fn write_register(card: &mut ModelGpu, register: Bar0Reg, value: u32) {
 fn look_at(card: &mut ModelGpu, frame: FrameNo) {
     write_register(
         card,
-        Bar0Reg::PraminBase,
+        PbusReg::PraminBase,
         ((u64::from(frame.0) * FRAME) >> 16) as u32,
     );
 }
@@ -87,7 +87,7 @@ fn time_of_an_idle_card_goes_on() {
     let mut card = card();
     let mut word = [0; 4];
     let mut time = || {
-        card.read(Bar::Bar0, Bar0Reg::PtimerLow.offset().into(), &mut word)
+        card.read(Bar::Bar0, PtimerReg::PtimerLow.offset().into(), &mut word)
             .unwrap();
         u32::from_le_bytes(word)
     };

@@ -2,7 +2,7 @@
 
 use fermi_spec::engine::{ENGINES, Engine, PBDMAS, pmc_intr};
 use fermi_spec::fault;
-use fermi_spec::regs::{Bar0Reg, pfifo};
+use fermi_spec::regs::{Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pfifo};
 
 /// What the guest can see and clear.
 #[derive(Debug, Default)]
@@ -119,33 +119,37 @@ impl Interrupts {
         let engine = |i: u16| self.engine.get(usize::from(i)).copied().unwrap_or(0);
         let of = |words: &[u32], i: u16| words.get(usize::from(i)).copied().unwrap_or(0);
         Some(match reg {
-            Bar0Reg::PmcIntr(0) => self.pending(),
-            Bar0Reg::PmcIntr(_) => 0,
-            Bar0Reg::PmcIntrEnable(i) => of(&self.line_enable, i),
-            Bar0Reg::PmcIntrLine(i) => u32::from(i == 0 && self.is_up()),
-            Bar0Reg::PmcIntrMask(i) => of(&self.mask, i),
-            Bar0Reg::PfifoIntr => self.pfifo_pending(),
-            Bar0Reg::PfifoIntrEnable => self.pfifo_enable,
-            Bar0Reg::FaultUnits => self.fault_units,
-            Bar0Reg::PbdmaIntrSource => self.pbdma_source(),
-            Bar0Reg::EngineIntrSource => self.engine_source(),
-            Bar0Reg::EngineIntr(i) => engine(i),
-            Bar0Reg::RunlistIntr => self.runlist,
-            Bar0Reg::FaultRecord(i) => self
+            Bar0Reg::Pmc(PmcReg::PmcIntr(0)) => self.pending(),
+            Bar0Reg::Pmc(PmcReg::PmcIntr(_)) => 0,
+            Bar0Reg::Pmc(PmcReg::PmcIntrEnable(i)) => of(&self.line_enable, i),
+            Bar0Reg::Pmc(PmcReg::PmcIntrLine(i)) => u32::from(i == 0 && self.is_up()),
+            Bar0Reg::Pmc(PmcReg::PmcIntrMask(i)) => of(&self.mask, i),
+            Bar0Reg::Pfifo(PfifoReg::PfifoIntr) => self.pfifo_pending(),
+            Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnable) => self.pfifo_enable,
+            Bar0Reg::Pfifo(PfifoReg::FaultUnits) => self.fault_units,
+            Bar0Reg::Pfifo(PfifoReg::PbdmaIntrSource) => self.pbdma_source(),
+            Bar0Reg::Pfifo(PfifoReg::EngineIntrSource) => self.engine_source(),
+            Bar0Reg::Pfifo(PfifoReg::EngineIntr(i)) => engine(i),
+            Bar0Reg::Pfifo(PfifoReg::RunlistIntr) => self.runlist,
+            Bar0Reg::Pfifo(PfifoReg::FaultRecord(i)) => self
                 .records
                 .get(usize::from(i) / 4)
                 .map_or(0, |record| record[usize::from(i) % 4]),
-            Bar0Reg::PbdmaIntr(i) => of(&self.pbdma, i),
-            Bar0Reg::PbdmaIntrEnable(i) => of(&self.pbdma_enable, i),
-            Bar0Reg::PbdmaChannel(i) => of(&self.pbdma_channel, i),
-            Bar0Reg::PbdmaMethod0(i) => self.pbdma_method.get(usize::from(i)).map_or(0, |m| m.0),
-            Bar0Reg::PbdmaData0(i) => self.pbdma_method.get(usize::from(i)).map_or(0, |m| m.1),
-            Bar0Reg::GraphIntr => self.errors[0][0],
-            Bar0Reg::GraphTrappedMethod => self.errors[0][1],
-            Bar0Reg::GraphTrappedData => self.errors[0][2],
-            Bar0Reg::CopyIntr(i) => self.errors[1 + usize::from(i & 1)][0],
-            Bar0Reg::CopyError(i) => self.errors[1 + usize::from(i & 1)][1],
-            Bar0Reg::CopyErrorData(i) => self.errors[1 + usize::from(i & 1)][2],
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntr(i)) => of(&self.pbdma, i),
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntrEnable(i)) => of(&self.pbdma_enable, i),
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaChannel(i)) => of(&self.pbdma_channel, i),
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaMethod0(i)) => {
+                self.pbdma_method.get(usize::from(i)).map_or(0, |m| m.0)
+            }
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaData0(i)) => {
+                self.pbdma_method.get(usize::from(i)).map_or(0, |m| m.1)
+            }
+            Bar0Reg::Pgraph(PgraphReg::GraphIntr) => self.errors[0][0],
+            Bar0Reg::Pgraph(PgraphReg::GraphTrappedMethod) => self.errors[0][1],
+            Bar0Reg::Pgraph(PgraphReg::GraphTrappedData) => self.errors[0][2],
+            Bar0Reg::Pcopy(PcopyReg::CopyIntr(i)) => self.errors[1 + usize::from(i & 1)][0],
+            Bar0Reg::Pcopy(PcopyReg::CopyError(i)) => self.errors[1 + usize::from(i & 1)][1],
+            Bar0Reg::Pcopy(PcopyReg::CopyErrorData(i)) => self.errors[1 + usize::from(i & 1)][2],
             _ => return None,
         })
     }
@@ -163,20 +167,22 @@ impl Interrupts {
             }
         };
         match reg {
-            Bar0Reg::PmcIntrEnable(i) => set(&mut self.line_enable, i),
-            Bar0Reg::PmcIntrMask(i) => set(&mut self.mask, i),
-            Bar0Reg::PfifoIntr => self.pfifo &= !value,
-            Bar0Reg::PfifoIntrEnable => self.pfifo_enable = value,
-            Bar0Reg::FaultUnits => self.fault_units &= !value,
-            Bar0Reg::EngineIntr(i) => clear(&mut self.engine, i),
-            Bar0Reg::RunlistIntr => self.runlist &= !value,
-            Bar0Reg::PbdmaIntr(i) => clear(&mut self.pbdma, i),
-            Bar0Reg::PbdmaIntrEnable(i) => set(&mut self.pbdma_enable, i),
-            Bar0Reg::PbdmaMethod0(_) | Bar0Reg::PbdmaData0(_) | Bar0Reg::PbdmaIntrSource => {}
-            Bar0Reg::GraphIntr => self.errors[0][0] &= !value,
-            Bar0Reg::CopyIntrAck(i) => self.errors[1 + usize::from(i & 1)][0] &= !value,
+            Bar0Reg::Pmc(PmcReg::PmcIntrEnable(i)) => set(&mut self.line_enable, i),
+            Bar0Reg::Pmc(PmcReg::PmcIntrMask(i)) => set(&mut self.mask, i),
+            Bar0Reg::Pfifo(PfifoReg::PfifoIntr) => self.pfifo &= !value,
+            Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnable) => self.pfifo_enable = value,
+            Bar0Reg::Pfifo(PfifoReg::FaultUnits) => self.fault_units &= !value,
+            Bar0Reg::Pfifo(PfifoReg::EngineIntr(i)) => clear(&mut self.engine, i),
+            Bar0Reg::Pfifo(PfifoReg::RunlistIntr) => self.runlist &= !value,
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntr(i)) => clear(&mut self.pbdma, i),
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntrEnable(i)) => set(&mut self.pbdma_enable, i),
+            Bar0Reg::Pbdma(PbdmaReg::PbdmaMethod0(_))
+            | Bar0Reg::Pbdma(PbdmaReg::PbdmaData0(_))
+            | Bar0Reg::Pfifo(PfifoReg::PbdmaIntrSource) => {}
+            Bar0Reg::Pgraph(PgraphReg::GraphIntr) => self.errors[0][0] &= !value,
+            Bar0Reg::Pcopy(PcopyReg::CopyIntrAck(i)) => self.errors[1 + usize::from(i & 1)][0] &= !value,
             // A message is due again if the line is still up.
-            Bar0Reg::PciMsiRearm => self.was_up = false,
+            Bar0Reg::Ppci(PpciReg::PciMsiRearm) => self.was_up = false,
             _ => return false,
         }
         true
@@ -197,9 +203,9 @@ mod tests {
 
     fn armed() -> Interrupts {
         let mut interrupts = Interrupts::default();
-        interrupts.write(Bar0Reg::PmcIntrEnable(0), 1);
-        interrupts.write(Bar0Reg::PmcIntrMask(0), !0);
-        interrupts.write(Bar0Reg::PfifoIntrEnable, !0);
+        interrupts.write(Bar0Reg::Pmc(PmcReg::PmcIntrEnable(0)), 1);
+        interrupts.write(Bar0Reg::Pmc(PmcReg::PmcIntrMask(0)), !0);
+        interrupts.write(Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnable), !0);
         interrupts
     }
 
@@ -208,9 +214,12 @@ mod tests {
         let mut interrupts = armed();
         interrupts.notify(Engine::Copy0);
         assert_eq!((interrupts.rose(), interrupts.rose()), (true, false));
-        assert_eq!(interrupts.read(Bar0Reg::EngineIntrSource), Some(1 << 4));
-        interrupts.write(Bar0Reg::EngineIntr(4), 1);
-        assert_eq!(interrupts.read(Bar0Reg::PmcIntr(0)), Some(0));
+        assert_eq!(
+            interrupts.read(Bar0Reg::Pfifo(PfifoReg::EngineIntrSource)),
+            Some(1 << 4)
+        );
+        interrupts.write(Bar0Reg::Pfifo(PfifoReg::EngineIntr(4)), 1);
+        assert_eq!(interrupts.read(Bar0Reg::Pmc(PmcReg::PmcIntr(0))), Some(0));
         interrupts.rose();
         interrupts.notify(Engine::Copy0);
         assert!(interrupts.rose());
@@ -221,9 +230,9 @@ mod tests {
         let mut interrupts = armed();
         interrupts.notify(Engine::Graph);
         assert!(interrupts.rose());
-        interrupts.write(Bar0Reg::PmcIntrEnable(0), 0);
+        interrupts.write(Bar0Reg::Pmc(PmcReg::PmcIntrEnable(0)), 0);
         assert!(!interrupts.rose());
-        interrupts.write(Bar0Reg::PmcIntrEnable(0), 1);
+        interrupts.write(Bar0Reg::Pmc(PmcReg::PmcIntrEnable(0)), 1);
         assert!(interrupts.rose());
     }
 
@@ -232,8 +241,11 @@ mod tests {
         let mut interrupts = armed();
         interrupts.fault(0x15, [1, 2, 3, 4]);
         interrupts.fault(0x15, [5, 6, 7, 8]);
-        assert_eq!(interrupts.read(Bar0Reg::FaultRecord(0x15 * 4)), Some(1));
-        let pending = interrupts.read(Bar0Reg::PfifoIntr).unwrap_or(0);
+        assert_eq!(
+            interrupts.read(Bar0Reg::Pfifo(PfifoReg::FaultRecord(0x15 * 4))),
+            Some(1)
+        );
+        let pending = interrupts.read(Bar0Reg::Pfifo(PfifoReg::PfifoIntr)).unwrap_or(0);
         assert_eq!(pending & pfifo::intr::DROPPED_FAULT, pfifo::intr::DROPPED_FAULT);
     }
 }

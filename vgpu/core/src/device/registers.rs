@@ -3,9 +3,12 @@
 use fermi_spec::addr::Aperture;
 use fermi_spec::engine::{ENGINE_NONE, PBDMAS, pmc_enable};
 use fermi_spec::instance::CHANNELS;
+use fermi_spec::regs::pffb;
 use fermi_spec::regs::pfifo::{ChannelInstance, ChannelState, PREEMPT_PENDING, RUNLIST_PENDING, RunlistBase};
 use fermi_spec::regs::windows::{PraminBase, WindowBlock};
-use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
+use fermi_spec::regs::{
+    Bar0Reg, PbusReg, PcopyReg, PffbReg, PfifoReg, PgraphReg, PmcReg, PpciReg, PtimerReg, pfifo,
+};
 use mmio::{Policy, Storage};
 use shadow_pt::TableAt;
 
@@ -60,18 +63,18 @@ pub(crate) struct Registers {
 
 /// Registers that keep what is written and mean nothing more here.
 const STORED: [Bar0Reg; 12] = [
-    Bar0Reg::EngineBlock,
-    Bar0Reg::SchedulerFreeze,
-    Bar0Reg::EngineIntrEnable,
-    Bar0Reg::PfifoIntrEnableNonStall,
-    Bar0Reg::PtimerIntrEnable,
-    Bar0Reg::PtimerAlarm,
-    Bar0Reg::GraphIntrEnable,
-    Bar0Reg::PciRomShadow,
-    Bar0Reg::CopyError(0),
-    Bar0Reg::CopyError(1),
-    Bar0Reg::CopyErrorData(0),
-    Bar0Reg::CopyErrorData(1),
+    Bar0Reg::Pfifo(PfifoReg::EngineBlock),
+    Bar0Reg::Pfifo(PfifoReg::SchedulerFreeze),
+    Bar0Reg::Pfifo(PfifoReg::EngineIntrEnable),
+    Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnableNonStall),
+    Bar0Reg::Ptimer(PtimerReg::PtimerIntrEnable),
+    Bar0Reg::Ptimer(PtimerReg::PtimerAlarm),
+    Bar0Reg::Pgraph(PgraphReg::GraphIntrEnable),
+    Bar0Reg::Ppci(PpciReg::PciRomShadow),
+    Bar0Reg::Pcopy(PcopyReg::CopyError(0)),
+    Bar0Reg::Pcopy(PcopyReg::CopyError(1)),
+    Bar0Reg::Pcopy(PcopyReg::CopyErrorData(0)),
+    Bar0Reg::Pcopy(PcopyReg::CopyErrorData(1)),
 ];
 
 impl Registers {
@@ -117,30 +120,34 @@ impl Registers {
     fn read_virtual(&self, reg: Bar0Reg, now: Tick) -> u32 {
         let table = |table: &[u32; CHANNELS], i: u16| table.get(usize::from(i)).copied().unwrap_or(0);
         match reg {
-            Bar0Reg::Boot0 => self.boot0,
-            Bar0Reg::PmcEnable => self.pmc_enable,
-            Bar0Reg::PbdmaEnable => self.pbdma_enable,
-            Bar0Reg::PraminBase => self.pramin.into_bits(),
-            Bar0Reg::Bar1Block => self.bar1.into_bits(),
-            Bar0Reg::Bar3Block => self.bar3.into_bits(),
-            Bar0Reg::UserdBase => self.userd_base,
-            Bar0Reg::PfifoEnable => self.pfifo_enable,
-            Bar0Reg::RunlistBase | Bar0Reg::RunlistCurrent => self.runlist_base,
-            Bar0Reg::RunlistCommit => self.runlist_commit,
-            Bar0Reg::RunlistStatus => {
+            Bar0Reg::Pmc(PmcReg::Boot0) => self.boot0,
+            Bar0Reg::Pmc(PmcReg::PmcEnable) => self.pmc_enable,
+            Bar0Reg::Pmc(PmcReg::PbdmaEnable) => self.pbdma_enable,
+            Bar0Reg::Pbus(PbusReg::PraminBase) => self.pramin.into_bits(),
+            Bar0Reg::Pbus(PbusReg::Bar1Block) => self.bar1.into_bits(),
+            Bar0Reg::Pbus(PbusReg::Bar3Block) => self.bar3.into_bits(),
+            Bar0Reg::Pfifo(PfifoReg::UserdBase) => self.userd_base,
+            Bar0Reg::Pfifo(PfifoReg::PfifoEnable) => self.pfifo_enable,
+            Bar0Reg::Pfifo(PfifoReg::RunlistBase) | Bar0Reg::Pfifo(PfifoReg::RunlistCurrent) => {
+                self.runlist_base
+            }
+            Bar0Reg::Pfifo(PfifoReg::RunlistCommit) => self.runlist_commit,
+            Bar0Reg::Pfifo(PfifoReg::RunlistStatus) => {
                 let pending = if self.runlist_pending { RUNLIST_PENDING } else { 0 };
                 self.runlist_commit & 0xfff | pending
             }
-            Bar0Reg::Preempt => self.preempt,
-            Bar0Reg::EngineFault => self.engine_fault,
-            Bar0Reg::TlbDirectory => self.tlb_directory,
-            Bar0Reg::PartitionMebibytes(0) | Bar0Reg::PartitionMebibytesOld => self.mebibytes,
-            Bar0Reg::ChannelInstance(c) => table(&self.instances, c),
-            Bar0Reg::ChannelState(c) => table(&self.states, c),
-            Bar0Reg::PbdmaEngine(_) => u32::from(ENGINE_NONE),
+            Bar0Reg::Pfifo(PfifoReg::Preempt) => self.preempt,
+            Bar0Reg::Pfifo(PfifoReg::EngineFault) => self.engine_fault,
+            Bar0Reg::Pffb(PffbReg::TlbDirectory) => self.tlb_directory,
+            Bar0Reg::Pffb(PffbReg::PartitionMebibytes(0)) | Bar0Reg::Pffb(PffbReg::PartitionMebibytesOld) => {
+                self.mebibytes
+            }
+            Bar0Reg::Pfifo(PfifoReg::ChannelInstance(c)) => table(&self.instances, c),
+            Bar0Reg::Pfifo(PfifoReg::ChannelState(c)) => table(&self.states, c),
+            Bar0Reg::Pfifo(PfifoReg::PbdmaEngine(_)) => u32::from(ENGINE_NONE),
             // Nanoseconds in steps of 32; the time does not stand still, as the edge's clock does not.
-            Bar0Reg::PtimerLow => now.0 as u32 & !0x1f,
-            Bar0Reg::PtimerHigh => (now.0 >> 32) as u32 & 0x1fff_ffff,
+            Bar0Reg::Ptimer(PtimerReg::PtimerLow) => now.0 as u32 & !0x1f,
+            Bar0Reg::Ptimer(PtimerReg::PtimerHigh) => (now.0 >> 32) as u32 & 0x1fff_ffff,
             _ => STORED
                 .iter()
                 .position(|&stored| stored == reg)
@@ -153,7 +160,7 @@ impl Registers {
         match Policy::of_register(reg) {
             Policy::Virtual => self.read_virtual(reg, now),
             Policy::Constant(value) => match reg {
-                Bar0Reg::MmuConfig => value | self.mmu_config,
+                Bar0Reg::Pffb(PffbReg::MmuConfig) => value | self.mmu_config,
                 _ => value,
             },
             Policy::Storage => self.storage.read(reg.offset()),
@@ -185,9 +192,9 @@ impl Registers {
         match Policy::of_register(reg) {
             Policy::Virtual => self.write_virtual(reg, value),
             Policy::Constant(_) => {
-                if reg == Bar0Reg::MmuConfig {
+                if reg == Bar0Reg::Pffb(PffbReg::MmuConfig) {
                     // Bypass and target bits are an open door to memory: only the page-size and tag bits are kept.
-                    self.mmu_config = value & pmc::MMU_CONFIG_STORED;
+                    self.mmu_config = value & pffb::MMU_CONFIG_STORED;
                 }
                 Effect::None
             }
@@ -201,40 +208,42 @@ impl Registers {
 
     fn write_virtual(&mut self, reg: Bar0Reg, value: u32) -> Effect {
         match reg {
-            Bar0Reg::PmcEnable => {
+            Bar0Reg::Pmc(PmcReg::PmcEnable) => {
                 let fell = self.pmc_enable & !value;
                 self.pmc_enable = value;
                 if fell & pmc_enable::PFIFO != 0 {
                     return Effect::ResetFifo;
                 }
             }
-            Bar0Reg::PbdmaEnable => self.pbdma_enable = value & ((1 << PBDMAS) - 1),
-            Bar0Reg::PraminBase => self.pramin = PraminBase::from_bits(value & 0x03ff_ffff),
-            Bar0Reg::Bar1Block => self.bar1 = WindowBlock::from_bits(value),
-            Bar0Reg::Bar3Block => self.bar3 = WindowBlock::from_bits(value),
-            Bar0Reg::UserdBase => self.userd_base = value & (pfifo::USERD_BASE_VALID | 0x0fff_ffff),
-            Bar0Reg::PfifoEnable => self.pfifo_enable = value & 1,
-            Bar0Reg::RunlistBase => self.runlist_base = value & 0x3fff_ffff,
-            Bar0Reg::RunlistCommit => {
+            Bar0Reg::Pmc(PmcReg::PbdmaEnable) => self.pbdma_enable = value & ((1 << PBDMAS) - 1),
+            Bar0Reg::Pbus(PbusReg::PraminBase) => self.pramin = PraminBase::from_bits(value & 0x03ff_ffff),
+            Bar0Reg::Pbus(PbusReg::Bar1Block) => self.bar1 = WindowBlock::from_bits(value),
+            Bar0Reg::Pbus(PbusReg::Bar3Block) => self.bar3 = WindowBlock::from_bits(value),
+            Bar0Reg::Pfifo(PfifoReg::UserdBase) => {
+                self.userd_base = value & (pfifo::USERD_BASE_VALID | 0x0fff_ffff)
+            }
+            Bar0Reg::Pfifo(PfifoReg::PfifoEnable) => self.pfifo_enable = value & 1,
+            Bar0Reg::Pfifo(PfifoReg::RunlistBase) => self.runlist_base = value & 0x3fff_ffff,
+            Bar0Reg::Pfifo(PfifoReg::RunlistCommit) => {
                 self.runlist_commit = value;
                 let count = pfifo::RunlistCommit::from_bits(value).count();
                 return Effect::Runlist(RunlistBase::from_bits(self.runlist_base), count);
             }
-            Bar0Reg::Preempt => {
+            Bar0Reg::Pfifo(PfifoReg::Preempt) => {
                 let channel = (value & 0x7f) as u8;
                 self.preempt = PREEMPT_PENDING | u32::from(channel);
                 return Effect::Preempt(channel);
             }
-            Bar0Reg::EngineFault => self.engine_fault &= !value,
-            Bar0Reg::TlbDirectory => self.tlb_directory = value,
-            Bar0Reg::TlbInvalidate => return self.invalidate(value),
-            Bar0Reg::ChannelInstance(c) if usize::from(c) < CHANNELS => {
+            Bar0Reg::Pfifo(PfifoReg::EngineFault) => self.engine_fault &= !value,
+            Bar0Reg::Pffb(PffbReg::TlbDirectory) => self.tlb_directory = value,
+            Bar0Reg::Pffb(PffbReg::TlbInvalidate) => return self.invalidate(value),
+            Bar0Reg::Pfifo(PfifoReg::ChannelInstance(c)) if usize::from(c) < CHANNELS => {
                 // A target in host memory is no instance block of the guest's: the bits are forced to VRAM.
                 let entry = ChannelInstance::from_bits(value).with_aperture(Aperture::Vram);
                 self.instances[usize::from(c)] = entry.into_bits();
                 return Effect::ChannelInstance(c as u8, entry);
             }
-            Bar0Reg::ChannelState(c) if usize::from(c) < CHANNELS => {
+            Bar0Reg::Pfifo(PfifoReg::ChannelState(c)) if usize::from(c) < CHANNELS => {
                 let state = ChannelState::from_bits(value);
                 self.states[usize::from(c)] = ChannelState::new()
                     .with_runnable(state.runnable())
@@ -252,10 +261,10 @@ impl Registers {
     }
 
     fn invalidate(&self, value: u32) -> Effect {
-        if value & pmc::TLB_GO == 0 {
+        if value & pffb::TLB_GO == 0 {
             return Effect::None;
         }
-        if value & pmc::TLB_ALL_DIRECTORIES != 0 {
+        if value & pffb::TLB_ALL_DIRECTORIES != 0 {
             return Effect::Flush(None);
         }
         let address = fermi_spec::addr::PhysAddr(u64::from(self.tlb_directory >> 4) << 12);
@@ -287,21 +296,21 @@ mod tests {
     #[test]
     fn pbdma_enable_keeps_three_bits() {
         let mut registers = registers();
-        registers.write(Bar0Reg::PbdmaEnable, !0);
-        assert_eq!(registers.read(Bar0Reg::PbdmaEnable, Tick(0)), 7);
+        registers.write(Bar0Reg::Pmc(PmcReg::PbdmaEnable), !0);
+        assert_eq!(registers.read(Bar0Reg::Pmc(PmcReg::PbdmaEnable), Tick(0)), 7);
     }
 
     #[test]
     fn pramin_in_host_memory_shows_nothing() {
         let mut registers = registers();
-        registers.write(Bar0Reg::PraminBase, 2 << 24 | 0x10);
+        registers.write(Bar0Reg::Pbus(PbusReg::PraminBase), 2 << 24 | 0x10);
         assert_eq!(mmio::aperture::pramin_address(registers.pramin, 0), None);
     }
 
     #[test]
     fn instance_target_is_forced_to_vram() {
         let mut registers = registers();
-        let effect = registers.write(Bar0Reg::ChannelInstance(3), 0xe000_1234);
+        let effect = registers.write(Bar0Reg::Pfifo(PfifoReg::ChannelInstance(3)), 0xe000_1234);
         let Effect::ChannelInstance(3, entry) = effect else {
             panic!("{effect:?}")
         };
@@ -311,19 +320,25 @@ mod tests {
     #[test]
     fn mmu_bypass_is_not_kept() {
         let mut registers = registers();
-        registers.write(Bar0Reg::MmuConfig, 0xb000_0001);
+        registers.write(Bar0Reg::Pffb(PffbReg::MmuConfig), 0xb000_0001);
         assert_eq!(
-            registers.read(Bar0Reg::MmuConfig, Tick(0)),
-            pmc::MMU_CONFIG_READY | 1
+            registers.read(Bar0Reg::Pffb(PffbReg::MmuConfig), Tick(0)),
+            pffb::MMU_CONFIG_READY | 1
         );
     }
 
     #[test]
     fn preempt_reads_pending_and_then_exactly_the_channel() {
         let mut registers = registers();
-        assert_eq!(registers.write(Bar0Reg::Preempt, 5), Effect::Preempt(5));
-        assert_eq!(registers.read(Bar0Reg::Preempt, Tick(0)), PREEMPT_PENDING | 5);
+        assert_eq!(
+            registers.write(Bar0Reg::Pfifo(PfifoReg::Preempt), 5),
+            Effect::Preempt(5)
+        );
+        assert_eq!(
+            registers.read(Bar0Reg::Pfifo(PfifoReg::Preempt), Tick(0)),
+            PREEMPT_PENDING | 5
+        );
         registers.preempt_done(5);
-        assert_eq!(registers.read(Bar0Reg::Preempt, Tick(0)), 5);
+        assert_eq!(registers.read(Bar0Reg::Pfifo(PfifoReg::Preempt), Tick(0)), 5);
     }
 }

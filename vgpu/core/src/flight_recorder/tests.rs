@@ -1,6 +1,6 @@
 use fermi_spec::addr::Iova;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::{Bar0Reg, PbusReg, PmcReg, PpciReg};
 
 use super::*;
 use crate::event::{Place, Reply};
@@ -37,8 +37,8 @@ fn reply(request: u64, reply: Reply) -> Action {
     }
 }
 
-fn register(reg: Bar0Reg) -> u64 {
-    reg.offset().into()
+fn register(reg: impl Into<Bar0Reg>) -> u64 {
+    reg.into().offset().into()
 }
 
 fn host_read(token: u64, bar: Bar, offset: u64) -> Action {
@@ -81,14 +81,14 @@ fn text_of(recorder: &FlightRecorder) -> Vec<String> {
 
 #[test]
 fn events_and_what_they_led_to_are_told_by_name() {
-    let at = register(Bar0Reg::PmcIntr(0));
+    let at = register(PmcReg::PmcIntr(0));
     let recorder = recorded(&[
         (load(7, Bar::Bar0, at), &[reply(7, Reply::Data(SECRET.to_vec()))]),
         (
             Event::HostInterrupt,
             &[
                 host_read(1, Bar::Bar0, at),
-                host_write(Bar::Bar0, register(Bar0Reg::PciMsiRearm)),
+                host_write(Bar::Bar0, register(PpciReg::PciMsiRearm)),
             ],
         ),
         (host_value(1), &[Action::Notice(Notice::CopiesByWindow)]),
@@ -111,7 +111,7 @@ fn bytes_that_guests_load_and_store_are_not_kept() {
     let window = u64::from(fermi_spec::regs::PRAMIN_BASE) + 0x40;
     let recorder = recorded(&[
         (
-            store(Bar::Bar0, register(Bar0Reg::PraminBase)),
+            store(Bar::Bar0, register(PbusReg::PraminBase)),
             &[
                 host_read(1, Bar::Bar1, 0x1000),
                 host_read(2, Bar::Bar0, window),
@@ -151,7 +151,7 @@ fn value_that_answers_an_old_read_of_memory_is_not_kept() {
             Event::Wake,
             &[
                 host_read(5, Bar::Bar1, 0),
-                host_read(5 + TOKENS as u64, Bar::Bar0, register(Bar0Reg::Boot0)),
+                host_read(5 + TOKENS as u64, Bar::Bar0, register(PmcReg::Boot0)),
             ],
         ),
         (host_value(5), &[]),

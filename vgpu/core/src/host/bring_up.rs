@@ -15,7 +15,11 @@ use fermi_spec::engine::{Engine, PBDMAS, pmc_enable, pmc_intr};
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, USERD_BYTES, offset};
 use fermi_spec::pte::{LARGE_PT_BYTES, LARGE_PT_ENTRIES, PD_BYTES, SMALL_PT_BYTES, pde_index};
 use fermi_spec::regs::windows::WindowBlock;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pfifo, pmc};
+use fermi_spec::regs::{
+    Bar0Reg, PRAMIN_BASE, PbdmaReg, PbusReg, PffbReg, PfifoReg, PflushReg, PgraphReg, PmcReg, PpciReg,
+    PunitsReg, PunitsWord, pfifo, pmc,
+};
+use fermi_spec::regs::{pffb, pflush};
 
 use super::arena::Arena;
 use super::card::{Card, OwnTables, linear_tables, pde};
@@ -36,10 +40,14 @@ const POLL_NS: u64 = 2_000_000_000;
 
 /// Registers read first, in this order.
 fn identity_registers() -> Vec<Bar0Reg> {
-    let mut registers = vec![Bar0Reg::Boot0, Bar0Reg::DesignPartitions, Bar0Reg::FusePartitions];
-    registers.extend((0..PARTITIONS_MAX as u16).map(Bar0Reg::PartitionMebibytes));
-    registers.push(Bar0Reg::PfifoEnable);
-    registers.extend((0..PBDMAS as u16).map(Bar0Reg::PbdmaStall));
+    let mut registers: Vec<Bar0Reg> = vec![
+        PmcReg::Boot0.into(),
+        PunitsReg::DesignPartitions.into(),
+        PunitsWord::FusePartitions.into(),
+    ];
+    registers.extend((0..PARTITIONS_MAX as u16).map(|i| Bar0Reg::from(PffbReg::PartitionMebibytes(i))));
+    registers.push(PfifoReg::PfifoEnable.into());
+    registers.extend((0..PBDMAS as u16).map(|i| Bar0Reg::from(PbdmaReg::PbdmaStall(i))));
     registers
 }
 
@@ -211,13 +219,13 @@ fn reset_steps() -> Vec<Op> {
         .iter()
         .fold(pmc_enable::PFIFO, |mask, engine| mask | 1 << engine.enable_bit());
     vec![
-        Op::Write(Bar0Reg::PmcIntrEnable(0), 0),
-        Op::Write(Bar0Reg::PmcIntrEnable(1), 0),
-        Op::Write(Bar0Reg::PmcEnable, !engines),
-        Op::Write(Bar0Reg::PmcEnable, !0),
+        Op::Write(PmcReg::PmcIntrEnable(0).into(), 0),
+        Op::Write(PmcReg::PmcIntrEnable(1).into(), 0),
+        Op::Write(PmcReg::PmcEnable.into(), !engines),
+        Op::Write(PmcReg::PmcEnable.into(), !0),
         // Another driver's windows may show the pages that are filled through PRAMIN from here on (decision 0008).
-        Op::Write(Bar0Reg::Bar1Block, 0),
-        Op::Write(Bar0Reg::Bar3Block, 0),
+        Op::Write(PbusReg::Bar1Block.into(), 0),
+        Op::Write(PbusReg::Bar3Block.into(), 0),
     ]
 }
 
@@ -247,10 +255,10 @@ fn block(instance: VramAddr) -> u32 {
 
 fn flush_steps() -> [Op; 2] {
     [
-        Op::Write(Bar0Reg::HostFlush, 1),
+        Op::Write(PflushReg::HostFlush.into(), 1),
         Op::Poll {
-            reg: Bar0Reg::HostFlush,
-            mask: pmc::FLUSH_BUSY,
+            reg: PflushReg::HostFlush.into(),
+            mask: pflush::FLUSH_BUSY,
             value: 0,
             timeout_ns: POLL_NS,
         },
@@ -284,12 +292,12 @@ fn bar3_steps(
     ] {
         for (i, part) in data.chunks(SMALL_PAGE as usize).enumerate() {
             let at = at.offset(i as u64 * SMALL_PAGE);
-            ops.push(Op::Write(Bar0Reg::PraminBase, (at.0 >> 16) as u32));
+            ops.push(Op::Write(PbusReg::PraminBase.into(), (at.0 >> 16) as u32));
             let window = u64::from(PRAMIN_BASE) + at.0 % 0x1_0000;
             ops.push(Op::Block(Bar::Bar0, window, part.to_vec()));
         }
     }
-    ops.push(Op::Write(Bar0Reg::Bar3Block, block(instance)));
+    ops.push(Op::Write(PbusReg::Bar3Block.into(), block(instance)));
     // nouveau flushes twice after this write.
     ops.extend(flush_steps());
     ops.extend(flush_steps());
@@ -327,7 +335,7 @@ fn bar1_steps(
             window(instance) + offset::PD_LO,
             pointer_words(directory, limit),
         ),
-        Op::Write(Bar0Reg::Bar1Block, block(instance)),
+        Op::Write(PbusReg::Bar1Block.into(), block(instance)),
     ];
     ops.extend(flush_steps());
     ops.extend(flush_steps());
@@ -337,21 +345,21 @@ fn bar1_steps(
 fn pfifo_steps(identity: &Identity) -> Vec<Op> {
     let pbdmas = (1 << PBDMAS) - 1;
     let mut ops = vec![
-        Op::Write(Bar0Reg::PbdmaEnable, pbdmas),
-        Op::Write(Bar0Reg::PfifoPbdmas, pbdmas),
+        Op::Write(PmcReg::PbdmaEnable.into(), pbdmas),
+        Op::Write(PfifoReg::PfifoPbdmas.into(), pbdmas),
     ];
     for engine in Engine::ALL {
         let mask = !(1u32 << engine.pbdma());
         ops.push(Op::Write(
-            Bar0Reg::EnginePbdmaMask(u16::from(engine.number())),
+            PfifoReg::EnginePbdmaMask(u16::from(engine.number())).into(),
             mask,
         ));
     }
     for (i, stall) in (0..).zip(identity.pbdma_stall) {
         ops.extend([
-            Op::Write(Bar0Reg::PbdmaStall(i), stall & !0x1000_0100),
-            Op::Write(Bar0Reg::PbdmaIntr(i), !0),
-            Op::Write(Bar0Reg::PbdmaIntrEnable(i), 0xffff_feff),
+            Op::Write(PbdmaReg::PbdmaStall(i).into(), stall & !0x1000_0100),
+            Op::Write(PbdmaReg::PbdmaIntr(i).into(), !0),
+            Op::Write(PbdmaReg::PbdmaIntrEnable(i).into(), 0xffff_feff),
         ]);
     }
     let sources = pmc_intr::PFIFO
@@ -359,18 +367,18 @@ fn pfifo_steps(identity: &Identity) -> Vec<Op> {
         | 1 << Engine::Copy1.interrupt_bit()
         | 1 << Engine::Graph.interrupt_bit();
     ops.extend([
-        Op::Write(Bar0Reg::PfifoEnable, identity.pfifo_enable | 1),
-        Op::Write(Bar0Reg::UserdBase, pfifo::USERD_BASE_VALID),
-        Op::Write(Bar0Reg::PfifoIntr, !0),
+        Op::Write(PfifoReg::PfifoEnable.into(), identity.pfifo_enable | 1),
+        Op::Write(PfifoReg::UserdBase.into(), pfifo::USERD_BASE_VALID),
+        Op::Write(PfifoReg::PfifoIntr.into(), !0),
         // The runlist is polled; everything else interrupts.
-        Op::Write(Bar0Reg::PfifoIntrEnable, !pfifo::intr::RUNLIST),
-        Op::Write(Bar0Reg::EngineIntrEnable, 1),
-        Op::Write(Bar0Reg::GraphIntr, !0),
-        Op::Write(Bar0Reg::GraphIntrEnable, !0),
-        Op::Write(Bar0Reg::PmcIntrMask(0), sources),
-        Op::Write(Bar0Reg::PmcIntrMask(1), 0),
-        Op::Write(Bar0Reg::PmcIntrEnable(0), pmc::LINE_HARDWARE),
-        Op::Write(Bar0Reg::PciMsiRearm, 0xff),
+        Op::Write(PfifoReg::PfifoIntrEnable.into(), !pfifo::intr::RUNLIST),
+        Op::Write(PfifoReg::EngineIntrEnable.into(), 1),
+        Op::Write(PgraphReg::GraphIntr.into(), !0),
+        Op::Write(PgraphReg::GraphIntrEnable.into(), !0),
+        Op::Write(PmcReg::PmcIntrMask(0).into(), sources),
+        Op::Write(PmcReg::PmcIntrMask(1).into(), 0),
+        Op::Write(PmcReg::PmcIntrEnable(0).into(), pmc::LINE_HARDWARE),
+        Op::Write(PpciReg::PciMsiRearm.into(), 0xff),
     ]);
     ops
 }
@@ -410,8 +418,8 @@ fn copy_channel_steps(
         Op::Block(Bar::Bar3, window(own.window), vec![0; SMALL_PT_BYTES as usize]),
         Op::Block(Bar::Bar3, window(own.directory), words(directory)),
         Op::Write(
-            Bar0Reg::TlbInvalidate,
-            pmc::TLB_GO | pmc::TLB_ALL_PAGES | pmc::TLB_ALL_DIRECTORIES,
+            PffbReg::TlbInvalidate.into(),
+            pffb::TLB_GO | pffb::TLB_ALL_PAGES | pffb::TLB_ALL_DIRECTORIES,
         ),
     ]);
     ops.extend(Card::own_channel_steps(own, window));

@@ -6,7 +6,8 @@ use fermi_spec::instance::{
     AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, Timeslice, USERD_BYTES, offset, userd,
 };
 use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_ENTRIES, large_index, pde_index};
-use fermi_spec::regs::{Bar0Reg, falcon, pfifo, pmc};
+use fermi_spec::regs::{PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, falcon, pfifo};
+use fermi_spec::regs::{pffb, pflush};
 
 use super::arena::Arena;
 use super::copy::{self, CopyChannel, CopyRun};
@@ -80,7 +81,7 @@ pub(crate) struct Card {
 /// Waits until the falcon of a copy engine does not stand still any more.
 fn copy_engine_runs(engine: u8) -> Op {
     Op::Poll {
-        reg: Bar0Reg::CopyControl(engine.into()),
+        reg: PcopyReg::CopyControl(engine.into()).into(),
         mask: falcon::CONTROL_STOPPED,
         value: 0,
         timeout_ns: MICROCODE_TIMEOUT_NS,
@@ -116,7 +117,7 @@ impl Card {
     pub(crate) fn bring_up(&mut self, ops: Vec<Op>) {
         self.runlist.push(ops, Job::Nothing);
         for engine in [0, 1] {
-            let start = Op::Write(Bar0Reg::CopyControl(engine.into()), falcon::CONTROL_START);
+            let start = Op::Write(PcopyReg::CopyControl(engine.into()).into(), falcon::CONTROL_START);
             self.runlist
                 .push([copy_engine_runs(engine), start], Job::CopyEngineAsked(engine));
         }
@@ -162,7 +163,7 @@ impl Card {
             Some(microcode) => microcode[usize::from(engine)].upload(engine),
             None if self.copies_by_window => Vec::new(),
             None => vec![Op::Write(
-                Bar0Reg::CopyControl(engine.into()),
+                PcopyReg::CopyControl(engine.into()).into(),
                 falcon::CONTROL_START,
             )],
         }
@@ -183,24 +184,24 @@ impl Card {
     /// Drops translations of one directory, or of all.
     pub(crate) fn flush_tlb(&mut self, directory: Option<VramAddr>, job: Job) {
         let (address, scope) = match directory {
-            Some(at) => ((at.0 >> 12 << 4) as u32, pmc::TLB_ALL_PAGES),
-            None => (0, pmc::TLB_ALL_PAGES | pmc::TLB_ALL_DIRECTORIES),
+            Some(at) => ((at.0 >> 12 << 4) as u32, pffb::TLB_ALL_PAGES),
+            None => (0, pffb::TLB_ALL_PAGES | pffb::TLB_ALL_DIRECTORIES),
         };
         self.flush.push(
             [
-                Op::Write(Bar0Reg::HostFlush, 1),
+                Op::Write(PflushReg::HostFlush.into(), 1),
                 Op::Poll {
-                    reg: Bar0Reg::HostFlush,
-                    mask: pmc::FLUSH_BUSY,
+                    reg: PflushReg::HostFlush.into(),
+                    mask: pflush::FLUSH_BUSY,
                     value: 0,
                     timeout_ns: CARD_TIMEOUT_NS,
                 },
-                Op::Write(Bar0Reg::TlbDirectory, address),
-                Op::Write(Bar0Reg::TlbInvalidate, pmc::TLB_GO | scope),
+                Op::Write(PffbReg::TlbDirectory.into(), address),
+                Op::Write(PffbReg::TlbInvalidate.into(), pffb::TLB_GO | scope),
                 Op::Poll {
-                    reg: Bar0Reg::MmuConfig,
-                    mask: pmc::MMU_CONFIG_FLUSHED,
-                    value: pmc::MMU_CONFIG_FLUSHED,
+                    reg: PffbReg::MmuConfig.into(),
+                    mask: pffb::MMU_CONFIG_FLUSHED,
+                    value: pffb::MMU_CONFIG_FLUSHED,
                     timeout_ns: CARD_TIMEOUT_NS,
                 },
             ],
@@ -273,10 +274,10 @@ impl Card {
         let mut ops = vec![
             // What the last user of the number left is not this one's to see, and its GP_PUT would start the ring.
             Op::Block(Bar::Bar1, Self::userd_window(channel), zeros),
-            Op::Write(Bar0Reg::ChannelInstance(p), entry.into_bits()),
+            Op::Write(PfifoReg::ChannelInstance(p).into(), entry.into_bits()),
         ];
         if run {
-            ops.push(Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START));
+            ops.push(Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START));
         }
         self.fifo.push(ops, Job::Bound(channel));
     }
@@ -285,7 +286,7 @@ impl Card {
     pub(crate) fn start(&mut self, channel: PhysChannel) {
         let p = u16::from(channel.0);
         self.fifo.push(
-            [Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START)],
+            [Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START)],
             Job::Nothing,
         );
     }
@@ -294,7 +295,10 @@ impl Card {
     pub(crate) fn pause(&mut self, channel: PhysChannel) {
         let p = u16::from(channel.0);
         self.fifo.push(
-            [Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START & !1)],
+            [Op::Write(
+                PfifoReg::ChannelState(p).into(),
+                pfifo::CHANNEL_START & !1,
+            )],
             Job::Nothing,
         );
     }
@@ -310,9 +314,9 @@ impl Card {
     pub(crate) fn preempt(&mut self, channel: PhysChannel, timeout_ns: u64, job: Job) {
         self.fifo.push(
             [
-                Op::Write(Bar0Reg::Preempt, u32::from(channel.0)),
+                Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
                 Op::Poll {
-                    reg: Bar0Reg::Preempt,
+                    reg: PfifoReg::Preempt.into(),
                     mask: pfifo::PREEMPT_PENDING,
                     value: 0,
                     timeout_ns,
@@ -326,13 +330,18 @@ impl Card {
     pub(crate) fn stop(&mut self, channels: &[PhysChannel], unbind: bool, timeout_ns: u64, job: Job) {
         let mut ops: Vec<Op> = channels
             .iter()
-            .map(|c| Op::Write(Bar0Reg::ChannelState(u16::from(c.0)), pfifo::CHANNEL_START & !1))
+            .map(|c| {
+                Op::Write(
+                    PfifoReg::ChannelState(u16::from(c.0)).into(),
+                    pfifo::CHANNEL_START & !1,
+                )
+            })
             .collect();
         for channel in channels {
             ops.extend([
-                Op::Write(Bar0Reg::Preempt, u32::from(channel.0)),
+                Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
                 Op::Poll {
-                    reg: Bar0Reg::Preempt,
+                    reg: PfifoReg::Preempt.into(),
                     mask: pfifo::PREEMPT_PENDING,
                     value: 0,
                     timeout_ns,
@@ -343,7 +352,7 @@ impl Card {
             ops.extend(
                 channels
                     .iter()
-                    .map(|c| Op::Write(Bar0Reg::ChannelInstance(u16::from(c.0)), 0)),
+                    .map(|c| Op::Write(PfifoReg::ChannelInstance(u16::from(c.0)).into(), 0)),
             );
         }
         self.fifo.push(ops, job);
@@ -386,10 +395,10 @@ impl Card {
         let mut ops = std::mem::take(&mut self.runlist_words);
         ops.extend([
             Op::Block(Bar::Bar3, self.arena.window(at), data),
-            Op::Write(Bar0Reg::RunlistBase, (at.0 >> 12) as u32),
-            Op::Write(Bar0Reg::RunlistCommit, commit.into_bits()),
+            Op::Write(PfifoReg::RunlistBase.into(), (at.0 >> 12) as u32),
+            Op::Write(PfifoReg::RunlistCommit.into(), commit.into_bits()),
             Op::Poll {
-                reg: Bar0Reg::RunlistStatus,
+                reg: PfifoReg::RunlistStatus.into(),
                 mask: pfifo::RUNLIST_PENDING,
                 value: 0,
                 timeout_ns: CARD_TIMEOUT_NS,
@@ -417,15 +426,15 @@ impl Card {
         vec![
             Op::Block(Bar::Bar3, window(own.instance), block.to_vec()),
             Op::Block(Bar::Bar1, Self::userd_window(OWN_CHANNEL), vec![0; 0x100]),
-            Op::Write(Bar0Reg::HostFlush, 1),
+            Op::Write(PflushReg::HostFlush.into(), 1),
             Op::Poll {
-                reg: Bar0Reg::HostFlush,
-                mask: pmc::FLUSH_BUSY,
+                reg: PflushReg::HostFlush.into(),
+                mask: pflush::FLUSH_BUSY,
                 value: 0,
                 timeout_ns: CARD_TIMEOUT_NS,
             },
-            Op::Write(Bar0Reg::ChannelInstance(p), entry),
-            Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START),
+            Op::Write(PfifoReg::ChannelInstance(p).into(), entry),
+            Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START),
         ]
     }
 
@@ -507,7 +516,7 @@ impl Card {
         let base = at.0 >> 16;
         if self.pramin_base != Some(base) {
             self.pramin_base = Some(base);
-            actions.register(Bar0Reg::PraminBase, base as u32);
+            actions.register(PbusReg::PraminBase, base as u32);
         }
         u64::from(fermi_spec::regs::PRAMIN_BASE) + at.0 % 0x1_0000
     }

@@ -4,7 +4,8 @@ use fermi_spec::addr::PhysAddr;
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::{Engine, PBDMAS};
 use fermi_spec::fault;
-use fermi_spec::regs::{Bar0Reg, pfifo, pmc};
+use fermi_spec::regs::pbdma;
+use fermi_spec::regs::{Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pfifo, pmc};
 
 use super::lane::Tokens;
 use crate::event::{Action, Actions, Token};
@@ -64,20 +65,20 @@ pub(crate) struct Scan {
 const NOTIFY_ENGINES: [Engine; 3] = [Engine::Graph, Engine::Copy0, Engine::Copy1];
 
 fn first_registers() -> Vec<Bar0Reg> {
-    let mut registers = vec![
-        Bar0Reg::PmcIntr(0),
-        Bar0Reg::PfifoIntr,
-        Bar0Reg::FaultUnits,
-        Bar0Reg::PbdmaIntrSource,
-        Bar0Reg::ChannelTableError,
-        Bar0Reg::SchedulerError,
+    let mut registers: Vec<Bar0Reg> = vec![
+        PmcReg::PmcIntr(0).into(),
+        PfifoReg::PfifoIntr.into(),
+        PfifoReg::FaultUnits.into(),
+        PfifoReg::PbdmaIntrSource.into(),
+        PfifoReg::ChannelTableError.into(),
+        PfifoReg::SchedulerError.into(),
     ];
     for engine in NOTIFY_ENGINES {
-        registers.push(Bar0Reg::EngineIntr(u16::from(engine.number())));
+        registers.push(PfifoReg::EngineIntr(u16::from(engine.number())).into());
     }
     for engine in NOTIFY_ENGINES {
         registers.extend(error_registers(engine));
-        registers.push(Bar0Reg::EngineStatus(u16::from(engine.number())));
+        registers.push(PfifoReg::EngineStatus(u16::from(engine.number())).into());
     }
     registers
 }
@@ -86,19 +87,19 @@ fn first_registers() -> Vec<Bar0Reg> {
 fn error_registers(engine: Engine) -> [Bar0Reg; 3] {
     match engine {
         Engine::Copy0 => [
-            Bar0Reg::CopyIntr(0),
-            Bar0Reg::CopyError(0),
-            Bar0Reg::CopyErrorData(0),
+            PcopyReg::CopyIntr(0).into(),
+            PcopyReg::CopyError(0).into(),
+            PcopyReg::CopyErrorData(0).into(),
         ],
         Engine::Copy1 => [
-            Bar0Reg::CopyIntr(1),
-            Bar0Reg::CopyError(1),
-            Bar0Reg::CopyErrorData(1),
+            PcopyReg::CopyIntr(1).into(),
+            PcopyReg::CopyError(1).into(),
+            PcopyReg::CopyErrorData(1).into(),
         ],
         _ => [
-            Bar0Reg::GraphIntr,
-            Bar0Reg::GraphTrappedMethod,
-            Bar0Reg::GraphTrappedData,
+            PgraphReg::GraphIntr.into(),
+            PgraphReg::GraphTrappedMethod.into(),
+            PgraphReg::GraphTrappedData.into(),
         ],
     }
 }
@@ -121,7 +122,7 @@ impl Scan {
             return;
         }
         self.started += 1;
-        actions.register(Bar0Reg::PmcIntrEnable(0), 0);
+        actions.register(PmcReg::PmcIntrEnable(0), 0);
         self.read(first_registers(), tokens, actions);
     }
 
@@ -167,7 +168,8 @@ impl Scan {
         Some(findings)
     }
 
-    fn get(&self, reg: Bar0Reg) -> Option<u32> {
+    fn get(&self, reg: impl Into<Bar0Reg>) -> Option<u32> {
+        let reg = reg.into();
         self.reads
             .iter()
             .find(|(_, r, _)| *r == reg)
@@ -175,43 +177,46 @@ impl Scan {
     }
 
     fn units(&self) -> impl Iterator<Item = u8> + use<> {
-        let mask = self.get(Bar0Reg::FaultUnits).unwrap_or(0);
+        let mask = self.get(PfifoReg::FaultUnits).unwrap_or(0);
         (0..fault::unit::COUNT as u8).filter(move |unit| mask & 1 << unit != 0)
     }
 
     fn pbdmas(&self) -> impl Iterator<Item = u16> + use<> {
-        let mask = self.get(Bar0Reg::PbdmaIntrSource).unwrap_or(0);
+        let mask = self.get(PfifoReg::PbdmaIntrSource).unwrap_or(0);
         (0..PBDMAS as u16).filter(move |pbdma| mask & 1 << pbdma != 0)
     }
 
     /// Fault records and PBDMA states that the first look asks for and that are not there yet.
     fn second_registers(&self) -> Vec<Bar0Reg> {
-        let mut registers = Vec::new();
+        let mut registers: Vec<Bar0Reg> = Vec::new();
         for unit in self.units() {
-            registers.extend((0..4).map(|word| Bar0Reg::FaultRecord(u16::from(unit) * 4 + word)));
+            registers
+                .extend((0..4).map(|word| Bar0Reg::from(PfifoReg::FaultRecord(u16::from(unit) * 4 + word))));
         }
         for i in self.pbdmas() {
-            registers.extend([
-                Bar0Reg::PbdmaIntr(i),
-                Bar0Reg::PbdmaChannel(i),
-                Bar0Reg::PbdmaMethod0(i),
-                Bar0Reg::PbdmaData0(i),
-            ]);
+            registers.extend(
+                [
+                    PbdmaReg::PbdmaIntr(i),
+                    PbdmaReg::PbdmaChannel(i),
+                    PbdmaReg::PbdmaMethod0(i),
+                    PbdmaReg::PbdmaData0(i),
+                ]
+                .map(Bar0Reg::from),
+            );
         }
         registers.retain(|&reg| self.get(reg).is_none());
         registers
     }
 
     fn findings(&self) -> Vec<Finding> {
-        let get = |reg| self.get(reg).unwrap_or(0);
         let mut findings = Vec::new();
         for engine in NOTIFY_ENGINES {
-            if get(Bar0Reg::EngineIntr(u16::from(engine.number()))) & 1 != 0 {
+            if self.word(PfifoReg::EngineIntr(u16::from(engine.number()))) & 1 != 0 {
                 findings.push(Finding::Notify(engine));
             }
         }
         for unit in self.units() {
-            let word = |n| get(Bar0Reg::FaultRecord(u16::from(unit) * 4 + n));
+            let word = |n| self.word(PfifoReg::FaultRecord(u16::from(unit) * 4 + n));
             findings.push(Finding::Fault(FaultRecord {
                 unit,
                 instance: PhysAddr(u64::from(word(0) & 0x0fff_ffff) << 12),
@@ -222,16 +227,16 @@ impl Scan {
         for i in self.pbdmas() {
             findings.push(Finding::Pbdma {
                 pbdma: i as u8,
-                intr: get(Bar0Reg::PbdmaIntr(i)),
-                channel: get(Bar0Reg::PbdmaChannel(i)) as u8 & 0x7f,
-                method: get(Bar0Reg::PbdmaMethod0(i)),
-                data: get(Bar0Reg::PbdmaData0(i)),
+                intr: self.word(PbdmaReg::PbdmaIntr(i)),
+                channel: self.word(PbdmaReg::PbdmaChannel(i)) as u8 & 0x7f,
+                method: self.word(PbdmaReg::PbdmaMethod0(i)),
+                data: self.word(PbdmaReg::PbdmaData0(i)),
             });
         }
         for engine in NOTIFY_ENGINES {
-            let [intr, code, data] = error_registers(engine).map(get);
+            let [intr, code, data] = error_registers(engine).map(|reg| self.word(reg));
             if intr & error_bits(engine) != 0 {
-                let channel = get(Bar0Reg::EngineStatus(u16::from(engine.number()))) as u8 & 0x7f;
+                let channel = self.word(PfifoReg::EngineStatus(u16::from(engine.number()))) as u8 & 0x7f;
                 findings.push(Finding::EngineError {
                     engine,
                     intr,
@@ -241,49 +246,53 @@ impl Scan {
                 });
             }
         }
-        let bits = get(Bar0Reg::PfifoIntr) & !pfifo::intr::LEVELS;
+        let bits = self.word(PfifoReg::PfifoIntr) & !pfifo::intr::LEVELS;
         if bits != 0 {
             findings.push(Finding::Fifo {
                 bits,
-                table_code: get(Bar0Reg::ChannelTableError),
-                scheduler_code: get(Bar0Reg::SchedulerError),
+                table_code: self.word(PfifoReg::ChannelTableError),
+                scheduler_code: self.word(PfifoReg::SchedulerError),
             });
         }
         findings
     }
 
+    /// The value that was read, zero if none was.
+    fn word(&self, reg: impl Into<Bar0Reg>) -> u32 {
+        self.get(reg).unwrap_or(0)
+    }
+
     /// Clears what was found and arms the line again: a source that is still up interrupts anew.
     fn acknowledge(&self, actions: &mut Actions) {
-        let get = |reg| self.get(reg).unwrap_or(0);
         for engine in NOTIFY_ENGINES {
-            let reg = Bar0Reg::EngineIntr(u16::from(engine.number()));
-            if get(reg) != 0 {
-                actions.register(reg, get(reg));
+            let reg = PfifoReg::EngineIntr(u16::from(engine.number()));
+            if self.word(reg) != 0 {
+                actions.register(reg, self.word(reg));
             }
         }
-        if get(Bar0Reg::FaultUnits) != 0 {
-            actions.register(Bar0Reg::FaultUnits, get(Bar0Reg::FaultUnits));
+        if self.word(PfifoReg::FaultUnits) != 0 {
+            actions.register(PfifoReg::FaultUnits, self.word(PfifoReg::FaultUnits));
         }
         for i in self.pbdmas() {
-            actions.register(Bar0Reg::PbdmaMethod0(i), pfifo::METHOD_NOP);
-            actions.register(Bar0Reg::PbdmaIntr(i), get(Bar0Reg::PbdmaIntr(i)));
-            actions.register(Bar0Reg::PbdmaIntrSource, 1 << i);
+            actions.register(PbdmaReg::PbdmaMethod0(i), pbdma::METHOD_NOP);
+            actions.register(PbdmaReg::PbdmaIntr(i), self.word(PbdmaReg::PbdmaIntr(i)));
+            actions.register(PfifoReg::PbdmaIntrSource, 1 << i);
         }
         for (i, engine) in (0..).zip([Engine::Copy0, Engine::Copy1]) {
-            let intr = get(error_registers(engine)[0]);
+            let intr = self.word(error_registers(engine)[0]);
             if intr != 0 {
-                actions.register(Bar0Reg::CopyIntrAck(i), intr);
+                actions.register(PcopyReg::CopyIntrAck(i), intr);
             }
         }
-        if get(Bar0Reg::GraphIntr) != 0 {
-            actions.register(Bar0Reg::GraphIntr, get(Bar0Reg::GraphIntr));
+        if self.word(PgraphReg::GraphIntr) != 0 {
+            actions.register(PgraphReg::GraphIntr, self.word(PgraphReg::GraphIntr));
         }
-        let bits = get(Bar0Reg::PfifoIntr) & !pfifo::intr::LEVELS;
+        let bits = self.word(PfifoReg::PfifoIntr) & !pfifo::intr::LEVELS;
         if bits != 0 {
-            actions.register(Bar0Reg::PfifoIntr, bits);
+            actions.register(PfifoReg::PfifoIntr, bits);
         }
-        actions.register(Bar0Reg::PciMsiRearm, 0xff);
-        actions.register(Bar0Reg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
+        actions.register(PpciReg::PciMsiRearm, 0xff);
+        actions.register(PmcReg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
     }
 }
 

@@ -168,10 +168,11 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermi_spec::regs::PfifoReg;
 
     fn poll() -> Op {
         Op::Poll {
-            reg: Bar0Reg::Preempt,
+            reg: PfifoReg::Preempt.into(),
             mask: 1,
             value: 0,
             timeout_ns: 5,
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn steps_behind_a_poll_wait_for_it() {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
-        lane.push([poll(), Op::Write(Bar0Reg::Preempt, 2)], Job::Suspended);
+        lane.push([poll(), Op::Write(PfifoReg::Preempt.into(), 2)], Job::Suspended);
         assert_eq!(
             lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
             vec![]
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn timed_out_poll_fails_its_group_and_lets_the_next_run() {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
-        lane.push([poll(), Op::Write(Bar0Reg::Preempt, 2)], Job::Suspended);
+        lane.push([poll(), Op::Write(PfifoReg::Preempt.into(), 2)], Job::Suspended);
         lane.push([], Job::Nothing);
         lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions);
         assert_eq!(lane.poll_done(false), Some((Job::Suspended, false)));

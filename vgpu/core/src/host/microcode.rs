@@ -5,10 +5,9 @@
 //! ```
 
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::engines::COPY_CAPS;
-use fermi_spec::regs::falcon::{
-    CODE_PAGE_BYTES, CONTROL_START, COPY_BASE, Caps, FALCON_BYTES, FalconReg, PortIndex,
-};
+use fermi_spec::regs::falcon::{CODE_PAGE_BYTES, CONTROL_START, Caps, FALCON_BYTES, FalconReg, PortIndex};
+use fermi_spec::regs::pcopy::COPY_CAPS;
+use fermi_spec::regs::pcopy::PCOPY;
 use serde::{Deserialize, Serialize};
 
 use super::lane::Op;
@@ -60,7 +59,7 @@ impl Microcode {
 
     /// Gives it to copy engine `engine` (0 or 1), and starts it.
     pub(crate) fn upload(&self, engine: u8) -> Vec<Op> {
-        let base = COPY_BASE + u32::from(engine) * FALCON_BYTES;
+        let base = PCOPY.first + u32::from(engine) * FALCON_BYTES;
         let write = |reg: FalconReg, value: u32| {
             let at = u64::from(base + reg.offset());
             Op::Block(Bar::Bar0, at, value.to_le_bytes().to_vec())
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn code_goes_by_whole_pages_and_data_fills_its_memory() {
         let microcode = Microcode::new(&[1; 4 * 65], &[2; 4]).unwrap();
-        let at = |reg: FalconReg| u64::from(COPY_BASE + FALCON_BYTES + reg.offset());
+        let at = |reg: FalconReg| u64::from(PCOPY.first + FALCON_BYTES + reg.offset());
         let stores: Vec<u64> = microcode
             .upload(1)
             .iter()

@@ -174,10 +174,10 @@ impl Running {
             shadow[at..at + 4].copy_from_slice(&block[at..at + 4]);
         }
         self.card.arena.write(instance, shadow.to_vec(), cx.actions);
-        let runnable = vgpu
-            .registers
-            .read(fermi_spec::regs::Bar0Reg::ChannelState(channel.into()), cx.now)
-            & 1
+        let runnable = vgpu.registers.read(
+            fermi_spec::regs::PfifoReg::ChannelState(channel.into()).into(),
+            cx.now,
+        ) & 1
             != 0;
         self.card.bind(physical, instance, runnable);
         let gp_put = vgpu

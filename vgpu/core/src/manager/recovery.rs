@@ -3,7 +3,7 @@
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 
-use fermi_spec::regs::{Bar0Reg, pfifo};
+use fermi_spec::regs::{PfifoReg, PmcReg, pfifo};
 
 use super::Cx;
 use super::running::Running;
@@ -174,7 +174,7 @@ impl Running {
     pub(super) fn ask_holders(&mut self, channel: PhysChannel, cx: &mut Cx<'_>) {
         for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
             let token = self.card.tokens.next();
-            let offset = u64::from(Bar0Reg::EngineStatus(u16::from(engine.number())).offset());
+            let offset = u64::from(PfifoReg::EngineStatus(u16::from(engine.number())).offset());
             cx.actions.push(Action::HostRead {
                 token,
                 bar: Bar::Bar0,
@@ -221,13 +221,16 @@ impl Running {
     /// fault of this very channel left standing.
     pub(super) fn reset_engine(&mut self, physical: PhysChannel, engine: Option<Engine>, job: Job) {
         let p = u16::from(physical.0);
-        let mut ops = vec![Op::Write(Bar0Reg::ChannelState(p), pfifo::CHANNEL_START & !1)];
+        let mut ops = vec![Op::Write(
+            PfifoReg::ChannelState(p).into(),
+            pfifo::CHANNEL_START & !1,
+        )];
         if let Some(engine) = engine {
             let bit = 1 << engine.enable_bit();
             ops.extend([
-                Op::Write(Bar0Reg::PmcEnable, self.card.pmc_enable & !bit),
-                Op::Write(Bar0Reg::PmcEnable, self.card.pmc_enable),
-                Op::Write(Bar0Reg::EngineFault, 1 << engine.number()),
+                Op::Write(PmcReg::PmcEnable.into(), self.card.pmc_enable & !bit),
+                Op::Write(PmcReg::PmcEnable.into(), self.card.pmc_enable),
+                Op::Write(PfifoReg::EngineFault.into(), 1 << engine.number()),
             ]);
             if let Some(i) = [Engine::Copy0, Engine::Copy1]
                 .iter()
@@ -238,9 +241,9 @@ impl Running {
             }
         }
         ops.extend([
-            Op::Write(Bar0Reg::Preempt, u32::from(physical.0)),
+            Op::Write(PfifoReg::Preempt.into(), u32::from(physical.0)),
             Op::Poll {
-                reg: Bar0Reg::Preempt,
+                reg: PfifoReg::Preempt.into(),
                 mask: pfifo::PREEMPT_PENDING,
                 value: 0,
                 timeout_ns: RESET_NS,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::PpciReg;
 use mmio::access::{Access, Kind, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 
@@ -214,7 +214,7 @@ impl Running {
             Bar0Write::Register { reg, value } => vgpu.registers.write(reg, value),
             Bar0Write::Pramin { .. } => return self.window_access(vm, request, cx),
             Bar0Write::MsiRearm => {
-                vgpu.interrupts.write(Bar0Reg::PciMsiRearm, value);
+                vgpu.interrupts.write(PpciReg::PciMsiRearm.into(), value);
                 Effect::None
             }
             Bar0Write::Unmodelled { offset, value } if vgpu.registers.write_unnamed(offset, value) => {

@@ -1,5 +1,6 @@
 //! A card whose BAR3 is set up as a driver does it, and a client that only has the window's file.
 
+use fermi_spec::regs::pffb;
 use std::os::unix::fs::FileExt as _;
 
 use fermi_model::{CopyMicrocode, ModelConfig, SystemBus, Timing};
@@ -9,7 +10,7 @@ use fermi_spec::board::{BAR3_BYTES, Board};
 use fermi_spec::instance::offset;
 use fermi_spec::pte::{Pde, PdeAperture, Pte, large_index, small_index};
 use fermi_spec::regs::windows::WindowBlock;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, pmc};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg};
 use proptest::prelude::*;
 
 use super::super::vram::sealed_file;
@@ -68,25 +69,25 @@ impl Card {
         let block = WindowBlock::default()
             .with_frame((INSTANCE >> 12) as u32)
             .with_enable(true);
-        card.write_register(Bar0Reg::Bar3Block, block.into_bits());
+        card.write_register(PbusReg::Bar3Block, block.into_bits());
         card.live.follow(&mut card.model).unwrap();
         card
     }
 
-    fn write_register(&mut self, register: Bar0Reg, value: u32) {
-        let offset = register.offset().into();
+    fn write_register(&mut self, register: impl Into<Bar0Reg>, value: u32) {
+        let offset = register.into().offset().into();
         self.model.bar_write(Bar::Bar0, offset, &value.to_le_bytes());
     }
 
     /// VRAM through PRAMIN.
     fn poke(&mut self, at: u64, data: &[u8]) {
-        self.write_register(Bar0Reg::PraminBase, (at >> 16) as u32);
+        self.write_register(PbusReg::PraminBase, (at >> 16) as u32);
         let offset = u64::from(PRAMIN_BASE) + (at & 0xffff);
         self.model.bar_write(Bar::Bar0, offset, data);
     }
 
     fn peek(&mut self, at: u64) -> u32 {
-        self.write_register(Bar0Reg::PraminBase, (at >> 16) as u32);
+        self.write_register(PbusReg::PraminBase, (at >> 16) as u32);
         let mut word = [0; 4];
         let offset = u64::from(PRAMIN_BASE) + (at & 0xffff);
         self.model.bar_read(Bar::Bar0, offset, &mut word);
@@ -110,8 +111,8 @@ impl Card {
     }
 
     fn flush(&mut self) {
-        self.write_register(Bar0Reg::TlbDirectory, (DIRECTORY >> 8) as u32);
-        self.write_register(Bar0Reg::TlbInvalidate, pmc::TLB_GO);
+        self.write_register(PffbReg::TlbDirectory, (DIRECTORY >> 8) as u32);
+        self.write_register(PffbReg::TlbInvalidate, pffb::TLB_GO);
         self.live.follow(&mut self.model).unwrap();
     }
 
@@ -172,8 +173,8 @@ fn entry_without_a_flush_changes_nothing_yet() {
 fn flush_of_another_directory_is_no_reason_to_look() {
     let mut card = Card::new();
     let looks = card.live.counts.looks;
-    card.write_register(Bar0Reg::TlbDirectory, ((DIRECTORY + 0x1_0000) >> 8) as u32);
-    card.write_register(Bar0Reg::TlbInvalidate, pmc::TLB_GO);
+    card.write_register(PffbReg::TlbDirectory, ((DIRECTORY + 0x1_0000) >> 8) as u32);
+    card.write_register(PffbReg::TlbInvalidate, pffb::TLB_GO);
     card.live.follow(&mut card.model).unwrap();
     assert_eq!(card.live.counts.looks, looks);
 }
@@ -217,7 +218,7 @@ fn window_that_is_switched_off_shows_nothing() {
     card.map_small(0x5000, Some(0x20_0000));
     card.flush();
     card.store(0x5000, 9);
-    card.write_register(Bar0Reg::Bar3Block, 0);
+    card.write_register(PbusReg::Bar3Block, 0);
     card.live.follow(&mut card.model).unwrap();
     assert_eq!((card.load(0x5000), card.peek(0x20_0000)), (0, 9));
 }
@@ -233,11 +234,11 @@ fn page_beyond_vram_does_not_live() {
 #[test]
 fn store_to_pramin_is_seen_by_the_card_and_follows_the_base() {
     let mut card = Card::new();
-    card.write_register(Bar0Reg::PraminBase, 0x30);
+    card.write_register(PbusReg::PraminBase, 0x30);
     card.live.follow(&mut card.model).unwrap();
     card.store(PRAMIN_OFFSET + 4, 9);
     card.store(PRAMIN_OFFSET + 0xf_f004, 3);
-    card.write_register(Bar0Reg::PraminBase, 0x38);
+    card.write_register(PbusReg::PraminBase, 0x38);
     card.live.follow(&mut card.model).unwrap();
     assert_eq!(card.load(PRAMIN_OFFSET + 0x7_f004), 3);
     assert_eq!((card.peek(0x30_0004), card.peek(0x3f_f004)), (9, 3));
@@ -256,8 +257,8 @@ fn page_shown_by_both_windows_lives_in_bar3() {
     card.poke(0x21_0000, &8_u32.to_le_bytes());
     card.live.follow(&mut card.model).unwrap();
     assert_eq!(card.load(PRAMIN_OFFSET), 8);
-    card.write_register(Bar0Reg::TlbDirectory, (DIRECTORY >> 8) as u32);
-    card.write_register(Bar0Reg::TlbInvalidate, pmc::TLB_GO);
+    card.write_register(PffbReg::TlbDirectory, (DIRECTORY >> 8) as u32);
+    card.write_register(PffbReg::TlbInvalidate, pffb::TLB_GO);
     card.live.follow(&mut card.model).unwrap();
     assert_eq!((card.load(0x6000), card.load(PRAMIN_OFFSET)), (8, 0));
 }

@@ -1,0 +1,34 @@
+//! PTIMER: the card's clock (envytools PTIMER).
+
+use super::units::{UnitRange, unit};
+
+/// Where PTIMER is.
+pub const PTIMER: UnitRange = unit("PTIMER", 0x00_9000, 0x1000);
+
+registers! {
+    /// Words of PTIMER that nothing else depends on.
+    pub enum PtimerWord {
+        /// Ratio, numerator.
+        PtimerNumerator = 0x009200, ReadWrite;
+        /// Ratio, denominator.
+        PtimerDenominator = 0x009210, ReadWrite;
+        /// Multiplier and divider of the clock.
+        PtimerConfig = 0x009220, ReadWrite;
+    }
+}
+
+registers! {
+    /// Registers of PTIMER: time and alarm.
+    pub enum PtimerReg: PtimerWord {
+        /// Alarm pending.
+        PtimerIntr = 0x009100, WriteOneClears;
+        /// Alarm enable.
+        PtimerIntrEnable = 0x009140, ReadWrite;
+        /// Nanoseconds, bits 31:5.
+        PtimerLow = 0x009400, ReadWrite;
+        /// Nanoseconds, bits 60:32.
+        PtimerHigh = 0x009410, ReadWrite;
+        /// Alarm time, low word.
+        PtimerAlarm = 0x009420, ReadWrite;
+    }
+}
