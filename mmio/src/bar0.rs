@@ -14,44 +14,44 @@ pub const VGA_CRTC: u32 = 0x60_13d4;
 /// A read, named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bar0Read {
-    /// A register.
+    /// A register of the table, by name.
     Register(Bar0Reg),
     /// The PRAMIN window, by offset in it.
     Pramin {
         /// Offset in the window.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
     },
     /// The PROM window, by offset in it.
     Prom {
         /// Offset in the image.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
     },
     /// The mirror of the configuration space, by offset in that.
     PciMirror {
         /// Offset in the configuration space.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
     },
     /// A VGA CRTC port: 0 index, 1 data.
     VgaCrtc {
-        /// Which.
+        /// Number of the port: 0 index, 1 data.
         port: u8,
     },
     /// A word that no row of the register table names. [`crate::Policy::of`] may still know it.
     Unmodelled {
-        /// Where.
+        /// Byte offset in BAR0.
         offset: u32,
     },
     /// Less than a word, where only words are answered.
     Narrow {
-        /// Where.
+        /// Byte offset in BAR0.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
     },
 }
@@ -59,20 +59,20 @@ pub enum Bar0Read {
 /// A write, named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bar0Write {
-    /// A register.
+    /// A register of the table, by name, with the value.
     Register {
-        /// Which.
+        /// Name of the register.
         reg: Bar0Reg,
-        /// What.
+        /// Value that is written.
         value: u32,
     },
     /// The PRAMIN window, by offset in it.
     Pramin {
         /// Offset in the window.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
-        /// What.
+        /// Value that is written.
         value: u32,
     },
     /// PROM is read-only.
@@ -86,30 +86,30 @@ pub enum Bar0Write {
     PciMirror {
         /// Offset in the configuration space.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
-        /// What.
+        /// Value that is written.
         value: u32,
     },
     /// A VGA CRTC port: 0 index, 1 data.
     VgaCrtc {
-        /// Which.
+        /// Number of the port: 0 index, 1 data.
         port: u8,
-        /// What.
+        /// Value that is written.
         value: u8,
     },
     /// A word that no row of the register table names. [`crate::Policy::of`] may still know it.
     Unmodelled {
-        /// Where.
+        /// Byte offset in BAR0.
         offset: u32,
-        /// What.
+        /// Value that is written.
         value: u32,
     },
     /// Less than a word, where only words are taken.
     Narrow {
-        /// Where.
+        /// Byte offset in BAR0.
         offset: u32,
-        /// Bytes.
+        /// Width of the access.
         width: Width,
     },
 }

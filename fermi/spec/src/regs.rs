@@ -84,21 +84,21 @@ units! {
         Ppci(PpciReg),
         /// MMU and memory partitions.
         Pffb(PffbReg),
-        /// L2 cache.
+        /// The L2 cache and its clear values.
         Ltc(LtcReg),
         /// Ring that register accesses take.
         Pring(PringReg),
-        /// Clocks.
+        /// PCLOCK: the clocks of the card.
         Pclock(PclockReg),
         /// Power management unit.
         Pmu(PmuReg),
-        /// Copy engines.
+        /// PCOPY0 and PCOPY1, the copy engines.
         Pcopy(PcopyReg),
         /// Graphics and compute engine.
         Pgraph(PgraphReg),
         /// Context switching of PGRAPH.
         Fecs(FecsReg),
-        /// VGA ports.
+        /// The VGA ports of PDISPLAY.
         Vga(VgaReg),
     }
 }

@@ -41,7 +41,7 @@ pub struct VmSocket {
 pub struct Setup {
     /// What decides; [`vgpu::Manager`] but in tests.
     pub core: Box<dyn Core>,
-    /// The card.
+    /// Backend that performs the core's actions on the card.
     pub gpu: Box<dyn HostGpu>,
     /// Signalled when the card raises its interrupt. Without it [`HostGpu::take_interrupt`] is asked again and again.
     pub interrupt: Option<EventFd>,

@@ -41,10 +41,10 @@ pub enum VfioGpuError {
     /// The function is not there, is something else, or is not free.
     #[error(transparent)]
     Host(#[from] PciHostError),
-    /// VFIO refuses.
+    /// VFIO refuses the function.
     #[error("cannot get {at} from VFIO: {hint}")]
     Vfio {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
         /// What to look at.
         hint: &'static str,
@@ -55,7 +55,7 @@ pub enum VfioGpuError {
     /// The function has not what a card has.
     #[error("{at} is not a GF100 card: {what}")]
     NotACard {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
         /// What it has, and what a card has.
         what: String,
@@ -63,7 +63,7 @@ pub enum VfioGpuError {
     /// The IOMMU is too small, or maps other pages.
     #[error("{at} cannot be used: {reason}")]
     Iommu {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
         /// What it lacks.
         reason: String,
@@ -71,7 +71,7 @@ pub enum VfioGpuError {
     /// The kernel does not map a BAR.
     #[error("cannot {what} of {at}")]
     System {
-        /// The address.
+        /// Address of the function.
         at: PciAddress,
         /// What was attempted.
         what: &'static str,

@@ -35,7 +35,7 @@ pub struct Token(pub u64);
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// `ns` later.
+    /// The time `ns` nanoseconds later.
     pub fn after(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
@@ -46,7 +46,7 @@ impl Tick {
     }
 }
 
-/// What happened.
+/// Something that happened outside of the core.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// The card is at hand: bring it up. Comes once, first.
@@ -60,23 +60,23 @@ pub enum Event {
     },
     /// The VM is gone, however it went. Answered by [`Action::Detached`] when nothing of it is left on the card.
     Detach {
-        /// Which.
+        /// VM that is gone.
         vm: VmId,
     },
     /// The VM's device is reset (vfio-user DEVICE_RESET).
     Reset {
-        /// Which.
+        /// VM whose device is reset.
         vm: VmId,
-        /// To answer.
+        /// Id for the reply.
         request: RequestId,
     },
     /// A trapped load.
     Read {
-        /// Whose.
+        /// VM that loads.
         vm: VmId,
         /// To answer, with data.
         request: RequestId,
-        /// Where.
+        /// BAR that is read.
         bar: Bar,
         /// Bytes into the BAR.
         offset: u64,
@@ -85,11 +85,11 @@ pub enum Event {
     },
     /// A trapped store.
     Write {
-        /// Whose.
+        /// VM that stores.
         vm: VmId,
-        /// To answer.
+        /// Id for the reply.
         request: RequestId,
-        /// Where.
+        /// BAR that is written.
         bar: Bar,
         /// Bytes into the BAR.
         offset: u64,
@@ -99,33 +99,33 @@ pub enum Event {
     },
     /// A range of guest RAM became reachable for DMA (vfio-user DMA_MAP).
     MapRam {
-        /// Whose.
+        /// VM whose RAM it is.
         vm: VmId,
-        /// To answer.
+        /// Id for the reply.
         request: RequestId,
-        /// Page-aligned start.
+        /// First address, page-aligned.
         gpa: Gpa,
-        /// Page-aligned length.
+        /// Length in bytes, page-aligned.
         bytes: u64,
         /// The device may write it.
         writable: bool,
     },
     /// A range is to become unreachable; covers whole maps.
     UnmapRam {
-        /// Whose.
+        /// VM whose RAM it is.
         vm: VmId,
         /// To answer, only when nothing can reach the range.
         request: RequestId,
-        /// Start.
+        /// First address of the range.
         gpa: Gpa,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
     },
     /// Result of [`Action::HostRead`].
     HostValue {
         /// Of the read.
         token: Token,
-        /// The bytes.
+        /// Bytes that the card returned.
         #[serde(with = "crate::hex")]
         data: Vec<u8>,
     },
@@ -147,7 +147,7 @@ pub enum Event {
     Wake,
     /// The operator changed a VM's quota.
     SetQuota {
-        /// Whose.
+        /// VM whose quota changes.
         vm: VmId,
         /// The new one.
         quota: crate::config::Quota,
@@ -193,16 +193,16 @@ pub enum Refusal {
 pub enum Place {
     /// A VM's RAM.
     Ram {
-        /// Whose.
+        /// VM whose RAM it is.
         vm: VmId,
-        /// Where.
+        /// Address in that RAM.
         gpa: Gpa,
     },
     /// The host-RAM image of a VM's VRAM: instance memory and spilled chunks, each byte at its guest address.
     Image {
-        /// Whose.
+        /// VM whose VRAM it is the image of.
         vm: VmId,
-        /// Where.
+        /// Address in that VRAM.
         at: GuestVramAddr,
     },
     /// The broker's own DMA memory: ring, pushbuffer, semaphores.
@@ -228,12 +228,12 @@ pub enum FrameOwner {
     Broker,
     /// A VM, whose guest sees the frame's bytes at `at` of its VRAM.
     Vm {
-        /// Which.
+        /// VM that owns the frame.
         vm: VmId,
         /// A multiple of the frame size.
         at: GuestVramAddr,
     },
-    /// Nobody.
+    /// No owner: the frame is free.
     Free,
 }
 
@@ -242,33 +242,33 @@ pub enum FrameOwner {
 pub enum Action {
     /// The vGPU exists; the VM may start. Nothing else of the VM is answered before this.
     Attached {
-        /// Which.
+        /// VM that may start.
         vm: VmId,
     },
     /// The vGPU was refused.
     Denied {
-        /// Which.
+        /// VM that was refused.
         vm: VmId,
-        /// Why.
+        /// Reason of the refusal, with its figures.
         reason: Denial,
     },
     /// Nothing of the VM is left on the card or in bus addresses; its memory may go.
     Detached {
-        /// Which.
+        /// VM that is gone.
         vm: VmId,
     },
     /// Answer a client.
     Reply {
-        /// Whose.
+        /// VM whose request is answered.
         vm: VmId,
-        /// Which access.
+        /// Id of the request.
         request: RequestId,
-        /// With what.
+        /// Answer to the request.
         reply: Reply,
     },
     /// Store to the card.
     HostWrite {
-        /// Where.
+        /// BAR that is written.
         bar: Bar,
         /// Bytes into the BAR.
         offset: u64,
@@ -280,18 +280,18 @@ pub enum Action {
     HostRead {
         /// To name the answer.
         token: Token,
-        /// Where.
+        /// BAR that is read.
         bar: Bar,
         /// Bytes into the BAR.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u32,
     },
     /// Wait until `register & mask == value`; [`Event::PollDone`] follows. Later actions do not wait for it.
     HostPoll {
         /// To name the answer.
         token: Token,
-        /// Register.
+        /// Byte offset of the register in BAR0.
         offset: u32,
         /// Bits that count.
         mask: u32,
@@ -304,7 +304,7 @@ pub enum Action {
     MapDma {
         /// First bus address.
         iova: Iova,
-        /// Length.
+        /// Length in bytes.
         bytes: u64,
         /// What lies there.
         memory: Place,
@@ -324,28 +324,28 @@ pub enum Action {
     /// A frame has a new owner. Its bytes must not be readable by the old one afterwards; they are undefined, or zero
     /// where the backend says so ([`crate::Capabilities::frames_arrive_zeroed`]).
     PlaceFrame {
-        /// Which.
+        /// Number of the frame.
         frame: FrameNo,
         /// Whose it is from now on.
         owner: FrameOwner,
     },
     /// The image's copy of this range is no longer needed: give the memory back.
     DropImage {
-        /// Whose.
+        /// VM whose VRAM it is the image of.
         vm: VmId,
-        /// Start, page-aligned.
+        /// First address of the range, page-aligned.
         at: GuestVramAddr,
-        /// Length, page-aligned.
+        /// Length in bytes, page-aligned.
         bytes: u64,
     },
     /// Raise the VM's interrupt (one MSI).
     Interrupt {
-        /// Whose.
+        /// VM that gets the interrupt.
         vm: VmId,
     },
     /// Send [`Event::Wake`] at this time; replaces an earlier request.
     WakeAt {
-        /// When.
+        /// Time of the wake-up.
         at: Tick,
     },
     /// Something an operator, a log or a metric wants to know.
@@ -359,7 +359,7 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// Appends.
+    /// Appends an action behind all others.
     pub fn push(&mut self, action: Action) {
         self.list.push(action);
     }

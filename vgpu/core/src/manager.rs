@@ -226,14 +226,14 @@ pub struct Audit {
     pub free_frames: u32,
     /// First frame of the broker's arena, and their number.
     pub arena: (u32, u32),
-    /// Each VM.
+    /// The part of each VM.
     pub vms: Vec<VmAudit>,
 }
 
 /// One VM's part.
 #[derive(Clone, Debug)]
 pub struct VmAudit {
-    /// Which.
+    /// Id of the VM.
     pub vm: VmId,
     /// Frames it holds: (frame, guest VRAM address).
     pub frames: Vec<(fermi_spec::addr::FrameNo, fermi_spec::addr::GuestVramAddr)>,
@@ -249,6 +249,6 @@ pub struct VmAudit {
     pub resident: u64,
     /// Bytes of chunks in host RAM.
     pub spilled: u64,
-    /// Its quota.
+    /// Quota of the VM.
     pub quota: crate::config::Quota,
 }

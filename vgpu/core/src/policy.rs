@@ -41,7 +41,7 @@ pub(crate) struct Holding {
     pub(crate) movable: u64,
     /// Bytes of reached chunks in host RAM.
     pub(crate) wanted: u64,
-    /// Largest chunk.
+    /// Bytes of the largest chunk.
     pub(crate) chunk: u64,
     pub(crate) quota: Quota,
 }

@@ -9,8 +9,8 @@ use super::{Finding, finding};
 const WORDS_MIN: usize = 3;
 /// What says nothing though it is longer.
 const EMPTY: &[&str] = &["See the module.", "See the type.", "See the trait."];
-/// Folders whose doc comments are yet to be mended; the aim is none.
-const NOT_YET: &[&str] = &["fermi/spec/src/regs/", "mmio/", "vgpu/broker/", "vgpu/core/"];
+/// Folders and files whose doc comments are yet to be mended; the aim is none.
+const NOT_YET: &[&str] = &["vgpu/core/src/notice.rs"];
 
 /// Checks all doc comments of one file.
 pub(super) fn check(path: &str, file: &syn::File, findings: &mut Vec<Finding>) {

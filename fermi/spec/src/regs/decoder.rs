@@ -30,7 +30,7 @@ pub(super) struct Decoder<R, const SPACE: usize, const PAGES: usize, const COUNT
     /// Index in `pages`; the first of those is empty and stands for all pages without a register.
     page_of: [u8; SPACE],
     pages: [Page; PAGES],
-    /// By offset.
+    /// The registers, ascending by offset.
     registers: [R; COUNT],
 }
 

@@ -14,11 +14,11 @@ use crate::addr::Aperture;
 /// Bytes of a falcon's registers.
 pub const FALCON_BYTES: u32 = 0x1000;
 
-/// Code ports.
+/// Number of ports for code.
 pub const CODE_PORTS: usize = 4;
-/// Data ports.
+/// Number of ports for data.
 pub const DATA_PORTS: usize = 8;
-/// Memory ports.
+/// Number of ports for accesses to memory.
 pub const MEMORY_PORTS: usize = 8;
 /// Bytes from one code port to the next.
 const CODE_PORT_BYTES: u32 = 0x10;
@@ -32,7 +32,7 @@ registers! {
         IntrTrigger = 0x000, WriteOnly;
         /// Acknowledges the interrupts written.
         IntrAck = 0x004, WriteOnly;
-        /// Interrupts pending.
+        /// Pending interrupts, a bit each.
         Intr = 0x008, ReadOnly;
         /// Interrupts that are edges.
         IntrMode = 0x00c, ReadWrite;
@@ -40,7 +40,7 @@ registers! {
         IntrEnableSet = 0x010, WriteOnly;
         /// Disables the interrupts written.
         IntrEnableClear = 0x014, WriteOnly;
-        /// Interrupts enabled.
+        /// Enabled interrupts, a bit each.
         IntrEnable = 0x018, ReadOnly;
         /// Routing: low half to the host, high half to the falcon instead.
         IntrRoute = 0x01c, ReadWrite;
@@ -48,21 +48,21 @@ registers! {
         Scratch0 = 0x040, ReadWrite;
         /// Scratch 1: copy engines put an error's data here.
         Scratch1 = 0x044, ReadWrite;
-        /// What is let in: bit 0 channel switches, bit 1 methods.
+        /// Work that the falcon accepts: bit 0 channel switches, bit 1 methods.
         AccessEnable = 0x048, ReadWrite;
-        /// What is busy.
+        /// Parts of the falcon that are busy, one bit each.
         Busy = 0x04c, ReadOnly;
         /// Channel that runs.
         ChannelCurrent = 0x050, ReadWrite;
         /// Channel that comes next.
         ChannelNext = 0x054, ReadWrite;
-        /// Scratch 2.
+        /// Third scratch word.
         Scratch2 = 0x080, ReadWrite;
         /// Scratch 3: copy engines learn their number from it.
         Scratch3 = 0x084, ReadWrite;
         /// Bit 1 starts the microcode; bit 4 reads stopped, 5 asleep.
         Control = 0x100, ReadWrite;
-        /// First instruction.
+        /// Address of the first instruction.
         Entry = 0x104, ReadWrite;
         /// Sizes of the memories and of the FIFO, see [`Caps`].
         Caps = 0x108, ReadOnly;
@@ -70,17 +70,17 @@ registers! {
         BlockOnFifo = 0x10c, ReadWrite;
         /// Bits 3:0 version.
         Version = 0x12c, ReadOnly;
-        /// Another place of [`FalconReg::Control`].
+        /// The same register as [`FalconReg::Control`], at a second offset.
         ControlAlias = 0x130, ReadWrite;
         /// Where a code port points, see [`PortIndex`].
         CodeIndex[CODE_PORTS, CODE_PORT_BYTES] = 0x180, ReadWrite;
-        /// The word there.
+        /// Word of code memory that CodeIndex points at.
         CodeData[CODE_PORTS, CODE_PORT_BYTES] = 0x184, ReadWrite;
-        /// Virtual page of the 256 bytes there.
+        /// Virtual page of the 256 bytes that CodeIndex points into.
         CodeTag[CODE_PORTS, CODE_PORT_BYTES] = 0x188, ReadWrite;
         /// Where a data port points.
         DataIndex[DATA_PORTS, 8] = 0x1c0, ReadWrite;
-        /// The word there.
+        /// Word of data memory that DataIndex points at.
         DataData[DATA_PORTS, 8] = 0x1c4, ReadWrite;
         /// Target of a memory port: 0 virtual, 4 VRAM, 5 and 6 system memory.
         MemoryPort[MEMORY_PORTS, 4] = 0x600, ReadWrite;
@@ -112,7 +112,7 @@ impl FalconReg {
     }
 }
 
-/// [`FalconReg::CodeIndex`], [`FalconReg::DataIndex`].
+/// Position of a port: [`FalconReg::CodeIndex`], [`FalconReg::DataIndex`].
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct PortIndex {
@@ -125,7 +125,7 @@ pub struct PortIndex {
     __: u8,
     /// A write moves on to the next word.
     pub advance_on_write: bool,
-    /// A read does.
+    /// A read moves on to the next word.
     pub advance_on_read: bool,
     #[bits(2)]
     __: u8,
@@ -135,7 +135,7 @@ pub struct PortIndex {
     __: u8,
 }
 
-/// [`FalconReg::Caps`].
+/// Memory sizes and queue slots: [`FalconReg::Caps`].
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Caps {
@@ -153,7 +153,7 @@ pub struct Caps {
     pub slots: u8,
 }
 
-/// [`FalconReg::ChannelCurrent`], [`FalconReg::ChannelNext`].
+/// Channel of a falcon: [`FalconReg::ChannelCurrent`], [`FalconReg::ChannelNext`].
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Channel {
@@ -163,12 +163,12 @@ pub struct Channel {
     /// Which memory the block is in.
     #[bits(2)]
     pub aperture: Aperture,
-    /// There is one.
+    /// The falcon has such a channel; clear means none.
     pub valid: bool,
     __: bool,
 }
 
-/// [`FalconReg::Control`]: start.
+/// [`FalconReg::Control`]: starts the microcode.
 pub const CONTROL_START: u32 = 1 << 1;
 /// [`FalconReg::Control`]: the microcode has not been started or has ended.
 pub const CONTROL_STOPPED: u32 = 1 << 4;

@@ -17,7 +17,7 @@ registers! {
         FecsControl = FECS.first + FalconReg::Control.offset(), ReadWrite;
         /// Operand of a command.
         FecsData = 0x409500, ReadWrite;
-        /// Command.
+        /// Command to the microcode of FECS.
         FecsCommand = 0x409504, ReadWrite;
         /// Words that microcode and driver share.
         FecsScratch[8, 4] = 0x409800, ReadWrite;
@@ -31,11 +31,11 @@ registers! {
         FecsNextChannel = 0x409b04, ReadWrite;
         /// Interrupts that the microcode sends to the host.
         FecsHostIntr = 0x409c18, ReadOnly;
-        /// Sets them.
+        /// Sets bits of FecsHostIntr.
         FecsHostIntrSet = 0x409c1c, WriteOnly;
-        /// Clears them.
+        /// Clears bits of FecsHostIntr.
         FecsHostIntrClear = 0x409c20, WriteOnly;
-        /// Their enables.
+        /// Enables of FecsHostIntr's bits.
         FecsHostIntrEnable = 0x409c24, ReadWrite;
         /// Control of all GPC falcons; bit 1 starts them.
         GpccsControl = GPCCS.first + FalconReg::Control.offset(), ReadWrite;
@@ -75,7 +75,7 @@ pub mod fecs_nouveau {
 pub mod fecs_nvidia {
     /// Binds a channel.
     pub const BIND_CHANNEL: u32 = 0x03;
-    /// Halts.
+    /// Halts the microcode.
     pub const HALT: u32 = 0x04;
     /// Waits for idle and saves a channel's state as the golden image.
     pub const SAVE_GOLDEN: u32 = 0x09;
@@ -95,7 +95,7 @@ pub mod fecs_nvidia {
     pub const LIST_ADDRESS: u32 = 0x32;
     /// Stops context switching.
     pub const STOP_SWITCHING: u32 = 0x38;
-    /// Goes on with it.
+    /// Allows context switching again.
     pub const START_SWITCHING: u32 = 0x39;
     /// Scratch 0: started; SAVE_GOLDEN worked; a list command worked. Scratch 1: a switching command worked.
     pub const DONE: u32 = 1;

@@ -39,9 +39,9 @@ registers! {
         LtcSlices = 0x17e8dc, ReadOnly;
         /// Clear values: entry that the next five registers are of.
         ZbcIndex = 0x17ea44, ReadWrite;
-        /// Its colour.
+        /// Colour of the clear-value entry, a component each.
         ZbcColour[4, 4] = 0x17ea48, ReadWrite;
-        /// Its depth.
+        /// Depth of the clear-value entry.
         ZbcDepth = 0x17ea58, ReadWrite;
     }
 }
@@ -56,7 +56,7 @@ pub enum SliceReg {
 }
 
 impl SliceReg {
-    /// The register at a BAR0 offset, whatever LTC and slice it belongs to.
+    /// The register at a BAR0 offset, in any LTC and slice.
     pub const fn decode(offset: u32) -> Option<Self> {
         if offset < LTC.first || offset >= LTC.end() {
             return None;

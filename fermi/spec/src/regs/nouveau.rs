@@ -1,4 +1,4 @@
-//! What Linux's nouveau touches in BAR0: the measure of what a model or a mediator must answer.
+//! Registers that Linux's nouveau touches in BAR0: a model or a mediator must answer these at least.
 
 /// Words of BAR0, first to last, that Linux 6.12's nouveau touches on a GF100 from probe to unload; recorded on a
 /// software model. Runs inside of PGRAPH are joined over small gaps.

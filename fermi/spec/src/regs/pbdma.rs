@@ -1,4 +1,4 @@
-//! PBDMAs, which fetch what channels have to do (nouveau `fifo/gf100.c`, envytools PSPOON).
+//! PBDMAs, which fetch the commands of channels (nouveau `fifo/gf100.c`, envytools PSPOON).
 
 use super::units::{UnitRange, units};
 
@@ -20,11 +20,11 @@ registers! {
         PbdmaHeaderShadow[PBDMA.count, PBDMA.bytes] = 0x040118, ReadOnly;
         /// Channel on a PBDMA: \[6:0\] id, 8 active.
         PbdmaChannel[PBDMA.count, PBDMA.bytes] = 0x040120, ReadOnly;
-        /// Stall mask.
+        /// Interrupts of a PBDMA that stall it.
         PbdmaStall[PBDMA.count, PBDMA.bytes] = 0x04013c, ReadWrite;
         /// Latched method: \[13:2\] method, \[18:16\] subchannel, 31 valid.
         PbdmaMethod0[PBDMA.count, PBDMA.bytes] = 0x0400c0, ReadWrite;
-        /// Latched data.
+        /// Data of the latched method.
         PbdmaData0[PBDMA.count, PBDMA.bytes] = 0x0400c4, ReadWrite;
     }
 }
@@ -39,7 +39,7 @@ pub mod pbdma_intr {
     pub const GP_ENTRY: u32 = 1 << 15;
     /// Bad pushbuffer word.
     pub const PB_ENTRY: u32 = 1 << 18;
-    /// Illegal method.
+    /// A method that the PBDMA refuses.
     pub const METHOD: u32 = 1 << 21;
     /// Empty subchannel or software method.
     pub const DEVICE: u32 = 1 << 23;
@@ -53,5 +53,5 @@ pub mod pbdma_intr {
     pub const SIGNATURE: u32 = 1 << 31;
 }
 
-/// What nouveau writes to PBDMA_METHOD0 to turn a stuck method into a NOP.
+/// Value that nouveau writes to PBDMA_METHOD0 to turn a stuck method into a NOP.
 pub const METHOD_NOP: u32 = 0x8060_0008;

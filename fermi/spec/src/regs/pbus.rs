@@ -8,7 +8,7 @@ pub const PBUS: UnitRange = unit("PBUS", 0x00_1000, 0x1000);
 registers! {
     /// Registers of PBUS: failed accesses, and where the windows of BAR0, BAR1 and BAR3 point.
     pub enum PbusReg {
-        /// Bus errors.
+        /// Pending bus errors, a bit for each kind.
         PbusIntr = 0x001100, WriteOneClears;
         /// Bus error enables, host line.
         PbusIntrEnable = 0x001140, ReadWrite;
@@ -39,6 +39,6 @@ pub mod bus_error {
     pub const VALID: u32 = 1;
     /// The access was a write; its data is in PBUS_ERROR_DATA.
     pub const WRITE: u32 = 1 << 1;
-    /// Where it went.
+    /// BAR0 offset of the access.
     pub const ADDRESS: u32 = 0x00ff_fffc;
 }

@@ -25,9 +25,9 @@ registers! {
         CopyErrorData[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Scratch1.offset(), ReadWrite;
         /// Falcon memory sizes.
         CopyCaps[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Caps.offset(), ReadOnly;
-        /// Falcon version.
+        /// Version of a copy engine's falcon.
         CopyVersion[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Version.offset(), ReadOnly;
-        /// Falcon start.
+        /// Control of a copy engine's falcon; bit 1 starts it.
         CopyControl[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Control.offset(), ReadWrite;
     }
 }
@@ -42,7 +42,7 @@ pub mod copy_intr {
     pub const COPY_BLOCK: u32 = 1 << 10;
     /// A copy has ended that asked for an interrupt and does not wait.
     pub const COPY_NONBLOCK: u32 = 1 << 11;
-    /// What nouveau's microcode lets through to the host: all but its own two, methods and channel switches
+    /// Interrupts that nouveau's microcode passes to the host: all but its own two, methods and channel switches
     /// (`ce/fuc/com.fuc`).
     pub const ROUTE: u32 = 0xfff3;
 }

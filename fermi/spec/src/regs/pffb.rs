@@ -28,7 +28,7 @@ registers! {
 registers! {
     /// Registers of PFFB, its MMU, and of the memory partitions behind it.
     pub enum PffbReg: PffbWord {
-        /// Partition configuration.
+        /// Configuration of the memory partitions.
         PartitionConfig = 0x100800, ReadOnly;
         /// MMU configuration and flush status.
         MmuConfig = 0x100c80, ReadWrite;

@@ -1,4 +1,5 @@
-//! PFIFO and its bypass: runlist, channel table, engines, faults (nouveau `fifo/gf100.c`, envytools `rnndb/fifo/gf100_pfifo.xml`).
+//! PFIFO and its bypass: runlist, channel table, engines, faults (nouveau `fifo/gf100.c`, envytools
+//! `rnndb/fifo/gf100_pfifo.xml`).
 
 use super::units::{UnitRange, unit};
 use crate::addr::{Aperture, PhysAddr};
@@ -24,7 +25,7 @@ registers! {
         PfifoIntr = 0x002100, WriteOneClears;
         /// Enables, host line.
         PfifoIntrEnable = 0x002140, ReadWrite;
-        /// PFIFO enable.
+        /// Bit 0 enables PFIFO.
         PfifoEnable = 0x002200, ReadWrite;
         /// PBDMAs in use.
         PfifoPbdmas = 0x002204, ReadWrite;
@@ -62,7 +63,7 @@ registers! {
         EngineIntr[6, 4] = 0x0025a8, WriteOneClears;
         /// Enables of the four engine interrupt bits.
         EngineIntrEnable = 0x002628, ReadWrite;
-        /// Faulted engines.
+        /// Engines stopped by an MMU fault, a bit each.
         EngineFault = 0x00262c, WriteOneClears;
         /// Engines kept off the runlist.
         EngineBlock = 0x002630, ReadWrite;
@@ -70,11 +71,11 @@ registers! {
         Preempt = 0x002634, ReadWrite;
         /// Bit 0 freezes the scheduler.
         SchedulerFreeze = 0x002638, ReadWrite;
-        /// What an engine is doing.
+        /// Channel and switch state of an engine.
         EngineStatus[6, 4] = 0x002640, ReadOnly;
         /// Instance block of the channel on an engine.
         EngineInstance[6, 4] = 0x002680, ReadOnly;
-        /// The same with a valid bit.
+        /// Instance block of the channel on an engine, with a valid bit.
         EngineInstanceValid[6, 4] = 0x002790, ReadOnly;
         /// Channel id on an engine, with an active bit.
         EngineChannel[6, 4] = 0x0027d0, ReadOnly;
@@ -106,12 +107,12 @@ registers! {
         BypassStatus = 0x005000, WriteOneClears;
         /// Method and subchannel for the bypass.
         BypassAddress = 0x005004, ReadWrite;
-        /// Its data; submits the method.
+        /// Data of the bypass method; a write submits the method.
         BypassData = 0x005008, ReadWrite;
     }
 }
 
-/// RUNLIST_BASE (2270).
+/// Address of a runlist: RUNLIST_BASE (2270), RUNLIST_CURRENT (2278).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct RunlistBase {
@@ -132,7 +133,7 @@ impl RunlistBase {
     }
 }
 
-/// RUNLIST_COMMIT (2274).
+/// Number of entries, which takes the runlist over: RUNLIST_COMMIT (2274).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct RunlistCommit {
@@ -211,7 +212,7 @@ pub struct ChannelState {
     pub engine: u8,
     #[bits(7)]
     __: u8,
-    /// Has work.
+    /// The channel has work in its ring.
     pub pending: bool,
     #[bits(3)]
     __: u8,
@@ -254,7 +255,7 @@ pub mod table_error {
     pub const ACTIVE: u32 = 3;
     /// A channel on the runlist with work was taken away.
     pub const PENDING: u32 = 4;
-    /// Invalid target.
+    /// The aperture of the instance block is invalid.
     pub const INVALID_TARGET: u32 = 6;
     /// A channel that may be scheduled was taken away.
     pub const RUNNABLE: u32 = 0xb;
@@ -272,7 +273,7 @@ pub mod scheduler_error {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct EngineStatus {
-    /// Channel id.
+    /// Id of the channel on the engine.
     #[bits(7)]
     pub channel: u8,
     #[bits(5)]

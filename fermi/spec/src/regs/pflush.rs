@@ -1,4 +1,4 @@
-//! Flushes of what the host wrote, and of the L2 cache (nouveau `bar/gf100.c`, envytools PFLUSH).
+//! Flushes of host writes and of the L2 cache (nouveau `bar/gf100.c`, envytools PFLUSH).
 
 use super::units::{UnitRange, unit};
 
@@ -6,7 +6,7 @@ use super::units::{UnitRange, unit};
 pub const PFLUSH: UnitRange = unit("PFLUSH", 0x07_0000, 0x1000);
 
 registers! {
-    /// Flushes of what the host wrote and of the L2 cache.
+    /// Flushes of host writes and of the L2 cache.
     pub enum PflushReg {
         /// BAR writes to memory; bits 0–1 while running.
         HostFlush = 0x070000, ReadWrite;

@@ -21,7 +21,7 @@ pub const GPC_GPCCS: UnitRange = unit("GPCCS", 0x2000, 0x1000);
 pub const GRAPH_BYTES: u32 = 0x2_0000;
 /// First byte of the registers of a GF100's GPCs.
 pub const GPCS_BASE: u32 = PGRAPH.first + GPC.first;
-/// Their number of bytes.
+/// Bytes of BAR0 that the registers of a GF100's GPCs take.
 pub const GPCS_BYTES: u32 = GPC.bytes * GPCS;
 
 /// Parts of a TPC: texture unit, L1, the SM ("MP").
@@ -80,7 +80,7 @@ registers! {
 registers! {
     /// Registers of PGRAPH: what can stop the engine, and how it is asked.
     pub enum PgraphReg: PgraphWord {
-        /// Interrupts.
+        /// Pending interrupts of PGRAPH; they stop it.
         GraphIntr = 0x400100, WriteOneClears;
         /// Sub-units with a trap (interrupt bit 21).
         GraphTrap = 0x400108, WriteOneClears;
@@ -88,9 +88,9 @@ registers! {
         GraphDataError = 0x400110, ReadOnly;
         /// GPCs with a trap.
         GraphGpcTrap = 0x400118, WriteOneClears;
-        /// Trap enables.
+        /// Sub-units whose traps raise bit 21 of the interrupts.
         GraphTrapEnable = 0x400138, ReadWrite;
-        /// Interrupt enables.
+        /// Enables of PGRAPH's interrupts, a bit each.
         GraphIntrEnable = 0x40013c, ReadWrite;
         /// Front end takes methods (bits 0, 16).
         GraphFifoControl = 0x400500, ReadWrite;
@@ -100,7 +100,7 @@ registers! {
         GraphStatus = 0x400700, ReadOnly;
         /// Method that failed: \[13:2\] method, \[18:16\] subchannel.
         GraphTrappedMethod = 0x400704, ReadOnly;
-        /// Its data.
+        /// Data of the method that failed.
         GraphTrappedData = 0x400708, ReadOnly;
         /// Power mode of the front end; bit 4 is set to start and clear when done.
         GraphPowerMode = 0x404170, ReadWrite;
@@ -214,5 +214,5 @@ pub const FIFO_CONTROL_ON: u32 = 0x0001_0001;
 pub const POWER_MODE_BUSY: u32 = 1 << 4;
 /// GRAPH_TRAPPED_METHOD: the method.
 pub const METHOD_MASK: u32 = 0x3ffc;
-/// GRAPH_METHOD_PORT: go.
+/// GRAPH_METHOD_PORT: sends the method.
 pub const METHOD_PORT_GO: u32 = 1 << 31;

@@ -26,7 +26,7 @@ registers! {
 registers! {
     /// Registers of PMC: identification, interrupts, unit enables.
     pub enum PmcReg: PmcWord {
-        /// Chip identification.
+        /// Chip and revision (PMC_BOOT_0).
         Boot0 = 0x000000, ReadOnly;
         /// Byte order; bit 0 clear is little-endian.
         Endian = 0x000004, ReadWrite;
@@ -34,7 +34,7 @@ registers! {
         PmcIntr[3, 4] = 0x000100, ReadOnly;
         /// Line enable: bit 0 hardware, bit 1 software.
         PmcIntrEnable[3, 4] = 0x000140, ReadWrite;
-        /// Line state.
+        /// State of the interrupt lines.
         PmcIntrLine[3, 4] = 0x000160, ReadOnly;
         /// Unit enables (engine and unit bits in [`crate::engine`]).
         PmcEnable = 0x000200, ReadWrite;

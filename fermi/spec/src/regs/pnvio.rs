@@ -24,7 +24,7 @@ registers! {
         FanTach = 0x00e728, ReadOnly;
         /// Enables of thermal interrupts.
         ThermIntrEnable = 0x020000, ReadWrite;
-        /// Thermal interrupts.
+        /// Pending thermal interrupts, a bit each.
         ThermIntr = 0x020100, WriteOneClears;
     }
 }

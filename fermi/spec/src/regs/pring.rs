@@ -12,13 +12,13 @@ registers! {
     pub enum PringWord {
         /// Command; bits 5:0 while it runs.
         RingCommand = 0x121c4c, WriteOnly;
-        /// Interrupts.
+        /// Pending interrupts of the ring, two words.
         RingIntr[2, 4] = 0x121c58, ReadOnly;
         /// Settings of the ring's master that nouveau makes, as are the next two.
         RingSetting310 = 0x122310, ReadWrite;
-        /// Time-outs.
+        /// Time-outs of accesses on the ring.
         RingTimeout[3, 4] = 0x12232c, ReadWrite;
-        /// See RingSetting310.
+        /// Setting of the ring's master, as RingSetting310.
         RingSetting348 = 0x122348, ReadWrite;
     }
 }

@@ -8,9 +8,9 @@ pub const PTIMER: UnitRange = unit("PTIMER", 0x00_9000, 0x1000);
 registers! {
     /// Words of PTIMER that nothing else depends on.
     pub enum PtimerWord {
-        /// Ratio, numerator.
+        /// Ratio of the clock: numerator.
         PtimerNumerator = 0x009200, ReadWrite;
-        /// Ratio, denominator.
+        /// Ratio of the clock: denominator.
         PtimerDenominator = 0x009210, ReadWrite;
         /// Multiplier and divider of the clock.
         PtimerConfig = 0x009220, ReadWrite;
@@ -20,9 +20,9 @@ registers! {
 registers! {
     /// Registers of PTIMER: time and alarm.
     pub enum PtimerReg: PtimerWord {
-        /// Alarm pending.
+        /// Bit 0: the alarm is pending.
         PtimerIntr = 0x009100, WriteOneClears;
-        /// Alarm enable.
+        /// Bit 0 enables the alarm's interrupt.
         PtimerIntrEnable = 0x009140, ReadWrite;
         /// Nanoseconds, bits 31:5.
         PtimerLow = 0x009400, ReadWrite;

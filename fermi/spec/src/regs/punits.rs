@@ -12,11 +12,11 @@ pub const PSTRAPS: UnitRange = unit("PSTRAPS", 0x10_1000, 0x1000);
 registers! {
     /// Words of fuses and POST state that nothing else depends on.
     pub enum PunitsWord {
-        /// POST state.
+        /// First word of the POST state, as the VBIOS leaves it.
         Post0 = 0x022400, ReadWrite;
         /// Partitions fused off.
         FusePartitions = 0x022554, ReadOnly;
-        /// Disabled GPCs.
+        /// GPCs that are fused off, a bit each.
         FuseGpcs = 0x022504, ReadOnly;
         /// PCI Express: bit 0 version 2, bit 7 full speed.
         PciVersion = 0x02241c, ReadWrite;
@@ -44,7 +44,7 @@ registers! {
         FuseTpcs[8, 4] = 0x022508, ReadOnly;
         /// Straps; the crystal.
         Straps = 0x101000, ReadOnly;
-        /// More straps.
+        /// Second word of straps.
         Straps2 = 0x10100c, ReadOnly;
     }
 }

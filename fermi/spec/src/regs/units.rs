@@ -54,9 +54,9 @@ pub(super) const fn units(
 
 /// Where the video engines' falcons are.
 pub const PVLD: UnitRange = unit("PVLD", 0x08_4000, FALCON_BYTES);
-/// See [`PVLD`].
+/// Where PPDEC is, the unit that decodes pictures.
 pub const PPDEC: UnitRange = unit("PPDEC", 0x08_5000, FALCON_BYTES);
-/// See [`PVLD`].
+/// Where PPPP is, the unit that processes decoded pictures.
 pub const PPPP: UnitRange = unit("PPPP", 0x08_6000, FALCON_BYTES);
 
 /// All units, by offset and disjoint.
@@ -124,7 +124,7 @@ pub fn unit_at(offset: u32) -> Option<&'static UnitRange> {
     UnitRange::find(UNITS, offset).map(|(unit, _, _)| unit)
 }
 
-/// See [`describe`].
+/// Text for an offset in BAR0, made by [`describe`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Description(u32);
 

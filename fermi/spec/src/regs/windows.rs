@@ -35,7 +35,7 @@ impl WindowBlock {
     }
 }
 
-/// PRAMIN_BASE (1700).
+/// Memory that PRAMIN shows: PRAMIN_BASE (1700).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct PraminBase {

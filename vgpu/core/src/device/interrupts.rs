@@ -65,7 +65,7 @@ impl Interrupts {
         *slot = [slot[0] | intr, code, data];
     }
 
-    /// PFIFO complains.
+    /// Sets error bits of PFIFO_INTR; the levels stay computed.
     pub(crate) fn pfifo_error(&mut self, bits: u32) {
         self.pfifo |= bits & !pfifo::intr::LEVELS;
     }

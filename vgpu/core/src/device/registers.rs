@@ -17,7 +17,7 @@ use crate::event::Tick;
 /// What a store asks for beyond being remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
-    /// Nothing.
+    /// Nothing beyond keeping the value.
     None,
     /// TLB flush: of one directory, or of all.
     Flush(Option<TableAt>),

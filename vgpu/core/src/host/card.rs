@@ -48,7 +48,7 @@ pub(crate) struct OwnTables {
     pub(crate) bar1_table: VramAddr,
 }
 
-/// The card.
+/// The card's driver, with the state of its hardware protocols.
 #[derive(Debug)]
 pub(crate) struct Card {
     pub(crate) arena: Arena,

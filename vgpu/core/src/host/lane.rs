@@ -49,7 +49,7 @@ pub(crate) enum Job {
     VmFlushed(VmId),
 }
 
-/// One step.
+/// One step of a group.
 #[derive(Debug)]
 pub(crate) enum Op {
     /// A word to BAR0.

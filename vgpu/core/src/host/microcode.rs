@@ -32,7 +32,7 @@ pub enum MicrocodeError {
     Words {
         /// "code" or "data".
         part: &'static str,
-        /// Its length.
+        /// Length in bytes.
         bytes: usize,
     },
     /// More than the memory holds.
@@ -40,7 +40,7 @@ pub enum MicrocodeError {
     TooLong {
         /// "code" or "data".
         part: &'static str,
-        /// Its length.
+        /// Length in bytes.
         bytes: usize,
         /// Of the memory.
         most: usize,

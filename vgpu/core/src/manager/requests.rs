@@ -19,9 +19,9 @@ use crate::memory::GuestPage;
 
 /// How executing a request ended.
 pub(super) enum Step {
-    /// Answer it.
+    /// It is done: send this answer.
     Done(Reply),
-    /// It waits.
+    /// It waits for this, and keeps its place.
     Blocked(Blocked),
 }
 

@@ -27,7 +27,7 @@ enum Shown {
         instance: bool,
         read_only: bool,
     },
-    /// Guest RAM.
+    /// Guest RAM, which the window shows.
     Ram {
         at: fermi_spec::addr::Gpa,
         read_only: bool,
