@@ -20,7 +20,7 @@ const OUTER_VARIABLES: [&str; 9] = [
     "CARGO_PROFILE_",
     "__CARGO",
 ];
-/// What cargo says when the guest's lock file does not fit a changed manifest.
+/// Text of cargo's error when the guest's lock file does not fit a changed manifest.
 const LOCK_IS_STALE: &str = "--locked";
 
 fn main() {

@@ -18,7 +18,7 @@ fn run_kernel(
     bus.on_line = on_line;
     let options = Options::parse(command_line).expect("a command line of ours");
     let words = scratch_words(options.workload, options.footprint.unwrap_or(48 * MIB));
-    // What an earlier run left there must not matter.
+    // Data that an earlier run left there must not matter.
     let mut scratch = vec![0x5555_5555; words];
     let machine = Machine {
         dma: MIB..8 * MIB,

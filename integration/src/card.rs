@@ -98,7 +98,7 @@ pub(crate) struct CardSetup {
 }
 
 impl CardSetup {
-    /// For a fuzz target: as small as possible, and grids end early.
+    /// The configuration for a fuzz target: as small as possible, and grids end early.
     pub(crate) const fn fuzzed(copy_microcode: CopyMicrocode) -> Self {
         let mut timing = Timing::of(Board::Gtx480);
         timing.shaders.watchdog_ns = 50_000;

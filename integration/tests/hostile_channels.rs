@@ -323,7 +323,7 @@ fn storm(code: impl FnOnce(&mut SimBus, Rig) + Send + 'static) {
     honest_gets_memory(&mut bench);
     bench.join(storm);
     assert!(bench.held_max_ns(ATTACKER) < HELD_MAX_NS);
-    // What was promised in the storm is not done for minutes afterwards.
+    // Work that was queued in the storm must not take minutes afterwards.
     let start = bench.world.now;
     bench.run(HONEST, |bus| {
         let mut rig = Rig::start(bus, MIB);
@@ -507,7 +507,7 @@ fn instance_bound_twice_is_two_channels() {
     bench.end();
 }
 
-/// What hits the attacker in the middle of moves of its memory.
+/// Events that hit the attacker in the middle of moves of its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Blow {
     Detach,
@@ -746,7 +746,7 @@ fn failed_copies_of_the_broker_are_survived() {
         bench.world.model.faults_mut().failed_copies = fails;
         let honest = bench.join(honest);
         bench.join(flushes);
-        // What is left would hit the guests' own copies.
+        // Leftovers would hit the guests' own copies.
         let left = std::mem::take(&mut bench.world.model.faults_mut().failed_copies);
         assert!(left < fails && roll_backs(&bench) >= (fails - left) as usize);
         bench.run(HONEST, |bus| {

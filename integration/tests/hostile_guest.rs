@@ -88,7 +88,7 @@ fn word(block: &[u8], at: u64) -> u32 {
     u32::from_le_bytes(block[at as usize..at as usize + 4].try_into().unwrap())
 }
 
-/// What the shadow of the attacker's only space says about an address: the small entry and the large one.
+/// Shadow entries of the attacker's only space for an address: the small entry and the large one.
 fn shadow_entries(world: &World, va: u64) -> (Pte, Pte) {
     let audit = world.manager.audit().unwrap();
     let vm = audit.vms.iter().find(|vm| vm.vm == ATTACKER).unwrap();
@@ -528,7 +528,7 @@ fn waits_are_bounded() {
     scene.end();
 }
 
-/// What the broker itself writes in BAR0 while it works: windows, flushes, channels, acknowledgements.
+/// Registers in BAR0 that the broker itself writes while it works: windows, flushes, channels, acknowledgements.
 fn is_the_brokers(at: u64) -> bool {
     let named = Bar0Reg::decode(at as u32);
     (u64::from(PRAMIN_BASE)..u64::from(PRAMIN_BASE + PRAMIN_BYTES)).contains(&at)
@@ -787,7 +787,7 @@ fn memory_of_a_vm_that_is_gone_is_not_seen_by_the_next() {
     scene.end();
 }
 
-// What flaws 5 and 6 come down to: whatever the tables say, only own memory.
+// The essence of flaws 5 and 6: whatever the tables say, a VM reaches only its own memory.
 #[test]
 fn tables_of_noise_reach_only_own_memory() {
     let mut scene = Scene::new();

@@ -280,7 +280,7 @@ fn bare_translation() -> impl FnMut() -> f64 {
     }
 }
 
-/// What the snapshot saves: every entry is read, checked, placed and written, changed or not.
+/// The work that the snapshot saves: every entry is read, checked, placed and written, changed or not.
 fn rescan() -> impl FnMut() -> f64 {
     let mut bench = Bench::new(Mapping::Small, false);
     let mut shadow = vec![0u64; SMALL_ENTRIES as usize];

@@ -326,7 +326,7 @@ fn level_is_signalled_once_and_again_when_unmasked_while_high() {
     assert!(!was_signalled(&intx), "it masks itself");
     assert_eq!(client.set_irq(UNMASK, INTX, None), 0);
     assert!(is_signalled(&intx), "the pin is high still");
-    // By the client's own eventfd, as KVM does it.
+    // The client's own eventfd does it, as with KVM.
     assert_eq!(client.set_irq(UNMASK_EVENTFD, INTX, Some(&unmask)), 0);
     signal(&unmask);
     assert!(is_signalled(&intx));

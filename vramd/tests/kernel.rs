@@ -36,7 +36,7 @@ fn given_words(name: &str) -> String {
     fs::read_to_string(folder.join(format!("{name}.hex"))).unwrap()
 }
 
-/// What a successful run says on stdout.
+/// Output of a successful run on stdout.
 fn said(arguments: &[&str]) -> String {
     let output = output(arguments);
     assert_eq!(
@@ -345,7 +345,7 @@ impl Launch {
         json(&output)
     }
 
-    /// What is said of a launch that cannot be.
+    /// The error text for a launch that is refused.
     fn refused(&self) -> String {
         complaint(&["kernel", "run", &self.path], 1)
     }
@@ -662,7 +662,7 @@ fn traced_fault_ends_the_trace_at_its_instruction() {
     assert!(steps[1].ends_with("ld b32 $r2 ca g[$r1]  STOPPED"), "{told}");
 }
 
-/// What is said of launches that begin with `start`; each case is a rest and what the complaint holds.
+/// Checks the errors of launches that begin with `start`; a case has the rest of a launch and a part of its error text.
 fn assert_refused(start: &str, cases: &[(&str, &str)]) {
     for (rest, expected) in cases {
         let told = Launch::new("exit", &format!("{start}{rest}")).refused();

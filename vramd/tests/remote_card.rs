@@ -60,7 +60,7 @@ fn words(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// What must not depend on where the card is.
+/// Results that must not depend on where the card is.
 fn results(output: &Output) -> Vec<Value> {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let report = json(output);

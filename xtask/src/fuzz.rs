@@ -21,7 +21,7 @@ const INPUT_SECONDS: u32 = 20;
 const INPUT_BYTES: u32 = 4096;
 const NIGHTLY: [&str; 2] = ["run", "nightly"];
 
-/// What to run.
+/// Options of `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct FuzzArguments {
     /// One target; without it, all one after the other.

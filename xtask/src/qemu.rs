@@ -55,7 +55,7 @@ const PRAMIN_WORD: u32 = 0x600d_cafe;
 /// Bytes of `vramd` itself that the workload takes through VRAM.
 const INPUT_BYTES: u64 = 1 << 20;
 
-/// What to do where QEMU cannot be run.
+/// Advice where QEMU cannot be run.
 #[derive(clap::Args)]
 pub(crate) struct QemuArguments {
     /// Pass, with a notice, on a machine that has no QEMU new enough and can fetch none

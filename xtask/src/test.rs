@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// Set by CI where `/dev/kvm` works: from then on no test may skip for want of it.
 const REQUIRE_KVM: &str = "VRAMD_REQUIRE_KVM";
 
-/// What the tests of a run reported.
+/// Results that the tests of a run reported.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     run: u64,

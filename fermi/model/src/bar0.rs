@@ -28,7 +28,7 @@ use std::{ops::Range, sync::LazyLock};
 
 mod fifo;
 
-/// What an access to a unit reads that PMC_ENABLE keeps off (envytools; unverified on GF100).
+/// Value that reads of a unit give while PMC_ENABLE keeps it off (envytools; unverified on GF100).
 const DISABLED_UNIT: u32 = 0xbad0_da00;
 /// PBDMA registers below this are RAMFC words.
 const RAMFC_BYTES: u32 = 0x100;
@@ -412,7 +412,7 @@ enum ModelledFalcon {
     Pmu,
     Copy(Engine),
     Fecs,
-    /// Of all GPCs at once.
+    /// Access to all GPCs at once.
     Gpccs,
 }
 

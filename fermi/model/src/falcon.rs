@@ -19,7 +19,7 @@ const PAGE_WORDS: usize = CODE_PAGE_BYTES as usize / 4;
 /// The bit of `BlockOnFifo` that is kept; the others tell of memories being cleared, which takes no time here.
 const BLOCK_ON_FIFO_STORED: u32 = 1;
 
-/// What one falcon differs by from another.
+/// Properties in which falcons differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FalconShape {
     /// Memory sizes, as the driver is told.
@@ -31,7 +31,7 @@ pub(crate) struct FalconShape {
     pub(crate) route: u32,
 }
 
-/// What a write asks of the falcon's owner.
+/// Work that a write leaves to the falcon's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum FalconEvent {

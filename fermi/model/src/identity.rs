@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// What nouveau or Mesa divides by, or counts up to.
+    /// Numbers that nouveau or Mesa divides by or counts up to.
     #[test]
     fn no_count_is_zero_for_any_board_and_size() {
         let counts = [

@@ -14,7 +14,7 @@ use fermi_spec::{
     regs::windows::{PraminBase, WindowBlock},
 };
 
-/// What a failed read through a window gives: 0xbad0acXX, "VM fault" (envytools; unverified on GF100).
+/// Value that a failed read through a window gives: 0xbad0acXX, "VM fault" (envytools; unverified on GF100).
 const FAULT_PATTERN: [u8; 4] = 0xbad0_ac00_u32.to_le_bytes();
 
 /// BAR1 or BAR3.

@@ -218,7 +218,7 @@ pub struct CopyExec {
     __: u32,
 }
 
-/// What a copy engine makes of the components of an element; the layout is the same in both microcodes.
+/// Source of each component of an element that a copy engine writes; the layout is the same in both microcodes.
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct CopyFormat {

@@ -12,7 +12,7 @@ pub const MACROS: usize = 0x80;
 /// Number of a register; r0 reads as zero.
 pub type Register = u8;
 
-/// What an instruction computes.
+/// Operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// a + b; sets the carry.

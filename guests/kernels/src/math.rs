@@ -12,7 +12,7 @@ pub(crate) fn fma(a: f32, b: f32, c: f32) -> f32 {
     let (product, addend) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + addend;
     let part = sum - product;
-    // What the addition lost, exactly (Knuth's two-sum).
+    // The exact rounding error of the addition (Knuth's two-sum).
     let lost = (product - (sum - part)) + (addend - part);
     let bits = sum.to_bits();
     if lost == 0.0 || bits & 1 == 1 || !sum.is_finite() {

@@ -34,7 +34,7 @@ pub(crate) struct ModelBus {
     ram: Arc<MmapRegion>,
     now_ns: u64,
     pub(crate) interrupts: u32,
-    /// What to do to the card at each reported line.
+    /// Called with the card at each reported line.
     pub(crate) on_line: fn(&mut ModelBus, &str),
     /// Lines that the guest reported.
     pub(crate) lines: Vec<String>,

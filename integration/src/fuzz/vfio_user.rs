@@ -1,6 +1,6 @@
 //! Messages to a served card: right and wrong ones, in pieces, with descriptors, by two clients.
 //!
-//! With any messages, the server lives on and serves the next client the card as after power-on.
+//! Whatever messages come, the server survives and gives the next client the card as after power-on.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -200,7 +200,7 @@ impl TablePages for Tables {
     }
 }
 
-/// What a walk ends at: in system memory or not, address, attribute bits.
+/// End of a walk: in system memory or not, address, attribute bits.
 type Target = Option<(bool, u64, u64)>;
 
 struct World {
@@ -343,7 +343,7 @@ impl World {
         None
     }
 
-    /// What a guest's entry should become.
+    /// The shadow entry that a guest's entry should become.
     fn expected(&self, va: u64) -> Target {
         let (entry, page) = self.guest_walk(va)?;
         let kind = u64::from(uncompressed_kind((entry >> 36) as u8)?);
@@ -361,7 +361,7 @@ impl World {
         }
     }
 
-    /// What the card finds.
+    /// The result of the card's walk.
     fn found(&self, va: u64) -> Target {
         let pde = self.card.word(self.space.directory().0 + (va >> 27) * 8);
         assert_eq!(pde & 0xc, 0, "shadow tables are whole");

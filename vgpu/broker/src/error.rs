@@ -27,7 +27,7 @@ pub enum StartError {
     /// A piece of memory, a descriptor or a thread cannot be created.
     #[error("cannot set up {what}")]
     System {
-        /// What was attempted.
+        /// The missing resource: memory, a descriptor or a thread.
         what: &'static str,
         /// Error of the host.
         #[source]

@@ -1,4 +1,4 @@
-//! What every card behind a PCI function has, however that function is reached.
+//! The common parts of cards behind a PCI function, with any way to reach the function.
 
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR0_BYTES, Board, VENDOR};
@@ -10,7 +10,7 @@ pub(crate) mod config {
     pub(crate) const IDS: u64 = 0;
     pub(crate) const COMMAND: u64 = 4;
     pub(crate) const CAPABILITIES: u64 = 0x34;
-    /// Of the MSI capability, its message control.
+    /// Message control of the MSI capability.
     pub(crate) const MSI_CONTROL: u64 = 2;
     pub(crate) const MSI_ENABLE: u16 = 1;
     pub(crate) const MSI_ID: u8 = 5;
@@ -26,7 +26,7 @@ const WINDOW_BYTES_MIN: u64 = 16 << 20;
 /// Largest window that configuration space can show to guests.
 const WINDOW_BYTES_MAX: u64 = 1 << 36;
 
-/// Whether the BARs can be a card's; if not, what is wrong.
+/// Whether the BARs can be a card's; if not, the reason.
 pub(crate) fn check_bars(bytes: impl Fn(Bar) -> u64) -> Result<(), String> {
     let registers = bytes(Bar::Bar0);
     if registers < BAR0_BYTES {
@@ -45,7 +45,7 @@ pub(crate) fn check_bars(bytes: impl Fn(Bar) -> u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The board with the first four bytes of configuration space; if there is none, what they say.
+/// The board with the first four bytes of configuration space; if there is none, a text of these bytes.
 pub(crate) fn board_of(ids: [u8; 4]) -> Result<Board, String> {
     if ids == [0xff; 4] {
         return Err(
@@ -58,7 +58,7 @@ pub(crate) fn board_of(ids: [u8; 4]) -> Result<Board, String> {
 }
 
 /// Loads `data` through `load` from a card that may have gone: ones are believed only if the register that identifies
-/// the card does not read so too. `gone` names the card and says what to do then.
+/// the card does not read as ones too. `gone` gives the error that names the card and the remedy.
 ///
 /// A card that has left the bus or lost its power reads ones everywhere, and takes stores in silence.
 pub(crate) fn read_answering(
@@ -119,7 +119,7 @@ pub(crate) fn write_pieces(
     Ok(())
 }
 
-/// An error and what is behind it, in one line.
+/// An error and its sources, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |error| error.source())
         .fold(error.to_string(), |line, source| format!("{line}: {source}"))

@@ -46,9 +46,9 @@ pub enum RemoteGpuError {
     /// A descriptor or thread cannot be created.
     #[error("cannot create {what} of the card")]
     System {
-        /// What was attempted.
+        /// The missing resource: a descriptor or a thread.
         what: &'static str,
-        /// What the host said.
+        /// Error of the host's kernel.
         #[source]
         source: io::Error,
     },

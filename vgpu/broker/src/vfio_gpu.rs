@@ -38,7 +38,7 @@ use iommu::IommuInfo;
 /// Why a card of this host cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum VfioGpuError {
-    /// The function is not there, is something else, or is not free.
+    /// The function does not exist, is not a card, or is not free.
     #[error(transparent)]
     Host(#[from] PciHostError),
     /// VFIO refuses the function.
@@ -46,18 +46,18 @@ pub enum VfioGpuError {
     Vfio {
         /// Address of the function.
         at: PciAddress,
-        /// What to look at.
+        /// The probable cause.
         hint: &'static str,
-        /// What was refused.
+        /// Error of VFIO.
         #[source]
         source: VfioError,
     },
-    /// The function has not what a card has.
+    /// The function lacks a property of a card.
     #[error("{at} is not a GF100 card: {what}")]
     NotACard {
         /// Address of the function.
         at: PciAddress,
-        /// What it has, and what a card has.
+        /// Its property that no card has.
         what: String,
     },
     /// The IOMMU is too small, or maps other pages.
@@ -65,7 +65,7 @@ pub enum VfioGpuError {
     Iommu {
         /// Address of the function.
         at: PciAddress,
-        /// What it lacks.
+        /// The missing feature.
         reason: String,
     },
     /// The kernel does not map a BAR.
@@ -73,9 +73,9 @@ pub enum VfioGpuError {
     System {
         /// Address of the function.
         at: PciAddress,
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
-        /// What the host said.
+        /// Error of the host's kernel.
         #[source]
         source: io::Error,
     },
@@ -90,7 +90,7 @@ pub struct VfioGpu {
     device: VfioDevice,
     iommu: Arc<dyn VfioOps>,
     bus: Bus,
-    /// By bus address; the memory has to stay for as long as the card can reach it.
+    /// Maps by bus address; the memory has to stay for as long as the card can reach it.
     maps: BTreeMap<u64, DmaMemory>,
     interrupt: EventFd,
 }
@@ -154,7 +154,7 @@ impl VfioGpu {
         })
     }
 
-    /// Which board it is.
+    /// Board of the card.
     pub fn board(&self) -> Board {
         self.board
     }
@@ -174,7 +174,7 @@ impl VfioGpu {
             .checked_add(data.len() as u64)
             .is_none_or(|end| end > bytes)
         {
-            // As a bus does where nobody answers.
+            // As a bus does without an answer.
             data.fill(0xff);
             return;
         }
@@ -201,7 +201,7 @@ impl VfioGpu {
         }
     }
 
-    /// What to tell of a card that does not answer any more.
+    /// The error of a card that does not answer any more.
     fn gone(&self) -> String {
         format!(
             "{} reads ones everywhere: it has left the bus or lost its power. The host's kernel log (dmesg) may say why; \
@@ -329,7 +329,7 @@ impl Drop for VfioGpu {
         };
         // It reaches no memory any more; only then may the maps go.
         command(config::COMMAND_BITS & !config::BUS_MASTER);
-        // Not every card can be reset, and the next driver is to find no window open into what was the VMs'.
+        // Not every card can be reset, and the next driver must find no window open into the VMs' old memory.
         for window in [PbusReg::Bar1Block, PbusReg::Bar3Block] {
             self.store(Bar::Bar0, window.offset().into(), &[0; 4]);
         }

@@ -40,7 +40,7 @@ pub enum CardError {
     /// No descriptor or thread.
     #[error("cannot create {what} of the software card")]
     System {
-        /// What was attempted.
+        /// The missing resource: a descriptor or a thread.
         what: &'static str,
         /// Error of the host.
         #[source]

@@ -110,7 +110,7 @@ pub enum Denial {
     BusAddresses {
         /// Bytes of the image.
         bytes: u64,
-        /// What could be given away at all.
+        /// Bus addresses that the host's IOMMU allows.
         usable: UsableBus,
     },
     /// The host's IOMMU does not admit as many maps as the image may need.
@@ -172,7 +172,7 @@ pub enum StartFailure {
     /// No bus addresses for the broker's own DMA memory.
     #[error("no bus addresses are left for its memory: {usable}")]
     BusAddresses {
-        /// What could be given away at all.
+        /// Bus addresses that the host's IOMMU allows.
         usable: UsableBus,
     },
     /// A copy engine does not run its microcode.

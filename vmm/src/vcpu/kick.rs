@@ -59,7 +59,7 @@ extern "C" fn on_kick(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
 pub(crate) struct Armed(());
 
 impl Armed {
-    /// For the vCPU that this thread runs, which must outlive the value.
+    /// A kick for the vCPU that this thread runs; the vCPU must outlive the value.
     pub(crate) fn new(vcpu: &mut VcpuFd) -> Armed {
         let immediate_exit = &raw mut vcpu.get_kvm_run().immediate_exit;
         IMMEDIATE_EXIT.with(|cell| cell.set(immediate_exit));

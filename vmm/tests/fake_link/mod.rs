@@ -12,7 +12,7 @@ use vmm::link::CONFIG_REGION;
 use vmm::{LinkError, VgpuLink};
 use vmm_sys_util::eventfd::EventFd;
 
-/// What BAR0 answers at offset 0.
+/// Value of BAR0 at offset 0.
 pub(crate) const BOOT_0: u32 = 0x0c0c_00a3;
 const BAR_BYTES: [u64; 6] = [32 << 20, 128 << 20, 0, 64 << 20, 0, 0];
 const MSI: usize = 0x68;

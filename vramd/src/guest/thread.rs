@@ -39,7 +39,7 @@ pub enum ThreadError {
     /// The host lacks a resource.
     #[error("cannot {what}")]
     Host {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
         /// Error of the host.
         #[source]

@@ -22,7 +22,7 @@ pub(super) struct Pin {
     pub(super) packages: Packages,
     /// A package that depends on the only one in `packages`, whose name changes with its version.
     pub(super) meta: Option<String>,
-    /// For QEMU: the oldest version of the machine's own that will do.
+    /// Only for QEMU: the oldest version installed on the machine that is good enough.
     pub(super) version_min: Option<String>,
 }
 

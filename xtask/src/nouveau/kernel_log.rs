@@ -23,7 +23,7 @@ const TROUBLE: [&str; 7] = [
     "timed out",
     "blocked for more than",
 ];
-/// What a test program writes to the kernel's log around each test; behind it stands the test's name.
+/// Line that a test program writes to the kernel's log around each test; the test's name follows it.
 const TEST_BEGIN: &str = "nouveau-test: begin ";
 const TEST_END: &str = "nouveau-test: end ";
 

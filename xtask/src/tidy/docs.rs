@@ -7,7 +7,7 @@ use super::{Finding, finding};
 
 /// Words of the shortest doc comment.
 const WORDS_MIN: usize = 3;
-/// What says nothing though it is longer.
+/// Longer texts that say nothing.
 const EMPTY: &[&str] = &["See the module.", "See the type.", "See the trait."];
 /// Folders and files whose doc comments are yet to be mended; the aim is none.
 const NOT_YET: &[&str] = &["vgpu/core/src/notice.rs"];

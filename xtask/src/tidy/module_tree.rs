@@ -149,9 +149,9 @@ pub(super) fn reach(packages: &[Package], parsed: &BTreeMap<&str, syn::File>) ->
 
 /// Folder and names of a module's children.
 struct Places {
-    /// For `mod name;`.
+    /// Folder of the files for `mod name;`.
     children: String,
-    /// For `#[path = "…"] mod name;`.
+    /// Folder of the files for `#[path = "…"] mod name;`.
     by_path: String,
 }
 

@@ -1,4 +1,4 @@
-//! What comments and documents refer to has to be there: files and folders of this repository, sections of its
+//! Everything that comments and documents refer to has to exist: files and folders of this repository, sections of its
 //! documents, decisions. A section sign stands behind a document of the repository, or behind a work of somebody else
 //! that the same paragraph names.
 

@@ -32,7 +32,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// By its number in the instruction.
+    /// Decodes its number in the instruction.
     pub(crate) fn from_bits(bits: u32) -> Self {
         match bits {
             0 => Self::OneD,
@@ -52,7 +52,7 @@ impl Shape {
     }
 }
 
-/// What happens to an access outside of the surface.
+/// Treatment of an access outside of the surface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Clamp {
     /// Loads give zero, stores do nothing.
@@ -64,7 +64,7 @@ pub(crate) enum Clamp {
 }
 
 impl Clamp {
-    /// By its number in the instruction.
+    /// Decodes its number in the instruction.
     pub(crate) fn from_bits(bits: u32) -> Self {
         match bits {
             0 => Self::Zero,

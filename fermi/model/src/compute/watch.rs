@@ -102,7 +102,7 @@ impl Watch for Watched<'_> {
     const IS_ON: bool = true;
 
     fn see(&mut self, before: &Before, after: &Warp, is_stop: bool) {
-        // What was decoded once decodes again.
+        // It was decoded before, so it decodes again.
         let Ok(instruction) = Instruction::decode(before.op.word()) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! What a channel does wrong stays with it.
+//! Errors of a channel do not affect other channels.
 
 use super::support::*;
 use crate::Stepped;

@@ -1,4 +1,4 @@
-//! What a driver learns about the card before it uses it: ROM, configuration space, PMU.
+//! Facts that a driver reads about the card before it uses it: ROM, configuration space, PMU.
 
 use super::support::*;
 use crate::CONFIG_BYTES;

@@ -26,7 +26,7 @@ pub enum Reason {
 pub struct Illegal {
     /// The eight bytes, or the four of a short form.
     pub word: u64,
-    /// What is wrong with the word.
+    /// The error in the word.
     pub reason: Reason,
 }
 
@@ -191,7 +191,7 @@ impl Instruction {
         self.row().text.contains(&Token::Flag(field, "$c")) && self.get(field) != 0
     }
 
-    /// What a memory instruction moves; 32 bits for one that has no TYPE field.
+    /// Type of the data that a memory instruction moves; 32 bits for one that has no TYPE field.
     pub fn data_type(self) -> DataType {
         let has_type = self
             .row()

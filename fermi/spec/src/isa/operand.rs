@@ -73,7 +73,7 @@ pub enum Source {
     Immediate(u32),
 }
 
-/// What a memory instruction moves.
+/// Type of the data that a memory instruction moves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DataType {
     /// One byte, zero-extended.

@@ -24,7 +24,7 @@ pub(super) enum Width {
     Size(Field),
 }
 
-/// What a 20-bit immediate stands for.
+/// Meaning of a 20-bit immediate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// An integer, sign-extended.

@@ -6,7 +6,7 @@ use super::units::{UnitRange, unit};
 pub const PMU: UnitRange = unit("PMU", 0x10_a000, 0x1000);
 
 registers! {
-    /// What the PMU's microcode tells of itself.
+    /// State that the PMU's microcode reports.
     pub enum PmuReg {
         /// Ring of commands to the microcode: \[31:16\] bytes, \[15:0\] place; zero until it runs.
         PmuCommandRing = 0x10a4d0, ReadOnly;

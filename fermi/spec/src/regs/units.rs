@@ -22,7 +22,7 @@ pub struct UnitRange {
     pub bytes: u32,
     /// How many there are.
     pub count: u32,
-    /// What it consists of; gaps are its own.
+    /// Parts of the unit; bytes between them belong to the unit itself.
     pub parts: &'static [UnitRange],
 }
 
@@ -128,7 +128,7 @@ pub fn unit_at(offset: u32) -> Option<&'static UnitRange> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Description(u32);
 
-/// What is at a BAR0 offset, for traces and messages: a register's name, a falcon and its register, or the unit and
+/// Name of a BAR0 offset, for traces and messages: a register's name, a falcon and its register, or the unit and
 /// the distance into it, as in `PGRAPH.GPC0.TPC1.MP+0x44`. What lies in no unit is the offset alone.
 pub fn describe(offset: u32) -> Description {
     Description(offset)

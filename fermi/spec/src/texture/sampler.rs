@@ -2,7 +2,7 @@
 
 use super::{ENTRY_BYTES, WORDS, bits, signed_bits, words_of};
 
-/// What happens to a coordinate beyond the edges.
+/// Treatment of a coordinate beyond the edges.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
     /// Begins again at the other edge.
@@ -81,7 +81,7 @@ impl Sampler {
         Self { words }
     }
 
-    /// What happens beyond the edges in x, y and z.
+    /// Treatment of coordinates beyond the edges in x, y and z.
     pub fn addresses(&self) -> [Address; 3] {
         core::array::from_fn(|axis| {
             let low = 3 * axis as u32;

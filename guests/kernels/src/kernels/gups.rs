@@ -31,7 +31,7 @@ impl Gups {
         (self.words / UPDATES).max(1)
     }
 
-    /// Not 0, from which xorshift does not get away.
+    /// Not 0: xorshift would never leave it.
     fn seed(noise: Noise, index: usize) -> u32 {
         noise.of(SEEDS).word(index) | 1
     }

@@ -81,7 +81,7 @@ impl Kernel for Sssp {
         2 * self.graph.nodes
     }
 
-    /// With a queue of the nodes that were brought nearer, linked so that none is in it twice.
+    /// Version with a queue of the nodes that were brought nearer, linked so that none is in it twice.
     fn reference(&self, noise: Noise, memory: &mut [u32]) {
         let (distance, following) = memory.split_at_mut(self.graph.nodes);
         distance.fill(Graph::UNREACHED);

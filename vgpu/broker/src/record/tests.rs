@@ -12,7 +12,7 @@ use crate::replay::{Compared, Difference, Replay, ReplayError};
 
 const VM: VmId = VmId(1);
 
-/// What a recording is written to.
+/// Target that a recording is written to.
 #[derive(Clone, Default)]
 struct Sink(Arc<Mutex<Vec<u8>>>);
 

@@ -24,7 +24,7 @@ const BARS: BarSizes = BarSizes {
     bar3: 64 << 20,
 };
 
-/// What it was asked, in words.
+/// Requests that it received, in words.
 type Said = Sender<String>;
 
 /// Registers that count the writes so far, a configuration space, an interrupt after each write of BAR0.

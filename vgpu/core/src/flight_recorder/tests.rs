@@ -6,7 +6,7 @@ use super::*;
 use crate::event::{Place, Reply};
 
 const VM: VmId = VmId(3);
-/// What a guest stores or loads.
+/// A store or a load of a guest.
 const SECRET: [u8; 4] = [0xbe, 0xba, 0xfe, 0xca];
 
 fn load(request: u64, bar: Bar, offset: u64) -> Event {

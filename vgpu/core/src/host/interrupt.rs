@@ -1,4 +1,4 @@
-//! What the card wants, read in one go after an interrupt.
+//! The causes of the card's interrupt, read in one go.
 
 use fermi_spec::addr::PhysAddr;
 use fermi_spec::bar::Bar;
@@ -20,7 +20,7 @@ pub(crate) struct FaultRecord {
     pub(crate) kind: fault::FaultType,
 }
 
-/// What was found.
+/// The causes that were found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Finding {
     /// A channel on this engine asked for an interrupt.
@@ -115,7 +115,7 @@ impl Scan {
         self.finished >= look
     }
 
-    /// Starts, or notes that it must be repeated.
+    /// Starts a look, or records that it must be repeated.
     pub(crate) fn start(&mut self, tokens: &mut Tokens, actions: &mut Actions) {
         if !self.reads.is_empty() {
             self.again = true;
@@ -140,7 +140,7 @@ impl Scan {
         }
     }
 
-    /// Takes a value. `Some` with what was found when all are in; the sources are then acknowledged.
+    /// Takes a value. `Some` with the causes when all values are in; the sources are then acknowledged.
     pub(crate) fn value(
         &mut self,
         token: Token,
@@ -262,7 +262,7 @@ impl Scan {
         self.get(reg).unwrap_or(0)
     }
 
-    /// Clears what was found and arms the line again: a source that is still up interrupts anew.
+    /// Clears the causes and arms the line again: a source that is still up interrupts anew.
     fn acknowledge(&self, actions: &mut Actions) {
         for engine in NOTIFY_ENGINES {
             let reg = PfifoReg::EngineIntr(u16::from(engine.number()));
@@ -296,7 +296,7 @@ impl Scan {
     }
 }
 
-/// Interrupt bits of an engine that mean that its channel did wrong.
+/// Interrupt bits of an engine that mean an error of its channel.
 fn error_bits(engine: Engine) -> u32 {
     match engine {
         Engine::Graph => !0,

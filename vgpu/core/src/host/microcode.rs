@@ -17,17 +17,17 @@ const PAGE_WORDS: usize = CODE_PAGE_BYTES as usize / 4;
 /// Channel switches and the method FIFO are let in.
 const ACCESS_ALL: u32 = 3;
 
-/// What one falcon is given.
+/// Code and data of one falcon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Microcode {
     code: Vec<u32>,
     data: Vec<u32>,
 }
 
-/// Why two files are no microcode of a copy engine.
+/// Why two files are not microcode for a copy engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MicrocodeError {
-    /// Nothing, or no whole words.
+    /// A file is empty, or not whole words.
     #[error("{bytes} bytes of {part} are not whole words of 4 bytes")]
     Words {
         /// "code" or "data".
@@ -35,14 +35,14 @@ pub enum MicrocodeError {
         /// Length in bytes.
         bytes: usize,
     },
-    /// More than the memory holds.
+    /// A file is larger than the falcon's memory.
     #[error("{bytes} bytes of {part} do not fit a copy engine's {most}")]
     TooLong {
         /// "code" or "data".
         part: &'static str,
         /// Length in bytes.
         bytes: usize,
-        /// Of the memory.
+        /// Bytes of the memory.
         most: usize,
     },
 }
@@ -88,7 +88,7 @@ impl Microcode {
             write(FalconReg::Entry, 0),
             write(FalconReg::Control, CONTROL_START),
             write(FalconReg::AccessEnable, ACCESS_ALL),
-            // By this nouveau's microcode knows which engine it is.
+            // nouveau's microcode reads the engine's number from there.
             write(FalconReg::Scratch3, u32::from(engine)),
         ]);
         ops

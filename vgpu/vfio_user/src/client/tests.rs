@@ -634,7 +634,7 @@ mod back_pressure {
     }
 }
 
-/// What surfaced, without the ids.
+/// Events that the client reported, without the ids.
 fn describe(incoming: &Incoming) -> String {
     match incoming {
         Incoming::RegionRead {

@@ -22,7 +22,7 @@ use crate::message::{DMA_WRITE, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, Header};
 use crate::serve::serve_client;
 use crate::testing::gpu_like;
 
-/// What the crate's server was asked for.
+/// Requests that the crate's server received.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Write {
@@ -568,7 +568,7 @@ fn version_data_that_is_no_json_breaks_the_protocol() {
     );
 }
 
-/// What our own server was written, in order. A read gives the number of writes so far.
+/// Writes to our own server, in order. A read gives the number of writes so far.
 #[derive(Default)]
 struct Log(Vec<(Region, u64, Vec<u8>)>);
 

@@ -16,7 +16,7 @@ const SECTORS: u64 = 8;
 const HEADER: u64 = DATA;
 const STATUS: u64 = DATA + 0x100;
 const BUFFER: u64 = DATA + 0x1000;
-/// What a status is before the device writes one.
+/// Value of a status byte before the device writes it.
 const UNANSWERED: u8 = 0xaa;
 
 struct Bench {

@@ -276,7 +276,7 @@ mod tests {
             prop_assert_eq!(&encoded[10..], &[1, 0]);
         }
 
-        /// What reaches the host speaks of the frame's bytes and of agreed features only.
+        /// Headers that reach the host name only bytes of the frame and agreed features.
         #[test]
         fn whatever_the_driver_says_the_host_can_bear(bytes: [u8; HEADER_BYTES], frame_bytes in 0usize..70_000, agreed: u64) {
             let agreed = Agreed(agreed);

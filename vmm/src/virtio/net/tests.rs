@@ -131,7 +131,7 @@ impl Bench {
         self.net.turn();
     }
 
-    /// What came out of the wire, header included.
+    /// The next frame from the wire, header included.
     fn sent(&self) -> Option<Vec<u8>> {
         let mut frame = vec![0; 1 << 17];
         let bytes = self.host.recv(&mut frame).ok()?;

@@ -1,4 +1,4 @@
-//! What a driver sees of the registers, and what a hostile one gets.
+//! The registers as a driver sees them, and the answers to a hostile one.
 
 use std::sync::Arc;
 

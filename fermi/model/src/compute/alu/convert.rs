@@ -14,7 +14,7 @@ pub(crate) enum Float {
 }
 
 impl Float {
-    /// By its number in an instruction; the reserved one is a single.
+    /// Decodes its number in an instruction; the reserved one is a single.
     pub(crate) fn from_bits(bits: u32) -> Self {
         match bits & 3 {
             1 => Self::Half,
@@ -33,7 +33,7 @@ pub(crate) struct Integer {
 }
 
 impl Integer {
-    /// By its number in an instruction: size in bits 1:0, sign in bit 2.
+    /// Decodes its number in an instruction: size in bits 1:0, sign in bit 2.
     pub(crate) fn from_bits(bits: u32) -> Self {
         Self {
             bits: 8 << (bits & 3),
@@ -82,7 +82,7 @@ fn modified(format: Float, bits: u64, abs: bool, neg: bool) -> u64 {
     }
 }
 
-/// What to do to a float on its way.
+/// Modifiers and rounding of a float conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FloatOptions {
     pub(crate) abs: bool,

@@ -91,7 +91,7 @@ pub(crate) enum Addition {
 }
 
 impl Addition {
-    /// By its number in an instruction.
+    /// Decodes its number in an instruction.
     pub(crate) fn from_bits(bits: u32) -> Self {
         match bits & 3 {
             0 => Self::Add,

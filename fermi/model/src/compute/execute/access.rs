@@ -90,7 +90,7 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
     }
 }
 
-/// By a generic address lanes may reach three spaces at once.
+/// With generic addresses, the lanes of one instruction may reach three spaces.
 #[inline(always)]
 fn perform_words<const N: usize>(
     warp: &mut Warp,
@@ -280,7 +280,7 @@ fn store<const N: usize>(
             let row = data[first..first + count].as_flattened().as_flattened();
             machine.outside.write(places.addresses[first], row)?;
         }
-        // Of several lanes the highest wins.
+        // If several lanes write one place, the highest wins.
         Shape::Point => {
             let highest = Places {
                 lanes: 1 << (31 - places.lanes.leading_zeros()),

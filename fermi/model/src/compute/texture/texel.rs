@@ -142,7 +142,7 @@ fn unsigned_float(value: f64, significand: u32) -> u32 {
         u32::from(half) & mask(10 - significand as u8),
     );
     let middle = 1 << (9 - significand);
-    // Of two that are equally near the even one, as of halves.
+    // Halfway between two values it is the even one, as for halves.
     let rounds_up = dropped > middle || dropped == middle && (!exact || kept & 1 != 0);
     if value.is_infinite() && value > 0.0 {
         INFINITE << significand

@@ -91,7 +91,7 @@ const GATHER_EXTRAS: Token = Vector(
         &[0, 1, 2, NO_VECTOR, 1, 2, 3, NO_VECTOR],
     ),
 );
-/// For each coordinate how it changes to the right and downwards.
+/// Change of each coordinate per pixel, to the right and downwards.
 const GRADIENTS: Token = Vector(
     f::SRC_B,
     Extent::Counted(super::Field::new(&[(53, 52)]), &[2, 4, NO_VECTOR, NO_VECTOR]),

@@ -190,7 +190,7 @@ fn page_mapped_twice_lives_where_it_was_mapped_last() {
     card.store(0x7004, 10);
     assert_eq!((card.load(0x7000), card.peek(0x20_0004)), (9, 10));
     assert_eq!(card.live.counts.aliases_max, 1);
-    // With the second gone, the first has its turn again.
+    // The second is gone: it is the first's turn again.
     card.map_small(0x7000, None);
     card.flush();
     card.store(0x5008, 11);
@@ -276,7 +276,7 @@ fn forgotten_window_is_zero_and_lets_go_of_vram() {
     assert_eq!(card.peek(0x20_0000), 0);
 }
 
-/// What a driver may do to the tables: map a page or hide it, small or large, and flush.
+/// Changes that a driver may make to the tables: map a page or hide it, small or large, and flush.
 #[derive(Clone, Debug)]
 enum Change {
     Small(u64, Option<u64>),
