@@ -252,7 +252,7 @@ fn bad_words_kill_one_channel_each() {
         let mut rig = rig;
         let illegal = incrementing(0, host::ILLEGAL, 1);
         let bad: [&[u32]; 4] = [
-            // Illegal method, a header that is none, an empty subchannel, an engine that does not exist.
+            // Illegal method, an invalid header, an empty subchannel, an engine that does not exist.
             &[illegal, 0],
             &[0xdead_beef & 0xdfff_ffff | 6 << 29],
             &[incrementing(6, 0x300, 1), 0],

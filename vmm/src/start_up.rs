@@ -42,7 +42,7 @@ unsafe extern "C" fn release_object(info: *mut dl_phdr_info, _: size_t, _: *mut 
         };
         if let Some(bytes @ 1..) = end.checked_sub(start) {
             // SAFETY: whole pages of a private mapping of a file that this process may not write, nor has the loader, as
-            // all code is position-independent: what the file says is what they hold, now and when they come back.
+            // all code is position-independent: their bytes are the file's, now and when they are read again.
             // A refusal leaves them where they are.
             unsafe { madvise(start as *mut c_void, bytes as usize, MADV_DONTNEED) };
         }

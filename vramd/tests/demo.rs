@@ -1,4 +1,4 @@
-//! `vramd` as a process: what it prints, how it ends, what it leaves behind.
+//! `vramd` as a process: its output, its exit code, and the files that remain.
 //!
 //! Tests that need KVM say so and pass without it; with `VRAMD_REQUIRE_KVM=1` they fail.
 
@@ -409,7 +409,7 @@ impl TwoVms {
         }
         let ended = broker.terminate();
         let stderr = text(&ended.stderr);
-        // On a busy host a move may be late; nothing else is to be told.
+        // On a busy host a move may be late; there must be no other warning.
         let told: Vec<_> = stderr.lines().filter(|line| !line.ends_with("in time")).collect();
         assert_eq!((ended.status.code(), told), (Some(0), Vec::new()));
         assert!(!Path::new(&self.path("a.sock")).exists() && !Path::new(&self.path("b.sock")).exists());

@@ -122,7 +122,7 @@ impl FermiModel {
         }
     }
 
-    /// Reads the ROM. Where there is none, and while it is switched off, there are ones.
+    /// Reads the ROM. Bytes behind its end, and all bytes while it is switched off, read as ones.
     fn read_prom(&self, inside: usize, data: &mut [u8]) {
         for (at, byte) in (inside..).zip(data) {
             let rom = self.rom.get(at).filter(|_| self.config.is_rom_visible());

@@ -22,9 +22,9 @@ const BLOCK_ON_FIFO_STORED: u32 = 1;
 /// Properties in which falcons differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FalconShape {
-    /// Memory sizes, as the driver is told.
+    /// Memory sizes that the driver reads.
     pub(crate) caps: Caps,
-    /// Version, as the driver is told.
+    /// Version that the driver reads.
     pub(crate) version: u32,
     /// Routing of interrupts as its microcode would leave it (assumption: the model runs none, and an error must reach
     /// the host).
@@ -272,7 +272,7 @@ mod tests {
         })
     }
 
-    /// Writes without looking at what the owner is told.
+    /// Writes, and ignores the work that is left to the owner.
     fn write(falcon: &mut Falcon, reg: FalconReg, value: u32) {
         let _ = falcon.write(reg, value);
     }

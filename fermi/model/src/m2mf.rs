@@ -56,7 +56,7 @@ pub(crate) fn keep(registers: &mut Registers, method: u16, data: u32) {
     registers.set(method, kept);
 }
 
-/// Whether `data` may be the value of a method register; `None` for a method that is none.
+/// Whether `data` may be the value of a method register; `None` for an unknown method.
 fn check(method: u16, data: u32) -> Option<Result<(), DataError>> {
     let below = |max| {
         if data > max {

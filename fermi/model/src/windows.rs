@@ -152,7 +152,7 @@ impl FermiModel {
         }
     }
 
-    /// Writes through BAR1 or BAR3. What the MMU refuses is dropped, and so is what follows it.
+    /// Writes through BAR1 or BAR3. The bytes from the first refused page on are dropped.
     pub(crate) fn write_window(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         match self.view(bar, offset, data.len(), true) {
             View::Outside => {}

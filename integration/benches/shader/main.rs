@@ -1,7 +1,7 @@
 //! The shader cores of the software card: arithmetic, and kernels that move memory, beside plain Rust and `memcpy`.
 //!
 //! A launch is timed from the doorbell to the release behind it, in processor time of the only thread. All memory has
-//! been touched before. Bytes of the memory tables are what the algorithm reads and writes, not what the card counts.
+//! been touched before. Bytes of the memory tables are those of the algorithm, not the card's count.
 //!
 //! Kernels come in two forms. The plain one has a thread for each element, as a first lesson has them. In the wide
 //! one a thread moves four times 16 bytes, as kernels do that need all of the memory's bandwidth.

@@ -1,4 +1,4 @@
-//! What a run tells: a line for each event, its notices, and the actions in full if they are asked for.
+//! Output of a run: a line for each event, its notices, and the actions in full if they are asked for.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use vgpu::{Action, Event, Tick};
 /// Characters of an event that its line shows.
 const EVENT_CHARACTERS: usize = 160;
 
-/// How much of a run is told.
+/// How much of a run is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Telling {
     /// The outcome alone; the log is hashed and dropped.
@@ -127,7 +127,7 @@ fn data_text(data: &[u8]) -> String {
     }
 }
 
-/// An action in a line, registers by name. What has no register is told as a recording tells it.
+/// An action in a line, registers by name. Actions without a register are printed as in a recording.
 fn describe(action: &Action) -> String {
     match action {
         Action::HostWrite { bar, offset, data } => {

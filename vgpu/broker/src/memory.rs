@@ -19,7 +19,7 @@ use crate::sigbus::Guard;
 /// Bytes of the broker's own DMA memory.
 pub const OWN_BYTES: u64 = 1 << 20;
 
-/// RAM maps of one VM: as many as a client is told at the start that it may have. Together with the number of VMs this
+/// RAM maps of one VM: as many as the handshake allows a client. Together with the number of VMs this
 /// stays well below the mappings that a process may have, so that no client takes them from the others.
 pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
 

@@ -55,7 +55,7 @@ pub(crate) struct Stored {
     pub(crate) count: u64,
     /// FNV-1a over places and bytes.
     pub(crate) digest: u64,
-    /// Numbers of the stores, from 0, that found no memory, which the core was told.
+    /// Numbers of the stores, from 0, that found no memory and were reported to the core.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) refused: Vec<u64>,
 }

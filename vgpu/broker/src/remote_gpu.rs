@@ -26,7 +26,7 @@ use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write
 /// Why a card in another process cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteGpuError {
-    /// No connection, or the server does not do what the protocol asks.
+    /// No connection, or the server violates the protocol.
     #[error("cannot attach to the card at {}", path.display())]
     Attach {
         /// Path of the card's socket.

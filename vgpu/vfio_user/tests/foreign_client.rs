@@ -15,7 +15,7 @@ use vfio_user_server::{
     IrqOperation, Listener, MappableRegion, PciFunction, PciIdentity, Region, RegionInfo,
 };
 
-/// Remembers what it was told; a write to BAR0 offset 0 fires MSI 0.
+/// Records all requests; a write to BAR0 offset 0 fires MSI 0.
 struct Recorder {
     config: ConfigSpace,
     bar: Vec<u8>,
@@ -101,7 +101,7 @@ fn info() -> FunctionInfo {
         .with_irqs(IrqIndex::Msi, 1)
 }
 
-/// Serves one client on a thread; joining gives what the function has seen.
+/// Serves one client on a thread; joining returns the requests that the function saw.
 fn server() -> (tempfile::TempDir, PathBuf, JoinHandle<(Recorder, CloseReason)>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("function.sock");

@@ -1,4 +1,4 @@
-//! Threads that do what they may and what they may not, in processes of their own: a filter is for good.
+//! Threads that make allowed and forbidden system calls, in processes of their own: a filter cannot be taken off.
 
 use std::io::Read as _;
 use std::os::unix::process::ExitStatusExt as _;

@@ -63,9 +63,9 @@ pub(crate) struct Identity {
 /// Outcome of looking for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Served {
-    /// One was served, and there may be more.
+    /// A request was served, and there may be more.
     One,
-    /// There is none; the next one will be notified.
+    /// The ring is empty; the driver will notify the next buffer.
     Nothing,
 }
 

@@ -515,7 +515,7 @@ fn occupancy_follows_the_scarcest_resource() {
 /// Block and warp.
 type WarpId = ([u32; 3], u32);
 
-/// Counts what it sees, and holds each instruction against what it says that it writes.
+/// Counts instructions, and compares each one's writes with the registers that it declares.
 #[derive(Default)]
 struct Checking {
     steps: u64,

@@ -1,4 +1,4 @@
-//! The channel table, runlists, ring entries and headers: what is wrong with them, and what their flags mean.
+//! The channel table, runlists, ring entries and headers: their errors and their flags.
 
 use super::support::*;
 use crate::Stepped;

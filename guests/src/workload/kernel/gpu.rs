@@ -98,7 +98,7 @@ impl GuestGpu {
 }
 
 impl Session<'_> {
-    /// Waits for the last launches. `planned` is what the plan said.
+    /// Waits for the last launches. `planned` is the result of making the plan.
     pub(super) fn end(mut self, planned: Result<(), Stopped>) -> Result<Outcome, DriverError> {
         if let Some(error) = self.error {
             return Err(error);

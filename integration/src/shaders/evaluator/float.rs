@@ -280,7 +280,7 @@ fn changed_wide(value: u64, abs: bool, neg: bool) -> u64 {
     if neg { value ^ WIDE_SIGN } else { value }
 }
 
-/// The first operand that is a NaN, quiet, is the result that is none.
+/// The bits of an outcome; for a NaN those of the first operand that is one, made quiet.
 fn wide_finished(outcome: Outcome, operands: &[u64]) -> u64 {
     match outcome {
         Outcome::Bits(bits) => bits,

@@ -1,4 +1,4 @@
-// UNSAFETY: registers are reached through a mapping of the device, and the IOMMU is told addresses of memory.
+// UNSAFETY: registers are reached through a mapping of the device, and the IOMMU is given addresses of memory.
 #![expect(unsafe_code)]
 
 //! Mapped BARs, and maps of memory for the card.

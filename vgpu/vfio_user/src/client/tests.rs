@@ -675,7 +675,7 @@ fn answer(client: &mut Client, incoming: &Incoming) {
     }
 }
 
-/// The messages of a stream, sorted: what this crate answers by itself may overtake what the embedder answers.
+/// The messages of a stream, sorted: answers by this crate itself may overtake the embedder's.
 fn sorted_messages(mut stream: &[u8]) -> Vec<&[u8]> {
     let mut messages = Vec::new();
     while let Some(bytes) = stream.get(4..8) {

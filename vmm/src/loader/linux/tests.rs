@@ -97,7 +97,7 @@ fn refusal(image: Vec<u8>) -> LoadError {
     load_image(image, None, "").unwrap_err()
 }
 
-/// Compressed, as far as can be told.
+/// An initramfs of `bytes` that starts with gzip's magic number.
 fn initramfs(bytes: u64) -> Initramfs {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(b"\x1f\x8b").unwrap();

@@ -115,7 +115,7 @@ impl FrameHeader {
         let told = if agreed.has(VIRTIO_NET_F_GUEST_CSUM) {
             NEEDS_CHECKSUM | IS_VALID
         } else {
-            // The driver must be told of work that it has to do, so a header with more work is refused below.
+            // The device must declare work that it leaves to the driver, so a header with more work is refused below.
             NEEDS_CHECKSUM
         };
         let header = FrameHeader {

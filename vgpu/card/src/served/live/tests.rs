@@ -297,7 +297,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However tables change, no byte of VRAM is lost, and what lives in the window is what BAR3 shows.
+    /// However tables change, no byte of VRAM is lost, and the live part of the window holds the bytes that BAR3 shows.
     #[test]
     fn window_agrees_with_the_model(changes in changes()) {
         let mut card = Card::new();
