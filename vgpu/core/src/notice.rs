@@ -32,12 +32,12 @@ pub enum Notice {
     CopiesByWindow,
     /// The card cannot be used.
     StartFailed {
-        /// Why.
+        /// Reason why the bring-up failed.
         reason: StartFailure,
     },
     /// A chunk was backed for the first time.
     Backed {
-        /// Whose.
+        /// VM that owns the chunk.
         vm: VmId,
         /// Bytes of the chunk.
         bytes: u64,
@@ -48,39 +48,39 @@ pub enum Notice {
     MoveStarted {
         /// Whose chunks they are.
         vm: VmId,
-        /// The move.
+        /// Number of the move, as in all later notices of it.
         id: MoveId,
-        /// Which way.
+        /// Direction of the move.
         direction: Direction,
-        /// What for.
+        /// Cause of the move.
         cause: MoveCause,
         /// How many chunks.
         chunks: u32,
-        /// Their bytes.
+        /// Bytes of all chunks together.
         bytes: u64,
     },
     /// Chunks of one VM were moved.
     Moved {
-        /// Whose.
+        /// VM that owns the chunks.
         vm: VmId,
-        /// The move.
+        /// Number of the move, as in its [`Notice::MoveStarted`].
         id: MoveId,
-        /// Which way.
+        /// Direction of the move.
         direction: Direction,
-        /// What for.
+        /// Cause of the move.
         cause: MoveCause,
-        /// How many.
+        /// Number of chunks.
         chunks: u32,
-        /// How much.
+        /// Bytes of all chunks together.
         bytes: u64,
         /// Time for which channels of the VM were suspended; `None` if none had to be.
         pause_ns: Option<u64>,
     },
     /// A move was rolled back.
     RolledBack {
-        /// Whose.
+        /// VM that owns the chunks.
         vm: VmId,
-        /// The move.
+        /// Number of the move, as in its [`Notice::MoveStarted`].
         id: MoveId,
         /// Which way it would have gone.
         direction: Direction,
@@ -91,7 +91,7 @@ pub enum Notice {
     },
     /// VRAM that a VM holds changed.
     Usage {
-        /// Whose.
+        /// VM that holds the memory.
         vm: VmId,
         /// Bytes in VRAM.
         resident: u64,
@@ -102,14 +102,14 @@ pub enum Notice {
     },
     /// The guest did something that a driver does not do; harmless to others.
     GuestError {
-        /// Whose.
+        /// VM of the guest.
         vm: VmId,
-        /// What.
+        /// The guest's error.
         what: String,
     },
     /// A channel of the VM was stopped after a fault or error.
     ChannelKilled {
-        /// Whose.
+        /// VM that owns the channel.
         vm: VmId,
         /// The guest's channel id.
         channel: u8,
