@@ -19,7 +19,9 @@ use crate::host::{Card, Job};
 use crate::notice::Notice;
 use crate::reason::{Denial, StartFailure};
 
+mod backing;
 mod channels;
+mod demands;
 mod images;
 mod moves;
 mod pressure;

@@ -13,37 +13,17 @@ use std::collections::BTreeMap;
 use rand::RngExt;
 
 use super::Cx;
+use super::demands::Demand;
 use super::moves::{COPY_CHECK_NS, Stage};
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, Tick, VmId};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
-use crate::notice::{Direction, Notice};
+use crate::notice::Direction;
 use crate::policy::Holding;
 use crate::reason::MoveCause;
 
-/// Unbacked chunks that a VM's request waits for.
-#[derive(Debug)]
-pub(super) struct Demand {
-    vm: VmId,
-    chunks: Vec<ChunkNo>,
-    deadline: Tick,
-}
-
 impl Running {
-    /// Asks for memory behind chunks. One demand for each VM: its queue waits for it.
-    pub(super) fn demand(&mut self, vm: VmId, chunks: Vec<ChunkNo>, now: Tick) {
-        if self.demands.iter().any(|demand| demand.vm == vm) {
-            return;
-        }
-        let deadline = now.after(self.config.demand_budget_ns);
-        self.demands.push_back(Demand { vm, chunks, deadline });
-    }
-
-    pub(super) fn drop_demands(&mut self, vm: VmId) {
-        self.demands.retain(|demand| demand.vm != vm);
-    }
-
     /// Meets demands as far as possible and starts the next move. `true` if anything changed.
     pub(super) fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut changed = self.meet_from_free(cx);
@@ -66,94 +46,12 @@ impl Running {
         changed
     }
 
-    fn meet_from_free(&mut self, cx: &mut Cx<'_>) -> bool {
-        let mut changed = false;
-        let mut short = false;
-        for at in 0..self.demands.len() {
-            let vm = self.demands[at].vm;
-            while let Some(&chunk) = self.demands[at].chunks.last() {
-                if short || !self.back(vm, chunk, false, cx) {
-                    // First come, first served: who came later does not overtake.
-                    short = true;
-                    break;
-                }
-                self.demands[at].chunks.pop();
-                changed = true;
-            }
-        }
-        changed | self.drop_met()
-    }
-
-    /// Whose time is up gets host RAM.
-    fn meet_late(&mut self, cx: &mut Cx<'_>) -> bool {
-        let mut changed = false;
-        for at in 0..self.demands.len() {
-            if cx.now < self.demands[at].deadline {
-                continue;
-            }
-            let vm = self.demands[at].vm;
-            while let Some(chunk) = self.demands[at].chunks.pop() {
-                self.back(vm, chunk, true, cx);
-                changed = true;
-            }
-        }
-        changed | self.drop_met()
-    }
-
-    fn drop_met(&mut self) -> bool {
-        let before = self.demands.len();
-        for demand in &self.demands {
-            if demand.chunks.is_empty() {
-                self.ready.insert(demand.vm);
-            }
-        }
-        self.demands.retain(|demand| !demand.chunks.is_empty());
-        self.demands.len() < before
-    }
-
-    /// Puts memory behind an unbacked chunk. `false`: no frames, and host RAM was not allowed yet.
-    fn back(&mut self, vm: VmId, chunk: ChunkNo, in_host_ram: bool, cx: &mut Cx<'_>) -> bool {
-        let Some(vgpu) = self.vms.get(&vm) else {
-            return true;
-        };
-        if *vgpu.chunks.place(chunk) != ChunkPlace::Unbacked {
-            return true;
-        }
-        let (bytes, base, count) = (
-            vgpu.chunks.bytes(chunk),
-            vgpu.chunks.base(chunk),
-            vgpu.chunks.frames_of(chunk),
-        );
-        let over_max = vgpu.chunks.resident() + bytes > vgpu.config.quota.max;
-        // Without scrubbing by the backend a frame holds somebody's bytes: the chunk starts as an empty image, and the
-        // refill that follows overwrites the frames with it.
-        let in_host_ram = in_host_ram || over_max || !self.config.frames_arrive_zeroed;
-        let frames = if in_host_ram {
-            None
-        } else {
-            self.take_frames(vm, base, count, cx)
-        };
-        let place = match frames {
-            Some(frames) => ChunkPlace::Resident(frames),
-            None if in_host_ram => ChunkPlace::Spilled,
-            None => return false,
-        };
-        let resident = matches!(place, ChunkPlace::Resident(_));
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            vgpu.chunks.set_place(chunk, place);
-        }
-        self.map_backed(vm, chunk, cx);
-        self.pass_wanted |= !resident && !over_max;
-        cx.actions.notice(Notice::Backed { vm, bytes, resident });
-        true
-    }
-
     /// Starts a spill for the demands that wait, or gives them host RAM if there is no victim.
     fn make_room(&mut self, cx: &mut Cx<'_>) -> bool {
         let needed: u64 = self.demands.iter().map(|demand| self.demanded(demand)).sum();
         let free = u64::from(self.frames.free_count()) * fermi_spec::addr::FRAME;
         let short = needed.saturating_sub(free);
-        let Some(demander) = self.demands.front().map(|demand| demand.vm) else {
+        let Some(demander) = self.demands.iter().next().map(|demand| demand.vm) else {
             return false;
         };
         if let Some(vm) = self.most_idle(cx.now) {
@@ -165,21 +63,21 @@ impl Running {
         }
         let holdings = self.holdings(cx.now);
         let Some(victim) = self.policy.victim(&holdings) else {
-            return self.give_host_ram(|_| true, cx);
+            return self.give_host_ram(cx);
         };
         // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
         // host RAM without a copy.
-        if let Some(at) = self.demands.iter().position(|demand| demand.vm == victim) {
-            let asked = self.demands[at].chunks.len();
+        if let Some(demand) = self.demands.of(victim) {
+            let asked = demand.chunks.len();
             let held = self
                 .vms
                 .get(&victim)
                 .map_or(0, |vgpu| candidates(vgpu, false).len());
             if self.rng.random_range(0..asked + held) < asked {
-                let pick = self.rng.random_range(0..asked);
-                let chunk = self.demands[at].chunks.swap_remove(pick);
+                let chunk = demand.chunks[self.rng.random_range(0..asked)];
+                self.demands.take(victim, &[chunk]);
                 self.back(victim, chunk, true, cx);
-                self.drop_met();
+                self.finish_met();
                 return true;
             }
         }
@@ -209,19 +107,16 @@ impl Running {
         wanted.min(excess as usize + 1)
     }
 
-    fn give_host_ram(&mut self, which: impl Fn(&Demand) -> bool, cx: &mut Cx<'_>) -> bool {
-        let mut given = Vec::new();
-        for demand in self.demands.iter_mut().filter(|demand| which(demand)) {
-            given.extend(
-                std::mem::take(&mut demand.chunks)
-                    .into_iter()
-                    .map(|chunk| (demand.vm, chunk)),
-            );
+    fn give_host_ram(&mut self, cx: &mut Cx<'_>) -> bool {
+        let demands = self.demands.iter();
+        let all: Vec<_> = demands.map(|demand| (demand.vm, demand.chunks.clone())).collect();
+        for (vm, chunks) in all {
+            self.demands.take(vm, &chunks);
+            for chunk in chunks {
+                self.back(vm, chunk, true, cx);
+            }
         }
-        for &(vm, chunk) in &given {
-            self.back(vm, chunk, true, cx);
-        }
-        self.drop_met() | !given.is_empty()
+        self.finish_met()
     }
 
     fn demanded(&self, demand: &Demand) -> u64 {
@@ -285,13 +180,7 @@ impl Running {
     }
 
     fn holdings(&self, now: Tick) -> Vec<Holding> {
-        let asked = |vm: VmId| -> u64 {
-            self.demands
-                .iter()
-                .filter(|demand| demand.vm == vm)
-                .map(|demand| self.demanded(demand))
-                .sum()
-        };
+        let asked = |vm: VmId| -> u64 { self.demands.of(vm).map_or(0, |demand| self.demanded(demand)) };
         self.vms
             .values()
             .filter(|vgpu| !vgpu.leaves())
@@ -404,7 +293,7 @@ impl Running {
     pub(super) fn next_wake(&self, now: Tick) -> Option<Tick> {
         let spilled = self.vms.values().any(|vgpu| vgpu.chunks.spilled() > 0);
         let pass = (spilled && self.moving.is_none()).then_some(self.pass_at);
-        let demand = self.demands.iter().map(|demand| demand.deadline).min();
+        let demand = self.demands.next_deadline();
         let copy = self
             .moving
             .as_ref()

@@ -1,6 +1,6 @@
 //! The manager while the card is up: dispatch of events, and what must hold after each.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::FrameNo;
 use fermi_spec::engine::Engine;
@@ -8,9 +8,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use shadow_pt::ShadowSpace;
 
+use super::demands::Demands;
 use super::images::maps_of;
 use super::moves::Move;
-use super::pressure::Demand;
 use super::{Audit, Cx, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::ram::IovaSpace;
@@ -55,7 +55,7 @@ pub(crate) struct Running {
     pub(super) moving: Option<Move>,
     /// Moves that were started so far.
     pub(super) moves: u64,
-    pub(super) demands: VecDeque<Demand>,
+    pub(super) demands: Demands,
     pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
     /// Spaces that wait for the flush after which their tables are free.
     pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
@@ -105,7 +105,7 @@ impl Running {
             scan: Scan::default(),
             moving: None,
             moves: 0,
-            demands: VecDeque::new(),
+            demands: Demands::default(),
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
             next_leaving: 0,

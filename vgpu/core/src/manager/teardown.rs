@@ -162,7 +162,7 @@ impl Running {
             vgpu.orphans.extend(freed);
             self.drop_user(vm, space);
         }
-        self.drop_demands(vm);
+        self.demands.forget(vm);
         self.unbind_all(vm);
     }
 

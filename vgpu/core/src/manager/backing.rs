@@ -1,0 +1,85 @@
+//! Memory behind chunks that have none: from free frames in the order of the demands, or in host RAM.
+
+use super::Cx;
+use super::running::Running;
+use crate::event::VmId;
+use crate::memory::{ChunkNo, ChunkPlace};
+use crate::notice::Notice;
+
+impl Running {
+    /// Asks for memory behind chunks. The VM's queue goes on when all of them have some.
+    pub(super) fn demand(&mut self, vm: VmId, chunks: Vec<ChunkNo>, now: crate::event::Tick) {
+        let deadline = now.after(self.config.demand_budget_ns);
+        self.demands.ask(vm, chunks, deadline);
+    }
+
+    /// Meets demands from free frames, up to the first chunk for which there are too few: who came later does not
+    /// overtake. `true` if anything changed.
+    pub(super) fn meet_from_free(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut changed = false;
+        while let Some((vm, chunk)) = self.demands.next() {
+            if !self.back(vm, chunk, false, cx) {
+                break;
+            }
+            self.demands.take(vm, &[chunk]);
+            changed = true;
+        }
+        changed | self.finish_met()
+    }
+
+    /// Meets in host RAM what has waited for its time. `true` if anything changed.
+    pub(super) fn meet_late(&mut self, cx: &mut Cx<'_>) -> bool {
+        let mut changed = false;
+        while let Some((vm, chunk)) = self.demands.next_late(cx.now) {
+            self.demands.take(vm, &[chunk]);
+            self.back(vm, chunk, true, cx);
+            changed = true;
+        }
+        changed | self.finish_met()
+    }
+
+    /// Lets the VMs go on whose demands are met. `true` if there are any.
+    pub(super) fn finish_met(&mut self) -> bool {
+        let met = self.demands.take_met();
+        let any = !met.is_empty();
+        self.ready.extend(met);
+        any
+    }
+
+    /// Puts memory behind an unbacked chunk. `false`: no frames, and host RAM was not allowed yet.
+    pub(super) fn back(&mut self, vm: VmId, chunk: ChunkNo, in_host_ram: bool, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return true;
+        };
+        if *vgpu.chunks.place(chunk) != ChunkPlace::Unbacked {
+            return true;
+        }
+        let (bytes, base, count) = (
+            vgpu.chunks.bytes(chunk),
+            vgpu.chunks.base(chunk),
+            vgpu.chunks.frames_of(chunk),
+        );
+        let over_max = vgpu.chunks.resident() + bytes > vgpu.config.quota.max;
+        // Without scrubbing by the backend a frame holds somebody's bytes: the chunk starts as an empty image, and the
+        // refill that follows overwrites the frames with it.
+        let in_host_ram = in_host_ram || over_max || !self.config.frames_arrive_zeroed;
+        let frames = if in_host_ram {
+            None
+        } else {
+            self.take_frames(vm, base, count, cx)
+        };
+        let place = match frames {
+            Some(frames) => ChunkPlace::Resident(frames),
+            None if in_host_ram => ChunkPlace::Spilled,
+            None => return false,
+        };
+        let resident = matches!(place, ChunkPlace::Resident(_));
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.chunks.set_place(chunk, place);
+        }
+        self.map_backed(vm, chunk, cx);
+        self.pass_wanted |= !resident && !over_max;
+        cx.actions.notice(Notice::Backed { vm, bytes, resident });
+        true
+    }
+}

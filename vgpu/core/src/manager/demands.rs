@@ -1,0 +1,140 @@
+//! Accesses that wait for memory: which chunks they need, and until when.
+
+use std::collections::VecDeque;
+
+use crate::event::{Tick, VmId};
+use crate::memory::ChunkNo;
+
+/// Unbacked chunks that a VM's access waits for.
+#[derive(Debug)]
+pub(super) struct Demand {
+    pub(super) vm: VmId,
+    pub(super) chunks: Vec<ChunkNo>,
+    /// What is not met then gets host RAM.
+    pub(super) deadline: Tick,
+}
+
+/// Demands in the order in which they came, one for each VM at most: the VM's queue waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Demands {
+    queue: VecDeque<Demand>,
+}
+
+impl Demands {
+    /// Adds a demand, unless the VM has one.
+    pub(super) fn ask(&mut self, vm: VmId, chunks: Vec<ChunkNo>, deadline: Tick) {
+        if self.of(vm).is_none() {
+            self.queue.push_back(Demand { vm, chunks, deadline });
+        }
+    }
+
+    pub(super) fn forget(&mut self, vm: VmId) {
+        self.queue.retain(|demand| demand.vm != vm);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Demand> {
+        self.queue.iter()
+    }
+
+    pub(super) fn of(&self, vm: VmId) -> Option<&Demand> {
+        self.queue.iter().find(|demand| demand.vm == vm)
+    }
+
+    /// The next chunk to be met: first come, first served.
+    pub(super) fn next(&self) -> Option<(VmId, ChunkNo)> {
+        self.queue
+            .iter()
+            .find_map(|demand| Some((demand.vm, *demand.chunks.last()?)))
+    }
+
+    /// The next chunk whose time is up.
+    pub(super) fn next_late(&self, now: Tick) -> Option<(VmId, ChunkNo)> {
+        self.queue
+            .iter()
+            .filter(|demand| demand.deadline <= now)
+            .find_map(|demand| Some((demand.vm, *demand.chunks.last()?)))
+    }
+
+    /// Takes chunks out of a VM's demand: they have memory, or get it now. The rest may change its order.
+    pub(super) fn take(&mut self, vm: VmId, chunks: &[ChunkNo]) {
+        let Some(demand) = self.queue.iter_mut().find(|demand| demand.vm == vm) else {
+            return;
+        };
+        if demand.chunks == chunks {
+            return demand.chunks.clear();
+        }
+        for chunk in chunks {
+            if let Some(at) = demand.chunks.iter().rposition(|asked| asked == chunk) {
+                demand.chunks.swap_remove(at);
+            }
+        }
+    }
+
+    /// Removes the demands of which nothing is left: whose they were.
+    pub(super) fn take_met(&mut self) -> Vec<VmId> {
+        let is_met = |demand: &&Demand| demand.chunks.is_empty();
+        let met = self.queue.iter().filter(is_met).map(|demand| demand.vm).collect();
+        self.queue.retain(|demand| !demand.chunks.is_empty());
+        met
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Tick> {
+        self.queue.iter().map(|demand| demand.deadline).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks(numbers: &[u32]) -> Vec<ChunkNo> {
+        numbers.iter().copied().map(ChunkNo).collect()
+    }
+
+    fn two() -> Demands {
+        let mut demands = Demands::default();
+        demands.ask(VmId(2), chunks(&[1, 2]), Tick(20));
+        demands.ask(VmId(1), chunks(&[7, 8, 9]), Tick(10));
+        demands
+    }
+
+    #[test]
+    fn who_came_first_is_served_first() {
+        let mut demands = two();
+        assert_eq!(demands.next(), Some((VmId(2), ChunkNo(2))));
+        demands.take(VmId(2), &chunks(&[2]));
+        demands.take(VmId(2), &chunks(&[1]));
+        assert_eq!(demands.next(), Some((VmId(1), ChunkNo(9))));
+        assert_eq!(demands.take_met(), [VmId(2)]);
+        assert!(demands.of(VmId(2)).is_none() && !demands.is_empty());
+    }
+
+    #[test]
+    fn second_demand_of_a_vm_is_dropped() {
+        let mut demands = two();
+        demands.ask(VmId(2), chunks(&[5]), Tick(1));
+        assert_eq!(demands.of(VmId(2)).map(|demand| demand.chunks.len()), Some(2));
+    }
+
+    #[test]
+    fn late_is_who_has_reached_its_deadline() {
+        let demands = two();
+        assert_eq!(demands.next_deadline(), Some(Tick(10)));
+        assert_eq!(demands.next_late(Tick(9)), None);
+        assert_eq!(demands.next_late(Tick(10)), Some((VmId(1), ChunkNo(9))));
+    }
+
+    #[test]
+    fn chunk_that_is_not_demanded_changes_nothing() {
+        let mut demands = two();
+        demands.take(VmId(1), &chunks(&[1, 8]));
+        assert_eq!(
+            demands.of(VmId(1)).map(|demand| &demand.chunks),
+            Some(&chunks(&[7, 9]))
+        );
+    }
+}
