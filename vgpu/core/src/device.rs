@@ -196,6 +196,8 @@ pub(crate) struct Vgpu {
     pub(crate) was_refused: bool,
     /// Not a victim before this time: its last move had to be rolled back.
     pub(crate) passed_over_until: crate::event::Tick,
+    /// When its tables were last read and what its channels reach was counted.
+    pub(crate) synced_at: Option<crate::event::Tick>,
     /// Guest errors so far; the log hears of the 1st, 2nd, 4th, 8th….
     pub(crate) guest_errors: u64,
 }
@@ -237,6 +239,7 @@ impl Vgpu {
             told: (0, 0),
             was_refused: false,
             passed_over_until: crate::event::Tick::default(),
+            synced_at: None,
             guest_errors: 0,
             config,
         }

@@ -13,7 +13,7 @@ mod host_gpu;
 mod manager;
 mod memory;
 mod notice;
-mod policy;
+pub mod policy;
 mod reason;
 
 pub use config::{BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
@@ -23,7 +23,7 @@ pub use event::{
 };
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};
-pub use manager::{Audit, Manager, VmAudit};
+pub use manager::{Audit, Breach, Manager, VmAudit};
 pub use notice::{Direction, MoveId, Notice};
 pub use policy::PolicyName;
 pub use reason::{

@@ -17,12 +17,14 @@ use crate::host::copy::OWN_BYTES;
 use crate::host::lane::Tokens;
 use crate::host::{Card, Job};
 use crate::notice::Notice;
+use crate::policy::Policy;
 use crate::reason::{Denial, StartFailure};
 
 mod backing;
 mod channels;
 mod demands;
 mod images;
+mod limits;
 mod moves;
 mod pressure;
 mod recovery;
@@ -33,6 +35,7 @@ mod teardown;
 mod window_copy;
 mod windows;
 
+pub use limits::Breach;
 use running::Running;
 
 /// What one `apply` works with besides the state.
@@ -61,6 +64,8 @@ enum Phase {
 /// Mediator and memory manager of one GPU.
 pub struct Manager {
     config: GpuConfig,
+    /// Until the card is up.
+    policy: Option<Box<dyn Policy>>,
     phase: Phase,
     /// Attaches that came before the card was up.
     early: Vec<(VmId, VmConfig)>,
@@ -69,8 +74,16 @@ pub struct Manager {
 impl Manager {
     /// A manager that waits for [`Event::Start`].
     pub fn new(config: GpuConfig) -> Self {
+        let policy = config.policy.policy();
+        Self::with_policy(config, policy)
+    }
+
+    /// The same with a policy that [`PolicyName`](crate::PolicyName) does not list. A recording names policies only, so
+    /// one of this manager cannot be replayed.
+    pub fn with_policy(config: GpuConfig, policy: Box<dyn Policy>) -> Self {
         Self {
             config,
+            policy: Some(policy),
             phase: Phase::Waiting,
             early: Vec::new(),
         }
@@ -182,7 +195,15 @@ impl Manager {
         else {
             return;
         };
-        let mut running = Box::new(Running::new(self.config.clone(), *card, &identity, layout, iova));
+        let policy = self.policy.take().unwrap_or_else(|| self.config.policy.policy());
+        let mut running = Box::new(Running::new(
+            self.config.clone(),
+            policy,
+            *card,
+            &identity,
+            layout,
+            iova,
+        ));
         cx.actions.notice(Notice::Started {
             vram_bytes: identity.vram_bytes,
             usable_bytes: running.usable_bytes(),
@@ -230,6 +251,8 @@ pub struct Audit {
     pub arena: (u32, u32),
     /// The part of each VM.
     pub vms: Vec<VmAudit>,
+    /// How often the policy's proposals were cut or refused, by the limit that they would have broken.
+    pub breaches: std::collections::BTreeMap<Breach, u64>,
 }
 
 /// One VM's part.

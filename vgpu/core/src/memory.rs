@@ -12,6 +12,9 @@
 
 pub(crate) mod chunk;
 mod frames;
+mod history;
 
-pub(crate) use chunk::{ChunkNo, ChunkPlace, Chunks, GuestPage, Reach};
+pub use chunk::{ChunkNo, Reach};
+pub(crate) use chunk::{ChunkPlace, Chunks, GuestPage};
 pub(crate) use frames::Frames;
+pub(crate) use history::History;

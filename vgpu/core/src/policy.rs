@@ -1,16 +1,27 @@
-//! Policies: whose memory moves, and which. A published system is one row of [`PolicyName`].
+//! Policies: whose memory moves, and which. A published system is one file here and one row of [`PolicyName`].
 //!
-//! A policy sees a snapshot and answers; it changes nothing. Limits (min, max, budgets, one move at a time) are kept by
-//! the manager whatever a policy says.
+//! ```text
+//! what happens ──Observation──► Policy ◄──Snapshot, Occasion── the mechanism (manager::pressure)
+//!                                 └──Proposal──► limits (manager::limits) ──► a move, or host RAM
+//! ```
+//!
+//! A policy sees and proposes; it changes nothing. What must hold whatever it says (min, max, host RAM, one owner, one
+//! move at a time, bytes of a move) is kept by `manager::limits`: a proposal that goes too far is cut or refused there.
+//! A policy that keeps a state keeps it from observations; the snapshot is borrowed and made only when a decision is due.
 
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
+mod gpuswap;
+mod snapshot;
+
+pub use crate::memory::{ChunkNo, Reach};
+pub use snapshot::{ChunkView, DemandView, Residence, Snapshot, VmView};
+
 use crate::config::Quota;
 use crate::event::VmId;
-use crate::memory::ChunkNo;
-
-mod gpuswap;
+use crate::notice::Direction;
+use crate::reason::MoveCause;
 
 /// The policies there are, as configurations name them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -29,46 +40,149 @@ impl PolicyName {
     }
 }
 
-/// One VM, as a choice sees it.
+/// Why a policy is asked. Nothing moves at that time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Holding {
-    pub(crate) vm: VmId,
-    /// Bytes in VRAM that are not idle, plus what the VM is asking for.
-    pub(crate) claim: u64,
-    /// Bytes in VRAM.
-    pub(crate) resident: u64,
-    /// Bytes in VRAM that could be moved out now.
-    pub(crate) movable: u64,
-    /// Bytes of reached chunks in host RAM.
-    pub(crate) wanted: u64,
-    /// Bytes of the largest chunk.
-    pub(crate) chunk: u64,
-    pub(crate) quota: Quota,
+pub enum Occasion {
+    /// The VM holds more than its `max`. Only a spill of its chunks is an answer; without one the mechanism chooses.
+    AboveMax {
+        /// Whose chunks have to go.
+        vm: VmId,
+    },
+    /// [`Snapshot::demands`] wait, and the first cannot be met from free frames. Without an answer they are met in host
+    /// RAM when their time is up.
+    Demand,
+    /// Nobody demands anything, and an observation made a pass worth while ([`Worth::Pass`]).
+    Pass,
+    /// Nobody demands anything, and the period of the pass is over.
+    Tick,
 }
 
-impl Holding {
-    /// Bytes by weight, scaled so that weight 100 is one.
-    pub(crate) fn weighted(&self, bytes: u64) -> u64 {
-        (u128::from(bytes) * 100 / u128::from(self.quota.weight)) as u64
-    }
-
-    /// Whether a chunk can go without leaving less than `protected` bytes.
-    pub(crate) fn may_lose(&self, chunk: u64, protected: u64) -> bool {
-        self.movable >= chunk && self.resident.saturating_sub(chunk) >= protected
-    }
+/// What a policy wants done. One move at a time: what else it wants, it proposes when it is asked again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Proposal {
+    /// All stays as it is. Demands wait.
+    Nothing,
+    /// Chunks from VRAM to host RAM.
+    Spill {
+        /// Whose chunks they are.
+        vm: VmId,
+        /// Each once, the most urgent first: limits cut the list at its end.
+        chunks: Vec<ChunkNo>,
+        /// What for, as logs and metrics tell it.
+        cause: MoveCause,
+    },
+    /// Chunks from host RAM into free frames.
+    Refill {
+        /// Whose chunks they are.
+        vm: VmId,
+        /// As for a spill. Frames are taken in this order.
+        chunks: Vec<ChunkNo>,
+        /// What for.
+        cause: MoveCause,
+    },
+    /// Demanded chunks get host RAM instead of VRAM. Nothing is copied: they hold nothing yet.
+    HostRam {
+        /// Of whose demand, which of its chunks.
+        chunks: Vec<(VmId, Vec<ChunkNo>)>,
+    },
 }
 
-/// What a system of the literature decides.
-pub(crate) trait Policy: Send {
-    /// Who gives up a chunk when somebody needs one; `None` if nobody may.
-    fn victim(&self, holdings: &[Holding]) -> Option<VmId>;
+/// Something that happened to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Observation<'a> {
+    /// A chunk got memory for the first time.
+    Backed {
+        /// Whose chunk it is.
+        vm: VmId,
+        /// The chunk.
+        chunk: ChunkNo,
+        /// In VRAM; otherwise in host RAM.
+        resident: bool,
+        /// In VRAM it would have put the VM above its `max`.
+        over_max: bool,
+    },
+    /// A move has ended, and the chunks are in their new place.
+    Moved {
+        /// Whose chunks they are.
+        vm: VmId,
+        /// Which way they went.
+        direction: Direction,
+        /// In no particular order.
+        chunks: &'a [ChunkNo],
+    },
+    /// A move was given up, and the chunks are where they were. The VM is passed over for a while.
+    RolledBack {
+        /// Whose chunks they are.
+        vm: VmId,
+        /// Which way they should have gone.
+        direction: Direction,
+        /// In no particular order.
+        chunks: &'a [ChunkNo],
+    },
+    /// Channels of the VM reach the chunk otherwise than before: the guest mapped it, or changed how.
+    Reached {
+        /// Whose chunk it is.
+        vm: VmId,
+        /// The chunk.
+        chunk: ChunkNo,
+        /// For stores too, or for loads only.
+        reach: Reach,
+    },
+    /// No channel reaches the chunk any more. It keeps its memory.
+    Idled {
+        /// Whose chunk it is.
+        vm: VmId,
+        /// The chunk.
+        chunk: ChunkNo,
+    },
+    /// What the VM's channels reach was counted anew, whether it changed or not. Comes after the VM's last
+    /// [`Observation::Reached`] or [`Observation::Idled`].
+    Synced {
+        /// Whose tables they are.
+        vm: VmId,
+    },
+    /// The operator changed what the VM may hold.
+    QuotaChanged {
+        /// Whose quota it is.
+        vm: VmId,
+        /// From now on.
+        quota: Quota,
+    },
+    /// All memory of the VM is free: it is gone, or its device was reset. What is remembered of it is void.
+    Emptied {
+        /// Which VM. Its number may be another's later.
+        vm: VmId,
+    },
+}
 
-    /// Who gets a chunk back; `None` if nobody wants one.
-    fn winner(&self, holdings: &[Holding]) -> Option<VmId>;
+/// What a policy makes of an observation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Worth {
+    /// There is nothing to propose because of it.
+    Nothing,
+    /// [`Occasion::Pass`] is wanted as soon as nothing moves and nobody demands anything.
+    Pass,
+}
 
-    /// Who gives a chunk to the winner though nobody needs one now: for fairness. Must end: not oscillate.
-    fn giver(&self, holdings: &[Holding], winner: VmId) -> Option<VmId>;
+/// Memory of the card in three figures: at hand after every event, without a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Bytes of VRAM that nobody holds.
+    pub free: u64,
+    /// Bytes of VRAM that VMs hold.
+    pub resident: u64,
+    /// Bytes of chunks in host RAM only.
+    pub spilled: u64,
+}
 
-    /// Which of the candidates moves: an index. There is at least one.
-    fn chunk(&self, candidates: &[ChunkNo], rng: &mut ChaCha8Rng) -> usize;
+/// What a system of the literature decides. Nothing has a default: who leaves something out says so.
+pub trait Policy: Send {
+    /// Answers an occasion. Draws come from `rng` alone, so that a run can be repeated.
+    fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, rng: &mut ChaCha8Rng) -> Proposal;
+
+    /// Takes note of what happened.
+    fn observe(&mut self, what: &Observation<'_>) -> Worth;
+
+    /// Whether [`Occasion::Tick`] is to come when the period is over though no event does.
+    fn wants_tick(&self, usage: Usage) -> bool;
 }

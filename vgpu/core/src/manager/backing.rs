@@ -1,10 +1,12 @@
 //! Memory behind chunks that have none: from free frames in the order of the demands, or in host RAM.
 
 use super::Cx;
+use super::limits;
 use super::running::Running;
 use crate::event::VmId;
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::Notice;
+use crate::policy::Observation;
 
 impl Running {
     /// Asks for memory behind chunks. The VM's queue goes on when all of them have some.
@@ -59,7 +61,7 @@ impl Running {
             vgpu.chunks.base(chunk),
             vgpu.chunks.frames_of(chunk),
         );
-        let over_max = vgpu.chunks.resident() + bytes > vgpu.config.quota.max;
+        let over_max = bytes > limits::below_max(vgpu);
         // Without scrubbing by the backend a frame holds somebody's bytes: the chunk starts as an empty image, and the
         // refill that follows overwrites the frames with it.
         let in_host_ram = in_host_ram || over_max || !self.config.frames_arrive_zeroed;
@@ -76,9 +78,15 @@ impl Running {
         let resident = matches!(place, ChunkPlace::Resident(_));
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.chunks.set_place(chunk, place);
+            vgpu.chunks.note_backed(chunk, cx.now);
         }
         self.map_backed(vm, chunk, cx);
-        self.pass_wanted |= !resident && !over_max;
+        self.observe(&Observation::Backed {
+            vm,
+            chunk,
+            resident,
+            over_max,
+        });
         cx.actions.notice(Notice::Backed { vm, bytes, resident });
         true
     }

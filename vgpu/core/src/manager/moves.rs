@@ -20,15 +20,16 @@ use shadow_pt::TableRange;
 
 use super::Cx;
 use super::running::Running;
-use super::window_copy::{BATCH_BYTES_BY_WINDOW, WindowCopy};
+use super::window_copy::WindowCopy;
 use crate::device::tables::{ArenaWriter, Whereabouts};
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, FrameOwner, Tick, VmId};
 use crate::host::card::OWN_CHANNEL;
-use crate::host::copy::{RUNS_MAX, WINDOW_BYTES, WINDOW_VA, add_runs, sysram_pte};
+use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
 use crate::host::{CopyRun, Job, PhysChannel};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
+use crate::policy::{Observation, Worth};
 use crate::reason::{ChannelFault, HostFault, MoveCause, RollBack};
 
 /// A copy that takes longer than this is given up: the engine is somebody else's for too long, or stuck. Less than what
@@ -220,6 +221,12 @@ impl Running {
             }
             vgpu.passed_over_until = cx.now.after(PASS_OVER_NS);
         }
+        let what = Observation::RolledBack {
+            vm,
+            direction: moving.direction,
+            chunks: &moving.chunks,
+        };
+        self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
         self.resume(cx);
         self.wake_after_move(vm);
     }
@@ -427,6 +434,7 @@ impl Running {
         for &chunk in &moving.chunks {
             vgpu.chunks.set_moving(chunk, false);
             bytes += vgpu.chunks.bytes(chunk);
+            vgpu.chunks.note_moved(chunk, cx.now);
             if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {
                 vgpu.chunks.keep_stale(chunk);
             }
@@ -440,11 +448,15 @@ impl Running {
             bytes,
             pause_ns: moving.suspended_at.map(|at| cx.now.since(at)),
         });
+        self.observe(&Observation::Moved {
+            vm: moving.vm,
+            direction: moving.direction,
+            chunks: &moving.chunks,
+        });
         self.free_tables(moving.vm, &moving.freed);
         self.unmap_images(moving.vm, moving.chunks, cx);
         self.free_frames(moving.frames.into_values().flatten(), cx);
         self.wake_after_move(moving.vm);
-        self.pass_wanted = true;
     }
 
     /// Puts the suspended channels back; what was submitted meanwhile runs now.
@@ -494,16 +506,6 @@ impl Running {
         });
         if waits {
             self.ready.insert(vm);
-        }
-    }
-
-    /// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
-    /// second page; less where the CPU copies.
-    pub(super) fn batch_bytes_max(&self) -> u64 {
-        let configured = self.config.batch_bytes;
-        match self.card.copies_by_window {
-            true => configured.min(BATCH_BYTES_BY_WINDOW),
-            false => configured.min(WINDOW_BYTES).min(RUNS_MAX as u64 * SMALL_PAGE),
         }
     }
 

@@ -10,6 +10,7 @@ use shadow_pt::ShadowSpace;
 
 use super::demands::Demands;
 use super::images::maps_of;
+use super::limits::Breach;
 use super::moves::Move;
 use super::{Audit, Cx, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
@@ -21,7 +22,7 @@ use crate::host::interrupt::Scan;
 use crate::host::{Card, Job, PhysChannel};
 use crate::memory::{ChunkPlace, Frames};
 use crate::notice::Notice;
-use crate::policy::Policy;
+use crate::policy::{Observation, Policy};
 use crate::reason::{CardOperation, Denial, HostFault};
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
@@ -62,6 +63,8 @@ pub(crate) struct Running {
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
     pub(super) policy: Box<dyn Policy>,
+    /// Proposals of the policy that a limit cut or refused, by the limit.
+    pub(super) breaches: BTreeMap<Breach, u64>,
     /// Engine states asked for, to see which ones a channel that does not leave holds.
     pub(super) holders: BTreeMap<Token, (PhysChannel, Engine)>,
     /// VMs that lost an address space: what their channels reach is to be counted anew.
@@ -70,7 +73,7 @@ pub(crate) struct Running {
     pub(super) ready: BTreeSet<VmId>,
     /// When the next refill pass is due.
     pub(super) pass_at: Tick,
-    /// Something became free or idle: a pass is worth while at once.
+    /// The policy finds a pass worth while at once.
     pub(super) pass_wanted: bool,
     /// Tries so far to see the broker's own channel off the card.
     pub(super) own_tries: u32,
@@ -83,6 +86,7 @@ pub(crate) struct Running {
 impl Running {
     pub(super) fn new(
         config: GpuConfig,
+        policy: Box<dyn Policy>,
         card: Card,
         identity: &Identity,
         layout: Layout,
@@ -94,7 +98,7 @@ impl Running {
         }
         Self {
             rng: ChaCha8Rng::seed_from_u64(config.seed),
-            policy: config.policy.policy(),
+            policy,
             config,
             card,
             layout,
@@ -106,6 +110,7 @@ impl Running {
             moving: None,
             moves: 0,
             demands: Demands::default(),
+            breaches: BTreeMap::new(),
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
             next_leaving: 0,
@@ -186,7 +191,7 @@ impl Running {
             Event::SetQuota { vm, quota } => {
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
                     vgpu.config.quota = quota;
-                    self.pass_wanted = true;
+                    self.observe(&Observation::QuotaChanged { vm, quota });
                 }
             }
         }
@@ -217,7 +222,7 @@ impl Running {
                 progressed = true;
             }
             while let Some(vm) = self.reach_changed.pop_first() {
-                self.count_reach(vm);
+                self.count_reach(vm, cx.now);
                 progressed = true;
             }
             progressed |= self.check_copy(cx);
@@ -433,6 +438,7 @@ impl Running {
             free_frames: self.frames.free_count(),
             arena: (self.layout.arena_first, self.layout.arena_frames),
             vms: self.vms.values().map(|vgpu| self.audit_vm(vgpu)).collect(),
+            breaches: self.breaches.clone(),
         }
     }
 

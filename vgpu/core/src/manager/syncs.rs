@@ -17,9 +17,10 @@ use super::requests::{Step, reader};
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Dirt, Whereabouts};
 use crate::device::{Blocked, Request, Space, SpaceId, Sync, SyncCause, SyncStage, Vgpu};
-use crate::event::{Action, Reply, VmId};
+use crate::event::{Action, Reply, Tick, VmId};
 use crate::host::Job;
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
+use crate::policy::{Observation, Worth};
 
 /// Directory, tables, and one more for luck: more rounds than levels means that pages move under the fetches.
 const ROUNDS_MAX: u32 = 16;
@@ -174,15 +175,22 @@ impl Running {
             entries += built.entries;
             sync.freed.append(&mut built.freed);
         }
-        self.count_reach(vm);
+        self.count_reach(vm, cx.now);
         entries > 0 || !sync.freed.is_empty()
     }
 
     /// Counts anew which chunks the VM's channels reach.
-    pub(super) fn count_reach(&mut self, vm: VmId) {
-        let Some(Vgpu { chunks, spaces, .. }) = self.vms.get_mut(&vm) else {
+    pub(super) fn count_reach(&mut self, vm: VmId, now: Tick) {
+        let Some(Vgpu {
+            chunks,
+            spaces,
+            synced_at,
+            ..
+        }) = self.vms.get_mut(&vm)
+        else {
             return;
         };
+        *synced_at = Some(now);
         chunks.clear_reach();
         for space in spaces.values() {
             for (frame, reach) in space.shadow.referenced() {
@@ -197,7 +205,14 @@ impl Running {
                 chunks.widen_reach(chunk, reach);
             }
         }
-        self.pass_wanted = true;
+        for (chunk, reach) in chunks.note_reach(now) {
+            let what = match reach {
+                Reach::None => Observation::Idled { vm, chunk },
+                Reach::ReadOnly | Reach::Writable => Observation::Reached { vm, chunk, reach },
+            };
+            self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
+        }
+        self.observe(&Observation::Synced { vm });
     }
 
     pub(super) fn sync_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {

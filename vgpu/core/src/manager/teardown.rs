@@ -21,6 +21,7 @@ use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkPlace, Chunks};
 use crate::notice::Notice;
+use crate::policy::Observation;
 use crate::reason::HostFault;
 
 /// Bound on one try to see a leaving channel off the engines.
@@ -209,7 +210,7 @@ impl Running {
         images::unmap(&mut vgpu.chunks, all, cx);
         self.free_tables(vm, &orphans);
         self.free_frames(frames, cx);
-        self.pass_wanted = true;
+        self.observe(&Observation::Emptied { vm });
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         if vgpu.detaching {
             return self.forget(vm, cx);
@@ -272,5 +273,6 @@ fn reset(vgpu: &mut Vgpu) {
     vgpu.userd.clear();
     vgpu.stored.clear();
     vgpu.runlist.clear();
+    vgpu.synced_at = None;
     vgpu.fetched.clear();
 }

@@ -17,7 +17,7 @@ use super::running::Running;
 use crate::device::{Blocked, Channel, Request, RequestKind, Vgpu};
 use crate::event::{Action, Actions, HostMemory, Place, Refusal, Reply, VmId};
 use crate::host::Card;
-use crate::memory::{ChunkPlace, GuestPage};
+use crate::memory::GuestPage;
 
 /// What a window shows at an offset.
 enum Shown {
@@ -114,6 +114,7 @@ impl Running {
         let Some(chunk) = vgpu.chunks.of(at) else {
             return nothing(request, length);
         };
+        vgpu.chunks.note_touched(chunk, cx.now);
         let done = request.done;
         match &mut request.kind {
             RequestKind::Read { data, .. } => {
@@ -154,9 +155,7 @@ impl Running {
                     }
                     Placement::Vram(host) => {
                         let from = from.to_vec();
-                        if matches!(vgpu.chunks.place(chunk), ChunkPlace::Both(_)) {
-                            vgpu.chunks.end_both(chunk);
-                        }
+                        vgpu.chunks.end_both(chunk);
                         self.card.write_vram(host, from, cx.actions);
                     }
                 }

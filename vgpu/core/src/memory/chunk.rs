@@ -5,9 +5,12 @@ use std::collections::BTreeSet;
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use shadow_pt::{FramePlacement, GuestFrame, Placement};
 
+use super::History;
+use crate::event::Tick;
+
 /// Number of a chunk within its VM.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct ChunkNo(pub(crate) u32);
+pub struct ChunkNo(pub u32);
 
 /// Number of a 4 KiB page of guest VRAM.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,7 +41,7 @@ pub(crate) enum ChunkPlace {
 
 /// How the VM's channels reach a chunk through shadow tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// Not at all: the chunk is idle if it is backed.
     #[default]
     None,
@@ -56,6 +59,7 @@ struct Chunk {
     moving: bool,
     /// The card reaches its image. Kept up only where images are mapped by chunk.
     mapped: bool,
+    history: History,
 }
 
 /// All chunks of one VM.
@@ -89,6 +93,7 @@ impl Chunks {
                     reach: Reach::None,
                     moving: false,
                     mapped: false,
+                    history: History::default(),
                 };
                 count
             ],
@@ -153,6 +158,11 @@ impl Chunks {
         (first..first + self.frames_of(chunk)).map(GuestFrame)
     }
 
+    /// Whether the number is one of the VM's chunks.
+    pub(crate) fn contains(&self, chunk: ChunkNo) -> bool {
+        (chunk.0 as usize) < self.chunks.len()
+    }
+
     pub(crate) fn place(&self, chunk: ChunkNo) -> &ChunkPlace {
         &self.chunks[chunk.0 as usize].place
     }
@@ -186,10 +196,36 @@ impl Chunks {
         }
     }
 
-    /// Backed but out of every shadow table's reach.
-    pub(crate) fn is_idle(&self, chunk: ChunkNo) -> bool {
-        let chunk = &self.chunks[chunk.0 as usize];
-        chunk.reach == Reach::None && chunk.place != ChunkPlace::Unbacked
+    pub(crate) fn history(&self, chunk: ChunkNo) -> &History {
+        &self.chunks[chunk.0 as usize].history
+    }
+
+    pub(crate) fn note_backed(&mut self, chunk: ChunkNo, now: Tick) {
+        self.chunks[chunk.0 as usize].history.backed_at = Some(now);
+    }
+
+    pub(crate) fn note_moved(&mut self, chunk: ChunkNo, now: Tick) {
+        let history = &mut self.chunks[chunk.0 as usize].history;
+        history.moved_at = Some(now);
+        history.moves = history.moves.saturating_add(1);
+    }
+
+    /// The CPU accessed it through a window.
+    pub(crate) fn note_touched(&mut self, chunk: ChunkNo, now: Tick) {
+        self.chunks[chunk.0 as usize].history.touched_at = Some(now);
+    }
+
+    /// After all reach was counted: the chunks whose reach differs from what was last noted, and the reach they have.
+    /// The iterator has to be used up.
+    pub(crate) fn note_reach(&mut self, now: Tick) -> impl Iterator<Item = (ChunkNo, Reach)> {
+        (0..).zip(&mut self.chunks).filter_map(move |(no, chunk)| {
+            let (reach, history) = (chunk.reach, &mut chunk.history);
+            let changed = reach != history.reach;
+            if changed {
+                (history.reach, history.reach_since) = (reach, now);
+            }
+            changed.then_some((ChunkNo(no), reach))
+        })
     }
 
     /// Forgets who reaches what, before it is counted anew.
@@ -260,6 +296,9 @@ impl Chunks {
         let (before, after) = (share(&old), share(self.place(chunk)));
         self.resident = self.resident - before.0 + after.0;
         self.spilled = self.spilled - before.1 + after.1;
+        if *self.place(chunk) == ChunkPlace::Unbacked {
+            self.chunks[chunk.0 as usize].history.clear();
+        }
         if after.0 == 0 {
             // Its image is the truth now, or nothing.
             self.forget_stale(chunk);

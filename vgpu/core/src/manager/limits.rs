@@ -1,0 +1,344 @@
+//! What always holds, whatever a policy says, an operator sets or a guest does:
+//!
+//! * a VM is not brought below its `min` by a move, and not above its `max` by anything;
+//! * what is promised at a VM's start can be kept: all `min` in VRAM, all guest VRAM in VRAM and host RAM together;
+//! * host RAM holds `host_ram` of spilled chunks and what one exchange carries ([`Limits::host_ram_max`]), and old copies
+//!   only within `host_ram`;
+//! * a move carries no more than a batch, and takes its frames from the free ones;
+//! * nothing moves of a VM that leaves or is passed over, and no chunk that is moving;
+//! * only what is demanded is met.
+//!
+//! That one move is under way at a time is `pressure::relieve`'s part, which asks nobody during one; that a frame has one
+//! owner, the part of `Frames` and `Chunks`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fermi_spec::addr::SMALL_PAGE;
+
+use super::Cx;
+use super::demands::{Demand, Demands};
+use super::running::Running;
+use super::window_copy::BATCH_BYTES_BY_WINDOW;
+use crate::device::Vgpu;
+use crate::event::{Action, Tick, VmId};
+use crate::host::copy::{RUNS_MAX, WINDOW_BYTES};
+use crate::memory::{ChunkNo, ChunkPlace};
+use crate::policy::{DemandView, Occasion, Proposal, Snapshot, VmView};
+
+/// The first limit that a proposal would have broken.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Breach {
+    /// It is no answer to the question, or names no chunk.
+    NotAsked,
+    /// There is no such VM.
+    NoSuchVm,
+    /// The VM is about to go, or its device to be reset.
+    Leaving,
+    /// The VM's last move was rolled back or could not start, just now.
+    PassedOver,
+    /// The chunk is not there to be moved that way, moves already, or was named twice.
+    NotMovable,
+    /// The VM would hold less than its `min`, or the move is larger than a batch.
+    MinOrBatch,
+    /// The VM would hold more than its `max`, or the move is larger than a batch.
+    MaxOrBatch,
+    /// There are not that many free frames.
+    NoFrames,
+    /// Spilled chunks would take more host RAM than they may.
+    HostRam,
+    /// Nobody demands the chunk.
+    NotDemanded,
+}
+
+/// What proposals are measured against.
+pub(super) struct Limits<'a> {
+    pub(super) vms: &'a BTreeMap<VmId, Vgpu>,
+    pub(super) demands: &'a Demands,
+    pub(super) figures: Figures,
+}
+
+/// The plain numbers among the limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    /// Bytes of VRAM that nobody holds.
+    pub(super) free: u64,
+    /// Most bytes in one move of several chunks.
+    pub(super) batch_bytes: u64,
+    /// [`crate::GpuConfig::host_ram`].
+    pub(super) host_ram: u64,
+    pub(super) now: Tick,
+}
+
+/// Bytes that the VM may still get in VRAM.
+pub(super) fn below_max(vgpu: &Vgpu) -> u64 {
+    vgpu.config.quota.max.saturating_sub(vgpu.chunks.resident())
+}
+
+/// Bytes that the VM may lose from VRAM.
+fn above_min(vgpu: &Vgpu) -> u64 {
+    vgpu.chunks.resident().saturating_sub(vgpu.config.quota.min)
+}
+
+impl<'a> Limits<'a> {
+    /// Whether the VM's chunks may move now.
+    fn may_move(&self, vgpu: &Vgpu) -> bool {
+        !vgpu.leaves() && self.figures.now >= vgpu.passed_over_until
+    }
+
+    /// Most chunks of the VM that one spill may take: a batch, or one that is larger.
+    fn spill_chunks_max(&self, vgpu: &Vgpu) -> usize {
+        let (spare, chunk) = (above_min(vgpu), vgpu.config.chunk_bytes);
+        let count = (self.figures.batch_bytes.min(spare) / chunk).max(u64::from(spare >= chunk));
+        // The host refused to map the images of several.
+        let most = if vgpu.was_refused { 1 } else { u64::MAX };
+        count.min(most) as usize
+    }
+
+    /// Most bytes that one refill may bring the VM: a batch, or a chunk that is larger.
+    fn refill_bytes_max(&self, vgpu: &Vgpu) -> u64 {
+        self.figures
+            .batch_bytes
+            .max(vgpu.config.chunk_bytes)
+            .min(below_max(vgpu))
+    }
+
+    /// Bytes of host RAM that spilled chunks may take while a spill is under way: what is set, and beyond it what an
+    /// exchange of full memory needs: the chunk that waits for frames, which are too few for it, and the chunks that give
+    /// theirs up.
+    fn host_ram_max(&self) -> u64 {
+        let chunks = self.vms.values().map(|vgpu| vgpu.config.chunk_bytes);
+        let largest = chunks.max().unwrap_or(0);
+        self.figures
+            .host_ram
+            .saturating_add(largest)
+            .saturating_add(self.figures.batch_bytes.max(largest))
+    }
+
+    /// What a policy sees.
+    pub(super) fn snapshot(&self) -> Snapshot<'a> {
+        let demand_view = |demand: &'a Demand| DemandView {
+            vm: demand.vm,
+            chunks: &demand.chunks,
+            bytes: self
+                .vms
+                .get(&demand.vm)
+                .map_or(0, |vgpu| bytes(vgpu, &demand.chunks)),
+            deadline: demand.deadline,
+        };
+        Snapshot {
+            now: self.figures.now,
+            free: self.figures.free,
+            demands: self.demands.iter().map(demand_view).collect(),
+            vms: self.vms.values().filter_map(|vgpu| self.view(vgpu)).collect(),
+        }
+    }
+
+    /// One VM of it; `None` if the VM leaves.
+    pub(super) fn view(&self, vgpu: &'a Vgpu) -> Option<VmView<'a>> {
+        let asked = |demand: &Demand| bytes(vgpu, &demand.chunks);
+        (!vgpu.leaves()).then(|| VmView {
+            asked: self.demands.of(vgpu.id).map_or(0, asked),
+            may_move: self.may_move(vgpu),
+            spill_chunks_max: self.spill_chunks_max(vgpu),
+            refill_bytes_max: self.refill_bytes_max(vgpu),
+            synced_at: vgpu.synced_at,
+            ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.config.quota)
+        })
+    }
+
+    /// The first VM that holds more than its `max` and whose chunks may move.
+    pub(super) fn above_max(&self) -> Option<VmId> {
+        let above = |vgpu: &&Vgpu| self.may_move(vgpu) && vgpu.chunks.resident() > vgpu.config.quota.max;
+        self.vms.values().find(above).map(|vgpu| vgpu.id)
+    }
+
+    /// What of a proposal may be done, and which limit kept the rest from it.
+    pub(super) fn admit(&self, occasion: Occasion, proposal: Proposal) -> (Proposal, Option<Breach>) {
+        if let Occasion::AboveMax { vm: asked } = occasion
+            && !matches!(proposal, Proposal::Spill { vm, .. } if vm == asked)
+        {
+            let breach = (proposal != Proposal::Nothing).then_some(Breach::NotAsked);
+            return (Proposal::Nothing, breach);
+        }
+        let (rest, breach) = match proposal {
+            Proposal::Nothing => return (Proposal::Nothing, None),
+            Proposal::Spill { vm, chunks, cause } => {
+                let (chunks, breach) = self.admit_spill(vm, chunks);
+                let any = !chunks.is_empty();
+                (any.then_some(Proposal::Spill { vm, chunks, cause }), breach)
+            }
+            Proposal::Refill { vm, chunks, cause } => {
+                let (chunks, breach) = self.admit_refill(vm, chunks);
+                let any = !chunks.is_empty();
+                (any.then_some(Proposal::Refill { vm, chunks, cause }), breach)
+            }
+            Proposal::HostRam { chunks } => {
+                let (chunks, breach) = self.admit_host_ram(chunks);
+                let any = !chunks.is_empty();
+                (any.then_some(Proposal::HostRam { chunks }), breach)
+            }
+        };
+        let breach = breach.or_else(|| rest.is_none().then_some(Breach::NotAsked));
+        (rest.unwrap_or(Proposal::Nothing), breach)
+    }
+
+    fn mover(&self, vm: VmId) -> Result<&'a Vgpu, Breach> {
+        let vgpu = self.vms.get(&vm).ok_or(Breach::NoSuchVm)?;
+        match (vgpu.leaves(), self.may_move(vgpu)) {
+            (true, _) => Err(Breach::Leaving),
+            (false, false) => Err(Breach::PassedOver),
+            (false, true) => Ok(vgpu),
+        }
+    }
+
+    fn admit_spill(&self, vm: VmId, chunks: Vec<ChunkNo>) -> (Vec<ChunkNo>, Option<Breach>) {
+        let vgpu = match self.mover(vm) {
+            Ok(vgpu) => vgpu,
+            Err(breach) => return (Vec::new(), Some(breach)),
+        };
+        let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
+        let room = match vgpu.chunks.resident() > vgpu.config.quota.max {
+            // `max` goes before `host_ram`.
+            true => u64::MAX,
+            false => self.host_ram_max().saturating_sub(spilled),
+        };
+        let (most, spare) = (self.spill_chunks_max(vgpu), above_min(vgpu));
+        let is_there = |place: &ChunkPlace| matches!(place, ChunkPlace::Resident(_) | ChunkPlace::Both(_));
+        cut(vgpu, chunks, is_there, |count, bytes| match () {
+            () if count > most || bytes > spare => Some(Breach::MinOrBatch),
+            () if bytes > room => Some(Breach::HostRam),
+            () => None,
+        })
+    }
+
+    fn admit_refill(&self, vm: VmId, chunks: Vec<ChunkNo>) -> (Vec<ChunkNo>, Option<Breach>) {
+        let vgpu = match self.mover(vm) {
+            Ok(vgpu) => vgpu,
+            Err(breach) => return (Vec::new(), Some(breach)),
+        };
+        let most = self.refill_bytes_max(vgpu);
+        let is_there = |place: &ChunkPlace| *place == ChunkPlace::Spilled;
+        cut(vgpu, chunks, is_there, |_, bytes| match () {
+            () if bytes > most => Some(Breach::MaxOrBatch),
+            () if bytes > self.figures.free => Some(Breach::NoFrames),
+            () => None,
+        })
+    }
+
+    /// Demanded chunks may have host RAM whatever `host_ram` says: it was promised when the VM started.
+    fn admit_host_ram(
+        &self,
+        chunks: Vec<(VmId, Vec<ChunkNo>)>,
+    ) -> (Vec<(VmId, Vec<ChunkNo>)>, Option<Breach>) {
+        let mut breach = None;
+        let mut admitted: Vec<(VmId, Vec<ChunkNo>)> = Vec::new();
+        for (vm, wanted) in chunks {
+            let known = admitted.iter().any(|(other, _)| *other == vm);
+            let demanded = self.demands.of(vm).map_or(&[][..], |demand| &demand.chunks);
+            let wanted = match (known, wanted == demanded) {
+                (false, true) => wanted,
+                (true, _) => Vec::new(),
+                (false, false) => {
+                    let mut left: BTreeSet<ChunkNo> = demanded.iter().copied().collect();
+                    let before = wanted.len();
+                    let kept: Vec<_> = wanted.into_iter().filter(|chunk| left.remove(chunk)).collect();
+                    breach = breach.or((kept.len() < before).then_some(Breach::NotDemanded));
+                    kept
+                }
+            };
+            match wanted.is_empty() {
+                true => breach = breach.or(Some(Breach::NotDemanded)),
+                false => admitted.push((vm, wanted)),
+            }
+        }
+        (admitted, breach)
+    }
+}
+
+/// The chunks of a move up to the first that would break a limit, without those that cannot move. `limit` is asked with
+/// the number of chunks and their bytes, the chunk in question among them.
+fn cut(
+    vgpu: &Vgpu,
+    chunks: Vec<ChunkNo>,
+    is_there: impl Fn(&ChunkPlace) -> bool,
+    limit: impl Fn(usize, u64) -> Option<Breach>,
+) -> (Vec<ChunkNo>, Option<Breach>) {
+    let mut breach = None;
+    let mut admitted = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut sum = 0;
+    for chunk in chunks {
+        let can_move = vgpu.chunks.contains(chunk)
+            && is_there(vgpu.chunks.place(chunk))
+            && !vgpu.chunks.is_moving(chunk)
+            && seen.insert(chunk);
+        if !can_move {
+            breach = breach.or(Some(Breach::NotMovable));
+            continue;
+        }
+        sum += vgpu.chunks.bytes(chunk);
+        if let Some(broken) = limit(admitted.len() + 1, sum) {
+            breach = breach.or(Some(broken));
+            break;
+        }
+        admitted.push(chunk);
+    }
+    (admitted, breach)
+}
+
+/// Bytes of chunks of a VM.
+fn bytes(vgpu: &Vgpu, chunks: &[ChunkNo]) -> u64 {
+    chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum()
+}
+
+impl Running {
+    pub(super) fn limits(&self, now: Tick) -> Limits<'_> {
+        Limits {
+            vms: &self.vms,
+            demands: &self.demands,
+            figures: self.figures(now),
+        }
+    }
+
+    pub(super) fn figures(&self, now: Tick) -> Figures {
+        Figures {
+            free: self.free_bytes(),
+            batch_bytes: self.batch_bytes_max(),
+            host_ram: self.config.host_ram,
+            now,
+        }
+    }
+
+    /// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
+    /// second page; less where the CPU copies.
+    fn batch_bytes_max(&self) -> u64 {
+        let configured = self.config.batch_bytes;
+        match self.card.copies_by_window {
+            true => configured.min(BATCH_BYTES_BY_WINDOW),
+            false => configured.min(WINDOW_BYTES).min(RUNS_MAX as u64 * SMALL_PAGE),
+        }
+    }
+
+    /// Old copies in images go as soon as all images together hold more than `host_ram`.
+    pub(super) fn trim_images(&mut self, cx: &mut Cx<'_>) {
+        let total =
+            |vms: &BTreeMap<VmId, Vgpu>| -> u64 { vms.values().map(|vgpu| vgpu.chunks.image_bytes()).sum() };
+        while total(&self.vms) > self.config.host_ram {
+            let Some((vgpu, chunk)) = self
+                .vms
+                .values_mut()
+                .find_map(|vgpu| vgpu.chunks.take_stale().map(|chunk| (vgpu, chunk)))
+            else {
+                return;
+            };
+            let base = vgpu.chunks.base(chunk);
+            for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+                cx.actions.push(Action::DropImage {
+                    vm: vgpu.id,
+                    at: base.offset(start),
+                    bytes,
+                });
+            }
+        }
+    }
+}

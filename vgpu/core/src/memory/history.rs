@@ -1,0 +1,22 @@
+//! What a chunk went through since it got memory: what policies judge it by.
+
+use crate::event::Tick;
+use crate::memory::Reach;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct History {
+    pub(crate) backed_at: Option<Tick>,
+    pub(crate) moved_at: Option<Tick>,
+    pub(crate) moves: u32,
+    pub(crate) touched_at: Option<Tick>,
+    /// The reach that was last noted, and when it became so.
+    pub(crate) reach: Reach,
+    pub(crate) reach_since: Tick,
+}
+
+impl History {
+    /// Starts anew: the chunk has no memory any more.
+    pub(crate) fn clear(&mut self) {
+        (self.backed_at, self.moved_at, self.moves, self.touched_at) = (None, None, 0, None);
+    }
+}

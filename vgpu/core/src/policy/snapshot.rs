@@ -1,0 +1,253 @@
+//! What a policy sees when it is asked.
+
+use crate::config::Quota;
+use crate::event::{Tick, VmId};
+use crate::memory::{ChunkNo, ChunkPlace, Chunks, Reach};
+
+/// All memory at one time. Sums are of the moment; chunks are looked up as they are asked for, nothing is copied.
+#[derive(Clone, Debug)]
+pub struct Snapshot<'a> {
+    /// When the question is asked.
+    pub now: Tick,
+    /// Bytes of VRAM that nobody holds.
+    pub free: u64,
+    /// What waits for memory, in the order in which it came.
+    pub demands: Vec<DemandView<'a>>,
+    /// The VMs by number. Those that leave are not here: nothing of theirs may move.
+    pub vms: Vec<VmView<'a>>,
+}
+
+impl Snapshot<'_> {
+    /// One VM, `None` if it is not here or leaves.
+    pub fn vm(&self, vm: VmId) -> Option<&VmView<'_>> {
+        let at = self.vms.binary_search_by_key(&vm, |view| view.vm).ok()?;
+        self.vms.get(at)
+    }
+
+    /// Bytes that demands ask for together.
+    pub fn demanded(&self) -> u64 {
+        self.demands.iter().map(|demand| demand.bytes).sum()
+    }
+}
+
+/// Chunks without memory that a VM's access waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DemandView<'a> {
+    /// Whose access waits.
+    pub vm: VmId,
+    /// Those that have none yet.
+    pub chunks: &'a [ChunkNo],
+    /// Their bytes.
+    pub bytes: u64,
+    /// When they are met in host RAM.
+    pub deadline: Tick,
+}
+
+/// One VM's memory, in bytes unless a name says otherwise.
+#[derive(Clone, Debug)]
+pub struct VmView<'a> {
+    /// Its number.
+    pub vm: VmId,
+    /// What it may hold.
+    pub quota: Quota,
+    /// Its largest chunk; the last one may be smaller.
+    pub chunk_bytes: u64,
+    /// In VRAM.
+    pub resident: u64,
+    /// In VRAM, and reached by its channels.
+    pub active: u64,
+    /// In VRAM, and reached by no channel.
+    pub idle: u64,
+    /// In host RAM only, and reached.
+    pub wanted: u64,
+    /// Demanded.
+    pub asked: u64,
+    /// Its chunks may move. Not so for a while after a move that was rolled back or could not start.
+    pub may_move: bool,
+    /// Most chunks that one spill may take from it now.
+    pub spill_chunks_max: usize,
+    /// Most that one refill may bring it now, free frames not considered.
+    pub refill_bytes_max: u64,
+    /// When its tables were last read, which is when the reach of its chunks was last known to be right.
+    pub synced_at: Option<Tick>,
+    pub(crate) chunks: &'a Chunks,
+}
+
+impl<'a> VmView<'a> {
+    /// The VM's chunks and their sums; what else is known of the VM is the caller's to say.
+    pub(crate) fn of(vm: VmId, chunks: &'a Chunks, chunk_bytes: u64, quota: Quota) -> Self {
+        let mut view = Self {
+            vm,
+            quota,
+            chunk_bytes,
+            resident: chunks.resident(),
+            active: 0,
+            idle: 0,
+            wanted: 0,
+            asked: 0,
+            may_move: true,
+            spill_chunks_max: 0,
+            refill_bytes_max: 0,
+            synced_at: None,
+            chunks,
+        };
+        for chunk in view.chunks() {
+            if chunk.is_refillable() && chunk.reach != Reach::None {
+                view.wanted += chunk.bytes;
+            } else if chunk.is_spillable() && chunk.is_idle() {
+                view.idle += chunk.bytes;
+            } else if chunk.is_spillable() {
+                view.active += chunk.bytes;
+            }
+        }
+        view
+    }
+
+    /// Its chunks by number, also those without memory.
+    pub fn chunks(&self) -> impl Iterator<Item = ChunkView> + use<'a> {
+        let chunks = self.chunks;
+        chunks.all().map(move |chunk| ChunkView::of(chunks, chunk))
+    }
+}
+
+/// Where a chunk's bytes are, without the frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Residence {
+    /// Nowhere: it was never touched.
+    Unbacked,
+    /// In VRAM.
+    Vram,
+    /// In host RAM.
+    HostRam,
+    /// In VRAM, with an equal copy in host RAM: a spill copies nothing.
+    Both,
+}
+
+/// What is known of a chunk. Ages are counted from [`Snapshot::now`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChunkView {
+    /// Its number within the VM.
+    pub no: ChunkNo,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it is.
+    pub residence: Residence,
+    /// How channels reach it.
+    pub reach: Reach,
+    /// Since when they reach it so.
+    pub reach_since: Tick,
+    /// A move of it is under way.
+    pub is_moving: bool,
+    /// When it got memory; `None` if it has none.
+    pub backed_at: Option<Tick>,
+    /// When its last move ended.
+    pub moved_at: Option<Tick>,
+    /// Moves so far, both ways, since it got memory.
+    pub moves: u32,
+    /// When the CPU last accessed it through a window. What the GPU does is not seen.
+    pub touched_at: Option<Tick>,
+}
+
+impl ChunkView {
+    fn of(chunks: &Chunks, no: ChunkNo) -> Self {
+        let history = chunks.history(no);
+        Self {
+            no,
+            bytes: chunks.bytes(no),
+            residence: match chunks.place(no) {
+                ChunkPlace::Unbacked => Residence::Unbacked,
+                ChunkPlace::Resident(_) => Residence::Vram,
+                ChunkPlace::Spilled => Residence::HostRam,
+                ChunkPlace::Both(_) => Residence::Both,
+            },
+            reach: chunks.reach(no),
+            reach_since: history.reach_since,
+            is_moving: chunks.is_moving(no),
+            backed_at: history.backed_at,
+            moved_at: history.moved_at,
+            moves: history.moves,
+            touched_at: history.touched_at,
+        }
+    }
+
+    /// Backed, but no channel reaches it.
+    pub fn is_idle(&self) -> bool {
+        self.residence != Residence::Unbacked && self.reach == Reach::None
+    }
+
+    /// It is in VRAM and stands still.
+    pub fn is_spillable(&self) -> bool {
+        matches!(self.residence, Residence::Vram | Residence::Both) && !self.is_moving
+    }
+
+    /// It is in host RAM only and stands still.
+    pub fn is_refillable(&self) -> bool {
+        self.residence == Residence::HostRam && !self.is_moving
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fermi_spec::addr::{FrameNo, Iova};
+
+    const CHUNK: u64 = 2 << 20;
+
+    fn resident() -> ChunkPlace {
+        ChunkPlace::Resident((0..16).map(FrameNo).collect())
+    }
+
+    #[test]
+    fn sums_tell_active_idle_and_wanted_apart() {
+        let mut chunks = Chunks::new(5 * CHUNK, CHUNK, Iova(0));
+        for (chunk, place) in (0..).zip([resident(), resident(), ChunkPlace::Spilled, ChunkPlace::Spilled]) {
+            chunks.set_place(ChunkNo(chunk), place);
+        }
+        chunks.widen_reach(ChunkNo(0), Reach::Writable);
+        chunks.widen_reach(ChunkNo(2), Reach::ReadOnly);
+        let view = VmView::of(VmId(1), &chunks, CHUNK, Quota::default());
+        assert_eq!(
+            (view.resident, view.active, view.idle, view.wanted),
+            (2 * CHUNK, CHUNK, CHUNK, CHUNK)
+        );
+    }
+
+    #[test]
+    fn chunk_remembers_when_it_was_backed_reached_moved_and_touched() {
+        let mut chunks = Chunks::new(CHUNK, CHUNK, Iova(0));
+        let no = ChunkNo(0);
+        chunks.set_place(no, resident());
+        chunks.note_backed(no, Tick(1));
+        chunks.widen_reach(no, Reach::Writable);
+        assert_eq!(
+            chunks.note_reach(Tick(2)).collect::<Vec<_>>(),
+            [(no, Reach::Writable)]
+        );
+        assert_eq!(chunks.note_reach(Tick(3)).count(), 0);
+        chunks.note_moved(no, Tick(4));
+        chunks.note_touched(no, Tick(5));
+        let view = VmView::of(VmId(1), &chunks, CHUNK, Quota::default());
+        let chunk = view.chunks().next().expect("there is one");
+        assert_eq!(
+            (
+                chunk.backed_at,
+                chunk.reach_since,
+                chunk.moved_at,
+                chunk.moves,
+                chunk.touched_at
+            ),
+            (Some(Tick(1)), Tick(2), Some(Tick(4)), 1, Some(Tick(5)))
+        );
+    }
+
+    #[test]
+    fn chunk_that_gives_its_memory_up_forgets_its_history() {
+        let mut chunks = Chunks::new(CHUNK, CHUNK, Iova(0));
+        chunks.set_place(ChunkNo(0), resident());
+        chunks.note_backed(ChunkNo(0), Tick(1));
+        chunks.note_moved(ChunkNo(0), Tick(2));
+        chunks.set_place(ChunkNo(0), ChunkPlace::Unbacked);
+        let view = ChunkView::of(&chunks, ChunkNo(0));
+        assert_eq!((view.backed_at, view.moved_at, view.moves), (None, None, 0));
+    }
+}
