@@ -22,9 +22,11 @@ use crate::hostile;
 use crate::world::World;
 
 mod drawn;
+mod hostile_policy;
 mod log;
 
 use drawn::Drawn;
+use hostile_policy::HostilePolicy;
 use log::{Log, hex};
 
 pub use log::Telling;
@@ -52,6 +54,8 @@ pub struct Settings {
     pub hostile: bool,
     /// Let hardware misbehave.
     pub faults: bool,
+    /// Let the memory manager be told nonsense by a policy of noise, in place of the default one.
+    pub hostile_policy: bool,
 }
 
 impl Default for Settings {
@@ -60,6 +64,7 @@ impl Default for Settings {
             telling: Telling::Outcome,
             hostile: true,
             faults: true,
+            hostile_policy: false,
         }
     }
 }
@@ -81,6 +86,8 @@ pub struct Outcome {
     pub suspensions: u64,
     /// Moves that had to be given up.
     pub roll_backs: u64,
+    /// Proposals of the policy that limits cut or refused.
+    pub breaches: u64,
     /// The first law that did not hold, or guest that was wronged.
     pub violation: Option<String>,
     /// The card's channel and interrupt registers at that moment, one a line.
@@ -136,7 +143,17 @@ pub fn run_recorded(seed: u64, settings: Settings, file: &Path) -> Result<Outcom
 fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> Option<Recorder>) -> Outcome {
     let log = Arc::new(Mutex::new(Log::new(settings.telling)));
     let mut simulation = Simulation::new(seed, settings, recorder, Arc::clone(&log));
-    let violation = simulation.run().err().map(|violation| violation.0);
+    let result = simulation.run();
+    let audit = simulation.world.manager.audit().unwrap_or_default();
+    // What an honest policy proposes is within limits, which it sees.
+    let result = result.and_then(|()| match audit.breaches.is_empty() || settings.hostile_policy {
+        true => Ok(()),
+        false => Err(Violation(format!(
+            "the policy broke limits: {:?}",
+            audit.breaches
+        ))),
+    });
+    let violation = result.err().map(|violation| violation.0);
     let (card, flight) = if violation.is_some() {
         let world = &mut simulation.world;
         (world.card_state(), world.flight().last_as_text(FLIGHT_LINES))
@@ -176,6 +193,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         moves,
         suspensions,
         roll_backs,
+        breaches: audit.breaches.values().sum(),
         violation,
         card,
         flight,
@@ -222,7 +240,10 @@ impl Simulation {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (vram, config) = drawn::card(seed, &mut rng);
         let recorder = recorder(&config);
-        let mut world = World::recorded(vram, config, recorder);
+        let mut world = match settings.hostile_policy {
+            true => World::with_policy(vram, config, Box::new(HostilePolicy::new(seed))),
+            false => World::recorded(vram, config, recorder),
+        };
         let into = Arc::clone(&log);
         world.on_event = Box::new(move |now, event, actions| {
             into.lock().expect("one thread").event(now, event, actions);

@@ -13,6 +13,7 @@ use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::flight_recorder::{Flight, FlightRecorder};
+use vgpu::policy::Policy;
 use vgpu::{
     Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply,
     RequestId, Tick, Token, VmConfig, VmId,
@@ -170,17 +171,25 @@ impl World {
 
     /// The same with copy engines of a kind.
     pub fn with_microcode(vram_bytes: u64, config: GpuConfig, copy_microcode: CopyMicrocode) -> Self {
-        Self::make(vram_bytes, config, copy_microcode, None)
+        let manager = Manager::new(config.clone());
+        Self::make(vram_bytes, (config, manager), copy_microcode, None)
     }
 
     /// Like [`World::new`], but recorded from the first event on.
     pub fn recorded(vram_bytes: u64, config: GpuConfig, recorder: Option<Recorder>) -> Self {
-        Self::make(vram_bytes, config, CopyMicrocode::default(), recorder)
+        let manager = Manager::new(config.clone());
+        Self::make(vram_bytes, (config, manager), CopyMicrocode::default(), recorder)
+    }
+
+    /// Like [`World::new`], under a policy that no configuration names. Not recorded: a replay could not know it.
+    pub fn with_policy(vram_bytes: u64, config: GpuConfig, policy: Box<dyn Policy>) -> Self {
+        let manager = Manager::with_policy(config.clone(), policy);
+        Self::make(vram_bytes, (config, manager), CopyMicrocode::default(), None)
     }
 
     fn make(
         vram_bytes: u64,
-        config: GpuConfig,
+        (config, manager): (GpuConfig, Manager),
         copy_microcode: CopyMicrocode,
         recorder: Option<Recorder>,
     ) -> Self {
@@ -192,7 +201,7 @@ impl World {
             copy_microcode,
         };
         let mut world = Self {
-            manager: Manager::new(config.clone()),
+            manager,
             config,
             model: FermiModel::new(model, Arc::clone(&iommu) as Arc<dyn SystemBus>)
                 .expect("a card of that size"),

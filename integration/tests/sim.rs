@@ -52,3 +52,26 @@ fn log_begins_with_what_the_seed_drew() {
         "no preempt is told by name"
     );
 }
+
+#[test]
+fn limits_hold_under_a_policy_of_noise() {
+    let settings = Settings {
+        hostile_policy: true,
+        ..Settings::default()
+    };
+    let (mut moves, mut breaches) = (0, 0);
+    for seed in 2000..2012 {
+        let outcome = run(seed, settings);
+        assert_eq!(
+            outcome.violation, None,
+            "repeat with: cargo xtask sim --seed {seed} --hostile-policy\n{}",
+            outcome.card
+        );
+        moves += outcome.moves.0 + outcome.moves.1;
+        breaches += outcome.breaches;
+    }
+    assert!(
+        moves > 100 && breaches > 100,
+        "{moves} moves, {breaches} breaches"
+    );
+}

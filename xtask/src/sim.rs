@@ -31,6 +31,9 @@ pub(crate) struct SimArguments {
     /// Hardware that does not misbehave.
     #[arg(long)]
     no_faults: bool,
+    /// A policy that proposes nonsense. A recording could not name it.
+    #[arg(long, conflicts_with = "record")]
+    hostile_policy: bool,
 }
 
 impl SimArguments {
@@ -57,6 +60,7 @@ pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
         telling: Telling::Outcome,
         hostile: !arguments.honest,
         faults: !arguments.no_faults,
+        hostile_policy: arguments.hostile_policy,
     };
     match (&arguments.seed, &arguments.seeds) {
         (Some(seed), None) => one(
@@ -113,8 +117,12 @@ fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyh
         if let Some(violation) = &outcome.violation {
             let honest = if arguments.honest { " --honest" } else { "" };
             let faults = if arguments.no_faults { " --no-faults" } else { "" };
+            let policy = match arguments.hostile_policy {
+                true => " --hostile-policy",
+                false => "",
+            };
             bail!(
-                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{honest}{faults}",
+                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{honest}{faults}{policy}",
                 outcome.drawn
             );
         }

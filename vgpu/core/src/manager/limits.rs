@@ -342,3 +342,6 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
