@@ -11,23 +11,20 @@ mod gpu;
 mod kernel;
 mod run;
 mod serve;
-mod signals;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use fermi_spec::board::Board;
 use guests::Workload;
 
-use crate::config::{Device, check_card_vram, check_guest_vram, parse_size};
-use vmm::sandbox::privileges::User;
+use vramd_vm::RunArguments;
+use vramd_vm::config::parse_size;
+use vramd_vm::program::{WRONG_USAGE, complain, end, wrong_usage};
+use vramd_vm::signals;
 
-const FAILED: u8 = 1;
-const WRONG_USAGE: u8 = 2;
-const RESET: u8 = 3;
+use crate::config::{Device, check_card_vram, check_guest_vram};
 
 /// Several VMs share one GPU and use more VRAM than it has.
 #[derive(Parser, Debug)]
@@ -139,34 +136,6 @@ struct ServeArguments {
 }
 
 #[derive(Parser, Debug)]
-struct RunArguments {
-    /// The VM (docs/examples/vm.toml)
-    #[arg(value_name = "FILE")]
-    vm: PathBuf,
-    /// The file's `kernel`
-    #[arg(long, value_name = "FILE")]
-    kernel: Option<PathBuf>,
-    /// The file's `initramfs`
-    #[arg(long, value_name = "FILE")]
-    initramfs: Option<PathBuf>,
-    /// End with status 3 when the guest asks for a reset
-    #[arg(long)]
-    no_reboot: bool,
-    /// Become this user, by numbers, before anything is opened
-    #[arg(long, value_name = "UID:GID,...")]
-    user: Option<User>,
-    /// For debugging: let the VM's threads make any system call
-    #[arg(long)]
-    no_seccomp: bool,
-    /// Print one JSON object, instead of a console or a table
-    #[arg(long)]
-    json: bool,
-    /// Run the guest on a host thread
-    #[arg(long, hide = true)]
-    no_kvm: bool,
-}
-
-#[derive(Parser, Debug)]
 struct GpuArguments {
     /// Socket that a VMM or a broker connects to
     #[arg(long, value_name = "PATH")]
@@ -224,7 +193,7 @@ pub fn main() -> ExitCode {
     let outcome = signals::install().and_then(|()| match cli.verb {
         Verb::Demo(arguments) => demo::demo(&arguments),
         Verb::Serve(arguments) => serve::serve(&arguments),
-        Verb::Run(arguments) => run::run(&arguments),
+        Verb::Run(_) => run::run(std::env::args_os()),
         Verb::Gpu(arguments) => gpu::gpu(&arguments),
         Verb::Doctor(arguments) => doctor::doctor(&arguments),
         Verb::Bind(arguments) => bind::bind(&arguments),
@@ -235,40 +204,7 @@ pub fn main() -> ExitCode {
             Ok(WRONG_USAGE)
         }
     });
-    match outcome {
-        Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            complain(&format!("{error:#}"));
-            ExitCode::from(FAILED)
-        }
-    }
-}
-
-/// One line on stderr.
-fn complain(text: &str) {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    // If stderr is closed there is nowhere to report to.
-    let _ = writeln!(std::io::stderr(), "vramd: {line}");
-}
-
-/// clap's message has several paragraphs: the first says what is wrong.
-fn wrong_usage(error: &clap::Error) -> ExitCode {
-    let is_wanted = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    if is_wanted {
-        return match error.print() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::from(FAILED),
-        };
-    }
-    let text = error.to_string();
-    let first = match error.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            "a verb is missing; `--help` lists them"
-        }
-        _ => text.split("\n\n").next().unwrap_or_default(),
-    };
-    complain(first.strip_prefix("error: ").unwrap_or(first));
-    ExitCode::from(WRONG_USAGE)
+    end(outcome)
 }
 
 #[cfg(test)]

@@ -26,16 +26,16 @@ use report::CardReport;
 pub use report::{DemoReport, GpuReport, InputReport, PauseReport, ShaderReport, VmReport};
 pub use screen::Screen;
 
-use crate::config::MIB;
-use crate::guest::{
-    Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, Place, ReadyGuest, Told,
-    ram_bytes_for, verdict,
-};
 use crate::host::{CardChoice, HostError, HostSetup, start_counted};
 use crate::local_link::BrokerLink;
 use vmm::loader::Kernel;
 use vmm::pci::MMIO_WINDOW;
 use vmm::sandbox::Sandbox;
+use vramd_vm::config::MIB;
+use vramd_vm::guest::{
+    Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, Place, ReadyGuest, Told,
+    ram_bytes_for, verdict,
+};
 
 const CHUNK_BYTES: u64 = 2 * MIB;
 /// Time between two looks at the guests.
@@ -89,7 +89,7 @@ pub enum DemoError {
         limit: u64,
     },
     /// There are more inputs than the workload can count.
-    #[error("{count} inputs are more than {}", crate::guest::INPUTS_MAX)]
+    #[error("{count} inputs are more than {}", vramd_vm::guest::INPUTS_MAX)]
     TooManyInputs {
         /// Number of inputs.
         count: usize,
@@ -249,7 +249,7 @@ fn load_inputs(options: &DemoOptions) -> Result<Vec<InputFile>, DemoError> {
             (options.guest_vram / 2).min(limit).max(1),
         )?]);
     }
-    if options.inputs.len() > crate::guest::INPUTS_MAX {
+    if options.inputs.len() > vramd_vm::guest::INPUTS_MAX {
         return Err(DemoError::TooManyInputs {
             count: options.inputs.len(),
         });
@@ -298,7 +298,7 @@ fn build_all(
             Err(GuestError::Vm(error)) if index == 0 && error.is_host_without_kvm() => {
                 let mut reason = String::new();
                 // Writing to a `String` cannot fail.
-                let _ = crate::guest::write_chain(&mut reason, &error);
+                let _ = vramd_vm::guest::write_chain(&mut reason, &error);
                 onlooker.notice(&format!(
                     "NO VIRTUAL MACHINES: {reason}. The guests run on host threads instead."
                 ));

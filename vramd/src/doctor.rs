@@ -11,7 +11,7 @@ use broker::{PciFunction, PciHostError, VFIO_DRIVER};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use crate::config::Size;
+use vramd_vm::config::Size;
 
 /// The first QEMU that attaches vfio-user devices.
 const QEMU_MIN: (u32, u32) = (10, 1);

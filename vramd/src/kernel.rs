@@ -32,7 +32,7 @@ use fermi_model::ModelError;
 use fermi_spec::isa::assembler::{AssemblyError, SOURCE_BYTES_MAX};
 use guests::DriverError;
 
-use crate::config::ConfigError;
+use vramd_vm::config::ConfigError;
 
 /// Why a file of a kernel cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,6 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod firmware;
-pub mod guest;
 pub mod host;
 mod kernel;
 mod local_link;

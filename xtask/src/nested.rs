@@ -171,7 +171,7 @@ fn in_nested_host(
 ) -> Result<()> {
     let vramd = &programs.vramd;
     let root = folder.join("root.cpio");
-    let mut files = GuestFile::program_with_libraries("vramd", vramd.clone())?;
+    let mut files = GuestFile::vramd(vramd)?;
     files.extend(linux::files(environment, folder)?);
     if arguments.run.is_empty() {
         files.extend(stray::files(&programs.weakened, CARD, folder)?);

@@ -14,7 +14,8 @@ struct Built {
     executable: Option<PathBuf>,
 }
 
-fn build_by(mut cargo: Command) -> Result<PathBuf> {
+/// Runs a command of cargo and returns the paths of the programs that it builds.
+fn build_by(mut cargo: Command) -> Result<Vec<PathBuf>> {
     let output = cargo
         .arg("--message-format=json-render-diagnostics")
         .stderr(Stdio::inherit())
@@ -22,10 +23,10 @@ fn build_by(mut cargo: Command) -> Result<PathBuf> {
         .context("cannot start cargo")?;
     ensure!(output.status.success(), "a program does not build");
     let lines = String::from_utf8(output.stdout).context("cargo says something that is not UTF-8")?;
-    let mut programs = lines
+    let programs = lines
         .lines()
         .filter_map(|line| serde_json::from_str::<Built>(line).ok()?.executable);
-    programs.next_back().context("cargo built no program")
+    Ok(programs.collect())
 }
 
 /// The checkout that this program was started in.
@@ -78,27 +79,35 @@ impl Workspace {
         command
     }
 
-    /// Builds a program of ours and returns its path.
+    /// Builds all programs of a package, side by side, and returns the path of `program`.
     pub(crate) fn build_program(&self, package: &str, program: &str) -> Result<PathBuf> {
-        build_by(self.cargo(&["build", "--package", package, "--bin", program]))
+        self.build_programs(program, &["--package", package])
     }
 
-    /// Builds a program of ours for speed, and returns its path.
+    /// Builds them for speed, and returns the path of `program`.
     pub(crate) fn build_release(&self, package: &str, program: &str) -> Result<PathBuf> {
-        build_by(self.cargo(&["build", "--release", "--package", package, "--bin", program]))
+        self.build_programs(program, &["--release", "--package", package])
     }
 
-    /// Builds a program with a feature that no other build has, in the place of the ordinary one.
+    /// Builds them with a feature that no other build has, in the places of the ordinary ones.
     pub(crate) fn build_program_with(&self, package: &str, program: &str, feature: &str) -> Result<PathBuf> {
-        let what = ["build", "--package", package, "--bin", program];
-        build_by(self.cargo(&[&what[..], &["--features", feature]].concat()))
+        self.build_programs(program, &["--package", package, "--features", feature])
+    }
+
+    fn build_programs(&self, program: &str, which: &[&str]) -> Result<PathBuf> {
+        let built = build_by(self.cargo(&[&["build", "--bins"], which].concat()))?;
+        let mut built = built.into_iter();
+        let found = built.find(|path| path.file_name().is_some_and(|name| name == program));
+        found.with_context(|| format!("cargo built no program {program}"))
     }
 
     /// Builds the only program of a package that is no member of the workspace, in its folder: its settings are there.
     pub(crate) fn build_apart(&self, folder: &str) -> Result<PathBuf> {
         let mut cargo = self.cargo(&["build", "--release", "--locked"]);
         cargo.current_dir(self.root.join(folder));
-        build_by(cargo).with_context(|| format!("in {folder}"))
+        let built = build_by(cargo).with_context(|| format!("in {folder}"))?;
+        let program = built.into_iter().next_back();
+        program.with_context(|| format!("cargo built no program in {folder}"))
     }
 
     /// Folders of the packages and workspaces outside of ours: cargo's `--workspace` does not reach them.

@@ -4,11 +4,12 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 
-use super::signals::is_stop_requested;
-use super::{DemoArguments, FAILED, WRONG_USAGE, complain};
+use super::DemoArguments;
 use crate::demo::{DemoOptions, Screen, run};
-use crate::guest::Place;
 use guests::Workload;
+use vramd_vm::guest::Place;
+use vramd_vm::program::{FAILED, WRONG_USAGE, complain};
+use vramd_vm::signals::is_stop_requested;
 
 /// VRAM of a software card without a given size: little, so that a few VMs use more.
 const VRAM_DEFAULT: u64 = 256 << 20;

@@ -23,5 +23,9 @@ pub(super) fn doctor(arguments: &Arguments) -> anyhow::Result<u8> {
     std::io::stdout()
         .write_all(text.as_bytes())
         .context("cannot write to stdout")?;
-    Ok(if diagnosis.is_usable() { 0 } else { super::FAILED })
+    Ok(if diagnosis.is_usable() {
+        0
+    } else {
+        vramd_vm::program::FAILED
+    })
 }

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use fermi_spec::board::Board;
 
 use super::GpuArguments;
-use super::signals::{install_power_switch, is_power_cut, is_stop_requested};
-use crate::config::Size;
 use card::CardConfig;
 use card::{GpuServer, GpuSetup};
+use vramd_vm::config::Size;
+use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 
 pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     let board = arguments.model;

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
 
-use super::signals::is_stop_requested;
-use super::{FAILED, complain};
 use crate::kernel::{
     Program, RunChoice, TraceChoice, complaint, disassemble, read_text, run, to_json, to_text,
 };
+use vramd_vm::program::{FAILED, complain};
+use vramd_vm::signals::is_stop_requested;
 
 /// Most lines of a trace.
 const TRACE_LINES_MAX: u32 = 1_000_000;

@@ -1,241 +1,51 @@
-//! `vramd run`: one VM, its vGPU behind a broker's socket.
+//! `vramd run`: hands over to `vramd-vm`, which lies beside this program.
+//!
+//! A VM's process is to hold what a VM needs and no more, so it runs a program of its own
+//! (docs/decisions/0010-a-program-for-each-vm.md). The process stays the same, and with it its number, descriptors and user.
 
-mod system;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
 
-use std::io::Write as _;
-use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use anyhow::{Context as _, anyhow};
 
-use anyhow::{Context as _, bail};
-use serde::Serialize;
+/// Program of a VM's process.
+const PROGRAM: &str = "vramd-vm";
+/// Word after which the arguments of a VM begin.
+const VERB: &str = "run";
 
-use super::signals::is_stop_requested;
-use super::{FAILED, RunArguments, complain};
-use crate::config::VmFile;
-use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, ReadyGuest, Told, verdict};
-use vmm::Traffic;
-use vmm::link::VfioUserLink;
-use vmm::loader::{Kernel, KernelKind};
-use vmm::sandbox::{Sandbox, privileges};
-use vmm::start_up::release_program;
-
-/// Time between two looks at the guest.
-const LOOK_PERIOD: Duration = Duration::from_millis(20);
-
-/// Results of the VM.
-#[derive(Serialize, Default)]
-struct RunReport {
-    name: String,
-    ok: bool,
-    kvm: bool,
-    boots: u64,
-    exits: u64,
-    networks: Vec<NetworkReport>,
-    digests: Vec<DigestReport>,
-    mismatches: u64,
-    kernel: Option<KernelResult>,
-    copies: u64,
-    bytes_copied: u64,
-    seconds: f64,
-    end: String,
-    errors: Vec<String>,
-    console: Vec<String>,
+/// Replaces this program by a VM's. `words` are all arguments of this program, which were checked; returns if the
+/// other one cannot be started.
+pub(super) fn run(words: impl Iterator<Item = OsString>) -> anyhow::Result<u8> {
+    let own = std::env::current_exe().context("cannot tell where this program is")?;
+    let program = own.with_file_name(PROGRAM);
+    let arguments = words.skip_while(|word| word != VERB).skip(1);
+    let error = Command::new(&program).args(arguments).exec();
+    Err(anyhow!(error)).with_context(|| remedy(&program))
 }
 
-/// Traffic of one of its network devices, over all boots.
-#[derive(Serialize)]
-struct NetworkReport {
-    tap: String,
-    #[serde(flatten)]
-    traffic: Traffic,
+fn remedy(program: &Path) -> String {
+    let path = program.display();
+    if program.exists() {
+        return format!("cannot start {path}");
+    }
+    format!(
+        "cannot start {path}, which runs a VM: install it beside vramd; `cargo build --release` builds both"
+    )
 }
 
-#[derive(Serialize)]
-struct DigestReport {
-    sha256: String,
-    bytes: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl From<Digest> for DigestReport {
-    fn from(digest: Digest) -> DigestReport {
-        DigestReport {
-            sha256: digest.sha256,
-            bytes: digest.bytes,
-        }
-    }
-}
-
-pub(super) fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
-    privileges::give_up(arguments.user.as_ref())?;
-    let sandbox = if arguments.no_seccomp {
-        Sandbox::none()
-    } else {
-        Sandbox::enter()?
-    };
-    let mut file = VmFile::load(&arguments.vm)?;
-    if let Some(kernel) = &arguments.kernel {
-        file.kernel = Some(kernel.clone());
-    }
-    if let Some(initramfs) = &arguments.initramfs {
-        file.initramfs = Some(initramfs.clone());
-    }
-    if arguments.no_kvm && file.kernel.is_some() {
-        bail!("a kernel of one's own needs KVM");
-    }
-    let kernel = file.kernel.as_deref().map_or(Ok(Kernel::bare()), Kernel::open)?;
-    if kernel.kind().is_some_and(KernelKind::is_operating_system) {
-        if !file.inputs.is_empty() {
-            bail!(
-                "vm {}: `inputs` are for the built-in guest: put them into the initramfs",
-                file.name
-            );
-        }
-        return system::run(&file, &kernel, &sandbox, arguments);
-    }
-    if let Some(initramfs) = &file.initramfs {
-        bail!(
-            "vm {}: initramfs {} is given, but no Linux kernel: name one as `kernel`",
-            file.name,
-            initramfs.display()
+    #[test]
+    fn missing_program_is_named_with_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = remedy(&folder.path().join(PROGRAM));
+        assert!(
+            said.contains("vramd-vm") && said.contains("cargo build --release"),
+            "{said}"
         );
     }
-    if let Some(disk) = file.disks.first() {
-        bail!(
-            "vm {}: disk {} is given, but no Linux kernel: name one as `kernel`",
-            file.name,
-            disk.path.display()
-        );
-    }
-    if let Some(net) = file.networks.first() {
-        bail!(
-            "vm {}: network {} is given, but no Linux kernel: name one as `kernel`",
-            file.name,
-            net.tap
-        );
-    }
-    run_program(file, kernel, sandbox, arguments)
-}
-
-/// Runs a bare-metal guest until it ends, and checks its results.
-fn run_program(
-    file: VmFile,
-    kernel: Kernel,
-    sandbox: Sandbox,
-    arguments: &RunArguments,
-) -> anyhow::Result<u8> {
-    let is_built_in = file.kernel.is_none();
-    let place = if arguments.no_kvm {
-        Place::Threads
-    } else {
-        Place::Kvm
-    };
-    let setup = guest_setup(&file, kernel, sandbox)?;
-    let link = Arc::new(VfioUserLink::connect(&file.socket)?);
-    let journal = Arc::new(Journal::default());
-    let start = Instant::now();
-    let guest = ReadyGuest::build(place, &setup, link, journal.clone())
-        .and_then(ReadyGuest::start)
-        .with_context(|| format!("vm {} cannot run", file.name))?;
-    release_program();
-    let end = loop {
-        if let Some(end) = guest.end() {
-            break end;
-        }
-        if is_stop_requested() {
-            // Dropping the guest stops it.
-            bail!("interrupted");
-        }
-        thread::sleep(LOOK_PERIOD);
-    };
-    let told = journal.told();
-    let errors = if is_built_in {
-        verdict(&setup.inputs, &told, &end)
-    } else if end.is_success() {
-        Vec::new()
-    } else {
-        vec![end.to_string()]
-    };
-    let seconds = start.elapsed().as_secs_f64();
-    let report = RunReport {
-        name: file.name,
-        ok: errors.is_empty(),
-        kvm: place == Place::Kvm,
-        boots: 1,
-        exits: guest.exits(),
-        networks: Vec::new(),
-        mismatches: told.mismatches,
-        kernel: told.kernel.clone(),
-        copies: told.copies,
-        bytes_copied: told.bytes_copied,
-        seconds,
-        end: end.to_string(),
-        errors,
-        console: told.console.clone(),
-        digests: told.digests.iter().cloned().map(DigestReport::from).collect(),
-    };
-    tell(&report, &setup.inputs, &told, arguments.json)
-}
-
-fn guest_setup(file: &VmFile, kernel: Kernel, sandbox: Sandbox) -> anyhow::Result<GuestSetup> {
-    let open = |path: &std::path::PathBuf| InputFile::open(path, file.memory, "RAM");
-    let inputs = file.inputs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    // Options that cannot be read are reported by the guest.
-    let wants_files = guests::Options::parse(&file.options)
-        .is_ok_and(|options| options.workload == guests::Workload::Files);
-    if inputs.is_empty() && file.kernel.is_none() && wants_files {
-        bail!(
-            "vm {}: the built-in guest needs at least one file in `inputs`",
-            file.name
-        );
-    }
-    Ok(GuestSetup {
-        name: file.name.clone(),
-        ram_bytes: file.memory,
-        vcpus: file.vcpus,
-        kernel,
-        inputs: inputs.into(),
-        options: file.options.clone(),
-        sandbox,
-    })
-}
-
-fn tell(report: &RunReport, inputs: &[InputFile], told: &Told, is_json: bool) -> anyhow::Result<u8> {
-    let mut text = String::new();
-    if is_json {
-        text = format!("{}\n", serde_json::to_string(report)?);
-    } else {
-        for (input, digest) in inputs.iter().zip(&told.digests) {
-            text.push_str(&format!("{}  {}\n", digest.sha256, input.name()));
-        }
-        if let Some(kernel) = &report.kernel {
-            let milliseconds = kernel.gpu_ns as f64 / 1e6;
-            text.push_str(&format!(
-                "{}: {} grids in {milliseconds:.1} ms of GPU time, {} bytes compared\n",
-                kernel.name, kernel.grids, kernel.checked_bytes
-            ));
-        }
-        for NetworkReport { tap, traffic } in &report.networks {
-            text.push_str(&format!(
-                "{tap}: {} frames ({} bytes) from the guest, {} ({} bytes) to it, dropped {} and {}\n",
-                traffic.sent,
-                traffic.sent_bytes,
-                traffic.received,
-                traffic.received_bytes,
-                traffic.dropped_sent,
-                traffic.dropped_received,
-            ));
-        }
-        let state = if report.ok { "ok" } else { "NOT ok" };
-        let (name, exits, seconds) = (&report.name, report.exits, report.seconds);
-        text.push_str(&format!("vm {name}: {state}, {exits} exits, {seconds:.1} s\n"));
-    }
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to stdout")?;
-    if !report.ok {
-        complain(&format!("vm {}: {}", report.name, report.errors.join(", ")));
-        return Ok(FAILED);
-    }
-    Ok(0)
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use broker::{Broker, PciFunction, VmSocket};
 
-use super::signals::is_stop_requested;
-use super::{ServeArguments, complain};
-use crate::config::{GpuSection, HostConfig, Size, VmSection};
+use super::ServeArguments;
+use crate::config::{GpuSection, HostConfig, VmSection};
 use crate::host::{CardChoice, HostSetup, start_broker};
+use vramd_vm::config::Size;
+use vramd_vm::program::complain;
+use vramd_vm::signals::is_stop_requested;
 
 /// Time between two looks for a signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);

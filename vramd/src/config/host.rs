@@ -8,8 +8,9 @@ use serde::Deserialize;
 use toml::Spanned;
 use vgpu::{Quota, VmConfig};
 
-use super::size::{Bound, Size};
-use super::{ConfigError, ConfigFile, Device, Wrong, check_card_vram, check_guest_vram, check_name, load};
+use vramd_vm::config::{Bound, ConfigError, ConfigFile, Size, Wrong, check_name, load};
+
+use super::{Device, check_card_vram, check_guest_vram};
 use crate::host::CardChoice;
 
 /// Spill pool of a card that names none.
@@ -59,9 +60,10 @@ impl HostConfig {
     }
 }
 
+/// The structure of a `host.toml`, before its values are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RawHost {
+pub struct RawHost {
     control: Option<RawControl>,
     gpu: Vec<RawGpu>,
     #[serde(default)]

@@ -8,8 +8,8 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{DemoOptions, Member};
-use crate::config::Size;
-use crate::guest::{Digest, InputFile, KernelResult, hex};
+use vramd_vm::config::Size;
+use vramd_vm::guest::{Digest, InputFile, KernelResult, hex};
 
 /// Times for which a VM's channels were suspended, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]

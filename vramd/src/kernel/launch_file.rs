@@ -9,8 +9,9 @@ use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserial
 use toml::Spanned;
 
 use super::value::{CONTENT_BYTES_MAX, Content, RawContent, RawValue, Value};
-use crate::config::{ConfigError, ConfigFile, MIB, Size, Wrong, check_card_vram, check_name, load};
+use crate::config::check_card_vram;
 use card::CardConfig;
+use vramd_vm::config::{ConfigError, ConfigFile, MIB, Size, Wrong, check_name, load};
 
 /// Buffers of a launch.
 const BUFFERS_MAX: usize = 64;

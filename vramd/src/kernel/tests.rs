@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use super::launch_file::{BUFFER_VA, Buffer, LaunchFile, Place};
 use super::plan::addresses;
 use super::value::{Content, Ramp, RawValue, Type, Value, lay_out, parse_hex};
-use crate::config::parse;
+use vramd_vm::config::parse;
 
 const SAXPY: &str = include_str!("../../../docs/examples/kernels/saxpy.toml");
 const STENCIL: &str = include_str!("../../../docs/examples/kernels/stencil.toml");
 const BITHASH: &str = include_str!("../../../docs/examples/kernels/bithash.toml");
 
-fn launch(text: &str) -> Result<LaunchFile, crate::config::ConfigError> {
+fn launch(text: &str) -> Result<LaunchFile, vramd_vm::config::ConfigError> {
     parse(Path::new("l.toml"), text)
 }
 

@@ -21,6 +21,8 @@ const INIT: &str = include_str!("guest_init.sh");
 const INNER_INIT: &str = include_str!("inner_init.sh");
 /// The first program of a guest whose boot is timed.
 const MARKING_INIT: &str = include_str!("marking_init.sh");
+/// The program that `vramd run` hands over to.
+const VM_PROGRAM: &str = "vramd-vm";
 const INNER_FOLDERS: [&str; 7] = ["bin", "dev", "disk", "modules", "proc", "sys", "tmp"];
 const FOLDERS: [&str; 9] = [
     "bin", "dev", "mesa", "modules", "proc", "run", "sys", "tests", "tmp",
@@ -154,8 +156,19 @@ impl GuestFile {
         Self { to, from }
     }
 
+    /// `vramd` and, from beside it, the program of a VM's process, with the libraries that they load.
+    pub(crate) fn vramd(from: &Path) -> Result<Vec<Self>> {
+        let mut files = Self::program_with_libraries("vramd", from.to_owned())?;
+        // It loads no library that the other one does not.
+        files.push(Self {
+            to: format!("bin/{VM_PROGRAM}"),
+            from: from.with_file_name(VM_PROGRAM),
+        });
+        Ok(files)
+    }
+
     /// A program as it is on this machine, with the libraries that it loads.
-    pub(crate) fn program_with_libraries(name: &str, from: PathBuf) -> Result<Vec<Self>> {
+    fn program_with_libraries(name: &str, from: PathBuf) -> Result<Vec<Self>> {
         let mut files: Vec<_> = libraries_of(Command::new("ldd").arg(&from))?
             .into_iter()
             .map(|from| Self {

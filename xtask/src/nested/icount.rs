@@ -25,7 +25,7 @@ const BOOTS: usize = 3;
 const TRACING: &str = "/sys/kernel/debug/tracing";
 
 /// When one boot began and when the guest did.
-const FIRST: &str = "sched_process_exec: filename=/bin/vramd ";
+const FIRST: &str = "sched_process_exec: filename=/bin/vramd-vm ";
 const ENTRY: &str = "kvm_entry: ";
 
 /// The fields of `vramd run --json` that are read.
@@ -93,7 +93,7 @@ pub(super) fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Res
 }
 
 fn files(vramd: &Path, folder: &Path) -> Result<Vec<GuestFile>> {
-    let mut files = GuestFile::program_with_libraries("vramd", vramd.to_owned())?;
+    let mut files = GuestFile::vramd(vramd)?;
     let host = format!(
         "[[gpu]]\nname = \"gpu\"\ndevice = \"model:gtx480\"\nvram = \"64M\"\nhost_ram = \"256M\"\n\
          [[vm]]\nname = \"a\"\ngpu = \"gpu\"\nsocket = \"{SOCKET}\"\nguest_vram = \"32M\"\n"

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
-use super::{LOOK_PERIOD, NetworkReport, RunReport, tell};
-use crate::cli::signals::{install_power_button, is_button_pressed, is_stop_requested};
-use crate::cli::{RESET, RunArguments, complain};
+use super::{LOOK_PERIOD, NetworkReport, RunArguments, RunReport, tell};
 use crate::config::{DiskFile, NetFile, VmFile};
 use crate::guest::{GuestEnd, Journal};
+use crate::program::{RESET, complain};
+use crate::signals::{install_power_button, is_button_pressed, is_stop_requested};
 use vmm::console::{Console, ConsoleStream, RawTerminal};
 use vmm::link::VfioUserLink;
 use vmm::loader::{Initramfs, Kernel};

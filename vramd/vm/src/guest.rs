@@ -123,7 +123,7 @@ impl fmt::Display for GuestEnd {
 }
 
 /// An error with its sources, joined by ": ".
-pub(crate) fn write_chain(f: &mut dyn fmt::Write, error: &dyn std::error::Error) -> fmt::Result {
+pub fn write_chain(f: &mut dyn fmt::Write, error: &dyn std::error::Error) -> fmt::Result {
     write!(f, "{error}")?;
     let mut source = error.source();
     while let Some(error) = source {

@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for Size {
 
 /// A size, or `"max"` for no bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Bound(pub(super) u64);
+pub struct Bound(pub u64);
 
 struct BoundVisitor;
 

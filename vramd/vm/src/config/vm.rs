@@ -66,9 +66,10 @@ impl VmFile {
     }
 }
 
+/// The structure of a `vm.toml`, before its values are checked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RawVm {
+pub struct RawVm {
     name: Spanned<String>,
     memory: Option<Spanned<Size>>,
     vcpus: Option<Spanned<usize>>,
@@ -126,7 +127,7 @@ fn networks(vm: &str, raw: Vec<Spanned<RawNet>>) -> Result<Vec<NetFile>, Wrong> 
 }
 
 /// Whether a VM can have this much RAM.
-pub(crate) fn check_memory(bytes: u64) -> Result<(), String> {
+fn check_memory(bytes: u64) -> Result<(), String> {
     if !(RAM_BYTES_MIN..=RAM_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(4096) {
         let (min, max) = (Size(RAM_BYTES_MIN), Size(RAM_BYTES_MAX));
         return Err(format!(

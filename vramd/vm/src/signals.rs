@@ -31,17 +31,17 @@ extern "C" fn on_button_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
 }
 
 /// Makes SIGINT and SIGTERM set a flag instead of ending the program.
-pub(super) fn install() -> anyhow::Result<()> {
+pub fn install() -> anyhow::Result<()> {
     handle([SIGINT, SIGTERM], on_signal)
 }
 
 /// Makes SIGUSR1 and SIGUSR2 set a flag instead of ending the program.
-pub(super) fn install_power_switch() -> anyhow::Result<()> {
+pub fn install_power_switch() -> anyhow::Result<()> {
     handle([SIGUSR1, SIGUSR2], on_power_signal)
 }
 
 /// Makes the first SIGTERM press the power button.
-pub(super) fn install_power_button() -> anyhow::Result<()> {
+pub fn install_power_button() -> anyhow::Result<()> {
     handle([SIGTERM], on_button_signal)
 }
 
@@ -56,16 +56,16 @@ fn handle<const COUNT: usize>(signals: [c_int; COUNT], handler: Handler) -> anyh
 }
 
 /// Whether SIGINT or SIGTERM asked for the end.
-pub(super) fn is_stop_requested() -> bool {
+pub fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Ordering::SeqCst)
 }
 
 /// Whether a SIGTERM asked to press the power button.
-pub(super) fn is_button_pressed() -> bool {
+pub fn is_button_pressed() -> bool {
     IS_BUTTON_PRESSED.load(Ordering::SeqCst)
 }
 
 /// Whether SIGUSR1 came, and no SIGUSR2 after it.
-pub(super) fn is_power_cut() -> bool {
+pub fn is_power_cut() -> bool {
     IS_POWER_CUT.load(Ordering::SeqCst)
 }
