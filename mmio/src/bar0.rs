@@ -1,6 +1,6 @@
-//! From offset and width to a named operation.
+//! Names the operation of an access from its offset and width.
 //!
-//! Registers take whole, aligned words; narrower accesses reach only what is bytes by nature: the mirror of the PCI
+//! Registers take whole, aligned words; narrower accesses reach only the parts made of bytes: the mirror of the PCI
 //! configuration space, PROM, PRAMIN and the two VGA CRTC ports (envytools `hw/mmio.rst`; nouveau `pci/gf100.c` re-arms MSI by
 //! one byte).
 
@@ -114,7 +114,7 @@ pub enum Bar0Write {
     },
 }
 
-/// Where an access falls.
+/// The part of BAR0 that an access reaches.
 enum Place {
     Register(Bar0Reg),
     Pramin(u32),

@@ -1,4 +1,4 @@
-//! The broker of one GPU: what is started, attached to, asked and stopped.
+//! The broker of one GPU: starting, attaching VMs, asking for figures, stopping.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -28,30 +28,30 @@ use crate::status::Status;
 /// Longest bring-up of a card.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// A VM that may come through a socket.
+/// A VM that may attach through a socket.
 #[derive(Clone, Debug)]
 pub struct VmSocket {
-    /// Where its VMM connects.
+    /// Path of the socket for its VMM.
     pub path: PathBuf,
-    /// What it gets.
+    /// VRAM, quota and chunk size of the VM.
     pub config: VmConfig,
 }
 
-/// Everything a broker is made of.
+/// The parts of a broker.
 pub struct Setup {
-    /// What decides; [`vgpu::Manager`] but in tests.
+    /// The deciding core: [`vgpu::Manager`], except in tests.
     pub core: Box<dyn Core>,
     /// Backend that performs the core's actions on the card.
     pub gpu: Box<dyn HostGpu>,
     /// Signalled when the card raises its interrupt. Without it [`HostGpu::take_interrupt`] is asked again and again.
     pub interrupt: Option<EventFd>,
-    /// Hangs up when the way to the card is cut. Without it the next access finds out.
+    /// Hangs up when the connection to the card is cut. Without it the next access finds out.
     pub hangup: Option<OwnedFd>,
-    /// Where to record.
+    /// Recorder of all events, if there is one.
     pub recorder: Option<Recorder>,
     /// Where the flight recorder is written when something went wrong, or somebody asks; nowhere if `None`.
     pub flights: Option<FlightFolder>,
-    /// What guests are shown.
+    /// Configuration space that guests see.
     pub board: Board,
     /// Sockets to listen on. VMs in this process need none, see [`Broker::attach`].
     pub vms: Vec<VmSocket>,
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Setup {
     }
 }
 
-/// What the event loop, the links and the handle share.
+/// State that the event loop, the links and the handle share.
 pub(crate) struct Shared {
     performer: Mutex<Performer>,
     flights: Option<Arc<FlightFolder>>,
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     /// The card is up: clients may come.
     pub(crate) is_open: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
-    /// As after power-on.
+    /// Configuration space as after power-on.
     pub(crate) config_space: ConfigSpace,
 }
 
@@ -92,8 +92,8 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Enters the broker. `Err` once it has ended, or after a panic in it: what it believes may then be wrong, so
-    /// nothing more is done with it.
+    /// Enters the broker. `Err` once it has ended, or after a panic in it: its state may then be wrong, so it is not
+    /// used any more.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Performer>, Ended> {
         let Ok(performer) = self.performer.lock() else {
             self.status.end("a thread of the broker panicked");
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-/// A running broker. Dropping it ends it: every VM is out, sockets are removed, the card is let go.
+/// A running broker. Dropping it ends it: every VM is detached, sockets are removed, the card is released.
 #[derive(Debug)]
 pub struct Broker {
     shared: Arc<Shared>,
@@ -200,7 +200,7 @@ impl Broker {
 
     /// Changes the quota of the attached VM of that name; `None` if there is none.
     ///
-    /// What it means for the memory that the VM holds follows in its own time.
+    /// The effect on the memory that the VM holds comes later.
     pub fn set_quota(&self, name: &str, quota: Quota) -> Result<Option<VmId>, AttachError> {
         quota.check()?;
         let mut performer = self.shared.lock()?;

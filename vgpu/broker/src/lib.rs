@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`broker`](Broker) | starting, attaching, asking, stopping |
 //! | `perform`, `vms` | one event after the other into the core, its actions in order; rules of the lock |
-//! | `port` | the trait of what decides, the trait of whom it answers |
+//! | `port` | the trait of the deciding core, the trait of the VMs' ends |
 //! | `link` | a VM in this process |
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
 //! | `remote_gpu`, `vfio_gpu`, `pci_card` | a card in another process, or of this host |

@@ -1,4 +1,4 @@
-//! Feeds the core one event after the other and performs what it decides, in order.
+//! Feeds the core one event after the other and performs its actions, in order.
 //!
 //! ```text
 //!  event ──► queue ──► core.apply ──► actions, each at once ──┬─► card, memory, timer
@@ -46,14 +46,14 @@ use crate::vms::{Attachment, Vm, VmState};
 
 mod failures;
 
-/// VMs that may be attached. The card has 128 channels, and fewer than two make no guest happy.
+/// Most VMs attached at a time. The card has 128 channels, and a guest needs at least two.
 pub const VMS_MAX: u16 = 64;
 
-/// Time between two looks for the card's interrupt, where no eventfd tells it.
+/// Time between two looks for the card's interrupt, where no eventfd signals it.
 const INTERRUPT_PERIOD_NS: u64 = 500_000;
 
 /// Time between two looks whether the card still answers, while a VM is attached. A lost card sends no interrupt and no
-/// error, and guests that wait for memory to change do not read it: without a look nobody would ever know.
+/// error, and guests that wait for memory to change do not read it: without a look the loss would go unnoticed.
 const PRESENCE_PERIOD_NS: u64 = 500_000_000;
 
 /// Everything under the broker's lock.
@@ -80,9 +80,9 @@ pub(crate) struct Performer {
     wake_at: Option<Tick>,
     /// When to look whether the card answers.
     look_at: Tick,
-    /// No eventfd tells of the card's interrupt.
+    /// No eventfd signals the card's interrupt.
     asks_for_interrupt: bool,
-    /// VMs to give up once the actions at hand are done, and why.
+    /// VMs to detach once the present actions are done, with the reasons.
     expulsions: Vec<(VmId, String)>,
     ended: Option<Ended>,
 }
@@ -154,7 +154,7 @@ impl Performer {
         self.run();
     }
 
-    /// Announces a VM. Its port is told whether it got its vGPU, perhaps before this returns.
+    /// Announces a VM. Its port hears whether it got its vGPU, perhaps before this returns.
     pub(crate) fn attach(
         &mut self,
         port: Arc<dyn VmPort>,
@@ -212,7 +212,7 @@ impl Performer {
     }
 
     /// Takes a VM's request; the answer comes through its port, perhaps before this returns. One whose VM is gone is
-    /// dropped: its port was told.
+    /// dropped: its port has been informed.
     pub(crate) fn request(&mut self, attachment: Attachment, request: RequestId, kind: Request) {
         let vm = attachment.vm;
         let Some(entry) = self
@@ -233,7 +233,7 @@ impl Performer {
         self.submit(event);
     }
 
-    /// The timer fired: polls, the core's wake-up, the interrupt if nothing else tells of it.
+    /// The timer fired: polls, the core's wake-up, the interrupt if nothing else signals it.
     pub(crate) fn timer_fired(&mut self) {
         self.armed = None;
         // Also forgets that it fired. Reading it would wait if another thread had set it anew in between.
@@ -273,7 +273,7 @@ impl Performer {
         }
     }
 
-    /// The card may be gone, or the way to it cut: an access tells.
+    /// The card may be gone, or the connection to it cut: an access finds out.
     pub(crate) fn look_at_card(&mut self) {
         self.on_card(None, |gpu| {
             gpu.read(Bar::Bar0, PmcReg::Boot0.offset().into(), &mut [0; 4])
@@ -363,7 +363,7 @@ impl Performer {
 
     fn map_dma(&mut self, iova: Iova, (place, bytes): (Place, u64), writable: bool, refusable: bool) {
         let owner = owner_of(place);
-        // Nobody pays for what the core does without.
+        // A refusable map costs no VM its vGPU.
         let payer = owner.filter(|_| !refusable);
         let mut refused = None;
         match self.memory.dma_memory(place, bytes) {
@@ -415,7 +415,7 @@ impl Performer {
         let Some(mut entry) = self.vms.remove(&vm) else {
             return;
         };
-        // Whatever was answered neither by the core nor by `leave`.
+        // Answers the requests that neither the core nor `leave` has answered.
         entry.refuse_all();
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
@@ -478,7 +478,7 @@ impl Performer {
         }
     }
 
-    /// Sets the timer to the next thing that time brings about.
+    /// Sets the timer to the next time at which something is due.
     fn arm(&mut self) {
         let is_used = !self.vms.is_empty();
         let due = [
@@ -498,7 +498,7 @@ impl Performer {
         match self.timer.reset(wait, None) {
             Ok(()) => self.armed = Some(due),
             Err(error) => {
-                // Without time nothing that was begun would ever end.
+                // Without a timer nothing that was begun would ever end.
                 log::error!("cannot set the timer: {error}");
                 self.fail("its timer failed");
             }
@@ -506,7 +506,7 @@ impl Performer {
     }
 }
 
-/// Whether the core may hear of a request.
+/// Whether the core may get a request.
 fn admit(memory: &Memory, vm: VmId, entry: &Vm, kind: &Request) -> Result<(), Refusal> {
     if entry.state != VmState::Attached {
         return Err(Refusal::NotAttached);

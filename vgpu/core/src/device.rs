@@ -1,7 +1,7 @@
-//! One guest's GPU: what the guest believes it has, and what stands behind it.
+//! One guest's GPU: the device that the guest sees, and the resources behind it.
 //!
 //! Accesses of one client take effect in order. The head of [`Vgpu::queue`] may be blocked, on a value from the card, on
-//! a sync, on memory; nothing behind it is looked at until it is done.
+//! a sync, on memory; no later access starts until it is done.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ pub(crate) const QUEUE_MAX: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SpaceId(pub(crate) u32);
 
-/// A client's request, as far as it has got.
+/// A client's request, with its progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
     pub(crate) id: RequestId,
@@ -80,7 +80,7 @@ pub(crate) enum Blocked {
     Reset { request: Request },
 }
 
-/// What a sync is for.
+/// Cause of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SyncCause {
     /// The guest flushed its TLB.
@@ -93,12 +93,12 @@ pub(crate) enum SyncCause {
     },
 }
 
-/// Where a sync stands.
+/// Stage of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SyncStage {
     /// Reading the guest's tables.
     Read,
-    /// Memory for what they newly map is being found.
+    /// Chunks that they newly map get memory.
     Back,
     /// The card drops its translations.
     Flush,
@@ -121,7 +121,7 @@ pub(crate) struct Sync {
     pub(crate) freed: Vec<TableRange>,
 }
 
-/// A shadow address space and who uses it.
+/// A shadow address space and its users.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) shadow: ShadowSpace,
@@ -140,19 +140,19 @@ pub(crate) struct Channel {
     /// The block that the card reads.
     pub(crate) instance: VramAddr,
     pub(crate) space: SpaceId,
-    /// The card knows it: a runlist must not name it before.
+    /// It is in the card's channel table: a runlist must not name it before.
     pub(crate) in_table: bool,
     /// The guest lets it run.
     pub(crate) runnable: bool,
-    /// Off the card while memory moves.
+    /// Suspended: off the card while memory moves.
     pub(crate) suspended: bool,
-    /// Off the card for good: a fault or an error. The guest has to bind it anew.
+    /// Stopped: off the card for good after a fault or an error. The guest has to bind it anew.
     pub(crate) killed: bool,
     /// A preempt that the guest asked for is in the lane.
     pub(crate) preempting: bool,
     /// The time slice last written to its instance block.
     pub(crate) slice: fermi_spec::instance::Timeslice,
-    /// The last GP_PUT, rung again after a suspension.
+    /// The last GP_PUT, rung again at the resume.
     pub(crate) gp_put: Option<u32>,
 }
 
@@ -172,7 +172,7 @@ pub(crate) struct Vgpu {
     pub(crate) runlist: Vec<u8>,
     /// USERD words of channels that are not bound: (channel, offset) → value.
     pub(crate) userd: BTreeMap<(u8, u16), u32>,
-    /// Pages the CPU stored to, with the number of the store: which tables to compare.
+    /// Pages that the CPU stored to, with the number of the store: they decide which tables to compare.
     pub(crate) stored: BTreeMap<GuestPage, u64>,
     pub(crate) stores: u64,
     /// Table pages fetched from VRAM for the request at hand.
@@ -181,7 +181,7 @@ pub(crate) struct Vgpu {
     pub(crate) blocked: Option<Blocked>,
     /// Bytes of the arena held for this VM's shadows, and the bound.
     pub(crate) shadow: ShadowCharge,
-    /// Being taken apart: nothing is answered any more.
+    /// It is being removed: no request is answered any more.
     pub(crate) detaching: bool,
     /// The flush before its memory is given up is under way.
     pub(crate) leaving_flush: bool,
@@ -190,7 +190,7 @@ pub(crate) struct Vgpu {
     /// When the guest may be notified again, and engines that wait for that.
     pub(crate) notify_at: crate::event::Tick,
     pub(crate) notify_engines: std::collections::BTreeSet<fermi_spec::engine::Engine>,
-    /// Usage last told.
+    /// Usage in the last notice.
     pub(crate) told: (u64, u64),
     /// The host refused to let the card reach images that a spill wanted: the next one wants a single chunk.
     pub(crate) was_refused: bool,
@@ -245,12 +245,12 @@ impl Vgpu {
         }
     }
 
-    /// Whether the VM, or all that its device holds, is about to go: nothing of it is moved or asked for any more.
+    /// Whether the VM leaves or its device is reset: none of its memory is moved or asked for any more.
     pub(crate) fn leaves(&self) -> bool {
         self.detaching || matches!(self.blocked, Some(Blocked::Reset { .. }))
     }
 
-    /// Notes a store by the CPU, so that tables in these pages are compared at the next sync.
+    /// Records a store by the CPU, so that tables in these pages are compared at the next sync.
     pub(crate) fn note_store(&mut self, at: GuestVramAddr) {
         self.stores += 1;
         self.stored.insert(GuestPage::of(at), self.stores);

@@ -1,7 +1,7 @@
-//! What a guest's GPU is and what becomes of its memory: mediator and memory manager of one GPU.
+//! The guests' GPUs and their memory: mediator and memory manager of one GPU.
 //!
 //! [`Manager::apply`] takes an [`Event`] and a clock reading and appends [`Action`]s. It spawns no thread, reads no
-//! clock, waits for nothing and rolls no dice but a seeded one, so any run can be repeated from its events.
+//! clock, waits for nothing and draws random numbers only from a seed, so any run can be repeated from its events.
 
 mod config;
 mod device;

@@ -1,4 +1,4 @@
-//! Guest VRAM: who holds which frame, where each chunk is.
+//! Guest VRAM: the owner of each frame, the place of each chunk.
 //!
 //! ```text
 //! unbacked ─first map or touch─► resident (VRAM) ⇄ spilled (host RAM)
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants, checked by `Chunks::check` and the simulator's walker:
-//! * a frame has one owner: a chunk of one VM, the broker, or nobody;
+//! * a frame has at most one owner: a chunk of one VM, or the broker;
 //! * a resident chunk holds exactly its frames, a spilled or unbacked one none;
 //! * a byte of the image is the truth for instance pages always, for the rest of a chunk while that is spilled.
 

@@ -1,4 +1,4 @@
-//! What the core tells logs, metrics and the flight recorder. Every counted figure of a report starts as one of these.
+//! The core's news for logs, metrics and the flight recorder. Every counted figure of a report starts as one of these.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub enum Notice {
         vm: VmId,
         /// Bytes of the chunk.
         bytes: u64,
-        /// In VRAM; otherwise in host RAM at once.
+        /// Whether it is in VRAM; otherwise it is in host RAM from the start.
         resident: bool,
     },
     /// Chunks of one VM begin to move. [`Notice::Moved`] or [`Notice::RolledBack`] follows, or the VM goes.
@@ -100,7 +100,7 @@ pub enum Notice {
         /// Bytes in VRAM of all VMs, shadows and the broker's own.
         card: u64,
     },
-    /// The guest did something that a driver does not do; harmless to others.
+    /// The guest made an error that drivers do not make; harmless to others.
     GuestError {
         /// VM of the guest.
         vm: VmId,
@@ -116,7 +116,7 @@ pub enum Notice {
         /// What the card reported of it.
         cause: ChannelFault,
     },
-    /// The card did not do what it was told; the work was met elsewhere.
+    /// The card did not perform an operation; the core went on in another way.
     HostError {
         /// What it did not do, or what it reports.
         fault: HostFault,

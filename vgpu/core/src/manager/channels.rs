@@ -149,7 +149,7 @@ impl Running {
         block: &[u8],
         cx: &mut Cx<'_>,
     ) -> Option<()> {
-        // What the others were promised stays free.
+        // The channels that other VMs were promised stay free.
         let others = self.vms.keys().filter(|&&other| other != vm);
         let reserved = others
             .map(|&other| CHANNELS_RESERVED.saturating_sub(self.card.channels_held(other)))
@@ -223,7 +223,7 @@ impl Running {
         }
     }
 
-    /// The guest lets a channel run, or not.
+    /// The guest allows or forbids a channel to run.
     pub(super) fn channel_state(
         &mut self,
         vm: VmId,
@@ -291,7 +291,7 @@ impl Running {
             self.guest_error(vm, || "runlist in another card's memory".to_owned(), cx);
             return Step::Done(Reply::Done);
         };
-        // 12 bits of count; what goes beyond the channels there are can only repeat some.
+        // 12 bits of count; more entries than channels can only repeat some.
         let mut list = vec![0; usize::from(count).min(2 * CHANNELS) * pfifo::RUNLIST_ENTRY_BYTES as usize];
         let mut reader = reader(vgpu, cx.memory);
         match reader.read(at, &mut list) {

@@ -1,4 +1,4 @@
-//! What the card reports: notifications go to guests, faults and errors stop the one channel that caused them.
+//! The card's reports: notifications go to guests, faults and errors stop the one channel that caused them.
 
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
@@ -84,8 +84,8 @@ impl Running {
         }
     }
 
-    /// The card says which engine, not which channel: all VMs with channels hear of it, and look at their fences. Each
-    /// at most once in a while, so that one VM's interrupts are no storm in the others.
+    /// The card names the engine, not the channel: all VMs with channels are notified, and look at their fences. Each
+    /// is notified at most once in a while, so that one VM's interrupts do not flood the others.
     fn notify(&mut self, engine: Engine) {
         for vgpu in self.vms.values_mut().filter(|vgpu| !vgpu.channels.is_empty()) {
             vgpu.notify_engines.insert(engine);
@@ -185,7 +185,7 @@ impl Running {
         }
     }
 
-    /// An engine's status that was asked for; `false` if the value is somebody else's.
+    /// Takes an engine's status that was asked for; `false` if the value belongs to another request.
     pub(super) fn holder_value(&mut self, token: Token, data: &[u8]) -> bool {
         let Some((channel, engine)) = self.holders.remove(&token) else {
             return false;
@@ -197,7 +197,7 @@ impl Running {
         true
     }
 
-    /// Takes a channel off the card for good, and the engine it broke back into service.
+    /// Stops a channel for good, and brings the engine that it broke back into service.
     fn kill(&mut self, vm: VmId, v: u8, engine: Option<Engine>, cause: ChannelFault, cx: &mut Cx<'_>) {
         let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v)) else {
             return;

@@ -38,7 +38,7 @@ pub(super) fn reader<'a>(vgpu: &'a Vgpu, memory: &'a mut dyn HostMemory) -> Read
 }
 
 impl Running {
-    /// Executes what the VM's queue holds, up to something that blocks.
+    /// Executes the VM's queue, up to a request that blocks.
     pub(super) fn serve(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         loop {
             let Some(vgpu) = self.vms.get_mut(&vm) else { return };
@@ -47,7 +47,7 @@ impl Running {
                     Some(request) => request,
                     None => return,
                 },
-                // Whoever made the VM ready knows that the wait is over; a condition that does not hold blocks again.
+                // The code that made the VM ready knows that the wait is over; an unmet condition blocks again.
                 Some(Blocked::Move { request } | Blocked::Demand { request }) => request,
                 Some(Blocked::Sync(sync)) => {
                     let step = self.advance_sync(vm, sync, cx);
@@ -88,7 +88,7 @@ impl Running {
         }
     }
 
-    /// Notes a block; `true` if there was none and the queue may go on. A reply is pushed by who knows the request.
+    /// Records a block; `true` if there was none and the queue may go on. The caller, who knows the request, replies.
     fn conclude(&mut self, vm: VmId, step: Step, cx: &mut Cx<'_>) -> bool {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
@@ -312,7 +312,7 @@ impl Running {
         tokens
     }
 
-    /// A value from the card that some VM's request waits for.
+    /// Takes a value from the card that a VM's request waits for.
     pub(super) fn value_for_vm(&mut self, token: Token, data: Vec<u8>, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.values_mut().find(|vgpu| waits_for(vgpu, token)) else {
             return;

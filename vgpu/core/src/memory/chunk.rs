@@ -26,16 +26,16 @@ impl GuestPage {
     }
 }
 
-/// Where a chunk's data is.
+/// Place of a chunk's data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum ChunkPlace {
-    /// Nowhere: reads as zero.
+    /// Without memory: reads as zero.
     Unbacked,
     /// In VRAM, one frame for each 128 KiB in order.
     Resident(Box<[FrameNo]>),
-    /// In the image.
+    /// In the VM's image in host RAM.
     Spilled,
-    /// In both, known equal: nothing can write it.
+    /// In VRAM and in the image, known equal: nothing can write it.
     Both(Box<[FrameNo]>),
 }
 
@@ -228,7 +228,7 @@ impl Chunks {
         })
     }
 
-    /// Forgets who reaches what, before it is counted anew.
+    /// Forgets the reach of all chunks, before it is counted anew.
     pub(crate) fn clear_reach(&mut self) {
         for chunk in &mut self.chunks {
             chunk.reach = Reach::None;
@@ -340,7 +340,7 @@ impl Chunks {
         runs
     }
 
-    /// Where a byte of guest VRAM is now: the one door from guest VRAM to the card or to a bus address.
+    /// Present place of a byte of guest VRAM: the one door from guest VRAM to the card or to a bus address.
     pub(crate) fn locate(&self, at: GuestVramAddr) -> Placement {
         let Some(chunk) = self.of(at) else {
             return Placement::Outside;
@@ -358,7 +358,7 @@ impl Chunks {
         }
     }
 
-    /// The same for a whole 128 KiB frame.
+    /// Present place of a whole 128 KiB frame.
     pub(crate) fn locate_frame(&self, at: GuestVramAddr) -> FramePlacement {
         let first = GuestPage::of(at).0 as usize;
         // 32 pages a frame: half a word of the bitmap.
