@@ -14,15 +14,23 @@ use crate::event::{RequestId, Token, VmId};
 use crate::host::PhysChannel;
 use crate::memory::{Chunks, GuestPage};
 
-pub(crate) mod interrupts;
+mod board;
+pub(crate) mod effect;
+mod engines;
+mod mmu;
+mod pbdma;
+mod pbus;
+pub(crate) mod pci;
+mod pfifo;
+mod pmc;
+mod ptimer;
 pub(crate) mod ram;
-pub(crate) mod registers;
 pub(crate) mod tables;
+pub(crate) mod units;
 
-use interrupts::Interrupts;
 use ram::RamMaps;
-use registers::Registers;
 use tables::ShadowCharge;
+use units::Units;
 
 /// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
 pub(crate) const QUEUE_MAX: usize = 4096;
@@ -161,8 +169,7 @@ pub(crate) struct Channel {
 pub(crate) struct Vgpu {
     pub(crate) id: VmId,
     pub(crate) config: VmConfig,
-    pub(crate) registers: Registers,
-    pub(crate) interrupts: Interrupts,
+    pub(crate) units: Units,
     pub(crate) chunks: Chunks,
     pub(crate) ram: RamMaps,
     pub(crate) spaces: BTreeMap<SpaceId, Space>,
@@ -213,8 +220,7 @@ impl Vgpu {
         let chunks = Chunks::new(config.guest_vram, config.chunk_bytes, image);
         Self {
             id,
-            registers: Registers::new(boot0, config.guest_vram),
-            interrupts: Interrupts::default(),
+            units: Units::new(boot0, config.guest_vram),
             chunks,
             ram: RamMaps::default(),
             spaces: BTreeMap::new(),

@@ -79,3 +79,5 @@ pub const ZBC_ENTRIES: usize = 16;
 pub const ZBC_INDEX_MASK: u32 = 0xf;
 /// LTC_CONFIG2 (17e8dc): slices of an LTC, from this bit up.
 pub const SLICES_SHIFT: u32 = 28;
+/// Slices of an LTC. unverified: 2 of 64 KiB make the 768 KiB of the data sheet.
+pub const SLICES_OF_AN_LTC: u32 = 2;

@@ -29,6 +29,9 @@ registers! {
     }
 }
 
+/// PBDMA_CHANNEL (40120), and ENGINE_CHANNEL of PFIFO: there is a channel.
+pub const CHANNEL_ACTIVE: u32 = 1 << 8;
+
 /// Bits of PBDMA_INTR (40108).
 pub mod pbdma_intr {
     /// GPFIFO control entry.

@@ -5,6 +5,9 @@ use super::units::{UnitRange, unit};
 /// Where PCLOCK is.
 pub const PCLOCK: UnitRange = unit("PCLOCK", 0x13_0000, 0x1_0000);
 
+/// The part of it that holds sources, dividers and PLLs.
+pub const PCLOCK_PLLS: UnitRange = unit("PCLOCK", 0x13_2000, 0x6000);
+
 registers! {
     /// Registers of PCLOCK, none of which anything else depends on.
     pub enum PclockReg {

@@ -55,6 +55,8 @@ pub const MMU_CONFIG_FLUSHED: u32 = 1 << 15;
 /// MMU_CONFIG: space in the flush FIFO.
 pub const MMU_CONFIG_SPACE: u32 = 0xff << 16;
 
+/// TLB_DIRECTORY (100cb8): address >> 12 of the directory, from this bit up; its aperture below.
+pub const TLB_DIRECTORY_FRAME_SHIFT: u32 = 4;
 /// TLB_INVALIDATE (100cbc): go.
 pub const TLB_GO: u32 = 1 << 31;
 /// TLB_INVALIDATE: all pages of the directory in TLB_DIRECTORY.

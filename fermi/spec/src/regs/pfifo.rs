@@ -127,6 +127,9 @@ pub struct RunlistBase {
 }
 
 impl RunlistBase {
+    /// Bits that the register has.
+    pub const STORED: u32 = 0x3fff_ffff;
+
     /// First byte of the list.
     pub fn address(self) -> PhysAddr {
         PhysAddr(u64::from(self.frame()) << 12)
@@ -165,6 +168,14 @@ pub const RUNLIST_ENTRY_TAG: u32 = 4;
 pub const PREEMPT_PENDING: u32 = 1 << 20;
 /// RUNLIST_INTR (2a00): a commit is done.
 pub const RUNLIST_DONE: u32 = 1 << 28;
+/// USERD_BASE (2254): address in BAR1 >> 12.
+pub const USERD_BASE_FRAME: u32 = 0x0fff_ffff;
+/// PFIFO_ENABLE (2200).
+pub const ENABLED: u32 = 1;
+/// Channel ids, in PREEMPT (2634) and where an engine or PBDMA names its channel.
+pub const CHANNEL_ID_MASK: u32 = 0x7f;
+/// ENGINE_INTR (25a8): a channel asked for an interrupt.
+pub const ENGINE_NOTIFY: u32 = 1;
 /// USERD_BASE (2254): valid.
 pub const USERD_BASE_VALID: u32 = 1 << 28;
 

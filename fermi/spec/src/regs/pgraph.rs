@@ -147,6 +147,9 @@ pub mod graph_data_error {
     pub const XY_OUT_OF_BOUNDS: u32 = 0x23;
 }
 
+/// GRAPH_UNITS (409604): ROPs, from this bit up; GPCs below.
+pub const UNITS_ROPS_SHIFT: u32 = 16;
+
 /// Bits of GRAPH_INTR (400100).
 pub mod graph_intr {
     /// A notify asked for one.

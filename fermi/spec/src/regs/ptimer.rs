@@ -32,3 +32,8 @@ registers! {
         PtimerAlarm = 0x009420, ReadWrite;
     }
 }
+
+/// Bits of the time in PTIMER_LOW (9400): it goes in steps of 32 ns.
+pub const LOW_MASK: u32 = !0x1f;
+/// Bits of the time in PTIMER_HIGH (9410).
+pub const HIGH_MASK: u32 = 0x1fff_ffff;

@@ -59,3 +59,5 @@ pub const STRAPS2: u32 = 0x8003_b010;
 pub const POST0_AFTER_VBIOS: u32 = 0x0001_0000;
 /// PCI_VERSION (2241c): PCI Express 2 at full speed.
 pub const PCI_VERSION_2_FULL_SPEED: u32 = 0x81;
+/// FUSE_DISABLE (22500) of a board for computing: neither display nor video engines.
+pub const NEITHER_DISPLAY_NOR_VIDEO: u32 = 7;

@@ -50,6 +50,9 @@ pub struct PraminBase {
 }
 
 impl PraminBase {
+    /// Bits that the register has.
+    pub const STORED: u32 = 0x03ff_ffff;
+
     /// First byte of the window.
     pub fn address(self) -> PhysAddr {
         PhysAddr(u64::from(self.base()) << 16)

@@ -65,7 +65,7 @@ impl Running {
             return Step::Done(Reply::Done);
         };
         if vgpu.channels.contains_key(&channel) {
-            vgpu.interrupts.pfifo_error(pfifo::intr::CHANNEL_TABLE);
+            vgpu.units.pfifo.error(pfifo::intr::CHANNEL_TABLE);
             self.guest_error(vm, || format!("channel {channel} is bound already"), cx);
             return Step::Done(Reply::Done);
         }
@@ -80,7 +80,7 @@ impl Running {
                 return Step::Blocked(Blocked::Fetch { pages, request });
             }
             TableRead::Outside => {
-                vgpu.registers.forget_channel(channel);
+                vgpu.units.pfifo.forget_channel(channel);
                 self.guest_error(
                     vm,
                     || format!("instance block of channel {channel} is outside of VRAM"),
@@ -174,11 +174,7 @@ impl Running {
             shadow[at..at + 4].copy_from_slice(&block[at..at + 4]);
         }
         self.card.arena.write(instance, shadow.to_vec(), cx.actions);
-        let runnable = vgpu.registers.read(
-            fermi_spec::regs::PfifoReg::ChannelState(channel.into()).into(),
-            cx.now,
-        ) & 1
-            != 0;
+        let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
         self.card.bind(physical, instance, runnable);
         let gp_put = vgpu
             .userd
@@ -324,7 +320,7 @@ impl Running {
         }
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.runlist = channels;
-            vgpu.registers.runlist_pending = true;
+            vgpu.units.pfifo.runlist_pending = true;
         }
         self.commit_host_runlist(Job::Runlist(vm));
         Step::Done(Reply::Done)
@@ -332,8 +328,7 @@ impl Running {
 
     pub(super) fn runlist_taken(&mut self, vm: VmId) {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
-            vgpu.registers.runlist_pending = false;
-            vgpu.interrupts.runlist_done();
+            vgpu.units.pfifo.runlist_done();
         }
     }
 
@@ -370,7 +365,7 @@ impl Running {
                 self.card
                     .preempt(physical, PREEMPT_TURN_NS, Job::Preempted(vm, channel));
             }
-            _ => vgpu.registers.preempt_done(channel),
+            _ => vgpu.units.pfifo.preempt_done(channel),
         }
     }
 
@@ -380,7 +375,7 @@ impl Running {
             bound.preempting = false;
         }
         if ok {
-            vgpu.registers.preempt_done(channel);
+            vgpu.units.pfifo.preempt_done(channel);
         } else {
             // Still running: to the end of the lane, so that others' preempts get their turn.
             self.preempt(vm, channel);

@@ -42,7 +42,7 @@ impl Running {
                     return self.nobodys(Some(channel), None, fault, cx);
                 };
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.interrupts.pbdma_error(pbdma, intr, v, method, data);
+                    vgpu.units.pbdmas.error(pbdma, intr, v, method, data);
                 }
                 self.kill(vm, v, None, fault, cx);
             }
@@ -63,7 +63,7 @@ impl Running {
                     return self.nobodys(Some(channel), None, fault, cx);
                 };
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.interrupts.engine_error(engine, intr, code, data);
+                    vgpu.units.engines.error(engine, intr, code, data);
                 }
                 // The acknowledged engine goes on with other channels' work, so it must not be reset: that would end
                 // theirs. Only a fault leaves it standing.
@@ -100,7 +100,7 @@ impl Running {
             }
             vgpu.notify_at = now.after(NOTIFY_INTERVAL_NS);
             for engine in std::mem::take(&mut vgpu.notify_engines) {
-                vgpu.interrupts.notify(engine);
+                vgpu.units.pfifo.notify(engine);
             }
         }
     }
@@ -150,7 +150,7 @@ impl Running {
                 (record.va >> 32) as u32,
                 record.kind.into_bits(),
             ];
-            vgpu.interrupts.fault(record.unit, words);
+            vgpu.units.pfifo.fault(record.unit, words);
         }
         self.kill(vm, v, engine, fault, cx);
     }

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::PpciReg;
+use fermi_spec::regs::VgaReg;
 use mmio::access::{Access, Kind, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 
 use super::Cx;
 use super::running::Running;
+use crate::device::effect::Effect;
+use crate::device::pci;
 use crate::device::ram::RamMap;
-use crate::device::registers::Effect;
 use crate::device::tables::Reader;
 use crate::device::{Blocked, Request, RequestKind, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, RequestId, Token, VmId};
@@ -179,14 +180,12 @@ impl Running {
         };
         let vgpu = self.vms.get_mut(&vm)?;
         Some(match decode_read(access.offset, access.width) {
-            Bar0Read::Register(reg) => match vgpu.interrupts.read(reg) {
-                Some(value) => value,
-                None => vgpu.registers.read(reg, cx.now),
-            },
+            Bar0Read::Register(reg) => vgpu.units.read(reg, cx.now),
             Bar0Read::Pramin { .. } => return None,
-            // The VBIOS image and the configuration space of the virtual board are the edge's; here they are empty.
-            Bar0Read::Prom { .. } | Bar0Read::PciMirror { .. } | Bar0Read::VgaCrtc { .. } => 0,
-            Bar0Read::Unmodelled { offset } => match vgpu.registers.read_unnamed(offset) {
+            Bar0Read::Prom { .. } => pci::read_prom(),
+            Bar0Read::PciMirror { .. } => pci::read_mirror(),
+            Bar0Read::VgaCrtc { .. } => pci::read_vga(VgaReg::VgaCrtc),
+            Bar0Read::Unmodelled { offset } => match vgpu.units.read_unnamed(offset) {
                 Some(value) => value,
                 None => {
                     self.guest_error(vm, || format!("load from unmodelled register {offset:#08x}"), cx);
@@ -210,14 +209,13 @@ impl Running {
             return Step::Done(Reply::Refused(Refusal::NotAttached));
         };
         let effect = match decode_write(offset, width, value) {
-            Bar0Write::Register { reg, value } if vgpu.interrupts.write(reg, value) => Effect::None,
-            Bar0Write::Register { reg, value } => vgpu.registers.write(reg, value),
+            Bar0Write::Register { reg, value } => vgpu.units.write(reg, value),
             Bar0Write::Pramin { .. } => return self.window_access(vm, request, cx),
             Bar0Write::MsiRearm => {
-                vgpu.interrupts.write(PpciReg::PciMsiRearm.into(), value);
+                vgpu.units.pmc.rearm();
                 Effect::None
             }
-            Bar0Write::Unmodelled { offset, value } if vgpu.registers.write_unnamed(offset, value) => {
+            Bar0Write::Unmodelled { offset, value } if vgpu.units.write_unnamed(offset, value) => {
                 Effect::None
             }
             Bar0Write::Unmodelled { .. } | Bar0Write::Narrow { .. } => Effect::Refused,

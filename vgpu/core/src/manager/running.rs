@@ -235,7 +235,7 @@ impl Running {
         self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
-            if vgpu.interrupts.rose() && !vgpu.detaching {
+            if vgpu.units.rose() && !vgpu.detaching {
                 cx.actions.push(Action::Interrupt { vm: vgpu.id });
             }
         }

@@ -263,8 +263,7 @@ impl Running {
 
 /// As after power-on. DMA maps stay: they are the VMM's, not the guest's.
 fn reset(vgpu: &mut Vgpu) {
-    vgpu.registers.reset();
-    vgpu.interrupts = crate::device::interrupts::Interrupts::default();
+    vgpu.units.reset();
     vgpu.chunks = Chunks::new(
         vgpu.config.guest_vram,
         vgpu.config.chunk_bytes,

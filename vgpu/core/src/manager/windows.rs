@@ -302,7 +302,7 @@ fn show(vgpu: &Vgpu, bar: Bar, at: u64, memory: &mut dyn HostMemory) -> Shown {
                 .checked_sub(u64::from(PRAMIN_BASE))
                 .filter(|&at| at < u64::from(PRAMIN_BYTES));
             let shown =
-                offset.and_then(|at| mmio::aperture::pramin_address(vgpu.registers.pramin, at as u32));
+                offset.and_then(|at| mmio::aperture::pramin_address(vgpu.units.pbus.pramin, at as u32));
             match shown {
                 Some(at) => Shown::Vram {
                     at,
@@ -314,7 +314,8 @@ fn show(vgpu: &Vgpu, bar: Bar, at: u64, memory: &mut dyn HostMemory) -> Shown {
         }
         Bar::Bar1 => {
             let in_userd = vgpu
-                .registers
+                .units
+                .pfifo
                 .userd_window()
                 .and_then(|base| at.checked_sub(base));
             match in_userd.filter(|&at| at < CHANNELS as u64 * USERD_BYTES) {
@@ -322,10 +323,10 @@ fn show(vgpu: &Vgpu, bar: Bar, at: u64, memory: &mut dyn HostMemory) -> Shown {
                     channel: (at / USERD_BYTES) as u8,
                     offset: at % USERD_BYTES,
                 },
-                None => translate(vgpu, vgpu.registers.bar1, at, false, memory),
+                None => translate(vgpu, vgpu.units.pbus.bar1, at, false, memory),
             }
         }
-        Bar::Bar3 => translate(vgpu, vgpu.registers.bar3, at, true, memory),
+        Bar::Bar3 => translate(vgpu, vgpu.units.pbus.bar3, at, true, memory),
     }
 }
 

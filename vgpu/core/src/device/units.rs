@@ -1,0 +1,147 @@
+//! The units of one guest's GPU: each answers its own registers, and together they make the interrupt tree.
+//!
+//! ```text
+//!   engines ──────────────────┐
+//!   PBDMAs ─► PFIFO's levels ─┴─► PMC: mask ─► line ─► one MSI
+//! ```
+
+use fermi_spec::regs::Bar0Reg;
+use mmio::{Policy, Storage};
+
+use super::effect::Effect;
+use super::engines::Engines;
+use super::mmu::Mmu;
+use super::pbdma::Pbdmas;
+use super::pbus::Pbus;
+use super::pfifo::Pfifo;
+use super::pmc::Pmc;
+use super::ptimer::Ptimer;
+use super::{board, pci};
+use crate::event::Tick;
+
+/// The register file of a guest's GPU, by unit.
+#[derive(Debug)]
+pub(crate) struct Units {
+    boot0: u32,
+    guest_vram: u64,
+    pub(crate) pmc: Pmc,
+    pub(crate) pbus: Pbus,
+    pub(crate) pfifo: Pfifo,
+    pub(crate) pbdmas: Pbdmas,
+    pub(crate) engines: Engines,
+    ptimer: Ptimer,
+    mmu: Mmu,
+    /// Words that keep what is written and have no other effect here.
+    words: Storage,
+}
+
+impl Units {
+    /// As after power-on: a board with this PMC_BOOT_0 and this much VRAM.
+    pub(crate) fn new(boot0: u32, guest_vram: u64) -> Self {
+        Self {
+            boot0,
+            guest_vram,
+            pmc: Pmc::new(boot0),
+            pbus: Pbus::default(),
+            pfifo: Pfifo::new(),
+            pbdmas: Pbdmas::default(),
+            engines: Engines::default(),
+            ptimer: Ptimer,
+            mmu: Mmu::new(guest_vram),
+            words: Storage::default(),
+        }
+    }
+
+    /// Everything as after power-on, the identity excepted.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.boot0, self.guest_vram);
+    }
+
+    /// Units that ask for an interrupt, as PMC_INTR shows them.
+    fn pending(&self) -> u32 {
+        self.engines.pending() | self.pfifo.pending(&self.pbdmas)
+    }
+
+    /// Whether one MSI is due: the line rose since the last look.
+    pub(crate) fn rose(&mut self) -> bool {
+        let pending = self.pending();
+        self.pmc.rose(pending)
+    }
+
+    /// The guest's load of a named register. It has no effect on the registers.
+    pub(crate) fn read(&self, reg: Bar0Reg, now: Tick) -> u32 {
+        let words = &self.words;
+        match reg {
+            Bar0Reg::Pmc(reg) => self.pmc.read(reg, || self.pending(), words),
+            Bar0Reg::Pbus(reg) => self.pbus.read(reg, words),
+            Bar0Reg::Pfifo(reg) => self.pfifo.read(reg, &self.pbdmas, words),
+            Bar0Reg::Pbdma(reg) => self.pbdmas.read(reg, words),
+            Bar0Reg::Ptimer(reg) => self.ptimer.read(reg, now, words),
+            Bar0Reg::Pffb(reg) => self.mmu.read(reg, words),
+            Bar0Reg::Pflush(reg) => Mmu::read_flush(reg),
+            Bar0Reg::Pgraph(reg) => self.engines.read_graph(reg, words),
+            Bar0Reg::Fecs(reg) => Engines::read_fecs(reg, words),
+            Bar0Reg::Pcopy(reg) => self.engines.read_copy(reg, words),
+            Bar0Reg::Punits(reg) => board::read_units(reg, words),
+            Bar0Reg::Ltc(reg) => board::read_ltc(reg, words),
+            Bar0Reg::Pring(reg) => board::read_ring(reg, words),
+            Bar0Reg::Pmu(reg) => board::read_pmu(reg),
+            Bar0Reg::Ppci(reg) => pci::read(reg),
+            Bar0Reg::Vga(reg) => pci::read_vga(reg),
+            Bar0Reg::Pnvio(reg) => words.load(reg),
+            Bar0Reg::Pclock(reg) => words.load(reg),
+            // Ways to engines and to memory that no driver for this board uses.
+            Bar0Reg::Bypass(_) | Bar0Reg::Peephole(_) => 0,
+        }
+    }
+
+    /// The guest's store to a named register.
+    pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) -> Effect {
+        let words = &mut self.words;
+        match reg {
+            Bar0Reg::Pmc(reg) => return self.pmc.write(reg, value, words),
+            Bar0Reg::Pbus(reg) => self.pbus.write(reg, value, words),
+            Bar0Reg::Pfifo(reg) => return self.pfifo.write(reg, value, words),
+            Bar0Reg::Pbdma(reg) => self.pbdmas.write(reg, value, words),
+            Bar0Reg::Ptimer(reg) => self.ptimer.write(reg, value, words),
+            Bar0Reg::Pffb(reg) => return self.mmu.write(reg, value, words),
+            Bar0Reg::Pflush(reg) => Mmu::write_flush(reg),
+            Bar0Reg::Pgraph(reg) => self.engines.write_graph(reg, value, words),
+            Bar0Reg::Fecs(reg) => Engines::write_fecs(reg, value, words),
+            Bar0Reg::Pcopy(reg) => self.engines.write_copy(reg, value, words),
+            Bar0Reg::Punits(reg) => board::write_units(reg, value, words),
+            Bar0Reg::Ltc(reg) => board::write_ltc(reg, value, words),
+            Bar0Reg::Pring(reg) => board::write_ring(reg, value, words),
+            Bar0Reg::Pmu(reg) => board::write_pmu(reg),
+            Bar0Reg::Ppci(reg) => pci::write(reg, &mut self.pmc),
+            Bar0Reg::Vga(reg) => pci::write_vga(reg),
+            Bar0Reg::Pnvio(reg) => words.store(reg, value),
+            Bar0Reg::Pclock(reg) => words.store(reg, value),
+            Bar0Reg::Bypass(_) | Bar0Reg::Peephole(_) => return Effect::Refused,
+        }
+        Effect::None
+    }
+
+    /// The guest's load of a word that has no name; `None` if nobody answers it.
+    pub(crate) fn read_unnamed(&self, offset: u32) -> Option<u32> {
+        match Policy::of(offset) {
+            Policy::Constant(value) => Some(value),
+            Policy::Storage => Some(self.words.read(offset)),
+            Policy::Virtual => Some(0),
+            Policy::Refused => None,
+        }
+    }
+
+    /// The guest's store to a word that has no name; `false` if nobody takes it.
+    pub(crate) fn write_unnamed(&mut self, offset: u32, value: u32) -> bool {
+        match Policy::of(offset) {
+            Policy::Storage => self.words.write(offset, value),
+            Policy::Constant(_) | Policy::Virtual => true,
+            Policy::Refused => false,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "units/tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+use super::*;
+use fermi_spec::addr::Aperture;
+use fermi_spec::engine::Engine;
+use fermi_spec::regs::pfifo::{self, PREEMPT_PENDING};
+use fermi_spec::regs::{Access, PbusReg, PcopyReg, PffbReg, PfifoReg, PmcReg, PpciReg, pffb};
+
+fn units() -> Units {
+    Units::new(0x0c00_00a3, 192 << 20)
+}
+
+fn armed() -> Units {
+    let mut units = units();
+    units.write(PmcReg::PmcIntrEnable(0).into(), 1);
+    units.write(PmcReg::PmcIntrMask(0).into(), !0);
+    units.write(PfifoReg::PfifoIntrEnable.into(), !0);
+    units
+}
+
+fn read(units: &Units, reg: impl Into<Bar0Reg>) -> u32 {
+    units.read(reg.into(), Tick(0))
+}
+
+fn snapshot(units: &Units) -> Vec<(Bar0Reg, u32)> {
+    Bar0Reg::all().map(|reg| (reg, read(units, reg))).collect()
+}
+
+#[test]
+fn pbdma_enable_keeps_three_bits() {
+    let mut units = units();
+    units.write(PmcReg::PbdmaEnable.into(), !0);
+    assert_eq!(read(&units, PmcReg::PbdmaEnable), 7);
+}
+
+#[test]
+fn pramin_in_host_memory_shows_nothing() {
+    let mut units = units();
+    units.write(PbusReg::PraminBase.into(), 2 << 24 | 0x10);
+    assert_eq!(mmio::aperture::pramin_address(units.pbus.pramin, 0), None);
+}
+
+#[test]
+fn instance_target_is_forced_to_vram() {
+    let mut units = units();
+    let effect = units.write(PfifoReg::ChannelInstance(3).into(), 0xe000_1234);
+    let Effect::ChannelInstance(3, entry) = effect else {
+        panic!("{effect:?}")
+    };
+    assert_eq!(entry.aperture(), Aperture::Vram);
+}
+
+#[test]
+fn mmu_bypass_is_not_kept() {
+    let mut units = units();
+    units.write(PffbReg::MmuConfig.into(), 0xb000_0001);
+    assert_eq!(read(&units, PffbReg::MmuConfig), pffb::MMU_CONFIG_READY | 1);
+}
+
+#[test]
+fn preempt_reads_pending_and_then_exactly_the_channel() {
+    let mut units = units();
+    assert_eq!(units.write(PfifoReg::Preempt.into(), 5), Effect::Preempt(5));
+    assert_eq!(read(&units, PfifoReg::Preempt), PREEMPT_PENDING | 5);
+    units.pfifo.preempt_done(5);
+    assert_eq!(read(&units, PfifoReg::Preempt), 5);
+}
+
+#[test]
+fn notify_raises_one_message_until_it_is_cleared() {
+    let mut units = armed();
+    units.pfifo.notify(Engine::Copy0);
+    assert_eq!((units.rose(), units.rose()), (true, false));
+    assert_eq!(read(&units, PfifoReg::EngineIntrSource), 1 << 4);
+    units.write(PfifoReg::EngineIntr(4).into(), 1);
+    assert_eq!(read(&units, PmcReg::PmcIntr(0)), 0);
+    units.rose();
+    units.pfifo.notify(Engine::Copy0);
+    assert!(units.rose());
+}
+
+#[test]
+fn source_still_pending_at_re_arm_raises_again() {
+    let mut units = armed();
+    units.pfifo.notify(Engine::Graph);
+    assert!(units.rose());
+    units.write(PmcReg::PmcIntrEnable(0).into(), 0);
+    assert!(!units.rose());
+    units.write(PmcReg::PmcIntrEnable(0).into(), 1);
+    assert!(units.rose());
+    assert!(!units.rose());
+    units.write(PpciReg::PciMsiRearm.into(), 0xff);
+    assert!(units.rose());
+}
+
+#[test]
+fn second_fault_of_a_unit_is_dropped_and_said() {
+    let mut units = armed();
+    units.pfifo.fault(0x15, [1, 2, 3, 4]);
+    units.pfifo.fault(0x15, [5, 6, 7, 8]);
+    assert_eq!(read(&units, PfifoReg::FaultRecord(0x15 * 4)), 1);
+    let pending = read(&units, PfifoReg::PfifoIntr);
+    assert_eq!(pending & pfifo::intr::DROPPED_FAULT, pfifo::intr::DROPPED_FAULT);
+}
+
+#[test]
+fn errors_of_two_engines_are_told_apart() {
+    let mut units = armed();
+    units.engines.error(Engine::Copy1, 1 << 6, 2, 3);
+    let of = |i| {
+        [
+            PcopyReg::CopyIntr(i),
+            PcopyReg::CopyError(i),
+            PcopyReg::CopyErrorData(i),
+        ]
+    };
+    assert_eq!(of(0).map(|reg| read(&units, reg)), [0; 3]);
+    assert_eq!(of(1).map(|reg| read(&units, reg)), [1 << 6, 2, 3]);
+    units.write(PcopyReg::CopyIntrAck(1).into(), 1 << 6);
+    assert_eq!(read(&units, PmcReg::PmcIntr(0)), 0);
+}
+
+/// The access column of the register table holds: what a guest may not write does not change by writing.
+#[test]
+fn store_to_a_read_only_register_changes_nothing() {
+    for reg in Bar0Reg::all().filter(|reg| reg.access() == Access::ReadOnly) {
+        let mut units = armed();
+        units.pfifo.fault(3, [5, 6, 7, 8]);
+        let before = snapshot(&units);
+        assert_eq!(units.write(reg, !0), Effect::None, "{reg}");
+        assert_eq!(snapshot(&units), before, "{reg}");
+    }
+}
+
+#[test]
+fn write_only_register_reads_zero_and_a_bit_is_cleared_by_a_one() {
+    let mut units = armed();
+    for unit in 0..4 {
+        units.pfifo.fault(unit, [5, 6, 7, 8]);
+    }
+    for reg in Bar0Reg::all() {
+        let before = read(&units, reg);
+        match reg.access() {
+            Access::WriteOnly => assert_eq!(before, 0, "{reg}"),
+            Access::WriteOneClears => {
+                units.write(reg, 0b10);
+                let levels = if reg == PfifoReg::PfifoIntr.into() {
+                    pfifo::intr::LEVELS
+                } else {
+                    0
+                };
+                assert_eq!(read(&units, reg) & !levels, before & !0b10 & !levels, "{reg}");
+            }
+            Access::ReadOnly | Access::ReadWrite => {}
+        }
+    }
+}
+
+/// What [`Policy`] says of a named register is what its unit does: only a virtual one makes the mediator act.
+#[test]
+fn units_keep_to_the_policy() {
+    for reg in Bar0Reg::all() {
+        let mut units = units();
+        let effect = units.write(reg, 0x5a5a_5a5a);
+        match Policy::of_register(reg) {
+            Policy::Constant(_) | Policy::Storage => assert_eq!(effect, Effect::None, "{reg}"),
+            Policy::Refused => assert_eq!((effect, read(&units, reg)), (Effect::Refused, 0), "{reg}"),
+            Policy::Virtual => assert_ne!(effect, Effect::Refused, "{reg}"),
+        }
+    }
+}
