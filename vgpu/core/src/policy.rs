@@ -77,7 +77,7 @@ pub enum Proposal {
         vm: VmId,
         /// As for a spill. Frames are taken in this order.
         chunks: Vec<ChunkNo>,
-        /// What for.
+        /// Cause, as for a spill.
         cause: MoveCause,
     },
     /// Demanded chunks get host RAM instead of VRAM. Nothing is copied: they hold nothing yet.
@@ -94,7 +94,7 @@ pub enum Observation<'a> {
     Backed {
         /// Whose chunk it is.
         vm: VmId,
-        /// The chunk.
+        /// Number of the chunk within the VM.
         chunk: ChunkNo,
         /// In VRAM; otherwise in host RAM.
         resident: bool,
@@ -123,7 +123,7 @@ pub enum Observation<'a> {
     Reached {
         /// Whose chunk it is.
         vm: VmId,
-        /// The chunk.
+        /// Number of the chunk within the VM.
         chunk: ChunkNo,
         /// For stores too, or for loads only.
         reach: Reach,
@@ -132,7 +132,7 @@ pub enum Observation<'a> {
     Idled {
         /// Whose chunk it is.
         vm: VmId,
-        /// The chunk.
+        /// Number of the chunk within the VM.
         chunk: ChunkNo,
     },
     /// What the VM's channels reach was counted anew, whether it changed or not. Comes after the VM's last

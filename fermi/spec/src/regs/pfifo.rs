@@ -170,7 +170,7 @@ pub const PREEMPT_PENDING: u32 = 1 << 20;
 pub const RUNLIST_DONE: u32 = 1 << 28;
 /// USERD_BASE (2254): address in BAR1 >> 12.
 pub const USERD_BASE_FRAME: u32 = 0x0fff_ffff;
-/// PFIFO_ENABLE (2200).
+/// PFIFO_ENABLE (2200), bit 0: PFIFO is switched on.
 pub const ENABLED: u32 = 1;
 /// Channel ids, in PREEMPT (2634) and where an engine or PBDMA names its channel.
 pub const CHANNEL_ID_MASK: u32 = 0x7f;

@@ -12,7 +12,7 @@ pub(crate) const PARTITIONS: u32 = 1;
 pub(crate) const GPCS: u32 = pgraph::GPCS;
 /// TPCs in each of them, the last one excepted.
 pub(crate) const TPCS: u32 = 4;
-/// ROPs.
+/// ROPs that PGRAPH reports to guests.
 pub(crate) const ROPS: u32 = 6;
 
 pub(crate) fn read_units(reg: PunitsReg, words: &Storage) -> u32 {

@@ -3,10 +3,10 @@
 use fermi_spec::regs::pfifo::{ChannelInstance, RunlistBase};
 use shadow_pt::TableAt;
 
-/// What a store asks for beyond being remembered.
+/// Work that a store asks for beyond being remembered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
-    /// Nothing.
+    /// The stored value is only remembered.
     None,
     /// TLB flush: of one directory, or of all.
     Flush(Option<TableAt>),

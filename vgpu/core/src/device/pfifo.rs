@@ -81,7 +81,7 @@ impl Pfifo {
         }
     }
 
-    /// PFIFO complains.
+    /// Raises error bits of PFIFO's interrupt.
     pub(crate) fn error(&mut self, bits: u32) {
         self.intr |= bits & !intr::LEVELS;
     }

@@ -64,7 +64,7 @@ pub(super) struct Figures {
     pub(super) free: u64,
     /// Most bytes in one move of several chunks.
     pub(super) batch_bytes: u64,
-    /// [`crate::GpuConfig::host_ram`].
+    /// Host RAM for all VMs' images in bytes, see [`crate::GpuConfig::host_ram`].
     pub(super) host_ram: u64,
     pub(super) now: Tick,
 }

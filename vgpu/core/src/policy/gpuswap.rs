@@ -59,13 +59,13 @@ struct Holding {
     vm: VmId,
     /// In VRAM and not idle, plus what the VM is asking for.
     claim: u64,
-    /// In VRAM.
+    /// Chunks in VRAM, idle ones too.
     resident: u64,
     /// In VRAM, not idle, and may be moved out now.
     movable: u64,
     /// Reached chunks in host RAM that may be moved in now.
     wanted: u64,
-    /// Largest chunk.
+    /// Size of the VM's largest chunk.
     chunk: u64,
     quota: Quota,
 }

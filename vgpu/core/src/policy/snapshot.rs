@@ -37,7 +37,7 @@ pub struct DemandView<'a> {
     pub vm: VmId,
     /// Those that have none yet.
     pub chunks: &'a [ChunkNo],
-    /// Their bytes.
+    /// Bytes of all these chunks.
     pub bytes: u64,
     /// When they are met in host RAM.
     pub deadline: Tick,
@@ -46,13 +46,13 @@ pub struct DemandView<'a> {
 /// One VM's memory, in bytes unless a name says otherwise.
 #[derive(Clone, Debug)]
 pub struct VmView<'a> {
-    /// Its number.
+    /// Number of the VM.
     pub vm: VmId,
     /// What it may hold.
     pub quota: Quota,
     /// Its largest chunk; the last one may be smaller.
     pub chunk_bytes: u64,
-    /// In VRAM.
+    /// Chunks in VRAM, active or idle.
     pub resident: u64,
     /// In VRAM, and reached by its channels.
     pub active: u64,
@@ -60,7 +60,7 @@ pub struct VmView<'a> {
     pub idle: u64,
     /// In host RAM only, and reached.
     pub wanted: u64,
-    /// Demanded.
+    /// Chunks without memory that accesses wait for.
     pub asked: u64,
     /// Its chunks may move. Not so for a while after a move that was rolled back or could not start.
     pub may_move: bool,
@@ -115,7 +115,7 @@ impl<'a> VmView<'a> {
 pub enum Residence {
     /// Nowhere: it was never touched.
     Unbacked,
-    /// In VRAM.
+    /// In VRAM only.
     Vram,
     /// In host RAM.
     HostRam,
@@ -128,7 +128,7 @@ pub enum Residence {
 pub struct ChunkView {
     /// Its number within the VM.
     pub no: ChunkNo,
-    /// Its length.
+    /// Length of the chunk.
     pub bytes: u64,
     /// Where it is.
     pub residence: Residence,
