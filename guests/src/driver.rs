@@ -34,7 +34,8 @@ mod instance_memory;
 mod poll;
 
 pub use address_space::PageSize;
-pub use channel::{CHANNELS_MAX, ChannelId, Fence, Object, SUBMISSION_WORDS_MAX};
+use channel::CHANNELS_MAX;
+pub use channel::{ChannelId, Fence, Object};
 pub use compute::{
     COMPUTE_BYTES, Compute, ComputeMemory, ConstantBank, Grid, LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES,
     STAMP_BYTES, Stamp,
@@ -64,7 +65,7 @@ pub const USER_VA: u64 = 1 << 31;
 /// Where DMA memory is mapped.
 const DMA_VA: u64 = PDE_SPAN;
 /// Pages of VRAM that BAR1 can show at a time.
-pub const WINDOWS: u64 = 256;
+pub(crate) const WINDOWS: u64 = 256;
 /// BAR1 offset of the USERD array.
 const USERD_OFFSET: u64 = 0;
 /// BAR1 offset of the first window.
@@ -188,16 +189,6 @@ impl Driver {
         instance_memory::END
     }
 
-    /// VRAM address of the page directory of the channels, for tests that look at tables from outside.
-    pub fn page_directory(&self) -> u64 {
-        self.space.directory()
-    }
-
-    /// VRAM address of a live channel's instance block.
-    pub fn instance_block(&self, channel: ChannelId) -> Result<u64, DriverError> {
-        Ok(self.live(channel)?.instance())
-    }
-
     /// Takes `bytes` of DMA memory, rounded up to 4 KiB, and maps them for the channels: call [`Self::flush_tlb`]
     /// before use. It is never given back.
     pub fn take_dma(&mut self, bus: &mut dyn GuestBus, bytes: u64) -> Result<DmaBlock, DriverError> {
@@ -225,7 +216,7 @@ impl Driver {
     }
 
     /// DMA memory that is not taken, in bytes. It lies at the end of [`DriverConfig::dma`].
-    pub fn dma_left(&self) -> u64 {
+    pub(crate) fn dma_left(&self) -> u64 {
         self.dma.end - self.dma_next
     }
 

@@ -124,14 +124,6 @@ impl Mirror {
             bytes: SMALL_PT_BYTES,
         }))
     }
-
-    /// Bytes of host memory held.
-    pub(crate) fn host_bytes(&self) -> usize {
-        self.guest.host_bytes()
-            + size_of_val(&*self.shapes)
-            + size_of_val(&*self.edges)
-            + self.ram.as_ref().map_or(0, |ram| size_of_val(&**ram))
-    }
 }
 
 /// The form that a slot shall get.

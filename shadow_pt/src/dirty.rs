@@ -1,7 +1,9 @@
 //! The guest table pages that may have changed.
 
 use crate::store::TableAt;
+#[cfg(test)]
 use fermi_spec::addr::SMALL_PAGE;
+#[cfg(test)]
 use std::collections::BTreeSet;
 
 /// Says which table pages may have changed since the last finished refresh.
@@ -25,18 +27,20 @@ impl DirtyPages for AllDirty {
 
 /// Pages marked by trapped stores. All other pages count as clean, so it suits address spaces whose
 /// tables are all tracked.
+#[cfg(test)]
 #[derive(Clone, Debug, Default)]
-pub struct DirtySet {
+pub(crate) struct DirtySet {
     pages: BTreeSet<TableAt>,
     everything: bool,
 }
 
+#[cfg(test)]
 impl DirtySet {
     /// Marks beyond this many pages make everything dirty: a guest cannot make the set grow without bound.
-    pub const PAGES_MAX: usize = 4096;
+    pub(crate) const PAGES_MAX: usize = 4096;
 
     /// Marks the pages that a store of `bytes` at `at` touches.
-    pub fn mark(&mut self, at: TableAt, bytes: u64) {
+    pub(crate) fn mark(&mut self, at: TableAt, bytes: u64) {
         let within = match at {
             TableAt::Vram(at) => at.within(SMALL_PAGE),
             TableAt::Ram(at) => at.within(SMALL_PAGE),
@@ -52,22 +56,18 @@ impl DirtySet {
     }
 
     /// Marks everything, for instance after a harvest that could not be complete.
-    pub fn mark_all(&mut self) {
+    pub(crate) fn mark_all(&mut self) {
         self.everything = true;
         self.pages.clear();
     }
 
     /// Forgets all marks, after a refresh of everything that reads these pages.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    /// Whether nothing is marked.
-    pub fn is_empty(&self) -> bool {
-        !self.everything && self.pages.is_empty()
     }
 }
 
+#[cfg(test)]
 impl DirtyPages for DirtySet {
     fn is_dirty(&self, page: TableAt) -> bool {
         self.everything || self.pages.contains(&page)

@@ -33,7 +33,7 @@ mod store;
 pub mod walk;
 
 pub use build::{Built, Dropped, TableRange};
-pub use dirty::{AllDirty, DirtyPages, DirtySet};
+pub use dirty::{AllDirty, DirtyPages};
 pub use placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 pub use reverse::{GuestFrame, Reach};
 pub use shadow::{Changes, Refresh, ShadowConfig, ShadowError, ShadowSpace};

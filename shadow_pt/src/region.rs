@@ -375,19 +375,12 @@ impl Region {
     }
 
     /// The guest pages that hold the tables.
+    #[cfg(test)]
     pub(crate) fn table_pages(&self) -> impl Iterator<Item = TableAt> {
         [self.large_span, self.small_span]
             .into_iter()
             .flat_map(|span| (0..span.pages()).filter_map(move |page| span.page(page)))
             .map(|(at, _)| at)
-    }
-
-    /// Bytes of host memory held.
-    pub(crate) fn host_bytes(&self) -> usize {
-        size_of::<Self>()
-            + size_of_val(&*self.large)
-            + self.small.len() * size_of::<Option<Box<EntryPage>>>()
-            + self.small.iter().flatten().count() * size_of::<EntryPage>()
     }
 }
 

@@ -291,11 +291,6 @@ impl ReverseIndex {
             Some(edge.slot)
         })
     }
-
-    /// Bytes of host memory held.
-    pub(crate) fn host_bytes(&self) -> usize {
-        self.heads.capacity() * size_of::<Head>() + self.edges.capacity() * size_of::<Edge>()
-    }
 }
 
 #[cfg(test)]

@@ -403,22 +403,14 @@ impl ShadowSpace {
 
     /// The 4 KiB guest pages that hold the directory and the tables, as of the last refresh. Pages that several
     /// directory entries share come more than once.
-    pub fn table_pages(&self) -> impl Iterator<Item = TableAt> {
+    #[cfg(test)]
+    pub(crate) fn table_pages(&self) -> impl Iterator<Item = TableAt> {
         let directory = (0..DIRECTORY_PAGES as u64).map(|page| self.guest.at.offset(page * SMALL_PAGE));
         directory.chain(
             self.mirrors
                 .values()
                 .flat_map(|mirror| mirror.guest.table_pages()),
         )
-    }
-
-    /// Bytes of host memory held, about; the caller bounds the sum over a VM's address spaces.
-    pub fn host_bytes(&self) -> usize {
-        size_of::<Self>()
-            + size_of_val(&*self.guest_pdes)
-            + size_of::<Scratch>()
-            + self.index.host_bytes()
-            + self.mirrors.values().map(Mirror::host_bytes).sum::<usize>()
     }
 
     /// Gives all tables back. No instance block refers to the directory any more, and the TLB has been flushed since.

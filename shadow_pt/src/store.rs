@@ -33,7 +33,7 @@ impl TableAt {
     }
 
     /// The 4 KiB page that holds it.
-    pub fn page(self) -> Self {
+    pub(crate) fn page(self) -> Self {
         match self {
             Self::Vram(at) => Self::Vram(at.align_down(SMALL_PAGE)),
             Self::Ram(at) => Self::Ram(at.align_down(SMALL_PAGE)),

@@ -68,7 +68,7 @@ pub use microcode::CopyMicrocode;
 pub use model::{FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
 pub use timing::{ShaderTiming, Timing};
-pub use unknown::{Poll, UnknownAccesses};
+pub use unknown::Poll;
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ use crate::{
     pmu::Pmu,
     storage::Storage,
     timing::{Links, Timing},
-    unknown::{Poll, UnknownAccesses, UnknownRegisters},
+    unknown::UnknownRegisters,
     windows::Windows,
 };
 use fermi_spec::{
@@ -284,12 +284,14 @@ impl FermiModel {
 
     /// Words of BAR0 that were accessed and that the model neither knows nor keeps, by offset. The first 512 of them;
     /// [`Counters`] has the sums of all.
-    pub fn unknown_registers(&self) -> impl Iterator<Item = (u32, UnknownAccesses)> {
+    #[cfg(test)]
+    pub(crate) fn unknown_registers(&self) -> impl Iterator<Item = (u32, crate::unknown::UnknownAccesses)> {
         self.unknown.iter()
     }
 
     /// The longest run of reads of one word without a name: what a driver may have waited for in vain.
-    pub fn longest_poll(&self) -> Poll {
+    #[cfg(test)]
+    pub(crate) fn longest_poll(&self) -> crate::unknown::Poll {
         self.unknown.longest_poll()
     }
 

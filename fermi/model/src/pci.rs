@@ -212,7 +212,8 @@ impl FermiModel {
 
     /// Whether the guest has asked for messages. Without them an interrupt is the level of INTA
     /// ([`Self::interrupt_line`]), unless that is forbidden too ([`Self::is_intx_disabled`]).
-    pub fn is_msi_enabled(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_msi_enabled(&self) -> bool {
         self.config.is_msi_enabled()
     }
 
@@ -221,19 +222,9 @@ impl FermiModel {
         self.config.u16_at(COMMAND) & COMMAND_INTX_DISABLE != 0
     }
 
-    /// Whether the guest lets the card answer memory accesses (command register, bit 1).
-    pub fn is_memory_enabled(&self) -> bool {
-        self.config.u16_at(COMMAND) & COMMAND_MEMORY != 0
-    }
-
     /// Whether the guest lets the card do DMA and send messages (command register, bit 2).
     pub fn is_bus_master(&self) -> bool {
         self.config.u16_at(COMMAND) & COMMAND_MASTER != 0
-    }
-
-    /// Power state as the guest has set it: 0 is working, 3 is D3hot.
-    pub fn power_state(&self) -> u8 {
-        self.config.bytes[POWER + 4] & 0b11
     }
 }
 

@@ -11,7 +11,7 @@ const REGISTERS_MAX: usize = 512;
 
 /// Counts of accesses to a word that is neither named nor plain storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct UnknownAccesses {
+pub(crate) struct UnknownAccesses {
     /// Reads, which gave zero.
     pub reads: u64,
     /// Writes, which were dropped.
@@ -76,12 +76,14 @@ impl UnknownRegisters {
         self.current.reads = 0;
     }
 
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, UnknownAccesses)> {
         self.by_offset
             .iter()
             .map(|(offset, accesses)| (*offset, *accesses))
     }
 
+    #[cfg(test)]
     pub(crate) fn longest_poll(&self) -> Poll {
         self.longest
     }

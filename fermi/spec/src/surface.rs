@@ -133,11 +133,6 @@ impl Block {
         }
     }
 
-    /// The GOB it is made of.
-    pub const fn gob(self) -> Gob {
-        self.gob
-    }
-
     /// Logarithms of the GOBs in x, y and z.
     pub const fn log2(self) -> [u32; 3] {
         [self.width_log2, self.height_log2, self.depth_log2]

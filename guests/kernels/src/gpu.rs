@@ -5,7 +5,7 @@ use crate::programs::Program;
 /// Most instructions of lanes of one launch, as far as blocks can be cut apart: about ten milliseconds of a software
 /// card. A grid cannot be preempted, so a VM keeps the card to itself for this long, and a broker waits at most
 /// 20 ms for its channel.
-pub const INSTRUCTIONS_MAX: u64 = 4 << 20;
+pub(crate) const INSTRUCTIONS_MAX: u64 = 4 << 20;
 /// Most blocks of a launch in a direction.
 const BLOCKS_MAX: u32 = 0xffff;
 /// Most words of parameters.
@@ -51,13 +51,13 @@ impl Parameters {
 
     /// Appends an `f32` parameter.
     #[must_use]
-    pub fn float(self, value: f32) -> Self {
+    pub(crate) fn float(self, value: f32) -> Self {
         self.word(value.to_bits())
     }
 
     /// Appends a `u64` parameter, aligned to 8 bytes.
     #[must_use]
-    pub fn long(mut self, value: u64) -> Self {
+    pub(crate) fn long(mut self, value: u64) -> Self {
         self.count = self.count.next_multiple_of(2);
         self.word(value as u32).word((value >> 32) as u32)
     }

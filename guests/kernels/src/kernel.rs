@@ -43,7 +43,7 @@ impl Buffers {
     }
 
     /// Adds a buffer of `words` 32-bit words.
-    pub fn add(&mut self, name: &'static str, words: usize, role: Role) {
+    pub(crate) fn add(&mut self, name: &'static str, words: usize, role: Role) {
         assert!(
             self.count < BUFFERS_MAX,
             "a kernel has at most {BUFFERS_MAX} buffers"

@@ -25,7 +25,7 @@ mod kernels;
 mod math;
 mod noise;
 
-pub use gpu::{Gpu, INSTRUCTIONS_MAX, Launch, Parameters, Piece, Stopped};
+pub use gpu::{Gpu, Launch, Parameters, Piece, Stopped};
 pub use kernel::{Buffer, Buffers, Kernel, Match, Role};
 pub use kernels::{Instance, NAMES, make};
 pub use noise::Noise;

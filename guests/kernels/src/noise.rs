@@ -39,7 +39,7 @@ impl Noise {
     /// A multiple of 2^-11 from -1 to below 1: of two, the product has 22 bits behind the point, so that sums of up to
     /// 2^30 such products and their roundings are exact in `f64`.
     #[inline]
-    pub fn short(self, index: usize) -> f32 {
+    pub(crate) fn short(self, index: usize) -> f32 {
         (self.word(index) as i32 >> 20) as f32 / 2048.0
     }
 

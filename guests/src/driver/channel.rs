@@ -20,13 +20,13 @@ use fermi_spec::regs::pgraph::graph_intr;
 use fermi_spec::regs::{PbdmaReg, PcopyReg, PfifoReg, PfifoWord, PgraphReg, PmcReg, PpciReg, pfifo};
 
 /// Channels that the driver keeps track of; their ids are 0 and up.
-pub const CHANNELS_MAX: usize = 8;
+pub(crate) const CHANNELS_MAX: usize = 8;
 /// Submissions of one channel that can be under way.
 const SEGMENTS: u32 = 16;
 /// Bytes of a pushbuffer segment.
 const SEGMENT_BYTES: u64 = 8 << 10;
 /// Most words of one submission: a segment less what the driver adds.
-pub const SUBMISSION_WORDS_MAX: u32 = SEGMENT_BYTES as u32 / 4 - EPILOGUE_WORDS;
+pub(crate) const SUBMISSION_WORDS_MAX: u32 = SEGMENT_BYTES as u32 / 4 - EPILOGUE_WORDS;
 const EPILOGUE_WORDS: u32 = 7;
 const RING_ENTRIES_LOG2: u32 = 9;
 const RING_ENTRIES: u32 = 1 << RING_ENTRIES_LOG2;
@@ -108,10 +108,6 @@ impl Channel {
         }
     }
 
-    pub(crate) fn instance(&self) -> u64 {
-        self.instance
-    }
-
     /// Offset of the open segment in the channel's DMA memory.
     fn segment(&self) -> u64 {
         SMALL_PAGE + u64::from(self.submitted % SEGMENTS) * SEGMENT_BYTES
@@ -156,7 +152,11 @@ impl Driver {
 
     /// Waits for all submissions, takes the channel off the hardware and forgets it. Words that are queued but not
     /// submitted are dropped. After an error the channel counts as destroyed; the hardware's state is unknown.
-    pub fn destroy_channel(&mut self, bus: &mut dyn GuestBus, channel: ChannelId) -> Result<(), DriverError> {
+    pub(crate) fn destroy_channel(
+        &mut self,
+        bus: &mut dyn GuestBus,
+        channel: ChannelId,
+    ) -> Result<(), DriverError> {
         let sequence = self.live(channel)?.submitted;
         let drained = self.wait(bus, Fence { channel, sequence });
         self.live_mut(channel)?.is_live = false;
@@ -241,19 +241,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Words of the open submission.
-    pub fn queued_words(&self, channel: ChannelId) -> Result<u32, DriverError> {
-        Ok(self.live(channel)?.queued)
-    }
-
-    /// The fence of the last submission; done if there was none.
-    pub fn last_fence(&self, channel: ChannelId) -> Result<Fence, DriverError> {
-        let sequence = self.live(channel)?.submitted;
-        Ok(Fence { channel, sequence })
-    }
-
     /// Whether the submission is over and its writes have arrived.
-    pub fn is_done(&self, bus: &mut dyn GuestBus, fence: Fence) -> bool {
+    pub(crate) fn is_done(&self, bus: &mut dyn GuestBus, fence: Fence) -> bool {
         let reached = bus.ram_read32(self.fence_gpa(fence.channel));
         reached.wrapping_sub(fence.sequence) as i32 >= 0
     }

@@ -10,34 +10,34 @@ use crate::message::{Header, RegionAccessWire};
 ///
 /// Guests access registers and windows in at most 8 bytes, so this only serves bulk readers such as an
 /// option-ROM loader.
-pub const DATA_BYTES_MAX: u32 = 64 * 1024;
+pub(crate) const DATA_BYTES_MAX: u32 = 64 * 1024;
 
 /// Largest message taken from a client, header included. Bytes.
 ///
 /// A larger size in a header closes the connection: the stream could only be resynchronised by reading what the
 /// client must not send.
-pub const MESSAGE_BYTES_MAX: usize =
+pub(crate) const MESSAGE_BYTES_MAX: usize =
     size_of::<Header>() + size_of::<RegionAccessWire>() + DATA_BYTES_MAX as usize;
 
 /// Longest JSON text in a VERSION message, terminating NUL included. Bytes.
-pub const VERSION_DATA_BYTES_MAX: usize = 4096;
+pub(crate) const VERSION_DATA_BYTES_MAX: usize = 4096;
 
 /// File descriptors with one message; announced as `max_msg_fds`.
-pub const MESSAGE_FDS_MAX: usize = 8;
+pub(crate) const MESSAGE_FDS_MAX: usize = 8;
 
 /// Writes in one REGION_WRITE_MULTI. The clients that send it (QEMU) stop at 200.
-pub const MULTI_WRITES_MAX: usize = 200;
+pub(crate) const MULTI_WRITES_MAX: usize = 200;
 
 /// Requests that may wait for an answer, posted ones included; no further message is read while as many do.
-pub const UNANSWERED_MAX: usize = 64;
+pub(crate) const UNANSWERED_MAX: usize = 64;
 
 /// Bytes of replies, queued or promised to requests, beyond which no further message is read.
 ///
 /// The queue itself never exceeds this by more than one largest reply.
-pub const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const OUTGOING_BYTES_MAX: usize = 1024 * 1024;
 
 /// Requests that one call of `read_ready` takes from one client, so that the others get their turn.
-pub const REQUESTS_PER_TURN: usize = 32;
+pub(crate) const REQUESTS_PER_TURN: usize = 32;
 
 /// DMA maps of one client that may exist at a time, unless the function allows more; announced as `max_dma_maps`.
 ///
@@ -46,13 +46,13 @@ pub const REQUESTS_PER_TURN: usize = 32;
 pub const DMA_MAPS_MAX: usize = 512;
 
 /// Distinct files behind the DMA maps of one client. A file sent again with another map is not held twice.
-pub const DMA_FILES_MAX: usize = 64;
+pub(crate) const DMA_FILES_MAX: usize = 64;
 
 /// Guest memory that the maps of one client may cover together. Bytes.
-pub const DMA_BYTES_MAX: u64 = 1 << 40;
+pub(crate) const DMA_BYTES_MAX: u64 = 1 << 40;
 
 /// Alignment of address, offset and length of a DMA map; announced as `pgsizes`. Bytes.
 pub const DMA_PAGE_BYTES: u64 = 4096;
 
 /// Vectors of one interrupt index (what MSI-X can have at most).
-pub const IRQ_VECTORS_MAX: u32 = 2048;
+pub(crate) const IRQ_VECTORS_MAX: u32 = 2048;

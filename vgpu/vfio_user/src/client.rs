@@ -116,7 +116,8 @@ impl Client {
     }
 
     /// Requests that wait for an answer.
-    pub fn unanswered(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn unanswered(&self) -> usize {
         self.waiting.len()
     }
 

@@ -248,7 +248,7 @@ impl ProtocolError {
     ///
     /// A malformed VERSION is fatal too, which only the negotiation can tell: see
     /// [`ProtocolError::is_fatal_for`].
-    pub fn is_fatal(&self) -> bool {
+    pub(crate) fn is_fatal(&self) -> bool {
         matches!(
             self,
             Self::SizeBelowHeader { .. }
@@ -265,7 +265,7 @@ impl ProtocolError {
     /// As [`ProtocolError::is_fatal`], for a session that has (`is_negotiated`) or has not begun.
     ///
     /// Before the negotiation every error ends the connection: there is nothing to stay for.
-    pub fn is_fatal_for(&self, is_negotiated: bool) -> bool {
+    pub(crate) fn is_fatal_for(&self, is_negotiated: bool) -> bool {
         !is_negotiated || self.is_fatal()
     }
 }

@@ -37,7 +37,7 @@ pub enum Region {
 }
 
 /// How many regions a PCI function has.
-pub const REGIONS: usize = 9;
+pub(crate) const REGIONS: usize = 9;
 
 impl Region {
     /// The region with this index; `None` if there is no such region.
@@ -156,7 +156,7 @@ impl FunctionInfo {
     }
 
     /// DMA maps that a client may have at a time.
-    pub fn dma_maps_max(&self) -> usize {
+    pub(crate) fn dma_maps_max(&self) -> usize {
         self.dma_maps_max.0
     }
 
@@ -173,12 +173,12 @@ impl FunctionInfo {
     }
 
     /// Vectors of each interrupt index.
-    pub fn irq_counts(&self) -> &[u32; IRQ_INDICES] {
+    pub(crate) fn irq_counts(&self) -> &[u32; IRQ_INDICES] {
         &self.irq_counts
     }
 
     /// Whether DEVICE_RESET is served.
-    pub fn is_resettable(&self) -> bool {
+    pub(crate) fn is_resettable(&self) -> bool {
         self.is_resettable
     }
 

@@ -137,7 +137,7 @@ impl Listener {
     }
 
     /// Whether a client is attached.
-    pub fn is_taken(&self) -> bool {
+    pub(crate) fn is_taken(&self) -> bool {
         self.seat.strong_count() > 0
     }
 

@@ -43,7 +43,7 @@ const _: () = assert!(size_of::<Header>() == 16);
 
 impl Header {
     /// Whether the client wants no reply (a posted command).
-    pub fn is_posted(&self) -> bool {
+    pub(crate) fn is_posted(&self) -> bool {
         self.flags & FLAG_NO_REPLY != 0
     }
 
@@ -58,7 +58,7 @@ impl Header {
     }
 
     /// Length of the body behind this header, or why the message is not accepted.
-    pub fn body_bytes(&self) -> Result<usize, ProtocolError> {
+    pub(crate) fn body_bytes(&self) -> Result<usize, ProtocolError> {
         let body = (self.message_bytes as usize)
             .checked_sub(size_of::<Header>())
             .ok_or(ProtocolError::SizeBelowHeader {

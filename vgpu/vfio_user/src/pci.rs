@@ -6,8 +6,6 @@
 
 /// Conventional configuration space. Bytes.
 pub const CONFIG_BYTES: usize = 256;
-/// Extended configuration space. Bytes.
-pub const CONFIG_BYTES_EXTENDED: usize = 4096;
 
 /// Base address registers of a type-0 header.
 pub const BARS: usize = 6;
@@ -21,7 +19,6 @@ const SUBSYSTEM_VENDOR: usize = 0x2c;
 const SUBSYSTEM: usize = 0x2e;
 const CAPABILITIES: usize = 0x34;
 const INTERRUPT_LINE: usize = 0x3c;
-const INTERRUPT_PIN: usize = 0x3d;
 
 const COMMAND_IO: u16 = 1;
 const COMMAND_MEMORY: u16 = 1 << 1;
@@ -30,7 +27,6 @@ const COMMAND_MASTER: u16 = 1 << 2;
 const COMMAND_ERRORS: u16 = 1 << 6 | 1 << 8;
 const COMMAND_INTX_DISABLE: u16 = 1 << 10;
 
-const STATUS_INTERRUPT: u16 = 1 << 3;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 
 /// Where capabilities begin; Fermi boards have power management at 0x60 and MSI at 0x68 too.
@@ -191,14 +187,6 @@ impl ConfigSpace {
         space
     }
 
-    /// Gives the function 4096 bytes of configuration space, without extended capabilities.
-    #[must_use]
-    pub fn extended(mut self) -> Self {
-        self.bytes.resize(CONFIG_BYTES_EXTENDED, 0);
-        self.writeable.resize(CONFIG_BYTES_EXTENDED, 0);
-        self.built()
-    }
-
     /// Adds a base address register of that index.
     pub fn with_bar(mut self, index: usize, bar: Bar) -> Result<Self, PciError> {
         let is_wide = matches!(bar, Bar::Memory64 { .. });
@@ -247,13 +235,6 @@ impl ConfigSpace {
         self.allow_u16(COMMAND, enable);
         self.bars[index] = bar;
         Ok(self.built())
-    }
-
-    /// Connects INTA as the function's legacy interrupt.
-    #[must_use]
-    pub fn with_interrupt_pin(mut self) -> Self {
-        self.bytes[INTERRUPT_PIN] = 1;
-        self.built()
     }
 
     /// Adds power management with D0 and D3hot, no PME, state kept over D3hot.
@@ -335,14 +316,9 @@ impl ConfigSpace {
         self.changed_since(&before)
     }
 
-    /// Shows a pending INTx interrupt in the status register.
-    pub fn set_interrupt_pending(&mut self, is_pending: bool) {
-        let status = self.u16_at(STATUS) & !STATUS_INTERRUPT;
-        self.set_u16(STATUS, status | if is_pending { STATUS_INTERRUPT } else { 0 });
-    }
-
     /// Whether the function answers memory accesses.
-    pub fn is_memory_enabled(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_memory_enabled(&self) -> bool {
         self.u16_at(COMMAND) & COMMAND_MEMORY != 0
     }
 
@@ -352,12 +328,13 @@ impl ConfigSpace {
     }
 
     /// Whether INTx is allowed.
-    pub fn is_intx_enabled(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_intx_enabled(&self) -> bool {
         self.u16_at(COMMAND) & COMMAND_INTX_DISABLE == 0
     }
 
     /// D-state: 0 is working, 3 is off.
-    pub fn power_state(&self) -> u8 {
+    pub(crate) fn power_state(&self) -> u8 {
         self.power.map_or(0, |at| self.bytes[at + 4] & 0b11)
     }
 
@@ -368,7 +345,7 @@ impl ConfigSpace {
 
     /// Address of a BAR; `None` if there is no such BAR. While a guest sizes the BAR this is the value
     /// that the guest wrote.
-    pub fn bar_address(&self, index: usize) -> Option<u64> {
+    pub(crate) fn bar_address(&self, index: usize) -> Option<u64> {
         let low = u64::from(self.u32_at(BAR0 + 4 * index.min(BARS - 1)));
         match self.bar(index) {
             Bar::Absent => None,

@@ -6,9 +6,9 @@ use crate::bounds::{DATA_BYTES_MAX, DMA_PAGE_BYTES, MESSAGE_FDS_MAX};
 use crate::error::ProtocolError;
 
 /// The major version that this server speaks.
-pub const MAJOR: u16 = 0;
+pub(crate) const MAJOR: u16 = 0;
 /// The highest minor version that this server speaks.
-pub const MINOR: u16 = 1;
+pub(crate) const MINOR: u16 = 1;
 
 /// Capabilities as they stand in the JSON. Others are ignored: a client that offers one does not demand it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +104,7 @@ impl Proposal {
 
     /// Whether the client can be sent a descriptor. A proposal that says nothing allows
     /// one (the specification's default).
-    pub fn takes_descriptors(&self) -> bool {
+    pub(crate) fn takes_descriptors(&self) -> bool {
         self.capabilities.max_msg_fds != Some(0)
     }
 

@@ -1,7 +1,8 @@
 //! The units around the engines: PMC's tree, PTIMER, PEEPHOLE, L2, and what nobody has named.
 
 use super::support::*;
-use crate::{Poll, Stepped, UnknownAccesses};
+use crate::Stepped;
+use crate::unknown::{Poll, UnknownAccesses};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::{
     LtcReg, LtcWord, PbusReg, PcopyReg, PeepholeReg, PfifoReg, PmcReg, PtimerReg, PunitsReg, PunitsWord,

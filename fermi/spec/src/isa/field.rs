@@ -37,7 +37,7 @@ impl Field {
     }
 
     /// The value in `word` as a two's complement number.
-    pub const fn get_signed(self, word: u64) -> i32 {
+    pub(crate) const fn get_signed(self, word: u64) -> i32 {
         let unused = 32 - self.bits();
         (self.get(word) << unused) as i32 >> unused
     }

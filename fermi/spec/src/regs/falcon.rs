@@ -195,7 +195,7 @@ const fn gpccs(name: &'static str, gpc: u32) -> UnitRange {
 }
 
 /// The falcon that a BAR0 offset lies in, which one of its kind, and the offset within it.
-pub fn falcon_at(offset: u32) -> Option<(&'static UnitRange, u32, u32)> {
+pub(crate) fn falcon_at(offset: u32) -> Option<(&'static UnitRange, u32, u32)> {
     UnitRange::find(FALCONS, offset)
 }
 

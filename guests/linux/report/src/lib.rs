@@ -73,7 +73,7 @@ impl Report<io::Stdout> {
 impl<W: Write> Report<W> {
     /// A report to somewhere else.
     #[must_use]
-    pub fn to(program: &'static str, output: W) -> Self {
+    pub(crate) fn to(program: &'static str, output: W) -> Self {
         Self {
             program,
             output,

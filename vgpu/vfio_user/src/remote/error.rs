@@ -65,7 +65,7 @@ pub enum RemoteError {
 
 impl RemoteError {
     /// Whether the connection is as good as before the call.
-    pub fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
 }
