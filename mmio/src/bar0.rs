@@ -4,7 +4,7 @@
 //! configuration space, PROM, PRAMIN and the two VGA CRTC ports (envytools `hw/mmio.rst`; nouveau `pci/gf100.c` re-arms MSI by
 //! one byte).
 
-use crate::access::{Access, Kind, Width};
+use crate::access::Width;
 use fermi_spec::regs::ppci::PPCI;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, PpciReg, VgaReg};
 
@@ -169,26 +169,6 @@ pub fn decode_write(offset: u32, width: Width, value: u32) -> Bar0Write {
         },
         Place::Unmodelled => Bar0Write::Unmodelled { offset, value },
         Place::Narrow => Bar0Write::Narrow { offset, width },
-    }
-}
-
-impl Access {
-    /// The name of what is accessed, for records and messages: the register's, or the window's.
-    pub fn name(self) -> &'static str {
-        match place(self.offset, self.width) {
-            Place::Register(reg) => reg.name(),
-            Place::Pramin(_) => "Pramin",
-            Place::Prom(_) => "Prom",
-            Place::PciMirror(_)
-                if self.offset == PpciReg::PciMsiRearm.offset() && self.kind != Kind::Read =>
-            {
-                "MsiRearm"
-            }
-            Place::PciMirror(_) => "PciMirror",
-            Place::VgaCrtc(_) => "VgaCrtc",
-            Place::Unmodelled => "Unmodelled",
-            Place::Narrow => "Narrow",
-        }
     }
 }
 

@@ -12,11 +12,9 @@ pub mod access;
 pub mod aperture;
 pub mod bar0;
 pub mod policy;
-pub mod record;
 pub mod storage;
 
 pub use access::{Access, Kind, Width};
 pub use bar0::{Bar0Read, Bar0Write, decode_read, decode_write};
 pub use policy::Policy;
-pub use record::Record;
 pub use storage::Storage;

@@ -38,7 +38,8 @@ pub enum Policy {
 }
 
 /// Bytes of host memory that [`Policy::Storage`] can take for one VM: pages that contain such a word.
-pub const STORAGE_BYTES_MAX: usize = 2 << 20;
+#[cfg(test)]
+const STORAGE_BYTES_MAX: usize = 2 << 20;
 
 impl Policy {
     /// The policy of the word at `offset`. Offsets that are no multiple of 4 are refused, windows excepted.
