@@ -32,6 +32,8 @@ mod requests;
 pub(crate) mod running;
 mod syncs;
 mod teardown;
+#[cfg(test)]
+mod tests;
 mod window_copy;
 mod windows;
 

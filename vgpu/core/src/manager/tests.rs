@@ -1,0 +1,396 @@
+//! The manager's behaviour: events in, actions out, on a scripted card.
+
+mod scene;
+
+use fermi_spec::addr::{Gpa, GuestVramAddr};
+use fermi_spec::bar::Bar;
+use fermi_spec::regs::{Bar0Reg, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
+
+use crate::config::{Bus, GpuConfig, Quota};
+use crate::event::{Action, Event, Refusal, Reply, VmId};
+use crate::notice::{Direction, Notice};
+use crate::reason::{Denial, RollBack, StartFailure};
+use scene::{DATA, MIB, MS, Scene, frees, is_store, rings, vm_config};
+
+const A: VmId = VmId(0);
+const B: VmId = VmId(1);
+/// The first number that a guest's channel gets on the card.
+const FIRST_CHANNEL: u16 = 1;
+const STOPPED: u32 = pfifo::CHANNEL_START & !1;
+
+fn moved(notice: &Notice) -> bool {
+    matches!(notice, Notice::Moved { .. })
+}
+
+fn rolled_back(scene: &Scene) -> Option<RollBack> {
+    scene.notices().find_map(|notice| match notice {
+        Notice::RolledBack { reason, .. } => Some(*reason),
+        _ => None,
+    })
+}
+
+fn detached(action: &Action) -> bool {
+    matches!(action, Action::Detached { .. })
+}
+
+#[test]
+fn card_that_answers_comes_up() {
+    let mut scene = Scene::off(GpuConfig::default());
+    scene.apply(Event::Start);
+    let started = scene.notices().any(|notice| {
+        matches!(notice, Notice::Started { vram_bytes, usable_bytes }
+            if *vram_bytes == 64 * MIB && *usable_bytes > 48 * MIB)
+    });
+    assert!(started);
+}
+
+#[test]
+fn card_that_reads_ones_denies_whoever_waits() {
+    let mut scene = Scene::off(GpuConfig::default());
+    scene.registers.insert(Bar0Reg::from(PmcReg::Boot0), !0);
+    scene.apply(Event::Attach {
+        vm: A,
+        config: vm_config(16),
+    });
+    scene.apply(Event::Start);
+    let denied = Action::Denied {
+        vm: A,
+        reason: Denial::Card(StartFailure::NoAnswer),
+    };
+    assert!(scene.has(&denied));
+}
+
+#[test]
+fn attach_before_the_card_is_up_waits_for_it() {
+    let mut scene = Scene::off(GpuConfig::default());
+    scene.apply(Event::Attach {
+        vm: A,
+        config: vm_config(16),
+    });
+    assert_eq!(scene.actions, []);
+    scene.apply(Event::Start);
+    assert!(scene.has(&Action::Attached { vm: A }));
+}
+
+#[test]
+fn attach_beyond_all_memory_is_denied_with_the_sums() {
+    let mut scene = Scene::with(GpuConfig {
+        host_ram: 8 * MIB,
+        ..GpuConfig::default()
+    });
+    scene.apply(Event::Attach {
+        vm: A,
+        config: vm_config(128),
+    });
+    let reason = scene.actions.iter().find_map(|action| match action {
+        Action::Denied { reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert!(
+        matches!(reason, Some(Denial::GuestVram { wanted, host_ram, .. })
+            if *wanted == 128 * MIB && *host_ram == 8 * MIB),
+        "{reason:?}"
+    );
+}
+
+#[test]
+fn request_of_a_vm_that_is_not_attached_is_refused() {
+    let mut scene = Scene::up();
+    let request = scene.register(B, Bar0Reg::from(PmcReg::PmcEnable), 0);
+    assert_eq!(scene.reply(request), Some(&Reply::Refused(Refusal::NotAttached)));
+}
+
+#[test]
+fn bind_gets_memory_for_what_its_tables_show_before_it_is_answered() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.take();
+    let request = scene.bind(A, 4);
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+    assert_eq!(scene.resident(A), 4 * MIB);
+    let backed = scene.first("frame", |action| matches!(action, Action::PlaceFrame { .. }));
+    let answered = scene.first(
+        "answer",
+        |action| matches!(action, Action::Reply { request: of, .. } if *of == request),
+    );
+    assert!(backed < answered);
+}
+
+#[test]
+fn flush_of_an_unchanged_space_asks_nothing_of_the_card() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.bind(A, 4);
+    scene.take();
+    let request = scene.flush(A);
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+    let asked = scene.actions.iter().find(|action| {
+        matches!(
+            action,
+            Action::HostWrite { .. } | Action::HostRead { .. } | Action::HostPoll { .. }
+        )
+    });
+    assert_eq!(asked, None);
+}
+
+#[test]
+fn demand_beyond_the_card_spills_in_the_order_that_keeps_memory_safe() {
+    let (mut scene, request) = Scene::up().contended();
+    scene.pass(10 * MS);
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+    let stopped = scene.first("stop", |action| {
+        is_store(
+            action,
+            Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL)),
+            STOPPED,
+        )
+    });
+    let preempted = scene.first("preempt", |action| {
+        is_store(action, Bar0Reg::from(PfifoReg::Preempt), u32::from(FIRST_CHANNEL))
+    });
+    let copied = scene.first("copy", |action| rings(action, 0));
+    let after = |from: usize, what: &str, is: &dyn Fn(&Action) -> bool| {
+        from + scene.actions[from..]
+            .iter()
+            .position(is)
+            .unwrap_or_else(|| panic!("no {what} behind action {from}"))
+    };
+    let redirected = after(copied, "redirect", &|action| {
+        matches!(action, Action::HostWrite { bar: Bar::Bar3, .. })
+    });
+    let everything = pffb::TLB_GO | pffb::TLB_ALL_PAGES | pffb::TLB_ALL_DIRECTORIES;
+    let flushed = after(redirected, "flush", &|action| {
+        is_store(action, Bar0Reg::from(PffbReg::TlbInvalidate), everything)
+    });
+    let resumed = after(flushed, "start", &|action| {
+        is_store(
+            action,
+            Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL)),
+            pfifo::CHANNEL_START,
+        )
+    });
+    let freed = scene.first("free frame", frees);
+    assert!(stopped < preempted && preempted < copied && flushed < resumed);
+    assert!(
+        flushed < freed,
+        "frames are free at {freed}, before the flush at {flushed}"
+    );
+}
+
+#[test]
+fn preempt_that_is_late_rolls_the_move_back() {
+    let mut scene = Scene::up();
+    scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
+    let (mut scene, _) = scene.contended();
+    assert!(scene.is_moving());
+    scene.take();
+    scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), false);
+    assert_eq!(rolled_back(&scene), Some(RollBack::NotIdle));
+    assert!(!scene.actions.iter().any(frees), "a frame was freed");
+    scene.first("start", |action| {
+        is_store(
+            action,
+            Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL)),
+            pfifo::CHANNEL_START,
+        )
+    });
+}
+
+#[test]
+fn doorbell_of_a_suspended_channel_rings_when_it_is_resumed() {
+    let mut scene = Scene::up();
+    scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
+    let (mut scene, _) = scene.contended();
+    scene.take();
+    scene.doorbell(A, 5);
+    let own = |action: &Action| rings(action, u64::from(FIRST_CHANNEL));
+    assert!(!scene.actions.iter().any(own), "it rang while it was suspended");
+    scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), false);
+    scene.first("doorbell", own);
+}
+
+#[test]
+fn map_that_the_host_refuses_rolls_the_move_back() {
+    let mut scene = Scene::with(GpuConfig {
+        frames_arrive_zeroed: true,
+        bus: Bus {
+            pins: true,
+            ..Bus::default()
+        },
+        ..GpuConfig::default()
+    });
+    scene.refuses_maps = true;
+    let (scene, _) = scene.contended();
+    assert_eq!(rolled_back(&scene), Some(RollBack::MapRefused));
+    assert!(!scene.actions.iter().any(frees), "a frame was freed");
+}
+
+#[test]
+fn copy_that_does_not_end_is_given_up_and_nothing_is_freed_before_the_engine_lets_go() {
+    let mut scene = Scene::up();
+    scene.copies_end = false;
+    let (mut scene, _) = scene.contended();
+    scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
+    scene.pass(100 * MS);
+    assert_eq!(rolled_back(&scene), Some(RollBack::CopyOverTime));
+    assert!(scene.is_moving(), "it waits for the broker's own channel");
+    assert!(!scene.actions.iter().any(frees));
+    scene.held.clear();
+    scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), true);
+    assert!(!scene.notices().any(moved));
+}
+
+#[test]
+fn store_to_a_chunk_that_is_copied_waits_for_the_end_of_the_move() {
+    let mut scene = Scene::up();
+    scene.copies_end = false;
+    let (mut scene, _) = scene.contended();
+    assert!(scene.is_moving());
+    // One of A's chunks is on its way: a store to each finds it.
+    scene.register(A, Bar0Reg::from(PbusReg::Bar1Block), 0);
+    let requests: Vec<_> = (0..27)
+        .map(|chunk| scene.store(A, Bar::Bar1, DATA + chunk * 2 * MIB, &[1, 2, 3, 4]))
+        .collect();
+    let waiting = |scene: &Scene| requests.iter().filter(|&&r| scene.reply(r).is_none()).count();
+    assert!(waiting(&scene) > 0, "no store waits");
+    scene.end_copy();
+    scene.pass(5 * MS);
+    assert_eq!(waiting(&scene), 0);
+    let stored = scene.notices().position(moved);
+    assert!(stored.is_some(), "the move came to its end");
+}
+
+/// B asks for memory, A's move is stopped at some stage, and A leaves.
+fn leave_in_the_middle(mut scene: Scene, end: impl FnOnce(&mut Scene)) {
+    assert!(scene.is_moving());
+    scene.take();
+    scene.apply(Event::Detach { vm: A });
+    assert!(!scene.actions.iter().any(detached), "it is gone before its move");
+    end(&mut scene);
+    scene.pass(300 * MS);
+    scene.first("end", detached);
+    assert_eq!(scene.resident(A), 0);
+    assert_eq!(scene.resident(B), 2 * MIB);
+}
+
+#[test]
+fn detach_while_channels_are_suspended_waits_for_the_move() {
+    let mut scene = Scene::up();
+    scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
+    let (scene, _) = scene.contended();
+    leave_in_the_middle(scene, |scene| {
+        scene.held.clear();
+        scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), true);
+    });
+}
+
+#[test]
+fn detach_while_a_copy_runs_waits_for_the_move() {
+    let mut scene = Scene::up();
+    scene.copies_end = false;
+    let (scene, _) = scene.contended();
+    leave_in_the_middle(scene, |scene| {
+        scene.copies_end = true;
+        scene.end_copy();
+    });
+}
+
+#[test]
+fn detach_while_a_redirect_is_flushed_waits_for_the_move() {
+    let mut scene = Scene::up();
+    scene.copies_end = false;
+    let (mut scene, _) = scene.contended();
+    scene.held.insert(Bar0Reg::from(PffbReg::MmuConfig));
+    scene.copies_end = true;
+    scene.end_copy();
+    scene.pass(2 * MS);
+    leave_in_the_middle(scene, |scene| {
+        scene.held.clear();
+        scene.end_polls(Bar0Reg::from(PffbReg::MmuConfig), true);
+    });
+}
+
+#[test]
+fn max_below_what_a_vm_holds_spills_down_to_it() {
+    let mut scene = Scene::up();
+    scene.attach(A, 32);
+    scene.bind(A, 20);
+    assert_eq!(scene.resident(A), 20 * MIB);
+    let quota = Quota {
+        max: 8 * MIB,
+        ..Quota::default()
+    };
+    scene.apply(Event::SetQuota { vm: A, quota });
+    scene.pass(200 * MS);
+    assert_eq!(scene.resident(A), 8 * MIB);
+    assert!(scene.notices().any(|notice| {
+        matches!(
+            notice,
+            Notice::Moved {
+                direction: Direction::Spill,
+                ..
+            }
+        )
+    }));
+}
+
+#[test]
+fn demand_that_is_not_met_in_time_gets_host_ram() {
+    let mut scene = Scene::up();
+    scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
+    let (mut scene, request) = scene.contended();
+    assert_eq!(scene.reply(request), None);
+    scene.pass(160 * MS);
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+    let in_host_ram = scene
+        .notices()
+        .filter(|notice| matches!(notice, Notice::Backed { resident: false, .. }))
+        .count();
+    assert!(in_host_ram > 0);
+}
+
+#[test]
+fn reset_drops_the_image_before_it_is_answered() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.bind(A, 4);
+    scene.take();
+    let request = scene.request();
+    scene.apply(Event::Reset { vm: A, request });
+    scene.pass(MS);
+    let dropped = scene.first("drop", |action| {
+        *action
+            == Action::DropImage {
+                vm: A,
+                at: GuestVramAddr(0),
+                bytes: 16 * MIB,
+            }
+    });
+    let answered = scene.first(
+        "answer",
+        |action| matches!(action, Action::Reply { request: of, .. } if *of == request),
+    );
+    assert!(dropped < answered);
+    assert_eq!(scene.resident(A), 0);
+}
+
+#[test]
+fn ram_goes_out_of_reach_only_after_the_flush() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.bind(A, 4);
+    scene.take();
+    scene.held.insert(Bar0Reg::from(PffbReg::MmuConfig));
+    let request = scene.request();
+    scene.apply(Event::UnmapRam {
+        vm: A,
+        request,
+        gpa: Gpa(0),
+        bytes: 16 * MIB,
+    });
+    let unmaps = |action: &Action| matches!(action, Action::UnmapDma { .. });
+    assert!(!scene.actions.iter().any(unmaps) && scene.reply(request).is_none());
+    scene.end_polls(Bar0Reg::from(PffbReg::MmuConfig), true);
+    assert!(scene.actions.iter().any(unmaps));
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+}
