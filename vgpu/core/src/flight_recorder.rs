@@ -60,46 +60,52 @@ impl Order {
     }
 }
 
-/// A ring of the last entries.
-#[derive(Debug)]
-struct Ring {
-    entries: Vec<Entry>,
-    capacity: usize,
-    /// Place of the next one; the oldest if the ring is full.
-    next: usize,
+impl Entry {
+    /// What stands in a ring where nothing was recorded yet.
+    const BLANK: Self = Self {
+        now: Tick(0),
+        order: Order(0),
+        happened: Happened::Start,
+    };
 }
 
-impl Ring {
-    fn new(capacity: usize) -> Self {
+/// A ring of the last entries. Its length is a power of two, so that finding a place takes a mask and no branch.
+#[derive(Debug)]
+struct Ring<const LENGTH: usize> {
+    entries: Box<[Entry; LENGTH]>,
+    /// Entries recorded so far, those that are gone included.
+    count: usize,
+}
+
+impl<const LENGTH: usize> Ring<LENGTH> {
+    const MASK: usize = {
+        assert!(LENGTH.is_power_of_two());
+        LENGTH - 1
+    };
+
+    fn new() -> Self {
         Self {
-            entries: Vec::with_capacity(capacity),
-            capacity,
-            next: 0,
+            entries: Box::new([Entry::BLANK; LENGTH]),
+            count: 0,
         }
     }
 
     #[inline]
     fn push(&mut self, entry: Entry) {
-        match self.entries.get_mut(self.next) {
-            Some(oldest) => *oldest = entry,
-            None => self.entries.push(entry),
-        }
-        self.next = if self.next + 1 == self.capacity {
-            0
-        } else {
-            self.next + 1
-        };
+        self.entries[self.count & Self::MASK] = entry;
+        self.count = self.count.wrapping_add(1);
     }
 
-    fn last_mut(&mut self) -> Option<&mut Entry> {
-        let last = self.next.checked_sub(1).unwrap_or(self.capacity - 1);
-        self.entries.get_mut(last)
+    /// The entry recorded last; a blank one before the first.
+    #[inline]
+    fn last_mut(&mut self) -> &mut Entry {
+        &mut self.entries[self.count.wrapping_sub(1) & Self::MASK]
     }
 
     /// All entries, the oldest first.
     fn iter(&self) -> impl Iterator<Item = &Entry> {
-        let (newer, older) = self.entries.split_at(self.next.min(self.entries.len()));
-        older.iter().chain(newer)
+        let first = self.count.saturating_sub(LENGTH);
+        (first..self.count).map(|number| &self.entries[number & Self::MASK])
     }
 }
 
@@ -115,8 +121,8 @@ enum Saying {
 pub struct FlightRecorder {
     now: Tick,
     order: Order,
-    accesses: Ring,
-    others: Ring,
+    accesses: Ring<ACCESSES>,
+    others: Ring<OTHERS>,
     sayings: VecDeque<(Tick, Order, Saying)>,
     /// Tokens of reads of registers, each at its number modulo the length.
     register_reads: [u64; TOKENS],
@@ -127,8 +133,8 @@ impl Default for FlightRecorder {
         Self {
             now: Tick::default(),
             order: Order::default(),
-            accesses: Ring::new(ACCESSES),
-            others: Ring::new(OTHERS),
+            accesses: Ring::new(),
+            others: Ring::new(),
             sayings: VecDeque::with_capacity(SAYINGS),
             register_reads: [u64::MAX; TOKENS],
         }
@@ -140,14 +146,28 @@ impl FlightRecorder {
     pub fn event(&mut self, now: Tick, event: &Event) {
         self.now = now;
         self.order = self.order.next_event();
-        match Happened::of_event(event) {
-            access @ (Happened::Load { .. } | Happened::Store { .. }) => self.access(access),
-            Happened::HostValue { token, bytes, value } => {
-                let value = value.filter(|_| self.is_register_read(token));
-                self.other(Happened::HostValue { token, bytes, value });
-            }
-            other => self.other(other),
-        }
+        let access = match event {
+            Event::Read {
+                vm,
+                request,
+                bar,
+                offset,
+                bytes,
+            } => Happened::load(*vm, *request, *bar, *offset, *bytes),
+            Event::Write {
+                vm,
+                request,
+                bar,
+                offset,
+                data,
+            } => Happened::store(*vm, *request, *bar, *offset, data.len()),
+            other => return self.other_event(other),
+        };
+        self.accesses.push(Entry {
+            now,
+            order: self.order,
+            happened: access,
+        });
     }
 
     /// Records the actions of the event that was recorded last.
@@ -165,6 +185,20 @@ impl FlightRecorder {
         }
     }
 
+    /// Apart from accesses, which come so often that they take the short way above.
+    #[inline(never)]
+    fn other_event(&mut self, event: &Event) {
+        match Happened::of_event(event) {
+            Some(Happened::HostValue { token, bytes, value }) => {
+                let value = value.filter(|_| self.is_register_read(token));
+                self.other(Happened::HostValue { token, bytes, value });
+            }
+            Some(other) => self.other(other),
+            None => {}
+        }
+    }
+
+    #[inline(never)]
     fn action(&mut self, action: &Action) {
         let Some(happened) = Happened::of_action(action) else {
             return;
@@ -216,12 +250,7 @@ impl FlightRecorder {
         }
     }
 
-    #[inline]
-    fn access(&mut self, happened: Happened) {
-        let entry = self.entry(happened);
-        self.accesses.push(entry);
-    }
-
+    #[inline(never)]
     fn other(&mut self, happened: Happened) {
         let entry = self.entry(happened);
         self.others.push(entry);
@@ -239,13 +268,12 @@ impl FlightRecorder {
     #[inline]
     fn reply(&mut self, vm: VmId, request: RequestId, answer: Answer) {
         let event = self.order.event();
-        if let Some(last) = self.accesses.last_mut()
-            && last.order.event() == event
-            && last.happened.take_answer(request, answer)
-        {
+        let last = self.accesses.last_mut();
+        if last.order.event() == event && last.happened.take_answer(request, answer) {
             return;
         }
-        self.access(Happened::Replied { vm, request, answer });
+        let entry = self.entry(Happened::Replied { vm, request, answer });
+        self.accesses.push(entry);
     }
 }
 

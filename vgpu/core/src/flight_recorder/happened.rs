@@ -190,7 +190,7 @@ fn word(data: &[u8]) -> Option<u32> {
 }
 
 fn short(bytes: usize) -> u16 {
-    u16::try_from(bytes).unwrap_or(u16::MAX)
+    bytes.min(usize::from(u16::MAX)) as u16
 }
 
 fn pages(bytes: u64) -> u32 {
@@ -199,34 +199,33 @@ fn pages(bytes: u64) -> u32 {
 
 impl Happened {
     #[inline]
-    fn load(vm: VmId, request: RequestId, bar: Bar, offset: u64, bytes: u16) -> Self {
+    pub(super) fn load(vm: VmId, request: RequestId, bar: Bar, offset: u64, bytes: u32) -> Self {
         Happened::Load {
             vm,
             request,
             bar,
             offset,
-            bytes,
+            bytes: short(bytes as usize),
             answer: Answer::Later,
         }
     }
 
     #[inline]
-    fn store(vm: VmId, request: RequestId, bar: Bar, offset: u64, bytes: u16) -> Self {
+    pub(super) fn store(vm: VmId, request: RequestId, bar: Bar, offset: u64, bytes: usize) -> Self {
         Happened::Store {
             vm,
             request,
             bar,
             offset,
-            bytes,
+            bytes: short(bytes),
             answer: Answer::Later,
         }
     }
 
     /// The entry of an event. The value of a read of the card is kept if it is one word: the code that asked for it
     /// decides whether it may stay.
-    #[inline]
-    pub(super) fn of_event(event: &Event) -> Self {
-        match *event {
+    pub(super) fn of_event(event: &Event) -> Option<Self> {
+        Some(match *event {
             Event::Start => Happened::Start,
             Event::Attach { vm, ref config } => Happened::Attach {
                 vm,
@@ -234,20 +233,7 @@ impl Happened {
             },
             Event::Detach { vm } => Happened::Detach { vm },
             Event::Reset { vm, request } => Happened::Reset { vm, request },
-            Event::Read {
-                vm,
-                request,
-                bar,
-                offset,
-                bytes,
-            } => Self::load(vm, request, bar, offset, short(bytes as usize)),
-            Event::Write {
-                vm,
-                request,
-                bar,
-                offset,
-                ref data,
-            } => Self::store(vm, request, bar, offset, short(data.len())),
+            Event::Read { .. } | Event::Write { .. } => return None,
             Event::MapRam {
                 vm,
                 request,
@@ -282,7 +268,7 @@ impl Happened {
             Event::HostInterrupt => Happened::HostInterrupt,
             Event::Wake => Happened::Wake,
             Event::SetQuota { vm, .. } => Happened::SetQuota { vm },
-        }
+        })
     }
 
     /// The entry of an action; `None` for a notice, which is kept whole and elsewhere.
