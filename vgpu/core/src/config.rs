@@ -4,6 +4,7 @@ use fermi_spec::addr::Iova;
 use serde::{Deserialize, Serialize};
 
 use crate::host::microcode::Microcode;
+use crate::inspect::{Inspect, Tree};
 use crate::policy::PolicyName;
 use crate::reason::SettingError;
 
@@ -194,5 +195,33 @@ impl VmConfig {
             return Err(SettingError::Chunk { bytes });
         }
         self.quota.check()
+    }
+}
+
+impl Inspect for GpuConfig {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bytes("bar1", self.bar1_bytes);
+        tree.bytes("bar3", self.bar3_bytes);
+        tree.flag("frames_arrive_zeroed", self.frames_arrive_zeroed);
+        tree.flag("copies_by_window", self.copies_by_window);
+        tree.flag("has_microcode", self.microcode.is_some());
+        tree.bytes("host_ram", self.host_ram);
+        tree.name("policy", format_args!("{:?}", self.policy));
+        tree.number("seed", self.seed);
+        tree.nanoseconds("suspend_budget", self.suspend_budget_ns);
+        tree.nanoseconds("demand_budget", self.demand_budget_ns);
+        tree.nanoseconds("refill_period", self.refill_period_ns);
+        tree.bytes("batch", self.batch_bytes);
+        tree.flag("maps_pin_memory", self.bus.pins);
+    }
+}
+
+impl Inspect for Quota {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bytes("min", self.min);
+        tree.bytes("low", self.low);
+        tree.bytes_max("high", self.high);
+        tree.bytes_max("max", self.max);
+        tree.weight("weight", self.weight);
     }
 }

@@ -10,8 +10,9 @@ use fermi_spec::bar::Bar;
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
 use crate::config::VmConfig;
-use crate::event::{RequestId, Token, VmId};
+use crate::event::{RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
+use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::memory::{Chunks, GuestPage};
 
 mod board;
@@ -46,6 +47,8 @@ pub(crate) struct Request {
     pub(crate) kind: RequestKind,
     /// Bytes of a window access already done.
     pub(crate) done: usize,
+    /// When the client sent it, as the core's clock was then.
+    pub(crate) since: Tick,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -195,16 +198,16 @@ pub(crate) struct Vgpu {
     /// Shadow tables given up without a flush of their own: free with the VM's last one.
     pub(crate) orphans: Vec<TableRange>,
     /// When the guest may be notified again, and engines that wait for that.
-    pub(crate) notify_at: crate::event::Tick,
+    pub(crate) notify_at: Tick,
     pub(crate) notify_engines: std::collections::BTreeSet<fermi_spec::engine::Engine>,
     /// Usage in the last notice.
     pub(crate) told: (u64, u64),
     /// The host refused to let the card reach images that a spill wanted: the next one wants a single chunk.
     pub(crate) was_refused: bool,
     /// Not a victim before this time: its last move had to be rolled back.
-    pub(crate) passed_over_until: crate::event::Tick,
+    pub(crate) passed_over_until: Tick,
     /// When its tables were last read and what its channels reach was counted.
-    pub(crate) synced_at: Option<crate::event::Tick>,
+    pub(crate) synced_at: Option<Tick>,
     /// Guest errors so far; the log hears of the 1st, 2nd, 4th, 8th….
     pub(crate) guest_errors: u64,
 }
@@ -240,11 +243,11 @@ impl Vgpu {
             detaching: false,
             leaving_flush: false,
             orphans: Vec::new(),
-            notify_at: crate::event::Tick::default(),
+            notify_at: Tick::default(),
             notify_engines: std::collections::BTreeSet::new(),
             told: (0, 0),
             was_refused: false,
-            passed_over_until: crate::event::Tick::default(),
+            passed_over_until: Tick::default(),
             synced_at: None,
             guest_errors: 0,
             config,
@@ -277,5 +280,156 @@ impl Vgpu {
             .iter()
             .find(|(_, space)| space.shadow.guest_directory().at == directory)
             .map(|(&id, _)| id)
+    }
+}
+
+impl RequestKind {
+    fn name(&self) -> &'static str {
+        match self {
+            RequestKind::Read { .. } => "load",
+            RequestKind::Write { .. } => "store",
+            RequestKind::MapRam { .. } => "map of RAM",
+            RequestKind::UnmapRam { .. } => "unmap of RAM",
+            RequestKind::Reset => "reset",
+        }
+    }
+}
+
+impl Inspect for Request {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.number("number", self.id.0);
+        tree.name("kind", self.kind.name());
+        tree.age("waits_since", self.since);
+        match &self.kind {
+            RequestKind::Read { bar, offset, data } | RequestKind::Write { bar, offset, data } => {
+                tree.name("bar", format_args!("{bar:?}"));
+                tree.address("offset", *offset, Address::BarOffset);
+                tree.bytes("size", data.len() as u64);
+                tree.bytes("done", self.done as u64);
+            }
+            RequestKind::MapRam { gpa, bytes, .. } | RequestKind::UnmapRam { gpa, bytes } => {
+                tree.address("at", gpa.0, Address::GuestPhysicalAddress);
+                tree.bytes("size", *bytes);
+            }
+            RequestKind::Reset => {}
+        }
+    }
+}
+
+impl Inspect for Blocked {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        let (what, request) = match self {
+            Blocked::Value { request, .. } => ("a value of the card", request),
+            Blocked::Fetch { request, .. } => ("pages of tables in VRAM", request),
+            Blocked::Move { request } => ("a move of the memory that it touches", request),
+            Blocked::Demand { request } => ("memory behind a chunk", request),
+            Blocked::Sync(sync) => ("a sync", &sync.request),
+            Blocked::Unmap { request, .. } => ("the flush after an unmap", request),
+            Blocked::Reset { request } => ("channels to leave the card for a reset", request),
+        };
+        tree.name("waits_for", what);
+        tree.part("request", request);
+        match self {
+            Blocked::Value { token, length, .. } => {
+                tree.number("token", token.0);
+                tree.bytes("size", *length as u64);
+            }
+            Blocked::Fetch { pages, .. } => tree.count("pages", pages.len()),
+            Blocked::Sync(sync) => tree.part("sync", &**sync),
+            Blocked::Move { .. } | Blocked::Demand { .. } | Blocked::Unmap { .. } | Blocked::Reset { .. } => {
+            }
+        }
+    }
+}
+
+impl Inspect for Sync {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        match self.cause {
+            SyncCause::Flush => tree.name("cause", "flush"),
+            SyncCause::Bind { channel, .. } => {
+                tree.name("cause", "bind");
+                tree.number("channel", channel);
+            }
+        }
+        tree.name(
+            "stage",
+            match self.stage {
+                SyncStage::Read => "read",
+                SyncStage::Back => "back",
+                SyncStage::Flush => "flush",
+            },
+        );
+        tree.count("spaces", self.spaces.len());
+        tree.count("pages_on_their_way", self.fetching.len());
+        tree.count("rounds", self.rounds as usize);
+    }
+}
+
+impl Inspect for Space {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        match self.shadow.guest_directory().at {
+            TableAt::Vram(at) => tree.address("directory_of_the_guest", at.0, Address::GuestVramAddress),
+            TableAt::Ram(at) => tree.address("directory_of_the_guest", at.0, Address::GuestPhysicalAddress),
+        }
+        tree.address("directory", self.shadow.directory().0, Address::VramAddress);
+        tree.count("channels", self.users as usize);
+    }
+}
+
+impl Channel {
+    fn state(&self) -> &'static str {
+        match self {
+            Channel { killed: true, .. } => "killed",
+            Channel { suspended: true, .. } => "suspended for a move",
+            Channel { in_table: false, .. } => "not in the card's table yet",
+            Channel { preempting: true, .. } => "being preempted for the guest",
+            Channel { runnable: false, .. } => "stopped by the guest",
+            _ => "may run",
+        }
+    }
+}
+
+impl Inspect for Channel {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.name("state", self.state());
+        tree.number("channel_of_the_card", self.physical.0);
+        tree.number("space", self.space.0);
+        tree.address("instance_block", self.instance.0, Address::VramAddress);
+        tree.flag("rings_when_it_returns", self.gp_put.is_some());
+    }
+}
+
+impl Inspect for Vgpu {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.name("name", &self.config.name);
+        tree.flag("leaves", self.leaves());
+        tree.part("quota", &self.config.quota);
+        tree.part("chunks", &self.chunks);
+        tree.group("shadow_tables", |tree| {
+            tree.bytes("held", self.shadow.held);
+            tree.bytes("max", self.shadow.max);
+        });
+        tree.part("ram", &self.ram);
+        tree.group("spaces", |tree| {
+            self.spaces.iter().for_each(|(id, space)| tree.part(id.0, space));
+        });
+        tree.group("channels", |tree| {
+            self.channels
+                .iter()
+                .for_each(|(number, channel)| tree.part(number, channel));
+        });
+        let runlist: Vec<String> = self.runlist.iter().map(u8::to_string).collect();
+        tree.name("runlist", runlist.join(" "));
+        tree.count("requests_waiting", self.queue.len());
+        match &self.blocked {
+            Some(blocked) => tree.part("head", blocked),
+            None => tree.name("head", "not blocked"),
+        }
+        tree.count("pages_stored_to", self.stored.len());
+        tree.due_in("passed_over_for", self.passed_over_until);
+        if let Some(at) = self.synced_at {
+            tree.age("tables_read", at);
+        }
+        tree.count("guest_errors", self.guest_errors as usize);
     }
 }

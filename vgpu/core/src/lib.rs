@@ -10,6 +10,7 @@ pub mod flight_recorder;
 mod hex;
 mod host;
 mod host_gpu;
+pub mod inspect;
 mod manager;
 mod memory;
 mod notice;

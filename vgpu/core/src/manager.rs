@@ -16,6 +16,7 @@ use crate::host::bring_up::{Identifying, Identity, Layout, program};
 use crate::host::copy::OWN_BYTES;
 use crate::host::lane::Tokens;
 use crate::host::{Card, Job};
+use crate::inspect::{Inspect, Node, Tree};
 use crate::notice::Notice;
 use crate::policy::Policy;
 use crate::reason::{Denial, StartFailure};
@@ -233,6 +234,12 @@ impl Manager {
         self.phase = Phase::Failed(failure);
     }
 
+    /// The state at `path`, such as `vms/vm1/chunks`, as a tree from the root on. An empty path asks for everything but
+    /// long lists, and names the paths that have those. `None` if there is nothing at the path.
+    pub fn inspect(&self, now: Tick, path: &str) -> Option<Node> {
+        crate::inspect::inspect(self, now, path)
+    }
+
     /// Who holds what, for checkers that compare it with the card's own tables. `None` until the card is up.
     pub fn audit(&self) -> Option<Audit> {
         match &self.phase {
@@ -278,4 +285,23 @@ pub struct VmAudit {
     pub spilled: u64,
     /// Quota of the VM.
     pub quota: crate::config::Quota,
+}
+
+impl Inspect for Manager {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        match &self.phase {
+            Phase::Waiting => tree.name("phase", "waiting"),
+            Phase::Identifying { .. } => tree.name("phase", "identifying"),
+            Phase::Programming { .. } => tree.name("phase", "programming"),
+            Phase::Up(_) => tree.name("phase", "up"),
+            Phase::Failed(reason) => tree.name("phase", format_args!("failed: {reason}")),
+        }
+        match &self.phase {
+            Phase::Up(running) => running.inspect(tree),
+            Phase::Waiting | Phase::Identifying { .. } | Phase::Programming { .. } | Phase::Failed(_) => {
+                tree.count("attaches_waiting", self.early.len());
+                tree.part("settings", &self.config);
+            }
+        }
+    }
 }

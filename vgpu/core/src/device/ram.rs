@@ -6,6 +6,7 @@ use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 
 use crate::config::{BUS_UNIT, Bus, BusRange};
 use crate::event::Refusal;
+use crate::inspect::{Inspect, Space, Tree};
 use crate::reason::UsableBus;
 
 /// Most maps of one VM.
@@ -159,6 +160,39 @@ impl IovaSpace {
     /// Text of the usable ranges, for messages.
     pub(crate) fn usable(&self) -> UsableBus {
         UsableBus(self.ranges.clone())
+    }
+}
+
+impl Inspect for RamMaps {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bytes("size", self.maps.values().map(|map| map.bytes).sum());
+        tree.on_request("maps", self.maps.len(), |tree| {
+            for (at, map) in self.all() {
+                tree.group(at, |tree| {
+                    tree.bytes("size", map.bytes);
+                    tree.address("at", map.iova.0, Space::BusAddress);
+                    tree.flag("is_writable", map.writable);
+                });
+            }
+        });
+    }
+}
+
+impl Inspect for IovaSpace {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        let usable = self.ranges.iter().map(|range| range.end.0 - range.start.0);
+        tree.bytes("usable", usable.sum());
+        tree.bytes("used", self.used.values().sum());
+        tree.count("maps_promised", self.maps as usize);
+        match self.maps_max {
+            u32::MAX => tree.name("maps_left", "no bound"),
+            _ => tree.count("maps_left", self.maps_left() as usize),
+        }
+        tree.on_request("ranges", self.used.len(), |tree| {
+            for (&start, &bytes) in &self.used {
+                tree.bytes(Iova(start), bytes);
+            }
+        });
     }
 }
 

@@ -9,6 +9,7 @@ use fermi_spec::addr::{SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
 
 use crate::event::{Action, Actions};
+use crate::inspect::{Inspect, Space, Tree};
 
 /// First-fit allocator of the arena.
 #[derive(Debug)]
@@ -103,6 +104,21 @@ impl Arena {
             "{at} is not the arena's"
         );
         at.0 - self.base.0
+    }
+}
+
+impl Inspect for Arena {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.address("base", self.base.0, Space::VramAddress);
+        tree.bytes("size", self.bytes);
+        tree.bytes("free", self.free_bytes);
+        let largest = self.free.values().copied().max().unwrap_or(0);
+        tree.bytes("largest_free_range", largest);
+        tree.on_request("free_ranges", self.free.len(), |tree| {
+            for (&start, &bytes) in &self.free {
+                tree.bytes(VramAddr(start), bytes);
+            }
+        });
     }
 }
 

@@ -27,6 +27,7 @@ use super::copy::{OWN_BYTES, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
 use crate::event::{Action, Actions, FrameOwner, Place, Token};
+use crate::inspect::{Inspect, Space, Tree};
 use crate::reason::StartFailure;
 
 /// Frames at the bottom that the VBIOS and VGA use (256 KiB, nouveau `ramgf100.c`).
@@ -424,6 +425,20 @@ fn copy_channel_steps(
     ]);
     ops.extend(Card::own_channel_steps(own, window));
     ops
+}
+
+impl Inspect for Layout {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bytes("vram", u64::from(self.frames) * FRAME);
+        tree.bytes("usable", u64::from(self.usable) * FRAME);
+        tree.bytes("frame", FRAME);
+        tree.address(
+            "arena_base",
+            u64::from(self.arena_first) * FRAME,
+            Space::VramAddress,
+        );
+        tree.bytes("arena", u64::from(self.arena_frames) * FRAME);
+    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ use super::lane::{Doorbells, Job, Lane, Op, Tokens};
 use super::microcode::Microcode;
 use crate::event::{Action, Actions, HostMemory, Token, VmId};
 
+mod inspection;
+
 /// A channel number of the card.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct PhysChannel(pub(crate) u8);

@@ -7,6 +7,7 @@ use fermi_spec::regs::Bar0Reg;
 
 use super::card::PhysChannel;
 use crate::event::{Action, Actions, Token, VmId};
+use crate::inspect::{Inspect, Tree};
 
 /// What a finished group was for. The manager goes on from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,6 +163,19 @@ impl Lane {
             return None;
         }
         self.groups.pop_front().map(|group| (group.job, false))
+    }
+}
+
+impl Inspect for Lane {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.count("groups", self.groups.len());
+        if let Some(head) = self.groups.front() {
+            tree.name("doing", format_args!("{:?}", head.job));
+            tree.count("steps_left", head.ops.len());
+        }
+        if let Some(token) = self.polling {
+            tree.number("poll", token.0);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::event::{Tick, VmId};
+use crate::inspect::{Inspect, Tree};
 use crate::memory::ChunkNo;
 
 /// Unbacked chunks that a VM's access waits for.
@@ -84,6 +85,17 @@ impl Demands {
 
     pub(super) fn next_deadline(&self) -> Option<Tick> {
         self.queue.iter().map(|demand| demand.deadline).min()
+    }
+}
+
+impl Inspect for Demands {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        for demand in &self.queue {
+            tree.group(demand.vm, |tree| {
+                tree.count("chunks", demand.chunks.len());
+                tree.due_in("in_host_ram_after", demand.deadline);
+            });
+        }
     }
 }
 

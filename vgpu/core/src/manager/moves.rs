@@ -27,6 +27,7 @@ use crate::event::{Action, FrameOwner, Tick, VmId};
 use crate::host::card::OWN_CHANNEL;
 use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
 use crate::host::{CopyRun, Job, PhysChannel};
+use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
@@ -569,4 +570,23 @@ fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
         .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
         .map(|(&v, channel)| (v, channel.physical))
         .collect()
+}
+
+impl Inspect for Move {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.number("number", self.id.0);
+        tree.name("vm", self.vm);
+        tree.name("direction", format_args!("{:?}", self.direction));
+        tree.name("cause", self.cause);
+        tree.name("stage", format_args!("{:?}", self.stage));
+        tree.count("chunks", self.chunks.len());
+        tree.count("channels_suspended", self.suspended.len());
+        if let Some(at) = self.suspended_at {
+            tree.age("suspended_since", at);
+        }
+        if self.copying_since != Tick::default() {
+            tree.age("copying_since", self.copying_since);
+        }
+        tree.count("copies_left", self.runs.len());
+    }
 }

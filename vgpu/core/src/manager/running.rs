@@ -20,6 +20,7 @@ use crate::event::{Action, Event, Place, Refusal, Reply, RequestId, Tick, Token,
 use crate::host::bring_up::{Identity, Layout};
 use crate::host::interrupt::Scan;
 use crate::host::{Card, Job, PhysChannel};
+use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkPlace, Frames};
 use crate::notice::Notice;
 use crate::policy::{Observation, Policy};
@@ -307,7 +308,12 @@ impl Running {
             Some(vgpu) if vgpu.detaching => Refusal::NotAttached,
             Some(vgpu) if vgpu.queue.len() >= QUEUE_MAX => Refusal::TooManyWaiting,
             Some(vgpu) => {
-                vgpu.queue.push_back(Request { id, kind, done: 0 });
+                vgpu.queue.push_back(Request {
+                    id,
+                    kind,
+                    done: 0,
+                    since: cx.now,
+                });
                 self.ready.insert(vm);
                 return;
             }
@@ -501,4 +507,40 @@ fn timed_out(job: Job) -> Option<HostFault> {
         }
     };
     Some(HostFault::TimedOut { operation, vm })
+}
+
+impl Inspect for Running {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.part("layout", &self.layout);
+        tree.group("frames", |tree| {
+            tree.count("usable", self.layout.usable as usize);
+            tree.count("free", self.frames.free_count() as usize);
+        });
+        tree.part("card", &self.card);
+        tree.group("vms", |tree| {
+            self.vms.iter().for_each(|(vm, vgpu)| tree.part(vm, vgpu));
+        });
+        match &self.moving {
+            Some(moving) => tree.part("move", moving),
+            None => tree.name("move", "none"),
+        }
+        tree.part("demands", &self.demands);
+        tree.group("channels_leaving", |tree| {
+            for (physical, leaving) in &self.leaving {
+                tree.group(physical.0, |tree| {
+                    tree.name("vm", leaving.vm);
+                    tree.count("tries", leaving.tries as usize);
+                });
+            }
+        });
+        tree.count("spaces_leaving", self.spaces_leaving.len());
+        tree.part("bus_addresses", &self.iova);
+        tree.due_in("refill_pass_in", self.pass_at);
+        tree.flag("refill_pass_is_wanted", self.pass_wanted);
+        tree.age("looked_at_the_card", self.looked_at);
+        if let Some(at) = self.woken_at {
+            tree.due_in("wakes_in", at);
+        }
+        tree.part("settings", &self.config);
+    }
 }
