@@ -94,6 +94,8 @@ pub struct Outcome {
     pub card: String,
     /// What happened last before it, an event or action a line.
     pub flight: String,
+    /// The state of the core at that moment, as a tree.
+    pub state: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,9 +156,11 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         ))),
     });
     let violation = result.err().map(|violation| violation.0);
-    let (card, flight) = if violation.is_some() {
+    let (card, flight, state) = if violation.is_some() {
         let world = &mut simulation.world;
-        (world.card_state(), world.flight().last_as_text(FLIGHT_LINES))
+        let state = world.manager.inspect(world.now, "").map(|node| node.to_string());
+        let flight = world.flight().last_as_text(FLIGHT_LINES);
+        (world.card_state(), flight, state.unwrap_or_default())
     } else {
         Default::default()
     };
@@ -197,6 +201,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         violation,
         card,
         flight,
+        state,
     }
 }
 

@@ -14,6 +14,12 @@ pub(crate) struct ReplayArguments {
     /// Leave notices out, which tell and do nothing: for a recording that another version made.
     #[arg(long)]
     without_notices: bool,
+    /// Stop after this line of the file, counted from 1, and print the state of the core as a tree.
+    #[arg(long, value_name = "LINE")]
+    inspect_at: Option<u64>,
+    /// Print only this part of the tree, such as `vms/vm0/chunks/list`.
+    #[arg(long, value_name = "PATH", requires = "inspect_at", default_value = "")]
+    path: String,
 }
 
 pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
@@ -27,8 +33,18 @@ pub(crate) fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
     };
     let summary = replay
         .comparing(compared)
+        .until(arguments.inspect_at.unwrap_or(u64::MAX))
         .run(&mut manager)
         .with_context(|| format!("{name} does not repeat"))?;
+    if arguments.inspect_at.is_some() {
+        let path = &arguments.path;
+        let state = manager.inspect(summary.now, path);
+        print!(
+            "{}",
+            state.with_context(|| format!("there is nothing at {path}"))?
+        );
+        return Ok(());
+    }
     println!("{name}: same actions from the same events: {summary:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask show`: what a flight file tells, registers by name, filtered.
+//! `cargo xtask show`: what a flight file tells, registers by name, filtered; or the state in it as a tree.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -25,6 +25,9 @@ pub(crate) struct ShowArguments {
     /// Only the last so many of the lines that are left.
     #[arg(long, value_name = "N")]
     last: Option<usize>,
+    /// Print the state of the core when the file was written, or the part of it at PATH, instead of what happened.
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "")]
+    state: Option<String>,
 }
 
 impl ShowArguments {
@@ -45,8 +48,11 @@ impl ShowArguments {
 
 pub(crate) fn run(arguments: &ShowArguments) -> anyhow::Result<()> {
     let name = arguments.file.display();
-    let FlightFile { header, flight } =
-        FlightFile::read(&arguments.file).with_context(|| format!("cannot show {name}"))?;
+    let FlightFile {
+        header,
+        state,
+        flight,
+    } = FlightFile::read(&arguments.file).with_context(|| format!("cannot show {name}"))?;
     let mut out = std::io::stdout().lock();
     let Tick(now) = header.now;
     writeln!(
@@ -58,6 +64,13 @@ pub(crate) fn run(arguments: &ShowArguments) -> anyhow::Result<()> {
         header.version,
         header.reason
     )?;
+    if let Some(path) = &arguments.state {
+        let state = state.context("the file has no state")?;
+        let part = state
+            .at(path)
+            .with_context(|| format!("there is nothing at {path}"))?;
+        return write!(out, "{part}").map_err(Into::into);
+    }
     let chosen = arguments.chosen(&flight.lines);
     writeln!(out, "{} of {} lines", chosen.len(), flight.lines.len())?;
     chosen.into_iter().try_for_each(|line| writeln!(out, "{line}"))?;

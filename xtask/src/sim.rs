@@ -102,11 +102,11 @@ fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<(
     }
 }
 
-/// What to look at beside a violation: what the seed drew, the card at that moment, and what happened last.
+/// What to look at beside a violation: what the seed drew, the card and the core at that moment, what happened last.
 fn scene(outcome: &Outcome) -> String {
     format!(
-        "drawn:\n{}the card:\n{}what happened last:\n{}",
-        outcome.drawn, outcome.card, outcome.flight
+        "drawn:\n{}the card:\n{}the core:\n{}what happened last:\n{}",
+        outcome.drawn, outcome.card, outcome.state, outcome.flight
     )
 }
 

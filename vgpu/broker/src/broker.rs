@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fermi_spec::board::Board;
 use vfio_user_server::pci::ConfigSpace;
+use vgpu::inspect::Node;
 use vgpu::{Event, HostGpu, Quota, RequestId, VmConfig, VmId};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -69,7 +70,7 @@ impl std::fmt::Debug for Setup {
 /// State that the event loop, the links and the handle share.
 pub(crate) struct Shared {
     performer: Mutex<Performer>,
-    flights: Option<Arc<FlightFolder>>,
+    flights: Option<FlightFolder>,
     next_request: AtomicU64,
     pub(crate) status: Arc<Status>,
     /// Wakes the event loop: a socket's VM has answers, or the loop is to stop.
@@ -138,21 +139,20 @@ impl Broker {
         })?;
         let function = function(&config_space, bars);
         let status = Arc::new(Status::default());
-        let flights = setup.flights.map(Arc::new);
         let asks = setup.interrupt.is_none();
         let wake = Arc::new(Waker::new(event_fd()?));
         let performer = Performer::new(
             setup.core,
             setup.gpu,
             setup.recorder,
-            flights.clone(),
+            setup.flights.clone(),
             asks,
             status.clone(),
             wake.clone(),
         )?;
         let shared = Arc::new(Shared {
             performer: Mutex::new(performer),
-            flights,
+            flights: setup.flights,
             next_request: AtomicU64::new(1),
             status,
             wake,
@@ -228,8 +228,19 @@ impl Broker {
         let folder = self.shared.flights.as_ref().ok_or(FlightError::NoFolder)?;
         // As with the figures: reading is right even after a panic.
         let performer = self.shared.performer.lock();
-        let (now, flight) = performer.unwrap_or_else(PoisonError::into_inner).flight();
-        folder.write(reason, now, &flight)
+        let performer = performer.unwrap_or_else(PoisonError::into_inner);
+        let (now, flight) = performer.flight();
+        let state = performer.inspect("");
+        // The file is written without the lock.
+        drop(performer);
+        folder.write(reason, now, &flight, state.as_ref())
+    }
+
+    /// The state of what decides at `path`, such as `vms/vm1/chunks/list`; everything but long lists at the empty one.
+    /// `None` if there is nothing at the path.
+    pub fn inspect(&self, path: &str) -> Option<Node> {
+        let performer = self.shared.performer.lock();
+        performer.unwrap_or_else(PoisonError::into_inner).inspect(path)
     }
 
     /// Waits until the broker has ended by itself: the card is lost. `None` if it has not within `timeout`.

@@ -2,23 +2,26 @@
 //!
 //! ```text
 //! {"vramd_flight":1,"gpu":"gpu0","reason":"…","unix_seconds":…,"now":…,"version":"…"}
+//! {"state":{…}}
 //! {"now":…,"event":…,"told":{…},"register":"…"}
 //! ```
 //!
+//! The state is that of the core when the file was written, as a tree without its long lists ([`vgpu::inspect`]).
 //! There is nothing in them of what guests load, store or keep in memory, see [`vgpu::flight_recorder`].
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use vgpu::Tick;
 use vgpu::flight_recorder::{Flight, FlightRecorder, Line};
+use vgpu::inspect::Node;
 
 use crate::pci_card::chain;
 
@@ -28,11 +31,20 @@ const FORMAT: u32 = 1;
 const FILES_MAX: u32 = 64;
 
 /// Where a broker writes them, and what they are called: `vramd-flight-GPU-SECONDS-PROCESS-NUMBER.jsonl`.
-#[derive(Debug)]
+///
+/// Clones count the files together.
+#[derive(Clone, Debug)]
 pub struct FlightFolder {
     folder: PathBuf,
     gpu: String,
-    written: AtomicU32,
+    written: Arc<Mutex<Written>>,
+}
+
+/// What was written so far.
+#[derive(Debug, Default)]
+struct Written {
+    files: u32,
+    last: Option<PathBuf>,
 }
 
 /// The first line of a file.
@@ -56,8 +68,18 @@ pub struct FlightHeader {
 pub struct FlightFile {
     /// Whose it is, and why it was written.
     pub header: FlightHeader,
+    /// The state of the core at the end of it, if that could be read.
+    pub state: Option<Node>,
     /// The last things that happened, oldest first.
     pub flight: Flight,
+}
+
+/// Every line after the first.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum FileLine<'a> {
+    State { state: Cow<'a, Node> },
+    Happened(Cow<'a, Line>),
 }
 
 /// Why a file was not written or not read.
@@ -114,17 +136,34 @@ impl FlightFolder {
         Self {
             folder: folder.into(),
             gpu: gpu.into(),
-            written: AtomicU32::new(0),
+            written: Arc::default(),
         }
     }
 
+    /// The file that was written last.
+    pub fn last(&self) -> Option<PathBuf> {
+        self.written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .last
+            .clone()
+    }
+
     /// Writes a file that nobody but this user may read, and names it.
-    pub(crate) fn write(&self, reason: &str, now: Tick, flight: &Flight) -> Result<PathBuf, FlightError> {
-        // Only uniqueness matters.
-        let number = self.written.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn write(
+        &self,
+        reason: &str,
+        now: Tick,
+        flight: &Flight,
+        state: Option<&Node>,
+    ) -> Result<PathBuf, FlightError> {
+        // A panic elsewhere leaves a count that is right.
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = written.files;
         if number >= FILES_MAX {
             return Err(FlightError::Enough);
         }
+        written.files += 1;
         let unix_seconds = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs());
@@ -142,14 +181,22 @@ impl FlightFolder {
             std::process::id()
         );
         let path = self.folder.join(name);
-        match write_lines(&path, &header, flight) {
-            Ok(()) => Ok(path),
+        match write_lines(&path, &header, flight, state) {
+            Ok(()) => {
+                written.last = Some(path.clone());
+                Ok(path)
+            }
             Err(source) => Err(FlightError::Write { path, source }),
         }
     }
 }
 
-fn write_lines(path: &Path, header: &FlightHeader, flight: &Flight) -> std::io::Result<()> {
+fn write_lines(
+    path: &Path,
+    header: &FlightHeader,
+    flight: &Flight,
+    state: Option<&Node>,
+) -> std::io::Result<()> {
     // A link that somebody else laid in a folder that all may write is not followed.
     let file = OpenOptions::new()
         .write(true)
@@ -159,10 +206,17 @@ fn write_lines(path: &Path, header: &FlightHeader, flight: &Flight) -> std::io::
     let mut out = BufWriter::new(file);
     let mut line = |text: Result<String, serde_json::Error>| writeln!(out, "{}", text?);
     line(serde_json::to_string(header))?;
-    flight
+    let state = state.map(|state| FileLine::State {
+        state: Cow::Borrowed(state),
+    });
+    let lines = flight
         .lines
         .iter()
-        .try_for_each(|entry| line(serde_json::to_string(entry)))?;
+        .map(|line| FileLine::Happened(Cow::Borrowed(line)));
+    state
+        .into_iter()
+        .chain(lines)
+        .try_for_each(|entry| line(serde_json::to_string(&entry)))?;
     out.flush()
 }
 
@@ -185,9 +239,11 @@ impl FlightFile {
             });
         }
         let mut flight = Flight::default();
+        let mut state = None;
         for (number, text) in (2..).zip(lines) {
-            match serde_json::from_str::<Line>(&text.map_err(io)?) {
-                Ok(line) => flight.lines.push(line),
+            match serde_json::from_str::<FileLine<'_>>(&text.map_err(io)?) {
+                Ok(FileLine::State { state: node }) => state = Some(node.into_owned()),
+                Ok(FileLine::Happened(line)) => flight.lines.push(line.into_owned()),
                 Err(source) if source.is_eof() => break,
                 Err(source) => {
                     return Err(FlightError::Malformed {
@@ -198,7 +254,11 @@ impl FlightFile {
                 }
             }
         }
-        Ok(Self { header, flight })
+        Ok(Self {
+            header,
+            state,
+            flight,
+        })
     }
 }
 
@@ -206,11 +266,11 @@ impl FlightFile {
 #[derive(Debug)]
 pub(crate) struct Flights {
     pub(crate) recorder: FlightRecorder,
-    folder: Option<Arc<FlightFolder>>,
+    folder: Option<FlightFolder>,
 }
 
 impl Flights {
-    pub(crate) fn new(folder: Option<Arc<FlightFolder>>) -> Self {
+    pub(crate) fn new(folder: Option<FlightFolder>) -> Self {
         Self {
             recorder: FlightRecorder::default(),
             folder,
@@ -219,10 +279,10 @@ impl Flights {
 
     /// Writes what happened before something went wrong. Whoever holds the broker's lock waits for the file, so this is
     /// for a broker that does nothing more.
-    pub(crate) fn write(&mut self, now: Tick, reason: &str) {
+    pub(crate) fn write(&mut self, now: Tick, reason: &str, state: Option<&Node>) {
         self.recorder.remark(reason);
         let Some(folder) = &self.folder else { return };
-        match folder.write(reason, now, &self.recorder.flight()) {
+        match folder.write(reason, now, &self.recorder.flight(), state) {
             Ok(path) => log::error!("{reason}: what happened last is in {}", path.display()),
             Err(error) => log::error!("{reason}: what happened last is lost: {}", chain(&error)),
         }
@@ -250,24 +310,32 @@ mod tests {
         recorder.flight()
     }
 
+    fn state() -> Node {
+        vgpu::Manager::new(vgpu::GpuConfig::default())
+            .inspect(Tick(7), "")
+            .unwrap()
+    }
+
     #[test]
     fn file_reads_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let flights = FlightFolder::new(folder.path(), "gpu0");
-        let path = flights.write("a test", Tick(7), &flight()).unwrap();
+        let path = flights
+            .write("a test", Tick(7), &flight(), Some(&state()))
+            .unwrap();
         let file = FlightFile::read(&path).unwrap();
-        assert_eq!(file.flight, flight());
+        assert_eq!((file.flight, file.state), (flight(), Some(state())));
         assert_eq!((&*file.header.reason, file.header.now), ("a test", Tick(7)));
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_ne!(flights.write("again", Tick(8), &flight()).unwrap(), path);
+        assert_ne!(flights.write("again", Tick(8), &flight(), None).unwrap(), path);
     }
 
     #[test]
     fn last_line_that_is_cut_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let path = FlightFolder::new(folder.path(), "gpu0")
-            .write("a test", Tick(7), &flight())
+            .write("a test", Tick(7), &flight(), None)
             .unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 10]).unwrap();
@@ -280,9 +348,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let flights = FlightFolder::new(folder.path(), "gpu0");
         for _ in 0..FILES_MAX {
-            flights.write("a test", Tick(7), &Flight::default()).unwrap();
+            flights
+                .write("a test", Tick(7), &Flight::default(), None)
+                .unwrap();
         }
-        let error = flights.write("a test", Tick(7), &Flight::default()).unwrap_err();
+        let error = flights
+            .write("a test", Tick(7), &Flight::default(), None)
+            .unwrap_err();
         assert_eq!(error.to_string(), "64 flight files were written already");
     }
 

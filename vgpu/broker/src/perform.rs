@@ -92,7 +92,7 @@ impl Performer {
         core: Box<dyn Core>,
         gpu: Box<dyn HostGpu>,
         recorder: Option<Recorder>,
-        flights: Option<Arc<FlightFolder>>,
+        flights: Option<FlightFolder>,
         asks_for_interrupt: bool,
         status: Arc<Status>,
         waker: Arc<Waker>,

@@ -1,5 +1,6 @@
 //! The two sides that the broker joins: the deciding core, and the VMs' ends.
 
+use vgpu::inspect::Node;
 use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Tick};
 
 /// The deciding core: [`Manager`], or a script in tests.
@@ -8,11 +9,20 @@ use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Tick};
 pub trait Core: Send {
     /// Takes one event.
     fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions);
+
+    /// The state at `path`, see [`vgpu::inspect`]. `None` if there is nothing at the path; a script has no state to show.
+    fn inspect(&self, _now: Tick, _path: &str) -> Option<Node> {
+        None
+    }
 }
 
 impl Core for Manager {
     fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
         Manager::apply(self, now, event, memory, actions);
+    }
+
+    fn inspect(&self, now: Tick, path: &str) -> Option<Node> {
+        Manager::inspect(self, now, path)
     }
 }
 

@@ -148,6 +148,8 @@ pub struct ReplaySummary {
     pub events: u64,
     /// Number of actions compared.
     pub actions: u64,
+    /// The clock at the last event.
+    pub now: Tick,
     /// The last line was incomplete (the broker was killed) and left out.
     pub is_cut: bool,
 }
@@ -158,6 +160,7 @@ pub struct Replay {
     line: u64,
     config: GpuConfig,
     compared: Compared,
+    last_line: u64,
 }
 
 impl std::fmt::Debug for Replay {
@@ -182,6 +185,7 @@ impl Replay {
             line: 0,
             config: GpuConfig::default(),
             compared: Compared::default(),
+            last_line: u64::MAX,
         };
         let (text, _) = replay.next_line()?.unwrap_or_default();
         let header: Header = replay.parse(&text)?;
@@ -199,6 +203,11 @@ impl Replay {
         Self { compared, ..self }
     }
 
+    /// Ends the replay after a line of the file, counted from 1.
+    pub fn until(self, last_line: u64) -> Self {
+        Self { last_line, ..self }
+    }
+
     /// What the recorded core was made with; the fresh one must be too.
     pub fn config(&self) -> &GpuConfig {
         &self.config
@@ -209,13 +218,16 @@ impl Replay {
         let mut summary = ReplaySummary::default();
         let mut cache = ReadCache::default();
         let mut actions = Actions::default();
-        while let Some((text, is_complete)) = self.next_line()? {
+        while self.line < self.last_line
+            && let Some((text, is_complete)) = self.next_line()?
+        {
             if !is_complete {
                 summary.is_cut = true;
                 break;
             }
             let line: Line = self.parse(&text)?;
             summary.events += 1;
+            summary.now = line.now;
             summary.actions += line.actions.len() as u64;
             self.replay_line(core, line, &mut cache, &mut actions)?;
         }

@@ -555,3 +555,44 @@ fn broker_without_a_folder_writes_no_flight() {
     let error = broker.write_flight("a test").unwrap_err();
     assert_eq!(error.to_string(), "this broker has no folder for flight files");
 }
+
+#[test]
+fn state_is_in_the_file_and_is_asked_for_by_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(Setup {
+        core: Box::new(Stateful(TestCore::default())),
+        flights: flights_into(&folder),
+        ..setup(TestCore::default(), &FakeGpu::default(), None)
+    })
+    .unwrap();
+    let path = broker.write_flight("a test").unwrap();
+    let state = FlightFile::read(&path).unwrap().state.unwrap();
+    assert_eq!(state.to_string(), "phase: waiting\n");
+    assert_eq!(broker.inspect("phase"), Some(state));
+    assert_eq!(broker.inspect("vms"), None);
+}
+
+/// A script with something to show.
+struct Stateful(TestCore);
+
+impl Core for Stateful {
+    fn apply(
+        &mut self,
+        now: vgpu::Tick,
+        event: Event,
+        memory: &mut dyn vgpu::HostMemory,
+        actions: &mut vgpu::Actions,
+    ) {
+        self.0.apply(now, event, memory, actions);
+    }
+
+    fn inspect(&self, now: vgpu::Tick, path: &str) -> Option<Node> {
+        struct Phase;
+        impl vgpu::inspect::Inspect for Phase {
+            fn inspect(&self, tree: &mut vgpu::inspect::Tree<'_>) {
+                tree.name("phase", "waiting");
+            }
+        }
+        vgpu::inspect::inspect(&Phase, now, path)
+    }
+}

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use vgpu::flight_recorder::Flight;
+use vgpu::inspect::Node;
 use vgpu::{HostGpu, HostGpuError, Tick, VmId};
 
 use super::Performer;
@@ -16,10 +17,23 @@ impl Performer {
         (self.now(), self.flights.recorder.flight())
     }
 
+    /// The core's state at a path. `None` if there is nothing at it, or a panic left a state that cannot be read.
+    pub(crate) fn inspect(&self, path: &str) -> Option<Node> {
+        let now = self.now();
+        catch_unwind(AssertUnwindSafe(|| self.core.inspect(now, path)))
+            .ok()
+            .flatten()
+    }
+
+    fn write_flight(&mut self, reason: &str) {
+        let state = self.inspect("");
+        self.flights.write(self.now(), reason, state.as_ref());
+    }
+
     /// Ends the broker because something went wrong, and writes what happened before.
     pub(crate) fn fail(&mut self, reason: &str) {
         if self.ended.is_none() {
-            self.flights.write(self.now(), reason);
+            self.write_flight(reason);
             self.end(reason);
         }
     }
@@ -56,7 +70,7 @@ impl Performer {
             // What the core wanted done before it panicked.
             self.flights.recorder.actions(self.actions.as_slice());
             let reason = format!("panic in the broker: {}", message_of(&*panic));
-            self.flights.write(self.now(), &reason);
+            self.write_flight(&reason);
             resume_unwind(panic);
         }
     }
