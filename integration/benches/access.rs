@@ -72,6 +72,7 @@ impl Host {
             host_ram: 1 << 30,
             seed: 1,
             firmware: None,
+            flights: None,
             record: None,
             vms: vec![VmSocket {
                 path: path.clone(),

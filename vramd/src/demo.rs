@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use broker::{AttachError, Broker, BrokerStats, Ended};
+use broker::{AttachError, Broker, BrokerStats, Ended, FlightFolder};
 use guests::Workload;
 use vgpu::{Quota, VmConfig};
 
@@ -170,6 +170,7 @@ struct Member {
 pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoReport, DemoError> {
     let inputs: Arc<[InputFile]> = load_inputs(options)?.into();
     let start = Instant::now();
+    let flights = FlightFolder::new(std::env::temp_dir(), "demo");
     let (broker, counters) = start_counted(HostSetup {
         card: options.card.clone(),
         // Enough that the card's own share never decides whether a VM is admitted.
@@ -177,18 +178,32 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
         seed: options.seed,
         firmware: None,
         record: options.record.clone(),
+        flights: Some(flights.clone()),
         vms: Vec::new(),
     })?;
     let mut place = options.place;
     let mut members = build_all(options, &inputs, &broker, &mut place, onlooker)?;
-    watch(&mut members, &broker, start, onlooker)?;
+    if let Err(error) = watch(&mut members, &broker, start, onlooker) {
+        if let Some(path) = flights.last() {
+            onlooker.notice(&format!("what happened last is in {}", path.display()));
+        }
+        return Err(error);
+    }
     let seconds = start.elapsed().as_secs_f64();
     let stats = broker.snapshot();
     let is_kvm = place == Place::Kvm;
     // A card that was lost has ended the demo above.
     let counters = counters.and_then(|counters| counters.read().ok());
     let card = CardReport { stats, counters };
-    Ok(report::make(options, &inputs, &members, &card, is_kvm, seconds))
+    let mut report = report::make(options, &inputs, &members, &card, is_kvm, seconds);
+    if !report.ok {
+        let reason = format!("the demo failed: {}", report.notes.join("; "));
+        report.notes.push(match broker.write_flight(&reason) {
+            Ok(path) => format!("what happened last is in {}", path.display()),
+            Err(error) => format!("what happened last is lost: {error}"),
+        });
+    }
+    Ok(report)
 }
 
 impl DemoOptions {

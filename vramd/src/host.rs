@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use broker::{
-    Broker, OWN_BYTES, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup, StartError,
-    VfioGpu, VfioGpuError, VmSocket,
+    Broker, FlightFolder, OWN_BYTES, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup,
+    StartError, VfioGpu, VfioGpuError, VmSocket,
 };
 use fermi_spec::board::Board;
 use vgpu::{GpuConfig, HostGpu, Manager};
@@ -41,6 +41,8 @@ pub struct HostSetup {
     pub firmware: Option<PathBuf>,
     /// File to record every event to.
     pub record: Option<PathBuf>,
+    /// Where the flight recorder is written when something went wrong.
+    pub flights: Option<FlightFolder>,
     /// Sockets to listen on.
     pub vms: Vec<VmSocket>,
 }
@@ -148,7 +150,7 @@ pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>),
         interrupt: Some(card.interrupt),
         hangup: card.hangup,
         recorder,
-        flights: None,
+        flights: setup.flights,
         board: card.board,
         vms: setup.vms,
     })?;

@@ -1,17 +1,18 @@
 //! `vramd serve`: brokers of all cards in a configuration, until a signal.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use broker::{Broker, PciFunction, VmSocket};
+use anyhow::{Context as _, bail, ensure};
+use broker::{Broker, FlightFolder, PciFunction, VmSocket};
 
 use super::ServeArguments;
 use crate::config::{GpuSection, HostConfig, VmSection};
 use crate::host::{CardChoice, HostSetup, start_broker};
 use vramd_vm::config::Size;
 use vramd_vm::program::complain;
-use vramd_vm::signals::is_stop_requested;
+use vramd_vm::signals::{install_flight_request, is_stop_requested, take_flight_request};
 
 /// Time between two looks for a signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -21,6 +22,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     if config.control_socket.is_some() {
         complain("control.socket is ignored: the control API is not there yet");
     }
+    install_flight_request()?;
     let mut brokers = Vec::new();
     for gpu in &config.gpus {
         let vms: Vec<_> = config.vms.iter().filter(|vm| vm.gpu == gpu.name).collect();
@@ -47,8 +49,40 @@ fn wait(brokers: &[(&GpuSection, Broker)]) -> anyhow::Result<()> {
                 bail!("gpu {}: {ended}", gpu.name);
             }
         }
+        if take_flight_request() {
+            brokers
+                .iter()
+                .for_each(|(gpu, broker)| write_flight(&gpu.name, broker));
+        }
     }
     Ok(())
+}
+
+/// Writes what happened last at one card, and names the file.
+fn write_flight(gpu: &str, broker: &Broker) {
+    match broker.write_flight("SIGUSR1") {
+        Ok(path) => complain(&format!("gpu {gpu}: what happened last is in {}", path.display())),
+        Err(error) => complain(&format!("gpu {gpu}: {:#}", anyhow::Error::new(error))),
+    }
+}
+
+/// The folder for flight files: the one that the configuration names, which has to be there, or the first socket's.
+fn flight_folder(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Option<FlightFolder>> {
+    if let Some(folder) = &gpu.flight_folder {
+        let name = folder.display();
+        ensure!(
+            folder.is_dir(),
+            "gpu {}: flight_folder {name} is no folder",
+            gpu.name
+        );
+    }
+    let beside_sockets = || {
+        let folder = vms.first()?.socket.parent()?;
+        let is_here = folder.as_os_str().is_empty();
+        Some(if is_here { Path::new(".") } else { folder }.to_path_buf())
+    };
+    let folder: Option<PathBuf> = gpu.flight_folder.clone().or_else(beside_sockets);
+    Ok(folder.map(|folder| FlightFolder::new(folder, &*gpu.name)))
 }
 
 /// Removes the driver override of a card of the host and lets the host choose. A failure is only reported: the
@@ -71,6 +105,7 @@ fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
         card: gpu.card.clone(),
         host_ram: gpu.host_ram,
         firmware: gpu.firmware.clone(),
+        flights: flight_folder(gpu, vms)?,
         seed: 0,
         record: None,
         vms: sockets.collect(),

@@ -29,6 +29,8 @@ pub struct GpuSection {
     pub host_ram: u64,
     /// Folder with microcode for its copy engines.
     pub firmware: Option<PathBuf>,
+    /// Folder for flight files; beside the VMs' sockets if none is named.
+    pub flight_folder: Option<PathBuf>,
 }
 
 /// The section of one VM that may attach.
@@ -84,6 +86,7 @@ struct RawGpu {
     vram: Option<Spanned<Size>>,
     host_ram: Option<Size>,
     firmware: Option<PathBuf>,
+    flight_folder: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -136,6 +139,7 @@ impl RawGpu {
             card,
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
             firmware: self.firmware,
+            flight_folder: self.flight_folder,
         })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back. Where there is a
 //! power button (`vramd run` of an operating system), the first SIGTERM presses it, and only a further one ends the program.
+//! To a broker (`vramd serve`) SIGUSR1 says that it is to write what happened last.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,6 +13,7 @@ use vmm_sys_util::signal::register_signal_handler;
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 static IS_POWER_CUT: AtomicBool = AtomicBool::new(false);
 static IS_BUTTON_PRESSED: AtomicBool = AtomicBool::new(false);
+static IS_FLIGHT_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Called by the kernel between any two instructions: only a store is allowed here.
 extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
@@ -30,6 +32,11 @@ extern "C" fn on_button_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
+/// Handler of SIGUSR1 of a broker, with the same restriction.
+extern "C" fn on_flight_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    IS_FLIGHT_WANTED.store(true, Ordering::SeqCst);
+}
+
 /// Makes SIGINT and SIGTERM set a flag instead of ending the program.
 pub fn install() -> anyhow::Result<()> {
     handle([SIGINT, SIGTERM], on_signal)
@@ -45,6 +52,11 @@ pub fn install_power_button() -> anyhow::Result<()> {
     handle([SIGTERM], on_button_signal)
 }
 
+/// Makes SIGUSR1 ask for what happened last.
+pub fn install_flight_request() -> anyhow::Result<()> {
+    handle([SIGUSR1], on_flight_signal)
+}
+
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 fn handle<const COUNT: usize>(signals: [c_int; COUNT], handler: Handler) -> anyhow::Result<()> {
@@ -58,6 +70,11 @@ fn handle<const COUNT: usize>(signals: [c_int; COUNT], handler: Handler) -> anyh
 /// Whether SIGINT or SIGTERM asked for the end.
 pub fn is_stop_requested() -> bool {
     IS_STOP_REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Whether SIGUSR1 asked for what happened last since this was called before.
+pub fn take_flight_request() -> bool {
+    IS_FLIGHT_WANTED.swap(false, Ordering::SeqCst)
 }
 
 /// Whether a SIGTERM asked to press the power button.
