@@ -116,6 +116,19 @@ struct Vm {
     expected: String,
 }
 
+/// A VM as the seed drew it, before it attaches.
+struct DrawnVm {
+    id: VmId,
+    kind: Kind,
+    config: VmConfig,
+    /// The bytes of the guest's file.
+    input: Vec<u8>,
+    /// Of the guest's own choices.
+    seed: u64,
+    /// How often an honest guest goes over its file.
+    rounds: u32,
+}
+
 struct Simulation {
     world: World,
     rng: ChaCha8Rng,
@@ -272,10 +285,15 @@ impl Simulation {
         let card = drawn::card_text(vram, &mut simulation.world, slow_card);
         simulation.tell(card);
         let count = simulation.rng.random_range(2..=4u16);
+        let mut vms = Vec::new();
         for vm in 0..count {
             // The first is honest always: somebody must be able to be wronged.
             let is_hostile = settings.hostile && vm > 0 && simulation.rng.random_range(0..3) == 0;
-            simulation.add_vm(VmId(vm), if is_hostile { Kind::Hostile } else { Kind::Honest });
+            vms.push(simulation.draw_vm(VmId(vm), if is_hostile { Kind::Hostile } else { Kind::Honest }));
+        }
+        // The log begins with all that was drawn: nobody attaches before.
+        for vm in vms {
+            simulation.add_vm(vm);
         }
         simulation
     }
@@ -288,7 +306,8 @@ impl Simulation {
         }
     }
 
-    fn add_vm(&mut self, id: VmId, kind: Kind) {
+    /// Draws a VM and notes what was drawn. Nothing happens to the host yet.
+    fn draw_vm(&mut self, id: VmId, kind: Kind) -> DrawnVm {
         let rng = &mut self.rng;
         let chunk_bytes = [128 << 10, 512 << 10, 2 * MIB, 2 * MIB, 4 * MIB][rng.random_range(0..5)];
         let config = VmConfig {
@@ -298,16 +317,35 @@ impl Simulation {
             quota: drawn::quota(rng),
         };
         let text = drawn::vm_text(&config, kind);
-        self.tell(vec![text]);
-        self.world.attach(id, config, RAM_BYTES);
-        let rng = &mut self.rng;
         let input = input_bytes(rng);
+        let (seed, rounds) = (rng.random(), rng.random_range(1..=3));
+        self.tell(vec![text]);
+        DrawnVm {
+            id,
+            kind,
+            config,
+            input,
+            seed,
+            rounds,
+        }
+    }
+
+    fn add_vm(&mut self, drawn: DrawnVm) {
+        let DrawnVm {
+            id,
+            kind,
+            config,
+            input,
+            seed,
+            rounds,
+        } = drawn;
+        self.world.attach(id, config, RAM_BYTES);
         let expected = hex(&Sha256::digest(&input));
         let ram = Arc::clone(&self.world.vm(id).ram);
         ram.get_slice(INPUT_GPA as usize, input.len())
             .expect("inside of RAM")
             .copy_from(&input);
-        let (seed, rounds, bytes) = (rng.random(), rng.random_range(1..=3), input.len() as u64);
+        let bytes = input.len() as u64;
         let guest = match kind {
             Kind::Honest => Guest::start(ram, move |bus| honest(bus, bytes, seed, rounds)),
             Kind::Hostile => Guest::start(ram, move |bus| hostile::attack(bus, seed)),
