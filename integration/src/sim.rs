@@ -25,7 +25,7 @@ mod drawn;
 mod hostile_policy;
 mod log;
 
-use drawn::Drawn;
+use drawn::{Drawn, DrawnVm};
 use hostile_policy::HostilePolicy;
 use log::{Log, hex};
 
@@ -114,19 +114,6 @@ struct Vm {
     outcome: Option<Result<(), String>>,
     digest: String,
     expected: String,
-}
-
-/// A VM as the seed drew it, before it attaches.
-struct DrawnVm {
-    id: VmId,
-    kind: Kind,
-    config: VmConfig,
-    /// The bytes of the guest's file.
-    input: Vec<u8>,
-    /// Of the guest's own choices.
-    seed: u64,
-    /// How often an honest guest goes over its file.
-    rounds: u32,
 }
 
 struct Simulation {

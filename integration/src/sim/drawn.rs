@@ -5,10 +5,23 @@ use std::fmt::Write as _;
 use fermi_model::Faults;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use vgpu::{Bus, GpuConfig, Quota, VmConfig};
+use vgpu::{Bus, GpuConfig, Quota, VmConfig, VmId};
 
 use super::{Kind, MIB};
 use crate::world::World;
+
+/// A VM as the seed drew it, before it attaches.
+pub(super) struct DrawnVm {
+    pub(super) id: VmId,
+    pub(super) kind: Kind,
+    pub(super) config: VmConfig,
+    /// The bytes of its guest's file.
+    pub(super) input: Vec<u8>,
+    /// Of the guest's own choices.
+    pub(super) seed: u64,
+    /// How often an honest guest goes over its file.
+    pub(super) rounds: u32,
+}
 
 /// What was drawn, a line for the card, its edge, its faults, and each VM.
 #[derive(Default)]
