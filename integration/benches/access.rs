@@ -22,7 +22,7 @@ use card::CardConfig;
 use fermi_spec::board::Board;
 use fermi_spec::regs::{PbusReg, PmcReg};
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
-use vgpu::{Quota, VmConfig};
+use vgpu::{GpuConfig, Quota, VmConfig};
 use vmm::{Kernel, LinkError, ReportQueue, RunningVm, Sandbox, VfioUserLink, VgpuLink, Vm};
 use vmm_sys_util::eventfd::EventFd;
 use vramd::BrokerLink;
@@ -69,8 +69,11 @@ impl Host {
         });
         let broker = start_broker(HostSetup {
             card,
-            host_ram: 1 << 30,
-            seed: 1,
+            settings: GpuConfig {
+                host_ram: 1 << 30,
+                seed: 1,
+                ..GpuConfig::default()
+            },
             firmware: None,
             flights: None,
             record: None,

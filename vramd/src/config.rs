@@ -3,6 +3,7 @@
 
 mod device;
 mod host;
+mod settings;
 
 pub use device::Device;
 pub use host::{GpuSection, HostConfig, VmSection};

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use broker::{AttachError, Broker, BrokerStats, Ended, FlightFolder};
 use guests::Workload;
-use vgpu::{Quota, VmConfig};
+use vgpu::{GpuConfig, Quota, VmConfig};
 
 use report::CardReport;
 pub use report::{DemoReport, GpuReport, InputReport, PauseReport, ShaderReport, VmReport};
@@ -173,9 +173,12 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
     let flights = FlightFolder::new(std::env::temp_dir(), "demo");
     let (broker, counters) = start_counted(HostSetup {
         card: options.card.clone(),
-        // Enough that the card's own share never decides whether a VM is admitted.
-        host_ram: options.guest_vram.saturating_mul(options.vms as u64),
-        seed: options.seed,
+        settings: GpuConfig {
+            // Enough that the card's own share never decides whether a VM is admitted.
+            host_ram: options.guest_vram.saturating_mul(options.vms as u64),
+            seed: options.seed,
+            ..GpuConfig::default()
+        },
         firmware: None,
         record: options.record.clone(),
         flights: Some(flights.clone()),

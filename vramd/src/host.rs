@@ -33,10 +33,9 @@ pub enum CardChoice {
 pub struct HostSetup {
     /// Card to drive.
     pub card: CardChoice,
-    /// Host RAM for spilled chunks, bytes.
-    pub host_ram: u64,
-    /// Seed of the memory manager's random choices.
-    pub seed: u64,
+    /// What its memory manager is set to. What the card itself says is filled in when it is opened, and microcode when
+    /// the folder is read.
+    pub settings: GpuConfig,
     /// Folder with microcode for the card's copy engines, should they have none.
     pub firmware: Option<PathBuf>,
     /// File to record every event to.
@@ -138,9 +137,7 @@ pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>),
         frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
         bus: capabilities.bus,
         microcode,
-        host_ram: setup.host_ram,
-        seed: setup.seed,
-        ..GpuConfig::default()
+        ..setup.settings
     };
     let record = |path: &Path| Recorder::create(path, &config);
     let recorder = setup.record.as_deref().map(record).transpose()?;

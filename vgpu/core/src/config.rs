@@ -126,6 +126,91 @@ impl Default for GpuConfig {
     }
 }
 
+/// How the number of a [`Setting`] is written in a configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SettingUnit {
+    /// A time; the number counts nanoseconds.
+    Time,
+    /// A size; the number counts bytes.
+    Size,
+    /// A plain number.
+    Number,
+}
+
+/// A number of [`GpuConfig`] that an operator may set.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// What configurations call it.
+    pub name: &'static str,
+    /// How it is written there.
+    pub unit: SettingUnit,
+    /// The least and the most it may be.
+    pub bounds: [u64; 2],
+    field: fn(&mut GpuConfig) -> &mut u64,
+}
+
+impl Setting {
+    /// All that there are. A row here is all that a configuration needs to know of a setting.
+    pub const ALL: [Self; 5] = [
+        Self::time(
+            "suspend_budget",
+            |config| &mut config.suspend_budget_ns,
+            [MS, SECOND],
+        ),
+        Self::time(
+            "demand_budget",
+            |config| &mut config.demand_budget_ns,
+            [MS, SECOND],
+        ),
+        Self::time(
+            "refill_period",
+            |config| &mut config.refill_period_ns,
+            [MS, 60 * SECOND],
+        ),
+        Self {
+            name: "batch",
+            unit: SettingUnit::Size,
+            bounds: [*CHUNK_BYTES.start(), 128 << 20],
+            field: |config| &mut config.batch_bytes,
+        },
+        Self {
+            name: "seed",
+            unit: SettingUnit::Number,
+            bounds: [0, u64::MAX],
+            field: |config| &mut config.seed,
+        },
+    ];
+
+    const fn time(name: &'static str, field: fn(&mut GpuConfig) -> &mut u64, bounds: [u64; 2]) -> Self {
+        let unit = SettingUnit::Time;
+        Self {
+            name,
+            unit,
+            bounds,
+            field,
+        }
+    }
+
+    /// The setting of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|setting| setting.name == name)
+    }
+
+    /// Sets it, in nanoseconds, bytes, or as it is. `false`: the value is out of bounds, and nothing is set.
+    pub fn set(&self, config: &mut GpuConfig, value: u64) -> bool {
+        let [least, most] = self.bounds;
+        let fits = (least..=most).contains(&value);
+        if fits {
+            *(self.field)(config) = value;
+        }
+        fits
+    }
+}
+
+/// Nanoseconds of a millisecond and of a second.
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+
 /// VRAM that a VM may hold, in the words of cgroup v2 memory; bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quota {

@@ -17,7 +17,10 @@ mod notice;
 pub mod policy;
 mod reason;
 
-pub use config::{BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, VmConfig};
+pub use config::{
+    BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, Setting, SettingUnit,
+    VmConfig,
+};
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId, Tick,
     Token, VmId,

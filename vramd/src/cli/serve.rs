@@ -103,10 +103,9 @@ fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
     });
     start_broker(HostSetup {
         card: gpu.card.clone(),
-        host_ram: gpu.host_ram,
+        settings: gpu.settings.clone(),
         firmware: gpu.firmware.clone(),
         flights: flight_folder(gpu, vms)?,
-        seed: 0,
         record: None,
         vms: sockets.collect(),
     })

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{Quota, VmConfig};
+use vgpu::{GpuConfig, Quota, VmConfig};
 
 use vramd_vm::config::{Bound, ConfigError, ConfigFile, Size, Wrong, check_name, load};
 
+use super::settings::{self, RawSettings};
 use super::{Device, check_card_vram, check_guest_vram};
 use crate::host::CardChoice;
 
@@ -25,8 +26,8 @@ pub struct GpuSection {
     pub name: String,
     /// Kind and address of the card.
     pub card: CardChoice,
-    /// Host RAM for spilled chunks, bytes.
-    pub host_ram: u64,
+    /// What its memory manager is set to; what the card itself says is filled in when it is opened.
+    pub settings: GpuConfig,
     /// Folder with microcode for its copy engines.
     pub firmware: Option<PathBuf>,
     /// Folder for flight files; beside the VMs' sockets if none is named.
@@ -87,6 +88,8 @@ struct RawGpu {
     host_ram: Option<Size>,
     firmware: Option<PathBuf>,
     flight_folder: Option<PathBuf>,
+    #[serde(default)]
+    settings: RawSettings,
 }
 
 #[derive(Deserialize)]
@@ -134,10 +137,15 @@ impl RawGpu {
         let card = device
             .with_vram(bytes, Board::vram_bytes)
             .map_err(|reason| Wrong::new(span, "gpu.vram", reason))?;
+        let mut settings = GpuConfig {
+            host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
+            ..GpuConfig::default()
+        };
+        settings::apply(self.settings, &mut settings)?;
         Ok(GpuSection {
             name: self.name.into_inner(),
             card,
-            host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
+            settings,
             firmware: self.firmware,
             flight_folder: self.flight_folder,
         })

@@ -39,7 +39,7 @@ fn documented_host_is_what_it_says() {
         needs_microcode: false,
     };
     assert_eq!(host.gpus[0].card, CardChoice::Model(card));
-    assert_eq!(host.gpus[0].host_ram, 4 << 30);
+    assert_eq!(host.gpus[0].settings, vgpu::GpuConfig::default());
     assert_eq!(host.vms[0].socket, Path::new("/run/vramd/a.sock"));
     let (a, b) = (&host.vms[0].config, &host.vms[1].config);
     assert_eq!(
@@ -170,4 +170,43 @@ fn file_that_cannot_be_read_is_named() {
         VmFile::load(Path::new("/dev/null")),
         Err(ConfigError::Read { .. })
     ));
+}
+
+/// What is said of a card with this line among its settings; what they are if it is accepted.
+fn with_setting(line: &str) -> Result<vgpu::GpuConfig, String> {
+    let text = format!("[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n[gpu.settings]\n{line}\n");
+    let host = host(&text).map_err(|error| error.to_string())?;
+    Ok(host.gpus[0].settings.clone())
+}
+
+#[test]
+fn settings_of_a_card_are_set() {
+    let lines = "suspend_budget = \"5ms\"\ndemand_budget = \"1s\"\nrefill_period = \"200ms\"\nbatch = \"2M\"\nseed = 7";
+    let expected = vgpu::GpuConfig {
+        suspend_budget_ns: 5_000_000,
+        demand_budget_ns: 1_000_000_000,
+        refill_period_ns: 200_000_000,
+        batch_bytes: 2 << 20,
+        seed: 7,
+        ..vgpu::GpuConfig::default()
+    };
+    assert_eq!(with_setting(lines), Ok(expected));
+}
+
+#[test]
+fn wrong_setting_is_refused_with_line_field_and_what_would_be_right() {
+    let unknown = with_setting("budget = \"5ms\"").unwrap_err();
+    assert!(
+        unknown.starts_with("host.toml:5: gpu.settings.budget: ") && unknown.contains("demand_budget"),
+        "{unknown}"
+    );
+    let bare = with_setting("demand_budget = 150").unwrap_err();
+    assert!(
+        bare.starts_with("host.toml:5: gpu.settings.demand_budget: 150 has no unit"),
+        "{bare}"
+    );
+    let far = with_setting("demand_budget = \"2s\"").unwrap_err();
+    assert!(far.ends_with("2000ms is not from 1ms to 1000ms"), "{far}");
+    let small = with_setting("batch = \"64K\"").unwrap_err();
+    assert!(small.ends_with("64K is not from 128K to 128M"), "{small}");
 }
