@@ -21,7 +21,7 @@ use guests::Workload;
 
 use vramd_vm::RunArguments;
 use vramd_vm::config::parse_size;
-use vramd_vm::program::{WRONG_USAGE, complain, end, wrong_usage};
+use vramd_vm::program::{complain, end, wrong_usage};
 use vramd_vm::signals;
 
 use crate::config::{Device, check_card_vram, check_guest_vram};
@@ -52,38 +52,6 @@ enum Verb {
     Unbind(bind::Arguments),
     /// Assemble, disassemble and run kernels of the GPU
     Kernel(kernel::Arguments),
-    #[command(hide = true)]
-    List(Later),
-    #[command(hide = true)]
-    Show(Later),
-    #[command(hide = true)]
-    Top(Later),
-    #[command(hide = true)]
-    Quota(Later),
-    #[command(hide = true)]
-    Spill(Later),
-    #[command(hide = true)]
-    Refill(Later),
-    #[command(hide = true)]
-    Suspend(Later),
-    #[command(hide = true)]
-    Resume(Later),
-    #[command(hide = true)]
-    Inspect(Later),
-    #[command(hide = true)]
-    Trace(Later),
-    #[command(hide = true)]
-    Metrics(Later),
-    #[command(hide = true)]
-    Lab(Later),
-}
-
-/// A verb that does not work yet, with whatever is said to it.
-#[derive(Parser, Debug)]
-#[command(disable_help_flag = true)]
-struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    _words: Vec<String>,
 }
 
 #[derive(Parser, Debug)]
@@ -199,10 +167,6 @@ pub fn main() -> ExitCode {
         Verb::Bind(arguments) => bind::bind(&arguments),
         Verb::Unbind(arguments) => bind::unbind(&arguments),
         Verb::Kernel(arguments) => kernel::kernel(&arguments),
-        _ => {
-            complain("this verb is not there yet");
-            Ok(WRONG_USAGE)
-        }
     });
     end(outcome)
 }
