@@ -54,7 +54,14 @@ impl NoticeLog {
                 self.warn(*vm, &name, format_args!("move ({cause}) rolled back: {reason}"));
             }
             Notice::MoveStarted { .. } | Notice::Moved { .. } => log::debug!("{notice:?}"),
-            Notice::Backed { .. } | Notice::Usage { .. } => log::trace!("{notice:?}"),
+            Notice::DemandWaits { .. } | Notice::DemandEnded { .. } | Notice::SyncWaited { .. } => {
+                log::debug!("{notice:?}");
+            }
+            Notice::MoveStage { .. }
+            | Notice::Suspended { .. }
+            | Notice::Resumed { .. }
+            | Notice::Backed { .. }
+            | Notice::Usage { .. } => log::trace!("{notice:?}"),
         }
     }
 

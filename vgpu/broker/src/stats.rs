@@ -302,20 +302,8 @@ impl Stats {
             }
             _ => {}
         }
-        let vm = match notice {
-            Notice::Started { .. }
-            | Notice::StartFailed { .. }
-            | Notice::HostError { .. }
-            | Notice::CopiesByWindow => return,
-            Notice::Backed { vm, .. }
-            | Notice::MoveStarted { vm, .. }
-            | Notice::Moved { vm, .. }
-            | Notice::RolledBack { vm, .. }
-            | Notice::Usage { vm, .. }
-            | Notice::GuestError { vm, .. }
-            | Notice::ChannelKilled { vm, .. } => vm,
-        };
-        if let Some(counters) = self.vms.get_mut(vm) {
+        let counters = notice.vm().and_then(|vm| self.vms.get_mut(&vm));
+        if let Some(counters) = counters {
             counters.notice(notice);
         }
     }
@@ -365,6 +353,12 @@ impl VmCounters {
             Notice::GuestError { .. } => figures.guest_errors += 1,
             Notice::ChannelKilled { .. } => figures.channels_killed += 1,
             Notice::MoveStarted { .. }
+            | Notice::MoveStage { .. }
+            | Notice::Suspended { .. }
+            | Notice::Resumed { .. }
+            | Notice::DemandWaits { .. }
+            | Notice::DemandEnded { .. }
+            | Notice::SyncWaited { .. }
             | Notice::Started { .. }
             | Notice::StartFailed { .. }
             | Notice::HostError { .. }
@@ -421,6 +415,7 @@ mod tests {
             cause: MoveCause::FreeRoom,
             chunks,
             bytes: 100,
+            copied: 90,
             pause_ns,
         };
         stats.notice(&moved(Direction::Spill, 3, Some(1000)));

@@ -14,6 +14,7 @@ use crate::event::{RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::memory::{Chunks, GuestPage};
+use crate::notice::SyncWait;
 
 mod board;
 pub(crate) mod effect;
@@ -79,7 +80,7 @@ pub(crate) enum Blocked {
     /// For memory behind a chunk; then tried again.
     Demand { request: Request },
     /// For a sync.
-    Sync(Box<Sync>),
+    Sync(Box<SyncPoint>),
     /// For the flush after which a range of RAM is out of reach; the shadow tables given up with it.
     Unmap {
         request: Request,
@@ -117,7 +118,7 @@ pub(crate) enum SyncStage {
 
 /// A sync point in progress.
 #[derive(Debug)]
-pub(crate) struct Sync {
+pub(crate) struct SyncPoint {
     pub(crate) request: Request,
     pub(crate) cause: SyncCause,
     pub(crate) spaces: Vec<SpaceId>,
@@ -130,6 +131,8 @@ pub(crate) struct Sync {
     pub(crate) block: Vec<u8>,
     /// Shadow tables given up, to be freed after the flush.
     pub(crate) freed: Vec<TableRange>,
+    /// Its wait for memory or a move, and since when.
+    pub(crate) waits: Option<(SyncWait, crate::event::Tick)>,
 }
 
 /// A shadow address space and its users.
@@ -342,7 +345,7 @@ impl Inspect for Blocked {
     }
 }
 
-impl Inspect for Sync {
+impl Inspect for SyncPoint {
     fn inspect(&self, tree: &mut Tree<'_>) {
         match self.cause {
             SyncCause::Flush => tree.name("cause", "flush"),

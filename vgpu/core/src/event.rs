@@ -382,9 +382,4 @@ impl Actions {
             data: value.to_le_bytes().to_vec(),
         });
     }
-
-    /// Tells the world.
-    pub(crate) fn notice(&mut self, notice: Notice) {
-        self.push(Action::Notice(notice));
-    }
 }

@@ -3,6 +3,7 @@
 //! [`Manager::apply`] takes an [`Event`] and a clock reading and appends [`Action`]s. It spawns no thread, reads no
 //! clock, waits for nothing and draws random numbers only from a seed, so any run can be repeated from its events.
 
+mod account;
 mod config;
 mod device;
 mod event;
@@ -17,6 +18,7 @@ mod notice;
 pub mod policy;
 mod reason;
 
+pub use account::Account;
 pub use config::{
     BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, Setting, SettingUnit,
     VmConfig,
@@ -28,7 +30,7 @@ pub use event::{
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};
 pub use manager::{Audit, Breach, Manager, VmAudit};
-pub use notice::{Direction, MoveId, Notice};
+pub use notice::{Direction, MoveId, MoveStage, Notice, SyncWait};
 pub use policy::PolicyName;
 pub use reason::{
     CardOperation, ChannelFault, Denial, HostFault, MoveCause, RollBack, SettingError, StartFailure,

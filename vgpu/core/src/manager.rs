@@ -9,6 +9,7 @@
 
 use fermi_spec::regs::PpciReg;
 
+use crate::account::{Account, Accounts};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::ram::IovaSpace;
 use crate::event::{Action, Actions, Event, HostMemory, Refusal, Reply, Tick, VmId};
@@ -26,6 +27,7 @@ mod channels;
 mod demands;
 mod images;
 mod limits;
+mod mover;
 mod moves;
 mod pressure;
 mod recovery;
@@ -46,6 +48,15 @@ pub(crate) struct Cx<'a> {
     pub(crate) now: Tick,
     pub(crate) memory: &'a mut dyn HostMemory,
     pub(crate) actions: &'a mut Actions,
+    pub(crate) accounts: &'a mut Accounts,
+}
+
+impl Cx<'_> {
+    /// Gives a notice, and counts it.
+    pub(crate) fn tell(&mut self, notice: Notice) {
+        self.accounts.add(&notice, self.now);
+        self.actions.push(Action::Notice(notice));
+    }
 }
 
 enum Phase {
@@ -72,6 +83,7 @@ pub struct Manager {
     phase: Phase,
     /// Attaches that came before the card was up.
     early: Vec<(VmId, VmConfig)>,
+    accounts: Accounts,
 }
 
 impl Manager {
@@ -89,16 +101,25 @@ impl Manager {
             policy: Some(policy),
             phase: Phase::Waiting,
             early: Vec::new(),
+            accounts: Accounts::default(),
         }
     }
 
     /// Applies one event: appends what is to be done, in order. Never waits.
     pub fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
-        let mut cx = Cx { now, memory, actions };
+        // Out of the state while the rest of it is worked on.
+        let mut accounts = std::mem::take(&mut self.accounts);
+        let mut cx = Cx {
+            now,
+            memory,
+            actions,
+            accounts: &mut accounts,
+        };
         match &mut self.phase {
             Phase::Up(running) => running.apply(event, &mut cx),
             _ => self.apply_early(event, &mut cx),
         }
+        self.accounts = accounts;
     }
 
     fn apply_early(&mut self, event: Event, cx: &mut Cx<'_>) {
@@ -207,12 +228,12 @@ impl Manager {
             layout,
             iova,
         ));
-        cx.actions.notice(Notice::Started {
+        cx.tell(Notice::Started {
             vram_bytes: identity.vram_bytes,
             usable_bytes: running.usable_bytes(),
         });
         if running.card.copies_by_window {
-            cx.actions.notice(Notice::CopiesByWindow);
+            cx.tell(Notice::CopiesByWindow);
         }
         running.card.copies_by_window |= self.config.copies_by_window;
         // An interrupt that came during bring-up is still up: look.
@@ -228,7 +249,7 @@ impl Manager {
             let reason = Denial::Card(failure.clone());
             cx.actions.push(Action::Denied { vm, reason });
         }
-        cx.actions.notice(Notice::StartFailed {
+        cx.tell(Notice::StartFailed {
             reason: failure.clone(),
         });
         self.phase = Phase::Failed(failure);
@@ -238,6 +259,11 @@ impl Manager {
     /// long lists, and names the paths that have those. `None` if there is nothing at the path.
     pub fn inspect(&self, now: Tick, path: &str) -> Option<Node> {
         crate::inspect::inspect(self, now, path)
+    }
+
+    /// Sums of a VM since it was attached: its moves, pauses and waits. `None` if it is not attached.
+    pub fn account(&self, vm: VmId) -> Option<&Account> {
+        self.accounts.get(vm)
     }
 
     /// Who holds what, for checkers that compare it with the card's own tables. `None` until the card is up.

@@ -18,6 +18,32 @@ pub enum Direction {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct MoveId(pub u64);
 
+/// The stages of a move, in their order. `manager::mover` draws them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum MoveStage {
+    /// Channels that can write the chunks are taken off the card.
+    Suspending,
+    /// The card is shown what it copies from and to.
+    Mapping,
+    /// Bytes are copied.
+    Copying,
+    /// The card is asked whether the copy went wrong.
+    Verifying,
+    /// Shadow entries point to the new place; the card forgets the old one.
+    Redirecting,
+    /// Rolled back, and the broker's own channel is taken off the card.
+    Abandoned,
+}
+
+/// What a sync point waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SyncWait {
+    /// The end of a move of this VM's memory.
+    Move,
+    /// Memory behind chunks that the guest maps for the first time.
+    Memory,
+}
+
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Notice {
@@ -46,7 +72,7 @@ pub enum Notice {
     },
     /// Chunks of one VM begin to move. [`Notice::Moved`] or [`Notice::RolledBack`] follows, or the VM goes.
     MoveStarted {
-        /// Whose chunks they are.
+        /// VM that owns the chunks.
         vm: VmId,
         /// Number of the move, as in all later notices of it.
         id: MoveId,
@@ -54,10 +80,68 @@ pub enum Notice {
         direction: Direction,
         /// Cause of the move.
         cause: MoveCause,
-        /// How many chunks.
+        /// Number of chunks that move.
         chunks: u32,
         /// Bytes of all chunks together.
         bytes: u64,
+    },
+    /// A stage of a move ended.
+    MoveStage {
+        /// VM that owns the chunks.
+        vm: VmId,
+        /// Number of the move, as in its [`Notice::MoveStarted`].
+        id: MoveId,
+        /// The stage that ended.
+        stage: MoveStage,
+        /// Time that the stage took, in nanoseconds.
+        took_ns: u64,
+    },
+    /// Channels of a VM are taken off the card for a move. [`Notice::Resumed`] follows, or the VM goes.
+    Suspended {
+        /// VM that owns the channels.
+        vm: VmId,
+        /// Number of the move, as in its [`Notice::MoveStarted`].
+        id: MoveId,
+        /// Number of channels taken off.
+        channels: u32,
+    },
+    /// The channels that were suspended for a move run again.
+    Resumed {
+        /// VM that owns the channels.
+        vm: VmId,
+        /// Number of the move, as in its [`Notice::MoveStarted`].
+        id: MoveId,
+        /// Time for which they were suspended, in nanoseconds.
+        suspended_ns: u64,
+    },
+    /// An access of a VM waits for memory behind chunks: there is not enough VRAM free. [`Notice::DemandEnded`] follows.
+    DemandWaits {
+        /// VM whose access waits.
+        vm: VmId,
+        /// How many chunks it waits for.
+        chunks: u32,
+        /// Bytes of all these chunks together.
+        bytes: u64,
+    },
+    /// The memory is there, or the VM goes.
+    DemandEnded {
+        /// VM whose access waited.
+        vm: VmId,
+        /// Time that it waited, in nanoseconds.
+        waited_ns: u64,
+        /// Chunks that got host RAM, because VRAM was not to be had, or not in time.
+        in_host_ram: u32,
+        /// VMs whose chunks were moved out for it, or should have been.
+        waited_for: Vec<VmId>,
+    },
+    /// A sync point of a VM had to wait, other than for the card.
+    SyncWaited {
+        /// VM that owns the sync point.
+        vm: VmId,
+        /// Cause of the wait.
+        wait: SyncWait,
+        /// Time that it waited, in nanoseconds.
+        waited_ns: u64,
     },
     /// Chunks of one VM were moved.
     Moved {
@@ -73,6 +157,8 @@ pub enum Notice {
         chunks: u32,
         /// Bytes of all chunks together.
         bytes: u64,
+        /// Bytes that were copied: less than the chunks have where instance memory or an equal copy needs none.
+        copied: u64,
         /// Time for which channels of the VM were suspended; `None` if none had to be.
         pause_ns: Option<u64>,
     },
@@ -84,9 +170,11 @@ pub enum Notice {
         id: MoveId,
         /// Which way it would have gone.
         direction: Direction,
-        /// What it was for.
+        /// Cause of the move.
         cause: MoveCause,
-        /// Why.
+        /// Stage in which it was given up.
+        stage: MoveStage,
+        /// Reason of the roll-back.
         reason: RollBack,
     },
     /// VRAM that a VM holds changed.
@@ -127,17 +215,23 @@ impl Notice {
     /// The VM that it is about; `None` if it is about the card.
     pub fn vm(&self) -> Option<VmId> {
         match self {
-            Notice::Backed { vm, .. }
-            | Notice::MoveStarted { vm, .. }
-            | Notice::Moved { vm, .. }
-            | Notice::RolledBack { vm, .. }
-            | Notice::Usage { vm, .. }
-            | Notice::GuestError { vm, .. }
-            | Notice::ChannelKilled { vm, .. } => Some(*vm),
-            Notice::Started { .. }
-            | Notice::CopiesByWindow
-            | Notice::StartFailed { .. }
-            | Notice::HostError { .. } => None,
+            Self::Started { .. }
+            | Self::CopiesByWindow
+            | Self::StartFailed { .. }
+            | Self::HostError { .. } => None,
+            Self::Backed { vm, .. }
+            | Self::MoveStarted { vm, .. }
+            | Self::MoveStage { vm, .. }
+            | Self::Suspended { vm, .. }
+            | Self::Resumed { vm, .. }
+            | Self::DemandWaits { vm, .. }
+            | Self::DemandEnded { vm, .. }
+            | Self::SyncWaited { vm, .. }
+            | Self::Moved { vm, .. }
+            | Self::RolledBack { vm, .. }
+            | Self::Usage { vm, .. }
+            | Self::GuestError { vm, .. }
+            | Self::ChannelKilled { vm, .. } => Some(*vm),
         }
     }
 }

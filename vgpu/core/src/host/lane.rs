@@ -8,6 +8,7 @@ use fermi_spec::regs::Bar0Reg;
 use super::card::PhysChannel;
 use crate::event::{Action, Actions, Token, VmId};
 use crate::inspect::{Inspect, Tree};
+use crate::notice::MoveId;
 
 /// What a finished group was for. The manager goes on from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,11 +26,11 @@ pub(crate) enum Job {
     /// TLB flush before a DMA unmap is answered.
     UnmapFlushed(VmId),
     /// TLB flush of the copy window before a move's copy.
-    WindowFlushed,
+    WindowFlushed(MoveId),
     /// TLB flush after a move's redirect.
-    MoveFlushed,
+    MoveFlushed(MoveId),
     /// The channels of a move are off the card, or not in time.
-    Suspended,
+    Suspended(MoveId),
     /// A guest's preempt.
     Preempted(VmId, u8),
     /// The runlist being handed over is the card's; what waited for it ends.
@@ -196,7 +197,10 @@ mod tests {
     #[test]
     fn steps_behind_a_poll_wait_for_it() {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
-        lane.push([poll(), Op::Write(PfifoReg::Preempt.into(), 2)], Job::Suspended);
+        lane.push(
+            [poll(), Op::Write(PfifoReg::Preempt.into(), 2)],
+            Job::Suspended(MoveId(1)),
+        );
         assert_eq!(
             lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
             vec![]
@@ -205,7 +209,7 @@ mod tests {
         assert_eq!(lane.poll_done(true), None);
         assert_eq!(
             lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
-            vec![(Job::Suspended, true)]
+            vec![(Job::Suspended(MoveId(1)), true)]
         );
         assert_eq!(actions.drain().count(), 1);
     }
@@ -226,10 +230,13 @@ mod tests {
     #[test]
     fn timed_out_poll_fails_its_group_and_lets_the_next_run() {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
-        lane.push([poll(), Op::Write(PfifoReg::Preempt.into(), 2)], Job::Suspended);
+        lane.push(
+            [poll(), Op::Write(PfifoReg::Preempt.into(), 2)],
+            Job::Suspended(MoveId(1)),
+        );
         lane.push([], Job::Nothing);
         lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions);
-        assert_eq!(lane.poll_done(false), Some((Job::Suspended, false)));
+        assert_eq!(lane.poll_done(false), Some((Job::Suspended(MoveId(1)), false)));
         assert_eq!(
             lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
             vec![(Job::Nothing, true)]

@@ -3,16 +3,23 @@
 use super::Cx;
 use super::limits;
 use super::running::Running;
-use crate::event::VmId;
+use crate::event::{Tick, VmId};
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::Notice;
 use crate::policy::Observation;
 
 impl Running {
     /// Asks for memory behind chunks. The VM's queue goes on when all of them have some.
-    pub(super) fn demand(&mut self, vm: VmId, chunks: Vec<ChunkNo>, now: crate::event::Tick) {
+    pub(super) fn demand(&mut self, vm: VmId, chunks: Vec<ChunkNo>, now: Tick) {
         let deadline = now.after(self.config.demand_budget_ns);
-        self.demands.ask(vm, chunks, deadline);
+        self.demands.ask(vm, chunks, now, deadline);
+    }
+
+    /// Forgets what a VM waits for.
+    pub(super) fn drop_demand(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        if let Some(demand) = self.demands.forget(vm) {
+            demand.tell_end(cx);
+        }
     }
 
     /// Meets demands from free frames, up to the first chunk for which there are too few: who came later does not
@@ -26,26 +33,43 @@ impl Running {
             self.demands.take(vm, &[chunk]);
             changed = true;
         }
-        changed | self.finish_met()
+        changed | self.finish_met(cx)
     }
 
     /// Meets in host RAM what has waited for its time. `true` if anything changed.
     pub(super) fn meet_late(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut changed = false;
         while let Some((vm, chunk)) = self.demands.next_late(cx.now) {
-            self.demands.take(vm, &[chunk]);
+            self.demands.take_to_host_ram(vm, &[chunk]);
             self.back(vm, chunk, true, cx);
             changed = true;
         }
-        changed | self.finish_met()
+        changed | self.finish_met(cx)
     }
 
     /// Lets the VMs go on whose demands are met. `true` if there are any.
-    pub(super) fn finish_met(&mut self) -> bool {
+    pub(super) fn finish_met(&mut self, cx: &mut Cx<'_>) -> bool {
         let met = self.demands.take_met();
         let any = !met.is_empty();
-        self.ready.extend(met);
+        for demand in met {
+            self.ready.insert(demand.vm);
+            demand.tell_end(cx);
+        }
         any
+    }
+
+    /// Tells of demands that could not be met within the event that they came from.
+    pub(super) fn tell_demands(&mut self, cx: &mut Cx<'_>) {
+        for demand in self.demands.untold() {
+            demand.is_told = true;
+            let vgpu = self.vms.get(&demand.vm);
+            let bytes_of = |chunk: &ChunkNo| vgpu.map_or(0, |vgpu| vgpu.chunks.bytes(*chunk));
+            cx.tell(Notice::DemandWaits {
+                vm: demand.vm,
+                chunks: demand.chunks.len() as u32,
+                bytes: demand.chunks.iter().map(bytes_of).sum(),
+            });
+        }
     }
 
     /// Puts memory behind an unbacked chunk. `false`: no frames, and host RAM was not allowed yet.
@@ -87,7 +111,7 @@ impl Running {
             resident,
             over_max,
         });
-        cx.actions.notice(Notice::Backed { vm, bytes, resident });
+        cx.tell(Notice::Backed { vm, bytes, resident });
         true
     }
 }

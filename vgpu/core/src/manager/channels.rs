@@ -7,7 +7,7 @@ use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::{CHANNELS_RESERVED, Running};
-use crate::device::{Blocked, Channel, Request, SpaceId, Sync, SyncCause};
+use crate::device::{Blocked, Channel, Request, SpaceId, SyncCause, SyncPoint};
 use crate::event::{Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::GuestPage;
@@ -106,7 +106,7 @@ impl Running {
         if let Some(space) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.spaces.get_mut(&space)) {
             space.users += 1;
         }
-        let mut sync = Sync::new(
+        let mut sync = SyncPoint::new(
             request,
             SyncCause::Bind {
                 channel,

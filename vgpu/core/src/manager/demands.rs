@@ -1,10 +1,13 @@
 //! Accesses that wait for memory: which chunks they need, and until when.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
+use super::Cx;
 use crate::event::{Tick, VmId};
 use crate::inspect::{Inspect, Tree};
 use crate::memory::ChunkNo;
+use crate::notice::Notice;
+use crate::reason::MoveCause;
 
 /// Unbacked chunks that a VM's access waits for.
 #[derive(Debug)]
@@ -13,6 +16,28 @@ pub(super) struct Demand {
     pub(super) chunks: Vec<ChunkNo>,
     /// What is not met then gets host RAM.
     pub(super) deadline: Tick,
+    /// When it began.
+    since: Tick,
+    /// It had to wait, and a notice said so.
+    pub(super) is_told: bool,
+    /// Chunks that were given host RAM.
+    in_host_ram: u32,
+    /// VMs whose chunks moved out for it, or should have.
+    waited_for: BTreeSet<VmId>,
+}
+
+impl Demand {
+    /// Tells that it is over, if a notice said that it waits.
+    pub(super) fn tell_end(self, cx: &mut Cx<'_>) {
+        if self.is_told {
+            cx.tell(Notice::DemandEnded {
+                vm: self.vm,
+                waited_ns: cx.now.since(self.since),
+                in_host_ram: self.in_host_ram,
+                waited_for: self.waited_for.into_iter().collect(),
+            });
+        }
+    }
 }
 
 /// Demands in the order in which they came, one for each VM at most: the VM's queue waits for it.
@@ -23,14 +48,36 @@ pub(super) struct Demands {
 
 impl Demands {
     /// Adds a demand, unless the VM has one.
-    pub(super) fn ask(&mut self, vm: VmId, chunks: Vec<ChunkNo>, deadline: Tick) {
+    pub(super) fn ask(&mut self, vm: VmId, chunks: Vec<ChunkNo>, since: Tick, deadline: Tick) {
         if self.of(vm).is_none() {
-            self.queue.push_back(Demand { vm, chunks, deadline });
+            self.queue.push_back(Demand {
+                vm,
+                chunks,
+                deadline,
+                since,
+                is_told: false,
+                in_host_ram: 0,
+                waited_for: BTreeSet::new(),
+            });
         }
     }
 
-    pub(super) fn forget(&mut self, vm: VmId) {
-        self.queue.retain(|demand| demand.vm != vm);
+    /// Removes the demand of a VM.
+    pub(super) fn forget(&mut self, vm: VmId) -> Option<Demand> {
+        let at = self.queue.iter().position(|demand| demand.vm == vm)?;
+        self.queue.remove(at)
+    }
+
+    /// Demands of which no notice said yet that they wait.
+    pub(super) fn untold(&mut self) -> impl Iterator<Item = &mut Demand> {
+        self.queue.iter_mut().filter(|demand| !demand.is_told)
+    }
+
+    /// Chunks of `vm` move out for somebody's demand, if the cause says so.
+    pub(super) fn note_waited_for(&mut self, vm: VmId, cause: MoveCause) {
+        if let Some(demand) = cause.beneficiary().and_then(|demander| self.of_mut(demander)) {
+            demand.waited_for.insert(vm);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,6 +90,10 @@ impl Demands {
 
     pub(super) fn of(&self, vm: VmId) -> Option<&Demand> {
         self.queue.iter().find(|demand| demand.vm == vm)
+    }
+
+    fn of_mut(&mut self, vm: VmId) -> Option<&mut Demand> {
+        self.queue.iter_mut().find(|demand| demand.vm == vm)
     }
 
     /// The next chunk to be met: first come, first served.
@@ -62,9 +113,7 @@ impl Demands {
 
     /// Takes chunks out of a VM's demand: they have memory, or get it now. The rest may change its order.
     pub(super) fn take(&mut self, vm: VmId, chunks: &[ChunkNo]) {
-        let Some(demand) = self.queue.iter_mut().find(|demand| demand.vm == vm) else {
-            return;
-        };
+        let Some(demand) = self.of_mut(vm) else { return };
         if demand.chunks == chunks {
             return demand.chunks.clear();
         }
@@ -75,12 +124,21 @@ impl Demands {
         }
     }
 
-    /// Removes the demands of which nothing is left: whose they were.
-    pub(super) fn take_met(&mut self) -> Vec<VmId> {
-        let is_met = |demand: &&Demand| demand.chunks.is_empty();
-        let met = self.queue.iter().filter(is_met).map(|demand| demand.vm).collect();
-        self.queue.retain(|demand| !demand.chunks.is_empty());
-        met
+    /// The same for chunks that get host RAM now.
+    pub(super) fn take_to_host_ram(&mut self, vm: VmId, chunks: &[ChunkNo]) {
+        let left = |demand: &Demand| demand.chunks.len();
+        let before = self.of(vm).map_or(0, left);
+        self.take(vm, chunks);
+        if let Some(demand) = self.of_mut(vm) {
+            demand.in_host_ram += (before - left(demand)) as u32;
+        }
+    }
+
+    /// Removes the demands of which nothing is left, in their order.
+    pub(super) fn take_met(&mut self) -> Vec<Demand> {
+        let (met, rest) = self.queue.drain(..).partition(|demand| demand.chunks.is_empty());
+        self.queue = rest;
+        met.into()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Tick> {
@@ -93,7 +151,11 @@ impl Inspect for Demands {
         for demand in &self.queue {
             tree.group(demand.vm, |tree| {
                 tree.count("chunks", demand.chunks.len());
+                tree.age("waits_since", demand.since);
                 tree.due_in("in_host_ram_after", demand.deadline);
+                tree.group("waited_for", |tree| {
+                    demand.waited_for.iter().for_each(|vm| tree.flag(vm, true));
+                });
             });
         }
     }
@@ -109,8 +171,8 @@ mod tests {
 
     fn two() -> Demands {
         let mut demands = Demands::default();
-        demands.ask(VmId(2), chunks(&[1, 2]), Tick(20));
-        demands.ask(VmId(1), chunks(&[7, 8, 9]), Tick(10));
+        demands.ask(VmId(2), chunks(&[1, 2]), Tick(0), Tick(20));
+        demands.ask(VmId(1), chunks(&[7, 8, 9]), Tick(0), Tick(10));
         demands
     }
 
@@ -121,14 +183,15 @@ mod tests {
         demands.take(VmId(2), &chunks(&[2]));
         demands.take(VmId(2), &chunks(&[1]));
         assert_eq!(demands.next(), Some((VmId(1), ChunkNo(9))));
-        assert_eq!(demands.take_met(), [VmId(2)]);
+        let met: Vec<VmId> = demands.take_met().iter().map(|demand| demand.vm).collect();
+        assert_eq!(met, [VmId(2)]);
         assert!(demands.of(VmId(2)).is_none() && !demands.is_empty());
     }
 
     #[test]
     fn second_demand_of_a_vm_is_dropped() {
         let mut demands = two();
-        demands.ask(VmId(2), chunks(&[5]), Tick(1));
+        demands.ask(VmId(2), chunks(&[5]), Tick(0), Tick(1));
         assert_eq!(demands.of(VmId(2)).map(|demand| demand.chunks.len()), Some(2));
     }
 

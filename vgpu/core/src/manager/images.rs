@@ -80,8 +80,8 @@ impl Running {
         let Some((vgpu, chunk)) = found else { return };
         vgpu.chunks.set_mapped(chunk, false);
         let vm = vgpu.id;
-        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.vm == vm) {
-            moving.refused |= moving.chunks.contains(&chunk);
+        if let Some(moving) = self.mover.current.as_mut().filter(|moving| moving.head.vm == vm) {
+            moving.head.is_refused |= moving.head.chunks.contains(&chunk);
         }
     }
 }

@@ -1,33 +1,22 @@
-//! Moving chunks: spill and refill are one machine run in two directions.
-//!
-//! ```text
-//! start ──no writers──────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
-//!   └─ Suspending ─all off the card─►┘            │ failed or over-long       (channels resume, frames or images freed)
-//!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
-//!                                                     until the broker's own channel has been reset
-//! ```
+//! What each step of a move does to the card, the VM and its memory. The machine itself is [`mover`](super::mover).
 //!
 //! * Stores by the CPU wait while a chunk moves; loads are served from the old place until Redirecting.
 //! * The old copy dies only after the flush that follows the redirect.
 //! * Where maps pin memory, the chunks' images are mapped first; if the host refuses one, the move is rolled back.
-//! * One move at a time, so at most one VM is suspended for copying.
-
-use std::collections::BTreeMap;
 
 use fermi_spec::addr::{FrameNo, GuestVramAddr, SMALL_PAGE};
 use fermi_spec::engine::Engine;
-use shadow_pt::TableRange;
 
 use super::Cx;
+use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage, Suspension};
 use super::running::Running;
 use super::window_copy::WindowCopy;
 use crate::device::tables::{ArenaWriter, Whereabouts};
 use crate::device::{Blocked, Vgpu};
-use crate::event::{Action, FrameOwner, Tick, VmId};
+use crate::event::{Action, FrameOwner, VmId};
 use crate::host::card::OWN_CHANNEL;
 use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
-use crate::host::{CopyRun, Job, PhysChannel};
-use crate::inspect::{Inspect, Tree};
+use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
@@ -40,73 +29,23 @@ const COPY_BUDGET_NS: u64 = 80_000_000;
 const OWN_TRIES: u32 = 50;
 /// How long a VM whose move was rolled back is passed over.
 const PASS_OVER_NS: u64 = 100_000_000;
-/// Interval at which a copy is looked at should its interrupt be lost.
-pub(super) const COPY_CHECK_NS: u64 = 1_000_000;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stage {
-    Suspending,
-    Mapping,
-    Copying,
-    /// The copy's end was seen; the card is asked whether it reports an error, for that does not keep the end away.
-    Verifying {
-        look: u64,
-    },
-    Redirecting,
-    Abandoned,
-}
-
-/// Chunks of one VM on their way.
-#[derive(Debug)]
-pub(super) struct Move {
-    id: MoveId,
-    pub(super) vm: VmId,
-    pub(super) direction: Direction,
-    cause: MoveCause,
-    pub(super) chunks: Vec<ChunkNo>,
-    /// Frames that a refill fills, by chunk; frames that a spill empties, once it has redirected.
-    pub(super) frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
-    pub(super) stage: Stage,
-    /// Channels taken off the card for it.
-    suspended: Vec<(u8, PhysChannel)>,
-    suspended_at: Option<Tick>,
-    pub(super) copying_since: Tick,
-    runs: Vec<CopyRun>,
-    /// What the CPU copies, where engines cannot.
-    pub(super) by_window: WindowCopy,
-    freed: Vec<TableRange>,
-    /// The host did not map one of the images.
-    pub(super) refused: bool,
-}
-
-impl Move {
-    /// What to tell of a move that is given up.
-    pub(super) fn rolled_back(&self, reason: RollBack) -> Notice {
-        Notice::RolledBack {
-            vm: self.vm,
-            id: self.id,
-            direction: self.direction,
-            cause: self.cause,
-            reason,
-        }
-    }
-}
 
 impl Running {
-    /// Starts a move. `frames` holds the target of each chunk of a refill. `false`: it could not be started, and
+    /// Starts a move. `targets` holds the frames of each chunk of a refill. `false`: it could not be started, and
     /// nothing changed.
     pub(super) fn start_move(
         &mut self,
         vm: VmId,
         (direction, cause): (Direction, MoveCause),
         chunks: Vec<ChunkNo>,
-        frames: BTreeMap<ChunkNo, Box<[FrameNo]>>,
+        targets: ChunkFrames,
         cx: &mut Cx<'_>,
     ) -> bool {
-        assert!(self.moving.is_none(), "one move at a time");
+        assert!(self.mover.is_idle(), "one move at a time");
         if direction == Direction::Spill && !self.reserve_tables(vm, &chunks, cx) {
             return false;
         }
+        self.demands.note_waited_for(vm, cause);
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };
@@ -114,9 +53,8 @@ impl Running {
             !vgpu.leaves(),
             "{vm} is leaving: its frames may be another's before the move ends"
         );
-        self.moves += 1;
-        let id = MoveId(self.moves);
-        cx.actions.notice(Notice::MoveStarted {
+        let id = self.mover.next_id();
+        cx.tell(Notice::MoveStarted {
             vm,
             id,
             direction,
@@ -133,37 +71,46 @@ impl Running {
                 channel.suspended = true;
             }
         }
-        let stage = if writers.is_empty() {
-            Stage::Mapping
-        } else {
-            Stage::Suspending
-        };
-        let mapped = chunks.clone();
-        let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
-        self.moving = Some(Move {
+        self.map_images(vm, &chunks, true, cx);
+        let head = Head {
             id,
             vm,
             direction,
             cause,
             chunks,
-            frames,
-            stage,
-            suspended: writers,
-            suspended_at: (stage == Stage::Suspending).then_some(cx.now),
-            copying_since: cx.now,
-            runs: Vec::new(),
-            by_window: WindowCopy::default(),
-            freed: Vec::new(),
-            refused: false,
-        });
-        self.map_images(vm, &mapped, true, cx);
-        if stage == Stage::Suspending {
-            self.card
-                .stop(&physical, false, self.config.suspend_budget_ns, Job::Suspended);
+            targets,
+            suspension: None,
+            is_refused: false,
+            copied: 0,
+        };
+        if writers.is_empty() {
+            self.map_copy(head, cx);
         } else {
-            self.map_copy(cx);
+            self.suspend(head, writers, cx);
         }
         true
+    }
+
+    /// Takes the channels that can write the chunks off the card.
+    fn suspend(&mut self, mut head: Head, writers: Vec<(u8, PhysChannel)>, cx: &mut Cx<'_>) {
+        let id = head.id;
+        let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
+        cx.tell(Notice::Suspended {
+            vm: head.vm,
+            id,
+            channels: writers.len() as u32,
+        });
+        head.suspension = Some(Suspension {
+            channels: writers,
+            since: cx.now,
+        });
+        self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
+        self.card.stop(
+            &physical,
+            false,
+            self.config.suspend_budget_ns,
+            Job::Suspended(id),
+        );
     }
 
     /// A spilled large page needs a small-page table: have it before anything is stopped.
@@ -189,133 +136,145 @@ impl Running {
     }
 
     /// The channels are off the card, or one of them was not in time.
-    pub(super) fn suspended(&mut self, ok: bool, cx: &mut Cx<'_>) {
-        let Some(moving) = &self.moving else { return };
-        if moving.stage != Stage::Suspending {
+    pub(super) fn suspended(&mut self, id: MoveId, ok: bool, cx: &mut Cx<'_>) {
+        if !self
+            .mover
+            .get(id)
+            .is_some_and(|moving| matches!(moving.stage, Stage::Suspending))
+        {
             return;
         }
-        if ok {
-            self.commit_host_runlist(Job::Nothing);
-            self.map_copy(cx);
-            return;
+        if !ok {
+            self.roll_back(RollBack::NotIdle, cx);
+            return self.forget_move(cx);
         }
-        cx.actions.notice(moving.rolled_back(RollBack::NotIdle));
-        self.roll_back(cx);
-        self.forget_move(cx);
+        self.commit_host_runlist(Job::Nothing);
+        if let Some(moving) = self.mover.current.take() {
+            moving.tell_stage(cx);
+            self.map_copy(moving.head, cx);
+        }
     }
 
     /// A move that was rolled back and that no engine has a part in any more.
-    pub(super) fn forget_move(&mut self, cx: &mut Cx<'_>) {
-        self.release_targets(cx);
-        if let Some(moving) = self.moving.take() {
-            self.unmap_images(moving.vm, moving.chunks, cx);
-        }
+    fn forget_move(&mut self, cx: &mut Cx<'_>) {
+        let Some(Move { head, .. }) = self.mover.current.take() else {
+            return;
+        };
+        self.free_frames(head.targets.into_values().flatten(), cx);
+        self.unmap_images(head.vm, head.chunks, cx);
+    }
+
+    /// Gives a move up that no engine has a part in.
+    pub(super) fn give_up(&mut self, reason: RollBack, cx: &mut Cx<'_>) {
+        self.roll_back(reason, cx);
+        self.forget_move(cx);
     }
 
     /// The chunks stay where they are; the VM goes on and is passed over for a while.
-    pub(super) fn roll_back(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &self.moving else { return };
-        let vm = moving.vm;
+    fn roll_back(&mut self, reason: RollBack, cx: &mut Cx<'_>) {
+        let Some(moving) = &self.mover.current else { return };
+        moving.tell_stage(cx);
+        cx.tell(moving.rolled_back(reason));
+        let vm = moving.head.vm;
         if let Some(vgpu) = self.vms.get_mut(&vm) {
-            for &chunk in &moving.chunks {
+            for &chunk in &moving.head.chunks {
                 vgpu.chunks.set_moving(chunk, false);
             }
             vgpu.passed_over_until = cx.now.after(PASS_OVER_NS);
         }
         let what = Observation::RolledBack {
             vm,
-            direction: moving.direction,
-            chunks: &moving.chunks,
+            direction: moving.head.direction,
+            chunks: &moving.head.chunks,
         };
         self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
         self.resume(cx);
         self.wake_after_move(vm);
     }
 
-    fn release_targets(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        let frames = std::mem::take(&mut moving.frames);
-        self.free_frames(frames.into_values().flatten(), cx);
-    }
-
-    /// Maps the images of the chunks into the copy window and lists the copies.
-    fn map_copy(&mut self, cx: &mut Cx<'_>) {
-        if self.card.copies_by_window {
-            return self.plan_window_copy(cx);
-        }
-        let Some(moving) = &mut self.moving else { return };
-        let Some(vgpu) = self.vms.get(&moving.vm) else {
+    /// Shows both ends of the copies to whoever copies, and lists them.
+    fn map_copy(&mut self, mut head: Head, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get(&head.vm) else {
             return;
         };
-        moving.stage = Stage::Mapping;
-        let mut ptes = Vec::new();
-        let mut runs = Vec::new();
-        for &chunk in &moving.chunks {
-            let frames = match (moving.direction, vgpu.chunks.place(chunk)) {
-                (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
-                (Direction::Refill, ChunkPlace::Spilled) => &moving.frames[&chunk],
-                // In both places already: nothing to copy.
-                _ => continue,
-            };
-            let image = vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0);
-            let window = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
-            for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
-                ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
+        let work = if self.card.copies_by_window {
+            let mut copy = WindowCopy::plan(&head, vgpu);
+            head.copied = copy.bytes_left();
+            copy.show_next_frames(head.id, &mut self.card, cx);
+            CopyWork::Window(copy)
+        } else {
+            let (mut ptes, mut runs) = (Vec::new(), Vec::new());
+            for (chunk, frames) in copied_chunks(&head, vgpu) {
+                let image = vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0);
+                let window = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
+                for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
+                    ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
+                }
+                for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+                    add_runs(&mut runs, frames, window, start, bytes, head.direction);
+                }
             }
-            for (start, bytes) in vgpu.chunks.data_runs(chunk) {
-                add_runs(&mut runs, frames, window, start, bytes, moving.direction);
-            }
-        }
-        moving.runs = runs;
-        self.card.map_window(&ptes, cx.actions);
-        let directory = self.card.own.directory;
-        self.card.flush_tlb(Some(directory), Job::WindowFlushed);
+            head.copied = runs.iter().map(|run| run.bytes).sum();
+            self.card.map_window(&ptes, cx.actions);
+            let directory = self.card.own.directory;
+            self.card.flush_tlb(Some(directory), Job::WindowFlushed(head.id));
+            CopyWork::Engine(runs)
+        };
+        self.mover.current = Some(Move::new(head, Stage::Mapping { work }, cx.now));
     }
 
-    pub(super) fn window_flushed(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        if moving.refused {
-            cx.actions.notice(moving.rolled_back(RollBack::MapRefused));
-            let vm = moving.vm;
-            self.roll_back(cx);
-            self.forget_move(cx);
+    /// The card sees what it copies from and to: go.
+    pub(super) fn window_flushed(&mut self, id: MoveId, cx: &mut Cx<'_>) {
+        let Some(moving) = self.mover.get(id) else { return };
+        if moving.head.is_refused {
+            let vm = moving.head.vm;
+            self.give_up(RollBack::MapRefused, cx);
             if let Some(vgpu) = self.vms.get_mut(&vm) {
                 vgpu.was_refused = true;
             }
             return;
         }
-        if moving.stage == Stage::Mapping {
-            moving.stage = Stage::Copying;
-            moving.copying_since = cx.now;
+        if let Stage::Mapping { work } = &mut moving.stage {
+            let work = std::mem::take(work);
+            moving.enter(Stage::Copying { work }, cx);
         }
-        if self.card.copies_by_window {
-            return self.go_on_by_window(cx);
+        match &mut moving.stage {
+            Stage::Copying {
+                work: CopyWork::Window(_),
+            } => self.go_on_by_window(cx),
+            Stage::Copying {
+                work: CopyWork::Engine(runs),
+            } => {
+                let runs = std::mem::take(runs);
+                if runs.is_empty() {
+                    return self.redirect(cx);
+                }
+                self.card.start_copy(&runs, cx.memory, cx.actions);
+            }
+            _ => {}
         }
-        if moving.runs.is_empty() {
-            return self.redirect(cx);
-        }
-        self.card.start_copy(&moving.runs, cx.memory, cx.actions);
     }
 
     /// Looks whether the copy has ended. `true` if that changed something.
     pub(super) fn check_copy(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some(moving) = &mut self.moving else {
+        let Some(moving) = &mut self.mover.current else {
             return false;
         };
-        match moving.stage {
-            Stage::Copying if self.card.copies_by_window => self.check_window_copy(cx),
-            Stage::Copying if self.card.copy_done(cx.memory) => {
-                moving.stage = Stage::Verifying {
-                    look: self.scan.next_look(),
-                };
+        match &moving.stage {
+            Stage::Copying {
+                work: CopyWork::Window(_),
+            } => self.check_window_copy(cx),
+            Stage::Copying { .. } if self.card.copy_done(cx.memory) => {
+                let look = self.scan.next_look();
+                moving.enter(Stage::Verifying { look }, cx);
                 self.look_at_card(cx);
                 true
             }
-            Stage::Verifying { look } if self.scan.has_finished(look) => {
+            Stage::Verifying { look } if self.scan.has_finished(*look) => {
                 self.redirect(cx);
                 true
             }
-            Stage::Copying if cx.now.since(moving.copying_since) > COPY_BUDGET_NS => {
+            Stage::Copying { .. } if cx.now.since(moving.since) > COPY_BUDGET_NS => {
                 self.copy_failed(None, None, cx);
                 true
             }
@@ -323,8 +282,8 @@ impl Running {
         }
     }
 
-    /// The broker's own channel is in trouble: it did wrong, or took too long. What it was copying stays where it is; nothing else moves until the
-    /// channel is off the card, because until then the engine may still write the targets.
+    /// The broker's own channel is in trouble: it did wrong, or took too long. What it was copying stays where it is;
+    /// nothing else moves until the channel is off the card, because until then the engine may still write the targets.
     pub(super) fn copy_failed(
         &mut self,
         fault: Option<ChannelFault>,
@@ -336,14 +295,15 @@ impl Running {
             Some(fault) => (HostFault::Channel { channel, fault }, RollBack::CopyFailed(fault)),
             None => (HostFault::CopyOverTime, RollBack::CopyOverTime),
         };
-        cx.actions.notice(Notice::HostError { fault });
-        let Some(moving) = &self.moving else { return };
-        if !matches!(moving.stage, Stage::Copying | Stage::Verifying { .. }) {
+        cx.tell(Notice::HostError { fault });
+        let is_copied =
+            |moving: &Move| matches!(moving.stage, Stage::Copying { .. } | Stage::Verifying { .. });
+        if !self.mover.current.as_ref().is_some_and(is_copied) {
             return;
         }
-        cx.actions.notice(moving.rolled_back(reason));
-        self.roll_back(cx);
-        if let Some(moving) = &mut self.moving {
+        self.roll_back(reason, cx);
+        if let Some(moving) = &mut self.mover.current {
+            moving.since = cx.now;
             moving.stage = Stage::Abandoned;
         }
         self.reset_engine(OWN_CHANNEL, engine, Job::OwnReset);
@@ -353,46 +313,45 @@ impl Running {
     /// engine is stuck and is reset.
     pub(super) fn own_reset(&mut self, ok: bool, cx: &mut Cx<'_>) {
         if !ok {
-            self.own_tries += 1;
-            if self.own_tries.is_multiple_of(OWN_TRIES) {
+            self.mover.own_tries += 1;
+            if self.mover.own_tries.is_multiple_of(OWN_TRIES) {
                 self.ask_holders(OWN_CHANNEL, cx);
             }
             return self.reset_engine(OWN_CHANNEL, None, Job::OwnReset);
         }
-        self.own_tries = 0;
-        if self
-            .moving
-            .as_ref()
-            .is_some_and(|moving| moving.stage == Stage::Abandoned)
-        {
-            let vm = self.moving.as_ref().map(|moving| moving.vm);
+        self.mover.own_tries = 0;
+        let Some(moving) = &self.mover.current else { return };
+        if matches!(moving.stage, Stage::Abandoned) {
+            let vm = moving.head.vm;
+            moving.tell_stage(cx);
             self.forget_move(cx);
             self.card.restart_own_channel();
-            if let Some(vm) = vm {
-                self.wake_after_move(vm);
-            }
+            self.wake_after_move(vm);
         }
     }
 
     /// The copies are equal: everything that reaches the chunks is pointed to the new ones.
     pub(super) fn redirect(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        moving.stage = Stage::Redirecting;
-        let Some(vgpu) = self.vms.get_mut(&moving.vm) else {
+        let Some(moving) = &mut self.mover.current else {
             return;
         };
-        for &chunk in &moving.chunks {
-            match moving.direction {
+        let head = &mut moving.head;
+        let Some(vgpu) = self.vms.get_mut(&head.vm) else {
+            return;
+        };
+        let mut emptied = ChunkFrames::new();
+        for &chunk in &head.chunks {
+            match head.direction {
                 Direction::Spill => {
                     if let ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) =
                         vgpu.chunks.set_place(chunk, ChunkPlace::Spilled)
                     {
-                        moving.frames.insert(chunk, frames);
+                        emptied.insert(chunk, frames);
                     }
                     vgpu.was_refused = false;
                 }
                 Direction::Refill => {
-                    let Some(frames) = moving.frames.remove(&chunk) else {
+                    let Some(frames) = head.targets.remove(&chunk) else {
                         continue;
                     };
                     let place = match vgpu.chunks.reach(chunk) {
@@ -409,30 +368,42 @@ impl Running {
             leaving: None,
         };
         let mut writer = ArenaWriter::new();
+        let mut freed = Vec::new();
         for space in vgpu.spaces.values_mut() {
             let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            for frame in moving
+            for frame in head
                 .chunks
                 .iter()
                 .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
             {
                 let mut built = space.shadow.redirect(frame, &places, &mut budget, &mut writer);
-                moving.freed.append(&mut built.freed);
+                freed.append(&mut built.freed);
             }
         }
         writer.emit(&self.card.arena, cx.actions);
-        self.card.flush_tlb(None, Job::MoveFlushed);
+        self.card.flush_tlb(None, Job::MoveFlushed(head.id));
+        moving.enter(Stage::Redirecting { freed, emptied }, cx);
     }
 
     /// Nothing reaches the old copies any more.
-    pub(super) fn move_flushed(&mut self, cx: &mut Cx<'_>) {
-        self.resume(cx);
-        let Some(moving) = self.moving.take() else { return };
-        let Some(vgpu) = self.vms.get_mut(&moving.vm) else {
+    pub(super) fn move_flushed(&mut self, id: MoveId, cx: &mut Cx<'_>) {
+        if self.mover.get(id).is_none() {
+            return;
+        }
+        let suspended_ns = self.resume(cx);
+        let Some(moving) = self.mover.current.take() else {
+            return;
+        };
+        moving.tell_stage(cx);
+        let Move { head, stage, .. } = moving;
+        let Stage::Redirecting { freed, emptied } = stage else {
+            return;
+        };
+        let Some(vgpu) = self.vms.get_mut(&head.vm) else {
             return;
         };
         let mut bytes = 0;
-        for &chunk in &moving.chunks {
+        for &chunk in &head.chunks {
             vgpu.chunks.set_moving(chunk, false);
             bytes += vgpu.chunks.bytes(chunk);
             vgpu.chunks.note_moved(chunk, cx.now);
@@ -440,37 +411,37 @@ impl Running {
                 vgpu.chunks.keep_stale(chunk);
             }
         }
-        cx.actions.notice(Notice::Moved {
-            vm: moving.vm,
-            id: moving.id,
-            direction: moving.direction,
-            cause: moving.cause,
-            chunks: moving.chunks.len() as u32,
+        cx.tell(Notice::Moved {
+            vm: head.vm,
+            id: head.id,
+            direction: head.direction,
+            cause: head.cause,
+            chunks: head.chunks.len() as u32,
             bytes,
-            pause_ns: moving.suspended_at.map(|at| cx.now.since(at)),
+            copied: head.copied,
+            pause_ns: suspended_ns,
         });
         self.observe(&Observation::Moved {
-            vm: moving.vm,
-            direction: moving.direction,
-            chunks: &moving.chunks,
+            vm: head.vm,
+            direction: head.direction,
+            chunks: &head.chunks,
         });
-        self.free_tables(moving.vm, &moving.freed);
-        self.unmap_images(moving.vm, moving.chunks, cx);
-        self.free_frames(moving.frames.into_values().flatten(), cx);
-        self.wake_after_move(moving.vm);
+        self.free_tables(head.vm, &freed);
+        self.unmap_images(head.vm, head.chunks, cx);
+        self.free_frames(emptied.into_values().flatten(), cx);
+        self.wake_after_move(head.vm);
     }
 
-    /// Puts the suspended channels back; what was submitted meanwhile runs now.
-    fn resume(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        let suspended = std::mem::take(&mut moving.suspended);
-        if suspended.is_empty() {
-            return;
-        }
-        let vm = moving.vm;
-        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+    /// Puts the suspended channels back; what was submitted meanwhile runs now. For how long they were away, if any was.
+    fn resume(&mut self, cx: &mut Cx<'_>) -> Option<u64> {
+        let head = &mut self.mover.current.as_mut()?.head;
+        let (vm, id) = (head.vm, head.id);
+        let Suspension { channels, since } = head.suspension.take()?;
+        let suspended_ns = cx.now.since(since);
+        cx.tell(Notice::Resumed { vm, id, suspended_ns });
+        let vgpu = self.vms.get_mut(&vm)?;
         let mut ring = Vec::new();
-        for (v, physical) in suspended {
+        for (v, physical) in channels {
             // A channel that the guest unbound meanwhile, or bound anew, is not the one that was suspended.
             if let Some(channel) = vgpu
                 .channels
@@ -483,7 +454,6 @@ impl Running {
                 }
             }
         }
-        let _ = cx;
         for (physical, runnable, _) in &ring {
             if *runnable {
                 self.card.start(*physical);
@@ -495,6 +465,7 @@ impl Running {
                 self.card.ring_later(physical, gp_put);
             }
         }
+        Some(suspended_ns)
     }
 
     /// Requests that waited for the move try again.
@@ -572,21 +543,17 @@ fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
         .collect()
 }
 
-impl Inspect for Move {
-    fn inspect(&self, tree: &mut Tree<'_>) {
-        tree.number("number", self.id.0);
-        tree.name("vm", self.vm);
-        tree.name("direction", format_args!("{:?}", self.direction));
-        tree.name("cause", self.cause);
-        tree.name("stage", format_args!("{:?}", self.stage));
-        tree.count("chunks", self.chunks.len());
-        tree.count("channels_suspended", self.suspended.len());
-        if let Some(at) = self.suspended_at {
-            tree.age("suspended_since", at);
-        }
-        if self.copying_since != Tick::default() {
-            tree.age("copying_since", self.copying_since);
-        }
-        tree.count("copies_left", self.runs.len());
-    }
+/// Chunks of a move that have to be copied, with their frames. One that is in both places already needs no copy.
+pub(super) fn copied_chunks<'a>(
+    head: &'a Head,
+    vgpu: &'a Vgpu,
+) -> impl Iterator<Item = (ChunkNo, &'a [FrameNo])> {
+    head.chunks.iter().filter_map(|&chunk| {
+        let frames = match (head.direction, vgpu.chunks.place(chunk)) {
+            (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
+            (Direction::Refill, ChunkPlace::Spilled) => head.targets.get(&chunk)?,
+            _ => return None,
+        };
+        Some((chunk, frames.as_ref()))
+    })
 }

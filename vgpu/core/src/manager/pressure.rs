@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 use super::Cx;
 use super::limits::Limits;
-use super::moves::{COPY_CHECK_NS, Stage};
 use super::running::Running;
 use crate::event::{Tick, VmId};
 use crate::memory::ChunkNo;
@@ -26,7 +25,7 @@ impl Running {
     pub(super) fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut changed = self.meet_from_free(cx);
         changed |= self.meet_late(cx);
-        if self.moving.is_some() {
+        if !self.mover.is_idle() {
             return changed;
         }
         if let Some(vm) = self.limits(cx.now).above_max()
@@ -112,14 +111,14 @@ impl Running {
             }
             Proposal::HostRam { chunks } => {
                 for (vm, chunks) in &chunks {
-                    self.demands.take(*vm, chunks);
+                    self.demands.take_to_host_ram(*vm, chunks);
                 }
                 for (vm, chunks) in chunks {
                     for chunk in chunks {
                         self.back(vm, chunk, true, cx);
                     }
                 }
-                self.finish_met();
+                self.finish_met(cx);
                 true
             }
         }
@@ -150,20 +149,14 @@ impl Running {
 
     /// When something is due that no event announces.
     pub(super) fn next_wake(&self, now: Tick) -> Option<Tick> {
-        let is_calm = self.moving.is_none() && self.demands.is_empty();
+        let is_calm = self.mover.is_idle() && self.demands.is_empty();
         let pass = (is_calm && self.policy.wants_tick(self.usage())).then_some(self.pass_at);
         let demand = self.demands.next_deadline();
-        let copy = self
-            .moving
-            .as_ref()
-            .filter(|moving| matches!(moving.stage, Stage::Copying | Stage::Abandoned))
-            .map(|moving| {
-                Tick(now.0.max(moving.copying_since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS)
-            });
+        let copy = self.mover.next_check(now);
         let above = self
             .vms
             .values()
-            .filter(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max && self.moving.is_none())
+            .filter(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max && self.mover.is_idle())
             .map(|vgpu| vgpu.passed_over_until)
             .min();
         let notify = self

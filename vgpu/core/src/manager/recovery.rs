@@ -79,7 +79,7 @@ impl Running {
                     table_code,
                     scheduler_code,
                 };
-                cx.actions.notice(Notice::HostError { fault });
+                cx.tell(Notice::HostError { fault });
             }
         }
     }
@@ -162,7 +162,7 @@ impl Running {
             return self.copy_failed(Some(fault), engine, cx);
         }
         let fault = HostFault::Channel { channel, fault };
-        cx.actions.notice(Notice::HostError { fault });
+        cx.tell(Notice::HostError { fault });
         if let Some(physical) = channel.map(PhysChannel)
             && self.leaving.contains_key(&physical)
         {
@@ -208,7 +208,7 @@ impl Running {
         channel.killed = true;
         let physical = channel.physical;
         assert!(physical != OWN_CHANNEL, "a VM's channel is not the broker's");
-        cx.actions.notice(Notice::ChannelKilled {
+        cx.tell(Notice::ChannelKilled {
             vm,
             channel: v,
             cause,

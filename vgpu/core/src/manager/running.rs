@@ -11,7 +11,7 @@ use shadow_pt::ShadowSpace;
 use super::demands::Demands;
 use super::images::maps_of;
 use super::limits::Breach;
-use super::moves::Move;
+use super::mover::Mover;
 use super::{Audit, Cx, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::ram::IovaSpace;
@@ -54,9 +54,7 @@ pub(crate) struct Running {
     pub(super) iova: IovaSpace,
     boot0: u32,
     pub(super) scan: Scan,
-    pub(super) moving: Option<Move>,
-    /// Moves that were started so far.
-    pub(super) moves: u64,
+    pub(super) mover: Mover,
     pub(super) demands: Demands,
     pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
     /// Spaces that wait for the flush after which their tables are free.
@@ -76,8 +74,6 @@ pub(crate) struct Running {
     pub(super) pass_at: Tick,
     /// The policy finds a pass worth while at once.
     pub(super) pass_wanted: bool,
-    /// Tries so far to see the broker's own channel off the card.
-    pub(super) own_tries: u32,
     /// When the card was last asked what it has to say.
     looked_at: Tick,
     /// The wake-up last asked for.
@@ -108,8 +104,7 @@ impl Running {
             iova,
             boot0: identity.boot0,
             scan: Scan::default(),
-            moving: None,
-            moves: 0,
+            mover: Mover::default(),
             demands: Demands::default(),
             breaches: BTreeMap::new(),
             leaving: BTreeMap::new(),
@@ -120,7 +115,6 @@ impl Running {
             ready: BTreeSet::new(),
             pass_at: Tick::default(),
             pass_wanted: false,
-            own_tries: 0,
             looked_at: Tick::default(),
             woken_at: None,
         }
@@ -202,7 +196,7 @@ impl Running {
     /// Whether [`Running::settle`] has nothing to do before some event but a register's load: nothing that is looked at
     /// again and again is under way, and nothing has fallen due.
     pub(super) fn is_settled(&self, now: Tick) -> bool {
-        self.moving.is_none()
+        self.mover.is_idle()
             && self.demands.is_empty()
             && self.ready.is_empty()
             && !self.pass_wanted
@@ -233,6 +227,7 @@ impl Running {
                 break;
             }
         }
+        self.tell_demands(cx);
         self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
@@ -254,19 +249,19 @@ impl Running {
     /// When the card is looked at next without an interrupt: one may be lost, and a faulted engine stops everybody.
     /// `None` while nothing runs.
     pub(super) fn look_at(&self) -> Option<Tick> {
-        let interval = match self.moving {
-            Some(_) => LOOK_WHILE_MOVING_NS,
+        let interval = match self.mover.is_idle() {
+            false => LOOK_WHILE_MOVING_NS,
             // A channel that does not leave may have stopped with an error that nobody has heard of.
-            None if !self.leaving.is_empty() => LOOK_WHILE_MOVING_NS,
-            None if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
-            None => return None,
+            true if !self.leaving.is_empty() => LOOK_WHILE_MOVING_NS,
+            true if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
+            true => return None,
         };
         Some(self.looked_at.after(interval))
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
         if !ok && let Some(fault) = timed_out(job) {
-            cx.actions.notice(Notice::HostError { fault });
+            cx.tell(Notice::HostError { fault });
         }
         match job {
             Job::BringUp
@@ -276,9 +271,9 @@ impl Running {
             | Job::CopyEngineStarted => {}
             Job::SyncFlushed(vm) => self.sync_flushed(vm, cx),
             Job::UnmapFlushed(vm) => self.unmap_flushed(vm, cx),
-            Job::WindowFlushed => self.window_flushed(cx),
-            Job::MoveFlushed => self.move_flushed(cx),
-            Job::Suspended => self.suspended(ok, cx),
+            Job::WindowFlushed(id) => self.window_flushed(id, cx),
+            Job::MoveFlushed(id) => self.move_flushed(id, cx),
+            Job::Suspended(id) => self.suspended(id, ok, cx),
             Job::Preempted(vm, channel) => self.preempted(vm, channel, ok),
             Job::Runlist(vm) => self.runlist_taken(vm),
             Job::Bound(channel) => self.in_table(channel),
@@ -356,6 +351,7 @@ impl Running {
                     });
                 }
                 self.vms.insert(vm, Vgpu::new(vm, config, self.boot0, image));
+                cx.accounts.open(vm, cx.now);
                 cx.actions.push(Action::Attached { vm });
             }
             Err(reason) => cx.actions.push(Action::Denied { vm, reason }),
@@ -408,7 +404,7 @@ impl Running {
             if usage != vgpu.told {
                 vgpu.told = usage;
                 let (resident, spilled) = usage;
-                cx.actions.notice(Notice::Usage {
+                cx.tell(Notice::Usage {
                     vm: vgpu.id,
                     resident,
                     spilled,
@@ -433,7 +429,7 @@ impl Running {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.guest_errors += 1;
             if vgpu.guest_errors.is_power_of_two() {
-                cx.actions.notice(Notice::GuestError { vm, what: what() });
+                cx.tell(Notice::GuestError { vm, what: what() });
             }
         }
     }
@@ -494,11 +490,11 @@ impl Running {
 /// What to tell of a group that the card did not finish; `None` if whoever waits for it tries again or rolls back.
 fn timed_out(job: Job) -> Option<HostFault> {
     let (operation, vm) = match job {
-        Job::Suspended | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset => return None,
+        Job::Suspended(_) | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset => return None,
         Job::SyncFlushed(vm) | Job::UnmapFlushed(vm) | Job::VmFlushed(vm) => {
             (CardOperation::TlbFlush, Some(vm))
         }
-        Job::WindowFlushed | Job::MoveFlushed | Job::SpaceFlushed(_) => (CardOperation::TlbFlush, None),
+        Job::WindowFlushed(_) | Job::MoveFlushed(_) | Job::SpaceFlushed(_) => (CardOperation::TlbFlush, None),
         Job::Runlist(vm) => (CardOperation::Runlist, Some(vm)),
         Job::RunlistTaken | Job::OffList(_) => (CardOperation::Runlist, None),
         // Of what nobody waits for, only the preempt of a killed channel has a bound. Bring-up is over.
@@ -520,7 +516,7 @@ impl Inspect for Running {
         tree.group("vms", |tree| {
             self.vms.iter().for_each(|(vm, vgpu)| tree.part(vm, vgpu));
         });
-        match &self.moving {
+        match &self.mover.current {
             Some(moving) => tree.part("move", moving),
             None => tree.name("move", "none"),
         }

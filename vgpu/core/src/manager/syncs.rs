@@ -16,10 +16,11 @@ use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Dirt, Whereabouts};
-use crate::device::{Blocked, Request, Space, SpaceId, Sync, SyncCause, SyncStage, Vgpu};
+use crate::device::{Blocked, Request, Space, SpaceId, SyncCause, SyncPoint, SyncStage, Vgpu};
 use crate::event::{Action, Reply, Tick, VmId};
 use crate::host::Job;
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
+use crate::notice::{Notice, SyncWait};
 use crate::policy::{Observation, Worth};
 
 /// Directory, tables, and one more for luck: more rounds than levels means that pages move under the fetches.
@@ -39,7 +40,7 @@ impl Running {
             // BAR spaces are walked at each access; a directory that no channel uses is read when one is bound.
             return Step::Done(Reply::Done);
         }
-        Step::Blocked(Blocked::Sync(Box::new(Sync::new(
+        Step::Blocked(Blocked::Sync(Box::new(SyncPoint::new(
             request,
             SyncCause::Flush,
             spaces,
@@ -47,11 +48,16 @@ impl Running {
     }
 
     /// Goes on with a sync. `None`: it waits, and has been put back. `Some(Step::Done)`: it was answered.
-    pub(super) fn advance_sync(&mut self, vm: VmId, mut sync: Box<Sync>, cx: &mut Cx<'_>) -> Option<Step> {
+    pub(super) fn advance_sync(
+        &mut self,
+        vm: VmId,
+        mut sync: Box<SyncPoint>,
+        cx: &mut Cx<'_>,
+    ) -> Option<Step> {
         if sync.stage == SyncStage::Read && sync.fetching.is_empty() && self.read_tables(vm, &mut sync, cx) {
             sync.stage = SyncStage::Back;
         }
-        if sync.stage == SyncStage::Back && self.backed(vm, &sync, cx) {
+        if sync.stage == SyncStage::Back && sync.goes_on(vm, self.backed(vm, &sync, cx), cx) {
             let changed = self.build(vm, &mut sync, cx);
             if !changed {
                 return self.finish_sync(vm, *sync, cx);
@@ -70,7 +76,7 @@ impl Running {
     }
 
     /// Reads what changed. `false`: pages are being fetched.
-    fn read_tables(&mut self, vm: VmId, sync: &mut Sync, cx: &mut Cx<'_>) -> bool {
+    fn read_tables(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> bool {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return true;
         };
@@ -126,14 +132,13 @@ impl Running {
         sync.fetching.is_empty() && self.read_tables(vm, sync, cx)
     }
 
-    /// Whether everything that the changed entries name has memory and stands still.
-    fn backed(&mut self, vm: VmId, sync: &Sync, cx: &mut Cx<'_>) -> bool {
-        if self.moving.as_ref().is_some_and(|moving| moving.vm == vm) {
-            return false;
+    /// Asks for memory behind everything that the changed entries name. What is to be waited for; `None` if all of it has
+    /// memory and stands still.
+    fn backed(&mut self, vm: VmId, sync: &SyncPoint, cx: &mut Cx<'_>) -> Option<SyncWait> {
+        if self.mover.moves(vm) {
+            return Some(SyncWait::Move);
         }
-        let Some(vgpu) = self.vms.get(&vm) else {
-            return true;
-        };
+        let vgpu = self.vms.get(&vm)?;
         let mut wanted: Vec<ChunkNo> = Vec::new();
         for id in &sync.spaces {
             let Some(space) = vgpu.spaces.get(id) else {
@@ -147,14 +152,14 @@ impl Running {
         wanted.sort_unstable();
         wanted.dedup();
         if wanted.is_empty() {
-            return true;
+            return None;
         }
         self.demand(vm, wanted, cx.now);
-        false
+        Some(SyncWait::Memory)
     }
 
     /// Translates into the shadow tables. `true`: something was written, flush.
-    fn build(&mut self, vm: VmId, sync: &mut Sync, cx: &mut Cx<'_>) -> bool {
+    fn build(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> bool {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };
@@ -227,7 +232,7 @@ impl Running {
     }
 
     /// Frees what the build gave up, does what the sync was for, answers.
-    fn finish_sync(&mut self, vm: VmId, sync: Sync, cx: &mut Cx<'_>) -> Option<Step> {
+    fn finish_sync(&mut self, vm: VmId, sync: SyncPoint, cx: &mut Cx<'_>) -> Option<Step> {
         let request = sync.request.id;
         self.free_tables(vm, &sync.freed);
         if let SyncCause::Bind {
@@ -282,7 +287,21 @@ impl Running {
     }
 }
 
-impl Sync {
+impl SyncPoint {
+    /// Notes what it waits for, and tells of a wait that is over. `true`: it waits for nothing more.
+    fn goes_on(&mut self, vm: VmId, wait: Option<SyncWait>, cx: &mut Cx<'_>) -> bool {
+        let before = self.waits.map(|(wait, _)| wait);
+        if before != wait {
+            // Memory that is at hand is met within the event: nobody waited.
+            if let Some((wait, since)) = self.waits.filter(|(_, since)| *since < cx.now) {
+                let waited_ns = cx.now.since(since);
+                cx.tell(Notice::SyncWaited { vm, wait, waited_ns });
+            }
+            self.waits = wait.map(|wait| (wait, cx.now));
+        }
+        wait.is_none()
+    }
+
     pub(super) fn new(request: Request, cause: SyncCause, spaces: Vec<SpaceId>) -> Self {
         Self {
             request,
@@ -293,6 +312,7 @@ impl Sync {
             rounds: 0,
             block: Vec::new(),
             freed: Vec::new(),
+            waits: None,
         }
     }
 }

@@ -44,7 +44,7 @@ impl Running {
             leaving.tries += 1;
             if leaving.tries.is_multiple_of(TRIES_MAX) {
                 let fault = HostFault::NotLeaving { channel: channel.0 };
-                cx.actions.notice(Notice::HostError { fault });
+                cx.tell(Notice::HostError { fault });
                 self.ask_holders(channel, cx);
             }
             self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
@@ -163,7 +163,7 @@ impl Running {
             vgpu.orphans.extend(freed);
             self.drop_user(vm, space);
         }
-        self.demands.forget(vm);
+        self.drop_demand(vm, cx);
         self.unbind_all(vm);
     }
 
@@ -190,7 +190,7 @@ impl Running {
     fn nothing_runs(&self, vm: VmId) -> bool {
         self.leaving.values().all(|leaving| leaving.vm != vm)
             && self.spaces_leaving.values().all(|(owner, _)| *owner != vm)
-            && self.moving.as_ref().is_none_or(|moving| moving.vm != vm)
+            && !self.mover.moves(vm)
     }
 
     /// Nothing reaches the VM's memory any more: it is free.
@@ -247,6 +247,7 @@ impl Running {
                 bytes: map.bytes,
             });
         }
+        cx.accounts.close(vm);
         let image = vgpu.chunks.image();
         self.iova.release(image);
         self.iova

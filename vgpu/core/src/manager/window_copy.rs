@@ -19,13 +19,14 @@ use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 
 use super::Cx;
-use super::moves::Stage;
+use super::mover::{Head, Move};
+use super::moves::copied_chunks;
 use super::running::Running;
+use crate::device::Vgpu;
 use crate::event::{Action, Place, Token};
-use crate::host::Job;
 use crate::host::card::{COPY_BAR_BASE, COPY_BAR_FRAMES};
-use crate::memory::ChunkPlace;
-use crate::notice::Direction;
+use crate::host::{Card, Job};
+use crate::notice::{Direction, MoveId};
 use crate::reason::RollBack;
 
 /// Most bytes in one move, if a chunk is not larger: half a second at 2 MiB each 250 ms.
@@ -57,28 +58,18 @@ pub(super) struct WindowCopy {
     loads: BTreeMap<Token, Option<GuestVramAddr>>,
 }
 
-impl Running {
-    /// Lists the copies and shows the first frames.
-    pub(super) fn plan_window_copy(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        let Some(vgpu) = self.vms.get(&moving.vm) else {
-            return;
-        };
-        moving.stage = Stage::Mapping;
-        for &chunk in &moving.chunks {
-            let frames = match (moving.direction, vgpu.chunks.place(chunk)) {
-                (Direction::Spill, ChunkPlace::Resident(frames)) => frames,
-                (Direction::Refill, ChunkPlace::Spilled) => &moving.frames[&chunk],
-                // In both places already: nothing to copy.
-                _ => continue,
-            };
+impl WindowCopy {
+    /// Lists the copies of a move.
+    pub(super) fn plan(head: &Head, vgpu: &Vgpu) -> Self {
+        let mut copy = Self::default();
+        for (chunk, frames) in copied_chunks(head, vgpu) {
             let base = vgpu.chunks.base(chunk);
             for (start, bytes) in vgpu.chunks.data_runs(chunk) {
                 let mut at = start;
                 while at < start + bytes {
                     let offset = at % FRAME;
                     let length = (FRAME - offset).min(start + bytes - at);
-                    moving.by_window.left.push_back(Part {
+                    copy.left.push_back(Part {
                         frame: frames[(at / FRAME) as usize],
                         offset,
                         at: base.offset(at),
@@ -88,15 +79,18 @@ impl Running {
                 }
             }
         }
-        self.show_next_frames(cx);
+        copy
+    }
+
+    /// Bytes that no frame of the window shows yet.
+    pub(super) fn bytes_left(&self) -> u64 {
+        self.left.iter().map(|part| part.bytes).sum()
     }
 
     /// Fills the window. With nothing left it is flushed all the same: a move ends only behind what was asked before.
-    fn show_next_frames(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        let copy = &mut moving.by_window;
+    pub(super) fn show_next_frames(&mut self, id: MoveId, card: &mut Card, cx: &mut Cx<'_>) {
         let mut frames: Vec<FrameNo> = Vec::new();
-        while let Some(part) = copy.left.front().copied() {
+        while let Some(part) = self.left.front().copied() {
             if frames.last() != Some(&part.frame) {
                 if frames.len() == COPY_BAR_FRAMES {
                     break;
@@ -104,24 +98,23 @@ impl Running {
                 frames.push(part.frame);
             }
             let window = COPY_BAR_BASE + (frames.len() as u64 - 1) * FRAME + part.offset;
-            copy.shown.push_back((window, part.at, part.bytes));
-            copy.left.pop_front();
+            self.shown.push_back((window, part.at, part.bytes));
+            self.left.pop_front();
         }
-        self.card.map_copy_bar(&frames, cx.actions);
-        self.card.flush_tlb(None, Job::WindowFlushed);
+        card.map_copy_bar(&frames, cx.actions);
+        card.flush_tlb(None, Job::WindowFlushed(id));
     }
 
-    /// Copies some pages; goes on to the next frames, or to the end of the copy, when nothing is under way.
-    pub(super) fn go_on_by_window(&mut self, cx: &mut Cx<'_>) {
-        let Some(moving) = &mut self.moving else { return };
-        let (vm, copy) = (moving.vm, &mut moving.by_window);
-        let mut pages = copy.loads.len();
+    /// Copies some pages, and shows the next frames when nothing is under way. `true`: all is copied.
+    fn go_on(&mut self, head: &Head, card: &mut Card, cx: &mut Cx<'_>) -> bool {
+        let vm = head.vm;
+        let mut pages = self.loads.len();
         let mut last_store = None;
         while pages < PAGES_UNDER_WAY
-            && let Some((window, at, bytes)) = copy.shown.pop_front()
+            && let Some((window, at, bytes)) = self.shown.pop_front()
         {
-            let (token, offset) = (self.card.tokens.next(), window);
-            match moving.direction {
+            let (token, offset) = (card.tokens.next(), window);
+            match head.direction {
                 Direction::Spill => {
                     cx.actions.push(Action::HostRead {
                         token,
@@ -129,7 +122,7 @@ impl Running {
                         offset,
                         bytes: SMALL_PAGE as u32,
                     });
-                    copy.loads.insert(token, Some(at));
+                    self.loads.insert(token, Some(at));
                 }
                 Direction::Refill => {
                     let mut data = vec![0; SMALL_PAGE as usize];
@@ -144,7 +137,7 @@ impl Running {
             }
             if bytes > SMALL_PAGE {
                 let rest = (window + SMALL_PAGE, at.offset(SMALL_PAGE), bytes - SMALL_PAGE);
-                copy.shown.push_front(rest);
+                self.shown.push_front(rest);
             }
             pages += 1;
         }
@@ -155,29 +148,43 @@ impl Running {
                 offset,
                 bytes: 4,
             });
-            copy.loads.insert(token, None);
+            self.loads.insert(token, None);
         }
-        if copy.loads.is_empty() {
-            match copy.left.is_empty() {
-                true => self.redirect(cx),
-                false => self.show_next_frames(cx),
-            }
+        if !self.loads.is_empty() {
+            return false;
+        }
+        if self.left.is_empty() {
+            return true;
+        }
+        self.show_next_frames(head.id, card, cx);
+        false
+    }
+}
+
+impl Running {
+    /// Goes on with a copy by the CPU; at its end everything is pointed to the new place.
+    pub(super) fn go_on_by_window(&mut self, cx: &mut Cx<'_>) {
+        let Some((head, copy)) = self.mover.window_copy() else {
+            return;
+        };
+        if copy.go_on(head, &mut self.card, cx) {
+            self.redirect(cx);
         }
     }
 
     /// Takes a load of a move by the CPU; `false` if the value belongs to another request.
     pub(super) fn window_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
-        let Some(moving) = &mut self.moving else {
+        let Some((head, copy)) = self.mover.window_copy() else {
             return false;
         };
-        let Some(page) = moving.by_window.loads.remove(&token) else {
+        let Some(page) = copy.loads.remove(&token) else {
             return false;
         };
         if let Some(at) = page {
-            let vm = moving.vm;
+            let vm = head.vm;
             cx.memory.write(Place::Image { vm, at }, data);
         }
-        if moving.by_window.loads.is_empty() {
+        if copy.loads.is_empty() {
             self.go_on_by_window(cx);
         }
         true
@@ -186,14 +193,11 @@ impl Running {
     /// Gives up a copy that takes too long. `true` if it did. Loads still under way write nothing: their answers find no
     /// move, and stores of a refill were performed before any frame is given back.
     pub(super) fn check_window_copy(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some(moving) = &self.moving else { return false };
-        if cx.now.since(moving.copying_since) <= BUDGET_NS {
+        let is_late = |moving: &Move| cx.now.since(moving.since) > BUDGET_NS;
+        if !self.mover.current.as_ref().is_some_and(is_late) {
             return false;
         }
-        cx.actions
-            .notice(moving.rolled_back(RollBack::WindowCopyOverTime));
-        self.roll_back(cx);
-        self.forget_move(cx);
+        self.give_up(RollBack::WindowCopyOverTime, cx);
         true
     }
 }

@@ -186,7 +186,9 @@ fn spill_beyond_host_ram_waits_unless_the_vm_is_above_max() {
 #[test]
 fn host_ram_is_given_for_what_is_demanded_and_once() {
     let mut scene = Scene::one("uuu", Quota::default());
-    scene.demands.ask(VM, vec![ChunkNo(0), ChunkNo(2)], Tick(200));
+    scene
+        .demands
+        .ask(VM, vec![ChunkNo(0), ChunkNo(2)], Tick(100), Tick(200));
     let admit = |chunks| {
         scene
             .limits()

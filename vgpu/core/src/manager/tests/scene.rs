@@ -405,7 +405,7 @@ impl Scene {
 
     /// Whether a move is under way.
     pub(super) fn is_moving(&self) -> bool {
-        matches!(&self.manager.phase, Phase::Up(running) if running.moving.is_some())
+        matches!(&self.manager.phase, Phase::Up(running) if !running.mover.is_idle())
     }
 }
 

@@ -1,0 +1,236 @@
+//! The move under way, as a machine: spill and refill are one machine run in two directions.
+//!
+//! ```text
+//! start ──no writers──────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
+//!   └─ Suspending ─all off the card─►┘            │ failed or over-long       (channels resume, frames or images freed)
+//!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
+//!                                                     until the broker's own channel has been reset
+//! ```
+//!
+//! * Each stage holds what only it needs; what the whole move needs is its [`Head`].
+//! * One move at a time, so at most one VM is suspended for copying.
+//! * What the card answers names the move that asked: an answer to one that was given up finds nobody.
+//! * Each stage that ends leaves a notice with its time.
+//!
+//! The effects of each step are in `moves` and `window_copy`.
+
+use std::collections::BTreeMap;
+
+use fermi_spec::addr::FrameNo;
+use shadow_pt::TableRange;
+
+use super::Cx;
+use super::window_copy::WindowCopy;
+use crate::event::{Tick, VmId};
+use crate::host::{CopyRun, PhysChannel};
+use crate::inspect::{Inspect, Tree};
+use crate::memory::ChunkNo;
+use crate::notice::{Direction, MoveId, MoveStage, Notice};
+use crate::reason::{MoveCause, RollBack};
+
+/// Interval at which a copy is looked at should its interrupt be lost.
+const COPY_CHECK_NS: u64 = 1_000_000;
+
+/// Frames of chunks, in the order of the chunks.
+pub(super) type ChunkFrames = BTreeMap<ChunkNo, Box<[FrameNo]>>;
+
+/// The card's moves: at most one is under way.
+#[derive(Debug, Default)]
+pub(super) struct Mover {
+    pub(super) current: Option<Move>,
+    /// Moves that were started so far.
+    started: u64,
+    /// Tries so far to see the broker's own channel off the card.
+    pub(super) own_tries: u32,
+}
+
+/// Who copies, and what.
+#[derive(Debug)]
+pub(super) enum CopyWork {
+    /// The broker's own channel, in one batch. The runs are handed over when copying starts.
+    Engine(Vec<CopyRun>),
+    /// The CPU, through a window of BAR1.
+    Window(WindowCopy),
+}
+
+impl Default for CopyWork {
+    /// Nothing to copy.
+    fn default() -> Self {
+        Self::Engine(Vec::new())
+    }
+}
+
+/// Where a move stands, with what it needs there.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Waits for the channels that can write the chunks to be off the card.
+    Suspending,
+    /// Waits for the card to see what it copies from and to.
+    Mapping { work: CopyWork },
+    /// Waits for the end of the copy.
+    Copying { work: CopyWork },
+    /// The copy's end was seen; the card is asked whether it reports an error, for that does not keep the end away.
+    Verifying { look: u64 },
+    /// Everything points to the new place; waits for the card to forget the old one.
+    Redirecting {
+        /// Shadow tables that nothing points to any more.
+        freed: Vec<TableRange>,
+        /// Frames that a spill empties.
+        emptied: ChunkFrames,
+    },
+    /// Rolled back; waits until the broker's own channel is off the card and writes the targets no more.
+    Abandoned,
+}
+
+/// What a move needs in every stage.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) id: MoveId,
+    pub(super) vm: VmId,
+    pub(super) direction: Direction,
+    pub(super) cause: MoveCause,
+    pub(super) chunks: Vec<ChunkNo>,
+    /// Frames that a refill fills, until it redirects.
+    pub(super) targets: ChunkFrames,
+    /// Channels taken off the card for it, and since when; `None` if nothing can write the chunks.
+    pub(super) suspension: Option<Suspension>,
+    /// The host did not map one of the images.
+    pub(super) is_refused: bool,
+    /// Bytes that are copied; less than the chunks have where instance memory or an equal copy needs none.
+    pub(super) copied: u64,
+}
+
+/// Channels that are off the card for a move.
+#[derive(Debug)]
+pub(super) struct Suspension {
+    /// The guest's number and the card's.
+    pub(super) channels: Vec<(u8, PhysChannel)>,
+    pub(super) since: Tick,
+}
+
+/// Chunks of one VM on their way.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub(super) head: Head,
+    /// When the stage began.
+    pub(super) since: Tick,
+    pub(super) stage: Stage,
+}
+
+impl Mover {
+    /// A number for the next move.
+    pub(super) fn next_id(&mut self) -> MoveId {
+        self.started += 1;
+        MoveId(self.started)
+    }
+
+    /// Whether no move is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_none()
+    }
+
+    /// Whether memory of this VM moves.
+    pub(super) fn moves(&self, vm: VmId) -> bool {
+        self.current.as_ref().is_some_and(|moving| moving.head.vm == vm)
+    }
+
+    /// The move that an answer is for, if it is still under way.
+    pub(super) fn get(&mut self, id: MoveId) -> Option<&mut Move> {
+        self.current.as_mut().filter(|moving| moving.head.id == id)
+    }
+
+    /// When the copy is looked at next.
+    pub(super) fn next_check(&self, now: Tick) -> Option<Tick> {
+        let moving = self.current.as_ref()?;
+        matches!(moving.stage, Stage::Copying { .. } | Stage::Abandoned)
+            .then(|| Tick(now.0.max(moving.since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS))
+    }
+
+    /// The move under way, if it is being copied by the CPU.
+    pub(super) fn window_copy(&mut self) -> Option<(&Head, &mut WindowCopy)> {
+        let Move { head, stage, .. } = self.current.as_mut()?;
+        match stage {
+            Stage::Copying {
+                work: CopyWork::Window(copy),
+            } => Some((head, copy)),
+            _ => None,
+        }
+    }
+}
+
+impl Move {
+    pub(super) fn new(head: Head, stage: Stage, now: Tick) -> Self {
+        Self {
+            head,
+            since: now,
+            stage,
+        }
+    }
+
+    /// Goes on to the next stage.
+    pub(super) fn enter(&mut self, next: Stage, cx: &mut Cx<'_>) {
+        self.tell_stage(cx);
+        self.since = cx.now;
+        self.stage = next;
+    }
+
+    /// Tells how long the stage that ends took.
+    pub(super) fn tell_stage(&self, cx: &mut Cx<'_>) {
+        cx.tell(Notice::MoveStage {
+            vm: self.head.vm,
+            id: self.head.id,
+            stage: self.stage.name(),
+            took_ns: cx.now.since(self.since),
+        });
+    }
+
+    /// What to tell of a move that is given up.
+    pub(super) fn rolled_back(&self, reason: RollBack) -> Notice {
+        Notice::RolledBack {
+            vm: self.head.vm,
+            id: self.head.id,
+            direction: self.head.direction,
+            cause: self.head.cause,
+            stage: self.stage.name(),
+            reason,
+        }
+    }
+}
+
+impl Stage {
+    fn name(&self) -> MoveStage {
+        match self {
+            Self::Suspending => MoveStage::Suspending,
+            Self::Mapping { .. } => MoveStage::Mapping,
+            Self::Copying { .. } => MoveStage::Copying,
+            Self::Verifying { .. } => MoveStage::Verifying,
+            Self::Redirecting { .. } => MoveStage::Redirecting,
+            Self::Abandoned => MoveStage::Abandoned,
+        }
+    }
+}
+
+impl Inspect for Move {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        let Self { head, since, stage } = self;
+        tree.number("number", head.id.0);
+        tree.name("vm", head.vm);
+        tree.name("direction", format_args!("{:?}", head.direction));
+        tree.name("cause", head.cause);
+        tree.name("stage", format_args!("{:?}", stage.name()));
+        tree.age("stage_since", *since);
+        tree.count("chunks", head.chunks.len());
+        tree.bytes("bytes_to_copy", head.copied);
+        let channels = head.suspension.as_ref().map_or(0, |held| held.channels.len());
+        tree.count("channels_suspended", channels);
+        if let Some(suspension) = &head.suspension {
+            tree.age("suspended_since", suspension.since);
+        }
+        if let Stage::Mapping { work } | Stage::Copying { work } = stage {
+            match work {
+                CopyWork::Engine(runs) => tree.count("copies_left", runs.len()),
+                CopyWork::Window(copy) => tree.bytes("bytes_left", copy.bytes_left()),
+            }
+        }
+    }
+}
