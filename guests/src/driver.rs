@@ -10,7 +10,7 @@
 //! and semaphores is taken from [`DriverConfig::dma`] from its start. There is one channel address space of
 //! [`SPACE_BYTES`]; below [`USER_VA`] the driver maps its DMA memory there, above is the user's.
 //!
-//! BAR1 shows the USERD array at offset 0 and [`WINDOWS`] pages from 1 MiB on, see [`Driver::map_window`].
+//! BAR1 shows the USERD array at offset 0 and `WINDOWS` pages from 1 MiB on, see [`Driver::map_window`].
 //!
 //! # Flushes
 //!
@@ -267,7 +267,7 @@ impl Driver {
         self.space.flush(bus, self.limit)
     }
 
-    /// Shows the 4 KiB page of VRAM at `vram` in window `window` (below [`WINDOWS`]) of BAR1, after
+    /// Shows the 4 KiB page of VRAM at `vram` in window `window` (below `WINDOWS`) of BAR1, after
     /// [`Self::flush_windows`]. Returns the offset in BAR1.
     pub fn map_window(&mut self, bus: &mut dyn GuestBus, window: u64, vram: u64) -> Result<u64, DriverError> {
         let offset = WINDOW_OFFSET + window.min(WINDOWS) * SMALL_PAGE;

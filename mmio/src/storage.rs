@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 const PAGE_WORDS: usize = 1024;
 
 /// Remembered words, by offset. Memory is taken by 4 KiB pages on first writes, and only where a register has a name or
-/// the policy is storage, so a guest can make it grow to [`crate::policy::STORAGE_BYTES_MAX`] at most.
+/// the policy is storage, so a guest can make it grow to `crate::policy::STORAGE_BYTES_MAX` at most.
 #[derive(Clone, Debug, Default)]
 pub struct Storage {
     pages: BTreeMap<u32, Box<[u32; PAGE_WORDS]>>,

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A message that surfaces is an [`Incoming`] with a [`RequestId`]. Each such request, posted ones included, is answered
-//! exactly once by one of the `reply` methods, in any order and at any time. While [`UNANSWERED_MAX`] of them wait,
-//! or their replies would exceed [`OUTGOING_BYTES_MAX`], nothing more is read: a client that does not fetch its
+//! exactly once by one of the `reply` methods, in any order and at any time. While `UNANSWERED_MAX` of them wait,
+//! or their replies would exceed `OUTGOING_BYTES_MAX`, nothing more is read: a client that does not fetch its
 //! replies holds itself up.
 
 mod incoming;
@@ -133,7 +133,7 @@ impl Client {
         self.connection.outgoing_bytes() > 0
     }
 
-    /// Takes messages and appends what is to be done to `incoming`. It ends after [`REQUESTS_PER_TURN`] messages,
+    /// Takes messages and appends what is to be done to `incoming`. It ends after `REQUESTS_PER_TURN` messages,
     /// or after the first one whose answer the client waits for. To be called while the socket is readable, hung up
     /// or in error, or [`Client::is_due`], and once after [`Client::wants_read`] has become true again.
     pub fn read_ready(&mut self, incoming: &mut Vec<Incoming>) {
@@ -224,7 +224,7 @@ impl Client {
         self.finish(request, Err(error))
     }
 
-    /// Stores `data`, at most [`DATA_BYTES_MAX`] bytes, at an address outside of the client's maps, as a
+    /// Stores `data`, at most `DATA_BYTES_MAX` bytes, at an address outside of the client's maps, as a
     /// function on a bus does: what lies between the function and memory decides, and no answer comes. The
     /// store is dropped while the client does not read, and where there is a map, with or without a descriptor.
     /// QEMU 11 takes the data from 4 bytes before the place in the specification, so the store must not be one

@@ -8,7 +8,7 @@ use crate::message::CommandCode;
 
 /// A message that breaks the protocol or a bound.
 ///
-/// It becomes an error reply with [`ProtocolError::errno`]; if [`ProtocolError::is_fatal`], the connection is
+/// It becomes an error reply with [`ProtocolError::errno`]; if `ProtocolError::is_fatal`, the connection is
 /// closed after it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

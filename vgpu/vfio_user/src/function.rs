@@ -140,7 +140,7 @@ impl FunctionInfo {
         self
     }
 
-    /// Gives an interrupt index this many vectors. At most [`IRQ_VECTORS_MAX`], more are cut off.
+    /// Gives an interrupt index this many vectors. At most `IRQ_VECTORS_MAX`, more are cut off.
     #[must_use]
     pub fn with_irqs(mut self, index: IrqIndex, vectors: u32) -> Self {
         self.irq_counts[index as usize] = vectors.min(IRQ_VECTORS_MAX);
@@ -345,7 +345,7 @@ fn sparse_mmap(areas: &[Area]) -> Vec<u8> {
 /// A function that answers at once; [`Client::serve`](crate::Client::serve) drives it.
 ///
 /// Accesses arrive checked: inside a region of the [`FunctionInfo`], in a direction that it allows, 1 to
-/// [`DATA_BYTES_MAX`](crate::bounds::DATA_BYTES_MAX) bytes. Width and alignment are the client's choice. An `Err`
+/// `DATA_BYTES_MAX` bytes. Width and alignment are the client's choice. An `Err`
 /// becomes the error of the reply.
 pub trait PciFunction {
     /// Fills `data` from a region.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::message::CommandCode;
 
-/// Failure of a call to a remote function. [`RemoteError::is_refusal`] says which of them leave the connection up.
+/// Failure of a call to a remote function. `RemoteError::is_refusal` says which of them leave the connection up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
