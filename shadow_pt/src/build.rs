@@ -12,6 +12,7 @@ use crate::region::{GuestSlot, Region, SLOTS, SlotSet};
 use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
 use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
+use planted::Fault;
 
 /// Valid guest entries that were not translated, counted by cause. The guest finds them not present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -192,7 +193,8 @@ impl<'a> Builder<'a> {
     pub(crate) fn build(&mut self, mirror: &mut Mirror, slots: &SlotSet, settle: bool) {
         let mut unwanted = SlotSet::EMPTY;
         let mut refused = SlotSet::EMPTY;
-        for slot in slots.iter() {
+        let skipped = usize::from(!settle && planted::is(Fault::RedirectSkipsSlot));
+        for slot in slots.iter().skip(skipped) {
             let mut wanted = self.translate(mirror.guest.slot(slot));
             if !self.has_table_for(mirror, &wanted) {
                 refused.insert(slot);

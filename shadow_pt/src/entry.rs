@@ -7,6 +7,7 @@
 
 use fermi_spec::addr::Aperture;
 use fermi_spec::pte::{Pte, uncompressed_kind};
+use planted::Fault;
 
 /// Bits that vary from page to page and do not change the class: frame, compression tag, unused.
 const PLACE_BITS: u64 = 0xfff_ffff << 4 | IGNORED_BITS;
@@ -51,12 +52,13 @@ impl Class {
             .with_valid(true)
             .with_privileged(pte.privileged())
             .with_read_only(pte.read_only())
-            .with_kind(kind);
+            .with_kind(if planted::is(Fault::WrongKind) { 0xfe } else { kind });
         Ok(Self {
             to_vram: kept.with_volatile(pte.volatile()).into_bits(),
             to_sysram: kept
                 .with_volatile(true)
                 .with_aperture(Aperture::SysCoherent)
+                .with_read_only(kept.read_only() && !planted::is(Fault::ReadOnlyBitLost))
                 .into_bits(),
             is_ram: pte.aperture().is_sysram(),
             writable: !pte.read_only(),

@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+const _: () = assert!(
+    !planted::ARE_BUILT_IN,
+    "this program would contain faults on purpose"
+);
+
 fn main() -> ExitCode {
     vramd::cli::main()
 }

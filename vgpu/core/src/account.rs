@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Tick, VmId};
@@ -73,6 +74,7 @@ impl Account {
                 self.link_bytes += copied;
                 match direction {
                     Direction::Spill => self.spilled_bytes += bytes,
+                    Direction::Refill if planted::is(Fault::AccountLies) => {}
                     Direction::Refill => self.refilled_bytes += bytes,
                 }
                 if let Some(vm) = cause.beneficiary() {

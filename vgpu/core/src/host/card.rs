@@ -8,6 +8,7 @@ use fermi_spec::instance::{
 use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_ENTRIES, large_index, pde_index};
 use fermi_spec::regs::{PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, falcon, pfifo};
 use fermi_spec::regs::{pffb, pflush};
+use planted::Fault;
 
 use super::arena::Arena;
 use super::copy::{self, CopyChannel, CopyRun};
@@ -189,6 +190,9 @@ impl Card {
             Some(at) => ((at.0 >> 12 << 4) as u32, pffb::TLB_ALL_PAGES),
             None => (0, pffb::TLB_ALL_PAGES | pffb::TLB_ALL_DIRECTORIES),
         };
+        if planted::is(Fault::FlushDropped) && matches!(job, Job::MoveFlushed(_)) {
+            return self.flush.push([], job);
+        }
         self.flush.push(
             [
                 Op::Write(PflushReg::HostFlush.into(), 1),
@@ -340,6 +344,10 @@ impl Card {
             })
             .collect();
         for channel in channels {
+            if planted::is(Fault::PreemptNotAwaited) {
+                ops.push(Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)));
+                continue;
+            }
             ops.extend([
                 Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
                 Op::Poll {

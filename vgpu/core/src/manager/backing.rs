@@ -1,5 +1,7 @@
 //! Memory behind chunks that have none: from free frames in the order of the demands, or in host RAM.
 
+use planted::Fault;
+
 use super::Cx;
 use super::limits;
 use super::running::Running;
@@ -88,7 +90,8 @@ impl Running {
         let over_max = bytes > limits::below_max(vgpu);
         // Without scrubbing by the backend a frame holds somebody's bytes: the chunk starts as an empty image, and the
         // refill that follows overwrites the frames with it.
-        let in_host_ram = in_host_ram || over_max || !self.config.frames_arrive_zeroed;
+        let are_clean = self.config.frames_arrive_zeroed || planted::is(Fault::ScrubSkipped);
+        let in_host_ram = in_host_ram || over_max || !are_clean;
         let frames = if in_host_ram {
             None
         } else {

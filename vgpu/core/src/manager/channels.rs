@@ -2,6 +2,7 @@
 
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, Timeslice, offset};
 use fermi_spec::regs::pfifo::{self, ChannelInstance, RunlistBase};
+use planted::Fault;
 use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 
 use super::Cx;
@@ -432,6 +433,9 @@ impl Running {
         self.card
             .flush_tlb(Some(gone.shadow.directory()), Job::SpaceFlushed(number));
         self.spaces_leaving.insert(number, (vm, gone.shadow));
+        if planted::is(Fault::SpaceFreeBeforeFlush) {
+            self.space_flushed(number);
+        }
         self.reach_changed.insert(vm);
     }
 

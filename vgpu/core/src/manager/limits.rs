@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::SMALL_PAGE;
+use planted::Fault;
 
 use super::Cx;
 use super::demands::{Demand, Demands};
@@ -71,12 +72,24 @@ pub(super) struct Figures {
 
 /// Bytes that the VM may still get in VRAM.
 pub(super) fn below_max(vgpu: &Vgpu) -> u64 {
-    vgpu.config.quota.max.saturating_sub(vgpu.chunks.resident())
+    let slack = if planted::is(Fault::MaxOneChunkOff) {
+        vgpu.config.chunk_bytes
+    } else {
+        0
+    };
+    let max = vgpu.config.quota.max.saturating_add(slack);
+    max.saturating_sub(vgpu.chunks.resident())
 }
 
 /// Bytes that the VM may lose from VRAM.
 fn above_min(vgpu: &Vgpu) -> u64 {
-    vgpu.chunks.resident().saturating_sub(vgpu.config.quota.min)
+    let slack = if planted::is(Fault::MinOneChunkOff) {
+        vgpu.config.chunk_bytes
+    } else {
+        0
+    };
+    let min = vgpu.config.quota.min.saturating_sub(slack);
+    vgpu.chunks.resident().saturating_sub(min)
 }
 
 impl<'a> Limits<'a> {
@@ -149,6 +162,9 @@ impl<'a> Limits<'a> {
     /// The first VM that holds more than its `max` and whose chunks may move.
     pub(super) fn above_max(&self) -> Option<VmId> {
         let above = |vgpu: &&Vgpu| self.may_move(vgpu) && vgpu.chunks.resident() > vgpu.config.quota.max;
+        if planted::is(Fault::LoweredMaxIgnored) {
+            return None;
+        }
         self.vms.values().find(above).map(|vgpu| vgpu.id)
     }
 
@@ -200,6 +216,7 @@ impl<'a> Limits<'a> {
         let room = match vgpu.chunks.resident() > vgpu.config.quota.max {
             // `max` goes before `host_ram`.
             true => u64::MAX,
+            false if planted::is(Fault::HostRamIgnored) => u64::MAX,
             false => self.host_ram_max().saturating_sub(spilled),
         };
         let (most, spare) = (self.spill_chunks_max(vgpu), above_min(vgpu));

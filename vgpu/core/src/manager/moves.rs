@@ -6,6 +6,8 @@
 
 use fermi_spec::addr::{FrameNo, GuestVramAddr, SMALL_PAGE};
 use fermi_spec::engine::Engine;
+use planted::Fault;
+use std::collections::BTreeMap;
 
 use super::Cx;
 use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage, Suspension};
@@ -62,7 +64,10 @@ impl Running {
             chunks: chunks.len() as u32,
             bytes: chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum(),
         });
-        let writers = writers(vgpu, &chunks);
+        let mut writers = writers(vgpu, &chunks);
+        if planted::is(Fault::WriterNotSuspended) {
+            writers.truncate(1);
+        }
         for &chunk in &chunks {
             vgpu.chunks.set_moving(chunk, true);
         }
@@ -188,7 +193,9 @@ impl Running {
             chunks: &moving.head.chunks,
         };
         self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
-        self.resume(cx);
+        if !planted::is(Fault::RollBackForgetsResume) {
+            self.resume(cx);
+        }
         self.wake_after_move(vm);
     }
 
@@ -210,7 +217,10 @@ impl Running {
                 for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
                     ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
                 }
-                for (start, bytes) in vgpu.chunks.data_runs(chunk) {
+                for (start, mut bytes) in vgpu.chunks.data_runs(chunk) {
+                    if planted::is(Fault::CopyShort) && bytes > SMALL_PAGE {
+                        bytes -= SMALL_PAGE;
+                    }
                     add_runs(&mut runs, frames, window, start, bytes, head.direction);
                 }
             }
@@ -250,6 +260,9 @@ impl Running {
                     return self.redirect(cx);
                 }
                 self.card.start_copy(&runs, cx.memory, cx.actions);
+                if planted::is(Fault::ResumeBeforeCopied) {
+                    self.resume(cx);
+                }
             }
             _ => {}
         }
@@ -264,6 +277,12 @@ impl Running {
             Stage::Copying {
                 work: CopyWork::Window(_),
             } => self.check_window_copy(cx),
+            Stage::Copying { .. }
+                if planted::is(Fault::CopyNotVerified) && self.card.copy_done(cx.memory) =>
+            {
+                self.redirect(cx);
+                true
+            }
             Stage::Copying { .. } if self.card.copy_done(cx.memory) => {
                 let look = self.scan.next_look();
                 moving.enter(Stage::Verifying { look }, cx);
@@ -307,6 +326,9 @@ impl Running {
             moving.stage = Stage::Abandoned;
         }
         self.reset_engine(OWN_CHANNEL, engine, Job::OwnReset);
+        if planted::is(Fault::AbandonedNotAwaited) {
+            self.own_reset(true, cx);
+        }
     }
 
     /// The broker's channel is off the card: nobody writes the targets any more. If it does not go by itself, its
@@ -348,6 +370,10 @@ impl Running {
                     {
                         emptied.insert(chunk, frames);
                     }
+                    if planted::is(Fault::ImagePageDropped) {
+                        let (vm, at, bytes) = (head.vm, vgpu.chunks.base(chunk), SMALL_PAGE);
+                        cx.actions.push(Action::DropImage { vm, at, bytes });
+                    }
                     vgpu.was_refused = false;
                 }
                 Direction::Refill => {
@@ -382,7 +408,9 @@ impl Running {
         }
         writer.emit(&self.card.arena, cx.actions);
         self.card.flush_tlb(None, Job::MoveFlushed(head.id));
+        let early = planted::is(Fault::FramesFreeBeforeFlush).then(|| std::mem::take(&mut emptied));
         moving.enter(Stage::Redirecting { freed, emptied }, cx);
+        self.free_frames(early.into_iter().flat_map(BTreeMap::into_values).flatten(), cx);
     }
 
     /// Nothing reaches the old copies any more.
@@ -404,7 +432,7 @@ impl Running {
         };
         let mut bytes = 0;
         for &chunk in &head.chunks {
-            vgpu.chunks.set_moving(chunk, false);
+            vgpu.chunks.set_moving(chunk, planted::is(Fault::MoveNeverEnds));
             bytes += vgpu.chunks.bytes(chunk);
             vgpu.chunks.note_moved(chunk, cx.now);
             if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {
@@ -461,7 +489,7 @@ impl Running {
         }
         self.commit_host_runlist(Job::Nothing);
         for (physical, _, gp_put) in ring {
-            if let Some(gp_put) = gp_put {
+            if let Some(gp_put) = gp_put.filter(|_| !planted::is(Fault::DoorbellLost)) {
                 self.card.ring_later(physical, gp_put);
             }
         }
@@ -512,7 +540,7 @@ impl Running {
                     .expect("the count was checked; one caller")
             })
             .collect();
-        for (i, &frame) in (0..).zip(&frames) {
+        for (i, &frame) in (u64::from(planted::is(Fault::WrongOwner))..).zip(&frames) {
             let owner = FrameOwner::Vm {
                 vm,
                 at: at.offset(i * fermi_spec::addr::FRAME),

@@ -7,6 +7,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::VgaReg;
 use mmio::access::{Access, Kind, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
+use planted::Fault;
 
 use super::Cx;
 use super::running::Running;
@@ -102,6 +103,9 @@ impl Running {
             },
             Step::Blocked(blocked) => {
                 vgpu.blocked = Some(blocked);
+                if planted::is(Fault::DmaUnmappedBeforeFlush) {
+                    self.unmap_flushed(vm, cx);
+                }
                 false
             }
         }

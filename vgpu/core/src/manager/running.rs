@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::FrameNo;
 use fermi_spec::engine::Engine;
+use planted::Fault;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use shadow_pt::ShadowSpace;
@@ -231,7 +232,7 @@ impl Running {
         self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
-            if vgpu.units.rose() && !vgpu.detaching {
+            if vgpu.units.rose() && !vgpu.detaching && !planted::is(Fault::InterruptLost) {
                 cx.actions.push(Action::Interrupt { vm: vgpu.id });
             }
         }

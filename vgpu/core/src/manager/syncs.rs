@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use planted::Fault;
 use shadow_pt::{Refresh, TableAt, TablePages};
 
 use super::Cx;
@@ -58,7 +59,13 @@ impl Running {
             sync.stage = SyncStage::Back;
         }
         if sync.stage == SyncStage::Back && sync.goes_on(vm, self.backed(vm, &sync, cx), cx) {
+            if planted::is(Fault::SyncNotBuilt) && matches!(sync.cause, SyncCause::Flush) {
+                return self.finish_sync(vm, *sync, cx);
+            }
             let changed = self.build(vm, &mut sync, cx);
+            if planted::is(Fault::TablesFreeBeforeFlush) {
+                self.free_tables(vm, &std::mem::take(&mut sync.freed));
+            }
             if !changed {
                 return self.finish_sync(vm, *sync, cx);
             }
@@ -115,7 +122,9 @@ impl Running {
         missing.sort_unstable();
         missing.dedup();
         if missing.is_empty() {
-            vgpu.fetched.clear();
+            if !planted::is(Fault::FetchedTableKept) {
+                vgpu.fetched.clear();
+            }
             return true;
         }
         sync.rounds += 1;

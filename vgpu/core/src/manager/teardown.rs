@@ -9,6 +9,7 @@
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::instance::INSTANCE_BYTES;
+use planted::Fault;
 use shadow_pt::TablePages;
 
 use super::Cx;
@@ -148,6 +149,10 @@ impl Running {
         }
         vgpu.detaching = true;
         vgpu.queue.clear();
+        let is_access = matches!(vgpu.blocked, Some(Blocked::Move { .. } | Blocked::Demand { .. }));
+        if is_access && planted::is(Fault::EndedSessionAnswered) {
+            return self.unbind_all(vm);
+        }
         // A sync that was to bind a channel holds a use of its space.
         let half_bound = match vgpu.blocked.take() {
             Some(Blocked::Sync(sync)) => match sync.cause {
@@ -188,6 +193,9 @@ impl Running {
     }
 
     fn nothing_runs(&self, vm: VmId) -> bool {
+        if planted::is(Fault::ResetDoesNotWait) {
+            return !self.mover.moves(vm);
+        }
         self.leaving.values().all(|leaving| leaving.vm != vm)
             && self.spaces_leaving.values().all(|(owner, _)| *owner != vm)
             && !self.mover.moves(vm)
@@ -217,11 +225,10 @@ impl Running {
         }
         if let Some(Blocked::Reset { request }) = vgpu.blocked.take() {
             let at = fermi_spec::addr::GuestVramAddr(0);
-            cx.actions.push(Action::DropImage {
-                vm,
-                at,
-                bytes: vgpu.config.guest_vram,
-            });
+            if !planted::is(Fault::ResetKeepsImage) {
+                let bytes = vgpu.config.guest_vram;
+                cx.actions.push(Action::DropImage { vm, at, bytes });
+            }
             reset(vgpu);
             cx.actions.push(Action::Reply {
                 vm,

@@ -9,6 +9,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, USERD_BYTES, offset, userd};
 use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
+use planted::Fault;
 use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk, walk};
 
 use super::Cx;
@@ -136,7 +137,7 @@ impl Running {
                 }
             }
             RequestKind::Write { data, .. } => {
-                if vgpu.chunks.is_moving(chunk) && !vgpu.chunks.is_instance(page) {
+                if vgpu.chunks.holds_stores(chunk, page) {
                     return Piece::Blocked(Box::new(|request| Blocked::Move { request }));
                 }
                 let from = &data[done..done + length];
@@ -154,9 +155,10 @@ impl Running {
                         cx.memory.write(Place::Image { vm, at }, from);
                     }
                     Placement::Vram(host) => {
-                        let from = from.to_vec();
-                        vgpu.chunks.end_both(chunk);
-                        self.card.write_vram(host, from, cx.actions);
+                        if !planted::is(Fault::OldCopyTrusted) {
+                            vgpu.chunks.end_both(chunk);
+                        }
+                        self.card.write_vram(host, from.to_vec(), cx.actions);
                     }
                 }
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
@@ -185,7 +187,9 @@ impl Running {
         let bound = vgpu.channels.get_mut(&channel);
         match (&mut request.kind, bound) {
             // Until it is bound in the card's table, the page still holds what its last user left.
-            (RequestKind::Read { .. }, Some(bound)) if bound.in_table => {
+            (RequestKind::Read { .. }, Some(bound))
+                if bound.in_table || planted::is(Fault::UserdReadEarly) =>
+            {
                 let token = self.card.tokens.next();
                 let offset = Card::userd_window(bound.physical) + at;
                 cx.actions.push(Action::HostRead {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::inspect::{Inspect, Space, Tree};
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
+use planted::Fault;
 use shadow_pt::{FramePlacement, GuestFrame, Placement};
 
 use super::History;
@@ -176,6 +177,11 @@ impl Chunks {
         self.chunks[chunk.0 as usize].moving
     }
 
+    /// Whether a CPU's store to a page has to wait for a move of its chunk. Instance memory does not move.
+    pub(crate) fn holds_stores(&self, chunk: ChunkNo, page: GuestPage) -> bool {
+        self.is_moving(chunk) && !self.is_instance(page) && !planted::is(Fault::StoreDuringMove)
+    }
+
     pub(crate) fn set_moving(&mut self, chunk: ChunkNo, moving: bool) {
         self.chunks[chunk.0 as usize].moving = moving;
     }
@@ -331,7 +337,9 @@ impl Chunks {
         let first = GuestPage::of(self.base(chunk)).0;
         let pages = (self.bytes(chunk) / SMALL_PAGE) as u32;
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for page in (0..pages).filter(|page| !self.is_instance(GuestPage(first + page))) {
+        for page in (0..pages).filter(|page| {
+            !self.is_instance(GuestPage(first + page)) || planted::is(Fault::InstancePageCopied)
+        }) {
             let offset = u64::from(page) * SMALL_PAGE;
             match runs.last_mut() {
                 Some((start, bytes)) if *start + *bytes == offset => *bytes += SMALL_PAGE,
@@ -364,7 +372,7 @@ impl Chunks {
         let first = GuestPage::of(at).0 as usize;
         // 32 pages a frame: half a word of the bitmap.
         let bits = (self.instance.get(first / 64).copied().unwrap_or(0) >> (first % 64)) as u32;
-        if bits != 0 {
+        if bits != 0 && !planted::is(Fault::LargeEntryOverInstance) {
             return FramePlacement::Mixed;
         }
         FramePlacement::Uniform(self.locate(at))

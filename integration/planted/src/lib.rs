@@ -1,0 +1,188 @@
+//! Faults that can be planted into the product, to prove that the nets under it bite.
+//!
+//! A place that could go wrong asks [`is`] for its fault. In a build with feature `on`, [`plant`] chooses one fault for
+//! the whole process; without the feature `is` is a constant `false`, so nothing is left of the question. The program
+//! `vramd` refuses to compile with the feature ([`ARE_BUILT_IN`]).
+#![forbid(unsafe_code)]
+
+/// Whether this build contains the faults.
+pub const ARE_BUILT_IN: bool = cfg!(feature = "on");
+
+macro_rules! faults {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Faults by name. Each breaks one promise at one place, and mostly only now and then.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub enum Fault {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// What goes wrong, for a table.
+            pub fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),*).trim_ascii(),)*
+                }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A redirect leaves the first of the slots that it should rewrite.
+    RedirectSkipsSlot,
+    /// A spill frees its frames before the TLB has forgotten them.
+    FramesFreeBeforeFlush,
+    /// A sync frees shadow tables before the TLB has forgotten them.
+    TablesFreeBeforeFlush,
+    /// An address space gives its directory back before the TLB has forgotten it.
+    SpaceFreeBeforeFlush,
+    /// A frame is given to its VM under its neighbour's address.
+    WrongOwner,
+    /// The channels resume as soon as the copy of their memory begins.
+    ResumeBeforeCopied,
+    /// A copy that the card reports an error of is taken for done.
+    CopyNotVerified,
+    /// A move suspends all channels that write its chunks but the first.
+    WriterNotSuspended,
+    /// What was submitted during a suspension is not rung after it.
+    DoorbellLost,
+    /// A VM may hold a chunk more than its `max`.
+    MaxOneChunkOff,
+    /// A VM may be brought a chunk below its `min`.
+    MinOneChunkOff,
+    /// A `max` that is lowered below what the VM holds moves nothing out.
+    LoweredMaxIgnored,
+    /// Frames that arrive with somebody's bytes are handed on as they are.
+    ScrubSkipped,
+    /// A move copies instance memory, which is stale in VRAM.
+    InstancePageCopied,
+    /// A frame with instance memory in it is mapped by one large entry.
+    LargeEntryOverInstance,
+    /// A request of a session that has ended is still answered.
+    EndedSessionAnswered,
+    /// USERD is read from the card before the channel is bound there.
+    UserdReadEarly,
+    /// Guest RAM that is mapped read-only can be written by the GPU.
+    ReadOnlyRamMapped,
+    /// A device reset leaves the VM's image as it is.
+    ResetKeepsImage,
+    /// Page tables in guest RAM are read once and never compared.
+    RamTablesNotCompared,
+    /// Pages of tables that were fetched from VRAM are used again at the next sync.
+    FetchedTableKept,
+    /// A bus address is unmapped before the TLB has forgotten it.
+    DmaUnmappedBeforeFlush,
+    /// The flush after a redirect is left out.
+    FlushDropped,
+    /// A flush of a guest is answered before its tables are built.
+    SyncNotBuilt,
+    /// A roll-back leaves the channels suspended.
+    RollBackForgetsResume,
+    /// Pages of system memory lose the read-only bit of the guest's entry.
+    ReadOnlyBitLost,
+    /// Entries get the storage kind of tiled memory.
+    WrongKind,
+    /// A spill or refill copies a page less than its chunks have.
+    CopyShort,
+    /// The first page of a spilled chunk's image is given back.
+    ImagePageDropped,
+    /// A chunk in both places keeps its old copy though a CPU stores to it.
+    OldCopyTrusted,
+    /// A VM's message is not sent though its interrupt line rises.
+    InterruptLost,
+    /// Spills take more host RAM than they may.
+    HostRamIgnored,
+    /// A CPU's store to a chunk that moves goes to the old place.
+    StoreDuringMove,
+    /// The frames of a copy that was given up are free while the engine still writes them.
+    AbandonedNotAwaited,
+    /// Channels count as off the card before the card says so.
+    PreemptNotAwaited,
+    /// Refilled bytes are not counted in the account of their VM.
+    AccountLies,
+    /// Frames of a reset device are free before its channels are off the card.
+    ResetDoesNotWait,
+    /// A move that is over leaves its chunk marked as moving.
+    MoveNeverEnds,
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Fault {
+    type Err = UnknownFault;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFault> {
+        let found = Self::ALL.iter().find(|fault| fault.to_string() == name);
+        found.copied().ok_or_else(|| UnknownFault(name.to_owned()))
+    }
+}
+
+/// There is no fault of that name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownFault(String);
+
+impl std::fmt::Display for UnknownFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "no fault {:?} can be planted", self.0)
+    }
+}
+
+impl std::error::Error for UnknownFault {}
+
+/// Whether this fault is to be committed. A constant in every build that is shipped.
+#[cfg(not(feature = "on"))]
+#[inline(always)]
+pub const fn is(_fault: Fault) -> bool {
+    false
+}
+
+#[cfg(feature = "on")]
+pub use choice::{is, plant};
+
+#[cfg(feature = "on")]
+mod choice {
+    use std::sync::OnceLock;
+
+    use super::Fault;
+
+    static CHOSEN: OnceLock<Fault> = OnceLock::new();
+
+    /// Whether this fault is to be committed.
+    #[inline]
+    pub fn is(fault: Fault) -> bool {
+        CHOSEN.get() == Some(&fault)
+    }
+
+    /// Chooses the fault of this process. Panics if another was chosen: what is found would be nobody's.
+    pub fn plant(fault: Fault) {
+        assert_eq!(*CHOSEN.get_or_init(|| fault), fault, "one fault at a time");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_their_faults() {
+        for &fault in Fault::ALL {
+            assert_eq!(fault.to_string().parse(), Ok(fault));
+            assert!(fault.text().ends_with('.'), "{fault}");
+        }
+        assert!("nothing".parse::<Fault>().is_err());
+    }
+
+    #[cfg(not(feature = "on"))]
+    #[test]
+    fn usual_build_commits_none() {
+        const { assert!(!ARE_BUILT_IN && !is(Fault::WrongOwner)) };
+    }
+}
