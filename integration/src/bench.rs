@@ -12,8 +12,9 @@ use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, RequestId, Tick, VmConfig, VmId};
 
-use crate::bus::{Ask, Guest, SimBus};
+use crate::bus::{Guest, SimBus};
 use crate::checkers::{check_empty, check_frames, check_shadows};
+use crate::turns::{Player, Turn};
 use crate::world::World;
 
 /// Bytes of a VM's RAM, mapped for DMA from GPA 0 on.
@@ -34,24 +35,11 @@ pub struct Task<T> {
     result: Arc<Mutex<Option<T>>>,
 }
 
-struct Waiting {
-    request: RequestId,
-    since: Tick,
-}
-
-struct Runner {
-    guest: Guest,
-    asked: Option<Ask>,
-    waiting: Option<Waiting>,
-    relaxing_until: u64,
-    outcome: Option<Result<(), String>>,
-}
-
 /// A host with VMs whose guests' code can be run to its end.
 pub struct Bench {
     /// Core, card and memory.
     pub world: World,
-    runners: BTreeMap<VmId, Runner>,
+    players: BTreeMap<VmId, Player>,
     attached: Vec<VmId>,
     /// Longest time for which an access of a VM was held.
     held_max: BTreeMap<VmId, u64>,
@@ -101,7 +89,7 @@ impl Bench {
         let skew = world.now.0.saturating_sub(world.model.gpu_time());
         let mut bench = Self {
             world,
-            runners: BTreeMap::new(),
+            players: BTreeMap::new(),
             attached: Vec::new(),
             held_max: BTreeMap::new(),
             skew,
@@ -157,7 +145,7 @@ impl Bench {
         vm: VmId,
         code: impl FnOnce(&mut SimBus) -> T + Send + 'static,
     ) -> Task<T> {
-        assert!(!self.runners.contains_key(&vm), "{vm} runs something already");
+        assert!(!self.players.contains_key(&vm), "{vm} runs something already");
         let result = Arc::new(Mutex::new(None));
         let into = Arc::clone(&result);
         let guest = Guest::start(Arc::clone(&self.world.vm(vm).ram), move |bus| {
@@ -165,15 +153,9 @@ impl Bench {
             *into.lock().expect("one thread") = Some(value);
             Ok(())
         });
-        let asked = Some(guest.next());
-        let runner = Runner {
-            guest,
-            asked,
-            waiting: None,
-            relaxing_until: 0,
-            outcome: None,
-        };
-        self.runners.insert(vm, runner);
+        let mut player = Player::new(vm, guest, 0);
+        player.begin();
+        self.players.insert(vm, player);
         Task { vm, result }
     }
 
@@ -181,8 +163,8 @@ impl Bench {
     pub fn join<T>(&mut self, task: Task<T>) -> T {
         let vm = task.vm;
         self.turn_until("guest code", |bench| bench.has_ended(vm));
-        let runner = self.runners.remove(&vm).expect("it was started");
-        if let Some(Err(error)) = runner.outcome {
+        let player = self.players.remove(&vm).expect("it was started");
+        if let Some(Err(error)) = player.outcome() {
             panic!("{vm}: {error}");
         }
         self.check();
@@ -202,14 +184,14 @@ impl Bench {
 
     /// Whether the code that was started on the VM has ended.
     pub fn has_ended(&self, vm: VmId) -> bool {
-        self.runners
+        self.players
             .get(&vm)
-            .is_none_or(|runner| runner.outcome.is_some())
+            .is_none_or(|player| player.outcome().is_some())
     }
 
     /// Stops guest code where it is, as if its VM died. Its access under way is forgotten.
     pub fn abandon(&mut self, vm: VmId) {
-        self.runners.remove(&vm);
+        self.players.remove(&vm);
     }
 
     /// Sends a request of the VM's machine, such as a reset, not of its guest.
@@ -238,7 +220,7 @@ impl Bench {
     /// One turn: an access of each guest, a piece of the card's work, time.
     pub fn turn(&mut self) {
         self.turns += 1;
-        let vms: Vec<VmId> = self.runners.keys().copied().collect();
+        let vms: Vec<VmId> = self.players.keys().copied().collect();
         for vm in vms {
             self.guest_turn(vm);
         }
@@ -316,94 +298,40 @@ impl Bench {
     }
 
     fn guest_turn(&mut self, vm: VmId) {
-        let now = self.world.now;
-        let Some(runner) = self.runners.get_mut(&vm) else {
+        let Some(player) = self.players.get_mut(&vm) else {
             return;
         };
-        if runner.outcome.is_some() || runner.waiting.is_some() || runner.relaxing_until > now.0 {
-            return;
+        if let Turn::Taken = player.take_turn(&mut self.world, || RELAX_NS) {
+            self.collect_reply(vm);
         }
-        let Some(ask) = runner.asked.take() else { return };
-        match ask {
-            Ask::Read(bar, offset, bytes) => {
-                let bytes = bytes as u32;
-                self.access(vm, |request| Event::Read {
-                    vm,
-                    request,
-                    bar,
-                    offset,
-                    bytes,
-                });
-            }
-            Ask::Write(bar, offset, data) => self.access(vm, |request| Event::Write {
-                vm,
-                request,
-                bar,
-                offset,
-                data,
-            }),
-            Ask::Relax => {
-                runner.relaxing_until = now.0 + RELAX_NS;
-                runner.go_on(0);
-            }
-            Ask::Now => runner.go_on(now.0),
-            Ask::Report(_) => runner.go_on(0),
-            Ask::Done(outcome) => runner.outcome = Some(outcome),
-        }
-    }
-
-    fn access(&mut self, vm: VmId, event: impl FnOnce(RequestId) -> Event) {
-        let since = self.world.now;
-        let request = self.post(event);
-        if let Some(runner) = self.runners.get_mut(&vm) {
-            runner.waiting = Some(Waiting { request, since });
-        }
-        self.collect_reply(vm);
     }
 
     fn collect_replies(&mut self) {
-        let vms: Vec<VmId> = self.runners.keys().copied().collect();
+        let vms: Vec<VmId> = self.players.keys().copied().collect();
         vms.into_iter().for_each(|vm| self.collect_reply(vm));
     }
 
     fn collect_reply(&mut self, vm: VmId) {
-        let Some(runner) = self.runners.get_mut(&vm) else {
+        let Some(player) = self.players.get_mut(&vm) else {
             return;
         };
-        let Some(Waiting { request, since }) = runner.waiting else {
-            return;
-        };
-        let Some(reply) = self.world.take_reply(vm, request) else {
-            return;
-        };
-        let held = self.held_max.entry(vm).or_default();
-        *held = (*held).max(self.world.now.since(since));
-        runner.waiting = None;
-        match reply {
-            Reply::Data(data) => {
-                let mut word = [0; 8];
-                let length = data.len().min(8);
-                word[..length].copy_from_slice(&data[..length]);
-                runner.go_on(u64::from_le_bytes(word));
-            }
-            Reply::Done => runner.go_on(0),
-            Reply::Refused(refusal) => panic!("an access of {vm} was refused: {refusal}"),
+        let collected = player.collect_reply(&mut self.world);
+        if let Some(held) = collected.unwrap_or_else(|wrong| panic!("{wrong}")) {
+            let held_max = self.held_max.entry(vm).or_default();
+            *held_max = (*held_max).max(held);
         }
     }
 
     fn everybody_sleeps(&self) -> bool {
-        self.runners.values().all(|runner| {
-            runner.outcome.is_some() || runner.waiting.is_some() || runner.relaxing_until > self.world.now.0
-        })
+        self.players.values().all(|player| player.sleeps(self.world.now))
     }
 
     /// Moves the clock to the next moment at which something is due.
     fn jump(&mut self) {
         let next = self
-            .runners
+            .players
             .values()
-            .filter(|runner| runner.outcome.is_none() && runner.waiting.is_none())
-            .map(|runner| runner.relaxing_until)
+            .filter_map(Player::rests_until)
             .chain(self.world.next_due().map(|at| at.0))
             .min()
             .unwrap_or(0);
@@ -426,12 +354,5 @@ impl Drop for Bench {
                 .collect();
             eprintln!("{}", lines[lines.len().saturating_sub(40)..].join("\n"));
         }
-    }
-}
-
-impl Runner {
-    fn go_on(&mut self, value: u64) {
-        self.guest.answer(value);
-        self.asked = Some(self.guest.next());
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! * [`world`]: a host on one thread, core and card and memory, with a clock of its own
 //! * [`bus`]: a guest on that host; its thread runs only while the simulation waits for it
+//! * `turns`: what a guest asks for becomes an event, for tests and simulator alike
 //! * [`mod@bench`]: a host with VMs attached, for tests
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
@@ -21,4 +22,5 @@ pub mod hostile;
 pub mod rig;
 pub mod shaders;
 pub mod sim;
+mod turns;
 pub mod world;

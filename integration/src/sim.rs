@@ -13,12 +13,13 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Event, GpuConfig, Notice, Reply, RequestId, VmConfig, VmId};
+use vgpu::{Event, GpuConfig, Notice, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
-use crate::bus::{Ask, Guest, SimBus};
+use crate::bus::{Guest, SimBus};
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
 use crate::hostile;
+use crate::turns::{Player, Turn};
 use crate::world::World;
 
 mod drawn;
@@ -39,6 +40,8 @@ const DMA: std::ops::Range<u64> = MIB..7 * MIB;
 const TURNS_MAX: u64 = 30_000_000;
 /// Bound of architecture §6 on how long a guest's access may be held for another VM's sake.
 const HELD_MAX_NS: u64 = 200_000_000;
+/// Host time that passes with each answer to a guest.
+const ANSWER_NS: u64 = 200;
 /// Events between two walks of all shadow tables.
 const WALK_EVERY: u64 = 512;
 
@@ -107,11 +110,7 @@ enum Kind {
 struct Vm {
     id: VmId,
     kind: Kind,
-    guest: Guest,
-    asked: Option<Ask>,
-    waiting: Option<(RequestId, vgpu::Tick, bool)>,
-    relaxing_until: u64,
-    outcome: Option<Result<(), String>>,
+    player: Player,
     digest: String,
     expected: String,
 }
@@ -340,11 +339,7 @@ impl Simulation {
         self.vms.push(Vm {
             id,
             kind,
-            guest,
-            asked: None,
-            waiting: None,
-            relaxing_until: 0,
-            outcome: None,
+            player: Player::new(id, guest, ANSWER_NS),
             digest: String::new(),
             expected,
         });
@@ -353,7 +348,7 @@ impl Simulation {
     fn run(&mut self) -> Result<(), Violation> {
         self.bring_up()?;
         let mut turns = 0;
-        while self.vms.iter().any(|vm| vm.outcome.is_none()) {
+        while self.vms.iter().any(|vm| vm.player.outcome().is_none()) {
             turns += 1;
             if turns > TURNS_MAX {
                 return Err(Violation("the run does not end".to_owned()));
@@ -381,9 +376,7 @@ impl Simulation {
             });
             self.idle_until(|world| world.take_reply(id, request).is_some())?;
         }
-        for at in 0..self.vms.len() {
-            self.vms[at].asked = Some(self.vms[at].guest.next());
-        }
+        self.vms.iter_mut().for_each(|vm| vm.player.begin());
         Ok(())
     }
 
@@ -424,116 +417,49 @@ impl Simulation {
     }
 
     fn everybody_sleeps(&self) -> bool {
-        let now = self.world.now.0;
-        self.vms
-            .iter()
-            .all(|vm| vm.outcome.is_some() || vm.waiting.is_some() || vm.relaxing_until > now)
+        self.vms.iter().all(|vm| vm.player.sleeps(self.world.now))
     }
 
     /// To the next moment at which something is due.
     fn jump(&mut self) {
-        let guests = self
-            .vms
-            .iter()
-            .filter(|vm| vm.outcome.is_none() && vm.relaxing_until > self.world.now.0);
+        let now = self.world.now.0;
+        let guests = self.vms.iter().filter_map(|vm| vm.player.rests_until());
         let next = guests
-            .map(|vm| vm.relaxing_until)
+            .filter(|until| *until > now)
             .chain(self.world.next_due().map(|at| at.0))
             .min();
-        self.world.now.0 = next.unwrap_or(0).max(self.world.now.0 + 1_000);
+        self.world.now.0 = next.unwrap_or(0).max(now + 1_000);
         self.world.look();
     }
 
     fn guest_turn(&mut self, at: usize) -> Result<(), Violation> {
-        let now = self.world.now;
-        let vm = &mut self.vms[at];
-        if vm.outcome.is_some() || vm.waiting.is_some() || vm.relaxing_until > now.0 {
-            return Ok(());
-        }
-        let id = vm.id;
-        let Some(ask) = vm.asked.take() else { return Ok(()) };
-        match ask {
-            Ask::Read(bar, offset, bytes) => {
-                let request = self.world.next_request();
-                self.vms[at].waiting = Some((request, now, true));
-                let bytes = bytes as u32;
-                self.world.submit(Event::Read {
-                    vm: id,
-                    request,
-                    bar,
-                    offset,
-                    bytes,
-                });
-            }
-            Ask::Write(bar, offset, data) => {
-                let request = self.world.next_request();
-                self.vms[at].waiting = Some((request, now, false));
-                self.world.submit(Event::Write {
-                    vm: id,
-                    request,
-                    bar,
-                    offset,
-                    data,
-                });
-            }
-            Ask::Relax => {
-                vm.relaxing_until = now.0 + self.rng.random_range(1_000..200_000);
-                self.go_on(at, 0);
-            }
-            Ask::Now => self.go_on(at, now.0),
-            Ask::Report(line) => {
-                note_report(vm, &line);
-                self.go_on(at, 0);
-            }
-            Ask::Done(outcome) => {
-                let wronged = outcome.as_ref().err().filter(|_| vm.kind == Kind::Honest);
-                if let Some(error) = wronged {
-                    return Err(Violation(format!("{id}: {error}")));
+        let (vm, rng) = (&mut self.vms[at], &mut self.rng);
+        let turn = vm
+            .player
+            .take_turn(&mut self.world, || rng.random_range(1_000..200_000));
+        match turn {
+            Turn::Missed | Turn::Taken => {}
+            Turn::Reported(line) => note_report(vm, &line),
+            Turn::Ended => {
+                if let (Kind::Honest, Some(Err(error))) = (vm.kind, vm.player.outcome()) {
+                    return Err(Violation(format!("{}: {error}", vm.id)));
                 }
-                vm.outcome = Some(outcome);
             }
         }
         Ok(())
     }
 
-    fn go_on(&mut self, at: usize, value: u64) {
-        self.world.now.0 += 200;
-        self.vms[at].guest.answer(value);
-        self.vms[at].asked = Some(self.vms[at].guest.next());
-    }
-
     fn collect_replies(&mut self) -> Result<(), Violation> {
-        for at in 0..self.vms.len() {
-            let Some((request, since, is_read)) = self.vms[at].waiting else {
-                continue;
-            };
-            let id = self.vms[at].id;
-            let held = self.world.now.since(since);
-            match self.world.take_reply(id, request) {
-                Some(Reply::Data(data)) => {
-                    let mut word = [0; 8];
-                    word[..data.len().min(8)].copy_from_slice(&data[..data.len().min(8)]);
-                    self.vms[at].waiting = None;
-                    self.go_on(at, u64::from_le_bytes(word));
-                }
-                Some(Reply::Done) => {
-                    if is_read {
-                        return Err(Violation(format!("a load of {id} was answered without data")));
-                    }
-                    self.vms[at].waiting = None;
-                    self.go_on(at, 0);
-                }
-                Some(Reply::Refused(refusal)) => {
-                    return Err(Violation(format!("{id} was refused: {refusal}")));
-                }
-                // A clock jump may overshoot by what nobody could have used.
-                None if held > HELD_MAX_NS + 60_000_000 => {
-                    return Err(Violation(format!(
-                        "an access of {id} is held for {} ms",
-                        held / 1_000_000
-                    )));
-                }
-                None => {}
+        for vm in &mut self.vms {
+            vm.player.collect_reply(&mut self.world).map_err(Violation)?;
+            // A clock jump may overshoot by what nobody could have used.
+            let held = vm.player.held_ns(self.world.now).unwrap_or(0);
+            if held > HELD_MAX_NS + 60_000_000 {
+                return Err(Violation(format!(
+                    "an access of {} is held for {} ms",
+                    vm.id,
+                    held / 1_000_000
+                )));
             }
         }
         Ok(())
@@ -564,7 +490,7 @@ impl Simulation {
         self.idle_until(|world| ids.iter().all(|&id| world.vm(id).detached))?;
         check_empty(&self.world)?;
         for vm in self.vms.iter().filter(|vm| vm.kind == Kind::Honest) {
-            match &vm.outcome {
+            match vm.player.outcome() {
                 Some(Ok(())) if vm.digest == vm.expected => {}
                 Some(Ok(())) => {
                     return Err(Violation(format!(
