@@ -30,7 +30,7 @@ use fermi_spec::{
 };
 
 /// Words of the register file that RAMFC holds.
-const WORDS: usize = 64;
+pub(crate) const WORDS: usize = 64;
 /// Words fetched ahead.
 pub(crate) const FETCH_WORDS: usize = 64;
 pub(crate) const VA_HIGH: u32 = (1 << (VA_BITS - 32)) - 1;

@@ -5,6 +5,9 @@
 //! that failed since the card last stored anything) never moves it: alone, it happens when the host's time has come
 //! that far, or the next step gives it another try.
 //!
+//! Every event moves the clock or changes the card, so no work is spent for ever on one that does neither. Builds with debug
+//! assertions check that (`FermiModel::run`).
+//!
 //! Which channel gets an engine, and why none waits for ever (`sharing.rs`):
 //! 1. A channel uses one engine, that of its last method (TARGET). It changes engines only when its transfers are done.
 //! 2. It keeps that engine from others only while its PBDMA runs or waits for the channel's own transfers, and
@@ -18,8 +21,9 @@
 //! 6. Each PBDMA takes the channels in turn, and a new runlist changes nothing about whose turn it is.
 
 use crate::{
+    counters::Counters,
     model::{FermiModel, Stepped},
-    pbdma::State,
+    pbdma::{State, WORDS},
 };
 use fermi_spec::engine::PBDMAS;
 
@@ -153,6 +157,16 @@ impl FermiModel {
         1
     }
 
+    /// What an event changes that is due again at the same time: something is counted or stored, or the PBDMA
+    /// goes on in its segment.
+    fn progress_of(&self, event: Event) -> (Counters, u64, Option<[u32; WORDS]>) {
+        let words = match event {
+            Event::Pbdma(pbdma) | Event::Retry(pbdma) => Some(self.pbdmas[pbdma].regs),
+            _ => None,
+        };
+        (self.mem.counters, self.mem.stores, words)
+    }
+
     /// Runs the engines, see [`FermiModel::step`].
     pub(crate) fn run(&mut self, now_ns: u64, work: u32) -> Stepped {
         let elapsed = self.host_ns.map_or(0, |before| now_ns.saturating_sub(before));
@@ -162,12 +176,16 @@ impl FermiModel {
             self.retry_acquires();
         }
         let mut spent = 0u32;
-        while spent < work {
-            let Some((at, event)) = self.next_event() else {
-                break;
-            };
+        let mut next = self.next_event();
+        while let Some((at, event)) = next.filter(|_| spent < work) {
             self.clock.advance_to(at);
+            let before = self.progress_of(event);
             spent = spent.saturating_add(self.perform(event));
+            next = self.next_event();
+            debug_assert!(
+                next != Some((at, event)) || self.progress_of(event) != before,
+                "{event:?} at {at} ns changed neither the clock nor the card"
+            );
         }
         self.stepped = self.rest_or_busy();
         self.update_line();

@@ -165,10 +165,11 @@ impl Grid {
                 Progress::Stuck => {
                     self.stuck += 1;
                     self.give_way();
-                    if self.stuck > self.blocks.len() && self.next >= self.launch.blocks() {
+                    // A stuck block stays so, and gives its place to no other: blocks that have yet to start never will.
+                    if self.stuck > self.blocks.len() {
                         return Err(WarpError::TimedOut.into());
                     }
-                    // Looking at a block that cannot go on costs something, or a stuck grid would look for ever.
+                    // Looking at a block that cannot go on costs something, or a piece would look at all of them.
                     budget = budget.saturating_sub(TURN);
                 }
                 Progress::Paused if self.left == 0 => {

@@ -427,6 +427,18 @@ fn barrier_that_is_never_complete_times_out() {
     assert_eq!(stop, Stop::Error(WarpError::TimedOut));
 }
 
+/// Blocks at a barrier that is never complete give no place to those that have yet to start.
+#[test]
+fn grid_of_more_stuck_blocks_than_the_card_holds_times_out() {
+    let program = assemble(".barriers 1\nbar popc 0x1 0x0 0x0 0x40 0x1\nexit").expect("assembles");
+    for blocks in [15 * 8, 15 * 8 + 1, 60_000] {
+        let launch = launch(&program, [blocks, 1, 1], [32, 1, 1], &[]);
+        assert_eq!(super::grid::blocks_per_sm(&launch), 8);
+        let stop = run(&mut Flat::default(), &program, launch, 2048).expect_err("it stops");
+        assert_eq!(stop, Stop::Error(WarpError::TimedOut), "{blocks}");
+    }
+}
+
 #[test]
 fn blocks_that_wait_for_later_blocks_end() {
     // Every block counts itself in and waits for all 20.

@@ -160,7 +160,11 @@ impl FermiModel {
         counters.shader_vram_bytes += moved.traffic.vram;
         counters.shader_upstream_bytes += moved.traffic.upstream;
         counters.shader_downstream_bytes += moved.traffic.downstream;
-        let end = self.piece_end(&grid, &did, &moved);
+        let mut end = self.piece_end(&grid, &did, &moved);
+        if progress == Ok(GridProgress::Paused) {
+            // Also a piece that found nothing to run takes time, so that the watchdog's comes.
+            end = end.max(now.saturating_add(1));
+        }
         self.units[unit].at = end;
         match progress {
             Ok(GridProgress::Paused)

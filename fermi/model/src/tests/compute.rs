@@ -212,6 +212,31 @@ fn endless_grid_ends_by_the_watchdog() {
     assert_ne!(bench.read(PgraphReg::MpGlobalError(0)), 0);
 }
 
+/// Nothing runs on any SM and nothing ever will: the card says so, and other channels have their turn.
+#[test]
+fn grid_that_can_do_nothing_ends_and_others_go_on() {
+    let mut bench = ready();
+    bench.write(PgraphReg::GraphIntrEnable, u32::MAX);
+    let (mut stuck, mut other) = (bench.channel(1), bench.channel(2));
+    bench.runlist(&[1, 2]);
+    let kernel = Kernel::new(
+        ".barriers 1\nbar popc 0x1 0x0 0x0 0x40 0x1\nexit",
+        [15 * 8 + 1, 1],
+        32,
+        &[],
+    );
+    prepare(&mut bench, &stuck, &kernel);
+    let adds = vecadd(100);
+    let memories = prepare(&mut bench, &other, &adds);
+    bench.submit(&mut stuck, &kernel.methods(C, 5).0);
+    bench.submit(&mut other, &adds.methods(C, 9).0);
+    bench.run();
+    assert_eq!(bench.read(PgraphReg::GraphIntr), graph_intr::TRAP);
+    bench.write(PgraphReg::GraphIntr, graph_intr::TRAP);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.vram_u32(memories.c), 9);
+}
+
 /// GPU time of a kernel whose buffers are in VRAM, or in system memory.
 fn time_of(kernel: &Kernel, is_spilled: bool) -> u64 {
     let mut bench = ready();
