@@ -2,9 +2,11 @@
 
 use crate::policy::Policy;
 use fermi_spec::regs::{Access, Bar0Reg};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
-const PAGE_WORDS: usize = 1024;
+const PAGE_BYTES: u32 = 0x1000;
+const PAGE_WORDS: usize = PAGE_BYTES as usize / 4;
 
 /// Remembered words, by offset. Memory is taken by 4 KiB pages on first writes, and only where a register has a name or
 /// the policy is storage, so a guest can make it grow to `crate::policy::STORAGE_BYTES_MAX` at most.
@@ -17,8 +19,8 @@ impl Storage {
     /// The word at `offset`; zero if never written.
     pub fn read(&self, offset: u32) -> u32 {
         self.pages
-            .get(&(offset / 0x1000))
-            .map_or(0, |page| page[(offset % 0x1000 / 4) as usize])
+            .get(&(offset / PAGE_BYTES))
+            .map_or(0, |page| page[(offset % PAGE_BYTES / 4) as usize])
     }
 
     /// What a named register reads that has no meaning besides its access: what was written, or zero where nobody can
@@ -52,14 +54,47 @@ impl Storage {
     fn keep(&mut self, offset: u32, value: u32) {
         let page = self
             .pages
-            .entry(offset / 0x1000)
+            .entry(offset / PAGE_BYTES)
             .or_insert_with(|| Box::new([0; PAGE_WORDS]));
-        page[(offset % 0x1000 / 4) as usize] = value;
+        page[(offset % PAGE_BYTES / 4) as usize] = value;
+    }
+
+    /// Whether a guest can have stored a word there.
+    fn may_keep(offset: u32) -> bool {
+        match Bar0Reg::decode(offset) {
+            Some(reg) => reg.access() == Access::ReadWrite,
+            None => Policy::of(offset) == Policy::Storage,
+        }
     }
 
     /// Forgets all words, as a reset does.
     pub fn clear(&mut self) {
         self.pages.clear();
+    }
+}
+
+/// The words that are not zero, by offset.
+impl Serialize for Storage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let words = self.pages.iter().flat_map(|(&page, words)| {
+            let offsets = (page * PAGE_BYTES..).step_by(4);
+            offsets.zip(&**words).filter(|(_, word)| **word != 0)
+        });
+        serializer.collect_map(words)
+    }
+}
+
+impl<'de> Deserialize<'de> for Storage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut storage = Self::default();
+        for (offset, word) in BTreeMap::<u32, u32>::deserialize(deserializer)? {
+            if !Self::may_keep(offset) {
+                let what = format_args!("no word is kept at offset {offset:#x}");
+                return Err(serde::de::Error::custom(what));
+            }
+            storage.keep(offset, word);
+        }
+        Ok(storage)
     }
 }
 
@@ -86,6 +121,24 @@ mod tests {
             (storage.load(PnvioReg::FanTach), storage.load(PnvioReg::ThermIntr)),
             (0, 0)
         );
+    }
+
+    #[test]
+    fn words_are_written_and_read_by_offset() {
+        let mut storage = Storage::default();
+        storage.write(0x40_4154, 7);
+        let text = serde_json::to_string(&storage).expect("it is a map of numbers");
+        assert_eq!(text, r#"{"4211028":7}"#);
+        let read: Storage = serde_json::from_str(&text).expect("as written");
+        assert_eq!(read.read(0x40_4154), 7);
+    }
+
+    #[test]
+    fn word_that_no_guest_can_have_stored_is_not_read() {
+        for offset in [0x40_4155, 0x61_0010, u32::MAX] {
+            let text = format!(r#"{{"{offset}":7}}"#);
+            assert!(serde_json::from_str::<Storage>(&text).is_err(), "{offset:#x}");
+        }
     }
 
     #[test]

@@ -10,9 +10,11 @@ use crate::output::{Scratch, write_zeros};
 use crate::placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, Region, SLOTS, SlotSet};
 use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
+use crate::saved::{self, Unsound};
 use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
 use planted::Fault;
+use serde::{Deserialize, Serialize};
 
 /// Valid guest entries that were not translated, counted by cause. The guest finds them not present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,7 +30,7 @@ pub struct Dropped {
 }
 
 /// VRAM of a shadow table that nothing refers to any more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TableRange {
     /// First byte of the table.
     pub at: VramAddr,
@@ -55,7 +57,7 @@ pub struct Built {
 }
 
 /// The form that a slot has in the shadow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Shape {
     Empty,
     Large,
@@ -63,7 +65,7 @@ enum Shape {
 }
 
 /// Guest RAM pages that a slot's entries name, first to last; empty when the first is behind the last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct RamSpan {
     first: u32,
     last: u32,
@@ -75,7 +77,7 @@ const NO_RAM: RamSpan = RamSpan {
 };
 
 /// One directory entry: the guest's tables and the shadow's.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Mirror {
     index: u16,
     pub(crate) guest: Region,
@@ -83,9 +85,12 @@ pub(crate) struct Mirror {
     small: Option<VramAddr>,
     /// The shadow directory entry as last written.
     pde: u64,
+    #[serde(with = "saved::runs")]
     shapes: Box<[Shape; SLOTS]>,
+    #[serde(with = "saved::runs")]
     edges: Box<[u32; SLOTS]>,
     /// Allocated with the first slot that names RAM.
+    #[serde(with = "saved::runs_or_none")]
     ram: Option<Box<[RamSpan; SLOTS]>>,
 }
 
@@ -112,6 +117,28 @@ impl Mirror {
             }
         }
         slots
+    }
+
+    /// Each slot, with the start of its list in the index.
+    pub(crate) fn edges(&self) -> impl Iterator<Item = (SlotId, u32)> {
+        let slots = (0..SLOTS).map(|slot| SlotId::new(self.index, slot));
+        slots.zip(self.edges.iter().copied())
+    }
+
+    /// Checks the mirror of a directory entry that was read from somewhere. Its tables and edges are checked with all
+    /// others'.
+    pub(crate) fn check(&self, index: u16) -> Result<(), Unsound> {
+        Unsound::unless(self.index == index, "the mirror of another directory entry")?;
+        let has_table = |shape: &Shape| match shape {
+            Shape::Empty => true,
+            Shape::Large => self.large.is_some(),
+            Shape::Small => self.small.is_some(),
+        };
+        Unsound::unless(
+            self.shapes.iter().all(has_table),
+            "a slot has entries in a table that is not there",
+        )?;
+        self.guest.check()
     }
 
     /// The shadow's own tables.

@@ -19,6 +19,7 @@
 //! * `store`, `dirty`, `placement`: traits that the caller implements
 //! * `entry`: the entry policy; `region`: the snapshot of one directory entry; `reverse`: frame → slots
 //! * `build`: from snapshot to shadow; `output`: its writes; `shadow`: the whole address space
+//! * `saved`: a space that is written, read and checked
 #![forbid(unsafe_code)]
 
 mod build;
@@ -28,6 +29,7 @@ mod output;
 mod placement;
 mod region;
 mod reverse;
+mod saved;
 mod shadow;
 mod store;
 pub mod walk;
@@ -36,6 +38,7 @@ pub use build::{Built, Dropped, TableRange};
 pub use dirty::{AllDirty, DirtyPages};
 pub use placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 pub use reverse::{GuestFrame, Reach};
+pub use saved::Unsound;
 pub use shadow::{Changes, Refresh, ShadowConfig, ShadowError, ShadowSpace};
 pub use store::{GuestDirectory, TableAt, TableRead, TableStore};
 pub use walk::{Walk, walk};

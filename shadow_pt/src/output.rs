@@ -53,8 +53,8 @@ pub(crate) struct Scratch {
     large: LargeEntries,
 }
 
-impl Scratch {
-    pub(crate) fn new() -> Self {
+impl Default for Scratch {
+    fn default() -> Self {
         Self {
             small: Run::EMPTY,
             large: LargeEntries {
@@ -63,7 +63,9 @@ impl Scratch {
             },
         }
     }
+}
 
+impl Scratch {
     /// Takes a slot's small entries; [`Self::flush_small`] writes them at the latest.
     #[inline]
     pub(crate) fn small(

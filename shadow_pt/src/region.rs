@@ -4,10 +4,12 @@
 //! behind this module has to ask.
 
 use crate::dirty::DirtyPages;
+use crate::saved::{self, Unsound};
 use crate::shadow::Changes;
 use crate::store::{TableAt, TableRead, TableStore};
 use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::pte::{LARGE_PT_ENTRIES, Pde, SMALL_PER_LARGE, SMALL_PT_ENTRIES};
+use serde::{Deserialize, Serialize};
 use zerocopy::IntoBytes;
 
 /// Entries on a 4 KiB page.
@@ -24,7 +26,7 @@ const _: () = assert!(cfg!(target_endian = "little"));
 pub(crate) type EntryPage = [u64; PAGE_ENTRIES];
 
 /// A set of slots of one directory entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SlotSet([u64; SLOTS / 64]);
 
 impl SlotSet {
@@ -161,7 +163,7 @@ enum Size {
 }
 
 /// Where a guest's table is and how many of its entries exist.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 struct TableSpan {
     at: Option<TableAt>,
     entries: usize,
@@ -197,12 +199,14 @@ pub(crate) fn has_table(pde: u64) -> bool {
 }
 
 /// The snapshot of one directory entry's tables.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Region {
     large_span: TableSpan,
     small_span: TableSpan,
+    #[serde(with = "saved::runs")]
     large: Box<[u64; LARGE_PT_ENTRIES]>,
     /// Pages without any entry take no memory.
+    #[serde(with = "saved::pages")]
     small: Vec<Option<Box<EntryPage>>>,
     /// Bit n: page n has to be read whether it is dirty or not.
     large_unread: u64,
@@ -222,6 +226,22 @@ impl Region {
             small_unread: 0,
             changed: SlotSet::EMPTY,
         }
+    }
+
+    /// Checks a snapshot that was read from somewhere.
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        let fits = |span: &TableSpan, most: usize| match span.at {
+            Some(at) => at.is_page() && span.entries <= most,
+            None => span.entries == 0,
+        };
+        Unsound::unless(
+            fits(&self.large_span, LARGE_PT_ENTRIES) && fits(&self.small_span, SMALL_PT_ENTRIES),
+            "a table of the guest's lies nowhere",
+        )?;
+        Unsound::unless(
+            self.small.len() == SMALL_PAGES,
+            "a small-page table has another number of pages",
+        )
     }
 
     /// Whether the guest's entry has a table.

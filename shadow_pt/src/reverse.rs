@@ -4,10 +4,12 @@
 //! lists at once: the frame's (doubly linked, for redirects) and the slot's (for replacing them when it is built).
 //! Invariants: a frame's counters equal its list; a slot has at most 32 edges, each to another frame.
 
+use crate::saved::Unsound;
 use fermi_spec::addr::{FRAME, GuestVramAddr};
+use serde::{Deserialize, Serialize};
 
 /// Number of a 128 KiB frame of a guest's VRAM.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct GuestFrame(pub u32);
 
 impl GuestFrame {
@@ -30,7 +32,7 @@ pub struct Reach {
 }
 
 /// A slot of a directory entry: (directory index << 10) | slot.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(crate) struct SlotId(u32);
 
 impl SlotId {
@@ -50,7 +52,7 @@ impl SlotId {
 /// End of a list; no pool grows that far.
 pub(crate) const NO_EDGE: u32 = u32::MAX;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Head {
     first: u32,
     edges: u32,
@@ -63,7 +65,7 @@ const NO_HEAD: Head = Head {
     writable: 0,
 };
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Edge {
     frame: u32,
     slot: SlotId,
@@ -121,7 +123,7 @@ impl SlotFrames {
 }
 
 /// The index of one address space.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReverseIndex {
     /// By frame, as far as the highest frame seen; the caller bounds frames by the guest's VRAM.
     heads: Vec<Head>,
@@ -277,6 +279,65 @@ impl ReverseIndex {
                     },
                 )
             })
+    }
+
+    /// Checks an index that was read from somewhere against the slots whose lists it holds: each edge is in the lists of
+    /// one slot and one frame, or free, and the counters fit. Frames are below `frames`.
+    pub(crate) fn check(
+        &self,
+        frames: u32,
+        slots: impl Iterator<Item = (SlotId, u32)>,
+    ) -> Result<(), Unsound> {
+        Unsound::unless(
+            self.heads.len() <= frames as usize,
+            "the index names frames that the guest does not have",
+        )?;
+        let mut is_used = vec![false; self.edges.len()];
+        let mut used = 0;
+        for (slot, mut at) in slots {
+            while at != NO_EDGE {
+                let edge = self.list(at, &mut is_used)?;
+                Unsound::unless(edge.slot == slot, "an edge of one slot is in the list of another")?;
+                used += 1;
+                at = edge.next_of_slot;
+            }
+        }
+        let mut reached = 0;
+        for (frame, head) in (0..).zip(&self.heads) {
+            reached += self.check_frame(frame, head, &is_used)?;
+        }
+        let mut is_listed = is_used;
+        let mut free = self.free;
+        while free != NO_EDGE {
+            free = self.list(free, &mut is_listed)?.next_of_slot;
+        }
+        Unsound::unless(is_listed.iter().all(|&listed| listed), "an edge is in no list")?;
+        Unsound::unless(reached == used, "an edge is in no frame's list")
+    }
+
+    /// The edge, which is noted as listed.
+    fn list(&self, at: u32, is_listed: &mut [bool]) -> Result<Edge, Unsound> {
+        let edge = self.edges.get(at as usize).ok_or(Unsound("no such edge"))?;
+        let is_new = !std::mem::replace(&mut is_listed[at as usize], true);
+        Unsound::unless(is_new, "an edge is in two lists")?;
+        Ok(*edge)
+    }
+
+    /// The number of edges to a frame. A list that ran in a circle would come to an edge with another predecessor.
+    fn check_frame(&self, frame: u32, head: &Head, is_used: &[bool]) -> Result<u32, Unsound> {
+        let (mut at, mut previous) = (head.first, NO_EDGE);
+        let (mut edges, mut writable) = (0, 0);
+        while at != NO_EDGE {
+            let edge = self.edges.get(at as usize).ok_or(Unsound("no such edge"))?;
+            let fits = edge.frame == frame && edge.previous == previous && is_used[at as usize];
+            Unsound::unless(fits, "an edge is in the list of another frame")?;
+            edges += 1;
+            writable += u32::from(edge.writable);
+            (previous, at) = (at, edge.next);
+        }
+        let fits = (edges, writable) == (head.edges, head.writable);
+        Unsound::unless(fits, "a frame's counters differ from its list")?;
+        Ok(edges)
     }
 
     /// The slots that reach the frame, in no particular order.

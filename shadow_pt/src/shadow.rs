@@ -10,23 +10,25 @@
 //! The reverse index describes the shadow as built, not the guest's later changes. It may name frames whose entries
 //! are absent because they have no memory yet: backing such a frame is a redirect, too.
 
-use crate::build::{Builder, Built, Mirror};
+use crate::build::{Builder, Built, Mirror, TableRange};
 use crate::dirty::DirtyPages;
 use crate::entry::{Classifier, is_valid, page_of};
 use crate::output::{Scratch, write_zeros};
 use crate::placement::{Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, PAGE_ENTRIES, SlotSet, has_table, read_entries};
 use crate::reverse::{GuestFrame, Reach, ReverseIndex};
+use crate::saved::{self, Unsound};
 use crate::store::{GuestDirectory, TableAt, TableRead, TableStore};
 use fermi_spec::addr::{FRAME, Gpa, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{PD_BYTES, PD_ENTRIES, Pde, SMALL_PER_LARGE};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of a guest's directory.
 const DIRECTORY_PAGES: usize = PD_ENTRIES / PAGE_ENTRIES;
 
 /// Bounds of an address space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ShadowConfig {
     /// Bytes of VRAM that the guest sees. Entries beyond are dropped without asking for a placement.
     pub guest_vram_bytes: u64,
@@ -58,7 +60,7 @@ pub enum ShadowError {
 }
 
 /// Counts of a refresh, its repetitions included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Changes {
     /// Guest entries read and compared, directory entries included.
     pub compared: u64,
@@ -79,11 +81,12 @@ pub enum Refresh {
 }
 
 /// A guest's address space: snapshot of its tables, and their shadow in VRAM.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct ShadowSpace {
     config: ShadowConfig,
     guest: GuestDirectory,
     directory: VramAddr,
+    #[serde(with = "saved::runs")]
     guest_pdes: Box<[u64; PD_ENTRIES]>,
     /// Bit n: directory page n has to be read whether it is dirty or not.
     unread: u16,
@@ -91,6 +94,7 @@ pub struct ShadowSpace {
     /// Directory entries that have tables but no mirror, for want of room.
     refused: BTreeSet<u16>,
     index: ReverseIndex,
+    #[serde(skip)]
     scratch: Box<Scratch>,
     /// Counts of a refresh that had to be repeated, so far.
     changes: Changes,
@@ -120,7 +124,7 @@ impl ShadowSpace {
             mirrors: BTreeMap::new(),
             refused: BTreeSet::new(),
             index: ReverseIndex::new(),
-            scratch: Box::new(Scratch::new()),
+            scratch: Box::default(),
             changes: Changes::default(),
         })
     }
@@ -411,6 +415,42 @@ impl ShadowSpace {
                 .values()
                 .flat_map(|mirror| mirror.guest.table_pages()),
         )
+    }
+
+    /// The shadow's own tables, the directory first.
+    pub fn tables(&self) -> impl Iterator<Item = TableRange> {
+        let directory = TableRange {
+            at: self.directory,
+            bytes: PD_BYTES,
+        };
+        std::iter::once(directory).chain(self.mirrors.values().flat_map(Mirror::tables))
+    }
+
+    /// Checks a space that was read from somewhere, before anything else is done with it. `config` is what it was made
+    /// with.
+    ///
+    /// # Errors
+    /// What is wrong first.
+    pub fn check(&self, config: ShadowConfig) -> Result<(), Unsound> {
+        Unsound::unless(self.config == config, "it has other bounds")?;
+        let is_entry = |index: &u16| usize::from(*index) < PD_ENTRIES;
+        Unsound::unless(
+            self.mirrors.keys().chain(&self.refused).all(is_entry),
+            "a directory has no entry of that number",
+        )?;
+        self.guest.check()?;
+        let Changes {
+            compared, changed, ..
+        } = self.changes;
+        Unsound::unless(compared.max(changed) < u64::MAX / 2, "a count is out of range")?;
+        for table in self.tables() {
+            saved::check_table(table.at, table.bytes)?;
+        }
+        for (&index, mirror) in &self.mirrors {
+            mirror.check(index)?;
+        }
+        self.index
+            .check(self.guest_frames(), self.mirrors.values().flat_map(Mirror::edges))
     }
 
     /// Gives all tables back. No instance block refers to the directory any more, and the TLB has been flushed since.

@@ -1,11 +1,13 @@
 //! Where guest tables are, and how they are read.
 
-use fermi_spec::addr::{Aperture, Gpa, GuestVramAddr, PhysAddr, SMALL_PAGE};
+use crate::saved::Unsound;
+use fermi_spec::addr::{Aperture, Gpa, GuestVramAddr, PHYS_BITS, PhysAddr, SMALL_PAGE};
 use fermi_spec::instance::AddressSpacePointer;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Where a guest's table, or a page of one, is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum TableAt {
     /// In the VRAM that the guest sees.
     Vram(GuestVramAddr),
@@ -30,6 +32,12 @@ impl TableAt {
             Self::Vram(at) => Self::Vram(at.offset(bytes)),
             Self::Ram(at) => Self::Ram(at.offset(bytes)),
         }
+    }
+
+    /// Whether a page begins there that an entry or a register can name.
+    pub(crate) fn is_page(self) -> bool {
+        let (Self::Vram(GuestVramAddr(at)) | Self::Ram(Gpa(at))) = self;
+        at.is_multiple_of(SMALL_PAGE) && at < 1 << PHYS_BITS
     }
 
     /// The 4 KiB page that holds it.
@@ -69,7 +77,7 @@ pub trait TableStore {
 }
 
 /// A guest's page directory, as its instance block names it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct GuestDirectory {
     /// First byte; a multiple of 4 KiB.
     pub at: TableAt,
@@ -85,5 +93,10 @@ impl GuestDirectory {
             at,
             limit: pointer.limit,
         })
+    }
+
+    /// Checks a directory that was read from somewhere.
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        Unsound::unless(self.at.is_page(), "the directory of the guest lies nowhere")
     }
 }

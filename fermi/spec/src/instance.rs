@@ -134,6 +134,7 @@ pub mod userd {
 /// TIMESLICE (RAMFC f8) and its default (2310). unverified: the unit, taken as 1 µs << scale.
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timeslice {
     /// Units of the slice.
     pub timeout: u8,

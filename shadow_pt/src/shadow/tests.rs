@@ -519,6 +519,8 @@ enum Step {
     Reserve {
         frame: u32,
     },
+    /// The space is written and read.
+    Rewrite,
 }
 
 fn place_of(low_word: u64) -> Option<TableAt> {
@@ -591,10 +593,17 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(first, pages, mapped)| Step::MapRam { first, pages, mapped }),
         1 => any::<bool>().prop_map(Step::Refuse),
         1 => (0..FRAMES).prop_map(|frame| Step::Reserve { frame }),
+        2 => Just(Step::Rewrite),
     ]
 }
 
 impl World {
+    fn rewrite(&mut self) {
+        let text = serde_json::to_string(&self.space).expect("numbers and names");
+        self.space = serde_json::from_str(&text).expect("as written");
+        assert_eq!(self.space.check(self.space.config), Ok(()));
+    }
+
     fn store_pde(&mut self, index: usize, pde: u64) {
         self.guest
             .store(TableAt::Vram(GuestVramAddr(DIRECTORY + PDES[index] * 8)), pde);
@@ -638,6 +647,7 @@ impl World {
                 self.move_frame(frame, how);
             }
             Step::MapRam { first, pages, mapped } => self.map_ram(first, pages, mapped),
+            Step::Rewrite => self.rewrite(),
             Step::Refuse(refuses) => self.tables.refuses = refuses,
             Step::Reserve { frame } => {
                 let reserved =
@@ -690,6 +700,44 @@ proptest! {
                 world.perform(step);
             }
             world.check_confined();
+        }
+    }
+}
+
+/// A number of the space as written, and the one that stands for it.
+fn other_number() -> impl Strategy<Value = (prop::sample::Index, u64)> {
+    let number = prop_oneof![
+        0u64..40,
+        Just(u64::from(u32::MAX)),
+        Just(1 << 40),
+        Just(u64::MAX - 0xfff)
+    ];
+    (any::<prop::sample::Index>(), number)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn space_with_another_number_is_refused_or_does_not_panic(
+        steps in prop::collection::vec(step(), 1..20), (which, other) in other_number()
+    ) {
+        let mut world = World::new(8);
+        steps.into_iter().for_each(|step| world.perform(step));
+        let _ = world.sync();
+        let text = serde_json::to_string(&world.space).expect("numbers and names");
+        let mut numbers: Vec<_> = text.match_indices(|c: char| c.is_ascii_digit()).map(|(at, _)| at).collect();
+        numbers.retain(|&at| !text.as_bytes()[at - 1].is_ascii_digit());
+        let at = numbers[which.index(numbers.len())];
+        let end = text[at..].find(|c: char| !c.is_ascii_digit()).map_or(text.len(), |length| at + length);
+        let text = format!("{}{other}{}", &text[..at], &text[end..]);
+        let read = serde_json::from_str::<ShadowSpace>(&text);
+        if let Some(mut space) = read.ok().filter(|space| space.check(world.space.config).is_ok()) {
+            for frame in 0..FRAMES {
+                let _ = space.redirect(GuestFrame(frame), &world.host, &mut world.tables, &mut world.card);
+            }
+            let _ = space.redirect_ram(Gpa(0), RAM, &world.host, &mut world.tables, &mut world.card);
+            let _ = space.refresh(&mut world.guest, &AllDirty);
         }
     }
 }

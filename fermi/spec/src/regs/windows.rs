@@ -15,6 +15,7 @@ pub const PRAMIN_BYTES: u32 = 0x10_0000;
 /// BAR1_BLOCK, BAR3_BLOCK, PEEPHOLE_BLOCK (1704, 1714, 1718).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowBlock {
     /// Instance block address >> 12.
     #[bits(28)]
@@ -38,6 +39,7 @@ impl WindowBlock {
 /// Memory that PRAMIN shows: PRAMIN_BASE (1700).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PraminBase {
     /// Base address >> 16.
     #[bits(24)]
