@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: the targets of `integration::fuzz` under libFuzzer, where the machine has what that needs.
 //!
-//! It needs a nightly toolchain and cargo-fuzz, which are optional: without them the task reports that and
-//! succeeds, for stable tests run the same bodies over the committed corpus. New inputs of libFuzzer go to
+//! It needs a nightly toolchain and cargo-fuzz. Without them `cargo xtask ci` says so and goes on, unless
+//! `VRAMD_REQUIRE_TOOLS` is set, for stable tests run the same bodies over the committed corpus. New inputs of libFuzzer go to
 //! `fuzz/corpus-local`, those that crash to `fuzz/artifacts`.
 
 use std::fs;
@@ -137,8 +137,10 @@ fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u3
 /// Runs one target, or all, each for the given time; reports what the machine lacks.
 fn run_for(workspace: &Workspace, names: &[&str], seconds: u32) -> Result<()> {
     if let Some(missing) = missing_part(workspace) {
-        eprintln!("NOTE: fuzz targets {} were NOT run: {missing}", names.join(", "));
-        return Ok(());
+        return Workspace::lacks(&format!(
+            "fuzz targets {} were NOT run: {missing}",
+            names.join(", ")
+        ));
     }
     let sanitizer = build(workspace)?;
     names
