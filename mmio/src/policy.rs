@@ -100,9 +100,10 @@ impl Policy {
 
     /// A word keeps what is written, if anything can be.
     const fn of_word(access: Access) -> Self {
-        match access {
-            Access::ReadWrite => Self::Storage,
-            Access::ReadOnly | Access::WriteOnly | Access::WriteOneClears => Self::Constant(0),
+        if access.keeps_writes() {
+            Self::Storage
+        } else {
+            Self::Constant(0)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Values of the registers that only remember the last write ([`crate::Policy::Storage`]).
 
 use crate::policy::Policy;
-use fermi_spec::regs::{Access, Bar0Reg};
+use fermi_spec::regs::Bar0Reg;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
@@ -27,18 +27,18 @@ impl Storage {
     /// write and nothing is ever pending.
     pub fn load(&self, reg: impl Into<Bar0Reg>) -> u32 {
         let reg = reg.into();
-        match reg.access() {
-            Access::ReadWrite => self.read(reg.offset()),
-            Access::ReadOnly | Access::WriteOnly | Access::WriteOneClears => 0,
+        if reg.access().keeps_writes() {
+            self.read(reg.offset())
+        } else {
+            0
         }
     }
 
     /// A write to such a register.
     pub fn store(&mut self, reg: impl Into<Bar0Reg>, value: u32) {
         let reg = reg.into();
-        match reg.access() {
-            Access::ReadWrite => self.keep(reg.offset(), value),
-            Access::ReadOnly | Access::WriteOnly | Access::WriteOneClears => {}
+        if reg.access().keeps_writes() {
+            self.keep(reg.offset(), value);
         }
     }
 

@@ -146,7 +146,7 @@ impl FermiModel {
         if let Some(word) = self.ramfc_word(offset) {
             return word;
         }
-        if let Some(reg) = SliceReg::decode(offset) {
+        if let Some(reg) = SliceReg::at(offset) {
             return Ltc::slice(reg);
         }
         if named.is_none() {

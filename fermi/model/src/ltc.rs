@@ -61,7 +61,7 @@ impl Ltc {
     /// Value of a slice's register: nothing is pending, nothing busy.
     pub(crate) fn slice(reg: SliceReg) -> u32 {
         match reg {
-            SliceReg::Intr | SliceReg::TagClearBusy => 0,
+            SliceReg::SliceIntr | SliceReg::TagClearBusy => 0,
         }
     }
 }

@@ -26,6 +26,8 @@ pub const ENGINE_NONE: u8 = 0x1f;
 pub const ENGINES: usize = 6;
 /// Number of PBDMAs.
 pub const PBDMAS: usize = 3;
+/// A bit for each PBDMA, in masks of them.
+pub const PBDMAS_PRESENT: u32 = (1 << PBDMAS) - 1;
 
 impl Engine {
     /// All of them, in the order of their numbers.

@@ -70,6 +70,8 @@ pub mod offset {
     pub const WORD_B8: u64 = 0xb8;
     /// Latched method and data, four words.
     pub const METHOD0: u64 = 0xc0;
+    /// Data of the latched method.
+    pub const DATA0: u64 = 0xc4;
     /// Time slice: \[7:0\] time-out, \[15:12\] scale, 28 enable.
     pub const TIMESLICE: u64 = 0xf8;
     /// Second time-slice word.

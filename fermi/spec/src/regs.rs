@@ -7,7 +7,7 @@
 use core::fmt;
 
 pub use rows::Access;
-pub use units::{Description, UnitRange, describe, unit_at};
+pub use units::{Description, UnitRange, describe, enable_bit, unit_at};
 pub use windows::{PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END};
 
 #[macro_use]
@@ -104,7 +104,7 @@ units! {
 }
 
 /// Pages of BAR0.
-const PAGES: usize = crate::board::BAR0_BYTES as usize / 0x1000;
+const PAGES: usize = (crate::board::BAR0_BYTES / decoder::PAGE_BYTES as u64) as usize;
 
 const REGISTERS: [Bar0Reg; Bar0Reg::COUNT] = {
     let (mut registers, mut n) = ([Bar0Reg::nth(0); Bar0Reg::COUNT], 0);
@@ -132,6 +132,32 @@ type Bar0Decoder = decoder::Decoder<
 >;
 
 static DECODER: Bar0Decoder = Bar0Decoder::new(REGISTERS, OFFSETS);
+
+/// An aligned word of BAR0 outside of windows, as far as its offset tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bar0Word {
+    /// A register of a unit that comes once, or whose copies are counted.
+    Register(Bar0Reg),
+    /// A register of a falcon that [`Bar0Reg`] has no name for.
+    Falcon(falcon::Falcon, falcon::FalconReg),
+    /// A register of some slice of the L2 cache.
+    Slice(ltc::SliceReg),
+    /// A word without a name.
+    Unnamed,
+}
+
+impl Bar0Word {
+    /// The word at `offset` bytes.
+    pub fn decode(offset: u32) -> Self {
+        if let Some(reg) = Bar0Reg::decode(offset) {
+            return Self::Register(reg);
+        }
+        if let Some((falcon, reg)) = falcon::Falcon::decode(offset) {
+            return Self::Falcon(falcon, reg);
+        }
+        ltc::SliceReg::at(offset).map_or(Self::Unnamed, Self::Slice)
+    }
+}
 
 impl Bar0Reg {
     /// The register at `offset` bytes, `None` where there is none with a name.

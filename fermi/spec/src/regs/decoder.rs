@@ -6,7 +6,7 @@
 //!
 //! Registers lie close together in few pages, so the table for all of BAR0 takes 46 KB.
 
-const PAGE_BYTES: u32 = 0x1000;
+pub(super) const PAGE_BYTES: u32 = 0x1000;
 const PAGE_WORDS: usize = PAGE_BYTES as usize / 4;
 /// Words that one element of a page's bit map stands for.
 const GROUP: usize = u64::BITS as usize;

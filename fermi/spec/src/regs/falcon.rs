@@ -3,13 +3,14 @@
 //! All falcons have the same registers, each in a page (4 KiB) of its own. Offsets are within that page. Sources:
 //! envytools `rnndb/falcon.xml`, `docs/hw/falcon/*.rst`; nouveau `nvkm/falcon/v1.c`, `nvkm/engine/falcon.c`.
 
-use super::decoder::Decoder;
+use super::PAGES;
 use super::fecs::{FECS, GPCCS};
 use super::pcopy::PCOPY;
-use super::pgraph::{GPC, GPC_GPCCS, GPCS_BASE};
+use super::pgraph::{GPC, GPC_GPCCS, GPCS, GPCS_BASE};
 use super::pmu::PMU;
-use super::units::{PPDEC, PPPP, PVLD, UnitRange, unit};
+use super::units::{PPDEC, PPPP, PVLD};
 use crate::addr::Aperture;
+use core::fmt;
 
 /// Bytes of a falcon's registers.
 pub const FALCON_BYTES: u32 = 0x1000;
@@ -87,30 +88,7 @@ registers! {
     }
 }
 
-const OFFSETS: [u32; FalconReg::COUNT] = {
-    let (mut offsets, mut n) = ([0; FalconReg::COUNT], 0);
-    while n < FalconReg::COUNT {
-        offsets[n] = FalconReg::nth(n).offset();
-        n += 1;
-    }
-    offsets
-};
-
-static DECODER: Decoder<FalconReg, 1, 2, { FalconReg::COUNT }> = {
-    let (mut registers, mut n) = ([FalconReg::nth(0); FalconReg::COUNT], 0);
-    while n < FalconReg::COUNT {
-        registers[n] = FalconReg::nth(n);
-        n += 1;
-    }
-    Decoder::new(registers, OFFSETS)
-};
-
-impl FalconReg {
-    /// The register at `offset` bytes of a falcon's page; `None` where nothing is known.
-    pub fn decode(offset: u32) -> Option<Self> {
-        DECODER.decode(offset)
-    }
-}
+decoded_in_a_page!(FalconReg);
 
 /// Position of a port: [`FalconReg::CodeIndex`], [`FalconReg::DataIndex`].
 #[bitfield_struct::bitfield(u32)]
@@ -175,32 +153,101 @@ pub const CONTROL_STOPPED: u32 = 1 << 4;
 /// [`FalconReg::Control`]: the microcode waits for an interrupt.
 pub const CONTROL_SLEEPING: u32 = 1 << 5;
 
-/// Falcons in BAR0, each with its name. Where several of a kind follow each other, the range tells how many.
-pub const FALCONS: &[UnitRange] = &[
-    PVLD,
-    PPDEC,
-    PPPP,
-    PCOPY,
-    PMU,
-    FECS,
-    GPCCS,
-    gpccs("PGRAPH.GPC0.GPCCS", 0),
-    gpccs("PGRAPH.GPC1.GPCCS", 1),
-    gpccs("PGRAPH.GPC2.GPCCS", 2),
-    gpccs("PGRAPH.GPC3.GPCCS", 3),
-];
-
-const fn gpccs(name: &'static str, gpc: u32) -> UnitRange {
-    unit(name, GPCS_BASE + gpc * GPC.bytes + GPC_GPCCS.first, FALCON_BYTES)
+/// A falcon of BAR0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Falcon {
+    /// That of PVLD, which decodes the bitstream of a video.
+    Pvld,
+    /// That of PPDEC, which decodes pictures.
+    Ppdec,
+    /// That of PPPP, which processes decoded pictures.
+    Pppp,
+    /// That of a copy engine, by number.
+    Copy(u16),
+    /// The power management unit.
+    Pmu,
+    /// FECS, which switches PGRAPH's contexts.
+    Fecs,
+    /// Those of all GPCs at once.
+    Gpccs,
+    /// That of one GPC, by number.
+    GpccsOf(u16),
 }
 
-/// The falcon that a BAR0 offset lies in, which one of its kind, and the offset within it.
-pub(crate) fn falcon_at(offset: u32) -> Option<(&'static UnitRange, u32, u32)> {
-    UnitRange::find(FALCONS, offset)
+impl Falcon {
+    const COUNT: usize = 6 + (PCOPY.count + GPCS) as usize;
+
+    const ALL: [Self; Self::COUNT] = {
+        let mut all = [Self::Pvld; Self::COUNT];
+        let (mut n, mut copy, mut gpc) = (6, 0, 0);
+        (all[1], all[2], all[3], all[4], all[5]) =
+            (Self::Ppdec, Self::Pppp, Self::Pmu, Self::Fecs, Self::Gpccs);
+        while copy < PCOPY.count {
+            all[n] = Self::Copy(copy as u16);
+            (n, copy) = (n + 1, copy + 1);
+        }
+        while gpc < GPCS {
+            all[n] = Self::GpccsOf(gpc as u16);
+            (n, gpc) = (n + 1, gpc + 1);
+        }
+        all
+    };
+
+    /// Where its registers begin in BAR0.
+    pub const fn first(self) -> u32 {
+        match self {
+            Self::Pvld => PVLD.first,
+            Self::Ppdec => PPDEC.first,
+            Self::Pppp => PPPP.first,
+            Self::Copy(engine) => PCOPY.first + engine as u32 * PCOPY.bytes,
+            Self::Pmu => PMU.first,
+            Self::Fecs => FECS.first,
+            Self::Gpccs => GPCCS.first,
+            Self::GpccsOf(gpc) => GPCS_BASE + gpc as u32 * GPC.bytes + GPC_GPCCS.first,
+        }
+    }
+
+    /// The falcon and its register at an offset of BAR0. PGRAPH has registers of its own where the memory ports of
+    /// another falcon are: counts of units.
+    pub fn decode(offset: u32) -> Option<(Self, FalconReg)> {
+        let index = FALCON_OF_PAGE.get((offset / FALCON_BYTES) as usize)?;
+        let falcon = Self::ALL[usize::from(index.checked_sub(1)?)];
+        let reg = FalconReg::decode(offset % FALCON_BYTES)?;
+        let is_of_graph = matches!(falcon, Self::Fecs | Self::Gpccs | Self::GpccsOf(_));
+        (!is_of_graph || !matches!(reg, FalconReg::MemoryPort(_))).then_some((falcon, reg))
+    }
+}
+
+/// Falcon of each page of BAR0: one more than its index in [`Falcon::ALL`], zero for none.
+static FALCON_OF_PAGE: [u8; PAGES] = {
+    let (mut falcons, mut n) = ([0; PAGES], 0);
+    while n < Falcon::COUNT {
+        let page = (Falcon::ALL[n].first() / FALCON_BYTES) as usize;
+        assert!(falcons[page] == 0, "two falcons in one page");
+        falcons[page] = n as u8 + 1;
+        n += 1;
+    }
+    falcons
+};
+
+impl fmt::Display for Falcon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pvld => f.write_str(PVLD.name),
+            Self::Ppdec => f.write_str(PPDEC.name),
+            Self::Pppp => f.write_str(PPPP.name),
+            Self::Copy(engine) => write!(f, "{}{engine}", PCOPY.name),
+            Self::Pmu => f.write_str(PMU.name),
+            Self::Fecs => f.write_str(FECS.name),
+            Self::Gpccs => f.write_str(GPCCS.name),
+            Self::GpccsOf(gpc) => write!(f, "PGRAPH.GPC{gpc}.GPCCS"),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::PgraphReg;
     use super::*;
 
     #[test]
@@ -215,10 +262,26 @@ mod tests {
 
     #[test]
     fn falcons_of_a_kind_are_told_apart() {
-        let at = |offset| falcon_at(offset).map(|(falcon, index, at)| (falcon.name, index, at));
-        assert_eq!(at(0x10_5188), Some(("PCOPY", 1, 0x188)));
-        assert_eq!(at(0x51_2888), Some(("PGRAPH.GPC2.GPCCS", 0, 0x888)));
-        assert_eq!(at(0x10_6000), None);
+        assert_eq!(
+            Falcon::decode(0x10_5188),
+            Some((Falcon::Copy(1), FalconReg::CodeTag(0)))
+        );
+        assert_eq!(
+            Falcon::decode(0x51_2104),
+            Some((Falcon::GpccsOf(2), FalconReg::Entry))
+        );
+        assert_eq!(Falcon::decode(0x10_6000), None);
+        for falcon in Falcon::ALL {
+            let found = Falcon::decode(falcon.first() + FalconReg::Version.offset());
+            assert_eq!(found, Some((falcon, FalconReg::Version)));
+        }
+    }
+
+    #[test]
+    fn counts_of_units_are_not_taken_for_memory_ports() {
+        assert_eq!(Falcon::decode(PgraphReg::GraphUnits.offset()), None);
+        assert_eq!(Falcon::decode(PgraphReg::GpcTpcs(3).offset()), None);
+        assert!(Falcon::decode(PMU.first + FalconReg::MemoryPort(1).offset()).is_some());
     }
 
     #[test]

@@ -46,30 +46,24 @@ registers! {
     }
 }
 
-/// A register of a slice.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SliceReg {
-    /// Pending interrupts; written back to acknowledge.
-    Intr,
-    /// Compression tags are being cleared.
-    TagClearBusy,
+registers! {
+    /// A register of a slice, with its offset in the slice.
+    pub enum SliceReg {
+        /// Pending interrupts; written back to acknowledge.
+        SliceIntr = 0x020, WriteOneClears;
+        /// Compression tags are being cleared.
+        TagClearBusy = 0x0c8, ReadOnly;
+    }
 }
+
+decoded_in_a_page!(SliceReg);
 
 impl SliceReg {
     /// The register at a BAR0 offset, in any LTC and slice.
-    pub const fn decode(offset: u32) -> Option<Self> {
-        if offset < LTC.first || offset >= LTC.end() {
-            return None;
-        }
-        let inside = (offset - LTC.first) % LTC.bytes;
-        if inside < SLICE.first || inside >= SLICE.end() {
-            return None;
-        }
-        match (inside - SLICE.first) % SLICE.bytes {
-            0x020 => Some(Self::Intr),
-            0x0c8 => Some(Self::TagClearBusy),
-            _ => None,
-        }
+    pub fn at(offset: u32) -> Option<Self> {
+        let inside = offset.checked_sub(LTC.first).filter(|_| offset < LTC.end())? % LTC.bytes;
+        let in_slices = inside.checked_sub(SLICE.first).filter(|_| inside < SLICE.end())?;
+        Self::decode(in_slices % SLICE.bytes)
     }
 }
 
@@ -81,3 +75,21 @@ pub const ZBC_INDEX_MASK: u32 = 0xf;
 pub const SLICES_SHIFT: u32 = 28;
 /// Slices of an LTC. unverified: 2 of 64 KiB make the 768 KiB of the data sheet.
 pub const SLICES_OF_AN_LTC: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn register_is_found_in_every_slice_and_nowhere_else() {
+        let found = (0..crate::board::BAR0_BYTES as u32)
+            .step_by(4)
+            .filter(|offset| SliceReg::at(*offset).is_some());
+        assert_eq!(
+            found.count(),
+            (LTC.count * SLICE.count) as usize * SliceReg::COUNT
+        );
+        assert_eq!(SliceReg::at(0x14_34c8), Some(SliceReg::TagClearBusy));
+        assert_eq!(SliceReg::at(0x14_00c8), None);
+    }
+}

@@ -1,9 +1,13 @@
 //! PBDMAs, which fetch the commands of channels (nouveau `fifo/gf100.c`, envytools PSPOON).
 
 use super::units::{UnitRange, units};
+use crate::engine::pmc_enable;
 
-/// Where the PBDMAs are. The first 256 bytes of each are the RAMFC of the channel that it has loaded.
-pub const PBDMA: UnitRange = units("PBDMA", 0x04_0000, 0x2000, 3, &[]);
+/// Where the PBDMAs are. The first [`RAMFC_BYTES`] of each are the RAMFC of the channel that it has loaded.
+pub const PBDMA: UnitRange = units("PBDMA", 0x04_0000, 0x2000, 3, &[]).enabled_by(&[pmc_enable::PFIFO]);
+
+/// Bytes of a PBDMA's registers that are RAMFC words.
+pub const RAMFC_BYTES: u32 = 0x100;
 
 registers! {
     /// Registers of the PBDMAs.

@@ -2,9 +2,11 @@
 
 use super::falcon::{FALCON_BYTES, FalconReg};
 use super::units::{UnitRange, units};
+use crate::engine::Engine;
 
 /// Where the copy engines are; falcons.
-pub const PCOPY: UnitRange = units("PCOPY", 0x10_4000, FALCON_BYTES, 2, &[]);
+pub const PCOPY: UnitRange = units("PCOPY", 0x10_4000, FALCON_BYTES, 2, &[])
+    .enabled_by(&[1 << Engine::Copy0.enable_bit(), 1 << Engine::Copy1.enable_bit()]);
 
 registers! {
     /// Registers of the copy engines' falcons that are known by their number in BAR0.
@@ -29,6 +31,24 @@ registers! {
         CopyVersion[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Version.offset(), ReadOnly;
         /// Control of a copy engine's falcon; bit 1 starts it.
         CopyControl[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Control.offset(), ReadWrite;
+    }
+}
+
+impl PcopyReg {
+    /// Number of the engine, and the register of its falcon that this is.
+    pub const fn in_falcon(self) -> (u16, FalconReg) {
+        match self {
+            Self::CopyIntr(engine) => (engine, FalconReg::Intr),
+            Self::CopyIntrAck(engine) => (engine, FalconReg::IntrAck),
+            Self::CopyIntrEnableSet(engine) => (engine, FalconReg::IntrEnableSet),
+            Self::CopyIntrEnableClear(engine) => (engine, FalconReg::IntrEnableClear),
+            Self::CopyIntrRoute(engine) => (engine, FalconReg::IntrRoute),
+            Self::CopyError(engine) => (engine, FalconReg::Scratch0),
+            Self::CopyErrorData(engine) => (engine, FalconReg::Scratch1),
+            Self::CopyCaps(engine) => (engine, FalconReg::Caps),
+            Self::CopyVersion(engine) => (engine, FalconReg::Version),
+            Self::CopyControl(engine) => (engine, FalconReg::Control),
+        }
     }
 }
 
@@ -63,3 +83,22 @@ pub mod copy_error {
 pub const COPY_CAPS: u32 = 0x2040_1012;
 /// Value of COPY_VERSION (10412c): falcon version 3.
 pub const COPY_VERSION: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::super::falcon::Falcon;
+    use super::*;
+
+    #[test]
+    fn register_is_where_its_falcon_has_it() {
+        for reg in (0..PcopyReg::COUNT).map(PcopyReg::nth) {
+            let (engine, of_falcon) = reg.in_falcon();
+            assert_eq!(
+                Falcon::decode(reg.offset()),
+                Some((Falcon::Copy(engine), of_falcon)),
+                "{reg:?}"
+            );
+            assert_eq!(reg.access(), of_falcon.access(), "{reg:?}");
+        }
+    }
+}

@@ -18,3 +18,6 @@ registers! {
         PeepholeData = 0x060014, ReadWrite;
     }
 }
+
+/// PEEPHOLE_HIGH (6000c): bits of the address that the register has.
+pub const HIGH_MASK: u32 = 0xff;

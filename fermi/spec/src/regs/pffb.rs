@@ -43,6 +43,8 @@ registers! {
     }
 }
 
+/// Memory partitions of a GF100.
+pub const PARTITIONS_MAX: u32 = 6;
 /// Value of MMU_CONFIG (100c80) besides the bits a driver wrote: the flush FIFO is empty and has space. A constant
 /// satisfies nouveau, which waits for bits 15 and 23:16, and pscnv, which waits for the value it read before.
 pub const MMU_CONFIG_READY: u32 = 0x00ff_8000;

@@ -3,12 +3,13 @@
 
 use super::units::{UnitRange, unit};
 use crate::addr::{Aperture, PhysAddr};
+use crate::engine::pmc_enable;
 use bitfield_struct::bitfield;
 
 /// Where PFIFO is, channel table and all.
-pub const PFIFO: UnitRange = unit("PFIFO", 0x00_2000, 0x2000);
+pub const PFIFO: UnitRange = unit("PFIFO", 0x00_2000, 0x2000).enabled_by(&[pmc_enable::PFIFO]);
 /// Where the bypass is; two of its registers lie in PFIFO.
-pub const PFIFO_BYPASS: UnitRange = unit("PFIFO_BYPASS", 0x00_5000, 0x1000);
+pub const PFIFO_BYPASS: UnitRange = unit("PFIFO_BYPASS", 0x00_5000, 0x1000).enabled_by(&[pmc_enable::PFIFO]);
 
 registers! {
     /// Words of PFIFO that nothing else depends on.
@@ -176,6 +177,12 @@ pub const ENABLED: u32 = 1;
 pub const CHANNEL_ID_MASK: u32 = 0x7f;
 /// ENGINE_INTR (25a8): a channel asked for an interrupt.
 pub const ENGINE_NOTIFY: u32 = 1;
+/// ENGINE_INTR_ENABLE (2628): bits that the register has.
+pub const ENGINE_INTR_STORED: u32 = 0xf;
+/// INJECT_FAULT (2a30): do it.
+pub const INJECT_VALID: u32 = 1 << 8;
+/// INJECT_FAULT: the MMU unit that faults, where the number is no engine's.
+pub const INJECT_UNIT: u32 = 0x1f;
 /// USERD_BASE (2254): valid.
 pub const USERD_BASE_VALID: u32 = 1 << 28;
 
@@ -196,6 +203,14 @@ pub struct ChannelInstance {
 }
 
 impl ChannelInstance {
+    /// The same entry for an instance block elsewhere; address bits beyond the register's are dropped.
+    pub fn with_instance(self, at: PhysAddr) -> Self {
+        self.with_frame((at.0 >> 12) as u32 & Self::FRAME_MASK)
+    }
+
+    /// Bits of [`Self::frame`].
+    const FRAME_MASK: u32 = (1 << Self::FRAME_BITS) - 1;
+
     /// Address of the instance block.
     pub fn instance(self) -> PhysAddr {
         PhysAddr(u64::from(self.frame()) << 12)

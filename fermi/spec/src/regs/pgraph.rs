@@ -4,12 +4,13 @@
 
 use super::fecs::{FECS, GPCCS};
 use super::units::{UnitRange, unit, units};
+use crate::engine::Engine;
 
 const PGRAPH_FIRST: u32 = 0x40_0000;
 /// Where PGRAPH is, GPCs and all.
 pub const PGRAPH: UnitRange = UnitRange {
     parts: PARTS,
-    ..unit("PGRAPH", PGRAPH_FIRST, 0x20_0000)
+    ..unit("PGRAPH", PGRAPH_FIRST, 0x20_0000).enabled_by(&[1 << Engine::Graph.enable_bit()])
 };
 /// Where the GPCs are, within PGRAPH.
 pub const GPC: UnitRange = units("GPC", 0x10_0000, 0x8000, 32, GPC_PARTS);

@@ -47,3 +47,5 @@ registers! {
 
 /// PMC_INTR_ENABLE: hardware sources drive the line.
 pub const LINE_HARDWARE: u32 = 1;
+/// PMC_INTR_ENABLE: bits that the register has, for hardware and software sources.
+pub const LINE_STORED: u32 = 3;

@@ -1,9 +1,10 @@
 //! The PMU: a falcon that NVIDIA's or nouveau's microcode runs on (nouveau `pmu/gt215.c`).
 
 use super::units::{UnitRange, unit};
+use crate::engine::pmc_enable;
 
 /// Where the PMU is; a falcon.
-pub const PMU: UnitRange = unit("PMU", 0x10_a000, 0x1000);
+pub const PMU: UnitRange = unit("PMU", 0x10_a000, 0x1000).enabled_by(&[pmc_enable::PMU]);
 
 registers! {
     /// State that the PMU's microcode reports.

@@ -13,6 +13,17 @@ pub enum Access {
     WriteOneClears,
 }
 
+impl Access {
+    /// Whether a word that means nothing besides its access reads what was written. The others read zero: nobody can
+    /// write them, or nothing is ever pending.
+    pub const fn keeps_writes(self) -> bool {
+        match self {
+            Self::ReadWrite => true,
+            Self::ReadOnly | Self::WriteOnly | Self::WriteOneClears => false,
+        }
+    }
+}
+
 /// Makes the enum of a unit's registers. A row is `Name[count, stride] = offset, access;`, the brackets only where the
 /// register comes several times; the variant then carries the index.
 ///
@@ -123,6 +134,28 @@ macro_rules! registers {
     (@some $index:ident) => { None };
     (@some $index:ident $count:expr) => { Some($index) };
     (@word $word:ident $value:ident) => { $value };
+}
+
+/// Makes the decoder of registers whose offsets are counted in a page of their own, which comes several times in BAR0.
+macro_rules! decoded_in_a_page {
+    ($reg:ident) => {
+        static DECODER: $crate::regs::decoder::Decoder<$reg, 1, 2, { $reg::COUNT }> = {
+            let (mut registers, mut offsets, mut n) = ([$reg::nth(0); $reg::COUNT], [0; $reg::COUNT], 0);
+            while n < $reg::COUNT {
+                registers[n] = $reg::nth(n);
+                offsets[n] = registers[n].offset();
+                n += 1;
+            }
+            $crate::regs::decoder::Decoder::new(registers, offsets)
+        };
+
+        impl $reg {
+            /// The register at `offset` bytes of its page; `None` where nothing is known.
+            pub fn decode(offset: u32) -> Option<Self> {
+                DECODER.decode(offset)
+            }
+        }
+    };
 }
 
 /// Makes the enum of all units of BAR0.

@@ -3,11 +3,12 @@
 //! Sources: envytools `docs/hw/mmio.rst` (the map of GF100), `rnndb/root.xml`, `rnndb/graph/gf100_pgraph/*.xml`; the
 //! sub-units of PGRAPH also from the traps that nouveau reads (`nvkm/engine/gr/gf100.c`).
 
-use super::falcon::{FALCON_BYTES, FalconReg, falcon_at};
+use super::decoder::PAGE_BYTES;
+use super::falcon::{FALCON_BYTES, Falcon};
 use super::windows::{PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END};
 use super::{
-    Bar0Reg, ltc, pbdma, pbus, pclock, pcopy, peephole, pffb, pfifo, pflush, pgraph, pmc, pmu, pnvio, ppci,
-    pring, ptimer, punits, vga,
+    Bar0Reg, PAGES, ltc, pbdma, pbus, pclock, pcopy, peephole, pffb, pfifo, pflush, pgraph, pmc, pmu, pnvio,
+    ppci, pring, ptimer, punits, vga,
 };
 use core::fmt;
 
@@ -24,6 +25,8 @@ pub struct UnitRange {
     pub count: u32,
     /// Parts of the unit; bytes between them belong to the unit itself.
     pub parts: &'static [UnitRange],
+    /// Bit of PMC_ENABLE that switches the unit on: one for all of its kind, or one for each. None if it is always on.
+    pub enable: &'static [u32],
 }
 
 pub(super) const fn unit(name: &'static str, first: u32, bytes: u32) -> UnitRange {
@@ -33,6 +36,7 @@ pub(super) const fn unit(name: &'static str, first: u32, bytes: u32) -> UnitRang
         bytes,
         count: 1,
         parts: &[],
+        enable: &[],
     }
 }
 
@@ -49,6 +53,7 @@ pub(super) const fn units(
         bytes,
         count,
         parts,
+        enable: &[],
     }
 }
 
@@ -99,9 +104,20 @@ pub const UNITS: &[UnitRange] = &[
 ];
 
 impl UnitRange {
+    /// The same unit, which answers only while PMC_ENABLE has its bit.
+    pub(super) const fn enabled_by(self, enable: &'static [u32]) -> Self {
+        Self { enable, ..self }
+    }
+
     /// One past the last byte.
     pub const fn end(&self) -> u32 {
         self.first + self.bytes * self.count
+    }
+
+    /// The bytes of one of its kind.
+    pub const fn nth(&self, n: u32) -> core::ops::Range<u32> {
+        let first = self.first + n * self.bytes;
+        first..first + self.bytes
     }
 
     /// Its bytes, and those of its equals behind it.
@@ -110,7 +126,7 @@ impl UnitRange {
     }
 
     /// The unit of `ranges` that `offset` lies in, which one of its kind, and how far into it.
-    pub(super) fn find(ranges: &'static [Self], offset: u32) -> Option<(&'static Self, u32, u32)> {
+    fn find(ranges: &'static [Self], offset: u32) -> Option<(&'static Self, u32, u32)> {
         let unit = ranges
             .iter()
             .find(|unit| (unit.first..unit.end()).contains(&offset))?;
@@ -119,9 +135,41 @@ impl UnitRange {
     }
 }
 
+/// Unit of each page of BAR0: one more than its index in [`UNITS`], zero for none.
+static UNIT_OF_PAGE: [u8; PAGES] = {
+    let (mut units, mut n) = ([0; PAGES], 0);
+    while n < UNITS.len() {
+        let (first, end) = (UNITS[n].first, UNITS[n].end());
+        assert!(
+            first.is_multiple_of(PAGE_BYTES) && end.is_multiple_of(PAGE_BYTES),
+            "a unit of parts of pages"
+        );
+        let mut page = first / PAGE_BYTES;
+        while page < end / PAGE_BYTES {
+            units[page as usize] = n as u8 + 1;
+            page += 1;
+        }
+        n += 1;
+    }
+    units
+};
+
 /// The unit that `offset` lies in.
 pub fn unit_at(offset: u32) -> Option<&'static UnitRange> {
-    UnitRange::find(UNITS, offset).map(|(unit, _, _)| unit)
+    let index = UNIT_OF_PAGE.get((offset / PAGE_BYTES) as usize)?;
+    UNITS.get(usize::from(index.checked_sub(1)?))
+}
+
+/// The bit of PMC_ENABLE without which a word of BAR0 is not answered; zero where none is needed.
+pub fn enable_bit(offset: u32) -> u32 {
+    match unit_at(offset) {
+        None => 0,
+        Some(unit) => match unit.enable {
+            [] => 0,
+            [all] => *all,
+            each => each[((offset - unit.first) / unit.bytes) as usize],
+        },
+    }
 }
 
 /// Text for an offset in BAR0, made by [`describe`].
@@ -140,16 +188,14 @@ impl fmt::Display for Description {
         if let Some(reg) = Bar0Reg::decode(offset) {
             return write!(f, "{reg}");
         }
-        if let Some((falcon, index, at)) = falcon_at(offset)
-            && let Some(reg) = FalconReg::decode(at)
-        {
-            write_name(f, falcon, index)?;
-            return write!(f, ".{reg:?}");
+        if let Some((falcon, reg)) = Falcon::decode(offset) {
+            return write!(f, "{falcon}.{reg:?}");
         }
-        let Some((unit, index, mut inside)) = UnitRange::find(UNITS, offset) else {
+        let Some(unit) = unit_at(offset) else {
             return write!(f, "{offset:#x}");
         };
-        write_name(f, unit, index)?;
+        let mut inside = (offset - unit.first) % unit.bytes;
+        write_name(f, unit, (offset - unit.first) / unit.bytes)?;
         let mut parts = unit.parts;
         while let Some((part, index, within)) = UnitRange::find(parts, inside) {
             f.write_str(".")?;
@@ -172,7 +218,10 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use crate::engine::Engine;
     use std::string::ToString;
+
+    const PCOPY_1: u32 = pcopy::PCOPY.first + pcopy::PCOPY.bytes;
 
     fn assert_disjoint(ranges: &[UnitRange], bytes: u32) {
         assert!(ranges.is_sorted_by(|one, next| one.end() <= next.first));
@@ -192,6 +241,32 @@ mod tests {
         for reg in Bar0Reg::all() {
             assert!(unit_at(reg.offset()).is_some(), "{reg}");
         }
+    }
+
+    #[test]
+    fn page_has_the_unit_that_a_search_finds() {
+        for page in (0..crate::board::BAR0_BYTES as u32).step_by(PAGE_BYTES as usize) {
+            let found = UnitRange::find(UNITS, page).map(|(unit, _, _)| unit);
+            assert_eq!(unit_at(page + PAGE_BYTES - 4), found, "{page:#x}");
+        }
+    }
+
+    #[test]
+    fn unit_has_one_enable_bit_or_one_for_each_of_its_kind() {
+        for unit in UNITS {
+            assert!(
+                unit.enable.len() <= 1 || unit.enable.len() == unit.count as usize,
+                "{}",
+                unit.name
+            );
+            assert!(
+                unit.enable.iter().all(|bit| bit.is_power_of_two()),
+                "{}",
+                unit.name
+            );
+        }
+        assert_eq!(enable_bit(PCOPY_1), 1 << Engine::Copy1.enable_bit());
+        assert_eq!(enable_bit(0x10_0c80), 0);
     }
 
     #[test]

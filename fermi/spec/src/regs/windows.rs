@@ -12,6 +12,9 @@ pub const PRAMIN_BASE: u32 = 0x70_0000;
 /// Bytes of the PRAMIN window.
 pub const PRAMIN_BYTES: u32 = 0x10_0000;
 
+/// Value of a load through a translated window that the MMU refuses. unverified: PEEPHOLE reads the same.
+pub const FAULT_PATTERN: u32 = 0xbad0_ac00;
+
 /// BAR1_BLOCK, BAR3_BLOCK, PEEPHOLE_BLOCK (1704, 1714, 1718).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
