@@ -458,8 +458,9 @@ impl FermiModel {
     }
 
     /// Reads a register of a copy engine's falcon.
-    pub(crate) fn read_copy_falcon(&mut self, engine: Engine, reg: FalconReg) -> Option<u32> {
-        let unit = &mut self.units[unit_of(engine)?];
+    pub(crate) fn read_copy_falcon(&mut self, engine: Engine, reg: FalconReg) -> u32 {
+        let Some(unit) = unit_of(engine) else { return 0 };
+        let unit = &mut self.units[unit];
         if let (FalconReg::ChannelCurrent, Some(holder)) = (reg, unit.holder) {
             // Microcode gets the channel at each switch; nouveau finds the channel of an error by it.
             let Place { aperture, at } = holder.instance;
@@ -467,15 +468,15 @@ impl FermiModel {
                 .with_frame((at.0 >> 12) as u32 & 0x0fff_ffff)
                 .with_aperture(aperture)
                 .with_valid(true);
-            return Some(word.into_bits());
+            return word.into_bits();
         }
         if let FalconReg::Control | FalconReg::ControlAlias = reg {
             // If no upload is needed, the falcon has microcode from power-on; a start without uploaded
             // code ends at once.
             let runs = unit.has_microcode();
-            return Some(if runs { CONTROL_SLEEPING } else { CONTROL_STOPPED });
+            return if runs { CONTROL_SLEEPING } else { CONTROL_STOPPED };
         }
-        unit.falcon.as_mut()?.read(reg)
+        unit.falcon.as_mut().map_or(0, |falcon| falcon.read(reg))
     }
 
     /// Writes a register of a copy engine's falcon. The model copies by itself; the uploaded microcode decides

@@ -133,9 +133,9 @@ impl Falcon {
         self.raise(mask);
     }
 
-    /// Reads the register; ports that advance do so. `None` for one that does nothing: a plain word.
-    pub(crate) fn read(&mut self, reg: FalconReg) -> Option<u32> {
-        Some(match reg {
+    /// Reads the register; ports that advance do so.
+    pub(crate) fn read(&mut self, reg: FalconReg) -> u32 {
+        match reg {
             FalconReg::IntrTrigger
             | FalconReg::IntrAck
             | FalconReg::IntrEnableSet
@@ -158,22 +158,22 @@ impl Falcon {
             FalconReg::Caps => self.shape.caps.into_bits(),
             FalconReg::BlockOnFifo => self.block_on_fifo,
             FalconReg::Version => self.shape.version,
-            FalconReg::CodeIndex(port) => self.code_ports.get(usize::from(port))?.into_bits(),
+            FalconReg::CodeIndex(port) => self.code_ports[usize::from(port)].into_bits(),
             FalconReg::CodeData(port) => {
-                let word = advance(self.code_ports.get_mut(usize::from(port))?, false);
+                let word = advance(&mut self.code_ports[usize::from(port)], false);
                 self.code.get(word).copied().unwrap_or(0)
             }
             FalconReg::CodeTag(port) => {
-                let page = usize::from(self.code_ports.get(usize::from(port))?.word()) / PAGE_WORDS;
+                let page = usize::from(self.code_ports[usize::from(port)].word()) / PAGE_WORDS;
                 self.tags.get(page).map_or(0, |tag| u32::from(*tag))
             }
-            FalconReg::DataIndex(port) => self.data_ports.get(usize::from(port))?.into_bits(),
+            FalconReg::DataIndex(port) => self.data_ports[usize::from(port)].into_bits(),
             FalconReg::DataData(port) => {
-                let word = advance(self.data_ports.get_mut(usize::from(port))?, false);
+                let word = advance(&mut self.data_ports[usize::from(port)], false);
                 self.data.get(word).copied().unwrap_or(0)
             }
-            FalconReg::MemoryPort(port) => *self.memory_ports.get(usize::from(port))?,
-        })
+            FalconReg::MemoryPort(port) => self.memory_ports[usize::from(port)],
+        }
     }
 
     /// Writes the register; ports that advance do so. What lies beyond a memory is dropped.
@@ -288,10 +288,10 @@ mod tests {
             write(&mut falcon, FalconReg::CodeData(0), 0x100 + word);
         }
         write(&mut falcon, FalconReg::CodeIndex(1), 1 << 25 | 0xfc);
-        assert_eq!(falcon.read(FalconReg::CodeTag(1)), Some(7));
-        assert_eq!(falcon.read(FalconReg::CodeData(1)), Some(0x13f));
-        assert_eq!(falcon.read(FalconReg::CodeTag(1)), Some(8));
-        assert_eq!(falcon.read(FalconReg::CodeData(1)), Some(0x140));
+        assert_eq!(falcon.read(FalconReg::CodeTag(1)), 7);
+        assert_eq!(falcon.read(FalconReg::CodeData(1)), 0x13f);
+        assert_eq!(falcon.read(FalconReg::CodeTag(1)), 8);
+        assert_eq!(falcon.read(FalconReg::CodeData(1)), 0x140);
     }
 
     #[test]
@@ -300,8 +300,8 @@ mod tests {
         write(&mut falcon, FalconReg::DataIndex(0), 8);
         write(&mut falcon, FalconReg::DataData(0), 1);
         write(&mut falcon, FalconReg::DataData(0), 2);
-        assert_eq!(falcon.read(FalconReg::DataData(0)), Some(2));
-        assert_eq!(falcon.read(FalconReg::DataData(0)), Some(2));
+        assert_eq!(falcon.read(FalconReg::DataData(0)), 2);
+        assert_eq!(falcon.read(FalconReg::DataData(0)), 2);
     }
 
     #[test]
@@ -311,15 +311,15 @@ mod tests {
         write(&mut falcon, FalconReg::DataData(0), 1);
         write(&mut falcon, FalconReg::DataData(0), 2);
         write(&mut falcon, FalconReg::DataIndex(0), 0x100);
-        assert_eq!(falcon.read(FalconReg::DataData(0)), Some(0));
+        assert_eq!(falcon.read(FalconReg::DataData(0)), 0);
     }
 
     #[test]
     fn start_is_reported_and_reset_stops() {
         let mut falcon = falcon();
-        assert_eq!(falcon.read(FalconReg::Control), Some(CONTROL_STOPPED));
+        assert_eq!(falcon.read(FalconReg::Control), CONTROL_STOPPED);
         assert_eq!(falcon.write(FalconReg::Control, 2), FalconEvent::Started);
-        assert_eq!(falcon.read(FalconReg::Control), Some(CONTROL_SLEEPING));
+        assert_eq!(falcon.read(FalconReg::Control), CONTROL_SLEEPING);
         falcon.reset();
         assert!(!falcon.is_running());
     }
@@ -333,6 +333,6 @@ mod tests {
         assert_eq!(falcon.host_interrupts(), 0x10);
         assert_eq!(falcon.write(FalconReg::IntrAck, 0x10), FalconEvent::Acknowledged);
         assert_eq!(falcon.pending(), 0x40);
-        assert_eq!(falcon.read(FalconReg::Scratch1), Some(4));
+        assert_eq!(falcon.read(FalconReg::Scratch1), 4);
     }
 }

@@ -1,17 +1,12 @@
 //! Words of BAR0 that identify the card: fixed when it is made.
 
-use fermi_spec::regs::punits;
+use crate::storage::Storage;
 use fermi_spec::{
     board::Board,
-    regs::{Bar0Reg, PffbReg, PgraphReg, PmcReg, PmcWord, PringReg, PringWord, PunitsReg, PunitsWord},
+    regs::{PringReg, PunitsReg, pffb, pgraph, punits},
 };
 
 const MIB: u64 = 1 << 20;
-/// Partitions that can have a size register, and that GF100 has at most.
-const PARTITIONS_MAX: u64 = 6;
-
-/// GPCs, none fused off.
-const GPCS: u32 = 4;
 /// TPCs of a GPC in the design.
 const TPCS: u32 = 4;
 const TPC_MASK: u32 = (1 << TPCS) - 1;
@@ -20,7 +15,7 @@ const TPC_MASK: u32 = (1 << TPCS) - 1;
 /// partitions cannot share equally are shared by fewer.
 fn partitions(vram_bytes: u64) -> (u32, u32) {
     let mebibytes = vram_bytes / MIB;
-    let count = (1..=PARTITIONS_MAX)
+    let count = (1..=u64::from(pffb::PARTITIONS_MAX))
         .rev()
         .find(|count| mebibytes.is_multiple_of(*count))
         .unwrap_or(1);
@@ -37,50 +32,102 @@ fn tpcs(board: Board, gpc: u32) -> u32 {
     }
 }
 
-/// The fixed value of a named register, `None` for one that has state.
-pub(crate) fn register(board: Board, vram_bytes: u64, reg: Bar0Reg) -> Option<u32> {
-    let (count, mebibytes) = partitions(vram_bytes);
-    Some(match reg {
-        Bar0Reg::Pmc(PmcReg::Boot0) => board.boot0(),
-        Bar0Reg::Pmc(PmcReg::Endian) => 0,
-        Bar0Reg::Punits(PunitsReg::Post1) => punits::POST_SCRIPTS_RAN,
-        Bar0Reg::Punits(PunitsReg::DesignGpcs) => GPCS,
-        Bar0Reg::Punits(PunitsReg::DesignTpcs) => TPCS,
-        Bar0Reg::Punits(PunitsReg::DesignPartitions) | Bar0Reg::Pffb(PffbReg::PartitionConfig) => count,
-        // Compute only: no display, no video decoders.
-        Bar0Reg::Punits(PunitsReg::FuseDisable) => 0x7,
-        Bar0Reg::Punits(PunitsReg::Word(PunitsWord::FusePartitions)) => 0,
-        Bar0Reg::Punits(PunitsReg::Straps) => punits::STRAPS,
-        Bar0Reg::Punits(PunitsReg::Straps2) => punits::STRAPS2,
-        // The L2 and the memory partitions have nothing to report.
-        Bar0Reg::Pmc(PmcReg::Word(PmcWord::NewId))
-        | Bar0Reg::Pmc(PmcReg::Word(PmcWord::PmcLtcIntr))
-        | Bar0Reg::Pmc(PmcReg::Word(PmcWord::PmcPartitionIntr)) => 0,
-        Bar0Reg::Punits(PunitsReg::Word(PunitsWord::FuseGpcs))
-        | Bar0Reg::Punits(PunitsReg::Word(PunitsWord::Fuse(_))) => 0,
-        // The last TPCs of a GPC are those that are off.
-        Bar0Reg::Punits(PunitsReg::FuseTpcs(gpc)) if u32::from(gpc) < GPCS => {
-            !0 << tpcs(board, u32::from(gpc)) & TPC_MASK
+/// What the card says of itself, whatever is done to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    board: Board,
+    partitions: u32,
+    /// MiB of each partition.
+    mebibytes: u32,
+}
+
+impl Identity {
+    pub(crate) fn new(board: Board, vram_bytes: u64) -> Self {
+        let (partitions, mebibytes) = partitions(vram_bytes);
+        Self {
+            board,
+            partitions,
+            mebibytes,
         }
-        Bar0Reg::Punits(PunitsReg::FuseTpcs(_)) => 0,
-        // The ring has no command running and no interrupt.
-        Bar0Reg::Pring(PringReg::Word(PringWord::RingCommand))
-        | Bar0Reg::Pring(PringReg::Word(PringWord::RingIntr(_))) => 0,
-        Bar0Reg::Pring(PringReg::RingHubs) => 1,
-        Bar0Reg::Pring(PringReg::RingPartitions) => count,
-        Bar0Reg::Pring(PringReg::RingGpcs) => GPCS,
-        Bar0Reg::Pgraph(PgraphReg::GraphUnits) => count << 16 | GPCS,
-        Bar0Reg::Pgraph(PgraphReg::GpcTpcs(gpc)) => tpcs(board, u32::from(gpc)),
-        Bar0Reg::Pffb(PffbReg::PartitionMebibytesOld) => mebibytes,
-        Bar0Reg::Pffb(PffbReg::PartitionMebibytes(index)) if u32::from(index) < count => mebibytes,
-        Bar0Reg::Pffb(PffbReg::PartitionMebibytes(_)) => 0,
-        _ => return None,
-    })
+    }
+
+    /// Number of memory partitions.
+    pub(crate) fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
+    /// MiB of a partition.
+    pub(crate) fn mebibytes_of(&self, partition: u16) -> u32 {
+        if u32::from(partition) < self.partitions {
+            self.mebibytes
+        } else {
+            0
+        }
+    }
+
+    /// Value of GRAPH_UNITS: ROPs and GPCs.
+    pub(crate) fn graph_units(&self) -> u32 {
+        self.partitions << pgraph::UNITS_ROPS_SHIFT | pgraph::GPCS
+    }
+
+    /// TPCs of a GPC.
+    pub(crate) fn tpcs(&self, gpc: u16) -> u32 {
+        tpcs(self.board, u32::from(gpc))
+    }
+
+    pub(crate) fn read_units(&self, reg: PunitsReg, words: &Storage) -> u32 {
+        match reg {
+            PunitsReg::Post1 => punits::POST_SCRIPTS_RAN,
+            PunitsReg::DesignGpcs => pgraph::GPCS,
+            PunitsReg::DesignTpcs => TPCS,
+            PunitsReg::DesignPartitions => self.partitions,
+            // Compute only.
+            PunitsReg::FuseDisable => punits::NEITHER_DISPLAY_NOR_VIDEO,
+            // The last TPCs of a GPC are those that are off.
+            PunitsReg::FuseTpcs(gpc) if u32::from(gpc) < pgraph::GPCS => !0 << self.tpcs(gpc) & TPC_MASK,
+            PunitsReg::FuseTpcs(_) => 0,
+            PunitsReg::Straps => punits::STRAPS,
+            PunitsReg::Straps2 => punits::STRAPS2,
+            PunitsReg::Word(word) => words.load(word),
+        }
+    }
+
+    pub(crate) fn read_ring(&self, reg: PringReg, words: &Storage) -> u32 {
+        match reg {
+            PringReg::RingHubs => 1,
+            PringReg::RingPartitions => self.partitions,
+            PringReg::RingGpcs => pgraph::GPCS,
+            // It has no command running and no interrupt.
+            PringReg::Word(word) => words.load(word),
+        }
+    }
+}
+
+pub(crate) fn write_units(reg: PunitsReg, value: u32, words: &mut Storage) {
+    match reg {
+        PunitsReg::Post1
+        | PunitsReg::DesignGpcs
+        | PunitsReg::DesignTpcs
+        | PunitsReg::DesignPartitions
+        | PunitsReg::FuseDisable
+        | PunitsReg::FuseTpcs(_)
+        | PunitsReg::Straps
+        | PunitsReg::Straps2 => {}
+        PunitsReg::Word(word) => words.store(word, value),
+    }
+}
+
+pub(crate) fn write_ring(reg: PringReg, value: u32, words: &mut Storage) {
+    match reg {
+        PringReg::RingHubs | PringReg::RingPartitions | PringReg::RingGpcs => {}
+        PringReg::Word(word) => words.store(word, value),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fermi_spec::regs::PunitsWord;
 
     #[test]
     fn partitions_add_up_to_the_vram() {
@@ -93,48 +140,47 @@ mod tests {
     /// Numbers that nouveau or Mesa divides by or counts up to.
     #[test]
     fn no_count_is_zero_for_any_board_and_size() {
-        let counts = [
-            Bar0Reg::Punits(PunitsReg::DesignGpcs),
-            Bar0Reg::Punits(PunitsReg::DesignTpcs),
-            Bar0Reg::Punits(PunitsReg::DesignPartitions),
-            Bar0Reg::Pffb(PffbReg::PartitionConfig),
-            Bar0Reg::Pffb(PffbReg::PartitionMebibytes(0)),
-            Bar0Reg::Pffb(PffbReg::PartitionMebibytesOld),
-            Bar0Reg::Pring(PringReg::RingHubs),
-            Bar0Reg::Pring(PringReg::RingPartitions),
-            Bar0Reg::Pring(PringReg::RingGpcs),
-            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(0)),
-            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(1)),
-            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(2)),
-            Bar0Reg::Pgraph(PgraphReg::GpcTpcs(3)),
-        ];
+        let words = Storage::default();
         for board in Board::ALL {
             for mebibytes in (1..=128 << 10).step_by(97) {
-                for reg in counts {
-                    let value = register(board, mebibytes * MIB, reg);
-                    assert!(value.is_some_and(|value| value > 0), "{reg} of {mebibytes} MiB");
-                }
-                let units = register(board, mebibytes * MIB, Bar0Reg::Pgraph(PgraphReg::GraphUnits)).unwrap();
-                assert!(units & 0x1f != 0 && units >> 16 & 0x1f != 0);
+                let card = Identity::new(board, mebibytes * MIB);
+                let counts = [
+                    card.read_units(PunitsReg::DesignGpcs, &words),
+                    card.read_units(PunitsReg::DesignTpcs, &words),
+                    card.read_units(PunitsReg::DesignPartitions, &words),
+                    card.read_ring(PringReg::RingHubs, &words),
+                    card.read_ring(PringReg::RingPartitions, &words),
+                    card.read_ring(PringReg::RingGpcs, &words),
+                    card.partitions(),
+                    card.mebibytes_of(0),
+                    card.graph_units() & 0x1f,
+                    card.graph_units() >> 16 & 0x1f,
+                    card.tpcs(0),
+                    card.tpcs(1),
+                    card.tpcs(2),
+                    card.tpcs(3),
+                ];
+                assert!(
+                    counts.iter().all(|count| *count > 0),
+                    "{counts:?} of {mebibytes} MiB"
+                );
             }
         }
     }
 
     #[test]
     fn fuses_and_counts_agree() {
+        let words = Storage::default();
         for board in Board::ALL {
-            let read = |reg| register(board, board.vram_bytes(), reg).unwrap();
-            let design = read(Bar0Reg::Punits(PunitsReg::DesignGpcs));
+            let card = Identity::new(board, board.vram_bytes());
+            let read = |reg| card.read_units(reg, &words);
             assert_eq!(
-                design - read(Bar0Reg::Punits(PunitsReg::Word(PunitsWord::FuseGpcs))).count_ones(),
-                read(Bar0Reg::Pring(PringReg::RingGpcs))
+                read(PunitsReg::DesignGpcs) - read(PunitsWord::FuseGpcs.into()).count_ones(),
+                card.read_ring(PringReg::RingGpcs, &words)
             );
             for gpc in 0..4 {
-                let off = read(Bar0Reg::Punits(PunitsReg::FuseTpcs(gpc))).count_ones();
-                assert_eq!(
-                    read(Bar0Reg::Punits(PunitsReg::DesignTpcs)) - off,
-                    read(Bar0Reg::Pgraph(PgraphReg::GpcTpcs(gpc)))
-                );
+                let off = read(PunitsReg::FuseTpcs(gpc)).count_ones();
+                assert_eq!(read(PunitsReg::DesignTpcs) - off, card.tpcs(gpc));
             }
         }
     }

@@ -3,13 +3,11 @@
 //!
 //! The model keeps no compression tags and caches nothing, so interrupts never come and whatever is asked for is done.
 
+use crate::storage::Storage;
 use fermi_spec::regs::{
-    Bar0Reg, LtcReg, LtcWord,
-    ltc::{SLICES_SHIFT, SliceReg, ZBC_ENTRIES, ZBC_INDEX_MASK},
+    LtcReg,
+    ltc::{SLICES_OF_AN_LTC, SLICES_SHIFT, SliceReg, ZBC_ENTRIES, ZBC_INDEX_MASK},
 };
-
-/// Slices of an LTC. unverified: 2 of 64 KiB make the 768 KiB of the data sheet.
-const SLICES: u32 = 2;
 
 /// An entry of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,38 +28,37 @@ impl Ltc {
         &mut self.table[(self.index & ZBC_INDEX_MASK) as usize]
     }
 
-    pub(crate) fn read(&mut self, reg: Bar0Reg) -> Option<u32> {
-        Some(match reg {
-            Bar0Reg::Ltc(LtcReg::LtcSlices) => SLICES << SLICES_SHIFT,
-            // Writing it clears tags, of which there are none.
-            Bar0Reg::Ltc(LtcReg::Word(LtcWord::LtcTagClear)) => 0,
-            Bar0Reg::Ltc(LtcReg::ZbcIndex) => self.index,
-            Bar0Reg::Ltc(LtcReg::ZbcColour(word)) => *self.entry().colour.get(usize::from(word))?,
-            Bar0Reg::Ltc(LtcReg::ZbcDepth) => self.entry().depth,
-            _ => return None,
-        })
+    pub(crate) fn read(&mut self, reg: LtcReg, words: &Storage) -> u32 {
+        match reg {
+            LtcReg::LtcSlices => SLICES_OF_AN_LTC << SLICES_SHIFT,
+            LtcReg::ZbcIndex => self.index,
+            LtcReg::ZbcColour(word) => self.entry().colour[usize::from(word)],
+            LtcReg::ZbcDepth => self.entry().depth,
+            LtcReg::Word(word) => words.load(word),
+        }
     }
 
-    /// Whether the register belongs to the L2 cache.
-    pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) -> bool {
+    pub(crate) fn write(&mut self, reg: LtcReg, value: u32, words: &mut Storage) {
         match reg {
-            Bar0Reg::Ltc(LtcReg::LtcSlices) | Bar0Reg::Ltc(LtcReg::Word(LtcWord::LtcTagClear)) => {}
-            Bar0Reg::Ltc(LtcReg::ZbcIndex) => self.index = value,
-            Bar0Reg::Ltc(LtcReg::ZbcColour(word)) => {
-                if let Some(colour) = self.entry().colour.get_mut(usize::from(word)) {
-                    *colour = value;
-                }
-            }
-            Bar0Reg::Ltc(LtcReg::ZbcDepth) => self.entry().depth = value,
-            _ => return false,
+            LtcReg::LtcSlices => {}
+            LtcReg::ZbcIndex => self.index = value,
+            LtcReg::ZbcColour(word) => self.entry().colour[usize::from(word)] = value,
+            LtcReg::ZbcDepth => self.entry().depth = value,
+            // There are no tags to clear.
+            LtcReg::Word(word) => words.store(word, value),
         }
-        true
     }
 
     /// Value of a slice's register: nothing is pending, nothing busy.
-    pub(crate) fn slice(reg: SliceReg) -> u32 {
+    pub(crate) fn read_slice(reg: SliceReg) -> u32 {
         match reg {
             SliceReg::SliceIntr | SliceReg::TagClearBusy => 0,
+        }
+    }
+
+    pub(crate) fn write_slice(reg: SliceReg) {
+        match reg {
+            SliceReg::SliceIntr | SliceReg::TagClearBusy => {}
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::{
     engine::{UNITS, Unit},
     faults::Faults,
     graph::Graph,
+    identity::Identity,
     interrupts::Interrupts,
     ltc::Ltc,
     memory::Memory,
@@ -96,6 +97,7 @@ pub enum Stepped {
 pub struct FermiModel {
     pub(crate) board: Board,
     pub(crate) vram_bytes: u64,
+    pub(crate) identity: Identity,
     pub(crate) mem: Memory,
     pub(crate) mmu: Mmu,
     pub(crate) clock: Clock,
@@ -167,6 +169,7 @@ impl FermiModel {
         let mut model = Self {
             board: config.board,
             vram_bytes: config.vram_bytes,
+            identity: Identity::new(config.board, config.vram_bytes),
             mem,
             mmu: Mmu::new(),
             clock: Clock::default(),

@@ -10,13 +10,12 @@ use crate::{
 use fermi_spec::{
     addr::{Aperture, GpuVa, PhysAddr},
     fault::{client, unit},
-    regs::{Bar0Reg, PeepholeReg, windows::WindowBlock},
+    regs::{
+        PeepholeReg,
+        peephole::HIGH_MASK,
+        windows::{FAULT_PATTERN, WindowBlock},
+    },
 };
-
-/// Value of a failed read, as through the windows (assumption).
-const FAULT_PATTERN: u32 = 0xbad0_ac00;
-/// Bits 39:32 of the address.
-const HIGH_MASK: u32 = 0xff;
 
 /// The registers of the window and the address space behind it.
 #[derive(Clone, Debug, Default)]
@@ -60,31 +59,26 @@ fn access(write: bool) -> Access {
 }
 
 impl FermiModel {
-    /// Value of the register; `None` for one of another unit.
-    pub(crate) fn read_peephole(&mut self, reg: Bar0Reg) -> Option<u32> {
-        Some(match reg {
-            Bar0Reg::Peephole(PeepholeReg::PeepholeBlock) => self.peephole.block.into_bits(),
-            Bar0Reg::Peephole(PeepholeReg::PeepholeHigh) => self.peephole.high,
-            Bar0Reg::Peephole(PeepholeReg::PeepholeLow) => self.peephole.low,
-            Bar0Reg::Peephole(PeepholeReg::PeepholeData) => self.load_through_peephole(),
-            _ => return None,
-        })
+    pub(crate) fn read_peephole(&mut self, reg: PeepholeReg) -> u32 {
+        match reg {
+            PeepholeReg::PeepholeBlock => self.peephole.block.into_bits(),
+            PeepholeReg::PeepholeHigh => self.peephole.high,
+            PeepholeReg::PeepholeLow => self.peephole.low,
+            PeepholeReg::PeepholeData => self.load_through_peephole(),
+        }
     }
 
-    /// Whether the register belongs to PEEPHOLE.
-    pub(crate) fn write_peephole(&mut self, reg: Bar0Reg, value: u32) -> bool {
+    pub(crate) fn write_peephole(&mut self, reg: PeepholeReg, value: u32) {
         match reg {
-            Bar0Reg::Peephole(PeepholeReg::PeepholeBlock) => {
+            PeepholeReg::PeepholeBlock => {
                 self.peephole.block = WindowBlock::from_bits(value);
                 self.peephole.space = None;
                 self.mmu.flush_client(TlbClient::Peephole);
             }
-            Bar0Reg::Peephole(PeepholeReg::PeepholeHigh) => self.peephole.high = value & HIGH_MASK,
-            Bar0Reg::Peephole(PeepholeReg::PeepholeLow) => self.peephole.low = value,
-            Bar0Reg::Peephole(PeepholeReg::PeepholeData) => self.store_through_peephole(value),
-            _ => return false,
+            PeepholeReg::PeepholeHigh => self.peephole.high = value & HIGH_MASK,
+            PeepholeReg::PeepholeLow => self.peephole.low = value,
+            PeepholeReg::PeepholeData => self.store_through_peephole(value),
         }
-        true
     }
 
     /// The address space, or `None` while the window is physical.

@@ -2,7 +2,7 @@
 
 use crate::falcon::{Falcon, FalconEvent, FalconShape};
 use fermi_spec::regs::falcon::{Caps, FalconReg};
-use fermi_spec::regs::pmu;
+use fermi_spec::regs::{PmuReg, pmu};
 
 /// 16 KiB of code and 12 KiB of data (unverified: no driver for this board asks).
 const SHAPE: FalconShape = FalconShape {
@@ -35,23 +35,33 @@ impl Pmu {
         self.falcon.host_interrupts() != 0
     }
 
-    pub(crate) fn read(&mut self, reg: FalconReg) -> Option<u32> {
+    pub(crate) fn read(&mut self, reg: FalconReg) -> u32 {
         self.falcon.read(reg)
     }
 
     pub(crate) fn write(&mut self, reg: FalconReg, value: u32) {
-        // What the microcode would do at its start shows in `ring`; the model sends no messages.
+        // What the microcode would do at its start shows in `read_ring`; the model sends no messages.
         match self.falcon.write(reg, value) {
             FalconEvent::Started | FalconEvent::Acknowledged | FalconEvent::None => {}
         }
     }
 
-    /// PMU_COMMAND_RING or PMU_MESSAGE_RING: zero until the microcode runs.
-    pub(crate) fn ring(&self, place: u32) -> u32 {
+    /// The place of a ring: zero until the microcode runs.
+    pub(crate) fn read_ring(&self, reg: PmuReg) -> u32 {
+        let place = match reg {
+            PmuReg::PmuCommandRing => pmu::PMU_COMMAND_RING,
+            PmuReg::PmuMessageRing => pmu::PMU_MESSAGE_RING,
+        };
         if self.falcon.is_running() {
             pmu::PMU_RING_BYTES << 16 | place
         } else {
             0
+        }
+    }
+
+    pub(crate) fn write_ring(reg: PmuReg) {
+        match reg {
+            PmuReg::PmuCommandRing | PmuReg::PmuMessageRing => {}
         }
     }
 }

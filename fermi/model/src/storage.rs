@@ -3,32 +3,61 @@
 //! The ranges are the units that nouveau initialises by such words (measured: 865 of the 994 registers it touches
 //! at probe lie in PGRAPH's alone). A word outside reads as zero, and the caller counts the access.
 
-use fermi_spec::regs::PunitsWord;
-use fermi_spec::regs::punits;
-use std::collections::BTreeMap;
+use fermi_spec::board::BAR0_BYTES;
+use fermi_spec::regs::pgraph::{GPCS_BASE, GPCS_BYTES, GRAPH_BYTES, PGRAPH};
+use fermi_spec::regs::units::{PPDEC, PPPP, PVLD};
+use fermi_spec::regs::{
+    Bar0Reg, PunitsWord, ltc, pbdma, pbus, pclock, pcopy, pffb, pfifo, pmc, pmu, pnvio, pring, ptimer,
+    punits, vga,
+};
+use std::{collections::BTreeMap, ops::Range};
 
 const PAGE_BYTES: u32 = 0x1000;
+const PAGES: usize = (BAR0_BYTES / PAGE_BYTES as u64) as usize;
 
-/// Half-open ranges of BAR0 offsets, whole pages.
-const PLAIN: &[(u32, u32)] = &[
-    (0x00_0000, 0x00_4000), // PMC, PBUS, PFIFO: what has no name in the register table
-    (0x00_9000, 0x00_a000), // PTIMER
-    (0x00_e000, 0x00_f000), // GPIO, I2C
-    (0x02_0000, 0x02_3000), // thermal, fuses, units present
-    (0x04_0000, 0x04_6000), // PBDMAs
-    (0x08_4000, 0x08_7000), // video falcons
-    (0x10_0000, 0x10_2000), // memory controller, straps
-    (0x10_4000, 0x10_6000), // copy-engine falcons
-    (0x10_a000, 0x10_b000), // PMU
-    (0x10_f000, 0x11_8000), // memory partitions
-    (0x12_0000, 0x13_0000), // register ring
-    (0x13_0000, 0x14_0000), // clocks
-    (0x14_0000, 0x17_e000), // L2 slices
-    (0x17_e000, 0x17_f000), // L2, all slices
-    (0x40_0000, 0x42_0000), // PGRAPH
-    (0x50_0000, 0x52_0000), // GPCs
-    (0x60_1000, 0x60_2000), // VGA
+/// Where words without a name are kept.
+const PLAIN: &[Range<u32>] = &[
+    pmc::PMC.range(),
+    pbus::PBUS.range(),
+    pfifo::PFIFO.range(),
+    ptimer::PTIMER.range(),
+    pnvio::PNVIO.range(),
+    pnvio::PTHERM.range(),
+    punits::PFUSE.range(),
+    punits::PUNITS.range(),
+    pbdma::PBDMA.range(),
+    PVLD.range(),
+    PPDEC.range(),
+    PPPP.range(),
+    pffb::PFFB.range(),
+    punits::PSTRAPS.range(),
+    pcopy::PCOPY.range(),
+    pmu::PMU.range(),
+    pffb::PBFBS.range(),
+    pffb::PBFB.range(),
+    pring::PRING.range(),
+    pclock::PCLOCK.range(),
+    ltc::LTC.range(),
+    ltc::LTCS.range(),
+    PGRAPH.first..PGRAPH.first + GRAPH_BYTES,
+    GPCS_BASE..GPCS_BASE + GPCS_BYTES,
+    vga::PRMCIO.range(),
 ];
+
+/// A bit for each page of BAR0: it is one of [`PLAIN`]'s, all of which are whole pages.
+static IS_PLAIN: [u64; PAGES / 64] = {
+    let (mut bits, mut n) = ([0; PAGES / 64], 0);
+    while n < PLAIN.len() {
+        let (mut page, end) = (PLAIN[n].start / PAGE_BYTES, PLAIN[n].end / PAGE_BYTES);
+        assert!(PLAIN[n].start.is_multiple_of(PAGE_BYTES) && PLAIN[n].end.is_multiple_of(PAGE_BYTES));
+        while page < end {
+            bits[page as usize / 64] |= 1 << (page % 64);
+            page += 1;
+        }
+        n += 1;
+    }
+    bits
+};
 
 /// The words, by page; a page exists once it was written.
 #[derive(Default)]
@@ -44,43 +73,71 @@ impl Storage {
             (PunitsWord::Post0, punits::POST0_AFTER_VBIOS),
             (PunitsWord::PciVersion, punits::PCI_VERSION_2_FULL_SPEED),
         ] {
-            storage.write(reg.offset(), value);
+            storage.store(reg, value);
         }
         storage
     }
 
     /// The word at `offset`, a multiple of 4; `None` outside of the ranges.
     pub(crate) fn read(&self, offset: u32) -> Option<u32> {
-        is_plain(offset).then(|| {
-            self.pages
-                .get(&(offset / PAGE_BYTES))
-                .map_or(0, |page| page[(offset % PAGE_BYTES / 4) as usize])
-        })
+        is_plain(offset).then(|| self.word(offset))
+    }
+
+    fn word(&self, offset: u32) -> u32 {
+        self.pages
+            .get(&(offset / PAGE_BYTES))
+            .map_or(0, |page| page[(offset % PAGE_BYTES / 4) as usize])
+    }
+
+    /// What a named register reads that means nothing besides its access: what was written, or zero where nobody can
+    /// write and nothing is ever pending.
+    pub(crate) fn load(&self, reg: impl Into<Bar0Reg>) -> u32 {
+        let reg = reg.into();
+        if reg.access().keeps_writes() {
+            self.word(reg.offset())
+        } else {
+            0
+        }
+    }
+
+    /// A write to such a register.
+    pub(crate) fn store(&mut self, reg: impl Into<Bar0Reg>, value: u32) {
+        let reg = reg.into();
+        if reg.access().keeps_writes() {
+            self.keep(reg.offset(), value);
+        }
     }
 
     /// Forgets whole pages: a reset of their unit.
-    pub(crate) fn clear(&mut self, first: u32, bytes: u32) {
-        for page in first / PAGE_BYTES..(first + bytes).div_ceil(PAGE_BYTES) {
+    pub(crate) fn clear(&mut self, range: Range<u32>) {
+        for page in range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES) {
             self.pages.remove(&page);
         }
     }
 
     /// Keeps `value` at `offset`, a multiple of 4; `false` outside of the ranges.
     pub(crate) fn write(&mut self, offset: u32, value: u32) -> bool {
-        if !is_plain(offset) {
-            return false;
+        let may = is_plain(offset);
+        if may {
+            self.keep(offset, value);
         }
+        may
+    }
+
+    fn keep(&mut self, offset: u32, value: u32) {
         let page = self
             .pages
             .entry(offset / PAGE_BYTES)
             .or_insert_with(|| Box::new([0; (PAGE_BYTES / 4) as usize]));
         page[(offset % PAGE_BYTES / 4) as usize] = value;
-        true
     }
 }
 
 fn is_plain(offset: u32) -> bool {
-    PLAIN.iter().any(|&(first, end)| (first..end).contains(&offset))
+    let page = offset / PAGE_BYTES;
+    IS_PLAIN
+        .get(page as usize / 64)
+        .is_some_and(|bits| bits & 1 << (page % 64) != 0)
 }
 
 #[cfg(test)]
@@ -93,6 +150,15 @@ mod tests {
         assert_eq!(storage.read(0x40_4000), Some(0));
         assert!(storage.write(0x40_4000, 7));
         assert_eq!(storage.read(0x40_4000), Some(7));
+    }
+
+    #[test]
+    fn page_is_plain_where_a_range_has_it() {
+        for offset in (0..BAR0_BYTES as u32).step_by(PAGE_BYTES as usize) {
+            let is_listed = PLAIN.iter().any(|range| range.contains(&offset));
+            assert_eq!(is_plain(offset + PAGE_BYTES - 4), is_listed, "{offset:#x}");
+        }
+        assert!(!is_plain(u32::MAX));
     }
 
     #[test]

@@ -1,184 +1,178 @@
 //! The registers of PFIFO, the PBDMAs and the engines.
 
 use super::channel_id;
-use crate::{engine::unit_of, memory::Place, mmu_fault::INJECTED, model::FermiModel, pbdma::State};
+use crate::{
+    engine::unit_of,
+    memory::Place,
+    mmu_fault::INJECTED,
+    model::FermiModel,
+    pbdma::{Pbdma, State},
+};
 use fermi_spec::{
-    engine::{ENGINE_NONE, Engine},
+    engine::{ENGINE_NONE, Engine, PBDMAS_PRESENT},
     fault::client,
     instance::offset,
     regs::{
-        Bar0Reg, BypassReg, PbdmaReg, PfifoReg, PfifoWord,
-        pfifo::{ChannelInstance, EngineStatus},
+        BypassReg, PbdmaReg, PfifoReg,
+        pbdma::CHANNEL_ACTIVE,
+        pfifo::{ChannelInstance, ENABLED, ENGINE_INTR_STORED, EngineStatus, INJECT_UNIT, INJECT_VALID},
     },
 };
 
-/// InjectFault: do it.
-const INJECT_VALID: u32 = 1 << 8;
-/// The id of a channel on an engine or PBDMA is valid.
-const CHANNEL_ACTIVE: u32 = 1 << 8;
-const PBDMAS_PRESENT: u32 = super::PBDMAS_PRESENT;
-
 impl FermiModel {
-    pub(super) fn read_pfifo(&self, reg: Bar0Reg) -> Option<u32> {
+    pub(super) fn read_pfifo(&self, reg: PfifoReg) -> u32 {
         let fifo = &self.pfifo;
-        Some(match reg {
-            Bar0Reg::Pfifo(PfifoReg::PfifoIntr) => fifo.interrupts(self.pbdma_sources()),
-            Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnable) => fifo.intr_enable,
-            Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnableNonStall) => fifo.intr_enable_nonstall,
-            Bar0Reg::Pfifo(PfifoReg::PfifoEnable) => u32::from(fifo.enabled),
-            Bar0Reg::Pfifo(PfifoReg::PfifoPbdmas) => fifo.pbdmas,
-            Bar0Reg::Pfifo(PfifoReg::EnginePbdmaMask(e)) => *fifo.engine_pbdma_mask.get(usize::from(e))?,
-            Bar0Reg::Pfifo(PfifoReg::EngineTimeslice(e)) => *fifo.timeslice.get(usize::from(e))?,
-            Bar0Reg::Pfifo(PfifoReg::EngineTimeslicePb(e)) => *fifo.timeslice_pb.get(usize::from(e))?,
-            Bar0Reg::Pfifo(PfifoReg::UserdBase) => fifo.userd_base,
-            Bar0Reg::Pfifo(PfifoReg::RunlistBase) => fifo.runlist_base,
-            Bar0Reg::Pfifo(PfifoReg::RunlistCommit) => fifo.runlist_commit,
-            Bar0Reg::Pfifo(PfifoReg::RunlistCurrent) => fifo.runlist_current(),
-            Bar0Reg::Pfifo(PfifoReg::RunlistStatus) => fifo.runlist_status(),
-            Bar0Reg::Pfifo(PfifoReg::ChannelTableError) => fifo.table_error,
-            Bar0Reg::Pfifo(PfifoReg::SchedulerError) => fifo.scheduler_error,
-            Bar0Reg::Pfifo(PfifoReg::Word(PfifoWord::SwitchError)) => 0,
-            Bar0Reg::Pfifo(PfifoReg::FaultUnits) => fifo.faults.units(),
-            Bar0Reg::Pfifo(PfifoReg::FaultRecord(index)) => fifo.faults.word(usize::from(index)),
-            Bar0Reg::Pfifo(PfifoReg::PbdmaIntrSource) => self.pbdma_sources(),
-            Bar0Reg::Pfifo(PfifoReg::EngineIntrSource) => fifo.engine_sources(),
-            Bar0Reg::Pfifo(PfifoReg::EngineIntr(e)) => *fifo.engine_intr.get(usize::from(e))?,
-            Bar0Reg::Pfifo(PfifoReg::EngineIntrEnable) => fifo.engine_intr_enable,
-            Bar0Reg::Pfifo(PfifoReg::EngineFault) => self.faulted_engines(),
-            Bar0Reg::Pfifo(PfifoReg::EngineBlock) => fifo.block,
-            Bar0Reg::Pfifo(PfifoReg::Preempt) => fifo.preempt.register(),
-            Bar0Reg::Pfifo(PfifoReg::SchedulerFreeze) => fifo.freeze,
-            Bar0Reg::Pfifo(PfifoReg::EngineStatus(e)) => self.engine_status(e),
-            Bar0Reg::Pfifo(PfifoReg::EngineInstance(e)) => self.engine_instance(e).unwrap_or(0),
-            Bar0Reg::Pfifo(PfifoReg::EngineInstanceValid(e)) => {
-                self.engine_instance(e).map_or(0, |word| word | 1 << 31)
+        match reg {
+            PfifoReg::PfifoIntr => fifo.interrupts(self.pbdma_sources()),
+            PfifoReg::PfifoIntrEnable => fifo.intr_enable,
+            PfifoReg::PfifoIntrEnableNonStall => fifo.intr_enable_nonstall,
+            PfifoReg::PfifoEnable => u32::from(fifo.enabled),
+            PfifoReg::PfifoPbdmas => fifo.pbdmas,
+            PfifoReg::EnginePbdmaMask(e) => get(&fifo.engine_pbdma_mask, e),
+            PfifoReg::EngineTimeslice(e) => get(&fifo.timeslice, e),
+            PfifoReg::EngineTimeslicePb(e) => get(&fifo.timeslice_pb, e),
+            PfifoReg::UserdBase => fifo.userd_base,
+            PfifoReg::RunlistBase => fifo.runlist_base,
+            PfifoReg::RunlistCommit => fifo.runlist_commit,
+            PfifoReg::RunlistCurrent => fifo.runlist_current(),
+            PfifoReg::RunlistStatus => fifo.runlist_status(),
+            PfifoReg::ChannelTableError => fifo.table_error,
+            PfifoReg::SchedulerError => fifo.scheduler_error,
+            PfifoReg::FaultUnits => fifo.faults.units(),
+            PfifoReg::FaultRecord(index) => fifo.faults.word(usize::from(index)),
+            PfifoReg::PbdmaIntrSource => self.pbdma_sources(),
+            PfifoReg::PbdmaEngine(index) => {
+                let unit = &self.pbdmas[usize::from(index)];
+                let engine = unit.channel().and_then(|_| unit.target());
+                u32::from(engine.map_or(ENGINE_NONE, Engine::number))
             }
-            Bar0Reg::Pfifo(PfifoReg::EngineChannel(e)) => self.engine_channel(e),
-            Bar0Reg::Pfifo(PfifoReg::RunlistIntr) => fifo.runlist_intr,
-            Bar0Reg::Bypass(BypassReg::BypassConfig)
-            | Bar0Reg::Bypass(BypassReg::BypassSwitch)
-            | Bar0Reg::Bypass(BypassReg::BypassAddress)
-            | Bar0Reg::Bypass(BypassReg::BypassData) => 0,
-            Bar0Reg::Bypass(BypassReg::BypassStatus) => fifo.bypass_status(),
-            Bar0Reg::Pfifo(PfifoReg::PfifoTimeout(index)) => *fifo.timeouts.get(usize::from(index))?,
-            Bar0Reg::Pfifo(PfifoReg::SwitchTimeout) => fifo.switch_timeout,
-            Bar0Reg::Pfifo(PfifoReg::InjectFault(e)) => *fifo.inject.get(usize::from(e))?,
-            Bar0Reg::Pfifo(PfifoReg::ChannelInstance(index)) => {
-                fifo.channel(channel_id(index)?).table.into_bits()
+            PfifoReg::EngineIntrSource => fifo.engine_sources(),
+            PfifoReg::EngineIntr(e) => get(&fifo.engine_intr, e),
+            PfifoReg::EngineIntrEnable => fifo.engine_intr_enable,
+            PfifoReg::EngineFault => self.faulted_engines(),
+            PfifoReg::EngineBlock => fifo.block,
+            PfifoReg::Preempt => fifo.preempt.register(),
+            PfifoReg::SchedulerFreeze => fifo.freeze,
+            PfifoReg::EngineStatus(e) => self.engine_status(e),
+            PfifoReg::EngineInstance(e) => self.engine_instance(e).map_or(0, ChannelInstance::into_bits),
+            PfifoReg::EngineInstanceValid(e) => self
+                .engine_instance(e)
+                .map_or(0, |word| word.with_valid(true).into_bits()),
+            PfifoReg::EngineChannel(e) => self.engine_channel(e),
+            PfifoReg::RunlistIntr => fifo.runlist_intr,
+            PfifoReg::PfifoTimeout(index) => get(&fifo.timeouts, index),
+            PfifoReg::SwitchTimeout => fifo.switch_timeout,
+            PfifoReg::InjectFault(e) => get(&fifo.inject, e),
+            PfifoReg::ChannelInstance(index) => {
+                channel_id(index).map_or(0, |id| fifo.channel(id).table.into_bits())
             }
-            Bar0Reg::Pfifo(PfifoReg::ChannelState(index)) => fifo.state(channel_id(index)?),
-            _ => return None,
-        })
+            PfifoReg::ChannelState(index) => channel_id(index).map_or(0, |id| fifo.state(id)),
+            PfifoReg::Word(word) => self.storage.load(word),
+        }
     }
 
-    pub(super) fn write_pfifo(&mut self, reg: Bar0Reg, value: u32) -> bool {
+    pub(super) fn write_pfifo(&mut self, reg: PfifoReg, value: u32) {
         let fifo = &mut self.pfifo;
         match reg {
-            Bar0Reg::Pfifo(PfifoReg::PfifoIntr) => fifo.acknowledge(value),
-            Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnable) => fifo.intr_enable = value,
-            Bar0Reg::Pfifo(PfifoReg::PfifoIntrEnableNonStall) => fifo.intr_enable_nonstall = value,
-            Bar0Reg::Pfifo(PfifoReg::PfifoEnable) => fifo.enabled = value & 1 != 0,
-            Bar0Reg::Pfifo(PfifoReg::PfifoPbdmas) => fifo.pbdmas = value & PBDMAS_PRESENT,
-            Bar0Reg::Pfifo(PfifoReg::EnginePbdmaMask(e)) => set(&mut fifo.engine_pbdma_mask, e, value),
-            Bar0Reg::Pfifo(PfifoReg::EngineTimeslice(e)) => set(&mut fifo.timeslice, e, value),
-            Bar0Reg::Pfifo(PfifoReg::EngineTimeslicePb(e)) => set(&mut fifo.timeslice_pb, e, value),
-            Bar0Reg::Pfifo(PfifoReg::UserdBase) => fifo.userd_base = value,
-            Bar0Reg::Pfifo(PfifoReg::RunlistBase) => fifo.runlist_base = value,
-            Bar0Reg::Pfifo(PfifoReg::RunlistCommit) => self.commit_runlist(value),
-            Bar0Reg::Pfifo(PfifoReg::FaultUnits) => fifo.faults.acknowledge(value),
-            Bar0Reg::Pfifo(PfifoReg::EngineIntr(e)) => acknowledge(&mut fifo.engine_intr, e, value),
-            Bar0Reg::Pfifo(PfifoReg::EngineIntrEnable) => fifo.engine_intr_enable = value & 0xf,
-            Bar0Reg::Pfifo(PfifoReg::EngineFault) => self.recover_engines(value),
-            Bar0Reg::Pfifo(PfifoReg::EngineBlock) => fifo.block = value,
-            Bar0Reg::Pfifo(PfifoReg::Preempt) => self.start_preempt(value),
-            Bar0Reg::Pfifo(PfifoReg::SchedulerFreeze) => fifo.freeze = value,
-            Bar0Reg::Pfifo(PfifoReg::RunlistIntr) => fifo.runlist_intr &= !value,
-            Bar0Reg::Bypass(BypassReg::BypassConfig)
-            | Bar0Reg::Bypass(BypassReg::BypassSwitch)
-            | Bar0Reg::Bypass(BypassReg::BypassAddress) => {}
-            Bar0Reg::Bypass(BypassReg::BypassStatus) => fifo.acknowledge_bypass(value),
-            Bar0Reg::Bypass(BypassReg::BypassData) => fifo.refuse_bypass(),
-            Bar0Reg::Pfifo(PfifoReg::PfifoTimeout(index)) => set(&mut fifo.timeouts, index, value),
-            Bar0Reg::Pfifo(PfifoReg::SwitchTimeout) => fifo.switch_timeout = value,
-            Bar0Reg::Pfifo(PfifoReg::InjectFault(e)) => self.inject_fault(e, value),
-            Bar0Reg::Pfifo(PfifoReg::ChannelInstance(index)) => {
+            PfifoReg::PfifoIntr => fifo.acknowledge(value),
+            PfifoReg::PfifoIntrEnable => fifo.intr_enable = value,
+            PfifoReg::PfifoIntrEnableNonStall => fifo.intr_enable_nonstall = value,
+            PfifoReg::PfifoEnable => fifo.enabled = value & ENABLED != 0,
+            PfifoReg::PfifoPbdmas => fifo.pbdmas = value & PBDMAS_PRESENT,
+            PfifoReg::EnginePbdmaMask(e) => set(&mut fifo.engine_pbdma_mask, e, value),
+            PfifoReg::EngineTimeslice(e) => set(&mut fifo.timeslice, e, value),
+            PfifoReg::EngineTimeslicePb(e) => set(&mut fifo.timeslice_pb, e, value),
+            PfifoReg::UserdBase => fifo.userd_base = value,
+            PfifoReg::RunlistBase => fifo.runlist_base = value,
+            PfifoReg::RunlistCommit => self.commit_runlist(value),
+            PfifoReg::FaultUnits => fifo.faults.acknowledge(value),
+            PfifoReg::EngineIntr(e) => acknowledge(&mut fifo.engine_intr, e, value),
+            PfifoReg::EngineIntrEnable => fifo.engine_intr_enable = value & ENGINE_INTR_STORED,
+            PfifoReg::EngineFault => self.recover_engines(value),
+            PfifoReg::EngineBlock => fifo.block = value,
+            PfifoReg::Preempt => self.start_preempt(value),
+            PfifoReg::SchedulerFreeze => fifo.freeze = value,
+            PfifoReg::RunlistIntr => fifo.runlist_intr &= !value,
+            PfifoReg::PfifoTimeout(index) => set(&mut fifo.timeouts, index, value),
+            PfifoReg::SwitchTimeout => fifo.switch_timeout = value,
+            PfifoReg::InjectFault(e) => self.inject_fault(e, value),
+            PfifoReg::ChannelInstance(index) => {
                 if let Some(id) = channel_id(index) {
                     self.bind_channel(id, value);
                 }
             }
-            Bar0Reg::Pfifo(PfifoReg::ChannelState(index)) => {
+            PfifoReg::ChannelState(index) => {
                 if let Some(id) = channel_id(index) {
                     self.write_channel_state(id, value);
                 }
             }
-            // The level goes when its source does; the rest is read-only.
-            Bar0Reg::Pfifo(PfifoReg::PbdmaIntrSource)
-            | Bar0Reg::Pfifo(PfifoReg::RunlistCurrent)
-            | Bar0Reg::Pfifo(PfifoReg::RunlistStatus)
-            | Bar0Reg::Pfifo(PfifoReg::ChannelTableError)
-            | Bar0Reg::Pfifo(PfifoReg::SchedulerError)
-            | Bar0Reg::Pfifo(PfifoReg::Word(PfifoWord::SwitchError))
-            | Bar0Reg::Pfifo(PfifoReg::EngineIntrSource)
-            | Bar0Reg::Pfifo(PfifoReg::EngineStatus(_))
-            | Bar0Reg::Pfifo(PfifoReg::EngineInstance(_))
-            | Bar0Reg::Pfifo(PfifoReg::EngineInstanceValid(_))
-            | Bar0Reg::Pfifo(PfifoReg::EngineChannel(_))
-            | Bar0Reg::Pfifo(PfifoReg::FaultRecord(_))
-            | Bar0Reg::Pfifo(PfifoReg::PbdmaEngine(_)) => {}
-            _ => return false,
+            // The level goes when its source does.
+            PfifoReg::PbdmaIntrSource => {}
+            PfifoReg::RunlistCurrent
+            | PfifoReg::RunlistStatus
+            | PfifoReg::ChannelTableError
+            | PfifoReg::SchedulerError
+            | PfifoReg::PbdmaEngine(_)
+            | PfifoReg::EngineIntrSource
+            | PfifoReg::EngineStatus(_)
+            | PfifoReg::EngineInstance(_)
+            | PfifoReg::EngineInstanceValid(_)
+            | PfifoReg::EngineChannel(_)
+            | PfifoReg::FaultRecord(_) => {}
+            PfifoReg::Word(word) => self.storage.store(word, value),
         }
-        true
     }
 
-    pub(super) fn read_pbdma(&self, reg: Bar0Reg) -> Option<u32> {
-        let pbdma = |index: u16| self.pbdmas.get(usize::from(index));
-        Some(match reg {
-            Bar0Reg::Pfifo(PfifoReg::PbdmaEngine(index)) => {
-                let unit = pbdma(index)?;
-                let engine = unit.channel().and_then(|_| unit.target());
-                u32::from(engine.map_or(ENGINE_NONE, Engine::number))
-            }
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntr(index)) => pbdma(index)?.intr,
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntrEnable(index)) => pbdma(index)?.intr_enable,
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaGpShadowLow(index)) => pbdma(index)?.shadows[0],
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaGpShadowHigh(index)) => pbdma(index)?.shadows[1],
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaHeaderShadow(index)) => pbdma(index)?.shadows[2],
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaChannel(index)) => pbdma(index)?
+    pub(super) fn read_bypass(&self, reg: BypassReg) -> u32 {
+        match reg {
+            BypassReg::BypassConfig
+            | BypassReg::BypassSwitch
+            | BypassReg::BypassAddress
+            | BypassReg::BypassData => 0,
+            BypassReg::BypassStatus => self.pfifo.bypass_status(),
+        }
+    }
+
+    pub(super) fn write_bypass(&mut self, reg: BypassReg, value: u32) {
+        match reg {
+            BypassReg::BypassConfig | BypassReg::BypassSwitch | BypassReg::BypassAddress => {}
+            BypassReg::BypassStatus => self.pfifo.acknowledge_bypass(value),
+            BypassReg::BypassData => self.pfifo.refuse_bypass(),
+        }
+    }
+
+    pub(super) fn read_pbdma(&self, reg: PbdmaReg) -> u32 {
+        let pbdma = |index: u16| &self.pbdmas[usize::from(index)];
+        match reg {
+            PbdmaReg::PbdmaIntr(index) => pbdma(index).intr,
+            PbdmaReg::PbdmaIntrEnable(index) => pbdma(index).intr_enable,
+            PbdmaReg::PbdmaGpShadowLow(index) => pbdma(index).shadows[0],
+            PbdmaReg::PbdmaGpShadowHigh(index) => pbdma(index).shadows[1],
+            PbdmaReg::PbdmaHeaderShadow(index) => pbdma(index).shadows[2],
+            PbdmaReg::PbdmaChannel(index) => pbdma(index)
                 .channel()
                 .map_or(0, |id| id.number() | CHANNEL_ACTIVE),
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaStall(index)) => pbdma(index)?.stall,
-            _ => return None,
-        })
+            PbdmaReg::PbdmaStall(index) => pbdma(index).stall,
+            PbdmaReg::PbdmaMethod0(index) => pbdma(index).reg(offset::METHOD0),
+            PbdmaReg::PbdmaData0(index) => pbdma(index).reg(offset::DATA0),
+        }
     }
 
-    pub(super) fn write_pbdma(&mut self, reg: Bar0Reg, value: u32) -> bool {
+    pub(super) fn write_pbdma(&mut self, reg: PbdmaReg, value: u32) {
         let pbdmas = &mut self.pbdmas;
         match reg {
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntr(index)) => self.acknowledge_pbdma(usize::from(index), value),
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaIntrEnable(index)) => {
-                pbdmas[usize::from(index)].intr_enable = value
+            PbdmaReg::PbdmaIntr(index) => self.acknowledge_pbdma(usize::from(index), value),
+            PbdmaReg::PbdmaIntrEnable(index) => pbdmas[usize::from(index)].intr_enable = value,
+            PbdmaReg::PbdmaStall(index) => pbdmas[usize::from(index)].stall = value,
+            PbdmaReg::PbdmaMethod0(index) => {
+                set_latch(&mut pbdmas[usize::from(index)], offset::METHOD0, value)
             }
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaStall(index)) => pbdmas[usize::from(index)].stall = value,
-            // The latch is the driver's only while the PBDMA is stopped.
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaMethod0(index)) => {
-                let unit = &mut pbdmas[usize::from(index)];
-                if unit.state == State::Stopped {
-                    unit.set_reg(offset::METHOD0, value);
-                }
-            }
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaData0(index)) => {
-                let unit = &mut pbdmas[usize::from(index)];
-                if unit.state == State::Stopped {
-                    unit.set_reg(offset::METHOD0 + 4, value);
-                }
-            }
-            Bar0Reg::Pbdma(PbdmaReg::PbdmaGpShadowLow(_))
-            | Bar0Reg::Pbdma(PbdmaReg::PbdmaGpShadowHigh(_))
-            | Bar0Reg::Pbdma(PbdmaReg::PbdmaHeaderShadow(_))
-            | Bar0Reg::Pbdma(PbdmaReg::PbdmaChannel(_)) => {}
-            _ => return false,
+            PbdmaReg::PbdmaData0(index) => set_latch(&mut pbdmas[usize::from(index)], offset::DATA0, value),
+            PbdmaReg::PbdmaGpShadowLow(_)
+            | PbdmaReg::PbdmaGpShadowHigh(_)
+            | PbdmaReg::PbdmaHeaderShadow(_)
+            | PbdmaReg::PbdmaChannel(_) => {}
         }
-        true
     }
 
     fn unit_at(&self, index: u16) -> Option<&crate::engine::Unit> {
@@ -200,12 +194,10 @@ impl FermiModel {
             .into_bits()
     }
 
-    fn engine_instance(&self, index: u16) -> Option<u32> {
+    fn engine_instance(&self, index: u16) -> Option<ChannelInstance> {
         let Place { aperture, at } = self.unit_at(index)?.holder?.instance;
-        let word = ChannelInstance::new()
-            .with_frame((at.0 >> 12) as u32 & 0x0fff_ffff)
-            .with_aperture(aperture);
-        Some(word.into_bits())
+        let word = ChannelInstance::new().with_instance(at);
+        Some(word.with_aperture(aperture))
     }
 
     fn engine_channel(&self, index: u16) -> u32 {
@@ -220,11 +212,22 @@ impl FermiModel {
         match unit {
             Some(unit) if value & INJECT_VALID != 0 => self.fault_unit(unit, INJECTED),
             None if value & INJECT_VALID != 0 => {
-                self.record_fault((value & 0x1f) as u8, client::PFIFO, None, INJECTED);
+                self.record_fault((value & INJECT_UNIT) as u8, client::PFIFO, None, INJECTED);
             }
             _ => {}
         }
     }
+}
+
+/// Writes the latched method or its data, which are the driver's only while the PBDMA is stopped.
+fn set_latch(pbdma: &mut Pbdma, at: u64, value: u32) {
+    if pbdma.state == State::Stopped {
+        pbdma.set_reg(at, value);
+    }
+}
+
+fn get(words: &[u32], index: u16) -> u32 {
+    words.get(usize::from(index)).copied().unwrap_or(0)
 }
 
 fn set(words: &mut [u32], index: u16, value: u32) {

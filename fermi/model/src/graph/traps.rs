@@ -11,15 +11,12 @@
 
 use super::UNIT;
 use crate::{compute::WarpError, model::FermiModel};
-use fermi_spec::regs::{
-    Bar0Reg, PgraphReg,
-    pgraph::{
-        GPC_TRAP_TPC0, MACRO_TRAP_VALID, MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT, TEXTURE_TRAP_INVALID,
-        TPC_TRAP_MP, TPC_TRAP_TEXTURE, TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap,
-    },
+use fermi_spec::regs::pgraph::{
+    self, GPC_TRAP_TPC0, MACRO_TRAP_VALID, MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT, TEXTURE_TRAP_INVALID,
+    TPC_TRAP_MP, TPC_TRAP_TEXTURE, TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap,
 };
 
-const GPCS: usize = 4;
+const GPCS: usize = pgraph::GPCS as usize;
 
 /// A trap of the macro processor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,17 +30,17 @@ pub(super) struct MacroTrap {
 /// The trap registers of all sub-units.
 #[derive(Clone, Debug)]
 pub(super) struct Traps {
-    trap: u32,
-    enable: u32,
-    macro_trap: u32,
-    macro_at: u32,
-    macro_word: u32,
-    gpc_trap: u32,
-    gpcs: [u32; GPCS],
-    tpcs: [u32; GPCS],
-    textures: [u32; GPCS],
-    warps: [u32; GPCS],
-    globals: [u32; GPCS],
+    pub(super) trap: u32,
+    pub(super) enable: u32,
+    pub(super) macro_trap: u32,
+    pub(super) macro_at: u32,
+    pub(super) macro_word: u32,
+    pub(super) gpc_trap: u32,
+    pub(super) gpcs: [u32; GPCS],
+    pub(super) tpcs: [u32; GPCS],
+    pub(super) textures: [u32; GPCS],
+    pub(super) warps: [u32; GPCS],
+    pub(super) globals: [u32; GPCS],
 }
 
 impl Default for Traps {
@@ -65,62 +62,21 @@ impl Default for Traps {
 }
 
 impl Traps {
-    pub(super) fn read(&self, reg: Bar0Reg) -> Option<u32> {
-        let of = |words: &[u32; GPCS], index: u16| words.get(usize::from(index)).copied();
-        Some(match reg {
-            Bar0Reg::Pgraph(PgraphReg::GraphTrap) => self.trap,
-            Bar0Reg::Pgraph(PgraphReg::GraphTrapEnable) => self.enable,
-            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrap) => self.macro_trap,
-            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapAt) => self.macro_at,
-            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapWord) => self.macro_word,
-            Bar0Reg::Pgraph(PgraphReg::GraphGpcTrap) => self.gpc_trap,
-            Bar0Reg::Pgraph(PgraphReg::GpcTrap(index)) => of(&self.gpcs, index)?,
-            Bar0Reg::Pgraph(PgraphReg::TpcTrap(index)) => of(&self.tpcs, index)?,
-            Bar0Reg::Pgraph(PgraphReg::TextureTrap(index)) => of(&self.textures, index)?,
-            Bar0Reg::Pgraph(PgraphReg::MpWarpError(index)) => of(&self.warps, index)?,
-            Bar0Reg::Pgraph(PgraphReg::MpGlobalError(index)) => of(&self.globals, index)?,
-            _ => return None,
-        })
+    /// A write to GRAPH_MACRO_TRAP: the enable stays as written, the traps until they are acknowledged.
+    pub(super) fn write_macro(&mut self, value: u32) {
+        let left = if value & TRAP_ACKNOWLEDGE != 0 {
+            0
+        } else {
+            self.macro_trap & !TRAP_ENABLE
+        };
+        self.macro_trap = left | value & TRAP_ENABLE;
     }
 
-    pub(super) fn write(&mut self, reg: Bar0Reg, value: u32) -> bool {
-        let acknowledge = |words: &mut [u32; GPCS], index: u16| {
-            if let Some(word) = words.get_mut(usize::from(index)) {
-                *word &= !value;
-            }
-        };
-        match reg {
-            Bar0Reg::Pgraph(PgraphReg::GraphTrap) => self.trap &= !value,
-            Bar0Reg::Pgraph(PgraphReg::GraphTrapEnable) => self.enable = value,
-            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrap) => {
-                let left = if value & TRAP_ACKNOWLEDGE != 0 {
-                    0
-                } else {
-                    self.macro_trap & !TRAP_ENABLE
-                };
-                self.macro_trap = left | value & TRAP_ENABLE;
-            }
-            Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapAt) | Bar0Reg::Pgraph(PgraphReg::GraphMacroTrapWord) => {
-            }
-            Bar0Reg::Pgraph(PgraphReg::GraphGpcTrap) => self.gpc_trap &= !value,
-            Bar0Reg::Pgraph(PgraphReg::GpcTrap(index)) => acknowledge(&mut self.gpcs, index),
-            Bar0Reg::Pgraph(PgraphReg::TpcTrap(index)) => acknowledge(&mut self.tpcs, index),
-            Bar0Reg::Pgraph(PgraphReg::MpGlobalError(index)) => acknowledge(&mut self.globals, index),
-            Bar0Reg::Pgraph(PgraphReg::TextureTrap(index)) => {
-                if let Some(word) = self.textures.get_mut(usize::from(index))
-                    && value & TRAP_ACKNOWLEDGE != 0
-                {
-                    *word = 0;
-                }
-            }
-            Bar0Reg::Pgraph(PgraphReg::MpWarpError(index)) => {
-                if let Some(word) = self.warps.get_mut(usize::from(index)) {
-                    *word = value;
-                }
-            }
-            _ => return false,
+    /// A write to TEXTURE_TRAP of a GPC.
+    pub(super) fn write_texture(&mut self, gpc: usize, value: u32) {
+        if value & TRAP_ACKNOWLEDGE != 0 {
+            self.textures[gpc] = 0;
         }
-        true
     }
 }
 

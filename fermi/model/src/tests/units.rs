@@ -4,9 +4,13 @@ use super::support::*;
 use crate::Stepped;
 use crate::unknown::{Poll, UnknownAccesses};
 use fermi_spec::bar::Bar;
+use fermi_spec::engine::Engine;
+use fermi_spec::regs::falcon::{Falcon, FalconReg};
+use fermi_spec::regs::ltc::SliceReg;
+use fermi_spec::regs::pfifo::{INJECT_VALID, intr};
 use fermi_spec::regs::{
-    LtcReg, LtcWord, PbusReg, PcopyReg, PeepholeReg, PfifoReg, PmcReg, PtimerReg, PunitsReg, PunitsWord,
-    describe, ltc, nouveau,
+    Access, Bar0Reg, Bar0Word, LtcReg, LtcWord, PbusReg, PcopyReg, PeepholeReg, PfifoReg, PmcReg, PtimerReg,
+    PunitsReg, PunitsWord, describe, ltc, nouveau,
 };
 
 #[test]
@@ -25,6 +29,126 @@ fn everything_that_nouveau_touches_is_modelled() {
         .collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     assert_eq!(bench.card.counters().unmodelled_writes, 0);
+}
+
+/// Words that have a name, with their access: registers, and those of falcons and slices.
+fn named_words() -> Vec<(u32, Access)> {
+    (0..fermi_spec::board::BAR0_BYTES as u32)
+        .step_by(4)
+        .filter_map(|offset| match Bar0Word::decode(offset) {
+            Bar0Word::Register(reg) => Some((offset, reg.access())),
+            // The model has the falcons of units that a board for computing has, and those of the GPCs together only.
+            Bar0Word::Falcon(Falcon::Pvld | Falcon::Ppdec | Falcon::Pppp | Falcon::GpccsOf(_), _) => None,
+            Bar0Word::Falcon(_, reg) => Some((offset, reg.access())),
+            Bar0Word::Slice(reg) => Some((offset, reg.access())),
+            Bar0Word::Unnamed => None,
+        })
+        .collect()
+}
+
+/// Whether a load of the word has an effect: time goes on, a window moves on.
+fn moves_on(offset: u32) -> bool {
+    match Bar0Word::decode(offset) {
+        Bar0Word::Register(reg) => matches!(
+            reg,
+            Bar0Reg::Ptimer(PtimerReg::PtimerLow | PtimerReg::PtimerHigh)
+                | Bar0Reg::Peephole(PeepholeReg::PeepholeLow | PeepholeReg::PeepholeData)
+        ),
+        Bar0Word::Falcon(_, reg) => matches!(reg, FalconReg::CodeData(_) | FalconReg::DataData(_)),
+        Bar0Word::Slice(_) | Bar0Word::Unnamed => false,
+    }
+}
+
+/// A card with something pending in most units.
+fn troubled() -> Bench {
+    let mut bench = ready();
+    let mut channel = bench.channel(1);
+    bench.runlist(&[1]);
+    bench.submit(&mut channel, &Methods::new().to(0, 0x20, &[0]).0);
+    bench.run();
+    for engine in Engine::ALL {
+        bench.write(
+            PfifoReg::InjectFault(u16::from(engine.number())),
+            INJECT_VALID | 1,
+        );
+    }
+    let enable = bench.read(PmcReg::PmcEnable);
+    bench.write(PmcReg::PmcEnable, enable & !(1 << Engine::Copy1.enable_bit()));
+    bench.read(PcopyReg::CopyCaps(1));
+    bench.write(PmcReg::PmcEnable, enable);
+    bench
+}
+
+/// The access column of the register table holds for the card too.
+#[test]
+fn store_to_a_read_only_register_changes_nothing() {
+    let mut bench = troubled();
+    let words = named_words();
+    let snapshot = |bench: &mut Bench| -> Vec<(u32, u32)> {
+        let still = words.iter().filter(|(offset, _)| !moves_on(*offset));
+        still
+            .map(|(offset, _)| (*offset, bench.read_at(*offset)))
+            .collect()
+    };
+    let before = snapshot(&mut bench);
+    let read_only = words.iter().filter(|(_, access)| *access == Access::ReadOnly);
+    for (offset, _) in read_only.clone() {
+        bench.write_at(*offset, u32::MAX);
+        bench.write_at(*offset, 0);
+    }
+    let after = snapshot(&mut bench);
+    let changed: Vec<String> = before
+        .iter()
+        .zip(&after)
+        .filter(|(before, after)| before != after)
+        .map(|(before, after)| format!("{}: {:#x} to {:#x}", describe(before.0), before.1, after.1))
+        .collect();
+    assert!(changed.is_empty(), "{changed:?}");
+    assert_eq!(bench.card.counters().unmodelled_writes, 0);
+    assert!(read_only.count() > 500);
+}
+
+#[test]
+fn write_only_register_reads_zero_and_a_bit_is_cleared_by_a_one() {
+    let mut bench = troubled();
+    let mut cleared = 0;
+    for (offset, access) in named_words() {
+        let before = bench.read_at(offset);
+        match access {
+            Access::WriteOnly => assert_eq!(before, 0, "{}", describe(offset)),
+            Access::WriteOneClears => {
+                // Levels go when their sources do.
+                let levels = match Bar0Reg::decode(offset) {
+                    Some(Bar0Reg::Pfifo(PfifoReg::PfifoIntr)) => intr::LEVELS,
+                    Some(Bar0Reg::Pfifo(PfifoReg::PbdmaIntrSource)) => u32::MAX,
+                    _ => 0,
+                };
+                let bit = before & before.wrapping_neg();
+                bench.write_at(offset, bit);
+                let after = bench.read_at(offset);
+                assert_eq!(after & !levels, before & !bit & !levels, "{}", describe(offset));
+                cleared += u32::from(bit & !levels != 0);
+            }
+            Access::ReadOnly | Access::ReadWrite => {}
+        }
+    }
+    assert!(cleared >= 4, "only {cleared} registers had a bit to clear");
+}
+
+/// What a word keeps that means nothing besides its access is what the table says of it.
+#[test]
+fn plain_register_keeps_a_store_as_its_access_says() {
+    let mut bench = bare();
+    let plain = Bar0Reg::all().filter(|reg| matches!(reg, Bar0Reg::Pclock(_) | Bar0Reg::Pnvio(_)));
+    for reg in plain {
+        bench.write(reg, 0x5a5a_5a5a);
+        let kept = if reg.access() == Access::ReadWrite {
+            0x5a5a_5a5a
+        } else {
+            0
+        };
+        assert_eq!(bench.read(reg), kept, "{reg}");
+    }
 }
 
 #[test]
@@ -126,7 +250,7 @@ fn clearing_of_tags_is_done_at_once_in_every_slice() {
     for slice in (0..count).flat_map(|c| (0..slices).map(move |s| c * ltc::LTC.bytes + s * ltc::SLICE.bytes))
     {
         let first = ltc::LTC.first + ltc::SLICE.first;
-        assert_eq!(bench.read_at(first + slice + 0xc8), 0);
+        assert_eq!(bench.read_at(first + slice + SliceReg::TagClearBusy.offset()), 0);
     }
 }
 
