@@ -62,7 +62,7 @@ impl Storage {
     /// Whether a guest can have stored a word there.
     fn may_keep(offset: u32) -> bool {
         match Bar0Reg::decode(offset) {
-            Some(reg) => reg.access() == Access::ReadWrite,
+            Some(reg) => reg.access().keeps_writes(),
             None => Policy::of(offset) == Policy::Storage,
         }
     }
