@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use fermi_model::Stepped;
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, RequestId, Tick, VmConfig, VmId};
+use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, Request, RequestId, Tick, VmConfig, VmId};
 
 use crate::bus::{Guest, SimBus};
 use crate::checkers::{check_empty, check_frames, check_shadows};
@@ -109,13 +109,12 @@ impl Bench {
         self.turn_until("the attach", |bench| bench.world.vm(vm).attached.is_some());
         assert_eq!(self.world.vm(vm).attached, Some(Ok(())), "{vm} was denied");
         self.attached.push(vm);
-        let reply = self.call(vm, |request| Event::MapRam {
-            vm,
-            request,
+        let map = Request::MapRam {
             gpa: Gpa(0),
             bytes: RAM_BYTES,
             writable: true,
-        });
+        };
+        let reply = self.call(vm, map);
         assert_eq!(reply, Reply::Done);
     }
 
@@ -194,16 +193,14 @@ impl Bench {
         self.players.remove(&vm);
     }
 
-    /// Sends a request of the VM's machine, such as a reset, not of its guest.
-    pub fn post(&mut self, event: impl FnOnce(RequestId) -> Event) -> RequestId {
-        let request = self.world.next_request();
-        self.world.submit(event(request));
-        request
+    /// Sends a request of the VM's machine, such as a reset, not of its guest. The id names its answer.
+    pub fn post(&mut self, vm: VmId, request: Request) -> RequestId {
+        self.world.ask(vm, request)
     }
 
-    /// Sends such a request and turns until it is answered.
-    pub fn call(&mut self, vm: VmId, event: impl FnOnce(RequestId) -> Event) -> Reply {
-        let request = self.post(event);
+    /// Sends a request and turns until it is answered.
+    pub fn call(&mut self, vm: VmId, request: Request) -> Reply {
+        let request = self.post(vm, request);
         self.reply(vm, request)
     }
 

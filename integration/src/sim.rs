@@ -13,7 +13,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Event, GpuConfig, Notice, VmConfig, VmId};
+use vgpu::{Event, GpuConfig, Notice, Request, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::bus::{Guest, SimBus};
@@ -365,15 +365,12 @@ impl Simulation {
             if let Some(Err(reason)) = &self.world.vm(id).attached {
                 return Err(Violation(format!("{id} was denied: {reason}")));
             }
-            let request = self.world.next_request();
-            let gpa = fermi_spec::addr::Gpa(0);
-            self.world.submit(Event::MapRam {
-                vm: id,
-                request,
-                gpa,
+            let map = Request::MapRam {
+                gpa: fermi_spec::addr::Gpa(0),
                 bytes: RAM_BYTES as u64,
                 writable: true,
-            });
+            };
+            let request = self.world.ask(id, map);
             self.idle_until(|world| world.take_reply(id, request).is_some())?;
         }
         self.vms.iter_mut().for_each(|vm| vm.player.begin());

@@ -2,7 +2,7 @@
 //!
 //! Who is next, how long a guest rests and how time passes is decided by whoever holds the [`Player`]s.
 
-use vgpu::{Event, Reply, RequestId, Tick, VmId};
+use vgpu::{Reply, Request, RequestId, Tick, VmId};
 
 use crate::bus::{Ask, Guest};
 use crate::world::World;
@@ -86,25 +86,14 @@ impl Player {
         let Some(ask) = self.asked.take() else {
             return Turn::Missed;
         };
-        let vm = self.vm;
         match ask {
             Ask::Read(bar, offset, bytes) => {
                 let bytes = bytes as u32;
-                self.access(world, true, |request| Event::Read {
-                    vm,
-                    request,
-                    bar,
-                    offset,
-                    bytes,
-                });
+                self.access(world, true, Request::Read { bar, offset, bytes });
             }
-            Ask::Write(bar, offset, data) => self.access(world, false, |request| Event::Write {
-                vm,
-                request,
-                bar,
-                offset,
-                data,
-            }),
+            Ask::Write(bar, offset, data) => {
+                self.access(world, false, Request::Write { bar, offset, data });
+            }
             Ask::Relax => {
                 self.rests_until = world.now.0 + rest_ns();
                 self.go_on(world, 0);
@@ -122,14 +111,14 @@ impl Player {
         Turn::Taken
     }
 
-    fn access(&mut self, world: &mut World, is_read: bool, event: impl FnOnce(RequestId) -> Event) {
-        let request = world.next_request();
+    fn access(&mut self, world: &mut World, is_read: bool, access: Request) {
+        let since = world.now;
+        let request = world.ask(self.vm, access);
         self.waiting = Some(Waiting {
             request,
-            since: world.now,
+            since,
             is_read,
         });
-        world.submit(event(request));
     }
 
     /// Hands the reply to the guest's access over, if it is there; gives for how long the access was held.

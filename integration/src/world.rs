@@ -16,7 +16,7 @@ use vgpu::flight_recorder::{Flight, FlightRecorder};
 use vgpu::policy::Policy;
 use vgpu::{
     Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply,
-    RequestId, Tick, Token, VmConfig, VmId,
+    Request, RequestId, Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -255,13 +255,15 @@ impl World {
         &self.memory.vms[&vm]
     }
 
-    /// A number for the next access.
-    pub fn next_request(&mut self) -> RequestId {
+    /// Sends a VM's request; the id names its answer.
+    pub fn ask(&mut self, vm: VmId, request: Request) -> RequestId {
         self.next_request += 1;
-        RequestId(self.next_request)
+        let id = RequestId(self.next_request);
+        self.submit(Event::Request { vm, id, request });
+        id
     }
 
-    /// The answer to an access, once.
+    /// The answer to a request, once.
     pub fn take_reply(&mut self, vm: VmId, request: RequestId) -> Option<Reply> {
         self.replies.remove(&(vm, request))
     }

@@ -17,7 +17,7 @@ use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::canary::Canary;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
-use vgpu::{ChannelFault, Direction, Event, GpuConfig, HostFault, Notice, Quota, Reply, VmId};
+use vgpu::{ChannelFault, Direction, Event, GpuConfig, HostFault, Notice, Quota, Reply, Request, VmId};
 
 const HONEST: VmId = VmId(0);
 const ATTACKER: VmId = VmId(1);
@@ -594,17 +594,12 @@ fn deal(bench: &mut Bench, blow: Blow, busy: integration::bench::Task<Rig>) -> O
         }
         Blow::Reset => {
             bench.abandon(vm);
-            Some(bench.post(|request| Event::Reset { vm, request }))
+            Some(bench.post(vm, Request::Reset))
         }
         Blow::UnmapRam | Blow::UnmapThenDetach => {
             bench.abandon(vm);
             let (gpa, bytes) = (Gpa(0), RAM_BYTES);
-            let request = bench.post(|request| Event::UnmapRam {
-                vm,
-                request,
-                gpa,
-                bytes,
-            });
+            let request = bench.post(vm, Request::UnmapRam { gpa, bytes });
             if blow == Blow::UnmapThenDetach {
                 bench.detach(vm);
                 return None;

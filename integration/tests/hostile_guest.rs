@@ -21,7 +21,7 @@ use integration::bus::SimBus;
 use integration::canary::Canary;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, RUNLIST, Rig, SMALL_TABLE};
 use integration::world::World;
-use vgpu::{Event, FrameOwner, Notice, Reply, VmId};
+use vgpu::{FrameOwner, Notice, Reply, Request, VmId};
 
 const VICTIM: VmId = VmId(0);
 const ATTACKER: VmId = VmId(1);
@@ -554,18 +554,13 @@ fn is_the_brokers(at: u64) -> bool {
 
 /// The attacker's store to a register, answered.
 fn store_and_wait(world: &mut World, offset: u64, value: u32) {
-    let request = world.next_request();
-    let data = value.to_le_bytes().to_vec();
-    let bar = Bar::Bar0;
-    let vm = ATTACKER;
-    world.submit(Event::Write {
-        vm,
-        request,
-        bar,
+    let store = Request::Write {
+        bar: Bar::Bar0,
         offset,
-        data,
-    });
-    while world.take_reply(vm, request).is_none() {
+        data: value.to_le_bytes().to_vec(),
+    };
+    let request = world.ask(ATTACKER, store);
+    while world.take_reply(ATTACKER, request).is_none() {
         world.step(64);
         world.now.0 += 1_000;
         world.look();
@@ -843,21 +838,10 @@ fn accesses_of_any_shape_are_answered() {
             u64::MAX,
         ] {
             for bytes in [1u32, 2, 3, 4, 8, 4095, 4096] {
-                let reply = scene.bench.call(ATTACKER, |request| Event::Read {
-                    vm: ATTACKER,
-                    request,
-                    bar,
-                    offset,
-                    bytes,
-                });
+                let reply = scene.bench.call(ATTACKER, Request::Read { bar, offset, bytes });
                 assert!(matches!(reply, Reply::Data(data) if data.len() == bytes as usize));
-                let reply = scene.bench.call(ATTACKER, |request| Event::Write {
-                    vm: ATTACKER,
-                    request,
-                    bar,
-                    offset,
-                    data: vec![0x77; bytes as usize],
-                });
+                let data = vec![0x77; bytes as usize];
+                let reply = scene.bench.call(ATTACKER, Request::Write { bar, offset, data });
                 assert_eq!(reply, Reply::Done);
             }
         }

@@ -6,7 +6,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::instance::{CHANNELS, USERD_BYTES};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
 use sha2::{Digest, Sha256};
-use vgpu::{Action, Event, Tick};
+use vgpu::{Action, Event, Request, Tick};
 
 /// Characters of an event that its line shows.
 const EVENT_CHARACTERS: usize = 160;
@@ -96,7 +96,10 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 /// The register or window that a guest's access names.
 fn register_of(event: &Event) -> Option<String> {
     match event {
-        Event::Read { bar, offset, .. } | Event::Write { bar, offset, .. } => Some(place(*bar, *offset)),
+        Event::Request {
+            request: Request::Read { bar, offset, .. } | Request::Write { bar, offset, .. },
+            ..
+        } => Some(place(*bar, *offset)),
         _ => None,
     }
 }

@@ -34,7 +34,6 @@ mod record;
 mod remote;
 mod remote_gpu;
 mod replay;
-mod requests;
 mod server;
 mod session;
 mod sigbus;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use vfio_user_server::pci::{ConfigChange, ConfigSpace};
-use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, RequestId, VmConfig};
+use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, Request, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;
 use crate::error::{AttachError, LinkError};
 use crate::memory::RamMap;
+use crate::perform::Performer;
 use crate::port::VmPort;
-use crate::requests::Request;
 use crate::vms::Attachment;
 
 /// Longest wait for an answer, as long as QEMU waits for a message's.
@@ -209,7 +209,8 @@ impl LocalLink {
     ) -> Result<(), LinkError> {
         let file = Arc::new(File::from(memory));
         let map = RamMap::new(file, offset, bytes, writable, self.shared.torn.clone())?;
-        self.done(Request::MapRam { gpa, map })
+        let issue = |performer: &mut Performer, id| performer.map_ram(self.attachment, id, gpa, map);
+        done(self.wait_for(issue)?)
     }
 
     /// Takes a range back. When this returns, nothing reaches it any more.
@@ -279,19 +280,18 @@ impl LocalLink {
     }
 
     fn done(&self, request: Request) -> Result<(), LinkError> {
-        match self.call(request)? {
-            Reply::Done | Reply::Data(_) => Ok(()),
-            Reply::Refused(refusal) => Err(refusal.into()),
-        }
+        done(self.call(request)?)
     }
 
     fn call(&self, request: Request) -> Result<Reply, LinkError> {
+        self.wait_for(|performer, id| performer.request(self.attachment, id, request))
+    }
+
+    /// Issues a request and waits for its answer.
+    fn wait_for(&self, issue: impl FnOnce(&mut Performer, RequestId)) -> Result<Reply, LinkError> {
         let id = self.shared.next_request();
         self.port.lock().answers.insert(id, None);
-        let issued = self
-            .shared
-            .lock()
-            .map(|mut performer| performer.request(self.attachment, id, request));
+        let issued = self.shared.lock().map(|mut performer| issue(&mut performer, id));
         let answer = self.port.wait(|state| {
             let answer = state.answers.get_mut(&id).and_then(Option::take);
             let is_over = issued.is_err() || state.is_detached;
@@ -314,6 +314,14 @@ impl LocalLink {
             }
             Some((reply, _)) => Ok(reply),
         }
+    }
+}
+
+/// The outcome of a request that has no data.
+fn done(reply: Reply) -> Result<(), LinkError> {
+    match reply {
+        Reply::Done | Reply::Data(_) => Ok(()),
+        Reply::Refused(refusal) => Err(refusal.into()),
     }
 }
 

@@ -21,28 +21,27 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fermi_spec::addr::{FrameNo, Iova};
+use fermi_spec::addr::{FrameNo, Gpa, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::Pending;
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, RequestId, Tick, VmConfig,
-    VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, Request, RequestId, Tick,
+    VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
 use crate::error::{AttachError, Ended, StartError};
 use crate::flights::{FlightFolder, Flights};
-use crate::memory::Memory;
+use crate::memory::{Memory, RamMap};
 use crate::notices::NoticeLog;
 use crate::polls::{PERIOD_NS, Poll};
 use crate::port::{Core, VmPort};
 use crate::record::Recorder;
 use crate::remote::Waker;
-use crate::requests::{Request, Then, WAITING_MAX, event_of};
 use crate::stats::Stats;
 use crate::status::Status;
-use crate::vms::{Attachment, Vm, VmState};
+use crate::vms::{Attachment, Then, Vm, VmState, WAITING_MAX};
 
 mod failures;
 
@@ -212,25 +211,32 @@ impl Performer {
     }
 
     /// Takes a VM's request; the answer comes through its port, perhaps before this returns. One whose VM is gone is
-    /// dropped: its port has been informed.
-    pub(crate) fn request(&mut self, attachment: Attachment, request: RequestId, kind: Request) {
-        let vm = attachment.vm;
-        let Some(entry) = self
-            .vms
-            .get_mut(&vm)
-            .filter(|entry| entry.serial == attachment.serial)
-        else {
+    /// dropped: its port has been informed. Maps of RAM come with their memory, see [`Performer::map_ram`].
+    pub(crate) fn request(&mut self, attachment: Attachment, id: RequestId, request: Request) {
+        if let Some(entry) = admit(&mut self.vms, attachment, id) {
+            entry.waiting.insert(id, Then::after(&request));
+            let vm = attachment.vm;
+            self.submit(Event::Request { vm, id, request });
+        }
+    }
+
+    /// The same for a range of RAM at `gpa`, with the memory that lies there.
+    pub(crate) fn map_ram(&mut self, attachment: Attachment, id: RequestId, gpa: Gpa, map: RamMap) {
+        let Some(entry) = admit(&mut self.vms, attachment, id) else {
             return;
         };
-        if let Err(refusal) = admit(&self.memory, vm, entry, &kind) {
-            return entry.port.reply(request, Reply::Refused(refusal));
+        let vm = attachment.vm;
+        if let Err(refusal) = self.memory.has_room(vm, gpa, map.bytes) {
+            return entry.port.reply(id, Reply::Refused(refusal));
         }
-        let (event, then, map) = event_of(vm, request, kind);
-        entry.waiting.insert(request, then);
-        if let Some((gpa, map)) = map {
-            self.memory.insert_ram(vm, gpa, map);
-        }
-        self.submit(event);
+        let request = Request::MapRam {
+            gpa,
+            bytes: map.bytes,
+            writable: map.writable,
+        };
+        entry.waiting.insert(id, Then::after(&request));
+        self.memory.insert_ram(vm, gpa, map);
+        self.submit(Event::Request { vm, id, request });
     }
 
     /// The timer fired: polls, the core's wake-up, the interrupt if nothing else signals it.
@@ -506,18 +512,20 @@ impl Performer {
     }
 }
 
-/// Whether the core may get a request.
-fn admit(memory: &Memory, vm: VmId, entry: &Vm, kind: &Request) -> Result<(), Refusal> {
-    if entry.state != VmState::Attached {
-        return Err(Refusal::NotAttached);
-    }
-    if entry.waiting.len() >= WAITING_MAX {
-        return Err(Refusal::TooManyWaiting);
-    }
-    match kind {
-        Request::MapRam { gpa, map } => memory.has_room(vm, *gpa, map.bytes),
-        _ => Ok(()),
-    }
+/// The VM that asks, if the core may get its request. One that may not is answered.
+fn admit(vms: &mut BTreeMap<VmId, Vm>, attachment: Attachment, id: RequestId) -> Option<&mut Vm> {
+    let entry = vms
+        .get_mut(&attachment.vm)
+        .filter(|entry| entry.serial == attachment.serial)?;
+    let refusal = if entry.state != VmState::Attached {
+        Refusal::NotAttached
+    } else if entry.waiting.len() >= WAITING_MAX {
+        Refusal::TooManyWaiting
+    } else {
+        return Some(entry);
+    };
+    entry.port.reply(id, Reply::Refused(refusal));
+    None
 }
 
 fn owner_of(place: Place) -> Option<VmId> {

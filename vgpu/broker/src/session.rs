@@ -17,7 +17,7 @@ use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::pci::ConfigSpace;
 use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
-use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, RequestId};
+use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
@@ -25,7 +25,6 @@ use crate::config_space::can_interrupt;
 use crate::mapping::MapError;
 use crate::memory::RamMap;
 use crate::ratelimit::RateLimit;
-use crate::requests::Request;
 use crate::signaller::Signaller;
 use crate::vms::Attachment;
 
@@ -259,11 +258,12 @@ impl Session {
         });
         match mapped {
             Ok(mapped) => {
-                let piece = Request::MapRam {
-                    gpa: Gpa(map.iova),
-                    map: mapped,
-                };
-                self.gather(request, Answer::Done, 0, [(piece, 0..0)])
+                let id = self.issue(Piece::Whole(request, Answer::Done));
+                // A broker that has ended has informed the port.
+                if let Ok(mut performer) = self.shared.lock() {
+                    performer.map_ram(self.attachment, id, Gpa(map.iova), mapped);
+                }
+                Ok(())
             }
             Err(error) => {
                 if let Some(suppressed) = self.limit.pass(Instant::now()) {
@@ -361,18 +361,23 @@ impl Session {
             }
         }
         for (piece, range) in pieces {
-            let id = self.shared.next_request();
-            let which = match count {
+            let id = self.issue(match count {
                 1 => Piece::Whole(request, answer),
                 _ => Piece::Part(request, range),
-            };
-            self.pieces.insert(id, which);
+            });
             // A broker that has ended has informed the port.
             if let Ok(mut performer) = self.shared.lock() {
                 performer.request(self.attachment, id, piece);
             }
         }
         Ok(())
+    }
+
+    /// Numbers a piece; its answer comes with this id.
+    fn issue(&mut self, piece: Piece) -> RequestId {
+        let id = self.shared.next_request();
+        self.pieces.insert(id, piece);
+        id
     }
 
     /// Takes the core's answer to a piece.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::bar::Bar;
 use serde::Serialize;
-use vgpu::{Direction, Event, Notice, VmId};
+use vgpu::{Direction, Event, Notice, Request, VmId};
 
 /// Number of VMs that are gone whose figures are kept.
 const DETACHED_KEPT: usize = 64;
@@ -261,27 +261,26 @@ impl Stats {
     /// Counts an event.
     pub(crate) fn event(&mut self, event: &Event) {
         self.gpu.events += 1;
-        let vm = match event {
-            Event::Read { vm, .. }
-            | Event::Write { vm, .. }
-            | Event::MapRam { vm, .. }
-            | Event::UnmapRam { vm, .. }
-            | Event::Reset { vm, .. } => vm,
-            _ => return,
+        let Event::Request { vm, request, .. } = event else {
+            return;
         };
         let Some(counters) = self.vms.get_mut(vm) else {
             return;
         };
         let accesses = &mut counters.figures.accesses;
-        *match event {
-            Event::Read { bar: Bar::Bar0, .. } => &mut accesses.bar0_reads,
-            Event::Read { bar: Bar::Bar1, .. } => &mut accesses.bar1_reads,
-            Event::Read { bar: Bar::Bar3, .. } => &mut accesses.bar3_reads,
-            Event::Write { bar: Bar::Bar0, .. } => &mut accesses.bar0_writes,
-            Event::Write { bar: Bar::Bar1, .. } => &mut accesses.bar1_writes,
-            Event::Write { bar: Bar::Bar3, .. } => &mut accesses.bar3_writes,
-            Event::Reset { .. } => &mut accesses.resets,
-            _ => &mut accesses.dma_changes,
+        *match request {
+            Request::Read { bar, .. } => match bar {
+                Bar::Bar0 => &mut accesses.bar0_reads,
+                Bar::Bar1 => &mut accesses.bar1_reads,
+                Bar::Bar3 => &mut accesses.bar3_reads,
+            },
+            Request::Write { bar, .. } => match bar {
+                Bar::Bar0 => &mut accesses.bar0_writes,
+                Bar::Bar1 => &mut accesses.bar1_writes,
+                Bar::Bar3 => &mut accesses.bar3_writes,
+            },
+            Request::Reset => &mut accesses.resets,
+            Request::MapRam { .. } | Request::UnmapRam { .. } => &mut accesses.dma_changes,
         } += 1;
     }
 

@@ -10,7 +10,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::{
     Action, Actions, Capabilities, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory,
-    Notice, Place, Quota, Refusal, Reply, RequestId, StartFailure, Tick, Token, VmConfig, VmId,
+    Notice, Place, Quota, Refusal, Reply, Request, RequestId, StartFailure, Tick, Token, VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -312,26 +312,27 @@ impl Core for TestCore {
                 actions.push(Action::Attached { vm });
             }
             Event::Detach { vm } => self.detach(vm, actions),
-            Event::Reset { vm, request } => answer(actions, (vm, request), Reply::Done),
-            Event::Read {
-                vm,
-                request,
-                offset,
-                bytes,
-                ..
-            } => {
-                self.read(now, (vm, request), offset, bytes, memory, actions);
-            }
-            Event::Write {
-                vm, request, offset, ..
-            } => self.write((vm, request), offset, actions),
-            Event::MapRam {
-                vm,
-                request,
-                gpa,
-                bytes,
-                writable,
-            } => {
+            Event::Request { vm, id, request } => self.request(now, (vm, id), request, memory, actions),
+            other => self.host_event(other, actions),
+        }
+    }
+}
+
+impl TestCore {
+    fn request(
+        &mut self,
+        now: Tick,
+        of: (VmId, RequestId),
+        request: Request,
+        memory: &mut dyn HostMemory,
+        actions: &mut Actions,
+    ) {
+        let vm = of.0;
+        match request {
+            Request::Reset => answer(actions, of, Reply::Done),
+            Request::Read { offset, bytes, .. } => self.read(now, of, offset, bytes, memory, actions),
+            Request::Write { offset, .. } => self.write(of, offset, actions),
+            Request::MapRam { gpa, bytes, writable } => {
                 self.maps.insert((vm, gpa.0), bytes);
                 let memory = Place::Ram { vm, gpa };
                 actions.push(Action::MapDma {
@@ -341,14 +342,9 @@ impl Core for TestCore {
                     writable,
                     refusable: false,
                 });
-                answer(actions, (vm, request), Reply::Done);
+                answer(actions, of, Reply::Done);
             }
-            Event::UnmapRam {
-                vm,
-                request,
-                gpa,
-                bytes,
-            } => {
+            Request::UnmapRam { gpa, bytes } => {
                 let reply = match self.maps.remove(&(vm, gpa.0)) {
                     Some(_) => Reply::Done,
                     None => Reply::Refused(Refusal::NoSuchMap),
@@ -357,14 +353,11 @@ impl Core for TestCore {
                     iova: iova_of(vm, gpa),
                     bytes,
                 });
-                answer(actions, (vm, request), reply);
+                answer(actions, of, reply);
             }
-            other => self.host_event(other, actions),
         }
     }
-}
 
-impl TestCore {
     /// Handles events of the card and of the clock.
     fn host_event(&mut self, event: Event, actions: &mut Actions) {
         match event {

@@ -2,11 +2,40 @@
 
 use std::sync::Arc;
 
+use fermi_spec::addr::Gpa;
 use vfio_user_server::Pending;
-use vgpu::{Refusal, Reply, RequestId, VmId};
+use vgpu::{Refusal, Reply, Request, RequestId, VmId};
 
 use crate::port::VmPort;
-use crate::requests::Then;
+
+/// Most requests of one VM that may wait: as many as one client may have unanswered, cut into single accesses.
+pub(crate) const WAITING_MAX: usize = 16 * 1024;
+
+/// The broker's own work once a request is answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Then {
+    Nothing,
+    /// Forget the map if it was refused.
+    Map {
+        gpa: Gpa,
+        bytes: u64,
+    },
+    /// Forget the map if the core has released it.
+    Unmap {
+        gpa: Gpa,
+        bytes: u64,
+    },
+}
+
+impl Then {
+    pub(crate) fn after(request: &Request) -> Self {
+        match *request {
+            Request::Read { .. } | Request::Write { .. } | Request::Reset => Self::Nothing,
+            Request::MapRam { gpa, bytes, .. } => Self::Map { gpa, bytes },
+            Request::UnmapRam { gpa, bytes } => Self::Unmap { gpa, bytes },
+        }
+    }
+}
 
 /// State of an attachment; [`crate::perform`] has the picture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

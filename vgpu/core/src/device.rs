@@ -10,7 +10,7 @@ use fermi_spec::bar::Bar;
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
 use crate::config::VmConfig;
-use crate::event::{RequestId, Tick, Token, VmId};
+use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::memory::{Chunks, GuestPage};
@@ -41,24 +41,33 @@ pub(crate) const QUEUE_MAX: usize = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct SpaceId(pub(crate) u32);
 
-/// A client's request, with its progress.
+/// A request in the VM's queue, with its progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Request {
+pub(crate) struct Queued {
     pub(crate) id: RequestId,
-    pub(crate) kind: RequestKind,
+    pub(crate) kind: Request,
+    /// The bytes that a load has fetched so far; the rest is zero.
+    pub(crate) answer: Vec<u8>,
     /// Bytes of a window access already done.
     pub(crate) done: usize,
-    /// When the client sent it, as the core's clock was then.
+    /// When the VM asked, as the core's clock was then.
     pub(crate) since: Tick,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum RequestKind {
-    Read { bar: Bar, offset: u64, data: Vec<u8> },
-    Write { bar: Bar, offset: u64, data: Vec<u8> },
-    MapRam { gpa: Gpa, bytes: u64, writable: bool },
-    UnmapRam { gpa: Gpa, bytes: u64 },
-    Reset,
+impl Queued {
+    pub(crate) fn new(id: RequestId, kind: Request, since: Tick) -> Self {
+        let answer = match kind {
+            Request::Read { bytes, .. } => vec![0; (bytes as usize).min(ACCESS_BYTES_MAX)],
+            _ => Vec::new(),
+        };
+        Self {
+            id,
+            kind,
+            answer,
+            done: 0,
+            since,
+        }
+    }
 }
 
 /// Why the head of the queue waits.
@@ -67,29 +76,29 @@ pub(crate) enum Blocked {
     /// For bytes of VRAM or USERD, `length` of them at the request's `done`.
     Value {
         token: Token,
-        request: Request,
+        request: Queued,
         length: usize,
     },
     /// For pages of tables that lie in VRAM; then the request is tried again.
     Fetch {
         pages: BTreeMap<Token, GuestPage>,
-        request: Request,
+        request: Queued,
     },
     /// For a move of the memory it would touch; then tried again.
-    Move { request: Request },
+    Move { request: Queued },
     /// For memory behind a chunk; then tried again.
-    Demand { request: Request },
+    Demand { request: Queued },
     /// For a sync.
     Sync(Box<SyncPoint>),
     /// For the flush after which a range of RAM is out of reach; the shadow tables given up with it.
     Unmap {
-        request: Request,
+        request: Queued,
         gpa: Gpa,
         bytes: u64,
         freed: Vec<TableRange>,
     },
     /// For channels to be off the card: a device reset.
-    Reset { request: Request },
+    Reset { request: Queued },
 }
 
 /// Cause of a sync.
@@ -119,7 +128,7 @@ pub(crate) enum SyncStage {
 /// A sync point in progress.
 #[derive(Debug)]
 pub(crate) struct SyncPoint {
-    pub(crate) request: Request,
+    pub(crate) request: Queued,
     pub(crate) cause: SyncCause,
     pub(crate) spaces: Vec<SpaceId>,
     pub(crate) stage: SyncStage,
@@ -190,7 +199,7 @@ pub(crate) struct Vgpu {
     pub(crate) stores: u64,
     /// Table pages fetched from VRAM for the request at hand.
     pub(crate) fetched: BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
-    pub(crate) queue: VecDeque<Request>,
+    pub(crate) queue: VecDeque<Queued>,
     pub(crate) blocked: Option<Blocked>,
     /// Bytes of the arena held for this VM's shadows, and the bound.
     pub(crate) shadow: ShadowCharge,
@@ -286,35 +295,36 @@ impl Vgpu {
     }
 }
 
-impl RequestKind {
-    fn name(&self) -> &'static str {
-        match self {
-            RequestKind::Read { .. } => "load",
-            RequestKind::Write { .. } => "store",
-            RequestKind::MapRam { .. } => "map of RAM",
-            RequestKind::UnmapRam { .. } => "unmap of RAM",
-            RequestKind::Reset => "reset",
-        }
+/// What the inspect tree calls a request.
+fn name_of(request: &Request) -> &'static str {
+    match request {
+        Request::Read { .. } => "load",
+        Request::Write { .. } => "store",
+        Request::MapRam { .. } => "map of RAM",
+        Request::UnmapRam { .. } => "unmap of RAM",
+        Request::Reset => "reset",
     }
 }
 
-impl Inspect for Request {
+impl Inspect for Queued {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.number("number", self.id.0);
-        tree.name("kind", self.kind.name());
+        tree.name("kind", name_of(&self.kind));
         tree.age("waits_since", self.since);
+        let access = |tree: &mut Tree<'_>, bar: Bar, offset, bytes: usize| {
+            tree.name("bar", format_args!("{bar:?}"));
+            tree.address("offset", offset, Address::BarOffset);
+            tree.bytes("size", bytes as u64);
+            tree.bytes("done", self.done as u64);
+        };
         match &self.kind {
-            RequestKind::Read { bar, offset, data } | RequestKind::Write { bar, offset, data } => {
-                tree.name("bar", format_args!("{bar:?}"));
-                tree.address("offset", *offset, Address::BarOffset);
-                tree.bytes("size", data.len() as u64);
-                tree.bytes("done", self.done as u64);
-            }
-            RequestKind::MapRam { gpa, bytes, .. } | RequestKind::UnmapRam { gpa, bytes } => {
+            Request::Read { bar, offset, .. } => access(tree, *bar, *offset, self.answer.len()),
+            Request::Write { bar, offset, data } => access(tree, *bar, *offset, data.len()),
+            Request::MapRam { gpa, bytes, .. } | Request::UnmapRam { gpa, bytes } => {
                 tree.address("at", gpa.0, Address::GuestPhysicalAddress);
                 tree.bytes("size", *bytes);
             }
-            RequestKind::Reset => {}
+            Request::Reset => {}
         }
     }
 }

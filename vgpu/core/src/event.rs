@@ -1,7 +1,7 @@
 //! [`Event`] in, [`Action`]s out: the crate's whole surface.
 //!
 //! An edge (broker, simulator, replay) feeds events one at a time and performs the actions **in the order they were
-//! pushed**. A host read or poll is answered by a later event with the same [`Token`]; a guest's access by an
+//! pushed**. A host read or poll is answered by a later event with the same [`Token`]; a VM's [`Request`] by an
 //! [`Action::Reply`] with the same [`RequestId`], perhaps after many further events.
 
 use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::VmConfig;
 use crate::notice::Notice;
 use crate::reason::Denial;
+
+mod recorded;
 
 /// One VM of this GPU, as long as it is attached. Numbers are reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -22,7 +24,7 @@ impl std::fmt::Display for VmId {
     }
 }
 
-/// Names a client's access until it is answered. Unique among those unanswered.
+/// Names a VM's request until it is answered. Unique among those unanswered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
@@ -63,64 +65,6 @@ pub enum Event {
         /// VM that is gone.
         vm: VmId,
     },
-    /// The VM's device is reset (vfio-user DEVICE_RESET).
-    Reset {
-        /// VM whose device is reset.
-        vm: VmId,
-        /// Id for the reply.
-        request: RequestId,
-    },
-    /// A trapped load.
-    Read {
-        /// VM that loads.
-        vm: VmId,
-        /// To answer, with data.
-        request: RequestId,
-        /// BAR that is read.
-        bar: Bar,
-        /// Bytes into the BAR.
-        offset: u64,
-        /// Length, 1 to [`ACCESS_BYTES_MAX`].
-        bytes: u32,
-    },
-    /// A trapped store.
-    Write {
-        /// VM that stores.
-        vm: VmId,
-        /// Id for the reply.
-        request: RequestId,
-        /// BAR that is written.
-        bar: Bar,
-        /// Bytes into the BAR.
-        offset: u64,
-        /// 1 to [`ACCESS_BYTES_MAX`] bytes.
-        #[serde(with = "crate::hex")]
-        data: Vec<u8>,
-    },
-    /// A range of guest RAM became reachable for DMA (vfio-user DMA_MAP).
-    MapRam {
-        /// VM whose RAM it is.
-        vm: VmId,
-        /// Id for the reply.
-        request: RequestId,
-        /// First address, page-aligned.
-        gpa: Gpa,
-        /// Length in bytes, page-aligned.
-        bytes: u64,
-        /// The device may write it.
-        writable: bool,
-    },
-    /// A range is to become unreachable; covers whole maps.
-    UnmapRam {
-        /// VM whose RAM it is.
-        vm: VmId,
-        /// To answer, only when nothing can reach the range.
-        request: RequestId,
-        /// First address of the range.
-        gpa: Gpa,
-        /// Length in bytes.
-        bytes: u64,
-    },
     /// Result of [`Action::HostRead`].
     HostValue {
         /// Of the read.
@@ -152,9 +96,61 @@ pub enum Event {
         /// The new one.
         quota: crate::config::Quota,
     },
+    /// A VM asks for something. Answered by [`Action::Reply`].
+    #[serde(untagged, with = "recorded")]
+    Request {
+        /// VM that asks.
+        vm: VmId,
+        /// Id for the reply.
+        id: RequestId,
+        /// What it asks for.
+        request: Request,
+    },
 }
 
-/// Longest access in one event.
+/// What a VM can ask for. It is the same type from the message or call that asks to the VM's queue in the core.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// A trapped load. Answered with data.
+    Read {
+        /// BAR that is read.
+        bar: Bar,
+        /// Bytes into the BAR.
+        offset: u64,
+        /// Length, 1 to [`ACCESS_BYTES_MAX`].
+        bytes: u32,
+    },
+    /// A trapped store.
+    Write {
+        /// BAR that is written.
+        bar: Bar,
+        /// Bytes into the BAR.
+        offset: u64,
+        /// 1 to [`ACCESS_BYTES_MAX`] bytes.
+        #[serde(with = "crate::hex")]
+        data: Vec<u8>,
+    },
+    /// A range of guest RAM became reachable for DMA (vfio-user DMA_MAP).
+    MapRam {
+        /// First address, page-aligned.
+        gpa: Gpa,
+        /// Length in bytes, page-aligned.
+        bytes: u64,
+        /// The device may write it.
+        writable: bool,
+    },
+    /// A range is to become unreachable; covers whole maps. Answered only when nothing can reach the range.
+    UnmapRam {
+        /// First address of the range.
+        gpa: Gpa,
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// The VM's device is reset (vfio-user DEVICE_RESET).
+    Reset,
+}
+
+/// Longest access in one request.
 pub const ACCESS_BYTES_MAX: usize = 4096;
 
 /// Answer to a client.

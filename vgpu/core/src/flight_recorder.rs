@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 pub use flight::{Flight, Line, Told};
 pub use happened::{Answer, Happened, Memory};
 
-use crate::event::{Action, Event, RequestId, Tick, Token, VmId};
+use crate::event::{Action, Event, Request, RequestId, Tick, Token, VmId};
 use crate::notice::Notice;
 
 /// Accesses of guests that are kept.
@@ -147,20 +147,13 @@ impl FlightRecorder {
         self.now = now;
         self.order = self.order.next_event();
         let access = match event {
-            Event::Read {
-                vm,
-                request,
-                bar,
-                offset,
-                bytes,
-            } => Happened::load(*vm, *request, *bar, *offset, *bytes),
-            Event::Write {
-                vm,
-                request,
-                bar,
-                offset,
-                data,
-            } => Happened::store(*vm, *request, *bar, *offset, data.len()),
+            Event::Request { vm, id, request } => match request {
+                Request::Read { bar, offset, bytes } => Happened::load(*vm, *id, *bar, *offset, *bytes),
+                Request::Write { bar, offset, data } => Happened::store(*vm, *id, *bar, *offset, data.len()),
+                Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => {
+                    return self.other_event(event);
+                }
+            },
             other => return self.other_event(other),
         };
         self.accesses.push(Entry {

@@ -24,8 +24,8 @@ pub use config::{
     VmConfig,
 };
 pub use event::{
-    ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, RequestId, Tick,
-    Token, VmId,
+    ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, Request,
+    RequestId, Tick, Token, VmId,
 };
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};

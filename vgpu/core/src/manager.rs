@@ -148,11 +148,7 @@ impl Manager {
                 }
             }
             Event::PollDone { token, met } => self.programmed(token, met, cx),
-            Event::Reset { vm, request }
-            | Event::Read { vm, request, .. }
-            | Event::Write { vm, request, .. }
-            | Event::MapRam { vm, request, .. }
-            | Event::UnmapRam { vm, request, .. } => {
+            Event::Request { vm, id: request, .. } => {
                 let reply = Reply::Refused(Refusal::NotAttached);
                 cx.actions.push(Action::Reply { vm, request, reply });
             }

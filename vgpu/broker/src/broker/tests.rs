@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use vgpu::{GpuConfig, Refusal};
+use vgpu::{GpuConfig, Refusal, Request};
 
 use super::*;
 use crate::error::LinkError;
@@ -413,8 +413,10 @@ impl Core for Panicking {
         memory: &mut dyn vgpu::HostMemory,
         actions: &mut vgpu::Actions,
     ) {
-        if let Event::Write {
-            vm, offset: 0xdead, ..
+        if let Event::Request {
+            vm,
+            request: Request::Write { offset: 0xdead, .. },
+            ..
         } = event
         {
             actions.push(vgpu::Action::Interrupt { vm });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;
 use proptest::prelude::*;
-use vgpu::{Action, Denial, RequestId, VmId};
+use vgpu::{Action, Denial, Request, RequestId, VmId};
 
 use super::*;
 use crate::replay::{Compared, Difference, Replay, ReplayError};
@@ -64,12 +64,10 @@ struct Scripted {
 impl Core for Scripted {
     fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
         self.events += 1;
-        let Event::Read {
+        let Event::Request {
             vm,
-            request,
-            offset,
-            bytes,
-            ..
+            id: request,
+            request: Request::Read { offset, bytes, .. },
         } = event
         else {
             return;
@@ -105,12 +103,14 @@ fn record(accesses: &[(u64, u32)]) -> Vec<u8> {
     let mut recorder = Recorder::new(Box::new(sink.clone()), "test".into(), &GpuConfig::default());
     let (mut core, mut memory, mut actions) = (Scripted::default(), Noise(1), Actions::default());
     for (index, (offset, bytes)) in accesses.iter().enumerate() {
-        let event = Event::Read {
+        let event = Event::Request {
             vm: VmId(1),
-            request: RequestId(index as u64),
-            bar: Bar::Bar1,
-            offset: *offset,
-            bytes: *bytes,
+            id: RequestId(index as u64),
+            request: Request::Read {
+                bar: Bar::Bar1,
+                offset: *offset,
+                bytes: *bytes,
+            },
         };
         recorder.apply(
             &mut core,

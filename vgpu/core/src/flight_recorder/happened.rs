@@ -5,7 +5,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Action, Event, FrameOwner, Place, Refusal, Reply, RequestId, Tick, Token, VmId};
+use crate::event::{Action, Event, FrameOwner, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
 
 /// How a VM's request was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -232,31 +232,26 @@ impl Happened {
                 guest_vram: config.guest_vram,
             },
             Event::Detach { vm } => Happened::Detach { vm },
-            Event::Reset { vm, request } => Happened::Reset { vm, request },
-            Event::Read { .. } | Event::Write { .. } => return None,
-            Event::MapRam {
+            Event::Request {
                 vm,
-                request,
-                gpa,
-                bytes,
-                writable,
-            } => Happened::MapRam {
-                vm,
-                request,
-                gpa,
-                pages: pages(bytes),
-                writable,
-            },
-            Event::UnmapRam {
-                vm,
-                request,
-                gpa,
-                bytes,
-            } => Happened::UnmapRam {
-                vm,
-                request,
-                gpa,
-                pages: pages(bytes),
+                id: request,
+                request: ref what,
+            } => match *what {
+                Request::Reset => Happened::Reset { vm, request },
+                Request::Read { .. } | Request::Write { .. } => return None,
+                Request::MapRam { gpa, bytes, writable } => Happened::MapRam {
+                    vm,
+                    request,
+                    gpa,
+                    pages: pages(bytes),
+                    writable,
+                },
+                Request::UnmapRam { gpa, bytes } => Happened::UnmapRam {
+                    vm,
+                    request,
+                    gpa,
+                    pages: pages(bytes),
+                },
             },
             Event::HostValue { token, ref data } => Happened::HostValue {
                 token,

@@ -10,22 +10,26 @@ const VM: VmId = VmId(3);
 const SECRET: [u8; 4] = [0xbe, 0xba, 0xfe, 0xca];
 
 fn load(request: u64, bar: Bar, offset: u64) -> Event {
-    Event::Read {
+    Event::Request {
         vm: VM,
-        request: RequestId(request),
-        bar,
-        offset,
-        bytes: 4,
+        id: RequestId(request),
+        request: Request::Read {
+            bar,
+            offset,
+            bytes: 4,
+        },
     }
 }
 
 fn store(bar: Bar, offset: u64) -> Event {
-    Event::Write {
+    Event::Request {
         vm: VM,
-        request: RequestId(1),
-        bar,
-        offset,
-        data: SECRET.to_vec(),
+        id: RequestId(1),
+        request: Request::Write {
+            bar,
+            offset,
+            data: SECRET.to_vec(),
+        },
     }
 }
 

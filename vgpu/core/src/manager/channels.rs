@@ -8,7 +8,7 @@ use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::{CHANNELS_RESERVED, Running};
-use crate::device::{Blocked, Channel, Request, SpaceId, SyncCause, SyncPoint};
+use crate::device::{Blocked, Channel, Queued, SpaceId, SyncCause, SyncPoint};
 use crate::event::{Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::GuestPage;
@@ -57,7 +57,7 @@ impl Running {
     pub(super) fn begin_bind(
         &mut self,
         vm: VmId,
-        request: Request,
+        request: Queued,
         channel: u8,
         entry: ChannelInstance,
         cx: &mut Cx<'_>,
@@ -224,7 +224,7 @@ impl Running {
     pub(super) fn channel_state(
         &mut self,
         vm: VmId,
-        request: Request,
+        request: Queued,
         channel: u8,
         run: bool,
         cx: &mut Cx<'_>,
@@ -276,7 +276,7 @@ impl Running {
     pub(super) fn runlist_commit(
         &mut self,
         vm: VmId,
-        request: Request,
+        request: Queued,
         base: RunlistBase,
         count: u16,
         cx: &mut Cx<'_>,

@@ -15,8 +15,8 @@ use crate::device::effect::Effect;
 use crate::device::pci;
 use crate::device::ram::RamMap;
 use crate::device::tables::Reader;
-use crate::device::{Blocked, Request, RequestKind, Vgpu};
-use crate::event::{Action, HostMemory, Place, Refusal, Reply, RequestId, Token, VmId};
+use crate::device::{Blocked, Queued, Vgpu};
+use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
 
 /// How executing a request ended.
@@ -111,20 +111,20 @@ impl Running {
         }
     }
 
-    fn execute(&mut self, vm: VmId, request: Request, cx: &mut Cx<'_>) -> Step {
-        match &request.kind {
-            RequestKind::Read {
+    fn execute(&mut self, vm: VmId, queued: Queued, cx: &mut Cx<'_>) -> Step {
+        match &queued.kind {
+            Request::Read {
                 bar: Bar::Bar0,
                 offset,
-                data,
-            } => match register_access(*offset, data.len()) {
+                ..
+            } => match register_access(*offset, queued.answer.len()) {
                 Some((offset, width)) => self.register_read(vm, offset, width, cx).map_or_else(
-                    || self.window_access(vm, request, cx),
+                    || self.window_access(vm, queued, cx),
                     |value| Step::Done(register_data(value, width)),
                 ),
-                None => self.window_access(vm, request, cx),
+                None => self.window_access(vm, queued, cx),
             },
-            RequestKind::Write {
+            Request::Write {
                 bar: Bar::Bar0,
                 offset,
                 data,
@@ -132,19 +132,19 @@ impl Running {
                 Some((offset, width)) => {
                     let mut word = [0; 4];
                     word[..data.len()].copy_from_slice(data);
-                    self.register_write(vm, request, offset, width, u32::from_le_bytes(word), cx)
+                    self.register_write(vm, queued, offset, width, u32::from_le_bytes(word), cx)
                 }
-                None => self.window_access(vm, request, cx),
+                None => self.window_access(vm, queued, cx),
             },
-            RequestKind::Read { .. } | RequestKind::Write { .. } => self.window_access(vm, request, cx),
-            RequestKind::MapRam { gpa, bytes, writable } => {
+            Request::Read { .. } | Request::Write { .. } => self.window_access(vm, queued, cx),
+            Request::MapRam { gpa, bytes, writable } => {
                 Step::Done(self.map_ram(vm, *gpa, *bytes, *writable, cx))
             }
-            RequestKind::UnmapRam { gpa, bytes } => {
+            Request::UnmapRam { gpa, bytes } => {
                 let (gpa, bytes) = (*gpa, *bytes);
-                self.unmap_ram(vm, request, gpa, bytes, cx)
+                self.unmap_ram(vm, queued, gpa, bytes, cx)
             }
-            RequestKind::Reset => self.begin_reset(vm, request, cx),
+            Request::Reset => self.begin_reset(vm, queued, cx),
         }
     }
 
@@ -153,12 +153,20 @@ impl Running {
     pub(super) fn read_at_once(
         &mut self,
         vm: VmId,
-        request: RequestId,
-        (bar, offset, bytes): (Bar, u64, u32),
+        id: RequestId,
+        request: &Request,
         cx: &mut Cx<'_>,
     ) -> bool {
+        let &Request::Read {
+            bar: Bar::Bar0,
+            offset,
+            bytes,
+        } = request
+        else {
+            return false;
+        };
         let is_idle = |vgpu: &Vgpu| !vgpu.detaching && vgpu.queue.is_empty() && vgpu.blocked.is_none();
-        if bar != Bar::Bar0 || !self.is_settled(cx.now) || !self.vms.get(&vm).is_some_and(is_idle) {
+        if !self.is_settled(cx.now) || !self.vms.get(&vm).is_some_and(is_idle) {
             return false;
         }
         let Some((offset, width)) = register_access(offset, bytes as usize) else {
@@ -169,7 +177,7 @@ impl Running {
         };
         cx.actions.push(Action::Reply {
             vm,
-            request,
+            request: id,
             reply: register_data(value, width),
         });
         true
@@ -203,7 +211,7 @@ impl Running {
     fn register_write(
         &mut self,
         vm: VmId,
-        request: Request,
+        request: Queued,
         offset: u32,
         width: Width,
         value: u32,
@@ -329,9 +337,7 @@ impl Running {
             Some(Blocked::Value {
                 mut request, length, ..
             }) => {
-                if let RequestKind::Read { data: into, .. } = &mut request.kind
-                    && let Some(part) = into.get_mut(request.done..request.done + length)
-                {
+                if let Some(part) = request.answer.get_mut(request.done..request.done + length) {
                     part.fill(0xff);
                     part.iter_mut().zip(&data).for_each(|(to, from)| *to = *from);
                 }

@@ -16,8 +16,8 @@ use super::mover::Mover;
 use super::{Audit, Cx, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::ram::IovaSpace;
-use crate::device::{QUEUE_MAX, Request, RequestKind, Vgpu, shadow_budget};
-use crate::event::{Action, Event, Place, Refusal, Reply, RequestId, Tick, Token, VmId};
+use crate::device::{QUEUE_MAX, Queued, Vgpu, shadow_budget};
+use crate::event::{Action, Event, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
 use crate::host::bring_up::{Identity, Layout};
 use crate::host::interrupt::Scan;
 use crate::host::{Card, Job, PhysChannel};
@@ -130,45 +130,11 @@ impl Running {
             Event::Start => {}
             Event::Attach { vm, config } => self.attach(vm, config, cx),
             Event::Detach { vm } => self.detach(vm, cx),
-            Event::Reset { vm, request } => self.enqueue(vm, request, RequestKind::Reset, cx),
-            Event::Read {
-                vm,
-                request,
-                bar,
-                offset,
-                bytes,
-            } => {
-                if self.read_at_once(vm, request, (bar, offset, bytes), cx) {
+            Event::Request { vm, id, request } => {
+                if self.read_at_once(vm, id, &request, cx) {
                     return;
                 }
-                let data = vec![0; (bytes as usize).min(crate::event::ACCESS_BYTES_MAX)];
-                self.enqueue(vm, request, RequestKind::Read { bar, offset, data }, cx);
-            }
-            Event::Write {
-                vm,
-                request,
-                bar,
-                offset,
-                data,
-            } => {
-                self.enqueue(vm, request, RequestKind::Write { bar, offset, data }, cx);
-            }
-            Event::MapRam {
-                vm,
-                request,
-                gpa,
-                bytes,
-                writable,
-            } => {
-                self.enqueue(vm, request, RequestKind::MapRam { gpa, bytes, writable }, cx);
-            }
-            Event::UnmapRam {
-                vm,
-                request,
-                gpa,
-                bytes,
-            } => {
-                self.enqueue(vm, request, RequestKind::UnmapRam { gpa, bytes }, cx);
+                self.enqueue(vm, id, request, cx);
             }
             Event::HostValue { token, data } => self.host_value(token, data, cx),
             Event::PollDone { token, met } => {
@@ -299,17 +265,12 @@ impl Running {
         }
     }
 
-    fn enqueue(&mut self, vm: VmId, id: RequestId, kind: RequestKind, cx: &mut Cx<'_>) {
+    fn enqueue(&mut self, vm: VmId, id: RequestId, request: Request, cx: &mut Cx<'_>) {
         let refusal = match self.vms.get_mut(&vm) {
             Some(vgpu) if vgpu.detaching => Refusal::NotAttached,
             Some(vgpu) if vgpu.queue.len() >= QUEUE_MAX => Refusal::TooManyWaiting,
             Some(vgpu) => {
-                vgpu.queue.push_back(Request {
-                    id,
-                    kind,
-                    done: 0,
-                    since: cx.now,
-                });
+                vgpu.queue.push_back(Queued::new(id, request, cx.now));
                 self.ready.insert(vm);
                 return;
             }

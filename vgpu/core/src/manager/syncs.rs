@@ -17,7 +17,7 @@ use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Dirt, Whereabouts};
-use crate::device::{Blocked, Request, Space, SpaceId, SyncCause, SyncPoint, SyncStage, Vgpu};
+use crate::device::{Blocked, Queued, Space, SpaceId, SyncCause, SyncPoint, SyncStage, Vgpu};
 use crate::event::{Action, Reply, Tick, VmId};
 use crate::host::Job;
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
@@ -29,7 +29,7 @@ const ROUNDS_MAX: u32 = 16;
 
 impl Running {
     /// The guest flushed the TLB of one directory, or of all.
-    pub(super) fn begin_flush(&mut self, vm: VmId, request: Request, directory: Option<TableAt>) -> Step {
+    pub(super) fn begin_flush(&mut self, vm: VmId, request: Queued, directory: Option<TableAt>) -> Step {
         let Some(vgpu) = self.vms.get(&vm) else {
             return Step::Done(Reply::Done);
         };
@@ -311,7 +311,7 @@ impl SyncPoint {
         wait.is_none()
     }
 
-    pub(super) fn new(request: Request, cause: SyncCause, spaces: Vec<SpaceId>) -> Self {
+    pub(super) fn new(request: Queued, cause: SyncCause, spaces: Vec<SpaceId>) -> Self {
         Self {
             request,
             cause,

@@ -17,7 +17,7 @@ use super::images::{self, maps_of};
 use super::requests::Step;
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Whereabouts};
-use crate::device::{Blocked, Request, SyncCause, Vgpu};
+use crate::device::{Blocked, Queued, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkPlace, Chunks};
@@ -67,7 +67,7 @@ impl Running {
     pub(super) fn unmap_ram(
         &mut self,
         vm: VmId,
-        request: Request,
+        request: Queued,
         gpa: Gpa,
         bytes: u64,
         cx: &mut Cx<'_>,
@@ -133,7 +133,7 @@ impl Running {
         self.ready.insert(vm);
     }
 
-    pub(super) fn begin_reset(&mut self, vm: VmId, request: Request, cx: &mut Cx<'_>) -> Step {
+    pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued, cx: &mut Cx<'_>) -> Step {
         let _ = cx;
         self.unbind_all(vm);
         Step::Blocked(Blocked::Reset { request })

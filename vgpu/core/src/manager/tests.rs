@@ -7,7 +7,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Bar0Reg, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
 
 use crate::config::{Bus, GpuConfig, Quota};
-use crate::event::{Action, Event, Refusal, Reply, VmId};
+use crate::event::{Action, Event, Refusal, Reply, Request, VmId};
 use crate::notice::{Direction, Notice};
 use crate::reason::{Denial, RollBack, StartFailure};
 use scene::{DATA, MIB, MS, Scene, frees, is_store, rings, vm_config};
@@ -355,8 +355,7 @@ fn reset_drops_the_image_before_it_is_answered() {
     scene.attach(A, 16);
     scene.bind(A, 4);
     scene.take();
-    let request = scene.request();
-    scene.apply(Event::Reset { vm: A, request });
+    let request = scene.ask(A, Request::Reset);
     scene.pass(MS);
     let dropped = scene.first("drop", |action| {
         *action
@@ -381,13 +380,11 @@ fn ram_goes_out_of_reach_only_after_the_flush() {
     scene.bind(A, 4);
     scene.take();
     scene.held.insert(Bar0Reg::from(PffbReg::MmuConfig));
-    let request = scene.request();
-    scene.apply(Event::UnmapRam {
-        vm: A,
-        request,
+    let unmap = Request::UnmapRam {
         gpa: Gpa(0),
         bytes: 16 * MIB,
-    });
+    };
+    let request = scene.ask(A, unmap);
     let unmaps = |action: &Action| matches!(action, Action::UnmapDma { .. });
     assert!(!scene.actions.iter().any(unmaps) && scene.reply(request).is_none());
     scene.end_polls(Bar0Reg::from(PffbReg::MmuConfig), true);

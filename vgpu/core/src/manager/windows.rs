@@ -15,8 +15,8 @@ use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk,
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
-use crate::device::{Blocked, Channel, Request, RequestKind, Vgpu};
-use crate::event::{Action, Actions, HostMemory, Place, Refusal, Reply, VmId};
+use crate::device::{Blocked, Channel, Queued, Vgpu};
+use crate::event::{Action, Actions, HostMemory, Place, Refusal, Reply, Request, VmId};
 use crate::host::Card;
 use crate::memory::GuestPage;
 
@@ -44,22 +44,21 @@ enum Shown {
 /// How one piece of an access went.
 enum Piece {
     Done,
-    Blocked(Box<dyn FnOnce(Request) -> Blocked>),
+    Blocked(Box<dyn FnOnce(Queued) -> Blocked>),
 }
 
 impl Running {
     /// Goes on with a window access, piece by piece, each within a page.
-    pub(super) fn window_access(&mut self, vm: VmId, mut request: Request, cx: &mut Cx<'_>) -> Step {
+    pub(super) fn window_access(&mut self, vm: VmId, mut request: Queued, cx: &mut Cx<'_>) -> Step {
         loop {
             let (bar, start, total) = match &request.kind {
-                RequestKind::Read { bar, offset, data } | RequestKind::Write { bar, offset, data } => {
-                    (*bar, *offset, data.len())
-                }
+                Request::Read { bar, offset, .. } => (*bar, *offset, request.answer.len()),
+                Request::Write { bar, offset, data } => (*bar, *offset, data.len()),
                 _ => return Step::Done(Reply::Done),
             };
             if request.done >= total {
                 return Step::Done(match request.kind {
-                    RequestKind::Read { data, .. } => Reply::Data(data),
+                    Request::Read { .. } => Reply::Data(request.answer),
                     _ => Reply::Done,
                 });
             }
@@ -85,7 +84,7 @@ impl Running {
                     instance,
                     read_only,
                 } => {
-                    if read_only && matches!(request.kind, RequestKind::Write { .. }) {
+                    if read_only && matches!(request.kind, Request::Write { .. }) {
                         nothing(&mut request, length)
                     } else {
                         self.vram(vm, at, instance, &mut request, length, cx)
@@ -104,7 +103,7 @@ impl Running {
         vm: VmId,
         at: GuestVramAddr,
         instance: bool,
-        request: &mut Request,
+        request: &mut Queued,
         length: usize,
         cx: &mut Cx<'_>,
     ) -> Piece {
@@ -117,9 +116,9 @@ impl Running {
         };
         vgpu.chunks.note_touched(chunk, cx.now);
         let done = request.done;
-        match &mut request.kind {
-            RequestKind::Read { data, .. } => {
-                let into = &mut data[done..done + length];
+        match &request.kind {
+            Request::Read { .. } => {
+                let into = &mut request.answer[done..done + length];
                 match vgpu.chunks.locate(at) {
                     Placement::Outside => into.fill(0xff),
                     Placement::Unbacked => into.fill(0),
@@ -136,7 +135,7 @@ impl Running {
                     }
                 }
             }
-            RequestKind::Write { data, .. } => {
+            Request::Write { data, .. } => {
                 if vgpu.chunks.holds_stores(chunk, page) {
                     return Piece::Blocked(Box::new(|request| Blocked::Move { request }));
                 }
@@ -176,7 +175,7 @@ impl Running {
         vm: VmId,
         channel: u8,
         at: u64,
-        request: &mut Request,
+        request: &mut Queued,
         length: usize,
         cx: &mut Cx<'_>,
     ) -> Piece {
@@ -185,11 +184,9 @@ impl Running {
         };
         let done = request.done;
         let bound = vgpu.channels.get_mut(&channel);
-        match (&mut request.kind, bound) {
+        match (&request.kind, bound) {
             // Until it is bound in the card's table, the page still holds what its last user left.
-            (RequestKind::Read { .. }, Some(bound))
-                if bound.in_table || planted::is(Fault::UserdReadEarly) =>
-            {
+            (Request::Read { .. }, Some(bound)) if bound.in_table || planted::is(Fault::UserdReadEarly) => {
                 let token = self.card.tokens.next();
                 let offset = Card::userd_window(bound.physical) + at;
                 cx.actions.push(Action::HostRead {
@@ -204,14 +201,14 @@ impl Running {
                     length,
                 }));
             }
-            (RequestKind::Read { data, .. }, _) => {
-                for (i, byte) in data[done..done + length].iter_mut().enumerate() {
+            (Request::Read { .. }, _) => {
+                for (i, byte) in request.answer[done..done + length].iter_mut().enumerate() {
                     let at = at + i as u64;
                     let word = vgpu.userd.get(&(channel, at as u16 & !3)).copied().unwrap_or(0);
                     *byte = word.to_le_bytes()[at as usize % 4];
                 }
             }
-            (RequestKind::Write { data, .. }, bound) => {
+            (Request::Write { data, .. }, bound) => {
                 let from = data[done..done + length].to_vec();
                 match bound {
                     Some(bound) => self.card.store_userd(bound, at, &from, cx.actions),
@@ -269,9 +266,9 @@ fn remember_userd(vgpu: &mut Vgpu, channel: u8, at: u64, from: &[u8]) {
     }
 }
 
-fn nothing(request: &mut Request, length: usize) -> Piece {
-    if let RequestKind::Read { data, .. } = &mut request.kind {
-        data[request.done..request.done + length].fill(0xff);
+fn nothing(request: &mut Queued, length: usize) -> Piece {
+    if let Request::Read { .. } = request.kind {
+        request.answer[request.done..request.done + length].fill(0xff);
     }
     Piece::Done
 }
@@ -280,17 +277,17 @@ fn ram(
     vm: VmId,
     gpa: fermi_spec::addr::Gpa,
     read_only: bool,
-    request: &mut Request,
+    request: &mut Queued,
     length: usize,
     cx: &mut Cx<'_>,
 ) -> Piece {
     let done = request.done;
-    match &mut request.kind {
-        RequestKind::Read { data, .. } => {
-            cx.memory
-                .read(Place::Ram { vm, gpa }, &mut data[done..done + length]);
+    match &request.kind {
+        Request::Read { .. } => {
+            let into = &mut request.answer[done..done + length];
+            cx.memory.read(Place::Ram { vm, gpa }, into);
         }
-        RequestKind::Write { data, .. } if !read_only => {
+        Request::Write { data, .. } if !read_only => {
             cx.memory
                 .write(Place::Ram { vm, gpa }, &data[done..done + length]);
         }

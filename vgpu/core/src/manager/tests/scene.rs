@@ -13,7 +13,7 @@ use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg, PfifoReg, PmcReg,
 
 use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::event::{
-    Action, Actions, Event, FrameOwner, HostMemory, Place, Reply, RequestId, Tick, Token, VmId,
+    Action, Actions, Event, FrameOwner, HostMemory, Place, Reply, Request, RequestId, Tick, Token, VmId,
 };
 use crate::manager::{Manager, Phase};
 use crate::notice::Notice;
@@ -246,9 +246,12 @@ impl Scene {
         std::mem::take(&mut self.actions)
     }
 
-    pub(super) fn request(&mut self) -> RequestId {
+    /// A VM asks; the id names its answer.
+    pub(super) fn ask(&mut self, vm: VmId, request: Request) -> RequestId {
         self.next_request += 1;
-        RequestId(self.next_request)
+        let id = RequestId(self.next_request);
+        self.apply(Event::Request { vm, id, request });
+        id
     }
 
     /// A VM of so many MiB in chunks of 2 MiB, with 16 MiB of RAM mapped.
@@ -257,26 +260,17 @@ impl Scene {
             vm,
             config: vm_config(mebibytes),
         });
-        let request = self.request();
-        self.apply(Event::MapRam {
-            vm,
-            request,
+        let map = Request::MapRam {
             gpa: Gpa(0),
             bytes: 16 * MIB,
             writable: true,
-        });
+        };
+        self.ask(vm, map);
     }
 
     pub(super) fn store(&mut self, vm: VmId, bar: Bar, offset: u64, data: &[u8]) -> RequestId {
-        let request = self.request();
-        self.apply(Event::Write {
-            vm,
-            request,
-            bar,
-            offset,
-            data: data.to_vec(),
-        });
-        request
+        let data = data.to_vec();
+        self.ask(vm, Request::Write { bar, offset, data })
     }
 
     pub(super) fn register(&mut self, vm: VmId, reg: Bar0Reg, value: u32) -> RequestId {
