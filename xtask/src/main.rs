@@ -18,6 +18,7 @@ mod show;
 mod sim;
 mod test;
 mod tidy;
+mod unused;
 mod workspace;
 
 use std::process::ExitCode;
@@ -43,6 +44,8 @@ enum Task {
     Layers,
     /// Checks what no compiler checks: READMEs, docs, references, lengths, words, raw numbers, unsafe, paths.
     Tidy,
+    /// Finds public items of our libraries that nobody outside of their crate names.
+    Unused,
     /// Fetches what tests in virtual machines need into a cache: QEMU, kernel, guest roots; or lists the missing ones.
     HostEnv(host_env::HostEnvArguments),
     /// Boots a cloud host with KVM, VFIO and an IOMMU in an emulated machine, and runs vramd on it.
@@ -68,6 +71,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
+        Task::Unused => unused::run(&workspace),
         Task::HostEnv(arguments) => host_env::run(&workspace, arguments),
         Task::Nested(arguments) => nested::run(&workspace, arguments),
         Task::Nouveau(arguments) => nouveau::run(&workspace, arguments),

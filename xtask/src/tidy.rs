@@ -19,6 +19,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
 
+pub(crate) use module_tree::{Places, collect_modules};
+pub(crate) use rust_code::is_test_only;
+
 /// One breach of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {

@@ -137,7 +137,7 @@ pub(super) fn reach(packages: &[Package], parsed: &BTreeMap<&str, syn::File>) ->
         reached.insert(path.clone(), is_test);
         let mut children = Vec::new();
         let places = Places::of_file(&path, is_root);
-        collect(&file.items, &places, is_test, &mut children);
+        collect_modules(&file.items, &places, is_test, &mut children);
         open.extend(
             children
                 .into_iter()
@@ -148,7 +148,7 @@ pub(super) fn reach(packages: &[Package], parsed: &BTreeMap<&str, syn::File>) ->
 }
 
 /// Folder and names of a module's children.
-struct Places {
+pub(crate) struct Places {
     /// Folder of the files for `mod name;`.
     children: String,
     /// Folder of the files for `#[path = "…"] mod name;`.
@@ -156,7 +156,7 @@ struct Places {
 }
 
 impl Places {
-    fn of_file(path: &str, is_root: bool) -> Self {
+    pub(crate) fn of_file(path: &str, is_root: bool) -> Self {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let stem = name.strip_suffix(".rs").unwrap_or(name);
         let children = if is_root || stem == "mod" {
@@ -179,7 +179,13 @@ impl Places {
     }
 }
 
-fn collect(items: &[Item], places: &Places, is_test: bool, children: &mut Vec<(String, bool)>) {
+/// Adds the files that `items` declare as modules, each with whether tests alone reach it. A file need not exist.
+pub(crate) fn collect_modules(
+    items: &[Item],
+    places: &Places,
+    is_test: bool,
+    children: &mut Vec<(String, bool)>,
+) {
     for item in items {
         if let Item::Macro(item) = item
             && item.mac.path.is_ident("include")
@@ -191,7 +197,7 @@ fn collect(items: &[Item], places: &Places, is_test: bool, children: &mut Vec<(S
         let is_test = is_test || is_test_only(&module.attrs);
         let name = module_name(module);
         if let Some((_, items)) = &module.content {
-            collect(items, &places.of_inline_module(&name), is_test, children);
+            collect_modules(items, &places.of_inline_module(&name), is_test, children);
         } else if let Some(path) = module.attrs.iter().find_map(path_attribute) {
             children.push((join(&places.by_path, &path), is_test));
         } else {

@@ -30,7 +30,7 @@ impl TestLines {
 }
 
 /// Whether these attributes keep their item out of an ordinary build: `#[test]`, `#[cfg(test)]`, `#[cfg(kani)]`.
-pub(super) fn is_test_only(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::Path(path) => path.is_ident("test"),
         Meta::List(list) => list.path.is_ident("cfg") && names_test(list.tokens.clone()),
