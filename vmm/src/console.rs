@@ -5,7 +5,7 @@
 //! stdin ──► thread "vm/console" (pump) ──► Keys: Ctrl-A x? ──► COM1's FIFO, as it has room
 //! ```
 //!
-//! A vCPU never waits for the reader of the output: when [`BUFFER_BYTES_MAX`] wait to be written, further bytes are
+//! A vCPU never waits for the reader of the output: when `BUFFER_BYTES_MAX` wait to be written, further bytes are
 //! lost and counted. Keys wait, for the FIFO has room for 64.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use crate::serial::SerialPort;
 use crate::vm::wait_readable;
 
 /// Most bytes of output that wait to be written.
-pub const BUFFER_BYTES_MAX: usize = 1 << 20;
+pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// Longest wait, at the end, for the rest to be read.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Keys read at once.

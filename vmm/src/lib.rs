@@ -29,6 +29,6 @@ pub use virtio::{
 pub use vm::{ResetCause, RunningVm, Vm, VmConfig, VmError, VmExit};
 
 /// The bare-metal guest program (`guests/bare`), an ELF file built together with this crate.
-pub fn guest_image() -> &'static [u8] {
+pub(crate) fn guest_image() -> &'static [u8] {
     include_bytes!(concat!(env!("OUT_DIR"), "/guest.elf"))
 }

@@ -25,11 +25,11 @@ use crate::bus::{BusError, PioHandler};
 use crate::link::LinkError;
 
 /// CONFIG_ADDRESS; CONFIG_DATA are the four ports after the next three.
-pub const CONFIG_PORT: u16 = 0xcf8;
+pub(crate) const CONFIG_PORT: u16 = 0xcf8;
 /// I/O ports of the configuration mechanism.
-pub const CONFIG_PORTS: u16 = 8;
+pub(crate) const CONFIG_PORTS: u16 = 8;
 /// Device number of the vGPU on bus 0.
-pub const VGPU_DEVICE: u32 = 1;
+pub(crate) const VGPU_DEVICE: u32 = 1;
 /// Window in which BARs are placed: above any RAM, below devices that stay where they are.
 pub const MMIO_WINDOW: Range<u64> = 0xc000_0000..0xfea0_0000;
 /// Window for devices beside PCI that stay where they are: up to the I/O APIC.

@@ -1,8 +1,8 @@
 //! COM1: a 16550 whose output is cut into lines.
 //!
-//! A line that starts with [`REPORT_PREFIX`] is a *report* of the guest for the program that runs it; any other
+//! A line that starts with `REPORT_PREFIX` is a *report* of the guest for the program that runs it; any other
 //! line is console output. Lines go to a [`Reports`] on the vCPU's thread, and every byte to the operator's console
-//! where there is one (`crate::console`). Everything is bounded: a line is cut at [`LINE_BYTES_MAX`], and
+//! where there is one (`crate::console`). Everything is bounded: a line is cut at `LINE_BYTES_MAX`, and
 //! [`ReportQueue`] keeps a fixed number and counts the lines that it had to drop.
 
 use std::collections::VecDeque;
@@ -17,15 +17,15 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::bus::{BusError, PioHandler};
 
 /// First I/O port of COM1.
-pub const COM1_PORT: u16 = 0x3f8;
+pub(crate) const COM1_PORT: u16 = 0x3f8;
 /// I/O ports of a 16550.
-pub const COM1_PORTS: u16 = 8;
+pub(crate) const COM1_PORTS: u16 = 8;
 /// Interrupt line of COM1.
 pub(crate) const COM1_IRQ: u32 = 4;
 /// First characters of a line that is a report. The prefix is not part of the report.
-pub const REPORT_PREFIX: &str = "@vramd ";
+pub(crate) const REPORT_PREFIX: &str = "@vramd ";
 /// Longest line kept, in bytes; the rest of a longer one is dropped up to its end.
-pub const LINE_BYTES_MAX: usize = 1024;
+pub(crate) const LINE_BYTES_MAX: usize = 1024;
 
 /// Receiver of a guest's lines.
 ///

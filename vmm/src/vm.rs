@@ -59,11 +59,11 @@ const IDENTITY_MAP_ADDRESS: u64 = 0xfffb_c000;
 const TSS_ADDRESS: usize = 0xfffb_d000;
 
 /// Most vCPUs: their APIC ids have 8 bits, and one means all of them.
-pub const VCPUS_MAX: usize = 255;
+pub(crate) const VCPUS_MAX: usize = 255;
 /// First words of Linux's command line. The console is COM1, which is all that this machine has. Resets go by ACPI: where
 /// ACPI is hardware-reduced Linux would ask EFI and then the BIOS, and there is neither (arch/x86/kernel/reboot.c,
 /// `reboot_init`).
-pub const LINUX_OPTIONS: &str = "console=ttyS0 reboot=a";
+pub(crate) const LINUX_OPTIONS: &str = "console=ttyS0 reboot=a";
 
 /// The parts of a VM.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub struct VmConfig {
     pub disks: Vec<DiskImage>,
     /// Network devices, each with its tap.
     pub networks: Vec<Network>,
-    /// Given to the program after what the VMM says itself: `tsc_khz=N` to a bare-metal guest, [`LINUX_OPTIONS`] to
+    /// Given to the program after what the VMM says itself: `tsc_khz=N` to a bare-metal guest, `LINUX_OPTIONS` to
     /// Linux.
     pub command_line: String,
     /// The operator's end of COM1, if there is one.

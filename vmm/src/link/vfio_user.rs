@@ -1,9 +1,7 @@
 //! A vGPU behind a vfio-user socket.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use vfio_user_server::message::CommandCode;
 use vfio_user_server::remote::ANSWER_WAIT;
@@ -22,12 +20,6 @@ impl VfioUserLink {
     /// Attaches to the server at `path`.
     pub fn connect(path: &Path) -> Result<VfioUserLink, LinkError> {
         let function = RemoteFunction::connect(path, ANSWER_WAIT)?;
-        Ok(VfioUserLink { function })
-    }
-
-    /// Does the same over a connected socket, with a limit for each answer.
-    pub fn over(stream: UnixStream, answer_wait: Duration) -> Result<VfioUserLink, LinkError> {
-        let function = RemoteFunction::over(stream, answer_wait)?;
         Ok(VfioUserLink { function })
     }
 }
@@ -83,6 +75,7 @@ impl VgpuLink for VfioUserLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn region_that_does_not_exist_is_refused_and_empty() {
@@ -93,7 +86,9 @@ mod tests {
             let mut config = Nothing;
             vfio_user_server::serve::serve_client(client, &mut config).unwrap();
         });
-        let link = VfioUserLink::over(ours, ANSWER_WAIT).unwrap();
+        let link = VfioUserLink {
+            function: RemoteFunction::over(ours, ANSWER_WAIT).unwrap(),
+        };
         assert_eq!((link.region_size(0), link.region_size(99)), (0, 0));
         let outcome = link.region_read(99, 0, &mut [0; 4]);
         assert!(matches!(outcome, Err(LinkError::Refused { .. })), "{outcome:?}");

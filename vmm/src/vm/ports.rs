@@ -20,7 +20,7 @@ pub const EXIT: u16 = 0xf4;
 /// Sleeps until the vGPU's interrupt, or for the given time.
 pub const WAIT: u16 = 0xf8;
 /// Longest wait; a longer one is cut to it.
-pub const WAIT_MAX: Duration = Duration::from_millis(100);
+pub(crate) const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The value that an `out` of 1 to 4 bytes wrote. A string instruction's first bytes count.
 pub(crate) fn value(data: &[u8]) -> u32 {
@@ -42,7 +42,7 @@ impl WaitPort {
         WaitPort { interrupt, stop }
     }
 
-    /// Sleeps until an interrupt or the stop, at most for `limit`, which is cut to [`WAIT_MAX`].
+    /// Sleeps until an interrupt or the stop, at most for `limit`, which is cut to `WAIT_MAX`.
     pub fn wait(&self, limit: Duration) {
         // The reason of its end does not matter: a guest must expect a wait to end early.
         wait_readable([&self.interrupt, &self.stop], Some(limit.min(WAIT_MAX)));
