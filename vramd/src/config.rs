@@ -5,17 +5,17 @@ mod device;
 mod host;
 mod settings;
 
-pub use device::Device;
+pub(crate) use device::Device;
 pub use host::{GpuSection, HostConfig, VmSection};
 use vramd_vm::config::{MIB, Size};
 
 /// Least VRAM of a card: below, the broker's own tables leave nothing to share.
-pub const CARD_VRAM_MIN: u64 = 16 * MIB;
+pub(crate) const CARD_VRAM_MIN: u64 = 16 * MIB;
 /// Most VRAM of a card.
-pub const CARD_VRAM_MAX: u64 = 64 << 30;
+pub(crate) const CARD_VRAM_MAX: u64 = 64 << 30;
 
 /// Whether a software card can have this much VRAM.
-pub fn check_card_vram(bytes: u64) -> Result<(), String> {
+pub(crate) fn check_card_vram(bytes: u64) -> Result<(), String> {
     if !(CARD_VRAM_MIN..=CARD_VRAM_MAX).contains(&bytes) || !bytes.is_multiple_of(MIB) {
         return Err(format!("{} is not a multiple of 1M from 16M to 64G", Size(bytes)));
     }
@@ -23,7 +23,7 @@ pub fn check_card_vram(bytes: u64) -> Result<(), String> {
 }
 
 /// Whether a guest can have this much VRAM.
-pub fn check_guest_vram(bytes: u64) -> Result<(), String> {
+pub(crate) fn check_guest_vram(bytes: u64) -> Result<(), String> {
     if !(vgpu::GUEST_VRAM_MIN..=CARD_VRAM_MAX).contains(&bytes) || !bytes.is_multiple_of(MIB) {
         let min = Size(vgpu::GUEST_VRAM_MIN);
         return Err(format!(

@@ -23,7 +23,7 @@ const MAPS_MIN: u64 = 40_000;
 /// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// As it should be.
     Ok,
     /// A feature works less well, or one is absent that only some need.
@@ -34,7 +34,7 @@ pub enum Verdict {
 
 /// One check and its result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Subject of the check.
     pub what: String,
     /// Result of the check.
@@ -47,14 +47,14 @@ pub struct Finding {
 
 /// Results of all checks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Diagnosis {
+pub(crate) struct Diagnosis {
     /// The checks, in the order in which one would mend them.
     pub findings: Vec<Finding>,
 }
 
 impl Diagnosis {
     /// Checks this host.
-    pub fn of_host() -> Self {
+    pub(crate) fn of_host() -> Self {
         let root = Path::new("/");
         let mut findings = vec![kvm(root), iommu(root), vfio_driver(root)];
         findings.extend(cards());
@@ -63,14 +63,14 @@ impl Diagnosis {
     }
 
     /// Whether VMs with a software card can run.
-    pub fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         self.findings
             .iter()
             .all(|finding| finding.verdict != Verdict::Missing)
     }
 
     /// A line for each check, and one for its remedy.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         for finding in &self.findings {
             let mark = match finding.verdict {

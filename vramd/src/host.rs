@@ -121,7 +121,7 @@ pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
 }
 
 /// Does the same, and returns the counters of the card if it is in this process.
-pub fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
+pub(crate) fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
     // Read before the card is touched: an error in a file shall not cost it a reset.
     let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
     let card = setup.card.open()?;

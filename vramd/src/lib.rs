@@ -3,7 +3,7 @@
 pub mod cli;
 pub mod config;
 pub mod demo;
-pub mod doctor;
+mod doctor;
 pub mod firmware;
 pub mod host;
 mod kernel;

@@ -32,7 +32,7 @@ impl BrokerLink {
     }
 
     /// Why the broker gave this VM up, if it did.
-    pub fn expulsion(&self) -> Option<String> {
+    pub(crate) fn expulsion(&self) -> Option<String> {
         self.link.expulsion()
     }
 

@@ -10,7 +10,7 @@ use card::CardConfig;
 
 /// A card by its word: `model:NAME`, `vfio-user:PATH` or `vfio:ADDRESS`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Device {
+pub(crate) enum Device {
     /// A software card in the broker's process.
     Model(Board),
     /// A card that another process serves at this socket.

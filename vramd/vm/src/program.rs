@@ -10,7 +10,7 @@ pub const FAILED: u8 = 1;
 /// Exit status for arguments that cannot be used.
 pub const WRONG_USAGE: u8 = 2;
 /// Exit status of a VM whose guest asked for a reset that was not to follow.
-pub const RESET: u8 = 3;
+pub(crate) const RESET: u8 = 3;
 
 /// Prints one line on stderr.
 pub fn complain(text: &str) {

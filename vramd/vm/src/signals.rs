@@ -48,7 +48,7 @@ pub fn install_power_switch() -> anyhow::Result<()> {
 }
 
 /// Makes the first SIGTERM press the power button.
-pub fn install_power_button() -> anyhow::Result<()> {
+pub(crate) fn install_power_button() -> anyhow::Result<()> {
     handle([SIGTERM], on_button_signal)
 }
 
@@ -78,7 +78,7 @@ pub fn take_flight_request() -> bool {
 }
 
 /// Whether a SIGTERM asked to press the power button.
-pub fn is_button_pressed() -> bool {
+pub(crate) fn is_button_pressed() -> bool {
     IS_BUTTON_PRESSED.load(Ordering::SeqCst)
 }
 

@@ -83,7 +83,7 @@ impl InputFile {
     }
 
     /// Bytes in memory.
-    pub fn from_bytes(name: &str, data: Vec<u8>) -> InputFile {
+    pub(crate) fn from_bytes(name: &str, data: Vec<u8>) -> InputFile {
         InputFile {
             name: name.to_owned(),
             sha256: Sha256::digest(&data).into(),
