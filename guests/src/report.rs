@@ -12,14 +12,14 @@
 //! {"error":"one sentence"}                                             the workload ended early
 //! ```
 //!
-//! Names and sentences are cut to what fits [`LINE_BYTES`]; a reader must expect fields that it does not know. With
+//! Names and sentences are cut to what fits `LINE_BYTES`; a reader must expect fields that it does not know. With
 //! the feature `serde`, `ReportLine` is the reader's side.
 
 use crate::KernelSummary;
 use core::fmt::{self, Write};
 
 /// Longest line in bytes.
-pub const LINE_BYTES: usize = 512;
+pub(crate) const LINE_BYTES: usize = 512;
 /// Most bytes of a name or sentence in a line, escapes included.
 const TEXT_BYTES: usize = 256;
 
@@ -103,7 +103,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Formats `report`, at most [`LINE_BYTES`] bytes.
+    /// Formats `report`, at most `LINE_BYTES` bytes.
     pub fn new(report: &Report<'_>) -> Self {
         let mut line = Self {
             bytes: [0; LINE_BYTES],

@@ -9,7 +9,7 @@ use fermi_spec::regs::ppci::PPCI;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, PpciReg, VgaReg};
 
 /// First of the two VGA CRTC bytes, index and data (envytools PDISPLAY.VGA, 0x3d4 at 0x601000).
-pub const VGA_CRTC: u32 = VgaReg::VgaCrtc.offset();
+pub(crate) const VGA_CRTC: u32 = VgaReg::VgaCrtc.offset();
 
 /// A read, named.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -66,11 +66,6 @@ impl Storage {
             None => Policy::of(offset) == Policy::Storage,
         }
     }
-
-    /// Forgets all words, as a reset does.
-    pub fn clear(&mut self) {
-        self.pages.clear();
-    }
 }
 
 /// The words that are not zero, by offset.

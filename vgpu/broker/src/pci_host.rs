@@ -211,7 +211,7 @@ impl PciFunction {
     }
 
     /// The other functions in its IOMMU group.
-    pub fn group_peers(&self) -> Result<Vec<Self>, PciHostError> {
+    pub(crate) fn group_peers(&self) -> Result<Vec<Self>, PciHostError> {
         let peers = addresses(&self.folder().join("iommu_group/devices"))?;
         let peers = peers.into_iter().filter(|at| *at != self.at);
         peers.map(|at| Self::find_below(&self.sysfs, at)).collect()

@@ -16,7 +16,7 @@ const BUCKETS: usize = 64 * STEPS as usize;
 
 /// Durations, counted in buckets at most 1/16 wide: percentiles are that exact, the largest is exact.
 #[derive(Clone, Debug)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     counts: Box<[u64; BUCKETS]>,
     count: u64,
     max: u64,
@@ -44,24 +44,24 @@ fn bucket(value: u64) -> usize {
 
 impl Histogram {
     /// Counts one value in its bucket.
-    pub fn record(&mut self, value: u64) {
+    pub(crate) fn record(&mut self, value: u64) {
         self.counts[bucket(value)] += 1;
         self.count += 1;
         self.max = self.max.max(value);
     }
 
     /// Number of values counted.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.count
     }
 
     /// The largest, 0 if there is none.
-    pub fn max(&self) -> u64 {
+    pub(crate) fn max(&self) -> u64 {
         self.max
     }
 
     /// A value that `percent` of all do not exceed, at most 1/16 above the least such; 0 if there is none.
-    pub fn percentile(&self, percent: u64) -> u64 {
+    pub(crate) fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
         let index = self.counts.iter().position(|count| {

@@ -13,7 +13,7 @@ pub const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 128 << 10..=64 << 20;
 
 /// Bus addresses that the core gives away: above 4 GiB, as hosts have holes and interrupts below; and within the
 /// addresses of a Fermi card.
-pub const BUS_ADDRESSES: std::ops::Range<u64> = 4 << 30..1 << 40;
+pub(crate) const BUS_ADDRESSES: std::ops::Range<u64> = 4 << 30..1 << 40;
 
 /// Unit in which bus addresses are given away: an IOMMU maps it by one entry.
 pub(crate) const BUS_UNIT: u64 = 2 << 20;
@@ -28,7 +28,7 @@ pub struct BusRange {
 }
 
 impl BusRange {
-    /// The whole units of it within [`BUS_ADDRESSES`], which is what the core gives away; `None` if there are none.
+    /// The whole units of it within `BUS_ADDRESSES`, which is what the core gives away; `None` if there are none.
     pub fn given_away(&self) -> Option<BusRange> {
         let start = self.start.0.max(BUS_ADDRESSES.start);
         let start = start.checked_next_multiple_of(BUS_UNIT)?;
@@ -49,7 +49,7 @@ impl std::fmt::Display for BusRange {
 /// Limits of the path from the card to host memory. The backend knows them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bus {
-    /// Ranges where memory may be mapped; their parts in [`BUS_ADDRESSES`] are used.
+    /// Ranges where memory may be mapped; their parts in `BUS_ADDRESSES` are used.
     pub ranges: Vec<BusRange>,
     /// Most maps at one time.
     pub maps_max: u32,

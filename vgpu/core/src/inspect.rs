@@ -133,7 +133,7 @@ impl Tree<'_> {
     }
 
     /// A claim that holds or not.
-    pub fn flag(&mut self, name: impl Display, flag: bool) {
+    pub(crate) fn flag(&mut self, name: impl Display, flag: bool) {
         self.value(name, Value::Flag(flag));
     }
 
@@ -167,7 +167,7 @@ impl Tree<'_> {
     }
 
     /// How long it is until something is due; zero if it is overdue.
-    pub fn due_in(&mut self, name: impl Display, at: Tick) {
+    pub(crate) fn due_in(&mut self, name: impl Display, at: Tick) {
         let left = at.since(self.now);
         self.nanoseconds(name, left);
     }
@@ -223,7 +223,12 @@ impl Tree<'_> {
     }
 
     /// Parts that may be many: only their number, unless they are asked for by name.
-    pub fn on_request(&mut self, name: impl Display, entries: usize, fill: impl FnOnce(&mut Tree<'_>)) {
+    pub(crate) fn on_request(
+        &mut self,
+        name: impl Display,
+        entries: usize,
+        fill: impl FnOnce(&mut Tree<'_>),
+    ) {
         if self.path.is_empty() {
             self.value(name, Value::Quantity(entries as u64, Unit::EntriesOnRequest));
         } else {

@@ -20,8 +20,7 @@ mod reason;
 
 pub use account::Account;
 pub use config::{
-    BUS_ADDRESSES, Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, Setting, SettingUnit,
-    VmConfig,
+    Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, Setting, SettingUnit, VmConfig,
 };
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, Request,

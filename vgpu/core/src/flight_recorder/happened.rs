@@ -423,7 +423,7 @@ impl Happened {
     }
 
     /// Whether the core decided it; otherwise it came from outside.
-    pub fn is_action(&self) -> bool {
+    pub(crate) fn is_action(&self) -> bool {
         match self {
             Happened::Start
             | Happened::Attach { .. }

@@ -25,7 +25,7 @@ impl Snapshot<'_> {
     }
 
     /// Bytes that demands ask for together.
-    pub fn demanded(&self) -> u64 {
+    pub(crate) fn demanded(&self) -> u64 {
         self.demands.iter().map(|demand| demand.bytes).sum()
     }
 }
@@ -171,7 +171,7 @@ impl ChunkView {
     }
 
     /// Backed, but no channel reaches it.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.residence != Residence::Unbacked && self.reach == Reach::None
     }
 
