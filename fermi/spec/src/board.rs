@@ -9,7 +9,7 @@ pub const VENDOR: u16 = 0x10de;
 /// Stepping of GF100 boards, also the PCI revision.
 pub const REVISION: u8 = 0xa3;
 /// PCI class of a board without display: 3D controller. The boards offered have theirs fused off.
-pub const CLASS: u32 = 0x03_0200;
+pub(crate) const CLASS: u32 = 0x03_0200;
 /// Bytes of BAR0 (registers). All three BAR sizes are the Quadro 6000's.
 pub const BAR0_BYTES: u64 = 32 << 20;
 /// Bytes of BAR1 (VRAM seen through an address space).

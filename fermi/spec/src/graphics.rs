@@ -40,8 +40,6 @@ pub mod shader {
     pub const SOFTWARE_EXCEPTIONS: u16 = 0x1528;
     /// Report semaphore address bits 39:32; the low word follows.
     pub const REPORT_HIGH: u16 = 0x1b00;
-    /// Report semaphore address bits 31:0.
-    pub const REPORT_LOW: u16 = 0x1b04;
     /// Payload: the value that a release writes or an acquire compares with.
     pub const REPORT_PAYLOAD: u16 = 0x1b08;
     /// Performs the operation of its operand, see [`super::ReportSemaphore`].
@@ -50,8 +48,6 @@ pub mod shader {
     pub const CONSTANT_BYTES: u16 = 0x2380;
     /// Its address, bits 39:32; the low word follows.
     pub const CONSTANT_HIGH: u16 = 0x2384;
-    /// Its address, bits 31:0.
-    pub const CONSTANT_LOW: u16 = 0x2388;
     /// Offset in it of the next word, \[15:0\].
     pub const CONSTANT_OFFSET: u16 = 0x238c;
     /// A word for it; the offset moves on. Sixteen methods that do the same.
@@ -82,8 +78,6 @@ pub mod compute {
     pub const GRID_XY: u16 = 0x238;
     /// Blocks of the grid: z \[15:0\].
     pub const GRID_Z: u16 = 0x23c;
-    /// Caches to invalidate before the next grid, see [`super::ShaderCaches`].
-    pub const INVALIDATE_CACHES: u16 = 0x21c;
     /// Bytes of shared memory of a block, \[17:0\].
     pub const SHARED_BYTES: u16 = 0x24c;
     /// Threads of a block.
@@ -108,10 +102,6 @@ pub mod compute {
     pub const BIND_SAMPLER: u16 = 0x228;
     /// Gives a texture's slot an entry of the pool, see [`super::BindTexture`].
     pub const BIND_TEXTURE: u16 = 0x22c;
-    /// Gives an entry to one more sampler's slot, which known drivers do not use.
-    pub const BIND_EXTRA_SAMPLER: u16 = 0x230;
-    /// Gives the extra texture's slot an entry, as [`BIND_EXTRA_SAMPLER`] does the sampler's.
-    pub const BIND_EXTRA_TEXTURE: u16 = 0x234;
     /// Starts a grid.
     pub const LAUNCH: u16 = 0x368;
     /// Operand of LAUNCH that drivers use; programs can read it.
@@ -142,8 +132,6 @@ pub mod compute {
     pub const CALL_LIMIT: u16 = 0xd64;
     /// Empties all slots, see [`super::UnbindAll`].
     pub const UNBIND_ALL: u16 = 0x10f4;
-    /// Whether the sampler of a texture is the one of the same number, \[0\]. Nouveau leaves it 0.
-    pub const SAMPLER_BINDING: u16 = 0x1234;
     /// Pool of samplers, address bits 39:32; the low word and the highest entry's number follow.
     pub const SAMPLER_POOL_HIGH: u16 = 0x155c;
     /// Pool of texture headers, address bits 39:32; the low word and the highest entry's number follow.
@@ -365,7 +353,7 @@ pub struct GlobalEntry {
     pub writable: bool,
 }
 
-/// Operand of FLUSH_CACHES and INVALIDATE_CACHES of compute.
+/// Operand of FLUSH_CACHES of compute.
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ShaderCaches {

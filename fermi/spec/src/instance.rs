@@ -75,15 +75,13 @@ pub mod offset {
     /// Time slice: \[7:0\] time-out, \[15:12\] scale, 28 enable.
     pub const TIMESLICE: u64 = 0xf8;
     /// Second time-slice word.
-    pub const TIMESLICE_PB: u64 = 0xfc;
+    pub(crate) const TIMESLICE_PB: u64 = 0xfc;
     /// Page directory: \[31:12\] address, \[1:0\] aperture, bit 2 volatile.
     pub const PD_LO: u64 = 0x200;
     /// Page directory address bits 39:32.
     pub const PD_HI: u64 = 0x204;
-    /// Last valid virtual address, low word.
+    /// Last valid virtual address, low word; bits 39:32 follow.
     pub const LIMIT_LO: u64 = 0x208;
-    /// Last valid virtual address, bits 39:32.
-    pub const LIMIT_HI: u64 = 0x20c;
     /// PGRAPH context address | 4; PCOPY0 at 0x230, PCOPY1 0x240, PPDEC 0x250, PPPP 0x260, PVLD 0x270.
     pub const ENGINE_CONTEXTS: u64 = 0x210;
     /// One past the last engine context word.

@@ -220,11 +220,6 @@ pub const fn small_index(va: GpuVa) -> usize {
     LargePages::Kib128.small_index(va)
 }
 
-/// Kind of linear memory: buffers, tables, instance memory.
-pub const KIND_PITCH: u8 = 0x00;
-/// Kind 0xff, which faults with reason 0xc.
-pub const KIND_INVALID: u8 = 0xff;
-
 /// The uncompressed partner of a kind (nouveau `mmu/gf100.c`, `gf100_mmu_kind`), `None` for a kind that does not
 /// exist. A kind is compressed if it differs from its partner.
 pub const fn uncompressed_kind(kind: u8) -> Option<u8> {
@@ -284,7 +279,8 @@ mod tests {
     #[test]
     fn compressed_colour_kind_has_generic_partner() {
         assert_eq!(uncompressed_kind(0xdb), Some(0xfe));
-        assert_eq!(uncompressed_kind(KIND_INVALID), None);
+        // The kind that faults with reason 0xc.
+        assert_eq!(uncompressed_kind(0xff), None);
     }
 
     proptest! {

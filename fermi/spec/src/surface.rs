@@ -64,7 +64,7 @@ impl Gob {
 #[bitfield_struct::bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct BlockSize {
-    /// log2 of the GOBs in x; [`Self::QUARTER_GOB`] is one GOB of 16 bytes.
+    /// log2 of the GOBs in x; `Self::QUARTER_GOB` is one GOB of 16 bytes.
     #[bits(4)]
     pub width: u8,
     /// log2 of the GOBs in y.
@@ -73,7 +73,7 @@ pub struct BlockSize {
     /// log2 of the GOBs in z.
     #[bits(4)]
     pub depth: u8,
-    /// Copy engine with NVIDIA's microcode: lines of a GOB, see [`Self::GOB_TESLA`] and [`Self::GOB_FERMI`].
+    /// Copy engine with NVIDIA's microcode: lines of a GOB, see [`Self::GOB_TESLA`] and `Self::GOB_FERMI`.
     #[bits(4)]
     pub gob_height: u8,
     __: u16,
@@ -81,11 +81,11 @@ pub struct BlockSize {
 
 impl BlockSize {
     /// Width of a block that is a quarter of a GOB wide.
-    pub const QUARTER_GOB: u8 = 0xe;
+    pub(crate) const QUARTER_GOB: u8 = 0xe;
     /// GOBs of 4 lines.
     pub const GOB_TESLA: u8 = 0;
     /// GOBs of 8 lines.
-    pub const GOB_FERMI: u8 = 1;
+    pub(crate) const GOB_FERMI: u8 = 1;
     /// Largest height or depth that has a name: 32 GOBs.
     pub const NAMED_MAX: u8 = 5;
 

@@ -16,9 +16,9 @@ const BLOCK: usize = 512;
 /// First bytes of an expansion ROM.
 pub const SIGNATURE: [u8; 2] = [0x55, 0xaa];
 /// Offset of the pointer to the PCI data structure in an expansion ROM.
-pub const PCIR_POINTER: usize = 0x18;
+pub(crate) const PCIR_POINTER: usize = 0x18;
 /// First bytes of a BIT.
-pub const BIT_SIGNATURE: [u8; 6] = *b"\xff\xb8BIT\0";
+pub(crate) const BIT_SIGNATURE: [u8; 6] = *b"\xff\xb8BIT\0";
 /// VBIOS version of GF100 boards: chip 70, then minor, micro, patch; ours are zero.
 const VERSION: [u8; 5] = [0x00, 0x00, 0x00, 0x70, 0x01];
 

@@ -22,7 +22,7 @@ pub struct Predicate(pub u8);
 
 impl Predicate {
     /// Predicate 7: reads as true, writes vanish.
-    pub const TRUE: Self = Self(7);
+    pub(crate) const TRUE: Self = Self(7);
 }
 
 /// A predicate as a source: lanes where it holds.

@@ -38,8 +38,6 @@ pub const CHANNEL_ACTIVE: u32 = 1 << 8;
 
 /// Bits of PBDMA_INTR (40108).
 pub mod pbdma_intr {
-    /// GPFIFO control entry.
-    pub const GPFIFO: u32 = 1 << 13;
     /// GP_PUT beyond the ring.
     pub const GP_POINTER: u32 = 1 << 14;
     /// Bad GPFIFO entry.

@@ -54,14 +54,10 @@ impl PcopyReg {
 
 /// Bits of COPY_INTR (104008).
 pub mod copy_intr {
-    /// The microcode halted.
-    pub const HALTED: u32 = 1 << 4;
     /// Dispatch error: code in COPY_ERROR, data in COPY_ERROR_DATA.
     pub const DISPATCH: u32 = 1 << 6;
     /// A copy has ended that asked for an interrupt and waits for its acknowledgement (envytools `pcopy.xml`).
     pub const COPY_BLOCK: u32 = 1 << 10;
-    /// A copy has ended that asked for an interrupt and does not wait.
-    pub const COPY_NONBLOCK: u32 = 1 << 11;
     /// Interrupts that nouveau's microcode passes to the host: all but its own two, methods and channel switches
     /// (`ce/fuc/com.fuc`).
     pub const ROUTE: u32 = 0xfff3;

@@ -9,7 +9,8 @@ use bitfield_struct::bitfield;
 /// Where PFIFO is, channel table and all.
 pub const PFIFO: UnitRange = unit("PFIFO", 0x00_2000, 0x2000).enabled_by(&[pmc_enable::PFIFO]);
 /// Where the bypass is; two of its registers lie in PFIFO.
-pub const PFIFO_BYPASS: UnitRange = unit("PFIFO_BYPASS", 0x00_5000, 0x1000).enabled_by(&[pmc_enable::PFIFO]);
+pub(crate) const PFIFO_BYPASS: UnitRange =
+    unit("PFIFO_BYPASS", 0x00_5000, 0x1000).enabled_by(&[pmc_enable::PFIFO]);
 
 registers! {
     /// Words of PFIFO that nothing else depends on.

@@ -3,7 +3,7 @@
 use super::units::{UnitRange, unit};
 
 /// Where the flushes are.
-pub const PFLUSH: UnitRange = unit("PFLUSH", 0x07_0000, 0x1000);
+pub(crate) const PFLUSH: UnitRange = unit("PFLUSH", 0x07_0000, 0x1000);
 
 registers! {
     /// Flushes of host writes and of the L2 cache.

@@ -17,7 +17,7 @@ pub const GPC: UnitRange = units("GPC", 0x10_0000, 0x8000, 32, GPC_PARTS);
 /// GPCs that a GF100 has.
 pub const GPCS: u32 = 4;
 /// Where a GPC's falcon is, within the GPC.
-pub const GPC_GPCCS: UnitRange = unit("GPCCS", 0x2000, 0x1000);
+pub(crate) const GPC_GPCCS: UnitRange = unit("GPCCS", 0x2000, 0x1000);
 /// Bytes of PGRAPH from its first on that a GF100 answers besides its GPCs.
 pub const GRAPH_BYTES: u32 = 0x2_0000;
 /// First byte of the registers of a GF100's GPCs.
@@ -161,8 +161,6 @@ pub mod graph_intr {
     pub const ILLEGAL_CLASS: u32 = 1 << 5;
     /// Two notifications were asked for with no operation between.
     pub const DOUBLE_NOTIFY: u32 = 1 << 6;
-    /// Firmware method that no microcode took.
-    pub const FIRMWARE_METHOD: u32 = 1 << 8;
     /// FECS: see FECS_HOST_INTR.
     pub const CTXCTL: u32 = 1 << 19;
     /// A method's data is wrong; code in GRAPH_DATA_ERROR.

@@ -185,11 +185,6 @@ impl Header {
     pub const fn lod_bias(&self) -> i32 {
         signed_bits(self.words[6], 17, 5)
     }
-
-    /// Bits of the field that says how many samples a texel has; 0 is one.
-    pub const fn multisampling(&self) -> u32 {
-        bits(self.words[7], 15, 12)
-    }
 }
 
 /// Nine bits of three components and five of their exponent.

@@ -105,11 +105,6 @@ impl Sampler {
         }
     }
 
-    /// Whether sRGB textures are converted to linear values.
-    pub const fn converts_srgb(&self) -> bool {
-        bits(self.words[0], 13, 13) != 0
-    }
-
     /// Filter where a texel is larger than the sampled area.
     pub const fn magnification(&self) -> Filter {
         filter(bits(self.words[1], 2, 0))
@@ -186,7 +181,6 @@ mod tests {
             (MipFilter::Linear, (0, 0xf00))
         );
         assert_eq!(sampler.border(), [1, 2, 3, 4]);
-        assert!(sampler.converts_srgb());
     }
 
     #[test]
