@@ -71,16 +71,6 @@ impl Canary {
         Ok(())
     }
 
-    /// Writes the pattern of another seed over the old one.
-    pub fn repaint(&mut self, bus: &mut SimBus, seed: u64) -> Result<(), DriverError> {
-        self.seed = seed;
-        for (start, length) in self.pieces() {
-            bus.ram_write(STAGING_GPA, &self.pattern(start, length));
-            self.copy(bus, CopyPath::Copy1, STAGING_VA, VRAM_VA + start, length)?;
-        }
-        Ok(())
-    }
-
     fn copy(
         &mut self,
         bus: &mut SimBus,

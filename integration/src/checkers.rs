@@ -13,7 +13,7 @@ use crate::world::World;
 pub struct Violation(pub String);
 
 /// Checks ownership and conservation: cheap, after every event.
-pub fn check_frames(world: &World) -> Result<(), Violation> {
+pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
@@ -74,7 +74,7 @@ fn check_accesses(world: &World) -> Result<(), Violation> {
 }
 
 /// Checks isolation: every entry of every shadow table points to its VM's own frames, image or RAM.
-pub fn check_shadows(world: &World) -> Result<(), Violation> {
+pub(crate) fn check_shadows(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
@@ -183,7 +183,7 @@ fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), V
 }
 
 /// Checks that nothing is left of VMs that have gone.
-pub fn check_empty(world: &World) -> Result<(), Violation> {
+pub(crate) fn check_empty(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };

@@ -19,7 +19,7 @@ use guests::GuestBus;
 use crate::bus::SimBus;
 
 /// Instance blocks, one page for each channel.
-pub const INSTANCES: u64 = 0x10_0000;
+pub(crate) const INSTANCES: u64 = 0x10_0000;
 /// The page directory.
 pub const DIRECTORY: u64 = 0x20_0000;
 /// The large-page table of directory entry 1.
@@ -36,7 +36,7 @@ pub const RAM_VA: u64 = 64 << 20;
 /// Address at which the large-page table shows VRAM from [`DATA`] on.
 pub const DATA_VA: u64 = 128 << 20;
 /// log2 of a ring's entries.
-pub const RING_LOG2: u32 = 9;
+pub(crate) const RING_LOG2: u32 = 9;
 
 const RINGS_GPA: u64 = 1 << 20;
 const PUSHBUFFERS_GPA: u64 = 2 << 20;
@@ -216,12 +216,12 @@ impl Rig {
     }
 
     /// Where the channel's ring lies in guest RAM; 64 channels have one of their own.
-    pub fn ring_gpa(channel: u8) -> u64 {
+    pub(crate) fn ring_gpa(channel: u8) -> u64 {
         RINGS_GPA + u64::from(channel % 64) * 0x1000
     }
 
     /// Where its pushbuffer lies; one for each of 64 channels.
-    pub fn pushbuffer_gpa(channel: u8) -> u64 {
+    pub(crate) fn pushbuffer_gpa(channel: u8) -> u64 {
         PUSHBUFFERS_GPA + u64::from(channel % 64) * 0x1000
     }
 

@@ -176,13 +176,13 @@ impl World {
     }
 
     /// Like [`World::new`], but recorded from the first event on.
-    pub fn recorded(vram_bytes: u64, config: GpuConfig, recorder: Option<Recorder>) -> Self {
+    pub(crate) fn recorded(vram_bytes: u64, config: GpuConfig, recorder: Option<Recorder>) -> Self {
         let manager = Manager::new(config.clone());
         Self::make(vram_bytes, (config, manager), CopyMicrocode::default(), recorder)
     }
 
     /// Like [`World::new`], under a policy that no configuration names. Not recorded: a replay could not know it.
-    pub fn with_policy(vram_bytes: u64, config: GpuConfig, policy: Box<dyn Policy>) -> Self {
+    pub(crate) fn with_policy(vram_bytes: u64, config: GpuConfig, policy: Box<dyn Policy>) -> Self {
         let manager = Manager::with_policy(config.clone(), policy);
         Self::make(vram_bytes, (config, manager), CopyMicrocode::default(), None)
     }
@@ -305,7 +305,7 @@ impl World {
     }
 
     /// Time at which something is due by the clock alone.
-    pub fn next_due(&self) -> Option<Tick> {
+    pub(crate) fn next_due(&self) -> Option<Tick> {
         self.polls.iter().map(|poll| poll.until).chain(self.wake_at).min()
     }
 
@@ -507,7 +507,7 @@ impl World {
     }
 
     /// Figures that help to find the cause of a failure.
-    pub fn card_state(&mut self) -> String {
+    pub(crate) fn card_state(&mut self) -> String {
         use fermi_spec::regs::{Bar0Reg, PbdmaReg, PfifoReg, PmcReg};
         let mut registers = vec![
             PmcReg::PmcIntr(0).into(),
@@ -532,7 +532,7 @@ impl World {
     }
 
     /// Whether the card reaches all of a page.
-    pub fn is_mapped(&self, at: Iova, bytes: u64) -> bool {
+    pub(crate) fn is_mapped(&self, at: Iova, bytes: u64) -> bool {
         let found = self.iommu.resolve(at, bytes);
         found.is_some_and(|backing| backing.len() as u64 == bytes)
     }

@@ -108,7 +108,7 @@ struct Block<'a> {
 }
 
 /// Runs a grid on `memory`.
-pub fn evaluate(launch: &Launch, memory: &mut Memory) -> Result<(), Wrong> {
+pub(crate) fn evaluate(launch: &Launch, memory: &mut Memory) -> Result<(), Wrong> {
     let mut patience = PATIENCE;
     let [x, y, z] = launch.grid;
     for number in 0..x * y * z {

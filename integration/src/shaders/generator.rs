@@ -31,13 +31,13 @@ use super::memory::Memory;
 use super::runner::{self, HIGH};
 
 /// Registers that the epilogue stores, of each lane.
-pub const DUMPED: u32 = 63;
+pub(crate) const DUMPED: u32 = 63;
 /// Registers with results of MUFU.
-pub const APPROXIMATE: Range<u32> = 40..44;
+pub(crate) const APPROXIMATE: Range<u32> = 40..44;
 /// Instructions of the epilogue.
-pub const EPILOGUE_WORDS: u32 = 22;
+pub(crate) const EPILOGUE_WORDS: u32 = 22;
 /// Bytes of the dump of a lane.
-pub const DUMP_BYTES: u64 = 256;
+pub(crate) const DUMP_BYTES: u64 = 256;
 
 /// Registers of the data.
 const DATA_REGISTERS: u32 = 24;
@@ -139,7 +139,7 @@ pub fn generate(seed: u64) -> Program {
 }
 
 /// A launch alone, for any memory.
-pub fn generate_launch(seed: u64) -> Launch {
+pub(crate) fn generate_launch(seed: u64) -> Launch {
     words(ChaCha8Rng::seed_from_u64(seed)).0
 }
 

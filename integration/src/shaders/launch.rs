@@ -39,7 +39,7 @@ pub struct Launch {
 
 impl Launch {
     /// A word of a constant bank; a word outside of all banks is zero.
-    pub fn constant(&self, bank: u32, offset: u32) -> u32 {
+    pub(crate) fn constant(&self, bank: u32, offset: u32) -> u32 {
         self.banks
             .get(&bank)
             .and_then(|words| words.get(offset as usize / 4))

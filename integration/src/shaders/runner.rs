@@ -18,7 +18,7 @@ use crate::card::{
 const CHANNEL: u16 = 0;
 const SUBCHANNEL: u8 = 1;
 /// The first 128 MiB of the address space are seen here too, beyond 32 bits.
-pub const HIGH: u64 = 0x12_0000_0000;
+pub(crate) const HIGH: u64 = 0x12_0000_0000;
 /// Bytes of address space under a directory entry.
 const DIRECTORY_ENTRY_BYTES: u64 = 128 << 20;
 /// Code, constant banks and the word that tells the end.
@@ -87,17 +87,17 @@ pub(crate) fn map_high(card: &mut Card) {
 }
 
 /// Generic address of a place in VRAM, mapped by small pages.
-pub const fn vram_va(offset: u64) -> u64 {
+pub(crate) const fn vram_va(offset: u64) -> u64 {
     DATA_VA + offset
 }
 
 /// Generic address of a place in VRAM, mapped by large pages.
-pub const fn large_va(offset: u64) -> u64 {
+pub(crate) const fn large_va(offset: u64) -> u64 {
     LARGE_VA + offset
 }
 
 /// Generic address of a place in system memory.
-pub const fn ram_va(offset: u64) -> u64 {
+pub(crate) const fn ram_va(offset: u64) -> u64 {
     RAM_VA + offset
 }
 
@@ -138,11 +138,6 @@ impl Runner {
     /// What the card has counted.
     pub fn counters(&self) -> Counters {
         *self.card.model.counters()
-    }
-
-    /// The GPU's clock in nanoseconds.
-    pub fn gpu_time(&self) -> u64 {
-        self.card.model.gpu_time()
     }
 
     /// Runs a launch on `memory`, which is copied there and back.
