@@ -7,7 +7,7 @@
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
 //! * [`checkers`]: the laws, checked against the card's own tables
-//! * [`sim`]: a whole run from one seed
+//! * [`sim`]: a whole run from one seed; [`rewrite`]: with a core that is written and read in between
 //! * `card`: a software card alone, with channels; [`shaders`]: programs on it and on an evaluator of their own
 //! * [`fuzz`]: the bodies of the fuzz targets
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ mod card;
 pub mod checkers;
 pub mod fuzz;
 pub mod hostile;
+pub mod rewrite;
 pub mod rig;
 pub mod shaders;
 pub mod sim;

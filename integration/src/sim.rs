@@ -19,6 +19,7 @@ use vm_memory::VolatileMemory;
 use crate::bus::{Guest, SimBus};
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
 use crate::hostile;
+use crate::rewrite::{Rewriter, Rewrites};
 use crate::turns::{Player, Turn};
 use crate::world::World;
 
@@ -59,6 +60,8 @@ pub struct Settings {
     pub faults: bool,
     /// Let the memory manager be told nonsense by a policy of noise, in place of the default one.
     pub hostile_policy: bool,
+    /// Write and read the core between events.
+    pub rewrites: Option<Rewrites>,
 }
 
 impl Default for Settings {
@@ -68,6 +71,7 @@ impl Default for Settings {
             hostile: true,
             faults: true,
             hostile_policy: false,
+            rewrites: None,
         }
     }
 }
@@ -91,6 +95,8 @@ pub struct Outcome {
     pub roll_backs: u64,
     /// Proposals of the policy that limits cut or refused.
     pub breaches: u64,
+    /// How often the core was written and read, and how many texts with a wrong number were refused meanwhile.
+    pub rewrites: (u64, u64),
     /// The first law that did not hold, or guest that was wronged.
     pub violation: Option<String>,
     /// The card's channel and interrupt registers at that moment, one a line.
@@ -184,6 +190,11 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         }
     }
     let drawn = simulation.drawn.to_string();
+    let rewrites = simulation
+        .world
+        .rewriter
+        .as_ref()
+        .map_or((0, 0), |rewriter| (rewriter.done, rewriter.refused));
     drop(simulation);
     let log = std::mem::take(&mut *log.lock().expect("one thread"));
     let events = log.events;
@@ -197,6 +208,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         suspensions,
         roll_backs,
         breaches: audit.breaches.values().sum(),
+        rewrites,
         violation,
         card,
         flight,
@@ -256,6 +268,10 @@ impl Simulation {
             let faults = world.model.faults_mut();
             drawn::swarm(faults, &mut rng);
         }
+        world.rewriter = settings.rewrites.map(|rewrites| {
+            let policy = settings.hostile_policy.then_some(HostilePolicy::fresh as _);
+            Rewriter::new(rewrites, world.config(), policy)
+        });
         world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
         let slow_card = rng.random_range(1..64);

@@ -20,6 +20,8 @@ use vgpu::{
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
+use crate::rewrite::Rewriter;
+
 /// Bytes of the broker's DMA memory.
 const OWN_BYTES: usize = 1 << 20;
 
@@ -126,6 +128,8 @@ pub struct World {
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
     recorder: Option<Recorder>,
+    /// Writes and reads the core between events.
+    pub rewriter: Option<Rewriter>,
     flight: FlightRecorder,
     /// Work that the card does after each action, as a real card does not wait until all actions of one decision
     /// are done. Its clock runs ahead of the host's by that.
@@ -218,6 +222,7 @@ impl World {
             notices: Vec::new(),
             wake_at: None,
             recorder,
+            rewriter: None,
             flight: FlightRecorder::default(),
             work_between_actions: 0,
             refuse_maps: 0,
@@ -323,6 +328,9 @@ impl World {
         let mut actions = Actions::default();
         while let Some(event) = self.events.pop_front() {
             let shown = event.clone();
+            if let Some(rewriter) = &mut self.rewriter {
+                rewriter.before_event(&mut self.manager);
+            }
             self.flight.event(self.now, &event);
             match &mut self.recorder {
                 Some(recorder) => {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use integration::rewrite::Rewrites;
 use integration::sim::{Outcome, Settings, Telling, run as simulate, run_recorded};
 
 /// Seeds to run, and how much to print.
@@ -34,6 +35,9 @@ pub(crate) struct SimArguments {
     /// A policy that proposes nonsense. A recording could not name it.
     #[arg(long, conflicts_with = "record")]
     hostile_policy: bool,
+    /// Write and read the core before one event in so many, drawn.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rewrite_one_in: Option<u32>,
 }
 
 impl SimArguments {
@@ -61,6 +65,9 @@ pub(crate) fn run(arguments: &SimArguments) -> anyhow::Result<()> {
         hostile: !arguments.honest,
         faults: !arguments.no_faults,
         hostile_policy: arguments.hostile_policy,
+        rewrites: arguments
+            .rewrite_one_in
+            .map(|one_in| Rewrites::Drawn { seed: 0, one_in }),
     };
     match (&arguments.seed, &arguments.seeds) {
         (Some(seed), None) => one(
@@ -121,8 +128,12 @@ fn many(seeds: Range<u64>, settings: Settings, arguments: &SimArguments) -> anyh
                 true => " --hostile-policy",
                 false => "",
             };
+            let rewrites = match arguments.rewrite_one_in {
+                Some(one_in) => format!(" --rewrite-one-in {one_in}"),
+                None => String::new(),
+            };
             bail!(
-                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{honest}{faults}{policy}",
+                "seed {seed}: {violation}\ndrawn:\n{}repeat with: cargo xtask sim --seed {seed}{honest}{faults}{policy}{rewrites}",
                 outcome.drawn
             );
         }

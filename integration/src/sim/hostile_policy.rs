@@ -18,6 +18,11 @@ impl HostilePolicy {
         }
     }
 
+    /// One that is told by `restore` where it stands.
+    pub(super) fn fresh() -> Box<dyn Policy> {
+        Box::new(Self::new(0))
+    }
+
     /// Chunks that fit the purpose, in any order and perhaps twice, with strangers among them.
     fn chunks(&mut self, vm: Option<&VmView<'_>>, spill: bool) -> Vec<ChunkNo> {
         let mut chunks = Vec::new();
@@ -82,6 +87,15 @@ impl Policy for HostilePolicy {
             0 => Worth::Pass,
             _ => Worth::Nothing,
         }
+    }
+
+    fn save(&self) -> String {
+        serde_json::to_string(&self.rng).expect("a seed and a position")
+    }
+
+    fn restore(&mut self, saved: &str) -> Result<(), String> {
+        self.rng = serde_json::from_str(saved).map_err(|error| error.to_string())?;
+        Ok(())
     }
 
     fn wants_tick(&self, _usage: Usage) -> bool {

@@ -112,7 +112,7 @@ impl Account {
 }
 
 /// The accounts of all attached VMs.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Accounts {
     open: BTreeMap<VmId, Account>,
 }
@@ -133,6 +133,11 @@ impl Accounts {
         for account in self.open.values_mut() {
             account.spilled_for_gone += account.spilled_for.remove(&vm).unwrap_or(0);
         }
+    }
+
+    /// The VMs that have one, in order.
+    pub(crate) fn vms(&self) -> impl Iterator<Item = &VmId> {
+        self.open.keys()
     }
 
     pub(crate) fn get(&self, vm: VmId) -> Option<&Account> {

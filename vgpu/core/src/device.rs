@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
+use serde::{Deserialize, Serialize};
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
 use crate::config::VmConfig;
@@ -27,6 +28,7 @@ mod pfifo;
 mod pmc;
 mod ptimer;
 pub(crate) mod ram;
+mod soundness;
 pub(crate) mod tables;
 pub(crate) mod units;
 
@@ -38,15 +40,16 @@ use units::Units;
 pub(crate) const QUEUE_MAX: usize = 4096;
 
 /// One of a VM's shadow address spaces.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct SpaceId(pub(crate) u32);
 
 /// A request in the VM's queue, with its progress.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Queued {
     pub(crate) id: RequestId,
     pub(crate) kind: Request,
     /// The bytes that a load has fetched so far; the rest is zero.
+    #[serde(with = "crate::hex")]
     pub(crate) answer: Vec<u8>,
     /// Bytes of a window access already done.
     pub(crate) done: usize,
@@ -71,7 +74,7 @@ impl Queued {
 }
 
 /// Why the head of the queue waits.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Blocked {
     /// For bytes of VRAM or USERD, `length` of them at the request's `done`.
     Value {
@@ -102,7 +105,7 @@ pub(crate) enum Blocked {
 }
 
 /// Cause of a sync.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum SyncCause {
     /// The guest flushed its TLB.
     Flush,
@@ -115,7 +118,7 @@ pub(crate) enum SyncCause {
 }
 
 /// Stage of a sync.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum SyncStage {
     /// Reading the guest's tables.
     Read,
@@ -126,7 +129,7 @@ pub(crate) enum SyncStage {
 }
 
 /// A sync point in progress.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SyncPoint {
     pub(crate) request: Queued,
     pub(crate) cause: SyncCause,
@@ -137,6 +140,7 @@ pub(crate) struct SyncPoint {
     /// Rounds of fetching so far; tables are three levels deep.
     pub(crate) rounds: u32,
     /// The instance block of a bind, as read once.
+    #[serde(with = "crate::hex")]
     pub(crate) block: Vec<u8>,
     /// Shadow tables given up, to be freed after the flush.
     pub(crate) freed: Vec<TableRange>,
@@ -145,7 +149,7 @@ pub(crate) struct SyncPoint {
 }
 
 /// A shadow address space and its users.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Space {
     pub(crate) shadow: ShadowSpace,
     /// Channels bound to it.
@@ -155,7 +159,7 @@ pub(crate) struct Space {
 }
 
 /// A guest's channel that is bound.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Channel {
     pub(crate) physical: PhysChannel,
     /// The guest's instance block, as in its register.
@@ -180,7 +184,7 @@ pub(crate) struct Channel {
 }
 
 /// A virtual GPU.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Vgpu {
     pub(crate) id: VmId,
     pub(crate) config: VmConfig,
@@ -193,11 +197,13 @@ pub(crate) struct Vgpu {
     /// Channels of the guest's last runlist, in its order.
     pub(crate) runlist: Vec<u8>,
     /// USERD words of channels that are not bound: (channel, offset) → value.
+    #[serde(with = "crate::saved::pairs")]
     pub(crate) userd: BTreeMap<(u8, u16), u32>,
     /// Pages that the CPU stored to, with the number of the store: they decide which tables to compare.
     pub(crate) stored: BTreeMap<GuestPage, u64>,
     pub(crate) stores: u64,
     /// Table pages fetched from VRAM for the request at hand.
+    #[serde(with = "crate::saved::pages")]
     pub(crate) fetched: BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) blocked: Option<Blocked>,

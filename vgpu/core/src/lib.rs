@@ -17,6 +17,7 @@ mod memory;
 mod notice;
 pub mod policy;
 mod reason;
+mod saved;
 
 pub use account::Account;
 pub use config::{
@@ -28,10 +29,11 @@ pub use event::{
 };
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};
-pub use manager::{Audit, Breach, Manager, VmAudit};
+pub use manager::{Audit, Breach, Manager, VmAudit, Volatile};
 pub use notice::{Direction, MoveId, MoveStage, Notice, SyncWait};
 pub use policy::PolicyName;
 pub use reason::{
     CardOperation, ChannelFault, Denial, HostFault, MoveCause, RollBack, SettingError, StartFailure,
     UsableBus,
 };
+pub use saved::{LoadError, Unsound};

@@ -33,6 +33,8 @@ mod pressure;
 mod recovery;
 mod requests;
 pub(crate) mod running;
+mod saved;
+mod soundness;
 mod syncs;
 mod teardown;
 #[cfg(test)]
@@ -42,6 +44,7 @@ mod windows;
 
 pub use limits::Breach;
 use running::Running;
+pub use saved::Volatile;
 
 /// What one `apply` works with besides the state.
 pub(crate) struct Cx<'a> {

@@ -183,6 +183,15 @@ pub trait Policy: Send {
     /// Takes note of what happened.
     fn observe(&mut self, what: &Observation<'_>) -> Worth;
 
+    /// What it keeps between occasions, as text for [`Policy::restore`]: empty if it keeps nothing.
+    fn save(&self) -> String;
+
+    /// Takes over what another one of its kind kept. This one is new.
+    ///
+    /// # Errors
+    /// What it cannot take over, and why.
+    fn restore(&mut self, saved: &str) -> Result<(), String>;
+
     /// Whether [`Occasion::Tick`] is to come when the period is over though no event does.
     fn wants_tick(&self, usage: Usage) -> bool;
 }

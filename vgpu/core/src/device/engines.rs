@@ -3,18 +3,19 @@
 use fermi_spec::engine::Engine;
 use fermi_spec::regs::{FecsReg, PcopyReg, PgraphReg, pcopy, pgraph};
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 
 use super::board::{GPCS, ROPS, TPCS};
 
 /// Interrupts of an engine, with code and data of its last error.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Error {
     intr: u32,
     code: u32,
     data: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Engines {
     graph: Error,
     copy: [Error; pcopy::PCOPY.count as usize],

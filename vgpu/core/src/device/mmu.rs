@@ -6,12 +6,13 @@ use fermi_spec::regs::pffb::{
 };
 use fermi_spec::regs::{PffbReg, PflushReg};
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
 use super::board::PARTITIONS;
 use super::effect::Effect;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Mmu {
     /// Size of the one partition, which holds all of the VRAM.
     mebibytes: u32,

@@ -4,8 +4,9 @@ use fermi_spec::engine::PBDMAS;
 use fermi_spec::regs::PbdmaReg;
 use fermi_spec::regs::pbdma::CHANNEL_ACTIVE;
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Pbdma {
     intr: u32,
     intr_enable: u32,
@@ -14,7 +15,7 @@ struct Pbdma {
     data: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pbdmas([Pbdma; PBDMAS]);
 
 impl Pbdmas {

@@ -3,8 +3,9 @@
 use fermi_spec::regs::PbusReg;
 use fermi_spec::regs::windows::{PraminBase, WindowBlock};
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pbus {
     pub(crate) pramin: PraminBase,
     pub(crate) bar1: WindowBlock,

@@ -10,11 +10,13 @@ use fermi_spec::regs::pfifo::{
     RUNLIST_PENDING, RunlistBase, RunlistCommit, USERD_BASE_FRAME, USERD_BASE_VALID, intr,
 };
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
 use super::pbdma::Pbdmas;
+use crate::saved::Unsound;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Pfifo {
     /// Interrupts that are no levels.
     intr: u32,
@@ -31,7 +33,9 @@ pub(crate) struct Pfifo {
     /// The card has not taken the last commit over yet.
     pub(crate) runlist_pending: bool,
     preempt: u32,
+    #[serde(with = "crate::saved::array")]
     instances: Box<[u32; CHANNELS]>,
+    #[serde(with = "crate::saved::array")]
     states: Box<[u32; CHANNELS]>,
 }
 
@@ -54,6 +58,12 @@ impl Pfifo {
             instances: Box::new([0; CHANNELS]),
             states: Box::new([0; CHANNELS]),
         }
+    }
+
+    /// Checks a unit that was read.
+    pub(super) fn check(&self) -> Result<(), Unsound> {
+        let fits = self.records.is_empty() || self.records.len() == fault::unit::COUNT;
+        Unsound::unless(fits, "fault records")
     }
 
     /// A channel on this engine asked for an interrupt.

@@ -3,13 +3,14 @@
 use fermi_spec::engine::{PBDMAS, pmc_enable};
 use fermi_spec::regs::{PmcReg, pmc::LINE_HARDWARE};
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
 
 /// Lines of PMC; the first is the host's.
 const LINES: usize = 3;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Pmc {
     boot0: u32,
     enable: u32,

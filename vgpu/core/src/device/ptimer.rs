@@ -3,10 +3,11 @@
 use fermi_spec::regs::PtimerReg;
 use fermi_spec::regs::ptimer::{HIGH_MASK, LOW_MASK};
 use mmio::Storage;
+use serde::{Deserialize, Serialize};
 
 use crate::event::Tick;
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ptimer;
 
 impl Ptimer {

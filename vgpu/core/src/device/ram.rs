@@ -1,20 +1,22 @@
 //! Guest RAM that the device may reach: GPA ranges and the bus addresses given to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
+use serde::{Deserialize, Serialize};
 
 use crate::config::{BUS_UNIT, Bus, BusRange};
 use crate::event::Refusal;
 use crate::inspect::{Inspect, Space, Tree};
 use crate::reason::UsableBus;
+use crate::saved::Unsound;
 
 /// Most maps of one VM.
 pub(crate) const MAPS_MAX: usize = 65_536;
 /// GPAs are bus addresses to the guest's device: 40 bits.
 const GPA_END: u64 = 1 << 40;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct RamMap {
     pub(crate) bytes: u64,
     pub(crate) iova: Iova,
@@ -22,7 +24,7 @@ pub(crate) struct RamMap {
 }
 
 /// A VM's maps, by start.
-#[derive(Default, Debug)]
+#[derive(Default, Debug, Serialize, Deserialize)]
 pub(crate) struct RamMaps {
     maps: BTreeMap<u64, RamMap>,
 }
@@ -45,6 +47,19 @@ impl RamMaps {
             Some((&start, map)) if start + map.bytes > gpa.0 => Err(Refusal::BadRange),
             _ => Ok(()),
         }
+    }
+
+    /// Checks maps that were read: none is empty, misaligned or overlaps another.
+    pub(crate) fn sound(&self) -> Result<(), Unsound> {
+        Unsound::unless(self.maps.len() <= MAPS_MAX, "more maps of RAM than there may be")?;
+        let mut end = 0;
+        for (&start, map) in &self.maps {
+            let after = start.checked_add(map.bytes).filter(|after| {
+                start >= end && *after <= GPA_END && map.bytes > 0 && start.is_multiple_of(SMALL_PAGE)
+            });
+            end = after.ok_or_else(|| Unsound::new("a map of RAM overlaps another, or lies nowhere"))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn insert(&mut self, gpa: Gpa, map: RamMap) {
@@ -81,7 +96,7 @@ impl RamMaps {
 }
 
 /// First-fit allocator of bus addresses, in 2 MiB units, within the usable ranges of the path to host memory.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct IovaSpace {
     /// Whole units, ascending, never touching.
     ranges: Vec<BusRange>,
@@ -155,6 +170,27 @@ impl IovaSpace {
     /// Maps that could still be promised.
     pub(crate) fn maps_left(&self) -> u32 {
         self.maps_max - self.maps
+    }
+
+    /// Checks addresses that were read. `held` are the ranges that somebody has been given.
+    pub(crate) fn check(&self, bus: &Bus, held: impl Iterator<Item = (Iova, u64)>) -> Result<(), Unsound> {
+        let fresh = Self::new(bus);
+        Unsound::unless(
+            self.ranges == fresh.ranges && self.maps_max == fresh.maps_max,
+            "the bus is another one",
+        )?;
+        let mut end = 0;
+        for (&start, &bytes) in &self.used {
+            let after = start.checked_add(bytes).filter(|_| start >= end && bytes > 0);
+            end = after.ok_or_else(|| Unsound::new("two owners of a bus address"))?;
+        }
+        Unsound::unless(self.maps <= self.maps_max, "more DMA maps than there may be")?;
+        let mut seen = BTreeSet::new();
+        for (at, bytes) in held {
+            let given = self.used.get(&at.0).is_some_and(|&given| given >= bytes);
+            Unsound::unless(given && seen.insert(at), "a bus address that nobody was given")?;
+        }
+        Ok(())
     }
 
     /// Text of the usable ranges, for messages.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use planted::Fault;
+use serde::{Deserialize, Serialize};
 use shadow_pt::{
     DirtyPages, FramePlacement, GuestFrame, Placement, Placements, ShadowWriter, TableAt, TablePages,
     TableRead, TableStore,
@@ -154,7 +155,7 @@ impl Placements for Whereabouts<'_> {
 }
 
 /// Arena memory that a VM holds for its shadows, and its bound.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ShadowCharge {
     pub(crate) held: u64,
     pub(crate) max: u64,

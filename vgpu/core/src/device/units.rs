@@ -7,6 +7,7 @@
 
 use fermi_spec::regs::Bar0Reg;
 use mmio::{Policy, Storage};
+use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
 use super::engines::Engines;
@@ -18,9 +19,10 @@ use super::pmc::Pmc;
 use super::ptimer::Ptimer;
 use super::{board, pci};
 use crate::event::Tick;
+use crate::saved::Unsound;
 
 /// The register file of a guest's GPU, by unit.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Units {
     boot0: u32,
     guest_vram: u64,
@@ -50,6 +52,12 @@ impl Units {
             mmu: Mmu::new(guest_vram),
             words: Storage::default(),
         }
+    }
+
+    /// Checks units that were read, of a VM with that much VRAM.
+    pub(crate) fn check(&self, guest_vram: u64) -> Result<(), Unsound> {
+        Unsound::unless(self.guest_vram == guest_vram, "units of a board with other VRAM")?;
+        self.pfifo.check()
     }
 
     /// Everything as after power-on, the identity excepted.

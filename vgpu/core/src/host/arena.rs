@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
+use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, Actions};
 use crate::inspect::{Inspect, Space, Tree};
+use crate::saved::Unsound;
 
 /// First-fit allocator of the arena.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Arena {
     base: VramAddr,
     bytes: u64,
@@ -86,6 +88,37 @@ impl Arena {
         }
         self.free.insert(start, end - start);
         self.free_bytes += bytes;
+    }
+
+    /// Checks an arena that was read: it is `bytes` from `base` on, and of its ranges some are free and `held` are others'.
+    /// No two of all these share a byte.
+    pub(crate) fn check(
+        &self,
+        base: VramAddr,
+        bytes: u64,
+        held: impl Iterator<Item = (VramAddr, u64)>,
+    ) -> Result<(), Unsound> {
+        let same = (self.base, self.bytes) == (base, bytes);
+        Unsound::unless(same, "the arena lies elsewhere")?;
+        let free = self.free.iter().map(|(&start, &length)| (start, length));
+        let mut ranges: Vec<(u64, u64)> = free.chain(held.map(|(at, bytes)| (at.0, bytes))).collect();
+        ranges.sort_unstable();
+        let mut end = base.0;
+        for (start, length) in ranges {
+            let after = start.checked_add(length).filter(|_| start >= end && length > 0);
+            end = after.ok_or_else(|| Unsound::new("two owners of a page of the arena, or none"))?;
+            let whole = start.is_multiple_of(SMALL_PAGE) && length.is_multiple_of(SMALL_PAGE);
+            Unsound::unless(whole, "a part of a page of the arena")?;
+        }
+        Unsound::unless(end <= base.0 + bytes, "a range behind the arena")?;
+        let mut free = self.free.iter().map(|(&start, &length)| (start, start + length));
+        Unsound::unless(
+            self.free.values().sum::<u64>() == self.free_bytes,
+            "free bytes of the arena",
+        )?;
+        let mut before = None;
+        let apart = free.all(|(start, end)| before.replace(end) != Some(start));
+        Unsound::unless(apart, "two free ranges of the arena are one")
     }
 
     /// The store that writes arena memory.

@@ -20,6 +20,7 @@ use fermi_spec::regs::{
     PunitsReg, PunitsWord, pfifo, pmc,
 };
 use fermi_spec::regs::{pffb, pflush};
+use serde::{Deserialize, Serialize};
 
 use super::arena::Arena;
 use super::card::{Card, OwnTables, linear_tables, pde};
@@ -29,6 +30,7 @@ use crate::config::GpuConfig;
 use crate::event::{Action, Actions, FrameOwner, Place, Token};
 use crate::inspect::{Inspect, Space, Tree};
 use crate::reason::StartFailure;
+use crate::saved::Unsound;
 
 /// Frames at the bottom that the VBIOS and VGA use (256 KiB, nouveau `ramgf100.c`).
 const RESERVED_LOW: u32 = (256 << 10) / FRAME as u32;
@@ -36,6 +38,9 @@ const RESERVED_LOW: u32 = (256 << 10) / FRAME as u32;
 const RESERVED_HIGH: u32 = (1 << 20) / FRAME as u32;
 /// Least VRAM of a card that can be shared.
 const VRAM_MIN: u64 = 16 << 20;
+/// Most VRAM of a card.
+const VRAM_MAX: u64 = 64 << 30;
+const FRAMES_MAX: u32 = (VRAM_MAX / FRAME) as u32;
 const PARTITIONS_MAX: usize = 8;
 const POLL_NS: u64 = 2_000_000_000;
 
@@ -115,7 +120,7 @@ fn identify(values: &[u32]) -> Result<Identity, StartFailure> {
         .filter(|p| fused & 1 << p == 0)
         .map(|p| u64::from(values[3 + p]) << 20);
     let vram_bytes: u64 = sizes.sum();
-    if !(VRAM_MIN..=64 << 30).contains(&vram_bytes) {
+    if !(VRAM_MIN..=VRAM_MAX).contains(&vram_bytes) {
         return Err(StartFailure::Vram { bytes: vram_bytes });
     }
     let rest = &values[3 + PARTITIONS_MAX..];
@@ -128,7 +133,7 @@ fn identify(values: &[u32]) -> Result<Identity, StartFailure> {
 }
 
 /// How VRAM is divided.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Layout {
     pub(crate) frames: u32,
     /// Frames that guests may hold: `RESERVED_LOW..arena_first`.
@@ -153,6 +158,17 @@ impl Layout {
             arena_first,
             arena_frames,
         }
+    }
+
+    /// Checks a layout that was read. The parts of the card are in order, and none is empty.
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        let end = self.arena_first.checked_add(self.arena_frames);
+        let fits = self.arena_first > RESERVED_LOW
+            && self.arena_frames > 0
+            && end.is_some_and(|end| end <= self.frames)
+            && self.frames <= FRAMES_MAX
+            && self.usable == self.arena_first - RESERVED_LOW;
+        Unsound::unless(fits, "the layout of VRAM")
     }
 
     /// Frames that guests may hold.

@@ -1,25 +1,29 @@
 //! The card as the manager uses it: arena, lanes, physical channels, runlist, copy channel.
 
-use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, PDE_SPAN, PhysAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{Aperture, FRAME, FrameNo, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
-use fermi_spec::instance::{
-    AddressSpacePointer, CHANNELS, INSTANCE_BYTES, RAMFC_DEFAULTS, Timeslice, USERD_BYTES, offset, userd,
-};
-use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_ENTRIES, large_index, pde_index};
+use fermi_spec::instance::{CHANNELS, Timeslice, USERD_BYTES, offset, userd};
+use fermi_spec::pte::{SMALL_PT_ENTRIES, large_index, pde_index};
 use fermi_spec::regs::{PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, falcon, pfifo};
 use fermi_spec::regs::{pffb, pflush};
 use planted::Fault;
+use serde::{Deserialize, Serialize};
 
 use super::arena::Arena;
+use super::bring_up::Layout;
 use super::copy::{self, CopyChannel, CopyRun};
 use super::lane::{Doorbells, Job, Lane, Op, Tokens};
 use super::microcode::Microcode;
 use crate::event::{Action, Actions, HostMemory, Token, VmId};
+use crate::saved::Unsound;
 
 mod inspection;
+mod tables;
+
+pub(crate) use tables::{OwnTables, instance_block, linear_tables, pde};
 
 /// A channel number of the card.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct PhysChannel(pub(crate) u8);
 
 /// Where BAR1 shows the frames that the CPU copies: behind USERD, within the least BAR1 that a card may have.
@@ -34,33 +38,13 @@ pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(0);
 /// Longest wait for a TLB flush or runlist commit: both take microseconds; nouveau allows 2 s.
 const CARD_TIMEOUT_NS: u64 = 2_000_000_000;
 
-/// Tables and blocks made at bring-up.
-#[derive(Debug)]
-pub(crate) struct OwnTables {
-    /// USERD array, 128 pages.
-    pub(crate) userd: VramAddr,
-    /// Two runlist buffers.
-    pub(crate) runlists: [VramAddr; 2],
-    /// Directory of the copy channel.
-    pub(crate) directory: VramAddr,
-    /// Its instance block.
-    pub(crate) instance: VramAddr,
-    /// Small-page table of the copy window.
-    pub(crate) window: VramAddr,
-    /// Large-page table of BAR1: USERD, and the window that the CPU copies through.
-    pub(crate) bar1_table: VramAddr,
-}
-
-/// The card's driver, with the state of its hardware protocols.
-#[derive(Debug)]
-pub(crate) struct Card {
-    pub(crate) arena: Arena,
-    pub(crate) own: OwnTables,
-    pub(crate) tokens: Tokens,
+/// What the card is to be told, in what order, and what it was asked and has not answered. It is no state: who comes back
+/// without it has the card told again by whatever waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
     flush: Lane,
     fifo: Lane,
     runlist: Lane,
-    runlist_buffer: usize,
     /// The list to hand over next, and what waits for it.
     next_runlist: Option<(Vec<PhysChannel>, Vec<Job>)>,
     /// Words that the list to come relies on.
@@ -68,8 +52,21 @@ pub(crate) struct Card {
     /// What waits for the list being handed over.
     runlist_jobs: Vec<Job>,
     doorbells: Doorbells,
+}
+
+/// The card's driver: what the card was made to be, and the lanes by which it is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Card {
+    pub(crate) arena: Arena,
+    pub(crate) own: OwnTables,
+    pub(crate) tokens: Tokens,
+    /// What the card is being told.
+    #[serde(skip)]
+    pub(crate) lanes: Lanes,
+    runlist_buffer: usize,
     /// Who uses each physical channel: the VM and its own number for it.
-    channels: [Option<(VmId, u8)>; CHANNELS],
+    #[serde(with = "crate::saved::array")]
+    channels: Box<[Option<(VmId, u8)>; CHANNELS]>,
     copy: CopyChannel,
     /// PMC_ENABLE as last written.
     pub(crate) pmc_enable: u32,
@@ -97,15 +94,9 @@ impl Card {
             arena,
             own,
             tokens,
-            flush: Lane::default(),
-            fifo: Lane::default(),
-            runlist: Lane::default(),
+            lanes: Lanes::default(),
             runlist_buffer: 0,
-            next_runlist: None,
-            runlist_words: Vec::new(),
-            runlist_jobs: Vec::new(),
-            doorbells: Doorbells::new(),
-            channels: [None; CHANNELS],
+            channels: Box::new([None; CHANNELS]),
             copy: CopyChannel::default(),
             pmc_enable: !0,
             pramin_base: None,
@@ -114,14 +105,32 @@ impl Card {
         }
     }
 
+    /// Checks a card that was read. `held` are the ranges of the arena that VMs hold.
+    pub(crate) fn check(
+        &self,
+        layout: Layout,
+        held: impl Iterator<Item = (VramAddr, u64)>,
+    ) -> Result<(), Unsound> {
+        Unsound::unless(self.runlist_buffer < self.own.runlists.len(), "runlist buffers")?;
+        Unsound::unless(
+            self.channels[usize::from(OWN_CHANNEL.0)].is_none(),
+            "the broker's own channel is a VM's",
+        )?;
+        self.copy.check()?;
+        let base = FrameNo(layout.arena_first).base();
+        let bytes = u64::from(layout.arena_frames) * FRAME;
+        self.arena.check(base, bytes, held.chain(self.own.ranges()))
+    }
+
     /// Everything of bring-up, ended by the first runlist: the broker's own channel alone.
     ///
     /// A copy engine whose falcon stands still after the reset has no microcode. Unverified: what a card reads there.
     pub(crate) fn bring_up(&mut self, ops: Vec<Op>) {
-        self.runlist.push(ops, Job::Nothing);
+        self.lanes.runlist.push(ops, Job::Nothing);
         for engine in [0, 1] {
             let start = Op::Write(PcopyReg::CopyControl(engine.into()).into(), falcon::CONTROL_START);
-            self.runlist
+            self.lanes
+                .runlist
                 .push([copy_engine_runs(engine), start], Job::CopyEngineAsked(engine));
         }
         self.commit_runlist(&[], Job::BringUp);
@@ -129,19 +138,29 @@ impl Card {
 
     /// Lets all lanes go on; returns the jobs that ended.
     pub(crate) fn pump(&mut self, actions: &mut Actions) -> Vec<(Job, bool)> {
-        let mut done = self.flush.pump(&mut self.tokens, &mut self.doorbells, actions);
-        done.extend(self.fifo.pump(&mut self.tokens, &mut self.doorbells, actions));
+        let mut done = self
+            .lanes
+            .flush
+            .pump(&mut self.tokens, &mut self.lanes.doorbells, actions);
+        done.extend(
+            self.lanes
+                .fifo
+                .pump(&mut self.tokens, &mut self.lanes.doorbells, actions),
+        );
         loop {
-            let taken = self.runlist.pump(&mut self.tokens, &mut self.doorbells, actions);
+            let taken = self
+                .lanes
+                .runlist
+                .pump(&mut self.tokens, &mut self.lanes.doorbells, actions);
             let ended = taken
                 .iter()
                 .find(|(job, _)| *job == Job::RunlistTaken)
                 .map(|(_, ok)| *ok);
             done.extend(taken.into_iter().filter(|(job, _)| *job != Job::RunlistTaken));
             if let Some(ok) = ended {
-                done.extend(self.runlist_jobs.drain(..).map(|job| (job, ok)));
+                done.extend(self.lanes.runlist_jobs.drain(..).map(|job| (job, ok)));
             }
-            if self.next_runlist.is_none() || !self.runlist.is_empty() {
+            if self.lanes.next_runlist.is_none() || !self.lanes.runlist.is_empty() {
                 return done;
             }
             self.begin_runlist();
@@ -157,7 +176,7 @@ impl Card {
         self.microcode = Some(Box::new(microcode.clone()));
         let mut ops = self.start_copy_engine(engine);
         ops.push(copy_engine_runs(engine));
-        self.runlist.push(ops, Job::CopyEngineStarted);
+        self.lanes.runlist.push(ops, Job::CopyEngineStarted);
     }
 
     /// Starts a copy engine that was reset.
@@ -174,12 +193,16 @@ impl Card {
 
     /// A poll ended; returns the jobs that failed for that.
     pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> Vec<(Job, bool)> {
-        let failed = [&mut self.flush, &mut self.fifo, &mut self.runlist]
-            .into_iter()
-            .find(|lane| lane.waits_for(token))
-            .and_then(|lane| lane.poll_done(met));
+        let failed = [
+            &mut self.lanes.flush,
+            &mut self.lanes.fifo,
+            &mut self.lanes.runlist,
+        ]
+        .into_iter()
+        .find(|lane| lane.waits_for(token))
+        .and_then(|lane| lane.poll_done(met));
         match failed {
-            Some((Job::RunlistTaken, ok)) => self.runlist_jobs.drain(..).map(|job| (job, ok)).collect(),
+            Some((Job::RunlistTaken, ok)) => self.lanes.runlist_jobs.drain(..).map(|job| (job, ok)).collect(),
             other => other.into_iter().collect(),
         }
     }
@@ -191,9 +214,9 @@ impl Card {
             None => (0, pffb::TLB_ALL_PAGES | pffb::TLB_ALL_DIRECTORIES),
         };
         if planted::is(Fault::FlushDropped) && matches!(job, Job::MoveFlushed(_)) {
-            return self.flush.push([], job);
+            return self.lanes.flush.push([], job);
         }
-        self.flush.push(
+        self.lanes.flush.push(
             [
                 Op::Write(PflushReg::HostFlush.into(), 1),
                 Op::Poll {
@@ -242,7 +265,7 @@ impl Card {
 
     pub(crate) fn release_channel(&mut self, channel: PhysChannel) {
         self.channels[usize::from(channel.0)] = None;
-        self.doorbells.remove(&channel);
+        self.lanes.doorbells.remove(&channel);
     }
 
     /// Whose a physical channel is.
@@ -262,7 +285,7 @@ impl Card {
 
     /// Rings the doorbell: at once, or with the one that waits in the lane.
     pub(crate) fn ring(&mut self, channel: PhysChannel, gp_put: u32, actions: &mut Actions) {
-        match self.doorbells.get_mut(&channel) {
+        match self.lanes.doorbells.get_mut(&channel) {
             Some(waiting) => *waiting = gp_put,
             None => actions.push(doorbell(channel, gp_put)),
         }
@@ -285,13 +308,13 @@ impl Card {
         if run {
             ops.push(Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START));
         }
-        self.fifo.push(ops, Job::Bound(channel));
+        self.lanes.fifo.push(ops, Job::Bound(channel));
     }
 
     /// Lets a bound channel run.
     pub(crate) fn start(&mut self, channel: PhysChannel) {
         let p = u16::from(channel.0);
-        self.fifo.push(
+        self.lanes.fifo.push(
             [Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START)],
             Job::Nothing,
         );
@@ -300,7 +323,7 @@ impl Card {
     /// Keeps a bound channel from being scheduled again; what it runs goes on to its next switch point.
     pub(crate) fn pause(&mut self, channel: PhysChannel) {
         let p = u16::from(channel.0);
-        self.fifo.push(
+        self.lanes.fifo.push(
             [Op::Write(
                 PfifoReg::ChannelState(p).into(),
                 pfifo::CHANNEL_START & !1,
@@ -311,14 +334,14 @@ impl Card {
 
     /// Rings the doorbell behind what the preempt lane still has to do.
     pub(crate) fn ring_later(&mut self, channel: PhysChannel, gp_put: u32) {
-        if self.doorbells.insert(channel, gp_put).is_none() {
-            self.fifo.push([Op::Ring(channel)], Job::Nothing);
+        if self.lanes.doorbells.insert(channel, gp_put).is_none() {
+            self.lanes.fifo.push([Op::Ring(channel)], Job::Nothing);
         }
     }
 
     /// Takes a channel off the engines, leaving its state as it is.
     pub(crate) fn preempt(&mut self, channel: PhysChannel, timeout_ns: u64, job: Job) {
-        self.fifo.push(
+        self.lanes.fifo.push(
             [
                 Op::Write(PfifoReg::Preempt.into(), u32::from(channel.0)),
                 Op::Poll {
@@ -365,19 +388,19 @@ impl Card {
                     .map(|c| Op::Write(PfifoReg::ChannelInstance(u16::from(c.0)).into(), 0)),
             );
         }
-        self.fifo.push(ops, job);
+        self.lanes.fifo.push(ops, job);
     }
 
     /// A word of the arena, written before the next runlist is handed over.
     pub(crate) fn write_later(&mut self, at: VramAddr, word: u32) {
         let op = Op::Block(Bar::Bar3, self.arena.window(at), word.to_le_bytes().to_vec());
-        self.runlist_words.push(op);
+        self.lanes.runlist_words.push(op);
     }
 
     /// Hands the card a new runlist: the broker's own channel, then `channels` in order. Lists are whole, so one that
     /// the card has not begun with is replaced, and its jobs wait for the newer one.
     pub(crate) fn commit_runlist(&mut self, channels: &[PhysChannel], job: Job) {
-        let (list, jobs) = self.next_runlist.get_or_insert_default();
+        let (list, jobs) = self.lanes.next_runlist.get_or_insert_default();
         *list = channels.to_vec();
         if job != Job::Nothing && !jobs.contains(&job) {
             jobs.push(job);
@@ -385,13 +408,13 @@ impl Card {
     }
 
     fn begin_runlist(&mut self) {
-        if !self.runlist.is_empty() {
+        if !self.lanes.runlist.is_empty() {
             return;
         }
-        let Some((channels, jobs)) = self.next_runlist.take() else {
+        let Some((channels, jobs)) = self.lanes.next_runlist.take() else {
             return;
         };
-        self.runlist_jobs = jobs;
+        self.lanes.runlist_jobs = jobs;
         self.runlist_buffer ^= 1;
         let at = self.own.runlists[self.runlist_buffer];
         let mut data = Vec::with_capacity((channels.len() + 1) * 8);
@@ -402,7 +425,7 @@ impl Card {
         let commit = pfifo::RunlistCommit::new()
             .with_count(channels.len() as u16 + 1)
             .with_engine(0x1f);
-        let mut ops = std::mem::take(&mut self.runlist_words);
+        let mut ops = std::mem::take(&mut self.lanes.runlist_words);
         ops.extend([
             Op::Block(Bar::Bar3, self.arena.window(at), data),
             Op::Write(PfifoReg::RunlistBase.into(), (at.0 >> 12) as u32),
@@ -414,7 +437,7 @@ impl Card {
                 timeout_ns: CARD_TIMEOUT_NS,
             },
         ]);
-        self.runlist.push(ops, Job::RunlistTaken);
+        self.lanes.runlist.push(ops, Job::RunlistTaken);
     }
 
     /// Binds the broker's own channel with an empty ring: at bring-up, and after its engine had to be reset.
@@ -452,12 +475,12 @@ impl Card {
     pub(crate) fn restart_own_channel(&mut self) {
         self.copy.restart();
         let steps = Self::own_channel_steps(&self.own, |at| self.arena.window(at));
-        self.fifo.push(steps, Job::Nothing);
+        self.lanes.fifo.push(steps, Job::Nothing);
     }
 
     /// Any group of steps in the preempt lane: recovery.
     pub(crate) fn fifo_steps(&mut self, ops: Vec<Op>, job: Job) {
-        self.fifo.push(ops, job);
+        self.lanes.fifo.push(ops, job);
     }
 
     /// Maps pages into the copy window, from its start on.
@@ -539,55 +562,6 @@ pub(crate) fn doorbell(channel: PhysChannel, gp_put: u32) -> Action {
         offset: Card::userd_window(channel) + userd::GP_PUT,
         data: gp_put.to_le_bytes().to_vec(),
     }
-}
-
-/// A fresh instance block for a channel: defaults, USERD, ring, address space.
-pub(crate) fn instance_block(
-    userd: VramAddr,
-    ring: GpuVa,
-    ring_log2: u32,
-    directory: VramAddr,
-) -> [u8; INSTANCE_BYTES as usize] {
-    let mut block = [0; INSTANCE_BYTES as usize];
-    let mut put =
-        |at: u64, word: u32| block[at as usize..at as usize + 4].copy_from_slice(&word.to_le_bytes());
-    for (at, word) in RAMFC_DEFAULTS {
-        put(at, word);
-    }
-    put(offset::USERD_LO, userd.0 as u32);
-    put(offset::USERD_HI, (userd.0 >> 32) as u32);
-    put(offset::GP_BASE_LO, ring.0 as u32);
-    put(offset::GP_BASE_HI, (ring.0 >> 32) as u32 | ring_log2 << 16);
-    let pointer = AddressSpacePointer {
-        aperture: Aperture::Vram,
-        directory: PhysAddr(directory.0),
-        limit: (1 << fermi_spec::addr::VA_BITS) - 1,
-    };
-    for (i, word) in pointer.into_words().into_iter().enumerate() {
-        put(offset::PD_LO + 4 * i as u64, word);
-    }
-    block
-}
-
-/// A directory entry with tables in VRAM.
-pub(crate) fn pde(large: Option<VramAddr>, small: Option<VramAddr>) -> Pde {
-    let mut pde = Pde::new();
-    if let Some(at) = large {
-        pde = pde
-            .with_large_aperture(PdeAperture::Vram)
-            .with_large_frame((at.0 >> 12) as u32);
-    }
-    if let Some(at) = small {
-        pde = pde
-            .with_small_aperture(PdeAperture::Vram)
-            .with_small_frame((at.0 >> 12) as u32);
-    }
-    pde
-}
-
-/// Bytes of large-page tables that map `vram_bytes` linearly.
-pub(crate) fn linear_tables(vram_bytes: u64) -> u64 {
-    vram_bytes.div_ceil(PDE_SPAN)
 }
 
 const _: () = assert!(copy::WINDOW_BYTES / SMALL_PAGE == SMALL_PT_ENTRIES as u64);

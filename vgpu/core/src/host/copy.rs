@@ -14,10 +14,12 @@ use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::methods::{CopyExec, SemaphoreD, class, copy, host};
 use fermi_spec::pte::Pte;
 use fermi_spec::pushbuffer::incrementing;
+use serde::{Deserialize, Serialize};
 
 use crate::event::{HostMemory, Place};
 use crate::memory::chunk::in_frame;
 use crate::notice::Direction;
+use crate::saved::Unsound;
 
 /// Linear map of VRAM.
 pub(crate) const VRAM_VA: GpuVa = GpuVa(0);
@@ -41,12 +43,20 @@ const SUBCHANNEL: u8 = 4;
 const RUN_WORDS: usize = 12;
 
 /// One linear copy, both ends contiguous in the channel's address space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct CopyRun {
     pub(crate) source: GpuVa,
     pub(crate) target: GpuVa,
     /// A multiple of 4 KiB, at most 31.9 MiB.
     pub(crate) bytes: u64,
+}
+
+impl CopyRun {
+    /// Checks a copy that was read.
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        let fits = self.bytes.is_multiple_of(SMALL_PAGE) && (1..=RUN_BYTES_MAX).contains(&self.bytes);
+        Unsound::unless(fits, "bytes of a copy")
+    }
 }
 
 /// Most bytes of one [`CopyRun`].
@@ -55,7 +65,7 @@ pub(crate) const RUN_BYTES_MAX: u64 = copy::LINES_MAX as u64 * SMALL_PAGE;
 pub(crate) const RUNS_MAX: usize = PUSHBUFFER_BYTES as usize / 4 / RUN_WORDS - 2;
 
 /// State of the ring.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CopyChannel {
     /// Number of the engine that the next batch goes to, 0 or 1.
     second: bool,
@@ -64,6 +74,11 @@ pub(crate) struct CopyChannel {
 }
 
 impl CopyChannel {
+    /// Checks a ring that was read.
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
+        Unsound::unless(self.gp_put < 1 << RING_LOG2, "GP_PUT of the broker's own channel")
+    }
+
     /// Where the ring is, for the instance block.
     pub(crate) fn ring() -> GpuVa {
         OWN_VA.offset(RING)

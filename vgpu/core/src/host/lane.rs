@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
+use serde::{Deserialize, Serialize};
 
 use super::card::PhysChannel;
 use crate::event::{Action, Actions, Token, VmId};
@@ -76,7 +77,7 @@ struct Group {
 }
 
 /// Source of tokens.
-#[derive(Default, Debug)]
+#[derive(Default, Debug, Serialize, Deserialize)]
 pub(crate) struct Tokens(u64);
 
 impl Tokens {

@@ -54,7 +54,7 @@ impl Running {
         let met = self.demands.take_met();
         let any = !met.is_empty();
         for demand in met {
-            self.ready.insert(demand.vm);
+            self.volatile.ready.insert(demand.vm);
             demand.tell_end(cx);
         }
         any

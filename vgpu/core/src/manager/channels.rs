@@ -436,7 +436,7 @@ impl Running {
         if planted::is(Fault::SpaceFreeBeforeFlush) {
             self.space_flushed(number);
         }
-        self.reach_changed.insert(vm);
+        self.volatile.reach_changed.insert(vm);
     }
 
     pub(super) fn space_flushed(&mut self, number: u64) {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use serde::{Deserialize, Serialize};
+
 use super::Cx;
 use crate::event::{Tick, VmId};
 use crate::inspect::{Inspect, Tree};
@@ -10,7 +12,7 @@ use crate::notice::Notice;
 use crate::reason::MoveCause;
 
 /// Unbacked chunks that a VM's access waits for.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Demand {
     pub(super) vm: VmId,
     pub(super) chunks: Vec<ChunkNo>,
@@ -41,7 +43,7 @@ impl Demand {
 }
 
 /// Demands in the order in which they came, one for each VM at most: the VM's queue waits for it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Demands {
     queue: VecDeque<Demand>,
 }

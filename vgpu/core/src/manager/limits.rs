@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::SMALL_PAGE;
 use planted::Fault;
+use serde::{Deserialize, Serialize};
 
 use super::Cx;
 use super::demands::{Demand, Demands};
@@ -27,7 +28,7 @@ use crate::memory::{ChunkNo, ChunkPlace};
 use crate::policy::{DemandView, Occasion, Proposal, Snapshot, VmView};
 
 /// The first limit that a proposal would have broken.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Breach {
     /// It is no answer to the question, or names no chunk.
     NotAsked,

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use fermi_spec::addr::FrameNo;
+use serde::{Deserialize, Serialize};
 use shadow_pt::TableRange;
 
 use super::Cx;
@@ -35,7 +36,7 @@ const COPY_CHECK_NS: u64 = 1_000_000;
 pub(super) type ChunkFrames = BTreeMap<ChunkNo, Box<[FrameNo]>>;
 
 /// The card's moves: at most one is under way.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Mover {
     pub(super) current: Option<Move>,
     /// Moves that were started so far.
@@ -45,7 +46,7 @@ pub(super) struct Mover {
 }
 
 /// Who copies, and what.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum CopyWork {
     /// The broker's own channel, in one batch. The runs are handed over when copying starts.
     Engine(Vec<CopyRun>),
@@ -61,7 +62,7 @@ impl Default for CopyWork {
 }
 
 /// Where a move stands, with what it needs there.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Stage {
     /// Waits for the channels that can write the chunks to be off the card.
     Suspending,
@@ -83,7 +84,7 @@ pub(super) enum Stage {
 }
 
 /// What a move needs in every stage.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) id: MoveId,
     pub(super) vm: VmId,
@@ -101,7 +102,7 @@ pub(super) struct Head {
 }
 
 /// Channels that are off the card for a move.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Suspension {
     /// The guest's number and the card's.
     pub(super) channels: Vec<(u8, PhysChannel)>,
@@ -109,7 +110,7 @@ pub(super) struct Suspension {
 }
 
 /// Chunks of one VM on their way.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Move {
     pub(super) head: Head,
     /// When the stage began.

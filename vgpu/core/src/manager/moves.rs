@@ -284,12 +284,12 @@ impl Running {
                 true
             }
             Stage::Copying { .. } if self.card.copy_done(cx.memory) => {
-                let look = self.scan.next_look();
+                let look = self.volatile.scan.next_look();
                 moving.enter(Stage::Verifying { look }, cx);
                 self.look_at_card(cx);
                 true
             }
-            Stage::Verifying { look } if self.scan.has_finished(*look) => {
+            Stage::Verifying { look } if self.volatile.scan.has_finished(*look) => {
                 self.redirect(cx);
                 true
             }
@@ -505,7 +505,7 @@ impl Running {
             )
         });
         if waits {
-            self.ready.insert(vm);
+            self.volatile.ready.insert(vm);
         }
     }
 

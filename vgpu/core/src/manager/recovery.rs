@@ -181,13 +181,13 @@ impl Running {
                 offset,
                 bytes: 4,
             });
-            self.holders.insert(token, (channel, engine));
+            self.volatile.holders.insert(token, (channel, engine));
         }
     }
 
     /// Takes an engine's status that was asked for; `false` if the value belongs to another request.
     pub(super) fn holder_value(&mut self, token: Token, data: &[u8]) -> bool {
-        let Some((channel, engine)) = self.holders.remove(&token) else {
+        let Some((channel, engine)) = self.volatile.holders.remove(&token) else {
             return false;
         };
         let holds = data.first().is_some_and(|&id| id & 0x7f == channel.0);

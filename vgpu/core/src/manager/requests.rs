@@ -367,7 +367,7 @@ impl Running {
             other => vgpu.blocked = other,
         }
         let _ = cx;
-        self.ready.insert(vm);
+        self.volatile.ready.insert(vm);
     }
 }
 

@@ -7,6 +7,7 @@ use fermi_spec::engine::Engine;
 use planted::Fault;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 use shadow_pt::ShadowSpace;
 
 use super::demands::Demands;
@@ -37,7 +38,7 @@ const LOOK_WHILE_MOVING_NS: u64 = 10_000_000;
 const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
 
 /// A channel on its way off the card.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Leaving {
     pub(super) vm: VmId,
     pub(super) channel: crate::device::Channel,
@@ -45,16 +46,40 @@ pub(super) struct Leaving {
     pub(super) tries: u32,
 }
 
-/// The manager's state.
+/// What nobody keeps: what the card was asked and has not answered, and what is left to do within an event. Together with
+/// [`Lanes`](crate::host::card::Lanes) it is all that a [`Running`] has beside its state.
+#[derive(Debug, Default)]
+pub(super) struct Volatile {
+    pub(super) scan: Scan,
+    /// Engine states asked for, to see which ones a channel that does not leave holds.
+    pub(super) holders: BTreeMap<Token, (PhysChannel, Engine)>,
+    /// VMs that lost an address space: what their channels reach is to be counted anew.
+    pub(super) reach_changed: BTreeSet<VmId>,
+    /// VMs whose queue may go on.
+    pub(super) ready: BTreeSet<VmId>,
+    /// When the card was last asked what it has to say.
+    looked_at: Tick,
+    /// The wake-up last asked for.
+    woken_at: Option<Tick>,
+}
+
+/// The manager while the card is up. A field is state, to be written and read, unless it says that it is skipped.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Running {
+    /// From the operator, at each start anew.
+    #[serde(skip)]
     pub(super) config: GpuConfig,
+    /// A policy writes and reads its own state.
+    #[serde(skip, default = "some_policy")]
+    pub(super) policy: Box<dyn Policy>,
+    #[serde(skip)]
+    pub(super) volatile: Volatile,
     pub(super) card: Card,
     pub(super) layout: Layout,
     pub(super) frames: Frames,
     pub(super) vms: BTreeMap<VmId, Vgpu>,
     pub(super) iova: IovaSpace,
     boot0: u32,
-    pub(super) scan: Scan,
     pub(super) mover: Mover,
     pub(super) demands: Demands,
     pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
@@ -62,23 +87,17 @@ pub(crate) struct Running {
     pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
-    pub(super) policy: Box<dyn Policy>,
     /// Proposals of the policy that a limit cut or refused, by the limit.
     pub(super) breaches: BTreeMap<Breach, u64>,
-    /// Engine states asked for, to see which ones a channel that does not leave holds.
-    pub(super) holders: BTreeMap<Token, (PhysChannel, Engine)>,
-    /// VMs that lost an address space: what their channels reach is to be counted anew.
-    pub(super) reach_changed: BTreeSet<VmId>,
-    /// VMs whose queue may go on.
-    pub(super) ready: BTreeSet<VmId>,
     /// When the next refill pass is due.
     pub(super) pass_at: Tick,
     /// The policy finds a pass worth while at once.
     pub(super) pass_wanted: bool,
-    /// When the card was last asked what it has to say.
-    looked_at: Tick,
-    /// The wake-up last asked for.
-    woken_at: Option<Tick>,
+}
+
+/// Stands there until whoever reads a state puts its own.
+fn some_policy() -> Box<dyn Policy> {
+    crate::policy::PolicyName::default().policy()
 }
 
 impl Running {
@@ -104,20 +123,15 @@ impl Running {
             vms: BTreeMap::new(),
             iova,
             boot0: identity.boot0,
-            scan: Scan::default(),
+            volatile: Volatile::default(),
             mover: Mover::default(),
             demands: Demands::default(),
             breaches: BTreeMap::new(),
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
             next_leaving: 0,
-            holders: BTreeMap::new(),
-            reach_changed: BTreeSet::new(),
-            ready: BTreeSet::new(),
             pass_at: Tick::default(),
             pass_wanted: false,
-            looked_at: Tick::default(),
-            woken_at: None,
         }
     }
 
@@ -145,7 +159,7 @@ impl Running {
             Event::MapRefused { iova } => self.map_refused(iova),
             Event::HostInterrupt => self.look_at_card(cx),
             Event::Wake => {
-                self.woken_at = None;
+                self.volatile.woken_at = None;
                 if self.look_at().is_some_and(|at| at <= cx.now) {
                     self.look_at_card(cx);
                 }
@@ -165,10 +179,10 @@ impl Running {
     pub(super) fn is_settled(&self, now: Tick) -> bool {
         self.mover.is_idle()
             && self.demands.is_empty()
-            && self.ready.is_empty()
+            && self.volatile.ready.is_empty()
             && !self.pass_wanted
             && now < self.pass_at
-            && self.woken_at.is_none_or(|at| now < at)
+            && self.volatile.woken_at.is_none_or(|at| now < at)
     }
 
     /// Goes on with everything that can go on, then tells what changed.
@@ -179,11 +193,11 @@ impl Running {
             for (job, ok) in jobs {
                 self.on_job(job, ok, cx);
             }
-            while let Some(vm) = self.ready.pop_first() {
+            while let Some(vm) = self.volatile.ready.pop_first() {
                 self.serve(vm, cx);
                 progressed = true;
             }
-            while let Some(vm) = self.reach_changed.pop_first() {
+            while let Some(vm) = self.volatile.reach_changed.pop_first() {
                 self.count_reach(vm, cx.now);
                 progressed = true;
             }
@@ -208,9 +222,9 @@ impl Running {
 
     /// Reads what the card has to say, and when that was.
     pub(super) fn look_at_card(&mut self, cx: &mut Cx<'_>) {
-        self.looked_at = cx.now;
+        self.volatile.looked_at = cx.now;
         let Card { tokens, .. } = &mut self.card;
-        self.scan.start(tokens, cx.actions);
+        self.volatile.scan.start(tokens, cx.actions);
     }
 
     /// When the card is looked at next without an interrupt: one may be lost, and a faulted engine stops everybody.
@@ -223,7 +237,7 @@ impl Running {
             true if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
             true => return None,
         };
-        Some(self.looked_at.after(interval))
+        Some(self.volatile.looked_at.after(interval))
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
@@ -254,7 +268,7 @@ impl Running {
 
     fn host_value(&mut self, token: Token, data: Vec<u8>, cx: &mut Cx<'_>) {
         let Card { tokens, .. } = &mut self.card;
-        if let Some(findings) = self.scan.value(token, &data, tokens, cx.actions) {
+        if let Some(findings) = self.volatile.scan.value(token, &data, tokens, cx.actions) {
             for finding in findings {
                 self.found(finding, cx);
             }
@@ -271,7 +285,7 @@ impl Running {
             Some(vgpu) if vgpu.queue.len() >= QUEUE_MAX => Refusal::TooManyWaiting,
             Some(vgpu) => {
                 vgpu.queue.push_back(Queued::new(id, request, cx.now));
-                self.ready.insert(vm);
+                self.volatile.ready.insert(vm);
                 return;
             }
             None => Refusal::NotAttached,
@@ -379,11 +393,11 @@ impl Running {
     fn ask_wake(&mut self, cx: &mut Cx<'_>) {
         let next = self.next_wake(cx.now);
         if let Some(at) = next
-            && self.woken_at != Some(at)
+            && self.volatile.woken_at != Some(at)
         {
             cx.actions.push(Action::WakeAt { at });
         }
-        self.woken_at = next;
+        self.volatile.woken_at = next;
     }
 
     /// A guest did what no driver does. The log hears of the 1st, 2nd, 4th… time.
@@ -495,8 +509,8 @@ impl Inspect for Running {
         tree.part("bus_addresses", &self.iova);
         tree.due_in("refill_pass_in", self.pass_at);
         tree.flag("refill_pass_is_wanted", self.pass_wanted);
-        tree.age("looked_at_the_card", self.looked_at);
-        if let Some(at) = self.woken_at {
+        tree.age("looked_at_the_card", self.volatile.looked_at);
+        if let Some(at) = self.volatile.woken_at {
             tree.due_in("wakes_in", at);
         }
         tree.part("settings", &self.config);

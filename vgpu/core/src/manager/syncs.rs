@@ -234,7 +234,7 @@ impl Running {
         match vgpu.blocked.take() {
             Some(Blocked::Sync(sync)) if sync.stage == SyncStage::Flush => {
                 self.finish_sync(vm, *sync, cx);
-                self.ready.insert(vm);
+                self.volatile.ready.insert(vm);
             }
             other => vgpu.blocked = other,
         }

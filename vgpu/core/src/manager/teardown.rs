@@ -130,7 +130,7 @@ impl Running {
             request: request.id,
             reply: Reply::Done,
         });
-        self.ready.insert(vm);
+        self.volatile.ready.insert(vm);
     }
 
     pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued, cx: &mut Cx<'_>) -> Step {
@@ -235,7 +235,7 @@ impl Running {
                 request: request.id,
                 reply: Reply::Done,
             });
-            self.ready.insert(vm);
+            self.volatile.ready.insert(vm);
         }
     }
 

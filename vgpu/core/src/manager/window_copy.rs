@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, SMALL_PAGE};
 use fermi_spec::bar::Bar;
+use serde::{Deserialize, Serialize};
 
 use super::Cx;
 use super::mover::{Head, Move};
@@ -24,10 +25,12 @@ use super::moves::copied_chunks;
 use super::running::Running;
 use crate::device::Vgpu;
 use crate::event::{Action, Place, Token};
+use crate::host::bring_up::Layout;
 use crate::host::card::{COPY_BAR_BASE, COPY_BAR_FRAMES};
 use crate::host::{Card, Job};
 use crate::notice::{Direction, MoveId};
 use crate::reason::RollBack;
+use crate::saved::Unsound;
 
 /// Most bytes in one move, if a chunk is not larger: half a second at 2 MiB each 250 ms.
 pub(super) const BATCH_BYTES_BY_WINDOW: u64 = 4 << 20;
@@ -37,7 +40,7 @@ const BUDGET_NS: u64 = 8_000_000_000;
 const PAGES_UNDER_WAY: usize = 16;
 
 /// Pages of a chunk that lie in one frame.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Part {
     frame: FrameNo,
     /// Bytes into the frame.
@@ -48,7 +51,7 @@ struct Part {
 }
 
 /// State of a move by the CPU.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct WindowCopy {
     /// The copies left, those of the window's frames first.
     left: VecDeque<Part>,
@@ -80,6 +83,26 @@ impl WindowCopy {
             }
         }
         copy
+    }
+
+    /// Checks a copy that was read, on a card of that layout for a VM with that much VRAM.
+    pub(super) fn check(&self, layout: Layout, guest_vram: u64) -> Result<(), Unsound> {
+        let in_image = |at: GuestVramAddr, bytes: u64| {
+            let whole = at.is_aligned(SMALL_PAGE) && bytes.is_multiple_of(SMALL_PAGE) && bytes > 0;
+            whole && at.checked_add(bytes).is_some_and(|end| end.0 <= guest_vram)
+        };
+        let is_part = |part: &Part| {
+            let end = part.offset.checked_add(part.bytes);
+            layout.is_usable(part.frame.0)
+                && end.is_some_and(|end| end <= FRAME)
+                && in_image(part.at, part.bytes)
+        };
+        let window = COPY_BAR_BASE..COPY_BAR_BASE + COPY_BAR_FRAMES as u64 * FRAME;
+        let is_shown = |&(offset, at, bytes): &(u64, GuestVramAddr, u64)| {
+            window.contains(&offset) && bytes <= window.end - offset && in_image(at, bytes)
+        };
+        let fits = self.left.iter().all(is_part) && self.shown.iter().all(is_shown);
+        Unsound::unless(fits, "a copy by the CPU out of range")
     }
 
     /// Bytes that no frame of the window shows yet.

@@ -5,17 +5,19 @@ use std::collections::BTreeSet;
 use crate::inspect::{Inspect, Space, Tree};
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use planted::Fault;
+use serde::{Deserialize, Serialize};
 use shadow_pt::{FramePlacement, GuestFrame, Placement};
 
 use super::History;
 use crate::event::Tick;
+use crate::saved::Unsound;
 
 /// Number of a chunk within its VM.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ChunkNo(pub u32);
 
 /// Number of a 4 KiB page of guest VRAM.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct GuestPage(pub(crate) u32);
 
 impl GuestPage {
@@ -29,7 +31,7 @@ impl GuestPage {
 }
 
 /// Place of a chunk's data.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum ChunkPlace {
     /// Without memory: reads as zero.
     Unbacked,
@@ -42,7 +44,7 @@ pub(crate) enum ChunkPlace {
 }
 
 /// How the VM's channels reach a chunk through shadow tables.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Reach {
     /// Not at all: the chunk is idle if it is backed.
     #[default]
@@ -53,7 +55,7 @@ pub enum Reach {
     Writable,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Chunk {
     place: ChunkPlace,
     reach: Reach,
@@ -65,7 +67,7 @@ struct Chunk {
 }
 
 /// All chunks of one VM.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Chunks {
     guest_vram: u64,
     chunk_bytes: u64,
@@ -380,39 +382,62 @@ impl Chunks {
 
     /// Panics if the sums or sizes do not fit: for tests and the simulator.
     pub(crate) fn check(&self) {
+        self.sound().unwrap_or_else(|unsound| panic!("{unsound}"));
+    }
+
+    /// Whether sums and sizes fit. The size of the VRAM and of a chunk are what a VM may have.
+    pub(crate) fn sound(&self) -> Result<(), Unsound> {
+        let (count, pages) = (
+            self.guest_vram.div_ceil(self.chunk_bytes),
+            self.guest_vram / SMALL_PAGE,
+        );
+        Unsound::unless(
+            self.chunks.len() as u64 == count && self.instance.len() as u64 == pages.div_ceil(64),
+            "the chunks are others than guest VRAM has",
+        )?;
         let (mut resident, mut spilled) = (0, 0);
         for chunk in self.all() {
             match self.place(chunk) {
                 ChunkPlace::Unbacked => {}
                 ChunkPlace::Spilled => spilled += self.bytes(chunk),
-                ChunkPlace::Resident(frames) => {
-                    assert_eq!(frames.len() as u32, self.frames_of(chunk));
-                    resident += self.bytes(chunk);
-                }
-                ChunkPlace::Both(frames) => {
-                    assert_eq!(frames.len() as u32, self.frames_of(chunk));
-                    assert!(
-                        self.reach(chunk) != Reach::Writable,
-                        "{chunk:?} is in both places and writable"
-                    );
+                ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => {
+                    Unsound::unless(frames.len() as u32 == self.frames_of(chunk), "frames of a chunk")?;
                     resident += self.bytes(chunk);
                 }
             }
+            Unsound::unless(
+                !matches!(self.place(chunk), ChunkPlace::Both(_)) || self.reach(chunk) != Reach::Writable,
+                "a chunk is in both places and writable",
+            )?;
         }
-        assert_eq!(
-            (resident, spilled),
-            (self.resident, self.spilled),
-            "sums of chunks"
-        );
-        let stale: u64 = self.stale.iter().map(|&chunk| self.bytes(chunk)).sum();
-        assert_eq!(stale, self.stale_bytes, "bytes of old copies");
-        let kept = |chunk: &ChunkNo| matches!(self.place(*chunk), ChunkPlace::Resident(_));
-        assert!(
+        let sums = (resident, spilled) == (self.resident, self.spilled);
+        Unsound::unless(sums, "sums of chunks")?;
+        let kept =
+            |chunk: &ChunkNo| self.contains(*chunk) && matches!(self.place(*chunk), ChunkPlace::Resident(_));
+        Unsound::unless(
             self.stale.iter().all(kept),
-            "an old copy of a chunk that is not in VRAM alone"
-        );
+            "an old copy of a chunk that is not in VRAM alone",
+        )?;
+        let stale: u64 = self.stale.iter().map(|&chunk| self.bytes(chunk)).sum();
+        Unsound::unless(stale == self.stale_bytes, "bytes of old copies")?;
         let pages: u32 = self.instance.iter().map(|word| word.count_ones()).sum();
-        assert_eq!(pages, self.instance_pages, "instance pages");
+        Unsound::unless(pages == self.instance_pages, "instance pages")
+    }
+
+    /// The sizes that the chunks were made for: guest VRAM and a chunk.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        (self.guest_vram, self.chunk_bytes)
+    }
+
+    /// Frames that hold chunks.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = FrameNo> {
+        self.chunks
+            .iter()
+            .flat_map(|chunk| match &chunk.place {
+                ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => &**frames,
+                ChunkPlace::Unbacked | ChunkPlace::Spilled => &[],
+            })
+            .copied()
     }
 }
 

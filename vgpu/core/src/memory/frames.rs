@@ -4,11 +4,14 @@
 //! releases it. The core has one thread (law 6), so nothing here is shared.
 
 use fermi_spec::addr::FrameNo;
+use serde::{Deserialize, Serialize};
+
+use crate::saved::Unsound;
 
 const BITS: u32 = u64::BITS;
 
 /// Allocator of frame numbers `0..count`.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Frames {
     words: Box<[u64]>,
     count: u32,
@@ -66,6 +69,27 @@ impl Frames {
         assert!(self.words[at] & bit != 0, "frame {frame:?} released twice");
         self.words[at] &= !bit;
         self.free += 1;
+    }
+
+    /// Checks a bitmap that was read: of `count` frames, of which exactly those that `is_taken` names are allocated.
+    pub(crate) fn check(&self, count: u32, is_taken: impl Fn(FrameNo) -> bool) -> Result<(), Unsound> {
+        Unsound::unless(
+            self.count == count && self.words.len() == count.div_ceil(BITS) as usize,
+            "the bitmap is of another number of frames",
+        )?;
+        let bits = |word: &u64| word.count_zeros();
+        Unsound::unless(
+            self.words.iter().map(bits).sum::<u32>() == self.free,
+            "free frames",
+        )?;
+        let fits = |frame: u32| {
+            let (at, bit) = self.position(FrameNo(frame));
+            is_taken(FrameNo(frame)) == (self.words[at] & bit != 0)
+        };
+        Unsound::unless(
+            (0..count).all(fits),
+            "a frame is allocated without an owner, or owned and free",
+        )
     }
 
     /// Index of the word, and the frame's bit in it.

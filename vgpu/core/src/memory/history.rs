@@ -1,9 +1,11 @@
 //! What a chunk went through since it got memory: what policies judge it by.
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::Tick;
 use crate::memory::Reach;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct History {
     pub(crate) backed_at: Option<Tick>,
     pub(crate) moved_at: Option<Tick>,

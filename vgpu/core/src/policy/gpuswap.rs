@@ -47,6 +47,17 @@ impl Policy for Gpuswap {
         }
     }
 
+    fn save(&self) -> String {
+        String::new()
+    }
+
+    fn restore(&mut self, saved: &str) -> Result<(), String> {
+        match saved {
+            "" => Ok(()),
+            other => Err(format!("GPUswap keeps nothing, and is told {other:?}")),
+        }
+    }
+
     /// Nothing comes back while nothing is out.
     fn wants_tick(&self, usage: Usage) -> bool {
         usage.spilled > 0

@@ -1,0 +1,136 @@
+//! What a vGPU relies on, checked when one is read.
+
+use fermi_spec::addr::{Iova, VramAddr};
+use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
+use shadow_pt::{ShadowConfig, TableRange};
+
+use super::{Blocked, Channel, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu, shadow_budget};
+use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
+use crate::saved::Unsound;
+
+impl Queued {
+    fn check(&self) -> Result<(), Unsound> {
+        let (length, answer) = match &self.kind {
+            Request::Read { bytes, .. } => {
+                let length = (*bytes as usize).min(ACCESS_BYTES_MAX);
+                (length, length)
+            }
+            Request::Write { data, .. } => (data.len(), 0),
+            Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => (0, 0),
+        };
+        let fits = length <= ACCESS_BYTES_MAX && self.done <= length && self.answer.len() == answer;
+        Unsound::unless(fits, "the length of an access")
+    }
+}
+
+impl Blocked {
+    pub(crate) fn request(&self) -> &Queued {
+        match self {
+            Self::Value { request, .. }
+            | Self::Fetch { request, .. }
+            | Self::Move { request }
+            | Self::Demand { request }
+            | Self::Unmap { request, .. }
+            | Self::Reset { request } => request,
+            Self::Sync(sync) => &sync.request,
+        }
+    }
+
+    /// Shadow tables that are given up when it ends.
+    fn freed(&self) -> &[TableRange] {
+        match self {
+            Self::Sync(sync) => &sync.freed,
+            Self::Unmap { freed, .. } => freed,
+            Self::Value { .. }
+            | Self::Fetch { .. }
+            | Self::Move { .. }
+            | Self::Demand { .. }
+            | Self::Reset { .. } => &[],
+        }
+    }
+
+    /// The space that a bind is about to use.
+    fn space(&self) -> Option<SpaceId> {
+        match self {
+            Self::Sync(sync) => match sync.cause {
+                SyncCause::Bind { space, .. } => Some(space),
+                SyncCause::Flush => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl Vgpu {
+    /// What must be so of a VM by itself. `leaving` are the spaces of its channels that are on their way off
+    /// the card.
+    pub(crate) fn check(
+        &self,
+        vm: VmId,
+        leaving: impl Iterator<Item = SpaceId> + Clone,
+    ) -> Result<(), Unsound> {
+        Unsound::unless(self.id == vm, "the state of another VM")?;
+        self.config
+            .check()
+            .map_err(|error| Unsound::new(error.to_string()))?;
+        let sizes = (self.config.guest_vram, self.config.chunk_bytes);
+        Unsound::unless(self.chunks.sizes() == sizes, "chunks of another VM")?;
+        self.chunks.sound()?;
+        self.units.check(self.config.guest_vram)?;
+        self.ram.sound()?;
+        for (&id, space) in &self.spaces {
+            let config = ShadowConfig::for_guest_vram(self.config.guest_vram);
+            space
+                .shadow
+                .check(config)
+                .map_err(|unsound| Unsound::from(unsound).of(format_args!("space {}", id.0)))?;
+            let bound = self.channels.values().map(|channel| channel.space);
+            let users = bound
+                .chain(leaving.clone())
+                .chain(self.blocked.as_ref().and_then(Blocked::space));
+            let count = users.filter(|user| *user == id).count();
+            let fits = count == space.users as usize && id.0 < self.next_space;
+            Unsound::unless(fits, "a space has other users than its channels")?;
+        }
+        let is_channel = |v: &u8| usize::from(*v) < CHANNELS;
+        let numbers = self
+            .channels
+            .keys()
+            .chain(&self.runlist)
+            .chain(self.userd.keys().map(|(v, _)| v));
+        Unsound::unless(numbers.clone().all(is_channel), "a channel that no card has")?;
+        let has_space = |channel: &Channel| self.spaces.contains_key(&channel.space);
+        Unsound::unless(self.channels.values().all(has_space), "a channel without a space")?;
+        Unsound::unless(self.queue.len() <= QUEUE_MAX, "more requests than may wait")?;
+        self.queue.iter().try_for_each(Queued::check)?;
+        self.blocked
+            .iter()
+            .try_for_each(|blocked| blocked.request().check())?;
+        if let Some(Blocked::Value { request, length, .. }) = &self.blocked {
+            let fits = *length <= ACCESS_BYTES_MAX - request.done;
+            Unsound::unless(fits, "the length of a value that is waited for")?;
+        }
+        Unsound::unless(
+            self.shadow.max == shadow_budget(self.config.guest_vram),
+            "another bound of shadow memory",
+        )
+    }
+
+    /// The parts of the arena that it holds, but those of what leaves: shadow tables and instance blocks.
+    pub(crate) fn arena_ranges(&self) -> impl Iterator<Item = (VramAddr, u64)> {
+        let freed = self.blocked.iter().flat_map(Blocked::freed).chain(&self.orphans);
+        let tables = self.spaces.values().flat_map(|space| space.shadow.tables());
+        let blocks = self
+            .channels
+            .values()
+            .map(|channel| (channel.instance, INSTANCE_BYTES));
+        let tables = tables.chain(freed.copied()).map(|range| (range.at, range.bytes));
+        tables.chain(blocks)
+    }
+
+    /// Its bus addresses: of its image and its RAM.
+    pub(crate) fn bus_ranges(&self) -> impl Iterator<Item = (Iova, u64)> {
+        let image = (self.chunks.image(), self.config.guest_vram);
+        std::iter::once(image).chain(self.ram.all().map(|(_, map)| (map.iova, map.bytes)))
+    }
+}

@@ -1,0 +1,157 @@
+//! What the parts of the manager rely on of each other, checked when a state is read: each frame, each page of the arena
+//! and each bus address has one owner, and whoever is named is there.
+
+use std::collections::BTreeSet;
+
+use fermi_spec::addr::{FrameNo, VramAddr};
+use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
+use shadow_pt::ShadowConfig;
+
+use super::mover::{CopyWork, Move, Stage};
+use super::running::{Leaving, Running};
+use crate::config::GpuConfig;
+use crate::device::Vgpu;
+use crate::event::VmId;
+use crate::memory::ChunkNo;
+use crate::saved::Unsound;
+
+impl Running {
+    /// Checks a state that was read, under the settings that it is to go on with.
+    pub(super) fn check(&self, config: &GpuConfig) -> Result<(), Unsound> {
+        self.layout.check()?;
+        for (&vm, vgpu) in &self.vms {
+            vgpu.check(vm, self.leaving_of(vm).map(|leaving| leaving.channel.space))
+                .map_err(|unsound| unsound.of(vm))?;
+            let held: u64 = self.arena_of(vgpu).map(|(_, bytes)| bytes).sum();
+            Unsound::unless(held == vgpu.shadow.held, "shadow memory held by a VM")
+                .map_err(|unsound| unsound.of(vm))?;
+        }
+        self.check_leaving()?;
+        let held = self.vms.values().flat_map(|vgpu| self.arena_of(vgpu));
+        self.card.check(self.layout, held)?;
+        self.iova
+            .check(&config.bus, self.vms.values().flat_map(Vgpu::bus_ranges))?;
+        for demand in self.demands.iter() {
+            let vgpu = self.vms.get(&demand.vm);
+            let exist =
+                vgpu.is_some_and(|vgpu| demand.chunks.iter().all(|&chunk| vgpu.chunks.contains(chunk)));
+            Unsound::unless(exist, "chunks are demanded that do not exist")?;
+        }
+        if let Some(moving) = &self.mover.current {
+            self.check_move(moving).map_err(|unsound| unsound.of("move"))?;
+        }
+        self.check_frames()
+    }
+
+    fn leaving_of(&self, vm: VmId) -> impl Iterator<Item = &Leaving> + Clone {
+        self.leaving.values().filter(move |leaving| leaving.vm == vm)
+    }
+
+    /// All ranges of the arena that are charged to a VM.
+    fn arena_of(&self, vgpu: &Vgpu) -> impl Iterator<Item = (VramAddr, u64)> {
+        let vm = vgpu.id;
+        let blocks = self
+            .leaving_of(vm)
+            .map(|leaving| (leaving.channel.instance, INSTANCE_BYTES));
+        let spaces = self
+            .spaces_leaving
+            .values()
+            .filter(move |(owner, _)| *owner == vm);
+        let moving = self
+            .mover
+            .current
+            .iter()
+            .filter(move |moving| moving.head.vm == vm);
+        let freed = moving.flat_map(|moving| match &moving.stage {
+            Stage::Redirecting { freed, .. } => &**freed,
+            _ => &[],
+        });
+        let tables = spaces.flat_map(|(_, space)| space.tables()).chain(freed.copied());
+        let tables = tables.map(|range| (range.at, range.bytes));
+        vgpu.arena_ranges().chain(blocks).chain(tables)
+    }
+
+    /// What is on its way off the card is a VM's, and what the card's channels say fits.
+    fn check_leaving(&self) -> Result<(), Unsound> {
+        for (number, (vm, space)) in &self.spaces_leaving {
+            let vgpu = self.vms.get(vm).filter(|_| *number < self.next_leaving);
+            let vgpu = vgpu.ok_or_else(|| Unsound::new("a space leaves that is nobody's"))?;
+            space.check(ShadowConfig::for_guest_vram(vgpu.config.guest_vram))?;
+        }
+        let bound = self.vms.iter().flat_map(|(&vm, vgpu)| {
+            vgpu.channels
+                .iter()
+                .map(move |(&v, channel)| (channel.physical, vm, Some(v)))
+        });
+        let leaving = self
+            .leaving
+            .iter()
+            .map(|(&physical, leaving)| (physical, leaving.vm, None));
+        let mut used = BTreeSet::new();
+        for (physical, vm, v) in bound.chain(leaving) {
+            let owner = self.card.owner_of(physical.0);
+            let fits = owner.is_some_and(|(owner, number)| owner == vm && v.is_none_or(|v| v == number));
+            Unsound::unless(
+                fits && used.insert(physical),
+                "a channel of the card is another's",
+            )?;
+        }
+        let owned = (0..CHANNELS as u8).filter(|&physical| self.card.owner_of(physical).is_some());
+        Unsound::unless(owned.count() == used.len(), "a channel of the card is nobody's")?;
+        let is_there = |leaving: &Leaving| self.vms.contains_key(&leaving.vm);
+        Unsound::unless(
+            self.leaving.values().all(is_there),
+            "a channel leaves that is nobody's",
+        )
+    }
+
+    fn check_move(&self, moving: &Move) -> Result<(), Unsound> {
+        let head = &moving.head;
+        let vgpu = self.vms.get(&head.vm);
+        let vgpu = vgpu.ok_or_else(|| Unsound::new("of a VM that is not there"))?;
+        let chunks: BTreeSet<ChunkNo> = head.chunks.iter().copied().collect();
+        let exist =
+            chunks.len() == head.chunks.len() && chunks.iter().all(|&chunk| vgpu.chunks.contains(chunk));
+        Unsound::unless(exist, "of chunks that do not exist")?;
+        let of_chunks = |frames: &super::mover::ChunkFrames| {
+            frames.iter().all(|(chunk, frames)| {
+                chunks.contains(chunk) && frames.len() as u32 == vgpu.chunks.frames_of(*chunk)
+            })
+        };
+        Unsound::unless(of_chunks(&head.targets), "into frames that do not fit")?;
+        match &moving.stage {
+            Stage::Mapping { work } | Stage::Copying { work } => match work {
+                CopyWork::Engine(runs) => runs.iter().try_for_each(|run| run.check()),
+                CopyWork::Window(copy) => copy.check(self.layout, vgpu.config.guest_vram),
+            },
+            Stage::Redirecting { emptied, .. } => {
+                Unsound::unless(of_chunks(emptied), "out of frames that do not fit")
+            }
+            Stage::Suspending | Stage::Verifying { .. } | Stage::Abandoned => Ok(()),
+        }
+    }
+
+    /// Each frame that guests may hold is free or has one owner.
+    fn check_frames(&self) -> Result<(), Unsound> {
+        let moving = self.mover.current.iter().flat_map(|moving| {
+            let emptied = match &moving.stage {
+                Stage::Redirecting { emptied, .. } => Some(emptied),
+                _ => None,
+            };
+            std::iter::once(&moving.head.targets).chain(emptied)
+        });
+        let moving = moving
+            .flat_map(|frames| frames.values())
+            .flat_map(|frames| frames.iter().copied());
+        let held = self.vms.values().flat_map(|vgpu| vgpu.chunks.frames());
+        let mut owned = vec![false; self.layout.frames as usize];
+        for frame in held.chain(moving) {
+            let is_new =
+                self.layout.is_usable(frame.0) && !std::mem::replace(&mut owned[frame.0 as usize], true);
+            Unsound::unless(is_new, "a frame has two owners, or is no guest's")?;
+        }
+        self.frames.check(self.layout.frames, |frame: FrameNo| {
+            owned[frame.0 as usize] || !self.layout.is_usable(frame.0)
+        })
+    }
+}
