@@ -148,25 +148,6 @@ fn region(bytes: usize) -> Arc<MmapRegion> {
     Arc::new(MmapRegion::new(bytes).expect("memory for the simulation"))
 }
 
-/// BAR0 takes naturally aligned pieces of at most four bytes.
-fn pieces(bar: Bar, offset: u64, bytes: usize) -> Vec<(u64, std::ops::Range<usize>)> {
-    if bar != Bar::Bar0 {
-        return vec![(offset, 0..bytes)];
-    }
-    let mut pieces = Vec::new();
-    let mut at = 0;
-    while at < bytes {
-        let here = offset + at as u64;
-        let width = [4, 2, 1]
-            .into_iter()
-            .find(|&w| here.is_multiple_of(w as u64) && at + w <= bytes)
-            .unwrap_or(1);
-        pieces.push((here, at..at + width));
-        at += width;
-    }
-    pieces
-}
-
 impl World {
     /// A card with `vram_bytes` and a core that has been told to start.
     pub fn new(vram_bytes: u64, config: GpuConfig) -> Self {
@@ -365,9 +346,7 @@ impl World {
                 assert!(before.is_none(), "{vm} {request:?} answered twice");
             }
             Action::HostWrite { bar, offset, data } => {
-                for (at, part) in pieces(bar, offset, data.len()) {
-                    self.model.bar_write(bar, at, &data[part]);
-                }
+                self.model.bar_write(bar, offset, &data);
             }
             Action::HostRead {
                 token,
@@ -376,9 +355,7 @@ impl World {
                 bytes,
             } => {
                 let mut data = vec![0; bytes as usize];
-                for (at, part) in pieces(bar, offset, data.len()) {
-                    self.model.bar_read(bar, at, &mut data[part]);
-                }
+                self.model.bar_read(bar, offset, &mut data);
                 self.events.push_back(Event::HostValue { token, data });
             }
             Action::HostPoll {

@@ -1,12 +1,11 @@
 //! Names the operation of an access from its offset and width.
 //!
 //! Registers take whole, aligned words; narrower accesses reach only the parts made of bytes: the mirror of the PCI
-//! configuration space, PROM, PRAMIN and the two VGA CRTC ports (envytools `hw/mmio.rst`; nouveau `pci/gf100.c` re-arms MSI by
+//! configuration space, PROM and the two VGA CRTC ports (envytools `hw/mmio.rst`; nouveau `pci/gf100.c` re-arms MSI by
 //! one byte).
 
-use crate::access::Width;
 use fermi_spec::regs::ppci::PPCI;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, PpciReg, VgaReg};
+use fermi_spec::regs::{Bar0Reg, PROM_BASE, PROM_END, PpciReg, VgaReg, Width};
 
 /// First of the two VGA CRTC bytes, index and data (envytools PDISPLAY.VGA, 0x3d4 at 0x601000).
 pub(crate) const VGA_CRTC: u32 = VgaReg::VgaCrtc.offset();
@@ -16,13 +15,6 @@ pub(crate) const VGA_CRTC: u32 = VgaReg::VgaCrtc.offset();
 pub enum Bar0Read {
     /// A register of the table, by name.
     Register(Bar0Reg),
-    /// The PRAMIN window, by offset in it.
-    Pramin {
-        /// Offset in the window.
-        offset: u32,
-        /// Width of the access.
-        width: Width,
-    },
     /// The PROM window, by offset in it.
     Prom {
         /// Offset in the image.
@@ -63,15 +55,6 @@ pub enum Bar0Write {
     Register {
         /// Name of the register.
         reg: Bar0Reg,
-        /// Value that is written.
-        value: u32,
-    },
-    /// The PRAMIN window, by offset in it.
-    Pramin {
-        /// Offset in the window.
-        offset: u32,
-        /// Width of the access.
-        width: Width,
         /// Value that is written.
         value: u32,
     },
@@ -117,7 +100,6 @@ pub enum Bar0Write {
 /// The part of BAR0 that an access reaches.
 enum Place {
     Register(Bar0Reg),
-    Pramin(u32),
     Prom(u32),
     PciMirror(u32),
     VgaCrtc(u8),
@@ -129,7 +111,6 @@ fn place(offset: u32, width: Width) -> Place {
     match offset {
         _ if PPCI.range().contains(&offset) => Place::PciMirror(offset - PPCI.first),
         PROM_BASE..PROM_END => Place::Prom(offset - PROM_BASE),
-        PRAMIN_BASE.. if offset - PRAMIN_BASE < PRAMIN_BYTES => Place::Pramin(offset - PRAMIN_BASE),
         VGA_CRTC.. if offset - VGA_CRTC < 2 && width == Width::Byte => {
             Place::VgaCrtc((offset - VGA_CRTC) as u8)
         }
@@ -145,7 +126,6 @@ fn place(offset: u32, width: Width) -> Place {
 pub fn decode_read(offset: u32, width: Width) -> Bar0Read {
     match place(offset, width) {
         Place::Register(reg) => Bar0Read::Register(reg),
-        Place::Pramin(offset) => Bar0Read::Pramin { offset, width },
         Place::Prom(offset) => Bar0Read::Prom { offset, width },
         Place::PciMirror(offset) => Bar0Read::PciMirror { offset, width },
         Place::VgaCrtc(port) => Bar0Read::VgaCrtc { port },
@@ -159,7 +139,6 @@ pub fn decode_write(offset: u32, width: Width, value: u32) -> Bar0Write {
     let value = value & width.ones();
     match place(offset, width) {
         Place::Register(reg) => Bar0Write::Register { reg, value },
-        Place::Pramin(offset) => Bar0Write::Pramin { offset, width, value },
         Place::Prom(offset) => Bar0Write::Prom { offset },
         Place::PciMirror(_) if offset == PpciReg::PciMsiRearm.offset() => Bar0Write::MsiRearm,
         Place::PciMirror(offset) => Bar0Write::PciMirror { offset, width, value },
@@ -208,12 +187,8 @@ mod tests {
     #[test]
     fn windows_take_bytes_up_to_their_last() {
         assert_eq!(
-            [0x7f_ffff, 0x37_ffff, 0x08_8fff, VGA_CRTC + 1].map(|offset| decode_read(offset, Width::Byte)),
+            [0x37_ffff, 0x08_8fff, VGA_CRTC + 1].map(|offset| decode_read(offset, Width::Byte)),
             [
-                Bar0Read::Pramin {
-                    offset: 0xf_ffff,
-                    width: Width::Byte
-                },
                 Bar0Read::Prom {
                     offset: 0x7_ffff,
                     width: Width::Byte
@@ -233,11 +208,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn value_never_exceeds_the_width(offset in 0u32..0x200_0000, value: u32, bytes in 1u32..5) {
-            if let Some(width) = Width::from_bytes(bytes) {
+        fn value_never_exceeds_the_width(offset in 0u32..0x200_0000, value: u32) {
+            for width in [Width::Byte, Width::Word, Width::Dword] {
                 let written = match decode_write(offset, width, value) {
                     Bar0Write::Register { value, .. }
-                    | Bar0Write::Pramin { value, .. }
                     | Bar0Write::PciMirror { value, .. }
                     | Bar0Write::Unmodelled { value, .. } => value,
                     Bar0Write::VgaCrtc { value, .. } => u32::from(value),

@@ -1,18 +1,18 @@
 //! BAR0: from an offset to what the register does.
 //!
-//! An access is cut into words; a word is, in this order: part of the PRAMIN window, of PROM or of the mirror of the
-//! configuration space, a word of a unit that is switched off, a register ([`Bar0Word`]), a RAMFC word of a PBDMA, plain
+//! An access is cut into words ([`pieces`]); a word is, in this order: part of the PRAMIN window, of PROM or of the mirror
+//! of the configuration space, a word of a unit that is switched off, a register ([`Bar0Word`]), a RAMFC word of a PBDMA, plain
 //! storage, or unmodelled. Each unit answers its registers by an exhaustive match in a file of its own, so one that is
 //! added in `fermi_spec` does not compile until somebody has said what it does.
 
 use crate::{identity, ltc::Ltc, model::FermiModel, pfifo::ChannelId, pmu::Pmu};
 use fermi_spec::{
-    board::BAR0_BYTES,
     engine::Engine,
     regs::{
-        Bar0Reg, Bar0Word, PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END, PcopyReg, PtimerReg, enable_bit,
+        Bar0Reg, Bar0Word, PROM_BASE, PROM_END, PcopyReg, Piece, PtimerReg, enable_bit,
         falcon::{Falcon, FalconReg},
         pbdma::{PBDMA, RAMFC_BYTES},
+        pieces::pieces,
         ppci::PPCI,
     },
 };
@@ -30,41 +30,30 @@ fn channel_id(index: u16) -> Option<ChannelId> {
 
 impl FermiModel {
     pub(crate) fn read_bar0(&mut self, offset: u64, data: &mut [u8]) {
-        let Some(offset) = in_bar0(offset, data.len()) else {
-            data.fill(0xff);
-            return;
-        };
-        if let Some(inside) = in_pramin(offset, data.len()) {
-            let place = self.pramin_place(inside);
-            self.mem.read(place, data);
-            return;
-        }
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u32;
-            let start = (at & 3) as usize;
-            let bytes = (4 - start).min(data.len() - done);
-            self.read_part(at, &mut data[done..done + bytes]);
-            done += bytes;
+        for (range, piece) in pieces(offset, data.len()) {
+            let part = &mut data[range];
+            match piece {
+                Piece::Register { offset, .. } => self.read_part(offset, part),
+                Piece::Pramin { offset, .. } => {
+                    let place = self.pramin_place(offset);
+                    self.mem.read(place, part);
+                }
+                Piece::Outside { .. } => part.fill(0xff),
+            }
         }
     }
 
     pub(crate) fn write_bar0(&mut self, offset: u64, data: &[u8]) {
-        let Some(offset) = in_bar0(offset, data.len()) else {
-            return;
-        };
-        if let Some(inside) = in_pramin(offset, data.len()) {
-            let place = self.pramin_place(inside);
-            self.mem.write(place, data);
-            return;
-        }
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u32;
-            let start = (at & 3) as usize;
-            let bytes = (4 - start).min(data.len() - done);
-            self.write_part(at, &data[done..done + bytes]);
-            done += bytes;
+        for (range, piece) in pieces(offset, data.len()) {
+            let part = &data[range];
+            match piece {
+                Piece::Register { offset, .. } => self.write_part(offset, part),
+                Piece::Pramin { offset, .. } => {
+                    let place = self.pramin_place(offset);
+                    self.mem.write(place, part);
+                }
+                Piece::Outside { .. } => {}
+            }
         }
     }
 
@@ -293,23 +282,7 @@ fn copy_engine(number: u16) -> Engine {
     }
 }
 
-/// The offset, if the whole access lies in BAR0.
-fn in_bar0(offset: u64, bytes: usize) -> Option<u32> {
-    let end = offset.checked_add(bytes as u64)?;
-    if end <= BAR0_BYTES {
-        u32::try_from(offset).ok()
-    } else {
-        None
-    }
-}
-
 /// Distance from `first`, if the offset lies before `end` too.
 fn in_range(offset: u32, first: u32, end: u32) -> Option<u32> {
     (first..end).contains(&offset).then(|| offset - first)
-}
-
-/// The offset in the window, if the whole access lies in it.
-fn in_pramin(offset: u32, bytes: usize) -> Option<u32> {
-    let inside = offset.checked_sub(PRAMIN_BASE)?;
-    (u64::from(inside) + bytes as u64 <= u64::from(PRAMIN_BYTES)).then_some(inside)
 }

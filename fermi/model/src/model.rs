@@ -232,8 +232,8 @@ impl FermiModel {
         }
     }
 
-    /// Performs a read of the CPU. BAR0 answers 1, 2 and 4 bytes (longer reads word by word); the windows any
-    /// length, across pages too. Bytes beyond a BAR read as ones.
+    /// Performs a read of the CPU, of any length. BAR0 answers naturally aligned words and parts of words one by one, in
+    /// ascending order; PRAMIN and the windows take any length, across pages too. Bytes beyond a BAR read as ones.
     pub fn bar_read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) {
         match bar {
             Bar::Bar0 => self.read_bar0(offset, data),

@@ -6,6 +6,7 @@
 
 use core::fmt;
 
+pub use pieces::{Piece, Width};
 pub use rows::Access;
 pub use units::{Description, UnitRange, describe, enable_bit, unit_at};
 pub use windows::{PRAMIN_BASE, PRAMIN_BYTES, PROM_BASE, PROM_END};
@@ -26,6 +27,7 @@ pub mod pffb;
 pub mod pfifo;
 pub mod pflush;
 pub mod pgraph;
+pub mod pieces;
 pub mod pmc;
 pub mod pmu;
 pub mod pnvio;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
+use fermi_spec::regs::pieces::runs;
 use vfio_user_server::pci::{ConfigChange, ConfigSpace};
 use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, Request, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
@@ -169,8 +170,8 @@ impl LocalLink {
 
     /// Loads from a BAR. Longer loads than [`ACCESS_BYTES_MAX`] are done in pieces.
     pub fn read(&self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
-        for (index, part) in data.chunks_mut(ACCESS_BYTES_MAX).enumerate() {
-            let offset = offset.wrapping_add((index * ACCESS_BYTES_MAX) as u64);
+        for (offset, range) in runs(offset, data.len(), ACCESS_BYTES_MAX) {
+            let part = &mut data[range];
             match self.call(Request::Read {
                 bar,
                 offset,
@@ -187,12 +188,11 @@ impl LocalLink {
 
     /// Stores to a BAR. Longer stores than [`ACCESS_BYTES_MAX`] are done in pieces.
     pub fn write(&self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), LinkError> {
-        for (index, part) in data.chunks(ACCESS_BYTES_MAX).enumerate() {
-            let offset = offset.wrapping_add((index * ACCESS_BYTES_MAX) as u64);
+        for (offset, range) in runs(offset, data.len(), ACCESS_BYTES_MAX) {
             self.done(Request::Write {
                 bar,
                 offset,
-                data: part.to_vec(),
+                data: data[range].to_vec(),
             })?;
         }
         Ok(())

@@ -3,7 +3,8 @@
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR0_BYTES, Board, VENDOR};
 use fermi_spec::regs::PmcReg;
-use vgpu::{HostGpuError, bar0_piece};
+use fermi_spec::regs::pieces::bus_pieces;
+use vgpu::HostGpuError;
 
 /// Offsets in configuration space (PCI Local Bus Specification 3.0, §§6.1 and 6.7).
 pub(crate) mod config {
@@ -82,41 +83,9 @@ pub(crate) fn read_answering(
         Ok(())
     };
     match bar {
-        Bar::Bar0 => read_pieces(offset, data, load),
+        Bar::Bar0 => bus_pieces(offset, data.len()).try_for_each(|(at, piece)| load(at, &mut data[piece])),
         Bar::Bar1 | Bar::Bar3 => load(offset, data),
     }
-}
-
-/// Loads `data` in pieces as BAR0 wants them.
-fn read_pieces(
-    offset: u64,
-    data: &mut [u8],
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), HostGpuError>,
-) -> Result<(), HostGpuError> {
-    let (mut rest, mut offset) = (data, offset);
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
-        read(offset, piece)?;
-        offset = offset.wrapping_add(piece.len() as u64);
-        rest = after;
-    }
-    Ok(())
-}
-
-/// Stores `data` in pieces as BAR0 wants them.
-pub(crate) fn write_pieces(
-    offset: u64,
-    data: &[u8],
-    mut write: impl FnMut(u64, &[u8]) -> Result<(), HostGpuError>,
-) -> Result<(), HostGpuError> {
-    let (mut rest, mut offset) = (data, offset);
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
-        write(offset, piece)?;
-        offset = offset.wrapping_add(piece.len() as u64);
-        rest = after;
-    }
-    Ok(())
 }
 
 /// An error and its sources, in one line.

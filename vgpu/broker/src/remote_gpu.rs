@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
+use fermi_spec::regs::pieces::bus_pieces;
 use vfio_user_server::remote::ANSWER_WAIT;
 use vfio_user_server::{IrqIndex, Region, RemoteError, RemoteFunction};
 use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};
+use crate::pci_card::{board_of, chain, check_bars, config, read_answering};
 
 /// Why a card in another process cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -191,9 +192,8 @@ impl HostGpu for RemoteGpu {
         if bar != Bar::Bar0 {
             return self.function.post(region_of(bar), offset, data).map_err(lost);
         }
-        write_pieces(offset, data, |offset, piece| {
-            self.function.post(Region::Bar0, offset, piece).map_err(lost)
-        })
+        bus_pieces(offset, data.len())
+            .try_for_each(|(at, piece)| self.function.post(Region::Bar0, at, &data[piece]).map_err(lost))
     }
 
     fn flush(&mut self) -> Result<(), HostGpuError> {

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
+use fermi_spec::regs::pieces::runs;
 use vfio_user_server::dma::{DmaFile, DmaMap};
 use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
@@ -181,7 +182,7 @@ impl Session {
             self.config.read(offset, &mut data);
             return self.client.reply_read(request, &data);
         };
-        let pieces = pieces(offset, bytes).map(|(offset, range)| {
+        let pieces = runs(offset, bytes, ACCESS_BYTES_MAX).map(|(offset, range)| {
             let piece = Request::Read {
                 bar,
                 offset,
@@ -203,7 +204,7 @@ impl Session {
             self.write_config(offset, &data);
             return self.client.reply_done(request);
         };
-        let pieces = pieces(offset, data.len()).map(|(offset, range)| {
+        let pieces = runs(offset, data.len(), ACCESS_BYTES_MAX).map(|(offset, range)| {
             let data = data.get(range).unwrap_or_default().to_vec();
             (Request::Write { bar, offset, data }, 0..0)
         });
@@ -433,17 +434,6 @@ impl Session {
             }
         }
     }
-}
-
-/// Cuts an access into parts of at most [`ACCESS_BYTES_MAX`]: offset in the BAR, bytes of the whole. The protocol
-/// server has checked that the whole lies inside the region.
-fn pieces(offset: u64, bytes: usize) -> impl ExactSizeIterator<Item = (u64, Range<usize>)> {
-    (0..bytes).step_by(ACCESS_BYTES_MAX).map(move |start| {
-        (
-            offset.wrapping_add(start as u64),
-            start..bytes.min(start + ACCESS_BYTES_MAX),
-        )
-    })
 }
 
 fn errno_of(refusal: Refusal) -> Errno {

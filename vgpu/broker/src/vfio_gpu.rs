@@ -24,13 +24,14 @@ use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::PbusReg;
+use fermi_spec::regs::pieces::bus_pieces;
 use rustix::process::{Resource, getrlimit};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioIommufd, VfioOps};
 use vgpu::{Bus, Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-use crate::pci_card::{board_of, chain, check_bars, config, read_answering, write_pieces};
+use crate::pci_card::{board_of, chain, check_bars, config, read_answering};
 use crate::pci_host::{PciAddress, PciFunction, PciHostError};
 use bar::MappedBar;
 use iommu::IommuInfo;
@@ -272,10 +273,10 @@ impl HostGpu for VfioGpu {
             self.store(bar, offset, data);
             return Ok(());
         }
-        write_pieces(offset, data, |offset, piece| {
-            self.store(bar, offset, piece);
-            Ok(())
-        })
+        for (at, piece) in bus_pieces(offset, data.len()) {
+            self.store(bar, at, &data[piece]);
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), HostGpuError> {

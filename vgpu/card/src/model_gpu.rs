@@ -13,7 +13,7 @@ use fermi_model::{CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, 
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
-use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError, bar0_piece};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::frames::Frames;
@@ -152,34 +152,6 @@ impl ModelGpu {
     }
 }
 
-/// Reads of any length and alignment; BAR0 is read in naturally aligned pieces.
-pub(crate) fn read_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &mut [u8]) {
-    if bar != Bar::Bar0 {
-        return model.bar_read(bar, offset, data);
-    }
-    let (mut rest, mut offset) = (data, offset);
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at_mut(bar0_piece(offset, rest.len()));
-        model.bar_read(Bar::Bar0, offset, piece);
-        offset = offset.wrapping_add(piece.len() as u64);
-        rest = after;
-    }
-}
-
-/// Writes; see [`read_bar`].
-pub(crate) fn write_bar(model: &mut FermiModel, bar: Bar, offset: u64, data: &[u8]) {
-    if bar != Bar::Bar0 {
-        return model.bar_write(bar, offset, data);
-    }
-    let (mut rest, mut offset) = (data, offset);
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(bar0_piece(offset, rest.len()));
-        model.bar_write(Bar::Bar0, offset, piece);
-        offset = offset.wrapping_add(piece.len() as u64);
-        rest = after;
-    }
-}
-
 impl HostGpu for ModelGpu {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -191,11 +163,11 @@ impl HostGpu for ModelGpu {
     }
 
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
-        Ok(self.card.access(|model, _| read_bar(model, bar, offset, data))?)
+        Ok(self.card.access(|model, _| model.bar_read(bar, offset, data))?)
     }
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
-        Ok(self.card.access(|model, _| write_bar(model, bar, offset, data))?)
+        Ok(self.card.access(|model, _| model.bar_write(bar, offset, data))?)
     }
 
     fn flush(&mut self) -> Result<(), HostGpuError> {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
+use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
@@ -51,13 +52,35 @@ pub(crate) struct Queued {
     /// The bytes that a load has fetched so far; the rest is zero.
     #[serde(with = "crate::hex")]
     pub(crate) answer: Vec<u8>,
-    /// Bytes of a window access already done.
+    /// Bytes of an access already done.
     pub(crate) done: usize,
     /// When the VM asked, as the core's clock was then.
     pub(crate) since: Tick,
 }
 
 impl Queued {
+    /// BAR, offset and length of an access, `None` for other requests.
+    pub(crate) fn access(&self) -> Option<(Bar, u64, usize)> {
+        match &self.kind {
+            Request::Read { bar, offset, .. } => Some((*bar, *offset, self.answer.len())),
+            Request::Write { bar, offset, data } => Some((*bar, *offset, data.len())),
+            Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => None,
+        }
+    }
+
+    /// What is left of an access to BAR0 when the piece at hand is over; `None` if that is the last.
+    pub(crate) fn rest(&self) -> Option<Self> {
+        let (Bar::Bar0, offset, total) = self.access()? else {
+            return None;
+        };
+        let left = total.checked_sub(self.done).filter(|left| *left != 0)?;
+        let piece = Piece::first(offset.saturating_add(self.done as u64), left);
+        (piece.bytes() < left).then(|| Self {
+            done: self.done + piece.bytes(),
+            ..self.clone()
+        })
+    }
+
     pub(crate) fn new(id: RequestId, kind: Request, since: Tick) -> Self {
         let answer = match kind {
             Request::Read { bytes, .. } => vec![0; (bytes as usize).min(ACCESS_BYTES_MAX)],

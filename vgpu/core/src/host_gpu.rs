@@ -66,22 +66,13 @@ pub enum HostGpuError {
     },
 }
 
-/// Bytes of the first piece of a BAR0 access of `left` bytes at `offset`, as [`HostGpu::read`] wants it split: naturally
-/// aligned, at most 4.
-pub fn bar0_piece(offset: u64, left: usize) -> usize {
-    [4, 2]
-        .into_iter()
-        .find(|bytes| offset.is_multiple_of(*bytes as u64) && left >= *bytes)
-        .unwrap_or(1)
-}
-
 /// A Fermi card.
 pub trait HostGpu: Send {
     /// Capabilities of the card.
     fn capabilities(&self) -> Capabilities;
 
-    /// Loads `data.len()` bytes, up to 4 KiB. The implementation splits BAR0 (registers and PRAMIN) into naturally
-    /// aligned pieces of at most 4 bytes, in ascending order.
+    /// Loads `data.len()` bytes, up to 4 KiB. The implementation splits BAR0 (registers and PRAMIN) into the
+    /// pieces that a bus carries ([`fermi_spec::regs::pieces::bus_pieces`]), in ascending order.
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError>;
 
     /// Stores; split like [`HostGpu::read`]. BAR1 and BAR3 take any length. A later load sees it, but it may wait for
@@ -102,15 +93,4 @@ pub trait HostGpu: Send {
 
     /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
     fn take_interrupt(&mut self) -> bool;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unaligned_access_is_cut_into_aligned_pieces() {
-        let pieces = [(3, 7), (4, 6), (8, 2), (10, 1)].map(|(offset, left)| bar0_piece(offset, left));
-        assert_eq!(pieces, [1, 4, 2, 1]);
-    }
 }

@@ -28,7 +28,7 @@ pub use event::{
     RequestId, Tick, Token, VmId,
 };
 pub use host::microcode::{Microcode, MicrocodeError};
-pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError, bar0_piece};
+pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
 pub use manager::{Audit, Breach, Manager, VmAudit, Volatile};
 pub use notice::{Direction, MoveId, MoveStage, Notice, SyncWait};
 pub use policy::PolicyName;

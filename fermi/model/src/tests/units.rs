@@ -4,13 +4,14 @@ use super::support::*;
 use crate::Stepped;
 use crate::unknown::{Poll, UnknownAccesses};
 use fermi_spec::bar::Bar;
+use fermi_spec::board::BAR0_BYTES;
 use fermi_spec::engine::Engine;
 use fermi_spec::regs::falcon::{Falcon, FalconReg};
 use fermi_spec::regs::ltc::SliceReg;
 use fermi_spec::regs::pfifo::{INJECT_VALID, intr};
 use fermi_spec::regs::{
-    Access, Bar0Reg, Bar0Word, LtcReg, LtcWord, PbusReg, PcopyReg, PeepholeReg, PfifoReg, PmcReg, PtimerReg,
-    PunitsReg, PunitsWord, describe, ltc, nouveau,
+    Access, Bar0Reg, Bar0Word, LtcReg, LtcWord, PRAMIN_BASE, PbusReg, PcopyReg, PeepholeReg, PfifoReg,
+    PmcReg, PtimerReg, PunitsReg, PunitsWord, describe, ltc, nouveau,
 };
 
 #[test]
@@ -33,7 +34,7 @@ fn everything_that_nouveau_touches_is_modelled() {
 
 /// Words that have a name, with their access: registers, and those of falcons and slices.
 fn named_words() -> Vec<(u32, Access)> {
-    (0..fermi_spec::board::BAR0_BYTES as u32)
+    (0..BAR0_BYTES as u32)
         .step_by(4)
         .filter_map(|offset| match Bar0Word::decode(offset) {
             Bar0Word::Register(reg) => Some((offset, reg.access())),
@@ -149,6 +150,36 @@ fn plain_register_keeps_a_store_as_its_access_says() {
         };
         assert_eq!(bench.read(reg), kept, "{reg}");
     }
+}
+
+#[test]
+fn eight_byte_access_is_two_registers() {
+    let mut bench = bare();
+    let at = u64::from(PbusReg::PraminBase.offset());
+    let words = [0x12u32, 0x34].map(u32::to_le_bytes).concat();
+    bench.card.bar_write(Bar::Bar0, at, &words);
+    assert_eq!(
+        [PbusReg::PraminBase, PbusReg::Bar1Block].map(|reg| bench.read(reg)),
+        [0x12, 0x34]
+    );
+    let mut found = [0; 8];
+    bench.card.bar_read(Bar::Bar0, at, &mut found);
+    assert_eq!(found[..], words);
+}
+
+/// Each part is answered where it lies, whatever the rest of the access reaches.
+#[test]
+fn access_across_ends_is_answered_piece_by_piece() {
+    let mut bench = ready();
+    bench.write(PbusReg::PraminBase, 0);
+    bench.set_vram_u32(0, 0xcafe);
+    let mut found = [0; 8];
+    bench
+        .card
+        .bar_read(Bar::Bar0, u64::from(PRAMIN_BASE) - 4, &mut found);
+    assert_eq!(found[4..], 0xcafeu32.to_le_bytes());
+    bench.card.bar_read(Bar::Bar0, BAR0_BYTES - 4, &mut found);
+    assert_eq!((found[..4] == [0; 4], &found[4..]), (true, &[0xff; 4][..]));
 }
 
 #[test]

@@ -22,7 +22,6 @@ use super::server::{GpuError, ServedCard};
 use super::trace::{Deed, Record, Trace};
 use super::traffic::{Target, Traffic};
 use crate::maps::{DmaMaps, Stray};
-use crate::model_gpu::{read_bar, write_bar};
 
 /// An answer that waits for the lock to be free.
 enum Answer {
@@ -302,7 +301,7 @@ fn read(card: &mut Reached<'_>, region: Region, offset: u64, data: &mut [u8]) {
         return data.fill(0xff);
     };
     match Bar::from_number(region as u32) {
-        Some(bar) => read_bar(model, bar, offset, data),
+        Some(bar) => model.bar_read(bar, offset, data),
         // The only other region there is.
         None => model.config_read(offset, data),
     }
@@ -311,7 +310,7 @@ fn read(card: &mut Reached<'_>, region: Region, offset: u64, data: &mut [u8]) {
 fn write(card: &mut Reached<'_>, region: Region, offset: u64, data: &[u8]) {
     let Some(model) = card else { return };
     match Bar::from_number(region as u32) {
-        Some(bar) => write_bar(model, bar, offset, data),
+        Some(bar) => model.bar_write(bar, offset, data),
         None => model.config_write(offset, data),
     }
 }

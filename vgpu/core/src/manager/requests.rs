@@ -1,11 +1,11 @@
 //! A VM's queue: requests are executed in order, and the head may block.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::VgaReg;
-use mmio::access::{Access, Kind, Width};
+use fermi_spec::regs::{Piece, VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
 
@@ -113,30 +113,7 @@ impl Running {
 
     fn execute(&mut self, vm: VmId, queued: Queued, cx: &mut Cx<'_>) -> Step {
         match &queued.kind {
-            Request::Read {
-                bar: Bar::Bar0,
-                offset,
-                ..
-            } => match register_access(*offset, queued.answer.len()) {
-                Some((offset, width)) => self.register_read(vm, offset, width, cx).map_or_else(
-                    || self.window_access(vm, queued, cx),
-                    |value| Step::Done(register_data(value, width)),
-                ),
-                None => self.window_access(vm, queued, cx),
-            },
-            Request::Write {
-                bar: Bar::Bar0,
-                offset,
-                data,
-            } => match register_access(*offset, data.len()) {
-                Some((offset, width)) => {
-                    let mut word = [0; 4];
-                    word[..data.len()].copy_from_slice(data);
-                    self.register_write(vm, queued, offset, width, u32::from_le_bytes(word), cx)
-                }
-                None => self.window_access(vm, queued, cx),
-            },
-            Request::Read { .. } | Request::Write { .. } => self.window_access(vm, queued, cx),
+            Request::Read { .. } | Request::Write { .. } => self.bar_access(vm, queued, cx),
             Request::MapRam { gpa, bytes, writable } => {
                 Step::Done(self.map_ram(vm, *gpa, *bytes, *writable, cx))
             }
@@ -169,31 +146,54 @@ impl Running {
         if !self.is_settled(cx.now) || !self.vms.get(&vm).is_some_and(is_idle) {
             return false;
         }
-        let Some((offset, width)) = register_access(offset, bytes as usize) else {
+        let bytes = bytes as usize;
+        let (true, Piece::Register { offset, width }) = (bytes != 0, Piece::first(offset, bytes)) else {
             return false;
         };
-        let Some(value) = self.register_read(vm, offset, width, cx) else {
+        // Only what is one register.
+        if width.bytes() != bytes {
             return false;
-        };
+        }
+        let value = self.register_read(vm, offset, width, cx);
         cx.actions.push(Action::Reply {
             vm,
             request: id,
-            reply: register_data(value, width),
+            reply: Reply::Data(value.to_le_bytes()[..bytes].to_vec()),
         });
         true
     }
 
-    /// `None` for PRAMIN, which is a window.
-    fn register_read(&mut self, vm: VmId, offset: u32, width: Width, cx: &mut Cx<'_>) -> Option<u32> {
-        let access = Access {
-            offset,
-            width,
-            kind: Kind::Read,
+    /// Performs the piece at hand of an access to BAR0, which is a register's. The request comes back when that piece is
+    /// over and others may follow.
+    pub(super) fn register_piece(
+        &mut self,
+        vm: VmId,
+        mut request: Queued,
+        (offset, width): (u32, Width),
+        cx: &mut Cx<'_>,
+    ) -> ControlFlow<Step, Queued> {
+        let end = request.done + width.bytes();
+        if let Request::Write { data, .. } = &request.kind {
+            let mut word = [0; 4];
+            word[..width.bytes()].copy_from_slice(&data[request.done..end]);
+            let effect = self.register_write(vm, offset, width, u32::from_le_bytes(word), cx);
+            if effect != Effect::None {
+                return self.take_effect(vm, request, effect, cx);
+            }
+        } else {
+            let value = self.register_read(vm, offset, width, cx);
+            request.answer[request.done..end].copy_from_slice(&value.to_le_bytes()[..width.bytes()]);
+        }
+        request.done = end;
+        ControlFlow::Continue(request)
+    }
+
+    fn register_read(&mut self, vm: VmId, offset: u32, width: Width, cx: &mut Cx<'_>) -> u32 {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return width.ones();
         };
-        let vgpu = self.vms.get_mut(&vm)?;
-        Some(match decode_read(access.offset, access.width) {
+        match decode_read(offset, width) {
             Bar0Read::Register(reg) => vgpu.units.read(reg, cx.now),
-            Bar0Read::Pramin { .. } => return None,
             Bar0Read::Prom { .. } => pci::read_prom(),
             Bar0Read::PciMirror { .. } => pci::read_mirror(),
             Bar0Read::VgaCrtc { .. } => pci::read_vga(VgaReg::VgaCrtc),
@@ -205,24 +205,16 @@ impl Running {
                 }
             },
             Bar0Read::Narrow { width, .. } => width.ones(),
-        })
+        }
     }
 
-    fn register_write(
-        &mut self,
-        vm: VmId,
-        request: Queued,
-        offset: u32,
-        width: Width,
-        value: u32,
-        cx: &mut Cx<'_>,
-    ) -> Step {
+    /// What a store to a register leaves to the mediator. A store that nobody takes is told and leaves nothing.
+    fn register_write(&mut self, vm: VmId, offset: u32, width: Width, value: u32, cx: &mut Cx<'_>) -> Effect {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return Step::Done(Reply::Refused(Refusal::NotAttached));
+            return Effect::None;
         };
         let effect = match decode_write(offset, width, value) {
             Bar0Write::Register { reg, value } => vgpu.units.write(reg, value),
-            Bar0Write::Pramin { .. } => return self.window_access(vm, request, cx),
             Bar0Write::MsiRearm => {
                 vgpu.units.pmc.rearm();
                 Effect::None
@@ -233,16 +225,25 @@ impl Running {
             Bar0Write::Unmodelled { .. } | Bar0Write::Narrow { .. } => Effect::Refused,
             Bar0Write::Prom { .. } | Bar0Write::PciMirror { .. } | Bar0Write::VgaCrtc { .. } => Effect::None,
         };
-        match effect {
-            Effect::None => Step::Done(Reply::Done),
-            Effect::Refused => {
-                self.guest_error(
-                    vm,
-                    || format!("store of {value:#x} to register {offset:#08x}, which takes none"),
-                    cx,
-                );
-                Step::Done(Reply::Done)
-            }
+        if effect == Effect::Refused {
+            let text = || format!("store of {value:#x} to register {offset:#08x}, which takes none");
+            self.guest_error(vm, text, cx);
+            return Effect::None;
+        }
+        effect
+    }
+
+    /// Acts on a store to a register. It may block; a sync goes on with the rest of the access when it is over.
+    fn take_effect(
+        &mut self,
+        vm: VmId,
+        request: Queued,
+        effect: Effect,
+        cx: &mut Cx<'_>,
+    ) -> ControlFlow<Step, Queued> {
+        let rest = request.rest();
+        let step = match effect {
+            Effect::None | Effect::Refused => Step::Done(Reply::Done),
             Effect::Flush(directory) => self.begin_flush(vm, request, directory),
             Effect::ChannelInstance(channel, entry) if entry.valid() => {
                 self.begin_bind(vm, request, channel, entry, cx)
@@ -261,6 +262,10 @@ impl Running {
                 self.unbind_all(vm);
                 Step::Done(Reply::Done)
             }
+        };
+        match (step, rest) {
+            (Step::Done(Reply::Done), Some(rest)) => ControlFlow::Continue(rest),
+            (step, _) => ControlFlow::Break(step),
         }
     }
 
@@ -378,14 +383,4 @@ fn waits_for(vgpu: &Vgpu, token: Token) -> bool {
         Some(Blocked::Sync(sync)) => sync.fetching.contains_key(&token),
         _ => false,
     }
-}
-
-fn register_data(value: u32, width: Width) -> Reply {
-    Reply::Data(value.to_le_bytes()[..width.bytes() as usize].to_vec())
-}
-
-/// The access as one register's, unless it lies in a window or is no aligned 1, 2 or 4 bytes.
-fn register_access(offset: u64, bytes: usize) -> Option<(u32, Width)> {
-    let width = Width::from_bytes(u32::try_from(bytes).ok()?)?;
-    Access::read(offset, width).map(|access| (access.offset, access.width))
 }

@@ -240,9 +240,8 @@ impl Running {
         }
     }
 
-    /// Frees what the build gave up, does what the sync was for, answers.
+    /// Frees what the build gave up, does what the sync was for, answers or goes on with the rest of the access.
     fn finish_sync(&mut self, vm: VmId, sync: SyncPoint, cx: &mut Cx<'_>) -> Option<Step> {
-        let request = sync.request.id;
         self.free_tables(vm, &sync.freed);
         if let SyncCause::Bind {
             channel,
@@ -252,11 +251,14 @@ impl Running {
         {
             self.bind(vm, channel, instance, space, &sync.block, cx);
         }
-        cx.actions.push(Action::Reply {
-            vm,
-            request,
-            reply: Reply::Done,
-        });
+        match (sync.request.rest(), self.vms.get_mut(&vm)) {
+            (Some(rest), Some(vgpu)) => vgpu.queue.push_front(rest),
+            _ => cx.actions.push(Action::Reply {
+                vm,
+                request: sync.request.id,
+                reply: Reply::Done,
+            }),
+        }
         Some(Step::Done(Reply::Done))
     }
 

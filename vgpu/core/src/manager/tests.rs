@@ -4,7 +4,7 @@ mod scene;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::{Bar0Reg, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PROM_BASE, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
 
 use crate::config::{Bus, GpuConfig, Quota};
 use crate::event::{Action, Event, Refusal, Reply, Request, VmId};
@@ -114,6 +114,88 @@ fn bind_gets_memory_for_what_its_tables_show_before_it_is_answered() {
         |action| matches!(action, Action::Reply { request: of, .. } if *of == request),
     );
     assert!(backed < answered);
+}
+
+fn load(scene: &mut Scene, offset: u32, bytes: u32) -> Vec<u8> {
+    let (bar, offset) = (Bar::Bar0, u64::from(offset));
+    let request = scene.ask(A, Request::Read { bar, offset, bytes });
+    match scene.reply(request) {
+        Some(Reply::Data(data)) => data.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn two_words(first: u32, second: u32) -> Vec<u8> {
+    [first, second].into_iter().flat_map(u32::to_le_bytes).collect()
+}
+
+#[test]
+fn eight_byte_access_is_two_registers() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    let at = PbusReg::PraminBase.offset();
+    assert_eq!(PbusReg::Bar1Block.offset(), at + 4);
+    let request = scene.store(A, Bar::Bar0, u64::from(at), &two_words(0x12, 0x34));
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+    assert_eq!(load(&mut scene, at, 4), 0x12u32.to_le_bytes());
+    assert_eq!(load(&mut scene, at + 4, 4), 0x34u32.to_le_bytes());
+    assert_eq!(load(&mut scene, at, 8), two_words(0x12, 0x34));
+    // What is no whole register reaches nothing.
+    let torn = [&[0xff, 0xff][..], &0x12u32.to_le_bytes(), &[0xff, 0xff]].concat();
+    assert_eq!(load(&mut scene, at - 2, 8), torn);
+    assert_eq!(load(&mut scene, PROM_BASE + 1, 2), [0xff; 2]);
+}
+
+/// The first register blocks on a sync, and what it does is over before the second is written.
+#[test]
+fn eight_byte_store_that_binds_and_starts_a_channel_is_that_of_two_words() {
+    let at = u64::from(PfifoReg::ChannelInstance(0).offset());
+    let run = |whole: bool| {
+        let mut scene = Scene::up();
+        scene.attach(A, 16);
+        let entry = scene.prepare(A, 4).into_bits();
+        scene.take();
+        let data = two_words(entry, pfifo::CHANNEL_START);
+        let step = if whole { 8 } else { 4 };
+        let requests: Vec<_> = (0..)
+            .zip(data.chunks(step))
+            .map(|(n, part)| scene.store(A, Bar::Bar0, at + n * 4, part))
+            .collect();
+        let answers = |action: &&Action| matches!(action, Action::Reply { .. });
+        assert_eq!(scene.actions.iter().filter(answers).count(), requests.len());
+        let state = load(&mut scene, PfifoReg::ChannelState(0).offset(), 4);
+        let mut actions = scene.take();
+        actions.retain(|action| !matches!(action, Action::Reply { .. }));
+        (actions, state)
+    };
+    let (actions, state) = run(true);
+    assert_eq!(state[0] & 1, 1, "not runnable");
+    assert!(
+        actions
+            .iter()
+            .any(|action| matches!(action, Action::PlaceFrame { .. }))
+    );
+    let (of_two, state_of_two) = run(false);
+    // The card is told the same, and to start last. What is written to the instance block in between may come earlier.
+    assert_eq!((actions.len(), state), (of_two.len(), state_of_two));
+    assert!(actions.iter().all(|action| of_two.contains(action)));
+    let start = |actions: &[Action]| {
+        let reg = Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL));
+        actions.last().is_some_and(|last| {
+            matches!(last, Action::HostWrite { bar: Bar::Bar0, offset, .. } if *offset == u64::from(reg.offset()))
+        })
+    };
+    assert!(start(&actions) && start(&of_two));
+}
+
+#[test]
+fn access_across_the_start_of_pramin_reaches_its_memory() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    let at = PRAMIN_BASE - 4;
+    scene.store(A, Bar::Bar0, u64::from(at), &[7; 12]);
+    assert_eq!(load(&mut scene, PRAMIN_BASE, 8), [7; 8]);
+    assert_eq!(load(&mut scene, at, 12), [[0; 4], [7; 4], [7; 4]].concat());
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! needs no redirecting when memory moves. Stores to a chunk that is being copied wait; loads are served from where it
 //! still is.
 
+use std::ops::ControlFlow;
+
 use fermi_spec::addr::{GpuVa, GuestVramAddr, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, USERD_BYTES, offset, userd};
 use fermi_spec::regs::windows::WindowBlock;
-use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
+use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES, Piece, Width};
 use planted::Fault;
 use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk, walk};
 
@@ -41,20 +43,18 @@ enum Shown {
     Missing(Vec<GuestPage>),
 }
 
-/// How one piece of an access went.
-enum Piece {
+/// How one piece of an access to a window went.
+enum Went {
     Done,
     Blocked(Box<dyn FnOnce(Queued) -> Blocked>),
 }
 
 impl Running {
-    /// Goes on with a window access, piece by piece, each within a page.
-    pub(super) fn window_access(&mut self, vm: VmId, mut request: Queued, cx: &mut Cx<'_>) -> Step {
+    /// Goes on with an access to a BAR, piece by piece: each a register, or a run of bytes in one page of a window.
+    pub(super) fn bar_access(&mut self, vm: VmId, mut request: Queued, cx: &mut Cx<'_>) -> Step {
         loop {
-            let (bar, start, total) = match &request.kind {
-                Request::Read { bar, offset, .. } => (*bar, *offset, request.answer.len()),
-                Request::Write { bar, offset, data } => (*bar, *offset, data.len()),
-                _ => return Step::Done(Reply::Done),
+            let Some((bar, start, total)) = request.access() else {
+                return Step::Done(Reply::Done);
             };
             if request.done >= total {
                 return Step::Done(match request.kind {
@@ -63,6 +63,22 @@ impl Running {
                 });
             }
             let at = start.saturating_add(request.done as u64);
+            if bar == Bar::Bar0
+                && let Piece::Register { offset, width } = Piece::first(at, total - request.done)
+            {
+                // A part of a word is answered where it is all that was asked for. What an unaligned access leaves over at
+                // its ends reaches nothing.
+                if width != Width::Dword && width.bytes() != total {
+                    nothing(&mut request, width.bytes());
+                    request.done += width.bytes();
+                    continue;
+                }
+                match self.register_piece(vm, request, (offset, width), cx) {
+                    ControlFlow::Continue(rest) => request = rest,
+                    ControlFlow::Break(step) => return step,
+                }
+                continue;
+            }
             let length = (total - request.done).min((SMALL_PAGE - at % SMALL_PAGE) as usize);
             let Some(vgpu) = self.vms.get_mut(&vm) else {
                 return Step::Done(Reply::Refused(Refusal::NotAttached));
@@ -92,8 +108,8 @@ impl Running {
                 }
             };
             match piece {
-                Piece::Done => request.done += length,
-                Piece::Blocked(block) => return Step::Blocked(block(request)),
+                Went::Done => request.done += length,
+                Went::Blocked(block) => return Step::Blocked(block(request)),
             }
         }
     }
@@ -106,9 +122,9 @@ impl Running {
         request: &mut Queued,
         length: usize,
         cx: &mut Cx<'_>,
-    ) -> Piece {
+    ) -> Went {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return Piece::Done;
+            return Went::Done;
         };
         let page = GuestPage::of(at);
         let Some(chunk) = vgpu.chunks.of(at) else {
@@ -127,7 +143,7 @@ impl Running {
                     }
                     Placement::Vram(host) => {
                         let token = self.card.read_vram(host, length as u32, cx.actions);
-                        return Piece::Blocked(Box::new(move |request| Blocked::Value {
+                        return Went::Blocked(Box::new(move |request| Blocked::Value {
                             token,
                             request,
                             length,
@@ -137,7 +153,7 @@ impl Running {
             }
             Request::Write { data, .. } => {
                 if vgpu.chunks.holds_stores(chunk, page) {
-                    return Piece::Blocked(Box::new(|request| Blocked::Move { request }));
+                    return Went::Blocked(Box::new(|request| Blocked::Move { request }));
                 }
                 let from = &data[done..done + length];
                 match vgpu.chunks.locate(at) {
@@ -148,7 +164,7 @@ impl Running {
                     }
                     Placement::Unbacked => {
                         self.demand(vm, vec![chunk], cx.now);
-                        return Piece::Blocked(Box::new(|request| Blocked::Demand { request }));
+                        return Went::Blocked(Box::new(|request| Blocked::Demand { request }));
                     }
                     Placement::Sysram(_) => {
                         cx.memory.write(Place::Image { vm, at }, from);
@@ -166,7 +182,7 @@ impl Running {
             }
             _ => {}
         }
-        Piece::Done
+        Went::Done
     }
 
     /// A bound channel's USERD is the card's page.
@@ -178,9 +194,9 @@ impl Running {
         request: &mut Queued,
         length: usize,
         cx: &mut Cx<'_>,
-    ) -> Piece {
+    ) -> Went {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return Piece::Done;
+            return Went::Done;
         };
         let done = request.done;
         let bound = vgpu.channels.get_mut(&channel);
@@ -195,7 +211,7 @@ impl Running {
                     offset,
                     bytes: length as u32,
                 });
-                return Piece::Blocked(Box::new(move |request| Blocked::Value {
+                return Went::Blocked(Box::new(move |request| Blocked::Value {
                     token,
                     request,
                     length,
@@ -217,7 +233,7 @@ impl Running {
             }
             _ => {}
         }
-        Piece::Done
+        Went::Done
     }
 }
 
@@ -266,11 +282,11 @@ fn remember_userd(vgpu: &mut Vgpu, channel: u8, at: u64, from: &[u8]) {
     }
 }
 
-fn nothing(request: &mut Queued, length: usize) -> Piece {
+fn nothing(request: &mut Queued, length: usize) -> Went {
     if let Request::Read { .. } = request.kind {
         request.answer[request.done..request.done + length].fill(0xff);
     }
-    Piece::Done
+    Went::Done
 }
 
 fn ram(
@@ -280,7 +296,7 @@ fn ram(
     request: &mut Queued,
     length: usize,
     cx: &mut Cx<'_>,
-) -> Piece {
+) -> Went {
     let done = request.done;
     match &request.kind {
         Request::Read { .. } => {
@@ -293,7 +309,7 @@ fn ram(
         }
         _ => {}
     }
-    Piece::Done
+    Went::Done
 }
 
 fn show(vgpu: &Vgpu, bar: Bar, at: u64, memory: &mut dyn HostMemory) -> Shown {

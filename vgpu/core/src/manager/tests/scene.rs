@@ -289,6 +289,12 @@ impl Scene {
     /// Writes tables that show `mebibytes` of VRAM from [`DATA`] on, and binds channel 0 with them. The answer comes when
     /// there is memory.
     pub(super) fn bind(&mut self, vm: VmId, mebibytes: u64) -> RequestId {
+        let entry = self.prepare(vm, mebibytes);
+        self.register(vm, Bar0Reg::from(PfifoReg::ChannelInstance(0)), entry.into_bits())
+    }
+
+    /// Everything before that: tables and an instance block. The answer is the entry of the channel table.
+    pub(super) fn prepare(&mut self, vm: VmId, mebibytes: u64) -> ChannelInstance {
         let entries = (0..mebibytes * 8).map(|page| {
             Pte::new()
                 .with_valid(true)
@@ -316,11 +322,10 @@ impl Scene {
         self.put(vm, INSTANCE, &block);
         self.register(vm, Bar0Reg::from(PmcReg::PmcEnable), !0);
         self.register(vm, Bar0Reg::from(PfifoReg::UserdBase), pfifo::USERD_BASE_VALID);
-        let entry = ChannelInstance::new()
+        ChannelInstance::new()
             .with_frame((INSTANCE >> 12) as u32)
             .with_poll(true)
-            .with_valid(true);
-        self.register(vm, Bar0Reg::from(PfifoReg::ChannelInstance(0)), entry.into_bits())
+            .with_valid(true)
     }
 
     /// Puts channel 0 on the VM's runlist and lets it run.
