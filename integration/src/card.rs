@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fermi_model::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
-use fermi_spec::addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, PhysAddr, SMALL_PAGE};
+use fermi_model::{BareCard, CopyMicrocode, FermiModel, ModelConfig, Stepped, Timing};
+use fermi_spec::addr::{Aperture, FRAME, GpuVa, Iova, PhysAddr, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::engine::Engine;
@@ -61,17 +61,6 @@ const PUSH_BYTES: u64 = 0x4000;
 /// Time between two steps.
 const STEP_NS: u64 = 100_000;
 
-/// System memory in one map.
-struct Ram(Arc<MmapRegion>);
-
-impl SystemBus for Ram {
-    fn resolve(&self, at: Iova, bytes: u64) -> Option<Backing> {
-        let offset = at.0.checked_sub(RAM_BASE).filter(|offset| *offset < RAM_BYTES)?;
-        let bytes = bytes.min(RAM_BYTES - offset);
-        Backing::new(Arc::clone(&self.0), offset as usize, bytes as usize)
-    }
-}
-
 /// Position of a channel in its ring and pushbuffer.
 #[derive(Clone, Copy, Default)]
 struct Ring {
@@ -111,26 +100,17 @@ impl CardSetup {
     }
 }
 
-fn region(bytes: u64) -> Arc<MmapRegion> {
-    Arc::new(MmapRegion::new(bytes as usize).expect("memory for a card"))
-}
-
 impl Card {
     /// A card before any access.
     pub(crate) fn new(setup: CardSetup) -> Self {
-        let (vram, ram) = (region(setup.vram_bytes), region(RAM_BYTES));
         let config = ModelConfig {
             board: Board::Gtx480,
             vram_bytes: setup.vram_bytes,
             timing: setup.timing,
             copy_microcode: setup.copy_microcode,
         };
-        let mut model = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).expect("a size that exists");
-        for frame in 0..model.frames() {
-            let start = u64::from(frame) * FRAME;
-            let backing = Backing::new(Arc::clone(&vram), start as usize, FRAME as usize);
-            model.place_frame(FrameNo(frame), backing).expect("a frame");
-        }
+        let bare = BareCard::new(config, Iova(RAM_BASE), RAM_BYTES).expect("a size that exists");
+        let BareCard { model, vram, ram } = bare;
         Self {
             model,
             vram,

@@ -2,14 +2,13 @@
 //!
 //! ```text
 //! FILE.asm ─► Program ─► FILE.hex          words ─► disassemble ─► text
-//! LAUNCH.toml ─► LaunchFile ─► Plan ─► BareCard, guests::driver ─► Outcome ─► report
+//! LAUNCH.toml ─► LaunchFile ─► Plan ─► BareMachine, guests::driver ─► Outcome ─► report
 //!                                        └► Tracer: the instructions of one warp
 //! ```
 //!
 //! A launch goes the way of any driver's: page tables in VRAM, a channel, methods of class 90c0. Only the contents
 //! of buffers, code and constants are put directly into memory. `docs/kernels.md` is the manual.
 
-mod bare_card;
 mod launch_file;
 mod plan;
 mod program;
@@ -28,7 +27,7 @@ pub(crate) use words::disassemble;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use fermi_model::ModelError;
+use fermi_model::BareCardError;
 use fermi_spec::isa::assembler::{AssemblyError, SOURCE_BYTES_MAX};
 use guests::DriverError;
 
@@ -95,17 +94,9 @@ pub(crate) enum RunError {
         blocks: u64,
         warps: u32,
     },
-    /// The host's memory cannot be mapped.
-    #[error("cannot get {bytes} bytes for {what}")]
-    Memory {
-        what: &'static str,
-        bytes: u64,
-        #[source]
-        source: vm_memory::mmap::MmapRegionError,
-    },
-    /// The card cannot be made.
-    #[error("cannot make the software card")]
-    Model(#[from] ModelError),
+    /// There is no such card, or no memory for it.
+    #[error(transparent)]
+    Card(#[from] BareCardError),
     /// The driver failed at a step.
     #[error("cannot {what}")]
     Driver {

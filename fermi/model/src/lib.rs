@@ -19,6 +19,7 @@
 
 mod backing;
 mod bar0;
+mod bare;
 mod clock;
 mod compute;
 mod context;
@@ -61,6 +62,7 @@ mod userd;
 mod windows;
 
 pub use backing::{Backing, SystemBus};
+pub use bare::{BareCard, BareCardError};
 pub use compute::{ShaderPlace, WarpStep, WarpWatcher};
 pub use counters::Counters;
 pub use faults::Faults;

@@ -2,13 +2,16 @@
 //! process as a PCI device over vfio-user.
 //!
 //! [`ModelGpu::new`] powers a card on for a broker of the same process. [`GpuServer`] serves one on a socket.
+//! [`BareMachine`] gives one to the code of a guest, with nothing in between.
 
+mod bare_machine;
 mod frames;
 mod maps;
 mod model_gpu;
 mod running;
 mod served;
 
+pub use bare_machine::BareMachine;
 pub use model_gpu::{CardConfig, CardCounters, CardError, ModelGpu};
 pub use running::CardLost;
 pub use served::{GpuError, GpuServer, GpuSetup};

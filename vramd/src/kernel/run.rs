@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use fermi_model::ShaderPlace;
+use card::BareMachine;
+use fermi_model::{BareCard, CopyMicrocode, ModelConfig, ShaderPlace, Timing};
+use fermi_spec::addr::Iova;
 use fermi_spec::fault::{FaultType, Reason, WARP_ERRORS};
 use fermi_spec::regs::pgraph::{MP_GLOBAL_OUT_OF_STACK, MP_GLOBAL_TIMEOUT};
 use guests::Options;
@@ -11,8 +13,8 @@ use guests::driver::{
     Compute, ComputeMemory, ConstantBank, DmaBlock, Driver, DriverConfig, DriverError, Grid, PageSize,
     STAMP_BYTES, Stamp,
 };
+use vm_memory::{MmapRegion, VolatileMemory as _};
 
-use super::bare_card::BareCard;
 use super::launch_file::{LaunchFile, Place};
 use super::plan::{LOCAL_UNIT, Plan, RAM_START, Region};
 use super::trace::{Trace, TraceChoice, Tracer};
@@ -84,7 +86,7 @@ pub(crate) fn run(path: &Path, choice: RunChoice) -> Result<Outcome, RunError> {
     let mut bench = Bench::new(path, &plan, choice.is_stop_requested)?;
     let traced = choice.trace.map(|trace| {
         let (tracer, lines) = Tracer::new(trace, plan.file.grid);
-        bench.card.model.watch_warps(Some(Box::new(tracer)));
+        bench.machine.card.model.watch_warps(Some(Box::new(tracer)));
         lines
     });
     let fault = bench.launch(&plan)?;
@@ -107,9 +109,31 @@ fn check_trace(plan: &Plan, trace: TraceChoice) -> Result<(), RunError> {
     Ok(())
 }
 
+/// The card that the launch file asks for, with RAM for its buffers there.
+fn power_on(plan: &Plan) -> Result<BareMachine, RunError> {
+    let card = plan.file.card;
+    let mut timing = Timing::of(card.board);
+    timing.shaders.watchdog_ns = plan.file.watchdog_ms * 1_000_000;
+    let config = ModelConfig {
+        board: card.board,
+        vram_bytes: card.vram_bytes,
+        timing,
+        copy_microcode: CopyMicrocode::default(),
+    };
+    let card = BareCard::new(config, Iova(0), plan.ram_end.max(RAM_START))?;
+    Ok(BareMachine::new(card))
+}
+
+fn memory(card: &BareCard, place: Place) -> &MmapRegion {
+    match place {
+        Place::Vram => &card.vram,
+        Place::Ram => &card.ram,
+    }
+}
+
 /// A card with a driver and a launch's memory.
 struct Bench {
-    card: BareCard,
+    machine: BareMachine,
     driver: Driver,
     stamps: DmaBlock,
 }
@@ -117,18 +141,18 @@ struct Bench {
 impl Bench {
     fn new(path: &Path, plan: &Plan, is_stop_requested: fn() -> bool) -> Result<Self, RunError> {
         let file = &plan.file;
-        let mut card = BareCard::new(
-            file.card,
-            file.watchdog_ms * 1_000_000,
-            plan.ram_end.max(RAM_START),
-            is_stop_requested,
-        )?;
+        let mut machine = power_on(plan)?;
+        machine.is_stop_requested = is_stop_requested;
         let config = DriverConfig::new(DMA_START..RAM_START, &Options::default());
-        let started = Driver::start(&mut card, &config);
+        let started = Driver::start(&mut machine, &config);
         let mut driver = started.map_err(|source| failed("bring the card up", source))?;
-        let stamps = driver.take_dma(&mut card, 2 * STAMP_BYTES);
+        let stamps = driver.take_dma(&mut machine, 2 * STAMP_BYTES);
         let stamps = stamps.map_err(|source| failed("get memory for stamps", source))?;
-        let mut bench = Self { card, driver, stamps };
+        let mut bench = Self {
+            machine,
+            driver,
+            stamps,
+        };
         bench.put("code", &plan.code, Some(&plan.program.bytes()))?;
         bench.put("local memory", &plan.compute, None)?;
         for bank in &plan.banks {
@@ -140,23 +164,28 @@ impl Bench {
             let content = plan.content(path, index)?;
             bench.put(&name, region, content.as_deref())?;
         }
-        let flushed = bench.driver.flush_tlb(&mut bench.card);
+        let flushed = bench.driver.flush_tlb(&mut bench.machine);
         flushed.map_err(|source| failed("flush the TLB", source))?;
         Ok(bench)
     }
 
     /// Maps memory and fills it; it is zero before.
     fn put(&mut self, name: &str, region: &Region, data: Option<&[u8]>) -> Result<(), RunError> {
-        let (driver, card) = (&mut self.driver, &mut self.card);
+        let (driver, machine) = (&mut self.driver, &mut self.machine);
         let (va, at, bytes) = (region.va, region.at, region.mapped_bytes());
         let mapped = match region.place {
-            Place::Ram => driver.map_ram(card, va, at, bytes),
-            Place::Vram if region.fits_large_pages() => driver.map_vram(card, va, at, bytes, PageSize::Large),
-            Place::Vram => driver.map_vram(card, va, at, bytes, PageSize::Small),
+            Place::Ram => driver.map_ram(machine, va, at, bytes),
+            Place::Vram if region.fits_large_pages() => {
+                driver.map_vram(machine, va, at, bytes, PageSize::Large)
+            }
+            Place::Vram => driver.map_vram(machine, va, at, bytes, PageSize::Small),
         };
         mapped.map_err(|source| failed(&format!("map {name}"), source))?;
         if let Some(data) = data {
-            self.card.store(region.place, region.at, data);
+            let memory = memory(&self.machine.card, region.place);
+            if let Ok(slice) = memory.get_slice(region.at as usize, data.len()) {
+                slice.copy_from(data);
+            }
         }
         Ok(())
     }
@@ -191,19 +220,19 @@ impl Bench {
             constants: &[],
             banks: &banks,
         };
-        let (driver, card) = (&mut self.driver, &mut self.card);
-        let queued = Compute::new(driver, card, memory).and_then(|compute| {
-            compute.stamp(driver, card, self.stamps.va, STARTED)?;
-            compute.launch(driver, card, &grid)?;
-            compute.stamp(driver, card, self.stamps.va + STAMP_BYTES, ENDED)?;
+        let (driver, machine) = (&mut self.driver, &mut self.machine);
+        let queued = Compute::new(driver, machine, memory).and_then(|compute| {
+            compute.stamp(driver, machine, self.stamps.va, STARTED)?;
+            compute.launch(driver, machine, &grid)?;
+            compute.stamp(driver, machine, self.stamps.va + STAMP_BYTES, ENDED)?;
             Ok(compute)
         });
         let compute = queued.map_err(|source| failed("queue the launch", source))?;
-        let finished = compute.finish(driver, card);
-        if card.is_interrupted {
+        let finished = compute.finish(driver, machine);
+        if machine.is_stopped {
             return Err(RunError::Interrupted);
         }
-        match finished.and_then(|()| driver.check_device(card)) {
+        match finished.and_then(|()| driver.check_device(machine)) {
             Ok(()) => Ok(None),
             Err(error) => match fault_name(&error) {
                 Some((name, access)) => Ok(Some(self.fault(plan, name, access))),
@@ -213,7 +242,7 @@ impl Bench {
     }
 
     fn fault(&self, plan: &Plan, name: String, access: Option<(u64, bool)>) -> Fault {
-        let place = self.card.model.stopped_at();
+        let place = self.machine.card.model.stopped_at();
         Fault {
             name,
             access,
@@ -223,17 +252,19 @@ impl Bench {
     }
 
     fn outcome(&mut self, plan: &Plan, fault: Option<Fault>) -> Outcome {
-        let stamps = [0, STAMP_BYTES].map(|at| Stamp::read(&mut self.card, self.stamps.gpa + at));
+        let stamps = [0, STAMP_BYTES].map(|at| Stamp::read(&mut self.machine, self.stamps.gpa + at));
         let ended = if stamps[1].payload == ENDED {
             stamps[1].time_ns
         } else {
-            self.card.model.gpu_time()
+            self.machine.card.model.gpu_time()
         };
         let shown = |shown: &super::plan::Shown| {
             let region = &plan.buffers[shown.buffer];
-            let bytes = self
-                .card
-                .load(region.place, region.at + shown.offset, shown.bytes);
+            let mut bytes = vec![0; shown.bytes as usize];
+            let at = (region.at + shown.offset) as usize;
+            if let Ok(slice) = memory(&self.machine.card, region.place).get_slice(at, bytes.len()) {
+                slice.copy_to(&mut bytes[..]);
+            }
             Shown {
                 buffer: plan.file.buffers[shown.buffer].name.clone(),
                 va: region.va + shown.offset,
@@ -250,7 +281,7 @@ impl Bench {
             None => plan.shown.iter().map(shown).collect(),
             Some(_) => Vec::new(),
         };
-        let counters = self.card.model.counters();
+        let counters = self.machine.card.model.counters();
         let (file, needs) = (&plan.file, plan.program.needs());
         Outcome {
             grid: file.grid,

@@ -147,7 +147,7 @@ fn refused_configurations_say_why() {
         timing: crate::Timing::of(fermi_spec::board::Board::Gtx480),
         copy_microcode: crate::CopyMicrocode::default(),
     };
-    let ram = Arc::new(Ram(Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap())));
+    let ram = Arc::new(ram_bus(Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap())));
     for bytes in [0, 0x1_0000, (1 << 37) + (1 << 20)] {
         assert!(FermiModel::new(config(bytes), ram.clone()).is_err());
     }
@@ -248,7 +248,7 @@ proptest! {
         for (index, pde) in pdes.iter().enumerate() {
             region.as_volatile_slice().write_obj(*pde, 0x30_0000 + index * 8).unwrap();
         }
-        let mut mem = Memory::new((TABLE_AREA >> 17) as u32, Arc::new(Ram(ram.clone())));
+        let mut mem = Memory::new((TABLE_AREA >> 17) as u32, Arc::new(ram_bus(ram.clone())));
         for frame in 0..mem.frames() {
             let backing = crate::Backing::new(vram.clone(), frame as usize * 0x2_0000, 0x2_0000);
             mem.place_frame(fermi_spec::addr::FrameNo(frame), backing);

@@ -1,8 +1,9 @@
 //! A card with memory around it, and a small driver for channels.
 
-use crate::{Backing, CopyMicrocode, FermiModel, ModelConfig, Stepped, SystemBus, Timing};
+use crate::bare::Ram;
+use crate::{BareCard, CopyMicrocode, FermiModel, ModelConfig, Stepped, Timing};
 use fermi_spec::{
-    addr::{Aperture, FRAME, FrameNo, GpuVa, Iova, PDE_SPAN, PhysAddr, SMALL_PAGE},
+    addr::{Aperture, FRAME, GpuVa, Iova, PDE_SPAN, PhysAddr, SMALL_PAGE},
     bar::Bar,
     board::Board,
     gpfifo::GpEntry,
@@ -26,14 +27,11 @@ const RING_LOG2: u32 = 6;
 const PUSH_VA: u64 = 0x20_0000;
 const PUSH_BYTES: u64 = 0x1_0000;
 
-/// System memory in one map.
-pub(super) struct Ram(pub(super) Arc<MmapRegion>);
-
-impl SystemBus for Ram {
-    fn resolve(&self, at: Iova, bytes: u64) -> Option<Backing> {
-        let offset = at.0.checked_sub(RAM_BASE).filter(|offset| *offset < RAM_BYTES)?;
-        let bytes = bytes.min(RAM_BYTES - offset);
-        Backing::new(Arc::clone(&self.0), offset as usize, bytes as usize)
+/// System memory in one map, where these cards see it.
+pub(super) fn ram_bus(memory: Arc<MmapRegion>) -> Ram {
+    Ram {
+        base: Iova(RAM_BASE),
+        memory,
     }
 }
 
@@ -102,19 +100,18 @@ pub(super) fn bare_with(timing: Timing) -> Bench {
 }
 
 fn bare_of(timing: Timing, copy_microcode: CopyMicrocode) -> Bench {
-    let vram = Arc::new(MmapRegion::new(VRAM_BYTES as usize).unwrap());
-    let ram = Arc::new(MmapRegion::new(RAM_BYTES as usize).unwrap());
     let config = ModelConfig {
         board: Board::Gtx480,
         vram_bytes: VRAM_BYTES,
         timing,
         copy_microcode,
     };
-    let mut card = FermiModel::new(config, Arc::new(Ram(Arc::clone(&ram)))).unwrap();
-    for frame in 0..card.frames() {
-        let backing = Backing::new(Arc::clone(&vram), frame as usize * FRAME as usize, FRAME as usize);
-        card.place_frame(FrameNo(frame), backing).unwrap();
-    }
+    let bare = BareCard::new(config, Iova(RAM_BASE), RAM_BYTES).unwrap();
+    let BareCard {
+        model: card,
+        vram,
+        ram,
+    } = bare;
     Bench {
         card,
         vram,

@@ -1,7 +1,9 @@
-//! Driver and file workload on the software GF100 alone, all of its VRAM placed: a bare card.
+//! Driver and file workload on the software GF100 alone: a bare card.
 
-mod model_bus;
+mod small_card;
 
+use card::BareMachine;
+use fermi_model::BareCard;
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::isa::assembler::assemble;
@@ -12,8 +14,8 @@ use guests::driver::{
     Object, PageSize, STACK_BYTES, Stamp,
 };
 use guests::{GuestBus, Input, Machine, Options, Summary, run};
-use model_bus::{MIB, ModelBus, VRAM_BYTES, started};
 use sha2::{Digest, Sha256};
+use small_card::{MIB, VRAM_BYTES, flip_vram_byte, small_card, started};
 
 const INPUT_GPA: u64 = 8 * MIB + 0x321;
 
@@ -24,9 +26,9 @@ fn bytes_of(seed: u32, count: usize) -> Vec<u8> {
 
 fn run_files(
     command_line: &str,
-    on_line: fn(&mut ModelBus, &str),
-) -> (ModelBus, Result<Summary, DriverError>) {
-    let mut bus = ModelBus::new();
+    on_line: fn(&mut BareCard, &str),
+) -> (BareMachine, Result<Summary, DriverError>) {
+    let mut bus = small_card();
     bus.on_line = on_line;
     let mut inputs = Vec::new();
     let mut gpa = INPUT_GPA;
@@ -66,9 +68,9 @@ fn files_come_back_whole() {
 
 #[test]
 fn one_byte_flipped_between_moving_and_reading_is_one_mismatch() {
-    let (bus, outcome) = run_files("vramd.rounds=2", |bus, line| {
+    let (bus, outcome) = run_files("vramd.rounds=2", |card, line| {
         if is_end_of_phase(line, "move") {
-            bus.flip_vram_byte(40 << 20);
+            flip_vram_byte(card, 40 << 20);
         }
     });
     let summary = outcome.unwrap();
@@ -89,9 +91,9 @@ fn interrupts_arrive_and_change_nothing_in_the_outcome() {
 
 #[test]
 fn vram_of_a_card_need_not_be_zero() {
-    let mut bus = ModelBus::new();
+    let mut bus = small_card();
     for at in (0..VRAM_BYTES as usize).step_by(8) {
-        bus.flip_vram_byte(at);
+        flip_vram_byte(&mut bus.card, at);
     }
     let options = Options::parse("vramd.zeroed=0").unwrap();
     let config = DriverConfig::new(MIB..4 * MIB, &options);
@@ -250,7 +252,7 @@ fn second_driver_takes_the_card_over() {
 }
 
 /// A driver with compute, and a page of guest RAM for code and data.
-fn with_compute() -> (ModelBus, Driver, Compute, guests::driver::DmaBlock) {
+fn with_compute() -> (BareMachine, Driver, Compute, guests::driver::DmaBlock) {
     let (mut bus, mut driver) = started();
     let memory = ComputeMemory {
         va: 1 << 32,
@@ -266,7 +268,7 @@ fn with_compute() -> (ModelBus, Driver, Compute, guests::driver::DmaBlock) {
 }
 
 /// A grid of one program, which is put at the start of `page`.
-fn grid<'a>(bus: &mut ModelBus, page: u64, va: u64, source: &str, constants: &'a [u32]) -> Grid<'a> {
+fn grid<'a>(bus: &mut BareMachine, page: u64, va: u64, source: &str, constants: &'a [u32]) -> Grid<'a> {
     let program = assemble(source).expect("assembles");
     let code: Vec<u8> = program.words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bus.ram_write(page, &code);

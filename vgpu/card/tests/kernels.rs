@@ -1,10 +1,12 @@
 //! Every kernel on the software GF100, in sizes around those of its blocks, against its reference.
 
-mod model_bus;
+mod small_card;
 
+use card::BareMachine;
+use fermi_model::BareCard;
 use guests::{Input, KernelSummary, Machine, Options, Summary, run, scratch_words};
 use kernels::NAMES;
-use model_bus::{MIB, ModelBus};
+use small_card::{MIB, flip_vram_byte, small_card};
 
 /// Footprints of less than a block, of some blocks and a rest, of several launches' worth.
 const FOOTPRINTS_KIB: [u64; 4] = [1, 37, 500, 3000];
@@ -12,9 +14,9 @@ const INPUTS: &[Input<'static>] = &[];
 
 fn run_kernel(
     command_line: &str,
-    on_line: fn(&mut ModelBus, &str),
-) -> (ModelBus, Result<Summary, guests::DriverError>) {
-    let mut bus = ModelBus::new();
+    on_line: fn(&mut BareCard, &str),
+) -> (BareMachine, Result<Summary, guests::DriverError>) {
+    let mut bus = small_card();
     bus.on_line = on_line;
     let options = Options::parse(command_line).expect("a command line of ours");
     let words = scratch_words(options.workload, options.footprint.unwrap_or(48 * MIB));
@@ -30,7 +32,7 @@ fn run_kernel(
     (bus, outcome)
 }
 
-fn summary_of(command_line: &str) -> (ModelBus, KernelSummary) {
+fn summary_of(command_line: &str) -> (BareMachine, KernelSummary) {
     let (bus, outcome) = run_kernel(command_line, |_, _| ());
     match outcome {
         Ok(Summary::Kernel(summary)) => (bus, summary),
@@ -59,9 +61,9 @@ fn every_kernel_agrees_with_its_reference_in_every_size() {
 }
 
 /// Flips one byte of the kernel's buffers, which begin behind 4 MiB of the driver's and 2 MiB + 128 KiB for launches.
-fn spoil_result(bus: &mut ModelBus, line: &str) {
+fn spoil_result(card: &mut BareCard, line: &str) {
     if line.contains(r#""done":1,"total":1,"phase":"run""#) {
-        bus.flip_vram_byte((6 << 20) + (128 << 10) + 1);
+        flip_vram_byte(card, (6 << 20) + (128 << 10) + 1);
     }
 }
 
@@ -99,7 +101,7 @@ fn large_footprint_fills_the_vram_there_is() {
 
 #[test]
 fn too_little_memory_for_the_reference_is_refused() {
-    let mut bus = ModelBus::new();
+    let mut bus = small_card();
     let machine = Machine {
         dma: MIB..8 * MIB,
         scratch: &mut [0; 100],
