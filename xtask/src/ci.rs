@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{fuzz, layers, test, tidy};
+use crate::{fuzz, layers, test, tidy, unused};
 
 /// A named part of CI.
 struct Step<'a> {
@@ -87,6 +87,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Step::new("fmt", || format(workspace)),
         Step::new("layers", || layers::run(workspace)),
         Step::new("tidy", || tidy::run(workspace)),
+        Step::new("unused", || unused::run(workspace)),
         Step::new("clippy", || clippy(workspace)),
         Step::new("doc", || document(workspace)),
         Step::new("deny", || deny(workspace)),
