@@ -55,14 +55,14 @@ impl Rewriter {
     }
 
     /// Called before each event; writes and reads the core before some.
-    pub fn before_event(&mut self, manager: &mut Manager) {
+    pub fn before_event(&mut self, now: Tick, manager: &mut Manager) {
         self.events += 1;
         let is_due = match self.when {
             Rewrites::Every(every) => self.events.is_multiple_of(every),
             Rewrites::Drawn { one_in, .. } => self.rng.random_range(0..one_in) == 0,
         };
         if is_due {
-            self.rewrite(manager).expect("the core reads what it wrote");
+            self.rewrite(now, manager).expect("the core reads what it wrote");
             self.done += 1;
         }
     }
@@ -104,7 +104,8 @@ impl Rewriter {
         }
     }
 
-    fn rewrite(&mut self, manager: &mut Manager) -> Result<(), LoadError> {
+    fn rewrite(&mut self, now: Tick, manager: &mut Manager) -> Result<(), LoadError> {
+        let shown = manager.inspect(now, "");
         let text = manager.save();
         self.read_wrong(&text);
         let volatile = std::mem::replace(manager, Manager::new(self.config.clone())).into_volatile();
@@ -112,6 +113,12 @@ impl Rewriter {
         assert!(
             manager.save() == text,
             "a state that was read is written otherwise"
+        );
+        // What a text leaves out it leaves out again; what people see does not depend on it.
+        assert_eq!(
+            manager.inspect(now, ""),
+            shown,
+            "what was read is not what was written"
         );
         Ok(())
     }
@@ -128,7 +135,7 @@ pub struct Rewritten {
 impl Core for Rewritten {
     fn apply(&mut self, now: Tick, event: Event, memory: &mut dyn HostMemory, actions: &mut Actions) {
         if let Some(rewriter) = &mut self.rewriter {
-            rewriter.before_event(&mut self.manager);
+            rewriter.before_event(now, &mut self.manager);
         }
         self.manager.apply(now, event, memory, actions);
     }

@@ -310,7 +310,7 @@ impl World {
         while let Some(event) = self.events.pop_front() {
             let shown = event.clone();
             if let Some(rewriter) = &mut self.rewriter {
-                rewriter.before_event(&mut self.manager);
+                rewriter.before_event(self.now, &mut self.manager);
             }
             self.flight.event(self.now, &event);
             match &mut self.recorder {

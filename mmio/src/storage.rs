@@ -23,6 +23,12 @@ impl Storage {
             .map_or(0, |page| page[(offset % PAGE_BYTES / 4) as usize])
     }
 
+    /// Words that are not zero.
+    pub fn count(&self) -> usize {
+        let words = self.pages.values().flat_map(|page| page.iter());
+        words.filter(|word| **word != 0).count()
+    }
+
     /// What a named register reads that has no meaning besides its access: what was written, or zero where nobody can
     /// write and nothing is ever pending.
     pub fn load(&self, reg: impl Into<Bar0Reg>) -> u32 {

@@ -10,6 +10,7 @@ use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Tick, VmId};
+use crate::inspect::{Inspect, Tree};
 use crate::notice::{Direction, MoveStage, Notice};
 
 /// Sums of one VM since it was attached. Times are in nanoseconds.
@@ -149,6 +150,43 @@ impl Accounts {
         if let Some(account) = notice.vm().and_then(|vm| self.open.get_mut(&vm)) {
             account.add(notice, now);
         }
+    }
+}
+
+impl Inspect for Account {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.age("attached", self.attached_at);
+        tree.bytes("spilled", self.spilled_bytes);
+        tree.bytes("refilled", self.refilled_bytes);
+        tree.bytes("over_the_link", self.link_bytes);
+        tree.count("moves_rolled_back", self.rolled_back as usize);
+        tree.count("suspensions", self.suspensions as usize);
+        tree.nanoseconds("suspended", self.suspended_ns);
+        if let Some(since) = self.suspended_since {
+            tree.age("suspended_again", since);
+        }
+        tree.group("stages_of_moves", |tree| {
+            for (stage, &ns) in &self.stages_ns {
+                tree.nanoseconds(format_args!("{stage:?}"), ns);
+            }
+        });
+        tree.count("demands_that_waited", self.demands as usize);
+        tree.nanoseconds("waited_for_demands", self.demand_wait_ns);
+        tree.count("chunks_given_host_ram", self.demanded_in_host_ram as usize);
+        tree.count("sync_points_that_waited", self.sync_waits as usize);
+        tree.nanoseconds("waited_for_sync_points", self.sync_wait_ns);
+        tree.group("spilled_for", |tree| {
+            for (vm, &bytes) in &self.spilled_for {
+                tree.bytes(vm, bytes);
+            }
+            tree.bytes("those_that_are_gone", self.spilled_for_gone);
+        });
+    }
+}
+
+impl Inspect for Accounts {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        self.open.iter().for_each(|(vm, account)| tree.part(vm, account));
     }
 }
 

@@ -452,6 +452,7 @@ impl Inspect for Vgpu {
             tree.bytes("max", self.shadow.max);
         });
         tree.part("ram", &self.ram);
+        tree.part("units", &self.units);
         tree.group("spaces", |tree| {
             self.spaces.iter().for_each(|(id, space)| tree.part(id.0, space));
         });

@@ -182,6 +182,11 @@ impl Tree<'_> {
         self.value(name, Value::Quantity(number.into(), Unit::Number));
     }
 
+    /// A register or a part of one, whose bits have meanings of their own.
+    pub(crate) fn bits(&mut self, name: impl Display, bits: u32) {
+        self.value(name, Value::Name(format!("{bits:#010x}")));
+    }
+
     /// A share relative to those of others.
     pub fn weight(&mut self, name: impl Display, weight: u32) {
         self.value(name, Value::Quantity(weight.into(), Unit::Weight));

@@ -322,7 +322,10 @@ impl Inspect for Manager {
             Phase::Failed(reason) => tree.name("phase", format_args!("failed: {reason}")),
         }
         match &self.phase {
-            Phase::Up(running) => running.inspect(tree),
+            Phase::Up(running) => {
+                running.inspect(tree);
+                tree.part("accounts", &self.accounts);
+            }
             Phase::Waiting | Phase::Identifying { .. } | Phase::Programming { .. } | Phase::Failed(_) => {
                 tree.count("attaches_waiting", self.early.len());
                 tree.part("settings", &self.config);

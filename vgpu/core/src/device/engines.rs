@@ -6,6 +6,7 @@ use mmio::Storage;
 use serde::{Deserialize, Serialize};
 
 use super::board::{GPCS, ROPS, TPCS};
+use crate::inspect::{Inspect, Tree};
 
 /// Interrupts of an engine, with code and data of its last error.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -176,6 +177,22 @@ impl Engines {
             | PcopyReg::CopyCaps(_)
             | PcopyReg::CopyVersion(_) => {}
             PcopyReg::CopyIntrRoute(_) | PcopyReg::CopyControl(_) => words.store(reg, value),
+        }
+    }
+}
+
+impl Inspect for Engines {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        for (name, error) in [
+            ("graph", self.graph),
+            ("copy_0", self.copy[0]),
+            ("copy_1", self.copy[1]),
+        ] {
+            tree.group(name, |tree| {
+                tree.bits("interrupts", error.intr);
+                tree.bits("error", error.code);
+                tree.bits("error_data", error.data);
+            });
         }
     }
 }

@@ -11,6 +11,7 @@ use shadow_pt::TableAt;
 
 use super::board::PARTITIONS;
 use super::effect::Effect;
+use crate::inspect::{Inspect, Tree};
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Mmu {
@@ -87,5 +88,13 @@ impl Mmu {
             | PflushReg::L2CleanTags
             | PflushReg::L2FlushDirty => {}
         }
+    }
+}
+
+impl Inspect for Mmu {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bytes("vram", u64::from(self.mebibytes) << 20);
+        tree.bits("directory_to_flush", self.directory);
+        tree.bits("config", self.config);
     }
 }

@@ -6,6 +6,8 @@ use fermi_spec::regs::pbdma::CHANNEL_ACTIVE;
 use mmio::Storage;
 use serde::{Deserialize, Serialize};
 
+use crate::inspect::{Inspect, Tree};
+
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Pbdma {
     intr: u32,
@@ -70,6 +72,20 @@ impl Pbdmas {
             | PbdmaReg::PbdmaGpShadowHigh(_)
             | PbdmaReg::PbdmaHeaderShadow(_) => {}
             PbdmaReg::PbdmaStall(_) => words.store(reg, value),
+        }
+    }
+}
+
+impl Inspect for Pbdmas {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        for (number, pbdma) in self.0.iter().enumerate() {
+            tree.group(number, |tree| {
+                tree.bits("interrupts", pbdma.intr);
+                tree.bits("let_through", pbdma.intr_enable);
+                tree.bits("channel", pbdma.channel);
+                tree.bits("method", pbdma.method);
+                tree.bits("data", pbdma.data);
+            });
         }
     }
 }

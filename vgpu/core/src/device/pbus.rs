@@ -5,6 +5,8 @@ use fermi_spec::regs::windows::{PraminBase, WindowBlock};
 use mmio::Storage;
 use serde::{Deserialize, Serialize};
 
+use crate::inspect::{Inspect, Space, Tree};
+
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pbus {
     pub(crate) pramin: PraminBase,
@@ -30,6 +32,19 @@ impl Pbus {
             PbusReg::Bar3Block => self.bar3 = WindowBlock::from_bits(value),
             PbusReg::PbusIntr | PbusReg::PbusErrorAddress | PbusReg::PbusErrorData => {}
             PbusReg::PbusIntrEnable | PbusReg::PbusIntrEnableNonStall => words.store(reg, value),
+        }
+    }
+}
+
+impl Inspect for Pbus {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.address("pramin", self.pramin.address().0, Space::GuestVramAddress);
+        for (name, block) in [("bar1", self.bar1), ("bar3", self.bar3)] {
+            tree.group(name, |tree| {
+                tree.flag("is_translated", block.enable());
+                tree.name("memory", format_args!("{:?}", block.aperture()));
+                tree.address("instance_block", block.instance().0, Space::GuestVramAddress);
+            });
         }
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
 use super::pbdma::Pbdmas;
+use crate::inspect::{Inspect, Tree};
 use crate::saved::Unsound;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -270,4 +271,26 @@ impl Pfifo {
 
 fn entry(words: &[u32], index: u16) -> u32 {
     words.get(usize::from(index)).copied().unwrap_or(0)
+}
+
+impl Inspect for Pfifo {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bits("interrupts", self.intr);
+        tree.bits("let_through", self.intr_enable);
+        tree.bits("enabled", self.enable);
+        tree.bits("engines_that_notify", self.engine_sources());
+        tree.bits("engines_with_a_fault", self.engine_fault);
+        tree.bits("units_with_a_fault", self.fault_units);
+        let records = self.records.iter().filter(|record| **record != [0; 4]);
+        tree.count("fault_records", records.count());
+        tree.flag("runlist_is_pending", self.runlist_pending);
+        tree.bits("runlist", self.runlist_base);
+        tree.bits("runlist_commit", self.runlist_commit);
+        tree.bits("runlist_interrupts", self.runlist_intr);
+        tree.bits("preempt", self.preempt);
+        tree.bits("userd", self.userd_base);
+        let used = |words: &[u32]| words.iter().filter(|word| **word != 0).count();
+        tree.count("channel_table_entries", used(&*self.instances));
+        tree.count("channel_states", used(&*self.states));
+    }
 }

@@ -6,6 +6,7 @@ use mmio::Storage;
 use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
+use crate::inspect::{Inspect, Tree};
 
 /// Lines of PMC; the first is the host's.
 const LINES: usize = 3;
@@ -89,5 +90,19 @@ impl Pmc {
             PmcReg::Word(word) => words.store(word, value),
         }
         Effect::None
+    }
+}
+
+impl Inspect for Pmc {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bits("units_enabled", self.enable);
+        tree.bits("pbdmas_enabled", self.pbdma_enable);
+        for (line, (&enable, &mask)) in self.line_enable.iter().zip(&self.mask).enumerate() {
+            tree.group(format_args!("line_{line}"), |tree| {
+                tree.bits("enabled", enable);
+                tree.bits("let_through", mask);
+            });
+        }
+        tree.flag("line_was_up", self.was_up);
     }
 }

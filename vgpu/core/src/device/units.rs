@@ -19,6 +19,7 @@ use super::pmc::Pmc;
 use super::ptimer::Ptimer;
 use super::{board, pci};
 use crate::event::Tick;
+use crate::inspect::{Inspect, Tree};
 use crate::saved::Unsound;
 
 /// The register file of a guest's GPU, by unit.
@@ -147,6 +148,20 @@ impl Units {
             Policy::Constant(_) | Policy::Virtual => true,
             Policy::Refused => false,
         }
+    }
+}
+
+impl Inspect for Units {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.bits("boot0", self.boot0);
+        tree.bits("pending", self.pending());
+        tree.part("pmc", &self.pmc);
+        tree.part("pbus", &self.pbus);
+        tree.part("pfifo", &self.pfifo);
+        tree.part("pbdmas", &self.pbdmas);
+        tree.part("engines", &self.engines);
+        tree.part("mmu", &self.mmu);
+        tree.count("words_that_are_kept", self.words.count());
     }
 }
 

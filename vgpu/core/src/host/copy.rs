@@ -17,6 +17,7 @@ use fermi_spec::pushbuffer::incrementing;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{HostMemory, Place};
+use crate::inspect::{Inspect, Tree};
 use crate::memory::chunk::in_frame;
 use crate::notice::Direction;
 use crate::saved::Unsound;
@@ -138,6 +139,14 @@ impl CopyChannel {
     pub(crate) fn is_done(&self, memory: &mut dyn HostMemory) -> bool {
         let mut word = [0; 4];
         memory.read(Place::Own { offset: SEMAPHORE }, &mut word) && u32::from_le_bytes(word) == self.sequence
+    }
+}
+
+impl Inspect for CopyChannel {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.number("engine", u64::from(self.second));
+        tree.number("next_entry", self.gp_put);
+        tree.number("last_batch", self.sequence);
     }
 }
 

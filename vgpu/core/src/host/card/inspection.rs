@@ -17,6 +17,7 @@ impl Inspect for Card {
             tree.count("jobs_of_the_waiting_runlist", jobs.len());
         }
         tree.count("doorbells_waiting", self.lanes.doorbells.len());
+        tree.part("copy_channel", &self.copy);
         tree.flag("copies_by_window", self.copies_by_window);
         tree.flag("engines_were_given_microcode", self.microcode.is_some());
         let used = || {
