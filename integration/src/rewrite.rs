@@ -55,7 +55,7 @@ impl Rewriter {
     }
 
     /// Called before each event; writes and reads the core before some.
-    pub fn before_event(&mut self, now: Tick, manager: &mut Manager) {
+    pub(crate) fn before_event(&mut self, now: Tick, manager: &mut Manager) {
         self.events += 1;
         let is_due = match self.when {
             Rewrites::Every(every) => self.events.is_multiple_of(every),

@@ -35,7 +35,7 @@ impl Width {
     }
 
     /// The widest access at `offset` that is naturally aligned and not longer than `left` bytes.
-    pub const fn widest(offset: u64, left: usize) -> Self {
+    pub(crate) const fn widest(offset: u64, left: usize) -> Self {
         if offset.is_multiple_of(4) && left >= 4 {
             Self::Dword
         } else if offset.is_multiple_of(2) && left >= 2 {
