@@ -16,7 +16,6 @@ use fermi_spec::{
     methods::{
         CopyExec, CopyFormat,
         copy::{self, tile},
-        copy_component,
     },
     regs::pcopy::copy_error,
     surface::{BlockLinear, BlockSize},
@@ -125,17 +124,8 @@ fn tiled(registers: &Registers, first: u16, element_bytes: u64) -> Layout {
 
 fn remap(registers: &Registers) -> Remap {
     let format = CopyFormat::from_bits(registers.get(copy::FORMAT));
-    Remap {
-        component_bytes: format.component_bytes_less_one() + 1,
-        source_components: format.source_components_less_one() + 1,
-        target_components: format.target_components_less_one() + 1,
-        components: format.selectors().map(|selector| match selector {
-            0..copy_component::CONSTANT_A => Component::Source(selector),
-            copy_component::CONSTANT_A => Component::Constant(registers.get(copy::CONSTANT_A)),
-            copy_component::CONSTANT_B => Component::Constant(registers.get(copy::CONSTANT_B)),
-            _ => Component::Zero,
-        }),
-    }
+    let constants = [registers.get(copy::CONSTANT_A), registers.get(copy::CONSTANT_B)];
+    Remap::new(format, constants, Component::Zero)
 }
 
 #[cfg(test)]

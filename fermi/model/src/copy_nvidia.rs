@@ -211,17 +211,11 @@ fn condition(registers: &Registers) -> Condition {
 
 fn remap(registers: &Registers) -> Remap {
     let format = CopyFormat::from_bits(registers.get(methods::SET_REMAP_COMPONENTS));
-    Remap {
-        component_bytes: format.component_bytes_less_one() + 1,
-        source_components: format.source_components_less_one() + 1,
-        target_components: format.target_components_less_one() + 1,
-        components: format.selectors().map(|selector| match selector {
-            0..copy_component::CONSTANT_A => Component::Source(selector),
-            copy_component::CONSTANT_A => Component::Constant(registers.get(methods::SET_REMAP_CONST_A)),
-            copy_component::CONSTANT_B => Component::Constant(registers.get(methods::SET_REMAP_CONST_B)),
-            _ => Component::Keep,
-        }),
-    }
+    let constants = [
+        registers.get(methods::SET_REMAP_CONST_A),
+        registers.get(methods::SET_REMAP_CONST_B),
+    ];
+    Remap::new(format, constants, Component::Keep)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The copy engines' conversion of the components of each element.
 
+use fermi_spec::methods::{CopyFormat, copy_component};
+
 /// Largest element: four components of four bytes.
 pub(crate) const ELEMENT_BYTES_MAX: usize = 16;
 
@@ -30,6 +32,21 @@ pub(crate) struct Remap {
 }
 
 impl Remap {
+    /// The way that a format names, with the two constants. `other` is meant by a selector that is none of these.
+    pub(crate) fn new(format: CopyFormat, constants: [u32; 2], other: Component) -> Self {
+        Self {
+            component_bytes: format.component_bytes_less_one() + 1,
+            source_components: format.source_components_less_one() + 1,
+            target_components: format.target_components_less_one() + 1,
+            components: format.selectors().map(|selector| match selector {
+                0..copy_component::CONSTANT_A => Component::Source(selector),
+                copy_component::CONSTANT_A => Component::Constant(constants[0]),
+                copy_component::CONSTANT_B => Component::Constant(constants[1]),
+                _ => other,
+            }),
+        }
+    }
+
     /// Bytes of a source element.
     pub(crate) fn source_bytes(&self) -> usize {
         usize::from(self.component_bytes) * usize::from(self.source_components)
