@@ -54,19 +54,19 @@ pub(crate) trait Device: Send {
     fn run(self: Box<Self>, stop: &Stop) -> Option<VmExit>;
 }
 
-/// Place of one device.
+/// Addresses and interrupt line of one device.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Slot {
     /// Guest-physical addresses of its registers.
     pub(crate) gpas: Range<u32>,
     /// Line of the I/O APIC.
     pub(crate) line: u32,
 }
 
-/// Places of `devices` devices, at most [`DEVICES_MAX`].
-pub(crate) fn places(devices: usize) -> impl Iterator<Item = Place> {
+/// Slots of `devices` devices, at most [`DEVICES_MAX`].
+pub(crate) fn slots(devices: usize) -> impl Iterator<Item = Slot> {
     let first = DEVICE_WINDOW.start;
-    (0u32..).take(devices.min(DEVICES_MAX)).map(move |index| Place {
+    (0u32..).take(devices.min(DEVICES_MAX)).map(move |index| Slot {
         gpas: first + index * DEVICE_BYTES..first + (index + 1) * DEVICE_BYTES,
         line: FIRST_LINE + index,
     })
@@ -74,7 +74,7 @@ pub(crate) fn places(devices: usize) -> impl Iterator<Item = Place> {
 
 /// The part of the window for devices that no virtio device takes.
 pub(crate) fn left_of_window(devices: usize) -> Range<u32> {
-    let start = places(devices)
+    let start = slots(devices)
         .last()
         .map_or(DEVICE_WINDOW.start, |place| place.gpas.end);
     start..DEVICE_WINDOW.end
@@ -84,7 +84,7 @@ pub(crate) fn left_of_window(devices: usize) -> Range<u32> {
 pub(crate) fn announced(devices: usize) -> impl Iterator<Item = Announced> {
     (0..)
         .zip(NAMES)
-        .zip(places(devices))
+        .zip(slots(devices))
         .map(|((unique_id, name), place)| Announced {
             name,
             hardware_id: "LNRO0005",
@@ -99,16 +99,16 @@ mod tests {
 
     #[test]
     fn devices_lie_side_by_side_and_leave_the_rest() {
-        let places: Vec<_> = places(DEVICES_MAX + 1).collect();
-        assert_eq!(places.len(), DEVICES_MAX);
+        let slots: Vec<_> = slots(DEVICES_MAX + 1).collect();
+        assert_eq!(slots.len(), DEVICES_MAX);
         assert!(
-            places
+            slots
                 .windows(2)
                 .all(|pair| pair[0].gpas.end == pair[1].gpas.start && pair[0].line < pair[1].line)
         );
-        assert_eq!(left_of_window(2), places[1].gpas.end..DEVICE_WINDOW.end);
+        assert_eq!(left_of_window(2), slots[1].gpas.end..DEVICE_WINDOW.end);
         assert_eq!(left_of_window(0), DEVICE_WINDOW);
         // The I/O APIC has 24.
-        assert!(places[DEVICES_MAX - 1].line < 24);
+        assert!(slots[DEVICES_MAX - 1].line < 24);
     }
 }

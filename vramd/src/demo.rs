@@ -33,7 +33,7 @@ use vmm::pci::MMIO_WINDOW;
 use vmm::sandbox::Sandbox;
 use vramd_vm::config::MIB;
 use vramd_vm::guest::{
-    Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, Place, ReadyGuest, Told,
+    Guest, GuestEnd, GuestError, GuestSetup, InputError, InputFile, Journal, ReadyGuest, RunsOn, Told,
     ram_bytes_for, verdict,
 };
 
@@ -70,8 +70,8 @@ pub struct DemoOptions {
     pub rounds: Option<u32>,
     /// File to record the broker's events to.
     pub record: Option<PathBuf>,
-    /// Place where the guests run. Without KVM they run on threads in any case.
-    pub place: Place,
+    /// What the guests run on. Without KVM they run on threads in any case.
+    pub place: RunsOn,
 }
 
 /// Why there is no report.
@@ -194,7 +194,7 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
     }
     let seconds = start.elapsed().as_secs_f64();
     let stats = broker.snapshot();
-    let is_kvm = place == Place::Kvm;
+    let is_kvm = place == RunsOn::Kvm;
     // A card that was lost has ended the demo above.
     let counters = counters.and_then(|counters| counters.read().ok());
     let card = CardReport { stats, counters };
@@ -294,7 +294,7 @@ fn build_all(
     options: &DemoOptions,
     inputs: &Arc<[InputFile]>,
     broker: &Broker,
-    place: &mut Place,
+    place: &mut RunsOn,
     onlooker: &mut dyn Onlooker,
 ) -> Result<Vec<Member>, DemoError> {
     let mut ready = Vec::new();
@@ -320,7 +320,7 @@ fn build_all(
                 onlooker.notice(&format!(
                     "NO VIRTUAL MACHINES: {reason}. The guests run on host threads instead."
                 ));
-                *place = Place::Threads;
+                *place = RunsOn::Threads;
                 ReadyGuest::build(*place, &setup, link.clone(), journal.clone())
             }
             other => other,

@@ -87,7 +87,7 @@ pub struct Program {
 
 /// Context of a statement.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Context {
     /// Statements around it.
     depth: u32,
     /// All living lanes of the block come here together.
@@ -265,7 +265,7 @@ impl Generator {
     fn program(&mut self) -> Range<usize> {
         self.words.extend_from_slice(&PROLOGUE);
         let start = self.words.len();
-        let top = Place {
+        let top = Context {
             depth: 0,
             is_uniform: true,
             in_region: false,

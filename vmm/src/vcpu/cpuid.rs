@@ -38,7 +38,7 @@ const SHARED_CACHE_LEVEL: u32 = 3;
 pub(super) fn of_vcpu(kvm: &Kvm, index: u32, count: u32) -> Result<CpuId, kvm_ioctls::Error> {
     let mut cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
     let has_deadline = kvm.check_extension(Cap::TscDeadlineTimer);
-    let place = Place { index, count };
+    let place = VcpuPosition { index, count };
     for entry in cpuid.as_mut_slice() {
         place.describe(entry);
         if entry.function == LEAF_FEATURES && has_deadline {
@@ -61,12 +61,12 @@ pub(crate) fn physical_bits(kvm: &Kvm) -> Result<u32, kvm_ioctls::Error> {
 
 /// A vCPU among those of its VM.
 #[derive(Clone, Copy)]
-struct Place {
+struct VcpuPosition {
     index: u32,
     count: u32,
 }
 
-impl Place {
+impl VcpuPosition {
     /// Bits of an APIC id.
     fn id_bits(self) -> u32 {
         self.count.next_power_of_two().trailing_zeros()
@@ -133,7 +133,7 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn described(function: u32, index: u32, place: Place) -> kvm_cpuid_entry2 {
+    fn described(function: u32, index: u32, place: VcpuPosition) -> kvm_cpuid_entry2 {
         let mut entry = kvm_cpuid_entry2 {
             function,
             index,
@@ -147,8 +147,8 @@ mod tests {
         entry
     }
 
-    const THIRD_OF_FIVE: Place = Place { index: 2, count: 5 };
-    const ALONE: Place = Place { index: 0, count: 1 };
+    const THIRD_OF_FIVE: VcpuPosition = VcpuPosition { index: 2, count: 5 };
+    const ALONE: VcpuPosition = VcpuPosition { index: 0, count: 1 };
 
     #[test]
     fn each_leaf_names_the_same_apic_id() {

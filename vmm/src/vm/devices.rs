@@ -76,7 +76,7 @@ impl Devices {
         count: usize,
         make: impl FnOnce(GuestMemoryMmap, EventFd) -> io::Result<D>,
     ) -> Result<(), VmError> {
-        let Some(place) = virtio::places(count).nth(self.devices.len()) else {
+        let Some(place) = virtio::slots(count).nth(self.devices.len()) else {
             return Err(VmError::DeviceCount { devices: count });
         };
         let interrupt = eventfd()?;
@@ -95,7 +95,7 @@ impl Devices {
 
     /// Puts their registers where ACPI announces them.
     pub(super) fn place(&self, bus: &MmioBus) {
-        for (NamedDevice { device, .. }, place) in self.devices.iter().zip(virtio::places(self.devices.len()))
+        for (NamedDevice { device, .. }, place) in self.devices.iter().zip(virtio::slots(self.devices.len()))
         {
             bus.insert(Window {
                 gpas: place.gpas.start.into()..place.gpas.end.into(),

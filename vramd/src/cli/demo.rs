@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::DemoArguments;
 use crate::demo::{DemoOptions, Screen, run};
 use guests::Workload;
-use vramd_vm::guest::Place;
+use vramd_vm::guest::RunsOn;
 use vramd_vm::program::{FAILED, WRONG_USAGE, complain};
 use vramd_vm::signals::is_stop_requested;
 
@@ -62,9 +62,9 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
         rounds: arguments.rounds,
         record: arguments.record.clone(),
         place: if arguments.no_kvm {
-            Place::Threads
+            RunsOn::Threads
         } else {
-            Place::Kvm
+            RunsOn::Kvm
         },
     };
     let mut screen = Screen::new(is_stop_requested);

@@ -58,7 +58,7 @@ pub(super) struct BankPart {
 /// Memory that a buffer is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Place {
+pub(super) enum BufferMemory {
     Vram,
     Ram,
 }
@@ -70,7 +70,7 @@ pub(super) struct Buffer {
     pub(super) address: Option<u64>,
     /// Size in bytes; without one, as long as the content.
     pub(super) bytes: Option<u64>,
-    pub(super) place: Place,
+    pub(super) place: BufferMemory,
     pub(super) content: Content,
 }
 
@@ -155,7 +155,7 @@ struct RawBuffer {
     name: Spanned<String>,
     address: Option<Spanned<u64>>,
     size: Option<Spanned<Size>>,
-    place: Option<Place>,
+    place: Option<BufferMemory>,
     content: Option<Spanned<RawContent>>,
 }
 
@@ -420,7 +420,7 @@ fn buffers(raw: Vec<RawBuffer>) -> Result<Vec<Buffer>, Wrong> {
             name,
             address,
             bytes,
-            place: raw.place.unwrap_or(Place::Vram),
+            place: raw.place.unwrap_or(BufferMemory::Vram),
             content,
         });
     }

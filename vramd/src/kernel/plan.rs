@@ -13,7 +13,7 @@ use fermi_spec::addr::{LARGE_PAGE, SMALL_PAGE};
 use guests::driver::{ComputeMemory, Driver, SPACE_BYTES, USER_VA};
 
 use super::RunError;
-use super::launch_file::{BANK_BYTES_MAX, BUFFER_VA, BankPart, Buffer, Entry, LaunchFile, Place};
+use super::launch_file::{BANK_BYTES_MAX, BUFFER_VA, BankPart, Buffer, BufferMemory, Entry, LaunchFile};
 use super::program::Program;
 use super::value::{Content, Value, lay_out};
 use vramd_vm::config::Size;
@@ -41,7 +41,7 @@ pub(super) struct Region {
     pub(super) va: u64,
     /// Used bytes; whole pages are mapped.
     pub(super) bytes: u64,
-    pub(super) place: Place,
+    pub(super) place: BufferMemory,
     /// Address in VRAM or RAM.
     pub(super) at: u64,
 }
@@ -54,7 +54,7 @@ impl Region {
 
     /// Whether large pages end where it ends.
     pub(super) fn fits_large_pages(&self) -> bool {
-        self.place == Place::Vram && (self.va | self.at | self.bytes).is_multiple_of(LARGE_PAGE)
+        self.place == BufferMemory::Vram && (self.va | self.at | self.bytes).is_multiple_of(LARGE_PAGE)
     }
 }
 
@@ -97,10 +97,10 @@ struct Room {
 }
 
 impl Room {
-    fn take(&mut self, place: Place, bytes: u64) -> u64 {
+    fn take(&mut self, place: BufferMemory, bytes: u64) -> u64 {
         let next = match place {
-            Place::Vram => &mut self.vram,
-            Place::Ram => &mut self.ram,
+            BufferMemory::Vram => &mut self.vram,
+            BufferMemory::Ram => &mut self.ram,
         };
         let at = *next;
         *next += bytes.next_multiple_of(LARGE_PAGE);
@@ -112,8 +112,8 @@ impl Room {
         let region = Region {
             va: self.va,
             bytes,
-            place: Place::Vram,
-            at: self.take(Place::Vram, bytes),
+            place: BufferMemory::Vram,
+            at: self.take(BufferMemory::Vram, bytes),
         };
         // A page without an entry behind each.
         self.va += bytes.next_multiple_of(LARGE_PAGE) + LARGE_PAGE;
@@ -356,7 +356,7 @@ fn sizes(folder: &Path, buffers: &[Buffer]) -> Result<Vec<u64>, BufferError> {
             )));
         }
         let bytes = content.next_multiple_of(4);
-        if buffer.place == Place::Ram {
+        if buffer.place == BufferMemory::Ram {
             in_ram += bytes.next_multiple_of(LARGE_PAGE);
         }
         if in_ram > RAM_BYTES_MAX {

@@ -15,7 +15,7 @@ use guests::driver::{
 };
 use vm_memory::{MmapRegion, VolatileMemory as _};
 
-use super::launch_file::{LaunchFile, Place};
+use super::launch_file::{BufferMemory, LaunchFile};
 use super::plan::{LOCAL_UNIT, Plan, RAM_START, Region};
 use super::trace::{Trace, TraceChoice, Tracer};
 use super::{KernelError, RunError};
@@ -124,10 +124,10 @@ fn power_on(plan: &Plan) -> Result<BareMachine, RunError> {
     Ok(BareMachine::new(card))
 }
 
-fn memory(card: &BareCard, place: Place) -> &MmapRegion {
+fn memory(card: &BareCard, place: BufferMemory) -> &MmapRegion {
     match place {
-        Place::Vram => &card.vram,
-        Place::Ram => &card.ram,
+        BufferMemory::Vram => &card.vram,
+        BufferMemory::Ram => &card.ram,
     }
 }
 
@@ -174,11 +174,11 @@ impl Bench {
         let (driver, machine) = (&mut self.driver, &mut self.machine);
         let (va, at, bytes) = (region.va, region.at, region.mapped_bytes());
         let mapped = match region.place {
-            Place::Ram => driver.map_ram(machine, va, at, bytes),
-            Place::Vram if region.fits_large_pages() => {
+            BufferMemory::Ram => driver.map_ram(machine, va, at, bytes),
+            BufferMemory::Vram if region.fits_large_pages() => {
                 driver.map_vram(machine, va, at, bytes, PageSize::Large)
             }
-            Place::Vram => driver.map_vram(machine, va, at, bytes, PageSize::Small),
+            BufferMemory::Vram => driver.map_vram(machine, va, at, bytes, PageSize::Small),
         };
         mapped.map_err(|source| failed(&format!("map {name}"), source))?;
         if let Some(data) = data {

@@ -5,7 +5,7 @@ use std::path::Path;
 use fermi_spec::addr::SMALL_PAGE;
 use proptest::prelude::*;
 
-use super::launch_file::{BUFFER_VA, Buffer, LaunchFile, Place};
+use super::launch_file::{BUFFER_VA, Buffer, BufferMemory, LaunchFile};
 use super::plan::addresses;
 use super::value::{Content, Ramp, RawValue, Type, Value, lay_out, parse_hex};
 use vramd_vm::config::parse;
@@ -28,7 +28,7 @@ fn documented_launch_is_what_it_says() {
     );
     assert_eq!(file.card.vram_bytes, 256 << 20);
     let places: Vec<_> = file.buffers.iter().map(|buffer| buffer.place).collect();
-    assert_eq!(places, [Place::Vram, Place::Ram]);
+    assert_eq!(places, [BufferMemory::Vram, BufferMemory::Ram]);
     let words = lay_out(&file.parameters.unwrap(), |name, at| Some(name.len() as u64 + at)).unwrap();
     assert_eq!(words.len(), 24);
     assert_eq!(words[16..], [0, 0, 0x20, 0x40, 0xe8, 3, 0, 0]);
@@ -73,7 +73,7 @@ fn buffer(address: Option<u64>) -> Buffer {
         name: "b".to_owned(),
         address,
         bytes: None,
-        place: Place::Vram,
+        place: BufferMemory::Vram,
         content: Content::Zero,
     }
 }

@@ -68,9 +68,9 @@ pub enum GuestError {
     Thread(#[from] ThreadError),
 }
 
-/// Place where guests run.
+/// What guests run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum RunsOn {
     /// In virtual machines.
     Kvm,
     /// On threads of this process: same driver, same workload, no machine around it.
@@ -136,12 +136,12 @@ pub fn write_chain(f: &mut dyn fmt::Write, error: &dyn std::error::Error) -> fmt
 impl ReadyGuest {
     /// Builds a guest around the vGPU behind `link`. Its lines go to `journal`.
     pub fn build(
-        place: Place,
+        place: RunsOn,
         setup: &GuestSetup,
         link: Arc<dyn VgpuLink>,
         journal: Arc<Journal>,
     ) -> Result<ReadyGuest, GuestError> {
-        if place == Place::Threads {
+        if place == RunsOn::Threads {
             return Ok(ReadyGuest::Thread(Box::new(ThreadVm::build(
                 setup, link, journal,
             )?)));

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::config::VmFile;
-use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, Place, ReadyGuest, Told, verdict};
+use crate::guest::{Digest, GuestSetup, InputFile, Journal, KernelResult, ReadyGuest, RunsOn, Told, verdict};
 use crate::program::{FAILED, complain, end, wrong_usage};
 use crate::signals::{self, is_stop_requested};
 use clap::Parser;
@@ -178,9 +178,9 @@ fn run_program(
 ) -> anyhow::Result<u8> {
     let is_built_in = file.kernel.is_none();
     let place = if arguments.no_kvm {
-        Place::Threads
+        RunsOn::Threads
     } else {
-        Place::Kvm
+        RunsOn::Kvm
     };
     let setup = guest_setup(&file, kernel, sandbox)?;
     let link = Arc::new(VfioUserLink::connect(&file.socket)?);
@@ -212,7 +212,7 @@ fn run_program(
     let report = RunReport {
         name: file.name,
         ok: errors.is_empty(),
-        kvm: place == Place::Kvm,
+        kvm: place == RunsOn::Kvm,
         boots: 1,
         exits: guest.exits(),
         networks: Vec::new(),

@@ -24,9 +24,9 @@ fn kind(number: u32) -> Result<(usize, bool), Wrong> {
     }
 }
 
-/// A place of one of the spaces.
+/// An address in one of the spaces.
 #[derive(Clone, Copy)]
-enum Place {
+enum Address {
     Global(u64),
     Shared(u32),
     Local(u32),
@@ -80,24 +80,24 @@ impl Lane {
     fn access(
         &mut self,
         word: u64,
-        place: Place,
+        place: Address,
         is_store: bool,
         around: &mut Surroundings<'_>,
     ) -> Result<(), Wrong> {
         let (bytes, is_signed) = kind(bits(word, 7, 5))?;
         let register = bits(word, 19, 14);
         let address = match place {
-            Place::Global(address) => address,
-            Place::Shared(address) | Place::Local(address) => address.into(),
+            Address::Global(address) => address,
+            Address::Shared(address) | Address::Local(address) => address.into(),
         };
         if !address.is_multiple_of(bytes as u64) {
             return Err(Wrong::Fault("alignment"));
         }
         let mut data = self.data(register, bytes);
         let memory = match place {
-            Place::Global(address) => around.memory.at(address, bytes),
-            Place::Shared(address) => around.shared.at(address, bytes),
-            Place::Local(address) => self.local_at(address, bytes, around.launch).ok(),
+            Address::Global(address) => around.memory.at(address, bytes),
+            Address::Shared(address) => around.shared.at(address, bytes),
+            Address::Local(address) => self.local_at(address, bytes, around.launch).ok(),
         };
         let memory = memory.ok_or(Wrong::Fault("address"))?;
         if is_store {
@@ -138,9 +138,9 @@ impl Lane {
                     Self::window(address, around.launch.shared_window),
                     Self::window(address, around.launch.local_window),
                 ) {
-                    (Some(inside), _) => Place::Shared(inside),
-                    (_, Some(inside)) => Place::Local(inside),
-                    _ => Place::Global(address),
+                    (Some(inside), _) => Address::Shared(inside),
+                    (_, Some(inside)) => Address::Local(inside),
+                    _ => Address::Global(address),
                 };
                 self.access(word, place, opcode == 0b10010, around)
             }
@@ -150,8 +150,8 @@ impl Lane {
                 let address = self.a(word).wrapping_add(signed(word, 49, 26) as u32);
                 let is_store = opcode == 0b11001;
                 let place = match (bit(word, 58), bit(word, 56)) {
-                    (false, true) => Place::Shared(address),
-                    (false, false) => Place::Local(address),
+                    (false, true) => Address::Shared(address),
+                    (false, false) => Address::Local(address),
                     (true, _) => return self.locked(word, address, is_store, around),
                 };
                 self.access(word, place, is_store, around)
@@ -168,13 +168,13 @@ impl Lane {
         around: &mut Surroundings<'_>,
     ) -> Result<(), Wrong> {
         if is_store {
-            self.access(word, Place::Shared(address), true, around)?;
+            self.access(word, Address::Shared(address), true, around)?;
             around.shared.locks.remove(&(address / 4));
             return Ok(());
         }
         let is_mine = around.shared.locks.insert(address / 4);
         if is_mine {
-            self.access(word, Place::Shared(address), false, around)?;
+            self.access(word, Address::Shared(address), false, around)?;
         }
         self.set_predicate(bits(word, 52, 50), is_mine);
         Ok(())

@@ -3,7 +3,7 @@
 use rand::RngExt;
 
 use super::word::{NOP, Word};
-use super::{COUNTERS, Generator, Place};
+use super::{COUNTERS, Context, Generator};
 
 /// Five-bit opcodes of class 7.
 const JMP: u32 = 0b00000;
@@ -33,15 +33,15 @@ impl Word {
 
 impl Generator {
     /// A few statements.
-    pub(super) fn statements(&mut self, place: Place) {
+    pub(super) fn statements(&mut self, place: Context) {
         for _ in 0..self.rng.random_range(1..=6) {
             self.statement(place);
         }
     }
 
-    fn statement(&mut self, place: Place) {
+    fn statement(&mut self, place: Context) {
         self.budget = self.budget.saturating_sub(1);
-        let inside = Place {
+        let inside = Context {
             depth: place.depth + 1,
             is_uniform: false,
             ..place
@@ -122,11 +122,11 @@ impl Generator {
     }
 
     /// SSY, one or two sides, joins.
-    fn branch(&mut self, place: Place) {
+    fn branch(&mut self, place: Context) {
         let region = self.later();
         let guard = self.condition();
         let split = self.later();
-        let inside = Place {
+        let inside = Context {
             in_region: true,
             ..place
         };
@@ -146,7 +146,7 @@ impl Generator {
     }
 
     /// A branch over some statements; the sides meet where those around them do.
-    fn guarded_part(&mut self, place: Place) {
+    fn guarded_part(&mut self, place: Context) {
         if !(place.in_region || place.in_loop || place.in_function) {
             return self.branch(place);
         }
@@ -160,7 +160,7 @@ impl Generator {
     }
 
     /// A loop of few trips, their number each lane's own.
-    fn repeat(&mut self, place: Place) {
+    fn repeat(&mut self, place: Context) {
         let counter = COUNTERS + self.counters;
         self.counters += 1;
         let (trips, predicate) = (self.register(), self.rng.random_range(0..7));
@@ -185,7 +185,7 @@ impl Generator {
         self.emit(Word::control(BRK).guarded(predicate).0);
         let less = Word::five(2, 1).dst(counter).a(counter);
         self.emit(less.with(57, 26, u32::MAX).0);
-        self.statements(Place {
+        self.statements(Context {
             in_region: false,
             in_loop: true,
             has_continue,
@@ -257,7 +257,7 @@ impl Generator {
             // Counters of callers are in use: of loops in the program, and of one loop in each function before.
             self.counters = DEPTH_MAX + starts.len() as u32 - 1;
             self.budget = 12;
-            self.statements(Place {
+            self.statements(Context {
                 depth: DEPTH_MAX - 1,
                 is_uniform: false,
                 in_region: false,
