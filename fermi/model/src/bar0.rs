@@ -206,7 +206,7 @@ impl FermiModel {
             Bar0Reg::Pflush(reg) => Self::read_pflush(reg),
             Bar0Reg::Ppci(reg) => {
                 let mut word = [0; 4];
-                self.config_read(u64::from(reg.offset() - PPCI.first), &mut word);
+                self.config_read(reg.in_config() as u64, &mut word);
                 u32::from_le_bytes(word)
             }
             Bar0Reg::Pffb(reg) => self.read_pffb(reg),
@@ -238,7 +238,7 @@ impl FermiModel {
             Bar0Reg::Pbdma(reg) => self.write_pbdma(reg, value),
             Bar0Reg::Pflush(reg) => Self::write_pflush(reg),
             Bar0Reg::Ppci(reg) => {
-                self.config_write(u64::from(reg.offset() - PPCI.first), &value.to_le_bytes());
+                self.config_write(reg.in_config() as u64, &value.to_le_bytes());
             }
             Bar0Reg::Pffb(reg) => self.write_pffb(reg, value),
             Bar0Reg::Ltc(reg) => self.ltc.write(reg, value, &mut self.storage),

@@ -4,10 +4,12 @@
 //! the offset that a driver set (009400, 009410). Every read moves it on by at least one tick, so a driver that
 //! waits by reading it always ends.
 
-/// Nanoseconds that one PTIMER tick lasts (envytools PTIMER: bits 4:0 are always zero).
-const TICK_NS: u64 = 32;
-/// PTIMER's high word has 29 bits.
-const TIME_MASK: u64 = (1 << 61) - 1;
+use fermi_spec::regs::ptimer::{HIGH_MASK, LOW_MASK};
+
+/// Nanoseconds that one PTIMER tick lasts.
+const TICK_NS: u64 = !LOW_MASK as u64 + 1;
+/// Bits that both words of the time have together.
+const TIME_MASK: u64 = (HIGH_MASK as u64) << 32 | u32::MAX as u64;
 
 /// GPU time and PTIMER.
 #[derive(Clone, Debug, Default)]

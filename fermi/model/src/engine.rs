@@ -465,7 +465,7 @@ impl FermiModel {
             // Microcode gets the channel at each switch; nouveau finds the channel of an error by it.
             let Place { aperture, at } = holder.instance;
             let word = falcon::Channel::new()
-                .with_frame((at.0 >> 12) as u32 & 0x0fff_ffff)
+                .with_frame(at.page_number())
                 .with_aperture(aperture)
                 .with_valid(true);
             return word.into_bits();

@@ -176,7 +176,7 @@ impl Mmu {
     pub(crate) fn invalidate_by_method(&mut self, mem: &mut Memory, operand: u32, all: bool) -> Flushed {
         let directory = Place {
             aperture: Aperture::from_bits((operand >> 30) as u8),
-            at: PhysAddr(u64::from(operand >> 2 & 0x0fff_ffff) << 12),
+            at: PhysAddr::from_page_number(operand >> 2),
         };
         self.flush(mem, (!all).then_some(directory))
     }

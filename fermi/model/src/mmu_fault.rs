@@ -54,9 +54,9 @@ impl FaultRecords {
             .with_reason(refusal.reason as u8)
             .with_hub(culprit.client & client::OF_GPC == 0)
             .with_write(refusal.write)
-            .with_client(culprit.client & 0x1f);
+            .with_client(culprit.client & client::NUMBER_MASK);
         *record = [
-            (culprit.instance.at.0 >> 12) as u32 & 0x0fff_ffff,
+            culprit.instance.at.page_number(),
             refusal.va.0 as u32,
             (refusal.va.0 >> 32) as u32,
             kind.into_bits(),

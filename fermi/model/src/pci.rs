@@ -12,6 +12,8 @@
 
 use crate::model::FermiModel;
 use fermi_spec::board::{BAR0_BYTES, BAR1_BYTES, BAR3_BYTES, Board, REVISION, VENDOR};
+use fermi_spec::regs::PpciReg;
+use fermi_spec::regs::ppci::ROM_SHADOWED;
 
 /// Bytes of the configuration space.
 pub const CONFIG_BYTES: usize = 4096;
@@ -27,8 +29,7 @@ const STATUS_INTERRUPT: u16 = 1 << 3;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 const BAR0: usize = 0x10;
 const BAR_64_BIT_PREFETCHABLE: u32 = 0b1100;
-/// Bit 0: the VBIOS runs from memory and PROM shows nothing (envytools PPCI.ROM_SHADOW).
-const ROM_SHADOW: usize = 0x50;
+const ROM_SHADOW: usize = PpciReg::PciRomShadow.in_config();
 const POWER: usize = 0x60;
 const MSI: usize = 0x68;
 const EXPRESS: usize = 0x78;
@@ -40,8 +41,7 @@ const REQUEST_LIMIT: usize = 0x41c;
 /// Link speeds that the card can: bits 13:12 and 9:8 read 2 for 5 GT/s; bits 5:4 and 0 ask for another.
 const LINK_CONTROL: usize = 0x460;
 const LINK_CAN_DO_5_GT: u32 = 0x2200;
-/// A write of 0xff lets the next message out.
-const MSI_REARM: usize = 0x704;
+const MSI_REARM: usize = PpciReg::PciMsiRearm.in_config();
 
 /// The card's configuration space: its bytes, and which of them the host can change.
 #[derive(Clone, Debug)]
@@ -130,8 +130,8 @@ impl ConfigSpace {
 
     fn add_vendors_words(&mut self) {
         // The VBIOS has switched the shadow on.
-        self.put(ROM_SHADOW, &[1]);
-        self.allow(ROM_SHADOW, &[1]);
+        self.put(ROM_SHADOW, &[ROM_SHADOWED]);
+        self.allow(ROM_SHADOW, &[ROM_SHADOWED]);
         self.put(REQUEST_LIMIT, &0x0000_0060_u32.to_le_bytes());
         self.allow(REQUEST_LIMIT, &0x0000_0060_u32.to_le_bytes());
         self.put(LINK_CONTROL, &LINK_CAN_DO_5_GT.to_le_bytes());
@@ -170,7 +170,7 @@ impl ConfigSpace {
 
     /// Whether PROM shows the ROM.
     pub(crate) fn is_rom_visible(&self) -> bool {
-        self.bytes[ROM_SHADOW] & 1 == 0
+        self.bytes[ROM_SHADOW] & ROM_SHADOWED == 0
     }
 
     fn is_msi_enabled(&self) -> bool {

@@ -319,7 +319,7 @@ impl Pfifo {
     /// ENGINE_INTR_SOURCE: engines with an enabled interrupt.
     pub(crate) fn engine_sources(&self) -> u32 {
         // 2628 enables the four bits of each of the eight groups.
-        let enable = (self.engine_intr_enable & 0xf) * 0x1111_1111;
+        let enable = (self.engine_intr_enable & bits::ENGINE_INTR_STORED) * 0x1111_1111;
         (0..ENGINES)
             .filter(|&engine| self.engine_intr[engine] & enable != 0)
             .fold(0, |mask, engine| mask | 1 << engine)

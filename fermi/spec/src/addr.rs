@@ -162,6 +162,21 @@ impl Aperture {
     }
 }
 
+/// Bits of a register or table word that name a 4 KiB page of physical memory: address >> 12.
+pub(crate) const PAGE_NUMBER_MASK: u32 = 0x0fff_ffff;
+
+impl PhysAddr {
+    /// Number of the 4 KiB page, as registers hold it; address bits beyond those are dropped.
+    pub const fn page_number(self) -> u32 {
+        (self.0 >> 12) as u32 & PAGE_NUMBER_MASK
+    }
+
+    /// First byte of the page with that number.
+    pub const fn from_page_number(number: u32) -> Self {
+        Self(((number & PAGE_NUMBER_MASK) as u64) << 12)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,6 +30,8 @@ pub mod client {
     pub const BAR_READ: u8 = 7;
     /// Writes through a BAR.
     pub const BAR_WRITE: u8 = 8;
+    /// Bits of the number in a record.
+    pub const NUMBER_MASK: u8 = 0x1f;
     /// Marks a client of a GPC, not of the hub; not part of the number.
     pub const OF_GPC: u8 = 0x80;
     /// L1 cache of TPC 0 of a GPC, which loads and stores of shaders go through.

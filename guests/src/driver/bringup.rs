@@ -7,19 +7,13 @@
 use super::DriverError;
 use super::poll::{Limit, read, wait_register, write};
 use crate::GuestBus;
-use fermi_spec::engine::{ENGINES, Engine, PBDMAS, pmc_enable, pmc_intr};
-use fermi_spec::regs::{PbdmaReg, PffbReg, PfifoReg, PflushReg, PmcReg, PunitsReg, PunitsWord, pfifo};
-use fermi_spec::regs::{pffb, pflush};
+use fermi_spec::board::is_gf100;
+use fermi_spec::engine::{ENGINES, Engine, PBDMAS, PBDMAS_PRESENT, pmc_enable, pmc_intr};
+use fermi_spec::regs::{PbdmaReg, PffbReg, PfifoReg, PflushReg, PmcReg, PunitsReg, PunitsWord};
+use fermi_spec::regs::{pbdma, pffb, pfifo, pflush};
 
-/// PMC_BOOT_0 bits 28:20: the chipset.
-const CHIPSET_MASK: u32 = 0x1ff0_0000;
-const CHIPSET_GF100: u32 = 0x0c00_0000;
 /// Partitions whose size registers exist.
 const PARTITIONS_MAX: u32 = 8;
-/// PBDMA interrupts that nouveau enables: all but bit 8.
-const PBDMA_INTERRUPTS: u32 = 0xffff_feff;
-/// PBDMA_STALL bits that nouveau clears.
-const PBDMA_STALLS: u32 = 0x1000_0100;
 /// PFIFO time-out bits that nouveau sets.
 const FIFO_TIMEOUT: u32 = 0xbfff_ffff;
 
@@ -27,7 +21,7 @@ const FIFO_TIMEOUT: u32 = 0xbfff_ffff;
 pub(crate) fn identify(bus: &mut dyn GuestBus) -> Result<(), DriverError> {
     match read(bus, PmcReg::Boot0) {
         u32::MAX => Err(DriverError::NoDevice),
-        boot0 if boot0 & CHIPSET_MASK != CHIPSET_GF100 => Err(DriverError::WrongChip { boot0 }),
+        boot0 if !is_gf100(boot0) => Err(DriverError::WrongChip { boot0 }),
         _ => Ok(()),
     }
 }
@@ -84,7 +78,7 @@ pub(crate) fn start_fifo(
 ) -> Result<(), DriverError> {
     write(bus, PmcReg::PbdmaEnable, u32::MAX);
     let enabled = read(bus, PmcReg::PbdmaEnable);
-    if enabled != (1 << PBDMAS) - 1 {
+    if enabled != PBDMAS_PRESENT {
         return Err(DriverError::PbdmasMissing { enabled });
     }
     write(bus, PfifoReg::PfifoPbdmas, enabled);
@@ -95,12 +89,12 @@ pub(crate) fn start_fifo(
     }
     for pbdma in 0..PBDMAS as u16 {
         let stall = read(bus, PbdmaReg::PbdmaStall(pbdma));
-        write(bus, PbdmaReg::PbdmaStall(pbdma), stall & !PBDMA_STALLS);
+        write(bus, PbdmaReg::PbdmaStall(pbdma), stall & !pbdma::STALL_CLEARED);
         write(bus, PbdmaReg::PbdmaIntr(pbdma), u32::MAX);
-        write(bus, PbdmaReg::PbdmaIntrEnable(pbdma), PBDMA_INTERRUPTS);
+        write(bus, PbdmaReg::PbdmaIntrEnable(pbdma), pbdma::INTR_USUAL);
     }
     let fifo = read(bus, PfifoReg::PfifoEnable);
-    write(bus, PfifoReg::PfifoEnable, fifo | 1);
+    write(bus, PfifoReg::PfifoEnable, fifo | pfifo::ENABLED);
     write(
         bus,
         PfifoReg::UserdBase,
@@ -113,7 +107,7 @@ pub(crate) fn start_fifo(
     // The runlist interrupt stays off: the driver polls for the end of a commit.
     let errors = !(pfifo::intr::ENGINE | pfifo::intr::RUNLIST);
     write(bus, PfifoReg::PfifoIntrEnable, errors | engine_events);
-    write(bus, PfifoReg::EngineIntrEnable, 1);
+    write(bus, PfifoReg::EngineIntrEnable, pfifo::ENGINE_NOTIFY);
     if with_interrupts {
         // Interrupts reach the line only from units that are let through.
         write(bus, PmcReg::PmcIntrMask(0), pmc_intr::PFIFO);

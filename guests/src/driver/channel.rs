@@ -10,14 +10,14 @@ use super::{Driver, DriverError, USERD_OFFSET, bringup};
 use crate::GuestBus;
 use fermi_spec::addr::{GpuVa, SMALL_PAGE};
 use fermi_spec::bar::Bar;
-use fermi_spec::engine::{ENGINE_NONE, ENGINES, Engine, PBDMAS};
+use fermi_spec::engine::{ENGINES, Engine, PBDMAS};
 use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
 use fermi_spec::instance::{INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
 use fermi_spec::methods::{SemaphoreD, host};
 use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::pcopy;
 use fermi_spec::regs::pgraph::graph_intr;
-use fermi_spec::regs::{PbdmaReg, PcopyReg, PfifoReg, PfifoWord, PgraphReg, PmcReg, PpciReg, pfifo};
+use fermi_spec::regs::{PbdmaReg, PcopyReg, PfifoReg, PfifoWord, PgraphReg, PmcReg, PpciReg, pfifo, ppci};
 
 /// Channels that the driver keeps track of; their ids are 0 and up.
 pub(crate) const CHANNELS_MAX: usize = 8;
@@ -284,7 +284,7 @@ impl Driver {
         for engine in (0..ENGINES as u16).filter(|engine| engines & 1 << engine != 0) {
             write(bus, PfifoReg::EngineIntr(engine), u32::MAX);
         }
-        write(bus, PpciReg::PciMsiRearm, 0xff);
+        write(bus, PpciReg::PciMsiRearm, ppci::MSI_REARM);
         write(bus, PmcReg::PmcIntrEnable(0), 1);
     }
 
@@ -410,7 +410,7 @@ impl Driver {
         write(bus, PfifoReg::RunlistBase, base.into_bits());
         let commit = pfifo::RunlistCommit::new()
             .with_count(count as u16)
-            .with_engine(ENGINE_NONE);
+            .with_engine(pfifo::RUNLIST_ENGINE);
         write(bus, PfifoReg::RunlistCommit, commit.into_bits());
         let is_taken = |value| value & pfifo::RUNLIST_PENDING == 0;
         wait_register(bus, self.limit, "a runlist", PfifoReg::RunlistStatus, is_taken)?;

@@ -236,7 +236,8 @@ impl Manager {
         }
         running.card.copies_by_window |= self.config.copies_by_window;
         // An interrupt that came during bring-up is still up: look.
-        cx.actions.register(PpciReg::PciMsiRearm, 0xff);
+        cx.actions
+            .register(PpciReg::PciMsiRearm, fermi_spec::regs::ppci::MSI_REARM);
         for (vm, config) in self.early.drain(..) {
             running.apply(Event::Attach { vm, config }, cx);
         }

@@ -2,6 +2,7 @@
 
 use super::falcon::{FALCON_BYTES, FalconReg};
 use super::units::{UnitRange, unit};
+use crate::addr::PAGE_NUMBER_MASK;
 
 /// Where FECS is; a falcon.
 pub const FECS: UnitRange = unit("PGRAPH.FECS", 0x40_9000, FALCON_BYTES);
@@ -47,7 +48,7 @@ pub const FECS_SWITCH_REQUEST: u32 = 1 << 8;
 /// FECS_CHANNEL, FECS_NEXT_CHANNEL and operands: an instance block is named.
 pub const FECS_CHANNEL_VALID: u32 = 1 << 31;
 /// The block's address >> 12.
-pub const FECS_CHANNEL_FRAME: u32 = 0x0fff_ffff;
+pub const FECS_CHANNEL_FRAME: u32 = PAGE_NUMBER_MASK;
 
 /// Bits of FECS_HOST_INTR (409c18).
 pub mod fecs_intr {

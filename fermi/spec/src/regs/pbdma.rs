@@ -33,6 +33,10 @@ registers! {
     }
 }
 
+/// PBDMA_INTR_ENABLE (4010c) as nouveau leaves it: all but bit 8.
+pub const INTR_USUAL: u32 = 0xffff_feff;
+/// PBDMA_STALL (4013c): bits that nouveau clears.
+pub const STALL_CLEARED: u32 = 0x1000_0100;
 /// PBDMA_CHANNEL (40120), and ENGINE_CHANNEL of PFIFO: there is a channel.
 pub const CHANNEL_ACTIVE: u32 = 1 << 8;
 

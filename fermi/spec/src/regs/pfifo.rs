@@ -2,7 +2,7 @@
 //! `rnndb/fifo/gf100_pfifo.xml`).
 
 use super::units::{UnitRange, unit};
-use crate::addr::{Aperture, PhysAddr};
+use crate::addr::{Aperture, PAGE_NUMBER_MASK, PhysAddr};
 use crate::engine::pmc_enable;
 use bitfield_struct::bitfield;
 
@@ -134,7 +134,7 @@ impl RunlistBase {
 
     /// First byte of the list.
     pub fn address(self) -> PhysAddr {
-        PhysAddr(u64::from(self.frame()) << 12)
+        PhysAddr::from_page_number(self.frame())
     }
 }
 
@@ -147,7 +147,7 @@ pub struct RunlistCommit {
     pub count: u16,
     #[bits(8)]
     __: u8,
-    /// 0x1f in every driver. unverified: what it selects.
+    /// [`RUNLIST_ENGINE`] in every driver. unverified: what it selects.
     #[bits(5)]
     pub engine: u8,
     #[bits(7)]
@@ -160,6 +160,8 @@ pub mod bypass {
     pub const NOT_ENABLED: u32 = 1 << 8;
 }
 
+/// RUNLIST_COMMIT (2274): what every driver writes as its engine.
+pub const RUNLIST_ENGINE: u8 = 0x1f;
 /// RUNLIST_STATUS (227c): an update is pending.
 pub const RUNLIST_PENDING: u32 = 1 << 20;
 /// Bytes of a runlist entry: channel id, then [`RUNLIST_ENTRY_TAG`].
@@ -171,7 +173,7 @@ pub const PREEMPT_PENDING: u32 = 1 << 20;
 /// RUNLIST_INTR (2a00): a commit is done.
 pub const RUNLIST_DONE: u32 = 1 << 28;
 /// USERD_BASE (2254): address in BAR1 >> 12.
-pub const USERD_BASE_FRAME: u32 = 0x0fff_ffff;
+pub const USERD_BASE_FRAME: u32 = PAGE_NUMBER_MASK;
 /// PFIFO_ENABLE (2200), bit 0: PFIFO is switched on.
 pub const ENABLED: u32 = 1;
 /// Channel ids, in PREEMPT (2634) and where an engine or PBDMA names its channel.
@@ -206,15 +208,12 @@ pub struct ChannelInstance {
 impl ChannelInstance {
     /// The same entry for an instance block elsewhere; address bits beyond the register's are dropped.
     pub fn with_instance(self, at: PhysAddr) -> Self {
-        self.with_frame((at.0 >> 12) as u32 & Self::FRAME_MASK)
+        self.with_frame(at.page_number())
     }
-
-    /// Bits of [`Self::frame`].
-    const FRAME_MASK: u32 = (1 << Self::FRAME_BITS) - 1;
 
     /// Address of the instance block.
     pub fn instance(self) -> PhysAddr {
-        PhysAddr(u64::from(self.frame()) << 12)
+        PhysAddr::from_page_number(self.frame())
     }
 }
 

@@ -14,3 +14,15 @@ registers! {
         PciMsiRearm = 0x088704, ReadWrite;
     }
 }
+
+/// PCI_ROM_SHADOW (088050): the VBIOS runs from memory and PROM shows nothing.
+pub const ROM_SHADOWED: u8 = 1;
+/// PCI_MSI_REARM (088704): lets the next message out.
+pub const MSI_REARM: u32 = 0xff;
+
+impl PpciReg {
+    /// Where it is in the configuration space.
+    pub const fn in_config(self) -> usize {
+        (self.offset() - PPCI.first) as usize
+    }
+}

@@ -35,7 +35,7 @@ pub struct WindowBlock {
 impl WindowBlock {
     /// Address of the instance block.
     pub fn instance(self) -> PhysAddr {
-        PhysAddr(u64::from(self.frame()) << 12)
+        PhysAddr::from_page_number(self.frame())
     }
 }
 
@@ -58,8 +58,11 @@ impl PraminBase {
     /// Bits that the register has.
     pub const STORED: u32 = 0x03ff_ffff;
 
+    /// The window begins at multiples of this.
+    pub const UNIT: u64 = 1 << 16;
+
     /// First byte of the window.
     pub fn address(self) -> PhysAddr {
-        PhysAddr(u64::from(self.base()) << 16)
+        PhysAddr(u64::from(self.base()) * Self::UNIT)
     }
 }

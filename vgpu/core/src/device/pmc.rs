@@ -1,6 +1,6 @@
 //! PMC of a guest's GPU: identification, unit enables, and the line at the end of the interrupt tree.
 
-use fermi_spec::engine::{PBDMAS, pmc_enable};
+use fermi_spec::engine::{PBDMAS_PRESENT, pmc_enable};
 use fermi_spec::regs::{PmcReg, pmc::LINE_HARDWARE};
 use mmio::Storage;
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ impl Pmc {
                     return Effect::ResetFifo;
                 }
             }
-            PmcReg::PbdmaEnable => self.pbdma_enable = value & ((1 << PBDMAS) - 1),
+            PmcReg::PbdmaEnable => self.pbdma_enable = value & PBDMAS_PRESENT,
             PmcReg::Boot0 | PmcReg::Endian | PmcReg::PmcIntr(_) | PmcReg::PmcIntrLine(_) => {}
             PmcReg::Word(word) => words.store(word, value),
         }

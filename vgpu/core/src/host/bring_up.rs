@@ -11,15 +11,15 @@
 use fermi_spec::addr::{FRAME, FrameNo, Iova, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::is_gf100;
-use fermi_spec::engine::{Engine, PBDMAS, pmc_enable, pmc_intr};
+use fermi_spec::engine::{Engine, PBDMAS, PBDMAS_PRESENT, pmc_enable, pmc_intr};
 use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, USERD_BYTES, offset};
 use fermi_spec::pte::{LARGE_PT_BYTES, LARGE_PT_ENTRIES, PD_BYTES, SMALL_PT_BYTES, pde_index};
-use fermi_spec::regs::windows::WindowBlock;
+use fermi_spec::regs::windows::{PraminBase, WindowBlock};
 use fermi_spec::regs::{
     Bar0Reg, PRAMIN_BASE, PbdmaReg, PbusReg, PffbReg, PfifoReg, PflushReg, PgraphReg, PmcReg, PpciReg,
     PunitsReg, PunitsWord, pfifo, pmc,
 };
-use fermi_spec::regs::{pffb, pflush};
+use fermi_spec::regs::{pbdma, pffb, pflush, ppci};
 use serde::{Deserialize, Serialize};
 
 use super::arena::Arena;
@@ -309,8 +309,11 @@ fn bar3_steps(
     ] {
         for (i, part) in data.chunks(SMALL_PAGE as usize).enumerate() {
             let at = at.offset(i as u64 * SMALL_PAGE);
-            ops.push(Op::Write(PbusReg::PraminBase.into(), (at.0 >> 16) as u32));
-            let window = u64::from(PRAMIN_BASE) + at.0 % 0x1_0000;
+            ops.push(Op::Write(
+                PbusReg::PraminBase.into(),
+                (at.0 / PraminBase::UNIT) as u32,
+            ));
+            let window = u64::from(PRAMIN_BASE) + at.0 % PraminBase::UNIT;
             ops.push(Op::Block(Bar::Bar0, window, part.to_vec()));
         }
     }
@@ -360,10 +363,9 @@ fn bar1_steps(
 }
 
 fn pfifo_steps(identity: &Identity) -> Vec<Op> {
-    let pbdmas = (1 << PBDMAS) - 1;
     let mut ops = vec![
-        Op::Write(PmcReg::PbdmaEnable.into(), pbdmas),
-        Op::Write(PfifoReg::PfifoPbdmas.into(), pbdmas),
+        Op::Write(PmcReg::PbdmaEnable.into(), PBDMAS_PRESENT),
+        Op::Write(PfifoReg::PfifoPbdmas.into(), PBDMAS_PRESENT),
     ];
     for engine in Engine::ALL {
         let mask = !(1u32 << engine.pbdma());
@@ -374,9 +376,9 @@ fn pfifo_steps(identity: &Identity) -> Vec<Op> {
     }
     for (i, stall) in (0..).zip(identity.pbdma_stall) {
         ops.extend([
-            Op::Write(PbdmaReg::PbdmaStall(i).into(), stall & !0x1000_0100),
+            Op::Write(PbdmaReg::PbdmaStall(i).into(), stall & !pbdma::STALL_CLEARED),
             Op::Write(PbdmaReg::PbdmaIntr(i).into(), !0),
-            Op::Write(PbdmaReg::PbdmaIntrEnable(i).into(), 0xffff_feff),
+            Op::Write(PbdmaReg::PbdmaIntrEnable(i).into(), pbdma::INTR_USUAL),
         ]);
     }
     let sources = pmc_intr::PFIFO
@@ -384,18 +386,21 @@ fn pfifo_steps(identity: &Identity) -> Vec<Op> {
         | 1 << Engine::Copy1.interrupt_bit()
         | 1 << Engine::Graph.interrupt_bit();
     ops.extend([
-        Op::Write(PfifoReg::PfifoEnable.into(), identity.pfifo_enable | 1),
+        Op::Write(
+            PfifoReg::PfifoEnable.into(),
+            identity.pfifo_enable | pfifo::ENABLED,
+        ),
         Op::Write(PfifoReg::UserdBase.into(), pfifo::USERD_BASE_VALID),
         Op::Write(PfifoReg::PfifoIntr.into(), !0),
         // The runlist is polled; everything else interrupts.
         Op::Write(PfifoReg::PfifoIntrEnable.into(), !pfifo::intr::RUNLIST),
-        Op::Write(PfifoReg::EngineIntrEnable.into(), 1),
+        Op::Write(PfifoReg::EngineIntrEnable.into(), pfifo::ENGINE_NOTIFY),
         Op::Write(PgraphReg::GraphIntr.into(), !0),
         Op::Write(PgraphReg::GraphIntrEnable.into(), !0),
         Op::Write(PmcReg::PmcIntrMask(0).into(), sources),
         Op::Write(PmcReg::PmcIntrMask(1).into(), 0),
         Op::Write(PmcReg::PmcIntrEnable(0).into(), pmc::LINE_HARDWARE),
-        Op::Write(PpciReg::PciMsiRearm.into(), 0xff),
+        Op::Write(PpciReg::PciMsiRearm.into(), ppci::MSI_REARM),
     ]);
     ops
 }

@@ -4,6 +4,7 @@ use fermi_spec::addr::{Aperture, FRAME, FrameNo, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::instance::{CHANNELS, Timeslice, USERD_BYTES, offset, userd};
 use fermi_spec::pte::{SMALL_PT_ENTRIES, large_index, pde_index};
+use fermi_spec::regs::windows::PraminBase;
 use fermi_spec::regs::{PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, falcon, pfifo};
 use fermi_spec::regs::{pffb, pflush};
 use planted::Fault;
@@ -424,7 +425,7 @@ impl Card {
         }
         let commit = pfifo::RunlistCommit::new()
             .with_count(channels.len() as u16 + 1)
-            .with_engine(0x1f);
+            .with_engine(pfifo::RUNLIST_ENGINE);
         let mut ops = std::mem::take(&mut self.lanes.runlist_words);
         ops.extend([
             Op::Block(Bar::Bar3, self.arena.window(at), data),
@@ -546,12 +547,12 @@ impl Card {
 
     /// Points PRAMIN at the 64 KiB that hold `at`; returns where BAR0 shows it. What follows stays within a page.
     fn pramin(&mut self, at: VramAddr, actions: &mut Actions) -> u64 {
-        let base = at.0 >> 16;
+        let base = at.0 / PraminBase::UNIT;
         if self.pramin_base != Some(base) {
             self.pramin_base = Some(base);
             actions.register(PbusReg::PraminBase, base as u32);
         }
-        u64::from(fermi_spec::regs::PRAMIN_BASE) + at.0 % 0x1_0000
+        u64::from(fermi_spec::regs::PRAMIN_BASE) + at.0 % PraminBase::UNIT
     }
 }
 

@@ -4,8 +4,11 @@ use fermi_spec::addr::PhysAddr;
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::{Engine, PBDMAS};
 use fermi_spec::fault;
-use fermi_spec::regs::pbdma;
-use fermi_spec::regs::{Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pfifo, pmc};
+use fermi_spec::regs::pcopy::copy_intr;
+use fermi_spec::regs::pfifo::EngineStatus;
+use fermi_spec::regs::{
+    Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pbdma, pfifo, pmc, ppci,
+};
 
 use super::lane::Tokens;
 use crate::event::{Action, Actions, Token};
@@ -211,7 +214,7 @@ impl Scan {
     fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for engine in NOTIFY_ENGINES {
-            if self.word(PfifoReg::EngineIntr(u16::from(engine.number()))) & 1 != 0 {
+            if self.word(PfifoReg::EngineIntr(u16::from(engine.number()))) & pfifo::ENGINE_NOTIFY != 0 {
                 findings.push(Finding::Notify(engine));
             }
         }
@@ -219,7 +222,7 @@ impl Scan {
             let word = |n| self.word(PfifoReg::FaultRecord(u16::from(unit) * 4 + n));
             findings.push(Finding::Fault(FaultRecord {
                 unit,
-                instance: PhysAddr(u64::from(word(0) & 0x0fff_ffff) << 12),
+                instance: PhysAddr::from_page_number(word(0)),
                 va: u64::from(word(1)) | u64::from(word(2)) << 32,
                 kind: fault::FaultType::from_bits(word(3)),
             }));
@@ -228,7 +231,7 @@ impl Scan {
             findings.push(Finding::Pbdma {
                 pbdma: i as u8,
                 intr: self.word(PbdmaReg::PbdmaIntr(i)),
-                channel: self.word(PbdmaReg::PbdmaChannel(i)) as u8 & 0x7f,
+                channel: (self.word(PbdmaReg::PbdmaChannel(i)) & pfifo::CHANNEL_ID_MASK) as u8,
                 method: self.word(PbdmaReg::PbdmaMethod0(i)),
                 data: self.word(PbdmaReg::PbdmaData0(i)),
             });
@@ -236,7 +239,8 @@ impl Scan {
         for engine in NOTIFY_ENGINES {
             let [intr, code, data] = error_registers(engine).map(|reg| self.word(reg));
             if intr & error_bits(engine) != 0 {
-                let channel = self.word(PfifoReg::EngineStatus(u16::from(engine.number()))) as u8 & 0x7f;
+                let status = self.word(PfifoReg::EngineStatus(u16::from(engine.number())));
+                let channel = EngineStatus::from_bits(status).channel();
                 findings.push(Finding::EngineError {
                     engine,
                     intr,
@@ -291,7 +295,7 @@ impl Scan {
         if bits != 0 {
             actions.register(PfifoReg::PfifoIntr, bits);
         }
-        actions.register(PpciReg::PciMsiRearm, 0xff);
+        actions.register(PpciReg::PciMsiRearm, ppci::MSI_REARM);
         actions.register(PmcReg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
     }
 }
@@ -300,9 +304,6 @@ impl Scan {
 fn error_bits(engine: Engine) -> u32 {
     match engine {
         Engine::Graph => !0,
-        _ => COPY_DISPATCH_ERROR,
+        _ => copy_intr::DISPATCH,
     }
 }
-
-/// Falcon interrupt bit of a dispatch error (nouveau `ce/gt215.c`).
-const COPY_DISPATCH_ERROR: u32 = 0x40;

@@ -190,7 +190,9 @@ impl Running {
         let Some((channel, engine)) = self.volatile.holders.remove(&token) else {
             return false;
         };
-        let holds = data.first().is_some_and(|&id| id & 0x7f == channel.0);
+        let holds = data
+            .first()
+            .is_some_and(|&id| id & pfifo::CHANNEL_ID_MASK as u8 == channel.0);
         if holds && (channel == OWN_CHANNEL || self.leaving.contains_key(&channel)) {
             self.reset_engine(channel, Some(engine), Job::Nothing);
         }
