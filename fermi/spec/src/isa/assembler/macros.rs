@@ -178,6 +178,7 @@ impl Expander {
         let (value, _) = self
             .substitute(code(line)[start..].trim(), &scope)
             .map_err(|(_, message)| (2, message))?;
+        self.bytes += value.len();
         self.values.insert((*name).to_owned(), value);
         Ok(())
     }
@@ -270,9 +271,7 @@ impl Expander {
     ) -> Result<(), String> {
         self.bytes += text.len() + 1;
         if self.bytes > SOURCE_BYTES_MAX {
-            return Err(format!(
-                "the text with its macros is longer than {SOURCE_BYTES_MAX} bytes"
-            ));
+            return Err(too_long());
         }
         let words: Vec<&str> = code(&text).split_whitespace().collect();
         let Some((name, arguments)) = words.split_first() else {
@@ -295,10 +294,10 @@ impl Expander {
         if arguments.len() != found.arguments.len() {
             return Err(format!("macro {name} takes {}", found.arguments.join(" ")));
         }
+        let (names, body) = (found.arguments.clone(), found.body.clone());
         self.uses += 1;
         let scope = Scope {
-            arguments: found
-                .arguments
+            arguments: names
                 .iter()
                 .map(String::as_str)
                 .zip(arguments.iter().copied())
@@ -308,19 +307,18 @@ impl Expander {
         let at = columns
             .get(text.len() - text.trim_start().len())
             .map_or(1, |column| *column);
-        let in_macro = |message| format!("in macro {name}: {message}");
-        let body = found.body.iter().map(|line| self.substitute(line, &scope));
-        let body = body
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|(_, message)| in_macro(message))?;
-        for (line, columns) in body {
+        for line in body {
+            let (line, columns) = self
+                .substitute(&line, &scope)
+                .map_err(|(_, message)| format!("in macro {name}: {message}"))?;
             let columns = columns.iter().map(|_| at).collect();
             self.emit(line, columns, number, Some(name), depth + 1)?;
         }
         Ok(())
     }
 
-    /// `line` with every `%` replaced, and the column of each of its characters.
+    /// `line` with every `%` replaced, and the column of each of its characters. No longer than what is left for the text:
+    /// names of names grow without bound.
     fn substitute(&self, line: &str, scope: &Scope<'_>) -> Result<(String, Vec<u32>), (u32, String)> {
         let mut text = String::new();
         let mut columns = Vec::new();
@@ -345,6 +343,9 @@ impl Expander {
                     .ok_or_else(|| (column, format!("{name} is not defined")))?
                     .to_owned(),
             };
+            if self.bytes + text.len() + value.len() > SOURCE_BYTES_MAX {
+                return Err((column, too_long()));
+            }
             columns.extend(value.chars().map(|_| column));
             text.push_str(&value);
             column += (rest.chars().count() - after.chars().count()) as u32;
@@ -353,6 +354,10 @@ impl Expander {
         columns.push(column);
         Ok(add_up(text, columns))
     }
+}
+
+fn too_long() -> String {
+    format!("the text with its macros is longer than {SOURCE_BYTES_MAX} bytes")
 }
 
 /// The name behind a `%`, and what follows it.
@@ -479,5 +484,33 @@ mod tests {
         }
         let (.., message) = error(&format!("{source}m14"));
         assert!(message.contains("longer than"), "{message}");
+    }
+
+    /// Forty names or arguments that double would be a terabyte of text.
+    #[test]
+    fn names_that_double_are_refused_where_the_text_gets_too_long() {
+        let mut names = String::from(".equ a0 0123456789abcdef\n");
+        for level in 1..=40 {
+            names.push_str(&format!(".equ a{level} %a{}%{{a{}}}\n", level - 1, level - 1));
+        }
+        let (line, column, message) = error(&names);
+        assert!(message.contains("longer than"), "{message}");
+        assert!((10..30).contains(&line) && column > 1, "{line}:{column}");
+
+        let mut macros = String::from(".macro m0 x\nexit // %x\n.endm\n");
+        for level in 1..=15 {
+            let wide = "%x".repeat(16);
+            macros.push_str(&format!(".macro m{level} x\nm{} {wide}\n.endm\n", level - 1));
+        }
+        let (.., message) = error(&format!("{macros}m15 0123456789abcdef"));
+        assert!(message.contains("longer than"), "{message}");
+
+        // Many long lines in one macro: each is counted before the next is made.
+        let body = "exit %x%x%x%x\n".repeat(1 << 12);
+        let (.., message) = error(&format!(".macro m x\n{body}.endm\nm {}", "y".repeat(1 << 16)));
+        assert!(
+            message.contains("longer than") || message.contains("exit"),
+            "{message}"
+        );
     }
 }
