@@ -89,6 +89,18 @@ impl Op {
             }
             _ => 0,
         };
+        let next = pc.wrapping_add(INSTRUCTION_BYTES);
+        let target = match instruction.target_in_bank() {
+            Some((at, is_relative)) => {
+                let value = launch.constant(at.bank, at.offset.into());
+                if is_relative {
+                    next.wrapping_add(value)
+                } else {
+                    value
+                }
+            }
+            None => instruction.target(pc).unwrap_or(next),
+        };
         Ok(Self {
             opcode: instruction.opcode(),
             issue: Issue::of(instruction),
@@ -104,9 +116,7 @@ impl Op {
             data: instruction.data_type(),
             wide: instruction.has_wide_address(),
             offset: instruction.offset(),
-            target: instruction
-                .target(pc)
-                .unwrap_or(pc.wrapping_add(INSTRUCTION_BYTES)),
+            target,
             word,
         })
     }

@@ -87,7 +87,7 @@ fn step(warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop>
     let lanes = warp.executing(op);
     machine.tally.count(op.issue, lanes);
     if is_control(op.opcode) {
-        return control(warp, op, lanes);
+        return control(warp, op, lanes, machine.launch);
     }
     warp.pc = warp.pc.wrapping_add(INSTRUCTION_BYTES);
     if lanes != 0 {
@@ -169,6 +169,7 @@ fn is_control(opcode: Opcode) -> bool {
             | Opcode::Jcal
             | Opcode::Bra
             | Opcode::Brx
+            | Opcode::Brxc
             | Opcode::Cal
             | Opcode::Plongjmp
             | Opcode::Ssy
@@ -188,7 +189,7 @@ fn is_control(opcode: Opcode) -> bool {
     )
 }
 
-fn control(warp: &mut Warp, op: &Op, guarded: u32) -> Result<(), Stop> {
+fn control(warp: &mut Warp, op: &Op, guarded: u32, launch: &Launch) -> Result<(), Stop> {
     let next = warp.pc.wrapping_add(INSTRUCTION_BYTES);
     let lanes = || {
         if op.is_unconditional() {
@@ -241,7 +242,20 @@ fn control(warp: &mut Warp, op: &Op, guarded: u32) -> Result<(), Stop> {
             let offsets = *warp.register(op.a);
             branch_each(warp, lanes, next, |lane| base.wrapping_add(offsets[lane]))?;
         }
-        // Traps, long jumps and fragments have no place in a grid; tables of jumps are resolved by the caller.
+        Opcode::Jmxc | Opcode::Brxc => {
+            let lanes = lanes();
+            let base = if op.opcode == Opcode::Brxc { next } else { 0 };
+            let bank = op.get(field::TABLE_BANK) as u8;
+            let index = *warp.register(op.a);
+            let place = |lane: usize| index[lane].wrapping_add_signed(op.offset);
+            if lanes_of(lanes).any(|lane| !place(lane).is_multiple_of(4)) {
+                return Err(WarpError::MisalignedConstant.into());
+            }
+            branch_each(warp, lanes, next, |lane| {
+                base.wrapping_add(launch.constant(bank, place(lane)))
+            })?;
+        }
+        // Traps, long jumps and fragments have no place in a grid.
         _ => return Err(WarpError::InvalidOpcode.into()),
     }
     Ok(())

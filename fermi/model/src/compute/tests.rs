@@ -427,6 +427,65 @@ fn barrier_that_is_never_complete_times_out() {
     assert_eq!(stop, Stop::Error(WarpError::TimedOut));
 }
 
+/// A target in a constant bank: of all lanes, of each lane by its index, as an address and from the next instruction.
+#[test]
+fn branches_and_calls_through_constants_lead_where_the_constant_says() {
+    let source = "
+        mov b32 $r0 $tidx
+        and b32 $r1 $r0 0x1
+        shl b32 $r1 $r1 clamp 0x2
+        mov b32 $r3 0x0
+        joinat #both
+        bra c0[$r1+0x20]
+        add b32 $r3 $r3 0x1000
+        even: add b32 $r3 $r3 0x100
+        join nop
+        odd: add b32 $r3 $r3 0x200
+        join nop
+        both: call pcrel c0[0x28]
+        joinat #last
+        bra pcrel c0[$r1+0x2c]
+        add b32 $r3 $r3 0x1000
+        add b32 $r3 $r3 0x10
+        join nop
+        add b32 $r3 $r3 0x20
+        join nop
+        last: call c0[0x34]
+        bra c0[0x38]
+        sub: add b32 $r3 $r3 0x1
+        ret
+        end: shl b32 $r1 $r0 clamp 0x2
+        mov b32 $r2 0x1000000
+        add b32 $r2 $r2 $r1
+        st b32 wb g[$r2] $r3
+        exit";
+    let program = assemble(source).expect("assembles");
+    let at = |line: u32| 8 * line;
+    let (even, odd, call, distances, sub, end) = (at(7), at(9), at(11), at(13), at(21), at(23));
+    let words = [
+        even,
+        odd,
+        sub - call - 8,
+        at(15) - distances - 8,
+        at(17) - distances - 8,
+        sub,
+        end,
+    ];
+    let mut memory = Flat::default();
+    memory.put(A, &[0; 128]);
+    let launch = launch(&program, [1, 1, 1], [32, 1, 1], &words);
+    run(&mut memory, &program, launch, 3).expect("it ends");
+    let expected: Vec<u32> = (0..32)
+        .map(|lane| if lane % 2 == 0 { 0x112 } else { 0x222 })
+        .collect();
+    assert_eq!(memory.words(A, 32), expected);
+
+    let stray = assemble("mov b32 $r1 0x2\nbra c0[$r1+0x20]\nexit").expect("assembles");
+    let launch = self::launch(&stray, [1, 1, 1], [32, 1, 1], &[8, 8]);
+    let stop = run(&mut Flat::default(), &stray, launch, 100).expect_err("it stops");
+    assert_eq!(stop, Stop::Error(WarpError::MisalignedConstant));
+}
+
 /// Blocks at a barrier that is never complete give no place to those that have yet to start.
 #[test]
 fn grid_of_more_stuck_blocks_than_the_card_holds_times_out() {

@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 use super::{
     field::{self as f, Field},
     instruction::{Instruction, immediate, relative_target},
-    operand::{ConstAddress, DataType},
+    operand::{ConstAddress, DataType, Register},
     rows::{COMBINATIONS, CONDITIONS, Extent, Form, Kind, Space, Token, Width},
     special::Special,
 };
@@ -84,6 +84,7 @@ pub(super) fn write(
     if row.form != Form::Bare {
         match (f::GUARD.get(word), f::GUARD_NOT.get(word)) {
             (7, 0) => {}
+            (7, _) => words.word("never")?,
             (number, 0) => words.predicate(number)?,
             (number, _) => {
                 words.open()?;
@@ -149,7 +150,8 @@ fn write_token(words: &mut Words<'_, '_>, token: &Token, word: u64, address: u32
             let offset = i64::from(field.get_signed(word)) * i64::from(scale);
             write_memory(words, space, offset, word)
         }
-        Token::Table => write_table(words, word),
+        Token::Table => write_table(words, f::SRC_A.get(word), word),
+        Token::Bank => write_table(words, Register::ZERO.0.into(), word),
         Token::Relative => words.number(relative_target(word, address).into()),
         Token::Absolute => words.number(f::ABSOLUTE.get(word).into()),
         Token::BarNumber if f::BAR_NUMBER_IMM.get(word) != 0 => words.number(f::BAR_NUMBER.get(word).into()),
@@ -229,9 +231,12 @@ fn write_lanes(words: &mut Words<'_, '_>, lanes: u32) -> fmt::Result {
     match lanes {
         15 => Ok(()),
         0 => words.word("lnone"),
-        _ => (0..4)
-            .filter(|lane| lanes >> lane & 1 != 0)
-            .try_for_each(|lane| words.word(format_args!("l{lane}"))),
+        _ => {
+            words.word('l')?;
+            (0..4)
+                .filter(|lane| lanes >> lane & 1 != 0)
+                .try_for_each(|lane| write!(words.out, "{lane}"))
+        }
     }
 }
 
@@ -279,12 +284,12 @@ fn write_memory(words: &mut Words<'_, '_>, space: Space, offset: i64, word: u64)
     }
 }
 
-fn write_table(words: &mut Words<'_, '_>, word: u64) -> fmt::Result {
+fn write_table(words: &mut Words<'_, '_>, index: u32, word: u64) -> fmt::Result {
     let bank = f::TABLE_BANK.get(word);
     let offset = f::CONST_OFFSET.get_signed(word);
     let sign = if offset < 0 { "-" } else { "+" };
     let distance = offset.unsigned_abs();
-    match (f::SRC_A.get(word), distance) {
+    match (index, distance) {
         (63, _) => words.word(format_args!("c{bank}[{:#x}]", offset as u16)),
         (register, 0) => words.word(format_args!("c{bank}[$r{register}]")),
         (register, _) => words.word(format_args!("c{bank}[$r{register}{sign}{distance:#x}]")),

@@ -208,7 +208,7 @@ impl Instruction {
     pub fn offset(self) -> i32 {
         let found = self.row().text.iter().find_map(|token| match token {
             Token::Memory(_, field, scale) => Some(field.get_signed(self.word).wrapping_mul(*scale as i32)),
-            Token::Table => Some(f::CONST_OFFSET.get_signed(self.word)),
+            Token::Table | Token::Bank => Some(f::CONST_OFFSET.get_signed(self.word)),
             _ => None,
         });
         found.unwrap_or(0)
@@ -322,6 +322,7 @@ impl Instruction {
                 offset.is_multiple_of(4 * display::registers(width, self.word))
             }
             Token::C(width) if mode == 2 => offset.is_multiple_of(4 * display::registers(width, self.word)),
+            Token::Bank => f::CONST_OFFSET.get(self.word).is_multiple_of(4),
             _ => true,
         })
     }
@@ -332,6 +333,19 @@ impl Instruction {
             Token::Relative => Some(relative_target(self.word, address)),
             Token::Absolute => Some(self.get(f::ABSOLUTE)),
             _ => None,
+        })
+    }
+
+    /// The place in a constant bank that holds the target of a branch or a push, and whether it counts from the next
+    /// instruction; `None` if the target is in no bank.
+    pub fn target_in_bank(self) -> Option<(ConstAddress, bool)> {
+        let text = self.row().text;
+        text.contains(&Token::Bank).then(|| {
+            let place = ConstAddress {
+                bank: self.get(f::TABLE_BANK) as u8,
+                offset: self.get(f::CONST_OFFSET) as u16,
+            };
+            (place, text.contains(&rows::PC_RELATIVE))
         })
     }
 

@@ -214,6 +214,8 @@ opcodes! {
     Bra;
     /// Branch to the address in a register, relative.
     Brx;
+    /// Indirect relative branch through a constant table.
+    Brxc;
     /// Call of a relative address.
     Cal;
     /// Pushes a long-jump entry.

@@ -121,6 +121,8 @@ pub(super) enum Token {
     Memory(Space, Field, u32),
     /// A place in a constant bank, indexed by register A.
     Table,
+    /// A place in a constant bank that holds a branch target.
+    Bank,
     /// Branch target, from the next instruction.
     Relative,
     /// Branch target, from the start of the code.
@@ -239,6 +241,9 @@ pub(super) const CONDITIONS: &[&str] = &[
 
 /// How predicates are combined.
 pub(super) const COMBINATIONS: &[&str] = &["and", "or", "xor", RESERVED];
+
+/// The value in a constant bank is a distance from the next instruction, not an address.
+pub(super) const PC_RELATIVE: Token = Token::Word("pcrel");
 
 const ROUNDINGS: &[&str] = &["rn", "rm", "rp", "rz"];
 const ROUNDINGS_INTEGRAL: &[&str] = &["rni", "rmi", "rpi", "rzi"];

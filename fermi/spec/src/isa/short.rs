@@ -233,7 +233,8 @@ fn memory(short: u64) -> Option<u64> {
     let low = LOW8.get(short);
     // Bit 4: a store, bit 6: shared or a wide address, bit 7: 64 bits.
     let (is_store, is_second, is_double) = (low & 0x10 != 0, low & 0x40 != 0, low & 0x80 != 0);
-    let offset = WORDS.get(short) << 2;
+    let unit = if is_double { 8 } else { 4 };
+    let offset = (WORDS.get_signed(short) * unit) as u32;
     let (opcode, offset_field) = match (low & 0x2f, is_store, is_second) {
         (0x0a, false, false) => (Opcode::Ldl, f::OFFSET24),
         (0x0a, false, true) => (Opcode::Lds, f::OFFSET24),

@@ -14,6 +14,9 @@ use super::{
 const VECTORS: &str = include_str!("tests/vectors.txt");
 /// Textures and surfaces: words with fields at random, and the text that envytools' disassembler has for them.
 const TEXTURE_VECTORS: &str = include_str!("tests/texture_vectors.txt");
+/// Targets in constant banks, guards that never hold, halves, flags, offsets of short forms: words and what envytools'
+/// disassembler has for them.
+const CONTROL_VECTORS: &str = include_str!("tests/control_vectors.txt");
 
 /// Texts that do not determine their word: see the module docs of the assembler.
 const AMBIGUOUS: [u64; 2] = [
@@ -27,6 +30,7 @@ fn vectors() -> impl Iterator<Item = (&'static str, &'static str)> {
     VECTORS
         .lines()
         .chain(TEXTURE_VECTORS.lines())
+        .chain(CONTROL_VECTORS.lines())
         .map(|line| line.split_once('\t').expect("word, tab, text"))
 }
 
@@ -45,7 +49,7 @@ fn text_of(hex: &str) -> alloc::string::String {
 
 #[test]
 fn every_vector_has_its_text() {
-    assert_eq!(vectors().count(), 266 + 85);
+    assert_eq!(vectors().count(), 266 + 85 + 75);
     let wrong: Vec<_> = vectors()
         .filter(|(hex, text)| text_of(hex) != *text)
         .map(|(hex, text)| format!("{hex}: {} for {text}", text_of(hex)))

@@ -96,7 +96,7 @@ fn store_predicates(warp: &mut Warp, op: &Op, lanes: u32, results: (u32, u32), t
         warp.set_predicate(op.get(field::PRED_Q), is_not, lanes);
         warp.set_predicate(op.get(field::PRED_D), is, lanes);
     } else {
-        warp.set_register(op.dst, &as_register(is, op.bit(5)), lanes);
+        finish(warp, op, lanes, &as_register(is, op.bit(5)), Kind32::Integer);
     }
 }
 

@@ -4,7 +4,7 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::Lexeme;
 use crate::isa::{
-    INSTRUCTION_BYTES, Special,
+    INSTRUCTION_BYTES, Register, Special,
     field::{self as f, Field},
     rows::{COMBINATIONS, CONDITIONS, Form, Kind, Row, Space, Token, Width},
 };
@@ -168,6 +168,11 @@ impl<'a> Words<'a> {
             self.expect(")")?;
             return Ok(word);
         }
+        // In front of `$c` it is a condition code.
+        let is_condition = self.lexemes.get(self.at + 1).map(|lexeme| lexeme.text) == Some("$c");
+        if !is_condition && self.accept("never") {
+            return Ok(f::GUARD_NOT.set(f::GUARD.set(word, 7), 1));
+        }
         match self.peek() {
             Some(text) if text.starts_with("$p") && text[2..].parse::<u8>().is_ok() => {
                 Ok(f::GUARD.set(word, self.predicate()?))
@@ -213,6 +218,15 @@ impl<'a> Words<'a> {
             Token::SecondPredicate => self.second(word)?,
             Token::Memory(space, field, scale) => self.memory(space, field, scale, word)?,
             Token::Table => self.table(word)?,
+            Token::Bank => {
+                let here = self.clone();
+                let found = self.table(word)?;
+                if f::SRC_A.get(found) != Register::ZERO.0.into() {
+                    return Err(here.mismatch("a place in a constant bank (c0[0x0])"));
+                }
+                // No register is named, and encoders write zero there.
+                f::SRC_A.set(found, 0)
+            }
             Token::Relative => self.relative(word)?,
             Token::Absolute => f::ABSOLUTE.set(word, self.place()?),
             Token::BarNumber => self.barrier(f::BAR_NUMBER, f::BAR_NUMBER_IMM, f::SRC_A, word)?,
@@ -403,12 +417,9 @@ impl<'a> Words<'a> {
         if self.accept("lnone") {
             return f::LANES.set(word, 0);
         }
-        while let Some(lane) = ["l0", "l1", "l2", "l3"]
-            .iter()
-            .position(|name| self.peek() == Some(name))
-        {
+        while let Some(named) = self.peek().and_then(lanes_named) {
             self.at += 1;
-            lanes |= 1 << lane;
+            lanes |= named;
         }
         f::LANES.set(word, if lanes == 0 { 15 } else { lanes })
     }
@@ -533,6 +544,14 @@ impl<'a> Words<'a> {
             Some(_) => Ok(is_immediate.set(value.set(word, self.small(value)?), 1)),
         }
     }
+}
+
+/// Lanes of a quad as a mask: `l0`, `l13`.
+fn lanes_named(text: &str) -> Option<u32> {
+    let lanes = text.strip_prefix('l').filter(|lanes| !lanes.is_empty())?;
+    lanes.bytes().try_fold(0, |mask, lane| {
+        (b'0'..=b'3').contains(&lane).then(|| mask | 1 << (lane - b'0'))
+    })
 }
 
 /// Register, width and offset inside the brackets of a memory operand.

@@ -148,10 +148,10 @@ pub(super) const SINGLE: &[Row] = &[
         11,
         &[
             Word("mul"),
-            flag(6, "ftz"),
-            flag(7, "fmz"),
-            flag(5, "sat"),
             Pick(f::SCALE, SCALES),
+            flag(7, "fmz"),
+            flag(6, "ftz"),
+            flag(5, "sat"),
             ROUND,
             flag(57, "neg"),
             F32,
@@ -335,6 +335,6 @@ pub(super) const DOUBLE: &[Row] = &[
         Opcode::Dmul,
         1,
         10,
-        &[Word("mul"), ROUND, F64, DST2, FLAGS, NEG_A, A2, DB],
+        &[Word("mul"), ROUND, NEG_A, F64, DST2, FLAGS, A2, DB],
     ),
 ];

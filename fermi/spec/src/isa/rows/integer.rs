@@ -2,7 +2,7 @@
 
 use super::{
     A, ADDITIONS, B, C, COMPARE, DST, FLAGS, FLAGS32, LOGIC, MASK_OR_FLOAT, Opcode, PRED_C, PRED_C_NOT,
-    PRED_D, PRED_Q, RESERVED, Row, SIGNS,
+    PRED_D, PRED_Q, Row, SIGNS,
     Token::{self, Close, Combine, Imm32, Number, Open, Pick, SameDst, Word},
     bit, f, flag,
 };
@@ -214,7 +214,7 @@ pub(super) const INTEGER: &[Row] = &[
         3,
         8,
         &[
-            Pick(f::ADD_OP_SCALED, &["add", "sub", "subr", RESERVED]),
+            Pick(f::ADD_OP_SCALED, ADDITIONS),
             B32,
             DST,
             FLAGS,

@@ -1,8 +1,8 @@
 //! Classes 4 and 7: moves, conversions, predicates; control.
 
 use super::{
-    A, B, C, DST, FLAGS, Kind, MASK_OR_FLOAT, Opcode, PRED_C, PRED_C_NOT, PRED_D, PRED_Q, RESERVED,
-    ROUNDINGS, ROUNDINGS_INTEGRAL, Row,
+    A, B, C, DST, FLAGS, Kind, MASK_OR_FLOAT, Opcode, PC_RELATIVE, PRED_C, PRED_C_NOT, PRED_D, PRED_Q,
+    RESERVED, ROUNDINGS, ROUNDINGS_INTEGRAL, Row,
     Token::{
         self, Absolute, Combine, Condition, ConditionShown, Number, Pick, Predicate, Register, Relative,
         SecondPredicate, Word,
@@ -15,8 +15,10 @@ const FTZ: Token = flag(55, "ftz");
 const SAT: Token = flag(5, "sat");
 const NEG: Token = flag(8, "neg");
 const ABS: Token = flag(6, "abs");
-/// Upper half of an f16 source.
-const HALF: Token = flag(56, "0x1");
+/// Half of the register that an f16 source is.
+const HALF: Token = Number(f::CVT_HALF);
+/// Number of f16 among the sizes of floats.
+const F16: u32 = 1;
 const FLOAT_TO: Token = Pick(f::CVT_TO, FLOATS);
 const FLOAT_FROM: Token = Pick(f::CVT_FROM, FLOATS);
 const INT_TO: Token = Pick(f::CVT_TO_INT, INTEGERS);
@@ -28,6 +30,92 @@ const FLOATS: &[&str] = &[RESERVED, "f16", "f32", "f64"];
 const INTEGERS: &[&str] = &["u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64"];
 const ROUND: Token = Pick(f::ROUND_CVT, ROUNDINGS);
 
+const ROUND_INTEGRAL: Token = Pick(f::ROUND_CVT, ROUNDINGS_INTEGRAL);
+/// Integers that floats become.
+const FLOAT_TO_INT: Token = Pick(
+    f::CVT_TO_INT,
+    &[RESERVED, "u16", "u32", "u64", RESERVED, "s16", "s32", "s64"],
+);
+
+/// Rounded to a whole number.
+const WHOLE_FLOAT: &[Token] = &[
+    Word("cvt"),
+    FTZ,
+    SAT,
+    ROUND_INTEGRAL,
+    FLOAT_TO,
+    TO,
+    FLAGS,
+    NEG,
+    ABS,
+    FLOAT_FROM,
+    FROM_FLOAT,
+];
+const WHOLE_HALF: &[Token] = &[
+    Word("cvt"),
+    FTZ,
+    SAT,
+    ROUND_INTEGRAL,
+    FLOAT_TO,
+    TO,
+    FLAGS,
+    NEG,
+    ABS,
+    FLOAT_FROM,
+    FROM_FLOAT,
+    HALF,
+];
+const WIDER_FLOAT: &[Token] = &[
+    Word("cvt"),
+    FTZ,
+    SAT,
+    FLOAT_TO,
+    TO,
+    FLAGS,
+    NEG,
+    ABS,
+    FLOAT_FROM,
+    FROM_FLOAT,
+];
+const WIDER_HALF: &[Token] = &[
+    Word("cvt"),
+    FTZ,
+    SAT,
+    FLOAT_TO,
+    TO,
+    FLAGS,
+    NEG,
+    ABS,
+    FLOAT_FROM,
+    FROM_FLOAT,
+    HALF,
+];
+const INT_FROM_FLOAT: &[Token] = &[
+    Word("cvt"),
+    FTZ,
+    ROUND_INTEGRAL,
+    FLOAT_TO_INT,
+    TO,
+    FLAGS,
+    NEG,
+    ABS,
+    FLOAT_FROM,
+    FROM_FLOAT,
+];
+/// The half stands in front of the source here, as envytools' disassembler has it.
+const INT_FROM_HALF: &[Token] = &[
+    Word("cvt"),
+    FTZ,
+    ROUND_INTEGRAL,
+    FLOAT_TO_INT,
+    TO,
+    FLAGS,
+    NEG,
+    ABS,
+    FLOAT_FROM,
+    HALF,
+    FROM_FLOAT,
+];
 const NARROW: &[Token] = &[
     Word("cvt"),
     FTZ,
@@ -118,6 +206,7 @@ pub(super) const MOVES: &[Row] = &[
             Word("set"),
             Pick(bit(5), MASK_OR_FLOAT),
             DST,
+            FLAGS,
             ConditionShown(f::CONDITION_SET),
             Word("$c"),
             Combine,
@@ -144,6 +233,7 @@ pub(super) const MOVES: &[Row] = &[
             Word("set"),
             Pick(bit(5), MASK_OR_FLOAT),
             DST,
+            FLAGS,
             Token::Flag(f::PRED_A_NOT, "not"),
             Predicate(f::PRED_A),
             SecondPredicate,
@@ -164,68 +254,17 @@ pub(super) const MOVES: &[Row] = &[
             Combine,
         ],
     ),
-    Row::six(
-        Opcode::F2f,
-        4,
-        4,
-        &[
-            Word("cvt"),
-            FTZ,
-            SAT,
-            Pick(f::ROUND_CVT, ROUNDINGS_INTEGRAL),
-            FLOAT_TO,
-            TO,
-            FLAGS,
-            NEG,
-            ABS,
-            FLOAT_FROM,
-            FROM_FLOAT,
-            HALF,
-        ],
-    )
-    .with(bit(7), 1),
+    Row::six(Opcode::F2f, 4, 4, WHOLE_HALF)
+        .with(bit(7), 1)
+        .with(f::CVT_FROM, F16),
+    Row::six(Opcode::F2f, 4, 4, WHOLE_FLOAT).with(bit(7), 1),
     narrow(1, 2),
     narrow(1, 3),
     narrow(2, 3),
-    Row::six(
-        Opcode::F2f,
-        4,
-        4,
-        &[
-            Word("cvt"),
-            FTZ,
-            SAT,
-            FLOAT_TO,
-            TO,
-            FLAGS,
-            NEG,
-            ABS,
-            FLOAT_FROM,
-            FROM_FLOAT,
-            HALF,
-        ],
-    ),
-    Row::six(
-        Opcode::F2i,
-        4,
-        5,
-        &[
-            Word("cvt"),
-            FTZ,
-            Pick(f::ROUND_CVT, ROUNDINGS_INTEGRAL),
-            Pick(
-                f::CVT_TO_INT,
-                &[RESERVED, "u16", "u32", "u64", RESERVED, "s16", "s32", "s64"],
-            ),
-            TO,
-            FLAGS,
-            NEG,
-            ABS,
-            FLOAT_FROM,
-            FROM_FLOAT,
-            HALF,
-        ],
-    ),
+    Row::six(Opcode::F2f, 4, 4, WIDER_HALF).with(f::CVT_FROM, F16),
+    Row::six(Opcode::F2f, 4, 4, WIDER_FLOAT),
+    Row::six(Opcode::F2i, 4, 5, INT_FROM_HALF).with(f::CVT_FROM, F16),
+    Row::six(Opcode::F2i, 4, 5, INT_FROM_FLOAT),
     Row::six(Opcode::I2f, 4, 6, FROM_PART).with(f::CVT_FROM, 0),
     Row::six(Opcode::I2f, 4, 6, FROM_HALF).with(f::CVT_FROM, 1),
     Row::six(Opcode::I2f, 4, 6, FROM_WHOLE),
@@ -358,44 +397,79 @@ const fn unguarded(opcode: Opcode, number: u32, text: &'static [Token]) -> Row {
     Row::five(opcode, 7, number, text).bare()
 }
 
+/// A target in a constant bank instead of in the word.
+const FROM_BANK: f::Field = bit(14);
+
+/// A push or a call whose distance is in a constant bank.
+const fn from_bank(opcode: Opcode, number: u32, text: &'static [Token]) -> Row {
+    unguarded(opcode, number, text).with(FROM_BANK, 1)
+}
+
 pub(super) const CONTROL: &[Row] = &[
     plain(
         Opcode::Jmp,
         0,
-        &[CONDITION, Word("bra"), UNIFORM, LIMITED, ABS_WORD, Absolute],
+        &[CONDITION, Word("bra"), LIMITED, UNIFORM, ABS_WORD, Absolute],
     )
-    .with(bit(14), 0),
+    .with(FROM_BANK, 0),
+    plain(
+        Opcode::Jmp,
+        0,
+        &[CONDITION, Word("bra"), LIMITED, UNIFORM, Token::Bank],
+    )
+    .with(FROM_BANK, 1),
     plain(
         Opcode::Jmx,
         1,
-        &[CONDITION, Word("bra"), UNIFORM, LIMITED, A, ABS_WORD, Absolute],
+        &[CONDITION, Word("bra"), LIMITED, A, ABS_WORD, Absolute],
     )
-    .with(bit(14), 0),
-    plain(
-        Opcode::Jmxc,
-        1,
-        &[CONDITION, Word("bra"), UNIFORM, LIMITED, Token::Table],
-    )
-    .with(bit(14), 1),
-    unguarded(Opcode::Jcal, 2, &[Word("call"), LIMITED, ABS_WORD, Absolute]).with(bit(14), 0),
+    .with(FROM_BANK, 0),
+    plain(Opcode::Jmxc, 1, &[CONDITION, Word("bra"), LIMITED, Token::Table]).with(FROM_BANK, 1),
+    unguarded(Opcode::Jcal, 2, &[Word("call"), LIMITED, ABS_WORD, Absolute]).with(FROM_BANK, 0),
+    from_bank(Opcode::Jcal, 2, &[Word("call"), LIMITED, Token::Bank]),
     plain(
         Opcode::Bra,
         8,
-        &[CONDITION, Word("bra"), UNIFORM, LIMITED, Relative],
+        &[CONDITION, Word("bra"), LIMITED, UNIFORM, Relative],
     )
-    .with(bit(14), 0),
+    .with(FROM_BANK, 0),
     plain(
-        Opcode::Brx,
-        9,
-        &[CONDITION, Word("bra"), UNIFORM, LIMITED, A, Relative],
+        Opcode::Bra,
+        8,
+        &[CONDITION, Word("bra"), LIMITED, UNIFORM, PC_RELATIVE, Token::Bank],
     )
-    .with(bit(14), 0),
-    unguarded(Opcode::Cal, 10, &[Word("call"), LIMITED, Relative]).with(bit(14), 0),
-    unguarded(Opcode::Plongjmp, 11, &[Word("prelongjmp"), Relative]).with(bit(14), 0),
-    unguarded(Opcode::Ssy, 12, &[Word("joinat"), Relative]).with(bit(14), 0),
-    unguarded(Opcode::Pbk, 13, &[Word("prebrk"), Relative]).with(bit(14), 0),
-    unguarded(Opcode::Pcnt, 14, &[Word("precont"), Relative]).with(bit(14), 0),
-    unguarded(Opcode::Pret, 15, &[Word("preret"), Relative]).with(bit(14), 0),
+    .with(FROM_BANK, 1),
+    plain(Opcode::Brx, 9, &[CONDITION, Word("bra"), LIMITED, A, Relative]).with(FROM_BANK, 0),
+    plain(
+        Opcode::Brxc,
+        9,
+        &[CONDITION, Word("bra"), LIMITED, PC_RELATIVE, Token::Table],
+    )
+    .with(FROM_BANK, 1),
+    unguarded(Opcode::Cal, 10, &[Word("call"), LIMITED, Relative]).with(FROM_BANK, 0),
+    from_bank(
+        Opcode::Cal,
+        10,
+        &[Word("call"), LIMITED, PC_RELATIVE, Token::Bank],
+    ),
+    unguarded(Opcode::Plongjmp, 11, &[Word("prelongjmp"), Relative]).with(FROM_BANK, 0),
+    from_bank(
+        Opcode::Plongjmp,
+        11,
+        &[Word("prelongjmp"), PC_RELATIVE, Token::Bank],
+    ),
+    unguarded(Opcode::Ssy, 12, &[Word("joinat"), Relative]).with(FROM_BANK, 0),
+    from_bank(Opcode::Ssy, 12, &[Word("joinat"), PC_RELATIVE, Token::Bank]),
+    unguarded(Opcode::Pbk, 13, &[Word("prebrk"), Relative]).with(FROM_BANK, 0),
+    from_bank(Opcode::Pbk, 13, &[Word("prebrk"), PC_RELATIVE, Token::Bank]),
+    unguarded(Opcode::Pcnt, 14, &[Word("precont"), Relative]).with(FROM_BANK, 0),
+    from_bank(Opcode::Pcnt, 14, &[Word("precont"), PC_RELATIVE, Token::Bank]),
+    unguarded(Opcode::Pret, 15, &[Word("preret"), LIMITED, Relative]).with(FROM_BANK, 0),
+    from_bank(
+        Opcode::Pret,
+        15,
+        &[Word("preret"), LIMITED, PC_RELATIVE, Token::Bank],
+    ),
     plain(Opcode::Exit, 16, &[CONDITION, Word("exit")]),
     plain(Opcode::Longjmp, 17, &[CONDITION, Word("longjmp")]),
     plain(Opcode::Ret, 18, &[CONDITION, Word("ret")]),
