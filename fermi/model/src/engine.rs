@@ -271,7 +271,9 @@ impl FermiModel {
         };
         if matches!(effect, Effect::Start(_))
             && engine != Engine::Graph
-            && crate::faults::take(&mut self.faults.failed_copies)
+            && (crate::faults::take(&mut self.faults.failed_copies)
+                || ChannelId::new(0).is_some_and(|first| self.units[unit].is_held_by(first))
+                    && crate::faults::take(&mut self.faults.failed_copies_of_channel_0))
         {
             effect = Effect::Reject(Rejection::Copy(copy_error::INVALID_ENUM));
         }

@@ -14,6 +14,8 @@ pub struct Faults {
     pub lost_interrupts: u32,
     /// This many of the next copy-engine operations end with a dispatch error instead of copying.
     pub failed_copies: u32,
+    /// The same for copy-engine operations of channel 0, whatever the others do.
+    pub failed_copies_of_channel_0: u32,
     /// Copies take this many times as long; 1 is the normal speed, 0 counts as 1.
     pub copy_slowdown: u32,
 }
@@ -26,6 +28,7 @@ impl Default for Faults {
             runlist_delay_ns: 0,
             lost_interrupts: 0,
             failed_copies: 0,
+            failed_copies_of_channel_0: 0,
             copy_slowdown: 1,
         }
     }

@@ -70,6 +70,7 @@ pub use microcode::CopyMicrocode;
 pub use model::{FermiModel, ModelConfig, ModelError, Stepped};
 pub use pci::CONFIG_BYTES;
 pub use timing::{ShaderTiming, Timing};
+pub use tlb::Translation;
 pub use unknown::Poll;
 
 #[cfg(test)]

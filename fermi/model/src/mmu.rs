@@ -7,7 +7,7 @@
 
 use crate::{
     memory::{Memory, Place},
-    tlb::{Page, Tlb},
+    tlb::{Page, Tlb, Translation},
 };
 use fermi_spec::regs::pffb;
 use fermi_spec::{
@@ -184,6 +184,11 @@ impl Mmu {
     /// Drops what one client's TLB keeps.
     pub(crate) fn flush_client(&mut self, client: TlbClient) {
         self.tlb(client).flush();
+    }
+
+    /// What host and engines may use without another look at the tables.
+    pub(crate) fn translations(&self) -> impl Iterator<Item = Translation> {
+        self.engines.translations()
     }
 
     fn tlb(&mut self, client: TlbClient) -> &mut Tlb {
@@ -367,8 +372,9 @@ pub(crate) fn walk(
     }
     let mut entry = |table: Option<(Aperture, PhysAddr)>, index: usize| {
         let (aperture, at) = table?;
-        let entry = Place { aperture, at }.offset(index as u64 * 8);
-        Some(Pte::from_bits(mem.read_u64(entry))).filter(|pte| pte.valid())
+        let table = Place { aperture, at };
+        let pte = Pte::from_bits(mem.read_u64(table.offset(index as u64 * 8)));
+        pte.valid().then_some((pte, table))
     };
     let large = entry(large, large_pages.large_index(va));
     let small = entry(small, large_pages.small_index(va));
@@ -376,13 +382,15 @@ pub(crate) fn walk(
         mem.counters.overlapping_entries += 1;
     }
     match (large, small) {
-        (Some(pte), _) => Ok(Page {
+        (Some((pte, table)), _) => Ok(Page {
             pte,
             bytes: large_pages.bytes(),
+            table,
         }),
-        (None, Some(pte)) => Ok(Page {
+        (None, Some((pte, table))) => Ok(Page {
             pte,
             bytes: SMALL_PAGE,
+            table,
         }),
         (None, None) => Err(Reason::PageNotPresent),
     }

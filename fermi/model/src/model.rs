@@ -310,6 +310,11 @@ impl FermiModel {
         self.stopped_at
     }
 
+    /// The translations that host and engines keep, for checkers.
+    pub fn translations(&self) -> impl Iterator<Item = crate::Translation> {
+        self.mmu.translations()
+    }
+
     /// The faults that are switched on.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.faults

@@ -6,7 +6,7 @@
 
 use crate::memory::Place;
 use fermi_spec::{
-    addr::{GpuVa, SMALL_PAGE},
+    addr::{Aperture, GpuVa, PhysAddr, SMALL_PAGE},
     pte::{LargePages, Pte},
 };
 
@@ -14,11 +14,27 @@ use fermi_spec::{
 const SETS: usize = 256;
 const WAYS: usize = 4;
 
-/// A translation: the entry and the bytes of its page.
+/// A translation: the entry, the bytes of its page, and the table that the entry was found in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page {
     pub(crate) pte: Pte,
     pub(crate) bytes: u64,
+    pub(crate) table: Place,
+}
+
+/// A translation that a TLB keeps, for checkers: a card uses it until a flush, whatever the tables say by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Translation {
+    /// First byte of the page.
+    pub va: GpuVa,
+    /// Memory and address of the page directory.
+    pub directory: (Aperture, PhysAddr),
+    /// Memory and address of the table that had the entry.
+    pub table: (Aperture, PhysAddr),
+    /// The entry as it was read then.
+    pub entry: Pte,
+    /// Bytes of the page.
+    pub bytes: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -82,6 +98,17 @@ impl Tlb {
         }
     }
 
+    /// Everything that is kept.
+    pub(crate) fn translations(&self) -> impl Iterator<Item = Translation> {
+        self.entries.iter().flatten().flatten().map(|entry| Translation {
+            va: entry.first,
+            directory: (entry.directory.aperture, entry.directory.at),
+            table: (entry.page.table.aperture, entry.page.table.at),
+            entry: entry.page.pte,
+            bytes: entry.page.bytes,
+        })
+    }
+
     /// Removes all translations.
     pub(crate) fn flush(&mut self) {
         self.entries.fill([None; WAYS]);
@@ -98,7 +125,7 @@ fn set_of(directory: Place, first: GpuVa) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fermi_spec::addr::{Aperture, LARGE_PAGE, PhysAddr};
+    use fermi_spec::addr::LARGE_PAGE;
 
     const HERE: Place = Place {
         aperture: Aperture::Vram,
@@ -113,6 +140,7 @@ mod tests {
         Page {
             pte: Pte::new().with_valid(true).with_frame(frame),
             bytes: if large { LARGE_PAGE } else { SMALL_PAGE },
+            table: THERE,
         }
     }
 

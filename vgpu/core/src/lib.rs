@@ -29,7 +29,7 @@ pub use event::{
 };
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
-pub use manager::{Audit, Breach, Manager, VmAudit, Volatile};
+pub use manager::{Audit, Breach, Manager, Redirected, VmAudit, Volatile};
 pub use notice::{Direction, MoveId, MoveStage, Notice, SyncWait};
 pub use policy::PolicyName;
 pub use reason::{

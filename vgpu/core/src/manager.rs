@@ -266,6 +266,25 @@ impl Manager {
         self.accounts.get(vm)
     }
 
+    /// What is under way that has an end, for checkers: a move, demands, channels and spaces on their way out, requests
+    /// that wait, VMs above their `max`. Empty if nothing is.
+    pub fn under_way(&self) -> Vec<String> {
+        match &self.phase {
+            Phase::Up(running) => running.under_way(),
+            Phase::Failed(_) => Vec::new(),
+            _ => vec!["the start of the card".to_owned()],
+        }
+    }
+
+    /// The chunks of a move that has pointed everything to the new copies and whose old ones still exist, for checkers
+    /// that compare the two.
+    pub fn redirected(&self) -> Option<Redirected> {
+        match &self.phase {
+            Phase::Up(running) => running.redirected(),
+            _ => None,
+        }
+    }
+
     /// Who holds what, for checkers that compare it with the card's own tables. `None` until the card is up.
     pub fn audit(&self) -> Option<Audit> {
         match &self.phase {
@@ -273,6 +292,17 @@ impl Manager {
             _ => None,
         }
     }
+}
+
+/// What a move copied: see [`Manager::redirected`].
+#[derive(Clone, Debug)]
+pub struct Redirected {
+    /// Number of the move.
+    pub id: crate::notice::MoveId,
+    /// VM whose chunks they are.
+    pub vm: VmId,
+    /// Where the guest has the bytes, and their number; without instance memory, which does not move.
+    pub runs: Vec<(fermi_spec::addr::GuestVramAddr, u64)>,
 }
 
 /// A picture of all memory, and of every address space that a VM's channels use.
@@ -284,6 +314,10 @@ pub struct Audit {
     pub free_frames: u32,
     /// First frame of the broker's arena, and their number.
     pub arena: (u32, u32),
+    /// Parts of the arena that hold nothing: start and length.
+    pub arena_free: Vec<(fermi_spec::addr::VramAddr, u64)>,
+    /// VM whose memory moves.
+    pub moving: Option<VmId>,
     /// The part of each VM.
     pub vms: Vec<VmAudit>,
     /// How often the policy's proposals were cut or refused, by the limit that they would have broken.
@@ -297,6 +331,8 @@ pub struct VmAudit {
     pub vm: VmId,
     /// Frames it holds: (frame, guest VRAM address).
     pub frames: Vec<(fermi_spec::addr::FrameNo, fermi_spec::addr::GuestVramAddr)>,
+    /// Bytes that are in VRAM and in its image, and equal: start and length.
+    pub equal: Vec<(fermi_spec::addr::GuestVramAddr, u64)>,
     /// Bus addresses of its image: start and length.
     pub image: (fermi_spec::addr::Iova, u64),
     /// Bus addresses of its RAM: start and length.

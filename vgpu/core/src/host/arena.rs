@@ -37,6 +37,13 @@ impl Arena {
         self.bytes
     }
 
+    /// Start and length of each part that holds nothing.
+    pub(crate) fn free_ranges(&self) -> impl Iterator<Item = (VramAddr, u64)> {
+        self.free
+            .iter()
+            .map(|(&start, &length)| (VramAddr(start), length))
+    }
+
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes
     }

@@ -13,8 +13,8 @@ use shadow_pt::ShadowSpace;
 use super::demands::Demands;
 use super::images::maps_of;
 use super::limits::Breach;
-use super::mover::Mover;
-use super::{Audit, Cx, VmAudit};
+use super::mover::{Mover, Stage};
+use super::{Audit, Cx, Redirected, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::ram::IovaSpace;
 use crate::device::{QUEUE_MAX, Queued, Vgpu, shadow_budget};
@@ -23,7 +23,7 @@ use crate::host::bring_up::{Identity, Layout};
 use crate::host::interrupt::Scan;
 use crate::host::{Card, Job, PhysChannel};
 use crate::inspect::{Inspect, Tree};
-use crate::memory::{ChunkPlace, Frames};
+use crate::memory::{ChunkNo, ChunkPlace, Frames};
 use crate::notice::Notice;
 use crate::policy::{Observation, Policy};
 use crate::reason::{CardOperation, Denial, HostFault};
@@ -410,11 +410,51 @@ impl Running {
         }
     }
 
+    pub(super) fn under_way(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        let mut note = |is_so: bool, text: String| texts.extend(is_so.then_some(text));
+        note(!self.mover.is_idle(), "a move".to_owned());
+        note(!self.demands.is_empty(), "demands".to_owned());
+        note(!self.leaving.is_empty(), "channels that leave".to_owned());
+        note(
+            !self.spaces_leaving.is_empty(),
+            "address spaces that leave".to_owned(),
+        );
+        for vgpu in self.vms.values() {
+            let waits = vgpu.blocked.is_some() || !vgpu.queue.is_empty() || vgpu.leaves();
+            note(waits, format!("requests of {}", vgpu.id));
+            let (resident, quota) = (vgpu.chunks.resident(), vgpu.config.quota);
+            let may_lose = resident.saturating_sub(quota.min) >= vgpu.config.chunk_bytes;
+            note(
+                resident > quota.max && may_lose,
+                format!("the max of {}", vgpu.id),
+            );
+        }
+        texts
+    }
+
+    pub(super) fn redirected(&self) -> Option<Redirected> {
+        let moving = self.mover.current.as_ref()?;
+        let Stage::Redirecting { .. } = moving.stage else {
+            return None;
+        };
+        let vgpu = self.vms.get(&moving.head.vm)?;
+        let chunks = moving.head.chunks.iter();
+        let runs = chunks.flat_map(|&chunk| vgpu.chunks.data_places(chunk));
+        Some(Redirected {
+            id: moving.head.id,
+            vm: moving.head.vm,
+            runs: runs.collect(),
+        })
+    }
+
     pub(super) fn audit(&self) -> Audit {
         Audit {
             usable_frames: self.layout.usable,
             free_frames: self.frames.free_count(),
             arena: (self.layout.arena_first, self.layout.arena_frames),
+            arena_free: self.card.arena.free_ranges().collect(),
+            moving: self.mover.current.as_ref().map(|moving| moving.head.vm),
             vms: self.vms.values().map(|vgpu| self.audit_vm(vgpu)).collect(),
             breaches: self.breaches.clone(),
         }
@@ -433,6 +473,8 @@ impl Running {
                 );
             }
         }
+        let is_equal = |chunk: &ChunkNo| matches!(vgpu.chunks.place(*chunk), ChunkPlace::Both(_));
+        let equal = vgpu.chunks.all().filter(is_equal);
         let leaving = self
             .spaces_leaving
             .values()
@@ -441,6 +483,7 @@ impl Running {
         VmAudit {
             vm: vgpu.id,
             frames,
+            equal: equal.flat_map(|chunk| vgpu.chunks.data_places(chunk)).collect(),
             image: (vgpu.chunks.image(), vgpu.chunks.guest_vram()),
             ram: vgpu.ram.all().map(|(_, map)| (map.iova, map.bytes)).collect(),
             directories: vgpu

@@ -351,6 +351,13 @@ impl Chunks {
         runs
     }
 
+    /// The same as places of guest VRAM.
+    pub(crate) fn data_places(&self, chunk: ChunkNo) -> impl Iterator<Item = (GuestVramAddr, u64)> + use<> {
+        let base = self.base(chunk);
+        let runs = self.data_runs(chunk).into_iter();
+        runs.map(move |(start, bytes)| (base.offset(start), bytes))
+    }
+
     /// Present place of a byte of guest VRAM: the one door from guest VRAM to the card or to a bus address.
     pub(crate) fn locate(&self, at: GuestVramAddr) -> Placement {
         let Some(chunk) = self.of(at) else {
