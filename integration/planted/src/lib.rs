@@ -106,6 +106,10 @@ faults! {
     AccountLies,
     /// Frames of a reset device are free before its channels are off the card.
     ResetDoesNotWait,
+    /// A channel is bound to memory that began to move since its tables were built.
+    BoundDuringMove,
+    /// Entries to RAM that is mapped after they were built stay absent.
+    MappedRamNotReached,
     /// A move that is over leaves its chunk marked as moving.
     MoveNeverEnds,
 }

@@ -149,6 +149,8 @@ pub(crate) enum SyncStage {
     Back,
     /// The card drops its translations.
     Flush,
+    /// A channel is to be bound to memory that began to move meanwhile: it waits for the end of the move.
+    Bind,
 }
 
 /// A sync point in progress.
@@ -399,6 +401,7 @@ impl Inspect for SyncPoint {
                 SyncStage::Read => "read",
                 SyncStage::Back => "back",
                 SyncStage::Flush => "flush",
+                SyncStage::Bind => "bind",
             },
         );
         tree.count("spaces", self.spaces.len());

@@ -1,9 +1,9 @@
 //! Sync points: the guest's TLB flush and the binding of a channel.
 //!
 //! ```text
-//! Read ──all pages at hand──► Back ──all chunks backed──► (build) ──► Flush ──► answered
-//!   ▲ └ page in VRAM: fetch ┐   └ chunk moving or unbacked: wait
-//!   └───────────────────────┘
+//! Read ──all pages at hand──► Back ──all chunks backed──► (build) ──► Flush ──────────────► answered
+//!   ▲ └ page in VRAM: fetch ┐   └ chunk moving or unbacked: wait         └─► Bind: wait ─┘
+//!   └───────────────────────┘                                a channel is bound, memory moves
 //! ```
 //!
 //! Each table is read once, into the shadow's snapshot; what was checked is what is used.
@@ -75,6 +75,12 @@ impl Running {
                 _ => None,
             };
             self.card.flush_tlb(directory, Job::SyncFlushed(vm));
+        }
+        if sync.stage == SyncStage::Bind {
+            let wait = self.mover.moves(vm).then_some(SyncWait::Move);
+            if sync.goes_on(vm, wait, cx) {
+                return self.finish_sync(vm, *sync, cx);
+            }
         }
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.blocked = Some(Blocked::Sync(sync));
@@ -230,8 +236,15 @@ impl Running {
     }
 
     pub(super) fn sync_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
+        let moves = self.mover.moves(vm) && !planted::is(Fault::BoundDuringMove);
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         match vgpu.blocked.take() {
+            // A move that began since the tables were built knows nothing of a channel that may write its chunks.
+            Some(Blocked::Sync(mut sync)) if sync.stage == SyncStage::Flush && sync.binds() && moves => {
+                sync.stage = SyncStage::Bind;
+                vgpu.blocked = Some(Blocked::Sync(sync));
+                self.volatile.ready.insert(vm);
+            }
             Some(Blocked::Sync(sync)) if sync.stage == SyncStage::Flush => {
                 self.finish_sync(vm, *sync, cx);
                 self.volatile.ready.insert(vm);
@@ -299,6 +312,10 @@ impl Running {
 }
 
 impl SyncPoint {
+    fn binds(&self) -> bool {
+        matches!(self.cause, SyncCause::Bind { .. })
+    }
+
     /// Notes what it waits for, and tells of a wait that is over. `true`: it waits for nothing more.
     fn goes_on(&mut self, vm: VmId, wait: Option<SyncWait>, cx: &mut Cx<'_>) -> bool {
         let before = self.waits.map(|(wait, _)| wait);
