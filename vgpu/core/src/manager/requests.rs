@@ -14,7 +14,7 @@ use super::running::Running;
 use crate::device::effect::Effect;
 use crate::device::pci;
 use crate::device::ram::RamMap;
-use crate::device::tables::Reader;
+use crate::device::tables::{ArenaWriter, Reader, Whereabouts};
 use crate::device::{Blocked, Queued, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
@@ -77,7 +77,9 @@ impl Running {
                         request: id,
                         reply,
                     });
-                    if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    if let Some(vgpu) = self.vms.get_mut(&vm)
+                        && !planted::is(Fault::FetchedTableKept)
+                    {
                         vgpu.fetched.clear();
                     }
                     continue;
@@ -299,7 +301,34 @@ impl Running {
             writable,
             refusable: false,
         });
+        self.reach_mapped(vm, gpa, bytes, cx);
         Reply::Done
+    }
+
+    /// Entries that named RAM before the device reached it lead there now: the guest has no reason to change them. The
+    /// card keeps no translation of an entry that is not present, so nothing is flushed.
+    fn reach_mapped(&mut self, vm: VmId, gpa: Gpa, bytes: u64, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self
+            .vms
+            .get_mut(&vm)
+            .filter(|_| !planted::is(Fault::MappedRamNotReached))
+        else {
+            return;
+        };
+        let places = Whereabouts {
+            chunks: &vgpu.chunks,
+            ram: &vgpu.ram,
+            leaving: None,
+        };
+        let mut writer = ArenaWriter::new();
+        for space in vgpu.spaces.values_mut() {
+            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
+            let built = space
+                .shadow
+                .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
+            assert!(built.freed.is_empty(), "entries that appear free no table");
+        }
+        writer.emit(&self.card.arena, cx.actions);
     }
 
     /// Starts fetching pages of guest tables that lie in VRAM.
