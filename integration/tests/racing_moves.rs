@@ -15,7 +15,7 @@ use integration::bench::{Bench, gpu_config, vm_config};
 use integration::bus::SimBus;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
 use integration::world::World;
-use vgpu::{Action, Bus, Event, GpuConfig, Microcode, Notice, Quota, VmId};
+use vgpu::{Action, Bus, Event, GpuConfig, Microcode, Notice, Quota, Reply, Request, VmId};
 
 const VM: VmId = VmId(0);
 const OTHER: VmId = VmId(1);
@@ -493,5 +493,71 @@ fn card_that_is_given_microcode_copies_by_its_engines() {
     rig = verify(&mut bench, rig);
     refill_all(&mut bench);
     drop(verify(&mut bench, rig));
+    bench.end();
+}
+
+// The channel is bound when the flush of its tables is done. Its chunks, which start in host RAM, are on their way to VRAM
+// by then, and nobody knew of a channel that could write them.
+#[test]
+fn channel_bound_while_its_memory_begins_to_move_loses_no_store() {
+    let config = GpuConfig {
+        frames_arrive_zeroed: false,
+        ..gpu_config()
+    };
+    let (mut bench, rig) = painted_with(config, 24);
+    let moved = |notice: &Notice| matches!(notice, Notice::Moved { vm: VM, .. });
+    assert!(bench.count_notices(moved) > 0, "nothing moved");
+    verify(&mut bench, rig);
+    bench.end();
+}
+
+#[test]
+fn ram_that_is_mapped_again_is_reached_by_entries_that_did_not_change() {
+    let (mut bench, mut rig) = painted();
+    let (gpa, bytes) = (fermi_spec::addr::Gpa(0), integration::bench::RAM_BYTES);
+    assert_eq!(bench.call(VM, Request::UnmapRam { gpa, bytes }), Reply::Done);
+    let map = Request::MapRam {
+        gpa,
+        bytes,
+        writable: true,
+    };
+    assert_eq!(bench.call(VM, map), Reply::Done);
+    assert!(bench.run(VM, move |bus| rig.copies(bus, 0)));
+    bench.end();
+}
+
+#[test]
+fn max_that_min_forbids_keeps_nobody_else_from_obeying() {
+    let (mut bench, _rig) = painted();
+    bench.run(OTHER, |bus| {
+        let mut rig = Rig::start(bus, DATA_BYTES);
+        rig.open(bus, 0);
+        assert!(rig.fill(bus, 0, 6, DATA_BYTES));
+    });
+    let limits = |min, max| Quota {
+        min,
+        max,
+        ..Quota::default()
+    };
+    // Eight MiB in chunks of two: one less would break the promise.
+    let quota = limits(7 * MIB, 15 * MIB / 2);
+    bench.world.submit(Event::SetQuota { vm: VM, quota });
+    let quota = limits(0, 2 * MIB);
+    bench.world.submit(Event::SetQuota { vm: OTHER, quota });
+    bench.turn_until("the spill", |bench| held(bench, OTHER).0 <= 2 * MIB);
+    assert_eq!(held(&bench, VM).0, DATA_BYTES);
+    bench.turn_until("rest", |bench| bench.world.manager.under_way().is_empty());
+    let wakes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&wakes);
+    bench.world.on_event = Box::new(move |_, event, _| {
+        if matches!(event, Event::Wake) {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    bench.pass(100_000_000);
+    assert!(
+        wakes.load(Ordering::Relaxed) < 10,
+        "nothing is to be done at once"
+    );
     bench.end();
 }

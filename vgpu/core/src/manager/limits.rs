@@ -93,6 +93,11 @@ fn above_min(vgpu: &Vgpu) -> u64 {
     vgpu.chunks.resident().saturating_sub(min)
 }
 
+/// Whether the VM holds more than its `max` and keeps its `min` without one of its chunks. `min` goes before `max`.
+pub(super) fn has_to_lose(vgpu: &Vgpu) -> bool {
+    vgpu.chunks.resident() > vgpu.config.quota.max && above_min(vgpu) >= vgpu.config.chunk_bytes
+}
+
 impl<'a> Limits<'a> {
     /// Whether the VM's chunks may move now.
     fn may_move(&self, vgpu: &Vgpu) -> bool {
@@ -160,9 +165,9 @@ impl<'a> Limits<'a> {
         })
     }
 
-    /// The first VM that holds more than its `max` and whose chunks may move.
+    /// The first VM whose chunks have to go for its `max`, and may.
     pub(super) fn above_max(&self) -> Option<VmId> {
-        let above = |vgpu: &&Vgpu| self.may_move(vgpu) && vgpu.chunks.resident() > vgpu.config.quota.max;
+        let above = |vgpu: &&Vgpu| self.may_move(vgpu) && has_to_lose(vgpu);
         if planted::is(Fault::LoweredMaxIgnored) {
             return None;
         }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::Cx;
-use super::limits::Limits;
+use super::limits::{Limits, has_to_lose};
 use super::running::Running;
 use crate::event::{Tick, VmId};
 use crate::memory::ChunkNo;
@@ -87,7 +87,7 @@ impl Running {
             Proposal::Nothing => false,
             Proposal::Spill { vm, chunks, cause } => {
                 let started = self.start_move(vm, (Direction::Spill, cause), chunks, BTreeMap::new(), cx);
-                if !started && occasion == Occasion::Demand {
+                if !started && matches!(occasion, Occasion::Demand | Occasion::AboveMax { .. }) {
                     // No shadow table to point to host RAM with. Others next time.
                     if let Some(vgpu) = self.vms.get_mut(&vm) {
                         vgpu.passed_over_until = cx.now.after(COULD_NOT_START_NS);
@@ -156,7 +156,7 @@ impl Running {
         let above = self
             .vms
             .values()
-            .filter(|vgpu| vgpu.chunks.resident() > vgpu.config.quota.max && self.mover.is_idle())
+            .filter(|vgpu| has_to_lose(vgpu) && self.mover.is_idle())
             .map(|vgpu| vgpu.passed_over_until)
             .min();
         let notify = self
