@@ -8,7 +8,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use fermi_spec::bar::Bar;
+use fermi_spec::pte::Pte;
 use guests::GuestBus;
+use vgpu::Request;
 use vm_memory::{MmapRegion, VolatileMemory};
 
 /// Request of a guest to its machine.
@@ -24,6 +26,12 @@ pub enum Ask {
     Now,
     /// A line for its owner.
     Report(String),
+    /// Number of interrupts that were raised for the guest.
+    Interrupts,
+    /// The shadow's entry for a virtual address of the guest's one address space: of a large page, or of a small one.
+    Entry(u64, bool),
+    /// Something that the machine around the guest does to its device.
+    Machine(Request),
     /// The guest has ended: whether it found everything right.
     Done(Result<(), String>),
 }
@@ -50,6 +58,21 @@ impl SimBus {
     /// A load of any width, for guests that do not behave.
     pub fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
         self.call(Ask::Read(bar, offset, bytes))
+    }
+
+    /// Number of interrupts that were raised for the guest so far.
+    pub fn interrupts(&mut self) -> u64 {
+        self.call(Ask::Interrupts)
+    }
+
+    /// The shadow's entry for `va`, of a large page or of a small one; 0 if there is none. No real guest sees that.
+    pub fn shadow_entry(&mut self, va: u64, is_large: bool) -> Pte {
+        Pte::from_bits(self.call(Ask::Entry(va, is_large)))
+    }
+
+    /// Has the machine do something to the device, and waits until it is done.
+    pub fn machine(&mut self, what: Request) {
+        self.call(Ask::Machine(what));
     }
 
     /// A store of any width.

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use fermi_spec::addr::{FRAME, FrameNo, VramAddr};
-use fermi_spec::pte::{LARGE_PT_ENTRIES, PD_ENTRIES, Pde, Pte, SMALL_PT_ENTRIES};
-use vgpu::{Audit, FrameOwner, VmAudit};
+use fermi_spec::addr::{FRAME, FrameNo, GpuVa, VramAddr};
+use fermi_spec::pte::{
+    LARGE_PT_ENTRIES, PD_ENTRIES, Pde, Pte, SMALL_PT_ENTRIES, large_index, pde_index, small_index,
+};
+use vgpu::{Audit, FrameOwner, VmAudit, VmId};
 
 use crate::world::World;
 
 /// A violation of a law.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Violation(pub String);
 
 /// Checks ownership and conservation: cheap, after every event.
@@ -17,6 +19,7 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
+    world.laws()?;
     check_accesses(world)?;
     let mut owners: BTreeMap<FrameNo, String> = BTreeMap::new();
     let mut held = 0;
@@ -40,11 +43,10 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
                 )));
             }
         }
-        if vm.resident > vm.quota.max {
-            // Allowed only for as long as a lowered max is being enforced, which no simulation does yet.
+        if !vm.suspended.is_empty() && audit.moving != Some(vm.vm) {
             return Err(Violation(format!(
-                "{} holds {} above its max {}",
-                vm.vm, vm.resident, vm.quota.max
+                "channels {:?} of {} are suspended and nothing moves",
+                vm.suspended, vm.vm
             )));
         }
     }
@@ -168,6 +170,12 @@ fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), V
                 vm.vm
             )));
         }
+        _ if !pte.read_only() && !world.is_writable(fermi_spec::addr::Iova(at)) => {
+            return Err(Violation(format!(
+                "{}: shadow entry {pte:?} allows stores to memory that is mapped read-only",
+                vm.vm
+            )));
+        }
         _ => std::iter::once(&vm.image)
             .chain(&vm.ram)
             .any(|(iova, bytes)| inside(iova.0, *bytes)),
@@ -180,6 +188,24 @@ fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), V
             vm.vm
         )))
     }
+}
+
+/// The shadow's entry for a virtual address of a VM's only address space; empty if there is none.
+pub fn shadow_entry(world: &World, vm: VmId, va: u64, is_large: bool) -> Pte {
+    let entry = |at: u64| read_words(world, VramAddr(at), 1)[0];
+    let audit = world.manager.audit().unwrap_or_default();
+    let directories = audit.vms.iter().find(|audit| audit.vm == vm);
+    let Some([directory]) = directories.map(|audit| &audit.directories[..]) else {
+        return Pte::new();
+    };
+    let pde = Pde::from_bits(entry(directory.0 + pde_index(GpuVa(va)) as u64 * 8));
+    let (table, index) = match is_large {
+        true => (pde.large_table(), large_index(GpuVa(va))),
+        false => (pde.small_table(), small_index(GpuVa(va))),
+    };
+    table.map_or(Pte::new(), |(_, at)| {
+        Pte::from_bits(entry(at.0 + index as u64 * 8))
+    })
 }
 
 /// Checks that nothing is left of VMs that have gone.

@@ -6,7 +6,9 @@
 //! * [`mod@bench`]: a host with VMs attached, for tests
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
+//! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
+//! * `laws`: those that are checked between any two events
 //! * [`sim`]: a whole run from one seed; [`rewrite`]: with a core that is written and read in between
 //! * `card`: a software card alone, with channels; [`shaders`]: programs on it and on an evaluator of their own
 //! * [`fuzz`]: the bodies of the fuzz targets
@@ -19,9 +21,11 @@ mod card;
 pub mod checkers;
 pub mod fuzz;
 pub mod hostile;
+mod laws;
 pub mod rewrite;
 pub mod rig;
 pub mod shaders;
 pub mod sim;
 mod turns;
+pub mod witness;
 pub mod world;

@@ -1,7 +1,10 @@
 //! A whole run from one seed: several guests, pressure, faults, checkers after every event.
 //!
-//! The seed decides sizes, who does what, in which order things happen, how fast the card is, and what goes wrong. One
-//! thread runs at a time, so a run is repeated exactly by its seed.
+//! The seed decides sizes, who does what, who comes and goes, which quotas change, in which order things happen, how fast
+//! the card is, and what goes wrong. One thread runs at a time, so a run is repeated exactly by its seed.
+//!
+//! A run ends with a phase in which nothing goes wrong any more: the faults stop, the guests have ended, the hostile ones
+//! leave, and everything that is under way has to come to an end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +16,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{Event, GpuConfig, Notice, Request, VmConfig, VmId};
+use vgpu::{GpuConfig, Notice, Request, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::bus::{Guest, SimBus};
@@ -21,26 +24,32 @@ use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
 use crate::hostile;
 use crate::rewrite::{Rewriter, Rewrites};
 use crate::turns::{Player, Turn};
+use crate::witness;
 use crate::world::World;
 
 mod drawn;
 mod hostile_policy;
 mod log;
+mod operator;
 
 use drawn::{Drawn, DrawnVm};
 use hostile_policy::HostilePolicy;
 use log::{Log, hex};
+use operator::Departure;
 
 pub use log::Telling;
 
 const MIB: u64 = 1 << 20;
-const RAM_BYTES: usize = 16 << 20;
+/// RAM that the device of a VM reaches from the start.
+const RAM_BYTES: u64 = 16 << 20;
 const INPUT_GPA: u64 = 8 * MIB + 0x123;
 const DMA: std::ops::Range<u64> = MIB..7 * MIB;
 /// A run that needs more turns than this hangs.
 const TURNS_MAX: u64 = 30_000_000;
 /// Bound of architecture §6 on how long a guest's access may be held for another VM's sake.
 const HELD_MAX_NS: u64 = 200_000_000;
+/// Longest time that a machine may wait for a reset, or for RAM to be taken away: a channel may have to be thrown off.
+const MACHINE_HELD_MAX_NS: u64 = 6_000_000_000;
 /// Host time that passes with each answer to a guest.
 const ANSWER_NS: u64 = 200;
 /// Events between two walks of all shadow tables.
@@ -109,8 +118,12 @@ pub struct Outcome {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
+    /// Does the file workload, and must not fail.
     Honest,
+    /// Does what it likes.
     Hostile,
+    /// Knows each byte of its memory, and must not find another.
+    Witness,
 }
 
 struct Vm {
@@ -119,6 +132,8 @@ struct Vm {
     player: Player,
     digest: String,
     expected: String,
+    /// It is on its way out.
+    leaves: bool,
 }
 
 struct Simulation {
@@ -129,6 +144,14 @@ struct Simulation {
     last_walk: u64,
     slow_card: u32,
     drawn: Drawn,
+    /// The changes of VMs to come, the last one first.
+    departures: Vec<Departure>,
+    /// Attaches as soon as those who leave are gone.
+    coming: Option<DrawnVm>,
+    /// Turns between two changes of a quota, on average.
+    quota_turns: u32,
+    /// Number of events after which nothing goes wrong any more.
+    faults_end_at: u64,
 }
 
 /// Runs one seed to its end, or to the first violation.
@@ -254,7 +277,8 @@ impl Simulation {
         log: Arc<Mutex<Log>>,
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let (vram, config) = drawn::card(seed, &mut rng);
+        let (vram, config) = drawn::card(seed, settings.hostile_policy, &mut rng);
+        let (vms_max, each_max) = drawn::admissible(vram, &config);
         let recorder = recorder(&config);
         let mut world = match settings.hostile_policy {
             true => World::with_policy(vram, config, Box::new(HostilePolicy::new(seed))),
@@ -275,6 +299,8 @@ impl Simulation {
         world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
         let slow_card = rng.random_range(1..64);
+        let quota_turns = [u32::MAX, 5_000, 1_000, 300][rng.random_range(0..4usize)];
+        let faults_end_at = [u64::MAX, u64::MAX, 4_000][rng.random_range(0..3usize)];
         let mut simulation = Self {
             world,
             slow_card,
@@ -283,16 +309,25 @@ impl Simulation {
             log,
             last_walk: 0,
             drawn: Drawn::default(),
+            departures: Vec::new(),
+            coming: None,
+            quota_turns,
+            faults_end_at,
         };
         let card = drawn::card_text(vram, &mut simulation.world, slow_card);
         simulation.tell(card);
-        let count = simulation.rng.random_range(2..=4u16);
+        let count = simulation.rng.random_range(2..=vms_max);
         let mut vms = Vec::new();
         for vm in 0..count {
             // The first is honest always: somebody must be able to be wronged.
-            let is_hostile = settings.hostile && vm > 0 && simulation.rng.random_range(0..3) == 0;
-            vms.push(simulation.draw_vm(VmId(vm), if is_hostile { Kind::Hostile } else { Kind::Honest }));
+            let kind = if vm == 0 {
+                Kind::Honest
+            } else {
+                simulation.draw_kind(settings)
+            };
+            vms.push(simulation.draw_vm(VmId(vm), kind, each_max));
         }
+        simulation.draw_departures(count, settings, each_max);
         // The log begins with all that was drawn: nobody attaches before.
         for vm in vms {
             simulation.add_vm(vm);
@@ -308,13 +343,21 @@ impl Simulation {
         }
     }
 
+    fn draw_kind(&mut self, settings: Settings) -> Kind {
+        match self.rng.random_range(0..6u32) {
+            0..=1 if settings.hostile => Kind::Hostile,
+            2..=3 => Kind::Witness,
+            _ => Kind::Honest,
+        }
+    }
+
     /// Draws a VM and notes what was drawn. Nothing happens to the host yet.
-    fn draw_vm(&mut self, id: VmId, kind: Kind) -> DrawnVm {
+    fn draw_vm(&mut self, id: VmId, kind: Kind, guest_vram_max: u64) -> DrawnVm {
         let rng = &mut self.rng;
         let chunk_bytes = [128 << 10, 512 << 10, 2 * MIB, 2 * MIB, 4 * MIB][rng.random_range(0..5)];
         let config = VmConfig {
             name: format!("vm{}", id.0),
-            guest_vram: rng.random_range(12..=40) * MIB,
+            guest_vram: rng.random_range(drawn::GUEST_VRAM_MIN / MIB..=guest_vram_max / MIB) * MIB,
             chunk_bytes,
             quota: drawn::quota(rng),
         };
@@ -341,7 +384,8 @@ impl Simulation {
             seed,
             rounds,
         } = drawn;
-        self.world.attach(id, config, RAM_BYTES);
+        self.world
+            .attach(id, config, (witness::SPARE_GPA + witness::SPARE_BYTES) as usize);
         let expected = hex(&Sha256::digest(&input));
         let ram = Arc::clone(&self.world.vm(id).ram);
         ram.get_slice(INPUT_GPA as usize, input.len())
@@ -351,6 +395,7 @@ impl Simulation {
         let guest = match kind {
             Kind::Honest => Guest::start(ram, move |bus| honest(bus, bytes, seed, rounds)),
             Kind::Hostile => Guest::start(ram, move |bus| hostile::attack(bus, seed)),
+            Kind::Witness => Guest::start(ram, move |bus| witness::watch(bus, seed)),
         };
         self.vms.push(Vm {
             id,
@@ -358,11 +403,14 @@ impl Simulation {
             player: Player::new(id, guest, ANSWER_NS),
             digest: String::new(),
             expected,
+            leaves: false,
         });
     }
 
     fn run(&mut self) -> Result<(), Violation> {
-        self.bring_up()?;
+        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
+        self.idle_until(|world| ids.iter().all(|&id| world.vm(id).attached.is_some()))?;
+        (0..self.vms.len()).try_for_each(|at| self.bring_up(at))?;
         let mut turns = 0;
         while self.vms.iter().any(|vm| vm.player.outcome().is_none()) {
             turns += 1;
@@ -371,25 +419,24 @@ impl Simulation {
             }
             self.turn()?;
         }
+        self.come_to_rest()?;
         self.tear_down()
     }
 
-    fn bring_up(&mut self) -> Result<(), Violation> {
-        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
-        self.idle_until(|world| ids.iter().all(|&id| world.vm(id).attached.is_some()))?;
-        for id in ids {
-            if let Some(Err(reason)) = &self.world.vm(id).attached {
-                return Err(Violation(format!("{id} was denied: {reason}")));
-            }
-            let map = Request::MapRam {
-                gpa: fermi_spec::addr::Gpa(0),
-                bytes: RAM_BYTES as u64,
-                writable: true,
-            };
-            let request = self.world.ask(id, map);
-            self.idle_until(|world| world.take_reply(id, request).is_some())?;
+    /// Lets an attached VM's device reach its RAM, and its guest begin.
+    fn bring_up(&mut self, at: usize) -> Result<(), Violation> {
+        let id = self.vms[at].id;
+        if let Some(Err(reason)) = &self.world.vm(id).attached {
+            return Err(Violation(format!("{id} was denied: {reason}")));
         }
-        self.vms.iter_mut().for_each(|vm| vm.player.begin());
+        let whole = Request::MapRam {
+            gpa: fermi_spec::addr::Gpa(0),
+            bytes: RAM_BYTES,
+            writable: true,
+        };
+        let request = self.world.ask(id, whole);
+        self.idle_until(|world| world.take_reply(id, request).is_some())?;
+        self.vms[at].player.begin();
         Ok(())
     }
 
@@ -408,6 +455,7 @@ impl Simulation {
 
     /// One thing happens.
     fn turn(&mut self) -> Result<(), Violation> {
+        self.operate()?;
         match self.rng.random_range(0..8u32) {
             0..=1 => {
                 let work = self.rng.random_range(1..=self.slow_card);
@@ -454,7 +502,9 @@ impl Simulation {
             Turn::Missed | Turn::Taken => {}
             Turn::Reported(line) => note_report(vm, &line),
             Turn::Ended => {
-                if let (Kind::Honest, Some(Err(error))) = (vm.kind, vm.player.outcome()) {
+                if vm.kind != Kind::Hostile
+                    && let Some(Err(error)) = vm.player.outcome()
+                {
                     return Err(Violation(format!("{}: {error}", vm.id)));
                 }
             }
@@ -465,9 +515,13 @@ impl Simulation {
     fn collect_replies(&mut self) -> Result<(), Violation> {
         for vm in &mut self.vms {
             vm.player.collect_reply(&mut self.world).map_err(Violation)?;
-            // A clock jump may overshoot by what nobody could have used.
             let held = vm.player.held_ns(self.world.now).unwrap_or(0);
-            if held > HELD_MAX_NS + 60_000_000 {
+            let held_max = match vm.player.waits_for_machine() {
+                true => MACHINE_HELD_MAX_NS,
+                // A clock jump may overshoot by what nobody could have used.
+                false => HELD_MAX_NS + 60_000_000,
+            };
+            if held > held_max {
                 return Err(Violation(format!(
                     "an access of {} is held for {} ms",
                     vm.id,
@@ -488,6 +542,7 @@ impl Simulation {
         }
         if events / WALK_EVERY != self.last_walk / WALK_EVERY {
             check_shadows(&self.world)?;
+            self.world.check_sums()?;
         }
         self.last_walk = events;
         Ok(())
@@ -496,10 +551,10 @@ impl Simulation {
     fn tear_down(&mut self) -> Result<(), Violation> {
         check_frames(&self.world)?;
         check_shadows(&self.world)?;
-        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
-        for &id in &ids {
-            self.world.submit(Event::Detach { vm: id });
-        }
+        self.world.check_sums()?;
+        let ended: Vec<usize> = (0..self.vms.len()).filter(|&at| !self.vms[at].leaves).collect();
+        ended.into_iter().for_each(|at| self.send_away(at));
+        let ids: Vec<VmId> = self.gone().collect();
         self.idle_until(|world| ids.iter().all(|&id| world.vm(id).detached))?;
         check_empty(&self.world)?;
         for vm in self.vms.iter().filter(|vm| vm.kind == Kind::Honest) {

@@ -5,13 +5,23 @@
 use vgpu::{Reply, Request, RequestId, Tick, VmId};
 
 use crate::bus::{Ask, Guest};
+use crate::checkers::shadow_entry;
 use crate::world::World;
 
 /// An access that the core has not answered yet.
 struct Waiting {
     request: RequestId,
     since: Tick,
-    is_read: bool,
+    kind: Kind,
+}
+
+/// Who asked for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Load,
+    Store,
+    /// The machine around the guest.
+    Machine,
 }
 
 /// What a turn came to.
@@ -78,6 +88,18 @@ impl Player {
         self.waiting.as_ref().map(|waiting| now.since(waiting.since))
     }
 
+    /// Whether what it waits for is its machine's doing: that may take longer.
+    pub(crate) fn waits_for_machine(&self) -> bool {
+        let waiting = self.waiting.as_ref();
+        waiting.is_some_and(|waiting| waiting.kind == Kind::Machine)
+    }
+
+    /// Its VM is gone: the guest stops where it is, and nobody asks any more what became of it.
+    pub(crate) fn end(&mut self) {
+        (self.asked, self.waiting) = (None, None);
+        self.outcome.get_or_insert(Ok(()));
+    }
+
     /// Serves one request of the guest. A guest that relaxes rests for `rest_ns`.
     pub(crate) fn take_turn(&mut self, world: &mut World, rest_ns: impl FnOnce() -> u64) -> Turn {
         if self.sleeps(world.now) {
@@ -89,16 +111,22 @@ impl Player {
         match ask {
             Ask::Read(bar, offset, bytes) => {
                 let bytes = bytes as u32;
-                self.access(world, true, Request::Read { bar, offset, bytes });
+                self.access(world, Kind::Load, Request::Read { bar, offset, bytes });
             }
             Ask::Write(bar, offset, data) => {
-                self.access(world, false, Request::Write { bar, offset, data });
+                self.access(world, Kind::Store, Request::Write { bar, offset, data });
             }
             Ask::Relax => {
                 self.rests_until = world.now.0 + rest_ns();
                 self.go_on(world, 0);
             }
             Ask::Now => self.go_on(world, world.now.0),
+            Ask::Interrupts => self.go_on(world, world.vm(self.vm).interrupts),
+            Ask::Entry(va, is_large) => {
+                let entry = shadow_entry(world, self.vm, va, is_large);
+                self.go_on(world, entry.into_bits());
+            }
+            Ask::Machine(what) => self.access(world, Kind::Machine, what),
             Ask::Report(line) => {
                 self.go_on(world, 0);
                 return Turn::Reported(line);
@@ -111,26 +139,17 @@ impl Player {
         Turn::Taken
     }
 
-    fn access(&mut self, world: &mut World, is_read: bool, access: Request) {
+    fn access(&mut self, world: &mut World, kind: Kind, access: Request) {
         let since = world.now;
         let request = world.ask(self.vm, access);
-        self.waiting = Some(Waiting {
-            request,
-            since,
-            is_read,
-        });
+        self.waiting = Some(Waiting { request, since, kind });
     }
 
     /// Hands the reply to the guest's access over, if it is there; gives for how long the access was held.
     ///
     /// An access of a guest is always answered, and a load with data: anything else is an error.
     pub(crate) fn collect_reply(&mut self, world: &mut World) -> Result<Option<u64>, String> {
-        let Some(Waiting {
-            request,
-            since,
-            is_read,
-        }) = self.waiting
-        else {
+        let Some(Waiting { request, since, kind }) = self.waiting else {
             return Ok(None);
         };
         let held = world.now.since(since);
@@ -142,7 +161,7 @@ impl Player {
                 word[..length].copy_from_slice(&data[..length]);
                 u64::from_le_bytes(word)
             }
-            Some(Reply::Done) if is_read => {
+            Some(Reply::Done) if kind == Kind::Load => {
                 return Err(format!("a load of {} was answered without data", self.vm));
             }
             Some(Reply::Done) => 0,

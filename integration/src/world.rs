@@ -3,7 +3,7 @@
 //! The world performs the core's actions, in order, and feeds results back at once. Nothing happens by itself: the
 //! owner steps the card and moves the clock.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
@@ -20,7 +20,13 @@ use vgpu::{
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
+use crate::checkers::Violation;
+use crate::laws::{Laws, check_equal};
 use crate::rewrite::Rewriter;
+
+mod bytes;
+
+use bytes::{LEFT_BEHIND, fill, zero};
 
 /// Bytes of the broker's DMA memory.
 const OWN_BYTES: usize = 1 << 20;
@@ -49,6 +55,8 @@ pub struct VmMemory {
     pub vram: Arc<MmapRegion>,
     /// Parts of its VRAM in host RAM: instance memory and spilled chunks at their guest addresses.
     pub image: Arc<MmapRegion>,
+    /// Bytes of a chunk of its VRAM.
+    chunk_bytes: u64,
     /// Number of interrupts raised.
     pub interrupts: u64,
     /// Result of its attach: done, or the reason of the refusal.
@@ -137,6 +145,9 @@ pub struct World {
     /// Every n-th map that may be refused is refused; 0 refuses none.
     pub refuse_maps: u64,
     refusable_maps: u64,
+    /// Starts of the maps that the card must not store to.
+    read_only: BTreeSet<u64>,
+    laws: Laws,
     /// Time on the simulation's clock.
     pub now: Tick,
     next_request: u64,
@@ -208,6 +219,8 @@ impl World {
             work_between_actions: 0,
             refuse_maps: 0,
             refusable_maps: 0,
+            read_only: BTreeSet::new(),
+            laws: Laws::default(),
             now: Tick(1),
             next_request: 0,
             on_event: Box::new(|_, _, _| ()),
@@ -223,6 +236,7 @@ impl World {
             ram: region(ram_bytes),
             vram: region(vram),
             image: region(vram),
+            chunk_bytes: config.chunk_bytes,
             interrupts: 0,
             attached: None,
             detached: false,
@@ -239,6 +253,17 @@ impl World {
     /// A VM's memory.
     pub fn vm(&self, vm: VmId) -> &VmMemory {
         &self.memory.vms[&vm]
+    }
+
+    /// Bytes of a chunk of a VM's VRAM.
+    pub fn chunk_bytes(&self, vm: VmId) -> u64 {
+        self.vm(vm).chunk_bytes
+    }
+
+    /// Checks that the core's accounts are the sums of its notices, and that what is in two places is equal.
+    pub(crate) fn check_sums(&self) -> Result<(), Violation> {
+        self.laws.check_accounts(self)?;
+        check_equal(self)
     }
 
     /// Sends a VM's request; the id names its answer.
@@ -324,16 +349,25 @@ impl World {
             self.flight.actions(actions.as_slice());
             (self.on_event)(self.now, &shown, actions.as_slice());
             let list: Vec<Action> = actions.drain().collect();
-            for action in list {
-                self.perform(action);
+            for action in &list {
+                self.perform(action.clone());
                 if self.work_between_actions > 0 {
                     self.model.step(self.now.0, self.work_between_actions);
                 }
             }
+            // Out of the world while they look at it.
+            let mut laws = std::mem::take(&mut self.laws);
+            laws.after(self, &shown, &list);
+            self.laws = laws;
             if self.model.take_interrupt() {
                 self.events.push_back(Event::HostInterrupt);
             }
         }
+    }
+
+    /// The first law that did not hold between two events.
+    pub fn laws(&self) -> Result<(), Violation> {
+        self.laws.held()
     }
 
     fn perform(&mut self, action: Action) {
@@ -382,10 +416,13 @@ impl World {
                 bytes,
                 memory,
                 refusable,
-                ..
+                writable,
             } => match refusable && self.refuses() {
                 true => self.events.push_back(Event::MapRefused { iova }),
-                false => self.map_dma(iova, bytes, memory),
+                false => {
+                    self.map_dma(iova, bytes, memory);
+                    self.read_only.extend((!writable).then_some(iova.0));
+                }
             },
             Action::UnmapDma { iova, bytes } => self.unmap_dma(iova, bytes),
             Action::PlaceFrame { frame, owner } => self.place(frame, owner),
@@ -412,6 +449,7 @@ impl World {
         while at < iova.0 + bytes {
             let gone = maps.remove(&at);
             let gone = gone.unwrap_or_else(|| panic!("{at:#x} unmapped without a map"));
+            self.read_only.remove(&at);
             at += gone.len() as u64;
         }
         assert_eq!(at, iova.0 + bytes, "a part of a map is unmapped");
@@ -462,6 +500,11 @@ impl World {
                 FRAME as usize,
             ),
         };
+        if let FrameOwner::Vm { vm, at } = owner
+            && !self.config.frames_arrive_zeroed
+        {
+            fill(&self.memory.vms[&vm].vram, at.0, FRAME, LEFT_BEHIND);
+        }
         self.model
             .place_frame(frame, backing)
             .expect("the core places frames that exist");
@@ -522,6 +565,13 @@ impl World {
         found.is_some_and(|backing| backing.len() as u64 == bytes)
     }
 
+    /// Whether the card may store to a bus address, if it is mapped at all.
+    pub fn is_writable(&self, at: Iova) -> bool {
+        let maps = self.iommu.maps.lock().expect("one thread");
+        let map = maps.range(..=at.0).next_back();
+        map.is_some_and(|(start, _)| !self.read_only.contains(start))
+    }
+
     /// Bus addresses mapped now.
     pub fn dma_maps(&self) -> usize {
         self.iommu.maps.lock().expect("one thread").len()
@@ -540,21 +590,5 @@ impl Drop for World {
                 self.flight().last_as_text(LINES_OF_A_FAILURE)
             );
         }
-    }
-}
-
-fn zero(region: &MmapRegion, at: u64, bytes: u64) {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let slice = region
-        .get_slice(at as usize, bytes as usize)
-        .expect("inside of the VM's memory");
-    let mut offset = 0;
-    while offset < bytes as usize {
-        let length = ZEROS.len().min(bytes as usize - offset);
-        slice
-            .subslice(offset, length)
-            .expect("inside")
-            .copy_from(&ZEROS[..length]);
-        offset += length;
     }
 }

@@ -10,6 +10,9 @@ use vgpu::{Bus, GpuConfig, Quota, VmConfig, VmId};
 use super::{Kind, MIB};
 use crate::world::World;
 
+/// Least VRAM that a VM sees.
+pub(super) const GUEST_VRAM_MIN: u64 = 12 * MIB;
+
 /// A VM as the seed drew it, before it attaches.
 pub(super) struct DrawnVm {
     pub(super) id: VmId,
@@ -41,12 +44,17 @@ impl std::fmt::Display for Drawn {
 }
 
 /// Bytes of VRAM and the settings of the card.
-pub(super) fn card(seed: u64, rng: &mut ChaCha8Rng) -> (u64, GpuConfig) {
+pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, GpuConfig) {
+    // Ample, or so that spills meet its end: those of a policy that spills for demands alone hardly do.
+    let host_ram = match is_noisy {
+        true => [1 << 30, 40 * MIB, 8 * MIB, 8 * MIB],
+        false => [1 << 30, 1 << 30, 40 * MIB, 8 * MIB],
+    };
     let vram = rng.random_range(32..=64) * MIB;
     let config = GpuConfig {
         frames_arrive_zeroed: rng.random_range(0..4) != 0,
         seed,
-        host_ram: 1 << 30,
+        host_ram: host_ram[rng.random_range(0..4)],
         batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
         copies_by_window: rng.random_range(0..4) == 0,
         bus: Bus {
@@ -56,6 +64,14 @@ pub(super) fn card(seed: u64, rng: &mut ChaCha8Rng) -> (u64, GpuConfig) {
         ..GpuConfig::default()
     };
     (vram, config)
+}
+
+/// How many VMs can be admitted, up to four, and the most VRAM that each may see.
+pub(super) fn admissible(vram: u64, config: &GpuConfig) -> (u16, u64) {
+    // The broker keeps 8 MiB of a small card, and some at its ends.
+    let promised = vram - 10 * MIB + config.host_ram;
+    let vms = (promised / GUEST_VRAM_MIN).min(4);
+    (vms as u16, (promised / vms).min(40 * MIB))
 }
 
 /// The card, its edge and its faults, as lines.
@@ -80,8 +96,10 @@ pub(super) fn card_text(vram: u64, world: &mut World, slow_card: u32) -> Vec<Str
     };
     vec![
         format!(
-            "card: {} MiB, {frames}, moves of up to {} MiB, {copies}, {pins}, up to {slow_card} units of work a step",
+            "card: {} MiB, {} MiB of host RAM, {frames}, moves of up to {} MiB, {copies}, {pins}, \
+             up to {slow_card} units of work a step",
             vram / MIB,
+            config.host_ram / MIB,
             config.batch_bytes / MIB,
         ),
         format!(
@@ -124,6 +142,11 @@ fn faults_text(faults: &Faults) -> String {
         faults.failed_copies.into(),
         usual.failed_copies.into(),
         "copies that fail",
+    );
+    add(
+        faults.failed_copies_of_channel_0.into(),
+        usual.failed_copies_of_channel_0.into(),
+        "copies of moves that fail",
     );
     add(
         faults.copy_slowdown.into(),
@@ -177,6 +200,17 @@ pub(super) fn quota(rng: &mut ChaCha8Rng) -> Quota {
     }
 }
 
+/// What an operator changes a quota to: more often with limits. The promises of four VMs fit into the smallest card.
+pub(super) fn changed_quota(rng: &mut ChaCha8Rng) -> Quota {
+    let min = [0, rng.random_range(1..=5) * MIB][rng.random_range(0..2)];
+    let max = [u64::MAX, rng.random_range(5..=12) * MIB][rng.random_range(0..2)];
+    Quota {
+        min,
+        max,
+        ..quota(rng)
+    }
+}
+
 /// Switches some faults on, each with some strength.
 pub(super) fn swarm(faults: &mut Faults, rng: &mut ChaCha8Rng) {
     const MS: u64 = 1_000_000;
@@ -194,6 +228,9 @@ pub(super) fn swarm(faults: &mut Faults, rng: &mut ChaCha8Rng) {
         faults.lost_interrupts = rng.random_range(1..20);
     }
     if rng.random_range(0..4) == 0 {
-        faults.copy_slowdown = rng.random_range(2..40);
+        faults.failed_copies_of_channel_0 = rng.random_range(1..6);
+    }
+    if rng.random_range(0..4) == 0 {
+        faults.copy_slowdown = [rng.random_range(2..40), rng.random_range(40..120)][rng.random_range(0..2)];
     }
 }

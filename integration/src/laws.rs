@@ -1,0 +1,309 @@
+//! Laws that are checked between any two events, by code that shares nothing with the core.
+//!
+//! * What the card's TLB may use without another look is memory of its VM, mapped, and found in a table that exists.
+//! * When a move has pointed everything to the new copies, these equal the old ones; so do chunks in both places.
+//! * A spill leaves its VM what it was promised, and takes no more host RAM than there is for spills.
+//! * A VM gets no VRAM above its `max`; after a lowered one it gets no more than it had.
+//! * A session that has ended gets no answer.
+//! * The accounts of the core are the sums of its notices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fermi_spec::addr::{Aperture, GuestVramAddr, Iova, VramAddr};
+use fermi_spec::bar::Bar;
+use fermi_spec::regs::PflushReg;
+use vgpu::{Action, Audit, Direction, Event, FrameOwner, MoveId, Notice, Quota, Refusal, Reply, VmId};
+use vm_memory::VolatileMemory;
+
+use crate::checkers::Violation;
+use crate::world::World;
+
+/// Bytes that are compared at a time.
+const PIECE: u64 = 64 << 10;
+
+/// The sums over a VM's notices.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Sums {
+    spilled: u64,
+    refilled: u64,
+    copied: u64,
+    rolled_back: u64,
+    suspended_ns: u64,
+    waited_ns: u64,
+}
+
+/// What the laws have to know of the past.
+#[derive(Default)]
+pub(crate) struct Laws {
+    broken: Option<Violation>,
+    quotas: BTreeMap<VmId, Quota>,
+    /// Most VRAM that a VM may hold now: its `max`, or what it held when that was lowered.
+    ceilings: BTreeMap<VmId, u64>,
+    /// VRAM that each VM holds, as last told.
+    resident: BTreeMap<VmId, u64>,
+    /// The refill under way, and its bytes.
+    refill: Option<(MoveId, VmId, u64)>,
+    compared: Option<MoveId>,
+    ended: BTreeSet<VmId>,
+    sums: BTreeMap<VmId, Sums>,
+}
+
+impl Laws {
+    /// The first law that did not hold.
+    pub(crate) fn held(&self) -> Result<(), Violation> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Looks at the world after an event and its actions.
+    pub(crate) fn after(&mut self, world: &World, event: &Event, actions: &[Action]) {
+        if self.broken.is_none() {
+            self.broken = self.check(world, event, actions).err();
+        }
+    }
+
+    fn check(&mut self, world: &World, event: &Event, actions: &[Action]) -> Result<(), Violation> {
+        match event {
+            Event::Attach { vm, config } => self.begin(*vm, config.quota),
+            Event::Detach { vm } => drop(self.ended.insert(*vm)),
+            Event::SetQuota { vm, quota } => self.set_quota(*vm, *quota),
+            _ => {}
+        }
+        let mut forgets = false;
+        for action in actions {
+            match action {
+                Action::Notice(notice) => self.told(world, notice)?,
+                Action::Reply { vm, reply, .. }
+                    if self.ended.contains(vm) && *reply != Reply::Refused(Refusal::NotAttached) =>
+                {
+                    return Err(Violation(format!("{vm} has gone and is answered")));
+                }
+                Action::PlaceFrame {
+                    owner: FrameOwner::Free,
+                    ..
+                }
+                | Action::UnmapDma { .. } => forgets = true,
+                Action::HostWrite { bar, offset, .. } => {
+                    forgets |= *bar == Bar::Bar0 && *offset == u64::from(PflushReg::HostFlush.offset());
+                }
+                _ => {}
+            }
+        }
+        if forgets {
+            check_translations(world)?;
+        }
+        match world.manager.redirected() {
+            Some(redirected) if self.compared != Some(redirected.id) => {
+                self.compared = Some(redirected.id);
+                compare(world, redirected.vm, &redirected.runs)
+                    .map_err(|at| Violation(format!("{:?} of {at}", redirected.id)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, vm: VmId, quota: Quota) {
+        self.ended.remove(&vm);
+        self.quotas.insert(vm, quota);
+        self.ceilings.insert(vm, quota.max);
+        self.resident.insert(vm, 0);
+        self.sums.insert(vm, Sums::default());
+    }
+
+    fn set_quota(&mut self, vm: VmId, quota: Quota) {
+        if self.quotas.insert(vm, quota).is_none() {
+            return;
+        }
+        let held = self.resident.get(&vm).copied().unwrap_or(0);
+        let coming = self.refill.filter(|(_, of, _)| *of == vm);
+        let coming = coming.map_or(0, |(_, _, bytes)| bytes);
+        self.ceilings.insert(vm, quota.max.max(held + coming));
+    }
+
+    fn told(&mut self, world: &World, notice: &Notice) -> Result<(), Violation> {
+        let sums = notice.vm().and_then(|vm| self.sums.get_mut(&vm));
+        match (notice, sums) {
+            (
+                Notice::Moved {
+                    direction,
+                    bytes,
+                    copied,
+                    ..
+                },
+                Some(sums),
+            ) => {
+                sums.copied += copied;
+                match direction {
+                    Direction::Spill => sums.spilled += bytes,
+                    Direction::Refill => sums.refilled += bytes,
+                }
+            }
+            (Notice::RolledBack { .. }, Some(sums)) => sums.rolled_back += 1,
+            (Notice::Resumed { suspended_ns, .. }, Some(sums)) => sums.suspended_ns += suspended_ns,
+            (Notice::DemandEnded { waited_ns, .. }, Some(sums)) => sums.waited_ns += waited_ns,
+            _ => {}
+        }
+        match notice {
+            Notice::MoveStarted {
+                vm,
+                id,
+                direction: Direction::Refill,
+                bytes,
+                ..
+            } => self.refill = Some((*id, *vm, *bytes)),
+            Notice::MoveStarted { vm, bytes, .. } => self.check_spill(world, *vm, *bytes)?,
+            Notice::Moved { id, .. } | Notice::RolledBack { id, .. } => {
+                self.refill = self.refill.filter(|(under_way, ..)| under_way != id);
+            }
+            Notice::Usage { vm, resident, .. } => return self.check_max(*vm, *resident),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_max(&mut self, vm: VmId, resident: u64) -> Result<(), Violation> {
+        self.resident.insert(vm, resident);
+        let max = self.quotas.get(&vm).map_or(u64::MAX, |quota| quota.max);
+        let ceiling = self.ceilings.entry(vm).or_insert(max);
+        if resident > *ceiling {
+            return Err(Violation(format!(
+                "{vm} holds {resident} bytes and may hold {ceiling}, its max is {max}"
+            )));
+        }
+        if self.refill.is_none_or(|(_, of, _)| of != vm) {
+            *ceiling = max.max(resident);
+        }
+        Ok(())
+    }
+
+    /// A spill has begun: its bytes are still in VRAM.
+    fn check_spill(&self, world: &World, vm: VmId, bytes: u64) -> Result<(), Violation> {
+        let audit = world.manager.audit().unwrap_or_default();
+        let Some(of) = audit.vms.iter().find(|of| of.vm == vm) else {
+            return Ok(());
+        };
+        if of.resident < of.quota.min.saturating_add(bytes) {
+            return Err(Violation(format!(
+                "{vm} holds {} bytes, is promised {} and loses {bytes}",
+                of.resident, of.quota.min
+            )));
+        }
+        if of.resident > of.quota.max {
+            return Ok(());
+        }
+        // What is set, and beyond it the chunk that waits and those that make room for it.
+        let config = world.config();
+        let largest = audit.vms.iter().map(|of| world.chunk_bytes(of.vm)).max();
+        let largest = largest.unwrap_or(0);
+        let most = config
+            .host_ram
+            .saturating_add(largest + config.batch_bytes.max(largest));
+        let spilled = audit.vms.iter().map(|of| of.spilled).sum::<u64>() + bytes;
+        if spilled > most {
+            return Err(Violation(format!(
+                "spills take {spilled} bytes of host RAM and may take {most}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks that the core's accounts are the sums of what it told.
+    pub(crate) fn check_accounts(&self, world: &World) -> Result<(), Violation> {
+        for (vm, sums) in &self.sums {
+            let Some(account) = world.manager.account(*vm) else {
+                continue;
+            };
+            let told = Sums {
+                spilled: account.spilled_bytes,
+                refilled: account.refilled_bytes,
+                copied: account.link_bytes,
+                rolled_back: account.rolled_back,
+                suspended_ns: account.suspended_ns,
+                waited_ns: account.demand_wait_ns,
+            };
+            if *sums != told {
+                return Err(Violation(format!(
+                    "the account of {vm} says {told:?}, its notices {sums:?}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks what the card may use without another look at the tables.
+fn check_translations(world: &World) -> Result<(), Violation> {
+    let Some(audit) = world.manager.audit() else {
+        return Ok(());
+    };
+    let owners: BTreeMap<u64, VmId> = audit
+        .vms
+        .iter()
+        .flat_map(|vm| vm.directories.iter().map(|directory| (directory.0, vm.vm)))
+        .collect();
+    for kept in world.model.translations() {
+        for (aperture, at) in [kept.directory, kept.table] {
+            if aperture == Aperture::Vram && is_free(&audit, VramAddr(at.0)) {
+                return Err(Violation(format!(
+                    "the TLB has {:?}, found through {at}, which is free",
+                    kept.entry
+                )));
+            }
+        }
+        // Without a VM it is the broker's, which maps all VRAM and flushes its window before it uses it.
+        let Some(&vm) = owners.get(&kept.directory.1.0) else {
+            continue;
+        };
+        let at = kept.entry.address().0;
+        let is_own = match kept.entry.aperture() {
+            Aperture::Vram => {
+                let frame = fermi_spec::addr::FrameNo((at / fermi_spec::addr::FRAME) as u32);
+                matches!(world.owner(frame), FrameOwner::Vm { vm: owner, .. } if owner == vm)
+            }
+            _ => world.is_mapped(Iova(at), kept.bytes),
+        };
+        if !is_own {
+            return Err(Violation(format!(
+                "the TLB has {:?} of {vm}, which is not its memory any more",
+                kept.entry
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn is_free(audit: &Audit, at: VramAddr) -> bool {
+    let mut free = audit.arena_free.iter();
+    free.any(|(start, bytes)| at.0 >= start.0 && at.0 - start.0 < *bytes)
+}
+
+/// Checks that chunks in both places have the same bytes there.
+pub(crate) fn check_equal(world: &World) -> Result<(), Violation> {
+    let audit = world.manager.audit().unwrap_or_default();
+    let mut vms = audit.vms.iter();
+    vms.try_for_each(|of| compare(world, of.vm, &of.equal))
+        .map_err(|at| Violation(format!("what is unchanged in VRAM, of {at}")))
+}
+
+/// Compares bytes of a VM's VRAM with those of its image. The first difference, as text.
+fn compare(world: &World, vm: VmId, runs: &[(GuestVramAddr, u64)]) -> Result<(), String> {
+    let memory = world.vm(vm);
+    let (mut one, mut other) = (vec![0; PIECE as usize], vec![0; PIECE as usize]);
+    for &(start, bytes) in runs {
+        let mut done = 0;
+        while done < bytes {
+            let at = start.0 + done;
+            let length = (bytes - done).min(PIECE) as usize;
+            let read = |region: &vm_memory::MmapRegion, into: &mut [u8]| {
+                let slice = region.get_slice(at as usize, length);
+                slice.expect("inside of its VRAM").copy_to(into);
+            };
+            read(&memory.vram, &mut one[..length]);
+            read(&memory.image, &mut other[..length]);
+            if one[..length] != other[..length] {
+                return Err(format!("{vm} has different bytes in its two places at {at:#x}"));
+            }
+            done += length as u64;
+        }
+    }
+    Ok(())
+}
