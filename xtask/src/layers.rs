@@ -73,8 +73,8 @@ const TABLE: &[Row] = &[
           "vgpu", "vmm", "vramd", "vramd_vm"],
         "puts everything together; only xtask may name it"),
     row("xtask", 7,
-        &["broker", "card", "fermi_model", "fermi_spec", "guests", "integration", "mmio", "shadow_pt",
-          "vfio_user_server", "vgpu", "vmm", "vramd", "vramd_vm"],
+        &["broker", "card", "fermi_model", "fermi_spec", "guests", "integration", "mmio", "planted",
+          "shadow_pt", "vfio_user_server", "vgpu", "vmm", "vramd", "vramd_vm"],
         "runs what integration offers; nobody names it"),
 ];
 

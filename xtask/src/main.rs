@@ -10,6 +10,7 @@ mod host_env;
 mod layers;
 mod nested;
 mod nouveau;
+mod planted;
 mod process;
 mod qemu;
 mod qmp;
@@ -62,6 +63,8 @@ enum Task {
     Fuzz(fuzz::FuzzArguments),
     /// Simulates whole runs from seeds, with checkers.
     Sim(sim::SimArguments),
+    /// Plants one fault after the other and demands that the simulator finds each.
+    Planted(planted::PlantedArguments),
 }
 
 fn run(task: &Task) -> anyhow::Result<()> {
@@ -80,6 +83,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Show(arguments) => show::run(arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, arguments),
         Task::Sim(arguments) => sim::run(arguments),
+        Task::Planted(arguments) => planted::run(&workspace, arguments),
     }
 }
 

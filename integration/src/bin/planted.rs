@@ -1,0 +1,78 @@
+//! Plants one fault in this process and simulates runs until one of them finds it. For `cargo xtask planted`.
+//!
+//! Prints one line of JSON: who found what, in which seed, after how many runs and milliseconds.
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use integration::sim::{Settings, run};
+use planted::Fault;
+use serde_json::json;
+
+const USAGE: &str = "usage: planted FAULT|none FIRST_SEED SEEDS_MAX SECONDS_MAX";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [fault, numbers @ ..] = &arguments[..] else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let numbers: Vec<u64> = numbers.iter().flat_map(|number| number.parse()).collect();
+    let [first, seeds, seconds] = numbers[..] else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match fault.as_str() {
+        "none" => {}
+        name => match name.parse::<Fault>() {
+            Ok(fault) => planted::plant(fault),
+            Err(error) => {
+                eprintln!("{error}");
+                return ExitCode::from(2);
+            }
+        },
+    }
+    let (start, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let mut runs = 0;
+    let mut found = None;
+    while found.is_none() && runs < seeds && start.elapsed() < limit {
+        let seed = first + runs;
+        runs += 1;
+        found = look(seed).map(|(by, what)| (seed, by, what));
+    }
+    let took_ms = start.elapsed().as_millis() as u64;
+    let line = match found {
+        Some((seed, by, what)) => json!({
+            "fault": fault, "seed": seed, "by": by, "what": what, "runs": runs, "took_ms": took_ms
+        }),
+        None => json!({ "fault": fault, "runs": runs, "took_ms": took_ms }),
+    };
+    println!("{line}");
+    ExitCode::SUCCESS
+}
+
+/// One run: who found what, if anybody did. A panic is an assertion of the product that bit.
+fn look(seed: u64) -> Option<(&'static str, String)> {
+    let said = Arc::new(Mutex::new(String::new()));
+    let into = Arc::clone(&said);
+    std::panic::set_hook(Box::new(move |panic| {
+        let mut said = into.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if said.is_empty() {
+            *said = panic.to_string().replace('\n', " ");
+        }
+    }));
+    let settings = Settings {
+        // Some limits bind only where a policy asks for too much.
+        hostile_policy: seed % 4 == 3,
+        ..Settings::default()
+    };
+    let outcome = std::panic::catch_unwind(|| run(seed, settings));
+    match outcome {
+        Ok(outcome) => outcome.violation.map(|what| ("simulator", what)),
+        Err(_) => {
+            let said = said.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            Some(("assertion", said.clone()))
+        }
+    }
+}
