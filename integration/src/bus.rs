@@ -66,7 +66,7 @@ impl SimBus {
     }
 
     /// The shadow's entry for `va`, of a large page or of a small one; 0 if there is none. No real guest sees that.
-    pub fn shadow_entry(&mut self, va: u64, is_large: bool) -> Pte {
+    pub(crate) fn shadow_entry(&mut self, va: u64, is_large: bool) -> Pte {
         Pte::from_bits(self.call(Ask::Entry(va, is_large)))
     }
 

@@ -191,7 +191,7 @@ fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), V
 }
 
 /// The shadow's entry for a virtual address of a VM's only address space; empty if there is none.
-pub fn shadow_entry(world: &World, vm: VmId, va: u64, is_large: bool) -> Pte {
+pub(crate) fn shadow_entry(world: &World, vm: VmId, va: u64, is_large: bool) -> Pte {
     let entry = |at: u64| read_words(world, VramAddr(at), 1)[0];
     let audit = world.manager.audit().unwrap_or_default();
     let directories = audit.vms.iter().find(|audit| audit.vm == vm);

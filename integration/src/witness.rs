@@ -77,7 +77,7 @@ enum Rights {
 }
 
 /// Runs for a number of steps, then compares everything.
-pub fn watch(bus: &mut SimBus, seed: u64) -> Result<(), String> {
+pub(crate) fn watch(bus: &mut SimBus, seed: u64) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let vram = u64::from(rig::read(bus, PffbReg::PartitionMebibytes(0))) * MIB;
     let bytes = (vram.saturating_sub(DATA) & !(MIB - 1)).min(DATA_BYTES_MAX);

@@ -366,7 +366,7 @@ impl World {
     }
 
     /// The first law that did not hold between two events.
-    pub fn laws(&self) -> Result<(), Violation> {
+    pub(crate) fn laws(&self) -> Result<(), Violation> {
         self.laws.held()
     }
 
@@ -566,7 +566,7 @@ impl World {
     }
 
     /// Whether the card may store to a bus address, if it is mapped at all.
-    pub fn is_writable(&self, at: Iova) -> bool {
+    pub(crate) fn is_writable(&self, at: Iova) -> bool {
         let maps = self.iommu.maps.lock().expect("one thread");
         let map = maps.range(..=at.0).next_back();
         map.is_some_and(|(start, _)| !self.read_only.contains(start))
