@@ -430,6 +430,8 @@ impl World {
                 let image = Arc::clone(&self.memory.vms[&vm].image);
                 zero(&image, at.0, bytes);
             }
+            // Guests here are told of every interrupt, and have no machine that routes them.
+            Action::LetInterrupts { .. } => {}
             Action::Interrupt { vm } => self.with_vm(vm, |memory| memory.interrupts += 1),
             Action::WakeAt { at } => self.wake_at = Some(at),
             Action::Notice(notice) => self.notices.push((self.now, notice)),

@@ -132,6 +132,7 @@ pub(crate) fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCoun
         log::warn!("{warning}");
     }
     let config = GpuConfig {
+        board: card.board,
         bar1_bytes: capabilities.bar1_bytes,
         bar3_bytes: capabilities.bar3_bytes,
         frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
@@ -148,7 +149,6 @@ pub(crate) fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCoun
         hangup: card.hangup,
         recorder,
         flights: setup.flights,
-        board: card.board,
         vms: setup.vms,
     })?;
     Ok((broker, card.counters))

@@ -7,7 +7,7 @@ use broker::LocalLink;
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use vfio_user_server::message::CommandCode;
-use vfio_user_server::pci;
+use vgpu::CONFIG_BYTES;
 use vmm::link::CONFIG_REGION;
 use vmm::{LinkError, VgpuLink};
 use vmm_sys_util::eventfd::EventFd;
@@ -71,22 +71,17 @@ fn refused(command: CommandCode) -> LinkError {
 
 impl VgpuLink for BrokerLink {
     fn region_size(&self, region: u32) -> u64 {
-        if region == CONFIG_REGION {
-            return self.link.config().len_bytes();
-        }
-        match self.link.config().bar(region as usize) {
-            pci::Bar::Memory32 { bytes, .. } | pci::Bar::Memory64 { bytes, .. } => bytes,
-            _ => 0,
+        match Bar::from_number(region) {
+            Some(bar) => self.link.bar_bytes(bar),
+            None if region == CONFIG_REGION => CONFIG_BYTES as u64,
+            None => 0,
         }
     }
 
     fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
         let command = CommandCode::RegionRead;
         if region == CONFIG_REGION {
-            return self.ask(command, |link| {
-                link.read_config(offset, data);
-                Ok(())
-            });
+            return self.ask(command, |link| link.read_config(offset, data));
         }
         let bar = Bar::from_number(region).ok_or(refused(command))?;
         self.ask(command, |link| link.read(bar, offset, data))
@@ -96,10 +91,7 @@ impl VgpuLink for BrokerLink {
         let command = CommandCode::RegionWrite;
         if region == CONFIG_REGION {
             // What it changed is read back by whoever places BARs and routes interrupts.
-            return self.ask(command, |link| {
-                link.write_config(offset, data);
-                Ok(())
-            });
+            return self.ask(command, |link| link.write_config(offset, data));
         }
         let bar = Bar::from_number(region).ok_or(refused(command))?;
         self.ask(command, |link| link.write(bar, offset, data))

@@ -18,9 +18,11 @@ pub const BAR1_BYTES: u64 = 128 << 20;
 pub const BAR3_BYTES: u64 = 64 << 20;
 
 /// A GF100 board.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Board {
     /// GeForce GTX 480.
+    #[default]
     Gtx480,
     /// Quadro 6000 workstation board.
     Quadro6000,

@@ -7,17 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fermi_spec::board::Board;
-use vfio_user_server::pci::ConfigSpace;
 use vgpu::inspect::Node;
 use vgpu::{Event, HostGpu, Quota, RequestId, VmConfig, VmId};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::config_space::{BarSizes, config_space, function};
 use crate::error::{AttachError, Ended, StartError};
 use crate::event_loop::{self, EventLoop};
 use crate::flights::{FlightError, FlightFolder};
 use crate::link::LocalLink;
+use crate::pci_function::{BarSizes, function};
 use crate::perform::Performer;
 use crate::port::Core;
 use crate::record::Recorder;
@@ -52,8 +50,6 @@ pub struct Setup {
     pub recorder: Option<Recorder>,
     /// Where the flight recorder is written when something went wrong, or somebody asks; nowhere if `None`.
     pub flights: Option<FlightFolder>,
-    /// Configuration space that guests see.
-    pub board: Board,
     /// Sockets to listen on. VMs in this process need none, see [`Broker::attach`].
     pub vms: Vec<VmSocket>,
 }
@@ -61,7 +57,6 @@ pub struct Setup {
 impl std::fmt::Debug for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Setup")
-            .field("board", &self.board)
             .field("vms", &self.vms)
             .finish_non_exhaustive()
     }
@@ -80,8 +75,8 @@ pub(crate) struct Shared {
     /// The card is up: clients may come.
     pub(crate) is_open: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
-    /// Configuration space as after power-on.
-    pub(crate) config_space: ConfigSpace,
+    /// Sizes of the BARs that guests see.
+    pub(crate) bars: BarSizes,
 }
 
 impl std::fmt::Debug for Shared {
@@ -129,15 +124,8 @@ pub struct Broker {
 impl Broker {
     /// Listens, brings the card up and lets clients in. Returns when the card is up.
     pub fn start(setup: Setup) -> Result<Self, StartError> {
-        let capabilities = setup.gpu.capabilities();
-        let bars = BarSizes {
-            bar1: capabilities.bar1_bytes,
-            bar3: capabilities.bar3_bytes,
-        };
-        let config_space = config_space(setup.board, bars).map_err(|error| StartError::Card {
-            reason: format!("its BARs cannot be shown: {error}"),
-        })?;
-        let function = function(&config_space, bars);
+        let bars = BarSizes::of(&setup.gpu.capabilities())?;
+        let function = function(bars);
         let status = Arc::new(Status::default());
         let asks = setup.interrupt.is_none();
         let wake = Arc::new(Waker::new(event_fd()?));
@@ -159,7 +147,7 @@ impl Broker {
             torn: Arc::new(event_fd()?),
             is_open: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
-            config_space,
+            bars,
         });
         let seats = setup
             .vms

@@ -9,14 +9,13 @@
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
 //! | `remote_gpu`, `vfio_gpu`, `pci_card` | a card in another process, or of this host |
 //! | `pci_host` | the host's PCI functions and their drivers |
-//! | `config_space` | the PCI function that a guest sees |
+//! | `pci_function` | the PCI function that a guest sees |
 //! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
 //! | `record`, `replay` | a run as a file, and the file as a run |
 //! | `flights` | what happened last, as a file when something went wrong |
 //! | `stats`, `notices`, `ratelimit` | figures and log lines |
 
 mod broker;
-mod config_space;
 mod error;
 mod event_loop;
 mod flights;
@@ -25,6 +24,7 @@ mod mapping;
 mod memory;
 mod notices;
 mod pci_card;
+mod pci_function;
 mod pci_host;
 mod perform;
 mod polls;

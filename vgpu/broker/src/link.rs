@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::pieces::runs;
-use vfio_user_server::pci::{ConfigChange, ConfigSpace};
 use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, Request, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -35,7 +34,9 @@ struct State {
     /// Number of threads in `wait`: without any, no wake-up is needed.
     waiting: usize,
     interrupt: Option<EventFd>,
-    /// An interrupt was raised before an eventfd was connected.
+    /// The guest lets interrupts through.
+    is_interrupt_enabled: bool,
+    /// An interrupt was raised before it could be signalled.
     is_interrupt_held: bool,
 }
 
@@ -102,6 +103,13 @@ impl VmPort for LocalPort {
         self.change(State::raise);
     }
 
+    fn let_interrupts(&self, through: bool) {
+        self.change(|state| {
+            state.is_interrupt_enabled = through;
+            state.raise_held();
+        });
+    }
+
     fn expelled(&self, reason: &str) {
         self.change(|state| state.expelled = Some(reason.to_owned()));
     }
@@ -115,37 +123,40 @@ impl State {
     fn raise(&mut self) {
         // A full counter means that interrupts wait to be fetched already.
         self.is_interrupt_held = match &self.interrupt {
-            Some(interrupt) => {
+            Some(interrupt) if self.is_interrupt_enabled => {
                 let _ = interrupt.write(1);
                 false
             }
-            None => true,
+            _ => true,
         };
+    }
+
+    fn raise_held(&mut self) {
+        if self.is_interrupt_held {
+            self.raise();
+        }
     }
 }
 
 /// A vGPU of a VM in this process. Dropping it detaches the VM.
 ///
-/// Calls may come from several threads; each waits for its own answer, at most 5 seconds. The caller's VMM decides by
-/// [`LocalLink::config`] whether accesses and interrupts reach the function at all.
+/// Calls may come from several threads; each waits for its own answer, at most 5 seconds. Interrupts are signalled once
+/// the guest lets them through by the configuration space.
 #[derive(Debug)]
 pub struct LocalLink {
     shared: Arc<Shared>,
     port: Arc<LocalPort>,
     attachment: Attachment,
-    config: Mutex<ConfigSpace>,
 }
 
 impl LocalLink {
     pub(crate) fn attach(shared: Arc<Shared>, config: VmConfig) -> Result<Self, AttachError> {
         let port = Arc::new(LocalPort::default());
-        let space = shared.config_space.clone();
         let attachment = shared.lock()?.attach(port.clone(), config)?;
         let link = Self {
             shared,
             port,
             attachment,
-            config: Mutex::new(space),
         };
         // On failure `link` is dropped, and the VM leaves if it was coming.
         let outcome = link.port.wait(|state| {
@@ -170,13 +181,18 @@ impl LocalLink {
 
     /// Loads from a BAR. Longer loads than [`ACCESS_BYTES_MAX`] are done in pieces.
     pub fn read(&self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
+        self.load(offset, data, |offset, bytes| Request::Read { bar, offset, bytes })
+    }
+
+    fn load(
+        &self,
+        offset: u64,
+        data: &mut [u8],
+        request: impl Fn(u64, u32) -> Request,
+    ) -> Result<(), LinkError> {
         for (offset, range) in runs(offset, data.len(), ACCESS_BYTES_MAX) {
             let part = &mut data[range];
-            match self.call(Request::Read {
-                bar,
-                offset,
-                bytes: part.len() as u32,
-            })? {
+            match self.call(request(offset, part.len() as u32))? {
                 // An answer of another length would be a mistake of the core; the bytes that came are passed on.
                 Reply::Data(bytes) => part.iter_mut().zip(bytes).for_each(|(to, from)| *to = from),
                 Reply::Done => part.fill(0xff),
@@ -188,12 +204,17 @@ impl LocalLink {
 
     /// Stores to a BAR. Longer stores than [`ACCESS_BYTES_MAX`] are done in pieces.
     pub fn write(&self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), LinkError> {
+        self.store(offset, data, |offset, data| Request::Write { bar, offset, data })
+    }
+
+    fn store(
+        &self,
+        offset: u64,
+        data: &[u8],
+        request: impl Fn(u64, Vec<u8>) -> Request,
+    ) -> Result<(), LinkError> {
         for (offset, range) in runs(offset, data.len(), ACCESS_BYTES_MAX) {
-            self.done(Request::Write {
-                bar,
-                offset,
-                data: data[range].to_vec(),
-            })?;
+            self.done(request(offset, data[range].to_vec()))?;
         }
         Ok(())
     }
@@ -220,34 +241,32 @@ impl LocalLink {
 
     /// Resets the device, its configuration space included.
     pub fn reset(&self) -> Result<(), LinkError> {
-        self.done(Request::Reset)?;
-        self.config().reset();
-        Ok(())
+        self.done(Request::Reset)
     }
 
-    /// Signals `interrupt` from now on. One that was raised before this call is signalled at once.
+    /// Signals `interrupt` from now on. One that was raised before this call is signalled as soon as the guest lets it.
     pub fn set_interrupt(&self, interrupt: EventFd) {
         let mut state = self.port.lock();
         state.interrupt = Some(interrupt);
-        if state.is_interrupt_held {
-            state.raise();
-        }
+        state.raise_held();
     }
 
     /// Reads the PCI configuration space.
-    pub fn read_config(&self, offset: u64, data: &mut [u8]) {
-        self.config().read(offset, data);
+    pub fn read_config(&self, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {
+        self.load(offset, data, |offset, bytes| Request::ReadConfig {
+            offset,
+            bytes,
+        })
     }
 
-    /// Writes the PCI configuration space and returns the changes.
-    pub fn write_config(&self, offset: u64, data: &[u8]) -> ConfigChange {
-        self.config().write(offset, data)
+    /// Writes the PCI configuration space.
+    pub fn write_config(&self, offset: u64, data: &[u8]) -> Result<(), LinkError> {
+        self.store(offset, data, |offset, data| Request::WriteConfig { offset, data })
     }
 
-    /// The PCI configuration space: where BARs are, whether MSI is on.
-    pub fn config(&self) -> MutexGuard<'_, ConfigSpace> {
-        // Its writes are byte by byte: after a panic every byte is still one of a guest's.
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Length of a BAR in bytes.
+    pub fn bar_bytes(&self, bar: Bar) -> u64 {
+        self.shared.bars.bytes(bar)
     }
 
     /// Why the broker gave this VM up, if it did.

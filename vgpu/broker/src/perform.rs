@@ -356,6 +356,11 @@ impl Performer {
                 }
             }
             Action::Interrupt { vm } => self.interrupt(vm),
+            Action::LetInterrupts { vm, through } => {
+                if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
+                    entry.port.let_interrupts(through);
+                }
+            }
             Action::WakeAt { at } => self.wake_at = Some(at),
             Action::Notice(notice) => {
                 self.stats.notice(&notice);

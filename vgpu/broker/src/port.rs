@@ -35,6 +35,8 @@ pub(crate) trait VmPort: Send + Sync {
     fn reply(&self, request: RequestId, reply: Reply);
     /// The vGPU's interrupt.
     fn interrupt(&self);
+    /// The guest lets interrupts through from now on, or no longer; none before the first call.
+    fn let_interrupts(&self, through: bool);
     /// The broker gives the VM up by itself; its requests are answered as refused, and [`VmPort::detached`] follows.
     fn expelled(&self, reason: &str);
     /// Nothing of the VM is left. Comes once, last.

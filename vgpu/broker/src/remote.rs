@@ -113,6 +113,10 @@ impl VmPort for RemotePort {
         self.signaller.raise();
     }
 
+    fn let_interrupts(&self, through: bool) {
+        self.signaller.enable(through);
+    }
+
     fn expelled(&self, _reason: &str) {
         self.tell(Told::Expelled);
     }

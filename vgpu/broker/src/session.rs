@@ -16,13 +16,11 @@ use vfio_user_server::dma::{DmaFile, DmaMap};
 use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
-use vfio_user_server::pci::ConfigSpace;
 use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
 use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
-use crate::config_space::can_interrupt;
 use crate::mapping::MapError;
 use crate::memory::RamMap;
 use crate::ratelimit::RateLimit;
@@ -34,7 +32,6 @@ use crate::vms::Attachment;
 enum Answer {
     Data,
     Done,
-    Reset,
 }
 
 /// The part of a client's request that a piece is.
@@ -62,7 +59,6 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     attachment: Attachment,
     signaller: Arc<Signaller>,
-    config: ConfigSpace,
     /// The vGPU exists; before, the client's requests are not read.
     is_attached: bool,
     gathers: Pending<ClientRequest, Gather>,
@@ -82,13 +78,11 @@ impl Session {
         attachment: Attachment,
         signaller: Arc<Signaller>,
     ) -> Self {
-        let config = shared.config_space.clone();
         Self {
             client,
             shared,
             attachment,
             signaller,
-            config,
             is_attached: false,
             gathers: Pending::default(),
             pieces: Pending::default(),
@@ -162,7 +156,7 @@ impl Session {
             Incoming::DmaMap { request, map } => self.dma_map(request, &map),
             Incoming::DmaUnmap { request, maps } => self.dma_unmap(request, &maps),
             Incoming::Irq { request, change } => self.change_irqs(request, change),
-            Incoming::Reset { request } => self.gather(request, Answer::Reset, 0, [(Request::Reset, 0..0)]),
+            Incoming::Reset { request } => self.gather(request, Answer::Done, 0, [(Request::Reset, 0..0)]),
             Incoming::Closed(_) => Ok(()),
         };
         tell_mistake(result);
@@ -176,17 +170,12 @@ impl Session {
         count: u32,
     ) -> Result<(), ReplyError> {
         let bytes = count as usize;
-        // The only other region that has bytes is the configuration space.
-        let Some(bar) = Bar::from_number(region as u32) else {
-            let mut data = vec![0xff; bytes];
-            self.config.read(offset, &mut data);
-            return self.client.reply_read(request, &data);
-        };
         let pieces = runs(offset, bytes, ACCESS_BYTES_MAX).map(|(offset, range)| {
-            let piece = Request::Read {
-                bar,
-                offset,
-                bytes: range.len() as u32,
+            let bytes = range.len() as u32;
+            let piece = match Bar::from_number(region as u32) {
+                Some(bar) => Request::Read { bar, offset, bytes },
+                // The only other region that has bytes.
+                None => Request::ReadConfig { offset, bytes },
             };
             (piece, range)
         });
@@ -200,13 +189,9 @@ impl Session {
         offset: u64,
         data: Vec<u8>,
     ) -> Result<(), ReplyError> {
-        let Some(bar) = Bar::from_number(region as u32) else {
-            self.write_config(offset, &data);
-            return self.client.reply_done(request);
-        };
         let pieces = runs(offset, data.len(), ACCESS_BYTES_MAX).map(|(offset, range)| {
             let data = data.get(range).unwrap_or_default().to_vec();
-            (Request::Write { bar, offset, data }, 0..0)
+            (store(region, offset, data), 0..0)
         });
         self.gather(request, Answer::Done, 0, pieces)
     }
@@ -216,31 +201,10 @@ impl Session {
         request: ClientRequest,
         writes: &[BatchedWrite],
     ) -> Result<(), ReplyError> {
-        let mut pieces = Vec::with_capacity(writes.len());
-        for BatchedWrite { region, write } in writes {
-            match Bar::from_number(*region as u32) {
-                Some(bar) => {
-                    let data = write.data().to_vec();
-                    pieces.push((
-                        Request::Write {
-                            bar,
-                            offset: write.offset,
-                            data,
-                        },
-                        0..0,
-                    ));
-                }
-                None => self.write_config(write.offset, write.data()),
-            }
-        }
-        self.gather(request, Answer::Done, 0, pieces)
-    }
-
-    fn write_config(&mut self, offset: u64, data: &[u8]) {
-        let change = self.config.write(offset, data);
-        if change.is_msi_changed || change.is_bus_master_changed {
-            self.signaller.enable(can_interrupt(&self.config));
-        }
+        let store = |BatchedWrite { region, write }: &BatchedWrite| {
+            (store(*region, write.offset, write.data().to_vec()), 0..0)
+        };
+        self.gather(request, Answer::Done, 0, writes.iter().map(store))
     }
 
     fn dma_map(&mut self, request: ClientRequest, map: &DmaMap) -> Result<(), ReplyError> {
@@ -427,12 +391,15 @@ impl Session {
             (Some(refusal), _) => client.reply_error(request, errno_of(refusal)),
             (None, Answer::Data) => client.reply_read(request, data),
             (None, Answer::Done) => client.reply_done(request),
-            (None, Answer::Reset) => {
-                self.config.reset();
-                self.signaller.enable(false);
-                client.reply_done(request)
-            }
         }
+    }
+}
+
+/// A client's store. The only region with bytes besides the BARs is the configuration space.
+fn store(region: Region, offset: u64, data: Vec<u8>) -> Request {
+    match Bar::from_number(region as u32) {
+        Some(bar) => Request::Write { bar, offset, data },
+        None => Request::WriteConfig { offset, data },
     }
 }
 

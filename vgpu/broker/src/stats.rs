@@ -279,6 +279,8 @@ impl Stats {
                 Bar::Bar1 => &mut accesses.bar1_writes,
                 Bar::Bar3 => &mut accesses.bar3_writes,
             },
+            // Too rare for a figure.
+            Request::ReadConfig { .. } | Request::WriteConfig { .. } => return,
             Request::Reset => &mut accesses.resets,
             Request::MapRam { .. } | Request::UnmapRam { .. } => &mut accesses.dma_changes,
         } += 1;

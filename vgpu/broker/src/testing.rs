@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use fermi_spec::addr::{FrameNo, Gpa, Iova};
 use fermi_spec::bar::Bar;
-use fermi_spec::board::Board;
 use vgpu::{
-    Action, Actions, Capabilities, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError, HostMemory,
-    Notice, Place, Quota, Refusal, Reply, Request, RequestId, StartFailure, Tick, Token, VmConfig, VmId,
+    Action, Actions, Capabilities, ConfigSpace, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError,
+    HostMemory, Notice, Place, Quota, Refusal, Reply, Request, RequestId, StartFailure, Tick, Token,
+    VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -150,6 +150,7 @@ pub(crate) struct TestCore {
     reads: BTreeMap<Token, (VmId, RequestId)>,
     woken: Vec<(VmId, RequestId)>,
     maps: BTreeMap<(VmId, u64), u64>,
+    configs: BTreeMap<VmId, ConfigSpace>,
     next_token: u64,
 }
 
@@ -279,6 +280,7 @@ impl TestCore {
 
     fn detach(&mut self, vm: VmId, actions: &mut Actions) {
         self.vms.remove(&vm);
+        self.configs.remove(&vm);
         for ((_, gpa), bytes) in self.maps.extract_if(.., |(owner, _), _| *owner == vm) {
             actions.push(Action::UnmapDma {
                 iova: iova_of(vm, Gpa(gpa)),
@@ -329,7 +331,19 @@ impl TestCore {
     ) {
         let vm = of.0;
         match request {
-            Request::Reset => answer(actions, of, Reply::Done),
+            Request::Reset => {
+                self.change_config(vm, actions, ConfigSpace::reset);
+                answer(actions, of, Reply::Done);
+            }
+            Request::ReadConfig { offset, bytes } => {
+                let mut data = vec![0; bytes as usize];
+                self.config(vm).read(offset, &mut data);
+                answer(actions, of, Reply::Data(data));
+            }
+            Request::WriteConfig { offset, data } => {
+                self.change_config(vm, actions, |config| config.write(offset, &data));
+                answer(actions, of, Reply::Done);
+            }
             Request::Read { offset, bytes, .. } => self.read(now, of, offset, bytes, memory, actions),
             Request::Write { offset, .. } => self.write(of, offset, actions),
             Request::MapRam { gpa, bytes, writable } => {
@@ -356,6 +370,18 @@ impl TestCore {
                 answer(actions, of, reply);
             }
         }
+    }
+
+    fn config(&mut self, vm: VmId) -> &mut ConfigSpace {
+        let fresh = || ConfigSpace::of(&vgpu::GpuConfig::default());
+        self.configs.entry(vm).or_insert_with(fresh)
+    }
+
+    fn change_config(&mut self, vm: VmId, actions: &mut Actions, change: impl FnOnce(&mut ConfigSpace)) {
+        let config = self.config(vm);
+        change(config);
+        let through = config.can_interrupt();
+        actions.push(Action::LetInterrupts { vm, through });
     }
 
     /// Handles events of the card and of the clock.
@@ -400,7 +426,6 @@ pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -
         hangup: None,
         recorder: None,
         flights: None,
-        board: Board::Gtx480,
         vms: Vec::new(),
     }
 }

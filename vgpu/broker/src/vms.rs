@@ -30,7 +30,11 @@ pub(crate) enum Then {
 impl Then {
     pub(crate) fn after(request: &Request) -> Self {
         match *request {
-            Request::Read { .. } | Request::Write { .. } | Request::Reset => Self::Nothing,
+            Request::Read { .. }
+            | Request::Write { .. }
+            | Request::ReadConfig { .. }
+            | Request::WriteConfig { .. }
+            | Request::Reset => Self::Nothing,
             Request::MapRam { gpa, bytes, .. } => Self::Map { gpa, bytes },
             Request::UnmapRam { gpa, bytes } => Self::Unmap { gpa, bytes },
         }

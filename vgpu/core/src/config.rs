@@ -1,6 +1,7 @@
 //! Settings of a GPU and of a VM.
 
 use fermi_spec::addr::Iova;
+use fermi_spec::board::Board;
 use serde::{Deserialize, Serialize};
 
 use crate::host::microcode::Microcode;
@@ -74,6 +75,9 @@ impl Default for Bus {
 /// Settings of one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GpuConfig {
+    /// Board that guests are shown, by the ids in their configuration space.
+    #[serde(default)]
+    pub board: Board,
     /// Bytes of BAR1 and BAR3, by the backend.
     pub bar1_bytes: u64,
     /// Bytes of BAR3.
@@ -109,6 +113,7 @@ pub struct GpuConfig {
 impl Default for GpuConfig {
     fn default() -> Self {
         Self {
+            board: Board::default(),
             bar1_bytes: fermi_spec::board::BAR1_BYTES,
             bar3_bytes: fermi_spec::board::BAR3_BYTES,
             frames_arrive_zeroed: false,
@@ -285,6 +290,7 @@ impl VmConfig {
 
 impl Inspect for GpuConfig {
     fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.name("board", self.board.name());
         tree.bytes("bar1", self.bar1_bytes);
         tree.bytes("bar3", self.bar3_bytes);
         tree.flag("frames_arrive_zeroed", self.frames_arrive_zeroed);

@@ -33,6 +33,7 @@ mod soundness;
 pub(crate) mod tables;
 pub(crate) mod units;
 
+use pci::ConfigSpace;
 use ram::RamMaps;
 use tables::ShadowCharge;
 use units::Units;
@@ -64,7 +65,11 @@ impl Queued {
         match &self.kind {
             Request::Read { bar, offset, .. } => Some((*bar, *offset, self.answer.len())),
             Request::Write { bar, offset, data } => Some((*bar, *offset, data.len())),
-            Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => None,
+            Request::ReadConfig { .. }
+            | Request::WriteConfig { .. }
+            | Request::MapRam { .. }
+            | Request::UnmapRam { .. }
+            | Request::Reset => None,
         }
     }
 
@@ -83,7 +88,9 @@ impl Queued {
 
     pub(crate) fn new(id: RequestId, kind: Request, since: Tick) -> Self {
         let answer = match kind {
-            Request::Read { bytes, .. } => vec![0; (bytes as usize).min(ACCESS_BYTES_MAX)],
+            Request::Read { bytes, .. } | Request::ReadConfig { bytes, .. } => {
+                vec![0; (bytes as usize).min(ACCESS_BYTES_MAX)]
+            }
             _ => Vec::new(),
         };
         Self {
@@ -262,11 +269,17 @@ pub(crate) fn shadow_budget(guest_vram: u64) -> u64 {
 }
 
 impl Vgpu {
-    pub(crate) fn new(id: VmId, config: VmConfig, boot0: u32, image: fermi_spec::addr::Iova) -> Self {
+    pub(crate) fn new(
+        id: VmId,
+        config: VmConfig,
+        boot0: u32,
+        pci: ConfigSpace,
+        image: fermi_spec::addr::Iova,
+    ) -> Self {
         let chunks = Chunks::new(config.guest_vram, config.chunk_bytes, image);
         Self {
             id,
-            units: Units::new(boot0, config.guest_vram),
+            units: Units::new(boot0, config.guest_vram, pci),
             chunks,
             ram: RamMaps::default(),
             spaces: BTreeMap::new(),
@@ -331,6 +344,8 @@ fn name_of(request: &Request) -> &'static str {
     match request {
         Request::Read { .. } => "load",
         Request::Write { .. } => "store",
+        Request::ReadConfig { .. } => "load from the configuration space",
+        Request::WriteConfig { .. } => "store to the configuration space",
         Request::MapRam { .. } => "map of RAM",
         Request::UnmapRam { .. } => "unmap of RAM",
         Request::Reset => "reset",
@@ -351,6 +366,9 @@ impl Inspect for Queued {
         match &self.kind {
             Request::Read { bar, offset, .. } => access(tree, *bar, *offset, self.answer.len()),
             Request::Write { bar, offset, data } => access(tree, *bar, *offset, data.len()),
+            Request::ReadConfig { offset, .. } | Request::WriteConfig { offset, .. } => {
+                tree.number("offset", *offset);
+            }
             Request::MapRam { gpa, bytes, .. } | Request::UnmapRam { gpa, bytes } => {
                 tree.address("at", gpa.0, Address::GuestPhysicalAddress);
                 tree.bytes("size", *bytes);

@@ -130,6 +130,21 @@ pub enum Request {
         #[serde(with = "crate::hex")]
         data: Vec<u8>,
     },
+    /// A load from the PCI configuration space. Answered with data; bytes behind its end are ones.
+    ReadConfig {
+        /// Bytes into the space.
+        offset: u64,
+        /// Length, 1 to [`ACCESS_BYTES_MAX`].
+        bytes: u32,
+    },
+    /// A store to the PCI configuration space. What cannot be written there stays.
+    WriteConfig {
+        /// Bytes into the space.
+        offset: u64,
+        /// 1 to [`ACCESS_BYTES_MAX`] bytes.
+        #[serde(with = "crate::hex")]
+        data: Vec<u8>,
+    },
     /// A range of guest RAM became reachable for DMA (vfio-user DMA_MAP).
     MapRam {
         /// First address, page-aligned.
@@ -338,6 +353,14 @@ pub enum Action {
     Interrupt {
         /// VM that gets the interrupt.
         vm: VmId,
+    },
+    /// The guest lets its device send interrupts from now on, or no longer, by its PCI configuration space. It does not
+    /// before the first of these. One that is raised meanwhile is held back.
+    LetInterrupts {
+        /// VM whose device it is.
+        vm: VmId,
+        /// Whether they are sent.
+        through: bool,
     },
     /// Send [`Event::Wake`] at this time; replaces an earlier request.
     WakeAt {

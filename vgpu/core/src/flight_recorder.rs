@@ -150,9 +150,11 @@ impl FlightRecorder {
             Event::Request { vm, id, request } => match request {
                 Request::Read { bar, offset, bytes } => Happened::load(*vm, *id, *bar, *offset, *bytes),
                 Request::Write { bar, offset, data } => Happened::store(*vm, *id, *bar, *offset, data.len()),
-                Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => {
-                    return self.other_event(event);
-                }
+                Request::ReadConfig { .. }
+                | Request::WriteConfig { .. }
+                | Request::MapRam { .. }
+                | Request::UnmapRam { .. }
+                | Request::Reset => return self.other_event(event),
             },
             other => return self.other_event(other),
         };

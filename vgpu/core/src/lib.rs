@@ -23,6 +23,7 @@ pub use account::Account;
 pub use config::{
     Bus, BusRange, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, Setting, SettingUnit, VmConfig,
 };
+pub use device::pci::{CONFIG_BYTES, ConfigSpace};
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, Request,
     RequestId, Tick, Token, VmId,

@@ -13,7 +13,6 @@
 //! | [`client`] | negotiation, request ids, back-pressure; the surface that embedders see |
 //! | [`function`] | regions and interrupts of the function; the trait for functions that answer at once |
 //! | [`dma`], [`irq`] | the client's memory and interrupts |
-//! | [`pci`] | a configuration space |
 //! | [`pending`] | requests that wait for their answers |
 //! | [`serve`] | drives a function that answers at once |
 //! | [`remote`] | the other side: a function in another process |
@@ -38,7 +37,6 @@ pub mod function;
 pub mod irq;
 pub mod listener;
 pub mod message;
-pub mod pci;
 pub mod pending;
 pub mod remote;
 pub mod serve;
@@ -52,7 +50,6 @@ pub use error::{CloseReason, DmaError, ProtocolError, ReplyError};
 pub use function::{Area, FunctionInfo, MappableRegion, PciFunction, Region, RegionInfo};
 pub use irq::{IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 pub use listener::{Accepted, Listener, ListenerError};
-pub use pci::{Bar, ConfigChange, ConfigSpace, PciIdentity};
 pub use pending::Pending;
 pub use remote::{RemoteError, RemoteFunction};
 /// An error number, as replies carry it.

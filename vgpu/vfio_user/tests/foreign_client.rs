@@ -11,13 +11,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vfio_user_server::serve::serve_client;
 use vfio_user_server::{
-    Accepted, Area, CloseReason, ConfigSpace, DmaMap, Errno, FunctionInfo, IrqChange, IrqEvent, IrqIndex,
-    IrqOperation, Listener, MappableRegion, PciFunction, PciIdentity, Region, RegionInfo,
+    Accepted, Area, CloseReason, DmaMap, Errno, FunctionInfo, IrqChange, IrqEvent, IrqIndex, IrqOperation,
+    Listener, MappableRegion, PciFunction, Region, RegionInfo,
 };
 
 /// Records all requests; a write to BAR0 offset 0 fires MSI 0.
 struct Recorder {
-    config: ConfigSpace,
+    config: Vec<u8>,
     bar: Vec<u8>,
     msi: Option<IrqEvent>,
     maps: Vec<(u64, u64, u64)>,
@@ -27,16 +27,17 @@ struct Recorder {
 
 impl PciFunction for Recorder {
     fn read(&mut self, region: Region, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
-        match region {
-            Region::Config => self.config.read(offset, data),
-            _ => data.copy_from_slice(&self.bar[offset as usize..][..data.len()]),
-        }
+        let bytes = match region {
+            Region::Config => &self.config,
+            _ => &self.bar,
+        };
+        data.copy_from_slice(&bytes[offset as usize..][..data.len()]);
         Ok(())
     }
 
     fn write(&mut self, region: Region, offset: u64, data: &[u8]) -> Result<(), Errno> {
         if region == Region::Config {
-            self.config.write(offset, data);
+            self.config[offset as usize..][..data.len()].copy_from_slice(data);
             return Ok(());
         }
         self.bar[offset as usize..][..data.len()].copy_from_slice(data);
@@ -107,13 +108,10 @@ fn server() -> (tempfile::TempDir, PathBuf, JoinHandle<(Recorder, CloseReason)>)
     let path = directory.path().join("function.sock");
     let mut listener = Listener::bind(&path).unwrap();
     let thread = std::thread::spawn(move || {
-        let identity = PciIdentity {
-            vendor: 0x10de,
-            device: 0x06c0,
-            ..PciIdentity::default()
-        };
+        let mut config = vec![0; 256];
+        config[..4].copy_from_slice(&[0xde, 0x10, 0xc0, 0x06]);
         let mut function = Recorder {
-            config: ConfigSpace::new(identity).with_msi(),
+            config,
             bar: vec![0; 0x1000],
             msi: None,
             maps: Vec::new(),

@@ -281,6 +281,12 @@ fn old_link_cannot_speak_for_a_new_vm_of_its_number() {
     assert_eq!(read(&new, 0).unwrap(), 0x0302_0100);
 }
 
+/// Switches bus mastering and MSI on, as a guest's driver does.
+fn enable_msi(link: &LocalLink) {
+    link.write_config(4, &[6]).unwrap();
+    link.write_config(0x6a, &[1]).unwrap();
+}
+
 #[test]
 fn interrupt_raised_before_anybody_listens_is_kept() {
     let (_gpu, broker) = broker();
@@ -288,6 +294,8 @@ fn interrupt_raised_before_anybody_listens_is_kept() {
     read(&link, at::INTERRUPT).unwrap();
     let interrupt = EventFd::new(EFD_NONBLOCK).unwrap();
     link.set_interrupt(interrupt.try_clone().unwrap());
+    assert!(interrupt.read().is_err(), "MSI is off");
+    enable_msi(&link);
     assert_eq!(interrupt.read().unwrap(), 1);
     read(&link, at::INTERRUPT).unwrap();
     read(&link, at::INTERRUPT).unwrap();
@@ -307,6 +315,7 @@ fn interrupt_of_the_card_reaches_the_vms() {
     let link = broker.attach(vm_config("a")).unwrap();
     let interrupt = EventFd::new(0).unwrap();
     link.set_interrupt(interrupt.try_clone().unwrap());
+    enable_msi(&link);
     card_interrupt.write(1).unwrap();
     assert_eq!(interrupt.read().unwrap(), 1);
 }
@@ -317,6 +326,7 @@ fn interrupt_without_an_eventfd_is_asked_for() {
     let link = broker.attach(vm_config("a")).unwrap();
     let interrupt = EventFd::new(0).unwrap();
     link.set_interrupt(interrupt.try_clone().unwrap());
+    enable_msi(&link);
     gpu.card().has_interrupt = true;
     assert_eq!(interrupt.read().unwrap(), 1);
 }

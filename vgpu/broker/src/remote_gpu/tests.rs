@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use vfio_user_server::serve::serve_client;
 use vfio_user_server::{
-    Accepted, Client, ConfigSpace, DmaMap, Errno, FunctionInfo, IrqChange, IrqEvent, IrqOperation, Listener,
-    PciFunction, RegionInfo,
+    Accepted, Client, DmaMap, Errno, FunctionInfo, IrqChange, IrqEvent, IrqOperation, Listener, PciFunction,
+    RegionInfo,
 };
+use vgpu::{ConfigSpace, GpuConfig};
 
 use super::*;
-use crate::config_space::{self, BarSizes};
 use crate::mapping::{PAGE, map_shared, sealed_memfd};
+use crate::pci_function::{BarSizes, function};
 use crate::testing::{FakeGpu, TestCore, setup, vm_config};
 use crate::{Broker, Setup};
 
@@ -75,7 +76,7 @@ impl PciFunction for Board {
             ..
         } = change
         {
-            let can_interrupt = config_space::can_interrupt(&self.config);
+            let can_interrupt = self.config.can_interrupt();
             let _ = self.said.send(format!("{index:?}, enabled: {can_interrupt}"));
             self.interrupt = events.into_iter().next();
         }
@@ -103,11 +104,16 @@ impl PciFunction for Board {
 }
 
 fn config() -> ConfigSpace {
-    config_space::config_space(fermi_spec::board::Board::TeslaC2050, BARS).unwrap()
+    ConfigSpace::of(&GpuConfig {
+        board: fermi_spec::board::Board::TeslaC2050,
+        bar1_bytes: BARS.bar1,
+        bar3_bytes: BARS.bar3,
+        ..GpuConfig::default()
+    })
 }
 
 fn info() -> FunctionInfo {
-    config_space::function(&config(), BARS)
+    function(BARS)
 }
 
 /// A server of one client, and what it is asked.

@@ -1,15 +1,25 @@
-//! The PCI side of a guest's GPU as its registers show it: the mirror of the configuration space, PROM, VGA ports.
+//! The PCI side of a guest's GPU: its configuration space, and what registers show of it. These are the mirror of the
+//! configuration space, PROM and VGA ports.
 //!
-//! The configuration space itself is the edge's, which has to answer it without the core. Nobody shows guests a VBIOS or
-//! the mirror yet: both read zero. Whoever makes them readable does it here.
+//! The mirror is read-only: a store through it would move BARs or stop messages without the VM's machine, which only
+//! hears of requests, ever knowing. Nobody shows guests a VBIOS yet, so PROM reads zero.
 
-use fermi_spec::regs::{PpciReg, VgaReg};
+mod config_space;
+
+use fermi_spec::regs::ppci::PPCI;
+use fermi_spec::regs::{PpciReg, VgaReg, Width};
+
+pub use config_space::{CONFIG_BYTES, ConfigSpace};
 
 use super::pmc::Pmc;
 
-/// A load from the mirror of the configuration space.
-pub(crate) fn read_mirror() -> u32 {
-    0
+/// A load from the mirror of the configuration space, `offset` bytes into it. What lies behind the space reads zero.
+pub(crate) fn read_mirror(config: &ConfigSpace, offset: u32, width: Width) -> u32 {
+    let mut word = [0; 4];
+    if (offset as usize) < CONFIG_BYTES {
+        config.read(offset.into(), &mut word[..width.bytes()]);
+    }
+    u32::from_le_bytes(word)
 }
 
 /// A load from PROM.
@@ -18,9 +28,11 @@ pub(crate) fn read_prom() -> u32 {
 }
 
 /// A register of the mirror, by its name.
-pub(crate) fn read(reg: PpciReg) -> u32 {
+pub(crate) fn read(reg: PpciReg, config: &ConfigSpace) -> u32 {
     match reg {
-        PpciReg::PciRomShadow | PpciReg::PciMsiRearm => read_mirror(),
+        PpciReg::PciRomShadow | PpciReg::PciMsiRearm => {
+            read_mirror(config, reg.offset() - PPCI.first, Width::Dword)
+        }
     }
 }
 

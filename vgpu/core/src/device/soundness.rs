@@ -11,11 +11,11 @@ use crate::saved::Unsound;
 impl Queued {
     fn check(&self) -> Result<(), Unsound> {
         let (length, answer) = match &self.kind {
-            Request::Read { bytes, .. } => {
+            Request::Read { bytes, .. } | Request::ReadConfig { bytes, .. } => {
                 let length = (*bytes as usize).min(ACCESS_BYTES_MAX);
                 (length, length)
             }
-            Request::Write { data, .. } => (data.len(), 0),
+            Request::Write { data, .. } | Request::WriteConfig { data, .. } => (data.len(), 0),
             Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => (0, 0),
         };
         let fits = length <= ACCESS_BYTES_MAX && self.done <= length && self.answer.len() == answer;

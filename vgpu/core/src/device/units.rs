@@ -14,6 +14,7 @@ use super::engines::Engines;
 use super::mmu::Mmu;
 use super::pbdma::Pbdmas;
 use super::pbus::Pbus;
+use super::pci::ConfigSpace;
 use super::pfifo::Pfifo;
 use super::pmc::Pmc;
 use super::ptimer::Ptimer;
@@ -27,6 +28,8 @@ use crate::saved::Unsound;
 pub(crate) struct Units {
     boot0: u32,
     guest_vram: u64,
+    /// The PCI configuration space, the only one of this vGPU.
+    pub(crate) pci: ConfigSpace,
     pub(crate) pmc: Pmc,
     pub(crate) pbus: Pbus,
     pub(crate) pfifo: Pfifo,
@@ -39,11 +42,12 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// As after power-on: a board with this PMC_BOOT_0 and this much VRAM.
-    pub(crate) fn new(boot0: u32, guest_vram: u64) -> Self {
+    /// As after power-on: a board with this PMC_BOOT_0, this much VRAM and this PCI function.
+    pub(crate) fn new(boot0: u32, guest_vram: u64, pci: ConfigSpace) -> Self {
         Self {
             boot0,
             guest_vram,
+            pci,
             pmc: Pmc::new(boot0),
             pbus: Pbus::default(),
             pfifo: Pfifo::new(),
@@ -58,12 +62,15 @@ impl Units {
     /// Checks units that were read, of a VM with that much VRAM.
     pub(crate) fn check(&self, guest_vram: u64) -> Result<(), Unsound> {
         Unsound::unless(self.guest_vram == guest_vram, "units of a board with other VRAM")?;
+        self.pci.check()?;
         self.pfifo.check()
     }
 
     /// Everything as after power-on, the identity excepted.
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.boot0, self.guest_vram);
+        let mut pci = self.pci.clone();
+        pci.reset();
+        *self = Self::new(self.boot0, self.guest_vram, pci);
     }
 
     /// Units that ask for an interrupt, as PMC_INTR shows them.
@@ -95,7 +102,7 @@ impl Units {
             Bar0Reg::Ltc(reg) => board::read_ltc(reg, words),
             Bar0Reg::Pring(reg) => board::read_ring(reg, words),
             Bar0Reg::Pmu(reg) => board::read_pmu(reg),
-            Bar0Reg::Ppci(reg) => pci::read(reg),
+            Bar0Reg::Ppci(reg) => pci::read(reg, &self.pci),
             Bar0Reg::Vga(reg) => pci::read_vga(reg),
             Bar0Reg::Pnvio(reg) => words.load(reg),
             Bar0Reg::Pclock(reg) => words.load(reg),
@@ -155,6 +162,7 @@ impl Inspect for Units {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.bits("boot0", self.boot0);
         tree.bits("pending", self.pending());
+        tree.flag("lets_interrupts_through", self.pci.can_interrupt());
         tree.part("pmc", &self.pmc);
         tree.part("pbus", &self.pbus);
         tree.part("pfifo", &self.pfifo);

@@ -29,6 +29,19 @@ enum Recorded {
         #[serde(with = "crate::hex")]
         data: Vec<u8>,
     },
+    ReadConfig {
+        vm: VmId,
+        request: RequestId,
+        offset: u64,
+        bytes: u32,
+    },
+    WriteConfig {
+        vm: VmId,
+        request: RequestId,
+        offset: u64,
+        #[serde(with = "crate::hex")]
+        data: Vec<u8>,
+    },
     MapRam {
         vm: VmId,
         request: RequestId,
@@ -70,6 +83,18 @@ pub(super) fn serialize<S: Serializer>(
             offset,
             data: data.clone(),
         },
+        Request::ReadConfig { offset, bytes } => Recorded::ReadConfig {
+            vm,
+            request,
+            offset,
+            bytes,
+        },
+        Request::WriteConfig { offset, ref data } => Recorded::WriteConfig {
+            vm,
+            request,
+            offset,
+            data: data.clone(),
+        },
         Request::MapRam { gpa, bytes, writable } => Recorded::MapRam {
             vm,
             request,
@@ -106,6 +131,18 @@ pub(super) fn deserialize<'a, D: Deserializer<'a>>(
             offset,
             data,
         } => (vm, request, Request::Write { bar, offset, data }),
+        Recorded::ReadConfig {
+            vm,
+            request,
+            offset,
+            bytes,
+        } => (vm, request, Request::ReadConfig { offset, bytes }),
+        Recorded::WriteConfig {
+            vm,
+            request,
+            offset,
+            data,
+        } => (vm, request, Request::WriteConfig { offset, data }),
         Recorded::MapRam {
             vm,
             request,
@@ -140,6 +177,12 @@ mod tests {
         assert_same(r#"{"Write":{"vm":0,"request":3,"bar":"Bar3","offset":8,"data":"0011ff"}}"#);
         assert_same(r#"{"MapRam":{"vm":2,"request":4,"gpa":4096,"bytes":8192,"writable":true}}"#);
         assert_same(r#"{"UnmapRam":{"vm":2,"request":5,"gpa":4096,"bytes":8192}}"#);
+    }
+
+    #[test]
+    fn requests_of_the_configuration_space_have_the_same_form() {
+        assert_same(r#"{"ReadConfig":{"vm":1,"request":2,"offset":52,"bytes":1}}"#);
+        assert_same(r#"{"WriteConfig":{"vm":1,"request":3,"offset":4,"data":"0600"}}"#);
     }
 
     #[test]

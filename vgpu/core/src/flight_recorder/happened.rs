@@ -51,7 +51,8 @@ impl From<Place> for Memory {
     }
 }
 
-/// One event or action. Lengths of accesses beyond 65,535 bytes are recorded as 65,535.
+/// One event or action. Lengths of accesses beyond 65,535 bytes are recorded as 65,535, and so are offsets into
+/// configuration space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[expect(
     missing_docs,
@@ -86,6 +87,18 @@ pub enum Happened {
         offset: u64,
         bytes: u16,
         answer: Answer,
+    },
+    ConfigLoad {
+        vm: VmId,
+        request: RequestId,
+        offset: u16,
+        bytes: u16,
+    },
+    ConfigStore {
+        vm: VmId,
+        request: RequestId,
+        offset: u16,
+        bytes: u16,
     },
     MapRam {
         vm: VmId,
@@ -171,6 +184,10 @@ pub enum Happened {
     Interrupt {
         vm: VmId,
     },
+    LetInterrupts {
+        vm: VmId,
+        through: bool,
+    },
     WakeAt {
         at: Tick,
     },
@@ -239,6 +256,18 @@ impl Happened {
             } => match *what {
                 Request::Reset => Happened::Reset { vm, request },
                 Request::Read { .. } | Request::Write { .. } => return None,
+                Request::ReadConfig { offset, bytes } => Happened::ConfigLoad {
+                    vm,
+                    request,
+                    offset: short(offset as usize),
+                    bytes: short(bytes as usize),
+                },
+                Request::WriteConfig { offset, ref data } => Happened::ConfigStore {
+                    vm,
+                    request,
+                    offset: short(offset as usize),
+                    bytes: short(data.len()),
+                },
                 Request::MapRam { gpa, bytes, writable } => Happened::MapRam {
                     vm,
                     request,
@@ -329,6 +358,7 @@ impl Happened {
                 pages: pages(bytes),
             },
             Action::Interrupt { vm } => Happened::Interrupt { vm },
+            Action::LetInterrupts { vm, through } => Happened::LetInterrupts { vm, through },
             Action::WakeAt { at } => Happened::WakeAt { at },
             Action::Notice(_) => return None,
         })
@@ -366,6 +396,8 @@ impl Happened {
             | Happened::Reset { vm, .. }
             | Happened::Load { vm, .. }
             | Happened::Store { vm, .. }
+            | Happened::ConfigLoad { vm, .. }
+            | Happened::ConfigStore { vm, .. }
             | Happened::MapRam { vm, .. }
             | Happened::UnmapRam { vm, .. }
             | Happened::SetQuota { vm }
@@ -375,6 +407,7 @@ impl Happened {
             | Happened::Replied { vm, .. }
             | Happened::DropImage { vm, .. }
             | Happened::Interrupt { vm }
+            | Happened::LetInterrupts { vm, .. }
             | Happened::MapDma {
                 memory: Memory::Ram(vm) | Memory::Image(vm),
                 ..
@@ -431,6 +464,8 @@ impl Happened {
             | Happened::Reset { .. }
             | Happened::Load { .. }
             | Happened::Store { .. }
+            | Happened::ConfigLoad { .. }
+            | Happened::ConfigStore { .. }
             | Happened::MapRam { .. }
             | Happened::UnmapRam { .. }
             | Happened::HostValue { .. }
@@ -451,6 +486,7 @@ impl Happened {
             | Happened::PlaceFrame { .. }
             | Happened::DropImage { .. }
             | Happened::Interrupt { .. }
+            | Happened::LetInterrupts { .. }
             | Happened::WakeAt { .. } => true,
         }
     }

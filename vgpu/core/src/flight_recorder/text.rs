@@ -101,6 +101,18 @@ impl Happened {
                 write!(f, "{vm} stores {bytes} B to {place}")?;
                 self.write_request(f)
             }
+            Happened::ConfigLoad {
+                vm, offset, bytes, ..
+            } => {
+                write!(f, "{vm} loads {bytes} B of configuration space at {offset:#x}")?;
+                self.write_request(f)
+            }
+            Happened::ConfigStore {
+                vm, offset, bytes, ..
+            } => {
+                write!(f, "{vm} stores {bytes} B to configuration space at {offset:#x}")?;
+                self.write_request(f)
+            }
             Happened::MapRam {
                 vm,
                 gpa,
@@ -116,6 +128,14 @@ impl Happened {
                 write!(f, "{vm} unmaps {} KiB of RAM at {gpa}", kibibytes(pages))?;
                 self.write_request(f)
             }
+            Happened::SetQuota { vm } => write!(f, "{vm} gets another quota"),
+            _ => self.write_host_event(f),
+        }
+    }
+
+    /// An event of the card or of the clock.
+    fn write_host_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Happened::HostValue { token, bytes, value } => match value {
                 Some(value) => write!(f, "the card answers read {} with {value:#010x}", token.0),
                 None => write!(f, "the card answers read {} with {bytes} B", token.0),
@@ -124,7 +144,6 @@ impl Happened {
             Happened::PollDone { token, met: false } => write!(f, "poll {} timed out", token.0),
             Happened::MapRefused { iova } => write!(f, "the host refuses the map at {iova}"),
             Happened::HostInterrupt => f.write_str("the card raises its interrupt"),
-            Happened::SetQuota { vm } => write!(f, "{vm} gets another quota"),
             _ => f.write_str("the time asked for has come"),
         }
     }
@@ -136,6 +155,8 @@ impl Happened {
                 write!(f, ", request {}: {answer}", request.0)
             }
             Happened::Reset { request, .. }
+            | Happened::ConfigLoad { request, .. }
+            | Happened::ConfigStore { request, .. }
             | Happened::MapRam { request, .. }
             | Happened::UnmapRam { request, .. } => write!(f, ", request {}", request.0),
             _ => Ok(()),
@@ -193,6 +214,8 @@ impl Happened {
                 write!(f, "drop {} KiB of {vm}'s image at {at}", kibibytes(pages))
             }
             Happened::Interrupt { vm } => write!(f, "raise the interrupt of {vm}"),
+            Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
+            Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),
             Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),
             _ => Ok(()),
         }

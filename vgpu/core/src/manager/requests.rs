@@ -12,7 +12,7 @@ use planted::Fault;
 use super::Cx;
 use super::running::Running;
 use crate::device::effect::Effect;
-use crate::device::pci;
+use crate::device::pci::{self, ConfigSpace};
 use crate::device::ram::RamMap;
 use crate::device::tables::{ArenaWriter, Reader, Whereabouts};
 use crate::device::{Blocked, Queued, Vgpu};
@@ -116,6 +116,17 @@ impl Running {
     fn execute(&mut self, vm: VmId, queued: Queued, cx: &mut Cx<'_>) -> Step {
         match &queued.kind {
             Request::Read { .. } | Request::Write { .. } => self.bar_access(vm, queued, cx),
+            Request::ReadConfig { offset, .. } => {
+                let (offset, mut data) = (*offset, queued.answer);
+                if let Some(vgpu) = self.vms.get(&vm) {
+                    vgpu.units.pci.read(offset, &mut data);
+                }
+                Step::Done(Reply::Data(data))
+            }
+            Request::WriteConfig { offset, data } => {
+                self.change_config(vm, cx, |config| config.write(*offset, data));
+                Step::Done(Reply::Done)
+            }
             Request::MapRam { gpa, bytes, writable } => {
                 Step::Done(self.map_ram(vm, *gpa, *bytes, *writable, cx))
             }
@@ -197,7 +208,7 @@ impl Running {
         match decode_read(offset, width) {
             Bar0Read::Register(reg) => vgpu.units.read(reg, cx.now),
             Bar0Read::Prom { .. } => pci::read_prom(),
-            Bar0Read::PciMirror { .. } => pci::read_mirror(),
+            Bar0Read::PciMirror { offset, width } => pci::read_mirror(&vgpu.units.pci, offset, width),
             Bar0Read::VgaCrtc { .. } => pci::read_vga(VgaReg::VgaCrtc),
             Bar0Read::Unmodelled { offset } => match vgpu.units.read_unnamed(offset) {
                 Some(value) => value,
@@ -268,6 +279,18 @@ impl Running {
         match (step, rest) {
             (Step::Done(Reply::Done), Some(rest)) => ControlFlow::Continue(rest),
             (step, _) => ControlFlow::Break(step),
+        }
+    }
+
+    /// Changes a VM's configuration space, and tells whether interrupts are let through if that changed too.
+    fn change_config(&mut self, vm: VmId, cx: &mut Cx<'_>, change: impl FnOnce(&mut ConfigSpace)) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let config = &mut vgpu.units.pci;
+        let before = config.can_interrupt();
+        change(config);
+        let through = config.can_interrupt();
+        if through != before {
+            cx.actions.push(Action::LetInterrupts { vm, through });
         }
     }
 

@@ -16,6 +16,7 @@ use super::limits::Breach;
 use super::mover::{Mover, Stage};
 use super::{Audit, Cx, Redirected, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
+use crate::device::pci::ConfigSpace;
 use crate::device::ram::IovaSpace;
 use crate::device::{QUEUE_MAX, Queued, Vgpu, shadow_budget};
 use crate::event::{Action, Event, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
@@ -326,7 +327,8 @@ impl Running {
                         refusable: false,
                     });
                 }
-                self.vms.insert(vm, Vgpu::new(vm, config, self.boot0, image));
+                let pci = ConfigSpace::of(&self.config);
+                self.vms.insert(vm, Vgpu::new(vm, config, self.boot0, pci, image));
                 cx.accounts.open(vm, cx.now);
                 cx.actions.push(Action::Attached { vm });
             }

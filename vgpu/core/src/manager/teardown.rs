@@ -229,6 +229,9 @@ impl Running {
                 let bytes = vgpu.config.guest_vram;
                 cx.actions.push(Action::DropImage { vm, at, bytes });
             }
+            if vgpu.units.pci.can_interrupt() {
+                cx.actions.push(Action::LetInterrupts { vm, through: false });
+            }
             reset(vgpu);
             cx.actions.push(Action::Reply {
                 vm,

@@ -473,3 +473,112 @@ fn ram_goes_out_of_reach_only_after_the_flush() {
     assert!(scene.actions.iter().any(unmaps));
     assert_eq!(scene.reply(request), Some(&Reply::Done));
 }
+
+/// Bytes of the configuration space as a VM reads them.
+fn config_of(scene: &mut Scene, vm: VmId, offset: u64, bytes: u32) -> Vec<u8> {
+    let id = scene.ask(vm, Request::ReadConfig { offset, bytes });
+    match scene.reply(id) {
+        Some(Reply::Data(data)) => data.clone(),
+        other => panic!("a load of configuration space is answered by {other:?}"),
+    }
+}
+
+fn store_config(scene: &mut Scene, vm: VmId, offset: u64, data: &[u8]) {
+    let data = data.to_vec();
+    let id = scene.ask(vm, Request::WriteConfig { offset, data });
+    assert_eq!(scene.reply(id), Some(&Reply::Done));
+}
+
+/// What the edge was told about a VM's interrupts since the last [`Scene::take`].
+fn let_through(scene: &Scene) -> Vec<(VmId, bool)> {
+    let told = |action: &Action| match action {
+        Action::LetInterrupts { vm, through } => Some((*vm, *through)),
+        _ => None,
+    };
+    scene.actions.iter().filter_map(told).collect()
+}
+
+#[test]
+fn mirror_in_bar0_shows_the_configuration_space() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    // BAR1 by two stores, the command register by one byte.
+    store_config(&mut scene, A, 0x14, &0xc000_0000_u32.to_le_bytes());
+    store_config(&mut scene, A, 0x18, &[0x12, 0, 0, 0]);
+    store_config(&mut scene, A, 4, &[6]);
+    let space = config_of(&mut scene, A, 0, 256);
+    let mirror: Vec<u8> = (0..64)
+        .flat_map(|word| scene.load(A, Bar::Bar0, 0x8_8000 + 4 * word, 4))
+        .collect();
+    assert_eq!(mirror, space);
+    assert_eq!(space[0x14..0x1c], [0x0c, 0, 0, 0xc0, 0x12, 0, 0, 0]);
+    assert_eq!(scene.load(A, Bar::Bar0, 0x8_8004, 1), [6]);
+    // Behind the space the mirror reads zero, and what is stored through it is dropped.
+    assert_eq!(scene.load(A, Bar::Bar0, 0x8_8100, 4), [0; 4]);
+    scene.store(A, Bar::Bar0, 0x8_8004, &[0; 4]);
+    assert_eq!(config_of(&mut scene, A, 0, 256), space);
+}
+
+#[test]
+fn configuration_space_is_each_vms_own_and_goes_back_at_a_reset() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.attach(B, 16);
+    let fresh = config_of(&mut scene, A, 0, 256);
+    store_config(&mut scene, A, 0, &[0xff; 256]);
+    assert_ne!(config_of(&mut scene, A, 0, 256), fresh);
+    assert_eq!(config_of(&mut scene, B, 0, 256), fresh);
+    scene.ask(A, Request::Reset);
+    scene.pass(MS);
+    assert_eq!(config_of(&mut scene, A, 0, 256), fresh);
+}
+
+#[test]
+fn interrupts_are_let_through_with_msi_and_bus_master_until_a_reset() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.take();
+    store_config(&mut scene, A, 0x6a, &[1]);
+    assert_eq!(let_through(&scene), []);
+    store_config(&mut scene, A, 4, &[6]);
+    store_config(&mut scene, A, 4, &[6]);
+    assert_eq!(let_through(&scene), [(A, true)]);
+    scene.take();
+    scene.ask(A, Request::Reset);
+    scene.pass(MS);
+    assert_eq!(let_through(&scene), [(A, false)]);
+}
+
+#[test]
+fn configuration_access_anywhere_and_of_any_length_is_answered() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    let fresh = config_of(&mut scene, A, 0, 256);
+    for offset in [254, 255, 256, 0x8_8000, u64::MAX - 1, u64::MAX] {
+        for bytes in [0, 1, 3, 4, 300, 4096, u32::MAX] {
+            let data = config_of(&mut scene, A, offset, bytes);
+            assert_eq!(data.len(), (bytes as usize).min(4096));
+            let inside = usize::try_from(256 - offset.min(256))
+                .unwrap_or(0)
+                .min(data.len());
+            assert_eq!(
+                data[..inside],
+                fresh[256 - (256 - offset.min(256)) as usize..][..inside]
+            );
+            assert!(
+                data[inside..].iter().all(|byte| *byte == 0xff),
+                "{bytes} bytes at {offset:#x}"
+            );
+            store_config(&mut scene, A, offset, &vec![0xff; bytes.min(5000) as usize]);
+        }
+    }
+    assert_eq!(config_of(&mut scene, A, 0, 256), fresh);
+}
+
+#[test]
+fn configuration_access_of_a_vm_that_is_not_attached_is_refused() {
+    let mut scene = Scene::up();
+    let data = vec![6];
+    let id = scene.ask(B, Request::WriteConfig { offset: 4, data });
+    assert_eq!(scene.reply(id), Some(&Reply::Refused(Refusal::NotAttached)));
+}

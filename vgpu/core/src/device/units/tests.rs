@@ -5,7 +5,8 @@ use fermi_spec::regs::pfifo::{self, PREEMPT_PENDING};
 use fermi_spec::regs::{Access, PbusReg, PcopyReg, PffbReg, PfifoReg, PmcReg, PpciReg, pffb};
 
 fn units() -> Units {
-    Units::new(0x0c00_00a3, 192 << 20)
+    let pci = ConfigSpace::of(&crate::config::GpuConfig::default());
+    Units::new(0x0c00_00a3, 192 << 20, pci)
 }
 
 fn armed() -> Units {

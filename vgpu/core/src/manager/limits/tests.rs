@@ -1,5 +1,6 @@
 use super::*;
-use crate::config::{Quota, VmConfig};
+use crate::config::{GpuConfig, Quota, VmConfig};
+use crate::device::pci::ConfigSpace;
 use crate::notice::Direction;
 use crate::reason::MoveCause;
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
@@ -16,7 +17,7 @@ fn vgpu(vm: VmId, places: &str, quota: Quota) -> Vgpu {
         chunk_bytes: CHUNK,
         quota,
     };
-    let mut vgpu = Vgpu::new(vm, config, 0, Iova(0));
+    let mut vgpu = Vgpu::new(vm, config, 0, ConfigSpace::of(&GpuConfig::default()), Iova(0));
     let frames = || (0..(CHUNK / FRAME) as u32).map(FrameNo).collect();
     for (no, place) in (0..).map(ChunkNo).zip(places.chars()) {
         let place = match place {

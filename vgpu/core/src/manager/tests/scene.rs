@@ -273,6 +273,15 @@ impl Scene {
         self.ask(vm, Request::Write { bar, offset, data })
     }
 
+    /// A load that is answered at once.
+    pub(super) fn load(&mut self, vm: VmId, bar: Bar, offset: u64, bytes: u32) -> Vec<u8> {
+        let id = self.ask(vm, Request::Read { bar, offset, bytes });
+        match self.reply(id) {
+            Some(Reply::Data(data)) => data.clone(),
+            other => panic!("a load is answered by {other:?}"),
+        }
+    }
+
     pub(super) fn register(&mut self, vm: VmId, reg: Bar0Reg, value: u32) -> RequestId {
         self.store(vm, Bar::Bar0, u64::from(reg.offset()), &value.to_le_bytes())
     }

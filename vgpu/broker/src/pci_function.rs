@@ -1,0 +1,54 @@
+//! The PCI function that a guest sees: its regions and its interrupt. What its configuration space says is the core's.
+
+use fermi_spec::bar::Bar;
+use fermi_spec::board::BAR0_BYTES;
+use vfio_user_server::function::{FunctionInfo, Region, RegionInfo};
+use vfio_user_server::irq::IrqIndex;
+use vgpu::{CONFIG_BYTES, Capabilities};
+
+use crate::error::StartError;
+
+/// Least and most bytes of a BAR.
+const BAR_BYTES: std::ops::RangeInclusive<u64> = 16..=1 << 62;
+
+/// Sizes of the BARs that a backend may choose. Bytes, powers of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BarSizes {
+    pub(crate) bar1: u64,
+    pub(crate) bar3: u64,
+}
+
+impl BarSizes {
+    /// Those of a backend, if a guest can be shown them.
+    pub(crate) fn of(capabilities: &Capabilities) -> Result<Self, StartError> {
+        let sizes = Self {
+            bar1: capabilities.bar1_bytes,
+            bar3: capabilities.bar3_bytes,
+        };
+        for bytes in [sizes.bar1, sizes.bar3] {
+            if !bytes.is_power_of_two() || !BAR_BYTES.contains(&bytes) {
+                let reason = format!("a BAR of {bytes:#x} bytes cannot be shown");
+                return Err(StartError::Card { reason });
+            }
+        }
+        Ok(sizes)
+    }
+
+    pub(crate) fn bytes(self, bar: Bar) -> u64 {
+        match bar {
+            Bar::Bar0 => BAR0_BYTES,
+            Bar::Bar1 => self.bar1,
+            Bar::Bar3 => self.bar3,
+        }
+    }
+}
+
+/// Regions and interrupts for a vfio-user client.
+pub(crate) fn function(bars: BarSizes) -> FunctionInfo {
+    FunctionInfo::new()
+        .with_region(Region::Bar0, RegionInfo::read_write(bars.bytes(Bar::Bar0)))
+        .with_region(Region::Bar1, RegionInfo::read_write(bars.bytes(Bar::Bar1)))
+        .with_region(Region::Bar3, RegionInfo::read_write(bars.bytes(Bar::Bar3)))
+        .with_region(Region::Config, RegionInfo::read_write(CONFIG_BYTES as u64))
+        .with_irqs(IrqIndex::Msi, 1)
+}
