@@ -227,12 +227,7 @@ fn control(warp: &mut Warp, op: &Op, guarded: u32, launch: &Launch) -> Result<()
         }
         Opcode::Exit => {
             let lanes = lanes();
-            warp.pc = next;
-            warp.live &= !lanes;
-            warp.stack.forget(lanes);
-            if lanes != 0 {
-                warp.deactivate(lanes);
-            }
+            exit(warp, lanes, next);
         }
         // Quads are a matter of graphics: all lanes take part always.
         Opcode::Sam | Opcode::Ram => warp.pc = next,
@@ -259,6 +254,16 @@ fn control(warp: &mut Warp, op: &Op, guarded: u32, launch: &Launch) -> Result<()
         _ => return Err(WarpError::InvalidOpcode.into()),
     }
     Ok(())
+}
+
+/// Ends lanes; the others go on at `next`.
+fn exit(warp: &mut Warp, lanes: u32, next: u32) {
+    warp.pc = next;
+    warp.live &= !lanes;
+    warp.stack.forget(lanes);
+    if lanes != 0 {
+        warp.deactivate(lanes);
+    }
 }
 
 fn push(warp: &mut Warp, kind: Kind, target: u32, next: u32) -> Result<(), WarpError> {
