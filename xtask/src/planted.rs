@@ -33,7 +33,7 @@ pub(crate) struct PlantedArguments {
     #[arg(long, default_value_t = 40)]
     seeds: u64,
     /// Time in which a fault has to be found.
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 120)]
     seconds: u64,
 }
 
@@ -44,7 +44,7 @@ impl Default for PlantedArguments {
             fault: None,
             first: 0,
             seeds: 40,
-            seconds: 60,
+            seconds: 120,
         }
     }
 }
@@ -67,7 +67,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &PlantedArguments) -> Result
     let start = Instant::now();
     let mut names: VecDeque<String> = match arguments.fault {
         Some(fault) => VecDeque::from([fault.to_string()]),
-        // The longest first.
         None => std::iter::once(NONE.to_owned())
             .chain(Fault::ALL.iter().map(Fault::to_string))
             .collect(),
