@@ -135,7 +135,7 @@ pub(crate) enum Blocked {
 }
 
 /// Cause of a sync.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum SyncCause {
     /// The guest flushed its TLB.
     Flush,
@@ -144,20 +144,39 @@ pub(crate) enum SyncCause {
         channel: u8,
         instance: TableAt,
         space: SpaceId,
+        /// The block, as read once.
+        #[serde(with = "crate::hex")]
+        block: Vec<u8>,
     },
 }
 
-/// Stage of a sync.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+/// Where a sync stands, with what it needs there.
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SyncStage {
     /// Reading the guest's tables.
-    Read,
+    Read {
+        /// Pages of tables on their way from VRAM.
+        fetching: BTreeMap<Token, GuestPage>,
+        /// Rounds of fetching so far; tables are three levels deep.
+        rounds: u32,
+    },
     /// Chunks that they newly map get memory.
-    Back,
+    Back {
+        /// Its wait for memory or a move, and since when.
+        waits: Option<(SyncWait, Tick)>,
+    },
     /// The card drops its translations.
-    Flush,
+    Flush {
+        /// Shadow tables given up, free afterwards.
+        freed: Vec<TableRange>,
+    },
     /// A channel is to be bound to memory that began to move meanwhile: it waits for the end of the move.
-    Bind,
+    Bind {
+        /// As before: they become free when the sync ends.
+        freed: Vec<TableRange>,
+        /// Its wait for the move, and since when.
+        waits: Option<(SyncWait, Tick)>,
+    },
 }
 
 /// A sync point in progress.
@@ -167,17 +186,26 @@ pub(crate) struct SyncPoint {
     pub(crate) cause: SyncCause,
     pub(crate) spaces: Vec<SpaceId>,
     pub(crate) stage: SyncStage,
-    /// Pages of tables on their way from VRAM.
-    pub(crate) fetching: BTreeMap<Token, GuestPage>,
-    /// Rounds of fetching so far; tables are three levels deep.
-    pub(crate) rounds: u32,
-    /// The instance block of a bind, as read once.
-    #[serde(with = "crate::hex")]
-    pub(crate) block: Vec<u8>,
-    /// Shadow tables given up, to be freed after the flush.
-    pub(crate) freed: Vec<TableRange>,
-    /// Its wait for memory or a move, and since when.
-    pub(crate) waits: Option<(SyncWait, crate::event::Tick)>,
+}
+
+/// Whether a VM's memory is on its way out, why, and how far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Leave {
+    /// It stays where it is.
+    Stays,
+    /// The device is reset: the VM goes on afterwards, with nothing in its VRAM.
+    Reset(LeaveStage),
+    /// The VM goes. No request of it is answered any more.
+    Detach(LeaveStage),
+}
+
+/// How far a VM's memory is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum LeaveStage {
+    /// Its channels leave the card, its address spaces the TLB, and a move of its memory ends.
+    Stopping,
+    /// Nothing of it runs: the card drops its translations, and then its memory is free.
+    Flushing,
 }
 
 /// A shadow address space and its users.
@@ -241,10 +269,7 @@ pub(crate) struct Vgpu {
     pub(crate) blocked: Option<Blocked>,
     /// Bytes of the arena held for this VM's shadows, and the bound.
     pub(crate) shadow: ShadowCharge,
-    /// It is being removed: no request is answered any more.
-    pub(crate) detaching: bool,
-    /// The flush before its memory is given up is under way.
-    pub(crate) leaving_flush: bool,
+    pub(crate) leave: Leave,
     /// Shadow tables given up without a flush of their own: free with the VM's last one.
     pub(crate) orphans: Vec<TableRange>,
     /// When the guest may be notified again, and engines that wait for that.
@@ -266,6 +291,25 @@ pub(crate) struct Vgpu {
 pub(crate) fn shadow_budget(guest_vram: u64) -> u64 {
     let spans = guest_vram.div_ceil(fermi_spec::addr::PDE_SPAN);
     (512 << 10) + (2 * spans + 2) * (264 << 10)
+}
+
+impl Leave {
+    /// How far it is; `None` if nothing leaves.
+    pub(crate) fn stage(self) -> Option<LeaveStage> {
+        match self {
+            Self::Stays => None,
+            Self::Reset(stage) | Self::Detach(stage) => Some(stage),
+        }
+    }
+
+    /// The same a stage further.
+    pub(crate) fn flushing(self) -> Self {
+        match self {
+            Self::Stays => Self::Stays,
+            Self::Reset(_) => Self::Reset(LeaveStage::Flushing),
+            Self::Detach(_) => Self::Detach(LeaveStage::Flushing),
+        }
+    }
 }
 
 impl Vgpu {
@@ -296,8 +340,7 @@ impl Vgpu {
                 held: 0,
                 max: shadow_budget(config.guest_vram),
             },
-            detaching: false,
-            leaving_flush: false,
+            leave: Leave::Stays,
             orphans: Vec::new(),
             notify_at: Tick::default(),
             notify_engines: std::collections::BTreeSet::new(),
@@ -312,7 +355,12 @@ impl Vgpu {
 
     /// Whether the VM leaves or its device is reset: none of its memory is moved or asked for any more.
     pub(crate) fn leaves(&self) -> bool {
-        self.detaching || matches!(self.blocked, Some(Blocked::Reset { .. }))
+        self.leave != Leave::Stays
+    }
+
+    /// Whether the VM goes: no request of it is answered any more.
+    pub(crate) fn is_detaching(&self) -> bool {
+        matches!(self.leave, Leave::Detach(_))
     }
 
     /// Records a store by the CPU, so that tables in these pages are compared at the next sync.
@@ -406,25 +454,36 @@ impl Inspect for Blocked {
 
 impl Inspect for SyncPoint {
     fn inspect(&self, tree: &mut Tree<'_>) {
-        match self.cause {
+        match &self.cause {
             SyncCause::Flush => tree.name("cause", "flush"),
             SyncCause::Bind { channel, .. } => {
                 tree.name("cause", "bind");
-                tree.number("channel", channel);
+                tree.number("channel", *channel);
             }
         }
-        tree.name(
-            "stage",
-            match self.stage {
-                SyncStage::Read => "read",
-                SyncStage::Back => "back",
-                SyncStage::Flush => "flush",
-                SyncStage::Bind => "bind",
-            },
-        );
         tree.count("spaces", self.spaces.len());
-        tree.count("pages_on_their_way", self.fetching.len());
-        tree.count("rounds", self.rounds as usize);
+        match &self.stage {
+            SyncStage::Read { fetching, rounds } => {
+                tree.name("stage", "read");
+                tree.count("pages_on_their_way", fetching.len());
+                tree.count("rounds", *rounds as usize);
+            }
+            SyncStage::Back { waits } => {
+                tree.name("stage", "back");
+                if let Some((wait, since)) = waits {
+                    tree.name("waits_for", format_args!("{wait:?}"));
+                    tree.age("waits_since", *since);
+                }
+            }
+            SyncStage::Flush { freed } => {
+                tree.name("stage", "flush");
+                tree.count("tables_given_up", freed.len());
+            }
+            SyncStage::Bind { freed, .. } => {
+                tree.name("stage", "bind");
+                tree.count("tables_given_up", freed.len());
+            }
+        }
     }
 }
 
@@ -465,7 +524,11 @@ impl Inspect for Channel {
 impl Inspect for Vgpu {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.name("name", &self.config.name);
-        tree.flag("leaves", self.leaves());
+        match self.leave {
+            Leave::Stays => tree.name("leaves", "no"),
+            Leave::Reset(stage) => tree.name("leaves", format_args!("for a reset: {stage:?}")),
+            Leave::Detach(stage) => tree.name("leaves", format_args!("for good: {stage:?}")),
+        }
         tree.part("quota", &self.config.quota);
         tree.part("chunks", &self.chunks);
         tree.group("shadow_tables", |tree| {

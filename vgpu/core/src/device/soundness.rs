@@ -4,7 +4,7 @@ use fermi_spec::addr::{Iova, VramAddr};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::{ShadowConfig, TableRange};
 
-use super::{Blocked, Channel, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu, shadow_budget};
+use super::{Blocked, Channel, Leave, QUEUE_MAX, Queued, SpaceId, SyncCause, SyncStage, Vgpu, shadow_budget};
 use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
 use crate::saved::Unsound;
 
@@ -39,7 +39,10 @@ impl Blocked {
     /// Shadow tables that are given up when it ends.
     fn freed(&self) -> &[TableRange] {
         match self {
-            Self::Sync(sync) => &sync.freed,
+            Self::Sync(sync) => match &sync.stage {
+                SyncStage::Flush { freed } | SyncStage::Bind { freed, .. } => freed,
+                SyncStage::Read { .. } | SyncStage::Back { .. } => &[],
+            },
             Self::Unmap { freed, .. } => freed,
             Self::Value { .. }
             | Self::Fetch { .. }
@@ -52,8 +55,8 @@ impl Blocked {
     /// The space that a bind is about to use.
     fn space(&self) -> Option<SpaceId> {
         match self {
-            Self::Sync(sync) => match sync.cause {
-                SyncCause::Bind { space, .. } => Some(space),
+            Self::Sync(sync) => match &sync.cause {
+                SyncCause::Bind { space, .. } => Some(*space),
                 SyncCause::Flush => None,
             },
             _ => None,
@@ -110,6 +113,11 @@ impl Vgpu {
             let fits = *length <= ACCESS_BYTES_MAX - request.done;
             Unsound::unless(fits, "the length of a value that is waited for")?;
         }
+        let resets = matches!(self.blocked, Some(Blocked::Reset { .. }));
+        Unsound::unless(
+            resets == matches!(self.leave, Leave::Reset(_)),
+            "a reset without a request, or a request without its reset",
+        )?;
         Unsound::unless(
             self.shadow.max == shadow_budget(self.config.guest_vram),
             "another bound of shadow memory",

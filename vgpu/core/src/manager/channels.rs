@@ -107,16 +107,13 @@ impl Running {
         if let Some(space) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.spaces.get_mut(&space)) {
             space.users += 1;
         }
-        let mut sync = SyncPoint::new(
-            request,
-            SyncCause::Bind {
-                channel,
-                instance,
-                space,
-            },
-            vec![space],
-        );
-        sync.block = block;
+        let cause = SyncCause::Bind {
+            channel,
+            instance,
+            space,
+            block,
+        };
+        let sync = SyncPoint::new(request, cause, vec![space]);
         Step::Blocked(Blocked::Sync(Box::new(sync)))
     }
 
@@ -392,10 +389,10 @@ impl Running {
         let physical = bound.physical;
         self.leaving.insert(
             physical,
-            super::running::Leaving {
+            super::teardown::Leaving {
                 vm,
                 channel: bound,
-                tries: 0,
+                stage: super::teardown::LeavingStage::OffList,
             },
         );
         self.commit_host_runlist(Job::OffList(physical));

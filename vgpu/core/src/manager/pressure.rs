@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::Cx;
-use super::limits::{Limits, has_to_lose};
+use super::limits::Limits;
 use super::running::Running;
 use crate::event::{Tick, VmId};
 use crate::memory::ChunkNo;
@@ -134,7 +134,7 @@ impl Running {
         u64::from(self.frames.free_count()) * fermi_spec::addr::FRAME
     }
 
-    fn usage(&self) -> Usage {
+    pub(super) fn usage(&self) -> Usage {
         let mut usage = Usage {
             free: self.free_bytes(),
             resident: 0,
@@ -145,30 +145,5 @@ impl Running {
             usage.spilled += vgpu.chunks.spilled();
         }
         usage
-    }
-
-    /// When something is due that no event announces.
-    pub(super) fn next_wake(&self, now: Tick) -> Option<Tick> {
-        let is_calm = self.mover.is_idle() && self.demands.is_empty();
-        let pass = (is_calm && self.policy.wants_tick(self.usage())).then_some(self.pass_at);
-        let demand = self.demands.next_deadline();
-        let copy = self.mover.next_check(now);
-        let above = self
-            .vms
-            .values()
-            .filter(|vgpu| has_to_lose(vgpu) && self.mover.is_idle())
-            .map(|vgpu| vgpu.passed_over_until)
-            .min();
-        let notify = self
-            .vms
-            .values()
-            .filter(|vgpu| !vgpu.notify_engines.is_empty())
-            .map(|vgpu| vgpu.notify_at)
-            .min();
-        [pass, demand, copy, above, notify, self.look_at()]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|at| at.max(now))
     }
 }

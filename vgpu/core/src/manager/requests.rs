@@ -15,7 +15,7 @@ use crate::device::effect::Effect;
 use crate::device::pci::{self, ConfigSpace};
 use crate::device::ram::RamMap;
 use crate::device::tables::{ArenaWriter, Reader, Whereabouts};
-use crate::device::{Blocked, Queued, Vgpu};
+use crate::device::{Blocked, Queued, SyncStage, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
 
@@ -134,7 +134,7 @@ impl Running {
                 let (gpa, bytes) = (*gpa, *bytes);
                 self.unmap_ram(vm, queued, gpa, bytes, cx)
             }
-            Request::Reset => self.begin_reset(vm, queued, cx),
+            Request::Reset => self.begin_reset(vm, queued),
         }
     }
 
@@ -155,7 +155,7 @@ impl Running {
         else {
             return false;
         };
-        let is_idle = |vgpu: &Vgpu| !vgpu.detaching && vgpu.queue.is_empty() && vgpu.blocked.is_none();
+        let is_idle = |vgpu: &Vgpu| !vgpu.is_detaching() && vgpu.queue.is_empty() && vgpu.blocked.is_none();
         if !self.is_settled(cx.now) || !self.vms.get(&vm).is_some_and(is_idle) {
             return false;
         }
@@ -412,10 +412,13 @@ impl Running {
                 vgpu.queue.push_front(request);
             }
             Some(Blocked::Sync(mut sync)) => {
-                if let Some(page) = sync.fetching.remove(&token) {
-                    keep(vgpu, page);
+                let mut complete = true;
+                if let SyncStage::Read { fetching, .. } = &mut sync.stage {
+                    if let Some(page) = fetching.remove(&token) {
+                        keep(vgpu, page);
+                    }
+                    complete = fetching.is_empty();
                 }
-                let complete = sync.fetching.is_empty();
                 vgpu.blocked = Some(Blocked::Sync(sync));
                 if !complete {
                     return;
@@ -432,7 +435,10 @@ fn waits_for(vgpu: &Vgpu, token: Token) -> bool {
     match &vgpu.blocked {
         Some(Blocked::Value { token: waited, .. }) => *waited == token,
         Some(Blocked::Fetch { pages, .. }) => pages.contains_key(&token),
-        Some(Blocked::Sync(sync)) => sync.fetching.contains_key(&token),
+        Some(Blocked::Sync(sync)) => match &sync.stage {
+            SyncStage::Read { fetching, .. } => fetching.contains_key(&token),
+            SyncStage::Back { .. } | SyncStage::Flush { .. } | SyncStage::Bind { .. } => false,
+        },
         _ => false,
     }
 }

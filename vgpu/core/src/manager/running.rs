@@ -14,6 +14,8 @@ use super::demands::Demands;
 use super::images::maps_of;
 use super::limits::Breach;
 use super::mover::{Mover, Stage};
+use super::teardown::Leaving;
+use super::wakeups::Wakeups;
 use super::{Audit, Cx, Redirected, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::pci::ConfigSpace;
@@ -31,21 +33,8 @@ use crate::reason::{CardOperation, Denial, HostFault};
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
 pub(super) const CHANNELS_RESERVED: usize = 4;
-/// Longest time between two looks at the card's interrupt registers while channels are on the runlist.
-const LOOK_NS: u64 = 100_000_000;
-/// The same while a move waits for the card.
-const LOOK_WHILE_MOVING_NS: u64 = 10_000_000;
 /// Channels that VMs may use.
 const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
-
-/// A channel on its way off the card.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Leaving {
-    pub(super) vm: VmId,
-    pub(super) channel: crate::device::Channel,
-    /// Tries so far to see it off the engines.
-    pub(super) tries: u32,
-}
 
 /// What nobody keeps: what the card was asked and has not answered, and what is left to do within an event. Together with
 /// [`Lanes`](crate::host::card::Lanes) it is all that a [`Running`] has beside its state.
@@ -58,10 +47,7 @@ pub(super) struct Volatile {
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose queue may go on.
     pub(super) ready: BTreeSet<VmId>,
-    /// When the card was last asked what it has to say.
-    looked_at: Tick,
-    /// The wake-up last asked for.
-    woken_at: Option<Tick>,
+    pub(super) wakeups: Wakeups,
 }
 
 /// The manager while the card is up. A field is state, to be written and read, unless it says that it is skipped.
@@ -160,7 +146,7 @@ impl Running {
             Event::MapRefused { iova } => self.map_refused(iova),
             Event::HostInterrupt => self.look_at_card(cx),
             Event::Wake => {
-                self.volatile.woken_at = None;
+                self.volatile.wakeups.rang();
                 if self.look_at().is_some_and(|at| at <= cx.now) {
                     self.look_at_card(cx);
                 }
@@ -173,17 +159,6 @@ impl Running {
             }
         }
         self.settle(cx);
-    }
-
-    /// Whether [`Running::settle`] has nothing to do before some event but a register's load: nothing that is looked at
-    /// again and again is under way, and nothing has fallen due.
-    pub(super) fn is_settled(&self, now: Tick) -> bool {
-        self.mover.is_idle()
-            && self.demands.is_empty()
-            && self.volatile.ready.is_empty()
-            && !self.pass_wanted
-            && now < self.pass_at
-            && self.volatile.woken_at.is_none_or(|at| now < at)
     }
 
     /// Goes on with everything that can go on, then tells what changed.
@@ -204,7 +179,7 @@ impl Running {
             }
             progressed |= self.check_copy(cx);
             progressed |= self.relieve(cx);
-            progressed |= self.finish_leaving(cx);
+            progressed |= self.finish_leaving();
             if !progressed {
                 break;
             }
@@ -213,32 +188,12 @@ impl Running {
         self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
-            if vgpu.units.rose() && !vgpu.detaching && !planted::is(Fault::InterruptLost) {
+            if vgpu.units.rose() && !vgpu.is_detaching() && !planted::is(Fault::InterruptLost) {
                 cx.actions.push(Action::Interrupt { vm: vgpu.id });
             }
         }
         self.tell_usage(cx);
         self.ask_wake(cx);
-    }
-
-    /// Reads what the card has to say, and when that was.
-    pub(super) fn look_at_card(&mut self, cx: &mut Cx<'_>) {
-        self.volatile.looked_at = cx.now;
-        let Card { tokens, .. } = &mut self.card;
-        self.volatile.scan.start(tokens, cx.actions);
-    }
-
-    /// When the card is looked at next without an interrupt: one may be lost, and a faulted engine stops everybody.
-    /// `None` while nothing runs.
-    pub(super) fn look_at(&self) -> Option<Tick> {
-        let interval = match self.mover.is_idle() {
-            false => LOOK_WHILE_MOVING_NS,
-            // A channel that does not leave may have stopped with an error that nobody has heard of.
-            true if !self.leaving.is_empty() => LOOK_WHILE_MOVING_NS,
-            true if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
-            true => return None,
-        };
-        Some(self.volatile.looked_at.after(interval))
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
@@ -282,7 +237,7 @@ impl Running {
 
     fn enqueue(&mut self, vm: VmId, id: RequestId, request: Request, cx: &mut Cx<'_>) {
         let refusal = match self.vms.get_mut(&vm) {
-            Some(vgpu) if vgpu.detaching => Refusal::NotAttached,
+            Some(vgpu) if vgpu.is_detaching() => Refusal::NotAttached,
             Some(vgpu) if vgpu.queue.len() >= QUEUE_MAX => Refusal::TooManyWaiting,
             Some(vgpu) => {
                 vgpu.queue.push_back(Queued::new(id, request, cx.now));
@@ -390,16 +345,6 @@ impl Running {
                 });
             }
         }
-    }
-
-    fn ask_wake(&mut self, cx: &mut Cx<'_>) {
-        let next = self.next_wake(cx.now);
-        if let Some(at) = next
-            && self.volatile.woken_at != Some(at)
-        {
-            cx.actions.push(Action::WakeAt { at });
-        }
-        self.volatile.woken_at = next;
     }
 
     /// A guest did what no driver does. The log hears of the 1st, 2nd, 4th… time.
@@ -546,7 +491,7 @@ impl Inspect for Running {
             for (physical, leaving) in &self.leaving {
                 tree.group(physical.0, |tree| {
                     tree.name("vm", leaving.vm);
-                    tree.count("tries", leaving.tries as usize);
+                    tree.name("stage", format_args!("{:?}", leaving.stage));
                 });
             }
         });
@@ -554,10 +499,7 @@ impl Inspect for Running {
         tree.part("bus_addresses", &self.iova);
         tree.due_in("refill_pass_in", self.pass_at);
         tree.flag("refill_pass_is_wanted", self.pass_wanted);
-        tree.age("looked_at_the_card", self.volatile.looked_at);
-        if let Some(at) = self.volatile.woken_at {
-            tree.due_in("wakes_in", at);
-        }
+        tree.part("wakeups", &self.volatile.wakeups);
         tree.part("settings", &self.config);
     }
 }

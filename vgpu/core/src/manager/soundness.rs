@@ -8,7 +8,8 @@ use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::ShadowConfig;
 
 use super::mover::{CopyWork, Move, Stage};
-use super::running::{Leaving, Running};
+use super::running::Running;
+use super::teardown::Leaving;
 use crate::config::GpuConfig;
 use crate::device::Vgpu;
 use crate::event::VmId;

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use planted::Fault;
-use shadow_pt::{Refresh, TableAt, TablePages};
+use shadow_pt::{Refresh, TableAt, TablePages, TableRange};
 
 use super::Cx;
 use super::requests::{Step, reader};
@@ -55,28 +55,28 @@ impl Running {
         mut sync: Box<SyncPoint>,
         cx: &mut Cx<'_>,
     ) -> Option<Step> {
-        if sync.stage == SyncStage::Read && sync.fetching.is_empty() && self.read_tables(vm, &mut sync, cx) {
-            sync.stage = SyncStage::Back;
+        if sync.has_all_pages() && self.read_tables(vm, &mut sync, cx) {
+            sync.stage = SyncStage::Back { waits: None };
         }
-        if sync.stage == SyncStage::Back && sync.goes_on(vm, self.backed(vm, &sync, cx), cx) {
+        let is_back = matches!(sync.stage, SyncStage::Back { .. });
+        if is_back && sync.goes_on(vm, self.backed(vm, &sync, cx), cx) {
             if planted::is(Fault::SyncNotBuilt) && matches!(sync.cause, SyncCause::Flush) {
                 return self.finish_sync(vm, *sync, cx);
             }
-            let changed = self.build(vm, &mut sync, cx);
-            if planted::is(Fault::TablesFreeBeforeFlush) {
-                self.free_tables(vm, &std::mem::take(&mut sync.freed));
-            }
-            if !changed {
+            let Some(mut freed) = self.build(vm, &sync, cx) else {
                 return self.finish_sync(vm, *sync, cx);
+            };
+            if planted::is(Fault::TablesFreeBeforeFlush) {
+                self.free_tables(vm, &std::mem::take(&mut freed));
             }
-            sync.stage = SyncStage::Flush;
+            sync.stage = SyncStage::Flush { freed };
             let directory = match (sync.spaces.as_slice(), self.vms.get(&vm)) {
                 ([one], Some(vgpu)) => vgpu.spaces.get(one).map(|space| space.shadow.directory()),
                 _ => None,
             };
             self.card.flush_tlb(directory, Job::SyncFlushed(vm));
         }
-        if sync.stage == SyncStage::Bind {
+        if matches!(sync.stage, SyncStage::Bind { .. }) {
             let wait = self.mover.moves(vm).then_some(SyncWait::Move);
             if sync.goes_on(vm, wait, cx) {
                 return self.finish_sync(vm, *sync, cx);
@@ -133,8 +133,7 @@ impl Running {
             }
             return true;
         }
-        sync.rounds += 1;
-        if sync.rounds > ROUNDS_MAX {
+        if !sync.begins_round() {
             self.guest_error(
                 vm,
                 || "page tables that change place while they are read".to_owned(),
@@ -142,9 +141,12 @@ impl Running {
             );
             return true;
         }
-        sync.fetching = self.fetch(vm, &missing, cx);
+        let pages = self.fetch(vm, &missing, cx);
+        if let SyncStage::Read { fetching, .. } = &mut sync.stage {
+            *fetching = pages;
+        }
         // What moved out of VRAM since can be read right away.
-        sync.fetching.is_empty() && self.read_tables(vm, sync, cx)
+        sync.has_all_pages() && self.read_tables(vm, sync, cx)
     }
 
     /// Asks for memory behind everything that the changed entries name. What is to be waited for; `None` if all of it has
@@ -173,12 +175,12 @@ impl Running {
         Some(SyncWait::Memory)
     }
 
-    /// Translates into the shadow tables. `true`: something was written, flush.
-    fn build(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> bool {
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return false;
-        };
+    /// Translates into the shadow tables. The tables that were given up, to be free after the flush; `None` if nothing was
+    /// written.
+    fn build(&mut self, vm: VmId, sync: &SyncPoint, cx: &mut Cx<'_>) -> Option<Vec<TableRange>> {
+        let vgpu = self.vms.get_mut(&vm)?;
         let mut entries = 0;
+        let mut freed = Vec::new();
         for id in &sync.spaces {
             let Some(space) = vgpu.spaces.get_mut(id) else {
                 continue;
@@ -193,10 +195,10 @@ impl Running {
             let mut built = space.shadow.build(&places, &mut budget, &mut writer);
             writer.emit(&self.card.arena, cx.actions);
             entries += built.entries;
-            sync.freed.append(&mut built.freed);
+            freed.append(&mut built.freed);
         }
         self.count_reach(vm, cx.now);
-        entries > 0 || !sync.freed.is_empty()
+        (entries > 0 || !freed.is_empty()).then_some(freed)
     }
 
     /// Counts anew which chunks the VM's channels reach.
@@ -239,14 +241,14 @@ impl Running {
         let moves = self.mover.moves(vm) && !planted::is(Fault::BoundDuringMove);
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         match vgpu.blocked.take() {
-            // A move that began since the tables were built knows nothing of a channel that may write its chunks.
-            Some(Blocked::Sync(mut sync)) if sync.stage == SyncStage::Flush && sync.binds() && moves => {
-                sync.stage = SyncStage::Bind;
-                vgpu.blocked = Some(Blocked::Sync(sync));
-                self.volatile.ready.insert(vm);
-            }
-            Some(Blocked::Sync(sync)) if sync.stage == SyncStage::Flush => {
-                self.finish_sync(vm, *sync, cx);
+            Some(Blocked::Sync(mut sync)) if matches!(sync.stage, SyncStage::Flush { .. }) => {
+                // A move that began since the tables were built knows nothing of a channel that may write its chunks.
+                if sync.binds() && moves {
+                    sync.wait_to_bind();
+                    vgpu.blocked = Some(Blocked::Sync(sync));
+                } else {
+                    self.finish_sync(vm, *sync, cx);
+                }
                 self.volatile.ready.insert(vm);
             }
             other => vgpu.blocked = other,
@@ -255,14 +257,17 @@ impl Running {
 
     /// Frees what the build gave up, does what the sync was for, answers or goes on with the rest of the access.
     fn finish_sync(&mut self, vm: VmId, sync: SyncPoint, cx: &mut Cx<'_>) -> Option<Step> {
-        self.free_tables(vm, &sync.freed);
+        if let SyncStage::Flush { freed } | SyncStage::Bind { freed, .. } = &sync.stage {
+            self.free_tables(vm, freed);
+        }
         if let SyncCause::Bind {
             channel,
             instance,
             space,
-        } = sync.cause
+            block,
+        } = &sync.cause
         {
-            self.bind(vm, channel, instance, space, &sync.block, cx);
+            self.bind(vm, *channel, *instance, *space, block, cx);
         }
         match (sync.request.rest(), self.vms.get_mut(&vm)) {
             (Some(rest), Some(vgpu)) => vgpu.queue.push_front(rest),
@@ -276,7 +281,7 @@ impl Running {
     }
 
     /// Shadow tables that the TLB has forgotten.
-    pub(super) fn free_tables(&mut self, vm: VmId, freed: &[shadow_pt::TableRange]) {
+    pub(super) fn free_tables(&mut self, vm: VmId, freed: &[TableRange]) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let mut budget = vgpu.shadow.pages(&mut self.card.arena);
         for range in freed {
@@ -316,16 +321,27 @@ impl SyncPoint {
         matches!(self.cause, SyncCause::Bind { .. })
     }
 
+    /// The flush is over, and the channel is bound later.
+    fn wait_to_bind(&mut self) {
+        if let SyncStage::Flush { freed } = &mut self.stage {
+            let freed = std::mem::take(freed);
+            self.stage = SyncStage::Bind { freed, waits: None };
+        }
+    }
+
     /// Notes what it waits for, and tells of a wait that is over. `true`: it waits for nothing more.
     fn goes_on(&mut self, vm: VmId, wait: Option<SyncWait>, cx: &mut Cx<'_>) -> bool {
-        let before = self.waits.map(|(wait, _)| wait);
+        let (SyncStage::Back { waits } | SyncStage::Bind { waits, .. }) = &mut self.stage else {
+            return false;
+        };
+        let before = waits.map(|(wait, _)| wait);
         if before != wait {
             // Memory that is at hand is met within the event: nobody waited.
-            if let Some((wait, since)) = self.waits.filter(|(_, since)| *since < cx.now) {
+            if let Some((wait, since)) = waits.filter(|(_, since)| *since < cx.now) {
                 let waited_ns = cx.now.since(since);
                 cx.tell(Notice::SyncWaited { vm, wait, waited_ns });
             }
-            self.waits = wait.map(|wait| (wait, cx.now));
+            *waits = wait.map(|wait| (wait, cx.now));
         }
         wait.is_none()
     }
@@ -335,12 +351,24 @@ impl SyncPoint {
             request,
             cause,
             spaces,
-            stage: SyncStage::Read,
-            fetching: BTreeMap::new(),
-            rounds: 0,
-            block: Vec::new(),
-            freed: Vec::new(),
-            waits: None,
+            stage: SyncStage::Read {
+                fetching: BTreeMap::new(),
+                rounds: 0,
+            },
         }
+    }
+
+    /// Whether it reads tables, and no page of them is on its way.
+    fn has_all_pages(&self) -> bool {
+        matches!(&self.stage, SyncStage::Read { fetching, .. } if fetching.is_empty())
+    }
+
+    /// Counts a round of fetching. `false`: it is one too many.
+    fn begins_round(&mut self) -> bool {
+        let SyncStage::Read { rounds, .. } = &mut self.stage else {
+            return false;
+        };
+        *rounds += 1;
+        *rounds <= ROUNDS_MAX
     }
 }

@@ -1,8 +1,9 @@
 //! Ends: a channel, a DMA map, a device reset, a VM.
 //!
 //! ```text
-//! channel: off the runlist ─► off the engines ─► instance block, number and space free
-//! VM:      all channels ends, no move ─► flush ─► frames, images, bus addresses free ─► Detached
+//! channel: OffList ─► Stopping ─off the engines─► instance block, number and space free
+//! VM:      Stopping ─all channels gone, no move─► Flushing ─► frames, images free ─► Detach: bus addresses free, Detached
+//!                                                                                └► Reset: as after power-on, answered
 //! ```
 //!
 //! The order is always: nothing can reach it, the TLBs have forgotten it, only then is it free.
@@ -10,6 +11,7 @@
 use fermi_spec::addr::Gpa;
 use fermi_spec::instance::INSTANCE_BYTES;
 use planted::Fault;
+use serde::{Deserialize, Serialize};
 use shadow_pt::TablePages;
 
 use super::Cx;
@@ -17,7 +19,7 @@ use super::images::{self, maps_of};
 use super::requests::Step;
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Whereabouts};
-use crate::device::{Blocked, Queued, SyncCause, Vgpu};
+use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, SyncCause, SyncStage, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkPlace, Chunks};
@@ -30,9 +32,42 @@ const STOP_NS: u64 = 20_000_000;
 /// Tries before its engines are reset: 2 s, what nouveau gives an engine.
 const TRIES_MAX: u32 = 100;
 
+/// A channel on its way off the card.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Leaving {
+    pub(super) vm: VmId,
+    pub(super) channel: Channel,
+    pub(super) stage: LeavingStage,
+}
+
+/// How far it is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum LeavingStage {
+    /// Waits for a runlist without it.
+    OffList,
+    /// Waits for the engines to let go of it.
+    Stopping {
+        /// Tries so far.
+        tries: u32,
+    },
+}
+
+impl Leaving {
+    /// Counts a try that failed. The number of all of them.
+    fn try_again(&mut self) -> u32 {
+        let tries = match self.stage {
+            LeavingStage::OffList => 1,
+            LeavingStage::Stopping { tries } => tries.saturating_add(1),
+        };
+        self.stage = LeavingStage::Stopping { tries };
+        tries
+    }
+}
+
 impl Running {
     pub(super) fn off_list(&mut self, channel: PhysChannel) {
-        if self.leaving.contains_key(&channel) {
+        if let Some(leaving) = self.leaving.get_mut(&channel) {
+            leaving.stage = LeavingStage::Stopping { tries: 0 };
             self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
         }
     }
@@ -42,8 +77,8 @@ impl Running {
             return;
         };
         if !ok {
-            leaving.tries += 1;
-            if leaving.tries.is_multiple_of(TRIES_MAX) {
+            let tries = leaving.try_again();
+            if tries.is_multiple_of(TRIES_MAX) {
                 let fault = HostFault::NotLeaving { channel: channel.0 };
                 cx.tell(Notice::HostError { fault });
                 self.ask_holders(channel, cx);
@@ -133,8 +168,10 @@ impl Running {
         self.volatile.ready.insert(vm);
     }
 
-    pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued, cx: &mut Cx<'_>) -> Step {
-        let _ = cx;
+    pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued) -> Step {
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.leave = Leave::Reset(LeaveStage::Stopping);
+        }
         self.unbind_all(vm);
         Step::Blocked(Blocked::Reset { request })
     }
@@ -144,28 +181,37 @@ impl Running {
             cx.actions.push(Action::Detached { vm });
             return;
         };
-        if vgpu.detaching {
-            return;
-        }
-        vgpu.detaching = true;
+        vgpu.leave = match vgpu.leave {
+            Leave::Detach(_) => return,
+            // Its flush, if there is one under way, serves as well.
+            Leave::Reset(stage) => Leave::Detach(stage),
+            Leave::Stays => Leave::Detach(LeaveStage::Stopping),
+        };
         vgpu.queue.clear();
         let is_access = matches!(vgpu.blocked, Some(Blocked::Move { .. } | Blocked::Demand { .. }));
         if is_access && planted::is(Fault::EndedSessionAnswered) {
             return self.unbind_all(vm);
         }
-        // A sync that was to bind a channel holds a use of its space.
+        // A sync that was to bind a channel holds a use of its space. Tables that were given up are only safe to hand out
+        // after a flush: the VM's last one comes before anything is reused, but other VMs allocate meanwhile, so they stay
+        // charged to the VM until then.
         let half_bound = match vgpu.blocked.take() {
-            Some(Blocked::Sync(sync)) => match sync.cause {
-                SyncCause::Bind { space, .. } => Some((space, sync.freed)),
-                SyncCause::Flush => Some((crate::device::SpaceId(u32::MAX), sync.freed)),
-            },
-            Some(Blocked::Unmap { freed, .. }) => Some((crate::device::SpaceId(u32::MAX), freed)),
+            Some(Blocked::Sync(sync)) => {
+                if let SyncStage::Flush { freed } | SyncStage::Bind { freed, .. } = sync.stage {
+                    vgpu.orphans.extend(freed);
+                }
+                match sync.cause {
+                    SyncCause::Bind { space, .. } => Some(space),
+                    SyncCause::Flush => None,
+                }
+            }
+            Some(Blocked::Unmap { freed, .. }) => {
+                vgpu.orphans.extend(freed);
+                None
+            }
             _ => None,
         };
-        if let Some((space, freed)) = half_bound {
-            // Freed tables are only safe to hand out after a flush; the VM's last one comes before anything is reused,
-            // but other VMs allocate meanwhile, so they stay charged to the VM until then.
-            vgpu.orphans.extend(freed);
+        if let Some(space) = half_bound {
             self.drop_user(vm, space);
         }
         self.drop_demand(vm, cx);
@@ -173,19 +219,17 @@ impl Running {
     }
 
     /// Resets and detaches whose channels are all gone take their next step. `true` if one did.
-    pub(super) fn finish_leaving(&mut self, cx: &mut Cx<'_>) -> bool {
-        let _ = cx;
+    pub(super) fn finish_leaving(&mut self) -> bool {
         let due: Vec<VmId> = self
             .vms
             .values()
-            .filter(|vgpu| vgpu.detaching || matches!(vgpu.blocked, Some(Blocked::Reset { .. })))
-            .filter(|vgpu| !vgpu.leaving_flush)
+            .filter(|vgpu| vgpu.leave.stage() == Some(LeaveStage::Stopping))
             .map(|vgpu| vgpu.id)
             .filter(|&vm| self.nothing_runs(vm))
             .collect();
         for &vm in &due {
             if let Some(vgpu) = self.vms.get_mut(&vm) {
-                vgpu.leaving_flush = true;
+                vgpu.leave = vgpu.leave.flushing();
             }
             self.card.flush_tlb(None, Job::VmFlushed(vm));
         }
@@ -204,7 +248,6 @@ impl Running {
     /// Nothing reaches the VM's memory any more: it is free.
     pub(super) fn vm_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        vgpu.leaving_flush = false;
         let orphans = std::mem::take(&mut vgpu.orphans);
         let mut frames = Vec::new();
         for chunk in vgpu.chunks.all() {
@@ -220,9 +263,10 @@ impl Running {
         self.free_frames(frames, cx);
         self.observe(&Observation::Emptied { vm });
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        if vgpu.detaching {
+        if vgpu.is_detaching() {
             return self.forget(vm, cx);
         }
+        vgpu.leave = Leave::Stays;
         if let Some(Blocked::Reset { request }) = vgpu.blocked.take() {
             let at = fermi_spec::addr::GuestVramAddr(0);
             if !planted::is(Fault::ResetKeepsImage) {

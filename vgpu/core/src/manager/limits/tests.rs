@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
+use crate::device::{Leave, LeaveStage};
 use crate::notice::Direction;
 use crate::reason::MoveCause;
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
@@ -158,7 +159,7 @@ fn nothing_moves_of_a_vm_that_is_unknown_leaves_or_is_passed_over() {
     let mut scene = Scene::one("rr", Quota::default());
     scene.vms.get_mut(&VM).expect("it is there").passed_over_until = Tick(101);
     assert_eq!(scene.admit(Direction::Spill, &[0]).1, Some(Breach::PassedOver));
-    scene.vms.get_mut(&VM).expect("it is there").detaching = true;
+    scene.vms.get_mut(&VM).expect("it is there").leave = Leave::Detach(LeaveStage::Stopping);
     assert_eq!(scene.admit(Direction::Spill, &[0]).1, Some(Breach::Leaving));
     scene.vms.clear();
     assert_eq!(
