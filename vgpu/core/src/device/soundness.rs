@@ -113,6 +113,12 @@ impl Vgpu {
             let fits = *length <= ACCESS_BYTES_MAX - request.done;
             Unsound::unless(fits, "the length of a value that is waited for")?;
         }
+        if let Some(Blocked::Sync(sync)) = &self.blocked
+            && let SyncCause::Bind { channel, block, .. } = &sync.cause
+        {
+            let fits = is_channel(channel) && block.len() as u64 == INSTANCE_BYTES;
+            Unsound::unless(fits, "a bind of no channel, or without its whole instance block")?;
+        }
         let resets = matches!(self.blocked, Some(Blocked::Reset { .. }));
         Unsound::unless(
             resets == matches!(self.leave, Leave::Reset(_)),

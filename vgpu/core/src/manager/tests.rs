@@ -6,6 +6,7 @@ use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PROM_BASE, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
 
+use super::Manager;
 use crate::config::{Bus, GpuConfig, Quota};
 use crate::event::{Action, Event, Refusal, Reply, Request, VmId};
 use crate::notice::{Direction, Notice};
@@ -581,4 +582,27 @@ fn configuration_access_of_a_vm_that_is_not_attached_is_refused() {
     let data = vec![6];
     let id = scene.ask(B, Request::WriteConfig { offset: 4, data });
     assert_eq!(scene.reply(id), Some(&Reply::Refused(Refusal::NotAttached)));
+}
+
+/// The bind of a channel goes on with the instance block that was read for it.
+#[test]
+fn state_with_a_cut_instance_block_is_refused() {
+    let (scene, request) = Scene::up().contended();
+    assert_eq!(scene.reply(request), None);
+    let config = GpuConfig {
+        frames_arrive_zeroed: true,
+        ..GpuConfig::default()
+    };
+    let whole = scene.manager.save();
+    let (before, behind) = whole.split_once(r#""block":""#).expect("a bind that waits");
+    let cut = format!("{before}\"block\":\"{}", &behind[2..]);
+    let volatile = scene.manager.into_volatile();
+    let error = Manager::load(config.clone(), &cut, volatile)
+        .map(drop)
+        .expect_err("a block of 4,095 bytes");
+    assert!(error.to_string().contains("instance block"), "{error}");
+
+    let (scene, _) = Scene::up().contended();
+    let loaded = Manager::load(config, &whole, scene.manager.into_volatile());
+    assert_eq!(loaded.map(|loaded| loaded.save()).ok(), Some(whole));
 }

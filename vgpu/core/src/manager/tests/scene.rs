@@ -94,7 +94,7 @@ impl HostMemory for Pages {
 
 /// A manager, its card and the clock.
 pub(super) struct Scene {
-    manager: Manager,
+    pub(super) manager: Manager,
     memory: Pages,
     pub(super) now: u64,
     /// What loads of registers answer; others answer zero.
