@@ -1,6 +1,6 @@
 //! Faults that can be planted into the product, to prove that the nets under it bite.
 //!
-//! A place that could go wrong asks [`is`] for its fault. In a build with feature `on`, [`plant`] chooses one fault for
+//! A place that could go wrong asks [`is`] for its fault. In a build with feature `on`, `plant` chooses one fault for
 //! the whole process; without the feature `is` is a constant `false`, so nothing is left of the question. The program
 //! `vramd` refuses to compile with the feature ([`ARE_BUILT_IN`]).
 #![forbid(unsafe_code)]
