@@ -98,7 +98,7 @@ pub enum Bar0Write {
 }
 
 /// The part of BAR0 that an access reaches.
-enum Place {
+enum Part {
     Register(Bar0Reg),
     Prom(u32),
     PciMirror(u32),
@@ -107,17 +107,17 @@ enum Place {
     Narrow,
 }
 
-fn place(offset: u32, width: Width) -> Place {
+fn place(offset: u32, width: Width) -> Part {
     match offset {
-        _ if PPCI.range().contains(&offset) => Place::PciMirror(offset - PPCI.first),
-        PROM_BASE..PROM_END => Place::Prom(offset - PROM_BASE),
+        _ if PPCI.range().contains(&offset) => Part::PciMirror(offset - PPCI.first),
+        PROM_BASE..PROM_END => Part::Prom(offset - PROM_BASE),
         VGA_CRTC.. if offset - VGA_CRTC < 2 && width == Width::Byte => {
-            Place::VgaCrtc((offset - VGA_CRTC) as u8)
+            Part::VgaCrtc((offset - VGA_CRTC) as u8)
         }
-        _ if width != Width::Dword || !offset.is_multiple_of(4) => Place::Narrow,
+        _ if width != Width::Dword || !offset.is_multiple_of(4) => Part::Narrow,
         _ => match Bar0Reg::decode(offset) {
-            Some(reg) => Place::Register(reg),
-            None => Place::Unmodelled,
+            Some(reg) => Part::Register(reg),
+            None => Part::Unmodelled,
         },
     }
 }
@@ -125,12 +125,12 @@ fn place(offset: u32, width: Width) -> Place {
 /// Names a read.
 pub fn decode_read(offset: u32, width: Width) -> Bar0Read {
     match place(offset, width) {
-        Place::Register(reg) => Bar0Read::Register(reg),
-        Place::Prom(offset) => Bar0Read::Prom { offset, width },
-        Place::PciMirror(offset) => Bar0Read::PciMirror { offset, width },
-        Place::VgaCrtc(port) => Bar0Read::VgaCrtc { port },
-        Place::Unmodelled => Bar0Read::Unmodelled { offset },
-        Place::Narrow => Bar0Read::Narrow { offset, width },
+        Part::Register(reg) => Bar0Read::Register(reg),
+        Part::Prom(offset) => Bar0Read::Prom { offset, width },
+        Part::PciMirror(offset) => Bar0Read::PciMirror { offset, width },
+        Part::VgaCrtc(port) => Bar0Read::VgaCrtc { port },
+        Part::Unmodelled => Bar0Read::Unmodelled { offset },
+        Part::Narrow => Bar0Read::Narrow { offset, width },
     }
 }
 
@@ -138,16 +138,16 @@ pub fn decode_read(offset: u32, width: Width) -> Bar0Read {
 pub fn decode_write(offset: u32, width: Width, value: u32) -> Bar0Write {
     let value = value & width.ones();
     match place(offset, width) {
-        Place::Register(reg) => Bar0Write::Register { reg, value },
-        Place::Prom(offset) => Bar0Write::Prom { offset },
-        Place::PciMirror(_) if offset == PpciReg::PciMsiRearm.offset() => Bar0Write::MsiRearm,
-        Place::PciMirror(offset) => Bar0Write::PciMirror { offset, width, value },
-        Place::VgaCrtc(port) => Bar0Write::VgaCrtc {
+        Part::Register(reg) => Bar0Write::Register { reg, value },
+        Part::Prom(offset) => Bar0Write::Prom { offset },
+        Part::PciMirror(_) if offset == PpciReg::PciMsiRearm.offset() => Bar0Write::MsiRearm,
+        Part::PciMirror(offset) => Bar0Write::PciMirror { offset, width, value },
+        Part::VgaCrtc(port) => Bar0Write::VgaCrtc {
             port,
             value: value as u8,
         },
-        Place::Unmodelled => Bar0Write::Unmodelled { offset, value },
-        Place::Narrow => Bar0Write::Narrow { offset, width },
+        Part::Unmodelled => Bar0Write::Unmodelled { offset, value },
+        Part::Narrow => Bar0Write::Narrow { offset, width },
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     mmu::{Access, Refusal},
     model::FermiModel,
-    pbdma::{FETCH_WORDS, State, VA_HIGH},
+    pbdma::{Activity, FETCH_WORDS, VA_HIGH},
 };
 use fermi_spec::{
     addr::GpuVa,
@@ -44,7 +44,7 @@ impl FermiModel {
         self.mem.counters.gp_entries += 1;
         let raw = u64::from_le_bytes(raw);
         self.start_entry(pbdma, raw, (get + 1) & ((1 << log2) - 1));
-        if let State::Running { at } = &mut self.pbdmas[pbdma].state {
+        if let Activity::Running { at } = &mut self.pbdmas[pbdma].state {
             *at = self.clock.now().saturating_add(self.timing.fetch_ns);
         }
     }

@@ -5,7 +5,7 @@
 //!   driver: FECS command, switch request ─► fecs.rs ─► the same save and load
 //! ```
 //!
-//! The context of a channel is the state that its methods have set: [`state::State`] and the words of M2MF. It is
+//! The context of a channel is the state that its methods have set: [`state::GraphState`] and the words of M2MF. It is
 //! in the image behind the pointer in the instance block (`image.rs`) while the channel is not on the engine.
 //! Methods take effect when they arrive: only copies take time, so the pipeline is always idle behind them.
 //!
@@ -40,7 +40,7 @@ use fermi_spec::{
     fault::client,
     regs::{fecs::FECS_CHANNEL_VALID, pgraph::FIFO_CONTROL_ON},
 };
-use state::State;
+use state::GraphState;
 use std::collections::BTreeMap;
 use traps::Traps;
 
@@ -60,7 +60,7 @@ struct Bound {
 /// A context that the card keeps.
 struct Kept {
     used: u64,
-    state: State,
+    state: GraphState,
     m2mf: Registers,
 }
 
@@ -68,7 +68,7 @@ struct Kept {
 pub(crate) struct Graph {
     pub(crate) fecs: Fecs,
     /// The context on the engine.
-    pub(crate) state: State,
+    pub(crate) state: GraphState,
     bound: Option<Bound>,
     kept: BTreeMap<Place, Kept>,
     uses: u64,
@@ -90,7 +90,7 @@ impl Graph {
     pub(crate) fn new() -> Self {
         Self {
             fecs: Fecs::new(),
-            state: State::default(),
+            state: GraphState::default(),
             bound: None,
             kept: BTreeMap::new(),
             uses: 0,
@@ -141,7 +141,7 @@ impl Graph {
         }
     }
 
-    fn take_kept(&mut self, instance: Place) -> (State, Registers) {
+    fn take_kept(&mut self, instance: Place) -> (GraphState, Registers) {
         self.kept
             .remove(&instance)
             .map_or_else(Default::default, |kept| (kept.state, kept.m2mf))
@@ -160,7 +160,7 @@ impl FermiModel {
             }
             Some(at) => match self.read_graph_image(space, at) {
                 Ok((state, m2mf)) => (state, m2mf, Ok(())),
-                Err(refusal) => (State::default(), Registers::default(), Err(refusal)),
+                Err(refusal) => (GraphState::default(), Registers::default(), Err(refusal)),
             },
         };
         self.graph.state = state;

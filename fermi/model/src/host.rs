@@ -4,7 +4,7 @@ use crate::{
     engine::unit_of,
     mmu::Refusal,
     model::FermiModel,
-    pbdma::State,
+    pbdma::Activity,
     pfifo::{Acquire, ChannelId},
 };
 use fermi_spec::{
@@ -295,7 +295,7 @@ impl FermiModel {
     pub(crate) fn retry_acquires(&mut self) {
         let now = self.clock.now();
         for unit in &mut self.pbdmas {
-            if let State::Acquiring { at, .. } = &mut unit.state {
+            if let Activity::Acquiring { at, .. } = &mut unit.state {
                 *at = now;
             }
         }

@@ -73,9 +73,9 @@ const SAVED: [u64; 30] = [
     0xdc,
 ];
 
-/// Activity of a PBDMA.
+/// What a PBDMA does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum Activity {
     /// Nothing; a channel may still be loaded.
     Idle,
     /// Goes on at that time.
@@ -94,7 +94,7 @@ pub(crate) enum State {
 /// The state of one PBDMA.
 pub(crate) struct Pbdma {
     channel: Option<ChannelId>,
-    pub(crate) state: State,
+    pub(crate) state: Activity,
     pub(crate) regs: [u32; WORDS],
     pub(crate) space: AddressSpace,
     instance: Place,
@@ -120,7 +120,7 @@ impl Pbdma {
     pub(crate) fn new() -> Self {
         Self {
             channel: None,
-            state: State::Idle,
+            state: Activity::Idle,
             regs: [0; WORDS],
             space: AddressSpace {
                 directory: Place::default(),
@@ -151,7 +151,7 @@ impl Pbdma {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.state == State::Idle
+        self.state == Activity::Idle
     }
 
     /// A RAMFC word by its offset.
@@ -255,7 +255,7 @@ impl FermiModel {
         let userd_put = unit.userd().offset(userd::GP_PUT);
         unit.regs[0] = self.mem.read_u32(userd_put);
         let start = self.clock.now().saturating_add(self.timing.channel_switch_ns);
-        unit.state = State::Running { at: start };
+        unit.state = Activity::Running { at: start };
         let slice = self
             .pfifo
             .timeslice_ns(unit.reg(offset::TIMESLICE), unit.target());
@@ -274,7 +274,7 @@ impl FermiModel {
     pub(crate) fn unload(&mut self, pbdma: usize) {
         let unit = &mut self.pbdmas[pbdma];
         let Some(id) = unit.channel.take() else { return };
-        unit.state = State::Idle;
+        unit.state = Activity::Idle;
         unit.words_len = 0;
         let (regs, instance) = (unit.regs, unit.instance);
         for at in SAVED {
@@ -316,7 +316,7 @@ impl FermiModel {
         self.mem.counters.pbdma_errors += 1;
         let unit = &mut self.pbdmas[pbdma];
         unit.intr |= bit;
-        unit.state = State::Stopped;
+        unit.state = Activity::Stopped;
         unit.shadows[2] = unit.reg(offset::PB_HEADER);
     }
 
@@ -326,10 +326,10 @@ impl FermiModel {
         let unit = &mut self.pbdmas[pbdma];
         let had_signature_error = unit.intr & mask & pbdma_intr::SIGNATURE != 0;
         unit.intr &= !mask;
-        if unit.state != State::Stopped || unit.intr != 0 {
+        if unit.state != Activity::Stopped || unit.intr != 0 {
             return;
         }
-        unit.state = State::Running { at: now };
+        unit.state = Activity::Running { at: now };
         if let Some(id) = unit.channel
             // There is no channel behind a block without a signature to go on with.
             && (had_signature_error || self.pfifo.channel(id).halted)
@@ -354,11 +354,11 @@ impl FermiModel {
     /// The next event of a running PBDMA: an entry, a header or a method.
     pub(crate) fn run_pbdma(&mut self, pbdma: usize) {
         let Some(id) = self.pbdmas[pbdma].channel else {
-            self.pbdmas[pbdma].state = State::Idle;
+            self.pbdmas[pbdma].state = Activity::Idle;
             return;
         };
         // A PBDMA that has waited for an engine uses it first.
-        let waited = matches!(self.pbdmas[pbdma].state, State::Stalled { .. });
+        let waited = matches!(self.pbdmas[pbdma].state, Activity::Stalled { .. });
         if !waited && self.end_slice(pbdma, id) {
             return;
         }
@@ -374,7 +374,7 @@ impl FermiModel {
             return self.fetch_entry(pbdma);
         }
         self.write_back(pbdma);
-        self.pbdmas[pbdma].state = State::Idle;
+        self.pbdmas[pbdma].state = Activity::Idle;
         self.pfifo.channel_mut(id).has_work = false;
         self.pfifo.refresh(id);
         self.unload_ineligible();
@@ -427,7 +427,7 @@ impl FermiModel {
         let unit = &self.pbdmas[pbdma];
         let (id, state) = (unit.channel, unit.state);
         self.unload(pbdma);
-        if let (Some(id), State::Acquiring { acquire, .. }) = (id, state) {
+        if let (Some(id), Activity::Acquiring { acquire, .. }) = (id, state) {
             self.block_channel(id, acquire);
         }
     }
@@ -444,7 +444,7 @@ impl FermiModel {
     pub(crate) fn later(&mut self, pbdma: usize, ns: u64) {
         if self.pbdmas[pbdma].channel.is_some() {
             let at = self.clock.now().saturating_add(ns);
-            self.pbdmas[pbdma].state = State::Running { at };
+            self.pbdmas[pbdma].state = Activity::Running { at };
         }
     }
 
@@ -495,20 +495,20 @@ impl FermiModel {
     /// A method that cannot be done now stays where it is.
     fn hold_back(&mut self, pbdma: usize, outcome: Outcome) {
         match outcome {
-            Outcome::Unfinished => self.pbdmas[pbdma].state = State::Finishing,
+            Outcome::Unfinished => self.pbdmas[pbdma].state = Activity::Finishing,
             Outcome::Stalled(engine) => {
                 let since = match self.pbdmas[pbdma].state {
-                    State::Stalled {
+                    Activity::Stalled {
                         engine: awaited,
                         since,
                     } if awaited == engine => since,
                     _ => self.clock.now(),
                 };
-                self.pbdmas[pbdma].state = State::Stalled { engine, since };
+                self.pbdmas[pbdma].state = Activity::Stalled { engine, since };
             }
             Outcome::Acquiring(acquire) => {
                 let at = self.clock.now().saturating_add(self.acquire_retry_ns(pbdma));
-                self.pbdmas[pbdma].state = State::Acquiring {
+                self.pbdmas[pbdma].state = Activity::Acquiring {
                     at,
                     acquire,
                     seen: self.mem.stores,

@@ -18,7 +18,7 @@ use crate::{
     mmu::{AddressSpace, Refusal},
     mmu_fault::{Culprit, FaultRecords},
     model::FermiModel,
-    pbdma::State,
+    pbdma::Activity,
     preempt::Preempt,
 };
 use fermi_spec::{
@@ -464,7 +464,7 @@ impl FermiModel {
     pub(crate) fn halt_channel(&mut self, id: ChannelId) {
         self.pfifo.channel_mut(id).halted = true;
         if let Some(pbdma) = self.pfifo.channel(id).loaded
-            && self.pbdmas[pbdma].state != State::Stopped
+            && self.pbdmas[pbdma].state != Activity::Stopped
         {
             self.unload(pbdma);
         }

@@ -9,7 +9,7 @@
 //! Until it is done bit 20 of 2634 is set and the channel is not scheduled. A preempt that takes longer than
 //! CHSW_TIMEOUT raises the scheduler interrupt once and goes on waiting. A second write replaces the first.
 
-use crate::{model::FermiModel, pbdma::State, pfifo::ChannelId};
+use crate::{model::FermiModel, pbdma::Activity, pfifo::ChannelId};
 use fermi_spec::regs::pfifo::{PREEMPT_PENDING, scheduler_error};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -102,7 +102,7 @@ impl FermiModel {
         let mut duration = self.faults.preempt_delay_ns;
         if let Some(id) = self.pfifo.preempt.channel {
             if let Some(pbdma) = self.pfifo.channel(id).loaded {
-                if matches!(self.pbdmas[pbdma].state, State::Stopped) {
+                if matches!(self.pbdmas[pbdma].state, Activity::Stopped) {
                     return;
                 }
                 self.unload(pbdma);

@@ -23,7 +23,7 @@
 use crate::{
     counters::Counters,
     model::{FermiModel, Stepped},
-    pbdma::{State, WORDS},
+    pbdma::{Activity, WORDS},
 };
 use fermi_spec::engine::PBDMAS;
 
@@ -72,22 +72,22 @@ impl FermiModel {
         }
         for (index, pbdma) in self.pbdmas.iter().enumerate() {
             match pbdma.state {
-                State::Running { at } => next = earlier(next, at, Event::Pbdma(index)),
-                State::Finishing => {
+                Activity::Running { at } => next = earlier(next, at, Event::Pbdma(index)),
+                Activity::Finishing => {
                     if !pbdma.channel().is_some_and(|id| self.works_for(id)) {
                         next = earlier(next, self.clock.now(), Event::Pbdma(index));
                     } else if self.pfifo.has_candidate(index) {
                         next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
                     }
                 }
-                State::Stalled { engine, .. } => {
+                Activity::Stalled { engine, .. } => {
                     if let Some(at) = self.engine_free_at(index, engine) {
                         next = earlier(next, at, Event::Pbdma(index));
                     } else if self.pfifo.is_dead(engine) && self.pfifo.has_candidate(index) {
                         next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
                     }
                 }
-                State::Acquiring { at, seen, .. } => {
+                Activity::Acquiring { at, seen, .. } => {
                     if seen != self.mem.stores {
                         next = earlier(next, at, Event::Retry(index));
                     }
@@ -95,10 +95,10 @@ impl FermiModel {
                         next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
                     }
                 }
-                State::Idle if self.pfifo.has_candidate(index) => {
+                Activity::Idle if self.pfifo.has_candidate(index) => {
                     next = earlier(next, self.clock.now(), Event::Load(index));
                 }
-                State::Idle | State::Stopped => {}
+                Activity::Idle | Activity::Stopped => {}
             }
         }
         if self.pfifo.blocked != 0 && self.pfifo.poll_seen != self.mem.stores {
@@ -111,7 +111,7 @@ impl FermiModel {
     fn next_waiting(&self) -> Option<(u64, Event)> {
         let mut next = None;
         for (index, pbdma) in self.pbdmas.iter().enumerate() {
-            if let State::Acquiring { at, acquire, .. } = pbdma.state {
+            if let Activity::Acquiring { at, acquire, .. } = pbdma.state {
                 let at = acquire.deadline.map_or(at, |deadline| deadline.min(at));
                 next = earlier(next, at, Event::Retry(index));
             }

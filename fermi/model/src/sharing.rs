@@ -1,6 +1,6 @@
 //! Engines among the channels that several PBDMAs drive; the rules are in `schedule.rs`.
 
-use crate::{engine::unit_of, model::FermiModel, pbdma::State, pfifo::ChannelId};
+use crate::{engine::unit_of, model::FermiModel, pbdma::Activity, pfifo::ChannelId};
 use fermi_spec::engine::{Engine, PBDMAS};
 
 impl FermiModel {
@@ -46,15 +46,15 @@ impl FermiModel {
     /// Until when `holder` keeps `engine` from others.
     fn kept_until(&self, holder: ChannelId, engine: Engine) -> Option<u64> {
         let unit = &self.pbdmas[self.pfifo.channel(holder).loaded?];
-        let uses =
-            unit.target() == Some(engine) && matches!(unit.state, State::Running { .. } | State::Finishing);
+        let uses = unit.target() == Some(engine)
+            && matches!(unit.state, Activity::Running { .. } | Activity::Finishing);
         (uses && unit.slice_end > self.clock.now()).then_some(unit.slice_end)
     }
 
     /// Since when `pbdma` has waited for `engine`.
     fn waits_since(&self, pbdma: usize, engine: Engine) -> Option<u64> {
         match self.pbdmas[pbdma].state {
-            State::Stalled {
+            Activity::Stalled {
                 engine: awaited,
                 since,
             } if awaited == engine => Some(since),
@@ -78,7 +78,7 @@ impl FermiModel {
     /// A wait for an engine, over now, has used the slice up: the channel gets another, once in a load.
     pub(crate) fn make_up_for_wait(&mut self, pbdma: usize) {
         let unit = &mut self.pbdmas[pbdma];
-        let waited = matches!(unit.state, State::Stalled { .. });
+        let waited = matches!(unit.state, Activity::Stalled { .. });
         if waited && unit.slice_end <= self.clock.now() && !unit.made_up {
             unit.made_up = true;
             self.renew_slice(pbdma);

@@ -1,6 +1,6 @@
 //! USERD: doorbells from the polling area, and the words that the host writes back for the driver.
 
-use crate::{memory::Place, model::FermiModel, pbdma::State, pfifo::ChannelId};
+use crate::{memory::Place, model::FermiModel, pbdma::Activity, pfifo::ChannelId};
 use fermi_spec::{
     addr::SMALL_PAGE,
     instance::{CHANNELS, USERD_BYTES, offset, userd},
@@ -54,7 +54,7 @@ impl FermiModel {
             self.pbdmas[pbdma].set_put(put);
             if self.pbdmas[pbdma].is_idle() {
                 let at = self.clock.now().saturating_add(self.timing.doorbell_ns);
-                self.pbdmas[pbdma].state = State::Running { at };
+                self.pbdmas[pbdma].state = Activity::Running { at };
             }
         }
         self.pfifo.refresh(id);

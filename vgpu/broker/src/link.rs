@@ -25,7 +25,7 @@ pub(crate) const ANSWER_SECONDS_MAX: u64 = 5;
 const ANSWER_MAX: Duration = Duration::from_secs(ANSWER_SECONDS_MAX);
 
 #[derive(Debug, Default)]
-struct State {
+struct Locked {
     /// Requests on their way, and their answers once they are there.
     answers: BTreeMap<RequestId, Option<Reply>>,
     attached: Option<Result<(), Denial>>,
@@ -43,17 +43,17 @@ struct State {
 /// The broker's side of a [`LocalLink`].
 #[derive(Debug, Default)]
 struct LocalPort {
-    state: Mutex<State>,
+    state: Mutex<Locked>,
     changed: Condvar,
 }
 
 impl LocalPort {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Locked> {
         // Every change is a single insertion or assignment, so a panic leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut Locked)) {
         let mut state = self.lock();
         change(&mut state);
         if state.waiting > 0 {
@@ -62,7 +62,7 @@ impl LocalPort {
     }
 
     /// Waits until `done` gives a value. `None` if it does not within the bound.
-    fn wait<T>(&self, mut done: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+    fn wait<T>(&self, mut done: impl FnMut(&mut Locked) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
         if let Some(result) = done(&mut state) {
             return Some(result);
@@ -100,7 +100,7 @@ impl VmPort for LocalPort {
     }
 
     fn interrupt(&self) {
-        self.change(State::raise);
+        self.change(Locked::raise);
     }
 
     fn let_interrupts(&self, through: bool) {
@@ -119,7 +119,7 @@ impl VmPort for LocalPort {
     }
 }
 
-impl State {
+impl Locked {
     fn raise(&mut self) {
         // A full counter means that interrupts wait to be fetched already.
         self.is_interrupt_held = match &self.interrupt {

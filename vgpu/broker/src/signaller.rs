@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use vfio_user_server::irq::IrqEvent;
 
 #[derive(Debug, Default)]
-struct State {
+struct Locked {
     event: Option<Arc<IrqEvent>>,
     /// The guest's settings let interrupts out.
     is_enabled: bool,
@@ -17,7 +17,7 @@ struct State {
     is_stopping: bool,
 }
 
-impl State {
+impl Locked {
     fn is_due(&self) -> bool {
         self.is_raised && self.is_enabled && self.event.is_some()
     }
@@ -26,7 +26,7 @@ impl State {
 /// The thread of one socket, for all clients that it has.
 #[derive(Debug, Default)]
 pub(crate) struct Signaller {
-    state: Mutex<State>,
+    state: Mutex<Locked>,
     changed: Condvar,
 }
 
@@ -41,12 +41,12 @@ impl Signaller {
         Ok(signaller)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Locked> {
         // Single assignments: a panic leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut Locked)) {
         let mut state = self.lock();
         change(&mut state);
         if state.is_due() || state.is_stopping {
@@ -70,9 +70,9 @@ impl Signaller {
     /// Ends the signals of a client that is gone.
     pub(crate) fn clear(&self) {
         self.change(|state| {
-            *state = State {
+            *state = Locked {
                 is_stopping: state.is_stopping,
-                ..State::default()
+                ..Locked::default()
             }
         });
     }

@@ -8,7 +8,7 @@ use vgpu::Notice;
 use crate::error::Ended;
 
 #[derive(Debug, Default)]
-struct State {
+struct Locked {
     started: Option<Result<(), String>>,
     ended: Option<Ended>,
 }
@@ -16,12 +16,12 @@ struct State {
 /// Changed under the broker's lock, waited for without it.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
-    state: Mutex<State>,
+    state: Mutex<Locked>,
     changed: Condvar,
 }
 
 impl Status {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Locked> {
         // Each field is set in one step, so a panic elsewhere leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +61,7 @@ impl Status {
         self.wait(timeout, |state| state.ended.clone())
     }
 
-    fn wait<T>(&self, timeout: Duration, done: impl Fn(&State) -> Option<T>) -> Option<T> {
+    fn wait<T>(&self, timeout: Duration, done: impl Fn(&Locked) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
         loop {

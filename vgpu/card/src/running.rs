@@ -59,8 +59,8 @@ enum Sleep {
     Deeply,
 }
 
-/// State under the lock.
-struct State<F> {
+/// What the lock protects.
+struct Locked<F> {
     model: FermiModel,
     follower: F,
     sleep: Sleep,
@@ -69,7 +69,7 @@ struct State<F> {
 
 /// State that the stepping thread and the accesses share.
 struct Shared<F> {
-    state: Mutex<State<F>>,
+    state: Mutex<Locked<F>>,
     woken: Condvar,
     waiting: AtomicU32,
     start: Instant,
@@ -81,7 +81,7 @@ impl<F: Follower> Shared<F> {
     }
 
     /// Takes the lock, counted as rule 1 demands.
-    fn lock(&self) -> Result<MutexGuard<'_, State<F>>, CardLost> {
+    fn lock(&self) -> Result<MutexGuard<'_, Locked<F>>, CardLost> {
         // Both operations are ordered by the mutex itself as far as the card's state is concerned.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let state = self.lock_spinning();
@@ -89,7 +89,7 @@ impl<F: Follower> Shared<F> {
         state
     }
 
-    fn lock_spinning(&self) -> Result<MutexGuard<'_, State<F>>, CardLost> {
+    fn lock_spinning(&self) -> Result<MutexGuard<'_, Locked<F>>, CardLost> {
         for _ in 0..LOCK_TRIES {
             match self.state.try_lock() {
                 Ok(state) => return Ok(state),
@@ -186,7 +186,7 @@ pub(crate) struct RunningCard<F: Follower> {
 impl<F: Follower> RunningCard<F> {
     /// Starts the thread that runs `model`.
     pub(crate) fn start(model: FermiModel, follower: F) -> Result<Self, io::Error> {
-        let state = State {
+        let state = Locked {
             model,
             follower,
             sleep: Sleep::Awake,

@@ -57,7 +57,7 @@ struct Waiting {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Standing {
     Greeting,
     Attached { takes_descriptors: bool },
     Closed,
@@ -68,7 +68,7 @@ enum State {
 pub struct Client {
     connection: Connection,
     function: FunctionInfo,
-    state: State,
+    state: Standing,
     dma: DmaTable,
     waiting: Pending<RequestId, Waiting>,
     promised_bytes: usize,
@@ -91,7 +91,7 @@ impl Client {
             connection: Connection::new(stream)?,
             dma: DmaTable::with_room_for(function.dma_maps_max()),
             function,
-            state: State::Greeting,
+            state: Standing::Greeting,
             waiting: Pending::default(),
             promised_bytes: 0,
             upstream: 0,
@@ -107,12 +107,12 @@ impl Client {
 
     /// Whether the version was negotiated and the client is still there.
     pub fn is_attached(&self) -> bool {
-        matches!(self.state, State::Attached { .. })
+        matches!(self.state, Standing::Attached { .. })
     }
 
     /// Whether [`Incoming::Closed`] was handed out.
     pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
+        self.state == Standing::Closed
     }
 
     /// Requests that wait for an answer.
@@ -123,7 +123,7 @@ impl Client {
 
     /// Whether to poll for input. A level-triggered poll that ignores this spins while the client is held back.
     pub fn wants_read(&self) -> bool {
-        self.state != State::Closed
+        self.state != Standing::Closed
             && self.waiting.len() < UNANSWERED_MAX
             && self.connection.outgoing_bytes() + self.promised_bytes < OUTGOING_BYTES_MAX
     }
@@ -138,7 +138,7 @@ impl Client {
     /// or in error, or [`Client::is_due`], and once after [`Client::wants_read`] has become true again.
     pub fn read_ready(&mut self, incoming: &mut Vec<Incoming>) {
         for _ in 0..REQUESTS_PER_TURN {
-            if self.state == State::Closed {
+            if self.state == Standing::Closed {
                 return;
             }
             if let Some(reason) = self.send_failure.take() {
@@ -282,7 +282,7 @@ impl Client {
         parts: &[&[u8]],
         descriptor: Option<Arc<std::os::fd::OwnedFd>>,
     ) {
-        if header.is_posted() || self.state == State::Closed {
+        if header.is_posted() || self.state == Standing::Closed {
             return;
         }
         let header = reply_header(header, error, parts);
@@ -305,7 +305,7 @@ impl Client {
     fn close(&mut self, reason: CloseReason) -> Incoming {
         // Requests go on waiting and the table stays: the embedder answers and unmaps in its own time.
         self.connection.shut_down();
-        self.state = State::Closed;
+        self.state = Standing::Closed;
         Incoming::Closed(reason)
     }
 
@@ -326,9 +326,9 @@ impl Client {
     /// Whether this command may come now; if so, whether the client takes descriptors.
     fn check_state(&self, header: &Header) -> Result<bool, ProtocolError> {
         match self.state {
-            State::Attached { takes_descriptors } => Ok(takes_descriptors),
-            State::Greeting if header.command == CommandCode::Version as u16 => Ok(false),
-            State::Greeting | State::Closed => Err(ProtocolError::NotNegotiated {
+            Standing::Attached { takes_descriptors } => Ok(takes_descriptors),
+            Standing::Greeting if header.command == CommandCode::Version as u16 => Ok(false),
+            Standing::Greeting | Standing::Closed => Err(ProtocolError::NotNegotiated {
                 command: header.command,
             }),
         }
@@ -457,7 +457,7 @@ impl Client {
     }
 
     fn greet(&mut self, header: &Header, proposal: &Proposal) -> Result<(), ProtocolError> {
-        if self.state != State::Greeting {
+        if self.state != Standing::Greeting {
             return Err(ProtocolError::AlreadyNegotiated);
         }
         if header.is_posted() {
@@ -467,7 +467,7 @@ impl Client {
             });
         }
         let (minor, text) = proposal.answer(self.function.dma_maps_max());
-        self.state = State::Attached {
+        self.state = Standing::Attached {
             takes_descriptors: proposal.takes_descriptors(),
         };
         self.send(

@@ -6,7 +6,7 @@ use crate::{
     memory::Place,
     mmu_fault::INJECTED,
     model::FermiModel,
-    pbdma::{Pbdma, State},
+    pbdma::{Activity, Pbdma},
 };
 use fermi_spec::{
     engine::{ENGINE_NONE, Engine, PBDMAS_PRESENT},
@@ -221,7 +221,7 @@ impl FermiModel {
 
 /// Writes the latched method or its data, which are the driver's only while the PBDMA is stopped.
 fn set_latch(pbdma: &mut Pbdma, at: u64, value: u32) {
-    if pbdma.state == State::Stopped {
+    if pbdma.state == Activity::Stopped {
         pbdma.set_reg(at, value);
     }
 }

@@ -18,7 +18,7 @@ use super::{
     shared::SharedMemory,
     tally::Tally,
     trap::{ShaderPlace, Stop},
-    warp::{Lanes, State, Warp, each},
+    warp::{Lanes, Warp, WarpState, each},
     watch::Watch,
 };
 
@@ -169,15 +169,15 @@ impl Block {
         let mut idle = 0;
         while *budget != 0 {
             let warp = &mut self.warps[self.turn];
-            if warp.state == State::Running && self.left != 0 {
+            if warp.state == WarpState::Running && self.left != 0 {
                 let ran = execute::run(warp, code, &mut machine, watch, self.left.min(*budget))?;
                 self.left -= ran;
                 *budget -= ran;
                 idle = 0;
                 match warp.state {
-                    State::Running => continue,
-                    State::Done => self.ended += 1,
-                    State::AtBarrier { .. } => {}
+                    WarpState::Running => continue,
+                    WarpState::Done => self.ended += 1,
+                    WarpState::AtBarrier { .. } => {}
                 }
                 if self.ended == self.warps.len() {
                     return Ok(Progress::Done);
@@ -185,7 +185,7 @@ impl Block {
             } else {
                 idle += 1;
             }
-            if self.warps[self.turn].state != State::Running {
+            if self.warps[self.turn].state != WarpState::Running {
                 machine.block.settle(&mut self.warps);
             }
             self.turn = (self.turn + 1) % self.warps.len();
@@ -258,7 +258,7 @@ impl Inside {
         if self.arrivals == 0 {
             return;
         }
-        let alive = warps.iter().filter(|warp| warp.state != State::Done).count() as u32;
+        let alive = warps.iter().filter(|warp| warp.state != WarpState::Done).count() as u32;
         for (number, barrier) in self.barriers.iter_mut().enumerate() {
             let wanted = if barrier.wanted == 0 {
                 alive
@@ -274,7 +274,7 @@ impl Inside {
                 barrier.any
             };
             for warp in warps.iter_mut() {
-                let State::AtBarrier {
+                let WarpState::AtBarrier {
                     barrier: at,
                     predicate,
                     dst,
@@ -288,7 +288,7 @@ impl Inside {
                 }
                 warp.set_register(dst, &[barrier.count; 32], lanes);
                 warp.set_predicate(predicate.into(), if holds { u32::MAX } else { 0 }, lanes);
-                warp.state = State::Running;
+                warp.state = WarpState::Running;
             }
             self.arrivals -= barrier.arrived;
             *barrier = Barrier::default();

@@ -23,7 +23,7 @@ use super::{
     stack::Kind,
     tally::Tally,
     trap::{Stop, WarpError},
-    warp::{Lanes, State, Warp, each, lanes_of, mask_of, signs_of},
+    warp::{Lanes, Warp, WarpState, each, lanes_of, mask_of, signs_of},
     watch::{Before, Watch},
 };
 
@@ -46,13 +46,13 @@ pub(super) fn run<W: Watch>(
     budget: u64,
 ) -> Result<u64, Stop> {
     let mut done = 0;
-    while warp.state == State::Running && done < budget {
+    while warp.state == WarpState::Running && done < budget {
         let launch = machine.launch;
         let outside = &mut *machine.outside;
         let page = code.page(warp.pc, launch, |offset, bytes| {
             outside.fetch(launch.code.wrapping_add(offset.into()), bytes)
         })?;
-        while warp.state == State::Running
+        while warp.state == WarpState::Running
             && done < budget
             && let Some(op) = page.op(warp.pc)
         {

@@ -1,7 +1,7 @@
 //! Surfaces that shaders load and store, as a launch has them.
 //!
 //! ```text
-//!   x in bytes (SULDB, SUSTB, SULEA) or texels (SUSTP), y, z ─► Surface::place ─► Place ─► address in the channel's space
+//!   x in bytes (SULDB, SUSTB, SULEA) or texels (SUSTP), y, z ─► Surface::place ─► Lookup ─► address in the channel's space
 //! ```
 //!
 //! A surface is one layer of one level. In the extended shape the third coordinate is added to the address in steps of
@@ -76,7 +76,7 @@ impl Clamp {
 
 /// Result of looking up a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Lookup {
     /// At this address.
     Inside(u64),
     /// Outside; the nearest place inside is at this address.
@@ -85,7 +85,7 @@ pub(crate) enum Place {
     Outside,
 }
 
-impl Place {
+impl Lookup {
     /// The address that an access goes to.
     pub(crate) fn va(self) -> Option<u64> {
         match self {
@@ -147,10 +147,10 @@ impl Surface {
     }
 
     /// Looks up `bytes` bytes from byte `x` of a line on. Every place is outside in a slot without a surface.
-    pub(crate) fn place(&self, at: [u32; 3], shape: Shape, bytes: u32, clamps: bool) -> Place {
+    pub(crate) fn place(&self, at: [u32; 3], shape: Shape, bytes: u32, clamps: bool) -> Lookup {
         match &self.bound {
             Some(bound) => bound.place(at.map(u64::from), shape, bytes.into(), clamps),
-            None => Place::Outside,
+            None => Lookup::Outside,
         }
     }
 
@@ -162,7 +162,7 @@ impl Surface {
 }
 
 impl Bound {
-    fn place(&self, [mut x, mut y, z]: [u64; 3], shape: Shape, bytes: u64, clamps: bool) -> Place {
+    fn place(&self, [mut x, mut y, z]: [u64; 3], shape: Shape, bytes: u64, clamps: bool) -> Lookup {
         if shape == Shape::OneD {
             y = 0;
         }
@@ -172,7 +172,7 @@ impl Bound {
             && y < self.lines
             && (shape != Shape::ThreeD || z == 0);
         if !is_inside && (is_empty || !clamps) {
-            return Place::Outside;
+            return Lookup::Outside;
         }
         // The last whole access of a line, at a multiple of its size.
         x = x.min((self.width_bytes - bytes) / bytes * bytes);
@@ -187,9 +187,9 @@ impl Bound {
         };
         let va = self.address.wrapping_add(inside).wrapping_add(step) & VA_MASK;
         if is_inside {
-            Place::Inside(va)
+            Lookup::Inside(va)
         } else {
-            Place::Clamped(va)
+            Lookup::Clamped(va)
         }
     }
 }
@@ -215,38 +215,38 @@ mod tests {
     fn place_in_blocks_is_where_the_blocks_put_it() {
         let surface = surface(32, 32, false, RGBA8);
         let at = |x, y| surface.place([x, y, 0], Shape::TwoD, 4, false);
-        assert_eq!(at(4, 1), Place::Inside(0x1_0044));
-        assert_eq!(at(64, 0), Place::Inside(0x1_0400));
-        assert_eq!(at(0, 8), Place::Inside(0x1_0200));
+        assert_eq!(at(4, 1), Lookup::Inside(0x1_0044));
+        assert_eq!(at(64, 0), Lookup::Inside(0x1_0400));
+        assert_eq!(at(0, 8), Lookup::Inside(0x1_0200));
     }
 
     #[test]
     fn place_outside_is_nowhere_or_at_the_edge() {
         let surface = surface(32, 16, false, RGBA8);
         for at in [[128, 0, 0], [0, 16, 0], [126, 0, 0]] {
-            assert_eq!(surface.place(at, Shape::TwoD, 4, false), Place::Outside);
+            assert_eq!(surface.place(at, Shape::TwoD, 4, false), Lookup::Outside);
         }
         let clamped = surface.place([4000, 99, 0], Shape::TwoD, 4, true);
-        let Place::Inside(corner) = surface.place([124, 15, 0], Shape::TwoD, 4, false) else {
+        let Lookup::Inside(corner) = surface.place([124, 15, 0], Shape::TwoD, 4, false) else {
             panic!("the corner is inside");
         };
-        assert_eq!(clamped, Place::Clamped(corner));
+        assert_eq!(clamped, Lookup::Clamped(corner));
     }
 
     #[test]
     fn third_coordinate_of_the_extended_shape_steps_by_256_bytes() {
         let surface = surface(32, 16, false, RGBA8);
         let at = |z, shape| surface.place([0, 0, z], shape, 4, false);
-        assert_eq!(at(3, Shape::Extended), Place::Inside(0x1_0300));
-        assert_eq!(at(3, Shape::ThreeD), Place::Outside);
-        assert_eq!(at(3, Shape::TwoD), Place::Inside(0x1_0000));
+        assert_eq!(at(3, Shape::Extended), Lookup::Inside(0x1_0300));
+        assert_eq!(at(3, Shape::ThreeD), Lookup::Outside);
+        assert_eq!(at(3, Shape::TwoD), Lookup::Inside(0x1_0000));
     }
 
     #[test]
     fn width_of_a_pitch_surface_is_in_bytes() {
         let surface = surface(256, 1, true, R32_UINT);
         let at = |x| surface.place([x, 0, 0], Shape::OneD, 4, false);
-        assert_eq!((at(252), at(256)), (Place::Inside(0x1_00fc), Place::Outside));
+        assert_eq!((at(252), at(256)), (Lookup::Inside(0x1_00fc), Lookup::Outside));
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
             surface(32, 32, false, 0),
             surface(0, 0, false, RGBA8),
         ] {
-            assert_eq!(surface.place([0; 3], Shape::TwoD, 4, true), Place::Outside);
+            assert_eq!(surface.place([0; 3], Shape::TwoD, 4, true), Lookup::Outside);
         }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
 
 /// Next step of a warp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum WarpState {
     /// Executes at its program counter.
     Running,
     /// Waits at a barrier of its block.
@@ -93,7 +93,7 @@ pub(crate) struct Warp {
     pub(crate) live: u32,
     pub(crate) pc: u32,
     pub(crate) stack: Stack,
-    pub(crate) state: State,
+    pub(crate) state: WarpState,
     /// Its index in the block.
     pub(crate) index: u32,
 }
@@ -112,7 +112,7 @@ impl Warp {
             live: 0,
             pc: 0,
             stack: Stack::new(stack_bytes),
-            state: State::Done,
+            state: WarpState::Done,
             index,
         }
     }
@@ -130,9 +130,9 @@ impl Warp {
         self.pc = pc;
         self.stack.clear();
         self.state = if self.live == 0 {
-            State::Done
+            WarpState::Done
         } else {
-            State::Running
+            WarpState::Running
         };
     }
 
@@ -311,7 +311,7 @@ impl Warp {
                 self.pc = pc;
                 self.active = mask;
             }
-            None => self.state = State::Done,
+            None => self.state = WarpState::Done,
         }
     }
 

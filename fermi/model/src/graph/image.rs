@@ -6,7 +6,7 @@
 //! | 0x080 | [`MAGIC`] |
 //! | 0x084–0x0a3 | which pages are there, a bit each |
 //! | 0x0a4–0x0ff | unused |
-//! | 0x100 + 0x100·p | page p: 64 words; page 0 is M2MF's words, the others are [`State`]'s |
+//! | 0x100 + 0x100·p | page p: 64 words; page 0 is M2MF's words, the others are [`GraphState`]'s |
 //!
 //! A page that is not there is zero. An image without the magic word, such as memory that nothing was saved to, is
 //! a fresh context; an image of any bytes is a valid context. A switch moves the pages that are there, a few KiB.
@@ -15,7 +15,7 @@
 
 use super::{
     UNIT,
-    state::{PAGE_WORDS, PAGES, State},
+    state::{GraphState, PAGE_WORDS, PAGES},
 };
 use crate::{
     context::{IMAGE_BYTES, Registers},
@@ -77,13 +77,13 @@ impl FermiModel {
         &mut self,
         space: &AddressSpace,
         at: GpuVa,
-    ) -> Result<(State, Registers), Refusal> {
+    ) -> Result<(GraphState, Registers), Refusal> {
         let mut header = [0; HEADER_BYTES];
         let header_at = GpuVa(at.0 + HEADER);
         self.mmu
             .read(&mut self.mem, space, LOAD_CONTEXT, header_at, &mut header)?;
         let word = |index: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[4 * index + byte]));
-        let (mut state, mut m2mf) = (State::default(), Registers::default());
+        let (mut state, mut m2mf) = (GraphState::default(), Registers::default());
         if word(0) != MAGIC {
             return Ok((state, m2mf));
         }

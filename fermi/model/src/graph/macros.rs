@@ -6,7 +6,7 @@ use super::{
     UNIT,
     methods::{BoundClass, area_with},
     mme::{Macro, Sent, Step, WORDS},
-    state::{Area, State},
+    state::{Area, GraphState},
     traps::MacroTrap,
 };
 use crate::{
@@ -27,18 +27,18 @@ const CODE_POINTER: usize = 0;
 const START_POINTER: usize = 1;
 const RUNNING: usize = 2;
 
-fn running(state: &State) -> Macro {
+fn running(state: &GraphState) -> Macro {
     Macro::from_words(std::array::from_fn(|word| state.get(Area::MACRO, RUNNING + word)))
 }
 
-fn keep(state: &mut State, running: Macro) {
+fn keep(state: &mut GraphState, running: Macro) {
     for (index, word) in (0..WORDS).zip(running.to_words()) {
         state.set(Area::MACRO, RUNNING + index, word);
     }
 }
 
 /// Executes an upload method; whether it was one.
-pub(super) fn upload(state: &mut State, method: u16, data: u32) -> bool {
+pub(super) fn upload(state: &mut GraphState, method: u16, data: u32) -> bool {
     match method {
         front_end::MACRO_CODE_POINTER => state.set(Area::MACRO, CODE_POINTER, data),
         front_end::MACRO_START_POINTER => state.set(Area::MACRO, START_POINTER, data),
@@ -50,7 +50,7 @@ pub(super) fn upload(state: &mut State, method: u16, data: u32) -> bool {
 }
 
 /// Stores a word where the pointer shows, and moves that on. Past the end it begins again (assumption).
-fn store(state: &mut State, pointer: usize, area: Area, words: usize, data: u32) {
+fn store(state: &mut GraphState, pointer: usize, area: Area, words: usize, data: u32) {
     let at = state.get(Area::MACRO, pointer);
     state.set(area, at as usize % words, data);
     state.set(Area::MACRO, pointer, at.wrapping_add(1));

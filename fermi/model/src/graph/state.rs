@@ -54,11 +54,11 @@ type Page = Box<[u32; PAGE_WORDS]>;
 
 /// The words; all zero by default.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct GraphState {
     pages: [Option<Page>; PAGES],
 }
 
-impl Default for State {
+impl Default for GraphState {
     fn default() -> Self {
         Self {
             pages: std::array::from_fn(|_| None),
@@ -66,7 +66,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl GraphState {
     /// Word `index` of an area; zero beyond its end.
     pub(crate) fn get(&self, area: Area, index: usize) -> u32 {
         if index / PAGE_WORDS >= area.pages {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn areas_do_not_share_words() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         state.set_method(Area::THREED, Area::THREED.bytes() - 4, 1);
         state.set_method(Area::COMPUTE, 0, 2);
         state.set_method(Area::COMPUTE, Area::COMPUTE.bytes() - 4, 3);
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn word_beyond_an_area_is_not_kept() {
-        let mut state = State::default();
+        let mut state = GraphState::default();
         state.set_method(Area::TWOD, Area::TWOD.bytes(), 1);
         assert_eq!(state.method(Area::TWOD, Area::TWOD.bytes()), 0);
-        assert_eq!(state, State::default());
+        assert_eq!(state, GraphState::default());
     }
 }

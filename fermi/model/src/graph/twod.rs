@@ -4,7 +4,7 @@
 //! counted. Pixels outside of either surface or of the clip rectangle are not copied. The components of 8-bit
 //! formats change places; an absent one becomes opaque. Other formats are copied as they are, if they are equal.
 
-use super::state::{Area, State};
+use super::state::{Area, GraphState};
 use crate::{
     engine::Effect,
     model::FermiModel,
@@ -56,16 +56,16 @@ impl Rectangle {
     }
 }
 
-fn get(state: &State, method: u16) -> u32 {
+fn get(state: &GraphState, method: u16) -> u32 {
     state.method(Area::TWOD, method)
 }
 
-fn signed(state: &State, method: u16) -> i64 {
+fn signed(state: &GraphState, method: u16) -> i64 {
     i64::from(get(state, method) as i32)
 }
 
 /// The rectangle that the methods ask for; `None` if pixels would change their size.
-fn rectangle(state: &State) -> Option<Rectangle> {
+fn rectangle(state: &GraphState) -> Option<Rectangle> {
     let step = |after: u16| {
         [
             get(state, method::COPY_STEPS + after),
@@ -96,7 +96,7 @@ fn rectangle(state: &State) -> Option<Rectangle> {
 }
 
 /// A surface from pixel `at` on; pixels have `bytes` bytes.
-fn side(state: &State, first: u16, at: [i64; 2], bytes: u32, layer: u64) -> Side {
+fn side(state: &GraphState, first: u16, at: [i64; 2], bytes: u32, layer: u64) -> Side {
     let value = |after: u16| get(state, first + after);
     let base = state.address(Area::TWOD, first + surface::ADDRESS_HIGH);
     let [x, y] = at.map(|place| u64::try_from(place).unwrap_or(0));
@@ -137,7 +137,7 @@ fn remap(source: Format, target: Format) -> Option<Remap> {
 }
 
 /// The copy that the methods describe; `None` if it is not modelled.
-fn copy(state: &State) -> Option<Transfer> {
+fn copy(state: &GraphState) -> Option<Transfer> {
     let format = |first: u16| Format(get(state, first + surface::FORMAT));
     let (source, target) = (format(method::SOURCE), format(method::TARGET));
     let bytes = target.bytes()?;

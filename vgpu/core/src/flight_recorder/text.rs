@@ -8,9 +8,9 @@ use super::happened::{Answer, Happened, Memory};
 use crate::event::FrameOwner;
 
 /// A place in a BAR: the register's name where there is one.
-struct Place<'a>(&'a Happened, Bar, u64);
+struct Reached<'a>(&'a Happened, Bar, u64);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for Reached<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(happened, bar, offset) = self;
         match happened.register() {
@@ -86,7 +86,7 @@ impl Happened {
                 bytes,
                 ..
             } => {
-                let place = Place(self, bar, offset);
+                let place = Reached(self, bar, offset);
                 write!(f, "{vm} loads {bytes} B of {place}")?;
                 self.write_request(f)
             }
@@ -97,7 +97,7 @@ impl Happened {
                 bytes,
                 ..
             } => {
-                let place = Place(self, bar, offset);
+                let place = Reached(self, bar, offset);
                 write!(f, "{vm} stores {bytes} B to {place}")?;
                 self.write_request(f)
             }
@@ -177,7 +177,7 @@ impl Happened {
                 bytes,
                 value,
             } => {
-                let place = Place(self, bar, offset);
+                let place = Reached(self, bar, offset);
                 match value {
                     Some(value) => write!(f, "store {value:#010x} to the card's {place}"),
                     None => write!(f, "store {bytes} B to the card's {place}"),
@@ -189,7 +189,7 @@ impl Happened {
                 offset,
                 bytes,
             } => {
-                let place = Place(self, bar, offset);
+                let place = Reached(self, bar, offset);
                 write!(f, "read {}: load {bytes} B of the card's {place}", token.0)
             }
             Happened::HostPoll {
@@ -198,7 +198,7 @@ impl Happened {
                 mask,
                 value,
             } => {
-                let place = Place(self, Bar::Bar0, offset.into());
+                let place = Reached(self, Bar::Bar0, offset.into());
                 let token = token.0;
                 write!(
                     f,

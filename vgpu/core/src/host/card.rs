@@ -322,7 +322,7 @@ impl Card {
     }
 
     /// Keeps a bound channel from being scheduled again; what it runs goes on to its next switch point.
-    pub(crate) fn pause(&mut self, channel: PhysChannel) {
+    pub(crate) fn disable(&mut self, channel: PhysChannel) {
         let p = u16::from(channel.0);
         self.lanes.fifo.push(
             [Op::Write(
@@ -357,7 +357,7 @@ impl Card {
     }
 
     /// Takes channels off the card: not runnable, preempted, seen idle within `timeout_ns` each.
-    pub(crate) fn stop(&mut self, channels: &[PhysChannel], unbind: bool, timeout_ns: u64, job: Job) {
+    pub(crate) fn take_off(&mut self, channels: &[PhysChannel], unbind: bool, timeout_ns: u64, job: Job) {
         let mut ops: Vec<Op> = channels
             .iter()
             .map(|c| {

@@ -263,7 +263,7 @@ impl Running {
             if run {
                 self.card.start(physical)
             } else {
-                self.card.pause(physical)
+                self.card.disable(physical)
             }
         }
         Step::Done(Reply::Done)

@@ -110,7 +110,7 @@ impl Running {
             since: cx.now,
         });
         self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
-        self.card.stop(
+        self.card.take_off(
             &physical,
             false,
             self.config.suspend_budget_ns,

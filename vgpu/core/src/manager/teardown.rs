@@ -68,7 +68,8 @@ impl Running {
     pub(super) fn off_list(&mut self, channel: PhysChannel) {
         if let Some(leaving) = self.leaving.get_mut(&channel) {
             leaving.stage = LeavingStage::Stopping { tries: 0 };
-            self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
+            self.card
+                .take_off(&[channel], true, STOP_NS, Job::Stopped(channel));
         }
     }
 
@@ -83,7 +84,8 @@ impl Running {
                 cx.tell(Notice::HostError { fault });
                 self.ask_holders(channel, cx);
             }
-            self.card.stop(&[channel], true, STOP_NS, Job::Stopped(channel));
+            self.card
+                .take_off(&[channel], true, STOP_NS, Job::Stopped(channel));
             return;
         }
         let Some(leaving) = self.leaving.remove(&channel) else {

@@ -151,7 +151,7 @@ fn barrier(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> R
     };
     machine.block.arrive(arrival);
     if arrival.mode != ARRIVE {
-        warp.state = crate::compute::warp::State::AtBarrier {
+        warp.state = crate::compute::warp::WarpState::AtBarrier {
             barrier: number as u8,
             predicate: op.get(field::PRED_BAR) as u8,
             dst: op.dst,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::compute::{
     code::Op,
-    surface::{Clamp, Place, Shape, Surface},
+    surface::{Clamp, Lookup, Shape, Surface},
     texture::texel,
     trap::{Stop, WarpError},
     warp::{LANES, Warp, lanes_of},
@@ -17,7 +17,7 @@ use crate::compute::{
 /// Addresses of the lanes' accesses.
 struct Accesses {
     surfaces: [Surface; LANES],
-    places: [Place; LANES],
+    places: [Lookup; LANES],
     /// Lanes that reach memory.
     reaching: u32,
 }
@@ -43,7 +43,7 @@ fn accesses(
     let clamp = Clamp::from_bits(op.get(field::SURFACE_CLAMP));
     let mut all = Accesses {
         surfaces: [Surface::default(); LANES],
-        places: [Place::Outside; LANES],
+        places: [Lookup::Outside; LANES],
         reaching: 0,
     };
     for lane in lanes_of(lanes) {
@@ -63,7 +63,7 @@ fn accesses(
             None => at[0] = surface.byte_of(at[0]),
         }
         let place = surface.place(at, shape, bytes.unwrap_or(texel_bytes), clamp == Clamp::Edge);
-        if place == Place::Outside && clamp == Clamp::Trap {
+        if place == Lookup::Outside && clamp == Clamp::Trap {
             return Err(WarpError::MemoryOutOfBounds);
         }
         all.reaching |= u32::from(place.va().is_some()) << lane;
@@ -160,7 +160,7 @@ fn address(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> R
     let mut outside = 0;
     for lane in lanes_of(lanes) {
         let place = accesses.places[lane];
-        outside |= u32::from(!matches!(place, Place::Inside(_))) << lane;
+        outside |= u32::from(!matches!(place, Lookup::Inside(_))) << lane;
         warp.set_pair(op.dst, lane, place.va().unwrap_or(0));
     }
     warp.set_predicate(op.get(field::PRED_SURFACE), outside, lanes);

@@ -555,15 +555,15 @@ fn lanes_named(text: &str) -> Option<u32> {
 }
 
 /// Register, width and offset inside the brackets of a memory operand.
-struct Place {
+struct MemoryOperand {
     register: u32,
     is_wide: bool,
     offset: i64,
 }
 
-fn place(inside: &str) -> Option<Place> {
+fn place(inside: &str) -> Option<MemoryOperand> {
     let Some(rest) = inside.strip_prefix("$r") else {
-        return Some(Place {
+        return Some(MemoryOperand {
             register: 63,
             is_wide: false,
             offset: number(inside)?,
@@ -580,7 +580,7 @@ fn place(inside: &str) -> Option<Place> {
         None if offset.is_empty() => 0,
         None => number(offset)?,
     };
-    Some(Place {
+    Some(MemoryOperand {
         register: register.parse().ok().filter(|register| *register <= 63)?,
         is_wide,
         offset,
