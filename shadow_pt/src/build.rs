@@ -5,13 +5,13 @@
 //! longer wanted. A new table enters the directory while it is empty. So a walk at any moment finds the old or the
 //! new place of a page that is mapped throughout. This relies on the card preferring a valid large entry.
 
-use crate::entry::{Classifier, IN_FRAME_BITS, Refusal, is_valid, page_of, same_frame};
+use crate::entry::{Class, Classifier, EntryPage, IN_FRAME_BITS, Refusal, is_valid, page_of, same_frame};
 use crate::output::{Scratch, write_zeros};
 use crate::placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, Region, SLOTS, SlotSet};
 use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
 use crate::saved::{self, Unsound};
-use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
 use planted::Fault;
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,9 @@ pub struct Built {
     pub unbacked: u64,
     /// Valid guest entries that no shadow entry may express.
     pub dropped: Dropped,
+    /// Valid guest entries left not present because the place that [`Placements`] gave cannot stand in an entry. No guest
+    /// can cause that: who gave it has wrong accounts of this guest.
+    pub misplaced: u64,
     /// Slots left not present because a shadow table was refused. They stay changed: the next build retries.
     pub refused: u64,
     /// Tables that left the shadow. The TLB may still know them: flush it, then give them to [`TablePages::free`].
@@ -412,8 +415,8 @@ impl<'a> Builder<'a> {
             && frame < self.guest_frames
             && let FramePlacement::Uniform(place) = self.frame(frame)
             && let Some(first) = match place {
-                Placement::Vram(at) => Some(class.vram_entry(last_page_checked(at.0))),
-                Placement::Sysram(at) => Some(class.sysram_entry(last_page_checked(at.0))),
+                Placement::Vram(at) => EntryPage::first_of_frame(at.0).map(|page| class.vram_entry(page)),
+                Placement::Sysram(at) => EntryPage::first_of_frame(at.0).map(|page| class.sysram_entry(page)),
                 Placement::Unbacked | Placement::Outside => None,
             }
         {
@@ -442,11 +445,15 @@ impl<'a> Builder<'a> {
             return None;
         }
         match self.placements.frame(GuestFrame(frame).base()) {
-            FramePlacement::Uniform(Placement::Vram(at)) if at.is_aligned(FRAME) => Some(Wanted::Large {
-                entry: class.vram_entry(at.0),
-                frame,
-                writable: class.writable,
-            }),
+            FramePlacement::Uniform(Placement::Vram(at)) if at.is_aligned(FRAME) => {
+                let entry = class.vram_entry(EntryPage::first_of_frame(at.0)?);
+                let writable = class.writable;
+                Some(Wanted::Large {
+                    entry,
+                    frame,
+                    writable,
+                })
+            }
             _ => None,
         }
     }
@@ -488,24 +495,31 @@ impl<'a> Builder<'a> {
             self.frames.add(frame, class.writable);
             let within = u64::from(page % SMALL_PER_LARGE as u32) * SMALL_PAGE;
             match self.frame(frame) {
-                FramePlacement::Uniform(Placement::Vram(at)) => Placement::Vram(at.offset(within)),
-                FramePlacement::Uniform(Placement::Sysram(at)) => Placement::Sysram(at.offset(within)),
-                FramePlacement::Uniform(place) => place,
+                FramePlacement::Uniform(place) => return self.entry_of(class, place, within),
                 FramePlacement::Mixed => self.placements.vram(GuestVramAddr(u64::from(page) * SMALL_PAGE)),
             }
         };
-        match place {
-            Placement::Vram(at) => class.vram_entry(at.0),
-            Placement::Sysram(at) => class.sysram_entry(at.0),
+        self.entry_of(class, place, 0)
+    }
+
+    /// The entry of the page `within` bytes behind a place, 0 if it is to be absent.
+    #[inline]
+    fn entry_of(&mut self, class: Class, place: Placement, within: u64) -> u64 {
+        let named = |at: u64| at.checked_add(within).and_then(EntryPage::at);
+        let entry = match place {
+            Placement::Vram(at) => named(at.0).map(|page| class.vram_entry(page)),
+            Placement::Sysram(at) => named(at.0).map(|page| class.sysram_entry(page)),
             Placement::Unbacked => {
                 self.built.unbacked += 1;
-                0
+                return 0;
             }
             Placement::Outside => {
                 self.built.dropped.outside += 1;
-                0
+                return 0;
             }
-        }
+        };
+        self.built.misplaced += u64::from(entry.is_none());
+        entry.unwrap_or(0)
     }
 
     #[inline]
@@ -527,14 +541,4 @@ impl<'a> Builder<'a> {
             Refusal::Kind => self.built.dropped.kind += 1,
         }
     }
-}
-
-/// The address of a frame, after a check that its last page fits into an entry as well.
-#[inline]
-fn last_page_checked(frame: u64) -> u64 {
-    assert!(
-        frame < (1 << PHYS_BITS) - FRAME,
-        "placement {frame:#x} cannot stand in table entries"
-    );
-    frame
 }

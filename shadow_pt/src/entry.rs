@@ -5,8 +5,8 @@
 //! `mmu/gf100.c`). System memory is always mapped coherent and volatile, as nouveau does. Dropped, hence not present:
 //! another card's memory, kinds that do not exist.
 
-use fermi_spec::addr::Aperture;
-use fermi_spec::pte::{Pte, uncompressed_kind};
+use fermi_spec::addr::{Aperture, PHYS_BITS, SMALL_PAGE};
+use fermi_spec::pte::{Pte, SMALL_PER_LARGE, uncompressed_kind};
 use planted::Fault;
 
 /// Bits that vary from page to page and do not change the class: frame, compression tag, unused.
@@ -67,25 +67,43 @@ impl Class {
 
     /// The shadow entry for a page in VRAM.
     #[inline]
-    pub(crate) fn vram_entry(self, address: u64) -> u64 {
-        self.to_vram | frame_bits(address)
+    pub(crate) fn vram_entry(self, page: EntryPage) -> u64 {
+        self.to_vram | page.bits()
     }
 
     /// The shadow entry for a page in system memory.
     #[inline]
-    pub(crate) fn sysram_entry(self, address: u64) -> u64 {
-        self.to_sysram | frame_bits(address)
+    pub(crate) fn sysram_entry(self, page: EntryPage) -> u64 {
+        self.to_sysram | page.bits()
     }
 }
 
-#[inline]
-fn frame_bits(address: u64) -> u64 {
-    // An address that does not fit would be cut to one that belongs to another VM.
-    assert!(
-        address & 0xfff == 0 && address >> 40 == 0,
-        "placement {address:#x} cannot stand in a table entry"
-    );
-    address >> 12 << 4
+/// A 4 KiB page that an entry can name: 28 bits, so the last one ends at 2^40. An address that does not fit would be cut to
+/// one that belongs to another VM, so there is no such value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EntryPage(u32);
+
+impl EntryPage {
+    /// Pages that can be named.
+    const COUNT: u64 = (1 << PHYS_BITS) / SMALL_PAGE;
+
+    /// The page that begins at `address`; `None` if none does that an entry can name.
+    #[inline]
+    pub(crate) fn at(address: u64) -> Option<Self> {
+        let page = address / SMALL_PAGE;
+        (address.is_multiple_of(SMALL_PAGE) && page < Self::COUNT).then_some(Self(page as u32))
+    }
+
+    /// The same, where the 31 pages behind it can be named as well.
+    #[inline]
+    pub(crate) fn first_of_frame(address: u64) -> Option<Self> {
+        Self::at(address).filter(|first| u64::from(first.0) + SMALL_PER_LARGE as u64 <= Self::COUNT)
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        u64::from(self.0) << 4
+    }
 }
 
 /// Frame (address >> 12) in a raw entry.
@@ -145,26 +163,50 @@ mod tests {
     #[test]
     fn compressed_kind_loses_compression_and_tag() {
         let guest = Pte::new().with_valid(true).with_kind(0xdb).with_comptag(77);
-        let entry = Pte::from_bits(classify(guest).expect("valid kind").vram_entry(0x4_0000));
+        let entry = Pte::from_bits(classify(guest).expect("valid kind").vram_entry(EntryPage(0x40)));
         assert_eq!((entry.kind(), entry.comptag(), entry.frame()), (0xfe, 0, 0x40));
+    }
+
+    #[test]
+    fn pages_up_to_the_last_can_be_named_and_none_behind_it() {
+        const END: u64 = 1 << PHYS_BITS;
+        for behind in 0..=64 {
+            let page = END - behind * SMALL_PAGE;
+            assert_eq!(EntryPage::at(page).is_some(), behind > 0, "{page:#x}");
+            assert_eq!(
+                EntryPage::first_of_frame(page).is_some(),
+                behind >= 32,
+                "{page:#x}"
+            );
+        }
+        let nowhere = [
+            1,
+            SMALL_PAGE - 1,
+            END + 1,
+            END | SMALL_PAGE,
+            u64::MAX,
+            u64::MAX - 0xfff,
+        ];
+        assert!(nowhere.iter().all(|at| EntryPage::at(*at).is_none()));
     }
 
     proptest! {
         #[test]
-        fn shadow_keeps_only_what_the_policy_names(raw: u64, address in 0u64..1 << 28) {
+        fn shadow_keeps_only_what_the_policy_names(raw: u64, page in 0u64..EntryPage::COUNT) {
             let guest = Pte::from_bits(raw | 1);
+            let named = EntryPage::at(page * SMALL_PAGE).expect("a page below 2^40");
             if let Ok(class) = classify(guest) {
-                for entry in [class.vram_entry(address << 12), class.sysram_entry(address << 12)] {
+                for entry in [class.vram_entry(named), class.sysram_entry(named)] {
                     let entry = Pte::from_bits(entry);
                     prop_assert!(entry.valid() && !entry.encrypted() && !entry.lock());
                     prop_assert_eq!(entry.comptag(), 0);
-                    prop_assert_eq!(u64::from(entry.frame()), address);
+                    prop_assert_eq!(u64::from(entry.frame()), page);
                     prop_assert_eq!(entry.read_only(), guest.read_only());
                     prop_assert_eq!(entry.privileged(), guest.privileged());
                     prop_assert_eq!(Some(entry.kind()), uncompressed_kind(guest.kind()));
                 }
-                prop_assert_eq!(Pte::from_bits(class.vram_entry(0)).aperture(), Aperture::Vram);
-                prop_assert_eq!(Pte::from_bits(class.sysram_entry(0)).aperture(), Aperture::SysCoherent);
+                prop_assert_eq!(Pte::from_bits(class.vram_entry(EntryPage(0))).aperture(), Aperture::Vram);
+                prop_assert_eq!(Pte::from_bits(class.sysram_entry(EntryPage(0))).aperture(), Aperture::SysCoherent);
             }
         }
 
@@ -172,8 +214,8 @@ mod tests {
         fn remembered_class_equals_a_fresh_one(raws: Vec<u64>) {
             let mut classifier = Classifier::new();
             for raw in raws {
-                let remembered = classifier.classify(raw | 1).map(|class| class.vram_entry(0));
-                prop_assert_eq!(remembered, classify(Pte::from_bits(raw | 1)).map(|class| class.vram_entry(0)));
+                let remembered = classifier.classify(raw | 1).map(|class| class.vram_entry(EntryPage(0)));
+                prop_assert_eq!(remembered, classify(Pte::from_bits(raw | 1)).map(|class| class.vram_entry(EntryPage(0))));
             }
         }
     }

@@ -841,6 +841,44 @@ fn frame_that_was_unbacked_appears_with_its_redirect() {
     world.check_equal(false);
 }
 
+/// Every place that a caller may name by mistake, up to the end of 64 bits: absent and counted, never cut short.
+#[test]
+fn place_that_no_entry_can_name_is_absent_and_counted() {
+    const END: u64 = 1 << fermi_spec::addr::PHYS_BITS;
+    for base in [
+        END - FRAME,
+        END - FRAME + SMALL_PAGE,
+        END,
+        END + FRAME,
+        u64::MAX - FRAME + 1,
+        FRAME + 1,
+    ] {
+        for in_vram in [true, false] {
+            let mut world = one_large_page();
+            for page in 0..32 {
+                let at = base.wrapping_add(page as u64 * SMALL_PAGE);
+                world.host.vram[5 * 32 + page] = match in_vram {
+                    true => Placement::Vram(VramAddr(at)),
+                    false => Placement::Sysram(Iova(at)),
+                };
+            }
+            let built = world
+                .space
+                .redirect(GuestFrame(5), &world.host, &mut world.tables, &mut world.card);
+            let fits = |page: u64| {
+                let at = base.wrapping_add(page * SMALL_PAGE);
+                at.is_multiple_of(SMALL_PAGE) && at < END
+            };
+            let misplaced = (0..32).filter(|&page| !fits(page)).count() as u64;
+            assert_eq!(built.misplaced, misplaced, "{base:#x}");
+            assert!(
+                (0..32).all(|page| world.found(page * SMALL_PAGE).is_some() == fits(page)),
+                "{base:#x}"
+            );
+        }
+    }
+}
+
 #[test]
 fn page_that_moves_is_mapped_after_each_single_write() {
     for how in [1, 0, 2, 0] {

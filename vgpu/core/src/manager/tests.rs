@@ -1,5 +1,6 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
+mod last_address;
 mod scene;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
