@@ -48,6 +48,13 @@ impl Comparison {
     const GREATER: u32 = 4;
     const UNORDERED: u32 = 8;
 
+    /// All ones for each relation that it holds for: less, equal, greater, unordered.
+    #[inline(always)]
+    pub(crate) fn wanted(self) -> [u32; 4] {
+        [Self::LESS, Self::EQUAL, Self::GREATER, Self::UNORDERED]
+            .map(|bit| 0u32.wrapping_sub(u32::from(self.0 & bit != 0)))
+    }
+
     /// Whether the comparison holds for two values in this order; `None` where one is NaN.
     #[inline(always)]
     pub(crate) fn holds(self, order: Option<std::cmp::Ordering>) -> bool {
@@ -58,25 +65,5 @@ impl Comparison {
             None => Self::UNORDERED,
         };
         self.0 & bit != 0
-    }
-}
-
-/// The double nearest to an exact sum, made odd where the sum is not exact: rounding it once more to a shorter format
-/// is then rounding the exact sum (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
-fn odd_sum(x: f64, y: f64) -> f64 {
-    let sum = x + y;
-    if !sum.is_finite() {
-        return sum;
-    }
-    let part = sum - x;
-    let error = (x - (sum - part)) + (y - part);
-    if error == 0.0 || sum.to_bits() & 1 != 0 {
-        return sum;
-    }
-    // The exact sum lies between `sum` and its odd neighbour on the error's side.
-    if (error > 0.0) == (sum > 0.0) {
-        f64::from_bits(sum.to_bits() + 1)
-    } else {
-        f64::from_bits(sum.to_bits() - 1)
     }
 }

@@ -16,6 +16,7 @@ use super::{
     launch::Launch,
     outside::Outside,
     shared::SharedMemory,
+    simd::Level,
     tally::Tally,
     trap::{ShaderPlace, Stop},
     warp::{Lanes, Warp, WarpState, each},
@@ -49,6 +50,13 @@ struct Barrier {
     count: u32,
     all: bool,
     any: bool,
+}
+
+/// What a block shares with the other blocks of its grid.
+pub(super) struct Surroundings<'a> {
+    pub(super) launch: &'a Launch,
+    pub(super) outside: &'a mut dyn Outside,
+    pub(super) tally: &'a mut Tally,
 }
 
 /// How far a block got.
@@ -152,25 +160,24 @@ impl Block {
     #[inline(always)]
     pub(super) fn run<W: Watch>(
         &mut self,
+        level: impl Level,
         code: &mut Code,
-        launch: &Launch,
-        outside: &mut dyn Outside,
+        around: Surroundings<'_>,
         watch: &mut W,
-        tally: &mut Tally,
         budget: &mut u64,
     ) -> Result<Progress, Stop> {
         let mut machine = Machine {
-            launch,
+            launch: around.launch,
             block: &mut self.inside,
-            outside,
-            tally,
+            outside: around.outside,
+            tally: around.tally,
         };
         // Turns without a running warp since the last one that had one.
         let mut idle = 0;
         while *budget != 0 {
             let warp = &mut self.warps[self.turn];
             if warp.state == WarpState::Running && self.left != 0 {
-                let ran = execute::run(warp, code, &mut machine, watch, self.left.min(*budget))?;
+                let ran = execute::run(level, warp, code, &mut machine, watch, self.left.min(*budget))?;
                 self.left -= ran;
                 *budget -= ran;
                 idle = 0;

@@ -8,6 +8,7 @@ use fermi_spec::isa::{
 };
 
 use super::{
+    alu::{convert::Conversion, single::Mode},
     launch::Launch,
     tally::Issue,
     trap::{Stop, WarpError},
@@ -58,6 +59,12 @@ pub(crate) struct Op {
     pub(crate) c: Operand,
     /// Value of B or C in every lane where it is not a register: a launch's constants do not change.
     pub(crate) value: Lanes,
+    /// The same of an operand of 64 bits.
+    pub(crate) wide_value: u64,
+    /// Of f32 arithmetic.
+    pub(crate) mode: Mode,
+    /// Types and options of a conversion.
+    pub(crate) conversion: Conversion,
     pub(crate) data: DataType,
     /// Address is a register pair.
     pub(crate) wide: bool,
@@ -89,6 +96,7 @@ impl Op {
             }
             _ => 0,
         };
+        let wide_value = wide_value(instruction.opcode(), b, c, launch);
         let next = pc.wrapping_add(INSTRUCTION_BYTES);
         let target = match instruction.target_in_bank() {
             Some((at, is_relative)) => {
@@ -113,6 +121,9 @@ impl Op {
             b,
             c,
             value: [value; LANES],
+            wide_value,
+            mode: Mode::decode(instruction.opcode(), word),
+            conversion: Conversion::decode(instruction.opcode(), word),
             data: instruction.data_type(),
             wide: instruction.has_wide_address(),
             offset: instruction.offset(),
@@ -139,6 +150,21 @@ impl Op {
     /// Whether the condition code, where there is one, is "always".
     pub(crate) fn is_unconditional(&self) -> bool {
         self.get(field::CONDITION) == 15
+    }
+}
+
+/// The 64 bits of B or C where it is not a register: an immediate is an f64's upper word, or an integer.
+fn wide_value(opcode: Opcode, b: Operand, c: Operand, launch: &Launch) -> u64 {
+    match (b, c) {
+        (Operand::Immediate(value), _) if matches!(opcode, Opcode::I2f | Opcode::I2i) => {
+            i64::from(value as i32) as u64
+        }
+        (Operand::Immediate(value), _) => u64::from(value) << 32,
+        (Operand::Constant { bank, offset }, _) | (_, Operand::Constant { bank, offset }) => {
+            let word = |at: u32| u64::from(launch.constant(bank, at));
+            word(u32::from(offset) + 4) << 32 | word(offset.into())
+        }
+        _ => 0,
     }
 }
 

@@ -20,10 +20,11 @@ use super::{
     code::{Code, Op, Operand},
     launch::Launch,
     outside::Outside,
+    simd::Level,
     stack::Kind,
     tally::Tally,
     trap::{Stop, WarpError},
-    warp::{Lanes, Warp, WarpState, each, lanes_of, mask_of, signs_of},
+    warp::{LANES, Lanes, Warp, WarpState, Wide, each, lanes_of, mask_of, signs_of},
     watch::{Before, Watch},
 };
 
@@ -39,6 +40,7 @@ pub(super) struct Machine<'a> {
 /// instruction that it stopped at.
 #[inline(always)]
 pub(super) fn run<W: Watch>(
+    level: impl Level,
     warp: &mut Warp,
     code: &mut Code,
     machine: &mut Machine<'_>,
@@ -68,7 +70,7 @@ pub(super) fn run<W: Watch>(
                 executed: warp.executing(op),
                 pc,
             });
-            let outcome = step(warp, op, machine);
+            let outcome = step(level, warp, op, machine);
             if let Some(before) = &before {
                 watch.see(before, warp, outcome.is_err());
             }
@@ -83,7 +85,7 @@ pub(super) fn run<W: Watch>(
 }
 
 #[inline(always)]
-fn step(warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop> {
+fn step(level: impl Level, warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop> {
     let lanes = warp.executing(op);
     machine.tally.count(op.issue, lanes);
     if is_control(op.opcode) {
@@ -91,7 +93,7 @@ fn step(warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop>
     }
     warp.pc = warp.pc.wrapping_add(INSTRUCTION_BYTES);
     if lanes != 0 {
-        perform(warp, op, lanes, machine)?;
+        perform(level, warp, op, lanes, machine)?;
     }
     if op.join {
         warp.join(lanes)?;
@@ -100,7 +102,13 @@ fn step(warp: &mut Warp, op: &Op, machine: &mut Machine<'_>) -> Result<(), Stop>
 }
 
 #[inline(always)]
-fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+fn perform(
+    level: impl Level,
+    warp: &mut Warp,
+    op: &Op,
+    lanes: u32,
+    machine: &mut Machine<'_>,
+) -> Result<(), Stop> {
     match op.opcode {
         Opcode::Ld
         | Opcode::Ldu
@@ -152,9 +160,9 @@ fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> R
         | Opcode::Lepc
         | Opcode::Vote
         | Opcode::Bar
-        | Opcode::Popc => moves::perform(warp, op, lanes, machine),
+        | Opcode::Popc => moves::perform(level, warp, op, lanes, machine),
         _ => {
-            arithmetic::perform(warp, op, lanes, machine.launch);
+            arithmetic::perform(level, warp, op, lanes);
             Ok(())
         }
     }
@@ -313,16 +321,12 @@ fn values<'a>(warp: &'a Warp, op: &'a Op, operand: Operand) -> &'a Lanes {
     }
 }
 
-/// The 64-bit value of an operand in one lane; an immediate is an f64's upper word.
+/// The 64-bit values of operand B or C.
 #[inline(always)]
-fn wide_value(warp: &Warp, operand: Operand, lane: usize, launch: &Launch) -> u64 {
+fn wide_values(warp: &Warp, op: &Op, operand: Operand) -> Wide {
     match operand {
-        Operand::Register(register) => warp.pair(register, lane),
-        Operand::Constant { bank, offset } => {
-            let word = |at: u32| u64::from(launch.constant(bank, at));
-            word(u32::from(offset) + 4) << 32 | word(offset.into())
-        }
-        Operand::Immediate(value) => u64::from(value) << 32,
+        Operand::Register(register) => warp.wide(register),
+        Operand::Constant { .. } | Operand::Immediate(_) => [op.wide_value; LANES],
     }
 }
 

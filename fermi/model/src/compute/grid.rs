@@ -8,11 +8,11 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{
-    block::{Block, Progress, SM_WARPS, Slot},
+    block::{Block, Progress, SM_WARPS, Slot, Surroundings},
     code::Code,
     launch::Launch,
     outside::Outside,
-    simd,
+    simd::{self, Common, Level},
     tally::Tally,
     trap::{ShaderPlace, Stop, WarpError},
     watch::{WarpWatcher, Watch, Watched},
@@ -121,7 +121,7 @@ impl Grid {
     ) -> Result<GridProgress, Stop> {
         match watcher {
             None => simd::run_grid(self, outside, budget),
-            Some(watcher) => self.run_body(outside, &mut Watched(watcher), budget),
+            Some(watcher) => self.run_body(Common, outside, &mut Watched(watcher), budget),
         }
     }
 
@@ -129,6 +129,7 @@ impl Grid {
     #[inline(always)]
     pub(super) fn run_body<W: Watch>(
         &mut self,
+        level: impl Level,
         outside: &mut dyn Outside,
         watch: &mut W,
         mut budget: u64,
@@ -142,14 +143,12 @@ impl Grid {
             };
             let given = self.left.min(budget);
             let mut rest = given;
-            let progress = block.run(
-                &mut self.code,
-                &self.launch,
-                outside,
-                watch,
-                &mut self.tally,
-                &mut rest,
-            )?;
+            let around = Surroundings {
+                launch: &self.launch,
+                outside: &mut *outside,
+                tally: &mut self.tally,
+            };
+            let progress = block.run(level, &mut self.code, around, watch, &mut rest)?;
             let ran = given - rest;
             budget -= ran;
             self.left -= ran;

@@ -15,12 +15,25 @@ pub(crate) const LANES: usize = 32;
 /// One register of all lanes.
 pub(crate) type Lanes = [u32; LANES];
 
+/// A register pair of all lanes.
+pub(crate) type Wide = [u64; LANES];
+
 /// The zero register.
 const ZERO: usize = 63;
 
 /// `f` of each lane.
 #[inline(always)]
 pub(crate) fn each(mut f: impl FnMut(usize) -> u32) -> Lanes {
+    let mut lanes = [0; LANES];
+    for (lane, value) in lanes.iter_mut().enumerate() {
+        *value = f(lane);
+    }
+    lanes
+}
+
+/// `f` of each lane, of 64 bits.
+#[inline(always)]
+pub(crate) fn wide_each(mut f: impl FnMut(usize) -> u64) -> Wide {
     let mut lanes = [0; LANES];
     for (lane, value) in lanes.iter_mut().enumerate() {
         *value = f(lane);
@@ -186,6 +199,21 @@ impl Warp {
             self.set_lane(register, lane, value as u32);
             self.set_lane(register + 1, lane, (value >> 32) as u32);
         }
+    }
+
+    /// A register pair of all lanes; the pair of the zero register is zero.
+    #[inline(always)]
+    pub(crate) fn wide(&self, register: u8) -> Wide {
+        let (low, high) = (self.register(register), self.register(Self::nth(register, 1)));
+        wide_each(|lane| u64::from(high[lane]) << 32 | u64::from(low[lane]))
+    }
+
+    /// Stores a register pair in `lanes`.
+    #[inline(always)]
+    pub(crate) fn set_wide(&mut self, register: u8, values: &Wide, lanes: u32) {
+        self.set_register(register, &each(|lane| values[lane] as u32), lanes);
+        let high = each(|lane| (values[lane] >> 32) as u32);
+        self.set_register(Self::nth(register, 1), &high, lanes);
     }
 
     /// Register `number` of a group that begins at `register`; all of the zero register's group are zero.

@@ -1,9 +1,18 @@
-//! Conversions between floats and integers of all sizes.
+//! Conversions between floats and integers of all sizes, of all lanes at once.
+//!
+//! A float of any size is an f64 on the way, exactly, and so is an integer of at most 32 bits. One of 64 bits is the f64
+//! nearest to it and the rest. Whatever is rounded is rounded once.
+
+use fermi_spec::isa::{Opcode, field};
 
 use super::{
-    Round,
-    single::{NAN, flush, modify, narrow, saturate},
+    Round, double,
+    single::{all_if, flushed, modify, narrowed, saturate},
 };
+use crate::compute::warp::{LANES, Lanes, Wide, each, wide_each};
+
+/// Values of all lanes.
+pub(crate) type Values = [f64; LANES];
 
 /// Size of a float.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,50 +50,32 @@ impl Integer {
         }
     }
 
-    fn least(self) -> i128 {
-        if self.signed { -(1 << (self.bits - 1)) } else { 0 }
-    }
-
-    fn most(self) -> i128 {
-        let magnitude = self.bits - u32::from(self.signed);
-        (1 << magnitude) - 1
-    }
-
-    /// The low bits of `value` as a number of this type.
-    pub(crate) fn of(self, value: u64) -> i128 {
-        let unused = 64 - self.bits;
+    /// The low bits of `value`, extended as a number of this type, which has at most 32.
+    #[inline(always)]
+    fn extended(self, value: u32) -> u32 {
+        let unused = 32u32.wrapping_sub(self.bits);
+        let upper = value.wrapping_shl(unused);
         if self.signed {
-            i128::from((value << unused) as i64 >> unused)
+            (upper as i32).wrapping_shr(unused) as u32
         } else {
-            i128::from(value << unused >> unused)
+            upper.wrapping_shr(unused)
+        }
+    }
+
+    /// Magnitudes of the least and the largest number.
+    fn bounds(self) -> (u64, u64) {
+        let half = 1 << (self.bits - 1);
+        if self.signed {
+            (half, half - 1)
+        } else {
+            (0, half - 1 + half)
         }
     }
 }
 
-/// The value of a float; bit patterns of halves are in the low 16 bits.
-fn value_of(format: Float, bits: u64) -> f64 {
-    match format {
-        Float::Half => half_value(bits as u16),
-        Float::Single => f64::from(f32::from_bits(bits as u32)),
-        Float::Double => f64::from_bits(bits),
-    }
-}
-
-/// Absolute value and negation of a float of any size.
-fn modified(format: Float, bits: u64, abs: bool, neg: bool) -> u64 {
-    match format {
-        Float::Half => {
-            let bits = if abs { bits & 0x7fff } else { bits & 0xffff };
-            if neg { bits ^ 0x8000 } else { bits }
-        }
-        Float::Single => u64::from(modify(bits as u32, abs, neg)),
-        Float::Double => super::double::modify(bits, abs, neg),
-    }
-}
-
-/// Modifiers and rounding of a float conversion.
+/// Modifiers and rounding of a conversion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct FloatOptions {
+pub(crate) struct Options {
     pub(crate) abs: bool,
     pub(crate) neg: bool,
     pub(crate) ftz: bool,
@@ -94,138 +85,130 @@ pub(crate) struct FloatOptions {
     pub(crate) integral: bool,
 }
 
-/// Float to float.
-pub(crate) fn float_to_float(bits: u64, from: Float, to: Float, options: FloatOptions) -> u64 {
-    let bits = modified(from, bits, options.abs, options.neg);
-    let bits = if options.ftz && from == Float::Single {
-        u64::from(flush(bits as u32))
-    } else {
-        bits
-    };
-    let value = value_of(from, bits);
-    if value.is_nan() {
-        return match to {
-            _ if options.sat => 0,
-            Float::Half => 0x7fff,
-            Float::Single => u64::from(NAN),
-            // assumption: the same payload as a quiet NaN.
-            Float::Double if from == Float::Double => bits | 1 << 51,
-            Float::Double => 0x7fff_ffff_e000_0000,
-        };
-    }
-    let value = if options.integral {
-        whole(value, options.round)
-    } else {
-        value
-    };
-    match to {
-        Float::Half => {
-            let value = if options.sat { saturated(value) } else { value };
-            u64::from(half_bits(value, options.round))
-        }
-        Float::Single => {
-            let bits = narrow(value, options.round).to_bits();
-            let bits = if options.ftz { flush(bits) } else { bits };
-            u64::from(if options.sat { saturate(bits) } else { bits })
-        }
-        Float::Double if options.sat => saturated(value).to_bits(),
-        Float::Double => value.to_bits(),
-    }
+/// A conversion as its instruction says it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Conversion {
+    float_from: Float,
+    float_to: Float,
+    int_from: Integer,
+    int_to: Integer,
+    /// The source is a register pair.
+    pub(crate) is_from_wide: bool,
+    /// First bit of the part of a register that the source is.
+    pub(crate) shift: u32,
+    options: Options,
 }
 
-/// Clamped to 0 to 1; a negative zero becomes positive, as in arithmetic.
-fn saturated(value: f64) -> f64 {
-    if value > 0.0 { value.min(1.0) } else { 0.0 }
-}
-
-/// Float to integer: rounded to a whole number, then clamped; 16-bit results are extended as typed.
-pub(crate) fn float_to_integer(bits: u64, from: Float, to: Integer, options: FloatOptions) -> u64 {
-    let bits = modified(from, bits, options.abs, options.neg);
-    let bits = if options.ftz && from == Float::Single {
-        u64::from(flush(bits as u32))
-    } else {
-        bits
-    };
-    let value = value_of(from, bits);
-    if value.is_nan() {
-        let is_wide = from == Float::Double || to.bits == 64;
-        return if is_wide {
-            to.of(1 << (to.bits - 1)) as u64
-        } else {
-            0
-        };
-    }
-    // The cast clamps what no i128 holds.
-    let whole = whole(value, options.round) as i128;
-    whole.clamp(to.least(), to.most()) as u64
-}
-
-/// Integer to float, rounded once.
-pub(crate) fn integer_to_float(value: i128, to: Float, round: Round) -> u64 {
-    match to {
-        Float::Half => u64::from(half_bits(value as f64, round)),
-        Float::Single => {
-            let nearest = value as f32;
-            u64::from(towards(nearest, (nearest as i128).cmp(&value), value < 0, round).to_bits())
+impl Conversion {
+    /// Of a conversion; for others it has no meaning.
+    pub(crate) fn decode(opcode: Opcode, word: u64) -> Self {
+        const WIDE: u32 = 3;
+        let bit = |number: u32| word >> number & 1 != 0;
+        let (from, is_float) = (field::CVT_FROM.get(word), opcode == Opcode::F2f);
+        let is_from_float = matches!(opcode, Opcode::F2f | Opcode::F2i);
+        Self {
+            float_from: Float::from_bits(from),
+            float_to: Float::from_bits(field::CVT_TO.get(word)),
+            int_from: Integer::from_bits(field::CVT_FROM_INT.get(word)),
+            int_to: Integer::from_bits(field::CVT_TO_INT.get(word)),
+            is_from_wide: from == WIDE,
+            shift: match from {
+                0 if !is_from_float => 8 * field::CVT_BYTE.get(word),
+                1 => 16 * field::CVT_HALF.get(word),
+                _ => 0,
+            },
+            options: Options {
+                abs: bit(6),
+                neg: bit(8),
+                ftz: bit(55),
+                sat: bit(5) && (is_float || opcode == Opcode::I2i),
+                round: Round::from_bits(field::ROUND_CVT.get(word)),
+                integral: bit(7) && is_float,
+            },
         }
-        Float::Double => {
-            let nearest = value as f64;
-            towards64(nearest, (nearest as i128).cmp(&value), value < 0, round).to_bits()
+    }
+
+    /// Converts the source, which is shifted already.
+    #[inline(always)]
+    pub(crate) fn convert(&self, opcode: Opcode, source: Bits<'_>) -> Converted {
+        let Self { options, .. } = *self;
+        match opcode {
+            Opcode::F2f => float_to_float(source, self.float_from, self.float_to, options),
+            Opcode::F2i => float_to_integer(source, self.float_from, self.int_to, options),
+            Opcode::I2f => integer_to_float(source, self.int_from, self.float_to, options),
+            _ => integer_to_integer(source, self.int_from, self.int_to, options),
         }
     }
 }
 
-/// Integer to integer: absolute value and negation, then cut or clamped, and extended as typed.
-pub(crate) fn integer_to_integer(value: i128, to: Integer, abs: bool, neg: bool, sat: bool) -> u64 {
-    let value = signs(value, abs, neg);
-    let value = if sat {
-        value.clamp(to.least(), to.most())
-    } else {
-        to.of(value as u64)
-    };
-    value as u64
+/// Bits of the source: one register, or two.
+#[derive(Clone, Copy)]
+pub(crate) enum Bits<'a> {
+    /// What is shorter is in the low bits; others are ignored.
+    One(&'a Lanes),
+    Two(&'a Wide),
 }
 
-/// Absolute value and negation of an integer.
-pub(crate) fn signs(value: i128, abs: bool, neg: bool) -> i128 {
-    let value = if abs { value.abs() } else { value };
-    if neg { -value } else { value }
+/// The result: one register, or two.
+pub(crate) enum Converted {
+    One(Lanes),
+    /// Low words and high words.
+    Two(Lanes, Lanes),
 }
 
-/// Whether the nearest float, which compares so with the exact value, is on the wrong side.
-fn step(order: std::cmp::Ordering, is_negative: bool, round: Round) -> std::cmp::Ordering {
-    use std::cmp::Ordering::{Equal, Greater, Less};
-    let wants_below = match round {
-        Round::Nearest => return Equal,
-        Round::Down => true,
-        Round::Up => false,
-        Round::Zero => !is_negative,
-    };
-    match (order, wants_below) {
-        (Greater, true) => Less,
-        (Less, false) => Greater,
-        _ => Equal,
+impl Converted {
+    #[inline(always)]
+    fn wide(values: &Wide) -> Self {
+        Self::Two(
+            each(|lane| values[lane] as u32),
+            each(|lane| (values[lane] >> 32) as u32),
+        )
     }
 }
 
-fn towards(nearest: f32, order: std::cmp::Ordering, is_negative: bool, round: Round) -> f32 {
-    match step(order, is_negative, round) {
-        std::cmp::Ordering::Less => nearest.next_down(),
-        std::cmp::Ordering::Equal => nearest,
-        std::cmp::Ordering::Greater => nearest.next_up(),
-    }
+/// 2^52, and half as much more: an integer of up to 51 bits that is added to it has its bits in the sum's low ones.
+const MAGIC: f64 = 6_755_399_441_055_744.0;
+
+/// The low 32 bits of a whole number of a magnitude below 2^51.
+#[inline(always)]
+fn low_bits(whole: f64) -> u32 {
+    (whole + MAGIC).to_bits() as u32
 }
 
-fn towards64(nearest: f64, order: std::cmp::Ordering, is_negative: bool, round: Round) -> f64 {
-    match step(order, is_negative, round) {
-        std::cmp::Ordering::Less => nearest.next_down(),
-        std::cmp::Ordering::Equal => nearest,
-        std::cmp::Ordering::Greater => nearest.next_up(),
+/// The values of floats after `abs`, `neg` and `ftz`.
+#[inline(always)]
+fn values_of(source: Bits<'_>, from: Float, options: Options) -> Values {
+    let Options { abs, neg, ftz, .. } = options;
+    let mut values = [0.0; LANES];
+    match (from, source) {
+        (Float::Half, Bits::One(bits)) => {
+            let sign = if neg { 0x8000 } else { 0 };
+            let kept = if abs { 0x7fff } else { 0xffff };
+            for lane in 0..LANES {
+                values[lane] = half(bits[lane] & kept ^ sign).into();
+            }
+        }
+        (_, Bits::One(bits)) => {
+            let mut bits = each(|lane| modify(bits[lane], abs, neg));
+            if ftz {
+                bits = flushed(&bits);
+            }
+            for lane in 0..LANES {
+                values[lane] = f32::from_bits(bits[lane]).into();
+            }
+        }
+        (_, Bits::Two(bits)) => {
+            for lane in 0..LANES {
+                values[lane] = f64::from_bits(double::modify(bits[lane], abs, neg));
+            }
+        }
     }
+    values
 }
 
-/// The whole number that `value` rounds to.
-fn whole(value: f64, round: Round) -> f64 {
+/// The whole number that a value rounds to.
+#[inline(always)]
+fn whole_of(value: f64, round: Round) -> f64 {
     match round {
         Round::Nearest => value.round_ties_even(),
         Round::Down => value.floor(),
@@ -234,180 +217,288 @@ fn whole(value: f64, round: Round) -> f64 {
     }
 }
 
+#[inline(always)]
+fn whole(values: &Values, round: Round) -> Values {
+    // A loop for each direction.
+    match round {
+        Round::Nearest => values.map(|value| whole_of(value, Round::Nearest)),
+        Round::Down => values.map(|value| whole_of(value, Round::Down)),
+        Round::Up => values.map(|value| whole_of(value, Round::Up)),
+        Round::Zero => values.map(|value| whole_of(value, Round::Zero)),
+    }
+}
+
+/// Float to float. assumption: a NaN of an f64 that stays one keeps its payload, quiet.
+#[inline(always)]
+pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: Options) -> Converted {
+    const QUIET: u64 = 1 << 51;
+    const WIDENED_NAN: u64 = 0x7fff_ffff_e000_0000;
+    let mut values = values_of(source, from, options);
+    if options.integral {
+        values = whole(&values, options.round);
+    }
+    let Options { sat, round, .. } = options;
+    match to {
+        Float::Half => {
+            if sat {
+                values = values.map(saturated);
+            }
+            Converted::One(half_bits_of(&values, round))
+        }
+        Float::Single => {
+            let mut bits = narrowed(|lane| values[lane], round);
+            if options.ftz {
+                bits = flushed(&bits);
+            }
+            Converted::One(if sat { bits.map(saturate) } else { bits })
+        }
+        Float::Double if sat => Converted::wide(&values.map(|value| saturated(value).to_bits())),
+        Float::Double => {
+            let payload = |lane: usize| match source {
+                Bits::Two(bits) => double::modify(bits[lane], options.abs, options.neg) | QUIET,
+                Bits::One(_) => WIDENED_NAN,
+            };
+            Converted::wide(&wide_each(|lane| {
+                if values[lane].is_nan() {
+                    payload(lane)
+                } else {
+                    values[lane].to_bits()
+                }
+            }))
+        }
+    }
+}
+
+/// Clamped to 0 to 1; NaN and a negative zero become a positive one, as in arithmetic.
+#[inline(always)]
+fn saturated(value: f64) -> f64 {
+    let value = if value > 0.0 { value } else { 0.0 };
+    if value < 1.0 { value } else { 1.0 }
+}
+
+/// Float to integer: rounded to a whole number, then clamped; 16-bit results are extended as typed. NaN is 0, but the
+/// upper bit alone where an f64 or an integer of 64 bits takes part.
+#[inline(always)]
+pub(crate) fn float_to_integer(source: Bits<'_>, from: Float, to: Integer, options: Options) -> Converted {
+    let values = whole(&values_of(source, from, options), options.round);
+    if to.bits == 64 {
+        return float_to_wide(&values, to.signed);
+    }
+    let (least, most) = to.bounds();
+    let (least, most) = (-(least as f64), most as f64);
+    let nan = if from == Float::Double {
+        to.extended(1 << (to.bits - 1))
+    } else {
+        0
+    };
+    Converted::One(each(|lane| {
+        let value = values[lane];
+        let clamped = if value > least { value } else { least };
+        let clamped = if clamped < most { clamped } else { most };
+        let is_nan = all_if(value.is_nan());
+        low_bits(clamped) & !is_nan | nan & is_nan
+    }))
+}
+
+/// Whole numbers to 64 bits, of which an f64 has the upper and the lower 32 exactly.
+#[inline(always)]
+fn float_to_wide(values: &Values, signed: bool) -> Converted {
+    const UNIT: f64 = 4_294_967_296.0;
+    // Beyond the largest integer, and what it is.
+    let (end, most) = if signed {
+        (UNIT * UNIT / 2.0, 0x7fff_ffff)
+    } else {
+        (UNIT * UNIT, u32::MAX)
+    };
+    let least = if signed { -end } else { 0.0 };
+    let clamped = values.map(|value| {
+        let value = if value > least { value } else { least };
+        // The end itself has no place in 64 bits; it is replaced below.
+        if value < end { value } else { 0.0 }
+    });
+    let high = clamped.map(|value| (value * (1.0 / UNIT)).floor());
+    let low = each(|lane| low_bits_unsigned(clamped[lane] - high[lane] * UNIT));
+    let special = |lane: usize| (all_if(values[lane] >= end), all_if(values[lane].is_nan()));
+    Converted::Two(
+        each(|lane| {
+            let (is_beyond, is_nan) = special(lane);
+            (low[lane] | is_beyond) & !is_nan
+        }),
+        each(|lane| {
+            let (is_beyond, is_nan) = special(lane);
+            let number = low_bits(high[lane]) & !is_beyond | most & is_beyond;
+            number & !is_nan | 1 << 31 & is_nan
+        }),
+    )
+}
+
+/// [`low_bits`] of a number that is not negative.
+#[inline(always)]
+fn low_bits_unsigned(whole: f64) -> u32 {
+    const UNSIGNED_MAGIC: f64 = 4_503_599_627_370_496.0;
+    (whole + UNSIGNED_MAGIC).to_bits() as u32
+}
+
+/// Integer to float, rounded once, after absolute value and negation.
+#[inline(always)]
+pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, options: Options) -> Converted {
+    let Options { abs, neg, round, .. } = options;
+    // A zero has no sign.
+    let with_sign = |value: f64| {
+        let value = if abs { value.abs() } else { value };
+        if neg { 0.0 - value } else { value }
+    };
+    let (mut values, mut rests) = ([0.0; LANES], [0.0; LANES]);
+    match source {
+        Bits::One(bits) => {
+            for lane in 0..LANES {
+                let bits = from.extended(bits[lane]);
+                values[lane] = with_sign(if from.signed {
+                    f64::from(bits as i32)
+                } else {
+                    f64::from(bits)
+                });
+            }
+        }
+        Bits::Two(bits) => {
+            for lane in 0..LANES {
+                let high = (bits[lane] >> 32) as u32;
+                let high = if from.signed {
+                    f64::from(high as i32)
+                } else {
+                    f64::from(high)
+                };
+                let (value, rest) = double::of_integer(high, bits[lane] as u32);
+                // The rest turns with the value.
+                let turns = abs & (value < 0.0);
+                rests[lane] = if turns != neg { -rest } else { rest };
+                values[lane] = with_sign(value);
+            }
+        }
+    }
+    let is_wide = matches!(source, Bits::Two(_));
+    match to {
+        // A value with a rest is beyond the largest f16 anyhow.
+        Float::Half => Converted::One(half_bits_of(&values, round)),
+        Float::Single if is_wide => Converted::One(narrowed(|lane| odd(values[lane], rests[lane]), round)),
+        Float::Single => Converted::One(narrowed(|lane| values[lane], round)),
+        Float::Double if is_wide => {
+            let sides = double::Sides::of(round);
+            Converted::wide(&wide_each(|lane| {
+                double::stepped(values[lane], rests[lane], sides)
+            }))
+        }
+        Float::Double => Converted::wide(&values.map(f64::to_bits)),
+    }
+}
+
+/// The f64 nearest to a sum, made odd where there is a rest: rounding it once more to a shorter format is then rounding the
+/// sum (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+#[inline(always)]
+fn odd(nearest: f64, rest: f64) -> f64 {
+    // The one of the two f64 around the sum that is odd.
+    let below = double::stepped(nearest, rest, double::Sides::of(Round::Zero));
+    f64::from_bits(below | u64::from(rest != 0.0))
+}
+
+/// Integer to integer: absolute value and negation, then cut or clamped, and extended as typed.
+#[inline(always)]
+pub(crate) fn integer_to_integer(
+    source: Bits<'_>,
+    from: Integer,
+    to: Integer,
+    options: Options,
+) -> Converted {
+    let Options { abs, neg, sat, .. } = options;
+    let bits = match source {
+        Bits::One(bits) if from.signed => wide_each(|lane| from.extended(bits[lane]) as i32 as u64),
+        Bits::One(bits) => wide_each(|lane| from.extended(bits[lane]).into()),
+        Bits::Two(bits) => *bits,
+    };
+    let (least, most) = to.bounds();
+    let values = wide_each(|lane| {
+        let value = bits[lane];
+        let negative = if from.signed {
+            (value as i64 >> 63) as u64
+        } else {
+            0
+        };
+        let magnitude = (value ^ negative).wrapping_sub(negative);
+        let negative = if abs { 0 } else { negative };
+        let negative = if neg { !negative } else { negative };
+        let magnitude = if sat {
+            magnitude.min(least & negative | most & !negative)
+        } else {
+            magnitude
+        };
+        (magnitude ^ negative).wrapping_sub(negative)
+    });
+    match (to.bits, sat) {
+        (64, _) => Converted::wide(&values),
+        (_, true) => Converted::One(each(|lane| values[lane] as u32)),
+        (_, false) => Converted::One(each(|lane| to.extended(values[lane] as u32))),
+    }
+}
+
+/// The value of a binary16 in the low 16 bits; others are ignored. NaN keeps no payload.
+#[inline(always)]
+fn half(bits: u32) -> f32 {
+    const REBIAS: u32 = 112 << 23;
+    let (sign, magnitude) = ((bits & 0x8000) << 16, bits & 0x7fff);
+    // Denormals are integers of units of 2^-24; numbers have another bias of their exponent.
+    let denormal = (magnitude as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
+    let number = (magnitude << 13).wrapping_add(REBIAS);
+    let is_denormal = all_if(magnitude < 0x400);
+    let is_special = all_if(magnitude >= 0x7c00);
+    let number = number | 0x7f80_0000 & is_special;
+    f32::from_bits(sign | denormal & is_denormal | number & !is_denormal)
+}
+
+/// The binary16 that values round to; NaN becomes 7fff.
+#[inline(always)]
+fn half_bits_of(values: &Values, round: Round) -> Lanes {
+    // A loop for each direction.
+    match round {
+        Round::Nearest => each(|lane| half_of(values[lane], Round::Nearest)),
+        Round::Down => each(|lane| half_of(values[lane], Round::Down)),
+        Round::Up => each(|lane| half_of(values[lane], Round::Up)),
+        Round::Zero => each(|lane| half_of(values[lane], Round::Zero)),
+    }
+}
+
+#[inline(always)]
+fn half_of(value: f64, round: Round) -> u32 {
+    const INFINITY: u32 = 0x7c00;
+    const BIAS: u32 = 1023;
+    let (bits, is_negative) = (value.to_bits(), value.to_bits() >> 63 != 0);
+    // 11 bits from the leading one down, no finer than 2^-24; from 2^16 on all overflow.
+    let exponent = ((bits >> 52) as u32 & 0x7ff).clamp(BIAS - 14, BIAS + 16);
+    let scale = f64::from_bits(u64::from((2 * BIAS + 10).wrapping_sub(exponent)) << 52);
+    let units = whole_of(value * scale, round).abs();
+    let units = if units < 4096.0 { units } else { 4096.0 };
+    // The leading one of the units is one more of the exponent; a denormal has none.
+    let magnitude = (exponent.wrapping_sub(BIAS - 14) << 10).wrapping_add(low_bits_unsigned(units));
+    let stays = match round {
+        Round::Nearest => false,
+        Round::Down => !is_negative,
+        Round::Up => is_negative,
+        Round::Zero => true,
+    };
+    let last = INFINITY.wrapping_sub(u32::from(stays & (value.abs() < f64::INFINITY)));
+    let magnitude = if magnitude < INFINITY { magnitude } else { last };
+    let half = magnitude | u32::from(is_negative) << 15;
+    if value.is_nan() { 0x7fff } else { half }
+}
+
 /// Value of a binary16.
 pub(crate) fn half_value(bits: u16) -> f64 {
-    let sign = if bits >> 15 != 0 { -1.0 } else { 1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
-    match exponent {
-        0 => sign * fraction * 2f64.powi(-24),
-        31 if fraction == 0.0 => sign * f64::INFINITY,
-        31 => f64::NAN,
-        _ => sign * (1024.0 + fraction) * 2f64.powi(exponent - 25),
-    }
+    half(bits.into()).into()
 }
 
 /// The binary16 that a number rounds to.
 pub(crate) fn half_bits(value: f64, round: Round) -> u16 {
-    const LARGEST: f64 = 65504.0;
-    let sign = u16::from(value.is_sign_negative()) << 15;
-    let magnitude = value.abs();
-    if magnitude.is_infinite() {
-        return sign | 0x7c00;
-    }
-    // 11 bits from the leading one down, no finer than 2^-24.
-    let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(-14);
-    let quantum = 2f64.powi(exponent - 10);
-    let round = match (round, sign != 0) {
-        (Round::Down, true) => Round::Up,
-        (Round::Up, true) => Round::Down,
-        (round, _) => round,
-    };
-    let rounded = whole(magnitude / quantum, round) * quantum;
-    if rounded > LARGEST {
-        let stays = matches!(round, Round::Down | Round::Zero);
-        return sign | if stays { 0x7bff } else { 0x7c00 };
-    }
-    if rounded < 2f64.powi(-14) {
-        return sign | (rounded * 2f64.powi(24)) as u16;
-    }
-    let exponent = (rounded.to_bits() >> 52) as i32 - 1023;
-    let fraction = (rounded / 2f64.powi(exponent) - 1.0) * 1024.0;
-    sign | ((exponent + 15) as u16) << 10 | fraction as u16
+    half_of(value, round) as u16
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const PLAIN: FloatOptions = FloatOptions {
-        abs: false,
-        neg: false,
-        ftz: false,
-        sat: false,
-        round: Round::Nearest,
-        integral: false,
-    };
-    const S32: Integer = Integer {
-        bits: 32,
-        signed: true,
-    };
-    const U32: Integer = Integer {
-        bits: 32,
-        signed: false,
-    };
-
-    #[test]
-    fn nan_of_f64_is_the_least_integer_as_typed() {
-        let s16 = Integer {
-            bits: 16,
-            signed: true,
-        };
-        let nan = f64::NAN.to_bits();
-        assert_eq!(
-            float_to_integer(nan, Float::Double, s16, PLAIN) as u32,
-            0xffff_8000
-        );
-        assert_eq!(
-            float_to_integer(nan, Float::Double, U32, PLAIN) as u32,
-            0x8000_0000
-        );
-    }
-
-    #[test]
-    fn saturated_half_is_no_nan_and_has_no_sign() {
-        let sat = FloatOptions { sat: true, ..PLAIN };
-        let half = |bits: u64| float_to_float(bits, Float::Half, Float::Half, sat);
-        assert_eq!([0x7e00, 0x8000, 0x4000, 0x3800].map(half), [0, 0, 0x3c00, 0x3800]);
-    }
-
-    fn to_integer(bits: u32, to: Integer, round: Round) -> u32 {
-        float_to_integer(
-            u64::from(bits),
-            Float::Single,
-            to,
-            FloatOptions { round, ..PLAIN },
-        ) as u32
-    }
-
-    #[test]
-    fn vectors_of_the_instruction_set_page() {
-        assert_eq!(to_integer(0xc020_0000, S32, Round::Zero), 0xffff_fffe);
-        assert_eq!(to_integer(0xc020_0000, S32, Round::Down), 0xffff_fffd);
-        assert_eq!(to_integer(0x4020_0000, S32, Round::Nearest), 2);
-        assert_eq!(to_integer(0xbf80_0000, U32, Round::Zero), 0);
-        assert_eq!(to_integer(0x7f80_0000, S32, Round::Zero), 0x7fff_ffff);
-        assert_eq!(to_integer(0x7fc0_0000, S32, Round::Zero), 0);
-        assert_eq!(
-            integer_to_float(U32.of(0xffff_ffff), Float::Single, Round::Nearest),
-            0x4f80_0000
-        );
-        assert_eq!(
-            integer_to_float(S32.of(0xffff_ffff), Float::Single, Round::Nearest),
-            0xbf80_0000
-        );
-        assert_eq!(integer_to_float(0xc8, Float::Single, Round::Nearest), 0x4348_0000);
-        let u8 = Integer {
-            bits: 8,
-            signed: false,
-        };
-        assert_eq!(integer_to_integer(0x12c, u8, false, false, true), 0xff);
-        let s16 = Integer {
-            bits: 16,
-            signed: true,
-        };
-        assert_eq!(
-            integer_to_integer(s16.of(0x8001), S32, false, false, false) as u32,
-            0xffff_8001
-        );
-    }
-
-    #[test]
-    fn integer_rounds_in_the_direction_asked() {
-        let to = |value: i128, round| f32::from_bits(integer_to_float(value, Float::Single, round) as u32);
-        let exact = (1 << 24) + 1;
-        assert_eq!(to(exact, Round::Zero), 16_777_216.0);
-        assert_eq!(to(exact, Round::Up), 16_777_218.0);
-        assert_eq!(to(-exact, Round::Zero), -16_777_216.0);
-        assert_eq!(to(-exact, Round::Down), -16_777_218.0);
-    }
-
-    #[test]
-    fn halves_round_trip_and_overflow() {
-        for bits in 0..=u16::MAX {
-            let value = half_value(bits);
-            if !value.is_nan() {
-                assert_eq!(half_bits(value, Round::Nearest), bits);
-            }
-        }
-        assert_eq!(half_bits(65520.0, Round::Nearest), 0x7c00);
-        assert_eq!(half_bits(65519.0, Round::Nearest), 0x7bff);
-        assert_eq!(half_bits(1e9, Round::Zero), 0x7bff);
-        assert_eq!(half_bits(-1e9, Round::Down), 0xfc00);
-        assert_eq!(half_bits(2f64.powi(-30), Round::Up), 1);
-    }
-
-    proptest! {
-        #[test]
-        fn narrowing_agrees_with_an_independent_library(bits in any::<u64>(), which in 0u32..4) {
-            use rustc_apfloat::{Float as _, FloatConvert as _, Round as R, ieee};
-            let round = Round::from_bits(which);
-            let theirs = [R::NearestTiesToEven, R::TowardNegative, R::TowardPositive, R::TowardZero][which as usize];
-            let double = ieee::Double::from_bits(u128::from(bits));
-            prop_assume!(!double.is_nan());
-            let mut loses = false;
-            let single: ieee::Single = double.convert_r(theirs, &mut loses).value;
-            let ours = float_to_float(bits, Float::Double, Float::Single, FloatOptions { round, ..PLAIN });
-            prop_assert_eq!(ours, single.to_bits() as u64);
-            let half: ieee::Half = double.convert_r(theirs, &mut loses).value;
-            let ours = float_to_float(bits, Float::Double, Float::Half, FloatOptions { round, ..PLAIN });
-            prop_assert_eq!(ours, half.to_bits() as u64);
-        }
-
-        #[test]
-        fn integers_survive_the_way_through_a_double(value in any::<i32>()) {
-            let bits = integer_to_float(i128::from(value), Float::Double, Round::Nearest);
-            prop_assert_eq!(float_to_integer(bits, Float::Double, S32, PLAIN) as u32, value as u32);
-        }
-    }
-}
+mod tests;

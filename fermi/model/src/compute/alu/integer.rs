@@ -22,19 +22,9 @@ impl Flags {
     }
 
     /// Flags of an f32 result. assumption: NaN is zero and negative.
+    #[cfg(test)]
     pub(crate) fn of_single(result: u32) -> Self {
         let value = f32::from_bits(result);
-        Self {
-            zero: value == 0.0 || value.is_nan(),
-            sign: value < 0.0 || value.is_nan(),
-            carry: false,
-            overflow: false,
-        }
-    }
-
-    /// Flags of an f64 result.
-    pub(crate) fn of_double(result: u64) -> Self {
-        let value = f64::from_bits(result);
         Self {
             zero: value == 0.0 || value.is_nan(),
             sign: value < 0.0 || value.is_nan(),

@@ -1,6 +1,14 @@
-//! Arithmetic of f32 values.
+//! Arithmetic of f32 values, of all lanes at once: each step for every lane, so that it becomes a few vector
+//! instructions whatever the mode is.
+//!
+//! Hosts round to nearest. A directed rounding takes the exact sum or product as the f64 nearest to it and what that
+//! leaves, rounds to the nearest f32, and takes its neighbour where the rest says that the exact value is on the other
+//! side.
 
-use super::{Comparison, Round, odd_sum};
+use fermi_spec::isa::{Opcode, field};
+
+use super::{Comparison, Round};
+use crate::compute::warp::{LANES, Lanes, each, mask_of};
 
 /// The bits of every NaN result.
 pub(crate) const NAN: u32 = 0x7fff_ffff;
@@ -28,22 +36,73 @@ impl Mode {
         sat: false,
     };
 
+    /// The mode of a sum, a product or both; plain for others.
+    pub(crate) fn decode(opcode: Opcode, word: u64) -> Self {
+        let bit = |number: u32| word >> number & 1 != 0;
+        let round = Round::from_bits(field::ROUND.get(word));
+        match opcode {
+            Opcode::Fadd => Self {
+                round,
+                ftz: bit(5),
+                fmz: false,
+                sat: bit(49),
+            },
+            Opcode::Fadd32i => Self {
+                ftz: bit(5),
+                ..Self::PLAIN
+            },
+            Opcode::Ffma | Opcode::Fmul | Opcode::Ffma32i | Opcode::Fmul32i => {
+                let is_short = matches!(opcode, Opcode::Ffma32i | Opcode::Fmul32i);
+                Self {
+                    round: if is_short { Round::Nearest } else { round },
+                    ftz: bit(6),
+                    fmz: bit(7),
+                    sat: bit(5),
+                }
+            }
+            _ => Self::PLAIN,
+        }
+    }
+
     #[inline(always)]
     fn flushes(self) -> bool {
         self.ftz || self.fmz
     }
 
     #[inline(always)]
-    fn operand(self, bits: u32) -> u32 {
-        if self.flushes() { flush(bits) } else { bits }
+    fn operand(self, values: &Lanes) -> Lanes {
+        if self.flushes() { flushed(values) } else { *values }
+    }
+
+    /// Factors of a product.
+    #[inline(always)]
+    fn factors(self, a: &Lanes, b: &Lanes) -> (Lanes, Lanes) {
+        let (a, b) = (self.operand(a), self.operand(b));
+        if !self.fmz {
+            return (a, b);
+        }
+        let kept = each(|lane| all_if((a[lane] & !SIGN != 0) & (b[lane] & !SIGN != 0)));
+        (
+            each(|lane| a[lane] & kept[lane]),
+            each(|lane| b[lane] & kept[lane]),
+        )
     }
 
     #[inline(always)]
-    fn result(self, value: f32) -> u32 {
-        let bits = if value.is_nan() { NAN } else { value.to_bits() };
-        let bits = if self.flushes() { flush(bits) } else { bits };
-        if self.sat { saturate(bits) } else { bits }
+    fn result(self, values: Lanes) -> Lanes {
+        let values = if self.flushes() { flushed(&values) } else { values };
+        if self.sat {
+            each(|lane| saturate(values[lane]))
+        } else {
+            values
+        }
     }
+}
+
+/// All ones where something holds.
+#[inline(always)]
+pub(super) fn all_if(holds: bool) -> u32 {
+    0u32.wrapping_sub(holds.into())
 }
 
 /// Absolute value, then negation.
@@ -63,232 +122,209 @@ pub(crate) fn flush(bits: u32) -> u32 {
     }
 }
 
+#[inline(always)]
+pub(crate) fn flushed(values: &Lanes) -> Lanes {
+    each(|lane| flush(values[lane]))
+}
+
 /// Clamped to 0–1; NaN and −0 become +0.
 #[inline(always)]
 pub(crate) fn saturate(bits: u32) -> u32 {
     let value = f32::from_bits(bits);
-    if value >= 1.0 {
-        ONE
-    } else if value > 0.0 {
-        bits
-    } else {
-        0
-    }
+    let value = if value > 0.0 { value } else { 0.0 };
+    if value < 1.0 { value.to_bits() } else { ONE }
+}
+
+/// The bits of a result.
+#[inline(always)]
+fn bits_of(value: f32) -> u32 {
+    if value.is_nan() { NAN } else { value.to_bits() }
 }
 
 #[inline(always)]
-pub(crate) fn add(a: u32, b: u32, mode: Mode) -> u32 {
-    let (a, b) = (f32::from_bits(mode.operand(a)), f32::from_bits(mode.operand(b)));
+fn f(bits: u32) -> f32 {
+    f32::from_bits(bits)
+}
+
+/// The sum in [`Mode::PLAIN`].
+#[inline(always)]
+pub(crate) fn plain_add(a: u32, b: u32) -> u32 {
+    bits_of(f(a) + f(b))
+}
+
+/// The product in [`Mode::PLAIN`].
+#[inline(always)]
+pub(crate) fn plain_mul(a: u32, b: u32) -> u32 {
+    bits_of(f(a) * f(b))
+}
+
+/// The sum of a product and `c` in [`Mode::PLAIN`].
+#[inline(always)]
+pub(crate) fn plain_fma(a: u32, b: u32, c: u32) -> u32 {
+    bits_of(f(a).mul_add(f(b), f(c)))
+}
+
+#[inline(always)]
+pub(crate) fn add(a: &Lanes, b: &Lanes, mode: Mode) -> Lanes {
+    let (a, b) = (mode.operand(a), mode.operand(b));
     mode.result(match mode.round {
-        Round::Nearest => a + b,
-        round => directed_sum(f64::from(a), f64::from(b), round),
+        Round::Nearest => each(|lane| plain_add(a[lane], b[lane])),
+        round => {
+            let mut rounded = Rounded::new();
+            for lane in 0..LANES {
+                rounded.sum(lane, f(a[lane]).into(), f(b[lane]).into());
+            }
+            rounded.directed(round)
+        }
     })
 }
 
 /// `exponent`: of the power of two that the exact product is scaled by. assumption: scaled before it is rounded.
 #[inline(always)]
-pub(crate) fn mul(a: u32, b: u32, exponent: i32, mode: Mode) -> u32 {
-    let (a, b) = (f32::from_bits(mode.operand(a)), f32::from_bits(mode.operand(b)));
-    if mode.fmz && (a == 0.0 || b == 0.0) {
-        return mode.result(0.0);
-    }
+pub(crate) fn mul(a: &Lanes, b: &Lanes, exponent: i32, mode: Mode) -> Lanes {
+    let (a, b) = mode.factors(a, b);
     if mode.round == Round::Nearest && exponent == 0 {
-        return mode.result(a * b);
+        return mode.result(each(|lane| plain_mul(a[lane], b[lane])));
     }
+    let factor = f64::from_bits(((1023 + i64::from(exponent)) as u64) << 52);
     // 48 bits and any scale fit an f64.
-    let product = f64::from(a) * f64::from(b) * f64::from(exponent).exp2();
-    mode.result(narrow(product, mode.round))
-}
-
-#[inline(always)]
-pub(crate) fn fma(a: u32, b: u32, c: u32, mode: Mode) -> u32 {
-    let operand = |bits| f32::from_bits(mode.operand(bits));
-    let (a, b, c) = (operand(a), operand(b), operand(c));
-    if mode.fmz && (a == 0.0 || b == 0.0) {
-        return add(0, c.to_bits(), mode);
-    }
+    let product = |lane: usize| f64::from(f(a[lane])) * f64::from(f(b[lane])) * factor;
     mode.result(match mode.round {
-        Round::Nearest => a.mul_add(b, c),
-        round => directed_sum(f64::from(a) * f64::from(b), f64::from(c), round),
+        Round::Nearest => each(|lane| bits_of(product(lane) as f32)),
+        round => narrowed(product, round),
     })
 }
 
-/// The sum of two exact values, rounded in a direction other than to nearest.
-#[inline(never)]
-fn directed_sum(x: f64, y: f64, round: Round) -> f32 {
-    let sum = odd_sum(x, y);
-    let is_cancelled = sum == 0.0 && (x.is_sign_negative() != y.is_sign_negative());
-    if is_cancelled {
-        return if round == Round::Down { -0.0 } else { 0.0 };
-    }
-    narrow(sum, round)
-}
-
-/// An f64 rounded to f32.
-pub(crate) fn narrow(value: f64, round: Round) -> f32 {
-    let nearest = value as f32;
-    let widened = f64::from(nearest);
-    if round == Round::Nearest || widened == value || value.is_nan() || value.is_infinite() {
-        return nearest;
-    }
-    let is_above = widened > value;
-    let wants_below = match round {
-        Round::Down => true,
-        Round::Up | Round::Nearest => false,
-        Round::Zero => value > 0.0,
-    };
-    match (is_above, wants_below) {
-        (true, true) => nearest.next_down(),
-        (false, false) => nearest.next_up(),
-        _ => nearest,
-    }
-}
-
-/// The operand that is not NaN, the lower or higher of the two; −0 is below +0.
 #[inline(always)]
-pub(crate) fn min_max(a: u32, b: u32, wants_min: bool, ftz: bool) -> u32 {
-    let (a, b) = if ftz { (flush(a), flush(b)) } else { (a, b) };
-    let (x, y) = (f32::from_bits(a), f32::from_bits(b));
-    match (x.is_nan(), y.is_nan()) {
-        (true, true) => NAN,
-        (true, false) => b,
-        (false, true) => a,
-        (false, false) => {
-            let a_is_less = x < y || x == y && a & SIGN != 0;
-            if a_is_less == wants_min { a } else { b }
+pub(crate) fn fma(a: &Lanes, b: &Lanes, c: &Lanes, mode: Mode) -> Lanes {
+    let ((a, b), c) = (mode.factors(a, b), mode.operand(c));
+    mode.result(match mode.round {
+        Round::Nearest => each(|lane| plain_fma(a[lane], b[lane], c[lane])),
+        round => {
+            let mut rounded = Rounded::new();
+            for lane in 0..LANES {
+                let product = f64::from(f(a[lane])) * f64::from(f(b[lane]));
+                rounded.sum(lane, product, f(c[lane]).into());
+            }
+            rounded.directed(round)
+        }
+    })
+}
+
+/// f64 values rounded to f32; NaN becomes [`NAN`].
+#[inline(always)]
+pub(crate) fn narrowed(value: impl Fn(usize) -> f64, round: Round) -> Lanes {
+    if round == Round::Nearest {
+        return each(|lane| bits_of(value(lane) as f32));
+    }
+    let mut rounded = Rounded::new();
+    for lane in 0..LANES {
+        rounded.value(lane, value(lane));
+    }
+    rounded.directed(round)
+}
+
+/// Values that were rounded to the nearest f32, and what is left of them.
+struct Rounded {
+    nearest: Lanes,
+    /// 1 where the exact value is above the nearest, -1 below.
+    rest: [i32; LANES],
+    /// All ones for a sum of 0 that a rounding towards minus infinity makes −0.
+    cancelled: Lanes,
+}
+
+impl Rounded {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            nearest: [0; LANES],
+            rest: [0; LANES],
+            cancelled: [0; LANES],
+        }
+    }
+
+    #[inline(always)]
+    fn value(&mut self, lane: usize, value: f64) {
+        let nearest = value as f32;
+        self.set(lane, nearest, value - f64::from(nearest));
+    }
+
+    /// The sum of two values that are exact.
+    #[inline(always)]
+    fn sum(&mut self, lane: usize, x: f64, y: f64) {
+        // What the f64 nearest to the sum leaves of it (Knuth's two-sum); no f32 and no product of two makes it overflow.
+        let sum = x + y;
+        let part = sum - x;
+        let error = (x - (sum - part)) + (y - part);
+        let nearest = sum as f32;
+        // The difference is exact, so that the sum's sign is right.
+        self.set(lane, nearest, (sum - f64::from(nearest)) + error);
+        let is_negative = (x.to_bits() | y.to_bits()) >> 63 != 0;
+        self.cancelled[lane] = all_if((sum == 0.0) & is_negative);
+    }
+
+    #[inline(always)]
+    fn set(&mut self, lane: usize, nearest: f32, rest: f64) {
+        self.nearest[lane] = nearest.to_bits();
+        self.rest[lane] = i32::from(rest > 0.0).wrapping_sub(i32::from(rest < 0.0));
+    }
+
+    /// The neighbour in the direction, where the nearest is on the wrong side.
+    #[inline(always)]
+    fn directed(&self, round: Round) -> Lanes {
+        // 1 or -1 in the direction of larger bits: away from zero.
+        let away = |lane: usize| {
+            let sign = (self.nearest[lane] as i32) >> 31;
+            (self.rest[lane] ^ sign).wrapping_sub(sign)
+        };
+        let rounded = |lane: usize| {
+            let bits = self.nearest[lane];
+            if f(bits).is_nan() { NAN } else { bits }
+        };
+        match round {
+            Round::Nearest => each(rounded),
+            Round::Down => each(|lane| {
+                let step = away(lane) & (self.rest[lane] >> 31);
+                rounded(lane).wrapping_add_signed(step) | self.cancelled[lane] & SIGN
+            }),
+            Round::Up => each(|lane| {
+                let step = away(lane) & (self.rest[lane].wrapping_neg() >> 31);
+                rounded(lane).wrapping_add_signed(step)
+            }),
+            Round::Zero => each(|lane| rounded(lane).wrapping_add_signed(away(lane).min(0))),
         }
     }
 }
 
+/// The operand that is not NaN, the lower or higher of the two; −0 is below +0. `wants_min`: a mask of lanes.
 #[inline(always)]
-pub(crate) fn compare(a: u32, b: u32, comparison: Comparison, ftz: bool) -> bool {
-    let (a, b) = if ftz { (flush(a), flush(b)) } else { (a, b) };
-    comparison.holds(f32::from_bits(a).partial_cmp(&f32::from_bits(b)))
+pub(crate) fn min_max(a: &Lanes, b: &Lanes, wants_min: u32, ftz: bool) -> Lanes {
+    let (a, b) = if ftz { (flushed(a), flushed(b)) } else { (*a, *b) };
+    each(|lane| {
+        let (x, y) = (f(a[lane]), f(b[lane]));
+        let a_is_negative = all_if(a[lane] >> 31 != 0);
+        let a_is_less = all_if(x < y) | all_if(x == y) & a_is_negative;
+        let wants_less = all_if(wants_min >> lane & 1 != 0);
+        let (a_is_nan, b_is_nan) = (all_if(x.is_nan()), all_if(y.is_nan()));
+        let takes_a = b_is_nan | !a_is_nan & !(a_is_less ^ wants_less);
+        let chosen = a[lane] & takes_a | b[lane] & !takes_a;
+        let both = a_is_nan & b_is_nan;
+        chosen & !both | NAN & both
+    })
+}
+
+/// Lanes for which a comparison holds.
+#[inline(always)]
+pub(crate) fn compare(a: &Lanes, b: &Lanes, comparison: Comparison, ftz: bool) -> u32 {
+    let (a, b) = if ftz { (flushed(a), flushed(b)) } else { (*a, *b) };
+    let [less, equal, greater, unordered] = comparison.wanted();
+    mask_of(|lane| {
+        let (x, y) = (f(a[lane]), f(b[lane]));
+        let unordered = unordered & all_if(x.is_nan() | y.is_nan());
+        let ordered = less & all_if(x < y) | equal & all_if(x == y) | greater & all_if(x > y);
+        (ordered | unordered) != 0
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn f(value: f32) -> u32 {
-        value.to_bits()
-    }
-
-    #[test]
-    fn vectors_of_the_instruction_set_page() {
-        assert_eq!(add(0x3f80_0000, 0x3380_0000, Mode::PLAIN), 0x3f80_0000);
-        assert_eq!(
-            fma(0x3f80_0001, 0x3f80_0001, 0xbf80_0002, Mode::PLAIN),
-            0x2880_0000
-        );
-        assert_eq!(mul(0x4040_0000, 0x4000_0000, -2, Mode::PLAIN), 0x3fc0_0000);
-        assert!(compare(0x7fc0_0000, 0, Comparison(9), false));
-        assert!(!compare(0x7fc0_0000, 0, Comparison(1), false));
-    }
-
-    #[test]
-    fn nan_results_are_one_pattern_and_saturate_to_zero() {
-        assert_eq!(add(f(f32::INFINITY), f(f32::NEG_INFINITY), Mode::PLAIN), NAN);
-        let sat = Mode {
-            sat: true,
-            ..Mode::PLAIN
-        };
-        assert_eq!(add(0xffc0_0001, f(1.0), sat), 0);
-        assert_eq!(add(f(0.75), f(0.75), sat), ONE);
-    }
-
-    #[test]
-    fn flush_and_zero_factor_modes() {
-        let ftz = Mode {
-            ftz: true,
-            ..Mode::PLAIN
-        };
-        let fmz = Mode {
-            fmz: true,
-            ..Mode::PLAIN
-        };
-        assert_eq!(add(0x8000_0001, 0x8000_0000, ftz), 0x8000_0000);
-        assert_eq!(mul(f(0.0), f(f32::INFINITY), 0, fmz), 0);
-        assert_eq!(mul(f(-0.0), f(1.0), 0, fmz), 0);
-        assert_eq!(fma(f(0.0), f(f32::NAN), f(2.0), fmz), f(2.0));
-    }
-
-    #[test]
-    fn minimum_prefers_numbers_and_negative_zero() {
-        assert_eq!(min_max(NAN, f(1.0), true, false), f(1.0));
-        assert_eq!(min_max(f(0.0), f(-0.0), true, false), f(-0.0));
-        assert_eq!(min_max(f(-0.0), f(0.0), false, false), f(0.0));
-        assert_eq!(min_max(0x7fc0_0001, 0xffff_ffff, false, false), NAN);
-    }
-
-    #[test]
-    fn cancelled_sum_has_the_sign_of_the_direction() {
-        let mode = |round| Mode { round, ..Mode::PLAIN };
-        assert_eq!(add(f(1.5), f(-1.5), mode(Round::Down)), f(-0.0));
-        assert_eq!(add(f(1.5), f(-1.5), mode(Round::Up)), f(0.0));
-        assert_eq!(add(f(-0.0), f(-0.0), mode(Round::Up)), f(-0.0));
-    }
-
-    #[test]
-    fn overflow_stops_at_the_largest_number_on_the_near_side() {
-        let mode = |round| Mode { round, ..Mode::PLAIN };
-        assert_eq!(mul(f(f32::MAX), f(2.0), 0, mode(Round::Zero)), f(f32::MAX));
-        assert_eq!(mul(f(f32::MAX), f(2.0), 0, mode(Round::Up)), f(f32::INFINITY));
-        assert_eq!(
-            mul(f(f32::MIN), f(2.0), 0, mode(Round::Down)),
-            f(f32::NEG_INFINITY)
-        );
-    }
-
-    fn apfloat(a: u32, b: u32, c: Option<u32>, round: Round, times: bool) -> u32 {
-        use rustc_apfloat::{Float as _, Round as R, ieee::Single};
-        let single = |bits: u32| Single::from_bits(u128::from(bits));
-        let round = match round {
-            Round::Nearest => R::NearestTiesToEven,
-            Round::Down => R::TowardNegative,
-            Round::Up => R::TowardPositive,
-            Round::Zero => R::TowardZero,
-        };
-        let value = match c {
-            Some(c) => single(a).mul_add_r(single(b), single(c), round).value,
-            None if times => single(a).mul_r(single(b), round).value,
-            None => single(a).add_r(single(b), round).value,
-        };
-        if value.is_nan() {
-            NAN
-        } else {
-            value.to_bits() as u32
-        }
-    }
-
-    fn rounds() -> impl Strategy<Value = Round> {
-        prop_oneof![
-            Just(Round::Nearest),
-            Just(Round::Down),
-            Just(Round::Up),
-            Just(Round::Zero)
-        ]
-    }
-
-    /// Values near each other, so that sums cancel and round in interesting places.
-    fn floats() -> impl Strategy<Value = u32> {
-        prop_oneof![
-            any::<u32>(),
-            (0x3f00_0000u32..0x4100_0000, any::<bool>()).prop_map(|(bits, neg)| bits | u32::from(neg) << 31),
-            (0u32..0x0180_0000, any::<bool>()).prop_map(|(bits, neg)| bits | u32::from(neg) << 31),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn arithmetic_agrees_with_an_independent_library(
-            a in floats(), b in floats(), c in floats(), round in rounds()
-        ) {
-            let mode = Mode { round, ..Mode::PLAIN };
-            prop_assert_eq!(add(a, b, mode), apfloat(a, b, None, round, false));
-            prop_assert_eq!(mul(a, b, 0, mode), apfloat(a, b, None, round, true));
-            prop_assert_eq!(fma(a, b, c, mode), apfloat(a, b, Some(c), round, true));
-        }
-    }
-}
+mod tests;

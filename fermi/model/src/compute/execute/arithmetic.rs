@@ -2,7 +2,7 @@
 
 use fermi_spec::isa::{Opcode, field};
 
-use super::{Kind32, as_register, finish, values, wide_value};
+use super::{Kind32, as_register, finish, values, wide_values};
 use crate::compute::{
     alu::{
         Comparison, Round, double,
@@ -12,18 +12,18 @@ use crate::compute::{
         special::{self, Function},
     },
     code::Op,
-    launch::Launch,
-    warp::{Lanes, Warp, each, lanes_of, mask_of},
+    simd::{Group, Level},
+    warp::{LANES, Lanes, Warp, each, lanes_of, mask_of},
 };
 
 const SIGN: u32 = 1 << 31;
 
 #[inline(always)]
-pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
+pub(super) fn perform(level: impl Level, warp: &mut Warp, op: &Op, lanes: u32) {
     match op.opcode {
-        Opcode::Ffma | Opcode::Ffma32i => fused(warp, op, lanes),
-        Opcode::Fadd | Opcode::Fadd32i => sum(warp, op, lanes),
-        Opcode::Fmul | Opcode::Fmul32i => product(warp, op, lanes),
+        Opcode::Ffma | Opcode::Ffma32i => fused(level, warp, op, lanes),
+        Opcode::Fadd | Opcode::Fadd32i => sum(level, warp, op, lanes),
+        Opcode::Fmul | Opcode::Fmul32i => product(level, warp, op, lanes),
         Opcode::Iadd | Opcode::Iadd32i => integer_sum(warp, op, lanes),
         Opcode::Imad | Opcode::Imad32i => integer_fused(warp, op, lanes),
         Opcode::Lop | Opcode::Lop32i => logic(warp, op, lanes),
@@ -32,9 +32,9 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
         Opcode::Isetp | Opcode::Iset => integer_comparison(warp, op, lanes),
         Opcode::Fsetp | Opcode::Fset => float_comparison(warp, op, lanes),
         Opcode::Dmnmx | Opcode::Dset | Opcode::Dsetp | Opcode::Dfma | Opcode::Dadd | Opcode::Dmul => {
-            wide(warp, op, lanes, launch);
+            level.perform::<Doubles>(warp, op, lanes);
         }
-        _ => other(warp, op, lanes),
+        _ => level.perform::<Other>(warp, op, lanes),
     }
 }
 
@@ -54,82 +54,87 @@ fn modified(warp: &Warp, op: &Op) -> (Lanes, Lanes) {
     )
 }
 
-fn mode(op: &Op) -> Mode {
-    match op.opcode {
-        Opcode::Fadd => Mode {
-            round: Round::from_bits(op.get(field::ROUND)),
-            ftz: op.bit(5),
-            fmz: false,
-            sat: op.bit(49),
-        },
-        Opcode::Fadd32i => Mode {
-            ftz: op.bit(5),
-            ..Mode::PLAIN
-        },
-        Opcode::Ffma32i | Opcode::Fmul32i => Mode {
-            round: Round::Nearest,
-            ftz: op.bit(6),
-            fmz: op.bit(7),
-            sat: op.bit(5),
-        },
-        _ => Mode {
-            round: Round::from_bits(op.get(field::ROUND)),
-            ftz: op.bit(6),
-            fmz: op.bit(7),
-            sat: op.bit(5),
-        },
-    }
-}
-
 #[inline(always)]
-fn fused(warp: &mut Warp, op: &Op, lanes: u32) {
+fn fused(level: impl Level, warp: &mut Warp, op: &Op, lanes: u32) {
+    if op.mode != Mode::PLAIN {
+        return level.perform::<InMode>(warp, op, lanes);
+    }
     let (a, b, c) = (
         warp.register(op.a),
         values(warp, op, op.b),
         values(warp, op, op.c),
     );
     let (flip_a, flip_c) = (SIGN * u32::from(op.bit(9)), SIGN * u32::from(op.bit(8)));
-    let mode = mode(op);
-    let result = if mode == Mode::PLAIN {
-        each(|lane| single::fma(a[lane] ^ flip_a, b[lane], c[lane] ^ flip_c, Mode::PLAIN))
-    } else {
-        each(|lane| single::fma(a[lane] ^ flip_a, b[lane], c[lane] ^ flip_c, mode))
-    };
+    let result = each(|lane| single::plain_fma(a[lane] ^ flip_a, b[lane], c[lane] ^ flip_c));
     finish(warp, op, lanes, &result, Kind32::Single);
 }
 
 #[inline(always)]
-fn sum(warp: &mut Warp, op: &Op, lanes: u32) {
+fn sum(level: impl Level, warp: &mut Warp, op: &Op, lanes: u32) {
+    if op.mode != Mode::PLAIN {
+        return level.perform::<InMode>(warp, op, lanes);
+    }
     let (a, b) = modified(warp, op);
-    let mode = mode(op);
-    let result = if mode == Mode::PLAIN {
-        each(|lane| single::add(a[lane], b[lane], Mode::PLAIN))
-    } else {
-        each(|lane| single::add(a[lane], b[lane], mode))
-    };
+    let result = each(|lane| single::plain_add(a[lane], b[lane]));
     finish(warp, op, lanes, &result, Kind32::Single);
 }
 
-/// Powers of two of FMUL's SCALE field.
-const SCALES: [i32; 8] = [0, -1, -2, -3, 3, 2, 1, 0];
-
+/// The power of two that FMUL scales by.
 #[inline(always)]
-fn product(warp: &mut Warp, op: &Op, lanes: u32) {
-    let (a, b) = (warp.register(op.a), values(warp, op, op.b));
-    let is_short = op.opcode == Opcode::Fmul32i;
-    let flip = if op.bit(57) && !is_short { SIGN } else { 0 };
-    let scale = if is_short {
+fn scale(op: &Op) -> i32 {
+    const SCALES: [i32; 8] = [0, -1, -2, -3, 3, 2, 1, 0];
+    if op.opcode == Opcode::Fmul32i {
         0
     } else {
         SCALES[op.get(field::SCALE) as usize & 7]
-    };
-    let mode = mode(op);
-    let result = if mode == Mode::PLAIN && scale == 0 {
-        each(|lane| single::mul(a[lane] ^ flip, b[lane], 0, Mode::PLAIN))
+    }
+}
+
+/// The sign that FMUL turns in operand A.
+#[inline(always)]
+fn flip_of_product(op: &Op) -> u32 {
+    if op.bit(57) && op.opcode != Opcode::Fmul32i {
+        SIGN
     } else {
-        each(|lane| single::mul(a[lane] ^ flip, b[lane], scale, mode))
-    };
+        0
+    }
+}
+
+#[inline(always)]
+fn product(level: impl Level, warp: &mut Warp, op: &Op, lanes: u32) {
+    if op.mode != Mode::PLAIN || scale(op) != 0 {
+        return level.perform::<InMode>(warp, op, lanes);
+    }
+    let (a, b, flip) = (warp.register(op.a), values(warp, op, op.b), flip_of_product(op));
+    let result = each(|lane| single::plain_mul(a[lane] ^ flip, b[lane]));
     finish(warp, op, lanes, &result, Kind32::Single);
+}
+
+/// f32 arithmetic in a mode that is not the plain one.
+struct InMode;
+
+impl Group for InMode {
+    #[inline(always)]
+    fn perform(warp: &mut Warp, op: &Op, lanes: u32) {
+        let result = match op.opcode {
+            Opcode::Ffma | Opcode::Ffma32i => {
+                let (flip_a, flip_c) = (SIGN * u32::from(op.bit(9)), SIGN * u32::from(op.bit(8)));
+                let (a, c) = (warp.register(op.a), values(warp, op, op.c));
+                let (a, c) = (each(|lane| a[lane] ^ flip_a), each(|lane| c[lane] ^ flip_c));
+                single::fma(&a, values(warp, op, op.b), &c, op.mode)
+            }
+            Opcode::Fadd | Opcode::Fadd32i => {
+                let (a, b) = modified(warp, op);
+                single::add(&a, &b, op.mode)
+            }
+            _ => {
+                let (a, flip) = (warp.register(op.a), flip_of_product(op));
+                let a = each(|lane| a[lane] ^ flip);
+                single::mul(&a, values(warp, op, op.b), scale(op), op.mode)
+            }
+        };
+        finish(warp, op, lanes, &result, Kind32::Single);
+    }
 }
 
 #[inline(always)]
@@ -292,101 +297,107 @@ fn float_comparison(warp: &mut Warp, op: &Op, lanes: u32) {
     let (a, b) = modified(warp, op);
     let comparison = Comparison(op.get(field::COMPARE));
     let ftz = op.bit(59);
-    let mask = mask_of(|lane| single::compare(a[lane], b[lane], comparison, ftz));
+    let mask = single::compare(&a, &b, comparison, ftz);
     store_comparison(warp, op, lanes, mask, op.bit(5));
 }
 
-fn wide(warp: &mut Warp, op: &Op, lanes: u32, launch: &Launch) {
-    let mut mask = 0;
-    let round = Round::from_bits(op.get(field::ROUND));
-    let comparison = Comparison(op.get(field::COMPARE));
-    let wants_min = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
-    let is_product = matches!(op.opcode, Opcode::Dfma | Opcode::Dmul);
-    for lane in lanes_of(lanes) {
-        let a = double::modify(warp.pair(op.a, lane), op.bit(7) && !is_product, op.bit(9));
-        let b = wide_value(warp, op.b, lane, launch);
+/// f64 arithmetic and comparisons, register pairs of all lanes at once.
+struct Doubles;
+
+impl Group for Doubles {
+    #[inline(always)]
+    fn perform(warp: &mut Warp, op: &Op, lanes: u32) {
+        let round = Round::from_bits(op.get(field::ROUND));
+        let is_product = matches!(op.opcode, Opcode::Dfma | Opcode::Dmul);
+        let a = double::modified(&warp.wide(op.a), op.bit(7) && !is_product, op.bit(9));
+        let b = wide_values(warp, op, op.b);
         let b = if is_product {
             b
         } else {
-            double::modify(b, op.bit(6), op.bit(8))
+            double::modified(&b, op.bit(6), op.bit(8))
         };
         let result = match op.opcode {
-            Opcode::Dadd => double::add(a, b, round),
-            Opcode::Dmul => double::mul(a, b, round),
+            Opcode::Dadd => double::add(&a, &b, round),
+            Opcode::Dmul => double::mul(&a, &b, round),
             Opcode::Dfma => {
-                let c = double::modify(wide_value(warp, op.c, lane, launch), false, op.bit(8));
-                double::fma(a, b, c, round)
+                let c = double::modified(&wide_values(warp, op, op.c), false, op.bit(8));
+                double::fma(&a, &b, &c, round)
             }
-            Opcode::Dmnmx => double::min_max(a, b, wants_min >> lane & 1 != 0),
+            Opcode::Dmnmx => {
+                let wants_min = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
+                double::min_max(&a, &b, wants_min)
+            }
             _ => {
-                mask |= u32::from(double::compare(a, b, comparison)) << lane;
-                continue;
+                let mask = double::compare(&a, &b, Comparison(op.get(field::COMPARE)));
+                return store_comparison(warp, op, lanes, mask, op.bit(5));
             }
         };
-        warp.set_pair(op.dst, lane, result);
+        warp.set_wide(op.dst, &result, lanes);
         if op.sets_flags {
-            warp.set_flags(lane, Flags::of_double(result));
+            warp.set_flag_masks(lanes, double::flags(&result));
         }
-    }
-    if matches!(op.opcode, Opcode::Dset | Opcode::Dsetp) {
-        store_comparison(warp, op, lanes, mask, op.bit(5));
     }
 }
 
-/// Instructions that are rare enough to be done lane by lane.
-fn other(warp: &mut Warp, op: &Op, lanes: u32) {
-    let (a, b, c) = (
-        warp.register(op.a),
-        values(warp, op, op.b),
-        values(warp, op, op.c),
-    );
-    let comparison = Comparison(op.get(field::COMPARE));
-    let third = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
-    let signed = op.bit(5);
-    let result = match op.opcode {
-        Opcode::Fmnmx => {
-            let (a, b) = modified(warp, op);
-            each(|lane| single::min_max(a[lane], b[lane], third >> lane & 1 != 0, op.bit(5)))
-        }
-        Opcode::Fcmp => each(|lane| {
-            let holds = single::compare(c[lane], 0, comparison, op.bit(5));
-            if holds { a[lane] } else { b[lane] }
-        }),
-        Opcode::Icmp => each(|lane| {
-            let holds = comparison.holds(Some(integer::order(c[lane], 0, signed)));
-            if holds { a[lane] } else { b[lane] }
-        }),
-        // The operand of the function that follows.
-        Opcode::Rro => each(|lane| single::modify(b[lane], op.bit(6), op.bit(8))),
-        Opcode::Mufu => {
-            let function = Function::from_bits(op.get(field::FUNCTION));
-            each(|lane| match lanes >> lane & 1 {
-                0 => 0,
-                _ => special::evaluate(function, a[lane], op.bit(7), op.bit(9), op.bit(5)),
-            })
-        }
-        Opcode::Imul | Opcode::Imul32i => {
-            each(|lane| integer::mul(a[lane], b[lane], op.bit(7), op.bit(5), op.bit(6)))
-        }
-        Opcode::Imnmx => {
-            let (a, b) = (*a, *b);
-            return integer_min_max(warp, op, lanes, (&a, &b), third);
-        }
-        Opcode::Bfi => each(|lane| integer::insert(a[lane], b[lane], c[lane])),
-        Opcode::Isad => each(|lane| integer::absolute_difference(a[lane], b[lane], c[lane], signed)),
-        Opcode::Bfe => each(|lane| integer::extract(a[lane], b[lane], signed, op.bit(8))),
-        Opcode::Flo => {
-            let flip = 0u32.wrapping_sub(op.bit(8).into());
-            each(|lane| integer::find_leading(b[lane] ^ flip, signed, op.bit(6)))
-        }
-        // All others are dispatched before.
-        _ => return,
-    };
-    let kind = match op.opcode {
-        Opcode::Fmnmx => Kind32::Single,
-        _ => Kind32::Integer,
-    };
-    finish(warp, op, lanes, &result, kind);
+/// What is too rare to lengthen the interpreter's own loop.
+struct Other;
+
+impl Group for Other {
+    #[inline(always)]
+    fn perform(warp: &mut Warp, op: &Op, lanes: u32) {
+        let (a, b, c) = (
+            warp.register(op.a),
+            values(warp, op, op.b),
+            values(warp, op, op.c),
+        );
+        let comparison = Comparison(op.get(field::COMPARE));
+        let third = warp.predicate(op.get(field::PRED_C), op.get(field::PRED_C_NOT) != 0);
+        let signed = op.bit(5);
+        let result = match op.opcode {
+            Opcode::Fmnmx => {
+                let (a, b) = modified(warp, op);
+                single::min_max(&a, &b, third, op.bit(5))
+            }
+            Opcode::Fcmp => {
+                let holds = single::compare(c, &[0; LANES], comparison, op.bit(5));
+                each(|lane| if holds >> lane & 1 != 0 { a[lane] } else { b[lane] })
+            }
+            Opcode::Icmp => each(|lane| {
+                let holds = comparison.holds(Some(integer::order(c[lane], 0, signed)));
+                if holds { a[lane] } else { b[lane] }
+            }),
+            // The operand of the function that follows.
+            Opcode::Rro => each(|lane| single::modify(b[lane], op.bit(6), op.bit(8))),
+            Opcode::Mufu => {
+                let function = Function::from_bits(op.get(field::FUNCTION));
+                each(|lane| match lanes >> lane & 1 {
+                    0 => 0,
+                    _ => special::evaluate(function, a[lane], op.bit(7), op.bit(9), op.bit(5)),
+                })
+            }
+            Opcode::Imul | Opcode::Imul32i => {
+                each(|lane| integer::mul(a[lane], b[lane], op.bit(7), op.bit(5), op.bit(6)))
+            }
+            Opcode::Imnmx => {
+                let (a, b) = (*a, *b);
+                return integer_min_max(warp, op, lanes, (&a, &b), third);
+            }
+            Opcode::Bfi => each(|lane| integer::insert(a[lane], b[lane], c[lane])),
+            Opcode::Isad => each(|lane| integer::absolute_difference(a[lane], b[lane], c[lane], signed)),
+            Opcode::Bfe => each(|lane| integer::extract(a[lane], b[lane], signed, op.bit(8))),
+            Opcode::Flo => {
+                let flip = 0u32.wrapping_sub(op.bit(8).into());
+                each(|lane| integer::find_leading(b[lane] ^ flip, signed, op.bit(6)))
+            }
+            // All others are dispatched before.
+            _ => return,
+        };
+        let kind = match op.opcode {
+            Opcode::Fmnmx => Kind32::Single,
+            _ => Kind32::Integer,
+        };
+        finish(warp, op, lanes, &result, kind);
+    }
 }
 
 /// Minimum or maximum; `high` then `low` make one of 64 bits through the flags.

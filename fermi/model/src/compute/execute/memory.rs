@@ -174,11 +174,8 @@ impl Atomic {
             Self::Or => (x | y).into(),
             Self::Xor => (x ^ y).into(),
             Self::AddFloat => {
-                let mode = single::Mode {
-                    ftz: true,
-                    ..single::Mode::PLAIN
-                };
-                single::add(x, y, mode).into()
+                let sum = single::plain_add(single::flush(x), single::flush(y));
+                single::flush(sum).into()
             }
         }
     }

@@ -2,17 +2,17 @@
 
 use fermi_spec::isa::{INSTRUCTION_BYTES, Opcode, field};
 
-use super::{Kind32, Machine, as_register, finish, values, wide_value};
+use super::{Kind32, Machine, as_register, finish, values, wide_values};
 use crate::compute::{
     alu::{
-        Round,
-        convert::{self, Float, FloatOptions, Integer},
-        integer::{self, Flags},
+        convert::{Bits, Converted},
+        integer,
     },
     block::Arrival,
-    code::{Op, Operand},
+    code::Op,
+    simd::{Group, Level},
     trap::{Stop, WarpError},
-    warp::{Warp, combine, each, lanes_of, register_of},
+    warp::{Warp, combine, each, lanes_of},
 };
 
 /// Lanes of each quad that a move reaches, as a mask of the warp.
@@ -21,7 +21,13 @@ fn quad_lanes(op: &Op) -> u32 {
 }
 
 #[inline(always)]
-pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
+pub(super) fn perform(
+    level: impl Level,
+    warp: &mut Warp,
+    op: &Op,
+    lanes: u32,
+    machine: &mut Machine<'_>,
+) -> Result<(), Stop> {
     let launch = machine.launch;
     match op.opcode {
         Opcode::Mov | Opcode::Mov32i => {
@@ -42,7 +48,9 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
             warp.set_register(op.dst, &result, lanes);
         }
         Opcode::Nop => {}
-        Opcode::F2f | Opcode::F2i | Opcode::I2f | Opcode::I2i => convert(warp, op, lanes, machine),
+        Opcode::F2f | Opcode::F2i | Opcode::I2f | Opcode::I2i => {
+            level.perform::<Conversions>(warp, op, lanes)
+        }
         Opcode::Prmt => {
             let (a, b, c) = (
                 warp.register(op.a),
@@ -63,17 +71,7 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
             let result = each(|lane| ((a[lane] ^ flip_a) & (b[lane] ^ flip_b)).count_ones());
             finish(warp, op, lanes, &result, Kind32::Integer);
         }
-        Opcode::Cset | Opcode::Csetp => {
-            let mask = warp.meeting(op.get(field::CONDITION_SET));
-            store_predicates(warp, op, lanes, (mask, !mask), op.opcode == Opcode::Csetp);
-        }
-        Opcode::Pset | Opcode::Psetp => {
-            let a = warp.predicate(op.get(field::PRED_A), op.get(field::PRED_A_NOT) != 0);
-            let b = warp.predicate(op.get(field::PRED_B), op.get(field::PRED_B_NOT) != 0);
-            let operation = op.get(field::PRED_OP);
-            let first = combine(operation, a, b);
-            store_predicates(warp, op, lanes, (first, !first), op.opcode == Opcode::Psetp);
-        }
+        Opcode::Cset | Opcode::Csetp | Opcode::Pset | Opcode::Psetp => predicates(warp, op, lanes),
         Opcode::P2r | Opcode::R2p => packed(warp, op, lanes),
         Opcode::Lepc => {
             let own = warp.pc.wrapping_sub(INSTRUCTION_BYTES);
@@ -87,6 +85,20 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
         _ => return barrier(warp, op, lanes, machine),
     }
     Ok(())
+}
+
+/// Predicates made of the condition flags, or of two others.
+fn predicates(warp: &mut Warp, op: &Op, lanes: u32) {
+    let first = match op.opcode {
+        Opcode::Cset | Opcode::Csetp => warp.meeting(op.get(field::CONDITION_SET)),
+        _ => {
+            let a = warp.predicate(op.get(field::PRED_A), op.get(field::PRED_A_NOT) != 0);
+            let b = warp.predicate(op.get(field::PRED_B), op.get(field::PRED_B_NOT) != 0);
+            combine(op.get(field::PRED_OP), a, b)
+        }
+    };
+    let is_predicate = matches!(op.opcode, Opcode::Csetp | Opcode::Psetp);
+    store_predicates(warp, op, lanes, (first, !first), is_predicate);
 }
 
 /// Stores a predicate and its opposite, or a mask register, after the third predicate.
@@ -161,75 +173,30 @@ fn barrier(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> R
     Ok(())
 }
 
-/// The source of a conversion in one lane: 64 bits where its size is 3.
-fn source(warp: &Warp, op: &Op, lane: usize, machine: &Machine<'_>) -> u64 {
-    let is_wide = op.get(field::CVT_FROM) == 3;
-    match (is_wide, op.b) {
-        (true, Operand::Immediate(value)) if matches!(op.opcode, Opcode::I2f | Opcode::I2i) => {
-            i64::from(value as i32) as u64
-        }
-        (true, operand) => wide_value(warp, operand, lane, machine.launch),
-        (false, Operand::Register(_)) => warp.register(register_of(op.b))[lane].into(),
-        (false, operand) => values(warp, op, operand)[lane].into(),
-    }
-}
+/// Conversions between types.
+struct Conversions;
 
-fn convert(warp: &mut Warp, op: &Op, lanes: u32, machine: &Machine<'_>) {
-    const WIDE: u32 = 3;
-    let options = FloatOptions {
-        abs: op.bit(6),
-        neg: op.bit(8),
-        ftz: op.bit(55),
-        sat: op.bit(5) && op.opcode == Opcode::F2f,
-        round: Round::from_bits(op.get(field::ROUND_CVT)),
-        integral: op.bit(7) && op.opcode == Opcode::F2f,
-    };
-    let (float_from, float_to) = (
-        Float::from_bits(op.get(field::CVT_FROM)),
-        Float::from_bits(op.get(field::CVT_TO)),
-    );
-    let (int_from, int_to) = (
-        Integer::from_bits(op.get(field::CVT_FROM_INT)),
-        Integer::from_bits(op.get(field::CVT_TO_INT)),
-    );
-    // Byte of an 8-bit source, half of a 16-bit one.
-    let shift = match op.get(field::CVT_FROM) {
-        0 => 8 * op.get(field::CVT_BYTE),
-        1 => 16 * op.get(field::CVT_HALF),
-        _ => 0,
-    };
-    let float_shift = if float_from == Float::Half {
-        16 * op.get(field::CVT_HALF)
-    } else {
-        0
-    };
-    for lane in lanes_of(lanes) {
-        let bits = source(warp, op, lane, machine);
-        let result = match op.opcode {
-            Opcode::F2f => convert::float_to_float(bits >> float_shift, float_from, float_to, options),
-            Opcode::F2i => convert::float_to_integer(bits >> float_shift, float_from, int_to, options),
-            Opcode::I2f => {
-                let value = convert::signs(int_from.of(bits >> shift), options.abs, options.neg);
-                convert::integer_to_float(value, float_to, options.round)
-            }
-            _ => {
-                let value = int_from.of(bits >> shift);
-                convert::integer_to_integer(value, int_to, options.abs, options.neg, op.bit(5))
-            }
-        };
-        if op.get(field::CVT_TO) == WIDE {
-            warp.set_pair(op.dst, lane, result);
+impl Group for Conversions {
+    #[inline(always)]
+    fn perform(warp: &mut Warp, op: &Op, lanes: u32) {
+        let conversion = &op.conversion;
+        let converted = if conversion.is_from_wide {
+            conversion.convert(op.opcode, Bits::Two(&wide_values(warp, op, op.b)))
         } else {
-            warp.set_lane(op.dst, lane, result as u32);
-        }
-        if op.sets_flags {
-            let is_float = matches!(op.opcode, Opcode::F2f | Opcode::I2f);
-            let flags = if is_float {
-                Flags::of_single(result as u32)
-            } else {
-                Flags::of(result as u32)
-            };
-            warp.set_flags(lane, flags);
+            let (source, shift) = (values(warp, op, op.b), conversion.shift);
+            conversion.convert(op.opcode, Bits::One(&each(|lane| source[lane] >> shift)))
+        };
+        // assumption: the flags are those of the low word.
+        let kind = match op.opcode {
+            Opcode::F2f | Opcode::I2f => Kind32::Single,
+            _ => Kind32::Integer,
+        };
+        match converted {
+            Converted::One(result) => finish(warp, op, lanes, &result, kind),
+            Converted::Two(low, high) => {
+                finish(warp, op, lanes, &low, kind);
+                warp.set_register(Warp::nth(op.dst, 1), &high, lanes);
+            }
         }
     }
 }
