@@ -2,6 +2,10 @@
 //!
 //! Files of this process are sealed against shrinking, so a mapping of one can always be touched. A client's file
 //! is sealed too if it allows that; if not, [`crate::sigbus`] protects the mapping.
+//!
+//! A client's file may consist of huge pages (`MFD_HUGETLB`, hugetlbfs). The kernel maps, replaces and unmaps such a file by
+//! whole huge pages only, so a mapping reaches from one boundary of huge pages to another, and [`Mapped::lead`] says how
+//! far into it the range begins that was asked for. A mapping that is not whole could neither be repaired nor unmapped.
 
 use std::fs::File;
 use std::io;
@@ -58,6 +62,58 @@ pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<File, MapError> {
 /// A file without `MFD_ALLOW_SEALING` refuses, and so does one that is no memfd.
 pub(crate) fn seal_against_shrinking(file: &File) -> bool {
     rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
+}
+
+/// Part of a file of memory that is mapped.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    /// The mapping, whole pages of its file.
+    pub(crate) region: Arc<MmapRegion>,
+    /// Bytes of the mapping before the range that was asked for.
+    pub(crate) lead: u64,
+}
+
+/// `HUGETLBFS_MAGIC` of `<linux/magic.h>`.
+const HUGE_PAGES: u64 = 0x9584_58f6;
+
+/// Bytes of a page of a client's memory file, as far as mappings are concerned: [`PAGE`] unless it consists of huge pages.
+///
+/// The file is known to be one of tmpfs or hugetlbfs, so that asking its file system waits for nobody.
+fn page_bytes(file: &File) -> io::Result<u64> {
+    let system = rustix::fs::fstatfs(file)?;
+    let is_huge = system.f_type as u64 == HUGE_PAGES;
+    // The block size of hugetlbfs is its page size. That of tmpfs is not what it can be mapped by.
+    Ok(if is_huge {
+        (system.f_bsize as u64).max(PAGE)
+    } else {
+        PAGE
+    })
+}
+
+/// Maps part of a client's memory file, of small pages or of huge ones.
+pub(crate) fn map_client(
+    file: Arc<File>,
+    offset: u64,
+    bytes: u64,
+    writable: bool,
+) -> Result<Mapped, MapError> {
+    let page = page_bytes(&file)?;
+    let lead = offset % page;
+    let whole = lead
+        .checked_add(bytes)
+        .and_then(|sum| sum.checked_next_multiple_of(page));
+    // A sum that overflows ends beyond every file.
+    let whole = if bytes == 0 { 0 } else { whole.unwrap_or(u64::MAX) };
+    if !offset.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+        let file_bytes = file.metadata()?.len();
+        return Err(MapError::BadRange {
+            offset,
+            bytes,
+            file_bytes,
+        });
+    }
+    let region = map_shared(file, offset - lead, whole, writable)?;
+    Ok(Mapped { region, lead })
 }
 
 /// Maps part of a file, shared with its other users.

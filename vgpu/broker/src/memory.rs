@@ -13,7 +13,9 @@ use vgpu::{DmaMemory, HostMemory, Place, VmId};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::mapping::{MapError, PAGE, map_shared, punch_hole, seal_against_shrinking, sealed_memfd};
+use crate::mapping::{
+    MapError, Mapped, PAGE, map_client, map_shared, punch_hole, seal_against_shrinking, sealed_memfd,
+};
 use crate::sigbus::Guard;
 
 /// Bytes of the broker's own DMA memory.
@@ -32,7 +34,7 @@ const NAME_CHARS_MAX: usize = 64;
 pub struct RamMap {
     pub(crate) bytes: u64,
     pub(crate) writable: bool,
-    region: Arc<MmapRegion>,
+    mapped: Mapped,
     guard: Guard,
 }
 
@@ -47,19 +49,29 @@ impl RamMap {
     ) -> Result<Self, MapError> {
         // Files without MFD_ALLOW_SEALING refuse this; then only the guard protects the mapping.
         seal_against_shrinking(&file);
-        let region = map_shared(file, offset, bytes, writable)?;
-        let guard = Guard::new(region.clone(), torn)?;
+        let mapped = map_client(file, offset, bytes, writable)?;
+        let guard = Guard::new(mapped.region.clone(), torn)?;
         Ok(Self {
             bytes,
             writable,
-            region,
+            mapped,
             guard,
         })
     }
 
-    /// The mapping of the range.
-    pub fn region(&self) -> &Arc<MmapRegion> {
-        &self.region
+    /// The memory at `offset` of the range, which must have `bytes` from there on.
+    pub fn part(&self, offset: u64, bytes: u64) -> Option<DmaMemory> {
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        is_inside.then(|| DmaMemory {
+            region: self.mapped.region.clone(),
+            offset: self.mapped.lead + offset,
+            bytes,
+        })
+    }
+
+    /// Length of the range. Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether the client took the memory away.
@@ -178,15 +190,14 @@ impl Memory {
     /// The memory that a DMA map of `place` maps.
     pub(crate) fn dma_memory(&self, place: Place, bytes: u64) -> Result<DmaMemory, NoSuchMemory> {
         let missing = NoSuchMemory { place, bytes };
-        let (region, offset) = self.find(place).ok_or(missing)?;
-        let end = offset.checked_add(bytes).ok_or(missing)?;
-        let is_whole = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && bytes > 0;
-        if !is_whole || end > region.size() as u64 {
+        let found = self.find(place).ok_or(missing)?;
+        let is_whole = found.offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && bytes > 0;
+        if !is_whole || bytes > found.room {
             return Err(missing);
         }
         Ok(DmaMemory {
-            region: region.clone(),
-            offset,
+            region: found.region.clone(),
+            offset: found.offset,
             bytes,
         })
     }
@@ -199,16 +210,20 @@ impl Memory {
         }
     }
 
-    /// The mapping that holds a place, and the place's offset in it.
-    fn find(&self, place: Place) -> Option<(&Arc<MmapRegion>, u64)> {
+    /// The mapping that holds a place.
+    fn find(&self, place: Place) -> Option<Found<'_>> {
         match place {
             Place::Ram { vm, gpa } => {
                 let (start, map) = self.vms.get(&vm)?.ram.range(..=gpa.0).next_back()?;
                 let offset = gpa.0 - start;
-                (offset < map.bytes).then_some((&map.region, offset))
+                (offset < map.bytes).then(|| Found {
+                    region: &map.mapped.region,
+                    offset: map.mapped.lead + offset,
+                    room: map.bytes - offset,
+                })
             }
-            Place::Image { vm, at } => Some((&self.vms.get(&vm)?.image.region, at.0)),
-            Place::Own { offset } => Some((&self.own, offset)),
+            Place::Image { vm, at } => Some(Found::whole(&self.vms.get(&vm)?.image.region, at.0)),
+            Place::Own { offset } => Some(Found::whole(&self.own, offset)),
         }
     }
 
@@ -225,17 +240,36 @@ impl Memory {
             let Some(at) = advance(place, done as u64) else {
                 return false;
             };
-            let Some((region, offset)) = self.find(at) else {
+            let Some(found) = self.find(at) else {
                 return false;
             };
-            let room = (region.size() as u64).saturating_sub(offset);
-            let part = ((bytes - done) as u64).min(room) as usize;
-            if part == 0 || !each(region, offset as usize, done..done + part) {
+            let part = ((bytes - done) as u64).min(found.room) as usize;
+            if part == 0 || !each(found.region, found.offset as usize, done..done + part) {
                 return false;
             }
             done += part;
         }
         true
+    }
+}
+
+/// Where a place lies in a mapping.
+#[derive(Clone, Copy, Debug)]
+struct Found<'a> {
+    region: &'a Arc<MmapRegion>,
+    offset: u64,
+    /// Bytes from there on that belong to the same range. A mapping of huge pages goes on behind it.
+    room: u64,
+}
+
+impl<'a> Found<'a> {
+    /// In a mapping that is one range.
+    fn whole(region: &'a Arc<MmapRegion>, offset: u64) -> Self {
+        Self {
+            region,
+            offset,
+            room: (region.size() as u64).saturating_sub(offset),
+        }
     }
 }
 

@@ -25,7 +25,9 @@ const UNMAP_ALL: u32 = 1 << 1;
 
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `<linux/magic.h>`: the file systems of memfds and shared-memory files.
 ///
-/// Touching a page of any other file may wait for a disk, or for a FUSE server in the client's hands.
+/// Touching a page of any other file may wait for a disk, or for a FUSE server in the client's hands; and so may asking
+/// it anything, its size included. Therefore its seals are asked for first: the kernel answers that by itself for the
+/// files of these two, and refuses it for all others.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x9584_58f6];
 
 /// A file of a client's memory.
@@ -203,6 +205,7 @@ impl DmaTable {
             iova: wire.iova,
             bytes,
         })?;
+        let seals = fcntl_get_seals(&descriptor).map_err(|_| DmaError::NotMemory)?;
         let status = fstat(&descriptor).map_err(|_| DmaError::NotMemory)?;
         let system = fstatfs(&descriptor).map_err(|_| DmaError::NotMemory)?;
         let flags = fcntl_getfl(&descriptor).map_err(|_| DmaError::NotMemory)?;
@@ -219,8 +222,7 @@ impl DmaTable {
         if end > file_bytes {
             return Err(DmaError::BeyondFile { file_bytes, end });
         }
-        let is_shrink_sealed =
-            fcntl_get_seals(&descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        let is_shrink_sealed = seals.contains(SealFlags::SHRINK);
         let key = (status.st_dev, status.st_ino, mode.bits());
         self.files.retain(|(_, held)| held.strong_count() > 0);
         let known = self

@@ -12,7 +12,6 @@ use broker::{MapError, RamMap};
 use fermi_spec::addr::Iova;
 use vfio_user_server::bounds::DMA_PAGE_BYTES;
 use vfio_user_server::{DmaFile, DmaMap, Errno};
-use vgpu::DmaMemory;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::maps::DmaMaps;
@@ -57,11 +56,7 @@ impl ClientMemory {
             log::warn!("cannot map the client's memory: {error}");
             Errno::NOMEM
         })?;
-        let memory = DmaMemory {
-            region: mapped.map.region().clone(),
-            offset: file.offset,
-            bytes: map.bytes,
-        };
+        let memory = mapped.map.part(file.offset, map.bytes).ok_or(Errno::INVAL)?;
         let is_writable = map.is_writeable && mapped.is_writable;
         // The protocol's table has checked that maps do not overlap and that the file is long enough.
         self.maps
@@ -73,7 +68,7 @@ impl ClientMemory {
         self.files.retain(|mapped| mapped.descriptor.strong_count() > 0);
         let known = self.files.iter().position(|mapped| {
             std::ptr::eq(mapped.descriptor.as_ptr(), Arc::as_ptr(&file.descriptor))
-                && mapped.map.region().size() as u64 >= end
+                && mapped.map.bytes() >= end
         });
         let index = match known {
             Some(index) => index,

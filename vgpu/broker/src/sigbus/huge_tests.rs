@@ -1,0 +1,122 @@
+//! Huge pages that a client takes away, or never had: the kernel replaces and unmaps them by whole ones only.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use vm_memory::{Bytes, VolatileMemory};
+use vmm_sys_util::eventfd::EFD_NONBLOCK;
+
+use super::*;
+use crate::mapping::{PAGE, punch_hole};
+use crate::memory::RamMap;
+
+const HUGE: u64 = 2 << 20;
+
+/// Two huge pages, reserved by nobody.
+fn client_file() -> Option<Arc<File>> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    match memfd_create("client", flags) {
+        Ok(fd) => {
+            let file = File::from(fd);
+            file.set_len(2 * HUGE).unwrap();
+            Some(Arc::new(file))
+        }
+        Err(error) => {
+            eprintln!("SKIPPED: this kernel has no memory files of huge pages: {error}");
+            None
+        }
+    }
+}
+
+fn map(file: &Arc<File>, offset: u64, bytes: u64) -> RamMap {
+    let torn = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
+    RamMap::new(file.clone(), offset, bytes, true, torn).unwrap()
+}
+
+fn store(map: &RamMap, offset: u64, data: &[u8]) {
+    let memory = map.part(offset, data.len() as u64).unwrap();
+    let slice = memory.region.as_volatile_slice();
+    slice.write_slice(data, memory.offset as usize).unwrap();
+}
+
+fn load(map: &RamMap, offset: u64) -> u8 {
+    let memory = map.part(offset, 1).unwrap();
+    let mut data = [0];
+    let slice = memory.region.as_volatile_slice();
+    slice.read_slice(&mut data, memory.offset as usize).unwrap();
+    data[0]
+}
+
+/// Mappings of this process that show a file of this name.
+fn mappings_of(name: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains(name)).count()
+}
+
+#[test]
+fn pages_that_nobody_reserved_are_survived_and_unmapped() {
+    let Some(file) = client_file() else { return };
+    // Ten times, in every length and place that a VMM may ask for: a mapping that stays behind would show.
+    for (offset, bytes) in [(0, PAGE), (HUGE - PAGE, 2 * PAGE), (0, 2 * HUGE), (PAGE, HUGE)].repeat(10) {
+        let map = map(&file, offset, bytes);
+        store(&map, bytes - 16, &[1; 16]);
+        assert_eq!(load(&map, bytes - 1), 1);
+        assert!(map.is_torn() || has_pages());
+        drop(map);
+        assert_eq!(mappings_of("memfd:client"), 0, "{bytes:#x} bytes at {offset:#x}");
+    }
+    assert_eq!(Arc::strong_count(&file), 1, "a mapping still holds the file");
+}
+
+fn has_pages() -> bool {
+    std::fs::read_to_string(POOL).is_ok_and(|pages| pages.trim() != "0")
+}
+
+/// The number of huge pages of the host's default size.
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Puts the number of huge pages back.
+struct Pages(String);
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let _ = std::fs::write(POOL, &self.0);
+    }
+}
+
+#[test]
+fn reserved_pages_work_until_they_are_punched_or_cut() {
+    let Some(file) = client_file() else { return };
+    let before = Pages(std::fs::read_to_string(POOL).unwrap());
+    let wanted = before.0.trim().parse::<u64>().unwrap() + 2;
+    if std::fs::write(POOL, wanted.to_string()).is_err()
+        || std::fs::read_to_string(POOL).unwrap().trim() != wanted.to_string()
+    {
+        eprintln!("SKIPPED: no huge pages are to be had here");
+        return;
+    }
+    // Not on any boundary of huge pages, as the parts of QEMU's RAM below 4 GiB.
+    let (low, high) = (map(&file, 0, 0xa0 * PAGE), map(&file, HUGE - PAGE, 2 * PAGE));
+    store(&low, 0x9f * PAGE, &[7]);
+    store(&high, 0, &[8; 2 * PAGE as usize]);
+    assert_eq!((load(&low, 0x9f * PAGE), load(&high, PAGE)), (7, 8));
+    let mut seen = [0; 2];
+    file_bytes(&file, HUGE - 1, &mut seen);
+    assert_eq!(seen, [8, 8], "the client sees other bytes");
+    assert!(!low.is_torn() && !high.is_torn());
+
+    drop(before);
+    punch_hole(&file, 0, 2 * HUGE).unwrap();
+    // The pool is empty again, so what was punched does not come back.
+    assert_eq!((load(&low, 0), load(&high, PAGE)), (0, 0));
+    assert!(low.is_torn() && high.is_torn());
+    file.set_len(0).unwrap();
+    drop((low, high));
+    assert_eq!(mappings_of("memfd:client"), 0);
+    assert_eq!(Arc::strong_count(&file), 1);
+}
+
+fn file_bytes(file: &File, at: u64, bytes: &mut [u8]) {
+    file.read_exact_at(bytes, at).unwrap();
+}

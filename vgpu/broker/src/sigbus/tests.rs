@@ -1,0 +1,117 @@
+use std::fs::File;
+
+use vm_memory::{Bytes, VolatileMemory};
+use vmm_sys_util::eventfd::EFD_NONBLOCK;
+
+use super::*;
+use crate::mapping::{PAGE, map_shared};
+
+const BYTES: u64 = 64 * PAGE;
+
+fn client_file() -> Arc<File> {
+    let fd = rustix::fs::memfd_create("client", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let file = File::from(fd);
+    file.set_len(BYTES).unwrap();
+    Arc::new(file)
+}
+
+fn guarded(file: &Arc<File>) -> (Arc<MmapRegion>, Guard, Arc<EventFd>) {
+    let region = map_shared(file.clone(), 0, BYTES, true).unwrap();
+    let notify = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
+    let guard = Guard::new(region.clone(), notify.clone()).unwrap();
+    (region, guard, notify)
+}
+
+#[test]
+fn access_to_truncated_file_gives_zeros_and_a_tear() {
+    let (hostile, friendly) = (client_file(), client_file());
+    let (torn_region, torn_guard, torn_notify) = guarded(&hostile);
+    let (region, guard, notify) = guarded(&friendly);
+    region.as_volatile_slice().write_slice(&[5; 16], 0).unwrap();
+    torn_region.as_volatile_slice().write_slice(&[6; 16], 0).unwrap();
+
+    hostile.set_len(0).unwrap();
+    let mut seen = [1; 16];
+    torn_region
+        .as_volatile_slice()
+        .read_slice(&mut seen, 3 * PAGE as usize)
+        .unwrap();
+
+    assert_eq!(seen, [0; 16]);
+    assert!(torn_guard.is_torn() && !guard.is_torn());
+    assert_eq!(torn_notify.read().unwrap(), 1);
+    assert!(notify.read().is_err(), "the other mapping reported nothing");
+    region.as_volatile_slice().read_slice(&mut seen, 0).unwrap();
+    assert_eq!(seen, [5; 16]);
+}
+
+#[test]
+fn truncation_during_copies_of_another_thread_is_survived() {
+    let file = client_file();
+    let (region, guard, notify) = guarded(&file);
+    let copier = {
+        let region = region.clone();
+        std::thread::spawn(move || {
+            let mut bytes = vec![0; BYTES as usize];
+            while notify.read().is_err() {
+                region.as_volatile_slice().write_slice(&bytes, 0).unwrap();
+                region.as_volatile_slice().read_slice(&mut bytes, 0).unwrap();
+            }
+        })
+    };
+    file.set_len(PAGE).unwrap();
+    copier.join().unwrap();
+    assert!(guard.is_torn());
+}
+
+#[test]
+fn guard_outlived_by_its_mapping_still_protects() {
+    let file = client_file();
+    let (region, guard, notify) = guarded(&file);
+    drop(guard);
+    file.set_len(0).unwrap();
+    region.as_volatile_slice().write_slice(&[1], 0).unwrap();
+    assert_eq!(notify.read().unwrap(), 1);
+}
+
+#[test]
+fn mapping_held_by_nobody_is_unmapped() {
+    let file = client_file();
+    let (region, guard, _notify) = guarded(&file);
+    drop(region);
+    drop(guard);
+    assert_eq!(
+        Arc::strong_count(&file),
+        1,
+        "the mapping that holds the file is gone"
+    );
+}
+
+/// Set in the process that has to die.
+const VICTIM: &str = "BROKER_TEST_SIGBUS_VICTIM";
+
+#[test]
+fn access_outside_guarded_mappings_still_kills() {
+    if std::env::var_os(VICTIM).is_some() {
+        let (_region, _guard, _notify) = guarded(&client_file());
+        let file = client_file();
+        let unguarded = map_shared(file.clone(), 0, BYTES, true).unwrap();
+        file.set_len(0).unwrap();
+        let _ = unguarded.as_volatile_slice().write_slice(&[1], 0);
+        return;
+    }
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "sigbus::tests::access_outside_guarded_mappings_still_kills",
+        ])
+        .env(VICTIM, "1")
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(libc::SIGBUS),
+        "{status}"
+    );
+}
