@@ -5,7 +5,7 @@
 //! ```
 //!
 //! While a VM leaves, no client is accepted: a new one waits in the socket's queue until nothing of the
-//! last VM is left.
+//! last VM is left, the descriptors that its client sent included.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -56,6 +56,8 @@ impl Seat {
             name: name.clone(),
             source,
         })?;
+        let waker = shared.wake.clone();
+        listener.reaper().call_on_room(move || waker.wake());
         let signaller = Signaller::start(name).map_err(|source| StartError::System {
             what: "a thread for interrupts",
             source,
@@ -78,7 +80,7 @@ impl Seat {
     /// Events to poll the listening socket for: none while a VM leaves.
     pub(crate) fn listener_interest(&self) -> (RawFd, EventSet) {
         let is_leaving = self.session.is_none() && self.port.is_some();
-        let events = if is_leaving {
+        let events = if is_leaving || !self.listener.has_room() {
             EventSet::empty()
         } else {
             EventSet::IN

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -16,7 +16,9 @@ use vfio_user_server::dma::{DmaFile, DmaMap};
 use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
-use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
+use vfio_user_server::{
+    BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, RequestId as ClientRequest,
+};
 use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
@@ -67,7 +69,7 @@ pub(crate) struct Session {
     /// Requests of a turn; empty between turns.
     incoming: Vec<Incoming>,
     /// Descriptors of the client as files for mapping, each duplicated once however many maps it has.
-    files: Vec<(Weak<OwnedFd>, Weak<File>)>,
+    files: Vec<(Weak<ForeignFd>, Weak<File>)>,
     limit: RateLimit,
 }
 

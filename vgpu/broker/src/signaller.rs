@@ -1,7 +1,7 @@
 //! Signals a client's interrupt from a thread of its own.
 //!
-//! The eventfd is the client's: by clearing its non-blocking flag and filling its counter at the right moment, a
-//! hostile one can make a write wait. Here only that client's interrupts wait with it.
+//! A signal never waits ([`IrqEvent::signal`]), but it wakes everybody whom the client has let wait for its eventfd, in the
+//! time of the thread that signals. Here that is nobody else's time.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -31,7 +31,7 @@ pub(crate) struct Signaller {
 }
 
 impl Signaller {
-    /// Starts the thread. It is never waited for, as its client can make it wait.
+    /// Starts the thread. It is never waited for.
     pub(crate) fn start(name: &str) -> std::io::Result<Arc<Self>> {
         let signaller = Arc::new(Self::default());
         let worker = signaller.clone();

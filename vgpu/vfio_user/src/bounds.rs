@@ -22,6 +22,17 @@ pub(crate) const MESSAGE_BYTES_MAX: usize =
 /// Longest JSON text in a VERSION message, terminating NUL included. Bytes.
 pub(crate) const VERSION_DATA_BYTES_MAX: usize = 4096;
 
+/// Descriptors of one socket's clients that may wait to be closed before nothing more is read from its client.
+///
+/// A client whose descriptors close at once never meets this. One that sends descriptors whose close hangs waits until they
+/// are closed, and so does the next client of the same path.
+pub(crate) const CLOSING_MAX: usize = 256;
+
+/// Descriptors that the kernel lets one message carry (`SCM_MAX_FD`).
+///
+/// All are received, because the kernel closes those that find no room while we wait.
+pub(crate) const RECEIVED_FDS_MAX: usize = 253;
+
 /// File descriptors with one message; announced as `max_msg_fds`.
 pub(crate) const MESSAGE_FDS_MAX: usize = 8;
 

@@ -24,6 +24,7 @@ use zerocopy::IntoBytes;
 
 pub use self::incoming::{BatchedWrite, Incoming, RequestId};
 use crate::Errno;
+use crate::bell::Bell;
 use crate::bounds::{DATA_BYTES_MAX, OUTGOING_BYTES_MAX, REQUESTS_PER_TURN, UNANSWERED_MAX};
 use crate::connection::{Connection, Frame, ReceiveError, reply_header};
 use crate::dma::{DmaMap, DmaTable};
@@ -36,6 +37,7 @@ use crate::message::{
     SmallWrite, VersionWire, decode,
 };
 use crate::pending::Pending;
+use crate::reaper::Reaper;
 use crate::version::{MAJOR, Proposal};
 
 /// Form of the reply to a waiting request.
@@ -63,6 +65,22 @@ enum Standing {
     Closed,
 }
 
+/// What does for the clients of one socket what must not be waited for.
+#[derive(Clone, Debug)]
+pub(crate) struct Helpers {
+    pub(crate) reaper: Reaper,
+    pub(crate) bell: Arc<Bell>,
+}
+
+impl Helpers {
+    pub(crate) fn start() -> io::Result<Self> {
+        Ok(Self {
+            reaper: Reaper::start()?,
+            bell: Arc::new(Bell::new()?),
+        })
+    }
+}
+
 /// One attached client of one PCI function: its socket, its memory and its unanswered requests.
 #[derive(Debug)]
 pub struct Client {
@@ -76,6 +94,7 @@ pub struct Client {
     upstream: u32,
     /// Why a reply could not be sent; the next turn reports it.
     send_failure: Option<CloseReason>,
+    bell: Arc<Bell>,
     /// Held as long as the client exists; the listener admits no other meanwhile.
     _seat: Seat,
 }
@@ -83,12 +102,18 @@ pub struct Client {
 impl Client {
     /// Serves `function` on a connected socket. The client speaks first.
     pub fn new(stream: UnixStream, function: FunctionInfo) -> io::Result<Self> {
-        Self::seated(stream, function, Seat::default())
+        Self::seated(stream, function, Seat::default(), &Helpers::start()?)
     }
 
-    pub(crate) fn seated(stream: UnixStream, function: FunctionInfo, seat: Seat) -> io::Result<Self> {
+    pub(crate) fn seated(
+        stream: UnixStream,
+        function: FunctionInfo,
+        seat: Seat,
+        helpers: &Helpers,
+    ) -> io::Result<Self> {
         Ok(Self {
-            connection: Connection::new(stream)?,
+            connection: Connection::new(stream, helpers.reaper.clone())?,
+            bell: helpers.bell.clone(),
             dma: DmaTable::with_room_for(function.dma_maps_max()),
             function,
             state: Standing::Greeting,
@@ -126,6 +151,7 @@ impl Client {
         self.state != Standing::Closed
             && self.waiting.len() < UNANSWERED_MAX
             && self.connection.outgoing_bytes() + self.promised_bytes < OUTGOING_BYTES_MAX
+            && self.connection.has_room()
     }
 
     /// Whether to poll for output.
@@ -311,7 +337,10 @@ impl Client {
 
     /// Looks for the end of the stream while nothing is read; it would go unseen otherwise.
     fn has_hung_up(&self) -> bool {
-        let mut state = [PollFd::new(self.connection.stream(), PollFlags::empty())];
+        let mut state = [PollFd::from_borrowed_fd(
+            self.connection.stream(),
+            PollFlags::empty(),
+        )];
         let now = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -377,7 +406,8 @@ impl Client {
                 return Ok(Some(Incoming::DmaUnmap { request, maps }));
             }
             Command::SetIrqs(wire, data) => {
-                let change = IrqChange::decode(&wire, &data, descriptors, self.function.irq_counts())?;
+                let change =
+                    IrqChange::decode(&wire, &data, descriptors, &self.bell, self.function.irq_counts())?;
                 let request = self.wait(header, Shape::Plain, 0);
                 return Ok(Some(Incoming::Irq { request, change }));
             }
@@ -503,7 +533,7 @@ impl Client {
 
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.stream().as_fd()
+        self.connection.stream()
     }
 }
 

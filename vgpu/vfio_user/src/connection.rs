@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -27,9 +27,10 @@ use rustix::net::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::Errno;
-use crate::bounds::MESSAGE_FDS_MAX;
+use crate::bounds::{MESSAGE_FDS_MAX, RECEIVED_FDS_MAX};
 use crate::error::{CloseReason, ProtocolError};
 use crate::message::{DmaMapWire, Header, IrqSetWire, RegionAccessWire};
+use crate::reaper::{ForeignFd, Reaper};
 
 const HEADER_BYTES: usize = size_of::<Header>();
 /// Bytes that the first read of a message asks for.
@@ -40,11 +41,11 @@ const _: () = assert!(
 );
 
 /// One message as it came, without its body, which is [`Connection::body`]. Descriptors that nobody takes out are
-/// closed when this is dropped.
+/// left to the reaper when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) header: Header,
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) descriptors: Vec<ForeignFd>,
 }
 
 /// Why no further message comes.
@@ -82,7 +83,9 @@ struct Outgoing {
 /// One stream socket with the message under way and the bytes to be sent.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: UnixStream,
+    /// Foreign too: descriptors that were sent and not received are closed with it.
+    stream: ForeignFd,
+    reaper: Reaper,
     /// The beginning of a message whose header is incomplete or unread.
     first: [u8; FIRST_BYTES],
     first_have: usize,
@@ -90,7 +93,7 @@ pub(crate) struct Connection {
     /// Body of the message that is being assembled or was handed out last, as long as its header says.
     body: Vec<u8>,
     /// Descriptors of the message that began last.
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<ForeignFd>,
     /// Buffer in which outgoing messages are put together.
     scratch: Vec<u8>,
     outgoing: VecDeque<Outgoing>,
@@ -104,10 +107,13 @@ enum Read {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
+    pub(crate) fn new(stream: UnixStream, reaper: Reaper) -> io::Result<Self> {
+        let is_ready = stream.set_nonblocking(true);
+        let stream = ForeignFd::new(stream.into(), reaper.clone());
+        is_ready?;
         Ok(Self {
             stream,
+            reaper,
             first: [0; FIRST_BYTES],
             first_have: 0,
             partial: None,
@@ -119,8 +125,13 @@ impl Connection {
         })
     }
 
-    pub(crate) fn stream(&self) -> &UnixStream {
-        &self.stream
+    pub(crate) fn stream(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Whether descriptors of this socket's clients may be received, as far as those that wait to be closed are concerned.
+    pub(crate) fn has_room(&self) -> bool {
+        self.reaper.has_room()
     }
 
     /// Bytes that the socket has not taken yet.
@@ -195,7 +206,7 @@ impl Connection {
             None => (self.first.as_mut_slice(), &mut self.first_have),
         };
         let room = buffer.get_mut(*have..).unwrap_or_default();
-        match read_with_descriptors(&self.stream, room, &mut self.descriptors)? {
+        match read_with_descriptors(&self.stream, &self.reaper, room, &mut self.descriptors)? {
             Read::Bytes(bytes) => {
                 *have += bytes;
                 Ok(true)
@@ -272,7 +283,7 @@ impl Connection {
     /// Ends both directions and forgets everything that is on its way.
     pub(crate) fn shut_down(&mut self) {
         // An error means that the socket is shut down already.
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
         self.first_have = 0;
         self.partial = None;
         self.descriptors.clear();
@@ -288,13 +299,14 @@ fn gone(error: Errno) -> CloseReason {
     }
 }
 
-/// One read. New descriptors are close-on-exec, and are closed again if they are too many.
+/// One read. New descriptors are close-on-exec, and are left to the reaper if they are too many.
 fn read_with_descriptors(
-    stream: &UnixStream,
+    stream: &ForeignFd,
+    reaper: &Reaper,
     buffer: &mut [u8],
-    descriptors: &mut Vec<OwnedFd>,
+    descriptors: &mut Vec<ForeignFd>,
 ) -> Result<Read, ReceiveError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RECEIVED_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = loop {
@@ -307,11 +319,11 @@ fn read_with_descriptors(
     };
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+            descriptors.extend(rights.map(|right| ForeignFd::new(right, reaper.clone())));
         }
     }
     let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
-    if descriptors.len() > MESSAGE_FDS_MAX || (is_cut && descriptors.len() == MESSAGE_FDS_MAX) {
+    if descriptors.len() > MESSAGE_FDS_MAX {
         return Err(ProtocolError::TooManyDescriptors.into());
     }
     if is_cut {
@@ -326,7 +338,7 @@ fn read_with_descriptors(
 }
 
 fn send_with_descriptor(
-    stream: &UnixStream,
+    stream: &ForeignFd,
     bytes: &[u8],
     descriptor: Option<&Arc<OwnedFd>>,
 ) -> Result<usize, Errno> {

@@ -6,7 +6,6 @@
 //! see [`DmaFile::is_shrink_sealed`]: a process that maps it must survive SIGBUS.)
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fstat, fstatfs};
@@ -14,6 +13,7 @@ use rustix::fs::{FileType, OFlags, SealFlags, fcntl_get_seals, fcntl_getfl, fsta
 use crate::bounds::{DMA_BYTES_MAX, DMA_FILES_MAX, DMA_MAPS_MAX, DMA_PAGE_BYTES};
 use crate::error::{DmaError, ProtocolError};
 use crate::message::{CommandCode, DmaMapWire, DmaUnmapWire};
+use crate::reaper::ForeignFd;
 
 const FLAG_READ: u32 = 1;
 const FLAG_WRITE: u32 = 1 << 1;
@@ -34,7 +34,7 @@ const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x9584_58f6];
 #[derive(Debug, Clone)]
 pub struct DmaFile {
     /// Shared between maps of the same file.
-    pub descriptor: Arc<OwnedFd>,
+    pub descriptor: Arc<ForeignFd>,
     /// Where the map begins in the file. Bytes.
     pub offset: u64,
     /// The client can no longer make the file shorter.
@@ -73,7 +73,7 @@ pub struct DmaTable {
     maps_max: usize,
     maps: BTreeMap<u64, Arc<DmaMap>>,
     mapped_bytes: u64,
-    files: Vec<(FileKey, Weak<OwnedFd>)>,
+    files: Vec<(FileKey, Weak<ForeignFd>)>,
 }
 
 /// Last address of a range that is not empty, aligned, and within the address space.
@@ -136,7 +136,7 @@ impl DmaTable {
     pub(crate) fn map(
         &mut self,
         wire: &DmaMapWire,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<ForeignFd>,
     ) -> Result<Arc<DmaMap>, ProtocolError> {
         let code = CommandCode::DmaMap;
         let is_readable = wire.flags & FLAG_READ != 0;
@@ -190,7 +190,7 @@ impl DmaTable {
     /// Checks that a descriptor is memory that can be mapped as requested, and finds it among those held already.
     fn file(
         &mut self,
-        descriptor: OwnedFd,
+        descriptor: ForeignFd,
         wire: &DmaMapWire,
         is_writeable: bool,
     ) -> Result<DmaFile, DmaError> {

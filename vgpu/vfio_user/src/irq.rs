@@ -1,15 +1,17 @@
 //! Interrupts: the changes that a client may ask for, and the eventfds that signal it.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::fs::readlink;
 use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::Errno;
+use crate::bell::Bell;
 use crate::error::ProtocolError;
 use crate::message::{CommandCode, IrqSetWire};
+use crate::reaper::ForeignFd;
 
 /// Interrupt indices of a PCI function (`VFIO_PCI_*_IRQ_INDEX`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,7 +122,8 @@ impl IrqChange {
     pub(crate) fn decode(
         wire: &IrqSetWire,
         data: &[u8],
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<ForeignFd>,
+        bell: &Arc<Bell>,
         counts: &[u32; IRQ_INDICES],
     ) -> Result<Self, ProtocolError> {
         let command = CommandCode::SetIrqs;
@@ -166,7 +169,7 @@ impl IrqChange {
                 count,
             });
         }
-        let operation = IrqOperation::decode(flags, kind, count, data, descriptors)?;
+        let operation = IrqOperation::decode((flags, kind), count, data, descriptors, bell)?;
         Ok(Self::Vectors {
             index,
             start,
@@ -180,11 +183,11 @@ impl IrqChange {
 impl IrqOperation {
     /// `kind` is the rest of `flags` without the action bits.
     fn decode(
-        flags: u32,
-        kind: u32,
+        (flags, kind): (u32, u32),
         count: u32,
         data: &[u8],
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<ForeignFd>,
+        bell: &Arc<Bell>,
     ) -> Result<Self, ProtocolError> {
         let command = CommandCode::SetIrqs;
         match (kind, descriptors.len()) {
@@ -200,7 +203,7 @@ impl IrqOperation {
             (DATA_EVENTFD, given) if given == count as usize => {
                 let events = descriptors
                     .into_iter()
-                    .map(IrqEvent::new)
+                    .map(|descriptor| IrqEvent::new(descriptor, bell.clone()))
                     .collect::<Result<_, _>>()?;
                 Ok(Self::Connect(events))
             }
@@ -214,45 +217,29 @@ impl IrqOperation {
 
 /// An eventfd of a client.
 ///
-/// The client holds the other end and decides what the file is and how it behaves, so it is looked at before it is
-/// trusted with a write.
+/// The client holds the other end and decides what the file is and how it behaves: it is known to be an eventfd before
+/// anything is asked of it, and it is signalled in the one way that never waits.
 #[derive(Debug)]
 pub struct IrqEvent {
-    descriptor: OwnedFd,
+    descriptor: ForeignFd,
+    bell: Arc<Bell>,
 }
 
 impl IrqEvent {
-    /// Refuses everything that has a type in the file system (pipes, sockets, files, devices): a write to those may
-    /// block. What is left are the kernel's anonymous files, of which only event counters take eight bytes.
-    pub(crate) fn new(descriptor: OwnedFd) -> Result<Self, ProtocolError> {
-        let status = fstat(&descriptor).map_err(|_| ProtocolError::NotAnEvent)?;
-        let has_type = FileType::from_raw_mode(status.st_mode) != FileType::Unknown;
-        let flags = fcntl_getfl(&descriptor).map_err(|_| ProtocolError::NotAnEvent)?;
-        if has_type || flags.contains(OFlags::PATH) {
+    /// Refuses everything but an eventfd. To look at the link of its descriptor asks no file system: the kernel puts the
+    /// name together by itself. A file that has a place anywhere has a name that begins with a slash.
+    pub(crate) fn new(descriptor: ForeignFd, bell: Arc<Bell>) -> Result<Self, ProtocolError> {
+        let link = format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd());
+        let name = readlink(link, Vec::new()).map_err(|_| ProtocolError::NotAnEvent)?;
+        if name.as_bytes() != b"anon_inode:[eventfd]" {
             return Err(ProtocolError::NotAnEvent);
         }
-        fcntl_setfl(&descriptor, flags | OFlags::NONBLOCK).map_err(|_| ProtocolError::NotAnEvent)?;
-        Ok(Self { descriptor })
+        Ok(Self { descriptor, bell })
     }
 
-    /// Signals once. A counter that is full is not an error: the client has interrupts to fetch already.
-    ///
-    /// The client can clear the non-blocking flag of the shared file, so the counter is asked for room first. Only
-    /// one that fills its counter between the two calls can make this wait, until it reads the counter or a signal
-    /// arrives; an embedder that cannot bear that signals from a thread of that client.
+    /// Signals once, and never waits. A counter that is full is not an error: the client has interrupts to fetch already.
     pub fn signal(&self) -> Result<(), Errno> {
-        let mut state = [PollFd::new(&self.descriptor, PollFlags::OUT)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        if poll(&mut state, Some(&now))? == 0 {
-            return Ok(());
-        }
-        match rustix::io::write(&self.descriptor, &1u64.to_ne_bytes()) {
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.bell.ring(self.descriptor.as_fd())
     }
 
     /// Whether the client signalled since the last call. Never waits, whatever the client does to the shared file.
@@ -275,12 +262,6 @@ impl IrqEvent {
 impl AsFd for IrqEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
-    }
-}
-
-impl From<IrqEvent> for OwnedFd {
-    fn from(event: IrqEvent) -> Self {
-        event.descriptor
     }
 }
 

@@ -13,6 +13,7 @@
 //! | [`client`] | negotiation, request ids, back-pressure; the surface that embedders see |
 //! | [`function`] | regions and interrupts of the function; the trait for functions that answer at once |
 //! | [`dma`], [`irq`] | the client's memory and interrupts |
+//! | [`reaper`], `bell` | descriptors of clients closed, and eventfds signalled, without waiting |
 //! | [`pending`] | requests that wait for their answers |
 //! | [`serve`] | drives a function that answers at once |
 //! | [`remote`] | the other side: a function in another process |
@@ -28,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bell;
 pub mod bounds;
 pub mod client;
 mod connection;
@@ -38,6 +40,7 @@ pub mod irq;
 pub mod listener;
 pub mod message;
 pub mod pending;
+pub mod reaper;
 pub mod remote;
 pub mod serve;
 #[cfg(test)]
@@ -51,6 +54,7 @@ pub use function::{Area, FunctionInfo, MappableRegion, PciFunction, Region, Regi
 pub use irq::{IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 pub use listener::{Accepted, Listener, ListenerError};
 pub use pending::Pending;
+pub use reaper::{ForeignFd, Leftover, Reaper};
 pub use remote::{RemoteError, RemoteFunction};
 /// An error number, as replies carry it.
 pub use rustix::io::Errno;

@@ -14,8 +14,9 @@ use std::sync::{Arc, Weak};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::Errno;
-use crate::client::Client;
+use crate::client::{Client, Helpers};
 use crate::function::FunctionInfo;
+use crate::reaper::{ForeignFd, Reaper};
 
 /// Why a path cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +70,7 @@ pub struct Listener {
     /// Given up for a moment to hang up on a client when no descriptor is left. Otherwise that client would stay in
     /// the queue and keep a level-triggered poll awake.
     reserve: Option<OwnedFd>,
+    helpers: Helpers,
 }
 
 impl Listener {
@@ -90,7 +92,24 @@ impl Listener {
             identity: (metadata.dev(), metadata.ino()),
             seat: Weak::new(),
             reserve: fs::File::open("/dev/null").ok().map(OwnedFd::from),
+            helpers: Helpers::start().map_err(failed)?,
         })
+    }
+
+    /// Lets go of what the clients of this socket leave.
+    pub fn reaper(&self) -> &Reaper {
+        &self.helpers.reaper
+    }
+
+    /// Whether a connection may be accepted now: nothing of the last client is left, and a second one's socket, with all
+    /// that it sent, can be closed. [`Reaper::call_on_room`] tells when that changes.
+    pub fn has_room(&self) -> bool {
+        let reaper = &self.helpers.reaper;
+        if self.is_taken() {
+            reaper.has_room()
+        } else {
+            reaper.is_idle()
+        }
     }
 
     /// Removes what a dead server left and binds anew.
@@ -145,23 +164,45 @@ impl Listener {
     ///
     /// An error means that the listening socket itself is of no more use.
     pub fn accept(&mut self, function: &FunctionInfo) -> io::Result<Option<Accepted>> {
+        if !self.has_room() {
+            return Ok(None);
+        }
+        if self.reserve.is_none() {
+            self.reserve = fs::File::open("/dev/null").ok().map(OwnedFd::from);
+        }
         match self.next_stream() {
             Ok(None) => Ok(None),
-            Ok(Some(_)) if self.is_taken() => Ok(Some(Accepted::RefusedBusy)),
+            Ok(Some(stream)) if self.is_taken() => {
+                self.hang_up(stream);
+                Ok(Some(Accepted::RefusedBusy))
+            }
             Ok(Some(stream)) => {
                 let seat = Seat::default();
                 self.seat = Arc::downgrade(&seat);
-                let client = Client::seated(stream, function.clone(), seat)?;
+                let client = Client::seated(stream, function.clone(), seat, &self.helpers)?;
                 Ok(Some(Accepted::Client(Box::new(client))))
             }
             Err(error) if is_out_of_descriptors(&error) => {
                 self.reserve = None;
-                let refused = self.next_stream();
-                self.reserve = fs::File::open("/dev/null").ok().map(OwnedFd::from);
-                Ok(refused?.map(|_| Accepted::RefusedOutOfDescriptors))
+                match self.next_stream() {
+                    Ok(stream) => Ok(stream.map(|stream| {
+                        self.hang_up(stream);
+                        Accepted::RefusedOutOfDescriptors
+                    })),
+                    // The reserve was missing, or another thread was faster: the client stays in the queue.
+                    Err(error) if is_out_of_descriptors(&error) => Ok(None),
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells a client at once that it is refused. The reaper closes its socket, and whatever it has sent with it.
+    fn hang_up(&self, stream: UnixStream) {
+        // An error means that the client has gone by itself.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        drop(ForeignFd::new(stream.into(), self.helpers.reaper.clone()));
     }
 
     fn next_stream(&self) -> io::Result<Option<UnixStream>> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Errno;
 use crate::bounds::REQUESTS_PER_TURN;
@@ -12,6 +12,12 @@ use crate::error::{CloseReason, ReplyError};
 use crate::function::{FunctionInfo, PciFunction};
 use crate::irq::{IrqChange, IrqIndex};
 use crate::listener::{Accepted, Listener};
+
+/// Time between two looks where no event tells that there is room again.
+const LOOK_PERIOD: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 impl Client {
     /// Takes what has arrived and lets `function` answer it. To be called as [`Client::read_ready`] is.
@@ -107,7 +113,9 @@ pub fn serve_client(mut client: Client, function: &mut dyn PciFunction) -> io::R
         let mut interest = PollFlags::empty();
         interest.set(PollFlags::IN, client.wants_read());
         interest.set(PollFlags::OUT, client.wants_write());
-        wait_for(&client, interest)?;
+        // A client that is held back because its descriptors are being closed is looked at again by time.
+        let is_held_back = interest.is_empty();
+        wait_for(&client, interest, is_held_back.then_some(LOOK_PERIOD))?;
     }
 }
 
@@ -120,16 +128,20 @@ pub fn serve_listener(
     function: &mut dyn PciFunction,
 ) -> io::Result<()> {
     loop {
-        wait_for(&listener, PollFlags::IN)?;
+        match listener.has_room() {
+            true => wait_for(&listener, PollFlags::IN, None)?,
+            // The last client's descriptors are being closed.
+            false => wait_for(&listener, PollFlags::empty(), Some(LOOK_PERIOD))?,
+        }
         if let Some(Accepted::Client(client)) = listener.accept(info)? {
             serve_client(*client, function)?;
         }
     }
 }
 
-fn wait_for(file: &impl AsFd, interest: PollFlags) -> io::Result<()> {
+fn wait_for(file: &impl AsFd, interest: PollFlags, at_most: Option<Timespec>) -> io::Result<()> {
     loop {
-        match poll(&mut [PollFd::new(file, interest)], None) {
+        match poll(&mut [PollFd::new(file, interest)], at_most.as_ref()) {
             Err(Errno::INTR) => {}
             other => return Ok(other.map(drop)?),
         }

@@ -12,6 +12,7 @@ use crate::client::{Client, Incoming};
 use crate::function::{FunctionInfo, Region, RegionInfo};
 use crate::irq::IrqIndex;
 use crate::message::{DmaMapWire, Header, RegionAccessWire};
+use crate::reaper::{ForeignFd, Reaper};
 
 pub(crate) const NO_REPLY: u32 = 1 << 4;
 
@@ -30,6 +31,13 @@ pub(crate) fn memory(bytes: u64) -> OwnedFd {
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&file, bytes).unwrap();
     file
+}
+
+/// Descriptors as they come out of a socket.
+pub(crate) fn foreign<const N: usize>(descriptors: [OwnedFd; N]) -> Vec<ForeignFd> {
+    let reaper = Reaper::start().unwrap();
+    let foreign = |descriptor| ForeignFd::new(descriptor, reaper.clone());
+    descriptors.into_iter().map(foreign).collect()
 }
 
 /// A message; `body` is whatever the test wants it to be.

@@ -5,13 +5,12 @@
 //! memory that the card reaches, not the mapping.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use broker::{MapError, RamMap};
 use fermi_spec::addr::Iova;
 use vfio_user_server::bounds::DMA_PAGE_BYTES;
-use vfio_user_server::{DmaFile, DmaMap, Errno};
+use vfio_user_server::{DmaFile, DmaMap, Errno, ForeignFd};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::maps::DmaMaps;
@@ -19,7 +18,7 @@ use crate::maps::DmaMaps;
 /// A mapped file. Its descriptor lives as long as a map of the table needs it.
 #[derive(Debug)]
 struct Mapped {
-    descriptor: Weak<OwnedFd>,
+    descriptor: Weak<ForeignFd>,
     is_writable: bool,
     map: RamMap,
 }

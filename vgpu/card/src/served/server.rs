@@ -255,7 +255,10 @@ impl GpuServer {
 
     /// Waits until there is something to do. Returns whether a client connected.
     fn wait(&self) -> Result<bool, GpuError> {
-        let mut files = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        let mut knocks = PollFlags::empty();
+        // While descriptors of the last client are being closed, the next one waits in the queue.
+        knocks.set(PollFlags::IN, self.listener.has_room());
+        let mut files = vec![PollFd::new(&self.listener, knocks)];
         if let Some(session) = &self.session {
             if session.client.is_due() {
                 return Ok(false);

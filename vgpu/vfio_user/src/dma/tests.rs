@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rustix::fs::{Mode, fcntl_add_seals, memfd_create, open};
 
 use super::*;
-use crate::testing::memory;
+use crate::testing::{foreign, memory};
 
 fn wire(iova: u64, bytes: u64) -> DmaMapWire {
     DmaMapWire {
@@ -37,7 +37,7 @@ fn file_is_held_once_for_several_maps() {
     let mut table = DmaTable::default();
     let file = memory(0x2000);
     let first = table
-        .map(&wire(0, 0x1000), vec![file.try_clone().unwrap()])
+        .map(&wire(0, 0x1000), foreign([file.try_clone().unwrap()]))
         .unwrap();
     let second = table
         .map(
@@ -45,7 +45,7 @@ fn file_is_held_once_for_several_maps() {
                 offset: 0x1000,
                 ..wire(0x1000, 0x1000)
             },
-            vec![file],
+            foreign([file]),
         )
         .unwrap();
     let (first, second) = (first.file.as_ref().unwrap(), second.file.as_ref().unwrap());
@@ -58,15 +58,17 @@ fn one_file_above_the_bound_is_refused() {
     let mut table = DmaTable::default();
     for index in 0..DMA_FILES_MAX as u64 {
         table
-            .map(&wire(index << 12, 0x1000), vec![memory(0x1000)])
+            .map(&wire(index << 12, 0x1000), foreign([memory(0x1000)]))
             .unwrap();
     }
     assert_eq!(
-        refusal(table.map(&wire(1 << 40, 0x1000), vec![memory(0x1000)])),
+        refusal(table.map(&wire(1 << 40, 0x1000), foreign([memory(0x1000)]))),
         DmaError::TooManyFiles
     );
     table.unmap(&unmap(0, 0x1000)).unwrap();
-    table.map(&wire(1 << 40, 0x1000), vec![memory(0x1000)]).unwrap();
+    table
+        .map(&wire(1 << 40, 0x1000), foreign([memory(0x1000)]))
+        .unwrap();
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn bytes_above_the_bound_are_refused() {
 
 #[test]
 fn two_descriptors_are_refused() {
-    let result = DmaTable::default().map(&wire(0, 0x1000), vec![memory(0x1000), memory(0x1000)]);
+    let result = DmaTable::default().map(&wire(0, 0x1000), foreign([memory(0x1000), memory(0x1000)]));
     let error = ProtocolError::DescriptorCount {
         command: CommandCode::DmaMap,
         count: 2,
@@ -134,7 +136,7 @@ fn map_beyond_the_end_of_its_file_is_refused() {
         end: 0x2000,
     };
     assert_eq!(
-        refusal(DmaTable::default().map(&wire(0, 0x2000), vec![memory(0x1000)])),
+        refusal(DmaTable::default().map(&wire(0, 0x2000), foreign([memory(0x1000)]))),
         error
     );
 }
@@ -145,7 +147,7 @@ fn offset_whose_end_overflows_is_refused() {
         offset: u64::MAX - 0xfff,
         ..wire(0, 0x1000)
     };
-    let result = DmaTable::default().map(&wire, vec![memory(0x1000)]);
+    let result = DmaTable::default().map(&wire, foreign([memory(0x1000)]));
     assert_eq!(
         refusal(result),
         DmaError::WrapsAround {
@@ -159,7 +161,7 @@ fn offset_whose_end_overflows_is_refused() {
 fn pipe_is_no_memory() {
     let (reader, _writer) = rustix::pipe::pipe().unwrap();
     assert_eq!(
-        refusal(DmaTable::default().map(&wire(0, 0x1000), vec![reader])),
+        refusal(DmaTable::default().map(&wire(0, 0x1000), foreign([reader]))),
         DmaError::NotMemory
     );
 }
@@ -168,7 +170,7 @@ fn pipe_is_no_memory() {
 fn device_file_is_no_memory() {
     let zero = open("/dev/zero", OFlags::RDWR, Mode::empty()).unwrap();
     assert_eq!(
-        refusal(DmaTable::default().map(&wire(0, 0x1000), vec![zero])),
+        refusal(DmaTable::default().map(&wire(0, 0x1000), foreign([zero]))),
         DmaError::NotMemory
     );
 }
@@ -181,7 +183,7 @@ fn file_of_another_file_system_is_no_memory() {
         ..wire(0, 0x1000)
     };
     assert_eq!(
-        refusal(DmaTable::default().map(&wire, vec![proc_file])),
+        refusal(DmaTable::default().map(&wire, foreign([proc_file]))),
         DmaError::NotMemory
     );
 }
@@ -194,14 +196,14 @@ fn writeable_map_of_a_read_only_descriptor_is_refused() {
     let read_only = open(path, OFlags::RDONLY, Mode::empty()).unwrap();
     let mut table = DmaTable::default();
     assert_eq!(
-        refusal(table.map(&wire(0, 0x1000), vec![read_only.try_clone().unwrap()])),
+        refusal(table.map(&wire(0, 0x1000), foreign([read_only.try_clone().unwrap()]))),
         DmaError::Access
     );
     let reading = DmaMapWire {
         flags: FLAG_READ,
         ..wire(0, 0x1000)
     };
-    assert!(table.map(&reading, vec![read_only]).is_ok());
+    assert!(table.map(&reading, foreign([read_only])).is_ok());
 }
 
 #[test]
@@ -210,9 +212,11 @@ fn seal_against_shrinking_is_noticed() {
     let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&file, 0x1000).unwrap();
     fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    let sealed = DmaTable::default().map(&wire(0, 0x1000), vec![file]).unwrap();
+    let sealed = DmaTable::default()
+        .map(&wire(0, 0x1000), foreign([file]))
+        .unwrap();
     let open = DmaTable::default()
-        .map(&wire(0, 0x1000), vec![memory(0x1000)])
+        .map(&wire(0, 0x1000), foreign([memory(0x1000)]))
         .unwrap();
     assert!(sealed.file.as_ref().unwrap().is_shrink_sealed);
     assert!(!open.file.as_ref().unwrap().is_shrink_sealed);
