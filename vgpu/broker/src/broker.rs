@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use vfio_user_server::Reaper;
 use vgpu::inspect::Node;
 use vgpu::{Event, HostGpu, Quota, RequestId, VmConfig, VmId};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) wake: Arc<Waker>,
     /// Signalled from the SIGBUS handler.
     pub(crate) torn: Arc<EventFd>,
+    /// Lets go of what VMs in this process leave.
+    pub(crate) reaper: Reaper,
     /// The card is up: clients may come.
     pub(crate) is_open: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
@@ -145,6 +148,10 @@ impl Broker {
             status,
             wake,
             torn: Arc::new(event_fd()?),
+            reaper: Reaper::start().map_err(|source| StartError::System {
+                what: "a thread that frees memory",
+                source,
+            })?,
             is_open: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             bars,
@@ -229,6 +236,11 @@ impl Broker {
     pub fn inspect(&self, path: &str) -> Option<Node> {
         let performer = self.shared.performer.lock();
         performer.unwrap_or_else(PoisonError::into_inner).inspect(path)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reaper(&self) -> &Reaper {
+        &self.shared.reaper
     }
 
     /// Waits until the broker has ended by itself: the card is lost. `None` if it has not within `timeout`.

@@ -78,8 +78,13 @@ impl EventLoop {
 
     fn dispatch(&mut self, events: Events, ops: &mut EventOps<'_>) {
         match events.data() {
-            // The counters only say that there is something to look at.
-            WAKE => drop(self.shared.wake.event().read()),
+            // The counter only says that there is something to look at.
+            WAKE => {
+                drop(self.shared.wake.event().read());
+                if let Ok(mut performer) = self.shared.lock() {
+                    performer.take_emptied();
+                }
+            }
             TIMER => {
                 if let Ok(mut performer) = self.shared.lock() {
                     performer.timer_fired();

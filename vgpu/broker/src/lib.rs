@@ -57,5 +57,6 @@ pub use port::Core;
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
+pub use sigbus::MapOwner;
 pub use stats::{Accesses, BrokerStats, Pauses, VmStats};
 pub use vfio_gpu::{VfioGpu, VfioGpuError};

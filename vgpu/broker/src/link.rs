@@ -17,6 +17,7 @@ use crate::error::{AttachError, LinkError};
 use crate::memory::RamMap;
 use crate::perform::Performer;
 use crate::port::VmPort;
+use crate::sigbus::MapOwner;
 use crate::vms::Attachment;
 
 /// Longest wait for an answer, as long as QEMU waits for a message's.
@@ -147,16 +148,21 @@ pub struct LocalLink {
     shared: Arc<Shared>,
     port: Arc<LocalPort>,
     attachment: Attachment,
+    owner: MapOwner,
 }
 
 impl LocalLink {
     pub(crate) fn attach(shared: Arc<Shared>, config: VmConfig) -> Result<Self, AttachError> {
         let port = Arc::new(LocalPort::default());
-        let attachment = shared.lock()?.attach(port.clone(), config)?;
+        let owner = MapOwner::new(shared.torn.clone(), shared.reaper.clone());
+        let attachment = shared
+            .lock()?
+            .attach(port.clone(), config, shared.reaper.clone())?;
         let link = Self {
             shared,
             port,
             attachment,
+            owner,
         };
         // On failure `link` is dropped, and the VM leaves if it was coming.
         let outcome = link.port.wait(|state| {
@@ -229,7 +235,7 @@ impl LocalLink {
         writable: bool,
     ) -> Result<(), LinkError> {
         let file = Arc::new(File::from(memory));
-        let map = RamMap::new(file, offset, bytes, writable, self.shared.torn.clone())?;
+        let map = RamMap::new(file, offset, bytes, writable, &self.owner)?;
         let issue = |performer: &mut Performer, id| performer.map_ram(self.attachment, id, gpa, map);
         done(self.wait_for(issue)?)
     }

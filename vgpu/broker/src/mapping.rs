@@ -45,6 +45,12 @@ pub enum MapError {
     /// The bound on guarded maps of this process is reached.
     #[error("more than {} maps of client memory", crate::sigbus::GUARDS_MAX)]
     TooManyGuards,
+    /// The bound on guarded maps of one VM is reached.
+    #[error(
+        "more than {} maps of one VM's memory, those included that were given up just now",
+        crate::sigbus::MAPPINGS_MAX
+    )]
+    TooManyMaps,
 }
 
 /// A memory file of `bytes` zero bytes that cannot be resized.

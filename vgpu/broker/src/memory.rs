@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use vfio_user_server::bounds::DMA_MAPS_MAX;
+use vfio_user_server::{Leftover, Reaper};
 use vgpu::{DmaMemory, HostMemory, Place, VmId};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::mapping::{
     MapError, Mapped, PAGE, map_client, map_shared, punch_hole, seal_against_shrinking, sealed_memfd,
 };
-use crate::sigbus::Guard;
+use crate::sigbus::{Guard, MapOwner};
 
 /// Bytes of the broker's own DMA memory.
 pub const OWN_BYTES: u64 = 1 << 20;
@@ -39,18 +39,18 @@ pub struct RamMap {
 }
 
 impl RamMap {
-    /// Maps `bytes` from `offset` of a client's file. `torn` is written if the client takes the memory away.
+    /// Maps `bytes` from `offset` of a client's file; `owner` is told if the client takes the memory away.
     pub fn new(
         file: Arc<File>,
         offset: u64,
         bytes: u64,
         writable: bool,
-        torn: Arc<EventFd>,
+        owner: &MapOwner,
     ) -> Result<Self, MapError> {
         // Files without MFD_ALLOW_SEALING refuse this; then only the guard protects the mapping.
         seal_against_shrinking(&file);
         let mapped = map_client(file, offset, bytes, writable)?;
-        let guard = Guard::new(mapped.region.clone(), torn)?;
+        let guard = Guard::new(mapped.region.clone(), owner)?;
         Ok(Self {
             bytes,
             writable,
@@ -87,11 +87,26 @@ struct Image {
     region: Arc<MmapRegion>,
 }
 
+/// An image to be freed, which takes time for each of its pages.
+struct LeftImage(Option<Image>);
+
+impl Leftover for LeftImage {
+    fn let_go(&mut self) -> bool {
+        let is_used = |image: &Image| Arc::strong_count(&image.region) > 1;
+        if self.0.as_ref().is_some_and(is_used) {
+            return false;
+        }
+        self.0 = None;
+        true
+    }
+}
+
 #[derive(Debug)]
 struct VmMemory {
     /// Maps by first address; they never overlap.
     ram: BTreeMap<u64, RamMap>,
     image: Image,
+    reaper: Reaper,
 }
 
 /// Why a [`Place`] cannot be mapped for DMA.
@@ -121,8 +136,14 @@ impl Memory {
 
     /// Gives a VM an image of `guest_vram` bytes, all zero.
     ///
-    /// `name` is the VM's, to be seen in the list of the process's files; only plain characters of it are used.
-    pub(crate) fn add_vm(&mut self, vm: VmId, name: &str, guest_vram: u64) -> Result<(), MapError> {
+    /// `reaper` frees it at the end. `name` is the VM's, to be seen in the list of the process's files; only plain characters of it are used.
+    pub(crate) fn add_vm(
+        &mut self,
+        vm: VmId,
+        name: &str,
+        guest_vram: u64,
+        reaper: Reaper,
+    ) -> Result<(), MapError> {
         let plain = name
             .chars()
             .filter(char::is_ascii_alphanumeric)
@@ -135,14 +156,23 @@ impl Memory {
             VmMemory {
                 ram: BTreeMap::new(),
                 image: Image { file, region },
+                reaper,
             },
         );
         Ok(())
     }
 
-    /// Forgets all memory of a VM. Mappings that the card's backend still holds stay until it drops them.
+    /// Forgets all memory of a VM. Mappings that the card's backend still holds stay until it drops them; the rest is freed by
+    /// the VM's reaper.
     pub(crate) fn remove_vm(&mut self, vm: VmId) {
-        self.vms.remove(&vm);
+        if let Some(memory) = self.vms.remove(&vm) {
+            memory.reaper.leave(LeftImage(Some(memory.image)));
+        }
+    }
+
+    /// The file of a VM's image.
+    pub(crate) fn image(&self, vm: VmId) -> Option<Arc<File>> {
+        Some(self.vms.get(&vm)?.image.file.clone())
     }
 
     /// Whether a map may be entered: the VM exists, has room, and nothing overlaps.
@@ -318,7 +348,7 @@ impl HostMemory for Memory {
 
 #[cfg(test)]
 mod tests {
-    use vmm_sys_util::eventfd::EFD_NONBLOCK;
+    use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
     use super::*;
 
@@ -328,12 +358,13 @@ mod tests {
     fn ram(pages: u64, writable: bool) -> RamMap {
         let file = Arc::new(sealed_memfd("ram", pages * PAGE).unwrap());
         let torn = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
-        RamMap::new(file, 0, pages * PAGE, writable, torn).unwrap()
+        let owner = MapOwner::new(torn, Reaper::start().unwrap());
+        RamMap::new(file, 0, pages * PAGE, writable, &owner).unwrap()
     }
 
     fn memory() -> Memory {
         let mut memory = Memory::new().unwrap();
-        memory.add_vm(VM, "a/b", VRAM).unwrap();
+        memory.add_vm(VM, "a/b", VRAM, Reaper::start().unwrap()).unwrap();
         memory.insert_ram(VM, Gpa(0x10000), ram(2, true));
         memory.insert_ram(VM, Gpa(0x12000), ram(1, true));
         memory.insert_ram(VM, Gpa(0x20000), ram(1, false));

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use fermi_spec::addr::{FrameNo, Gpa, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
-use vfio_user_server::Pending;
+use vfio_user_server::{Pending, Reaper};
 use vgpu::{
     Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, Request, RequestId, Tick,
     VmConfig, VmId,
@@ -35,6 +35,7 @@ use crate::error::{AttachError, Ended, StartError};
 use crate::flights::{FlightFolder, Flights};
 use crate::memory::{Memory, RamMap};
 use crate::notices::NoticeLog;
+use crate::perform::emptying::{Emptied, Emptying};
 use crate::polls::{PERIOD_NS, Poll};
 use crate::port::{Core, VmPort};
 use crate::record::Recorder;
@@ -43,6 +44,7 @@ use crate::stats::Stats;
 use crate::status::Status;
 use crate::vms::{Attachment, Then, Vm, VmState, WAITING_MAX};
 
+pub(crate) mod emptying;
 mod failures;
 
 /// Most VMs attached at a time. The card has 128 channels, and a guest needs at least two.
@@ -83,6 +85,8 @@ pub(crate) struct Performer {
     asks_for_interrupt: bool,
     /// VMs to detach once the present actions are done, with the reasons.
     expulsions: Vec<(VmId, String)>,
+    /// Images that the VMs' reapers have emptied.
+    emptied: Arc<Emptied>,
     ended: Option<Ended>,
 }
 
@@ -123,6 +127,7 @@ impl Performer {
             look_at: Tick(PRESENCE_PERIOD_NS),
             asks_for_interrupt,
             expulsions: Vec::new(),
+            emptied: Arc::default(),
             ended: None,
         })
     }
@@ -158,13 +163,14 @@ impl Performer {
         &mut self,
         port: Arc<dyn VmPort>,
         config: VmConfig,
+        reaper: Reaper,
     ) -> Result<Attachment, AttachError> {
         self.check_running()?;
         config.check()?;
         let vm = (0..VMS_MAX).map(VmId).find(|vm| !self.vms.contains_key(vm));
         let vm = vm.ok_or(AttachError::TooManyVms)?;
         self.memory
-            .add_vm(vm, &config.name, config.guest_vram)
+            .add_vm(vm, &config.name, config.guest_vram, reaper.clone())
             .map_err(AttachError::Image)?;
         self.stats.attach(vm, &config.name, config.guest_vram);
         let serial = self.next_serial;
@@ -175,6 +181,8 @@ impl Performer {
             state: VmState::Attaching,
             port,
             waiting: Pending::default(),
+            reaper,
+            emptying: Emptying::default(),
         };
         self.vms.insert(vm, entry);
         self.submit(Event::Attach { vm, config });
@@ -215,8 +223,10 @@ impl Performer {
     pub(crate) fn request(&mut self, attachment: Attachment, id: RequestId, request: Request) {
         if let Some(entry) = admit(&mut self.vms, attachment, id) {
             entry.waiting.insert(id, Then::after(&request));
-            let vm = attachment.vm;
-            self.submit(Event::Request { vm, id, request });
+            if let Some(request) = entry.emptying.admit(id, request) {
+                let vm = attachment.vm;
+                self.submit(Event::Request { vm, id, request });
+            }
         }
     }
 
@@ -235,8 +245,11 @@ impl Performer {
             writable: map.writable,
         };
         entry.waiting.insert(id, Then::after(&request));
+        let request = entry.emptying.admit(id, request);
         self.memory.insert_ram(vm, gpa, map);
-        self.submit(Event::Request { vm, id, request });
+        if let Some(request) = request {
+            self.submit(Event::Request { vm, id, request });
+        }
     }
 
     /// The timer fired: polls, the core's wake-up, the interrupt if nothing else signals it.
@@ -347,14 +360,7 @@ impl Performer {
             } => self.map_dma(iova, (memory, bytes), writable, refusable),
             Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
             Action::PlaceFrame { frame, owner } => self.place(frame, owner),
-            Action::DropImage { vm, at, bytes } => {
-                if let Err(error) = self.memory.drop_image(vm, at, bytes) {
-                    self.failed(
-                        None,
-                        &format!("cannot give back {bytes:#x} bytes of image: {error}"),
-                    );
-                }
-            }
+            Action::DropImage { vm, at, bytes } => self.drop_image(vm, at, bytes),
             Action::Interrupt { vm } => self.interrupt(vm),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
@@ -448,7 +454,9 @@ impl Performer {
             Then::Unmap { gpa, bytes } if !is_refused => self.memory.remove_ram(vm, gpa, bytes),
             Then::Map { .. } | Then::Unmap { .. } | Then::Nothing => {}
         }
+        let next = entry.emptying.answered(request);
         entry.port.reply(request, reply);
+        self.go_on(vm, next);
     }
 
     fn place(&mut self, frame: FrameNo, owner: FrameOwner) {

@@ -132,15 +132,16 @@ impl Seat {
 
     fn seat(&mut self, client: Box<Client>) {
         let port = Arc::new(RemotePort::new(self.shared.wake.clone(), self.signaller.clone()));
+        let reaper = self.listener.reaper().clone();
         let Ok(mut performer) = self.shared.lock() else {
             return;
         };
-        match performer.attach(port.clone(), self.vm.config.clone()) {
+        match performer.attach(port.clone(), self.vm.config.clone(), reaper.clone()) {
             Ok(attachment) => {
                 drop(performer);
                 self.say(log::Level::Info, "client connected");
                 let (shared, signaller) = (self.shared.clone(), self.signaller.clone());
-                self.session = Some(Session::new(client, shared, attachment, signaller));
+                self.session = Some(Session::new(client, shared, attachment, signaller, reaper));
                 self.port = Some(port);
             }
             Err(error) => {

@@ -17,7 +17,7 @@ use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::{
-    BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, RequestId as ClientRequest,
+    BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, Reaper, RequestId as ClientRequest,
 };
 use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
@@ -26,6 +26,7 @@ use crate::broker::Shared;
 use crate::mapping::MapError;
 use crate::memory::RamMap;
 use crate::ratelimit::RateLimit;
+use crate::sigbus::MapOwner;
 use crate::signaller::Signaller;
 use crate::vms::Attachment;
 
@@ -61,6 +62,7 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     attachment: Attachment,
     signaller: Arc<Signaller>,
+    owner: MapOwner,
     /// The vGPU exists; before, the client's requests are not read.
     is_attached: bool,
     gathers: Pending<ClientRequest, Gather>,
@@ -79,12 +81,15 @@ impl Session {
         shared: Arc<Shared>,
         attachment: Attachment,
         signaller: Arc<Signaller>,
+        reaper: Reaper,
     ) -> Self {
+        let owner = MapOwner::new(shared.torn.clone(), reaper);
         Self {
             client,
             shared,
             attachment,
             signaller,
+            owner,
             is_attached: false,
             gathers: Pending::default(),
             pieces: Pending::default(),
@@ -214,15 +219,10 @@ impl Session {
         let Some(file) = &map.file else {
             return self.client.reply_done(request);
         };
-        let mapped = self.file_of(file).map_err(MapError::File).and_then(|mapped| {
-            RamMap::new(
-                mapped,
-                file.offset,
-                map.bytes,
-                map.is_writeable,
-                self.shared.torn.clone(),
-            )
-        });
+        let mapped = self
+            .file_of(file)
+            .map_err(MapError::File)
+            .and_then(|mapped| RamMap::new(mapped, file.offset, map.bytes, map.is_writeable, &self.owner));
         match mapped {
             Ok(mapped) => {
                 let id = self.issue(Piece::Whole(request, Answer::Done));
@@ -236,7 +236,13 @@ impl Session {
                 if let Some(suppressed) = self.limit.pass(Instant::now()) {
                     log::warn!(suppressed; "a client's DMA map of {:#x} bytes is refused: {error}", map.bytes);
                 }
-                self.client.reply_error(request, Errno::NOMEM)
+                self.client.reply_error(
+                    request,
+                    match error {
+                        MapError::TooManyMaps => Errno::NOSPC,
+                        _ => Errno::NOMEM,
+                    },
+                )
             }
         }
     }

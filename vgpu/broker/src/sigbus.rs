@@ -15,8 +15,12 @@
 //! 2. The handler takes no lock and allocates nothing. It trusts a slot only if the version was even and the same
 //!    before and after it was read. The slot of the mapping that faults cannot change meanwhile: the faulting thread
 //!    holds the mapping, and rule 3.
-//! 3. A slot is freed only when the guard holds the last reference to its mapping. A guard dropped earlier *lingers*
-//!    in the registry, and is looked at again whenever another comes or goes.
+//! 3. A slot is freed only when the guard holds the last reference to its mapping. A guard that is dropped leaves it to the
+//!    reaper of its VM's socket, whose thread waits for that moment and unmaps: the last mapping of a client's memory may free
+//!    all of its pages, which takes long and is nobody else's business.
+//!
+//! A VM has a number of mappings of its own ([`MapOwner`]), and one counts until it is unmapped. No `munmap` fails: it takes
+//! away a whole mapping, so it never adds one to those of the process.
 
 use std::mem::{size_of, zeroed};
 use std::os::fd::AsRawFd;
@@ -24,13 +28,20 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
+use vfio_user_server::{Leftover, Reaper};
 use vm_memory::MmapRegion;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::mapping::MapError;
+use crate::memory::RAM_MAPS_MAX;
+use crate::perform::VMS_MAX;
+
+/// Mappings of one VM: its maps, and some that it has given up and that are still to be unmapped. A VM that gives maps up
+/// faster than they are unmapped, which frees its own memory, is refused further ones until then.
+pub(crate) const MAPPINGS_MAX: usize = RAM_MAPS_MAX + 64;
 
 /// Guarded mappings of the process: as many as all VMs together may have.
-pub(crate) const GUARDS_MAX: usize = crate::memory::RAM_MAPS_MAX * crate::perform::VMS_MAX as usize;
+pub(crate) const GUARDS_MAX: usize = MAPPINGS_MAX * VMS_MAX as usize;
 
 struct Slot {
     version: AtomicU32,
@@ -60,23 +71,47 @@ static SLOTS_USED: AtomicUsize = AtomicUsize::new(0);
 /// The former handler of SIGBUS; written once, before ours is installed.
 static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(null_mut());
 
-#[derive(Debug)]
-struct Registry {
-    free: Vec<usize>,
-    lingering: Vec<Held>,
+/// Slots that are free below [`SLOTS_USED`].
+static REGISTRY: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Whose mappings they are.
+#[derive(Clone, Debug)]
+pub struct MapOwner {
+    /// Written when memory was taken away.
+    torn: Arc<EventFd>,
+    /// Unmaps.
+    reaper: Reaper,
+    /// Mappings there are, those included that are still to be unmapped.
+    mapped: Arc<AtomicUsize>,
 }
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
-    free: Vec::new(),
-    lingering: Vec::new(),
-});
+impl MapOwner {
+    /// An owner without mappings. `torn` is written when memory of one is taken away; `reaper` unmaps.
+    pub fn new(torn: Arc<EventFd>, reaper: Reaper) -> Self {
+        Self {
+            torn,
+            reaper,
+            mapped: Arc::default(),
+        }
+    }
+
+    /// Counts one more, if there may be one.
+    fn count(&self) -> Result<(), MapError> {
+        let next = |mapped| (mapped < MAPPINGS_MAX).then_some(mapped + 1);
+        match self.mapped.fetch_update(SeqCst, SeqCst, next) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(MapError::TooManyMaps),
+        }
+    }
+}
 
 /// The memory that a slot points at, kept alive as long as the slot is taken.
 #[derive(Debug)]
 struct Held {
     slot: usize,
-    region: Arc<MmapRegion>,
-    _notify: Arc<EventFd>,
+    /// `None` once it is unmapped.
+    region: Option<Arc<MmapRegion>>,
+    owner: MapOwner,
 }
 
 /// A mapping whose loss is survived.
@@ -87,26 +122,29 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Guards `region`; `notify` is written when it tears. The first call of a process installs the handler.
-    pub(crate) fn new(region: Arc<MmapRegion>, notify: Arc<EventFd>) -> Result<Self, MapError> {
+    /// Guards `region`, a mapping of its owner's. The first call of a process installs the handler.
+    pub(crate) fn new(region: Arc<MmapRegion>, owner: &MapOwner) -> Result<Self, MapError> {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(install);
-        let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.sweep();
-        let slot = registry.take_slot().ok_or(MapError::TooManyGuards)?;
+        owner.count()?;
+        let mut free = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = take_slot(&mut free) else {
+            owner.mapped.fetch_sub(1, SeqCst);
+            return Err(MapError::TooManyGuards);
+        };
         set_slot(
             slot,
             region.as_ptr() as usize,
             region.size(),
             region.prot(),
-            notify.as_raw_fd(),
+            owner.torn.as_raw_fd(),
         );
-        drop(registry);
+        drop(free);
         Ok(Self {
             held: Some(Held {
                 slot,
-                region,
-                _notify: notify,
+                region: Some(region),
+                owner: owner.clone(),
             }),
             slot,
         })
@@ -120,38 +158,41 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.lingering.extend(self.held.take());
-        registry.sweep();
+        if let Some(held) = self.held.take() {
+            held.owner.reaper.clone().leave(held);
+        }
     }
 }
 
-impl Registry {
-    fn take_slot(&mut self) -> Option<usize> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
-        let next = SLOTS_USED.load(SeqCst);
-        if next == GUARDS_MAX {
-            return None;
-        }
-        SLOTS_USED.store(next + 1, SeqCst);
-        Some(next)
+impl Leftover for Held {
+    /// Unmaps, if no other reference to the mapping is left (rule 3).
+    fn let_go(&mut self) -> bool {
+        // This reference is the only one to copy from once the count is 1, so it stays 1.
+        let Some(region) = self.region.take_if(|region| Arc::strong_count(region) == 1) else {
+            return false;
+        };
+        let lock = || REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        let locked = lock();
+        set_slot(self.slot, 0, 0, 0, 0);
+        drop(locked);
+        // Takes as long as it takes; nobody's access is in the mapping, and no new one can begin.
+        drop(region);
+        lock().push(self.slot);
+        self.owner.mapped.fetch_sub(1, SeqCst);
+        true
     }
+}
 
-    /// Frees the mappings to which no other reference is left (rule 3).
-    fn sweep(&mut self) {
-        let free = &mut self.free;
-        self.lingering.retain(|held| {
-            // The registry's reference is the only one to copy from once the count is 1, so it stays 1.
-            let is_last = Arc::strong_count(&held.region) == 1;
-            if is_last {
-                set_slot(held.slot, 0, 0, 0, 0);
-                free.push(held.slot);
-            }
-            !is_last
-        });
+fn take_slot(free: &mut Vec<usize>) -> Option<usize> {
+    if let Some(slot) = free.pop() {
+        return Some(slot);
     }
+    let next = SLOTS_USED.load(SeqCst);
+    if next == GUARDS_MAX {
+        return None;
+    }
+    SLOTS_USED.store(next + 1, SeqCst);
+    Some(next)
 }
 
 fn set_slot(index: usize, start: usize, bytes: usize, prot: i32, notify: i32) {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use fermi_spec::addr::{FrameNo, Gpa, Iova};
+use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use vgpu::{
     Action, Actions, Capabilities, ConfigSpace, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError,
@@ -332,6 +332,9 @@ impl TestCore {
         let vm = of.0;
         match request {
             Request::Reset => {
+                let at = GuestVramAddr(0);
+                let bytes = IMAGE_BYTES;
+                actions.push(Action::DropImage { vm, at, bytes });
                 self.change_config(vm, actions, ConfigSpace::reset);
                 answer(actions, of, Reply::Done);
             }
@@ -429,6 +432,9 @@ pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -
         vms: Vec::new(),
     }
 }
+
+/// Bytes that a reset gives back: the image and more, so many that they are not given back at once.
+const IMAGE_BYTES: u64 = 128 << 20;
 
 pub(crate) fn vm_config(name: &str) -> VmConfig {
     VmConfig {

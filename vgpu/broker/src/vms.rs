@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use fermi_spec::addr::Gpa;
-use vfio_user_server::Pending;
+use vfio_user_server::{Pending, Reaper};
 use vgpu::{Refusal, Reply, Request, RequestId, VmId};
 
+use crate::perform::emptying::Emptying;
 use crate::port::VmPort;
 
 /// Most requests of one VM that may wait: as many as one client may have unanswered, cut into single accesses.
@@ -59,11 +60,15 @@ pub(crate) struct Vm {
     pub(crate) port: Arc<dyn VmPort>,
     /// Requests that the core has not answered yet.
     pub(crate) waiting: Pending<RequestId, Then>,
+    /// Lets go of what the VM leaves.
+    pub(crate) reaper: Reaper,
+    pub(crate) emptying: Emptying,
 }
 
 impl Vm {
     /// Answers all waiting requests with an error.
     pub(crate) fn refuse_all(&mut self) {
+        self.emptying = Emptying::default();
         for (request, _) in std::mem::take(&mut self.waiting) {
             self.port.reply(request, Reply::Refused(Refusal::NotAttached));
         }

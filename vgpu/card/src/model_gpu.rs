@@ -120,8 +120,8 @@ impl ModelGpu {
     pub fn new(config: CardConfig) -> Result<Self, CardError> {
         let maps = Arc::new(DmaMaps::default());
         let model = config.power_on(maps.clone())?;
-        let frames = Frames::new(model.frames());
         let failed = |what| move |source| CardError::System { what, source };
+        let frames = Frames::new(model.frames()).map_err(failed("a thread that frees memory"))?;
         let interrupt = EventFd::new(EFD_NONBLOCK).map_err(failed("the interrupt"))?;
         let is_interrupted = Arc::new(AtomicBool::new(false));
         let messages = Messages {

@@ -17,7 +17,7 @@ mod incoming;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerocopy::IntoBytes;
@@ -100,9 +100,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// Serves `function` on a connected socket. The client speaks first.
+    /// Serves `function` on a connected socket that no [`Listener`](crate::Listener) accepted. The client speaks first.
+    ///
+    /// All such clients share one [`Reaper`]: a process whose clients are to have nothing in common has a listener for each.
     pub fn new(stream: UnixStream, function: FunctionInfo) -> io::Result<Self> {
-        Self::seated(stream, function, Seat::default(), &Helpers::start()?)
+        static SHARED: Mutex<Option<Helpers>> = Mutex::new(None);
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let helpers = match &mut *shared {
+            Some(helpers) => helpers,
+            none => none.insert(Helpers::start()?),
+        };
+        Self::seated(stream, function, Seat::default(), helpers)
     }
 
     pub(crate) fn seated(

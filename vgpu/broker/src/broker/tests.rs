@@ -218,7 +218,12 @@ fn detached_vm_leaves_no_descriptor_and_no_mapping() {
         link.map_ram(Gpa(RAM_AT), 4 * PAGE, memory, 0, true).unwrap();
         assert!(!traces_of("traceless").is_empty());
         link.detach().unwrap();
-        assert_eq!(traces_of("traceless"), Vec::<String>::new());
+        // A thread unmaps and closes.
+        let start = std::time::Instant::now();
+        while !traces_of("traceless").is_empty() {
+            assert!(start.elapsed().as_secs() < 10, "{:?}", traces_of("traceless"));
+            std::thread::yield_now();
+        }
     }
     assert!(gpu.card().maps.is_empty());
     assert_eq!(broker.snapshot().vms.len(), 3);

@@ -15,10 +15,23 @@ fn client_file() -> Arc<File> {
     Arc::new(file)
 }
 
+/// Waits for the reaper's thread.
+pub(super) fn wait_until(condition: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed().as_secs() < 10, "still not");
+        std::thread::yield_now();
+    }
+}
+
+fn owner(notify: &Arc<EventFd>) -> MapOwner {
+    MapOwner::new(notify.clone(), Reaper::start().unwrap())
+}
+
 fn guarded(file: &Arc<File>) -> (Arc<MmapRegion>, Guard, Arc<EventFd>) {
     let region = map_shared(file.clone(), 0, BYTES, true).unwrap();
     let notify = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
-    let guard = Guard::new(region.clone(), notify.clone()).unwrap();
+    let guard = Guard::new(region.clone(), &owner(&notify)).unwrap();
     (region, guard, notify)
 }
 
@@ -80,11 +93,7 @@ fn mapping_held_by_nobody_is_unmapped() {
     let (region, guard, _notify) = guarded(&file);
     drop(region);
     drop(guard);
-    assert_eq!(
-        Arc::strong_count(&file),
-        1,
-        "the mapping that holds the file is gone"
-    );
+    wait_until(|| Arc::strong_count(&file) == 1);
 }
 
 /// Set in the process that has to die.
@@ -114,4 +123,25 @@ fn access_outside_guarded_mappings_still_kills() {
         Some(libc::SIGBUS),
         "{status}"
     );
+}
+
+#[test]
+fn map_counts_until_it_is_unmapped() {
+    let notify = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
+    let owner = owner(&notify);
+    let file = client_file();
+    let map = || {
+        let region = map_shared(file.clone(), 0, PAGE, true).unwrap();
+        let guard = Guard::new(region.clone(), &owner);
+        (region, guard)
+    };
+    let mut maps: Vec<_> = (0..MAPPINGS_MAX).map(|_| map()).collect();
+    assert!(matches!(map().1, Err(MapError::TooManyMaps)));
+    // Somebody still uses the mapping whose guard is gone.
+    let (region, guard) = maps.pop().unwrap();
+    drop(guard);
+    assert!(matches!(map().1, Err(MapError::TooManyMaps)));
+    drop(region);
+    wait_until(|| owner.mapped.load(SeqCst) < MAPPINGS_MAX);
+    map().1.unwrap();
 }

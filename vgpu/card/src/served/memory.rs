@@ -7,11 +7,10 @@
 use std::fs::File;
 use std::sync::{Arc, Weak};
 
-use broker::{MapError, RamMap};
+use broker::{MapError, MapOwner, RamMap};
 use fermi_spec::addr::Iova;
 use vfio_user_server::bounds::DMA_PAGE_BYTES;
 use vfio_user_server::{DmaFile, DmaMap, Errno, ForeignFd};
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::maps::DmaMaps;
 
@@ -28,17 +27,16 @@ struct Mapped {
 pub(super) struct ClientMemory {
     files: Vec<Mapped>,
     maps: Arc<DmaMaps>,
-    /// Set when the client cuts a file.
-    torn: Arc<EventFd>,
+    owner: MapOwner,
 }
 
 impl ClientMemory {
     /// A table without files; the card sees `maps`.
-    pub(super) fn new(maps: Arc<DmaMaps>, torn: Arc<EventFd>) -> Self {
+    pub(super) fn new(maps: Arc<DmaMaps>, owner: MapOwner) -> Self {
         Self {
             files: Vec::new(),
             maps,
-            torn,
+            owner,
         }
     }
 
@@ -88,7 +86,7 @@ impl ClientMemory {
         Ok(Mapped {
             descriptor: Arc::downgrade(&file.descriptor),
             is_writable,
-            map: RamMap::new(Arc::new(own), 0, whole_pages, is_writable, self.torn.clone())?,
+            map: RamMap::new(Arc::new(own), 0, whole_pages, is_writable, &self.owner)?,
         })
     }
 

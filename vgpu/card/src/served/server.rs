@@ -290,7 +290,11 @@ impl GpuServer {
         match self.listener.accept(&info).map_err(GpuError::Accept)? {
             Some(Accepted::Client(client)) => {
                 self.card.follow_with(window.map(Arc::new))?;
-                self.session = Some(Session::new(*client, self.card.maps.clone())?);
+                self.session = Some(Session::new(
+                    *client,
+                    self.card.maps.clone(),
+                    self.listener.reaper().clone(),
+                )?);
                 log::info!("a client has connected");
             }
             Some(Accepted::RefusedBusy) => log::warn!("a second client is refused: one is attached"),

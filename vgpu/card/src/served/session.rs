@@ -9,10 +9,12 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::Drain;
 
+use broker::MapOwner;
 use fermi_model::FermiModel;
 use fermi_spec::bar::Bar;
 use vfio_user_server::{
-    BatchedWrite, Client, CloseReason, DmaMap, Errno, Incoming, IrqChange, IrqEvent, Region, RequestId,
+    BatchedWrite, Client, CloseReason, DmaMap, Errno, Incoming, IrqChange, IrqEvent, Reaper, Region,
+    RequestId,
 };
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -82,12 +84,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(client: Client, maps: Arc<DmaMaps>) -> Result<Self, GpuError> {
+    pub(super) fn new(client: Client, maps: Arc<DmaMaps>, reaper: Reaper) -> Result<Self, GpuError> {
         // No thread waits for it: every turn looks at the memory itself.
         let torn = Arc::new(EventFd::new(EFD_NONBLOCK).map_err(GpuError::Event)?);
         Ok(Self {
             client,
-            memory: ClientMemory::new(maps.clone(), torn),
+            memory: ClientMemory::new(maps.clone(), MapOwner::new(torn, reaper)),
             maps,
             unmask: None,
             incoming: Vec::new(),
