@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use vfio_user_server::Client;
 use vfio_user_server::error::CloseReason;
@@ -23,6 +23,9 @@ use crate::ratelimit::RateLimit;
 use crate::remote::{RemotePort, Told};
 use crate::session::Session;
 use crate::signaller::Signaller;
+
+/// Time after which an operator is told that a socket's reaper has come to no end.
+const REAPING_LONG: Duration = Duration::from_secs(10);
 
 /// One socket with its VM's session.
 #[derive(Debug)]
@@ -182,6 +185,13 @@ impl Seat {
         }
         if let Some(reason) = self.session.as_mut().and_then(Session::due) {
             self.client_gone(reason);
+        }
+        if self.listener.reaper().busy_for() > Some(REAPING_LONG) {
+            let count = self.listener.reaper().waiting();
+            self.warn(&format!(
+                "{count} descriptors or maps of a client are not gone after {} s, and no next client is let in before:                  a file that it sent does not close",
+                REAPING_LONG.as_secs()
+            ));
         }
     }
 

@@ -79,7 +79,7 @@ static REGISTRY: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 pub struct MapOwner {
     /// Written when memory was taken away.
     torn: Arc<EventFd>,
-    /// Unmaps.
+    /// Its thread unmaps when nobody uses a mapping any more.
     reaper: Reaper,
     /// Mappings there are, those included that are still to be unmapped.
     mapped: Arc<AtomicUsize>,

@@ -116,6 +116,9 @@ impl Reaper {
 
     /// How long something has been waiting without a pause; `None` if nothing waits.
     pub fn busy_for(&self) -> Option<Duration> {
+        if self.is_idle() {
+            return None;
+        }
         self.0.0.lock().busy_since.map(|since| since.elapsed())
     }
 }
@@ -181,7 +184,7 @@ pub struct ForeignFd {
 
 impl ForeignFd {
     /// Takes a descriptor that `reaper` is to close.
-    pub fn new(descriptor: OwnedFd, reaper: Reaper) -> Self {
+    pub(crate) fn new(descriptor: OwnedFd, reaper: Reaper) -> Self {
         Self {
             descriptor: Some(descriptor),
             reaper,
