@@ -155,9 +155,13 @@ impl Bench {
 
     fn refresh(&mut self) -> Changes {
         // The directory and its tables but nothing else, as a tracker would say after stores to all of the tables.
-        match self.space.refresh(&mut self.guest, &TablesOnly) {
+        let mut work = Work::unlimited();
+        match self
+            .space
+            .refresh(&mut self.guest, &TablesOnly, usize::MAX, &mut work)
+        {
             Refresh::Done(changes) => changes,
-            Refresh::Missing(_) => unreachable!("everything is at hand"),
+            Refresh::Missing(_) | Refresh::Unfinished => unreachable!("everything is at hand"),
         }
     }
 
@@ -165,7 +169,12 @@ impl Bench {
         let changes = self.refresh();
         (
             changes,
-            self.space.build(&self.host, &mut self.tables, &mut self.card),
+            self.space.build(
+                &self.host,
+                &mut self.tables,
+                &mut self.card,
+                &mut Work::unlimited(),
+            ),
         )
     }
 }

@@ -9,7 +9,7 @@ use crate::entry::{Class, Classifier, EntryPage, IN_FRAME_BITS, Refusal, is_vali
 use crate::output::{Scratch, write_zeros};
 use crate::placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, Region, SLOTS, SlotSet};
-use crate::reverse::{GuestFrame, NO_EDGE, ReverseIndex, SlotFrames, SlotId};
+use crate::reverse::{GuestFrame, NO_EDGE, ReachChange, ReverseIndex, SlotFrames, SlotId};
 use crate::saved::{self, Unsound};
 use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, SMALL_PER_LARGE, SMALL_PT_BYTES};
@@ -55,6 +55,10 @@ pub struct Built {
     pub misplaced: u64,
     /// Slots left not present because a shadow table was refused. They stay changed: the next build retries.
     pub refused: u64,
+    /// Frames that began or ceased to be reached, in order.
+    pub reach: Vec<ReachChange>,
+    /// No changed slot is left that could be built.
+    pub is_complete: bool,
     /// Tables that left the shadow. The TLB may still know them: flush it, then give them to [`TablePages::free`].
     pub freed: Vec<TableRange>,
 }
@@ -109,6 +113,13 @@ impl Mirror {
             edges: Box::new([NO_EDGE; SLOTS]),
             ram: None,
         }
+    }
+
+    /// Bytes of host memory that it takes, without its edges in the index.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let ram = self.ram.as_ref().map_or(0, |spans| size_of_val(&**spans));
+        let own = size_of::<Self>() + size_of_val(&*self.shapes) + size_of_val(&*self.edges) + ram;
+        own as u64 + self.guest.heap_bytes()
     }
 
     /// The slots whose shadow, as last built, names guest RAM between two pages.
@@ -214,7 +225,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(crate) fn finish(self) -> Built {
+    pub(crate) fn finish(mut self, is_complete: bool) -> Built {
+        self.built.is_complete = is_complete;
+        self.built.reach = self.index.take_changes();
         self.built
     }
 

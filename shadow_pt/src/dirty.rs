@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 /// Says which table pages may have changed since the last finished refresh.
 ///
-/// A page may be reported clean only if every store to it would have been seen: it is tracked, and no GPU mapping,
-/// window alias or guest-RAM alias of it is writable. A dirty page must stay so until a refresh answered `Done`.
+/// A page may be reported clean only if every store to it would have been seen: it is tracked, and no GPU mapping of
+/// another address space, window alias or guest-RAM alias of it is writable. A refresh asks once for each page, when it
+/// begins or soon after.
 pub trait DirtyPages {
     /// Whether the 4 KiB page must be read and compared.
     fn is_dirty(&self, page: TableAt) -> bool;

@@ -19,7 +19,7 @@
 //! * `store`, `dirty`, `placement`: traits that the caller implements
 //! * `entry`: the entry policy; `region`: the snapshot of one directory entry; `reverse`: frame → slots
 //! * `build`: from snapshot to shadow; `output`: its writes; `shadow`: the whole address space
-//! * `saved`: a space that is written, read and checked
+//! * `saved`: a space that is written, read and checked; `work`: how much is done in one go
 #![forbid(unsafe_code)]
 
 mod build;
@@ -33,12 +33,14 @@ mod saved;
 mod shadow;
 mod store;
 pub mod walk;
+mod work;
 
 pub use build::{Built, Dropped, TableRange};
 pub use dirty::{AllDirty, DirtyPages};
 pub use placement::{FramePlacement, Placement, Placements, ShadowWriter, TablePages};
-pub use reverse::{GuestFrame, Reach};
+pub use reverse::{GuestFrame, Reach, ReachChange};
 pub use saved::Unsound;
-pub use shadow::{Changes, Refresh, ShadowConfig, ShadowError, ShadowSpace};
+pub use shadow::{Changes, Pending, Refresh, ShadowConfig, ShadowError, ShadowSpace};
 pub use store::{GuestDirectory, TableAt, TableRead, TableStore};
 pub use walk::{Walk, walk};
+pub use work::Work;

@@ -3,10 +3,10 @@
 //! A snapshot entry beyond the end of its table (SIZE) or of a table that does not exist is zero, so that nothing
 //! behind this module has to ask.
 
-use crate::dirty::DirtyPages;
 use crate::saved::{self, Unsound};
-use crate::shadow::Changes;
+use crate::shadow::{Changes, MISSING_MAX};
 use crate::store::{TableAt, TableRead, TableStore};
+use crate::work::{PAGE_ASKED, PAGE_COMPARED, Work};
 use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::pte::{LARGE_PT_ENTRIES, Pde, SMALL_PER_LARGE, SMALL_PT_ENTRIES};
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,16 @@ impl SlotSet {
 
     pub(crate) fn len(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// The first members from `slot` on, at most `count`.
+    pub(crate) fn from(&self, slot: usize, count: usize) -> Self {
+        let mut some = Self::EMPTY;
+        self.iter()
+            .skip_while(|&member| member < slot)
+            .take(count)
+            .for_each(|member| some.insert(member));
+        some
     }
 
     /// Takes the members of `other` out.
@@ -188,7 +198,8 @@ impl TableSpan {
 
     fn page(self, page: usize) -> Option<(TableAt, usize)> {
         let at = self.at?.offset(page as u64 * SMALL_PAGE);
-        Some((at, (self.entries - page * PAGE_ENTRIES).min(PAGE_ENTRIES)))
+        let entries = self.entries.checked_sub(page * PAGE_ENTRIES)?;
+        Some((at, entries.min(PAGE_ENTRIES)))
     }
 }
 
@@ -208,7 +219,7 @@ pub(crate) struct Region {
     /// Pages without any entry take no memory.
     #[serde(with = "saved::pages")]
     small: Vec<Option<Box<EntryPage>>>,
-    /// Bit n: page n has to be read whether it is dirty or not.
+    /// Bit n: page n has to be read.
     large_unread: u64,
     small_unread: u64,
     /// Slots that differ from what was last built.
@@ -237,6 +248,11 @@ impl Region {
         Unsound::unless(
             fits(&self.large_span, LARGE_PT_ENTRIES) && fits(&self.small_span, SMALL_PT_ENTRIES),
             "a table of the guest's lies nowhere",
+        )?;
+        let names = |unread: u64, span: &TableSpan| u64::BITS - unread.leading_zeros() <= span.pages() as u32;
+        Unsound::unless(
+            names(self.large_unread, &self.large_span) && names(self.small_unread, &self.small_span),
+            "a page that no table has is to be read",
         )?;
         Unsound::unless(
             self.small.len() == SMALL_PAGES,
@@ -273,30 +289,46 @@ impl Region {
         }
     }
 
-    /// Reads the pages that may have changed and marks the slots that did.
-    pub(crate) fn refresh(
+    /// Notes which pages may have changed: they have to be read.
+    pub(crate) fn mark(&mut self, is_dirty: impl Fn(TableAt) -> bool, work: &mut Work) {
+        for (span, unread) in [
+            (self.large_span, &mut self.large_unread),
+            (self.small_span, &mut self.small_unread),
+        ] {
+            for (page, (at, _)) in (0..span.pages()).map_while(|page| Some((page, span.page(page)?))) {
+                if *unread & 1 << page == 0 && is_dirty(at) {
+                    *unread |= 1 << page;
+                }
+            }
+            work.add(span.pages() as u64 * PAGE_ASKED);
+        }
+    }
+
+    /// Reads the pages that have to be read, as far as the work goes, and marks the slots that changed.
+    pub(crate) fn read(
         &mut self,
         store: &mut dyn TableStore,
-        dirty: &dyn DirtyPages,
         changes: &mut Changes,
         missing: &mut Vec<TableAt>,
+        work: &mut Work,
     ) {
         for size in [Size::Large, Size::Small] {
             let (span, mut unread) = match size {
                 Size::Large => (self.large_span, self.large_unread),
                 Size::Small => (self.small_span, self.small_unread),
             };
-            for page in 0..span.pages() {
+            let mut ahead = unread;
+            while ahead != 0 && !work.is_used_up() && missing.len() < MISSING_MAX {
+                let page = ahead.trailing_zeros() as usize;
+                ahead &= ahead - 1;
                 let Some((at, entries)) = span.page(page) else {
                     break;
                 };
-                if unread & 1 << page == 0 && !dirty.is_dirty(at) {
-                    continue;
-                }
                 let mut fresh = [0; PAGE_ENTRIES];
                 match read_entries(store, at, &mut fresh[..entries]) {
                     TableRead::Done | TableRead::Outside => {
                         unread &= !(1 << page);
+                        work.add(PAGE_COMPARED);
                         changes.compared += entries as u64;
                         match size {
                             Size::Large => self.store_large(page, &fresh[..entries], changes),
@@ -304,7 +336,7 @@ impl Region {
                         }
                     }
                     TableRead::Missing => {
-                        unread |= 1 << page;
+                        work.add(PAGE_ASKED);
                         missing.push(at);
                     }
                 }
@@ -314,6 +346,18 @@ impl Region {
                 Size::Small => self.small_unread = unread,
             }
         }
+    }
+
+    /// Whether pages have still to be read.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.large_unread | self.small_unread != 0
+    }
+
+    /// Bytes of host memory that the snapshot takes.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let pages = self.small.iter().flatten().count();
+        let lists = size_of_val(&*self.large) + size_of_val(self.small.as_slice());
+        (lists + pages * size_of::<EntryPage>()) as u64
     }
 
     fn store_large(&mut self, page: usize, fresh: &[u64], changes: &mut Changes) {

@@ -5,6 +5,7 @@
 //! Invariants: a frame's counters equal its list; a slot has at most 32 edges, each to another frame.
 
 use crate::saved::Unsound;
+use crate::store::TableAt;
 use fermi_spec::addr::{FRAME, GuestVramAddr};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,17 @@ impl GuestFrame {
 pub struct Reach {
     /// Whether any entry allows writes.
     pub writable: bool,
+}
+
+/// A frame began or ceased to be reached by an address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReachChange {
+    /// Whose reach it is, as the guest numbers its VRAM.
+    pub frame: GuestFrame,
+    /// It is about stores; otherwise about any access.
+    pub is_store: bool,
+    /// It was not reached before; otherwise it is not any more.
+    pub began: bool,
 }
 
 /// A slot of a directory entry: (directory index << 10) | slot.
@@ -129,6 +141,38 @@ pub(crate) struct ReverseIndex {
     heads: Vec<Head>,
     edges: Vec<Edge>,
     free: u32,
+    /// Since they were last taken, in order.
+    #[serde(skip)]
+    changes: Vec<ReachChange>,
+}
+
+impl Head {
+    /// Counts an edge that comes or goes.
+    #[inline]
+    fn count(&mut self, frame: u32, comes: bool, changes: &mut Vec<ReachChange>) {
+        let before = self.edges;
+        self.edges = if comes { before + 1 } else { before - 1 };
+        note(before, self.edges, frame, false, changes);
+    }
+
+    /// Counts an edge that begins or ceases to allow stores.
+    #[inline]
+    fn count_writable(&mut self, frame: u32, comes: bool, changes: &mut Vec<ReachChange>) {
+        let before = self.writable;
+        self.writable = if comes { before + 1 } else { before - 1 };
+        note(before, self.writable, frame, true, changes);
+    }
+}
+
+#[inline]
+fn note(before: u32, after: u32, frame: u32, is_store: bool, changes: &mut Vec<ReachChange>) {
+    if (before == 0) != (after == 0) {
+        changes.push(ReachChange {
+            frame: GuestFrame(frame),
+            is_store,
+            began: before == 0,
+        });
+    }
 }
 
 impl ReverseIndex {
@@ -137,7 +181,13 @@ impl ReverseIndex {
             heads: Vec::new(),
             edges: Vec::new(),
             free: NO_EDGE,
+            changes: Vec::new(),
         }
+    }
+
+    /// What changed since the last call, in order.
+    pub(crate) fn take_changes(&mut self) -> Vec<ReachChange> {
+        std::mem::take(&mut self.changes)
     }
 
     /// Replaces the edges of a slot, whose list starts at `first`.
@@ -157,12 +207,7 @@ impl ReverseIndex {
         {
             if edge.writable != writable {
                 edge.writable = writable;
-                let head = &mut self.heads[frame as usize];
-                head.writable = if writable {
-                    head.writable + 1
-                } else {
-                    head.writable - 1
-                };
+                self.heads[frame as usize].count_writable(frame, writable, &mut self.changes);
             }
             return;
         }
@@ -188,8 +233,9 @@ impl ReverseIndex {
         let mut edge = first;
         for &(frame, writable) in frames {
             let known = &mut self.edges[edge as usize];
-            let head = &mut self.heads[frame as usize];
-            head.writable = head.writable - u32::from(known.writable) + u32::from(writable);
+            if known.writable != writable {
+                self.heads[frame as usize].count_writable(frame, writable, &mut self.changes);
+            }
             known.writable = writable;
             edge = known.next_of_slot;
         }
@@ -231,8 +277,10 @@ impl ReverseIndex {
             self.edges[head.first as usize].previous = at;
         }
         head.first = at;
-        head.edges += 1;
-        head.writable += u32::from(writable);
+        head.count(frame, true, &mut self.changes);
+        if writable {
+            head.count_writable(frame, true, &mut self.changes);
+        }
         at
     }
 
@@ -241,8 +289,10 @@ impl ReverseIndex {
             let at = *first;
             let edge = self.edges[at as usize];
             let head = &mut self.heads[edge.frame as usize];
-            head.edges -= 1;
-            head.writable -= u32::from(edge.writable);
+            head.count(edge.frame, false, &mut self.changes);
+            if edge.writable {
+                head.count_writable(edge.frame, false, &mut self.changes);
+            }
             if edge.previous == NO_EDGE {
                 head.first = edge.next;
             } else {
@@ -263,6 +313,19 @@ impl ReverseIndex {
         (head.edges != 0).then_some(Reach {
             writable: head.writable != 0,
         })
+    }
+
+    /// Whether a page of a guest's tables lies in memory that the address space lets the GPU write.
+    pub(crate) fn is_written(&self, page: TableAt) -> bool {
+        let TableAt::Vram(at) = page else { return false };
+        GuestFrame::of(at)
+            .and_then(|frame| self.reaches(frame))
+            .is_some_and(|reach| reach.writable)
+    }
+
+    /// Bytes of host memory that it fills; lists that grow take up to as much again.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        (self.heads.len() * size_of::<Head>() + self.edges.len() * size_of::<Edge>()) as u64
     }
 
     /// Every frame that is reached, in order.
@@ -382,6 +445,7 @@ mod tests {
             let mut index = ReverseIndex::new();
             let mut firsts = [NO_EDGE; 8];
             let mut model: BTreeMap<usize, Vec<(u32, bool)>> = BTreeMap::new();
+            let mut told = [[false; 2]; 12];
             for (slot, list) in edits {
                 let frames = slot_frames(&list);
                 match frames.as_slice() {
@@ -391,6 +455,10 @@ mod tests {
                     frames => index.set(&mut firsts[slot], SlotId::new(5, slot), frames),
                 }
                 model.insert(slot, frames.as_slice().to_vec());
+                for change in index.take_changes() {
+                    let known = &mut told[change.frame.0 as usize][usize::from(change.is_store)];
+                    prop_assert_ne!(std::mem::replace(known, change.began), change.began);
+                }
                 for frame in 0..12 {
                     let mut expected: Vec<usize> = model.iter()
                         .filter(|(_, list)| list.iter().any(|edge| edge.0 == frame))
@@ -405,6 +473,7 @@ mod tests {
                         index.reaches(GuestFrame(frame)),
                         (!expected.is_empty()).then_some(Reach { writable })
                     );
+                    prop_assert_eq!(told[frame as usize], [!expected.is_empty(), writable]);
                 }
             }
         }

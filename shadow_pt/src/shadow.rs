@@ -1,7 +1,7 @@
 //! One guest address space and its shadow.
 //!
 //! ```text
-//! refresh:  guest tables ─► snapshot, changed slots          (Missing: fetch the pages, repeat)
+//! refresh:  guest tables ─► snapshot, changed slots          (Missing: fetch the pages, repeat; Unfinished: repeat)
 //! (caller)  backs pending_frames()
 //! build:    changed slots ─► shadow entries, reverse index   (then flush the TLB, then free what `Built` lists)
 //! redirect: slots of a frame or RAM range ─► shadow entries  (then the same)
@@ -15,10 +15,11 @@ use crate::dirty::DirtyPages;
 use crate::entry::{Classifier, is_valid, page_of};
 use crate::output::{Scratch, write_zeros};
 use crate::placement::{Placements, ShadowWriter, TablePages};
-use crate::region::{GuestSlot, PAGE_ENTRIES, SlotSet, has_table, read_entries};
+use crate::region::{GuestSlot, PAGE_ENTRIES, SLOTS, SlotSet, has_table, read_entries};
 use crate::reverse::{GuestFrame, Reach, ReverseIndex};
 use crate::saved::{self, Unsound};
 use crate::store::{GuestDirectory, TableAt, TableRead, TableStore};
+use crate::work::{LARGE_BUILT, PAGE_ASKED, PAGE_COMPARED, SLOT_BUILT, SLOT_SEEN, Work};
 use fermi_spec::addr::{FRAME, Gpa, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{PD_BYTES, PD_ENTRIES, Pde, SMALL_PER_LARGE};
 use serde::{Deserialize, Serialize};
@@ -75,9 +76,34 @@ pub struct Changes {
 pub enum Refresh {
     /// The snapshot equals the guest's tables.
     Done(Changes),
-    /// These pages are not at hand. Fetch them and repeat, with the same pages still dirty: the snapshot is a mixture
-    /// of old and new, as a TLB would be. Each repeat gets further, as tables are found through the directory.
+    /// These pages are not at hand, and perhaps others. Fetch them and repeat: the snapshot is a mixture of old and new, as
+    /// a TLB would be. Each repeat gets further.
     Missing(Vec<TableAt>),
+    /// The work is used up. Repeat with more.
+    Unfinished,
+}
+
+/// What [`ShadowSpace::pending_frames`] found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pending {
+    /// Frames, and how the next build will let them be reached.
+    pub frames: Vec<(GuestFrame, Reach)>,
+    /// Nothing is left to look at.
+    pub is_complete: bool,
+}
+
+/// Most pages that a refresh names as missing in one go, but for the directory's.
+pub(crate) const MISSING_MAX: usize = 64;
+
+/// How far a refresh, a look for pending frames and a build have come that were left off.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    /// Directory entries below it were asked which of their pages are dirty; `None`: a refresh begins anew.
+    marked: Option<u16>,
+    /// Directory entries below it were looked at.
+    sought: u16,
+    /// A directory entry and a slot of it: changed slots below are built, or were refused a table.
+    built: (u16, u16),
 }
 
 /// A guest's address space: snapshot of its tables, and their shadow in VRAM.
@@ -88,7 +114,7 @@ pub struct ShadowSpace {
     directory: VramAddr,
     #[serde(with = "saved::runs")]
     guest_pdes: Box<[u64; PD_ENTRIES]>,
-    /// Bit n: directory page n has to be read whether it is dirty or not.
+    /// Bit n: directory page n has to be read.
     unread: u16,
     mirrors: BTreeMap<u16, Mirror>,
     /// Directory entries that have tables but no mirror, for want of room.
@@ -98,6 +124,7 @@ pub struct ShadowSpace {
     scratch: Box<Scratch>,
     /// Counts of a refresh that had to be repeated, so far.
     changes: Changes,
+    progress: Progress,
 }
 
 impl ShadowSpace {
@@ -126,6 +153,7 @@ impl ShadowSpace {
             index: ReverseIndex::new(),
             scratch: Box::default(),
             changes: Changes::default(),
+            progress: Progress::default(),
         })
     }
 
@@ -140,38 +168,81 @@ impl ShadowSpace {
     }
 
     /// Reads the guest's changes in its tables: a table whole when it is first seen, later the pages that `dirty`
-    /// names. Nothing is translated or written.
-    pub fn refresh(&mut self, store: &mut dyn TableStore, dirty: &dyn DirtyPages) -> Refresh {
+    /// names, and those that this space lets the GPU write. Nothing is translated or written. It may have so many
+    /// tables and no more; what would be one too many is refused.
+    ///
+    /// `dirty` is asked once for each page, however often a refresh has to be repeated.
+    pub fn refresh(
+        &mut self,
+        store: &mut dyn TableStore,
+        dirty: &dyn DirtyPages,
+        tables_max: usize,
+        work: &mut Work,
+    ) -> Refresh {
         let mut changes = std::mem::take(&mut self.changes);
         let mut missing = Vec::new();
-        for page in 0..DIRECTORY_PAGES {
-            let at = self.guest.at.offset(page as u64 * SMALL_PAGE);
-            if self.unread & 1 << page == 0 && !dirty.is_dirty(at) {
-                continue;
+        let index = &self.index;
+        let is_dirty = |at| dirty.is_dirty(at) || index.is_written(at);
+        let mut marked = self.progress.marked.unwrap_or_else(|| {
+            work.add(DIRECTORY_PAGES as u64 * PAGE_ASKED);
+            let pages =
+                (0..DIRECTORY_PAGES).map(|page| (page, self.guest.at.offset(page as u64 * SMALL_PAGE)));
+            for (page, _) in pages.filter(|(_, at)| is_dirty(*at)) {
+                self.unread |= 1 << page;
             }
+            0
+        });
+        self.read_directory(store, &mut changes, &mut missing, work);
+        self.retry_refused(tables_max, &mut changes);
+        let index = &self.index;
+        let is_dirty = |at| dirty.is_dirty(at) || index.is_written(at);
+        for (&number, mirror) in self.mirrors.range_mut(marked..) {
+            mirror.guest.mark(is_dirty, work);
+            marked = number + 1;
+            if work.is_used_up() {
+                break;
+            }
+        }
+        for mirror in self.mirrors.values_mut() {
+            mirror.guest.read(store, &mut changes, &mut missing, work);
+        }
+        changes.refused = self.refused.len() as u64;
+        let is_read = self.mirrors.range(marked..).next().is_none()
+            && self.mirrors.values().all(|mirror| !mirror.guest.is_unread());
+        if missing.is_empty() && is_read {
+            self.progress.marked = None;
+            return Refresh::Done(changes);
+        }
+        self.progress.marked = Some(marked);
+        self.changes = changes;
+        match missing.is_empty() {
+            true => Refresh::Unfinished,
+            false => Refresh::Missing(missing),
+        }
+    }
+
+    fn read_directory(
+        &mut self,
+        store: &mut dyn TableStore,
+        changes: &mut Changes,
+        missing: &mut Vec<TableAt>,
+        work: &mut Work,
+    ) {
+        for page in (0..DIRECTORY_PAGES)
+            .filter(|page| self.unread & 1 << page != 0)
+            .collect::<Vec<_>>()
+        {
+            let at = self.guest.at.offset(page as u64 * SMALL_PAGE);
             let mut fresh = [0; PAGE_ENTRIES];
+            work.add(PAGE_COMPARED);
             match read_entries(store, at, &mut fresh) {
                 TableRead::Done | TableRead::Outside => {
                     self.unread &= !(1 << page);
                     changes.compared += PAGE_ENTRIES as u64;
-                    self.store_directory(page, &fresh, &mut changes);
+                    self.store_directory(page, &fresh, changes);
                 }
-                TableRead::Missing => {
-                    self.unread |= 1 << page;
-                    missing.push(at);
-                }
+                TableRead::Missing => missing.push(at),
             }
-        }
-        self.retry_refused(&mut changes);
-        for mirror in self.mirrors.values_mut() {
-            mirror.guest.refresh(store, dirty, &mut changes, &mut missing);
-        }
-        changes.refused = self.refused.len() as u64;
-        if missing.is_empty() {
-            Refresh::Done(changes)
-        } else {
-            self.changes = changes;
-            Refresh::Missing(missing)
         }
     }
 
@@ -200,13 +271,14 @@ impl ShadowSpace {
 
     /// Gives mirrors to entries without one, lowest first. Those that the guest emptied do not count, but the next
     /// build has yet to remove them, so they are bounded as well.
-    fn retry_refused(&mut self, changes: &mut Changes) {
+    fn retry_refused(&mut self, tables_max: usize, changes: &mut Changes) {
+        let tables_max = tables_max.min(self.config.tables_max);
         let mut live = self
             .mirrors
             .values()
             .filter(|mirror| mirror.guest.is_live())
             .count();
-        while live < self.config.tables_max && self.mirrors.len() < self.config.tables_max.saturating_mul(2) {
+        while live < tables_max && self.mirrors.len() < self.config.tables_max.saturating_mul(2) {
             let Some(index) = self.refused.pop_first() else {
                 return;
             };
@@ -219,14 +291,16 @@ impl ShadowSpace {
     }
 
     /// The guest-VRAM frames that changed slots refer to and the next build will ask placements for, each once, in
-    /// order. Back them first, or they become not present.
-    pub fn pending_frames(&self) -> Vec<(GuestFrame, Reach)> {
+    /// order. Back them first, or they become not present. Goes on where the last call was left off, as far as the work
+    /// goes.
+    pub fn pending_frames(&mut self, work: &mut Work) -> Pending {
         let mut classifier = Classifier::new();
         let mut frames: Vec<(GuestFrame, Reach)> = Vec::new();
+        let guest_frames = self.guest_frames();
         let mut add = |raw: u64| {
             let frame = page_of(raw) / SMALL_PER_LARGE as u32;
             if is_valid(raw)
-                && frame < self.guest_frames()
+                && frame < guest_frames
                 && let Ok(class) = classifier.classify(raw)
                 && !class.is_ram
             {
@@ -241,7 +315,14 @@ impl ShadowSpace {
                 }
             }
         };
-        for mirror in self.mirrors.values() {
+        let mut is_complete = true;
+        for (&number, mirror) in self.mirrors.range(self.progress.sought..) {
+            if work.is_used_up() {
+                self.progress.sought = number;
+                is_complete = false;
+                break;
+            }
+            work.add(mirror.guest.changed.len() * SLOT_SEEN);
             for slot in mirror.guest.changed.iter() {
                 match mirror.guest.slot(slot) {
                     GuestSlot::Empty => {}
@@ -256,16 +337,20 @@ impl ShadowSpace {
             kept.1.writable |= next.0 == kept.0 && next.1.writable;
             next.0 == kept.0
         });
-        frames
+        if is_complete {
+            self.progress.sought = 0;
+        }
+        Pending { frames, is_complete }
     }
 
-    /// Translates the changed slots with the placements of now and writes the shadow entries. Afterwards flush the
-    /// TLB, then free what the result lists.
+    /// Translates the changed slots with the placements of now and writes the shadow entries, as far as the work goes;
+    /// the next call goes on. Afterwards flush the TLB, then free what the results list.
     pub fn build(
         &mut self,
         placements: &dyn Placements,
         pages: &mut dyn TablePages,
         writer: &mut dyn ShadowWriter,
+        work: &mut Work,
     ) -> Built {
         let frames = self.guest_frames();
         let mut builder = Builder::new(
@@ -277,6 +362,7 @@ impl ShadowSpace {
             pages,
             writer,
         );
+        let (first, mut slot) = self.progress.built;
         let gone: Vec<u16> = self
             .mirrors
             .iter()
@@ -284,17 +370,48 @@ impl ShadowSpace {
             .map(|(&index, _)| index)
             .collect();
         for index in gone {
+            if work.is_used_up() {
+                return builder.finish(false);
+            }
+            work.add(SLOTS as u64 * SLOT_SEEN);
             if let Some(mirror) = self.mirrors.remove(&index) {
                 builder.remove(mirror);
             }
         }
-        for mirror in self.mirrors.values_mut() {
-            if !mirror.guest.changed.is_empty() {
-                let slots = mirror.guest.changed.clone();
+        for (&number, mirror) in self.mirrors.range_mut(first..) {
+            if number != first {
+                slot = 0;
+            }
+            while !mirror.guest.changed.is_empty() {
+                if work.is_used_up() {
+                    self.progress.built = (number, slot);
+                    return builder.finish(false);
+                }
+                let slots = mirror.guest.changed.from(usize::from(slot), work.slots_left());
+                let Some(last) = slots.iter().last() else { break };
+                for slot in slots.iter() {
+                    work.add(match mirror.guest.slot(slot) {
+                        GuestSlot::Small(_) => SLOT_BUILT,
+                        GuestSlot::Empty | GuestSlot::Large(_) => LARGE_BUILT,
+                    });
+                }
                 builder.build(mirror, &slots, true);
+                slot = last as u16 + 1;
             }
         }
-        builder.finish()
+        self.progress.built = (0, 0);
+        builder.finish(true)
+    }
+
+    /// Bytes of host memory that the snapshot and the index of this space take.
+    pub fn heap_bytes(&self) -> u64 {
+        let mirrors: u64 = self.mirrors.values().map(Mirror::heap_bytes).sum();
+        mirrors + self.index.heap_bytes() + size_of_val(&*self.guest_pdes) as u64
+    }
+
+    /// Directory entries whose tables it holds a snapshot of.
+    pub fn table_count(&self) -> usize {
+        self.mirrors.len()
     }
 
     /// Rewrites every slot that reaches the frame, which moved, was backed or lost its backing. Flush afterwards.
@@ -392,7 +509,7 @@ impl ShadowSpace {
                 builder.build(mirror, &slots, false);
             }
         }
-        builder.finish()
+        builder.finish(true)
     }
 
     /// How the shadow, as last built, reaches the frame; `None` if not at all.
@@ -443,6 +560,16 @@ impl ShadowSpace {
             compared, changed, ..
         } = self.changes;
         Unsound::unless(compared.max(changed) < u64::MAX / 2, "a count is out of range")?;
+        let Progress {
+            marked,
+            sought,
+            built,
+        } = &self.progress;
+        let is_place = |number: u16| usize::from(number) <= PD_ENTRIES;
+        Unsound::unless(
+            is_place(marked.unwrap_or(0)) && is_place(*sought) && is_place(built.0),
+            "what was left off is out of range",
+        )?;
         for table in self.tables() {
             saved::check_table(table.at, table.bytes)?;
         }

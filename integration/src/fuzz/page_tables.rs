@@ -16,7 +16,7 @@ use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::{PbdmaReg, PbusReg, PeepholeReg, PffbReg, PfifoReg, pfifo};
 use shadow_pt::{
     AllDirty, FramePlacement, GuestDirectory, Placement, Placements, Refresh, ShadowConfig, ShadowSpace,
-    ShadowWriter, TableAt, TablePages, TableRead, TableStore,
+    ShadowWriter, TableAt, TablePages, TableRead, TableStore, Work,
 };
 
 /// Work of one step.
@@ -270,6 +270,8 @@ struct Shadow {
     space: Option<ShadowSpace>,
     pages: Pages,
     written: Written,
+    /// What a step of a sync may take: everything every other time.
+    limit: u64,
 }
 
 impl Shadow {
@@ -279,12 +281,18 @@ impl Shadow {
             space: None,
             pages: Pages::default(),
             written: Written(vec![0; TABLES_BYTES as usize / 8]),
+            limit: 0,
         }
     }
 
     /// Updates the shadow from the guest's tables, and checks every entry of it.
     fn follow(&mut self, card: &Card) {
         self.follows += 1;
+        self.limit = if self.follows.is_multiple_of(2) {
+            u64::MAX
+        } else {
+            10_000
+        };
         if self.follows > FOLLOWS_MAX {
             return;
         }
@@ -300,12 +308,34 @@ impl Shadow {
             ShadowSpace::new(directory, config, &mut self.pages, &mut self.written)
                 .expect("room for a directory")
         });
-        let Refresh::Done(_) = space.refresh(&mut Guest(card), &AllDirty) else {
-            panic!("no table is ever missing");
-        };
-        let built = space.build(&Arena, &mut self.pages, &mut self.written);
-        for table in built.freed {
-            self.pages.free(table.at, table.bytes);
+        loop {
+            let mut work = Work::limited(self.limit);
+            let refresh = space.refresh(&mut Guest(card), &AllDirty, usize::MAX, &mut work);
+            check_work(work);
+            match refresh {
+                Refresh::Done(_) => break,
+                Refresh::Unfinished => {}
+                Refresh::Missing(pages) => panic!("{} pages are missing that are never", pages.len()),
+            }
+        }
+        loop {
+            let mut work = Work::limited(self.limit);
+            let pending = space.pending_frames(&mut work);
+            check_work(work);
+            if pending.is_complete {
+                break;
+            }
+        }
+        loop {
+            let mut work = Work::limited(self.limit);
+            let built = space.build(&Arena, &mut self.pages, &mut self.written, &mut work);
+            check_work(work);
+            for table in built.freed {
+                self.pages.free(table.at, table.bytes);
+            }
+            if built.is_complete {
+                break;
+            }
         }
         self.check(directory_of(&self.space));
     }
@@ -329,6 +359,11 @@ impl Shadow {
             }
         }
     }
+}
+
+/// However the tables look, a step takes no more than it was given, and its last part.
+fn check_work(work: Work) {
+    assert!(work.excess() <= Work::EXCESS_MAX, "{work:?}");
 }
 
 fn directory_of(space: &Option<ShadowSpace>) -> VramAddr {

@@ -17,6 +17,8 @@ const FRAMES: u32 = (VRAM / FRAME) as u32;
 const DIRECTORY: u64 = 0x1_0000;
 const TABLES_AT: u64 = 0x4000_0000;
 const TABLES: u64 = 4 << 20;
+/// Work within which a whole sync of these tables ends.
+const LIMIT_MAX: u64 = 1 << 40;
 /// Directory entries that the guest uses.
 const PDES: [u64; 4] = [0, 1, 100, 8191];
 /// Tables that its directory entries point to, as low PDE words without SIZE. The last one overlaps large tables.
@@ -209,6 +211,9 @@ struct World {
     card: Card,
     tables: Tables,
     space: ShadowSpace,
+    /// What a step of a sync may take, and by how much one took more.
+    work: Work,
+    excess: u64,
 }
 
 impl World {
@@ -253,6 +258,8 @@ impl World {
             card,
             tables,
             space,
+            work: Work::limited(LIMIT_MAX),
+            excess: 0,
         }
     }
 
@@ -260,21 +267,24 @@ impl World {
     fn sync(&mut self) -> (Changes, Built) {
         self.guest.fetched.clear();
         self.guest.salt += 1;
-        let mut rounds = 0;
         let changes = loop {
             let dirty = self.guest.dirty.clone();
-            match self.space.refresh(&mut self.guest, &dirty) {
+            let mut work = self.work;
+            let refresh = self.space.refresh(&mut self.guest, &dirty, usize::MAX, &mut work);
+            self.end_step(work);
+            match refresh {
                 Refresh::Done(changes) => break changes,
+                Refresh::Unfinished => assert!(work.done() > 0, "a step without work"),
                 Refresh::Missing(pages) => {
-                    assert!(!pages.is_empty() && rounds < 3, "fetching makes no progress");
+                    let is_new = |page: &TableAt| !self.guest.fetched.contains(page);
+                    assert!(pages.iter().any(is_new), "fetching makes no progress");
                     self.guest.fetched.extend(pages);
-                    rounds += 1;
                 }
             }
         };
         self.guest.dirty.clear();
-        let pending = self.space.pending_frames();
-        let built = self.space.build(&self.host, &mut self.tables, &mut self.card);
+        let pending = self.pending();
+        let built = self.build();
         for (frame, reach) in pending {
             let built = self.space.reaches(frame);
             assert!(
@@ -284,6 +294,47 @@ impl World {
         }
         self.flush(&built);
         (changes, built)
+    }
+
+    /// A step took that much. The next one may find the space written and read.
+    fn end_step(&mut self, work: Work) {
+        self.excess = self.excess.max(work.excess());
+        if work.excess() > 0 && self.guest.salt.is_multiple_of(8) {
+            self.rewrite();
+        }
+    }
+
+    /// All frames that the next build asks placements for.
+    fn pending(&mut self) -> Vec<(GuestFrame, Reach)> {
+        let mut frames = Vec::new();
+        loop {
+            let mut work = self.work;
+            let pending = self.space.pending_frames(&mut work);
+            frames.extend(pending.frames);
+            self.end_step(work);
+            if pending.is_complete {
+                return frames;
+            }
+        }
+    }
+
+    /// A build in as many steps as it takes.
+    fn build(&mut self) -> Built {
+        let mut sum = Built::default();
+        loop {
+            let mut work = self.work;
+            let built = self
+                .space
+                .build(&self.host, &mut self.tables, &mut self.card, &mut work);
+            self.end_step(work);
+            sum.slots += built.slots;
+            sum.entries += built.entries;
+            sum.refused += built.refused;
+            sum.freed.extend(built.freed);
+            if built.is_complete {
+                return sum;
+            }
+        }
     }
 
     /// The flush after which freed tables may be reused, and hence contain anything.
@@ -521,6 +572,8 @@ enum Step {
     },
     /// The space is written and read.
     Rewrite,
+    /// Steps of a sync may take that much from now on.
+    Limit(u64),
 }
 
 fn place_of(low_word: u64) -> Option<TableAt> {
@@ -594,6 +647,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Refuse),
         1 => (0..FRAMES).prop_map(|frame| Step::Reserve { frame }),
         2 => Just(Step::Rewrite),
+        2 => prop::sample::select(vec![0, 1_000, 30_000, LIMIT_MAX]).prop_map(Step::Limit),
     ]
 }
 
@@ -648,6 +702,7 @@ impl World {
             }
             Step::MapRam { first, pages, mapped } => self.map_ram(first, pages, mapped),
             Step::Rewrite => self.rewrite(),
+            Step::Limit(limit) => self.work = Work::limited(limit),
             Step::Refuse(refuses) => self.tables.refuses = refuses,
             Step::Reserve { frame } => {
                 let reserved =
@@ -673,6 +728,7 @@ proptest! {
             world.perform(step);
             world.check_confined();
         }
+        prop_assert!(world.excess <= Work::EXCESS_MAX, "a step of {} too much", world.excess);
         // Whatever was refused on the way is made up for by the next build.
         world.tables.refuses = false;
         let _ = world.sync();
@@ -737,7 +793,7 @@ proptest! {
                 let _ = space.redirect(GuestFrame(frame), &world.host, &mut world.tables, &mut world.card);
             }
             let _ = space.redirect_ram(Gpa(0), RAM, &world.host, &mut world.tables, &mut world.card);
-            let _ = space.refresh(&mut world.guest, &AllDirty);
+            let _ = space.refresh(&mut world.guest, &AllDirty, usize::MAX, &mut Work::unlimited());
         }
     }
 }
@@ -816,9 +872,107 @@ fn clean_pages_are_not_read() {
     }
     let mut world = one_large_page();
     assert_eq!(
-        world.space.refresh(&mut NoReads, &DirtySet::default()),
+        world.space.refresh(
+            &mut NoReads,
+            &DirtySet::default(),
+            usize::MAX,
+            &mut Work::unlimited()
+        ),
         Refresh::Done(Changes::default())
     );
+}
+
+/// A guest that maps all of a space by small pages, and how many steps of `limit` each of its syncs takes.
+fn steps_of_a_full_space(limit: u64, tables: u64) -> (usize, u64) {
+    let mut world = World::new(64);
+    let table = place_of(SMALL_TABLES[1]).expect("a table");
+    for page in 0..32768 {
+        world.guest.store(table.offset(page * 8), (page % 64) << 4 | 1);
+    }
+    for pde in 0..tables {
+        let at = TableAt::Vram(GuestVramAddr(DIRECTORY + pde * 8));
+        world.guest.store(at, SMALL_TABLES[1] << 32);
+    }
+    world.guest.fetched = (0..VRAM / SMALL_PAGE)
+        .map(|page| TableAt::Vram(GuestVramAddr(page * SMALL_PAGE)))
+        .collect();
+    let (mut steps, mut sum) = (0, 0);
+    let mut count = |work: Work| {
+        assert!(
+            work.excess() <= Work::EXCESS_MAX,
+            "a step of {} too much",
+            work.excess()
+        );
+        steps += 1;
+        sum += work.done();
+    };
+    let new = || Work::limited(limit);
+    loop {
+        let mut work = new();
+        let refresh = world
+            .space
+            .refresh(&mut world.guest, &AllDirty, usize::MAX, &mut work);
+        count(work);
+        match refresh {
+            Refresh::Unfinished => {}
+            Refresh::Missing(pages) => panic!("{} pages are missing", pages.len()),
+            Refresh::Done(_) => break,
+        }
+    }
+    loop {
+        let mut work = new();
+        let pending = world.space.pending_frames(&mut work);
+        count(work);
+        if pending.is_complete {
+            break;
+        }
+    }
+    loop {
+        let mut work = new();
+        let built = world
+            .space
+            .build(&world.host, &mut world.tables, &mut world.card, &mut work);
+        count(work);
+        if built.is_complete {
+            return (steps, sum);
+        }
+    }
+}
+
+#[test]
+fn sync_takes_steps_by_its_tables_and_each_is_bounded() {
+    let (few, short) = steps_of_a_full_space(100_000, 3);
+    let (many, long) = steps_of_a_full_space(100_000, 12);
+    assert!(many > 3 * few && few > 4, "{few} and {many} steps");
+    assert!(
+        long <= 4 * short,
+        "work of {short} for 3 tables and {long} for 12"
+    );
+}
+
+#[test]
+fn tables_beyond_the_bound_are_refused_and_come_when_there_is_room() {
+    let mut world = World::new(64);
+    for pde in 0..4 {
+        world.store_pde(pde, LARGE_TABLES[1]);
+    }
+    let mut refused_with = |tables_max: usize| {
+        world.guest.fetched.clear();
+        loop {
+            let mut work = Work::unlimited();
+            match world
+                .space
+                .refresh(&mut world.guest, &AllDirty, tables_max, &mut work)
+            {
+                Refresh::Done(changes) => return (changes.refused, world.space.table_count()),
+                Refresh::Missing(pages) => world.guest.fetched.extend(pages),
+                Refresh::Unfinished => {}
+            }
+        }
+    };
+    assert_eq!(refused_with(1), (3, 1));
+    assert_eq!(refused_with(3), (1, 3));
+    assert_eq!(refused_with(9), (0, 4));
 }
 
 #[test]
@@ -945,7 +1099,7 @@ fn directory_outside_of_memory_is_empty() {
     let config = ShadowConfig::for_guest_vram(VRAM);
     let mut space = ShadowSpace::new(guest, config, &mut world.tables, &mut world.card).expect("room");
     assert!(matches!(
-        space.refresh(&mut world.guest, &AllDirty),
+        space.refresh(&mut world.guest, &AllDirty, usize::MAX, &mut Work::unlimited()),
         Refresh::Done(Changes { changed: 0, .. })
     ));
 }

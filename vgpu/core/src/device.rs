@@ -3,7 +3,7 @@
 //! Accesses of one client take effect in order. The head of [`Vgpu::queue`] may be blocked, on a value from the card, on
 //! a sync, on memory; no later access starts until it is done.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
@@ -15,8 +15,9 @@ use crate::config::VmConfig;
 use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::inspect::{Inspect, Space as Address, Tree};
-use crate::memory::{Chunks, GuestPage};
+use crate::memory::{ChunkNo, Chunks, GuestPage};
 use crate::notice::SyncWait;
+use crate::share::{REQUEST, Share};
 
 mod board;
 pub(crate) mod effect;
@@ -40,6 +41,11 @@ use units::Units;
 
 /// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
 pub(crate) const QUEUE_MAX: usize = 4096;
+
+/// Most directory entries of a VM, of all its address spaces, whose tables are followed. What is beyond is absent for the
+/// card: that VM's engines fault there, and its log says why. Each takes 0.3 MiB of host memory as a rule and 1.1 MiB at
+/// most, and the time of a flush of everything grows with it. 256 are 32 GiB of mapped addresses.
+pub(crate) const TABLES_MAX: usize = 256;
 
 /// One of a VM's shadow address spaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -84,6 +90,12 @@ impl Queued {
             done: self.done + piece.bytes(),
             ..self.clone()
         })
+    }
+
+    /// What it takes of the broker's time, without what it leads to: see [`Share`].
+    pub(crate) fn work(&self) -> u64 {
+        let bytes = self.access().map_or(0, |(_, _, bytes)| bytes);
+        REQUEST + bytes as u64
     }
 
     pub(crate) fn new(id: RequestId, kind: Request, since: Tick) -> Self {
@@ -157,23 +169,24 @@ pub(crate) enum SyncStage {
     Read {
         /// Pages of tables on their way from VRAM.
         fetching: BTreeMap<Token, GuestPage>,
-        /// Rounds of fetching so far; tables are three levels deep.
-        rounds: u32,
     },
-    /// Chunks that they newly map get memory.
+    /// Looking for chunks without memory that changed entries name.
+    Seek {
+        /// Those found so far.
+        wanted: BTreeSet<ChunkNo>,
+    },
+    /// These chunks get memory.
     Back {
+        wanted: BTreeSet<ChunkNo>,
         /// Its wait for memory or a move, and since when.
         waits: Option<(SyncWait, Tick)>,
     },
+    /// Writing the shadow tables.
+    Build,
     /// The card drops its translations.
-    Flush {
-        /// Shadow tables given up, free afterwards.
-        freed: Vec<TableRange>,
-    },
+    Flush,
     /// A channel is to be bound to memory that began to move meanwhile: it waits for the end of the move.
     Bind {
-        /// As before: they become free when the sync ends.
-        freed: Vec<TableRange>,
         /// Its wait for the move, and since when.
         waits: Option<(SyncWait, Tick)>,
     },
@@ -186,6 +199,12 @@ pub(crate) struct SyncPoint {
     pub(crate) cause: SyncCause,
     pub(crate) spaces: Vec<SpaceId>,
     pub(crate) stage: SyncStage,
+    /// How many of the spaces the stage is through with.
+    pub(crate) spaces_done: usize,
+    /// Shadow entries were written.
+    pub(crate) wrote: bool,
+    /// Shadow tables given up: free when the card has dropped its translations.
+    pub(crate) freed: Vec<TableRange>,
 }
 
 /// Whether a VM's memory is on its way out, why, and how far.
@@ -274,7 +293,7 @@ pub(crate) struct Vgpu {
     pub(crate) orphans: Vec<TableRange>,
     /// When the guest may be notified again, and engines that wait for that.
     pub(crate) notify_at: Tick,
-    pub(crate) notify_engines: std::collections::BTreeSet<fermi_spec::engine::Engine>,
+    pub(crate) notify_engines: BTreeSet<fermi_spec::engine::Engine>,
     /// Usage in the last notice.
     pub(crate) told: (u64, u64),
     /// The host refused to let the card reach images that a spill wanted: the next one wants a single chunk.
@@ -283,6 +302,8 @@ pub(crate) struct Vgpu {
     pub(crate) passed_over_until: Tick,
     /// When its tables were last read and what its channels reach was counted.
     pub(crate) synced_at: Option<Tick>,
+    /// What it had of the broker's time.
+    pub(crate) share: Share,
     /// Guest errors so far; the log hears of the 1st, 2nd, 4th, 8th….
     pub(crate) guest_errors: u64,
 }
@@ -343,11 +364,12 @@ impl Vgpu {
             leave: Leave::Stays,
             orphans: Vec::new(),
             notify_at: Tick::default(),
-            notify_engines: std::collections::BTreeSet::new(),
+            notify_engines: BTreeSet::new(),
             told: (0, 0),
             was_refused: false,
             passed_over_until: Tick::default(),
             synced_at: None,
+            share: Share::default(),
             guest_errors: 0,
             config,
         }
@@ -376,6 +398,16 @@ impl Vgpu {
             .filter_map(|v| self.channels.get(v))
             .filter(|channel| channel.in_table && !channel.suspended && !channel.killed)
             .map(|channel| channel.physical)
+    }
+
+    /// Directory entries, of all spaces, whose tables are held in snapshots.
+    pub(crate) fn table_count(&self) -> usize {
+        self.spaces.values().map(|space| space.shadow.table_count()).sum()
+    }
+
+    /// Bytes of host memory that the snapshots of its tables and their indexes take.
+    fn heap_bytes(&self) -> u64 {
+        self.spaces.values().map(|space| space.shadow.heap_bytes()).sum()
     }
 
     /// The space that shadows a guest directory.
@@ -462,27 +494,27 @@ impl Inspect for SyncPoint {
             }
         }
         tree.count("spaces", self.spaces.len());
+        tree.count("spaces_done", self.spaces_done);
+        tree.count("tables_given_up", self.freed.len());
+        let (stage, waits) = match &self.stage {
+            SyncStage::Read { .. } => ("read", &None),
+            SyncStage::Seek { .. } => ("seek", &None),
+            SyncStage::Back { waits, .. } => ("back", waits),
+            SyncStage::Build => ("build", &None),
+            SyncStage::Flush => ("flush", &None),
+            SyncStage::Bind { waits } => ("bind", waits),
+        };
+        tree.name("stage", stage);
         match &self.stage {
-            SyncStage::Read { fetching, rounds } => {
-                tree.name("stage", "read");
-                tree.count("pages_on_their_way", fetching.len());
-                tree.count("rounds", *rounds as usize);
+            SyncStage::Read { fetching } => tree.count("pages_on_their_way", fetching.len()),
+            SyncStage::Seek { wanted } | SyncStage::Back { wanted, .. } => {
+                tree.count("chunks_without_memory", wanted.len());
             }
-            SyncStage::Back { waits } => {
-                tree.name("stage", "back");
-                if let Some((wait, since)) = waits {
-                    tree.name("waits_for", format_args!("{wait:?}"));
-                    tree.age("waits_since", *since);
-                }
-            }
-            SyncStage::Flush { freed } => {
-                tree.name("stage", "flush");
-                tree.count("tables_given_up", freed.len());
-            }
-            SyncStage::Bind { freed, .. } => {
-                tree.name("stage", "bind");
-                tree.count("tables_given_up", freed.len());
-            }
+            SyncStage::Build | SyncStage::Flush | SyncStage::Bind { .. } => {}
+        }
+        if let Some((wait, since)) = waits {
+            tree.name("waits_for", format_args!("{wait:?}"));
+            tree.age("waits_since", *since);
         }
     }
 }
@@ -535,6 +567,12 @@ impl Inspect for Vgpu {
             tree.bytes("held", self.shadow.held);
             tree.bytes("max", self.shadow.max);
         });
+        tree.group("snapshots_of_tables", |tree| {
+            tree.count("tables", self.table_count());
+            tree.count("tables_max", TABLES_MAX);
+            tree.bytes("host_memory", self.heap_bytes());
+        });
+        tree.part("share", &self.share);
         tree.part("ram", &self.ram);
         tree.part("units", &self.units);
         tree.group("spaces", |tree| {

@@ -18,6 +18,7 @@ mod notice;
 pub mod policy;
 mod reason;
 mod saved;
+mod share;
 
 pub use account::Account;
 pub use config::{

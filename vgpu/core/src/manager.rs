@@ -39,6 +39,7 @@ mod syncs;
 mod teardown;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod wakeups;
 mod window_copy;
 mod windows;

@@ -4,7 +4,7 @@ use fermi_spec::addr::{Iova, VramAddr};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::{ShadowConfig, TableRange};
 
-use super::{Blocked, Channel, Leave, QUEUE_MAX, Queued, SpaceId, SyncCause, SyncStage, Vgpu, shadow_budget};
+use super::{Blocked, Channel, Leave, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu, shadow_budget};
 use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
 use crate::saved::Unsound;
 
@@ -39,10 +39,7 @@ impl Blocked {
     /// Shadow tables that are given up when it ends.
     fn freed(&self) -> &[TableRange] {
         match self {
-            Self::Sync(sync) => match &sync.stage {
-                SyncStage::Flush { freed } | SyncStage::Bind { freed, .. } => freed,
-                SyncStage::Read { .. } | SyncStage::Back { .. } => &[],
-            },
+            Self::Sync(sync) => &sync.freed,
             Self::Unmap { freed, .. } => freed,
             Self::Value { .. }
             | Self::Fetch { .. }
@@ -95,6 +92,11 @@ impl Vgpu {
             let fits = count == space.users as usize && id.0 < self.next_space;
             Unsound::unless(fits, "a space has other users than its channels")?;
         }
+        let spaces = self.spaces.values().map(|space| &space.shadow);
+        Unsound::unless(
+            self.chunks.is_reached_by(spaces),
+            "chunks are reached by other than the spaces",
+        )?;
         let is_channel = |v: &u8| usize::from(*v) < CHANNELS;
         let numbers = self
             .channels

@@ -14,7 +14,7 @@ use super::ram::RamMaps;
 use super::{Space, SpaceId};
 use crate::event::{Actions, HostMemory, Place, VmId};
 use crate::host::Arena;
-use crate::memory::{Chunks, GuestPage};
+use crate::memory::{Chunks, GuestPage, Reach};
 
 /// Reads guest memory for the broker: tables, instance blocks, runlists.
 pub(crate) struct Reader<'a> {
@@ -92,10 +92,10 @@ pub(crate) struct Dirt<'a> {
     pub(crate) stored: &'a BTreeMap<GuestPage, u64>,
     /// The space's last refresh.
     pub(crate) seen: u64,
-    /// All spaces, to see whether the GPU itself can write a page.
+    /// The other spaces, to see whether the GPU itself can write a page.
     pub(crate) spaces: &'a BTreeMap<SpaceId, Space>,
-    /// Reach of the space being refreshed, which is out of the map meanwhile.
-    pub(crate) own: &'a dyn Fn(GuestFrame) -> bool,
+    /// Says the same of whole chunks, and sooner.
+    pub(crate) chunks: &'a Chunks,
 }
 
 impl DirtyPages for Dirt<'_> {
@@ -106,12 +106,13 @@ impl DirtyPages for Dirt<'_> {
         };
         let number = GuestPage::of(at);
         let frame = GuestFrame((at.0 / fermi_spec::addr::FRAME) as u32);
+        let is_written = |chunk| self.chunks.reach(chunk) == Reach::Writable;
         self.stored.get(&number).is_some_and(|&store| store > self.seen)
-            || (self.own)(frame)
-            || self
-                .spaces
-                .values()
-                .any(|space| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
+            || self.chunks.of(at).is_some_and(is_written)
+                && self
+                    .spaces
+                    .values()
+                    .any(|space| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
     }
 }
 

@@ -425,6 +425,7 @@ impl Running {
         let Some(gone) = vgpu.spaces.remove(&space) else {
             return;
         };
+        vgpu.chunks.forget_reach(&gone.shadow);
         let number = self.next_leaving;
         self.next_leaving += 1;
         self.card

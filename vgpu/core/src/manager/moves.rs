@@ -395,6 +395,7 @@ impl Running {
         };
         let mut writer = ArenaWriter::new();
         let mut freed = Vec::new();
+        let mut reach = Vec::new();
         for space in vgpu.spaces.values_mut() {
             let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             for frame in head
@@ -404,8 +405,12 @@ impl Running {
             {
                 let mut built = space.shadow.redirect(frame, &places, &mut budget, &mut writer);
                 freed.append(&mut built.freed);
+                reach.append(&mut built.reach);
             }
         }
+        reach
+            .into_iter()
+            .for_each(|change| vgpu.chunks.change_reach(change));
         writer.emit(&self.card.arena, cx.actions);
         self.card.flush_tlb(None, Job::MoveFlushed(head.id));
         let early = planted::is(Fault::FramesFreeBeforeFlush).then(|| std::mem::take(&mut emptied));

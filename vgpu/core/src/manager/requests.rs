@@ -1,6 +1,6 @@
 //! A VM's queue: requests are executed in order, and the head may block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use fermi_spec::addr::Gpa;
@@ -18,6 +18,7 @@ use crate::device::tables::{ArenaWriter, Reader, Whereabouts};
 use crate::device::{Blocked, Queued, SyncStage, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
+use crate::share::PAGE_FETCHED;
 
 /// How executing a request ended.
 pub(super) enum Step {
@@ -43,6 +44,9 @@ impl Running {
     /// Executes the VM's queue, up to a request that blocks.
     pub(super) fn serve(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         loop {
+            if !self.has_turn(vm, cx.now) {
+                return;
+            }
             let Some(vgpu) = self.vms.get_mut(&vm) else { return };
             let request = match vgpu.blocked.take() {
                 None => match vgpu.queue.pop_front() {
@@ -68,6 +72,7 @@ impl Running {
                     return;
                 }
             };
+            vgpu.share.charge(request.work());
             let id = request.id;
             let step = self.execute(vm, request, cx);
             let step = match step {
@@ -344,13 +349,20 @@ impl Running {
             leaving: None,
         };
         let mut writer = ArenaWriter::new();
+        let (mut reach, mut slots) = (Vec::new(), 0);
         for space in vgpu.spaces.values_mut() {
             let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            let built = space
+            let mut built = space
                 .shadow
                 .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
             assert!(built.freed.is_empty(), "entries that appear free no table");
+            reach.append(&mut built.reach);
+            slots += built.slots;
         }
+        reach
+            .into_iter()
+            .for_each(|change| vgpu.chunks.change_reach(change));
+        vgpu.share.charge_rewrite(vgpu.table_count(), slots);
         writer.emit(&self.card.arena, cx.actions);
     }
 
@@ -362,13 +374,12 @@ impl Running {
         cx: &mut Cx<'_>,
     ) -> BTreeMap<Token, GuestPage> {
         let mut tokens = BTreeMap::new();
-        let Some(vgpu) = self.vms.get(&vm) else {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
             return tokens;
         };
-        for &page in pages {
-            if tokens.values().any(|&known| known == page) {
-                continue;
-            }
+        let unique: BTreeSet<GuestPage> = pages.iter().copied().collect();
+        vgpu.share.charge(unique.len() as u64 * PAGE_FETCHED);
+        for page in unique {
             if let shadow_pt::Placement::Vram(at) = vgpu.chunks.locate(page.base()) {
                 let token = self
                     .card
@@ -386,9 +397,10 @@ impl Running {
         };
         let vm = vgpu.id;
         let keep = |vgpu: &mut Vgpu, page: GuestPage| {
-            if let Ok(bytes) = <[u8; fermi_spec::addr::SMALL_PAGE as usize]>::try_from(data.as_slice()) {
-                vgpu.fetched.insert(page, Box::new(bytes));
-            }
+            // Whatever the card answers, the page is there then: nobody asks for it again.
+            let mut bytes = Box::new([0xff; fermi_spec::addr::SMALL_PAGE as usize]);
+            bytes.iter_mut().zip(&data).for_each(|(to, from)| *to = *from);
+            vgpu.fetched.insert(page, bytes);
         };
         match vgpu.blocked.take() {
             Some(Blocked::Value {
@@ -413,7 +425,7 @@ impl Running {
             }
             Some(Blocked::Sync(mut sync)) => {
                 let mut complete = true;
-                if let SyncStage::Read { fetching, .. } = &mut sync.stage {
+                if let SyncStage::Read { fetching } = &mut sync.stage {
                     if let Some(page) = fetching.remove(&token) {
                         keep(vgpu, page);
                     }
@@ -436,8 +448,12 @@ fn waits_for(vgpu: &Vgpu, token: Token) -> bool {
         Some(Blocked::Value { token: waited, .. }) => *waited == token,
         Some(Blocked::Fetch { pages, .. }) => pages.contains_key(&token),
         Some(Blocked::Sync(sync)) => match &sync.stage {
-            SyncStage::Read { fetching, .. } => fetching.contains_key(&token),
-            SyncStage::Back { .. } | SyncStage::Flush { .. } | SyncStage::Bind { .. } => false,
+            SyncStage::Read { fetching } => fetching.contains_key(&token),
+            SyncStage::Seek { .. }
+            | SyncStage::Back { .. }
+            | SyncStage::Build
+            | SyncStage::Flush
+            | SyncStage::Bind { .. } => false,
         },
         _ => false,
     }

@@ -43,7 +43,7 @@ pub(super) struct Volatile {
     pub(super) scan: Scan,
     /// Engine states asked for, to see which ones a channel that does not leave holds.
     pub(super) holders: BTreeMap<Token, (PhysChannel, Engine)>,
-    /// VMs that lost an address space: what their channels reach is to be counted anew.
+    /// VMs that lost an address space: what their channels reach is to be noted.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose queue may go on.
     pub(super) ready: BTreeSet<VmId>,
@@ -147,6 +147,7 @@ impl Running {
             Event::HostInterrupt => self.look_at_card(cx),
             Event::Wake => {
                 self.volatile.wakeups.rang();
+                self.give_turn(cx.now);
                 if self.look_at().is_some_and(|at| at <= cx.now) {
                     self.look_at_card(cx);
                 }
@@ -174,7 +175,7 @@ impl Running {
                 progressed = true;
             }
             while let Some(vm) = self.volatile.reach_changed.pop_first() {
-                self.count_reach(vm, cx.now);
+                self.note_reach(vm, cx.now);
                 progressed = true;
             }
             progressed |= self.check_copy(cx);

@@ -1,31 +1,41 @@
 //! Sync points: the guest's TLB flush and the binding of a channel.
 //!
 //! ```text
-//! Read ──all pages at hand──► Back ──all chunks backed──► (build) ──► Flush ──────────────► answered
-//!   ▲ └ page in VRAM: fetch ┐   └ chunk moving or unbacked: wait         └─► Bind: wait ─┘
-//!   └───────────────────────┘                                a channel is bound, memory moves
+//! Read ──all pages at hand──► Seek ──► Back ──all chunks backed──► Build ──► Flush ────────────► answered
+//!   ▲ └ page in VRAM: fetch ┐           └ chunk moving or unbacked: wait        └─► Bind: wait ─┘
+//!   └───────────────────────┘                                      a channel is bound, memory moves
 //! ```
 //!
-//! Each table is read once, into the shadow's snapshot; what was checked is what is used.
+//! Each table is read once, into the shadow's snapshot; what was checked is what is used. The guest decides how much there
+//! is to read and to write, so each stage goes in steps and stops when the VM's slice is used up ([`crate::share`]); it
+//! goes on with the VM's next turn. What was built so far is in the card's tables then, as it may be with a TLB that is
+//! not yet flushed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use planted::Fault;
-use shadow_pt::{Refresh, TableAt, TablePages, TableRange};
+use shadow_pt::{Refresh, TableAt, TablePages, TableRange, Work};
 
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Dirt, Whereabouts};
-use crate::device::{Blocked, Queued, Space, SpaceId, SyncCause, SyncPoint, SyncStage, Vgpu};
+use crate::device::{Blocked, Queued, Space, SpaceId, SyncCause, SyncPoint, SyncStage, TABLES_MAX};
 use crate::event::{Action, Reply, Tick, VmId};
 use crate::host::Job;
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
 use crate::notice::{Notice, SyncWait};
 use crate::policy::{Observation, Worth};
 
-/// Directory, tables, and one more for luck: more rounds than levels means that pages move under the fetches.
-const ROUNDS_MAX: u32 = 16;
+/// How a step of a sync ended.
+enum Next {
+    /// Another may follow.
+    Goes,
+    /// An event brings what it waits for.
+    Waits,
+    /// There is nothing to wait for: it is to be answered.
+    Over,
+}
 
 impl Running {
     /// The guest flushed the TLB of one directory, or of all.
@@ -55,31 +65,11 @@ impl Running {
         mut sync: Box<SyncPoint>,
         cx: &mut Cx<'_>,
     ) -> Option<Step> {
-        if sync.has_all_pages() && self.read_tables(vm, &mut sync, cx) {
-            sync.stage = SyncStage::Back { waits: None };
-        }
-        let is_back = matches!(sync.stage, SyncStage::Back { .. });
-        if is_back && sync.goes_on(vm, self.backed(vm, &sync, cx), cx) {
-            if planted::is(Fault::SyncNotBuilt) && matches!(sync.cause, SyncCause::Flush) {
-                return self.finish_sync(vm, *sync, cx);
-            }
-            let Some(mut freed) = self.build(vm, &sync, cx) else {
-                return self.finish_sync(vm, *sync, cx);
-            };
-            if planted::is(Fault::TablesFreeBeforeFlush) {
-                self.free_tables(vm, &std::mem::take(&mut freed));
-            }
-            sync.stage = SyncStage::Flush { freed };
-            let directory = match (sync.spaces.as_slice(), self.vms.get(&vm)) {
-                ([one], Some(vgpu)) => vgpu.spaces.get(one).map(|space| space.shadow.directory()),
-                _ => None,
-            };
-            self.card.flush_tlb(directory, Job::SyncFlushed(vm));
-        }
-        if matches!(sync.stage, SyncStage::Bind { .. }) {
-            let wait = self.mover.moves(vm).then_some(SyncWait::Move);
-            if sync.goes_on(vm, wait, cx) {
-                return self.finish_sync(vm, *sync, cx);
+        while self.has_turn(vm, cx.now) {
+            match self.step_sync(vm, &mut sync, cx) {
+                Next::Goes => {}
+                Next::Waits => break,
+                Next::Over => return self.finish_sync(vm, *sync, cx),
             }
         }
         if let Some(vgpu) = self.vms.get_mut(&vm) {
@@ -88,146 +78,222 @@ impl Running {
         None
     }
 
-    /// Reads what changed. `false`: pages are being fetched.
-    fn read_tables(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> bool {
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return true;
-        };
-        let mut missing = Vec::new();
-        for id in &sync.spaces {
-            // Out of the map while it is refreshed, so that the others can be asked whether they reach a page.
-            let Some(mut space) = vgpu.spaces.remove(id) else {
-                continue;
-            };
-            let own: Vec<_> = space
-                .shadow
-                .referenced()
-                .filter(|(_, reach)| reach.writable)
-                .map(|(frame, _)| frame)
-                .collect();
-            let dirt = Dirt {
-                stored: &vgpu.stored,
-                seen: space.seen,
-                spaces: &vgpu.spaces,
-                own: &|frame| own.binary_search(&frame).is_ok(),
-            };
-            let mut reader = reader(vgpu, cx.memory);
-            let refresh = space.shadow.refresh(&mut reader, &dirt);
-            match refresh {
-                Refresh::Done(_) => space.seen = vgpu.stores,
-                Refresh::Missing(pages) => {
-                    missing.append(&mut reader.missing);
-                    missing.extend(pages.into_iter().filter_map(|page| match page {
-                        TableAt::Vram(at) => Some(GuestPage::of(at)),
-                        TableAt::Ram(_) => None,
-                    }));
+    fn step_sync(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> Next {
+        match &mut sync.stage {
+            SyncStage::Read { fetching } if fetching.is_empty() => self.read_tables(vm, sync, cx),
+            SyncStage::Read { .. } | SyncStage::Flush => Next::Waits,
+            SyncStage::Seek { .. } => self.seek_unbacked(vm, sync),
+            SyncStage::Back { .. } => self.await_memory(vm, sync, cx),
+            SyncStage::Build => self.build(vm, sync, cx),
+            SyncStage::Bind { .. } => {
+                let wait = self.mover.moves(vm).then_some(SyncWait::Move);
+                match sync.goes_on(vm, wait, cx) {
+                    true => Next::Over,
+                    false => Next::Waits,
                 }
             }
-            vgpu.spaces.insert(*id, space);
         }
-        missing.sort_unstable();
-        missing.dedup();
-        if missing.is_empty() {
+    }
+
+    /// Reads what changed in one space.
+    fn read_tables(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> Next {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Next::Over;
+        };
+        let Some(&id) = sync.spaces.get(sync.spaces_done) else {
             if !planted::is(Fault::FetchedTableKept) {
                 vgpu.fetched.clear();
             }
-            return true;
-        }
-        if !sync.begins_round() {
-            self.guest_error(
-                vm,
-                || "page tables that change place while they are read".to_owned(),
-                cx,
-            );
-            return true;
-        }
-        let pages = self.fetch(vm, &missing, cx);
-        if let SyncStage::Read { fetching, .. } = &mut sync.stage {
-            *fetching = pages;
-        }
-        // What moved out of VRAM since can be read right away.
-        sync.has_all_pages() && self.read_tables(vm, sync, cx)
-    }
-
-    /// Asks for memory behind everything that the changed entries name. What is to be waited for; `None` if all of it has
-    /// memory and stands still.
-    fn backed(&mut self, vm: VmId, sync: &SyncPoint, cx: &mut Cx<'_>) -> Option<SyncWait> {
-        if self.mover.moves(vm) {
-            return Some(SyncWait::Move);
-        }
-        let vgpu = self.vms.get(&vm)?;
-        let mut wanted: Vec<ChunkNo> = Vec::new();
-        for id in &sync.spaces {
-            let Some(space) = vgpu.spaces.get(id) else {
-                continue;
-            };
-            for (frame, _) in space.shadow.pending_frames() {
-                let chunk = vgpu.chunks.of_frame(frame);
-                wanted.extend(chunk.filter(|&chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Unbacked));
-            }
-        }
-        wanted.sort_unstable();
-        wanted.dedup();
-        if wanted.is_empty() {
-            return None;
-        }
-        self.demand(vm, wanted, cx.now);
-        Some(SyncWait::Memory)
-    }
-
-    /// Translates into the shadow tables. The tables that were given up, to be free after the flush; `None` if nothing was
-    /// written.
-    fn build(&mut self, vm: VmId, sync: &SyncPoint, cx: &mut Cx<'_>) -> Option<Vec<TableRange>> {
-        let vgpu = self.vms.get_mut(&vm)?;
-        let mut entries = 0;
-        let mut freed = Vec::new();
-        for id in &sync.spaces {
-            let Some(space) = vgpu.spaces.get_mut(id) else {
-                continue;
-            };
-            let places = Whereabouts {
-                chunks: &vgpu.chunks,
-                ram: &vgpu.ram,
-                leaving: None,
-            };
-            let mut writer = ArenaWriter::new();
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            let mut built = space.shadow.build(&places, &mut budget, &mut writer);
-            writer.emit(&self.card.arena, cx.actions);
-            entries += built.entries;
-            freed.append(&mut built.freed);
-        }
-        self.count_reach(vm, cx.now);
-        (entries > 0 || !freed.is_empty()).then_some(freed)
-    }
-
-    /// Counts anew which chunks the VM's channels reach.
-    pub(super) fn count_reach(&mut self, vm: VmId, now: Tick) {
-        let Some(Vgpu {
-            chunks,
-            spaces,
-            synced_at,
-            ..
-        }) = self.vms.get_mut(&vm)
-        else {
-            return;
+            sync.enter(SyncStage::Seek {
+                wanted: BTreeSet::new(),
+            });
+            return Next::Goes;
         };
-        *synced_at = Some(now);
-        chunks.clear_reach();
-        for space in spaces.values() {
-            for (frame, reach) in space.shadow.referenced() {
-                let Some(chunk) = chunks.of_frame(frame) else {
-                    continue;
-                };
-                let reach = if reach.writable {
-                    Reach::Writable
-                } else {
-                    Reach::ReadOnly
-                };
-                chunks.widen_reach(chunk, reach);
+        // Out of the map while it is refreshed, so that the others can be asked whether they reach a page.
+        let Some(mut space) = vgpu.spaces.remove(&id) else {
+            sync.spaces_done += 1;
+            return Next::Goes;
+        };
+        let tables_left = TABLES_MAX.saturating_sub(vgpu.table_count());
+        let dirt = Dirt {
+            stored: &vgpu.stored,
+            seen: space.seen,
+            spaces: &vgpu.spaces,
+            chunks: &vgpu.chunks,
+        };
+        let mut work = Work::limited(vgpu.share.left());
+        let refresh = space
+            .shadow
+            .refresh(&mut reader(vgpu, cx.memory), &dirt, tables_left, &mut work);
+        vgpu.share.charge(work.done());
+        let mut refused = 0;
+        let mut missing = Vec::new();
+        match refresh {
+            Refresh::Unfinished => {}
+            Refresh::Done(changes) => {
+                space.seen = vgpu.stores;
+                sync.spaces_done += 1;
+                refused = changes.refused;
             }
+            Refresh::Missing(pages) => missing = pages,
         }
-        for (chunk, reach) in chunks.note_reach(now) {
+        vgpu.spaces.insert(id, space);
+        if refused > 0 {
+            let what =
+                || format!("{refused} tables more than the {TABLES_MAX} that are followed: they are absent");
+            self.guest_error(vm, what, cx);
+        }
+        if missing.is_empty() {
+            return Next::Goes;
+        }
+        self.fetch_tables(vm, sync, &missing, cx)
+    }
+
+    fn fetch_tables(&mut self, vm: VmId, sync: &mut SyncPoint, missing: &[TableAt], cx: &mut Cx<'_>) -> Next {
+        // What was fetched before has been read.
+        if let Some(vgpu) = self.vms.get_mut(&vm)
+            && !planted::is(Fault::FetchedTableKept)
+        {
+            vgpu.fetched.clear();
+        }
+        let pages: Vec<GuestPage> = missing
+            .iter()
+            .filter_map(|page| match page {
+                TableAt::Vram(at) => Some(GuestPage::of(*at)),
+                TableAt::Ram(_) => None,
+            })
+            .collect();
+        let fetching = self.fetch(vm, &pages, cx);
+        // What moved out of VRAM since can be read right away.
+        let next = if fetching.is_empty() {
+            Next::Goes
+        } else {
+            Next::Waits
+        };
+        sync.stage = SyncStage::Read { fetching };
+        next
+    }
+
+    /// Looks what chunks the changed entries of a space name that have no memory.
+    fn seek_unbacked(&mut self, vm: VmId, sync: &mut SyncPoint) -> Next {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Next::Over;
+        };
+        let SyncStage::Seek { wanted } = &mut sync.stage else {
+            return Next::Goes;
+        };
+        let Some(id) = sync.spaces.get(sync.spaces_done) else {
+            let wanted = std::mem::take(wanted);
+            sync.enter(SyncStage::Back { wanted, waits: None });
+            return Next::Goes;
+        };
+        let Some(space) = vgpu.spaces.get_mut(id) else {
+            sync.spaces_done += 1;
+            return Next::Goes;
+        };
+        let mut work = Work::limited(vgpu.share.left());
+        let pending = space.shadow.pending_frames(&mut work);
+        vgpu.share.charge(work.done());
+        sync.spaces_done += usize::from(pending.is_complete);
+        let chunks = pending
+            .frames
+            .iter()
+            .filter_map(|(frame, _)| vgpu.chunks.of_frame(*frame));
+        wanted.extend(chunks.filter(|&chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Unbacked));
+        Next::Goes
+    }
+
+    /// Asks for memory behind everything that the changed entries name, and waits until it is there and stands still.
+    fn await_memory(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> Next {
+        let SyncStage::Back { wanted, .. } = &mut sync.stage else {
+            return Next::Goes;
+        };
+        let wait = if self.mover.moves(vm) {
+            Some(SyncWait::Move)
+        } else {
+            if let Some(vgpu) = self.vms.get(&vm) {
+                wanted.retain(|&chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Unbacked);
+            }
+            (!wanted.is_empty()).then_some(SyncWait::Memory)
+        };
+        if wait == Some(SyncWait::Memory) {
+            let chunks: Vec<ChunkNo> = wanted.iter().copied().collect();
+            self.demand(vm, chunks, cx.now);
+        }
+        if !sync.goes_on(vm, wait, cx) {
+            return Next::Waits;
+        }
+        if planted::is(Fault::SyncNotBuilt) && matches!(sync.cause, SyncCause::Flush) {
+            return Next::Over;
+        }
+        sync.enter(SyncStage::Build);
+        Next::Goes
+    }
+
+    /// Translates into the shadow tables of a space; when all are done, the card drops its translations, unless nothing
+    /// was written.
+    fn build(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> Next {
+        if self.mover.moves(vm) {
+            // It began between two steps.
+            let (spaces_done, wanted) = (sync.spaces_done, BTreeSet::new());
+            sync.enter(SyncStage::Back { wanted, waits: None });
+            sync.spaces_done = spaces_done;
+            return Next::Goes;
+        }
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Next::Over;
+        };
+        let Some(id) = sync.spaces.get(sync.spaces_done) else {
+            return self.flush_built(vm, sync, cx);
+        };
+        let Some(space) = vgpu.spaces.get_mut(id) else {
+            sync.spaces_done += 1;
+            return Next::Goes;
+        };
+        let places = Whereabouts {
+            chunks: &vgpu.chunks,
+            ram: &vgpu.ram,
+            leaving: None,
+        };
+        let mut work = Work::limited(vgpu.share.left());
+        let mut writer = ArenaWriter::new();
+        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
+        let mut built = space.shadow.build(&places, &mut budget, &mut writer, &mut work);
+        writer.emit(&self.card.arena, cx.actions);
+        vgpu.share.charge(work.done());
+        // At once: a chunk that the card may write from now on is in one place only.
+        built
+            .reach
+            .drain(..)
+            .for_each(|change| vgpu.chunks.change_reach(change));
+        sync.wrote |= built.entries > 0;
+        sync.freed.append(&mut built.freed);
+        sync.spaces_done += usize::from(built.is_complete);
+        Next::Goes
+    }
+
+    fn flush_built(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> Next {
+        self.note_reach(vm, cx.now);
+        if !sync.wrote && sync.freed.is_empty() {
+            return Next::Over;
+        }
+        if planted::is(Fault::TablesFreeBeforeFlush) {
+            self.free_tables(vm, &std::mem::take(&mut sync.freed));
+        }
+        sync.enter(SyncStage::Flush);
+        let directory = match (sync.spaces.as_slice(), self.vms.get(&vm)) {
+            ([one], Some(vgpu)) => vgpu.spaces.get(one).map(|space| space.shadow.directory()),
+            _ => None,
+        };
+        self.card.flush_tlb(directory, Job::SyncFlushed(vm));
+        Next::Waits
+    }
+
+    /// Tells the policy which chunks the VM's channels began or ceased to reach.
+    pub(super) fn note_reach(&mut self, vm: VmId, now: Tick) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        vgpu.synced_at = Some(now);
+        for (chunk, reach) in vgpu.chunks.note_reach(now) {
             let what = match reach {
                 Reach::None => Observation::Idled { vm, chunk },
                 Reach::ReadOnly | Reach::Writable => Observation::Reached { vm, chunk, reach },
@@ -241,10 +307,10 @@ impl Running {
         let moves = self.mover.moves(vm) && !planted::is(Fault::BoundDuringMove);
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         match vgpu.blocked.take() {
-            Some(Blocked::Sync(mut sync)) if matches!(sync.stage, SyncStage::Flush { .. }) => {
+            Some(Blocked::Sync(mut sync)) if matches!(sync.stage, SyncStage::Flush) => {
                 // A move that began since the tables were built knows nothing of a channel that may write its chunks.
                 if sync.binds() && moves {
-                    sync.wait_to_bind();
+                    sync.enter(SyncStage::Bind { waits: None });
                     vgpu.blocked = Some(Blocked::Sync(sync));
                 } else {
                     self.finish_sync(vm, *sync, cx);
@@ -257,9 +323,7 @@ impl Running {
 
     /// Frees what the build gave up, does what the sync was for, answers or goes on with the rest of the access.
     fn finish_sync(&mut self, vm: VmId, sync: SyncPoint, cx: &mut Cx<'_>) -> Option<Step> {
-        if let SyncStage::Flush { freed } | SyncStage::Bind { freed, .. } = &sync.stage {
-            self.free_tables(vm, freed);
-        }
+        self.free_tables(vm, &sync.freed);
         if let SyncCause::Bind {
             channel,
             instance,
@@ -321,17 +385,15 @@ impl SyncPoint {
         matches!(self.cause, SyncCause::Bind { .. })
     }
 
-    /// The flush is over, and the channel is bound later.
-    fn wait_to_bind(&mut self) {
-        if let SyncStage::Flush { freed } = &mut self.stage {
-            let freed = std::mem::take(freed);
-            self.stage = SyncStage::Bind { freed, waits: None };
-        }
+    /// The next stage begins with the first space.
+    fn enter(&mut self, stage: SyncStage) {
+        self.stage = stage;
+        self.spaces_done = 0;
     }
 
     /// Notes what it waits for, and tells of a wait that is over. `true`: it waits for nothing more.
     fn goes_on(&mut self, vm: VmId, wait: Option<SyncWait>, cx: &mut Cx<'_>) -> bool {
-        let (SyncStage::Back { waits } | SyncStage::Bind { waits, .. }) = &mut self.stage else {
+        let (SyncStage::Back { waits, .. } | SyncStage::Bind { waits }) = &mut self.stage else {
             return false;
         };
         let before = waits.map(|(wait, _)| wait);
@@ -353,22 +415,10 @@ impl SyncPoint {
             spaces,
             stage: SyncStage::Read {
                 fetching: BTreeMap::new(),
-                rounds: 0,
             },
+            spaces_done: 0,
+            wrote: false,
+            freed: Vec::new(),
         }
-    }
-
-    /// Whether it reads tables, and no page of them is on its way.
-    fn has_all_pages(&self) -> bool {
-        matches!(&self.stage, SyncStage::Read { fetching, .. } if fetching.is_empty())
-    }
-
-    /// Counts a round of fetching. `false`: it is one too many.
-    fn begins_round(&mut self) -> bool {
-        let SyncStage::Read { rounds, .. } = &mut self.stage else {
-            return false;
-        };
-        *rounds += 1;
-        *rounds <= ROUNDS_MAX
     }
 }

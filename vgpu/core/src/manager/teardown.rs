@@ -19,7 +19,7 @@ use super::images::{self, maps_of};
 use super::requests::Step;
 use super::running::Running;
 use crate::device::tables::{ArenaWriter, Whereabouts};
-use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, SyncCause, SyncStage, Vgpu};
+use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkPlace, Chunks};
@@ -121,14 +121,20 @@ impl Running {
             leaving: Some((gpa, bytes)),
         };
         let mut writer = ArenaWriter::new();
-        let mut freed = Vec::new();
+        let (mut freed, mut reach, mut slots) = (Vec::new(), Vec::new(), 0);
         for space in vgpu.spaces.values_mut() {
             let mut budget = vgpu.shadow.pages(&mut self.card.arena);
             let mut built = space
                 .shadow
                 .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
             freed.append(&mut built.freed);
+            reach.append(&mut built.reach);
+            slots += built.slots;
         }
+        reach
+            .into_iter()
+            .for_each(|change| vgpu.chunks.change_reach(change));
+        vgpu.share.charge_rewrite(vgpu.table_count(), slots);
         writer.emit(&self.card.arena, cx.actions);
         self.card.flush_tlb(None, Job::UnmapFlushed(vm));
         Step::Blocked(Blocked::Unmap {
@@ -199,9 +205,7 @@ impl Running {
         // charged to the VM until then.
         let half_bound = match vgpu.blocked.take() {
             Some(Blocked::Sync(sync)) => {
-                if let SyncStage::Flush { freed } | SyncStage::Bind { freed, .. } = sync.stage {
-                    vgpu.orphans.extend(freed);
-                }
+                vgpu.orphans.extend(sync.freed);
                 match sync.cause {
                     SyncCause::Bind { space, .. } => Some(space),
                     SyncCause::Flush => None,

@@ -2,6 +2,7 @@
 
 mod last_address;
 mod scene;
+mod turns;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;

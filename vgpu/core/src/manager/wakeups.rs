@@ -109,7 +109,8 @@ impl Running {
             .filter(|vgpu| !vgpu.notify_engines.is_empty())
             .map(|vgpu| vgpu.notify_at)
             .min();
-        [pass, demand, copy, above, notify, self.look_at()]
+        let turn = self.next_turn();
+        [pass, demand, copy, above, notify, turn, self.look_at()]
             .into_iter()
             .flatten()
             .min()

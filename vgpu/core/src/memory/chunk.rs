@@ -6,7 +6,7 @@ use crate::inspect::{Inspect, Space, Tree};
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use planted::Fault;
 use serde::{Deserialize, Serialize};
-use shadow_pt::{FramePlacement, GuestFrame, Placement};
+use shadow_pt::{FramePlacement, GuestFrame, Placement, ReachChange, ShadowSpace};
 
 use super::History;
 use crate::event::Tick;
@@ -58,7 +58,9 @@ pub enum Reach {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Chunk {
     place: ChunkPlace,
-    reach: Reach,
+    /// Frames of it that address spaces reach, each counted once for each space; and those that they let the GPU write.
+    reached: u32,
+    written: u32,
     /// A move of it is under way: stores through windows wait.
     moving: bool,
     /// The card reaches its image. Kept up only where images are mapped by chunk.
@@ -81,6 +83,8 @@ pub(crate) struct Chunks {
     /// Chunks in VRAM whose image still holds memory, with an old copy: the next spill finds it ready. Nothing reads it.
     stale: BTreeSet<ChunkNo>,
     stale_bytes: u64,
+    /// Chunks whose reach changed since it was last noted.
+    changed_reach: BTreeSet<ChunkNo>,
 }
 
 impl Chunks {
@@ -94,7 +98,8 @@ impl Chunks {
             chunks: vec![
                 Chunk {
                     place: ChunkPlace::Unbacked,
-                    reach: Reach::None,
+                    reached: 0,
+                    written: 0,
                     moving: false,
                     mapped: false,
                     history: History::default(),
@@ -107,6 +112,7 @@ impl Chunks {
             spilled: 0,
             stale: BTreeSet::new(),
             stale_bytes: 0,
+            changed_reach: BTreeSet::new(),
         }
     }
 
@@ -172,7 +178,7 @@ impl Chunks {
     }
 
     pub(crate) fn reach(&self, chunk: ChunkNo) -> Reach {
-        self.chunks[chunk.0 as usize].reach
+        self.chunks[chunk.0 as usize].reach()
     }
 
     pub(crate) fn is_moving(&self, chunk: ChunkNo) -> bool {
@@ -224,32 +230,81 @@ impl Chunks {
         self.chunks[chunk.0 as usize].history.touched_at = Some(now);
     }
 
-    /// After all reach was counted: the chunks whose reach differs from what was last noted, and the reach they have.
-    /// The iterator has to be used up.
-    pub(crate) fn note_reach(&mut self, now: Tick) -> impl Iterator<Item = (ChunkNo, Reach)> {
-        (0..).zip(&mut self.chunks).filter_map(move |(no, chunk)| {
-            let (reach, history) = (chunk.reach, &mut chunk.history);
-            let changed = reach != history.reach;
-            if changed {
+    /// The chunks whose reach differs from what was last noted, in order, and the reach they have.
+    pub(crate) fn note_reach(&mut self, now: Tick) -> Vec<(ChunkNo, Reach)> {
+        let mut noted = Vec::new();
+        for no in std::mem::take(&mut self.changed_reach) {
+            let chunk = &mut self.chunks[no.0 as usize];
+            let (reach, history) = (chunk.reach(), &mut chunk.history);
+            if reach != history.reach {
                 (history.reach, history.reach_since) = (reach, now);
+                noted.push((no, reach));
             }
-            changed.then_some((ChunkNo(no), reach))
-        })
+        }
+        noted
     }
 
-    /// Forgets the reach of all chunks, before it is counted anew.
-    pub(crate) fn clear_reach(&mut self) {
-        for chunk in &mut self.chunks {
-            chunk.reach = Reach::None;
+    /// An address space began or ceased to reach a frame. A writable reach ends "both": there is no dirty bit.
+    pub(crate) fn change_reach(&mut self, change: ReachChange) {
+        let Some(no) = self.of_frame(change.frame) else {
+            return;
+        };
+        let chunk = &mut self.chunks[no.0 as usize];
+        let count = match change.is_store {
+            true => &mut chunk.written,
+            false => &mut chunk.reached,
+        };
+        *count = match change.began {
+            true => count.saturating_add(1),
+            false => count.saturating_sub(1),
+        };
+        let ends_both = chunk.reach() == Reach::Writable && matches!(chunk.place, ChunkPlace::Both(_));
+        self.changed_reach.insert(no);
+        if ends_both {
+            self.end_both(no);
         }
     }
 
-    /// Widens a chunk's reach. A writable reach ends "both": there is no dirty bit.
+    /// An address space is gone, and so is its reach.
+    pub(crate) fn forget_reach(&mut self, space: &ShadowSpace) {
+        for (frame, reach) in space.referenced() {
+            for is_store in [false, true] {
+                if reach.writable || !is_store {
+                    self.change_reach(ReachChange {
+                        frame,
+                        is_store,
+                        began: false,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether the counts of reach are those of these spaces.
+    pub(crate) fn is_reached_by<'a>(&self, spaces: impl Iterator<Item = &'a ShadowSpace>) -> bool {
+        let mut counts = vec![(0, 0); self.chunks.len()];
+        for (frame, reach) in spaces.flat_map(ShadowSpace::referenced) {
+            if let Some(chunk) = self.of_frame(frame) {
+                let count = &mut counts[chunk.0 as usize];
+                count.0 += 1;
+                count.1 += u32::from(reach.writable);
+            }
+        }
+        let held = self.chunks.iter().map(|chunk| (chunk.reached, chunk.written));
+        held.eq(counts)
+    }
+
+    #[cfg(test)]
     pub(crate) fn widen_reach(&mut self, chunk: ChunkNo, reach: Reach) {
-        let entry = &mut self.chunks[chunk.0 as usize];
-        entry.reach = entry.reach.max(reach);
-        if entry.reach == Reach::Writable && matches!(entry.place, ChunkPlace::Both(_)) {
-            self.end_both(chunk);
+        let frame = self.guest_frames(chunk).next().expect("a chunk has frames");
+        for is_store in [false, true] {
+            if reach == Reach::Writable || !is_store {
+                self.change_reach(ReachChange {
+                    frame,
+                    is_store,
+                    began: true,
+                });
+            }
         }
     }
 
@@ -427,6 +482,10 @@ impl Chunks {
         )?;
         let stale: u64 = self.stale.iter().map(|&chunk| self.bytes(chunk)).sum();
         Unsound::unless(stale == self.stale_bytes, "bytes of old copies")?;
+        Unsound::unless(
+            self.changed_reach.iter().all(|&chunk| self.contains(chunk)),
+            "the reach of a chunk that does not exist changed",
+        )?;
         let pages: u32 = self.instance.iter().map(|word| word.count_ones()).sum();
         Unsound::unless(pages == self.instance_pages, "instance pages")
     }
@@ -465,12 +524,20 @@ impl ChunkPlace {
 }
 
 impl Chunk {
+    fn reach(&self) -> Reach {
+        match (self.reached, self.written) {
+            (0, _) => Reach::None,
+            (_, 0) => Reach::ReadOnly,
+            _ => Reach::Writable,
+        }
+    }
+
     /// All that a list of chunks shows of one, so that equal neighbours share a line.
     fn summary(&self) -> String {
         let mut text = self.place.name().to_owned();
         for (claim, holds) in [
-            ("writable", self.reach == Reach::Writable),
-            ("read-only", self.reach == Reach::ReadOnly),
+            ("writable", self.reach() == Reach::Writable),
+            ("read-only", self.reach() == Reach::ReadOnly),
             ("moving", self.moving),
             ("image mapped", self.mapped),
         ] {
@@ -500,7 +567,7 @@ impl Inspect for Chunks {
             let is_backed = |chunk: &Chunk| chunk.place != ChunkPlace::Unbacked;
             tree.count(
                 "idle",
-                count(&|chunk| is_backed(chunk) && chunk.reach == Reach::None),
+                count(&|chunk| is_backed(chunk) && chunk.reach() == Reach::None),
             );
             tree.count("moving", count(&|chunk| chunk.moving));
             tree.count("images_mapped", count(&|chunk| chunk.mapped));

@@ -219,11 +219,8 @@ mod tests {
         chunks.set_place(no, resident());
         chunks.note_backed(no, Tick(1));
         chunks.widen_reach(no, Reach::Writable);
-        assert_eq!(
-            chunks.note_reach(Tick(2)).collect::<Vec<_>>(),
-            [(no, Reach::Writable)]
-        );
-        assert_eq!(chunks.note_reach(Tick(3)).count(), 0);
+        assert_eq!(chunks.note_reach(Tick(2)), [(no, Reach::Writable)]);
+        assert_eq!(chunks.note_reach(Tick(3)).len(), 0);
         chunks.note_moved(no, Tick(4));
         chunks.note_touched(no, Tick(5));
         let view = VmView::of(VmId(1), &chunks, CHUNK, Quota::default());

@@ -25,9 +25,9 @@ const VRAM: u64 = 64 * MIB;
 /// Where the broker's semaphore lies in its own memory.
 const SEMAPHORE: u64 = 0x1000;
 /// Where a guest keeps its instance block, directory, table and runlist.
-const INSTANCE: u64 = 0x10_0000;
-const DIRECTORY: u64 = 0x20_0000;
-const TABLE: u64 = 0x21_0000;
+pub(super) const INSTANCE: u64 = 0x10_0000;
+pub(super) const DIRECTORY: u64 = 0x20_0000;
+pub(super) const TABLE: u64 = 0x21_0000;
 const RUNLIST: u64 = 0x28_0000;
 /// First byte of guest VRAM that the tables show.
 pub(super) const DATA: u64 = 4 * MIB;
@@ -111,6 +111,8 @@ pub(super) struct Scene {
     /// Every action since [`Scene::take`].
     pub(super) actions: Vec<Action>,
     next_request: u64,
+    /// A VM that is asked to wait for its turn gets it at once.
+    pub(super) gives_turns: bool,
 }
 
 impl Scene {
@@ -134,6 +136,7 @@ impl Scene {
             wake_at: None,
             actions: Vec::new(),
             next_request: 0,
+            gives_turns: true,
         }
     }
 
@@ -251,7 +254,26 @@ impl Scene {
         self.next_request += 1;
         let id = RequestId(self.next_request);
         self.apply(Event::Request { vm, id, request });
+        if self.gives_turns {
+            self.give_turns();
+        }
         id
+    }
+
+    /// Lets all VMs have the turns that they wait for; the clock follows.
+    fn give_turns(&mut self) {
+        while let Some(at) = self.next_turn() {
+            self.now = self.now.max(at.0);
+            self.apply(Event::Wake);
+        }
+    }
+
+    /// When a VM has its next turn, if one waits for it.
+    pub(super) fn next_turn(&self) -> Option<Tick> {
+        match &self.manager.phase {
+            Phase::Up(running) => running.next_turn(),
+            _ => None,
+        }
     }
 
     /// A VM of so many MiB in chunks of 2 MiB, with 16 MiB of RAM mapped.
@@ -287,7 +309,7 @@ impl Scene {
     }
 
     /// Stores to instance memory through PRAMIN.
-    fn put(&mut self, vm: VmId, at: u64, data: &[u8]) {
+    pub(super) fn put(&mut self, vm: VmId, at: u64, data: &[u8]) {
         for (by, part) in (0..).zip(data.chunks(SMALL_PAGE as usize)) {
             let at = at + by * SMALL_PAGE;
             self.register(vm, Bar0Reg::from(PbusReg::PraminBase), (at >> 16) as u32);
