@@ -291,6 +291,7 @@ impl Simulation {
         if settings.faults {
             let faults = world.model.faults_mut();
             drawn::swarm(faults, &mut rng);
+            drawn::hang(seed, faults);
         }
         world.rewriter = settings.rewrites.map(|rewrites| {
             let policy = settings.hostile_policy.then_some(HostilePolicy::fresh as _);
@@ -413,6 +414,9 @@ impl Simulation {
         (0..self.vms.len()).try_for_each(|at| self.bring_up(at))?;
         let mut turns = 0;
         while self.vms.iter().any(|vm| vm.player.outcome().is_none()) {
+            if self.world.is_lost {
+                return self.end_without_card();
+            }
             turns += 1;
             if turns > TURNS_MAX {
                 return Err(Violation("the run does not end".to_owned()));
@@ -420,7 +424,11 @@ impl Simulation {
             self.turn()?;
         }
         self.come_to_rest()?;
-        self.tear_down()
+        self.tear_down()?;
+        match self.world.is_lost {
+            true => self.end_without_card(),
+            false => Ok(()),
+        }
     }
 
     /// Lets an attached VM's device reach its RAM, and its guest begin.
@@ -443,7 +451,7 @@ impl Simulation {
     /// Lets the card and the clock go on until `done`.
     fn idle_until(&mut self, mut done: impl FnMut(&mut World) -> bool) -> Result<(), Violation> {
         for _ in 0..1_000_000 {
-            if done(&mut self.world) {
+            if self.world.is_lost || done(&mut self.world) {
                 return Ok(());
             }
             self.world.step(64);
@@ -513,6 +521,8 @@ impl Simulation {
     }
 
     fn collect_replies(&mut self) -> Result<(), Violation> {
+        // Nobody is answered by a card that hangs, and all end with it.
+        let may_hold = self.card_may_hang();
         for vm in &mut self.vms {
             vm.player.collect_reply(&mut self.world).map_err(Violation)?;
             let held = vm.player.held_ns(self.world.now).unwrap_or(0);
@@ -521,7 +531,7 @@ impl Simulation {
                 // A clock jump may overshoot by what nobody could have used.
                 false => HELD_MAX_NS + 60_000_000,
             };
-            if held > held_max {
+            if held > held_max && !may_hold {
                 return Err(Violation(format!(
                     "an access of {} is held for {} ms",
                     vm.id,
@@ -556,6 +566,9 @@ impl Simulation {
         ended.into_iter().for_each(|at| self.send_away(at));
         let ids: Vec<VmId> = self.gone().collect();
         self.idle_until(|world| ids.iter().all(|&id| world.vm(id).detached))?;
+        if self.world.is_lost {
+            return Ok(());
+        }
         check_empty(&self.world)?;
         for vm in self.vms.iter().filter(|vm| vm.kind == Kind::Honest) {
             match vm.player.outcome() {

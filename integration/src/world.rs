@@ -150,6 +150,8 @@ pub struct World {
     laws: Laws,
     /// Time on the simulation's clock.
     pub now: Tick,
+    /// The core has given the card up.
+    pub is_lost: bool,
     next_request: u64,
     /// Called for each event applied, with the actions it led to.
     pub on_event: OnEvent,
@@ -222,6 +224,7 @@ impl World {
             read_only: BTreeSet::new(),
             laws: Laws::default(),
             now: Tick(1),
+            is_lost: false,
             next_request: 0,
             on_event: Box::new(|_, _, _| ()),
         };
@@ -434,6 +437,7 @@ impl World {
             Action::LetInterrupts { .. } => {}
             Action::Interrupt { vm } => self.with_vm(vm, |memory| memory.interrupts += 1),
             Action::WakeAt { at } => self.wake_at = Some(at),
+            Action::CardLost { .. } => self.is_lost = true,
             Action::Notice(notice) => self.notices.push((self.now, notice)),
         }
     }

@@ -10,6 +10,10 @@ pub struct Faults {
     pub refused_preempts: u32,
     /// GPU time that every runlist commit takes on top.
     pub runlist_delay_ns: u64,
+    /// The flush of the TLB with this number from now on, and every later one, never completes and drops nothing; 0 is off.
+    pub lost_flush_in: u32,
+    /// The same for runlist commits.
+    pub lost_runlist_in: u32,
     /// This many of the next messages are lost.
     pub lost_interrupts: u32,
     /// This many of the next copy-engine operations end with a dispatch error instead of copying.
@@ -26,10 +30,24 @@ impl Default for Faults {
             preempt_delay_ns: 0,
             refused_preempts: 0,
             runlist_delay_ns: 0,
+            lost_flush_in: 0,
+            lost_runlist_in: 0,
             lost_interrupts: 0,
             failed_copies: 0,
             failed_copies_of_channel_0: 0,
             copy_slowdown: 1,
+        }
+    }
+}
+
+/// Counts down to a fault that stays; whether it is there.
+pub(crate) fn has_come(left: &mut u32) -> bool {
+    match *left {
+        0 => false,
+        1 => true,
+        _ => {
+            *left -= 1;
+            false
         }
     }
 }

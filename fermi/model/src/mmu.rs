@@ -102,6 +102,8 @@ pub(crate) struct Mmu {
     config: u32,
     /// Value of TLB_DIRECTORY (100cb8).
     pub(crate) flush_directory: u32,
+    /// A flush never completes.
+    hangs: bool,
 }
 
 impl Mmu {
@@ -113,12 +115,22 @@ impl Mmu {
             engines: Tlb::new(),
             config: 0,
             flush_directory: 0,
+            hangs: false,
         }
     }
 
-    /// MMU_CONFIG: always ready for a flush, as flushes complete at once.
+    /// MMU_CONFIG: ready for a flush and done with the last one, as flushes complete at once.
     pub(crate) fn config(&self) -> u32 {
-        pffb::MMU_CONFIG_READY | self.config
+        let ready = match self.hangs {
+            true => pffb::MMU_CONFIG_READY & !pffb::MMU_CONFIG_FLUSHED,
+            false => pffb::MMU_CONFIG_READY,
+        };
+        ready | self.config
+    }
+
+    /// A flush begins that never completes.
+    pub(crate) fn hang(&mut self) {
+        self.hangs = true;
     }
 
     #[must_use]

@@ -109,7 +109,8 @@ impl Channel {
 pub(crate) struct Commit {
     base: RunlistBase,
     count: u16,
-    pub(crate) done_at: u64,
+    /// `None` for one that never completes.
+    pub(crate) done_at: Option<u64>,
 }
 
 /// Registers and scheduling state of PFIFO.
@@ -490,10 +491,11 @@ impl FermiModel {
             .timing
             .runlist_ns
             .saturating_add(self.faults.runlist_delay_ns);
+        let is_lost = crate::faults::has_come(&mut self.faults.lost_runlist_in);
         self.pfifo.commit = Some(Commit {
             base: RunlistBase::from_bits(self.pfifo.runlist_base),
             count: RunlistCommit::from_bits(value).count(),
-            done_at: self.clock.now().saturating_add(duration),
+            done_at: (!is_lost).then(|| self.clock.now().saturating_add(duration)),
         });
     }
 

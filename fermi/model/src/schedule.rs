@@ -59,8 +59,8 @@ impl FermiModel {
     /// The next event that happens by itself.
     fn next_progress(&self) -> Option<(u64, Event)> {
         let mut next = None;
-        if let Some(commit) = &self.pfifo.commit {
-            next = earlier(next, commit.done_at, Event::RunlistTaken);
+        if let Some(at) = self.pfifo.commit.as_ref().and_then(|commit| commit.done_at) {
+            next = earlier(next, at, Event::RunlistTaken);
         }
         if let Some(at) = self.pfifo.preempt.done_at() {
             next = earlier(next, at, Event::PreemptDone);

@@ -112,6 +112,8 @@ faults! {
     MappedRamNotReached,
     /// A move that is over leaves its chunk marked as moving.
     MoveNeverEnds,
+    /// A flush or a runlist that does not end is taken as done.
+    LateFlushTakenAsDone,
 }
 
 impl std::fmt::Display for Fault {

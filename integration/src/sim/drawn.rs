@@ -3,13 +3,17 @@
 use std::fmt::Write as _;
 
 use fermi_model::Faults;
-use rand::RngExt;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use vgpu::{Bus, GpuConfig, Quota, VmConfig, VmId};
 
 use super::{Kind, MIB};
 use crate::world::World;
 
+/// Of so many seeds one has a card that hangs in a flush, and one a card that hangs in a runlist.
+const HANG_EVERY: u64 = 12;
+const HANG_IN_FLUSH: u64 = 5;
+const HANG_IN_RUNLIST: u64 = 9;
 /// Least VRAM that a VM sees.
 pub(super) const GUEST_VRAM_MIN: u64 = 12 * MIB;
 
@@ -134,6 +138,16 @@ fn faults_text(faults: &Faults) -> String {
         "ns more for a runlist",
     );
     add(
+        faults.lost_flush_in.into(),
+        usual.lost_flush_in.into(),
+        "is the first flush that never ends",
+    );
+    add(
+        faults.lost_runlist_in.into(),
+        usual.lost_runlist_in.into(),
+        "is the first runlist that never ends",
+    );
+    add(
         faults.lost_interrupts.into(),
         usual.lost_interrupts.into(),
         "interrupts lost",
@@ -208,6 +222,17 @@ pub(super) fn changed_quota(rng: &mut ChaCha8Rng) -> Quota {
         min,
         max,
         ..quota(rng)
+    }
+}
+
+/// Lets the card hang in a flush or a runlist in some runs, which end with it.
+pub(super) fn hang(seed: u64, faults: &mut Faults) {
+    // Of a generator of its own, so that other draws are as they are without.
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    match seed % HANG_EVERY {
+        HANG_IN_FLUSH => faults.lost_flush_in = rng.random_range(20..400),
+        HANG_IN_RUNLIST => faults.lost_runlist_in = rng.random_range(5..60),
+        _ => {}
     }
 }
 

@@ -45,7 +45,7 @@ impl Simulation {
 
     /// Nothing goes wrong any more: all that is under way ends.
     pub(super) fn come_to_rest(&mut self) -> Result<(), Violation> {
-        *self.world.model.faults_mut() = Faults::default();
+        self.end_faults();
         for at in 0..self.vms.len() {
             if self.vms[at].kind == Kind::Hostile {
                 self.send_away(at);
@@ -62,6 +62,31 @@ impl Simulation {
                 under_way(&self.world).join(", ")
             ))),
         }
+    }
+
+    /// The core has given the card up: rightly, and with nothing in the wrong hands by then.
+    pub(super) fn end_without_card(&mut self) -> Result<(), Violation> {
+        self.world.laws()?;
+        match self.card_may_hang() {
+            true => Ok(()),
+            false => Err(Violation("a card that works was given up".to_owned())),
+        }
+    }
+
+    /// Whether the card has met its first flush or runlist that never ends.
+    pub(super) fn card_may_hang(&mut self) -> bool {
+        let faults = self.world.model.faults_mut();
+        faults.lost_flush_in == 1 || faults.lost_runlist_in == 1
+    }
+
+    /// Nothing goes wrong any more. A card that hangs goes on hanging.
+    fn end_faults(&mut self) {
+        let faults = self.world.model.faults_mut();
+        *faults = Faults {
+            lost_flush_in: faults.lost_flush_in,
+            lost_runlist_in: faults.lost_runlist_in,
+            ..Faults::default()
+        };
     }
 
     /// The operator's last word to some VMs: half of what they hold.
@@ -97,7 +122,7 @@ impl Simulation {
     pub(super) fn operate(&mut self) -> Result<(), Violation> {
         let events = self.log.lock().expect("one thread").events;
         if events >= self.faults_end_at {
-            *self.world.model.faults_mut() = Faults::default();
+            self.end_faults();
         }
         if self.rng.random_range(0..self.quota_turns) == 0 {
             let at = self.rng.random_range(0..self.vms.len());

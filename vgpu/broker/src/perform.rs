@@ -368,6 +368,7 @@ impl Performer {
                 }
             }
             Action::WakeAt { at } => self.wake_at = Some(at),
+            Action::CardLost { operation } => self.give_card_up(operation),
             Action::Notice(notice) => {
                 self.stats.notice(&notice);
                 self.status.notice(&notice);

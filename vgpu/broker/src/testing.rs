@@ -126,6 +126,8 @@ pub(crate) mod at {
     pub(crate) const WAKE: u64 = 0x70;
     /// A write lets VMs go that wait to be detached.
     pub(crate) const LET_GO: u64 = 0x80;
+    /// A write lets the core give the card up.
+    pub(crate) const CARD_LOST: u64 = 0x90;
 }
 
 const STARTED: Notice = Notice::Started {
@@ -272,6 +274,11 @@ impl TestCore {
                 for vm in self.leaving.drain(..) {
                     actions.push(Action::Detached { vm });
                 }
+            }
+            at::CARD_LOST => {
+                return actions.push(Action::CardLost {
+                    operation: vgpu::CardOperation::TlbFlush,
+                });
             }
             _ => {}
         }

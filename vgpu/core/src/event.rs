@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::VmConfig;
 use crate::notice::Notice;
+use crate::reason::CardOperation;
 use crate::reason::Denial;
 
 mod recorded;
@@ -366,6 +367,12 @@ pub enum Action {
     WakeAt {
         /// Time of the wake-up.
         at: Tick,
+    },
+    /// The card did not do what everything relies on, so nobody knows what it still reaches: let go of it with all of its
+    /// maps before any memory is given back, and put every VM out. The core gives nothing to anybody from now on.
+    CardLost {
+        /// Operation that did not end, though it was waited for twice.
+        operation: CardOperation,
     },
     /// Something an operator, a log or a metric wants to know.
     Notice(Notice),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! waiting ─Start─► identifying ─values─► programming ─polls─► up
-//!                       └──────── bad card ────┴──► failed
+//!                       └──────── bad card ────┴──► failed  └─ a flush or runlist that does not end ─► lost
 //! ```
 //!
 //! While the card comes up, attaches wait and nothing else is expected. The real work is in [`running`].
@@ -15,12 +15,12 @@ use crate::device::ram::IovaSpace;
 use crate::event::{Action, Actions, Event, HostMemory, Refusal, Reply, Tick, VmId};
 use crate::host::bring_up::{Identifying, Identity, Layout, program};
 use crate::host::copy::OWN_BYTES;
-use crate::host::lane::Tokens;
+use crate::host::lane::{PollEnd, Tokens};
 use crate::host::{Card, Job};
 use crate::inspect::{Inspect, Node, Tree};
 use crate::notice::Notice;
 use crate::policy::Policy;
-use crate::reason::{Denial, StartFailure};
+use crate::reason::{CardOperation, Denial, StartFailure};
 
 mod backing;
 mod channels;
@@ -78,6 +78,8 @@ enum Phase {
     },
     Up(Box<Running>),
     Failed(StartFailure),
+    /// The card did not do what everything relies on. The edge lets go of it, and nothing is given to anybody any more.
+    Lost(CardOperation),
 }
 
 /// Mediator and memory manager of one GPU.
@@ -121,7 +123,12 @@ impl Manager {
             accounts: &mut accounts,
         };
         match &mut self.phase {
-            Phase::Up(running) => running.apply(event, &mut cx),
+            Phase::Up(running) => {
+                if let Err(operation) = running.apply(event, &mut cx) {
+                    cx.actions.push(Action::CardLost { operation });
+                    self.phase = Phase::Lost(operation);
+                }
+            }
             _ => self.apply_early(event, &mut cx),
         }
         self.accounts = accounts;
@@ -137,6 +144,12 @@ impl Manager {
             Event::Attach { vm, config } => match &self.phase {
                 Phase::Failed(failure) => {
                     let reason = Denial::Card(failure.clone());
+                    cx.actions.push(Action::Denied { vm, reason });
+                }
+                Phase::Lost(operation) => {
+                    let reason = Denial::CardLost {
+                        operation: *operation,
+                    };
                     cx.actions.push(Action::Denied { vm, reason });
                 }
                 _ => self.early.push((vm, config)),
@@ -192,16 +205,13 @@ impl Manager {
         let Phase::Programming { card, .. } = &mut self.phase else {
             return;
         };
-        for (job, _) in card.poll_done(token, met) {
-            let failure = match job {
-                Job::CopyEngineAsked(engine) => {
-                    card.supply_copy_engine(engine, self.config.microcode.as_ref());
-                    continue;
-                }
-                Job::CopyEngineStarted => StartFailure::Microcode,
-                _ => StartFailure::TimedOut,
-            };
-            return self.fail(failure, cx);
+        match card.poll_done(token, met) {
+            PollEnd::GoesOn => {}
+            PollEnd::Failed(Job::CopyEngineAsked(engine)) => {
+                card.supply_copy_engine(engine, self.config.microcode.as_ref());
+            }
+            PollEnd::Failed(Job::CopyEngineStarted) => return self.fail(StartFailure::Microcode, cx),
+            PollEnd::Failed(_) | PollEnd::CardLost(_) => return self.fail(StartFailure::TimedOut, cx),
         }
         let done = card.pump(cx.actions);
         self.finish_bring_up(&done, cx);
@@ -241,7 +251,8 @@ impl Manager {
         cx.actions
             .register(PpciReg::PciMsiRearm, fermi_spec::regs::ppci::MSI_REARM);
         for (vm, config) in self.early.drain(..) {
-            running.apply(Event::Attach { vm, config }, cx);
+            let applied = running.apply(Event::Attach { vm, config }, cx);
+            debug_assert_eq!(applied, Ok(()), "only the end of a wait loses a card");
         }
         self.phase = Phase::Up(running);
     }
@@ -273,7 +284,7 @@ impl Manager {
     pub fn under_way(&self) -> Vec<String> {
         match &self.phase {
             Phase::Up(running) => running.under_way(),
-            Phase::Failed(_) => Vec::new(),
+            Phase::Failed(_) | Phase::Lost(_) => Vec::new(),
             _ => vec!["the start of the card".to_owned()],
         }
     }
@@ -359,13 +370,18 @@ impl Inspect for Manager {
             Phase::Programming { .. } => tree.name("phase", "programming"),
             Phase::Up(_) => tree.name("phase", "up"),
             Phase::Failed(reason) => tree.name("phase", format_args!("failed: {reason}")),
+            Phase::Lost(operation) => tree.name("phase", format_args!("lost in a {operation}")),
         }
         match &self.phase {
             Phase::Up(running) => {
                 running.inspect(tree);
                 tree.part("accounts", &self.accounts);
             }
-            Phase::Waiting | Phase::Identifying { .. } | Phase::Programming { .. } | Phase::Failed(_) => {
+            Phase::Waiting
+            | Phase::Identifying { .. }
+            | Phase::Programming { .. }
+            | Phase::Failed(_)
+            | Phase::Lost(_) => {
                 tree.count("attaches_waiting", self.early.len());
                 tree.part("settings", &self.config);
             }

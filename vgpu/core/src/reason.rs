@@ -126,6 +126,12 @@ pub enum Denial {
     /// No VM gets a vGPU of this card.
     #[error("the GPU cannot be used: {0}")]
     Card(#[from] StartFailure),
+    /// The card stopped doing what everything relies on.
+    #[error("the GPU is lost: a {operation} did not end")]
+    CardLost {
+        /// Operation that did not end.
+        operation: CardOperation,
+    },
 }
 
 /// Bus addresses that the core gives away, in ascending order.
@@ -290,15 +296,13 @@ pub enum ChannelFault {
     },
 }
 
-/// An operation of the card that has a bound on its time.
+/// An operation of the card that everything relies on: without it, nobody knows what the card still reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum CardOperation {
     /// The drop of translations.
     TlbFlush,
     /// The hand-over of a runlist.
     Runlist,
-    /// The removal of a channel from its engine.
-    Preempt,
 }
 
 impl std::fmt::Display for CardOperation {
@@ -306,7 +310,6 @@ impl std::fmt::Display for CardOperation {
         f.write_str(match self {
             Self::TlbFlush => "TLB flush",
             Self::Runlist => "hand-over of a runlist",
-            Self::Preempt => "preempt",
         })
     }
 }
@@ -318,18 +321,9 @@ fn named(channel: Option<u8>) -> String {
     )
 }
 
-/// An operation that the card did not perform, or a fault that it reported of itself. The jobs that waited go on:
-/// holding them would not help.
+/// A fault that the card reported of itself, or work that it does not let go of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum HostFault {
-    /// An operation came to its bound.
-    #[error("the card timed out in a {operation}")]
-    TimedOut {
-        /// Operation that timed out.
-        operation: CardOperation,
-        /// VM that it was for, if there is one.
-        vm: Option<VmId>,
-    },
     /// A channel that was unbound is still on an engine.
     #[error("channel {channel} did not leave the engines within 2 s")]
     NotLeaving {

@@ -24,6 +24,11 @@ impl FermiModel {
                 self.note_flush(flushed);
             }
             PffbReg::TlbDirectory => self.mmu.flush_directory = value,
+            PffbReg::TlbInvalidate
+                if value & pffb::TLB_GO != 0 && crate::faults::has_come(&mut self.faults.lost_flush_in) =>
+            {
+                self.mmu.hang();
+            }
             PffbReg::TlbInvalidate if value & pffb::TLB_GO != 0 => {
                 let flushed = self.mmu.invalidate(&mut self.mem, value);
                 self.note_flush(flushed);

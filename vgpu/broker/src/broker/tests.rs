@@ -175,6 +175,19 @@ fn lost_card_ends_the_broker_for_all() {
 }
 
 #[test]
+fn card_that_the_core_gives_up_ends_the_broker_and_is_let_go() {
+    let (gpu, broker) = broker();
+    let link = broker.attach(vm_config("a")).unwrap();
+    let error = link.write(Bar::Bar0, at::CARD_LOST, &[0; 4]).unwrap_err();
+    assert!(matches!(error, LinkError::Ended(_)), "{error}");
+    let ended = broker.wait_ended(Duration::from_secs(20)).unwrap();
+    assert_eq!(ended.reason, "the card is lost: a TLB flush did not end");
+    let stores = gpu.card().log.len();
+    assert!(read(&link, at::ROUND_TRIP).is_err());
+    assert_eq!(gpu.card().log.len(), stores, "nothing touches the card any more");
+}
+
+#[test]
 fn dropped_broker_answers_its_links() {
     let (_gpu, broker) = broker();
     let link = broker.attach(vm_config("a")).unwrap();

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use vgpu::flight_recorder::Flight;
 use vgpu::inspect::Node;
-use vgpu::{HostGpu, HostGpuError, Tick, VmId};
+use vgpu::{CardOperation, HostGpu, HostGpuError, Tick, VmId};
 
 use super::Performer;
 use crate::error::Ended;
@@ -36,6 +36,13 @@ impl Performer {
             self.write_flight(reason);
             self.end(reason);
         }
+    }
+
+    /// The core does not know any more what the card reaches: as if it had left the bus.
+    pub(super) fn give_card_up(&mut self, operation: CardOperation) {
+        let reason = format!("the card is lost: a {operation} did not end");
+        log::error!("{reason}; all VMs are detached");
+        self.fail(&reason);
     }
 
     /// Ends the broker: every VM is out, the card is let go.

@@ -6,6 +6,7 @@ use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, Event, FrameOwner, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
+use crate::reason::CardOperation;
 
 /// How a VM's request was answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -191,6 +192,9 @@ pub enum Happened {
     WakeAt {
         at: Tick,
     },
+    CardLost {
+        operation: CardOperation,
+    },
 }
 
 /// Entries are written on the path of every access: two lines of a cache hold three of them.
@@ -360,6 +364,7 @@ impl Happened {
             Action::Interrupt { vm } => Happened::Interrupt { vm },
             Action::LetInterrupts { vm, through } => Happened::LetInterrupts { vm, through },
             Action::WakeAt { at } => Happened::WakeAt { at },
+            Action::CardLost { operation } => Happened::CardLost { operation },
             Action::Notice(_) => return None,
         })
     }
@@ -433,7 +438,8 @@ impl Happened {
                 owner: FrameOwner::Broker | FrameOwner::Free,
                 ..
             }
-            | Happened::WakeAt { .. } => None,
+            | Happened::WakeAt { .. }
+            | Happened::CardLost { .. } => None,
         }
     }
 
@@ -487,7 +493,8 @@ impl Happened {
             | Happened::DropImage { .. }
             | Happened::Interrupt { .. }
             | Happened::LetInterrupts { .. }
-            | Happened::WakeAt { .. } => true,
+            | Happened::WakeAt { .. }
+            | Happened::CardLost { .. } => true,
         }
     }
 }

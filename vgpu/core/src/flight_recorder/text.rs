@@ -217,6 +217,7 @@ impl Happened {
             Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
             Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),
             Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),
+            Happened::CardLost { operation } => write!(f, "let go of the card: a {operation} did not end"),
             _ => Ok(()),
         }
     }

@@ -19,11 +19,11 @@ use fermi_spec::regs::{
     Bar0Reg, PRAMIN_BASE, PbdmaReg, PbusReg, PffbReg, PfifoReg, PflushReg, PgraphReg, PmcReg, PpciReg,
     PunitsReg, PunitsWord, pfifo, pmc,
 };
-use fermi_spec::regs::{pbdma, pffb, pflush, ppci};
+use fermi_spec::regs::{pbdma, pffb, ppci};
 use serde::{Deserialize, Serialize};
 
 use super::arena::Arena;
-use super::card::{Card, OwnTables, linear_tables, pde};
+use super::card::{Card, OwnTables, host_flushed, linear_tables, pde};
 use super::copy::{OWN_BYTES, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
@@ -42,7 +42,6 @@ const VRAM_MIN: u64 = 16 << 20;
 const VRAM_MAX: u64 = 64 << 30;
 const FRAMES_MAX: u32 = (VRAM_MAX / FRAME) as u32;
 const PARTITIONS_MAX: usize = 8;
-const POLL_NS: u64 = 2_000_000_000;
 
 /// Registers read first, in this order.
 fn identity_registers() -> Vec<Bar0Reg> {
@@ -271,15 +270,7 @@ fn block(instance: VramAddr) -> u32 {
 }
 
 fn flush_steps() -> [Op; 2] {
-    [
-        Op::Write(PflushReg::HostFlush.into(), 1),
-        Op::Poll {
-            reg: PflushReg::HostFlush.into(),
-            mask: pflush::FLUSH_BUSY,
-            value: 0,
-            timeout_ns: POLL_NS,
-        },
-    ]
+    [Op::Write(PflushReg::HostFlush.into(), 1), host_flushed()]
 }
 
 /// BAR3 = the arena, built through PRAMIN. Its limit keeps the hardware to the first directory entry, so one page of

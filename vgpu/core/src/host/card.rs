@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::arena::Arena;
 use super::bring_up::Layout;
 use super::copy::{self, CopyChannel, CopyRun};
-use super::lane::{Doorbells, Job, Lane, Op, Tokens};
+use super::lane::{Doorbells, Job, Lane, Late, Op, PollEnd, Tokens};
 use super::microcode::Microcode;
 use crate::event::{Action, Actions, HostMemory, Token, VmId};
+use crate::reason::CardOperation;
 use crate::saved::Unsound;
 
 mod inspection;
@@ -36,8 +37,6 @@ const MICROCODE_TIMEOUT_NS: u64 = 1_000_000;
 
 /// The broker's own channel.
 pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(0);
-/// Longest wait for a TLB flush or runlist commit: both take microseconds; nouveau allows 2 s.
-const CARD_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// What the card is to be told, in what order, and what it was asked and has not answered. It is no state: who comes back
 /// without it has the card told again by whatever waits for it.
@@ -86,7 +85,18 @@ fn copy_engine_runs(engine: u8) -> Op {
         mask: falcon::CONTROL_STOPPED,
         value: 0,
         timeout_ns: MICROCODE_TIMEOUT_NS,
+        late: Late::Fails,
     }
+}
+
+/// Waits until the card's writes are in memory.
+pub(crate) fn host_flushed() -> Op {
+    Op::must(
+        PflushReg::HostFlush,
+        pflush::FLUSH_BUSY,
+        0,
+        CardOperation::TlbFlush,
+    )
 }
 
 impl Card {
@@ -192,20 +202,16 @@ impl Card {
         }
     }
 
-    /// A poll ended; returns the jobs that failed for that.
-    pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> Vec<(Job, bool)> {
-        let failed = [
+    /// A poll ended.
+    pub(crate) fn poll_done(&mut self, token: Token, met: bool) -> PollEnd {
+        [
             &mut self.lanes.flush,
             &mut self.lanes.fifo,
             &mut self.lanes.runlist,
         ]
         .into_iter()
         .find(|lane| lane.waits_for(token))
-        .and_then(|lane| lane.poll_done(met));
-        match failed {
-            Some((Job::RunlistTaken, ok)) => self.lanes.runlist_jobs.drain(..).map(|job| (job, ok)).collect(),
-            other => other.into_iter().collect(),
-        }
+        .map_or(PollEnd::GoesOn, |lane| lane.poll_done(met))
     }
 
     /// Drops translations of one directory, or of all.
@@ -220,20 +226,15 @@ impl Card {
         self.lanes.flush.push(
             [
                 Op::Write(PflushReg::HostFlush.into(), 1),
-                Op::Poll {
-                    reg: PflushReg::HostFlush.into(),
-                    mask: pflush::FLUSH_BUSY,
-                    value: 0,
-                    timeout_ns: CARD_TIMEOUT_NS,
-                },
+                host_flushed(),
                 Op::Write(PffbReg::TlbDirectory.into(), address),
                 Op::Write(PffbReg::TlbInvalidate.into(), pffb::TLB_GO | scope),
-                Op::Poll {
-                    reg: PffbReg::MmuConfig.into(),
-                    mask: pffb::MMU_CONFIG_FLUSHED,
-                    value: pffb::MMU_CONFIG_FLUSHED,
-                    timeout_ns: CARD_TIMEOUT_NS,
-                },
+                Op::must(
+                    PffbReg::MmuConfig,
+                    pffb::MMU_CONFIG_FLUSHED,
+                    pffb::MMU_CONFIG_FLUSHED,
+                    CardOperation::TlbFlush,
+                ),
             ],
             job,
         );
@@ -350,6 +351,7 @@ impl Card {
                     mask: pfifo::PREEMPT_PENDING,
                     value: 0,
                     timeout_ns,
+                    late: Late::Fails,
                 },
             ],
             job,
@@ -379,6 +381,7 @@ impl Card {
                     mask: pfifo::PREEMPT_PENDING,
                     value: 0,
                     timeout_ns,
+                    late: Late::Fails,
                 },
             ]);
         }
@@ -431,12 +434,12 @@ impl Card {
             Op::Block(Bar::Bar3, self.arena.window(at), data),
             Op::Write(PfifoReg::RunlistBase.into(), (at.0 >> 12) as u32),
             Op::Write(PfifoReg::RunlistCommit.into(), commit.into_bits()),
-            Op::Poll {
-                reg: PfifoReg::RunlistStatus.into(),
-                mask: pfifo::RUNLIST_PENDING,
-                value: 0,
-                timeout_ns: CARD_TIMEOUT_NS,
-            },
+            Op::must(
+                PfifoReg::RunlistStatus,
+                pfifo::RUNLIST_PENDING,
+                0,
+                CardOperation::Runlist,
+            ),
         ]);
         self.lanes.runlist.push(ops, Job::RunlistTaken);
     }
@@ -461,12 +464,7 @@ impl Card {
             Op::Block(Bar::Bar3, window(own.instance), block.to_vec()),
             Op::Block(Bar::Bar1, Self::userd_window(OWN_CHANNEL), vec![0; 0x100]),
             Op::Write(PflushReg::HostFlush.into(), 1),
-            Op::Poll {
-                reg: PflushReg::HostFlush.into(),
-                mask: pflush::FLUSH_BUSY,
-                value: 0,
-                timeout_ns: CARD_TIMEOUT_NS,
-            },
+            host_flushed(),
             Op::Write(PfifoReg::ChannelInstance(p).into(), entry),
             Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START),
         ]

@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::Bar0Reg;
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::card::PhysChannel;
 use crate::event::{Action, Actions, Token, VmId};
 use crate::inspect::{Inspect, Tree};
 use crate::notice::MoveId;
+use crate::reason::CardOperation;
+
+/// Longest wait for a TLB flush or runlist commit: both take microseconds; nouveau allows 2 s.
+const CARD_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// What a finished group was for. The manager goes on from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +72,43 @@ pub(crate) enum Op {
         mask: u32,
         value: u32,
         timeout_ns: u64,
+        late: Late,
     },
+}
+
+impl Op {
+    /// A wait for what everything else relies on.
+    pub(crate) fn must(reg: impl Into<Bar0Reg>, mask: u32, value: u32, operation: CardOperation) -> Self {
+        Self::Poll {
+            reg: reg.into(),
+            mask,
+            value,
+            timeout_ns: CARD_TIMEOUT_NS,
+            late: Late::AsksAgain(operation),
+        }
+    }
+}
+
+/// What follows from a wait that came to its bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Late {
+    /// The group has failed, and whoever waits for it tries again or rolls back.
+    Fails,
+    /// The same wait once more. A host that stood still looks late at a card that was not slow.
+    AsksAgain(CardOperation),
+    /// The card is lost: what it may still reach can never be given to somebody else.
+    LosesCard(CardOperation),
+}
+
+/// What the end of a wait leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PollEnd {
+    /// The lane goes on.
+    GoesOn,
+    /// A group has failed.
+    Failed(Job),
+    /// The card did not do what everything else relies on.
+    CardLost(CardOperation),
 }
 
 #[derive(Debug)]
@@ -94,7 +135,14 @@ pub(crate) type Doorbells = BTreeMap<PhysChannel, u32>;
 #[derive(Default, Debug)]
 pub(crate) struct Lane {
     groups: VecDeque<Group>,
-    polling: Option<Token>,
+    polling: Option<Polling>,
+}
+
+/// The wait under way: the answer's name, and the operation.
+#[derive(Debug)]
+struct Polling {
+    token: Token,
+    op: Op,
 }
 
 impl Lane {
@@ -110,7 +158,9 @@ impl Lane {
     }
 
     pub(crate) fn waits_for(&self, token: Token) -> bool {
-        self.polling == Some(token)
+        self.polling
+            .as_ref()
+            .is_some_and(|polling| polling.token == token)
     }
 
     /// Emits what can be emitted; returns the jobs that ended, with whether they succeeded.
@@ -133,14 +183,17 @@ impl Lane {
                         actions.push(super::card::doorbell(channel, gp_put));
                     }
                 }
-                Some(Op::Poll {
-                    reg,
-                    mask,
-                    value,
-                    timeout_ns,
-                }) => {
+                Some(
+                    op @ Op::Poll {
+                        reg,
+                        mask,
+                        value,
+                        timeout_ns,
+                        ..
+                    },
+                ) => {
                     let token = tokens.next();
-                    self.polling = Some(token);
+                    self.polling = Some(Polling { token, op });
                     actions.push(Action::HostPoll {
                         token,
                         offset: reg.offset(),
@@ -158,13 +211,30 @@ impl Lane {
         done
     }
 
-    /// The head's poll ended. A time-out drops the rest of its group.
-    pub(crate) fn poll_done(&mut self, met: bool) -> Option<(Job, bool)> {
-        self.polling = None;
-        if met {
-            return None;
+    /// The head's poll ended. A time-out of one that may fail drops the rest of its group.
+    pub(crate) fn poll_done(&mut self, met: bool) -> PollEnd {
+        let Some(Polling { mut op, .. }) = self.polling.take().filter(|_| !met) else {
+            return PollEnd::GoesOn;
+        };
+        let late = match &mut op {
+            Op::Poll { late, .. } => late,
+            _ => return PollEnd::GoesOn,
+        };
+        match *late {
+            _ if planted::is(Fault::LateFlushTakenAsDone) => PollEnd::GoesOn,
+            Late::Fails => match self.groups.pop_front() {
+                Some(group) => PollEnd::Failed(group.job),
+                None => PollEnd::GoesOn,
+            },
+            Late::AsksAgain(operation) => {
+                *late = Late::LosesCard(operation);
+                if let Some(group) = self.groups.front_mut() {
+                    group.ops.push_front(op);
+                }
+                PollEnd::GoesOn
+            }
+            Late::LosesCard(operation) => PollEnd::CardLost(operation),
         }
-        self.groups.pop_front().map(|group| (group.job, false))
     }
 }
 
@@ -175,8 +245,8 @@ impl Inspect for Lane {
             tree.name("doing", format_args!("{:?}", head.job));
             tree.count("steps_left", head.ops.len());
         }
-        if let Some(token) = self.polling {
-            tree.number("poll", token.0);
+        if let Some(polling) = &self.polling {
+            tree.number("poll", polling.token.0);
         }
     }
 }
@@ -192,6 +262,7 @@ mod tests {
             mask: 1,
             value: 0,
             timeout_ns: 5,
+            late: Late::Fails,
         }
     }
 
@@ -207,7 +278,7 @@ mod tests {
             vec![]
         );
         assert_eq!(actions.drain().count(), 1);
-        assert_eq!(lane.poll_done(true), None);
+        assert_eq!(lane.poll_done(true), PollEnd::GoesOn);
         assert_eq!(
             lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
             vec![(Job::Suspended(MoveId(1)), true)]
@@ -237,10 +308,25 @@ mod tests {
         );
         lane.push([], Job::Nothing);
         lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions);
-        assert_eq!(lane.poll_done(false), Some((Job::Suspended(MoveId(1)), false)));
+        assert_eq!(lane.poll_done(false), PollEnd::Failed(Job::Suspended(MoveId(1))));
         assert_eq!(
             lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
             vec![(Job::Nothing, true)]
         );
+    }
+
+    #[test]
+    fn poll_that_everything_relies_on_is_asked_twice_and_then_loses_the_card() {
+        let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
+        let flush = Op::must(PfifoReg::RunlistStatus, 1, 0, CardOperation::Runlist);
+        lane.push([flush], Job::RunlistTaken);
+        for end in [PollEnd::GoesOn, PollEnd::CardLost(CardOperation::Runlist)] {
+            assert_eq!(
+                lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+                vec![]
+            );
+            assert_eq!(actions.drain().count(), 1);
+            assert_eq!(lane.poll_done(false), end);
+        }
     }
 }

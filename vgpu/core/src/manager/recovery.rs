@@ -11,7 +11,7 @@ use crate::event::{Action, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};
-use crate::host::lane::{Job, Op};
+use crate::host::lane::{Job, Late, Op};
 use crate::notice::Notice;
 use crate::reason::{ChannelFault, HostFault};
 
@@ -249,6 +249,7 @@ impl Running {
                 mask: pfifo::PREEMPT_PENDING,
                 value: 0,
                 timeout_ns: RESET_NS,
+                late: Late::Fails,
             },
         ]);
         self.card.fifo_steps(ops, job);

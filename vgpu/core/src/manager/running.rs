@@ -24,12 +24,13 @@ use crate::device::{QUEUE_MAX, Queued, Vgpu, shadow_budget};
 use crate::event::{Action, Event, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
 use crate::host::bring_up::{Identity, Layout};
 use crate::host::interrupt::Scan;
+use crate::host::lane::PollEnd;
 use crate::host::{Card, Job, PhysChannel};
 use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, Frames};
 use crate::notice::Notice;
 use crate::policy::{Observation, Policy};
-use crate::reason::{CardOperation, Denial, HostFault};
+use crate::reason::{CardOperation, Denial};
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
 pub(super) const CHANNELS_RESERVED: usize = 4;
@@ -126,23 +127,25 @@ impl Running {
         u64::from(self.layout.usable) * fermi_spec::addr::FRAME
     }
 
-    pub(super) fn apply(&mut self, event: Event, cx: &mut Cx<'_>) {
+    /// Applies an event. An error is the operation that the card did not do and everything relies on: nothing was given
+    /// to anybody since, and nothing may be from now on.
+    pub(super) fn apply(&mut self, event: Event, cx: &mut Cx<'_>) -> Result<(), CardOperation> {
         match event {
             Event::Start => {}
             Event::Attach { vm, config } => self.attach(vm, config, cx),
             Event::Detach { vm } => self.detach(vm, cx),
             Event::Request { vm, id, request } => {
                 if self.read_at_once(vm, id, &request, cx) {
-                    return;
+                    return Ok(());
                 }
                 self.enqueue(vm, id, request, cx);
             }
             Event::HostValue { token, data } => self.host_value(token, data, cx),
-            Event::PollDone { token, met } => {
-                for (job, ok) in self.card.poll_done(token, met) {
-                    self.on_job(job, ok, cx);
-                }
-            }
+            Event::PollDone { token, met } => match self.card.poll_done(token, met) {
+                PollEnd::GoesOn => {}
+                PollEnd::Failed(job) => self.on_job(job, false, cx),
+                PollEnd::CardLost(operation) => return Err(operation),
+            },
             Event::MapRefused { iova } => self.map_refused(iova),
             Event::HostInterrupt => self.look_at_card(cx),
             Event::Wake => {
@@ -160,6 +163,7 @@ impl Running {
             }
         }
         self.settle(cx);
+        Ok(())
     }
 
     /// Goes on with everything that can go on, then tells what changed.
@@ -198,9 +202,6 @@ impl Running {
     }
 
     fn on_job(&mut self, job: Job, ok: bool, cx: &mut Cx<'_>) {
-        if !ok && let Some(fault) = timed_out(job) {
-            cx.tell(Notice::HostError { fault });
-        }
         match job {
             Job::BringUp
             | Job::Nothing
@@ -452,24 +453,6 @@ impl Running {
             quota: vgpu.config.quota,
         }
     }
-}
-
-/// What to tell of a group that the card did not finish; `None` if whoever waits for it tries again or rolls back.
-fn timed_out(job: Job) -> Option<HostFault> {
-    let (operation, vm) = match job {
-        Job::Suspended(_) | Job::Preempted(..) | Job::Stopped(_) | Job::OwnReset => return None,
-        Job::SyncFlushed(vm) | Job::UnmapFlushed(vm) | Job::VmFlushed(vm) => {
-            (CardOperation::TlbFlush, Some(vm))
-        }
-        Job::WindowFlushed(_) | Job::MoveFlushed(_) | Job::SpaceFlushed(_) => (CardOperation::TlbFlush, None),
-        Job::Runlist(vm) => (CardOperation::Runlist, Some(vm)),
-        Job::RunlistTaken | Job::OffList(_) => (CardOperation::Runlist, None),
-        // Of what nobody waits for, only the preempt of a killed channel has a bound. Bring-up is over.
-        Job::Nothing | Job::Bound(_) | Job::BringUp | Job::CopyEngineAsked(_) | Job::CopyEngineStarted => {
-            (CardOperation::Preempt, None)
-        }
-    };
-    Some(HostFault::TimedOut { operation, vm })
 }
 
 impl Inspect for Running {

@@ -24,7 +24,7 @@ use crate::config::{GpuConfig, VmConfig};
 use crate::event::VmId;
 use crate::host::card::Lanes;
 use crate::policy::Policy;
-use crate::reason::StartFailure;
+use crate::reason::{CardOperation, StartFailure};
 use crate::saved::{FORMAT, LoadError, Unsound};
 
 /// What every version writes first.
@@ -48,6 +48,7 @@ enum SavedCard<Up> {
     /// It is being brought up, which begins anew if what is volatile is lost.
     Starting,
     Failed(StartFailure),
+    Lost(CardOperation),
     Up(Up),
 }
 
@@ -88,6 +89,7 @@ impl Manager {
             card: match &self.phase {
                 Phase::Waiting | Phase::Identifying { .. } | Phase::Programming { .. } => SavedCard::Starting,
                 Phase::Failed(failure) => SavedCard::Failed(failure.clone()),
+                Phase::Lost(operation) => SavedCard::Lost(*operation),
                 Phase::Up(running) => SavedCard::Up(running),
             },
         };
@@ -97,7 +99,7 @@ impl Manager {
     /// What the state does not have. The manager is of no use afterwards.
     pub fn into_volatile(self) -> Volatile {
         let inner = match self.phase {
-            Phase::Failed(_) => Inner::Nothing,
+            Phase::Failed(_) | Phase::Lost(_) => Inner::Nothing,
             Phase::Up(running) => Inner::Up(Box::new((running.volatile, running.card.lanes))),
             starting => Inner::Starting(Box::new(starting)),
         };
@@ -146,6 +148,7 @@ impl Manager {
         manager.phase = match (saved.card, volatile.inner) {
             (SavedCard::Starting, Inner::Starting(phase)) => *phase,
             (SavedCard::Failed(failure), Inner::Nothing) => Phase::Failed(failure),
+            (SavedCard::Lost(operation), Inner::Nothing) => Phase::Lost(operation),
             (SavedCard::Up(mut running), Inner::Up(volatile)) => {
                 (running.volatile, running.card.lanes) = *volatile;
                 running.config.clone_from(&manager.config);

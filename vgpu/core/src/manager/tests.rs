@@ -1,6 +1,7 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
 mod last_address;
+mod lost;
 mod scene;
 mod turns;
 
