@@ -5,6 +5,7 @@
 //! * A spill leaves its VM what it was promised, and takes no more host RAM than there is for spills.
 //! * A VM gets no VRAM above its `max`; after a lowered one it gets no more than it had.
 //! * A session that has ended gets no answer.
+//! * Of a VM that is gone nothing is left on an engine.
 //! * The accounts of the core are the sums of its notices.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +46,8 @@ pub(crate) struct Laws {
     refill: Option<(MoveId, VmId, u64)>,
     compared: Option<MoveId>,
     ended: BTreeSet<VmId>,
+    /// Directories of VMs on their way out.
+    directories: BTreeMap<u64, VmId>,
     sums: BTreeMap<VmId, Sums>,
 }
 
@@ -64,7 +67,10 @@ impl Laws {
     fn check(&mut self, world: &World, event: &Event, actions: &[Action]) -> Result<(), Violation> {
         match event {
             Event::Attach { vm, config } => self.begin(*vm, config.quota),
-            Event::Detach { vm } => drop(self.ended.insert(*vm)),
+            Event::Detach { vm } => {
+                self.ended.insert(*vm);
+                self.remember_directories(world, *vm);
+            }
             Event::SetQuota { vm, quota } => self.set_quota(*vm, *quota),
             _ => {}
         }
@@ -82,6 +88,7 @@ impl Laws {
                     ..
                 }
                 | Action::UnmapDma { .. } => forgets = true,
+                Action::Detached { vm } => self.check_engines(world, *vm)?,
                 Action::HostWrite { bar, offset, .. } => {
                     forgets |= *bar == Bar::Bar0 && *offset == u64::from(PflushReg::HostFlush.offset());
                 }
@@ -99,6 +106,34 @@ impl Laws {
             }
             _ => Ok(()),
         }
+    }
+
+    fn remember_directories(&mut self, world: &World, vm: VmId) {
+        let audit = world.manager.audit().unwrap_or_default();
+        let leaving = audit.vms.iter().filter(|of| of.vm == vm);
+        let directories = leaving.flat_map(|of| of.directories.iter().map(|at| (at.0, vm)));
+        self.directories.extend(directories);
+    }
+
+    /// A VM is gone: no engine knows anything of its work.
+    fn check_engines(&mut self, world: &World, vm: VmId) -> Result<(), Violation> {
+        let audit = world.manager.audit().unwrap_or_default();
+        let is_used = |at: u64| {
+            audit
+                .vms
+                .iter()
+                .any(|of| of.directories.iter().any(|own| own.0 == at))
+        };
+        for (engine, left) in world.model.left_on_engines() {
+            let of = left.and_then(|at| self.directories.get(&at.0).filter(|_| !is_used(at.0)));
+            if of == Some(&vm) {
+                return Err(Violation(format!(
+                    "{engine:?} has what {vm} left on it, which is gone"
+                )));
+            }
+        }
+        self.directories.retain(|_, of| *of != vm);
+        Ok(())
     }
 
     fn begin(&mut self, vm: VmId, quota: Quota) {

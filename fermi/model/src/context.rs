@@ -126,7 +126,9 @@ fn index_of(method: u16) -> Option<usize> {
 /// Contexts that are on no engine and in no memory, by engine and instance block.
 ///
 /// Hardware keeps every context behind a pointer in the instance block. The model does so for copy engines; PGRAPH's
-/// image, which only its microcode knows, and the contexts of channels without a pointer stay with the card.
+/// image, which only its microcode knows, and the contexts of channels without a pointer stay with the card. These end with
+/// the entry in the channel table: the next channel of an instance block begins with nothing (assumption: hardware, which
+/// keeps nothing itself, would go to address 0 for such a context).
 #[derive(Default)]
 pub(crate) struct Contexts {
     saved: BTreeMap<(Engine, Place), (u64, Registers)>,
@@ -143,6 +145,11 @@ impl Contexts {
             let key = *oldest.0;
             self.saved.remove(&key);
         }
+    }
+
+    /// Drops what is kept for an instance block.
+    pub(crate) fn forget(&mut self, instance: Place) {
+        self.saved.retain(|(_, at), _| *at != instance);
     }
 
     /// The context, or a fresh one.

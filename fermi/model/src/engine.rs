@@ -128,6 +128,8 @@ pub(crate) struct Unit {
     /// PMC_ENABLE has its bit set.
     pub(crate) enabled: bool,
     pub(crate) holder: Option<Holder>,
+    /// Address space of the channel that was on it last, whose words may still be there.
+    pub(crate) last: Option<AddressSpace>,
     pub(crate) registers: Registers,
     pub(crate) transfer: Option<Transfer>,
     /// The grid that runs on PGRAPH.
@@ -162,6 +164,7 @@ impl Unit {
             engine,
             enabled: true,
             holder: None,
+            last: None,
             registers: Registers::default(),
             transfer: None,
             grid: None,
@@ -343,6 +346,7 @@ impl FermiModel {
             instance,
             space,
         });
+        self.units[unit].last = Some(space);
         self.mem.counters.engine_switches += 1;
         if engine == Engine::Graph {
             if let Err(refusal) = self.load_graph(instance, &space) {

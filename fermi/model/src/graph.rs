@@ -10,7 +10,7 @@
 //! Methods take effect when they arrive: only copies take time, so the pipeline is always idle behind them.
 //!
 //! assumptions: a switch needs no microcode, so a driver that starts none still has M2MF; a channel without a
-//! context pointer has its context kept by the card.
+//! context pointer has its context kept by the card until its entry in the channel table changes.
 
 mod bindings;
 mod channel_memory;
@@ -139,6 +139,11 @@ impl Graph {
             let key = *oldest.0;
             self.kept.remove(&key);
         }
+    }
+
+    /// Drops what is kept for an instance block.
+    pub(crate) fn forget(&mut self, instance: Place) {
+        self.kept.remove(&instance);
     }
 
     fn take_kept(&mut self, instance: Place) -> (GraphState, Registers) {

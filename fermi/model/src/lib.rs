@@ -43,6 +43,7 @@ mod microcode;
 mod mmu;
 mod mmu_fault;
 mod model;
+mod owners;
 mod pbdma;
 mod pci;
 mod peephole;

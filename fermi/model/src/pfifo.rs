@@ -88,9 +88,14 @@ pub(crate) struct Channel {
 impl Channel {
     /// Where the instance block is.
     pub(crate) fn instance(&self) -> Place {
+        Self::at(self.table)
+    }
+
+    /// Where an entry says that the instance block is.
+    fn at(table: ChannelInstance) -> Place {
         Place {
-            aperture: self.table.aperture(),
-            at: self.table.instance(),
+            aperture: table.aperture(),
+            at: table.instance(),
         }
     }
 
@@ -397,11 +402,7 @@ impl FermiModel {
         if let Some(pbdma) = self.pfifo.channel(id).loaded {
             self.unload(pbdma);
         }
-        for unit in 0..self.units.len() {
-            if self.units[unit].is_held_by(id) && self.units[unit].is_ready() {
-                self.release_unit(unit);
-            }
-        }
+        self.forget_contexts(id, [self.pfifo.channel(id).instance(), Channel::at(table)]);
         let on_list = self.pfifo.channel(id).on_list;
         *self.pfifo.channel_mut(id) = Channel {
             table,

@@ -30,7 +30,8 @@ impl FermiModel {
         if unit.is_held_by(id) && now < self.pbdmas[pbdma].slice_end {
             return Some(now);
         }
-        if !unit.is_held_by(id) && !self.may_switch(index) {
+        let is_blocked = self.pfifo.block & 1 << engine.number() != 0;
+        if !unit.is_held_by(id) && (is_blocked || !self.may_switch(index)) {
             return None;
         }
         let holder = unit

@@ -1,4 +1,4 @@
-//! Whole-card tests, through the public interface only.
+//! Whole-card tests, through the public interface; `owners` looks into the engines, too.
 
 mod bring_up;
 mod channels;
@@ -11,6 +11,7 @@ mod graph;
 mod graph_garbage;
 mod identity;
 mod memory;
+mod owners;
 mod recovery;
 mod sharing;
 mod slicing;

@@ -114,6 +114,10 @@ faults! {
     MoveNeverEnds,
     /// A flush or a runlist that does not end is taken as done.
     LateFlushTakenAsDone,
+    /// What a VM that is gone left on an engine stays there.
+    EngineNotCleared,
+    /// Work that does not give way is left alone.
+    WatchdogSleeps,
 }
 
 impl std::fmt::Display for Fault {

@@ -108,6 +108,10 @@ pub struct GpuConfig {
     pub refill_period_ns: u64,
     /// Most bytes moved in one suspension.
     pub batch_bytes: u64,
+    /// GPU time for which a channel may keep an engine while another VM waits for it, nanoseconds by the card's clock. A
+    /// channel that goes on beyond it is stopped for good; its VM feels that, and nobody else. 0 stops none.
+    #[serde(default)]
+    pub watchdog_ns: u64,
 }
 
 impl Default for GpuConfig {
@@ -127,6 +131,7 @@ impl Default for GpuConfig {
             demand_budget_ns: 150_000_000,
             refill_period_ns: 50_000_000,
             batch_bytes: 8 << 20,
+            watchdog_ns: 2_000_000_000,
         }
     }
 }
@@ -156,7 +161,7 @@ pub struct Setting {
 
 impl Setting {
     /// All that there are. A row here is all that a configuration needs to know of a setting.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::time(
             "suspend_budget",
             |config| &mut config.suspend_budget_ns,
@@ -172,6 +177,7 @@ impl Setting {
             |config| &mut config.refill_period_ns,
             [MS, 60 * SECOND],
         ),
+        Self::time("watchdog", |config| &mut config.watchdog_ns, [0, 60 * SECOND]),
         Self {
             name: "batch",
             unit: SettingUnit::Size,
@@ -303,6 +309,7 @@ impl Inspect for GpuConfig {
         tree.nanoseconds("demand_budget", self.demand_budget_ns);
         tree.nanoseconds("refill_period", self.refill_period_ns);
         tree.bytes("batch", self.batch_bytes);
+        tree.number("watchdog_ns", self.watchdog_ns);
         tree.flag("maps_pin_memory", self.bus.pins);
     }
 }

@@ -25,6 +25,7 @@ use crate::reason::{CardOperation, Denial, StartFailure};
 mod backing;
 mod channels;
 mod demands;
+mod engine_looks;
 mod images;
 mod limits;
 mod mover;
@@ -41,6 +42,7 @@ mod teardown;
 mod tests;
 mod turns;
 mod wakeups;
+mod watchdog;
 mod window_copy;
 mod windows;
 

@@ -294,6 +294,14 @@ pub enum ChannelFault {
         /// Data of the method, or the engine's own.
         data: u32,
     },
+    /// It worked on and on while another VM waited for the engine (setting `watchdog`).
+    #[error("{engine:?} did not give way for {} ms of the card's time while another VM waited", held_ns / 1_000_000)]
+    HeldEngine {
+        /// Engine that it held.
+        engine: Engine,
+        /// For how long, by the card's clock.
+        held_ns: u64,
+    },
 }
 
 /// An operation of the card that everything relies on: without it, nobody knows what the card still reaches.

@@ -67,7 +67,7 @@ registers! {
         EngineIntrEnable = 0x002628, ReadWrite;
         /// Engines stopped by an MMU fault, a bit each.
         EngineFault = 0x00262c, WriteOneClears;
-        /// Engines kept off the runlist.
+        /// Engines that take no other channel than the one they have.
         EngineBlock = 0x002630, ReadWrite;
         /// Preempt ("kick"): channel id; bit 20 while pending.
         Preempt = 0x002634, ReadWrite;

@@ -6,8 +6,9 @@ use fermi_spec::fault;
 use fermi_spec::instance::CHANNELS;
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::{
-    CHANNEL_ID_MASK, ChannelInstance, ChannelState, ENABLED, ENGINE_NOTIFY, PREEMPT_PENDING, RUNLIST_DONE,
-    RUNLIST_PENDING, RunlistBase, RunlistCommit, USERD_BASE_FRAME, USERD_BASE_VALID, intr,
+    CHANNEL_ID_MASK, ChannelInstance, ChannelState, ENABLED, ENGINE_NOTIFY, EngineStatus, PREEMPT_PENDING,
+    RUNLIST_DONE, RUNLIST_PENDING, RunlistBase, RunlistCommit, USERD_BASE_FRAME, USERD_BASE_VALID, intr,
+    scheduler_error,
 };
 use mmio::Storage;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,8 @@ pub(crate) struct Pfifo {
     /// The card has not taken the last commit over yet.
     pub(crate) runlist_pending: bool,
     preempt: u32,
+    /// The engine that did not let go of a channel, by their numbers, until the guest has taken note.
+    hung: Option<(u8, u8)>,
     #[serde(with = "crate::saved::array")]
     instances: Box<[u32; CHANNELS]>,
     #[serde(with = "crate::saved::array")]
@@ -56,6 +59,7 @@ impl Pfifo {
             runlist_intr: 0,
             runlist_pending: false,
             preempt: 0,
+            hung: None,
             instances: Box::new([0; CHANNELS]),
             states: Box::new([0; CHANNELS]),
         }
@@ -64,7 +68,9 @@ impl Pfifo {
     /// Checks a unit that was read.
     pub(super) fn check(&self) -> Result<(), Unsound> {
         let fits = self.records.is_empty() || self.records.len() == fault::unit::COUNT;
-        Unsound::unless(fits, "fault records")
+        Unsound::unless(fits, "fault records")?;
+        let is_known = |(engine, channel)| usize::from(engine) < ENGINES && usize::from(channel) < CHANNELS;
+        Unsound::unless(self.hung.is_none_or(is_known), "the engine that hung")
     }
 
     /// A channel on this engine asked for an interrupt.
@@ -89,6 +95,28 @@ impl Pfifo {
         if let Some(slot) = self.records.get_mut(usize::from(unit)) {
             *slot = record;
             self.fault_units |= bit;
+        }
+    }
+
+    /// An engine did not let go of the guest's channel in time, as a card tells it; the engine was reset.
+    pub(crate) fn hang(&mut self, engine: Engine, channel: u8) {
+        self.hung = Some((engine.number(), channel));
+        self.intr |= intr::SCHEDULER;
+    }
+
+    /// ENGINE_STATUS: nobody is seen at work, what runs when is the host's affair. But who hung is seen until the guest has
+    /// taken note.
+    fn engine_status(&self, engine: u16) -> u32 {
+        let status = |channel| {
+            EngineStatus::new()
+                .with_channel(channel)
+                .with_switching(true)
+                .with_switch_waiting(true)
+                .with_busy(true)
+        };
+        match self.hung {
+            Some((hung, channel)) if u16::from(hung) == engine => status(channel).into_bits(),
+            _ => 0,
         }
     }
 
@@ -170,13 +198,14 @@ impl Pfifo {
             PfifoReg::EngineFault => self.engine_fault,
             PfifoReg::ChannelInstance(channel) => entry(&*self.instances, channel),
             PfifoReg::ChannelState(channel) => entry(&*self.states, channel),
-            // Nobody is seen at work: what runs when is the host's affair.
             PfifoReg::PbdmaEngine(_) => u32::from(ENGINE_NONE),
-            PfifoReg::EngineStatus(_)
-            | PfifoReg::EngineInstance(_)
-            | PfifoReg::EngineInstanceValid(_)
-            | PfifoReg::EngineChannel(_) => 0,
-            PfifoReg::ChannelTableError | PfifoReg::SchedulerError | PfifoReg::InjectFault(_) => 0,
+            PfifoReg::EngineStatus(engine) => self.engine_status(engine),
+            PfifoReg::SchedulerError => match self.hung {
+                Some(_) => scheduler_error::SWITCH_TIMEOUT,
+                None => 0,
+            },
+            PfifoReg::EngineInstance(_) | PfifoReg::EngineInstanceValid(_) | PfifoReg::EngineChannel(_) => 0,
+            PfifoReg::ChannelTableError | PfifoReg::InjectFault(_) => 0,
             PfifoReg::PfifoPbdmas
             | PfifoReg::EnginePbdmaMask(_)
             | PfifoReg::EngineTimeslice(_)
@@ -193,7 +222,12 @@ impl Pfifo {
 
     pub(super) fn write(&mut self, reg: PfifoReg, value: u32, words: &mut Storage) -> Effect {
         match reg {
-            PfifoReg::PfifoIntr => self.intr &= !value,
+            PfifoReg::PfifoIntr => {
+                self.intr &= !value;
+                if value & intr::SCHEDULER != 0 {
+                    self.hung = None;
+                }
+            }
             PfifoReg::PfifoIntrEnable => self.intr_enable = value,
             PfifoReg::PfifoEnable => self.enable = value & ENABLED,
             PfifoReg::UserdBase => self.userd_base = value & (USERD_BASE_VALID | USERD_BASE_FRAME),
@@ -288,6 +322,7 @@ impl Inspect for Pfifo {
         tree.bits("runlist_commit", self.runlist_commit);
         tree.bits("runlist_interrupts", self.runlist_intr);
         tree.bits("preempt", self.preempt);
+        tree.flag("an_engine_hung", self.hung.is_some());
         tree.bits("userd", self.userd_base);
         let used = |words: &[u32]| words.iter().filter(|word| **word != 0).count();
         tree.count("channel_table_entries", used(&*self.instances));

@@ -2,10 +2,11 @@
 
 use fermi_spec::addr::{Aperture, FRAME, FrameNo, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
+use fermi_spec::engine::Engine;
 use fermi_spec::instance::{CHANNELS, Timeslice, USERD_BYTES, offset, userd};
 use fermi_spec::pte::{SMALL_PT_ENTRIES, large_index, pde_index};
 use fermi_spec::regs::windows::PraminBase;
-use fermi_spec::regs::{PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, falcon, pfifo};
+use fermi_spec::regs::{PbusReg, PcopyReg, PffbReg, PfifoReg, PflushReg, PgraphReg, PmcReg, falcon, pfifo};
 use fermi_spec::regs::{pffb, pflush};
 use planted::Fault;
 use serde::{Deserialize, Serialize};
@@ -200,6 +201,24 @@ impl Card {
                 falcon::CONTROL_START,
             )],
         }
+    }
+
+    /// Resets an engine, which ends what it does and forgets what it knows, and lets it take methods again.
+    pub(crate) fn engine_reset_steps(&self, engine: Engine) -> Vec<Op> {
+        let bit = 1 << engine.enable_bit();
+        let mut ops = vec![
+            Op::Write(PmcReg::PmcEnable.into(), self.pmc_enable & !bit),
+            Op::Write(PmcReg::PmcEnable.into(), self.pmc_enable),
+            Op::Write(PfifoReg::EngineFault.into(), 1 << engine.number()),
+        ];
+        match engine {
+            // The reset stopped its falcon.
+            Engine::Copy0 => ops.extend(self.start_copy_engine(0)),
+            Engine::Copy1 => ops.extend(self.start_copy_engine(1)),
+            Engine::Graph => ops.push(Op::Write(PgraphReg::GraphIntrEnable.into(), !0)),
+            _ => {}
+        }
+        ops
     }
 
     /// A poll ended.

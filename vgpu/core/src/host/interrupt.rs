@@ -7,7 +7,7 @@ use fermi_spec::fault;
 use fermi_spec::regs::pcopy::copy_intr;
 use fermi_spec::regs::pfifo::EngineStatus;
 use fermi_spec::regs::{
-    Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pbdma, pfifo, pmc, ppci,
+    Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, PtimerReg, pbdma, pfifo, pmc, ppci,
 };
 
 use super::lane::Tokens;
@@ -53,6 +53,8 @@ pub(crate) enum Finding {
         table_code: u32,
         scheduler_code: u32,
     },
+    /// Who was on the engines ([`NOTIFY_ENGINES`]), and the low word of the card's time. Of every look, behind all else.
+    Engines { statuses: [EngineStatus; 3], time: u32 },
 }
 
 /// Values on their way.
@@ -83,6 +85,7 @@ fn first_registers() -> Vec<Bar0Reg> {
         registers.extend(error_registers(engine));
         registers.push(PfifoReg::EngineStatus(u16::from(engine.number())).into());
     }
+    registers.push(PtimerReg::PtimerLow.into());
     registers
 }
 
@@ -258,6 +261,11 @@ impl Scan {
                 scheduler_code: self.word(PfifoReg::SchedulerError),
             });
         }
+        let status = |engine: Engine| self.word(PfifoReg::EngineStatus(u16::from(engine.number())));
+        findings.push(Finding::Engines {
+            statuses: NOTIFY_ENGINES.map(|engine| EngineStatus::from_bits(status(engine))),
+            time: self.word(PtimerReg::PtimerLow),
+        });
         findings
     }
 

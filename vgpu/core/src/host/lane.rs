@@ -77,6 +77,15 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// Has it done at once, in front of what waits in the lanes.
+    pub(crate) fn perform(self, actions: &mut Actions) {
+        match self {
+            Self::Write(reg, value) => actions.register(reg, value),
+            Self::Block(bar, offset, data) => actions.push(Action::HostWrite { bar, offset, data }),
+            Self::Ring(_) | Self::Poll { .. } => unreachable!("only a lane waits"),
+        }
+    }
+
     /// A wait for what everything else relies on.
     pub(crate) fn must(reg: impl Into<Bar0Reg>, mask: u32, value: u32, operation: CardOperation) -> Self {
         Self::Poll {

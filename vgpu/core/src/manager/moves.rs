@@ -337,7 +337,7 @@ impl Running {
         if !ok {
             self.mover.own_tries += 1;
             if self.mover.own_tries.is_multiple_of(OWN_TRIES) {
-                self.ask_holders(OWN_CHANNEL, cx);
+                self.evict(OWN_CHANNEL, cx);
             }
             return self.reset_engine(OWN_CHANNEL, None, Job::OwnReset);
         }

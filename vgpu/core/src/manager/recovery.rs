@@ -1,13 +1,12 @@
 //! The card's reports: notifications go to guests, faults and errors stop the one channel that caused them.
 
-use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 
-use fermi_spec::regs::{PfifoReg, PmcReg, pfifo};
+use fermi_spec::regs::{PfifoReg, pfifo};
 
 use super::Cx;
 use super::running::Running;
-use crate::event::{Action, Tick, Token, VmId};
+use crate::event::{Tick, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};
@@ -81,6 +80,7 @@ impl Running {
                 };
                 cx.tell(Notice::HostError { fault });
             }
+            Finding::Engines { statuses, time } => self.watch(statuses, time, cx),
         }
     }
 
@@ -105,7 +105,7 @@ impl Running {
         }
     }
 
-    fn bound_as(&self, physical: u8) -> Option<(VmId, u8)> {
+    pub(super) fn bound_as(&self, physical: u8) -> Option<(VmId, u8)> {
         let (vm, v) = self.card.owner_of(physical)?;
         let bound = self.vms.get(&vm)?.channels.get(&v)?;
         (bound.physical == PhysChannel(physical)).then_some((vm, v))
@@ -170,37 +170,15 @@ impl Running {
         }
     }
 
-    /// A leaving channel does not go: ask which engines it holds, to reset those and no others.
-    pub(super) fn ask_holders(&mut self, channel: PhysChannel, cx: &mut Cx<'_>) {
-        for engine in [Engine::Graph, Engine::Copy0, Engine::Copy1] {
-            let token = self.card.tokens.next();
-            let offset = u64::from(PfifoReg::EngineStatus(u16::from(engine.number())).offset());
-            cx.actions.push(Action::HostRead {
-                token,
-                bar: Bar::Bar0,
-                offset,
-                bytes: 4,
-            });
-            self.volatile.holders.insert(token, (channel, engine));
-        }
-    }
-
-    /// Takes an engine's status that was asked for; `false` if the value belongs to another request.
-    pub(super) fn holder_value(&mut self, token: Token, data: &[u8]) -> bool {
-        let Some((channel, engine)) = self.volatile.holders.remove(&token) else {
-            return false;
-        };
-        let holds = data
-            .first()
-            .is_some_and(|&id| id & pfifo::CHANNEL_ID_MASK as u8 == channel.0);
-        if holds && (channel == OWN_CHANNEL || self.leaving.contains_key(&channel)) {
-            self.reset_engine(channel, Some(engine), Job::Nothing);
-        }
-        true
-    }
-
     /// Stops a channel for good, and brings the engine that it broke back into service.
-    fn kill(&mut self, vm: VmId, v: u8, engine: Option<Engine>, cause: ChannelFault, cx: &mut Cx<'_>) {
+    pub(super) fn kill(
+        &mut self,
+        vm: VmId,
+        v: u8,
+        engine: Option<Engine>,
+        cause: ChannelFault,
+        cx: &mut Cx<'_>,
+    ) {
         let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v)) else {
             return;
         };
@@ -228,19 +206,7 @@ impl Running {
             pfifo::CHANNEL_START & !1,
         )];
         if let Some(engine) = engine {
-            let bit = 1 << engine.enable_bit();
-            ops.extend([
-                Op::Write(PmcReg::PmcEnable.into(), self.card.pmc_enable & !bit),
-                Op::Write(PmcReg::PmcEnable.into(), self.card.pmc_enable),
-                Op::Write(PfifoReg::EngineFault.into(), 1 << engine.number()),
-            ]);
-            if let Some(i) = [Engine::Copy0, Engine::Copy1]
-                .iter()
-                .position(|&copy| copy == engine)
-            {
-                // The reset stopped its falcon.
-                ops.extend(self.card.start_copy_engine(i as u8));
-            }
+            ops.extend(self.card.engine_reset_steps(engine));
         }
         ops.extend([
             Op::Write(PfifoReg::Preempt.into(), u32::from(physical.0)),

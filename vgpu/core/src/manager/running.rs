@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::FrameNo;
-use fermi_spec::engine::Engine;
 use planted::Fault;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -11,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use shadow_pt::ShadowSpace;
 
 use super::demands::Demands;
+use super::engine_looks::Look;
 use super::images::maps_of;
 use super::limits::Breach;
 use super::mover::{Mover, Stage};
 use super::teardown::Leaving;
 use super::wakeups::Wakeups;
+use super::watchdog::Watchdog;
 use super::{Audit, Cx, Redirected, VmAudit};
 use crate::config::{GpuConfig, VmConfig};
 use crate::device::pci::ConfigSpace;
@@ -42,8 +43,9 @@ const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
 #[derive(Debug, Default)]
 pub(super) struct Volatile {
     pub(super) scan: Scan,
-    /// Engine states asked for, to see which ones a channel that does not leave holds.
-    pub(super) holders: BTreeMap<Token, (PhysChannel, Engine)>,
+    /// Questions who is on an engine, which is blocked until the answer.
+    pub(super) looks: BTreeMap<Token, Look>,
+    pub(super) watchdog: Watchdog,
     /// VMs that lost an address space: what their channels reach is to be noted.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose queue may go on.
@@ -184,7 +186,7 @@ impl Running {
             }
             progressed |= self.check_copy(cx);
             progressed |= self.relieve(cx);
-            progressed |= self.finish_leaving();
+            progressed |= self.finish_leaving(cx);
             if !progressed {
                 break;
             }
@@ -232,7 +234,10 @@ impl Running {
             }
             return;
         }
-        if !self.holder_value(token, &data) && !self.window_value(token, &data, cx) {
+        if !self.engine_value(token, &data, cx)
+            && !self.watchdog_value(token, &data, cx)
+            && !self.window_value(token, &data, cx)
+        {
             self.value_for_vm(token, data, cx);
         }
     }
@@ -484,6 +489,7 @@ impl Inspect for Running {
         tree.due_in("refill_pass_in", self.pass_at);
         tree.flag("refill_pass_is_wanted", self.pass_wanted);
         tree.part("wakeups", &self.volatile.wakeups);
+        tree.part("watchdog", &self.volatile.watchdog);
         tree.part("settings", &self.config);
     }
 }

@@ -30,7 +30,7 @@ use crate::reason::HostFault;
 /// Bound on one try to see a leaving channel off the engines.
 const STOP_NS: u64 = 20_000_000;
 /// Tries before its engines are reset: 2 s, what nouveau gives an engine.
-const TRIES_MAX: u32 = 100;
+pub(super) const TRIES_MAX: u32 = 100;
 
 /// A channel on its way off the card.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl Running {
             if tries.is_multiple_of(TRIES_MAX) {
                 let fault = HostFault::NotLeaving { channel: channel.0 };
                 cx.tell(Notice::HostError { fault });
-                self.ask_holders(channel, cx);
+                self.evict(channel, cx);
             }
             self.card
                 .take_off(&[channel], true, STOP_NS, Job::Stopped(channel));
@@ -225,7 +225,7 @@ impl Running {
     }
 
     /// Resets and detaches whose channels are all gone take their next step. `true` if one did.
-    pub(super) fn finish_leaving(&mut self) -> bool {
+    pub(super) fn finish_leaving(&mut self, cx: &mut Cx<'_>) -> bool {
         let due: Vec<VmId> = self
             .vms
             .values()
@@ -237,6 +237,7 @@ impl Running {
             if let Some(vgpu) = self.vms.get_mut(&vm) {
                 vgpu.leave = vgpu.leave.flushing();
             }
+            self.clear_engines(cx);
             self.card.flush_tlb(None, Job::VmFlushed(vm));
         }
         !due.is_empty()

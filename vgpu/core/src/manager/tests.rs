@@ -1,5 +1,6 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
+mod engines;
 mod last_address;
 mod lost;
 mod scene;

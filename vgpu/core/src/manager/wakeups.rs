@@ -15,6 +15,8 @@ use crate::event::{Action, Tick};
 use crate::host::Card;
 use crate::inspect::{Inspect, Tree};
 
+/// Looks at least in the time that the watchdog gives, if they do not come closer than [`LOOK_WHILE_MOVING_NS`].
+const WATCHDOG_LOOKS: u64 = 8;
 /// Longest time between two looks at the card's interrupt registers while channels are on the runlist.
 const LOOK_NS: u64 = 100_000_000;
 /// The same while a move waits for the card.
@@ -85,10 +87,18 @@ impl Running {
             false => LOOK_WHILE_MOVING_NS,
             // A channel that does not leave may have stopped with an error that nobody has heard of.
             true if !self.leaving.is_empty() => LOOK_WHILE_MOVING_NS,
-            true if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => LOOK_NS,
+            true if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => self.look_interval(),
             true => return None,
         };
         Some(self.volatile.wakeups.looked_at.after(interval))
+    }
+
+    /// A watchdog of little patience looks more often, so that it sees an engine change hands.
+    fn look_interval(&self) -> u64 {
+        match self.config.watchdog_ns / WATCHDOG_LOOKS {
+            0 => LOOK_NS,
+            patience => patience.clamp(LOOK_WHILE_MOVING_NS, LOOK_NS),
+        }
     }
 
     /// When something is due that no event announces.
