@@ -47,6 +47,8 @@ pub struct Counters {
     pub runlists: u64,
     /// Copy operations completed, inline ones included.
     pub copies: u64,
+    /// Times that a copy gave way to another channel's work.
+    pub paused_copies: u64,
     /// Bytes that copies moved.
     pub copied_bytes: u64,
     /// Grids that ran to their end.

@@ -136,6 +136,8 @@ pub(crate) struct Unit {
     pub(crate) grid: Option<Box<Grid>>,
     /// When the transfer or the grid goes on.
     pub(crate) at: u64,
+    /// Until when a transfer gives way to nobody.
+    pub(crate) turn_end: u64,
     /// Stopped by an MMU fault.
     pub(crate) faulted: bool,
     /// Stopped by a rejected method until its interrupt is acknowledged.
@@ -169,6 +171,7 @@ impl Unit {
             transfer: None,
             grid: None,
             at: 0,
+            turn_end: 0,
             faulted: false,
             stopped: false,
             falcon: match engine {
@@ -202,7 +205,18 @@ impl Unit {
 
     /// Whether the engine can take a method or change channels now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.enabled && !self.is_working() && !self.faulted && !self.stopped && self.has_microcode()
+        self.is_in_service() && !self.is_working()
+    }
+
+    /// Whether nothing keeps it from working.
+    fn is_in_service(&self) -> bool {
+        self.enabled && !self.faulted && !self.stopped && self.has_microcode()
+    }
+
+    /// When the copy that the engine performs gives way; `None` if it performs none. A grid gives way to nobody.
+    pub(crate) fn gives_way_at(&self) -> Option<u64> {
+        let is_copying = self.is_in_service() && self.transfer.is_some() && self.grid.is_none();
+        is_copying.then_some(self.turn_end)
     }
 
     /// Whether methods are executed: microcode was uploaded and started, or the card needs none.
@@ -285,6 +299,7 @@ impl FermiModel {
             Effect::Start(transfer) => {
                 self.units[unit].transfer = Some(transfer);
                 self.units[unit].at = self.clock.now().saturating_add(self.timing.copy_startup_ns);
+                self.begin_turn(unit);
             }
             Effect::Inline(word) => self.store_inline(unit, word),
             Effect::Wait(acquire) => return Err(acquire),
@@ -338,7 +353,15 @@ impl FermiModel {
         if held.is_some_and(|holder| holder.channel == channel && holder.instance == instance) {
             return Some(0);
         }
-        self.release_unit(unit);
+        // The piece of a copy that gives way is moved to its end.
+        let mut rest = 0;
+        if self.units[unit].transfer.is_some() {
+            rest = self.units[unit].at.saturating_sub(self.clock.now());
+            self.release_unit(unit);
+            self.advance_preempt();
+        } else {
+            self.release_unit(unit);
+        }
         let space = AddressSpace::load(&mut self.mem, instance);
         let engine = self.units[unit].engine;
         self.units[unit].holder = Some(Holder {
@@ -353,7 +376,7 @@ impl FermiModel {
                 self.fault_unit_by(unit, client::CTXCTL, refusal);
                 return None;
             }
-            return Some(self.timing.graph_switch_ns);
+            return Some(self.timing.graph_switch_ns.saturating_add(rest));
         }
         self.units[unit].registers = match self.context_pointer(engine, instance) {
             None => self.contexts.load(engine, instance),
@@ -366,7 +389,7 @@ impl FermiModel {
                 Registers::from_image(&image)
             }
         };
-        Some(self.timing.copy_switch_ns)
+        Some(self.timing.copy_switch_ns.saturating_add(rest))
     }
 
     /// Where an engine keeps the context of the channel at `instance`; `None` where the card keeps it.
@@ -378,11 +401,13 @@ impl FermiModel {
         (low != 0 || high != 0).then_some(GpuVa(u64::from(high) << 32 | u64::from(low & !flags)))
     }
 
-    /// Saves the context of the channel on the engine, which must be ready, and leaves the engine free.
+    /// Saves the context of the channel on the engine, which must be ready or perform a copy that gives way, and leaves the
+    /// engine free.
     ///
     /// A context that cannot be stored is a fault of the channel that leaves; the engine goes on without it, so that
     /// the one that comes is not disturbed (assumption: hardware may hang here).
     pub(crate) fn release_unit(&mut self, unit: usize) {
+        self.pause_transfer(unit);
         if self.units[unit].engine == Engine::Graph {
             self.release_graph();
             return;

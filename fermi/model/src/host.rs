@@ -156,7 +156,8 @@ impl FermiModel {
     /// Whether to wait for an engine that works for the channel; `None` when none does.
     fn when_idle(&self, pbdma: usize) -> Option<Outcome> {
         let id = self.pbdmas[pbdma].channel()?;
-        self.works_for(id).then_some(Outcome::Unfinished)
+        let is_paused = self.pfifo.channel(id).paused.is_some();
+        (is_paused || self.works_for(id)).then_some(Outcome::Unfinished)
     }
 
     fn semaphore(&mut self, pbdma: usize, operand: SemaphoreD) -> Outcome {

@@ -44,6 +44,7 @@ mod mmu;
 mod mmu_fault;
 mod model;
 mod owners;
+mod paused;
 mod pbdma;
 mod pci;
 mod peephole;

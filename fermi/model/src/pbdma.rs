@@ -362,6 +362,14 @@ impl FermiModel {
         if !waited && self.end_slice(pbdma, id) {
             return;
         }
+        if self.has_paused(pbdma) && !self.pfifo.is_eligible(id) {
+            return self.unload(pbdma);
+        }
+        match self.resume_transfer(pbdma, id) {
+            None => {}
+            Some(Outcome::Done { ns }) => return self.later(pbdma, ns),
+            Some(outcome) => return self.hold_back(pbdma, outcome),
+        }
         let latch = self.pbdmas[pbdma].reg(offset::METHOD0);
         if latch & LATCHED != 0 {
             return self.run_latched(pbdma, latch);

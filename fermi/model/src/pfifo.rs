@@ -20,6 +20,7 @@ use crate::{
     model::FermiModel,
     pbdma::Activity,
     preempt::Preempt,
+    transfer::Transfer,
 };
 use fermi_spec::{
     addr::GpuVa,
@@ -83,9 +84,16 @@ pub(crate) struct Channel {
     /// PBDMA that the channel is on.
     pub(crate) loaded: Option<usize>,
     pub(crate) acquire: Option<Acquire>,
+    /// A copy that gave way to another channel's work, and the engine that it goes on with.
+    pub(crate) paused: Option<(Engine, Transfer)>,
 }
 
 impl Channel {
+    /// Whether it needs a PBDMA: for what is in its ring, or to go on with a copy.
+    fn wants_to_run(&self) -> bool {
+        self.has_work && self.acquire.is_none() || self.paused.is_some()
+    }
+
     /// Where the instance block is.
     pub(crate) fn instance(&self) -> Place {
         Self::at(self.table)
@@ -105,7 +113,7 @@ impl Channel {
             .with_acquire_pending(self.acquire.is_some())
             .with_loaded(self.loaded.is_some())
             .with_engine(self.target.map_or(ENGINE_NONE, Engine::number))
-            .with_pending(self.has_work)
+            .with_pending(self.has_work || self.paused.is_some())
     }
 }
 
@@ -228,7 +236,7 @@ impl Pfifo {
     pub(crate) fn refresh(&mut self, id: ChannelId) {
         let channel = self.channel(id);
         let off = channel.loaded.is_none();
-        let ready = off && channel.has_work && channel.acquire.is_none() && self.is_eligible(id);
+        let ready = off && channel.wants_to_run() && self.is_eligible(id);
         let blocked = off && channel.acquire.is_some() && self.is_eligible(id);
         self.ready = self.ready & !id.mask() | if ready { id.mask() } else { 0 };
         self.blocked = self.blocked & !id.mask() | if blocked { id.mask() } else { 0 };

@@ -12,9 +12,11 @@
 //! 1. A channel uses one engine, that of its last method (TARGET). It changes engines only when its transfers are done.
 //! 2. It keeps that engine from others only while its PBDMA runs or waits for the channel's own transfers, and
 //!    until its slice is over. So a channel that keeps an engine waits for no other, and there is no cycle of waits.
+//!    A copy gives way between two of its pieces then (`paused.rs`), a grid at its end.
 //! 3. Of the PBDMAs that wait for an engine the first gets it, before a channel whose slice is over goes on with it.
 //! 4. A channel that waits for an engine in service is not taken off before it has used it: whenever a channel is
-//!    loaded, some of its words are executed. The wait is at most a slice and a transfer of each of the other PBDMAs.
+//!    loaded, some of its words are executed. The wait is at most a slice and a piece of a copy, or a grid, of each of the
+//!    other PBDMAs.
 //!    A channel that waits for its own transfer gives way at the end of its slice, as does one whose engine is out of
 //!    service (off, faulted, stopped): such a channel is not loaded again before the engine is back.
 //! 5. A wait that outlasts the slice is made up for by another slice, once in a load, so that the others' turn comes.
@@ -72,6 +74,11 @@ impl FermiModel {
         }
         for (index, pbdma) in self.pbdmas.iter().enumerate() {
             match pbdma.state {
+                Activity::Idle | Activity::Finishing | Activity::Acquiring { .. }
+                    if self.has_paused(index) =>
+                {
+                    next = earlier(next, self.clock.now(), Event::Pbdma(index));
+                }
                 Activity::Running { at } => next = earlier(next, at, Event::Pbdma(index)),
                 Activity::Finishing => {
                     if !pbdma.channel().is_some_and(|id| self.works_for(id)) {

@@ -13,8 +13,12 @@ impl FermiModel {
 
     /// Whether an engine may change contexts now.
     pub(crate) fn may_switch(&self, unit: usize) -> bool {
-        let kept = self.units[unit].engine == Engine::Graph && self.graph.fecs.holds_context;
-        self.units[unit].is_ready() && !kept
+        self.units[unit].is_ready() && !self.keeps_context(unit)
+    }
+
+    /// Whether a driver has told the engine to keep its context.
+    fn keeps_context(&self, unit: usize) -> bool {
+        self.units[unit].engine == Engine::Graph && self.graph.fecs.holds_context
     }
 
     /// When the channel on `pbdma` may send a method to `engine`; `None` when something else has to happen first.
@@ -23,15 +27,22 @@ impl FermiModel {
         let unit = &self.units[index];
         let id = self.pbdmas[pbdma].channel()?;
         let closed = engine == Engine::Graph && !self.graph.takes_methods();
-        if closed || !unit.is_ready() {
+        let now = self.clock.now();
+        let own = unit.is_held_by(id);
+        // A copy of another channel gives way at the end of its turn.
+        let ready_at = match unit.gives_way_at() {
+            Some(at) if !own => at,
+            _ if unit.is_ready() => now,
+            _ => return None,
+        };
+        if closed {
             return None;
         }
-        let now = self.clock.now();
-        if unit.is_held_by(id) && now < self.pbdmas[pbdma].slice_end {
+        if own && now < self.pbdmas[pbdma].slice_end {
             return Some(now);
         }
         let is_blocked = self.pfifo.block & 1 << engine.number() != 0;
-        if !unit.is_held_by(id) && (is_blocked || !self.may_switch(index)) {
+        if !own && (is_blocked || self.keeps_context(index)) {
             return None;
         }
         let holder = unit
@@ -39,9 +50,9 @@ impl FermiModel {
             .map(|holder| holder.channel)
             .filter(|holder| *holder != id);
         if let Some(end) = holder.and_then(|holder| self.kept_until(holder, engine)) {
-            return Some(end);
+            return Some(end.max(ready_at));
         }
-        (!self.is_preceded(pbdma, engine)).then_some(now)
+        (!self.is_preceded(pbdma, engine)).then_some(ready_at.max(now))
     }
 
     /// Until when `holder` keeps `engine` from others.
