@@ -56,7 +56,7 @@ impl Comparison {
     }
 
     /// Whether the comparison holds for two values in this order; `None` where one is NaN.
-    #[inline(always)]
+    #[cfg(test)]
     pub(crate) fn holds(self, order: Option<std::cmp::Ordering>) -> bool {
         let bit = match order {
             Some(std::cmp::Ordering::Less) => Self::LESS,

@@ -265,15 +265,6 @@ impl Warp {
         self.carry
     }
 
-    /// Stores the flags of a lane.
-    pub(crate) fn set_flags(&mut self, lane: usize, flags: Flags) {
-        let set = |mask: &mut u32, value: bool| *mask = *mask & !(1 << lane) | u32::from(value) << lane;
-        set(&mut self.zero, flags.zero);
-        set(&mut self.sign, flags.sign);
-        set(&mut self.carry, flags.carry);
-        set(&mut self.overflow, flags.overflow);
-    }
-
     /// Stores the flags of `lanes`, each as a mask: zero, sign, carry, overflow.
     #[inline(always)]
     pub(crate) fn set_flag_masks(&mut self, lanes: u32, [zero, sign, carry, overflow]: [u32; 4]) {
@@ -284,14 +275,70 @@ impl Warp {
         set(&mut self.overflow, overflow);
     }
 
+    /// Masks of the condition flags: zero, sign, carry, overflow.
+    #[inline(always)]
+    pub(crate) fn flag_masks(&self) -> [u32; 4] {
+        [self.zero, self.sign, self.carry, self.overflow]
+    }
+
     /// Lanes whose flags meet a condition code.
     pub(crate) fn meeting(&self, code: u32) -> u32 {
         if code == 15 {
             return u32::MAX;
         }
-        (0..LANES).fold(0, |mask, lane| {
-            mask | u32::from(self.flags(lane).meets(code)) << lane
+        // Of each state that the four flags can have: whether it meets the code, and which lanes have it.
+        (0..16u32).fold(0, |met, state| {
+            let is = |bit: u32| state >> bit & 1 != 0;
+            let flags = Flags {
+                zero: is(0),
+                sign: is(1),
+                carry: is(2),
+                overflow: is(3),
+            };
+            let has = |mask: u32, bit: u32| if is(bit) { mask } else { !mask };
+            let lanes = has(self.zero, 0) & has(self.sign, 1) & has(self.carry, 2) & has(self.overflow, 3);
+            met | if flags.meets(code) { lanes } else { 0 }
         })
+    }
+
+    /// P0–P6 in bits 6:0 and the condition flags in 15:12 of all lanes.
+    #[inline(always)]
+    pub(crate) fn all_packed_flags(&self) -> Lanes {
+        let [p0, p1, p2, p3, p4, p5, p6, _] = self.predicates;
+        let flags = self.flag_masks();
+        each(|lane| {
+            let mut word = 0;
+            for (bit, mask) in (0..).zip([p0, p1, p2, p3, p4, p5, p6]) {
+                word |= (mask >> lane & 1) << bit;
+            }
+            for (bit, mask) in (12..).zip(flags) {
+                word |= (mask >> lane & 1) << bit;
+            }
+            word
+        })
+    }
+
+    /// Stores those bits of [`Self::all_packed_flags`] that `mask` has, in `lanes`.
+    #[inline(always)]
+    pub(crate) fn set_all_packed_flags(&mut self, bits: &Lanes, mask: &Lanes, lanes: u32) {
+        let of = |words: &Lanes, bit: u32| mask_of(|lane| words[lane] >> bit & 1 != 0);
+        for predicate in 0..7 {
+            let taken = of(mask, predicate) & lanes;
+            if taken != 0 {
+                self.set_predicate(predicate, of(bits, predicate), taken);
+            }
+        }
+        let Self {
+            zero,
+            sign,
+            carry,
+            overflow,
+            ..
+        } = self;
+        for (bit, flag) in (12..).zip([zero, sign, carry, overflow]) {
+            let taken = of(mask, bit) & lanes;
+            *flag = *flag & !taken | of(bits, bit) & taken;
+        }
     }
 
     /// P0–P6 in bits 6:0 and the condition flags in 15:12 of a lane.
@@ -303,22 +350,6 @@ impl Warp {
             | u32::from(flags.sign) << 13
             | u32::from(flags.carry) << 14
             | u32::from(flags.overflow) << 15
-    }
-
-    /// Stores those bits of [`Self::packed_flags`] that `mask` has.
-    pub(crate) fn set_packed_flags(&mut self, lane: usize, bits: u32, mask: u32) {
-        let merged = self.packed_flags(lane) & !mask | bits & mask;
-        for predicate in 0..7 {
-            self.set_predicate(predicate, u32::MAX * (merged >> predicate & 1), 1 << lane);
-        }
-        let bit = |number: u32| merged >> number & 1 != 0;
-        let flags = Flags {
-            zero: bit(12),
-            sign: bit(13),
-            carry: bit(14),
-            overflow: bit(15),
-        };
-        self.set_flags(lane, flags);
     }
 
     /// Combines a comparison with the third predicate, as the COMBINE field says.

@@ -14,6 +14,16 @@ use crate::compute::warp::{LANES, Lanes, Wide, each, wide_each};
 /// Values of all lanes.
 pub(crate) type Values = [f64; LANES];
 
+/// `f` of each lane. (`map` of an array of this length becomes no loop of vectors.)
+#[inline(always)]
+fn values_each(mut f: impl FnMut(usize) -> f64) -> Values {
+    let mut values = [0.0; LANES];
+    for (lane, value) in values.iter_mut().enumerate() {
+        *value = f(lane);
+    }
+    values
+}
+
 /// Size of a float.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Float {
@@ -221,10 +231,10 @@ fn whole_of(value: f64, round: Round) -> f64 {
 fn whole(values: &Values, round: Round) -> Values {
     // A loop for each direction.
     match round {
-        Round::Nearest => values.map(|value| whole_of(value, Round::Nearest)),
-        Round::Down => values.map(|value| whole_of(value, Round::Down)),
-        Round::Up => values.map(|value| whole_of(value, Round::Up)),
-        Round::Zero => values.map(|value| whole_of(value, Round::Zero)),
+        Round::Nearest => values_each(|lane| whole_of(values[lane], Round::Nearest)),
+        Round::Down => values_each(|lane| whole_of(values[lane], Round::Down)),
+        Round::Up => values_each(|lane| whole_of(values[lane], Round::Up)),
+        Round::Zero => values_each(|lane| whole_of(values[lane], Round::Zero)),
     }
 }
 
@@ -241,7 +251,7 @@ pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: 
     match to {
         Float::Half => {
             if sat {
-                values = values.map(saturated);
+                values = values_each(|lane| saturated(values[lane]));
             }
             Converted::One(half_bits_of(&values, round))
         }
@@ -250,9 +260,13 @@ pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: 
             if options.ftz {
                 bits = flushed(&bits);
             }
-            Converted::One(if sat { bits.map(saturate) } else { bits })
+            Converted::One(if sat {
+                each(|lane| saturate(bits[lane]))
+            } else {
+                bits
+            })
         }
-        Float::Double if sat => Converted::wide(&values.map(|value| saturated(value).to_bits())),
+        Float::Double if sat => Converted::wide(&wide_each(|lane| saturated(values[lane]).to_bits())),
         Float::Double => {
             let payload = |lane: usize| match source {
                 Bits::Two(bits) => double::modify(bits[lane], options.abs, options.neg) | QUIET,
@@ -311,12 +325,13 @@ fn float_to_wide(values: &Values, signed: bool) -> Converted {
         (UNIT * UNIT, u32::MAX)
     };
     let least = if signed { -end } else { 0.0 };
-    let clamped = values.map(|value| {
+    let clamped = values_each(|lane| {
+        let value = values[lane];
         let value = if value > least { value } else { least };
         // The end itself has no place in 64 bits; it is replaced below.
         if value < end { value } else { 0.0 }
     });
-    let high = clamped.map(|value| (value * (1.0 / UNIT)).floor());
+    let high = values_each(|lane| (clamped[lane] * (1.0 / UNIT)).floor());
     let low = each(|lane| low_bits_unsigned(clamped[lane] - high[lane] * UNIT));
     let special = |lane: usize| (all_if(values[lane] >= end), all_if(values[lane].is_nan()));
     Converted::Two(
@@ -388,7 +403,7 @@ pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, optio
                 double::stepped(values[lane], rests[lane], sides)
             }))
         }
-        Float::Double => Converted::wide(&values.map(f64::to_bits)),
+        Float::Double => Converted::wide(&wide_each(|lane| values[lane].to_bits())),
     }
 }
 

@@ -145,10 +145,12 @@ fn directed_product(a: f64, b: f64, sides: Sides) -> u64 {
     // The factor's scale, and half of it that is taken back.
     let scale = |value: f64| {
         let (small, large) = (value.abs() < power(-450), value.abs() >= power(450));
-        let scale = if small { power(600) } else { 1.0 };
-        let half = if small { power(-300) } else { 1.0 };
-        let scale = if large { power(-600) } else { scale };
-        (scale, if large { power(300) } else { half })
+        let (small, large) = (wide_if(small), wide_if(large));
+        let chosen = |down: f64, up: f64| {
+            let bits = up.to_bits() & small | down.to_bits() & large;
+            f(bits | 1f64.to_bits() & !(small | large))
+        };
+        (chosen(power(-600), power(600)), chosen(power(300), power(-300)))
     };
     let ((scale_a, half_a), (scale_b, half_b)) = (scale(a), scale(b));
     let (a, b) = (a * scale_a, b * scale_b);
@@ -157,7 +159,7 @@ fn directed_product(a: f64, b: f64, sides: Sides) -> u64 {
     let half = half_a * half_b;
     let nearest = product * half * half;
     // Powers of two are divided by exactly: their exponents turn.
-    let back = f64::from_bits((2046 << 52) - half.to_bits());
+    let back = f64::from_bits((2046u64 << 52).wrapping_sub(half.to_bits()));
     let rest = (product - nearest * back * back) + error;
     stepped(nearest, rest, sides)
 }

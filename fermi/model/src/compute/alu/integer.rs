@@ -10,17 +10,6 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Flags of a result that is not a sum: zero and sign. assumption: the others are clear.
-    #[inline(always)]
-    pub(crate) fn of(result: u32) -> Self {
-        Self {
-            zero: result == 0,
-            sign: result >> 31 != 0,
-            carry: false,
-            overflow: false,
-        }
-    }
-
     /// Flags of an f32 result. assumption: NaN is zero and negative.
     #[cfg(test)]
     pub(crate) fn of_single(result: u32) -> Self {
@@ -92,7 +81,7 @@ impl Addition {
     }
 
     /// The operands as they are added, and the carry that goes in unless an earlier sum's does.
-    #[inline(always)]
+    #[cfg(test)]
     fn terms(self, a: u32, b: u32) -> (u32, u32, bool) {
         match self {
             Self::Add => (a, b, false),
@@ -103,6 +92,7 @@ impl Addition {
     }
 }
 
+#[cfg(test)]
 /// A sum and its flags. `carry`: of an earlier sum, in place of the operation's own.
 #[inline(always)]
 pub(crate) fn add(a: u32, b: u32, addition: Addition, carry: Option<bool>) -> (u32, Flags) {
@@ -118,6 +108,7 @@ pub(crate) fn add(a: u32, b: u32, addition: Addition, carry: Option<bool>) -> (u
     (sum, flags)
 }
 
+#[cfg(test)]
 /// Half of the 64-bit product; the types matter for the upper one only.
 #[inline(always)]
 pub(crate) fn mul(a: u32, b: u32, a_signed: bool, b_signed: bool, high: bool) -> u32 {
@@ -134,6 +125,7 @@ pub(crate) fn mul(a: u32, b: u32, a_signed: bool, b_signed: bool, high: bool) ->
     (wide(a, a_signed).wrapping_mul(wide(b, b_signed)) as u64 >> 32) as u32
 }
 
+#[cfg(test)]
 /// Bit-field extract. `descriptor`: position in bits 7:0, length in 15:8.
 pub(crate) fn extract(a: u32, descriptor: u32, signed: bool, reverse: bool) -> u32 {
     let a = if reverse { a.reverse_bits() } else { a };
@@ -169,6 +161,7 @@ pub(crate) fn extract(a: u32, descriptor: u32, signed: bool, reverse: bool) -> u
     (field & mask & kept) | fill & !kept
 }
 
+#[cfg(test)]
 /// Bit-field insert: the low bits of `a` into `base`.
 pub(crate) fn insert(a: u32, descriptor: u32, base: u32) -> u32 {
     let (position, length) = (descriptor & 0xff, descriptor >> 8 & 0xff);
@@ -183,6 +176,7 @@ pub(crate) fn insert(a: u32, descriptor: u32, base: u32) -> u32 {
     base & !mask | a << position & mask
 }
 
+#[cfg(test)]
 /// Index of the leading one, or of the leading bit that differs from the sign; `shift_amount`: 31 less it.
 pub(crate) fn find_leading(a: u32, signed: bool, shift_amount: bool) -> u32 {
     let bits = if signed && a >> 31 != 0 { !a } else { a };
@@ -240,6 +234,7 @@ pub(crate) fn absolute_difference(a: u32, b: u32, c: u32, signed: bool) -> u32 {
     difference.wrapping_add(c)
 }
 
+#[cfg(test)]
 /// How two integers compare as typed.
 #[inline(always)]
 pub(crate) fn order(a: u32, b: u32, signed: bool) -> std::cmp::Ordering {
@@ -250,6 +245,7 @@ pub(crate) fn order(a: u32, b: u32, signed: bool) -> std::cmp::Ordering {
     }
 }
 
+#[cfg(test)]
 /// How the upper words of two wide integers compare, after a subtraction of the lower words that left `low`.
 pub(crate) fn order_extended(a: u32, b: u32, signed: bool, low: Flags) -> std::cmp::Ordering {
     let (difference, flags) = add(a, b, Addition::Subtract, Some(low.carry));

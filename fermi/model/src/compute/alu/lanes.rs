@@ -1,6 +1,6 @@
 //! Sums and shifts of all lanes at once: each step for every lane, so that it becomes a few vector instructions.
 
-use super::integer::Addition;
+use super::{Comparison, integer::Addition, single::all_if};
 use crate::compute::warp::{Lanes, each, mask_of, signs_of};
 
 const SIGN: u32 = 1 << 31;
@@ -101,6 +101,92 @@ pub(crate) fn shift(a: &Lanes, b: &Lanes, shift: Shift, wraps: bool) -> Outcome 
     }
 }
 
+/// The upper halves of the 64-bit products.
+#[inline(always)]
+pub(crate) fn mul_high(a: &Lanes, b: &Lanes, a_signed: bool, b_signed: bool) -> Lanes {
+    let (turn_a, turn_b) = (all_if(a_signed), all_if(b_signed));
+    each(|lane| {
+        let high = ((u64::from(a[lane]) * u64::from(b[lane])) >> 32) as u32;
+        // A negative number of 32 bits is 2^32 less than its bits.
+        let of_a = b[lane] & (a[lane] as i32 >> 31) as u32 & turn_a;
+        let of_b = a[lane] & (b[lane] as i32 >> 31) as u32 & turn_b;
+        high.wrapping_sub(of_a).wrapping_sub(of_b)
+    })
+}
+
+/// Lanes for which a comparison holds.
+#[inline(always)]
+pub(crate) fn compare(a: &Lanes, b: &Lanes, comparison: Comparison, signed: bool) -> u32 {
+    // Signed order is unsigned order with the sign turned.
+    let flip = if signed { SIGN } else { 0 };
+    let [below, same, above, _] = comparison.wanted();
+    mask_of(|lane| {
+        let less = all_if(a[lane] ^ flip < b[lane] ^ flip);
+        let equal = all_if(a[lane] == b[lane]);
+        (less & below | equal & same | !(less | equal) & above) != 0
+    })
+}
+
+/// The same of the upper words of wide integers, after a subtraction of the lower ones that left these flags.
+#[inline(always)]
+pub(crate) fn compare_extended(
+    a: &Lanes,
+    b: &Lanes,
+    comparison: Comparison,
+    signed: bool,
+    low: [u32; 4],
+) -> u32 {
+    let [low_zero, _, low_carry, _] = low;
+    let [zero, sign, carry, overflow] = sum(a, b, Addition::Subtract, Some(low_carry), false).flags();
+    let equal = zero & low_zero;
+    let less = if signed { sign ^ overflow } else { !carry } & !equal;
+    let [below, same, above, _] = comparison.wanted();
+    less & below | equal & same | !(less | equal) & above
+}
+
+/// Bit-field extract. A descriptor has the position in bits 7:0, the length in 15:8.
+#[inline(always)]
+pub(crate) fn extract(a: &Lanes, descriptors: &Lanes, signed: bool) -> Lanes {
+    let signed = all_if(signed);
+    each(|lane| {
+        let (position, length) = (descriptors[lane] & 0xff, descriptors[lane] >> 8 & 0xff);
+        let field = a[lane].checked_shr(position).unwrap_or(0);
+        // Bits past bit 31 are the sign's or zero.
+        let present = 32u32.saturating_sub(position).min(length);
+        let kept = low_ones(present);
+        let sign_at = position.wrapping_add(length).wrapping_sub(1).min(31);
+        let fill = signed & all_if(a[lane] >> sign_at & 1 != 0);
+        (field & kept | fill & !kept) & all_if(length != 0)
+    })
+}
+
+/// Bit-field insert: the low bits of `a` into `base`.
+#[inline(always)]
+pub(crate) fn insert(a: &Lanes, descriptors: &Lanes, base: &Lanes) -> Lanes {
+    each(|lane| {
+        let (position, length) = (descriptors[lane] & 0xff, descriptors[lane] >> 8 & 0xff);
+        let mask = low_ones(length).checked_shl(position).unwrap_or(0);
+        let moved = a[lane].checked_shl(position).unwrap_or(0);
+        base[lane] & !mask | moved & mask
+    })
+}
+
+/// So many ones from bit 0 on; all for 32 and more.
+#[inline(always)]
+fn low_ones(count: u32) -> u32 {
+    1u32.checked_shl(count).unwrap_or(0).wrapping_sub(1)
+}
+
+/// Index of the leading one, or of the leading bit that differs from the sign; `shift_amount`: 31 less it.
+#[inline(always)]
+pub(crate) fn find_leading(a: &Lanes, signed: bool, shift_amount: bool) -> Lanes {
+    let (signed, turn) = (all_if(signed), if shift_amount { 0 } else { 31 });
+    each(|lane| {
+        let bits = a[lane] ^ (a[lane] as i32 >> 31) as u32 & signed;
+        (bits.leading_zeros() ^ turn) | all_if(bits == 0)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +228,37 @@ mod tests {
         assert_eq!(outcome.result, [!most; 32]);
     }
 
+    #[test]
+    fn bit_fields_of_lanes_are_those_of_one() {
+        let values = [0, 1, 0x8000_0000, 0x7fff_ffff, u32::MAX, 0x1234_5678, 0xf0f0_0f0f];
+        for (number, value) in values.into_iter().enumerate() {
+            for position in (0..40).chain([254, 255]) {
+                let descriptors = each(|lane| {
+                    let length = [lane as u32, lane as u32 + 32, 255 - lane as u32][(position % 3) as usize];
+                    position | length << 8
+                });
+                let base = values[(number + 3) % values.len()];
+                for signed in [false, true] {
+                    let all = extract(&[value; 32], &descriptors, signed);
+                    assert_eq!(
+                        all,
+                        descriptors.map(|descriptor| integer::extract(value, descriptor, signed, false))
+                    );
+                    for amount in [false, true] {
+                        let all = find_leading(&[value >> (position & 31); 32], signed, amount);
+                        let one = integer::find_leading(value >> (position & 31), signed, amount);
+                        assert_eq!(all[0], one);
+                    }
+                }
+                let all = insert(&[value; 32], &descriptors, &[base; 32]);
+                assert_eq!(
+                    all,
+                    descriptors.map(|descriptor| integer::insert(value, descriptor, base))
+                );
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn sums_of_lanes_are_those_of_one(
@@ -155,6 +272,30 @@ mod tests {
                 prop_assert_eq!(all.result[lane], one);
                 let found = flags.map(|mask| mask >> lane & 1 != 0);
                 prop_assert_eq!(found, [expected.zero, expected.sign, expected.carry, expected.overflow]);
+            }
+        }
+
+        #[test]
+        fn comparisons_and_products_of_lanes_are_those_of_one(
+            a: [u32; 32], b: [u32; 32], near: u32, number in 0u32..8, signs in 0u32..4, low: [u32; 2]
+        ) {
+            let b = each(|lane| if near >> lane & 1 != 0 { a[lane] } else { b[lane] });
+            let (a_signed, b_signed) = (signs & 1 != 0, signs & 2 != 0);
+            let comparison = Comparison(number);
+            let holds = compare(&a, &b, comparison, a_signed);
+            let extended = compare_extended(&a, &b, comparison, a_signed, [low[0], 0, low[1], 0]);
+            let products = mul_high(&a, &b, a_signed, b_signed);
+            for lane in 0..32 {
+                let order = integer::order(a[lane], b[lane], a_signed);
+                prop_assert_eq!(holds >> lane & 1 != 0, comparison.holds(Some(order)));
+                let flags = integer::Flags {
+                    zero: low[0] >> lane & 1 != 0,
+                    carry: low[1] >> lane & 1 != 0,
+                    ..Default::default()
+                };
+                let order = integer::order_extended(a[lane], b[lane], a_signed, flags);
+                prop_assert_eq!(extended >> lane & 1 != 0, comparison.holds(Some(order)));
+                prop_assert_eq!(products[lane], integer::mul(a[lane], b[lane], a_signed, b_signed, true));
             }
         }
     }

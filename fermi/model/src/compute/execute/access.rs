@@ -326,13 +326,11 @@ fn shared<const N: usize>(
     check_shared(offsets, lanes, bytes, machine)?;
     let memory = machine.block.shared();
     if is_store {
-        for number in 0..N as u8 {
-            let word = warp.register(Warp::nth(op.dst, number));
-            memory.store(offsets, lanes, bytes, number.into(), word);
-        }
+        let words: [&Lanes; N] = std::array::from_fn(|number| warp.register(Warp::nth(op.dst, number as u8)));
+        memory.store(offsets, lanes, bytes, words);
         return Ok(());
     }
-    let words: [Lanes; N] = std::array::from_fn(|number| memory.load(offsets, lanes, bytes, number as u32));
+    let words = memory.load::<N>(offsets, lanes, bytes);
     set_loaded(warp, op, lanes, &words);
     Ok(())
 }

@@ -6,14 +6,14 @@ use super::{Kind32, as_register, finish, values, wide_values};
 use crate::compute::{
     alu::{
         Comparison, Round, double,
-        integer::{self, Addition, Flags},
+        integer::{self, Addition},
         lanes::{self, Shift},
         single::{self, Mode},
         special::{self, Function},
     },
     code::Op,
     simd::{Group, Level},
-    warp::{LANES, Lanes, Warp, each, lanes_of, mask_of},
+    warp::{LANES, Lanes, Warp, each, mask_of},
 };
 
 const SIGN: u32 = 1 << 31;
@@ -193,7 +193,7 @@ fn integer_fused(warp: &mut Warp, op: &Op, lanes: u32) {
     );
     let product = if op.bit(6) {
         let (a_signed, b_signed) = (op.bit(7), op.bit(5));
-        each(|lane| integer::mul(a[lane], b[lane], a_signed, b_signed, true))
+        lanes::mul_high(a, b, a_signed, b_signed)
     } else {
         each(|lane| a[lane].wrapping_mul(b[lane]))
     };
@@ -273,21 +273,9 @@ fn integer_comparison(warp: &mut Warp, op: &Op, lanes: u32) {
     let comparison = Comparison(op.get(field::COMPARE));
     let signed = op.bit(5);
     let mask = if op.bit(6) {
-        mask_of(|lane| {
-            comparison.holds(Some(integer::order_extended(
-                a[lane],
-                b[lane],
-                signed,
-                warp.flags(lane),
-            )))
-        })
+        lanes::compare_extended(a, b, comparison, signed, warp.flag_masks())
     } else {
-        // Signed order is unsigned order with the sign turned.
-        let flip = if signed { SIGN } else { 0 };
-        let less = mask_of(|lane| a[lane] ^ flip < b[lane] ^ flip);
-        let equal = mask_of(|lane| a[lane] == b[lane]);
-        let wanted = |bit: u32| 0u32.wrapping_sub(comparison.0 >> bit & 1);
-        less & wanted(0) | equal & wanted(1) | !(less | equal) & wanted(2)
+        lanes::compare(a, b, comparison, signed)
     };
     store_comparison(warp, op, lanes, mask, op.bit(7));
 }
@@ -344,7 +332,7 @@ struct Other;
 
 impl Group for Other {
     #[inline(always)]
-    fn perform(warp: &mut Warp, op: &Op, lanes: u32) {
+    fn perform(warp: &mut Warp, op: &Op, executing: u32) {
         let (a, b, c) = (
             warp.register(op.a),
             values(warp, op, op.b),
@@ -362,32 +350,32 @@ impl Group for Other {
                 let holds = single::compare(c, &[0; LANES], comparison, op.bit(5));
                 each(|lane| if holds >> lane & 1 != 0 { a[lane] } else { b[lane] })
             }
-            Opcode::Icmp => each(|lane| {
-                let holds = comparison.holds(Some(integer::order(c[lane], 0, signed)));
-                if holds { a[lane] } else { b[lane] }
-            }),
+            Opcode::Icmp => {
+                let holds = lanes::compare(c, &[0; LANES], comparison, signed);
+                each(|lane| if holds >> lane & 1 != 0 { a[lane] } else { b[lane] })
+            }
             // The operand of the function that follows.
             Opcode::Rro => each(|lane| single::modify(b[lane], op.bit(6), op.bit(8))),
             Opcode::Mufu => {
                 let function = Function::from_bits(op.get(field::FUNCTION));
-                each(|lane| match lanes >> lane & 1 {
-                    0 => 0,
-                    _ => special::evaluate(function, a[lane], op.bit(7), op.bit(9), op.bit(5)),
-                })
+                special::evaluate(function, a, [op.bit(7), op.bit(9), op.bit(5)], executing)
             }
-            Opcode::Imul | Opcode::Imul32i => {
-                each(|lane| integer::mul(a[lane], b[lane], op.bit(7), op.bit(5), op.bit(6)))
-            }
+            Opcode::Imul | Opcode::Imul32i if op.bit(6) => lanes::mul_high(a, b, op.bit(7), op.bit(5)),
+            Opcode::Imul | Opcode::Imul32i => each(|lane| a[lane].wrapping_mul(b[lane])),
             Opcode::Imnmx => {
                 let (a, b) = (*a, *b);
-                return integer_min_max(warp, op, lanes, (&a, &b), third);
+                return integer_min_max(warp, op, executing, (&a, &b), third);
             }
-            Opcode::Bfi => each(|lane| integer::insert(a[lane], b[lane], c[lane])),
+            Opcode::Bfi => lanes::insert(a, b, c),
             Opcode::Isad => each(|lane| integer::absolute_difference(a[lane], b[lane], c[lane], signed)),
-            Opcode::Bfe => each(|lane| integer::extract(a[lane], b[lane], signed, op.bit(8))),
+            Opcode::Bfe if op.bit(8) => {
+                let reversed = each(|lane| a[lane].reverse_bits());
+                lanes::extract(&reversed, b, signed)
+            }
+            Opcode::Bfe => lanes::extract(a, b, signed),
             Opcode::Flo => {
                 let flip = 0u32.wrapping_sub(op.bit(8).into());
-                each(|lane| integer::find_leading(b[lane] ^ flip, signed, op.bit(6)))
+                lanes::find_leading(&each(|lane| b[lane] ^ flip), signed, op.bit(6))
             }
             // All others are dispatched before.
             _ => return,
@@ -396,37 +384,40 @@ impl Group for Other {
             Opcode::Fmnmx => Kind32::Single,
             _ => Kind32::Integer,
         };
-        finish(warp, op, lanes, &result, kind);
+        finish(warp, op, executing, &result, kind);
     }
 }
 
 /// Minimum or maximum; `high` then `low` make one of 64 bits through the flags.
 ///
 /// assumption: `high` sets Z where the words are equal and C where operand A was selected.
-fn integer_min_max(warp: &mut Warp, op: &Op, lanes: u32, (a, b): (&Lanes, &Lanes), wants_min: u32) {
+#[inline(always)]
+fn integer_min_max(warp: &mut Warp, op: &Op, executing: u32, (a, b): (&Lanes, &Lanes), wants_min: u32) {
     const PLAIN: u32 = 0;
     const HIGH: u32 = 3;
+    const LESS: Comparison = Comparison(1);
     let part = op.get(field::MINMAX_PART);
-    for lane in lanes_of(lanes) {
-        let (x, y, low) = (a[lane], b[lane], warp.flags(lane));
-        let wants_less = wants_min >> lane & 1 != 0;
-        let takes_a = match part {
-            PLAIN | HIGH => (integer::order(x, y, op.bit(5)).is_lt()) == wants_less,
-            _ if low.zero => (x < y) == wants_less,
-            _ => low.carry,
-        };
-        let result = if takes_a { x } else { y };
-        warp.set_lane(op.dst, lane, result);
-        if op.sets_flags {
-            let flags = match part {
-                HIGH => Flags {
-                    zero: x == y,
-                    carry: takes_a,
-                    ..Flags::default()
-                },
-                _ => Flags::of(result),
-            };
-            warp.set_flags(lane, flags);
+    let is_typed = matches!(part, PLAIN | HIGH);
+    let less = lanes::compare(a, b, LESS, op.bit(5) && is_typed);
+    let [low_zero, _, low_carry, _] = warp.flag_masks();
+    let by_order = !(less ^ wants_min);
+    let takes_a = if is_typed {
+        by_order
+    } else {
+        low_zero & by_order | !low_zero & low_carry
+    };
+    let result = each(|lane| {
+        if takes_a >> lane & 1 != 0 {
+            a[lane]
+        } else {
+            b[lane]
         }
+    });
+    if part == HIGH && op.sets_flags {
+        let equal = mask_of(|lane| a[lane] == b[lane]);
+        warp.set_register(op.dst, &result, executing);
+        warp.set_flag_masks(executing, [equal, 0, takes_a, 0]);
+    } else {
+        finish(warp, op, executing, &result, Kind32::Integer);
     }
 }

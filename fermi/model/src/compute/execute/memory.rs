@@ -11,7 +11,7 @@ use crate::compute::{
     code::{Op, Operand},
     outside::Atomic,
     trap::{Stop, WarpError},
-    warp::{LANES, Warp, lanes_of, register_of},
+    warp::{LANES, Warp, each, lanes_of, register_of},
 };
 
 #[inline(always)]
@@ -44,11 +44,12 @@ fn locked(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
         for number in 0..registers {
             let register = Warp::nth(op.dst, number as u8);
             let memory = machine.block.shared();
+            // Word by word.
+            let offsets = each(|lane| offsets[lane].wrapping_add(4 * number));
             if is_unlock {
-                let word = *warp.register(register);
-                memory.store(&offsets, 1 << lane, bytes, number, &word);
+                memory.store(&offsets, 1 << lane, bytes.min(4), [warp.register(register)]);
             } else {
-                let word = memory.load(&offsets, 1 << lane, bytes, number);
+                let [word] = memory.load::<1>(&offsets, 1 << lane, bytes.min(4));
                 warp.set_lane(register, lane, extended(op.data, word[lane]));
             }
         }

@@ -12,7 +12,7 @@ use crate::compute::{
     code::Op,
     simd::{Group, Level},
     trap::{Stop, WarpError},
-    warp::{Warp, combine, each, lanes_of},
+    warp::{Warp, combine, each},
 };
 
 /// Lanes of each quad that a move reaches, as a mask of the warp.
@@ -116,13 +116,13 @@ fn packed(warp: &mut Warp, op: &Op, lanes: u32) {
     let (a, mask) = (*warp.register(op.a), *values(warp, op, op.b));
     // assumption: the upper half of the register.
     let shift = if op.bit(5) { 16 } else { 0 };
-    for lane in lanes_of(lanes) {
-        if op.opcode == Opcode::P2r {
-            let flags = warp.packed_flags(lane) << shift;
-            warp.set_lane(op.dst, lane, flags & mask[lane] | a[lane] & !mask[lane]);
-        } else {
-            warp.set_packed_flags(lane, a[lane] >> shift, mask[lane] >> shift);
-        }
+    if op.opcode == Opcode::P2r {
+        let flags = warp.all_packed_flags();
+        let result = each(|lane| flags[lane] << shift & mask[lane] | a[lane] & !mask[lane]);
+        warp.set_register(op.dst, &result, lanes);
+    } else {
+        let (a, mask) = (each(|lane| a[lane] >> shift), each(|lane| mask[lane] >> shift));
+        warp.set_all_packed_flags(&a, &mask, lanes);
     }
 }
 
