@@ -6,6 +6,7 @@
 //! * [`mod@bench`]: a host with VMs attached, for tests
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
+//! * [`keeper`]: a guest that keeps an engine for ever, beside one that waits for it
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
 //! * `laws`: those that are checked between any two events
@@ -21,6 +22,7 @@ mod card;
 pub mod checkers;
 pub mod fuzz;
 pub mod hostile;
+pub mod keeper;
 mod laws;
 pub mod rewrite;
 pub mod rig;

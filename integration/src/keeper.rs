@@ -1,0 +1,112 @@
+//! A guest that keeps an engine for ever, beside one that waits for it.
+
+use fermi_spec::engine::Engine;
+use fermi_spec::graphics::compute;
+use fermi_spec::isa::assembler::assemble;
+use fermi_spec::methods::{class, host};
+use fermi_spec::pushbuffer::incrementing;
+use guests::GuestBus;
+use vgpu::{ChannelFault, GpuConfig, Notice, VmId};
+
+use crate::bench::{Bench, gpu_config, vm_config};
+use crate::bus::SimBus;
+use crate::checkers::Violation;
+use crate::rig::{RAM_VA, Rig};
+
+/// The VM whose work has to wait.
+pub const WAITS: VmId = VmId(0);
+/// The VM that keeps the engine.
+pub const KEEPS: VmId = VmId(1);
+/// GPU time that the watchdog gives here.
+pub const LIMIT_NS: u64 = 40_000_000;
+/// Asks until a fence that does not come is given up: more than the watchdog needs.
+pub const TURNS: u32 = 20_000;
+const CODE_GPA: u64 = 8 << 20;
+/// VRAM of each guest that its tables show.
+const DATA_BYTES: u64 = 4 << 20;
+
+/// Both VMs, on a card whose watchdog gives so much time.
+pub fn bench(watchdog_ns: u64) -> Bench {
+    let config = GpuConfig {
+        watchdog_ns,
+        ..gpu_config()
+    };
+    Bench::with(64, config, &[vm_config(16), vm_config(16)])
+}
+
+/// A guest with channel 0 open.
+pub fn guest(bus: &mut SimBus) -> Rig {
+    let mut rig = Rig::start(bus, DATA_BYTES);
+    rig.open(bus, 0);
+    rig
+}
+
+/// Starts a grid of one warp that never ends, and returns when it was submitted.
+pub fn keep_engine(bench: &mut Bench) -> Rig {
+    bench.run(KEEPS, |bus| {
+        let mut rig = guest(bus);
+        let words = endless_grid(bus);
+        rig.submit(bus, 0, &words);
+        rig
+    })
+}
+
+fn endless_grid(bus: &mut SimBus) -> Vec<u32> {
+    let program = assemble("x: bra #x").expect("a line that assembles");
+    let code: Vec<u8> = program.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bus.ram_write(CODE_GPA, &code);
+    let mut words = vec![incrementing(1, host::SET_OBJECT, 1), class::COMPUTE.into()];
+    let mut set = |method: u16, data: &[u32]| {
+        words.push(incrementing(1, method, data.len() as u16));
+        words.extend(data);
+    };
+    set(compute::CODE_HIGH, &[0, (RAM_VA + CODE_GPA) as u32]);
+    set(compute::ENTRY, &[0]);
+    set(compute::SHARED_WINDOW, &[0xfe00_0000]);
+    set(compute::LOCAL_WINDOW, &[0xff00_0000]);
+    set(compute::REGISTERS, &[program.registers]);
+    set(compute::GRID_XY, &[1 | 1 << 16, 1]);
+    set(compute::BLOCK_XY, &[32 | 1 << 16, 1]);
+    set(compute::LAUNCH, &[0x1000]);
+    words
+}
+
+/// Has PGRAPH do next to nothing for a guest; whether that came to an end.
+pub fn short_work(rig: &mut Rig, bus: &mut SimBus) -> bool {
+    let words = [incrementing(2, host::SET_OBJECT, 1), class::M2MF.into()];
+    let sequence = rig.submit_with_release(bus, 0, &words);
+    rig.wait_turns(bus, 0, sequence, TURNS)
+}
+
+/// Channels of a VM that were killed, by their causes.
+pub fn killed(bench: &Bench, of: VmId) -> Vec<ChannelFault> {
+    let causes = bench.world.notices.iter().filter_map(|(_, notice)| match notice {
+        Notice::ChannelKilled { vm, cause, .. } if *vm == of => Some(*cause),
+        _ => None,
+    });
+    causes.collect()
+}
+
+/// An endless grid, and a VM that waits behind it: that one is served, and the other's channel is stopped.
+pub fn endless_grid_is_stopped() -> Result<(), Violation> {
+    let mut bench = bench(LIMIT_NS);
+    keep_engine(&mut bench);
+    let served = bench.run(WAITS, |bus| {
+        let mut rig = guest(bus);
+        short_work(&mut rig, bus)
+    });
+    let killed = killed(&bench, KEEPS);
+    match (served, &killed[..]) {
+        (
+            true,
+            [
+                ChannelFault::HeldEngine {
+                    engine: Engine::Graph,
+                    ..
+                },
+            ],
+        ) => Ok(()),
+        (true, _) => Err(Violation(format!("an endless grid ended by {killed:?}"))),
+        (false, _) => Err(Violation(format!("{WAITS} waits behind an endless grid"))),
+    }
+}
