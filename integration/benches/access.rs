@@ -47,6 +47,7 @@ fn vm_config(name: &str) -> VmConfig {
         guest_vram: 16 << 20,
         chunk_bytes: 2 << 20,
         quota: Quota::default(),
+        ram: vgpu::RAM_DEFAULT,
     }
 }
 

@@ -59,6 +59,7 @@ pub fn vm_config(mebibytes: u64) -> VmConfig {
         guest_vram: mebibytes << 20,
         chunk_bytes: 2 << 20,
         quota: Quota::default(),
+        ram: vgpu::RAM_DEFAULT,
     }
 }
 

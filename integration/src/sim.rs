@@ -361,6 +361,7 @@ impl Simulation {
             guest_vram: rng.random_range(drawn::GUEST_VRAM_MIN / MIB..=guest_vram_max / MIB) * MIB,
             chunk_bytes,
             quota: drawn::quota(rng),
+            ram: vgpu::RAM_DEFAULT,
         };
         let text = drawn::vm_text(&config, kind);
         let input = input_bytes(rng);

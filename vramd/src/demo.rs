@@ -305,6 +305,7 @@ fn build_all(
             guest_vram: options.guest_vram,
             chunk_bytes: CHUNK_BYTES,
             quota: Quota::default(),
+            ram: vgpu::RAM_DEFAULT,
         };
         let link = broker.attach(config).map_err(|source| DemoError::Attach {
             name: setup.name.clone(),

@@ -187,6 +187,7 @@ mod tests {
                 guest_vram: mebibytes << 20,
                 chunk_bytes: 2 << 20,
                 quota: vgpu::Quota::default(),
+                ram: vgpu::RAM_DEFAULT,
             },
         }
     }

@@ -416,6 +416,7 @@ fn errno_of(refusal: Refusal) -> Errno {
         Refusal::NotAttached => Errno::NODEV,
         Refusal::BadRange => Errno::INVAL,
         Refusal::TooManyMaps => Errno::NOSPC,
+        Refusal::TooMuchRam => Errno::NOMEM,
         Refusal::NoSuchMap => Errno::NOENT,
         Refusal::TooManyWaiting => Errno::BUSY,
     }

@@ -449,6 +449,7 @@ pub(crate) fn vm_config(name: &str) -> VmConfig {
         guest_vram: 8 << 20,
         chunk_bytes: 2 << 20,
         quota: Quota::default(),
+        ram: vgpu::RAM_DEFAULT,
     }
 }
 

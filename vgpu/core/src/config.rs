@@ -274,7 +274,22 @@ pub struct VmConfig {
     pub chunk_bytes: u64,
     /// VRAM that it may hold.
     pub quota: Quota,
+    /// RAM that its VMM may let the card reach, bytes. Bus addresses are kept for all of it, and it is what the host may
+    /// have to find: the card fills sparse RAM, and where maps pin, all that is mapped is taken at once. A map beyond it is
+    /// refused.
+    #[serde(default = "ram_default")]
+    pub ram: u64,
 }
+
+/// RAM of a VM that names none.
+pub const RAM_DEFAULT: u64 = 32 << 30;
+
+fn ram_default() -> u64 {
+    RAM_DEFAULT
+}
+
+/// Bus addresses kept for each VM beside its image and its RAM: a map takes whole units, and VMMs have a few small ones.
+const BUS_SLACK: u64 = 1 << 30;
 
 /// Least guest VRAM: nouveau reserves 1.25 MiB, tables and a channel want a few more.
 pub const GUEST_VRAM_MIN: u64 = 8 << 20;
@@ -290,7 +305,23 @@ impl VmConfig {
         if !bytes.is_power_of_two() || !CHUNK_BYTES.contains(&bytes) {
             return Err(SettingError::Chunk { bytes });
         }
+        self.check_ram()?;
         self.quota.check()
+    }
+
+    /// The same for its RAM alone.
+    pub fn check_ram(&self) -> Result<(), SettingError> {
+        let bytes = self.ram;
+        match (1 << 20..=1 << 39).contains(&bytes) && bytes.is_multiple_of(1 << 20) {
+            true => Ok(()),
+            false => Err(SettingError::Ram { bytes }),
+        }
+    }
+
+    /// Bus addresses that are kept for it, in one piece: its image comes last.
+    pub(crate) fn bus_bytes(&self) -> u64 {
+        let image = self.guest_vram.next_multiple_of(BUS_UNIT);
+        image + self.ram.next_multiple_of(BUS_UNIT) + BUS_SLACK
     }
 }
 

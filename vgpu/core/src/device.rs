@@ -35,7 +35,7 @@ pub(crate) mod tables;
 pub(crate) mod units;
 
 use pci::ConfigSpace;
-use ram::RamMaps;
+use ram::{IovaSpace, RamMaps};
 use tables::ShadowCharge;
 use units::Units;
 
@@ -270,6 +270,8 @@ pub(crate) struct Vgpu {
     pub(crate) units: Units,
     pub(crate) chunks: Chunks,
     pub(crate) ram: RamMaps,
+    /// Its bus addresses: of its image and its maps.
+    pub(crate) bus: IovaSpace,
     pub(crate) spaces: BTreeMap<SpaceId, Space>,
     pub(crate) next_space: u32,
     pub(crate) channels: BTreeMap<u8, Channel>,
@@ -339,14 +341,17 @@ impl Vgpu {
         config: VmConfig,
         boot0: u32,
         pci: ConfigSpace,
-        image: fermi_spec::addr::Iova,
+        start: fermi_spec::addr::Iova,
     ) -> Self {
+        let mut bus = IovaSpace::of_vm(start, &config);
+        let image = bus.take_last(config.guest_vram);
         let chunks = Chunks::new(config.guest_vram, config.chunk_bytes, image);
         Self {
             id,
             units: Units::new(boot0, config.guest_vram, pci),
             chunks,
             ram: RamMaps::default(),
+            bus,
             spaces: BTreeMap::new(),
             next_space: 0,
             channels: BTreeMap::new(),
@@ -574,6 +579,8 @@ impl Inspect for Vgpu {
         });
         tree.part("share", &self.share);
         tree.part("ram", &self.ram);
+        tree.bytes("ram_max", self.config.ram);
+        tree.part("bus_addresses", &self.bus);
         tree.part("units", &self.units);
         tree.group("spaces", |tree| {
             self.spaces.iter().for_each(|(id, space)| tree.part(id.0, space));

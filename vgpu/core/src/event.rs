@@ -192,6 +192,9 @@ pub enum Refusal {
     /// Too many DMA maps, or no bus address left.
     #[error("too many DMA maps")]
     TooManyMaps,
+    /// More RAM than the VM may map, or in too many small pieces.
+    #[error("more RAM is mapped than the VM's `ram` allows")]
+    TooMuchRam,
     /// Unmap of a range that is not exactly covered by maps.
     #[error("no DMA map covers the range")]
     NoSuchMap,

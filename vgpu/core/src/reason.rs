@@ -32,6 +32,12 @@ pub enum SettingError {
         /// The size that was asked for.
         bytes: u64,
     },
+    /// The RAM that a VM may let the card reach, in bytes.
+    #[error("ram {bytes} is not a multiple of 1M from 1M to 512G")]
+    Ram {
+        /// The size that was asked for.
+        bytes: u64,
+    },
     /// The weight of a quota.
     #[error("weight {weight} is not between 1 and 10000")]
     Weight {
@@ -102,13 +108,14 @@ pub enum Denial {
         /// Bytes set aside for them.
         room: u64,
     },
-    /// No bus addresses in one piece for the VRAM image.
+    /// No bus addresses in one piece for the VRAM image and the RAM.
     #[error(
-        "no bus addresses are left for its VRAM image of {}M; those that the host's IOMMU allows: {usable}",
+        "no bus addresses are left for its VRAM image and its ram, {}M together: a smaller ram of this VM or of others; \
+         those that the host's IOMMU allows: {usable}",
         bytes >> 20
     )]
     BusAddresses {
-        /// Bytes of the image.
+        /// Bytes of both.
         bytes: u64,
         /// Bus addresses that the host's IOMMU allows.
         usable: UsableBus,
@@ -387,7 +394,8 @@ mod tests {
             [
                 "guest_vram 3 is not a multiple of 1M from 8M to 64G",
                 "guest VRAM of all VMs (3M) exceeds usable VRAM (1M) plus host_ram (1M)",
-                "no bus addresses are left for its VRAM image of 8M; those that the host's IOMMU allows: \
+                "no bus addresses are left for its VRAM image and its ram, 8M together: a smaller ram of this VM or of \
+                 others; those that the host's IOMMU allows: \
                  none between 4 GiB and 1 TiB",
                 "the GPU cannot be used: not a GF100: BOOT_0 is 0x0e4000a1, chipset 0x0e4 instead of 0x0c0",
             ]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{GpuConfig, Quota, VmConfig};
+use vgpu::{GpuConfig, Quota, RAM_DEFAULT, VmConfig};
 
 use vramd_vm::config::{Bound, ConfigError, ConfigFile, Size, Wrong, check_name, load};
 
@@ -100,6 +100,7 @@ struct RawVm {
     socket: Spanned<PathBuf>,
     guest_vram: Spanned<Size>,
     chunk: Option<Spanned<Size>>,
+    ram: Option<Spanned<Size>>,
     min: Option<Spanned<Bound>>,
     low: Option<Bound>,
     high: Option<Bound>,
@@ -188,7 +189,11 @@ impl RawVm {
                 .as_ref()
                 .map_or(CHUNK_DEFAULT, |chunk| chunk.get_ref().0),
             quota,
+            ram: self.ram.as_ref().map_or(RAM_DEFAULT, |ram| ram.get_ref().0),
         };
+        if let Some(ram) = &self.ram {
+            at(ram, "vm.ram", |_| config.check_ram())?;
+        }
         if let Some(weight) = &self.weight {
             let alone = Quota {
                 weight: quota.weight,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{BUS_UNIT, Bus, BusRange};
+use crate::config::{BUS_ADDRESSES, BUS_UNIT, Bus, BusRange, VmConfig};
 use crate::event::Refusal;
 use crate::inspect::{Inspect, Space, Tree};
 use crate::reason::UsableBus;
@@ -87,6 +87,11 @@ impl RamMaps {
         self.maps.iter().map(|(&at, &map)| (Gpa(at), map))
     }
 
+    /// Bytes of all maps.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.maps.values().map(|map| map.bytes).sum()
+    }
+
     /// The one door from guest RAM to a bus address.
     pub(crate) fn locate(&self, at: Gpa) -> Option<(Iova, bool)> {
         let (&start, map) = self.maps.range(..=at.0).next_back()?;
@@ -124,6 +129,34 @@ impl IovaSpace {
             maps: 0,
             maps_max: bus.maps_max,
         }
+    }
+
+    /// The addresses that are one VM's: what it does with them changes nobody else's, and no map is counted here.
+    pub(crate) fn of_vm(start: Iova, config: &VmConfig) -> Self {
+        let end = start.offset(config.bus_bytes());
+        Self {
+            ranges: vec![BusRange { start, end }],
+            used: BTreeMap::new(),
+            maps: 0,
+            maps_max: 0,
+        }
+    }
+
+    /// Takes the last `bytes`, of which there are more.
+    pub(crate) fn take_last(&mut self, bytes: u64) -> Iova {
+        let (start, length) = self.span();
+        let bytes = bytes.next_multiple_of(BUS_UNIT);
+        let at = start.offset(length.saturating_sub(bytes));
+        self.used.insert(at.0, bytes);
+        at
+    }
+
+    /// First address, and the number of them.
+    pub(crate) fn span(&self) -> (Iova, u64) {
+        let ends = (self.ranges.first(), self.ranges.last());
+        ends.0.zip(ends.1).map_or((Iova(0), 0), |(first, last)| {
+            (first.start, last.end.0.saturating_sub(first.start.0))
+        })
     }
 
     /// Addresses for `bytes` in one piece.
@@ -174,7 +207,21 @@ impl IovaSpace {
 
     /// Checks addresses that were read. `held` are the ranges that somebody has been given.
     pub(crate) fn check(&self, bus: &Bus, held: impl Iterator<Item = (Iova, u64)>) -> Result<(), Unsound> {
-        let fresh = Self::new(bus);
+        self.check_as(&Self::new(bus), held)
+    }
+
+    /// The same for the addresses of one VM.
+    pub(crate) fn check_of_vm(
+        &self,
+        config: &VmConfig,
+        held: impl Iterator<Item = (Iova, u64)>,
+    ) -> Result<(), Unsound> {
+        let (start, _) = self.span();
+        Unsound::unless(start.0 < BUS_ADDRESSES.end, "bus addresses of a VM lie nowhere")?;
+        self.check_as(&Self::of_vm(start, config), held)
+    }
+
+    fn check_as(&self, fresh: &Self, held: impl Iterator<Item = (Iova, u64)>) -> Result<(), Unsound> {
         Unsound::unless(
             self.ranges == fresh.ranges && self.maps_max == fresh.maps_max,
             "the bus is another one",
@@ -201,7 +248,7 @@ impl IovaSpace {
 
 impl Inspect for RamMaps {
     fn inspect(&self, tree: &mut Tree<'_>) {
-        tree.bytes("size", self.maps.values().map(|map| map.bytes).sum());
+        tree.bytes("size", self.bytes());
         tree.on_request("maps", self.maps.len(), |tree| {
             for (at, map) in self.all() {
                 tree.group(at, |tree| {

@@ -78,6 +78,7 @@ impl Vgpu {
         self.chunks.sound()?;
         self.units.check(self.config.guest_vram)?;
         self.ram.sound()?;
+        self.bus.check_of_vm(&self.config, self.bus_ranges())?;
         for (&id, space) in &self.spaces {
             let config = ShadowConfig::for_guest_vram(self.config.guest_vram);
             space

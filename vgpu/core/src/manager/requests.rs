@@ -306,13 +306,26 @@ impl Running {
         if let Err(refusal) = vgpu.ram.check(gpa, bytes) {
             return Reply::Refused(refusal);
         }
-        let iova = match self.iova.allocate(bytes) {
+        let (mapped, most) = (vgpu.ram.bytes(), vgpu.config.ram);
+        let fits = bytes <= most.saturating_sub(mapped);
+        let iova = match fits.then(|| vgpu.bus.allocate(bytes)).flatten() {
             Some(iova) if self.iova.reserve_maps(1) => iova,
             Some(iova) => {
-                self.iova.release(iova);
+                vgpu.bus.release(iova);
                 return Reply::Refused(Refusal::TooManyMaps);
             }
-            None => return Reply::Refused(Refusal::TooManyMaps),
+            None => {
+                let what = || {
+                    format!(
+                        "a map of {}M of RAM is refused: {}M are mapped, and its `ram` is {}M",
+                        bytes >> 20,
+                        mapped >> 20,
+                        most >> 20
+                    )
+                };
+                self.guest_error(vm, what, cx);
+                return Reply::Refused(Refusal::TooMuchRam);
+            }
         };
         vgpu.ram.insert(
             gpa,

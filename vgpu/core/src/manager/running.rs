@@ -262,7 +262,7 @@ impl Running {
 
     fn attach(&mut self, vm: VmId, config: VmConfig, cx: &mut Cx<'_>) {
         let admitted = self.admit(vm, &config).and_then(|()| {
-            let (bytes, iova) = (config.guest_vram, &mut self.iova);
+            let (bytes, iova) = (config.bus_bytes(), &mut self.iova);
             let at = iova.allocate(bytes).ok_or_else(|| {
                 let usable = iova.usable();
                 Denial::BusAddresses { bytes, usable }
@@ -276,11 +276,14 @@ impl Running {
             Ok(at)
         });
         match admitted {
-            Ok(image) => {
+            Ok(start) => {
+                let pci = ConfigSpace::of(&self.config);
+                let bytes = config.guest_vram;
+                let vgpu = Vgpu::new(vm, config, self.boot0, pci, start);
                 if !self.config.bus.pins {
                     cx.actions.push(Action::MapDma {
-                        iova: image,
-                        bytes: config.guest_vram,
+                        iova: vgpu.chunks.image(),
+                        bytes,
                         memory: Place::Image {
                             vm,
                             at: fermi_spec::addr::GuestVramAddr(0),
@@ -289,8 +292,7 @@ impl Running {
                         refusable: false,
                     });
                 }
-                let pci = ConfigSpace::of(&self.config);
-                self.vms.insert(vm, Vgpu::new(vm, config, self.boot0, pci, image));
+                self.vms.insert(vm, vgpu);
                 cx.accounts.open(vm, cx.now);
                 cx.actions.push(Action::Attached { vm });
             }

@@ -31,7 +31,7 @@ impl Running {
         let held = self.vms.values().flat_map(|vgpu| self.arena_of(vgpu));
         self.card.check(self.layout, held)?;
         self.iova
-            .check(&config.bus, self.vms.values().flat_map(Vgpu::bus_ranges))?;
+            .check(&config.bus, self.vms.values().map(|vgpu| vgpu.bus.span()))?;
         for demand in self.demands.iter() {
             let vgpu = self.vms.get(&demand.vm);
             let exist =

@@ -160,7 +160,7 @@ impl Running {
         };
         for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
             vgpu.ram.remove(start);
-            self.iova.release(map.iova);
+            vgpu.bus.release(map.iova);
             self.iova.release_maps(1);
             cx.actions.push(Action::UnmapDma {
                 iova: map.iova,
@@ -301,7 +301,6 @@ impl Running {
             vgpu.shadow.held
         );
         for (_, map) in vgpu.ram.all() {
-            self.iova.release(map.iova);
             self.iova.release_maps(1);
             cx.actions.push(Action::UnmapDma {
                 iova: map.iova,
@@ -310,7 +309,7 @@ impl Running {
         }
         cx.accounts.close(vm);
         let image = vgpu.chunks.image();
-        self.iova.release(image);
+        self.iova.release(vgpu.bus.span().0);
         self.iova
             .release_maps(maps_of(&vgpu.config, self.config.bus.pins));
         if !self.config.bus.pins {

@@ -1,33 +1,31 @@
 //! A VM whose image ends at the last bus address that an entry can name.
 
-use fermi_spec::addr::{Gpa, GuestVramAddr, PHYS_BITS, SMALL_PAGE};
+use fermi_spec::addr::{GuestVramAddr, PHYS_BITS, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::pte::Pte;
 
 use super::scene::{MIB, MS, Scene, vm_config};
 use super::{A, B};
-use crate::config::{BUS_UNIT, Quota};
-use crate::event::{Action, Event, Place, Reply, Request};
+use crate::config::{BUS_UNIT, Quota, VmConfig};
+use crate::event::{Action, Event, Place, Reply, VmId};
 use crate::host::copy::OWN_BYTES;
 
 /// Where bus addresses begin.
 const BUS_START: u64 = 4 << 30;
 const BUS_END: u64 = 1 << PHYS_BITS;
 
-/// The second VM's image ends at 1 TiB, because the first has mapped everything below as RAM.
+/// The second VM's image ends at 1 TiB, because others have been promised everything below for their RAM.
 fn image_at_the_end() -> Scene {
     let mut scene = Scene::up();
-    scene.attach(A, 16);
-    let taken = OWN_BYTES.next_multiple_of(BUS_UNIT) + 32 * MIB;
-    let sparse = scene.ask(
-        A,
-        Request::MapRam {
-            gpa: Gpa(16 * MIB),
-            bytes: BUS_END - BUS_START - taken - 16 * MIB,
-            writable: true,
-        },
-    );
-    assert_eq!(scene.reply(sparse), Some(&Reply::Done));
+    let with_ram = |ram: u64| VmConfig { ram, ..vm_config(16) };
+    let large = with_ram(1 << 39);
+    let least = with_ram(2 * MIB).bus_bytes() - 2 * MIB;
+    let left = BUS_END - BUS_START - OWN_BYTES.next_multiple_of(BUS_UNIT) - large.bus_bytes();
+    let rest = with_ram(left - vm_config(16).bus_bytes() - least);
+    for (vm, config) in [(A, large), (VmId(2), rest)] {
+        scene.apply(Event::Attach { vm, config });
+        assert!(scene.has(&Action::Attached { vm }));
+    }
     scene.apply(Event::Attach {
         vm: B,
         config: vm_config(16),

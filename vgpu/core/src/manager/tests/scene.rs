@@ -446,6 +446,7 @@ pub(super) fn vm_config(mebibytes: u64) -> VmConfig {
         guest_vram: mebibytes * MIB,
         chunk_bytes: 2 * MIB,
         quota: Quota::default(),
+        ram: crate::RAM_DEFAULT,
     }
 }
 

@@ -1,12 +1,12 @@
-//! What one VM may have done before the others get their turn.
+//! What one VM may have done before the others get their turn, and what it may hold beside them.
 
-use fermi_spec::addr::SMALL_PAGE;
+use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use fermi_spec::pte::{Pde, PdeAperture, SMALL_PT_BYTES};
 use fermi_spec::regs::pfifo::ChannelInstance;
 use fermi_spec::regs::{Bar0Reg, PffbReg, PfifoReg, PmcReg, pffb};
 
 use super::scene::{DATA, DIRECTORY, INSTANCE, MIB, MS, Scene, TABLE};
-use crate::event::{Action, Event, Reply, RequestId, Tick, VmId};
+use crate::event::{Action, Event, Refusal, Reply, Request, RequestId, Tick, VmId};
 use crate::inspect::{Node, Value};
 use crate::notice::Notice;
 use crate::share::SLICE;
@@ -183,4 +183,35 @@ fn tables_of_a_vm_are_bounded_over_all_its_spaces_and_it_is_told() {
     scene.apply(Event::Detach { vm: A });
     scene.pass(MS);
     assert!(scene.has(&Action::Detached { vm: A }));
+}
+
+fn map(gpa: u64, bytes: u64) -> Request {
+    let (gpa, writable) = (Gpa(gpa), true);
+    Request::MapRam { gpa, bytes, writable }
+}
+
+#[test]
+fn sparse_ram_beyond_a_vms_own_is_refused_and_leaves_the_bus_to_others() {
+    let mut scene = Scene::up();
+    scene.attach(A, 64);
+    let all = scene.ask(A, map(1 << 30, 1000 << 30));
+    assert_eq!(scene.reply(all), Some(&Reply::Refused(Refusal::TooMuchRam)));
+    let told = scene
+        .notices()
+        .any(|notice| matches!(notice, Notice::GuestError { what, .. } if what.contains("`ram` is 32768M")));
+    assert!(told);
+    // In pieces, with holes between them: bus addresses of others are not what is fragmented.
+    for piece in 1..31 {
+        let held = scene.ask(A, map(piece << 30, 1 << 30));
+        assert_eq!(scene.reply(held), Some(&Reply::Done), "piece {piece}");
+    }
+    for piece in (1..31).step_by(2) {
+        let (gpa, bytes) = (Gpa(piece << 30), 1 << 30);
+        scene.ask(A, Request::UnmapRam { gpa, bytes });
+    }
+    scene.attach(B, 32);
+    let whole = scene.ask(B, map(16 * MIB, crate::RAM_DEFAULT - 16 * MIB));
+    assert_eq!(scene.reply(whole), Some(&Reply::Done));
+    let one_more = scene.ask(B, map(64 << 30, SMALL_PAGE));
+    assert_eq!(scene.reply(one_more), Some(&Reply::Refused(Refusal::TooMuchRam)));
 }
