@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{Gpa, SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
@@ -31,20 +31,21 @@ mod pmc;
 mod ptimer;
 pub(crate) mod ram;
 mod soundness;
+mod stores;
 pub(crate) mod tables;
 pub(crate) mod units;
 
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
+use stores::Stores;
 use tables::ShadowCharge;
 use units::Units;
 
 /// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
 pub(crate) const QUEUE_MAX: usize = 4096;
 
-/// Most directory entries of a VM, of all its address spaces, whose tables are followed. What is beyond is absent for the
-/// card: that VM's engines fault there, and its log says why. Each takes 0.3 MiB of host memory as a rule and 1.1 MiB at
-/// most, and the time of a flush of everything grows with it. 256 are 32 GiB of mapped addresses.
+/// Most directory entries of a VM, in all its spaces, whose tables are followed. What is beyond is absent for the card: that VM's
+/// engines fault there, and the log says why. Each takes 0.3 MiB of host memory, 1.1 MiB at most. 256 are 32 GiB of addresses.
 pub(crate) const TABLES_MAX: usize = 256;
 
 /// One of a VM's shadow address spaces.
@@ -233,7 +234,7 @@ pub(crate) struct Space {
     pub(crate) shadow: ShadowSpace,
     /// Channels bound to it.
     pub(crate) users: u32,
-    /// [`Vgpu::stores`] at the last refresh.
+    /// The last of [`Vgpu::stores`] at the last refresh.
     pub(crate) seen: u64,
 }
 
@@ -280,9 +281,8 @@ pub(crate) struct Vgpu {
     /// USERD words of channels that are not bound: (channel, offset) → value.
     #[serde(with = "crate::saved::pairs")]
     pub(crate) userd: BTreeMap<(u8, u16), u32>,
-    /// Pages that the CPU stored to, with the number of the store: they decide which tables to compare.
-    pub(crate) stored: BTreeMap<GuestPage, u64>,
-    pub(crate) stores: u64,
+    /// Pages that the CPU stored to: they decide which tables to compare.
+    pub(crate) stores: Stores,
     /// Table pages fetched from VRAM for the request at hand.
     #[serde(with = "crate::saved::pages")]
     pub(crate) fetched: BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
@@ -357,8 +357,7 @@ impl Vgpu {
             channels: BTreeMap::new(),
             runlist: Vec::new(),
             userd: BTreeMap::new(),
-            stored: BTreeMap::new(),
-            stores: 0,
+            stores: Stores::default(),
             fetched: BTreeMap::new(),
             queue: VecDeque::new(),
             blocked: None,
@@ -388,12 +387,6 @@ impl Vgpu {
     /// Whether the VM goes: no request of it is answered any more.
     pub(crate) fn is_detaching(&self) -> bool {
         matches!(self.leave, Leave::Detach(_))
-    }
-
-    /// Records a store by the CPU, so that tables in these pages are compared at the next sync.
-    pub(crate) fn note_store(&mut self, at: GuestVramAddr) {
-        self.stores += 1;
-        self.stored.insert(GuestPage::of(at), self.stores);
     }
 
     /// Channels that the card may run, in the order of the guest's list.
@@ -597,7 +590,7 @@ impl Inspect for Vgpu {
             Some(blocked) => tree.part("head", blocked),
             None => tree.name("head", "not blocked"),
         }
-        tree.count("pages_stored_to", self.stored.len());
+        tree.count("pages_stored_to", self.stores.page_count());
         tree.due_in("passed_over_for", self.passed_over_until);
         if let Some(at) = self.synced_at {
             tree.age("tables_read", at);

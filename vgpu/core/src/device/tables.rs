@@ -11,6 +11,7 @@ use shadow_pt::{
 };
 
 use super::ram::RamMaps;
+use super::stores::Stores;
 use super::{Space, SpaceId};
 use crate::event::{Actions, HostMemory, Place, VmId};
 use crate::host::Arena;
@@ -89,7 +90,7 @@ impl TableStore for Reader<'_> {
 
 /// Which pages of tables may have changed since a space was refreshed.
 pub(crate) struct Dirt<'a> {
-    pub(crate) stored: &'a BTreeMap<GuestPage, u64>,
+    pub(crate) stores: &'a Stores,
     /// The space's last refresh.
     pub(crate) seen: u64,
     /// The other spaces, to see whether the GPU itself can write a page.
@@ -107,7 +108,7 @@ impl DirtyPages for Dirt<'_> {
         let number = GuestPage::of(at);
         let frame = GuestFrame((at.0 / fermi_spec::addr::FRAME) as u32);
         let is_written = |chunk| self.chunks.reach(chunk) == Reach::Writable;
-        self.stored.get(&number).is_some_and(|&store| store > self.seen)
+        self.stores.is_newer(number, self.seen)
             || self.chunks.of(at).is_some_and(is_written)
                 && self
                     .spaces

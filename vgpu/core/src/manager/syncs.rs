@@ -116,7 +116,7 @@ impl Running {
         };
         let tables_left = TABLES_MAX.saturating_sub(vgpu.table_count());
         let dirt = Dirt {
-            stored: &vgpu.stored,
+            stores: &vgpu.stores,
             seen: space.seen,
             spaces: &vgpu.spaces,
             chunks: &vgpu.chunks,
@@ -131,7 +131,7 @@ impl Running {
         match refresh {
             Refresh::Unfinished => {}
             Refresh::Done(changes) => {
-                space.seen = vgpu.stores;
+                space.seen = vgpu.stores.last();
                 sync.spaces_done += 1;
                 refused = changes.refused;
             }

@@ -331,7 +331,7 @@ fn reset(vgpu: &mut Vgpu) {
         vgpu.chunks.image(),
     );
     vgpu.userd.clear();
-    vgpu.stored.clear();
+    vgpu.stores.forget();
     vgpu.runlist.clear();
     vgpu.synced_at = None;
     vgpu.fetched.clear();

@@ -177,7 +177,7 @@ impl Running {
                     }
                 }
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.note_store(at);
+                    vgpu.stores.note(at);
                 }
             }
             _ => {}
