@@ -13,6 +13,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use super::*;
 
 mod fuse;
+mod seeded;
 
 /// Sends a message with descriptors. Ours are closed before its last byte is sent, so the broker's are the last.
 fn send<D: AsRawFd>(mut stream: &UnixStream, bytes: &[u8], descriptors: Vec<D>) {
