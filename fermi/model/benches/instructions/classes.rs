@@ -117,7 +117,28 @@ pub(crate) fn all() -> Vec<Class> {
     conversions(&mut classes);
     moves(&mut classes);
     shared(&mut classes);
+    mixed(&mut classes);
     classes
+}
+
+/// A kernel's mix of integer arithmetic and conversions: an address, a byte out of a word, a scaled float and back.
+fn mixed(classes: &mut Vec<Class>) {
+    const LINES: [&str; 8] = [
+        "add %d (mul u32 $r0 u32 $r1) $r2",
+        "ext u32 %d $r0 0x808",
+        "cvt rn f32 %d u8 2 $r1",
+        "mul f32 %d $r3 0x3f9df3b6",
+        "add b32 %d (shl $r0 0x2) $r1",
+        "cvt rzi s32 %d f32 $r3",
+        "xor b32 %d $r0 $r2",
+        "min s32 %d $r1 $r2",
+    ];
+    classes.push(Class {
+        name: "mixed: 6 of integers, 2 conversions in 8".to_owned(),
+        instruction: LINES.join("\n"),
+        setup: "mov b32 $r3 0x42f6e979",
+        data: Data::Integers,
+    });
 }
 
 fn add(classes: &mut Vec<Class>, data: Data, instruction: &str) {
