@@ -1,6 +1,6 @@
 //! How the addresses of an access lie, lane by lane: it decides which lanes memory can serve together.
 
-use super::warp::{LANES, lanes_of};
+use super::warp::{LANES, lanes_of, union_of};
 
 /// Memory moves to and from the shader cores in segments of so many bytes.
 pub(crate) const SEGMENT_BYTES: u64 = 128;
@@ -38,7 +38,7 @@ impl Places<'_> {
     /// Whether each address is a multiple of its size.
     #[inline(always)]
     pub(crate) fn are_aligned(&self) -> bool {
-        let all = (0..LANES).fold(0, |all, lane| all | self.addresses[lane] & self.mask(lane));
+        let all = union_of(|lane| self.addresses[lane] & self.mask(lane));
         all & u64::from(self.bytes - 1) == 0
     }
 
@@ -52,14 +52,12 @@ impl Places<'_> {
         // Where lane 0 would be.
         let base = start.wrapping_sub(first as u64 * step);
         let differs = |place: u64, lane: usize| (self.addresses[lane] ^ place) & self.mask(lane);
-        let row = (0..LANES).fold(0, |all, lane| {
-            all | differs(base.wrapping_add(lane as u64 * step), lane)
-        });
+        let row = union_of(|lane| differs(base.wrapping_add(lane as u64 * step), lane));
         let is_run = self.lanes >> first == u32::MAX >> (LANES - count);
         if row == 0 && is_run {
             return Shape::Row { first, count };
         }
-        match (0..LANES).fold(0, |all, lane| all | differs(start, lane)) {
+        match union_of(|lane| differs(start, lane)) {
             0 => Shape::Point,
             _ => Shape::Scattered,
         }

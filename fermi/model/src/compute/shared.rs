@@ -99,9 +99,10 @@ impl SharedMemory {
 #[inline(always)]
 fn row(offsets: &Lanes, lanes: u32, bytes: u32) -> Option<usize> {
     let first = offsets[0];
-    let differs = (0..LANES).fold(0, |all, lane| {
-        all | (offsets[lane] ^ first.wrapping_add((lane as u32).wrapping_mul(bytes)))
-    });
+    let mut differs = 0;
+    for lane in 0..LANES {
+        differs |= offsets[lane] ^ first.wrapping_add((lane as u32).wrapping_mul(bytes));
+    }
     (lanes == u32::MAX && bytes >= 4 && differs == 0).then_some((first / 4) as usize)
 }
 
@@ -136,34 +137,38 @@ fn passes_of<const N: usize>(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
 /// Number of different places that the busiest column has to serve.
 #[inline(always)]
 fn busiest<const N: usize>(places: &[u32; N], lanes: u32, bytes: u32) -> u64 {
-    let mut columns = [0; N];
-    for (lane, column) in columns.iter_mut().enumerate() {
-        *column = (lanes >> lane & 1) << (places[lane] / bytes % N as u32);
+    // An iterator's fold is not always inlined, and then it is compiled for any processor.
+    let (mut all, shift) = (0, bytes.trailing_zeros());
+    for lane in 0..N {
+        all |= (lanes >> lane & 1) << ((places[lane] >> shift) & (N as u32 - 1));
     }
-    let all = columns.iter().fold(0, |all, column| all | column);
     // Each lane has a column of its own, or all want one place.
     if all.count_ones() == lanes.count_ones() {
         return 1;
     }
-    let first = places[lanes.trailing_zeros() as usize % N] / bytes;
-    let differ = lanes_where(|lane: usize| places[lane % N] / bytes != first, N);
+    let first = places[lanes.trailing_zeros() as usize % N] >> shift;
+    let differ = !equal_lanes(places, first, shift);
     if differ & lanes == 0 {
         return 1;
     }
     let mut counts = [0u8; N];
     for lane in lanes_of(lanes) {
-        let place = places[lane % N] / bytes;
-        let same = lanes_where(|other| places[other % N] / bytes == place, N) & lanes;
+        let place = places[lane % N] >> shift;
+        let same = equal_lanes(places, place, shift) & lanes;
         // The place counts once, for the first lane that wants it.
         counts[place as usize % N] += u8::from(same.trailing_zeros() as usize == lane);
     }
     counts.iter().max().map_or(0, |most| u64::from(*most))
 }
 
-/// The first `count` lanes for which something holds, as a mask.
+/// Lanes of a group that want this place, as a mask.
 #[inline(always)]
-fn lanes_where(holds: impl Fn(usize) -> bool, count: usize) -> u32 {
-    (0..count).fold(0, |mask, lane| mask | u32::from(holds(lane)) << lane)
+fn equal_lanes<const N: usize>(places: &[u32; N], place: u32, shift: u32) -> u32 {
+    let mut mask = 0;
+    for lane in 0..N {
+        mask |= u32::from(places[lane] >> shift == place) << lane;
+    }
+    mask
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The state of a warp: 32 lanes in step.
 
+use std::ops::BitOr;
+
 use fermi_spec::isa::field;
 
 use super::{
@@ -41,12 +43,22 @@ pub(crate) fn wide_each(mut f: impl FnMut(usize) -> u64) -> Wide {
     lanes
 }
 
+/// The bits that any lane has. (A fold of an iterator is not always inlined, and then compiled for any processor.)
+#[inline(always)]
+pub(crate) fn union_of<T: Default + BitOr<Output = T>>(bits: impl Fn(usize) -> T) -> T {
+    let mut all = T::default();
+    for lane in 0..LANES {
+        all = all | bits(lane);
+    }
+    all
+}
+
 /// Lanes for which something holds, as a mask.
 #[inline(always)]
 pub(crate) fn mask_of(holds: impl Fn(usize) -> bool) -> u32 {
     // In two steps, of which both become vector instructions.
     let bits = each(|lane| u32::from(holds(lane)) << lane);
-    bits.iter().fold(0, |mask, bit| mask | bit)
+    union_of(|lane| bits[lane])
 }
 
 /// The lanes' upper bits, as a mask.

@@ -425,6 +425,17 @@ pub(crate) fn integer_to_integer(
     options: Options,
 ) -> Converted {
     let Options { abs, neg, sat, .. } = options;
+    if let Bits::One(bits) = source
+        && to.bits < 64
+        && !sat
+    {
+        // What is cut off has no influence.
+        return Converted::One(each(|lane| {
+            let value = from.extended(bits[lane]);
+            let negative = (value as i32 >> 31) as u32 & all_if(from.signed & abs) ^ all_if(neg);
+            to.extended((value ^ negative).wrapping_sub(negative))
+        }));
+    }
     let bits = match source {
         Bits::One(bits) if from.signed => wide_each(|lane| from.extended(bits[lane]) as i32 as u64),
         Bits::One(bits) => wide_each(|lane| from.extended(bits[lane]).into()),

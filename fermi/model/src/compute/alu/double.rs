@@ -54,10 +54,12 @@ fn settled<const N: usize>(results: Wide, operands: [&Wide; N]) -> Wide {
         return results;
     }
     wide_each(|lane| {
-        let chosen = operands.iter().rev().fold(DEFAULT_NAN, |chosen, operand| {
-            let is_nan = wide_if(f(operand[lane]).is_nan());
-            (operand[lane] | QUIET) & is_nan | chosen & !is_nan
-        });
+        let mut chosen = DEFAULT_NAN;
+        for number in (0..N).rev() {
+            let operand = operands[number][lane];
+            let is_nan = wide_if(f(operand).is_nan());
+            chosen = (operand | QUIET) & is_nan | chosen & !is_nan;
+        }
         let is_nan = wide_if(f(results[lane]).is_nan());
         chosen & is_nan | results[lane] & !is_nan
     })

@@ -12,7 +12,7 @@ use crate::compute::{
     launch::{Launch, WINDOW_BYTES},
     outside::VA_MASK,
     trap::{Stop, WarpError},
-    warp::{LANES, Lanes, Warp, each, mask_of},
+    warp::{LANES, Lanes, Warp, each, mask_of, union_of},
 };
 
 /// Addresses of a shared or local access: a register and the offset, modulo 2^32.
@@ -149,16 +149,14 @@ fn perform_words<const N: usize>(
 fn row(warp: &Warp, op: &Op, launch: &Launch) -> Option<u64> {
     let (low, bytes) = (warp.register(op.a), op.data.bytes());
     let (first, row_bytes) = (low[0], LANES as u32 * bytes);
-    let differs = (0..LANES).fold(0, |all, lane| {
-        all | (low[lane] ^ first.wrapping_add(lane as u32 * bytes))
-    });
+    let differs = union_of(|lane| low[lane] ^ first.wrapping_add(lane as u32 * bytes));
     if differs != 0 || bytes < 4 {
         return None;
     }
     first.checked_add(row_bytes)?;
     let (start, end) = if op.wide {
         let high = warp.register(Warp::nth(op.a, 1));
-        let differs = (0..LANES).fold(0, |all, lane| all | (high[lane] ^ high[0]));
+        let differs = union_of(|lane| high[lane] ^ high[0]);
         let base = u64::from(high[0]) << 32 | u64::from(first);
         let start = base.wrapping_add(op.offset as i64 as u64) & VA_MASK;
         if differs != 0 || VA_MASK - start < row_bytes.into() {
@@ -301,9 +299,12 @@ pub(super) fn check_shared(
     bytes: u32,
     machine: &mut Machine<'_>,
 ) -> Result<(), WarpError> {
-    let of = |lane: usize| offsets[lane] & 0u32.wrapping_sub(lanes >> lane & 1);
-    let bits = (0..LANES).fold(0, |all, lane| all | of(lane));
-    let most = (0..LANES).fold(0, |most, lane| most.max(of(lane)));
+    let (mut bits, mut most) = (0, 0);
+    for lane in 0..LANES {
+        let offset = offsets[lane] & 0u32.wrapping_sub(lanes >> lane & 1);
+        bits |= offset;
+        most = offset.max(most);
+    }
     check_alignment(bits & (bytes - 1) == 0)?;
     // An aligned offset and a size of at most 16 cannot pass the end of 32 bits.
     if u64::from(most) + u64::from(bytes) > u64::from(machine.launch.shared_bytes) {
@@ -347,7 +348,7 @@ fn local<const N: usize>(
 ) -> Result<(), Stop> {
     let bytes = op.data.bytes();
     let mask = |lane: usize| 0u32.wrapping_sub(lanes >> lane & 1);
-    let bits = (0..LANES).fold(0, |all, lane| all | offsets[lane] & mask(lane));
+    let bits = union_of(|lane| offsets[lane] & mask(lane));
     check_alignment(bits & (bytes - 1) == 0)?;
     let mut at = [0; LANES];
     for lane in super::lanes_of(lanes) {
