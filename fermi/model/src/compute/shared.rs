@@ -100,8 +100,8 @@ impl SharedMemory {
 fn row(offsets: &Lanes, lanes: u32, bytes: u32) -> Option<usize> {
     let first = offsets[0];
     let mut differs = 0;
-    for lane in 0..LANES {
-        differs |= offsets[lane] ^ first.wrapping_add((lane as u32).wrapping_mul(bytes));
+    for (lane, offset) in offsets.iter().enumerate() {
+        differs |= offset ^ first.wrapping_add((lane as u32).wrapping_mul(bytes));
     }
     (lanes == u32::MAX && bytes >= 4 && differs == 0).then_some((first / 4) as usize)
 }
@@ -139,8 +139,8 @@ fn passes_of<const N: usize>(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
 fn busiest<const N: usize>(places: &[u32; N], lanes: u32, bytes: u32) -> u64 {
     // An iterator's fold is not always inlined, and then it is compiled for any processor.
     let (mut all, shift) = (0, bytes.trailing_zeros());
-    for lane in 0..N {
-        all |= (lanes >> lane & 1) << ((places[lane] >> shift) & (N as u32 - 1));
+    for (lane, place) in places.iter().enumerate() {
+        all |= (lanes >> lane & 1) << ((place >> shift) & (N as u32 - 1));
     }
     // Each lane has a column of its own, or all want one place.
     if all.count_ones() == lanes.count_ones() {
@@ -165,8 +165,8 @@ fn busiest<const N: usize>(places: &[u32; N], lanes: u32, bytes: u32) -> u64 {
 #[inline(always)]
 fn equal_lanes<const N: usize>(places: &[u32; N], place: u32, shift: u32) -> u32 {
     let mut mask = 0;
-    for lane in 0..N {
-        mask |= u32::from(places[lane] >> shift == place) << lane;
+    for (lane, other) in places.iter().enumerate() {
+        mask |= u32::from(other >> shift == place) << lane;
     }
     mask
 }

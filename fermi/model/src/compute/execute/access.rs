@@ -300,8 +300,8 @@ pub(super) fn check_shared(
     machine: &mut Machine<'_>,
 ) -> Result<(), WarpError> {
     let (mut bits, mut most) = (0, 0);
-    for lane in 0..LANES {
-        let offset = offsets[lane] & 0u32.wrapping_sub(lanes >> lane & 1);
+    for (lane, offset) in offsets.iter().enumerate() {
+        let offset = offset & 0u32.wrapping_sub(lanes >> lane & 1);
         bits |= offset;
         most = offset.max(most);
     }
