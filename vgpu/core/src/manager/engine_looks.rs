@@ -38,6 +38,8 @@ pub(super) struct Look {
 pub(super) enum Purpose {
     /// A channel that is to go does not let go of the engine.
     Evict(PhysChannel),
+    /// A fault of the channel left the engine standing.
+    Restore(PhysChannel),
     /// A channel works on and on while others wait: it is stopped for good.
     Stop(PhysChannel),
     /// An owner is gone. What it left on the engine goes too, unless somebody's context has come over it.
@@ -69,7 +71,7 @@ impl Running {
         let number = u16::from(engine.number());
         let asked = match purpose {
             Purpose::Stop(_) => PfifoReg::EngineStatus(number),
-            Purpose::Evict(_) | Purpose::Clear => PfifoReg::EngineChannel(number),
+            Purpose::Evict(_) | Purpose::Restore(_) | Purpose::Clear => PfifoReg::EngineChannel(number),
         };
         cx.actions.push(Action::HostRead {
             token,
@@ -100,6 +102,11 @@ impl Running {
                     self.reset_at_once(engine, cx);
                 }
             }
+            // The entry of the channel may have gone meanwhile, and the engine knows nobody.
+            Purpose::Restore(channel) if on_it.is_none_or(|on_it| on_it == channel) => {
+                self.reset_at_once(engine, cx);
+            }
+            Purpose::Restore(_) => {}
             Purpose::Stop(channel) => {
                 let status = EngineStatus::from_bits(word);
                 if status.busy() && status.channel() == channel.0 {

@@ -325,7 +325,8 @@ impl Running {
             moving.since = cx.now;
             moving.stage = Stage::Abandoned;
         }
-        self.reset_engine(OWN_CHANNEL, engine, Job::OwnReset);
+        self.restore_engine(OWN_CHANNEL, engine, cx);
+        self.stop_channel(OWN_CHANNEL, Job::OwnReset);
         if planted::is(Fault::AbandonedNotAwaited) {
             self.own_reset(true, cx);
         }
@@ -339,7 +340,7 @@ impl Running {
             if self.mover.own_tries.is_multiple_of(OWN_TRIES) {
                 self.evict(OWN_CHANNEL, cx);
             }
-            return self.reset_engine(OWN_CHANNEL, None, Job::OwnReset);
+            return self.stop_channel(OWN_CHANNEL, Job::OwnReset);
         }
         self.mover.own_tries = 0;
         let Some(moving) = &self.mover.current else { return };

@@ -5,6 +5,7 @@ use fermi_spec::engine::Engine;
 use fermi_spec::regs::{PfifoReg, pfifo};
 
 use super::Cx;
+use super::engine_looks::Purpose;
 use super::running::Running;
 use crate::event::{Tick, VmId};
 use crate::host::PhysChannel;
@@ -166,7 +167,8 @@ impl Running {
         if let Some(physical) = channel.map(PhysChannel)
             && self.leaving.contains_key(&physical)
         {
-            self.reset_engine(physical, engine, Job::Nothing);
+            self.restore_engine(physical, engine, cx);
+            self.stop_channel(physical, Job::Nothing);
         }
     }
 
@@ -182,11 +184,12 @@ impl Running {
         let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v)) else {
             return;
         };
-        if channel.killed {
+        let physical = channel.physical;
+        let was_killed = std::mem::replace(&mut channel.killed, true);
+        self.restore_engine(physical, engine, cx);
+        if was_killed {
             return;
         }
-        channel.killed = true;
-        let physical = channel.physical;
         assert!(physical != OWN_CHANNEL, "a VM's channel is not the broker's");
         cx.tell(Notice::ChannelKilled {
             vm,
@@ -194,21 +197,24 @@ impl Running {
             cause,
         });
         self.commit_host_runlist(Job::Nothing);
-        self.reset_engine(physical, engine, Job::Nothing);
+        self.stop_channel(physical, Job::Nothing);
     }
 
-    /// Stops a channel the hard way. With an engine, that one is reset, which ends what it runs: only for one that a
-    /// fault of this very channel left standing.
-    pub(super) fn reset_engine(&mut self, physical: PhysChannel, engine: Option<Engine>, job: Job) {
+    /// Brings the engine back that a fault of the channel left standing, at once: behind other channels' preempts the reset
+    /// would come when the engine may be back by another way, and end somebody else's copy.
+    pub(super) fn restore_engine(&mut self, physical: PhysChannel, engine: Option<Engine>, cx: &mut Cx<'_>) {
+        let Some(engine) = engine else { return };
         let p = u16::from(physical.0);
-        let mut ops = vec![Op::Write(
-            PfifoReg::ChannelState(p).into(),
-            pfifo::CHANNEL_START & !1,
-        )];
-        if let Some(engine) = engine {
-            ops.extend(self.card.engine_reset_steps(engine));
-        }
-        ops.extend([
+        cx.actions
+            .register(PfifoReg::ChannelState(p), pfifo::CHANNEL_START & !1);
+        self.look_at_engine(engine, Purpose::Restore(physical), cx);
+    }
+
+    /// Stops a channel the hard way: it does not run any more, and is preempted.
+    pub(super) fn stop_channel(&mut self, physical: PhysChannel, job: Job) {
+        let p = u16::from(physical.0);
+        let ops = [
+            Op::Write(PfifoReg::ChannelState(p).into(), pfifo::CHANNEL_START & !1),
             Op::Write(PfifoReg::Preempt.into(), u32::from(physical.0)),
             Op::Poll {
                 reg: PfifoReg::Preempt.into(),
@@ -217,7 +223,7 @@ impl Running {
                 timeout_ns: RESET_NS,
                 late: Late::Fails,
             },
-        ]);
-        self.card.fifo_steps(ops, job);
+        ];
+        self.card.fifo_steps(ops.into(), job);
     }
 }
