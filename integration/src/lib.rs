@@ -7,6 +7,7 @@
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
 //! * [`keeper`]: a guest that keeps an engine for ever, beside one that waits for it
+//! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
 //! * `laws`: those that are checked between any two events
@@ -24,6 +25,7 @@ pub mod fuzz;
 pub mod hostile;
 pub mod keeper;
 mod laws;
+pub mod neighbour;
 pub mod rewrite;
 pub mod rig;
 pub mod shaders;

@@ -1,0 +1,86 @@
+//! What a VM keeps of its speed, and how long its accesses wait, beside each attack.
+//!
+//! The fair speed is that of one of two VMs that do the same work. It is measured before and after each attack, and the
+//! mean counts, so that a slow phase of the machine meets both. The run fails if a victim found a wrong byte, kept less
+//! than [`LEAST_SHARE`] of its fair speed or waited longer than [`LONGEST_WAIT`] for an access.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use integration::neighbour::attacks::{ATTACKS, Attack};
+use integration::neighbour::{Host, Measured};
+
+/// Part of its fair speed that a VM keeps.
+const LEAST_SHARE: f64 = 0.4;
+/// Longest wait for one access.
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// How long the victim is looked at.
+const WINDOW: Duration = Duration::from_secs(5);
+/// Blocks before the clock runs.
+const WARM_UP: u64 = 5;
+
+fn main() -> Result<()> {
+    let has = |wanted: &str| std::env::args().any(|argument| argument == wanted);
+    if has("--list") {
+        return Ok(());
+    }
+    if !has("--bench") {
+        // `tests/neighbour.rs` has the checks that do not need a clock.
+        return Ok(());
+    }
+    // Attacks whose names contain one of these words, or all.
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let is_wanted =
+        |attack: &&Attack| words.is_empty() || words.iter().any(|word| attack.name.contains(word));
+    let host = Host::start()?;
+    println!(
+        "{:<36} {:>10} {:>10} {:>8} {:>10}",
+        "beside", "blocks/s", "fair", "share", "waited ms"
+    );
+    let mut failures = Vec::new();
+    for attack in ATTACKS.iter().filter(is_wanted) {
+        let before = beside(&host, None)?;
+        let found = match beside(&host, Some(attack)) {
+            Ok(found) => found,
+            Err(error) => {
+                println!("{:<36} {error:#}", attack.name);
+                failures.push(attack.name);
+                continue;
+            }
+        };
+        let after = beside(&host, None)?;
+        let fair = f64::midpoint(before.speed, after.speed);
+        let share = found.speed / fair;
+        println!(
+            "{:<36} {:>10.1} {fair:>10.1} {:>6.0} % {:>10.1}",
+            attack.name,
+            found.speed,
+            100.0 * share,
+            1e3 * found.longest.as_secs_f64()
+        );
+        if share < LEAST_SHARE || found.longest > LONGEST_WAIT {
+            failures.push(attack.name);
+        }
+    }
+    ensure!(
+        failures.is_empty(),
+        "a neighbour gets too little beside: {}",
+        failures.join("; ")
+    );
+    Ok(())
+}
+
+/// A victim beside an attack, or beside another victim.
+fn beside(host: &Host, attack: Option<&Attack>) -> Result<Measured> {
+    let mut victim = host.victim();
+    victim.wait_for(WARM_UP)?;
+    let mut other = attack.map_or_else(|| host.twin(), |attack| host.attacker(attack));
+    other.wait_for(1)?;
+    let mut found = victim.measure(WINDOW);
+    found.longest = found.longest.max(victim.end()?);
+    other.end()?;
+    Ok(found)
+}

@@ -1,0 +1,235 @@
+//! A VM that knows what its memory and its grids have to give, beside one that does harm, at a broker in real time.
+//!
+//! * `live`: a guest's code behind a vfio-user socket; the longest wait for one of its accesses is kept
+//! * `victim`: copies and grids whose results are checked, block by block
+//! * [`attacks`]: what the other VM does
+//! * `raw`: messages that no VMM would send
+//!
+//! Fair speed is what two victims get beside each other. `cargo bench -p integration --bench neighbour` measures;
+//! `tests/neighbour.rs` checks that the victim's bytes are right and that it gets on, without looking at a clock.
+
+pub mod attacks;
+mod live;
+mod raw;
+mod victim;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use broker::{Broker, VmSocket};
+use card::CardConfig;
+use fermi_spec::board::Board;
+use vgpu::{GpuConfig, Quota, VmConfig};
+use vramd::host::{CardChoice, HostSetup, start_broker};
+
+use attacks::Attack;
+
+const MIB: u64 = 1 << 20;
+const CARD_VRAM: u64 = 128 * MIB;
+const GUEST_VRAM: u64 = 96 * MIB;
+/// RAM that a VM may map: an attack wants a GiB of it.
+const GUEST_RAM: u64 = 2048 * MIB;
+/// GPU time that the watchdog gives. The software card takes a hundred times as long for a full grid as a card would.
+const WATCHDOG_NS: u64 = 10_000_000;
+/// Time without a block of the victim's after which it stands still.
+const STANDSTILL: Duration = Duration::from_secs(30);
+/// Time between two looks at the victim.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What is known of a VM while it runs.
+#[derive(Debug, Default)]
+pub struct Meter {
+    blocks: AtomicU64,
+    longest_ns: AtomicU64,
+}
+
+impl Meter {
+    /// Of a victim: blocks that were written, read back and found right, with a grid for each. Of an attacker: rounds.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    fn note_wait(&self, wait: Duration) {
+        let ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        self.longest_ns.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    fn count_block(&self) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The longest wait for an access since this was last asked.
+    fn take_longest(&self) -> Duration {
+        Duration::from_nanos(self.longest_ns.swap(0, Ordering::Relaxed))
+    }
+}
+
+/// What a victim got beside somebody.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Blocks in a second.
+    pub speed: f64,
+    /// Longest wait for an access that began or ended meanwhile.
+    pub longest: Duration,
+}
+
+/// A broker with a software card and a socket for each of two VMs.
+pub struct Host {
+    folder: tempfile::TempDir,
+    _broker: Broker,
+}
+
+impl Host {
+    /// Starts the broker.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn start() -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
+        let socket = |name: &str| VmSocket {
+            path: folder.path().join(name),
+            config: VmConfig {
+                name: name.to_owned(),
+                guest_vram: GUEST_VRAM,
+                chunk_bytes: 2 * MIB,
+                ram: GUEST_RAM,
+                quota: Quota::default(),
+            },
+        };
+        let broker = start_broker(HostSetup {
+            card: CardChoice::Model(CardConfig {
+                board: Board::Gtx480,
+                vram_bytes: CARD_VRAM,
+                needs_microcode: false,
+            }),
+            settings: GpuConfig {
+                host_ram: 1 << 30,
+                seed: 1,
+                watchdog_ns: WATCHDOG_NS,
+                ..GpuConfig::default()
+            },
+            firmware: None,
+            flights: None,
+            record: None,
+            vms: vec![socket("victim"), socket("other")],
+        })?;
+        Ok(Self {
+            folder,
+            _broker: broker,
+        })
+    }
+
+    /// Starts the VM whose work is checked.
+    pub fn victim(&self) -> Running {
+        Running::start(self.folder.path().join("victim"), victim::run)
+    }
+
+    /// Starts the same work as the victim's in the other VM.
+    pub fn twin(&self) -> Running {
+        Running::start(self.folder.path().join("other"), victim::run)
+    }
+
+    /// Starts an attack in the other VM. It goes on until it is stopped, with a new connection where it lost one.
+    pub fn attacker(&self, attack: &Attack) -> Running {
+        Running::start(self.folder.path().join("other"), attack.run)
+    }
+}
+
+/// What a VM's code is given.
+#[derive(Clone)]
+pub(crate) struct Place {
+    socket: PathBuf,
+    stop: Arc<AtomicBool>,
+    meter: Arc<Meter>,
+}
+
+impl Place {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A VM's code: it runs until its place says that it is over.
+pub(crate) type Code = fn(&Place) -> Result<()>;
+
+/// A VM on a thread of its own.
+pub struct Running {
+    place: Place,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Running {
+    fn start(socket: PathBuf, code: Code) -> Self {
+        let place = Place {
+            socket,
+            stop: Arc::new(AtomicBool::new(false)),
+            meter: Arc::new(Meter::default()),
+        };
+        let its_own = place.clone();
+        Self {
+            place,
+            thread: Some(thread::spawn(move || code(&its_own))),
+        }
+    }
+
+    /// Waits until it has done `more` blocks from now on.
+    ///
+    /// # Errors
+    /// It has ended, or stands still.
+    pub fn wait_for(&mut self, more: u64) -> Result<()> {
+        let goal = self.place.meter.blocks() + more;
+        let (mut last, mut since) = (self.place.meter.blocks(), Instant::now());
+        while last < goal {
+            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                self.join().with_context(|| format!("after {last} blocks"))?;
+                bail!("it has ended after {last} blocks");
+            }
+            if since.elapsed() > STANDSTILL {
+                bail!("it stands still after {last} blocks");
+            }
+            thread::sleep(LOOK);
+            let now = self.place.meter.blocks();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at it for a while.
+    pub fn measure(&self, window: Duration) -> Measured {
+        self.place.meter.take_longest();
+        let (start, before) = (Instant::now(), self.place.meter.blocks());
+        thread::sleep(window);
+        let (elapsed, after) = (start.elapsed(), self.place.meter.blocks());
+        Measured {
+            speed: (after - before) as f64 / elapsed.as_secs_f64(),
+            longest: self.place.meter.take_longest(),
+        }
+    }
+
+    /// Stops it, and waits until it has ended.
+    ///
+    /// # Errors
+    /// What it found wrong. An access that was under way is in `longest`.
+    pub fn end(mut self) -> Result<Duration> {
+        self.place.stop.store(true, Ordering::Relaxed);
+        self.join()?;
+        Ok(self.place.meter.take_longest())
+    }
+
+    fn join(&mut self) -> Result<()> {
+        let thread = self.thread.take().context("it has ended")?;
+        thread.join().unwrap_or_else(|_| bail!("its code panicked"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.place.stop.store(true, Ordering::Relaxed);
+    }
+}

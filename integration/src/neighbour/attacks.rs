@@ -1,0 +1,301 @@
+//! What a VM does that wants its neighbour to stand still. Each goes on until it is over, with a new connection where
+//! the broker gave it up.
+
+use std::sync::LazyLock;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fermi_spec::engine::Engine;
+use fermi_spec::isa::assembler::{Program, assemble};
+use fermi_spec::methods::{CopyExec, CopyFormat, copy};
+use fermi_spec::pte::{Pde, PdeAperture};
+use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::{PffbReg, PmcReg, pffb};
+use guests::GuestBus as _;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use vgpu::Request;
+
+use super::raw::RawClient;
+use super::victim::{launch_words, put_program};
+use super::{Code, Place, live};
+use crate::bus::SimBus;
+use crate::rig::{self, DATA_VA, DIRECTORY, Rig};
+use crate::shaders::Launch;
+
+/// Time between two connections of an attacker.
+const AGAIN: Duration = Duration::from_millis(20);
+const DATA_BYTES: u64 = 8 << 20;
+const TARGET_VA: u64 = DATA_VA + (4 << 20);
+const UNMAPPED_VA: u64 = 1 << 36;
+/// Channels that attack at a time.
+const CHANNELS: u8 = 60;
+/// BAR0 of the vGPU as a region.
+const BAR0: u32 = 0;
+/// Loads that a client has under way, and stores in one of its batches.
+const READS: usize = 48;
+const BATCH: usize = 200;
+/// Bytes that a client maps and leaves.
+const RAM: u64 = 1 << 30;
+/// A table of small pages in guest RAM, and how many entries name it.
+const TABLES_GPA: u64 = 14 << 20;
+const TABLES: u64 = 64;
+/// Rests after a launch, about half a second.
+const LAUNCH_RESTS: u32 = 5_000;
+
+/// Something that is done to a neighbour.
+#[derive(Clone, Copy, Debug)]
+pub struct Attack {
+    /// What it is.
+    pub name: &'static str,
+    pub(super) run: Code,
+}
+
+/// All attacks.
+pub const ATTACKS: [Attack; 9] = [
+    attack("60 channels with copies of 512 MiB", long_copies),
+    attack("60 channels with formatted copies", formatted_copies),
+    attack("grids without an end", endless_grids),
+    attack("barriers that nobody reaches", stuck_grids),
+    attack("flushes of 64 tables", flushes),
+    attack("loads and batches of flushes", messages),
+    attack("resets", resets),
+    attack("clients that leave 1 GiB", large_ram),
+    attack("60 channels with faults", faults),
+];
+
+const fn attack(name: &'static str, run: Code) -> Attack {
+    Attack { name, run }
+}
+
+/// Does it again and again. That a connection is lost is the attack's own loss.
+fn again(place: &Place, mut once: impl FnMut() -> Result<()>) -> Result<()> {
+    while !place.is_over() {
+        if once().is_err() {
+            thread::sleep(AGAIN);
+        }
+    }
+    Ok(())
+}
+
+/// Runs a guest's code again and again, each time on a device as after power-on.
+fn as_guest(place: &Place, code: fn(&mut SimBus, &Place)) -> Result<()> {
+    again(place, || {
+        let its_own = place.clone();
+        live::run(place, move |bus| {
+            code(bus, &its_own);
+            Ok(())
+        })
+    })
+}
+
+/// A guest with channels 1 to `channels`.
+fn started(bus: &mut SimBus, channels: u8) -> Rig {
+    let mut rig = Rig::start(bus, DATA_BYTES);
+    for channel in 1..=channels {
+        rig.write_instance(bus, channel, DIRECTORY);
+        rig.bind(bus, channel);
+    }
+    let all: Vec<u8> = (1..=channels).collect();
+    rig.commit(bus, &all);
+    rig
+}
+
+/// Rests until the work of `sequences` is done or all is over.
+fn rest(bus: &mut SimBus, place: &Place, rig: &Rig, sequences: &[(u8, u32)]) {
+    for &(channel, sequence) in sequences {
+        while !place.is_over() && !rig.wait_turns(bus, channel, sequence, 100) {}
+    }
+}
+
+/// A copy of as many bytes as one may have: pitch 0, so that each line is the first one again.
+fn longest_copy(exec: CopyExec) -> Vec<u32> {
+    vec![
+        incrementing(4, copy::SRC_HIGH, 8),
+        (DATA_VA >> 32) as u32,
+        DATA_VA as u32,
+        (TARGET_VA >> 32) as u32,
+        TARGET_VA as u32,
+        0,
+        0,
+        copy::LINE_BYTES_MAX,
+        copy::LINES_MAX,
+        incrementing(4, copy::EXEC, 1),
+        exec.with_src_linear(true).with_dst_linear(true).into_bits(),
+    ]
+}
+
+/// Keeps all channels busy with the same words, each on an engine of the two.
+fn copies(bus: &mut SimBus, place: &Place, words: &[u32]) {
+    let mut rig = started(bus, CHANNELS);
+    while !place.is_over() {
+        let sequences: Vec<_> = (1..=CHANNELS)
+            .map(|channel| {
+                let engine = [Engine::Copy0, Engine::Copy1][usize::from(channel % 2)];
+                let mut all = rig::bind_words(engine).to_vec();
+                all.extend(words);
+                (channel, rig.submit_with_release(bus, channel, &all))
+            })
+            .collect();
+        place.meter.count_block();
+        rest(bus, place, &rig, &sequences);
+    }
+}
+
+fn long_copies(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        copies(bus, place, &longest_copy(CopyExec::new()))
+    })
+}
+
+/// Elements of four components of four bytes, each in another place: nothing takes the software card longer.
+fn formatted_copies(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        let format = CopyFormat::new()
+            .with_x(3)
+            .with_y(2)
+            .with_z(1)
+            .with_component_bytes_less_one(3)
+            .with_source_components_less_one(3)
+            .with_target_components_less_one(3);
+        let mut words = vec![incrementing(4, copy::FORMAT, 1), format.into_bits()];
+        words.extend(longest_copy(CopyExec::new().with_format(true)));
+        copies(bus, place, &words);
+    })
+}
+
+/// Launches a grid of one warp that never ends (a full one would stretch the software card's own time), on one channel after another: each is lost.
+fn launches(bus: &mut SimBus, place: &Place, program: &Program) {
+    let mut rig = started(bus, CHANNELS);
+    put_program(bus, program);
+    let launch = Launch {
+        grid: [1; 3],
+        block: [32, 1, 1],
+        registers: program.registers.max(4),
+        barriers: 1,
+        ..Launch::default()
+    };
+    let words = launch_words(&launch);
+    for channel in 1..=CHANNELS {
+        rig.submit(bus, channel, &words);
+        place.meter.count_block();
+        // The channel is lost when the watchdog stops its grid; then the next one has its turn.
+        for _ in 0..LAUNCH_RESTS {
+            if place.is_over() {
+                return;
+            }
+            bus.relax();
+        }
+    }
+}
+
+fn endless_grids(place: &Place) -> Result<()> {
+    static PROGRAM: LazyLock<Program> =
+        LazyLock::new(|| assemble("again:\nbra #again\nexit").expect("text of ours"));
+    as_guest(place, |bus, place| launches(bus, place, &PROGRAM))
+}
+
+/// A barrier that waits for more threads than the block has.
+fn stuck_grids(place: &Place) -> Result<()> {
+    static PROGRAM: LazyLock<Program> =
+        LazyLock::new(|| assemble(".barriers 1\nbar popc 0x1 0x0 0x0 0x40 0x1\nexit").expect("text of ours"));
+    as_guest(place, |bus, place| launches(bus, place, &PROGRAM))
+}
+
+/// Directories with 64 full tables each, all in guest RAM, which is read whole at each flush.
+fn flushes(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        many_tables(bus);
+        while !place.is_over() {
+            rig::flush(bus, DIRECTORY);
+            place.meter.count_block();
+        }
+    })
+}
+
+/// Points 64 entries of the directory to tables in guest RAM, of which one page is enough for all.
+fn many_tables(bus: &mut SimBus) {
+    started(bus, 1);
+    let entries: Vec<u8> = (0..0x1_0000u64)
+        .flat_map(|page| rig::ram_pte((page % 4096) << 12).into_bits().to_le_bytes())
+        .collect();
+    bus.ram_write(TABLES_GPA, &entries);
+    for slot in 2..TABLES + 2 {
+        let table = Pde::new()
+            .with_small_aperture(PdeAperture::SysCoherent)
+            .with_small_frame((TABLES_GPA >> 12) as u32);
+        rig::put64(bus, DIRECTORY + 8 * slot, table.into_bits());
+    }
+}
+
+/// Keeps as many loads under way as a client may, and batches of flushes between them.
+fn messages(place: &Place) -> Result<()> {
+    again(place, || {
+        let mut client = RawClient::connect(&place.socket)?;
+        let stores = [(
+            PffbReg::TlbInvalidate.offset(),
+            pffb::TLB_GO | pffb::TLB_ALL_PAGES,
+        ); BATCH];
+        while !place.is_over() {
+            for _ in 0..READS {
+                client.read(BAR0, u64::from(PmcReg::Boot0.offset()), 4)?;
+            }
+            client.write_many(&stores)?;
+            for _ in 0..=READS {
+                client.reply()?;
+            }
+            place.meter.count_block();
+        }
+        Ok(())
+    })
+}
+
+fn resets(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        while !place.is_over() {
+            let mut rig = started(bus, 4);
+            rig.copies(bus, 1);
+            place.meter.count_block();
+            bus.machine(Request::Reset);
+        }
+    })
+}
+
+/// Memory that a client maps and leaves behind with its connection.
+fn large_ram(place: &Place) -> Result<()> {
+    again(place, || {
+        let mut client = RawClient::connect(&place.socket)?;
+        let file = memfd_create("large", MemfdFlags::CLOEXEC).context("cannot make a file")?;
+        ftruncate(&file, RAM).context("cannot make a file")?;
+        fallocate(&file, FallocateFlags::empty(), 0, RAM).context("cannot fill a file")?;
+        client.map(0, RAM, &[file])?;
+        client.reply()?;
+        place.meter.count_block();
+        Ok(())
+    })
+}
+
+/// Each channel reads where nothing is mapped, is lost and is made anew.
+fn faults(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        let mut rig = started(bus, CHANNELS);
+        while !place.is_over() {
+            for channel in 1..=CHANNELS {
+                let engine = [Engine::Copy0, Engine::Copy1][usize::from(channel % 2)];
+                let mut words = rig::bind_words(engine).to_vec();
+                words.extend(rig::copy_words(UNMAPPED_VA, TARGET_VA, 0x100, 1));
+                rig.submit(bus, channel, &words);
+            }
+            (0..10).for_each(|_| bus.relax());
+            rig::acknowledge(bus);
+            let all: Vec<u8> = (1..=CHANNELS).collect();
+            all.iter().for_each(|&channel| {
+                rig.unbind(bus, channel);
+                rig.write_instance(bus, channel, DIRECTORY);
+                rig.bind(bus, channel);
+            });
+            rig.commit(bus, &all);
+            place.meter.count_block();
+        }
+    })
+}
