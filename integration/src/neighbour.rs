@@ -42,14 +42,14 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// What is known of a VM while it runs.
 #[derive(Debug, Default)]
-pub struct Meter {
+pub(crate) struct Meter {
     blocks: AtomicU64,
     longest_ns: AtomicU64,
 }
 
 impl Meter {
     /// Of a victim: blocks that were written, read back and found right, with a grid for each. Of an attacker: rounds.
-    pub fn blocks(&self) -> u64 {
+    fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
 

@@ -48,7 +48,7 @@ impl Work {
     }
 
     /// Whether the bound is reached.
-    pub fn is_used_up(&self) -> bool {
+    pub(crate) fn is_used_up(&self) -> bool {
         self.done >= self.limit
     }
 

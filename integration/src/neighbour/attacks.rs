@@ -51,7 +51,7 @@ pub struct Attack {
     pub(super) run: Code,
 }
 
-/// All attacks.
+/// Each attack that the bench and the test put beside a victim.
 pub const ATTACKS: [Attack; 9] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
