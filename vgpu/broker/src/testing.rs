@@ -108,7 +108,7 @@ impl HostGpu for FakeGpu {
     }
 }
 
-/// Reads of BAR0 at these offsets, and writes of BAR1 at [`RELEASE`] and so on, have the effects named.
+/// Reads of BAR0 at these offsets, and writes of BAR0 at [`RELEASE`] and so on, have the effects named.
 pub(crate) mod at {
     /// Stores 0x100, loads 0x104, stores 0x108; with the value, stores 0x10c and answers with it.
     pub(crate) const ROUND_TRIP: u64 = 0x20;
@@ -355,7 +355,12 @@ impl TestCore {
                 answer(actions, of, Reply::Done);
             }
             Request::Read { offset, bytes, .. } => self.read(now, of, offset, bytes, memory, actions),
-            Request::Write { offset, .. } => self.write(of, offset, actions),
+            Request::Write {
+                bar: Bar::Bar0,
+                offset,
+                ..
+            } => self.write(of, offset, actions),
+            Request::Write { .. } => answer(actions, of, Reply::Done),
             Request::MapRam { gpa, bytes, writable } => {
                 self.maps.insert((vm, gpa.0), bytes);
                 let memory = Place::Ram { vm, gpa };

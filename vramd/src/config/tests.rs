@@ -111,11 +111,11 @@ fn size_that_cannot_be_is_named_with_its_line() {
 fn quota_that_contradicts_itself_is_named() {
     let error = host_error("max = \"max\"", "max = \"1M\"");
     assert!(
-        error.starts_with("host.toml:23: vm.min: min 16777216 is above max"),
+        error.starts_with("host.toml:24: vm.min: min 16777216 is above max"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 0");
-    assert!(error.starts_with("host.toml:27: vm.weight: weight 0"), "{error}");
+    assert!(error.starts_with("host.toml:28: vm.weight: weight 0"), "{error}");
 }
 
 #[test]
