@@ -46,6 +46,8 @@ impl Simulation {
     /// Nothing goes wrong any more: all that is under way ends.
     pub(super) fn come_to_rest(&mut self) -> Result<(), Violation> {
         self.end_faults();
+        // A VM above its max tries again some 50 ms after a refusal; what it then takes is no time of the product's.
+        self.world.refuse_maps = 0;
         for at in 0..self.vms.len() {
             if self.vms[at].kind == Kind::Hostile {
                 self.send_away(at);
