@@ -19,6 +19,7 @@ use clap::{Parser, Subcommand};
 use fermi_spec::board::Board;
 use guests::Workload;
 
+use vmm::sandbox::privileges::User;
 use vramd_vm::RunArguments;
 use vramd_vm::config::parse_size;
 use vramd_vm::program::{complain, end, wrong_usage};
@@ -101,6 +102,9 @@ struct ServeArguments {
     /// At the end give cards of the host to the drivers that the host would choose, as `unbind` does
     #[arg(long)]
     restore_driver: bool,
+    /// Become this user, by numbers, once the configuration is read and before anything else is opened
+    #[arg(long, value_name = "UID:GID[,GID...]", conflicts_with = "restore_driver")]
+    user: Option<User>,
 }
 
 #[derive(Parser, Debug)]
@@ -123,6 +127,9 @@ struct GpuArguments {
     /// Copy engines run nothing before they were given microcode, as a real card's
     #[arg(long)]
     needs_microcode: bool,
+    /// Become this user, by numbers, before anything is opened
+    #[arg(long, value_name = "UID:GID[,GID...]")]
+    user: Option<User>,
 }
 
 fn card_vram(text: &str) -> Result<u64, String> {

@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod config;
+mod confinement;
 pub mod demo;
 mod doctor;
 pub mod firmware;

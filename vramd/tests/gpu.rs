@@ -36,6 +36,71 @@ const REGION_WRITE: u16 = 10;
 const EINVAL: u32 = 22;
 const EOPNOTSUPP: u32 = 95;
 
+/// A line of a process's status, without its name.
+fn status_of(process: &Process, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn has_no_rights(process: &Process) {
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(status_of(process, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status_of(process, "NoNewPrivs:"), "1");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.0.id())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    assert_eq!(
+        core.unwrap().split_whitespace().collect::<Vec<_>>()[4..],
+        ["0", "0", "bytes"]
+    );
+}
+
+#[test]
+fn card_and_broker_give_up_their_rights_and_still_serve() {
+    let card = Card::start(&[]);
+    has_no_rights(&card.process);
+    let host = card.folder.path().join("host.toml");
+    let (folder, socket) = (card.folder.path().display(), card.folder.path().join("a.sock"));
+    let config = format!(
+        "[[gpu]]\nname = \"g\"\ndevice = \"vfio-user:{folder}/card.sock\"\n\
+         [[vm]]\nname = \"a\"\ngpu = \"g\"\nsocket = \"{folder}/a.sock\"\nguest_vram = \"8M\"\n"
+    );
+    std::fs::write(&host, config).unwrap();
+    let mut broker = Process::start(&["serve", "--config", host.to_str().unwrap()]);
+    broker.first_line();
+    has_no_rights(&broker);
+    drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+    assert_eq!(broker.terminate().status.code(), Some(0));
+    card.end();
+}
+
+#[test]
+fn card_becomes_the_user_that_it_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: to become another user takes root");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(54_321), Some(54_321)).unwrap();
+    let socket = folder.path().join("card.sock");
+    let mut process = Process::start(&[
+        "gpu",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--vram",
+        "32M",
+        "--user",
+        "54321:54321",
+    ]);
+    process.first_line();
+    assert_eq!(status_of(&process, "Uid:"), "54321 54321 54321 54321");
+    assert_eq!(status_of(&process, "Gid:"), "54321 54321 54321 54321");
+    has_no_rights(&process);
+    drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+    assert_eq!(process.terminate().status.code(), Some(0));
+}
+
 /// A served card of 32M.
 struct Card {
     folder: tempfile::TempDir,

@@ -9,6 +9,7 @@ use broker::{Broker, FlightFolder, PciFunction, VmSocket};
 
 use super::ServeArguments;
 use crate::config::{GpuSection, HostConfig, VmSection};
+use crate::confinement::{Rights, confine};
 use crate::host::{CardChoice, HostSetup, start_broker};
 use vramd_vm::config::Size;
 use vramd_vm::program::complain;
@@ -22,6 +23,12 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     if config.control_socket.is_some() {
         complain("control.socket is ignored: the control API is not there yet");
     }
+    let is_of_host = |gpu: &GpuSection| matches!(gpu.card, CardChoice::Vfio(_));
+    let rights = match config.gpus.iter().any(is_of_host) {
+        true => Rights::AsStarted,
+        false => Rights::None,
+    };
+    confine(arguments.user.as_ref(), rights)?;
     install_flight_request()?;
     let mut brokers = Vec::new();
     for gpu in &config.gpus {
