@@ -23,6 +23,7 @@ use crate::{
     model::FermiModel,
     pfifo::{Acquire, ChannelId},
     side::Side,
+    slices::Slice,
     transfer::{Completion, Transfer},
 };
 use fermi_spec::{
@@ -136,8 +137,8 @@ pub(crate) struct Unit {
     pub(crate) grid: Option<Box<Grid>>,
     /// When the transfer or the grid goes on.
     pub(crate) at: u64,
-    /// Until when a transfer gives way to nobody.
-    pub(crate) turn_end: u64,
+    /// How long a transfer gives way to nobody.
+    pub(crate) turn: Slice,
     /// Stopped by an MMU fault.
     pub(crate) faulted: bool,
     /// Stopped by a rejected method until its interrupt is acknowledged.
@@ -171,7 +172,7 @@ impl Unit {
             transfer: None,
             grid: None,
             at: 0,
-            turn_end: 0,
+            turn: Slice::default(),
             faulted: false,
             stopped: false,
             falcon: match engine {
@@ -216,7 +217,7 @@ impl Unit {
     /// When the copy that the engine performs gives way; `None` if it performs none. A grid gives way to nobody.
     pub(crate) fn gives_way_at(&self) -> Option<u64> {
         let is_copying = self.is_in_service() && self.transfer.is_some() && self.grid.is_none();
-        is_copying.then_some(self.turn_end)
+        is_copying.then_some(self.turn.end)
     }
 
     /// Whether methods are executed: microcode was uploaded and started, or the card needs none.

@@ -55,6 +55,7 @@ mod remap;
 mod schedule;
 mod sharing;
 mod side;
+mod slices;
 mod storage;
 mod timing;
 mod tlb;

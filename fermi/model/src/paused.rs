@@ -10,7 +10,7 @@
 //! keeps the position with the channel. A preempt (2634) still waits for the end of a copy, as nouveau's microcode makes it.
 //! A grid gives way at its end only.
 
-use crate::{engine::unit_of, host::Outcome, model::FermiModel, pfifo::ChannelId};
+use crate::{engine::unit_of, host::Outcome, model::FermiModel, pfifo::ChannelId, slices::Slice};
 
 impl FermiModel {
     /// A copy begins or goes on: it gives way to nobody before its channel's slice is over.
@@ -18,9 +18,10 @@ impl FermiModel {
         let loaded = self.units[unit]
             .holder
             .and_then(|holder| self.pfifo.channel(holder.channel).loaded);
-        let slice_end = loaded.map_or(0, |pbdma| self.pbdmas[pbdma].slice_end);
+        let mut turn = loaded.map_or(Slice::default(), |pbdma| self.pbdmas[pbdma].slice);
         // Behind the next piece: without it a copy might wait for ever.
-        self.units[unit].turn_end = slice_end.max(self.units[unit].at.saturating_add(1));
+        turn.end = turn.end.max(self.units[unit].at.saturating_add(1));
+        self.units[unit].turn = turn;
     }
 
     /// The engine goes to another channel: what it copies waits with the channel, which is due again. One that waits for a

@@ -18,6 +18,7 @@ use crate::{
     mmu::{AddressSpace, Refusal},
     model::FermiModel,
     pfifo::{Acquire, ChannelId},
+    slices::Slice,
     userd::userd_place,
 };
 use fermi_spec::{
@@ -98,7 +99,7 @@ pub(crate) struct Pbdma {
     pub(crate) regs: [u32; WORDS],
     pub(crate) space: AddressSpace,
     instance: Place,
-    pub(crate) slice_end: u64,
+    pub(crate) slice: Slice,
     /// The slice was renewed for a wait since the channel was loaded.
     pub(crate) made_up: bool,
     /// The slice was renewed for a segment in which the channel does not give way.
@@ -127,7 +128,7 @@ impl Pbdma {
                 limit: 0,
             },
             instance: Place::default(),
-            slice_end: 0,
+            slice: Slice::default(),
             made_up: false,
             overtime: false,
             words: [0; FETCH_WORDS],
@@ -259,7 +260,7 @@ impl FermiModel {
         let slice = self
             .pfifo
             .timeslice_ns(unit.reg(offset::TIMESLICE), unit.target());
-        unit.slice_end = start.saturating_add(slice);
+        unit.slice = Slice::new(start, slice);
         unit.made_up = false;
         unit.overtime = false;
         self.pfifo.channel_mut(id).loaded = Some(pbdma);
@@ -391,7 +392,7 @@ impl FermiModel {
     /// At the end of its slice the channel gives way, if another channel wants the PBDMA; returns whether it did.
     fn end_slice(&mut self, pbdma: usize, id: ChannelId) -> bool {
         let now = self.clock.now();
-        if now < self.pbdmas[pbdma].slice_end {
+        if now < self.pbdmas[pbdma].slice.end {
             return false;
         }
         if !self.pfifo.is_eligible(id) {
@@ -446,7 +447,7 @@ impl FermiModel {
         let slice = self
             .pfifo
             .timeslice_ns(unit.reg(offset::TIMESLICE), unit.target());
-        self.pbdmas[pbdma].slice_end = self.clock.now().saturating_add(slice);
+        self.pbdmas[pbdma].slice = Slice::new(self.clock.now(), slice);
     }
 
     pub(crate) fn later(&mut self, pbdma: usize, ns: u64) {
@@ -461,7 +462,7 @@ impl FermiModel {
             Outcome::Done { ns } => self.consume(pbdma, ns),
             Outcome::GiveWay => {
                 self.consume(pbdma, self.timing.method_ns);
-                self.pbdmas[pbdma].slice_end = self.clock.now();
+                self.pbdmas[pbdma].slice.end = self.clock.now();
             }
             Outcome::Error(bit) => {
                 self.consume(pbdma, self.timing.method_ns);
@@ -487,7 +488,7 @@ impl FermiModel {
             Outcome::GiveWay => {
                 self.pbdmas[pbdma].set_reg(offset::METHOD0, latch & !LATCHED);
                 self.later(pbdma, self.timing.method_ns);
-                self.pbdmas[pbdma].slice_end = self.clock.now();
+                self.pbdmas[pbdma].slice.end = self.clock.now();
             }
             Outcome::Error(bit) => self.stop_pbdma(pbdma, bit),
             other => self.hold_back(pbdma, other),

@@ -83,23 +83,38 @@ impl Remap {
             .map(move |(index, _)| (index * bytes, bytes))
     }
 
-    /// Makes one target element of one source element; what is kept is left as it is.
+    /// Makes a target element of each source element; what is kept is left as it is.
     pub(crate) fn apply(&self, source: &[u8], target: &mut [u8]) {
-        let bytes = usize::from(self.component_bytes);
-        for (to, component) in target.chunks_exact_mut(bytes.max(1)).zip(self.used()) {
+        match self.component_bytes {
+            1 => self.apply_bytes::<1>(source, target),
+            2 => self.apply_bytes::<2>(source, target),
+            3 => self.apply_bytes::<3>(source, target),
+            _ => self.apply_bytes::<4>(source, target),
+        }
+    }
+
+    /// The same for components of `N` bytes, component by component.
+    fn apply_bytes<const N: usize>(&self, source: &[u8], target: &mut [u8]) {
+        let from = |element: &[u8], index: u8| -> Option<[u8; N]> {
+            let at = usize::from(index) * N;
+            element.get(at..at + N)?.try_into().ok()
+        };
+        let sources = || source.chunks_exact(self.source_bytes());
+        for (number, &component) in self.used().iter().enumerate() {
+            let parts = target
+                .chunks_exact_mut(self.target_bytes())
+                .filter_map(|element| element.get_mut(number * N..(number + 1) * N));
             match component {
                 Component::Source(index) => {
-                    match source.chunks_exact(bytes.max(1)).nth(usize::from(*index)) {
-                        Some(from) => to.copy_from_slice(from),
-                        None => to.fill(0),
+                    for (part, element) in parts.zip(sources()) {
+                        part.copy_from_slice(&from(element, index).unwrap_or([0; N]));
                     }
                 }
                 Component::Constant(value) => {
-                    for (to, from) in to.iter_mut().zip(value.to_le_bytes()) {
-                        *to = from;
-                    }
+                    let bytes = value.to_le_bytes();
+                    parts.for_each(|part| part.copy_from_slice(&bytes[..N]));
                 }
-                Component::Zero => to.fill(0),
+                Component::Zero => parts.for_each(|part| part.fill(0)),
                 Component::Keep => {}
             }
         }

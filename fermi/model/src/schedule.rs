@@ -11,7 +11,7 @@
 //! Which channel gets an engine, and why none waits for ever (`sharing.rs`):
 //! 1. A channel uses one engine, that of its last method (TARGET). It changes engines only when its transfers are done.
 //! 2. It keeps that engine from others only while its PBDMA runs or waits for the channel's own transfers, and
-//!    until its slice is over. So a channel that keeps an engine waits for no other, and there is no cycle of waits.
+//!    until its slice is over (`slices.rs`: by GPU time or by work). So a channel that keeps an engine waits for no other, and there is no cycle of waits.
 //!    A copy gives way between two of its pieces then (`paused.rs`), a grid at its end.
 //! 3. Of the PBDMAs that wait for an engine the first gets it, before a channel whose slice is over goes on with it.
 //! 4. A channel that waits for an engine in service is not taken off before it has used it: whenever a channel is
@@ -84,14 +84,14 @@ impl FermiModel {
                     if !pbdma.channel().is_some_and(|id| self.works_for(id)) {
                         next = earlier(next, self.clock.now(), Event::Pbdma(index));
                     } else if self.pfifo.has_candidate(index) {
-                        next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                        next = earlier(next, pbdma.slice.end, Event::SliceOver(index));
                     }
                 }
                 Activity::Stalled { engine, .. } => {
                     if let Some(at) = self.engine_free_at(index, engine) {
                         next = earlier(next, at, Event::Pbdma(index));
                     } else if self.pfifo.is_dead(engine) && self.pfifo.has_candidate(index) {
-                        next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                        next = earlier(next, pbdma.slice.end, Event::SliceOver(index));
                     }
                 }
                 Activity::Acquiring { at, seen, .. } => {
@@ -99,7 +99,7 @@ impl FermiModel {
                         next = earlier(next, at, Event::Retry(index));
                     }
                     if self.pfifo.has_candidate(index) {
-                        next = earlier(next, pbdma.slice_end, Event::SliceOver(index));
+                        next = earlier(next, pbdma.slice.end, Event::SliceOver(index));
                     }
                 }
                 Activity::Idle if self.pfifo.has_candidate(index) => {
@@ -149,9 +149,20 @@ impl FermiModel {
             Event::RunlistTaken => self.take_runlist_over(),
             Event::PreemptDone => self.finish_preempt(),
             Event::PreemptTimedOut => self.time_preempt_out(),
-            Event::Unit(unit) if self.units[unit].grid.is_some() => return self.run_grid(unit),
-            Event::Unit(unit) => return self.run_transfer(unit),
-            Event::Pbdma(pbdma) | Event::Retry(pbdma) => self.run_pbdma(pbdma),
+            Event::Unit(unit) => {
+                let work = match self.units[unit].grid.is_some() {
+                    true => self.run_grid(unit),
+                    false => self.run_transfer(unit),
+                };
+                self.charge_unit(unit, work);
+                return work;
+            }
+            Event::Pbdma(pbdma) => {
+                self.charge_pbdma(pbdma);
+                self.run_pbdma(pbdma);
+            }
+            // Not charged: how often a failed acquire is tried again depends on the host's steps.
+            Event::Retry(pbdma) => self.run_pbdma(pbdma),
             Event::SliceOver(pbdma) => self.give_way(pbdma),
             Event::Load(pbdma) => {
                 self.unload(pbdma);

@@ -38,7 +38,7 @@ impl FermiModel {
         if closed {
             return None;
         }
-        if own && now < self.pbdmas[pbdma].slice_end {
+        if own && now < self.pbdmas[pbdma].slice.end {
             return Some(now);
         }
         let is_blocked = self.pfifo.block & 1 << engine.number() != 0;
@@ -60,7 +60,7 @@ impl FermiModel {
         let unit = &self.pbdmas[self.pfifo.channel(holder).loaded?];
         let uses = unit.target() == Some(engine)
             && matches!(unit.state, Activity::Running { .. } | Activity::Finishing);
-        (uses && unit.slice_end > self.clock.now()).then_some(unit.slice_end)
+        (uses && unit.slice.end > self.clock.now()).then_some(unit.slice.end)
     }
 
     /// Since when `pbdma` has waited for `engine`.
@@ -91,7 +91,7 @@ impl FermiModel {
     pub(crate) fn make_up_for_wait(&mut self, pbdma: usize) {
         let unit = &mut self.pbdmas[pbdma];
         let waited = matches!(unit.state, Activity::Stalled { .. });
-        if waited && unit.slice_end <= self.clock.now() && !unit.made_up {
+        if waited && unit.slice.end <= self.clock.now() && !unit.made_up {
             unit.made_up = true;
             self.renew_slice(pbdma);
         }

@@ -26,6 +26,8 @@ const BATCH_BYTES: usize = BATCH_ELEMENTS * ELEMENT_BYTES_MAX;
 const PIECE_BATCHES: usize = 32;
 /// Bytes that count as one unit of work.
 const WORK_BYTES: u64 = 4 << 10;
+/// Elements that change on the way, or single components stored, that count as one.
+const WORK_ELEMENTS: u64 = 32;
 
 /// A semaphore that is written at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,9 +226,10 @@ impl FermiModel {
             return 1;
         }
         let mut traffic = Traffic::default();
+        let mut elements = 0;
         let moved = match transfer.remap {
             None => self.move_piece(&space, &mut transfer, &mut traffic),
-            Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic),
+            Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic, &mut elements),
         };
         self.mem.stores += 1;
         let bytes = traffic.vram + traffic.upstream + traffic.downstream;
@@ -239,7 +242,7 @@ impl FermiModel {
         if let Err(refusal) = moved {
             self.fault_unit(unit, refusal);
         }
-        1 + (bytes / 2 / WORK_BYTES) as u32
+        1 + (bytes / 2 / WORK_BYTES + elements / WORK_ELEMENTS) as u32
     }
 
     /// Reads a condition and decides on it.
@@ -288,13 +291,14 @@ impl FermiModel {
         Ok(())
     }
 
-    /// Moves up to [`PIECE_BATCHES`] batches of elements.
+    /// Moves up to [`PIECE_BATCHES`] batches of elements; `changed` counts them, and components that are stored alone.
     fn remap_piece(
         &mut self,
         space: &AddressSpace,
         transfer: &mut Transfer,
         remap: Remap,
         traffic: &mut Traffic,
+        changed: &mut u64,
     ) -> Result<(), Refusal> {
         let mut from = Pages::new(&transfer.source, Access::READ);
         let mut to = Pages::new(&transfer.target, Access::WRITE);
@@ -313,12 +317,8 @@ impl FermiModel {
             if remap.reads_source() {
                 self.gather(space, &mut from, &transfer.source, at, source, traffic)?;
             }
-            for (source, target) in source
-                .chunks_exact(source_bytes)
-                .zip(target.chunks_exact_mut(target_bytes))
-            {
-                remap.apply(source, target);
-            }
+            remap.apply(source, target);
+            *changed += elements as u64;
             let first = transfer.done * target_bytes as u64;
             if remap.writes_all() {
                 let at = (transfer.line, first);
@@ -329,6 +329,7 @@ impl FermiModel {
                         let part = &target[start + offset..start + offset + bytes];
                         let at = (transfer.line, first + (start + offset) as u64);
                         self.scatter(space, &mut to, &transfer.target, at, part, traffic)?;
+                        *changed += 1;
                     }
                 }
             }

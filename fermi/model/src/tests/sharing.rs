@@ -5,6 +5,7 @@ use crate::Stepped;
 use fermi_spec::{
     engine::Engine,
     instance::{Timeslice, offset},
+    methods::{CopyExec, CopyFormat, copy},
     regs::PfifoReg,
 };
 use proptest::prelude::*;
@@ -156,6 +157,73 @@ fn copies_without_pause_do_not_keep_an_engine_from_others() {
     bench.submit(&mut channels[1], &copies(1).release(DONE, 1).0);
     bench.run_for(10_000_000);
     assert_eq!(bench.vram_u32(end), 1);
+}
+
+/// Units of work until a small copy of channel 0 is done beside 7 channels whose copies take what they can, each with slices
+/// of 96 µs.
+fn work_beside(format: Option<CopyFormat>) -> u32 {
+    const OTHERS: u16 = 7;
+    let mut bench = ready();
+    let vram = bench.allocate_aligned(8 << 20, 0x2_0000);
+    let end = bench.allocate(0x1000);
+    let ids: Vec<u16> = (0..=OTHERS).collect();
+    bench.runlist(&ids);
+    let mut channels: Vec<_> = ids.iter().map(|&id| bench.channel(id)).collect();
+    for channel in &channels {
+        bench.set_vram_u32(channel.instance + offset::TIMESLICE, slice(96).into_bits());
+        bench.map_large(channel.space, DATA, Page::Vram(vram), 8 << 20);
+        bench.map(channel.space, DONE, Page::Vram(end), 0x1000);
+    }
+    bench.flush();
+    for channel in &mut channels[1..] {
+        let methods = Methods::new().to(1, 0, &[0x0004_90b5]);
+        // The same lines again and again: no pitch.
+        let surfaces = [
+            0,
+            DATA as u32,
+            0,
+            DATA as u32 + (4 << 20),
+            0,
+            0,
+            0x1000,
+            copy::LINES_MAX,
+        ];
+        let exec = CopyExec::new()
+            .with_src_linear(true)
+            .with_dst_linear(true)
+            .with_format(format.is_some());
+        let methods = methods
+            .to(1, copy::FORMAT, &[format.unwrap_or_default().into_bits()])
+            .to(1, copy::SRC_HIGH, &surfaces)
+            .to(1, copy::EXEC, &[exec.into_bits()]);
+        bench.submit(channel, &methods.0);
+    }
+    bench.run_for(2_000_000);
+    let one = Methods::new().to(1, 0, &[0x0004_90b5]);
+    let one = one.copy(1, DATA, DATA + (1 << 20), 0x1000, 1).release(DONE, 1);
+    bench.submit(&mut channels[0], &one.0);
+    let mut units = 0;
+    while bench.vram_u32(end) == 0 {
+        bench.card.step(0, 1);
+        units += 1;
+        assert!(units < 1_000_000, "the copy is never done");
+    }
+    units
+}
+
+#[test]
+fn wait_for_an_engine_is_bounded_in_work_too() {
+    let format = CopyFormat::new()
+        .with_x(3)
+        .with_y(2)
+        .with_z(1)
+        .with_component_bytes_less_one(3)
+        .with_source_components_less_one(3)
+        .with_target_components_less_one(3);
+    for format in [None, Some(format)] {
+        let units = work_beside(format);
+        assert!(units < 300, "{format:?}: {units} steps");
+    }
 }
 
 #[test]
