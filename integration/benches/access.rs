@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use broker::{Broker, VmSocket};
+use broker::{Broker, SocketAccess, VmSocket};
 use card::CardConfig;
 use fermi_spec::board::Board;
 use fermi_spec::regs::{PbusReg, PmcReg};
@@ -78,10 +78,11 @@ impl Host {
             firmware: None,
             flights: None,
             record: None,
-            vms: vec![VmSocket {
-                path: path.clone(),
-                config: vm_config("remote"),
-            }],
+            vms: vec![VmSocket::bind(
+                &path,
+                &SocketAccess::default(),
+                vm_config("remote"),
+            )?],
         })?;
         Ok(Host {
             local: Arc::new(BrokerLink::new(broker.attach(vm_config("local"))?)),

@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use broker::{Broker, VmSocket};
+use broker::{Broker, SocketAccess, VmSocket};
 use card::CardConfig;
 use fermi_spec::board::Board;
 use vgpu::{GpuConfig, Quota, VmConfig};
@@ -90,15 +90,15 @@ impl Host {
     /// The broker does not start.
     pub fn start() -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
-        let socket = |name: &str| VmSocket {
-            path: folder.path().join(name),
-            config: VmConfig {
+        let socket = |name: &str| {
+            let config = VmConfig {
                 name: name.to_owned(),
                 guest_vram: GUEST_VRAM,
                 chunk_bytes: 2 * MIB,
                 ram: GUEST_RAM,
                 quota: Quota::default(),
-            },
+            };
+            VmSocket::bind(&folder.path().join(name), &SocketAccess::default(), config)
         };
         let broker = start_broker(HostSetup {
             card: CardChoice::Model(CardConfig {
@@ -115,7 +115,7 @@ impl Host {
             firmware: None,
             flights: None,
             record: None,
-            vms: vec![socket("victim"), socket("other")],
+            vms: vec![socket("victim")?, socket("other")?],
         })?;
         Ok(Self {
             folder,

@@ -29,7 +29,7 @@ pub enum CardChoice {
 }
 
 /// Parameters of a broker.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct HostSetup {
     /// Card to drive.
     pub card: CardChoice,
@@ -127,7 +127,10 @@ pub(crate) fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCoun
     let card = setup.card.open()?;
     let capabilities = card.gpu.capabilities();
     if capabilities.bus.pins
-        && let Some(warning) = memlock_warning(locked_memory_limit(), &setup.vms)
+        && let Some(warning) = memlock_warning(
+            locked_memory_limit(),
+            setup.vms.iter().map(VmSocket::guest_vram).sum(),
+        )
     {
         log::warn!("{warning}");
     }
@@ -163,9 +166,8 @@ fn locked_memory_limit() -> Option<u64> {
 /// The warning for a limit that is too low for the memory that a card of the host can have pinned: the
 /// broker's own memory, and the VRAM of all VMs if all of it is in host RAM. The VMs' RAM, whose size their
 /// VMMs choose, comes on top.
-fn memlock_warning(limit: Option<u64>, vms: &[VmSocket]) -> Option<String> {
-    let vram: u64 = vms.iter().map(|vm| vm.config.guest_vram).sum();
-    let pinned = OWN_BYTES + vram;
+fn memlock_warning(limit: Option<u64>, guest_vram: u64) -> Option<String> {
+    let pinned = OWN_BYTES + guest_vram;
     let limit = limit.filter(|limit| *limit < pinned)?;
     Some(format!(
         "the limit of locked memory ({} MiB) is below what can be pinned: {} MiB of guest VRAM in host RAM, and the VMs' RAM \
@@ -179,28 +181,15 @@ fn memlock_warning(limit: Option<u64>, vms: &[VmSocket]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn vm(mebibytes: u64) -> VmSocket {
-        VmSocket {
-            path: PathBuf::from("/run/a.sock"),
-            config: vgpu::VmConfig {
-                name: "a".to_owned(),
-                guest_vram: mebibytes << 20,
-                chunk_bytes: 2 << 20,
-                quota: vgpu::Quota::default(),
-                ram: vgpu::RAM_DEFAULT,
-            },
-        }
-    }
-
     #[test]
     fn limit_below_what_can_be_pinned_is_told() {
-        let vms = [vm(64), vm(192)];
-        let warning = memlock_warning(Some(256 << 20), &vms).unwrap();
+        let vms = (64 + 192) << 20;
+        let warning = memlock_warning(Some(256 << 20), vms).unwrap();
         assert!(
             warning.contains("(256 MiB)") && warning.contains("257 MiB"),
             "{warning}"
         );
-        assert_eq!(memlock_warning(Some(257 << 20), &vms), None);
-        assert_eq!(memlock_warning(None, &vms), None);
+        assert_eq!(memlock_warning(Some(257 << 20), vms), None);
+        assert_eq!(memlock_warning(None, vms), None);
     }
 }

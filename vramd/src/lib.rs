@@ -9,5 +9,6 @@ pub mod firmware;
 pub mod host;
 mod kernel;
 mod local_link;
+mod sockets;
 
 pub use local_link::BrokerLink;

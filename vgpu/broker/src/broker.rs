@@ -1,13 +1,13 @@
 //! The broker of one GPU: starting, attaching VMs, asking for figures, stopping.
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use vfio_user_server::Reaper;
+use vfio_user_server::{BoundSocket, Reaper, SocketAccess};
 use vgpu::inspect::Node;
 use vgpu::{Event, HostGpu, Quota, RequestId, VmConfig, VmId};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
@@ -28,13 +28,29 @@ use crate::status::Status;
 /// Longest bring-up of a card.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// A VM that may attach through a socket.
-#[derive(Clone, Debug)]
+/// A VM that may attach through a socket, whose VMM already can connect and waits until the broker is started.
+#[derive(Debug)]
 pub struct VmSocket {
-    /// Path of the socket for its VMM.
-    pub path: PathBuf,
-    /// VRAM, quota and chunk size of the VM.
-    pub config: VmConfig,
+    pub(crate) socket: BoundSocket,
+    pub(crate) config: VmConfig,
+}
+
+impl VmSocket {
+    /// Listens on `path` for the VMM of the VM `config`.
+    pub fn bind(path: &Path, access: &SocketAccess, config: VmConfig) -> Result<Self, StartError> {
+        let name = || config.name.clone();
+        config
+            .check()
+            .map_err(|reason| StartError::Config { name: name(), reason })?;
+        let socket = BoundSocket::bind(path, access);
+        let socket = socket.map_err(|source| StartError::Listen { name: name(), source })?;
+        Ok(Self { socket, config })
+    }
+
+    /// VRAM that the VM sees.
+    pub fn guest_vram(&self) -> u64 {
+        self.config.guest_vram
+    }
 }
 
 /// The parts of a broker.

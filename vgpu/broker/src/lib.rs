@@ -60,3 +60,4 @@ pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
 pub use sigbus::MapOwner;
 pub use stats::{Accesses, BrokerStats, Pauses, VmStats};
 pub use vfio_gpu::{VfioGpu, VfioGpuError};
+pub use vfio_user_server::SocketAccess;

@@ -15,6 +15,7 @@ use vfio_user_server::Client;
 use vfio_user_server::error::CloseReason;
 use vfio_user_server::function::FunctionInfo;
 use vfio_user_server::listener::{Accepted, Listener};
+use vgpu::VmConfig;
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::{Shared, VmSocket};
@@ -30,7 +31,7 @@ const REAPING_LONG: Duration = Duration::from_secs(10);
 /// One socket with its VM's session.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    vm: VmSocket,
+    config: VmConfig,
     listener: Listener,
     function: FunctionInfo,
     shared: Arc<Shared>,
@@ -50,25 +51,16 @@ impl Seat {
         function: FunctionInfo,
         shared: Arc<Shared>,
     ) -> Result<Self, StartError> {
-        let name = &vm.config.name;
-        vm.config.check().map_err(|reason| StartError::Config {
-            name: name.clone(),
-            reason,
-        })?;
-        let listener = Listener::bind(&vm.path).map_err(|source| StartError::Listen {
-            name: name.clone(),
-            source,
-        })?;
+        let VmSocket { socket, config } = vm;
+        let thread = |what| move |source| StartError::System { what, source };
+        let listener = Listener::of(socket).map_err(thread("a thread that closes what clients leave"))?;
         let waker = shared.wake.clone();
         listener.reaper().call_on_room(move || waker.wake());
-        let signaller = Signaller::start(name).map_err(|source| StartError::System {
-            what: "a thread for interrupts",
-            source,
-        })?;
+        let signaller = Signaller::start(&config.name).map_err(thread("a thread for interrupts"))?;
         let limit = RateLimit::new(Instant::now());
         let (session, port, closed) = (None, None, None);
         Ok(Self {
-            vm,
+            config,
             listener,
             function,
             shared,
@@ -120,13 +112,16 @@ impl Seat {
             Ok(None) => {}
             Ok(Some(Accepted::Client(seated))) => self.seat(seated),
             Ok(Some(Accepted::RefusedBusy)) => self.warn("a second client was disconnected: one is attached"),
+            Ok(Some(Accepted::RefusedUser { uid })) => self.warn(&format!(
+                "a client of user {uid} was disconnected: it is none of those that host.toml lets connect"
+            )),
             Ok(Some(Accepted::RefusedOutOfDescriptors)) => {
                 self.warn(
                     "a client was disconnected: no file descriptors are left, raise the limit (ulimit -n)",
                 );
             }
             Err(error) => {
-                log::error!(vm = self.vm.config.name.as_str(); "the socket failed and accepts no more VMs: {error}");
+                log::error!(vm = self.config.name.as_str(); "the socket failed and accepts no more VMs: {error}");
                 return false;
             }
         }
@@ -139,7 +134,7 @@ impl Seat {
         let Ok(mut performer) = self.shared.lock() else {
             return;
         };
-        match performer.attach(port.clone(), self.vm.config.clone(), reaper.clone()) {
+        match performer.attach(port.clone(), self.config.clone(), reaper.clone()) {
             Ok(attachment) => {
                 drop(performer);
                 self.say(log::Level::Info, "client connected");
@@ -223,7 +218,7 @@ impl Seat {
 
     fn say(&mut self, level: log::Level, text: &str) {
         if let Some(suppressed) = self.limit.pass(Instant::now()) {
-            log::log!(level, vm = self.vm.config.name.as_str(), suppressed; "{text}");
+            log::log!(level, vm = self.config.name.as_str(), suppressed; "{text}");
         }
     }
 }

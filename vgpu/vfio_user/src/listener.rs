@@ -3,15 +3,16 @@
 //! A path on which a server answers is left alone; one that a dead process left behind is taken over. There is one
 //! client at a time: while it is attached, every other connection is closed.
 
+mod socket;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{FlockOperation, flock};
+pub use socket::{BoundSocket, SocketAccess};
 
 use crate::Errno;
 use crate::client::{Client, Helpers};
@@ -34,6 +35,18 @@ pub enum ListenerError {
         /// Path of the file.
         path: PathBuf,
     },
+    /// The socket cannot be given to whom it is to belong.
+    #[error(
+        "cannot give socket {} its owner, group and mode: another owner takes root, a group has to be one of this process's own",
+        path.display()
+    )]
+    Access {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Error of the operating system.
+        #[source]
+        source: io::Error,
+    },
     /// Any other failure of the system.
     #[error("cannot listen on socket {}", path.display())]
     Bind {
@@ -55,6 +68,11 @@ pub enum Accepted {
     Client(Box<Client>),
     /// Closed at once: another client is attached.
     RefusedBusy,
+    /// Closed at once: it is none of the users that may connect.
+    RefusedUser {
+        /// User that the client had when it connected.
+        uid: u32,
+    },
     /// Closed at once: this process can hold no more descriptors.
     RefusedOutOfDescriptors,
 }
@@ -62,10 +80,7 @@ pub enum Accepted {
 /// A listening socket of one function, with at most one client at a time.
 #[derive(Debug)]
 pub struct Listener {
-    socket: UnixListener,
-    path: PathBuf,
-    /// Device and inode of the path as it was bound: the file that may be removed at the end.
-    identity: (u64, u64),
+    bound: BoundSocket,
     seat: Weak<()>,
     /// Given up for a moment to hang up on a client when no descriptor is left. Otherwise that client would stay in
     /// the queue and keep a level-triggered poll awake.
@@ -74,25 +89,22 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on `path`.
+    /// Listens on `path`, for everybody whom the umask lets.
     pub fn bind(path: &Path) -> Result<Self, ListenerError> {
-        let failed = |source| ListenerError::Bind {
+        let bound = BoundSocket::bind(path, &SocketAccess::default())?;
+        Self::of(bound).map_err(|source| ListenerError::Bind {
             path: path.to_path_buf(),
             source,
-        };
-        let socket = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Self::take_over(path)?,
-            other => other.map_err(failed)?,
-        };
-        socket.set_nonblocking(true).map_err(failed)?;
-        let metadata = fs::symlink_metadata(path).map_err(failed)?;
+        })
+    }
+
+    /// Goes on with a socket that listens. Starts the thread that closes what its clients leave.
+    pub fn of(bound: BoundSocket) -> io::Result<Self> {
         Ok(Self {
-            socket,
-            path: path.to_path_buf(),
-            identity: (metadata.dev(), metadata.ino()),
+            bound,
             seat: Weak::new(),
             reserve: fs::File::open("/dev/null").ok().map(OwnedFd::from),
-            helpers: Helpers::start().map_err(failed)?,
+            helpers: Helpers::start()?,
         })
     }
 
@@ -112,47 +124,9 @@ impl Listener {
         }
     }
 
-    /// Removes what a dead server left and binds anew.
-    ///
-    /// Two processes may get here at once. A lock on the directory makes looking and replacing one step, so that
-    /// neither removes what the other has just bound.
-    fn take_over(path: &Path) -> Result<UnixListener, ListenerError> {
-        let failed = |source: io::Error| ListenerError::Bind {
-            path: path.to_path_buf(),
-            source,
-        };
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let directory = fs::File::open(parent).map_err(failed)?;
-        flock(&directory, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
-        match fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => {
-                return Err(ListenerError::NotASocket {
-                    path: path.to_path_buf(),
-                });
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(error)),
-        }
-        match probe(path) {
-            Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
-            Err(Errno::NOENT) => {}
-            Ok(()) | Err(Errno::AGAIN) => {
-                return Err(ListenerError::Busy {
-                    path: path.to_path_buf(),
-                });
-            }
-            Err(error) => return Err(failed(error.into())),
-        }
-        UnixListener::bind(path).map_err(failed)
-    }
-
     /// Path of the socket.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.bound.path()
     }
 
     /// Whether a client is attached.
@@ -172,11 +146,15 @@ impl Listener {
         }
         match self.next_stream() {
             Ok(None) => Ok(None),
-            Ok(Some(stream)) if self.is_taken() => {
-                self.hang_up(stream);
-                Ok(Some(Accepted::RefusedBusy))
-            }
             Ok(Some(stream)) => {
+                if let Err(uid) = self.bound.check_user(&stream)? {
+                    self.hang_up(stream);
+                    return Ok(Some(Accepted::RefusedUser { uid }));
+                }
+                if self.is_taken() {
+                    self.hang_up(stream);
+                    return Ok(Some(Accepted::RefusedBusy));
+                }
                 let seat = Seat::default();
                 self.seat = Arc::downgrade(&seat);
                 let client = Client::seated(stream, function.clone(), seat, &self.helpers)?;
@@ -206,7 +184,7 @@ impl Listener {
     }
 
     fn next_stream(&self) -> io::Result<Option<UnixStream>> {
-        match self.socket.accept() {
+        match self.bound.socket.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
             // The second error is a client that left before it was accepted.
             Err(error)
@@ -226,34 +204,15 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Checks whether a server answers on a path. Non-blocking: a server whose queue is full answers too, with AGAIN.
-fn probe(path: &Path) -> Result<(), Errno> {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let is_ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
-        if is_ours {
-            // There is nobody to report an error to; the next server takes over a path that stays behind.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.bound.socket.as_fd()
     }
 }
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.bound.socket.as_raw_fd()
     }
 }
 

@@ -36,6 +36,18 @@ pub struct PrivilegeError {
     source: Errno,
 }
 
+impl User {
+    /// Number of the user, without those of its groups.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Number of its first group.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+}
+
 impl FromStr for User {
     type Err = ParseUserError;
 

@@ -11,6 +11,7 @@ use super::ServeArguments;
 use crate::config::{GpuSection, HostConfig, VmSection};
 use crate::confinement::{Rights, confine};
 use crate::host::{CardChoice, HostSetup, start_broker};
+use crate::sockets;
 use vramd_vm::config::Size;
 use vramd_vm::program::complain;
 use vramd_vm::signals::{install_flight_request, is_stop_requested, take_flight_request};
@@ -28,12 +29,17 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         true => Rights::AsStarted,
         false => Rights::None,
     };
-    confine(arguments.user.as_ref(), rights)?;
+    let user = arguments.user.as_ref();
+    let bind = |vm: &VmSection| Ok((vm.gpu.clone(), sockets::bind(vm, user)?));
+    let mut sockets = config.vms.iter().map(bind).collect::<anyhow::Result<Vec<_>>>()?;
+    confine(user, rights)?;
     install_flight_request()?;
     let mut brokers = Vec::new();
     for gpu in &config.gpus {
-        let vms: Vec<_> = config.vms.iter().filter(|vm| vm.gpu == gpu.name).collect();
-        brokers.push((gpu, start(gpu, &vms)?));
+        let vms = sockets.extract_if(.., |(name, _)| *name == gpu.name);
+        let vms = vms.map(|(_, socket)| socket).collect();
+        let folder = flight_folder(gpu, config.vms.iter().find(|vm| vm.gpu == gpu.name))?;
+        brokers.push((gpu, start(gpu, folder, vms)?));
     }
     let served = announce(&config.vms)
         .context("cannot write to stdout")
@@ -74,7 +80,7 @@ fn write_flight(gpu: &str, broker: &Broker) {
 }
 
 /// The folder for flight files: the one that the configuration names, which has to be there, or the first socket's.
-fn flight_folder(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Option<FlightFolder>> {
+fn flight_folder(gpu: &GpuSection, first: Option<&VmSection>) -> anyhow::Result<Option<FlightFolder>> {
     if let Some(folder) = &gpu.flight_folder {
         let name = folder.display();
         ensure!(
@@ -84,7 +90,7 @@ fn flight_folder(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Option<
         );
     }
     let beside_sockets = || {
-        let folder = vms.first()?.socket.parent()?;
+        let folder = first?.socket.parent()?;
         let is_here = folder.as_os_str().is_empty();
         Some(if is_here { Path::new(".") } else { folder }.to_path_buf())
     };
@@ -103,18 +109,14 @@ fn restore_driver(gpu: &GpuSection) {
     }
 }
 
-fn start(gpu: &GpuSection, vms: &[&VmSection]) -> anyhow::Result<Broker> {
-    let sockets = vms.iter().map(|vm| VmSocket {
-        path: vm.socket.clone(),
-        config: vm.config.clone(),
-    });
+fn start(gpu: &GpuSection, flights: Option<FlightFolder>, vms: Vec<VmSocket>) -> anyhow::Result<Broker> {
     start_broker(HostSetup {
         card: gpu.card.clone(),
         settings: gpu.settings.clone(),
         firmware: gpu.firmware.clone(),
-        flights: flight_folder(gpu, vms)?,
+        flights,
         record: None,
-        vms: sockets.collect(),
+        vms,
     })
     .with_context(|| format!("gpu {}", gpu.name))
 }

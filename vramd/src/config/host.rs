@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use broker::SocketAccess;
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
@@ -41,6 +42,8 @@ pub struct VmSection {
     pub gpu: String,
     /// Path of the socket for its VMM.
     pub socket: PathBuf,
+    /// Whose the socket is, and who may connect.
+    pub access: SocketAccess,
     /// VRAM, quota and chunk size of the VM.
     pub config: VmConfig,
 }
@@ -98,6 +101,10 @@ struct RawVm {
     name: Spanned<String>,
     gpu: Spanned<String>,
     socket: Spanned<PathBuf>,
+    socket_owner: Option<Spanned<u32>>,
+    socket_group: Option<Spanned<u32>>,
+    socket_mode: Option<Spanned<String>>,
+    socket_users: Option<Spanned<Vec<u32>>>,
     guest_vram: Spanned<Size>,
     chunk: Option<Spanned<Size>>,
     ram: Option<Spanned<Size>>,
@@ -153,7 +160,49 @@ impl RawGpu {
     }
 }
 
+/// The number of a user or group: the last one stands for "no change".
+fn id(value: &Option<Spanned<u32>>, field: &str) -> Result<Option<u32>, Wrong> {
+    let check = |id: &u32| (*id != u32::MAX).then_some(*id).ok_or("there is no such number");
+    value.as_ref().map(|value| at(value, field, check)).transpose()
+}
+
+/// The mode of a socket. To connect to one takes the right to write to it.
+fn socket_mode(text: &str) -> Result<u32, String> {
+    match text {
+        "0600" => Ok(0o600),
+        "0660" => Ok(0o660),
+        "0666" => Ok(0o666),
+        _ => Err(format!(
+            "{text:?} is not \"0600\", \"0660\" or \"0666\": its owner connects, its group too, everybody"
+        )),
+    }
+}
+
 impl RawVm {
+    /// Whose the socket is: only its owner's unless a group or a mode is named.
+    fn access(&self) -> Result<SocketAccess, Wrong> {
+        let owner = id(&self.socket_owner, "vm.socket_owner")?;
+        let group = id(&self.socket_group, "vm.socket_group")?;
+        let mode = self.socket_mode.as_ref();
+        let mode = mode.map(|mode| at(mode, "vm.socket_mode", |mode| socket_mode(mode)));
+        let mode = mode.transpose()?.unwrap_or(match group {
+            Some(_) => 0o660,
+            None => 0o600,
+        });
+        let users = self.socket_users.as_ref().map(|users| {
+            at(users, "vm.socket_users", |users| {
+                let is_empty = users.is_empty();
+                (!is_empty).then(|| users.clone()).ok_or("nobody could connect")
+            })
+        });
+        Ok(SocketAccess {
+            owner,
+            group,
+            mode: Some(mode),
+            users: users.transpose()?,
+        })
+    }
+
     fn validate(
         self,
         gpus: &BTreeSet<String>,
@@ -168,6 +217,7 @@ impl RawVm {
                 .ok_or(format!("there is no gpu {gpu:?}"))
         })?;
         at(&self.socket, "vm.socket", |socket| is_new(sockets, socket, "vm"))?;
+        let access = self.access()?;
         at(&self.guest_vram, "vm.guest_vram", |size| check_guest_vram(size.0))?;
         let unbounded = Quota::default();
         let bound = |bound: Option<Bound>, otherwise| bound.map_or(otherwise, |bound| bound.0);
@@ -212,6 +262,7 @@ impl RawVm {
         Ok(VmSection {
             gpu: self.gpu.into_inner(),
             socket: self.socket.into_inner(),
+            access,
             config,
         })
     }

@@ -40,7 +40,7 @@ fn documented_host_is_what_it_says() {
     };
     assert_eq!(host.gpus[0].card, CardChoice::Model(card));
     assert_eq!(host.gpus[0].settings, vgpu::GpuConfig::default());
-    assert_eq!(host.vms[0].socket, Path::new("/run/vramd/a.sock"));
+    assert_eq!(host.vms[0].socket, Path::new("/run/vramd/a/gpu.sock"));
     let (a, b) = (&host.vms[0].config, &host.vms[1].config);
     assert_eq!(
         (a.guest_vram, a.chunk_bytes, a.quota.min),
@@ -152,7 +152,7 @@ fn card_in_another_process_is_its_socket_and_has_its_own_vram() {
 fn name_that_is_taken_or_odd_is_refused() {
     let error = host_error("name = \"b\"", "name = \"a\"");
     assert!(error.contains("vm.name: another vm has it already"), "{error}");
-    let error = host_error("/run/vramd/b.sock", "/run/vramd/a.sock");
+    let error = host_error("/run/vramd/b/gpu.sock", "/run/vramd/a/gpu.sock");
     assert!(error.contains("vm.socket: another vm has it already"), "{error}");
     let error = host_error("gpu = \"gpu0\"", "gpu = \"gpu1\"");
     assert!(error.contains("vm.gpu: there is no gpu \"gpu1\""), "{error}");
@@ -210,4 +210,51 @@ fn wrong_setting_is_refused_with_line_field_and_what_would_be_right() {
     assert!(far.ends_with("2000ms is not from 1ms to 1000ms"), "{far}");
     let small = with_setting("batch = \"64K\"").unwrap_err();
     assert!(small.ends_with("64K is not from 128K to 128M"), "{small}");
+}
+
+/// What is said of a VM with this line, or whose its socket is and who may connect.
+fn with_socket(line: &str) -> Result<broker::SocketAccess, String> {
+    let text = format!(
+        "[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n[[vm]]\nname = \"a\"\ngpu = \"g\"\nsocket = \"/a\"\n\
+         guest_vram = \"8M\"\n{line}\n"
+    );
+    let host = host(&text).map_err(|error| error.to_string())?;
+    Ok(host.vms[0].access.clone())
+}
+
+#[test]
+fn socket_is_its_owners_unless_a_group_or_a_mode_is_named() {
+    let mode = |line: &str| with_socket(line).unwrap().mode;
+    assert_eq!(mode(""), Some(0o600));
+    assert_eq!(mode("socket_owner = 7"), Some(0o600));
+    assert_eq!(mode("socket_group = 7"), Some(0o660));
+    assert_eq!(mode("socket_group = 7\nsocket_mode = \"0600\""), Some(0o600));
+    assert_eq!(mode("socket_mode = \"0666\""), Some(0o666));
+    let access = with_socket("socket_owner = 7\nsocket_group = 8\nsocket_users = [7, 9]").unwrap();
+    assert_eq!(
+        (access.owner, access.group, access.users),
+        (Some(7), Some(8), Some(vec![7, 9]))
+    );
+}
+
+#[test]
+fn access_that_cannot_be_is_named_with_its_line() {
+    for (line, expected) in [
+        (
+            "socket_mode = \"0777\"",
+            "host.toml:9: vm.socket_mode: \"0777\" is not",
+        ),
+        (
+            "socket_owner = 4294967295",
+            "host.toml:9: vm.socket_owner: there is no such",
+        ),
+        (
+            "socket_users = []",
+            "host.toml:9: vm.socket_users: nobody could connect",
+        ),
+        ("socket_group = \"kvm\"", "host.toml:9: socket_group: "),
+    ] {
+        let error = with_socket(line).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
 }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
 use tempfile::TempDir;
-use vfio_user_server::ListenerError;
-use vgpu::VmConfig;
+use vfio_user_server::{ListenerError, SocketAccess};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::*;
@@ -24,6 +23,10 @@ const CONNECT: u32 = 1 << 2 | 1 << 5;
 const MSI: u32 = 1;
 const CONFIG: u32 = 7;
 
+fn socket(path: &Path, config: VmConfig) -> Result<VmSocket, StartError> {
+    VmSocket::bind(path, &SocketAccess::default(), config)
+}
+
 struct Bench {
     directory: TempDir,
     gpu: FakeGpu,
@@ -36,10 +39,7 @@ impl Bench {
         let directory = tempfile::tempdir().unwrap();
         let gpu = FakeGpu::default();
         let mut setup = setup(core, &gpu, None);
-        let socket = |name: &&str| VmSocket {
-            path: directory.path().join(name),
-            config: vm_config(name),
-        };
+        let socket = |name: &&str| socket(&directory.path().join(name), vm_config(name)).unwrap();
         setup.vms = names.iter().map(socket).collect();
         let broker = Broker::start(setup).unwrap();
         Self {
@@ -221,12 +221,7 @@ fn foreign_interrupt_descriptor_that_blocks_delays_nobody_else() {
 #[test]
 fn busy_path_is_refused_and_left_alone() {
     let bench = Bench::new(TestCore::default(), &["a"]);
-    let mut second = setup(TestCore::default(), &FakeGpu::default(), None);
-    second.vms = vec![VmSocket {
-        path: bench.path("a"),
-        config: vm_config("x"),
-    }];
-    let error = Broker::start(second).unwrap_err();
+    let error = socket(&bench.path("a"), vm_config("x")).unwrap_err();
     let StartError::Listen {
         name,
         source: ListenerError::Busy { .. },
@@ -252,16 +247,13 @@ fn stopped_broker_leaves_no_socket() {
 #[test]
 fn contradicting_settings_of_a_socket_are_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
-    let mut setup = setup(TestCore::default(), &FakeGpu::default(), None);
     let config = VmConfig {
         guest_vram: 5,
         ..vm_config("odd")
     };
-    setup.vms = vec![VmSocket {
-        path: directory.path().join("odd"),
-        config,
-    }];
-    let error = Broker::start(setup).unwrap_err().to_string();
+    let error = socket(&directory.path().join("odd"), config)
+        .unwrap_err()
+        .to_string();
     assert!(error.starts_with("vm odd: guest_vram"), "{error}");
 }
 

@@ -298,6 +298,7 @@ impl GpuServer {
                 log::info!("a client has connected");
             }
             Some(Accepted::RefusedBusy) => log::warn!("a second client is refused: one is attached"),
+            Some(Accepted::RefusedUser { uid }) => log::warn!("a client of user {uid} is refused"),
             Some(Accepted::RefusedOutOfDescriptors) => {
                 log::warn!("a client is refused: no file descriptors are left, raise the limit (ulimit -n)");
             }

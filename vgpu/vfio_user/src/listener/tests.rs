@@ -1,4 +1,6 @@
 use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 
 use super::*;
 use crate::testing::gpu_like;
@@ -104,4 +106,72 @@ fn second_client_is_hung_up_on_and_the_next_after_the_first_is_not() {
         }
     };
     assert!(matches!(accepted, Accepted::Client(_)));
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn socket_has_the_mode_that_it_is_to_have_whatever_the_umask_says() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    for mode in [0o600, 0o660, 0o666] {
+        let access = SocketAccess {
+            mode: Some(mode),
+            ..SocketAccess::default()
+        };
+        let bound = BoundSocket::bind(&path, &access).unwrap();
+        assert_eq!(mode_of(&path), mode);
+        drop(bound);
+        // So has one that takes over what a dead server left.
+        drop(UnixListener::bind(&path).unwrap());
+        let bound = BoundSocket::bind(&path, &access).unwrap();
+        assert_eq!(mode_of(&path), mode);
+        drop(bound);
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn socket_that_cannot_be_given_away_is_not_left_behind() {
+    if rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: root can give it to anybody");
+        return;
+    }
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    let access = SocketAccess {
+        owner: Some(0),
+        ..SocketAccess::default()
+    };
+    let error = BoundSocket::bind(&path, &access).unwrap_err();
+    assert!(matches!(error, ListenerError::Access { .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn client_of_another_user_is_hung_up_on_and_the_next_one_is_not() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    let own = fs::metadata(directory.path()).unwrap().uid();
+    let bind = |users: Vec<u32>| {
+        let access = SocketAccess {
+            users: Some(users),
+            ..SocketAccess::default()
+        };
+        Listener::of(BoundSocket::bind(&path, &access).unwrap()).unwrap()
+    };
+    let mut listener = bind(vec![own + 1]);
+    let mut client = UnixStream::connect(&path).unwrap();
+    let accepted = accept(&mut listener);
+    assert!(
+        matches!(accepted, Some(Accepted::RefusedUser { uid }) if uid == own),
+        "{accepted:?}"
+    );
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    drop(listener);
+    let mut listener = bind(vec![own + 1, own]);
+    let _client = UnixStream::connect(&path).unwrap();
+    assert!(matches!(accept(&mut listener), Some(Accepted::Client(_))));
 }

@@ -13,7 +13,7 @@ fn vm(text: &str) -> Result<VmFile, ConfigError> {
 fn documented_vm_is_what_it_says() {
     let vm = vm(VM).unwrap();
     assert_eq!((vm.memory, vm.vcpus, vm.kernel), (256 << 20, 1, None));
-    assert_eq!(vm.socket, Path::new("/run/vramd/a.sock"));
+    assert_eq!(vm.socket, Path::new("/run/vramd/a/gpu.sock"));
     assert_eq!(vm.options, "vramd.rounds=4");
 }
 

@@ -1,0 +1,60 @@
+//! The sockets of VMs, each with the folder that it lies in.
+//!
+//! They are made before the process gives up its rights, because to give a file to another user takes root's.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, fchown};
+use std::path::Path;
+
+use anyhow::Context as _;
+use broker::{SocketAccess, VmSocket};
+use vmm::sandbox::privileges::User;
+
+use crate::config::VmSection;
+
+/// Root may connect to every socket: it can also become whoever may.
+const ROOT: u32 = 0;
+
+/// Listens for the VMM of `vm`, in a folder that is made if it is missing. `user` is who the process will be.
+pub(crate) fn bind(vm: &VmSection, user: Option<&User>) -> anyhow::Result<VmSocket> {
+    let access = access(&vm.access, user);
+    let folder = vm.socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+        make_folder(folder, &access, user)
+            .with_context(|| format!("vm {}: cannot make folder {}", vm.config.name, folder.display()))?;
+    }
+    Ok(VmSocket::bind(&vm.socket, &access, vm.config.clone())?)
+}
+
+/// What `configured` leaves open: the socket is the process's own, and whoever its mode lets may connect; that is its owner alone,
+/// so others are told apart even where somebody changed the mode.
+fn access(configured: &SocketAccess, user: Option<&User>) -> SocketAccess {
+    let own = user.map_or_else(|| rustix::process::geteuid().as_raw(), User::uid);
+    let owner = configured.owner.or_else(|| user.map(User::uid));
+    let is_owners_alone = configured.mode == Some(0o600);
+    let users = configured
+        .users
+        .clone()
+        .or_else(|| is_owners_alone.then(|| vec![owner.unwrap_or(own)]));
+    SocketAccess {
+        owner,
+        group: configured.group.or_else(|| user.map(User::gid)),
+        mode: configured.mode,
+        users: users.map(|users| [users, vec![ROOT]].concat()),
+    }
+}
+
+/// Makes a folder that is the process's own, and that the socket's owner or group may enter: nobody else can put anything there.
+fn make_folder(folder: &Path, access: &SocketAccess, user: Option<&User>) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(folder)?;
+    let made = File::open(folder)?;
+    let owner = user.map(User::uid);
+    if owner.is_some() || access.group.is_some() {
+        fchown(&made, owner, access.group)?;
+    }
+    // Without a group of its own for it, an owner is one of the others.
+    let is_for_others = access.owner != owner || access.mode == Some(0o666);
+    let mode = if is_for_others { 0o751 } else { 0o750 };
+    made.set_permissions(fs::Permissions::from_mode(mode))
+}

@@ -1,0 +1,257 @@
+//! What `serve` and `gpu` give up, and who may connect to a VM's socket.
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod process;
+
+use std::fs::Permissions;
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use process::{Process, complaint, text};
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use vfio_user_server::RemoteFunction;
+
+const WAIT: Duration = Duration::from_secs(20);
+/// Numbers of users that no host has.
+const STRANGER: u32 = 54_321;
+const VMM: u32 = 54_322;
+
+/// A folder with a `host.toml` of one software card and one VM.
+struct Host {
+    folder: tempfile::TempDir,
+    config: PathBuf,
+    socket: PathBuf,
+}
+
+impl Host {
+    /// `more` are lines of the VM's section.
+    fn new(more: &str) -> Host {
+        Host::on("model:gtx480\"\nvram = \"32M", more)
+    }
+
+    fn on(device: &str, more: &str) -> Host {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("host.toml");
+        let socket = folder.path().join("vm").join("a.sock");
+        let text = format!(
+            "[[gpu]]\nname = \"g\"\ndevice = \"{device}\"\n[[vm]]\nname = \"a\"\ngpu = \"g\"\nsocket = {socket:?}\n\
+             guest_vram = \"8M\"\n{more}\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        Host {
+            folder,
+            config,
+            socket,
+        }
+    }
+
+    fn serve(&self, more: &[&str]) -> Process {
+        let arguments = ["serve", "--config", self.config.to_str().unwrap()];
+        let mut broker = Process::start(&[&arguments[..], more].concat());
+        broker.first_line();
+        broker
+    }
+}
+
+/// Owner, group and mode.
+fn whose(path: &Path) -> (u32, u32, u32) {
+    let metadata = path.symlink_metadata().unwrap();
+    let mode = metadata.permissions().mode() & 0o777;
+    (metadata.uid(), metadata.gid(), mode)
+}
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: to act as another user takes root");
+    }
+    is_root
+}
+
+/// Runs `work` on a thread that is another user's.
+fn as_user<T: Send + 'static>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let run = move || {
+        set_thread_groups(&[]).unwrap();
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        work()
+    };
+    std::thread::spawn(run).join().unwrap()
+}
+
+/// What becomes of a connection of such a user.
+#[derive(PartialEq, Eq, Debug)]
+enum Met {
+    /// The kernel lets it not even connect.
+    NoRight,
+    /// The broker hangs up at once.
+    HungUp,
+    /// It is served.
+    Served,
+}
+
+fn connect_as(uid: u32, gid: u32, socket: &Path) -> Met {
+    let path = socket.to_path_buf();
+    as_user(uid, gid, move || {
+        if RemoteFunction::connect(&path, WAIT).is_ok() {
+            return Met::Served;
+        }
+        match UnixStream::connect(&path) {
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+                Met::NoRight
+            }
+            Ok(mut stream) => {
+                assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
+                Met::HungUp
+            }
+        }
+    })
+}
+
+/// A line of a process's status, without its name.
+fn status_of(process: &Process, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn has_no_rights(process: &Process) {
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(status_of(process, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status_of(process, "NoNewPrivs:"), "1");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.0.id())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+    assert_eq!(
+        core.unwrap().split_whitespace().collect::<Vec<_>>()[4..],
+        ["0", "0", "bytes"]
+    );
+}
+
+#[test]
+fn card_and_broker_give_up_their_rights_and_still_serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let card_socket = folder.path().join("card.sock");
+    let mut card = Process::start(&["gpu", "--socket", card_socket.to_str().unwrap(), "--vram", "32M"]);
+    card.first_line();
+    has_no_rights(&card);
+    let host = Host::on(&format!("vfio-user:{}", card_socket.display()), "");
+    let mut broker = host.serve(&[]);
+    has_no_rights(&broker);
+    drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
+    assert_eq!(broker.terminate().status.code(), Some(0));
+    assert_eq!(card.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn card_becomes_the_user_that_it_is_told() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    chown(folder.path(), Some(54_321), Some(54_321)).unwrap();
+    let socket = folder.path().join("card.sock");
+    let mut process = Process::start(&[
+        "gpu",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--vram",
+        "32M",
+        "--user",
+        "54321:54321",
+    ]);
+    process.first_line();
+    assert_eq!(status_of(&process, "Uid:"), "54321 54321 54321 54321");
+    assert_eq!(status_of(&process, "Gid:"), "54321 54321 54321 54321");
+    has_no_rights(&process);
+    drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+    assert_eq!(process.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn socket_is_its_owners_alone_and_so_is_its_folder() {
+    let host = Host::new("");
+    let mut broker = host.serve(&[]);
+    let own = whose(host.folder.path());
+    assert_eq!(whose(&host.socket), (own.0, own.1, 0o600));
+    assert_eq!(whose(host.socket.parent().unwrap()), (own.0, own.1, 0o750));
+    drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
+    assert_eq!(broker.terminate().status.code(), Some(0));
+    assert!(!host.socket.exists());
+}
+
+#[test]
+fn client_of_another_user_is_hung_up_on_where_the_mode_would_let_it() {
+    if !is_root() {
+        return;
+    }
+    let host = Host::new(&format!(
+        "socket_owner = {VMM}\nsocket_group = {VMM}\nsocket_users = [{VMM}]"
+    ));
+    std::fs::set_permissions(host.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut broker = host.serve(&[]);
+    assert_eq!(whose(&host.socket), (VMM, VMM, 0o660));
+    let folder = host.socket.parent().unwrap().to_path_buf();
+    assert_eq!(whose(&folder), (0, VMM, 0o751));
+    assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::NoRight);
+    // Of the socket's group, but none of its users.
+    assert_eq!(connect_as(STRANGER, VMM, &host.socket), Met::HungUp);
+    assert_eq!(connect_as(VMM, VMM, &host.socket), Met::Served);
+    assert_eq!(connect_as(0, 0, &host.socket), Met::Served);
+    let ended = broker.terminate();
+    let told = text(&ended.stderr);
+    assert!(
+        told.contains(&format!("a client of user {STRANGER} was disconnected")),
+        "{told}"
+    );
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(!host.socket.exists());
+}
+
+#[test]
+fn socket_that_somebody_opened_to_all_is_still_its_owners() {
+    if !is_root() {
+        return;
+    }
+    let host = Host::new(&format!("socket_owner = {VMM}"));
+    std::fs::set_permissions(host.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut broker = host.serve(&[]);
+    assert_eq!(whose(&host.socket), (VMM, 0, 0o600));
+    std::fs::set_permissions(&host.socket, Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::HungUp);
+    assert_eq!(connect_as(VMM, VMM, &host.socket), Met::Served);
+    assert_eq!(broker.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn broker_of_another_user_makes_sockets_that_are_that_users() {
+    if !is_root() {
+        return;
+    }
+    let host = Host::new("");
+    std::fs::set_permissions(host.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let mut broker = host.serve(&["--user", &format!("{STRANGER}:{STRANGER}")]);
+    has_no_rights(&broker);
+    assert_eq!(status_of(&broker, "Uid:"), "54321 54321 54321 54321");
+    assert_eq!(whose(&host.socket), (STRANGER, STRANGER, 0o600));
+    assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::Served);
+    assert_eq!(broker.terminate().status.code(), Some(0));
+    // Its folder is that user's, so it could remove the socket.
+    assert!(!host.socket.exists());
+}
+
+#[test]
+fn folder_that_cannot_be_made_is_named() {
+    let host = Host::new("");
+    let folder = host.socket.parent().unwrap().join("deep");
+    let config = std::fs::read_to_string(&host.config).unwrap();
+    std::fs::write(&host.config, config.replace("a.sock", "deep/a.sock")).unwrap();
+    let said = complaint(&["serve", "--config", host.config.to_str().unwrap()], 1);
+    let expected = format!("vm a: cannot make folder {}", folder.display());
+    assert!(said.contains(&expected), "{said}");
+}
