@@ -1,4 +1,5 @@
-//! The system calls that the threads of a VM's process may make: seccomp filters, one for each kind of thread.
+//! The system calls that the threads of a VM's process may make: seccomp filters, one for each kind of thread. And those of a
+//! process that serves VMs or a card, one for all its threads.
 //!
 //! ```text
 //! main ──filter of main──► starts threads, each of which inherits it and adds the narrower one of its kind
@@ -9,7 +10,9 @@
 //! A guest that takes over a thread of its VMM gets the calls of that thread and no more: a vCPU's thread talks to
 //! KVM, to the vGPU's socket and to eventfds, and opens nothing. Main's filter still allows the calls for building
 //! a VM, as a guest may be started anew; it never allows new programs, new processes, other sockets than Unix ones,
-//! or executable memory. `privileges` handles capabilities and the user.
+//! or executable memory. A process that serves ([`Sandbox::enter_as_server`]) has one filter of that kind, which allows
+//! whatever its threads do and a margin for rare paths, because its end is that of all its VMs. `privileges` handles capabilities
+//! and the user.
 
 pub mod privileges;
 mod report;
@@ -36,10 +39,13 @@ pub(crate) enum Role {
     Disk,
     /// Serves a network device.
     Net,
+    /// Any thread of a process that serves VMs or a card.
+    Server,
 }
 
 impl Role {
-    const ALL: [Role; 7] = [
+    /// Those of a VM's process.
+    const OF_A_VM: [Role; 7] = [
         Role::Main,
         Role::Vcpu,
         Role::Link,
@@ -59,6 +65,7 @@ impl Role {
             Role::Screen => "console",
             Role::Disk => "disk",
             Role::Net => "net",
+            Role::Server => "server",
         }
     }
 }
@@ -93,12 +100,23 @@ impl Sandbox {
     /// main. New threads are filtered as main until they take their own role.
     pub fn enter() -> Result<Sandbox, SandboxError> {
         report::install().map_err(SandboxError::Handler)?;
-        let compiled = Role::ALL.into_iter().map(programs).collect::<Result<_, _>>();
+        let compiled = Role::OF_A_VM.into_iter().map(programs).collect::<Result<_, _>>();
         let sandbox = Sandbox {
             filters: Some(Arc::new(compiled.map_err(SandboxError::Compile)?)),
         };
         sandbox.confine(Role::Main)?;
         Ok(sandbox)
+    }
+
+    /// Installs the handler that reports forbidden calls, and filters the calling thread and those that it starts as a
+    /// process that serves VMs or a card.
+    pub fn enter_as_server() -> Result<(), SandboxError> {
+        report::install().map_err(SandboxError::Handler)?;
+        report::set_role_of_process(Role::Server.name());
+        let programs = programs(Role::Server).map_err(SandboxError::Compile)?;
+        programs
+            .iter()
+            .try_for_each(|program| apply_filter(program).map_err(SandboxError::Install))
     }
 
     /// Restricts the calling thread to the calls of `role`. This cannot be undone.
@@ -123,7 +141,7 @@ fn programs(role: Role) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
         TargetArch::x86_64,
     )?;
     let mut programs = vec![BpfProgram::try_from(allowed)?];
-    if role == Role::Main {
+    if matches!(role, Role::Main | Role::Server) {
         // Flags of clone3 lie in memory, where no filter looks. The C library goes on with clone, whose flags can
         // be checked. Of several filters the strictest one counts; the other one lets the call pass.
         let absent = SeccompFilter::new(

@@ -105,6 +105,9 @@ struct ServeArguments {
     /// Become this user, by numbers, once the configuration is read and before anything else is opened
     #[arg(long, value_name = "UID:GID[,GID...]", conflicts_with = "restore_driver")]
     user: Option<User>,
+    /// For debugging: let the threads make any system call
+    #[arg(long)]
+    no_seccomp: bool,
 }
 
 #[derive(Parser, Debug)]
@@ -130,6 +133,9 @@ struct GpuArguments {
     /// Become this user, by numbers, before anything is opened
     #[arg(long, value_name = "UID:GID[,GID...]")]
     user: Option<User>,
+    /// For debugging: let the threads make any system call
+    #[arg(long)]
+    no_seccomp: bool,
 }
 
 fn card_vram(text: &str) -> Result<u64, String> {

@@ -4,7 +4,16 @@
 use anyhow::Context as _;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
+use vmm::sandbox::Sandbox;
 use vmm::sandbox::privileges::{User, give_up};
+
+/// Forbids this thread and all that it starts the system calls that no broker and no card makes.
+pub(crate) fn filter_calls(is_wanted: bool) -> anyhow::Result<()> {
+    if is_wanted {
+        Sandbox::enter_as_server()?;
+    }
+    Ok(())
+}
 
 /// Whether a process goes on with the rights that it was started with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -56,6 +56,19 @@ impl Host {
     }
 }
 
+/// Whether all threads of a process have a filter of system calls, or none has.
+fn is_filtered(process: &Process) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.0.id())).unwrap();
+    let modes = tasks.map(|task| {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
+        line.unwrap().trim() == "2"
+    });
+    let modes: Vec<_> = modes.collect();
+    assert!(modes.iter().all(|mode| *mode == modes[0]), "{modes:?}");
+    modes[0]
+}
+
 /// Owner, group and mode.
 fn whose(path: &Path) -> (u32, u32, u32) {
     let metadata = path.symlink_metadata().unwrap();
@@ -146,6 +159,43 @@ fn card_and_broker_give_up_their_rights_and_still_serve() {
     drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
     assert_eq!(broker.terminate().status.code(), Some(0));
     assert_eq!(card.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn all_threads_are_filtered_unless_the_operator_wants_none_to_be() {
+    let host = Host::new("");
+    for (more, expected) in [(&[][..], true), (&["--no-seccomp"][..], false)] {
+        let mut broker = host.serve(more);
+        assert_eq!(is_filtered(&broker), expected);
+        drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
+        let socket = host.folder.path().join("card.sock");
+        let arguments = ["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"];
+        let mut card = Process::start(&[&arguments[..], more].concat());
+        card.first_line();
+        assert_eq!(is_filtered(&card), expected);
+        drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+        assert_eq!(card.terminate().status.code(), Some(0));
+        assert_eq!(broker.terminate().status.code(), Some(0));
+    }
+}
+
+#[test]
+fn filtered_broker_writes_what_happened_last_when_it_is_asked() {
+    let host = Host::new("");
+    let mut broker = host.serve(&[]);
+    assert!(is_filtered(&broker));
+    broker.signal(rustix::process::Signal::USR1);
+    broker.wait_for_words();
+    // It ends with status 4 if a system call was forbidden.
+    assert_eq!(broker.terminate().status.code(), Some(0));
+    let names = std::fs::read_dir(host.socket.parent().unwrap()).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        names
+            .iter()
+            .any(|name| name.to_string_lossy().starts_with("vramd-flight-")),
+        "{names:?}"
+    );
 }
 
 #[test]

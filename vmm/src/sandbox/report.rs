@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
 
 use libc::{SIGSYS, c_int, c_void, siginfo_t};
 use syscalls::Sysno;
@@ -21,8 +22,11 @@ const LINE_BYTES_MAX: usize = 256;
 thread_local! {
     /// Name of the filter that the thread runs under. Reading it in a signal handler allocates
     /// nothing and runs nothing.
-    static ROLE: Cell<&'static str> = const { Cell::new("main") };
+    static ROLE: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
+
+/// Name of the filter of threads that took none of their own: "main" unless it was set. Reading it waits for nobody.
+static ROLE_OF_PROCESS: OnceLock<&'static str> = OnceLock::new();
 
 /// `siginfo_t` as a filter fills it in (same source: `_sigsys`), on 64-bit machines.
 #[repr(C)]
@@ -45,7 +49,12 @@ pub(super) fn install() -> Result<(), vmm_sys_util::errno::Error> {
 
 /// Name of the calling thread in the line.
 pub(super) fn set_role(role: &'static str) {
-    ROLE.set(role);
+    ROLE.set(Some(role));
+}
+
+/// Name in the line of all threads that have none of their own. The first call counts.
+pub(super) fn set_role_of_process(role: &'static str) {
+    ROLE_OF_PROCESS.get_or_init(|| role);
 }
 
 /// Runs on the thread that made the call, at any place: it takes no lock and no memory, and makes only calls
@@ -56,7 +65,7 @@ extern "C" fn on_forbidden(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let call = unsafe { &*info.cast::<ForbiddenCall>() };
     let mut line = [0; LINE_BYTES_MAX];
     let mut rest = line.as_mut_slice();
-    let role = ROLE.get();
+    let role = ROLE.get().or(ROLE_OF_PROCESS.get().copied()).unwrap_or("main");
     let name = usize::try_from(call.number).ok().and_then(Sysno::new);
     let name = name.map_or("an unknown system call", |call| call.name());
     let number = call.number;
@@ -64,7 +73,7 @@ extern "C" fn on_forbidden(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     let _ = if call.code == SYS_SECCOMP {
         writeln!(
             rest,
-            "vramd: a thread of kind {role} made the forbidden system call {name} ({number}) and the VM was ended"
+            "vramd: a thread of kind {role} made the forbidden system call {name} ({number}) and the process was ended"
         )
     } else {
         writeln!(rest, "vramd: ended by a signal SIGSYS from outside")

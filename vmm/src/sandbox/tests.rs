@@ -35,6 +35,21 @@ fn deed(name: &str) {
         "tap" => drop(crate::virtio::Tap::open("vramd-none0")),
         "connect" => drop(std::net::TcpStream::connect("127.0.0.1:9")),
         "program" => drop(Command::new("/bin/true").status()),
+        "listen" => {
+            let path = std::env::temp_dir().join(format!("vramd-sandbox-{}", std::process::id()));
+            let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            drop((socket.accept().unwrap(), client));
+        }
+        "executable" => {
+            let (prot, flags) = (
+                libc::PROT_READ | libc::PROT_EXEC,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            );
+            drop(vm_memory::MmapRegion::<()>::build(None, 4096, prot, flags));
+        }
+        "user" => drop(rustix::thread::set_thread_uid(rustix::thread::Uid::ROOT)),
         "panic" => panic!("as the test wants it"),
         other => panic!("no deed is called {other}"),
     }
@@ -44,12 +59,20 @@ fn deed(name: &str) {
 #[ignore = "other tests run it as a process"]
 fn as_another_process() {
     let (role, name) = (std::env::var(ROLE).unwrap(), std::env::var(DEED).unwrap());
-    let role = Role::ALL.into_iter().find(|known| known.name() == role).unwrap();
-    let sandbox = Sandbox::enter().unwrap();
-    let thread = std::thread::spawn(move || {
-        sandbox.confine(role).unwrap();
-        deed(&name);
-    });
+    let thread = if role == Role::Server.name() {
+        Sandbox::enter_as_server().unwrap();
+        std::thread::spawn(move || deed(&name))
+    } else {
+        let role = Role::OF_A_VM
+            .into_iter()
+            .find(|known| known.name() == role)
+            .unwrap();
+        let sandbox = Sandbox::enter().unwrap();
+        std::thread::spawn(move || {
+            sandbox.confine(role).unwrap();
+            deed(&name);
+        })
+    };
     let outcome = thread.join();
     println!("ended: {}", outcome.is_ok());
 }
@@ -79,7 +102,7 @@ fn forbidden_call_ends_the_process_and_is_named_with_its_thread() {
 
 #[test]
 fn no_thread_starts_programs_or_reaches_the_network() {
-    for role in Role::ALL {
+    for role in Role::OF_A_VM {
         let line = format!("of kind {} made the forbidden system call", role.name());
         assert!(forbidden(role.name(), "connect").contains(&line));
         // The C library blocks all signals there: the kernel ends the process by itself.
@@ -90,7 +113,7 @@ fn no_thread_starts_programs_or_reaches_the_network() {
 
 #[test]
 fn every_thread_lives_dies_and_uses_memory() {
-    for role in Role::ALL {
+    for role in Role::OF_A_VM {
         assert!(allowed(role.name(), "nothing").contains("ended: true"));
         assert!(allowed(role.name(), "memory").contains("ended: true"));
         assert!(allowed(role.name(), "panic").contains("ended: false"));
@@ -100,11 +123,30 @@ fn every_thread_lives_dies_and_uses_memory() {
 #[test]
 fn main_may_call_what_any_thread_may() {
     let main = rules::of(Role::Main);
-    let missing = Role::ALL
+    let missing = Role::OF_A_VM
         .into_iter()
         .flat_map(rules::of)
         .find(|(call, _)| !main.contains_key(call));
     assert_eq!(missing.map(|(call, _)| call), None);
+}
+
+#[test]
+fn server_opens_files_and_listens_but_runs_no_code_and_becomes_nobody() {
+    for deed in ["nothing", "memory", "open", "listen"] {
+        assert!(allowed("server", deed).contains("ended: true"), "{deed}");
+    }
+    assert!(allowed("server", "panic").contains("ended: false"));
+    for (deed, call) in [
+        ("connect", "socket (41)"),
+        ("executable", "mmap (9)"),
+        ("user", "setuid (105)"),
+    ] {
+        let line = format!("a thread of kind server made the forbidden system call {call}");
+        let said = forbidden("server", deed);
+        assert!(said.contains(&line), "{said}");
+    }
+    let signal = process("server", "program").status.signal();
+    assert_eq!(signal, Some(libc::SIGSYS));
 }
 
 #[test]

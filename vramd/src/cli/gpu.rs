@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use fermi_spec::board::Board;
 
 use super::GpuArguments;
-use crate::confinement::{Rights, confine};
+use crate::confinement::{Rights, confine, filter_calls};
 use card::CardConfig;
 use card::{GpuServer, GpuSetup};
 use vramd_vm::config::Size;
@@ -14,6 +14,7 @@ use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 
 pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     confine(arguments.user.as_ref(), Rights::None)?;
+    filter_calls(!arguments.no_seccomp)?;
     let board = arguments.model;
     let vram_bytes = arguments.vram.unwrap_or(board.vram_bytes());
     let setup = GpuSetup {

@@ -9,7 +9,7 @@ use broker::{Broker, FlightFolder, PciFunction, VmSocket};
 
 use super::ServeArguments;
 use crate::config::{GpuSection, HostConfig, VmSection};
-use crate::confinement::{Rights, confine};
+use crate::confinement::{Rights, confine, filter_calls};
 use crate::host::{CardChoice, HostSetup, start_broker};
 use crate::sockets;
 use vramd_vm::config::Size;
@@ -33,6 +33,8 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     let bind = |vm: &VmSection| Ok((vm.gpu.clone(), sockets::bind(vm, user)?));
     let mut sockets = config.vms.iter().map(bind).collect::<anyhow::Result<Vec<_>>>()?;
     confine(user, rights)?;
+    // What VFIO asks of the kernel was never seen under a filter.
+    filter_calls(!arguments.no_seccomp && rights == Rights::None)?;
     install_flight_request()?;
     let mut brokers = Vec::new();
     for gpu in &config.gpus {
