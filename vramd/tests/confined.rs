@@ -1,5 +1,7 @@
 //! What `serve` and `gpu` give up, and who may connect to a VM's socket.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 #[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 
