@@ -59,6 +59,8 @@ impl Diagnosis {
         let mut findings = vec![kvm(root), iommu(root), vfio_driver(root)];
         findings.extend(cards());
         findings.extend([memlock(), huge_pages(root), map_count(root), taps(root), qemu()]);
+        let is_root = rustix::process::geteuid().is_root();
+        findings.extend([user(is_root), filters(root), core_files(root), tracing(root)]);
         Self { findings }
     }
 
@@ -245,6 +247,67 @@ fn taps(root: &Path) -> Finding {
     }
 }
 
+/// Whose a broker is that is started as this program was.
+fn user(is_root: bool) -> Finding {
+    let what = "user of a broker";
+    if is_root {
+        let remedy = "vramd serve --user UID:GID, and gpu too, or vramd/systemd/vramd.service: what root owns is open to them otherwise";
+        return finding(
+            what,
+            Verdict::Warning,
+            "root, though without capabilities",
+            remedy,
+        );
+    }
+    finding(what, Verdict::Ok, "not root", "")
+}
+
+fn filters(root: &Path) -> Finding {
+    let what = "filters of system calls";
+    let actions = fs::read_to_string(root.join("proc/sys/kernel/seccomp/actions_avail")).unwrap_or_default();
+    if actions.split_ascii_whitespace().any(|action| action == "trap") {
+        return finding(what, Verdict::Ok, "seccomp", "");
+    }
+    let remedy =
+        "a kernel with CONFIG_SECCOMP_FILTER; without, run, serve and gpu start with --no-seccomp only";
+    finding(what, Verdict::Warning, "this kernel has none", remedy)
+}
+
+/// `serve` and `gpu` leave no core files. Those of VMMs hold the memory of their guests.
+fn core_files(root: &Path) -> Finding {
+    let what = "core files";
+    let pattern = fs::read_to_string(root.join("proc/sys/kernel/core_pattern")).unwrap_or_default();
+    match pattern.trim() {
+        "" => finding(what, Verdict::Ok, "none", ""),
+        pattern if pattern.starts_with('|') => finding(
+            what,
+            Verdict::Warning,
+            format!(
+                "given to {}, whatever ulimit -c says",
+                pattern.trim_start_matches('|')
+            ),
+            "of VMMs they hold a guest's memory: sysctl kernel.core_pattern=core and ulimit -c 0, or dump-guest-core=off for QEMU",
+        ),
+        pattern => finding(
+            what,
+            Verdict::Ok,
+            format!("files named {pattern}, where ulimit -c allows"),
+            "",
+        ),
+    }
+}
+
+/// `serve` and `gpu` are closed to the other processes of their user. VMMs of one user are open to each other.
+fn tracing(root: &Path) -> Finding {
+    let what = "processes of one user";
+    let scope = fs::read_to_string(root.join("proc/sys/kernel/yama/ptrace_scope")).unwrap_or_default();
+    if matches!(scope.trim(), "1" | "2" | "3") {
+        return finding(what, Verdict::Ok, "may not look into each other (yama)", "");
+    }
+    let remedy = "a user for each VM, or sysctl kernel.yama.ptrace_scope=1";
+    finding(what, Verdict::Warning, "may look into each other", remedy)
+}
+
 fn qemu() -> Finding {
     let what = "QEMU";
     let remedy =
@@ -292,6 +355,9 @@ mod tests {
             vfio_driver(root.path()),
             huge_pages(root.path()),
             taps(root.path()),
+            filters(root.path()),
+            tracing(root.path()),
+            user(true),
         ] {
             assert_eq!(finding.verdict, Verdict::Warning, "{finding:?}");
             assert!(finding.remedy.is_some(), "{finding:?}");
@@ -309,6 +375,12 @@ mod tests {
             ("sys/bus/pci/drivers/vfio-pci/bind", ""),
             (shmem, "always within_size [advise] never"),
             ("proc/sys/vm/max_map_count", "65530\n"),
+            (
+                "proc/sys/kernel/seccomp/actions_avail",
+                "kill_thread trap errno allow\n",
+            ),
+            ("proc/sys/kernel/core_pattern", "core\n"),
+            ("proc/sys/kernel/yama/ptrace_scope", "1\n"),
         ]);
         let root = root.path();
         for finding in [
@@ -318,6 +390,10 @@ mod tests {
             huge_pages(root),
             map_count(root),
             taps(root),
+            filters(root),
+            core_files(root),
+            tracing(root),
+            user(false),
         ] {
             assert_eq!(
                 (finding.verdict, &finding.remedy),
@@ -326,6 +402,17 @@ mod tests {
             );
         }
         assert_eq!(kvm(root).found, "SVM");
+    }
+
+    #[test]
+    fn core_files_for_a_program_are_told_with_its_name() {
+        let root = host(&[("proc/sys/kernel/core_pattern", "|/usr/share/apport/apport %p\n")]);
+        let finding = core_files(root.path());
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(
+            finding.found.contains("given to /usr/share/apport/apport"),
+            "{finding:?}"
+        );
     }
 
     #[test]
