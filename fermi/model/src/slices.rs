@@ -14,7 +14,7 @@ const UNIT_NS: u64 = 500;
 /// Nominal time of an event of a PBDMA: an entry, a header or a method.
 const METHOD_NS: u64 = 100;
 
-/// A slice.
+/// What is left of a channel's slice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slice {
     /// GPU time at which it is over.
