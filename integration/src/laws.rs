@@ -78,6 +78,9 @@ impl Laws {
         for action in actions {
             match action {
                 Action::Notice(notice) => self.told(world, notice)?,
+                Action::GiveUp { vm, reason } => {
+                    return Err(Violation(format!("{vm} is given up: {reason}")));
+                }
                 Action::Reply { vm, reply, .. }
                     if self.ended.contains(vm) && *reply != Reply::Refused(Refusal::NotAttached) =>
                 {

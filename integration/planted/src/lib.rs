@@ -118,6 +118,8 @@ faults! {
     EngineNotCleared,
     /// Work that does not give way is left alone.
     WatchdogSleeps,
+    /// A page of shadow memory that a VM gets is not counted.
+    ShadowMemoryNotCounted,
 }
 
 impl std::fmt::Display for Fault {

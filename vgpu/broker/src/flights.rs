@@ -16,6 +16,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -267,6 +268,17 @@ impl FlightFile {
 pub(crate) struct Flights {
     pub(crate) recorder: FlightRecorder,
     folder: Option<FlightFolder>,
+    /// Threads that write, at most [`FILES_MAX`] in a broker's life.
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Flights {
+    /// A file that was begun is whole.
+    fn drop(&mut self) {
+        for writer in self.writers.drain(..) {
+            let _ = writer.join();
+        }
+    }
 }
 
 impl Flights {
@@ -274,6 +286,20 @@ impl Flights {
         Self {
             recorder: FlightRecorder::default(),
             folder,
+            writers: Vec::new(),
+        }
+    }
+
+    /// Writes what happened before something went wrong with one VM. Nobody waits for the file.
+    pub(crate) fn write_beside(&mut self, now: Tick, reason: &str, state: Option<Node>) {
+        self.recorder.remark(reason);
+        let Some(folder) = self.folder.clone() else { return };
+        self.writers.retain(|writer| !writer.is_finished());
+        let (reason, flight) = (reason.to_owned(), self.recorder.flight());
+        let write = move || tell(&reason, folder.write(&reason, now, &flight, state.as_ref()));
+        match std::thread::Builder::new().name("flight".to_owned()).spawn(write) {
+            Ok(writer) => self.writers.push(writer),
+            Err(error) => log::error!("what happened last is lost: no thread to write it: {error}"),
         }
     }
 
@@ -282,10 +308,14 @@ impl Flights {
     pub(crate) fn write(&mut self, now: Tick, reason: &str, state: Option<&Node>) {
         self.recorder.remark(reason);
         let Some(folder) = &self.folder else { return };
-        match folder.write(reason, now, &self.recorder.flight(), state) {
-            Ok(path) => log::error!("{reason}: what happened last is in {}", path.display()),
-            Err(error) => log::error!("{reason}: what happened last is lost: {}", chain(&error)),
-        }
+        tell(reason, folder.write(reason, now, &self.recorder.flight(), state));
+    }
+}
+
+fn tell(reason: &str, written: Result<PathBuf, FlightError>) {
+    match written {
+        Ok(path) => log::error!("{reason}: what happened last is in {}", path.display()),
+        Err(error) => log::error!("{reason}: what happened last is lost: {}", chain(&error)),
     }
 }
 

@@ -322,6 +322,7 @@ impl Performer {
             Action::Attached { vm } => self.attached(vm),
             Action::Denied { vm, reason } => self.denied(vm, reason),
             Action::Detached { vm } => self.detached(vm),
+            Action::GiveUp { vm, reason } => self.give_up(vm, &reason),
             Action::Reply { vm, request, reply } => self.reply(vm, request, reply),
             Action::HostWrite { bar, offset, data } => {
                 self.on_card(None, |gpu| gpu.write(bar, offset, &data));

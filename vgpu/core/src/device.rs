@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fermi_spec::addr::{Gpa, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
@@ -17,9 +17,11 @@ use crate::host::PhysChannel;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::memory::{ChunkNo, Chunks, GuestPage};
 use crate::notice::SyncWait;
+use crate::reason::Inconsistency;
 use crate::share::{REQUEST, Share};
 
 mod board;
+mod channel;
 pub(crate) mod effect;
 mod engines;
 mod mmu;
@@ -35,6 +37,7 @@ mod stores;
 pub(crate) mod tables;
 pub(crate) mod units;
 
+pub(crate) use channel::Channel;
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
 use stores::Stores;
@@ -238,31 +241,6 @@ pub(crate) struct Space {
     pub(crate) seen: u64,
 }
 
-/// A guest's channel that is bound.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Channel {
-    pub(crate) physical: PhysChannel,
-    /// The guest's instance block, as in its register.
-    pub(crate) guest_instance: TableAt,
-    /// The block that the card reads.
-    pub(crate) instance: VramAddr,
-    pub(crate) space: SpaceId,
-    /// It is in the card's channel table: a runlist must not name it before.
-    pub(crate) in_table: bool,
-    /// The guest lets it run.
-    pub(crate) runnable: bool,
-    /// Suspended: off the card while memory moves.
-    pub(crate) suspended: bool,
-    /// Stopped: off the card for good after a fault or an error. The guest has to bind it anew.
-    pub(crate) killed: bool,
-    /// A preempt that the guest asked for is in the lane.
-    pub(crate) preempting: bool,
-    /// The time slice last written to its instance block.
-    pub(crate) slice: fermi_spec::instance::Timeslice,
-    /// The last GP_PUT, rung again at the resume.
-    pub(crate) gp_put: Option<u32>,
-}
-
 /// A virtual GPU.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Vgpu {
@@ -306,6 +284,8 @@ pub(crate) struct Vgpu {
     pub(crate) synced_at: Option<Tick>,
     /// What it had of the broker's time.
     pub(crate) share: Share,
+    /// Its accounts are wrong: it goes, and nothing of it is free before its last flush.
+    pub(crate) given_up: Option<Inconsistency>,
     /// Guest errors so far; the log hears of the 1st, 2nd, 4th, 8th….
     pub(crate) guest_errors: u64,
 }
@@ -344,7 +324,7 @@ impl Vgpu {
         start: fermi_spec::addr::Iova,
     ) -> Self {
         let mut bus = IovaSpace::of_vm(start, &config);
-        let image = bus.take_last(config.guest_vram);
+        let image = bus.take_last(config.guest_vram, Some(id));
         let chunks = Chunks::new(config.guest_vram, config.chunk_bytes, image);
         Self {
             id,
@@ -374,6 +354,7 @@ impl Vgpu {
             passed_over_until: Tick::default(),
             synced_at: None,
             share: Share::default(),
+            given_up: None,
             guest_errors: 0,
             config,
         }
@@ -541,16 +522,6 @@ impl Channel {
     }
 }
 
-impl Inspect for Channel {
-    fn inspect(&self, tree: &mut Tree<'_>) {
-        tree.name("state", self.state());
-        tree.number("channel_of_the_card", self.physical.0);
-        tree.number("space", self.space.0);
-        tree.address("instance_block", self.instance.0, Address::VramAddress);
-        tree.flag("rings_when_it_returns", self.gp_put.is_some());
-    }
-}
-
 impl Inspect for Vgpu {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.name("name", &self.config.name);
@@ -594,6 +565,9 @@ impl Inspect for Vgpu {
         tree.due_in("passed_over_for", self.passed_over_until);
         if let Some(at) = self.synced_at {
             tree.age("tables_read", at);
+        }
+        if let Some(reason) = &self.given_up {
+            tree.name("given_up", reason);
         }
         tree.count("guest_errors", self.guest_errors as usize);
     }

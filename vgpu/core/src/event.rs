@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::VmConfig;
 use crate::notice::Notice;
-use crate::reason::CardOperation;
-use crate::reason::Denial;
+use crate::reason::{CardOperation, Denial, Inconsistency};
 
 mod recorded;
 
@@ -271,6 +270,14 @@ pub enum Action {
     Detached {
         /// VM that is gone.
         vm: VmId,
+    },
+    /// The accounts of this VM contradict each other: it is to go, and what led to it is to be written. The core detaches it
+    /// by itself.
+    GiveUp {
+        /// VM that loses its vGPU.
+        vm: VmId,
+        /// What its accounts say that is not so.
+        reason: Inconsistency,
     },
     /// Answer a client.
     Reply {

@@ -5,6 +5,7 @@
 
 mod account;
 mod config;
+mod contained;
 mod device;
 mod event;
 pub mod flight_recorder;
@@ -35,7 +36,7 @@ pub use manager::{Audit, Breach, Manager, Redirected, VmAudit, Volatile};
 pub use notice::{Direction, MoveId, MoveStage, Notice, SyncWait};
 pub use policy::PolicyName;
 pub use reason::{
-    CardOperation, ChannelFault, Denial, HostFault, MoveCause, RollBack, SettingError, StartFailure,
-    UsableBus,
+    CardOperation, ChannelFault, Denial, HostFault, Inconsistency, MoveCause, RollBack, SettingError,
+    StartFailure, UsableBus,
 };
 pub use saved::{LoadError, Unsound};

@@ -27,6 +27,7 @@ mod channels;
 mod demands;
 mod engine_looks;
 mod images;
+mod isolation;
 mod limits;
 mod mover;
 mod moves;
@@ -184,7 +185,10 @@ impl Manager {
             Ok(identity) => {
                 let layout = Layout::of(identity.vram_bytes, self.config.bar3_bytes);
                 let mut iova = IovaSpace::new(&self.config.bus);
-                let own = iova.reserve_maps(1).then(|| iova.allocate(OWN_BYTES)).flatten();
+                let own = iova
+                    .reserve_maps(1, None)
+                    .then(|| iova.allocate(OWN_BYTES, None))
+                    .flatten();
                 let Some(own) = own else {
                     let usable = iova.usable();
                     return self.fail(StartFailure::BusAddresses { usable }, cx);

@@ -7,10 +7,12 @@
 //! RollBack    they stayed where they were          shown by Notice::RolledBack
 //! ChannelFault  a channel was killed, or the broker's own stopped
 //! HostFault   the card did not perform an operation
+//! Inconsistency  a VM lost its vGPU: its accounts were wrong  shown by Action::GiveUp
 //! ```
 //!
 //! `Display` is the text that logs and sockets show. Programs match on the variants.
 
+use fermi_spec::addr::{FrameNo, Iova, VramAddr};
 use fermi_spec::engine::Engine;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +54,64 @@ pub enum SettingError {
         /// Bytes that it may hold at most.
         max: u64,
     },
+}
+
+/// A contradiction in one VM's accounts: a fault of this program. It costs that VM its vGPU, and nobody else anything.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum Inconsistency {
+    /// It gives back, or would write, a part of what is shared that is not its own.
+    #[error("its accounts name {part}, which it does not hold")]
+    NotHeld {
+        /// The part: a frame, a range of the arena, a bus address.
+        part: String,
+    },
+    /// Entries of its shadow tables would lead to places that no entry can name.
+    #[error("{entries} of its pages have a place that no entry can name")]
+    Misplaced {
+        /// Number of such entries.
+        entries: u64,
+    },
+    /// It is gone from the card, and still owes shadow memory, or the other way round.
+    #[error("it holds {held} bytes of shadow memory by its own account, and {found} in truth")]
+    ShadowMemory {
+        /// What its account says.
+        held: u64,
+        /// What the arena says.
+        found: u64,
+    },
+    /// It would be moved while it leaves, or the like: its stages contradict each other.
+    #[error("its stages contradict each other: {what}")]
+    Stage {
+        /// The two stages that exclude each other, as half a sentence.
+        what: String,
+    },
+    /// Work on its state panicked.
+    #[error("it panicked while {doing}: {message}")]
+    Panicked {
+        /// What was being done for the VM, as half a sentence.
+        doing: String,
+        /// Text of the panic.
+        message: String,
+    },
+}
+
+impl Inconsistency {
+    /// A byte of the card's VRAM lies in somebody else's frame.
+    pub(crate) fn at(at: VramAddr) -> Self {
+        let part = format!("the frame at {at}");
+        Self::NotHeld { part }
+    }
+
+    /// A bus address is somebody else's.
+    pub(crate) fn on_bus(at: Iova) -> Self {
+        let part = format!("bus address {at}");
+        Self::NotHeld { part }
+    }
+
+    pub(crate) fn frame(frame: FrameNo) -> Self {
+        let part = format!("frame {}", frame.0);
+        Self::NotHeld { part }
+    }
 }
 
 /// Why a VM did not get its vGPU. Everything is promised when a VM attaches, so this is the only refusal of memory.
@@ -259,6 +319,9 @@ pub enum RollBack {
     /// The CPU did not end the copy within the bound.
     #[error("a copy through the BAR window did not end in time")]
     WindowCopyOverTime,
+    /// The accounts of the VM contradict each other; it is given up.
+    #[error("the accounts of its VM are wrong")]
+    Inconsistent,
     /// The broker's own channel, which copies, was stopped.
     #[error("the copy failed: {0}")]
     CopyFailed(ChannelFault),

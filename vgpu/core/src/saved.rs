@@ -6,7 +6,7 @@
 use fermi_spec::addr::SMALL_PAGE;
 
 /// Number of the format that [`Manager::save`](crate::Manager::save) writes.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// Why a state cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +86,37 @@ pub(crate) mod array {
         values
             .try_into()
             .map_err(|values: Box<[T]>| D::Error::invalid_length(values.len(), &wanted))
+    }
+}
+
+/// Long lists as runs of equal values: `[count, value]`.
+pub(crate) mod runs {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    /// Most values of a list: frames of a card with 128 GiB. A text of a few bytes shall not fill memory.
+    const VALUES_MAX: usize = 1 << 20;
+
+    pub(crate) fn serialize<S, T>(values: &[T], serializer: S) -> Result<S::Ok, S::Error>
+    where
+        S: Serializer,
+        T: Serialize + PartialEq,
+    {
+        serializer.collect_seq(values.chunk_by(PartialEq::eq).map(|run| (run.len(), &run[0])))
+    }
+
+    pub(crate) fn deserialize<'de, D, T>(deserializer: D) -> Result<Box<[T]>, D::Error>
+    where
+        D: Deserializer<'de>,
+        T: Deserialize<'de> + Clone,
+    {
+        let mut values = Vec::new();
+        for (count, value) in Vec::<(usize, T)>::deserialize(deserializer)? {
+            if count > VALUES_MAX - values.len() {
+                return Err(D::Error::custom("more values than any card has frames"));
+            }
+            values.resize(values.len() + count, value);
+        }
+        Ok(values.into())
     }
 }
 

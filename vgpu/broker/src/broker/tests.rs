@@ -12,6 +12,8 @@ use crate::flights::FlightFile;
 use crate::replay::Replay;
 use crate::testing::{FakeGpu, RAM_AT, TestCore, at, client_memory, setup, traces_of, vm_config};
 
+mod given_up;
+
 const PAGE: u64 = 4096;
 
 fn broker() -> (FakeGpu, Broker) {

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use vgpu::flight_recorder::Flight;
 use vgpu::inspect::Node;
-use vgpu::{CardOperation, HostGpu, HostGpuError, Tick, VmId};
+use vgpu::{CardOperation, HostGpu, HostGpuError, Inconsistency, Tick, VmId};
 
 use super::Performer;
 use crate::error::Ended;
@@ -97,6 +97,14 @@ impl Performer {
             .remark(format!("{vm} is detached: {reason}"));
         entry.port.expelled(reason);
         self.leave(vm);
+    }
+
+    /// The core found its accounts of a VM wrong. What led to it is written, that VM is out, and the others go on.
+    pub(super) fn give_up(&mut self, vm: VmId, reason: &Inconsistency) {
+        let what = format!("the broker's accounts of {vm} are wrong: {reason}");
+        let state = self.inspect("");
+        self.flights.write_beside(self.now(), &what, state);
+        self.expel(vm, &what);
     }
 
     /// Some client took memory away.

@@ -1,14 +1,16 @@
 //! Guest RAM that the device may reach: GPA ranges and the bus addresses given to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BUS_ADDRESSES, BUS_UNIT, Bus, BusRange, VmConfig};
-use crate::event::Refusal;
+use crate::contained::Owner;
+use crate::event::{Refusal, VmId};
 use crate::inspect::{Inspect, Space, Tree};
-use crate::reason::UsableBus;
+use crate::reason::{Inconsistency, UsableBus};
 use crate::saved::Unsound;
 
 /// Most maps of one VM.
@@ -87,6 +89,10 @@ impl RamMaps {
         self.maps.iter().map(|(&at, &map)| (Gpa(at), map))
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.maps.len()
+    }
+
     /// Bytes of all maps.
     pub(crate) fn bytes(&self) -> u64 {
         self.maps.values().map(|map| map.bytes).sum()
@@ -105,10 +111,12 @@ impl RamMaps {
 pub(crate) struct IovaSpace {
     /// Whole units, ascending, never touching.
     ranges: Vec<BusRange>,
-    /// Start and length of the allocated ranges.
-    used: BTreeMap<u64, u64>,
+    /// The allocated ranges: start, length and owner.
+    used: BTreeMap<u64, (u64, Owner)>,
     /// Maps that are there or promised, and their bound.
     maps: u32,
+    /// Of these, each VM's.
+    maps_of: BTreeMap<VmId, u32>,
     maps_max: u32,
 }
 
@@ -127,6 +135,7 @@ impl IovaSpace {
             ranges,
             used: BTreeMap::new(),
             maps: 0,
+            maps_of: BTreeMap::new(),
             maps_max: bus.maps_max,
         }
     }
@@ -138,16 +147,17 @@ impl IovaSpace {
             ranges: vec![BusRange { start, end }],
             used: BTreeMap::new(),
             maps: 0,
+            maps_of: BTreeMap::new(),
             maps_max: 0,
         }
     }
 
     /// Takes the last `bytes`, of which there are more.
-    pub(crate) fn take_last(&mut self, bytes: u64) -> Iova {
+    pub(crate) fn take_last(&mut self, bytes: u64, owner: Owner) -> Iova {
         let (start, length) = self.span();
         let bytes = bytes.next_multiple_of(BUS_UNIT);
         let at = start.offset(length.saturating_sub(bytes));
-        self.used.insert(at.0, bytes);
+        self.used.insert(at.0, (bytes, owner));
         at
     }
 
@@ -160,19 +170,19 @@ impl IovaSpace {
     }
 
     /// Addresses for `bytes` in one piece.
-    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<Iova> {
+    pub(crate) fn allocate(&mut self, bytes: u64, owner: Owner) -> Option<Iova> {
         let bytes = bytes.checked_next_multiple_of(BUS_UNIT)?;
         let at = self
             .ranges
             .iter()
             .find_map(|range| self.first_fit(*range, bytes))?;
-        self.used.insert(at, bytes);
+        self.used.insert(at, (bytes, owner));
         Some(Iova(at))
     }
 
     fn first_fit(&self, range: BusRange, bytes: u64) -> Option<u64> {
         let mut at = range.start.0;
-        for (&start, &length) in self.used.range(at..range.end.0) {
+        for (&start, &(length, _)) in self.used.range(at..range.end.0) {
             if start - at >= bytes {
                 break;
             }
@@ -181,23 +191,93 @@ impl IovaSpace {
         (at.checked_add(bytes)? <= range.end.0).then_some(at)
     }
 
-    pub(crate) fn release(&mut self, at: Iova) {
-        assert!(self.used.remove(&at.0).is_some(), "{at} released twice");
+    /// Gives addresses back.
+    ///
+    /// # Errors
+    /// They were not given to this VM, and stay whose they are.
+    pub(crate) fn release(&mut self, at: Iova, owner: VmId) -> Result<(), Inconsistency> {
+        let is_held = |held: &(u64, Owner)| held.1 == Some(owner);
+        if !self.used.get(&at.0).is_some_and(is_held) {
+            return Err(Inconsistency::on_bus(at));
+        }
+        self.used.remove(&at.0);
+        Ok(())
+    }
+
+    /// Addresses and maps that are a VM's are nobody's any more, and never given to anybody.
+    pub(crate) fn withhold(&mut self, vm: VmId) {
+        self.maps_of.remove(&vm);
+        for (_, owner) in self.used.values_mut().filter(|(_, owner)| *owner == Some(vm)) {
+            *owner = None;
+        }
+    }
+
+    /// The addresses of a VM whose own space is `own`: none, if it was not given what that says.
+    pub(crate) fn held_as(&self, own: &Self, owner: VmId) -> Range<u64> {
+        let (start, length) = own.span();
+        match self.used.get(&start.0) {
+            Some(&given) if given == (length, Some(owner)) => start.0..start.0 + length,
+            _ => 0..0,
+        }
+    }
+
+    /// Checks that addresses lie in those of a VM whose own space is `own`.
+    pub(crate) fn check_held(
+        &self,
+        own: &Self,
+        owner: VmId,
+        at: Iova,
+        bytes: u64,
+    ) -> Result<(), Inconsistency> {
+        let held = self.held_as(own, owner);
+        match held.contains(&at.0) && bytes <= held.end - at.0 {
+            true => Ok(()),
+            false => Err(Inconsistency::on_bus(at)),
+        }
+    }
+
+    /// Whether none of its addresses is given away.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.used.is_empty()
     }
 
     /// Promises maps; `false` if the bound does not allow that many.
-    pub(crate) fn reserve_maps(&mut self, count: u32) -> bool {
+    pub(crate) fn reserve_maps(&mut self, count: u32, owner: Owner) -> bool {
         let after = self
             .maps
             .checked_add(count)
             .filter(|after| *after <= self.maps_max);
-        self.maps = after.unwrap_or(self.maps);
-        after.is_some()
+        let Some(after) = after else { return false };
+        self.maps = after;
+        if let Some(vm) = owner {
+            *self.maps_of.entry(vm).or_default() += count;
+        }
+        true
     }
 
-    pub(crate) fn release_maps(&mut self, count: u32) {
-        assert!(count <= self.maps, "{count} of {} maps released", self.maps);
-        self.maps -= count;
+    /// A map of a VM is gone.
+    ///
+    /// # Errors
+    /// It has none.
+    pub(crate) fn release_map(&mut self, vm: VmId) -> Result<(), Inconsistency> {
+        let none = || {
+            let part = "a map for DMA".to_owned();
+            Inconsistency::NotHeld { part }
+        };
+        let held = self.maps_of.get_mut(&vm).filter(|held| **held > 0);
+        *held.ok_or_else(none)? -= 1;
+        self.maps -= 1;
+        Ok(())
+    }
+
+    /// Maps of a VM that are there or promised.
+    pub(crate) fn map_count(&self, vm: VmId) -> u32 {
+        self.maps_of.get(&vm).copied().unwrap_or_default()
+    }
+
+    /// All maps of a VM are gone.
+    pub(crate) fn release_maps(&mut self, vm: VmId) {
+        self.maps -= self.maps_of.remove(&vm).unwrap_or_default();
     }
 
     /// Maps that could still be promised.
@@ -206,7 +286,11 @@ impl IovaSpace {
     }
 
     /// Checks addresses that were read. `held` are the ranges that somebody has been given.
-    pub(crate) fn check(&self, bus: &Bus, held: impl Iterator<Item = (Iova, u64)>) -> Result<(), Unsound> {
+    pub(crate) fn check(
+        &self,
+        bus: &Bus,
+        held: impl Iterator<Item = (Iova, u64, VmId)>,
+    ) -> Result<(), Unsound> {
         self.check_as(&Self::new(bus), held)
     }
 
@@ -214,27 +298,30 @@ impl IovaSpace {
     pub(crate) fn check_of_vm(
         &self,
         config: &VmConfig,
-        held: impl Iterator<Item = (Iova, u64)>,
+        held: impl Iterator<Item = (Iova, u64, VmId)>,
     ) -> Result<(), Unsound> {
         let (start, _) = self.span();
         Unsound::unless(start.0 < BUS_ADDRESSES.end, "bus addresses of a VM lie nowhere")?;
         self.check_as(&Self::of_vm(start, config), held)
     }
 
-    fn check_as(&self, fresh: &Self, held: impl Iterator<Item = (Iova, u64)>) -> Result<(), Unsound> {
+    fn check_as(&self, fresh: &Self, held: impl Iterator<Item = (Iova, u64, VmId)>) -> Result<(), Unsound> {
         Unsound::unless(
             self.ranges == fresh.ranges && self.maps_max == fresh.maps_max,
             "the bus is another one",
         )?;
         let mut end = 0;
-        for (&start, &bytes) in &self.used {
+        for (&start, &(bytes, _)) in &self.used {
             let after = start.checked_add(bytes).filter(|_| start >= end && bytes > 0);
             end = after.ok_or_else(|| Unsound::new("two owners of a bus address"))?;
         }
         Unsound::unless(self.maps <= self.maps_max, "more DMA maps than there may be")?;
+        let of_vms: u64 = self.maps_of.values().map(|&maps| u64::from(maps)).sum();
+        Unsound::unless(of_vms <= u64::from(self.maps), "more DMA maps of VMs than of all")?;
         let mut seen = BTreeSet::new();
-        for (at, bytes) in held {
-            let given = self.used.get(&at.0).is_some_and(|&given| given >= bytes);
+        for (at, bytes, vm) in held {
+            let given = self.used.get(&at.0);
+            let given = given.is_some_and(|&(given, owner)| given >= bytes && owner == Some(vm));
             Unsound::unless(given && seen.insert(at), "a bus address that nobody was given")?;
         }
         Ok(())
@@ -249,7 +336,7 @@ impl IovaSpace {
 impl Inspect for RamMaps {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.bytes("size", self.bytes());
-        tree.on_request("maps", self.maps.len(), |tree| {
+        tree.on_request("maps", self.count(), |tree| {
             for (at, map) in self.all() {
                 tree.group(at, |tree| {
                     tree.bytes("size", map.bytes);
@@ -265,14 +352,14 @@ impl Inspect for IovaSpace {
     fn inspect(&self, tree: &mut Tree<'_>) {
         let usable = self.ranges.iter().map(|range| range.end.0 - range.start.0);
         tree.bytes("usable", usable.sum());
-        tree.bytes("used", self.used.values().sum());
+        tree.bytes("used", self.used.values().map(|(bytes, _)| bytes).sum());
         tree.count("maps_promised", self.maps as usize);
         match self.maps_max {
             u32::MAX => tree.name("maps_left", "no bound"),
             _ => tree.count("maps_left", self.maps_left() as usize),
         }
         tree.on_request("ranges", self.used.len(), |tree| {
-            for (&start, &bytes) in &self.used {
+            for (&start, &(bytes, _)) in &self.used {
                 tree.bytes(Iova(start), bytes);
             }
         });
@@ -282,6 +369,8 @@ impl Inspect for IovaSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const VM: Owner = Some(VmId(3));
 
     fn map(bytes: u64, iova: u64) -> RamMap {
         RamMap {
@@ -339,37 +428,40 @@ mod tests {
     #[test]
     fn released_bus_addresses_are_used_again() {
         let mut space = IovaSpace::new(&Bus::default());
-        let first = space.allocate(1).expect("room");
-        let second = space.allocate(8 << 20).expect("room");
+        let first = space.allocate(1, VM).expect("room");
+        let second = space.allocate(8 << 20, VM).expect("room");
         assert!(second.0 >= first.0 + BUS_UNIT);
-        space.release(first);
-        assert_eq!(space.allocate(0x1000), Some(first));
-        assert_eq!(space.allocate(1 << 40), None);
+        let wrong = [(first, VmId(4)), (Iova(first.0 + BUS_UNIT / 2), VmId(3))];
+        assert!(wrong.iter().all(|&(at, vm)| space.release(at, vm).is_err()));
+        assert_eq!(space.release(first, VmId(3)), Ok(()));
+        assert!(space.release(first, VmId(3)).is_err());
+        assert_eq!(space.allocate(0x1000, VM), Some(first));
+        assert_eq!(space.allocate(1 << 40, VM), None);
     }
 
     #[test]
     fn addresses_of_interrupts_are_never_given_away() {
         let mut space = IovaSpace::new(&bus(&[0..INTERRUPTS.start, INTERRUPTS.end..1 << 48]));
-        let all = space.allocate(1020 * GIB).expect("everything above 4 GiB");
+        let all = space.allocate(1020 * GIB, VM).expect("everything above 4 GiB");
         assert_eq!(all, Iova(4 * GIB));
-        assert_eq!(space.allocate(1), None);
+        assert_eq!(space.allocate(1, VM), None);
     }
 
     #[test]
     fn iommu_of_39_bits_is_filled_to_its_end_and_not_beyond() {
         let mut space = IovaSpace::new(&bus(&[0..INTERRUPTS.start, INTERRUPTS.end..1 << 39]));
-        assert_eq!(space.allocate(509 * GIB), None);
-        assert_eq!(space.allocate(508 * GIB), Some(Iova(4 * GIB)));
-        assert_eq!(space.allocate(1), None);
+        assert_eq!(space.allocate(509 * GIB, VM), None);
+        assert_eq!(space.allocate(508 * GIB, VM), Some(Iova(4 * GIB)));
+        assert_eq!(space.allocate(1, VM), None);
     }
 
     #[test]
     fn hole_is_stepped_over_and_small_things_fill_the_room_before_it() {
         let hole = 6 * GIB + 0x1000..7 * GIB - 0x1000;
         let mut space = IovaSpace::new(&bus(&[4 * GIB..hole.start, hole.end..16 * GIB]));
-        assert_eq!(space.allocate(3 * GIB), Some(Iova(7 * GIB)));
-        assert_eq!(space.allocate(2 * GIB), Some(Iova(4 * GIB)));
-        assert_eq!(space.allocate(BUS_UNIT), Some(Iova(10 * GIB)));
+        assert_eq!(space.allocate(3 * GIB, VM), Some(Iova(7 * GIB)));
+        assert_eq!(space.allocate(2 * GIB, VM), Some(Iova(4 * GIB)));
+        assert_eq!(space.allocate(BUS_UNIT, VM), Some(Iova(10 * GIB)));
     }
 
     #[test]
@@ -379,7 +471,7 @@ mod tests {
             2 * GIB..4 * GIB + BUS_UNIT - 1,
             1 << 40..1 << 41,
         ]));
-        assert_eq!(space.allocate(1), None);
+        assert_eq!(space.allocate(1, VM), None);
         assert_eq!(space.usable().to_string(), "none between 4 GiB and 1 TiB");
         let space = IovaSpace::new(&bus(&[8 * GIB..16 * GIB, 0..8 * GIB]));
         assert_eq!(space.usable().to_string(), "0x100000000 to 0x3ffffffff");
@@ -391,10 +483,16 @@ mod tests {
             maps_max: 3,
             ..Bus::default()
         });
-        assert!(space.reserve_maps(2) && !space.reserve_maps(2) && space.reserve_maps(1));
+        assert!(space.reserve_maps(2, VM) && !space.reserve_maps(2, None) && space.reserve_maps(1, None));
         assert_eq!(space.maps_left(), 0);
-        space.release_maps(3);
-        assert!(!space.reserve_maps(u32::MAX));
-        assert_eq!(space.maps_left(), 3);
+        assert!(space.release_map(VmId(4)).is_err());
+        assert_eq!(space.release_map(VmId(3)), Ok(()));
+        assert_eq!((space.maps_left(), space.map_count(VmId(3))), (1, 1));
+        space.release_maps(VmId(3));
+        assert!(space.release_map(VmId(3)).is_err() && !space.reserve_maps(u32::MAX, VM));
+        assert_eq!((space.maps_left(), space.map_count(VmId(3))), (2, 0));
+        assert!(space.reserve_maps(1, VM));
+        space.withhold(VmId(3));
+        assert_eq!((space.maps_left(), space.map_count(VmId(3))), (1, 0));
     }
 }

@@ -78,7 +78,8 @@ impl Vgpu {
         self.chunks.sound()?;
         self.units.check(self.config.guest_vram)?;
         self.ram.sound()?;
-        self.bus.check_of_vm(&self.config, self.bus_ranges())?;
+        let ranges = self.bus_ranges().map(|(at, bytes)| (at, bytes, self.id));
+        self.bus.check_of_vm(&self.config, ranges)?;
         for (&id, space) in &self.spaces {
             let config = ShadowConfig::for_guest_vram(self.config.guest_vram);
             space

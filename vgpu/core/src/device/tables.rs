@@ -1,6 +1,8 @@
 //! The traits of shadow_pt over one vGPU: where its tables are read, where its memory is, what they may cost.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
 use planted::Fault;
@@ -15,7 +17,8 @@ use super::stores::Stores;
 use super::{Space, SpaceId};
 use crate::event::{Actions, HostMemory, Place, VmId};
 use crate::host::Arena;
-use crate::memory::{Chunks, GuestPage, Reach};
+use crate::memory::{Chunks, Frames, GuestPage, Reach};
+use crate::reason::Inconsistency;
 
 /// Reads guest memory for the broker: tables, instance blocks, runlists.
 pub(crate) struct Reader<'a> {
@@ -119,15 +122,46 @@ impl DirtyPages for Dirt<'_> {
 
 /// Where a guest's memory is now.
 pub(crate) struct Whereabouts<'a> {
+    pub(crate) vm: VmId,
+    /// What says whose a frame is.
+    pub(crate) frames: &'a Frames,
+    /// The bus addresses that are the VM's.
+    pub(crate) bus: Range<u64>,
+    /// A place that its accounts named and that is not its own: no entry leads there.
+    pub(crate) foreign: Cell<Option<Placement>>,
     pub(crate) chunks: &'a Chunks,
     pub(crate) ram: &'a RamMaps,
     /// A range of RAM that is being unmapped: nowhere already.
     pub(crate) leaving: Option<(Gpa, u64)>,
 }
 
+impl Whereabouts<'_> {
+    fn own(&self, place: Placement) -> Placement {
+        let is_own = match place {
+            Placement::Vram(at) => self.frames.is_at(at, self.vm),
+            Placement::Sysram(at) => self.bus.contains(&at.0),
+            Placement::Unbacked | Placement::Outside => true,
+        };
+        if is_own {
+            return place;
+        }
+        self.foreign.set(Some(place));
+        Placement::Outside
+    }
+
+    /// Whether all places that were asked for are the VM's.
+    pub(crate) fn end(&self) -> Result<(), Inconsistency> {
+        match self.foreign.take() {
+            Some(Placement::Vram(at)) => Err(Inconsistency::at(at)),
+            Some(Placement::Sysram(at)) => Err(Inconsistency::on_bus(at)),
+            Some(Placement::Unbacked | Placement::Outside) | None => Ok(()),
+        }
+    }
+}
+
 impl Placements for Whereabouts<'_> {
     fn vram(&self, at: GuestVramAddr) -> Placement {
-        self.chunks.locate(at)
+        self.own(self.chunks.locate(at))
     }
 
     fn ram(&self, at: Gpa) -> Placement {
@@ -138,7 +172,7 @@ impl Placements for Whereabouts<'_> {
             return Placement::Outside;
         }
         match self.ram.locate(at) {
-            Some((iova, true)) => Placement::Sysram(iova),
+            Some((iova, true)) => self.own(Placement::Sysram(iova)),
             Some((iova, false)) if planted::is(Fault::ReadOnlyRamMapped) => Placement::Sysram(iova),
             // A hole in law 1, made for the test that the host's IOMMU closes it (`cargo xtask nested`): the guest names a
             // bus address of its choice.
@@ -152,7 +186,10 @@ impl Placements for Whereabouts<'_> {
     }
 
     fn frame(&self, at: GuestVramAddr) -> FramePlacement {
-        self.chunks.locate_frame(at)
+        match self.chunks.locate_frame(at) {
+            FramePlacement::Uniform(place) => FramePlacement::Uniform(self.own(place)),
+            FramePlacement::Mixed => FramePlacement::Mixed,
+        }
     }
 }
 
@@ -165,9 +202,11 @@ pub(crate) struct ShadowCharge {
 
 impl ShadowCharge {
     /// The arena as the VM may use it.
-    pub(crate) fn pages<'a>(&'a mut self, arena: &'a mut Arena) -> TableBudget<'a> {
+    pub(crate) fn pages<'a>(&'a mut self, arena: &'a mut Arena, vm: VmId) -> TableBudget<'a> {
         TableBudget {
             arena,
+            vm,
+            wrong: None,
             held: &mut self.held,
             max: self.max,
         }
@@ -177,21 +216,44 @@ impl ShadowCharge {
 /// Arena memory for one VM's shadows, within its bound.
 pub(crate) struct TableBudget<'a> {
     arena: &'a mut Arena,
+    vm: VmId,
     held: &'a mut u64,
     max: u64,
+    wrong: Option<Inconsistency>,
+}
+
+impl TableBudget<'_> {
+    /// Whether all that was given back was the VM's. What was not, stays whose it is.
+    pub(crate) fn end(self) -> Result<(), Inconsistency> {
+        self.wrong.map_or(Ok(()), Err)
+    }
 }
 
 impl TablePages for TableBudget<'_> {
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
         let after = self.held.checked_add(bytes).filter(|&after| after <= self.max)?;
-        let at = self.arena.allocate(bytes, SMALL_PAGE)?;
-        *self.held = after;
+        let at = self.arena.allocate(bytes, SMALL_PAGE, Some(self.vm))?;
+        *self.held = match planted::is(Fault::ShadowMemoryNotCounted) {
+            true => after - SMALL_PAGE,
+            false => after,
+        };
         Some(at)
     }
 
     fn free(&mut self, at: VramAddr, bytes: u64) {
-        self.arena.release(at, bytes);
-        *self.held -= bytes;
+        let released = self.arena.release(at, bytes, Some(self.vm));
+        let wrong = match (released, self.held.checked_sub(bytes)) {
+            (Ok(()), Some(left)) => {
+                *self.held = left;
+                return;
+            }
+            (Ok(()), None) => Inconsistency::ShadowMemory {
+                held: *self.held,
+                found: bytes,
+            },
+            (Err(wrong), _) => wrong,
+        };
+        self.wrong.get_or_insert(wrong);
     }
 }
 
@@ -208,11 +270,14 @@ impl ArenaWriter {
         Self { runs: Vec::new() }
     }
 
-    /// Emits what was written, in order. `window` says where BAR3 shows an address.
-    pub(crate) fn emit(self, arena: &Arena, actions: &mut Actions) {
-        for (at, data) in self.runs {
-            arena.write(at, data, actions);
-        }
+    /// Emits what was written for a VM, in order.
+    ///
+    /// # Errors
+    /// A table is not the VM's: nothing from there on is written.
+    pub(crate) fn emit(self, vm: VmId, arena: &Arena, actions: &mut Actions) -> Result<(), Inconsistency> {
+        self.runs
+            .into_iter()
+            .try_for_each(|(at, data)| arena.write_for(vm, at, data, actions))
     }
 }
 

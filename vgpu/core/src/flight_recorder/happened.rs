@@ -182,6 +182,9 @@ pub enum Happened {
         at: GuestVramAddr,
         pages: u32,
     },
+    GiveUp {
+        vm: VmId,
+    },
     Interrupt {
         vm: VmId,
     },
@@ -305,6 +308,7 @@ impl Happened {
             Action::Attached { vm } => Happened::Attached { vm },
             Action::Denied { vm, .. } => Happened::Denied { vm },
             Action::Detached { vm } => Happened::Detached { vm },
+            Action::GiveUp { vm, .. } => Happened::GiveUp { vm },
             Action::Reply {
                 vm,
                 request,
@@ -409,6 +413,7 @@ impl Happened {
             | Happened::Attached { vm }
             | Happened::Denied { vm }
             | Happened::Detached { vm }
+            | Happened::GiveUp { vm }
             | Happened::Replied { vm, .. }
             | Happened::DropImage { vm, .. }
             | Happened::Interrupt { vm }
@@ -483,6 +488,7 @@ impl Happened {
             Happened::Attached { .. }
             | Happened::Denied { .. }
             | Happened::Detached { .. }
+            | Happened::GiveUp { .. }
             | Happened::Replied { .. }
             | Happened::HostWrite { .. }
             | Happened::HostRead { .. }

@@ -213,6 +213,7 @@ impl Happened {
             Happened::DropImage { vm, at, pages } => {
                 write!(f, "drop {} KiB of {vm}'s image at {at}", kibibytes(pages))
             }
+            Happened::GiveUp { vm } => write!(f, "give {vm} up: its accounts are wrong"),
             Happened::Interrupt { vm } => write!(f, "raise the interrupt of {vm}"),
             Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
             Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),

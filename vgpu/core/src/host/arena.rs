@@ -9,8 +9,10 @@ use fermi_spec::addr::{SMALL_PAGE, VramAddr};
 use fermi_spec::bar::Bar;
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Action, Actions};
+use crate::contained::Owner;
+use crate::event::{Action, Actions, VmId};
 use crate::inspect::{Inspect, Space, Tree};
+use crate::reason::Inconsistency;
 use crate::saved::Unsound;
 
 /// First-fit allocator of the arena.
@@ -21,6 +23,8 @@ pub(crate) struct Arena {
     /// Free ranges: start → length, never adjacent.
     free: BTreeMap<u64, u64>,
     free_bytes: u64,
+    /// The other ranges, as they were given: start → length and owner.
+    held: BTreeMap<u64, (u64, Owner)>,
 }
 
 impl Arena {
@@ -30,6 +34,7 @@ impl Arena {
             bytes,
             free: BTreeMap::from([(base.0, bytes)]),
             free_bytes: bytes,
+            held: BTreeMap::new(),
         }
     }
 
@@ -53,7 +58,7 @@ impl Arena {
     }
 
     /// `bytes`, rounded up to pages, at a multiple of `align`; `None` if no range is long enough.
-    pub(crate) fn allocate(&mut self, bytes: u64, align: u64) -> Option<VramAddr> {
+    pub(crate) fn allocate(&mut self, bytes: u64, align: u64, owner: Owner) -> Option<VramAddr> {
         let bytes = Self::rounded(bytes);
         let (start, length, at) = self.free.iter().find_map(|(&start, &length)| {
             let at = start.next_multiple_of(align);
@@ -68,47 +73,66 @@ impl Arena {
             self.free.insert(end, start + length - end);
         }
         self.free_bytes -= bytes;
+        self.held.insert(at, (bytes, owner));
         Some(VramAddr(at))
     }
 
-    /// Gives a range back, as allocated. Panics if any of it is free: that would be two owners.
-    pub(crate) fn release(&mut self, at: VramAddr, bytes: u64) {
+    /// Gives a range back, as allocated.
+    ///
+    /// # Errors
+    /// It was not given to this owner, and stays whose it is.
+    pub(crate) fn release(&mut self, at: VramAddr, bytes: u64, owner: Owner) -> Result<(), Inconsistency> {
         let bytes = Self::rounded(bytes);
-        let (mut start, mut end) = (at.0, at.0 + bytes);
-        assert!(
-            start >= self.base.0 && end <= self.base.0 + self.bytes,
-            "{at} + {bytes:#x} is not the arena's"
-        );
-        if let Some((&before, &length)) = self.free.range(..=start).next_back() {
-            assert!(before + length <= start, "{at} released twice");
-            if before + length == start {
-                self.free.remove(&before);
-                start = before;
-            }
+        if self.held.get(&at.0) != Some(&(bytes, owner)) {
+            let part = format!("{bytes:#x} bytes of the arena at {at}");
+            return Err(Inconsistency::NotHeld { part });
         }
-        if let Some((&after, &length)) = self.free.range(at.0..).next() {
-            assert!(after >= end, "{at} released twice");
-            if after == end {
-                self.free.remove(&after);
-                end += length;
-            }
+        self.held.remove(&at.0);
+        let (mut start, mut end) = (at.0, at.0 + bytes);
+        if let Some((&before, &length)) = self.free.range(..start).next_back()
+            && before + length == start
+        {
+            self.free.remove(&before);
+            start = before;
+        }
+        if let Some(length) = self.free.remove(&end) {
+            end += length;
         }
         self.free.insert(start, end - start);
         self.free_bytes += bytes;
+        Ok(())
     }
 
-    /// Checks an arena that was read: it is `bytes` from `base` on, and of its ranges some are free and `held` are others'.
-    /// No two of all these share a byte.
+    /// The ranges of a VM, whatever its accounts say.
+    pub(crate) fn held_by(&self, vm: VmId) -> impl Iterator<Item = (VramAddr, u64)> {
+        self.held
+            .iter()
+            .filter(move |(_, (_, owner))| *owner == Some(vm))
+            .map(|(&start, &(bytes, _))| (VramAddr(start), bytes))
+    }
+
+    /// Whether all of a range lies in one that the VM holds.
+    fn holds(&self, vm: VmId, at: VramAddr, bytes: u64) -> bool {
+        let Some((&start, &(length, owner))) = self.held.range(..=at.0).next_back() else {
+            return false;
+        };
+        let end = at.0.checked_add(bytes);
+        owner == Some(vm) && end.is_some_and(|end| end <= start + length)
+    }
+
+    /// Checks an arena that was read: it is `bytes` from `base` on, and of its ranges some are free and `held` are their
+    /// owners'. No two of all these share a byte. The broker holds more than it names.
     pub(crate) fn check(
         &self,
         base: VramAddr,
         bytes: u64,
-        held: impl Iterator<Item = (VramAddr, u64)>,
+        held: impl Iterator<Item = (VramAddr, u64, Owner)>,
     ) -> Result<(), Unsound> {
         let same = (self.base, self.bytes) == (base, bytes);
         Unsound::unless(same, "the arena lies elsewhere")?;
         let free = self.free.iter().map(|(&start, &length)| (start, length));
-        let mut ranges: Vec<(u64, u64)> = free.chain(held.map(|(at, bytes)| (at.0, bytes))).collect();
+        let taken = self.held.iter().map(|(&start, &(length, _))| (start, length));
+        let mut ranges: Vec<(u64, u64)> = free.chain(taken).collect();
         ranges.sort_unstable();
         let mut end = base.0;
         for (start, length) in ranges {
@@ -123,9 +147,39 @@ impl Arena {
             self.free.values().sum::<u64>() == self.free_bytes,
             "free bytes of the arena",
         )?;
+        let mut named = 0;
+        for (at, bytes, owner) in held {
+            let is_known = self.held.get(&at.0) == Some(&(Self::rounded(bytes), owner));
+            Unsound::unless(is_known, "a part of the arena is not whose it is said to be")?;
+            named += usize::from(owner.is_some());
+        }
+        let vms = self.held.values().filter(|(_, owner)| owner.is_some()).count();
+        Unsound::unless(
+            vms == named,
+            "a part of the arena is a VM's that does not know of it",
+        )?;
         let mut before = None;
         let apart = free.all(|(start, end)| before.replace(end) != Some(start));
         Unsound::unless(apart, "two free ranges of the arena are one")
+    }
+
+    /// The store that writes a VM's part of the arena.
+    ///
+    /// # Errors
+    /// It is not the VM's: nothing is written.
+    pub(crate) fn write_for(
+        &self,
+        vm: VmId,
+        at: VramAddr,
+        data: Vec<u8>,
+        actions: &mut Actions,
+    ) -> Result<(), Inconsistency> {
+        if !self.holds(vm, at, data.len() as u64) {
+            let part = format!("{:#x} bytes of the arena at {at}", data.len());
+            return Err(Inconsistency::NotHeld { part });
+        }
+        self.write(at, data, actions);
+        Ok(())
     }
 
     /// The store that writes arena memory.
@@ -170,20 +224,49 @@ mod tests {
     #[test]
     fn neighbours_merge_again() {
         let mut arena = Arena::new(VramAddr(0x10_0000), 0x3000);
-        let parts: Vec<_> = (0..3).map(|_| arena.allocate(0x1000, 0x1000).unwrap()).collect();
+        let parts: Vec<_> = (0..3)
+            .map(|_| arena.allocate(0x1000, 0x1000, None).unwrap())
+            .collect();
         for i in [1, 0, 2] {
-            arena.release(parts[i], 0x1000);
+            assert_eq!(arena.release(parts[i], 0x1000, None), Ok(()));
         }
-        assert_eq!(arena.allocate(0x3000, 0x1000), Some(VramAddr(0x10_0000)));
+        assert_eq!(arena.allocate(0x3000, 0x1000, None), Some(VramAddr(0x10_0000)));
     }
 
     #[test]
-    #[should_panic(expected = "released twice")]
-    fn second_release_panics() {
+    fn range_is_released_and_written_by_its_owner_alone() {
+        let (vm, other) = (VmId(1), VmId(2));
         let mut arena = Arena::new(VramAddr(0), 0x10000);
-        let at = arena.allocate(0x1000, 0x1000).unwrap();
-        arena.release(at, 0x1000);
-        arena.release(at, 0x1000);
+        let at = arena.allocate(0x2000, 0x1000, Some(vm)).unwrap();
+        arena.allocate(0x1000, 0x1000, Some(other)).unwrap();
+        let wrong = [
+            (at, 0x2000, Some(other)),
+            (at, 0x2000, None),
+            (at, 0x1000, Some(vm)),
+            (at.offset(0x1000), 0x1000, Some(vm)),
+            (VramAddr(0x8000), 0x1000, Some(vm)),
+            (VramAddr(u64::MAX), 0x1000, Some(vm)),
+        ];
+        for (at, bytes, owner) in wrong {
+            assert!(
+                arena.release(at, bytes, owner).is_err(),
+                "{at} {bytes:#x} {owner:?}"
+            );
+        }
+        let mut actions = Actions::default();
+        for (at, is_own) in [
+            (0x1ff8, true),
+            (0x1ffc, false),
+            (0x2000, false),
+            (u64::MAX, false),
+        ] {
+            let written = arena.write_for(vm, VramAddr(at), vec![0; 8], &mut actions);
+            assert_eq!(written.is_ok(), is_own, "{at:#x}");
+        }
+        assert_eq!(actions.as_slice().len(), 1);
+        assert_eq!(arena.release(at, 0x2000, Some(vm)), Ok(()));
+        assert!(arena.release(at, 0x2000, Some(vm)).is_err());
+        assert_eq!(arena.free_bytes(), 0xf000);
     }
 
     proptest! {
@@ -193,7 +276,7 @@ mod tests {
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (allocate, size, align) in steps {
                 if allocate {
-                    if let Some(at) = arena.allocate(size, 0x1000 << align) {
+                    if let Some(at) = arena.allocate(size, 0x1000 << align, None) {
                         let size = size.next_multiple_of(0x1000);
                         prop_assert!(at.0 % (0x1000 << align) == 0);
                         prop_assert!(live.iter().all(|&(start, len)| at.0 + size <= start || start + len <= at.0));
@@ -201,7 +284,7 @@ mod tests {
                     }
                 } else if !live.is_empty() {
                     let (start, len) = live.swap_remove(size as usize % live.len());
-                    arena.release(VramAddr(start), len);
+                    prop_assert!(arena.release(VramAddr(start), len, None).is_ok());
                 }
                 let used: u64 = live.iter().map(|part| part.1).sum();
                 prop_assert_eq!(arena.free_bytes(), 0x4_0000 - used);

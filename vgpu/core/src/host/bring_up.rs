@@ -202,7 +202,7 @@ pub(crate) fn program(
     let mut arena = Arena::new(base, u64::from(layout.arena_frames) * FRAME);
     let mut take = |bytes, align| {
         arena
-            .allocate(bytes, align)
+            .allocate(bytes, align, None)
             .expect("the least arena holds the broker's tables")
     };
     let own = OwnTables {

@@ -16,6 +16,7 @@ use super::bring_up::Layout;
 use super::copy::{self, CopyChannel, CopyRun};
 use super::lane::{Doorbells, Job, Lane, Late, Op, PollEnd, Tokens};
 use super::microcode::Microcode;
+use crate::contained::Owner;
 use crate::event::{Action, Actions, HostMemory, Token, VmId};
 use crate::reason::CardOperation;
 use crate::saved::Unsound;
@@ -121,7 +122,7 @@ impl Card {
     pub(crate) fn check(
         &self,
         layout: Layout,
-        held: impl Iterator<Item = (VramAddr, u64)>,
+        held: impl Iterator<Item = (VramAddr, u64, Owner)>,
     ) -> Result<(), Unsound> {
         Unsound::unless(self.runlist_buffer < self.own.runlists.len(), "runlist buffers")?;
         Unsound::unless(
@@ -131,7 +132,8 @@ impl Card {
         self.copy.check()?;
         let base = FrameNo(layout.arena_first).base();
         let bytes = u64::from(layout.arena_frames) * FRAME;
-        self.arena.check(base, bytes, held.chain(self.own.ranges()))
+        let own = self.own.ranges().map(|(at, bytes)| (at, bytes, None));
+        self.arena.check(base, bytes, held.chain(own))
     }
 
     /// Everything of bring-up, ended by the first runlist: the broker's own channel alone.
@@ -282,6 +284,12 @@ impl Card {
         let free = (1..CHANNELS).find(|&p| self.channels[p].is_none())?;
         self.channels[free] = Some((vm, channel));
         Some(PhysChannel(free as u8))
+    }
+
+    /// The channels of the card that are a VM's, whatever its accounts say.
+    pub(crate) fn channels_of(&self, vm: VmId) -> Vec<PhysChannel> {
+        let is_its = |channel: &u8| self.owner_of(*channel).is_some_and(|(owner, _)| owner == vm);
+        (0..CHANNELS as u8).filter(is_its).map(PhysChannel).collect()
     }
 
     pub(crate) fn release_channel(&mut self, channel: PhysChannel) {

@@ -1,11 +1,12 @@
 //! Memory behind chunks that have none: from free frames in the order of the demands, or in host RAM.
 
+use fermi_spec::addr::{FrameNo, GuestVramAddr};
 use planted::Fault;
 
 use super::Cx;
 use super::limits;
 use super::running::Running;
-use crate::event::{Tick, VmId};
+use crate::event::{Action, FrameOwner, Tick, VmId};
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::Notice;
 use crate::policy::Observation;
@@ -116,5 +117,31 @@ impl Running {
         });
         cx.tell(Notice::Backed { vm, bytes, resident });
         true
+    }
+
+    /// Takes frames for a chunk, all or none.
+    pub(super) fn take_frames(
+        &mut self,
+        vm: VmId,
+        at: GuestVramAddr,
+        count: u32,
+        cx: &mut Cx<'_>,
+    ) -> Option<Box<[FrameNo]>> {
+        if self.frames.free_count() < count {
+            return None;
+        }
+        // Each VM searches from a place of its own.
+        let start = u32::from(vm.0).wrapping_mul(self.layout.frames / 8);
+        let frames: Box<[FrameNo]> = (0..count)
+            .map(|i| self.frames.allocate(start.wrapping_add(i), vm))
+            .collect::<Option<_>>()?;
+        for (i, &frame) in (u64::from(planted::is(Fault::WrongOwner))..).zip(&frames) {
+            let owner = FrameOwner::Vm {
+                vm,
+                at: at.offset(i * fermi_spec::addr::FRAME),
+            };
+            cx.actions.push(Action::PlaceFrame { frame, owner });
+        }
+        Some(frames)
     }
 }

@@ -8,10 +8,12 @@ use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::{CHANNELS_RESERVED, Running};
+use super::teardown::{Leaving, LeavingStage};
 use crate::device::{Blocked, Channel, Queued, SpaceId, SyncCause, SyncPoint};
 use crate::event::{Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::GuestPage;
+use crate::reason::Inconsistency;
 
 /// RAMFC words that are the guest's to choose, copied when the channel is bound: ring, latched state, formats.
 /// The others are the broker's (USERD, directory) or zero. From GPUvm's flaws: never copied raw.
@@ -155,7 +157,7 @@ impl Running {
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
         let physical = self.card.claim_channel(vm, channel, reserved)?;
-        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
+        let mut budget = vgpu.shadow.pages(&mut self.card.arena, vm);
         let Some(instance) = budget.allocate(INSTANCE_BYTES) else {
             self.card.release_channel(physical);
             return None;
@@ -240,7 +242,8 @@ impl Running {
             match reader.read(bound.guest_instance.offset(offset::ENGINE_CONTEXTS), &mut words) {
                 TableRead::Done => {
                     let at = bound.instance.offset(offset::ENGINE_CONTEXTS);
-                    self.card.arena.write(at, words, cx.actions);
+                    let written = self.card.arena.write_for(vm, at, words, cx.actions);
+                    self.believe(vm, written);
                 }
                 TableRead::Missing => {
                     let missing = reader.missing;
@@ -387,14 +390,17 @@ impl Running {
             return;
         };
         let physical = bound.physical;
-        self.leaving.insert(
-            physical,
-            super::teardown::Leaving {
-                vm,
-                channel: bound,
-                stage: super::teardown::LeavingStage::OffList,
-            },
-        );
+        if self.card.owner_of(physical.0) != Some((vm, channel)) {
+            let part = format!("channel {} of the card", physical.0);
+            return self.inconsistent(vm, Inconsistency::NotHeld { part });
+        }
+        self.leave_card(vm, bound);
+    }
+
+    pub(super) fn leave_card(&mut self, vm: VmId, channel: Channel) {
+        let physical = channel.physical;
+        let stage = LeavingStage::OffList;
+        self.leaving.insert(physical, Leaving { vm, channel, stage });
         self.commit_host_runlist(Job::OffList(physical));
     }
 
@@ -441,10 +447,7 @@ impl Running {
         let Some((vm, shadow)) = self.spaces_leaving.remove(&number) else {
             return;
         };
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            shadow.release(&mut budget);
-        }
+        self.free_space(vm, shadow);
     }
 }
 

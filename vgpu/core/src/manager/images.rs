@@ -18,8 +18,11 @@ use fermi_spec::addr::Iova;
 use super::Cx;
 use super::running::Running;
 use crate::config::VmConfig;
+use crate::device::Vgpu;
+use crate::device::ram::IovaSpace;
 use crate::event::{Action, Place, VmId};
 use crate::memory::{ChunkNo, Chunks};
+use crate::reason::Inconsistency;
 
 /// Most DMA maps that the image of such a VM takes.
 pub(super) fn maps_of(config: &VmConfig, pins: bool) -> u32 {
@@ -35,6 +38,9 @@ impl Running {
             return;
         }
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        if let Err(what) = check_image(vgpu, &self.iova) {
+            return self.inconsistent(vm, what);
+        }
         for &chunk in chunks {
             if vgpu.chunks.is_mapped(chunk) {
                 continue;
@@ -65,14 +71,18 @@ impl Running {
         chunks: impl IntoIterator<Item = ChunkNo>,
         cx: &mut Cx<'_>,
     ) {
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            unmap(&mut vgpu.chunks, chunks, cx);
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        match check_image(vgpu, &self.iova) {
+            Ok(()) => unmap(&mut vgpu.chunks, chunks, cx),
+            Err(what) => self.inconsistent(vm, what),
         }
     }
 
     /// Handles the host's refusal to map a chunk's image for a move.
     pub(super) fn map_refused(&mut self, iova: Iova) {
-        let found = self.vms.values_mut().find_map(|vgpu| {
+        let Self { vms, iova: bus, .. } = self;
+        let mut sound = vms.values_mut().filter(|vgpu| check_image(vgpu, bus).is_ok());
+        let found = sound.find_map(|vgpu| {
             let at = iova.0.checked_sub(vgpu.chunks.image().0)?;
             let chunk = vgpu.chunks.of(fermi_spec::addr::GuestVramAddr(at))?;
             Some((vgpu, chunk))
@@ -86,8 +96,13 @@ impl Running {
     }
 }
 
+/// Checks that a VM's image lies at bus addresses of its own.
+pub(super) fn check_image(vgpu: &Vgpu, bus: &IovaSpace) -> Result<(), Inconsistency> {
+    bus.check_held(&vgpu.bus, vgpu.id, vgpu.chunks.image(), vgpu.config.guest_vram)
+}
+
 /// Joins neighbours: each unmap costs the host a flush of its IOMMU.
-pub(super) fn unmap(chunks: &mut Chunks, which: impl IntoIterator<Item = ChunkNo>, cx: &mut Cx<'_>) {
+fn unmap(chunks: &mut Chunks, which: impl IntoIterator<Item = ChunkNo>, cx: &mut Cx<'_>) {
     let unused = |chunks: &Chunks, chunk: &ChunkNo| chunks.is_mapped(*chunk) && !chunks.wants_map(*chunk);
     let mut unused: Vec<_> = which.into_iter().filter(|chunk| unused(chunks, chunk)).collect();
     unused.sort_unstable();

@@ -4,25 +4,27 @@
 //! * The old copy dies only after the flush that follows the redirect.
 //! * Where maps pin memory, the chunks' images are mapped first; if the host refuses one, the move is rolled back.
 
-use fermi_spec::addr::{FrameNo, GuestVramAddr, SMALL_PAGE};
+use fermi_spec::addr::{FrameNo, SMALL_PAGE};
 use fermi_spec::engine::Engine;
 use planted::Fault;
 use std::collections::BTreeMap;
 
 use super::Cx;
+use super::images::check_image;
+use super::isolation::Shadows;
 use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage, Suspension};
 use super::running::Running;
 use super::window_copy::WindowCopy;
-use crate::device::tables::{ArenaWriter, Whereabouts};
+use crate::contained::contained;
 use crate::device::{Blocked, Vgpu};
-use crate::event::{Action, FrameOwner, VmId};
+use crate::event::{Action, Actions, VmId};
 use crate::host::card::OWN_CHANNEL;
 use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
 use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
-use crate::reason::{ChannelFault, HostFault, MoveCause, RollBack};
+use crate::reason::{ChannelFault, HostFault, Inconsistency, MoveCause, RollBack};
 
 /// A copy that takes longer than this is given up: the engine is somebody else's for too long, or stuck. Less than what
 /// a guest's access may be held.
@@ -51,10 +53,12 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };
-        assert!(
-            !vgpu.leaves(),
-            "{vm} is leaving: its frames may be another's before the move ends"
-        );
+        if vgpu.leaves() {
+            // Its frames may be another's before the move ends.
+            let what = "it leaves, and its memory is to be moved".to_owned();
+            self.inconsistent(vm, Inconsistency::Stage { what });
+            return false;
+        }
         let id = self.mover.next_id();
         cx.tell(Notice::MoveStarted {
             vm,
@@ -120,24 +124,24 @@ impl Running {
 
     /// A spilled large page needs a small-page table: have it before anything is stopped.
     fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return false;
-        };
-        let places = Whereabouts {
-            chunks: &vgpu.chunks,
-            ram: &vgpu.ram,
-            leaving: None,
-        };
-        let mut writer = ArenaWriter::new();
-        let mut complete = true;
-        for space in vgpu.spaces.values_mut() {
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            for frame in chunks.iter().flat_map(|&chunk| vgpu.chunks.guest_frames(chunk)) {
-                complete &= space.shadow.reserve(frame, &places, &mut budget, &mut writer);
+        let complete = self.on_shadows(vm, "reserving its tables", None, cx, |shadows| {
+            let Shadows {
+                chunks: known,
+                spaces,
+                places,
+                budget,
+                writer,
+                ..
+            } = shadows;
+            let mut complete = true;
+            for space in spaces.values_mut() {
+                for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {
+                    complete &= space.shadow.reserve(frame, *places, *budget, *writer);
+                }
             }
-        }
-        writer.emit(&self.card.arena, cx.actions);
-        complete
+            complete
+        });
+        complete.is_some_and(|(complete, _)| complete)
     }
 
     /// The channels are off the card, or one of them was not in time.
@@ -165,7 +169,7 @@ impl Running {
         let Some(Move { head, .. }) = self.mover.current.take() else {
             return;
         };
-        self.free_frames(head.targets.into_values().flatten(), cx);
+        self.free_frames(head.vm, head.targets.into_values().flatten(), cx);
         self.unmap_images(head.vm, head.chunks, cx);
     }
 
@@ -204,32 +208,35 @@ impl Running {
         let Some(vgpu) = self.vms.get(&head.vm) else {
             return;
         };
-        let work = if self.card.copies_by_window {
-            let mut copy = WindowCopy::plan(&head, vgpu);
-            head.copied = copy.bytes_left();
-            copy.show_next_frames(head.id, &mut self.card, cx);
-            CopyWork::Window(copy)
-        } else {
-            let (mut ptes, mut runs) = (Vec::new(), Vec::new());
-            for (chunk, frames) in copied_chunks(&head, vgpu) {
-                let image = vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0);
-                let window = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
-                for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
-                    ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
-                }
-                for (start, mut bytes) in vgpu.chunks.data_runs(chunk) {
-                    if planted::is(Fault::CopyShort) && bytes > SMALL_PAGE {
-                        bytes -= SMALL_PAGE;
-                    }
-                    add_runs(&mut runs, frames, window, start, bytes, head.direction);
-                }
+        let (frames, bus) = (&self.frames, &self.iova);
+        let by_window = self.card.copies_by_window;
+        let planned = contained("listing what is copied", || {
+            let foreign = |frame: &&FrameNo| !frames.is_held(**frame, head.vm);
+            let mut all = copied_chunks(&head, vgpu).flat_map(|(_, frames)| frames);
+            check_image(vgpu, bus)?;
+            match all.find(foreign) {
+                Some(frame) => Err(Inconsistency::frame(*frame)),
+                None if by_window => Ok((Vec::new(), CopyWork::Window(WindowCopy::plan(&head, vgpu)))),
+                None => Ok(plan_copy(&head, vgpu)),
             }
-            head.copied = runs.iter().map(|run| run.bytes).sum();
-            self.card.map_window(&ptes, cx.actions);
-            let directory = self.card.own.directory;
-            self.card.flush_tlb(Some(directory), Job::WindowFlushed(head.id));
-            CopyWork::Engine(runs)
+        });
+        let Some((ptes, mut work)) = self.believe(head.vm, planned.flatten()) else {
+            let work = CopyWork::default();
+            self.mover.current = Some(Move::new(head, Stage::Mapping { work }, cx.now));
+            return self.give_up(RollBack::Inconsistent, cx);
         };
+        match &mut work {
+            CopyWork::Window(copy) => {
+                head.copied = copy.bytes_left();
+                copy.show_next_frames(head.id, &mut self.card, cx);
+            }
+            CopyWork::Engine(runs) => {
+                head.copied = runs.iter().map(|run| run.bytes).sum();
+                self.card.map_window(&ptes, cx.actions);
+                let directory = self.card.own.directory;
+                self.card.flush_tlb(Some(directory), Job::WindowFlushed(head.id));
+            }
+        }
         self.mover.current = Some(Move::new(head, Stage::Mapping { work }, cx.now));
     }
 
@@ -362,61 +369,37 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&head.vm) else {
             return;
         };
-        let mut emptied = ChunkFrames::new();
-        for &chunk in &head.chunks {
-            match head.direction {
-                Direction::Spill => {
-                    if let ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) =
-                        vgpu.chunks.set_place(chunk, ChunkPlace::Spilled)
-                    {
-                        emptied.insert(chunk, frames);
-                    }
-                    if planted::is(Fault::ImagePageDropped) {
-                        let (vm, at, bytes) = (head.vm, vgpu.chunks.base(chunk), SMALL_PAGE);
-                        cx.actions.push(Action::DropImage { vm, at, bytes });
-                    }
-                    vgpu.was_refused = false;
-                }
-                Direction::Refill => {
-                    let Some(frames) = head.targets.remove(&chunk) else {
-                        continue;
-                    };
-                    let place = match vgpu.chunks.reach(chunk) {
-                        Reach::Writable => ChunkPlace::Resident(frames),
-                        Reach::None | Reach::ReadOnly => ChunkPlace::Both(frames),
-                    };
-                    vgpu.chunks.set_place(chunk, place);
+        let (vm, id) = (head.vm, head.id);
+        let actions = &mut *cx.actions;
+        let placed = contained("placing its chunks anew", || place_anew(head, vgpu, actions));
+        let chunks = head.chunks.clone();
+        let mut emptied = self.believe(vm, placed).unwrap_or_default();
+        let done = self.on_shadows(vm, "pointing entries to the new place", None, cx, |shadows| {
+            let Shadows {
+                chunks: known,
+                spaces,
+                places,
+                budget,
+                writer,
+                built,
+            } = shadows;
+            for space in spaces.values_mut() {
+                for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {
+                    built.add(space.shadow.redirect(frame, *places, *budget, *writer));
                 }
             }
-        }
-        let places = Whereabouts {
-            chunks: &vgpu.chunks,
-            ram: &vgpu.ram,
-            leaving: None,
-        };
-        let mut writer = ArenaWriter::new();
-        let mut freed = Vec::new();
-        let mut reach = Vec::new();
-        for space in vgpu.spaces.values_mut() {
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            for frame in head
-                .chunks
-                .iter()
-                .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
-            {
-                let mut built = space.shadow.redirect(frame, &places, &mut budget, &mut writer);
-                freed.append(&mut built.freed);
-                reach.append(&mut built.reach);
-            }
-        }
-        reach
-            .into_iter()
-            .for_each(|change| vgpu.chunks.change_reach(change));
-        writer.emit(&self.card.arena, cx.actions);
-        self.card.flush_tlb(None, Job::MoveFlushed(head.id));
+        });
+        self.card.flush_tlb(None, Job::MoveFlushed(id));
         let early = planted::is(Fault::FramesFreeBeforeFlush).then(|| std::mem::take(&mut emptied));
-        moving.enter(Stage::Redirecting { freed, emptied }, cx);
-        self.free_frames(early.into_iter().flat_map(BTreeMap::into_values).flatten(), cx);
+        let freed = done.map(|((), built)| built.freed).unwrap_or_default();
+        if let Some(moving) = &mut self.mover.current {
+            moving.enter(Stage::Redirecting { freed, emptied }, cx);
+        }
+        self.free_frames(
+            vm,
+            early.into_iter().flat_map(BTreeMap::into_values).flatten(),
+            cx,
+        );
     }
 
     /// Nothing reaches the old copies any more.
@@ -462,7 +445,7 @@ impl Running {
         });
         self.free_tables(head.vm, &freed);
         self.unmap_images(head.vm, head.chunks, cx);
-        self.free_frames(emptied.into_values().flatten(), cx);
+        self.free_frames(head.vm, emptied.into_values().flatten(), cx);
         self.wake_after_move(head.vm);
     }
 
@@ -514,47 +497,57 @@ impl Running {
             self.volatile.ready.insert(vm);
         }
     }
+}
 
-    /// Frames that nothing reaches any more go back.
-    pub(super) fn free_frames(&mut self, frames: impl IntoIterator<Item = FrameNo>, cx: &mut Cx<'_>) {
-        for frame in frames {
-            cx.actions.push(Action::PlaceFrame {
-                frame,
-                owner: FrameOwner::Free,
-            });
-            self.frames.release(frame);
+/// Entries of the window for a move's image, and the copies between it and the frames.
+fn plan_copy(head: &Head, vgpu: &Vgpu) -> (Vec<u64>, CopyWork) {
+    let (mut ptes, mut runs) = (Vec::new(), Vec::new());
+    for (chunk, frames) in copied_chunks(head, vgpu) {
+        let image = vgpu.chunks.image().offset(vgpu.chunks.base(chunk).0);
+        let window = WINDOW_VA.offset(ptes.len() as u64 * SMALL_PAGE);
+        for page in 0..vgpu.chunks.bytes(chunk) / SMALL_PAGE {
+            ptes.push(sysram_pte(image.offset(page * SMALL_PAGE)).into_bits());
+        }
+        for (start, mut bytes) in vgpu.chunks.data_runs(chunk) {
+            if planted::is(Fault::CopyShort) && bytes > SMALL_PAGE {
+                bytes -= SMALL_PAGE;
+            }
+            add_runs(&mut runs, frames, window, start, bytes, head.direction);
         }
     }
+    (ptes, CopyWork::Engine(runs))
+}
 
-    /// Takes frames for a chunk, all or none.
-    pub(super) fn take_frames(
-        &mut self,
-        vm: VmId,
-        at: GuestVramAddr,
-        count: u32,
-        cx: &mut Cx<'_>,
-    ) -> Option<Box<[FrameNo]>> {
-        if self.frames.free_count() < count {
-            return None;
+/// The chunks of a move are where it brought them. Returns the frames that are left.
+fn place_anew(head: &mut Head, vgpu: &mut Vgpu, actions: &mut Actions) -> ChunkFrames {
+    let mut emptied = ChunkFrames::new();
+    for &chunk in &head.chunks {
+        match head.direction {
+            Direction::Spill => {
+                if let ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) =
+                    vgpu.chunks.set_place(chunk, ChunkPlace::Spilled)
+                {
+                    emptied.insert(chunk, frames);
+                }
+                if planted::is(Fault::ImagePageDropped) {
+                    let (vm, at, bytes) = (head.vm, vgpu.chunks.base(chunk), SMALL_PAGE);
+                    actions.push(Action::DropImage { vm, at, bytes });
+                }
+                vgpu.was_refused = false;
+            }
+            Direction::Refill => {
+                let Some(frames) = head.targets.remove(&chunk) else {
+                    continue;
+                };
+                let place = match vgpu.chunks.reach(chunk) {
+                    Reach::Writable => ChunkPlace::Resident(frames),
+                    Reach::None | Reach::ReadOnly => ChunkPlace::Both(frames),
+                };
+                vgpu.chunks.set_place(chunk, place);
+            }
         }
-        // Each VM searches from a place of its own.
-        let start = u32::from(vm.0).wrapping_mul(self.layout.frames / 8);
-        let frames: Box<[FrameNo]> = (0..count)
-            .map(|i| {
-                self.frames
-                    .allocate(start.wrapping_add(i))
-                    .expect("the count was checked; one caller")
-            })
-            .collect();
-        for (i, &frame) in (u64::from(planted::is(Fault::WrongOwner))..).zip(&frames) {
-            let owner = FrameOwner::Vm {
-                vm,
-                at: at.offset(i * fermi_spec::addr::FRAME),
-            };
-            cx.actions.push(Action::PlaceFrame { frame, owner });
-        }
-        Some(frames)
     }
+    emptied
 }
 
 /// Channels that can write any of the chunks: those whose address space maps one for stores.

@@ -103,8 +103,12 @@ impl Running {
                         return false;
                     };
                     let (base, count) = (vgpu.chunks.base(chunk), vgpu.chunks.frames_of(chunk));
-                    let taken = self.take_frames(vm, base, count, cx);
-                    frames.insert(chunk, taken.expect("limits count free frames"));
+                    let Some(taken) = self.take_frames(vm, base, count, cx) else {
+                        // Limits count free frames, so this does not happen.
+                        self.free_frames(vm, frames.into_values().flatten(), cx);
+                        return false;
+                    };
+                    frames.insert(chunk, taken);
                 }
                 let chunks = frames.keys().copied().collect();
                 self.start_move(vm, (Direction::Refill, cause), chunks, frames, cx)

@@ -13,7 +13,7 @@ use crate::host::card::OWN_CHANNEL;
 use crate::host::interrupt::{FaultRecord, Finding};
 use crate::host::lane::{Job, Late, Op};
 use crate::notice::Notice;
-use crate::reason::{ChannelFault, HostFault};
+use crate::reason::{ChannelFault, HostFault, Inconsistency};
 
 /// Least time between two notifications of one guest.
 const NOTIFY_INTERVAL_NS: u64 = 50_000;
@@ -185,12 +185,15 @@ impl Running {
             return;
         };
         let physical = channel.physical;
+        if self.card.owner_of(physical.0) != Some((vm, v)) {
+            let part = format!("channel {} of the card", physical.0);
+            return self.inconsistent(vm, Inconsistency::NotHeld { part });
+        }
         let was_killed = std::mem::replace(&mut channel.killed, true);
         self.restore_engine(physical, engine, cx);
         if was_killed {
             return;
         }
-        assert!(physical != OWN_CHANNEL, "a VM's channel is not the broker's");
         cx.tell(Notice::ChannelKilled {
             vm,
             channel: v,

@@ -8,16 +8,20 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Piece, VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
+use shadow_pt::TableRange;
 
 use super::Cx;
+use super::isolation::Shadows;
 use super::running::Running;
+use crate::contained::contained;
 use crate::device::effect::Effect;
 use crate::device::pci::{self, ConfigSpace};
 use crate::device::ram::RamMap;
-use crate::device::tables::{ArenaWriter, Reader, Whereabouts};
+use crate::device::tables::Reader;
 use crate::device::{Blocked, Queued, SyncStage, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
+use crate::reason::Inconsistency;
 use crate::share::PAGE_FETCHED;
 
 /// How executing a request ended.
@@ -211,7 +215,10 @@ impl Running {
             return width.ones();
         };
         match decode_read(offset, width) {
-            Bar0Read::Register(reg) => vgpu.units.read(reg, cx.now),
+            Bar0Read::Register(reg) => {
+                let read = contained("reading a register", || vgpu.units.read(reg, cx.now));
+                self.believe(vm, read).unwrap_or(width.ones())
+            }
             Bar0Read::Prom { .. } => pci::read_prom(),
             Bar0Read::PciMirror { offset, width } => pci::read_mirror(&vgpu.units.pci, offset, width),
             Bar0Read::VgaCrtc { .. } => pci::read_vga(VgaReg::VgaCrtc),
@@ -232,7 +239,16 @@ impl Running {
             return Effect::None;
         };
         let effect = match decode_write(offset, width, value) {
-            Bar0Write::Register { reg, value } => vgpu.units.write(reg, value),
+            Bar0Write::Register { reg, value } => {
+                let written = contained("writing a register", || vgpu.units.write(reg, value));
+                match written {
+                    Ok(effect) => effect,
+                    Err(what) => {
+                        self.inconsistent(vm, what);
+                        return Effect::None;
+                    }
+                }
+            }
             Bar0Write::MsiRearm => {
                 vgpu.units.pmc.rearm();
                 Effect::None
@@ -308,10 +324,15 @@ impl Running {
         }
         let (mapped, most) = (vgpu.ram.bytes(), vgpu.config.ram);
         let fits = bytes <= most.saturating_sub(mapped);
-        let iova = match fits.then(|| vgpu.bus.allocate(bytes)).flatten() {
-            Some(iova) if self.iova.reserve_maps(1) => iova,
+        let iova = match fits.then(|| vgpu.bus.allocate(bytes, Some(vm))).flatten() {
+            Some(iova) if self.iova.check_held(&vgpu.bus, vm, iova, bytes).is_err() => {
+                self.inconsistent(vm, Inconsistency::on_bus(iova));
+                return Reply::Refused(Refusal::NotAttached);
+            }
+            Some(iova) if self.iova.reserve_maps(1, Some(vm)) => iova,
             Some(iova) => {
-                vgpu.bus.release(iova);
+                // It was given just now.
+                let _ = vgpu.bus.release(iova, vm);
                 return Reply::Refused(Refusal::TooManyMaps);
             }
             None => {
@@ -349,34 +370,48 @@ impl Running {
     /// Entries that named RAM before the device reached it lead there now: the guest has no reason to change them. The
     /// card keeps no translation of an entry that is not present, so nothing is flushed.
     fn reach_mapped(&mut self, vm: VmId, gpa: Gpa, bytes: u64, cx: &mut Cx<'_>) {
-        let Some(vgpu) = self
-            .vms
-            .get_mut(&vm)
-            .filter(|_| !planted::is(Fault::MappedRamNotReached))
-        else {
+        if planted::is(Fault::MappedRamNotReached) {
             return;
-        };
-        let places = Whereabouts {
-            chunks: &vgpu.chunks,
-            ram: &vgpu.ram,
-            leaving: None,
-        };
-        let mut writer = ArenaWriter::new();
-        let (mut reach, mut slots) = (Vec::new(), 0);
-        for space in vgpu.spaces.values_mut() {
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            let mut built = space
-                .shadow
-                .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
-            assert!(built.freed.is_empty(), "entries that appear free no table");
-            reach.append(&mut built.reach);
-            slots += built.slots;
         }
-        reach
-            .into_iter()
-            .for_each(|change| vgpu.chunks.change_reach(change));
-        vgpu.share.charge_rewrite(vgpu.table_count(), slots);
-        writer.emit(&self.card.arena, cx.actions);
+        let freed = self.redirect_ram(vm, gpa, bytes, None, cx);
+        // Entries that appear give no table up. If they did, it would be free with the VM's last flush.
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.orphans.extend(freed);
+        }
+    }
+
+    /// Points entries that name a range of RAM to where it is, or nowhere if it is `leaving`. Returns the tables that were
+    /// given up.
+    pub(super) fn redirect_ram(
+        &mut self,
+        vm: VmId,
+        gpa: Gpa,
+        bytes: u64,
+        leaving: Option<(Gpa, u64)>,
+        cx: &mut Cx<'_>,
+    ) -> Vec<TableRange> {
+        let doing = "pointing entries to its RAM";
+        let done = self.on_shadows(vm, doing, leaving, cx, |shadows| {
+            let Shadows {
+                spaces,
+                places,
+                budget,
+                writer,
+                built,
+                ..
+            } = shadows;
+            for space in spaces.values_mut() {
+                built.add(space.shadow.redirect_ram(gpa, bytes, *places, *budget, *writer));
+            }
+        });
+        let Some(((), built)) = done else {
+            return Vec::new();
+        };
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            let tables = vgpu.table_count();
+            vgpu.share.charge_rewrite(tables, built.slots);
+        }
+        built.freed
     }
 
     /// Starts fetching pages of guest tables that lie in VRAM.
@@ -393,7 +428,9 @@ impl Running {
         let unique: BTreeSet<GuestPage> = pages.iter().copied().collect();
         vgpu.share.charge(unique.len() as u64 * PAGE_FETCHED);
         for page in unique {
-            if let shadow_pt::Placement::Vram(at) = vgpu.chunks.locate(page.base()) {
+            if let shadow_pt::Placement::Vram(at) = vgpu.chunks.locate(page.base())
+                && self.frames.is_at(at, vm)
+            {
                 let token = self
                     .card
                     .read_vram(at, fermi_spec::addr::SMALL_PAGE as u32, cx.actions);

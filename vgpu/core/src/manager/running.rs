@@ -31,7 +31,7 @@ use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, Frames};
 use crate::notice::Notice;
 use crate::policy::{Observation, Policy};
-use crate::reason::{CardOperation, Denial};
+use crate::reason::{CardOperation, Denial, Inconsistency};
 
 /// Channels of the card kept for each VM: a driver uses two, a program two more.
 pub(super) const CHANNELS_RESERVED: usize = 4;
@@ -48,6 +48,8 @@ pub(super) struct Volatile {
     pub(super) watchdog: Watchdog,
     /// VMs that lost an address space: what their channels reach is to be noted.
     pub(super) reach_changed: BTreeSet<VmId>,
+    /// VMs whose accounts were found wrong within this event.
+    pub(super) inconsistent: BTreeMap<VmId, Inconsistency>,
     /// VMs whose queue may go on.
     pub(super) ready: BTreeSet<VmId>,
     pub(super) wakeups: Wakeups,
@@ -137,10 +139,11 @@ impl Running {
             Event::Attach { vm, config } => self.attach(vm, config, cx),
             Event::Detach { vm } => self.detach(vm, cx),
             Event::Request { vm, id, request } => {
-                if self.read_at_once(vm, id, &request, cx) {
+                if !self.read_at_once(vm, id, &request, cx) {
+                    self.enqueue(vm, id, request, cx);
+                } else if self.volatile.inconsistent.is_empty() {
                     return Ok(());
                 }
-                self.enqueue(vm, id, request, cx);
             }
             Event::HostValue { token, data } => self.host_value(token, data, cx),
             Event::PollDone { token, met } => match self.card.poll_done(token, met) {
@@ -187,6 +190,7 @@ impl Running {
             progressed |= self.check_copy(cx);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
+            progressed |= self.give_up_inconsistent(cx);
             if !progressed {
                 break;
             }
@@ -263,13 +267,14 @@ impl Running {
     fn attach(&mut self, vm: VmId, config: VmConfig, cx: &mut Cx<'_>) {
         let admitted = self.admit(vm, &config).and_then(|()| {
             let (bytes, iova) = (config.bus_bytes(), &mut self.iova);
-            let at = iova.allocate(bytes).ok_or_else(|| {
+            let at = iova.allocate(bytes, Some(vm)).ok_or_else(|| {
                 let usable = iova.usable();
                 Denial::BusAddresses { bytes, usable }
             })?;
             let needed = maps_of(&config, self.config.bus.pins);
-            if !iova.reserve_maps(needed) {
-                iova.release(at);
+            if !iova.reserve_maps(needed, Some(vm)) {
+                // It was given just now.
+                let _ = iova.release(at, vm);
                 let left = iova.maps_left();
                 return Err(Denial::DmaMaps { needed, left });
             }

@@ -20,7 +20,7 @@ impl Running {
     /// Checks a state that was read, under the settings that it is to go on with.
     pub(super) fn check(&self, config: &GpuConfig) -> Result<(), Unsound> {
         self.layout.check()?;
-        for (&vm, vgpu) in &self.vms {
+        for (&vm, vgpu) in self.sound_vms() {
             vgpu.check(vm, self.leaving_of(vm).map(|leaving| leaving.channel.space))
                 .map_err(|unsound| unsound.of(vm))?;
             let held: u64 = self.arena_of(vgpu).map(|(_, bytes)| bytes).sum();
@@ -28,10 +28,20 @@ impl Running {
                 .map_err(|unsound| unsound.of(vm))?;
         }
         self.check_leaving()?;
-        let held = self.vms.values().flat_map(|vgpu| self.arena_of(vgpu));
-        self.card.check(self.layout, held)?;
-        self.iova
-            .check(&config.bus, self.vms.values().map(|vgpu| vgpu.bus.span()))?;
+        let held = self.sound_vms().flat_map(|(&vm, vgpu)| {
+            let ranges = self.arena_of(vgpu);
+            ranges.map(move |(at, bytes)| (at, bytes, Some(vm)))
+        });
+        let of_others = self.given_up_vms().flat_map(|vm| {
+            let ranges = self.card.arena.held_by(vm);
+            ranges.map(move |(at, bytes)| (at, bytes, Some(vm)))
+        });
+        self.card.check(self.layout, held.chain(of_others))?;
+        let spans = self.sound_vms().map(|(&vm, vgpu)| {
+            let (start, bytes) = vgpu.bus.span();
+            (start, bytes, vm)
+        });
+        self.iova.check(&config.bus, spans)?;
         for demand in self.demands.iter() {
             let vgpu = self.vms.get(&demand.vm);
             let exist =
@@ -42,6 +52,16 @@ impl Running {
             self.check_move(moving).map_err(|unsound| unsound.of("move"))?;
         }
         self.check_frames()
+    }
+
+    /// The accounts of a VM that is given up are not believed: what it holds is what the allocators say.
+    fn sound_vms(&self) -> impl Iterator<Item = (&VmId, &Vgpu)> {
+        self.vms.iter().filter(|(_, vgpu)| vgpu.given_up.is_none())
+    }
+
+    fn given_up_vms(&self) -> impl Iterator<Item = VmId> {
+        let given_up = self.vms.iter().filter(|(_, vgpu)| vgpu.given_up.is_some());
+        given_up.map(|(&vm, _)| vm)
     }
 
     fn leaving_of(&self, vm: VmId) -> impl Iterator<Item = &Leaving> + Clone {
@@ -134,25 +154,37 @@ impl Running {
 
     /// Each frame that guests may hold is free or has one owner.
     fn check_frames(&self) -> Result<(), Unsound> {
-        let moving = self.mover.current.iter().flat_map(|moving| {
+        let is_sound = |vm: VmId| self.vms.get(&vm).is_some_and(|vgpu| vgpu.given_up.is_none());
+        let moves = self
+            .mover
+            .current
+            .iter()
+            .filter(|moving| is_sound(moving.head.vm));
+        let moving = moves.flat_map(|moving| {
             let emptied = match &moving.stage {
                 Stage::Redirecting { emptied, .. } => Some(emptied),
                 _ => None,
             };
-            std::iter::once(&moving.head.targets).chain(emptied)
+            let frames = std::iter::once(&moving.head.targets).chain(emptied);
+            let frames = frames.flat_map(|frames| frames.values());
+            frames.flat_map(|frames| frames.iter().map(|&frame| (frame, moving.head.vm)))
         });
-        let moving = moving
-            .flat_map(|frames| frames.values())
-            .flat_map(|frames| frames.iter().copied());
-        let held = self.vms.values().flat_map(|vgpu| vgpu.chunks.frames());
-        let mut owned = vec![false; self.layout.frames as usize];
-        for frame in held.chain(moving) {
-            let is_new =
-                self.layout.is_usable(frame.0) && !std::mem::replace(&mut owned[frame.0 as usize], true);
+        let held = self.sound_vms().flat_map(|(&vm, vgpu)| {
+            let frames = vgpu.chunks.frames();
+            frames.map(move |frame| (frame, vm))
+        });
+        let of_others = self.given_up_vms().flat_map(|vm| {
+            let frames = self.frames.held_by(vm);
+            frames.map(move |frame| (frame, vm))
+        });
+        let mut owners = vec![None; self.layout.frames as usize];
+        for (frame, vm) in held.chain(moving).chain(of_others) {
+            let is_new = self.layout.is_usable(frame.0) && owners[frame.0 as usize].replace(vm).is_none();
             Unsound::unless(is_new, "a frame has two owners, or is no guest's")?;
         }
         self.frames.check(self.layout.frames, |frame: FrameNo| {
-            owned[frame.0 as usize] || !self.layout.is_usable(frame.0)
+            let owner = owners[frame.0 as usize];
+            (owner.is_some() || !self.layout.is_usable(frame.0)).then_some(owner)
         })
     }
 }

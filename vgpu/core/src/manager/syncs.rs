@@ -14,12 +14,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use planted::Fault;
-use shadow_pt::{Refresh, TableAt, TablePages, TableRange, Work};
+use shadow_pt::{Refresh, TableAt, Work};
 
 use super::Cx;
+use super::isolation::Shadows;
 use super::requests::{Step, reader};
 use super::running::Running;
-use crate::device::tables::{ArenaWriter, Dirt, Whereabouts};
+use crate::contained::contained;
+use crate::device::tables::Dirt;
 use crate::device::{Blocked, Queued, Space, SpaceId, SyncCause, SyncPoint, SyncStage, TABLES_MAX};
 use crate::event::{Action, Reply, Tick, VmId};
 use crate::host::Job;
@@ -122,9 +124,17 @@ impl Running {
             chunks: &vgpu.chunks,
         };
         let mut work = Work::limited(vgpu.share.left());
-        let refresh = space
-            .shadow
-            .refresh(&mut reader(vgpu, cx.memory), &dirt, tables_left, &mut work);
+        let mut tables = reader(vgpu, cx.memory);
+        let refresh = contained("reading its tables", || {
+            space.shadow.refresh(&mut tables, &dirt, tables_left, &mut work)
+        });
+        let refresh = match refresh {
+            Ok(refresh) => refresh,
+            Err(what) => {
+                self.inconsistent(vm, what);
+                return Next::Over;
+            }
+        };
         vgpu.share.charge(work.done());
         let mut refused = 0;
         let mut missing = Vec::new();
@@ -192,7 +202,14 @@ impl Running {
             return Next::Goes;
         };
         let mut work = Work::limited(vgpu.share.left());
-        let pending = space.shadow.pending_frames(&mut work);
+        let pending = contained("looking for memory", || space.shadow.pending_frames(&mut work));
+        let pending = match pending {
+            Ok(pending) => pending,
+            Err(what) => {
+                self.inconsistent(vm, what);
+                return Next::Over;
+            }
+        };
         vgpu.share.charge(work.done());
         sync.spaces_done += usize::from(pending.is_complete);
         let chunks = pending
@@ -240,35 +257,39 @@ impl Running {
             sync.spaces_done = spaces_done;
             return Next::Goes;
         }
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return Next::Over;
-        };
-        let Some(id) = sync.spaces.get(sync.spaces_done) else {
+        let Some(&id) = sync.spaces.get(sync.spaces_done) else {
             return self.flush_built(vm, sync, cx);
         };
-        let Some(space) = vgpu.spaces.get_mut(id) else {
-            sync.spaces_done += 1;
-            return Next::Goes;
-        };
-        let places = Whereabouts {
-            chunks: &vgpu.chunks,
-            ram: &vgpu.ram,
-            leaving: None,
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return Next::Over;
         };
         let mut work = Work::limited(vgpu.share.left());
-        let mut writer = ArenaWriter::new();
-        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-        let mut built = space.shadow.build(&places, &mut budget, &mut writer, &mut work);
-        writer.emit(&self.card.arena, cx.actions);
-        vgpu.share.charge(work.done());
-        // At once: a chunk that the card may write from now on is in one place only.
-        built
-            .reach
-            .drain(..)
-            .for_each(|change| vgpu.chunks.change_reach(change));
+        let done = self.on_shadows(vm, "building its tables", None, cx, |shadows| {
+            let Shadows {
+                spaces,
+                places,
+                budget,
+                writer,
+                built,
+                ..
+            } = shadows;
+            let Some(space) = spaces.get_mut(&id) else {
+                return true;
+            };
+            let fresh = space.shadow.build(*places, *budget, *writer, &mut work);
+            let is_complete = fresh.is_complete;
+            built.add(fresh);
+            is_complete
+        });
+        let Some((is_complete, mut built)) = done else {
+            return Next::Over;
+        };
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.share.charge(work.done());
+        }
         sync.wrote |= built.entries > 0;
         sync.freed.append(&mut built.freed);
-        sync.spaces_done += usize::from(built.is_complete);
+        sync.spaces_done += usize::from(is_complete);
         Next::Goes
     }
 
@@ -344,15 +365,6 @@ impl Running {
         Some(Step::Done(Reply::Done))
     }
 
-    /// Shadow tables that the TLB has forgotten.
-    pub(super) fn free_tables(&mut self, vm: VmId, freed: &[TableRange]) {
-        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-        for range in freed {
-            budget.free(range.at, range.bytes);
-        }
-    }
-
     /// A new shadow space for a guest directory; `None` if the VM has no shadow memory left.
     pub(super) fn add_space(
         &mut self,
@@ -360,12 +372,13 @@ impl Running {
         directory: shadow_pt::GuestDirectory,
         cx: &mut Cx<'_>,
     ) -> Option<SpaceId> {
-        let vgpu = self.vms.get_mut(&vm)?;
+        let vgpu = self.vms.get(&vm)?;
         let config = shadow_pt::ShadowConfig::for_guest_vram(vgpu.config.guest_vram);
-        let mut writer = ArenaWriter::new();
-        let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-        let shadow = shadow_pt::ShadowSpace::new(directory, config, &mut budget, &mut writer).ok()?;
-        writer.emit(&self.card.arena, cx.actions);
+        let shadow = self.on_shadows(vm, "adding an address space", None, cx, |shadows| {
+            shadow_pt::ShadowSpace::new(directory, config, shadows.budget, shadows.writer).ok()
+        });
+        let shadow = shadow?.0?;
+        let vgpu = self.vms.get_mut(&vm)?;
         let id = SpaceId(vgpu.next_space);
         vgpu.next_space += 1;
         vgpu.spaces.insert(

@@ -12,13 +12,12 @@ use fermi_spec::addr::Gpa;
 use fermi_spec::instance::INSTANCE_BYTES;
 use planted::Fault;
 use serde::{Deserialize, Serialize};
-use shadow_pt::TablePages;
+use shadow_pt::TableRange;
 
 use super::Cx;
-use super::images::{self, maps_of};
 use super::requests::Step;
 use super::running::Running;
-use crate::device::tables::{ArenaWriter, Whereabouts};
+use crate::contained::contained;
 use crate::device::{Blocked, Channel, Leave, LeaveStage, Queued, SyncCause, Vgpu};
 use crate::event::{Action, Refusal, Reply, VmId};
 use crate::host::{Job, PhysChannel};
@@ -93,10 +92,11 @@ impl Running {
         };
         self.card.release_channel(channel);
         let vm = leaving.vm;
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            budget.free(leaving.channel.instance, INSTANCE_BYTES);
-        }
+        let block = TableRange {
+            at: leaving.channel.instance,
+            bytes: INSTANCE_BYTES,
+        };
+        self.free_tables(vm, &[block]);
         self.drop_user(vm, leaving.channel.space);
     }
 
@@ -115,27 +115,7 @@ impl Running {
         if vgpu.ram.covering(gpa, bytes).is_none() {
             return Step::Done(Reply::Refused(Refusal::NoSuchMap));
         }
-        let places = Whereabouts {
-            chunks: &vgpu.chunks,
-            ram: &vgpu.ram,
-            leaving: Some((gpa, bytes)),
-        };
-        let mut writer = ArenaWriter::new();
-        let (mut freed, mut reach, mut slots) = (Vec::new(), Vec::new(), 0);
-        for space in vgpu.spaces.values_mut() {
-            let mut budget = vgpu.shadow.pages(&mut self.card.arena);
-            let mut built = space
-                .shadow
-                .redirect_ram(gpa, bytes, &places, &mut budget, &mut writer);
-            freed.append(&mut built.freed);
-            reach.append(&mut built.reach);
-            slots += built.slots;
-        }
-        reach
-            .into_iter()
-            .for_each(|change| vgpu.chunks.change_reach(change));
-        vgpu.share.charge_rewrite(vgpu.table_count(), slots);
-        writer.emit(&self.card.arena, cx.actions);
+        let freed = self.redirect_ram(vm, gpa, bytes, Some((gpa, bytes)), cx);
         self.card.flush_tlb(None, Job::UnmapFlushed(vm));
         Step::Blocked(Blocked::Unmap {
             request,
@@ -159,9 +139,11 @@ impl Running {
             return;
         };
         for (start, map) in vgpu.ram.covering(gpa, bytes).unwrap_or_default() {
+            let released = vgpu.bus.release(map.iova, vm);
+            if let Err(what) = released.and_then(|()| self.iova.release_map(vm)) {
+                return self.inconsistent(vm, what);
+            }
             vgpu.ram.remove(start);
-            vgpu.bus.release(map.iova);
-            self.iova.release_maps(1);
             cx.actions.push(Action::UnmapDma {
                 iova: map.iova,
                 bytes: map.bytes,
@@ -247,7 +229,8 @@ impl Running {
         if planted::is(Fault::ResetDoesNotWait) {
             return !self.mover.moves(vm);
         }
-        self.leaving.values().all(|leaving| leaving.vm != vm)
+        self.card.channels_held(vm) == 0
+            && self.leaving.values().all(|leaving| leaving.vm != vm)
             && self.spaces_leaving.values().all(|(owner, _)| *owner != vm)
             && !self.mover.moves(vm)
     }
@@ -256,18 +239,23 @@ impl Running {
     pub(super) fn vm_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let orphans = std::mem::take(&mut vgpu.orphans);
-        let mut frames = Vec::new();
-        for chunk in vgpu.chunks.all() {
-            if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) =
-                vgpu.chunks.set_place(chunk, ChunkPlace::Unbacked)
-            {
-                frames.extend(held);
+        let chunks = &mut vgpu.chunks;
+        let emptied = contained("emptying its chunks", || {
+            let mut frames = Vec::new();
+            for chunk in chunks.all() {
+                if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) =
+                    chunks.set_place(chunk, ChunkPlace::Unbacked)
+                {
+                    frames.extend(held);
+                }
             }
-        }
-        let all = vgpu.chunks.all();
-        images::unmap(&mut vgpu.chunks, all, cx);
+            frames
+        });
+        let frames = self.believe(vm, emptied).unwrap_or_default();
+        let all = self.vms.get(&vm).map(|vgpu| vgpu.chunks.all());
+        self.unmap_images(vm, all.into_iter().flatten(), cx);
         self.free_tables(vm, &orphans);
-        self.free_frames(frames, cx);
+        self.free_frames(vm, frames, cx);
         self.observe(&Observation::Emptied { vm });
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         if vgpu.is_detaching() {
@@ -291,34 +279,6 @@ impl Running {
             });
             self.volatile.ready.insert(vm);
         }
-    }
-
-    fn forget(&mut self, vm: VmId, cx: &mut Cx<'_>) {
-        let Some(vgpu) = self.vms.remove(&vm) else { return };
-        assert!(
-            vgpu.shadow.held == 0,
-            "{vm} still holds {} bytes of shadow tables",
-            vgpu.shadow.held
-        );
-        for (_, map) in vgpu.ram.all() {
-            self.iova.release_maps(1);
-            cx.actions.push(Action::UnmapDma {
-                iova: map.iova,
-                bytes: map.bytes,
-            });
-        }
-        cx.accounts.close(vm);
-        let image = vgpu.chunks.image();
-        self.iova.release(vgpu.bus.span().0);
-        self.iova
-            .release_maps(maps_of(&vgpu.config, self.config.bus.pins));
-        if !self.config.bus.pins {
-            cx.actions.push(Action::UnmapDma {
-                iova: image,
-                bytes: vgpu.config.guest_vram,
-            });
-        }
-        cx.actions.push(Action::Detached { vm });
     }
 }
 

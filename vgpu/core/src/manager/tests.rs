@@ -1,6 +1,7 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
 mod engines;
+mod isolation;
 mod last_address;
 mod lost;
 mod scene;

@@ -110,7 +110,7 @@ impl Running {
         let above = self
             .vms
             .values()
-            .filter(|vgpu| has_to_lose(vgpu) && self.mover.is_idle())
+            .filter(|vgpu| has_to_lose(vgpu) && !vgpu.leaves() && self.mover.is_idle())
             .map(|vgpu| vgpu.passed_over_until)
             .min();
         let notify = self

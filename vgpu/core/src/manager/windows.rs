@@ -17,10 +17,12 @@ use shadow_pt::{GuestDirectory, Placement, TableAt, TableRead, TableStore, Walk,
 use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
+use crate::contained::contained;
 use crate::device::{Blocked, Channel, Queued, Vgpu};
 use crate::event::{Action, Actions, HostMemory, Place, Refusal, Reply, Request, VmId};
 use crate::host::Card;
 use crate::memory::GuestPage;
+use crate::reason::Inconsistency;
 
 /// What a window shows at an offset.
 enum Shown {
@@ -83,7 +85,11 @@ impl Running {
             let Some(vgpu) = self.vms.get_mut(&vm) else {
                 return Step::Done(Reply::Refused(Refusal::NotAttached));
             };
-            let shown = show(vgpu, bar, at, cx.memory);
+            let shown = contained("translating an access", || show(vgpu, bar, at, cx.memory));
+            let shown = shown.unwrap_or_else(|what| {
+                self.volatile.inconsistent.entry(vm).or_insert(what);
+                Shown::Nothing
+            });
             let piece = match shown {
                 Shown::Missing(pages) => {
                     let pages = self.fetch(vm, &pages, cx);
@@ -131,32 +137,22 @@ impl Running {
             return nothing(request, length);
         };
         vgpu.chunks.note_touched(chunk, cx.now);
+        let located = vgpu.chunks.locate(at);
+        if let Placement::Vram(host) = located
+            && !self.frames.is_at(host, vm)
+        {
+            self.inconsistent(vm, Inconsistency::at(host));
+            return nothing(request, length);
+        }
         let done = request.done;
         match &request.kind {
-            Request::Read { .. } => {
-                let into = &mut request.answer[done..done + length];
-                match vgpu.chunks.locate(at) {
-                    Placement::Outside => into.fill(0xff),
-                    Placement::Unbacked => into.fill(0),
-                    Placement::Sysram(_) => {
-                        cx.memory.read(Place::Image { vm, at }, into);
-                    }
-                    Placement::Vram(host) => {
-                        let token = self.card.read_vram(host, length as u32, cx.actions);
-                        return Went::Blocked(Box::new(move |request| Blocked::Value {
-                            token,
-                            request,
-                            length,
-                        }));
-                    }
-                }
-            }
+            Request::Read { .. } => return self.load(vm, (at, located), request, length, cx),
             Request::Write { data, .. } => {
                 if vgpu.chunks.holds_stores(chunk, page) {
                     return Went::Blocked(Box::new(|request| Blocked::Move { request }));
                 }
                 let from = &data[done..done + length];
-                match vgpu.chunks.locate(at) {
+                match located {
                     Placement::Outside => {}
                     Placement::Unbacked if instance => {
                         vgpu.chunks.set_instance(page);
@@ -181,6 +177,34 @@ impl Running {
                 }
             }
             _ => {}
+        }
+        Went::Done
+    }
+
+    /// A load from a VM's memory, which is where `located` says.
+    fn load(
+        &mut self,
+        vm: VmId,
+        (at, located): (GuestVramAddr, Placement),
+        request: &mut Queued,
+        length: usize,
+        cx: &mut Cx<'_>,
+    ) -> Went {
+        let into = &mut request.answer[request.done..][..length];
+        match located {
+            Placement::Outside => into.fill(0xff),
+            Placement::Unbacked => into.fill(0),
+            Placement::Sysram(_) => {
+                cx.memory.read(Place::Image { vm, at }, into);
+            }
+            Placement::Vram(host) => {
+                let token = self.card.read_vram(host, length as u32, cx.actions);
+                return Went::Blocked(Box::new(move |request| Blocked::Value {
+                    token,
+                    request,
+                    length,
+                }));
+            }
         }
         Went::Done
     }

@@ -406,6 +406,12 @@ impl Chunks {
         runs
     }
 
+    /// Spoils its account, for tests.
+    #[cfg(test)]
+    pub(crate) fn set_image(&mut self, image: Iova) {
+        self.image = image;
+    }
+
     /// The same as places of guest VRAM.
     pub(crate) fn data_places(&self, chunk: ChunkNo) -> impl Iterator<Item = (GuestVramAddr, u64)> + use<> {
         let base = self.base(chunk);
@@ -418,12 +424,17 @@ impl Chunks {
         let Some(chunk) = self.of(at) else {
             return Placement::Outside;
         };
+        let in_image = || {
+            self.image
+                .checked_add(at.0)
+                .map_or(Placement::Outside, Placement::Sysram)
+        };
         if self.is_instance(GuestPage::of(at)) {
-            return Placement::Sysram(self.image.offset(at.0));
+            return in_image();
         }
         match self.place(chunk) {
             ChunkPlace::Unbacked => Placement::Unbacked,
-            ChunkPlace::Spilled => Placement::Sysram(self.image.offset(at.0)),
+            ChunkPlace::Spilled => in_image(),
             ChunkPlace::Resident(frames) | ChunkPlace::Both(frames) => {
                 let offset = at.0 - self.base(chunk).0;
                 Placement::Vram(in_frame(frames, offset))

@@ -15,6 +15,7 @@ use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::event::{
     Action, Actions, Event, FrameOwner, HostMemory, Place, Reply, Request, RequestId, Tick, Token, VmId,
 };
+use crate::manager::running::Running;
 use crate::manager::{Manager, Phase};
 use crate::notice::Notice;
 
@@ -431,6 +432,18 @@ impl Scene {
         let audit = self.manager.audit().unwrap_or_default();
         let held = audit.vms.iter().find(|held| held.vm == vm);
         held.map_or(0, |held| held.resident)
+    }
+
+    /// The state behind the card that is up, for tests that spoil it.
+    pub(super) fn running(&mut self) -> &mut Running {
+        match &mut self.manager.phase {
+            Phase::Up(running) => running,
+            _ => panic!("the card is not up"),
+        }
+    }
+
+    pub(super) fn chunks_of(&mut self, vm: VmId) -> &mut crate::memory::Chunks {
+        &mut self.running().vms.get_mut(&vm).expect("attached").chunks
     }
 
     /// Whether a move is under way.

@@ -1,0 +1,64 @@
+//! A guest's channel on the card.
+
+use fermi_spec::addr::{GuestVramAddr, VramAddr};
+use fermi_spec::instance::Timeslice;
+use serde::{Deserialize, Serialize};
+use shadow_pt::TableAt;
+
+use super::SpaceId;
+use crate::host::PhysChannel;
+use crate::inspect::{Inspect, Space as Address, Tree};
+
+/// A guest's channel that is bound.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Channel {
+    pub(crate) physical: PhysChannel,
+    /// The guest's instance block, as in its register.
+    pub(crate) guest_instance: TableAt,
+    /// The block that the card reads.
+    pub(crate) instance: VramAddr,
+    pub(crate) space: SpaceId,
+    /// It is in the card's channel table: a runlist must not name it before.
+    pub(crate) in_table: bool,
+    /// The guest lets it run.
+    pub(crate) runnable: bool,
+    /// Suspended: off the card while memory moves.
+    pub(crate) suspended: bool,
+    /// Stopped: off the card for good after a fault or an error. The guest has to bind it anew.
+    pub(crate) killed: bool,
+    /// A preempt that the guest asked for is in the lane.
+    pub(crate) preempting: bool,
+    /// The time slice last written to its instance block.
+    pub(crate) slice: Timeslice,
+    /// The last GP_PUT, rung again at the resume.
+    pub(crate) gp_put: Option<u32>,
+}
+
+impl Channel {
+    /// A channel of which nothing is known but its number: it may only leave the card.
+    pub(crate) fn stray(physical: PhysChannel) -> Self {
+        Self {
+            physical,
+            guest_instance: TableAt::Vram(GuestVramAddr(0)),
+            instance: VramAddr(0),
+            space: SpaceId(u32::MAX),
+            in_table: true,
+            runnable: false,
+            suspended: false,
+            killed: true,
+            preempting: false,
+            slice: Timeslice::new(),
+            gp_put: None,
+        }
+    }
+}
+
+impl Inspect for Channel {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.name("state", self.state());
+        tree.number("channel_of_the_card", self.physical.0);
+        tree.number("space", self.space.0);
+        tree.address("instance_block", self.instance.0, Address::VramAddress);
+        tree.flag("rings_when_it_returns", self.gp_put.is_some());
+    }
+}
