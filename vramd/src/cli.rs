@@ -1,7 +1,8 @@
 //! The command line, a contract.
 //!
 //! Exit status: 0 done, 1 failed, 2 wrong usage, 3 the guest asked for a reset that was not to follow, 4 a thread of a VM made
-//! a system call that it may not. What went wrong is one line on stderr, an error's sources joined by
+//! a system call that it may not. `kernel` leaves signals to the kernel, so a shell sees 128 and the signal's number. What went
+//! wrong is one line on stderr, an error's sources joined by
 //! ": ". A verb is listed in `--help` from the day it works.
 
 mod bind;
@@ -155,6 +156,14 @@ fn guest_vram(text: &str) -> Result<u64, String> {
     check_guest_vram(bytes).map(|()| bytes)
 }
 
+/// Makes SIGINT and SIGTERM set a flag for verbs that look at it. The others have nothing to put in order: a signal ends them.
+fn watch_signals(verb: &Verb) -> anyhow::Result<()> {
+    match verb {
+        Verb::Kernel(_) => Ok(()),
+        _ => signals::install(),
+    }
+}
+
 /// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -171,7 +180,7 @@ pub fn main() -> ExitCode {
     if cfg!(feature = "weakened") {
         complain("this is a WEAKENED build: guests reach memory that is not theirs");
     }
-    let outcome = signals::install().and_then(|()| match cli.verb {
+    let outcome = watch_signals(&cli.verb).and_then(|()| match cli.verb {
         Verb::Demo(arguments) => demo::demo(&arguments),
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Run(_) => run::run(std::env::args_os()),

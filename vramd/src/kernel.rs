@@ -26,6 +26,7 @@ pub(crate) use words::disassemble;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fermi_model::BareCardError;
 use fermi_spec::isa::assembler::{AssemblyError, SOURCE_BYTES_MAX};
@@ -104,9 +105,12 @@ pub(crate) enum RunError {
         #[source]
         source: DriverError,
     },
-    /// A signal ended the run.
-    #[error("interrupted")]
-    Interrupted,
+    /// The host's time for it is used up.
+    #[error(
+        "the launch is not done after {} s of host time: let it run longer with --host-time-limit SECONDS, or let it do less",
+        limit.as_secs()
+    )]
+    HostTime { limit: Duration },
 }
 
 /// Reads a source or a file of words.

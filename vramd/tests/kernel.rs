@@ -8,7 +8,7 @@ mod process;
 use std::fs;
 use std::path::Path;
 
-use process::{Process, complaint, json, output, text};
+use process::{complaint, json, output, text};
 use serde_json::Value;
 
 /// Words and their text, of the hardware's documents.
@@ -870,32 +870,6 @@ fn files_of_a_launch_that_are_missing_or_wrong_are_named() {
     let told = complaint(&["kernel", "run", "/nowhere/l.toml"], 1);
     assert!(told.contains("cannot read /nowhere/l.toml"), "{told}");
     complaint(&["kernel", "run"], 2);
-}
-
-#[test]
-fn signal_ends_an_endless_kernel() {
-    let rest = "grid = [100]\nblock = [256]\n[card]\nwatchdog_ms = 60000";
-    let launch = Launch::new("x: bra #x", rest);
-    let mut process = Process::start(&["kernel", "run", &launch.path]);
-    wait_for_handler(process.0.id());
-    let output = process.terminate();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(text(&output.stderr), "vramd: interrupted\n");
-}
-
-/// Waits until a process catches SIGTERM (signal 15).
-fn wait_for_handler(pid: u32) {
-    loop {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let caught = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigCgt:"))
-            .unwrap();
-        if u64::from_str_radix(caught.trim(), 16).unwrap() >> 14 & 1 != 0 {
-            return;
-        }
-        std::thread::yield_now();
-    }
 }
 
 /// Blocks of a language in the manual.

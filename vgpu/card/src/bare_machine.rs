@@ -21,7 +21,7 @@ pub struct BareMachine {
     /// The card and its memory.
     pub card: BareCard,
     /// Asked at each turn whether to give up; then all waits end.
-    pub is_stop_requested: fn() -> bool,
+    pub is_stop_requested: Box<dyn Fn() -> bool>,
     /// Called with the card at each line that the code reports.
     pub on_line: fn(&mut BareCard, &str),
     /// Lines that the code reported.
@@ -40,7 +40,7 @@ impl BareMachine {
     pub fn new(card: BareCard) -> Self {
         Self {
             card,
-            is_stop_requested: || false,
+            is_stop_requested: Box::new(|| false),
             on_line: |_, _| (),
             lines: Vec::new(),
             interrupts: 0,

@@ -1,7 +1,9 @@
 //! `vramd kernel`: machine code of the GPU from text and back, and launches of it.
 
+use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
@@ -10,8 +12,10 @@ use crate::kernel::{
     Program, RunChoice, TraceChoice, complaint, disassemble, read_text, run, to_json, to_text,
 };
 use vramd_vm::program::{FAILED, complain};
-use vramd_vm::signals::is_stop_requested;
+use vramd_vm::signals;
 
+/// Host time of a launch if no other is given, in seconds. Who simulates for longer than an hour says so.
+const HOST_TIME_LIMIT_DEFAULT: u64 = 3600;
 /// Most lines of a trace.
 const TRACE_LINES_MAX: u32 = 1_000_000;
 
@@ -72,6 +76,10 @@ struct RunArguments {
     #[arg(long, value_name = "N", default_value_t = 10_000,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(TRACE_LINES_MAX)), requires = "trace")]
     trace_limit: u32,
+    /// Seconds of the host's time after which the launch is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = HOST_TIME_LIMIT_DEFAULT,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    host_time_limit: u64,
 }
 
 fn traced_warp(text: &str) -> Result<(u64, u32), String> {
@@ -101,7 +109,7 @@ fn asm(arguments: &AsmArguments) -> anyhow::Result<u8> {
             output.display()
         );
     }
-    std::fs::write(output, &hex).with_context(|| format!("cannot write {}", output.display()))?;
+    write_whole(output, &hex).with_context(|| format!("cannot write {}", output.display()))?;
     print(&format!("{}: {program}\n", output.display()))
 }
 
@@ -120,7 +128,7 @@ fn launch(arguments: &RunArguments) -> anyhow::Result<u8> {
     });
     let choice = RunChoice {
         trace,
-        is_stop_requested,
+        host_time_limit: Duration::from_secs(arguments.host_time_limit),
     };
     let outcome = run(&arguments.launch, choice)?;
     if arguments.json {
@@ -135,6 +143,16 @@ fn launch(arguments: &RunArguments) -> anyhow::Result<u8> {
             FAILED
         }
     })
+}
+
+/// Writes a file that a signal leaves as it was or whole. A pipe or a device may wait for its reader: there a signal ends the
+/// program as ever.
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    if !fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        signals::install()?;
+    }
+    fs::write(path, text)?;
+    Ok(())
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

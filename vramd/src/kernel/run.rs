@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use card::BareMachine;
 use fermi_model::{BareCard, CopyMicrocode, ModelConfig, ShaderPlace, Timing};
@@ -29,8 +30,8 @@ const ENDED: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunChoice {
     pub(crate) trace: Option<TraceChoice>,
-    /// Asked now and then whether to give up.
-    pub(crate) is_stop_requested: fn() -> bool,
+    /// Time on the host's clock after which the launch is given up.
+    pub(crate) host_time_limit: Duration,
 }
 
 /// A part of a buffer at the end.
@@ -76,14 +77,39 @@ pub(crate) struct Outcome {
     pub(crate) code: PathBuf,
 }
 
+/// The host's time for a launch, from its first file on.
+#[derive(Clone, Copy)]
+struct HostTime {
+    start: Instant,
+    limit: Duration,
+}
+
+impl HostTime {
+    fn is_over(self) -> bool {
+        self.start.elapsed() >= self.limit
+    }
+}
+
 /// Runs a launch file.
 pub(crate) fn run(path: &Path, choice: RunChoice) -> Result<Outcome, RunError> {
+    let time = HostTime {
+        start: Instant::now(),
+        limit: choice.host_time_limit,
+    };
+    match run_within(time, path, choice) {
+        // All waits of a driver end when the time is over: it fails at whatever it waited for.
+        Err(RunError::Driver { .. }) if time.is_over() => Err(RunError::HostTime { limit: time.limit }),
+        outcome => outcome,
+    }
+}
+
+fn run_within(time: HostTime, path: &Path, choice: RunChoice) -> Result<Outcome, RunError> {
     let file = LaunchFile::load(path)?;
     let plan = Plan::new(path, file)?;
     if let Some(trace) = choice.trace {
         check_trace(&plan, trace)?;
     }
-    let mut bench = Bench::new(path, &plan, choice.is_stop_requested)?;
+    let mut bench = Bench::new(path, &plan, time)?;
     let traced = choice.trace.map(|trace| {
         let (tracer, lines) = Tracer::new(trace, plan.file.grid);
         bench.machine.card.model.watch_warps(Some(Box::new(tracer)));
@@ -136,13 +162,14 @@ struct Bench {
     machine: BareMachine,
     driver: Driver,
     stamps: DmaBlock,
+    host_time: HostTime,
 }
 
 impl Bench {
-    fn new(path: &Path, plan: &Plan, is_stop_requested: fn() -> bool) -> Result<Self, RunError> {
+    fn new(path: &Path, plan: &Plan, time: HostTime) -> Result<Self, RunError> {
         let file = &plan.file;
         let mut machine = power_on(plan)?;
-        machine.is_stop_requested = is_stop_requested;
+        machine.is_stop_requested = Box::new(move || time.is_over());
         let config = DriverConfig::new(DMA_START..RAM_START, &Options::default());
         let started = Driver::start(&mut machine, &config);
         let mut driver = started.map_err(|source| failed("bring the card up", source))?;
@@ -152,6 +179,7 @@ impl Bench {
             machine,
             driver,
             stamps,
+            host_time: time,
         };
         bench.put("code", &plan.code, Some(&plan.program.bytes()))?;
         bench.put("local memory", &plan.compute, None)?;
@@ -230,7 +258,8 @@ impl Bench {
         let compute = queued.map_err(|source| failed("queue the launch", source))?;
         let finished = compute.finish(driver, machine);
         if machine.is_stopped {
-            return Err(RunError::Interrupted);
+            let limit = self.host_time.limit;
+            return Err(RunError::HostTime { limit });
         }
         match finished.and_then(|()| driver.check_device(machine)) {
             Ok(()) => Ok(None),
