@@ -16,7 +16,7 @@ use vm_memory::{MmapRegion, VolatileMemory};
 /// Request of a guest to its machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// A load of this many bytes.
+    /// A load of up to eight bytes; the rest of a longer one is lost.of this many bytes.
     Read(Bar, u64, usize),
     /// A store of these bytes.
     Write(Bar, u64, Vec<u8>),
@@ -55,7 +55,7 @@ impl SimBus {
         }
     }
 
-    /// A load of any width, for guests that do not behave.
+    /// A load of up to eight bytes; the rest of a longer one is lost.of any width, for guests that do not behave.
     pub fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
         self.call(Ask::Read(bar, offset, bytes))
     }
@@ -78,6 +78,25 @@ impl SimBus {
     /// A store of any width.
     pub fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         self.call(Ask::Write(bar, offset, data.to_vec()));
+    }
+}
+
+/// A guest's way to its device for accesses of any width.
+pub trait WideBus: GuestBus {
+    /// A load of up to eight bytes; the rest of a longer one is lost.
+    fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64;
+
+    /// A store of at most 4096 bytes.
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]);
+}
+
+impl WideBus for SimBus {
+    fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
+        SimBus::read(self, bar, offset, bytes)
+    }
+
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        SimBus::write(self, bar, offset, data);
     }
 }
 

@@ -5,13 +5,16 @@
 //! that every prefix of an input is an input too.
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
-//! * `bars`, `channels`, `page_tables`, `shader`, `vfio_user`: one target each
+//! * `poster`: a VM that asks for what the input says, on the whole core
+//! * `bars`, `channels`, `page_tables`, `shader`, `two_clients`, `vfio_user`: one target each
 
 mod bars;
 mod channels;
 mod input;
 mod page_tables;
+mod poster;
 mod shader;
+mod two_clients;
 mod vfio_user;
 
 /// A fuzz target.
@@ -24,7 +27,7 @@ pub struct Target {
 }
 
 /// All fuzz targets, by name.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -44,6 +47,10 @@ pub const TARGETS: [Target; 5] = [
     Target {
         name: "shader",
         body: shader::run,
+    },
+    Target {
+        name: "two_clients",
+        body: two_clients::run,
     },
 ];
 

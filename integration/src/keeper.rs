@@ -5,11 +5,10 @@ use fermi_spec::graphics::compute;
 use fermi_spec::isa::assembler::assemble;
 use fermi_spec::methods::{class, host};
 use fermi_spec::pushbuffer::incrementing;
-use guests::GuestBus;
 use vgpu::{ChannelFault, GpuConfig, Notice, VmId};
 
 use crate::bench::{Bench, gpu_config, vm_config};
-use crate::bus::SimBus;
+use crate::bus::{SimBus, WideBus};
 use crate::checkers::Violation;
 use crate::rig::{RAM_VA, Rig};
 
@@ -51,7 +50,8 @@ pub fn keep_engine(bench: &mut Bench) -> Rig {
     })
 }
 
-fn endless_grid(bus: &mut SimBus) -> Vec<u32> {
+/// Words that start a grid of one warp that never ends.
+pub(crate) fn endless_grid(bus: &mut impl WideBus) -> Vec<u32> {
     let program = assemble("x: bra #x").expect("a line that assembles");
     let code: Vec<u8> = program.words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bus.ram_write(CODE_GPA, &code);

@@ -14,9 +14,8 @@ use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::pffb;
 use fermi_spec::regs::pfifo::{self, ChannelInstance};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbdmaReg, PbusReg, PffbReg, PfifoReg, PmcReg};
-use guests::GuestBus;
 
-use crate::bus::SimBus;
+use crate::bus::WideBus;
 
 /// Instance blocks, one page for each channel.
 pub(crate) const INSTANCES: u64 = 0x10_0000;
@@ -50,17 +49,17 @@ const WAIT_TURNS: u32 = 20_000;
 const CHANNELS: u64 = 128;
 
 /// Stores to a register.
-pub fn write(bus: &mut SimBus, reg: impl Into<Bar0Reg>, value: u32) {
+pub fn write(bus: &mut impl WideBus, reg: impl Into<Bar0Reg>, value: u32) {
     bus.write32(Bar::Bar0, u64::from(reg.into().offset()), value);
 }
 
 /// Loads a register.
-pub fn read(bus: &mut SimBus, reg: impl Into<Bar0Reg>) -> u32 {
+pub fn read(bus: &mut impl WideBus, reg: impl Into<Bar0Reg>) -> u32 {
     bus.read32(Bar::Bar0, u64::from(reg.into().offset()))
 }
 
 /// Stores to guest VRAM through PRAMIN.
-pub fn put(bus: &mut SimBus, at: u64, data: &[u8]) {
+pub fn put(bus: &mut impl WideBus, at: u64, data: &[u8]) {
     let mut done = 0;
     while done < data.len() {
         let here = at + done as u64;
@@ -73,17 +72,17 @@ pub fn put(bus: &mut SimBus, at: u64, data: &[u8]) {
 }
 
 /// Stores a 32-bit word in VRAM through PRAMIN.
-pub fn put32(bus: &mut SimBus, at: u64, value: u32) {
+pub fn put32(bus: &mut impl WideBus, at: u64, value: u32) {
     put(bus, at, &value.to_le_bytes());
 }
 
 /// Stores an entry.
-pub fn put64(bus: &mut SimBus, at: u64, value: u64) {
+pub fn put64(bus: &mut impl WideBus, at: u64, value: u64) {
     put(bus, at, &value.to_le_bytes());
 }
 
 /// Loads a word of guest VRAM through PRAMIN.
-pub fn get32(bus: &mut SimBus, at: u64) -> u32 {
+pub fn get32(bus: &mut impl WideBus, at: u64) -> u32 {
     write(bus, PbusReg::PraminBase, (at >> 16) as u32);
     bus.read32(Bar::Bar0, u64::from(PRAMIN_BASE) + at % 0x1_0000)
 }
@@ -117,7 +116,7 @@ pub fn pde(large: Option<u64>, small: Option<u64>) -> Pde {
 }
 
 /// Clears all interrupts and faults that the guest sees.
-pub fn acknowledge(bus: &mut SimBus) {
+pub fn acknowledge(bus: &mut impl WideBus) {
     write(bus, PfifoReg::FaultUnits, !0);
     for pbdma in 0..3 {
         write(bus, PbdmaReg::PbdmaIntr(pbdma), !0);
@@ -126,7 +125,7 @@ pub fn acknowledge(bus: &mut SimBus) {
 }
 
 /// The TLB of one directory is to be flushed.
-pub fn flush(bus: &mut SimBus, directory: u64) {
+pub fn flush(bus: &mut impl WideBus, directory: u64) {
     write(bus, PffbReg::TlbDirectory, (directory >> 12 << 4) as u32);
     write(bus, PffbReg::TlbInvalidate, pffb::TLB_GO | pffb::TLB_ALL_PAGES);
 }
@@ -183,7 +182,7 @@ pub struct Rig {
 impl Rig {
     /// Switches PFIFO on, shows USERD at the start of BAR1, and builds the address space: guest RAM at [`RAM_VA`],
     /// `data_bytes` of VRAM from [`DATA`] at [`DATA_VA`].
-    pub fn start(bus: &mut SimBus, data_bytes: u64) -> Self {
+    pub fn start(bus: &mut impl WideBus, data_bytes: u64) -> Self {
         write(bus, PmcReg::PmcEnable, 0);
         write(bus, PmcReg::PmcEnable, !0);
         write(bus, PmcReg::PbdmaEnable, 7);
@@ -231,7 +230,7 @@ impl Rig {
     }
 
     /// Writes an instance block as a driver would, with the directory given.
-    pub fn write_instance(&mut self, bus: &mut SimBus, channel: u8, directory: u64) {
+    pub fn write_instance(&mut self, bus: &mut impl WideBus, channel: u8, directory: u64) {
         let block = Self::instance(channel);
         let mut bytes = vec![0; 0x300];
         let mut word = |at: u64, value: u32| {
@@ -255,7 +254,7 @@ impl Rig {
     }
 
     /// Puts the block into the channel table and starts the channel.
-    pub fn bind(&mut self, bus: &mut SimBus, channel: u8) {
+    pub fn bind(&mut self, bus: &mut impl WideBus, channel: u8) {
         let entry = ChannelInstance::new()
             .with_frame((Self::instance(channel) >> 12) as u32)
             .with_poll(true)
@@ -265,13 +264,13 @@ impl Rig {
     }
 
     /// Takes the channel out of the table, as it is.
-    pub fn unbind(&mut self, bus: &mut SimBus, channel: u8) {
+    pub fn unbind(&mut self, bus: &mut impl WideBus, channel: u8) {
         write(bus, PfifoReg::ChannelInstance(channel.into()), 0);
         self.runlist.retain(|&listed| listed != channel);
     }
 
     /// Hands over a list of the channels given.
-    pub fn commit(&mut self, bus: &mut SimBus, channels: &[u8]) {
+    pub fn commit(&mut self, bus: &mut impl WideBus, channels: &[u8]) {
         self.runlist = channels.to_vec();
         let entries: Vec<u8> = channels
             .iter()
@@ -283,7 +282,7 @@ impl Rig {
     }
 
     /// A channel as a driver would make it, on the runlist with those before it.
-    pub fn open(&mut self, bus: &mut SimBus, channel: u8) {
+    pub fn open(&mut self, bus: &mut impl WideBus, channel: u8) {
         self.write_instance(bus, channel, DIRECTORY);
         self.bind(bus, channel);
         let mut list = self.runlist.clone();
@@ -292,7 +291,7 @@ impl Rig {
     }
 
     /// Writes any ring entry, without the doorbell.
-    pub fn push_entry(&mut self, bus: &mut SimBus, channel: u8, entry: u64) {
+    pub fn push_entry(&mut self, bus: &mut impl WideBus, channel: u8, entry: u64) {
         let put = &mut self.puts[usize::from(channel)];
         bus.ram_write(
             Self::ring_gpa(channel) + u64::from(*put) * 8,
@@ -302,17 +301,17 @@ impl Rig {
     }
 
     /// Rings the doorbell for the entries pushed so far.
-    pub fn ring(&mut self, bus: &mut SimBus, channel: u8) {
+    pub fn ring(&mut self, bus: &mut impl WideBus, channel: u8) {
         Self::doorbell(bus, channel, self.puts[usize::from(channel)]);
     }
 
     /// Stores any value to GP_PUT.
-    pub fn doorbell(bus: &mut SimBus, channel: u8, put: u32) {
+    pub fn doorbell(bus: &mut impl WideBus, channel: u8, put: u32) {
         bus.write32(Bar::Bar1, u64::from(channel) * USERD_BYTES + userd::GP_PUT, put);
     }
 
     /// Submits words from the channel's pushbuffer. The submissions before must be over.
-    pub fn submit(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) {
+    pub fn submit(&mut self, bus: &mut impl WideBus, channel: u8, words: &[u32]) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bus.ram_write(Self::pushbuffer_gpa(channel), &bytes);
         let at = GpuVa(RAM_VA + Self::pushbuffer_gpa(channel));
@@ -321,13 +320,13 @@ impl Rig {
     }
 
     /// Submits words and a semaphore release behind them; returns whether the release came.
-    pub fn execute(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) -> bool {
+    pub fn execute(&mut self, bus: &mut impl WideBus, channel: u8, words: &[u32]) -> bool {
         let sequence = self.submit_with_release(bus, channel, words);
         self.wait(bus, channel, sequence)
     }
 
     /// Submits words and a release of the number returned.
-    pub fn submit_with_release(&mut self, bus: &mut SimBus, channel: u8, words: &[u32]) -> u32 {
+    pub fn submit_with_release(&mut self, bus: &mut impl WideBus, channel: u8, words: &[u32]) -> u32 {
         self.sequence += 1;
         let va = RAM_VA + Self::semaphore_gpa(channel);
         let release = SemaphoreD::new().with_operation(2).with_release_short(true);
@@ -338,12 +337,12 @@ impl Rig {
     }
 
     /// Waits for the release; `false` if it does not come within a bound.
-    pub fn wait(&self, bus: &mut SimBus, channel: u8, sequence: u32) -> bool {
+    pub fn wait(&self, bus: &mut impl WideBus, channel: u8, sequence: u32) -> bool {
         self.wait_turns(bus, channel, sequence, WAIT_TURNS)
     }
 
     /// Does the same with a bound of 20 µs for each.
-    pub fn wait_turns(&self, bus: &mut SimBus, channel: u8, sequence: u32, turns: u32) -> bool {
+    pub fn wait_turns(&self, bus: &mut impl WideBus, channel: u8, sequence: u32, turns: u32) -> bool {
         for _ in 0..turns {
             if bus.ram_read32(Self::semaphore_gpa(channel)) == sequence {
                 return true;
@@ -354,7 +353,7 @@ impl Rig {
     }
 
     /// Fills `bytes` of the data at [`DATA_VA`] with a pattern by copy engine 0; returns whether that ended.
-    pub fn fill(&mut self, bus: &mut SimBus, channel: u8, seed: u64, bytes: u64) -> bool {
+    pub fn fill(&mut self, bus: &mut impl WideBus, channel: u8, seed: u64, bytes: u64) -> bool {
         (0..bytes.div_ceil(PIECE)).all(|piece| {
             let length = PIECE.min(bytes - piece * PIECE);
             bus.ram_write(PIECE_GPA, &pattern(seed, piece, length));
@@ -371,7 +370,7 @@ impl Rig {
     }
 
     /// Reads the pattern back and compares it; gives the first wrong place, or `u64::MAX` if a copy does not end.
-    pub fn verify(&mut self, bus: &mut SimBus, channel: u8, seed: u64, bytes: u64) -> Result<(), u64> {
+    pub fn verify(&mut self, bus: &mut impl WideBus, channel: u8, seed: u64, bytes: u64) -> Result<(), u64> {
         for piece in 0..bytes.div_ceil(PIECE) {
             let length = PIECE.min(bytes - piece * PIECE);
             bus.ram_write(PIECE_GPA, &vec![0xee; length as usize]);
@@ -397,7 +396,7 @@ impl Rig {
     }
 
     /// Whether copy engine 0 still works for the channel: copies a few bytes of RAM and compares them.
-    pub fn copies(&mut self, bus: &mut SimBus, channel: u8) -> bool {
+    pub fn copies(&mut self, bus: &mut impl WideBus, channel: u8) -> bool {
         const FROM: u64 = 4 << 20;
         const TO: u64 = 5 << 20;
         let marker = self.sequence ^ 0x1357_9bdf;

@@ -67,6 +67,11 @@ fn shader_survives_any_input() {
 }
 
 #[test]
+fn two_clients_cost_the_victim_nothing() {
+    run("two_clients", 20);
+}
+
+#[test]
 fn vfio_user_survives_any_input() {
     run("vfio_user", 30);
 }

@@ -12,7 +12,7 @@ const WORK: u32 = 200;
 /// Accesses of an input at most.
 const ACTIONS_MAX: usize = 2_000;
 
-fn offset(input: &mut Input<'_>) -> u64 {
+pub(super) fn offset(input: &mut Input<'_>) -> u64 {
     match input.u8() & 7 {
         0 => u64::from(input.u32() & 0x1ff_ffff),
         1 => u64::from(0x40_0000 | input.u32() & 0x1f_fffc),
@@ -22,7 +22,7 @@ fn offset(input: &mut Input<'_>) -> u64 {
 }
 
 /// Mostly small numbers and frames of the card's VRAM.
-fn value(input: &mut Input<'_>) -> u32 {
+pub(super) fn value(input: &mut Input<'_>) -> u32 {
     match input.u8() & 3 {
         0 => u32::from(input.u8()),
         1 => 0xc000_0000 | u32::from(input.u16() & 0x7ff),

@@ -116,7 +116,7 @@ fn command(input: &mut Input<'_>) -> Vec<u32> {
 }
 
 /// A piece of a pushbuffer.
-fn words(input: &mut Input<'_>) -> Vec<u32> {
+pub(super) fn words(input: &mut Input<'_>) -> Vec<u32> {
     match input.u8() % 8 {
         0 => vec![input.u32()],
         1 => (0..input.u8() & 15).map(|_| input.u32()).collect(),
