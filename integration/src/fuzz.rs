@@ -6,7 +6,7 @@
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `poster`: a VM that asks for what the input says, on the whole core
-//! * `bars`, `channels`, `page_tables`, `shader`, `two_clients`, `vfio_user`: one target each
+//! * `bars`, `channels`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`: one target each
 
 mod bars;
 mod channels;
@@ -14,6 +14,7 @@ mod input;
 mod page_tables;
 mod poster;
 mod shader;
+mod sync_cost;
 mod two_clients;
 mod vfio_user;
 
@@ -27,7 +28,7 @@ pub struct Target {
 }
 
 /// All fuzz targets, by name.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -51,6 +52,10 @@ pub const TARGETS: [Target; 6] = [
     Target {
         name: "two_clients",
         body: two_clients::run,
+    },
+    Target {
+        name: "sync_cost",
+        body: sync_cost::run,
     },
 ];
 

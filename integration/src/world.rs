@@ -4,7 +4,6 @@
 //! owner steps the card and moves the clock.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use broker::Recorder;
@@ -25,6 +24,7 @@ use crate::laws::{Laws, check_equal};
 use crate::rewrite::Rewriter;
 
 mod bytes;
+mod failure;
 
 use bytes::{LEFT_BEHIND, fill, zero};
 
@@ -117,6 +117,9 @@ struct Poll {
 /// Called while events are applied.
 pub type OnEvent = Box<dyn FnMut(Tick, &Event, &[Action])>;
 
+/// Looks at the world between any two events.
+pub(crate) type Observer = Box<dyn FnMut(&World, &Event)>;
+
 /// One host on one thread: core, card, memory of all VMs and the clock.
 pub struct World {
     /// The core with all VMs.
@@ -148,6 +151,8 @@ pub struct World {
     /// Starts of the maps that the card must not store to.
     read_only: BTreeSet<u64>,
     laws: Laws,
+    /// Called after each event, when its actions are done.
+    pub(crate) observer: Option<Observer>,
     /// Time on the simulation's clock.
     pub now: Tick,
     /// The core has given the card up.
@@ -223,6 +228,7 @@ impl World {
             refusable_maps: 0,
             read_only: BTreeSet::new(),
             laws: Laws::default(),
+            observer: None,
             now: Tick(1),
             is_lost: false,
             next_request: 0,
@@ -362,6 +368,10 @@ impl World {
             let mut laws = std::mem::take(&mut self.laws);
             laws.after(self, &shown, &list);
             self.laws = laws;
+            if let Some(mut observer) = self.observer.take() {
+                observer(self, &shown);
+                self.observer = Some(observer);
+            }
             if self.model.take_interrupt() {
                 self.events.push_back(Event::HostInterrupt);
             }
@@ -540,31 +550,6 @@ impl World {
         self.flight.flight()
     }
 
-    /// Figures that help to find the cause of a failure.
-    pub(crate) fn card_state(&mut self) -> String {
-        use fermi_spec::regs::{Bar0Reg, PbdmaReg, PfifoReg, PmcReg};
-        let mut registers = vec![
-            PmcReg::PmcIntr(0).into(),
-            PfifoReg::PfifoIntr.into(),
-            PfifoReg::FaultUnits.into(),
-            PfifoReg::EngineFault.into(),
-            PfifoReg::Preempt.into(),
-            PfifoReg::RunlistCommit.into(),
-            PfifoReg::RunlistStatus.into(),
-        ];
-        let pbdma = |i| [PbdmaReg::PbdmaIntr(i), PbdmaReg::PbdmaChannel(i)];
-        let channel = |i| [PfifoReg::ChannelInstance(i), PfifoReg::ChannelState(i)];
-        registers.extend((0..3).flat_map(pbdma).map(Bar0Reg::from));
-        registers.extend((0..6).map(PfifoReg::EngineStatus).map(Bar0Reg::from));
-        registers.extend((0..32).flat_map(channel).map(Bar0Reg::from));
-        registers.into_iter().fold(String::new(), |mut text, reg| {
-            let mut word = [0; 4];
-            self.model.bar_read(Bar::Bar0, u64::from(reg.offset()), &mut word);
-            let _ = writeln!(text, "{reg:?} {:#010x}", u32::from_le_bytes(word));
-            text
-        })
-    }
-
     /// Whether the card reaches all of a page.
     pub(crate) fn is_mapped(&self, at: Iova, bytes: u64) -> bool {
         let found = self.iommu.resolve(at, bytes);
@@ -581,20 +566,5 @@ impl World {
     /// Bus addresses mapped now.
     pub fn dma_maps(&self) -> usize {
         self.iommu.maps.lock().expect("one thread").len()
-    }
-}
-
-/// Lines of the flight recorder that a failed test shows.
-const LINES_OF_A_FAILURE: usize = 40;
-
-impl Drop for World {
-    /// A failed check ends in a panic, whoever made it.
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!(
-                "what happened last:\n{}",
-                self.flight().last_as_text(LINES_OF_A_FAILURE)
-            );
-        }
     }
 }

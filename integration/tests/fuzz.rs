@@ -67,6 +67,11 @@ fn shader_survives_any_input() {
 }
 
 #[test]
+fn syncs_cost_others_no_more_than_a_slice() {
+    run("sync_cost", 6);
+}
+
+#[test]
 fn two_clients_cost_the_victim_nothing() {
     run("two_clients", 20);
 }

@@ -177,7 +177,7 @@ mod tests {
         let error = run(&workspace, &arguments).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients"
+            "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost"
         );
     }
 

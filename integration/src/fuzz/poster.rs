@@ -2,7 +2,7 @@
 
 use fermi_spec::bar::Bar;
 use guests::GuestBus;
-use vgpu::{Request, VmId};
+use vgpu::{Request, RequestId, VmId};
 use vm_memory::VolatileMemory as _;
 
 use crate::bench::Bench;
@@ -11,15 +11,26 @@ use crate::bus::WideBus;
 /// A VM whose accesses nobody waits for. Its loads are all zero.
 pub(super) struct Poster<'a> {
     pub(super) bench: &'a mut Bench,
-    pub(super) vm: VmId,
+    vm: VmId,
     /// Turns of the host after each access.
-    pub(super) pace: u32,
+    pace: u32,
+    /// Id of the last request.
+    pub(super) posted: RequestId,
 }
 
-impl Poster<'_> {
+impl<'a> Poster<'a> {
+    pub(super) fn new(bench: &'a mut Bench, vm: VmId, pace: u32) -> Self {
+        Self {
+            bench,
+            vm,
+            pace,
+            posted: RequestId(0),
+        }
+    }
+
     /// Sends a request of any kind.
     pub(super) fn post(&mut self, request: Request) {
-        self.bench.post(self.vm, request);
+        self.posted = self.bench.post(self.vm, request);
         (0..self.pace).for_each(|_| self.bench.turn());
     }
 }

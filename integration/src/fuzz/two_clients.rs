@@ -145,11 +145,7 @@ impl Attacker {
 
     fn act(&mut self, bench: &mut Bench, input: &mut Input<'_>) {
         let pace = [0, 0, 1, 8][usize::from(input.u8() & 3)];
-        let mut bus = Poster {
-            bench,
-            vm: self.vm,
-            pace,
-        };
+        let mut bus = Poster::new(bench, self.vm, pace);
         match input.u8() % 20 {
             0..4 => raw(&mut bus, input),
             4 => bus.post(map(page(input), u64::from(input.u8()) << 12, input.u8() & 1 == 0)),
