@@ -35,13 +35,6 @@ pub struct Task<T> {
     result: Arc<Mutex<Option<T>>>,
 }
 
-impl<T> Task<T> {
-    /// The VM that runs the code.
-    pub fn vm(&self) -> VmId {
-        self.vm
-    }
-}
-
 /// A host with VMs whose guests' code can be run to its end.
 pub struct Bench {
     /// Core, card and memory.

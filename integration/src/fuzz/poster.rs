@@ -1,25 +1,36 @@
-//! A hostile VM without code of its own: whatever an input says becomes requests, answered or not.
+//! A VM without code of its own: whatever an input says becomes requests, answered or not.
 
 use fermi_spec::bar::Bar;
 use guests::GuestBus;
-use vgpu::{Request, RequestId, VmId};
+use vgpu::{Reply, Request, RequestId, VmId};
 use vm_memory::VolatileMemory as _;
 
 use crate::bench::Bench;
 use crate::bus::WideBus;
 
-/// A VM whose accesses nobody waits for. Its loads are all zero.
+/// Turns within which an access is answered whose VM waits for it.
+const TURNS_OF_AN_ACCESS: u32 = 400_000;
+
+/// What a VM does once it has asked for something.
+#[derive(Clone, Copy)]
+pub(super) enum Pace {
+    /// It asks for the next thing so many turns of the host later, answered or not. Its loads are all zero.
+    After(u32),
+    /// It waits for the answer, which is none of an error.
+    Answered,
+}
+
+/// A VM that asks.
 pub(super) struct Poster<'a> {
     pub(super) bench: &'a mut Bench,
     vm: VmId,
-    /// Turns of the host after each access.
-    pace: u32,
+    pace: Pace,
     /// Id of the last request.
     pub(super) posted: RequestId,
 }
 
 impl<'a> Poster<'a> {
-    pub(super) fn new(bench: &'a mut Bench, vm: VmId, pace: u32) -> Self {
+    pub(super) fn new(bench: &'a mut Bench, vm: VmId, pace: Pace) -> Self {
         Self {
             bench,
             vm,
@@ -30,16 +41,41 @@ impl<'a> Poster<'a> {
 
     /// Sends a request of any kind.
     pub(super) fn post(&mut self, request: Request) {
+        self.ask(request);
+    }
+
+    fn ask(&mut self, request: Request) -> u64 {
         self.posted = self.bench.post(self.vm, request);
-        (0..self.pace).for_each(|_| self.bench.turn());
+        match self.pace {
+            Pace::After(turns) => {
+                (0..turns).for_each(|_| self.bench.turn());
+                0
+            }
+            Pace::Answered => self.answer(),
+        }
+    }
+
+    fn answer(&mut self) -> u64 {
+        for _ in 0..TURNS_OF_AN_ACCESS {
+            match self.bench.world.take_reply(self.vm, self.posted) {
+                None => self.bench.turn(),
+                Some(Reply::Done) => return 0,
+                Some(Reply::Data(data)) => {
+                    let mut word = [0; 8];
+                    word.iter_mut().zip(data).for_each(|(to, from)| *to = from);
+                    return u64::from_le_bytes(word);
+                }
+                Some(Reply::Refused(refusal)) => panic!("an access of {} was refused: {refusal}", self.vm),
+            }
+        }
+        panic!("an access of {} is not answered", self.vm);
     }
 }
 
 impl WideBus for Poster<'_> {
     fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
         let bytes = bytes as u32;
-        self.post(Request::Read { bar, offset, bytes });
-        0
+        self.ask(Request::Read { bar, offset, bytes })
     }
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) {

@@ -17,7 +17,7 @@ use vgpu::{Audit, Notice, RequestId, VmAudit, VmId};
 use vm_memory::VolatileMemory as _;
 
 use super::input::Input;
-use super::poster::Poster;
+use super::poster::{Pace, Poster};
 use crate::bench::{Bench, gpu_config, vm_config};
 use crate::rig::{self, DATA, DIRECTORY, LARGE_TABLE, Rig, SMALL_TABLE};
 use crate::world::World;
@@ -186,7 +186,7 @@ fn wait(bench: &mut Bench, vm: VmId, request: RequestId, turns: u32) {
 }
 
 fn poster(bench: &mut Bench, vm: VmId) -> Poster<'_> {
-    Poster::new(bench, vm, 0)
+    Poster::new(bench, vm, Pace::After(0))
 }
 
 /// The victim remaps a few pages, and finds its flush done soon and its shadow right.

@@ -3,9 +3,6 @@
 //! What the two ask for comes in any order, answered before the next or not, and they leave and come back. After it the
 //! victim finds its bytes and gets on within a bounded number of turns, all laws hold, and the card is not given up.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
@@ -14,10 +11,10 @@ use guests::GuestBus as _;
 use vgpu::{Event, GpuConfig, Request, VmConfig, VmId};
 
 use super::input::Input;
-use super::poster::Poster;
+use super::poster::{Pace, Poster};
 use super::{bars, channels};
-use crate::bench::{Bench, RAM_BYTES, Task, gpu_config, vm_config};
-use crate::bus::SimBus;
+use crate::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
+use crate::bus::WideBus as _;
 use crate::keeper::{self, endless_grid};
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
 
@@ -40,56 +37,51 @@ const VICTIMS_BYTES: u64 = 128 << 10;
 const FROM_GPA: u64 = 8 * MIB;
 const TO_GPA: u64 = 9 * MIB;
 
-/// What is known of the victim while it runs.
-#[derive(Clone, Default)]
+/// The VM that does nothing wrong.
 struct Victim {
-    is_over: Arc<AtomicBool>,
-    rounds: Arc<AtomicU32>,
+    rig: Rig,
+    rounds: u64,
 }
 
 impl Victim {
-    /// Round after round its memory is what it wrote there, by engine and by CPU.
-    fn run(&self, bus: &mut SimBus) -> Result<(), String> {
-        let mut rig = Rig::start(bus, MIB);
-        rig.open(bus, 0);
-        while !self.is_over.load(Ordering::Relaxed) {
-            let round = self.rounds.load(Ordering::Relaxed);
-            let at = u64::from(round & 7) * VICTIMS_BYTES;
-            let bytes: Vec<u8> = (0..VICTIMS_BYTES / 8)
-                .flat_map(|word| (u64::from(round) << 32 | word ^ 0x5aa5).to_le_bytes())
-                .collect();
-            bus.ram_write(FROM_GPA, &bytes);
-            bus.ram_write(TO_GPA, &vec![0xee; bytes.len()]);
-            copy(&mut rig, bus, RAM_VA + FROM_GPA, DATA_VA + at)?;
-            rig::flush(bus, DIRECTORY);
-            let word = bus.read(Bar::Bar1, DATA + at + 8 * 77, 8);
-            if word.to_le_bytes()[..] != bytes[8 * 77..8 * 78] {
-                return Err(format!("round {round}: the CPU loads {word:#x}"));
-            }
-            copy(&mut rig, bus, DATA_VA + at, RAM_VA + TO_GPA)?;
-            let mut found = vec![0; bytes.len()];
-            bus.ram_read(TO_GPA, &mut found);
-            if found != bytes {
-                return Err(format!("round {round}: bytes differ"));
-            }
-            self.rounds.store(round + 1, Ordering::Relaxed);
-        }
-        Ok(())
+    fn start(bench: &mut Bench) -> Self {
+        let mut bus = Poster::new(bench, VICTIM, Pace::Answered);
+        let mut rig = Rig::start(&mut bus, MIB);
+        rig.open(&mut bus, 0);
+        Self { rig, rounds: 0 }
     }
-}
 
-fn copy(rig: &mut Rig, bus: &mut SimBus, source: u64, target: u64) -> Result<(), String> {
-    let mut words = rig::bind_words(Engine::Copy0).to_vec();
-    words.extend(rig::copy_words(
-        source,
-        target,
-        0x1000,
-        (VICTIMS_BYTES >> 12) as u32,
-    ));
-    let sequence = rig.submit_with_release(bus, 0, &words);
-    match rig.wait_turns(bus, 0, sequence, PATIENCE) {
-        true => Ok(()),
-        false => Err("its copy does not end".to_owned()),
+    /// Its memory is what it wrote there, by engine and by CPU, and its own sync ends.
+    fn round(&mut self, bench: &mut Bench) {
+        let mut bus = Poster::new(bench, VICTIM, Pace::Answered);
+        self.rounds += 1;
+        let at = (self.rounds & 7) * VICTIMS_BYTES;
+        let bytes: Vec<u8> = (0..VICTIMS_BYTES / 8)
+            .flat_map(|word| (self.rounds << 32 | word ^ 0x5aa5).to_le_bytes())
+            .collect();
+        bus.ram_write(FROM_GPA, &bytes);
+        bus.ram_write(TO_GPA, &vec![0xee; bytes.len()]);
+        self.copy(&mut bus, RAM_VA + FROM_GPA, DATA_VA + at);
+        rig::flush(&mut bus, DIRECTORY);
+        let word = bus.read(Bar::Bar1, DATA + at + 8 * 77, 8);
+        assert_eq!(word.to_le_bytes(), bytes[8 * 77..8 * 78], "round {}", self.rounds);
+        self.copy(&mut bus, DATA_VA + at, RAM_VA + TO_GPA);
+        let mut found = vec![0; bytes.len()];
+        bus.ram_read(TO_GPA, &mut found);
+        assert!(found == bytes, "round {}: bytes differ", self.rounds);
+    }
+
+    fn copy(&mut self, bus: &mut Poster<'_>, source: u64, target: u64) {
+        let mut words = rig::bind_words(Engine::Copy0).to_vec();
+        words.extend(rig::copy_words(
+            source,
+            target,
+            0x1000,
+            (VICTIMS_BYTES >> 12) as u32,
+        ));
+        let sequence = self.rig.submit_with_release(bus, 0, &words);
+        let is_done = self.rig.wait_turns(bus, 0, sequence, PATIENCE);
+        assert!(is_done, "round {}: the victim's copy does not end", self.rounds);
     }
 }
 
@@ -145,7 +137,7 @@ impl Attacker {
 
     fn act(&mut self, bench: &mut Bench, input: &mut Input<'_>) {
         let pace = [0, 0, 1, 8][usize::from(input.u8() & 3)];
-        let mut bus = Poster::new(bench, self.vm, pace);
+        let mut bus = Poster::new(bench, self.vm, Pace::After(pace));
         match input.u8() % 20 {
             0..4 => raw(&mut bus, input),
             4 => bus.post(map(page(input), u64::from(input.u8()) << 12, input.u8() & 1 == 0)),
@@ -335,14 +327,6 @@ fn turn_until(bench: &mut Bench, what: &str, mut done: impl FnMut(&Bench) -> boo
     panic!("{what} does not come to an end");
 }
 
-/// The victim does two rounds, of which it began one now at the earliest.
-fn gets_on(bench: &mut Bench, task: &Task<Result<(), String>>, victim: &Victim) {
-    let before = victim.rounds.load(Ordering::Relaxed);
-    turn_until(bench, "the victim's work", |bench| {
-        bench.has_ended(task.vm()) || victim.rounds.load(Ordering::Relaxed) > before + 1
-    });
-}
-
 /// Body of the target `two_clients`.
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
@@ -353,22 +337,21 @@ pub(super) fn run(data: &[u8]) {
     let mut bench = Bench::with(CARD, settings, &[config()]);
     bench.world.work_between_actions = u32::from(input.u8() & 3);
     let mut hostile = HOSTILE.map(|vm| Attacker::come(vm, &mut bench));
-    let victim = Victim::default();
-    let its_own = victim.clone();
-    let task = bench.start(VICTIM, move |bus| its_own.run(bus));
+    let mut victim = Victim::start(&mut bench);
     for _ in 0..ACTIONS_MAX {
         if input.is_empty() {
             break;
         }
-        let who = usize::from(input.u8() & 1);
-        hostile[who].act(&mut bench, &mut input);
+        let who = input.u8();
+        hostile[usize::from(who & 1)].act(&mut bench, &mut input);
         bench.turn();
+        if who & 14 == 0 {
+            victim.round(&mut bench);
+        }
     }
-    gets_on(&mut bench, &task, &victim);
-    victim.is_over.store(true, Ordering::Relaxed);
-    if let Err(wrong) = bench.join(task) {
-        panic!("{VICTIM}: {wrong}");
-    }
+    (0..2).for_each(|_| victim.round(&mut bench));
+    assert!(!bench.world.is_lost, "the card was given up");
+    bench.check();
     bench
         .world
         .check_sums()
