@@ -285,6 +285,15 @@ impl Manager {
         self.accounts.get(vm)
     }
 
+    /// Work counted for a VM since it was attached, and the tables that are followed for it: for checkers that look after
+    /// every event, for which [`Self::inspect`] is too slow. `None` if it is not attached.
+    pub fn work(&self, vm: VmId) -> Option<(u64, usize)> {
+        match &self.phase {
+            Phase::Up(running) => running.work(vm),
+            _ => None,
+        }
+    }
+
     /// What is under way that has an end, for checkers: a move, demands, channels and spaces on their way out, requests
     /// that wait, VMs above their `max`. Empty if nothing is.
     pub fn under_way(&self) -> Vec<String> {

@@ -56,6 +56,11 @@ impl Share {
         self.charge(searched.saturating_add(slots.saturating_mul(SLOT_REWRITTEN)));
     }
 
+    /// All work since the VM was attached.
+    pub(crate) fn work(&self) -> u64 {
+        self.work
+    }
+
     /// Work that the next step may take.
     pub(crate) fn left(&self) -> u64 {
         SLICE.saturating_sub(self.owed)

@@ -19,6 +19,12 @@ impl Running {
         self.vms.values().filter_map(|vgpu| vgpu.share.turn_at()).min()
     }
 
+    /// Work counted for a VM, and the tables that are followed for it.
+    pub(super) fn work(&self, vm: VmId) -> Option<(u64, usize)> {
+        let vgpu = self.vms.get(&vm)?;
+        Some((vgpu.share.work(), vgpu.table_count()))
+    }
+
     /// Lets the VM go on whose turn came first, if one's has.
     pub(super) fn give_turn(&mut self, now: Tick) {
         let waiting = self
