@@ -45,7 +45,7 @@ impl PolicyName {
 pub enum Occasion {
     /// The VM holds more than its `max`. Only a spill of its chunks is an answer; without one the mechanism chooses.
     AboveMax {
-        /// Whose chunks have to go.
+        /// VM whose chunks have to go.
         vm: VmId,
     },
     /// [`Snapshot::demands`] wait, and the first cannot be met from free frames. Without an answer they are met in host
@@ -57,23 +57,23 @@ pub enum Occasion {
     Tick,
 }
 
-/// What a policy wants done. One move at a time: what else it wants, it proposes when it is asked again.
+/// A move that a policy proposes. It proposes one at a time; for the next one it is asked again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Proposal {
     /// All stays as it is. Demands wait.
     Nothing,
     /// Chunks from VRAM to host RAM.
     Spill {
-        /// Whose chunks they are.
+        /// VM that has the chunks.
         vm: VmId,
         /// Each once, the most urgent first: limits cut the list at its end.
         chunks: Vec<ChunkNo>,
-        /// What for, as logs and metrics tell it.
+        /// The reason, as logs and metrics tell it.
         cause: MoveCause,
     },
     /// Chunks from host RAM into free frames.
     Refill {
-        /// Whose chunks they are.
+        /// VM that has the chunks.
         vm: VmId,
         /// As for a spill. Frames are taken in this order.
         chunks: Vec<ChunkNo>,
@@ -82,7 +82,7 @@ pub enum Proposal {
     },
     /// Demanded chunks get host RAM instead of VRAM. Nothing is copied: they hold nothing yet.
     HostRam {
-        /// Of whose demand, which of its chunks.
+        /// The demand, and the chunks of it.
         chunks: Vec<(VmId, Vec<ChunkNo>)>,
     },
 }
@@ -92,7 +92,7 @@ pub enum Proposal {
 pub enum Observation<'a> {
     /// A chunk got memory for the first time.
     Backed {
-        /// Whose chunk it is.
+        /// VM that has the chunk.
         vm: VmId,
         /// Number of the chunk within the VM.
         chunk: ChunkNo,
@@ -103,25 +103,25 @@ pub enum Observation<'a> {
     },
     /// A move has ended, and the chunks are in their new place.
     Moved {
-        /// Whose chunks they are.
+        /// VM that has the chunks.
         vm: VmId,
-        /// Which way they went.
+        /// Direction in which they went.
         direction: Direction,
         /// In no particular order.
         chunks: &'a [ChunkNo],
     },
     /// A move was given up, and the chunks are where they were. The VM is passed over for a while.
     RolledBack {
-        /// Whose chunks they are.
+        /// VM that has the chunks.
         vm: VmId,
-        /// Which way they should have gone.
+        /// Direction in which they should have gone.
         direction: Direction,
         /// In no particular order.
         chunks: &'a [ChunkNo],
     },
     /// Channels of the VM reach the chunk otherwise than before: the guest mapped it, or changed how.
     Reached {
-        /// Whose chunk it is.
+        /// VM that has the chunk.
         vm: VmId,
         /// Number of the chunk within the VM.
         chunk: ChunkNo,
@@ -130,7 +130,7 @@ pub enum Observation<'a> {
     },
     /// No channel reaches the chunk any more. It keeps its memory.
     Idled {
-        /// Whose chunk it is.
+        /// VM that has the chunk.
         vm: VmId,
         /// Number of the chunk within the VM.
         chunk: ChunkNo,
@@ -138,24 +138,24 @@ pub enum Observation<'a> {
     /// What the VM's channels reach was counted anew, whether it changed or not. Comes after the VM's last
     /// [`Observation::Reached`] or [`Observation::Idled`].
     Synced {
-        /// Whose tables they are.
+        /// VM that has the tables.
         vm: VmId,
     },
     /// The operator changed what the VM may hold.
     QuotaChanged {
-        /// Whose quota it is.
+        /// VM that has the quota.
         vm: VmId,
         /// From now on.
         quota: Quota,
     },
     /// All memory of the VM is free: it is gone, or its device was reset. What is remembered of it is void.
     Emptied {
-        /// Which VM. Its number may be another's later.
+        /// The VM. Another VM may have its number later.
         vm: VmId,
     },
 }
 
-/// What a policy makes of an observation.
+/// Whether a policy wants to be asked after an observation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Worth {
     /// There is nothing to propose because of it.
@@ -175,7 +175,7 @@ pub struct Usage {
     pub spilled: u64,
 }
 
-/// What a system of the literature decides. Nothing has a default: who leaves something out says so.
+/// The decisions of a system of the literature. None has a default, so a policy that leaves one out says so.
 pub trait Policy: Send {
     /// Answers an occasion. Draws come from `rng` alone, so that a run can be repeated.
     fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, rng: &mut ChaCha8Rng) -> Proposal;
@@ -183,13 +183,13 @@ pub trait Policy: Send {
     /// Takes note of what happened.
     fn observe(&mut self, what: &Observation<'_>) -> Worth;
 
-    /// What it keeps between occasions, as text for [`Policy::restore`]: empty if it keeps nothing.
+    /// Its state between two occasions, as text for [`Policy::restore`]; empty if it has none.
     fn save(&self) -> String;
 
     /// Takes over what another one of its kind kept. This one is new.
     ///
     /// # Errors
-    /// What it cannot take over, and why.
+    /// Says what it cannot take over, and why.
     fn restore(&mut self, saved: &str) -> Result<(), String>;
 
     /// Whether [`Occasion::Tick`] is to come when the period is over though no event does.

@@ -63,7 +63,7 @@ pub(crate) struct Identifying {
     values: Vec<Option<u32>>,
 }
 
-/// What the card said.
+/// Answers of the card.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) boot0: u32,

@@ -51,7 +51,7 @@ pub(crate) struct Lanes {
     next_runlist: Option<(Vec<PhysChannel>, Vec<Job>)>,
     /// Words that the list to come relies on.
     runlist_words: Vec<Op>,
-    /// What waits for the list being handed over.
+    /// Work that waits for the list being handed over.
     runlist_jobs: Vec<Job>,
     doorbells: Doorbells,
 }
@@ -76,7 +76,7 @@ pub(crate) struct Card {
     pramin_base: Option<u64>,
     /// Memory is moved by the CPU.
     pub(crate) copies_by_window: bool,
-    /// What the copy engines were given, to give it again after a reset.
+    /// Microcode of the copy engines, to be given to them again after a reset.
     microcode: Option<Box<[Microcode; 2]>>,
 }
 
@@ -205,7 +205,7 @@ impl Card {
         }
     }
 
-    /// Resets an engine, which ends what it does and forgets what it knows, and lets it take methods again.
+    /// Resets an engine and lets it take methods again. Its work ends, and its contexts are gone.
     pub(crate) fn engine_reset_steps(&self, engine: Engine) -> Vec<Op> {
         let bit = 1 << engine.enable_bit();
         let mut ops = vec![
@@ -297,7 +297,7 @@ impl Card {
         self.lanes.doorbells.remove(&channel);
     }
 
-    /// Whose a physical channel is.
+    /// VM that has a physical channel.
     pub(crate) fn owner_of(&self, channel: u8) -> Option<(VmId, u8)> {
         self.channels.get(usize::from(channel)).copied().flatten()
     }
@@ -330,7 +330,7 @@ impl Card {
             .with_valid(true);
         let zeros = vec![0; USERD_BYTES as usize];
         let mut ops = vec![
-            // What the last user of the number left is not this one's to see, and its GP_PUT would start the ring.
+            // The next user of the number may not see what the last one left, whose GP_PUT would also start the ring.
             Op::Block(Bar::Bar1, Self::userd_window(channel), zeros),
             Op::Write(PfifoReg::ChannelInstance(p).into(), entry.into_bits()),
         ];

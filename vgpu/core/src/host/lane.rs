@@ -16,7 +16,7 @@ use crate::reason::CardOperation;
 /// Longest wait for a TLB flush or runlist commit: both take microseconds; nouveau allows 2 s.
 const CARD_TIMEOUT_NS: u64 = 2_000_000_000;
 
-/// What a finished group was for. The manager goes on from here.
+/// Purpose of a finished group. The manager goes on from here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Job {
     /// Bring-up of the card.
@@ -98,7 +98,7 @@ impl Op {
     }
 }
 
-/// What follows from a wait that came to its bound.
+/// Consequence of a wait that came to its bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Late {
     /// The group has failed, and whoever waits for it tries again or rolls back.
@@ -109,7 +109,7 @@ pub(crate) enum Late {
     LosesCard(CardOperation),
 }
 
-/// What the end of a wait leads to.
+/// The next step after a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PollEnd {
     /// The lane goes on.

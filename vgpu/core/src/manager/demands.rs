@@ -16,7 +16,7 @@ use crate::reason::MoveCause;
 pub(super) struct Demand {
     pub(super) vm: VmId,
     pub(super) chunks: Vec<ChunkNo>,
-    /// What is not met then gets host RAM.
+    /// A demand that is not met by then gets host RAM.
     pub(super) deadline: Tick,
     /// When it began.
     since: Tick,

@@ -33,7 +33,7 @@ pub(super) struct Look {
     purpose: Purpose,
 }
 
-/// What is done with the answer.
+/// Use of the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// A channel that is to go does not let go of the engine.

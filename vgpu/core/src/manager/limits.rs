@@ -52,7 +52,7 @@ pub enum Breach {
     NotDemanded,
 }
 
-/// What proposals are measured against.
+/// The limits that proposals are measured against.
 pub(super) struct Limits<'a> {
     pub(super) vms: &'a BTreeMap<VmId, Vgpu>,
     pub(super) demands: &'a Demands,
@@ -133,7 +133,7 @@ impl<'a> Limits<'a> {
             .saturating_add(self.figures.batch_bytes.max(largest))
     }
 
-    /// What a policy sees.
+    /// The snapshot that a policy sees.
     pub(super) fn snapshot(&self) -> Snapshot<'a> {
         let demand_view = |demand: &'a Demand| DemandView {
             vm: demand.vm,
@@ -174,7 +174,7 @@ impl<'a> Limits<'a> {
         self.vms.values().find(above).map(|vgpu| vgpu.id)
     }
 
-    /// What of a proposal may be done, and which limit kept the rest from it.
+    /// The part of a proposal that may be done, and the limit that excluded the rest.
     pub(super) fn admit(&self, occasion: Occasion, proposal: Proposal) -> (Proposal, Option<Breach>) {
         if let Occasion::AboveMax { vm: asked } = occasion
             && !matches!(proposal, Proposal::Spill { vm, .. } if vm == asked)

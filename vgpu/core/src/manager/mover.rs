@@ -83,7 +83,7 @@ pub(super) enum Stage {
     Abandoned,
 }
 
-/// What a move needs in every stage.
+/// Data that a move needs in every stage.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) id: MoveId,
@@ -185,7 +185,7 @@ impl Move {
         });
     }
 
-    /// What to tell of a move that is given up.
+    /// The notice of a move that is given up.
     pub(super) fn rolled_back(&self, reason: RollBack) -> Notice {
         Notice::RolledBack {
             vm: self.head.vm,

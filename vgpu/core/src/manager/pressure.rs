@@ -66,7 +66,7 @@ impl Running {
         self.carry_out(occasion, proposal, cx)
     }
 
-    /// What the policy wants done, as far as limits allow it.
+    /// The policy's proposal, as far as limits allow it.
     fn ask(&mut self, occasion: Occasion, now: Tick) -> Proposal {
         let limits = Limits {
             figures: self.figures(now),

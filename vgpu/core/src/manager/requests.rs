@@ -172,7 +172,7 @@ impl Running {
         let (true, Piece::Register { offset, width }) = (bytes != 0, Piece::first(offset, bytes)) else {
             return false;
         };
-        // Only what is one register.
+        // Only accesses to exactly one register.
         if width.bytes() != bytes {
             return false;
         }
@@ -233,7 +233,7 @@ impl Running {
         }
     }
 
-    /// What a store to a register leaves to the mediator. A store that nobody takes is told and leaves nothing.
+    /// Work that a store to a register leaves to the mediator. A store that no unit takes is noted and leaves none.
     fn register_write(&mut self, vm: VmId, offset: u32, width: Width, value: u32, cx: &mut Cx<'_>) -> Effect {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Effect::None;

@@ -27,7 +27,7 @@ use crate::policy::Policy;
 use crate::reason::{CardOperation, StartFailure};
 use crate::saved::{FORMAT, LoadError, Unsound};
 
-/// What every version writes first.
+/// The part that every version writes first.
 #[derive(Deserialize)]
 struct Header {
     vramd_state: u32,
@@ -52,7 +52,7 @@ enum SavedCard<Up> {
     Up(Up),
 }
 
-/// What a manager has beside its state.
+/// The parts of a manager beside its state.
 #[derive(Default)]
 pub struct Volatile {
     inner: Inner,

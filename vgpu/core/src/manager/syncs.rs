@@ -160,7 +160,7 @@ impl Running {
     }
 
     fn fetch_tables(&mut self, vm: VmId, sync: &mut SyncPoint, missing: &[TableAt], cx: &mut Cx<'_>) -> Next {
-        // What was fetched before has been read.
+        // Pages that were fetched before have been read.
         if let Some(vgpu) = self.vms.get_mut(&vm)
             && !planted::is(Fault::FetchedTableKept)
         {
@@ -174,7 +174,7 @@ impl Running {
             })
             .collect();
         let fetching = self.fetch(vm, &pages, cx);
-        // What moved out of VRAM since can be read right away.
+        // Pages that have moved out of VRAM since then can be read right away.
         let next = if fetching.is_empty() {
             Next::Goes
         } else {

@@ -235,7 +235,7 @@ impl Running {
             && !self.mover.moves(vm)
     }
 
-    /// Nothing reaches the VM's memory any more: it is free.
+    /// Frees the VM's memory, which nothing reaches any more.
     pub(super) fn vm_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let orphans = std::mem::take(&mut vgpu.orphans);

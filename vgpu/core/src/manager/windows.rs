@@ -24,7 +24,7 @@ use crate::host::Card;
 use crate::memory::GuestPage;
 use crate::reason::Inconsistency;
 
-/// What a window shows at an offset.
+/// The place that a window shows at an offset.
 enum Shown {
     /// Guest VRAM. `instance`: seen through PRAMIN or BAR3, so a first store makes it instance memory.
     Vram {

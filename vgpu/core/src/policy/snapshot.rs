@@ -11,7 +11,7 @@ pub struct Snapshot<'a> {
     pub now: Tick,
     /// Bytes of VRAM that nobody holds.
     pub free: u64,
-    /// What waits for memory, in the order in which it came.
+    /// Demands that wait for memory, in the order in which they came.
     pub demands: Vec<DemandView<'a>>,
     /// The VMs by number. Those that leave are not here: nothing of theirs may move.
     pub vms: Vec<VmView<'a>>,
@@ -33,7 +33,7 @@ impl Snapshot<'_> {
 /// Chunks without memory that a VM's access waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DemandView<'a> {
-    /// Whose access waits.
+    /// VM whose access waits.
     pub vm: VmId,
     /// Those that have none yet.
     pub chunks: &'a [ChunkNo],
@@ -48,7 +48,7 @@ pub struct DemandView<'a> {
 pub struct VmView<'a> {
     /// Number of the VM.
     pub vm: VmId,
-    /// What it may hold.
+    /// The VM's quota.
     pub quota: Quota,
     /// Its largest chunk; the last one may be smaller.
     pub chunk_bytes: u64,
@@ -123,7 +123,7 @@ pub enum Residence {
     Both,
 }
 
-/// What is known of a chunk. Ages are counted from [`Snapshot::now`].
+/// A chunk as a policy sees it. Ages are counted from [`Snapshot::now`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkView {
     /// Its number within the VM.
