@@ -111,13 +111,23 @@ impl Arena {
             .map(|(&start, &(bytes, _))| (VramAddr(start), bytes))
     }
 
-    /// Whether all of a range lies in one that the VM holds.
+    /// Whether all of a range is the VM's. It may lie in several that follow each other: one store can write tables that
+    /// were given one by one.
     fn holds(&self, vm: VmId, at: VramAddr, bytes: u64) -> bool {
-        let Some((&start, &(length, owner))) = self.held.range(..=at.0).next_back() else {
+        let (mut at, Some(end)) = (at.0, at.0.checked_add(bytes)) else {
             return false;
         };
-        let end = at.0.checked_add(bytes);
-        owner == Some(vm) && end.is_some_and(|end| end <= start + length)
+        let first = self.held.range(..=at).next_back();
+        for (&start, &(length, owner)) in first.into_iter().chain(self.held.range(at.saturating_add(1)..)) {
+            if owner != Some(vm) || !(start..start + length).contains(&at) {
+                return false;
+            }
+            at = start + length;
+            if at >= end {
+                return true;
+            }
+        }
+        false
     }
 
     /// Checks an arena that was read: it is `bytes` from `base` on, and of its ranges some are free and `held` are their
@@ -231,6 +241,27 @@ mod tests {
             assert_eq!(arena.release(parts[i], 0x1000, None), Ok(()));
         }
         assert_eq!(arena.allocate(0x3000, 0x1000, None), Some(VramAddr(0x10_0000)));
+    }
+
+    #[test]
+    fn store_may_cross_from_one_of_the_vms_ranges_to_its_next() {
+        let (vm, other) = (VmId(1), VmId(2));
+        let mut arena = Arena::new(VramAddr(0), 0x10000);
+        for owner in [vm, vm, vm, other] {
+            arena.allocate(0x1000, 0x1000, Some(owner)).unwrap();
+        }
+        for (at, bytes, is_own) in [
+            (0xff8, 0x10, true),
+            (0xff8, 0x2008, true),
+            (0, 0x3000, true),
+            (0, 0x3001, false),
+            (0x2ff8, 0x10, false),
+            (0x4000, 8, false),
+        ] {
+            let mut actions = Actions::default();
+            let written = arena.write_for(vm, VramAddr(at), vec![0; bytes], &mut actions);
+            assert_eq!(written.is_ok(), is_own, "{bytes:#x} bytes at {at:#x}");
+        }
     }
 
     #[test]
