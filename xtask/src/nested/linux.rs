@@ -153,7 +153,7 @@ pub(super) fn files(environment: &HostEnv, folder: &Path) -> Result<Vec<GuestFil
     let software = "[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"128M\"\n\
                     [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/b.sock\"\nguest_vram = \"64M\"\n";
     let host = "[[gpu]]\nname = \"gpu0\"\ndevice = \"vfio:CARD\"\n\
-                [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/a.sock\"\nsocket_owner = 1000\nguest_vram = \"64M\"\n";
+                [[vm]]\nname = \"a\"\ngpu = \"gpu0\"\nsocket = \"/run/a.sock\"\nsocket_mode = \"0666\"\nsocket_users = [1000]\nguest_vram = \"64M\"\n";
     let scripts = [ASK, BUTTON, LARGE, DISKS, NETWORK];
     let texts = scripts
         .into_iter()

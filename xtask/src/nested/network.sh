@@ -9,7 +9,7 @@ ip link set vramd0 up
 httpd -p 10.7.0.1:80 -h /run/www
 nc -l -p 5000 <>/run/quiet >/run/up &
 receiver=$!
-# The socket is this user's already: socket_owner.
+# The broker lets this user in: socket_users.
 chmod 666 /dev/kvm /dev/net/tun
 timeout 400 vramd run --user 1000:1000 /inner/network.toml >/run/network.log
 status=$?
