@@ -15,6 +15,8 @@ pub struct Timing {
     /// From EXEC or LAUNCH to the first byte. assumed: 5–10 µs is what a copy through PCOPY costs before it moves
     /// data (direction measured in Gdev, USENIX ATC '12).
     pub copy_startup_ns: u64,
+    /// Components that a copy engine puts in their places, in a microsecond. assumed: one in a core clock of 700 MHz.
+    pub copy_components_per_us: u64,
     /// A method in the PBDMA. assumed: about three core clocks of 700 MHz.
     pub method_ns: u64,
     /// Fetch of a GPFIFO entry with the first words of its segment. assumed: a read across PCIe takes 1–1.5 µs.
@@ -112,6 +114,7 @@ impl Timing {
             vram_mb_per_s,
             pcie_mb_per_s: 6_000,
             copy_startup_ns: 7_000,
+            copy_components_per_us: 700,
             method_ns: 4,
             fetch_ns: 1_000,
             doorbell_ns: 500,
@@ -121,6 +124,13 @@ impl Timing {
             runlist_ns: 2_000,
             shaders: ShaderTiming::of(board),
         }
+    }
+}
+
+impl Timing {
+    /// How long a copy engine takes to put so many components in their places.
+    pub(crate) const fn copy_components_ns(&self, components: u64) -> u64 {
+        components.saturating_mul(1_000) / self.copy_components_per_us
     }
 }
 

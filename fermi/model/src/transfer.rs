@@ -23,11 +23,13 @@ const REPORT_BYTES: u64 = 16;
 const BATCH_ELEMENTS: usize = 64;
 const BATCH_BYTES: usize = BATCH_ELEMENTS * ELEMENT_BYTES_MAX;
 /// Most batches that one event moves, for the same reason.
-const PIECE_BATCHES: usize = 32;
+const PIECE_BATCHES: usize = 8;
 /// Bytes that count as one unit of work.
 const WORK_BYTES: u64 = 4 << 10;
-/// Elements that change on the way, or single components stored, that count as one.
-const WORK_ELEMENTS: u64 = 32;
+/// Components of elements that change on the way that count as one.
+const WORK_COMPONENTS: u64 = 64;
+/// What a component that is stored alone counts as besides: it is translated alone.
+const ALONE: u64 = 4;
 
 /// A semaphore that is written at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,23 +228,27 @@ impl FermiModel {
             return 1;
         }
         let mut traffic = Traffic::default();
-        let mut elements = 0;
+        let mut components = 0;
         let moved = match transfer.remap {
             None => self.move_piece(&space, &mut transfer, &mut traffic),
-            Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic, &mut elements),
+            Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic, &mut components),
         };
         self.mem.stores += 1;
         let bytes = traffic.vram + traffic.upstream + traffic.downstream;
         self.mem.counters.copied_bytes += bytes / 2;
         let now = self.clock.now();
-        let end = self.links.reserve(&self.timing, traffic, now);
+        let placed = self.timing.copy_components_ns(components);
+        let end = self
+            .links
+            .reserve(&self.timing, traffic, now)
+            .max(now.saturating_add(placed));
         let slowdown = u64::from(self.faults.copy_slowdown.max(1));
         self.units[unit].at = now.saturating_add((end - now).saturating_mul(slowdown));
         self.units[unit].transfer = Some(transfer);
         if let Err(refusal) = moved {
             self.fault_unit(unit, refusal);
         }
-        1 + (bytes / 2 / WORK_BYTES + elements / WORK_ELEMENTS) as u32
+        1 + (bytes / 2 / WORK_BYTES + components / WORK_COMPONENTS) as u32
     }
 
     /// Reads a condition and decides on it.
@@ -291,14 +297,15 @@ impl FermiModel {
         Ok(())
     }
 
-    /// Moves up to [`PIECE_BATCHES`] batches of elements; `changed` counts them, and components that are stored alone.
+    /// Moves up to [`PIECE_BATCHES`] batches of elements; `placed` counts their components, more for those stored
+    /// alone.
     fn remap_piece(
         &mut self,
         space: &AddressSpace,
         transfer: &mut Transfer,
         remap: Remap,
         traffic: &mut Traffic,
-        changed: &mut u64,
+        placed: &mut u64,
     ) -> Result<(), Refusal> {
         let mut from = Pages::new(&transfer.source, Access::READ);
         let mut to = Pages::new(&transfer.target, Access::WRITE);
@@ -318,7 +325,7 @@ impl FermiModel {
                 self.gather(space, &mut from, &transfer.source, at, source, traffic)?;
             }
             remap.apply(source, target);
-            *changed += elements as u64;
+            *placed += elements as u64 * u64::from(remap.target_components);
             let first = transfer.done * target_bytes as u64;
             if remap.writes_all() {
                 let at = (transfer.line, first);
@@ -329,7 +336,7 @@ impl FermiModel {
                         let part = &target[start + offset..start + offset + bytes];
                         let at = (transfer.line, first + (start + offset) as u64);
                         self.scatter(space, &mut to, &transfer.target, at, part, traffic)?;
-                        *changed += 1;
+                        *placed += ALONE;
                     }
                 }
             }
