@@ -3,7 +3,7 @@
 use fermi_spec::bar::Bar;
 use guests::GuestBus;
 use vgpu::{Reply, Request, RequestId, VmId};
-use vm_memory::VolatileMemory as _;
+use vm_memory::{VolatileMemory as _, VolatileSlice};
 
 use crate::bench::Bench;
 use crate::bus::WideBus;
@@ -55,6 +55,16 @@ impl<'a> Poster<'a> {
         }
     }
 
+    /// A part of the VM's RAM; `None` where it has none, which is the input's own mistake.
+    fn ram(&self, gpa: u64, bytes: usize) -> Option<VolatileSlice<'_>> {
+        self.bench
+            .world
+            .vm(self.vm)
+            .ram
+            .get_slice(gpa as usize, bytes)
+            .ok()
+    }
+
     fn answer(&mut self) -> u64 {
         for _ in 0..TURNS_OF_AN_ACCESS {
             match self.bench.world.take_reply(self.vm, self.posted) {
@@ -98,25 +108,13 @@ impl GuestBus for Poster<'_> {
     }
 
     fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
-        if let Ok(slice) = self
-            .bench
-            .world
-            .vm(self.vm)
-            .ram
-            .get_slice(gpa as usize, data.len())
-        {
+        if let Some(slice) = self.ram(gpa, data.len()) {
             slice.copy_to(data);
         }
     }
 
     fn ram_write(&mut self, gpa: u64, data: &[u8]) {
-        if let Ok(slice) = self
-            .bench
-            .world
-            .vm(self.vm)
-            .ram
-            .get_slice(gpa as usize, data.len())
-        {
+        if let Some(slice) = self.ram(gpa, data.len()) {
             slice.copy_from(data);
         }
     }
