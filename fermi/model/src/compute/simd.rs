@@ -1,10 +1,10 @@
 //! Instructions of the processor at hand, for loops over lanes.
 //!
-//! The interpreter is compiled once for any processor and once for those with AVX2 and FMA, and the choice is made when a
-//! grid runs. Results do not depend on it.
+//! The interpreter is compiled for any processor, for those with AVX2 and FMA, and for those with AVX-512, and the choice
+//! is made when a grid runs. Results do not depend on it.
 //
 // UNSAFETY: loops over lanes become vector instructions only if the compiler may use them. A function that was compiled
-// for AVX2 may be called only where the processor has it; a value of `Avx2` is the proof.
+// for a set of instructions may be called only where the processor has it; a value of the set's type is the proof.
 #![expect(unsafe_code)]
 
 use super::{
@@ -39,61 +39,114 @@ impl Level for Common {
     }
 }
 
-/// AVX2, FMA and the bit manipulation of the same generation.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+/// A level: its proof, what it performs, and how it runs a grid. `$all` are the features, each of which is looked for.
+macro_rules! level {
+    ($(#[$doc:meta])* $name:ident, $all:literal, [$($feature:tt),*], $perform:ident, $run:ident) => {
+        $(#[$doc])*
+        #[cfg(target_arch = "x86_64")]
+        #[derive(Clone, Copy)]
+        struct $name(());
 
-#[cfg(target_arch = "x86_64")]
-impl Avx2 {
-    fn detect() -> Option<Self> {
-        let is_there = std::is_x86_feature_detected!("avx2")
-            && std::is_x86_feature_detected!("fma")
-            && std::is_x86_feature_detected!("bmi1")
-            && std::is_x86_feature_detected!("bmi2")
-            && std::is_x86_feature_detected!("lzcnt")
-            && std::is_x86_feature_detected!("popcnt");
-        is_there.then_some(Self(()))
-    }
+        #[cfg(target_arch = "x86_64")]
+        impl $name {
+            fn detect() -> Option<Self> {
+                ($(std::is_x86_feature_detected!($feature))&&*).then_some(Self(()))
+            }
+
+            fn run(self, grid: &mut Grid, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
+                // SAFETY: a value exists only where `detect` found all that the function is compiled for.
+                unsafe { $run(self, grid, outside, budget) }
+            }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        impl Level for $name {
+            #[inline(always)]
+            fn perform<G: Group>(self, warp: &mut Warp, op: &Op, lanes: u32) {
+                // SAFETY: as above.
+                unsafe { $perform::<G>(warp, op, lanes) }
+            }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $all)]
+        #[inline(never)]
+        fn $perform<G: Group>(warp: &mut Warp, op: &Op, lanes: u32) {
+            G::perform(warp, op, lanes);
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $all)]
+        fn $run(
+            level: $name,
+            grid: &mut Grid,
+            outside: &mut dyn Outside,
+            budget: u64,
+        ) -> Result<GridProgress, Stop> {
+            grid.run_body(level, outside, &mut (), budget)
+        }
+    };
 }
 
-#[cfg(target_arch = "x86_64")]
-impl Level for Avx2 {
-    #[inline(always)]
-    fn perform<G: Group>(self, warp: &mut Warp, op: &Op, lanes: u32) {
-        // SAFETY: an `Avx2` exists only where `detect` found all that the function is compiled for.
-        unsafe { perform_avx2::<G>(warp, op, lanes) }
-    }
-}
+level!(
+    /// AVX2, FMA and the bit manipulation of the same generation.
+    Avx2,
+    "avx2,fma,bmi1,bmi2,lzcnt,popcnt",
+    ["avx2", "fma", "bmi1", "bmi2", "lzcnt", "popcnt"],
+    perform_avx2,
+    run_avx2
+);
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-#[inline(never)]
-fn perform_avx2<G: Group>(warp: &mut Warp, op: &Op, lanes: u32) {
-    G::perform(warp, op, lanes);
-}
+level!(
+    /// The same and the AVX-512 of servers: masks, lengths up to 64 bytes, words of 8 to 64 bits.
+    Avx512,
+    "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl",
+    [
+        "avx2", "fma", "bmi1", "bmi2", "lzcnt", "popcnt", "avx512f", "avx512bw", "avx512cd", "avx512dq",
+        "avx512vl"
+    ],
+    perform_avx512,
+    run_avx512
+);
 
-/// Runs [`Grid::run_body`] with the best instructions of this processor.
+/// Runs a grid with the best instructions of this processor.
 pub(super) fn run_grid(
     grid: &mut Grid,
     outside: &mut dyn Outside,
     budget: u64,
 ) -> Result<GridProgress, Stop> {
     #[cfg(target_arch = "x86_64")]
-    if let Some(level) = Avx2::detect() {
-        // SAFETY: as above.
-        return unsafe { run_grid_avx2(level, grid, outside, budget) };
+    {
+        if let Some(level) = Avx512::detect() {
+            return level.run(grid, outside, budget);
+        }
+        if let Some(level) = Avx2::detect() {
+            return level.run(grid, outside, budget);
+        }
     }
+    run_common(grid, outside, budget)
+}
+
+fn run_common(grid: &mut Grid, outside: &mut dyn Outside, budget: u64) -> Result<GridProgress, Stop> {
     grid.run_body(Common, outside, &mut (), budget)
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-fn run_grid_avx2(
-    level: Avx2,
-    grid: &mut Grid,
-    outside: &mut dyn Outside,
-    budget: u64,
-) -> Result<GridProgress, Stop> {
-    grid.run_body(level, outside, &mut (), budget)
+/// How a grid runs.
+#[cfg(test)]
+pub(super) type Runner = fn(&mut Grid, &mut dyn Outside, u64) -> Result<GridProgress, Stop>;
+
+/// The levels that this processor has, the common one first.
+#[cfg(test)]
+pub(super) fn runners() -> Vec<Runner> {
+    let mut runners: Vec<Runner> = vec![run_common];
+    #[cfg(target_arch = "x86_64")]
+    {
+        if Avx2::detect().is_some() {
+            runners.push(|grid, outside, budget| Avx2::detect().expect("seen").run(grid, outside, budget));
+        }
+        if Avx512::detect().is_some() {
+            runners.push(|grid, outside, budget| Avx512::detect().expect("seen").run(grid, outside, budget));
+        }
+    }
+    runners
 }

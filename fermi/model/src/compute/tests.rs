@@ -21,6 +21,7 @@ use super::{
 };
 use crate::mmu::Refusal;
 
+mod levels;
 mod textures;
 
 const CODE: u64 = 0x10_0000;
