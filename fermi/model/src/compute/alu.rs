@@ -12,6 +12,7 @@ pub(crate) mod integer;
 pub(crate) mod lanes;
 pub(crate) mod single;
 pub(crate) mod special;
+mod transcendental;
 
 /// Direction of a rounding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -177,7 +177,7 @@ impl Converted {
 }
 
 /// 2^52, and half as much more: an integer of up to 51 bits that is added to it has its bits in the sum's low ones.
-const MAGIC: f64 = 6_755_399_441_055_744.0;
+pub(super) const MAGIC: f64 = 6_755_399_441_055_744.0;
 
 /// The low 32 bits of a whole number of a magnitude below 2^51.
 #[inline(always)]

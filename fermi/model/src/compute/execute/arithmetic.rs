@@ -358,7 +358,7 @@ impl Group for Other {
             Opcode::Rro => each(|lane| single::modify(b[lane], op.bit(6), op.bit(8))),
             Opcode::Mufu => {
                 let function = Function::from_bits(op.get(field::FUNCTION));
-                special::evaluate(function, a, [op.bit(7), op.bit(9), op.bit(5)], executing)
+                special::evaluate(function, a, [op.bit(7), op.bit(9), op.bit(5)])
             }
             Opcode::Imul | Opcode::Imul32i if op.bit(6) => lanes::mul_high(a, b, op.bit(7), op.bit(5)),
             Opcode::Imul | Opcode::Imul32i => each(|lane| a[lane].wrapping_mul(b[lane])),
