@@ -16,7 +16,7 @@ use vm_memory::{MmapRegion, VolatileMemory};
 /// Request of a guest to its machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// A load of up to eight bytes; the rest of a longer one is lost.of this many bytes.
+    /// A load of so many bytes; those beyond eight are lost.
     Read(Bar, u64, usize),
     /// A store of these bytes.
     Write(Bar, u64, Vec<u8>),
@@ -55,7 +55,7 @@ impl SimBus {
         }
     }
 
-    /// A load of up to eight bytes; the rest of a longer one is lost.of any width, for guests that do not behave.
+    /// A load of any width, for guests that do not behave; bytes beyond eight are lost.
     pub fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
         self.call(Ask::Read(bar, offset, bytes))
     }
@@ -90,6 +90,30 @@ pub trait WideBus: GuestBus {
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]);
 }
 
+/// The methods of [`GuestBus`] that one of any width, `WideBus`, has already.
+macro_rules! narrow_accesses {
+    () => {
+        fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
+            self.read(bar, offset, 4) as u32
+        }
+
+        fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
+            self.write(bar, offset, &value.to_le_bytes());
+        }
+
+        fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
+            self.write(bar, offset, &value.to_le_bytes());
+        }
+
+        fn ram_read32(&mut self, gpa: u64) -> u32 {
+            let mut word = [0; 4];
+            self.ram_read(gpa, &mut word);
+            u32::from_le_bytes(word)
+        }
+    };
+}
+pub(crate) use narrow_accesses;
+
 impl WideBus for SimBus {
     fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
         SimBus::read(self, bar, offset, bytes)
@@ -101,17 +125,7 @@ impl WideBus for SimBus {
 }
 
 impl GuestBus for SimBus {
-    fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
-        self.read(bar, offset, 4) as u32
-    }
-
-    fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
-        self.write(bar, offset, &value.to_le_bytes());
-    }
-
-    fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
-        self.write(bar, offset, &value.to_le_bytes());
-    }
+    narrow_accesses!();
 
     fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
         self.ram
@@ -125,12 +139,6 @@ impl GuestBus for SimBus {
             .get_slice(gpa as usize, data.len())
             .expect("inside of RAM")
             .copy_from(data);
-    }
-
-    fn ram_read32(&mut self, gpa: u64) -> u32 {
-        let mut word = [0; 4];
-        self.ram_read(gpa, &mut word);
-        u32::from_le_bytes(word)
     }
 
     fn relax(&mut self) {

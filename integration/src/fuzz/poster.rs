@@ -6,7 +6,7 @@ use vgpu::{Reply, Request, RequestId, VmId};
 use vm_memory::{VolatileMemory as _, VolatileSlice};
 
 use crate::bench::Bench;
-use crate::bus::WideBus;
+use crate::bus::{WideBus, narrow_accesses};
 
 /// Turns within which an access is answered whose VM waits for it.
 const TURNS_OF_AN_ACCESS: u32 = 400_000;
@@ -95,17 +95,7 @@ impl WideBus for Poster<'_> {
 }
 
 impl GuestBus for Poster<'_> {
-    fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
-        self.read(bar, offset, 4) as u32
-    }
-
-    fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
-        self.write(bar, offset, &value.to_le_bytes());
-    }
-
-    fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
-        self.write(bar, offset, &value.to_le_bytes());
-    }
+    narrow_accesses!();
 
     fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
         if let Some(slice) = self.ram(gpa, data.len()) {
@@ -117,12 +107,6 @@ impl GuestBus for Poster<'_> {
         if let Some(slice) = self.ram(gpa, data.len()) {
             slice.copy_from(data);
         }
-    }
-
-    fn ram_read32(&mut self, gpa: u64) -> u32 {
-        let mut word = [0; 4];
-        self.ram_read(gpa, &mut word);
-        u32::from_le_bytes(word)
     }
 
     fn relax(&mut self) {
