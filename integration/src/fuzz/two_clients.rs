@@ -15,7 +15,7 @@ use super::poster::{Pace, Poster};
 use super::{bars, channels};
 use crate::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
 use crate::bus::WideBus as _;
-use crate::keeper::{self, endless_grid};
+use crate::keeper::endless_grid;
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
 
 const MIB: u64 = 1 << 20;
@@ -30,8 +30,12 @@ const DATA_BYTES: u64 = 8 * MIB;
 const CHANNELS: u8 = 6;
 /// Most actions of an input.
 const ACTIONS_MAX: usize = 64;
+/// GPU time that the watchdog gives: more than a slice, and little, for each instruction of an endless grid is executed.
+const WATCHDOG_NS: u64 = 4_000_000;
 /// Turns within which the victim does a round, and within which a VM comes or goes.
 const PATIENCE: u32 = 400_000;
+/// Units of work of the card in a turn: few, as a grid that nobody waits behind runs on for all of the input.
+const WORK: u32 = 6;
 /// Bytes that the victim copies to its VRAM and back.
 const VICTIMS_BYTES: u64 = 128 << 10;
 const FROM_GPA: u64 = 8 * MIB;
@@ -331,10 +335,11 @@ fn turn_until(bench: &mut Bench, what: &str, mut done: impl FnMut(&Bench) -> boo
 pub(super) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let settings = GpuConfig {
-        watchdog_ns: keeper::LIMIT_NS,
+        watchdog_ns: WATCHDOG_NS,
         ..gpu_config()
     };
     let mut bench = Bench::with(CARD, settings, &[config()]);
+    bench.work = WORK;
     bench.world.work_between_actions = u32::from(input.u8() & 3);
     let mut hostile = HOSTILE.map(|vm| Attacker::come(vm, &mut bench));
     let mut victim = Victim::start(&mut bench);
