@@ -6,10 +6,11 @@
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `poster`: a VM that asks for what the input says, on the whole core
-//! * `bars`, `channels`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`: one target each
+//! * `bars`, `channels`, `descriptors`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`: one target each
 
 mod bars;
 mod channels;
+mod descriptors;
 mod input;
 mod page_tables;
 mod poster;
@@ -28,7 +29,7 @@ pub struct Target {
 }
 
 /// All fuzz targets, by name.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -56,6 +57,10 @@ pub const TARGETS: [Target; 7] = [
     Target {
         name: "sync_cost",
         body: sync_cost::run,
+    },
+    Target {
+        name: "descriptors",
+        body: descriptors::run,
     },
 ];
 

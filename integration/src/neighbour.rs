@@ -10,7 +10,7 @@
 
 pub mod attacks;
 mod live;
-mod raw;
+pub(crate) mod raw;
 mod victim;
 
 use std::path::PathBuf;
@@ -28,6 +28,9 @@ use vramd::host::{CardChoice, HostSetup, start_broker};
 
 use attacks::Attack;
 
+/// Names of the VMs.
+const VICTIM: &str = "victim";
+const OTHERS: [&str; 2] = ["other", "third"];
 const MIB: u64 = 1 << 20;
 const CARD_VRAM: u64 = 128 * MIB;
 const GUEST_VRAM: u64 = 96 * MIB;
@@ -77,7 +80,7 @@ pub struct Measured {
     pub longest: Duration,
 }
 
-/// A broker with a software card and a socket for each of two VMs.
+/// A broker with a software card and sockets for VMs: one whose work is checked, and others.
 pub struct Host {
     folder: tempfile::TempDir,
     _broker: Broker,
@@ -115,7 +118,7 @@ impl Host {
             firmware: None,
             flights: None,
             record: None,
-            vms: vec![socket("victim")?, socket("other")?],
+            vms: vec![socket(VICTIM)?, socket(OTHERS[0])?, socket(OTHERS[1])?],
         })?;
         Ok(Self {
             folder,
@@ -123,19 +126,28 @@ impl Host {
         })
     }
 
+    fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The sockets of those that are not the victim.
+    pub(crate) fn others(&self) -> [PathBuf; 2] {
+        OTHERS.map(|name| self.socket(name))
+    }
+
     /// Starts the VM whose work is checked.
     pub fn victim(&self) -> Running {
-        Running::start(self.folder.path().join("victim"), victim::run)
+        Running::start(self.socket(VICTIM), victim::run)
     }
 
     /// Starts the same work as the victim's in the other VM.
     pub fn twin(&self) -> Running {
-        Running::start(self.folder.path().join("other"), victim::run)
+        Running::start(self.socket(OTHERS[0]), victim::run)
     }
 
     /// Starts an attack in the other VM. It goes on until it is stopped, with a new connection where it lost one.
     pub fn attacker(&self, attack: &Attack) -> Running {
-        Running::start(self.folder.path().join("other"), attack.run)
+        Running::start(self.socket(OTHERS[0]), attack.run)
     }
 }
 

@@ -57,6 +57,11 @@ fn channels_survive_any_input() {
 }
 
 #[test]
+fn descriptors_cost_only_their_sender() {
+    run("descriptors", 4);
+}
+
+#[test]
 fn page_tables_survive_any_input() {
     run("page_tables", 100);
 }

@@ -17,9 +17,9 @@ use crate::workspace::Workspace;
 pub(crate) const CI_SECONDS: u32 = 60;
 /// Longest time for one input. Seconds.
 const INPUT_SECONDS: u32 = 20;
-/// Targets whose inputs drive a whole system. With a sanitizer one with grids that never end takes up to a minute, so CI has no
-/// time for them: there the stable tests run their corpora.
-const WHOLE_SYSTEMS: [&str; 2] = ["two_clients", "sync_cost"];
+/// Targets whose inputs drive a whole system. With a sanitizer one with grids that never end takes up to half a minute, so CI
+/// has no time for them: there the stable tests run their corpora.
+const WHOLE_SYSTEMS: [&str; 3] = ["two_clients", "sync_cost", "descriptors"];
 /// Longest time for one input of those. Seconds.
 const SYSTEM_INPUT_SECONDS: u32 = 300;
 /// Largest input. Bytes.
@@ -192,7 +192,7 @@ mod tests {
         let error = run(&workspace, &arguments).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost"
+            "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost, descriptors"
         );
     }
 
