@@ -1,5 +1,5 @@
 //! The system calls that the threads of a VM's process may make: seccomp filters, one for each kind of thread. And those of a
-//! process that serves VMs or a card, one for all its threads.
+//! process that serves VMs or a card.
 //!
 //! ```text
 //! main ──filter of main──► starts threads, each of which inherits it and adds the narrower one of its kind
@@ -10,9 +10,9 @@
 //! A guest that takes over a thread of its VMM gets the calls of that thread and no more: a vCPU's thread talks to
 //! KVM, to the vGPU's socket and to eventfds, and opens nothing. Main's filter still allows the calls for building
 //! a VM, as a guest may be started anew; it never allows new programs, new processes, other sockets than Unix ones,
-//! or executable memory. A process that serves ([`Sandbox::enter_as_server`]) has one filter of that kind, which allows
-//! whatever its threads do and a margin for rare paths, because its end is that of all its VMs. `privileges` handles capabilities
-//! and the user.
+//! or executable memory. A process that serves has a filter of that kind, too ([`Sandbox::enter_as_server`]), and each of its threads
+//! adds the one of its kind ([`Sandbox::confine_serving`]): the thread that serves clients opens nothing and starts nothing.
+//! `privileges` handles capabilities and the user.
 
 pub mod privileges;
 mod report;
@@ -21,6 +21,7 @@ mod rules;
 use std::sync::Arc;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use vfio_user_server::ThreadKind;
 
 /// Kinds of threads, by their work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +40,10 @@ pub(crate) enum Role {
     Disk,
     /// Serves a network device.
     Net,
-    /// Any thread of a process that serves VMs or a card.
+    /// A process that serves VMs or a card, until a thread takes a kind of its own.
     Server,
+    /// A thread of such a process.
+    Serving(ThreadKind),
 }
 
 impl Role {
@@ -66,6 +69,7 @@ impl Role {
             Role::Disk => "disk",
             Role::Net => "net",
             Role::Server => "server",
+            Role::Serving(kind) => kind.name(),
         }
     }
 }
@@ -113,10 +117,13 @@ impl Sandbox {
     pub fn enter_as_server() -> Result<(), SandboxError> {
         report::install().map_err(SandboxError::Handler)?;
         report::set_role_of_process(Role::Server.name());
-        let programs = programs(Role::Server).map_err(SandboxError::Compile)?;
-        programs
-            .iter()
-            .try_for_each(|program| apply_filter(program).map_err(SandboxError::Install))
+        install(&programs(Role::Server).map_err(SandboxError::Compile)?)
+    }
+
+    /// Restricts the calling thread of such a process to the calls of its kind. This cannot be undone.
+    pub fn confine_serving(kind: ThreadKind) -> Result<(), SandboxError> {
+        report::set_role(kind.name());
+        install(&programs(Role::Serving(kind)).map_err(SandboxError::Compile)?)
     }
 
     /// Restricts the calling thread to the calls of `role`. This cannot be undone.
@@ -125,11 +132,16 @@ impl Sandbox {
             return Ok(());
         };
         report::set_role(role.name());
-        let programs = filters.get(role as usize).into_iter().flatten();
-        programs
-            .into_iter()
-            .try_for_each(|program| apply_filter(program).map_err(SandboxError::Install))
+        let kind = Role::OF_A_VM.iter().position(|known| *known == role);
+        kind.and_then(|kind| filters.get(kind))
+            .map_or(Ok(()), |programs| install(programs))
     }
+}
+
+fn install(programs: &[BpfProgram]) -> Result<(), SandboxError> {
+    programs
+        .iter()
+        .try_for_each(|program| apply_filter(program).map_err(SandboxError::Install))
 }
 
 /// Filters to install, in this order.
@@ -140,20 +152,31 @@ fn programs(role: Role) -> Result<Vec<BpfProgram>, seccompiler::BackendError> {
         SeccompAction::Allow,
         TargetArch::x86_64,
     )?;
-    let mut programs = vec![BpfProgram::try_from(allowed)?];
+    // Of several filters the strictest one counts; the ones with other answers let a call that they do not name pass. The narrowest is
+    // installed last, for afterwards no other could be installed.
+    let mut programs = Vec::new();
     if matches!(role, Role::Main | Role::Server) {
         // Flags of clone3 lie in memory, where no filter looks. The C library goes on with clone, whose flags can
-        // be checked. Of several filters the strictest one counts; the other one lets the call pass.
-        let absent = SeccompFilter::new(
-            [(libc::SYS_clone3, Vec::new())].into(),
-            SeccompAction::Allow,
-            SeccompAction::Errno(libc::ENOSYS as u32),
-            TargetArch::x86_64,
-        )?;
-        // Installed first, for afterwards it could not be installed.
-        programs.insert(0, BpfProgram::try_from(absent)?);
+        // be checked.
+        programs.push(answering([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?);
     }
+    let refused = rules::refused(role);
+    if !refused.is_empty() {
+        programs.push(answering(refused, libc::EPERM)?);
+    }
+    programs.push(BpfProgram::try_from(allowed)?);
     Ok(programs)
+}
+
+/// A filter that answers the calls of `rules` with an error, and lets all others pass.
+fn answering(rules: rules::Rules, errno: libc::c_int) -> Result<BpfProgram, seccompiler::BackendError> {
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        SeccompAction::Errno(errno as u32),
+        TargetArch::x86_64,
+    )?;
+    BpfProgram::try_from(filter)
 }
 
 #[cfg(test)]

@@ -1,16 +1,21 @@
 //! What `serve` and `gpu` give up before they start a thread: a client that took such a process over would have its rights, and a core
 //! file of it would hold the memory of all guests.
 
+use std::io;
+
 use anyhow::Context as _;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
+use vfio_user_server::threads::confine_with;
 use vmm::sandbox::Sandbox;
 use vmm::sandbox::privileges::{User, give_up};
 
-/// Forbids this thread and all that it starts the system calls that no broker and no card makes.
+/// Forbids this thread and all that it starts the system calls that no broker and no card makes, and each thread those that its kind
+/// does not make.
 pub(crate) fn filter_calls(is_wanted: bool) -> anyhow::Result<()> {
     if is_wanted {
         Sandbox::enter_as_server()?;
+        confine_with(|kind| Sandbox::confine_serving(kind).map_err(io::Error::other));
     }
     Ok(())
 }

@@ -10,11 +10,15 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use fermi_spec::addr::Aperture;
+use fermi_spec::regs::PbusReg;
+use fermi_spec::regs::windows::WindowBlock;
 use process::{Process, complaint, text};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use vfio_user_server::RemoteFunction;
+use vfio_user_server::{Region, RemoteFunction};
 
 const WAIT: Duration = Duration::from_secs(20);
 /// Numbers of users that no host has.
@@ -179,6 +183,93 @@ fn all_threads_are_filtered_unless_the_operator_wants_none_to_be() {
         assert_eq!(card.terminate().status.code(), Some(0));
         assert_eq!(broker.terminate().status.code(), Some(0));
     }
+}
+
+/// Filters of each thread, by name.
+fn filters_of_threads(process: &Process) -> Vec<(String, u32)> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.0.id())).unwrap();
+    let filters = tasks.map(|task| {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let field = |name| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .unwrap()
+                .trim()
+        };
+        (
+            field("Name:").to_owned(),
+            field("Seccomp_filters:").parse().unwrap(),
+        )
+    });
+    filters.collect()
+}
+
+#[test]
+fn each_thread_has_the_filter_of_its_kind_besides_the_process_s() {
+    let host = Host::new("");
+    let mut broker = host.serve(&[]);
+    let client = RemoteFunction::connect(&host.socket, WAIT).unwrap();
+    let threads = filters_of_threads(&broker);
+    for name in ["broker", "card", "flight", "irq a", "reaper"] {
+        assert!(threads.iter().any(|(thread, _)| thread == name), "{threads:?}");
+    }
+    // Main starts the others.
+    let of_process = threads.iter().find(|(name, _)| name == "vramd").unwrap().1;
+    let wider = threads.iter().filter(|(_, filters)| *filters <= of_process);
+    assert_eq!(wider.count(), 1, "{threads:?}");
+    drop(client);
+    assert_eq!(broker.terminate().status.code(), Some(0));
+}
+
+#[test]
+fn memory_taken_from_a_filtered_broker_costs_its_client_alone() {
+    let host = Host::new("");
+    let neighbour = host.folder.path().join("b.sock");
+    let config = std::fs::read_to_string(&host.config).unwrap();
+    let second = format!("[[vm]]\nname = \"b\"\ngpu = \"g\"\nsocket = {neighbour:?}\nguest_vram = \"8M\"\n");
+    std::fs::write(&host.config, config + &second).unwrap();
+    let mut broker = host.serve(&[]);
+    let hostile = RemoteFunction::connect(&host.socket, WAIT).unwrap();
+    let friendly = RemoteFunction::connect(&neighbour, WAIT).unwrap();
+    // With this seal the broker cannot forbid that it shrinks.
+    let ram = memfd_create("ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&ram, 1 << 20).unwrap();
+    fcntl_add_seals(&ram, SealFlags::SEAL).unwrap();
+    hostile.dma_map(0, 1 << 20, &ram, 0, true).unwrap();
+    ftruncate(&ram, 0).unwrap();
+    // The broker reads the window's tables there.
+    let block = WindowBlock::new()
+        .with_aperture(Aperture::SysCoherent)
+        .with_enable(true);
+    let bar3 = u64::from(PbusReg::Bar3Block.offset());
+    let _ = hostile.write(Region::Bar0, bar3, &block.into_bits().to_le_bytes());
+    let start = Instant::now();
+    while hostile.read(Region::Bar3, 0, &mut [0; 4]).is_ok() {
+        assert!(start.elapsed() < WAIT, "nothing is read there");
+    }
+    friendly.read(Region::Bar0, 0, &mut [0; 4]).unwrap();
+    let ended = broker.terminate();
+    let told = text(&ended.stderr);
+    assert!(told.contains("its RAM was truncated"), "{told}");
+    assert_eq!(ended.status.code(), Some(0), "{told}");
+}
+
+#[test]
+fn filtered_broker_tells_of_a_lost_card_and_writes_what_happened() {
+    let folder = tempfile::tempdir().unwrap();
+    let card_socket = folder.path().join("card.sock");
+    let mut card = Process::start(&["gpu", "--socket", card_socket.to_str().unwrap(), "--vram", "32M"]);
+    card.first_line();
+    let host = Host::on(&format!("vfio-user:{}", card_socket.display()), "");
+    let mut broker = host.serve(&[]);
+    let client = RemoteFunction::connect(&host.socket, WAIT).unwrap();
+    card.kill();
+    let ended = broker.wait();
+    let told = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    assert!(told.contains("what happened last is in "), "{told}");
+    drop(client);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 
 use event_manager::{EventManager, EventOps, Events, MutEventSubscriber, SubscriberOps};
+use vfio_user_server::threads::{self, ThreadKind};
 use vgpu::Event;
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::eventfd::EventFd;
@@ -258,11 +259,8 @@ pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError>
         }
         // Sockets are closed and removed here, with the subscriber.
     };
-    std::thread::Builder::new()
-        .name("broker".into())
-        .spawn(run)
-        .map_err(|source| StartError::System {
-            what: "the event loop's thread",
-            source,
-        })
+    threads::spawn(ThreadKind::EventLoop, "broker".into(), run).map_err(|source| StartError::System {
+        what: "the event loop's thread",
+        source,
+    })
 }

@@ -15,11 +15,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use vfio_user_server::threads::{self, ThreadKind};
 use vgpu::Tick;
 use vgpu::flight_recorder::{Flight, FlightRecorder, Line};
 use vgpu::inspect::Node;
@@ -267,48 +269,112 @@ impl FlightFile {
 #[derive(Debug)]
 pub(crate) struct Flights {
     pub(crate) recorder: FlightRecorder,
-    folder: Option<FlightFolder>,
-    /// Threads that write, at most [`FILES_MAX`] in a broker's life.
-    writers: Vec<JoinHandle<()>>,
+    writer: Option<Writer>,
 }
 
-impl Drop for Flights {
-    /// A file that was begun is whole.
+/// The thread that writes files. It is there from the start, so that no thread that serves a VM has to open files or start threads.
+#[derive(Debug)]
+struct Writer {
+    /// Files to write; `None` at the end.
+    orders: Option<SyncSender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A file to write.
+struct Order {
+    now: Tick,
+    reason: String,
+    flight: Flight,
+    state: Option<Node>,
+    /// Told when the file is written, or is lost.
+    done: Option<SyncSender<()>>,
+}
+
+impl Writer {
+    fn start(folder: FlightFolder) -> std::io::Result<Self> {
+        // More files than that are not written.
+        let (orders, ordered) = sync_channel::<Order>(FILES_MAX as usize);
+        let work = move || {
+            for order in ordered {
+                let written = folder.write(&order.reason, order.now, &order.flight, order.state.as_ref());
+                tell(&order.reason, written);
+                // Whoever waited may have gone.
+                let _ = order.done.map(|done| done.send(()));
+            }
+        };
+        Ok(Self {
+            orders: Some(orders),
+            thread: Some(threads::spawn(
+                ThreadKind::FlightWriter,
+                "flight".to_owned(),
+                work,
+            )?),
+        })
+    }
+}
+
+impl Drop for Writer {
+    /// A file that was ordered is whole.
     fn drop(&mut self) {
-        for writer in self.writers.drain(..) {
-            let _ = writer.join();
+        self.orders = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the thread that writes flight files panicked");
         }
     }
 }
 
 impl Flights {
-    pub(crate) fn new(folder: Option<FlightFolder>) -> Self {
-        Self {
+    /// Starts the thread that writes to `folder`, if there is one.
+    pub(crate) fn new(folder: Option<FlightFolder>) -> std::io::Result<Self> {
+        Ok(Self {
             recorder: FlightRecorder::default(),
-            folder,
-            writers: Vec::new(),
-        }
+            writer: folder.map(Writer::start).transpose()?,
+        })
+    }
+
+    /// The file to write, and where to order it; nothing where no files are written.
+    fn order(
+        &self,
+        now: Tick,
+        reason: &str,
+        state: Option<Node>,
+        done: Option<SyncSender<()>>,
+    ) -> Option<(&SyncSender<Order>, Order)> {
+        let orders = self.writer.as_ref()?.orders.as_ref()?;
+        let order = Order {
+            now,
+            reason: reason.to_owned(),
+            flight: self.recorder.flight(),
+            state,
+            done,
+        };
+        Some((orders, order))
     }
 
     /// Writes what happened before something went wrong with one VM. Nobody waits for the file.
     pub(crate) fn write_beside(&mut self, now: Tick, reason: &str, state: Option<Node>) {
         self.recorder.remark(reason);
-        let Some(folder) = self.folder.clone() else { return };
-        self.writers.retain(|writer| !writer.is_finished());
-        let (reason, flight) = (reason.to_owned(), self.recorder.flight());
-        let write = move || tell(&reason, folder.write(&reason, now, &flight, state.as_ref()));
-        match std::thread::Builder::new().name("flight".to_owned()).spawn(write) {
-            Ok(writer) => self.writers.push(writer),
-            Err(error) => log::error!("what happened last is lost: no thread to write it: {error}"),
+        let Some((orders, order)) = self.order(now, reason, state, None) else {
+            return;
+        };
+        if orders.try_send(order).is_err() {
+            log::error!("{reason}: what happened last is lost: too many files wait, or nobody writes them");
         }
     }
 
     /// Writes what happened before something went wrong. Whoever holds the broker's lock waits for the file, so this is
     /// for a broker that does nothing more.
-    pub(crate) fn write(&mut self, now: Tick, reason: &str, state: Option<&Node>) {
+    pub(crate) fn write(&mut self, now: Tick, reason: &str, state: Option<Node>) {
         self.recorder.remark(reason);
-        let Some(folder) = &self.folder else { return };
-        tell(reason, folder.write(reason, now, &self.recorder.flight(), state));
+        let (done, is_done) = sync_channel(1);
+        let Some((orders, order)) = self.order(now, reason, state, Some(done)) else {
+            return;
+        };
+        if orders.send(order).is_err() || is_done.recv().is_err() {
+            log::error!("{reason}: what happened last is lost: the thread that writes it has ended");
+        }
     }
 }
 

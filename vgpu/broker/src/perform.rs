@@ -117,7 +117,10 @@ impl Performer {
             actions: Actions::default(),
             stats: Stats::default(),
             notices: NoticeLog::new(start),
-            flights: Flights::new(flights),
+            flights: Flights::new(flights).map_err(|source| StartError::System {
+                what: "the thread that writes what happened last",
+                source,
+            })?,
             status,
             waker,
             start,

@@ -6,6 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use vfio_user_server::irq::IrqEvent;
+use vfio_user_server::threads::{self, ThreadKind};
 
 #[derive(Debug, Default)]
 struct Locked {
@@ -35,9 +36,9 @@ impl Signaller {
     pub(crate) fn start(name: &str) -> std::io::Result<Arc<Self>> {
         let signaller = Arc::new(Self::default());
         let worker = signaller.clone();
-        std::thread::Builder::new()
-            .name(format!("irq {name}"))
-            .spawn(move || worker.work())?;
+        threads::spawn(ThreadKind::Signaller, format!("irq {name}"), move || {
+            worker.work()
+        })?;
         Ok(signaller)
     }
 

@@ -21,10 +21,11 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fermi_model::{Counters, FermiModel, Stepped};
+use vfio_user_server::threads::{self, ThreadKind};
 
 /// Work between two looks at `waiting`: about one piece of a copy, some 20 µs.
 const SLICE: u32 = 16;
@@ -162,7 +163,7 @@ impl<F: Follower> Shared<F> {
     fn give_way(&self) {
         let start = Instant::now();
         while self.waiting.load(Ordering::SeqCst) != 0 && start.elapsed() < GIVE_WAY_MAX {
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 }
@@ -199,9 +200,7 @@ impl<F: Follower> RunningCard<F> {
             start: Instant::now(),
         });
         let stepped = shared.clone();
-        let thread = thread::Builder::new()
-            .name("card".to_owned())
-            .spawn(move || stepped.run())?;
+        let thread = threads::spawn(ThreadKind::Card, "card".to_owned(), move || stepped.run())?;
         Ok(Self {
             shared,
             thread: Some(thread),

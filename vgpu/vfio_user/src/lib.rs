@@ -14,6 +14,7 @@
 //! | [`function`] | regions and interrupts of the function; the trait for functions that answer at once |
 //! | [`dma`], [`irq`] | the client's memory and interrupts |
 //! | [`reaper`], `bell` | descriptors of clients closed, and eventfds signalled, without waiting |
+//! | [`threads`] | the kinds of threads, and that each is confined as it starts |
 //! | `peer` | whose a client is; the only unsafe code |
 //! | [`pending`] | requests that wait for their answers |
 //! | [`serve`] | drives a function that answers at once |
@@ -45,6 +46,7 @@ pub mod remote;
 pub mod serve;
 #[cfg(test)]
 mod testing;
+pub mod threads;
 pub mod version;
 
 pub use client::{BatchedWrite, Client, Incoming, RequestId};
@@ -58,3 +60,4 @@ pub use reaper::{ForeignFd, Leftover, Reaper};
 pub use remote::{RemoteError, RemoteFunction};
 /// An error number, as replies carry it.
 pub use rustix::io::Errno;
+pub use threads::ThreadKind;

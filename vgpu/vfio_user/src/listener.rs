@@ -5,7 +5,6 @@
 
 mod socket;
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -88,6 +87,11 @@ pub struct Listener {
     helpers: Helpers,
 }
 
+/// A descriptor to let go of: a second one of the socket, because the thread that accepts may not open files.
+fn reserve(bound: &BoundSocket) -> Option<OwnedFd> {
+    bound.socket.try_clone().ok().map(OwnedFd::from)
+}
+
 impl Listener {
     /// Listens on `path`, for everybody whom the umask lets.
     pub fn bind(path: &Path) -> Result<Self, ListenerError> {
@@ -101,9 +105,9 @@ impl Listener {
     /// Goes on with a socket that listens. Starts the thread that closes what its clients leave.
     pub fn of(bound: BoundSocket) -> io::Result<Self> {
         Ok(Self {
+            reserve: reserve(&bound),
             bound,
             seat: Weak::new(),
-            reserve: fs::File::open("/dev/null").ok().map(OwnedFd::from),
             helpers: Helpers::start()?,
         })
     }
@@ -142,7 +146,7 @@ impl Listener {
             return Ok(None);
         }
         if self.reserve.is_none() {
-            self.reserve = fs::File::open("/dev/null").ok().map(OwnedFd::from);
+            self.reserve = reserve(&self.bound);
         }
         match self.next_stream() {
             Ok(None) => Ok(None),

@@ -18,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::bounds::CLOSING_MAX;
+use crate::threads::{self, ThreadKind};
 
 /// Time between two looks at what somebody still uses.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -78,9 +79,7 @@ impl Reaper {
     pub fn start() -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let worker = shared.clone();
-        std::thread::Builder::new()
-            .name("reaper".into())
-            .spawn(move || worker.work())?;
+        threads::spawn(ThreadKind::Reaper, "reaper".into(), move || worker.work())?;
         Ok(Self(Arc::new(Handle(shared))))
     }
 

@@ -1,8 +1,7 @@
 //! The system calls that each kind of thread makes.
 //!
 //! Found by strace of runs with the built-in guest and with Linux, and from the code for rarer paths: panics, a
-//! broker that goes away, a reset. Those of a server by strace of
-//! brokers and cards. A call that only glibc or the standard library makes has its reason beside it.
+//! broker that goes away, a reset. A call that only glibc or the standard library makes has its reason beside it.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +13,10 @@ use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
 use seccompiler::{SeccompCmpArgLen, SeccompCondition, SeccompRule};
 
 use super::Role;
+
+mod serving;
+
+pub(super) use serving::refused;
 
 /// Rules by system call; a call with an empty list is allowed with any arguments.
 pub(super) type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
@@ -87,7 +90,8 @@ pub(super) fn of(role: Role) -> Rules {
             allow(&mut rules, &[libc::SYS_ppoll, libc::SYS_shutdown]);
             allow_if(&mut rules, libc::SYS_ioctl, 1, Eq, libc::TUNSETOFFLOAD);
         }
-        Role::Server => server(&mut rules),
+        Role::Server => serving::process(&mut rules),
+        Role::Serving(kind) => serving::thread(&mut rules, kind),
     }
     rules
 }
@@ -188,98 +192,6 @@ fn main(rules: &mut Rules) {
     }
 }
 
-/// A broker, or a card of its own process: files of its folders, memory files of its own and of clients, Unix sockets, events. What
-/// no part of it does today is there where it does no harm: a filter that is too narrow costs all VMs.
-fn server(rules: &mut Rules) {
-    allow(rules, &LINK_CALLS);
-    allow(rules, SERVER_CALLS);
-    starter(rules);
-    allow_if(rules, libc::SYS_fcntl, 1, Eq, libc::F_SETFD as u64);
-}
-
-const SERVER_CALLS: &[c_long] = &[
-    // Files: host.toml's folders, /proc and /sys, what a backtrace reads of this program.
-    libc::SYS_access,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_fdatasync,
-    libc::SYS_flock,
-    libc::SYS_fstat,
-    libc::SYS_fstatfs,
-    libc::SYS_fsync,
-    libc::SYS_getcwd,
-    libc::SYS_getdents64,
-    libc::SYS_lseek,
-    libc::SYS_lstat,
-    libc::SYS_newfstatat,
-    libc::SYS_open,
-    libc::SYS_openat,
-    libc::SYS_pread64,
-    libc::SYS_preadv,
-    libc::SYS_preadv2,
-    libc::SYS_pwrite64,
-    libc::SYS_pwritev,
-    libc::SYS_pwritev2,
-    libc::SYS_readlink,
-    libc::SYS_readlinkat,
-    libc::SYS_readv,
-    libc::SYS_stat,
-    libc::SYS_statfs,
-    libc::SYS_statx,
-    // A socket's file, made anew or at the end.
-    libc::SYS_fchmod,
-    libc::SYS_unlink,
-    libc::SYS_unlinkat,
-    // Memory files.
-    libc::SYS_fallocate,
-    libc::SYS_ftruncate,
-    libc::SYS_memfd_create,
-    libc::SYS_mincore,
-    libc::SYS_msync,
-    // Sockets of VMs, and of a card.
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_bind,
-    libc::SYS_connect,
-    libc::SYS_getpeername,
-    libc::SYS_getsockname,
-    libc::SYS_getsockopt,
-    libc::SYS_listen,
-    libc::SYS_recvmmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_setsockopt,
-    // Events, timers, and eventfds signalled by the kernel.
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_epoll_wait,
-    libc::SYS_eventfd2,
-    libc::SYS_io_destroy,
-    libc::SYS_io_getevents,
-    libc::SYS_io_setup,
-    libc::SYS_io_submit,
-    libc::SYS_nanosleep,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_gettime,
-    libc::SYS_timerfd_settime,
-    // This process: its limits, its rights, and where its threads run.
-    libc::SYS_capget,
-    libc::SYS_clock_getres,
-    libc::SYS_getcpu,
-    libc::SYS_getegid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getrusage,
-    libc::SYS_gettimeofday,
-    libc::SYS_getuid,
-    libc::SYS_membarrier,
-    libc::SYS_sysinfo,
-    libc::SYS_uname,
-];
-
 /// What a process needs to start threads, talk to Unix sockets and ask about its descriptors.
 fn starter(rules: &mut Rules) {
     allow(
@@ -328,7 +240,24 @@ fn allow_if(
     comparison: seccompiler::SeccompCmpOp,
     value: u64,
 ) {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, comparison, value);
+    allow_rule(
+        rules,
+        call,
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, comparison, value),
+    );
+}
+
+/// Allows `call` where argument `argument`, an address, is none.
+fn allow_if_null(rules: &mut Rules, call: c_long, argument: u8) {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, Eq, 0);
+    allow_rule(rules, call, condition);
+}
+
+fn allow_rule(
+    rules: &mut Rules,
+    call: c_long,
+    condition: Result<SeccompCondition, seccompiler::BackendError>,
+) {
     let rule = condition.and_then(|condition| SeccompRule::new(vec![condition]));
     rules
         .entry(call)

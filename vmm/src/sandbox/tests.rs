@@ -1,6 +1,7 @@
 //! Threads that make allowed and forbidden system calls, in processes of their own: a filter cannot be taken off.
 
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 
@@ -13,7 +14,12 @@ const DEED: &str = "VRAMD_TEST_DEED";
 
 /// Runs `as_another_process` in one.
 fn process(role: &str, deed: &str) -> Output {
-    Command::new(std::env::current_exe().unwrap())
+    command(role, deed).output().unwrap()
+}
+
+fn command(role: &str, deed: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args([
             "--exact",
             "sandbox::tests::as_another_process",
@@ -23,15 +29,44 @@ fn process(role: &str, deed: &str) -> Output {
         .env(ROLE, role)
         .env(DEED, deed)
         .env_remove("RUST_BACKTRACE")
-        .output()
-        .unwrap()
+        .stdin(std::process::Stdio::null());
+    command
 }
 
 fn deed(name: &str) {
     match name {
         "nothing" => {}
         "memory" => drop(std::hint::black_box(vec![1u8; 32 << 20])),
-        "open" => drop(std::fs::File::open("/proc/self/status")),
+        "open" => match std::fs::File::open("/proc/self/status") {
+            Ok(_) => println!("opened"),
+            Err(error) => println!("not opened: {error}"),
+        },
+        "write" => {
+            let path = std::env::temp_dir().join(format!("vramd-sandbox-new-{}", std::process::id()));
+            match std::fs::File::options().write(true).create_new(true).open(&path) {
+                Ok(_) => println!("made"),
+                Err(error) => println!("not made: {error}"),
+            }
+        }
+        "overwrite" => match std::fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open("/dev/null")
+        {
+            Ok(_) => println!("overwritten"),
+            Err(error) => println!("not overwritten: {error}"),
+        },
+        // These fail, as the input is no such file, but are made.
+        "accept" => {
+            let input = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+            drop(std::os::unix::net::UnixListener::from(input).accept());
+        }
+        "punch" => {
+            let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+            let _ = rustix::fs::fallocate(std::io::stdin(), flags, 0, 4096);
+        }
+        "memory file" => drop(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC)),
         "tap" => drop(crate::virtio::Tap::open("vramd-none0")),
         "connect" => drop(std::net::TcpStream::connect("127.0.0.1:9")),
         "program" => drop(Command::new("/bin/true").status()),
@@ -59,7 +94,14 @@ fn deed(name: &str) {
 #[ignore = "other tests run it as a process"]
 fn as_another_process() {
     let (role, name) = (std::env::var(ROLE).unwrap(), std::env::var(DEED).unwrap());
-    let thread = if role == Role::Server.name() {
+    let serving = ThreadKind::ALL.into_iter().find(|kind| kind.name() == role);
+    let thread = if let Some(kind) = serving {
+        Sandbox::enter_as_server().unwrap();
+        std::thread::spawn(move || {
+            Sandbox::confine_serving(kind).unwrap();
+            deed(&name);
+        })
+    } else if role == Role::Server.name() {
         Sandbox::enter_as_server().unwrap();
         std::thread::spawn(move || deed(&name))
     } else {
@@ -147,6 +189,74 @@ fn server_opens_files_and_listens_but_runs_no_code_and_becomes_nobody() {
     }
     let signal = process("server", "program").status.signal();
     assert_eq!(signal, Some(libc::SIGSYS));
+}
+
+/// What becomes of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Made,
+    Refused,
+    EndsTheProcess,
+}
+
+fn answer(kind: ThreadKind, deed: &str) -> Answer {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = command(kind.name(), deed);
+    let output = command.env("TMPDIR", folder.path()).output().unwrap();
+    let (said, told) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    if output.status.code() == Some(EXIT_STATUS.into()) {
+        let line = format!("of kind {} made the forbidden system call", kind.name());
+        assert!(told.contains(&line), "{told}");
+        return Answer::EndsTheProcess;
+    }
+    assert_eq!(output.status.code(), Some(0), "{kind:?} {deed}: {said}{told}");
+    match said.contains("Operation not permitted") {
+        true => Answer::Refused,
+        false => Answer::Made,
+    }
+}
+
+#[test]
+fn thread_that_serves_does_what_its_kind_does_and_nothing_of_another_kind() {
+    use Answer::{EndsTheProcess as Ends, Made, Refused};
+    use ThreadKind::{Card, EventLoop, FlightWriter, Reaper, Signaller};
+    let kinds = [EventLoop, Signaller, Reaper, FlightWriter, Card];
+    let table = [
+        ("accept", [Made, Ends, Ends, Ends, Ends]),
+        ("memory file", [Made, Ends, Ends, Ends, Ends]),
+        ("punch", [Made, Ends, Made, Ends, Made]),
+        ("write", [Refused, Refused, Refused, Made, Refused]),
+        ("overwrite", [Refused, Refused, Refused, Ends, Refused]),
+        ("open", [Refused; 5]),
+        ("connect", [Ends; 5]),
+        ("executable", [Ends; 5]),
+        ("user", [Ends; 5]),
+    ];
+    for (deed, expected) in table {
+        assert_eq!(kinds.map(|kind| answer(kind, deed)), expected, "{deed}");
+    }
+}
+
+#[test]
+fn thread_that_serves_starts_no_other_and_panics_with_its_message() {
+    for kind in ThreadKind::ALL {
+        for deed in ["nothing", "memory"] {
+            assert!(allowed(kind.name(), deed).contains("ended: true"), "{kind:?}");
+        }
+        let signal = process(kind.name(), "program").status.signal();
+        assert_eq!(signal, Some(libc::SIGSYS), "{kind:?}");
+        let panicked = command(kind.name(), "panic")
+            .env("RUST_BACKTRACE", "1")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&panicked.stderr);
+        assert!(told.contains("as the test wants it"), "{kind:?}: {told}");
+        let said = String::from_utf8_lossy(&panicked.stdout);
+        assert!(said.contains("ended: false"), "{kind:?}: {said}{told}");
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use super::GpuArguments;
 use crate::confinement::{Rights, confine, filter_calls};
 use card::CardConfig;
 use card::{GpuServer, GpuSetup};
+use vfio_user_server::ThreadKind;
+use vfio_user_server::threads::confine_this;
 use vramd_vm::config::Size;
 use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 
@@ -31,6 +33,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     install_power_switch()?;
     let mut server = GpuServer::bind(&setup)?;
     announce(&setup).context("cannot write to stdout")?;
+    confine_this(ThreadKind::EventLoop).context("cannot confine the thread that serves the card")?;
     let served = server.serve(is_stop_requested, is_power_cut);
     let summary = server.finish();
     served?;

@@ -27,7 +27,7 @@ impl Performer {
 
     fn write_flight(&mut self, reason: &str) {
         let state = self.inspect("");
-        self.flights.write(self.now(), reason, state.as_ref());
+        self.flights.write(self.now(), reason, state);
     }
 
     /// Ends the broker because something went wrong, and writes what happened before.
