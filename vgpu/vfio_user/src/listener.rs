@@ -34,6 +34,18 @@ pub enum ListenerError {
         /// Path of the file.
         path: PathBuf,
     },
+    /// Somebody holds the lock by which a dead server's socket is taken over.
+    #[error(
+        "cannot take over socket {} of a server that has ended: a process holds a lock on {}, which whoever may read that folder can. End the \
+         process (fuser -v {}), take its right to read the folder (chmod go-r), or remove the socket",
+        path.display(), folder.display(), folder.display()
+    )]
+    Locked {
+        /// Path of the socket.
+        path: PathBuf,
+        /// What is locked: the folder that it lies in.
+        folder: PathBuf,
+    },
     /// The socket cannot be given to whom it is to belong.
     #[error(
         "cannot give socket {} its owner, group and mode: another owner takes root, a group has to be one of this process's own",

@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid, chmod, chownat, fchmod, flock, fstat, open,
@@ -23,6 +25,12 @@ use crate::peer::user_of;
 
 /// Connections that may wait until they are accepted. The host bounds it further (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
+
+/// Longest wait for the lock on a dead server's folder. Another server that starts holds it for an instant only; whoever holds it
+/// longer makes the start fail.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+/// Time between two tries to take it.
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Whose a socket is, and who may connect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -165,7 +173,7 @@ fn give_away(socket: &OwnedFd, path: &Path, access: &SocketAccess) -> io::Result
 /// Removes what a dead server left and binds anew.
 ///
 /// Two processes may get here at once. A lock on the directory makes looking and replacing one step, so that
-/// neither removes what the other has just bound.
+/// neither removes what the other has just bound. Whoever may read the directory can hold that lock, so it is not waited for without end.
 fn take_over(path: &Path, access: &SocketAccess) -> Result<UnixListener, ListenerError> {
     let failed = |source: io::Error| ListenerError::Bind {
         path: path.to_path_buf(),
@@ -176,7 +184,7 @@ fn take_over(path: &Path, access: &SocketAccess) -> Result<UnixListener, Listene
         _ => Path::new("."),
     };
     let directory = fs::File::open(parent).map_err(failed)?;
-    flock(&directory, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+    lock(&directory, path, parent)?;
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(ListenerError::NotASocket {
@@ -198,6 +206,29 @@ fn take_over(path: &Path, access: &SocketAccess) -> Result<UnixListener, Listene
         Err(error) => return Err(failed(error.into())),
     }
     make(path, access)
+}
+
+/// Takes the lock of a directory, or says after [`LOCK_WAIT`] that somebody holds it.
+fn lock(directory: &fs::File, path: &Path, parent: &Path) -> Result<(), ListenerError> {
+    let start = Instant::now();
+    loop {
+        match flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if start.elapsed() < LOCK_WAIT => thread::sleep(LOCK_AGAIN),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(ListenerError::Locked {
+                    path: path.to_path_buf(),
+                    folder: parent.to_path_buf(),
+                });
+            }
+            Err(error) => {
+                return Err(ListenerError::Bind {
+                    path: path.to_path_buf(),
+                    source: error.into(),
+                });
+            }
+        }
+    }
 }
 
 /// Checks whether a server answers on a path. Non-blocking: a server whose queue is full answers too, with AGAIN.

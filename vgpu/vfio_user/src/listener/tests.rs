@@ -42,6 +42,25 @@ fn path_of_a_dead_server_is_taken_over() {
 }
 
 #[test]
+fn lock_that_somebody_holds_on_the_folder_of_a_dead_server_is_named_and_not_waited_for() {
+    let directory = directory();
+    let path = directory.path().join("gpu.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    // What a VMM can do that may read the folder. A second opening is as another process.
+    let held = fs::File::open(directory.path()).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
+    let error = Listener::bind(&path).unwrap_err();
+    assert!(matches!(error, ListenerError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains(&format!(
+        "a process holds a lock on {}",
+        directory.path().display()
+    )));
+    assert!(path.exists());
+    drop(held);
+    drop(Listener::bind(&path).unwrap());
+}
+
+#[test]
 fn path_of_an_ordinary_file_is_left_alone() {
     let directory = directory();
     let path = directory.path().join("notes");
