@@ -13,6 +13,8 @@ use serde::Serialize;
 
 use vramd_vm::config::Size;
 
+use crate::confinement::files::is_known_to_kernel;
+
 /// The first QEMU that attaches vfio-user devices.
 const QEMU_MIN: (u32, u32) = (10, 1);
 /// Least locked memory for a card of the host: RAM and VRAM of two small VMs.
@@ -60,7 +62,13 @@ impl Diagnosis {
         findings.extend(cards());
         findings.extend([memlock(), huge_pages(root), map_count(root), taps(root), qemu()]);
         let is_root = rustix::process::geteuid().is_root();
-        findings.extend([user(is_root), filters(root), core_files(root), tracing(root)]);
+        findings.extend([
+            user(is_root),
+            filters(root),
+            landlock(),
+            core_files(root),
+            tracing(root),
+        ]);
         Self { findings }
     }
 
@@ -271,6 +279,17 @@ fn filters(root: &Path) -> Finding {
     let remedy =
         "a kernel with CONFIG_SECCOMP_FILTER; without, run, serve and gpu start with --no-seccomp only";
     finding(what, Verdict::Warning, "this kernel has none", remedy)
+}
+
+fn landlock() -> Finding {
+    let what = "landlock";
+    if is_known_to_kernel() {
+        return finding(what, Verdict::Ok, "serve and gpu open no files but their own", "");
+    }
+    let remedy = "Linux 6.12 with CONFIG_SECURITY_LANDLOCK, and landlock in the list lsm= of its command line; older ones enforce a part";
+    let found =
+        "not in this kernel, or not whole: files are kept from serve and gpu by their user's rights alone";
+    finding(what, Verdict::Warning, found, remedy)
 }
 
 /// `serve` and `gpu` leave no core files. Those of VMMs hold the memory of their guests.

@@ -8,7 +8,7 @@ use broker::{
     StartError, VfioGpu, VfioGpuError, VmSocket,
 };
 use fermi_spec::board::Board;
-use vgpu::{GpuConfig, HostGpu, Manager};
+use vgpu::{GpuConfig, HostGpu, Manager, Microcode};
 use vmm_sys_util::eventfd::EventFd;
 
 use rustix::process::{Resource, getrlimit};
@@ -69,6 +69,34 @@ pub enum HostError {
     Start(#[from] StartError),
 }
 
+/// A broker that is ready to start, with what takes rights or files of the host already opened.
+pub struct Prepared {
+    setup: HostSetup,
+    microcode: Option<[Microcode; 2]>,
+    /// A card of the host. The others are made or connected to when the broker starts.
+    of_host: Option<Card>,
+}
+
+impl Prepared {
+    /// Reads microcode and opens a card of the host. Starts no thread.
+    pub fn open(setup: HostSetup) -> Result<Prepared, HostError> {
+        // Read before the card is touched: an error in a file shall not cost it a reset.
+        let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
+        let is_of_host = matches!(setup.card, CardChoice::Vfio(_));
+        let of_host = is_of_host.then(|| setup.card.clone().open()).transpose()?;
+        Ok(Prepared {
+            setup,
+            microcode,
+            of_host,
+        })
+    }
+
+    /// Makes the card or attaches to it, brings it up and listens.
+    pub fn start(self) -> Result<Broker, HostError> {
+        start_prepared(self).map(|(broker, _)| broker)
+    }
+}
+
 /// A card, and the counters that show it.
 struct Card {
     gpu: Box<dyn HostGpu>,
@@ -117,14 +145,21 @@ impl CardChoice {
 
 /// Makes the card or attaches to it, brings it up and listens.
 pub fn start_broker(setup: HostSetup) -> Result<Broker, HostError> {
-    start_counted(setup).map(|(broker, _)| broker)
+    Prepared::open(setup)?.start()
 }
 
 /// Does the same, and returns the counters of the card if it is in this process.
 pub(crate) fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCounters>), HostError> {
-    // Read before the card is touched: an error in a file shall not cost it a reset.
-    let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
-    let card = setup.card.open()?;
+    start_prepared(Prepared::open(setup)?)
+}
+
+fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), HostError> {
+    let Prepared {
+        setup,
+        microcode,
+        of_host,
+    } = prepared;
+    let card = of_host.map_or_else(|| setup.card.open(), Ok)?;
     let capabilities = card.gpu.capabilities();
     if capabilities.bus.pins
         && let Some(warning) = memlock_warning(

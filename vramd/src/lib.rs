@@ -4,6 +4,7 @@ pub mod cli;
 pub mod config;
 mod confinement;
 pub mod demo;
+mod descriptors;
 mod doctor;
 pub mod firmware;
 pub mod host;

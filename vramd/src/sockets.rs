@@ -53,8 +53,9 @@ fn make_folder(folder: &Path, access: &SocketAccess, user: Option<&User>) -> io:
     if owner.is_some() || access.group.is_some() {
         fchown(&made, owner, access.group)?;
     }
-    // Without a group of its own for it, an owner is one of the others.
+    // Without a group of its own for it, an owner is one of the others. To enter is enough for them: who may read the folder may lock it, and a
+    // broker that takes a dead one's socket over waits for that lock.
     let is_for_others = access.owner != owner || access.mode == Some(0o666);
-    let mode = if is_for_others { 0o751 } else { 0o750 };
+    let mode = if is_for_others { 0o711 } else { 0o710 };
     made.set_permissions(fs::Permissions::from_mode(mode))
 }

@@ -10,12 +10,13 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fermi_spec::addr::Aperture;
 use fermi_spec::regs::PbusReg;
 use fermi_spec::regs::windows::WindowBlock;
-use process::{Process, complaint, text};
+use process::{Process, complaint, text, vramd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use vfio_user_server::{Region, RemoteFunction};
@@ -322,7 +323,7 @@ fn socket_is_its_owners_alone_and_so_is_its_folder() {
     let mut broker = host.serve(&[]);
     let own = whose(host.folder.path());
     assert_eq!(whose(&host.socket), (own.0, own.1, 0o600));
-    assert_eq!(whose(host.socket.parent().unwrap()), (own.0, own.1, 0o750));
+    assert_eq!(whose(host.socket.parent().unwrap()), (own.0, own.1, 0o710));
     drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
     assert_eq!(broker.terminate().status.code(), Some(0));
     assert!(!host.socket.exists());
@@ -340,7 +341,7 @@ fn client_of_another_user_is_hung_up_on_where_the_mode_would_let_it() {
     let mut broker = host.serve(&[]);
     assert_eq!(whose(&host.socket), (VMM, VMM, 0o660));
     let folder = host.socket.parent().unwrap().to_path_buf();
-    assert_eq!(whose(&folder), (0, VMM, 0o751));
+    assert_eq!(whose(&folder), (0, VMM, 0o711));
     assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::NoRight);
     // Of the socket's group, but none of its users.
     assert_eq!(connect_as(STRANGER, VMM, &host.socket), Met::HungUp);
@@ -386,6 +387,59 @@ fn broker_of_another_user_makes_sockets_that_are_that_users() {
     assert_eq!(broker.terminate().status.code(), Some(0));
     // Its folder is that user's, so it could remove the socket.
     assert!(!host.socket.exists());
+}
+
+#[test]
+fn limit_of_descriptors_is_raised_to_what_vms_can_need_or_the_start_says_so() {
+    let host = Host::new("");
+    let config = host.config.to_str().unwrap();
+    let start = |limit: &str| {
+        let script = format!("ulimit {limit} && exec \"$0\" serve --config \"$1\"");
+        Command::new("/bin/sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_vramd"), config])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut raised = Process(start("-Sn 256"));
+    raised.first_line();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", raised.0.id())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let current: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert!(current > 1000, "{files}");
+    drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
+    assert_eq!(raised.terminate().status.code(), Some(0));
+    let refused = start("-n 256").wait_with_output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = text(&refused.stderr);
+    assert!(
+        said.contains("this process may have 256: raise the limit"),
+        "{said}"
+    );
+}
+
+#[test]
+fn serve_says_whether_landlock_is_enforced() {
+    let host = Host::new("");
+    let mut broker = Process(
+        vramd(&["serve", "--config", host.config.to_str().unwrap()])
+            .env("RUST_LOG", "info")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    broker.first_line();
+    let said = text(&broker.terminate().stderr);
+    assert!(
+        said.contains("landlock: enforced") || said.contains("landlock: not enforced"),
+        "{said}"
+    );
 }
 
 #[test]

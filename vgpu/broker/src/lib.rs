@@ -50,7 +50,7 @@ pub use error::{AttachError, Ended, LinkError, StartError};
 pub use flights::{FlightError, FlightFile, FlightFolder, FlightHeader};
 pub use link::LocalLink;
 pub use mapping::MapError;
-pub use memory::{OWN_BYTES, RamMap};
+pub use memory::{DESCRIPTORS_OF_A_VM, OWN_BYTES, RamMap};
 pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
 pub use port::Core;

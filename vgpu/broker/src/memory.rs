@@ -25,6 +25,9 @@ pub const OWN_BYTES: u64 = 1 << 20;
 /// stays well below the mappings that a process may have, so that no client takes them from the others.
 pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
 
+/// Descriptors that one VM can make a broker hold at a time: its socket's, its image and its part of a software card.
+pub const DESCRIPTORS_OF_A_VM: u64 = vfio_user_server::bounds::DESCRIPTORS_MAX as u64 + 16;
+
 /// Characters of a VM's name in the name of a memory file.
 const NAME_CHARS_MAX: usize = 64;
 

@@ -59,6 +59,10 @@ pub const DMA_MAPS_MAX: usize = 512;
 /// Distinct files behind the DMA maps of one client. A file sent again with another map is not held twice.
 pub(crate) const DMA_FILES_MAX: usize = 64;
 
+/// Descriptors that one socket and its client can make a server hold at a time: files of maps, those of a message and of the unfinished one
+/// behind it, those that wait to be closed, interrupts that are given one by one, and the socket's own.
+pub const DESCRIPTORS_MAX: usize = DMA_MAPS_MAX + 2 * RECEIVED_FDS_MAX + CLOSING_MAX + 32;
+
 /// Guest memory that the maps of one client may cover together. Bytes.
 pub(crate) const DMA_BYTES_MAX: u64 = 1 << 40;
 

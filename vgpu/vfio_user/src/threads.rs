@@ -24,7 +24,7 @@ pub enum ThreadKind {
 }
 
 impl ThreadKind {
-    /// All kinds.
+    /// For whoever does something for each kind.
     pub const ALL: [ThreadKind; 5] = [
         ThreadKind::EventLoop,
         ThreadKind::Signaller,

@@ -1,12 +1,14 @@
 //! `vramd gpu`: one software card behind a vfio-user socket, until a signal.
 
 use std::io::Write as _;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use fermi_spec::board::Board;
 
 use super::GpuArguments;
-use crate::confinement::{Rights, confine, filter_calls};
+use crate::confinement::files::{Use, folder_of, restrict};
+use crate::confinement::{confine, filter_calls};
 use card::CardConfig;
 use card::{GpuServer, GpuSetup};
 use vfio_user_server::ThreadKind;
@@ -14,8 +16,12 @@ use vfio_user_server::threads::confine_this;
 use vramd_vm::config::Size;
 use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 
+/// Where the kernel says how many mappings a process may have.
+const MAP_LIMIT: &str = "/proc/sys/vm/max_map_count";
+
 pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
-    confine(arguments.user.as_ref(), Rights::None)?;
+    confine(arguments.user.as_ref())?;
+    restrict(&uses(arguments))?;
     filter_calls(!arguments.no_seccomp)?;
     let board = arguments.model;
     let vram_bytes = arguments.vram.unwrap_or(board.vram_bytes());
@@ -42,6 +48,16 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
         writeln!(std::io::stdout(), "{summary}").context("cannot write to stdout")?;
     }
     Ok(0)
+}
+
+/// The files that it opens once it is confined.
+fn uses(arguments: &GpuArguments) -> Vec<(PathBuf, Use)> {
+    let trace = arguments.trace.iter().map(|trace| (folder_of(trace), Use::Write));
+    let socket = (folder_of(&arguments.socket), Use::Listen);
+    let limits = (PathBuf::from(MAP_LIMIT), Use::Read);
+    let uses = [socket, limits].into_iter().chain(trace);
+    // Whoever opens what is not there says so.
+    uses.filter(|(path, _)| path.exists()).collect()
 }
 
 /// The lines that announce the card, and how to attach QEMU.

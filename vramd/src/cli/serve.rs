@@ -1,7 +1,7 @@
 //! `vramd serve`: brokers of all cards in a configuration, until a signal.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -9,13 +9,16 @@ use broker::{Broker, FlightFolder, PciFunction, VmSocket};
 
 use super::ServeArguments;
 use crate::config::{GpuSection, HostConfig, VmSection};
-use crate::confinement::{Rights, confine, filter_calls};
-use crate::host::{CardChoice, HostSetup, start_broker};
-use crate::sockets;
+use crate::confinement::files::{Use, folder_of, restrict, try_out};
+use crate::confinement::{confine, filter_calls, keep_locked_memory};
+use crate::host::{CardChoice, HostSetup, Prepared};
+use crate::{descriptors, sockets};
 use vramd_vm::config::Size;
 use vramd_vm::program::complain;
 use vramd_vm::signals::{install_flight_request, is_stop_requested, take_flight_request};
 
+/// Where a card's driver is changed.
+const SYSFS: &str = "/sys";
 /// Time between two looks for a signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -24,24 +27,35 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     if config.control_socket.is_some() {
         complain("control.socket is ignored: the control API is not there yet");
     }
-    let is_of_host = |gpu: &GpuSection| matches!(gpu.card, CardChoice::Vfio(_));
-    let rights = match config.gpus.iter().any(is_of_host) {
-        true => Rights::AsStarted,
-        false => Rights::None,
-    };
+    let has_host_card = config.gpus.iter().any(is_of_host);
+    descriptors::provide(config.gpus.len(), config.vms.len())?;
     let user = arguments.user.as_ref();
     let bind = |vm: &VmSection| Ok((vm.gpu.clone(), sockets::bind(vm, user)?));
     let mut sockets = config.vms.iter().map(bind).collect::<anyhow::Result<Vec<_>>>()?;
-    confine(user, rights)?;
-    // What VFIO asks of the kernel was never seen under a filter.
-    filter_calls(!arguments.no_seccomp && rights == Rights::None)?;
-    install_flight_request()?;
-    let mut brokers = Vec::new();
+    let mut prepared = Vec::new();
+    let mut uses = socket_folders(&config.vms);
     for gpu in &config.gpus {
         let vms = sockets.extract_if(.., |(name, _)| *name == gpu.name);
         let vms = vms.map(|(_, socket)| socket).collect();
         let folder = flight_folder(gpu, config.vms.iter().find(|vm| vm.gpu == gpu.name))?;
-        brokers.push((gpu, start(gpu, folder, vms)?));
+        uses.extend(folder.iter().map(|folder| (folder.clone(), Use::Write)));
+        let flights = folder.map(|folder| FlightFolder::new(folder, &*gpu.name));
+        prepared.push((gpu, prepare(gpu, flights, vms)?));
+    }
+    if has_host_card {
+        keep_locked_memory()?;
+    }
+    if has_host_card && arguments.restore_driver {
+        uses.push((PathBuf::from(SYSFS), Use::Change));
+    }
+    confine(user)?;
+    try_out(restrict(&uses)?, &arguments.config)?;
+    filter_calls(!arguments.no_seccomp)?;
+    install_flight_request()?;
+    let mut brokers = Vec::new();
+    for (gpu, prepared) in prepared {
+        let broker = prepared.start().with_context(|| format!("gpu {}", gpu.name))?;
+        brokers.push((gpu, broker));
     }
     let served = announce(&config.vms)
         .context("cannot write to stdout")
@@ -52,6 +66,16 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         config.gpus.iter().for_each(restore_driver);
     }
     served.map(|()| 0)
+}
+
+fn is_of_host(gpu: &GpuSection) -> bool {
+    matches!(gpu.card, CardChoice::Vfio(_))
+}
+
+/// Sockets are removed at the end.
+fn socket_folders(vms: &[VmSection]) -> Vec<(PathBuf, Use)> {
+    let folders = vms.iter().map(|vm| (folder_of(&vm.socket), Use::Write));
+    folders.collect()
 }
 
 /// Waits for a signal, or a broker's end.
@@ -82,7 +106,7 @@ fn write_flight(gpu: &str, broker: &Broker) {
 }
 
 /// The folder for flight files: the one that the configuration names, which has to be there, or the first socket's.
-fn flight_folder(gpu: &GpuSection, first: Option<&VmSection>) -> anyhow::Result<Option<FlightFolder>> {
+fn flight_folder(gpu: &GpuSection, first: Option<&VmSection>) -> anyhow::Result<Option<PathBuf>> {
     if let Some(folder) = &gpu.flight_folder {
         let name = folder.display();
         ensure!(
@@ -91,13 +115,8 @@ fn flight_folder(gpu: &GpuSection, first: Option<&VmSection>) -> anyhow::Result<
             gpu.name
         );
     }
-    let beside_sockets = || {
-        let folder = first?.socket.parent()?;
-        let is_here = folder.as_os_str().is_empty();
-        Some(if is_here { Path::new(".") } else { folder }.to_path_buf())
-    };
-    let folder: Option<PathBuf> = gpu.flight_folder.clone().or_else(beside_sockets);
-    Ok(folder.map(|folder| FlightFolder::new(folder, &*gpu.name)))
+    let beside_sockets = || Some(folder_of(&first?.socket));
+    Ok(gpu.flight_folder.clone().or_else(beside_sockets))
 }
 
 /// Removes the driver override of a card of the host and lets the host choose. A failure is only reported: the
@@ -111,8 +130,8 @@ fn restore_driver(gpu: &GpuSection) {
     }
 }
 
-fn start(gpu: &GpuSection, flights: Option<FlightFolder>, vms: Vec<VmSocket>) -> anyhow::Result<Broker> {
-    start_broker(HostSetup {
+fn prepare(gpu: &GpuSection, flights: Option<FlightFolder>, vms: Vec<VmSocket>) -> anyhow::Result<Prepared> {
+    Prepared::open(HostSetup {
         card: gpu.card.clone(),
         settings: gpu.settings.clone(),
         firmware: gpu.firmware.clone(),

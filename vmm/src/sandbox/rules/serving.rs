@@ -16,7 +16,24 @@ pub(super) fn process(rules: &mut Rules) {
     allow(rules, PROCESS_CALLS);
     starter(rules);
     allow_if(rules, libc::SYS_fcntl, 1, Eq, libc::F_SETFD as u64);
+    vfio(rules);
 }
+
+/// A card of the host, which was opened before: its memory mapped for DMA and unmapped, its interrupts, its reset, and its end.
+fn vfio(rules: &mut Rules) {
+    for number in VFIO {
+        allow_if(rules, libc::SYS_ioctl, 1, Eq, VFIO_TYPE | number);
+    }
+}
+
+/// ioctl numbers of VFIO and iommufd (Linux include/uapi/linux/vfio.h and iommufd.h): both are of one type, without direction and size.
+const VFIO_TYPE: u64 = 0x3b00;
+const VFIO: [u64; 9] = [
+    // VFIO_GROUP_UNSET_CONTAINER; VFIO_DEVICE_SET_IRQS; VFIO_DEVICE_RESET; VFIO_DEVICE_DETACH_IOMMUFD_PT.
+    105, 110, 111, 120, // VFIO_IOMMU_MAP_DMA and UNMAP_DMA.
+    113, 114, // IOMMU_DESTROY; IOMMU_IOAS_MAP and IOMMU_IOAS_UNMAP.
+    0x80, 0x85, 0x86,
+];
 
 const PROCESS_CALLS: &[c_long] = &[
     // Files: host.toml's folders, /proc and /sys, what a backtrace reads of this program.
@@ -215,6 +232,7 @@ fn event_loop(rules: &mut Rules) {
     allow_if(rules, libc::SYS_ioctl, 1, Eq, libc::FIONBIO);
     // The first client's memory has the handler of its loss installed.
     allow_if(rules, libc::SYS_rt_sigaction, 0, Eq, libc::SIGBUS as u64);
+    vfio(rules);
     // Limits are read for messages, not set.
     allow_if_null(rules, libc::SYS_prlimit64, 2);
 }
