@@ -253,6 +253,9 @@ pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: 
             if sat {
                 values = values_each(|lane| saturated(values[lane]));
             }
+            if from == Float::Double {
+                values = values_each(|lane| without_denormal(values[lane]));
+            }
             Converted::One(half_bits_of(&values, round))
         }
         Float::Single => {
@@ -280,6 +283,17 @@ pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: 
                 }
             }))
         }
+    }
+}
+
+/// A number that rounds to the same f16, and of which hosts take no 150 cycles for a product: no denormal one.
+#[inline(always)]
+fn without_denormal(value: f64) -> f64 {
+    let is_denormal = (value != 0.0) & (value.abs() < f64::MIN_POSITIVE);
+    if is_denormal {
+        f64::MIN_POSITIVE.copysign(value)
+    } else {
+        value
     }
 }
 
@@ -395,25 +409,15 @@ pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, optio
     match to {
         // A value with a rest is beyond the largest f16 anyhow.
         Float::Half => Converted::One(half_bits_of(&values, round)),
-        Float::Single if is_wide => Converted::One(narrowed(|lane| odd(values[lane], rests[lane]), round)),
-        Float::Single => Converted::One(narrowed(|lane| values[lane], round)),
-        Float::Double if is_wide => {
-            let sides = double::Sides::of(round);
-            Converted::wide(&wide_each(|lane| {
-                double::stepped(values[lane], rests[lane], sides)
-            }))
+        Float::Single if is_wide => {
+            Converted::One(narrowed(|lane| double::odd(values[lane], rests[lane]), round))
         }
+        Float::Single => Converted::One(narrowed(|lane| values[lane], round)),
+        Float::Double if is_wide => Converted::wide(&double::directed(round, |lane, sides| {
+            double::stepped(values[lane], rests[lane], sides)
+        })),
         Float::Double => Converted::wide(&wide_each(|lane| values[lane].to_bits())),
     }
-}
-
-/// The f64 nearest to a sum, made odd where there is a rest: rounding it once more to a shorter format is then rounding the
-/// sum (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
-#[inline(always)]
-fn odd(nearest: f64, rest: f64) -> f64 {
-    // The one of the two f64 around the sum that is odd.
-    let below = double::stepped(nearest, rest, double::Sides::of(Round::Zero));
-    f64::from_bits(below | u64::from(rest != 0.0))
 }
 
 /// Integer to integer: absolute value and negation, then cut or clamped, and extended as typed.

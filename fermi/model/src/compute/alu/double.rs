@@ -5,7 +5,7 @@
 //! error of the FMA"), as long as nothing overflows or is lost below the least denormal.
 
 use super::{Comparison, Round, single::all_if};
-use crate::compute::warp::{Wide, lanes_of, mask_of, wide_each};
+use crate::compute::warp::{Wide, lanes_of, mask_of, union_of, wide_each};
 use rustc_apfloat::{Float as _, ieee::Double};
 
 /// assumption: a NaN result is the first NaN operand with its quiet bit, else this.
@@ -50,7 +50,7 @@ pub(crate) fn modified(values: &Wide, abs: bool, neg: bool) -> Wide {
 /// Gives NaN results their bits.
 #[inline(always)]
 fn settled<const N: usize>(results: Wide, operands: [&Wide; N]) -> Wide {
-    if mask_of(|lane| f(results[lane]).is_nan()) == 0 {
+    if union_of(|lane| wide_if(f(results[lane]).is_nan())) == 0 {
         return results;
     }
     wide_each(|lane| {
@@ -99,6 +99,29 @@ pub(super) fn stepped(nearest: f64, rest: f64, sides: Sides) -> u64 {
     bits.wrapping_add(up & goes_up).wrapping_sub(up & goes_down)
 }
 
+/// The f64 nearest to a sum, made odd where there is a rest: rounding it once more to a shorter format is then rounding the
+/// sum (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums").
+#[inline(always)]
+pub(super) fn odd(nearest: f64, rest: f64) -> f64 {
+    let bits = nearest.to_bits();
+    // No NaN, which an infinity leaves.
+    let has_rest = u64::from((rest < 0.0) | (rest > 0.0));
+    // The one of the two f64 around the sum that is nearer to zero, and then the odd one of them.
+    let is_beyond = (bits ^ rest.to_bits()) >> 63 & has_rest;
+    f(bits.wrapping_sub(is_beyond) | has_rest)
+}
+
+/// `f` of each lane, compiled for each direction.
+#[inline(always)]
+pub(super) fn directed(round: Round, f: impl Fn(usize, Sides) -> u64) -> Wide {
+    match round {
+        Round::Nearest => wide_each(|lane| f(lane, Sides::of(Round::Nearest))),
+        Round::Down => wide_each(|lane| f(lane, Sides::of(Round::Down))),
+        Round::Up => wide_each(|lane| f(lane, Sides::of(Round::Up))),
+        Round::Zero => wide_each(|lane| f(lane, Sides::of(Round::Zero))),
+    }
+}
+
 /// The sign of a sum of 0 of values that are not both positive: −0 towards minus infinity.
 #[inline(always)]
 fn cancelled(sum: f64, rest: f64, signs: u64, sides: Sides) -> u64 {
@@ -109,10 +132,7 @@ fn cancelled(sum: f64, rest: f64, signs: u64, sides: Sides) -> u64 {
 pub(crate) fn add(a: &Wide, b: &Wide, round: Round) -> Wide {
     let results = match round {
         Round::Nearest => wide_each(|lane| (f(a[lane]) + f(b[lane])).to_bits()),
-        round => {
-            let sides = Sides::of(round);
-            wide_each(|lane| directed_sum(a[lane], b[lane], sides))
-        }
+        round => directed(round, |lane, sides| directed_sum(a[lane], b[lane], sides)),
     };
     settled(results, [a, b])
 }
@@ -132,10 +152,14 @@ fn directed_sum(a: u64, b: u64, sides: Sides) -> u64 {
 pub(crate) fn mul(a: &Wide, b: &Wide, round: Round) -> Wide {
     let results = match round {
         Round::Nearest => wide_each(|lane| (f(a[lane]) * f(b[lane])).to_bits()),
-        round => {
-            let sides = Sides::of(round);
-            wide_each(|lane| directed_product(f(a[lane]), f(b[lane]), sides))
-        }
+        round if has_inexact(|lane| (f(a[lane]), f(b[lane]), 0.0)) => directed(round, |lane, sides| {
+            directed_product(f(a[lane]), f(b[lane]), sides)
+        }),
+        round => directed(round, |lane, sides| {
+            let (a, b) = (f(a[lane]), f(b[lane]));
+            let product = a * b;
+            stepped(product, a.mul_add(b, -product), sides)
+        }),
     };
     settled(results, [a, b])
 }
@@ -177,15 +201,30 @@ pub(crate) fn fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
 
 #[inline(always)]
 fn directed_fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
-    let sides = Sides::of(round);
-    let mut results = wide_each(|lane| exact_fma(f(a[lane]), f(b[lane]), f(c[lane]), sides));
-    let unsafe_lanes = mask_of(|lane| !is_exact(f(a[lane]), f(b[lane]), f(c[lane])));
-    if unsafe_lanes != 0 {
-        for lane in lanes_of(unsafe_lanes) {
+    let operands = |lane: usize| (f(a[lane]), f(b[lane]), f(c[lane]));
+    let mut results = directed(round, |lane, sides| {
+        let (a, b, c) = operands(lane);
+        exact_fma(a, b, c, sides)
+    });
+    if has_inexact(operands) {
+        let lanes = mask_of(|lane| {
+            let (a, b, c) = operands(lane);
+            !is_exact(a, b, c)
+        });
+        for lane in lanes_of(lanes) {
             results[lane] = slow_fma([a[lane], b[lane], c[lane]], round);
         }
     }
     results
+}
+
+/// Whether there is a lane of which [`exact_fma`] would lose something.
+#[inline(always)]
+fn has_inexact(operands: impl Fn(usize) -> (f64, f64, f64)) -> bool {
+    union_of(|lane| {
+        let (a, b, c) = operands(lane);
+        wide_if(!is_exact(a, b, c))
+    }) != 0
 }
 
 /// Whether [`exact_fma`] loses nothing: the product's rest is no smaller than a denormal, and no step overflows.

@@ -7,7 +7,7 @@
 
 use fermi_spec::isa::{Opcode, field};
 
-use super::{Comparison, Round};
+use super::{Comparison, Round, double};
 use crate::compute::warp::{LANES, Lanes, each, mask_of};
 
 /// The bits of every NaN result.
@@ -164,6 +164,25 @@ pub(crate) fn plain_fma(a: u32, b: u32, c: u32) -> u32 {
     bits_of(f(a).mul_add(f(b), f(c)))
 }
 
+/// Whether no product of these operands, nor its sum with one, is denormal unless it cancels. Hosts take 150 cycles for each
+/// vector of products with a denormal number.
+#[inline(always)]
+pub(crate) fn are_large<const N: usize>(operands: [&Lanes; N]) -> bool {
+    /// The bits of 2^-50, which squared is far from the least normal number.
+    const LEAST: u32 = 77 << 23;
+    // Zeros are as large as can be.
+    let less_one = |operand: &Lanes, lane: usize| (operand[lane] & !SIGN).wrapping_sub(1);
+    let mut least = [u32::MAX; LANES];
+    for operand in operands {
+        least = each(|lane| least[lane].min(less_one(operand, lane)));
+    }
+    let mut least_of_all = u32::MAX;
+    for least in least {
+        least_of_all = least_of_all.min(least);
+    }
+    least_of_all >= LEAST - 1
+}
+
 #[inline(always)]
 pub(crate) fn add(a: &Lanes, b: &Lanes, mode: Mode) -> Lanes {
     let (a, b) = (mode.operand(a), mode.operand(b));
@@ -183,7 +202,8 @@ pub(crate) fn add(a: &Lanes, b: &Lanes, mode: Mode) -> Lanes {
 #[inline(always)]
 pub(crate) fn mul(a: &Lanes, b: &Lanes, exponent: i32, mode: Mode) -> Lanes {
     let (a, b) = mode.factors(a, b);
-    if mode.round == Round::Nearest && exponent == 0 {
+    let is_plain = mode.round == Round::Nearest && exponent == 0;
+    if is_plain && (mode.flushes() || are_large([&a, &b])) {
         return mode.result(each(|lane| plain_mul(a[lane], b[lane])));
     }
     let factor = f64::from_bits(((1023 + i64::from(exponent)) as u64) << 52);
@@ -199,7 +219,15 @@ pub(crate) fn mul(a: &Lanes, b: &Lanes, exponent: i32, mode: Mode) -> Lanes {
 pub(crate) fn fma(a: &Lanes, b: &Lanes, c: &Lanes, mode: Mode) -> Lanes {
     let ((a, b), c) = (mode.factors(a, b), mode.operand(c));
     mode.result(match mode.round {
-        Round::Nearest => each(|lane| plain_fma(a[lane], b[lane], c[lane])),
+        Round::Nearest if mode.flushes() || are_large([&a, &b, &c]) => {
+            each(|lane| plain_fma(a[lane], b[lane], c[lane]))
+        }
+        // In f64 nothing is denormal on the way.
+        Round::Nearest => each(|lane| {
+            let product = f64::from(f(a[lane])) * f64::from(f(b[lane]));
+            let (sum, error) = two_sum(product, f(c[lane]).into());
+            bits_of(double::odd(sum, error) as f32)
+        }),
         round => {
             let mut rounded = Rounded::new();
             for lane in 0..LANES {
@@ -222,6 +250,14 @@ pub(crate) fn narrowed(value: impl Fn(usize) -> f64, round: Round) -> Lanes {
         rounded.value(lane, value(lane));
     }
     rounded.directed(round)
+}
+
+/// The f64 nearest to a sum and what it leaves of it (Knuth's two-sum); no f32 and no product of two makes it overflow.
+#[inline(always)]
+fn two_sum(x: f64, y: f64) -> (f64, f64) {
+    let sum = x + y;
+    let part = sum - x;
+    (sum, (x - (sum - part)) + (y - part))
 }
 
 /// Values that were rounded to the nearest f32, and what is left of them.
@@ -252,10 +288,7 @@ impl Rounded {
     /// The sum of two values that are exact.
     #[inline(always)]
     fn sum(&mut self, lane: usize, x: f64, y: f64) {
-        // What the f64 nearest to the sum leaves of it (Knuth's two-sum); no f32 and no product of two makes it overflow.
-        let sum = x + y;
-        let part = sum - x;
-        let error = (x - (sum - part)) + (y - part);
+        let (sum, error) = two_sum(x, y);
         let nearest = sum as f32;
         // The difference is exact, so that the sum's sign is right.
         self.set(lane, nearest, (sum - f64::from(nearest)) + error);

@@ -56,14 +56,14 @@ fn modified(warp: &Warp, op: &Op) -> (Lanes, Lanes) {
 
 #[inline(always)]
 fn fused(level: impl Level, warp: &mut Warp, op: &Op, lanes: u32) {
-    if op.mode != Mode::PLAIN {
-        return level.perform::<InMode>(warp, op, lanes);
-    }
     let (a, b, c) = (
         warp.register(op.a),
         values(warp, op, op.b),
         values(warp, op, op.c),
     );
+    if op.mode != Mode::PLAIN || !single::are_large([a, b, c]) {
+        return level.perform::<InMode>(warp, op, lanes);
+    }
     let (flip_a, flip_c) = (SIGN * u32::from(op.bit(9)), SIGN * u32::from(op.bit(8)));
     let result = each(|lane| single::plain_fma(a[lane] ^ flip_a, b[lane], c[lane] ^ flip_c));
     finish(warp, op, lanes, &result, Kind32::Single);
@@ -102,10 +102,10 @@ fn flip_of_product(op: &Op) -> u32 {
 
 #[inline(always)]
 fn product(level: impl Level, warp: &mut Warp, op: &Op, lanes: u32) {
-    if op.mode != Mode::PLAIN || scale(op) != 0 {
+    let (a, b, flip) = (warp.register(op.a), values(warp, op, op.b), flip_of_product(op));
+    if op.mode != Mode::PLAIN || scale(op) != 0 || !single::are_large([a, b]) {
         return level.perform::<InMode>(warp, op, lanes);
     }
-    let (a, b, flip) = (warp.register(op.a), values(warp, op, op.b), flip_of_product(op));
     let result = each(|lane| single::plain_mul(a[lane] ^ flip, b[lane]));
     finish(warp, op, lanes, &result, Kind32::Single);
 }
