@@ -148,10 +148,14 @@ impl Launch {
     /// whether silicon reports an error.
     #[inline(always)]
     pub(crate) fn constant(&self, bank: u8, offset: u32) -> u32 {
-        self.banks
-            .get(usize::from(bank))
-            .and_then(|bank| bank.words.get(offset as usize / 4))
-            .map_or(0, |word| *word)
+        let words = self.constants(bank.into());
+        words.get(offset as usize / 4).map_or(0, |word| *word)
+    }
+
+    /// The words of a constant bank; none if it is not bound.
+    #[inline(always)]
+    pub(crate) fn constants(&self, bank: u32) -> &[u32] {
+        self.banks.get(bank as usize).map_or(&[], |bank| &bank.words[..])
     }
 
     /// The window that a generic address is in.

@@ -1,6 +1,6 @@
 //! Shared memory of a block, and how its banks serve a warp.
 
-use super::warp::{LANES, Lanes, each, lanes_of};
+use super::warp::{LANES, Lanes, each, lanes_of, union_of};
 
 /// Banks, of 4 bytes.
 const BANKS: usize = 32;
@@ -26,25 +26,21 @@ impl SharedMemory {
     /// The words of an access of `bytes` bytes at each lane's offset, which are in it; a byte or half is in the low bits.
     #[inline(always)]
     pub(crate) fn load<const N: usize>(&self, offsets: &Lanes, lanes: u32, bytes: u32) -> [Lanes; N] {
+        let words = match Stride::of(offsets, lanes) {
+            Some(stride) if stride.is_row(bytes) => self.row(stride.first),
+            Some(Stride { first, step: 0 }) => self.at(first).map(|words| [*words; LANES]),
+            _ => None,
+        };
+        let words = words.unwrap_or_else(|| {
+            let mut words = [[0; N]; LANES];
+            for (lane, words) in words.iter_mut().enumerate() {
+                *words = *self.at(offsets[lane]).unwrap_or(&[0; N]);
+            }
+            words
+        });
         let mut values = [[0; LANES]; N];
-        if let Some(start) = row(offsets, lanes, bytes)
-            && let Some(words) = self.words.get(start..start + N * LANES)
-        {
-            for (lane, words) in words.as_chunks::<N>().0.iter().enumerate() {
-                for (value, word) in values.iter_mut().zip(words) {
-                    value[lane & 31] = *word;
-                }
-            }
-            return values;
-        }
-        for lane in 0..LANES {
-            let at = (offsets[lane] / 4) as usize;
-            let Some(words) = self.words.get(at..).and_then(|words| words.first_chunk::<N>()) else {
-                continue;
-            };
-            for (value, word) in values.iter_mut().zip(words) {
-                value[lane] = *word;
-            }
+        for (number, value) in values.iter_mut().enumerate() {
+            *value = each(|lane| words[lane][number]);
         }
         if bytes < 4 {
             for value in &mut values {
@@ -52,6 +48,19 @@ impl SharedMemory {
             }
         }
         values
+    }
+
+    /// `N` words from the one that has the byte at `offset`.
+    #[inline(always)]
+    fn at<const N: usize>(&self, offset: u32) -> Option<&[u32; N]> {
+        self.words.get((offset / 4) as usize..)?.first_chunk()
+    }
+
+    /// `N` words for each lane, side by side.
+    #[inline(always)]
+    fn row<const N: usize>(&self, offset: u32) -> Option<[[u32; N]; LANES]> {
+        let words = self.words.get((offset / 4) as usize..)?;
+        words.as_chunks().0.first_chunk().copied()
     }
 
     /// Stores such words, lane after lane.
@@ -63,16 +72,24 @@ impl SharedMemory {
         bytes: u32,
         values: [&Lanes; N],
     ) {
-        if let Some(start) = row(offsets, lanes, bytes)
-            && let Some(words) = self.words.get_mut(start..start + N * LANES)
+        let stride = Stride::of(offsets, lanes);
+        if let Some(stride) = stride
+            && stride.is_row(bytes)
+            && let Some(words) = self.words.get_mut((stride.first / 4) as usize..)
+            && let Some(words) = words.as_chunks_mut::<N>().0.first_chunk_mut::<LANES>()
         {
-            for (lane, words) in words.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+            for (lane, words) in words.iter_mut().enumerate() {
                 for (value, word) in values.iter().zip(words) {
                     *word = value[lane & 31];
                 }
             }
             return;
         }
+        // Of one place the last lane's words stay, where they are whole.
+        let lanes = match stride {
+            Some(Stride { step: 0, .. }) if bytes >= 4 => 1 << (LANES - 1),
+            _ => lanes,
+        };
         for lane in lanes_of(lanes) {
             let at = (offsets[lane] / 4) as usize;
             let Some(words) = self
@@ -95,15 +112,29 @@ impl SharedMemory {
     }
 }
 
-/// First word of an access of all lanes to places side by side, the usual one.
-#[inline(always)]
-fn row(offsets: &Lanes, lanes: u32, bytes: u32) -> Option<usize> {
-    let first = offsets[0];
-    let mut differs = 0;
-    for (lane, offset) in offsets.iter().enumerate() {
-        differs |= offset ^ first.wrapping_add((lane as u32).wrapping_mul(bytes));
+/// Places of all lanes at the same distance from one another, the usual access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stride {
+    /// Of lane 0.
+    first: u32,
+    /// From a lane to the next, modulo 2^32.
+    step: u32,
+}
+
+impl Stride {
+    #[inline(always)]
+    fn of(offsets: &Lanes, lanes: u32) -> Option<Self> {
+        let (first, step) = (offsets[0], offsets[1].wrapping_sub(offsets[0]));
+        let expected = |lane: usize| first.wrapping_add((lane as u32).wrapping_mul(step));
+        let differs = union_of(|lane| offsets[lane] ^ expected(lane));
+        (lanes == u32::MAX && differs == 0).then_some(Self { first, step })
     }
-    (lanes == u32::MAX && bytes >= 4 && differs == 0).then_some((first / 4) as usize)
+
+    /// Whether the lanes' words lie side by side.
+    #[inline(always)]
+    fn is_row(self, bytes: u32) -> bool {
+        bytes >= 4 && self.step == bytes
+    }
 }
 
 /// Passes that an access takes: in each, every bank serves one word, to as many lanes as want it.
@@ -112,9 +143,27 @@ fn row(offsets: &Lanes, lanes: u32, bytes: u32) -> Option<usize> {
 /// 2.x).
 #[inline(always)]
 pub(crate) fn passes(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
-    match bytes.div_ceil(4) {
-        2 => passes_of::<16>(offsets, lanes, 8),
-        4 => passes_of::<8>(offsets, lanes, 16),
+    let unit = bytes.max(4);
+    if let Some(Stride { step, .. }) = Stride::of(offsets, lanes)
+        && step.is_multiple_of(unit)
+    {
+        // Lanes of a group whose numbers are so far apart want one column, each another place in it.
+        let (groups, columns) = (unit / 4, BANKS as u32 / (unit / 4));
+        let busiest = match step / unit {
+            0 => 1,
+            step => 1 << step.trailing_zeros().min(columns.trailing_zeros()),
+        };
+        return u64::from(groups * (busiest + u32::from(bytes == 16)));
+    }
+    irregular_passes(offsets, lanes, unit)
+}
+
+/// Passes of any access.
+#[inline(never)]
+fn irregular_passes(offsets: &Lanes, lanes: u32, unit: u32) -> u64 {
+    match unit {
+        8 => passes_of::<16>(offsets, lanes, 8),
+        16 => passes_of::<8>(offsets, lanes, 16),
         _ => passes_of::<BANKS>(offsets, lanes, 4),
     }
 }
@@ -123,52 +172,31 @@ pub(crate) fn passes(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
 /// aligned, so that its banks are those of one of `N` columns.
 #[inline(always)]
 fn passes_of<const N: usize>(offsets: &Lanes, lanes: u32, bytes: u32) -> u64 {
-    let more = u64::from(bytes == 16);
-    let mut passes = 0;
-    for (number, places) in offsets.as_chunks::<N>().0.iter().enumerate() {
-        let lanes = lanes >> (number * N) & (u32::MAX >> (LANES - N));
-        if lanes != 0 {
-            passes += more + busiest(places, lanes, bytes);
+    /// A bit for each word that a block's shared memory can have, and some more.
+    const SEEN_WORDS: usize = (64 << 10) / 4 / 64;
+    let mut seen = [0u64; SEEN_WORDS];
+    let (more, mut passes) = (u64::from(bytes == 16), 0);
+    for first in (0..LANES).step_by(N) {
+        let group = lanes & ((u32::MAX >> (LANES - N)) << first);
+        if group == 0 {
+            continue;
         }
+        // Different places that each column has to serve.
+        let mut counts = [0u8; N];
+        let place = |lane: usize| offsets[lane] / bytes;
+        let word = |lane: usize| (place(lane) / 64) as usize % SEEN_WORDS;
+        for lane in lanes_of(group) {
+            let (place, word) = (place(lane), &mut seen[word(lane)]);
+            let bit = 1 << (place % 64);
+            counts[place as usize % N] += u8::from(*word & bit == 0);
+            *word |= bit;
+        }
+        for lane in lanes_of(group) {
+            seen[word(lane)] = 0;
+        }
+        passes += more + counts.iter().max().map_or(0, |most| u64::from(*most));
     }
     passes
-}
-
-/// Number of different places that the busiest column has to serve.
-#[inline(always)]
-fn busiest<const N: usize>(places: &[u32; N], lanes: u32, bytes: u32) -> u64 {
-    // An iterator's fold is not always inlined, and then it is compiled for any processor.
-    let (mut all, shift) = (0, bytes.trailing_zeros());
-    for (lane, place) in places.iter().enumerate() {
-        all |= (lanes >> lane & 1) << ((place >> shift) & (N as u32 - 1));
-    }
-    // Each lane has a column of its own, or all want one place.
-    if all.count_ones() == lanes.count_ones() {
-        return 1;
-    }
-    let first = places[lanes.trailing_zeros() as usize % N] >> shift;
-    let differ = !equal_lanes(places, first, shift);
-    if differ & lanes == 0 {
-        return 1;
-    }
-    let mut counts = [0u8; N];
-    for lane in lanes_of(lanes) {
-        let place = places[lane % N] >> shift;
-        let same = equal_lanes(places, place, shift) & lanes;
-        // The place counts once, for the first lane that wants it.
-        counts[place as usize % N] += u8::from(same.trailing_zeros() as usize == lane);
-    }
-    counts.iter().max().map_or(0, |most| u64::from(*most))
-}
-
-/// Lanes of a group that want this place, as a mask.
-#[inline(always)]
-fn equal_lanes<const N: usize>(places: &[u32; N], place: u32, shift: u32) -> u32 {
-    let mut mask = 0;
-    for (lane, other) in places.iter().enumerate() {
-        mask |= u32::from(other >> shift == place) << lane;
-    }
-    mask
 }
 
 #[cfg(test)]
@@ -252,16 +280,29 @@ mod tests {
         }
 
         #[test]
-        fn what_is_stored_is_loaded(first in 0u32..64, stride in 1u32..4, lanes: u32, values: [[u32; 32]; 4]) {
+        fn passes_of_strides_are_those_of_the_busiest_bank(first in 0u32..64, step in 0u32..80, size in 0u32..5) {
+            let bytes = 1 << size;
+            for step in [step, step.wrapping_neg()] {
+                let offsets = each(|lane| (6000 + first).wrapping_add(step.wrapping_mul(lane as u32)) * bytes);
+                let found = passes(&offsets, u32::MAX, bytes);
+                prop_assert_eq!(found, passes_by_words(&offsets, u32::MAX, bytes));
+            }
+        }
+
+        #[test]
+        fn what_is_stored_is_loaded(first in 0u32..64, stride in 0u32..4, lanes: u32, values: [[u32; 32]; 4]) {
             for lanes in [lanes, u32::MAX] {
                 let mut memory = SharedMemory::new(8192);
                 let offsets = each(|lane| 16 * (first + stride * lane as u32));
                 memory.store(&offsets, lanes, 16, values.each_ref());
                 let found = memory.load::<4>(&offsets, lanes, 16);
                 for lane in lanes_of(lanes) {
-                    prop_assert_eq!(found.map(|word| word[lane]), values.map(|word| word[lane]));
+                    // Of one place the last lane's stays.
+                    let last = if stride == 0 { 31 - lanes.leading_zeros() as usize } else { lane };
+                    let values = values.map(|word| word[last]);
+                    prop_assert_eq!(found.map(|word| word[lane]), values);
                     let at = (offsets[lane] / 4) as usize;
-                    prop_assert_eq!(&memory.words[at..at + 4], &values.map(|word| word[lane])[..]);
+                    prop_assert_eq!(&memory.words[at..at + 4], &values[..]);
                 }
                 let stored = memory.words.iter().filter(|word| **word != 0).count();
                 prop_assert!(stored <= 4 * lanes.count_ones() as usize);

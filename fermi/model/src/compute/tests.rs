@@ -21,6 +21,7 @@ use super::{
 };
 use crate::mmu::Refusal;
 
+mod constants;
 mod levels;
 mod textures;
 

@@ -64,15 +64,8 @@ pub(crate) fn mask_of(holds: impl Fn(usize) -> bool) -> u32 {
 /// The lanes' upper bits, as a mask.
 #[inline(always)]
 pub(crate) fn signs_of(values: &Lanes) -> u32 {
-    const SIGNS: u64 = 0x8080_8080_8080_8080;
-    // Brings the upper bits of eight bytes side by side into the upper byte.
-    const GATHER: u64 = 0x0002_0408_1020_4081;
-    let mut tops = [[0u8; 8]; LANES / 8];
-    for (top, value) in tops.as_flattened_mut().iter_mut().zip(values) {
-        *top = (value >> 24) as u8;
-    }
-    let bits = tops.map(|bytes| ((u64::from_le_bytes(bytes) & SIGNS).wrapping_mul(GATHER) >> 56) as u8);
-    u32::from_le_bytes(bits)
+    let bits = each(|lane| (values[lane] as i32 >> 31) as u32 & 1 << lane);
+    union_of(|lane| bits[lane])
 }
 
 /// Lanes of a mask, ascending.
@@ -334,7 +327,9 @@ impl Warp {
     #[inline(always)]
     pub(crate) fn set_all_packed_flags(&mut self, bits: &Lanes, mask: &Lanes, lanes: u32) {
         let of = |words: &Lanes, bit: u32| mask_of(|lane| words[lane] >> bit & 1 != 0);
-        for predicate in 0..7 {
+        // Bits that no lane takes are not looked for.
+        let any = union_of(|lane| mask[lane]);
+        for predicate in (0..7).filter(|bit| any >> bit & 1 != 0) {
             let taken = of(mask, predicate) & lanes;
             if taken != 0 {
                 self.set_predicate(predicate, of(bits, predicate), taken);
@@ -348,6 +343,9 @@ impl Warp {
             ..
         } = self;
         for (bit, flag) in (12..).zip([zero, sign, carry, overflow]) {
+            if any >> bit & 1 == 0 {
+                continue;
+            }
             let taken = of(mask, bit) & lanes;
             *flag = *flag & !taken | of(bits, bit) & taken;
         }

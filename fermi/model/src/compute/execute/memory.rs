@@ -11,7 +11,7 @@ use crate::compute::{
     code::{Op, Operand},
     outside::Atomic,
     trap::{Stop, WarpError},
-    warp::{LANES, Warp, each, lanes_of, register_of},
+    warp::{LANES, Warp, each, lanes_of, register_of, union_of},
 };
 
 #[inline(always)]
@@ -61,33 +61,46 @@ fn locked(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Re
 }
 
 /// An indexed load from a constant bank. A word beyond the bank reads as zero.
+#[inline(always)]
 fn constant(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machine<'_>) -> Result<(), Stop> {
     const BY_BANK: u32 = 2;
-    let index = *warp.register(op.a);
-    let by_bank = op.get(field::INDEX_MODE) == BY_BANK;
-    let bank = op.get(field::TABLE_BANK);
-    let bytes = op.data.bytes();
-    let registers = op.data.registers() as u8;
-    let place = |lane: usize| {
-        let at = index[lane];
-        let (bank, at) = if by_bank {
-            (bank + (at >> 16), at & 0xffff)
-        } else {
-            (bank, at)
-        };
-        (bank, at.wrapping_add(op.offset as u32))
+    let index = warp.register(op.a);
+    let (bank, bytes) = (op.get(field::TABLE_BANK), op.data.bytes());
+    let (banks, places) = if op.get(field::INDEX_MODE) == BY_BANK {
+        (
+            each(|lane| bank.wrapping_add(index[lane] >> 16)),
+            each(|lane| (index[lane] & 0xffff).wrapping_add(op.offset as u32)),
+        )
+    } else {
+        (
+            [bank; LANES],
+            each(|lane| index[lane].wrapping_add(op.offset as u32)),
+        )
     };
-    for lane in lanes_of(lanes) {
-        let (bank, at) = place(lane);
-        check_alignment(at.is_multiple_of(bytes))?;
-        for number in 0..registers {
-            let at = at.wrapping_add(4 * u32::from(number));
-            let word = machine
-                .launch
-                .constant(u8::try_from(bank).unwrap_or(u8::MAX), at & !3);
-            let value = if bytes < 4 { word >> (8 * (at & 3)) } else { word };
-            warp.set_lane(Warp::nth(op.dst, number), lane, extended(op.data, value));
+    let takes_part = |lane: usize| 0u32.wrapping_sub(lanes >> lane & 1);
+    let bits = union_of(|lane| places[lane] & takes_part(lane));
+    check_alignment(bits & (bytes - 1) == 0)?;
+    let first = lanes.trailing_zeros() as usize % LANES;
+    let other_bank = union_of(|lane| (banks[lane] ^ banks[first]) & takes_part(lane)) != 0;
+    let other_place = union_of(|lane| (places[lane] ^ places[first]) & takes_part(lane)) != 0;
+    let launch = machine.launch;
+    let words = launch.constants(banks[first]);
+    for number in 0..op.data.registers() {
+        let place = |lane: usize| (places[lane].wrapping_add(4 * number) / 4) as usize;
+        let mut values = if other_bank {
+            each(|lane| {
+                let words = launch.constants(banks[lane]);
+                words.get(place(lane)).map_or(0, |word| *word)
+            })
+        } else if other_place {
+            each(|lane| words.get(place(lane)).map_or(0, |word| *word))
+        } else {
+            [words.get(place(first)).map_or(0, |word| *word); LANES]
+        };
+        if bytes < 4 {
+            values = each(|lane| extended(op.data, values[lane] >> (8 * (places[lane] & 3))));
         }
+        warp.set_register(Warp::nth(op.dst, number as u8), &values, lanes);
     }
     Ok(())
 }

@@ -72,7 +72,7 @@ pub(super) fn perform(
             finish(warp, op, lanes, &result, Kind32::Integer);
         }
         Opcode::Cset | Opcode::Csetp | Opcode::Pset | Opcode::Psetp => predicates(warp, op, lanes),
-        Opcode::P2r | Opcode::R2p => packed(warp, op, lanes),
+        Opcode::P2r | Opcode::R2p => level.perform::<Packed>(warp, op, lanes),
         Opcode::Lepc => {
             let own = warp.pc.wrapping_sub(INSTRUCTION_BYTES);
             warp.set_register(op.dst, &[own; 32], lanes);
@@ -112,17 +112,23 @@ fn store_predicates(warp: &mut Warp, op: &Op, lanes: u32, results: (u32, u32), t
     }
 }
 
-fn packed(warp: &mut Warp, op: &Op, lanes: u32) {
-    let (a, mask) = (*warp.register(op.a), *values(warp, op, op.b));
-    // assumption: the upper half of the register.
-    let shift = if op.bit(5) { 16 } else { 0 };
-    if op.opcode == Opcode::P2r {
-        let flags = warp.all_packed_flags();
-        let result = each(|lane| flags[lane] << shift & mask[lane] | a[lane] & !mask[lane]);
-        warp.set_register(op.dst, &result, lanes);
-    } else {
-        let (a, mask) = (each(|lane| a[lane] >> shift), each(|lane| mask[lane] >> shift));
-        warp.set_all_packed_flags(&a, &mask, lanes);
+/// Predicates and flags as bits of a register, and back.
+struct Packed;
+
+impl Group for Packed {
+    #[inline(always)]
+    fn perform(warp: &mut Warp, op: &Op, lanes: u32) {
+        let (a, mask) = (*warp.register(op.a), *values(warp, op, op.b));
+        // assumption: the upper half of the register.
+        let shift = if op.bit(5) { 16 } else { 0 };
+        if op.opcode == Opcode::P2r {
+            let flags = warp.all_packed_flags();
+            let result = each(|lane| flags[lane] << shift & mask[lane] | a[lane] & !mask[lane]);
+            warp.set_register(op.dst, &result, lanes);
+        } else {
+            let (a, mask) = (each(|lane| a[lane] >> shift), each(|lane| mask[lane] >> shift));
+            warp.set_all_packed_flags(&a, &mask, lanes);
+        }
     }
 }
 
