@@ -450,7 +450,7 @@ pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, optio
             Converted::One(narrowed(|lane| double::odd(values[lane], rests[lane]), round))
         }
         Float::Single => Converted::One(narrowed(|lane| values[lane], round)),
-        Float::Double if is_wide => Converted::wide(&double::directed(round, |lane, sides| {
+        Float::Double if is_wide => Converted::wide(&double::directed!(round, |lane, sides| {
             double::stepped(values[lane], rests[lane], sides)
         })),
         Float::Double => Converted::wide(&wide_each(|lane| values[lane].to_bits())),

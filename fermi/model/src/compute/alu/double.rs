@@ -4,8 +4,8 @@
 //! a product or both together is a sum of f64 values, exactly (Knuth, Dekker; Boldo and Muller, "Exact and approximated
 //! error of the FMA"), as long as nothing overflows or is lost below the least denormal.
 
-use super::{Comparison, Round, single::all_if};
-use crate::compute::warp::{Wide, lanes_of, mask_of, union_of, wide_each};
+use super::{Comparison, Round, double, single::all_if};
+use crate::compute::warp::{LANES, Wide, lanes_of, mask_of, union_of, wide_each};
 use rustc_apfloat::{Float as _, ieee::Double};
 
 /// assumption: a NaN result is the first NaN operand with its quiet bit, else this.
@@ -111,16 +111,31 @@ pub(super) fn odd(nearest: f64, rest: f64) -> f64 {
     f(bits.wrapping_sub(is_beyond) | has_rest)
 }
 
-/// `f` of each lane, compiled for each direction.
-#[inline(always)]
-pub(super) fn directed(round: Round, f: impl Fn(usize, Sides) -> u64) -> Wide {
-    match round {
-        Round::Nearest => wide_each(|lane| f(lane, Sides::of(Round::Nearest))),
-        Round::Down => wide_each(|lane| f(lane, Sides::of(Round::Down))),
-        Round::Up => wide_each(|lane| f(lane, Sides::of(Round::Up))),
-        Round::Zero => wide_each(|lane| f(lane, Sides::of(Round::Zero))),
-    }
+/// An expression of a lane and its [`Sides`] for each lane, compiled for each direction. (A function with a closure would
+/// call it where it is used more than once, and what is called is compiled for any processor.)
+macro_rules! directed {
+    ($round:expr, |$lane:ident, $sides:ident| $result:expr) => {
+        match $round {
+            Round::Nearest => wide_each(|$lane| {
+                let $sides = double::Sides::of(Round::Nearest);
+                $result
+            }),
+            Round::Down => wide_each(|$lane| {
+                let $sides = double::Sides::of(Round::Down);
+                $result
+            }),
+            Round::Up => wide_each(|$lane| {
+                let $sides = double::Sides::of(Round::Up);
+                $result
+            }),
+            Round::Zero => wide_each(|$lane| {
+                let $sides = double::Sides::of(Round::Zero);
+                $result
+            }),
+        }
+    };
 }
+pub(super) use directed;
 
 /// The sign of a sum of 0 of values that are not both positive: −0 towards minus infinity.
 #[inline(always)]
@@ -132,7 +147,7 @@ fn cancelled(sum: f64, rest: f64, signs: u64, sides: Sides) -> u64 {
 pub(crate) fn add(a: &Wide, b: &Wide, round: Round) -> Wide {
     let results = match round {
         Round::Nearest => wide_each(|lane| (f(a[lane]) + f(b[lane])).to_bits()),
-        round => directed(round, |lane, sides| directed_sum(a[lane], b[lane], sides)),
+        round => directed!(round, |lane, sides| directed_sum(a[lane], b[lane], sides)),
     };
     settled(results, [a, b])
 }
@@ -152,16 +167,23 @@ fn directed_sum(a: u64, b: u64, sides: Sides) -> u64 {
 pub(crate) fn mul(a: &Wide, b: &Wide, round: Round) -> Wide {
     let results = match round {
         Round::Nearest => wide_each(|lane| (f(a[lane]) * f(b[lane])).to_bits()),
-        round if has_inexact(|lane| (f(a[lane]), f(b[lane]), 0.0)) => directed(round, |lane, sides| {
-            directed_product(f(a[lane]), f(b[lane]), sides)
-        }),
-        round => directed(round, |lane, sides| {
-            let (a, b) = (f(a[lane]), f(b[lane]));
-            let product = a * b;
-            stepped(product, a.mul_add(b, -product), sides)
-        }),
+        round if has_inexact([a, b, &[0; LANES]]) => {
+            directed!(round, |lane, sides| directed_product(
+                f(a[lane]),
+                f(b[lane]),
+                sides
+            ))
+        }
+        round => directed!(round, |lane, sides| exact_product(f(a[lane]), f(b[lane]), sides)),
     };
     settled(results, [a, b])
+}
+
+/// A product whose rest is no smaller than a denormal.
+#[inline(always)]
+fn exact_product(a: f64, b: f64, sides: Sides) -> u64 {
+    let product = a * b;
+    stepped(product, a.mul_add(b, -product), sides)
 }
 
 /// Factors are scaled to where the product's rest is exact, and the nearest product back. Two roundings instead of one
@@ -201,16 +223,14 @@ pub(crate) fn fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
 
 #[inline(always)]
 fn directed_fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
-    let operands = |lane: usize| (f(a[lane]), f(b[lane]), f(c[lane]));
-    let mut results = directed(round, |lane, sides| {
-        let (a, b, c) = operands(lane);
-        exact_fma(a, b, c, sides)
-    });
-    if has_inexact(operands) {
-        let lanes = mask_of(|lane| {
-            let (a, b, c) = operands(lane);
-            !is_exact(a, b, c)
-        });
+    let mut results = directed!(round, |lane, sides| exact_fma(
+        f(a[lane]),
+        f(b[lane]),
+        f(c[lane]),
+        sides
+    ));
+    if has_inexact([a, b, c]) {
+        let lanes = mask_of(|lane| !is_exact(f(a[lane]), f(b[lane]), f(c[lane])));
         for lane in lanes_of(lanes) {
             results[lane] = slow_fma([a[lane], b[lane], c[lane]], round);
         }
@@ -220,11 +240,8 @@ fn directed_fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
 
 /// Whether there is a lane of which [`exact_fma`] would lose something.
 #[inline(always)]
-fn has_inexact(operands: impl Fn(usize) -> (f64, f64, f64)) -> bool {
-    union_of(|lane| {
-        let (a, b, c) = operands(lane);
-        wide_if(!is_exact(a, b, c))
-    }) != 0
+fn has_inexact([a, b, c]: [&Wide; 3]) -> bool {
+    union_of(|lane| wide_if(!is_exact(f(a[lane]), f(b[lane]), f(c[lane])))) != 0
 }
 
 /// Whether [`exact_fma`] loses nothing: the product's rest is no smaller than a denormal, and no step overflows.
