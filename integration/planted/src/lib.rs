@@ -118,6 +118,8 @@ faults! {
     EngineNotCleared,
     /// Work that does not give way is left alone.
     WatchdogSleeps,
+    /// A VM whose share of the broker is used up goes on.
+    TurnsIgnored,
     /// A page of shadow memory that a VM gets is not counted.
     ShadowMemoryNotCounted,
 }

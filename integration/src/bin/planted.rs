@@ -6,13 +6,17 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use integration::keeper;
 use integration::sim::{Settings, run};
+use integration::{fuzz, keeper};
 use planted::Fault;
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 /// Of so many seeds one has an endless grid beside a VM that waits, before its run.
 const KEEPER_EVERY: u64 = 16;
+/// Bytes of an input of syncs, which as many seeds have before their run.
+const SYNCS_BYTES: usize = 1_500;
 const USAGE: &str = "usage: planted FAULT|none FIRST_SEED SEEDS_MAX SECONDS_MAX";
 
 fn main() -> ExitCode {
@@ -55,6 +59,14 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Syncs of two VMs beside a third one's, each event's work counted; panics over what is wrong.
+fn syncs(seed: u64) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let input: Vec<u8> = (0..SYNCS_BYTES).map(|_| rng.random()).collect();
+    let target = fuzz::target("sync_cost").expect("a target of that name");
+    (target.body)(&input);
+}
+
 /// One run: who found what, if anybody did. A panic is an assertion of the product that bit.
 fn look(seed: u64) -> Option<(&'static str, String)> {
     let said = Arc::new(Mutex::new(String::new()));
@@ -75,6 +87,10 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         0 => keeper::endless_grid_is_stopped()
             .err()
             .map(|violation| violation.0),
+        1 => {
+            syncs(seed);
+            None
+        }
         _ => None,
     });
     let outcome = outcome.and_then(|found| match found {

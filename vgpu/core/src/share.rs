@@ -5,6 +5,7 @@
 //! have had theirs: its requests stay queued, a sync stops between two steps. Nobody else notices, and no event of another
 //! VM comes behind more than a slice of this one's work, and one indivisible step.
 
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::event::Tick;
@@ -69,7 +70,8 @@ impl Share {
     /// Whether a VM among `vms` may go on. If not, it waits for its turn from now on.
     #[inline]
     pub(crate) fn has_turn(&mut self, vms: usize, now: Tick) -> bool {
-        self.turn_at.is_none() && (self.owed < SLICE || self.drains(vms, now))
+        planted::is(Fault::TurnsIgnored)
+            || self.turn_at.is_none() && (self.owed < SLICE || self.drains(vms, now))
     }
 
     #[cold]
