@@ -176,9 +176,6 @@ impl Converted {
     }
 }
 
-/// Sign of an f32.
-const SIGN: u32 = 1 << 31;
-
 /// 2^52, and half as much more: an integer of up to 51 bits that is added to it has its bits in the sum's low ones.
 pub(super) const MAGIC: f64 = 6_755_399_441_055_744.0;
 
@@ -188,17 +185,10 @@ fn low_bits(whole: f64) -> u32 {
     (whole + MAGIC).to_bits() as u32
 }
 
-/// f32 after `abs`, `neg` and `ftz`.
-#[inline(always)]
-fn singles_of(bits: &Lanes, options: Options) -> Lanes {
-    let bits = each(|lane| modify(bits[lane], options.abs, options.neg));
-    if options.ftz { flushed(&bits) } else { bits }
-}
-
 /// The values of floats after `abs`, `neg` and `ftz`.
 #[inline(always)]
 fn values_of(source: Bits<'_>, from: Float, options: Options) -> Values {
-    let Options { abs, neg, .. } = options;
+    let Options { abs, neg, ftz, .. } = options;
     let mut values = [0.0; LANES];
     match (from, source) {
         (Float::Half, Bits::One(bits)) => {
@@ -209,7 +199,10 @@ fn values_of(source: Bits<'_>, from: Float, options: Options) -> Values {
             }
         }
         (_, Bits::One(bits)) => {
-            let bits = singles_of(bits, options);
+            let mut bits = each(|lane| modify(bits[lane], abs, neg));
+            if ftz {
+                bits = flushed(&bits);
+            }
             for lane in 0..LANES {
                 values[lane] = f32::from_bits(bits[lane]).into();
             }
@@ -315,11 +308,6 @@ fn saturated(value: f64) -> f64 {
 /// upper bit alone where an f64 or an integer of 64 bits takes part.
 #[inline(always)]
 pub(crate) fn float_to_integer(source: Bits<'_>, from: Float, to: Integer, options: Options) -> Converted {
-    if let (Bits::One(bits), Float::Single) = (source, from)
-        && to.bits < 64
-    {
-        return Converted::One(single_to_integer(&singles_of(bits, options), to, options.round));
-    }
     let values = whole(&values_of(source, from, options), options.round);
     if to.bits == 64 {
         return float_to_wide(&values, to.signed);
@@ -338,26 +326,6 @@ pub(crate) fn float_to_integer(source: Bits<'_>, from: Float, to: Integer, optio
         let is_nan = all_if(value.is_nan());
         low_bits(clamped) & !is_nan | nan & is_nan
     }))
-}
-
-/// f32 to at most 32 bits. Casts clamp, and NaN is 0.
-#[inline(always)]
-fn single_to_integer(bits: &Lanes, to: Integer, round: Round) -> Lanes {
-    let value = |lane: usize| f32::from_bits(bits[lane]);
-    let whole = match round {
-        Round::Nearest => each(|lane| value(lane).round_ties_even().to_bits()),
-        Round::Down => each(|lane| value(lane).floor().to_bits()),
-        Round::Up => each(|lane| value(lane).ceil().to_bits()),
-        // Casts do that.
-        Round::Zero => *bits,
-    };
-    let value = |lane: usize| f32::from_bits(whole[lane]);
-    if to.bits == 32 && !to.signed {
-        return each(|lane| value(lane) as u32);
-    }
-    let (least, most) = to.bounds();
-    let (least, most) = ((least as i32).wrapping_neg(), most as i32);
-    each(|lane| (value(lane) as i32).max(least).min(most) as u32)
 }
 
 /// Whole numbers to 64 bits, of which an f64 has the upper and the lower 32 exactly.
@@ -404,11 +372,6 @@ fn low_bits_unsigned(whole: f64) -> u32 {
 #[inline(always)]
 pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, options: Options) -> Converted {
     let Options { abs, neg, round, .. } = options;
-    if let (Bits::One(bits), Float::Single) = (source, to)
-        && (round == Round::Nearest || from.bits <= 16)
-    {
-        return Converted::One(integer_to_single(bits, from, options));
-    }
     // A zero has no sign.
     let with_sign = |value: f64| {
         let value = if abs { value.abs() } else { value };
@@ -454,23 +417,6 @@ pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, optio
             double::stepped(values[lane], rests[lane], sides)
         })),
         Float::Double => Converted::wide(&wide_each(|lane| values[lane].to_bits())),
-    }
-}
-
-/// At most 32 bits to f32, to the nearest, as hosts round too.
-#[inline(always)]
-fn integer_to_single(bits: &Lanes, from: Integer, Options { abs, neg, .. }: Options) -> Lanes {
-    let values = if from.signed {
-        each(|lane| (from.extended(bits[lane]) as i32 as f32).to_bits())
-    } else {
-        each(|lane| (from.extended(bits[lane]) as f32).to_bits())
-    };
-    let value = |lane: usize| f32::from_bits(if abs { values[lane] & !SIGN } else { values[lane] });
-    if neg {
-        // A zero has no sign.
-        each(|lane| (0.0 - value(lane)).to_bits())
-    } else {
-        each(|lane| value(lane).to_bits())
     }
 }
 
