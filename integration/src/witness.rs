@@ -44,8 +44,9 @@ const DATA_TABLE_VA: u64 = 3 * (128 << 20);
 pub(crate) const SPARE_GPA: u64 = 16 * MIB;
 /// Length of it.
 pub(crate) const SPARE_BYTES: u64 = MIB;
-/// Longest wait for a copy, in nanoseconds of the host's clock.
-const PATIENCE_NS: u64 = 3_000_000_000;
+/// Longest wait for a copy, in nanoseconds of the host's clock: longer than the core waits, twice for 2 s, until it gives up a card
+/// that hangs in a flush or a runlist.
+const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// A copy that was submitted.
 struct Copy {
