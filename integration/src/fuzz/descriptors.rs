@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -70,6 +70,23 @@ struct Kept {
     files: Vec<File>,
     /// Other ends. Without them a close would not wait.
     peers: Vec<OwnedFd>,
+    /// Threads that close our own descriptors, as that may wait for a peer.
+    closers: Vec<JoinHandle<()>>,
+}
+
+impl Kept {
+    fn close(&mut self, descriptors: Vec<OwnedFd>) {
+        self.closers.push(thread::spawn(move || drop(descriptors)));
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.peers.clear();
+        for closer in self.closers.drain(..) {
+            closer.join().expect("a close does not panic");
+        }
+    }
 }
 
 fn memory(flags: MemfdFlags, bytes: u64) -> Option<File> {
@@ -161,19 +178,9 @@ fn any_descriptor(input: &mut Input<'_>, kept: &mut Kept) -> OwnedFd {
     file.into()
 }
 
-/// Descriptors that go with one message. Our own are closed by a thread, as closing one may wait for its peer.
-struct Sent(Vec<OwnedFd>);
-
-impl Drop for Sent {
-    fn drop(&mut self) {
-        let descriptors = std::mem::take(&mut self.0);
-        thread::spawn(move || drop(descriptors));
-    }
-}
-
-fn descriptors(input: &mut Input<'_>, kept: &mut Kept) -> Sent {
+fn descriptors(input: &mut Input<'_>, kept: &mut Kept) -> Vec<OwnedFd> {
     let count = [0, 1, 1, 1, 1, 1, 2, 12][usize::from(input.u8() & 7)];
-    Sent((0..count).map(|_| any_descriptor(input, kept)).collect())
+    (0..count).map(|_| any_descriptor(input, kept)).collect()
 }
 
 /// Takes memory away, or lets nobody change it, or gives back.
@@ -379,7 +386,9 @@ impl Attacker {
         let (command, body) = message(input);
         let files = descriptors(input, &mut self.kept);
         let client = self.client.as_mut().context("no client")?;
-        answer(client, command, &body, &files.0).map(|_| ())
+        let answered = answer(client, command, &body, &files);
+        self.kept.close(files);
+        answered.map(|_| ())
     }
 
     /// Maps RAM of any kind, and makes a channel there.
@@ -431,7 +440,8 @@ impl Attacker {
             let (command, body) = message(input);
             let files = descriptors(input, &mut self.kept);
             // The broker may have hung up before.
-            let _ = client.send(command, &body, &files.0);
+            let _ = client.send(command, &body, &files);
+            self.kept.close(files);
         }
         self.leave();
     }
