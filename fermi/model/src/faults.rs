@@ -10,6 +10,8 @@ pub struct Faults {
     pub refused_preempts: u32,
     /// GPU time that every runlist commit takes on top.
     pub runlist_delay_ns: u64,
+    /// GPU time that every flush of the TLB by TLB_INVALIDATE (100cbc) takes; without it, it is done with the store.
+    pub flush_delay_ns: u64,
     /// The flush of the TLB with this number from now on, and every later one, never completes and drops nothing; 0 is off.
     pub lost_flush_in: u32,
     /// The same for runlist commits.
@@ -30,6 +32,7 @@ impl Default for Faults {
             preempt_delay_ns: 0,
             refused_preempts: 0,
             runlist_delay_ns: 0,
+            flush_delay_ns: 0,
             lost_flush_in: 0,
             lost_runlist_in: 0,
             lost_interrupts: 0,

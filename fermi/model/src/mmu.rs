@@ -102,8 +102,16 @@ pub(crate) struct Mmu {
     config: u32,
     /// Value of TLB_DIRECTORY (100cb8).
     pub(crate) flush_directory: u32,
-    /// A flush never completes.
-    hangs: bool,
+    under_way: Option<FlushUnderWay>,
+}
+
+/// A flush that is not done with the store that began it.
+struct FlushUnderWay {
+    /// What was stored to TLB_INVALIDATE, and TLB_DIRECTORY by then.
+    command: u32,
+    directory: u32,
+    /// GPU time in nanoseconds; `None`: it never completes.
+    done_at: Option<u64>,
 }
 
 impl Mmu {
@@ -115,22 +123,46 @@ impl Mmu {
             engines: Tlb::new(),
             config: 0,
             flush_directory: 0,
-            hangs: false,
+            under_way: None,
         }
     }
 
-    /// MMU_CONFIG: ready for a flush and done with the last one, as flushes complete at once.
+    /// MMU_CONFIG: ready for a flush, and done with the last one unless that is under way.
     pub(crate) fn config(&self) -> u32 {
-        let ready = match self.hangs {
-            true => pffb::MMU_CONFIG_READY & !pffb::MMU_CONFIG_FLUSHED,
-            false => pffb::MMU_CONFIG_READY,
+        let ready = match self.under_way {
+            Some(_) => pffb::MMU_CONFIG_READY & !pffb::MMU_CONFIG_FLUSHED,
+            None => pffb::MMU_CONFIG_READY,
         };
         ready | self.config
     }
 
-    /// A flush begins that never completes.
-    pub(crate) fn hang(&mut self) {
-        self.hangs = true;
+    /// A flush begins that is done later, or never. One that never ends is not followed by another.
+    pub(crate) fn begin_flush(&mut self, command: u32, done_at: Option<u64>) {
+        if self
+            .under_way
+            .as_ref()
+            .is_none_or(|before| before.done_at.is_some())
+        {
+            self.under_way = Some(FlushUnderWay {
+                command,
+                directory: self.flush_directory,
+                done_at,
+            });
+        }
+    }
+
+    /// When the flush under way is done.
+    pub(crate) fn flush_done_at(&self) -> Option<u64> {
+        self.under_way.as_ref()?.done_at
+    }
+
+    /// Ends the flush under way, if it ends.
+    #[must_use]
+    pub(crate) fn finish_flush(&mut self, mem: &mut Memory) -> Flushed {
+        match self.under_way.take_if(|flush| flush.done_at.is_some()) {
+            Some(flush) => self.flush_as_told(mem, flush.command, flush.directory),
+            None => Flushed::Nothing,
+        }
     }
 
     #[must_use]
@@ -165,11 +197,12 @@ impl Mmu {
 
     /// TLB_INVALIDATE. Hub-only flushes drop everything that the others do: the model has no GPC TLB.
     pub(crate) fn invalidate(&mut self, mem: &mut Memory, command: u32) -> Flushed {
-        if command & pffb::TLB_GO == 0 {
-            return Flushed::Nothing;
-        }
+        self.flush_as_told(mem, command, self.flush_directory)
+    }
+
+    fn flush_as_told(&mut self, mem: &mut Memory, command: u32, directory: u32) -> Flushed {
         let all = command & pffb::TLB_ALL_DIRECTORIES != 0;
-        self.flush(mem, (!all).then(|| directory_of(self.flush_directory)))
+        self.flush(mem, (!all).then(|| directory_of(directory)))
     }
 
     /// Drops what the TLBs keep under `directory`, or everything.

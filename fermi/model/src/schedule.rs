@@ -33,6 +33,7 @@ use fermi_spec::engine::PBDMAS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     RunlistTaken,
+    TlbFlushed,
     PreemptDone,
     /// A piece of a copy or a grid, or its end.
     Unit(usize),
@@ -63,6 +64,9 @@ impl FermiModel {
         let mut next = None;
         if let Some(at) = self.pfifo.commit.as_ref().and_then(|commit| commit.done_at) {
             next = earlier(next, at, Event::RunlistTaken);
+        }
+        if let Some(at) = self.mmu.flush_done_at() {
+            next = earlier(next, at, Event::TlbFlushed);
         }
         if let Some(at) = self.pfifo.preempt.done_at() {
             next = earlier(next, at, Event::PreemptDone);
@@ -147,6 +151,7 @@ impl FermiModel {
     fn perform(&mut self, event: Event) -> u32 {
         match event {
             Event::RunlistTaken => self.take_runlist_over(),
+            Event::TlbFlushed => self.finish_flush(),
             Event::PreemptDone => self.finish_preempt(),
             Event::PreemptTimedOut => self.time_preempt_out(),
             Event::Unit(unit) => {

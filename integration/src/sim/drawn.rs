@@ -137,6 +137,7 @@ fn faults_text(faults: &Faults) -> String {
         usual.runlist_delay_ns,
         "ns more for a runlist",
     );
+    add(faults.flush_delay_ns, usual.flush_delay_ns, "ns for a flush");
     add(
         faults.lost_flush_in.into(),
         usual.lost_flush_in.into(),
@@ -248,6 +249,9 @@ pub(super) fn swarm(faults: &mut Faults, rng: &mut ChaCha8Rng) {
     }
     if rng.random_range(0..4) == 0 {
         faults.runlist_delay_ns = rng.random_range(0..MS);
+    }
+    if rng.random_range(0..4) == 0 {
+        faults.flush_delay_ns = rng.random_range(0..MS);
     }
     if rng.random_range(0..4) == 0 {
         faults.lost_interrupts = rng.random_range(1..20);

@@ -1,5 +1,6 @@
 //! The registers of PFFB with its MMU, and the flushes.
 
+use crate::mmu::Flushed;
 use crate::model::FermiModel;
 use fermi_spec::regs::{PffbReg, PflushReg, pffb};
 
@@ -11,7 +12,6 @@ impl FermiModel {
             PffbReg::PartitionMebibytesOld => self.identity.mebibytes_of(0),
             PffbReg::MmuConfig => self.mmu.config(),
             PffbReg::TlbDirectory => self.mmu.flush_directory,
-            // The flush is done when the write returns.
             PffbReg::TlbInvalidate => 0,
             PffbReg::Word(word) => self.storage.load(word),
         }
@@ -24,23 +24,41 @@ impl FermiModel {
                 self.note_flush(flushed);
             }
             PffbReg::TlbDirectory => self.mmu.flush_directory = value,
-            PffbReg::TlbInvalidate
-                if value & pffb::TLB_GO != 0 && crate::faults::has_come(&mut self.faults.lost_flush_in) =>
-            {
-                self.mmu.hang();
-            }
-            PffbReg::TlbInvalidate if value & pffb::TLB_GO != 0 => {
-                let flushed = self.mmu.invalidate(&mut self.mem, value);
-                self.note_flush(flushed);
-                self.windows.forget_spaces();
-                self.peephole.forget_space();
-            }
+            PffbReg::TlbInvalidate if value & pffb::TLB_GO != 0 => self.flush_tlb(value),
             PffbReg::TlbInvalidate
             | PffbReg::PartitionConfig
             | PffbReg::PartitionMebibytes(_)
             | PffbReg::PartitionMebibytesOld => {}
             PffbReg::Word(word) => self.storage.store(word, value),
         }
+    }
+
+    /// Does what a store to TLB_INVALIDATE asks for, at once unless a fault delays it.
+    fn flush_tlb(&mut self, command: u32) {
+        self.finish_flush();
+        if crate::faults::has_come(&mut self.faults.lost_flush_in) {
+            self.mmu.begin_flush(command, None);
+        } else if self.faults.flush_delay_ns > 0 {
+            let done_at = self.clock.now().saturating_add(self.faults.flush_delay_ns);
+            self.mmu.begin_flush(command, Some(done_at));
+        } else {
+            let flushed = self.mmu.invalidate(&mut self.mem, command);
+            self.note_tlb_flushed(flushed);
+        }
+    }
+
+    /// The time of the flush under way has come.
+    pub(crate) fn finish_flush(&mut self) {
+        let flushed = self.mmu.finish_flush(&mut self.mem);
+        if flushed != Flushed::Nothing {
+            self.note_tlb_flushed(flushed);
+        }
+    }
+
+    fn note_tlb_flushed(&mut self, flushed: Flushed) {
+        self.note_flush(flushed);
+        self.windows.forget_spaces();
+        self.peephole.forget_space();
     }
 
     /// Flushes are done when the write returns.

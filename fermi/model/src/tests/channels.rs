@@ -5,7 +5,7 @@ use crate::Stepped;
 use fermi_spec::{
     bar::Bar,
     instance::{self, offset, userd},
-    regs::{PbdmaReg, PfifoReg, PmcReg, pfifo},
+    regs::{PbdmaReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo},
 };
 
 const SEMAPHORE: u64 = 0x800_0000;
@@ -443,6 +443,28 @@ fn delayed_runlist_stays_pending_for_that_long() {
     bench.run();
     assert!(bench.card.gpu_time() >= start + 1_000_000);
     assert_eq!(bench.read(PfifoReg::RunlistStatus), 0);
+}
+
+#[test]
+fn delayed_flush_stays_pending_and_drops_nothing_for_that_long() {
+    let mut bench = ready();
+    let (mut a, _, _) = pair(&mut bench);
+    bench.submit(&mut a, &Methods::new().release(SEMAPHORE, 1).0);
+    bench.run();
+    bench.card.faults_mut().flush_delay_ns = 1_000_000;
+    let start = bench.card.gpu_time();
+    let (kept, flushes) = (
+        bench.card.translations().count(),
+        bench.card.counters().tlb_flushes,
+    );
+    assert!(kept > 0);
+    bench.flush();
+    assert_eq!(bench.read(PffbReg::MmuConfig) & pffb::MMU_CONFIG_FLUSHED, 0);
+    assert_eq!(bench.card.translations().count(), kept);
+    bench.run();
+    assert!(bench.card.gpu_time() >= start + 1_000_000);
+    assert_ne!(bench.read(PffbReg::MmuConfig) & pffb::MMU_CONFIG_FLUSHED, 0);
+    assert_eq!(bench.card.counters().tlb_flushes, flushes + 1);
 }
 
 #[test]
