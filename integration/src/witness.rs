@@ -36,6 +36,8 @@ const COPY_BYTES_MAX: u64 = 256 << 10;
 const STAGING_GPA: u64 = 8 * MIB;
 /// A small-page table in guest RAM, 256 KiB.
 const RAM_TABLE_GPA: u64 = 6 * MIB;
+/// Most pages that it shows of data at a time, for one purpose.
+const REMAPPED_PAGES_MAX: u64 = 16;
 /// What that table shows.
 const RAM_TABLE_VA: u64 = 2 * (128 << 20);
 /// What a large-page table in the midst of data shows.
@@ -62,7 +64,7 @@ struct Witness {
     rig: Rig,
     /// What the data has to be, from the start of guest VRAM's part behind the tables.
     data: Vec<u8>,
-    copies: [Option<Copy>; COPIERS as usize],
+    copies: [Option<Copy>; PASSING as usize + 1],
     /// Whether the spare RAM is mapped, and whether for stores.
     spare: Option<bool>,
     /// What engines may do with each frame of the data at [`DATA_VA`].
@@ -99,7 +101,7 @@ impl Witness {
             rng,
             rig: Rig::start(bus, bytes),
             data: vec![0; bytes as usize],
-            copies: [const { None }; COPIERS as usize],
+            copies: [const { None }; PASSING as usize + 1],
             spare: None,
             rights: vec![Rights::Store; (bytes / FRAME) as usize],
         };
@@ -141,7 +143,7 @@ impl Witness {
     }
 
     fn step(&mut self, bus: &mut SimBus) -> Result<(), String> {
-        match self.rng.random_range(0..44u32) {
+        match self.rng.random_range(0..48u32) {
             0..=7 => self.store_by_bar(bus),
             8..=14 => self.load_by_bar(bus)?,
             15 => self.store_by_pramin(bus),
@@ -154,6 +156,7 @@ impl Witness {
             34 => self.check_entries(bus)?,
             35 => self.interrupt(bus)?,
             36 => self.pass(bus)?,
+            42..=45 => self.visit(bus)?,
             37 => self.spare(bus)?,
             38..=40 => self.change_rights(bus)?,
             41 if self.rng.random_range(0..3) == 0 => self.reset(bus)?,
@@ -351,13 +354,18 @@ impl Witness {
         let Some(range) = self.range_for(Rights::Store) else {
             return Ok(());
         };
+        self.start_copy_in(bus, channel, DATA_VA, range);
+        self.end_some(bus, channel)
+    }
+
+    /// Copies new bytes from RAM to data, which the tables show at `base`.
+    fn start_copy_in(&mut self, bus: &mut SimBus, channel: u8, base: u64, range: Range<u64>) {
         let bytes = self.bytes(range.end - range.start);
         bus.ram_write(Self::staging(channel), &bytes);
         self.model(&range).copy_from_slice(&bytes);
-        let places = (RAM_VA + Self::staging(channel), DATA_VA + range.start);
+        let places = (RAM_VA + Self::staging(channel), base + range.start);
         let length = range.end - range.start;
         self.submit(bus, channel, places, length, range, None);
-        self.end_some(bus, channel)
     }
 
     fn copy_out(&mut self, bus: &mut SimBus) -> Result<(), String> {
@@ -405,19 +413,24 @@ impl Witness {
     /// Points pages of a table in RAM to other data, and copies through them.
     fn remap_by_ram_table(&mut self, bus: &mut SimBus) -> Result<(), String> {
         self.finish_all(bus)?;
-        let Some(range) = self.range(PAGE, 16 * PAGE) else {
+        let Some(range) = self.range(PAGE, REMAPPED_PAGES_MAX * PAGE) else {
             return Ok(());
         };
-        let entries: Vec<u8> = (range.start..range.end)
-            .step_by(PAGE as usize)
-            .flat_map(|at| rig::vram_pte(DATA + at).into_bits().to_le_bytes())
-            .collect();
-        bus.ram_write(RAM_TABLE_GPA, &entries);
+        Self::point_ram_table(bus, 0, &range);
         rig::flush(bus, DIRECTORY);
         let channel = self.copier();
         let base = RAM_TABLE_VA - range.start;
         self.start_copy_out(bus, channel, base, range);
         self.finish(bus, channel)
+    }
+
+    /// Stores entries of a range of data to the table in RAM, from its page `first` on, without a flush.
+    fn point_ram_table(bus: &mut SimBus, first: u64, range: &Range<u64>) {
+        let entries: Vec<u8> = (range.start..range.end)
+            .step_by(PAGE as usize)
+            .flat_map(|at| rig::vram_pte(DATA + at).into_bits().to_le_bytes())
+            .collect();
+        bus.ram_write(RAM_TABLE_GPA + first * 8, &entries);
     }
 
     /// The same by a large page of a table that lies in data, which an engine could write.

@@ -14,8 +14,8 @@ use rand::RngExt;
 use vgpu::Request;
 
 use super::{
-    COPIERS, DATA_VA, PAGE, PASSING, RAM_TABLE_GPA, RAM_TABLE_VA, Rights, SPARE_BYTES, SPARE_GPA,
-    STAGING_GPA, Witness, differ,
+    COPIERS, DATA_VA, PAGE, PASSING, RAM_TABLE_GPA, RAM_TABLE_VA, REMAPPED_PAGES_MAX, Rights, SPARE_BYTES,
+    SPARE_GPA, STAGING_GPA, Witness, differ,
 };
 use crate::bus::SimBus;
 use crate::rig::{self, DATA, DIRECTORY};
@@ -106,6 +106,31 @@ impl Witness {
             self.rig.unbind(bus, PASSING);
             self.forget_userd(bus);
         }
+        Ok(())
+    }
+
+    /// A channel comes together with entries for data that may move meanwhile, copies to that, and goes with them. The
+    /// entries were absent, so nothing has to be flushed before the copy.
+    pub(super) fn visit(&mut self, bus: &mut SimBus) -> Result<(), String> {
+        self.finish_all(bus)?;
+        const FIRST: u64 = 192;
+        let Some(range) = self.range(PAGE, REMAPPED_PAGES_MAX * PAGE) else {
+            return Ok(());
+        };
+        Self::point_ram_table(bus, FIRST, &range);
+        self.open(bus, PASSING)?;
+        let mut list: Vec<u8> = (0..COPIERS).collect();
+        list.push(PASSING);
+        self.rig.commit(bus, &list);
+        let base = RAM_TABLE_VA + FIRST * PAGE - range.start;
+        self.start_copy_in(bus, PASSING, base, range);
+        self.finish(bus, PASSING)?;
+        list.pop();
+        self.rig.commit(bus, &list);
+        self.rig.unbind(bus, PASSING);
+        self.forget_userd(bus);
+        bus.ram_write(RAM_TABLE_GPA + FIRST * 8, &[0; REMAPPED_PAGES_MAX as usize * 8]);
+        rig::flush(bus, DIRECTORY);
         Ok(())
     }
 
