@@ -217,11 +217,21 @@ impl Bench {
 
     /// One turn: an access of each guest, a piece of the card's work, time.
     pub fn turn(&mut self) {
-        self.turns += 1;
+        self.let_guests_go_on();
+        self.let_card_go_on();
+    }
+
+    /// The first half of a turn: an access of each guest, and what the core does about it at once.
+    pub fn let_guests_go_on(&mut self) {
         let vms: Vec<VmId> = self.players.keys().copied().collect();
         for vm in vms {
             self.guest_turn(vm);
         }
+    }
+
+    /// The second half: a piece of the card's work, time, and what becomes of both.
+    pub fn let_card_go_on(&mut self) {
+        self.turns += 1;
         let stepped = self.world.step(self.work);
         let floor = self.world.model.gpu_time().saturating_add(self.skew);
         self.world.now = Tick((self.world.now.0 + 300).max(floor));

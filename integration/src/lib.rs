@@ -7,6 +7,7 @@
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
 //! * [`keeper`]: a guest that keeps an engine for ever, beside one that waits for it
+//! * [`opener`]: a guest that opens channels while its memory moves
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
@@ -26,6 +27,7 @@ pub mod hostile;
 pub mod keeper;
 mod laws;
 pub mod neighbour;
+pub mod opener;
 pub mod rewrite;
 pub mod rig;
 pub mod shaders;

@@ -13,6 +13,7 @@ use fermi_spec::regs::PbusReg;
 use guests::GuestBus;
 use integration::bench::{Bench, gpu_config, vm_config};
 use integration::bus::SimBus;
+use integration::opener;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
 use integration::world::World;
 use vgpu::{Action, Bus, Event, GpuConfig, Microcode, Notice, Quota, Reply, Request, VmId};
@@ -560,4 +561,9 @@ fn max_that_min_forbids_keeps_nobody_else_from_obeying() {
         "nothing is to be done at once"
     );
     bench.end();
+}
+
+#[test]
+fn channel_that_is_opened_during_a_move_stores_to_the_right_place() {
+    opener::channels_opened_during_moves().unwrap_or_else(|violation| panic!("{}", violation.0));
 }

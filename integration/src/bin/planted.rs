@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use integration::sim::{Settings, run};
-use integration::{fuzz, keeper};
+use integration::{fuzz, keeper, opener};
 use planted::Fault;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-/// Of so many seeds one has an endless grid beside a VM that waits, before its run.
-const KEEPER_EVERY: u64 = 16;
-/// Bytes of an input of syncs, which as many seeds have before their run.
+/// Of so many seeds one has an endless grid beside a VM that waits, before its run; one has syncs that are counted, and one
+/// channels that come while memory moves.
+const DIRECTED_EVERY: u64 = 16;
+/// Bytes of an input of syncs.
 const SYNCS_BYTES: usize = 1_500;
 const USAGE: &str = "usage: planted FAULT|none FIRST_SEED SEEDS_MAX SECONDS_MAX";
 
@@ -83,16 +84,16 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         ..Settings::default()
     };
     // A grid that never ends is nothing for a run of its own: its time would be all of the run's.
-    let outcome = std::panic::catch_unwind(|| match seed % KEEPER_EVERY {
-        0 => keeper::endless_grid_is_stopped()
-            .err()
-            .map(|violation| violation.0),
+    let outcome = std::panic::catch_unwind(|| match seed % DIRECTED_EVERY {
+        0 => keeper::endless_grid_is_stopped(),
         1 => {
             syncs(seed);
-            None
+            Ok(())
         }
-        _ => None,
+        2 => opener::channels_opened_during_moves(),
+        _ => Ok(()),
     });
+    let outcome = outcome.map(|result| result.err().map(|violation| violation.0));
     let outcome = outcome.and_then(|found| match found {
         Some(what) => Ok(Some(what)),
         None => std::panic::catch_unwind(|| run(seed, settings).violation),
