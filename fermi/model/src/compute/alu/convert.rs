@@ -254,7 +254,7 @@ pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: 
                 values = values_each(|lane| saturated(values[lane]));
             }
             if from == Float::Double {
-                values = values_each(|lane| without_denormal(values[lane]));
+                values = values_each(|lane| double::without_denormal(values[lane]));
             }
             Converted::One(half_bits_of(&values, round))
         }
@@ -283,17 +283,6 @@ pub(crate) fn float_to_float(source: Bits<'_>, from: Float, to: Float, options: 
                 }
             }))
         }
-    }
-}
-
-/// A number that rounds to the same f16, and of which hosts take no 150 cycles for a product: no denormal one.
-#[inline(always)]
-fn without_denormal(value: f64) -> f64 {
-    let is_denormal = (value != 0.0) & (value.abs() < f64::MIN_POSITIVE);
-    if is_denormal {
-        f64::MIN_POSITIVE.copysign(value)
-    } else {
-        value
     }
 }
 
@@ -372,6 +361,14 @@ fn low_bits_unsigned(whole: f64) -> u32 {
 #[inline(always)]
 pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, options: Options) -> Converted {
     let Options { abs, neg, round, .. } = options;
+    if let (Bits::One(bits), Float::Single) = (source, to)
+        && from.bits < 32
+    {
+        // All of them are f32 exactly.
+        return Converted::One(each(|lane| {
+            (turned(from, bits[lane], abs, neg) as i32 as f32).to_bits()
+        }));
+    }
     // A zero has no sign.
     let with_sign = |value: f64| {
         let value = if abs { value.abs() } else { value };
@@ -420,6 +417,14 @@ pub(crate) fn integer_to_float(source: Bits<'_>, from: Integer, to: Float, optio
     }
 }
 
+/// The low 32 bits of a number of at most 32 after absolute value and negation.
+#[inline(always)]
+fn turned(from: Integer, bits: u32, abs: bool, neg: bool) -> u32 {
+    let value = from.extended(bits);
+    let negative = (value as i32 >> 31) as u32 & all_if(from.signed & abs) ^ all_if(neg);
+    (value ^ negative).wrapping_sub(negative)
+}
+
 /// Integer to integer: absolute value and negation, then cut or clamped, and extended as typed.
 #[inline(always)]
 pub(crate) fn integer_to_integer(
@@ -434,11 +439,7 @@ pub(crate) fn integer_to_integer(
         && !sat
     {
         // What is cut off has no influence.
-        return Converted::One(each(|lane| {
-            let value = from.extended(bits[lane]);
-            let negative = (value as i32 >> 31) as u32 & all_if(from.signed & abs) ^ all_if(neg);
-            to.extended((value ^ negative).wrapping_sub(negative))
-        }));
+        return Converted::One(each(|lane| to.extended(turned(from, bits[lane], abs, neg))));
     }
     let bits = match source {
         Bits::One(bits) if from.signed => wide_each(|lane| from.extended(bits[lane]) as i32 as u64),

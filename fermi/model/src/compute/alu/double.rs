@@ -2,11 +2,13 @@
 //!
 //! Directed roundings take the neighbour of the nearest f64 where what that leaves has the other sign. The rest of a sum,
 //! a product or both together is a sum of f64 values, exactly (Knuth, Dekker; Boldo and Muller, "Exact and approximated
-//! error of the FMA"), as long as nothing overflows or is lost below the least denormal.
+//! error of the FMA"), as long as nothing overflows or is lost below the least denormal. Products and their sums with
+//! operands that could come there, or that hosts are slow with, are [`extremes`].
 
 use super::{Comparison, Round, double, single::all_if};
-use crate::compute::warp::{LANES, Wide, lanes_of, mask_of, union_of, wide_each};
-use rustc_apfloat::{Float as _, ieee::Double};
+use crate::compute::warp::{Wide, mask_of, union_of, wide_each};
+
+mod extremes;
 
 /// assumption: a NaN result is the first NaN operand with its quiet bit, else this.
 const DEFAULT_NAN: u64 = 0xfff8_0000_0000_0000;
@@ -47,22 +49,18 @@ pub(crate) fn modified(values: &Wide, abs: bool, neg: bool) -> Wide {
     }
 }
 
-/// Gives NaN results their bits.
+/// Gives a NaN result its bits.
+//
+// In the loop that makes the results: one that only adds or multiplies is unrolled before it could become vectors.
 #[inline(always)]
-fn settled<const N: usize>(results: Wide, operands: [&Wide; N]) -> Wide {
-    if union_of(|lane| wide_if(f(results[lane]).is_nan())) == 0 {
-        return results;
+fn settled<const N: usize>(result: u64, operands: [u64; N]) -> u64 {
+    let mut chosen = DEFAULT_NAN;
+    for operand in operands.into_iter().rev() {
+        let is_nan = wide_if(f(operand).is_nan());
+        chosen = (operand | QUIET) & is_nan | chosen & !is_nan;
     }
-    wide_each(|lane| {
-        let mut chosen = DEFAULT_NAN;
-        for number in (0..N).rev() {
-            let operand = operands[number][lane];
-            let is_nan = wide_if(f(operand).is_nan());
-            chosen = (operand | QUIET) & is_nan | chosen & !is_nan;
-        }
-        let is_nan = wide_if(f(results[lane]).is_nan());
-        chosen & is_nan | results[lane] & !is_nan
-    })
+    let is_nan = wide_if(f(result).is_nan());
+    chosen & is_nan | result & !is_nan
 }
 
 /// On which side of the exact value its rounding may be, as masks that hold for all lanes.
@@ -82,6 +80,24 @@ impl Sides {
             above: wide_if(round == Round::Up),
             below: wide_if(round == Round::Down),
             inner: wide_if(round == Round::Zero),
+        }
+    }
+}
+
+/// A rounding as masks that hold for all lanes.
+#[derive(Clone, Copy)]
+struct Direction {
+    sides: Sides,
+    /// All ones for the nearest, ties to even.
+    nearest: u64,
+}
+
+impl Direction {
+    #[inline(always)]
+    fn of(round: Round) -> Self {
+        Self {
+            sides: Sides::of(round),
+            nearest: wide_if(round == Round::Nearest),
         }
     }
 }
@@ -145,11 +161,15 @@ fn cancelled(sum: f64, rest: f64, signs: u64, sides: Sides) -> u64 {
 
 #[inline(always)]
 pub(crate) fn add(a: &Wide, b: &Wide, round: Round) -> Wide {
-    let results = match round {
-        Round::Nearest => wide_each(|lane| (f(a[lane]) + f(b[lane])).to_bits()),
-        round => directed!(round, |lane, sides| directed_sum(a[lane], b[lane], sides)),
-    };
-    settled(results, [a, b])
+    match round {
+        Round::Nearest => wide_each(|lane| {
+            let sum = f(a[lane]) + f(b[lane]);
+            settled(sum.to_bits(), [a[lane], b[lane]])
+        }),
+        round => directed!(round, |lane, sides| {
+            settled(directed_sum(a[lane], b[lane], sides), [a[lane], b[lane]])
+        }),
+    }
 }
 
 #[inline(always)]
@@ -163,126 +183,87 @@ fn directed_sum(a: u64, b: u64, sides: Sides) -> u64 {
     stepped(sum, rest, sides) | cancelled(sum, rest, a | b, sides)
 }
 
+/// All ones where a value is neither zero nor from 2^-exponent to 2^exponent.
+#[inline(always)]
+fn immoderate(bits: u64, exponent: i64) -> u64 {
+    let (least, end) = (power(-exponent).to_bits(), power(exponent).to_bits());
+    let magnitude = bits & !SIGN;
+    wide_if(magnitude.wrapping_sub(least) >= end - least) & wide_if(magnitude != 0)
+}
+
+/// Exponents of factors of which no product overflows, and none's rest is denormal.
+const FACTORS: i64 = 450;
+/// Exponents of what may be added to their product.
+const ADDENDS: i64 = 900;
+
 #[inline(always)]
 pub(crate) fn mul(a: &Wide, b: &Wide, round: Round) -> Wide {
-    let results = match round {
-        Round::Nearest => wide_each(|lane| (f(a[lane]) * f(b[lane])).to_bits()),
-        round if has_inexact([a, b, &[0; LANES]]) => {
-            directed!(round, |lane, sides| directed_product(
-                f(a[lane]),
-                f(b[lane]),
-                sides
-            ))
-        }
-        round => directed!(round, |lane, sides| exact_product(f(a[lane]), f(b[lane]), sides)),
-    };
-    settled(results, [a, b])
-}
-
-/// A product whose rest is no smaller than a denormal.
-#[inline(always)]
-fn exact_product(a: f64, b: f64, sides: Sides) -> u64 {
-    let product = a * b;
-    stepped(product, a.mul_add(b, -product), sides)
-}
-
-/// Factors are scaled to where the product's rest is exact, and the nearest product back. Two roundings instead of one
-/// still give a neighbour of the exact value.
-#[inline(always)]
-fn directed_product(a: f64, b: f64, sides: Sides) -> u64 {
-    // The factor's scale, and half of it that is taken back.
-    let scale = |value: f64| {
-        let (small, large) = (value.abs() < power(-450), value.abs() >= power(450));
-        let (small, large) = (wide_if(small), wide_if(large));
-        let chosen = |down: f64, up: f64| {
-            let bits = up.to_bits() & small | down.to_bits() & large;
-            f(bits | 1f64.to_bits() & !(small | large))
-        };
-        (chosen(power(-600), power(600)), chosen(power(300), power(-300)))
-    };
-    let ((scale_a, half_a), (scale_b, half_b)) = (scale(a), scale(b));
-    let (a, b) = (a * scale_a, b * scale_b);
-    let product = a * b;
-    let error = a.mul_add(b, -product);
-    let half = half_a * half_b;
-    let nearest = product * half * half;
-    // Powers of two are divided by exactly: their exponents turn.
-    let back = f64::from_bits((2046u64 << 52).wrapping_sub(half.to_bits()));
-    let rest = (product - nearest * back * back) + error;
-    stepped(nearest, rest, sides)
+    let outside = wide_each(|lane| immoderate(a[lane], FACTORS) | immoderate(b[lane], FACTORS));
+    if union_of(|lane| outside[lane]) != 0 {
+        return extremes::products(a, b, Direction::of(round));
+    }
+    match round {
+        Round::Nearest => wide_each(|lane| {
+            let product = f(a[lane]) * f(b[lane]);
+            settled(product.to_bits(), [a[lane], b[lane]])
+        }),
+        // No NaN comes of these.
+        round => directed!(round, |lane, sides| {
+            let (a, b) = (f(a[lane]), f(b[lane]));
+            let product = a * b;
+            stepped(product, a.mul_add(b, -product), sides)
+        }),
+    }
 }
 
 #[inline(always)]
 pub(crate) fn fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
-    let results = match round {
-        Round::Nearest => wide_each(|lane| f(a[lane]).mul_add(f(b[lane]), f(c[lane])).to_bits()),
-        round => directed_fma(a, b, c, round),
-    };
-    settled(results, [a, b, c])
+    let outside = wide_each(|lane| {
+        immoderate(a[lane], FACTORS) | immoderate(b[lane], FACTORS) | immoderate(c[lane], ADDENDS)
+    });
+    if union_of(|lane| outside[lane]) != 0 {
+        return extremes::fused(a, b, c, Direction::of(round));
+    }
+    match round {
+        Round::Nearest => wide_each(|lane| {
+            let sum = f(a[lane]).mul_add(f(b[lane]), f(c[lane]));
+            settled(sum.to_bits(), [a[lane], b[lane], c[lane]])
+        }),
+        round => directed!(round, |lane, sides| {
+            let sum = Fused::of(f(a[lane]), f(b[lane]), f(c[lane]));
+            stepped(sum.nearest, sum.rest, sides) | cancelled(sum.nearest, sum.rest, sum.signs, sides)
+        }),
+    }
 }
 
-#[inline(always)]
-fn directed_fma(a: &Wide, b: &Wide, c: &Wide, round: Round) -> Wide {
-    let mut results = directed!(round, |lane, sides| exact_fma(
-        f(a[lane]),
-        f(b[lane]),
-        f(c[lane]),
-        sides
-    ));
-    if has_inexact([a, b, c]) {
-        let lanes = mask_of(|lane| !is_exact(f(a[lane]), f(b[lane]), f(c[lane])));
-        for lane in lanes_of(lanes) {
-            results[lane] = slow_fma([a[lane], b[lane], c[lane]], round);
+/// A product and a sum at once.
+struct Fused {
+    nearest: f64,
+    /// It has the sign of what is left of the exact value.
+    rest: f64,
+    /// The sign of those of the product and the addend.
+    signs: u64,
+}
+
+impl Fused {
+    #[inline(always)]
+    fn of(a: f64, b: f64, c: f64) -> Self {
+        let two_sum = |x: f64, y: f64| {
+            let sum = x + y;
+            let part = sum - x;
+            (sum, (x - (sum - part)) + (y - part))
+        };
+        let nearest = a.mul_add(b, c);
+        let product = a * b;
+        let product_rest = a.mul_add(b, -product);
+        let (low, lowest) = two_sum(c, product_rest);
+        let (high, middle) = two_sum(product, low);
+        Self {
+            nearest,
+            rest: ((high - nearest) + middle) + lowest,
+            signs: product.to_bits() | c.to_bits(),
         }
     }
-    results
-}
-
-/// Whether there is a lane of which [`exact_fma`] would lose something.
-#[inline(always)]
-fn has_inexact([a, b, c]: [&Wide; 3]) -> bool {
-    union_of(|lane| wide_if(!is_exact(f(a[lane]), f(b[lane]), f(c[lane])))) != 0
-}
-
-/// Whether [`exact_fma`] loses nothing: the product's rest is no smaller than a denormal, and no step overflows.
-#[inline(always)]
-fn is_exact(a: f64, b: f64, c: f64) -> bool {
-    let product = (a * b).abs();
-    let has_room = (product >= power(-960)) & (product < power(1020)) & (c.abs() < power(1020));
-    let is_zero = ((a == 0.0) | (b == 0.0)) & (c.abs() < power(1020));
-    // A NaN, or an infinity as it should be.
-    let is_special = !a.is_finite() | !b.is_finite() | !c.is_finite();
-    has_room | is_zero | is_special
-}
-
-#[inline(always)]
-fn exact_fma(a: f64, b: f64, c: f64, sides: Sides) -> u64 {
-    let two_sum = |x: f64, y: f64| {
-        let sum = x + y;
-        let part = sum - x;
-        (sum, (x - (sum - part)) + (y - part))
-    };
-    let nearest = a.mul_add(b, c);
-    let product = a * b;
-    let product_rest = a.mul_add(b, -product);
-    let (low, lowest) = two_sum(c, product_rest);
-    let (high, middle) = two_sum(product, low);
-    let rest = ((high - nearest) + middle) + lowest;
-    let signs = product.to_bits() | c.to_bits();
-    stepped(nearest, rest, sides) | cancelled(nearest, rest, signs, sides)
-}
-
-/// For exponents near the ends of the range: digit by digit.
-#[inline(never)]
-fn slow_fma(operands: [u64; 3], round: Round) -> u64 {
-    let round = match round {
-        Round::Nearest => rustc_apfloat::Round::NearestTiesToEven,
-        Round::Down => rustc_apfloat::Round::TowardNegative,
-        Round::Up => rustc_apfloat::Round::TowardPositive,
-        Round::Zero => rustc_apfloat::Round::TowardZero,
-    };
-    let [a, b, c] = operands.map(|bits| Double::from_bits(u128::from(bits)));
-    a.mul_add_r(b, c, round).value.to_bits() as u64
 }
 
 /// As [`super::single::min_max`]; both NaN gives the first, quiet.
@@ -321,6 +302,15 @@ pub(crate) fn flags(results: &Wide) -> [u32; 4] {
         0,
         0,
     ]
+}
+
+/// A number that is as far from any f16, and of which hosts take no 150 cycles for a product: no denormal one.
+#[inline(always)]
+pub(super) fn without_denormal(value: f64) -> f64 {
+    const LEAST: u64 = 1 << 52;
+    let bits = value.to_bits();
+    let is_denormal = wide_if((bits & !SIGN).wrapping_sub(1) < LEAST - 1);
+    f(bits | LEAST & is_denormal)
 }
 
 /// An integer as the f64 nearest to it, and the rest.

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use rustc_apfloat::Round as R;
+use rustc_apfloat::{Float as _, Round as R, ieee::Double};
 
 const ROUNDS: [(Round, R); 4] = [
     (Round::Nearest, R::NearestTiesToEven),
@@ -22,8 +22,8 @@ fn specials() -> Vec<u64> {
         0x0010_0000_0000_0001,
     ];
     for exponent in [
-        -1000, -960, -600, -512, -500, -474, -450, -60, -53, -1, 0, 1, 52, 53, 54, 449, 450, 500, 512, 600,
-        960, 1019, 1020, 1022,
+        -1000, -960, -900, -600, -512, -500, -474, -450, -130, -60, -53, -1, 0, 1, 52, 53, 54, 129, 449, 450,
+        500, 512, 600, 899, 960, 1019, 1020, 1022,
     ] {
         let value = power(exponent).to_bits();
         values.extend([value - 1, value, value + 1, value | 0x000a_5a5a_5a5a_5a5b]);
@@ -51,7 +51,19 @@ fn nan_or(bits: u64, operands: &[u64]) -> u64 {
         .map_or(DEFAULT_NAN, |bits| bits | QUIET)
 }
 
+/// All of them, and those that are moderate by themselves: a vector with another one goes another way.
 fn check(operands: &[[u64; 3]]) {
+    check_together(operands);
+    let is_moderate = |bits: u64, exponent| immoderate(bits, exponent) == 0;
+    let moderate: Vec<_> = operands
+        .iter()
+        .copied()
+        .filter(|[a, b, c]| is_moderate(*a, FACTORS) && is_moderate(*b, FACTORS) && is_moderate(*c, ADDENDS))
+        .collect();
+    check_together(&moderate);
+}
+
+fn check_together(operands: &[[u64; 3]]) {
     let double = |bits: u64| Double::from_bits(bits.into());
     for (ours, theirs) in ROUNDS {
         for part in operands.chunks(32) {
@@ -81,6 +93,37 @@ fn special_values_meet_in_every_direction() {
             let third = specials[operands.len() * 7 % specials.len()];
             let product = (f(*a) * f(*b)).to_bits() ^ SIGN;
             operands.extend([[*a, *b, third], [*a, *b, product]]);
+        }
+    }
+    check(&operands);
+}
+
+/// Results about the least normal number and below, ties of each count of lost digits among them.
+#[test]
+fn denormal_results_round_in_every_direction() {
+    let mut operands = Vec::new();
+    for digits in [
+        0,
+        1,
+        2,
+        3,
+        0x000f_ffff_ffff_ffff,
+        0x0008_0000_0000_0000,
+        0x0005_5555_5555_5555,
+    ] {
+        for exponent in (-56..3).chain([-100]) {
+            let b = power(exponent).to_bits();
+            for a in [power(-1022).to_bits() | digits, digits] {
+                for (b, c) in [
+                    (b, 0),
+                    (b + 1, 1),
+                    (b | SIGN, 1),
+                    (b - 1, SIGN | 1),
+                    (b, digits | 1),
+                ] {
+                    operands.push([a, b, c]);
+                }
+            }
         }
     }
     check(&operands);
@@ -151,6 +194,12 @@ proptest! {
         operands in prop::collection::vec([doubles(), doubles(), doubles()], 32), steps in 0u64..4
     ) {
         check(&operands);
+        // Around 1.
+        let near: Vec<_> = operands
+            .iter()
+            .map(|triple| triple.map(|bits| bits & !(0x7f0 << 52) | 0x3f0 << 52))
+            .collect();
+        check(&near);
         // The third operand takes nearly all of the product away.
         let cancelled: Vec<_> = operands
             .iter()
