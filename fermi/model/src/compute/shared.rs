@@ -78,11 +78,7 @@ impl SharedMemory {
             && let Some(words) = self.words.get_mut((stride.first / 4) as usize..)
             && let Some(words) = words.as_chunks_mut::<N>().0.first_chunk_mut::<LANES>()
         {
-            for (lane, words) in words.iter_mut().enumerate() {
-                for (value, word) in values.iter().zip(words) {
-                    *word = value[lane & 31];
-                }
-            }
+            *words = by_lanes(values);
             return;
         }
         // Of one place the last lane's words stay, where they are whole.
@@ -110,6 +106,18 @@ impl SharedMemory {
             }
         }
     }
+}
+
+/// The words of each lane, side by side.
+#[inline(always)]
+fn by_lanes<const N: usize>(values: [&Lanes; N]) -> [[u32; N]; LANES] {
+    let mut lanes = [[0; N]; LANES];
+    for (lane, words) in lanes.iter_mut().enumerate() {
+        for (value, word) in values.iter().zip(words) {
+            *word = value[lane];
+        }
+    }
+    lanes
 }
 
 /// Places of all lanes at the same distance from one another, the usual access.

@@ -97,9 +97,14 @@ pub(crate) enum WarpState {
     Done,
 }
 
+/// A register of all lanes, at the place that the host's vectors want: one that crosses cache lines costs twice as much.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Register(Lanes);
+
 /// The registers, flags and stack of one warp.
 pub(crate) struct Warp {
-    registers: Box<[Lanes; 64]>,
+    registers: Box<[Register; 64]>,
     /// Masks of lanes; the last is all ones.
     predicates: [u32; 8],
     /// Masks of lanes of the condition flags.
@@ -120,7 +125,7 @@ impl Warp {
     /// Warp `index` of a block, which has yet to [`start`](Self::start).
     pub(crate) fn new(index: u32, stack_bytes: u32) -> Self {
         Self {
-            registers: Box::new([[0; LANES]; 64]),
+            registers: Box::new([Register([0; LANES]); 64]),
             predicates: [0, 0, 0, 0, 0, 0, 0, u32::MAX],
             zero: 0,
             sign: 0,
@@ -137,7 +142,7 @@ impl Warp {
 
     /// Begins anew at `pc`, with `lanes` lanes that exist, of `registers` registers each. No instruction reaches others.
     pub(crate) fn start(&mut self, pc: u32, lanes: u32, registers: u32) {
-        self.registers[..registers.min(ZERO as u32) as usize].fill([0; LANES]);
+        self.registers[..registers.min(ZERO as u32) as usize].fill(Register([0; LANES]));
         self.predicates = [0, 0, 0, 0, 0, 0, 0, u32::MAX];
         (self.zero, self.sign, self.carry, self.overflow) = (0, 0, 0, 0);
         self.live = match lanes {
@@ -157,7 +162,7 @@ impl Warp {
     /// A register of all lanes.
     #[inline(always)]
     pub(crate) fn register(&self, register: u8) -> &Lanes {
-        &self.registers[usize::from(register & 63)]
+        &self.registers[usize::from(register & 63)].0
     }
 
     /// Stores a register in `lanes`.
@@ -167,7 +172,7 @@ impl Warp {
         if register == ZERO {
             return;
         }
-        let target = &mut self.registers[register];
+        let target = &mut self.registers[register].0;
         if lanes == u32::MAX {
             *target = *values;
             return;
@@ -183,7 +188,7 @@ impl Warp {
     pub(crate) fn set_lane(&mut self, register: u8, lane: usize, value: u32) {
         let register = usize::from(register & 63);
         if register != ZERO {
-            self.registers[register][lane & 31] = value;
+            self.registers[register].0[lane & 31] = value;
         }
     }
 
@@ -194,7 +199,8 @@ impl Warp {
         if low == ZERO {
             return 0;
         }
-        u64::from(self.registers[(low + 1) & 63][lane & 31]) << 32 | u64::from(self.registers[low][lane & 31])
+        u64::from(self.registers[(low + 1) & 63].0[lane & 31]) << 32
+            | u64::from(self.registers[low].0[lane & 31])
     }
 
     /// Stores a register pair of one lane.
@@ -326,11 +332,20 @@ impl Warp {
     /// Stores those bits of [`Self::all_packed_flags`] that `mask` has, in `lanes`.
     #[inline(always)]
     pub(crate) fn set_all_packed_flags(&mut self, bits: &Lanes, mask: &Lanes, lanes: u32) {
-        let of = |words: &Lanes, bit: u32| mask_of(|lane| words[lane] >> bit & 1 != 0);
-        // Bits that no lane takes are not looked for.
+        // A closure that is called in several places is no part of what is compiled for a level.
+        #[inline(always)]
+        fn of(words: &Lanes, bit: u32) -> u32 {
+            mask_of(|lane| words[lane] >> bit & 1 != 0)
+        }
+        // Bits that no lane takes are not looked for, and where all lanes take the same ones it is asked once.
         let any = union_of(|lane| mask[lane]);
+        let differs = union_of(|lane| mask[lane] ^ mask[0]) != 0;
         for predicate in (0..7).filter(|bit| any >> bit & 1 != 0) {
-            let taken = of(mask, predicate) & lanes;
+            let taken = if differs {
+                of(mask, predicate) & lanes
+            } else {
+                lanes
+            };
             if taken != 0 {
                 self.set_predicate(predicate, of(bits, predicate), taken);
             }
@@ -346,7 +361,7 @@ impl Warp {
             if any >> bit & 1 == 0 {
                 continue;
             }
-            let taken = of(mask, bit) & lanes;
+            let taken = if differs { of(mask, bit) & lanes } else { lanes };
             *flag = *flag & !taken | of(bits, bit) & taken;
         }
     }

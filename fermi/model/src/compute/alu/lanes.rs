@@ -114,6 +114,17 @@ pub(crate) fn mul_high(a: &Lanes, b: &Lanes, a_signed: bool, b_signed: bool) -> 
     })
 }
 
+/// The lower or the higher of each two.
+#[inline(always)]
+pub(crate) fn least_or_most(a: &Lanes, b: &Lanes, wants_least: bool, signed: bool) -> Lanes {
+    match (wants_least, signed) {
+        (true, false) => each(|lane| a[lane].min(b[lane])),
+        (false, false) => each(|lane| a[lane].max(b[lane])),
+        (true, true) => each(|lane| (a[lane] as i32).min(b[lane] as i32) as u32),
+        (false, true) => each(|lane| (a[lane] as i32).max(b[lane] as i32) as u32),
+    }
+}
+
 /// Lanes for which a comparison holds.
 #[inline(always)]
 pub(crate) fn compare(a: &Lanes, b: &Lanes, comparison: Comparison, signed: bool) -> u32 {
@@ -158,6 +169,22 @@ pub(crate) fn extract(a: &Lanes, descriptors: &Lanes, signed: bool) -> Lanes {
         let fill = signed & all_if(a[lane] >> sign_at & 1 != 0);
         (field & kept | fill & !kept) & all_if(length != 0)
     })
+}
+
+/// The same with one descriptor for all: two shifts, where something of the field is there.
+#[inline(always)]
+pub(crate) fn extract_field(a: &Lanes, descriptor: u32, signed: bool) -> Lanes {
+    let (position, length) = (descriptor & 0xff, descriptor >> 8 & 0xff);
+    let end = position + length;
+    if position >= 32 || length == 0 || end > 32 {
+        return extract(a, &[descriptor; 32], signed);
+    }
+    let (up, down) = (32 - end, 32 - length);
+    if signed {
+        each(|lane| (a[lane].wrapping_shl(up) as i32).wrapping_shr(down) as u32)
+    } else {
+        each(|lane| a[lane].wrapping_shl(up).wrapping_shr(down))
+    }
 }
 
 /// Bit-field insert: the low bits of `a` into `base`.
@@ -244,6 +271,8 @@ mod tests {
                         all,
                         descriptors.map(|descriptor| integer::extract(value, descriptor, signed, false))
                     );
+                    let together = extract_field(&[value; 32], descriptors[7], signed);
+                    assert_eq!(together, [all[7]; 32]);
                     for amount in [false, true] {
                         let all = find_leading(&[value >> (position & 31); 32], signed, amount);
                         let one = integer::find_leading(value >> (position & 31), signed, amount);
@@ -295,6 +324,11 @@ mod tests {
                 };
                 let order = integer::order_extended(a[lane], b[lane], a_signed, flags);
                 prop_assert_eq!(extended >> lane & 1 != 0, comparison.holds(Some(order)));
+                for wants_least in [false, true] {
+                    let chosen = least_or_most(&a, &b, wants_least, a_signed)[lane];
+                    let order = integer::order(a[lane], b[lane], a_signed);
+                    prop_assert_eq!(chosen, if order.is_lt() == wants_least { a[lane] } else { b[lane] });
+                }
                 prop_assert_eq!(products[lane], integer::mul(a[lane], b[lane], a_signed, b_signed, true));
             }
         }

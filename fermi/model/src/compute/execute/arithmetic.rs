@@ -11,7 +11,7 @@ use crate::compute::{
         single::{self, Mode},
         special::{self, Function},
     },
-    code::Op,
+    code::{Op, Operand},
     simd::{Group, Level},
     warp::{LANES, Lanes, Warp, each, mask_of},
 };
@@ -372,7 +372,10 @@ impl Group for Other {
                 let reversed = each(|lane| a[lane].reverse_bits());
                 lanes::extract(&reversed, b, signed)
             }
-            Opcode::Bfe => lanes::extract(a, b, signed),
+            Opcode::Bfe => match op.b {
+                Operand::Register(_) => lanes::extract(a, b, signed),
+                _ => lanes::extract_field(a, op.value[0], signed),
+            },
             Opcode::Flo => {
                 let flip = 0u32.wrapping_sub(op.bit(8).into());
                 lanes::find_leading(&each(|lane| b[lane] ^ flip), signed, op.bit(6))
@@ -397,6 +400,10 @@ fn integer_min_max(warp: &mut Warp, op: &Op, executing: u32, (a, b): (&Lanes, &L
     const HIGH: u32 = 3;
     const LESS: Comparison = Comparison(1);
     let part = op.get(field::MINMAX_PART);
+    if part == PLAIN && (wants_min == 0 || wants_min == u32::MAX) {
+        let result = lanes::least_or_most(a, b, wants_min != 0, op.bit(5));
+        return finish(warp, op, executing, &result, Kind32::Integer);
+    }
     let is_typed = matches!(part, PLAIN | HIGH);
     let less = lanes::compare(a, b, LESS, op.bit(5) && is_typed);
     let [low_zero, _, low_carry, _] = warp.flag_masks();
