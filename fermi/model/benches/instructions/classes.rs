@@ -1,5 +1,6 @@
 //! The classes of instructions: each opcode that computes, in each mode that changes its work.
 
+use super::special;
 use fermi_spec::isa::assembler::assemble;
 use fermi_spec::isa::{Instruction, Opcode};
 use std::collections::HashSet;
@@ -486,29 +487,29 @@ impl Data {
         let mut words = Vec::new();
         while words.len() < 32 * 8 {
             let bits = noise();
-            let special = noise() as usize >> 3;
+            let number = noise() as usize >> 3;
             match (self, is_special) {
                 (Self::Integers, false) => words.push((bits >> 20) as u32 >> (bits & 15)),
-                (Self::Integers, true) => words.push(SPECIAL_INTEGERS[special % SPECIAL_INTEGERS.len()]),
+                (Self::Integers, true) => words.push(special::INTEGERS[number % special::INTEGERS.len()]),
                 (Self::Halves, false) => {
                     let half = |bits: u32| bits & 0x83ff | (0x3000 + ((bits >> 16 & 7) << 10));
                     words.push(half(bits as u32) | half((bits >> 32) as u32) << 16);
                 }
                 (Self::Halves, true) => {
-                    let at = special % (SPECIAL_HALVES.len() - 1);
-                    words.push(SPECIAL_HALVES[at] | SPECIAL_HALVES[at + 1] << 16);
+                    let at = number % (special::HALVES.len() - 1);
+                    words.push(special::HALVES[at] | special::HALVES[at + 1] << 16);
                 }
                 // From 2^-8 to 2^8.
                 (Self::Singles, false) => {
                     words.push(bits as u32 & 0x807f_ffff | (119 + (bits >> 40 & 15) as u32) << 23);
                 }
-                (Self::Singles, true) => words.push(SPECIAL_SINGLES[special % SPECIAL_SINGLES.len()]),
+                (Self::Singles, true) => words.push(special::SINGLES[number % special::SINGLES.len()]),
                 (Self::Doubles, false) => {
                     let value = bits & 0x800f_ffff_ffff_ffff | (1015 + (noise() & 15)) << 52;
                     words.extend([value as u32, (value >> 32) as u32]);
                 }
                 (Self::Doubles, true) => {
-                    let value = SPECIAL_DOUBLES[special % SPECIAL_DOUBLES.len()];
+                    let value = special::DOUBLES[number % special::DOUBLES.len()];
                     words.extend([value as u32, (value >> 32) as u32]);
                 }
             }
@@ -516,81 +517,3 @@ impl Data {
         words
     }
 }
-
-const SPECIAL_INTEGERS: &[u32] = &[
-    0,
-    1,
-    2,
-    31,
-    32,
-    0x7f,
-    0x80,
-    0xff,
-    0x7fff,
-    0x8000,
-    0xffff,
-    0x100_0001,
-    0x7fff_ffff,
-    0x8000_0000,
-    0x8000_0001,
-    0xffff_ff7f,
-    0xffff_fffe,
-    0xffff_ffff,
-];
-const SPECIAL_HALVES: &[u32] = &[
-    0, 0x8000, 1, 0x8001, 0x3ff, 0x400, 0x3800, 0xb800, 0x3c00, 0x3e00, 0x7bff, 0xfbff, 0x7c00, 0xfc00,
-    0x7e00, 0x7c01,
-];
-const SPECIAL_SINGLES: &[u32] = &[
-    0,
-    0x8000_0000,
-    1,
-    0x8000_0001,
-    0x007f_ffff,
-    0x0080_0000,
-    0x0080_0001,
-    0x3380_0000,
-    0x3f00_0000,
-    0xbf00_0000,
-    0x3f80_0000,
-    0x3f80_0001,
-    0x3fc0_0000,
-    0x4020_0000,
-    0x477f_f000,
-    0x4f00_0000,
-    0xcf00_0000,
-    0x5f00_0000,
-    0x7f7f_ffff,
-    0xff7f_ffff,
-    0x7f80_0000,
-    0xff80_0000,
-    0x7fc0_0000,
-    0x7f80_0001,
-    0xffff_ffff,
-];
-const SPECIAL_DOUBLES: &[u64] = &[
-    0,
-    1 << 63,
-    1,
-    1 << 63 | 1,
-    0x000f_ffff_ffff_ffff,
-    0x0010_0000_0000_0000,
-    0x3690_0000_0000_0000,
-    0x3810_0000_0000_0001,
-    0x3fe0_0000_0000_0000,
-    0xbfe0_0000_0000_0000,
-    0x3ff0_0000_0000_0000,
-    0x3ff0_0000_0000_0001,
-    0x4004_0000_0000_0000,
-    0x40ef_fe00_0000_0000,
-    0x41e0_0000_0000_0000,
-    0x43e0_0000_0000_0000,
-    0xc3e0_0000_0000_0000,
-    0x47ef_ffff_f000_0000,
-    0x7fef_ffff_ffff_ffff,
-    0xffef_ffff_ffff_ffff,
-    0x7ff0_0000_0000_0000,
-    0xfff0_0000_0000_0000,
-    0x7ff8_0000_0000_0000,
-    0x7ff0_0000_0000_0001,
-];

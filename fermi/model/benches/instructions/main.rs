@@ -9,6 +9,7 @@
 
 mod classes;
 mod machine;
+mod special;
 
 use classes::Class;
 use fermi_spec::isa::assembler::assemble;

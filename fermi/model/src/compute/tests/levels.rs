@@ -5,33 +5,19 @@ use super::{
     A, B, Flat, assemble, launch, load, noise,
 };
 
-/// Words that are something special as an integer, an f16, an f32 or the upper half of an f64.
-const SPECIAL: [u32; 24] = [
-    0,
-    1,
-    0x8000_0000,
-    0x8000_0001,
-    0x007f_ffff,
-    0x0080_0000,
-    0x0080_0001,
-    0x3380_0000,
-    0x3f00_0000,
-    0x3f80_0001,
-    0x4020_0000,
-    0x4f00_0000,
-    0x5f00_0000,
-    0x7f7f_ffff,
-    0xff7f_ffff,
-    0x7f80_0000,
-    0x7f80_0001,
-    0x7ff0_0000,
-    0x7fef_ffff,
-    0x000f_ffff,
-    0x0010_0000,
-    0x7c00_3c00,
-    0xfbff_0001,
-    0xffff_ffff,
-];
+#[path = "../../../benches/instructions/special.rs"]
+mod special;
+
+/// Words that are something special as an integer, an f16 in either half, an f32 or the upper half of an f64.
+fn specials() -> Vec<u32> {
+    let halves = special::HALVES
+        .iter()
+        .zip(special::HALVES.iter().rev())
+        .map(|(low, high)| low | high << 16);
+    let upper = special::DOUBLES.iter().map(|bits| (bits >> 32) as u32);
+    let others = [special::INTEGERS, special::SINGLES].concat();
+    others.into_iter().chain(halves).chain(upper).collect()
+}
 
 const ROUNDINGS: [&str; 4] = ["rn", "rm", "rp", "rz"];
 
@@ -54,6 +40,10 @@ fn instructions() -> Vec<String> {
         "sub sat b32 $r12 $r0 $r1",
         "add sat $r12 (mul high s32 $r0 u32 $r1) $r2",
         "max high s32 $r12 $c $r0 $r1",
+        "min s32 $r12 $c $r0 $r1",
+        "max u32 $r12 $r0 $r1",
+        "ext u32 $r12 $r0 0x808",
+        "ext s32 $r12 $c $r0 0x71b",
         "ins b32 $r12 $r0 $r1 $r2",
         "ext rev s32 $r12 $r0 $r1",
         "bfind shiftamt s32 $r12 $r0",
@@ -133,13 +123,13 @@ fn results(instruction: &str, input: &[u32], run: simd::Runner) -> Vec<u32> {
 
 #[test]
 fn all_levels_of_this_processor_give_the_same_bits() {
-    let mut input = noise(5, 8 * 256);
+    let (mut input, specials) = (noise(5, 8 * 256), specials());
     for (place, word) in input.iter_mut().enumerate().take(8 * 192) {
         *word = match place / 512 {
-            0 => SPECIAL[*word as usize % SPECIAL.len()],
+            0 => specials[*word as usize % specials.len()],
             // f32 of ordinary size.
             1 => *word & 0x807f_ffff | (119 + (*word >> 23 & 15)) << 23,
-            _ if *word & 1 == 0 => SPECIAL[(*word >> 1) as usize % SPECIAL.len()],
+            _ if *word & 1 == 0 => specials[(*word >> 1) as usize % specials.len()],
             _ => *word,
         };
     }
