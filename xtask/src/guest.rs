@@ -87,6 +87,12 @@ pub(crate) struct Output {
     pub(crate) lines: Vec<String>,
 }
 
+/// The command's number, from 1 on, and its status.
+fn numbered_status(line: &str) -> Option<(u32, i32)> {
+    let (number, status) = line.strip_prefix(STATUS)?.trim().split_once(' ')?;
+    Some((number.parse().ok()?, status.parse().ok()?))
+}
+
 impl Output {
     /// Both outputs, for a message.
     pub(crate) fn text(&self) -> String {
@@ -99,6 +105,8 @@ pub(crate) struct Guest {
     process: Process,
     /// The emulated machine; `None` for this one.
     machine: Option<Machine>,
+    /// Commands sent so far.
+    sent: u32,
 }
 
 /// The parts of an emulated machine beyond its shell.
@@ -108,8 +116,8 @@ struct Machine {
 }
 
 /// Takes commands as `host_env/guest_init.sh` does.
-const SHELL_HERE: &str = "echo \"@@ready\"; while IFS= read -r line; do eval \"$line\" </dev/null; \
-                          printf '\\n@@status %d\\n' $?; done";
+const SHELL_HERE: &str = "echo \"@@ready\"; number=0; while IFS= read -r line; do eval \"$line\" </dev/null; status=$?; \
+                          number=$((number + 1)); printf '\\n@@status %d %d\\n' $number $status; done";
 
 impl Guest {
     /// Boots and waits for the guest's first program. Logs go to `folder`.
@@ -171,6 +179,7 @@ impl Guest {
         let mut guest = Self {
             process,
             machine: Some(Machine { qmp, console }),
+            sent: 0,
         };
         let deadline = Instant::now() + BOOT_PATIENCE;
         guest
@@ -195,6 +204,7 @@ impl Guest {
         let mut guest = Self {
             process,
             machine: None,
+            sent: 0,
         };
         let deadline = Instant::now() + BOOT_PATIENCE;
         guest.lines_until(deadline, |line| line == READY)?;
@@ -211,6 +221,7 @@ impl Guest {
     fn send(&mut self, command: &str) -> Result<()> {
         ensure!(!command.contains('\n'), "a command is one line");
         let input = self.process.child.stdin.as_mut().context("no pipe to QEMU")?;
+        self.sent += 1;
         writeln!(input, "{command}")
             .and_then(|()| input.flush())
             .context("QEMU takes no command")
@@ -224,10 +235,13 @@ impl Guest {
         if lines.last().is_some_and(String::is_empty) {
             lines.pop();
         }
-        let status = last
-            .strip_prefix(STATUS)
-            .and_then(|status| status.trim().parse().ok());
-        let status = status.with_context(|| format!("the guest says {last:?}"))?;
+        let (number, status) = numbered_status(&last).with_context(|| format!("the guest says {last:?}"))?;
+        ensure!(
+            number == self.sent,
+            "the guest answers command {number}, not {} ({command:?}): {}",
+            self.sent,
+            lines.join("\n")
+        );
         Ok(Output { status, lines })
     }
 
@@ -346,5 +360,19 @@ impl Guest {
         let text = String::from_utf8_lossy(&bytes);
         let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(CONSOLE_TAIL)..].join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_names_the_command_that_it_is_of() {
+        assert_eq!(numbered_status("@@status 3 0"), Some((3, 0)));
+        assert_eq!(numbered_status("@@status 12 255\r"), Some((12, 255)));
+        for other in ["@@status 3", "@@status ", "@@status a 0", "3 0"] {
+            assert_eq!(numbered_status(other), None, "{other:?}");
+        }
     }
 }

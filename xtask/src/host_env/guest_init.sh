@@ -38,9 +38,12 @@ in_mesa() {
 }
 
 echo "@@ready"
+number=0
 while IFS= read -r line; do
     eval "$line" </dev/null
+    status=$?
+    number=$((number + 1))
     # What a command wrote need not have ended its last line.
-    printf '\n@@status %d\n' $?
+    printf '\n@@status %d %d\n' $number $status
 done
 poweroff -f

@@ -258,10 +258,10 @@ fn network(guest: &mut Guest) -> Result<()> {
 fn boots(guest: &mut Guest, command: &str, status: i32, expected: &[&str]) -> Result<()> {
     let start = Instant::now();
     let output = guest.run(&format!("timeout 400 {command} 2>&1"), PATIENCE)?;
-    let text = output.text();
+    let (text, seconds) = (output.text(), start.elapsed().as_secs_f64());
     ensure!(
         output.status == status,
-        "{command:?} ended with {}, not {status}: {text}",
+        "{command:?} ended with {}, not {status}, after {seconds:.1} s: {text}",
         output.status
     );
     // Found by its vendor, device and class, with BAR0 where the VMM placed it.
@@ -269,7 +269,7 @@ fn boots(guest: &mut Guest, command: &str, status: i32, expected: &[&str]) -> Re
     for wanted in found.iter().chain(expected) {
         ensure!(
             text.contains(wanted),
-            "{command:?} does not say {wanted:?}: {text}"
+            "{command:?} ended after {seconds:.1} s and does not say {wanted:?}: {text}"
         );
     }
     let last = output
@@ -277,10 +277,6 @@ fn boots(guest: &mut Guest, command: &str, status: i32, expected: &[&str]) -> Re
         .iter()
         .rfind(|line| line.contains("vm a"))
         .map_or("", String::as_str);
-    println!(
-        "{command}: status {status} after {:.1} s; {}",
-        start.elapsed().as_secs_f64(),
-        last.trim()
-    );
+    println!("{command}: status {status} after {seconds:.1} s; {}", last.trim());
     Ok(())
 }
