@@ -153,14 +153,20 @@ fn has_no_rights(process: &Process) {
     );
 }
 
+/// A card in a process of its own, its socket's folder, and a host whose card it is.
+fn served_card() -> (tempfile::TempDir, Process, Host) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("card.sock");
+    let mut card = Process::start(&["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"]);
+    card.first_line();
+    let host = Host::on(&format!("vfio-user:{}", socket.display()), "");
+    (folder, card, host)
+}
+
 #[test]
 fn card_and_broker_give_up_their_rights_and_still_serve() {
-    let folder = tempfile::tempdir().unwrap();
-    let card_socket = folder.path().join("card.sock");
-    let mut card = Process::start(&["gpu", "--socket", card_socket.to_str().unwrap(), "--vram", "32M"]);
-    card.first_line();
+    let (_folder, mut card, host) = served_card();
     has_no_rights(&card);
-    let host = Host::on(&format!("vfio-user:{}", card_socket.display()), "");
     let mut broker = host.serve(&[]);
     has_no_rights(&broker);
     drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
@@ -258,11 +264,7 @@ fn memory_taken_from_a_filtered_broker_costs_its_client_alone() {
 
 #[test]
 fn filtered_broker_tells_of_a_lost_card_and_writes_what_happened() {
-    let folder = tempfile::tempdir().unwrap();
-    let card_socket = folder.path().join("card.sock");
-    let mut card = Process::start(&["gpu", "--socket", card_socket.to_str().unwrap(), "--vram", "32M"]);
-    card.first_line();
-    let host = Host::on(&format!("vfio-user:{}", card_socket.display()), "");
+    let (_folder, mut card, host) = served_card();
     let mut broker = host.serve(&[]);
     let client = RemoteFunction::connect(&host.socket, WAIT).unwrap();
     card.kill();

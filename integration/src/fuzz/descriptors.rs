@@ -30,7 +30,7 @@ use super::input::Input;
 use crate::bench::RAM_BYTES;
 use crate::bus::{WideBus, narrow_accesses};
 use crate::neighbour::Host;
-use crate::neighbour::raw::{DMA_MAP, REGION_READ, RawClient};
+use crate::neighbour::raw::{DMA_MAP, DMA_UNMAP, REGION_READ, REGION_WRITE, RESET, RawClient, SET_IRQS};
 use crate::rig::{self, DATA_VA, RAM_VA, Rig};
 
 /// Name of the memory files, to find what is left of them.
@@ -57,11 +57,6 @@ const RETRY: Duration = Duration::from_millis(1);
 const LINGER: Duration = Duration::from_secs(60);
 /// Blocks that the neighbour still does at the end.
 const BLOCKS: u64 = 2;
-
-const DMA_UNMAP: u16 = 3;
-const SET_IRQS: u16 = 8;
-const REGION_WRITE: u16 = 10;
-const RESET: u16 = 13;
 
 /// What is kept of descriptors that were sent.
 #[derive(Default)]

@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::input::Input;
+use crate::neighbour::raw::{DMA_MAP, DMA_UNMAP, REGION_READ, REGION_WRITE, SET_IRQS, VERSION};
 use card::CardConfig;
 use card::{GpuServer, GpuSetup};
 use fermi_spec::board::Board;
@@ -29,13 +30,6 @@ const FILE_BYTES: u64 = 0x1_0000;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two attempts to connect while the server still ends the session of another client.
 const RETRY: Duration = Duration::from_micros(200);
-
-const VERSION: u16 = 1;
-const DMA_MAP: u16 = 2;
-const DMA_UNMAP: u16 = 3;
-const SET_IRQS: u16 = 8;
-const REGION_READ: u16 = 9;
-const REGION_WRITE: u16 = 10;
 
 /// A server on a thread of its own.
 struct Server {

@@ -9,9 +9,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket as _;
 
-const VERSION: u16 = 1;
+// Commands of vfio-user by their numbers, as whoever writes messages has them: not those of the server that is tested.
+pub(crate) const VERSION: u16 = 1;
 pub(crate) const DMA_MAP: u16 = 2;
+pub(crate) const DMA_UNMAP: u16 = 3;
+pub(crate) const SET_IRQS: u16 = 8;
 pub(crate) const REGION_READ: u16 = 9;
+pub(crate) const REGION_WRITE: u16 = 10;
+pub(crate) const RESET: u16 = 13;
 const REGION_WRITE_MULTI: u16 = 15;
 const HEADER_BYTES: usize = 16;
 /// Longest wait for a reply; longer than any that the broker may take.
