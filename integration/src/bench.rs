@@ -222,7 +222,7 @@ impl Bench {
     }
 
     /// The first half of a turn: an access of each guest, and what the core does about it at once.
-    pub fn let_guests_go_on(&mut self) {
+    pub(crate) fn let_guests_go_on(&mut self) {
         let vms: Vec<VmId> = self.players.keys().copied().collect();
         for vm in vms {
             self.guest_turn(vm);
@@ -230,7 +230,7 @@ impl Bench {
     }
 
     /// The second half: a piece of the card's work, time, and what becomes of both.
-    pub fn let_card_go_on(&mut self) {
+    pub(crate) fn let_card_go_on(&mut self) {
         self.turns += 1;
         let stepped = self.world.step(self.work);
         let floor = self.world.model.gpu_time().saturating_add(self.skew);

@@ -266,7 +266,7 @@ impl Region {
     }
 
     /// Takes over a new value of the guest's directory entry. Tables at another place are read whole by the next
-    /// [`Self::refresh`]; what no longer exists is gone at once.
+    /// refresh; what no longer exists is gone at once.
     pub(crate) fn set_pde(&mut self, pde: Pde, changes: &mut Changes) {
         let large = TableSpan::of(pde, Size::Large);
         if large != self.large_span {
