@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use broker::RemoteGpu;
-use card::{CardConfig, GpuServer, GpuSetup, ModelGpu};
+use card::{BoundSocket, CardConfig, GpuServer, GpuSetup, ModelGpu, SocketAccess};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use fermi_spec::regs::{PbusReg, PmcReg};
@@ -45,15 +45,15 @@ impl Served {
         let folder = tempfile::tempdir()?;
         let setup = GpuSetup {
             card: CARD,
-            socket: folder.path().join("card.sock"),
             is_all_trapped: true,
             trace: None,
         };
         let is_over = Arc::new(AtomicBool::new(false));
-        let (stop, socket) = (Arc::clone(&is_over), setup.socket.clone());
+        let (stop, socket) = (Arc::clone(&is_over), folder.path().join("card.sock"));
+        let bound = BoundSocket::bind(&socket, &SocketAccess::default())?;
         let (listening, is_listening) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let mut server = GpuServer::bind(&setup).expect("the folder is new");
+            let mut server = GpuServer::on(bound, &setup).expect("a card of usual size");
             listening.send(()).expect("somebody waits for it");
             server
                 .serve(|| stop.load(Ordering::Relaxed), || false)

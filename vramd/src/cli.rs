@@ -26,7 +26,7 @@ use vramd_vm::config::parse_size;
 use vramd_vm::program::{complain, end, wrong_usage};
 use vramd_vm::signals;
 
-use crate::config::{Device, check_card_vram, check_guest_vram};
+use crate::config::{Device, check_card_vram, check_guest_vram, socket_mode};
 
 /// Several VMs share one GPU and use more VRAM than it has.
 #[derive(Parser, Debug)]
@@ -116,6 +116,12 @@ struct GpuArguments {
     /// Socket that a VMM or a broker connects to
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
+    /// Group of the socket, by its number [default: the process's]
+    #[arg(long, value_name = "GID")]
+    socket_group: Option<u32>,
+    /// Who may connect: 0600 its owner, 0660 its group too, 0666 everybody [default: 0600, with --socket-group 0660]
+    #[arg(long, value_name = "MODE", value_parser = socket_mode)]
+    socket_mode: Option<u32>,
     /// Which card: gtx480, quadro6000 or c2050
     #[arg(long, value_name = "NAME", default_value = "gtx480", value_parser = gpu::board)]
     model: Board,

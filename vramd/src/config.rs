@@ -7,6 +7,7 @@ mod settings;
 
 pub(crate) use device::Device;
 pub use host::{GpuSection, HostConfig, VmSection};
+pub(crate) use host::{socket_mode, usual_mode};
 use vramd_vm::config::{MIB, Size};
 
 /// Least VRAM of a card: below, the broker's own tables leave nothing to share.

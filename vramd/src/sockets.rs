@@ -9,9 +9,10 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use broker::{SocketAccess, VmSocket};
+use card::BoundSocket;
 use vmm::sandbox::privileges::User;
 
-use crate::config::VmSection;
+use crate::config::{VmSection, usual_mode};
 
 /// Root may connect to every socket: it can also become whoever may.
 const ROOT: u32 = 0;
@@ -25,6 +26,17 @@ pub(crate) fn bind(vm: &VmSection, user: Option<&User>) -> anyhow::Result<VmSock
             .with_context(|| format!("vm {}: cannot make folder {}", vm.config.name, folder.display()))?;
     }
     Ok(VmSocket::bind(&vm.socket, &access, vm.config.clone())?)
+}
+
+/// Listens for the clients of a card. `user` is who the process will be.
+pub(crate) fn bind_card(
+    path: &Path,
+    configured: SocketAccess,
+    user: Option<&User>,
+) -> anyhow::Result<BoundSocket> {
+    let mode = configured.mode.or(Some(usual_mode(configured.group)));
+    let access = access(&SocketAccess { mode, ..configured }, user);
+    Ok(BoundSocket::bind(path, &access)?)
 }
 
 /// What `configured` leaves open: the socket is the process's own, and whoever its mode lets may connect; that is its owner alone,

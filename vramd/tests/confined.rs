@@ -320,6 +320,53 @@ fn card_becomes_the_user_that_it_is_told() {
 }
 
 #[test]
+fn card_s_socket_is_its_owners_alone_or_as_it_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("card.sock");
+    let (uid, gid, _) = whose(folder.path());
+    let path = socket.to_str().unwrap();
+    let group = gid.to_string();
+    let told = ["--socket-group", &*group, "--socket-mode", "0666"];
+    for (more, mode) in [(&told[..0], 0o600), (&told[..2], 0o660), (&told[..], 0o666)] {
+        let mut card = Process::start(&[&["gpu", "--socket", path, "--vram", "32M"], more].concat());
+        card.first_line();
+        assert_eq!(whose(&socket), (uid, gid, mode), "{more:?}");
+        drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+        assert_eq!(card.terminate().status.code(), Some(0));
+        assert!(!socket.exists());
+    }
+    let mut refused = Process::start(&["gpu", "--socket", path, "--socket-mode", "0777"]);
+    let ended = refused.wait();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(text(&ended.stderr).contains("its owner connects"));
+}
+
+#[test]
+fn client_of_another_user_is_no_client_of_a_card() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let socket = folder.path().join("card.sock");
+    let group = VMM.to_string();
+    let mut card = Process::start(&[
+        "gpu",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--vram",
+        "32M",
+        "--socket-group",
+        &group,
+    ]);
+    card.first_line();
+    assert_eq!(whose(&socket), (0, VMM, 0o660));
+    assert_eq!(connect_as(STRANGER, STRANGER, &socket), Met::NoRight);
+    assert_eq!(connect_as(VMM, VMM, &socket), Met::Served);
+    assert_eq!(card.terminate().status.code(), Some(0));
+}
+
+#[test]
 fn socket_is_its_owners_alone_and_so_is_its_folder() {
     let host = Host::new("");
     let mut broker = host.serve(&[]);

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::input::Input;
 use crate::neighbour::raw::{DMA_MAP, DMA_UNMAP, REGION_READ, REGION_WRITE, SET_IRQS, VERSION};
-use card::CardConfig;
-use card::{GpuServer, GpuSetup};
+use card::{BoundSocket, CardConfig, GpuServer, GpuSetup, SocketAccess};
 use fermi_spec::board::Board;
 use fermi_spec::regs::{Bar0Reg, PmcReg};
 use rustix::event::{EventfdFlags, eventfd};
@@ -47,11 +46,11 @@ impl Server {
                 vram_bytes: VRAM_BYTES,
                 needs_microcode: false,
             },
-            socket: folder.path().join("gpu"),
             is_all_trapped: false,
             trace: None,
         };
-        let mut server = GpuServer::bind(&setup).expect("a served card");
+        let socket = BoundSocket::bind(&folder.path().join("gpu"), &SocketAccess::default());
+        let mut server = GpuServer::on(socket.expect("the folder is new"), &setup).expect("a served card");
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let thread = thread::spawn(move || {

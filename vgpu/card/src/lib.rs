@@ -15,3 +15,5 @@ pub use bare_machine::BareMachine;
 pub use model_gpu::{CardConfig, CardCounters, CardError, ModelGpu};
 pub use running::CardLost;
 pub use served::{GpuError, GpuServer, GpuSetup};
+/// What a served card listens on: its parameters are these.
+pub use vfio_user_server::{BoundSocket, SocketAccess};

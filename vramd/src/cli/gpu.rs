@@ -1,7 +1,7 @@
 //! `vramd gpu`: one software card behind a vfio-user socket, until a signal.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use fermi_spec::board::Board;
@@ -9,8 +9,9 @@ use fermi_spec::board::Board;
 use super::GpuArguments;
 use crate::confinement::files::{Use, folder_of, restrict};
 use crate::confinement::{confine, filter_calls};
+use crate::sockets;
 use card::CardConfig;
-use card::{GpuServer, GpuSetup};
+use card::{GpuServer, GpuSetup, SocketAccess};
 use vfio_user_server::ThreadKind;
 use vfio_user_server::threads::confine_this;
 use vramd_vm::config::Size;
@@ -20,6 +21,12 @@ use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 const MAP_LIMIT: &str = "/proc/sys/vm/max_map_count";
 
 pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
+    let access = SocketAccess {
+        group: arguments.socket_group,
+        mode: arguments.socket_mode,
+        ..SocketAccess::default()
+    };
+    let socket = sockets::bind_card(&arguments.socket, access, arguments.user.as_ref())?;
     confine(arguments.user.as_ref())?;
     restrict(&uses(arguments))?;
     filter_calls(!arguments.no_seccomp)?;
@@ -31,14 +38,13 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
             vram_bytes,
             needs_microcode: arguments.needs_microcode,
         },
-        socket: arguments.socket.clone(),
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),
     };
     // Installed before the card is announced, as a client might then send a signal.
     install_power_switch()?;
-    let mut server = GpuServer::bind(&setup)?;
-    announce(&setup).context("cannot write to stdout")?;
+    let mut server = GpuServer::on(socket, &setup)?;
+    announce(&setup, &arguments.socket).context("cannot write to stdout")?;
     confine_this(ThreadKind::EventLoop).context("cannot confine the thread that serves the card")?;
     let served = server.serve(is_stop_requested, is_power_cut);
     let summary = server.finish();
@@ -61,17 +67,17 @@ fn uses(arguments: &GpuArguments) -> Vec<(PathBuf, Use)> {
 }
 
 /// The lines that announce the card, and how to attach QEMU.
-fn announce(setup: &GpuSetup) -> std::io::Result<()> {
+fn announce(setup: &GpuSetup, socket: &Path) -> std::io::Result<()> {
     let device = serde_json::json!({
         "driver": "vfio-user-pci",
-        "socket": { "type": "unix", "path": setup.socket },
+        "socket": { "type": "unix", "path": socket },
     });
     let (board, size) = (setup.card.board.name(), Size(setup.card.vram_bytes));
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
         "{board}: {size} VRAM at {}; QEMU: -device '{device}'",
-        setup.socket.display()
+        socket.display()
     )?;
     out.flush()
 }

@@ -167,7 +167,7 @@ fn id(value: &Option<Spanned<u32>>, field: &str) -> Result<Option<u32>, Wrong> {
 }
 
 /// The mode of a socket. To connect to one takes the right to write to it.
-fn socket_mode(text: &str) -> Result<u32, String> {
+pub(crate) fn socket_mode(text: &str) -> Result<u32, String> {
     match text {
         "0600" => Ok(0o600),
         "0660" => Ok(0o660),
@@ -178,6 +178,14 @@ fn socket_mode(text: &str) -> Result<u32, String> {
     }
 }
 
+/// The mode of a socket of which none is named: its owner's alone, or its group's too if that is named.
+pub(crate) fn usual_mode(group: Option<u32>) -> u32 {
+    match group {
+        Some(_) => 0o660,
+        None => 0o600,
+    }
+}
+
 impl RawVm {
     /// Whose the socket is: only its owner's unless a group or a mode is named.
     fn access(&self) -> Result<SocketAccess, Wrong> {
@@ -185,10 +193,7 @@ impl RawVm {
         let group = id(&self.socket_group, "vm.socket_group")?;
         let mode = self.socket_mode.as_ref();
         let mode = mode.map(|mode| at(mode, "vm.socket_mode", |mode| socket_mode(mode)));
-        let mode = mode.transpose()?.unwrap_or(match group {
-            Some(_) => 0o660,
-            None => 0o600,
-        });
+        let mode = mode.transpose()?.unwrap_or(usual_mode(group));
         let users = self.socket_users.as_ref().map(|users| {
             at(users, "vm.socket_users", |users| {
                 let is_empty = users.is_empty();

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use fermi_model::ModelError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vfio_user_server::listener::ListenerError;
-use vfio_user_server::{Accepted, CloseReason, Errno, Listener};
+use vfio_user_server::{Accepted, BoundSocket, CloseReason, Errno, Listener};
 
 use super::front::Front;
 use super::function::function;
@@ -33,8 +32,6 @@ const LOOK_PERIOD: Timespec = Timespec {
 pub struct GpuSetup {
     /// Card to serve.
     pub card: CardConfig,
-    /// Path of the socket for clients.
-    pub socket: PathBuf,
     /// Every access is a message: BAR3 and PRAMIN cannot be mapped.
     pub is_all_trapped: bool,
     /// File to write every access and command to.
@@ -68,9 +65,9 @@ pub enum GpuError {
     /// An eventfd cannot be created.
     #[error("cannot create an eventfd")]
     Event(#[source] io::Error),
-    /// The socket cannot be listened on.
-    #[error(transparent)]
-    Listen(#[from] ListenerError),
+    /// The thread that closes what clients leave.
+    #[error("cannot start a thread")]
+    Helpers(#[source] io::Error),
     /// The listening socket failed later.
     #[error("cannot accept clients")]
     Accept(#[source] io::Error),
@@ -189,8 +186,8 @@ pub struct GpuServer {
 }
 
 impl GpuServer {
-    /// Powers a card on and listens.
-    pub fn bind(setup: &GpuSetup) -> Result<Self, GpuError> {
+    /// Powers a card on for the clients of `socket`.
+    pub fn on(socket: BoundSocket, setup: &GpuSetup) -> Result<Self, GpuError> {
         let trace = setup.trace.as_deref().map(|path| {
             Trace::create(path).map_err(|source| GpuError::Trace {
                 path: path.to_path_buf(),
@@ -198,7 +195,7 @@ impl GpuServer {
             })
         });
         let notes = Notes::new(trace.transpose()?);
-        let listener = Listener::bind(&setup.socket)?;
+        let listener = Listener::of(socket).map_err(GpuError::Helpers)?;
         let card = ServedCard::new(setup.card)?;
         Ok(Self {
             listener,
