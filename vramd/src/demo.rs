@@ -160,6 +160,7 @@ struct Member {
     workload: Workload,
     inputs: Arc<[InputFile]>,
     journal: Arc<Journal>,
+    /// Kept behind its end, with its vGPU, until all have ended.
     running: Option<(Guest, Arc<BrokerLink>)>,
     exits: u64,
     seconds: f64,
@@ -352,14 +353,15 @@ fn build_all(
     ready.into_iter().map(start).collect()
 }
 
-/// Waits until all guests have ended. Each detaches from the broker when it ends, as VMs do.
+/// Waits until all guests have ended, and detaches them then: the card is oversubscribed even where the host's processors let
+/// one guest come to its end before another begins.
 fn watch(
     members: &mut [Member],
     broker: &Broker,
     start: Instant,
     onlooker: &mut dyn Onlooker,
 ) -> Result<(), DemoError> {
-    while members.iter().any(|member| member.running.is_some()) {
+    while members.iter().any(|member| member.end.is_none()) {
         thread::sleep(LOOK_PERIOD);
         if onlooker.wants_to_stop() {
             kill_all(members);
@@ -376,6 +378,7 @@ fn watch(
         let frames: Vec<_> = members.iter().map(|member| member.frame(&stats)).collect();
         onlooker.frame(&frames);
     }
+    members.iter_mut().for_each(|member| member.running = None);
     Ok(())
 }
 
@@ -390,7 +393,7 @@ fn kill_all(members: &mut [Member]) {
 
 impl Member {
     fn look(&mut self, start: Instant) {
-        let Some((guest, link)) = &self.running else {
+        let Some((guest, link)) = self.running.as_ref().filter(|_| self.end.is_none()) else {
             return;
         };
         if guest.end().is_none() && link.expulsion().is_some() {
@@ -404,7 +407,6 @@ impl Member {
             .expulsion()
             .map(|reason| GuestEnd::Thread(Err(format!("it was detached: {reason}"))));
         self.end = Some(expulsion.unwrap_or(end));
-        self.running = None;
     }
 
     fn told(&self) -> Told {
