@@ -8,4 +8,4 @@ use libfuzzer_sys::fuzz_target;
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| target("two_clients").expect("a target of that name"));
 
-fuzz_target!(|data: &[u8]| (TARGET.body)(data));
+fuzz_target!(|data: &[u8]| TARGET.run_alone(data));

@@ -19,6 +19,14 @@ mod sync_cost;
 mod two_clients;
 mod vfio_user;
 
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longest wait for what a broker does by itself.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks.
+const RETRY: Duration = Duration::from_millis(1);
+
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -26,6 +34,34 @@ pub struct Target {
     pub name: &'static str,
     /// Body that runs an input.
     pub body: fn(&[u8]),
+}
+
+impl Target {
+    /// Runs an input in a process that does nothing else, and returns when its threads have ended too. Nobody joins a thread that
+    /// lets go of what clients left, and while one ends a sanitizer takes what it holds for leaked.
+    ///
+    /// # Panics
+    ///
+    /// If the body does, or if a thread is left after 20 s.
+    pub fn run_alone(&self, data: &[u8]) {
+        let before = threads();
+        (self.body)(data);
+        let start = Instant::now();
+        while threads() > before {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{} threads are left",
+                threads() - before
+            );
+            thread::sleep(RETRY);
+        }
+    }
+}
+
+/// Threads of this process.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("a process has threads");
+    tasks.count()
 }
 
 /// All fuzz targets, by name.

@@ -27,6 +27,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::input::Input;
+use super::{PATIENCE, RETRY};
 use crate::bench::RAM_BYTES;
 use crate::bus::{WideBus, narrow_accesses};
 use crate::neighbour::Host;
@@ -50,9 +51,6 @@ const TURNS: u32 = 20;
 const FILES_MAX: usize = 16;
 /// Messages that are not the answer before a client gives up.
 const OTHERS_MAX: usize = 64;
-/// Longest wait for what the broker has to do by itself.
-const PATIENCE: Duration = Duration::from_secs(20);
-const RETRY: Duration = Duration::from_millis(1);
 /// How long a socket lingers: longer than anybody here waits.
 const LINGER: Duration = Duration::from_secs(60);
 /// Blocks that the neighbour still does at the end.
@@ -73,11 +71,17 @@ impl Kept {
     fn close(&mut self, descriptors: Vec<OwnedFd>) {
         self.closers.push(thread::spawn(move || drop(descriptors)));
     }
+
+    /// Nothing that was sent waits for a peer any more. Before a reset: the thread that closes a client's descriptors
+    /// empties its image too, and the client waits for that.
+    fn let_close(&mut self) {
+        self.peers.clear();
+    }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.peers.clear();
+        self.let_close();
         for closer in self.closers.drain(..) {
             closer.join().expect("a close does not panic");
         }
@@ -366,7 +370,7 @@ impl Attacker {
                 Ok(())
             }
             9 => {
-                self.kept.peers.clear();
+                self.kept.let_close();
                 Ok(())
             }
             _ => self.say(input),
@@ -379,6 +383,9 @@ impl Attacker {
 
     fn say(&mut self, input: &mut Input<'_>) -> Result<()> {
         let (command, body) = message(input);
+        if command == RESET {
+            self.kept.let_close();
+        }
         let files = descriptors(input, &mut self.kept);
         let client = self.client.as_mut().context("no client")?;
         let answered = answer(client, command, &body, &files);
@@ -388,6 +395,7 @@ impl Attacker {
 
     /// Maps RAM of any kind, and makes a channel there.
     fn start_guest(&mut self, input: &mut Input<'_>) -> Result<()> {
+        self.kept.let_close();
         let client = self.client.as_mut().context("no client")?;
         answer(client, RESET, &[], &[])?;
         let flags = match input.u8() & 3 {
@@ -445,7 +453,7 @@ impl Attacker {
     fn leave(&mut self) {
         self.client = None;
         self.guest = None;
-        self.kept.peers.clear();
+        self.kept.let_close();
     }
 }
 
