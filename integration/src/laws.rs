@@ -13,7 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fermi_spec::addr::{Aperture, GuestVramAddr, Iova, VramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PflushReg;
-use vgpu::{Action, Audit, Direction, Event, FrameOwner, MoveId, Notice, Quota, Refusal, Reply, VmId};
+use vgpu::{
+    Action, Audit, Direction, Event, FrameOwner, MoveCause, MoveId, Notice, Quota, Refusal, Reply, VmId,
+};
 use vm_memory::VolatileMemory;
 
 use crate::checkers::Violation;
@@ -188,7 +190,7 @@ impl Laws {
                 bytes,
                 ..
             } => self.refill = Some((*id, *vm, *bytes)),
-            Notice::MoveStarted { vm, bytes, .. } => self.check_spill(world, *vm, *bytes)?,
+            Notice::MoveStarted { vm, bytes, cause, .. } => self.check_spill(world, *vm, *bytes, *cause)?,
             Notice::Moved { id, .. } | Notice::RolledBack { id, .. } => {
                 self.refill = self.refill.filter(|(under_way, ..)| under_way != id);
             }
@@ -214,12 +216,14 @@ impl Laws {
     }
 
     /// A spill has begun: its bytes are still in VRAM.
-    fn check_spill(&self, world: &World, vm: VmId, bytes: u64) -> Result<(), Violation> {
+    fn check_spill(&self, world: &World, vm: VmId, bytes: u64, cause: MoveCause) -> Result<(), Violation> {
         let audit = world.manager.audit().unwrap_or_default();
         let Some(of) = audit.vms.iter().find(|of| of.vm == vm) else {
             return Ok(());
         };
-        if of.resident < of.quota.min.saturating_add(bytes) {
+        // An idle chunk may make room for another of the same VM.
+        let is_exchange = cause == MoveCause::Idle { taken_for: vm };
+        if of.resident < of.quota.min.saturating_add(bytes) && !is_exchange {
             return Err(Violation(format!(
                 "{vm} holds {} bytes, is promised {} and loses {bytes}",
                 of.resident, of.quota.min

@@ -24,6 +24,7 @@ use crate::reason::{CardOperation, Denial, StartFailure};
 
 mod backing;
 mod channels;
+mod claim;
 mod demands;
 mod engine_looks;
 mod images;

@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 mod gpuswap;
+pub(crate) mod shares;
 mod snapshot;
 
 pub use crate::memory::{ChunkNo, Reach};

@@ -271,6 +271,8 @@ pub enum MoveCause {
     },
     /// The operator lowered `max` below what the VM held.
     AboveMax,
+    /// The VM held more than its `high`.
+    AboveHigh,
     /// The VM held more than its share.
     Fairness {
         /// VM that holds less and gets the frames.
@@ -286,6 +288,7 @@ impl std::fmt::Display for MoveCause {
             Self::Demand { of } => write!(f, "{of} needs VRAM"),
             Self::Idle { taken_for } => write!(f, "idle, for {taken_for}"),
             Self::AboveMax => f.write_str("above its max"),
+            Self::AboveHigh => f.write_str("above its high"),
             Self::Fairness { toward } => write!(f, "more than its share, for {toward}"),
             Self::FreeRoom => f.write_str("there is room in VRAM"),
         }
@@ -299,7 +302,7 @@ impl MoveCause {
             Self::Demand { of: vm } | Self::Idle { taken_for: vm } | Self::Fairness { toward: vm } => {
                 Some(vm)
             }
-            Self::AboveMax | Self::FreeRoom => None,
+            Self::AboveMax | Self::AboveHigh | Self::FreeRoom => None,
         }
     }
 }
@@ -484,11 +487,12 @@ mod tests {
             MoveCause::Idle { taken_for: VmId(2) },
             MoveCause::Fairness { toward: VmId(3) },
             MoveCause::AboveMax,
+            MoveCause::AboveHigh,
             MoveCause::FreeRoom,
         ];
         assert_eq!(
             causes.map(|cause| cause.beneficiary()),
-            [Some(VmId(1)), Some(VmId(2)), Some(VmId(3)), None, None]
+            [Some(VmId(1)), Some(VmId(2)), Some(VmId(3)), None, None, None]
         );
     }
 

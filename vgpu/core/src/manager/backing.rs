@@ -127,7 +127,7 @@ impl Running {
         count: u32,
         cx: &mut Cx<'_>,
     ) -> Option<Box<[FrameNo]>> {
-        if self.frames.free_count() < count {
+        if self.free_frames_for(vm) < count {
             return None;
         }
         // Each VM searches from a place of its own.
@@ -135,6 +135,7 @@ impl Running {
         let frames: Box<[FrameNo]> = (0..count)
             .map(|i| self.frames.allocate(start.wrapping_add(i), vm))
             .collect::<Option<_>>()?;
+        self.note_taken(vm, u64::from(count) * fermi_spec::addr::FRAME);
         for (i, &frame) in (u64::from(planted::is(Fault::WrongOwner))..).zip(&frames) {
             let owner = FrameOwner::Vm {
                 vm,

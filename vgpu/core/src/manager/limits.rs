@@ -1,6 +1,7 @@
 //! What always holds, whatever a policy says, an operator sets or a guest does:
 //!
-//! * a VM is not brought below its `min` by a move, and not above its `max` by anything;
+//! * a VM is not brought below its `min` by a move, but for an idle chunk that makes room for one that it wants; and not
+//!   above its `max` by anything;
 //! * what is promised at a VM's start can be kept: all `min` in VRAM, all guest VRAM in VRAM and host RAM together;
 //! * host RAM holds `host_ram` of spilled chunks and what one exchange carries ([`Limits::host_ram_max`]), and old copies
 //!   only within `host_ram`;
@@ -26,6 +27,7 @@ use crate::event::{Action, Tick, VmId};
 use crate::host::copy::{RUNS_MAX, WINDOW_BYTES};
 use crate::memory::{ChunkNo, ChunkPlace};
 use crate::policy::{DemandView, Occasion, Proposal, Snapshot, VmView};
+use crate::reason::MoveCause;
 
 /// The first limit that a proposal would have broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -68,6 +70,8 @@ pub(super) struct Figures {
     pub(super) batch_bytes: u64,
     /// Host RAM for all VMs' images in bytes, see [`crate::GpuConfig::host_ram`].
     pub(super) host_ram: u64,
+    /// Bytes that were taken from others for a VM's chunk, which are free, and the VM.
+    pub(super) claim: Option<(VmId, u64)>,
     pub(super) now: Tick,
 }
 
@@ -147,6 +151,7 @@ impl<'a> Limits<'a> {
         Snapshot {
             now: self.figures.now,
             free: self.figures.free,
+            claim: self.figures.claim,
             demands: self.demands.iter().map(demand_view).collect(),
             vms: self.vms.values().filter_map(|vgpu| self.view(vgpu)).collect(),
         }
@@ -158,6 +163,7 @@ impl<'a> Limits<'a> {
         (!vgpu.leaves()).then(|| VmView {
             asked: self.demands.of(vgpu.id).map_or(0, asked),
             may_move: self.may_move(vgpu),
+            spare: above_min(vgpu),
             spill_chunks_max: self.spill_chunks_max(vgpu),
             refill_bytes_max: self.refill_bytes_max(vgpu),
             synced_at: vgpu.synced_at,
@@ -185,7 +191,7 @@ impl<'a> Limits<'a> {
         let (rest, breach) = match proposal {
             Proposal::Nothing => return (Proposal::Nothing, None),
             Proposal::Spill { vm, chunks, cause } => {
-                let (chunks, breach) = self.admit_spill(vm, chunks);
+                let (chunks, breach) = self.admit_spill(vm, chunks, cause);
                 let any = !chunks.is_empty();
                 (any.then_some(Proposal::Spill { vm, chunks, cause }), breach)
             }
@@ -213,7 +219,12 @@ impl<'a> Limits<'a> {
         }
     }
 
-    fn admit_spill(&self, vm: VmId, chunks: Vec<ChunkNo>) -> (Vec<ChunkNo>, Option<Breach>) {
+    fn admit_spill(
+        &self,
+        vm: VmId,
+        chunks: Vec<ChunkNo>,
+        cause: MoveCause,
+    ) -> (Vec<ChunkNo>, Option<Breach>) {
         let vgpu = match self.mover(vm) {
             Ok(vgpu) => vgpu,
             Err(breach) => return (Vec::new(), Some(breach)),
@@ -225,13 +236,25 @@ impl<'a> Limits<'a> {
             false if planted::is(Fault::HostRamIgnored) => u64::MAX,
             false => self.host_ram_max().saturating_sub(spilled),
         };
-        let (most, spare) = (self.spill_chunks_max(vgpu), above_min(vgpu));
+        let (mut most, mut spare) = (self.spill_chunks_max(vgpu), above_min(vgpu));
+        if self.exchanges_own(vgpu, &chunks, cause) {
+            (most, spare) = (most.max(1), spare.max(vgpu.config.chunk_bytes));
+        }
         let is_there = |place: &ChunkPlace| matches!(place, ChunkPlace::Resident(_) | ChunkPlace::Both(_));
         cut(vgpu, chunks, is_there, |count, bytes| match () {
             () if count > most || bytes > spare => Some(Breach::MinOrBatch),
             () if bytes > room => Some(Breach::HostRam),
             () => None,
         })
+    }
+
+    /// An idle chunk goes so that one that the VM wants gets its frames: `min` protects what others could take.
+    fn exchanges_own(&self, vgpu: &'a Vgpu, chunks: &[ChunkNo], cause: MoveCause) -> bool {
+        let own = MoveCause::Idle { taken_for: vgpu.id };
+        let idle = |&chunk: &ChunkNo| vgpu.chunks.contains(chunk) && vgpu.chunks.is_idle(chunk);
+        cause == own
+            && chunks.iter().all(idle)
+            && self.view(vgpu).is_some_and(|view| view.wanted + view.asked > 0)
     }
 
     fn admit_refill(&self, vm: VmId, chunks: Vec<ChunkNo>) -> (Vec<ChunkNo>, Option<Breach>) {
@@ -328,6 +351,7 @@ impl Running {
             free: self.free_bytes(),
             batch_bytes: self.batch_bytes_max(),
             host_ram: self.config.host_ram,
+            claim: self.claim.map(|claim| (claim.vm, claim.bytes)),
             now,
         }
     }
@@ -366,5 +390,7 @@ impl Running {
     }
 }
 
+#[cfg(test)]
+mod histories;
 #[cfg(test)]
 mod tests;

@@ -446,6 +446,9 @@ impl Running {
         self.free_tables(head.vm, &freed);
         self.unmap_images(head.vm, head.chunks, cx);
         self.free_frames(head.vm, emptied.into_values().flatten(), cx);
+        if head.direction == Direction::Spill {
+            self.note_collected(head.cause, bytes);
+        }
         self.wake_after_move(head.vm);
     }
 

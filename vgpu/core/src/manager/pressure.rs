@@ -23,6 +23,7 @@ const COULD_NOT_START_NS: u64 = 1_000_000_000;
 impl Running {
     /// Meets demands as far as possible and starts the next move. `true` if anything changed.
     pub(super) fn relieve(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.drop_void_claim(cx.now);
         let mut changed = self.meet_from_free(cx);
         changed |= self.meet_late(cx);
         if !self.mover.is_idle() {
@@ -43,6 +44,7 @@ impl Running {
             };
             self.pass_at = cx.now.after(self.config.refill_period_ns);
             let proposal = self.ask(occasion, cx.now);
+            self.note_intent(&proposal);
             changed |= self.carry_out(occasion, proposal, cx);
         }
         changed

@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use shadow_pt::ShadowSpace;
 
+use super::claim::Claim;
 use super::demands::Demands;
 use super::engine_looks::Look;
 use super::images::maps_of;
@@ -74,6 +75,8 @@ pub(crate) struct Running {
     boot0: u32,
     pub(super) mover: Mover,
     pub(super) demands: Demands,
+    /// Free frames that a pass collected for one VM.
+    pub(super) claim: Option<Claim>,
     pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
     /// Spaces that wait for the flush after which their tables are free.
     pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
@@ -118,6 +121,7 @@ impl Running {
             volatile: Volatile::default(),
             mover: Mover::default(),
             demands: Demands::default(),
+            claim: None,
             breaches: BTreeMap::new(),
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
@@ -483,6 +487,10 @@ impl Inspect for Running {
             None => tree.name("move", "none"),
         }
         tree.part("demands", &self.demands);
+        match &self.claim {
+            Some(claim) => tree.part("claim", claim),
+            None => tree.name("claim", "none"),
+        }
         tree.group("channels_leaving", |tree| {
             for (physical, leaving) in &self.leaving {
                 tree.group(physical.0, |tree| {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use fermi_spec::addr::{FrameNo, VramAddr};
+use fermi_spec::addr::{FRAME, FrameNo, VramAddr};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::ShadowConfig;
 
@@ -47,6 +47,11 @@ impl Running {
             let exist =
                 vgpu.is_some_and(|vgpu| demand.chunks.iter().all(|&chunk| vgpu.chunks.contains(chunk)));
             Unsound::unless(exist, "chunks are demanded that do not exist")?;
+        }
+        if let Some(claim) = self.claim {
+            let free = u64::from(self.frames.free_count()) * FRAME;
+            let fits = self.vms.contains_key(&claim.vm) && claim.bytes <= free;
+            Unsound::unless(fits, "frames are claimed that are not free, or by nobody")?;
         }
         if let Some(moving) = &self.mover.current {
             self.check_move(moving).map_err(|unsound| unsound.of("move"))?;

@@ -1,5 +1,6 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
+mod claims;
 mod engines;
 mod isolation;
 mod last_address;

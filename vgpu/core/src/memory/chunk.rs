@@ -181,6 +181,11 @@ impl Chunks {
         self.chunks[chunk.0 as usize].reach()
     }
 
+    /// It has memory, and no channel reaches it.
+    pub(crate) fn is_idle(&self, chunk: ChunkNo) -> bool {
+        *self.place(chunk) != ChunkPlace::Unbacked && self.reach(chunk) == Reach::None
+    }
+
     pub(crate) fn is_moving(&self, chunk: ChunkNo) -> bool {
         self.chunks[chunk.0 as usize].moving
     }

@@ -1,18 +1,24 @@
 //! GPUswap: spread VRAM evenly, move what chance picks (Kehne, Metter, Bellosa, VEE'15).
 //!
 //! GPUswap §4.3: the victim is who holds most, pending demand included, and without reference bits a random chunk is as
-//! good as any; §4.5: the winner of a refill is who holds least. Added are weights and the protections of cgroup v2; idle
-//! chunks, which go before the victim's because nobody need stop for them; and the giver, so that the promise of a fair
-//! share holds after frees too.
+//! good as any; §4.5: the winner of a refill is who holds least. Here "most" and "least" are measured against a VM's share
+//! ([`shares`]): what it should hold by weights, by the protections of cgroup v2, and by what all want. Added are idle
+//! chunks, which go before the victim's because nobody need stop for them; and the pass, so that shares are kept after
+//! frees too (decision 0017):
+//!
+//! 1. A VM that is a chunk of its own below its share collects frames until that chunk fits: idle ones, then from those
+//!    above theirs. Who gives was above its share and is less than a chunk below it afterwards; who gets is not above
+//!    it. So nobody gives twice what it got, and it ends.
+//! 2. Then free and idle frames go to whoever has a chunk that fits, furthest below its share first. That takes from
+//!    nobody, so it undoes nothing.
 //!
 //! It keeps no state. The order of its draws is part of a recording: a change of it makes older ones repeat otherwise.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
+use super::shares::{Party, shares};
 use super::{ChunkNo, Observation, Occasion, Policy, Proposal, Reach, Snapshot, Usage, VmView, Worth};
-use crate::config::Quota;
-use crate::event::VmId;
 use crate::reason::MoveCause;
 
 pub(super) struct Gpuswap;
@@ -20,7 +26,9 @@ pub(super) struct Gpuswap;
 impl Policy for Gpuswap {
     fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, rng: &mut ChaCha8Rng) -> Proposal {
         match occasion {
-            Occasion::AboveMax { vm } => spill(view, vm, MoveCause::AboveMax, 1, rng),
+            Occasion::AboveMax { vm } => view
+                .vm(vm)
+                .map_or(Proposal::Nothing, |vm| spill(vm, MoveCause::AboveMax, 1, rng)),
             Occasion::Demand => make_room(view, rng),
             Occasion::Pass | Occasion::Tick => pass(view, rng),
         }
@@ -64,49 +72,74 @@ impl Policy for Gpuswap {
     }
 }
 
-/// One VM, as a choice between VMs sees it; bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Holding {
-    vm: VmId,
-    /// In VRAM and not idle, plus what the VM is asking for.
-    claim: u64,
-    /// Chunks in VRAM, idle ones too.
-    resident: u64,
-    /// In VRAM, not idle, and may be moved out now.
-    movable: u64,
-    /// Reached chunks in host RAM that may be moved in now.
-    wanted: u64,
-    /// Size of the VM's largest chunk.
-    chunk: u64,
-    quota: Quota,
+/// A VM and its share.
+#[derive(Clone, Copy, Debug)]
+struct Holder<'v, 'a> {
+    view: &'v VmView<'a>,
+    share: u64,
 }
 
-impl Holding {
-    fn of(vm: &VmView<'_>) -> Self {
-        Self {
-            vm: vm.vm,
-            claim: vm.active + vm.asked,
-            resident: vm.resident,
-            movable: if vm.may_move { vm.active } else { 0 },
-            wanted: if vm.may_move { vm.wanted } else { 0 },
-            chunk: vm.chunk_bytes,
-            quota: vm.quota,
-        }
+impl<'v, 'a> Holder<'v, 'a> {
+    /// In VRAM and not idle, plus what the VM asks for.
+    fn claim(&self) -> u64 {
+        self.view.active + self.view.asked
     }
 
-    /// Bytes by weight, scaled so that weight 100 is one.
-    fn weighted(&self, bytes: u64) -> u64 {
-        (u128::from(bytes) * 100 / u128::from(self.quota.weight)) as u64
+    /// Bytes that its claim is above its share.
+    fn excess(&self) -> u64 {
+        self.claim().saturating_sub(self.share)
     }
 
-    /// Whether a chunk can go without leaving less than `protected` bytes.
-    fn may_lose(&self, chunk: u64, protected: u64) -> bool {
-        self.movable >= chunk && self.resident.saturating_sub(chunk) >= protected
+    /// Bytes that it is below its share.
+    fn deficit(&self) -> u64 {
+        self.share.saturating_sub(self.claim())
+    }
+
+    /// A chunk that it wants may come in, as far as the VM is concerned, perhaps in exchange for an idle one of its own.
+    fn may_take(&self) -> bool {
+        let view = self.view;
+        view.may_move && view.wanted > 0 && (view.smallest_wanted <= room(view) || view.idle > 0)
+    }
+
+    /// It is below its share by a chunk that it wants.
+    fn collects(&self) -> bool {
+        self.may_take() && self.view.smallest_wanted <= self.deficit()
+    }
+
+    /// It may lose an active chunk.
+    fn may_give(&self) -> bool {
+        let view = self.view;
+        view.may_move && view.active > 0 && view.spill_chunks_max > 0
+    }
+
+    /// Most chunks that may go until it is at its share or below.
+    fn chunks_above(&self) -> usize {
+        chunks_for(self.view, self.excess())
     }
 }
 
-fn holdings(view: &Snapshot<'_>) -> Vec<Holding> {
-    view.vms.iter().map(Holding::of).collect()
+/// All VMs and what each should hold of the memory that is theirs or free.
+fn holders<'v, 'a>(view: &'v Snapshot<'a>) -> Vec<Holder<'v, 'a>> {
+    let capacity = view.vms.iter().map(|vm| vm.resident).sum::<u64>() + view.free;
+    let parties: Vec<Party> = view.vms.iter().map(party).collect();
+    let shares = shares(capacity, &parties).into_iter();
+    let holders = view.vms.iter().zip(shares);
+    holders.map(|(view, share)| Holder { view, share }).collect()
+}
+
+fn party(vm: &VmView<'_>) -> Party {
+    // Chunks come and go whole: what keeps a part of one keeps all of it.
+    let whole = |bytes: u64| bytes.checked_next_multiple_of(vm.chunk_bytes).unwrap_or(u64::MAX);
+    let (min, quota) = (whole(vm.quota.min), vm.quota);
+    Party {
+        weight: quota.weight,
+        fixed: if vm.may_move { 0 } else { vm.resident },
+        min,
+        low: whole(quota.low),
+        cap: quota.high.min(quota.max),
+        // `min` keeps idle memory too.
+        wanted: (vm.active + vm.asked + vm.wanted).max(min.min(vm.resident)),
+    }
 }
 
 /// Idle chunks first, then the victim's; without a victim all demands are met in host RAM.
@@ -114,13 +147,13 @@ fn make_room(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Proposal {
     let Some(of) = view.demands.first().map(|demand| demand.vm) else {
         return Proposal::Nothing;
     };
-    let short = view.demanded().saturating_sub(view.free);
+    let short = view.demanded().saturating_sub(view.free_for(of));
     if let Some(idle) = most_idle(view) {
         let count = chunks_for(idle, short);
-        return spill(view, idle.vm, MoveCause::Idle { taken_for: of }, count, rng);
+        return spill(idle, MoveCause::Idle { taken_for: of }, count, rng);
     }
-    let holdings = holdings(view);
-    let Some(victim) = victim(&holdings).and_then(|vm| view.vm(vm)) else {
+    let holders = holders(view);
+    let Some(victim) = victim(&holders) else {
         let all = view
             .demands
             .iter()
@@ -131,113 +164,150 @@ fn make_room(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Proposal {
     };
     // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
     // host RAM without a copy.
-    if let Some(demand) = view.demands.iter().find(|demand| demand.vm == victim.vm) {
+    let vm = victim.view.vm;
+    if let Some(demand) = view.demands.iter().find(|demand| demand.vm == vm) {
         let asked = demand.chunks.len();
-        let held = spillable(victim, false).len();
+        let held = match victim.may_give() {
+            true => spillable(victim.view, false).len(),
+            false => 0,
+        };
         if rng.random_range(0..asked + held) < asked {
             let pick = rng.random_range(0..asked);
             return Proposal::HostRam {
-                chunks: vec![(victim.vm, vec![demand.chunks[pick]])],
+                chunks: vec![(vm, vec![demand.chunks[pick]])],
             };
         }
     }
-    let count = fair_count(&holdings, victim.vm, chunks_for(victim, short));
-    spill(view, victim.vm, MoveCause::Demand { of }, count, rng)
+    let count = chunks_for(victim.view, short).min(victim.chunks_above());
+    spill(victim.view, MoveCause::Demand { of }, count, rng)
 }
 
-/// The VM that holds least gets chunks back: into free frames, else in exchange for an idle chunk, else for one of a VM
-/// that holds more.
+/// Who is furthest above its share, what it asks for included. Of two that are equally far it is who asks for nothing.
+fn victim<'h, 'v, 'a>(holders: &'h [Holder<'v, 'a>]) -> Option<&'h Holder<'v, 'a>> {
+    holders
+        .iter()
+        .filter(|holder| holder.excess() > 0 && (holder.may_give() || holder.view.asked > 0))
+        .max_by_key(|holder| (holder.excess(), holder.view.asked == 0, holder.view.vm))
+}
+
+/// Who is below its share by a chunk collects; then what is left goes to whoever can take it.
 fn pass(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Proposal {
-    let holdings = holdings(view);
-    let Some(winner) = winner(&holdings).and_then(|vm| view.vm(vm)) else {
-        return Proposal::Nothing;
-    };
-    let chunks = refillable(view, winner, lead(&holdings, winner), rng);
-    if !chunks.is_empty() {
-        return Proposal::Refill {
-            vm: winner.vm,
-            chunks,
-            cause: MoveCause::FreeRoom,
-        };
+    if let Some(proposal) = lower_to_high(view, rng) {
+        return proposal;
     }
+    let mut holders = holders(view);
+    // Who began to collect goes on; then the furthest below.
+    let claims = |holder: &Holder<'_, '_>| view.claim.is_some_and(|(vm, _)| vm == holder.view.vm);
+    holders.sort_by_key(|holder| {
+        let below = i128::from(holder.share) - i128::from(holder.claim());
+        (!claims(holder), -below, holder.view.vm)
+    });
+    let collectors = holders.iter().filter(|holder| holder.collects());
+    for collector in collectors {
+        let proposal = collect(view, &holders, collector, rng);
+        if proposal != Proposal::Nothing {
+            return proposal;
+        }
+    }
+    leftover(view, &holders, rng)
+}
+
+/// What is above `high` goes, whether somebody needs the frames or not.
+fn lower_to_high(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Option<Proposal> {
+    let above = |vm: &&VmView<'_>| vm.may_move && vm.resident > vm.quota.high && vm.spill_chunks_max > 0;
+    let vm = view.vms.iter().find(above)?;
+    let count = chunks_for(vm, vm.resident - vm.quota.high);
+    let proposal = spill(vm, MoveCause::AboveHigh, count, rng);
+    (proposal != Proposal::Nothing).then_some(proposal)
+}
+
+/// Brings the collector chunks if they fit; else takes what they need from others.
+fn collect(
+    view: &Snapshot<'_>,
+    holders: &[Holder<'_, '_>],
+    collector: &Holder<'_, '_>,
+    rng: &mut ChaCha8Rng,
+) -> Proposal {
+    let winner = collector.view;
+    let chunks = refillable(view, winner, collector.deficit(), rng);
+    if !chunks.is_empty() {
+        return refill(winner, chunks);
+    }
+    // Its own idle memory stands in its way: at its `max`, or where its `min` protects it from everybody.
+    let at_limit = winner.smallest_wanted > room(winner);
+    if winner.idle > 0 && (at_limit || takeable_idle(winner) == 0 && most_idle(view).is_none()) {
+        let taken_for = winner.vm;
+        return spill(winner, MoveCause::Idle { taken_for }, 1, rng);
+    }
+    let short = winner.smallest_wanted.saturating_sub(view.free);
     if let Some(idle) = most_idle(view) {
         let taken_for = winner.vm;
-        return spill(view, idle.vm, MoveCause::Idle { taken_for }, 1, rng);
+        return spill(idle, MoveCause::Idle { taken_for }, chunks_for(idle, short), rng);
     }
-    let toward = winner.vm;
-    giver(&holdings, toward).map_or(Proposal::Nothing, |giver| {
-        spill(view, giver, MoveCause::Fairness { toward }, 1, rng)
+    let givers = holders
+        .iter()
+        .filter(|holder| holder.view.vm != winner.vm && holder.excess() > 0 && holder.may_give());
+    let giver = givers.max_by_key(|holder| (holder.excess(), holder.view.vm));
+    giver.map_or(Proposal::Nothing, |giver| {
+        let count = chunks_for(giver.view, short).min(giver.chunks_above());
+        let toward = winner.vm;
+        spill(giver.view, MoveCause::Fairness { toward }, count, rng)
     })
 }
 
-/// The victim of a demand: first anybody above `high`, then the largest weighted claim above `low`, then above `min`.
-fn victim(holdings: &[Holding]) -> Option<VmId> {
-    let largest = |keep: &dyn Fn(&&Holding) -> bool| {
-        holdings
-            .iter()
-            .filter(keep)
-            .max_by_key(|h| (h.weighted(h.claim), h.vm))
-            .map(|h| h.vm)
+/// What nobody is entitled to by a whole chunk: no frame stays free or idle that holds a chunk which somebody wants.
+fn leftover(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], rng: &mut ChaCha8Rng) -> Proposal {
+    let idle: u64 = view.vms.iter().map(takeable_idle).sum();
+    let fits = |holder: &&Holder<'_, '_>| {
+        let smallest = holder.view.smallest_wanted;
+        holder.may_take() && smallest <= room(holder.view) && smallest <= view.free.saturating_add(idle)
     };
-    largest(&|h| h.resident > h.quota.high && h.may_lose(h.chunk, h.quota.min))
-        .or_else(|| largest(&|h| h.may_lose(h.chunk, h.quota.low.max(h.quota.min))))
-        .or_else(|| largest(&|h| h.may_lose(h.chunk, h.quota.min)))
-}
-
-/// How many chunks the victim may lose before another one holds more.
-fn fair_count(holdings: &[Holding], victim: VmId, wanted: usize) -> usize {
-    let Some(own) = holdings.iter().find(|h| h.vm == victim) else {
-        return 1;
+    let mut takers = holders.iter().filter(fits);
+    let Some(taker) = takers.next().map(|taker| taker.view) else {
+        return Proposal::Nothing;
     };
-    let next = holdings
-        .iter()
-        .filter(|h| h.vm != victim)
-        .map(|h| h.claim)
-        .max()
-        .unwrap_or(0);
-    let excess = own.claim.saturating_sub(next) / own.chunk.max(1);
-    wanted.min(excess as usize + 1)
+    // One chunk each in turn, or all at once if nobody else takes any.
+    let most = match takers.next() {
+        Some(_) => taker.chunk_bytes,
+        None => u64::MAX,
+    };
+    let chunks = refillable(view, taker, most, rng);
+    if !chunks.is_empty() {
+        return refill(taker, chunks);
+    }
+    most_idle(view).map_or(Proposal::Nothing, |idle| {
+        let short = taker.smallest_wanted.saturating_sub(view.free);
+        let taken_for = taker.vm;
+        spill(idle, MoveCause::Idle { taken_for }, chunks_for(idle, short), rng)
+    })
 }
 
-/// The smallest weighted claim among those that want a chunk and may hold it.
-fn winner(holdings: &[Holding]) -> Option<VmId> {
-    holdings
-        .iter()
-        .filter(|h| h.wanted > 0 && h.resident.saturating_add(h.chunk) <= h.quota.max)
-        .min_by_key(|h| (h.weighted(h.claim), h.vm))
-        .map(|h| h.vm)
+fn refill(winner: &VmView<'_>, chunks: Vec<ChunkNo>) -> Proposal {
+    Proposal::Refill {
+        vm: winner.vm,
+        chunks,
+        cause: MoveCause::FreeRoom,
+    }
 }
 
-/// Bytes that the winner may take before it is a chunk ahead of the next VM that wants some.
-fn lead(holdings: &[Holding], winner: &VmView<'_>) -> u64 {
-    let own = holdings.iter().find(|h| h.vm == winner.vm).map_or(0, |h| h.claim);
-    let next = holdings
-        .iter()
-        .filter(|h| h.vm != winner.vm && h.wanted > 0)
-        .map(|h| h.claim)
-        .min();
-    next.map_or(u64::MAX, |next| next.saturating_sub(own) + winner.chunk_bytes)
+/// Bytes that the VM may get by one refill, as far as its quota goes.
+fn room(vm: &VmView<'_>) -> u64 {
+    vm.refill_bytes_max.min(vm.quota.high.saturating_sub(vm.resident))
 }
 
-/// Who gives a chunk to the winner though nobody needs one now: somebody who would still hold at least as much, by weight,
-/// as the winner then does. Leaves nobody with spilled chunks more than one chunk below the fair share, and cannot
-/// oscillate.
-fn giver(holdings: &[Holding], winner: VmId) -> Option<VmId> {
-    let won = holdings.iter().find(|h| h.vm == winner)?;
-    let after_winning = won.weighted(won.claim.saturating_add(won.chunk));
-    holdings
-        .iter()
-        .filter(|h| h.vm != winner && h.may_lose(h.chunk, h.quota.low.max(h.quota.min)))
-        .filter(|h| h.weighted(h.claim.saturating_sub(h.chunk)) >= after_winning)
-        .max_by_key(|h| (h.weighted(h.claim), h.vm))
-        .map(|h| h.vm)
+/// Bytes of whole idle chunks that may be taken from the VM.
+fn takeable_idle(vm: &VmView<'_>) -> u64 {
+    match vm.may_move && vm.spill_chunks_max > 0 {
+        true => vm.idle.min(vm.spare / vm.chunk_bytes * vm.chunk_bytes),
+        false => 0,
+    }
 }
 
 /// The VM with most idle bytes in VRAM that it may lose.
 fn most_idle<'v, 'a>(view: &'v Snapshot<'a>) -> Option<&'v VmView<'a>> {
     view.vms
         .iter()
-        .filter(|vm| vm.may_move && vm.idle > 0 && vm.spill_chunks_max > 0)
+        .filter(|vm| takeable_idle(vm) > 0)
         .max_by_key(|vm| (vm.idle, vm.vm))
 }
 
@@ -254,115 +324,49 @@ fn spillable(vm: &VmView<'_>, idle: bool) -> Vec<ChunkNo> {
     wanted.map(|chunk| chunk.no).collect()
 }
 
-/// Up to `count` random chunks of a VM: idle ones if that is the cause; else reached ones, or idle ones if it has no others.
-fn spill(view: &Snapshot<'_>, vm: VmId, cause: MoveCause, count: usize, rng: &mut ChaCha8Rng) -> Proposal {
-    let Some(view) = view.vm(vm) else {
-        return Proposal::Nothing;
+/// Up to `count` random chunks of a VM: idle ones if that is the cause, or first if its own quota is; else reached ones.
+fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, rng: &mut ChaCha8Rng) -> Proposal {
+    let (idle, own) = match cause {
+        MoveCause::Idle { taken_for } => (true, taken_for == view.vm),
+        MoveCause::AboveMax | MoveCause::AboveHigh => (true, true),
+        MoveCause::Demand { .. } | MoveCause::Fairness { .. } | MoveCause::FreeRoom => (false, false),
     };
-    let idle = matches!(cause, MoveCause::Idle { .. });
     let mut candidates = spillable(view, idle);
-    if candidates.is_empty() && !idle {
-        candidates = spillable(view, true);
+    if candidates.is_empty() && !matches!(cause, MoveCause::Idle { .. }) {
+        candidates = spillable(view, !idle);
     }
+    let most = count.min(view.spill_chunks_max.max(usize::from(own)));
     let mut chunks = Vec::new();
-    while chunks.len() < count.min(view.spill_chunks_max) && !candidates.is_empty() {
+    while chunks.len() < most && !candidates.is_empty() {
         chunks.push(candidates.swap_remove(rng.random_range(0..candidates.len())));
     }
     match chunks.is_empty() {
         true => Proposal::Nothing,
-        false => Proposal::Spill { vm, chunks, cause },
+        false => Proposal::Spill {
+            vm: view.vm,
+            chunks,
+            cause,
+        },
     }
 }
 
-/// Random reached chunks of the VM in host RAM that fit free frames, as many as its lead and one move allow.
-fn refillable(view: &Snapshot<'_>, vm: &VmView<'_>, lead: u64, rng: &mut ChaCha8Rng) -> Vec<ChunkNo> {
+/// Random reached chunks of the VM in host RAM that fit free frames, `most` bytes and one move.
+fn refillable(view: &Snapshot<'_>, vm: &VmView<'_>, most: u64, rng: &mut ChaCha8Rng) -> Vec<ChunkNo> {
     let wanted = vm
         .chunks()
         .filter(|chunk| chunk.is_refillable() && chunk.reach != Reach::None);
     let mut candidates: Vec<_> = wanted.map(|chunk| (chunk.no, chunk.bytes)).collect();
-    let mut left = vm.refill_bytes_max.min(lead).min(view.free);
+    let mut left = room(vm).min(most).min(view.free);
     let mut chunks = Vec::new();
-    while !candidates.is_empty() {
+    while left >= vm.smallest_wanted && !candidates.is_empty() {
         let (chunk, bytes) = candidates.swap_remove(rng.random_range(0..candidates.len()));
-        if bytes > left {
-            break;
+        if bytes <= left {
+            left -= bytes;
+            chunks.push(chunk);
         }
-        left -= bytes;
-        chunks.push(chunk);
     }
     chunks
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn holding(vm: u16, claim: u64) -> Holding {
-        Holding {
-            vm: VmId(vm),
-            claim,
-            resident: claim,
-            movable: claim,
-            wanted: 1 << 30,
-            chunk: 2,
-            quota: Quota::default(),
-        }
-    }
-
-    #[test]
-    fn largest_claim_is_the_victim() {
-        assert_eq!(
-            victim(&[holding(1, 10), holding(2, 20), holding(3, 6)]),
-            Some(VmId(2))
-        );
-    }
-
-    #[test]
-    fn protected_memory_is_never_taken() {
-        let mut only = holding(1, 10);
-        only.quota.min = 10;
-        assert_eq!(victim(&[only]), None);
-    }
-
-    #[test]
-    fn who_is_above_high_goes_before_the_largest() {
-        let mut over = holding(1, 10);
-        over.quota.high = 8;
-        assert_eq!(victim(&[over, holding(2, 20)]), Some(VmId(1)));
-    }
-
-    #[test]
-    fn weight_divides_the_claim() {
-        let mut heavy = holding(1, 20);
-        heavy.quota.weight = 400;
-        assert_eq!(victim(&[heavy, holding(2, 10)]), Some(VmId(2)));
-    }
-
-    #[test]
-    fn equal_holders_do_not_trade() {
-        assert_eq!(giver(&[holding(1, 10), holding(2, 10)], VmId(1)), None);
-    }
-
-    proptest! {
-        #[test]
-        fn giving_ends_within_a_chunk_of_equal(start in proptest::collection::vec(0u64..60, 2..6)) {
-            let mut holdings: Vec<_> = start.iter().enumerate().map(|(i, &n)| holding(i as u16, n * 2)).collect();
-            for _ in 0..10_000 {
-                let Some(won) = winner(&holdings) else { break };
-                let Some(gave) = giver(&holdings, won) else { break };
-                for h in &mut holdings {
-                    let change = |bytes: u64| match h.vm {
-                        vm if vm == won => bytes + 2,
-                        vm if vm == gave => bytes - 2,
-                        _ => bytes,
-                    };
-                    (h.claim, h.resident, h.movable) = (change(h.claim), change(h.resident), change(h.movable));
-                }
-            }
-            let most = holdings.iter().map(|h| h.claim).max().unwrap();
-            let least = holdings.iter().map(|h| h.claim).min().unwrap();
-            prop_assert!(most - least <= 2, "{:?}", holdings);
-        }
-    }
-}
+mod tests;

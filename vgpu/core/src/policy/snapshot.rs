@@ -11,6 +11,9 @@ pub struct Snapshot<'a> {
     pub now: Tick,
     /// Bytes of VRAM that nobody holds.
     pub free: u64,
+    /// Bytes of them that were taken from others for a VM's chunk, and the VM. No other VM's demand is met from these
+    /// until a move goes to another VM's good.
+    pub claim: Option<(VmId, u64)>,
     /// Demands that wait for memory, in the order in which they came.
     pub demands: Vec<DemandView<'a>>,
     /// The VMs by number. Those that leave are not here: nothing of theirs may move.
@@ -22,6 +25,14 @@ impl Snapshot<'_> {
     pub fn vm(&self, vm: VmId) -> Option<&VmView<'_>> {
         let at = self.vms.binary_search_by_key(&vm, |view| view.vm).ok()?;
         self.vms.get(at)
+    }
+
+    /// Free bytes that a demand of the VM may have.
+    pub(crate) fn free_for(&self, vm: VmId) -> u64 {
+        match self.claim {
+            Some((claimant, bytes)) if claimant != vm => self.free.saturating_sub(bytes),
+            _ => self.free,
+        }
     }
 
     /// Bytes that demands ask for together.
@@ -60,10 +71,14 @@ pub struct VmView<'a> {
     pub idle: u64,
     /// In host RAM only, and reached.
     pub wanted: u64,
+    /// The smallest chunk of these; 0 if there is none.
+    pub smallest_wanted: u64,
     /// Chunks without memory that accesses wait for.
     pub asked: u64,
     /// Its chunks may move. Not so for a while after a move that was rolled back or could not start.
     pub may_move: bool,
+    /// Bytes that it holds above its `min`.
+    pub spare: u64,
     /// Most chunks that one spill may take from it now.
     pub spill_chunks_max: usize,
     /// Most that one refill may bring it now, free frames not considered.
@@ -84,8 +99,10 @@ impl<'a> VmView<'a> {
             active: 0,
             idle: 0,
             wanted: 0,
+            smallest_wanted: 0,
             asked: 0,
             may_move: true,
+            spare: chunks.resident().saturating_sub(quota.min),
             spill_chunks_max: 0,
             refill_bytes_max: 0,
             synced_at: None,
@@ -93,6 +110,10 @@ impl<'a> VmView<'a> {
         };
         for chunk in view.chunks() {
             if chunk.is_refillable() && chunk.reach != Reach::None {
+                view.smallest_wanted = match view.wanted {
+                    0 => chunk.bytes,
+                    _ => view.smallest_wanted.min(chunk.bytes),
+                };
                 view.wanted += chunk.bytes;
             } else if chunk.is_spillable() && chunk.is_idle() {
                 view.idle += chunk.bytes;

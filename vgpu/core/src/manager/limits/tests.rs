@@ -49,6 +49,7 @@ impl Scene {
                 free: 0,
                 batch_bytes: 4 * CHUNK,
                 host_ram: 1 << 40,
+                claim: None,
                 now: Tick(100),
             },
         }

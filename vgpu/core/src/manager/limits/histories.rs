@@ -1,0 +1,443 @@
+//! The promise of a fair share, after any history: when a pass has ended,
+//!
+//! * nobody with wanted chunks in host RAM is a whole chunk of its own below its share, by a calculation of its own;
+//! * no frame is free or idle that holds a chunk which somebody wants and may have;
+//! * and it took no more moves than there were chunks to move.
+//!
+//! Memory moves here without a card: what the policy proposes and limits admit is done at once. VMs come and go, ask for
+//! memory, let it idle, use it again and get other quotas; their chunks are of any sizes, the last one often short.
+
+use super::*;
+use crate::config::{GpuConfig, Quota, VmConfig};
+use crate::device::pci::ConfigSpace;
+use crate::memory::Reach;
+use crate::policy::shares::Party;
+use crate::policy::shares::tests::by_bisection;
+use crate::policy::{Observation, Policy, PolicyName, Usage, Worth};
+use fermi_spec::addr::{FRAME, FrameNo, Iova};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use shadow_pt::ReachChange;
+
+const MIB: u64 = 1 << 20;
+/// Seeds of an ordinary run. `HISTORIES` in the environment asks for more.
+const HISTORIES: u64 = 300;
+
+struct History {
+    rng: ChaCha8Rng,
+    policy: Box<dyn Policy>,
+    draws: ChaCha8Rng,
+    vms: BTreeMap<VmId, Vgpu>,
+    demands: Demands,
+    claim: Option<(VmId, u64)>,
+    capacity: u64,
+    batch: u64,
+    next: u16,
+    log: Vec<String>,
+}
+
+impl History {
+    fn new(seed: u64, policy: Box<dyn Policy>) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let capacity = rng.random_range(8..400) * FRAME;
+        let mut history = Self {
+            policy,
+            draws: ChaCha8Rng::seed_from_u64(seed ^ 1),
+            vms: BTreeMap::new(),
+            demands: Demands::default(),
+            claim: None,
+            capacity,
+            batch: [MIB, 4 * MIB, 8 * MIB][rng.random_range(0..3)],
+            next: 0,
+            log: Vec::new(),
+            rng,
+        };
+        let count = [2, 3, 4, 8, 32][history.rng.random_range(0..5)];
+        (0..count).for_each(|_| history.attach());
+        history
+    }
+
+    fn any(&mut self) -> Option<VmId> {
+        let at = self.rng.random_range(0..self.vms.len().max(1));
+        self.vms.keys().nth(at).copied()
+    }
+
+    fn free(&self) -> u64 {
+        self.capacity - self.vms.values().map(|vgpu| vgpu.chunks.resident()).sum::<u64>()
+    }
+
+    fn limits(&self) -> Limits<'_> {
+        let figures = Figures {
+            free: self.free(),
+            batch_bytes: self.batch,
+            host_ram: 1 << 40,
+            claim: self.claim,
+            now: Tick(1),
+        };
+        Limits {
+            vms: &self.vms,
+            demands: &self.demands,
+            figures,
+        }
+    }
+
+    fn quota(&mut self, chunk: u64, but: Option<VmId>) -> Quota {
+        let others = self.vms.values().filter(|vgpu| Some(vgpu.id) != but);
+        // Promises in whole chunks are what can be kept.
+        let promised: u64 = others
+            .map(|vgpu| vgpu.config.quota.min.next_multiple_of(vgpu.config.chunk_bytes))
+            .sum();
+        let left = (self.capacity.saturating_sub(promised) / chunk) * chunk;
+        let mut bytes = |most: u64| self.rng.random_range(0..=most / FRAME) * FRAME;
+        let min = bytes(left);
+        let quota = Quota {
+            min,
+            low: bytes(self.capacity),
+            high: min + bytes(self.capacity),
+            max: min + bytes(self.capacity),
+            weight: 100,
+        };
+        let mut kept = |odds: u32| self.rng.random_range(0..odds) == 0;
+        Quota {
+            min: if kept(4) { quota.min } else { 0 },
+            low: if kept(4) { quota.low } else { 0 },
+            high: if kept(8) { quota.high } else { u64::MAX },
+            max: if kept(5) { quota.max } else { u64::MAX },
+            weight: [1, 50, 100, 100, 300, 10_000][self.rng.random_range(0..6)],
+        }
+    }
+
+    fn attach(&mut self) {
+        if self.vms.len() >= 32 {
+            return;
+        }
+        let chunk_bytes = FRAME << self.rng.random_range(0..6);
+        let guest_vram = (self.rng.random_range(1..=24) * chunk_bytes).next_multiple_of(MIB);
+        let quota = self.quota(chunk_bytes, None);
+        let config = VmConfig {
+            name: String::new(),
+            guest_vram,
+            chunk_bytes,
+            quota,
+            ram: crate::RAM_DEFAULT,
+        };
+        let vm = VmId(self.next);
+        self.next += 1;
+        self.log.push(format!(
+            "{vm} comes with {guest_vram} in {chunk_bytes}, {quota:?}"
+        ));
+        let vgpu = Vgpu::new(vm, config, 0, ConfigSpace::of(&GpuConfig::default()), Iova(0));
+        self.vms.insert(vm, vgpu);
+    }
+
+    /// Does what is left of a proposal. `false`: nothing is.
+    fn step(&mut self, occasion: Occasion) -> bool {
+        let limits = Limits {
+            figures: self.limits().figures,
+            vms: &self.vms,
+            demands: &self.demands,
+        };
+        let proposal = self.policy.propose(&limits.snapshot(), occasion, &mut self.draws);
+        let (proposal, breach) = limits.admit(occasion, proposal);
+        assert_eq!(breach, None, "an honest policy is not cut: {proposal:?}");
+        self.log.push(format!("{occasion:?}: {proposal:?}"));
+        match proposal {
+            Proposal::Nothing => return false,
+            Proposal::Spill { vm, chunks, cause } => {
+                let bytes = self.put(vm, &chunks, false);
+                if let Some(to) = cause.beneficiary().filter(|_| occasion == Occasion::Pass) {
+                    let before = self
+                        .claim
+                        .filter(|(vm, _)| *vm == to)
+                        .map_or(0, |(_, bytes)| bytes);
+                    self.claim = Some((to, before + bytes));
+                }
+            }
+            Proposal::Refill { vm, chunks, .. } => {
+                self.put(vm, &chunks, true);
+                self.claim = None;
+            }
+            Proposal::HostRam { chunks } => {
+                for (vm, chunks) in chunks {
+                    self.demands.take_to_host_ram(vm, &chunks);
+                    self.put(vm, &chunks, false);
+                    self.reach(vm, &chunks, true);
+                }
+            }
+        }
+        true
+    }
+
+    fn put(&mut self, vm: VmId, chunks: &[ChunkNo], resident: bool) -> u64 {
+        let known = &mut self.vms.get_mut(&vm).expect("it is there").chunks;
+        for &chunk in chunks {
+            let place = match resident {
+                true => ChunkPlace::Resident((0..known.frames_of(chunk)).map(FrameNo).collect()),
+                false => ChunkPlace::Spilled,
+            };
+            known.set_place(chunk, place);
+        }
+        chunks.iter().map(|&chunk| known.bytes(chunk)).sum()
+    }
+
+    fn reach(&mut self, vm: VmId, chunks: &[ChunkNo], began: bool) {
+        let known = &mut self.vms.get_mut(&vm).expect("it is there").chunks;
+        for &chunk in chunks {
+            if (known.reach(chunk) != Reach::None) != began {
+                let frame = known.guest_frames(chunk).next().expect("a chunk has frames");
+                known.change_reach(ReachChange {
+                    frame,
+                    is_store: true,
+                    began,
+                });
+                known.change_reach(ReachChange {
+                    frame,
+                    is_store: false,
+                    began,
+                });
+            }
+        }
+    }
+
+    /// Chunks of the VM of one kind, some of them.
+    fn some(&mut self, vm: VmId, is: impl Fn(&ChunkPlace, Reach) -> bool) -> Vec<ChunkNo> {
+        let chunks = &self.vms[&vm].chunks;
+        let fit: Vec<ChunkNo> = chunks
+            .all()
+            .filter(|&no| is(chunks.place(no), chunks.reach(no)))
+            .collect();
+        let keep = self.rng.random_range(1..=4);
+        fit.into_iter()
+            .filter(|_| self.rng.random_range(0..4) < keep)
+            .collect()
+    }
+
+    /// A VM asks for memory and gets it, from free frames, from others or in host RAM.
+    fn ask(&mut self, vm: VmId) {
+        let chunks = self.some(vm, |place, _| *place == ChunkPlace::Unbacked);
+        if chunks.is_empty() {
+            return;
+        }
+        self.log.push(format!("{vm} asks for {chunks:?}"));
+        self.demands.ask(vm, chunks, Tick(0), Tick(2));
+        for round in 0.. {
+            assert!(round < 10_000, "a demand does not end");
+            while let Some(chunk) = self
+                .demands
+                .of(vm)
+                .and_then(|demand| demand.chunks.last().copied())
+            {
+                let vgpu = &self.vms[&vm];
+                let (bytes, claimed) = (vgpu.chunks.bytes(chunk), self.claim.filter(|claim| claim.0 != vm));
+                let over_max = bytes > below_max(vgpu);
+                if !over_max && bytes > self.free().saturating_sub(claimed.map_or(0, |claim| claim.1)) {
+                    break;
+                }
+                self.demands.take(vm, &[chunk]);
+                self.put(vm, &[chunk], !over_max);
+                self.reach(vm, &[chunk], true);
+            }
+            self.demands.take_met();
+            if self.demands.is_empty() {
+                return;
+            }
+            assert!(self.step(Occasion::Demand), "a demand waits for nothing");
+        }
+    }
+
+    fn happen(&mut self) {
+        let Some(vm) = self.any() else {
+            return self.attach();
+        };
+        match self.rng.random_range(0..16) {
+            0..=6 => self.ask(vm),
+            7..=8 => {
+                let chunks = self.some(vm, |_, reach| reach != Reach::None);
+                self.log.push(format!("{vm} lets {chunks:?} idle"));
+                self.reach(vm, &chunks, false);
+            }
+            9..=10 => {
+                let chunks = self.some(vm, |place, reach| {
+                    *place != ChunkPlace::Unbacked && reach == Reach::None
+                });
+                self.log.push(format!("{vm} reaches {chunks:?}"));
+                self.reach(vm, &chunks, true);
+            }
+            11 => {
+                let all: Vec<ChunkNo> = self.vms[&vm].chunks.all().collect();
+                self.reach(vm, &all, false);
+                let chunks = &mut self.vms.get_mut(&vm).expect("it is there").chunks;
+                all.iter()
+                    .for_each(|&chunk| drop(chunks.set_place(chunk, ChunkPlace::Unbacked)));
+                self.log.push(format!("{vm} is reset"));
+            }
+            12..=13 => {
+                let quota = self.quota(self.vms[&vm].config.chunk_bytes, Some(vm));
+                self.log.push(format!("{vm} gets {quota:?}"));
+                self.vms.get_mut(&vm).expect("it is there").config.quota = quota;
+            }
+            14 => self.attach(),
+            _ if self.vms.len() > 2 => {
+                self.vms.remove(&vm);
+                self.claim = self.claim.filter(|claim| claim.0 != vm);
+                self.log.push(format!("{vm} goes"));
+            }
+            _ => {}
+        }
+        while let Some(vm) = self.limits().above_max() {
+            assert!(self.step(Occasion::AboveMax { vm }), "{vm} stays above its max");
+        }
+    }
+
+    /// Passes until there is nothing to do. Half of the time something else happens after a few moves.
+    fn passes(&mut self) {
+        let chunks = self
+            .vms
+            .values()
+            .map(|vgpu| vgpu.chunks.all().count())
+            .sum::<usize>();
+        let cut = self.rng.random_range(0..8);
+        for moves in 0.. {
+            assert!(
+                moves <= 3 * chunks,
+                "more moves than there are chunks: it goes to and fro"
+            );
+            if self.rng.random_range(0..2) == 0 && moves == cut {
+                return self.happen();
+            }
+            if !self.step(Occasion::Pass) {
+                break;
+            }
+        }
+        self.claim = None;
+        self.check();
+    }
+
+    fn check(&self) {
+        let (limits, free) = (self.limits(), self.free());
+        let views: Vec<VmView<'_>> = self.vms.values().filter_map(|vgpu| limits.view(vgpu)).collect();
+        let party = |view: &VmView<'_>| {
+            let whole = |bytes: u64| bytes.div_ceil(view.chunk_bytes) * view.chunk_bytes;
+            let uses = view.active + view.wanted;
+            let min = whole(view.quota.min);
+            Party {
+                weight: view.quota.weight,
+                fixed: 0,
+                min,
+                low: whole(view.quota.low),
+                cap: view.quota.max.min(view.quota.high),
+                wanted: uses.max(min.min(view.resident)),
+            }
+        };
+        let parties: Vec<Party> = views.iter().map(party).collect();
+        let shares = by_bisection(self.capacity, &parties);
+        for (view, share) in views.iter().zip(shares) {
+            let (vm, next) = (view.vm, view.active + view.chunk_bytes);
+            assert!(
+                view.wanted == 0 || next > share.saturating_sub(1),
+                "{vm} has {} of {share} and wants {}",
+                view.active,
+                view.wanted
+            );
+            let may_have = view.quota.max.min(view.quota.high).saturating_sub(view.resident);
+            let most_idle = views
+                .iter()
+                .filter(|of| of.spare >= of.chunk_bytes && of.spill_chunks_max > 0);
+            let idle = most_idle.map(|of| {
+                of.chunks()
+                    .filter(|chunk| chunk.is_idle() && chunk.is_spillable())
+            });
+            let idle = idle.flatten().map(|chunk| chunk.bytes).max().unwrap_or(0);
+            let could_take = view.wanted > 0 && view.smallest_wanted <= may_have;
+            assert!(
+                !could_take || view.smallest_wanted > free + idle,
+                "{vm} wants {} and could have it: {free} bytes are free, {idle} idle",
+                view.smallest_wanted
+            );
+            let above = view.resident > view.quota.high && view.spill_chunks_max > 0;
+            assert!(!above, "{vm} stays above its high");
+        }
+    }
+}
+
+/// One history under a policy, to its end or to what broke.
+fn run(seed: u64, policy: Box<dyn Policy>) -> Result<(), String> {
+    let mut history = History::new(seed, policy);
+    let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for _ in 0..history.rng.random_range(4..40) {
+            history.happen();
+            if history.rng.random_range(0..3) != 0 {
+                history.passes();
+            }
+        }
+    }));
+    lived.map_err(|_| {
+        let last = history.log.len().saturating_sub(40);
+        format!(
+            "seed {seed}, capacity {}:\n{}",
+            history.capacity,
+            history.log[last..].join("\n")
+        )
+    })
+}
+
+#[test]
+fn shares_hold_after_any_history() {
+    let asked = std::env::var("HISTORIES")
+        .ok()
+        .and_then(|count| count.parse().ok());
+    for seed in 0..asked.unwrap_or(HISTORIES) {
+        run(seed, PolicyName::Gpuswap.policy()).unwrap_or_else(|broke| panic!("{broke}"));
+    }
+}
+
+/// GPUswap that leaves something out.
+struct Without(fn(&Proposal) -> bool, Box<dyn Policy>);
+
+impl Policy for Without {
+    fn propose(&mut self, view: &Snapshot<'_>, occasion: Occasion, rng: &mut ChaCha8Rng) -> Proposal {
+        let proposal = self.1.propose(view, occasion, rng);
+        match occasion == Occasion::Pass && self.0(&proposal) {
+            true => Proposal::Nothing,
+            false => proposal,
+        }
+    }
+
+    fn observe(&mut self, what: &Observation<'_>) -> Worth {
+        self.1.observe(what)
+    }
+
+    fn save(&self) -> String {
+        self.1.save()
+    }
+
+    fn restore(&mut self, saved: &str) -> Result<(), String> {
+        self.1.restore(saved)
+    }
+
+    fn wants_tick(&self, usage: Usage) -> bool {
+        self.1.wants_tick(usage)
+    }
+}
+
+/// The net bites: each part of the pass is missed when it is left out.
+#[test]
+fn history_finds_a_pass_that_leaves_something_out() {
+    let left_out: [fn(&Proposal) -> bool; 4] = [
+        |proposal| matches!(proposal, Proposal::Refill { .. }),
+        |proposal| cause_is(proposal, |cause| matches!(cause, MoveCause::Fairness { .. })),
+        |proposal| cause_is(proposal, |cause| matches!(cause, MoveCause::Idle { .. })),
+        |proposal| cause_is(proposal, |cause| matches!(cause, MoveCause::AboveHigh)),
+    ];
+    for (part, leaves_out) in left_out.into_iter().enumerate() {
+        let found = (0..HISTORIES).any(|seed| {
+            let policy = Box::new(Without(leaves_out, PolicyName::Gpuswap.policy()));
+            run(seed, policy).is_err()
+        });
+        assert!(found, "nobody misses part {part}");
+    }
+}
+
+fn cause_is(proposal: &Proposal, is: impl Fn(MoveCause) -> bool) -> bool {
+    matches!(proposal, Proposal::Spill { cause, .. } if is(*cause))
+}
