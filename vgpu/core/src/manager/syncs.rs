@@ -235,6 +235,9 @@ impl Running {
         };
         if wait == Some(SyncWait::Memory) {
             let chunks: Vec<ChunkNo> = wanted.iter().copied().collect();
+            if let Some(vgpu) = self.vms.get_mut(&vm) {
+                vgpu.chunks.expect(chunks.iter().copied());
+            }
             self.demand(vm, chunks, cx.now);
         }
         if !sync.goes_on(vm, wait, cx) {
@@ -294,6 +297,7 @@ impl Running {
     }
 
     fn flush_built(&mut self, vm: VmId, sync: &mut SyncPoint, cx: &mut Cx<'_>) -> Next {
+        self.end_expecting(vm);
         self.note_reach(vm, cx.now);
         if !sync.wrote && sync.freed.is_empty() {
             return Next::Over;
@@ -342,8 +346,15 @@ impl Running {
         }
     }
 
+    fn end_expecting(&mut self, vm: VmId) {
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.chunks.end_expecting();
+        }
+    }
+
     /// Frees what the build gave up, does what the sync was for, answers or goes on with the rest of the access.
     fn finish_sync(&mut self, vm: VmId, sync: SyncPoint, cx: &mut Cx<'_>) -> Option<Step> {
+        self.end_expecting(vm);
         self.free_tables(vm, &sync.freed);
         if let SyncCause::Bind {
             channel,

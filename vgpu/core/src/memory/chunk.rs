@@ -85,6 +85,8 @@ pub(crate) struct Chunks {
     stale_bytes: u64,
     /// Chunks whose reach changed since it was last noted.
     changed_reach: BTreeSet<ChunkNo>,
+    /// Chunks that a sync under way asked memory for: they are in use, though nothing reaches them before it is built.
+    expected: BTreeSet<ChunkNo>,
 }
 
 impl Chunks {
@@ -113,7 +115,22 @@ impl Chunks {
             stale: BTreeSet::new(),
             stale_bytes: 0,
             changed_reach: BTreeSet::new(),
+            expected: BTreeSet::new(),
         }
+    }
+
+    /// A sync asks memory for chunks, and will make them reached.
+    pub(crate) fn expect(&mut self, chunks: impl IntoIterator<Item = ChunkNo>) {
+        self.expected.extend(chunks);
+    }
+
+    /// The sync is built, or given up: what it made reached is reached.
+    pub(crate) fn end_expecting(&mut self) {
+        self.expected.clear();
+    }
+
+    pub(crate) fn is_expected(&self, chunk: ChunkNo) -> bool {
+        self.expected.contains(&chunk)
     }
 
     pub(crate) fn guest_vram(&self) -> u64 {
@@ -181,9 +198,10 @@ impl Chunks {
         self.chunks[chunk.0 as usize].reach()
     }
 
-    /// It has memory, and no channel reaches it.
+    /// It has memory, and no channel reaches it or is about to.
     pub(crate) fn is_idle(&self, chunk: ChunkNo) -> bool {
-        *self.place(chunk) != ChunkPlace::Unbacked && self.reach(chunk) == Reach::None
+        let is_backed = *self.place(chunk) != ChunkPlace::Unbacked;
+        is_backed && self.reach(chunk) == Reach::None && !self.is_expected(chunk)
     }
 
     pub(crate) fn is_moving(&self, chunk: ChunkNo) -> bool {
@@ -498,10 +516,8 @@ impl Chunks {
         )?;
         let stale: u64 = self.stale.iter().map(|&chunk| self.bytes(chunk)).sum();
         Unsound::unless(stale == self.stale_bytes, "bytes of old copies")?;
-        Unsound::unless(
-            self.changed_reach.iter().all(|&chunk| self.contains(chunk)),
-            "the reach of a chunk that does not exist changed",
-        )?;
+        let mut named = self.expected.iter().chain(&self.changed_reach);
+        Unsound::unless(named.all(|&chunk| self.contains(chunk)), "unknown chunks")?;
         let pages: u32 = self.instance.iter().map(|word| word.count_ones()).sum();
         Unsound::unless(pages == self.instance_pages, "instance pages")
     }

@@ -18,7 +18,7 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 use super::shares::{Party, shares};
-use super::{ChunkNo, Observation, Occasion, Policy, Proposal, Reach, Snapshot, Usage, VmView, Worth};
+use super::{ChunkNo, Observation, Occasion, Policy, Proposal, Snapshot, Usage, VmView, Worth};
 use crate::reason::MoveCause;
 
 pub(super) struct Gpuswap;
@@ -354,7 +354,7 @@ fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, rng: &mut ChaCha8Rng
 fn refillable(view: &Snapshot<'_>, vm: &VmView<'_>, most: u64, rng: &mut ChaCha8Rng) -> Vec<ChunkNo> {
     let wanted = vm
         .chunks()
-        .filter(|chunk| chunk.is_refillable() && chunk.reach != Reach::None);
+        .filter(|chunk| chunk.is_refillable() && !chunk.is_idle());
     let mut candidates: Vec<_> = wanted.map(|chunk| (chunk.no, chunk.bytes)).collect();
     let mut left = room(vm).min(most).min(view.free);
     let mut chunks = Vec::new();

@@ -109,7 +109,7 @@ impl<'a> VmView<'a> {
             chunks,
         };
         for chunk in view.chunks() {
-            if chunk.is_refillable() && chunk.reach != Reach::None {
+            if chunk.is_refillable() && !chunk.is_idle() {
                 view.smallest_wanted = match view.wanted {
                     0 => chunk.bytes,
                     _ => view.smallest_wanted.min(chunk.bytes),
@@ -155,6 +155,8 @@ pub struct ChunkView {
     pub residence: Residence,
     /// How channels reach it.
     pub reach: Reach,
+    /// They are about to: a sync that is not built yet asked for its memory.
+    pub is_expected: bool,
     /// Since when they reach it so.
     pub reach_since: Tick,
     /// A move of it is under way.
@@ -182,6 +184,7 @@ impl ChunkView {
                 ChunkPlace::Both(_) => Residence::Both,
             },
             reach: chunks.reach(no),
+            is_expected: chunks.is_expected(no),
             reach_since: history.reach_since,
             is_moving: chunks.is_moving(no),
             backed_at: history.backed_at,
@@ -191,9 +194,9 @@ impl ChunkView {
         }
     }
 
-    /// Backed, but no channel reaches it.
+    /// Backed, but no channel reaches it or is about to.
     pub(crate) fn is_idle(&self) -> bool {
-        self.residence != Residence::Unbacked && self.reach == Reach::None
+        self.residence != Residence::Unbacked && self.reach == Reach::None && !self.is_expected
     }
 
     /// It is in VRAM and stands still.

@@ -33,6 +33,8 @@ struct History {
     capacity: u64,
     batch: u64,
     next: u16,
+    /// Chunks spilled, refilled, and given host RAM at once.
+    moved: [usize; 3],
     log: Vec<String>,
 }
 
@@ -49,6 +51,7 @@ impl History {
             capacity,
             batch: [MIB, 4 * MIB, 8 * MIB][rng.random_range(0..3)],
             next: 0,
+            moved: [0; 3],
             log: Vec::new(),
             rng,
         };
@@ -144,6 +147,7 @@ impl History {
         match proposal {
             Proposal::Nothing => return false,
             Proposal::Spill { vm, chunks, cause } => {
+                self.moved[0] += chunks.len();
                 let bytes = self.put(vm, &chunks, false);
                 if let Some(to) = cause.beneficiary().filter(|_| occasion == Occasion::Pass) {
                     let before = self
@@ -154,11 +158,13 @@ impl History {
                 }
             }
             Proposal::Refill { vm, chunks, .. } => {
+                self.moved[1] += chunks.len();
                 self.put(vm, &chunks, true);
                 self.claim = None;
             }
             Proposal::HostRam { chunks } => {
                 for (vm, chunks) in chunks {
+                    self.moved[2] += chunks.len();
                     self.demands.take_to_host_ram(vm, &chunks);
                     self.put(vm, &chunks, false);
                     self.reach(vm, &chunks, true);
@@ -215,9 +221,12 @@ impl History {
     /// A VM asks for memory and gets it, from free frames, from others or in host RAM.
     fn ask(&mut self, vm: VmId) {
         let chunks = self.some(vm, |place, _| *place == ChunkPlace::Unbacked);
-        if chunks.is_empty() {
-            return;
+        if !chunks.is_empty() {
+            self.ask_for(vm, chunks);
         }
+    }
+
+    fn ask_for(&mut self, vm: VmId, chunks: Vec<ChunkNo>) {
         self.log.push(format!("{vm} asks for {chunks:?}"));
         self.demands.ask(vm, chunks, Tick(0), Tick(2));
         for round in 0.. {
@@ -264,11 +273,7 @@ impl History {
                 self.reach(vm, &chunks, true);
             }
             11 => {
-                let all: Vec<ChunkNo> = self.vms[&vm].chunks.all().collect();
-                self.reach(vm, &all, false);
-                let chunks = &mut self.vms.get_mut(&vm).expect("it is there").chunks;
-                all.iter()
-                    .for_each(|&chunk| drop(chunks.set_place(chunk, ChunkPlace::Unbacked)));
+                self.reset(vm);
                 self.log.push(format!("{vm} is reset"));
             }
             12..=13 => {
@@ -388,6 +393,64 @@ fn shares_hold_after_any_history() {
         .and_then(|count| count.parse().ok());
     for seed in 0..asked.unwrap_or(HISTORIES) {
         run(seed, PolicyName::Gpuswap.policy()).unwrap_or_else(|broke| panic!("{broke}"));
+    }
+}
+
+impl History {
+    fn reset(&mut self, vm: VmId) {
+        let all: Vec<ChunkNo> = self.vms[&vm].chunks.all().collect();
+        self.reach(vm, &all, false);
+        let chunks = &mut self.vms.get_mut(&vm).expect("it is there").chunks;
+        all.iter()
+            .for_each(|&chunk| drop(chunks.set_place(chunk, ChunkPlace::Unbacked)));
+    }
+
+    fn held(&self, vm: u16) -> u64 {
+        let vgpu = &self.vms[&VmId(vm)];
+        vgpu.chunks.resident() / vgpu.config.chunk_bytes
+    }
+}
+
+/// Figure 4 of the paper, its sizes divided by 64: 1400 MB for guests in chunks of 32 MB, two programs that take 64 chunks
+/// each, one at a time and one after the other; then the first ends.
+#[test]
+fn two_programs_of_figure_4_make_85_selections_and_refill_once() {
+    for (first, second) in [(0, 1), (1, 0)] {
+        let mut history = History::new(4, PolicyName::Gpuswap.policy());
+        history.vms.clear();
+        (history.next, history.capacity, history.batch) = (0, 175 * FRAME, 16 * MIB);
+        for vm in [0, 1].map(VmId) {
+            let config = VmConfig {
+                name: String::new(),
+                guest_vram: 32 * MIB,
+                chunk_bytes: 4 * FRAME,
+                quota: Quota::default(),
+                ram: crate::RAM_DEFAULT,
+            };
+            let vgpu = Vgpu::new(vm, config, 0, ConfigSpace::of(&GpuConfig::default()), Iova(0));
+            history.vms.insert(vm, vgpu);
+        }
+        let mut selected = 0;
+        for (turn, vm) in [(0, first), (64, second)] {
+            for chunk in 0..64 {
+                history.ask_for(VmId(vm), vec![ChunkNo(chunk)]);
+                assert!(!history.step(Occasion::Pass), "nothing is left to a pass");
+                let taken = turn + u64::from(chunk) + 1;
+                selected += u64::from(taken > 43) as usize;
+                assert_eq!(history.moved[0] + history.moved[2], selected);
+                let own = match turn {
+                    0 => taken.min(43),
+                    _ => u64::from(chunk + 1).min(22),
+                };
+                assert_eq!(history.held(vm), own, "after {taken} chunks");
+            }
+        }
+        assert_eq!((selected, history.moved[1]), (85, 0));
+        assert_eq!((history.held(first), history.held(second)), (21, 22));
+        history.reset(VmId(first));
+        while history.step(Occasion::Pass) {}
+        assert_eq!((history.held(second), history.moved[1]), (43, 21));
+        assert_eq!(history.moved[0] + history.moved[2], 85);
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::Quota;
 use crate::event::{Tick, VmId};
-use crate::memory::{ChunkPlace, Chunks};
+use crate::memory::{ChunkPlace, Chunks, Reach};
 use crate::policy::DemandView;
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use rand::SeedableRng;
@@ -119,6 +119,18 @@ fn who_is_a_chunk_below_its_share_collects_from_above() {
     let cause = MoveCause::Fairness { toward: VmId(2) };
     let answered = answer(&snapshot(&vms, 0, Vec::new()), Occasion::Pass);
     assert_eq!(spilled(&answered), Some((1, 1, cause)));
+}
+
+#[test]
+fn memory_that_a_sync_has_just_got_is_not_idle() {
+    let mut vms = vms(&["aaaa", "iiuu"]);
+    vms[1].0.expect([ChunkNo(0), ChunkNo(1), ChunkNo(2), ChunkNo(3)]);
+    let asked = [ChunkNo(2), ChunkNo(3)];
+    let view = snapshot(&vms, 0, vec![one_chunk(2, &asked)]);
+    // 6 chunks, 3 each: one comes from the other, none from what was granted.
+    let cause = MoveCause::Demand { of: VmId(2) };
+    let (vm, count, told) = spilled(&answer(&view, Occasion::Demand)).expect("a spill");
+    assert_eq!((vm, count, told), (1, 1, cause));
 }
 
 #[test]
