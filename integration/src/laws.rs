@@ -73,7 +73,13 @@ impl Laws {
                 self.ended.insert(*vm);
                 self.remember_directories(world, *vm);
             }
-            Event::SetQuota { vm, quota } => self.set_quota(*vm, *quota),
+            Event::SetQuota { vm, quota } => {
+                let is_refused =
+                    |action: &Action| matches!(action, Action::QuotaRefused { vm: of, .. } if of == vm);
+                if !actions.iter().any(is_refused) {
+                    self.set_quota(*vm, *quota);
+                }
+            }
             _ => {}
         }
         let mut forgets = false;

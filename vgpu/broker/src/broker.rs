@@ -212,12 +212,15 @@ impl Broker {
     /// Changes the quota of the attached VM of that name; `None` if there is none.
     ///
     /// The effect on the memory that the VM holds comes later.
+    ///
+    /// # Errors
+    /// The quota contradicts itself, or promises more than there is beside what others are promised. The VM keeps its own.
     pub fn set_quota(&self, name: &str, quota: Quota) -> Result<Option<VmId>, AttachError> {
         quota.check()?;
         let mut performer = self.shared.lock()?;
         let vm = performer.vm_named(name);
         if let Some(vm) = vm {
-            performer.submit(Event::SetQuota { vm, quota });
+            performer.set_quota(vm, quota).map_err(AttachError::Denied)?;
             log::info!(vm = name; "quota changed: {quota:?}");
         }
         Ok(vm)

@@ -47,7 +47,7 @@ pub enum StartError {
     },
 }
 
-/// Why a VM did not get its vGPU.
+/// Why a VM did not get its vGPU, or another quota.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// Its settings contradict themselves.

@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::{Pending, Reaper};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, Request, RequestId, Tick,
-    VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Quota, Refusal, Reply, Request, RequestId,
+    Tick, VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -87,6 +87,8 @@ pub(crate) struct Performer {
     expulsions: Vec<(VmId, String)>,
     /// Images that the VMs' reapers have emptied.
     emptied: Arc<Emptied>,
+    /// Why the last quota was refused.
+    quota_refused: Option<Denial>,
     ended: Option<Ended>,
 }
 
@@ -131,6 +133,7 @@ impl Performer {
             asks_for_interrupt,
             expulsions: Vec::new(),
             emptied: Arc::default(),
+            quota_refused: None,
             ended: None,
         })
     }
@@ -153,6 +156,13 @@ impl Performer {
     pub(crate) fn vm_named(&self, name: &str) -> Option<VmId> {
         let is_meant = |vm: &Vm| vm.name == name && vm.state == VmState::Attached;
         self.vms.iter().find(|(_, vm)| is_meant(vm)).map(|(id, _)| *id)
+    }
+
+    /// Changes what a VM may hold, unless that could not be kept.
+    pub(crate) fn set_quota(&mut self, vm: VmId, quota: Quota) -> Result<(), Denial> {
+        self.quota_refused = None;
+        self.submit(Event::SetQuota { vm, quota });
+        self.quota_refused.take().map_or(Ok(()), Err)
     }
 
     /// Applies an event and everything that follows from it at once.
@@ -324,6 +334,7 @@ impl Performer {
         match action {
             Action::Attached { vm } => self.attached(vm),
             Action::Denied { vm, reason } => self.denied(vm, reason),
+            Action::QuotaRefused { reason, .. } => self.quota_refused = Some(reason),
             Action::Detached { vm } => self.detached(vm),
             Action::GiveUp { vm, reason } => self.give_up(vm, &reason),
             Action::Reply { vm, request, reply } => self.reply(vm, request, reply),

@@ -35,10 +35,14 @@ enum Recorded {
         #[serde(rename = "Denied")]
         denied: Denied,
     },
+    QuotaRefused {
+        #[serde(rename = "QuotaRefused")]
+        refused: Denied,
+    },
     Action(Action),
 }
 
-/// An action `Denied` as the file has it.
+/// An action `Denied` or `QuotaRefused` as the file has it.
 #[derive(Deserialize, PartialEq, Debug)]
 struct Denied {
     vm: VmId,
@@ -330,12 +334,13 @@ impl Recorded {
             (Self::Notice { notice }, Action::Notice(now)) => {
                 serde_json::to_value(now).is_ok_and(|now| now == *notice)
             }
-            (Self::Denied { denied }, Action::Denied { vm, reason }) => {
+            (Self::Denied { denied }, Action::Denied { vm, reason })
+            | (Self::QuotaRefused { refused: denied }, Action::QuotaRefused { vm, reason }) => {
                 let same = || serde_json::to_value(reason).is_ok_and(|now| now == denied.reason);
                 denied.vm == *vm && (!words || same())
             }
             (Self::Action(recorded), now) => recorded == now,
-            (Self::Notice { .. } | Self::Denied { .. }, _) => false,
+            (Self::Notice { .. } | Self::Denied { .. } | Self::QuotaRefused { .. }, _) => false,
         }
     }
 
@@ -343,6 +348,7 @@ impl Recorded {
         match self {
             Self::Notice { notice } => format!("Notice({notice})"),
             Self::Denied { denied } => format!("{denied:?}"),
+            Self::QuotaRefused { refused } => format!("QuotaRefused: {refused:?}"),
             Self::Action(action) => format!("{action:?}"),
         }
     }

@@ -17,6 +17,9 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::broker::Setup;
 use crate::port::Core;
 
+/// Bytes that the core for tests has for promises.
+const USABLE: u64 = 1 << 20;
+
 /// The part of the card that a test sees and may change.
 #[derive(Debug, Default)]
 pub(crate) struct Card {
@@ -312,9 +315,14 @@ impl Core for TestCore {
             }
             Event::Start => actions.push(Action::Notice(STARTED)),
             Event::Attach { vm, config } if config.name == self.denies => {
-                let (promised, usable) = (2 << 20, 1 << 20);
+                let (promised, usable) = (2 * USABLE, USABLE);
                 let reason = Denial::Min { promised, usable };
                 actions.push(Action::Denied { vm, reason });
+            }
+            Event::SetQuota { vm, quota } if quota.min > USABLE => {
+                let (promised, usable) = (quota.min, USABLE);
+                let reason = Denial::Min { promised, usable };
+                actions.push(Action::QuotaRefused { vm, reason });
             }
             Event::Attach { vm, .. } => {
                 self.vms.insert(vm);

@@ -252,12 +252,21 @@ impl Default for Quota {
 impl Quota {
     /// Names the field that contradicts another, and how.
     pub fn check(&self) -> Result<(), SettingError> {
-        let Self { min, max, weight, .. } = *self;
+        let Self {
+            min,
+            high,
+            max,
+            weight,
+            ..
+        } = *self;
         if weight == 0 || weight > 10_000 {
             return Err(SettingError::Weight { weight });
         }
         if min > max {
             return Err(SettingError::MinAboveMax { min, max });
+        }
+        if min > high {
+            return Err(SettingError::MinAboveHigh { min, high });
         }
         Ok(())
     }
@@ -316,6 +325,12 @@ impl VmConfig {
             true => Ok(()),
             false => Err(SettingError::Ram { bytes }),
         }
+    }
+
+    /// Bytes of VRAM that its `min` takes, in whole chunks: a chunk goes whole.
+    pub(crate) fn promised(&self) -> u64 {
+        let min = self.quota.min.min(self.guest_vram);
+        min.next_multiple_of(self.chunk_bytes).min(self.guest_vram)
     }
 
     /// Bus addresses that are kept for it, in one piece: its image comes last.

@@ -89,7 +89,7 @@ pub enum Event {
     HostInterrupt,
     /// The time asked for by [`Action::WakeAt`] has come, or passed; also allowed at any other time.
     Wake,
-    /// The operator changed a VM's quota.
+    /// The operator changes a VM's quota. Answered by [`Action::QuotaRefused`] if it cannot hold; else it holds from now on.
     SetQuota {
         /// VM whose quota changes.
         vm: VmId,
@@ -262,6 +262,13 @@ pub enum Action {
     /// The vGPU was refused.
     Denied {
         /// VM that was refused.
+        vm: VmId,
+        /// Reason of the refusal, with its figures.
+        reason: Denial,
+    },
+    /// A VM keeps the quota that it has, because the new one could not be kept.
+    QuotaRefused {
+        /// VM whose quota was to change.
         vm: VmId,
         /// Reason of the refusal, with its figures.
         reason: Denial,

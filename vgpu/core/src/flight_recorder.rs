@@ -171,7 +171,7 @@ impl FlightRecorder {
             match action {
                 Action::Reply { vm, request, reply } => self.reply(*vm, *request, reply.into()),
                 Action::Notice(notice) => self.say(Saying::Notice(notice.clone())),
-                Action::Denied { vm, reason } => {
+                Action::Denied { vm, reason } | Action::QuotaRefused { vm, reason } => {
                     self.action(action);
                     self.remark(format!("{vm}: {reason}"));
                 }

@@ -174,7 +174,11 @@ impl Manager {
                 let reply = Reply::Refused(Refusal::NotAttached);
                 cx.actions.push(Action::Reply { vm, request, reply });
             }
-            Event::HostInterrupt | Event::Wake | Event::SetQuota { .. } | Event::MapRefused { .. } => {}
+            Event::SetQuota { vm, .. } => {
+                let reason = Denial::NotAttached { vm };
+                cx.actions.push(Action::QuotaRefused { vm, reason });
+            }
+            Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! Why the core did what it did: each reason a type with its figures, and one text for operators.
 //!
 //! ```text
-//! Denial      a VM did not get its vGPU            shown by Action::Denied
+//! Denial      a VM did not get its vGPU or quota   shown by Action::Denied, Action::QuotaRefused
 //! StartFailure  no VM will: the card is unusable   shown by Notice::StartFailed
 //! MoveCause   chunks of a VM began to move         shown by Notice::MoveStarted and Moved
 //! RollBack    they stayed where they were          shown by Notice::RolledBack
@@ -53,6 +53,14 @@ pub enum SettingError {
         min: u64,
         /// Bytes that it may hold at most.
         max: u64,
+    },
+    /// The memory promised to the VM is more than it is left with.
+    #[error("min {min} is above high {high}")]
+    MinAboveHigh {
+        /// Bytes that are promised.
+        min: u64,
+        /// Bytes above which it is spilled.
+        high: u64,
     },
 }
 
@@ -114,7 +122,7 @@ impl Inconsistency {
     }
 }
 
-/// Why a VM did not get its vGPU. Everything is promised when a VM attaches, so this is the only refusal of memory.
+/// Why a VM did not get its vGPU, or another quota. Everything is promised then, so this is the only refusal of memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Denial {
     /// Its settings are wrong by themselves.
@@ -124,6 +132,12 @@ pub enum Denial {
     #[error("{vm} is attached already")]
     AttachedAlready {
         /// Number that is in use.
+        vm: VmId,
+    },
+    /// There is no vGPU of that number, so nothing of it can change.
+    #[error("{vm} is not attached")]
+    NotAttached {
+        /// Number that nobody has.
         vm: VmId,
     },
     /// The card has too few channels to keep some for each VM.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use vgpu::{GpuConfig, Refusal, Request};
+use vgpu::{Denial, GpuConfig, Refusal, Request};
 
 use super::*;
 use crate::error::LinkError;
@@ -382,6 +382,22 @@ fn quota_of_an_unknown_vm_changes_nothing() {
             )
             .is_err()
     );
+}
+
+#[test]
+fn quota_that_the_core_refuses_is_an_error_once() {
+    let (_gpu, broker) = broker();
+    let _link = broker.attach(vm_config("a")).unwrap();
+    let quota = Quota {
+        min: u64::MAX,
+        ..Quota::default()
+    };
+    let error = broker.set_quota("a", quota).unwrap_err();
+    assert!(
+        matches!(error, AttachError::Denied(Denial::Min { .. })),
+        "{error}"
+    );
+    assert!(broker.set_quota("a", Quota::default()).unwrap().is_some());
 }
 
 #[test]

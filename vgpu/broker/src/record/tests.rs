@@ -188,7 +188,11 @@ fn denial_in_other_words_is_the_same_action_where_words_do_not_count() {
     impl Core for Denying {
         fn apply(&mut self, _: Tick, _: Event, _: &mut dyn HostMemory, actions: &mut Actions) {
             let reason = Denial::AttachedAlready { vm: VM };
-            actions.push(Action::Denied { vm: VM, reason });
+            actions.push(Action::Denied {
+                vm: VM,
+                reason: reason.clone(),
+            });
+            actions.push(Action::QuotaRefused { vm: VM, reason });
         }
     }
     let sink = Sink::default();

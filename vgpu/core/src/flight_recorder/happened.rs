@@ -138,6 +138,9 @@ pub enum Happened {
     Denied {
         vm: VmId,
     },
+    QuotaRefused {
+        vm: VmId,
+    },
     Detached {
         vm: VmId,
     },
@@ -307,6 +310,7 @@ impl Happened {
         Some(match *action {
             Action::Attached { vm } => Happened::Attached { vm },
             Action::Denied { vm, .. } => Happened::Denied { vm },
+            Action::QuotaRefused { vm, .. } => Happened::QuotaRefused { vm },
             Action::Detached { vm } => Happened::Detached { vm },
             Action::GiveUp { vm, .. } => Happened::GiveUp { vm },
             Action::Reply {
@@ -412,6 +416,7 @@ impl Happened {
             | Happened::SetQuota { vm }
             | Happened::Attached { vm }
             | Happened::Denied { vm }
+            | Happened::QuotaRefused { vm }
             | Happened::Detached { vm }
             | Happened::GiveUp { vm }
             | Happened::Replied { vm, .. }
@@ -487,6 +492,7 @@ impl Happened {
             | Happened::SetQuota { .. } => false,
             Happened::Attached { .. }
             | Happened::Denied { .. }
+            | Happened::QuotaRefused { .. }
             | Happened::Detached { .. }
             | Happened::GiveUp { .. }
             | Happened::Replied { .. }

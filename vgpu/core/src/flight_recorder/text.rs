@@ -167,6 +167,7 @@ impl Happened {
         match *self {
             Happened::Attached { vm } => write!(f, "{vm} has its vGPU"),
             Happened::Denied { vm } => write!(f, "{vm} gets no vGPU"),
+            Happened::QuotaRefused { vm } => write!(f, "{vm} keeps its quota"),
             Happened::Detached { vm } => write!(f, "nothing of {vm} is left"),
             Happened::Replied { vm, request, answer } => {
                 write!(f, "request {} of {vm} is {answer}", request.0)

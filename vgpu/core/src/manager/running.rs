@@ -19,7 +19,7 @@ use super::teardown::Leaving;
 use super::wakeups::Wakeups;
 use super::watchdog::Watchdog;
 use super::{Audit, Cx, Redirected, VmAudit};
-use crate::config::{GpuConfig, VmConfig};
+use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::device::ram::IovaSpace;
 use crate::device::{QUEUE_MAX, Queued, Vgpu, shadow_budget};
@@ -165,9 +165,8 @@ impl Running {
                 }
             }
             Event::SetQuota { vm, quota } => {
-                if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.config.quota = quota;
-                    self.observe(&Observation::QuotaChanged { vm, quota });
+                if let Err(reason) = self.set_quota(vm, quota) {
+                    cx.actions.push(Action::QuotaRefused { vm, reason });
                 }
             }
         }
@@ -335,15 +334,41 @@ impl Running {
                 host_ram,
             });
         }
-        let promised = sum(&|config| config.quota.min);
-        if promised > usable {
-            return Err(Denial::Min { promised, usable });
-        }
+        self.check_min(vm, config)?;
         let needed = sum(&|config| shadow_budget(config.guest_vram));
         let room = self.card.arena.free_bytes() + self.vms.values().map(|vgpu| vgpu.shadow.held).sum::<u64>();
         if needed > room {
             return Err(Denial::Shadows { needed, room });
         }
+        Ok(())
+    }
+
+    /// What all VMs are promised must be there, the VM with this configuration included.
+    fn check_min(&self, vm: VmId, config: &VmConfig) -> Result<(), Denial> {
+        let others = self.vms.values().filter(|vgpu| vgpu.id != vm);
+        let promised = others
+            .map(|vgpu| vgpu.config.promised())
+            .fold(config.promised(), u64::saturating_add);
+        let usable = self.usable_bytes();
+        match promised > usable {
+            true => Err(Denial::Min { promised, usable }),
+            false => Ok(()),
+        }
+    }
+
+    /// What a VM is promised changes, unless that could not be kept.
+    fn set_quota(&mut self, vm: VmId, quota: Quota) -> Result<(), Denial> {
+        quota.check()?;
+        let of = self.vms.get(&vm).ok_or(Denial::NotAttached { vm })?;
+        let config = VmConfig {
+            quota,
+            ..of.config.clone()
+        };
+        self.check_min(vm, &config)?;
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.config = config;
+        }
+        self.observe(&Observation::QuotaChanged { vm, quota });
         Ok(())
     }
 

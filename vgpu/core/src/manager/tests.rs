@@ -5,6 +5,7 @@ mod engines;
 mod isolation;
 mod last_address;
 mod lost;
+mod quotas;
 mod scene;
 mod turns;
 
@@ -13,9 +14,9 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PROM_BASE, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
 
 use super::Manager;
-use crate::config::{Bus, GpuConfig, Quota};
+use crate::config::{Bus, GpuConfig};
 use crate::event::{Action, Event, Refusal, Reply, Request, VmId};
-use crate::notice::{Direction, Notice};
+use crate::notice::Notice;
 use crate::reason::{Denial, RollBack, StartFailure};
 use scene::{DATA, MIB, MS, Scene, frees, is_store, rings, vm_config};
 
@@ -397,30 +398,6 @@ fn detach_while_a_redirect_is_flushed_waits_for_the_move() {
         scene.held.clear();
         scene.end_polls(Bar0Reg::from(PffbReg::MmuConfig), true);
     });
-}
-
-#[test]
-fn max_below_what_a_vm_holds_spills_down_to_it() {
-    let mut scene = Scene::up();
-    scene.attach(A, 32);
-    scene.bind(A, 20);
-    assert_eq!(scene.resident(A), 20 * MIB);
-    let quota = Quota {
-        max: 8 * MIB,
-        ..Quota::default()
-    };
-    scene.apply(Event::SetQuota { vm: A, quota });
-    scene.pass(200 * MS);
-    assert_eq!(scene.resident(A), 8 * MIB);
-    assert!(scene.notices().any(|notice| {
-        matches!(
-            notice,
-            Notice::Moved {
-                direction: Direction::Spill,
-                ..
-            }
-        )
-    }));
 }
 
 #[test]
