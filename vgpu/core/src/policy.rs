@@ -174,6 +174,8 @@ pub struct Usage {
     pub resident: u64,
     /// Bytes of chunks in host RAM only.
     pub spilled: u64,
+    /// Bytes that VMs hold above their `high`.
+    pub above_high: u64,
 }
 
 /// The decisions of a system of the literature. None has a default, so a policy that leaves one out says so.

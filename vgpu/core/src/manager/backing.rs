@@ -89,6 +89,9 @@ impl Running {
             vgpu.chunks.frames_of(chunk),
         );
         let over_max = bytes > limits::below_max(vgpu);
+        if over_max && !in_host_ram && self.limits(cx.now).waits_for_own(vm, chunk) {
+            return false;
+        }
         // Without scrubbing by the backend a frame holds somebody's bytes: the chunk starts as an empty image, and the
         // refill that follows overwrites the frames with it.
         let are_clean = self.config.frames_arrive_zeroed || planted::is(Fault::ScrubSkipped);

@@ -147,6 +147,10 @@ impl<'a> Limits<'a> {
                 .get(&demand.vm)
                 .map_or(0, |vgpu| bytes(vgpu, &demand.chunks)),
             deadline: demand.deadline,
+            waits_for_own: demand
+                .chunks
+                .last()
+                .is_some_and(|&chunk| self.waits_for_own(demand.vm, chunk)),
         };
         Snapshot {
             now: self.figures.now,
@@ -169,6 +173,26 @@ impl<'a> Limits<'a> {
             synced_at: vgpu.synced_at,
             ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.config.quota)
         })
+    }
+
+    /// Whether memory for the chunk would bring the VM above its `max`, and an idle chunk of the VM can go for it: `max`
+    /// bounds what is in use, and idle memory goes first.
+    pub(super) fn waits_for_own(&self, vm: VmId, chunk: ChunkNo) -> bool {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return false;
+        };
+        let bytes = vgpu.chunks.bytes(chunk);
+        let idle = |chunk: &ChunkNo| {
+            vgpu.chunks.is_idle(*chunk)
+                && matches!(
+                    vgpu.chunks.place(*chunk),
+                    ChunkPlace::Resident(_) | ChunkPlace::Both(_)
+                )
+        };
+        bytes > below_max(vgpu)
+            && bytes <= vgpu.config.quota.max
+            && self.may_move(vgpu)
+            && vgpu.chunks.all().any(|chunk| idle(&chunk))
     }
 
     /// The first VM whose chunks have to go for its `max`, and may.

@@ -145,10 +145,13 @@ impl Running {
             free: self.free_bytes(),
             resident: 0,
             spilled: 0,
+            above_high: 0,
         };
         for vgpu in self.vms.values() {
             usage.resident += vgpu.chunks.resident();
             usage.spilled += vgpu.chunks.spilled();
+            let high = vgpu.config.quota.high;
+            usage.above_high += vgpu.chunks.resident().saturating_sub(high);
         }
         usage
     }

@@ -66,9 +66,9 @@ impl Policy for Gpuswap {
         }
     }
 
-    /// Nothing comes back while nothing is out.
+    /// Nothing comes back while nothing is out, and what a demand brought above `high` goes.
     fn wants_tick(&self, usage: Usage) -> bool {
-        usage.spilled > 0
+        usage.spilled > 0 || usage.above_high > 0
     }
 }
 
@@ -144,9 +144,16 @@ fn party(vm: &VmView<'_>) -> Party {
 
 /// Idle chunks first, then the victim's; without a victim all demands are met in host RAM.
 fn make_room(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Proposal {
-    let Some(of) = view.demands.first().map(|demand| demand.vm) else {
+    let Some((of, waits_for_own)) = view
+        .demands
+        .first()
+        .map(|demand| (demand.vm, demand.waits_for_own))
+    else {
         return Proposal::Nothing;
     };
+    if let Some(own) = view.vm(of).filter(|_| waits_for_own) {
+        return spill(own, MoveCause::Idle { taken_for: of }, 1, rng);
+    }
     let short = view.demanded().saturating_sub(view.free_for(of));
     if let Some(idle) = most_idle(view) {
         let count = chunks_for(idle, short);

@@ -52,6 +52,8 @@ pub struct DemandView<'a> {
     pub bytes: u64,
     /// When they are met in host RAM.
     pub deadline: Tick,
+    /// The next of them would bring the VM above its `max`, and waits for an idle chunk of the VM to go.
+    pub waits_for_own: bool,
 }
 
 /// One VM's memory, in bytes unless a name says otherwise.

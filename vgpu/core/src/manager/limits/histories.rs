@@ -239,6 +239,9 @@ impl History {
                 let vgpu = &self.vms[&vm];
                 let (bytes, claimed) = (vgpu.chunks.bytes(chunk), self.claim.filter(|claim| claim.0 != vm));
                 let over_max = bytes > below_max(vgpu);
+                if over_max && self.limits().waits_for_own(vm, chunk) {
+                    break;
+                }
                 if !over_max && bytes > self.free().saturating_sub(claimed.map_or(0, |claim| claim.1)) {
                     break;
                 }

@@ -1,9 +1,12 @@
 //! What an operator may set, and what becomes of memory that is held.
 
-use super::scene::{MIB, MS, Scene, vm_config};
+use fermi_spec::pte::Pte;
+
+use super::scene::{DATA, MIB, MS, Scene, TABLE, vm_config};
 use super::{A, B};
-use crate::config::{GpuConfig, Quota};
+use crate::config::{Bus, GpuConfig, Quota};
 use crate::event::{Action, Event, VmId};
+use crate::memory::{ChunkNo, ChunkPlace};
 use crate::notice::{Direction, Notice};
 use crate::reason::{Denial, SettingError};
 
@@ -148,4 +151,213 @@ fn max_below_what_a_vm_holds_spills_down_to_it() {
             }
         )
     }));
+}
+
+/// The guest's tables show these MiB of its data from now on, and it flushes.
+fn show(scene: &mut Scene, vm: VmId, data: std::ops::Range<u64>, mebibytes: u64) {
+    let page = |page: u64| match data.contains(&(page / 8)) {
+        true => Pte::new()
+            .with_valid(true)
+            .with_frame(((DATA + (page << 17)) >> 12) as u32),
+        false => Pte::new(),
+    };
+    let pages = (0..mebibytes * 8).map(page);
+    let table: Vec<u8> = pages.flat_map(|pte| pte.into_bits().to_le_bytes()).collect();
+    scene.put(vm, TABLE, &table);
+    scene.flush(vm);
+}
+
+/// MiB of its data in VRAM.
+fn data_in_vram(scene: &mut Scene, vm: VmId, data: std::ops::Range<u64>) -> u64 {
+    let chunks = scene.chunks_of(vm);
+    let is_there = |mebibyte: &u64| {
+        let chunk = ChunkNo(((DATA / MIB + mebibyte) / 2) as u32);
+        matches!(chunks.place(chunk), ChunkPlace::Resident(_) | ChunkPlace::Both(_))
+    };
+    data.filter(is_there).count() as u64
+}
+
+/// Two VMs want more than there is: 54 MiB of the card's 54, and 30.
+fn two_that_want_more(quota: Quota) -> Scene {
+    let mut scene = Scene::up();
+    scene.attach(A, 64);
+    scene.bind(A, 54);
+    scene.attach(B, 64);
+    assert_eq!(set(&mut scene, B, quota), None);
+    scene.bind(B, 30);
+    scene.pass(1000 * MS);
+    scene
+}
+
+#[test]
+fn weights_divide_what_two_vms_want() {
+    let scene = two_that_want_more(Quota::default());
+    assert!(
+        (26..=28).contains(&(scene.resident(B) / MIB)),
+        "{}",
+        scene.resident(B)
+    );
+    let half = Quota {
+        weight: 50,
+        ..Quota::default()
+    };
+    let scene = two_that_want_more(half);
+    assert!(
+        (16..=20).contains(&(scene.resident(B) / MIB)),
+        "{}",
+        scene.resident(B)
+    );
+    assert_eq!(scene.resident(A) + scene.resident(B), 54 * MIB);
+}
+
+#[test]
+fn raised_min_or_low_is_restored() {
+    let low = Quota {
+        low: 30 * MIB,
+        ..Quota::default()
+    };
+    for quota in [promise(30 * MIB), low] {
+        let mut scene = two_that_want_more(Quota::default());
+        assert!(scene.resident(B) < 30 * MIB);
+        assert_eq!(set(&mut scene, B, quota), None);
+        scene.pass(1000 * MS);
+        assert_eq!(scene.resident(B), 30 * MIB, "{quota:?}");
+    }
+}
+
+#[test]
+fn high_is_reached_in_the_background_and_not_refilled_above() {
+    let mut scene = Scene::up();
+    scene.attach(A, 32);
+    let quota = Quota {
+        high: 8 * MIB,
+        ..Quota::default()
+    };
+    assert_eq!(set(&mut scene, A, quota), None);
+    let request = scene.bind(A, 20);
+    assert_eq!(scene.resident(A), 20 * MIB, "a demand is met above it");
+    scene.pass(1000 * MS);
+    assert!(scene.reply(request).is_some());
+    assert_eq!(scene.resident(A), 8 * MIB);
+    scene.take();
+    scene.pass(1000 * MS);
+    assert_eq!(
+        scene.notices().count(),
+        0,
+        "nothing comes back, and nothing else goes"
+    );
+    assert_eq!(set(&mut scene, A, Quota::default()), None);
+    scene.pass(1000 * MS);
+    assert_eq!(scene.resident(A), 20 * MIB);
+}
+
+#[test]
+fn spill_to_high_that_failed_is_tried_again_though_nothing_is_spilled() {
+    let mut scene = Scene::with(GpuConfig {
+        frames_arrive_zeroed: true,
+        bus: Bus {
+            pins: true,
+            ..Bus::default()
+        },
+        ..GpuConfig::default()
+    });
+    scene.attach(A, 32);
+    let quota = Quota {
+        high: 8 * MIB,
+        ..Quota::default()
+    };
+    assert_eq!(set(&mut scene, A, quota), None);
+    scene.refuses_maps = true;
+    scene.bind(A, 20);
+    scene.pass(50 * MS);
+    assert_eq!(scene.resident(A), 20 * MIB);
+    scene.refuses_maps = false;
+    scene.pass(5000 * MS);
+    assert_eq!(scene.resident(A), 8 * MIB);
+}
+
+#[test]
+fn lowered_max_takes_idle_memory_first() {
+    let mut scene = Scene::up();
+    scene.attach(A, 32);
+    scene.bind(A, 20);
+    show(&mut scene, A, 0..8, 20);
+    let quota = Quota {
+        max: 8 * MIB,
+        ..Quota::default()
+    };
+    assert_eq!(set(&mut scene, A, quota), None);
+    scene.pass(200 * MS);
+    assert_eq!(
+        (data_in_vram(&mut scene, A, 0..8), scene.resident(A)),
+        (8, 8 * MIB)
+    );
+}
+
+#[test]
+fn demand_at_max_takes_the_vms_idle_memory_first() {
+    let mut scene = Scene::up();
+    scene.attach(A, 32);
+    let quota = Quota {
+        max: 8 * MIB,
+        ..Quota::default()
+    };
+    assert_eq!(set(&mut scene, A, quota), None);
+    scene.bind(A, 8);
+    show(&mut scene, A, 0..0, 8);
+    show(&mut scene, A, 8..16, 16);
+    scene.pass(20 * MS);
+    assert_eq!(
+        (data_in_vram(&mut scene, A, 8..16), scene.resident(A)),
+        (8, 8 * MIB)
+    );
+    let in_host_ram = |notice: &Notice| matches!(notice, Notice::Backed { resident: false, .. });
+    assert!(!scene.notices().any(in_host_ram));
+    // Nothing is idle any more: host RAM it is, at once.
+    show(&mut scene, A, 8..20, 20);
+    assert_eq!(scene.notices().filter(|notice| in_host_ram(notice)).count(), 2);
+}
+
+#[test]
+fn what_a_sync_makes_idle_is_exchanged_by_the_next_pass() {
+    let mut scene = Scene::up();
+    scene.attach(A, 32);
+    let quota = Quota {
+        max: 8 * MIB,
+        ..Quota::default()
+    };
+    assert_eq!(set(&mut scene, A, quota), None);
+    scene.bind(A, 8);
+    show(&mut scene, A, 8..16, 16);
+    assert_eq!(data_in_vram(&mut scene, A, 8..16), 0);
+    scene.pass(1000 * MS);
+    assert_eq!(
+        (data_in_vram(&mut scene, A, 8..16), scene.resident(A)),
+        (8, 8 * MIB)
+    );
+}
+
+#[test]
+fn min_alone_protects_idle_memory_and_not_from_its_own_vm() {
+    let low = Quota {
+        low: 8 * MIB,
+        ..Quota::default()
+    };
+    for (quota, kept) in [(promise(8 * MIB), 8 * MIB), (low, 0), (promise(0), 0)] {
+        let mut scene = Scene::up();
+        scene.attach(A, 32);
+        assert_eq!(set(&mut scene, A, quota), None);
+        scene.bind(A, 8);
+        show(&mut scene, A, 0..0, 8);
+        scene.attach(B, 64);
+        scene.bind(B, 54);
+        scene.pass(1000 * MS);
+        assert_eq!(scene.resident(A), kept);
+        show(&mut scene, A, 8..16, 16);
+        scene.pass(1000 * MS);
+        assert_eq!(
+            (data_in_vram(&mut scene, A, 8..16), scene.resident(A)),
+            (8, 8 * MIB)
+        );
+    }
 }

@@ -61,6 +61,7 @@ fn one_chunk(vm: u16, asked: &[ChunkNo]) -> DemandView<'_> {
         chunks: asked,
         bytes,
         deadline: Tick(1),
+        waits_for_own: false,
     }
 }
 

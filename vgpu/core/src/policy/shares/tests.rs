@@ -63,6 +63,16 @@ fn low_yields_to_min_alone() {
 }
 
 #[test]
+fn lows_that_do_not_fit_are_divided_by_weight() {
+    let low = |weight| Party {
+        low: 80,
+        weight,
+        ..FREE
+    };
+    assert_eq!(shares(90, &[low(100), low(200), FREE]), [30, 60, 0]);
+}
+
+#[test]
 fn cap_bounds_a_share_though_there_is_enough() {
     let capped = Party { cap: 20, ..FREE };
     assert_eq!(shares(100, &[capped, party(1, 30)]), [20, 30]);
