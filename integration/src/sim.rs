@@ -468,7 +468,8 @@ impl Simulation {
         match self.rng.random_range(0..8u32) {
             0..=1 => {
                 let work = self.rng.random_range(1..=self.slow_card);
-                if self.world.step(work) == Stepped::Idle && self.everybody_sleeps() {
+                // A poll that the card has just met is not waited for until it ends in vain.
+                if self.world.step(work) == Stepped::Idle && !self.world.look() && self.everybody_sleeps() {
                     self.jump();
                 }
                 self.world.now.0 += 300;

@@ -304,8 +304,8 @@ impl World {
         stepped
     }
 
-    /// Checks polls and the wake-up, whose time may have come.
-    pub fn look(&mut self) {
+    /// Checks polls and the wake-up, whose time may have come; whether one had.
+    pub fn look(&mut self) -> bool {
         let mut done = Vec::new();
         for poll in std::mem::take(&mut self.polls) {
             match self.poll(&poll) {
@@ -321,7 +321,9 @@ impl World {
             self.wake_at = None;
             self.events.push_back(Event::Wake);
         }
+        let has_come = !self.events.is_empty();
         self.drain();
+        has_come
     }
 
     /// Time at which something is due by the clock alone.
