@@ -299,7 +299,7 @@ impl Simulation {
         });
         world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
-        let slow_card = rng.random_range(1..64);
+        let slow_card = drawn::slow_card(world.model.faults_mut(), &mut rng);
         let quota_turns = [u32::MAX, 5_000, 1_000, 300][rng.random_range(0..4usize)];
         let faults_end_at = [u64::MAX, u64::MAX, 4_000][rng.random_range(0..3usize)];
         let mut simulation = Self {

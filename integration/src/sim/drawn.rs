@@ -226,6 +226,15 @@ pub(super) fn changed_quota(rng: &mut ChaCha8Rng) -> Quota {
     }
 }
 
+/// How many units of work the card does in a step, at most. Few of them are a card whose clock is up to a hundred
+/// times behind the host's while it is busy, so a flush of such a card is shorter by its own clock: bounds on how long
+/// an access is held are by the host's.
+pub(super) fn slow_card(faults: &mut Faults, rng: &mut ChaCha8Rng) -> u32 {
+    let units: u32 = rng.random_range(1..64);
+    faults.flush_delay_ns = faults.flush_delay_ns * u64::from(units.min(8)) / 8;
+    units
+}
+
 /// Lets the card hang in a flush or a runlist in some runs, which end with it.
 pub(super) fn hang(seed: u64, faults: &mut Faults) {
     // Of a generator of its own, so that other draws are as they are without.
