@@ -199,6 +199,11 @@ impl Unit {
         self.holder.is_some_and(|holder| holder.channel == channel)
     }
 
+    /// The channel whose context it has.
+    pub(crate) fn channel(&self) -> Option<ChannelId> {
+        self.holder.map(|holder| holder.channel)
+    }
+
     /// Whether the engine performs a transfer or a grid.
     pub(crate) fn is_working(&self) -> bool {
         self.transfer.is_some() || self.grid.is_some()
@@ -299,7 +304,8 @@ impl FermiModel {
             Effect::None => {}
             Effect::Start(transfer) => {
                 self.units[unit].transfer = Some(transfer);
-                self.units[unit].at = self.clock.now().saturating_add(self.timing.copy_startup_ns);
+                let startup = self.time_of(self.units[unit].channel(), self.timing.copy_startup_ns);
+                self.units[unit].at = self.clock.now().saturating_add(startup);
                 self.begin_turn(unit);
             }
             Effect::Inline(word) => self.store_inline(unit, word),

@@ -44,8 +44,9 @@ impl FermiModel {
         self.mem.counters.gp_entries += 1;
         let raw = u64::from_le_bytes(raw);
         self.start_entry(pbdma, raw, (get + 1) & ((1 << log2) - 1));
+        let fetch_ns = self.time_of(self.pbdmas[pbdma].channel(), self.timing.fetch_ns);
         if let Activity::Running { at } = &mut self.pbdmas[pbdma].state {
-            *at = self.clock.now().saturating_add(self.timing.fetch_ns);
+            *at = self.clock.now().saturating_add(fetch_ns);
         }
     }
 

@@ -17,6 +17,7 @@
 //! Mistakes of a driver are answered as the hardware does: by a fault record, an interrupt, an all-ones read. Facts
 //! and their sources are in `fermi_spec`; an assumption of this model is marked as such where it is made.
 
+mod at_once;
 mod backing;
 mod bar0;
 mod bare;

@@ -18,7 +18,7 @@ use crate::{
     pbdma::Pbdma,
     pci::ConfigSpace,
     peephole::Peephole,
-    pfifo::Pfifo,
+    pfifo::{ChannelId, Pfifo},
     pmu::Pmu,
     storage::Storage,
     timing::{Links, Timing},
@@ -129,6 +129,8 @@ pub struct FermiModel {
     pub(crate) watcher: Option<Box<dyn WarpWatcher>>,
     /// Place where the last grid was that did not end by itself.
     pub(crate) stopped_at: Option<ShaderPlace>,
+    /// The channel whose work takes no GPU time.
+    pub(crate) at_once: Option<ChannelId>,
 }
 
 impl FermiModel {
@@ -153,6 +155,7 @@ impl FermiModel {
             copy_microcode: self.copy_microcode,
         };
         let bar3_changes = self.windows.bar3_changes + 1;
+        let at_once = self.at_once;
         *self = Self {
             clock: self.clock.restarted(),
             faults: self.faults,
@@ -163,6 +166,7 @@ impl FermiModel {
             ..Self::powered_on(config, self.mem.take())
         };
         self.windows.bar3_changes = bar3_changes;
+        (self.at_once, self.pfifo.first) = (at_once, at_once);
     }
 
     fn powered_on(config: ModelConfig, mem: Memory) -> Self {
@@ -200,6 +204,7 @@ impl FermiModel {
             stepped: Stepped::Idle,
             watcher: None,
             stopped_at: None,
+            at_once: None,
         };
         model.set_pmc_enable(PMC_ENABLE_AT_RESET);
         model

@@ -247,6 +247,7 @@ impl FermiModel {
             *word = self.mem.read_u32(instance.offset(4 * index as u64));
         }
         let space = AddressSpace::load(&mut self.mem, instance);
+        let switch_ns = self.time_of(Some(id), self.timing.channel_switch_ns);
         let unit = &mut self.pbdmas[pbdma];
         unit.channel = Some(id);
         unit.instance = instance;
@@ -255,7 +256,7 @@ impl FermiModel {
         unit.words_len = 0;
         let userd_put = unit.userd().offset(userd::GP_PUT);
         unit.regs[0] = self.mem.read_u32(userd_put);
-        let start = self.clock.now().saturating_add(self.timing.channel_switch_ns);
+        let start = self.clock.now().saturating_add(switch_ns);
         unit.state = Activity::Running { at: start };
         let slice = self
             .pfifo
@@ -392,7 +393,7 @@ impl FermiModel {
     /// At the end of its slice the channel gives way, if another channel wants the PBDMA; returns whether it did.
     fn end_slice(&mut self, pbdma: usize, id: ChannelId) -> bool {
         let now = self.clock.now();
-        if now < self.pbdmas[pbdma].slice.end {
+        if now < self.slice_end(pbdma) {
             return false;
         }
         if !self.pfifo.is_eligible(id) {
@@ -451,8 +452,9 @@ impl FermiModel {
     }
 
     pub(crate) fn later(&mut self, pbdma: usize, ns: u64) {
-        if self.pbdmas[pbdma].channel.is_some() {
-            let at = self.clock.now().saturating_add(ns);
+        let channel = self.pbdmas[pbdma].channel;
+        if channel.is_some() {
+            let at = self.clock.now().saturating_add(self.time_of(channel, ns));
             self.pbdmas[pbdma].state = Activity::Running { at };
         }
     }

@@ -130,6 +130,8 @@ pub(crate) struct Commit {
 pub(crate) struct Pfifo {
     pub(crate) channels: Vec<Channel>,
     list: Vec<ChannelId>,
+    /// The channel that comes before all others (`at_once.rs`).
+    pub(crate) first: Option<ChannelId>,
     /// For each PBDMA the place on the list where its next turn starts.
     cursors: [usize; PBDMAS],
     ready: u128,
@@ -174,6 +176,7 @@ impl Pfifo {
         Self {
             channels: vec![Channel::default(); CHANNELS],
             list: Vec::new(),
+            first: None,
             cursors: [0; PBDMAS],
             ready: 0,
             blocked: 0,
@@ -254,10 +257,23 @@ impl Pfifo {
             return None;
         }
         let count = self.list.len();
+        let may_run = |id: &ChannelId| self.ready & id.mask() != 0 && self.may_use(*id, pbdma);
+        if let Some(first) = self.first.filter(may_run) {
+            // Whose turn it is among the others does not change.
+            return Some((self.cursors[pbdma].wrapping_sub(1), first));
+        }
         (0..count)
             .map(|step| (self.cursors[pbdma] + step) % count)
             .map(|place| (place, self.list[place]))
-            .find(|(_, id)| self.ready & id.mask() != 0 && self.may_use(*id, pbdma))
+            .find(|(_, id)| may_run(id))
+    }
+
+    /// Whether the channel that comes before all others waits for PBDMA `pbdma`, which another one has.
+    pub(crate) fn first_waits(&self, pbdma: usize) -> bool {
+        self.first.is_some()
+            && self
+                .candidate_at(pbdma)
+                .is_some_and(|(_, id)| Some(id) == self.first)
     }
 
     /// Whether a channel waits that PBDMA `pbdma` could take.
@@ -268,7 +284,7 @@ impl Pfifo {
     /// Takes the next channel in turn for PBDMA `pbdma`.
     pub(crate) fn take_candidate(&mut self, pbdma: usize) -> Option<ChannelId> {
         let (place, id) = self.candidate_at(pbdma)?;
-        self.cursors[pbdma] = place + 1;
+        self.cursors[pbdma] = place.wrapping_add(1);
         Some(id)
     }
 

@@ -20,6 +20,7 @@
 //!    A channel that waits for its own transfer gives way at the end of its slice, as does one whose engine is out of
 //!    service (off, faulted, stopped): such a channel is not loaded again before the engine is back.
 //! 5. A wait that outlasts the slice is made up for by another slice, once in a load, so that the others' turn comes.
+//!    The exception is a channel whose work is done at once (`at_once.rs`): it comes before all others.
 //! 6. Each PBDMA takes the channels in turn, and a new runlist changes nothing about whose turn it is.
 
 use crate::{
@@ -88,14 +89,16 @@ impl FermiModel {
                     if !pbdma.channel().is_some_and(|id| self.works_for(id)) {
                         next = earlier(next, self.clock.now(), Event::Pbdma(index));
                     } else if self.pfifo.has_candidate(index) {
-                        next = earlier(next, pbdma.slice.end, Event::SliceOver(index));
+                        next = earlier(next, self.slice_end(index), Event::SliceOver(index));
                     }
                 }
                 Activity::Stalled { engine, .. } => {
                     if let Some(at) = self.engine_free_at(index, engine) {
                         next = earlier(next, at, Event::Pbdma(index));
-                    } else if self.pfifo.is_dead(engine) && self.pfifo.has_candidate(index) {
-                        next = earlier(next, pbdma.slice.end, Event::SliceOver(index));
+                    } else if (self.pfifo.is_dead(engine) || self.pfifo.first_waits(index))
+                        && self.pfifo.has_candidate(index)
+                    {
+                        next = earlier(next, self.slice_end(index), Event::SliceOver(index));
                     }
                 }
                 Activity::Acquiring { at, seen, .. } => {
@@ -103,7 +106,7 @@ impl FermiModel {
                         next = earlier(next, at, Event::Retry(index));
                     }
                     if self.pfifo.has_candidate(index) {
-                        next = earlier(next, pbdma.slice.end, Event::SliceOver(index));
+                        next = earlier(next, self.slice_end(index), Event::SliceOver(index));
                     }
                 }
                 Activity::Idle if self.pfifo.has_candidate(index) => {

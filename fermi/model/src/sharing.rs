@@ -30,7 +30,9 @@ impl FermiModel {
         let now = self.clock.now();
         let own = unit.is_held_by(id);
         // A copy of another channel gives way at the end of its turn.
+        let comes_first = self.is_at_once(Some(id));
         let ready_at = match unit.gives_way_at() {
+            Some(_) if !own && comes_first => now,
             Some(at) if !own => at,
             _ if unit.is_ready() => now,
             _ => return None,
@@ -44,6 +46,9 @@ impl FermiModel {
         let is_blocked = self.pfifo.block & 1 << engine.number() != 0;
         if !own && (is_blocked || self.keeps_context(index)) {
             return None;
+        }
+        if comes_first {
+            return Some(now);
         }
         let holder = unit
             .holder

@@ -1,5 +1,6 @@
 //! Whole-card tests, through the public interface; `owners` looks into the engines, too.
 
+mod at_once;
 mod bring_up;
 mod channels;
 mod compute;

@@ -243,7 +243,8 @@ impl FermiModel {
             .reserve(&self.timing, traffic, now)
             .max(now.saturating_add(placed));
         let slowdown = u64::from(self.faults.copy_slowdown.max(1));
-        self.units[unit].at = now.saturating_add((end - now).saturating_mul(slowdown));
+        let took = self.time_of(self.units[unit].channel(), (end - now).saturating_mul(slowdown));
+        self.units[unit].at = now.saturating_add(took);
         self.units[unit].transfer = Some(transfer);
         if let Err(refusal) = moved {
             self.fault_unit(unit, refusal);

@@ -53,7 +53,8 @@ impl FermiModel {
         if let Some(pbdma) = channel.loaded {
             self.pbdmas[pbdma].set_put(put);
             if self.pbdmas[pbdma].is_idle() {
-                let at = self.clock.now().saturating_add(self.timing.doorbell_ns);
+                let wait = self.time_of(Some(id), self.timing.doorbell_ns);
+                let at = self.clock.now().saturating_add(wait);
                 self.pbdmas[pbdma].state = Activity::Running { at };
             }
         }

@@ -119,7 +119,9 @@ impl ModelGpu {
     /// Powers a card on. None of its frames has memory yet.
     pub fn new(config: CardConfig) -> Result<Self, CardError> {
         let maps = Arc::new(DmaMaps::default());
-        let model = config.power_on(maps.clone())?;
+        let mut model = config.power_on(maps.clone())?;
+        // A guest whose memory moves does not wait until the host has computed what others' grids do meanwhile.
+        model.do_at_once(vgpu::OWN_CHANNEL_NUMBER.into());
         let failed = |what| move |source| CardError::System { what, source };
         let frames = Frames::new(model.frames()).map_err(failed("a thread that frees memory"))?;
         let interrupt = EventFd::new(EFD_NONBLOCK).map_err(failed("the interrupt"))?;

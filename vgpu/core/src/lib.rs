@@ -30,6 +30,7 @@ pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, Request,
     RequestId, Tick, Token, VmId,
 };
+pub use host::card::OWN_CHANNEL_NUMBER;
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
 pub use manager::{Audit, Breach, Manager, Redirected, VmAudit, Volatile};

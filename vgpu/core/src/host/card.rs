@@ -37,8 +37,10 @@ pub(crate) const COPY_BAR_FRAMES: usize = 32;
 /// How long a copy engine with microcode may stand still after a reset.
 const MICROCODE_TIMEOUT_NS: u64 = 1_000_000;
 
+/// Number of the card's channel that the broker keeps for itself.
+pub const OWN_CHANNEL_NUMBER: u8 = 0;
 /// The broker's own channel.
-pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(0);
+pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(OWN_CHANNEL_NUMBER);
 
 /// What the card is to be told, in what order, and what it was asked and has not answered. It is no state: who comes back
 /// without it has the card told again by whatever waits for it.

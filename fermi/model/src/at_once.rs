@@ -1,0 +1,42 @@
+//! A channel whose work is done at once: in the host's time, and in none of the GPU's.
+//!
+//! The GPU's clock stands still while the host computes what a grid does, so 350 µs of a copy beside grids are some ten
+//! milliseconds of the host's. Who shares the card moves a guest's memory while the guest is stopped, and pays for that time with
+//! pauses that no real card makes. So the embedder may name one channel that
+//!
+//! * is taken before the others, and takes their PBDMA and their copy engine at the next piece of a copy, as if a slice had ended;
+//! * takes no GPU time itself. What it moves still takes its time on the links, where others' traffic waits for it.
+//!
+//! A grid gives way to nobody, and a segment that forbids switches does not either. What others compute stays the same.
+
+use crate::{model::FermiModel, pfifo::ChannelId};
+
+impl FermiModel {
+    /// Does the work of `channel` at once from now on; of no channel if there is none of that number.
+    pub fn do_at_once(&mut self, channel: u32) {
+        self.at_once = ChannelId::new(channel);
+        self.pfifo.first = self.at_once;
+    }
+
+    /// Whether the channel's work is done at once.
+    pub(crate) fn is_at_once(&self, id: Option<ChannelId>) -> bool {
+        id.is_some() && id == self.at_once
+    }
+
+    /// GPU time of what takes `ns` when another channel does it.
+    pub(crate) fn time_of(&self, id: Option<ChannelId>, ns: u64) -> u64 {
+        match self.is_at_once(id) {
+            true => 0,
+            false => ns,
+        }
+    }
+
+    /// When the slice of the channel on the PBDMA is over: now, if the one whose work is done at once waits for its place.
+    pub(crate) fn slice_end(&self, pbdma: usize) -> u64 {
+        let unit = &self.pbdmas[pbdma];
+        match self.pfifo.first_waits(pbdma) && !unit.is_no_switch() {
+            true => self.clock.now(),
+            false => unit.slice.end,
+        }
+    }
+}

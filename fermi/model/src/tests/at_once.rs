@@ -1,0 +1,107 @@
+//! A channel whose work is done at once, beside others that keep the engines busy.
+
+use super::support::*;
+use crate::{Counters, Stepped};
+
+const DATA: u64 = 0x1000_0000;
+const RAM: u64 = 0x800_0000;
+const BYTES: u64 = 2 << 20;
+const SEMAPHORE: u64 = DATA + 4 * BYTES;
+
+/// What a run with the copies of two channels came to.
+struct Outcome {
+    /// GPU time that the copy of channel 0 took.
+    first_ns: u64,
+    /// Steps of one unit of work until it was done.
+    steps: u32,
+    /// The other channel was still copying then.
+    other_copies: bool,
+    /// GPU time of everything, and what both copied.
+    whole_ns: u64,
+    counters: Counters,
+    copied: [Vec<u8>; 2],
+}
+
+/// Channel 1 copies 8 MiB back and forth on the engine that channel 0 needs, when channel 0's work comes.
+fn run(at_once: bool) -> Outcome {
+    let mut bench = ready();
+    if at_once {
+        bench.card.do_at_once(0);
+    }
+    let vram = bench.allocate_aligned(4 * BYTES + 0x2_0000, 0x2_0000);
+    let mut channels: [Channel; 2] = [0, 1].map(|id| bench.channel(id));
+    let pattern: Vec<u8> = (0..BYTES).map(|i| ((i * 31) >> 3) as u8).collect();
+    bench.set_vram_bytes(vram, &pattern);
+    for channel in &channels {
+        bench.map_large(channel.space, DATA, Page::Vram(vram), 4 * BYTES + 0x2_0000);
+        bench.map(channel.space, RAM, Page::Ram(0), 2 * BYTES);
+    }
+    bench.flush();
+    bench.runlist(&[0, 1]);
+    bench.run();
+    let mut long = Methods::new().to(1, 0, &[0x0004_90b5]);
+    for _ in 0..4 {
+        long = long.copy(1, DATA, RAM, 0x1000, (BYTES / 0x1000) as u32);
+    }
+    let [first, other] = &mut channels;
+    bench.submit(other, &long.release(SEMAPHORE + 16, 1).0);
+    while bench.card.counters().copied_bytes < BYTES / 4 {
+        bench.card.step(0, 1);
+    }
+    let start = bench.card.gpu_time();
+    let copy = Methods::new()
+        .to(1, 0, &[0x0004_90b5])
+        .copy(1, DATA, DATA + 2 * BYTES, 0x1000, (BYTES / 0x1000) as u32)
+        .release(SEMAPHORE, 1);
+    bench.submit(first, &copy.0);
+    let mut steps = 0;
+    while bench.vram_u32(vram + 4 * BYTES) != 1 {
+        assert!(
+            bench.card.step(0, 1) == Stepped::Busy,
+            "it rests before the copy is done"
+        );
+        steps += 1;
+    }
+    let first_ns = bench.card.gpu_time() - start;
+    let other_copies = bench.vram_u32(vram + 4 * BYTES + 16) != 1;
+    bench.run();
+    Outcome {
+        first_ns,
+        steps,
+        other_copies,
+        whole_ns: bench.card.gpu_time(),
+        counters: *bench.card.counters(),
+        copied: [
+            bench.vram_bytes(vram + 2 * BYTES, BYTES as usize),
+            bench.ram_bytes(0, BYTES as usize),
+        ],
+    }
+}
+
+#[test]
+fn work_that_is_done_at_once_takes_no_gpu_time_and_no_work_of_others_comes_before_its_end() {
+    let (before, now) = (run(false), run(true));
+    // What the test would show anyway: 2 MiB take time, and most of the other copy.
+    assert!(before.first_ns > 20_000, "{} ns", before.first_ns);
+    assert_eq!(now.first_ns, 0);
+    // 64 KiB a step, and a few for methods.
+    assert!(now.steps < 32 + 64, "{} steps", now.steps);
+    assert!(now.other_copies);
+    // Both are right, and nobody copied more or less.
+    assert_eq!(now.copied[0], now.copied[1]);
+    assert_eq!(now.copied, before.copied);
+    assert_eq!(now.counters.copied_bytes, before.counters.copied_bytes);
+    assert_eq!((now.counters.pbdma_errors, now.counters.engine_errors), (0, 0));
+}
+
+#[test]
+fn what_is_moved_at_once_still_takes_its_time_on_the_links() {
+    let (before, now) = (run(false), run(true));
+    // The copy within VRAM takes 26 µs of the VRAM's time, which does not hold up one over PCIe: no run is much shorter.
+    assert!(
+        now.whole_ns.abs_diff(before.whole_ns) < before.whole_ns / 10,
+        "{} and {}",
+        now.whole_ns,
+        before.whole_ns
+    );
+}
