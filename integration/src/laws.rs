@@ -94,7 +94,7 @@ impl Laws {
                 {
                     return Err(Violation(format!("{vm} has gone and is answered")));
                 }
-                Action::PlaceFrame {
+                Action::PlaceFrames {
                     owner: FrameOwner::Free,
                     ..
                 }

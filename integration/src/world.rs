@@ -442,7 +442,7 @@ impl World {
                 }
             },
             Action::UnmapDma { iova, bytes } => self.unmap_dma(iova, bytes),
-            Action::PlaceFrame { frame, owner } => self.place(frame, owner),
+            Action::PlaceFrames { frames, owner } => self.place_all(&frames, owner),
             Action::DropImage { vm, at, bytes } => {
                 let image = Arc::clone(&self.memory.vms[&vm].image);
                 zero(&image, at.0, bytes);
@@ -496,6 +496,12 @@ impl World {
                 .get_mut(&vm)
                 .expect("the core speaks of VMs that exist"),
         );
+    }
+
+    fn place_all(&mut self, frames: &[FrameNo], owner: FrameOwner) {
+        for (i, &frame) in (0..).zip(frames) {
+            self.place(frame, owner.behind(i));
+        }
     }
 
     fn place(&mut self, frame: FrameNo, owner: FrameOwner) {

@@ -72,7 +72,7 @@ fn each_stage_of_a_move_is_told_with_its_time() {
         assert!(rest.clone().is_sorted(), "{told:?}");
         assert_eq!(
             (rest.clone().next(), rest.next_back()),
-            (Some(&MoveStage::Mapping), Some(&MoveStage::Redirecting))
+            (Some(&MoveStage::Mapping), Some(&MoveStage::Resuming))
         );
     }
     let account = bench.world.manager.account(VM).unwrap();
@@ -80,6 +80,12 @@ fn each_stage_of_a_move_is_told_with_its_time() {
     assert_eq!(account.suspensions, pauses.len() as u64);
     assert_eq!(account.suspended_ns, pauses.iter().sum::<u64>());
     assert_eq!(account.suspended_since, None);
+    // What the stage of the drain took is what is told of it, and no move was given up.
+    assert_eq!(
+        Some(&account.drained_ns),
+        account.stages_ns.get(&MoveStage::Suspending)
+    );
+    assert_eq!(account.suspended_in_vain_ns, 0);
     assert_eq!(
         account.spilled_bytes,
         bench.world.manager.audit().unwrap().vms[0].spilled

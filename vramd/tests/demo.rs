@@ -68,6 +68,11 @@ fn check_small_demo(output: &Output, digest: &str, is_kvm: bool) {
         let [p50, p99, max] = ["p50", "p99", "max"].map(|name| pause[name].as_f64().unwrap());
         assert!(p50 <= p99 && p99 <= max, "{vm}");
         assert_eq!(number(&vm["suspensions"]) > 0, max > 0.0, "{vm}");
+        let drained = vm["drain_us"]["max"].as_f64().unwrap();
+        assert!(
+            drained <= max && number(&vm["pauses_in_vain"]) <= number(&vm["suspensions"]),
+            "{vm}"
+        );
     }
     let spilled: u64 = vms.iter().map(|vm| number(&vm["spills"])).sum();
     assert!(spilled > 0, "{report}");

@@ -374,7 +374,7 @@ impl Performer {
                 refusable,
             } => self.map_dma(iova, (memory, bytes), writable, refusable),
             Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
-            Action::PlaceFrame { frame, owner } => self.place(frame, owner),
+            Action::PlaceFrames { frames, owner } => self.place(&frames, owner),
             Action::DropImage { vm, at, bytes } => self.drop_image(vm, at, bytes),
             Action::Interrupt { vm } => self.interrupt(vm),
             Action::LetInterrupts { vm, through } => {
@@ -475,12 +475,12 @@ impl Performer {
         self.go_on(vm, next);
     }
 
-    fn place(&mut self, frame: FrameNo, owner: FrameOwner) {
+    fn place(&mut self, frames: &[FrameNo], owner: FrameOwner) {
         let vm = match owner {
             FrameOwner::Vm { vm, .. } => Some(vm),
             FrameOwner::Broker | FrameOwner::Free => None,
         };
-        self.on_card(vm, |gpu| gpu.place_frame(frame, owner));
+        self.on_card(vm, |gpu| gpu.place_frames(frames, owner));
     }
 
     fn interrupt(&mut self, vm: VmId) {

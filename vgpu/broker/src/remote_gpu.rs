@@ -232,7 +232,7 @@ impl HostGpu for RemoteGpu {
         }
     }
 
-    fn place_frame(&mut self, _: FrameNo, _: FrameOwner) -> Result<(), HostGpuError> {
+    fn place_frames(&mut self, _: &[FrameNo], _: FrameOwner) -> Result<(), HostGpuError> {
         // The card holds its own memory.
         Ok(())
     }

@@ -20,6 +20,7 @@ pub(crate) struct Histogram {
     counts: Box<[u64; BUCKETS]>,
     count: u64,
     max: u64,
+    last: u64,
 }
 
 impl Default for Histogram {
@@ -28,6 +29,7 @@ impl Default for Histogram {
             counts: Box::new([0; BUCKETS]),
             count: 0,
             max: 0,
+            last: 0,
         }
     }
 }
@@ -48,6 +50,7 @@ impl Histogram {
         self.counts[bucket(value)] += 1;
         self.count += 1;
         self.max = self.max.max(value);
+        self.last = value;
     }
 
     /// Number of values counted.
@@ -84,7 +87,8 @@ fn upper_end(index: u64) -> u64 {
     }
 }
 
-/// Times for which a VM's channels were suspended for moves. Nanoseconds.
+/// Times for which a VM's channels were suspended for moves, from off the card to their doorbells, also of moves that were given
+/// up. Nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Pauses {
     /// Number of suspensions.
@@ -151,6 +155,10 @@ pub struct VmStats {
     pub rolled_back: u64,
     /// Suspensions for moves, and how long they took.
     pub pauses: Pauses,
+    /// The part of each that was the wait for what the channels had under way.
+    pub drains: Pauses,
+    /// How many of them were for moves that were given up.
+    pub pauses_in_vain: u64,
     /// Errors of the guest that drivers do not make.
     pub guest_errors: u64,
     /// Channels stopped after a fault.
@@ -184,20 +192,26 @@ pub struct BrokerStats {
 struct VmCounters {
     figures: VmStats,
     pauses: Histogram,
-    last_pause_ns: u64,
+    drains: Histogram,
+}
+
+impl From<&Histogram> for Pauses {
+    fn from(times: &Histogram) -> Self {
+        Self {
+            count: times.count(),
+            last_ns: times.last,
+            p50_ns: times.percentile(50),
+            p99_ns: times.percentile(99),
+            max_ns: times.max(),
+        }
+    }
 }
 
 impl VmCounters {
     fn snapshot(&self) -> VmStats {
-        let pauses = Pauses {
-            count: self.pauses.count(),
-            last_ns: self.last_pause_ns,
-            p50_ns: self.pauses.percentile(50),
-            p99_ns: self.pauses.percentile(99),
-            max_ns: self.pauses.max(),
-        };
         VmStats {
-            pauses,
+            pauses: (&self.pauses).into(),
+            drains: (&self.drains).into(),
             ..self.figures.clone()
         }
     }
@@ -224,7 +238,7 @@ impl Stats {
             VmCounters {
                 figures,
                 pauses: Histogram::default(),
-                last_pause_ns: 0,
+                drains: Histogram::default(),
             },
         );
     }
@@ -328,7 +342,6 @@ impl VmCounters {
                 direction,
                 chunks,
                 bytes,
-                pause_ns,
                 ..
             } => {
                 let (moves, moved_bytes) = match direction {
@@ -337,10 +350,16 @@ impl VmCounters {
                 };
                 *moves += u64::from(*chunks);
                 *moved_bytes += bytes;
-                if let Some(pause) = *pause_ns {
-                    self.pauses.record(pause);
-                    self.last_pause_ns = pause;
-                }
+            }
+            Notice::Resumed {
+                suspended_ns,
+                drained_ns,
+                is_rolled_back,
+                ..
+            } => {
+                self.pauses.record(*suspended_ns);
+                self.drains.record(*drained_ns);
+                figures.pauses_in_vain += u64::from(*is_rolled_back);
             }
             Notice::RolledBack { .. } => figures.rolled_back += 1,
             Notice::Usage {
@@ -356,7 +375,6 @@ impl VmCounters {
             Notice::MoveStarted { .. }
             | Notice::MoveStage { .. }
             | Notice::Suspended { .. }
-            | Notice::Resumed { .. }
             | Notice::DemandWaits { .. }
             | Notice::DemandEnded { .. }
             | Notice::SyncWaited { .. }
@@ -419,13 +437,28 @@ mod tests {
             copied: 90,
             pause_ns,
         };
+        let resumed = |suspended_ns, drained_ns, is_rolled_back| Notice::Resumed {
+            vm: VM,
+            id: MoveId(1),
+            suspended_ns,
+            drained_ns,
+            is_rolled_back,
+        };
+        stats.notice(&resumed(1000, 400, false));
         stats.notice(&moved(Direction::Spill, 3, Some(1000)));
         stats.notice(&moved(Direction::Spill, 1, None));
+        stats.notice(&resumed(7, 2, false));
         stats.notice(&moved(Direction::Refill, 2, Some(7)));
+        stats.notice(&resumed(3000, 3000, true));
         let vm = &stats.snapshot().vms[0];
         assert_eq!((vm.spills, vm.refills, vm.spilled_out_bytes), (4, 2, 200));
-        assert_eq!((vm.pauses.count, vm.pauses.max_ns), (2, 1000));
-        assert!(vm.pauses.last_ns > 0 && vm.pauses.last_ns <= 1000);
+        assert_eq!(
+            (vm.pauses.count, vm.pauses.max_ns, vm.pauses_in_vain),
+            (3, 3000, 1)
+        );
+        assert_eq!((vm.drains.count, vm.drains.max_ns), (3, 3000));
+        assert!((400..=400 + 400 / STEPS).contains(&vm.drains.p50_ns));
+        assert_eq!((vm.pauses.last_ns, vm.drains.last_ns), (3000, 3000));
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl HostGpu for FakeGpu {
         Ok(())
     }
 
-    fn place_frame(&mut self, _frame: FrameNo, _owner: FrameOwner) -> Result<(), HostGpuError> {
+    fn place_frames(&mut self, _frames: &[FrameNo], _owner: FrameOwner) -> Result<(), HostGpuError> {
         self.answering().map(drop)
     }
 

@@ -311,7 +311,7 @@ impl HostGpu for VfioGpu {
         Ok(())
     }
 
-    fn place_frame(&mut self, _: FrameNo, _: FrameOwner) -> Result<(), HostGpuError> {
+    fn place_frames(&mut self, _: &[FrameNo], _: FrameOwner) -> Result<(), HostGpuError> {
         // The card holds its own memory.
         Ok(())
     }

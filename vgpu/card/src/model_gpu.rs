@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fermi_model::{CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, Timing};
+use fermi_model::{Backing, CopyMicrocode, Counters, FermiModel, ModelConfig, ModelError, Timing};
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
@@ -152,6 +152,23 @@ impl ModelGpu {
             source,
         })
     }
+
+    /// Shows the card where frames lie, all under one lock: the card's thread holds it most of the time.
+    fn show(&self, frames: impl IntoIterator<Item = (FrameNo, Option<Backing>)>) -> Result<(), HostGpuError> {
+        let mut frames = frames.into_iter().peekable();
+        if frames.peek().is_none() {
+            return Ok(());
+        }
+        self.card.access(|model, _| {
+            frames.try_for_each(|(frame, backing)| {
+                let placed = model.place_frame(frame, backing);
+                placed.map_err(|error| HostGpuError::Place {
+                    frame,
+                    reason: error.to_string(),
+                })
+            })
+        })?
+    }
 }
 
 impl HostGpu for ModelGpu {
@@ -187,23 +204,21 @@ impl HostGpu for ModelGpu {
         self.card.access(|_, _| maps.remove(iova, bytes))?
     }
 
-    fn place_frame(&mut self, frame: FrameNo, owner: FrameOwner) -> Result<(), HostGpuError> {
-        let failed = |reason: String| HostGpuError::Place { frame, reason };
-        let place = |backing| {
-            self.card
-                .access(|model, _| model.place_frame(frame, backing))?
-                .map_err(|error| failed(error.to_string()))
-        };
+    fn place_frames(&mut self, frames: &[FrameNo], owner: FrameOwner) -> Result<(), HostGpuError> {
+        let failed = |frame: FrameNo, reason: String| HostGpuError::Place { frame, reason };
         // No engine reaches the old owner's memory any more when it is given back.
-        place(None)?;
-        self.frames
-            .release(frame)
-            .map_err(|error| failed(error.to_string()))?;
-        match self.frames.claim(frame, owner) {
-            Ok(None) => Ok(()),
-            Ok(backing) => place(backing),
-            Err(error) => Err(failed(error.to_string())),
+        self.show(frames.iter().map(|&frame| (frame, None)))?;
+        for &frame in frames {
+            let released = self.frames.release(frame);
+            released.map_err(|error| failed(frame, error.to_string()))?;
         }
+        let mut backings = Vec::with_capacity(frames.len());
+        for (i, &frame) in (0..).zip(frames) {
+            let claimed = self.frames.claim(frame, owner.behind(i));
+            let claimed = claimed.map_err(|error| failed(frame, error.to_string()))?;
+            backings.extend(claimed.map(|backing| (frame, Some(backing))));
+        }
+        self.show(backings)
     }
 
     fn take_interrupt(&mut self) -> bool {

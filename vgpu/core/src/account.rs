@@ -30,6 +30,10 @@ pub struct Account {
     pub suspensions: u64,
     /// Time of the suspensions together, without the one under way.
     pub suspended_ns: u64,
+    /// How much of that was the wait for what the channels had under way.
+    pub drained_ns: u64,
+    /// How much of it were suspensions for moves that were given up.
+    pub suspended_in_vain_ns: u64,
     /// Start of the suspension under way.
     pub suspended_since: Option<Tick>,
     /// Time that its moves spent in each stage, rolled back or not.
@@ -90,8 +94,17 @@ impl Account {
                 self.suspensions += 1;
                 self.suspended_since = Some(now);
             }
-            Notice::Resumed { suspended_ns, .. } => {
+            Notice::Resumed {
+                suspended_ns,
+                drained_ns,
+                is_rolled_back,
+                ..
+            } => {
                 self.suspended_ns += suspended_ns;
+                self.drained_ns += drained_ns;
+                if *is_rolled_back {
+                    self.suspended_in_vain_ns += suspended_ns;
+                }
                 self.suspended_since = None;
             }
             Notice::DemandEnded {
@@ -162,6 +175,8 @@ impl Inspect for Account {
         tree.count("moves_rolled_back", self.rolled_back as usize);
         tree.count("suspensions", self.suspensions as usize);
         tree.nanoseconds("suspended", self.suspended_ns);
+        tree.nanoseconds("suspended_until_drained", self.drained_ns);
+        tree.nanoseconds("suspended_in_vain", self.suspended_in_vain_ns);
         if let Some(since) = self.suspended_since {
             tree.age("suspended_again", since);
         }
@@ -218,10 +233,13 @@ mod tests {
             vm,
             id,
             suspended_ns: 150,
+            drained_ns: 40,
+            is_rolled_back: false,
         };
         accounts.add(&resumed, Tick(1_250));
         let account = accounts.get(VM).expect("it is attached");
         assert_eq!((account.suspended_ns(Tick(9_000)), account.suspensions), (150, 1));
+        assert_eq!((account.drained_ns, account.suspended_in_vain_ns), (40, 0));
     }
 
     #[test]

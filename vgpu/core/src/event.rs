@@ -251,6 +251,19 @@ pub enum FrameOwner {
     Free,
 }
 
+impl FrameOwner {
+    /// The owner of the frame that lies `frames` behind one of this owner.
+    pub fn behind(self, frames: u64) -> Self {
+        match self {
+            Self::Broker | Self::Free => self,
+            Self::Vm { vm, at } => Self::Vm {
+                vm,
+                at: at.offset(frames * fermi_spec::addr::FRAME),
+            },
+        }
+    }
+}
+
 /// What is to be done, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action {
@@ -350,12 +363,12 @@ pub enum Action {
         /// Length of all of them.
         bytes: u64,
     },
-    /// A frame has a new owner. Its bytes must not be readable by the old one afterwards; they are undefined, or zero
-    /// where the backend says so ([`crate::Capabilities::frames_arrive_zeroed`]).
-    PlaceFrame {
-        /// Number of the frame.
-        frame: FrameNo,
-        /// Whose it is from now on.
+    /// Frames have a new owner, all of them the same. Their bytes must not be readable by the old one afterwards; they are
+    /// undefined, or zero where the backend says so ([`crate::Capabilities::frames_arrive_zeroed`]).
+    PlaceFrames {
+        /// Numbers of the frames.
+        frames: Vec<FrameNo>,
+        /// Whose the first one is from now on; the others lie behind it ([`FrameOwner::behind`]).
         owner: FrameOwner,
     },
     /// The image's copy of this range is no longer needed: give the memory back.

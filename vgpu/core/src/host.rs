@@ -15,4 +15,4 @@ pub(crate) mod microcode;
 pub(crate) use arena::Arena;
 pub(crate) use card::{Card, PhysChannel};
 pub(crate) use copy::CopyRun;
-pub(crate) use lane::Job;
+pub(crate) use lane::{Job, Pause};

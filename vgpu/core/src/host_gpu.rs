@@ -88,8 +88,8 @@ pub trait HostGpu: Send {
     /// Takes a map away. The core has flushed every translation before.
     fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError>;
 
-    /// A frame has a new owner. Nothing to do on a card that holds its own memory.
-    fn place_frame(&mut self, frame: FrameNo, owner: FrameOwner) -> Result<(), HostGpuError>;
+    /// Frames have a new owner, see [`crate::Action::PlaceFrames`]. Nothing to do on a card that holds its own memory.
+    fn place_frames(&mut self, frames: &[FrameNo], owner: FrameOwner) -> Result<(), HostGpuError>;
 
     /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
     fn take_interrupt(&mut self) -> bool;

@@ -32,6 +32,7 @@ mod isolation;
 mod limits;
 mod mover;
 mod moves;
+mod pauses;
 mod pressure;
 mod recovery;
 mod requests;

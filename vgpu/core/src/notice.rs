@@ -31,6 +31,8 @@ pub enum MoveStage {
     Verifying,
     /// Shadow entries point to the new place; the card forgets the old one.
     Redirecting,
+    /// Channels are put back and their doorbells rung; the old place is freed behind them.
+    Resuming,
     /// Rolled back, and the broker's own channel is taken off the card.
     Abandoned,
 }
@@ -105,14 +107,18 @@ pub enum Notice {
         /// Number of channels taken off.
         channels: u32,
     },
-    /// The channels that were suspended for a move run again.
+    /// The channels that were suspended for a move run again: their doorbells are written.
     Resumed {
         /// VM that owns the channels.
         vm: VmId,
         /// Number of the move, as in its [`Notice::MoveStarted`].
         id: MoveId,
-        /// Time for which they were suspended, in nanoseconds.
+        /// Time from when they were taken off the card to their doorbells, in nanoseconds.
         suspended_ns: u64,
+        /// How much of it was the wait for what they had under way; all of it, if that did not end.
+        drained_ns: u64,
+        /// The move was given up: the suspension was for nothing.
+        is_rolled_back: bool,
     },
     /// An access of a VM waits for memory behind chunks: there is not enough VRAM free. [`Notice::DemandEnded`] follows.
     DemandWaits {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use broker::{Accesses, BrokerStats};
+use broker::{Accesses, BrokerStats, Pauses};
 use fermi_model::Counters;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -51,8 +51,13 @@ pub struct VmReport {
     pub rolled_back: u64,
     /// How often its channels were suspended for a move.
     pub suspensions: u64,
-    /// Distribution of the times for which they were suspended.
+    /// Distribution of the times for which they were suspended: from off the card to their doorbells, for moves that were
+    /// given up too.
     pub pause_us: PauseReport,
+    /// The part of these times in which the channels ended what they had under way.
+    pub drain_us: PauseReport,
+    /// Suspensions for moves that were given up.
+    pub pauses_in_vain: u64,
     /// How often it left KVM.
     pub exits: u64,
     /// Accesses that reached the broker.
@@ -245,6 +250,15 @@ pub(super) fn make(
     }
 }
 
+fn pause_report(times: &Pauses) -> PauseReport {
+    let microseconds = |ns: u64| ns as f64 / 1000.0;
+    PauseReport {
+        p50: microseconds(times.p50_ns),
+        p99: microseconds(times.p99_ns),
+        max: microseconds(times.max_ns),
+    }
+}
+
 fn vm_report(member: &Member, stats: &BrokerStats) -> VmReport {
     let told = member.told();
     let errors = member.wrong();
@@ -254,7 +268,6 @@ fn vm_report(member: &Member, stats: &BrokerStats) -> VmReport {
         .find(|vm| vm.name == member.name)
         .cloned()
         .unwrap_or_default();
-    let microseconds = |ns: u64| ns as f64 / 1000.0;
     VmReport {
         name: member.name.clone(),
         workload: member.workload.name().to_owned(),
@@ -269,11 +282,9 @@ fn vm_report(member: &Member, stats: &BrokerStats) -> VmReport {
         refilled_bytes: figures.refilled_bytes,
         rolled_back: figures.rolled_back,
         suspensions: figures.pauses.count,
-        pause_us: PauseReport {
-            p50: microseconds(figures.pauses.p50_ns),
-            p99: microseconds(figures.pauses.p99_ns),
-            max: microseconds(figures.pauses.max_ns),
-        },
+        pause_us: pause_report(&figures.pauses),
+        drain_us: pause_report(&figures.drains),
+        pauses_in_vain: figures.pauses_in_vain,
         exits: member.exits,
         accesses: figures.accesses,
         copies: told.copies,
@@ -308,7 +319,7 @@ impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<4} {:<8} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>10} {:>10} {:>9} {:>11}  digest",
+            "{:<4} {:<8} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>10} {:>10} {:>10} {:>9} {:>11}  digest",
             "vm",
             "workload",
             "",
@@ -320,6 +331,7 @@ impl fmt::Display for DemoReport {
             "pauses",
             "p50",
             "max",
+            "p50 drain",
             "exits",
             "GPU time"
         )?;
@@ -335,7 +347,7 @@ impl fmt::Display for DemoReport {
             );
             writeln!(
                 f,
-                "{:<4} {:<8} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8.0}us {:>8.0}us {:>9} {gpu_time:>11}  {digest}",
+                "{:<4} {:<8} {:>5} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>8.0}us {:>8.0}us {:>8.0}us {:>9} {gpu_time:>11}  {digest}",
                 vm.name,
                 vm.workload,
                 if vm.ok { "ok" } else { "WRONG" },
@@ -347,6 +359,7 @@ impl fmt::Display for DemoReport {
                 vm.suspensions,
                 vm.pause_us.p50,
                 vm.pause_us.max,
+                vm.drain_us.p50,
                 vm.exits,
             )?;
         }

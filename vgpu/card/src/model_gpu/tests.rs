@@ -51,13 +51,13 @@ fn read_window(card: &mut ModelGpu, offset: u64, bytes: usize) -> Vec<u8> {
 #[test]
 fn frame_moved_between_owners_reads_zero_and_leaves_no_page() {
     let mut card = card();
-    card.place_frame(FrameNo(3), vm(VM_A, 0)).unwrap();
-    card.place_frame(FrameNo(4), vm(VM_A, FRAME)).unwrap();
+    card.place_frames(&[FrameNo(3)], vm(VM_A, 0)).unwrap();
+    card.place_frames(&[FrameNo(4)], vm(VM_A, FRAME)).unwrap();
     look_at(&mut card, FrameNo(3));
     card.write(Bar::Bar0, PRAMIN_BASE.into(), &[7; 64]).unwrap();
     assert_eq!(read_window(&mut card, 0, 64), [7; 64]);
     assert_eq!(card.frames.held_bytes(VM_A), Some(4096));
-    card.place_frame(FrameNo(3), vm(VM_B, 2 * FRAME)).unwrap();
+    card.place_frames(&[FrameNo(3)], vm(VM_B, 2 * FRAME)).unwrap();
     assert_eq!(read_window(&mut card, 0, 64), [0; 64]);
     // A thread takes the pages out.
     let start = std::time::Instant::now();
@@ -70,8 +70,8 @@ fn frame_moved_between_owners_reads_zero_and_leaves_no_page() {
 #[test]
 fn free_frame_is_nowhere() {
     let mut card = card();
-    card.place_frame(FrameNo(3), FrameOwner::Broker).unwrap();
-    card.place_frame(FrameNo(3), FrameOwner::Free).unwrap();
+    card.place_frames(&[FrameNo(3)], FrameOwner::Broker).unwrap();
+    card.place_frames(&[FrameNo(3)], FrameOwner::Free).unwrap();
     look_at(&mut card, FrameNo(3));
     card.write(Bar::Bar0, PRAMIN_BASE.into(), &[7; 8]).unwrap();
     assert_eq!(read_window(&mut card, 0, 8), [0xff; 8]);
@@ -80,7 +80,7 @@ fn free_frame_is_nowhere() {
 #[test]
 fn unaligned_access_to_registers_is_cut_into_aligned_pieces() {
     let mut card = card();
-    card.place_frame(FrameNo(0), FrameOwner::Broker).unwrap();
+    card.place_frames(&[FrameNo(0)], FrameOwner::Broker).unwrap();
     look_at(&mut card, FrameNo(0));
     card.write(Bar::Bar0, u64::from(PRAMIN_BASE) + 3, &[1, 2, 3, 4, 5, 6, 7])
         .unwrap();

@@ -176,8 +176,10 @@ pub enum Happened {
         iova: Iova,
         bytes: u64,
     },
-    PlaceFrame {
-        frame: FrameNo,
+    PlaceFrames {
+        first: FrameNo,
+        /// The largest number stands for more, too.
+        count: u16,
         owner: FrameOwner,
     },
     DropImage {
@@ -305,6 +307,15 @@ impl Happened {
         })
     }
 
+    /// The entry of frames that change their owner.
+    fn placed(frames: &[FrameNo], owner: FrameOwner) -> Option<Self> {
+        Some(Self::PlaceFrames {
+            first: *frames.first()?,
+            count: u16::try_from(frames.len()).unwrap_or(u16::MAX),
+            owner,
+        })
+    }
+
     /// The entry of an action; `None` for a notice, which is kept whole and elsewhere.
     pub(super) fn of_action(action: &Action) -> Option<Self> {
         Some(match *action {
@@ -363,7 +374,7 @@ impl Happened {
                 memory: memory.into(),
             },
             Action::UnmapDma { iova, bytes } => Happened::UnmapDma { iova, bytes },
-            Action::PlaceFrame { frame, owner } => Happened::PlaceFrame { frame, owner },
+            Action::PlaceFrames { ref frames, owner } => Happened::placed(frames, owner)?,
             Action::DropImage { vm, at, bytes } => Happened::DropImage {
                 vm,
                 at,
@@ -427,7 +438,7 @@ impl Happened {
                 memory: Memory::Ram(vm) | Memory::Image(vm),
                 ..
             }
-            | Happened::PlaceFrame {
+            | Happened::PlaceFrames {
                 owner: FrameOwner::Vm { vm, .. },
                 ..
             } => Some(vm),
@@ -444,7 +455,7 @@ impl Happened {
                 memory: Memory::Own, ..
             }
             | Happened::UnmapDma { .. }
-            | Happened::PlaceFrame {
+            | Happened::PlaceFrames {
                 owner: FrameOwner::Broker | FrameOwner::Free,
                 ..
             }
@@ -501,7 +512,7 @@ impl Happened {
             | Happened::HostPoll { .. }
             | Happened::MapDma { .. }
             | Happened::UnmapDma { .. }
-            | Happened::PlaceFrame { .. }
+            | Happened::PlaceFrames { .. }
             | Happened::DropImage { .. }
             | Happened::Interrupt { .. }
             | Happened::LetInterrupts { .. }

@@ -210,7 +210,14 @@ impl Happened {
                 write!(f, "map {} KiB of {memory} at {iova}", bytes >> 10)
             }
             Happened::UnmapDma { iova, bytes } => write!(f, "unmap {} KiB at {iova}", bytes >> 10),
-            Happened::PlaceFrame { frame, owner } => write!(f, "frame {} is {}", frame.0, Owner(owner)),
+            Happened::PlaceFrames {
+                first,
+                count: 1,
+                owner,
+            } => write!(f, "frame {} is {}", first.0, Owner(owner)),
+            Happened::PlaceFrames { first, count, owner } => {
+                write!(f, "{count} frames from {} on are {}", first.0, Owner(owner))
+            }
             Happened::DropImage { vm, at, pages } => {
                 write!(f, "drop {} KiB of {vm}'s image at {at}", kibibytes(pages))
             }

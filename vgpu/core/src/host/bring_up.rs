@@ -186,12 +186,11 @@ pub(crate) fn program(
     actions: &mut Actions,
 ) -> Card {
     let base = FrameNo(layout.arena_first).base();
-    for frame in layout.arena_first..layout.arena_first + layout.arena_frames {
-        actions.push(Action::PlaceFrame {
-            frame: FrameNo(frame),
-            owner: FrameOwner::Broker,
-        });
-    }
+    let arena = layout.arena_first..layout.arena_first + layout.arena_frames;
+    actions.push(Action::PlaceFrames {
+        frames: arena.map(FrameNo).collect(),
+        owner: FrameOwner::Broker,
+    });
     actions.push(Action::MapDma {
         iova: own_iova,
         bytes: OWN_BYTES,

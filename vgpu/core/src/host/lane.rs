@@ -8,7 +8,7 @@ use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::card::PhysChannel;
-use crate::event::{Action, Actions, Token, VmId};
+use crate::event::{Action, Actions, Tick, Token, VmId};
 use crate::inspect::{Inspect, Tree};
 use crate::notice::MoveId;
 use crate::reason::CardOperation;
@@ -37,6 +37,8 @@ pub(crate) enum Job {
     MoveFlushed(MoveId),
     /// The channels of a move are off the card, or not in time.
     Suspended(MoveId),
+    /// The channels of a move were told to go on, and their doorbells are written.
+    Resumed(Pause),
     /// A guest's preempt.
     Preempted(VmId, u8),
     /// The runlist being handed over is the card's; what waited for it ends.
@@ -55,6 +57,18 @@ pub(crate) enum Job {
     OwnReset,
     /// TLB flush after which nothing reaches a VM's memory.
     VmFlushed(VmId),
+}
+
+/// A suspension that ends: what is to be told of it once the doorbells are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pause {
+    pub(crate) vm: VmId,
+    pub(crate) id: MoveId,
+    /// When the channels were taken off the card.
+    pub(crate) since: Tick,
+    /// How much of the time it took until they were off.
+    pub(crate) drained_ns: u64,
+    pub(crate) is_rolled_back: bool,
 }
 
 /// One step of a group.

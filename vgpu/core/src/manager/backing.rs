@@ -139,13 +139,11 @@ impl Running {
             .map(|i| self.frames.allocate(start.wrapping_add(i), vm))
             .collect::<Option<_>>()?;
         self.note_taken(vm, u64::from(count) * fermi_spec::addr::FRAME);
-        for (i, &frame) in (u64::from(planted::is(Fault::WrongOwner))..).zip(&frames) {
-            let owner = FrameOwner::Vm {
-                vm,
-                at: at.offset(i * fermi_spec::addr::FRAME),
-            };
-            cx.actions.push(Action::PlaceFrame { frame, owner });
-        }
+        let owner = FrameOwner::Vm { vm, at };
+        cx.actions.push(Action::PlaceFrames {
+            frames: frames.to_vec(),
+            owner: owner.behind(u64::from(planted::is(Fault::WrongOwner))),
+        });
         Some(frames)
     }
 }

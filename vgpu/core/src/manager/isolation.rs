@@ -197,13 +197,12 @@ impl Running {
         if self.is_given_up(vm) {
             return;
         }
+        let mut free = Vec::new();
         for frame in frames {
             let released = self.frames.release(frame, vm);
-            if self.believe(vm, released).is_some() {
-                let owner = FrameOwner::Free;
-                cx.actions.push(Action::PlaceFrame { frame, owner });
-            }
+            free.extend(self.believe(vm, released).map(|()| frame));
         }
+        take_from_owner(free, cx);
     }
 
     /// The VM is off the card, and the card has forgotten it. Whatever the allocators still know as its own is free.
@@ -214,13 +213,13 @@ impl Running {
         let noted = self.volatile.inconsistent.remove(&vm);
         let mut wrong = self.take_back_arena(&vgpu).err();
         wrong = noted.or(wrong);
-        for frame in self.frames.held_by(vm).collect::<Vec<_>>() {
+        let held: Vec<_> = self.frames.held_by(vm).collect();
+        for &frame in &held {
             let part = format!("not frame {} any more", frame.0);
             wrong = wrong.or(Some(Inconsistency::NotHeld { part }));
-            let owner = FrameOwner::Free;
-            cx.actions.push(Action::PlaceFrame { frame, owner });
             let _ = self.frames.release(frame, vm);
         }
+        take_from_owner(held, cx);
         let on_bus = self.take_back_bus(&mut vgpu, cx);
         wrong = wrong.or(on_bus.err());
         cx.accounts.close(vm);
@@ -270,5 +269,13 @@ impl Running {
             (0, 0) => Ok(()),
             _ => Err(Inconsistency::ShadowMemory { held, found }),
         }
+    }
+}
+
+/// Frames that were released are nobody's from now on.
+fn take_from_owner(frames: Vec<fermi_spec::addr::FrameNo>, cx: &mut Cx<'_>) {
+    if !frames.is_empty() {
+        let owner = FrameOwner::Free;
+        cx.actions.push(Action::PlaceFrames { frames, owner });
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! start ──no writers──────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
-//!   └─ Suspending ─all off the card─►┘            │ failed or over-long       (channels resume, frames or images freed)
+//!   └─ Suspending ─all off the card─►┘            │ failed or over-long          │ (Resuming: channels first,
+//!                                                 │                              │  then frames or images are freed)
 //!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
 //!                                                     until the broker's own channel has been reset
 //! ```
@@ -79,6 +80,14 @@ pub(super) enum Stage {
         /// Frames that a spill empties.
         emptied: ChunkFrames,
     },
+    /// The channels were told to go on; waits for their doorbells, which may stand behind what else the card was told. To
+    /// free what is left takes time for each page, which nobody is to stand still for.
+    Resuming {
+        /// Shadow tables that nothing points to any more.
+        freed: Vec<TableRange>,
+        /// Frames that a spill empties. Nobody else gets one before it is scrubbed.
+        emptied: ChunkFrames,
+    },
     /// Rolled back; waits until the broker's own channel is off the card and writes the targets no more.
     Abandoned,
 }
@@ -107,6 +116,8 @@ pub(super) struct Suspension {
     /// The guest's number and the card's.
     pub(super) channels: Vec<(u8, PhysChannel)>,
     pub(super) since: Tick,
+    /// How long it took until all were off; `None` as long as they are not.
+    pub(super) drained_ns: Option<u64>,
 }
 
 /// Chunks of one VM on their way.
@@ -206,6 +217,7 @@ impl Stage {
             Self::Copying { .. } => MoveStage::Copying,
             Self::Verifying { .. } => MoveStage::Verifying,
             Self::Redirecting { .. } => MoveStage::Redirecting,
+            Self::Resuming { .. } => MoveStage::Resuming,
             Self::Abandoned => MoveStage::Abandoned,
         }
     }

@@ -1,7 +1,7 @@
 //! What each step of a move does to the card, the VM and its memory. The machine itself is [`mover`](super::mover).
 //!
 //! * Stores by the CPU wait while a chunk moves; loads are served from the old place until Redirecting.
-//! * The old copy dies only after the flush that follows the redirect.
+//! * The old copy dies only after the flush that follows the redirect, and after the channels run again: to free it takes time.
 //! * Where maps pin memory, the chunks' images are mapped first; if the host refuses one, the move is rolled back.
 
 use fermi_spec::addr::{FrameNo, SMALL_PAGE};
@@ -12,15 +12,16 @@ use std::collections::BTreeMap;
 use super::Cx;
 use super::images::check_image;
 use super::isolation::Shadows;
-use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage, Suspension};
+use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage};
+use super::pauses::writers;
 use super::running::Running;
 use super::window_copy::WindowCopy;
 use crate::contained::contained;
 use crate::device::{Blocked, Vgpu};
 use crate::event::{Action, Actions, VmId};
+use crate::host::Job;
 use crate::host::card::OWN_CHANNEL;
 use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
-use crate::host::{Job, PhysChannel};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
@@ -100,28 +101,6 @@ impl Running {
         true
     }
 
-    /// Takes the channels that can write the chunks off the card.
-    fn suspend(&mut self, mut head: Head, writers: Vec<(u8, PhysChannel)>, cx: &mut Cx<'_>) {
-        let id = head.id;
-        let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
-        cx.tell(Notice::Suspended {
-            vm: head.vm,
-            id,
-            channels: writers.len() as u32,
-        });
-        head.suspension = Some(Suspension {
-            channels: writers,
-            since: cx.now,
-        });
-        self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
-        self.card.take_off(
-            &physical,
-            false,
-            self.config.suspend_budget_ns,
-            Job::Suspended(id),
-        );
-    }
-
     /// A spilled large page needs a small-page table: have it before anything is stopped.
     fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
         let complete = self.on_shadows(vm, "reserving its tables", None, cx, |shadows| {
@@ -144,28 +123,8 @@ impl Running {
         complete.is_some_and(|(complete, _)| complete)
     }
 
-    /// The channels are off the card, or one of them was not in time.
-    pub(super) fn suspended(&mut self, id: MoveId, ok: bool, cx: &mut Cx<'_>) {
-        if !self
-            .mover
-            .get(id)
-            .is_some_and(|moving| matches!(moving.stage, Stage::Suspending))
-        {
-            return;
-        }
-        if !ok {
-            self.roll_back(RollBack::NotIdle, cx);
-            return self.forget_move(cx);
-        }
-        self.commit_host_runlist(Job::Nothing);
-        if let Some(moving) = self.mover.current.take() {
-            moving.tell_stage(cx);
-            self.map_copy(moving.head, cx);
-        }
-    }
-
     /// A move that was rolled back and that no engine has a part in any more.
-    fn forget_move(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn forget_move(&mut self, cx: &mut Cx<'_>) {
         let Some(Move { head, .. }) = self.mover.current.take() else {
             return;
         };
@@ -180,7 +139,7 @@ impl Running {
     }
 
     /// The chunks stay where they are; the VM goes on and is passed over for a while.
-    fn roll_back(&mut self, reason: RollBack, cx: &mut Cx<'_>) {
+    pub(super) fn roll_back(&mut self, reason: RollBack, cx: &mut Cx<'_>) {
         let Some(moving) = &self.mover.current else { return };
         moving.tell_stage(cx);
         cx.tell(moving.rolled_back(reason));
@@ -198,13 +157,13 @@ impl Running {
         };
         self.pass_wanted |= self.policy.observe(&what) == Worth::Pass;
         if !planted::is(Fault::RollBackForgetsResume) {
-            self.resume(cx);
+            self.resume(true, cx.now);
         }
         self.wake_after_move(vm);
     }
 
     /// Shows both ends of the copies to whoever copies, and lists them.
-    fn map_copy(&mut self, mut head: Head, cx: &mut Cx<'_>) {
+    pub(super) fn map_copy(&mut self, mut head: Head, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get(&head.vm) else {
             return;
         };
@@ -268,7 +227,7 @@ impl Running {
                 }
                 self.card.start_copy(&runs, cx.memory, cx.actions);
                 if planted::is(Fault::ResumeBeforeCopied) {
-                    self.resume(cx);
+                    self.resume(false, cx.now);
                 }
             }
             _ => {}
@@ -402,18 +361,35 @@ impl Running {
         );
     }
 
-    /// Nothing reaches the old copies any more.
+    /// Nothing reaches the old copies any more: the channels go on.
     pub(super) fn move_flushed(&mut self, id: MoveId, cx: &mut Cx<'_>) {
-        if self.mover.get(id).is_none() {
-            return;
-        }
-        let suspended_ns = self.resume(cx);
-        let Some(moving) = self.mover.current.take() else {
+        let is_flushed =
+            |moving: &mut Move| moving.head.id == id && matches!(moving.stage, Stage::Redirecting { .. });
+        let Some(moving) = self.mover.current.take_if(is_flushed) else {
             return;
         };
         moving.tell_stage(cx);
         let Move { head, stage, .. } = moving;
         let Stage::Redirecting { freed, emptied } = stage else {
+            return;
+        };
+        let stage = Stage::Resuming { freed, emptied };
+        self.mover.current = Some(Move::new(head, stage, cx.now));
+        if !self.resume(false, cx.now) {
+            self.finish_move(id, None, cx);
+        }
+    }
+
+    /// Ends a move whose channels run again, or that had none to suspend: the old place is free.
+    pub(super) fn finish_move(&mut self, id: MoveId, pause_ns: Option<u64>, cx: &mut Cx<'_>) {
+        let is_over =
+            |moving: &mut Move| moving.head.id == id && matches!(moving.stage, Stage::Resuming { .. });
+        let Some(moving) = self.mover.current.take_if(is_over) else {
+            return;
+        };
+        moving.tell_stage(cx);
+        let Move { head, stage, .. } = moving;
+        let Stage::Resuming { freed, emptied } = stage else {
             return;
         };
         let Some(vgpu) = self.vms.get_mut(&head.vm) else {
@@ -436,7 +412,7 @@ impl Running {
             chunks: head.chunks.len() as u32,
             bytes,
             copied: head.copied,
-            pause_ns: suspended_ns,
+            pause_ns,
         });
         self.observe(&Observation::Moved {
             vm: head.vm,
@@ -450,42 +426,6 @@ impl Running {
             self.note_collected(head.cause, bytes);
         }
         self.wake_after_move(head.vm);
-    }
-
-    /// Puts the suspended channels back; what was submitted meanwhile runs now. For how long they were away, if any was.
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Option<u64> {
-        let head = &mut self.mover.current.as_mut()?.head;
-        let (vm, id) = (head.vm, head.id);
-        let Suspension { channels, since } = head.suspension.take()?;
-        let suspended_ns = cx.now.since(since);
-        cx.tell(Notice::Resumed { vm, id, suspended_ns });
-        let vgpu = self.vms.get_mut(&vm)?;
-        let mut ring = Vec::new();
-        for (v, physical) in channels {
-            // A channel that the guest unbound meanwhile, or bound anew, is not the one that was suspended.
-            if let Some(channel) = vgpu
-                .channels
-                .get_mut(&v)
-                .filter(|channel| channel.physical == physical)
-            {
-                channel.suspended = false;
-                if !channel.killed {
-                    ring.push((physical, channel.runnable, channel.gp_put));
-                }
-            }
-        }
-        for (physical, runnable, _) in &ring {
-            if *runnable {
-                self.card.start(*physical);
-            }
-        }
-        self.commit_host_runlist(Job::Nothing);
-        for (physical, _, gp_put) in ring {
-            if let Some(gp_put) = gp_put.filter(|_| !planted::is(Fault::DoorbellLost)) {
-                self.card.ring_later(physical, gp_put);
-            }
-        }
-        Some(suspended_ns)
     }
 
     /// Requests that waited for the move try again.
@@ -551,26 +491,6 @@ fn place_anew(head: &mut Head, vgpu: &mut Vgpu, actions: &mut Actions) -> ChunkF
         }
     }
     emptied
-}
-
-/// Channels that can write any of the chunks: those whose address space maps one for stores.
-fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
-    let writable: Vec<_> = vgpu
-        .spaces
-        .iter()
-        .filter(|(_, space)| {
-            chunks
-                .iter()
-                .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
-                .any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
-        })
-        .map(|(&id, _)| id)
-        .collect();
-    vgpu.channels
-        .iter()
-        .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
-        .map(|(&v, channel)| (v, channel.physical))
-        .collect()
 }
 
 /// Chunks of a move that have to be copied, with their frames. One that is in both places already needs no copy.

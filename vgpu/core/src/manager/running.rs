@@ -222,6 +222,7 @@ impl Running {
             Job::WindowFlushed(id) => self.window_flushed(id, cx),
             Job::MoveFlushed(id) => self.move_flushed(id, cx),
             Job::Suspended(id) => self.suspended(id, ok, cx),
+            Job::Resumed(pause) => self.resumed(pause, cx),
             Job::Preempted(vm, channel) => self.preempted(vm, channel, ok),
             Job::Runlist(vm) => self.runlist_taken(vm),
             Job::Bound(channel) => self.in_table(channel),

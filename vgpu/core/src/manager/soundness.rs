@@ -89,7 +89,7 @@ impl Running {
             .iter()
             .filter(move |moving| moving.head.vm == vm);
         let freed = moving.flat_map(|moving| match &moving.stage {
-            Stage::Redirecting { freed, .. } => &**freed,
+            Stage::Redirecting { freed, .. } | Stage::Resuming { freed, .. } => &**freed,
             _ => &[],
         });
         let tables = spaces.flat_map(|(_, space)| space.tables()).chain(freed.copied());
@@ -150,7 +150,7 @@ impl Running {
                 CopyWork::Engine(runs) => runs.iter().try_for_each(|run| run.check()),
                 CopyWork::Window(copy) => copy.check(self.layout, vgpu.config.guest_vram),
             },
-            Stage::Redirecting { emptied, .. } => {
+            Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => {
                 Unsound::unless(of_chunks(emptied), "out of frames that do not fit")
             }
             Stage::Suspending | Stage::Verifying { .. } | Stage::Abandoned => Ok(()),
@@ -167,7 +167,7 @@ impl Running {
             .filter(|moving| is_sound(moving.head.vm));
         let moving = moves.flat_map(|moving| {
             let emptied = match &moving.stage {
-                Stage::Redirecting { emptied, .. } => Some(emptied),
+                Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => Some(emptied),
                 _ => None,
             };
             let frames = std::iter::once(&moving.head.targets).chain(emptied);

@@ -15,7 +15,7 @@ use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PROM_BASE, PbusReg, PffbReg, PfifoR
 
 use super::Manager;
 use crate::config::{Bus, GpuConfig};
-use crate::event::{Action, Event, Refusal, Reply, Request, VmId};
+use crate::event::{Action, Event, FrameOwner, Refusal, Reply, Request, VmId};
 use crate::notice::Notice;
 use crate::reason::{Denial, RollBack, StartFailure};
 use scene::{DATA, MIB, MS, Scene, frees, is_store, rings, vm_config};
@@ -116,7 +116,7 @@ fn bind_gets_memory_for_what_its_tables_show_before_it_is_answered() {
     let request = scene.bind(A, 4);
     assert_eq!(scene.reply(request), Some(&Reply::Done));
     assert_eq!(scene.resident(A), 4 * MIB);
-    let backed = scene.first("frame", |action| matches!(action, Action::PlaceFrame { .. }));
+    let backed = scene.first("frame", |action| matches!(action, Action::PlaceFrames { .. }));
     let answered = scene.first(
         "answer",
         |action| matches!(action, Action::Reply { request: of, .. } if *of == request),
@@ -181,7 +181,7 @@ fn eight_byte_store_that_binds_and_starts_a_channel_is_that_of_two_words() {
     assert!(
         actions
             .iter()
-            .any(|action| matches!(action, Action::PlaceFrame { .. }))
+            .any(|action| matches!(action, Action::PlaceFrames { .. }))
     );
     let (of_two, state_of_two) = run(false);
     // The card is told the same, and to start last. What is written to the instance block in between may come earlier.
@@ -265,6 +265,79 @@ fn demand_beyond_the_card_spills_in_the_order_that_keeps_memory_safe() {
         flushed < freed,
         "frames are free at {freed}, before the flush at {flushed}"
     );
+}
+
+/// To scrub a frame takes time for each page, and the guest whose chunk was spilled would stand still for it.
+#[test]
+fn frames_of_a_spill_are_given_back_once_and_behind_the_doorbells() {
+    let mut scene = Scene::up();
+    scene.copies_end = false;
+    let (mut scene, request) = scene.contended();
+    scene.doorbell(A, 5);
+    scene.take();
+    scene.end_copy();
+    scene.pass(10 * MS);
+    let rung = scene.first("doorbell", |action| rings(action, u64::from(FIRST_CHANNEL)));
+    let freed = scene.first("free frames", frees);
+    assert!(rung < freed, "scrubbed at {freed}, rung at {rung}");
+    let listed = scene.first("runlist", |action| {
+        matches!(action, Action::HostWrite { bar: Bar::Bar0, offset, .. }
+            if *offset == u64::from(Bar0Reg::from(PfifoReg::RunlistCommit).offset()))
+    });
+    assert!(listed < freed, "scrubbed at {freed}, on the runlist at {listed}");
+    let given = |action: &Action| match action {
+        Action::PlaceFrames {
+            frames,
+            owner: FrameOwner::Free,
+        } => Some(frames.len()),
+        _ => None,
+    };
+    // All 16 of the chunk together, and nobody has one before.
+    assert_eq!(scene.actions.iter().filter_map(given).collect::<Vec<_>>(), [16]);
+    let taken = scene.first("frames of the other", |action| {
+        matches!(
+            action,
+            Action::PlaceFrames {
+                owner: FrameOwner::Vm { vm: B, .. },
+                ..
+            }
+        )
+    });
+    assert!(freed < taken);
+    assert_eq!(scene.reply(request), Some(&Reply::Done));
+}
+
+/// The pause that is told lasts from the channels' being taken off to their doorbells, and its drain is told apart.
+#[test]
+fn pause_ends_with_the_doorbells_and_tells_its_drain() {
+    let mut scene = Scene::up();
+    scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
+    let (mut scene, _) = scene.contended();
+    scene.copies_end = false;
+    scene.doorbell(A, 5);
+    scene.pass(3 * MS);
+    scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), true);
+    scene.pass(2 * MS);
+    scene.take();
+    scene.end_copy();
+    scene.pass(5 * MS);
+    let rung = scene.first("doorbell", |action| rings(action, u64::from(FIRST_CHANNEL)));
+    let told = scene.first("pause", |action| {
+        matches!(action, Action::Notice(Notice::Resumed { .. }))
+    });
+    assert!(rung < told, "told at {told}, rung at {rung}");
+    let Action::Notice(Notice::Resumed {
+        suspended_ns,
+        drained_ns,
+        is_rolled_back,
+        ..
+    }) = scene.actions[told]
+    else {
+        panic!("{:?}", scene.actions[told]);
+    };
+    assert!((3 * MS..5 * MS).contains(&drained_ns), "{drained_ns}");
+    assert!((5 * MS..10 * MS).contains(&suspended_ns), "{suspended_ns}");
+    assert!(!is_rolled_back);
 }
 
 #[test]

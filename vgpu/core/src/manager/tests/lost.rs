@@ -27,7 +27,7 @@ fn gives(action: &Action) -> bool {
     matches!(
         action,
         Action::UnmapDma { .. }
-            | Action::PlaceFrame { .. }
+            | Action::PlaceFrames { .. }
             | Action::MapDma { .. }
             | Action::Detached { .. }
             | Action::Reply { .. }

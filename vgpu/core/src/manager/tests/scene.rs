@@ -483,7 +483,7 @@ pub(super) fn rings(action: &Action, channel: u64) -> bool {
 pub(super) fn frees(action: &Action) -> bool {
     matches!(
         action,
-        Action::PlaceFrame {
+        Action::PlaceFrames {
             owner: FrameOwner::Free,
             ..
         }

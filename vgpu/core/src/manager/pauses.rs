@@ -1,0 +1,157 @@
+//! Channels that stand still while memory moves: off the card before the copy, back behind the flush.
+//!
+//! ```text
+//!  suspend ──► drained (off the card) ──► copy, redirect, flush ──► put back ──► doorbells written: the pause is over
+//!     └──────────────── what a pause lasts, rolled back or not ────────────────────────┘
+//! ```
+//!
+//! What a move leaves to be done besides is done when the pause is over.
+
+use planted::Fault;
+
+use super::Cx;
+use super::mover::{Head, Move, Stage, Suspension};
+use super::running::Running;
+use crate::device::Vgpu;
+use crate::event::{Tick, VmId};
+use crate::host::{Job, Pause, PhysChannel};
+use crate::memory::ChunkNo;
+use crate::notice::{MoveId, Notice};
+use crate::reason::RollBack;
+
+impl Running {
+    /// Takes the channels that can write the chunks off the card.
+    pub(super) fn suspend(&mut self, mut head: Head, writers: Vec<(u8, PhysChannel)>, cx: &mut Cx<'_>) {
+        let id = head.id;
+        let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
+        cx.tell(Notice::Suspended {
+            vm: head.vm,
+            id,
+            channels: writers.len() as u32,
+        });
+        head.suspension = Some(Suspension {
+            channels: writers,
+            since: cx.now,
+            drained_ns: None,
+        });
+        self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
+        self.card.take_off(
+            &physical,
+            false,
+            self.config.suspend_budget_ns,
+            Job::Suspended(id),
+        );
+    }
+
+    /// The channels are off the card, or one of them was not in time.
+    pub(super) fn suspended(&mut self, id: MoveId, ok: bool, cx: &mut Cx<'_>) {
+        if !self
+            .mover
+            .get(id)
+            .is_some_and(|moving| matches!(moving.stage, Stage::Suspending))
+        {
+            return;
+        }
+        if !ok {
+            self.roll_back(RollBack::NotIdle, cx);
+            return self.forget_move(cx);
+        }
+        self.commit_host_runlist(Job::Nothing);
+        if let Some(mut moving) = self.mover.current.take() {
+            moving.tell_stage(cx);
+            if let Some(suspension) = &mut moving.head.suspension {
+                suspension.drained_ns = Some(cx.now.since(suspension.since));
+            }
+            self.map_copy(moving.head, cx);
+        }
+    }
+
+    /// The doorbells of channels that were suspended are written.
+    pub(super) fn resumed(&mut self, pause: Pause, cx: &mut Cx<'_>) {
+        let suspended_ns = cx.now.since(pause.since);
+        cx.tell(Notice::Resumed {
+            vm: pause.vm,
+            id: pause.id,
+            suspended_ns,
+            drained_ns: pause.drained_ns,
+            is_rolled_back: pause.is_rolled_back,
+        });
+        self.finish_move(pause.id, Some(suspended_ns), cx);
+    }
+
+    /// Puts the suspended channels back; what was submitted meanwhile runs now. [`Running::resumed`] follows when their
+    /// doorbells are written. `false`: none was suspended.
+    pub(super) fn resume(&mut self, is_rolled_back: bool, now: Tick) -> bool {
+        let Some(head) = self.mover.current.as_mut().map(|moving| &mut moving.head) else {
+            return false;
+        };
+        let (vm, id) = (head.vm, head.id);
+        let Some(suspension) = head.suspension.take() else {
+            return false;
+        };
+        let Suspension { channels, since, .. } = suspension;
+        let pause = Pause {
+            vm,
+            id,
+            since,
+            drained_ns: suspension.drained_ns.unwrap_or(now.since(since)),
+            is_rolled_back,
+        };
+        self.put_back(vm, channels);
+        // Behind the doorbells, which may wait for a preempt.
+        self.card.fifo_steps(Vec::new(), Job::Resumed(pause));
+        true
+    }
+
+    /// Lets channels of a VM run again that were suspended, and rings their doorbells.
+    fn put_back(&mut self, vm: VmId, channels: Vec<(u8, PhysChannel)>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return;
+        };
+        let mut ring = Vec::new();
+        for (v, physical) in channels {
+            // A channel that the guest unbound meanwhile, or bound anew, is not the one that was suspended.
+            if let Some(channel) = vgpu
+                .channels
+                .get_mut(&v)
+                .filter(|channel| channel.physical == physical)
+            {
+                channel.suspended = false;
+                if !channel.killed {
+                    ring.push((physical, channel.runnable, channel.gp_put));
+                }
+            }
+        }
+        for (physical, runnable, _) in &ring {
+            if *runnable {
+                self.card.start(*physical);
+            }
+        }
+        self.commit_host_runlist(Job::Nothing);
+        for (physical, _, gp_put) in ring {
+            if let Some(gp_put) = gp_put.filter(|_| !planted::is(Fault::DoorbellLost)) {
+                self.card.ring_later(physical, gp_put);
+            }
+        }
+    }
+}
+
+/// Channels that can write any of the chunks: those whose address space maps one for stores.
+pub(super) fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
+    let writable: Vec<_> = vgpu
+        .spaces
+        .iter()
+        .filter(|(_, space)| {
+            chunks
+                .iter()
+                .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
+                .any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
+        })
+        .map(|(&id, _)| id)
+        .collect();
+    vgpu.channels
+        .iter()
+        .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
+        .map(|(&v, channel)| (v, channel.physical))
+        .collect()
+}
