@@ -90,6 +90,8 @@ pub(crate) struct Mirror {
     pub(crate) guest: Region,
     large: Option<VramAddr>,
     small: Option<VramAddr>,
+    /// Where a small table will lie: had together with the large one, so that what is mapped can always move to system memory.
+    kept: Option<VramAddr>,
     /// The shadow directory entry as last written.
     pde: u64,
     #[serde(with = "saved::runs")]
@@ -108,6 +110,7 @@ impl Mirror {
             guest: Region::new(),
             large: None,
             small: None,
+            kept: None,
             pde: 0,
             shapes: Box::new([Shape::Empty; SLOTS]),
             edges: Box::new([NO_EDGE; SLOTS]),
@@ -152,6 +155,10 @@ impl Mirror {
             self.shapes.iter().all(has_table),
             "a slot has entries in a table that is not there",
         )?;
+        Unsound::unless(
+            self.large.is_none() || self.small.or(self.kept).is_some(),
+            "a large table without room for a small one",
+        )?;
         self.guest.check()
     }
 
@@ -161,10 +168,11 @@ impl Mirror {
             at,
             bytes: LARGE_PT_BYTES,
         });
-        large.into_iter().chain(self.small.map(|at| TableRange {
+        let small = self.small.iter().chain(&self.kept).map(|&at| TableRange {
             at,
             bytes: SMALL_PT_BYTES,
-        }))
+        });
+        large.into_iter().chain(small)
     }
 }
 
@@ -273,6 +281,7 @@ impl<'a> Builder<'a> {
         self.built.freed.extend(mirror.tables());
         mirror.large = None;
         mirror.small = None;
+        mirror.kept = None;
         self.write_pde(&mut mirror);
         for slot in 0..SLOTS {
             self.index
@@ -340,6 +349,12 @@ impl<'a> Builder<'a> {
 
     #[cold]
     fn allocate_large(&mut self, mirror: &mut Mirror) -> bool {
+        if mirror.small.or(mirror.kept).is_none() {
+            mirror.kept = self.pages.allocate(SMALL_PT_BYTES);
+        }
+        if mirror.small.or(mirror.kept).is_none() {
+            return false;
+        }
         mirror.large = self.allocate(LARGE_PT_BYTES);
         self.write_pde(mirror);
         mirror.large.is_some()
@@ -347,7 +362,10 @@ impl<'a> Builder<'a> {
 
     #[cold]
     fn allocate_small(&mut self, mirror: &mut Mirror) -> bool {
-        mirror.small = self.allocate(SMALL_PT_BYTES);
+        mirror.small = match mirror.kept.take() {
+            Some(at) => Some(self.clear(at, SMALL_PT_BYTES)),
+            None => self.allocate(SMALL_PT_BYTES),
+        };
         self.write_pde(mirror);
         mirror.small.is_some()
     }
@@ -355,9 +373,13 @@ impl<'a> Builder<'a> {
     /// Allocates a table of zeros.
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
         let at = self.pages.allocate(bytes)?;
+        Some(self.clear(at, bytes))
+    }
+
+    fn clear(&mut self, at: VramAddr, bytes: u64) -> VramAddr {
         write_zeros(self.writer, at, bytes);
         self.built.entries += bytes / 8;
-        Some(at)
+        at
     }
 
     fn write_pde(&mut self, mirror: &mut Mirror) {

@@ -451,9 +451,9 @@ impl ShadowSpace {
         self.rewrite(slots, placements, pages, writer)
     }
 
-    /// Allocates the tables that a redirect of the frame to system memory may need: small tables where large
-    /// entries point to it. Call it before a move that must not fail. Returns whether all could be allocated;
-    /// tables that were allocated are kept.
+    /// Clears the tables that a redirect of the frame to system memory may need: small tables where large entries point
+    /// to it, whose memory was allocated with the large one. Call it before a move that must not take long. Returns whether
+    /// all are there.
     pub fn reserve(
         &mut self,
         frame: GuestFrame,
