@@ -48,6 +48,7 @@ fn vm_config(name: &str) -> VmConfig {
         chunk_bytes: 2 << 20,
         quota: Quota::default(),
         ram: vgpu::RAM_DEFAULT,
+        channels: vgpu::CHANNELS_DEFAULT,
     }
 }
 

@@ -60,6 +60,7 @@ pub fn vm_config(mebibytes: u64) -> VmConfig {
         chunk_bytes: 2 << 20,
         quota: Quota::default(),
         ram: vgpu::RAM_DEFAULT,
+        channels: vgpu::CHANNELS_DEFAULT,
     }
 }
 

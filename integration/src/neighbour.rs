@@ -93,12 +93,14 @@ impl Host {
     /// The broker does not start.
     pub fn start() -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
-        let socket = |name: &str| {
+        // Attackers are promised what they attack with, so that it is not the broker's bound of loans that stops them.
+        let socket = |name: &str, channels: u32| {
             let config = VmConfig {
                 name: name.to_owned(),
                 guest_vram: GUEST_VRAM,
                 chunk_bytes: 2 * MIB,
                 ram: GUEST_RAM,
+                channels,
                 quota: Quota::default(),
             };
             VmSocket::bind(&folder.path().join(name), &SocketAccess::default(), config)
@@ -118,7 +120,11 @@ impl Host {
             firmware: None,
             flights: None,
             record: None,
-            vms: vec![socket(VICTIM)?, socket(OTHERS[0])?, socket(OTHERS[1])?],
+            vms: vec![
+                socket(VICTIM, vgpu::CHANNELS_DEFAULT)?,
+                socket(OTHERS[0], attacks::CHANNELS.into())?,
+                socket(OTHERS[1], attacks::CHANNELS.into())?,
+            ],
         })?;
         Ok(Self {
             folder,

@@ -361,7 +361,7 @@ impl Simulation {
             guest_vram: rng.random_range(drawn::GUEST_VRAM_MIN / MIB..=guest_vram_max / MIB) * MIB,
             chunk_bytes,
             quota: drawn::quota(rng),
-            ram: vgpu::RAM_DEFAULT,
+            ..crate::bench::vm_config(0)
         };
         let text = drawn::vm_text(&config, kind);
         let input = input_bytes(rng);

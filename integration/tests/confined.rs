@@ -53,6 +53,7 @@ fn as_a_broker() {
         chunk_bytes: 2 << 20,
         quota: Quota::default(),
         ram: vgpu::RAM_DEFAULT,
+        channels: vgpu::CHANNELS_DEFAULT,
     };
     let socket = VmSocket::bind(&folder.join("a.sock"), &SocketAccess::default(), config).unwrap();
     Sandbox::enter_as_server().unwrap();

@@ -466,6 +466,9 @@ fn directories_full_of_one_table_are_bounded() {
     bench.end();
 }
 
+/// Channels that a VM alone may hold: those that it is promised, and half of the 63 that may be lent.
+const HELD_ALONE: u8 = vgpu::CHANNELS_DEFAULT as u8 + 32;
+
 #[test]
 fn binding_all_128_channels_leaves_others_theirs() {
     let (mut bench, rig) = crowded();
@@ -477,12 +480,62 @@ fn binding_all_128_channels_leaves_others_theirs() {
         }
         let all: Vec<u8> = (0..128).collect();
         rig.commit(bus, &all);
-        (0..60).all(|channel| rig.execute(bus, channel, &[]))
+        (0..HELD_ALONE).all(|channel| rig.execute(bus, channel, &[]))
     });
     assert!(worked);
     // Two channels, as every driver needs.
     honest_gets_memory(&mut bench);
     bench.end();
+}
+
+#[test]
+fn vm_that_comes_after_one_that_bound_all_channels_has_its_own() {
+    let mut bench = Bench::new(48, &[8]);
+    let worked = bench.run(VmId(0), |bus| {
+        let mut rig = Rig::start(bus, 4 * MIB);
+        for channel in 0..127 {
+            rig.open(bus, channel);
+        }
+        // It has no more than it may borrow, and those work.
+        (0..HELD_ALONE).all(|channel| rig.execute(bus, channel, &[])) && !rig.execute(bus, HELD_ALONE, &[])
+    });
+    assert!(worked);
+    for late in (1..4).map(VmId) {
+        bench.attach(late, vm_config(8));
+        let works = bench.run(late, |bus| {
+            let mut rig = Rig::start(bus, 4 * MIB);
+            (0..vgpu::CHANNELS_DEFAULT as u8).all(|channel| {
+                rig.open(bus, channel);
+                rig.copies(bus, channel)
+            })
+        });
+        assert!(works, "{late}");
+    }
+    bench.end();
+}
+
+/// The data is shown at as many places as the directory has entries for, by large pages. A move to host RAM needs a table of
+/// small pages for each that exists.
+#[test]
+fn memory_that_many_tables_show_goes_to_host_ram_all_the_same() {
+    let (mut bench, rig) = crowded();
+    bench.run(ATTACKER, |bus| {
+        let mut rig = rig;
+        let entry = rig::pde(Some(LARGE_TABLE), None).into_bits().to_le_bytes();
+        rig::put(bus, DIRECTORY + 2 * 8, &entry.repeat(100));
+        rig::flush(bus, DIRECTORY);
+        assert!(rig.copies(bus, 0));
+    });
+    honest_gets_memory(&mut bench);
+    assert!(spills(&bench, ATTACKER) > 0);
+    let held = resident(&bench, HONEST);
+    assert!(held >= 20 * MIB, "{held:#x}");
+    bench.end();
+}
+
+fn resident(bench: &Bench, vm: VmId) -> u64 {
+    let audit = bench.world.manager.audit().unwrap();
+    audit.vms.iter().find(|of| of.vm == vm).unwrap().resident
 }
 
 #[test]

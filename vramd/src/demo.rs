@@ -307,6 +307,7 @@ fn build_all(
             chunk_bytes: CHUNK_BYTES,
             quota: Quota::default(),
             ram: vgpu::RAM_DEFAULT,
+            channels: vgpu::CHANNELS_DEFAULT,
         };
         let link = broker.attach(config).map_err(|source| DemoError::Attach {
             name: setup.name.clone(),

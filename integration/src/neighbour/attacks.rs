@@ -29,7 +29,7 @@ const DATA_BYTES: u64 = 8 << 20;
 const TARGET_VA: u64 = DATA_VA + (4 << 20);
 const UNMAPPED_VA: u64 = 1 << 36;
 /// Channels that attack at a time.
-const CHANNELS: u8 = 60;
+pub(super) const CHANNELS: u8 = 60;
 /// BAR0 of the vGPU as a region.
 const BAR0: u32 = 0;
 /// Loads that a client has under way, and stores in one of its batches.

@@ -4,6 +4,7 @@ use fermi_spec::addr::Iova;
 use fermi_spec::board::Board;
 use serde::{Deserialize, Serialize};
 
+use crate::host::lending::CHANNELS_USABLE;
 use crate::host::microcode::Microcode;
 use crate::inspect::{Inspect, Tree};
 use crate::policy::PolicyName;
@@ -288,13 +289,23 @@ pub struct VmConfig {
     /// refused.
     #[serde(default = "ram_default")]
     pub ram: u64,
+    /// Channels of the card that are kept for it, 1 to 127. It may hold more as long as some are left to lend.
+    #[serde(default = "channels_default")]
+    pub channels: u32,
 }
 
-/// RAM of a VM that names none.
-pub const RAM_DEFAULT: u64 = 32 << 30;
+/// RAM of a VM that names none: bus addresses suffice for 59 such VMs.
+pub const RAM_DEFAULT: u64 = 16 << 30;
 
 fn ram_default() -> u64 {
     RAM_DEFAULT
+}
+
+/// Channels of a VM that names none: a driver uses two. Those of programs are lent.
+pub const CHANNELS_DEFAULT: u32 = 2;
+
+fn channels_default() -> u32 {
+    CHANNELS_DEFAULT
 }
 
 /// Bus addresses kept for each VM beside its image and its RAM: a map takes whole units, and VMMs have a few small ones.
@@ -315,7 +326,17 @@ impl VmConfig {
             return Err(SettingError::Chunk { bytes });
         }
         self.check_ram()?;
+        self.check_channels()?;
         self.quota.check()
+    }
+
+    /// The same for its channels alone.
+    pub fn check_channels(&self) -> Result<(), SettingError> {
+        let channels = self.channels;
+        match (1..=CHANNELS_USABLE).contains(&channels) {
+            true => Ok(()),
+            false => Err(SettingError::Channels { channels }),
+        }
     }
 
     /// The same for its RAM alone.

@@ -5,15 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fermi_spec::addr::{Gpa, SMALL_PAGE};
+use fermi_spec::addr::{Gpa, PDE_SPAN, SMALL_PAGE};
 use fermi_spec::bar::Bar;
+use fermi_spec::instance::INSTANCE_BYTES;
+use fermi_spec::pte::{LARGE_PT_BYTES, PD_BYTES};
 use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
-use crate::config::VmConfig;
+use crate::config::{CHANNELS_DEFAULT, VmConfig};
 use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
+use crate::host::arena::SLOT_BYTES;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::memory::{ChunkNo, Chunks, GuestPage};
 use crate::notice::SyncWait;
@@ -266,7 +269,7 @@ pub(crate) struct Vgpu {
     pub(crate) fetched: BTreeMap<GuestPage, Box<[u8; SMALL_PAGE as usize]>>,
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) blocked: Option<Blocked>,
-    /// Bytes of the arena held for this VM's shadows, and the bound.
+    /// Bytes of the arena held for this VM's shadows.
     pub(crate) shadow: ShadowCharge,
     pub(crate) leave: Leave,
     /// Shadow tables given up without a flush of their own: free with the VM's last one.
@@ -290,10 +293,13 @@ pub(crate) struct Vgpu {
     pub(crate) guest_errors: u64,
 }
 
-/// Shadow memory that a VM may hold: four directories' worth of slack, and tables for twice its VRAM.
-pub(crate) fn shadow_budget(guest_vram: u64) -> u64 {
-    let spans = guest_vram.div_ceil(fermi_spec::addr::PDE_SPAN);
-    (512 << 10) + (2 * spans + 2) * (264 << 10)
+/// Shadow memory that a VM is promised, in slots of the arena: small-page tables for all its VRAM and for 128 MiB of addresses
+/// more, and beside them two directories, the large-page tables and instance blocks. What a guest maps beyond is lent, or absent
+/// for the card as long as nothing is left to lend.
+pub(crate) fn promised_slots(guest_vram: u64) -> u32 {
+    let tables = guest_vram.div_ceil(PDE_SPAN) + 1;
+    let small = 2 * PD_BYTES + INSTANCE_BYTES * u64::from(CHANNELS_DEFAULT) + tables * LARGE_PT_BYTES;
+    (tables + small.div_ceil(SLOT_BYTES)) as u32
 }
 
 impl Leave {
@@ -341,10 +347,7 @@ impl Vgpu {
             fetched: BTreeMap::new(),
             queue: VecDeque::new(),
             blocked: None,
-            shadow: ShadowCharge {
-                held: 0,
-                max: shadow_budget(config.guest_vram),
-            },
+            shadow: ShadowCharge { held: 0 },
             leave: Leave::Stays,
             orphans: Vec::new(),
             notify_at: Tick::default(),
@@ -534,7 +537,6 @@ impl Inspect for Vgpu {
         tree.part("chunks", &self.chunks);
         tree.group("shadow_tables", |tree| {
             tree.bytes("held", self.shadow.held);
-            tree.bytes("max", self.shadow.max);
         });
         tree.group("snapshots_of_tables", |tree| {
             tree.count("tables", self.table_count());

@@ -10,6 +10,7 @@ pub(crate) mod card;
 pub(crate) mod copy;
 pub(crate) mod interrupt;
 pub(crate) mod lane;
+pub(crate) mod lending;
 pub(crate) mod microcode;
 
 pub(crate) use arena::Arena;

@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{BusRange, GUEST_VRAM_MIN};
 use crate::event::VmId;
+use crate::host::arena::SLOT_BYTES;
+use crate::host::lending::CHANNELS_USABLE;
+use crate::host::lending::Full;
 
 /// A setting of a VM that no card could grant, or that contradicts another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -39,6 +42,14 @@ pub enum SettingError {
     Ram {
         /// The size that was asked for.
         bytes: u64,
+    },
+    /// The channels that are kept for the VM.
+    #[error(
+        "channels {channels} is not between 1 and {CHANNELS_USABLE}, which is all that a card has for VMs"
+    )]
+    Channels {
+        /// Number that was asked for.
+        channels: u32,
     },
     /// The weight of a quota.
     #[error("weight {weight} is not between 1 and 10000")]
@@ -140,15 +151,18 @@ pub enum Denial {
         /// Number that nobody has.
         vm: VmId,
     },
-    /// The card has too few channels to keep some for each VM.
-    #[error("{vms} VMs need {each} channels each; the card has {most} such shares")]
+    /// The card has too few channels left to promise this VM its own.
+    #[error(
+        "channels promised to all VMs ({promised}) and lent to those that use more than that ({lent}) exceed the card's {usable}: \
+         smaller `channels` of this VM or of others, or programs of others that end"
+    )]
     Channels {
-        /// VMs there would be.
-        vms: usize,
-        /// Channels kept for each of them.
-        each: usize,
-        /// VMs that there are channels for.
-        most: usize,
+        /// Channels promised to all VMs, this one included.
+        promised: u32,
+        /// Channels that VMs hold beyond their promises.
+        lent: u32,
+        /// Channels that VMs may use.
+        usable: u32,
     },
     /// Guest VRAM has no room, even if everything were spilled.
     #[error(
@@ -171,15 +185,18 @@ pub enum Denial {
         /// Bytes of VRAM that guests may hold.
         usable: u64,
     },
-    /// The arena cannot hold the shadow tables that all VMs may need.
+    /// The arena has too little left to promise this VM the shadow tables of its VRAM.
     #[error(
-        "shadow tables of all VMs ({}K) exceed what the card sets aside ({}K)",
-        needed >> 10, room >> 10
+        "shadow tables promised to all VMs ({}K) and lent to those that map more ({}K) exceed what the card sets aside ({}K): \
+         a smaller guest_vram of this VM or of others",
+        promised >> 10, lent >> 10, room >> 10
     )]
     Shadows {
-        /// Bytes of tables that all VMs may need.
-        needed: u64,
-        /// Bytes set aside for them.
+        /// Bytes of tables promised to all VMs, this one included.
+        promised: u64,
+        /// Bytes of tables that VMs hold beyond their promises.
+        lent: u64,
+        /// Bytes set aside for all.
         room: u64,
     },
     /// No bus addresses in one piece for the VRAM image and the RAM.
@@ -213,6 +230,30 @@ pub enum Denial {
         /// Operation that did not end.
         operation: CardOperation,
     },
+}
+
+impl Denial {
+    pub(crate) fn channels(full: Full) -> Self {
+        let Full {
+            promised,
+            lent,
+            total: usable,
+        } = full;
+        Self::Channels {
+            promised,
+            lent,
+            usable,
+        }
+    }
+
+    pub(crate) fn shadows(full: Full) -> Self {
+        let bytes = |slots: u32| u64::from(slots) * SLOT_BYTES;
+        Self::Shadows {
+            promised: bytes(full.promised),
+            lent: bytes(full.lent),
+            room: bytes(full.total),
+        }
+    }
 }
 
 /// Bus addresses that the core gives away, in ascending order.

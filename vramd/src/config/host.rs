@@ -7,7 +7,7 @@ use broker::SocketAccess;
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{GpuConfig, Quota, RAM_DEFAULT, VmConfig};
+use vgpu::{CHANNELS_DEFAULT, GpuConfig, Quota, RAM_DEFAULT, VmConfig};
 
 use vramd_vm::config::{Bound, ConfigError, ConfigFile, Size, Wrong, check_name, load};
 
@@ -108,6 +108,7 @@ struct RawVm {
     guest_vram: Spanned<Size>,
     chunk: Option<Spanned<Size>>,
     ram: Option<Spanned<Size>>,
+    channels: Option<Spanned<u32>>,
     min: Option<Spanned<Bound>>,
     low: Option<Bound>,
     high: Option<Bound>,
@@ -245,9 +246,16 @@ impl RawVm {
                 .map_or(CHUNK_DEFAULT, |chunk| chunk.get_ref().0),
             quota,
             ram: self.ram.as_ref().map_or(RAM_DEFAULT, |ram| ram.get_ref().0),
+            channels: self
+                .channels
+                .as_ref()
+                .map_or(CHANNELS_DEFAULT, |channels| *channels.get_ref()),
         };
         if let Some(ram) = &self.ram {
             at(ram, "vm.ram", |_| config.check_ram())?;
+        }
+        if let Some(channels) = &self.channels {
+            at(channels, "vm.channels", |_| config.check_channels())?;
         }
         if let Some(weight) = &self.weight {
             let alone = Quota {

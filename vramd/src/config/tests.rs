@@ -114,6 +114,11 @@ fn quota_that_contradicts_itself_is_named() {
         error.starts_with("host.toml:24: vm.min: min 16777216 is above max"),
         "{error}"
     );
+    let error = host_error("weight = 100", "weight = 100\nchannels = 128");
+    assert!(
+        error.starts_with("host.toml:29: vm.channels: channels 128 is not"),
+        "{error}"
+    );
     let error = host_error("weight = 100", "weight = 0");
     assert!(error.starts_with("host.toml:28: vm.weight: weight 0"), "{error}");
 }

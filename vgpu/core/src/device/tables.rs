@@ -193,11 +193,10 @@ impl Placements for Whereabouts<'_> {
     }
 }
 
-/// Arena memory that a VM holds for its shadows, and its bound.
+/// Arena memory that a VM holds for its shadows. The arena says how much it may hold ([`Arena::lending`]).
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ShadowCharge {
     pub(crate) held: u64,
-    pub(crate) max: u64,
 }
 
 impl ShadowCharge {
@@ -208,17 +207,15 @@ impl ShadowCharge {
             vm,
             wrong: None,
             held: &mut self.held,
-            max: self.max,
         }
     }
 }
 
-/// Arena memory for one VM's shadows, within its bound.
+/// Arena memory for one VM's shadows, within what it is promised and lent.
 pub(crate) struct TableBudget<'a> {
     arena: &'a mut Arena,
     vm: VmId,
     held: &'a mut u64,
-    max: u64,
     wrong: Option<Inconsistency>,
 }
 
@@ -231,7 +228,7 @@ impl TableBudget<'_> {
 
 impl TablePages for TableBudget<'_> {
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
-        let after = self.held.checked_add(bytes).filter(|&after| after <= self.max)?;
+        let after = self.held.checked_add(bytes)?;
         let at = self.arena.allocate(bytes, SMALL_PAGE, Some(self.vm))?;
         *self.held = match planted::is(Fault::ShadowMemoryNotCounted) {
             true => after - SMALL_PAGE,

@@ -143,7 +143,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// A 24th for the arena, at least 8 MiB (a quarter of a tiny card), at most what BAR3 shows: the broker's own tables
-    /// take 1.2 MiB, a VM's shadows 1.5 MiB and 0.4 % of its VRAM.
+    /// take 1.2 MiB, what a VM is promised for shadows 0.5 MiB and 0.2 % of its VRAM.
     pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64) -> Self {
         let frames = (vram_bytes / FRAME) as u32;
         let arena = (vram_bytes / 24)

@@ -15,6 +15,7 @@ use super::arena::Arena;
 use super::bring_up::Layout;
 use super::copy::{self, CopyChannel, CopyRun};
 use super::lane::{Doorbells, Job, Lane, Late, Op, PollEnd, Tokens};
+use super::lending::Lending;
 use super::microcode::Microcode;
 use crate::contained::Owner;
 use crate::event::{Action, Actions, HostMemory, Token, VmId};
@@ -71,6 +72,8 @@ pub(crate) struct Card {
     /// Who uses each physical channel: the VM and its own number for it.
     #[serde(with = "crate::saved::array")]
     channels: Box<[Option<(VmId, u8)>; CHANNELS]>,
+    /// How many of them each VM may have.
+    pub(crate) lending: Lending,
     copy: CopyChannel,
     /// PMC_ENABLE as last written.
     pub(crate) pmc_enable: u32,
@@ -104,7 +107,9 @@ pub(crate) fn host_flushed() -> Op {
 }
 
 impl Card {
-    pub(crate) fn new(arena: Arena, own: OwnTables, tokens: Tokens) -> Self {
+    /// A card whose arena holds all that the broker needs.
+    pub(crate) fn new(mut arena: Arena, own: OwnTables, tokens: Tokens) -> Self {
+        arena.open_to_vms();
         Self {
             arena,
             own,
@@ -112,6 +117,7 @@ impl Card {
             lanes: Lanes::default(),
             runlist_buffer: 0,
             channels: Box::new([None; CHANNELS]),
+            lending: Lending::of_channels(),
             copy: CopyChannel::default(),
             pmc_enable: !0,
             pramin_base: None,
@@ -272,18 +278,12 @@ impl Card {
             .count()
     }
 
-    /// Gives the VM's channel a number on the card; `None` if no more than `reserved` are free.
-    pub(crate) fn claim_channel(&mut self, vm: VmId, channel: u8, reserved: usize) -> Option<PhysChannel> {
-        let all_free = self
-            .channels
-            .iter()
-            .skip(1)
-            .filter(|owner| owner.is_none())
-            .count();
-        if all_free <= reserved {
+    /// Gives the VM's channel a number on the card; `None` if the VM holds what it was promised and may borrow no more.
+    pub(crate) fn claim_channel(&mut self, vm: VmId, channel: u8) -> Option<PhysChannel> {
+        let free = (1..CHANNELS).find(|&p| self.channels[p].is_none())?;
+        if !self.lending.take(vm) {
             return None;
         }
-        let free = (1..CHANNELS).find(|&p| self.channels[p].is_none())?;
         self.channels[free] = Some((vm, channel));
         Some(PhysChannel(free as u8))
     }
@@ -295,7 +295,9 @@ impl Card {
     }
 
     pub(crate) fn release_channel(&mut self, channel: PhysChannel) {
-        self.channels[usize::from(channel.0)] = None;
+        if let Some((vm, _)) = self.channels[usize::from(channel.0)].take() {
+            self.lending.give_back(vm);
+        }
         self.lanes.doorbells.remove(&channel);
     }
 

@@ -7,7 +7,7 @@ use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 
 use super::Cx;
 use super::requests::{Step, reader};
-use super::running::{CHANNELS_RESERVED, Running};
+use super::running::Running;
 use super::teardown::{Leaving, LeavingStage};
 use crate::device::{Blocked, Channel, Queued, SpaceId, SyncCause, SyncPoint};
 use crate::event::{Reply, VmId};
@@ -134,7 +134,12 @@ impl Running {
             self.drop_user(vm, space);
             self.guest_error(
                 vm,
-                || format!("no channel of the card is left for channel {channel}"),
+                || {
+                    format!(
+                        "no channel of the card, or no shadow memory, is left to lend for channel {channel} beyond what \
+                         is promised: more `channels` for this VM"
+                    )
+                },
                 cx,
             );
         }
@@ -149,14 +154,9 @@ impl Running {
         block: &[u8],
         cx: &mut Cx<'_>,
     ) -> Option<()> {
-        // The channels that other VMs were promised stay free.
-        let others = self.vms.keys().filter(|&&other| other != vm);
-        let reserved = others
-            .map(|&other| CHANNELS_RESERVED.saturating_sub(self.card.channels_held(other)))
-            .sum();
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
-        let physical = self.card.claim_channel(vm, channel, reserved)?;
+        let physical = self.card.claim_channel(vm, channel)?;
         let mut budget = vgpu.shadow.pages(&mut self.card.arena, vm);
         let Some(instance) = budget.allocate(INSTANCE_BYTES) else {
             self.card.release_channel(physical);

@@ -41,6 +41,8 @@ pub(super) struct Shadows<'a, 'b> {
 pub(super) struct Sums {
     pub(super) entries: u64,
     pub(super) slots: u64,
+    /// Slots that stay absent: there is no table for them.
+    pub(super) refused: u64,
     pub(super) freed: Vec<TableRange>,
     reach: Vec<ReachChange>,
     misplaced: u64,
@@ -50,6 +52,7 @@ impl Sums {
     pub(super) fn add(&mut self, mut built: Built) {
         self.entries += built.entries;
         self.slots += built.slots;
+        self.refused += built.refused;
         self.reach.append(&mut built.reach);
         self.freed.append(&mut built.freed);
         self.misplaced += built.misplaced;
@@ -220,6 +223,8 @@ impl Running {
             let _ = self.frames.release(frame, vm);
         }
         take_from_owner(held, cx);
+        self.card.lending.forget(vm);
+        self.card.arena.lending.forget(vm);
         let on_bus = self.take_back_bus(&mut vgpu, cx);
         wrong = wrong.or(on_bus.err());
         cx.accounts.close(vm);

@@ -22,7 +22,7 @@ use super::{Audit, Cx, Redirected, VmAudit};
 use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::device::ram::IovaSpace;
-use crate::device::{QUEUE_MAX, Queued, Vgpu, shadow_budget};
+use crate::device::{QUEUE_MAX, Queued, Vgpu, promised_slots};
 use crate::event::{Action, Event, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
 use crate::host::bring_up::{Identity, Layout};
 use crate::host::interrupt::Scan;
@@ -33,11 +33,6 @@ use crate::memory::{ChunkNo, ChunkPlace, Frames};
 use crate::notice::Notice;
 use crate::policy::{Observation, Policy};
 use crate::reason::{CardOperation, Denial, Inconsistency};
-
-/// Channels of the card kept for each VM: a driver uses two, a program two more.
-pub(super) const CHANNELS_RESERVED: usize = 4;
-/// Channels that VMs may use.
-const CHANNELS_USABLE: usize = fermi_spec::instance::CHANNELS - 1;
 
 /// What nobody keeps: what the card was asked and has not answered, and what is left to do within an event. Together with
 /// [`Lanes`](crate::host::card::Lanes) it is all that a [`Running`] has beside its state.
@@ -288,6 +283,9 @@ impl Running {
             Ok(start) => {
                 let pci = ConfigSpace::of(&self.config);
                 let bytes = config.guest_vram;
+                self.card.lending.promise(vm, config.channels);
+                let slots = promised_slots(bytes);
+                self.card.arena.lending.promise(vm, slots);
                 let vgpu = Vgpu::new(vm, config, self.boot0, pci, start);
                 if !self.config.bus.pins {
                     cx.actions.push(Action::MapDma {
@@ -315,11 +313,8 @@ impl Running {
         if self.vms.contains_key(&vm) {
             return Err(Denial::AttachedAlready { vm });
         }
-        let (vms, each) = (self.vms.len() + 1, CHANNELS_RESERVED);
-        let most = CHANNELS_USABLE / each;
-        if vms > most {
-            return Err(Denial::Channels { vms, each, most });
-        }
+        let channels = self.card.lending.admit(config.channels);
+        channels.map_err(Denial::channels)?;
         let sum = |each: &dyn Fn(&VmConfig) -> u64| {
             self.vms
                 .values()
@@ -336,12 +331,8 @@ impl Running {
             });
         }
         self.check_min(vm, config)?;
-        let needed = sum(&|config| shadow_budget(config.guest_vram));
-        let room = self.card.arena.free_bytes() + self.vms.values().map(|vgpu| vgpu.shadow.held).sum::<u64>();
-        if needed > room {
-            return Err(Denial::Shadows { needed, room });
-        }
-        Ok(())
+        let slots = promised_slots(config.guest_vram);
+        self.card.arena.lending.admit(slots).map_err(Denial::shadows)
     }
 
     /// What all VMs are promised must be there, the VM with this configuration included.

@@ -11,8 +11,9 @@ use super::mover::{CopyWork, Move, Stage};
 use super::running::Running;
 use super::teardown::Leaving;
 use crate::config::GpuConfig;
-use crate::device::Vgpu;
+use crate::device::{Vgpu, promised_slots};
 use crate::event::VmId;
+use crate::host::lending::CHANNELS_USABLE;
 use crate::memory::ChunkNo;
 use crate::saved::Unsound;
 
@@ -37,6 +38,7 @@ impl Running {
             ranges.map(move |(at, bytes)| (at, bytes, Some(vm)))
         });
         self.card.check(self.layout, held.chain(of_others))?;
+        self.check_lending()?;
         let spans = self.sound_vms().map(|(&vm, vgpu)| {
             let (start, bytes) = vgpu.bus.span();
             (start, bytes, vm)
@@ -57,6 +59,20 @@ impl Running {
             self.check_move(moving).map_err(|unsound| unsound.of("move"))?;
         }
         self.check_frames()
+    }
+
+    /// What VMs were promised and lent of the card is what their settings and the card's own lists say.
+    fn check_lending(&self) -> Result<(), Unsound> {
+        let channels = self.vms.iter().map(|(&vm, vgpu)| {
+            let held = self.card.channels_held(vm) as u32;
+            (vm, (held, vgpu.config.channels))
+        });
+        let lending = self.card.lending.check(CHANNELS_USABLE, &channels.collect());
+        lending.map_err(|unsound| unsound.of("channels"))?;
+        let slots = self.vms.iter();
+        let slots = slots.map(|(&vm, vgpu)| (vm, promised_slots(vgpu.config.guest_vram)));
+        let arena = self.card.arena.check_lending(slots);
+        arena.map_err(|unsound| unsound.of("arena"))
     }
 
     /// The accounts of a VM that is given up are not believed: what it holds is what the allocators say.

@@ -290,6 +290,15 @@ impl Running {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.share.charge(work.done());
         }
+        if built.refused > 0 {
+            let what = || {
+                let refused = built.refused;
+                format!(
+                    "{refused} pages of 128K are absent: no shadow table is left to lend beyond what it is promised"
+                )
+            };
+            self.guest_error(vm, what, cx);
+        }
         sync.wrote |= built.entries > 0;
         sync.freed.append(&mut built.freed);
         sync.spaces_done += usize::from(is_complete);

@@ -20,6 +20,7 @@ impl Inspect for Card {
         tree.part("copy_channel", &self.copy);
         tree.flag("copies_by_window", self.copies_by_window);
         tree.flag("engines_were_given_microcode", self.microcode.is_some());
+        tree.part("channels_lent", &self.lending);
         let used = || {
             (0_u64..)
                 .zip(&*self.channels)

@@ -123,6 +123,7 @@ impl History {
             chunk_bytes,
             quota,
             ram: crate::RAM_DEFAULT,
+            channels: crate::CHANNELS_DEFAULT,
         };
         let vm = VmId(self.next);
         self.next += 1;
@@ -429,6 +430,7 @@ fn two_programs_of_figure_4_make_85_selections_and_refill_once() {
                 chunk_bytes: 4 * FRAME,
                 quota: Quota::default(),
                 ram: crate::RAM_DEFAULT,
+                channels: crate::CHANNELS_DEFAULT,
             };
             let vgpu = Vgpu::new(vm, config, 0, ConfigSpace::of(&GpuConfig::default()), Iova(0));
             history.vms.insert(vm, vgpu);

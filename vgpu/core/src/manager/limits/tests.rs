@@ -18,6 +18,7 @@ fn vgpu(vm: VmId, places: &str, quota: Quota) -> Vgpu {
         chunk_bytes: CHUNK,
         quota,
         ram: crate::RAM_DEFAULT,
+        channels: crate::CHANNELS_DEFAULT,
     };
     let mut vgpu = Vgpu::new(vm, config, 0, ConfigSpace::of(&GpuConfig::default()), Iova(0));
     let frames = || (0..(CHUNK / FRAME) as u32).map(FrameNo).collect();

@@ -460,6 +460,7 @@ pub(super) fn vm_config(mebibytes: u64) -> VmConfig {
         chunk_bytes: 2 * MIB,
         quota: Quota::default(),
         ram: crate::RAM_DEFAULT,
+        channels: crate::CHANNELS_DEFAULT,
     }
 }
 
