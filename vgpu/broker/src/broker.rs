@@ -257,6 +257,12 @@ impl Broker {
         performer.unwrap_or_else(PoisonError::into_inner).inspect(path)
     }
 
+    /// As if the host's files lay below another folder.
+    #[cfg(test)]
+    pub(crate) fn set_host(&self, root: &std::path::Path) {
+        self.shared.lock().expect("it runs").memory().set_host(root);
+    }
+
     #[cfg(test)]
     pub(crate) fn reaper(&self) -> &Reaper {
         &self.shared.reaper

@@ -65,6 +65,9 @@ pub enum AttachError {
     /// As many VMs are attached as there are numbers.
     #[error("{} VMs are attached already", crate::perform::VMS_MAX)]
     TooManyVms,
+    /// The host could not give the memory that its VRAM may take.
+    #[error("refused: {0}")]
+    HostShort(#[from] crate::room::HostShort),
     /// No memory for the image of its VRAM.
     #[error("cannot set up the image of its VRAM")]
     Image(#[source] MapError),

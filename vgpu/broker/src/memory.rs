@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
@@ -16,6 +18,7 @@ use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 use crate::mapping::{
     MapError, Mapped, PAGE, map_client, map_shared, punch_hole, seal_against_shrinking, sealed_memfd,
 };
+use crate::room::{HostRoom, HostShort};
 use crate::sigbus::{Guard, MapOwner};
 
 /// Bytes of the broker's own DMA memory.
@@ -90,6 +93,18 @@ struct Image {
     region: Arc<MmapRegion>,
 }
 
+impl Image {
+    /// Bytes that it may still take from the host: pages that nobody has touched.
+    fn untouched(&self) -> u64 {
+        // The kernel counts in 512 bytes, whatever the page.
+        let touched = self
+            .file
+            .metadata()
+            .map_or(0, |of| of.blocks().saturating_mul(512));
+        (self.region.size() as u64).saturating_sub(touched)
+    }
+}
+
 /// An image to be freed, which takes time for each of its pages.
 struct LeftImage(Option<Image>);
 
@@ -125,6 +140,7 @@ pub(crate) struct NoSuchMemory {
 pub(crate) struct Memory {
     vms: BTreeMap<VmId, VmMemory>,
     own: Arc<MmapRegion>,
+    room: HostRoom,
 }
 
 impl Memory {
@@ -134,7 +150,24 @@ impl Memory {
         Ok(Self {
             vms: BTreeMap::new(),
             own: map_shared(file, 0, OWN_BYTES, true)?,
+            room: HostRoom::open(Path::new("/")),
         })
+    }
+
+    /// As if the host's files lay below another folder.
+    #[cfg(test)]
+    pub(crate) fn set_host(&mut self, root: &Path) {
+        self.room = HostRoom::open(root);
+    }
+
+    /// Whether the host can give a VM the memory that `guest_vram` bytes may take, beside what the VMs that are there may still
+    /// come to need.
+    ///
+    /// # Errors
+    /// The figures, if it cannot.
+    pub(crate) fn check_host(&self, guest_vram: u64) -> Result<(), HostShort> {
+        let promised = self.vms.values().map(|memory| memory.image.untouched()).sum();
+        self.room.check(guest_vram, promised)
     }
 
     /// Gives a VM an image of `guest_vram` bytes, all zero.

@@ -147,6 +147,11 @@ impl Performer {
         &self.stats
     }
 
+    #[cfg(test)]
+    pub(crate) fn memory(&mut self) -> &mut Memory {
+        &mut self.memory
+    }
+
     /// `Err` once the broker has ended.
     pub(crate) fn check_running(&self) -> Result<(), Ended> {
         self.ended.clone().map_or(Ok(()), Err)
@@ -182,6 +187,7 @@ impl Performer {
         config.check()?;
         let vm = (0..VMS_MAX).map(VmId).find(|vm| !self.vms.contains_key(vm));
         let vm = vm.ok_or(AttachError::TooManyVms)?;
+        self.memory.check_host(config.guest_vram)?;
         self.memory
             .add_vm(vm, &config.name, config.guest_vram, reaper.clone())
             .map_err(AttachError::Image)?;

@@ -365,6 +365,31 @@ fn as_many_vms_as_have_numbers_are_let_in() {
     broker.attach(vm_config("b")).unwrap();
 }
 
+/// The host has memory for two VMs and a half. What one has touched is no more to come, and what it leaves is there for others.
+#[test]
+fn vm_whose_vram_the_host_could_not_hold_is_refused_with_the_figures() {
+    let (_gpu, broker) = broker();
+    let host = tempfile::tempdir().unwrap();
+    let each = vm_config("a").guest_vram;
+    let available = |bytes: u64| {
+        std::fs::create_dir_all(host.path().join("proc")).unwrap();
+        let text = format!("MemTotal: 1 kB\nMemAvailable: {} kB\n", bytes >> 10);
+        std::fs::write(host.path().join("proc/meminfo"), text).unwrap();
+    };
+    available(each * 5 / 2);
+    broker.set_host(host.path());
+    let first = broker.attach(vm_config("a")).unwrap();
+    let _second = broker.attach(vm_config("b")).unwrap();
+    let error = broker.attach(vm_config("c")).map(drop).unwrap_err();
+    let AttachError::HostShort(short) = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((short.wanted, short.promised), (each, 2 * each));
+    assert_eq!(short.available, each * 5 / 2);
+    drop(first);
+    broker.attach(vm_config("c")).unwrap();
+}
+
 #[test]
 fn quota_of_an_unknown_vm_changes_nothing() {
     let (_gpu, broker) = broker();
