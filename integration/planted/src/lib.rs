@@ -122,6 +122,18 @@ faults! {
     TurnsIgnored,
     /// A page of shadow memory that a VM gets is not counted.
     ShadowMemoryNotCounted,
+    /// Shares are divided evenly, whatever the weights.
+    WeightsIgnored,
+    /// What a VM holds above its high stays there.
+    HighIgnored,
+    /// A pass brings back what is above a VM's high.
+    RefillsAboveHigh,
+    /// A quota that contradicts itself or the other VMs' is set.
+    QuotaNotChecked,
+    /// Frames that are collected for a VM's chunk meet demands of others.
+    ClaimNotKept,
+    /// VRAM stays free where nobody is a whole chunk below its share.
+    RestLeftFree,
 }
 
 impl std::fmt::Display for Fault {

@@ -352,6 +352,8 @@ pub struct Audit {
     pub arena_free: Vec<(fermi_spec::addr::VramAddr, u64)>,
     /// VM whose memory moves.
     pub moving: Option<VmId>,
+    /// Bytes of free VRAM that were collected for a VM's chunk, and the VM.
+    pub claim: Option<(VmId, u64)>,
     /// The part of each VM.
     pub vms: Vec<VmAudit>,
     /// How often the policy's proposals were cut or refused, by the limit that they would have broken.
@@ -379,6 +381,16 @@ pub struct VmAudit {
     pub resident: u64,
     /// Bytes of chunks in host RAM.
     pub spilled: u64,
+    /// Bytes in VRAM that channels reach, or that a sync has just asked for.
+    pub active: u64,
+    /// Bytes in VRAM that nothing reaches.
+    pub idle: u64,
+    /// Bytes in host RAM that channels reach.
+    pub wanted: u64,
+    /// The smallest chunk of these; 0 if there is none.
+    pub smallest_wanted: u64,
+    /// The largest chunk.
+    pub chunk_bytes: u64,
     /// Quota of the VM.
     pub quota: crate::config::Quota,
 }

@@ -5,6 +5,7 @@
 //! a pass collects for one VM.
 
 use fermi_spec::addr::FRAME;
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::running::Running;
@@ -24,7 +25,7 @@ impl Running {
     /// Free frames that the VM may have.
     pub(super) fn free_frames_for(&self, vm: VmId) -> u32 {
         let claimed = match self.claim {
-            Some(claim) if claim.vm != vm => claim.bytes,
+            Some(claim) if claim.vm != vm && !planted::is(Fault::ClaimNotKept) => claim.bytes,
             _ => 0,
         };
         let frames = u32::try_from(claimed.div_ceil(FRAME)).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! What always holds, whatever a policy says, an operator sets or a guest does:
 //!
-//! * a VM is not brought below its `min` by a move, but for an idle chunk that makes room for one that it wants; and not
-//!   above its `max` by anything;
+//! * a VM is not brought below its `min` by a move, but for an idle chunk that makes room for one that it wants; not
+//!   above its `high` by a refill; and not above its `max` by anything;
 //! * what is promised at a VM's start can be kept: all `min` in VRAM, all guest VRAM in VRAM and host RAM together;
 //! * host RAM holds `host_ram` of spilled chunks and what one exchange carries ([`Limits::host_ram_max`]), and old copies
 //!   only within `host_ram`;
@@ -44,7 +44,7 @@ pub enum Breach {
     NotMovable,
     /// The VM would hold less than its `min`, or the move is larger than a batch.
     MinOrBatch,
-    /// The VM would hold more than its `max`, or the move is larger than a batch.
+    /// The VM would hold more than its `max`, or after a refill more than its `high`; or the move is larger than a batch.
     MaxOrBatch,
     /// There are not that many free frames.
     NoFrames,
@@ -117,12 +117,16 @@ impl<'a> Limits<'a> {
         count.min(most) as usize
     }
 
-    /// Most bytes that one refill may bring the VM: a batch, or a chunk that is larger.
+    /// Most bytes that one refill may bring the VM: a batch, or a chunk that is larger; nothing above its `high` or `max`.
     fn refill_bytes_max(&self, vgpu: &Vgpu) -> u64 {
+        let below_high = match planted::is(Fault::RefillsAboveHigh) {
+            true => u64::MAX,
+            false => vgpu.config.quota.high.saturating_sub(vgpu.chunks.resident()),
+        };
         self.figures
             .batch_bytes
             .max(vgpu.config.chunk_bytes)
-            .min(below_max(vgpu))
+            .min(below_max(vgpu).min(below_high))
     }
 
     /// Bytes of host RAM that spilled chunks may take while a spill is under way: what is set, and beyond it what an

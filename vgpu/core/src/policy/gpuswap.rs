@@ -14,6 +14,7 @@
 //!
 //! It keeps no state. The order of its draws is part of a recording: a change of it makes older ones repeat otherwise.
 
+use planted::Fault;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -98,7 +99,7 @@ impl<'v, 'a> Holder<'v, 'a> {
     /// A chunk that it wants may come in, as far as the VM is concerned, perhaps in exchange for an idle one of its own.
     fn may_take(&self) -> bool {
         let view = self.view;
-        view.may_move && view.wanted > 0 && (view.smallest_wanted <= room(view) || view.idle > 0)
+        view.may_move && view.wanted > 0 && (view.smallest_wanted <= view.refill_bytes_max || view.idle > 0)
     }
 
     /// It is below its share by a chunk that it wants.
@@ -131,8 +132,12 @@ fn party(vm: &VmView<'_>) -> Party {
     // Chunks come and go whole: what keeps a part of one keeps all of it.
     let whole = |bytes: u64| bytes.checked_next_multiple_of(vm.chunk_bytes).unwrap_or(u64::MAX);
     let (min, quota) = (whole(vm.quota.min), vm.quota);
+    let weight = match planted::is(Fault::WeightsIgnored) {
+        true => 1,
+        false => quota.weight,
+    };
     Party {
-        weight: quota.weight,
+        weight,
         fixed: if vm.may_move { 0 } else { vm.resident },
         min,
         low: whole(quota.low),
@@ -216,13 +221,19 @@ fn pass(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Proposal {
             return proposal;
         }
     }
-    leftover(view, &holders, rng)
+    match planted::is(Fault::RestLeftFree) {
+        true => Proposal::Nothing,
+        false => leftover(view, &holders, rng),
+    }
 }
 
 /// What is above `high` goes, whether somebody needs the frames or not.
 fn lower_to_high(view: &Snapshot<'_>, rng: &mut ChaCha8Rng) -> Option<Proposal> {
     let above = |vm: &&VmView<'_>| vm.may_move && vm.resident > vm.quota.high && vm.spill_chunks_max > 0;
     let vm = view.vms.iter().find(above)?;
+    if planted::is(Fault::HighIgnored) {
+        return None;
+    }
     let count = chunks_for(vm, vm.resident - vm.quota.high);
     let proposal = spill(vm, MoveCause::AboveHigh, count, rng);
     (proposal != Proposal::Nothing).then_some(proposal)
@@ -241,7 +252,7 @@ fn collect(
         return refill(winner, chunks);
     }
     // Its own idle memory stands in its way: at its `max`, or where its `min` protects it from everybody.
-    let at_limit = winner.smallest_wanted > room(winner);
+    let at_limit = winner.smallest_wanted > winner.refill_bytes_max;
     if winner.idle > 0 && (at_limit || takeable_idle(winner) == 0 && most_idle(view).is_none()) {
         let taken_for = winner.vm;
         return spill(winner, MoveCause::Idle { taken_for }, 1, rng);
@@ -267,7 +278,9 @@ fn leftover(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], rng: &mut ChaCha8Rn
     let idle: u64 = view.vms.iter().map(takeable_idle).sum();
     let fits = |holder: &&Holder<'_, '_>| {
         let smallest = holder.view.smallest_wanted;
-        holder.may_take() && smallest <= room(holder.view) && smallest <= view.free.saturating_add(idle)
+        holder.may_take()
+            && smallest <= holder.view.refill_bytes_max
+            && smallest <= view.free.saturating_add(idle)
     };
     let mut takers = holders.iter().filter(fits);
     let Some(taker) = takers.next().map(|taker| taker.view) else {
@@ -295,11 +308,6 @@ fn refill(winner: &VmView<'_>, chunks: Vec<ChunkNo>) -> Proposal {
         chunks,
         cause: MoveCause::FreeRoom,
     }
-}
-
-/// Bytes that the VM may get by one refill, as far as its quota goes.
-fn room(vm: &VmView<'_>) -> u64 {
-    vm.refill_bytes_max.min(vm.quota.high.saturating_sub(vm.resident))
 }
 
 /// Bytes of whole idle chunks that may be taken from the VM.
@@ -363,7 +371,7 @@ fn refillable(view: &Snapshot<'_>, vm: &VmView<'_>, most: u64, rng: &mut ChaCha8
         .chunks()
         .filter(|chunk| chunk.is_refillable() && !chunk.is_idle());
     let mut candidates: Vec<_> = wanted.map(|chunk| (chunk.no, chunk.bytes)).collect();
-    let mut left = room(vm).min(most).min(view.free);
+    let mut left = vm.refill_bytes_max.min(most).min(view.free);
     let mut chunks = Vec::new();
     while left >= vm.smallest_wanted && !candidates.is_empty() {
         let (chunk, bytes) = candidates.swap_remove(rng.random_range(0..candidates.len()));

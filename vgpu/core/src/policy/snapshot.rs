@@ -83,7 +83,7 @@ pub struct VmView<'a> {
     pub spare: u64,
     /// Most chunks that one spill may take from it now.
     pub spill_chunks_max: usize,
-    /// Most that one refill may bring it now, free frames not considered.
+    /// Most that one refill may bring it now, by its `high` and `max` and what one move may carry; free frames not considered.
     pub refill_bytes_max: u64,
     /// When its tables were last read, which is when the reach of its chunks was last known to be right.
     pub synced_at: Option<Tick>,
