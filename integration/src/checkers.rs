@@ -50,6 +50,12 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
             )));
         }
     }
+    let free = u64::from(audit.free_frames) * FRAME;
+    if let Some((vm, bytes)) = audit.claim.filter(|&(_, bytes)| bytes > free) {
+        return Err(Violation(format!(
+            "{bytes} bytes are collected for {vm} and {free} are free"
+        )));
+    }
     if held + audit.free_frames > audit.usable_frames {
         let (free, usable) = (audit.free_frames, audit.usable_frames);
         return Err(Violation(format!(

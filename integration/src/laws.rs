@@ -4,6 +4,8 @@
 //! * When a move has pointed everything to the new copies, these equal the old ones; so do chunks in both places.
 //! * A spill leaves its VM what it was promised, and takes no more host RAM than there is for spills.
 //! * A VM gets no VRAM above its `max`; after a lowered one it gets no more than it had.
+//! * Nothing is brought back above a VM's `high`.
+//! * A quota is set if it contradicts neither itself nor the other VMs', and only then.
 //! * A session that has ended gets no answer.
 //! * Of a VM that is gone nothing is left on an engine.
 //! * The accounts of the core are the sums of its notices.
@@ -76,7 +78,9 @@ impl Laws {
             Event::SetQuota { vm, quota } => {
                 let is_refused =
                     |action: &Action| matches!(action, Action::QuotaRefused { vm: of, .. } if of == vm);
-                if !actions.iter().any(is_refused) {
+                let is_refused = actions.iter().any(is_refused);
+                self.check_quota(world, *vm, *quota, is_refused)?;
+                if !is_refused {
                     self.set_quota(*vm, *quota);
                 }
             }
@@ -195,7 +199,10 @@ impl Laws {
                 direction: Direction::Refill,
                 bytes,
                 ..
-            } => self.refill = Some((*id, *vm, *bytes)),
+            } => {
+                self.refill = Some((*id, *vm, *bytes));
+                self.check_high(*vm, *bytes)?;
+            }
             Notice::MoveStarted { vm, bytes, cause, .. } => self.check_spill(world, *vm, *bytes, *cause)?,
             Notice::Moved { id, .. } | Notice::RolledBack { id, .. } => {
                 self.refill = self.refill.filter(|(under_way, ..)| under_way != id);
@@ -219,6 +226,44 @@ impl Laws {
             *ceiling = max.max(resident);
         }
         Ok(())
+    }
+
+    /// A refill has begun: its bytes are not in VRAM yet.
+    fn check_high(&self, vm: VmId, bytes: u64) -> Result<(), Violation> {
+        let held = self.resident.get(&vm).copied().unwrap_or(0);
+        match self.quotas.get(&vm) {
+            Some(quota) if held + bytes > quota.high => Err(Violation(format!(
+                "{vm} holds {held} bytes and gets {bytes} back, its high is {}",
+                quota.high
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The operator was told whether a quota is set.
+    fn check_quota(&self, world: &World, vm: VmId, quota: Quota, is_refused: bool) -> Result<(), Violation> {
+        let audit = world.manager.audit().unwrap_or_default();
+        let Some(of) = audit.vms.iter().find(|of| of.vm == vm) else {
+            return Ok(());
+        };
+        // Whole chunks, and no more than the guest's VRAM.
+        let promise = |of: &vgpu::VmAudit, min: u64| {
+            let chunks = min.min(of.image.1).div_ceil(of.chunk_bytes);
+            (chunks * of.chunk_bytes).min(of.image.1)
+        };
+        let others = audit.vms.iter().filter(|of| of.vm != vm);
+        let promised = others.map(|of| promise(of, of.quota.min)).sum::<u64>() + promise(of, quota.min);
+        let usable = u64::from(audit.usable_frames) * fermi_spec::addr::FRAME;
+        let holds = (1..=10_000).contains(&quota.weight)
+            && quota.min <= quota.max.min(quota.high)
+            && promised <= usable;
+        match holds == is_refused {
+            true => Err(Violation(format!(
+                "{quota:?} of {vm} is {} and promises {promised} bytes of {usable} with all others",
+                if is_refused { "refused" } else { "set" }
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// A spill has begun: its bytes are still in VRAM.

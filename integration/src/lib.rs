@@ -11,7 +11,7 @@
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
-//! * `laws`: those that are checked between any two events
+//! * `laws`: those that are checked between any two events; `fair`: what holds of shares when memory is at rest
 //! * [`sim`]: a whole run from one seed; [`rewrite`]: with a core that is written and read in between
 //! * `card`: a software card alone, with channels; [`shaders`]: programs on it and on an evaluator of their own
 //! * [`fuzz`]: the bodies of the fuzz targets
@@ -22,6 +22,7 @@ pub mod bus;
 pub mod canary;
 mod card;
 pub mod checkers;
+mod fair;
 pub mod fuzz;
 pub mod hostile;
 pub mod keeper;

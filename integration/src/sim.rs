@@ -31,6 +31,7 @@ mod drawn;
 mod hostile_policy;
 mod log;
 mod operator;
+mod rest;
 
 use drawn::{Drawn, DrawnVm};
 use hostile_policy::HostilePolicy;
@@ -152,6 +153,8 @@ struct Simulation {
     quota_turns: u32,
     /// Number of events after which nothing goes wrong any more.
     faults_end_at: u64,
+    /// Numbers of events at which all guests stand still until memory is at rest, the last one first.
+    pauses: Vec<u64>,
 }
 
 /// Runs one seed to its end, or to the first violation.
@@ -173,7 +176,7 @@ pub fn run_recorded(seed: u64, settings: Settings, file: &Path) -> Result<Outcom
 fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> Option<Recorder>) -> Outcome {
     let log = Arc::new(Mutex::new(Log::new(settings.telling)));
     let mut simulation = Simulation::new(seed, settings, recorder, Arc::clone(&log));
-    let result = simulation.run();
+    let result = simulation.run(settings);
     let audit = simulation.world.manager.audit().unwrap_or_default();
     // What an honest policy proposes is within limits, which it sees.
     let result = result.and_then(|()| match audit.breaches.is_empty() || settings.hostile_policy {
@@ -314,6 +317,7 @@ impl Simulation {
             coming: None,
             quota_turns,
             faults_end_at,
+            pauses: drawn::pauses(seed, settings.hostile_policy),
         };
         let card = drawn::card_text(vram, &mut simulation.world, slow_card);
         simulation.tell(card);
@@ -409,7 +413,7 @@ impl Simulation {
         });
     }
 
-    fn run(&mut self) -> Result<(), Violation> {
+    fn run(&mut self, settings: Settings) -> Result<(), Violation> {
         let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
         self.idle_until(|world| ids.iter().all(|&id| world.vm(id).attached.is_some()))?;
         (0..self.vms.len()).try_for_each(|at| self.bring_up(at))?;
@@ -425,6 +429,9 @@ impl Simulation {
             self.turn()?;
         }
         self.come_to_rest()?;
+        if !settings.hostile_policy {
+            self.settle()?;
+        }
         self.tear_down()?;
         match self.world.is_lost {
             true => self.end_without_card(),
@@ -447,19 +454,6 @@ impl Simulation {
         self.idle_until(|world| world.take_reply(id, request).is_some())?;
         self.vms[at].player.begin();
         Ok(())
-    }
-
-    /// Lets the card and the clock go on until `done`.
-    fn idle_until(&mut self, mut done: impl FnMut(&mut World) -> bool) -> Result<(), Violation> {
-        for _ in 0..1_000_000 {
-            if self.world.is_lost || done(&mut self.world) {
-                return Ok(());
-            }
-            self.world.step(64);
-            self.world.now.0 += 5_000;
-            self.world.look();
-        }
-        Err(Violation("the host does not come to an end".to_owned()))
     }
 
     /// One thing happens.

@@ -14,6 +14,8 @@ use crate::world::World;
 const HANG_EVERY: u64 = 12;
 const HANG_IN_FLUSH: u64 = 5;
 const HANG_IN_RUNLIST: u64 = 9;
+/// How often all guests stand still.
+const PAUSES: usize = 3;
 /// Least VRAM that a VM sees.
 pub(super) const GUEST_VRAM_MIN: u64 = 12 * MIB;
 
@@ -191,7 +193,16 @@ pub(super) fn quota_text(quota: Quota) -> String {
         u64::MAX => "none".to_owned(),
         max => format!("{} MiB", max / MIB),
     };
-    format!("min {} MiB, max {max}, weight {}", quota.min / MIB, quota.weight)
+    let high = match quota.high {
+        u64::MAX => String::new(),
+        high => format!("high {} MiB, ", high / MIB),
+    };
+    let low = match quota.low {
+        0 => String::new(),
+        low => format!("low {} MiB, ", low / MIB),
+    };
+    let (min, weight) = (quota.min / MIB, quota.weight);
+    format!("min {min} MiB, {low}{high}max {max}, weight {weight}")
 }
 
 /// Weights always differ; now and then a VM is promised some VRAM, or held below what it sees.
@@ -207,17 +218,36 @@ pub(super) fn quota(rng: &mut ChaCha8Rng) -> Quota {
     } else {
         u64::MAX
     };
+    // Of a stream of their own, so that other draws are as they are without.
+    let mut rng = rng.clone();
+    rng.set_stream(1);
+    let low = match rng.random_range(0..3) {
+        0 => rng.random_range(1..=16) * MIB,
+        _ => 0,
+    };
+    let high = match rng.random_range(0..4) {
+        0 => rng.random_range(4..=24) * MIB,
+        _ => u64::MAX,
+    };
     Quota {
         min,
+        low,
+        high,
         max,
         weight,
-        ..Quota::default()
     }
 }
 
-/// What an operator changes a quota to: more often with limits. The promises of four VMs fit into the smallest card.
+/// What an operator changes a quota to: more often with limits. The promises of four VMs fit into the smallest card, but
+/// for a slip of the operator's now and then, which fits no card.
 pub(super) fn changed_quota(rng: &mut ChaCha8Rng) -> Quota {
+    let mut slips = rng.clone();
+    slips.set_stream(2);
     let min = [0, rng.random_range(1..=5) * MIB][rng.random_range(0..2)];
+    let min = match slips.random_range(0..16) {
+        0 => 70 * MIB,
+        _ => min,
+    };
     let max = [u64::MAX, rng.random_range(5..=12) * MIB][rng.random_range(0..2)];
     Quota {
         min,
@@ -233,6 +263,15 @@ pub(super) fn slow_card(faults: &mut Faults, rng: &mut ChaCha8Rng) -> u32 {
     let units: u32 = rng.random_range(1..64);
     faults.flush_delay_ns = faults.flush_delay_ns * u64::from(units.min(8)) / 8;
     units
+}
+
+/// When all guests stand still for the shares to be looked at, the last time first. A policy of noise keeps no shares.
+pub(super) fn pauses(seed: u64, is_noisy: bool) -> Vec<u64> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(3);
+    let mut at: Vec<u64> = (0..PAUSES).map(|_| rng.random_range(500..6_000)).collect();
+    at.sort_unstable_by(|a, b| b.cmp(a));
+    if is_noisy { Vec::new() } else { at }
 }
 
 /// Lets the card hang in a flush or a runlist in some runs, which end with it.

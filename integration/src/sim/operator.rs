@@ -1,12 +1,10 @@
-//! What an operator does in a run: VMs go and come, quotas change, and at the end everything has to come to rest.
+//! What an operator does in a run: VMs go and come, and quotas change.
 
-use fermi_model::Faults;
 use rand::RngExt;
-use vgpu::{Event, Quota, VmId};
+use vgpu::{Event, VmId};
 
 use super::drawn::{self, DrawnVm};
 use super::{Kind, Settings, Simulation, Violation};
-use crate::world::World;
 
 /// Events for which a departure may wait for a better moment.
 const LATE_EVENTS: u64 = 2_000;
@@ -43,66 +41,6 @@ impl Simulation {
         self.departures.reverse();
     }
 
-    /// Nothing goes wrong any more: all that is under way ends.
-    pub(super) fn come_to_rest(&mut self) -> Result<(), Violation> {
-        self.end_faults();
-        // A VM above its max tries again some 50 ms after a refusal; what it then takes is no time of the product's.
-        self.world.refuse_maps = 0;
-        for at in 0..self.vms.len() {
-            if self.vms[at].kind == Kind::Hostile {
-                self.send_away(at);
-            }
-        }
-        let gone: Vec<VmId> = self.gone().collect();
-        self.idle_until(|world| gone.iter().all(|&id| world.vm(id).detached))?;
-        self.halve_some();
-        let under_way = |world: &World| world.manager.under_way();
-        match self.idle_until(|world| under_way(world).is_empty()) {
-            Ok(()) => self.world.laws(),
-            Err(_) => Err(Violation(format!(
-                "without faults this does not end: {}",
-                under_way(&self.world).join(", ")
-            ))),
-        }
-    }
-
-    /// The core has given the card up: rightly, and with nothing in the wrong hands by then.
-    pub(super) fn end_without_card(&mut self) -> Result<(), Violation> {
-        self.world.laws()?;
-        match self.card_may_hang() {
-            true => Ok(()),
-            false => Err(Violation("a card that works was given up".to_owned())),
-        }
-    }
-
-    /// Whether the card has met its first flush or runlist that never ends.
-    pub(super) fn card_may_hang(&mut self) -> bool {
-        let faults = self.world.model.faults_mut();
-        faults.lost_flush_in == 1 || faults.lost_runlist_in == 1
-    }
-
-    /// Nothing goes wrong any more. A card that hangs goes on hanging.
-    fn end_faults(&mut self) {
-        let faults = self.world.model.faults_mut();
-        *faults = Faults {
-            lost_flush_in: faults.lost_flush_in,
-            lost_runlist_in: faults.lost_runlist_in,
-            ..Faults::default()
-        };
-    }
-
-    /// The operator's last word to some VMs: half of what they hold.
-    fn halve_some(&mut self) {
-        let audit = self.world.manager.audit().unwrap_or_default();
-        for of in audit.vms.iter().filter(|of| of.resident > of.quota.min) {
-            if self.rng.random() {
-                let max = of.quota.min + (of.resident - of.quota.min) / 2;
-                let quota = Quota { max, ..of.quota };
-                self.world.submit(Event::SetQuota { vm: of.vm, quota });
-            }
-        }
-    }
-
     /// VMs on their way out.
     pub(super) fn gone(&self) -> impl Iterator<Item = VmId> {
         self.vms.iter().filter(|vm| vm.leaves).map(|vm| vm.id)
@@ -125,6 +63,9 @@ impl Simulation {
         let events = self.log.lock().expect("one thread").events;
         if events >= self.faults_end_at {
             self.end_faults();
+        }
+        if self.pauses.pop_if(|at| events >= *at).is_some() {
+            self.pause()?;
         }
         if self.rng.random_range(0..self.quota_turns) == 0 {
             let at = self.rng.random_range(0..self.vms.len());
