@@ -108,13 +108,22 @@ impl<'a> Limits<'a> {
         !vgpu.leaves() && self.figures.now >= vgpu.passed_over_until
     }
 
-    /// Most chunks of the VM that one spill may take: a batch, or one that is larger.
+    /// Most chunks of the VM that one spill may take: a batch, or one that is larger; and what host RAM has room for.
     fn spill_chunks_max(&self, vgpu: &Vgpu) -> usize {
         let (spare, chunk) = (above_min(vgpu), vgpu.config.chunk_bytes);
         let count = (self.figures.batch_bytes.min(spare) / chunk).max(u64::from(spare >= chunk));
         // The host refused to map the images of several.
         let most = if vgpu.was_refused { 1 } else { u64::MAX };
-        count.min(most) as usize
+        count.min(most).min(self.host_ram_left(vgpu) / chunk) as usize
+    }
+
+    /// Bytes of host RAM that a spill of the VM may take. `max` goes before `host_ram`.
+    fn host_ram_left(&self, vgpu: &Vgpu) -> u64 {
+        if vgpu.chunks.resident() > vgpu.config.quota.max || planted::is(Fault::HostRamIgnored) {
+            return u64::MAX;
+        }
+        let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
+        self.host_ram_max().saturating_sub(spilled)
     }
 
     /// Most bytes that one refill may bring the VM: a batch, or a chunk that is larger; nothing above its `high` or `max`.
@@ -257,21 +266,15 @@ impl<'a> Limits<'a> {
             Ok(vgpu) => vgpu,
             Err(breach) => return (Vec::new(), Some(breach)),
         };
-        let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
-        let room = match vgpu.chunks.resident() > vgpu.config.quota.max {
-            // `max` goes before `host_ram`.
-            true => u64::MAX,
-            false if planted::is(Fault::HostRamIgnored) => u64::MAX,
-            false => self.host_ram_max().saturating_sub(spilled),
-        };
+        let room = self.host_ram_left(vgpu);
         let (mut most, mut spare) = (self.spill_chunks_max(vgpu), above_min(vgpu));
         if self.exchanges_own(vgpu, &chunks, cause) {
             (most, spare) = (most.max(1), spare.max(vgpu.config.chunk_bytes));
         }
         let is_there = |place: &ChunkPlace| matches!(place, ChunkPlace::Resident(_) | ChunkPlace::Both(_));
         cut(vgpu, chunks, is_there, |count, bytes| match () {
-            () if count > most || bytes > spare => Some(Breach::MinOrBatch),
             () if bytes > room => Some(Breach::HostRam),
+            () if count > most || bytes > spare => Some(Breach::MinOrBatch),
             () => None,
         })
     }
