@@ -141,13 +141,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     Ok(())
 }
 
-/// Takes the figures, from the start once more if another VMM's guest hung.
+/// Takes the figures, from the start once more if a guest's boot hung.
 fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Result<baseline::Figures> {
     let first = folder.join("first");
     std::fs::create_dir(&first).context("cannot create a folder")?;
     let outcome = icount::measure(environment, vramd, &first);
     match outcome {
-        Err(error) if error.is::<boots::PeerHung>() => {
+        Err(error) if error.is::<boots::BootHung>() => {
             println!("NOTE: {error:#}: all is measured once more");
             icount::measure(environment, vramd, folder)
         }
