@@ -14,13 +14,12 @@ use crate::{model::FermiModel, pfifo::ChannelId};
 impl FermiModel {
     /// Does the work of `channel` at once from now on; of no channel if there is none of that number.
     pub fn do_at_once(&mut self, channel: u32) {
-        self.at_once = ChannelId::new(channel);
-        self.pfifo.first = self.at_once;
+        self.pfifo.at_once = ChannelId::new(channel);
     }
 
     /// Whether the channel's work is done at once.
     pub(crate) fn is_at_once(&self, id: Option<ChannelId>) -> bool {
-        id.is_some() && id == self.at_once
+        id.is_some() && id == self.pfifo.at_once
     }
 
     /// GPU time of what takes `ns` when another channel does it.

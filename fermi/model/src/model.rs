@@ -18,7 +18,7 @@ use crate::{
     pbdma::Pbdma,
     pci::ConfigSpace,
     peephole::Peephole,
-    pfifo::{ChannelId, Pfifo},
+    pfifo::Pfifo,
     pmu::Pmu,
     storage::Storage,
     timing::{Links, Timing},
@@ -129,8 +129,6 @@ pub struct FermiModel {
     pub(crate) watcher: Option<Box<dyn WarpWatcher>>,
     /// Place where the last grid was that did not end by itself.
     pub(crate) stopped_at: Option<ShaderPlace>,
-    /// The channel whose work takes no GPU time.
-    pub(crate) at_once: Option<ChannelId>,
 }
 
 impl FermiModel {
@@ -155,7 +153,7 @@ impl FermiModel {
             copy_microcode: self.copy_microcode,
         };
         let bar3_changes = self.windows.bar3_changes + 1;
-        let at_once = self.at_once;
+        let at_once = self.pfifo.at_once;
         *self = Self {
             clock: self.clock.restarted(),
             faults: self.faults,
@@ -166,7 +164,7 @@ impl FermiModel {
             ..Self::powered_on(config, self.mem.take())
         };
         self.windows.bar3_changes = bar3_changes;
-        (self.at_once, self.pfifo.first) = (at_once, at_once);
+        self.pfifo.at_once = at_once;
     }
 
     fn powered_on(config: ModelConfig, mem: Memory) -> Self {
@@ -204,7 +202,6 @@ impl FermiModel {
             stepped: Stepped::Idle,
             watcher: None,
             stopped_at: None,
-            at_once: None,
         };
         model.set_pmc_enable(PMC_ENABLE_AT_RESET);
         model

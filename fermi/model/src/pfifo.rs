@@ -131,7 +131,7 @@ pub(crate) struct Pfifo {
     pub(crate) channels: Vec<Channel>,
     list: Vec<ChannelId>,
     /// The channel that comes before all others (`at_once.rs`).
-    pub(crate) first: Option<ChannelId>,
+    pub(crate) at_once: Option<ChannelId>,
     /// For each PBDMA the place on the list where its next turn starts.
     cursors: [usize; PBDMAS],
     ready: u128,
@@ -176,7 +176,7 @@ impl Pfifo {
         Self {
             channels: vec![Channel::default(); CHANNELS],
             list: Vec::new(),
-            first: None,
+            at_once: None,
             cursors: [0; PBDMAS],
             ready: 0,
             blocked: 0,
@@ -258,7 +258,7 @@ impl Pfifo {
         }
         let count = self.list.len();
         let may_run = |id: &ChannelId| self.ready & id.mask() != 0 && self.may_use(*id, pbdma);
-        if let Some(first) = self.first.filter(may_run) {
+        if let Some(first) = self.at_once.filter(may_run) {
             // Whose turn it is among the others does not change.
             return Some((self.cursors[pbdma].wrapping_sub(1), first));
         }
@@ -270,10 +270,10 @@ impl Pfifo {
 
     /// Whether the channel that comes before all others waits for PBDMA `pbdma`, which another one has.
     pub(crate) fn first_waits(&self, pbdma: usize) -> bool {
-        self.first.is_some()
+        self.at_once.is_some()
             && self
                 .candidate_at(pbdma)
-                .is_some_and(|(_, id)| Some(id) == self.first)
+                .is_some_and(|(_, id)| Some(id) == self.at_once)
     }
 
     /// Whether a channel waits that PBDMA `pbdma` could take.
@@ -566,7 +566,12 @@ impl FermiModel {
 
     /// A reset by PMC_ENABLE: channels, runlist, PBDMAs and registers start anew; engines keep what they do.
     pub(crate) fn reset_pfifo(&mut self) {
-        self.pfifo = Pfifo::new();
+        // What the embedder named is nothing that a reset clears.
+        let at_once = self.pfifo.at_once;
+        self.pfifo = Pfifo {
+            at_once,
+            ..Pfifo::new()
+        };
         self.reset_pbdmas();
         self.note_dead_engines();
     }

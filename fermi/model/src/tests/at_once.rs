@@ -1,7 +1,9 @@
 //! A channel whose work is done at once, beside others that keep the engines busy.
 
 use super::support::*;
+use crate::pfifo::ChannelId;
 use crate::{Counters, Stepped};
+use fermi_spec::regs::PmcReg;
 
 const DATA: u64 = 0x1000_0000;
 const RAM: u64 = 0x800_0000;
@@ -92,6 +94,17 @@ fn work_that_is_done_at_once_takes_no_gpu_time_and_no_work_of_others_comes_befor
     assert_eq!(now.copied, before.copied);
     assert_eq!(now.counters.copied_bytes, before.counters.copied_bytes);
     assert_eq!((now.counters.pbdma_errors, now.counters.engine_errors), (0, 0));
+}
+
+#[test]
+fn channel_that_was_named_stays_so_through_resets_of_pfifo_and_of_the_card() {
+    let mut bench = ready();
+    bench.card.do_at_once(0);
+    bench.write(PmcReg::PmcEnable, 0);
+    bench.write(PmcReg::PmcEnable, u32::MAX);
+    assert!(bench.card.is_at_once(ChannelId::new(0)));
+    bench.card.reset();
+    assert!(bench.card.is_at_once(ChannelId::new(0)));
 }
 
 #[test]
