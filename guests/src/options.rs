@@ -53,6 +53,8 @@ pub struct Options {
     /// How often the contents of VRAM are moved about, or a kernel's plan is run and compared (`vramd.rounds`,
     /// default 4).
     pub rounds: u32,
+    /// How often a kernel's plan is run before its results are compared (`vramd.repeats`, default 1).
+    pub repeats: u32,
     /// Bytes of a slot as a power of two from 128 KiB, `None` for the smallest that leaves no more slots than the
     /// workload can count (`vramd.slot_kib`, in KiB).
     pub slot_bytes: Option<u64>,
@@ -75,6 +77,7 @@ impl Default for Options {
             footprint: None,
             seed: 1,
             rounds: 4,
+            repeats: 1,
             slot_bytes: None,
             interrupts: false,
             vram_is_zeroed: true,
@@ -117,6 +120,7 @@ impl Options {
             "footprint_kib" => self.footprint = Some(value.parse::<u64>().ok()?.checked_mul(1024)?),
             "seed" => self.seed = value.parse().ok()?,
             "rounds" => self.rounds = value.parse().ok()?,
+            "repeats" => self.repeats = value.parse().ok()?,
             "slot_kib" => self.slot_bytes = Some(decode_slot(value)?),
             "interrupts" => self.interrupts = decode_switch(value)?,
             "zeroed" => self.vram_is_zeroed = decode_switch(value)?,

@@ -2,10 +2,10 @@
 
 use crate::programs::Program;
 
-/// Most instructions of lanes of one launch, as far as blocks can be cut apart: about ten milliseconds of a software
+/// Most instructions of lanes of one launch, as far as blocks can be cut apart: about two milliseconds of a software
 /// card. A grid cannot be preempted, so a VM keeps the card to itself for this long, and a broker waits at most
 /// 20 ms for its channel.
-pub(crate) const INSTRUCTIONS_MAX: u64 = 4 << 20;
+pub(crate) const INSTRUCTIONS_MAX: u64 = 1 << 20;
 /// Most blocks of a launch in a direction.
 const BLOCKS_MAX: u32 = 0xffff;
 /// Most words of parameters.

@@ -175,7 +175,7 @@ pub(super) fn run(
     let rounds = run.summary.rounds as usize;
     for round in 0..rounds {
         progress(bus, "run", round, rounds);
-        run.launch(bus, &mut gpu)?;
+        (0..options.repeats.max(1)).try_for_each(|_| run.launch(bus, &mut gpu))?;
         progress(bus, "run", round + 1, rounds);
         run.check(bus, memory)?;
     }
