@@ -55,6 +55,7 @@ pub use error::{CloseReason, DmaError, ProtocolError, ReplyError};
 pub use function::{Area, FunctionInfo, MappableRegion, PciFunction, Region, RegionInfo};
 pub use irq::{IrqAction, IrqChange, IrqEvent, IrqIndex, IrqOperation};
 pub use listener::{Accepted, BoundSocket, Listener, ListenerError, SocketAccess};
+pub use peer::Peer;
 pub use pending::Pending;
 pub use reaper::{ForeignFd, Leftover, Reaper};
 pub use remote::{RemoteError, RemoteFunction};

@@ -17,20 +17,26 @@ pub enum ThreadKind {
     Signaller,
     /// Closes, unmaps and frees what clients leave.
     Reaper,
+    /// Touches pages of memory before they are needed.
+    Populator,
     /// Writes to files what happened last.
     FlightWriter,
     /// Runs a software card.
     Card,
+    /// Answers the operator.
+    Control,
 }
 
 impl ThreadKind {
     /// For whoever does something for each kind.
-    pub const ALL: [ThreadKind; 5] = [
+    pub const ALL: [ThreadKind; 7] = [
         ThreadKind::EventLoop,
         ThreadKind::Signaller,
         ThreadKind::Reaper,
+        ThreadKind::Populator,
         ThreadKind::FlightWriter,
         ThreadKind::Card,
+        ThreadKind::Control,
     ];
 
     /// Its name in messages.
@@ -39,8 +45,10 @@ impl ThreadKind {
             ThreadKind::EventLoop => "event loop",
             ThreadKind::Signaller => "signaller",
             ThreadKind::Reaper => "reaper",
+            ThreadKind::Populator => "populator",
             ThreadKind::FlightWriter => "flight writer",
             ThreadKind::Card => "card",
+            ThreadKind::Control => "control",
         }
     }
 }

@@ -222,18 +222,32 @@ fn answer(kind: ThreadKind, deed: &str) -> Answer {
 #[test]
 fn thread_that_serves_does_what_its_kind_does_and_nothing_of_another_kind() {
     use Answer::{EndsTheProcess as Ends, Made, Refused};
-    use ThreadKind::{Card, EventLoop, FlightWriter, Reaper, Signaller};
-    let kinds = [EventLoop, Signaller, Reaper, FlightWriter, Card];
+    use ThreadKind::{Card, Control, EventLoop, FlightWriter, Populator, Reaper, Signaller};
+    let kinds = [
+        EventLoop,
+        Signaller,
+        Reaper,
+        Populator,
+        FlightWriter,
+        Card,
+        Control,
+    ];
     let table = [
-        ("accept", [Made, Ends, Ends, Ends, Ends]),
-        ("memory file", [Made, Ends, Ends, Ends, Ends]),
-        ("punch", [Made, Ends, Made, Ends, Made]),
-        ("write", [Refused, Refused, Refused, Made, Refused]),
-        ("overwrite", [Refused, Refused, Refused, Ends, Refused]),
-        ("open", [Refused; 5]),
-        ("connect", [Ends; 5]),
-        ("executable", [Ends; 5]),
-        ("user", [Ends; 5]),
+        ("accept", [Made, Ends, Ends, Ends, Ends, Ends, Made]),
+        ("memory file", [Made, Ends, Ends, Ends, Ends, Ends, Ends]),
+        ("punch", [Made, Ends, Made, Made, Ends, Made, Ends]),
+        (
+            "write",
+            [Refused, Refused, Refused, Refused, Made, Refused, Refused],
+        ),
+        (
+            "overwrite",
+            [Refused, Refused, Refused, Refused, Ends, Refused, Refused],
+        ),
+        ("open", [Refused; 7]),
+        ("connect", [Ends; 7]),
+        ("executable", [Ends; 7]),
+        ("user", [Ends; 7]),
     ];
     for (deed, expected) in table {
         assert_eq!(kinds.map(|kind| answer(kind, deed)), expected, "{deed}");

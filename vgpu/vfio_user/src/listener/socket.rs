@@ -88,6 +88,12 @@ impl BoundSocket {
         &self.path
     }
 
+    /// The listening socket once more, non-blocking, for whoever accepts its connections by other means than a
+    /// [`Listener`](crate::Listener). The file goes with this value.
+    pub fn try_clone_socket(&self) -> io::Result<UnixListener> {
+        self.socket.try_clone()
+    }
+
     /// `Err` with the user of a client who is none of those that may connect.
     pub(super) fn check_user(&self, stream: &UnixStream) -> io::Result<Result<(), u32>> {
         let Some(users) = &self.users else {

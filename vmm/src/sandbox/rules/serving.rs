@@ -130,13 +130,14 @@ pub(super) fn thread(rules: &mut Rules, kind: ThreadKind) {
     match kind {
         ThreadKind::EventLoop => event_loop(rules),
         ThreadKind::Signaller => allow(rules, &RING),
-        ThreadKind::Reaper => allow(rules, &[libc::SYS_fallocate]),
+        ThreadKind::Reaper | ThreadKind::Populator => allow(rules, &[libc::SYS_fallocate]),
         ThreadKind::FlightWriter => {
             let (new, rest) = (O_CREAT | O_EXCL | O_WRONLY, O_ACCMODE | O_CREAT | O_EXCL);
             allow_if(rules, libc::SYS_openat, 2, MaskedEq(rest as u64), new as u64);
             // Answered with EPERM by the other filter.
             allow_if(rules, libc::SYS_openat, 2, MaskedEq(O_CREAT as u64), 0);
         }
+        ThreadKind::Control => control(rules),
         ThreadKind::Card => {
             // A served card's interrupts, and pages that move between VRAM and the file of a window.
             allow(rules, &RING);
@@ -184,6 +185,24 @@ const LOOKS: [c_long; 6] = [
 
 /// The eventfds of clients, signalled by asynchronous requests of the kernel. Who lets go of the last one ends the requests.
 const RING: [c_long; 3] = [libc::SYS_io_submit, libc::SYS_io_getevents, libc::SYS_io_destroy];
+
+/// Answers the operator: connections, events and time. It drives no card and has no file: what it is asked, the event loop does.
+fn control(rules: &mut Rules) {
+    allow(rules, &LINK_CALLS);
+    allow(
+        rules,
+        &[
+            libc::SYS_accept4,
+            libc::SYS_epoll_ctl,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_wait,
+            // Who an operator is.
+            libc::SYS_getsockopt,
+            libc::SYS_readv,
+        ],
+    );
+    allow_if(rules, libc::SYS_ioctl, 1, Eq, libc::FIONBIO);
+}
 
 /// Serves clients and drives the card. It opens nothing, connects to nobody and starts no thread: what a client could want it to be.
 fn event_loop(rules: &mut Rules) {
