@@ -1,10 +1,9 @@
-//! How the operator's files are read; sizes; `vm.toml` of a VM.
+//! How the operator's files are read; `vm.toml` of a VM.
 //!
 //! A file is read in two steps: serde refuses a file of another structure (unknown fields included), then
 //! `validate` refuses impossible values. Both name the line and the field. `docs/examples` has a commented
 //! file of each kind.
 
-mod size;
 mod vm;
 
 use std::fmt;
@@ -12,7 +11,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-pub use size::{Bound, ParseSizeError, Size, parse_size};
 pub use vm::{DiskFile, NetFile, VmFile};
 
 /// Bytes of the largest file read. Real ones have a few hundred.

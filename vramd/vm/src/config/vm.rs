@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use sizes::Size;
 use toml::Spanned;
 
-use super::size::Size;
 use super::{ConfigError, ConfigFile, Wrong, check_name, load};
 use vmm::loader::RAM_BYTES_MIN;
 use vmm::vm::RAM_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Sizes in binary units: `512M`, `1.5G`, `128K`, or bare bytes.
+//! Sizes in binary units, as operators write them: `512M`, `1.5G`, `128K`, or bare bytes.
 
 use std::fmt;
 
