@@ -28,6 +28,9 @@ pub struct Account {
     pub rolled_back: u64,
     /// How often channels of the VM were suspended for a move.
     pub suspensions: u64,
+    /// What was predicted of the suspensions together, as each began.
+    #[serde(default)]
+    pub predicted_ns: u64,
     /// Time of the suspensions together, without the one under way.
     pub suspended_ns: u64,
     /// How much of that was the wait for what the channels had under way.
@@ -90,8 +93,9 @@ impl Account {
             Notice::MoveStage { stage, took_ns, .. } => {
                 *self.stages_ns.entry(*stage).or_default() += took_ns;
             }
-            Notice::Suspended { .. } => {
+            Notice::Suspended { predicted_ns, .. } => {
                 self.suspensions += 1;
+                self.predicted_ns += predicted_ns;
                 self.suspended_since = Some(now);
             }
             Notice::Resumed {
@@ -175,6 +179,7 @@ impl Inspect for Account {
         tree.count("moves_rolled_back", self.rolled_back as usize);
         tree.count("suspensions", self.suspensions as usize);
         tree.nanoseconds("suspended", self.suspended_ns);
+        tree.nanoseconds("suspended_as_predicted", self.predicted_ns);
         tree.nanoseconds("suspended_until_drained", self.drained_ns);
         tree.nanoseconds("suspended_in_vain", self.suspended_in_vain_ns);
         if let Some(since) = self.suspended_since {
@@ -224,7 +229,12 @@ mod tests {
     fn suspension_under_way_counts_until_now() {
         let mut accounts = accounts();
         let (vm, id) = (VM, MoveId(1));
-        let suspended = Notice::Suspended { vm, id, channels: 2 };
+        let suspended = Notice::Suspended {
+            vm,
+            id,
+            channels: 2,
+            predicted_ns: 120,
+        };
         accounts.add(&suspended, Tick(1_100));
         let account = accounts.get(VM).expect("it is attached");
         assert_eq!(account.suspended_ns(Tick(1_200)), 100);
@@ -240,6 +250,7 @@ mod tests {
         let account = accounts.get(VM).expect("it is attached");
         assert_eq!((account.suspended_ns(Tick(9_000)), account.suspensions), (150, 1));
         assert_eq!((account.drained_ns, account.suspended_in_vain_ns), (40, 0));
+        assert_eq!(account.predicted_ns, 120);
     }
 
     #[test]

@@ -96,6 +96,9 @@ pub struct GpuConfig {
     pub microcode: Option<[Microcode; 2]>,
     /// Host RAM that spilled chunks may take together, bytes.
     pub host_ram: u64,
+    /// Most VRAM that guests may hold together, bytes; the rest of the card stays unused. `None`: all that there is.
+    #[serde(default)]
+    pub guest_bytes_max: Option<u64>,
     /// Policy that decides whose memory moves.
     #[serde(default)]
     pub policy: PolicyName,
@@ -109,6 +112,10 @@ pub struct GpuConfig {
     pub refill_period_ns: u64,
     /// Most bytes moved in one suspension.
     pub batch_bytes: u64,
+    /// Most time that the copy of one suspension is to take, nanoseconds, as far as it can be told before. One chunk moves
+    /// however long that takes.
+    #[serde(default = "copy_budget_ns")]
+    pub copy_budget_ns: u64,
     /// GPU time for which a channel may keep an engine while another VM waits for it, nanoseconds by the card's clock. A
     /// channel that goes on beyond it is stopped for good; its VM feels that, and nobody else. 0 stops none.
     #[serde(default)]
@@ -126,15 +133,22 @@ impl Default for GpuConfig {
             copies_by_window: false,
             microcode: None,
             host_ram: 4 << 30,
+            guest_bytes_max: None,
             policy: PolicyName::default(),
             seed: 0,
             suspend_budget_ns: 20_000_000,
             demand_budget_ns: 150_000_000,
             refill_period_ns: 50_000_000,
             batch_bytes: 8 << 20,
+            copy_budget_ns: copy_budget_ns(),
             watchdog_ns: 2_000_000_000,
         }
     }
+}
+
+/// What a move's copy is to take at most: so that a pause is a few milliseconds.
+fn copy_budget_ns() -> u64 {
+    2 * MS
 }
 
 /// How the number of a [`Setting`] is written in a configuration.
@@ -162,11 +176,16 @@ pub struct Setting {
 
 impl Setting {
     /// All that there are. A row here is all that a configuration needs to know of a setting.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::time(
             "suspend_budget",
             |config| &mut config.suspend_budget_ns,
             [MS, SECOND],
+        ),
+        Self::time(
+            "copy_budget",
+            |config| &mut config.copy_budget_ns,
+            [MS / 10, SECOND],
         ),
         Self::time(
             "demand_budget",
@@ -370,9 +389,13 @@ impl Inspect for GpuConfig {
         tree.flag("copies_by_window", self.copies_by_window);
         tree.flag("has_microcode", self.microcode.is_some());
         tree.bytes("host_ram", self.host_ram);
+        if let Some(bytes) = self.guest_bytes_max {
+            tree.bytes("guest_bytes_max", bytes);
+        }
         tree.name("policy", format_args!("{:?}", self.policy));
         tree.number("seed", self.seed);
         tree.nanoseconds("suspend_budget", self.suspend_budget_ns);
+        tree.nanoseconds("copy_budget", self.copy_budget_ns);
         tree.nanoseconds("demand_budget", self.demand_budget_ns);
         tree.nanoseconds("refill_period", self.refill_period_ns);
         tree.bytes("batch", self.batch_bytes);

@@ -18,6 +18,7 @@ use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::host::arena::SLOT_BYTES;
 use crate::inspect::{Inspect, Space as Address, Tree};
+use crate::manager::forecast::Mean;
 use crate::memory::{ChunkNo, Chunks, GuestPage};
 use crate::notice::SyncWait;
 use crate::reason::Inconsistency;
@@ -40,7 +41,7 @@ mod stores;
 pub(crate) mod tables;
 pub(crate) mod units;
 
-pub(crate) use channel::Channel;
+pub(crate) use channel::{Channel, Doorbells};
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
 use stores::Stores;
@@ -242,6 +243,8 @@ pub(crate) struct Space {
     pub(crate) users: u32,
     /// The last of [`Vgpu::stores`] at the last refresh.
     pub(crate) seen: u64,
+    /// When one of its channels was last known to have work.
+    pub(crate) worked_at: Option<Tick>,
 }
 
 /// A virtual GPU.
@@ -283,8 +286,18 @@ pub(crate) struct Vgpu {
     pub(crate) was_refused: bool,
     /// Not a victim before this time: its last move had to be rolled back.
     pub(crate) passed_over_until: Tick,
+    /// When its channels ran again the last time, and for how long they had stood still for a move.
+    #[serde(default)]
+    pub(crate) last_pause: Option<(Tick, u64)>,
+    /// How long its channels take until they are off the card.
+    #[serde(default)]
+    pub(crate) drains: Mean,
     /// When its tables were last read and what its channels reach was counted.
     pub(crate) synced_at: Option<Tick>,
+    /// Of all its channels.
+    pub(crate) doorbells: Doorbells,
+    /// The channel with which the next questions begin whether channels have work.
+    pub(crate) asked_from: u8,
     /// What it had of the broker's time.
     pub(crate) share: Share,
     /// Its accounts are wrong: it goes, and nothing of it is free before its last flush.
@@ -355,7 +368,11 @@ impl Vgpu {
             told: (0, 0),
             was_refused: false,
             passed_over_until: Tick::default(),
+            last_pause: None,
+            drains: Mean::default(),
             synced_at: None,
+            doorbells: Doorbells::default(),
+            asked_from: 0,
             share: Share::default(),
             given_up: None,
             guest_errors: 0,
@@ -509,6 +526,9 @@ impl Inspect for Space {
         }
         tree.address("directory", self.shadow.directory().0, Address::VramAddress);
         tree.count("channels", self.users as usize);
+        if let Some(at) = self.worked_at {
+            tree.age("had_work", at);
+        }
     }
 }
 
@@ -562,6 +582,10 @@ impl Inspect for Vgpu {
         match &self.blocked {
             Some(blocked) => tree.part("head", blocked),
             None => tree.name("head", "not blocked"),
+        }
+        tree.count("doorbells", self.doorbells.count as usize);
+        if let Some(at) = self.doorbells.last_at {
+            tree.age("rang", at);
         }
         tree.count("pages_stored_to", self.stores.page_count());
         tree.due_in("passed_over_for", self.passed_over_until);

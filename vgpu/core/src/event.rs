@@ -9,7 +9,7 @@ use fermi_spec::bar::Bar;
 use serde::{Deserialize, Serialize};
 
 use crate::config::VmConfig;
-use crate::notice::Notice;
+use crate::notice::{MoveId, Notice};
 use crate::reason::{CardOperation, Denial, Inconsistency};
 
 mod recorded;
@@ -84,6 +84,13 @@ pub enum Event {
     MapRefused {
         /// Its first bus address.
         iova: Iova,
+    },
+    /// Result of [`Action::Populate`].
+    Populated {
+        /// The move that asked.
+        id: MoveId,
+        /// Whether all of it is there. If not, the host has no memory left for it.
+        done: bool,
     },
     /// The card raised its interrupt.
     HostInterrupt,
@@ -379,6 +386,18 @@ pub enum Action {
         at: GuestVramAddr,
         /// Length in bytes, page-aligned.
         bytes: u64,
+    },
+    /// Have host memory ready that a move will write: first touch of a page takes longer than its copy, and channels
+    /// would stand still meanwhile. Nobody waits in the edge for it; [`Event::Populated`] follows. All bytes stay as they are.
+    Populate {
+        /// The move that asks, to name the answer.
+        id: MoveId,
+        /// VM whose memory it is.
+        vm: VmId,
+        /// Parts of its image: first address and bytes, page-aligned.
+        images: Vec<(GuestVramAddr, u64)>,
+        /// Frames that the VM holds, on a card whose frames are host memory.
+        frames: Vec<FrameNo>,
     },
     /// Raise the VM's interrupt (one MSI).
     Interrupt {

@@ -79,7 +79,8 @@ pub trait HostGpu: Send {
     /// that, or for [`HostGpu::flush`], to be on its way to the card.
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError>;
 
-    /// Sends every store on its way. The performer of actions calls it before it waits for anything.
+    /// Sends every store on its way, and ends what an implementation does to have several accesses come after one another at
+    /// once. The performer of actions calls it before it waits for anything.
     fn flush(&mut self) -> Result<(), HostGpuError>;
 
     /// Lets the card reach `memory` at `iova`.
@@ -90,6 +91,10 @@ pub trait HostGpu: Send {
 
     /// Frames have a new owner, see [`crate::Action::PlaceFrames`]. Nothing to do on a card that holds its own memory.
     fn place_frames(&mut self, frames: &[FrameNo], owner: FrameOwner) -> Result<(), HostGpuError>;
+
+    /// The host's memory behind a frame, so that its pages can be had before the card writes them; `None` on a card that
+    /// holds its own memory.
+    fn frame_memory(&self, frame: FrameNo) -> Option<DmaMemory>;
 
     /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
     fn take_interrupt(&mut self) -> bool;

@@ -22,23 +22,27 @@ use crate::notice::Notice;
 use crate::policy::Policy;
 use crate::reason::{CardOperation, Denial, StartFailure};
 
+mod activity;
 mod backing;
 mod channels;
 mod claim;
 mod demands;
 mod engine_looks;
+pub(crate) mod forecast;
 mod images;
 mod isolation;
 mod limits;
 mod mover;
 mod moves;
 mod pauses;
+mod preparing;
 mod pressure;
 mod recovery;
 mod requests;
 pub(crate) mod running;
 mod saved;
 mod soundness;
+mod standing;
 mod syncs;
 mod teardown;
 #[cfg(test)]
@@ -52,6 +56,7 @@ mod windows;
 pub use limits::Breach;
 use running::Running;
 pub use saved::Volatile;
+pub use standing::{Standing, VmStanding};
 
 /// What one `apply` works with besides the state.
 pub(crate) struct Cx<'a> {
@@ -179,7 +184,7 @@ impl Manager {
                 let reason = Denial::NotAttached { vm };
                 cx.actions.push(Action::QuotaRefused { vm, reason });
             }
-            Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } => {}
+            Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } | Event::Populated { .. } => {}
         }
     }
 
@@ -189,7 +194,8 @@ impl Manager {
         };
         match result {
             Ok(identity) => {
-                let layout = Layout::of(identity.vram_bytes, self.config.bar3_bytes);
+                let guest_bytes_max = self.config.guest_bytes_max;
+                let layout = Layout::of(identity.vram_bytes, self.config.bar3_bytes, guest_bytes_max);
                 let mut iova = IovaSpace::new(&self.config.bus);
                 let own = iova
                     .reserve_maps(1, None)
@@ -200,7 +206,7 @@ impl Manager {
                     return self.fail(StartFailure::BusAddresses { usable }, cx);
                 };
                 let mut card = Box::new(program(&identity, layout, &self.config, own, tokens, cx.actions));
-                let done = card.pump(cx.actions);
+                let done = card.pump(cx.now, cx.actions);
                 self.phase = Phase::Programming {
                     card,
                     identity,
@@ -225,7 +231,7 @@ impl Manager {
             PollEnd::Failed(Job::CopyEngineStarted) => return self.fail(StartFailure::Microcode, cx),
             PollEnd::Failed(_) | PollEnd::CardLost(_) => return self.fail(StartFailure::TimedOut, cx),
         }
-        let done = card.pump(cx.actions);
+        let done = card.pump(cx.now, cx.actions);
         self.finish_bring_up(&done, cx);
     }
 

@@ -21,6 +21,10 @@ pub struct MoveId(pub u64);
 /// The stages of a move, in their order. `manager::mover` draws them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum MoveStage {
+    /// The host's memory that will be written is made ready. Nothing stands still.
+    Preparing,
+    /// The VM runs for some time before it is stopped again.
+    Resting,
     /// Channels that can write the chunks are taken off the card.
     Suspending,
     /// The card is shown what it copies from and to.
@@ -106,6 +110,8 @@ pub enum Notice {
         id: MoveId,
         /// Number of channels taken off.
         channels: u32,
+        /// How long it will be until they run again, by the pauses before: nanoseconds. [`Notice::Resumed`] has what it was.
+        predicted_ns: u64,
     },
     /// The channels that were suspended for a move run again: their doorbells are written.
     Resumed {

@@ -13,10 +13,13 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 mod gpuswap;
+mod recency;
 pub(crate) mod shares;
+mod sharing;
 mod snapshot;
 
 pub use crate::memory::{ChunkNo, Reach};
+pub(crate) use snapshot::LastUse;
 pub use snapshot::{ChunkView, DemandView, Residence, Snapshot, VmView};
 
 use crate::config::Quota;
@@ -31,12 +34,18 @@ pub enum PolicyName {
     /// Most-VRAM victim, random chunk, least-VRAM refill (Kehne et al., VEE'15).
     #[default]
     Gpuswap,
+    /// The same shares; of a VM's chunks those that were used last, and with which it is fastest.
+    Recency,
 }
 
 impl PolicyName {
+    /// All that there are.
+    pub const ALL: [Self; 2] = [Self::Gpuswap, Self::Recency];
+
     pub(crate) fn policy(self) -> Box<dyn Policy> {
         match self {
             Self::Gpuswap => Box::new(gpuswap::Gpuswap),
+            Self::Recency => Box::new(recency::Recency::default()),
         }
     }
 }

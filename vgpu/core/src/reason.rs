@@ -335,6 +335,11 @@ pub enum MoveCause {
     },
     /// There were free frames, and the VM had chunks in host RAM that it reaches.
     FreeRoom,
+    /// Chunks of a VM change places with others of its own, to see with which of them in VRAM it is faster.
+    Exchange {
+        /// VM that has all of them.
+        within: VmId,
+    },
 }
 
 impl std::fmt::Display for MoveCause {
@@ -346,6 +351,7 @@ impl std::fmt::Display for MoveCause {
             Self::AboveHigh => f.write_str("above its high"),
             Self::Fairness { toward } => write!(f, "more than its share, for {toward}"),
             Self::FreeRoom => f.write_str("there is room in VRAM"),
+            Self::Exchange { within } => write!(f, "an exchange within {within}"),
         }
     }
 }
@@ -354,9 +360,10 @@ impl MoveCause {
     /// VM for which the memory moves; `None` if for its own VM or the operator.
     pub fn beneficiary(&self) -> Option<VmId> {
         match *self {
-            Self::Demand { of: vm } | Self::Idle { taken_for: vm } | Self::Fairness { toward: vm } => {
-                Some(vm)
-            }
+            Self::Demand { of: vm }
+            | Self::Idle { taken_for: vm }
+            | Self::Fairness { toward: vm }
+            | Self::Exchange { within: vm } => Some(vm),
             Self::AboveMax | Self::AboveHigh | Self::FreeRoom => None,
         }
     }
@@ -371,6 +378,18 @@ pub enum RollBack {
     /// The host's bound of locked memory, or the like.
     #[error("the host does not let the card reach more of its memory")]
     MapRefused,
+    /// The host could not give the pages that the copy would have written.
+    #[error("the host has no memory left to move it to")]
+    HostMemory,
+    /// The VM maps the chunks anew meanwhile, and no shadow table is left to point its pages to host RAM with.
+    #[error("no shadow table is left for its pages")]
+    NoTables,
+    /// What the VM may hold was changed meanwhile: it would hold more than its `max` or `high`, or less than its `min`.
+    #[error("its quota changed")]
+    QuotaChanged,
+    /// The VM goes, or its device is reset, before anything of the move was visible.
+    #[error("its VM goes")]
+    Leaving,
     /// The copy engine did not end the copy within the bound.
     #[error("a copy did not end in time")]
     CopyOverTime,
@@ -544,10 +563,11 @@ mod tests {
             MoveCause::AboveMax,
             MoveCause::AboveHigh,
             MoveCause::FreeRoom,
+            MoveCause::Exchange { within: VmId(4) },
         ];
         assert_eq!(
             causes.map(|cause| cause.beneficiary()),
-            [Some(VmId(1)), Some(VmId(2)), Some(VmId(3)), None, None, None]
+            [Some(1), Some(2), Some(3), None, None, None, Some(4)].map(|vm| vm.map(VmId))
         );
     }
 

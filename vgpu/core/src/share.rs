@@ -18,6 +18,10 @@ pub(crate) const SLICE: u64 = 100_000;
 pub(crate) const REQUEST: u64 = 200;
 /// A page of tables that is fetched from VRAM.
 pub(crate) const PAGE_FETCHED: u64 = 3_000;
+/// A channel that the card is asked about: a load across PCIe.
+pub(crate) const CHANNEL_ASKED: u64 = 2_000;
+/// A frame that is looked up in the index of an address space.
+pub(crate) const FRAME_LOOKED_UP: u64 = 5;
 /// A table that is searched for slots which name a range of RAM.
 const TABLE_SEARCHED: u64 = 1_000;
 /// A slot of it that is translated anew.

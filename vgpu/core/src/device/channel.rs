@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
 use super::SpaceId;
+use crate::event::Tick;
 use crate::host::PhysChannel;
 use crate::inspect::{Inspect, Space as Address, Tree};
 
@@ -32,6 +33,15 @@ pub(crate) struct Channel {
     pub(crate) slice: Timeslice,
     /// The last GP_PUT, rung again at the resume.
     pub(crate) gp_put: Option<u32>,
+}
+
+/// The doorbells of all a VM's channels. A guest that waits for its work before it submits more rings as often as work ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Doorbells {
+    /// Those that brought work, since the VM was attached.
+    pub(crate) count: u64,
+    /// When the last one came.
+    pub(crate) last_at: Option<Tick>,
 }
 
 impl Channel {

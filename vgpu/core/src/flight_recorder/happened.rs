@@ -1,11 +1,12 @@
 //! The flight recorder's entry for an event or an action: no text, and no byte of a guest's data.
 
-use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova, SMALL_PAGE};
+use fermi_spec::addr::{FRAME, FrameNo, Gpa, GuestVramAddr, Iova, SMALL_PAGE};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PRAMIN_BYTES};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, Event, FrameOwner, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
+use crate::notice::MoveId;
 use crate::reason::CardOperation;
 
 /// How a VM's request was answered.
@@ -126,6 +127,10 @@ pub enum Happened {
     MapRefused {
         iova: Iova,
     },
+    Populated {
+        id: MoveId,
+        done: bool,
+    },
     HostInterrupt,
     Wake,
     SetQuota {
@@ -185,6 +190,11 @@ pub enum Happened {
     DropImage {
         vm: VmId,
         at: GuestVramAddr,
+        pages: u32,
+    },
+    Populate {
+        vm: VmId,
+        id: MoveId,
         pages: u32,
     },
     GiveUp {
@@ -301,6 +311,7 @@ impl Happened {
             },
             Event::PollDone { token, met } => Happened::PollDone { token, met },
             Event::MapRefused { iova } => Happened::MapRefused { iova },
+            Event::Populated { id, done } => Happened::Populated { id, done },
             Event::HostInterrupt => Happened::HostInterrupt,
             Event::Wake => Happened::Wake,
             Event::SetQuota { vm, .. } => Happened::SetQuota { vm },
@@ -366,6 +377,22 @@ impl Happened {
                 mask,
                 value,
             },
+            Action::Interrupt { vm } => Happened::Interrupt { vm },
+            Action::LetInterrupts { vm, through } => Happened::LetInterrupts { vm, through },
+            Action::WakeAt { at } => Happened::WakeAt { at },
+            Action::CardLost { operation } => Happened::CardLost { operation },
+            Action::MapDma { .. }
+            | Action::UnmapDma { .. }
+            | Action::PlaceFrames { .. }
+            | Action::DropImage { .. }
+            | Action::Populate { .. } => return Self::of_memory(action),
+            Action::Notice(_) => return None,
+        })
+    }
+
+    /// The entry of an action on memory.
+    fn of_memory(action: &Action) -> Option<Self> {
+        Some(match *action {
             Action::MapDma {
                 iova, bytes, memory, ..
             } => Happened::MapDma {
@@ -380,11 +407,20 @@ impl Happened {
                 at,
                 pages: pages(bytes),
             },
-            Action::Interrupt { vm } => Happened::Interrupt { vm },
-            Action::LetInterrupts { vm, through } => Happened::LetInterrupts { vm, through },
-            Action::WakeAt { at } => Happened::WakeAt { at },
-            Action::CardLost { operation } => Happened::CardLost { operation },
-            Action::Notice(_) => return None,
+            Action::Populate {
+                vm,
+                id,
+                ref images,
+                ref frames,
+            } => {
+                let images: u64 = images.iter().map(|(_, bytes)| bytes).sum();
+                Happened::Populate {
+                    vm,
+                    id,
+                    pages: pages(images + frames.len() as u64 * FRAME),
+                }
+            }
+            _ => return None,
         })
     }
 
@@ -432,6 +468,7 @@ impl Happened {
             | Happened::GiveUp { vm }
             | Happened::Replied { vm, .. }
             | Happened::DropImage { vm, .. }
+            | Happened::Populate { vm, .. }
             | Happened::Interrupt { vm }
             | Happened::LetInterrupts { vm, .. }
             | Happened::MapDma {
@@ -446,6 +483,7 @@ impl Happened {
             | Happened::HostValue { .. }
             | Happened::PollDone { .. }
             | Happened::MapRefused { .. }
+            | Happened::Populated { .. }
             | Happened::HostInterrupt
             | Happened::Wake
             | Happened::HostWrite { .. }
@@ -498,6 +536,7 @@ impl Happened {
             | Happened::HostValue { .. }
             | Happened::PollDone { .. }
             | Happened::MapRefused { .. }
+            | Happened::Populated { .. }
             | Happened::HostInterrupt
             | Happened::Wake
             | Happened::SetQuota { .. } => false,
@@ -514,6 +553,7 @@ impl Happened {
             | Happened::UnmapDma { .. }
             | Happened::PlaceFrames { .. }
             | Happened::DropImage { .. }
+            | Happened::Populate { .. }
             | Happened::Interrupt { .. }
             | Happened::LetInterrupts { .. }
             | Happened::WakeAt { .. }

@@ -143,6 +143,8 @@ impl Happened {
             Happened::PollDone { token, met: true } => write!(f, "poll {} is met", token.0),
             Happened::PollDone { token, met: false } => write!(f, "poll {} timed out", token.0),
             Happened::MapRefused { iova } => write!(f, "the host refuses the map at {iova}"),
+            Happened::Populated { id, done: true } => write!(f, "memory for move {} is there", id.0),
+            Happened::Populated { id, done: false } => write!(f, "the host has no memory for move {}", id.0),
             Happened::HostInterrupt => f.write_str("the card raises its interrupt"),
             _ => f.write_str("the time asked for has come"),
         }
@@ -206,6 +208,19 @@ impl Happened {
                     "poll {token}: wait until the card's {place} & {mask:#010x} is {value:#010x}"
                 )
             }
+            Happened::GiveUp { vm } => write!(f, "give {vm} up: its accounts are wrong"),
+            Happened::Interrupt { vm } => write!(f, "raise the interrupt of {vm}"),
+            Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
+            Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),
+            Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),
+            Happened::CardLost { operation } => write!(f, "let go of the card: a {operation} did not end"),
+            _ => self.write_memory_action(f),
+        }
+    }
+
+    /// What is done to memory.
+    fn write_memory_action(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Happened::MapDma { iova, bytes, memory } => {
                 write!(f, "map {} KiB of {memory} at {iova}", bytes >> 10)
             }
@@ -221,12 +236,10 @@ impl Happened {
             Happened::DropImage { vm, at, pages } => {
                 write!(f, "drop {} KiB of {vm}'s image at {at}", kibibytes(pages))
             }
-            Happened::GiveUp { vm } => write!(f, "give {vm} up: its accounts are wrong"),
-            Happened::Interrupt { vm } => write!(f, "raise the interrupt of {vm}"),
-            Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
-            Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),
-            Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),
-            Happened::CardLost { operation } => write!(f, "let go of the card: a {operation} did not end"),
+            Happened::Populate { vm, id, pages } => {
+                let size = kibibytes(pages);
+                write!(f, "have {size} KiB of {vm}'s memory ready for move {}", id.0)
+            }
             _ => Ok(()),
         }
     }

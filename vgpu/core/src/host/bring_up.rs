@@ -144,13 +144,19 @@ pub(crate) struct Layout {
 impl Layout {
     /// A 24th for the arena, at least 8 MiB (a quarter of a tiny card), at most what BAR3 shows: the broker's own tables
     /// take 1.2 MiB, what a VM is promised for shadows 0.5 MiB and 0.2 % of its VRAM.
-    pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64) -> Self {
+    ///
+    /// Guests get no more than `guest_bytes_max`; what is left then lies behind the arena and is nobody's.
+    pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64, guest_bytes_max: Option<u64>) -> Self {
         let frames = (vram_bytes / FRAME) as u32;
         let arena = (vram_bytes / 24)
             .max((vram_bytes / 4).min(8 << 20))
             .min(bar3_bytes.min(128 << 20));
         let arena_frames = (arena / FRAME) as u32;
-        let arena_first = frames - RESERVED_HIGH - arena_frames;
+        let most = frames - RESERVED_HIGH - arena_frames;
+        let arena_first = guest_bytes_max.map_or(most, |bytes| {
+            let usable = u32::try_from(bytes / FRAME).unwrap_or(u32::MAX).max(1);
+            most.min(RESERVED_LOW.saturating_add(usable))
+        });
         Self {
             frames,
             usable: arena_first - RESERVED_LOW,
@@ -458,10 +464,20 @@ mod tests {
 
     #[test]
     fn layout_leaves_the_reserved_ends_alone() {
-        let layout = Layout::of(256 << 20, 64 << 20);
+        let layout = Layout::of(256 << 20, 64 << 20, None);
         assert!(!layout.is_usable(0) && layout.is_usable(2) && !layout.is_usable(layout.arena_first));
         assert_eq!(layout.frames, 2048);
         assert!(u64::from(layout.usable) * FRAME > 230 << 20);
+    }
+
+    #[test]
+    fn guests_get_as_little_as_is_said_and_never_more_than_there_is() {
+        let usable = |bytes| Layout::of(256 << 20, 64 << 20, bytes).usable;
+        let limited = Layout::of(256 << 20, 64 << 20, Some(5 << 18));
+        assert_eq!((limited.usable, limited.frames), (10, 2048));
+        assert!(limited.check().is_ok());
+        assert_eq!(usable(Some(u64::MAX)), usable(None));
+        assert_eq!(usable(Some(0)), 1);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::lane::{Doorbells, Job, Lane, Late, Op, PollEnd, Tokens};
 use super::lending::Lending;
 use super::microcode::Microcode;
 use crate::contained::Owner;
-use crate::event::{Action, Actions, HostMemory, Token, VmId};
+use crate::event::{Action, Actions, HostMemory, Tick, Token, VmId};
 use crate::reason::CardOperation;
 use crate::saved::Unsound;
 
@@ -159,21 +159,13 @@ impl Card {
     }
 
     /// Lets all lanes go on; returns the jobs that ended.
-    pub(crate) fn pump(&mut self, actions: &mut Actions) -> Vec<(Job, bool)> {
-        let mut done = self
-            .lanes
-            .flush
-            .pump(&mut self.tokens, &mut self.lanes.doorbells, actions);
-        done.extend(
-            self.lanes
-                .fifo
-                .pump(&mut self.tokens, &mut self.lanes.doorbells, actions),
-        );
+    pub(crate) fn pump(&mut self, now: Tick, actions: &mut Actions) -> Vec<(Job, bool)> {
+        let Self { lanes, tokens, .. } = self;
+        let mut done = lanes.flush.pump(now, tokens, &mut lanes.doorbells, actions);
+        done.extend(lanes.fifo.pump(now, tokens, &mut lanes.doorbells, actions));
         loop {
-            let taken = self
-                .lanes
-                .runlist
-                .pump(&mut self.tokens, &mut self.lanes.doorbells, actions);
+            let Self { lanes, tokens, .. } = self;
+            let taken = lanes.runlist.pump(now, tokens, &mut lanes.doorbells, actions);
             let ended = taken
                 .iter()
                 .find(|(job, _)| *job == Job::RunlistTaken)
@@ -389,7 +381,7 @@ impl Card {
         );
     }
 
-    /// Takes channels off the card: not runnable, preempted, seen idle within `timeout_ns` each.
+    /// Takes channels off the card: not runnable, preempted, seen idle within `timeout_ns` all together.
     pub(crate) fn take_off(&mut self, channels: &[PhysChannel], unbind: bool, timeout_ns: u64, job: Job) {
         let mut ops: Vec<Op> = channels
             .iter()
@@ -423,7 +415,7 @@ impl Card {
                     .map(|c| Op::Write(PfifoReg::ChannelInstance(u16::from(c.0)).into(), 0)),
             );
         }
-        self.lanes.fifo.push(ops, job);
+        self.lanes.fifo.push_within(timeout_ns, ops, job);
     }
 
     /// A word of the arena, written before the next runlist is handed over.

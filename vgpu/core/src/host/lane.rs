@@ -68,6 +68,8 @@ pub(crate) struct Pause {
     pub(crate) since: Tick,
     /// How much of the time it took until they were off.
     pub(crate) drained_ns: u64,
+    /// How much the copy took.
+    pub(crate) copying_ns: u64,
     pub(crate) is_rolled_back: bool,
 }
 
@@ -88,6 +90,21 @@ pub(crate) enum Op {
         timeout_ns: u64,
         late: Late,
     },
+}
+
+/// Time for all waits of a group together that may fail: the second has what the first has left.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    ns: u64,
+    /// When it is used up: known from the first wait on.
+    until: Option<Tick>,
+}
+
+impl Budget {
+    /// What a wait that begins at `now` has of it.
+    fn left(&mut self, now: Tick) -> u64 {
+        self.until.get_or_insert(now.after(self.ns)).since(now)
+    }
 }
 
 impl Op {
@@ -138,6 +155,8 @@ pub(crate) enum PollEnd {
 struct Group {
     ops: VecDeque<Op>,
     job: Job,
+    /// `None`: each wait has its own time.
+    budget: Option<Budget>,
 }
 
 /// Source of tokens.
@@ -173,6 +192,16 @@ impl Lane {
         self.groups.push_back(Group {
             ops: ops.into_iter().collect(),
             job,
+            budget: None,
+        });
+    }
+
+    /// The same with waits that have `ns` nanoseconds all together, from the first one's begin on.
+    pub(crate) fn push_within(&mut self, ns: u64, ops: impl IntoIterator<Item = Op>, job: Job) {
+        self.groups.push_back(Group {
+            ops: ops.into_iter().collect(),
+            job,
+            budget: Some(Budget { ns, until: None }),
         });
     }
 
@@ -189,6 +218,7 @@ impl Lane {
     /// Emits what can be emitted; returns the jobs that ended, with whether they succeeded.
     pub(crate) fn pump(
         &mut self,
+        now: Tick,
         tokens: &mut Tokens,
         doorbells: &mut Doorbells,
         actions: &mut Actions,
@@ -215,6 +245,8 @@ impl Lane {
                         ..
                     },
                 ) => {
+                    let left = group.budget.as_mut().map(|budget| budget.left(now));
+                    let timeout_ns = left.map_or(timeout_ns, |left| left.min(timeout_ns));
                     let token = tokens.next();
                     self.polling = Some(Polling { token, op });
                     actions.push(Action::HostPoll {
@@ -297,16 +329,52 @@ mod tests {
             Job::Suspended(MoveId(1)),
         );
         assert_eq!(
-            lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+            lane.pump(Tick(0), &mut tokens, &mut Doorbells::new(), &mut actions),
             vec![]
         );
         assert_eq!(actions.drain().count(), 1);
         assert_eq!(lane.poll_done(true), PollEnd::GoesOn);
         assert_eq!(
-            lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+            lane.pump(Tick(0), &mut tokens, &mut Doorbells::new(), &mut actions),
             vec![(Job::Suspended(MoveId(1)), true)]
         );
         assert_eq!(actions.drain().count(), 1);
+    }
+
+    #[test]
+    fn waits_of_a_group_share_its_budget() {
+        let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
+        let mut timeout = |lane: &mut Lane, now| {
+            lane.pump(Tick(now), &mut tokens, &mut Doorbells::new(), &mut actions);
+            match actions.drain().next_back() {
+                Some(Action::HostPoll { timeout_ns, .. }) => timeout_ns,
+                other => panic!("no wait, but {other:?}"),
+            }
+        };
+        let long = || match poll() {
+            Op::Poll {
+                reg,
+                mask,
+                value,
+                late,
+                ..
+            } => Op::Poll {
+                reg,
+                mask,
+                value,
+                late,
+                timeout_ns: 1_000,
+            },
+            other => other,
+        };
+        lane.push_within(20, [long(), long(), long()], Job::Suspended(MoveId(1)));
+        assert_eq!(timeout(&mut lane, 100), 20);
+        lane.poll_done(true);
+        assert_eq!(timeout(&mut lane, 115), 5);
+        lane.poll_done(true);
+        // One look is left to a wait that begins too late.
+        assert_eq!(timeout(&mut lane, 130), 0);
+        assert_eq!(lane.poll_done(false), PollEnd::Failed(Job::Suspended(MoveId(1))));
     }
 
     #[test]
@@ -314,10 +382,10 @@ mod tests {
         let (mut lane, mut tokens, mut actions) = (Lane::default(), Tokens::default(), Actions::default());
         let mut doorbells = Doorbells::from([(PhysChannel(3), 7)]);
         lane.push([poll(), Op::Ring(PhysChannel(3))], Job::Nothing);
-        lane.pump(&mut tokens, &mut doorbells, &mut actions);
+        lane.pump(Tick(0), &mut tokens, &mut doorbells, &mut actions);
         doorbells.insert(PhysChannel(3), 9);
         lane.poll_done(true);
-        lane.pump(&mut tokens, &mut doorbells, &mut actions);
+        lane.pump(Tick(0), &mut tokens, &mut doorbells, &mut actions);
         let rung = super::super::card::doorbell(PhysChannel(3), 9);
         assert_eq!(actions.as_slice().last(), Some(&rung));
     }
@@ -330,10 +398,10 @@ mod tests {
             Job::Suspended(MoveId(1)),
         );
         lane.push([], Job::Nothing);
-        lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions);
+        lane.pump(Tick(0), &mut tokens, &mut Doorbells::new(), &mut actions);
         assert_eq!(lane.poll_done(false), PollEnd::Failed(Job::Suspended(MoveId(1))));
         assert_eq!(
-            lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+            lane.pump(Tick(0), &mut tokens, &mut Doorbells::new(), &mut actions),
             vec![(Job::Nothing, true)]
         );
     }
@@ -345,7 +413,7 @@ mod tests {
         lane.push([flush], Job::RunlistTaken);
         for end in [PollEnd::GoesOn, PollEnd::CardLost(CardOperation::Runlist)] {
             assert_eq!(
-                lane.pump(&mut tokens, &mut Doorbells::new(), &mut actions),
+                lane.pump(Tick(0), &mut tokens, &mut Doorbells::new(), &mut actions),
                 vec![]
             );
             assert_eq!(actions.drain().count(), 1);

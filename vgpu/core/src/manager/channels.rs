@@ -197,6 +197,9 @@ impl Running {
             self.card.ring_later(physical, gp_put);
         }
         vgpu.channels.insert(channel, state);
+        if gp_put.is_some() {
+            vgpu.note_doorbell(channel, cx.now);
+        }
         Some(())
     }
 

@@ -20,13 +20,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Cx;
 use super::demands::{Demand, Demands};
+use super::mover::Head;
 use super::running::Running;
 use super::window_copy::BATCH_BYTES_BY_WINDOW;
 use crate::device::Vgpu;
 use crate::event::{Action, Tick, VmId};
 use crate::host::copy::{RUNS_MAX, WINDOW_BYTES};
 use crate::memory::{ChunkNo, ChunkPlace};
-use crate::policy::{DemandView, Occasion, Proposal, Snapshot, VmView};
+use crate::notice::Direction;
+use crate::policy::{DemandView, LastUse, Occasion, Proposal, Snapshot, VmView};
 use crate::reason::MoveCause;
 
 /// The first limit that a proposal would have broken.
@@ -86,6 +88,14 @@ pub(super) fn below_max(vgpu: &Vgpu) -> u64 {
     max.saturating_sub(vgpu.chunks.resident())
 }
 
+/// Bytes that a refill may bring the VM.
+fn below_high(vgpu: &Vgpu) -> u64 {
+    match planted::is(Fault::RefillsAboveHigh) {
+        true => u64::MAX,
+        false => vgpu.config.quota.high.saturating_sub(vgpu.chunks.resident()),
+    }
+}
+
 /// Bytes that the VM may lose from VRAM.
 fn above_min(vgpu: &Vgpu) -> u64 {
     let slack = if planted::is(Fault::MinOneChunkOff) {
@@ -128,10 +138,7 @@ impl<'a> Limits<'a> {
 
     /// Most bytes that one refill may bring the VM: a batch, or a chunk that is larger; nothing above its `high` or `max`.
     fn refill_bytes_max(&self, vgpu: &Vgpu) -> u64 {
-        let below_high = match planted::is(Fault::RefillsAboveHigh) {
-            true => u64::MAX,
-            false => vgpu.config.quota.high.saturating_sub(vgpu.chunks.resident()),
-        };
+        let below_high = below_high(vgpu);
         self.figures
             .batch_bytes
             .max(vgpu.config.chunk_bytes)
@@ -184,6 +191,9 @@ impl<'a> Limits<'a> {
             spill_chunks_max: self.spill_chunks_max(vgpu),
             refill_bytes_max: self.refill_bytes_max(vgpu),
             synced_at: vgpu.synced_at,
+            doorbells: vgpu.doorbells.count,
+            rang_at: vgpu.doorbells.last_at,
+            last_use: LastUse::of(&vgpu.spaces),
             ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.config.quota)
         })
     }
@@ -277,6 +287,20 @@ impl<'a> Limits<'a> {
             () if count > most || bytes > spare => Some(Breach::MinOrBatch),
             () => None,
         })
+    }
+
+    /// Whether a move that has stopped nothing yet may go on: quotas may have changed since it was admitted.
+    pub(super) fn still_allow(&self, head: &Head) -> bool {
+        let Some(vgpu) = self.vms.get(&head.vm) else {
+            return false;
+        };
+        let bytes = bytes(vgpu, &head.chunks);
+        match head.direction {
+            Direction::Spill => {
+                bytes <= above_min(vgpu) || self.exchanges_own(vgpu, &head.chunks, head.cause)
+            }
+            Direction::Refill => bytes <= below_max(vgpu).min(below_high(vgpu)),
+        }
     }
 
     /// An idle chunk goes so that one that the VM wants gets its frames: `min` protects what others could take.
@@ -388,9 +412,10 @@ impl Running {
     }
 
     /// Most bytes in one move, whatever the configuration says: the copy window, and the pushbuffer at a run for each
-    /// second page; less where the CPU copies.
+    /// second page; less where the CPU copies. And no more than is copied in the time of one suspension.
     fn batch_bytes_max(&self) -> u64 {
-        let configured = self.config.batch_bytes;
+        let in_time = self.forecast.bytes_within(self.config.copy_budget_ns);
+        let configured = self.config.batch_bytes.min(in_time);
         match self.card.copies_by_window {
             true => configured.min(BATCH_BYTES_BY_WINDOW),
             false => configured.min(WINDOW_BYTES).min(RUNS_MAX as u64 * SMALL_PAGE),

@@ -1,11 +1,12 @@
 //! The move under way, as a machine: spill and refill are one machine run in two directions.
 //!
 //! ```text
-//! start ──no writers──────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
-//!   └─ Suspending ─all off the card─►┘            │ failed or over-long          │ (Resuming: channels first,
-//!                                                 │                              │  then frames or images are freed)
-//!           └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
-//!                                                     until the broker's own channel has been reset
+//! Preparing, then Resting: nothing has stopped yet
+//!       ├─ no writers ──────────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
+//!       └─ Suspending ─all off the card─►┘            │ failed or over-long          │ (Resuming: channels first,
+//!                                                     │                              │  then frames or images are freed)
+//!               └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
+//!                                                         until the broker's own channel has been reset
 //! ```
 //!
 //! * Each stage holds what only it needs; what the whole move needs is its [`Head`].
@@ -65,6 +66,10 @@ impl Default for CopyWork {
 /// Where a move stands, with what it needs there.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Stage {
+    /// Waits for the host's memory that will be written. The VM goes on as if nothing moved.
+    Preparing,
+    /// Waits until the VM has run for some time since it was stopped last. It goes on as if nothing moved.
+    Resting { until: Tick },
     /// Waits for the channels that can write the chunks to be off the card.
     Suspending,
     /// Waits for the card to see what it copies from and to.
@@ -108,6 +113,9 @@ pub(super) struct Head {
     pub(super) is_refused: bool,
     /// Bytes that are copied; less than the chunks have where instance memory or an equal copy needs none.
     pub(super) copied: u64,
+    /// When the copy began, and how long it took.
+    pub(super) copy_began: Tick,
+    pub(super) copying_ns: u64,
 }
 
 /// Channels that are off the card for a move.
@@ -141,9 +149,16 @@ impl Mover {
         self.current.is_none()
     }
 
-    /// Whether memory of this VM moves.
-    pub(super) fn moves(&self, vm: VmId) -> bool {
+    /// Whether memory of this VM moves, or is about to.
+    pub(super) fn has_move(&self, vm: VmId) -> bool {
         self.current.as_ref().is_some_and(|moving| moving.head.vm == vm)
+    }
+
+    /// Whether memory of this VM moves: what reaches it must not change.
+    pub(super) fn moves(&self, vm: VmId) -> bool {
+        let has_begun = |moving: &Move| !matches!(moving.stage, Stage::Preparing | Stage::Resting { .. });
+        let moves = |moving: &Move| moving.head.vm == vm && has_begun(moving);
+        self.current.as_ref().is_some_and(moves)
     }
 
     /// The move that an answer is for, if it is still under way.
@@ -151,9 +166,12 @@ impl Mover {
         self.current.as_mut().filter(|moving| moving.head.id == id)
     }
 
-    /// When the copy is looked at next.
+    /// When the copy is looked at next, or a rest is over.
     pub(super) fn next_check(&self, now: Tick) -> Option<Tick> {
         let moving = self.current.as_ref()?;
+        if let Stage::Resting { until } = moving.stage {
+            return Some(until);
+        }
         matches!(moving.stage, Stage::Copying { .. } | Stage::Abandoned)
             .then(|| Tick(now.0.max(moving.since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS))
     }
@@ -212,6 +230,8 @@ impl Move {
 impl Stage {
     fn name(&self) -> MoveStage {
         match self {
+            Self::Preparing => MoveStage::Preparing,
+            Self::Resting { .. } => MoveStage::Resting,
             Self::Suspending => MoveStage::Suspending,
             Self::Mapping { .. } => MoveStage::Mapping,
             Self::Copying { .. } => MoveStage::Copying,

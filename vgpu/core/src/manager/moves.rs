@@ -1,4 +1,5 @@
-//! What each step of a move does to the card, the VM and its memory. The machine itself is [`mover`](super::mover).
+//! What each step of a move does to the card, the VM and its memory. The machine itself is [`mover`](super::mover), its beginning
+//! [`preparing`](super::preparing).
 //!
 //! * Stores by the CPU wait while a chunk moves; loads are served from the old place until Redirecting.
 //! * The old copy dies only after the flush that follows the redirect, and after the channels run again: to free it takes time.
@@ -13,7 +14,6 @@ use super::Cx;
 use super::images::check_image;
 use super::isolation::Shadows;
 use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage};
-use super::pauses::writers;
 use super::running::Running;
 use super::window_copy::WindowCopy;
 use crate::contained::contained;
@@ -25,7 +25,7 @@ use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
-use crate::reason::{ChannelFault, HostFault, Inconsistency, MoveCause, RollBack};
+use crate::reason::{ChannelFault, HostFault, Inconsistency, RollBack};
 
 /// A copy that takes longer than this is given up: the engine is somebody else's for too long, or stuck. Less than what
 /// a guest's access may be held.
@@ -36,93 +36,6 @@ const OWN_TRIES: u32 = 50;
 const PASS_OVER_NS: u64 = 100_000_000;
 
 impl Running {
-    /// Starts a move. `targets` holds the frames of each chunk of a refill. `false`: it could not be started, and
-    /// nothing changed.
-    pub(super) fn start_move(
-        &mut self,
-        vm: VmId,
-        (direction, cause): (Direction, MoveCause),
-        chunks: Vec<ChunkNo>,
-        targets: ChunkFrames,
-        cx: &mut Cx<'_>,
-    ) -> bool {
-        assert!(self.mover.is_idle(), "one move at a time");
-        if direction == Direction::Spill && !self.reserve_tables(vm, &chunks, cx) {
-            return false;
-        }
-        self.demands.note_waited_for(vm, cause);
-        let Some(vgpu) = self.vms.get_mut(&vm) else {
-            return false;
-        };
-        if vgpu.leaves() {
-            // Its frames may be another's before the move ends.
-            let what = "it leaves, and its memory is to be moved".to_owned();
-            self.inconsistent(vm, Inconsistency::Stage { what });
-            return false;
-        }
-        let id = self.mover.next_id();
-        cx.tell(Notice::MoveStarted {
-            vm,
-            id,
-            direction,
-            cause,
-            chunks: chunks.len() as u32,
-            bytes: chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum(),
-        });
-        let mut writers = writers(vgpu, &chunks);
-        if planted::is(Fault::WriterNotSuspended) {
-            writers.truncate(1);
-        }
-        for &chunk in &chunks {
-            vgpu.chunks.set_moving(chunk, true);
-        }
-        for (v, _) in &writers {
-            if let Some(channel) = vgpu.channels.get_mut(v) {
-                channel.suspended = true;
-            }
-        }
-        self.map_images(vm, &chunks, true, cx);
-        let head = Head {
-            id,
-            vm,
-            direction,
-            cause,
-            chunks,
-            targets,
-            suspension: None,
-            is_refused: false,
-            copied: 0,
-        };
-        if writers.is_empty() {
-            self.map_copy(head, cx);
-        } else {
-            self.suspend(head, writers, cx);
-        }
-        true
-    }
-
-    /// A spilled large page needs a small-page table: have it before anything is stopped.
-    fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
-        let complete = self.on_shadows(vm, "reserving its tables", None, cx, |shadows| {
-            let Shadows {
-                chunks: known,
-                spaces,
-                places,
-                budget,
-                writer,
-                ..
-            } = shadows;
-            let mut complete = true;
-            for space in spaces.values_mut() {
-                for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {
-                    complete &= space.shadow.reserve(frame, *places, *budget, *writer);
-                }
-            }
-            complete
-        });
-        complete.is_some_and(|(complete, _)| complete)
-    }
-
     /// A move that was rolled back and that no engine has a part in any more.
     pub(super) fn forget_move(&mut self, cx: &mut Cx<'_>) {
         let Some(Move { head, .. }) = self.mover.current.take() else {
@@ -148,7 +61,10 @@ impl Running {
             for &chunk in &moving.head.chunks {
                 vgpu.chunks.set_moving(chunk, false);
             }
-            vgpu.passed_over_until = cx.now.after(PASS_OVER_NS);
+            // A move that its new quota does not allow says nothing about the next one.
+            if reason != RollBack::QuotaChanged {
+                vgpu.passed_over_until = cx.now.after(PASS_OVER_NS);
+            }
         }
         let what = Observation::RolledBack {
             vm,
@@ -212,6 +128,7 @@ impl Running {
         }
         if let Stage::Mapping { work } = &mut moving.stage {
             let work = std::mem::take(work);
+            moving.head.copy_began = cx.now;
             moving.enter(Stage::Copying { work }, cx);
         }
         match &mut moving.stage {
@@ -328,6 +245,8 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&head.vm) else {
             return;
         };
+        head.copying_ns = cx.now.since(head.copy_began);
+        self.forecast.note_copy(head.copied, head.copying_ns);
         let (vm, id) = (head.vm, head.id);
         let actions = &mut *cx.actions;
         let placed = contained("placing its chunks anew", || place_anew(head, vgpu, actions));

@@ -24,11 +24,15 @@ impl Running {
     pub(super) fn suspend(&mut self, mut head: Head, writers: Vec<(u8, PhysChannel)>, cx: &mut Cx<'_>) {
         let id = head.id;
         let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
-        cx.tell(Notice::Suspended {
-            vm: head.vm,
-            id,
-            channels: writers.len() as u32,
-        });
+        if let Some(vgpu) = self.vms.get(&head.vm) {
+            let bytes = head.chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum();
+            cx.tell(Notice::Suspended {
+                vm: head.vm,
+                id,
+                channels: writers.len() as u32,
+                predicted_ns: self.forecast.pause_ns(bytes, vgpu.drains),
+            });
+        }
         head.suspension = Some(Suspension {
             channels: writers,
             since: cx.now,
@@ -69,6 +73,14 @@ impl Running {
     /// The doorbells of channels that were suspended are written.
     pub(super) fn resumed(&mut self, pause: Pause, cx: &mut Cx<'_>) {
         let suspended_ns = cx.now.since(pause.since);
+        if let Some(vgpu) = self.vms.get_mut(&pause.vm) {
+            vgpu.drains.note(pause.drained_ns);
+            vgpu.last_pause = Some((cx.now, suspended_ns));
+        }
+        if !pause.is_rolled_back {
+            let known = pause.drained_ns.saturating_add(pause.copying_ns);
+            self.forecast.note_rest(suspended_ns.saturating_sub(known));
+        }
         cx.tell(Notice::Resumed {
             vm: pause.vm,
             id: pause.id,
@@ -85,7 +97,7 @@ impl Running {
         let Some(head) = self.mover.current.as_mut().map(|moving| &mut moving.head) else {
             return false;
         };
-        let (vm, id) = (head.vm, head.id);
+        let (vm, id, copying_ns) = (head.vm, head.id, head.copying_ns);
         let Some(suspension) = head.suspension.take() else {
             return false;
         };
@@ -95,6 +107,7 @@ impl Running {
             id,
             since,
             drained_ns: suspension.drained_ns.unwrap_or(now.since(since)),
+            copying_ns,
             is_rolled_back,
         };
         self.put_back(vm, channels);

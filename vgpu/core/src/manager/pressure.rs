@@ -17,7 +17,7 @@ use crate::notice::Direction;
 use crate::policy::{Observation, Occasion, Proposal, Usage, Worth};
 use crate::reason::MoveCause;
 
-/// How long a VM is passed over whose chunks could not even start to move for a demand.
+/// How long a VM is passed over whose chunks could not even start to move.
 const COULD_NOT_START_NS: u64 = 1_000_000_000;
 
 impl Running {
@@ -43,6 +43,7 @@ impl Running {
                 false => Occasion::Tick,
             };
             self.pass_at = cx.now.after(self.config.refill_period_ns);
+            self.ask_activity(cx);
             let proposal = self.ask(occasion, cx.now);
             self.note_intent(&proposal);
             changed |= self.carry_out(occasion, proposal, cx);
@@ -75,10 +76,18 @@ impl Running {
             vms: &self.vms,
             demands: &self.demands,
         };
-        let proposal = self.policy.propose(&limits.snapshot(), occasion, &mut self.rng);
+        let snapshot = limits.snapshot();
+        let proposal = self.policy.propose(&snapshot, occasion, &mut self.rng);
+        let views = snapshot.vms.iter();
+        let looked_up: Vec<(VmId, u64)> = views.map(|view| (view.vm, view.last_use.work())).collect();
         let (proposal, breach) = limits.admit(occasion, proposal);
         if let Some(breach) = breach {
             *self.breaches.entry(breach).or_default() += 1;
+        }
+        for (vm, work) in looked_up {
+            if let Some(vgpu) = self.vms.get_mut(&vm) {
+                vgpu.share.charge(work);
+            }
         }
         proposal
     }
@@ -89,14 +98,14 @@ impl Running {
             Proposal::Nothing => false,
             Proposal::Spill { vm, chunks, cause } => {
                 let started = self.start_move(vm, (Direction::Spill, cause), chunks, BTreeMap::new(), cx);
-                if !started && matches!(occasion, Occasion::Demand | Occasion::AboveMax { .. }) {
+                if !started {
                     // No shadow table to point to host RAM with. Others next time.
                     if let Some(vgpu) = self.vms.get_mut(&vm) {
                         vgpu.passed_over_until = cx.now.after(COULD_NOT_START_NS);
                     }
-                    return true;
+                    self.pass_wanted |= matches!(occasion, Occasion::Pass | Occasion::Tick);
                 }
-                started
+                true
             }
             Proposal::Refill { vm, chunks, cause } => {
                 let mut frames = BTreeMap::new();

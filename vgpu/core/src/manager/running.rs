@@ -12,6 +12,7 @@ use shadow_pt::ShadowSpace;
 use super::claim::Claim;
 use super::demands::Demands;
 use super::engine_looks::Look;
+use super::forecast::Forecast;
 use super::images::maps_of;
 use super::limits::Breach;
 use super::mover::{Mover, Stage};
@@ -42,6 +43,8 @@ pub(super) struct Volatile {
     /// Questions who is on an engine, which is blocked until the answer.
     pub(super) looks: BTreeMap<Token, Look>,
     pub(super) watchdog: Watchdog,
+    /// Channels that the card was asked about: whether they have work.
+    pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// VMs that lost an address space: what their channels reach is to be noted.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose accounts were found wrong within this event.
@@ -77,6 +80,9 @@ pub(crate) struct Running {
     pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
+    /// What pauses take on this card.
+    #[serde(default)]
+    pub(super) forecast: Forecast,
     /// Proposals of the policy that a limit cut or refused, by the limit.
     pub(super) breaches: BTreeMap<Breach, u64>,
     /// When the next refill pass is due.
@@ -105,6 +111,7 @@ impl Running {
         }
         Self {
             rng: ChaCha8Rng::seed_from_u64(config.seed),
+            forecast: Forecast::default(),
             policy,
             config,
             card,
@@ -151,6 +158,7 @@ impl Running {
                 PollEnd::CardLost(operation) => return Err(operation),
             },
             Event::MapRefused { iova } => self.map_refused(iova),
+            Event::Populated { id, done } => self.populated(id, done, cx),
             Event::HostInterrupt => self.look_at_card(cx),
             Event::Wake => {
                 self.volatile.wakeups.rang();
@@ -172,7 +180,7 @@ impl Running {
     /// Goes on with everything that can go on, then tells what changed.
     fn settle(&mut self, cx: &mut Cx<'_>) {
         loop {
-            let jobs = self.card.pump(cx.actions);
+            let jobs = self.card.pump(cx.now, cx.actions);
             let mut progressed = !jobs.is_empty();
             for (job, ok) in jobs {
                 self.on_job(job, ok, cx);
@@ -185,6 +193,7 @@ impl Running {
                 self.note_reach(vm, cx.now);
                 progressed = true;
             }
+            progressed |= self.check_rest(cx);
             progressed |= self.check_copy(cx);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
@@ -239,6 +248,7 @@ impl Running {
         }
         if !self.engine_value(token, &data, cx)
             && !self.watchdog_value(token, &data, cx)
+            && !self.activity_value(token, &data, cx.now)
             && !self.window_value(token, &data, cx)
         {
             self.value_for_vm(token, data, cx);
@@ -515,6 +525,7 @@ impl Inspect for Running {
             Some(moving) => tree.part("move", moving),
             None => tree.name("move", "none"),
         }
+        tree.part("forecast", &self.forecast);
         tree.part("demands", &self.demands);
         match &self.claim {
             Some(claim) => tree.part("claim", claim),

@@ -169,7 +169,11 @@ impl Running {
             Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => {
                 Unsound::unless(of_chunks(emptied), "out of frames that do not fit")
             }
-            Stage::Suspending | Stage::Verifying { .. } | Stage::Abandoned => Ok(()),
+            Stage::Preparing
+            | Stage::Resting { .. }
+            | Stage::Suspending
+            | Stage::Verifying { .. }
+            | Stage::Abandoned => Ok(()),
         }
     }
 

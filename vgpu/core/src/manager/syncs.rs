@@ -407,6 +407,7 @@ impl Running {
                 shadow,
                 users: 0,
                 seen: 0,
+                worked_at: None,
             },
         );
         Some(id)

@@ -227,12 +227,12 @@ impl Running {
 
     fn nothing_runs(&self, vm: VmId) -> bool {
         if planted::is(Fault::ResetDoesNotWait) {
-            return !self.mover.moves(vm);
+            return !self.mover.has_move(vm);
         }
         self.card.channels_held(vm) == 0
             && self.leaving.values().all(|leaving| leaving.vm != vm)
             && self.spaces_leaving.values().all(|(owner, _)| *owner != vm)
-            && !self.mover.moves(vm)
+            && !self.mover.has_move(vm)
     }
 
     /// Frees the VM's memory, which nothing reaches any more.

@@ -1,12 +1,15 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
+mod activity;
 mod claims;
 mod engines;
 mod isolation;
 mod last_address;
 mod lost;
+mod preparing;
 mod quotas;
 mod scene;
+mod standing;
 mod turns;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};

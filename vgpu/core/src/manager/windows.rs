@@ -251,7 +251,11 @@ impl Running {
             (Request::Write { data, .. }, bound) => {
                 let from = data[done..done + length].to_vec();
                 match bound {
-                    Some(bound) => self.card.store_userd(bound, at, &from, cx.actions),
+                    Some(bound) => {
+                        if self.card.store_userd(bound, at, &from, cx.actions) {
+                            vgpu.note_doorbell(channel, cx.now);
+                        }
+                    }
                     None => remember_userd(vgpu, channel, at, &from),
                 }
             }
@@ -263,8 +267,8 @@ impl Running {
 
 impl Card {
     /// A guest's store to the USERD page of a bound channel. GP_PUT is a doorbell, kept for after a suspension, and
-    /// takes whole words only.
-    fn store_userd(&mut self, bound: &mut Channel, at: u64, from: &[u8], actions: &mut Actions) {
+    /// takes whole words only. Whether it brought work.
+    fn store_userd(&mut self, bound: &mut Channel, at: u64, from: &[u8], actions: &mut Actions) -> bool {
         let base = Card::userd_window(bound.physical);
         let mut plain = |at: u64, part: &[u8]| {
             if !part.is_empty() && bound.in_table {
@@ -282,14 +286,15 @@ impl Card {
         plain(after, &from[(after - at) as usize..]);
         let word = from[(before - at) as usize..(after - at) as usize].try_into();
         let Ok(gp_put) = word.map(u32::from_le_bytes) else {
-            return;
+            return false;
         };
-        bound.gp_put = Some(gp_put);
+        let before = bound.gp_put.replace(gp_put);
         match (bound.in_table, bound.suspended || bound.killed) {
             (_, true) => {}
             (true, false) => self.ring(bound.physical, gp_put, actions),
             (false, false) => self.ring_later(bound.physical, gp_put),
         }
+        before.unwrap_or(0) != gp_put
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::inspect::{Inspect, Space, Tree};
 use fermi_spec::addr::{FRAME, FrameNo, GuestVramAddr, Iova, SMALL_PAGE, VramAddr};
 use planted::Fault;
 use serde::{Deserialize, Serialize};
@@ -11,6 +10,8 @@ use shadow_pt::{FramePlacement, GuestFrame, Placement, ReachChange, ShadowSpace}
 use super::History;
 use crate::event::Tick;
 use crate::saved::Unsound;
+
+mod inspection;
 
 /// Number of a chunk within its VM.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -347,6 +348,11 @@ impl Chunks {
         }
     }
 
+    /// Whether its image has memory, with an old copy.
+    pub(crate) fn is_stale(&self, chunk: ChunkNo) -> bool {
+        self.stale.contains(&chunk)
+    }
+
     fn forget_stale(&mut self, chunk: ChunkNo) {
         if self.stale.remove(&chunk) {
             self.stale_bytes -= self.bytes(chunk);
@@ -544,17 +550,6 @@ pub(crate) fn in_frame(frames: &[FrameNo], offset: u64) -> VramAddr {
     frames[(offset / FRAME) as usize].base().offset(offset % FRAME)
 }
 
-impl ChunkPlace {
-    fn name(&self) -> &'static str {
-        match self {
-            ChunkPlace::Unbacked => "unbacked",
-            ChunkPlace::Resident(_) => "resident",
-            ChunkPlace::Spilled => "spilled",
-            ChunkPlace::Both(_) => "both",
-        }
-    }
-}
-
 impl Chunk {
     fn reach(&self) -> Reach {
         match (self.reached, self.written) {
@@ -562,56 +557,6 @@ impl Chunk {
             (_, 0) => Reach::ReadOnly,
             _ => Reach::Writable,
         }
-    }
-
-    /// All that a list of chunks shows of one, so that equal neighbours share a line.
-    fn summary(&self) -> String {
-        let mut text = self.place.name().to_owned();
-        for (claim, holds) in [
-            ("writable", self.reach() == Reach::Writable),
-            ("read-only", self.reach() == Reach::ReadOnly),
-            ("moving", self.moving),
-            ("image mapped", self.mapped),
-        ] {
-            if holds {
-                text.push_str(", ");
-                text.push_str(claim);
-            }
-        }
-        text
-    }
-}
-
-impl Inspect for Chunks {
-    fn inspect(&self, tree: &mut Tree<'_>) {
-        tree.bytes("guest_vram", self.guest_vram);
-        tree.bytes("chunk", self.chunk_bytes);
-        tree.address("image", self.image.0, Space::BusAddress);
-        tree.bytes("resident", self.resident);
-        tree.bytes("spilled", self.spilled);
-        tree.bytes("old_copies", self.stale_bytes);
-        tree.count("instance_pages", self.instance_pages as usize);
-        tree.group("count", |tree| {
-            let count = |is: &dyn Fn(&Chunk) -> bool| self.chunks.iter().filter(|chunk| is(chunk)).count();
-            for place in ["unbacked", "resident", "spilled", "both"] {
-                tree.count(place, count(&|chunk| chunk.place.name() == place));
-            }
-            let is_backed = |chunk: &Chunk| chunk.place != ChunkPlace::Unbacked;
-            tree.count(
-                "idle",
-                count(&|chunk| is_backed(chunk) && chunk.reach() == Reach::None),
-            );
-            tree.count("moving", count(&|chunk| chunk.moving));
-            tree.count("images_mapped", count(&|chunk| chunk.mapped));
-        });
-        tree.on_request("list", self.chunks.len(), |tree| {
-            let mut first = 0;
-            for run in self.chunks.chunk_by(|a, b| a.summary() == b.summary()) {
-                let last = first + run.len() - 1;
-                tree.name(format_args!("{first}-{last}"), run[0].summary());
-                first += run.len();
-            }
-        });
     }
 }
 

@@ -1,8 +1,13 @@
 //! What a policy sees when it is asked.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
 use crate::config::Quota;
+use crate::device::{Space, SpaceId};
 use crate::event::{Tick, VmId};
 use crate::memory::{ChunkNo, ChunkPlace, Chunks, Reach};
+use crate::share::FRAME_LOOKED_UP;
 
 /// All memory at one time. Sums are of the moment; chunks are looked up as they are asked for, nothing is copied.
 #[derive(Clone, Debug)]
@@ -87,7 +92,63 @@ pub struct VmView<'a> {
     pub refill_bytes_max: u64,
     /// When its tables were last read, which is when the reach of its chunks was last known to be right.
     pub synced_at: Option<Tick>,
+    /// Doorbells that brought work to its channels since it was attached.
+    pub doorbells: u64,
+    /// When the last of them came.
+    pub rang_at: Option<Tick>,
     pub(crate) chunks: &'a Chunks,
+    pub(crate) last_use: LastUse<'a>,
+}
+
+/// Most address spaces of a VM that are told apart by when they had work. What only others reach counts as these do.
+const SPACES_MAX: usize = 8;
+
+/// When each chunk of a VM was last in use, as far as the hardware shows it: by the work of the spaces that reach it. It is
+/// found out when it is asked for, and what that takes is the VM's to pay.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastUse<'a> {
+    /// The most recent first.
+    spaces: Vec<(Option<Tick>, &'a Space)>,
+    /// Units of work, see [`crate::share`].
+    work: Cell<u64>,
+    #[cfg(test)]
+    pub(crate) given: BTreeMap<ChunkNo, Tick>,
+}
+
+impl<'a> LastUse<'a> {
+    pub(crate) fn of(spaces: &'a BTreeMap<SpaceId, Space>) -> Self {
+        let mut spaces: Vec<_> = spaces.values().map(|space| (space.worked_at, space)).collect();
+        spaces.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+        Self {
+            spaces,
+            ..Self::default()
+        }
+    }
+
+    /// Work that questions have taken so far.
+    pub(crate) fn work(&self) -> u64 {
+        self.work.get()
+    }
+
+    fn used_at(&self, chunks: &Chunks, chunk: ChunkNo) -> Option<Tick> {
+        #[cfg(test)]
+        if let Some(given) = self.given.get(&chunk) {
+            return Some(*given);
+        }
+        // With one space there is nothing to tell apart.
+        let (told_apart, others) = self
+            .spaces
+            .split_at(self.spaces.len().saturating_sub(1).min(SPACES_MAX));
+        let mut looks = 1;
+        let reaching = told_apart.iter().find(|(_, space)| {
+            chunks.guest_frames(chunk).any(|frame| {
+                looks += 1;
+                space.shadow.reaches(frame).is_some()
+            })
+        });
+        self.work.set(self.work.get() + looks * FRAME_LOOKED_UP);
+        reaching.or(others.first())?.0
+    }
 }
 
 impl<'a> VmView<'a> {
@@ -108,7 +169,10 @@ impl<'a> VmView<'a> {
             spill_chunks_max: 0,
             refill_bytes_max: 0,
             synced_at: None,
+            doorbells: 0,
+            rang_at: None,
             chunks,
+            last_use: LastUse::default(),
         };
         for chunk in view.chunks() {
             if chunk.is_refillable() && !chunk.is_idle() {
@@ -124,6 +188,12 @@ impl<'a> VmView<'a> {
             }
         }
         view
+    }
+
+    /// When a chunk that is reached was last in use: when one of the spaces that reach it last had work, as far as is known.
+    /// `None` if none ever had any.
+    pub(crate) fn used_at(&self, chunk: ChunkNo) -> Option<Tick> {
+        self.last_use.used_at(self.chunks, chunk)
     }
 
     /// Its chunks by number, also those without memory.

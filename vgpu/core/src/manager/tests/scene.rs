@@ -107,6 +107,8 @@ pub(super) struct Scene {
     pub(super) copies_end: bool,
     /// Maps that may be refused are.
     pub(super) refuses_maps: bool,
+    /// What becomes of memory that a move asks for; `None` for no answer yet.
+    pub(super) memory_for_moves: Option<bool>,
     batches: u32,
     wake_at: Option<u64>,
     /// Every action since [`Scene::take`].
@@ -133,6 +135,7 @@ impl Scene {
             polls: Vec::new(),
             copies_end: true,
             refuses_maps: false,
+            memory_for_moves: Some(true),
             batches: 0,
             wake_at: None,
             actions: Vec::new(),
@@ -194,6 +197,10 @@ impl Scene {
                     token: *token,
                     met: true,
                 })
+            }
+            Action::Populate { id, .. } => {
+                let answer = |done| Event::Populated { id: *id, done };
+                self.memory_for_moves.map(answer)
             }
             Action::MapDma { iova, refusable, .. } => {
                 (*refusable && self.refuses_maps).then_some(Event::MapRefused { iova: *iova })

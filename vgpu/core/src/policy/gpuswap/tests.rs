@@ -1,8 +1,9 @@
 use super::*;
 use crate::config::Quota;
 use crate::event::{Tick, VmId};
-use crate::memory::{ChunkPlace, Chunks, Reach};
+use crate::memory::{ChunkNo, ChunkPlace, Chunks, Reach};
 use crate::policy::DemandView;
+use crate::reason::MoveCause;
 use fermi_spec::addr::{FRAME, FrameNo, Iova};
 use rand::SeedableRng;
 
@@ -119,7 +120,23 @@ fn who_is_a_chunk_below_its_share_collects_from_above() {
     let vms = vms(&["aaaaaa", "aawww"]);
     let cause = MoveCause::Fairness { toward: VmId(2) };
     let answered = answer(&snapshot(&vms, 0, Vec::new()), Occasion::Pass);
-    assert_eq!(spilled(&answered), Some((1, 1, cause)));
+    assert_eq!(spilled(&answered), Some((1, 2, cause)));
+}
+
+/// Both of its chunks in one move each way, so that it and the other stop once.
+#[test]
+fn what_is_collected_comes_back_at_once() {
+    for (places, free) in [(["aaaaa", "aawww"], 1), (["aaaa", "aawww"], 2)] {
+        let vms = vms(&places);
+        match (
+            answer(&snapshot(&vms, free * MIB, Vec::new()), Occasion::Pass),
+            free,
+        ) {
+            (Proposal::Spill { vm, chunks, .. }, 1) => assert_eq!((vm, chunks.len()), (VmId(1), 1)),
+            (Proposal::Refill { vm, chunks, .. }, 2) => assert_eq!((vm, chunks.len()), (VmId(2), 2)),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
@@ -141,7 +158,7 @@ fn weights_make_the_shares() {
     // 12 chunks, 3 and 9.
     let cause = MoveCause::Fairness { toward: VmId(2) };
     let answered = answer(&snapshot(&vms, 0, Vec::new()), Occasion::Pass);
-    assert_eq!(spilled(&answered), Some((1, 1, cause)));
+    assert_eq!(spilled(&answered), Some((1, 3, cause)));
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! How long a pause will be, by those before it: said before it happens, and told beside what it became.
+//!
+//! A pause is a drain, a copy and the rest (flushes, looks for errors, the runlist). The drain is the VM's own habit: how long what it
+//! has under way takes to end. The copy goes by bytes, the rest by nothing. Each is kept as a mean in which an older one counts an
+//! eighth less than the one behind it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::inspect::{Inspect, Tree};
+
+/// Parts of a mean that a new value does not change: one of so many it does.
+const WEIGHT: u64 = 8;
+/// Copies before any was seen, nanoseconds a MiB: what PCIe 2.0 with 16 lanes moves of its 8 GB/s (`Timing` of the software card).
+const COPY_NS_PER_MIB: u64 = 175_000;
+/// The same for the rest.
+const REST_NS: u64 = 300_000;
+const MIB: u64 = 1 << 20;
+
+/// A mean that follows.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Mean(Option<u64>);
+
+impl Mean {
+    pub(crate) fn note(&mut self, value: u64) {
+        self.0 = Some(match self.0 {
+            Some(mean) => {
+                (u128::from(mean) * u128::from(WEIGHT - 1) + u128::from(value)).div_ceil(WEIGHT.into()) as u64
+            }
+            None => value,
+        });
+    }
+
+    pub(crate) fn or(self, before_any: u64) -> u64 {
+        self.0.unwrap_or(before_any)
+    }
+}
+
+/// What copies and the rest take on this card.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Forecast {
+    copy_ns_per_mib: Mean,
+    rest_ns: Mean,
+}
+
+impl Forecast {
+    /// A copy took so long.
+    pub(super) fn note_copy(&mut self, bytes: u64, ns: u64) {
+        if bytes > 0 {
+            let per_mib = u128::from(ns) * u128::from(MIB) / u128::from(bytes);
+            self.copy_ns_per_mib
+                .note(u64::try_from(per_mib).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// So much of a pause was neither drain nor copy.
+    pub(super) fn note_rest(&mut self, ns: u64) {
+        self.rest_ns.note(ns);
+    }
+
+    /// What copying will take.
+    fn copy_ns(&self, bytes: u64) -> u64 {
+        let per_mib = self.copy_ns_per_mib.or(COPY_NS_PER_MIB);
+        let ns = u128::from(per_mib) * u128::from(bytes) / u128::from(MIB);
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    /// What a pause will take in which so many bytes move, of a VM whose drains are such.
+    pub(super) fn pause_ns(&self, bytes: u64, drains: Mean) -> u64 {
+        let rest = self.rest_ns.or(REST_NS).saturating_add(drains.or(0));
+        self.copy_ns(bytes).saturating_add(rest)
+    }
+
+    /// Most bytes whose copy will take no longer than that.
+    pub(super) fn bytes_within(&self, ns: u64) -> u64 {
+        let per_mib = u128::from(self.copy_ns_per_mib.or(COPY_NS_PER_MIB).max(1));
+        u64::try_from(u128::from(ns) * u128::from(MIB) / per_mib).unwrap_or(u64::MAX)
+    }
+}
+
+impl Inspect for Forecast {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.nanoseconds("copy_of_a_mebibyte", self.copy_ns_per_mib.or(COPY_NS_PER_MIB));
+        tree.nanoseconds("rest_of_a_pause", self.rest_ns.or(REST_NS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forecast_comes_to_what_is_always_so() {
+        let (mut forecast, mut drains) = (Forecast::default(), Mean::default());
+        assert_eq!(forecast.pause_ns(2 * MIB, drains), 2 * COPY_NS_PER_MIB + REST_NS);
+        for _ in 0..100 {
+            forecast.note_copy(4 * MIB, 2_000_000);
+            forecast.note_rest(100_000);
+            drains.note(700_000);
+        }
+        let pause = forecast.pause_ns(2 * MIB, drains);
+        assert!(pause.abs_diff(1_800_000) < 100, "{pause}");
+        assert_eq!(forecast.bytes_within(2_000_000), 4 * MIB);
+    }
+
+    #[test]
+    fn one_that_is_out_of_the_way_moves_the_forecast_by_an_eighth() {
+        let mut forecast = Forecast::default();
+        (0..10).for_each(|_| forecast.note_copy(MIB, 200_000));
+        forecast.note_copy(MIB, 1_000_000);
+        assert_eq!(forecast.copy_ns(MIB), 300_000);
+        // No figure of the host's clock brings it out of its numbers.
+        forecast.note_copy(1, u64::MAX);
+        forecast.note_rest(u64::MAX);
+        assert_eq!(forecast.pause_ns(u64::MAX, Mean(Some(u64::MAX))), u64::MAX);
+    }
+}

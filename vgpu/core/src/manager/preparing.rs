@@ -1,0 +1,230 @@
+//! The beginning of a move: everything that can be done before anything stands still.
+//!
+//! ```text
+//! start_move ─► Preparing: the edge has pages ready ─► Resting: the VM has run its time ─► channels off the card, or the copy at once
+//!                    └► given up: no memory                      └► given up: no table, or the VM goes
+//! ```
+//!
+//! A page that is touched first costs several times its copy: the host finds one and clears it. So the pages that the copy
+//! will write are asked for first. The VM goes on meanwhile: it builds tables, submits work, stores through windows. What the move
+//! relies on is looked at when it is about to stop something.
+//!
+//! Moves can come one behind the other: a `max` that was lowered by 40 chunks, a pass that brings back what fits. A VM that stood still
+//! for one of them runs three times as long before the next one stops it, so that it stands for a quarter of its time. A move for a demand
+//! does not wait: the guest that made it stands still too.
+
+use planted::Fault;
+
+use super::Cx;
+use super::isolation::Shadows;
+use super::mover::{ChunkFrames, Head, Move, Stage};
+use super::pauses::writers;
+use super::running::Running;
+use crate::device::Vgpu;
+use crate::event::{Action, VmId};
+use crate::memory::{ChunkNo, ChunkPlace};
+use crate::notice::{Direction, MoveId, Notice};
+use crate::reason::{Inconsistency, MoveCause, RollBack};
+
+/// A VM runs so many times as long as its last pause was before it is stopped again: it stands still for a quarter of its time.
+const RUNS_FOR: u64 = 3;
+/// But no longer than that, because nothing else moves meanwhile.
+const REST_MAX_NS: u64 = 20_000_000;
+
+impl Running {
+    /// Starts a move. `targets` holds the frames of each chunk of a refill. `false`: it could not be started, and
+    /// nothing changed.
+    pub(super) fn start_move(
+        &mut self,
+        vm: VmId,
+        (direction, cause): (Direction, MoveCause),
+        chunks: Vec<ChunkNo>,
+        targets: ChunkFrames,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        assert!(self.mover.is_idle(), "one move at a time");
+        if direction == Direction::Spill && !self.reserve_tables(vm, &chunks, cx) {
+            return false;
+        }
+        self.demands.note_waited_for(vm, cause);
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        if vgpu.leaves() {
+            // Its frames may be another's before the move ends.
+            let what = "it leaves, and its memory is to be moved".to_owned();
+            self.inconsistent(vm, Inconsistency::Stage { what });
+            return false;
+        }
+        let id = self.mover.next_id();
+        cx.tell(Notice::MoveStarted {
+            vm,
+            id,
+            direction,
+            cause,
+            chunks: chunks.len() as u32,
+            bytes: chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum(),
+        });
+        let head = Head {
+            id,
+            vm,
+            direction,
+            cause,
+            chunks,
+            targets,
+            suspension: None,
+            is_refused: false,
+            copied: 0,
+            copy_began: cx.now,
+            copying_ns: 0,
+        };
+        match self.to_populate(&head) {
+            Some(populate) => {
+                cx.actions.push(populate);
+                self.mover.current = Some(Move::new(head, Stage::Preparing, cx.now));
+            }
+            None => self.rest(head, cx),
+        }
+        true
+    }
+
+    /// The host's memory that the copy will write and that may not be there yet.
+    fn to_populate(&self, head: &Head) -> Option<Action> {
+        let chunks = &self.vms.get(&head.vm)?.chunks;
+        let (mut images, mut frames) = (Vec::new(), Vec::new());
+        match head.direction {
+            Direction::Spill => {
+                let is_cold = |chunk: &&ChunkNo| {
+                    matches!(chunks.place(**chunk), ChunkPlace::Resident(_)) && !chunks.is_stale(**chunk)
+                };
+                let cold = head.chunks.iter().filter(is_cold);
+                images.extend(cold.flat_map(|&chunk| chunks.data_places(chunk)));
+            }
+            // Elsewhere VRAM is the card's own.
+            Direction::Refill if self.config.frames_arrive_zeroed => {
+                frames.extend(head.targets.values().flatten());
+            }
+            Direction::Refill => {}
+        }
+        let any = !images.is_empty() || !frames.is_empty();
+        any.then_some(Action::Populate {
+            id: head.id,
+            vm: head.vm,
+            images,
+            frames,
+        })
+    }
+
+    /// The memory that a move asked for is there, or cannot be had.
+    pub(super) fn populated(&mut self, id: MoveId, done: bool, cx: &mut Cx<'_>) {
+        let prepares = |moving: &mut Move| moving.head.id == id && matches!(moving.stage, Stage::Preparing);
+        let Some(moving) = self.mover.current.take_if(prepares) else {
+            return;
+        };
+        if !done {
+            self.mover.current = Some(moving);
+            return self.give_up(RollBack::HostMemory, cx);
+        }
+        moving.tell_stage(cx);
+        self.rest(moving.head, cx);
+    }
+
+    /// Lets the VM run its time, if the move will stop it and nobody waits for it.
+    fn rest(&mut self, head: Head, cx: &mut Cx<'_>) {
+        let is_for_somebody = matches!(head.cause, MoveCause::Demand { .. });
+        let rests = |vgpu: &Vgpu| !is_for_somebody && !writers(vgpu, &head.chunks).is_empty();
+        let last = self.vms.get(&head.vm).filter(|vgpu| rests(vgpu));
+        let until = last
+            .and_then(|vgpu| vgpu.last_pause)
+            .map_or(cx.now, |(ended, pause_ns)| {
+                ended.after(pause_ns.saturating_mul(RUNS_FOR).min(REST_MAX_NS))
+            });
+        self.mover.current = Some(Move::new(head, Stage::Resting { until }, cx.now));
+        self.check_rest(cx);
+    }
+
+    /// Goes on with a move whose VM has run its time. `true` if that changed something.
+    pub(super) fn check_rest(&mut self, cx: &mut Cx<'_>) -> bool {
+        let vms = &self.vms;
+        let is_over = |moving: &mut Move| match moving.stage {
+            Stage::Resting { until } => {
+                until <= cx.now || vms.get(&moving.head.vm).is_none_or(|vgpu| vgpu.leaves())
+            }
+            _ => false,
+        };
+        let Some(moving) = self.mover.current.take_if(is_over) else {
+            return false;
+        };
+        let head = &moving.head;
+        let (vm, chunks) = (head.vm, head.chunks.clone());
+        let is_spill = head.direction == Direction::Spill;
+        let reason = match () {
+            () if self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) => Some(RollBack::Leaving),
+            () if !self.limits(cx.now).still_allow(head) => Some(RollBack::QuotaChanged),
+            // The guest may have mapped the chunks elsewhere since.
+            () if is_spill && !self.reserve_tables(vm, &chunks, cx) => Some(RollBack::NoTables),
+            () => None,
+        };
+        match reason {
+            Some(reason) => {
+                self.mover.current = Some(moving);
+                self.give_up(reason, cx);
+            }
+            None => {
+                // One that did not rest has no such stage.
+                if moving.since < cx.now {
+                    moving.tell_stage(cx);
+                }
+                self.begin_move(moving.head, cx);
+            }
+        }
+        true
+    }
+
+    /// From here on the chunks stand still: nothing stores to them, and nothing begins to reach them.
+    fn begin_move(&mut self, head: Head, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&head.vm) else {
+            return;
+        };
+        let mut writers = writers(vgpu, &head.chunks);
+        if planted::is(Fault::WriterNotSuspended) {
+            writers.truncate(1);
+        }
+        for &chunk in &head.chunks {
+            vgpu.chunks.set_moving(chunk, true);
+        }
+        for (v, _) in &writers {
+            if let Some(channel) = vgpu.channels.get_mut(v) {
+                channel.suspended = true;
+            }
+        }
+        self.map_images(head.vm, &head.chunks, true, cx);
+        if writers.is_empty() {
+            self.map_copy(head, cx);
+        } else {
+            self.suspend(head, writers, cx);
+        }
+    }
+
+    /// A spilled large page needs a small-page table: have it before anything is stopped.
+    fn reserve_tables(&mut self, vm: VmId, chunks: &[ChunkNo], cx: &mut Cx<'_>) -> bool {
+        let complete = self.on_shadows(vm, "reserving its tables", None, cx, |shadows| {
+            let Shadows {
+                chunks: known,
+                spaces,
+                places,
+                budget,
+                writer,
+                ..
+            } = shadows;
+            let mut complete = true;
+            for space in spaces.values_mut() {
+                for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {
+                    complete &= space.shadow.reserve(frame, *places, *budget, *writer);
+                }
+            }
+            complete
+        });
+        complete.is_some_and(|(complete, _)| complete)
+    }
+}

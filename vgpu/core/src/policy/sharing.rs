@@ -1,0 +1,485 @@
+//! Who gives VRAM and who gets it, by shares: the part that policies of GPUswap's family have in common.
+//!
+//! GPUswap §4.3: the victim is who holds most, pending demand included; §4.5: the winner of a refill is who holds least.
+//! Here "most" and "least" are measured against a VM's share ([`shares`]): what it should hold by weights, by the protections
+//! of cgroup v2, and by what all want. Added are idle chunks, which go before the victim's because nobody need stop for them;
+//! and the pass, so that shares are kept after frees too (decision 0017):
+//!
+//! 1. A VM that is a chunk of its own below its share collects frames until that chunk fits: idle ones, then from those
+//!    above theirs. Who gives was above its share and is less than a chunk below it afterwards; who gets is not above
+//!    it. So nobody gives twice what it got, and it ends.
+//! 2. Then free and idle frames go to whoever has a chunk that fits, furthest below its share first. That takes from
+//!    nobody, so it undoes nothing.
+//!
+//! Each move stops a VM, so a decision takes and brings as many chunks as the same rules would one after the other, as far as
+//! one move may carry them.
+//!
+//! Which of a VM's chunks these are is a [`Choice`], and random among those that it has no preference for.
+
+use planted::Fault;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::shares::{Party, shares};
+use super::{ChunkNo, ChunkView, Observation, Occasion, Proposal, Snapshot, Usage, VmView, Worth};
+use crate::reason::MoveCause;
+
+/// Which chunks of a VM move. Of two, the one of the lower rank goes first.
+pub(super) trait Choice {
+    /// Whether an idle chunk counts as one for other VMs.
+    fn is_idle_for_others(&self, chunk: &ChunkView) -> bool;
+
+    /// The chunk's rank among those that leave VRAM.
+    fn leaves(&self, vm: &VmView<'_>, chunk: &ChunkView) -> u64;
+
+    /// Its rank among those that come back.
+    fn returns(&self, vm: &VmView<'_>, chunk: &ChunkView) -> u64;
+
+    /// A chunk that is asked for gets host RAM only if all others of its VM in VRAM have this rank at least.
+    fn asked(&self) -> u64;
+}
+
+/// A choice, and the draws among what it leaves open.
+struct Which<'c> {
+    choice: &'c dyn Choice,
+    rng: &'c mut ChaCha8Rng,
+}
+
+impl Which<'_> {
+    /// Chunks in VRAM that may be spilled for another VM: idle ones, or the others.
+    fn spillable(&self, vm: &VmView<'_>, idle: bool) -> Vec<ChunkView> {
+        spillable(vm, |chunk| {
+            (chunk.is_idle() && self.choice.is_idle_for_others(chunk)) == idle
+        })
+    }
+}
+
+fn spillable(vm: &VmView<'_>, is: impl Fn(&ChunkView) -> bool) -> Vec<ChunkView> {
+    vm.chunks()
+        .filter(|chunk| chunk.is_spillable() && is(chunk))
+        .collect()
+}
+
+/// Chunks in the order of their ranks, and in a random one among equals.
+struct Draw {
+    /// The best ones last.
+    ranks: Vec<Vec<ChunkView>>,
+}
+
+impl Draw {
+    fn of(chunks: Vec<ChunkView>, rank: impl Fn(&ChunkView) -> u64) -> Self {
+        let mut ranks: std::collections::BTreeMap<u64, Vec<ChunkView>> = Default::default();
+        for chunk in chunks {
+            ranks.entry(rank(&chunk)).or_default().push(chunk);
+        }
+        let ranks = ranks.into_values().rev().collect();
+        Self { ranks }
+    }
+
+    fn next(&mut self, rng: &mut ChaCha8Rng) -> Option<ChunkView> {
+        while let Some(equals) = self.ranks.last_mut() {
+            if !equals.is_empty() {
+                return Some(equals.swap_remove(rng.random_range(0..equals.len())));
+            }
+            self.ranks.pop();
+        }
+        None
+    }
+}
+
+/// What a policy of the family answers. `view` counts as idle what the choice says is.
+pub(super) fn propose(
+    view: &Snapshot<'_>,
+    occasion: Occasion,
+    choice: &dyn Choice,
+    rng: &mut ChaCha8Rng,
+) -> Proposal {
+    let which = &mut Which { choice, rng };
+    match occasion {
+        Occasion::AboveMax { vm } => view.vm(vm).map_or(Proposal::Nothing, |vm| {
+            let above = vm.resident.saturating_sub(vm.quota.max);
+            spill(vm, MoveCause::AboveMax, chunks_for(vm, above), which)
+        }),
+        Occasion::Demand => make_room(view, which),
+        Occasion::Pass | Occasion::Tick => pass(view, which),
+    }
+}
+
+/// A pass is worth while when something became free or idle, when a VM may hold more than before, and when one has a
+/// chunk in host RAM that it could have in VRAM.
+pub(super) fn worth(what: &Observation<'_>) -> Worth {
+    match what {
+        Observation::Moved { .. }
+        | Observation::Synced { .. }
+        | Observation::QuotaChanged { .. }
+        | Observation::Emptied { .. }
+        | Observation::Backed {
+            resident: false,
+            over_max: false,
+            ..
+        } => Worth::Pass,
+        // The VM is passed over; a chunk's reach is followed by that of all the VM's.
+        Observation::Backed { .. }
+        | Observation::RolledBack { .. }
+        | Observation::Reached { .. }
+        | Observation::Idled { .. } => Worth::Nothing,
+    }
+}
+
+/// Nothing comes back while nothing is out, and what a demand brought above `high` goes.
+pub(super) fn wants_tick(usage: Usage) -> bool {
+    usage.spilled > 0 || usage.above_high > 0
+}
+
+/// A VM and its share.
+#[derive(Clone, Copy, Debug)]
+struct Holder<'v, 'a> {
+    view: &'v VmView<'a>,
+    share: u64,
+}
+
+impl<'v, 'a> Holder<'v, 'a> {
+    /// In VRAM and not idle, plus what the VM asks for.
+    fn claim(&self) -> u64 {
+        self.view.active + self.view.asked
+    }
+
+    /// Bytes that its claim is above its share.
+    fn excess(&self) -> u64 {
+        self.claim().saturating_sub(self.share)
+    }
+
+    /// Bytes that it is below its share.
+    fn deficit(&self) -> u64 {
+        self.share.saturating_sub(self.claim())
+    }
+
+    /// A chunk that it wants may come in, as far as the VM is concerned, perhaps in exchange for an idle one of its own.
+    fn may_take(&self) -> bool {
+        let view = self.view;
+        view.may_move && view.wanted > 0 && (!self.is_at_limit() || view.idle > 0)
+    }
+
+    /// Nothing comes in before something of its own goes.
+    fn is_at_limit(&self) -> bool {
+        self.view.smallest_wanted > self.view.refill_bytes_max
+    }
+
+    /// It is below its share by a chunk that it wants.
+    fn collects(&self) -> bool {
+        self.may_take() && self.view.smallest_wanted <= self.deficit()
+    }
+
+    /// It may lose an active chunk.
+    fn may_give(&self) -> bool {
+        let view = self.view;
+        view.may_move && view.active > 0 && view.spill_chunks_max > 0
+    }
+
+    /// Most chunks that may go until it is at its share or below.
+    fn chunks_above(&self) -> usize {
+        chunks_for(self.view, self.excess())
+    }
+
+    /// Bytes that one move could bring it within its share: whole chunks, at least one.
+    fn collectable(&self) -> u64 {
+        let view = self.view;
+        let most = self.deficit().min(view.wanted).min(view.refill_bytes_max);
+        (most / view.chunk_bytes * view.chunk_bytes).max(view.smallest_wanted)
+    }
+
+    /// Chunks that it gives who is `short` of so many bytes: at least one, and of more no part that is its own by its share.
+    fn gives(&self, short: u64) -> usize {
+        let above = (self.excess() / self.view.chunk_bytes).max(1);
+        chunks_for(self.view, short).min(above as usize)
+    }
+}
+
+/// All VMs and what each should hold of the memory that is theirs or free.
+fn holders<'v, 'a>(view: &'v Snapshot<'a>) -> Vec<Holder<'v, 'a>> {
+    let capacity = view.vms.iter().map(|vm| vm.resident).sum::<u64>() + view.free;
+    let parties: Vec<Party> = view.vms.iter().map(party).collect();
+    let shares = shares(capacity, &parties).into_iter();
+    let holders = view.vms.iter().zip(shares);
+    holders.map(|(view, share)| Holder { view, share }).collect()
+}
+
+fn party(vm: &VmView<'_>) -> Party {
+    // Chunks come and go whole: what keeps a part of one keeps all of it.
+    let whole = |bytes: u64| bytes.checked_next_multiple_of(vm.chunk_bytes).unwrap_or(u64::MAX);
+    let (min, quota) = (whole(vm.quota.min), vm.quota);
+    let weight = match planted::is(Fault::WeightsIgnored) {
+        true => 1,
+        false => quota.weight,
+    };
+    Party {
+        weight,
+        fixed: if vm.may_move { 0 } else { vm.resident },
+        min,
+        low: whole(quota.low),
+        cap: quota.high.min(quota.max),
+        // `min` keeps idle memory too.
+        wanted: (vm.active + vm.asked + vm.wanted).max(min.min(vm.resident)),
+    }
+}
+
+/// Idle chunks first, then the victim's; without a victim all demands are met in host RAM.
+fn make_room(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
+    let Some((of, waits_for_own)) = view
+        .demands
+        .first()
+        .map(|demand| (demand.vm, demand.waits_for_own))
+    else {
+        return Proposal::Nothing;
+    };
+    if let Some(own) = view.vm(of).filter(|_| waits_for_own) {
+        return spill(own, MoveCause::Idle { taken_for: of }, 1, which);
+    }
+    let short = view.demanded().saturating_sub(view.free_for(of));
+    if let Some(idle) = most_idle(view) {
+        let count = chunks_for(idle, short);
+        return spill(idle, MoveCause::Idle { taken_for: of }, count, which);
+    }
+    let holders = holders(view);
+    let Some(victim) = victim(&holders) else {
+        let all = view
+            .demands
+            .iter()
+            .map(|demand| (demand.vm, demand.chunks.to_vec()));
+        return Proposal::HostRam {
+            chunks: all.collect(),
+        };
+    };
+    // The demander may be its own victim: then a chunk it asks for is as good a choice as one it holds, and goes to
+    // host RAM without a copy.
+    let vm = victim.view.vm;
+    if let Some(demand) = view.demands.iter().find(|demand| demand.vm == vm) {
+        let asked = demand.chunks.len();
+        let held = match victim.may_give() {
+            true => which.spillable(victim.view, false),
+            false => Vec::new(),
+        };
+        let is_less_in_use = |chunk| which.choice.leaves(victim.view, chunk) < which.choice.asked();
+        let rng = &mut *which.rng;
+        if !held.iter().any(is_less_in_use) && rng.random_range(0..asked + held.len()) < asked {
+            let pick = rng.random_range(0..asked);
+            return Proposal::HostRam {
+                chunks: vec![(vm, vec![demand.chunks[pick]])],
+            };
+        }
+    }
+    let count = chunks_for(victim.view, short).min(victim.chunks_above());
+    spill(victim.view, MoveCause::Demand { of }, count, which)
+}
+
+/// Who is furthest above its share, what it asks for included. Of two that are equally far it is who asks for nothing.
+fn victim<'h, 'v, 'a>(holders: &'h [Holder<'v, 'a>]) -> Option<&'h Holder<'v, 'a>> {
+    holders
+        .iter()
+        .filter(|holder| holder.excess() > 0 && (holder.may_give() || holder.view.asked > 0))
+        .max_by_key(|holder| (holder.excess(), holder.view.asked == 0, holder.view.vm))
+}
+
+/// Who is below its share by a chunk collects; then what is left goes to whoever can take it.
+fn pass(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
+    if let Some(proposal) = lower_to_high(view, which) {
+        return proposal;
+    }
+    let mut holders = holders(view);
+    // Who began to collect goes on; then the furthest below.
+    let claims = |holder: &Holder<'_, '_>| view.claim.is_some_and(|(vm, _)| vm == holder.view.vm);
+    holders.sort_by_key(|holder| {
+        let below = i128::from(holder.share) - i128::from(holder.claim());
+        (!claims(holder), -below, holder.view.vm)
+    });
+    let collectors = holders.iter().filter(|holder| holder.collects());
+    for collector in collectors {
+        let proposal = collect(view, &holders, collector, which);
+        if proposal != Proposal::Nothing {
+            return proposal;
+        }
+    }
+    match planted::is(Fault::RestLeftFree) {
+        true => Proposal::Nothing,
+        false => leftover(view, &holders, which),
+    }
+}
+
+/// What is above `high` goes, whether somebody needs the frames or not.
+fn lower_to_high(view: &Snapshot<'_>, which: &mut Which<'_>) -> Option<Proposal> {
+    let above = |vm: &&VmView<'_>| vm.may_move && vm.resident > vm.quota.high && vm.spill_chunks_max > 0;
+    let vm = view.vms.iter().find(above)?;
+    if planted::is(Fault::HighIgnored) {
+        return None;
+    }
+    let count = chunks_for(vm, vm.resident - vm.quota.high);
+    let proposal = spill(vm, MoveCause::AboveHigh, count, which);
+    (proposal != Proposal::Nothing).then_some(proposal)
+}
+
+/// Takes what the collector's chunks need, then brings them.
+fn collect(
+    view: &Snapshot<'_>,
+    holders: &[Holder<'_, '_>],
+    collector: &Holder<'_, '_>,
+    which: &mut Which<'_>,
+) -> Proposal {
+    let taken = match collector.collectable().saturating_sub(view.free) {
+        0 if !collector.is_at_limit() => Proposal::Nothing,
+        short => take_for(view, holders, collector, short, which),
+    };
+    if taken != Proposal::Nothing {
+        return taken;
+    }
+    let chunks = refillable(view, collector.view, collector.deficit(), which);
+    refill(collector.view, chunks)
+}
+
+/// A spill for a VM that is so many bytes short: of idle chunks, its own where only it may take them, then from those above
+/// their shares.
+fn take_for(
+    view: &Snapshot<'_>,
+    holders: &[Holder<'_, '_>],
+    collector: &Holder<'_, '_>,
+    short: u64,
+    which: &mut Which<'_>,
+) -> Proposal {
+    let winner = collector.view;
+    let taken_for = winner.vm;
+    let idle = most_idle(view);
+    // Its own idle memory stands in its way: at its `max`, or where its `min` protects it from everybody.
+    if winner.idle > 0 && (collector.is_at_limit() || takeable_idle(winner) == 0 && idle.is_none()) {
+        return spill(winner, MoveCause::Idle { taken_for }, 1, which);
+    }
+    if let Some(idle) = idle {
+        let count = chunks_for(idle, short);
+        return spill(idle, MoveCause::Idle { taken_for }, count, which);
+    }
+    let givers = holders
+        .iter()
+        .filter(|holder| holder.view.vm != winner.vm && holder.excess() > 0 && holder.may_give());
+    let giver = givers.max_by_key(|holder| (holder.excess(), holder.view.vm));
+    giver.map_or(Proposal::Nothing, |giver| {
+        let toward = winner.vm;
+        spill(
+            giver.view,
+            MoveCause::Fairness { toward },
+            giver.gives(short),
+            which,
+        )
+    })
+}
+
+/// What nobody is entitled to by a whole chunk: no frame stays free or idle that holds a chunk which somebody wants.
+fn leftover(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], which: &mut Which<'_>) -> Proposal {
+    let idle: u64 = view.vms.iter().map(takeable_idle).sum();
+    let fits = |holder: &&Holder<'_, '_>| {
+        let room = view.free.saturating_add(idle);
+        holder.may_take() && !holder.is_at_limit() && holder.view.smallest_wanted <= room
+    };
+    let mut takers = holders.iter().filter(fits);
+    let Some(taker) = takers.next().map(|taker| taker.view) else {
+        return Proposal::Nothing;
+    };
+    // One chunk each in turn, or all at once if nobody else takes any.
+    let most = match takers.next() {
+        Some(_) => taker.chunk_bytes,
+        None => u64::MAX,
+    };
+    let chunks = refillable(view, taker, most, which);
+    if !chunks.is_empty() {
+        return refill(taker, chunks);
+    }
+    most_idle(view).map_or(Proposal::Nothing, |idle| {
+        let short = taker.smallest_wanted.saturating_sub(view.free);
+        let (taken_for, count) = (taker.vm, chunks_for(idle, short));
+        spill(idle, MoveCause::Idle { taken_for }, count, which)
+    })
+}
+
+fn refill(winner: &VmView<'_>, chunks: Vec<ChunkNo>) -> Proposal {
+    match chunks.is_empty() {
+        true => Proposal::Nothing,
+        false => Proposal::Refill {
+            vm: winner.vm,
+            chunks,
+            cause: MoveCause::FreeRoom,
+        },
+    }
+}
+
+/// Bytes of whole idle chunks that may be taken from the VM.
+fn takeable_idle(vm: &VmView<'_>) -> u64 {
+    match vm.may_move && vm.spill_chunks_max > 0 {
+        true => vm.idle.min(vm.spare / vm.chunk_bytes * vm.chunk_bytes),
+        false => 0,
+    }
+}
+
+/// The VM with most idle bytes in VRAM that it may lose.
+fn most_idle<'v, 'a>(view: &'v Snapshot<'a>) -> Option<&'v VmView<'a>> {
+    view.vms
+        .iter()
+        .filter(|vm| takeable_idle(vm) > 0)
+        .max_by_key(|vm| (vm.idle, vm.vm))
+}
+
+/// Chunks of the VM that hold so many bytes, at least one.
+fn chunks_for(vm: &VmView<'_>, bytes: u64) -> usize {
+    bytes.div_ceil(vm.chunk_bytes).max(1) as usize
+}
+
+/// Up to `count` chunks of a VM: idle ones if that is the cause, or first if its own quota is; else reached ones.
+fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, which: &mut Which<'_>) -> Proposal {
+    let (idle, own) = match cause {
+        MoveCause::Idle { taken_for } => (true, taken_for == view.vm),
+        MoveCause::AboveMax | MoveCause::AboveHigh => (true, true),
+        MoveCause::Demand { .. }
+        | MoveCause::Fairness { .. }
+        | MoveCause::FreeRoom
+        | MoveCause::Exchange { .. } => (false, false),
+    };
+    let mut candidates = match own {
+        // A VM's own memory goes as soon as nothing reaches it.
+        true => spillable(view, ChunkView::is_idle),
+        false => which.spillable(view, idle),
+    };
+    if candidates.is_empty() && !matches!(cause, MoveCause::Idle { .. }) {
+        candidates = spillable(view, |chunk| chunk.is_idle() != idle);
+    }
+    let most = count.min(view.spill_chunks_max.max(usize::from(own)));
+    let mut candidates = Draw::of(candidates, |chunk| which.choice.leaves(view, chunk));
+    let mut chunks = Vec::new();
+    while chunks.len() < most
+        && let Some(chunk) = candidates.next(which.rng)
+    {
+        chunks.push(chunk.no);
+    }
+    match chunks.is_empty() {
+        true => Proposal::Nothing,
+        false => Proposal::Spill {
+            vm: view.vm,
+            chunks,
+            cause,
+        },
+    }
+}
+
+/// Reached chunks of the VM in host RAM that fit free frames, `most` bytes and one move.
+fn refillable(view: &Snapshot<'_>, vm: &VmView<'_>, most: u64, which: &mut Which<'_>) -> Vec<ChunkNo> {
+    let wanted = vm
+        .chunks()
+        .filter(|chunk| chunk.is_refillable() && !chunk.is_idle());
+    let mut candidates = Draw::of(wanted.collect(), |chunk| which.choice.returns(vm, chunk));
+    let mut left = vm.refill_bytes_max.min(most).min(view.free);
+    let mut chunks = Vec::new();
+    while left >= vm.smallest_wanted
+        && let Some(chunk) = candidates.next(which.rng)
+    {
+        if chunk.bytes <= left {
+            left -= chunk.bytes;
+            chunks.push(chunk.no);
+        }
+    }
+    chunks
+}
