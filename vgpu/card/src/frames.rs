@@ -1,28 +1,38 @@
 //! Where the bytes of VRAM frames lie: one memory file for each owner (law 1 of docs/architecture.md).
 //!
 //! A frame of a VM that sees it at guest address `at` lies at offset `at` of that VM's file, one of the broker at
-//! its own card address in the broker's file. A frame that leaves its owner has its pages taken out of that owner's
-//! file; a file is closed when its last frame leaves. So each file holds one owner's bytes, and a frame that
-//! arrives in a file is zero.
+//! its own card address in the broker's file. A frame that leaves its owner has its pages in that owner's file cleared or taken
+//! out; a file is closed when its last frame leaves. So each file holds one owner's bytes, and a frame that arrives in a file
+//! is zero.
 //!
-//! To take pages out takes time for each of them, and a VM that ends or is reset gives up all of its frames at once, while
-//! everybody waits. So a thread does it ([`Reaper`]). The frame's next owner sees other pages, those of its own file; only where a
-//! frame comes back to the same place of the same file before its turn was, its pages are taken out there and then.
+//! ```text
+//! frame ─leaves─► Dirty ─thread─► Clean ─a frame comes back─► frame
+//!                   └───────────────┴─ pages of more places are kept than KEPT_PART allows ─thread─► taken out
+//! ```
+//!
+//! A chunk that comes back to VRAM comes to the place that it left, and to touch new pages takes several times as long as to clear old
+//! ones. So the pages of places that were left last stay, cleared.
+//!
+//! To clear pages or to take them out takes time for each of them, and a VM that ends or is reset gives up all of its frames at once,
+//! while everybody waits. So a thread does it ([`Reaper`]). The frame's next owner sees other pages, those of its own file; only where
+//! a frame comes back to the same place of the same file before its turn was, its pages are cleared there and then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fermi_model::Backing;
 use fermi_spec::addr::{FRAME, FrameNo};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use vfio_user_server::{Leftover, Reaper};
-use vgpu::{FrameOwner, VmId};
-use vm_memory::{FileOffset, MmapRegion};
+use vgpu::{DmaMemory, FrameOwner, VmId};
+use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 
 /// A file is mapped in parts of this many bytes.
 const WINDOW_BYTES: u64 = 64 << 20;
+/// The part of a card's VRAM for which pages of left places are kept: one in so many frames.
+const KEPT_PART: usize = 4;
 /// Guest addresses of VRAM are below this.
 const FILE_BYTES_MAX: u64 = 64 << 30;
 
@@ -59,33 +69,76 @@ struct VramFile {
     bytes: u64,
     windows: BTreeMap<u64, Arc<MmapRegion>>,
     occupied: BTreeSet<u64>,
-    /// Places that frames have left, with their pages still there. Locked while those of one are taken out.
-    left: Arc<Mutex<BTreeSet<u64>>>,
+    /// Places that frames have left, with their pages still there. Locked while those of one are worked at.
+    left: Arc<Left>,
 }
 
-/// Takes the pages of a frame out of a file, if it is still a place that a frame has left.
-fn take_out(file: &File, left: &Mutex<BTreeSet<u64>>, at: u64) -> io::Result<()> {
-    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
-    if left.contains(&at) {
+/// Places of a file that frames have left, and whether their pages are zero already.
+type Left = Mutex<BTreeMap<u64, Pages>>;
+
+/// The pages of a place that a frame has left: clean ones are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pages {
+    /// With the last owner's bytes.
+    Dirty,
+    Clean,
+}
+
+fn lock(left: &Left) -> MutexGuard<'_, BTreeMap<u64, Pages>> {
+    // Single insertions and removals: a panic leaves nothing half done.
+    left.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Clears the pages of a place if it is one that a frame has left dirty.
+fn clear(region: &MmapRegion, left: &mut BTreeMap<u64, Pages>, at: u64) -> Result<(), FrameError> {
+    static ZEROES: [u8; 4096] = [0; 4096];
+    let Some(pages) = left.get_mut(&at).filter(|pages| **pages == Pages::Dirty) else {
+        return Ok(());
+    };
+    let place = region.get_slice((at % WINDOW_BYTES) as usize, FRAME as usize);
+    let place = place.map_err(|_| FrameError::BadPlace { at })?;
+    for page in (0..FRAME as usize).step_by(ZEROES.len()) {
+        let cleared = place.write_slice(&ZEROES, page);
+        cleared.map_err(|_| FrameError::BadPlace { at })?;
+    }
+    *pages = Pages::Clean;
+    Ok(())
+}
+
+/// Takes the pages of a place out of a file, if it is still one that a frame has left.
+fn take_out(file: &File, left: &mut BTreeMap<u64, Pages>, at: u64) -> Result<(), FrameError> {
+    if left.contains_key(&at) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(file, flags, at, FRAME)?;
+        let taken = rustix::fs::fallocate(file, flags, at, FRAME);
+        taken.map_err(|error| cannot("take pages out of a memory file")(error.into()))?;
         left.remove(&at);
     }
     Ok(())
 }
 
-/// A frame's place whose pages the reaper is to take out.
+/// What the reaper is to do with a place.
+enum Work {
+    Clear(Arc<MmapRegion>),
+    TakeOut(Arc<File>),
+}
+
+/// A frame's place with work for the reaper, if it is still one that a frame has left.
 struct LeftPlace {
-    file: Arc<File>,
-    left: Arc<Mutex<BTreeSet<u64>>>,
+    work: Work,
+    left: Arc<Left>,
     at: u64,
 }
 
 impl Leftover for LeftPlace {
     fn let_go(&mut self) -> bool {
-        if let Err(error) = take_out(&self.file, &self.left, self.at) {
-            // It is tried again before the place is used again.
-            log::error!("cannot take pages out of a memory file for VRAM: {error}");
+        let mut left = lock(&self.left);
+        let done = match &self.work {
+            Work::Clear(region) => clear(region, &mut left, self.at),
+            Work::TakeOut(file) => take_out(file, &mut left, self.at),
+        };
+        if let Err(error) = done {
+            // A dirty place is cleared before it is used again.
+            log::error!("pages of VRAM that a VM has left stay: {error}");
         }
         true
     }
@@ -125,12 +178,15 @@ impl VramFile {
         if self.occupied.contains(&at) {
             return Err(FrameError::Occupied { at });
         }
-        take_out(&self.file, &self.left, at).map_err(cannot(TAKE_OUT))?;
         let start = at - at % WINDOW_BYTES;
         let region = match self.windows.get(&start) {
             Some(region) => region.clone(),
             None => self.map(start)?,
         };
+        let mut left = lock(&self.left);
+        clear(&region, &mut left, at)?;
+        left.remove(&at);
+        drop(left);
         let backing = Backing::new(region, (at - start) as usize, FRAME as usize);
         self.occupied.insert(at);
         backing.ok_or(FrameError::BadPlace { at })
@@ -154,31 +210,73 @@ impl VramFile {
         Ok(region)
     }
 
-    /// A frame leaves: its pages are taken out a little later, or now if as many as `left_max` wait already.
-    fn release(&mut self, at: u64, (reaper, left_max): (&Reaper, usize)) -> Result<(), FrameError> {
+    /// A frame leaves: its pages are cleared a little later.
+    fn release(&mut self, at: u64, reaper: &Reaper) {
         self.occupied.remove(&at);
+        let region = self.windows.get(&(at - at % WINDOW_BYTES));
+        // Without any frame the whole file goes.
+        if let (Some(region), false) = (region, self.occupied.is_empty()) {
+            lock(&self.left).insert(at, Pages::Dirty);
+            let (work, left) = (Work::Clear(region.clone()), self.left.clone());
+            reaper.leave(LeftPlace { work, left, at });
+        }
+    }
+
+    /// The pages of a place that was left are given back a little later, or now if `left_max` works wait already.
+    fn give_back(&self, at: u64, (reaper, left_max): (&Reaper, usize)) -> Result<(), FrameError> {
         let (file, left) = (self.file.clone(), self.left.clone());
-        left.lock().unwrap_or_else(PoisonError::into_inner).insert(at);
-        if self.occupied.is_empty() {
-            // The whole file goes.
-            return Ok(());
-        }
         if reaper.waiting() >= left_max {
-            return take_out(&file, &left, at).map_err(cannot(TAKE_OUT));
+            return take_out(&file, &mut lock(&left), at);
         }
-        reaper.leave(LeftPlace { file, left, at });
+        let work = Work::TakeOut(file);
+        reaper.leave(LeftPlace { work, left, at });
         Ok(())
     }
 }
 
-const TAKE_OUT: &str = "take pages out of a memory file";
+/// Places that frames have left and whose pages are kept, in the order in which they were left.
+#[derive(Debug, Default)]
+struct Kept {
+    order: BTreeMap<u64, (Owner, u64)>,
+    numbers: BTreeMap<(Owner, u64), u64>,
+    next: u64,
+}
+
+impl Kept {
+    /// Adds a place; returns the one that was left first if there are more than `most` now.
+    fn add(&mut self, owner: Owner, at: u64, most: usize) -> Option<(Owner, u64)> {
+        self.remove(owner, at);
+        self.order.insert(self.next, (owner, at));
+        self.numbers.insert((owner, at), self.next);
+        self.next += 1;
+        let (_, &(owner, at)) = self.order.first_key_value()?;
+        (self.order.len() > most).then(|| {
+            self.remove(owner, at);
+            (owner, at)
+        })
+    }
+
+    fn remove(&mut self, owner: Owner, at: u64) {
+        if let Some(number) = self.numbers.remove(&(owner, at)) {
+            self.order.remove(&number);
+        }
+    }
+
+    /// All places of an owner whose file goes.
+    fn forget(&mut self, owner: Owner) {
+        let places = self.numbers.range((owner, 0)..=(owner, u64::MAX));
+        let places: Vec<u64> = places.map(|(&(_, at), _)| at).collect();
+        places.into_iter().for_each(|at| self.remove(owner, at));
+    }
+}
 
 /// All frames of a card.
 #[derive(Debug)]
 pub(super) struct Frames {
     placed: Vec<Option<(Owner, u64)>>,
     files: BTreeMap<Owner, VramFile>,
-    /// No more places wait for it than the card has frames: what is still to be freed is never more than the card's VRAM.
+    kept: Kept,
+    /// About as much waits for it as the card has frames: what is still to be freed is never more than the card's VRAM.
     reaper: Reaper,
 }
 
@@ -187,6 +285,7 @@ impl Frames {
         Ok(Self {
             placed: vec![None; frames as usize],
             files: BTreeMap::new(),
+            kept: Kept::default(),
             reaper: Reaper::start()?,
         })
     }
@@ -202,12 +301,19 @@ impl Frames {
             return Ok(());
         };
         *place = None;
-        let left_max = self.placed.len();
-        file.release(at, (&self.reaper, left_max))?;
+        file.release(at, &self.reaper);
         if file.occupied.is_empty() {
+            self.kept.forget(owner);
             self.reaper.leave(LeftFile(self.files.remove(&owner)));
+            return Ok(());
         }
-        Ok(())
+        let all = self.placed.len();
+        let over = self.kept.add(owner, at, all / KEPT_PART);
+        match over.and_then(|(owner, at)| Some((self.files.get(&owner)?, at))) {
+            // One to clear each, and one to give back.
+            Some((file, at)) => file.give_back(at, (&self.reaper, 2 * all)),
+            None => Ok(()),
+        }
     }
 
     /// Gives a released frame to its new owner: its bytes are in that owner's file from now on, all zero.
@@ -229,8 +335,28 @@ impl Frames {
             std::collections::btree_map::Entry::Vacant(entry) => entry.insert(VramFile::new(owner)?),
         };
         let backing = file.claim(at)?;
+        self.kept.remove(owner, at);
         *place = Some((owner, at));
         Ok(Some(backing))
+    }
+
+    /// The memory of a frame that has an owner.
+    pub(super) fn memory(&self, frame: FrameNo) -> Option<DmaMemory> {
+        let (owner, at) = (*self.placed.get(frame.0 as usize)?)?;
+        let start = at - at % WINDOW_BYTES;
+        Some(DmaMemory {
+            region: self.files.get(&owner)?.windows.get(&start)?.clone(),
+            offset: at - start,
+            bytes: FRAME,
+        })
+    }
+
+    /// What lies at a place of a VM's file, whoever left it there.
+    #[cfg(test)]
+    pub(super) fn peek(&self, vm: VmId, at: u64) -> u64 {
+        let region = &self.files[&Owner::Vm(vm)].windows[&(at - at % WINDOW_BYTES)];
+        let word = region.as_volatile_slice().read_obj((at % WINDOW_BYTES) as usize);
+        word.expect("within the window")
     }
 
     /// Host pages that a VM's file holds, in bytes; `None` without a file.
@@ -245,10 +371,8 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use fermi_spec::addr::GuestVramAddr;
-    use vm_memory::Bytes;
-
     use super::*;
+    use fermi_spec::addr::GuestVramAddr;
 
     const A: VmId = VmId(1);
     const B: VmId = VmId(2);
@@ -313,20 +437,38 @@ mod tests {
         assert_eq!(frames.held_bytes(A), Some(u64::from(count) * FRAME));
         drop(go);
         settle(&frames);
-        assert_eq!(frames.held_bytes(A), Some(0));
+        let kept = u64::from(count + 1) / KEPT_PART as u64;
+        assert_eq!(frames.held_bytes(A), Some(kept * FRAME));
     }
 
     #[test]
-    fn released_frame_leaves_no_page_in_the_old_owners_file() {
-        let mut frames = Frames::new(4).unwrap();
-        let kept = frames.claim(FrameNo(0), owner(A, 0)).unwrap().unwrap();
-        let moved = frames.claim(FrameNo(1), owner(A, FRAME)).unwrap().unwrap();
-        fill(&kept);
-        fill(&moved);
-        assert_eq!(frames.held_bytes(A), Some(2 * FRAME));
-        frames.release(FrameNo(1)).unwrap();
+    fn frames_that_left_keep_pages_for_a_part_of_the_card_and_those_left_last() {
+        let mut frames = Frames::new(8).unwrap();
+        for index in 0..6 {
+            let backing = frames.claim(FrameNo(index), owner(A, u64::from(index) * FRAME));
+            fill(&backing.unwrap().unwrap());
+        }
+        assert_eq!(frames.held_bytes(A), Some(6 * FRAME));
+        (1..5).for_each(|index| frames.release(FrameNo(index)).unwrap());
         settle(&frames);
-        assert_eq!(frames.held_bytes(A), Some(FRAME));
+        // Two in use, and two of the eight that the card has.
+        assert_eq!(frames.held_bytes(A), Some(4 * FRAME));
+        // The last two come back to their pages, without a byte of what was there.
+        for index in [3, 4] {
+            let backing = frames.claim(FrameNo(index), owner(A, u64::from(index) * FRAME));
+            let mut bytes = vec![1; FRAME as usize];
+            backing
+                .unwrap()
+                .unwrap()
+                .slice()
+                .read_slice(&mut bytes, 0)
+                .unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0));
+        }
+        assert_eq!(frames.held_bytes(A), Some(4 * FRAME));
+        // What was kept of a file that goes counts no more.
+        (0..8).for_each(|index| frames.release(FrameNo(index)).unwrap());
+        assert!(frames.kept.order.is_empty() && frames.kept.numbers.is_empty());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::frames::Frames;
 use crate::maps::DmaMaps;
-use crate::running::{CardLost, Follower, RunningCard, Watcher};
+use crate::running::{CardLost, Follower, Hold, RunningCard, Watcher};
 
 /// Parameters of the card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +101,8 @@ impl CardCounters {
 /// A software card that runs. Dropping it stops its thread and gives all memory back.
 pub struct ModelGpu {
     card: RunningCard<Messages>,
+    /// From the first access to the next [`HostGpu::flush`].
+    hold: Option<Hold<Messages>>,
     is_interrupted: Arc<AtomicBool>,
     interrupt: EventFd,
     maps: Arc<DmaMaps>,
@@ -133,6 +135,7 @@ impl ModelGpu {
         let card = RunningCard::start(model, messages).map_err(failed("the thread"))?;
         Ok(Self {
             card,
+            hold: None,
             is_interrupted,
             interrupt,
             maps,
@@ -151,6 +154,11 @@ impl ModelGpu {
             what: "a descriptor for the interrupt",
             source,
         })
+    }
+
+    /// An access comes, and perhaps more before the next flush.
+    fn hold(&mut self) {
+        self.hold.get_or_insert_with(|| self.card.hold());
     }
 
     /// Shows the card where frames lie, all under one lock: the card's thread holds it most of the time.
@@ -182,15 +190,18 @@ impl HostGpu for ModelGpu {
     }
 
     fn read(&mut self, bar: Bar, offset: u64, data: &mut [u8]) -> Result<(), HostGpuError> {
+        self.hold();
         Ok(self.card.access(|model, _| model.bar_read(bar, offset, data))?)
     }
 
     fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) -> Result<(), HostGpuError> {
+        self.hold();
         Ok(self.card.access(|model, _| model.bar_write(bar, offset, data))?)
     }
 
     fn flush(&mut self) -> Result<(), HostGpuError> {
-        // Nothing waits here.
+        // No store waits here, but the card does.
+        self.hold = None;
         Ok(())
     }
 
@@ -199,12 +210,14 @@ impl HostGpu for ModelGpu {
     }
 
     fn unmap_dma(&mut self, iova: Iova, bytes: u64) -> Result<(), HostGpuError> {
+        self.hold();
         // The card is locked (rule 4 of `running`).
         let maps = self.maps.clone();
         self.card.access(|_, _| maps.remove(iova, bytes))?
     }
 
     fn place_frames(&mut self, frames: &[FrameNo], owner: FrameOwner) -> Result<(), HostGpuError> {
+        self.hold();
         let failed = |frame: FrameNo, reason: String| HostGpuError::Place { frame, reason };
         // No engine reaches the old owner's memory any more when it is given back.
         self.show(frames.iter().map(|&frame| (frame, None)))?;
@@ -219,6 +232,10 @@ impl HostGpu for ModelGpu {
             backings.extend(claimed.map(|backing| (frame, Some(backing))));
         }
         self.show(backings)
+    }
+
+    fn frame_memory(&self, frame: FrameNo) -> Option<DmaMemory> {
+        self.frames.memory(frame)
     }
 
     fn take_interrupt(&mut self) -> bool {

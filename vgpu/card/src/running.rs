@@ -11,7 +11,8 @@
 //!    it has the lock.
 //! 2. The stepping thread looks at `waiting` after each `SLICE` of work and, if a thread waits, unlocks and
 //!    does not lock again before `waiting` is zero or `GIVE_WAY_MAX` is over: a mutex of the standard
-//!    library is not fair.
+//!    library is not fair. A thread with several accesses to make stays in `waiting` between them ([`Hold`]):
+//!    otherwise each would wait for a slice, which beside a grid is up to 100 µs.
 //! 3. `sleep` says how the stepping thread sleeps; it changes under the lock only. An access that leaves the card with
 //!    more to do than the sleeper expects wakes it before it unlocks.
 //! 4. A frame changes its owner, and a DMA map goes, under the lock: no engine is half way through a copy then.
@@ -29,7 +30,7 @@ use vfio_user_server::threads::{self, ThreadKind};
 
 /// Work between two looks at `waiting`: about one piece of a copy, some 20 µs.
 const SLICE: u32 = 16;
-/// Longest time for which the stepping thread stands aside for one access.
+/// Longest time for which the stepping thread stands aside at once.
 const GIVE_WAY_MAX: Duration = Duration::from_micros(200);
 /// Turns of trying before an access sleeps on the lock: waking up costs more than most slices last.
 const LOCK_TRIES: u32 = 2000;
@@ -178,6 +179,15 @@ impl<F: Follower> Watcher<F> {
     }
 }
 
+/// Keeps the stepping thread aside between two accesses, as far as it gives way.
+pub(crate) struct Hold<F: Follower>(Arc<Shared<F>>);
+
+impl<F: Follower> Drop for Hold<F> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A running card. Dropping it stops the thread and drops card and follower.
 pub(crate) struct RunningCard<F: Follower> {
     shared: Arc<Shared<F>>,
@@ -210,6 +220,12 @@ impl<F: Follower> RunningCard<F> {
     /// A view of it that outlives it.
     pub(crate) fn watcher(&self) -> Watcher<F> {
         Watcher(self.shared.clone())
+    }
+
+    /// More accesses follow, until this is dropped.
+    pub(crate) fn hold(&self) -> Hold<F> {
+        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        Hold(self.shared.clone())
     }
 
     /// Does something with the card at the present time, and what follows from it at once. Several accesses in one

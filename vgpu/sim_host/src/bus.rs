@@ -1,0 +1,213 @@
+//! A guest of the simulated host: its code runs on a thread of its own, but only while the simulation waits for it.
+//!
+//! The turn is passed to and fro over two channels, so exactly one thread runs at a time and a run depends on its
+//! seed alone. RAM is touched directly: no other thread runs meanwhile.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use fermi_spec::bar::Bar;
+use fermi_spec::pte::Pte;
+use guests::GuestBus;
+use vgpu::Request;
+use vm_memory::{MmapRegion, VolatileMemory};
+
+/// Request of a guest to its machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// A load of so many bytes; those beyond eight are lost.
+    Read(Bar, u64, usize),
+    /// A store of these bytes.
+    Write(Bar, u64, Vec<u8>),
+    /// The guest waits for a while.
+    Relax,
+    /// Time on the simulation's clock.
+    Now,
+    /// A line for its owner.
+    Report(String),
+    /// Number of interrupts that were raised for the guest.
+    Interrupts,
+    /// The shadow's entry for a virtual address of the guest's one address space: of a large page, or of a small one.
+    Entry(u64, bool),
+    /// Something that the machine around the guest does to its device.
+    Machine(Request),
+    /// The guest has ended: whether it found everything right.
+    Done(Result<(), String>),
+}
+
+/// The guest's end of the two channels.
+pub struct SimBus {
+    ask: Sender<Ask>,
+    answer: Receiver<u64>,
+    ram: Arc<MmapRegion>,
+}
+
+/// Unwinds a guest's thread when the simulation is over before it is.
+struct Over;
+
+impl SimBus {
+    fn call(&mut self, ask: Ask) -> u64 {
+        let answered = self.ask.send(ask).ok().and_then(|()| self.answer.recv().ok());
+        match answered {
+            Some(value) => value,
+            None => std::panic::resume_unwind(Box::new(Over)),
+        }
+    }
+
+    /// A load of any width, for guests that do not behave; bytes beyond eight are lost.
+    pub fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
+        self.call(Ask::Read(bar, offset, bytes))
+    }
+
+    /// Number of interrupts that were raised for the guest so far.
+    pub fn interrupts(&mut self) -> u64 {
+        self.call(Ask::Interrupts)
+    }
+
+    /// The shadow's entry for `va`, of a large page or of a small one; 0 if there is none. No real guest sees that.
+    pub fn shadow_entry(&mut self, va: u64, is_large: bool) -> Pte {
+        Pte::from_bits(self.call(Ask::Entry(va, is_large)))
+    }
+
+    /// Has the machine do something to the device, and waits until it is done.
+    pub fn machine(&mut self, what: Request) {
+        self.call(Ask::Machine(what));
+    }
+
+    /// A store of any width.
+    pub fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        self.call(Ask::Write(bar, offset, data.to_vec()));
+    }
+}
+
+/// A guest's way to its device for accesses of any width.
+pub trait WideBus: GuestBus {
+    /// A load of up to eight bytes; the rest of a longer one is lost.
+    fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64;
+
+    /// A store of at most 4096 bytes.
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]);
+}
+
+/// The methods of [`GuestBus`] that one of any width, `WideBus`, has already.
+#[macro_export]
+macro_rules! narrow_accesses {
+    () => {
+        fn read32(&mut self, bar: Bar, offset: u64) -> u32 {
+            self.read(bar, offset, 4) as u32
+        }
+
+        fn write32(&mut self, bar: Bar, offset: u64, value: u32) {
+            self.write(bar, offset, &value.to_le_bytes());
+        }
+
+        fn write64(&mut self, bar: Bar, offset: u64, value: u64) {
+            self.write(bar, offset, &value.to_le_bytes());
+        }
+
+        fn ram_read32(&mut self, gpa: u64) -> u32 {
+            let mut word = [0; 4];
+            self.ram_read(gpa, &mut word);
+            u32::from_le_bytes(word)
+        }
+    };
+}
+
+impl WideBus for SimBus {
+    fn read(&mut self, bar: Bar, offset: u64, bytes: usize) -> u64 {
+        SimBus::read(self, bar, offset, bytes)
+    }
+
+    fn write(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        SimBus::write(self, bar, offset, data);
+    }
+}
+
+impl GuestBus for SimBus {
+    narrow_accesses!();
+
+    fn ram_read(&mut self, gpa: u64, data: &mut [u8]) {
+        self.ram
+            .get_slice(gpa as usize, data.len())
+            .expect("inside of RAM")
+            .copy_to(data);
+    }
+
+    fn ram_write(&mut self, gpa: u64, data: &[u8]) {
+        self.ram
+            .get_slice(gpa as usize, data.len())
+            .expect("inside of RAM")
+            .copy_from(data);
+    }
+
+    fn relax(&mut self) {
+        self.call(Ask::Relax);
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.call(Ask::Now)
+    }
+
+    fn report(&mut self, line: &str) {
+        self.call(Ask::Report(line.to_owned()));
+    }
+}
+
+/// The simulation's end of the two channels.
+pub struct Guest {
+    asked: Receiver<Ask>,
+    answer: Option<Sender<u64>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guest {
+    /// Starts `code` with `ram` as its RAM; it runs up to its first ask when [`Guest::next`] is called.
+    pub fn start(
+        ram: Arc<MmapRegion>,
+        code: impl FnOnce(&mut SimBus) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        let (ask, asked) = channel();
+        let (answer, answers) = channel();
+        let thread = std::thread::spawn(move || {
+            let mut bus = SimBus {
+                ask,
+                answer: answers,
+                ram,
+            };
+            let outcome = code(&mut bus);
+            // This request gets no answer.
+            let _ = bus.ask.send(Ask::Done(outcome));
+        });
+        Self {
+            asked,
+            answer: Some(answer),
+            thread: Some(thread),
+        }
+    }
+
+    /// Waits for the guest's next request. A guest whose code panicked has ended with an error.
+    pub fn next(&self) -> Ask {
+        self.asked
+            .recv()
+            .unwrap_or_else(|_| Ask::Done(Err("the guest's code panicked".to_owned())))
+    }
+
+    /// Answers the last request; the guest runs until the next one.
+    pub fn answer(&self, value: u64) {
+        if let Some(answer) = &self.answer {
+            // The end of a guest shows at its next request.
+            let _ = answer.send(value);
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.answer = None;
+        if let Some(thread) = self.thread.take() {
+            // It unwound because the simulation ended, or has ended itself.
+            let _ = thread.join();
+        }
+    }
+}
