@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vfio_user_server::{BoundSocket, Reaper, SocketAccess};
 use vgpu::inspect::Node;
-use vgpu::{Event, HostGpu, Quota, RequestId, VmConfig, VmId};
+use vgpu::{Event, HostGpu, RequestId, VmConfig};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::{AttachError, Ended, StartError};
@@ -19,6 +19,7 @@ use crate::link::LocalLink;
 use crate::pci_function::{BarSizes, function};
 use crate::perform::Performer;
 use crate::port::Core;
+use crate::questions::Questions;
 use crate::record::Recorder;
 use crate::remote::Waker;
 use crate::server::Seat;
@@ -85,6 +86,7 @@ pub(crate) struct Shared {
     flights: Option<FlightFolder>,
     next_request: AtomicU64,
     pub(crate) status: Arc<Status>,
+    pub(crate) questions: Questions,
     /// Wakes the event loop: a socket's VM has answers, or the loop is to stop.
     pub(crate) wake: Arc<Waker>,
     /// Signalled from the SIGBUS handler.
@@ -148,7 +150,7 @@ impl Broker {
         let status = Arc::new(Status::default());
         let asks = setup.interrupt.is_none();
         let wake = Arc::new(Waker::new(event_fd()?));
-        let performer = Performer::new(
+        let mut performer = Performer::new(
             setup.core,
             setup.gpu,
             setup.recorder,
@@ -157,11 +159,15 @@ impl Broker {
             status.clone(),
             wake.clone(),
         )?;
+        for vm in &setup.vms {
+            performer.roster.list(vm.config.clone());
+        }
         let shared = Arc::new(Shared {
             performer: Mutex::new(performer),
             flights: setup.flights,
             next_request: AtomicU64::new(1),
             status,
+            questions: Questions::default(),
             wake,
             torn: Arc::new(event_fd()?),
             reaper: Reaper::start().map_err(|source| StartError::System {
@@ -188,6 +194,10 @@ impl Broker {
         Ok(broker)
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     fn bring_up(&self) -> Result<(), StartError> {
         let card = |reason| StartError::Card { reason };
         self.shared
@@ -207,23 +217,6 @@ impl Broker {
     /// Attaches a VM of this process. Waits for the answer, at most 5 seconds.
     pub fn attach(&self, config: VmConfig) -> Result<LocalLink, AttachError> {
         LocalLink::attach(self.shared.clone(), config)
-    }
-
-    /// Changes the quota of the attached VM of that name; `None` if there is none.
-    ///
-    /// The effect on the memory that the VM holds comes later.
-    ///
-    /// # Errors
-    /// The quota contradicts itself, or promises more than there is beside what others are promised. The VM keeps its own.
-    pub fn set_quota(&self, name: &str, quota: Quota) -> Result<Option<VmId>, AttachError> {
-        quota.check()?;
-        let mut performer = self.shared.lock()?;
-        let vm = performer.vm_named(name);
-        if let Some(vm) = vm {
-            performer.set_quota(vm, quota).map_err(AttachError::Denied)?;
-            log::info!(vm = name; "quota changed: {quota:?}");
-        }
-        Ok(vm)
     }
 
     /// All figures as they are now, or were when the broker ended.

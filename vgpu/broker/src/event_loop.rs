@@ -84,7 +84,9 @@ impl EventLoop {
                 drop(self.shared.wake.event().read());
                 if let Ok(mut performer) = self.shared.lock() {
                     performer.take_emptied();
+                    performer.take_populated();
                 }
+                self.shared.questions.answer(&self.shared);
             }
             TIMER => {
                 if let Ok(mut performer) = self.shared.lock() {
@@ -257,6 +259,8 @@ pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError>
                 shared.status.end("its event loop failed");
             }
         }
+        // Whoever asked last gets no answer.
+        shared.questions.answer(&shared);
         // Sockets are closed and removed here, with the subscriber.
     };
     threads::spawn(ThreadKind::EventLoop, "broker".into(), run).map_err(|source| StartError::System {

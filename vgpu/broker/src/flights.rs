@@ -28,8 +28,8 @@ use vgpu::inspect::Node;
 
 use crate::pci_card::chain;
 
-/// Number of this format.
-const FORMAT: u32 = 1;
+/// Number of this format. 2: frames are placed together, and moves ask for memory.
+const FORMAT: u32 = 2;
 /// Files that one broker writes at the most.
 const FILES_MAX: u32 = 64;
 

@@ -5,6 +5,7 @@
 //! | [`broker`](Broker) | starting, attaching, asking, stopping |
 //! | `perform`, `vms` | one event after the other into the core, its actions in order; rules of the lock |
 //! | `port` | the trait of the deciding core, the trait of the VMs' ends |
+//! | `questions` | what an operator asks, answered by the event loop |
 //! | `link` | a VM in this process |
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
 //! | `remote_gpu`, `vfio_gpu`, `pci_card` | a card in another process, or of this host |
@@ -19,6 +20,7 @@ mod broker;
 mod error;
 mod event_loop;
 mod flights;
+mod happenings;
 mod link;
 mod mapping;
 mod memory;
@@ -28,7 +30,9 @@ mod pci_function;
 mod pci_host;
 mod perform;
 mod polls;
+mod populator;
 mod port;
+mod questions;
 mod ratelimit;
 mod record;
 mod remote;
@@ -49,12 +53,14 @@ mod vms;
 pub use broker::{Broker, Setup, VmSocket};
 pub use error::{AttachError, Ended, LinkError, StartError};
 pub use flights::{FlightError, FlightFile, FlightFolder, FlightHeader};
+pub use happenings::{Happening, HappeningKind, Happenings};
 pub use link::LocalLink;
 pub use mapping::MapError;
 pub use memory::{DESCRIPTORS_OF_A_VM, OWN_BYTES, RamMap};
 pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
 pub use port::Core;
+pub use questions::{Picture, QuotaChanged, QuotaRefusal, VmPicture};
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};

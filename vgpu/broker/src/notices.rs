@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use vgpu::{Notice, VmId};
+use vgpu::{Notice, RollBack, VmId};
 
 use crate::ratelimit::RateLimit;
 
@@ -48,6 +48,11 @@ impl NoticeLog {
             Notice::ChannelKilled { vm, channel, cause } => {
                 self.warn(*vm, &name, format_args!("channel {channel} killed: {cause}"));
             }
+            // What a VM that goes has under way ends, or what its new quota does not allow, and nobody stood still for it.
+            Notice::RolledBack {
+                reason: RollBack::Leaving | RollBack::QuotaChanged,
+                ..
+            } => log::debug!("{notice:?}"),
             Notice::RolledBack {
                 vm, cause, reason, ..
             } => {

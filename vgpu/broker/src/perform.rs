@@ -33,11 +33,14 @@ use vmm_sys_util::timerfd::TimerFd;
 
 use crate::error::{AttachError, Ended, StartError};
 use crate::flights::{FlightFolder, Flights};
+use crate::happenings::HappeningLog;
 use crate::memory::{Memory, RamMap};
 use crate::notices::NoticeLog;
 use crate::perform::emptying::{Emptied, Emptying};
 use crate::polls::{PERIOD_NS, Poll};
+use crate::populator::Populator;
 use crate::port::{Core, VmPort};
+use crate::questions::Roster;
 use crate::record::Recorder;
 use crate::remote::Waker;
 use crate::stats::Stats;
@@ -46,6 +49,7 @@ use crate::vms::{Attachment, Then, Vm, VmState, WAITING_MAX};
 
 pub(crate) mod emptying;
 mod failures;
+mod populating;
 
 /// Most VMs attached at a time. The card has 128 channels, and a guest needs at least two.
 pub const VMS_MAX: u16 = 64;
@@ -59,18 +63,21 @@ const PRESENCE_PERIOD_NS: u64 = 500_000_000;
 
 /// Everything under the broker's lock.
 pub(crate) struct Performer {
-    core: Box<dyn Core>,
+    pub(crate) core: Box<dyn Core>,
     /// `None` once lost; its DMA maps go with it.
     gpu: Option<Box<dyn HostGpu>>,
     recorder: Option<Recorder>,
     memory: Memory,
-    vms: BTreeMap<VmId, Vm>,
+    populator: Populator,
+    pub(crate) vms: BTreeMap<VmId, Vm>,
+    pub(crate) roster: Roster,
     next_serial: u64,
     polls: Vec<Poll>,
     queue: VecDeque<Event>,
     actions: Actions,
-    stats: Stats,
+    pub(crate) stats: Stats,
     notices: NoticeLog,
+    pub(crate) happenings: HappeningLog,
     flights: Flights,
     status: Arc<Status>,
     waker: Arc<Waker>,
@@ -112,13 +119,19 @@ impl Performer {
             gpu: Some(gpu),
             recorder,
             memory: Memory::new()?,
+            populator: Populator::start(waker.clone()).map_err(|source| StartError::System {
+                what: "the thread that has memory ready",
+                source,
+            })?,
             vms: BTreeMap::new(),
+            roster: Roster::default(),
             next_serial: 0,
             polls: Vec::new(),
             queue: VecDeque::new(),
             actions: Actions::default(),
             stats: Stats::default(),
             notices: NoticeLog::new(start),
+            happenings: HappeningLog::default(),
             flights: Flights::new(flights).map_err(|source| StartError::System {
                 what: "the thread that writes what happened last",
                 source,
@@ -157,17 +170,17 @@ impl Performer {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    /// The attached VM of that name.
-    pub(crate) fn vm_named(&self, name: &str) -> Option<VmId> {
-        let is_meant = |vm: &Vm| vm.name == name && vm.state == VmState::Attached;
-        self.vms.iter().find(|(_, vm)| is_meant(vm)).map(|(id, _)| *id)
-    }
-
     /// Changes what a VM may hold, unless that could not be kept.
     pub(crate) fn set_quota(&mut self, vm: VmId, quota: Quota) -> Result<(), Denial> {
         self.quota_refused = None;
         self.submit(Event::SetQuota { vm, quota });
-        self.quota_refused.take().map_or(Ok(()), Err)
+        if let Some(reason) = self.quota_refused.take() {
+            return Err(reason);
+        }
+        if let Some(entry) = self.vms.get_mut(&vm) {
+            entry.config.quota = quota;
+        }
+        Ok(())
     }
 
     /// Applies an event and everything that follows from it at once.
@@ -195,7 +208,7 @@ impl Performer {
         let serial = self.next_serial;
         self.next_serial += 1;
         let entry = Vm {
-            name: config.name.clone(),
+            config: config.clone(),
             serial,
             state: VmState::Attaching,
             port,
@@ -291,7 +304,7 @@ impl Performer {
         self.run();
     }
 
-    fn now(&self) -> Tick {
+    pub(crate) fn now(&self) -> Tick {
         Tick(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
@@ -382,6 +395,12 @@ impl Performer {
             Action::UnmapDma { iova, bytes } => self.on_card(None, |gpu| gpu.unmap_dma(iova, bytes)),
             Action::PlaceFrames { frames, owner } => self.place(&frames, owner),
             Action::DropImage { vm, at, bytes } => self.drop_image(vm, at, bytes),
+            Action::Populate {
+                id,
+                vm,
+                images,
+                frames,
+            } => self.populate(id, vm, &images, &frames),
             Action::Interrupt { vm } => self.interrupt(vm),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
@@ -394,8 +413,9 @@ impl Performer {
                 self.stats.notice(&notice);
                 self.status.notice(&notice);
                 let vms = &self.vms;
+                self.happenings.notice(&notice, vms);
                 self.notices
-                    .log(&notice, |vm| vms.get(&vm).map(|vm| vm.name.as_str()));
+                    .log(&notice, |vm| vms.get(&vm).map(|vm| vm.config.name.as_str()));
             }
         }
     }
@@ -430,6 +450,7 @@ impl Performer {
         match entry.state {
             VmState::Attaching => {
                 entry.state = VmState::Attached;
+                self.happenings.came_or_went(&entry.config.name, true);
                 entry.port.attached(Ok(()));
             }
             VmState::AttachingToLeave => {
@@ -459,8 +480,9 @@ impl Performer {
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
         entry.port.detached();
+        self.happenings.came_or_went(&entry.config.name, false);
         self.notices
-            .vm(log::Level::Info, &entry.name, format_args!("vm detached"));
+            .vm(log::Level::Info, &entry.config.name, format_args!("vm detached"));
     }
 
     fn reply(&mut self, vm: VmId, request: RequestId, reply: Reply) {

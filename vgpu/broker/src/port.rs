@@ -1,7 +1,7 @@
 //! The two sides that the broker joins: the deciding core, and the VMs' ends.
 
 use vgpu::inspect::Node;
-use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Tick};
+use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Standing, Tick};
 
 /// The deciding core: [`Manager`], or a script in tests.
 ///
@@ -14,6 +14,11 @@ pub trait Core: Send {
     fn inspect(&self, _now: Tick, _path: &str) -> Option<Node> {
         None
     }
+
+    /// Who holds what of the card, see [`Manager::standing`].
+    fn standing(&self) -> Option<Standing> {
+        None
+    }
 }
 
 impl Core for Manager {
@@ -23,6 +28,10 @@ impl Core for Manager {
 
     fn inspect(&self, now: Tick, path: &str) -> Option<Node> {
         Manager::inspect(self, now, path)
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        Manager::standing(self)
     }
 }
 

@@ -21,8 +21,8 @@ use vgpu::{Actions, Event, GpuConfig, HostMemory, Place, Tick};
 
 use crate::port::Core;
 
-/// Number of this format.
-pub(crate) const FORMAT: u32 = 1;
+/// Number of this format. 2: frames are placed together, and moves ask for memory.
+pub(crate) const FORMAT: u32 = 2;
 /// Bytes that the memory of earlier reads may hold before it starts anew.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 /// Shorter reads are written in full and not remembered.

@@ -232,6 +232,10 @@ impl HostGpu for RemoteGpu {
         }
     }
 
+    fn frame_memory(&self, _: FrameNo) -> Option<DmaMemory> {
+        None
+    }
+
     fn place_frames(&mut self, _: &[FrameNo], _: FrameOwner) -> Result<(), HostGpuError> {
         // The card holds its own memory.
         Ok(())

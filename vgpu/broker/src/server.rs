@@ -15,7 +15,6 @@ use vfio_user_server::Client;
 use vfio_user_server::error::CloseReason;
 use vfio_user_server::function::FunctionInfo;
 use vfio_user_server::listener::{Accepted, Listener};
-use vgpu::VmConfig;
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::{Shared, VmSocket};
@@ -31,7 +30,8 @@ const REAPING_LONG: Duration = Duration::from_secs(10);
 /// One socket with its VM's session.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    config: VmConfig,
+    /// Name of the VM.
+    name: String,
     listener: Listener,
     function: FunctionInfo,
     shared: Arc<Shared>,
@@ -52,15 +52,16 @@ impl Seat {
         shared: Arc<Shared>,
     ) -> Result<Self, StartError> {
         let VmSocket { socket, config } = vm;
+        let name = config.name;
         let thread = |what| move |source| StartError::System { what, source };
         let listener = Listener::of(socket).map_err(thread("a thread that closes what clients leave"))?;
         let waker = shared.wake.clone();
         listener.reaper().call_on_room(move || waker.wake());
-        let signaller = Signaller::start(&config.name).map_err(thread("a thread for interrupts"))?;
+        let signaller = Signaller::start(&name).map_err(thread("a thread for interrupts"))?;
         let limit = RateLimit::new(Instant::now());
         let (session, port, closed) = (None, None, None);
         Ok(Self {
-            config,
+            name,
             listener,
             function,
             shared,
@@ -121,7 +122,7 @@ impl Seat {
                 );
             }
             Err(error) => {
-                log::error!(vm = self.config.name.as_str(); "the socket failed and accepts no more VMs: {error}");
+                log::error!(vm = self.name.as_str(); "the socket failed and accepts no more VMs: {error}");
                 return false;
             }
         }
@@ -134,7 +135,11 @@ impl Seat {
         let Ok(mut performer) = self.shared.lock() else {
             return;
         };
-        match performer.attach(port.clone(), self.config.clone(), reaper.clone()) {
+        // The quota may have changed since the last client.
+        let Some(config) = performer.roster.config(&self.name).cloned() else {
+            return;
+        };
+        match performer.attach(port.clone(), config, reaper.clone()) {
             Ok(attachment) => {
                 drop(performer);
                 self.say(log::Level::Info, "client connected");
@@ -218,7 +223,7 @@ impl Seat {
 
     fn say(&mut self, level: log::Level, text: &str) {
         if let Some(suppressed) = self.limit.pass(Instant::now()) {
-            log::log!(level, vm = self.config.name.as_str(), suppressed; "{text}");
+            log::log!(level, vm = self.name.as_str(), suppressed; "{text}");
         }
     }
 }

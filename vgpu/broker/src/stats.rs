@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fermi_spec::bar::Bar;
 use serde::Serialize;
-use vgpu::{Direction, Event, Notice, Request, VmId};
+use vgpu::{Direction, Event, MoveStage, Notice, Request, VmId};
 
 /// Number of VMs that are gone whose figures are kept.
 const DETACHED_KEPT: usize = 64;
@@ -151,10 +151,16 @@ pub struct VmStats {
     pub refills: u64,
     /// Bytes moved back.
     pub refilled_bytes: u64,
+    /// Bytes that were copied for these moves: equal copies and instance memory need no copy.
+    pub copied_bytes: u64,
+    /// Time of all copies together, in nanoseconds, those of moves that were given up included.
+    pub copying_ns: u64,
     /// Moves given up and rolled back.
     pub rolled_back: u64,
     /// Suspensions for moves, and how long they took.
     pub pauses: Pauses,
+    /// How long each would be, said as it began.
+    pub predictions: Pauses,
     /// The part of each that was the wait for what the channels had under way.
     pub drains: Pauses,
     /// How many of them were for moves that were given up.
@@ -193,6 +199,7 @@ struct VmCounters {
     figures: VmStats,
     pauses: Histogram,
     drains: Histogram,
+    predictions: Histogram,
 }
 
 impl From<&Histogram> for Pauses {
@@ -212,6 +219,7 @@ impl VmCounters {
         VmStats {
             pauses: (&self.pauses).into(),
             drains: (&self.drains).into(),
+            predictions: (&self.predictions).into(),
             ..self.figures.clone()
         }
     }
@@ -239,6 +247,7 @@ impl Stats {
                 figures,
                 pauses: Histogram::default(),
                 drains: Histogram::default(),
+                predictions: Histogram::default(),
             },
         );
     }
@@ -323,6 +332,16 @@ impl Stats {
         }
     }
 
+    /// Those of an attached VM.
+    pub(crate) fn of_vm(&self, vm: VmId) -> Option<VmStats> {
+        self.vms.get(&vm).map(VmCounters::snapshot)
+    }
+
+    /// Those of the card, without VMs.
+    pub(crate) fn of_card(&self) -> BrokerStats {
+        self.gpu.clone()
+    }
+
     /// All figures as they are now.
     pub(crate) fn snapshot(&self) -> BrokerStats {
         let attached = self.vms.values().map(VmCounters::snapshot);
@@ -342,8 +361,10 @@ impl VmCounters {
                 direction,
                 chunks,
                 bytes,
+                copied,
                 ..
             } => {
+                figures.copied_bytes += copied;
                 let (moves, moved_bytes) = match direction {
                     Direction::Spill => (&mut figures.spills, &mut figures.spilled_out_bytes),
                     Direction::Refill => (&mut figures.refills, &mut figures.refilled_bytes),
@@ -372,9 +393,14 @@ impl VmCounters {
             }
             Notice::GuestError { .. } => figures.guest_errors += 1,
             Notice::ChannelKilled { .. } => figures.channels_killed += 1,
+            Notice::Suspended { predicted_ns, .. } => self.predictions.record(*predicted_ns),
+            Notice::MoveStage {
+                stage: MoveStage::Copying,
+                took_ns,
+                ..
+            } => figures.copying_ns += took_ns,
             Notice::MoveStarted { .. }
             | Notice::MoveStage { .. }
-            | Notice::Suspended { .. }
             | Notice::DemandWaits { .. }
             | Notice::DemandEnded { .. }
             | Notice::SyncWaited { .. }
@@ -450,8 +476,22 @@ mod tests {
         stats.notice(&resumed(7, 2, false));
         stats.notice(&moved(Direction::Refill, 2, Some(7)));
         stats.notice(&resumed(3000, 3000, true));
+        for (stage, took_ns) in [
+            (MoveStage::Copying, 600),
+            (MoveStage::Mapping, 5),
+            (MoveStage::Copying, 30),
+        ] {
+            let id = MoveId(1);
+            stats.notice(&Notice::MoveStage {
+                vm: VM,
+                id,
+                stage,
+                took_ns,
+            });
+        }
         let vm = &stats.snapshot().vms[0];
         assert_eq!((vm.spills, vm.refills, vm.spilled_out_bytes), (4, 2, 200));
+        assert_eq!((vm.copied_bytes, vm.copying_ns), (270, 630));
         assert_eq!(
             (vm.pauses.count, vm.pauses.max_ns, vm.pauses_in_vain),
             (3, 3000, 1)

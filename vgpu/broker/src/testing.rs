@@ -18,7 +18,7 @@ use crate::broker::Setup;
 use crate::port::Core;
 
 /// Bytes that the core for tests has for promises.
-const USABLE: u64 = 1 << 20;
+pub(crate) const USABLE: u64 = 1 << 20;
 
 /// The part of the card that a test sees and may change.
 #[derive(Debug, Default)]
@@ -100,6 +100,10 @@ impl HostGpu for FakeGpu {
     fn unmap_dma(&mut self, iova: Iova, _bytes: u64) -> Result<(), HostGpuError> {
         self.answering()?.maps.remove(&iova.0);
         Ok(())
+    }
+
+    fn frame_memory(&self, _: FrameNo) -> Option<DmaMemory> {
+        None
     }
 
     fn place_frames(&mut self, _frames: &[FrameNo], _owner: FrameOwner) -> Result<(), HostGpuError> {

@@ -311,6 +311,10 @@ impl HostGpu for VfioGpu {
         Ok(())
     }
 
+    fn frame_memory(&self, _: FrameNo) -> Option<DmaMemory> {
+        None
+    }
+
     fn place_frames(&mut self, _: &[FrameNo], _: FrameOwner) -> Result<(), HostGpuError> {
         // The card holds its own memory.
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fermi_spec::addr::Gpa;
 use vfio_user_server::{Pending, Reaper};
-use vgpu::{Refusal, Reply, Request, RequestId, VmId};
+use vgpu::{Refusal, Reply, Request, RequestId, VmConfig, VmId};
 
 use crate::perform::emptying::Emptying;
 use crate::port::VmPort;
@@ -54,7 +54,8 @@ pub(crate) enum VmState {
 
 /// One VM, from the request to attach until nothing of it is left.
 pub(crate) struct Vm {
-    pub(crate) name: String,
+    /// Its quota is the one that it has.
+    pub(crate) config: VmConfig,
     pub(crate) serial: u64,
     pub(crate) state: VmState,
     pub(crate) port: Arc<dyn VmPort>,

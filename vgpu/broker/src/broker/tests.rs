@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use vgpu::{Denial, GpuConfig, Refusal, Request};
+use vgpu::{GpuConfig, Refusal, Request};
 
 use super::*;
 use crate::error::LinkError;
@@ -388,41 +388,6 @@ fn vm_whose_vram_the_host_could_not_hold_is_refused_with_the_figures() {
     assert_eq!(short.available, each * 5 / 2);
     drop(first);
     broker.attach(vm_config("c")).unwrap();
-}
-
-#[test]
-fn quota_of_an_unknown_vm_changes_nothing() {
-    let (_gpu, broker) = broker();
-    let _link = broker.attach(vm_config("a")).unwrap();
-    assert!(broker.set_quota("a", Quota::default()).unwrap().is_some());
-    assert!(broker.set_quota("b", Quota::default()).unwrap().is_none());
-    assert!(
-        broker
-            .set_quota(
-                "a",
-                Quota {
-                    weight: 0,
-                    ..Quota::default()
-                }
-            )
-            .is_err()
-    );
-}
-
-#[test]
-fn quota_that_the_core_refuses_is_an_error_once() {
-    let (_gpu, broker) = broker();
-    let _link = broker.attach(vm_config("a")).unwrap();
-    let quota = Quota {
-        min: u64::MAX,
-        ..Quota::default()
-    };
-    let error = broker.set_quota("a", quota).unwrap_err();
-    assert!(
-        matches!(error, AttachError::Denied(Denial::Min { .. })),
-        "{error}"
-    );
-    assert!(broker.set_quota("a", Quota::default()).unwrap().is_some());
 }
 
 #[test]

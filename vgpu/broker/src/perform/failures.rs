@@ -89,7 +89,7 @@ impl Performer {
         };
         self.notices.vm(
             log::Level::Error,
-            &entry.name,
+            &entry.config.name,
             format_args!("vm is detached: {reason}"),
         );
         self.flights

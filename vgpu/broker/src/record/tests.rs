@@ -222,7 +222,7 @@ fn line_cut_off_by_a_crash_is_left_out() {
 fn foreign_format_is_refused() {
     let file = String::from_utf8(record(&[]))
         .unwrap()
-        .replace("recording\":1", "recording\":9");
+        .replace("recording\":2", "recording\":9");
     let error = Replay::new(Box::new(Cursor::new(file.into_bytes()))).unwrap_err();
     assert!(matches!(error, ReplayError::Format { found: 9 }), "{error}");
 }

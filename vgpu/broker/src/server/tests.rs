@@ -9,6 +9,7 @@ use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
 use tempfile::TempDir;
 use vfio_user_server::{ListenerError, SocketAccess};
+use vgpu::VmConfig;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::*;
