@@ -1,0 +1,183 @@
+//! Requests to make and answers to read. Carrying them is left to whoever has a socket.
+
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+
+use crate::{Events, Gpus, QuotaChange, QuotaChanged, Refusal, Vm, Vms};
+
+/// A request, and the type of its answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call<T> {
+    /// Method of HTTP.
+    pub method: &'static str,
+    /// Path of the resource, with what is no letter encoded.
+    pub path: String,
+    /// Body, JSON; empty if there is none.
+    pub body: Vec<u8>,
+    answer: PhantomData<T>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// The request was not done.
+    #[error("{}", .0.message)]
+    Refused(Refusal),
+    /// Whoever answered speaks something else.
+    #[error("status {status} with an answer that is none of the control API: {reason}")]
+    Foreign {
+        /// Status of the answer.
+        status: u16,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Asks for all cards of the host.
+pub fn gpus() -> Call<Gpus> {
+    Call::new("GET", "/v1/gpus".to_owned(), Vec::new())
+}
+
+/// Asks for all VMs of the host, connected or not.
+pub fn vms() -> Call<Vms> {
+    Call::new("GET", "/v1/vms".to_owned(), Vec::new())
+}
+
+/// Asks for the VM of one name.
+pub fn vm(name: &str) -> Call<Vm> {
+    Call::new("GET", format!("/v1/vms/{}", encoded(name)), Vec::new())
+}
+
+/// Asks for what happened after the cursor of an answer before, or for all that is kept; waits for at most `wait_ms` milliseconds until
+/// there is something.
+pub fn events(after: Option<&str>, wait_ms: u32) -> Call<Events> {
+    let after = after.map_or_else(String::new, |cursor| format!("&after={}", encoded(cursor)));
+    let path = format!("/v1/events?wait_ms={wait_ms}{after}");
+    Call::new("GET", path, Vec::new())
+}
+
+/// Changes a VM's quota.
+pub fn change_quota(name: &str, change: &QuotaChange) -> Call<QuotaChanged> {
+    let path = format!("/v1/vms/{}/quota", encoded(name));
+    // Numbers and words have no way to fail.
+    let body = serde_json::to_vec(change).expect("a change of a quota is JSON");
+    Call::new("PATCH", path, body)
+}
+
+impl<T: DeserializeOwned> Call<T> {
+    fn new(method: &'static str, path: String, body: Vec<u8>) -> Self {
+        Self {
+            method,
+            path,
+            body,
+            answer: PhantomData,
+        }
+    }
+
+    /// Reads the answer: its status and body.
+    pub fn answer(&self, status: u16, body: &[u8]) -> Result<T, AnswerError> {
+        let foreign = |error: serde_json::Error| AnswerError::Foreign {
+            status,
+            reason: error.to_string(),
+        };
+        match status {
+            200 => serde_json::from_slice(body).map_err(foreign),
+            _ => Err(serde_json::from_slice(body).map_or_else(foreign, AnswerError::Refused)),
+        }
+    }
+}
+
+/// A name as one piece of a path: all but letters, digits and three signs by their numbers (RFC 3986, section 2).
+fn encoded(name: &str) -> String {
+    let piece = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+        // A name of dots alone would be a way to another folder.
+        b'.' if name.bytes().any(|byte| byte != b'.') => ".".to_owned(),
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(piece).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Bound, RefusalKind};
+
+    #[test]
+    fn change_says_what_is_changed_and_nothing_else() {
+        let change = QuotaChange {
+            min: Some("16M".parse().unwrap()),
+            max: Some("max".parse().unwrap()),
+            ..QuotaChange::default()
+        };
+        let call = change_quota("a", &change);
+        assert_eq!((call.method, &*call.path), ("PATCH", "/v1/vms/a/quota"));
+        assert_eq!(call.body, br#"{"min":16777216,"max":"max"}"#);
+    }
+
+    #[test]
+    fn what_no_change_has_is_refused() {
+        let refused = |text: &str| serde_json::from_str::<QuotaChange>(text).is_err();
+        assert!(refused(r#"{"mim":1}"#));
+        assert!(refused(r#"{"min":-1}"#));
+        assert!(refused(r#"{"min":"16M"}"#));
+        assert!(refused(r#"{"min":1.5}"#));
+        assert!(refused(r#"{"weight":4294967296}"#));
+        assert!(!refused(r#"{"min":18446744073709551615}"#));
+    }
+
+    #[test]
+    fn answers_are_read_by_their_status() {
+        let refusal = Refusal {
+            error: RefusalKind::UnknownVm,
+            message: "there is no vm \"a\"".into(),
+            next: Some("vramd list".into()),
+        };
+        let body = serde_json::to_vec(&refusal).unwrap();
+        assert_eq!(vm("a").answer(404, &body), Err(AnswerError::Refused(refusal)));
+        let foreign = vm("a").answer(502, b"<html>").unwrap_err().to_string();
+        assert!(foreign.starts_with("status 502 with an answer that"), "{foreign}");
+        assert!(matches!(
+            vms().answer(200, b"{}"),
+            Err(AnswerError::Foreign { .. })
+        ));
+        assert_eq!(vms().answer(200, b"{\"vms\":[]}"), Ok(Vms { vms: Vec::new() }));
+    }
+
+    #[test]
+    fn events_go_on_from_a_cursor() {
+        assert_eq!(events(None, 0).path, "/v1/events?wait_ms=0");
+        assert_eq!(
+            events(Some("12.7"), 5000).path,
+            "/v1/events?wait_ms=5000&after=12.7"
+        );
+    }
+
+    #[test]
+    fn names_stay_one_piece_of_the_path() {
+        let paths = ["a-b_c.d", "..", "a/b", "ä?#", ""].map(|name| vm(name).path);
+        assert_eq!(
+            paths,
+            [
+                "/v1/vms/a-b_c.d",
+                "/v1/vms/%2E%2E",
+                "/v1/vms/a%2Fb",
+                "/v1/vms/%C3%A4%3F%23",
+                "/v1/vms/"
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn bound_goes_through_json_and_text(bytes: u64) {
+            let bound = Bound::from(bytes);
+            let text = serde_json::to_string(&bound).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Bound>(&text).unwrap().bytes(), bytes);
+            prop_assert_eq!(bound.to_string().parse::<Bound>(), Ok(bound));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What is told of the cards of a host.
+
+use serde::{Deserialize, Serialize};
+
+/// All cards of the host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Gpus {
+    /// The cards, in the order of the host's file.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A card and its memory, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Gpu {
+    /// Name in the host's file.
+    pub name: String,
+    /// Bytes of VRAM of the card.
+    pub vram_bytes: u64,
+    /// Bytes of VRAM that guests may hold.
+    pub usable_bytes: u64,
+    /// Bytes of VRAM that guests may hold and none does.
+    pub free_bytes: u64,
+    /// Bytes of VRAM that attached VMs are promised by `min`, in whole chunks.
+    pub promised_bytes: u64,
+    /// Bytes of host RAM for spilled chunks of all VMs.
+    pub host_ram_bytes: u64,
+    /// Bytes of spilled chunks of all VMs.
+    pub spilled_bytes: u64,
+    /// Failures of the card, or of the way to it. More than 0 is a fault of the program or the card.
+    pub host_errors: u64,
+    /// Names of the VMs that may attach.
+    pub vms: Vec<String>,
+}

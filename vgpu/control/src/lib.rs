@@ -1,0 +1,20 @@
+//! The control API: what may be asked of the broker of a host, and what it answers.
+//!
+//! One type for each verb is the command line's arguments (feature `cli`), the body of the request, and its schema in the document of
+//! the API (feature `openapi`). Nothing here reads or writes: [`client`] makes requests and reads answers, and whoever uses it carries
+//! them.
+//!
+//! Sizes are bytes in JSON. A type refuses fields that it does not have when it is a request; an answer may gain fields.
+
+pub mod client;
+mod event;
+mod gpu;
+mod quota;
+mod refusal;
+mod vm;
+
+pub use event::{Event, EventKind, Events};
+pub use gpu::{Gpu, Gpus};
+pub use quota::{Bound, Quota, QuotaChange, QuotaChanged, QuotaSource, Unbounded};
+pub use refusal::{Refusal, RefusalKind};
+pub use vm::{Account, Pauses, SpilledFor, Usage, Vm, Vms, Waits};

@@ -1,0 +1,58 @@
+//! Why a request was not done.
+
+use serde::{Deserialize, Serialize};
+
+/// The answer to a request that was not done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Refusal {
+    /// What kind of reason it is.
+    pub error: RefusalKind,
+    /// The reason, for people: what was wrong, and what would be allowed.
+    pub message: String,
+    /// Command that helps on, if there is one.
+    pub next: Option<String>,
+}
+
+/// Kinds of reasons, each with its HTTP status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum RefusalKind {
+    /// 400: the body is not what the schema says.
+    Malformed,
+    /// 403: the client is none of those who may ask.
+    NotAllowed,
+    /// 404: there is nothing at this path.
+    UnknownPath,
+    /// 404: no VM has this name.
+    UnknownVm,
+    /// 405: this cannot be done with what the path names.
+    UnknownMethod,
+    /// 408: the request did not arrive in time.
+    TooSlow,
+    /// 409: the quota cannot hold; the VM keeps its own.
+    QuotaRefused,
+    /// 413: the body is longer than any request.
+    TooLarge,
+    /// 503: too many clients are connected.
+    TooManyConnections,
+    /// 503: the broker of the card has ended, or does not answer.
+    BrokerEnded,
+}
+
+impl RefusalKind {
+    /// Status of the answer.
+    pub fn status(self) -> u16 {
+        match self {
+            RefusalKind::Malformed => 400,
+            RefusalKind::NotAllowed => 403,
+            RefusalKind::UnknownPath | RefusalKind::UnknownVm => 404,
+            RefusalKind::UnknownMethod => 405,
+            RefusalKind::TooSlow => 408,
+            RefusalKind::QuotaRefused => 409,
+            RefusalKind::TooLarge => 413,
+            RefusalKind::TooManyConnections | RefusalKind::BrokerEnded => 503,
+        }
+    }
+}
