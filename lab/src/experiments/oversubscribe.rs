@@ -1,0 +1,309 @@
+//! Figure 5: run time of pairs of programs on less and less memory; and a program alone that uses what would fit.
+
+use vgpu::VmId;
+use vgpu::policy::PolicyName;
+
+use super::hot_set::Hot;
+use super::pair::{self, Pair};
+use super::{Experiment, policy_name};
+use crate::host::{Host, LabError};
+use crate::jobs::{self, Onlooker};
+use crate::programs::{Kernel, SIX, vram_start};
+use crate::report::{Chart, Report, Series, Spread, Table};
+use crate::settings::{Settings, vm_config};
+use crate::statistics::{geometric_mean, spread};
+use crate::{KIB, MIB, SCALE};
+
+const PAPER: &str = "\"the runtime of all applications increases significantly - from 50% for backprop to 786% for bfs\" at 20 MB; \"the \
+    overhead appears to decrease exponentially as we add more GPU memory\"; runtimes \"fluctuate heavily\"";
+
+/// Memory for guests, MB of the paper.
+const SIZES: [u64; 11] = [20, 50, 100, 150, 200, 250, 300, 350, 400, 450, 500];
+const SIZES_QUICK: [u64; 3] = [20, 100, 250];
+/// Memory with which everything fits, MB of the paper.
+const PLENTY: u64 = 1400;
+
+/// The program alone: objects, how many of them fit, and how many it uses.
+const OBJECT: u64 = 512 * KIB;
+const OBJECTS: u64 = 64;
+const FIT: u64 = 43;
+const USED: usize = 30;
+
+/// One run of a pair, or of the program alone without a kernel.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    kernel: Option<Kernel>,
+    /// Memory for guests, bytes of ours.
+    usable: u64,
+    policy: PolicyName,
+    seed: u64,
+}
+
+impl Job {
+    fn name(&self) -> String {
+        let name = self.kernel.map_or("alone", |kernel| kernel.name);
+        let mib = self.usable as f64 / MIB as f64;
+        format!(
+            "{name}, {mib} MiB, {}, seed {}",
+            policy_name(self.policy),
+            self.seed
+        )
+    }
+}
+
+/// Its result: nanoseconds of the slower one, or of a round; and chunks moved out.
+#[derive(Clone, Copy, Debug)]
+struct Outcome {
+    took_ns: f64,
+    spilled: u64,
+}
+
+fn do_job(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
+    let Some(kernel) = job.kernel else {
+        return alone(settings, job, onlooker);
+    };
+    let chunk_bytes = settings.chunk_bytes();
+    let mut config = settings.profile.config(SCALE, chunk_bytes, job.usable, job.seed);
+    config.policy = job.policy;
+    let pair: Pair = pair::run(kernel, config, chunk_bytes, onlooker)?;
+    Ok(Outcome {
+        took_ns: pair.slower_ns() as f64,
+        spilled: pair.moved[0],
+    })
+}
+
+/// A program alone that uses less than fits: time of a round when memory has had time to come to rest.
+fn alone(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
+    let vm = VmId(0);
+    let mut config = settings.profile.config(SCALE, OBJECT, job.usable, job.seed);
+    config.policy = job.policy;
+    let mut host = Host::new(config, onlooker);
+    host.attach(vm, vm_config("alone", vram_start() + OBJECTS * OBJECT, OBJECT))?;
+    // Scattered over all that it has: what it uses is in no order that a policy could guess.
+    let first = (job.seed as usize * 7) % (OBJECTS as usize - USED);
+    let hot = Hot::start(&mut host, vm, (OBJECTS, OBJECT), first..first + USED)?;
+    let settle = settings.choose(4_000_000_000, 1_500_000_000);
+    let (hot, _) = hot.work(&mut host, vm, settle)?;
+    let (hot, rounds) = hot.work(&mut host, vm, settle / 10)?;
+    hot.check(&mut host, vm)?;
+    let spilled = host.usage(vm).1 / OBJECT;
+    let took_ns = rounds.iter().sum::<u64>() as f64 / rounds.len().max(1) as f64;
+    Ok(Outcome { took_ns, spilled })
+}
+
+/// All jobs of the experiment and where each belongs.
+fn jobs_of(settings: &Settings) -> Vec<Job> {
+    let kernels = SIX.map(|name| Kernel {
+        name,
+        footprint: settings.choose(12, 3) * MIB,
+        repeats: settings.choose(3, 2) as u32,
+    });
+    let mut jobs = Vec::new();
+    let one = |kernel, usable, policy, seed| Job {
+        kernel,
+        usable,
+        policy,
+        seed,
+    };
+    for kernel in kernels.into_iter().map(Some).chain([None]) {
+        // Without pressure nothing is drawn.
+        jobs.push(one(kernel, PLENTY * MIB / SCALE, settings.profile.policy(), 1));
+        let sizes: Vec<u64> = match kernel {
+            Some(_) => usable(settings),
+            None => vec![FIT * OBJECT],
+        };
+        for usable in sizes {
+            for policy in PolicyName::ALL {
+                jobs.extend(settings.seeds().map(|seed| one(kernel, usable, policy, seed)));
+            }
+        }
+    }
+    jobs
+}
+
+/// Memory for guests at each point, bytes of ours.
+fn usable(settings: &Settings) -> Vec<u64> {
+    let sizes = match (settings.sizes.is_empty(), settings.quick) {
+        (false, _) => settings.sizes.clone(),
+        (true, true) => SIZES_QUICK.map(|megabytes| megabytes * MIB).to_vec(),
+        (true, false) => SIZES.map(|megabytes| megabytes * MIB).to_vec(),
+    };
+    sizes.into_iter().map(|bytes| bytes / SCALE).collect()
+}
+
+pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
+    let jobs = jobs_of(settings);
+    let outcomes = jobs::all(&jobs, onlooker, Job::name, |job, onlooker| {
+        do_job(settings, job, onlooker)
+    })?;
+    let mut report = Experiment::Oversubscribe.report("Figure 5", PAPER, settings);
+    let results = Results {
+        jobs,
+        outcomes,
+        sizes: usable(settings),
+    };
+    results.tables(&mut report, settings);
+    results.claims(&mut report, settings);
+    results.charts(&mut report);
+    Ok(report)
+}
+
+struct Results {
+    jobs: Vec<Job>,
+    outcomes: Vec<Outcome>,
+    sizes: Vec<u64>,
+}
+
+impl Results {
+    fn plenty(&self, name: Option<&str>) -> f64 {
+        let mut all = self.jobs.iter().zip(&self.outcomes);
+        let found = all.find(|(job, _)| {
+            job.kernel.map(|kernel| kernel.name) == name && job.usable == PLENTY * MIB / SCALE
+        });
+        found.map_or(f64::NAN, |(_, outcome)| outcome.took_ns)
+    }
+
+    /// Times as multiples of those with plenty of memory, one for each seed.
+    fn slowdowns(&self, name: Option<&str>, usable: u64, policy: PolicyName) -> Vec<(u64, f64)> {
+        let plenty = self.plenty(name);
+        let all = self.jobs.iter().zip(&self.outcomes);
+        all.filter(|(job, _)| {
+            job.kernel.map(|kernel| kernel.name) == name && job.usable == usable && job.policy == policy
+        })
+        .map(|(job, outcome)| (job.seed, outcome.took_ns / plenty))
+        .collect()
+    }
+
+    fn spread(&self, name: Option<&str>, usable: u64, policy: PolicyName) -> Spread {
+        let slowdowns = self.slowdowns(name, usable, policy);
+        spread(
+            &slowdowns
+                .iter()
+                .map(|(_, slowdown)| *slowdown)
+                .collect::<Vec<f64>>(),
+        )
+    }
+
+    /// Geometric mean over programs and sizes, for one seed.
+    fn mean(&self, policy: PolicyName, seed: u64) -> f64 {
+        let points = SIX
+            .iter()
+            .flat_map(|&name| self.sizes.iter().map(move |&size| (name, size)));
+        let slowdowns = points.flat_map(|(name, size)| self.slowdowns(Some(name), size, policy));
+        let of_seed = slowdowns.filter(|(of, _)| *of == seed);
+        geometric_mean(&of_seed.map(|(_, slowdown)| slowdown).collect::<Vec<f64>>())
+    }
+
+    fn tables(&self, report: &mut Report, settings: &Settings) {
+        for policy in PolicyName::ALL {
+            let mut columns = vec!["program".to_owned()];
+            columns.extend(self.sizes.iter().map(|size| format!("{} MB", size * SCALE / MIB)));
+            let rows = SIX.iter().map(|&name| {
+                let mut row = vec![name.into()];
+                row.extend(
+                    self.sizes
+                        .iter()
+                        .map(|&size| self.spread(Some(name), size, policy).into()),
+                );
+                row
+            });
+            report.tables.push(Table {
+                title: format!(
+                    "time of the slower of two, as a multiple of that without pressure; policy {}",
+                    policy_name(policy)
+                ),
+                columns,
+                rows: rows.collect(),
+            });
+        }
+        let rows = PolicyName::ALL.iter().map(|&policy| {
+            let means: Vec<f64> = settings.seeds().map(|seed| self.mean(policy, seed)).collect();
+            let ratios = settings
+                .seeds()
+                .map(|seed| self.mean(policy, seed) / self.mean(PolicyName::Gpuswap, seed));
+            let speeds = self.slowdowns(None, FIT * OBJECT, policy).into_iter();
+            let speeds: Vec<f64> = speeds.map(|(_, slowdown)| 100.0 / slowdown).collect();
+            vec![
+                policy_name(policy).into(),
+                spread(&means).into(),
+                spread(&ratios.collect::<Vec<f64>>()).into(),
+                spread(&speeds).into(),
+            ]
+        });
+        let columns = [
+            "policy",
+            "geometric mean",
+            "of random's",
+            "alone, hot set fits, % of full speed",
+        ];
+        report.tables.push(Table {
+            title: "policies: geometric mean of all the multiples above, over seeds; a program alone that uses 30 of 64 chunks, 43 fit"
+                .to_owned(),
+            columns: columns.map(str::to_owned).to_vec(),
+            rows: rows.collect(),
+        });
+    }
+
+    fn claims(&self, report: &mut Report, settings: &Settings) {
+        let least = self.sizes.iter().min().copied().unwrap_or(0);
+        let at_least = self.jobs.iter().zip(&self.outcomes);
+        let at_least = at_least.filter(|(job, _)| job.kernel.is_some() && job.usable == least);
+        let finished = at_least.filter(|(_, outcome)| outcome.took_ns > 0.0).count();
+        let wanted = SIX.len() * PolicyName::ALL.len() * settings.seeds as usize;
+        report.claim(
+            finished == wanted,
+            format!(
+                "all six finish with right results on {} MB / {SCALE} ({finished} of {wanted} runs)",
+                least * SCALE / MIB
+            ),
+        );
+        let spilled: u64 = self.outcomes.iter().map(|outcome| outcome.spilled).sum();
+        report.claim(
+            spilled > 0,
+            format!("memory was moved: {spilled} chunks left VRAM"),
+        );
+    }
+
+    fn charts(&self, report: &mut Report) {
+        for name in SIX {
+            let series = PolicyName::ALL.iter().map(|&policy| Series {
+                name: policy_name(policy),
+                points: self
+                    .sizes
+                    .iter()
+                    .map(|&size| ((size * SCALE / MIB) as f64, self.spread(Some(name), size, policy)))
+                    .collect(),
+                is_line: true,
+            });
+            report.charts.push(Chart {
+                title: format!("Figure 5: {name}"),
+                x: "memory for guests, MB of the paper".to_owned(),
+                y: "time, without pressure = 1".to_owned(),
+                is_doubling: false,
+                series: series.collect(),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::tests::Patient;
+    use crate::settings::Profile;
+
+    #[test]
+    fn all_six_finish_on_the_least_memory_and_are_slower_than_on_plenty() {
+        let settings = Settings {
+            sizes: vec![20 * MIB],
+            ..Settings::of(Profile::Default, 1, true)
+        };
+        let report = run(&settings, &Patient).unwrap();
+        assert!(report.holds(), "{report}");
+        let slower = |series: &Series| series.points.iter().all(|(_, slowdown)| slowdown.mean > 1.0);
+        assert!(
+            report.charts.iter().all(|chart| chart.series.iter().all(slower)),
+            "{report}"
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! No figure of the paper: two programs that take turns. What one has in VRAM while it rests is of no use to it.
+//!
+//! Together they have half as many chunks again as fit. Each in turn uses all of its own while the other rests.
+
+use vgpu::policy::PolicyName;
+use vgpu::{Direction, Notice};
+
+use super::hot_set::Hot;
+use super::{Experiment, PAIR, policy_name};
+use crate::host::{Host, LabError};
+use crate::jobs::{self, Onlooker};
+use crate::programs::vram_start;
+use crate::report::{Chart, Report, Series, Table};
+use crate::settings::{Settings, vm_config};
+use crate::statistics::spread;
+use crate::{KIB, SCALE};
+
+const PAPER: &str = "\"typical algorithms used to achieve a good selection - such as LRU or LFU - are unusable on GPUs\"; \"we currently revert to \
+    selecting a random chunk owned by the victim\"";
+
+/// A chunk and an object.
+const OBJECT: u64 = 512 * KIB;
+/// Objects of each program, all of which it uses.
+const OBJECTS: u64 = 32;
+/// Chunks that fit.
+const FIT: u64 = 43;
+/// Chunks that fit where there is plenty of memory.
+const PLENTY: u64 = 128;
+
+/// A policy on a card where so many chunks fit.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    policy: PolicyName,
+    fit: u64,
+    seed: u64,
+}
+
+/// Its result, for each turn after the first of each.
+#[derive(Clone, Debug)]
+struct Outcome {
+    /// Nanoseconds of a round.
+    round_ns: Vec<f64>,
+    /// Chunks moved either way.
+    moved: Vec<f64>,
+}
+
+fn do_job(settings: &Settings, job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
+    let mut config = settings.profile.config(SCALE, OBJECT, job.fit * OBJECT, job.seed);
+    config.policy = job.policy;
+    let mut host = Host::new(config, onlooker);
+    let guest_vram = vram_start() + OBJECTS * OBJECT;
+    for vm in PAIR {
+        host.attach(vm, vm_config(&vm.to_string(), guest_vram, OBJECT))?;
+    }
+    let start = |host: &mut Host<'_>, vm| Hot::start(host, vm, (OBJECTS, OBJECT), 0..OBJECTS as usize);
+    let mut resting = vec![start(&mut host, PAIR[0])?, start(&mut host, PAIR[1])?];
+    let mut outcome = Outcome {
+        round_ns: Vec::new(),
+        moved: Vec::new(),
+    };
+    let turns = settings.choose(12, 6) as usize;
+    for turn in 0..turns {
+        let vm = PAIR[turn % 2];
+        let before = host.world.notices.len();
+        let hot = resting.remove(0);
+        let (hot, rounds) = hot.work(&mut host, vm, settings.choose(1_000_000_000, 300_000_000))?;
+        resting.push(hot);
+        let moves = host.world.notices[before..].iter();
+        let chunks = moves.map(|(_, notice)| match notice {
+            Notice::Moved {
+                chunks, direction, ..
+            } => {
+                let (Direction::Spill | Direction::Refill) = direction;
+                u64::from(*chunks)
+            }
+            _ => 0,
+        });
+        if turn >= 2 {
+            outcome.moved.push(chunks.sum::<u64>() as f64);
+            let mean = rounds.iter().sum::<u64>() as f64 / rounds.len().max(1) as f64;
+            outcome.round_ns.push(mean);
+        }
+    }
+    for (turn, hot) in (turns..).zip(resting) {
+        hot.check(&mut host, PAIR[turn % 2])?;
+    }
+    Ok(outcome)
+}
+
+pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
+    let job = |policy, fit, seed| Job { policy, fit, seed };
+    let mut jobs = vec![job(settings.profile.policy(), PLENTY, 1)];
+    for policy in PolicyName::ALL {
+        jobs.extend(settings.seeds().map(|seed| job(policy, FIT, seed)));
+    }
+    let name = |job: &Job| format!("{}, {} fit, seed {}", policy_name(job.policy), job.fit, job.seed);
+    let outcomes = jobs::all(&jobs, onlooker, name, |job, onlooker| {
+        do_job(settings, job, onlooker)
+    })?;
+    let mut report = Experiment::Turns.report("no figure", PAPER, settings);
+    let plenty = spread(&outcomes[0].round_ns).mean;
+    let of = |policy: PolicyName| {
+        let runs = jobs.iter().zip(&outcomes);
+        runs.filter(move |(job, _)| job.policy == policy && job.fit == FIT)
+            .map(|(_, outcome)| outcome)
+    };
+    let rows = PolicyName::ALL.iter().map(|&policy| {
+        let moved: Vec<f64> = of(policy).flat_map(|outcome| outcome.moved.clone()).collect();
+        let speeds = of(policy).flat_map(|outcome| outcome.round_ns.clone());
+        let speeds: Vec<f64> = speeds.map(|ns| 100.0 * plenty / ns).collect();
+        vec![
+            policy_name(policy).into(),
+            spread(&moved).into(),
+            spread(&speeds).into(),
+        ]
+    });
+    report.tables.push(Table {
+        title: format!("two programs of {OBJECTS} chunks each take turns, {FIT} chunks fit"),
+        columns: ["policy", "chunks moved in a turn", "% of full speed"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: rows.collect(),
+    });
+    let still = outcomes[0].moved.iter().all(|&moved| moved == 0.0);
+    report.claim(still, "nothing moves while there is memory enough".to_owned());
+    let series = PolicyName::ALL.iter().map(|&policy| {
+        let turns = of(policy).map(|outcome| outcome.moved.len()).max().unwrap_or(0);
+        let at = |turn: usize| {
+            let moved = of(policy).filter_map(|outcome| outcome.moved.get(turn).copied());
+            spread(&moved.collect::<Vec<f64>>())
+        };
+        Series {
+            name: policy_name(policy),
+            points: (0..turns).map(|turn| ((turn + 3) as f64, at(turn))).collect(),
+            is_line: true,
+        }
+    });
+    report.charts.push(Chart {
+        title: "chunks moved in each turn".to_owned(),
+        x: "turn".to_owned(),
+        y: "chunks, either way".to_owned(),
+        is_doubling: false,
+        series: series.collect(),
+    });
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::tests::Patient;
+    use crate::settings::Profile;
+
+    #[test]
+    fn nothing_moves_between_turns_with_memory_enough() {
+        let report = run(&Settings::of(Profile::Default, 1, true), &Patient).unwrap();
+        assert!(report.holds(), "{report}");
+        assert_eq!(report.tables[0].rows.len(), PolicyName::ALL.len());
+    }
+}

@@ -1,0 +1,36 @@
+//! The figures of GPUswap's paper (Kehne, Metter, Bellosa, VEE'15), reproduced on a simulated host.
+//!
+//! The host is that of `sim_host`: core, software card, VMs whose guests are ordinary guest code. Its clock is the card's: what
+//! the host's processor does takes no time, so figures are the same on every host. Sizes are the paper's divided by 16.
+//!
+//! ```text
+//! Experiment ──jobs──► Host (one for each job, on as many threads as there are processors)
+//!      └─────────────► Report ──► table, JSON, SVG
+//! ```
+//!
+//! * `experiments`: one module for each; [`run`] runs one
+//! * `host`: a host whose failures are errors; `programs`: what its guests do
+//! * [`report`]: figures, charts, and what is claimed of them
+#![forbid(unsafe_code)]
+
+mod experiments;
+mod host;
+mod jobs;
+mod plot;
+mod programs;
+pub mod report;
+mod settings;
+mod statistics;
+
+pub use experiments::{Experiment, run};
+pub use host::LabError;
+pub use jobs::Onlooker;
+pub use report::Report;
+pub use settings::{Profile, Settings};
+
+/// What the paper's sizes are divided by.
+const SCALE: u64 = 16;
+/// Bytes of 1 MiB.
+const MIB: u64 = 1 << 20;
+/// Bytes of 1 KiB.
+const KIB: u64 = 1 << 10;
