@@ -6,10 +6,13 @@
 //! ": ". A verb is listed in `--help` from the day it works.
 
 mod bind;
+mod control;
 mod demo;
 mod doctor;
+mod events;
 mod gpu;
 mod kernel;
+mod lab;
 mod run;
 mod serve;
 
@@ -20,9 +23,9 @@ use clap::{Parser, Subcommand};
 use fermi_spec::board::Board;
 use guests::Workload;
 
+use sizes::parse_size;
 use vmm::sandbox::privileges::User;
 use vramd_vm::RunArguments;
-use vramd_vm::config::parse_size;
 use vramd_vm::program::{complain, end, wrong_usage};
 use vramd_vm::signals;
 
@@ -46,6 +49,16 @@ enum Verb {
     Run(RunArguments),
     /// Serve one software card as a PCI device over vfio-user; SIGUSR1 cuts its power, SIGUSR2 gives it back
     Gpu(GpuArguments),
+    /// Show the cards and VMs of a running broker
+    List(control::ListArguments),
+    /// Show one VM of a running broker: its quota, its memory, and what that cost it
+    Show(control::ShowArguments),
+    /// Change the quota of a VM of a running broker, or show it; what is not named stays
+    Quota(control::QuotaArguments),
+    /// Tell what happened to VMs and cards of a running broker
+    Events(events::EventsArguments),
+    /// Tell where a VM's memory is, whom it went for, and what that cost
+    Why(events::WhyArguments),
     /// Tell what this host has and lacks, and how to get it
     Doctor(doctor::Arguments),
     /// Take a card of this host from its driver, for `vfio:ADDRESS`
@@ -54,6 +67,8 @@ enum Verb {
     Unbind(bind::Arguments),
     /// Assemble, disassemble and run kernels of the GPU
     Kernel(kernel::Arguments),
+    /// Reproduce a figure of GPUswap's paper on a software card
+    Lab(lab::Arguments),
 }
 
 #[derive(Parser, Debug)]
@@ -165,7 +180,9 @@ fn guest_vram(text: &str) -> Result<u64, String> {
 /// Makes SIGINT and SIGTERM set a flag for verbs that look at it. The others have nothing to put in order: a signal ends them.
 fn watch_signals(verb: &Verb) -> anyhow::Result<()> {
     match verb {
-        Verb::Kernel(_) => Ok(()),
+        Verb::Kernel(_) | Verb::List(_) | Verb::Show(_) | Verb::Quota(_) | Verb::Events(_) | Verb::Why(_) => {
+            Ok(())
+        }
         _ => signals::install(),
     }
 }
@@ -191,10 +208,16 @@ pub fn main() -> ExitCode {
         Verb::Serve(arguments) => serve::serve(&arguments),
         Verb::Run(_) => run::run(std::env::args_os()),
         Verb::Gpu(arguments) => gpu::gpu(&arguments),
+        Verb::List(arguments) => control::list(&arguments),
+        Verb::Show(arguments) => control::show(&arguments),
+        Verb::Quota(arguments) => control::quota(&arguments),
+        Verb::Events(arguments) => events::events(&arguments),
+        Verb::Why(arguments) => events::why(&arguments),
         Verb::Doctor(arguments) => doctor::doctor(&arguments),
         Verb::Bind(arguments) => bind::bind(&arguments),
         Verb::Unbind(arguments) => bind::unbind(&arguments),
         Verb::Kernel(arguments) => kernel::kernel(&arguments),
+        Verb::Lab(arguments) => lab::lab(&arguments),
     });
     end(outcome)
 }
@@ -216,14 +239,17 @@ mod tests {
         let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
         assert!(
             [
-                "demo", "serve", "run", "gpu", "kernel", "bind", "unbind", "doctor"
+                "demo", "serve", "run", "gpu", "list", "show", "quota", "events", "why", "kernel", "lab",
+                "bind", "unbind", "doctor"
             ]
             .iter()
             .all(|verb| is_listed(verb)),
             "{help}"
         );
         assert!(
-            !["quota", "lab", "list", "top"].iter().any(|verb| is_listed(verb)),
+            !["top", "metrics", "inspect", "spill", "freeze"]
+                .iter()
+                .any(|verb| is_listed(verb)),
             "{help}"
         );
     }

@@ -6,9 +6,10 @@ mod host;
 mod settings;
 
 pub(crate) use device::Device;
-pub use host::{GpuSection, HostConfig, VmSection};
+pub use host::{ControlSection, GpuSection, HostConfig, VmSection};
 pub(crate) use host::{socket_mode, usual_mode};
-use vramd_vm::config::{MIB, Size};
+use sizes::Size;
+use vramd_vm::config::MIB;
 
 /// Least VRAM of a card: below, the broker's own tables leave nothing to share.
 pub(crate) const CARD_VRAM_MIN: u64 = 16 * MIB;

@@ -8,9 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// What a broker holds beside its VMs: the card, files of its own, events, and some in reserve.
 const OF_A_BROKER: u64 = 128;
 
-/// Raises the limit of descriptors to what `brokers` with `vms` need together, if it is lower and may be raised.
-pub(crate) fn provide(brokers: usize, vms: usize) -> anyhow::Result<()> {
-    let needed = OF_A_BROKER * brokers as u64 + DESCRIPTORS_OF_A_VM * vms as u64;
+/// Raises the limit of descriptors to what `brokers` with `vms` and so many connections of operators need together, if it is lower and may
+/// be raised.
+pub(crate) fn provide(brokers: usize, vms: usize, connections: usize) -> anyhow::Result<()> {
+    let needed = OF_A_BROKER * brokers as u64 + DESCRIPTORS_OF_A_VM * vms as u64 + connections as u64;
     let limit = getrlimit(Resource::Nofile);
     // None is no limit.
     if limit.current.is_none_or(|current| current >= needed) {

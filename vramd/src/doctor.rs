@@ -11,7 +11,7 @@ use broker::{PciFunction, PciHostError, VFIO_DRIVER};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-use vramd_vm::config::Size;
+use sizes::Size;
 
 use crate::confinement::files::is_known_to_kernel;
 

@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod config;
 mod confinement;
+mod control;
 pub mod demo;
 mod descriptors;
 mod doctor;

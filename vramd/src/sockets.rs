@@ -1,4 +1,4 @@
-//! The sockets of VMs, each with the folder that it lies in.
+//! The sockets of VMs, of operators and of cards, each with the folder that it lies in.
 //!
 //! They are made before the process gives up its rights, because to give a file to another user takes root's.
 
@@ -12,7 +12,7 @@ use broker::{SocketAccess, VmSocket};
 use card::BoundSocket;
 use vmm::sandbox::privileges::User;
 
-use crate::config::{VmSection, usual_mode};
+use crate::config::{ControlSection, VmSection, usual_mode};
 
 /// Root may connect to every socket: it can also become whoever may.
 const ROOT: u32 = 0;
@@ -20,12 +20,29 @@ const ROOT: u32 = 0;
 /// Listens for the VMM of `vm`, in a folder that is made if it is missing. `user` is who the process will be.
 pub(crate) fn bind(vm: &VmSection, user: Option<&User>) -> anyhow::Result<VmSocket> {
     let access = access(&vm.access, user);
-    let folder = vm.socket.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
-        make_folder(folder, &access, user)
-            .with_context(|| format!("vm {}: cannot make folder {}", vm.config.name, folder.display()))?;
-    }
+    make_missing_folder(&vm.socket, &access, user).with_context(|| format!("vm {}", vm.config.name))?;
     Ok(VmSocket::bind(&vm.socket, &access, vm.config.clone())?)
+}
+
+/// Listens for operators.
+pub(crate) fn bind_control(control: &ControlSection, user: Option<&User>) -> anyhow::Result<BoundSocket> {
+    let configured = SocketAccess {
+        group: control.group,
+        mode: Some(usual_mode(control.group)),
+        ..SocketAccess::default()
+    };
+    let access = access(&configured, user);
+    make_missing_folder(&control.socket, &access, user).context("control")?;
+    BoundSocket::bind(&control.socket, &access).context("control")
+}
+
+fn make_missing_folder(socket: &Path, access: &SocketAccess, user: Option<&User>) -> anyhow::Result<()> {
+    let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.exists()) {
+        Some(folder) => make_folder(folder, access, user)
+            .with_context(|| format!("cannot make folder {}", folder.display())),
+        None => Ok(()),
+    }
 }
 
 /// Listens for the clients of a card. `user` is who the process will be.

@@ -12,9 +12,9 @@ use crate::confinement::{confine, filter_calls};
 use crate::sockets;
 use card::CardConfig;
 use card::{GpuServer, GpuSetup, SocketAccess};
+use sizes::Size;
 use vfio_user_server::ThreadKind;
 use vfio_user_server::threads::confine_this;
-use vramd_vm::config::Size;
 use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 
 /// Where the kernel says how many mappings a process may have.

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -11,9 +12,10 @@ use super::ServeArguments;
 use crate::config::{GpuSection, HostConfig, VmSection};
 use crate::confinement::files::{Use, folder_of, restrict, try_out};
 use crate::confinement::{confine, filter_calls, keep_locked_memory};
+use crate::control::{CONNECTIONS_MAX, Control, Host, Place};
 use crate::host::{CardChoice, HostSetup, Prepared};
 use crate::{descriptors, sockets};
-use vramd_vm::config::Size;
+use sizes::Size;
 use vramd_vm::program::complain;
 use vramd_vm::signals::{install_flight_request, is_stop_requested, take_flight_request};
 
@@ -24,16 +26,18 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     let config = HostConfig::load(&arguments.config)?;
-    if config.control_socket.is_some() {
-        complain("control.socket is ignored: the control API is not there yet");
-    }
     let has_host_card = config.gpus.iter().any(is_of_host);
-    descriptors::provide(config.gpus.len(), config.vms.len())?;
+    let connections = config.control.as_ref().map_or(0, |_| CONNECTIONS_MAX);
+    descriptors::provide(config.gpus.len(), config.vms.len(), connections)?;
     let user = arguments.user.as_ref();
+    let control = config.control.as_ref();
+    let control_socket = control
+        .map(|control| sockets::bind_control(control, user))
+        .transpose()?;
     let bind = |vm: &VmSection| Ok((vm.gpu.clone(), sockets::bind(vm, user)?));
     let mut sockets = config.vms.iter().map(bind).collect::<anyhow::Result<Vec<_>>>()?;
     let mut prepared = Vec::new();
-    let mut uses = socket_folders(&config.vms);
+    let mut uses = socket_folders(&config);
     for gpu in &config.gpus {
         let vms = sockets.extract_if(.., |(name, _)| *name == gpu.name);
         let vms = vms.map(|(_, socket)| socket).collect();
@@ -52,16 +56,16 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     try_out(restrict(&uses)?, &arguments.config)?;
     filter_calls(!arguments.no_seccomp)?;
     install_flight_request()?;
-    let mut brokers = Vec::new();
-    for (gpu, prepared) in prepared {
-        let broker = prepared.start().with_context(|| format!("gpu {}", gpu.name))?;
-        brokers.push((gpu, broker));
-    }
+    let host = Arc::new(start(&config, prepared)?);
+    let group = control.and_then(|control| control.group);
+    let control = control_socket.map(|socket| Control::start(socket, group, host.clone()));
+    let control = control.transpose()?;
     let served = announce(&config.vms)
         .context("cannot write to stdout")
-        .and_then(|()| wait(&brokers));
+        .and_then(|()| wait(&host.brokers));
+    drop(control);
     // The host's driver must not get a card that a broker still holds.
-    drop(brokers);
+    drop(host);
     if arguments.restore_driver {
         config.gpus.iter().for_each(restore_driver);
     }
@@ -72,26 +76,41 @@ fn is_of_host(gpu: &GpuSection) -> bool {
     matches!(gpu.card, CardChoice::Vfio(_))
 }
 
+/// Starts the brokers.
+fn start(config: &HostConfig, prepared: Vec<(&GpuSection, Prepared)>) -> anyhow::Result<Host> {
+    let mut brokers = Vec::new();
+    for (gpu, prepared) in prepared {
+        let broker = prepared.start().with_context(|| format!("gpu {}", gpu.name))?;
+        brokers.push((gpu.name.clone(), broker));
+    }
+    let place = |vm: &VmSection| {
+        let gpu = brokers.iter().position(|(name, _)| *name == vm.gpu)?;
+        let socket = vm.socket.clone();
+        Some((vm.config.name.clone(), Place { gpu, socket }))
+    };
+    let vms = config.vms.iter().filter_map(place).collect();
+    Ok(Host { brokers, vms })
+}
+
 /// Sockets are removed at the end.
-fn socket_folders(vms: &[VmSection]) -> Vec<(PathBuf, Use)> {
-    let folders = vms.iter().map(|vm| (folder_of(&vm.socket), Use::Write));
-    folders.collect()
+fn socket_folders(config: &HostConfig) -> Vec<(PathBuf, Use)> {
+    let control = config.control.iter().map(|control| &control.socket);
+    let sockets = config.vms.iter().map(|vm| &vm.socket).chain(control);
+    sockets.map(|socket| (folder_of(socket), Use::Write)).collect()
 }
 
 /// Waits for a signal, or a broker's end.
-fn wait(brokers: &[(&GpuSection, Broker)]) -> anyhow::Result<()> {
+fn wait(brokers: &[(String, Broker)]) -> anyhow::Result<()> {
     // Each of several waits its part of the period.
     let period = LOOK_PERIOD / brokers.len() as u32;
     while !is_stop_requested() {
         for (gpu, broker) in brokers {
             if let Some(ended) = broker.wait_ended(period) {
-                bail!("gpu {}: {ended}", gpu.name);
+                bail!("gpu {gpu}: {ended}");
             }
         }
         if take_flight_request() {
-            brokers
-                .iter()
-                .for_each(|(gpu, broker)| write_flight(&gpu.name, broker));
+            brokers.iter().for_each(|(gpu, broker)| write_flight(gpu, broker));
         }
     }
     Ok(())

@@ -7,9 +7,10 @@ use broker::SocketAccess;
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{CHANNELS_DEFAULT, GpuConfig, Quota, RAM_DEFAULT, VmConfig};
+use vgpu::{CHANNELS_DEFAULT, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig};
 
-use vramd_vm::config::{Bound, ConfigError, ConfigFile, Size, Wrong, check_name, load};
+use sizes::{Bound, Size};
+use vramd_vm::config::{ConfigError, ConfigFile, Wrong, check_name, load};
 
 use super::settings::{self, RawSettings};
 use super::{Device, check_card_vram, check_guest_vram};
@@ -48,11 +49,20 @@ pub struct VmSection {
     pub config: VmConfig,
 }
 
+/// The section of the control API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControlSection {
+    /// Path of its socket.
+    pub socket: PathBuf,
+    /// Group whose members may use it, beside root and the broker's own user.
+    pub group: Option<u32>,
+}
+
 /// A whole `host.toml`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostConfig {
-    /// Socket of the control API.
-    pub control_socket: Option<PathBuf>,
+    /// The control API, if there is to be one.
+    pub control: Option<ControlSection>,
     /// Cards, at least one.
     pub gpus: Vec<GpuSection>,
     /// The VMs that may attach.
@@ -79,7 +89,8 @@ pub struct RawHost {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawControl {
-    socket: PathBuf,
+    socket: Spanned<PathBuf>,
+    group: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -91,6 +102,8 @@ struct RawGpu {
     host_ram: Option<Size>,
     firmware: Option<PathBuf>,
     flight_folder: Option<PathBuf>,
+    #[serde(default)]
+    policy: PolicyName,
     #[serde(default)]
     settings: RawSettings,
 }
@@ -148,6 +161,7 @@ impl RawGpu {
             .map_err(|reason| Wrong::new(span, "gpu.vram", reason))?;
         let mut settings = GpuConfig {
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
+            policy: self.policy,
             ..GpuConfig::default()
         };
         settings::apply(self.settings, &mut settings)?;
@@ -187,6 +201,15 @@ pub(crate) fn usual_mode(group: Option<u32>) -> u32 {
     }
 }
 
+impl RawControl {
+    fn validate(self, sockets: &mut BTreeSet<PathBuf>) -> Result<ControlSection, Wrong> {
+        let group = id(&self.group, "control.group")?;
+        let socket = self.socket.into_inner();
+        sockets.insert(socket.clone());
+        Ok(ControlSection { socket, group })
+    }
+}
+
 impl RawVm {
     /// Whose the socket is: only its owner's unless a group or a mode is named.
     fn access(&self) -> Result<SocketAccess, Wrong> {
@@ -209,6 +232,22 @@ impl RawVm {
         })
     }
 
+    /// What is named of the quota, and the usual for the rest.
+    fn quota(&self) -> Quota {
+        let usual = Quota::default();
+        let bound = |bound: Option<Bound>, otherwise| bound.map_or(otherwise, |bound| bound.0);
+        Quota {
+            min: bound(self.min.as_ref().map(|min| *min.get_ref()), usual.min),
+            low: bound(self.low, usual.low),
+            high: bound(self.high, usual.high),
+            max: bound(self.max, usual.max),
+            weight: self
+                .weight
+                .as_ref()
+                .map_or(usual.weight, |weight| *weight.get_ref()),
+        }
+    }
+
     fn validate(
         self,
         gpus: &BTreeSet<String>,
@@ -222,21 +261,12 @@ impl RawVm {
                 .then_some(())
                 .ok_or(format!("there is no gpu {gpu:?}"))
         })?;
-        at(&self.socket, "vm.socket", |socket| is_new(sockets, socket, "vm"))?;
+        at(&self.socket, "vm.socket", |socket| {
+            is_new(sockets, socket, "vm or control")
+        })?;
         let access = self.access()?;
         at(&self.guest_vram, "vm.guest_vram", |size| check_guest_vram(size.0))?;
-        let unbounded = Quota::default();
-        let bound = |bound: Option<Bound>, otherwise| bound.map_or(otherwise, |bound| bound.0);
-        let quota = Quota {
-            min: self.min.as_ref().map_or(unbounded.min, |min| min.get_ref().0),
-            low: bound(self.low, unbounded.low),
-            high: bound(self.high, unbounded.high),
-            max: bound(self.max, unbounded.max),
-            weight: self
-                .weight
-                .as_ref()
-                .map_or(unbounded.weight, |weight| *weight.get_ref()),
-        };
+        let (unbounded, quota) = (Quota::default(), self.quota());
         let config = VmConfig {
             name: self.name.get_ref().clone(),
             guest_vram: self.guest_vram.get_ref().0,
@@ -292,12 +322,16 @@ impl ConfigFile for HostConfig {
         let gpus = raw.gpu.into_iter().map(|gpu| gpu.validate(&mut gpu_names));
         let gpus = gpus.collect::<Result<Vec<_>, _>>()?;
         let (mut names, mut sockets) = (BTreeSet::new(), BTreeSet::new());
+        let control = raw
+            .control
+            .map(|control| control.validate(&mut sockets))
+            .transpose()?;
         let vms = raw
             .vm
             .into_iter()
             .map(|vm| vm.validate(&gpu_names, &mut names, &mut sockets));
         Ok(HostConfig {
-            control_socket: raw.control.map(|control| control.socket),
+            control,
             gpus,
             vms: vms.collect::<Result<Vec<_>, _>>()?,
         })

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use toml::Spanned;
 use vgpu::{GpuConfig, Setting, SettingUnit};
 
-use vramd_vm::config::{Size, Wrong, parse_size};
+use sizes::{Size, parse_size};
+use vramd_vm::config::Wrong;
 
 /// Units of time with their nanoseconds. A unit that another one ends with comes after that.
 const UNITS: [(&str, u64); 3] = [("ms", 1_000_000), ("us", 1_000), ("s", 1_000_000_000)];

@@ -47,7 +47,7 @@ fn documented_host_is_what_it_says() {
         (192 << 20, 2 << 20, 16 << 20)
     );
     assert_eq!((b.chunk_bytes, b.quota), (2 << 20, vgpu::Quota::default()));
-    assert_eq!(host.control_socket, None);
+    assert_eq!(host.control.unwrap().socket, Path::new("/run/vramd/control.sock"));
 }
 
 #[test]
@@ -95,12 +95,12 @@ fn size_that_cannot_be_is_named_with_its_line() {
     );
     let error = host_error("guest_vram = \"192M\"", "guest_vram = \"4M\"");
     assert!(
-        error.starts_with("host.toml:21: vm.guest_vram: 4M is not"),
+        error.starts_with("host.toml:22: vm.guest_vram: 4M is not"),
         "{error}"
     );
     let error = host_error("chunk = \"2M\"", "chunk = \"3M\"");
     assert!(
-        error.starts_with("host.toml:22: vm.chunk: chunk 3145728 is not a power of two"),
+        error.starts_with("host.toml:23: vm.chunk: chunk 3145728 is not a power of two"),
         "{error}"
     );
     let error = vm_error("memory = \"256M\"", "memory = \"1T\"");
@@ -111,16 +111,16 @@ fn size_that_cannot_be_is_named_with_its_line() {
 fn quota_that_contradicts_itself_is_named() {
     let error = host_error("max = \"max\"", "max = \"1M\"");
     assert!(
-        error.starts_with("host.toml:24: vm.min: min 16777216 is above max"),
+        error.starts_with("host.toml:25: vm.min: min 16777216 is above max"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 100\nchannels = 128");
     assert!(
-        error.starts_with("host.toml:29: vm.channels: channels 128 is not"),
+        error.starts_with("host.toml:30: vm.channels: channels 128 is not"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 0");
-    assert!(error.starts_with("host.toml:28: vm.weight: weight 0"), "{error}");
+    assert!(error.starts_with("host.toml:29: vm.weight: weight 0"), "{error}");
 }
 
 #[test]
@@ -158,7 +158,10 @@ fn name_that_is_taken_or_odd_is_refused() {
     let error = host_error("name = \"b\"", "name = \"a\"");
     assert!(error.contains("vm.name: another vm has it already"), "{error}");
     let error = host_error("/run/vramd/b/gpu.sock", "/run/vramd/a/gpu.sock");
-    assert!(error.contains("vm.socket: another vm has it already"), "{error}");
+    assert!(
+        error.contains("vm.socket: another vm or control has it already"),
+        "{error}"
+    );
     let error = host_error("gpu = \"gpu0\"", "gpu = \"gpu1\"");
     assert!(error.contains("vm.gpu: there is no gpu \"gpu1\""), "{error}");
     let error = vm_error("name = \"a\"", "name = \"a/b\"");
@@ -197,6 +200,21 @@ fn settings_of_a_card_are_set() {
         ..vgpu::GpuConfig::default()
     };
     assert_eq!(with_setting(lines), Ok(expected));
+}
+
+#[test]
+fn policy_of_a_card_is_one_of_those_there_are() {
+    let with = |line: &str| {
+        let text = format!("[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n{line}\n");
+        host(&text)
+            .map(|host| host.gpus[0].settings.policy)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(with(""), Ok(vgpu::PolicyName::default()));
+    assert_eq!(with("policy = \"gpuswap\""), Ok(vgpu::PolicyName::Gpuswap));
+    assert_eq!(with("policy = \"recency\""), Ok(vgpu::PolicyName::Recency));
+    let other = with("policy = \"luck\"").unwrap_err();
+    assert!(other.contains("gpuswap") && other.contains("recency"), "{other}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
 use super::{DemoOptions, Member};
-use vramd_vm::config::Size;
+use sizes::Size;
 use vramd_vm::guest::{Digest, InputFile, KernelResult, hex};
 
 /// Times for which a VM's channels were suspended, in microseconds.
@@ -56,6 +56,8 @@ pub struct VmReport {
     pub pause_us: PauseReport,
     /// The part of these times in which the channels ended what they had under way.
     pub drain_us: PauseReport,
+    /// What was said of each pause as it began.
+    pub predicted_us: PauseReport,
     /// Suspensions for moves that were given up.
     pub pauses_in_vain: u64,
     /// How often it left KVM.
@@ -284,6 +286,7 @@ fn vm_report(member: &Member, stats: &BrokerStats) -> VmReport {
         suspensions: figures.pauses.count,
         pause_us: pause_report(&figures.pauses),
         drain_us: pause_report(&figures.drains),
+        predicted_us: pause_report(&figures.predictions),
         pauses_in_vain: figures.pauses_in_vain,
         exits: member.exits,
         accesses: figures.accesses,

@@ -11,7 +11,8 @@ use toml::Spanned;
 use super::value::{CONTENT_BYTES_MAX, Content, RawContent, RawValue, Value};
 use crate::config::check_card_vram;
 use card::CardConfig;
-use vramd_vm::config::{ConfigError, ConfigFile, MIB, Size, Wrong, check_name, load};
+use sizes::Size;
+use vramd_vm::config::{ConfigError, ConfigFile, MIB, Wrong, check_name, load};
 
 /// Buffers of a launch.
 const BUFFERS_MAX: usize = 64;

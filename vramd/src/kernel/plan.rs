@@ -16,7 +16,7 @@ use super::RunError;
 use super::launch_file::{BANK_BYTES_MAX, BUFFER_VA, BankPart, Buffer, BufferMemory, Entry, LaunchFile};
 use super::program::Program;
 use super::value::{Content, Value, lay_out};
-use vramd_vm::config::Size;
+use sizes::Size;
 
 /// Address of the code; the other memory of the launch follows.
 pub(super) const CODE_VA: u64 = USER_VA;

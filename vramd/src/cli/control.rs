@@ -1,0 +1,341 @@
+//! Verbs that ask a running broker.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use control::{Account, Gpu, Gpus, Pauses, Quota, QuotaChange, QuotaChanged, QuotaSource, Vm, Vms, client};
+use serde::Serialize;
+use sizes::Size;
+
+use crate::control::ask;
+
+/// Names the broker's socket where `--control` does not.
+const VARIABLE: &str = "VRAMD_CONTROL";
+/// The broker's socket where nothing names it.
+const SOCKET: &str = "/run/vramd/control.sock";
+
+/// Whom to ask, and how to answer.
+#[derive(Args, Debug)]
+pub(super) struct Asked {
+    /// Control socket of the broker [default: $VRAMD_CONTROL, or /run/vramd/control.sock]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Print one JSON document instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ListArguments {
+    /// VMs of this card alone
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ShowArguments {
+    /// Name of the VM
+    vm: String,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct QuotaArguments {
+    /// Name of the VM
+    vm: String,
+    #[command(flatten)]
+    change: QuotaChange,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+impl Asked {
+    pub(super) fn ask<T: serde::de::DeserializeOwned>(&self, call: &client::Call<T>) -> anyhow::Result<T> {
+        let named = self.control.clone();
+        let socket = named.or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+        ask(&socket.unwrap_or_else(|| SOCKET.into()), call)
+    }
+
+    /// Prints the document, or what people read.
+    pub(super) fn print(
+        &self,
+        document: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<u8> {
+        let text = match self.json {
+            true => serde_json::to_string_pretty(document)? + "\n",
+            false => text(),
+        };
+        let mut out = std::io::stdout().lock();
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        written.context("cannot write to stdout")?;
+        Ok(0)
+    }
+}
+
+/// What `list --json` prints.
+#[derive(Serialize)]
+struct Listed {
+    gpus: Vec<Gpu>,
+    vms: Vec<Vm>,
+}
+
+/// `vramd list`: all cards and VMs.
+pub(super) fn list(arguments: &ListArguments) -> anyhow::Result<u8> {
+    let asked = &arguments.asked;
+    let (Gpus { mut gpus }, Vms { mut vms }) = (asked.ask(&client::gpus())?, asked.ask(&client::vms())?);
+    if let Some(name) = &arguments.gpu {
+        let names: Vec<_> = gpus.iter().map(|gpu| gpu.name.clone()).collect();
+        ensure!(
+            names.contains(name),
+            "there is no gpu {name:?}; there are {}",
+            names.join(", ")
+        );
+        gpus.retain(|gpu| gpu.name == *name);
+        vms.retain(|vm| vm.gpu == *name);
+    }
+    let listed = Listed { gpus, vms };
+    asked.print(&listed, || {
+        format!("{}\n{}", gpu_table(&listed.gpus), vm_table(&listed.vms))
+    })
+}
+
+/// `vramd show VM`: one VM.
+pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<u8> {
+    let vm = arguments.asked.ask(&client::vm(&arguments.vm))?;
+    arguments.asked.print(&vm, || vm_page(&vm))
+}
+
+/// `vramd quota VM`: changes a quota, or shows it.
+pub(super) fn quota(arguments: &QuotaArguments) -> anyhow::Result<u8> {
+    let call = client::change_quota(&arguments.vm, &arguments.change);
+    let changed = arguments.asked.ask(&call)?;
+    arguments
+        .asked
+        .print(&changed, || quota_table(&arguments.vm, &changed))
+}
+
+pub(super) fn size(bytes: u64) -> String {
+    Size(bytes).to_string()
+}
+
+fn gpu_table(gpus: &[Gpu]) -> String {
+    let head = [
+        "GPU", "VRAM", "USABLE", "FREE", "PROMISED", "SPILLED", "HOST RAM", "ERRORS",
+    ];
+    let row = |gpu: &Gpu| {
+        let bytes = [
+            gpu.vram_bytes,
+            gpu.usable_bytes,
+            gpu.free_bytes,
+            gpu.promised_bytes,
+            gpu.spilled_bytes,
+            gpu.host_ram_bytes,
+        ];
+        let sizes = bytes.map(size);
+        [
+            vec![gpu.name.clone()],
+            sizes.to_vec(),
+            vec![gpu.host_errors.to_string()],
+        ]
+        .concat()
+    };
+    table(&head, gpus.iter().map(row).collect())
+}
+
+fn vm_table(vms: &[Vm]) -> String {
+    let head = [
+        "VM", "GPU", "RESIDENT", "SPILLED", "WANTED", "GUEST", "MIN", "LOW", "HIGH", "MAX", "WEIGHT", "QUOTA",
+    ];
+    let row = |vm: &Vm| {
+        let held = match &vm.usage {
+            Some(usage) => [usage.resident_bytes, usage.spilled_bytes, usage.wanted_bytes].map(size),
+            None => ["not connected", "", ""].map(str::to_owned),
+        };
+        let mut row = vec![vm.name.clone(), vm.gpu.clone()];
+        row.extend(held);
+        row.push(size(vm.guest_vram_bytes));
+        row.extend(quota_words(&vm.quota));
+        row.push(source(vm.quota_source).to_owned());
+        row
+    };
+    table(&head, vms.iter().map(row).collect())
+}
+
+fn quota_table(vm: &str, changed: &QuotaChanged) -> String {
+    let row = |name: &str, quota: &Quota| [vec![name.to_owned()], quota_words(quota)].concat();
+    let mut rows = vec![row("before", &changed.before), row("after", &changed.after)];
+    if changed.before == changed.after {
+        rows = vec![row("as it was", &changed.after)];
+    }
+    let mut text = table(&["QUOTA", "MIN", "LOW", "HIGH", "MAX", "WEIGHT"], rows);
+    if !changed.is_attached {
+        text += &format!("vm {vm} is not connected: this holds when it connects\n");
+    }
+    text
+}
+
+fn quota_words(quota: &Quota) -> Vec<String> {
+    let bounds = [quota.min, quota.low, quota.high, quota.max].map(|bound| bound.to_string());
+    bounds.into_iter().chain([quota.weight.to_string()]).collect()
+}
+
+fn source(source: QuotaSource) -> &'static str {
+    match source {
+        QuotaSource::File => "host.toml",
+        QuotaSource::Control => "changed",
+    }
+}
+
+fn vm_page(vm: &Vm) -> String {
+    let [min, low, high, max] = [vm.quota.min, vm.quota.low, vm.quota.high, vm.quota.max];
+    let mut lines = vec![
+        ("vm", format!("{} on {}", vm.name, vm.gpu)),
+        ("socket", vm.socket.clone()),
+        (
+            "guest VRAM",
+            format!(
+                "{} in chunks of {}",
+                size(vm.guest_vram_bytes),
+                size(vm.chunk_bytes)
+            ),
+        ),
+        (
+            "quota",
+            format!(
+                "min {min}, low {low}, high {high}, max {max}, weight {} ({})",
+                vm.quota.weight,
+                source(vm.quota_source)
+            ),
+        ),
+    ];
+    match (&vm.usage, &vm.account) {
+        (Some(usage), Some(account)) => {
+            let in_vram = format!(
+                "{}: {} in use, {} idle; {} at most",
+                size(usage.resident_bytes),
+                size(usage.active_bytes),
+                size(usage.idle_bytes),
+                size(usage.resident_peak_bytes)
+            );
+            lines.push(("in VRAM", in_vram));
+            let in_host_ram = format!(
+                "{}, of which {} in use",
+                size(usage.spilled_bytes),
+                size(usage.wanted_bytes)
+            );
+            lines.push(("in host RAM", in_host_ram));
+            lines.extend(account_lines(account));
+        }
+        _ => lines.push(("state", "not connected".to_owned())),
+    }
+    let rows = lines
+        .into_iter()
+        .map(|(name, text)| format!("{name:<12}  {text}\n"));
+    rows.collect()
+}
+
+fn account_lines(account: &Account) -> Vec<(&'static str, String)> {
+    let seconds = account.attached_ns as f64 / 1e9;
+    let Pauses {
+        count,
+        share_ppm,
+        p50_ns,
+        p99_ns,
+        max_ns,
+        ..
+    } = account.pauses;
+    let share = share_ppm as f64 / 10_000.0;
+    let moved = format!(
+        "{} out, {} back, {} over the link, {} given up",
+        size(account.spilled_out_bytes),
+        size(account.refilled_bytes),
+        size(account.link_bytes),
+        account.rolled_back
+    );
+    let paused = format!(
+        "{count} times, {share:.2} % of its time; median {}, 99 % {}, longest {}",
+        milliseconds(p50_ns),
+        milliseconds(p99_ns),
+        milliseconds(max_ns)
+    );
+    let waited = format!(
+        "{} accesses {}, {} updates of page tables {}; {} chunks had to go to host RAM",
+        account.demand_waits.count,
+        milliseconds(account.demand_waits.total_ns),
+        account.sync_waits.count,
+        milliseconds(account.sync_waits.total_ns),
+        account.demanded_in_host_ram
+    );
+    let moved_for = account.spilled_for.iter().map(|of| {
+        let vm = of.vm.as_deref().unwrap_or("VMs that are gone");
+        format!("{} {vm}", size(of.bytes))
+    });
+    let moved_for: Vec<_> = moved_for.collect();
+    let mut lines = vec![
+        ("connected", format!("{seconds:.1} s")),
+        ("moved", moved),
+        ("paused", paused),
+        ("waited", waited),
+    ];
+    if !moved_for.is_empty() {
+        lines.push(("moved for", moved_for.join(", ")));
+    }
+    if account.guest_errors + account.channels_killed > 0 {
+        let text = format!(
+            "{} of the guest, {} channels stopped",
+            account.guest_errors, account.channels_killed
+        );
+        lines.push(("errors", text));
+    }
+    lines
+}
+
+pub(super) fn milliseconds(ns: u64) -> String {
+    format!("{:.1} ms", ns as f64 / 1e6)
+}
+
+/// Columns as wide as their widest word: names to the left, figures to the right.
+fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let head = head.iter().map(|&word| word.to_owned()).collect();
+    let rows = [vec![head], rows].concat();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let words = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (word, width))| match column {
+                0 => format!("{word:<width$}"),
+                _ => format!("{word:>width$}"),
+            });
+        words.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_word() {
+        let rows = vec![
+            vec!["a".to_owned(), "16M".to_owned()],
+            vec!["long".to_owned(), "1G".to_owned()],
+        ];
+        assert_eq!(table(&["VM", "MIN"], rows), "VM    MIN\na     16M\nlong   1G\n");
+    }
+}

@@ -1,0 +1,102 @@
+//! The control API of `serve`: HTTP/1.1 and JSON on a Unix socket, for all cards and VMs of the process.
+//!
+//! ```text
+//!  client ──► connections (who, how many, how long) ──► routes ──question──► event loop of a card's broker
+//!                                                          ▲                            │
+//!                                                          └────────── answer ──────────┘
+//! ```
+//!
+//! All of it is one thread with a runtime of its own, which no path of a VM goes through. It never takes a broker's lock: what it asks,
+//! the broker's event loop does between two events, and a request that waits for it holds nothing. Its filter of system calls lets it
+//! talk to clients and no more. Decision 0020 says why it is so.
+
+mod answers;
+mod ask;
+mod connections;
+mod routes;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::Context as _;
+use broker::Broker;
+use card::BoundSocket;
+use tokio::net::UnixListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use vfio_user_server::threads::{self, ThreadKind};
+
+pub(crate) use ask::ask;
+pub(crate) use connections::CONNECTIONS_MAX;
+use connections::Door;
+
+/// What `serve` serves.
+pub(crate) struct Host {
+    /// Cards by the order of the file, each with its name.
+    pub(crate) brokers: Vec<(String, Broker)>,
+    /// VMs by name.
+    pub(crate) vms: BTreeMap<String, Place>,
+}
+
+/// Where a VM is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Index of its card among [`Host::brokers`].
+    pub(crate) gpu: usize,
+    /// Where its VMM connects.
+    pub(crate) socket: PathBuf,
+}
+
+/// The running server. Dropping it ends it; what is under way is cut off.
+pub(crate) struct Control {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    /// Removes the file.
+    _socket: BoundSocket,
+}
+
+impl Control {
+    /// Answers clients of `socket` from now on: root, this process's user, and members of `group`.
+    pub(crate) fn start(socket: BoundSocket, group: Option<u32>, host: Arc<Host>) -> anyhow::Result<Self> {
+        // Made here, because the thread may make neither descriptors for events nor sockets.
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.context("cannot set up the control API's runtime")?;
+        let listener = listener(&runtime, &socket).context("cannot listen for the control API")?;
+        let own = rustix::process::geteuid().as_raw();
+        let door = Door::new(listener, own, group, routes::router(host));
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = door.keep() => {}
+                    _ = stopped => {}
+                }
+            });
+        };
+        let thread = threads::spawn(ThreadKind::Control, "control".into(), run);
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread.context("cannot start the control API's thread")?),
+            _socket: socket,
+        })
+    }
+}
+
+fn listener(runtime: &Runtime, socket: &BoundSocket) -> std::io::Result<UnixListener> {
+    let _entered = runtime.enter();
+    UnixListener::from_std(socket.try_clone_socket()?)
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // A thread that has panicked has nobody waiting for this, and has said why.
+        self.stop.take().map(|stop| stop.send(()));
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            log::error!("the control API's thread panicked");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! From what a broker knows to what the API says.
+
+use std::sync::Arc;
+
+use broker::{Happening, HappeningKind, Picture, VmPicture, VmStats};
+use control::{
+    Account, Event, EventKind, Gpu, Pauses, Quota, QuotaChange, QuotaChanged, QuotaSource, SpilledFor, Usage,
+    Vm, Waits,
+};
+use vgpu::VmStanding;
+
+use super::Place;
+
+/// A card, from what its broker told.
+pub(super) fn gpu(name: &str, picture: &Picture) -> Gpu {
+    let standing = picture.standing.clone().unwrap_or_default();
+    let sum = |of: fn(&VmStanding) -> u64| standing.vms.iter().map(of).sum();
+    Gpu {
+        name: name.to_owned(),
+        vram_bytes: picture.card.vram_bytes,
+        usable_bytes: standing.usable,
+        free_bytes: standing.free,
+        promised_bytes: sum(|vm| vm.promised),
+        host_ram_bytes: standing.host_ram,
+        spilled_bytes: sum(|vm| vm.spilled),
+        host_errors: picture.card.host_errors,
+        vms: picture.vms.iter().map(|vm| vm.config.name.clone()).collect(),
+    }
+}
+
+/// A VM of the card `gpu`, likewise.
+pub(super) fn vm(gpu: &str, place: &Place, vm: &VmPicture, picture: &Picture) -> Vm {
+    let source = match vm.is_quota_changed {
+        true => QuotaSource::Control,
+        false => QuotaSource::File,
+    };
+    let attached = vm.attached.as_ref();
+    Vm {
+        name: vm.config.name.clone(),
+        gpu: gpu.to_owned(),
+        socket: place.socket.display().to_string(),
+        guest_vram_bytes: vm.config.guest_vram,
+        chunk_bytes: vm.config.chunk_bytes,
+        quota: quota(vm.config.quota),
+        quota_source: source,
+        usage: attached.map(|(standing, stats)| usage(standing, stats)),
+        account: attached.map(|(standing, stats)| account(standing, stats, picture)),
+    }
+}
+
+fn quota(quota: vgpu::Quota) -> Quota {
+    Quota {
+        min: quota.min.into(),
+        low: quota.low.into(),
+        high: quota.high.into(),
+        max: quota.max.into(),
+        weight: quota.weight,
+    }
+}
+
+/// A quota with what a change names.
+pub(super) fn with(change: QuotaChange, quota: vgpu::Quota) -> vgpu::Quota {
+    let of = |bound: Option<control::Bound>, otherwise| bound.map_or(otherwise, control::Bound::bytes);
+    vgpu::Quota {
+        min: of(change.min, quota.min),
+        low: of(change.low, quota.low),
+        high: of(change.high, quota.high),
+        max: of(change.max, quota.max),
+        weight: change.weight.unwrap_or(quota.weight),
+    }
+}
+
+/// What happened on the card `gpu`.
+pub(super) fn event(gpu: &str, happening: &Happening) -> Event {
+    let kind = match happening.kind {
+        HappeningKind::Attached => EventKind::Attached,
+        HappeningKind::Detached => EventKind::Detached,
+        HappeningKind::QuotaChanged => EventKind::QuotaChanged,
+        HappeningKind::Spilled => EventKind::Spilled,
+        HappeningKind::Refilled => EventKind::Refilled,
+        HappeningKind::RolledBack => EventKind::RolledBack,
+        HappeningKind::Waited => EventKind::Waited,
+        HappeningKind::GuestError => EventKind::GuestError,
+        HappeningKind::ChannelKilled => EventKind::ChannelKilled,
+        HappeningKind::HostError => EventKind::HostError,
+    };
+    let name = |vm: &Option<Arc<str>>| vm.as_deref().map(str::to_owned);
+    Event {
+        at_unix_ns: happening.at_unix_ns,
+        gpu: gpu.to_owned(),
+        vm: name(&happening.vm),
+        kind,
+        text: happening.text.clone(),
+        bytes: happening.bytes,
+        for_vm: name(&happening.for_vm),
+        took_ns: happening.took_ns,
+    }
+}
+
+/// What a change did.
+pub(super) fn changed(changed: broker::QuotaChanged) -> QuotaChanged {
+    QuotaChanged {
+        before: quota(changed.before),
+        after: quota(changed.after),
+        is_attached: changed.is_attached,
+    }
+}
+
+fn usage(standing: &VmStanding, stats: &VmStats) -> Usage {
+    Usage {
+        resident_bytes: standing.resident,
+        spilled_bytes: standing.spilled,
+        active_bytes: standing.active,
+        idle_bytes: standing.idle,
+        wanted_bytes: standing.wanted,
+        resident_peak_bytes: stats.resident_peak_bytes,
+    }
+}
+
+fn account(standing: &VmStanding, stats: &VmStats, picture: &Picture) -> Account {
+    let (account, now) = (&standing.account, picture.now);
+    let others = account.spilled_for.iter().map(|(vm, bytes)| SpilledFor {
+        vm: picture.names.get(vm).cloned(),
+        bytes: *bytes,
+    });
+    let gone = SpilledFor {
+        vm: None,
+        bytes: account.spilled_for_gone,
+    };
+    Account {
+        attached_ns: now.since(account.attached_at),
+        spilled_out_bytes: account.spilled_bytes,
+        refilled_bytes: account.refilled_bytes,
+        link_bytes: account.link_bytes,
+        rolled_back: account.rolled_back,
+        pauses: Pauses {
+            count: account.suspensions,
+            total_ns: account.suspended_ns(now),
+            share_ppm: account.suspended_ppm(now),
+            p50_ns: stats.pauses.p50_ns,
+            p99_ns: stats.pauses.p99_ns,
+            max_ns: stats.pauses.max_ns,
+        },
+        drained_ns: account.drained_ns,
+        demand_waits: Waits {
+            count: account.demands,
+            total_ns: account.demand_wait_ns,
+        },
+        demanded_in_host_ram: account.demanded_in_host_ram,
+        sync_waits: Waits {
+            count: account.sync_waits,
+            total_ns: account.sync_wait_ns,
+        },
+        spilled_for: others.chain((gone.bytes > 0).then_some(gone)).collect(),
+        guest_errors: stats.guest_errors,
+        channels_killed: stats.channels_killed,
+    }
+}

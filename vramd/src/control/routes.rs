@@ -1,0 +1,384 @@
+//! What each path does.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Extension, Path, Query, State};
+use axum::http::{Response, StatusCode, header};
+use axum::response::IntoResponse;
+use broker::{Broker, Ended, Picture, QuotaRefusal};
+use control::{Events, Gpus, QuotaChange, QuotaChanged, Refusal, RefusalKind, Vm, Vms};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Body as _;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+use utoipa::{IntoParams, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use vfio_user_server::Peer;
+
+use super::connections::READ_TIME;
+use super::{Host, Place, answers};
+
+/// Bytes of the longest body. The longest that makes sense has some hundred.
+const BODY_BYTES_MAX: usize = 16 << 10;
+/// Most events of a card in one answer.
+const EVENTS_MAX: usize = 256;
+/// Longest time that a client may wait for one: less than a connection may last.
+const WAIT_MS_MAX: u32 = 10_000;
+/// Time between two looks for one.
+const LOOK: Duration = Duration::from_millis(200);
+/// Longest time that a broker's event loop takes to answer.
+const BROKER_TIME: Duration = Duration::from_secs(5);
+
+type Served = State<Arc<Host>>;
+type Name = Result<Path<String>, PathRejection>;
+
+/// The document of the API, without its paths.
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "vramd",
+    description = "Control of the broker that shares a host's GPUs among VMs. HTTP/1.1 on a Unix socket, one request a connection. \
+                   Sizes are bytes."
+))]
+struct Document;
+
+/// All paths, and the document that they make.
+fn documented() -> OpenApiRouter<Arc<Host>> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(gpus))
+        .routes(routes!(vms))
+        .routes(routes!(vm))
+        .routes(routes!(change_quota))
+        .routes(routes!(events))
+}
+
+/// What answers all requests.
+pub(super) fn router(host: Arc<Host>) -> Router {
+    let (router, _) = documented().split_for_parts();
+    router
+        .fallback(async || Refused::new(RefusalKind::UnknownPath, "there is nothing at this path".into()))
+        .method_not_allowed_fallback(async || {
+            Refused::new(
+                RefusalKind::UnknownMethod,
+                "this cannot be done with what the path names".into(),
+            )
+        })
+        .with_state(host)
+}
+
+/// An answer that says why there is none.
+#[derive(Clone, Debug)]
+pub(super) struct Refused(pub(super) Refusal);
+
+impl Refused {
+    pub(super) fn new(error: RefusalKind, message: String) -> Self {
+        Self(Refusal {
+            error,
+            message,
+            next: None,
+        })
+    }
+
+    pub(super) fn too_slow() -> Self {
+        Self::new(
+            RefusalKind::TooSlow,
+            format!("the request did not arrive in {} s", READ_TIME.as_secs()),
+        )
+    }
+
+    fn unknown_vm(name: &str) -> Self {
+        let shown = shown(name);
+        Self::new(RefusalKind::UnknownVm, format!("there is no vm {shown:?}")).then("vramd list")
+    }
+
+    fn ended(ended: &Ended) -> Self {
+        Self::new(RefusalKind::BrokerEnded, ended.to_string())
+    }
+
+    /// Names the command that helps on.
+    fn then(mut self, command: impl Into<String>) -> Self {
+        self.0.next = Some(command.into());
+        self
+    }
+
+    pub(super) fn body(&self) -> Vec<u8> {
+        json(&self.0)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response<Body> {
+        let status = StatusCode::from_u16(self.0.error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        answer(status, self.body())
+    }
+}
+
+/// An answer of one document.
+struct Json<T>(T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response<Body> {
+        answer(StatusCode::OK, json(&self.0))
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("an answer has text keys and no number that JSON has not")
+}
+
+fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
+    (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// List the host's cards
+#[utoipa::path(get, path = "/v1/gpus", responses(
+    (status = 200, description = "All cards of the host", body = Gpus),
+    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+))]
+async fn gpus(State(host): Served) -> Result<Json<Gpus>, Refused> {
+    let mut gpus = Vec::new();
+    for (name, broker) in &host.brokers {
+        gpus.push(answers::gpu(name, &picture(broker, None).await?));
+    }
+    Ok(Json(Gpus { gpus }))
+}
+
+/// List the host's VMs
+#[utoipa::path(get, path = "/v1/vms", responses(
+    (status = 200, description = "All VMs of the host, connected or not", body = Vms),
+    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+))]
+async fn vms(State(host): Served) -> Result<Json<Vms>, Refused> {
+    let mut vms = Vec::new();
+    for (gpu, broker) in &host.brokers {
+        let picture = picture(broker, None).await?;
+        let of_card = picture.vms.iter();
+        vms.extend(of_card.filter_map(|vm| {
+            let place = host.vms.get(&vm.config.name)?;
+            Some(answers::vm(gpu, place, vm, &picture))
+        }));
+    }
+    Ok(Json(Vms { vms }))
+}
+
+/// Show the VM of a name
+#[utoipa::path(get, path = "/v1/vms/{name}", params(("name" = String, Path, description = "Name of the VM")), responses(
+    (status = 200, description = "The VM", body = Vm),
+    (status = 400, description = "The name is no text", body = Refusal),
+    (status = 404, description = "There is no VM of that name", body = Refusal),
+    (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+))]
+async fn vm(State(host): Served, name: Name) -> Result<Json<Vm>, Refused> {
+    let (name, place, gpu, broker) = found(&host, name)?;
+    let picture = picture(broker, Some(name.clone())).await?;
+    let vm = picture.vms.first().ok_or_else(|| Refused::unknown_vm(&name))?;
+    Ok(Json(answers::vm(gpu, place, vm, &picture)))
+}
+
+/// Change a VM's quota
+///
+/// What the request does not name stays as it is. The VM need not be connected.
+#[utoipa::path(patch, path = "/v1/vms/{name}/quota", params(("name" = String, Path, description = "Name of the VM")),
+    request_body = QuotaChange, responses(
+    (status = 200, description = "The quota is changed; the memory follows in the background", body = QuotaChanged),
+    (status = 400, description = "The name is no text, or the body is no such change", body = Refusal),
+    (status = 404, description = "There is no VM of that name", body = Refusal),
+    (status = 408, description = "The body did not arrive in time", body = Refusal),
+    (status = 409, description = "The quota cannot hold; the VM keeps the one that it has", body = Refusal),
+    (status = 413, description = "The body is longer than any such change", body = Refusal),
+    (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+))]
+async fn change_quota(
+    State(host): Served,
+    name: Name,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Json<QuotaChanged>, Refused> {
+    let (name, _, _, broker) = found(&host, name)?;
+    let change: QuotaChange = request(body).await?;
+    let (tell, told) = oneshot::channel();
+    let asked = broker.ask_quota(
+        name.clone(),
+        move |quota| answers::with(change, quota),
+        // Nobody waits any more if the client has gone.
+        move |answer| drop(tell.send(answer)),
+    );
+    asked.map_err(|ended| Refused::ended(&ended))?;
+    let changed = answer_of(told).await?.map_err(|why| match why {
+        QuotaRefusal::NoSuchVm { name } => Refused::unknown_vm(&name),
+        other => Refused::new(RefusalKind::QuotaRefused, format!("vm {name}: {other}"))
+            .then(format!("vramd show {name}")),
+    })?;
+    let (before, after) = (changed.before, changed.after);
+    log::info!(vm = name.as_str(), uid = peer.uid, pid = peer.pid; "quota changed from {before:?} to {after:?}");
+    Ok(Json(answers::changed(changed)))
+}
+
+/// What is asked for of events.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Since {
+    /// The cursor of the answer before. Without one, all that is kept.
+    after: Option<String>,
+    /// How long to wait for the first event, in milliseconds; 10000 at most.
+    #[serde(default)]
+    wait_ms: u32,
+}
+
+/// Tell what happened
+///
+/// Events are kept for a while, so nobody has to listen all the time, and whoever does not costs nothing. To follow them, ask again with
+/// the cursor of the last answer and a time to wait.
+#[utoipa::path(get, path = "/v1/events", params(Since), responses(
+    (status = 200, description = "What happened since", body = Events),
+    (status = 400, description = "The cursor is none that was given, or the query has more than is asked for", body = Refusal),
+    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+))]
+async fn events(
+    State(host): Served,
+    since: Result<Query<Since>, QueryRejection>,
+) -> Result<Json<Events>, Refused> {
+    let malformed = |what: String| Refused::new(RefusalKind::Malformed, what);
+    let Query(since) = since.map_err(|error| malformed(error.body_text()))?;
+    let mut cursor = match &since.after {
+        Some(text) => Cursor::of(text, host.brokers.len())
+            .ok_or_else(|| malformed(format!("{:?} is no cursor of an answer", shown(text))))?,
+        None => Cursor(vec![0; host.brokers.len()]),
+    };
+    if since.wait_ms > WAIT_MS_MAX {
+        return Err(malformed(format!("wait_ms is {WAIT_MS_MAX} at most")));
+    }
+    let until = Instant::now() + Duration::from_millis(since.wait_ms.into());
+    let (mut events, mut lost, mut has_more) = (Vec::new(), 0, false);
+    loop {
+        for ((gpu, broker), number) in host.brokers.iter().zip(&mut cursor.0) {
+            let (tell, told) = oneshot::channel();
+            let asked = broker.ask_happenings(*number, EVENTS_MAX, move |all| drop(tell.send(all)));
+            asked.map_err(|ended| Refused::ended(&ended))?;
+            let happenings = answer_of(told).await?;
+            events.extend(happenings.list.iter().map(|one| answers::event(gpu, one)));
+            lost += happenings.lost;
+            has_more |= happenings.has_more;
+            *number = happenings.until;
+        }
+        if !events.is_empty() || Instant::now() >= until {
+            let cursor = cursor.to_string();
+            return Ok(Json(Events {
+                events,
+                cursor,
+                lost,
+                has_more,
+            }));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Numbers up to which events were told, card by card.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Cursor(Vec<u64>);
+
+impl Cursor {
+    /// `None` if it is none of a host with so many cards.
+    fn of(text: &str, cards: usize) -> Option<Self> {
+        let numbers: Result<Vec<u64>, _> = text.split('.').map(str::parse).collect();
+        numbers.ok().filter(|numbers| numbers.len() == cards).map(Self)
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<_> = self.0.iter().map(u64::to_string).collect();
+        f.write_str(&numbers.join("."))
+    }
+}
+
+/// As much of what a client named as fits a line.
+fn shown(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// The VM that a path names, and its card.
+fn found(host: &Host, name: Name) -> Result<(String, &Place, &str, &Broker), Refused> {
+    let Path(name) = name.map_err(|error| Refused::new(RefusalKind::Malformed, error.body_text()))?;
+    let place = host.vms.get(&name).ok_or_else(|| Refused::unknown_vm(&name))?;
+    let (gpu, broker) = &host.brokers[place.gpu];
+    Ok((name, place, gpu, broker))
+}
+
+/// The card and its VMs, or one of them.
+async fn picture(broker: &Broker, name: Option<String>) -> Result<Picture, Refused> {
+    let (tell, told) = oneshot::channel();
+    let asked = broker.ask_picture(name, move |picture| drop(tell.send(picture)));
+    asked.map_err(|ended| Refused::ended(&ended))?;
+    answer_of(told).await
+}
+
+async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
+    let refused = |what: &str| Refused::new(RefusalKind::BrokerEnded, what.to_owned());
+    match timeout(BROKER_TIME, told).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(refused("the broker has ended")),
+        Err(_) => Err(refused("the broker does not answer")),
+    }
+}
+
+/// Reads a request's body.
+async fn request<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
+    let malformed = |what: String| Refused::new(RefusalKind::Malformed, what);
+    let too_large = || {
+        let message = format!("a body has at most {BODY_BYTES_MAX} bytes");
+        Refused::new(RefusalKind::TooLarge, message)
+    };
+    // One that says how long it is need not arrive.
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let collected = timeout(READ_TIME, Limited::new(body, BODY_BYTES_MAX).collect()).await;
+    let collected = collected.map_err(|_| Refused::too_slow())?.map_err(|error| {
+        match error.downcast_ref::<LengthLimitError>() {
+            Some(_) => too_large(),
+            None => malformed(format!("the body does not end as it should: {error}")),
+        }
+    })?;
+    let bytes = collected.to_bytes();
+    let text =
+        std::str::from_utf8(&bytes).map_err(|error| malformed(format!("the body is no UTF-8: {error}")))?;
+    // A list of a request's fields would be taken for one.
+    if !text.trim_start().starts_with('{') {
+        return Err(malformed("the body is no JSON object".to_owned()));
+    }
+    serde_json::from_str(text)
+        .map_err(|error| malformed(format!("the body is not what is asked for: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Written anew when it is set.
+    const BLESS: &str = "VRAMD_BLESS";
+
+    #[test]
+    fn committed_document_is_what_is_served() {
+        let (_, document) = documented().split_for_parts();
+        let served = document.to_pretty_json().unwrap() + "\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../vgpu/control/openapi.json");
+        if std::env::var_os(BLESS).is_some() {
+            std::fs::write(path, &served).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == served,
+            "vgpu/control/openapi.json is not what is served: look at the difference that {BLESS}=1 makes"
+        );
+    }
+}
