@@ -12,10 +12,10 @@ use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use vgpu::{Action, Event, GpuConfig, Notice, Quota, Reply, Request, RequestId, Tick, VmConfig, VmId};
 
-use crate::bus::{Guest, SimBus};
 use crate::checkers::{check_empty, check_frames, check_shadows};
-use crate::turns::{Player, Turn};
-use crate::world::World;
+use crate::watch::World;
+use sim_host::bus::{Guest, SimBus};
+use sim_host::turns::{Player, Turn};
 
 /// Bytes of a VM's RAM, mapped for DMA from GPA 0 on.
 pub const RAM_BYTES: u64 = 16 << 20;

@@ -4,7 +4,7 @@ use fermi_spec::addr::LARGE_PAGE;
 use guests::driver::{Copier, Copy, CopyPath, Driver, DriverConfig, PageSize, USER_VA};
 use guests::{DriverError, GuestBus, Options};
 
-use crate::bus::SimBus;
+use sim_host::bus::SimBus;
 
 /// Guest RAM that the driver uses.
 const DMA: std::ops::Range<u64> = 1 << 20..7 << 20;

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use fermi_spec::addr::{FRAME, FrameNo, GpuVa, VramAddr};
-use fermi_spec::pte::{
-    LARGE_PT_ENTRIES, PD_ENTRIES, Pde, Pte, SMALL_PT_ENTRIES, large_index, pde_index, small_index,
-};
-use vgpu::{Audit, FrameOwner, VmAudit, VmId};
+use fermi_spec::addr::{FRAME, FrameNo, VramAddr};
+use fermi_spec::pte::{LARGE_PT_ENTRIES, PD_ENTRIES, Pde, Pte, SMALL_PT_ENTRIES};
+use vgpu::{Audit, FrameOwner, VmAudit};
 
-use crate::world::World;
+use crate::watch::World;
 
 /// A violation of a law.
 #[derive(Clone, Debug)]
@@ -19,7 +17,7 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
-    world.laws()?;
+    world.watch.laws.held()?;
     check_accesses(world)?;
     let mut owners: BTreeMap<FrameNo, String> = BTreeMap::new();
     let mut held = 0;
@@ -124,25 +122,10 @@ fn own_table(
     }
 }
 
-fn read_words(world: &World, at: VramAddr, count: usize) -> Vec<u64> {
-    let mut bytes = vec![0; count * 8];
-    let mut done = 0;
-    while done < bytes.len() {
-        let here = at.offset(done as u64);
-        let length = ((FRAME - here.within(FRAME)) as usize).min(bytes.len() - done);
-        world.read_arena(here, &mut bytes[done..done + length]);
-        done += length;
-    }
-    bytes
-        .chunks_exact(8)
-        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-        .collect()
-}
-
 /// The tables of a directory; their entries are checked.
 fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Vec<VramAddr>, Violation> {
     let mut tables = Vec::new();
-    for raw in read_words(world, directory, PD_ENTRIES) {
+    for raw in world.read_arena_words(directory, PD_ENTRIES) {
         let pde = Pde::from_bits(raw);
         for (table, entries, page) in [
             (pde.large_table(), LARGE_PT_ENTRIES, FRAME),
@@ -153,7 +136,7 @@ fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Ve
                 return Err(Violation(format!("{}: a shadow table in system memory", vm.vm)));
             }
             tables.push(VramAddr(at.0));
-            for raw in read_words(world, VramAddr(at.0), entries) {
+            for raw in world.read_arena_words(VramAddr(at.0), entries) {
                 check_entry(world, vm, Pte::from_bits(raw), page)?;
             }
         }
@@ -194,24 +177,6 @@ fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), V
             vm.vm
         )))
     }
-}
-
-/// The shadow's entry for a virtual address of a VM's only address space; empty if there is none.
-pub(crate) fn shadow_entry(world: &World, vm: VmId, va: u64, is_large: bool) -> Pte {
-    let entry = |at: u64| read_words(world, VramAddr(at), 1)[0];
-    let audit = world.manager.audit().unwrap_or_default();
-    let directories = audit.vms.iter().find(|audit| audit.vm == vm);
-    let Some([directory]) = directories.map(|audit| &audit.directories[..]) else {
-        return Pte::new();
-    };
-    let pde = Pde::from_bits(entry(directory.0 + pde_index(GpuVa(va)) as u64 * 8));
-    let (table, index) = match is_large {
-        true => (pde.large_table(), large_index(GpuVa(va))),
-        false => (pde.small_table(), small_index(GpuVa(va))),
-    };
-    table.map_or(Pte::new(), |(_, at)| {
-        Pte::from_bits(entry(at.0 + index as u64 * 8))
-    })
 }
 
 /// Checks that nothing is left of VMs that have gone.

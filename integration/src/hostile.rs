@@ -15,8 +15,8 @@ use guests::{Driver, GuestBus, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::bus::SimBus;
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, RUNLIST, Rig, SMALL_TABLE};
+use sim_host::bus::SimBus;
 
 const MIB: u64 = 1 << 20;
 /// Channels that an attacker plays with.

@@ -8,9 +8,9 @@ use fermi_spec::pushbuffer::incrementing;
 use vgpu::{ChannelFault, GpuConfig, Notice, VmId};
 
 use crate::bench::{Bench, gpu_config, vm_config};
-use crate::bus::{SimBus, WideBus};
 use crate::checkers::Violation;
 use crate::rig::{RAM_VA, Rig};
+use sim_host::bus::{SimBus, WideBus};
 
 /// The VM whose work has to wait.
 pub const WAITS: VmId = VmId(0);

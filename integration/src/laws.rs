@@ -21,7 +21,7 @@ use vgpu::{
 use vm_memory::VolatileMemory;
 
 use crate::checkers::Violation;
-use crate::world::World;
+use crate::watch::World;
 
 /// Bytes that are compared at a time.
 const PIECE: u64 = 64 << 10;

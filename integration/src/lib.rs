@@ -1,8 +1,5 @@
 //! Everything together: simulator, checkers, virtual machine tests, benches.
 //!
-//! * [`world`]: a host on one thread, core and card and memory, with a clock of its own
-//! * [`bus`]: a guest on that host; its thread runs only while the simulation waits for it
-//! * `turns`: what a guest asks for becomes an event, for tests and simulator alike
 //! * [`mod@bench`]: a host with VMs attached, for tests
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
@@ -11,14 +8,13 @@
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
 //! * [`checkers`]: the laws, checked against the card's own tables
-//! * `laws`: those that are checked between any two events; `fair`: what holds of shares when memory is at rest
+//! * [`watch`]: the simulated host, crate `sim_host`, with its laws; `laws`: those that are checked between any two events; `fair`: what holds of shares when memory is at rest
 //! * [`sim`]: a whole run from one seed; [`rewrite`]: with a core that is written and read in between
 //! * `card`: a software card alone, with channels; [`shaders`]: programs on it and on an evaluator of their own
 //! * [`fuzz`]: the bodies of the fuzz targets
 #![forbid(unsafe_code)]
 
 pub mod bench;
-pub mod bus;
 pub mod canary;
 mod card;
 pub mod checkers;
@@ -33,6 +29,5 @@ pub mod rewrite;
 pub mod rig;
 pub mod shaders;
 pub mod sim;
-mod turns;
+pub mod watch;
 pub mod witness;
-pub mod world;

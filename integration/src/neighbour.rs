@@ -2,6 +2,7 @@
 //!
 //! * `live`: a guest's code behind a vfio-user socket; the longest wait for one of its accesses is kept
 //! * `victim`: copies and grids whose results are checked, block by block
+//! * `grinder`: grids of one length after one another, for those who measure what a move of memory stops
 //! * [`attacks`]: what the other VM does
 //! * `raw`: messages that no VMM would send
 //!
@@ -9,6 +10,7 @@
 //! `tests/neighbour.rs` checks that the victim's bytes are right and that it gets on, without looking at a clock.
 
 pub mod attacks;
+mod grinder;
 mod live;
 pub(crate) mod raw;
 mod victim;
@@ -20,7 +22,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use broker::{Broker, SocketAccess, VmSocket};
+use broker::{Broker, SocketAccess, VmSocket, VmStats};
 use card::CardConfig;
 use fermi_spec::board::Board;
 use vgpu::{GpuConfig, Quota, VmConfig};
@@ -34,6 +36,7 @@ const OTHERS: [&str; 2] = ["other", "third"];
 const MIB: u64 = 1 << 20;
 const CARD_VRAM: u64 = 128 * MIB;
 const GUEST_VRAM: u64 = 96 * MIB;
+const HOST_RAM: u64 = 2048 * MIB;
 /// RAM that a VM may map: an attack wants a GiB of it.
 const GUEST_RAM: u64 = 2048 * MIB;
 /// GPU time that the watchdog gives. The software card takes a hundred times as long for a full grid as a card would.
@@ -42,6 +45,8 @@ const WATCHDOG_NS: u64 = 10_000_000;
 const STANDSTILL: Duration = Duration::from_secs(30);
 /// Time between two looks at the victim.
 const LOOK: Duration = Duration::from_millis(5);
+/// The same at a move.
+const MOVE_LOOK: Duration = Duration::from_micros(200);
 
 /// What is known of a VM while it runs.
 #[derive(Debug, Default)]
@@ -83,7 +88,7 @@ pub struct Measured {
 /// A broker with a software card and sockets for VMs: one whose work is checked, and others.
 pub struct Host {
     folder: tempfile::TempDir,
-    _broker: Broker,
+    broker: Broker,
 }
 
 impl Host {
@@ -92,12 +97,20 @@ impl Host {
     /// # Errors
     /// The broker does not start.
     pub fn start() -> Result<Self> {
+        Self::with_vram(CARD_VRAM, GUEST_VRAM)
+    }
+
+    /// The same with so many bytes of VRAM, of the card and of each VM.
+    ///
+    /// # Errors
+    /// The broker does not start.
+    pub fn with_vram(vram_bytes: u64, guest_vram: u64) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a folder for sockets")?;
         // Attackers are promised what they attack with, so that it is not the broker's bound of loans that stops them.
         let socket = |name: &str, channels: u32| {
             let config = VmConfig {
                 name: name.to_owned(),
-                guest_vram: GUEST_VRAM,
+                guest_vram,
                 chunk_bytes: 2 * MIB,
                 ram: GUEST_RAM,
                 channels,
@@ -108,11 +121,11 @@ impl Host {
         let broker = start_broker(HostSetup {
             card: CardChoice::Model(CardConfig {
                 board: Board::Gtx480,
-                vram_bytes: CARD_VRAM,
+                vram_bytes,
                 needs_microcode: false,
             }),
             settings: GpuConfig {
-                host_ram: 1 << 30,
+                host_ram: HOST_RAM,
                 seed: 1,
                 watchdog_ns: WATCHDOG_NS,
                 ..GpuConfig::default()
@@ -126,10 +139,7 @@ impl Host {
                 socket(OTHERS[1], attacks::CHANNELS.into())?,
             ],
         })?;
-        Ok(Self {
-            folder,
-            _broker: broker,
-        })
+        Ok(Self { folder, broker })
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -149,6 +159,61 @@ impl Host {
     /// Starts the same work as the victim's in the other VM.
     pub fn twin(&self) -> Running {
         Running::start(self.socket(OTHERS[0]), victim::run)
+    }
+
+    /// Starts a VM that keeps the card busy with grids: of about a quarter of a millisecond of the host's time, or of ten
+    /// to twenty.
+    pub fn grinder(&self, has_long_grids: bool) -> Running {
+        let code: Code = match has_long_grids {
+            false => grinder::run::<24, 48>,
+            true => grinder::run::<1200, 48>,
+        };
+        Running::start(self.socket(VICTIM), code)
+    }
+
+    /// Starts one with the short grids and 320 MiB of memory that they can write.
+    pub fn large_grinder(&self) -> Running {
+        Running::start(self.socket(VICTIM), grinder::run::<24, 320>)
+    }
+
+    /// Moves so many bytes of the VM whose grids run, to host RAM or back, and waits until they have moved. Its quota is what
+    /// moves them. Returns its figures before and after, and how long it took.
+    ///
+    /// # Errors
+    /// The broker has ended, or the VM is not there.
+    pub fn relocate(&self, bytes: u64, is_out: bool) -> Result<(VmStats, VmStats, Duration)> {
+        let before = self.stats()?;
+        let max = match is_out {
+            true => before.resident_bytes - bytes,
+            false => u64::MAX,
+        };
+        let quota = Quota {
+            max,
+            ..Quota::default()
+        };
+        let start = Instant::now();
+        self.broker.ask_quota(VICTIM.to_owned(), move |_| quota, |_| ())?;
+        let moved = |stats: &VmStats| stats.spilled_out_bytes + stats.refilled_bytes;
+        loop {
+            let now = self.stats()?;
+            if moved(&now) - moved(&before) >= bytes {
+                return Ok((before, now, start.elapsed()));
+            }
+            if start.elapsed() > STANDSTILL {
+                bail!("{} of {bytes} bytes move", moved(&now) - moved(&before));
+            }
+            thread::sleep(MOVE_LOOK);
+        }
+    }
+
+    /// Figures of the victim.
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn stats(&self) -> Result<VmStats> {
+        let all = self.broker.snapshot().vms;
+        let mut victims = all.into_iter().filter(|vm| vm.is_attached && vm.name == VICTIM);
+        victims.next().context("the VM is not attached")
     }
 
     /// Starts an attack in the other VM. It goes on until it is stopped, with a new connection where it lost one.

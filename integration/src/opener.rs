@@ -3,9 +3,9 @@
 use vgpu::{Event, GpuConfig, Quota, VmConfig, VmId};
 
 use crate::bench::{Bench, gpu_config, vm_config};
-use crate::bus::SimBus;
 use crate::checkers::Violation;
 use crate::rig::{self, DATA, LARGE_TABLE, Rig};
+use sim_host::bus::SimBus;
 
 const VM: VmId = VmId(0);
 const MIB: u64 = 1 << 20;
@@ -86,5 +86,5 @@ pub fn channels_opened_during_moves() -> Result<(), Violation> {
             "of {CHANNELS} binds {changes} were seen between build and flush"
         )));
     }
-    bench.world.laws()
+    bench.world.watch.laws.held()
 }

@@ -3,25 +3,25 @@
 //! Instance memory is written through PRAMIN, at fixed places of guest VRAM; rings, pushbuffers and semaphores lie in
 //! guest RAM, which the tables show at [`RAM_VA`].
 
-use fermi_spec::addr::{Aperture, GpuVa, PhysAddr};
+use fermi_spec::addr::{Aperture, GpuVa, PDE_SPAN, PhysAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
 use fermi_spec::gpfifo::GpEntry;
 use fermi_spec::instance::{AddressSpacePointer, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
 use fermi_spec::methods::{CopyExec, SemaphoreD, class, copy, host};
-use fermi_spec::pte::{Pde, PdeAperture, Pte};
+use fermi_spec::pte::{LARGE_PT_BYTES, Pde, PdeAperture, Pte};
 use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::pffb;
 use fermi_spec::regs::pfifo::{self, ChannelInstance};
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbdmaReg, PbusReg, PffbReg, PfifoReg, PmcReg};
 
-use crate::bus::WideBus;
+use sim_host::bus::WideBus;
 
 /// Instance blocks, one page for each channel.
 pub(crate) const INSTANCES: u64 = 0x10_0000;
 /// The page directory.
 pub const DIRECTORY: u64 = 0x20_0000;
-/// The large-page table of directory entry 1.
+/// The large-page table of directory entry 1. Those of the entries behind it follow, where there is more data than one shows.
 pub const LARGE_TABLE: u64 = 0x21_0000;
 /// The small-page table of directory entry 0.
 pub const SMALL_TABLE: u64 = 0x22_0000;
@@ -193,7 +193,10 @@ impl Rig {
         write(bus, PfifoReg::PfifoIntrEnable, !0);
         write(bus, PfifoReg::UserdBase, pfifo::USERD_BASE_VALID);
         put64(bus, DIRECTORY, pde(None, Some(SMALL_TABLE)).into_bits());
-        put64(bus, DIRECTORY + 8, pde(Some(LARGE_TABLE), None).into_bits());
+        for table in 0..data_bytes.div_ceil(PDE_SPAN).max(1) {
+            let large = LARGE_TABLE + table * LARGE_PT_BYTES;
+            put64(bus, DIRECTORY + 8 + table * 8, pde(Some(large), None).into_bits());
+        }
         let ram: Vec<u8> = (0..4096)
             .flat_map(|page| ram_pte(page << 12).into_bits().to_le_bytes())
             .collect();

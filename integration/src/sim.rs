@@ -19,13 +19,13 @@ use sha2::{Digest, Sha256};
 use vgpu::{GpuConfig, Notice, Request, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
-use crate::bus::{Guest, SimBus};
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
 use crate::hostile;
 use crate::rewrite::{Rewriter, Rewrites};
-use crate::turns::{Player, Turn};
+use crate::watch::{World, check_sums, host};
 use crate::witness;
-use crate::world::World;
+use sim_host::bus::{Guest, SimBus};
+use sim_host::turns::{Player, Turn};
 
 mod drawn;
 mod hostile_policy;
@@ -218,6 +218,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
     let drawn = simulation.drawn.to_string();
     let rewrites = simulation
         .world
+        .watch
         .rewriter
         .as_ref()
         .map_or((0, 0), |rewriter| (rewriter.done, rewriter.refused));
@@ -283,10 +284,10 @@ impl Simulation {
         let (vram, config) = drawn::card(seed, settings.hostile_policy, &mut rng);
         let (vms_max, each_max) = drawn::admissible(vram, &config);
         let recorder = recorder(&config);
-        let mut world = match settings.hostile_policy {
-            true => World::with_policy(vram, config, Box::new(HostilePolicy::new(seed))),
-            false => World::recorded(vram, config, recorder),
-        };
+        let policy = settings
+            .hostile_policy
+            .then(|| Box::new(HostilePolicy::new(seed)) as _);
+        let mut world = host(vram, config, policy, recorder);
         let into = Arc::clone(&log);
         world.on_event = Box::new(move |now, event, actions| {
             into.lock().expect("one thread").event(now, event, actions);
@@ -296,11 +297,12 @@ impl Simulation {
             drawn::swarm(faults, &mut rng);
             drawn::hang(seed, faults);
         }
-        world.rewriter = settings.rewrites.map(|rewrites| {
+        world.watch.rewriter = settings.rewrites.map(|rewrites| {
             let policy = settings.hostile_policy.then_some(HostilePolicy::fresh as _);
             Rewriter::new(rewrites, world.config(), policy)
         });
         world.refuse_maps = [0, 0, 2, 7][rng.random_range(0..4usize)];
+        drawn::host_memory(&mut world, seed);
         world.work_between_actions = [0, 1, 1, 4][rng.random_range(0..4usize)];
         let slow_card = drawn::slow_card(world.model.faults_mut(), &mut rng);
         let quota_turns = [u32::MAX, 5_000, 1_000, 300][rng.random_range(0..4usize)];
@@ -548,7 +550,7 @@ impl Simulation {
         }
         if events / WALK_EVERY != self.last_walk / WALK_EVERY {
             check_shadows(&self.world)?;
-            self.world.check_sums()?;
+            check_sums(&self.world)?;
         }
         self.last_walk = events;
         Ok(())
@@ -557,7 +559,7 @@ impl Simulation {
     fn tear_down(&mut self) -> Result<(), Violation> {
         check_frames(&self.world)?;
         check_shadows(&self.world)?;
-        self.world.check_sums()?;
+        check_sums(&self.world)?;
         let ended: Vec<usize> = (0..self.vms.len()).filter(|&at| !self.vms[at].leaves).collect();
         ended.into_iter().for_each(|at| self.send_away(at));
         let ids: Vec<VmId> = self.gone().collect();

@@ -16,8 +16,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use vgpu::Request;
 
-use crate::bus::SimBus;
-use crate::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, Rig};
+use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
+use sim_host::bus::SimBus;
 
 mod device;
 
@@ -38,10 +38,13 @@ const STAGING_GPA: u64 = 8 * MIB;
 const RAM_TABLE_GPA: u64 = 6 * MIB;
 /// Most pages that it shows of data at a time, for one purpose.
 const REMAPPED_PAGES_MAX: u64 = 16;
-/// What that table shows.
-const RAM_TABLE_VA: u64 = 2 * (128 << 20);
-/// What a large-page table in the midst of data shows.
-const DATA_TABLE_VA: u64 = 3 * (128 << 20);
+/// What that table shows, beside the large-page table of data. With this the address space has no more spans of a directory
+/// entry than a VM is promised tables for, so no page may ever be absent, whatever others borrow.
+const RAM_TABLE_VA: u64 = DATA_VA + 32 * MIB;
+/// Its entries for that.
+const RAM_ENTRIES_GPA: u64 = RAM_TABLE_GPA + (RAM_TABLE_VA - DATA_VA) / PAGE * 8;
+/// What a large-page table in the midst of data shows, beside the small-page table of guest RAM.
+const DATA_TABLE_VA: u64 = 32 * MIB;
 /// Guest RAM behind what is mapped at the start.
 pub(crate) const SPARE_GPA: u64 = 16 * MIB;
 /// Length of it.
@@ -109,9 +112,9 @@ impl Witness {
         for _ in 0..witness.rng.random_range(0..4) {
             witness.store_by_pramin(bus);
         }
-        rig::put64(bus, DIRECTORY + 16, Self::ram_table().into_bits());
-        let data_table = rig::pde(Some(DATA + witness.table()), None);
-        rig::put64(bus, DIRECTORY + 24, data_table.into_bits());
+        rig::put64(bus, DIRECTORY + 8, Self::data_and_ram_tables().into_bits());
+        let both_tables = rig::pde(Some(DATA + witness.table()), Some(SMALL_TABLE));
+        rig::put64(bus, DIRECTORY, both_tables.into_bits());
         for channel in 0..COPIERS {
             witness.open(bus, channel)?;
         }
@@ -152,7 +155,7 @@ impl Witness {
             29..=30 => self.copy_within(bus)?,
             31..=32 => self.remap_by_ram_table(bus)?,
             33 if self.rng.random() => self.remap_by_data_table(bus)?,
-            33 => self.drop_table(bus)?,
+            33 => self.drop_tables(bus)?,
             34 => self.check_entries(bus)?,
             35 => self.interrupt(bus)?,
             36 => self.pass(bus)?,
@@ -430,7 +433,7 @@ impl Witness {
             .step_by(PAGE as usize)
             .flat_map(|at| rig::vram_pte(DATA + at).into_bits().to_le_bytes())
             .collect();
-        bus.ram_write(RAM_TABLE_GPA + first * 8, &entries);
+        bus.ram_write(RAM_ENTRIES_GPA + first * 8, &entries);
     }
 
     /// The same by a large page of a table that lies in data, which an engine could write.
@@ -438,9 +441,9 @@ impl Witness {
         self.finish_all(bus)?;
         let frame = self.rng.random_range(0..self.table() / FRAME) * FRAME;
         let entry = rig::vram_pte(DATA + frame).into_bits().to_le_bytes();
-        let table = self.table();
-        bus.write(Bar::Bar1, DATA + table, &entry);
-        self.model(&(table..table + 8)).copy_from_slice(&entry);
+        let at = self.table() + DATA_TABLE_VA / FRAME * 8;
+        bus.write(Bar::Bar1, DATA + at, &entry);
+        self.model(&(at..at + 8)).copy_from_slice(&entry);
         rig::flush(bus, DIRECTORY);
         let channel = self.copier();
         let base = DATA_TABLE_VA - frame;
@@ -448,18 +451,23 @@ impl Witness {
         self.finish(bus, channel)
     }
 
-    /// A table goes that was just used, and comes back.
-    fn drop_table(&mut self, bus: &mut SimBus) -> Result<(), String> {
+    /// Tables go that were just used, and come back: the small one, or both.
+    fn drop_tables(&mut self, bus: &mut SimBus) -> Result<(), String> {
         self.remap_by_ram_table(bus)?;
-        rig::put64(bus, DIRECTORY + 16, 0);
-        rig::flush(bus, DIRECTORY);
-        rig::put64(bus, DIRECTORY + 16, Self::ram_table().into_bits());
+        let left = match self.rng.random() {
+            true => rig::pde(Some(LARGE_TABLE), None),
+            false => Pde::new(),
+        };
+        for entry in [left, Self::data_and_ram_tables()] {
+            rig::put64(bus, DIRECTORY + 8, entry.into_bits());
+            rig::flush(bus, DIRECTORY);
+        }
         Ok(())
     }
 
-    /// The directory's entry for the table in guest RAM.
-    fn ram_table() -> Pde {
-        Pde::new()
+    /// The directory's entry for the table of data and that in guest RAM.
+    fn data_and_ram_tables() -> Pde {
+        rig::pde(Some(LARGE_TABLE), None)
             .with_small_aperture(PdeAperture::SysCoherent)
             .with_small_frame((RAM_TABLE_GPA >> 12) as u32)
     }

@@ -72,7 +72,7 @@ fn each_stage_of_a_move_is_told_with_its_time() {
         assert!(rest.clone().is_sorted(), "{told:?}");
         assert_eq!(
             (rest.clone().next(), rest.next_back()),
-            (Some(&MoveStage::Mapping), Some(&MoveStage::Resuming))
+            (Some(&MoveStage::Preparing), Some(&MoveStage::Resuming))
         );
     }
     let account = bench.world.manager.account(VM).unwrap();

@@ -4,9 +4,9 @@
 use fermi_spec::engine::Engine;
 use guests::GuestBus;
 use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
-use integration::bus::SimBus;
 use integration::rig::{self, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
-use integration::world::World;
+use integration::watch::World;
+use sim_host::bus::SimBus;
 use vgpu::{Audit, Denial, Direction, GpuConfig, Notice, Quota, VmConfig, VmId};
 
 const MIB: u64 = 1 << 20;

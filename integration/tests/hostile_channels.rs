@@ -14,9 +14,9 @@ use fermi_spec::regs::{PfifoReg, PmcReg, PpciReg, pfifo};
 use guests::GuestBus;
 use guests::driver::CopyPath;
 use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
-use integration::bus::SimBus;
 use integration::canary::Canary;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
+use sim_host::bus::SimBus;
 use vgpu::{ChannelFault, Direction, Event, GpuConfig, HostFault, Notice, Quota, Reply, Request, VmId};
 
 const HONEST: VmId = VmId(0);

@@ -17,10 +17,10 @@ use fermi_spec::regs::{
 use guests::GuestBus;
 use guests::driver::CopyPath;
 use integration::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
-use integration::bus::SimBus;
 use integration::canary::Canary;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, RUNLIST, Rig, SMALL_TABLE};
-use integration::world::World;
+use integration::watch::World;
+use sim_host::bus::SimBus;
 use vgpu::{FrameOwner, Notice, Reply, Request, VmId};
 
 const VICTIM: VmId = VmId(0);

@@ -12,10 +12,10 @@ use fermi_spec::methods::copy;
 use fermi_spec::regs::PbusReg;
 use guests::GuestBus;
 use integration::bench::{Bench, gpu_config, vm_config};
-use integration::bus::SimBus;
 use integration::opener;
 use integration::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig};
-use integration::world::World;
+use integration::watch::World;
+use sim_host::bus::SimBus;
 use vgpu::{Action, Bus, Event, GpuConfig, Microcode, Notice, Quota, Reply, Request, VmId};
 
 const VM: VmId = VmId(0);

@@ -29,10 +29,11 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use super::input::Input;
 use super::{PATIENCE, RETRY};
 use crate::bench::RAM_BYTES;
-use crate::bus::{WideBus, narrow_accesses};
 use crate::neighbour::Host;
 use crate::neighbour::raw::{DMA_MAP, DMA_UNMAP, REGION_READ, REGION_WRITE, RESET, RawClient, SET_IRQS};
 use crate::rig::{self, DATA_VA, RAM_VA, Rig};
+use sim_host::bus::WideBus;
+use sim_host::narrow_accesses;
 
 /// Name of the memory files, to find what is left of them.
 const NAME: &str = "weapon";

@@ -6,7 +6,8 @@ use vgpu::{Reply, Request, RequestId, VmId};
 use vm_memory::{VolatileMemory as _, VolatileSlice};
 
 use crate::bench::Bench;
-use crate::bus::{WideBus, narrow_accesses};
+use sim_host::bus::WideBus;
+use sim_host::narrow_accesses;
 
 /// Turns within which an access is answered whose VM waits for it.
 const TURNS_OF_AN_ACCESS: u32 = 400_000;

@@ -20,7 +20,7 @@ use super::input::Input;
 use super::poster::{Pace, Poster};
 use crate::bench::{Bench, gpu_config, vm_config};
 use crate::rig::{self, DATA, DIRECTORY, LARGE_TABLE, Rig, SMALL_TABLE};
-use crate::world::World;
+use crate::watch::{World, check_sums};
 
 const MIB: u64 = 1 << 20;
 /// VRAM of each VM, and of a card on which nothing has to move: a move's redirect is one step.
@@ -66,7 +66,7 @@ fn figure(world: &World, vm: VmId, name: &str) -> Option<u64> {
 /// Checks after each event that it took no more than it may.
 fn watch(world: &mut World) {
     let mut before: BTreeMap<VmId, u64> = BTreeMap::new();
-    world.observer = Some(Box::new(move |world, event| {
+    world.watch.observer = Some(Box::new(move |world, event| {
         for vm in VMS {
             let Some((work, tables)) = world.manager.work(vm) else {
                 continue;
@@ -229,10 +229,7 @@ pub(super) fn run(data: &[u8]) {
         wait(&mut bench, vm, request, TURNS_OF_A_SYNC);
         check(&bench.world, vm);
     }
-    bench
-        .world
-        .check_sums()
-        .unwrap_or_else(|broken| panic!("{}", broken.0));
+    check_sums(&bench.world).unwrap_or_else(|broken| panic!("{}", broken.0));
     bench.end();
 }
 

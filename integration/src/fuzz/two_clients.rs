@@ -14,9 +14,10 @@ use super::input::Input;
 use super::poster::{Pace, Poster};
 use super::{bars, channels};
 use crate::bench::{Bench, RAM_BYTES, gpu_config, vm_config};
-use crate::bus::WideBus as _;
 use crate::keeper::endless_grid;
 use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, Rig, SMALL_TABLE};
+use crate::watch::check_sums;
+use sim_host::bus::WideBus as _;
 
 const MIB: u64 = 1 << 20;
 /// VRAM of the card in MiB, and of each VM: together they have more than there is.
@@ -361,10 +362,7 @@ pub(super) fn run(data: &[u8]) {
     (0..2).for_each(|_| victim.round(&mut bench));
     assert!(!bench.world.is_lost, "the card was given up");
     bench.check();
-    bench
-        .world
-        .check_sums()
-        .unwrap_or_else(|broken| panic!("{}", broken.0));
+    check_sums(&bench.world).unwrap_or_else(|broken| panic!("{}", broken.0));
     hostile.iter_mut().for_each(|attacker| attacker.leave(&mut bench));
     bench.end();
 }

@@ -19,9 +19,9 @@ use vgpu::Request;
 use super::raw::RawClient;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
-use crate::bus::SimBus;
 use crate::rig::{self, DATA_VA, DIRECTORY, Rig};
 use crate::shaders::Launch;
+use sim_host::bus::SimBus;
 
 /// Time between two connections of an attacker.
 const AGAIN: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use vmm::{LinkError, VfioUserLink, VgpuLink as _};
 
 use super::Place;
 use crate::bench::RAM_BYTES;
-use crate::bus::{Ask, Guest, SimBus};
+use sim_host::bus::{Ask, Guest, SimBus};
 
 /// How long a guest rests that waits for the card.
 const REST: Duration = Duration::from_micros(50);

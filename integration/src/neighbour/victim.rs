@@ -9,10 +9,10 @@ use fermi_spec::pushbuffer::incrementing;
 use guests::GuestBus as _;
 
 use super::{Place, live};
-use crate::bus::SimBus;
 use crate::rig::{RAM_VA, Rig};
 use crate::shaders::Launch;
 use crate::shaders::runner::{self, Addresses};
+use sim_host::bus::SimBus;
 
 const CHANNEL: u8 = 1;
 /// Bytes of data that the tables show.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use fermi_model::Faults;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vgpu::{Bus, GpuConfig, Quota, VmConfig, VmId};
+use vgpu::{Bus, GpuConfig, PolicyName, Quota, VmConfig, VmId};
 
 use super::{Kind, MIB};
-use crate::world::World;
+use crate::watch::World;
 
 /// Of so many seeds one has a card that hangs in a flush, and one a card that hangs in a runlist.
 const HANG_EVERY: u64 = 12;
@@ -63,6 +63,10 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
         host_ram: host_ram[rng.random_range(0..4)],
         batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
         copies_by_window: rng.random_range(0..4) == 0,
+        policy: match seed % 2 {
+            0 => PolicyName::Gpuswap,
+            _ => PolicyName::Recency,
+        },
         bus: Bus {
             pins: rng.random(),
             ..Bus::default()
@@ -102,18 +106,31 @@ pub(super) fn card_text(vram: u64, world: &mut World, slow_card: u32) -> Vec<Str
     };
     vec![
         format!(
-            "card: {} MiB, {} MiB of host RAM, {frames}, moves of up to {} MiB, {copies}, {pins}, \
+            "card: {} MiB, policy {:?}, {} MiB of host RAM, {frames}, moves of up to {} MiB, {copies}, {pins}, \
              up to {slow_card} units of work a step",
             vram / MIB,
+            config.policy,
             config.host_ram / MIB,
             config.batch_bytes / MIB,
         ),
         format!(
-            "edge: {refused}, {} units of the card's work between two actions",
+            "edge: {refused}, memory for a move is there after {} ns{}, {} units of the card's work between two actions",
+            world.host_memory.takes_ns,
+            match world.host_memory.refuse {
+                0 => String::new(),
+                each => format!(", but for each {each}th move"),
+            },
             world.work_between_actions
         ),
         faults,
     ]
+}
+
+/// How long the host's memory takes to be there for a move, and how often there is none. By the seed alone, so that other draws
+/// are what they were.
+pub(super) fn host_memory(world: &mut World, seed: u64) {
+    world.host_memory.takes_ns = [0, 30_000, 400_000, 5_000_000][(seed % 4) as usize];
+    world.host_memory.refuse = [0, 0, 9][(seed % 3) as usize];
 }
 
 fn faults_text(faults: &Faults) -> String {

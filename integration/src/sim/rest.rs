@@ -8,7 +8,7 @@ use vgpu::{Event, Quota, VmId};
 
 use super::{Kind, MIB, Simulation, Violation};
 use crate::fair;
-use crate::world::World;
+use crate::watch::World;
 
 /// Periods of the pass in a row for which nothing moves when memory is at rest. Who was passed over may move again by then.
 const QUIET_PERIODS: u32 = 6;
@@ -57,7 +57,7 @@ impl Simulation {
     pub(super) fn come_to_rest(&mut self) -> Result<(), Violation> {
         self.end_faults();
         // A VM above its max tries again some 50 ms after a refusal; what it then takes is no time of the product's.
-        self.world.refuse_maps = 0;
+        (self.world.refuse_maps, self.world.host_memory.refuse) = (0, 0);
         for at in 0..self.vms.len() {
             if self.vms[at].kind == Kind::Hostile {
                 self.send_away(at);
@@ -68,7 +68,7 @@ impl Simulation {
         self.halve_some();
         let under_way = |world: &World| world.manager.under_way();
         match self.idle_until(|world| under_way(world).is_empty()) {
-            Ok(()) => self.world.laws(),
+            Ok(()) => self.world.watch.laws.held(),
             Err(_) => Err(Violation(format!(
                 "without faults this does not end: {}",
                 under_way(&self.world).join(", ")
@@ -79,7 +79,15 @@ impl Simulation {
     /// All guests stand still while nothing goes wrong, until memory is at rest; then it goes on as before.
     pub(super) fn pause(&mut self) -> Result<(), Violation> {
         let faults = *self.world.model.faults_mut();
-        let refuse_maps = std::mem::take(&mut self.world.refuse_maps);
+        let World {
+            refuse_maps,
+            host_memory,
+            ..
+        } = &mut self.world;
+        let refused = (
+            std::mem::take(refuse_maps),
+            std::mem::take(&mut host_memory.refuse),
+        );
         self.end_faults();
         let settled = self.settle();
         let after = self.world.model.faults_mut();
@@ -88,7 +96,7 @@ impl Simulation {
             lost_runlist_in: after.lost_runlist_in,
             ..faults
         };
-        self.world.refuse_maps = refuse_maps;
+        (self.world.refuse_maps, self.world.host_memory.refuse) = refused;
         settled
     }
 
@@ -107,8 +115,10 @@ impl Simulation {
                 return Ok(());
             }
             let moved = Moved::of(&self.world).bytes;
-            if moved - before.bytes > MOVED_MAX * guest_vram {
-                let moved = (moved - before.bytes) / MIB;
+            // The account of a VM whose end was under way closes meanwhile.
+            let more = moved.saturating_sub(before.bytes);
+            if more > MOVED_MAX * guest_vram {
+                let moved = more / MIB;
                 return Err(Violation(format!(
                     "memory goes to and fro: {moved} MiB and no end"
                 )));
@@ -144,7 +154,7 @@ impl Simulation {
 
     /// The core has given the card up: rightly, and with nothing in the wrong hands by then.
     pub(super) fn end_without_card(&mut self) -> Result<(), Violation> {
-        self.world.laws()?;
+        self.world.watch.laws.held()?;
         match self.card_may_hang() {
             true => Ok(()),
             false => Err(Violation("a card that works was given up".to_owned())),

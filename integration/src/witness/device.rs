@@ -14,11 +14,11 @@ use rand::RngExt;
 use vgpu::Request;
 
 use super::{
-    COPIERS, DATA_VA, PAGE, PASSING, RAM_TABLE_GPA, RAM_TABLE_VA, REMAPPED_PAGES_MAX, Rights, SPARE_BYTES,
+    COPIERS, DATA_VA, PAGE, PASSING, RAM_ENTRIES_GPA, RAM_TABLE_VA, REMAPPED_PAGES_MAX, Rights, SPARE_BYTES,
     SPARE_GPA, STAGING_GPA, Witness, differ,
 };
-use crate::bus::SimBus;
 use crate::rig::{self, DATA, DIRECTORY};
+use sim_host::bus::SimBus;
 
 /// Time in which an interrupt mostly comes.
 const NOTICED_NS: u64 = 2_000_000;
@@ -41,7 +41,7 @@ impl Witness {
             .flat_map(|pte| pte.into_bits().to_le_bytes())
             .collect();
         const FIRST: u64 = 64;
-        bus.ram_write(RAM_TABLE_GPA + FIRST * 8, &entries);
+        bus.ram_write(RAM_ENTRIES_GPA + FIRST * 8, &entries);
         rig::flush(bus, DIRECTORY);
         for (page, wanted) in (FIRST..).zip(guest) {
             let is = bus.shadow_entry(RAM_TABLE_VA + page * PAGE, false);
@@ -129,7 +129,7 @@ impl Witness {
         self.rig.commit(bus, &list);
         self.rig.unbind(bus, PASSING);
         self.forget_userd(bus);
-        bus.ram_write(RAM_TABLE_GPA + FIRST * 8, &[0; REMAPPED_PAGES_MAX as usize * 8]);
+        bus.ram_write(RAM_ENTRIES_GPA + FIRST * 8, &[0; REMAPPED_PAGES_MAX as usize * 8]);
         rig::flush(bus, DIRECTORY);
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Witness {
         bus.machine(Request::MapRam { gpa, bytes, writable });
         self.spare = Some(writable);
         bus.ram_write(
-            RAM_TABLE_GPA + FIRST * 8,
+            RAM_ENTRIES_GPA + FIRST * 8,
             &rig::ram_pte(SPARE_GPA).into_bits().to_le_bytes(),
         );
         rig::flush(bus, DIRECTORY);

@@ -1,0 +1,151 @@
+//! How long a VM's channels stand still while its memory moves, at a broker in real time.
+//!
+//! * One chunk of 2 MiB at a time: a VM keeps the shader cores busy with grids, one after the other; its quota is lowered by a chunk and
+//!   raised again. A pause is from the channel off the card to its doorbell written again, moves that were given up included. The drain is
+//!   the part that the grid under way takes; what is left is ours. "Back" is from the quota that allows it to the chunk in VRAM.
+//! * 256 MiB at once: the same with 128 chunks. The first time out and back is not in the figures: it touches pages of the host that are
+//!   new.
+//!
+//! Copies of as many bytes by the CPU, between memories of which no page is new, say what the machine is worth in the same run.
+
+#[path = "pairs/mod.rs"]
+mod pairs;
+
+use anyhow::Result;
+use broker::VmStats;
+use integration::neighbour::Host;
+use pairs::{Mode, nanoseconds};
+
+/// Moves in each direction.
+const MOVES: usize = 200;
+/// Relocations in each direction.
+const RELOCATIONS: usize = 8;
+/// Grids before the clock runs.
+const WARM_UP: u64 = 20;
+const MIB: u64 = 1 << 20;
+const CHUNK: u64 = 2 * MIB;
+const LARGE: u64 = 256 * MIB;
+
+fn main() -> Result<()> {
+    let mode = Mode::from_arguments();
+    if mode == Mode::List {
+        return Ok(());
+    }
+    chunks(mode)?;
+    large(mode)
+}
+
+fn chunks(mode: Mode) -> Result<()> {
+    println!("memcpy of a chunk: {:.0} µs", memcpy(CHUNK as usize) / 1e3);
+    println!(
+        "{:<22} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9} {:>9}",
+        "microseconds",
+        "pauses",
+        "median",
+        "p99",
+        "longest",
+        "drain",
+        "p99",
+        "less it",
+        "in vain",
+        "back",
+        "longest"
+    );
+    for (name, has_long_grids) in [("grids of 0.3 ms", false), ("grids of 10 to 20 ms", true)] {
+        let host = Host::start()?;
+        let mut vm = host.grinder(has_long_grids);
+        vm.wait_for(WARM_UP)?;
+        let (mut less, mut back) = (Vec::new(), Vec::new());
+        for _ in 0..mode.rounds(MOVES) {
+            for is_out in [true, false] {
+                let (_, stats, took) = host.relocate(CHUNK, is_out)?;
+                less.push(stats.pauses.last_ns.saturating_sub(stats.drains.last_ns));
+                if !is_out {
+                    back.push(took.as_nanos() as u64);
+                }
+            }
+        }
+        let stats = host.stats()?;
+        vm.end()?;
+        let micro = |ns: u64| ns as f64 / 1e3;
+        println!(
+            "{name:<22} {:>6} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>9.0} {:>8} {:>9.0} {:>9.0}",
+            stats.pauses.count,
+            micro(stats.pauses.p50_ns),
+            micro(stats.pauses.p99_ns),
+            micro(stats.pauses.max_ns),
+            micro(stats.drains.p50_ns),
+            micro(stats.drains.p99_ns),
+            micro(median(&mut less)),
+            stats.pauses_in_vain,
+            micro(median(&mut back)),
+            micro(back.last().copied().unwrap_or(0)),
+        );
+    }
+    Ok(())
+}
+
+fn large(mode: Mode) -> Result<()> {
+    println!("memcpy of 256 MiB: {:.1} ms", memcpy(LARGE as usize) / 1e6);
+    println!(
+        "{:<22} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "256 MiB, milliseconds", "copies", "pauses", "longest", "whole", "MiB/s"
+    );
+    let host = Host::with_vram(448 * MIB, 352 * MIB)?;
+    let mut vm = host.large_grinder();
+    vm.wait_for(WARM_UP)?;
+    let (mut out, mut back) = (Vec::new(), Vec::new());
+    for round in 0..=mode.rounds(RELOCATIONS) {
+        for is_out in [true, false] {
+            let (before, after, took) = host.relocate(LARGE, is_out)?;
+            let figures = (
+                after.copying_ns - before.copying_ns,
+                count(&after) - count(&before),
+                took,
+            );
+            match (round, is_out) {
+                (0, _) => {}
+                (_, true) => out.push(figures),
+                (_, false) => back.push(figures),
+            }
+        }
+    }
+    let longest = host.stats()?.pauses.max_ns;
+    vm.end()?;
+    for (name, mut all) in [("to host RAM", out), ("back", back)] {
+        all.sort_unstable();
+        let (copying_ns, pauses, took) = all[all.len() / 2];
+        println!(
+            "{name:<22} {:>9.1} {pauses:>9} {:>9.1} {:>9.1} {:>9.0}",
+            copying_ns as f64 / 1e6,
+            longest as f64 / 1e6,
+            took.as_secs_f64() * 1e3,
+            LARGE as f64 / MIB as f64 / (copying_ns as f64 / 1e9),
+        );
+    }
+    Ok(())
+}
+
+fn count(stats: &VmStats) -> u64 {
+    stats.pauses.count
+}
+
+fn median(values: &mut [u64]) -> u64 {
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+/// Median time to copy so many bytes, in nanoseconds. The C library stores past the caches where it is worth while.
+fn memcpy(bytes: usize) -> f64 {
+    let whole = bytes.max(16 * CHUNK as usize);
+    let (source, mut target) = (vec![1_u8; whole], vec![2_u8; whole]);
+    let mut times: Vec<f64> = (0..16)
+        .map(|number| {
+            let start = number % (whole / bytes) * bytes;
+            let range = start..start + bytes;
+            nanoseconds(|| target[range.clone()].copy_from_slice(&source[range]))
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

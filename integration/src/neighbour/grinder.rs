@@ -1,0 +1,87 @@
+//! A VM that keeps the shader cores busy with grids of one length, while its memory is moved by whoever measures that.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use anyhow::Result;
+use fermi_spec::addr::GpuVa;
+use fermi_spec::gpfifo::GpEntry;
+use fermi_spec::isa::assembler::{Program, assemble};
+use guests::GuestBus as _;
+
+use super::victim::{CODE_GPA, SUBCHANNEL, launch_words, put_program};
+use super::{Place, live};
+use crate::rig::{DATA_VA, RAM_VA, Rig};
+use crate::shaders::Launch;
+use crate::shaders::runner;
+use sim_host::bus::SimBus;
+
+const CHANNEL: u8 = 1;
+/// Where the end of a launch is marked, in guest RAM.
+const DONE_GPA: u64 = CODE_GPA + 0x2000;
+/// Where the methods of launches lie, in guest RAM.
+const PUSHBUFFERS_GPA: u64 = CODE_GPA + 0x8000;
+/// Instructions of a lane that compute.
+const STEPS: usize = 64;
+/// Launches that are submitted together, so that the card is never without one.
+const QUEUED: u32 = 4;
+/// Rests after which a launch does not end.
+const WAIT_TURNS: u32 = 200_000;
+/// Each lane counts to a known number and stores it.
+static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
+    let mut text = String::from("mov b32 $r0 $tidx\nmov b32 $r1 0x0\n");
+    for _ in 0..STEPS {
+        text.push_str("add b32 $r1 $r1 0x1\n");
+    }
+    let _ = write!(
+        text,
+        "add b32 $r2 (shl $r0 0x2) 0x{DATA_VA:x}\nst b32 wb g[$r2] $r1\nexit"
+    );
+    assemble(&text).expect("text of ours")
+});
+
+/// Runs grids of `BLOCKS` blocks of 8 warps until it is over, by a channel that can write `MEBIBYTES` of VRAM.
+pub(super) fn run<const BLOCKS: u32, const MEBIBYTES: u64>(place: &Place) -> Result<()> {
+    let its_own = place.clone();
+    live::run(place, move |bus| work(bus, &its_own, BLOCKS, MEBIBYTES << 20))
+}
+
+fn work(bus: &mut SimBus, place: &Place, blocks: u32, data_bytes: u64) -> Result<(), String> {
+    let mut rig = Rig::start(bus, data_bytes);
+    rig.open(bus, CHANNEL);
+    put_program(bus, &PROGRAM);
+    let launch = Launch {
+        grid: [blocks, 1, 1],
+        block: [256, 1, 1],
+        registers: PROGRAM.registers,
+        ..Launch::default()
+    };
+    for round in 1u32.. {
+        if place.is_over() {
+            break;
+        }
+        let mut words = launch_words(&launch);
+        words.extend(runner::release(SUBCHANNEL, RAM_VA + DONE_GPA, round));
+        // Each launch that may be under way has a pushbuffer of its own.
+        let gpa = PUSHBUFFERS_GPA + u64::from(round % (2 * QUEUED)) * 0x1000;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bus.ram_write(gpa, &bytes);
+        rig.push_entry(
+            bus,
+            CHANNEL,
+            GpEntry::fetch(GpuVa(RAM_VA + gpa), words.len() as u32),
+        );
+        rig.ring(bus, CHANNEL);
+        let oldest = round.saturating_sub(QUEUED);
+        if !(0..WAIT_TURNS).any(|turn| {
+            if turn > 0 {
+                bus.relax();
+            }
+            bus.ram_read32(DONE_GPA) >= oldest
+        }) {
+            return Err(format!("launch {oldest} did not end"));
+        }
+        place.meter.count_block();
+    }
+    Ok(())
+}
