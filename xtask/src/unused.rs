@@ -23,7 +23,6 @@ use items::PublicItem;
 /// Items that are public without a user: crate, name, and why.
 #[rustfmt::skip]
 const KEPT: &[(&str, &str, &str)] = &[
-    ("vgpu", "suspended_ppm", "a figure of `vramd top`, which is open work, [CONTROL]"),
     ("vfio_user_server", "descriptors_max", "what an embedder allows its process; the test of hoarding clients holds it"),
     ("vmm", "MsiState", "what msi_state gives"),
     ("vmm", "msi_state", "tests of whole VMs look where the vGPU's interrupts go"),
