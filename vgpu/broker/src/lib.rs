@@ -43,6 +43,7 @@ mod server;
 mod session;
 mod sigbus;
 mod signaller;
+mod spread;
 mod stats;
 mod status;
 #[cfg(test)]
@@ -66,6 +67,7 @@ pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
 pub use room::HostShort;
 pub use sigbus::MapOwner;
+pub use spread::{SPREAD_BOUNDS_NS, Spread, VmSpreads};
 pub use stats::{Accesses, BrokerStats, Pauses, VmStats};
 pub use vfio_gpu::{VfioGpu, VfioGpuError};
 pub use vfio_user_server::SocketAccess;

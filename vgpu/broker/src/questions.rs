@@ -10,6 +10,7 @@ use crate::broker::{Broker, Shared};
 use crate::error::Ended;
 use crate::happenings::Happenings;
 use crate::perform::Performer;
+use crate::spread::VmSpreads;
 use crate::stats::{BrokerStats, VmStats};
 use crate::vms::{Vm, VmState};
 
@@ -91,6 +92,8 @@ pub struct VmPicture {
     pub is_quota_changed: bool,
     /// What it has, if its VMM is connected.
     pub attached: Option<(VmStanding, VmStats)>,
+    /// How long it stood still and waited, if its VMM is connected.
+    pub spreads: Option<VmSpreads>,
 }
 
 /// A quota that was changed.
@@ -214,6 +217,7 @@ impl Performer {
             VmPicture {
                 config: listed.config.clone(),
                 is_quota_changed: listed.config.quota != listed.listed_with,
+                spreads: vm.and_then(|vm| self.stats.spreads_of(vm)),
                 attached: of_vm.and_then(|of| Some((of.clone(), self.stats.of_vm(of.vm)?))),
             }
         });

@@ -6,6 +6,8 @@ use fermi_spec::bar::Bar;
 use serde::Serialize;
 use vgpu::{Direction, Event, MoveStage, Notice, Request, VmId};
 
+use crate::spread::VmSpreads;
+
 /// Number of VMs that are gone whose figures are kept.
 const DETACHED_KEPT: usize = 64;
 
@@ -200,6 +202,7 @@ struct VmCounters {
     pauses: Histogram,
     drains: Histogram,
     predictions: Histogram,
+    spreads: VmSpreads,
 }
 
 impl From<&Histogram> for Pauses {
@@ -245,9 +248,7 @@ impl Stats {
             vm,
             VmCounters {
                 figures,
-                pauses: Histogram::default(),
-                drains: Histogram::default(),
-                predictions: Histogram::default(),
+                ..VmCounters::default()
             },
         );
     }
@@ -329,12 +330,18 @@ impl Stats {
         let counters = notice.vm().and_then(|vm| self.vms.get_mut(&vm));
         if let Some(counters) = counters {
             counters.notice(notice);
+            counters.spreads.notice(notice);
         }
     }
 
     /// Those of an attached VM.
     pub(crate) fn of_vm(&self, vm: VmId) -> Option<VmStats> {
         self.vms.get(&vm).map(VmCounters::snapshot)
+    }
+
+    /// Durations of an attached VM by how long they were.
+    pub(crate) fn spreads_of(&self, vm: VmId) -> Option<VmSpreads> {
+        self.vms.get(&vm).map(|counters| counters.spreads)
     }
 
     /// Those of the card, without VMs.
