@@ -13,6 +13,7 @@ mod events;
 mod gpu;
 mod kernel;
 mod lab;
+mod metrics;
 mod run;
 mod serve;
 
@@ -59,6 +60,8 @@ enum Verb {
     Events(events::EventsArguments),
     /// Tell where a VM's memory is, whom it went for, and what that cost
     Why(events::WhyArguments),
+    /// Print the metrics of a running broker, as Prometheus reads them
+    Metrics(metrics::Arguments),
     /// Tell what this host has and lacks, and how to get it
     Doctor(doctor::Arguments),
     /// Take a card of this host from its driver, for `vfio:ADDRESS`
@@ -180,9 +183,13 @@ fn guest_vram(text: &str) -> Result<u64, String> {
 /// Makes SIGINT and SIGTERM set a flag for verbs that look at it. The others have nothing to put in order: a signal ends them.
 fn watch_signals(verb: &Verb) -> anyhow::Result<()> {
     match verb {
-        Verb::Kernel(_) | Verb::List(_) | Verb::Show(_) | Verb::Quota(_) | Verb::Events(_) | Verb::Why(_) => {
-            Ok(())
-        }
+        Verb::Kernel(_)
+        | Verb::List(_)
+        | Verb::Show(_)
+        | Verb::Quota(_)
+        | Verb::Events(_)
+        | Verb::Why(_)
+        | Verb::Metrics(_) => Ok(()),
         _ => signals::install(),
     }
 }
@@ -213,6 +220,7 @@ pub fn main() -> ExitCode {
         Verb::Quota(arguments) => control::quota(&arguments),
         Verb::Events(arguments) => events::events(&arguments),
         Verb::Why(arguments) => events::why(&arguments),
+        Verb::Metrics(arguments) => metrics::metrics(&arguments),
         Verb::Doctor(arguments) => doctor::doctor(&arguments),
         Verb::Bind(arguments) => bind::bind(&arguments),
         Verb::Unbind(arguments) => bind::unbind(&arguments),
@@ -239,15 +247,15 @@ mod tests {
         let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
         assert!(
             [
-                "demo", "serve", "run", "gpu", "list", "show", "quota", "events", "why", "kernel", "lab",
-                "bind", "unbind", "doctor"
+                "demo", "serve", "run", "gpu", "list", "show", "quota", "events", "why", "metrics", "kernel",
+                "lab", "bind", "unbind", "doctor"
             ]
             .iter()
             .all(|verb| is_listed(verb)),
             "{help}"
         );
         assert!(
-            !["top", "metrics", "inspect", "spill", "freeze"]
+            !["top", "inspect", "spill", "freeze"]
                 .iter()
                 .any(|verb| is_listed(verb)),
             "{help}"

@@ -13,9 +13,12 @@
 mod answers;
 mod ask;
 mod connections;
+mod metrics;
+mod port;
 mod routes;
 
 use std::collections::BTreeMap;
+use std::net;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -28,9 +31,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use vfio_user_server::threads::{self, ThreadKind};
 
-pub(crate) use ask::ask;
-pub(crate) use connections::CONNECTIONS_MAX;
+pub(crate) use ask::{ask, ask_text};
 use connections::Door;
+use port::Port;
+
+/// Descriptors that all connections may take.
+pub(crate) const CONNECTIONS_MAX: usize = connections::CONNECTIONS_MAX + port::PLACES;
 
 /// What `serve` serves.
 pub(crate) struct Host {
@@ -58,19 +64,33 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Answers clients of `socket` from now on: root, this process's user, and members of `group`.
-    pub(crate) fn start(socket: BoundSocket, group: Option<u32>, host: Arc<Host>) -> anyhow::Result<Self> {
+    /// Answers clients of `socket` from now on: root, this process's user, and members of `group`; and scrapers of `metrics`, if there is
+    /// such a port.
+    pub(crate) fn start(
+        socket: BoundSocket,
+        group: Option<u32>,
+        metrics: Option<net::TcpListener>,
+        host: Arc<Host>,
+    ) -> anyhow::Result<Self> {
         // Made here, because the thread may make neither descriptors for events nor sockets.
         let runtime = Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.context("cannot set up the control API's runtime")?;
         let listener = listener(&runtime, &socket).context("cannot listen for the control API")?;
         let own = rustix::process::geteuid().as_raw();
+        let port = metrics.map(|metrics| {
+            let _entered = runtime.enter();
+            Port::new(metrics, host.clone())
+        });
+        let port = port
+            .transpose()
+            .context("cannot listen for scrapers of metrics")?;
         let door = Door::new(listener, own, group, routes::router(host));
         let (stop, stopped) = oneshot::channel();
         let run = move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = door.keep() => {}
+                    () = keep(port) => {}
                     _ = stopped => {}
                 }
             });
@@ -81,6 +101,14 @@ impl Control {
             thread: Some(thread.context("cannot start the control API's thread")?),
             _socket: socket,
         })
+    }
+}
+
+/// Without a port there is nothing to do, and no end of it either.
+async fn keep(port: Option<Port>) {
+    match port {
+        Some(port) => port.keep().await,
+        None => std::future::pending().await,
     }
 }
 

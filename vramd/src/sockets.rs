@@ -4,6 +4,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::net::TcpListener;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
@@ -34,6 +35,15 @@ pub(crate) fn bind_control(control: &ControlSection, user: Option<&User>) -> any
     let access = access(&configured, user);
     make_missing_folder(&control.socket, &access, user).context("control")?;
     BoundSocket::bind(&control.socket, &access).context("control")
+}
+
+/// Listens for scrapers of metrics, if there is a port for them.
+pub(crate) fn bind_metrics(control: &ControlSection) -> anyhow::Result<Option<TcpListener>> {
+    let bind = |address| {
+        let bound = TcpListener::bind(address);
+        bound.with_context(|| format!("control.metrics: cannot listen at {address}"))
+    };
+    control.metrics.map(bind).transpose()
 }
 
 fn make_missing_folder(socket: &Path, access: &SocketAccess, user: Option<&User>) -> anyhow::Result<()> {

@@ -57,6 +57,11 @@ pub fn events(after: Option<&str>, wait_ms: u32) -> Call<Events> {
     Call::new("GET", path, Vec::new())
 }
 
+/// Asks for all metrics, which are text: [`Call::text`] reads the answer.
+pub fn metrics() -> Call<String> {
+    Call::new("GET", "/v1/metrics".to_owned(), Vec::new())
+}
+
 /// Changes a VM's quota.
 pub fn change_quota(name: &str, change: &QuotaChange) -> Call<QuotaChanged> {
     let path = format!("/v1/vms/{}/quota", encoded(name));
@@ -85,6 +90,19 @@ impl<T: DeserializeOwned> Call<T> {
             200 => serde_json::from_slice(body).map_err(foreign),
             _ => Err(serde_json::from_slice(body).map_or_else(foreign, AnswerError::Refused)),
         }
+    }
+}
+
+impl Call<String> {
+    /// Reads an answer that is no JSON if the request was done.
+    pub fn text(&self, status: u16, body: &[u8]) -> Result<String, AnswerError> {
+        if status != 200 {
+            return self.answer(status, body);
+        }
+        String::from_utf8(body.to_vec()).map_err(|error| AnswerError::Foreign {
+            status,
+            reason: error.to_string(),
+        })
     }
 }
 

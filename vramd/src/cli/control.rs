@@ -56,9 +56,7 @@ pub(super) struct QuotaArguments {
 
 impl Asked {
     pub(super) fn ask<T: serde::de::DeserializeOwned>(&self, call: &client::Call<T>) -> anyhow::Result<T> {
-        let named = self.control.clone();
-        let socket = named.or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
-        ask(&socket.unwrap_or_else(|| SOCKET.into()), call)
+        ask(&socket(self.control.as_ref()), call)
     }
 
     /// Prints the document, or what people read.
@@ -118,6 +116,13 @@ pub(super) fn quota(arguments: &QuotaArguments) -> anyhow::Result<u8> {
     arguments
         .asked
         .print(&changed, || quota_table(&arguments.vm, &changed))
+}
+
+/// The broker's socket: the one that is named, the variable's, or the usual.
+pub(super) fn socket(named: Option<&PathBuf>) -> PathBuf {
+    let named = named.cloned();
+    let socket = named.or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from));
+    socket.unwrap_or_else(|| SOCKET.into())
 }
 
 pub(super) fn size(bytes: u64) -> String {

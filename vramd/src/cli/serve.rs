@@ -1,6 +1,7 @@
 //! `vramd serve`: brokers of all cards in a configuration, until a signal.
 
 use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,9 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     let control_socket = control
         .map(|control| sockets::bind_control(control, user))
         .transpose()?;
+    let metrics = control.map(sockets::bind_metrics).transpose()?.flatten();
+    let scraped = metrics.as_ref().map(TcpListener::local_addr).transpose();
+    let scraped = scraped.context("control.metrics")?;
     let bind = |vm: &VmSection| Ok((vm.gpu.clone(), sockets::bind(vm, user)?));
     let mut sockets = config.vms.iter().map(bind).collect::<anyhow::Result<Vec<_>>>()?;
     let mut prepared = Vec::new();
@@ -58,9 +62,9 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     install_flight_request()?;
     let host = Arc::new(start(&config, prepared)?);
     let group = control.and_then(|control| control.group);
-    let control = control_socket.map(|socket| Control::start(socket, group, host.clone()));
+    let control = control_socket.map(|socket| Control::start(socket, group, metrics, host.clone()));
     let control = control.transpose()?;
-    let served = announce(&config.vms)
+    let served = announce(&config.vms, scraped)
         .context("cannot write to stdout")
         .and_then(|()| wait(&host.brokers));
     drop(control);
@@ -161,8 +165,8 @@ fn prepare(gpu: &GpuSection, flights: Option<FlightFolder>, vms: Vec<VmSocket>) 
     .with_context(|| format!("gpu {}", gpu.name))
 }
 
-/// One line for each VM: its socket, and how to attach QEMU.
-fn announce(vms: &[VmSection]) -> std::io::Result<()> {
+/// One line for each VM: its socket, and how to attach QEMU; and where metrics are.
+fn announce(vms: &[VmSection], metrics: Option<SocketAddr>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     for vm in vms {
         let device = serde_json::json!({
@@ -175,6 +179,9 @@ fn announce(vms: &[VmSection]) -> std::io::Result<()> {
             "vm {name}: {size} guest VRAM at {}; QEMU: -device '{device}'",
             vm.socket.display()
         )?;
+    }
+    if let Some(address) = metrics {
+        writeln!(out, "metrics at http://{address}/metrics")?;
     }
     out.flush()
 }

@@ -1,6 +1,7 @@
 //! `host.toml`: the cards of a broker and its VMs.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use broker::SocketAccess;
@@ -56,6 +57,8 @@ pub struct ControlSection {
     pub socket: PathBuf,
     /// Group whose members may use it, beside root and the broker's own user.
     pub group: Option<u32>,
+    /// Port of this host at which metrics can be read, by whoever has an account on it.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// A whole `host.toml`.
@@ -91,6 +94,7 @@ pub struct RawHost {
 struct RawControl {
     socket: Spanned<PathBuf>,
     group: Option<Spanned<u32>>,
+    metrics: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -201,12 +205,33 @@ pub(crate) fn usual_mode(group: Option<u32>) -> u32 {
     }
 }
 
+/// An address that only this host reaches: nobody is asked who he is there, and nothing is encrypted.
+fn own_port(text: &str) -> Result<SocketAddr, String> {
+    let help = "write \"127.0.0.1:9400\" or \"[::1]:9400\"";
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("{text:?} is no address and port: {help}"))?;
+    match address.ip().is_loopback() {
+        true => Ok(address),
+        false => Err(format!(
+            "{text:?} can be reached from other hosts, and whoever connects is not asked who he is: {help}, and have a proxy that asks \
+             serve others"
+        )),
+    }
+}
+
 impl RawControl {
     fn validate(self, sockets: &mut BTreeSet<PathBuf>) -> Result<ControlSection, Wrong> {
         let group = id(&self.group, "control.group")?;
+        let metrics = self.metrics.as_ref();
+        let metrics = metrics.map(|address| at(address, "control.metrics", |text| own_port(text)));
         let socket = self.socket.into_inner();
         sockets.insert(socket.clone());
-        Ok(ControlSection { socket, group })
+        Ok(ControlSection {
+            socket,
+            group,
+            metrics: metrics.transpose()?,
+        })
     }
 }
 

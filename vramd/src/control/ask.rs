@@ -23,6 +23,29 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Asks the broker at `socket`.
 pub(crate) fn ask<T: DeserializeOwned>(socket: &Path, call: &Call<T>) -> anyhow::Result<T> {
+    let (status, body) = exchanged(socket, call)?;
+    call.answer(status, &body).map_err(told)
+}
+
+/// The same for an answer that is text.
+pub(crate) fn ask_text(socket: &Path, call: &Call<String>) -> anyhow::Result<String> {
+    let (status, body) = exchanged(socket, call)?;
+    call.text(status, &body).map_err(told)
+}
+
+/// What an operator reads of an answer that is none.
+fn told(error: AnswerError) -> anyhow::Error {
+    match error {
+        AnswerError::Refused(refusal) => match &refusal.next {
+            Some(next) => anyhow::anyhow!("{}; see `{next}`", refusal.message),
+            None => anyhow::anyhow!("{}", refusal.message),
+        },
+        foreign @ AnswerError::Foreign { .. } => anyhow::Error::new(foreign),
+    }
+}
+
+/// Status and body of the answer, if it comes in time.
+fn exchanged<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.context("cannot set up a runtime")?;
     let exchanged = runtime.block_on(async { timeout(ANSWER_TIME, exchange(socket, call)).await });
@@ -33,14 +56,7 @@ pub(crate) fn ask<T: DeserializeOwned>(socket: &Path, call: &Call<T>) -> anyhow:
             ANSWER_TIME.as_secs()
         );
     };
-    let (status, body) = exchanged?;
-    call.answer(status, &body).map_err(|error| match error {
-        AnswerError::Refused(refusal) => match &refusal.next {
-            Some(next) => anyhow::anyhow!("{}; see `{next}`", refusal.message),
-            None => anyhow::anyhow!("{}", refusal.message),
-        },
-        foreign @ AnswerError::Foreign { .. } => anyhow::Error::new(foreign),
-    })
+    exchanged
 }
 
 async fn exchange<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {

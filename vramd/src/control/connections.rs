@@ -20,7 +20,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -33,7 +33,7 @@ const PLACES: usize = 64;
 /// Most connections at a time that are told why they are not.
 const REFUSED_PLACES: usize = 16;
 /// Descriptors that all of them may take.
-pub(crate) const CONNECTIONS_MAX: usize = PLACES + REFUSED_PLACES;
+pub(super) const CONNECTIONS_MAX: usize = PLACES + REFUSED_PLACES;
 /// Longest time in which a request arrives.
 pub(super) const READ_TIME: Duration = Duration::from_secs(5);
 /// Longest time of a connection.
@@ -41,7 +41,7 @@ const WHOLE_TIME: Duration = Duration::from_secs(20);
 /// Longest time of a connection that is refused.
 const REFUSED_TIME: Duration = Duration::from_secs(1);
 /// Time after which a socket that cannot accept is tried again.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 /// Least time between two lines of the log about clients that are refused.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// Bytes of the longest request without its body.
@@ -100,7 +100,7 @@ impl Door {
             Admission::Served(peer, place) => {
                 let router = self.router.clone();
                 tokio::spawn(async move {
-                    serve(stream, peer, router).await;
+                    serve(stream, Some(peer), router).await;
                     drop(place);
                 });
             }
@@ -171,8 +171,11 @@ fn http() -> http1::Builder {
     http
 }
 
-/// Serves the one request of a connection. How it ends concerns its client alone.
-async fn serve(stream: UnixStream, peer: Peer, router: Router) {
+/// Serves the one request of a connection. How it ends concerns its client alone. Who it is, if it is known, goes with the request.
+pub(super) async fn serve<S>(stream: S, peer: Option<Peer>, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let start = Instant::now();
     let has_request = Arc::new(AtomicBool::new(false));
     let seen = has_request.clone();
@@ -180,7 +183,9 @@ async fn serve(stream: UnixStream, peer: Peer, router: Router) {
     let service = service_fn(move |request: Request<hyper::body::Incoming>| {
         seen.store(true, Relaxed);
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer.clone());
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
         hyper::service::Service::call(&routes, request)
     });
     let mut connection = http().serve_connection(TokioIo::new(stream), service);
@@ -199,7 +204,7 @@ async fn serve(stream: UnixStream, peer: Peer, router: Router) {
 }
 
 /// There is no request yet that this could be the answer of, so it is written as it is.
-async fn tell_too_slow(mut stream: UnixStream) -> io::Result<()> {
+async fn tell_too_slow(mut stream: impl AsyncWrite + Unpin) -> io::Result<()> {
     let body = Refused::too_slow().body();
     let head = format!(
         "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",

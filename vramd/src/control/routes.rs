@@ -24,7 +24,7 @@ use utoipa_axum::routes;
 use vfio_user_server::Peer;
 
 use super::connections::READ_TIME;
-use super::{Host, Place, answers};
+use super::{Host, Place, answers, metrics};
 
 /// Bytes of the longest body. The longest that makes sense has some hundred.
 const BODY_BYTES_MAX: usize = 16 << 10;
@@ -57,6 +57,7 @@ fn documented() -> OpenApiRouter<Arc<Host>> {
         .routes(routes!(vm))
         .routes(routes!(change_quota))
         .routes(routes!(events))
+        .routes(routes!(metrics::metrics))
 }
 
 /// What answers all requests.
@@ -315,7 +316,7 @@ fn found(host: &Host, name: Name) -> Result<(String, &Place, &str, &Broker), Ref
 }
 
 /// The card and its VMs, or one of them.
-async fn picture(broker: &Broker, name: Option<String>) -> Result<Picture, Refused> {
+pub(super) async fn picture(broker: &Broker, name: Option<String>) -> Result<Picture, Refused> {
     let (tell, told) = oneshot::channel();
     let asked = broker.ask_picture(name, move |picture| drop(tell.send(picture)));
     asked.map_err(|ended| Refused::ended(&ended))?;
