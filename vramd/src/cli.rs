@@ -6,6 +6,7 @@
 //! ": ". A verb is listed in `--help` from the day it works.
 
 mod bind;
+mod completions;
 mod control;
 mod demo;
 mod doctor;
@@ -72,6 +73,10 @@ enum Verb {
     Kernel(kernel::Arguments),
     /// Reproduce a figure of GPUswap's paper on a software card
     Lab(lab::Arguments),
+    /// Print what a shell needs to complete these verbs
+    Completions(completions::CompletionsArguments),
+    /// Write manual pages: vramd.1, and one for each verb
+    Man(completions::ManArguments),
 }
 
 #[derive(Parser, Debug)]
@@ -189,7 +194,9 @@ fn watch_signals(verb: &Verb) -> anyhow::Result<()> {
         | Verb::Quota(_)
         | Verb::Events(_)
         | Verb::Why(_)
-        | Verb::Metrics(_) => Ok(()),
+        | Verb::Metrics(_)
+        | Verb::Completions(_)
+        | Verb::Man(_) => Ok(()),
         _ => signals::install(),
     }
 }
@@ -226,6 +233,8 @@ pub fn main() -> ExitCode {
         Verb::Unbind(arguments) => bind::unbind(&arguments),
         Verb::Kernel(arguments) => kernel::kernel(&arguments),
         Verb::Lab(arguments) => lab::lab(&arguments),
+        Verb::Completions(arguments) => completions::completions(&arguments),
+        Verb::Man(arguments) => completions::man(&arguments),
     });
     end(outcome)
 }
@@ -247,8 +256,23 @@ mod tests {
         let is_listed = |verb: &str| help.lines().any(|line| line.trim_start().starts_with(verb));
         assert!(
             [
-                "demo", "serve", "run", "gpu", "list", "show", "quota", "events", "why", "metrics", "kernel",
-                "lab", "bind", "unbind", "doctor"
+                "demo",
+                "serve",
+                "run",
+                "gpu",
+                "list",
+                "show",
+                "quota",
+                "events",
+                "why",
+                "metrics",
+                "kernel",
+                "lab",
+                "bind",
+                "unbind",
+                "doctor",
+                "completions",
+                "man"
             ]
             .iter()
             .all(|verb| is_listed(verb)),

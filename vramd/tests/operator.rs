@@ -1,4 +1,4 @@
-//! What an operator gets of a `serve` process beside the control API itself: metrics.
+//! What an operator gets of a `serve` process beside the control API itself: metrics, completions, manual pages.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -8,6 +8,8 @@ mod exposition;
 mod metrics;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod process;
+#[path = "operator/verbs.rs"]
+mod verbs;
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
