@@ -4,7 +4,7 @@
 //! * No VRAM is free, or idle and not protected, that a VM wants and may have.
 //! * Nobody holds more than its `high`.
 
-use vgpu::{Audit, VmAudit, VmId};
+use vgpu::{Audit, Quota, VmAudit, VmId};
 
 use crate::checkers::Violation;
 
@@ -28,8 +28,24 @@ impl Vessel {
     }
 }
 
+/// What an operator holds back from a VM goes before all of its quota.
+fn as_held(audit: &Audit) -> Audit {
+    let mut audit = audit.clone();
+    for vm in &mut audit.vms {
+        let most = vm.hold.vram.unwrap_or(u64::MAX);
+        let Quota {
+            min, low, high, max, ..
+        } = &mut vm.quota;
+        for bound in [min, low, high, max] {
+            *bound = most.min(*bound);
+        }
+    }
+    audit
+}
+
 /// The first rule that does not hold; nothing moves of VMs that `stands` names. Where spilled chunks take all of `host_ram`, only what needs no spill is looked at.
 pub(crate) fn check(audit: &Audit, host_ram: u64, stands: impl Fn(VmId) -> bool) -> Result<(), Violation> {
+    let audit = &as_held(audit);
     let may_spill = audit.vms.iter().map(|vm| vm.spilled).sum::<u64>() <= host_ram;
     let free = u64::from(audit.free_frames) * fermi_spec::addr::FRAME;
     let at_hand = match may_spill {
@@ -128,7 +144,7 @@ fn level(vessels: &[Vessel], capacity: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vgpu::{Quota, VmId};
+    use vgpu::{Hold, Quota, VmId};
 
     const CHUNK: u64 = 2 << 20;
 
@@ -150,6 +166,7 @@ mod tests {
             smallest_wanted: if wanted > 0 { CHUNK } else { 0 },
             chunk_bytes: CHUNK,
             quota,
+            hold: Hold::default(),
         }
     }
 

@@ -42,6 +42,8 @@ struct Sums {
 pub(crate) struct Laws {
     broken: Option<Violation>,
     quotas: BTreeMap<VmId, Quota>,
+    /// Most VRAM that an operator leaves a VM, if he holds some back.
+    held: BTreeMap<VmId, u64>,
     /// Most VRAM that a VM may hold now: its `max`, or what it held when that was lowered.
     ceilings: BTreeMap<VmId, u64>,
     /// VRAM that each VM holds, as last told.
@@ -83,6 +85,11 @@ impl Laws {
                 if !is_refused {
                     self.set_quota(*vm, *quota);
                 }
+            }
+            Event::SetHold { vm, hold } => {
+                self.held.remove(vm);
+                self.held.extend(hold.vram.map(|most| (*vm, most)));
+                self.lower_ceiling(*vm);
             }
             _ => {}
         }
@@ -153,6 +160,7 @@ impl Laws {
 
     fn begin(&mut self, vm: VmId, quota: Quota) {
         self.ended.remove(&vm);
+        self.held.remove(&vm);
         self.quotas.insert(vm, quota);
         self.ceilings.insert(vm, quota.max);
         self.resident.insert(vm, 0);
@@ -160,13 +168,24 @@ impl Laws {
     }
 
     fn set_quota(&mut self, vm: VmId, quota: Quota) {
-        if self.quotas.insert(vm, quota).is_none() {
-            return;
+        if self.quotas.insert(vm, quota).is_some() {
+            self.lower_ceiling(vm);
         }
+    }
+
+    /// A bound of a VM and what an operator leaves it: the smaller one holds.
+    fn bound(&self, vm: VmId, of: impl Fn(&Quota) -> u64) -> u64 {
+        let bound = self.quotas.get(&vm).map_or(u64::MAX, of);
+        bound.min(self.held.get(&vm).copied().unwrap_or(u64::MAX))
+    }
+
+    /// What it holds above its new bound goes, and nothing comes.
+    fn lower_ceiling(&mut self, vm: VmId) {
+        let max = self.bound(vm, |quota| quota.max);
         let held = self.resident.get(&vm).copied().unwrap_or(0);
         let coming = self.refill.filter(|(_, of, _)| *of == vm);
         let coming = coming.map_or(0, |(_, _, bytes)| bytes);
-        self.ceilings.insert(vm, quota.max.max(held + coming));
+        self.ceilings.insert(vm, max.max(held + coming));
     }
 
     fn told(&mut self, world: &World, notice: &Notice) -> Result<(), Violation> {
@@ -215,7 +234,7 @@ impl Laws {
 
     fn check_max(&mut self, vm: VmId, resident: u64) -> Result<(), Violation> {
         self.resident.insert(vm, resident);
-        let max = self.quotas.get(&vm).map_or(u64::MAX, |quota| quota.max);
+        let max = self.bound(vm, |quota| quota.max);
         let ceiling = self.ceilings.entry(vm).or_insert(max);
         if resident > *ceiling {
             return Err(Violation(format!(
@@ -231,12 +250,12 @@ impl Laws {
     /// A refill has begun: its bytes are not in VRAM yet.
     fn check_high(&self, vm: VmId, bytes: u64) -> Result<(), Violation> {
         let held = self.resident.get(&vm).copied().unwrap_or(0);
-        match self.quotas.get(&vm) {
-            Some(quota) if held + bytes > quota.high => Err(Violation(format!(
-                "{vm} holds {held} bytes and gets {bytes} back, its high is {}",
-                quota.high
+        let high = self.bound(vm, |quota| quota.high);
+        match held + bytes > high {
+            true => Err(Violation(format!(
+                "{vm} holds {held} bytes and gets {bytes} back, its high is {high}"
             ))),
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 
@@ -274,13 +293,14 @@ impl Laws {
         };
         // An idle chunk may make room for another of the same VM.
         let is_exchange = cause == MoveCause::Idle { taken_for: vm };
-        if of.resident < of.quota.min.saturating_add(bytes) && !is_exchange {
+        let min = self.bound(vm, |quota| quota.min);
+        if of.resident < min.saturating_add(bytes) && !is_exchange {
             return Err(Violation(format!(
-                "{vm} holds {} bytes, is promised {} and loses {bytes}",
-                of.resident, of.quota.min
+                "{vm} holds {} bytes, keeps {min} and loses {bytes}",
+                of.resident
             )));
         }
-        if of.resident > of.quota.max {
+        if of.resident > self.bound(vm, |quota| quota.max) {
             return Ok(());
         }
         // What is set, and beyond it the chunk that waits and those that make room for it.

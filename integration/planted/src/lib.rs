@@ -56,6 +56,8 @@ faults! {
     MinOneChunkOff,
     /// A `max` that is lowered below what the VM holds moves nothing out.
     LoweredMaxIgnored,
+    /// A VM that is frozen is brought memory back.
+    HoldForgotten,
     /// Frames that arrive with somebody's bytes are handed on as they are.
     ScrubSkipped,
     /// A move copies instance memory, which is stale in VRAM.

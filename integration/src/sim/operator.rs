@@ -1,10 +1,10 @@
-//! What an operator does in a run: VMs go and come, and quotas change.
+//! What an operator does in a run: VMs go and come, quotas change, and memory or time is held back.
 
 use rand::RngExt;
-use vgpu::{Event, VmId};
+use vgpu::{Event, Hold, VmId};
 
 use super::drawn::{self, DrawnVm};
-use super::{Kind, Settings, Simulation, Violation};
+use super::{Kind, MIB, Settings, Simulation, Violation};
 
 /// Events for which a departure may wait for a better moment.
 const LATE_EVENTS: u64 = 2_000;
@@ -58,6 +58,31 @@ impl Simulation {
         self.world.submit(Event::Detach { vm: vm.id });
     }
 
+    /// An operator freezes VMs, spills some of their memory, suspends them for a while, and lets them go.
+    fn hold(&mut self) {
+        if let Some((vm, hold)) = self.suspended.take() {
+            self.world.submit(Event::SetHold { vm, hold });
+        }
+        // Of a stream of their own, so that other draws are as they are without.
+        if self.holds.random_range(0..self.quota_turns) != 0 {
+            return;
+        }
+        let at = self.holds.random_range(0..self.vms.len());
+        let vram = match self.holds.random_range(0..4) {
+            0 => Some(0),
+            1 => Some(self.holds.random_range(1..=12) * MIB),
+            _ => None,
+        };
+        let is_suspended = self.holds.random();
+        if !self.vms[at].leaves {
+            let vm = self.vms[at].id;
+            let hold = Hold { vram, is_suspended };
+            self.world.submit(Event::SetHold { vm, hold });
+            let is_suspended = false;
+            self.suspended = hold.is_suspended.then_some((vm, Hold { vram, is_suspended }));
+        }
+    }
+
     /// VMs come and go, and quotas change.
     pub(super) fn operate(&mut self) -> Result<(), Violation> {
         let events = self.log.lock().expect("one thread").events;
@@ -75,6 +100,7 @@ impl Simulation {
                 self.world.submit(Event::SetQuota { vm, quota });
             }
         }
+        self.hold();
         // Best while its guest waits for something.
         let waits = |id: VmId| {
             let of = self.vms.iter().find(|vm| vm.id == id);

@@ -292,6 +292,30 @@ impl Quota {
     }
 }
 
+/// What an operator holds back from a VM for now, beside its quota.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Hold {
+    /// Most bytes of VRAM that the VM holds; 0: it is frozen. `None`: what its quota says. It goes before all of the quota, and
+    /// takes nothing from what is promised: the `min` of a VM that is frozen is lent, and there again when it is thawed.
+    pub vram: Option<u64>,
+    /// Its channels get no time on the engines.
+    pub is_suspended: bool,
+}
+
+impl Hold {
+    /// The quota by which the VM's memory goes and comes as long as this holds.
+    pub fn in_force(&self, quota: Quota) -> Quota {
+        let most = self.vram.unwrap_or(u64::MAX);
+        Quota {
+            min: quota.min.min(most),
+            low: quota.low.min(most),
+            high: quota.high.min(most),
+            max: quota.max.min(most),
+            weight: quota.weight,
+        }
+    }
+}
+
 /// Settings that a VM asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VmConfig {
@@ -401,6 +425,15 @@ impl Inspect for GpuConfig {
         tree.bytes("batch", self.batch_bytes);
         tree.number("watchdog_ns", self.watchdog_ns);
         tree.flag("maps_pin_memory", self.bus.pins);
+    }
+}
+
+impl Inspect for Hold {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        if let Some(bytes) = self.vram {
+            tree.bytes("vram", bytes);
+        }
+        tree.flag("is_suspended", self.is_suspended);
     }
 }
 

@@ -13,7 +13,7 @@ use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
-use crate::config::{CHANNELS_DEFAULT, VmConfig};
+use crate::config::{CHANNELS_DEFAULT, Hold, Quota, VmConfig};
 use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::host::arena::SLOT_BYTES;
@@ -252,6 +252,9 @@ pub(crate) struct Space {
 pub(crate) struct Vgpu {
     pub(crate) id: VmId,
     pub(crate) config: VmConfig,
+    /// What an operator holds back from it.
+    #[serde(default)]
+    pub(crate) hold: Hold,
     pub(crate) units: Units,
     pub(crate) chunks: Chunks,
     pub(crate) ram: RamMaps,
@@ -376,6 +379,7 @@ impl Vgpu {
             share: Share::default(),
             given_up: None,
             guest_errors: 0,
+            hold: Hold::default(),
             config,
         }
     }
@@ -385,6 +389,11 @@ impl Vgpu {
         self.leave != Leave::Stays
     }
 
+    /// The quota by which its memory goes and comes now.
+    pub(crate) fn quota(&self) -> Quota {
+        self.hold.in_force(self.config.quota)
+    }
+
     /// Whether the VM goes: no request of it is answered any more.
     pub(crate) fn is_detaching(&self) -> bool {
         matches!(self.leave, Leave::Detach(_))
@@ -392,10 +401,11 @@ impl Vgpu {
 
     /// Channels that the card may run, in the order of the guest's list.
     pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
+        let may_run = !self.hold.is_suspended;
         self.runlist
             .iter()
             .filter_map(|v| self.channels.get(v))
-            .filter(|channel| channel.in_table && !channel.suspended && !channel.killed)
+            .filter(move |channel| may_run && channel.in_table && !channel.suspended && !channel.killed)
             .map(|channel| channel.physical)
     }
 
@@ -554,6 +564,9 @@ impl Inspect for Vgpu {
             Leave::Detach(stage) => tree.name("leaves", format_args!("for good: {stage:?}")),
         }
         tree.part("quota", &self.config.quota);
+        if self.hold != Hold::default() {
+            tree.part("hold", &self.hold);
+        }
         tree.part("chunks", &self.chunks);
         tree.group("shadow_tables", |tree| {
             tree.bytes("held", self.shadow.held);

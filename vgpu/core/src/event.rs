@@ -103,6 +103,13 @@ pub enum Event {
         /// The new one.
         quota: crate::config::Quota,
     },
+    /// The operator holds back something from a VM, or no more. It holds from now on, whatever held before.
+    SetHold {
+        /// VM that it is for.
+        vm: VmId,
+        /// All that is held back.
+        hold: crate::config::Hold,
+    },
     /// A VM asks for something. Answered by [`Action::Reply`].
     #[serde(untagged, with = "recorded")]
     Request {

@@ -23,8 +23,8 @@ mod share;
 
 pub use account::Account;
 pub use config::{
-    Bus, BusRange, CHANNELS_DEFAULT, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Quota, RAM_DEFAULT, Setting,
-    SettingUnit, VmConfig,
+    Bus, BusRange, CHANNELS_DEFAULT, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Hold, Quota, RAM_DEFAULT,
+    Setting, SettingUnit, VmConfig,
 };
 pub use device::pci::{CONFIG_BYTES, ConfigSpace};
 pub use event::{

@@ -184,6 +184,8 @@ impl Manager {
                 let reason = Denial::NotAttached { vm };
                 cx.actions.push(Action::QuotaRefused { vm, reason });
             }
+            // Nobody is attached.
+            Event::SetHold { .. } => {}
             Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } | Event::Populated { .. } => {}
         }
     }
@@ -399,6 +401,8 @@ pub struct VmAudit {
     pub chunk_bytes: u64,
     /// Quota of the VM.
     pub quota: crate::config::Quota,
+    /// What an operator holds back from it.
+    pub hold: crate::config::Hold,
 }
 
 impl Inspect for Manager {

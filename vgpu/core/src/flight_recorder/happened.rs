@@ -136,6 +136,11 @@ pub enum Happened {
     SetQuota {
         vm: VmId,
     },
+    SetHold {
+        vm: VmId,
+        vram: Option<u64>,
+        is_suspended: bool,
+    },
     // Actions.
     Attached {
         vm: VmId,
@@ -315,6 +320,11 @@ impl Happened {
             Event::HostInterrupt => Happened::HostInterrupt,
             Event::Wake => Happened::Wake,
             Event::SetQuota { vm, .. } => Happened::SetQuota { vm },
+            Event::SetHold { vm, hold } => Happened::SetHold {
+                vm,
+                vram: hold.vram,
+                is_suspended: hold.is_suspended,
+            },
         })
     }
 
@@ -461,6 +471,7 @@ impl Happened {
             | Happened::MapRam { vm, .. }
             | Happened::UnmapRam { vm, .. }
             | Happened::SetQuota { vm }
+            | Happened::SetHold { vm, .. }
             | Happened::Attached { vm }
             | Happened::Denied { vm }
             | Happened::QuotaRefused { vm }
@@ -539,6 +550,7 @@ impl Happened {
             | Happened::Populated { .. }
             | Happened::HostInterrupt
             | Happened::Wake
+            | Happened::SetHold { .. }
             | Happened::SetQuota { .. } => false,
             Happened::Attached { .. }
             | Happened::Denied { .. }

@@ -128,6 +128,11 @@ impl Happened {
                 write!(f, "{vm} unmaps {} KiB of RAM at {gpa}", kibibytes(pages))?;
                 self.write_request(f)
             }
+            Happened::SetHold {
+                vm,
+                vram,
+                is_suspended,
+            } => write!(f, "{vm} is held at {vram:?} bytes, suspended {is_suspended}"),
             Happened::SetQuota { vm } => write!(f, "{vm} gets another quota"),
             _ => self.write_host_event(f),
         }

@@ -37,9 +37,10 @@ impl Vgpu {
             let space = spaces.get(space);
             space.is_some_and(|space| space.worked_at.is_none_or(|at| at < before))
         };
+        let is_held = self.hold.is_suspended;
         let asked = self.channels.iter().filter(|(_, channel)| {
             let may_run = channel.in_table && channel.runnable && !channel.suspended && !channel.killed;
-            may_run && channel.gp_put.is_some() && is_silent(&channel.space)
+            may_run && !is_held && channel.gp_put.is_some() && is_silent(&channel.space)
         });
         let all: Vec<_> = asked.map(|(&v, channel)| (v, channel.physical)).collect();
         let from = all.partition_point(|(v, _)| *v < self.asked_from);

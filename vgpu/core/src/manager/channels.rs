@@ -175,7 +175,8 @@ impl Running {
         }
         self.card.arena.write(instance, shadow.to_vec(), cx.actions);
         let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
-        self.card.bind(physical, instance, runnable);
+        self.card
+            .bind(physical, instance, runnable && !vgpu.hold.is_suspended);
         let gp_put = vgpu
             .userd
             .remove(&(channel, fermi_spec::instance::userd::GP_PUT as u16))
@@ -256,15 +257,15 @@ impl Running {
                 TableRead::Outside => {}
             }
         }
-        let Some(bound) = self
-            .vms
-            .get_mut(&vm)
-            .and_then(|vgpu| vgpu.channels.get_mut(&channel))
-        else {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Step::Done(Reply::Done);
+        };
+        let is_held = vgpu.hold.is_suspended;
+        let Some(bound) = vgpu.channels.get_mut(&channel) else {
             return Step::Done(Reply::Done);
         };
         bound.runnable = run;
-        if !bound.suspended && !bound.killed {
+        if !bound.suspended && !bound.killed && !is_held {
             let physical = bound.physical;
             if run {
                 self.card.start(physical)
@@ -356,6 +357,31 @@ impl Running {
             .flat_map(|i| lists.iter().filter_map(move |list| list.get(i).copied()))
             .collect();
         self.card.commit_runlist(&list, job);
+    }
+
+    /// An operator holds the VM's channels, or lets them go.
+    pub(super) fn hold_channels(&mut self, vm: VmId) {
+        let Some(vgpu) = self.vms.get(&vm) else { return };
+        let is_held = vgpu.hold.is_suspended;
+        let channels = vgpu.channels.values();
+        // Those that stand still for a move are put back behind it, if they are not held then.
+        let there: Vec<_> = channels
+            .filter(|channel| !channel.suspended && !channel.killed)
+            .map(|channel| (channel.physical, channel.runnable, channel.gp_put))
+            .collect();
+        for (physical, runnable, _) in &there {
+            match is_held {
+                true => self.card.disable(*physical),
+                false if *runnable => self.card.start(*physical),
+                false => {}
+            }
+        }
+        self.commit_host_runlist(Job::Nothing);
+        for (physical, _, gp_put) in there {
+            if let Some(gp_put) = gp_put.filter(|_| !is_held) {
+                self.card.ring_later(physical, gp_put);
+            }
+        }
     }
 
     /// The guest takes a channel off the engines.

@@ -84,15 +84,19 @@ pub(super) fn below_max(vgpu: &Vgpu) -> u64 {
     } else {
         0
     };
-    let max = vgpu.config.quota.max.saturating_add(slack);
+    let quota = match planted::is(Fault::HoldForgotten) {
+        true => vgpu.config.quota,
+        false => vgpu.quota(),
+    };
+    let max = quota.max.saturating_add(slack);
     max.saturating_sub(vgpu.chunks.resident())
 }
 
 /// Bytes that a refill may bring the VM.
 fn below_high(vgpu: &Vgpu) -> u64 {
-    match planted::is(Fault::RefillsAboveHigh) {
+    match planted::is(Fault::RefillsAboveHigh) || planted::is(Fault::HoldForgotten) {
         true => u64::MAX,
-        false => vgpu.config.quota.high.saturating_sub(vgpu.chunks.resident()),
+        false => vgpu.quota().high.saturating_sub(vgpu.chunks.resident()),
     }
 }
 
@@ -103,13 +107,13 @@ fn above_min(vgpu: &Vgpu) -> u64 {
     } else {
         0
     };
-    let min = vgpu.config.quota.min.saturating_sub(slack);
+    let min = vgpu.quota().min.saturating_sub(slack);
     vgpu.chunks.resident().saturating_sub(min)
 }
 
 /// Whether the VM holds more than its `max` and keeps its `min` without one of its chunks. `min` goes before `max`.
 pub(super) fn has_to_lose(vgpu: &Vgpu) -> bool {
-    vgpu.chunks.resident() > vgpu.config.quota.max && above_min(vgpu) >= vgpu.config.chunk_bytes
+    vgpu.chunks.resident() > vgpu.quota().max && above_min(vgpu) >= vgpu.config.chunk_bytes
 }
 
 impl<'a> Limits<'a> {
@@ -129,7 +133,7 @@ impl<'a> Limits<'a> {
 
     /// Bytes of host RAM that a spill of the VM may take. `max` goes before `host_ram`.
     fn host_ram_left(&self, vgpu: &Vgpu) -> u64 {
-        if vgpu.chunks.resident() > vgpu.config.quota.max || planted::is(Fault::HostRamIgnored) {
+        if vgpu.chunks.resident() > vgpu.quota().max || planted::is(Fault::HostRamIgnored) {
             return u64::MAX;
         }
         let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
@@ -194,7 +198,7 @@ impl<'a> Limits<'a> {
             doorbells: vgpu.doorbells.count,
             rang_at: vgpu.doorbells.last_at,
             last_use: LastUse::of(&vgpu.spaces),
-            ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.config.quota)
+            ..VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota())
         })
     }
 
@@ -213,7 +217,7 @@ impl<'a> Limits<'a> {
                 )
         };
         bytes > below_max(vgpu)
-            && bytes <= vgpu.config.quota.max
+            && bytes <= vgpu.quota().max
             && self.may_move(vgpu)
             && vgpu.chunks.all().any(|chunk| idle(&chunk))
     }

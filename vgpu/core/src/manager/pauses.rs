@@ -121,6 +121,7 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return;
         };
+        let is_held = vgpu.hold.is_suspended;
         let mut ring = Vec::new();
         for (v, physical) in channels {
             // A channel that the guest unbound meanwhile, or bound anew, is not the one that was suspended.
@@ -130,7 +131,8 @@ impl Running {
                 .filter(|channel| channel.physical == physical)
             {
                 channel.suspended = false;
-                if !channel.killed {
+                // One that an operator holds is rung when he lets it go.
+                if !channel.killed && !is_held {
                     ring.push((physical, channel.runnable, channel.gp_put));
                 }
             }

@@ -159,7 +159,7 @@ impl Running {
         for vgpu in self.vms.values() {
             usage.resident += vgpu.chunks.resident();
             usage.spilled += vgpu.chunks.spilled();
-            let high = vgpu.config.quota.high;
+            let high = vgpu.quota().high;
             usage.above_high += vgpu.chunks.resident().saturating_sub(high);
         }
         usage

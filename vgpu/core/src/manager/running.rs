@@ -20,7 +20,7 @@ use super::teardown::Leaving;
 use super::wakeups::Wakeups;
 use super::watchdog::Watchdog;
 use super::{Audit, Cx, Redirected, VmAudit};
-use crate::config::{GpuConfig, Quota, VmConfig};
+use crate::config::{GpuConfig, Hold, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::device::ram::IovaSpace;
 use crate::device::{QUEUE_MAX, Queued, Vgpu, promised_slots};
@@ -167,6 +167,7 @@ impl Running {
                     self.look_at_card(cx);
                 }
             }
+            Event::SetHold { vm, hold } => self.set_hold(vm, hold),
             Event::SetQuota { vm, quota } => {
                 if let Err(reason) = self.set_quota(vm, quota) {
                     cx.actions.push(Action::QuotaRefused { vm, reason });
@@ -379,6 +380,20 @@ impl Running {
         Ok(())
     }
 
+    /// Memory follows by the quota in force. Channels that are held are not scheduled again: what they run goes on to its next
+    /// switch point. Those that are let go run what was submitted meanwhile.
+    fn set_hold(&mut self, vm: VmId, hold: Hold) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let before = std::mem::replace(&mut vgpu.hold, hold);
+        if before.vram != hold.vram {
+            let quota = vgpu.quota();
+            self.observe(&Observation::QuotaChanged { vm, quota });
+        }
+        if before.is_suspended != hold.is_suspended {
+            self.hold_channels(vm);
+        }
+    }
+
     fn tell_usage(&mut self, cx: &mut Cx<'_>) {
         let resident: u64 = self.vms.values().map(|vgpu| vgpu.chunks.resident()).sum();
         let card = resident + self.card.arena.bytes();
@@ -420,7 +435,7 @@ impl Running {
         for vgpu in self.vms.values() {
             let waits = vgpu.blocked.is_some() || !vgpu.queue.is_empty() || vgpu.leaves();
             note(waits, format!("requests of {}", vgpu.id));
-            let (resident, quota) = (vgpu.chunks.resident(), vgpu.config.quota);
+            let (resident, quota) = (vgpu.chunks.resident(), vgpu.quota());
             let may_lose = resident.saturating_sub(quota.min) >= vgpu.config.chunk_bytes;
             note(
                 resident > quota.max && may_lose,
@@ -478,7 +493,7 @@ impl Running {
             .values()
             .filter(|(vm, _)| *vm == vgpu.id)
             .map(|(_, space)| space);
-        let view = VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.config.quota);
+        let view = VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota());
         VmAudit {
             vm: vgpu.id,
             frames,
@@ -506,6 +521,7 @@ impl Running {
             smallest_wanted: view.smallest_wanted,
             chunk_bytes: view.chunk_bytes,
             quota: vgpu.config.quota,
+            hold: vgpu.hold,
         }
     }
 }

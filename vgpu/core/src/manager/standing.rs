@@ -3,7 +3,7 @@
 use super::running::Running;
 use super::{Manager, Phase};
 use crate::account::Account;
-use crate::config::{Quota, VmConfig};
+use crate::config::{Hold, Quota, VmConfig};
 use crate::event::VmId;
 use crate::policy::VmView;
 
@@ -27,6 +27,8 @@ pub struct VmStanding {
     pub vm: VmId,
     /// What it may hold.
     pub quota: Quota,
+    /// What an operator holds back from it.
+    pub hold: Hold,
     /// What it is promised of VRAM: its `min` in whole chunks.
     pub promised: u64,
     /// In VRAM, in use or not.
@@ -68,10 +70,11 @@ impl Manager {
 
     fn standing_of(&self, running: &Running) -> Standing {
         let of_vm = |(&vm, vgpu): (&VmId, &crate::device::Vgpu)| {
-            let view = VmView::of(vm, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.config.quota);
+            let view = VmView::of(vm, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota());
             VmStanding {
                 vm,
                 quota: vgpu.config.quota,
+                hold: vgpu.hold,
                 promised: vgpu.config.promised(),
                 resident: vgpu.chunks.resident(),
                 spilled: vgpu.chunks.spilled(),

@@ -3,6 +3,7 @@
 mod activity;
 mod claims;
 mod engines;
+mod holds;
 mod isolation;
 mod last_address;
 mod lost;

@@ -222,7 +222,7 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Went::Done;
         };
-        let done = request.done;
+        let (done, is_held) = (request.done, vgpu.hold.is_suspended);
         let bound = vgpu.channels.get_mut(&channel);
         match (&request.kind, bound) {
             // Until it is bound in the card's table, the page still holds what its last user left.
@@ -252,7 +252,7 @@ impl Running {
                 let from = data[done..done + length].to_vec();
                 match bound {
                     Some(bound) => {
-                        if self.card.store_userd(bound, at, &from, cx.actions) {
+                        if self.card.store_userd(bound, is_held, at, &from, cx.actions) {
                             vgpu.note_doorbell(channel, cx.now);
                         }
                     }
@@ -266,9 +266,16 @@ impl Running {
 }
 
 impl Card {
-    /// A guest's store to the USERD page of a bound channel. GP_PUT is a doorbell, kept for after a suspension, and
-    /// takes whole words only. Whether it brought work.
-    fn store_userd(&mut self, bound: &mut Channel, at: u64, from: &[u8], actions: &mut Actions) -> bool {
+    /// A guest's store to the USERD page of a bound channel. GP_PUT is a doorbell, kept for after a suspension or while an
+    /// operator holds the VM's channels, and takes whole words only. Whether it brought work.
+    fn store_userd(
+        &mut self,
+        bound: &mut Channel,
+        is_held: bool,
+        at: u64,
+        from: &[u8],
+        actions: &mut Actions,
+    ) -> bool {
         let base = Card::userd_window(bound.physical);
         let mut plain = |at: u64, part: &[u8]| {
             if !part.is_empty() && bound.in_table {
@@ -289,7 +296,7 @@ impl Card {
             return false;
         };
         let before = bound.gp_put.replace(gp_put);
-        match (bound.in_table, bound.suspended || bound.killed) {
+        match (bound.in_table, bound.suspended || bound.killed || is_held) {
             (_, true) => {}
             (true, false) => self.ring(bound.physical, gp_put, actions),
             (false, false) => self.ring_later(bound.physical, gp_put),
