@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vgpu::{Direction, MoveCause, Notice, Quota, VmId};
+use vgpu::{Direction, Hold, MoveCause, Notice, Quota, VmId};
 
 use crate::vms::Vm;
 
@@ -25,6 +25,8 @@ pub enum HappeningKind {
     Detached,
     /// An operator changed its quota.
     QuotaChanged,
+    /// An operator froze it, spilled some of it, suspended it, or let it go again.
+    HoldChanged,
     /// Chunks of it went to host RAM.
     Spilled,
     /// Chunks of it came back to VRAM.
@@ -154,6 +156,24 @@ impl HappeningLog {
                 Some(name.into()),
                 Happening::new(HappeningKind::QuotaChanged, text),
             );
+        }
+    }
+
+    /// An operator holds back something from a VM, or no more.
+    pub(crate) fn hold_changed(&mut self, name: &str, before: Hold, after: Hold) {
+        let memory = (before.vram != after.vram).then(|| match after.vram {
+            Some(0) => "frozen: its memory goes to host RAM".to_owned(),
+            Some(bytes) => format!("held at {}M of VRAM", bytes as f64 / f64::from(1 << 20)),
+            None => "its memory may come back".to_owned(),
+        });
+        let time = (before.is_suspended != after.is_suspended).then(|| match after.is_suspended {
+            true => "suspended: its channels do not run".to_owned(),
+            false => "resumed: its channels run".to_owned(),
+        });
+        let changed: Vec<_> = memory.into_iter().chain(time).collect();
+        if !changed.is_empty() {
+            let happening = Happening::new(HappeningKind::HoldChanged, changed.join("; "));
+            self.put(Some(name.into()), happening);
         }
     }
 

@@ -61,7 +61,7 @@ pub use memory::{DESCRIPTORS_OF_A_VM, OWN_BYTES, RamMap};
 pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
 pub use port::Core;
-pub use questions::{Picture, QuotaChanged, QuotaRefusal, VmPicture};
+pub use questions::{HoldChange, HoldChanged, HoldRefusal, Picture, QuotaChanged, QuotaRefusal, VmPicture};
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};

@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::{Pending, Reaper};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Quota, Refusal, Reply, Request, RequestId,
-    Tick, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, Request, RequestId, Tick,
+    VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -95,7 +95,7 @@ pub(crate) struct Performer {
     /// Images that the VMs' reapers have emptied.
     emptied: Arc<Emptied>,
     /// Why the last quota was refused.
-    quota_refused: Option<Denial>,
+    pub(crate) quota_refused: Option<Denial>,
     ended: Option<Ended>,
 }
 
@@ -168,19 +168,6 @@ impl Performer {
     /// `Err` once the broker has ended.
     pub(crate) fn check_running(&self) -> Result<(), Ended> {
         self.ended.clone().map_or(Ok(()), Err)
-    }
-
-    /// Changes what a VM may hold, unless that could not be kept.
-    pub(crate) fn set_quota(&mut self, vm: VmId, quota: Quota) -> Result<(), Denial> {
-        self.quota_refused = None;
-        self.submit(Event::SetQuota { vm, quota });
-        if let Some(reason) = self.quota_refused.take() {
-            return Err(reason);
-        }
-        if let Some(entry) = self.vms.get_mut(&vm) {
-            entry.config.quota = quota;
-        }
-        Ok(())
     }
 
     /// Applies an event and everything that follows from it at once.
@@ -450,8 +437,11 @@ impl Performer {
         match entry.state {
             VmState::Attaching => {
                 entry.state = VmState::Attached;
-                self.happenings.came_or_went(&entry.config.name, true);
+                let name = entry.config.name.clone();
+                self.happenings.came_or_went(&name, true);
                 entry.port.attached(Ok(()));
+                let held = self.hold_from_start(vm, &name);
+                self.queue.extend(held);
             }
             VmState::AttachingToLeave => {
                 entry.state = VmState::Leaving;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use vgpu::{Denial, Quota, SettingError, Standing, Tick, VmConfig, VmId, VmStanding};
+use vgpu::{Denial, Event, Hold, Quota, SettingError, Standing, Tick, VmConfig, VmId, VmStanding};
 
 use crate::broker::{Broker, Shared};
 use crate::error::Ended;
@@ -13,6 +13,12 @@ use crate::perform::Performer;
 use crate::spread::VmSpreads;
 use crate::stats::{BrokerStats, VmStats};
 use crate::vms::{Vm, VmState};
+
+mod holds;
+#[cfg(test)]
+mod tests;
+
+pub use holds::{HoldChange, HoldChanged, HoldRefusal};
 
 /// A question. What it returns tells the answer, and is called without the lock.
 type Question = Box<dyn FnOnce(&mut Performer) -> Told + Send>;
@@ -50,6 +56,8 @@ pub(crate) struct Listed {
     pub(crate) config: VmConfig,
     /// The quota that it was listed with.
     listed_with: Quota,
+    /// What an operator holds back from it.
+    hold: Hold,
 }
 
 /// The VMs that have a socket, by name.
@@ -60,11 +68,27 @@ impl Roster {
     pub(crate) fn list(&mut self, config: VmConfig) {
         let listed_with = config.quota;
         let name = config.name.clone();
-        self.0.insert(name, Listed { config, listed_with });
+        let hold = Hold::default();
+        let listed = Listed {
+            config,
+            listed_with,
+            hold,
+        };
+        self.0.insert(name, listed);
     }
 
     pub(crate) fn config(&self, name: &str) -> Option<&VmConfig> {
         self.0.get(name).map(|listed| &listed.config)
+    }
+
+    fn hold(&self, name: &str) -> Option<Hold> {
+        self.0.get(name).map(|listed| listed.hold)
+    }
+
+    fn set_hold(&mut self, name: &str, hold: Hold) {
+        if let Some(listed) = self.0.get_mut(name) {
+            listed.hold = hold;
+        }
     }
 }
 
@@ -90,6 +114,8 @@ pub struct VmPicture {
     pub config: VmConfig,
     /// Whether its quota was changed since the broker was started.
     pub is_quota_changed: bool,
+    /// What an operator holds back from it.
+    pub hold: Hold,
     /// What it has, if its VMM is connected.
     pub attached: Option<(VmStanding, VmStats)>,
     /// How long it stood still and waited, if its VMM is connected.
@@ -216,6 +242,7 @@ impl Performer {
                 .find(|of| Some(of.vm) == vm);
             VmPicture {
                 config: listed.config.clone(),
+                hold: listed.hold,
                 is_quota_changed: listed.config.quota != listed.listed_with,
                 spreads: vm.and_then(|vm| self.stats.spreads_of(vm)),
                 attached: of_vm.and_then(|of| Some((of.clone(), self.stats.of_vm(of.vm)?))),
@@ -265,6 +292,19 @@ impl Performer {
         })
     }
 
+    /// Changes what a VM may hold, unless that could not be kept.
+    fn set_quota(&mut self, vm: VmId, quota: Quota) -> Result<(), Denial> {
+        self.quota_refused = None;
+        self.submit(Event::SetQuota { vm, quota });
+        if let Some(reason) = self.quota_refused.take() {
+            return Err(reason);
+        }
+        if let Some(entry) = self.vms.get_mut(&vm) {
+            entry.config.quota = quota;
+        }
+        Ok(())
+    }
+
     /// Says what would be allowed. That promises are kept is the core's part, which is asked when the VM is attached.
     fn check_min(&self, config: &VmConfig, vm: Option<VmId>) -> Result<(), QuotaRefusal> {
         let (min, guest_vram) = (config.quota.min, config.guest_vram);
@@ -278,6 +318,3 @@ impl Performer {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
