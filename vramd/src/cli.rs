@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 mod events;
 mod gpu;
+mod holds;
 mod kernel;
 mod lab;
 mod metrics;
@@ -57,6 +58,18 @@ enum Verb {
     Show(control::ShowArguments),
     /// Change the quota of a VM of a running broker, or show it; what is not named stays
     Quota(control::QuotaArguments),
+    /// Send all of a VM's memory to host RAM and keep it there; the GPU still reaches it
+    Freeze(holds::HoldArguments),
+    /// Let the memory of a VM come back that was frozen
+    Thaw(holds::HoldArguments),
+    /// Send some of a VM's memory to host RAM and keep it there
+    Spill(holds::SpillArguments),
+    /// Let the memory of a VM come back that was spilled
+    Refill(holds::HoldArguments),
+    /// Keep a VM's channels from the GPU's engines; its guest may take that for a hung GPU
+    Suspend(holds::SuspendArguments),
+    /// Let a VM's channels run again
+    Resume(holds::SuspendArguments),
     /// Tell what happened to VMs and cards of a running broker
     Events(events::EventsArguments),
     /// Tell where a VM's memory is, whom it went for, and what that cost
@@ -192,6 +205,12 @@ fn watch_signals(verb: &Verb) -> anyhow::Result<()> {
         | Verb::List(_)
         | Verb::Show(_)
         | Verb::Quota(_)
+        | Verb::Freeze(_)
+        | Verb::Thaw(_)
+        | Verb::Spill(_)
+        | Verb::Refill(_)
+        | Verb::Suspend(_)
+        | Verb::Resume(_)
         | Verb::Events(_)
         | Verb::Why(_)
         | Verb::Metrics(_)
@@ -225,6 +244,12 @@ pub fn main() -> ExitCode {
         Verb::List(arguments) => control::list(&arguments),
         Verb::Show(arguments) => control::show(&arguments),
         Verb::Quota(arguments) => control::quota(&arguments),
+        Verb::Freeze(arguments) => holds::freeze(&arguments),
+        Verb::Thaw(arguments) => holds::thaw(&arguments),
+        Verb::Spill(arguments) => holds::spill(&arguments),
+        Verb::Refill(arguments) => holds::refill(&arguments),
+        Verb::Suspend(arguments) => holds::suspend(&arguments),
+        Verb::Resume(arguments) => holds::resume(&arguments),
         Verb::Events(arguments) => events::events(&arguments),
         Verb::Why(arguments) => events::why(&arguments),
         Verb::Metrics(arguments) => metrics::metrics(&arguments),
@@ -263,6 +288,12 @@ mod tests {
                 "list",
                 "show",
                 "quota",
+                "freeze",
+                "thaw",
+                "spill",
+                "refill",
+                "suspend",
+                "resume",
                 "events",
                 "why",
                 "metrics",
@@ -279,7 +310,7 @@ mod tests {
             "{help}"
         );
         assert!(
-            !["top", "inspect", "spill", "freeze"]
+            !["top", "inspect", "attach", "detach"]
                 .iter()
                 .any(|verb| is_listed(verb)),
             "{help}"

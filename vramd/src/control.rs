@@ -13,6 +13,7 @@
 mod answers;
 mod ask;
 mod connections;
+mod holds;
 mod metrics;
 mod port;
 mod routes;

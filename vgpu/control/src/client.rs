@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
 
-use crate::{Events, Gpus, QuotaChange, QuotaChanged, Refusal, Vm, Vms};
+use crate::{Events, Gpus, HoldChanged, QuotaChange, QuotaChanged, Refusal, Spill, Vm, Vms};
 
 /// A request, and the type of its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +68,46 @@ pub fn change_quota(name: &str, change: &QuotaChange) -> Call<QuotaChanged> {
     // Numbers and words have no way to fail.
     let body = serde_json::to_vec(change).expect("a change of a quota is JSON");
     Call::new("PATCH", path, body)
+}
+
+/// Sends all of a VM's memory to host RAM and keeps it there.
+pub fn freeze(name: &str) -> Call<HoldChanged> {
+    hold(name, "freeze")
+}
+
+/// Lets the memory of a VM come back that was frozen.
+pub fn thaw(name: &str) -> Call<HoldChanged> {
+    hold(name, "thaw")
+}
+
+/// Sends a part of a VM's memory to host RAM and keeps it there.
+pub fn spill(name: &str, spill: &Spill) -> Call<HoldChanged> {
+    // Numbers have no way to fail.
+    let body = serde_json::to_vec(spill).expect("a spill is JSON");
+    Call {
+        body,
+        ..hold(name, "spill")
+    }
+}
+
+/// Lets the memory of a VM come back that was spilled.
+pub fn refill(name: &str) -> Call<HoldChanged> {
+    hold(name, "refill")
+}
+
+/// Keeps a VM's channels from the GPU's engines.
+pub fn suspend(name: &str) -> Call<HoldChanged> {
+    hold(name, "suspend")
+}
+
+/// Lets a VM's channels run again.
+pub fn resume(name: &str) -> Call<HoldChanged> {
+    hold(name, "resume")
+}
+
+fn hold(name: &str, verb: &str) -> Call<HoldChanged> {
+    let path = format!("/v1/vms/{}/{verb}", encoded(name));
+    Call::new("POST", path, Vec::new())
 }
 
 impl<T: DeserializeOwned> Call<T> {

@@ -49,6 +49,8 @@ pub enum EventKind {
     Detached,
     /// Its quota was changed.
     QuotaChanged,
+    /// It was frozen, spilled, suspended, or let go again.
+    HoldChanged,
     /// Memory of it went to host RAM.
     Spilled,
     /// Memory of it came back to VRAM.
@@ -72,6 +74,7 @@ impl EventKind {
             Self::Attached => "attached",
             Self::Detached => "detached",
             Self::QuotaChanged => "quota_changed",
+            Self::HoldChanged => "hold_changed",
             Self::Spilled => "spilled",
             Self::Refilled => "refilled",
             Self::RolledBack => "rolled_back",
@@ -90,13 +93,14 @@ mod tests {
     #[test]
     fn words_are_those_of_json() {
         use EventKind::{
-            Attached, ChannelKilled, Detached, GuestError, HostError, QuotaChanged, Refilled, RolledBack,
-            Spilled, Waited,
+            Attached, ChannelKilled, Detached, GuestError, HoldChanged, HostError, QuotaChanged, Refilled,
+            RolledBack, Spilled, Waited,
         };
         for kind in [
             Attached,
             Detached,
             QuotaChanged,
+            HoldChanged,
             Spilled,
             Refilled,
             RolledBack,

@@ -33,6 +33,8 @@ pub enum RefusalKind {
     TooSlow,
     /// 409: the quota cannot hold; the VM keeps its own.
     QuotaRefused,
+    /// 409: what is asked for cannot be held back from the VM as it is now; nothing is changed.
+    HoldRefused,
     /// 413: the body is longer than any request.
     TooLarge,
     /// 503: too many clients are connected.
@@ -50,7 +52,7 @@ impl RefusalKind {
             RefusalKind::UnknownPath | RefusalKind::UnknownVm => 404,
             RefusalKind::UnknownMethod => 405,
             RefusalKind::TooSlow => 408,
-            RefusalKind::QuotaRefused => 409,
+            RefusalKind::QuotaRefused | RefusalKind::HoldRefused => 409,
             RefusalKind::TooLarge => 413,
             RefusalKind::TooManyConnections | RefusalKind::BrokerEnded => 503,
         }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hold::Hold;
 use crate::quota::{Quota, QuotaSource};
 
 /// All VMs of the host that may attach.
@@ -30,6 +31,8 @@ pub struct Vm {
     pub quota: Quota,
     /// Where its quota is from.
     pub quota_source: QuotaSource,
+    /// What an operator holds back from it.
+    pub hold: Hold,
     /// What it holds. Null while no VMM is connected.
     pub usage: Option<Usage>,
     /// What its memory cost it since its VMM connected. Null while none is.

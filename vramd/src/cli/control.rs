@@ -9,6 +9,7 @@ use control::{Account, Gpu, Gpus, Pauses, Quota, QuotaChange, QuotaChanged, Quot
 use serde::Serialize;
 use sizes::Size;
 
+use super::holds::hold_words;
 use crate::control::ask;
 
 /// Names the broker's socket where `--control` does not.
@@ -155,14 +156,15 @@ fn gpu_table(gpus: &[Gpu]) -> String {
 
 fn vm_table(vms: &[Vm]) -> String {
     let head = [
-        "VM", "GPU", "RESIDENT", "SPILLED", "WANTED", "GUEST", "MIN", "LOW", "HIGH", "MAX", "WEIGHT", "QUOTA",
+        "VM", "GPU", "STATE", "RESIDENT", "SPILLED", "WANTED", "GUEST", "MIN", "LOW", "HIGH", "MAX",
+        "WEIGHT", "QUOTA",
     ];
     let row = |vm: &Vm| {
         let held = match &vm.usage {
             Some(usage) => [usage.resident_bytes, usage.spilled_bytes, usage.wanted_bytes].map(size),
-            None => ["not connected", "", ""].map(str::to_owned),
+            None => ["", "", ""].map(str::to_owned),
         };
-        let mut row = vec![vm.name.clone(), vm.gpu.clone()];
+        let mut row = vec![vm.name.clone(), vm.gpu.clone(), state(vm)];
         row.extend(held);
         row.push(size(vm.guest_vram_bytes));
         row.extend(quota_words(&vm.quota));
@@ -170,6 +172,16 @@ fn vm_table(vms: &[Vm]) -> String {
         row
     };
     table(&head, vms.iter().map(row).collect())
+}
+
+/// Whether a VMM is connected, and what an operator holds back.
+fn state(vm: &Vm) -> String {
+    match (&vm.usage, hold_words(&vm.hold)) {
+        (Some(_), None) => "connected".to_owned(),
+        (Some(_), Some(words)) => words,
+        (None, None) => "not connected".to_owned(),
+        (None, Some(words)) => format!("not connected, {words}"),
+    }
 }
 
 fn quota_table(vm: &str, changed: &QuotaChanged) -> String {
@@ -219,25 +231,23 @@ fn vm_page(vm: &Vm) -> String {
             ),
         ),
     ];
-    match (&vm.usage, &vm.account) {
-        (Some(usage), Some(account)) => {
-            let in_vram = format!(
-                "{}: {} in use, {} idle; {} at most",
-                size(usage.resident_bytes),
-                size(usage.active_bytes),
-                size(usage.idle_bytes),
-                size(usage.resident_peak_bytes)
-            );
-            lines.push(("in VRAM", in_vram));
-            let in_host_ram = format!(
-                "{}, of which {} in use",
-                size(usage.spilled_bytes),
-                size(usage.wanted_bytes)
-            );
-            lines.push(("in host RAM", in_host_ram));
-            lines.extend(account_lines(account));
-        }
-        _ => lines.push(("state", "not connected".to_owned())),
+    lines.push(("state", state(vm)));
+    if let (Some(usage), Some(account)) = (&vm.usage, &vm.account) {
+        let in_vram = format!(
+            "{}: {} in use, {} idle; {} at most",
+            size(usage.resident_bytes),
+            size(usage.active_bytes),
+            size(usage.idle_bytes),
+            size(usage.resident_peak_bytes)
+        );
+        lines.push(("in VRAM", in_vram));
+        let in_host_ram = format!(
+            "{}, of which {} in use",
+            size(usage.spilled_bytes),
+            size(usage.wanted_bytes)
+        );
+        lines.push(("in host RAM", in_host_ram));
+        lines.extend(account_lines(account));
     }
     let rows = lines
         .into_iter()

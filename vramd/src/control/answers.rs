@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use broker::{Happening, HappeningKind, Picture, VmPicture, VmStats};
 use control::{
-    Account, Event, EventKind, Gpu, Pauses, Quota, QuotaChange, QuotaChanged, QuotaSource, SpilledFor, Usage,
-    Vm, Waits,
+    Account, Event, EventKind, Gpu, Hold, HoldChanged, Pauses, Quota, QuotaChange, QuotaChanged, QuotaSource,
+    SpilledFor, Usage, Vm, Waits,
 };
 use vgpu::VmStanding;
 
@@ -43,6 +43,7 @@ pub(super) fn vm(gpu: &str, place: &Place, vm: &VmPicture, picture: &Picture) ->
         chunk_bytes: vm.config.chunk_bytes,
         quota: quota(vm.config.quota),
         quota_source: source,
+        hold: hold(vm.hold),
         usage: attached.map(|(standing, stats)| usage(standing, stats)),
         account: attached.map(|(standing, stats)| account(standing, stats, picture)),
     }
@@ -55,6 +56,22 @@ fn quota(quota: vgpu::Quota) -> Quota {
         high: quota.high.into(),
         max: quota.max.into(),
         weight: quota.weight,
+    }
+}
+
+fn hold(hold: vgpu::Hold) -> Hold {
+    Hold {
+        vram_bytes: hold.vram,
+        is_suspended: hold.is_suspended,
+    }
+}
+
+/// What a hold became.
+pub(super) fn hold_changed(changed: broker::HoldChanged) -> HoldChanged {
+    HoldChanged {
+        before: hold(changed.before),
+        after: hold(changed.after),
+        is_attached: changed.is_attached,
     }
 }
 
@@ -76,6 +93,7 @@ pub(super) fn event(gpu: &str, happening: &Happening) -> Event {
         HappeningKind::Attached => EventKind::Attached,
         HappeningKind::Detached => EventKind::Detached,
         HappeningKind::QuotaChanged => EventKind::QuotaChanged,
+        HappeningKind::HoldChanged => EventKind::HoldChanged,
         HappeningKind::Spilled => EventKind::Spilled,
         HappeningKind::Refilled => EventKind::Refilled,
         HappeningKind::RolledBack => EventKind::RolledBack,

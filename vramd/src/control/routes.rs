@@ -24,7 +24,7 @@ use utoipa_axum::routes;
 use vfio_user_server::Peer;
 
 use super::connections::READ_TIME;
-use super::{Host, Place, answers, metrics};
+use super::{Host, Place, answers, holds, metrics};
 
 /// Bytes of the longest body. The longest that makes sense has some hundred.
 const BODY_BYTES_MAX: usize = 16 << 10;
@@ -37,8 +37,8 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Longest time that a broker's event loop takes to answer.
 const BROKER_TIME: Duration = Duration::from_secs(5);
 
-type Served = State<Arc<Host>>;
-type Name = Result<Path<String>, PathRejection>;
+pub(super) type Served = State<Arc<Host>>;
+pub(super) type Name = Result<Path<String>, PathRejection>;
 
 /// The document of the API, without its paths.
 #[derive(OpenApi)]
@@ -56,6 +56,12 @@ fn documented() -> OpenApiRouter<Arc<Host>> {
         .routes(routes!(vms))
         .routes(routes!(vm))
         .routes(routes!(change_quota))
+        .routes(routes!(holds::freeze))
+        .routes(routes!(holds::thaw))
+        .routes(routes!(holds::spill))
+        .routes(routes!(holds::refill))
+        .routes(routes!(holds::suspend))
+        .routes(routes!(holds::resume))
         .routes(routes!(events))
         .routes(routes!(metrics::metrics))
 }
@@ -94,17 +100,17 @@ impl Refused {
         )
     }
 
-    fn unknown_vm(name: &str) -> Self {
+    pub(super) fn unknown_vm(name: &str) -> Self {
         let shown = shown(name);
         Self::new(RefusalKind::UnknownVm, format!("there is no vm {shown:?}")).then("vramd list")
     }
 
-    fn ended(ended: &Ended) -> Self {
+    pub(super) fn ended(ended: &Ended) -> Self {
         Self::new(RefusalKind::BrokerEnded, ended.to_string())
     }
 
     /// Names the command that helps on.
-    fn then(mut self, command: impl Into<String>) -> Self {
+    pub(super) fn then(mut self, command: impl Into<String>) -> Self {
         self.0.next = Some(command.into());
         self
     }
@@ -122,7 +128,7 @@ impl IntoResponse for Refused {
 }
 
 /// An answer of one document.
-struct Json<T>(T);
+pub(super) struct Json<T>(pub(super) T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response<Body> {
@@ -308,7 +314,7 @@ fn shown(text: &str) -> String {
 }
 
 /// The VM that a path names, and its card.
-fn found(host: &Host, name: Name) -> Result<(String, &Place, &str, &Broker), Refused> {
+pub(super) fn found(host: &Host, name: Name) -> Result<(String, &Place, &str, &Broker), Refused> {
     let Path(name) = name.map_err(|error| Refused::new(RefusalKind::Malformed, error.body_text()))?;
     let place = host.vms.get(&name).ok_or_else(|| Refused::unknown_vm(&name))?;
     let (gpu, broker) = &host.brokers[place.gpu];
@@ -323,7 +329,7 @@ pub(super) async fn picture(broker: &Broker, name: Option<String>) -> Result<Pic
     answer_of(told).await
 }
 
-async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
+pub(super) async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
     let refused = |what: &str| Refused::new(RefusalKind::BrokerEnded, what.to_owned());
     match timeout(BROKER_TIME, told).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -333,7 +339,7 @@ async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
 }
 
 /// Reads a request's body.
-async fn request<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
+pub(super) async fn request<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
     let malformed = |what: String| Refused::new(RefusalKind::Malformed, what);
     let too_large = || {
         let message = format!("a body has at most {BODY_BYTES_MAX} bytes");
