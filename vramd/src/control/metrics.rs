@@ -125,6 +125,10 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| Some(Gauge(of.vm.quota.weight.into()))),
     family("vm_quota_changed", "1 if an operator changed the quota since serve was started", None,
         |of| Some(Gauge((of.vm.quota_source == QuotaSource::Control).into()))),
+    family("vm_held", "Most VRAM that an operator leaves the VM for now, 0 if it is frozen; absent if he holds nothing back", BYTES,
+        |of| of.vm.hold.vram_bytes.map(Gauge)),
+    family("vm_suspended", "1 while an operator keeps the VM's channels from the engines", None,
+        |of| Some(Gauge(of.vm.hold.is_suspended.into()))),
     family("vm_resident", "In VRAM", BYTES, |of| usage(of, |usage| usage.resident_bytes)),
     family("vm_resident_peak", "The most that was in VRAM", BYTES, |of| usage(of, |usage| usage.resident_peak_bytes)),
     family("vm_active", "In VRAM and reached by channels", BYTES, |of| usage(of, |usage| usage.active_bytes)),
@@ -413,6 +417,7 @@ mod tests {
             chunk_bytes: 2 * MIB,
             quota,
             quota_source: QuotaSource::File,
+            hold: control::Hold::default(),
             usage: Some(usage),
             account: Some(account()),
         };
