@@ -18,6 +18,7 @@ mod lab;
 mod metrics;
 mod run;
 mod serve;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -74,6 +75,8 @@ enum Verb {
     Events(events::EventsArguments),
     /// Tell where a VM's memory is, whom it went for, and what that cost
     Why(events::WhyArguments),
+    /// Show the VMs of a running broker as they change, and change their quotas
+    Top(top::Arguments),
     /// Print the metrics of a running broker, as Prometheus reads them
     Metrics(metrics::Arguments),
     /// Tell what this host has and lacks, and how to get it
@@ -252,6 +255,7 @@ pub fn main() -> ExitCode {
         Verb::Resume(arguments) => holds::resume(&arguments),
         Verb::Events(arguments) => events::events(&arguments),
         Verb::Why(arguments) => events::why(&arguments),
+        Verb::Top(arguments) => top::top(&arguments),
         Verb::Metrics(arguments) => metrics::metrics(&arguments),
         Verb::Doctor(arguments) => doctor::doctor(&arguments),
         Verb::Bind(arguments) => bind::bind(&arguments),
@@ -296,6 +300,7 @@ mod tests {
                 "resume",
                 "events",
                 "why",
+                "top",
                 "metrics",
                 "kernel",
                 "lab",
@@ -310,9 +315,7 @@ mod tests {
             "{help}"
         );
         assert!(
-            !["top", "inspect", "attach", "detach"]
-                .iter()
-                .any(|verb| is_listed(verb)),
+            !["inspect", "attach", "detach"].iter().any(|verb| is_listed(verb)),
             "{help}"
         );
     }

@@ -1,4 +1,4 @@
-//! What an operator gets of a `serve` process beside the control API itself: metrics, completions, manual pages.
+//! What an operator gets of a `serve` process beside the control API itself: metrics, a live view, completions, manual pages.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -8,6 +8,8 @@ mod exposition;
 mod metrics;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod process;
+#[path = "operator/top.rs"]
+mod top;
 #[path = "operator/verbs.rs"]
 mod verbs;
 
@@ -44,10 +46,10 @@ impl Served {
     fn new(more: &str) -> Served {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-        let broker = Process::start(&["serve", "--config", &Self::config(&folder, more)]);
+        let config = Self::config(&folder, more);
         let mut served = Served {
+            broker: Process::start(&["serve", "--config", &config]),
             folder,
-            broker,
             said: Vec::new(),
         };
         let lines = 3 + more.lines().filter(|line| line.starts_with("metrics")).count();

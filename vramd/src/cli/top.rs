@@ -1,0 +1,137 @@
+//! `vramd top`: VMs and cards of a running broker on the whole terminal, and keys that change quotas.
+//!
+//! ```text
+//!  keys ──► model ──► view ──► terminal
+//!             ▲ │ a change
+//!             │ ▼
+//!            poll ──► broker
+//! ```
+
+mod model;
+mod poll;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use vramd_vm::signals::is_stop_requested;
+
+use super::control::socket;
+use model::{Hearing, Model, Step};
+use poll::{Order, Told};
+
+/// Longest time in which neither a signal nor what the broker told is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Args, Debug)]
+pub(super) struct Arguments {
+    /// Time between two looks, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+    /// Control socket of the broker [default: $VRAMD_CONTROL, or /run/vramd/control.sock]
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text
+        .parse::<f64>()
+        .ok()
+        .filter(|seconds| (0.1..=3600.0).contains(seconds));
+    let seconds = seconds.ok_or_else(|| format!("{text:?} is no number of seconds from 0.1 to 3600"))?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// The terminal while `top` has it. Dropped, it is as before; a panic does the same before its message.
+struct Screen(DefaultTerminal);
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+/// Shows what is, until `q` or a signal.
+pub(super) fn top(arguments: &Arguments) -> anyhow::Result<u8> {
+    ensure!(
+        io::stdin().is_terminal() && io::stdout().is_terminal(),
+        "top needs a terminal: `vramd list` prints a table, `vramd metrics` figures for programs"
+    );
+    let (socket, interval) = (socket(arguments.control.as_ref()), arguments.interval);
+    let (order, orders) = channel();
+    let (tell, told) = channel();
+    // Left behind at the end: it may be waiting for a broker that does not answer.
+    thread::Builder::new()
+        .name("poll".into())
+        .spawn(move || poll::run(&socket, interval, &orders, &tell))
+        .context("cannot start a thread")?;
+    let mut screen = Screen(ratatui::try_init().context("cannot set the terminal up")?);
+    run(&mut screen.0, &order, &told).context("cannot go on with the terminal")?;
+    Ok(0)
+}
+
+fn run(terminal: &mut DefaultTerminal, order: &Sender<Order>, told: &Receiver<Told>) -> io::Result<()> {
+    let (mut model, mut last) = (Model::new(), None);
+    while !is_stop_requested() {
+        loop {
+            match told.try_recv() {
+                Ok(told) => take(&mut model, told, &mut last),
+                Err(TryRecvError::Empty) => break,
+                // It has panicked, which has given the terminal back already.
+                Err(TryRecvError::Disconnected) => {
+                    return Err(io::Error::other("nobody asks the broker any more"));
+                }
+            }
+        }
+        terminal.draw(|frame| view::draw(frame, &model))?;
+        if !event::poll(LOOK)? {
+            continue;
+        }
+        let Event::Key(key) = event::read()? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match model.key(key) {
+            Step::Stay => {}
+            Step::Quit => return Ok(()),
+            Step::Change { vm, change } => {
+                // If nobody takes it, that is seen above.
+                let _ = order.send(Order { vm, change });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `last` is when the broker told before.
+fn take(model: &mut Model, told: Told, last: &mut Option<Instant>) {
+    match told {
+        Told::Picture { gpus, vms, at } => {
+            let since = last.replace(at).map(|last| at - last);
+            model.heard(gpus, vms, since);
+        }
+        Told::Silence(why) => model.hearing = Hearing::Silent(why),
+        Told::Changed(text) => model.status = Some((text, false)),
+        Told::Refused(why) => model.status = Some((why, true)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interval_is_seconds_within_reason() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "1h", "3601"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

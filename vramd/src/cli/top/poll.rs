@@ -1,0 +1,79 @@
+//! The thread that asks the broker, so that keys are answered while it is slow, or gone.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use control::{Gpu, QuotaChange, Vm, client};
+
+use crate::control::ask;
+
+/// What the thread tells.
+pub(super) enum Told {
+    /// Cards and VMs at a moment.
+    Picture {
+        gpus: Vec<Gpu>,
+        vms: Vec<Vm>,
+        at: Instant,
+    },
+    /// The broker was not heard, for this reason.
+    Silence(String),
+    /// A change was made.
+    Changed(String),
+    /// A change was not made, for this reason.
+    Refused(String),
+}
+
+/// A change of a VM's quota.
+pub(super) struct Order {
+    pub(super) vm: String,
+    pub(super) change: QuotaChange,
+}
+
+/// Asks each `interval`, and after each change, until nobody listens.
+pub(super) fn run(socket: &Path, interval: Duration, orders: &Receiver<Order>, tell: &Sender<Told>) {
+    loop {
+        if tell.send(picture(socket)).is_err() {
+            return;
+        }
+        let told = match orders.recv_timeout(interval) {
+            Ok(order) => change(socket, &order),
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if tell.send(told).is_err() {
+            return;
+        }
+    }
+}
+
+fn picture(socket: &Path) -> Told {
+    let asked = || {
+        anyhow::Ok((
+            ask(socket, &client::gpus())?.gpus,
+            ask(socket, &client::vms())?.vms,
+        ))
+    };
+    match asked() {
+        Ok((gpus, vms)) => Told::Picture {
+            gpus,
+            vms,
+            at: Instant::now(),
+        },
+        Err(why) => Told::Silence(format!("{why:#}")),
+    }
+}
+
+fn change(socket: &Path, order: &Order) -> Told {
+    let Order { vm, change } = order;
+    match ask(socket, &client::change_quota(vm, change)) {
+        Ok(changed) => {
+            let quota = changed.after;
+            Told::Changed(format!(
+                "{vm}: min {}, low {}, high {}, max {}, weight {}",
+                quota.min, quota.low, quota.high, quota.max, quota.weight
+            ))
+        }
+        Err(why) => Told::Refused(format!("{why:#}")),
+    }
+}
