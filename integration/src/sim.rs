@@ -16,7 +16,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{GpuConfig, Hold, Notice, Request, VmConfig, VmId};
+use vgpu::{GpuConfig, Notice, Request, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
@@ -36,7 +36,7 @@ mod rest;
 use drawn::{Drawn, DrawnVm};
 use hostile_policy::HostilePolicy;
 use log::{Log, hex};
-use operator::Departure;
+use operator::{Departure, Holds};
 
 pub use log::Telling;
 
@@ -137,9 +137,6 @@ struct Vm {
     leaves: bool,
 }
 
-/// The stream of draws of what an operator holds back.
-const HOLDS: u64 = 4;
-
 struct Simulation {
     world: World,
     rng: ChaCha8Rng,
@@ -154,10 +151,7 @@ struct Simulation {
     coming: Option<DrawnVm>,
     /// Turns between two changes of a quota, on average.
     quota_turns: u32,
-    /// Draws what an operator holds back.
-    holds: ChaCha8Rng,
-    /// A VM that is suspended, and what is held back from it afterwards.
-    suspended: Option<(VmId, Hold)>,
+    holds: Holds,
     /// Number of events after which nothing goes wrong any more.
     faults_end_at: u64,
     /// Numbers of events at which all guests stand still until memory is at rest, the last one first.
@@ -314,12 +308,9 @@ impl Simulation {
         let slow_card = drawn::slow_card(world.model.faults_mut(), &mut rng);
         let quota_turns = [u32::MAX, 5_000, 1_000, 300][rng.random_range(0..4usize)];
         let faults_end_at = [u64::MAX, u64::MAX, 4_000][rng.random_range(0..3usize)];
-        let mut holds = rng.clone();
-        holds.set_stream(HOLDS);
         let mut simulation = Self {
             world,
-            holds,
-            suspended: None,
+            holds: Holds::new(&rng),
             slow_card,
             rng,
             vms: Vec::new(),

@@ -1,6 +1,7 @@
 //! What an operator does in a run: VMs go and come, quotas change, and memory or time is held back.
 
 use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 use vgpu::{Event, Hold, VmId};
 
 use super::drawn::{self, DrawnVm};
@@ -14,6 +15,23 @@ pub(super) struct Departure {
     at_event: u64,
     who: VmId,
     next: DrawnVm,
+}
+
+/// What an operator holds back from VMs.
+pub(super) struct Holds {
+    /// A stream of its own, so that other draws are as they are without.
+    rng: ChaCha8Rng,
+    /// A VM that is suspended, and what is held back from it afterwards.
+    suspended: Option<(VmId, Hold)>,
+}
+
+impl Holds {
+    pub(super) fn new(rng: &ChaCha8Rng) -> Self {
+        let mut rng = rng.clone();
+        rng.set_stream(4);
+        let suspended = None;
+        Self { rng, suspended }
+    }
 }
 
 impl Simulation {
@@ -60,26 +78,25 @@ impl Simulation {
 
     /// An operator freezes VMs, spills some of their memory, suspends them for a while, and lets them go.
     fn hold(&mut self) {
-        if let Some((vm, hold)) = self.suspended.take() {
+        if let Some((vm, hold)) = self.holds.suspended.take() {
             self.world.submit(Event::SetHold { vm, hold });
         }
-        // Of a stream of their own, so that other draws are as they are without.
-        if self.holds.random_range(0..self.quota_turns) != 0 {
+        if self.holds.rng.random_range(0..self.quota_turns) != 0 {
             return;
         }
-        let at = self.holds.random_range(0..self.vms.len());
-        let vram = match self.holds.random_range(0..4) {
+        let at = self.holds.rng.random_range(0..self.vms.len());
+        let vram = match self.holds.rng.random_range(0..4) {
             0 => Some(0),
-            1 => Some(self.holds.random_range(1..=12) * MIB),
+            1 => Some(self.holds.rng.random_range(1..=12) * MIB),
             _ => None,
         };
-        let is_suspended = self.holds.random();
+        let is_suspended = self.holds.rng.random();
         if !self.vms[at].leaves {
             let vm = self.vms[at].id;
             let hold = Hold { vram, is_suspended };
             self.world.submit(Event::SetHold { vm, hold });
             let is_suspended = false;
-            self.suspended = hold.is_suspended.then_some((vm, Hold { vram, is_suspended }));
+            self.holds.suspended = hold.is_suspended.then_some((vm, Hold { vram, is_suspended }));
         }
     }
 

@@ -13,9 +13,8 @@ use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
-use crate::config::{CHANNELS_DEFAULT, Hold, Quota, VmConfig};
+use crate::config::{CHANNELS_DEFAULT, Hold, VmConfig};
 use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
-use crate::host::PhysChannel;
 use crate::host::arena::SLOT_BYTES;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::manager::forecast::Mean;
@@ -389,24 +388,9 @@ impl Vgpu {
         self.leave != Leave::Stays
     }
 
-    /// The quota by which its memory goes and comes now.
-    pub(crate) fn quota(&self) -> Quota {
-        self.hold.in_force(self.config.quota)
-    }
-
     /// Whether the VM goes: no request of it is answered any more.
     pub(crate) fn is_detaching(&self) -> bool {
         matches!(self.leave, Leave::Detach(_))
-    }
-
-    /// Channels that the card may run, in the order of the guest's list.
-    pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
-        let may_run = !self.hold.is_suspended;
-        self.runlist
-            .iter()
-            .filter_map(|v| self.channels.get(v))
-            .filter(move |channel| may_run && channel.in_table && !channel.suspended && !channel.killed)
-            .map(|channel| channel.physical)
     }
 
     /// Directory entries, of all spaces, whose tables are held in snapshots.

@@ -18,7 +18,6 @@ const STUCK: Duration = Duration::from_secs(10);
 /// Nothing has moved for so long: memory that may come back has no room, or is not in use.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// `freeze`, `thaw` and `refill`.
 #[derive(Args, Debug)]
 pub(super) struct HoldArguments {
     /// Name of the VM
@@ -30,7 +29,6 @@ pub(super) struct HoldArguments {
     asked: Asked,
 }
 
-/// `spill`.
 #[derive(Args, Debug)]
 pub(super) struct SpillArguments {
     /// Name of the VM
@@ -44,7 +42,6 @@ pub(super) struct SpillArguments {
     asked: Asked,
 }
 
-/// `suspend` and `resume`.
 #[derive(Args, Debug)]
 pub(super) struct SuspendArguments {
     /// Name of the VM

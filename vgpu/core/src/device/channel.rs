@@ -5,7 +5,7 @@ use fermi_spec::instance::Timeslice;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
-use super::SpaceId;
+use super::{SpaceId, Vgpu};
 use crate::event::Tick;
 use crate::host::PhysChannel;
 use crate::inspect::{Inspect, Space as Address, Tree};
@@ -60,6 +60,18 @@ impl Channel {
             slice: Timeslice::new(),
             gp_put: None,
         }
+    }
+}
+
+impl Vgpu {
+    /// Channels that the card may run, in the order of the guest's list.
+    pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
+        let may_run = !self.hold.is_suspended;
+        self.runlist
+            .iter()
+            .filter_map(|v| self.channels.get(v))
+            .filter(move |channel| may_run && channel.in_table && !channel.suspended && !channel.killed)
+            .map(|channel| channel.physical)
     }
 }
 

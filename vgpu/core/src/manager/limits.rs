@@ -23,6 +23,7 @@ use super::demands::{Demand, Demands};
 use super::mover::Head;
 use super::running::Running;
 use super::window_copy::BATCH_BYTES_BY_WINDOW;
+use crate::config::Quota;
 use crate::device::Vgpu;
 use crate::event::{Action, Tick, VmId};
 use crate::host::copy::{RUNS_MAX, WINDOW_BYTES};
@@ -75,6 +76,13 @@ pub(super) struct Figures {
     /// Bytes that were taken from others for a VM's chunk, which are free, and the VM.
     pub(super) claim: Option<(VmId, u64)>,
     pub(super) now: Tick,
+}
+
+impl Vgpu {
+    /// The quota by which its memory goes and comes now.
+    pub(crate) fn quota(&self) -> Quota {
+        self.hold.in_force(self.config.quota)
+    }
 }
 
 /// Bytes that the VM may still get in VRAM.
