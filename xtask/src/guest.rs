@@ -352,6 +352,22 @@ impl Guest {
         }
     }
 
+    /// What the processor of a machine that does not answer is at: its instruction pointer and flags.
+    pub(crate) fn standstill(&mut self) -> String {
+        let Some(machine) = &mut self.machine else {
+            return "a shell of this machine".to_owned();
+        };
+        let asked = json!({ "command-line": "info registers" });
+        match machine.qmp.execute("human-monitor-command", asked) {
+            Ok(registers) => {
+                let text = registers.as_str().unwrap_or_default();
+                let line = text.lines().find(|line| line.starts_with("RIP="));
+                line.unwrap_or("no instruction pointer").trim().to_owned()
+            }
+            Err(error) => format!("{error:#}"),
+        }
+    }
+
     fn console_tail(&self) -> String {
         let Some(machine) = &self.machine else {
             return String::new();

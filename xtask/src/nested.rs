@@ -128,7 +128,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let programs = programs(workspace, arguments, folder.path())?;
     let outcome = if arguments.icount {
-        measure(&environment, &programs.vramd, folder.path())
+        icount::measure(&environment, &programs.vramd, folder.path())
             .and_then(|figures| baseline::judge(workspace, figures, arguments.bless))
     } else {
         in_nested_host(&environment, &programs, arguments, folder.path())
@@ -139,20 +139,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NestedArguments) -> Result<
     outcome?;
     println!("nested passed in {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
-}
-
-/// Takes the figures, from the start once more if a guest's boot hung.
-fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Result<baseline::Figures> {
-    let first = folder.join("first");
-    std::fs::create_dir(&first).context("cannot create a folder")?;
-    let outcome = icount::measure(environment, vramd, &first);
-    match outcome {
-        Err(error) if error.is::<boots::BootHung>() => {
-            println!("NOTE: {error:#}: all is measured once more");
-            icount::measure(environment, vramd, folder)
-        }
-        outcome => outcome,
-    }
 }
 
 /// Moves the weakened program away from where it was built: that is the ordinary one's place. It is

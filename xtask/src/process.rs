@@ -1,5 +1,6 @@
 //! Processes that a task starts: ended when dropped, heard line by line, never waited for without a bound.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::PathBuf;
@@ -15,6 +16,21 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks for a state that is not signalled.
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
+
+/// A process said nothing for as long as one was ready to wait.
+#[derive(Debug)]
+pub(crate) struct Silent {
+    name: &'static str,
+    patience: Duration,
+}
+
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} says nothing for {:.1?}", self.name, self.patience)
+    }
+}
+
+impl std::error::Error for Silent {}
 
 /// A process with its standard output as lines and its standard error in a file.
 #[derive(Debug)]
@@ -49,11 +65,15 @@ impl Process {
         self.line_within(PATIENCE)
     }
 
-    /// The next line, if it comes within `patience`.
+    /// The next line, if it comes within `patience`; [`Silent`] if not.
     pub(crate) fn line_within(&mut self, patience: Duration) -> Result<String> {
         match self.lines.recv_timeout(patience) {
             Ok(line) => Ok(line),
-            Err(RecvTimeoutError::Timeout) => bail!("{} says nothing for {patience:.1?}", self.name),
+            Err(RecvTimeoutError::Timeout) => Err(Silent {
+                name: self.name,
+                patience,
+            }
+            .into()),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.wait()?;
                 bail!("{} ended with {status}: {}", self.name, self.errors()?.trim())
@@ -191,6 +211,15 @@ mod tests {
         assert_eq!(process.line().unwrap(), "one");
         let error = process.line().unwrap_err().to_string();
         assert!(error.contains("exit status: 3: why"), "{error}");
+    }
+
+    #[test]
+    fn silence_is_told_from_an_end() {
+        let (_folder, mut process) = shell("read x");
+        let error = process.line_within(Duration::from_millis(20)).unwrap_err();
+        assert!(error.context("why").is::<Silent>());
+        drop(process.child.stdin.take());
+        assert!(!process.line().unwrap_err().is::<Silent>());
     }
 
     #[test]

@@ -48,30 +48,18 @@ pub(super) fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Res
     let (contestants, more) = boots::contestants(environment, folder)?;
     files.extend(more);
     environment.write_first_root(&root, &files)?;
-    let config = GuestConfig {
-        processor: Processor::EpycRome,
-        clock: Clock::Instructions,
-        ram_mib: RAM_MIB,
-        card: None,
-        root: &root,
-        disk: None,
-        has_iommu: false,
-        kernel_options: FIXED_LAYOUT,
+    let mut machines = 0;
+    let mut start_machine = || {
+        machines += 1;
+        let folder = folder.join(format!("machine{machines}"));
+        std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        machine(environment, &root, &folder)
     };
-    let mut guest = Guest::boot(environment, &config, folder)?;
-    guest.succeed("load host", PATIENCE)?;
-    guest.succeed(&format!("echo advise >{SHMEM_HUGE_PAGES}"), PATIENCE)?;
+    let mut guest = start_machine()?;
     println!(
         "the machine that counts is up after {:.1} s",
         start.elapsed().as_secs_f64()
     );
-    let serve = format!(
-        "vramd serve --config /etc/host.toml >/dev/null 2>serve.log & until [ -S {SOCKET} ]; do kill -0 $! || break; \
-         usleep 10000; done; [ -S {SOCKET} ]"
-    );
-    guest
-        .succeed(&serve, PATIENCE)
-        .context("the broker does not start")?;
     let mut figures = Figures::default();
     let (mut boots, mut exits) = (Vec::new(), 0);
     for _ in 0..BOOTS {
@@ -89,10 +77,34 @@ pub(super) fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Res
     let memory = memory(&mut guest, exits)?;
     figures.insert(Figure::Anonymous, memory.anonymous_kib);
     figures.insert(Figure::Resident, memory.resident_kib);
-    boots::measure(&mut guest, &contestants, &mut figures)?;
-    guest.power_off()?;
+    boots::measure(guest, start_machine, &contestants, &mut figures)?.power_off()?;
     println!("measured in {:.1} s", start.elapsed().as_secs_f64());
     Ok(figures)
+}
+
+/// Boots the machine and starts a broker in it. Logs go to `folder`.
+fn machine(environment: &HostEnv, root: &Path, folder: &Path) -> Result<Guest> {
+    let config = GuestConfig {
+        processor: Processor::EpycRome,
+        clock: Clock::Instructions,
+        ram_mib: RAM_MIB,
+        card: None,
+        root,
+        disk: None,
+        has_iommu: false,
+        kernel_options: FIXED_LAYOUT,
+    };
+    let mut guest = Guest::boot(environment, &config, folder)?;
+    guest.succeed("load host", PATIENCE)?;
+    guest.succeed(&format!("echo advise >{SHMEM_HUGE_PAGES}"), PATIENCE)?;
+    let serve = format!(
+        "vramd serve --config /etc/host.toml >/dev/null 2>serve.log & until [ -S {SOCKET} ]; do kill -0 $! || break; \
+         usleep 10000; done; [ -S {SOCKET} ]"
+    );
+    guest
+        .succeed(&serve, PATIENCE)
+        .context("the broker does not start")?;
+    Ok(guest)
 }
 
 fn files(vramd: &Path, folder: &Path) -> Result<Vec<GuestFile>> {
