@@ -12,13 +12,6 @@ pub struct Hold {
     pub is_suspended: bool,
 }
 
-impl Hold {
-    /// Whether all of its memory is to be in host RAM.
-    pub fn is_frozen(&self) -> bool {
-        self.vram_bytes == Some(0)
-    }
-}
-
 /// A part of a VM's memory that is to go to host RAM, and to stay there until it is called back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -304,7 +304,7 @@ pub struct Hold {
 
 impl Hold {
     /// The quota by which the VM's memory goes and comes as long as this holds.
-    pub fn in_force(&self, quota: Quota) -> Quota {
+    pub(crate) fn in_force(&self, quota: Quota) -> Quota {
         let most = self.vram.unwrap_or(u64::MAX);
         Quota {
             min: quota.min.min(most),
