@@ -36,7 +36,7 @@ impl Host {
             );
             let file = format!(
                 "name = \"{vm}\"\nmemory = \"128M\"\noptions = \"vramd.workload=triad vramd.footprint_kib=40960 \
-                 vramd.rounds=6\"\n[vgpu]\nsocket = {socket:?}\n"
+                 vramd.rounds=16\"\n[vgpu]\nsocket = {socket:?}\n"
             );
             std::fs::write(at(&format!("{vm}.toml")), file).unwrap();
         }
