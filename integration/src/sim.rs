@@ -310,7 +310,7 @@ impl Simulation {
         let faults_end_at = [u64::MAX, u64::MAX, 4_000][rng.random_range(0..3usize)];
         let mut simulation = Self {
             world,
-            holds: Holds::new(&rng),
+            holds: Holds::new(seed, &rng),
             slow_card,
             rng,
             vms: Vec::new(),
