@@ -102,9 +102,13 @@ pub(super) fn below_max(vgpu: &Vgpu) -> u64 {
 
 /// Bytes that a refill may bring the VM.
 fn below_high(vgpu: &Vgpu) -> u64 {
-    match planted::is(Fault::RefillsAboveHigh) || planted::is(Fault::HoldForgotten) {
+    let high = match planted::is(Fault::HoldForgotten) {
+        true => vgpu.config.quota.high,
+        false => vgpu.quota().high,
+    };
+    match planted::is(Fault::RefillsAboveHigh) {
         true => u64::MAX,
-        false => vgpu.quota().high.saturating_sub(vgpu.chunks.resident()),
+        false => high.saturating_sub(vgpu.chunks.resident()),
     }
 }
 

@@ -98,14 +98,14 @@ impl Running {
             Proposal::Nothing => false,
             Proposal::Spill { vm, chunks, cause } => {
                 let started = self.start_move(vm, (Direction::Spill, cause), chunks, BTreeMap::new(), cx);
-                if !started {
+                if !started && matches!(occasion, Occasion::Demand | Occasion::AboveMax { .. }) {
                     // No shadow table to point to host RAM with. Others next time.
                     if let Some(vgpu) = self.vms.get_mut(&vm) {
                         vgpu.passed_over_until = cx.now.after(COULD_NOT_START_NS);
                     }
-                    self.pass_wanted |= matches!(occasion, Occasion::Pass | Occasion::Tick);
+                    return true;
                 }
-                true
+                started
             }
             Proposal::Refill { vm, chunks, cause } => {
                 let mut frames = BTreeMap::new();
