@@ -33,7 +33,7 @@ pub(crate) struct PlantedArguments {
     #[arg(long, default_value_t = 40)]
     seeds: u64,
     /// Time in which a fault has to be found.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value_t = 900)]
     seconds: u64,
 }
 
@@ -44,7 +44,7 @@ impl Default for PlantedArguments {
             fault: None,
             first: 0,
             seeds: 40,
-            seconds: 300,
+            seconds: 900,
         }
     }
 }
