@@ -340,7 +340,9 @@ impl Performer {
         match action {
             Action::Attached { vm } => self.attached(vm),
             Action::Denied { vm, reason } => self.denied(vm, reason),
-            Action::QuotaRefused { reason, .. } => self.quota_refused = Some(reason),
+            Action::QuotaRefused { reason, .. } | Action::HostRamRefused { reason } => {
+                self.quota_refused = Some(reason);
+            }
             Action::Detached { vm } => self.detached(vm),
             Action::GiveUp { vm, reason } => self.give_up(vm, &reason),
             Action::Reply { vm, request, reply } => self.reply(vm, request, reply),

@@ -110,6 +110,12 @@ pub enum Event {
         /// All that is held back.
         hold: crate::config::Hold,
     },
+    /// The operator changes the bound of host RAM for all VMs of the card, see [`crate::GpuConfig::host_ram`]. Answered by
+    /// [`Action::HostRamRefused`] if what VMs are promised would not fit; else it holds from now on.
+    SetHostRam {
+        /// The new one.
+        bytes: u64,
+    },
     /// A VM asks for something. Answered by [`Action::Reply`].
     #[serde(untagged, with = "recorded")]
     Request {
@@ -297,6 +303,11 @@ pub enum Action {
     QuotaRefused {
         /// VM whose quota was to change.
         vm: VmId,
+        /// Reason of the refusal, with its figures.
+        reason: Denial,
+    },
+    /// The bound of host RAM stays as it is, because what VMs are promised would not fit.
+    HostRamRefused {
         /// Reason of the refusal, with its figures.
         reason: Denial,
     },

@@ -175,6 +175,10 @@ impl FlightRecorder {
                     self.action(action);
                     self.remark(format!("{vm}: {reason}"));
                 }
+                Action::HostRamRefused { reason } => {
+                    self.action(action);
+                    self.remark(reason.to_string());
+                }
                 other => self.action(other),
             }
         }

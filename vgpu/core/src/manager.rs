@@ -184,6 +184,7 @@ impl Manager {
                 let reason = Denial::NotAttached { vm };
                 cx.actions.push(Action::QuotaRefused { vm, reason });
             }
+            Event::SetHostRam { bytes } => self.config.host_ram = bytes,
             // Nobody is attached.
             Event::SetHold { .. } => {}
             Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } | Event::Populated { .. } => {}

@@ -1,7 +1,8 @@
 //! Why the core did what it did: each reason a type with its figures, and one text for operators.
 //!
 //! ```text
-//! Denial      a VM did not get its vGPU or quota   shown by Action::Denied, Action::QuotaRefused
+//! Denial      a VM did not get its vGPU or quota   shown by Action::Denied, Action::QuotaRefused,
+//!             nor the card more host RAM           Action::HostRamRefused
 //! StartFailure  no VM will: the card is unusable   shown by Notice::StartFailed
 //! MoveCause   chunks of a VM began to move         shown by Notice::MoveStarted and Moved
 //! RollBack    they stayed where they were          shown by Notice::RolledBack

@@ -141,6 +141,9 @@ pub enum Happened {
         vram: Option<u64>,
         is_suspended: bool,
     },
+    SetHostRam {
+        bytes: u64,
+    },
     // Actions.
     Attached {
         vm: VmId,
@@ -151,6 +154,7 @@ pub enum Happened {
     QuotaRefused {
         vm: VmId,
     },
+    HostRamRefused,
     Detached {
         vm: VmId,
     },
@@ -325,6 +329,7 @@ impl Happened {
                 vram: hold.vram,
                 is_suspended: hold.is_suspended,
             },
+            Event::SetHostRam { bytes } => Happened::SetHostRam { bytes },
         })
     }
 
@@ -343,6 +348,7 @@ impl Happened {
             Action::Attached { vm } => Happened::Attached { vm },
             Action::Denied { vm, .. } => Happened::Denied { vm },
             Action::QuotaRefused { vm, .. } => Happened::QuotaRefused { vm },
+            Action::HostRamRefused { .. } => Happened::HostRamRefused,
             Action::Detached { vm } => Happened::Detached { vm },
             Action::GiveUp { vm, .. } => Happened::GiveUp { vm },
             Action::Reply {
@@ -509,6 +515,8 @@ impl Happened {
                 ..
             }
             | Happened::WakeAt { .. }
+            | Happened::SetHostRam { .. }
+            | Happened::HostRamRefused
             | Happened::CardLost { .. } => None,
         }
     }
@@ -551,10 +559,12 @@ impl Happened {
             | Happened::HostInterrupt
             | Happened::Wake
             | Happened::SetHold { .. }
+            | Happened::SetHostRam { .. }
             | Happened::SetQuota { .. } => false,
             Happened::Attached { .. }
             | Happened::Denied { .. }
             | Happened::QuotaRefused { .. }
+            | Happened::HostRamRefused
             | Happened::Detached { .. }
             | Happened::GiveUp { .. }
             | Happened::Replied { .. }

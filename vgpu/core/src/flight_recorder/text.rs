@@ -134,6 +134,7 @@ impl Happened {
                 is_suspended,
             } => write!(f, "{vm} is held at {vram:?} bytes, suspended {is_suspended}"),
             Happened::SetQuota { vm } => write!(f, "{vm} gets another quota"),
+            Happened::SetHostRam { bytes } => write!(f, "VMs get {} MiB of host RAM", bytes >> 20),
             _ => self.write_host_event(f),
         }
     }
@@ -175,6 +176,7 @@ impl Happened {
             Happened::Attached { vm } => write!(f, "{vm} has its vGPU"),
             Happened::Denied { vm } => write!(f, "{vm} gets no vGPU"),
             Happened::QuotaRefused { vm } => write!(f, "{vm} keeps its quota"),
+            Happened::HostRamRefused => write!(f, "the bound of host RAM stays"),
             Happened::Detached { vm } => write!(f, "nothing of {vm} is left"),
             Happened::Replied { vm, request, answer } => {
                 write!(f, "request {} of {vm} is {answer}", request.0)

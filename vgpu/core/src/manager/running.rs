@@ -173,6 +173,11 @@ impl Running {
                     cx.actions.push(Action::QuotaRefused { vm, reason });
                 }
             }
+            Event::SetHostRam { bytes } => {
+                if let Err(reason) = self.set_host_ram(bytes) {
+                    cx.actions.push(Action::HostRamRefused { reason });
+                }
+            }
         }
         self.settle(cx);
         Ok(())
@@ -326,24 +331,33 @@ impl Running {
         }
         let channels = self.card.lending.admit(config.channels);
         channels.map_err(Denial::channels)?;
-        let sum = |each: &dyn Fn(&VmConfig) -> u64| {
-            self.vms
-                .values()
-                .map(|vgpu| each(&vgpu.config))
-                .fold(each(config), u64::saturating_add)
-        };
-        let (usable, host_ram) = (self.usable_bytes(), self.config.host_ram);
-        let wanted = sum(&|config| config.guest_vram);
-        if wanted > usable.saturating_add(host_ram) {
-            return Err(Denial::GuestVram {
-                wanted,
-                usable,
-                host_ram,
-            });
-        }
+        self.check_host_ram(self.config.host_ram, config.guest_vram)?;
         self.check_min(vm, config)?;
         let slots = promised_slots(config.guest_vram);
         self.card.arena.lending.admit(slots).map_err(Denial::shadows)
+    }
+
+    /// All guest VRAM has room in VRAM and `host_ram` together, `more` bytes of a VM that is to start included.
+    fn check_host_ram(&self, host_ram: u64, more: u64) -> Result<(), Denial> {
+        let usable = self.usable_bytes();
+        let vms = self.vms.values().map(|vgpu| vgpu.config.guest_vram);
+        let wanted = vms.fold(more, u64::saturating_add);
+        match wanted > usable.saturating_add(host_ram) {
+            true => Err(Denial::GuestVram {
+                wanted,
+                usable,
+                host_ram,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Host RAM for all VMs changes, unless they are promised more. What is there beyond a lower bound comes back as VRAM allows.
+    fn set_host_ram(&mut self, bytes: u64) -> Result<(), Denial> {
+        self.check_host_ram(bytes, 0)?;
+        self.config.host_ram = bytes;
+        self.pass_wanted = true;
+        Ok(())
     }
 
     /// What all VMs are promised must be there, the VM with this configuration included.

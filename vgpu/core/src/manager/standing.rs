@@ -87,7 +87,7 @@ impl Manager {
         Standing {
             usable: running.usable_bytes(),
             free: running.free_bytes(),
-            host_ram: self.config.host_ram,
+            host_ram: running.config.host_ram,
             vms: running.vms.iter().map(of_vm).collect(),
         }
     }

@@ -4,6 +4,7 @@ mod activity;
 mod claims;
 mod engines;
 mod holds;
+mod host_ram;
 mod isolation;
 mod last_address;
 mod lost;
