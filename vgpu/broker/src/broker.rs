@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use vfio_user_server::{BoundSocket, Reaper, SocketAccess};
 use vgpu::inspect::Node;
-use vgpu::{Event, HostGpu, RequestId, VmConfig};
+use vgpu::{Event, Hold, HostGpu, RequestId, VmConfig};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::{AttachError, Ended, StartError};
@@ -22,6 +22,7 @@ use crate::port::Core;
 use crate::questions::Questions;
 use crate::record::Recorder;
 use crate::remote::Waker;
+use crate::seating::Seating;
 use crate::server::Seat;
 use crate::stats::BrokerStats;
 use crate::status::Status;
@@ -34,6 +35,7 @@ const START_MAX: Duration = Duration::from_secs(10);
 pub struct VmSocket {
     pub(crate) socket: BoundSocket,
     pub(crate) config: VmConfig,
+    pub(crate) hold: Hold,
 }
 
 impl VmSocket {
@@ -45,7 +47,14 @@ impl VmSocket {
             .map_err(|reason| StartError::Config { name: name(), reason })?;
         let socket = BoundSocket::bind(path, access);
         let socket = socket.map_err(|source| StartError::Listen { name: name(), source })?;
-        Ok(Self { socket, config })
+        let hold = Hold::default();
+        Ok(Self { socket, config, hold })
+    }
+
+    /// Holds this back from the VM from the moment when it attaches.
+    #[must_use]
+    pub fn with_hold(self, hold: Hold) -> Self {
+        Self { hold, ..self }
     }
 
     /// VRAM that the VM sees.
@@ -87,6 +96,7 @@ pub(crate) struct Shared {
     next_request: AtomicU64,
     pub(crate) status: Arc<Status>,
     pub(crate) questions: Questions,
+    pub(crate) seating: Seating,
     /// Wakes the event loop: a socket's VM has answers, or the loop is to stop.
     pub(crate) wake: Arc<Waker>,
     /// Signalled from the SIGBUS handler.
@@ -160,7 +170,7 @@ impl Broker {
             wake.clone(),
         )?;
         for vm in &setup.vms {
-            performer.roster.list(vm.config.clone());
+            performer.roster.list(vm.config.clone(), vm.hold);
         }
         let shared = Arc::new(Shared {
             performer: Mutex::new(performer),
@@ -168,6 +178,7 @@ impl Broker {
             next_request: AtomicU64::new(1),
             status,
             questions: Questions::default(),
+            seating: Seating::default(),
             wake,
             torn: Arc::new(event_fd()?),
             reaper: Reaper::start().map_err(|source| StartError::System {
@@ -195,6 +206,10 @@ impl Broker {
     }
 
     pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn shared_arc(&self) -> &Arc<Shared> {
         &self.shared
     }
 

@@ -16,6 +16,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;
 use crate::error::StartError;
+use crate::seating::{Change, LeaveRefusal, Left};
 use crate::server::Seat;
 
 const WAKE: u32 = 0;
@@ -41,7 +42,8 @@ struct Polled {
 #[derive(Debug)]
 pub(crate) struct EventLoop {
     shared: Arc<Shared>,
-    seats: Vec<Polled>,
+    /// By the numbers of their events; a place that is empty is taken by the next seat.
+    seats: Vec<Option<Polled>>,
     interrupt: Option<EventFd>,
     /// Descriptor of the connection to the card, until it has hung up.
     hangup: Option<OwnedFd>,
@@ -55,15 +57,7 @@ impl EventLoop {
         interrupt: Option<EventFd>,
         hangup: Option<OwnedFd>,
     ) -> Self {
-        let seats = seats
-            .into_iter()
-            .map(|seat| Polled {
-                seat,
-                listener: None,
-                client: None,
-                is_listener_lost: false,
-            })
-            .collect();
+        let seats = seats.into_iter().map(|seat| Some(Polled::new(seat))).collect();
         // Lives as long as `shared`. A broker that ended before it began polls nothing.
         let timer = shared
             .lock()
@@ -87,6 +81,7 @@ impl EventLoop {
                     performer.take_populated();
                 }
                 self.shared.questions.answer(&self.shared);
+                self.change_seats();
             }
             TIMER => {
                 if let Ok(mut performer) = self.shared.lock() {
@@ -124,7 +119,7 @@ impl EventLoop {
     }
 
     fn dispatch_seat(&mut self, data: u32, events: EventSet) {
-        let Some(polled) = self.seats.get_mut(data as usize / 2) else {
+        let Some(Some(polled)) = self.seats.get_mut(data as usize / 2) else {
             return;
         };
         if data.is_multiple_of(2) {
@@ -134,20 +129,83 @@ impl EventLoop {
         }
     }
 
+    /// Serves seats that came, and sends away those that are to go.
+    fn change_seats(&mut self) {
+        for change in self.shared.seating.take() {
+            match change {
+                Change::Come {
+                    seat,
+                    config,
+                    hold,
+                    done,
+                } => {
+                    let Ok(mut performer) = self.shared.lock() else {
+                        return;
+                    };
+                    let checked = performer.check_place(&config);
+                    if checked.is_ok() {
+                        performer.roster.list(config, hold);
+                    }
+                    drop(performer);
+                    if checked.is_ok() {
+                        self.take_seat(Polled::new(*seat));
+                    }
+                    done(checked);
+                }
+                Change::Go {
+                    name,
+                    is_forced,
+                    done,
+                } => done(self.send_away(&name, is_forced)),
+            }
+        }
+    }
+
+    fn take_seat(&mut self, polled: Polled) {
+        match self.seats.iter_mut().find(|seat| seat.is_none()) {
+            Some(empty) => *empty = Some(polled),
+            None => self.seats.push(Some(polled)),
+        }
+    }
+
+    fn send_away(&mut self, name: &str, is_forced: bool) -> Result<Left, LeaveRefusal> {
+        let mut seats = self.seats.iter_mut().flatten();
+        let found = seats.find(|polled| polled.seat.name() == name && !polled.seat.is_retired());
+        let no_such_vm = || LeaveRefusal::NoSuchVm {
+            name: name.to_owned(),
+        };
+        let seat = &mut found.ok_or_else(no_such_vm)?.seat;
+        let was_attached = seat.is_taken();
+        if was_attached && !is_forced {
+            return Err(LeaveRefusal::Connected);
+        }
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.roster.unlist(name);
+        }
+        seat.retire();
+        Ok(Left { was_attached })
+    }
+
     /// Passes on the news, and polls for the events that are wanted now.
     fn settle(&mut self, ops: &mut EventOps<'_>) {
         loop {
-            self.seats.iter_mut().for_each(|polled| polled.seat.settle());
+            let seats = self.seats.iter_mut().flatten();
+            seats.for_each(|polled| polled.seat.settle());
             self.shared.wake.set_awake(false);
-            if !self.seats.iter().any(|polled| polled.seat.has_news()) {
+            if !self.seats.iter().flatten().any(|polled| polled.seat.has_news()) {
                 break;
             }
             self.shared.wake.set_awake(true);
         }
         let is_open = self.shared.is_open.load(SeqCst);
-        for (index, polled) in self.seats.iter_mut().enumerate() {
+        for (index, place) in self.seats.iter_mut().enumerate() {
+            let Some(polled) = place else { continue };
             if let Err(error) = polled.poll(SEATS + 2 * index as u32, is_open, ops) {
                 log::error!("cannot poll a socket: {error}");
+            }
+            // Nothing of it is polled any more.
+            if polled.seat.is_over() {
+                *place = None;
             }
         }
     }
@@ -159,9 +217,18 @@ impl EventLoop {
 }
 
 impl Polled {
+    fn new(seat: Seat) -> Self {
+        Self {
+            seat,
+            listener: None,
+            client: None,
+            is_listener_lost: false,
+        }
+    }
+
     fn poll(&mut self, data: u32, is_open: bool, ops: &mut EventOps<'_>) -> Result<(), event_manager::Error> {
         let (fd, events) = self.seat.listener_interest();
-        let is_wanted = is_open && !self.is_listener_lost;
+        let is_wanted = is_open && !self.is_listener_lost && !self.seat.is_retired();
         let wanted = is_wanted.then_some((fd, events));
         let polled = self.listener.map(|events| (fd, events));
         change(ops, data, polled, wanted)?;
@@ -261,6 +328,7 @@ pub(crate) fn spawn(event_loop: EventLoop) -> Result<JoinHandle<()>, StartError>
         }
         // Whoever asked last gets no answer.
         shared.questions.answer(&shared);
+        drop(shared.seating.take());
         // Sockets are closed and removed here, with the subscriber.
     };
     threads::spawn(ThreadKind::EventLoop, "broker".into(), run).map_err(|source| StartError::System {

@@ -23,8 +23,14 @@ pub enum HappeningKind {
     Attached,
     /// The VM has gone.
     Detached,
-    /// An operator changed its quota.
+    /// An operator gave the VM a place: its VMM can connect.
+    Listed,
+    /// An operator took its place from it.
+    Unlisted,
+    /// An operator changed its quota, or the card's host RAM.
     QuotaChanged,
+    /// The file of the host and what an operator said before differ, or the file asks for what cannot be done while VMs run.
+    FileConflict,
     /// An operator froze it, spilled some of it, suspended it, or let it go again.
     HoldChanged,
     /// Chunks of it went to host RAM.
@@ -131,6 +137,19 @@ impl HappeningLog {
             false => (HappeningKind::Detached, "detached"),
         };
         self.put(Some(name.into()), Happening::new(kind, text));
+    }
+
+    /// Something happened that others than the broker know of.
+    pub(crate) fn told(&mut self, vm: Option<&str>, kind: HappeningKind, text: String) {
+        self.put(vm.map(Into::into), Happening::new(kind, text));
+    }
+
+    /// An operator changed what spilled chunks of all VMs may take.
+    pub(crate) fn host_ram_changed(&mut self, before: u64, after: u64) {
+        if before != after {
+            let text = format!("host_ram: {}M to {}M", before >> 20, after >> 20);
+            self.put(None, Happening::new(HappeningKind::QuotaChanged, text));
+        }
     }
 
     /// An operator changed a quota.

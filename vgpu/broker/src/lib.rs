@@ -5,7 +5,7 @@
 //! | [`broker`](Broker) | starting, attaching, asking, stopping |
 //! | `perform`, `vms` | one event after the other into the core, its actions in order; rules of the lock |
 //! | `port` | the trait of the deciding core, the trait of the VMs' ends |
-//! | `questions` | what an operator asks, answered by the event loop |
+//! | `questions`, `seating` | what an operator asks, and VMs that come and go, done by the event loop |
 //! | `link` | a VM in this process |
 //! | `event_loop`, `server`, `session`, `remote`, `signaller` | VMs behind vfio-user sockets |
 //! | `remote_gpu`, `vfio_gpu`, `pci_card` | a card in another process, or of this host |
@@ -39,6 +39,7 @@ mod remote;
 mod remote_gpu;
 mod replay;
 mod room;
+mod seating;
 mod server;
 mod session;
 mod sigbus;
@@ -61,11 +62,14 @@ pub use memory::{DESCRIPTORS_OF_A_VM, OWN_BYTES, RamMap};
 pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
 pub use port::Core;
-pub use questions::{HoldChange, HoldChanged, HoldRefusal, Picture, QuotaChanged, QuotaRefusal, VmPicture};
+pub use questions::{
+    HoldChange, HoldChanged, HoldRefusal, HostRamChanged, Picture, QuotaChanged, QuotaRefusal, VmPicture,
+};
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
 pub use room::HostShort;
+pub use seating::{LeaveRefusal, Left, PlaceRefusal};
 pub use sigbus::MapOwner;
 pub use spread::{SPREAD_BOUNDS_NS, Spread, VmSpreads};
 pub use stats::{Accesses, BrokerStats, Pauses, VmStats};

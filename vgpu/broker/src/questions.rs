@@ -8,17 +8,19 @@ use vgpu::{Denial, Event, Hold, Quota, SettingError, Standing, Tick, VmConfig, V
 
 use crate::broker::{Broker, Shared};
 use crate::error::Ended;
-use crate::happenings::Happenings;
+use crate::happenings::{HappeningKind, Happenings};
 use crate::perform::Performer;
 use crate::spread::VmSpreads;
 use crate::stats::{BrokerStats, VmStats};
 use crate::vms::{Vm, VmState};
 
 mod holds;
+mod host_ram;
 #[cfg(test)]
 mod tests;
 
 pub use holds::{HoldChange, HoldChanged, HoldRefusal};
+pub use host_ram::HostRamChanged;
 
 /// A question. What it returns tells the answer, and is called without the lock.
 type Question = Box<dyn FnOnce(&mut Performer) -> Told + Send>;
@@ -54,8 +56,6 @@ impl Questions {
 pub(crate) struct Listed {
     /// What it gets when it attaches.
     pub(crate) config: VmConfig,
-    /// The quota that it was listed with.
-    listed_with: Quota,
     /// What an operator holds back from it.
     hold: Hold,
 }
@@ -65,16 +65,16 @@ pub(crate) struct Listed {
 pub(crate) struct Roster(BTreeMap<String, Listed>);
 
 impl Roster {
-    pub(crate) fn list(&mut self, config: VmConfig) {
-        let listed_with = config.quota;
-        let name = config.name.clone();
-        let hold = Hold::default();
-        let listed = Listed {
-            config,
-            listed_with,
-            hold,
-        };
-        self.0.insert(name, listed);
+    pub(crate) fn list(&mut self, config: VmConfig, hold: Hold) {
+        self.0.insert(config.name.clone(), Listed { config, hold });
+    }
+
+    pub(crate) fn unlist(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     pub(crate) fn config(&self, name: &str) -> Option<&VmConfig> {
@@ -112,8 +112,6 @@ pub struct Picture {
 pub struct VmPicture {
     /// What it gets when it attaches; its quota is the one that it has.
     pub config: VmConfig,
-    /// Whether its quota was changed since the broker was started.
-    pub is_quota_changed: bool,
     /// What an operator holds back from it.
     pub hold: Hold,
     /// What it has, if its VMM is connected.
@@ -196,6 +194,14 @@ impl Broker {
         })
     }
 
+    /// Keeps an entry among what happened, which others than the broker know of: to the VM of a name, or to the card.
+    pub fn tell(&self, vm: Option<String>, kind: HappeningKind, text: String) -> Result<(), Ended> {
+        self.shared().ask(move |performer| {
+            performer.happenings.told(vm.as_deref(), kind, text);
+            Box::new(|| {})
+        })
+    }
+
     /// Asks for a change of the quota that the VM of that name has, attached or not, to what `change` makes of it. Changes of two operators
     /// follow one another. The effect on the memory that the VM holds comes later. `answer` as above.
     pub fn ask_quota(
@@ -212,7 +218,10 @@ impl Broker {
 }
 
 impl Shared {
-    fn ask(&self, question: impl FnOnce(&mut Performer) -> Told + Send + 'static) -> Result<(), Ended> {
+    pub(crate) fn ask(
+        &self,
+        question: impl FnOnce(&mut Performer) -> Told + Send + 'static,
+    ) -> Result<(), Ended> {
         if let Some(ended) = self.status.ended() {
             return Err(ended);
         }
@@ -224,7 +233,7 @@ impl Shared {
 
 impl Performer {
     /// The attached VM of that name, and its quota.
-    fn attached_named(&self, name: &str) -> Option<(VmId, &VmConfig)> {
+    pub(crate) fn attached_named(&self, name: &str) -> Option<(VmId, &VmConfig)> {
         let mut vms = self.vms.iter();
         let found = vms.find(|(_, vm)| vm.config.name == name && vm.state == VmState::Attached);
         found.map(|(id, vm)| (*id, &vm.config))
@@ -243,7 +252,6 @@ impl Performer {
             VmPicture {
                 config: listed.config.clone(),
                 hold: listed.hold,
-                is_quota_changed: listed.config.quota != listed.listed_with,
                 spreads: vm.and_then(|vm| self.stats.spreads_of(vm)),
                 attached: of_vm.and_then(|of| Some((of.clone(), self.stats.of_vm(of.vm)?))),
             }
@@ -306,7 +314,7 @@ impl Performer {
     }
 
     /// Says what would be allowed. That promises are kept is the core's part, which is asked when the VM is attached.
-    fn check_min(&self, config: &VmConfig, vm: Option<VmId>) -> Result<(), QuotaRefusal> {
+    pub(crate) fn check_min(&self, config: &VmConfig, vm: Option<VmId>) -> Result<(), QuotaRefusal> {
         let (min, guest_vram) = (config.quota.min, config.guest_vram);
         if min > guest_vram {
             return Err(QuotaRefusal::AboveGuestVram { min, guest_vram });

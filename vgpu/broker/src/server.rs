@@ -4,6 +4,8 @@
 //!  (Free) ──client──► (Taken) ──client gone, expelled, denied──► (Leaving) ──Detached──► (Free)
 //! ```
 //!
+//! From any of them the operator may close the socket for good ([`Seat::retire`]); the seat is over when its VM has left.
+//!
 //! While a VM leaves, no client is accepted: a new one waits in the socket's queue until nothing of the
 //! last VM is left, the descriptors that its client sent included.
 
@@ -33,6 +35,8 @@ pub(crate) struct Seat {
     /// Name of the VM.
     name: String,
     listener: Listener,
+    /// No more clients: the listening socket is about to be closed, or is.
+    is_retired: bool,
     function: FunctionInfo,
     shared: Arc<Shared>,
     signaller: Arc<Signaller>,
@@ -51,7 +55,7 @@ impl Seat {
         function: FunctionInfo,
         shared: Arc<Shared>,
     ) -> Result<Self, StartError> {
-        let VmSocket { socket, config } = vm;
+        let VmSocket { socket, config, .. } = vm;
         let name = config.name;
         let thread = |what| move |source| StartError::System { what, source };
         let listener = Listener::of(socket).map_err(thread("a thread that closes what clients leave"))?;
@@ -63,6 +67,7 @@ impl Seat {
         Ok(Self {
             name,
             listener,
+            is_retired: false,
             function,
             shared,
             signaller,
@@ -76,7 +81,7 @@ impl Seat {
     /// Events to poll the listening socket for: none while a VM leaves.
     pub(crate) fn listener_interest(&self) -> (RawFd, EventSet) {
         let is_leaving = self.session.is_none() && self.port.is_some();
-        let events = if is_leaving || !self.listener.has_room() {
+        let events = if is_leaving || self.is_retired || !self.listener.has_room() {
             EventSet::empty()
         } else {
             EventSet::IN
@@ -106,7 +111,7 @@ impl Seat {
         if self.client_interest().is_some() {
             self.client_ready(EventSet::empty());
         }
-        if self.session.is_none() && self.port.is_some() {
+        if self.is_retired || self.session.is_none() && self.port.is_some() {
             return true;
         }
         match self.listener.accept(&self.function) {
@@ -152,6 +157,37 @@ impl Seat {
                 self.warn(&format!("a client was disconnected: {error}"));
             }
         }
+    }
+
+    /// Name of the VM.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a client is there, or something of the last one.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.session.is_some() || self.port.is_some()
+    }
+
+    /// Hangs up on the client, if there is one, and lets no other in. The socket's file goes at once, so that another seat may have its
+    /// path.
+    pub(crate) fn retire(&mut self) {
+        self.is_retired = true;
+        self.listener.remove_file();
+        if self.session.is_some() {
+            self.say(log::Level::Info, "the operator detached the VM");
+            self.close();
+        }
+    }
+
+    /// Whether it lets no more clients in.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired
+    }
+
+    /// Whether it was retired and nothing of its VM is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_retired && !self.is_taken() && self.closed.is_none()
     }
 
     /// The client's socket is ready for something.

@@ -47,8 +47,14 @@ pub enum EventKind {
     Attached,
     /// The VM has gone.
     Detached,
-    /// Its quota was changed.
+    /// It was given a place: its VMM can connect.
+    Listed,
+    /// Its place was taken from it.
+    Unlisted,
+    /// Its quota was changed, or the card's host RAM.
     QuotaChanged,
+    /// The host's file and what an operator said before differ, or the file asks for what cannot be done while VMs run.
+    FileConflict,
     /// It was frozen, spilled, suspended, or let go again.
     HoldChanged,
     /// Memory of it went to host RAM.
@@ -73,7 +79,10 @@ impl EventKind {
         match self {
             Self::Attached => "attached",
             Self::Detached => "detached",
+            Self::Listed => "listed",
+            Self::Unlisted => "unlisted",
             Self::QuotaChanged => "quota_changed",
+            Self::FileConflict => "file_conflict",
             Self::HoldChanged => "hold_changed",
             Self::Spilled => "spilled",
             Self::Refilled => "refilled",
@@ -93,13 +102,16 @@ mod tests {
     #[test]
     fn words_are_those_of_json() {
         use EventKind::{
-            Attached, ChannelKilled, Detached, GuestError, HoldChanged, HostError, QuotaChanged, Refilled,
-            RolledBack, Spilled, Waited,
+            Attached, ChannelKilled, Detached, FileConflict, GuestError, HoldChanged, HostError, Listed,
+            QuotaChanged, Refilled, RolledBack, Spilled, Unlisted, Waited,
         };
         for kind in [
             Attached,
             Detached,
+            Listed,
+            Unlisted,
             QuotaChanged,
+            FileConflict,
             HoldChanged,
             Spilled,
             Refilled,

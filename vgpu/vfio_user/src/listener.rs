@@ -145,6 +145,11 @@ impl Listener {
         self.bound.path()
     }
 
+    /// Removes the socket's file now, if it is still this one's: nobody finds the way here from then on.
+    pub fn remove_file(&self) {
+        self.bound.remove_file();
+    }
+
     /// Whether a client is attached.
     pub(crate) fn is_taken(&self) -> bool {
         self.seat.strong_count() > 0

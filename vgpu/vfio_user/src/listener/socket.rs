@@ -104,14 +104,21 @@ impl BoundSocket {
     }
 }
 
-impl Drop for BoundSocket {
-    fn drop(&mut self) {
+impl BoundSocket {
+    /// Removes the file, if it is still this one's.
+    pub(super) fn remove_file(&self) {
         let is_ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity);
         if is_ours {
             // There is nobody to report an error to; the next server takes over a path that stays behind.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Drop for BoundSocket {
+    fn drop(&mut self) {
+        self.remove_file();
     }
 }
 
