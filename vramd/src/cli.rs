@@ -16,6 +16,7 @@ mod holds;
 mod kernel;
 mod lab;
 mod metrics;
+mod places;
 mod run;
 mod serve;
 mod top;
@@ -57,8 +58,12 @@ enum Verb {
     List(control::ListArguments),
     /// Show one VM of a running broker: its quota, its memory, and what that cost it
     Show(control::ShowArguments),
-    /// Change the quota of a VM of a running broker, or show it; what is not named stays
+    /// Change the quota of a VM of a running broker, or a card's host RAM, or show it; what is not named stays
     Quota(control::QuotaArguments),
+    /// Give a VM a place: its VMM can connect from then on, until the VM is detached
+    Attach(places::AttachArguments),
+    /// Take a VM's place from it
+    Detach(places::DetachArguments),
     /// Send all of a VM's memory to host RAM and keep it there; the GPU still reaches it
     Freeze(holds::HoldArguments),
     /// Let the memory of a VM come back that was frozen
@@ -208,6 +213,8 @@ fn watch_signals(verb: &Verb) -> anyhow::Result<()> {
         | Verb::List(_)
         | Verb::Show(_)
         | Verb::Quota(_)
+        | Verb::Attach(_)
+        | Verb::Detach(_)
         | Verb::Freeze(_)
         | Verb::Thaw(_)
         | Verb::Spill(_)
@@ -247,6 +254,8 @@ pub fn main() -> ExitCode {
         Verb::List(arguments) => control::list(&arguments),
         Verb::Show(arguments) => control::show(&arguments),
         Verb::Quota(arguments) => control::quota(&arguments),
+        Verb::Attach(arguments) => places::attach(&arguments),
+        Verb::Detach(arguments) => places::detach(&arguments),
         Verb::Freeze(arguments) => holds::freeze(&arguments),
         Verb::Thaw(arguments) => holds::thaw(&arguments),
         Verb::Spill(arguments) => holds::spill(&arguments),
@@ -292,6 +301,8 @@ mod tests {
                 "list",
                 "show",
                 "quota",
+                "attach",
+                "detach",
                 "freeze",
                 "thaw",
                 "spill",
@@ -314,9 +325,6 @@ mod tests {
             .all(|verb| is_listed(verb)),
             "{help}"
         );
-        assert!(
-            !["inspect", "attach", "detach"].iter().any(|verb| is_listed(verb)),
-            "{help}"
-        );
+        assert!(!["inspect"].iter().any(|verb| is_listed(verb)), "{help}");
     }
 }

@@ -6,8 +6,8 @@ mod host;
 mod settings;
 
 pub(crate) use device::Device;
+pub(crate) use host::{CHUNK_DEFAULT, socket_mode, usual_mode};
 pub use host::{ControlSection, GpuSection, HostConfig, VmSection};
-pub(crate) use host::{socket_mode, usual_mode};
 use sizes::Size;
 use vramd_vm::config::MIB;
 

@@ -7,21 +7,23 @@
 //! ```
 //!
 //! All of it is one thread with a runtime of its own, which no path of a VM goes through. It never takes a broker's lock: what it asks,
-//! the broker's event loop does between two events, and a request that waits for it holds nothing. Its filter of system calls lets it
+//! the broker's event loop does between two events, and a request that waits for it holds nothing. What changes something goes by the
+//! keeper, which has it outlast this process. Its filter of system calls lets it
 //! talk to clients and no more. Decision 0020 says why it is so.
 
-mod answers;
+pub(crate) mod answers;
 mod ask;
 mod connections;
 mod holds;
 mod metrics;
+mod places;
 mod port;
 mod routes;
 
 use std::collections::BTreeMap;
 use std::net;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -31,7 +33,9 @@ use tokio::net::UnixListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use vfio_user_server::threads::{self, ThreadKind};
+use vgpu::Quota;
 
+use crate::keeper::Jobs;
 pub(crate) use ask::{ask, ask_text};
 use connections::Door;
 use port::Port;
@@ -43,17 +47,59 @@ pub(crate) const CONNECTIONS_MAX: usize = connections::CONNECTIONS_MAX + port::P
 pub(crate) struct Host {
     /// Cards by the order of the file, each with its name.
     pub(crate) brokers: Vec<(String, Broker)>,
-    /// VMs by name.
-    pub(crate) vms: BTreeMap<String, Place>,
+    /// Who makes changes.
+    pub(crate) keeper: Jobs,
+    places: RwLock<Places>,
 }
 
-/// Where a VM is.
-#[derive(Debug)]
+/// The VMs that have a place, and what the file says, as the keeper last showed it.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// By name.
+    pub(crate) vms: BTreeMap<String, Place>,
+    /// Host RAM of each card as the file has it, if it has the card; in the order of [`Host::brokers`].
+    pub(crate) file_host_rams: Vec<Option<u64>>,
+}
+
+/// Where a VM is, and what it was given.
+#[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Index of its card among [`Host::brokers`].
     pub(crate) gpu: usize,
     /// Where its VMM connects.
     pub(crate) socket: PathBuf,
+    /// The quota that the file, or whoever attached it, gave it.
+    pub(crate) first_quota: Quota,
+    /// The quota that the file has, if it has the VM.
+    pub(crate) file_quota: Option<Quota>,
+}
+
+impl Host {
+    /// A host of which the keeper has shown nothing yet.
+    pub(crate) fn new(brokers: Vec<(String, Broker)>, keeper: Jobs) -> Self {
+        Self {
+            brokers,
+            keeper,
+            places: RwLock::default(),
+        }
+    }
+
+    /// Whoever asks sees these from now on.
+    pub(crate) fn show(&self, places: Places) {
+        *self.places.write().unwrap_or_else(PoisonError::into_inner) = places;
+    }
+
+    /// Where the VM of a name is, if there is one.
+    fn place(&self, name: &str) -> Option<Place> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.vms.get(name).cloned()
+    }
+
+    /// Host RAM of a card as the file has it.
+    fn file_host_ram(&self, gpu: usize) -> Option<u64> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.file_host_rams.get(gpu).copied().flatten()
+    }
 }
 
 /// The running server. Dropping it ends it; what is under way is cut off.

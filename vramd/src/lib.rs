@@ -9,6 +9,7 @@ mod descriptors;
 mod doctor;
 pub mod firmware;
 pub mod host;
+mod keeper;
 mod kernel;
 mod local_link;
 mod sockets;

@@ -4,7 +4,10 @@ use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
 
-use crate::{Events, Gpus, HoldChanged, QuotaChange, QuotaChanged, Refusal, Spill, Vm, Vms};
+use crate::{
+    Attach, Detached, Events, GpuChange, GpuChanged, Gpus, HoldChanged, QuotaChange, QuotaChanged, Refusal,
+    Spill, Vm, Vms,
+};
 
 /// A request, and the type of its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +71,33 @@ pub fn change_quota(name: &str, change: &QuotaChange) -> Call<QuotaChanged> {
     // Numbers and words have no way to fail.
     let body = serde_json::to_vec(change).expect("a change of a quota is JSON");
     Call::new("PATCH", path, body)
+}
+
+/// Takes back what operators said of a VM's quota.
+pub fn reset_quota(name: &str) -> Call<QuotaChanged> {
+    let path = format!("/v1/vms/{}/quota", encoded(name));
+    Call::new("DELETE", path, Vec::new())
+}
+
+/// Changes what a card has for all its VMs.
+pub fn change_gpu(name: &str, change: &GpuChange) -> Call<GpuChanged> {
+    let path = format!("/v1/gpus/{}", encoded(name));
+    // Numbers have no way to fail.
+    let body = serde_json::to_vec(change).expect("a change of a card is JSON");
+    Call::new("PATCH", path, body)
+}
+
+/// Gives a VM a place.
+pub fn attach(vm: &Attach) -> Call<Vm> {
+    // Texts and numbers have no way to fail.
+    let body = serde_json::to_vec(vm).expect("a VM is JSON");
+    Call::new("POST", "/v1/vms".to_owned(), body)
+}
+
+/// Takes a VM's place from it, and hangs up on its VMM if `is_forced`.
+pub fn detach(name: &str, is_forced: bool) -> Call<Detached> {
+    let path = format!("/v1/vms/{}?force={is_forced}", encoded(name));
+    Call::new("DELETE", path, Vec::new())
 }
 
 /// Sends all of a VM's memory to host RAM and keeps it there.

@@ -10,13 +10,15 @@ pub mod client;
 mod event;
 mod gpu;
 mod hold;
+mod place;
 mod quota;
 mod refusal;
 mod vm;
 
 pub use event::{Event, EventKind, Events};
-pub use gpu::{Gpu, Gpus};
+pub use gpu::{Gpu, GpuChange, GpuChanged, Gpus};
 pub use hold::{Hold, HoldChanged, Spill};
+pub use place::{Attach, Detached, PlaceSource};
 pub use quota::{Bound, Quota, QuotaChange, QuotaChanged, QuotaSource, Unbounded};
 pub use refusal::{Refusal, RefusalKind};
 pub use vm::{Account, Pauses, SpilledFor, Usage, Vm, Vms, Waits};

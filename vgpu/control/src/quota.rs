@@ -127,8 +127,8 @@ pub struct QuotaChanged {
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum QuotaSource {
-    /// The file of the host.
+    /// The file of the host, or what the VM was attached with.
     File,
-    /// An operator, by this API. The file's holds again when the broker is started anew.
+    /// An operator, by this API. It is kept when the broker is started anew.
     Control,
 }

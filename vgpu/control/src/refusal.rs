@@ -14,6 +14,24 @@ pub struct Refusal {
     pub next: Option<String>,
 }
 
+impl Refusal {
+    /// A refusal without a command that helps on.
+    pub fn new(error: RefusalKind, message: String) -> Self {
+        Self {
+            error,
+            message,
+            next: None,
+        }
+    }
+
+    /// Names the command that helps on.
+    #[must_use]
+    pub fn then(mut self, command: impl Into<String>) -> Self {
+        self.next = Some(command.into());
+        self
+    }
+}
+
 /// Kinds of reasons, each with its HTTP status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -35,12 +53,20 @@ pub enum RefusalKind {
     QuotaRefused,
     /// 409: what is asked for cannot be held back from the VM as it is now; nothing is changed.
     HoldRefused,
+    /// 409: the VM cannot be attached, or not be detached, as it is now; nothing is changed.
+    PlaceRefused,
+    /// 409: host RAM cannot be changed so; nothing is changed.
+    HostRamRefused,
+    /// 404: no card has this name.
+    UnknownGpu,
     /// 413: the body is longer than any request.
     TooLarge,
     /// 503: too many clients are connected.
     TooManyConnections,
     /// 503: the broker of the card has ended, or does not answer.
     BrokerEnded,
+    /// 507: what was asked for cannot be kept in the state file.
+    NotKept,
 }
 
 impl RefusalKind {
@@ -49,12 +75,16 @@ impl RefusalKind {
         match self {
             RefusalKind::Malformed => 400,
             RefusalKind::NotAllowed => 403,
-            RefusalKind::UnknownPath | RefusalKind::UnknownVm => 404,
+            RefusalKind::UnknownPath | RefusalKind::UnknownVm | RefusalKind::UnknownGpu => 404,
             RefusalKind::UnknownMethod => 405,
             RefusalKind::TooSlow => 408,
-            RefusalKind::QuotaRefused | RefusalKind::HoldRefused => 409,
+            RefusalKind::QuotaRefused
+            | RefusalKind::HoldRefused
+            | RefusalKind::PlaceRefused
+            | RefusalKind::HostRamRefused => 409,
             RefusalKind::TooLarge => 413,
             RefusalKind::TooManyConnections | RefusalKind::BrokerEnded => 503,
+            RefusalKind::NotKept => 507,
         }
     }
 }

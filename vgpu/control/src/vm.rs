@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::hold::Hold;
+use crate::place::PlaceSource;
 use crate::quota::{Quota, QuotaSource};
 
 /// All VMs of the host that may attach.
@@ -31,6 +32,10 @@ pub struct Vm {
     pub quota: Quota,
     /// Where its quota is from.
     pub quota_source: QuotaSource,
+    /// What the host's file says of its quota. Null: the file does not have the VM.
+    pub file_quota: Option<Quota>,
+    /// Where the VM is from.
+    pub source: PlaceSource,
     /// What an operator holds back from it.
     pub hold: Hold,
     /// What it holds. Null while no VMM is connected.

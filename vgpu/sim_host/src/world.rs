@@ -366,7 +366,7 @@ impl<W: Watch> World<W> {
             Action::Attached { vm } => self.with_vm(vm, |memory| memory.attached = Some(Ok(()))),
             Action::Denied { vm, reason } => self.with_vm(vm, |memory| memory.attached = Some(Err(reason))),
             // The VM keeps what it has; `laws` looks at that.
-            Action::QuotaRefused { .. } => {}
+            Action::QuotaRefused { .. } | Action::HostRamRefused { .. } => {}
             Action::Detached { vm } => self.with_vm(vm, |memory| memory.detached = true),
             Action::Reply { vm, request, reply } => {
                 let before = self.replies.insert((vm, request), reply);

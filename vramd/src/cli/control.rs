@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use control::{Account, Gpu, Gpus, Pauses, Quota, QuotaChange, QuotaChanged, QuotaSource, Vm, Vms, client};
+use control::{
+    Account, Gpu, GpuChange, Gpus, Pauses, PlaceSource, Quota, QuotaChange, QuotaChanged, QuotaSource, Vm,
+    Vms, client,
+};
 use serde::Serialize;
 use sizes::Size;
 
@@ -48,9 +51,18 @@ pub(super) struct ShowArguments {
 #[derive(Args, Debug)]
 pub(super) struct QuotaArguments {
     /// Name of the VM
-    vm: String,
+    #[arg(required_unless_present = "gpu")]
+    vm: Option<String>,
     #[command(flatten)]
     change: QuotaChange,
+    /// Take back what operators said: the quota is what host.toml says, or what the VM was attached with
+    #[arg(long, conflicts_with_all = ["min", "low", "high", "max", "weight", "gpu"])]
+    reset: bool,
+    /// Instead of a VM's quota, what the card of this name has for all its VMs
+    #[arg(long, value_name = "NAME", requires = "host_ram_bytes", conflicts_with_all = ["vm", "min", "low", "high", "max", "weight"])]
+    gpu: Option<String>,
+    #[command(flatten)]
+    of_gpu: GpuChange,
     #[command(flatten)]
     asked: Asked,
 }
@@ -110,13 +122,31 @@ pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<u8> {
     arguments.asked.print(&vm, || vm_page(&vm))
 }
 
-/// `vramd quota VM`: changes a quota, or shows it.
+/// `vramd quota VM`: changes a quota, or shows it; `vramd quota --gpu NAME`: what a card has for all its VMs.
 pub(super) fn quota(arguments: &QuotaArguments) -> anyhow::Result<u8> {
-    let call = client::change_quota(&arguments.vm, &arguments.change);
-    let changed = arguments.asked.ask(&call)?;
-    arguments
-        .asked
-        .print(&changed, || quota_table(&arguments.vm, &changed))
+    let asked = &arguments.asked;
+    if let Some(gpu) = &arguments.gpu {
+        let changed = asked.ask(&client::change_gpu(gpu, &arguments.of_gpu))?;
+        let (before, after) = (changed.before_host_ram_bytes, changed.after_host_ram_bytes);
+        return asked.print(&changed, || {
+            format!(
+                "{gpu} has {} of host RAM for its VMs, it had {}\n",
+                size(after),
+                size(before)
+            )
+        });
+    }
+    ensure!(
+        arguments.of_gpu.host_ram_bytes.is_none(),
+        "host RAM is a card's, for all its VMs: vramd quota --gpu NAME --host-ram SIZE"
+    );
+    let vm = arguments.vm.as_deref().unwrap_or_default();
+    let call = match arguments.reset {
+        true => client::reset_quota(vm),
+        false => client::change_quota(vm, &arguments.change),
+    };
+    let changed = asked.ask(&call)?;
+    asked.print(&changed, || quota_table(vm, &changed))
 }
 
 /// The broker's socket: the one that is named, the variable's, or the usual.
@@ -168,7 +198,7 @@ fn vm_table(vms: &[Vm]) -> String {
         row.extend(held);
         row.push(size(vm.guest_vram_bytes));
         row.extend(quota_words(&vm.quota));
-        row.push(source(vm.quota_source).to_owned());
+        row.push(source(vm).to_owned());
         row
     };
     table(&head, vms.iter().map(row).collect())
@@ -202,10 +232,38 @@ fn quota_words(quota: &Quota) -> Vec<String> {
     bounds.into_iter().chain([quota.weight.to_string()]).collect()
 }
 
-fn source(source: QuotaSource) -> &'static str {
-    match source {
-        QuotaSource::File => "host.toml",
-        QuotaSource::Control => "changed",
+fn source(vm: &Vm) -> &'static str {
+    match (vm.quota_source, vm.source) {
+        (QuotaSource::Control, _) => "changed",
+        (QuotaSource::File, PlaceSource::File) => "host.toml",
+        (QuotaSource::File, PlaceSource::Control) => "attached",
+    }
+}
+
+/// Where each word of a quota is from; what the file says beside what an operator said.
+fn quota_from(vm: &Vm) -> String {
+    let first = match vm.source {
+        PlaceSource::File => "host.toml",
+        PlaceSource::Control => "attached so",
+    };
+    let Some(file) = &vm.file_quota else {
+        return match vm.quota_source {
+            QuotaSource::File => first.to_owned(),
+            QuotaSource::Control => "changed since it was attached".to_owned(),
+        };
+    };
+    let names = ["min", "low", "high", "max", "weight"];
+    let words = names
+        .into_iter()
+        .zip(quota_words(&vm.quota))
+        .zip(quota_words(file));
+    let differing = words.filter(|((_, now), of_file)| now != of_file);
+    let differing: Vec<_> = differing
+        .map(|((name, _), of_file)| format!("{name} {of_file}"))
+        .collect();
+    match differing.is_empty() {
+        true => first.to_owned(),
+        false => format!("changed; host.toml: {}", differing.join(", ")),
     }
 }
 
@@ -227,7 +285,7 @@ fn vm_page(vm: &Vm) -> String {
             format!(
                 "min {min}, low {low}, high {high}, max {max}, weight {} ({})",
                 vm.quota.weight,
-                source(vm.quota_source)
+                quota_from(vm)
             ),
         ),
     ];

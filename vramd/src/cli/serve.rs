@@ -2,53 +2,61 @@
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use broker::{Broker, FlightFolder, PciFunction, VmSocket};
+use vgpu::GpuConfig;
+use vmm::sandbox::privileges::User;
 
 use super::ServeArguments;
-use crate::config::{GpuSection, HostConfig, VmSection};
+use crate::config::{ControlSection, GpuSection, HostConfig, VmSection};
 use crate::confinement::files::{Use, folder_of, restrict, try_out};
 use crate::confinement::{confine, filter_calls, keep_locked_memory};
-use crate::control::{CONNECTIONS_MAX, Control, Host, Place};
+use crate::control::{CONNECTIONS_MAX, Control, Host};
 use crate::host::{CardChoice, HostSetup, Prepared};
+use crate::keeper::state::{State, Store};
+use crate::keeper::{Jobs, Keeper, KeeperSetup, Merged, MergedVm, usual_state_file};
 use crate::{descriptors, sockets};
 use sizes::Size;
 use vramd_vm::program::complain;
-use vramd_vm::signals::{install_flight_request, is_stop_requested, take_flight_request};
+use vramd_vm::signals::{install_flight_request, install_reload_request};
 
 /// Where a card's driver is changed.
 const SYSFS: &str = "/sys";
-/// Time between two looks for a signal.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     let config = HostConfig::load(&arguments.config)?;
     let has_host_card = config.gpus.iter().any(is_of_host);
-    let connections = config.control.as_ref().map_or(0, |_| CONNECTIONS_MAX);
-    descriptors::provide(config.gpus.len(), config.vms.len(), connections)?;
     let user = arguments.user.as_ref();
     let control = config.control.as_ref();
+    // First, because a second broker of the same file ends here.
     let control_socket = control
         .map(|control| sockets::bind_control(control, user))
         .transpose()?;
+    let kept = control.map(open_state).transpose()?;
+    let (store, state) = kept.unzip();
+    let merged = Merged::of(&config, &state.unwrap_or_default());
+    let connections = control.map_or(0, |_| CONNECTIONS_MAX);
+    descriptors::provide(config.gpus.len(), merged.vms.len(), connections)?;
     let metrics = control.map(sockets::bind_metrics).transpose()?.flatten();
     let scraped = metrics.as_ref().map(TcpListener::local_addr).transpose();
     let scraped = scraped.context("control.metrics")?;
-    let bind = |vm: &VmSection| Ok((vm.gpu.clone(), sockets::bind(vm, user)?));
-    let mut sockets = config.vms.iter().map(bind).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut sockets = Vec::new();
+    for vm in &merged.vms {
+        sockets.extend(bind(vm, user)?);
+    }
     let mut prepared = Vec::new();
-    let mut uses = socket_folders(&config);
-    for gpu in &config.gpus {
+    let folders = socket_folders(&config, &merged);
+    let mut uses = serve_uses(&config, &arguments.config, &folders);
+    for (gpu, host_ram) in config.gpus.iter().zip(&merged.host_rams) {
         let vms = sockets.extract_if(.., |(name, _)| *name == gpu.name);
         let vms = vms.map(|(_, socket)| socket).collect();
         let folder = flight_folder(gpu, config.vms.iter().find(|vm| vm.gpu == gpu.name))?;
         uses.extend(folder.iter().map(|folder| (folder.clone(), Use::Write)));
         let flights = folder.map(|folder| FlightFolder::new(folder, &*gpu.name));
-        prepared.push((gpu, prepare(gpu, flights, vms)?));
+        prepared.push((gpu.name.clone(), prepare(gpu, *host_ram, flights, vms)?));
     }
     if has_host_card {
         keep_locked_memory()?;
@@ -57,17 +65,30 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         uses.push((PathBuf::from(SYSFS), Use::Change));
     }
     confine(user)?;
-    try_out(restrict(&uses)?, &arguments.config)?;
+    try_out(restrict(&uses)?)?;
     filter_calls(!arguments.no_seccomp)?;
     install_flight_request()?;
-    let host = Arc::new(start(&config, prepared)?);
+    install_reload_request()?;
+    let (keeper, jobs) = Jobs::new();
+    let host = Arc::new(Host::new(start(prepared)?, keeper));
+    let mut keeper = Keeper::new(KeeperSetup {
+        host: host.clone(),
+        jobs,
+        file: config.clone(),
+        path: arguments.config.clone(),
+        merged: merged.clone(),
+        store,
+        user: arguments.user.clone(),
+        folders,
+    })?;
     let group = control.and_then(|control| control.group);
     let control = control_socket.map(|socket| Control::start(socket, group, metrics, host.clone()));
     let control = control.transpose()?;
-    let served = announce(&config.vms, scraped)
+    let served = announce(&merged.vms, scraped)
         .context("cannot write to stdout")
-        .and_then(|()| wait(&host.brokers));
+        .and_then(|()| keeper.keep());
     drop(control);
+    drop(keeper);
     // The host's driver must not get a card that a broker still holds.
     drop(host);
     if arguments.restore_driver {
@@ -76,56 +97,79 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     served.map(|()| 0)
 }
 
+/// What operators said when the broker ran before.
+fn open_state(control: &ControlSection) -> anyhow::Result<(Store, State)> {
+    let path = control.state.clone();
+    let path = path.unwrap_or_else(|| usual_state_file(&control.socket));
+    Ok(Store::open(&path)?)
+}
+
+/// Listens for the VMM of a VM; the socket with the name of its card. One that an operator attached costs nobody else the start.
+fn bind(vm: &MergedVm, user: Option<&User>) -> anyhow::Result<Option<(String, VmSocket)>> {
+    let mut section = vm.section.clone();
+    section.config.quota = vm.quota;
+    match sockets::bind(&section, user) {
+        Ok(socket) => Ok(Some((section.gpu, socket.with_hold(vm.hold)))),
+        Err(error) if vm.is_in_file => Err(error),
+        Err(error) => {
+            let name = &section.config.name;
+            complain(&format!(
+                "vm {name}, which an operator attached, is not served: {error:#}"
+            ));
+            Ok(None)
+        }
+    }
+}
+
+/// What the process opens by name once it is confined: its file to read it again, sockets to make and remove, what it keeps.
+fn serve_uses(config: &HostConfig, path: &Path, folders: &[PathBuf]) -> Vec<(PathBuf, Use)> {
+    let mut uses = vec![(folder_of(path), Use::Read)];
+    for folder in folders {
+        uses.push((folder.clone(), Use::Write));
+        if config.control.is_some() {
+            uses.push((folder.clone(), Use::Listen));
+        }
+    }
+    let state = config
+        .control
+        .as_ref()
+        .and_then(|control| control.state.as_deref());
+    uses.extend(state.map(|state| (folder_of(state), Use::Write)));
+    uses
+}
+
 fn is_of_host(gpu: &GpuSection) -> bool {
     matches!(gpu.card, CardChoice::Vfio(_))
 }
 
 /// Starts the brokers.
-fn start(config: &HostConfig, prepared: Vec<(&GpuSection, Prepared)>) -> anyhow::Result<Host> {
+fn start(prepared: Vec<(String, Prepared)>) -> anyhow::Result<Vec<(String, Broker)>> {
     let mut brokers = Vec::new();
     for (gpu, prepared) in prepared {
-        let broker = prepared.start().with_context(|| format!("gpu {}", gpu.name))?;
-        brokers.push((gpu.name.clone(), broker));
+        let broker = prepared.start().with_context(|| format!("gpu {gpu}"))?;
+        brokers.push((gpu, broker));
     }
-    let place = |vm: &VmSection| {
-        let gpu = brokers.iter().position(|(name, _)| *name == vm.gpu)?;
-        let socket = vm.socket.clone();
-        Some((vm.config.name.clone(), Place { gpu, socket }))
-    };
-    let vms = config.vms.iter().filter_map(place).collect();
-    Ok(Host { brokers, vms })
+    Ok(brokers)
 }
 
-/// Sockets are removed at the end.
-fn socket_folders(config: &HostConfig) -> Vec<(PathBuf, Use)> {
+/// Sockets are removed at the end, and made when VMs are attached.
+fn socket_folders(config: &HostConfig, merged: &Merged) -> Vec<PathBuf> {
     let control = config.control.iter().map(|control| &control.socket);
-    let sockets = config.vms.iter().map(|vm| &vm.socket).chain(control);
-    sockets.map(|socket| (folder_of(socket), Use::Write)).collect()
-}
-
-/// Waits for a signal, or a broker's end.
-fn wait(brokers: &[(String, Broker)]) -> anyhow::Result<()> {
-    // Each of several waits its part of the period.
-    let period = LOOK_PERIOD / brokers.len() as u32;
-    while !is_stop_requested() {
-        for (gpu, broker) in brokers {
-            if let Some(ended) = broker.wait_ended(period) {
-                bail!("gpu {gpu}: {ended}");
-            }
-        }
-        if take_flight_request() {
-            brokers.iter().for_each(|(gpu, broker)| write_flight(gpu, broker));
-        }
-    }
-    Ok(())
-}
-
-/// Writes what happened last at one card, and names the file.
-fn write_flight(gpu: &str, broker: &Broker) {
-    match broker.write_flight("SIGUSR1") {
-        Ok(path) => complain(&format!("gpu {gpu}: what happened last is in {}", path.display())),
-        Err(error) => complain(&format!("gpu {gpu}: {:#}", anyhow::Error::new(error))),
-    }
+    let of_vms = merged.vms.iter().map(|vm| &vm.section.socket);
+    // Those of VMs that are detached too: they can be attached again.
+    let in_file = config
+        .vms
+        .iter()
+        .map(|vm| &vm.socket)
+        .filter(|socket| folder_of(socket).is_dir());
+    let mut folders: Vec<_> = of_vms
+        .chain(in_file)
+        .chain(control)
+        .map(|socket| folder_of(socket))
+        .collect();
+    folders.sort();
+    folders.dedup();
+    folders
 }
 
 /// The folder for flight files: the one that the configuration names, which has to be there, or the first socket's.
@@ -153,10 +197,18 @@ fn restore_driver(gpu: &GpuSection) {
     }
 }
 
-fn prepare(gpu: &GpuSection, flights: Option<FlightFolder>, vms: Vec<VmSocket>) -> anyhow::Result<Prepared> {
+fn prepare(
+    gpu: &GpuSection,
+    host_ram: u64,
+    flights: Option<FlightFolder>,
+    vms: Vec<VmSocket>,
+) -> anyhow::Result<Prepared> {
     Prepared::open(HostSetup {
         card: gpu.card.clone(),
-        settings: gpu.settings.clone(),
+        settings: GpuConfig {
+            host_ram,
+            ..gpu.settings.clone()
+        },
         firmware: gpu.firmware.clone(),
         flights,
         record: None,
@@ -165,18 +217,24 @@ fn prepare(gpu: &GpuSection, flights: Option<FlightFolder>, vms: Vec<VmSocket>) 
     .with_context(|| format!("gpu {}", gpu.name))
 }
 
+/// The argument that attaches QEMU to a socket.
+pub(super) fn qemu_device(socket: &Path) -> String {
+    let device = serde_json::json!({
+        "driver": "vfio-user-pci",
+        "socket": { "type": "unix", "path": socket },
+    });
+    format!("-device '{device}'")
+}
+
 /// One line for each VM: its socket, and how to attach QEMU; and where metrics are.
-fn announce(vms: &[VmSection], metrics: Option<SocketAddr>) -> std::io::Result<()> {
+fn announce(vms: &[MergedVm], metrics: Option<SocketAddr>) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    for vm in vms {
-        let device = serde_json::json!({
-            "driver": "vfio-user-pci",
-            "socket": { "type": "unix", "path": vm.socket },
-        });
+    for MergedVm { section: vm, .. } in vms {
+        let device = qemu_device(&vm.socket);
         let (name, size) = (&vm.config.name, Size(vm.config.guest_vram));
         writeln!(
             out,
-            "vm {name}: {size} guest VRAM at {}; QEMU: -device '{device}'",
+            "vm {name}: {size} guest VRAM at {}; QEMU: {device}",
             vm.socket.display()
         )?;
     }

@@ -20,7 +20,7 @@ use crate::host::CardChoice;
 /// Spill pool of a card that names none.
 const HOST_RAM_DEFAULT: u64 = 4 << 30;
 /// Chunk of a VM that names none.
-const CHUNK_DEFAULT: u64 = 2 << 20;
+pub(crate) const CHUNK_DEFAULT: u64 = 2 << 20;
 
 /// The section of one card.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,6 +59,8 @@ pub struct ControlSection {
     pub group: Option<u32>,
     /// Port of this host at which metrics can be read, by whoever has an account on it.
     pub metrics: Option<SocketAddr>,
+    /// Where what operators say is kept; beside the socket if it is not named.
+    pub state: Option<PathBuf>,
 }
 
 /// A whole `host.toml`.
@@ -95,6 +97,7 @@ struct RawControl {
     socket: Spanned<PathBuf>,
     group: Option<Spanned<u32>>,
     metrics: Option<Spanned<String>>,
+    state: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -227,10 +230,18 @@ impl RawControl {
         let metrics = metrics.map(|address| at(address, "control.metrics", |text| own_port(text)));
         let socket = self.socket.into_inner();
         sockets.insert(socket.clone());
+        if let Some(state) = &self.state {
+            let check = |path: &PathBuf| {
+                let is_file = path.file_name().is_some() && *path != socket;
+                is_file.then_some(()).ok_or("it names no file of its own")
+            };
+            at(state, "control.state", check)?;
+        }
         Ok(ControlSection {
             socket,
             group,
             metrics: metrics.transpose()?,
+            state: self.state.map(Spanned::into_inner),
         })
     }
 }

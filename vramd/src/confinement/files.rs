@@ -90,25 +90,25 @@ pub(crate) fn is_known_to_kernel() -> bool {
     ruleset(CompatLevel::HardRequirement).is_ok()
 }
 
-/// Tries what is forbidden: to read `file`, which was read before, and says in the log how it is. An error if the kernel says that it
-/// enforces the rules and does not.
-pub(crate) fn try_out(enforced: Enforced, file: &Path) -> anyhow::Result<()> {
-    let is_refused = File::open(file).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+/// A folder that everybody may list and no process here needs to.
+const FORBIDDEN: &str = "/";
+
+/// Tries what is forbidden, and says in the log how it is. An error if the kernel says that it enforces the rules and does not.
+pub(crate) fn try_out(enforced: Enforced) -> anyhow::Result<()> {
+    let is_refused =
+        File::open(FORBIDDEN).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
     match (enforced, is_refused) {
         (Enforced::Not, _) => {
             log::warn!(
                 "landlock: not enforced: this kernel has none, so files are kept by this user's rights alone"
             );
         }
-        (_, false) => bail!(
-            "landlock: the kernel says it is enforced, but {} can be read",
-            file.display()
-        ),
+        (_, false) => bail!("landlock: the kernel says it is enforced, but {FORBIDDEN} can be listed"),
         (Enforced::InPart, true) => {
             log::warn!("landlock: enforced in part: this kernel knows an older version of it")
         }
         (Enforced::Fully, true) => {
-            log::info!("landlock: enforced, {} cannot be read any more", file.display())
+            log::info!("landlock: enforced, {FORBIDDEN} cannot be listed any more")
         }
     }
     Ok(())
@@ -141,11 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn enforced_rules_that_let_a_file_be_read_are_an_error() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let error = try_out(Enforced::Fully, file.path()).unwrap_err().to_string();
+    fn enforced_rules_that_let_a_folder_be_listed_are_an_error() {
+        let error = try_out(Enforced::Fully).unwrap_err().to_string();
         assert!(error.contains("says it is enforced, but"), "{error}");
-        try_out(Enforced::Not, file.path()).unwrap();
+        try_out(Enforced::Not).unwrap();
     }
 
     #[test]

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use broker::{Happening, HappeningKind, Picture, VmPicture, VmStats};
 use control::{
-    Account, Event, EventKind, Gpu, Hold, HoldChanged, Pauses, Quota, QuotaChange, QuotaChanged, QuotaSource,
+    Account, Event, EventKind, Gpu, Hold, HoldChanged, Pauses, PlaceSource, QuotaChanged, QuotaSource,
     SpilledFor, Usage, Vm, Waits,
 };
 use vgpu::VmStanding;
 
 use super::Place;
+use crate::keeper::state::quota_words;
 
 /// A card, from what its broker told.
-pub(super) fn gpu(name: &str, picture: &Picture) -> Gpu {
+pub(super) fn gpu(name: &str, file_host_ram: Option<u64>, picture: &Picture) -> Gpu {
     let standing = picture.standing.clone().unwrap_or_default();
     let sum = |of: fn(&VmStanding) -> u64| standing.vms.iter().map(of).sum();
     Gpu {
@@ -22,6 +23,7 @@ pub(super) fn gpu(name: &str, picture: &Picture) -> Gpu {
         free_bytes: standing.free,
         promised_bytes: sum(|vm| vm.promised),
         host_ram_bytes: standing.host_ram,
+        file_host_ram_bytes: file_host_ram.unwrap_or(standing.host_ram),
         spilled_bytes: sum(|vm| vm.spilled),
         host_errors: picture.card.host_errors,
         vms: picture.vms.iter().map(|vm| vm.config.name.clone()).collect(),
@@ -30,9 +32,13 @@ pub(super) fn gpu(name: &str, picture: &Picture) -> Gpu {
 
 /// A VM of the card `gpu`, likewise.
 pub(super) fn vm(gpu: &str, place: &Place, vm: &VmPicture, picture: &Picture) -> Vm {
-    let source = match vm.is_quota_changed {
+    let quota_source = match vm.config.quota != place.first_quota {
         true => QuotaSource::Control,
         false => QuotaSource::File,
+    };
+    let source = match place.file_quota {
+        Some(_) => PlaceSource::File,
+        None => PlaceSource::Control,
     };
     let attached = vm.attached.as_ref();
     Vm {
@@ -41,25 +47,18 @@ pub(super) fn vm(gpu: &str, place: &Place, vm: &VmPicture, picture: &Picture) ->
         socket: place.socket.display().to_string(),
         guest_vram_bytes: vm.config.guest_vram,
         chunk_bytes: vm.config.chunk_bytes,
-        quota: quota(vm.config.quota),
-        quota_source: source,
+        quota: quota_words(vm.config.quota),
+        quota_source,
+        file_quota: place.file_quota.map(quota_words),
+        source,
         hold: hold(vm.hold),
         usage: attached.map(|(standing, stats)| usage(standing, stats)),
         account: attached.map(|(standing, stats)| account(standing, stats, picture)),
     }
 }
 
-fn quota(quota: vgpu::Quota) -> Quota {
-    Quota {
-        min: quota.min.into(),
-        low: quota.low.into(),
-        high: quota.high.into(),
-        max: quota.max.into(),
-        weight: quota.weight,
-    }
-}
-
-fn hold(hold: vgpu::Hold) -> Hold {
+/// What is held back.
+pub(crate) fn hold(hold: vgpu::Hold) -> Hold {
     Hold {
         vram_bytes: hold.vram,
         is_suspended: hold.is_suspended,
@@ -67,23 +66,11 @@ fn hold(hold: vgpu::Hold) -> Hold {
 }
 
 /// What a hold became.
-pub(super) fn hold_changed(changed: broker::HoldChanged) -> HoldChanged {
+pub(crate) fn hold_changed(changed: broker::HoldChanged) -> HoldChanged {
     HoldChanged {
         before: hold(changed.before),
         after: hold(changed.after),
         is_attached: changed.is_attached,
-    }
-}
-
-/// A quota with what a change names.
-pub(super) fn with(change: QuotaChange, quota: vgpu::Quota) -> vgpu::Quota {
-    let of = |bound: Option<control::Bound>, otherwise| bound.map_or(otherwise, control::Bound::bytes);
-    vgpu::Quota {
-        min: of(change.min, quota.min),
-        low: of(change.low, quota.low),
-        high: of(change.high, quota.high),
-        max: of(change.max, quota.max),
-        weight: change.weight.unwrap_or(quota.weight),
     }
 }
 
@@ -92,7 +79,10 @@ pub(super) fn event(gpu: &str, happening: &Happening) -> Event {
     let kind = match happening.kind {
         HappeningKind::Attached => EventKind::Attached,
         HappeningKind::Detached => EventKind::Detached,
+        HappeningKind::Listed => EventKind::Listed,
+        HappeningKind::Unlisted => EventKind::Unlisted,
         HappeningKind::QuotaChanged => EventKind::QuotaChanged,
+        HappeningKind::FileConflict => EventKind::FileConflict,
         HappeningKind::HoldChanged => EventKind::HoldChanged,
         HappeningKind::Spilled => EventKind::Spilled,
         HappeningKind::Refilled => EventKind::Refilled,
@@ -116,10 +106,10 @@ pub(super) fn event(gpu: &str, happening: &Happening) -> Event {
 }
 
 /// What a change did.
-pub(super) fn changed(changed: broker::QuotaChanged) -> QuotaChanged {
+pub(crate) fn changed(changed: broker::QuotaChanged) -> QuotaChanged {
     QuotaChanged {
-        before: quota(changed.before),
-        after: quota(changed.after),
+        before: quota_words(changed.before),
+        after: quota_words(changed.after),
         is_attached: changed.is_attached,
     }
 }

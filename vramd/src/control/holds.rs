@@ -2,13 +2,11 @@
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use broker::{HoldChange, HoldRefusal};
-use control::{HoldChanged, Refusal, RefusalKind, Spill};
-use tokio::sync::oneshot;
+use broker::HoldChange;
+use control::{HoldChanged, Refusal, Spill};
 use vfio_user_server::Peer;
 
-use super::answers;
-use super::routes::{Json, Name, Refused, Served, answer_of, found, request};
+use super::routes::{Json, Name, Refused, Served, by_keeper, name_of, request};
 
 /// Send all of a VM's memory to host RAM
 ///
@@ -18,6 +16,7 @@ use super::routes::{Json, Name, Refused, Served, answer_of, found, request};
     (status = 400, description = "The name is no text", body = Refusal),
     (status = 404, description = "There is no VM of that name", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 pub(super) async fn freeze(
     host: Served,
@@ -33,6 +32,7 @@ pub(super) async fn freeze(
     (status = 400, description = "The name is no text", body = Refusal),
     (status = 404, description = "There is no VM of that name", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 pub(super) async fn thaw(
     host: Served,
@@ -54,6 +54,7 @@ pub(super) async fn thaw(
     (status = 409, description = "The VM is not connected, is frozen, or has less in VRAM", body = Refusal),
     (status = 413, description = "The body is longer than any such request", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 pub(super) async fn spill(
     host: Served,
@@ -72,6 +73,7 @@ pub(super) async fn spill(
     (status = 404, description = "There is no VM of that name", body = Refusal),
     (status = 409, description = "The VM is frozen", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 pub(super) async fn refill(
     host: Served,
@@ -89,6 +91,7 @@ pub(super) async fn refill(
     (status = 400, description = "The name is no text", body = Refusal),
     (status = 404, description = "There is no VM of that name", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 pub(super) async fn suspend(
     host: Served,
@@ -104,6 +107,7 @@ pub(super) async fn suspend(
     (status = 400, description = "The name is no text", body = Refusal),
     (status = 404, description = "There is no VM of that name", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 pub(super) async fn resume(
     host: Served,
@@ -119,23 +123,9 @@ async fn change(
     Extension(peer): Extension<Peer>,
     change: HoldChange,
 ) -> Result<Json<HoldChanged>, Refused> {
-    let (name, _, _, broker) = found(&host, name)?;
-    let (tell, told) = oneshot::channel();
-    // Nobody waits any more if the client has gone.
-    let asked = broker.ask_hold(name.clone(), change, move |answer| drop(tell.send(answer)));
-    asked.map_err(|ended| Refused::ended(&ended))?;
-    let changed = answer_of(told).await?.map_err(|why| match why {
-        HoldRefusal::NoSuchVm { name } => Refused::unknown_vm(&name),
-        other => {
-            let next = match other {
-                HoldRefusal::Frozen => "thaw",
-                HoldRefusal::NotConnected => "freeze",
-                _ => "show",
-            };
-            Refused::new(RefusalKind::HoldRefused, format!("vm {name}: {other}"))
-                .then(format!("vramd {next} {name}"))
-        }
-    })?;
+    let name = name_of(name)?;
+    let of = name.clone();
+    let changed = by_keeper(&host, move |keeper| keeper.change_hold(&of, change)).await?;
     log::info!(vm = name.as_str(), uid = peer.uid, pid = peer.pid; "{change:?}: {:?}", changed.after);
-    Ok(Json(answers::hold_changed(changed)))
+    Ok(Json(changed))
 }

@@ -305,7 +305,7 @@ fn of_vm(vm: &Vm) -> [(&'static str, &str); 2] {
 impl GpuFigures {
     fn of(name: &str, picture: &Picture) -> Self {
         Self {
-            gpu: answers::gpu(name, picture),
+            gpu: answers::gpu(name, None, picture),
             is_up: picture.standing.is_some(),
             taken_bytes: picture.card.resident_bytes,
             events: picture.card.events,
@@ -337,8 +337,8 @@ pub(super) async fn metrics(State(host): State<Arc<Host>>) -> Result<Response<Bo
         gpus.push(GpuFigures::of(gpu, &picture));
         let of_card = picture.vms.iter();
         vms.extend(of_card.filter_map(|vm| {
-            let place = host.vms.get(&vm.config.name)?;
-            Some(VmFigures::of(gpu, place, vm, &picture))
+            let place = host.place(&vm.config.name)?;
+            Some(VmFigures::of(gpu, &place, vm, &picture))
         }));
     }
     let text = Scrape { gpus, vms }.text();
@@ -347,7 +347,7 @@ pub(super) async fn metrics(State(host): State<Arc<Host>>) -> Result<Response<Bo
 
 #[cfg(test)]
 mod tests {
-    use control::{Pauses, Quota, SpilledFor, Waits};
+    use control::{Pauses, PlaceSource, Quota, SpilledFor, Waits};
 
     use super::*;
 
@@ -417,6 +417,8 @@ mod tests {
             chunk_bytes: 2 * MIB,
             quota,
             quota_source: QuotaSource::File,
+            file_quota: None,
+            source: PlaceSource::Control,
             hold: control::Hold::default(),
             usage: Some(usage),
             account: Some(account()),

@@ -10,8 +10,10 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
-use broker::{Broker, Ended, Picture, QuotaRefusal};
-use control::{Events, Gpus, QuotaChange, QuotaChanged, Refusal, RefusalKind, Vm, Vms};
+use broker::{Broker, Ended, Picture};
+use control::{
+    Events, GpuChange, GpuChanged, Gpus, QuotaChange, QuotaChanged, Refusal, RefusalKind, Vm, Vms,
+};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
@@ -24,7 +26,8 @@ use utoipa_axum::routes;
 use vfio_user_server::Peer;
 
 use super::connections::READ_TIME;
-use super::{Host, Place, answers, holds, metrics};
+use super::{Host, Place, answers, holds, metrics, places};
+use crate::keeper::Keeper;
 
 /// Bytes of the longest body. The longest that makes sense has some hundred.
 const BODY_BYTES_MAX: usize = 16 << 10;
@@ -36,6 +39,8 @@ const WAIT_MS_MAX: u32 = 10_000;
 const LOOK: Duration = Duration::from_millis(200);
 /// Longest time that a broker's event loop takes to answer.
 const BROKER_TIME: Duration = Duration::from_secs(5);
+/// Longest time that the keeper takes, who may wait for a broker behind what others asked for. Less than a connection may last.
+const KEEPER_TIME: Duration = Duration::from_secs(15);
 
 pub(super) type Served = State<Arc<Host>>;
 pub(super) type Name = Result<Path<String>, PathRejection>;
@@ -53,9 +58,10 @@ struct Document;
 fn documented() -> OpenApiRouter<Arc<Host>> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(gpus))
-        .routes(routes!(vms))
-        .routes(routes!(vm))
-        .routes(routes!(change_quota))
+        .routes(routes!(change_gpu))
+        .routes(routes!(vms, places::attach))
+        .routes(routes!(vm, places::detach))
+        .routes(routes!(change_quota, reset_quota))
         .routes(routes!(holds::freeze))
         .routes(routes!(holds::thaw))
         .routes(routes!(holds::spill))
@@ -86,11 +92,7 @@ pub(super) struct Refused(pub(super) Refusal);
 
 impl Refused {
     pub(super) fn new(error: RefusalKind, message: String) -> Self {
-        Self(Refusal {
-            error,
-            message,
-            next: None,
-        })
+        Self(Refusal::new(error, message))
     }
 
     pub(super) fn too_slow() -> Self {
@@ -110,9 +112,8 @@ impl Refused {
     }
 
     /// Names the command that helps on.
-    pub(super) fn then(mut self, command: impl Into<String>) -> Self {
-        self.0.next = Some(command.into());
-        self
+    pub(super) fn then(self, command: impl Into<String>) -> Self {
+        Self(self.0.then(command))
     }
 
     pub(super) fn body(&self) -> Vec<u8> {
@@ -151,10 +152,37 @@ fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
 ))]
 async fn gpus(State(host): Served) -> Result<Json<Gpus>, Refused> {
     let mut gpus = Vec::new();
-    for (name, broker) in &host.brokers {
-        gpus.push(answers::gpu(name, &picture(broker, None).await?));
+    for (index, (name, broker)) in host.brokers.iter().enumerate() {
+        let picture = picture(broker, None).await?;
+        gpus.push(answers::gpu(name, host.file_host_ram(index), &picture));
     }
     Ok(Json(Gpus { gpus }))
+}
+
+/// Change what a card has for all its VMs
+#[utoipa::path(patch, path = "/v1/gpus/{name}", params(("name" = String, Path, description = "Name of the card")),
+    request_body = GpuChange, responses(
+    (status = 200, description = "It is changed", body = GpuChanged),
+    (status = 400, description = "The name is no text, or the body is no such change", body = Refusal),
+    (status = 404, description = "There is no card of that name", body = Refusal),
+    (status = 408, description = "The body did not arrive in time", body = Refusal),
+    (status = 409, description = "What VMs are promised would not fit; nothing is changed", body = Refusal),
+    (status = 413, description = "The body is longer than any such change", body = Refusal),
+    (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
+))]
+async fn change_gpu(
+    State(host): Served,
+    name: Name,
+    Extension(peer): Extension<Peer>,
+    body: Body,
+) -> Result<Json<GpuChanged>, Refused> {
+    let name = name_of(name)?;
+    let change: GpuChange = request(body).await?;
+    let of = name.clone();
+    let changed = by_keeper(&host, move |keeper| keeper.change_gpu(&of, change)).await?;
+    log::info!(gpu = name.as_str(), uid = peer.uid, pid = peer.pid; "changed: {changed:?}");
+    Ok(Json(changed))
 }
 
 /// List the host's VMs
@@ -168,8 +196,8 @@ async fn vms(State(host): Served) -> Result<Json<Vms>, Refused> {
         let picture = picture(broker, None).await?;
         let of_card = picture.vms.iter();
         vms.extend(of_card.filter_map(|vm| {
-            let place = host.vms.get(&vm.config.name)?;
-            Some(answers::vm(gpu, place, vm, &picture))
+            let place = host.place(&vm.config.name)?;
+            Some(answers::vm(gpu, &place, vm, &picture))
         }));
     }
     Ok(Json(Vms { vms }))
@@ -183,10 +211,15 @@ async fn vms(State(host): Served) -> Result<Json<Vms>, Refused> {
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
 ))]
 async fn vm(State(host): Served, name: Name) -> Result<Json<Vm>, Refused> {
-    let (name, place, gpu, broker) = found(&host, name)?;
-    let picture = picture(broker, Some(name.clone())).await?;
-    let vm = picture.vms.first().ok_or_else(|| Refused::unknown_vm(&name))?;
-    Ok(Json(answers::vm(gpu, place, vm, &picture)))
+    shown_vm(&host, &name_of(name)?).await
+}
+
+/// The VM of a name, as it is now.
+pub(super) async fn shown_vm(host: &Host, name: &str) -> Result<Json<Vm>, Refused> {
+    let (place, gpu, broker) = found(host, name)?;
+    let picture = picture(broker, Some(name.to_owned())).await?;
+    let vm = picture.vms.first().ok_or_else(|| Refused::unknown_vm(name))?;
+    Ok(Json(answers::vm(gpu, &place, vm, &picture)))
 }
 
 /// Change a VM's quota
@@ -201,6 +234,7 @@ async fn vm(State(host): Served, name: Name) -> Result<Json<Vm>, Refused> {
     (status = 409, description = "The quota cannot hold; the VM keeps the one that it has", body = Refusal),
     (status = 413, description = "The body is longer than any such change", body = Refusal),
     (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
 ))]
 async fn change_quota(
     State(host): Served,
@@ -208,24 +242,40 @@ async fn change_quota(
     Extension(peer): Extension<Peer>,
     body: Body,
 ) -> Result<Json<QuotaChanged>, Refused> {
-    let (name, _, _, broker) = found(&host, name)?;
+    let name = name_of(name)?;
     let change: QuotaChange = request(body).await?;
-    let (tell, told) = oneshot::channel();
-    let asked = broker.ask_quota(
-        name.clone(),
-        move |quota| answers::with(change, quota),
-        // Nobody waits any more if the client has gone.
-        move |answer| drop(tell.send(answer)),
-    );
-    asked.map_err(|ended| Refused::ended(&ended))?;
-    let changed = answer_of(told).await?.map_err(|why| match why {
-        QuotaRefusal::NoSuchVm { name } => Refused::unknown_vm(&name),
-        other => Refused::new(RefusalKind::QuotaRefused, format!("vm {name}: {other}"))
-            .then(format!("vramd show {name}")),
-    })?;
-    let (before, after) = (changed.before, changed.after);
-    log::info!(vm = name.as_str(), uid = peer.uid, pid = peer.pid; "quota changed from {before:?} to {after:?}");
-    Ok(Json(answers::changed(changed)))
+    let of = name.clone();
+    let changed = by_keeper(&host, move |keeper| keeper.change_quota(&of, change)).await?;
+    tell_quota(&name, &peer, &changed);
+    Ok(Json(changed))
+}
+
+/// Take back what operators said of a VM's quota
+///
+/// It is what the host's file says again, or what the VM was attached with.
+#[utoipa::path(delete, path = "/v1/vms/{name}/quota", params(("name" = String, Path, description = "Name of the VM")), responses(
+    (status = 200, description = "The quota is changed; the memory follows in the background", body = QuotaChanged),
+    (status = 400, description = "The name is no text", body = Refusal),
+    (status = 404, description = "There is no VM of that name", body = Refusal),
+    (status = 409, description = "The quota cannot hold; the VM keeps the one that it has", body = Refusal),
+    (status = 503, description = "The broker has ended, or there are too many clients", body = Refusal),
+    (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),
+))]
+async fn reset_quota(
+    State(host): Served,
+    name: Name,
+    Extension(peer): Extension<Peer>,
+) -> Result<Json<QuotaChanged>, Refused> {
+    let name = name_of(name)?;
+    let of = name.clone();
+    let changed = by_keeper(&host, move |keeper| keeper.reset_quota(&of)).await?;
+    tell_quota(&name, &peer, &changed);
+    Ok(Json(changed))
+}
+
+fn tell_quota(name: &str, peer: &Peer, changed: &QuotaChanged) {
+    let QuotaChanged { before, after, .. } = changed;
+    log::info!(vm = name, uid = peer.uid, pid = peer.pid; "quota changed from {before:?} to {after:?}");
 }
 
 /// What is asked for of events.
@@ -313,12 +363,29 @@ fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
-/// The VM that a path names, and its card.
-pub(super) fn found(host: &Host, name: Name) -> Result<(String, &Place, &str, &Broker), Refused> {
+/// The name that a path has.
+pub(super) fn name_of(name: Name) -> Result<String, Refused> {
     let Path(name) = name.map_err(|error| Refused::new(RefusalKind::Malformed, error.body_text()))?;
-    let place = host.vms.get(&name).ok_or_else(|| Refused::unknown_vm(&name))?;
+    Ok(name)
+}
+
+/// Where the VM of a name is, and its card.
+pub(super) fn found<'a>(host: &'a Host, name: &str) -> Result<(Place, &'a str, &'a Broker), Refused> {
+    let place = host.place(name).ok_or_else(|| Refused::unknown_vm(name))?;
     let (gpu, broker) = &host.brokers[place.gpu];
-    Ok((name, place, gpu, broker))
+    Ok((place, gpu, broker))
+}
+
+/// Has the keeper do something, and waits for it.
+pub(super) async fn by_keeper<T: Send + 'static>(
+    host: &Host,
+    job: impl FnOnce(&mut Keeper) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refused> {
+    let (tell, told) = oneshot::channel();
+    // Nobody waits any more if the client has gone.
+    let put = host.keeper.put(move |keeper| drop(tell.send(job(keeper))));
+    put.map_err(|ended| Refused::ended(&ended))?;
+    answer_in(KEEPER_TIME, told).await?.map_err(Refused)
 }
 
 /// The card and its VMs, or one of them.
@@ -329,9 +396,13 @@ pub(super) async fn picture(broker: &Broker, name: Option<String>) -> Result<Pic
     answer_of(told).await
 }
 
-pub(super) async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
+async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
+    answer_in(BROKER_TIME, told).await
+}
+
+async fn answer_in<T>(time: Duration, told: oneshot::Receiver<T>) -> Result<T, Refused> {
     let refused = |what: &str| Refused::new(RefusalKind::BrokerEnded, what.to_owned());
-    match timeout(BROKER_TIME, told).await {
+    match timeout(time, told).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(_)) => Err(refused("the broker has ended")),
         Err(_) => Err(refused("the broker does not answer")),

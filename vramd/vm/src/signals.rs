@@ -2,18 +2,19 @@
 //!
 //! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back. Where there is a
 //! power button (`vramd run` of an operating system), the first SIGTERM presses it, and only a further one ends the program.
-//! To a broker (`vramd serve`) SIGUSR1 says that it is to write what happened last.
+//! To a broker (`vramd serve`) SIGUSR1 says that it is to write what happened last, and SIGHUP that it is to read its file again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use libc::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2, c_int, c_void, siginfo_t};
+use libc::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, c_int, c_void, siginfo_t};
 use vmm_sys_util::signal::register_signal_handler;
 
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 static IS_POWER_CUT: AtomicBool = AtomicBool::new(false);
 static IS_BUTTON_PRESSED: AtomicBool = AtomicBool::new(false);
 static IS_FLIGHT_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_RELOAD_WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Called by the kernel between any two instructions: only a store is allowed here.
 extern "C" fn on_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
@@ -37,6 +38,11 @@ extern "C" fn on_flight_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     IS_FLIGHT_WANTED.store(true, Ordering::SeqCst);
 }
 
+/// Handler of SIGHUP of a broker, with the same restriction.
+extern "C" fn on_reload_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    IS_RELOAD_WANTED.store(true, Ordering::SeqCst);
+}
+
 /// Makes SIGINT and SIGTERM set a flag instead of ending the program.
 pub fn install() -> anyhow::Result<()> {
     handle([SIGINT, SIGTERM], on_signal)
@@ -57,6 +63,11 @@ pub fn install_flight_request() -> anyhow::Result<()> {
     handle([SIGUSR1], on_flight_signal)
 }
 
+/// Makes SIGHUP ask for the file to be read again.
+pub fn install_reload_request() -> anyhow::Result<()> {
+    handle([SIGHUP], on_reload_signal)
+}
+
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
 fn handle<const COUNT: usize>(signals: [c_int; COUNT], handler: Handler) -> anyhow::Result<()> {
@@ -75,6 +86,11 @@ pub fn is_stop_requested() -> bool {
 /// Whether SIGUSR1 asked for what happened last since this was called before.
 pub fn take_flight_request() -> bool {
     IS_FLIGHT_WANTED.swap(false, Ordering::SeqCst)
+}
+
+/// Whether SIGHUP asked for the file to be read again since this was called before.
+pub fn take_reload_request() -> bool {
+    IS_RELOAD_WANTED.swap(false, Ordering::SeqCst)
 }
 
 /// Whether a SIGTERM asked to press the power button.

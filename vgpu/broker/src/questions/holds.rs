@@ -24,6 +24,8 @@ pub enum HoldChange {
     Suspend,
     /// They do again.
     Resume,
+    /// All of this, whatever was held back before.
+    Put(Hold),
 }
 
 /// A hold that was changed.
@@ -66,6 +68,7 @@ impl HoldChange {
     /// What it makes of the hold of a VM that has `resident` bytes in VRAM, if it is connected.
     fn of(self, before: Hold, resident: Option<u64>) -> Result<Hold, HoldRefusal> {
         let vram = match self {
+            Self::Put(hold) => return Ok(hold),
             Self::Freeze => Some(0),
             Self::Thaw => None,
             Self::Spill { .. } | Self::Refill if before.vram == Some(0) => return Err(HoldRefusal::Frozen),

@@ -64,10 +64,17 @@ const PROCESS_CALLS: &[c_long] = &[
     libc::SYS_stat,
     libc::SYS_statfs,
     libc::SYS_statx,
-    // A socket's file, made anew or at the end.
+    // A socket's file, made when a VM is attached, or removed at the end; its group and mode.
+    libc::SYS_chmod,
     libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchownat,
     libc::SYS_unlink,
     libc::SYS_unlinkat,
+    // What operators say: a new file takes the old one's name.
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
     // Memory files.
     libc::SYS_fallocate,
     libc::SYS_ftruncate,

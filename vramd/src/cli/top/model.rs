@@ -242,7 +242,7 @@ fn change(text: &str) -> Result<QuotaChange, String> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use control::{Account, Pauses, Quota, QuotaSource, Unbounded, Usage, Waits};
+    use control::{Account, Pauses, PlaceSource, Quota, QuotaSource, Unbounded, Usage, Waits};
 
     use super::*;
 
@@ -256,6 +256,7 @@ pub(super) mod tests {
             free_bytes: 8 * MIB,
             promised_bytes: 4 * MIB,
             host_ram_bytes: 4096 * MIB,
+            file_host_ram_bytes: 4096 * MIB,
             spilled_bytes: 32 * MIB,
             host_errors: 0,
             vms: vec!["a".into(), "b".into()],
@@ -285,6 +286,8 @@ pub(super) mod tests {
                 weight: 100,
             },
             quota_source: QuotaSource::File,
+            file_quota: None,
+            source: PlaceSource::Control,
             hold: control::Hold::default(),
             usage: Some(Usage {
                 resident_bytes: resident * MIB,
