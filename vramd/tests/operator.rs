@@ -8,6 +8,8 @@ mod exposition;
 mod metrics;
 #[expect(dead_code, reason = "other tests use the rest")]
 mod process;
+#[path = "operator/story.rs"]
+mod story;
 #[path = "operator/top.rs"]
 mod top;
 #[path = "operator/verbs.rs"]

@@ -17,7 +17,7 @@ use super::process::{Process, complaint, vramd};
 use super::{Served, WAIT, next_line};
 
 /// A terminal, its own end and that of programs, with what was drawn on it.
-struct Terminal {
+pub(super) struct Terminal {
     own: File,
     programs: OwnedFd,
     drawn: Receiver<Vec<u8>>,
@@ -29,7 +29,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn new() -> Terminal {
+    pub(super) fn new() -> Terminal {
         let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&own).unwrap();
         unlockpt(&own).unwrap();
@@ -81,7 +81,7 @@ impl Terminal {
         Stdio::from(self.programs.try_clone().unwrap())
     }
 
-    fn start(&self, arguments: &[&str]) -> Process {
+    pub(super) fn start(&self, arguments: &[&str]) -> Process {
         let mut command = vramd(arguments);
         command
             .stdin(self.end())
@@ -90,12 +90,12 @@ impl Terminal {
         Process(command.spawn().unwrap())
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(super) fn press(&mut self, keys: &str) {
         self.own.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits for a line that has all of these words.
-    fn wait_for(&mut self, words: &[&str]) -> String {
+    pub(super) fn wait_for(&mut self, words: &[&str]) -> String {
         let start = Instant::now();
         loop {
             let lines = self.screen.iter().map(|line| line.iter().collect::<String>());
