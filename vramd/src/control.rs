@@ -55,7 +55,7 @@ pub(crate) struct Host {
 /// The VMs that have a place, and what the file says, as the keeper last showed it.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    /// By name.
+    /// Each by the name that paths have.
     pub(crate) vms: BTreeMap<String, Place>,
     /// Host RAM of each card as the file has it, if it has the card; in the order of [`Host::brokers`].
     pub(crate) file_host_rams: Vec<Option<u64>>,

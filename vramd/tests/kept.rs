@@ -252,6 +252,28 @@ fn vm_of_the_file_that_was_detached_stays_so_until_it_is_attached_by_its_name() 
 #[test]
 fn vm_that_cannot_be_served_is_refused_with_what_would_be_and_nothing_is_left_of_it() {
     let mut host = Host::new();
+    host.say(&["detach", "b"]);
+    check_refusals(&host);
+    let taken = host.at("b.sock");
+    let refused = host.refused(&[
+        "attach",
+        "c",
+        "--guest-vram",
+        "16M",
+        "--socket",
+        taken.to_str().unwrap(),
+    ]);
+    assert!(
+        refused.contains("another vm, or control, has the socket"),
+        "{refused}"
+    );
+    assert_eq!(host.names(), ["a"]);
+    host.restart();
+    assert_eq!(host.names(), ["a"]);
+    assert!(!host.at("c.sock").exists());
+}
+
+fn check_refusals(host: &Host) {
     let elsewhere = std::env::temp_dir().join("x.sock");
     let cases: [(&[&str], &str); 11] = [
         (&["a", "--guest-vram", "16M"], "it is attached by its name alone"),
@@ -296,7 +318,6 @@ fn vm_that_cannot_be_served_is_refused_with_what_would_be_and_nothing_is_left_of
             "socket_mode: \"0777\" is not \"0600\"",
         ),
     ];
-    host.say(&["detach", "b"]);
     for (arguments, named) in cases {
         let refused = host.refused(&[&["attach"], arguments].concat());
         // `a` is served; the others are new.
@@ -306,23 +327,6 @@ fn vm_that_cannot_be_served_is_refused_with_what_would_be_and_nothing_is_left_of
         };
         assert!(refused.contains(named), "{arguments:?}: {refused}");
     }
-    let taken = host.at("b.sock");
-    let refused = host.refused(&[
-        "attach",
-        "c",
-        "--guest-vram",
-        "16M",
-        "--socket",
-        taken.to_str().unwrap(),
-    ]);
-    assert!(
-        refused.contains("another vm, or control, has the socket"),
-        "{refused}"
-    );
-    assert_eq!(host.names(), ["a"]);
-    host.restart();
-    assert_eq!(host.names(), ["a"]);
-    assert!(!host.at("c.sock").exists());
 }
 
 #[test]

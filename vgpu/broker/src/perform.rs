@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::{Pending, Reaper};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, Place, Refusal, Reply, Request, RequestId, Tick,
-    VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, Notice, Place, Refusal, Reply, Request, RequestId,
+    Tick, VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -398,15 +398,17 @@ impl Performer {
             }
             Action::WakeAt { at } => self.wake_at = Some(at),
             Action::CardLost { operation } => self.give_card_up(operation),
-            Action::Notice(notice) => {
-                self.stats.notice(&notice);
-                self.status.notice(&notice);
-                let vms = &self.vms;
-                self.happenings.notice(&notice, vms);
-                self.notices
-                    .log(&notice, |vm| vms.get(&vm).map(|vm| vm.config.name.as_str()));
-            }
+            Action::Notice(notice) => self.notice(&notice),
         }
+    }
+
+    fn notice(&mut self, notice: &Notice) {
+        self.stats.notice(notice);
+        self.status.notice(notice);
+        let vms = &self.vms;
+        self.happenings.notice(notice, vms);
+        self.notices
+            .log(notice, |vm| vms.get(&vm).map(|vm| vm.config.name.as_str()));
     }
 
     fn map_dma(&mut self, iova: Iova, (place, bytes): (Place, u64), writable: bool, refusable: bool) {

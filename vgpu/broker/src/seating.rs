@@ -21,7 +21,7 @@ pub enum PlaceRefusal {
     /// Another VM has the name.
     #[error("there is a vm {name:?} already")]
     NameTaken {
-        /// The name.
+        /// The name that both want.
         name: String,
     },
     /// Every place is taken.

@@ -255,7 +255,7 @@ pub(crate) enum StateError {
     Malformed { path: PathBuf, reason: String },
 }
 
-/// The file.
+/// The state file, which no other broker uses as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
