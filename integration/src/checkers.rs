@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{FRAME, FrameNo, VramAddr};
 use fermi_spec::pte::{LARGE_PT_ENTRIES, PD_ENTRIES, Pde, Pte, SMALL_PT_ENTRIES};
-use vgpu::{Audit, FrameOwner, VmAudit};
+use vgpu::{Audit, FrameOwner, VmAudit, VmId};
 
 use crate::watch::World;
 
@@ -41,6 +41,7 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
                 )));
             }
         }
+        check_sums(vm, audit.moving)?;
         if !vm.suspended.is_empty() && audit.moving != Some(vm.vm) {
             return Err(Violation(format!(
                 "channels {:?} of {} are suspended and nothing moves",
@@ -58,6 +59,20 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
         let (free, usable) = (audit.free_frames, audit.usable_frames);
         return Err(Violation(format!(
             "{held} frames held and {free} free of {usable}"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks that the sums which a VM's chunks are kept with fit its frames: a chunk in VRAM is in use or idle, unless it moves.
+fn check_sums(vm: &VmAudit, moving: Option<VmId>) -> Result<(), Violation> {
+    let held = vm.frames.len() as u64 * FRAME;
+    let summed = vm.active + vm.idle;
+    let is_moving = moving == Some(vm.vm);
+    if vm.resident != held || summed > held || (summed < held && !is_moving) || vm.wanted > vm.spilled {
+        return Err(Violation(format!(
+            "{} holds {held} bytes; its sums say {} in VRAM, {} in use, {} idle, {} of {} in host RAM wanted",
+            vm.vm, vm.resident, vm.active, vm.idle, vm.wanted, vm.spilled
         )));
     }
     Ok(())

@@ -128,6 +128,11 @@ impl Tree<'_> {
         }
     }
 
+    /// Whether nothing more is taken: who has a long list to show may stop.
+    pub(crate) fn is_full(&self) -> bool {
+        self.left == 0
+    }
+
     fn value(&mut self, name: impl Display, value: Value) {
         self.put(name, || Node::Leaf(value));
     }

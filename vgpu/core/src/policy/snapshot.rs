@@ -154,15 +154,16 @@ impl<'a> LastUse<'a> {
 impl<'a> VmView<'a> {
     /// The VM's chunks and their sums; what else is known of the VM is the caller's to say.
     pub(crate) fn of(vm: VmId, chunks: &'a Chunks, chunk_bytes: u64, quota: Quota) -> Self {
-        let mut view = Self {
+        let sums = chunks.sums();
+        Self {
             vm,
             quota,
             chunk_bytes,
             resident: chunks.resident(),
-            active: 0,
-            idle: 0,
-            wanted: 0,
-            smallest_wanted: 0,
+            active: sums.active,
+            idle: sums.idle,
+            wanted: sums.wanted,
+            smallest_wanted: chunks.smallest_wanted(),
             asked: 0,
             may_move: true,
             spare: chunks.resident().saturating_sub(quota.min),
@@ -173,21 +174,7 @@ impl<'a> VmView<'a> {
             rang_at: None,
             chunks,
             last_use: LastUse::default(),
-        };
-        for chunk in view.chunks() {
-            if chunk.is_refillable() && !chunk.is_idle() {
-                view.smallest_wanted = match view.wanted {
-                    0 => chunk.bytes,
-                    _ => view.smallest_wanted.min(chunk.bytes),
-                };
-                view.wanted += chunk.bytes;
-            } else if chunk.is_spillable() && chunk.is_idle() {
-                view.idle += chunk.bytes;
-            } else if chunk.is_spillable() {
-                view.active += chunk.bytes;
-            }
         }
-        view
     }
 
     /// When a chunk that is reached was last in use: when one of the spaces that reach it last had work, as far as is known.
@@ -305,6 +292,39 @@ mod tests {
         assert_eq!(
             (view.resident, view.active, view.idle, view.wanted),
             (2 * CHUNK, CHUNK, CHUNK, CHUNK)
+        );
+    }
+
+    #[test]
+    fn sums_are_those_that_a_count_of_the_chunks_finds() {
+        // The last chunk is short.
+        let mut chunks = Chunks::new(4 * CHUNK + (1 << 20), CHUNK, Iova(0));
+        for no in 0..5 {
+            chunks.set_place(ChunkNo(no), ChunkPlace::Spilled);
+        }
+        chunks.set_place(ChunkNo(0), resident());
+        chunks.expect([ChunkNo(0), ChunkNo(4)]);
+        chunks.widen_reach(ChunkNo(1), Reach::Writable);
+        chunks.widen_reach(ChunkNo(2), Reach::ReadOnly);
+        chunks.set_moving(ChunkNo(2), true);
+        let view = VmView::of(VmId(1), &chunks, CHUNK, Quota::default());
+        let sum =
+            |is: &dyn Fn(&ChunkView) -> bool| view.chunks().filter(is).map(|chunk| chunk.bytes).sum::<u64>();
+        assert_eq!(
+            view.wanted,
+            sum(&|chunk| chunk.is_refillable() && !chunk.is_idle())
+        );
+        assert_eq!(
+            view.active,
+            sum(&|chunk| chunk.is_spillable() && !chunk.is_idle())
+        );
+        assert_eq!((view.wanted, view.active), (CHUNK + (1 << 20), CHUNK));
+        assert_eq!(view.smallest_wanted, 1 << 20);
+        chunks.end_expecting();
+        let view = VmView::of(VmId(1), &chunks, CHUNK, Quota::default());
+        assert_eq!(
+            (view.wanted, view.smallest_wanted, view.idle),
+            (CHUNK, CHUNK, CHUNK)
         );
     }
 

@@ -16,13 +16,19 @@ impl ChunkPlace {
 
 impl Chunk {
     /// All that a list of chunks shows of one, so that equal neighbours share a line.
+    fn shown(&self) -> (&'static str, Reach, bool, bool) {
+        (self.place.name(), self.reach(), self.moving, self.mapped)
+    }
+
+    /// The same as text.
     fn summary(&self) -> String {
-        let mut text = self.place.name().to_owned();
+        let (place, reach, moving, mapped) = self.shown();
+        let mut text = place.to_owned();
         for (claim, holds) in [
-            ("writable", self.reach() == Reach::Writable),
-            ("read-only", self.reach() == Reach::ReadOnly),
-            ("moving", self.moving),
-            ("image mapped", self.mapped),
+            ("writable", reach == Reach::Writable),
+            ("read-only", reach == Reach::ReadOnly),
+            ("moving", moving),
+            ("image mapped", mapped),
         ] {
             if holds {
                 text.push_str(", ");
@@ -42,19 +48,29 @@ impl Inspect for Chunks {
         tree.bytes("spilled", self.spilled);
         tree.bytes("old_copies", self.stale_bytes);
         tree.count("instance_pages", self.instance_pages as usize);
+        let sums = self.sums();
+        tree.bytes("active", sums.active);
+        tree.bytes("idle", sums.idle);
+        tree.bytes("wanted", sums.wanted);
         tree.group("count", |tree| {
-            let count = |is: &dyn Fn(&Chunk) -> bool| self.chunks.iter().filter(|chunk| is(chunk)).count();
-            for place in ["unbacked", "resident", "spilled", "both"] {
-                tree.count(place, count(&|chunk| chunk.place.name() == place));
+            for (name, chunks) in [
+                ("unbacked", sums.unbacked_chunks),
+                ("resident", sums.resident_chunks),
+                ("spilled", sums.spilled_chunks),
+                ("both", sums.both_chunks),
+                ("idle", sums.idle_chunks),
+                ("moving", sums.moving_chunks),
+                ("images_mapped", sums.mapped_chunks),
+            ] {
+                tree.count(name, chunks as usize);
             }
-            let idle = self.all().filter(|&chunk| self.is_idle(chunk));
-            tree.count("idle", idle.count());
-            tree.count("moving", count(&|chunk| chunk.moving));
-            tree.count("images_mapped", count(&|chunk| chunk.mapped));
         });
         tree.on_request("list", self.chunks.len(), |tree| {
             let mut first = 0;
-            for run in self.chunks.chunk_by(|a, b| a.summary() == b.summary()) {
+            for run in self.chunks.chunk_by(|a, b| a.shown() == b.shown()) {
+                if tree.is_full() {
+                    return;
+                }
                 let last = first + run.len() - 1;
                 tree.name(format_args!("{first}-{last}"), run[0].summary());
                 first += run.len();
