@@ -14,6 +14,7 @@
 //! adds the one of its kind ([`Sandbox::confine_serving`]): the thread that serves clients opens nothing and starts nothing.
 //! `privileges` handles capabilities and the user.
 
+pub mod accounts;
 pub mod privileges;
 mod report;
 mod rules;

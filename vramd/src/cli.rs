@@ -147,8 +147,8 @@ struct ServeArguments {
     /// At the end give cards of the host to the drivers that the host would choose, as `unbind` does
     #[arg(long)]
     restore_driver: bool,
-    /// Become this user, by numbers, once the configuration is read and before anything else is opened
-    #[arg(long, value_name = "UID:GID[,GID...]", conflicts_with = "restore_driver")]
+    /// Become this user, by names or numbers, once the configuration is read and before anything else is opened
+    #[arg(long, value_name = "USER:GROUP[,GROUP...]", conflicts_with = "restore_driver")]
     user: Option<User>,
     /// For debugging: let the threads make any system call
     #[arg(long)]
@@ -160,8 +160,8 @@ struct GpuArguments {
     /// Socket that a VMM or a broker connects to
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Group of the socket, by its number [default: the process's]
-    #[arg(long, value_name = "GID")]
+    /// Group of the socket, by its name or number [default: the process's]
+    #[arg(long, value_name = "GROUP", value_parser = gpu::group)]
     socket_group: Option<u32>,
     /// Who may connect: 0600 its owner, 0660 its group too, 0666 everybody [default: 0600, with --socket-group 0660]
     #[arg(long, value_name = "MODE", value_parser = socket_mode)]
@@ -181,8 +181,8 @@ struct GpuArguments {
     /// Copy engines run nothing before they were given microcode, as a real card's
     #[arg(long)]
     needs_microcode: bool,
-    /// Become this user, by numbers, before anything is opened
-    #[arg(long, value_name = "UID:GID[,GID...]")]
+    /// Become this user, by names or numbers, before anything is opened
+    #[arg(long, value_name = "USER:GROUP[,GROUP...]")]
     user: Option<User>,
     /// For debugging: let the threads make any system call
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! `host.toml` of a broker, cards by name, and bounds of VRAM sizes. How such files are read is
 //! [`vramd_vm::config`]'s part; `docs/examples` has a commented file of each kind.
 
+mod account;
 mod device;
 mod host;
 mod settings;

@@ -259,7 +259,7 @@ fn taps(root: &Path) -> Finding {
 fn user(is_root: bool) -> Finding {
     let what = "user of a broker";
     if is_root {
-        let remedy = "vramd serve --user UID:GID, and gpu too, or vramd/systemd/vramd.service: what root owns is open to them otherwise";
+        let remedy = "vramd serve --user USER:GROUP, and gpu too, or vramd/systemd/vramd.service: what root owns is open to them otherwise";
         return finding(
             what,
             Verdict::Warning,

@@ -11,10 +11,12 @@ use rustix::thread::{
     set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use super::accounts::{AccountError, Kind, id_of};
+
 /// Most groups beside the first.
 const GROUPS_MAX: usize = 32;
 
-/// A user and groups by their numbers: `UID:GID[,GID…]`.
+/// A user and groups, each by name or number: `USER:GROUP[,GROUP…]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct User {
     uid: u32,
@@ -24,8 +26,16 @@ pub struct User {
 
 /// The error in a user as it was written.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is not UID:GID or UID:GID,GID,... in numbers, such as 1000:1000,104")]
-pub struct ParseUserError(String);
+pub enum ParseUserError {
+    /// Parts are missing, or too many.
+    #[error(
+        "{0:?} is not USER:GROUP or USER:GROUP,GROUP,... by names or numbers, such as vramd:vramd,kvm or 1000:1000,104"
+    )]
+    Form(String),
+    /// One of them is nobody.
+    #[error(transparent)]
+    Account(#[from] AccountError),
+}
 
 /// The step that failed.
 #[derive(Debug, thiserror::Error)]
@@ -52,16 +62,17 @@ impl FromStr for User {
     type Err = ParseUserError;
 
     fn from_str(text: &str) -> Result<User, ParseUserError> {
-        let wrong = || ParseUserError(text.to_owned());
-        // The last number stands for "no change".
-        let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
-        let (uid, groups) = text.split_once(':').ok_or_else(wrong)?;
-        let groups = groups.split(',').map(number).collect::<Option<Vec<_>>>();
-        let groups = groups
-            .filter(|groups| groups.len() <= GROUPS_MAX)
-            .ok_or_else(wrong)?;
+        let wrong = || ParseUserError::Form(text.to_owned());
+        let (user, groups) = text.split_once(':').ok_or_else(wrong)?;
+        let groups: Vec<_> = groups.split(',').collect();
+        let is_part = |part: &&str| !part.is_empty();
+        if !is_part(&user) || !groups.iter().all(|group| is_part(group)) || groups.len() > GROUPS_MAX {
+            return Err(wrong());
+        }
+        let uid = id_of(Kind::User, user)?;
+        let groups = groups.iter().map(|group| id_of(Kind::Group, group));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
         let gid = *groups.first().ok_or_else(wrong)?;
-        let uid = number(uid).ok_or_else(wrong)?;
         Ok(User { uid, gid, groups })
     }
 }
@@ -102,18 +113,30 @@ mod tests {
     }
 
     #[test]
-    fn names_and_halves_are_refused() {
-        for text in [
-            "kvm:kvm",
-            "1000",
-            "1000:",
-            "",
-            ":1",
-            "1:2,",
-            "4294967295:1",
-            "-1:1",
-        ] {
-            assert_eq!(text.parse::<User>(), Err(ParseUserError(text.to_owned())));
+    fn names_are_those_of_the_host() {
+        let root = User {
+            uid: 0,
+            gid: 0,
+            groups: vec![0, 104],
+        };
+        assert_eq!("root:root,104".parse(), Ok(root));
+        let said = "root:vramd-nobody".parse::<User>().unwrap_err().to_string();
+        assert!(
+            said.starts_with("there is no group \"vramd-nobody\" on this host"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn halves_are_refused() {
+        for text in ["root", "1000", "1000:", "", ":1", "1:2,", "1:,2"] {
+            assert_eq!(text.parse::<User>(), Err(ParseUserError::Form(text.to_owned())));
+        }
+        for text in ["4294967295:1", "-1:1", "1:2:3", "1: 2"] {
+            assert!(
+                matches!(text.parse::<User>(), Err(ParseUserError::Account(_))),
+                "{text}"
+            );
         }
     }
 

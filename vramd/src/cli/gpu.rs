@@ -15,10 +15,15 @@ use card::{GpuServer, GpuSetup, SocketAccess};
 use sizes::Size;
 use vfio_user_server::ThreadKind;
 use vfio_user_server::threads::confine_this;
+use vmm::sandbox::accounts::{AccountError, Kind, id_of};
 use vramd_vm::signals::{install_power_switch, is_power_cut, is_stop_requested};
 
 /// Where the kernel says how many mappings a process may have.
 const MAP_LIMIT: &str = "/proc/sys/vm/max_map_count";
+
+pub(super) fn group(text: &str) -> Result<u32, AccountError> {
+    id_of(Kind::Group, text)
+}
 
 pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     let access = SocketAccess {

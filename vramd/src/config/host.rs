@@ -11,8 +11,10 @@ use toml::Spanned;
 use vgpu::{CHANNELS_DEFAULT, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig};
 
 use sizes::{Bound, Size};
+use vmm::sandbox::accounts::Kind;
 use vramd_vm::config::{ConfigError, ConfigFile, Wrong, check_name, load};
 
+use super::account::{Account, id, uids};
 use super::settings::{self, RawSettings};
 use super::{Device, check_card_vram, check_guest_vram};
 use crate::host::CardChoice;
@@ -95,7 +97,7 @@ pub struct RawHost {
 #[serde(deny_unknown_fields)]
 struct RawControl {
     socket: Spanned<PathBuf>,
-    group: Option<Spanned<u32>>,
+    group: Option<Spanned<Account>>,
     metrics: Option<Spanned<String>>,
     state: Option<Spanned<PathBuf>>,
 }
@@ -121,10 +123,10 @@ struct RawVm {
     name: Spanned<String>,
     gpu: Spanned<String>,
     socket: Spanned<PathBuf>,
-    socket_owner: Option<Spanned<u32>>,
-    socket_group: Option<Spanned<u32>>,
+    socket_owner: Option<Spanned<Account>>,
+    socket_group: Option<Spanned<Account>>,
     socket_mode: Option<Spanned<String>>,
-    socket_users: Option<Spanned<Vec<u32>>>,
+    socket_users: Option<Spanned<Vec<Account>>>,
     guest_vram: Spanned<Size>,
     chunk: Option<Spanned<Size>>,
     ram: Option<Spanned<Size>>,
@@ -182,12 +184,6 @@ impl RawGpu {
     }
 }
 
-/// The number of a user or group: the last one stands for "no change".
-fn id(value: &Option<Spanned<u32>>, field: &str) -> Result<Option<u32>, Wrong> {
-    let check = |id: &u32| (*id != u32::MAX).then_some(*id).ok_or("there is no such number");
-    value.as_ref().map(|value| at(value, field, check)).transpose()
-}
-
 /// The mode of a socket. To connect to one takes the right to write to it.
 pub(crate) fn socket_mode(text: &str) -> Result<u32, String> {
     match text {
@@ -225,7 +221,7 @@ fn own_port(text: &str) -> Result<SocketAddr, String> {
 
 impl RawControl {
     fn validate(self, sockets: &mut BTreeSet<PathBuf>) -> Result<ControlSection, Wrong> {
-        let group = id(&self.group, "control.group")?;
+        let group = id(&self.group, Kind::Group, "control.group")?;
         let metrics = self.metrics.as_ref();
         let metrics = metrics.map(|address| at(address, "control.metrics", |text| own_port(text)));
         let socket = self.socket.into_inner();
@@ -249,17 +245,13 @@ impl RawControl {
 impl RawVm {
     /// Whose the socket is: only its owner's unless a group or a mode is named.
     fn access(&self) -> Result<SocketAccess, Wrong> {
-        let owner = id(&self.socket_owner, "vm.socket_owner")?;
-        let group = id(&self.socket_group, "vm.socket_group")?;
+        let owner = id(&self.socket_owner, Kind::User, "vm.socket_owner")?;
+        let group = id(&self.socket_group, Kind::Group, "vm.socket_group")?;
         let mode = self.socket_mode.as_ref();
         let mode = mode.map(|mode| at(mode, "vm.socket_mode", |mode| socket_mode(mode)));
         let mode = mode.transpose()?.unwrap_or(usual_mode(group));
-        let users = self.socket_users.as_ref().map(|users| {
-            at(users, "vm.socket_users", |users| {
-                let is_empty = users.is_empty();
-                (!is_empty).then(|| users.clone()).ok_or("nobody could connect")
-            })
-        });
+        let users = self.socket_users.as_ref();
+        let users = users.map(|users| uids(users, "vm.socket_users"));
         Ok(SocketAccess {
             owner,
             group,

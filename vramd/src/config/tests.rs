@@ -258,6 +258,13 @@ fn socket_is_its_owners_unless_a_group_or_a_mode_is_named() {
         (access.owner, access.group, access.users),
         (Some(7), Some(8), Some(vec![7, 9]))
     );
+    let access =
+        with_socket("socket_owner = \"root\"\nsocket_group = \"root\"\nsocket_users = [\"root\", 9, \"11\"]")
+            .unwrap();
+    assert_eq!(
+        (access.owner, access.group, access.users),
+        (Some(0), Some(0), Some(vec![0, 9, 11]))
+    );
 }
 
 #[test]
@@ -275,7 +282,19 @@ fn access_that_cannot_be_is_named_with_its_line() {
             "socket_users = []",
             "host.toml:9: vm.socket_users: nobody could connect",
         ),
-        ("socket_group = \"kvm\"", "host.toml:9: socket_group: "),
+        (
+            "socket_group = \"vramd-nobody\"",
+            "host.toml:9: vm.socket_group: there is no group \"vramd-nobody\" on this host: name one that `getent group` lists",
+        ),
+        (
+            "socket_users = [1, \"vramd-nobody\"]",
+            "host.toml:9: vm.socket_users: there is no user \"vramd-nobody\"",
+        ),
+        (
+            "socket_owner = 1.5",
+            "host.toml:9: socket_owner: a number, or a name",
+        ),
+        ("socket_owner = -1", "host.toml:9: "),
     ] {
         let error = with_socket(line).unwrap_err();
         assert!(error.starts_with(expected), "{error}");

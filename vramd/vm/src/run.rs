@@ -47,8 +47,8 @@ pub struct RunArguments {
     /// End with status 3 when the guest asks for a reset
     #[arg(long)]
     no_reboot: bool,
-    /// Become this user, by numbers, before anything is opened
-    #[arg(long, value_name = "UID:GID,...")]
+    /// Become this user, by names or numbers, before anything is opened
+    #[arg(long, value_name = "USER:GROUP[,GROUP...]")]
     user: Option<User>,
     /// For debugging: let the VM's threads make any system call
     #[arg(long)]
