@@ -57,8 +57,8 @@ pub(crate) struct Host {
 pub(crate) struct Places {
     /// Each by the name that paths have.
     pub(crate) vms: BTreeMap<String, Place>,
-    /// Host RAM of each card as the file has it, if it has the card; in the order of [`Host::brokers`].
-    pub(crate) file_host_rams: Vec<Option<u64>>,
+    /// Host RAM of each card of the file, by its name.
+    pub(crate) file_host_rams: BTreeMap<String, u64>,
 }
 
 /// Where a VM is, and what it was given.
@@ -95,10 +95,17 @@ impl Host {
         places.vms.get(name).cloned()
     }
 
-    /// Host RAM of a card as the file has it.
-    fn file_host_ram(&self, gpu: usize) -> Option<u64> {
+    /// Names of the VMs that have a place on a card.
+    fn vms_of(&self, gpu: &str) -> Vec<String> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        places.file_host_rams.get(gpu).copied().flatten()
+        let of_card = places.vms.iter().filter(|(_, place)| self.brokers[place.gpu].0 == gpu);
+        of_card.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Host RAM of a card as the file has it.
+    fn file_host_ram(&self, gpu: &str) -> Option<u64> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.file_host_rams.get(gpu).copied()
     }
 }
 

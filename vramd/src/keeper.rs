@@ -19,13 +19,13 @@ mod places;
 mod reload;
 pub(crate) mod state;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use broker::{Broker, Ended, HappeningKind, HoldChange, HoldRefusal, QuotaRefusal};
 use control::{GpuChange, GpuChanged, HoldChanged, QuotaChange, QuotaChanged, Refusal, RefusalKind};
 use vmm::sandbox::privileges::User;
@@ -133,8 +133,10 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Works until a signal asks for the end, or a broker has ended.
+    /// Works until a signal asks for the end, or all brokers have ended: a card that is lost is no reason to take the others from
+    /// their VMs.
     pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
+        let mut gone = BTreeSet::new();
         while !is_stop_requested() {
             match self.jobs.recv_timeout(LOOK_PERIOD) {
                 Ok(job) => job(self),
@@ -143,8 +145,12 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             for (gpu, broker) in &self.host.brokers {
-                if let Some(ended) = broker.wait_ended(Duration::ZERO) {
-                    bail!("gpu {gpu}: {ended}");
+                if !gone.contains(gpu)
+                    && let Some(ended) = broker.wait_ended(Duration::ZERO)
+                {
+                    gone.insert(gpu.clone());
+                    ensure!(gone.len() < self.host.brokers.len(), "gpu {gpu}: {ended}");
+                    complain(&format!("gpu {gpu}: {ended}; the other cards go on"));
                 }
             }
             if take_flight_request() {
@@ -281,13 +287,12 @@ impl Keeper {
             };
             Some((name.clone(), place))
         };
-        let host_ram = |(gpu, _): &(String, Broker)| {
-            let of_file = self.file.gpus.iter().find(|section| section.name == *gpu);
-            of_file.map(|section| section.settings.host_ram)
-        };
+        let gpus = self.file.gpus.iter();
         self.host.show(Places {
             vms: self.served.iter().filter_map(place).collect(),
-            file_host_rams: self.host.brokers.iter().map(host_ram).collect(),
+            file_host_rams: gpus
+                .map(|gpu| (gpu.name.clone(), gpu.settings.host_ram))
+                .collect(),
         });
     }
 

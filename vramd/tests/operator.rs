@@ -4,6 +4,10 @@
 
 #[path = "operator/exposition.rs"]
 mod exposition;
+#[path = "operator/gone.rs"]
+mod gone;
+#[path = "operator/looks.rs"]
+mod looks;
 #[path = "operator/metrics.rs"]
 mod metrics;
 #[expect(dead_code, reason = "other tests use the rest")]
@@ -46,9 +50,14 @@ struct Served {
 impl Served {
     /// `more` are lines of the control section.
     fn new(more: &str) -> Served {
+        Self::with_second_card(more, "model:gtx480")
+    }
+
+    /// The same where the second card is this device.
+    fn with_second_card(more: &str, device: &str) -> Served {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-        let config = Self::config(&folder, more);
+        let config = Self::config_with(&folder, more, device);
         let mut served = Served {
             broker: Process::start(&["serve", "--config", &config]),
             folder,
@@ -61,10 +70,17 @@ impl Served {
 
     /// Writes a host.toml, and returns its path.
     fn config(folder: &tempfile::TempDir, more: &str) -> String {
+        Self::config_with(folder, more, "model:gtx480")
+    }
+
+    fn config_with(folder: &tempfile::TempDir, more: &str, second: &str) -> String {
         let at = |name: &str| folder.path().join(name);
         let mut config = format!("[control]\nsocket = {:?}\n{more}\n", at("control.sock"));
-        for gpu in ["g0", "g1"] {
-            config += &format!("[[gpu]]\nname = \"{gpu}\"\ndevice = \"model:gtx480\"\nvram = \"64M\"\n");
+        for (gpu, device) in [("g0", "model:gtx480"), ("g1", second)] {
+            config += &format!("[[gpu]]\nname = \"{gpu}\"\ndevice = \"{device}\"\n");
+            if device.starts_with("model:") {
+                config += "vram = \"64M\"\n";
+            }
         }
         for (vm, gpu) in [("a", "g0"), ("b", "g0"), ("c", "g1")] {
             let socket = at(&format!("{vm}.sock"));
@@ -86,6 +102,25 @@ impl Served {
         let vmm = RemoteFunction::connect(&path, WAIT).unwrap();
         vmm.read(Region::Bar0, 0, &mut [0; 4]).unwrap();
         vmm
+    }
+
+    /// Starts a verb, with its output to read from.
+    fn start(&self, arguments: &[&str]) -> Process {
+        let socket = self.socket();
+        Process::start(&[arguments, &["--control", socket.to_str().unwrap()]].concat())
+    }
+
+    /// What is said of a verb that is not done.
+    fn refused(&self, arguments: &[&str], status: i32) -> String {
+        let socket = self.socket();
+        process::complaint(
+            &[arguments, &["--control", socket.to_str().unwrap()]].concat(),
+            status,
+        )
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.told(&[arguments, &["--json"]].concat())).unwrap()
     }
 
     /// Runs a verb, and returns what it prints.

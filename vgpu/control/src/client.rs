@@ -232,7 +232,13 @@ mod tests {
             vms().answer(200, b"{}"),
             Err(AnswerError::Foreign { .. })
         ));
-        assert_eq!(vms().answer(200, b"{\"vms\":[]}"), Ok(Vms { vms: Vec::new() }));
+        assert_eq!(
+            vms().answer(200, b"{\"vms\":[]}"),
+            Ok(Vms {
+                vms: Vec::new(),
+                gone: Vec::new()
+            })
+        );
     }
 
     #[test]

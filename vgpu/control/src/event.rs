@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::GoneGpu;
+
 /// Things that happened, and where to go on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -14,6 +16,9 @@ pub struct Events {
     pub lost: u64,
     /// Whether more is there already: an answer has 256 events of a card at most.
     pub has_more: bool,
+    /// Cards that are gone: what happened to them is not here.
+    #[serde(default)]
+    pub gone: Vec<GoneGpu>,
 }
 
 /// One thing that happened.

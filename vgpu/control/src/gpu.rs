@@ -8,6 +8,21 @@ use serde::{Deserialize, Serialize};
 pub struct Gpus {
     /// The cards, in the order of the host's file.
     pub gpus: Vec<Gpu>,
+    /// Cards that are not among them.
+    #[serde(default)]
+    pub gone: Vec<GoneGpu>,
+}
+
+/// A card whose broker has ended, or does not answer. The others of the host go on; this one comes back when `serve` is started anew.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GoneGpu {
+    /// Name in the host's file.
+    pub name: String,
+    /// Why, for people.
+    pub reason: String,
+    /// Names of its VMs.
+    pub vms: Vec<String>,
 }
 
 /// A card and its memory, in bytes.

@@ -16,7 +16,7 @@ mod refusal;
 mod vm;
 
 pub use event::{Event, EventKind, Events};
-pub use gpu::{Gpu, GpuChange, GpuChanged, Gpus};
+pub use gpu::{GoneGpu, Gpu, GpuChange, GpuChanged, Gpus};
 pub use hold::{Hold, HoldChanged, Spill};
 pub use place::{Attach, Detached, PlaceSource};
 pub use quota::{Bound, Quota, QuotaChange, QuotaChanged, QuotaSource, Unbounded};

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::GoneGpu;
 use crate::hold::Hold;
 use crate::place::PlaceSource;
 use crate::quota::{Quota, QuotaSource};
@@ -12,6 +13,9 @@ use crate::quota::{Quota, QuotaSource};
 pub struct Vms {
     /// The VMs, by card and name.
     pub vms: Vec<Vm>,
+    /// Cards that are gone, whose VMs are not here.
+    #[serde(default)]
+    pub gone: Vec<GoneGpu>,
 }
 
 /// A VM that may attach, and what it has if its VMM is connected.

@@ -1,12 +1,11 @@
 //! Verbs that ask a running broker.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::Args;
 use control::{
-    Account, Gpu, GpuChange, Gpus, Pauses, PlaceSource, Quota, QuotaChange, QuotaChanged, QuotaSource, Vm,
+    Account, GoneGpu, Gpu, GpuChange, Gpus, Pauses, PlaceSource, Quota, QuotaChange, QuotaChanged, QuotaSource, Vm,
     Vms, client,
 };
 use serde::Serialize;
@@ -94,26 +93,53 @@ impl Asked {
 struct Listed {
     gpus: Vec<Gpu>,
     vms: Vec<Vm>,
+    gone: Vec<GoneGpu>,
 }
 
 /// `vramd list`: all cards and VMs.
 pub(super) fn list(arguments: &ListArguments) -> anyhow::Result<u8> {
+    arguments.asked.show(
+        &arguments.watch,
+        || listed(arguments),
+        |listed| {
+            let tables = format!("{}\n{}", gpu_table(&listed.gpus), vm_table(&listed.vms));
+            Ok(tables + &gone_lines(&listed.gone))
+        },
+    )
+}
+
+fn listed(arguments: &ListArguments) -> anyhow::Result<Listed> {
     let asked = &arguments.asked;
-    let (Gpus { mut gpus }, Vms { mut vms }) = (asked.ask(&client::gpus())?, asked.ask(&client::vms())?);
+    let Gpus { mut gpus, mut gone } = asked.ask(&client::gpus())?;
+    let Vms { mut vms, .. } = asked.ask(&client::vms())?;
     if let Some(name) = &arguments.gpu {
-        let names: Vec<_> = gpus.iter().map(|gpu| gpu.name.clone()).collect();
-        ensure!(
-            names.contains(name),
-            "there is no gpu {name:?}; there are {}",
-            names.join(", ")
-        );
+        check_gpu(name, &gpus, &gone)?;
         gpus.retain(|gpu| gpu.name == *name);
         vms.retain(|vm| vm.gpu == *name);
+        gone.retain(|gpu| gpu.name == *name);
     }
-    let listed = Listed { gpus, vms };
-    asked.print(&listed, || {
-        format!("{}\n{}", gpu_table(&listed.gpus), vm_table(&listed.vms))
-    })
+    Ok(Listed { gpus, vms, gone })
+}
+
+/// A name that no card has is a mistake.
+pub(super) fn check_gpu(name: &str, gpus: &[Gpu], gone: &[GoneGpu]) -> anyhow::Result<()> {
+    let of_gone = gone.iter().map(|gpu| gpu.name.as_str());
+    let names: Vec<_> = gpus.iter().map(|gpu| gpu.name.as_str()).chain(of_gone).collect();
+    let all = names.join(", ");
+    ensure!(names.contains(&name), "there is no gpu {name:?}; there are {all}");
+    Ok(())
+}
+
+/// A line for each card that answers no more.
+pub(super) fn gone_lines(gone: &[GoneGpu]) -> String {
+    let line = |gpu: &GoneGpu| {
+        let vms = gpu.vms.join(", ");
+        format!(
+            "\ngpu {} is gone, with its VMs ({vms}): {}\n",
+            gpu.name, gpu.reason
+        )
+    };
+    gone.iter().map(line).collect()
 }
 
 /// `vramd show VM`: one VM.

@@ -8,7 +8,8 @@ use control::{Account, Event, EventKind, Events, Gpus, Usage, Vm, Vms, client};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::control::{Asked, milliseconds, size};
+use super::control::{Asked, check_gpu, json_lines, milliseconds, size};
+use super::watch::{Watch, write};
 
 /// How long one request of those who follow waits, in milliseconds.
 const WAIT_MS: u32 = 10_000;
@@ -86,10 +87,8 @@ fn check_names(arguments: &EventsArguments) -> anyhow::Result<()> {
         asked.ask(&client::vm(vm))?;
     }
     if let Some(gpu) = &arguments.gpu {
-        let Gpus { gpus } = asked.ask(&client::gpus())?;
-        let names: Vec<_> = gpus.into_iter().map(|gpu| gpu.name).collect();
-        let all = names.join(", ");
-        ensure!(names.contains(gpu), "there is no gpu {gpu:?}; there are {all}");
+        let Gpus { gpus, gone } = asked.ask(&client::gpus())?;
+        check_gpu(gpu, &gpus, &gone)?;
     }
     Ok(())
 }
@@ -146,8 +145,16 @@ struct Why {
 /// `vramd why VM`: where its memory is, whom it went for, and what that cost.
 pub(super) fn why(arguments: &WhyArguments) -> anyhow::Result<u8> {
     let asked = &arguments.asked;
-    let vm = asked.ask(&client::vm(&arguments.vm))?;
-    let Vms { vms } = asked.ask(&client::vms())?;
+    asked.show(
+        &arguments.watch,
+        || reasons(asked, &arguments.vm),
+        |why| Ok(page(why)),
+    )
+}
+
+fn reasons(asked: &Asked, vm: &str) -> anyhow::Result<Why> {
+    let vm = asked.ask(&client::vm(vm))?;
+    let Vms { vms, .. } = asked.ask(&client::vms())?;
     let told = all_kept(asked)?;
     let is_move = |event: &Event| {
         let moves = matches!(

@@ -113,9 +113,10 @@ fn run(terminal: &mut DefaultTerminal, order: &Sender<Order>, told: &Receiver<To
 /// `last` is when the broker told before.
 fn take(model: &mut Model, told: Told, last: &mut Option<Instant>) {
     match told {
-        Told::Picture { gpus, vms, at } => {
+        Told::Picture { gpus, vms, gone, at } => {
             let since = last.replace(at).map(|last| at - last);
             model.heard(gpus, vms, since);
+            model.gone = gone;
         }
         Told::Silence(why) => model.hearing = Hearing::Silent(why),
         Told::Changed(text) => model.status = Some((text, false)),

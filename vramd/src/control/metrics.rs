@@ -3,7 +3,6 @@
 //! They are made anew for each request, from what the API tells of cards and VMs and from the durations that a broker counts. Nothing is
 //! kept between two requests, so a VM that is gone is gone here, too. A VM's counters begin with its VMM's connection.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::routes::{Refused, picture};
+use super::routes::pictures;
 use super::{Host, Place, answers};
 
 /// What the text is, as scrapers name it.
@@ -32,6 +31,8 @@ const ALL: f64 = f64::INFINITY;
 /// All figures of a moment. Cards answer one after the other, so theirs are not of the same moment.
 #[derive(Debug)]
 struct Scrape {
+    /// Names of cards, and whether each works.
+    up: Vec<(String, bool)>,
     gpus: Vec<GpuFigures>,
     vms: Vec<VmFigures>,
 }
@@ -40,7 +41,6 @@ struct Scrape {
 #[derive(Debug)]
 struct GpuFigures {
     gpu: Gpu,
-    is_up: bool,
     taken_bytes: u64,
     events: u64,
 }
@@ -93,8 +93,6 @@ const SECONDS: Option<Unit> = Some(Unit::Seconds);
 /// Figures of cards.
 #[rustfmt::skip]
 const OF_GPU: &[Family<GpuFigures>] = &[
-    family("gpu_up", "1 while the card works; 0 before it does, and after it failed", None,
-        |of| Some(Gauge(of.is_up.into()))),
     family("gpu_vram", "VRAM of the card", BYTES, |of| Some(Gauge(of.gpu.vram_bytes))),
     family("gpu_usable", "VRAM that guests may hold", BYTES, |of| Some(Gauge(of.gpu.usable_bytes))),
     family("gpu_free", "VRAM that guests may hold and none does", BYTES, |of| Some(Gauge(of.gpu.free_bytes))),
@@ -138,6 +136,8 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| usage(of, |usage| usage.wanted_bytes)),
     family("vm_spilled_out", "Moved to host RAM", BYTES, |of| account(of, |account| Counter(account.spilled_out_bytes))),
     family("vm_spilled_chunks", "Chunks moved to host RAM", None, |of| account(of, |_| Counter(of.spilled_chunks))),
+    family("vm_spilled_for_others", "Part of what was moved to host RAM for other VMs' sake; `vramd why` names them", BYTES,
+        |of| account(of, |account| Counter(for_others(&of.vm.name, account)))),
     family("vm_refilled", "Moved back to VRAM", BYTES, |of| account(of, |account| Counter(account.refilled_bytes))),
     family("vm_refilled_chunks", "Chunks moved back to VRAM", None, |of| account(of, |_| Counter(of.refilled_chunks))),
     family("vm_link", "Crossed the link to the card for moves", BYTES, |of| account(of, |account| Counter(account.link_bytes))),
@@ -184,6 +184,15 @@ fn usage(of: &VmFigures, figure: fn(&Usage) -> u64) -> Option<Figure> {
 
 fn account(of: &VmFigures, figure: impl FnOnce(&Account) -> Figure) -> Option<Figure> {
     of.vm.account.as_ref().map(figure)
+}
+
+/// What a VM gave up for others, those that are gone included.
+fn for_others(vm: &str, account: &Account) -> u64 {
+    let others = account
+        .spilled_for
+        .iter()
+        .filter(|part| part.vm.as_deref() != Some(vm));
+    others.map(|part| part.bytes).sum()
 }
 
 /// No bound is no figure: any number in its place would be drawn as one.
@@ -239,13 +248,13 @@ impl<T> Family<T> {
 
 impl Collector for Scrape {
     fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        self.up(&mut to)?;
         for family in OF_GPU {
             family.write(&mut to, &self.gpus, |of| [("gpu", of.gpu.name.as_str())])?;
         }
         for family in OF_VM {
             family.write(&mut to, &self.vms, |of| of_vm(&of.vm))?;
         }
-        self.spilled_for(&mut to)?;
         let connected = || self.vms.iter().filter(|of| of.vm.usage.is_some());
         if connected().next().is_none() {
             return Ok(());
@@ -265,25 +274,15 @@ impl Collector for Scrape {
 }
 
 impl Scrape {
-    /// The one family with a third label: whom the memory was moved out for. Empty: VMs that are gone.
-    fn spilled_for(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut sums = BTreeMap::new();
-        for vm in self.vms.iter().map(|of| &of.vm) {
-            for part in vm.account.iter().flat_map(|account| &account.spilled_for) {
-                let other = part.vm.as_deref().unwrap_or_default();
-                *sums
-                    .entry((vm.gpu.as_str(), vm.name.as_str(), other))
-                    .or_insert(0) += part.bytes;
-            }
-        }
-        if sums.is_empty() {
+    /// Whether each card works. One whose broker has ended has no other figure, and neither have its VMs.
+    fn up(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.up.is_empty() {
             return Ok(());
         }
-        let help = "Moved to host RAM for the sake of the VM for_vm; empty for VMs that are gone";
-        let mut family = to.encode_descriptor("vm_spilled_for", help, BYTES.as_ref(), MetricType::Counter)?;
-        for ((gpu, vm, other), bytes) in sums {
-            let labels = [("gpu", gpu), ("vm", vm), ("for_vm", other)];
-            Counter(bytes).write(family.encode_family(&labels)?)?;
+        let help = "1 while the card works; 0 before it does, and after it failed";
+        let mut family = to.encode_descriptor("gpu_up", help, None, MetricType::Gauge)?;
+        for (gpu, is_up) in &self.up {
+            Gauge((*is_up).into()).write(family.encode_family(&[("gpu", gpu.as_str())])?)?;
         }
         Ok(())
     }
@@ -306,7 +305,6 @@ impl GpuFigures {
     fn of(name: &str, picture: &Picture) -> Self {
         Self {
             gpu: answers::gpu(name, None, picture),
-            is_up: picture.standing.is_some(),
             taken_bytes: picture.card.resident_bytes,
             events: picture.card.events,
         }
@@ -328,21 +326,23 @@ impl VmFigures {
 /// Figures of all cards and VMs, for monitoring
 #[utoipa::path(get, path = "/v1/metrics", responses(
     (status = 200, description = "Metrics in the text of OpenMetrics 1.0", body = String, content_type = "application/openmetrics-text"),
-    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+    (status = 503, description = "There are too many clients", body = Refusal),
 ))]
-pub(super) async fn metrics(State(host): State<Arc<Host>>) -> Result<Response<Body>, Refused> {
+pub(super) async fn metrics(State(host): State<Arc<Host>>) -> Response<Body> {
+    let (pictures, gone) = pictures(&host).await;
+    let mut up: Vec<_> = gone.into_iter().map(|gpu| (gpu.name, false)).collect();
     let (mut gpus, mut vms) = (Vec::new(), Vec::new());
-    for (gpu, broker) in &host.brokers {
-        let picture = picture(broker, None).await?;
-        gpus.push(GpuFigures::of(gpu, &picture));
+    for (gpu, picture) in &pictures {
+        up.push(((*gpu).to_owned(), picture.standing.is_some()));
+        gpus.push(GpuFigures::of(gpu, picture));
         let of_card = picture.vms.iter();
         vms.extend(of_card.filter_map(|vm| {
             let place = host.place(&vm.config.name)?;
-            Some(VmFigures::of(gpu, &place, vm, &picture))
+            Some(VmFigures::of(gpu, &place, vm, picture))
         }));
     }
-    let text = Scrape { gpus, vms }.text();
-    Ok(([(header::CONTENT_TYPE, KIND)], text).into_response())
+    let text = Scrape { up, gpus, vms }.text();
+    ([(header::CONTENT_TYPE, KIND)], text).into_response()
 }
 
 #[cfg(test)]
@@ -430,6 +430,7 @@ mod tests {
             spreads,
         };
         Scrape {
+            up: Vec::new(),
             gpus: Vec::new(),
             vms: vec![figures],
         }
@@ -474,13 +475,30 @@ mod tests {
     }
 
     #[test]
-    fn memory_moved_for_vms_that_are_gone_is_one_series() {
-        let text = scrape().text();
-        let lines = text
-            .lines()
-            .filter(|line| line.starts_with("vramd_vm_spilled_for_bytes_total"));
-        let told: Vec<_> = lines.map(|line| line.split_once('{').unwrap().1).collect();
-        let gone = "gpu=\"g0\",vm=\"a\",for_vm=\"\"} 4194304";
-        assert_eq!(told, [gone, "gpu=\"g0\",vm=\"a\",for_vm=\"b\"} 4194304"]);
+    fn memory_moved_for_others_is_one_sum_and_what_was_for_its_own_sake_is_not_in_it() {
+        let mut scrape = scrape();
+        let own = SpilledFor {
+            vm: Some("a".into()),
+            bytes: 2 * MIB,
+        };
+        scrape.vms[0].vm.account.as_mut().unwrap().spilled_for.push(own);
+        let text = scrape.text();
+        let line = "vramd_vm_spilled_for_others_bytes_total{gpu=\"g0\",vm=\"a\"} 8388608\n";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn card_that_is_gone_is_down_and_has_no_other_figure() {
+        let scrape = Scrape {
+            up: vec![("g0".into(), true), ("g1".into(), false)],
+            gpus: Vec::new(),
+            vms: Vec::new(),
+        };
+        let text = scrape.text();
+        assert!(
+            text.contains("vramd_gpu_up{gpu=\"g0\"} 1\nvramd_gpu_up{gpu=\"g1\"} 0\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("g1").count(), 1, "{text}");
     }
 }

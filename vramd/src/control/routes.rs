@@ -10,9 +10,9 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
-use broker::{Broker, Ended, Picture};
+use broker::{Broker, Ended, Happenings, Picture};
 use control::{
-    Events, GpuChange, GpuChanged, Gpus, QuotaChange, QuotaChanged, Refusal, RefusalKind, Vm, Vms,
+    Events, GoneGpu, GpuChange, GpuChanged, Gpus, QuotaChange, QuotaChanged, Refusal, RefusalKind, Vm, Vms,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as _;
@@ -147,16 +147,16 @@ fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
 
 /// List the host's cards
 #[utoipa::path(get, path = "/v1/gpus", responses(
-    (status = 200, description = "All cards of the host", body = Gpus),
-    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+    (status = 200, description = "All cards of the host, those that are gone apart", body = Gpus),
+    (status = 503, description = "There are too many clients", body = Refusal),
 ))]
-async fn gpus(State(host): Served) -> Result<Json<Gpus>, Refused> {
-    let mut gpus = Vec::new();
-    for (index, (name, broker)) in host.brokers.iter().enumerate() {
-        let picture = picture(broker, None).await?;
-        gpus.push(answers::gpu(name, host.file_host_ram(index), &picture));
-    }
-    Ok(Json(Gpus { gpus }))
+async fn gpus(State(host): Served) -> Json<Gpus> {
+    let (pictures, gone) = pictures(&host).await;
+    let gpu = |(name, picture): &(&str, Picture)| answers::gpu(name, host.file_host_ram(name), picture);
+    Json(Gpus {
+        gpus: pictures.iter().map(gpu).collect(),
+        gone,
+    })
 }
 
 /// Change what a card has for all its VMs
@@ -187,20 +187,20 @@ async fn change_gpu(
 
 /// List the host's VMs
 #[utoipa::path(get, path = "/v1/vms", responses(
-    (status = 200, description = "All VMs of the host, connected or not", body = Vms),
-    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+    (status = 200, description = "All VMs of the host, connected or not; those of cards that are gone by name alone", body = Vms),
+    (status = 503, description = "There are too many clients", body = Refusal),
 ))]
-async fn vms(State(host): Served) -> Result<Json<Vms>, Refused> {
+async fn vms(State(host): Served) -> Json<Vms> {
+    let (pictures, gone) = pictures(&host).await;
     let mut vms = Vec::new();
-    for (gpu, broker) in &host.brokers {
-        let picture = picture(broker, None).await?;
+    for (gpu, picture) in &pictures {
         let of_card = picture.vms.iter();
         vms.extend(of_card.filter_map(|vm| {
             let place = host.place(&vm.config.name)?;
-            Some(answers::vm(gpu, &place, vm, &picture))
+            Some(answers::vm(gpu, &place, vm, picture))
         }));
     }
-    Ok(Json(Vms { vms }))
+    Json(Vms { vms, gone })
 }
 
 /// Show the VM of a name
@@ -297,7 +297,7 @@ struct Since {
 #[utoipa::path(get, path = "/v1/events", params(Since), responses(
     (status = 200, description = "What happened since", body = Events),
     (status = 400, description = "The cursor is none that was given, or the query has more than is asked for", body = Refusal),
-    (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
+    (status = 503, description = "There are too many clients", body = Refusal),
 ))]
 async fn events(
     State(host): Served,
@@ -316,11 +316,15 @@ async fn events(
     let until = Instant::now() + Duration::from_millis(since.wait_ms.into());
     let (mut events, mut lost, mut has_more) = (Vec::new(), 0, false);
     loop {
+        let mut gone = Vec::new();
         for ((gpu, broker), number) in host.brokers.iter().zip(&mut cursor.0) {
-            let (tell, told) = oneshot::channel();
-            let asked = broker.ask_happenings(*number, EVENTS_MAX, move |all| drop(tell.send(all)));
-            asked.map_err(|ended| Refused::ended(&ended))?;
-            let happenings = answer_of(told).await?;
+            let happenings = match happenings(broker, *number).await {
+                Ok(happenings) => happenings,
+                Err(why) => {
+                    gone.push(gone_gpu(&host, gpu, why));
+                    continue;
+                }
+            };
             events.extend(happenings.list.iter().map(|one| answers::event(gpu, one)));
             lost += happenings.lost;
             has_more |= happenings.has_more;
@@ -333,10 +337,18 @@ async fn events(
                 cursor,
                 lost,
                 has_more,
+                gone,
             }));
         }
         sleep(LOOK).await;
     }
+}
+
+async fn happenings(broker: &Broker, after: u64) -> Result<Happenings, Refused> {
+    let (tell, told) = oneshot::channel();
+    let asked = broker.ask_happenings(after, EVENTS_MAX, move |all| drop(tell.send(all)));
+    asked.map_err(|ended| Refused::ended(&ended))?;
+    answer_of(told).await
 }
 
 /// Numbers up to which events were told, card by card.
@@ -386,6 +398,30 @@ pub(super) async fn by_keeper<T: Send + 'static>(
     let put = host.keeper.put(move |keeper| drop(tell.send(job(keeper))));
     put.map_err(|ended| Refused::ended(&ended))?;
     answer_in(KEEPER_TIME, told).await?.map_err(Refused)
+}
+
+/// All cards that answer, each with its name, and the others.
+pub(super) async fn pictures(host: &Host) -> (Vec<(&str, Picture)>, Vec<GoneGpu>) {
+    let (mut pictures, mut gone) = (Vec::new(), Vec::new());
+    for (name, broker) in &host.brokers {
+        match picture(broker, None).await {
+            Ok(picture) => pictures.push((name.as_str(), picture)),
+            Err(why) => gone.push(gone_gpu(host, name, why)),
+        }
+    }
+    (pictures, gone)
+}
+
+fn gone_gpu(host: &Host, name: &str, why: Refused) -> GoneGpu {
+    let of_card = host
+        .vms
+        .iter()
+        .filter(|(_, place)| host.brokers[place.gpu].0 == name);
+    GoneGpu {
+        name: name.to_owned(),
+        reason: why.0.message,
+        vms: of_card.map(|(vm, _)| vm.clone()).collect(),
+    }
 }
 
 /// The card and its VMs, or one of them.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use control::{Bound, Gpu, QuotaChange, Vm};
+use control::{Bound, GoneGpu, Gpu, QuotaChange, Vm};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Signs of the longest change that can be typed.
@@ -52,6 +52,7 @@ pub(super) enum Step {
 pub(super) struct Model {
     pub(super) hearing: Hearing,
     pub(super) gpus: Vec<Gpu>,
+    pub(super) gone: Vec<GoneGpu>,
     pub(super) rows: Vec<Row>,
     pub(super) sort: Sort,
     /// Name of the VM that keys concern.
@@ -67,6 +68,7 @@ impl Model {
         Self {
             hearing: Hearing::Nothing,
             gpus: Vec::new(),
+            gone: Vec::new(),
             rows: Vec::new(),
             sort: Sort::Name,
             selected: None,

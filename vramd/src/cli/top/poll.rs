@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use control::{Gpu, QuotaChange, Vm, client};
+use control::{GoneGpu, Gpu, Gpus, Vm, Vms, client};
 
+use super::model::{Order, Wish};
+use crate::cli::holds::hold_words;
 use crate::control::ask;
 
 /// What the thread tells.
@@ -14,6 +16,7 @@ pub(super) enum Told {
     Picture {
         gpus: Vec<Gpu>,
         vms: Vec<Vm>,
+        gone: Vec<GoneGpu>,
         at: Instant,
     },
     /// The broker was not heard, for this reason.
@@ -49,19 +52,12 @@ pub(super) fn run(socket: &Path, interval: Duration, orders: &Receiver<Order>, t
 
 fn picture(socket: &Path) -> Told {
     let asked = || {
-        anyhow::Ok((
-            ask(socket, &client::gpus())?.gpus,
-            ask(socket, &client::vms())?.vms,
-        ))
+        let Gpus { gpus, gone } = ask(socket, &client::gpus())?;
+        let Vms { vms, .. } = ask(socket, &client::vms())?;
+        let at = Instant::now();
+        anyhow::Ok(Told::Picture { gpus, vms, gone, at })
     };
-    match asked() {
-        Ok((gpus, vms)) => Told::Picture {
-            gpus,
-            vms,
-            at: Instant::now(),
-        },
-        Err(why) => Told::Silence(format!("{why:#}")),
-    }
+    asked().unwrap_or_else(|why| Told::Silence(format!("{why:#}")))
 }
 
 fn change(socket: &Path, order: &Order) -> Told {

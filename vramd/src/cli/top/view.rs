@@ -5,7 +5,7 @@
 
 use std::iter::once;
 
-use control::{Bound, Gpu, Unbounded, Vm};
+use control::{Bound, GoneGpu, Gpu, Unbounded, Vm};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize as _};
@@ -24,7 +24,7 @@ const NAME: usize = 10;
 /// Draws all of it.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     // Cards never take all of the screen.
-    let cards = (model.gpus.len() as u16).min(frame.area().height / 3);
+    let cards = ((model.gpus.len() + model.gone.len()) as u16).min(frame.area().height / 3);
     let rows = [
         Constraint::Length(cards),
         Constraint::Length(1),
@@ -35,7 +35,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     ];
     let [at_cards, at_hearing, at_head, at_rows, at_status, at_keys] =
         Layout::vertical(rows).areas(frame.area());
-    let lines: Vec<_> = model.gpus.iter().map(card).collect();
+    let lines: Vec<_> = model
+        .gpus
+        .iter()
+        .map(card)
+        .chain(model.gone.iter().map(gone_card))
+        .collect();
     frame.render_widget(Paragraph::new(lines), at_cards);
     frame.render_widget(hearing(model), at_hearing);
     frame.render_widget(head(model.sort), at_head);
@@ -61,6 +66,14 @@ fn card(gpu: &Gpu) -> Line<'static> {
         )
         .into(),
         errors,
+    ])
+}
+
+/// A card that answers no more: its VMs are not in the table.
+fn gone_card(gpu: &GoneGpu) -> Line<'static> {
+    Line::from(vec![
+        format!("{:<NAME$}", cut(&gpu.name)).bold(),
+        format!(" {}", gpu.reason).red(),
     ])
 }
 
