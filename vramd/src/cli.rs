@@ -20,6 +20,7 @@ mod places;
 mod run;
 mod serve;
 mod top;
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -14,10 +14,14 @@ mod metrics;
 mod process;
 #[path = "operator/story.rs"]
 mod story;
+#[path = "operator/terminal.rs"]
+mod terminal;
 #[path = "operator/top.rs"]
 mod top;
 #[path = "operator/verbs.rs"]
 mod verbs;
+#[path = "operator/watch.rs"]
+mod watch;
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use sizes::Size;
 
 use super::holds::hold_words;
+use super::watch::{Watch, write};
 use crate::control::ask;
 
 /// Names the broker's socket where `--control` does not.
@@ -36,6 +37,8 @@ pub(super) struct ListArguments {
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     #[command(flatten)]
+    watch: Watch,
+    #[command(flatten)]
     asked: Asked,
 }
 
@@ -43,6 +46,8 @@ pub(super) struct ListArguments {
 pub(super) struct ShowArguments {
     /// Name of the VM
     vm: String,
+    #[command(flatten)]
+    watch: Watch,
     #[command(flatten)]
     asked: Asked,
 }
@@ -77,15 +82,37 @@ impl Asked {
         document: &impl Serialize,
         text: impl FnOnce() -> String,
     ) -> anyhow::Result<u8> {
-        let text = match self.json {
+        write(&match self.json {
             true => serde_json::to_string_pretty(document)? + "\n",
             false => text(),
-        };
-        let mut out = std::io::stdout().lock();
-        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        written.context("cannot write to stdout")?;
+        })?;
         Ok(0)
     }
+
+    /// Prints what `look` returns, once or as long as it is watched.
+    pub(super) fn show<T: Serialize>(
+        &self,
+        watch: &Watch,
+        mut look: impl FnMut() -> anyhow::Result<T>,
+        text: impl Fn(&T) -> anyhow::Result<String>,
+    ) -> anyhow::Result<u8> {
+        watch.show(self.json, || {
+            let document = look()?;
+            Ok(match (self.json, watch.is_on()) {
+                (true, true) => serde_json::to_string(&document)? + "\n",
+                (true, false) => serde_json::to_string_pretty(&document)? + "\n",
+                (false, _) => text(&document)?,
+            })
+        })
+    }
+}
+
+/// One document a line.
+pub(super) fn json_lines(documents: &[impl Serialize]) -> anyhow::Result<String> {
+    let lines = documents
+        .iter()
+        .map(|document| Ok(serde_json::to_string(document)? + "\n"));
+    lines.collect()
 }
 
 /// What `list --json` prints.
@@ -144,8 +171,12 @@ pub(super) fn gone_lines(gone: &[GoneGpu]) -> String {
 
 /// `vramd show VM`: one VM.
 pub(super) fn show(arguments: &ShowArguments) -> anyhow::Result<u8> {
-    let vm = arguments.asked.ask(&client::vm(&arguments.vm))?;
-    arguments.asked.print(&vm, || vm_page(&vm))
+    let asked = &arguments.asked;
+    asked.show(
+        &arguments.watch,
+        || asked.ask(&client::vm(&arguments.vm)),
+        |vm| Ok(vm_page(vm)),
+    )
 }
 
 /// `vramd quota VM`: changes a quota, or shows it; `vramd quota --gpu NAME`: what a card has for all its VMs.

@@ -1,8 +1,5 @@
 //! Verbs that tell what happened, and why a VM is as fast as it is.
 
-use std::io::Write as _;
-
-use anyhow::{Context as _, ensure};
 use clap::Args;
 use control::{Account, Event, EventKind, Events, Gpus, Usage, Vm, Vms, client};
 use jiff::Timestamp;
@@ -36,6 +33,8 @@ pub(super) struct WhyArguments {
     /// Name of the VM
     vm: String,
     #[command(flatten)]
+    watch: Watch,
+    #[command(flatten)]
     asked: Asked,
 }
 
@@ -56,13 +55,10 @@ pub(super) fn events(arguments: &EventsArguments) -> anyhow::Result<u8> {
         return asked.print(&told, || lines(&told));
     }
     loop {
-        let text = match asked.json {
+        write(&match asked.json {
             true => json_lines(&told.events)?,
             false => lines(&told),
-        };
-        let mut out = std::io::stdout().lock();
-        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        written.context("cannot write to stdout")?;
+        })?;
         told = asked.ask(&client::events(Some(&told.cursor), WAIT_MS))?;
         told.events.retain(is_meant);
     }
@@ -91,13 +87,6 @@ fn check_names(arguments: &EventsArguments) -> anyhow::Result<()> {
         check_gpu(gpu, &gpus, &gone)?;
     }
     Ok(())
-}
-
-fn json_lines(events: &[Event]) -> anyhow::Result<String> {
-    let lines = events
-        .iter()
-        .map(|event| Ok(serde_json::to_string(event)? + "\n"));
-    lines.collect()
 }
 
 fn lines(told: &Events) -> String {
@@ -168,12 +157,11 @@ fn reasons(asked: &Asked, vm: &str) -> anyhow::Result<Why> {
     let others = vms
         .into_iter()
         .filter(|other| other.gpu == vm.gpu && other.name != vm.name);
-    let why = Why {
+    Ok(Why {
         others: others.collect(),
         vm,
         moves,
-    };
-    asked.print(&why, || page(&why))
+    })
 }
 
 fn page(why: &Why) -> String {

@@ -21,11 +21,12 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use vramd_vm::signals::is_stop_requested;
+use vramd_vm::signals::{install_hangup, is_stop_requested};
 
 use super::control::socket;
-use model::{Hearing, Model, Step};
-use poll::{Order, Told};
+use super::watch::seconds;
+use model::{Hearing, Model, Order, Step};
+use poll::Told;
 
 /// Longest time in which neither a signal nor what the broker told is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -38,15 +39,6 @@ pub(super) struct Arguments {
     /// Control socket of the broker [default: $VRAMD_CONTROL, or /run/vramd/control.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .parse::<f64>()
-        .ok()
-        .filter(|seconds| (0.1..=3600.0).contains(seconds));
-    let seconds = seconds.ok_or_else(|| format!("{text:?} is no number of seconds from 0.1 to 3600"))?;
-    Ok(Duration::from_secs_f64(seconds))
 }
 
 /// The terminal while `top` has it. Dropped, it is as before; a panic does the same before its message.
@@ -64,6 +56,7 @@ pub(super) fn top(arguments: &Arguments) -> anyhow::Result<u8> {
         io::stdin().is_terminal() && io::stdout().is_terminal(),
         "top needs a terminal: `vramd list` prints a table, `vramd metrics` figures for programs"
     );
+    install_hangup()?;
     let (socket, interval) = (socket(arguments.control.as_ref()), arguments.interval);
     let (order, orders) = channel();
     let (tell, told) = channel();
@@ -121,18 +114,5 @@ fn take(model: &mut Model, told: Told, last: &mut Option<Instant>) {
         Told::Silence(why) => model.hearing = Hearing::Silent(why),
         Told::Changed(text) => model.status = Some((text, false)),
         Told::Refused(why) => model.status = Some((why, true)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interval_is_seconds_within_reason() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "NaN", "inf", "1h", "3601"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::process::{Process, json, output, text};
-use super::top::Terminal;
+use super::terminal::Terminal;
 
 const MIB: u64 = 1 << 20;
 /// Four VMs compute on processors that other tests use too.

@@ -2,6 +2,7 @@
 //!
 //! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back. Where there is a
 //! power button (`vramd run` of an operating system), the first SIGTERM presses it, and only a further one ends the program.
+//! Where the program has the terminal (`vramd top`, `--watch`) SIGHUP asks it to end, too.
 //! To a broker (`vramd serve`) SIGUSR1 says that it is to write what happened last, and SIGHUP that it is to read its file again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,11 @@ extern "C" fn on_reload_signal(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
 /// Makes SIGINT and SIGTERM set a flag instead of ending the program.
 pub fn install() -> anyhow::Result<()> {
     handle([SIGINT, SIGTERM], on_signal)
+}
+
+/// Makes SIGHUP do the same, where it means that the terminal is gone.
+pub fn install_hangup() -> anyhow::Result<()> {
+    handle([SIGHUP], on_signal)
 }
 
 /// Makes SIGUSR1 and SIGUSR2 set a flag instead of ending the program.
