@@ -1,4 +1,4 @@
-//! `vramd top`: VMs and cards of a running broker on the whole terminal, and keys that change quotas.
+//! `vramd top`: VMs and cards of a running broker on the whole terminal, and keys that change quotas, freeze and thaw.
 //!
 //! ```text
 //!  keys ──► model ──► view ──► terminal
@@ -66,8 +66,11 @@ pub(super) fn top(arguments: &Arguments) -> anyhow::Result<u8> {
         .spawn(move || poll::run(&socket, interval, &orders, &tell))
         .context("cannot start a thread")?;
     let mut screen = Screen(ratatui::try_init().context("cannot set the terminal up")?);
-    run(&mut screen.0, &order, &told).context("cannot go on with the terminal")?;
-    Ok(0)
+    match run(&mut screen.0, &order, &told) {
+        // The terminal itself went away.
+        Err(_) if is_stop_requested() => Ok(0),
+        ran => ran.map(|()| 0).context("cannot go on with the terminal"),
+    }
 }
 
 fn run(terminal: &mut DefaultTerminal, order: &Sender<Order>, told: &Receiver<Told>) -> io::Result<()> {
@@ -94,9 +97,9 @@ fn run(terminal: &mut DefaultTerminal, order: &Sender<Order>, told: &Receiver<To
         match model.key(key) {
             Step::Stay => {}
             Step::Quit => return Ok(()),
-            Step::Change { vm, change } => {
+            Step::Ask(asked) => {
                 // If nobody takes it, that is seen above.
-                let _ = order.send(Order { vm, change });
+                let _ = order.send(asked);
             }
         }
     }

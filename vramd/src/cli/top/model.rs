@@ -44,7 +44,30 @@ pub(super) enum Sort {
 pub(super) enum Step {
     Stay,
     Quit,
-    Change { vm: String, change: QuotaChange },
+    Ask(Order),
+}
+
+/// What a VM is to become.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Order {
+    pub(super) vm: String,
+    pub(super) wish: Wish,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    Quota(QuotaChange),
+    Freeze,
+    Thaw,
+}
+
+/// What the keys are for, beside looking.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Entry {
+    /// A change of the selected VM's quota, as far as it is typed.
+    Quota(String),
+    /// Whether this VM is to be frozen. It stays this one, whatever is selected meanwhile.
+    Freeze(String),
 }
 
 /// All that is shown.
@@ -57,8 +80,8 @@ pub(super) struct Model {
     pub(super) sort: Sort,
     /// Name of the VM that keys concern.
     pub(super) selected: Option<String>,
-    /// The change as far as it is typed.
-    pub(super) edit: Option<String>,
+    /// What is asked of the operator.
+    pub(super) entry: Option<Entry>,
     /// What came of the last change, and whether it failed.
     pub(super) status: Option<(String, bool)>,
 }
@@ -72,7 +95,7 @@ impl Model {
             rows: Vec::new(),
             sort: Sort::Name,
             selected: None,
-            edit: None,
+            entry: None,
             status: None,
         }
     }
@@ -109,8 +132,9 @@ impl Model {
         if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
             return Step::Quit;
         }
-        match self.edit.take() {
-            Some(text) => self.edit_key(text, key.code),
+        match self.entry.take() {
+            Some(Entry::Quota(text)) => self.edit_key(text, key.code),
+            Some(Entry::Freeze(vm)) => self.answer_key(vm, key.code),
             None => self.plain_key(key.code),
         }
     }
@@ -124,13 +148,36 @@ impl Model {
             KeyCode::Char('n') => self.sort_by(Sort::Name),
             KeyCode::Up => self.select(|place| place.saturating_sub(1)),
             KeyCode::Down => self.select(|place| place + 1),
-            KeyCode::Char('e') if self.selected.is_some() => {
-                self.edit = Some(String::new());
-                self.status = None;
+            KeyCode::Char('e') if self.selected.is_some() => self.enter(Entry::Quota(String::new())),
+            KeyCode::Char('f') => {
+                if let Some(vm) = self.selected.clone() {
+                    self.enter(Entry::Freeze(vm));
+                }
             }
+            KeyCode::Char('t') => return self.ask(self.selected.clone(), "to be thawed", Wish::Thaw),
             _ => {}
         }
         Step::Stay
+    }
+
+    fn enter(&mut self, entry: Entry) {
+        self.entry = Some(entry);
+        self.status = None;
+    }
+
+    /// Says what is asked of the broker until it has answered.
+    fn ask(&mut self, vm: Option<String>, what: &str, wish: Wish) -> Step {
+        let Some(vm) = vm else { return Step::Stay };
+        self.status = Some((format!("{vm}: asking for {what}"), false));
+        Step::Ask(Order { vm, wish })
+    }
+
+    /// All but `y` is a no.
+    fn answer_key(&mut self, vm: String, key: KeyCode) -> Step {
+        match key {
+            KeyCode::Char('y' | 'Y') => self.ask(Some(vm), "to be frozen", Wish::Freeze),
+            _ => Step::Stay,
+        }
     }
 
     fn edit_key(&mut self, mut text: String, key: KeyCode) -> Step {
@@ -141,19 +188,13 @@ impl Model {
             KeyCode::Char(sign) if !sign.is_control() && text.len() < EDIT_MAX => text.push(sign),
             _ => {}
         }
-        self.edit = Some(text);
+        self.entry = Some(Entry::Quota(text));
         Step::Stay
     }
 
     fn edited(&mut self, text: &str) -> Step {
-        let Some(vm) = self.selected.clone() else {
-            return Step::Stay;
-        };
         match change(text) {
-            Ok(change) => {
-                self.status = Some((format!("{vm}: asking for {text}"), false));
-                Step::Change { vm, change }
-            }
+            Ok(change) => self.ask(self.selected.clone(), text, Wish::Quota(change)),
             Err(why) => {
                 self.status = Some((why, true));
                 Step::Stay
@@ -371,7 +412,7 @@ pub(super) mod tests {
         model.heard(Vec::new(), Vec::new(), None);
         press(&mut model, KeyCode::Down);
         assert_eq!(model.selected, None);
-        assert_eq!((type_in(&mut model, "e"), model.edit), (Step::Stay, None));
+        assert_eq!((type_in(&mut model, "eft"), model.entry), (Step::Stay, None));
     }
 
     #[test]
@@ -400,6 +441,24 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn freeze_is_asked_for_after_a_yes_and_of_the_vm_that_was_selected() {
+        let mut model = model();
+        let order = |vm: &str, wish| Step::Ask(Order { vm: vm.into(), wish });
+        assert_eq!(type_in(&mut model, "f"), Step::Stay);
+        // The VM goes, and another is selected, while the question stands.
+        model.heard(vec![gpu()], vec![vm("b", 32, 4)], None);
+        assert_eq!(type_in(&mut model, "y"), order("a", Wish::Freeze));
+        for no in ["fn", "fq", "f\n"] {
+            assert_eq!(
+                (type_in(&mut model, no), model.entry.clone()),
+                (Step::Stay, None),
+                "{no}"
+            );
+        }
+        assert_eq!(type_in(&mut model, "t"), order("b", Wish::Thaw));
+    }
+
+    #[test]
     fn change_that_is_typed_is_asked_for_and_what_is_none_is_explained() {
         let mut model = model();
         let asked = type_in(&mut model, "emax=64M weight=7\n");
@@ -410,10 +469,10 @@ pub(super) mod tests {
         };
         assert_eq!(
             asked,
-            Step::Change {
+            Step::Ask(Order {
                 vm: "a".into(),
-                change
-            }
+                wish: Wish::Quota(change)
+            })
         );
         for (typed, words) in [
             ("emax=5X\n", "max: "),
@@ -429,7 +488,10 @@ pub(super) mod tests {
         // While something is typed a q is a letter, and Escape forgets it.
         assert_eq!(type_in(&mut model, "eq"), Step::Stay);
         press(&mut model, KeyCode::Esc);
-        assert_eq!((model.edit.clone(), type_in(&mut model, "q")), (None, Step::Quit));
+        assert_eq!(
+            (model.entry.clone(), type_in(&mut model, "q")),
+            (None, Step::Quit)
+        );
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(model.key(interrupt), Step::Quit);
     }

@@ -27,12 +27,6 @@ pub(super) enum Told {
     Refused(String),
 }
 
-/// A change of a VM's quota.
-pub(super) struct Order {
-    pub(super) vm: String,
-    pub(super) change: QuotaChange,
-}
-
 /// Asks each `interval`, and after each change, until nobody listens.
 pub(super) fn run(socket: &Path, interval: Duration, orders: &Receiver<Order>, tell: &Sender<Told>) {
     loop {
@@ -61,15 +55,26 @@ fn picture(socket: &Path) -> Told {
 }
 
 fn change(socket: &Path, order: &Order) -> Told {
-    let Order { vm, change } = order;
-    match ask(socket, &client::change_quota(vm, change)) {
-        Ok(changed) => {
+    let Order { vm, wish } = order;
+    let done = match wish {
+        Wish::Quota(change) => ask(socket, &client::change_quota(vm, change)).map(|changed| {
             let quota = changed.after;
-            Told::Changed(format!(
-                "{vm}: min {}, low {}, high {}, max {}, weight {}",
+            format!(
+                "min {}, low {}, high {}, max {}, weight {}",
                 quota.min, quota.low, quota.high, quota.max, quota.weight
-            ))
+            )
+        }),
+        Wish::Freeze | Wish::Thaw => {
+            let call = match wish {
+                Wish::Freeze => client::freeze(vm),
+                _ => client::thaw(vm),
+            };
+            let words = |hold| hold_words(&hold).unwrap_or_else(|| "not held".to_owned());
+            ask(socket, &call).map(|changed| words(changed.after))
         }
+    };
+    match done {
+        Ok(text) => Told::Changed(format!("{vm}: {text}")),
         Err(why) => Told::Refused(format!("{why:#}")),
     }
 }

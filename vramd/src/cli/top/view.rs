@@ -12,7 +12,7 @@ use ratatui::style::{Color, Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use super::model::{Hearing, Model, Row, Sort};
+use super::model::{Entry, Hearing, Model, Row, Sort};
 use crate::cli::control::size;
 use crate::cli::holds::hold_words;
 
@@ -185,8 +185,15 @@ fn state(row: &Row) -> Span<'static> {
 
 fn status(model: &Model) -> Line<'static> {
     let vm = model.selected.as_deref().unwrap_or_default();
-    match (&model.edit, &model.status) {
-        (Some(text), _) => Line::from(vec![format!("quota of {vm}: ").bold(), format!("{text}▏").into()]),
+    match (&model.entry, &model.status) {
+        (Some(Entry::Freeze(vm)), _) => {
+            format!("send all memory of {vm} to host RAM and keep it there? y, or any other key")
+                .bold()
+                .into()
+        }
+        (Some(Entry::Quota(text)), _) => {
+            Line::from(vec![format!("quota of {vm}: ").bold(), format!("{text}▏").into()])
+        }
         (None, Some((text, true))) => Line::from(text.clone()).fg(Color::Red),
         (None, Some((text, false))) => Line::from(text.clone()),
         (None, None) => Line::default(),
@@ -194,7 +201,7 @@ fn status(model: &Model) -> Line<'static> {
 }
 
 fn keys() -> Line<'static> {
-    Line::from("sort: r resident, s spilled, p paused, n name   ↑ ↓ select   e quota   q quit").dim()
+    Line::from("by: r resident s spilled p paused n name │ ↑↓ │ e quota f freeze t thaw │ q quit").dim()
 }
 
 fn cut(name: &str) -> String {
@@ -247,7 +254,7 @@ mod tests {
                 "",
                 "",
                 "",
-                "sort: r resident, s spilled, p paused, n name   ↑ ↓ select   e quota   q quit",
+                "by: r resident s spilled p paused n name │ ↑↓ │ e quota f freeze t thaw │ q quit",
             ]
         );
     }
