@@ -15,6 +15,7 @@ pub(crate) mod answers;
 mod ask;
 mod connections;
 mod holds;
+mod looks;
 mod metrics;
 mod places;
 mod port;

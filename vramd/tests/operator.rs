@@ -29,6 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use process::Process;
+use serde_json::Value;
 use vfio_user_server::{Region, RemoteFunction};
 
 const WAIT: Duration = Duration::from_secs(20);

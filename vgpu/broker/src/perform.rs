@@ -197,6 +197,7 @@ impl Performer {
         let entry = Vm {
             config: config.clone(),
             serial,
+            since: self.now(),
             state: VmState::Attaching,
             port,
             waiting: Pending::default(),

@@ -16,11 +16,13 @@ use crate::vms::{Vm, VmState};
 
 mod holds;
 mod host_ram;
+mod looks;
 #[cfg(test)]
 mod tests;
 
 pub use holds::{HoldChange, HoldChanged, HoldRefusal};
 pub use host_ram::HostRamChanged;
+pub use looks::{LookRefusal, StatePart};
 
 /// A question. What it returns tells the answer, and is called without the lock.
 type Question = Box<dyn FnOnce(&mut Performer) -> Told + Send>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fermi_spec::addr::Gpa;
 use vfio_user_server::{Pending, Reaper};
-use vgpu::{Refusal, Reply, Request, RequestId, VmConfig, VmId};
+use vgpu::{Refusal, Reply, Request, RequestId, Tick, VmConfig, VmId};
 
 use crate::perform::emptying::Emptying;
 use crate::port::VmPort;
@@ -57,6 +57,8 @@ pub(crate) struct Vm {
     /// Its quota is the one that it has.
     pub(crate) config: VmConfig,
     pub(crate) serial: u64,
+    /// When it asked for its vGPU: what is told of its number from before is another VM's.
+    pub(crate) since: Tick,
     pub(crate) state: VmState,
     pub(crate) port: Arc<dyn VmPort>,
     /// Requests that the core has not answered yet.

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Attach, Detached, Events, GpuChange, GpuChanged, Gpus, HoldChanged, QuotaChange, QuotaChanged, Refusal,
-    Spill, Vm, Vms,
+    Spill, State, Trace, Vm, Vms,
 };
 
 /// A request, and the type of its answer.
@@ -57,6 +57,32 @@ pub fn vm(name: &str) -> Call<Vm> {
 pub fn events(after: Option<&str>, wait_ms: u32) -> Call<Events> {
     let after = after.map_or_else(String::new, |cursor| format!("&after={}", encoded(cursor)));
     let path = format!("/v1/events?wait_ms={wait_ms}{after}");
+    Call::new("GET", path, Vec::new())
+}
+
+/// Asks for the state of what decides about a card, or for the part of it at a path.
+pub fn gpu_state(name: &str, path: &str) -> Call<State> {
+    state("gpus", name, path)
+}
+
+/// The same for what is a connected VM's.
+pub fn vm_state(name: &str, path: &str) -> Call<State> {
+    state("vms", name, path)
+}
+
+fn state(of: &str, name: &str, path: &str) -> Call<State> {
+    let path = format!("/v1/{of}/{}/state?path={}", encoded(name), encoded(path));
+    Call::new("GET", path, Vec::new())
+}
+
+/// Asks for what happened last to a connected VM: the `most` newest entries, or as many after the cursor of an answer before; waits for at
+/// most `wait_ms` milliseconds until there is something.
+pub fn trace(name: &str, after: Option<&str>, most: u32, wait_ms: u32) -> Call<Trace> {
+    let after = after.map_or_else(String::new, |cursor| format!("&after={}", encoded(cursor)));
+    let path = format!(
+        "/v1/vms/{}/trace?most={most}&wait_ms={wait_ms}{after}",
+        encoded(name)
+    );
     Call::new("GET", path, Vec::new())
 }
 
@@ -247,6 +273,19 @@ mod tests {
         assert_eq!(
             events(Some("12.7"), 5000).path,
             "/v1/events?wait_ms=5000&after=12.7"
+        );
+    }
+
+    #[test]
+    fn paths_of_the_state_are_one_piece_of_the_query() {
+        assert_eq!(gpu_state("g0", "").path, "/v1/gpus/g0/state?path=");
+        assert_eq!(
+            vm_state("a/b", "chunks/list&x=1").path,
+            "/v1/vms/a%2Fb/state?path=chunks%2Flist%26x%3D1"
+        );
+        assert_eq!(
+            trace("a", Some("7"), 10, 500).path,
+            "/v1/vms/a/trace?most=10&wait_ms=500&after=7"
         );
     }
 

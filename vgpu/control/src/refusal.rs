@@ -43,12 +43,18 @@ pub enum RefusalKind {
     NotAllowed,
     /// 404: there is nothing at this path.
     UnknownPath,
+    /// 404: no card has this name.
+    UnknownGpu,
     /// 404: no VM has this name.
     UnknownVm,
+    /// 404: the state has nothing at this path of it.
+    UnknownPart,
     /// 405: this cannot be done with what the path names.
     UnknownMethod,
     /// 408: the request did not arrive in time.
     TooSlow,
+    /// 409: this is had of a VM whose VMM is connected.
+    NotConnected,
     /// 409: the quota cannot hold; the VM keeps its own.
     QuotaRefused,
     /// 409: what is asked for cannot be held back from the VM as it is now; nothing is changed.
@@ -57,8 +63,6 @@ pub enum RefusalKind {
     PlaceRefused,
     /// 409: host RAM cannot be changed so; nothing is changed.
     HostRamRefused,
-    /// 404: no card has this name.
-    UnknownGpu,
     /// 413: the body is longer than any request.
     TooLarge,
     /// 503: too many clients are connected.
@@ -75,10 +79,14 @@ impl RefusalKind {
         match self {
             RefusalKind::Malformed => 400,
             RefusalKind::NotAllowed => 403,
-            RefusalKind::UnknownPath | RefusalKind::UnknownVm | RefusalKind::UnknownGpu => 404,
+            RefusalKind::UnknownPath
+            | RefusalKind::UnknownGpu
+            | RefusalKind::UnknownVm
+            | RefusalKind::UnknownPart => 404,
             RefusalKind::UnknownMethod => 405,
             RefusalKind::TooSlow => 408,
-            RefusalKind::QuotaRefused
+            RefusalKind::NotConnected
+            | RefusalKind::QuotaRefused
             | RefusalKind::HoldRefused
             | RefusalKind::PlaceRefused
             | RefusalKind::HostRamRefused => 409,

@@ -11,12 +11,14 @@
 //!
 //! It belongs to the edge and not to the core: it decides nothing, and after a panic in the core it is still whole.
 
+mod excerpt;
 mod flight;
 mod happened;
 mod text;
 
 use std::collections::VecDeque;
 
+pub use excerpt::Excerpt;
 pub use flight::{Flight, Line, Told};
 pub use happened::{Answer, Happened, Memory};
 

@@ -257,6 +257,18 @@ impl Node {
         })
     }
 
+    /// The same, of a tree that is not needed any more.
+    pub fn into_at(self, path: &str) -> Option<Node> {
+        let parts = path.split('/').filter(|part| !part.is_empty());
+        parts.into_iter().try_fold(self, |node, part| match node {
+            Node::Group(parts) => parts
+                .into_iter()
+                .find(|(name, _)| name == part)
+                .map(|(_, node)| node),
+            Node::Leaf(_) => None,
+        })
+    }
+
     /// The value at a path; `None` if nothing or a group is there.
     pub fn value_at(&self, path: &str) -> Option<&Value> {
         match self.at(path)? {

@@ -26,7 +26,7 @@ use utoipa_axum::routes;
 use vfio_user_server::Peer;
 
 use super::connections::READ_TIME;
-use super::{Host, Place, answers, holds, metrics, places};
+use super::{Host, Place, answers, holds, looks, metrics, places};
 use crate::keeper::Keeper;
 
 /// Bytes of the longest body. The longest that makes sense has some hundred.
@@ -34,9 +34,9 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 /// Most events of a card in one answer.
 const EVENTS_MAX: usize = 256;
 /// Longest time that a client may wait for one: less than a connection may last.
-const WAIT_MS_MAX: u32 = 10_000;
+pub(super) const WAIT_MS_MAX: u32 = 10_000;
 /// Time between two looks for one.
-const LOOK: Duration = Duration::from_millis(200);
+pub(super) const LOOK: Duration = Duration::from_millis(200);
 /// Longest time that a broker's event loop takes to answer.
 const BROKER_TIME: Duration = Duration::from_secs(5);
 /// Longest time that the keeper takes, who may wait for a broker behind what others asked for. Less than a connection may last.
@@ -69,6 +69,9 @@ fn documented() -> OpenApiRouter<Arc<Host>> {
         .routes(routes!(holds::suspend))
         .routes(routes!(holds::resume))
         .routes(routes!(events))
+        .routes(routes!(looks::gpu_state))
+        .routes(routes!(looks::vm_state))
+        .routes(routes!(looks::trace))
         .routes(routes!(metrics::metrics))
 }
 
@@ -303,7 +306,6 @@ async fn events(
     State(host): Served,
     since: Result<Query<Since>, QueryRejection>,
 ) -> Result<Json<Events>, Refused> {
-    let malformed = |what: String| Refused::new(RefusalKind::Malformed, what);
     let Query(since) = since.map_err(|error| malformed(error.body_text()))?;
     let mut cursor = match &since.after {
         Some(text) => Cursor::of(text, host.brokers.len())
@@ -371,13 +373,23 @@ impl fmt::Display for Cursor {
 }
 
 /// As much of what a client named as fits a line.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     text.chars().take(40).collect()
+}
+
+/// What a client sent that is not what is asked for.
+pub(super) fn malformed(what: String) -> Refused {
+    Refused::new(RefusalKind::Malformed, what)
+}
+
+pub(super) fn unknown_gpu(name: &str) -> Refused {
+    let shown = shown(name);
+    Refused::new(RefusalKind::UnknownGpu, format!("there is no gpu {shown:?}")).then("vramd list")
 }
 
 /// The name that a path has.
 pub(super) fn name_of(name: Name) -> Result<String, Refused> {
-    let Path(name) = name.map_err(|error| Refused::new(RefusalKind::Malformed, error.body_text()))?;
+    let Path(name) = name.map_err(|error| malformed(error.body_text()))?;
     Ok(name)
 }
 
@@ -432,7 +444,7 @@ pub(super) async fn picture(broker: &Broker, name: Option<String>) -> Result<Pic
     answer_of(told).await
 }
 
-async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
+pub(super) async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
     answer_in(BROKER_TIME, told).await
 }
 
@@ -447,7 +459,6 @@ async fn answer_in<T>(time: Duration, told: oneshot::Receiver<T>) -> Result<T, R
 
 /// Reads a request's body.
 pub(super) async fn request<T: DeserializeOwned>(body: Body) -> Result<T, Refused> {
-    let malformed = |what: String| Refused::new(RefusalKind::Malformed, what);
     let too_large = || {
         let message = format!("a body has at most {BODY_BYTES_MAX} bytes");
         Refused::new(RefusalKind::TooLarge, message)

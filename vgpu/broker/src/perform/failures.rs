@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use vgpu::flight_recorder::Flight;
+use vgpu::flight_recorder::{Excerpt, Flight};
 use vgpu::inspect::Node;
 use vgpu::{CardOperation, HostGpu, HostGpuError, Inconsistency, Tick, VmId};
 
@@ -15,6 +15,12 @@ impl Performer {
     /// The clock, and what happened last.
     pub(crate) fn flight(&self) -> (Tick, Flight) {
         (self.now(), self.flights.recorder.flight())
+    }
+
+    /// What happened last to an attached VM, see [`vgpu::flight_recorder::FlightRecorder::excerpt`].
+    pub(crate) fn excerpt(&self, vm: VmId, after: Option<u64>, most: usize) -> Excerpt {
+        let since = self.vms.get(&vm).map_or(self.now(), |entry| entry.since);
+        self.flights.recorder.excerpt(vm, since, after, most)
     }
 
     /// The core's state at a path. `None` if there is nothing at it, or a panic left a state that cannot be read.

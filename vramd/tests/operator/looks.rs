@@ -1,0 +1,178 @@
+//! What `inspect` and `trace` show of a broker at work.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+
+use serde_json::{Value, json};
+use vfio_user_server::Region;
+
+use super::process::text;
+use super::{Served, next_line};
+
+/// What a guest stores; nobody may see it.
+const SECRET: [u8; 4] = [0xde, 0xc0, 0xad, 0x0b];
+/// The first register, and two that say what the card is at.
+const PMC_BOOT_0: u64 = 0;
+const PMC_INTR: u64 = 0x100;
+const PTIMER_TIME_0: u64 = 0x9400;
+/// The window onto VRAM.
+const PRAMIN: u64 = 0x70_0000;
+
+#[test]
+fn state_of_a_vm_and_of_a_card_is_a_tree_with_paths() {
+    let served = Served::new("");
+    let _vmm = served.vmm("a");
+    let page = served.told(&["inspect", "a"]);
+    assert!(page.starts_with("name: a\n"), "{page}");
+    assert!(
+        page.contains("\nchunks:\n  guest_vram: 48 MiB\n  chunk: 2 MiB\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("  list: 24 entries, shown if this path is asked for\n"),
+        "{page}"
+    );
+    assert_eq!(served.told(&["inspect", "a", "chunks/list"]), "0-23: unbacked\n");
+    assert_eq!(served.told(&["inspect", "a", "chunks/count/unbacked"]), "24\n");
+    let state = served.ask(&["inspect", "a", "chunks"]);
+    assert_eq!(
+        (&state["gpu"], &state["vm"], &state["path"]),
+        (&json!("g0"), &json!("a"), &json!("chunks"))
+    );
+    assert_eq!(
+        state["state"]["guest_vram"],
+        json!({"value": 48 << 20, "unit": "bytes"})
+    );
+    assert_eq!(state["is_cut"], false);
+    // What an operator changes is seen in what decides.
+    served.told(&["quota", "a", "--max", "20M"]);
+    assert_eq!(served.told(&["inspect", "a", "quota/max"]), "20 MiB\n");
+    let card = served.ask(&["inspect", "--gpu", "g0", "vms/vm0/name"]);
+    assert_eq!((&card["vm"], &card["state"]), (&Value::Null, &json!("a")));
+    let all = served.told(&["inspect"]);
+    assert!(
+        all.starts_with("gpu g0\nphase: up\n") && all.contains("\ngpu g1\nphase: up\n"),
+        "{all}"
+    );
+    let all = served.ask(&["inspect"]);
+    assert_eq!(all["states"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn what_cannot_be_shown_is_named() {
+    let served = Served::new("");
+    let _vmm = served.vmm("a");
+    for (arguments, words) in [
+        (
+            &["inspect", "b"][..],
+            "vm b: it is not connected, so there is nothing to look into; see `vramd show b`",
+        ),
+        (&["trace", "b"], "vm b: it is not connected"),
+        (
+            &["inspect", "nobody"],
+            "there is no vm \"nobody\"; see `vramd list`",
+        ),
+        (&["trace", "nobody"], "there is no vm \"nobody\""),
+        (
+            &["inspect", "--gpu", "g7"],
+            "there is no gpu \"g7\"; see `vramd list`",
+        ),
+        (
+            &["inspect", "a", "chunks/none"],
+            "the state of a has nothing at \"chunks/none\"; see `vramd inspect`",
+        ),
+        (
+            &["inspect", "--gpu", "g0", "a", "chunks"],
+            "with --gpu the only other word is a PATH",
+        ),
+    ] {
+        let said = served.refused(arguments, 1);
+        assert!(said.contains(words), "{arguments:?}: {said}");
+    }
+    served.refused(&["trace", "a", "--last", "0"], 2);
+    for (query, status) in [
+        ("vms/a/trace?after=x", 400),
+        ("vms/a/trace?after=-1", 400),
+        ("vms/a/trace?most=0", 400),
+        ("vms/a/trace?most=1001", 400),
+        ("vms/a/trace?wait_ms=10001", 400),
+        ("vms/a/trace?before=1", 400),
+        ("vms/a/state?depth=1", 400),
+        ("vms/a/state?path=%ff", 404),
+        ("vms/b/state", 409),
+        ("gpus/g7/state", 404),
+        ("gpus/g0/state?path=vms//vm0///name", 200),
+    ] {
+        assert_eq!(http(&served, query), status, "{query}");
+    }
+}
+
+/// Status of the answer to a GET.
+fn http(served: &Served, query: &str) -> u16 {
+    let mut stream = UnixStream::connect(served.socket()).unwrap();
+    let request = format!("GET /v1/{query} HTTP/1.1\r\nhost: v\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    text(&answer).split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn trace_has_what_happened_to_one_vm_and_no_byte_of_its_guest() {
+    let served = Served::new("");
+    let (a, b) = (served.vmm("a"), served.vmm("b"));
+    a.write(Region::Bar0, PRAMIN, &SECRET).unwrap();
+    a.read(Region::Bar0, PTIMER_TIME_0, &mut [0; 4]).unwrap();
+    b.read(Region::Bar0, PMC_INTR, &mut [0; 4]).unwrap();
+    let lines = served.told(&["trace", "a"]);
+    assert!(lines.contains("vm0 wants a vGPU with 48 MiB\n"), "{lines}");
+    assert!(
+        lines.contains("vm0 loads 4 B of PtimerTime0") || lines.contains("0x009400"),
+        "{lines}"
+    );
+    assert!(lines.contains("vm0 stores 4 B to Bar0 0x700000"), "{lines}");
+    assert!(!lines.contains("vm1"), "{lines}");
+    let trace = served.ask(&["trace", "a", "--last", "2"]);
+    let told = trace["lines"].as_array().unwrap();
+    assert_eq!(
+        (told.len(), &trace["vm"], &trace["gpu"]),
+        (2, &json!("a"), &json!("g0"))
+    );
+    assert!(told[1]["at_ns"].as_u64() >= told[0]["at_ns"].as_u64(), "{trace}");
+    assert!(told[1]["entry"]["Load"].is_object(), "{trace}");
+    let all = lines + &served.told(&["trace", "a", "--json"]);
+    for secret in [
+        "dec0ad0b",
+        "0badc0de",
+        "195936478",
+        "3737169163",
+        "222,192,173,11",
+    ] {
+        assert!(!all.contains(secret), "{secret}: {all}");
+    }
+}
+
+#[test]
+fn follower_is_told_what_comes_until_the_vm_goes() {
+    let served = Served::new("");
+    let a = served.vmm("a");
+    let mut people = served.start(&["trace", "a", "--follow", "--last", "1"]);
+    let mut programs = served.start(&["trace", "a", "--follow", "--last", "1", "--json"]);
+    // What is there already: the read by which the VM was waited for.
+    assert!(next_line(&mut people).contains("vm0 loads 4 B"));
+    next_line(&mut programs);
+    a.read(Region::Bar0, PMC_BOOT_0, &mut [0; 2]).unwrap();
+    assert!(next_line(&mut people).contains("vm0 loads 2 B"));
+    let line: Value = serde_json::from_str(&next_line(&mut programs)).unwrap();
+    assert_eq!(line["entry"]["Load"]["bytes"], 2, "{line}");
+    drop(a);
+    for mut follower in [people, programs] {
+        let ended = follower.wait();
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(
+            text(&ended.stderr).contains("vm a: it is not connected"),
+            "{}",
+            text(&ended.stderr)
+        );
+    }
+}
