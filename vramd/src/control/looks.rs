@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State as Given};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State as Given};
 use broker::{Broker, LookRefusal};
 use control::{Refusal, RefusalKind, State, Trace, TraceLine};
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub(super) async fn gpu_state(
     name: Name,
     part: Result<Query<Part>, QueryRejection>,
 ) -> Result<Json<State>, Refused> {
-    let name = text(name)?;
+    let name = name_of(name)?;
     let found = host.brokers.iter().find(|(gpu, _)| *gpu == name);
     let (gpu, broker) = found.ok_or_else(|| unknown_gpu(&name))?;
     Ok(Json(state(gpu, broker, None, path(part)?).await?))
@@ -171,11 +171,6 @@ fn refused(of: &str, path: &str, why: LookRefusal) -> Refused {
             Refused::new(RefusalKind::UnknownPart, what).then("vramd inspect")
         }
     }
-}
-
-fn text(name: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
-    let Path(name) = name.map_err(|error| malformed(error.body_text()))?;
-    Ok(name)
 }
 
 fn path(part: Result<Query<Part>, QueryRejection>) -> Result<String, Refused> {
