@@ -99,7 +99,10 @@ impl Host {
     /// Names of the VMs that have a place on a card.
     fn vms_of(&self, gpu: &str) -> Vec<String> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let of_card = places.vms.iter().filter(|(_, place)| self.brokers[place.gpu].0 == gpu);
+        let of_card = places
+            .vms
+            .iter()
+            .filter(|(_, place)| self.brokers[place.gpu].0 == gpu);
         of_card.map(|(name, _)| name.clone()).collect()
     }
 

@@ -66,7 +66,7 @@ impl FromStr for User {
         let (user, groups) = text.split_once(':').ok_or_else(wrong)?;
         let groups: Vec<_> = groups.split(',').collect();
         let is_part = |part: &&str| !part.is_empty();
-        if !is_part(&user) || !groups.iter().all(|group| is_part(group)) || groups.len() > GROUPS_MAX {
+        if !is_part(&user) || !groups.iter().all(is_part) || groups.len() > GROUPS_MAX {
             return Err(wrong());
         }
         let uid = id_of(Kind::User, user)?;

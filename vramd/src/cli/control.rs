@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::ensure;
 use clap::Args;
 use control::{
-    Account, GoneGpu, Gpu, GpuChange, Gpus, Pauses, PlaceSource, Quota, QuotaChange, QuotaChanged, QuotaSource, Vm,
-    Vms, client,
+    Account, GoneGpu, Gpu, GpuChange, Gpus, Pauses, PlaceSource, Quota, QuotaChange, QuotaChanged,
+    QuotaSource, Vm, Vms, client,
 };
 use serde::Serialize;
 use sizes::Size;

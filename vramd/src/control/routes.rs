@@ -425,14 +425,10 @@ pub(super) async fn pictures(host: &Host) -> (Vec<(&str, Picture)>, Vec<GoneGpu>
 }
 
 fn gone_gpu(host: &Host, name: &str, why: Refused) -> GoneGpu {
-    let of_card = host
-        .vms
-        .iter()
-        .filter(|(_, place)| host.brokers[place.gpu].0 == name);
     GoneGpu {
         name: name.to_owned(),
         reason: why.0.message,
-        vms: of_card.map(|(vm, _)| vm.clone()).collect(),
+        vms: host.vms_of(name),
     }
 }
 
