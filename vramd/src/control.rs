@@ -13,13 +13,16 @@
 
 pub(crate) mod answers;
 mod ask;
+mod classic_text;
 mod connections;
+mod document;
 mod holds;
 mod looks;
 mod metrics;
 mod places;
 mod port;
 mod routes;
+mod within;
 
 use std::collections::BTreeMap;
 use std::net;
@@ -40,6 +43,7 @@ use crate::keeper::Jobs;
 pub(crate) use ask::{ask, ask_text};
 use connections::Door;
 use port::Port;
+pub use within::WithinProcess;
 
 /// Descriptors that all connections may take.
 pub(crate) const CONNECTIONS_MAX: usize = connections::CONNECTIONS_MAX + port::PLACES;

@@ -14,4 +14,5 @@ mod kernel;
 mod local_link;
 mod sockets;
 
+pub use control::WithinProcess;
 pub use local_link::BrokerLink;

@@ -241,6 +241,28 @@ mod tests {
         assert!(refused(r#"{"min":1.5}"#));
         assert!(refused(r#"{"weight":4294967296}"#));
         assert!(!refused(r#"{"min":18446744073709551615}"#));
+        assert!(refused(r#"{"min":18446744073709551616}"#));
+        assert!(refused(r#"{"min":"mux"}"#));
+        assert!(refused(r#"{"weight":1.5}"#));
+    }
+
+    #[test]
+    fn whole_numbers_may_have_a_point() {
+        let change: QuotaChange =
+            serde_json::from_str(r#"{"min":4096.0,"max":1e9,"weight":50.0,"low":null}"#).unwrap();
+        let expected = QuotaChange {
+            min: Some(Bound::Bytes(4096)),
+            max: Some(Bound::Bytes(1_000_000_000)),
+            weight: Some(50),
+            ..QuotaChange::default()
+        };
+        assert_eq!(change, expected);
+        assert_eq!(
+            serde_json::from_str::<Spill>(r#"{"bytes":5.0}"#).unwrap(),
+            Spill { bytes: 5 }
+        );
+        let refused = |text: &str| serde_json::from_str::<Spill>(text).is_err();
+        assert!(refused(r#"{"bytes":5.5}"#) && refused(r#"{"bytes":-5.0}"#) && refused(r#"{"bytes":1e30}"#));
     }
 
     #[test]

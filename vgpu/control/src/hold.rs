@@ -20,6 +20,7 @@ pub struct Hold {
 pub struct Spill {
     /// VRAM in bytes that the VM is to give up
     #[cfg_attr(feature = "cli", arg(value_name = "SIZE", value_parser = sizes::parse_size))]
+    #[serde(deserialize_with = "crate::whole::number")]
     pub bytes: u64,
 }
 

@@ -15,6 +15,7 @@ mod place;
 mod quota;
 mod refusal;
 mod vm;
+mod whole;
 
 pub use event::{Event, EventKind, Events};
 pub use gpu::{GoneGpu, Gpu, GpuChange, GpuChanged, Gpus};

@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use sizes::{ParseSizeError, Size, parse_size};
 
+use crate::whole::Whole;
+
 /// A number of bytes, or "max": no bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(untagged, expecting = "a number of bytes, or \"max\"")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(untagged)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Bound {
     /// So many bytes.
@@ -41,6 +44,38 @@ impl From<u64> for Bound {
         match bytes {
             u64::MAX => Bound::None(Unbounded::Max),
             bytes => Bound::Bytes(bytes),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Bound {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Bounds)
+    }
+}
+
+/// Reads bounds.
+struct Bounds;
+
+impl Visitor<'_> for Bounds {
+    type Value = Bound;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of bytes, or \"max\"")
+    }
+
+    fn visit_u64<E: Error>(self, bytes: u64) -> Result<Bound, E> {
+        Ok(Bound::Bytes(bytes))
+    }
+
+    fn visit_f64<E: Error>(self, bytes: f64) -> Result<Bound, E> {
+        Whole::of(bytes, &self).map(|Whole(bytes)| Bound::Bytes(bytes))
+    }
+
+    fn visit_str<E: Error>(self, word: &str) -> Result<Bound, E> {
+        match word {
+            "max" => Ok(Bound::None(Unbounded::Max)),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
         }
     }
 }
@@ -105,7 +140,11 @@ pub struct QuotaChange {
     pub max: Option<Bound>,
     /// Share of contended VRAM, relative to other VMs', 1 to 10000
     #[cfg_attr(feature = "cli", arg(long, value_name = "N"))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     pub weight: Option<u32>,
 }

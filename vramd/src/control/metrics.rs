@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, header};
+use axum::http::{HeaderMap, Response, header};
 use axum::response::IntoResponse;
 use broker::{Picture, SPREAD_BOUNDS_NS, Spread, VmPicture, VmSpreads};
 use control::{Account, Bound, Gpu, QuotaSource, Refusal, Unbounded, Usage, Vm};
@@ -19,7 +19,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::routes::pictures;
-use super::{Host, Place, answers};
+use super::{Host, Place, answers, classic_text};
 
 /// What the text is, as scrapers name it.
 const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -325,10 +325,11 @@ impl VmFigures {
 
 /// Figures of all cards and VMs, for monitoring
 #[utoipa::path(get, path = "/v1/metrics", responses(
-    (status = 200, description = "Metrics in the text of OpenMetrics 1.0", body = String, content_type = "application/openmetrics-text"),
+    (status = 200, description = "Metrics in the text of OpenMetrics 1.0, or in that of Prometheus 0.0.4 for who accepts no other",
+        content((String = "application/openmetrics-text"), (String = "text/plain"))),
     (status = 503, description = "There are too many clients", body = Refusal),
 ))]
-pub(super) async fn metrics(State(host): State<Arc<Host>>) -> Response<Body> {
+pub(super) async fn metrics(State(host): State<Arc<Host>>, headers: HeaderMap) -> Response<Body> {
     let (pictures, gone) = pictures(&host).await;
     let mut up: Vec<_> = gone.into_iter().map(|gpu| (gpu.name, false)).collect();
     let (mut gpus, mut vms) = (Vec::new(), Vec::new());
@@ -342,7 +343,11 @@ pub(super) async fn metrics(State(host): State<Arc<Host>>) -> Response<Body> {
         }));
     }
     let text = Scrape { up, gpus, vms }.text();
-    ([(header::CONTENT_TYPE, KIND)], text).into_response()
+    let (kind, text) = match classic_text::is_wanted(&headers) {
+        true => (classic_text::KIND, classic_text::of(&text)),
+        false => (KIND, text),
+    };
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use utoipa_axum::routes;
 use vfio_user_server::Peer;
 
 use super::connections::READ_TIME;
-use super::{Host, Place, answers, holds, looks, metrics, places};
+use super::{Host, Place, answers, document, holds, looks, metrics, places};
 use crate::keeper::Keeper;
 
 /// Bytes of the longest body. The longest that makes sense has some hundred.
@@ -56,7 +56,7 @@ struct Document;
 
 /// All paths, and the document that they make.
 fn documented() -> OpenApiRouter<Arc<Host>> {
-    OpenApiRouter::with_openapi(Document::openapi())
+    let mut router = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(gpus))
         .routes(routes!(change_gpu))
         .routes(routes!(vms, places::attach))
@@ -72,7 +72,9 @@ fn documented() -> OpenApiRouter<Arc<Host>> {
         .routes(routes!(looks::gpu_state))
         .routes(routes!(looks::vm_state))
         .routes(routes!(looks::trace))
-        .routes(routes!(metrics::metrics))
+        .routes(routes!(metrics::metrics));
+    document::add_answers_of_the_door(router.get_openapi_mut());
+    router
 }
 
 /// What answers all requests.
@@ -286,9 +288,11 @@ fn tell_quota(name: &str, peer: &Peer, changed: &QuotaChanged) {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Since {
-    /// The cursor of the answer before. Without one, all that is kept.
+    /// The cursor of the answer before. Without one, or with one of a broker with other cards, all that is kept.
+    #[param(pattern = r"^[0-9]{1,19}(\.[0-9]{1,19})*$")]
     after: Option<String>,
     /// How long to wait for the first event, in milliseconds; 10000 at most.
+    #[param(maximum = 10000)]
     #[serde(default)]
     wait_ms: u32,
 }
@@ -358,10 +362,15 @@ async fn happenings(broker: &Broker, after: u64) -> Result<Happenings, Refused> 
 struct Cursor(Vec<u64>);
 
 impl Cursor {
-    /// `None` if it is none of a host with so many cards.
+    /// That of a run with another number of cards is the first one; `None` if it is of no run.
     fn of(text: &str, cards: usize) -> Option<Self> {
-        let numbers: Result<Vec<u64>, _> = text.split('.').map(str::parse).collect();
-        numbers.ok().filter(|numbers| numbers.len() == cards).map(Self)
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = |text: &str| text.parse().ok().filter(|_| is_number(text));
+        let numbers: Vec<u64> = text.split('.').map(number).collect::<Option<_>>()?;
+        Some(match numbers.len() == cards {
+            true => Self(numbers),
+            false => Self(vec![0; cards]),
+        })
     }
 }
 

@@ -122,6 +122,15 @@ fn port_serves_metrics_to_scrapers_and_nothing_else() {
         "{head}"
     );
     assert!(!read(&body).is_empty());
+    // Who does not read that text gets the older one.
+    let request = "GET /metrics HTTP/1.1\r\nhost: vramd\r\naccept: text/plain\r\n\r\n";
+    let (status, head, body) = served.scraped(request);
+    assert_eq!(status, 200, "{head}");
+    assert!(
+        head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
+        "{head}"
+    );
+    assert!(body.contains("# TYPE vramd_gpu_events_total counter\n") && !body.contains("# EOF"));
     for (request, status) in [
         (get("/"), 404),
         (get("/v1/vms"), 404),
