@@ -14,10 +14,12 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Longest time until a broker has answered.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// Time after which it is tried again to connect to one whose queue is full.
+const QUEUE_AGAIN: Duration = Duration::from_millis(2);
 /// Bytes of the longest answer: all VMs of several cards have less than a thousandth.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -60,7 +62,7 @@ fn exchanged<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {
 }
 
 async fn exchange<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {
-    let stream = UnixStream::connect(socket)
+    let stream = connected(socket)
         .await
         .map_err(|error| unreachable(socket, &error))?;
     let cut = || format!("the broker at {} hung up", socket.display());
@@ -81,6 +83,16 @@ async fn exchange<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Byte
     let body = body.map_err(|error| anyhow::anyhow!(error)).with_context(cut)?;
     connection.abort();
     Ok((status, body.to_bytes()))
+}
+
+/// Connects. Where many connect at once their queue may be full for a moment.
+async fn connected(socket: &Path) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(socket).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE_AGAIN).await,
+            other => return other,
+        }
+    }
 }
 
 /// Why nobody can be asked, and what to do.

@@ -1,8 +1,9 @@
 //! Who may connect, how many at a time, and for how long.
 //!
 //! A connection has one request. It has to arrive in [`READ_TIME`], and the connection ends after [`WHOLE_TIME`] whatever its client
-//! does, so that nobody keeps a place. Who finds no place, or may not ask, is told so, in one of a few places more; beyond these
-//! connections are closed at once.
+//! does, so that nobody keeps a place. Some places are kept for root and the broker's own user: members of the group, however many
+//! connections they make, take none of these. Who finds no place, or may not ask, is told so, in one of a few places more; beyond
+//! these connections are closed at once.
 
 use std::convert::Infallible;
 use std::io;
@@ -30,10 +31,12 @@ use super::routes::Refused;
 
 /// Most connections at a time that are answered.
 const PLACES: usize = 64;
+/// Most beside them, of root and the broker's own user.
+const KEPT_PLACES: usize = 8;
 /// Most connections at a time that are told why they are not.
 const REFUSED_PLACES: usize = 16;
 /// Descriptors that all of them may take.
-pub(super) const CONNECTIONS_MAX: usize = PLACES + REFUSED_PLACES;
+pub(super) const CONNECTIONS_MAX: usize = PLACES + KEPT_PLACES + REFUSED_PLACES;
 /// Longest time in which a request arrives.
 pub(super) const READ_TIME: Duration = Duration::from_secs(5);
 /// Longest time of a connection.
@@ -56,6 +59,7 @@ pub(super) struct Door {
     group: Option<u32>,
     router: Router,
     places: Arc<Semaphore>,
+    kept_places: Arc<Semaphore>,
     refused_places: Arc<Semaphore>,
     said: Option<Instant>,
 }
@@ -75,6 +79,7 @@ impl Door {
             group,
             router,
             places: Arc::new(Semaphore::new(PLACES)),
+            kept_places: Arc::new(Semaphore::new(KEPT_PLACES)),
             refused_places: Arc::new(Semaphore::new(REFUSED_PLACES)),
             said: None,
         }
@@ -116,9 +121,9 @@ impl Door {
 
     fn admit(&mut self, stream: &UnixStream) -> Admission {
         let refusal = match Peer::of(stream) {
-            Ok(peer) if self.is_allowed(&peer) => match self.places.clone().try_acquire_owned() {
-                Ok(place) => return Admission::Served(peer, place),
-                Err(_) => Refused::new(
+            Ok(peer) if self.is_allowed(&peer) => match self.place_of(&peer) {
+                Some(place) => return Admission::Served(peer, place),
+                None => Refused::new(
                     RefusalKind::TooManyConnections,
                     format!("{PLACES} clients are connected, which is all that there is room for: try again"),
                 ),
@@ -145,9 +150,20 @@ impl Door {
         }
     }
 
+    /// A place for one who may ask: one for all while there are any, else one that is kept for him.
+    fn place_of(&self, peer: &Peer) -> Option<OwnedSemaphorePermit> {
+        let free = self.places.clone().try_acquire_owned().ok();
+        let kept = || self.kept_places.clone().try_acquire_owned().ok();
+        free.or_else(|| self.is_own(peer).then(kept).flatten())
+    }
+
     fn is_allowed(&self, peer: &Peer) -> bool {
         let is_member = self.group.is_some_and(|group| peer.is_in(group));
-        peer.uid == 0 || peer.uid == self.own || is_member
+        self.is_own(peer) || is_member
+    }
+
+    fn is_own(&self, peer: &Peer) -> bool {
+        peer.uid == 0 || peer.uid == self.own
     }
 
     /// Clients can cause this line, so it is limited.
