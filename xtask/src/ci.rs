@@ -23,7 +23,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Runs `steps` until one fails, and prints the time of each.
+/// Runs `steps` until one fails, and tells the time of each.
 ///
 /// A failure carries the step's name; the steps after it are not run.
 fn run_steps(steps: &[Step<'_>], mut took: impl FnMut(&'static str, Duration)) -> Result<()> {
@@ -98,10 +98,18 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Step::new("fuzz", || fuzz::run_in_ci(workspace)),
     ];
     let start = Instant::now();
-    let took = |name, time: Duration| println!("── {name}: {:.1} s", time.as_secs_f64());
-    run_steps(&steps, took)?;
+    let mut times = Vec::new();
+    let result = run_steps(&steps, |name, time| times.push((name, time)));
+    print!("{}", table(&times));
+    result?;
     println!("── ci passed in {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// What each step took, a line for each.
+fn table(times: &[(&str, Duration)]) -> String {
+    let line = |(name, time): &(&str, Duration)| format!("── {:7.1} s  {name}\n", time.as_secs_f64());
+    times.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -127,6 +135,15 @@ mod tests {
         assert_eq!(format!("{error:#}"), "step second failed: broken");
         assert_eq!(timed, ["first", "second"]);
         assert_eq!(*ran.borrow(), [1]);
+    }
+
+    #[test]
+    fn times_are_a_column() {
+        let times = [
+            ("fmt", Duration::from_millis(940)),
+            ("test", Duration::from_millis(612_340)),
+        ];
+        assert_eq!(table(&times), "──     0.9 s  fmt\n──   612.3 s  test\n");
     }
 
     #[test]

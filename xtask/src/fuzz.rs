@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use integration::fuzz::{TARGETS, target};
 
+use crate::workers;
 use crate::workspace::Workspace;
 
 /// Seconds that CI gives each target: as long for all of them together as it has time for.
@@ -29,7 +30,7 @@ const NIGHTLY: [&str; 2] = ["run", "nightly"];
 /// Options of `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct FuzzArguments {
-    /// One target; without it, all one after the other.
+    /// One target; without it, all.
     target: Option<String>,
     /// How long each target runs.
     #[arg(long, default_value_t = CI_SECONDS)]
@@ -123,19 +124,25 @@ fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u3
     let local = format!("corpus-local/{name}");
     fs::create_dir_all(workspace.root().join("fuzz").join(&local))
         .with_context(|| format!("cannot create {local}"))?;
-    println!("── {name}: {seconds} s");
     let longest = match WHOLE_SYSTEMS.contains(&name) {
         true => SYSTEM_INPUT_SECONDS,
         false => INPUT_SECONDS,
     };
-    let status = cargo_fuzz(workspace, "run", sanitizer)
+    let output = cargo_fuzz(workspace, "run", sanitizer)
         .args([name, &local, &format!("corpus/{name}"), "--"])
         .arg(format!("-max_total_time={seconds}"))
         .arg(format!("-timeout={longest}"))
         .arg(format!("-max_len={INPUT_BYTES}"))
         .arg("-print_final_stats=1")
-        .status();
-    let status = status.context("cannot start rustup")?;
+        .output();
+    let output = output.context("cannot start rustup")?;
+    // Another target says something at the same time.
+    let said = [output.stdout, output.stderr].concat();
+    println!(
+        "── {name}: {seconds} s\n{}",
+        String::from_utf8_lossy(&said).trim()
+    );
+    let status = output.status;
     ensure!(
         status.success(),
         "target {name} ended with {status}; see fuzz/artifacts/{name}"
@@ -143,7 +150,7 @@ fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u3
     Ok(())
 }
 
-/// Runs one target, or all, each for the given time; reports what the machine lacks.
+/// Runs one target, or all, each for the given time and as many at once as there are processors; reports what the machine lacks.
 fn run_for(workspace: &Workspace, names: &[&str], seconds: u32) -> Result<()> {
     if let Some(missing) = missing_part(workspace) {
         return Workspace::lacks(&format!(
@@ -152,9 +159,10 @@ fn run_for(workspace: &Workspace, names: &[&str], seconds: u32) -> Result<()> {
         ));
     }
     let sanitizer = build(workspace)?;
-    names
-        .iter()
-        .try_for_each(|name| fuzz_one(workspace, name, sanitizer, seconds))
+    let ends = workers::each(names.to_vec(), |name| {
+        fuzz_one(workspace, name, sanitizer, seconds)
+    });
+    ends.into_iter().collect()
 }
 
 /// All targets but those of whole systems, for as long as CI gives them.

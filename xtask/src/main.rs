@@ -20,6 +20,7 @@ mod sim;
 mod test;
 mod tidy;
 mod unused;
+mod workers;
 mod workspace;
 
 use std::process::ExitCode;

@@ -1,14 +1,13 @@
 //! `cargo xtask planted`: plants each fault of `planted` once, and demands that the simulator finds it.
 //!
-//! One build has all faults; each is tried in a process of its own, over the same seeds, until a run finds it or its time
-//! is up. Without a fault the same seeds must find nothing. The table that comes out is the one in
-//! `docs/planted-faults.md`.
+//! One build has all faults; each is tried in a process of its own until a run finds it or its time is up: first in the seed
+//! that found it last (`integration/planted/seeds.toml`), then in all from 0 on. Without a fault none of these seeds may find
+//! anything. The table that comes out is the one in `docs/planted-faults.md`.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
 use std::time::Instant;
 
 use ::planted::Fault;
@@ -16,25 +15,34 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
 
+use crate::workers;
 use crate::workspace::Workspace;
 
 /// The word for a run in which nothing is planted.
 const NONE: &str = "none";
+/// Path of the seeds from the root of the workspace.
+const SEEDS: &str = "integration/planted/seeds.toml";
+/// What is written above them.
+const SEEDS_HEAD: &str = "# The seed that each fault was found in. It is tried before all others, so that a fault that few runs meet costs no search; \
+                          one that\n# its seed no longer finds is searched for as ever. `cargo xtask planted --bless` writes this file anew.\n\n";
 
 /// Options of `cargo xtask planted`.
 #[derive(Args)]
 pub(crate) struct PlantedArguments {
     /// This fault alone; without it, all, and none.
     fault: Option<Fault>,
-    /// First seed of each.
-    #[arg(long, default_value_t = 0)]
-    first: u64,
+    /// First seed of each; with it, seeds that found faults before are not tried first.
+    #[arg(long)]
+    first: Option<u64>,
     /// Seeds in which nothing may be found without a fault.
     #[arg(long, default_value_t = 40)]
     seeds: u64,
     /// Time in which a fault has to be found.
     #[arg(long, default_value_t = 900)]
     seconds: u64,
+    /// Write down in which seeds faults were found.
+    #[arg(long)]
+    bless: bool,
 }
 
 impl Default for PlantedArguments {
@@ -42,9 +50,10 @@ impl Default for PlantedArguments {
     fn default() -> Self {
         Self {
             fault: None,
-            first: 0,
+            first: None,
             seeds: 40,
             seconds: 900,
+            bless: false,
         }
     }
 }
@@ -55,70 +64,110 @@ struct Outcome {
     fault: String,
     /// Who found it; nobody did if it is absent.
     by: Option<String>,
+    /// The seed of that run.
+    seed: Option<u64>,
     #[serde(default)]
     what: String,
     runs: u64,
     took_ms: u64,
 }
 
+/// Seeds by faults.
+type Seeds = BTreeMap<String, u64>;
+
+fn parse_seeds(text: &str) -> Result<Seeds> {
+    let seeds: Seeds = toml::from_str(text).with_context(|| format!("{SEEDS} is wrong"))?;
+    for name in seeds.keys() {
+        let known = name.parse::<Fault>();
+        ensure!(known.is_ok(), "{SEEDS} names {name:?}, which is no fault");
+    }
+    Ok(seeds)
+}
+
+/// What to look at first for `name`: for no fault, all that is looked at first for any.
+fn before(seeds: &Seeds, name: &str) -> Vec<u64> {
+    let mut before: Vec<u64> = match name {
+        NONE => seeds.values().copied().collect(),
+        name => seeds.get(name).copied().into_iter().collect(),
+    };
+    before.sort_unstable();
+    before.dedup();
+    before
+}
+
+/// The text of `seeds` with what was found now.
+fn blessed(mut seeds: Seeds, outcomes: &[Outcome]) -> String {
+    for outcome in outcomes {
+        if let Some(seed) = outcome.seed.filter(|_| outcome.fault != NONE) {
+            seeds.insert(outcome.fault.clone(), seed);
+        }
+    }
+    let lines = Fault::ALL.iter().filter_map(|fault| {
+        let name = fault.to_string();
+        seeds.get(&name).map(|seed| format!("{name} = {seed}\n"))
+    });
+    SEEDS_HEAD.to_owned() + &lines.collect::<String>()
+}
+
 /// Runs what was asked for, on as many processors as there are.
 pub(crate) fn run(workspace: &Workspace, arguments: &PlantedArguments) -> Result<()> {
+    let path = workspace.root().join(SEEDS);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {SEEDS}"))?;
+    let seeds = parse_seeds(&text)?;
+    let first = match arguments.first {
+        Some(_) => Seeds::new(),
+        None => seeds.clone(),
+    };
     let program = workspace.build_program_with("integration", "planted", "planted")?;
     let start = Instant::now();
-    let mut names: VecDeque<String> = match arguments.fault {
-        Some(fault) => VecDeque::from([fault.to_string()]),
+    let names: Vec<String> = match arguments.fault {
+        Some(fault) => vec![fault.to_string()],
         None => std::iter::once(NONE.to_owned())
             .chain(Fault::ALL.iter().map(Fault::to_string))
             .collect(),
     };
-    let order: Vec<String> = names.iter().cloned().collect();
-    names.make_contiguous();
-    let (queue, outcomes) = (Mutex::new(names), Mutex::new(Vec::new()));
-    let workers = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(name) = next(&queue) {
-                    let outcome = try_one(&program, &name, arguments);
-                    outcomes
-                        .lock()
-                        .unwrap_or_else(|poisoned| poisoned.into_inner())
-                        .push(outcome);
-                }
-            });
-        }
+    let tried = workers::each(names, |name| {
+        try_one(&program, &name, &before(&first, &name), arguments)
     });
-    let outcomes = outcomes
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect::<Result<_>>()?;
-    outcomes.sort_by_key(|outcome| order.iter().position(|name| *name == outcome.fault));
+    let outcomes: Vec<Outcome> = tried.into_iter().collect::<Result<_>>()?;
     print!("{}", table(&outcomes));
     println!(
         "{} tried in {:.0} s",
         outcomes.len(),
         start.elapsed().as_secs_f64()
     );
+    if arguments.bless {
+        fs::write(&path, blessed(seeds, &outcomes)).with_context(|| format!("cannot write {SEEDS}"))?;
+    } else {
+        note_moved(&first, &outcomes);
+    }
     judge(&outcomes)
 }
 
-fn next(queue: &Mutex<VecDeque<String>>) -> Option<String> {
-    queue
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .pop_front()
+/// Names those whose search took longer than it had to.
+fn note_moved(seeds: &Seeds, outcomes: &[Outcome]) {
+    let is_moved = |outcome: &&Outcome| {
+        let seed = seeds.get(&outcome.fault);
+        outcome.fault != NONE && outcome.seed.is_some() && !seeds.is_empty() && outcome.seed.as_ref() != seed
+    };
+    let moved: Vec<_> = outcomes.iter().filter(is_moved).map(|one| &*one.fault).collect();
+    if !moved.is_empty() {
+        println!(
+            "NOTE: {SEEDS} has no seed that finds {}: `cargo xtask planted --bless` writes one",
+            moved.join(", ")
+        );
+    }
 }
 
 /// Runs one process to its end.
-fn try_one(program: &Path, name: &str, arguments: &PlantedArguments) -> Result<Outcome> {
+fn try_one(program: &Path, name: &str, before: &[u64], arguments: &PlantedArguments) -> Result<Outcome> {
     let seeds = if name == NONE { arguments.seeds } else { u64::MAX };
     // Nothing is found without a fault, however long that takes.
     let seconds = if name == NONE { u64::MAX } else { arguments.seconds };
     let mut command = Command::new(program);
     command.arg(name);
-    for number in [arguments.first, seeds, seconds] {
-        command.arg(number.to_string());
-    }
+    let numbers = [arguments.first.unwrap_or(0), seeds, seconds];
+    command.args(numbers.iter().chain(before).map(u64::to_string));
     let output = command
         .output()
         .with_context(|| format!("cannot start {}", program.display()))?;
@@ -173,6 +222,7 @@ mod tests {
         Outcome {
             fault: fault.to_owned(),
             by: by.map(str::to_owned),
+            seed: by.map(|_| 7),
             what: "a|b".to_owned(),
             runs: 3,
             took_ms: 1_250,
@@ -190,6 +240,38 @@ mod tests {
     fn finding_without_a_fault_fails() {
         let error = judge(&[outcome(NONE, Some("simulator"))]).unwrap_err();
         assert_eq!(error.to_string(), "without a fault this was found: a|b");
+    }
+
+    #[test]
+    fn committed_seeds_are_those_of_faults_and_of_all() {
+        let workspace = Workspace::find().unwrap();
+        let seeds = parse_seeds(&fs::read_to_string(workspace.root().join(SEEDS)).unwrap()).unwrap();
+        let without = Fault::ALL.iter().map(Fault::to_string);
+        let without: Vec<_> = without.filter(|name| !seeds.contains_key(name)).collect();
+        assert!(without.is_empty(), "no seed is known for {without:?}: {SEEDS}");
+        assert!(parse_seeds("Nothing = 1").is_err());
+        assert!(parse_seeds("WrongOwner = -1").is_err());
+    }
+
+    #[test]
+    fn seeds_of_all_faults_are_looked_at_without_a_fault() {
+        let seeds = parse_seeds("WrongOwner = 9\nWrongKind = 2\nCopyShort = 9").unwrap();
+        assert_eq!(before(&seeds, "WrongOwner"), [9]);
+        assert_eq!(before(&seeds, "FlushDropped"), [0; 0]);
+        assert_eq!(before(&seeds, NONE), [2, 9]);
+    }
+
+    #[test]
+    fn found_seeds_are_written_down_beside_the_others() {
+        let seeds = parse_seeds("WrongOwner = 1\nWrongKind = 2").unwrap();
+        let found = [
+            outcome("WrongOwner", Some("simulator")),
+            outcome("CopyShort", None),
+            outcome(NONE, None),
+        ];
+        let text = blessed(seeds, &found);
+        assert!(text.ends_with("\n\nWrongOwner = 7\nWrongKind = 2\n"), "{text}");
+        parse_seeds(&text).unwrap();
     }
 
     #[test]

@@ -11,6 +11,9 @@ use serde::Deserialize;
 /// Set by CI: from then on no check may be left out because a tool is missing.
 const REQUIRE_TOOLS: &str = "VRAMD_REQUIRE_TOOLS";
 
+/// The package that asks for all features of dependencies that any test does. Built beside it, others are made of the same parts.
+const AS_TESTS: &str = "integration";
+
 /// The fields that `cargo build` prints about a program that it has built.
 #[derive(Deserialize)]
 struct Built {
@@ -89,9 +92,9 @@ impl Workspace {
         command
     }
 
-    /// Builds all programs of a package, side by side, and returns the path of `program`.
+    /// Builds all programs of a package as tests have them, side by side, and returns the path of `program`.
     pub(crate) fn build_program(&self, package: &str, program: &str) -> Result<PathBuf> {
-        self.build_programs(program, &["--package", package])
+        self.build_programs(program, &["--package", package, "--package", AS_TESTS])
     }
 
     /// Builds them for speed, and returns the path of `program`.
@@ -101,7 +104,16 @@ impl Workspace {
 
     /// Builds them with a feature that no other build has, in the places of the ordinary ones.
     pub(crate) fn build_program_with(&self, package: &str, program: &str, feature: &str) -> Result<PathBuf> {
-        self.build_programs(program, &["--package", package, "--features", feature])
+        let feature = format!("{package}/{feature}");
+        let which = [
+            "--package",
+            package,
+            "--package",
+            AS_TESTS,
+            "--features",
+            &feature,
+        ];
+        self.build_programs(program, &which)
     }
 
     fn build_programs(&self, program: &str, which: &[&str]) -> Result<PathBuf> {
@@ -297,6 +309,50 @@ mod tests {
             .files()
             .is_err()
         );
+    }
+
+    /// Dependencies with the features that they have when `which` is built; nothing of ours.
+    fn features(which: &[&str]) -> std::collections::BTreeSet<String> {
+        let mut tree = Workspace::find().unwrap().cargo(&[
+            "tree",
+            "--offline",
+            "--prefix",
+            "none",
+            "--format",
+            "{p} {f}",
+        ]);
+        let output = tree.args(which).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().map(|line| line.trim_end_matches(" (*)").to_owned());
+        // Ours have a path.
+        lines
+            .filter(|line| !line.is_empty() && !line.contains(" (/"))
+            .collect()
+    }
+
+    #[test]
+    fn programs_are_made_of_what_tests_are_made_of() {
+        let tests = features(&["--workspace", "--edges", "normal,build,dev"]);
+        for package in ["vramd", "xtask", AS_TESTS] {
+            let which = [
+                "--package",
+                package,
+                "--package",
+                AS_TESTS,
+                "--edges",
+                "normal,build",
+            ];
+            let others: Vec<_> = features(&which).difference(&tests).cloned().collect();
+            assert!(
+                others.is_empty(),
+                "{package} has {others:?} with fewer features than tests have: integration/Cargo.toml names what lacks"
+            );
+        }
     }
 
     #[test]

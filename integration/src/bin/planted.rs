@@ -1,6 +1,7 @@
 //! Plants one fault in this process and simulates runs until one of them finds it. For `cargo xtask planted`.
 //!
-//! Prints one line of JSON: who found what, in which seed, after how many runs and milliseconds.
+//! Seeds that are named come before the others. Prints one line of JSON: who found what, in which seed, after how many runs and
+//! milliseconds.
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,7 @@ use serde_json::json;
 const DIRECTED_EVERY: u64 = 16;
 /// Bytes of an input of syncs.
 const SYNCS_BYTES: usize = 1_500;
-const USAGE: &str = "usage: planted FAULT|none FIRST_SEED SEEDS_MAX SECONDS_MAX";
+const USAGE: &str = "usage: planted FAULT|none FIRST_SEED SEEDS_MAX SECONDS_MAX [SEED…]";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,8 +27,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let numbers: Vec<u64> = numbers.iter().flat_map(|number| number.parse()).collect();
-    let [first, seeds, seconds] = numbers[..] else {
+    let numbers: Result<Vec<u64>, _> = numbers.iter().map(|number| number.parse()).collect();
+    let numbers = numbers.unwrap_or_default();
+    let [first, seeds, seconds, ref before @ ..] = numbers[..] else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -42,10 +44,13 @@ fn main() -> ExitCode {
         },
     }
     let (start, limit) = (Instant::now(), Duration::from_secs(seconds));
+    let others = (first..first.saturating_add(seeds)).filter(|seed| !before.contains(seed));
     let mut runs = 0;
     let mut found = None;
-    while found.is_none() && runs < seeds && start.elapsed() < limit {
-        let seed = first + runs;
+    for seed in before.iter().copied().chain(others) {
+        if found.is_some() || start.elapsed() >= limit {
+            break;
+        }
         runs += 1;
         found = look(seed).map(|(by, what)| (seed, by, what));
     }
