@@ -6,10 +6,13 @@
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `poster`: a VM that asks for what the input says, on the whole core
-//! * `bars`, `channels`, `descriptors`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`: one target each
+//! * `bars`, `channels`, `config_files`, `control_request`, `descriptors`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`:
+//!   one target each
 
 mod bars;
 mod channels;
+mod config_files;
+mod control_request;
 mod descriptors;
 mod input;
 mod page_tables;
@@ -65,7 +68,7 @@ fn threads() -> usize {
 }
 
 /// All fuzz targets, by name.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -97,6 +100,14 @@ pub const TARGETS: [Target; 8] = [
     Target {
         name: "descriptors",
         body: descriptors::run,
+    },
+    Target {
+        name: "control_request",
+        body: control_request::run,
+    },
+    Target {
+        name: "config_files",
+        body: config_files::run,
     },
 ];
 

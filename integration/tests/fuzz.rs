@@ -57,6 +57,16 @@ fn channels_survive_any_input() {
 }
 
 #[test]
+fn config_files_are_read_or_refused() {
+    run("config_files", 500);
+}
+
+#[test]
+fn control_requests_are_answered_or_cut_off() {
+    run("control_request", 20);
+}
+
+#[test]
 fn descriptors_cost_only_their_sender() {
     run("descriptors", 4);
 }

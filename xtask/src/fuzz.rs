@@ -200,7 +200,8 @@ mod tests {
         let error = run(&workspace, &arguments).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost, descriptors"
+            "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost, descriptors, control_request, \
+             config_files"
         );
     }
 
