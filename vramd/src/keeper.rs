@@ -138,12 +138,7 @@ impl Keeper {
     pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
         let mut gone = BTreeSet::new();
         while !is_stop_requested() {
-            match self.jobs.recv_timeout(LOOK_PERIOD) {
-                Ok(job) => job(self),
-                // Nobody has a way here without a control API.
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK_PERIOD),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
+            self.work();
             for (gpu, broker) in &self.host.brokers {
                 if !gone.contains(gpu)
                     && let Some(ended) = broker.wait_ended(Duration::ZERO)
@@ -162,6 +157,21 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    /// Does what it is asked to, and looks at nothing else, until somebody says that it is over.
+    pub(crate) fn keep_until(&mut self, is_over: impl Fn() -> bool) {
+        while !is_over() {
+            self.work();
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    fn work(&mut self) {
+        // The host, which this keeps, has a way here, so there is always one.
+        if let Ok(job) = self.jobs.recv_timeout(LOOK_PERIOD) {
+            job(self);
+        }
     }
 
     /// Changes what the VM of a name may hold.

@@ -4,19 +4,13 @@
 
 use std::time::Duration;
 
-use broker::{SocketAccess, VmSocket};
-use card::CardConfig;
-use fermi_spec::board::Board;
 use serde_json::Value;
-use vgpu::{GpuConfig, Quota, VmConfig};
 use vramd::WithinProcess;
-use vramd::host::{CardChoice, HostSetup, start_broker};
 
 use super::PATIENCE;
 use super::input::Input;
 
 const MIB: u64 = 1 << 20;
-const VM: &str = "a";
 /// Most requests of an input.
 const REQUESTS_MAX: usize = 16;
 /// How long clients wait: who asks for events may wait for none.
@@ -24,10 +18,15 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 /// Statuses that the API has, and those of bytes that are no request.
 const STATUSES: [u16; 9] = [200, 400, 404, 405, 408, 409, 413, 414, 431];
 const METHODS: [&str; 6] = ["GET", "PATCH", "POST", "DELETE", "HEAD", "OPTIONS"];
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 17] = [
     "/v1/gpus",
+    "/v1/gpus/g",
+    "/v1/gpus/g/state",
     "/v1/vms",
     "/v1/vms/a",
+    "/v1/vms/b",
+    "/v1/vms/a/state",
+    "/v1/vms/a/trace",
     "/v1/vms/a/quota",
     "/v1/vms/a/freeze",
     "/v1/vms/a/thaw",
@@ -39,36 +38,27 @@ const PATHS: [&str; 12] = [
     "/v1/metrics",
 ];
 /// Beginnings of requests; what follows is the input's.
-const BODIES: [&str; 4] = ["", "{\"min\":", "{\"max\":\"max\",\"weight\":", "{\"bytes\":"];
+const BODIES: [&str; 6] = [
+    "",
+    "{\"min\":",
+    "{\"max\":\"max\",\"weight\":",
+    "{\"bytes\":",
+    "{\"host_ram_bytes\":",
+    "{\"name\":\"b\",\"guest_vram_bytes\":8388608,\"quota\":{\"min\":",
+];
 
 /// Starts a broker of one VM that nobody runs.
 fn api(folder: &tempfile::TempDir) -> WithinProcess {
-    let config = VmConfig {
-        name: VM.to_owned(),
-        guest_vram: 16 * MIB,
-        chunk_bytes: 2 * MIB,
-        ram: 64 * MIB,
-        channels: vgpu::CHANNELS_DEFAULT,
-        quota: Quota::default(),
-    };
-    let socket = VmSocket::bind(&folder.path().join(VM), &SocketAccess::default(), config);
-    let broker = start_broker(HostSetup {
-        card: CardChoice::Model(CardConfig {
-            board: Board::Gtx480,
-            vram_bytes: 32 * MIB,
-            needs_microcode: false,
-        }),
-        settings: GpuConfig {
-            host_ram: 64 * MIB,
-            ..GpuConfig::default()
-        },
-        firmware: None,
-        flights: None,
-        record: None,
-        vms: vec![socket.expect("the folder is new")],
-    });
-    let broker = broker.expect("a broker with a software card");
-    WithinProcess::new("g", broker, &[VM]).expect("descriptors for a runtime")
+    let at = |name: &str| folder.path().join(name);
+    let text = format!(
+        "[control]\nsocket = {:?}\n[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\nvram = \"32M\"\nhost_ram = \"64M\"\n[[vm]]\nname = \"a\"\n\
+         gpu = \"g\"\nsocket = {:?}\nguest_vram = \"16M\"\nram = \"64M\"\n",
+        at("control.sock"),
+        at("a.sock")
+    );
+    let path = at("host.toml");
+    std::fs::write(&path, text).expect("the folder is new");
+    WithinProcess::new(&path).expect("a broker with a software card")
 }
 
 /// Status and body of an answer; `None` if the connection was closed without one.
@@ -89,7 +79,7 @@ fn parsed(answer: &[u8]) -> Option<(u16, &[u8])> {
 fn request(input: &mut Input<'_>) -> Vec<u8> {
     let kind = input.u8();
     let rest = input.counted(0xff);
-    if kind % 4 == 0 {
+    if kind.is_multiple_of(4) {
         return rest.to_vec();
     }
     let (method, path) = (input.choose(&METHODS), input.choose(&PATHS));
@@ -133,15 +123,19 @@ pub(super) fn run(data: &[u8]) {
             );
         }
     }
-    let answer = ask(b"GET /v1/vms/a HTTP/1.1\r\nhost: vramd\r\n\r\n", PATIENCE);
+    let answer = ask(b"GET /v1/vms HTTP/1.1\r\nhost: vramd\r\n\r\n", PATIENCE);
     let (status, body) = parsed(&answer).expect("the next client is answered");
     assert_eq!(status, 200);
-    let vm: Value = serde_json::from_slice(body).expect("an answer is JSON");
-    let bytes = |name: &str| vm["quota"][name].as_u64().unwrap_or(u64::MAX);
-    assert!(bytes("min") <= bytes("max") && bytes("min") <= 16 * MIB, "{vm}");
-    let weight = vm["quota"]["weight"].as_u64();
-    assert!(
-        weight.is_some_and(|weight| (1..=10_000).contains(&weight)),
-        "{vm}"
-    );
+    let vms: Value = serde_json::from_slice(body).expect("an answer is JSON");
+    for vm in vms["vms"].as_array().expect("a list") {
+        let bytes = |name: &str| vm["quota"][name].as_u64().unwrap_or(u64::MAX);
+        assert!(bytes("min") <= bytes("max"), "{vm}");
+        let guest_vram = vm["guest_vram_bytes"].as_u64().expect("bytes");
+        assert!(bytes("min") <= guest_vram && guest_vram <= 96 * MIB, "{vm}");
+        let weight = vm["quota"]["weight"].as_u64();
+        assert!(
+            weight.is_some_and(|weight| (1..=10_000).contains(&weight)),
+            "{vm}"
+        );
+    }
 }

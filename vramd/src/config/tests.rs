@@ -54,7 +54,7 @@ fn documented_host_is_what_it_says() {
 fn unknown_field_is_named_with_its_line() {
     let error = host_error("host_ram =", "host_rum =");
     assert!(
-        error.starts_with("host.toml:14: host_rum: unknown field `host_rum`"),
+        error.starts_with("host.toml:15: host_rum: unknown field `host_rum`"),
         "{error}"
     );
     let error = vm_error("vcpus =", "cpus =");
@@ -67,7 +67,7 @@ fn unknown_field_is_named_with_its_line() {
 #[test]
 fn malformed_text_is_one_line_with_its_number() {
     let error = host_error("name = \"gpu0\"  ", "name = \"gpu0  ");
-    assert!(error.starts_with("host.toml:11: name:"), "{error}");
+    assert!(error.starts_with("host.toml:12: name:"), "{error}");
     assert!(!error.contains('\n'), "{error}");
 }
 
@@ -83,24 +83,24 @@ fn missing_field_is_named() {
 fn size_that_cannot_be_is_named_with_its_line() {
     let error = host_error("vram = \"256M\"", "vram = \"255.5M\"");
     assert!(
-        error.starts_with("host.toml:13: gpu.vram: 261632K is not a multiple of 1M"),
+        error.starts_with("host.toml:14: gpu.vram: 261632K is not a multiple of 1M"),
         "{error}"
     );
     let error = host_error("vram = \"256M\"", "vram = 4096");
-    assert!(error.starts_with("host.toml:13: gpu.vram: 4K is not"), "{error}");
+    assert!(error.starts_with("host.toml:14: gpu.vram: 4K is not"), "{error}");
     let error = host_error("vram = \"256M\"", "vram = \"256Q\"");
     assert!(
-        error.starts_with("host.toml:13: vram: \"256Q\" is not a size"),
+        error.starts_with("host.toml:14: vram: \"256Q\" is not a size"),
         "{error}"
     );
     let error = host_error("guest_vram = \"192M\"", "guest_vram = \"4M\"");
     assert!(
-        error.starts_with("host.toml:23: vm.guest_vram: 4M is not"),
+        error.starts_with("host.toml:24: vm.guest_vram: 4M is not"),
         "{error}"
     );
     let error = host_error("chunk = \"2M\"", "chunk = \"3M\"");
     assert!(
-        error.starts_with("host.toml:24: vm.chunk: chunk 3145728 is not a power of two"),
+        error.starts_with("host.toml:25: vm.chunk: chunk 3145728 is not a power of two"),
         "{error}"
     );
     let error = vm_error("memory = \"256M\"", "memory = \"1T\"");
@@ -111,16 +111,16 @@ fn size_that_cannot_be_is_named_with_its_line() {
 fn quota_that_contradicts_itself_is_named() {
     let error = host_error("max = \"max\"", "max = \"1M\"");
     assert!(
-        error.starts_with("host.toml:26: vm.min: min 16777216 is above max"),
+        error.starts_with("host.toml:27: vm.min: min 16777216 is above max"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 100\nchannels = 128");
     assert!(
-        error.starts_with("host.toml:31: vm.channels: channels 128 is not"),
+        error.starts_with("host.toml:32: vm.channels: channels 128 is not"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 0");
-    assert!(error.starts_with("host.toml:30: vm.weight: weight 0"), "{error}");
+    assert!(error.starts_with("host.toml:31: vm.weight: weight 0"), "{error}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn card_in_another_process_is_its_socket_and_has_its_own_vram() {
     let served = "\"vfio-user:/run/card.sock\"";
     let error = host_error("\"model:gtx480\"", served);
     assert!(
-        error.starts_with("host.toml:13: gpu.vram: the VRAM of a card in another process is set where"),
+        error.starts_with("host.toml:14: gpu.vram: the VRAM of a card in another process is set where"),
         "{error}"
     );
     let text = HOST
@@ -272,29 +272,29 @@ fn access_that_cannot_be_is_named_with_its_line() {
     for (line, expected) in [
         (
             "socket_mode = \"0777\"",
-            "host.toml:9: vm.socket_mode: \"0777\" is not",
+            "host.toml:10: vm.socket_mode: \"0777\" is not",
         ),
         (
             "socket_owner = 4294967295",
-            "host.toml:9: vm.socket_owner: there is no such",
+            "host.toml:10: vm.socket_owner: there is no such",
         ),
         (
             "socket_users = []",
-            "host.toml:9: vm.socket_users: nobody could connect",
+            "host.toml:10: vm.socket_users: nobody could connect",
         ),
         (
             "socket_group = \"vramd-nobody\"",
-            "host.toml:9: vm.socket_group: there is no group \"vramd-nobody\" on this host: name one that `getent group` lists",
+            "host.toml:10: vm.socket_group: there is no group \"vramd-nobody\" on this host: name one that `getent group` lists",
         ),
         (
             "socket_users = [1, \"vramd-nobody\"]",
-            "host.toml:9: vm.socket_users: there is no user \"vramd-nobody\"",
+            "host.toml:10: vm.socket_users: there is no user \"vramd-nobody\"",
         ),
         (
             "socket_owner = 1.5",
-            "host.toml:9: socket_owner: a number, or a name",
+            "host.toml:10: socket_owner: a number, or a name",
         ),
-        ("socket_owner = -1", "host.toml:9: "),
+        ("socket_owner = -1", "host.toml:10: "),
     ] {
         let error = with_socket(line).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
