@@ -15,11 +15,14 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::runtime::Builder;
 use tokio::time::{sleep, timeout};
+use vramd_vm::signals::is_stop_requested;
 
 /// Longest time until a broker has answered.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Time after which it is tried again to connect to one whose queue is full.
 const QUEUE_AGAIN: Duration = Duration::from_millis(2);
+/// Time between two looks for a signal.
+const LOOK: Duration = Duration::from_millis(50);
 /// Bytes of the longest answer: all VMs of several cards have less than a thousandth.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -50,7 +53,12 @@ fn told(error: AnswerError) -> anyhow::Error {
 fn exchanged<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {
     let runtime = Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.context("cannot set up a runtime")?;
-    let exchanged = runtime.block_on(async { timeout(ANSWER_TIME, exchange(socket, call)).await });
+    let exchanged = runtime.block_on(async {
+        tokio::select! {
+            exchanged = timeout(ANSWER_TIME, exchange(socket, call)) => Ok(exchanged),
+            () = stopped() => Err(anyhow::anyhow!("a signal came before the broker answered")),
+        }
+    })?;
     let Ok(exchanged) = exchanged else {
         bail!(
             "the broker at {} did not answer in {} s",
@@ -59,6 +67,13 @@ fn exchanged<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {
         );
     };
     exchanged
+}
+
+/// Ends when a signal asks for the end, where the verb has one ask and not kill.
+async fn stopped() {
+    while !is_stop_requested() {
+        sleep(LOOK).await;
+    }
 }
 
 async fn exchange<T>(socket: &Path, call: &Call<T>) -> anyhow::Result<(u16, Bytes)> {

@@ -1,9 +1,12 @@
 //! `--watch`: tables that are painted anew in place, or one after the other where there is no terminal.
 
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::process::{complaint, text};
+use super::process::{Process, complaint, text};
 use super::terminal::Terminal;
 use super::{Served, next_line};
 
@@ -53,6 +56,24 @@ fn broker_that_goes_leaves_what_it_told_last_with_the_reason() {
     terminal.wait_for(&["state", "not connected"]);
     shown.signal(Signal::INT);
     assert_eq!(shown.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn broker_that_hangs_holds_nobody_up_who_wants_to_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.sock");
+    // It takes connections and never answers.
+    let hangs = UnixListener::bind(&path).unwrap();
+    for verb in [&["list"][..], &["show", "a"]] {
+        let words = [verb, &["--watch", "--control", path.to_str().unwrap()]].concat();
+        let mut shown = Process::start(&words);
+        let (asked, _) = hangs.accept().unwrap();
+        let start = Instant::now();
+        shown.signal(Signal::INT);
+        assert_eq!(shown.wait().status.code(), Some(0), "{verb:?}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        drop(asked);
+    }
 }
 
 #[test]
