@@ -272,29 +272,29 @@ fn access_that_cannot_be_is_named_with_its_line() {
     for (line, expected) in [
         (
             "socket_mode = \"0777\"",
-            "host.toml:10: vm.socket_mode: \"0777\" is not",
+            "host.toml:9: vm.socket_mode: \"0777\" is not",
         ),
         (
             "socket_owner = 4294967295",
-            "host.toml:10: vm.socket_owner: there is no such",
+            "host.toml:9: vm.socket_owner: there is no such",
         ),
         (
             "socket_users = []",
-            "host.toml:10: vm.socket_users: nobody could connect",
+            "host.toml:9: vm.socket_users: nobody could connect",
         ),
         (
             "socket_group = \"vramd-nobody\"",
-            "host.toml:10: vm.socket_group: there is no group \"vramd-nobody\" on this host: name one that `getent group` lists",
+            "host.toml:9: vm.socket_group: there is no group \"vramd-nobody\" on this host: name one that `getent group` lists",
         ),
         (
             "socket_users = [1, \"vramd-nobody\"]",
-            "host.toml:10: vm.socket_users: there is no user \"vramd-nobody\"",
+            "host.toml:9: vm.socket_users: there is no user \"vramd-nobody\"",
         ),
         (
             "socket_owner = 1.5",
-            "host.toml:10: socket_owner: a number, or a name",
+            "host.toml:9: socket_owner: a number, or a name",
         ),
-        ("socket_owner = -1", "host.toml:10: "),
+        ("socket_owner = -1", "host.toml:9: "),
     ] {
         let error = with_socket(line).unwrap_err();
         assert!(error.starts_with(expected), "{error}");

@@ -427,7 +427,12 @@ pub(super) async fn pictures(host: &Host) -> (Vec<(&str, Picture)>, Vec<GoneGpu>
     for (name, broker) in &host.brokers {
         match picture(broker, None).await {
             Ok(picture) => pictures.push((name.as_str(), picture)),
-            Err(why) => gone.push(gone_gpu(host, name, why)),
+            Err(why) => {
+                // One that ended with the question in its hands has said why by now.
+                let ended = broker.wait_ended(Duration::ZERO);
+                let why = ended.map_or(why, |ended| Refused::ended(&ended));
+                gone.push(gone_gpu(host, name, why));
+            }
         }
     }
     (pictures, gone)
