@@ -54,7 +54,7 @@ impl<'de> Deserialize<'de> for Bound {
     }
 }
 
-/// Reads bounds.
+/// What JSON may have for a bound: a whole number, in any form of one, or the word.
 struct Bounds;
 
 impl Visitor<'_> for Bounds {
