@@ -6,17 +6,14 @@ use std::fmt;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// The least number that no `u64` holds.
-const BEYOND: f64 = 18_446_744_073_709_551_616.0;
-
 /// One such number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Whole(pub(crate) u64);
 
 impl Whole {
-    /// The number that `number` is, if it is a whole one from 0 on.
+    /// The number that `number` is, if it is a whole one from 0 on. One that no `u64` holds is more than any host has, as the largest is.
     pub(crate) fn of<E: Error>(number: f64, expected: &dyn serde::de::Expected) -> Result<Self, E> {
-        match number.fract() == 0.0 && (0.0..BEYOND).contains(&number) {
+        match number.fract() == 0.0 && number >= 0.0 {
             true => Ok(Self(number as u64)),
             false => Err(E::invalid_value(Unexpected::Float(number), expected)),
         }
