@@ -3,7 +3,7 @@
 //!
 //! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, and a disk with
 //! Mesa. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed: no root is
-//! needed, and only the cache folder changes.
+//! needed, and only the cache folder changes. Tools that check the control API come in the same way, when they are used.
 
 mod apt;
 mod cache;
@@ -11,10 +11,12 @@ mod cpio;
 mod guest_root;
 mod kernel;
 mod pins;
+mod promtool;
+mod python;
 mod qemu;
 mod vmlinux;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -154,7 +156,7 @@ impl Provider {
         if self.apt.is_none() {
             let build = self.cache.build_folder()?;
             let pins = &self.pins;
-            let suites = [&pins.qemu, &pins.kernel, &pins.busybox, &pins.mesa].map(|pin| pin.suite.as_str());
+            let suites = pins.all().map(|pin| pin.suite.as_str());
             let mut suites = suites.to_vec();
             suites.sort_unstable();
             suites.dedup();
@@ -170,7 +172,7 @@ impl Provider {
         let pins = self.pins.clone();
         let (apt, _) = self.apt()?;
         let mut text = text.to_owned();
-        for pin in [&pins.qemu, &pins.kernel, &pins.busybox, &pins.mesa] {
+        for pin in pins.all() {
             for (old, version) in &pin.packages {
                 let new = match &pin.meta {
                     Some(meta) => apt.dependency(&pin.suite, meta)?,
@@ -192,6 +194,18 @@ pub(crate) fn provide_qemu(workspace: &Workspace) -> Result<Qemu> {
     let mut provider = Provider::new(workspace, true)?;
     let pin = provider.pins.qemu.clone();
     provider.one("QEMU", &pin, Qemu::find, Qemu::fetch)
+}
+
+/// Only promtool, fetched if need be: how to start it.
+pub(crate) fn provide_promtool(workspace: &Workspace) -> Result<PathBuf> {
+    let mut provider = Provider::new(workspace, true)?;
+    let pin = provider.pins.promtool.clone();
+    provider.one("promtool", &pin, promtool::find, promtool::fetch)
+}
+
+/// A Python with the packages of a file of requirements, whose path is from the root of the workspace.
+pub(crate) fn provide_python(workspace: &Workspace, requirements: &str) -> Result<PathBuf> {
+    python::provide(&workspace.root().join(requirements), &Cache::of_user()?)
 }
 
 /// Runs the task.

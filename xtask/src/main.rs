@@ -2,6 +2,7 @@
 //!
 //! A new task is a module and a variant of [`Task`]. Exit status: 0 done, 1 failed, 2 wrong usage.
 
+mod api;
 mod card;
 mod ci;
 mod fuzz;
@@ -60,6 +61,8 @@ enum Task {
     Replay(replay::ReplayArguments),
     /// Prints a flight file of a broker: what happened last, registers by name.
     Show(show::ShowArguments),
+    /// Drives the control API of a running broker by schemathesis, and reads metrics and alerts with promtool.
+    Api(api::ApiArguments),
     /// Runs the fuzz targets where there are a nightly toolchain and cargo-fuzz.
     Fuzz(fuzz::FuzzArguments),
     /// Simulates whole runs from seeds, with checkers.
@@ -82,6 +85,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
         Task::Show(arguments) => show::run(arguments),
+        Task::Api(arguments) => api::run(&workspace, arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, arguments),
         Task::Sim(arguments) => sim::run(arguments),
         Task::Planted(arguments) => planted::run(&workspace, arguments),

@@ -34,6 +34,7 @@ pub(super) struct Pins {
     pub(super) kernel: Pin,
     pub(super) busybox: Pin,
     pub(super) mesa: Pin,
+    pub(super) promtool: Pin,
 }
 
 impl Pin {
@@ -47,14 +48,18 @@ impl Pin {
 
     /// A name for an entry made of these packages, fit for a file: another pin gives another name.
     pub(super) fn cache_name(&self, kind: &str, layout: u32) -> String {
-        // FNV-1a: the same on every machine and in every release of Rust, which a `Hasher` of the library is not.
-        let mut digest = 0xcbf2_9ce4_8422_2325_u64;
-        let text = format!("{} {:?} {layout}", self.suite, self.packages);
-        for byte in text.bytes() {
-            digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        format!("{kind}-{digest:016x}")
+        cache_name(kind, &format!("{} {:?} {layout}", self.suite, self.packages))
     }
+}
+
+/// A name for an entry that is made of what `text` says.
+pub(super) fn cache_name(kind: &str, text: &str) -> String {
+    // FNV-1a: the same on every machine and in every release of Rust, which a `Hasher` of the library is not.
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in text.bytes() {
+        digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{kind}-{digest:016x}")
 }
 
 impl Pins {
@@ -67,7 +72,7 @@ impl Pins {
 
     fn parse(text: &str) -> Result<Self> {
         let pins: Self = toml::from_str(text)?;
-        for pin in [&pins.qemu, &pins.kernel, &pins.busybox, &pins.mesa] {
+        for pin in pins.all() {
             ensure!(!pin.packages.is_empty(), "a table names no package");
             let is_word =
                 |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '/');
@@ -82,6 +87,17 @@ impl Pins {
         pins.kernel.only().context("kernel")?;
         pins.qemu.only().context("qemu")?;
         Ok(pins)
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> [&Pin; 5] {
+        [
+            &self.qemu,
+            &self.kernel,
+            &self.busybox,
+            &self.mesa,
+            &self.promtool,
+        ]
     }
 }
 

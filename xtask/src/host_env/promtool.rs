@@ -1,0 +1,34 @@
+//! promtool of Prometheus: the machine's own, or one kept in the cache.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::apt::{self, Apt};
+use super::cache::Cache;
+use super::pins::Pin;
+
+const PROGRAM: &str = "promtool";
+/// Version of the layout: grows when the contents of an entry are arranged in another way.
+const LAYOUT: u32 = 1;
+
+/// The machine's own if there is one, otherwise the cached one.
+pub(super) fn find(pin: &Pin, cache: &Cache) -> Result<PathBuf> {
+    let cached = cache.path(&pin.cache_name(PROGRAM, LAYOUT));
+    check(PathBuf::from(PROGRAM)).or_else(|_| check(cached))
+}
+
+/// Fetches one into the cache. It needs the C library alone, and that of any Debian since 12 will do.
+pub(super) fn fetch(pin: &Pin, cache: &Cache, apt: &Apt, build: &Path) -> Result<PathBuf> {
+    let unpacked = build.join("promtool-package");
+    apt::unpack(&apt.download_alone(&pin.packages)?, &unpacked)?;
+    let program = check(unpacked.join("usr/bin").join(PROGRAM))?;
+    cache.keep(&program, &pin.cache_name(PROGRAM, LAYOUT))
+}
+
+fn check(program: PathBuf) -> Result<PathBuf> {
+    let version = apt::output(Command::new(&program).arg("--version"));
+    version.with_context(|| format!("{} does not start", program.display()))?;
+    Ok(program)
+}
