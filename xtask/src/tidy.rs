@@ -2,11 +2,12 @@
 //!
 //! Each finding is one line `path:line: what is wrong: what to do`. [`text`] reads lines of any file, [`rust_code`] one
 //! parsed Rust file, [`docs`] its doc comments, [`module_tree`] the crates and which file belongs to which,
-//! [`references`] what comments and documents refer to. To except a place from a rule is to change the rule here, with
-//! its reason.
+//! [`references`] what comments and documents refer to, [`promises`] which tests they name. To except a place from a rule is
+//! to change the rule here, with its reason.
 
 mod docs;
 mod module_tree;
+mod promises;
 mod references;
 mod rust_code;
 mod text;
@@ -66,6 +67,7 @@ fn check(texts: &Texts) -> Vec<Finding> {
     module_tree::check(texts, &packages, &parsed, &reached, &mut findings);
     let codes = text::todo_codes(texts);
     let references = references::References::of(texts);
+    let tests_there_are = promises::Tests::of(texts);
     for (path, text) in texts {
         let tests = match parsed.get(path.as_str()) {
             Some(file) => {
@@ -79,6 +81,7 @@ fn check(texts: &Texts) -> Vec<Finding> {
         }
         text::check(path, text, &tests, &codes, &mut findings);
         references.check(path, text, &mut findings);
+        tests_there_are.check(path, text, &mut findings);
     }
     findings.sort();
     findings.dedup();
