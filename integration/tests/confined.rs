@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use broker::{Broker, Core, FlightFile, FlightFolder, Setup, SocketAccess, VmSocket};
+use broker::{Broker, Core, FlightFile, FlightFolder, HostRoom, Setup, SocketAccess, VmSocket};
 use card::{CardConfig, ModelGpu};
 use fermi_spec::board::Board;
 use vfio_user_server::threads::confine_with;
@@ -81,6 +81,7 @@ fn as_a_broker() {
         hangup: None,
         recorder: None,
         flights: Some(FlightFolder::new(folder, "g")),
+        room: HostRoom::default(),
         vms: vec![socket],
     });
     let broker = broker.unwrap();

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use broker::{
-    Broker, FlightFolder, OWN_BYTES, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError, Setup,
-    StartError, VfioGpu, VfioGpuError, VmSocket,
+    Broker, FlightFolder, HostRoom, OWN_BYTES, PciAddress, RecordError, Recorder, RemoteGpu, RemoteGpuError,
+    Setup, StartError, VfioGpu, VfioGpuError, VmSocket,
 };
 use fermi_spec::board::Board;
 use vgpu::{GpuConfig, HostGpu, Manager, Microcode};
@@ -75,10 +75,11 @@ pub struct Prepared {
     microcode: Option<[Microcode; 2]>,
     /// A card of the host. The others are made or connected to when the broker starts.
     of_host: Option<Card>,
+    room: HostRoom,
 }
 
 impl Prepared {
-    /// Reads microcode and opens a card of the host. Starts no thread.
+    /// Reads microcode, and opens a card of the host and what says how much memory the host has. Starts no thread.
     pub fn open(setup: HostSetup) -> Result<Prepared, HostError> {
         // Read before the card is touched: an error in a file shall not cost it a reset.
         let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
@@ -88,6 +89,7 @@ impl Prepared {
             setup,
             microcode,
             of_host,
+            room: HostRoom::open(Path::new("/")),
         })
     }
 
@@ -158,6 +160,7 @@ fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), 
         setup,
         microcode,
         of_host,
+        room,
     } = prepared;
     let card = of_host.map_or_else(|| setup.card.open(), Ok)?;
     let capabilities = card.gpu.capabilities();
@@ -187,6 +190,7 @@ fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), 
         hangup: card.hangup,
         recorder,
         flights: setup.flights,
+        room,
         vms: setup.vms,
     })?;
     Ok((broker, card.counters))

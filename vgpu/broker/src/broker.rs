@@ -22,6 +22,7 @@ use crate::port::Core;
 use crate::questions::Questions;
 use crate::record::Recorder;
 use crate::remote::Waker;
+use crate::room::HostRoom;
 use crate::seating::Seating;
 use crate::server::Seat;
 use crate::stats::BrokerStats;
@@ -77,6 +78,8 @@ pub struct Setup {
     pub recorder: Option<Recorder>,
     /// Where the flight recorder is written when something went wrong, or somebody asks; nowhere if `None`.
     pub flights: Option<FlightFolder>,
+    /// Where the host says how much memory is left.
+    pub room: HostRoom,
     /// Sockets to listen on. VMs in this process need none, see [`Broker::attach`].
     pub vms: Vec<VmSocket>,
 }
@@ -169,6 +172,7 @@ impl Broker {
             status.clone(),
             wake.clone(),
         )?;
+        performer.memory().set_room(setup.room);
         for vm in &setup.vms {
             performer.roster.list(vm.config.clone(), vm.hold);
         }
@@ -268,7 +272,8 @@ impl Broker {
     /// As if the host's files lay below another folder.
     #[cfg(test)]
     pub(crate) fn set_host(&self, root: &std::path::Path) {
-        self.shared.lock().expect("it runs").memory().set_host(root);
+        let room = HostRoom::open(root);
+        self.shared.lock().expect("it runs").memory().set_room(room);
     }
 
     #[cfg(test)]

@@ -130,13 +130,17 @@ impl HappeningLog {
         });
     }
 
-    /// A VM has its vGPU, or has gone.
-    pub(crate) fn came_or_went(&mut self, name: &str, is_here: bool) {
-        let (kind, text) = match is_here {
-            true => (HappeningKind::Attached, "attached"),
-            false => (HappeningKind::Detached, "detached"),
-        };
-        self.put(Some(name.into()), Happening::new(kind, text));
+    /// A VM has its vGPU.
+    pub(crate) fn came(&mut self, name: &str) {
+        let happening = Happening::new(HappeningKind::Attached, "attached");
+        self.put(Some(name.into()), happening);
+    }
+
+    /// A VM has gone, or was put out for a reason.
+    pub(crate) fn went(&mut self, name: &str, put_out: Option<&str>) {
+        let text = put_out.map_or_else(|| "detached".to_owned(), |reason| format!("detached: {reason}"));
+        let happening = Happening::new(HappeningKind::Detached, text);
+        self.put(Some(name.into()), happening);
     }
 
     /// Something happened that others than the broker know of.
@@ -323,8 +327,8 @@ mod tests {
     #[test]
     fn reader_that_comes_again_gets_what_is_new() {
         let mut log = HappeningLog::default();
-        log.came_or_went("a", true);
-        log.came_or_went("b", true);
+        log.came("a");
+        log.came("b");
         let first = log.after(0, 10);
         let read = |all: &Happenings| -> Vec<_> {
             let entries = all.list.iter();
@@ -335,7 +339,7 @@ mod tests {
         let (came, went) = (HappeningKind::Attached, HappeningKind::Detached);
         assert_eq!(read(&first), [("a".to_owned(), came), ("b".to_owned(), came)]);
         assert_eq!(log.after(first.until, 10).list, []);
-        log.came_or_went("a", false);
+        log.went("a", None);
         let second = log.after(first.until, 10);
         assert_eq!((read(&second), second.lost), (vec![("a".to_owned(), went)], 0));
     }
@@ -343,7 +347,7 @@ mod tests {
     #[test]
     fn number_of_another_run_gets_all_that_is_kept() {
         let mut log = HappeningLog::default();
-        log.came_or_went("a", true);
+        log.came("a");
         let all = log.after(1000, 10);
         assert_eq!((all.list.len(), all.until, all.lost), (1, 1, 0));
     }
@@ -372,8 +376,8 @@ mod tests {
             let mut log = HappeningLog::default();
             let (mut number, mut seen, mut lost, mut quiet) = (0, 0, 0, 0);
             for count in &loud {
-                log.came_or_went("quiet", true);
-                (0..*count).for_each(|_| log.came_or_went("loud", true));
+                log.came("quiet");
+                (0..*count).for_each(|_| log.came("loud"));
                 loop {
                     let piece = log.after(number, most);
                     prop_assert!(piece.list.len() <= most);

@@ -21,6 +21,7 @@ mod error;
 mod event_loop;
 mod flights;
 mod happenings;
+mod image;
 mod link;
 mod mapping;
 mod memory;
@@ -69,7 +70,7 @@ pub use questions::{
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
-pub use room::HostShort;
+pub use room::{HostRoom, HostShort};
 pub use seating::{LeaveRefusal, Left, PlaceRefusal};
 pub use sigbus::MapOwner;
 pub use spread::{SPREAD_BOUNDS_NS, Spread, VmSpreads};

@@ -5,20 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
+use vfio_user_server::Reaper;
 use vfio_user_server::bounds::DMA_MAPS_MAX;
-use vfio_user_server::{Leftover, Reaper};
 use vgpu::{DmaMemory, HostMemory, Place, VmId};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
-use crate::mapping::{
-    MapError, Mapped, PAGE, map_client, map_shared, punch_hole, seal_against_shrinking, sealed_memfd,
-};
-use crate::room::{HostRoom, HostShort};
+use crate::image::{Image, LeftImage};
+use crate::mapping::{MapError, Mapped, PAGE, map_client, map_shared, seal_against_shrinking, sealed_memfd};
+use crate::room::{HostGone, HostRoom, HostShort};
 use crate::sigbus::{Guard, MapOwner};
 
 /// Bytes of the broker's own DMA memory.
@@ -86,39 +85,6 @@ impl RamMap {
     }
 }
 
-/// A host-RAM image of a VM's VRAM. Pages that were never written take no memory.
-#[derive(Debug)]
-struct Image {
-    file: Arc<File>,
-    region: Arc<MmapRegion>,
-}
-
-impl Image {
-    /// Bytes that it may still take from the host: pages that nobody has touched.
-    fn untouched(&self) -> u64 {
-        // The kernel counts in 512 bytes, whatever the page.
-        let touched = self
-            .file
-            .metadata()
-            .map_or(0, |of| of.blocks().saturating_mul(512));
-        (self.region.size() as u64).saturating_sub(touched)
-    }
-}
-
-/// An image to be freed, which takes time for each of its pages.
-struct LeftImage(Option<Image>);
-
-impl Leftover for LeftImage {
-    fn let_go(&mut self) -> bool {
-        let is_used = |image: &Image| Arc::strong_count(&image.region) > 1;
-        if self.0.as_ref().is_some_and(is_used) {
-            return false;
-        }
-        self.0 = None;
-        true
-    }
-}
-
 #[derive(Debug)]
 struct VmMemory {
     /// Maps by first address; they never overlap.
@@ -141,6 +107,8 @@ pub(crate) struct Memory {
     vms: BTreeMap<VmId, VmMemory>,
     own: Arc<MmapRegion>,
     room: HostRoom,
+    /// VMs to whose instance memory a store found no page, and why.
+    starved: Vec<(VmId, String)>,
 }
 
 impl Memory {
@@ -150,14 +118,14 @@ impl Memory {
         Ok(Self {
             vms: BTreeMap::new(),
             own: map_shared(file, 0, OWN_BYTES, true)?,
-            room: HostRoom::open(Path::new("/")),
+            room: HostRoom::default(),
+            starved: Vec::new(),
         })
     }
 
-    /// As if the host's files lay below another folder.
-    #[cfg(test)]
-    pub(crate) fn set_host(&mut self, root: &Path) {
-        self.room = HostRoom::open(root);
+    /// Where the kernel says how much memory is left. Until then nothing bounds what is taken.
+    pub(crate) fn set_room(&mut self, room: HostRoom) {
+        self.room = room.counting(self.room.under_way());
     }
 
     /// Whether the host can give a VM the memory that `guest_vram` bytes may take, beside what the VMs that are there may still
@@ -168,6 +136,53 @@ impl Memory {
     pub(crate) fn check_host(&self, guest_vram: u64) -> Result<(), HostShort> {
         let promised = self.vms.values().map(|memory| memory.image.untouched()).sum();
         self.room.check(guest_vram, promised)
+    }
+
+    /// Whether the host still has memory that is about to be taken of it.
+    ///
+    /// # Errors
+    /// The figures, if it has not.
+    pub(crate) fn take_from_host(&mut self, now: Instant, bytes: u64) -> Result<(), HostGone> {
+        match bytes {
+            0 => Ok(()),
+            bytes => self.room.take(now, bytes),
+        }
+    }
+
+    /// Bytes that threads have still to touch, by all of whom this counter is kept.
+    pub(crate) fn counter_of_ahead(&self) -> Arc<AtomicU64> {
+        self.room.under_way()
+    }
+
+    /// Bytes that threads have still to touch.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.room.under_way().load(Relaxed)
+    }
+
+    /// VMs for whose instance memory the host had no page since the last call, with the reasons.
+    pub(crate) fn take_starved(&mut self) -> Vec<(VmId, String)> {
+        std::mem::take(&mut self.starved)
+    }
+
+    /// Has the pages there to which the broker is about to store in an image. `false`: the host has none.
+    fn have_pages(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) -> bool {
+        let Some(memory) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let lacks = memory.image.lacks(at.0, bytes);
+        if lacks == 0 {
+            return true;
+        }
+        let had = match self.room.take(Instant::now(), lacks) {
+            Ok(()) => memory
+                .image
+                .have(at.0, bytes)
+                .map_err(|error| format!("the host has no memory left for its instance memory: {error}")),
+            Err(gone) => Err(gone.to_string()),
+        };
+        let is_had = had.is_ok();
+        self.starved.extend(had.err().map(|reason| (vm, reason)));
+        is_had
     }
 
     /// Gives a VM an image of `guest_vram` bytes, all zero.
@@ -185,13 +200,12 @@ impl Memory {
             .filter(char::is_ascii_alphanumeric)
             .take(NAME_CHARS_MAX);
         let name = format!("vramd-image-{}", plain.collect::<String>());
-        let file = Arc::new(sealed_memfd(&name, guest_vram)?);
-        let region = map_shared(file.clone(), 0, guest_vram, true)?;
+        let image = Image::new(&name, guest_vram)?;
         self.vms.insert(
             vm,
             VmMemory {
                 ram: BTreeMap::new(),
-                image: Image { file, region },
+                image,
                 reaper,
             },
         );
@@ -271,8 +285,15 @@ impl Memory {
     /// Gives image memory back; it reads as zero afterwards.
     pub(crate) fn drop_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) -> std::io::Result<()> {
         match self.vms.get(&vm) {
-            Some(memory) if bytes > 0 => punch_hole(&memory.image.file, at.0, bytes),
+            Some(memory) if bytes > 0 => memory.image.drop_range(at.0, bytes),
             _ => Ok(()),
+        }
+    }
+
+    /// Image memory is being given back: a store there needs pages anew.
+    pub(crate) fn forget_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) {
+        if let Some(memory) = self.vms.get_mut(&vm) {
+            memory.image.forget(at.0, bytes);
         }
     }
 
@@ -371,6 +392,11 @@ impl HostMemory for Memory {
     }
 
     fn write(&mut self, at: Place, data: &[u8]) -> bool {
+        if let Place::Image { vm, at } = at
+            && !self.have_pages(vm, at, data.len() as u64)
+        {
+            return false;
+        }
         self.for_parts(at, data.len(), |region, offset, part| {
             let Some(source) = data.get(part) else {
                 return false;

@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::{Pending, Reaper};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, Notice, Place, Refusal, Reply, Request, RequestId,
-    Tick, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, MoveId, Notice, Place, Refusal, Reply, Request,
+    RequestId, Tick, VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -68,7 +68,10 @@ pub(crate) struct Performer {
     gpu: Option<Box<dyn HostGpu>>,
     recorder: Option<Recorder>,
     memory: Memory,
-    populator: Populator,
+    /// Has pages ready for moves.
+    for_moves: Populator<MoveId>,
+    /// Has pages ready that VMs were promised.
+    for_vms: Populator<Attachment>,
     pub(crate) vms: BTreeMap<VmId, Vm>,
     pub(crate) roster: Roster,
     next_serial: u64,
@@ -114,15 +117,20 @@ impl Performer {
             source: error.into(),
         })?;
         let start = Instant::now();
+        let memory = Memory::new()?;
+        let no_thread = |source| StartError::System {
+            what: "the threads that have memory ready",
+            source,
+        };
+        let ahead = || (waker.clone(), memory.counter_of_ahead());
+        let (for_moves, for_vms) = (ahead(), ahead());
         Ok(Self {
             core,
             gpu: Some(gpu),
             recorder,
-            memory: Memory::new()?,
-            populator: Populator::start(waker.clone()).map_err(|source| StartError::System {
-                what: "the thread that has memory ready",
-                source,
-            })?,
+            memory,
+            for_moves: Populator::start(for_moves.0, for_moves.1).map_err(no_thread)?,
+            for_vms: Populator::start(for_vms.0, for_vms.1).map_err(no_thread)?,
             vms: BTreeMap::new(),
             roster: Roster::default(),
             next_serial: 0,
@@ -160,7 +168,6 @@ impl Performer {
         &self.stats
     }
 
-    #[cfg(test)]
     pub(crate) fn memory(&mut self) -> &mut Memory {
         &mut self.memory
     }
@@ -203,6 +210,7 @@ impl Performer {
             waiting: Pending::default(),
             reaper,
             emptying: Emptying::default(),
+            put_out: None,
         };
         self.vms.insert(vm, entry);
         self.submit(Event::Attach { vm, config });
@@ -329,6 +337,7 @@ impl Performer {
             Some(recorder) => recorder.apply(core, now, event, memory, actions),
             None => core.apply(now, event, memory, actions),
         }
+        self.expulsions.extend(self.memory.take_starved());
         let mut actions = std::mem::take(&mut self.actions);
         self.flights.recorder.actions(actions.as_slice());
         for action in actions.drain() {
@@ -391,6 +400,7 @@ impl Performer {
                 images,
                 frames,
             } => self.populate(id, vm, &images, &frames),
+            Action::Reserve { vm, images } => self.reserve(vm, &images),
             Action::Interrupt { vm } => self.interrupt(vm),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
@@ -443,7 +453,7 @@ impl Performer {
             VmState::Attaching => {
                 entry.state = VmState::Attached;
                 let name = entry.config.name.clone();
-                self.happenings.came_or_went(&name, true);
+                self.happenings.came(&name);
                 entry.port.attached(Ok(()));
                 let held = self.hold_from_start(vm, &name);
                 self.queue.extend(held);
@@ -475,7 +485,7 @@ impl Performer {
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
         entry.port.detached();
-        self.happenings.came_or_went(&entry.config.name, false);
+        self.happenings.went(&entry.config.name, entry.put_out.as_deref());
         self.notices
             .vm(log::Level::Info, &entry.config.name, format_args!("vm detached"));
     }

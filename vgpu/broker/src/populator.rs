@@ -3,13 +3,15 @@
 //! A page of a memory file that nobody has touched is found, cleared and mapped at its first touch, which takes several times as
 //! long as copying it. A thread does that here while the VM still runs.
 
+use std::fmt::Debug;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::FallocateFlags;
 use vfio_user_server::threads::{self, ThreadKind};
-use vgpu::{DmaMemory, MoveId};
+use vgpu::DmaMemory;
 use vm_memory::{Bytes as _, VolatileMemory as _};
 
 use crate::mapping::PAGE;
@@ -19,52 +21,71 @@ use crate::remote::Waker;
 /// pages of it back.
 const PIECE: u64 = 128 << 10;
 
-/// What a move asks for.
-struct Work {
-    id: MoveId,
+/// What somebody asks for.
+struct Work<W> {
+    who: W,
     memory: Vec<DmaMemory>,
 }
 
-/// Moves whose memory is there, or could not be had.
-type Done = Mutex<Vec<(MoveId, bool)>>;
+/// Those whose memory is there, or could not be had.
+type Done<W> = Mutex<Vec<(W, bool)>>;
 
-/// The thread that touches pages. It ends with this.
+/// A thread that touches pages for those that `W` names: moves, or VMs. It ends with this.
 #[derive(Debug)]
-pub(crate) struct Populator {
-    work: Sender<Work>,
-    done: Arc<Done>,
+pub(crate) struct Populator<W> {
+    work: Sender<Work<W>>,
+    done: Arc<Done<W>>,
+    /// Bytes that it has still to touch.
+    under_way: Arc<AtomicU64>,
 }
 
-impl Populator {
-    /// Starts the thread; `waker` wakes the event loop, which asks for [`Populator::take_done`].
-    pub(crate) fn start(waker: Arc<Waker>) -> io::Result<Self> {
-        let (work, ordered) = channel::<Work>();
-        let done = Arc::<Done>::default();
-        let told = done.clone();
+impl<W: Debug + Send + 'static> Populator<W> {
+    /// Starts the thread; `waker` wakes the event loop, which asks for [`Populator::take_done`]. `under_way` is what all such threads
+    /// have still to touch, in bytes.
+    pub(crate) fn start(waker: Arc<Waker>, under_way: Arc<AtomicU64>) -> io::Result<Self> {
+        let (work, ordered) = channel::<Work<W>>();
+        let done = Arc::new(Done::default());
+        let (told, counted) = (done.clone(), under_way.clone());
         threads::spawn(ThreadKind::Populator, "populator".into(), move || {
-            for Work { id, memory } in ordered {
+            for Work { who, memory } in ordered {
                 let had = memory.iter().try_for_each(populate);
                 if let Err(error) = &had {
-                    log::warn!("cannot have memory ready for move {}: {error}", id.0);
+                    log::warn!("cannot have memory ready for {who:?}: {error}");
                 }
+                counted.fetch_sub(bytes_of(&memory), Relaxed);
                 told.lock()
                     .unwrap_or_else(PoisonError::into_inner)
-                    .push((id, had.is_ok()));
+                    .push((who, had.is_ok()));
                 waker.wake();
             }
         })?;
-        Ok(Self { work, done })
+        Ok(Self {
+            work,
+            done,
+            under_way,
+        })
     }
 
     /// Has the memory ready; never waits. `false` if the thread is gone: then the pages are touched by who writes them.
-    pub(crate) fn populate(&self, id: MoveId, memory: Vec<DmaMemory>) -> bool {
-        self.work.send(Work { id, memory }).is_ok()
+    pub(crate) fn populate(&self, who: W, memory: Vec<DmaMemory>) -> bool {
+        let bytes = bytes_of(&memory);
+        self.under_way.fetch_add(bytes, Relaxed);
+        let is_sent = self.work.send(Work { who, memory }).is_ok();
+        if !is_sent {
+            self.under_way.fetch_sub(bytes, Relaxed);
+        }
+        is_sent
     }
 
-    /// What became of moves since the last call.
-    pub(crate) fn take_done(&self) -> Vec<(MoveId, bool)> {
+    /// What became of it since the last call, by who asked.
+    pub(crate) fn take_done(&self) -> Vec<(W, bool)> {
         std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Bytes of all runs together.
+pub(crate) fn bytes_of(memory: &[DmaMemory]) -> u64 {
+    memory.iter().map(|run| run.bytes).sum()
 }
 
 /// Has all pages of a run there and mapped. Their bytes stay as they are.

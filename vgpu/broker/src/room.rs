@@ -4,21 +4,34 @@
 //! kernel would kill a process. So what a VM may need is compared when it attaches with what is available, less what the VMs
 //! before it may still come to need.
 //!
-//! The event loop opens no file, so all are opened when the broker starts and read from their beginnings each time.
+//! A host may give to others what it had then. So it is asked again, ahead, whenever a VM is about to take more: [`HostRoom::take`].
+//! Whoever finds nothing left ends; the kernel, which would choose a process and with it all VMs, is not asked to.
+//!
+//! A broker that is confined opens none of these files any more, so whoever starts it opens them before, and they are read from their
+//! beginnings each time.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// Most bytes of a file of the kernel that are read: `memory.stat` has some 2 KiB.
 const TEXT_MAX: usize = 16 << 10;
 
+/// Bytes that no VM gets: the broker and the kernel need some, too, and what is there is looked at a few times a second only.
+pub(crate) const KEPT: u64 = 16 << 20;
+
+/// Time for which a look is good. The kernel sums what its processors and control groups hold, and many chunks may ask at once.
+const LOOK_IS_GOOD: Duration = Duration::from_millis(10);
+
 /// The host, or the control group, has too little memory for what a VM would be promised.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "its VRAM image may take {}M of host RAM and those of others {}M more than they have now, but {bound} leaves {}M: \
-     a smaller guest_vram or host_ram, fewer VMs, or more memory",
-    wanted >> 20, promised >> 20, available >> 20
+    "its VRAM image may take {}M of host RAM and those of others {}M more than they have now, but {bound} leaves {}M, \
+     the last {}M of which no VM gets: a smaller guest_vram or host_ram, fewer VMs, or more memory",
+    wanted >> 20, promised >> 20, available >> 20, KEPT >> 20
 )]
 pub struct HostShort {
     /// Bytes that this VM may need.
@@ -31,11 +44,36 @@ pub struct HostShort {
     pub bound: String,
 }
 
-/// Where the kernel says how much memory is left.
+/// The host gave to others what it had when a VM was let in, and that VM needs some of it now.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "the host has no memory left for it: {}K more of its VRAM were to be in host RAM, and {bound} leaves {}M, \
+     the last {}M of which no VM gets",
+    wanted >> 10, left >> 20, KEPT >> 20
+)]
+pub(crate) struct HostGone {
+    wanted: u64,
+    left: u64,
+    bound: String,
+}
+
+/// What was left when it was last looked, and what was taken since.
 #[derive(Debug)]
-pub(crate) struct HostRoom {
+struct Look {
+    at: Instant,
+    left: u64,
+    bound: String,
+    taken: u64,
+}
+
+/// Where the kernel says how much memory is left.
+#[derive(Debug, Default)]
+pub struct HostRoom {
     meminfo: Option<File>,
     groups: Vec<Group>,
+    look: Option<Look>,
+    /// Bytes that threads are about to touch: no look shows them yet.
+    under_way: Arc<AtomicU64>,
 }
 
 /// A control group with memory (cgroup v2), of this process or above it.
@@ -91,7 +129,7 @@ impl Group {
 
 impl HostRoom {
     /// Opens what says how much is left, below the host's root folder. What is not there bounds nothing.
-    pub(crate) fn open(root: &Path) -> Self {
+    pub fn open(root: &Path) -> Self {
         let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let own = own
             .lines()
@@ -103,7 +141,19 @@ impl HostRoom {
                 .ancestors()
                 .filter_map(|folder| Group::open(root, folder))
                 .collect(),
+            look: None,
+            under_way: Arc::default(),
         }
+    }
+
+    /// With the counter of another one, which threads have.
+    pub(crate) fn counting(self, under_way: Arc<AtomicU64>) -> Self {
+        Self { under_way, ..self }
+    }
+
+    /// Bytes that threads are about to touch, to be counted up and down.
+    pub(crate) fn under_way(&self) -> Arc<AtomicU64> {
+        self.under_way.clone()
     }
 
     /// The least that is left, and of what. `None` if nothing says so.
@@ -126,7 +176,7 @@ impl HostRoom {
         let Some((available, bound)) = self.least() else {
             return Ok(());
         };
-        match wanted.saturating_add(promised) > available {
+        match wanted.saturating_add(promised).saturating_add(KEPT) > available {
             true => Err(HostShort {
                 wanted,
                 promised,
@@ -135,6 +185,37 @@ impl HostRoom {
             }),
             false => Ok(()),
         }
+    }
+
+    /// Whether there is memory for what a VM takes now. What it is given counts as taken.
+    ///
+    /// # Errors
+    /// The figures, if there is not.
+    pub(crate) fn take(&mut self, now: Instant, wanted: u64) -> Result<(), HostGone> {
+        if self
+            .look
+            .as_ref()
+            .is_none_or(|look| now.duration_since(look.at) >= LOOK_IS_GOOD)
+        {
+            let taken = self.under_way.load(Relaxed);
+            self.look = self.least().map(|(left, bound)| Look {
+                at: now,
+                left,
+                bound,
+                taken,
+            });
+        }
+        let Some(look) = &mut self.look else { return Ok(()) };
+        let taken = look.taken.saturating_add(wanted);
+        if taken.saturating_add(KEPT) > look.left {
+            return Err(HostGone {
+                wanted,
+                left: look.left.saturating_sub(look.taken),
+                bound: look.bound.clone(),
+            });
+        }
+        look.taken = taken;
+        Ok(())
     }
 }
 
@@ -205,10 +286,10 @@ mod tests {
     fn what_others_were_promised_is_not_given_again() {
         let root = host(&[]);
         let room = HostRoom::open(root.path());
-        assert_eq!(room.check(600 * MIB, 400 * MIB), Ok(()));
-        let short = room.check(601 * MIB, 400 * MIB).unwrap_err();
+        assert_eq!(room.check(584 * MIB, 400 * MIB), Ok(()));
+        let short = room.check(585 * MIB, 400 * MIB).unwrap_err();
         let text = short.to_string();
-        for figure in ["601M", "400M", "1000M", "the host"] {
+        for figure in ["585M", "400M", "1000M", "16M", "the host"] {
             assert!(text.contains(figure), "{text}");
         }
     }
@@ -226,6 +307,30 @@ mod tests {
     #[test]
     fn host_that_says_nothing_bounds_nothing() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(HostRoom::open(root.path()).check(u64::MAX, u64::MAX), Ok(()));
+        let mut room = HostRoom::open(root.path());
+        assert_eq!(room.check(u64::MAX, u64::MAX), Ok(()));
+        assert_eq!(room.take(Instant::now(), u64::MAX), Ok(()));
+    }
+
+    /// Between two looks what was taken is counted; what threads are about to touch is counted at a look.
+    #[test]
+    fn what_is_taken_is_counted_until_the_host_is_asked_again() {
+        let root = host(&[]);
+        let mut room = HostRoom::open(root.path());
+        let start = Instant::now();
+        assert_eq!(room.take(start, 600 * MIB), Ok(()));
+        let gone = room.take(start, 400 * MIB).unwrap_err();
+        for figure in ["409600K", "400M", "16M", "the host"] {
+            assert!(gone.to_string().contains(figure), "{gone}");
+        }
+        assert_eq!(room.take(start, 384 * MIB), Ok(()));
+        assert!(room.take(start, 4096).is_err());
+        let later = start + LOOK_IS_GOOD;
+        room.under_way().fetch_add(900 * MIB, Relaxed);
+        assert!(room.take(later, 100 * MIB).is_err());
+        assert_eq!(room.take(later, 84 * MIB), Ok(()));
+        fs::write(root.path().join("proc/meminfo"), "MemAvailable: 16384 kB\n").unwrap();
+        room.under_way().fetch_sub(900 * MIB, Relaxed);
+        assert!(room.take(later + LOOK_IS_GOOD, 4096).is_err());
     }
 }

@@ -16,6 +16,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Setup;
 use crate::port::Core;
+use crate::room::HostRoom;
 
 /// Bytes that the core for tests has for promises.
 pub(crate) const USABLE: u64 = 1 << 20;
@@ -453,6 +454,7 @@ pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -
         hangup: None,
         recorder: None,
         flights: None,
+        room: HostRoom::default(),
         vms: Vec::new(),
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Vm {
     /// Lets go of what the VM leaves.
     pub(crate) reaper: Reaper,
     pub(crate) emptying: Emptying,
+    /// Why it was put out, if it was.
+    pub(crate) put_out: Option<String>,
 }
 
 impl Vm {

@@ -417,6 +417,14 @@ pub enum Action {
         /// Frames that the VM holds, on a card whose frames are host memory.
         frames: Vec<FrameNo>,
     },
+    /// Have the host give the pages behind memory of a VM that starts in host RAM, ahead of whoever stores there. Nobody waits for it and
+    /// no event follows. A host that has none costs that VM its vGPU: it was promised this memory when it attached.
+    Reserve {
+        /// VM whose memory it is.
+        vm: VmId,
+        /// Parts of its image: first address and bytes, page-aligned.
+        images: Vec<(GuestVramAddr, u64)>,
+    },
     /// Raise the VM's interrupt (one MSI).
     Interrupt {
         /// VM that gets the interrupt.

@@ -422,8 +422,9 @@ impl<W: Watch> World<W> {
                 let image = Arc::clone(&self.memory.vms[&vm].image);
                 zero(&image, at.0, bytes);
             }
-            // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`.
-            Action::LetInterrupts { .. } | Action::GiveUp { .. } => {}
+            // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`. All pages are
+            // there.
+            Action::LetInterrupts { .. } | Action::GiveUp { .. } | Action::Reserve { .. } => {}
             Action::Interrupt { vm } => self.with_vm(vm, |memory| memory.interrupts += 1),
             Action::WakeAt { at } => self.wake_at = Some(at),
             Action::CardLost { .. } => self.is_lost = true,

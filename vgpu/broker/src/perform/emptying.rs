@@ -99,6 +99,7 @@ impl Leftover for Empty {
 impl Performer {
     /// Gives image memory back: at once, or a large part by the VM's reaper.
     pub(super) fn drop_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) {
+        self.memory.forget_image(vm, at, bytes);
         let reset = self
             .vms
             .get_mut(&vm)

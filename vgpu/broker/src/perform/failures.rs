@@ -90,9 +90,13 @@ impl Performer {
 
     /// Puts a VM out for the reason that is logged and told to its port.
     pub(super) fn expel(&mut self, vm: VmId, reason: &str) {
-        let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state != VmState::Leaving) else {
+        let Some(entry) = self.vms.get_mut(&vm) else {
             return;
         };
+        if entry.state == VmState::Leaving {
+            return;
+        }
+        entry.put_out = Some(reason.to_owned());
         self.notices.vm(
             log::Level::Error,
             &entry.config.name,

@@ -206,6 +206,10 @@ pub enum Happened {
         id: MoveId,
         pages: u32,
     },
+    Reserve {
+        vm: VmId,
+        pages: u32,
+    },
     GiveUp {
         vm: VmId,
     },
@@ -401,7 +405,8 @@ impl Happened {
             | Action::UnmapDma { .. }
             | Action::PlaceFrames { .. }
             | Action::DropImage { .. }
-            | Action::Populate { .. } => return Self::of_memory(action),
+            | Action::Populate { .. }
+            | Action::Reserve { .. } => return Self::of_memory(action),
             Action::Notice(_) => return None,
         })
     }
@@ -436,6 +441,10 @@ impl Happened {
                     pages: pages(images + frames.len() as u64 * FRAME),
                 }
             }
+            Action::Reserve { vm, ref images } => Happened::Reserve {
+                vm,
+                pages: pages(images.iter().map(|(_, bytes)| bytes).sum()),
+            },
             _ => return None,
         })
     }
@@ -486,6 +495,7 @@ impl Happened {
             | Happened::Replied { vm, .. }
             | Happened::DropImage { vm, .. }
             | Happened::Populate { vm, .. }
+            | Happened::Reserve { vm, .. }
             | Happened::Interrupt { vm }
             | Happened::LetInterrupts { vm, .. }
             | Happened::MapDma {
@@ -576,6 +586,7 @@ impl Happened {
             | Happened::PlaceFrames { .. }
             | Happened::DropImage { .. }
             | Happened::Populate { .. }
+            | Happened::Reserve { .. }
             | Happened::Interrupt { .. }
             | Happened::LetInterrupts { .. }
             | Happened::WakeAt { .. }

@@ -247,6 +247,13 @@ impl Happened {
                 let size = kibibytes(pages);
                 write!(f, "have {size} KiB of {vm}'s memory ready for move {}", id.0)
             }
+            Happened::Reserve { vm, pages } => {
+                write!(
+                    f,
+                    "have {} KiB of {vm}'s memory in host RAM ready",
+                    kibibytes(pages)
+                )
+            }
             _ => Ok(()),
         }
     }
