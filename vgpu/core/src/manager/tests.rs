@@ -7,6 +7,7 @@ mod holds;
 mod host_ram;
 mod isolation;
 mod last_address;
+mod levels;
 mod lost;
 mod preparing;
 mod quotas;

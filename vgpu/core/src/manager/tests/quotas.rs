@@ -154,7 +154,7 @@ fn max_below_what_a_vm_holds_spills_down_to_it() {
 }
 
 /// The guest's tables show these MiB of its data from now on, and it flushes.
-fn show(scene: &mut Scene, vm: VmId, data: std::ops::Range<u64>, mebibytes: u64) {
+pub(super) fn show(scene: &mut Scene, vm: VmId, data: std::ops::Range<u64>, mebibytes: u64) {
     let page = |page: u64| match data.contains(&(page / 8)) {
         true => Pte::new()
             .with_valid(true)
