@@ -32,7 +32,7 @@ use process::Process;
 use serde_json::Value;
 use vfio_user_server::{Region, RemoteFunction};
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// The next line of its output. Nothing after it is read.
 fn next_line(process: &mut Process) -> String {

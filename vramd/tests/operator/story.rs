@@ -102,6 +102,11 @@ impl Host {
     }
 }
 
+/// Words for a guest that computes in 36M, so often.
+fn kernel(rounds: u32) -> String {
+    format!("vramd.workload=triad vramd.footprint_kib=36864 vramd.rounds={rounds}")
+}
+
 /// It ran to its end, and its results were compared with a calculation on the CPU.
 fn check_end(mut vm: Process) {
     let output = vm.wait();
@@ -116,11 +121,16 @@ fn leak_is_seen_bounded_and_told_of_while_the_others_compute_what_is_right() {
     let socket = host.at("control.sock");
     let mut top = terminal.start(&["top", "--interval", "0.2", "--control", socket.to_str().unwrap()]);
     terminal.wait_for(&["leaky ", "absent"]);
-    // Two that use 36M each, and one that takes all it sees.
-    let kernel = "vramd.workload=triad vramd.footprint_kib=36864 vramd.rounds=80";
-    let (web, batch) = (host.run("web", kernel), host.run("batch", kernel));
+    // One that takes all it sees, beside two that use 36M each and would not end.
     let mut leaky = host.run("leaky", "vramd.workload=files vramd.rounds=100000");
+    let mut others = ["web", "batch"].map(|vm| host.run(vm, &kernel(100_000)));
     see_and_bound_the_leak(&host, &mut terminal);
+    others.iter_mut().for_each(|vm| drop(vm.terminate()));
+    // The same two, beside it still, with work that ends and is compared.
+    for vm in ["web", "batch"] {
+        host.wait_until("it has gone", |host| host.ask(&["show", vm])["usage"].is_null());
+    }
+    let (web, batch) = (host.run("web", &kernel(8)), host.run("batch", &kernel(60)));
     send_away_and_bring_back(&host, &mut terminal);
     have_a_guest_for_a_while(&host, &mut terminal);
     compare_what_is_told(&host);
@@ -156,6 +166,9 @@ fn see_and_bound_the_leak(host: &Host, terminal: &mut Terminal) {
 
 /// One goes to host RAM whole, works on from there, and comes back.
 fn send_away_and_bring_back(host: &Host, terminal: &mut Terminal) {
+    host.wait_until("batch has its memory", |host| {
+        host.bytes("batch", "resident_bytes") >= 36 * MIB
+    });
     let said = host.say(&["freeze", "batch"]);
     assert!(said.starts_with("batch is frozen: 0 in VRAM, "), "{said}");
     terminal.wait_for(&["batch ", "frozen"]);
@@ -196,6 +209,7 @@ fn compare_what_is_told(host: &Host) {
         told("batch", "hold_changed"),
         ["frozen: its memory goes to host RAM", "its memory may come back"]
     );
+    assert_eq!(told("batch", "attached").len(), 2);
     for kind in ["listed", "attached", "detached", "unlisted"] {
         assert_eq!(told("late", kind).len(), 1, "{kind}");
     }
