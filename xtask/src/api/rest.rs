@@ -139,6 +139,6 @@ mod tests {
             (kib(text, "Rss:").unwrap(), kib(text, "Anonymous:").unwrap()),
             (1234, 56)
         );
-        assert!(kib(text, "Swap:").is_err());
+        assert!(kib(text, "Shared:").is_err());
     }
 }
