@@ -64,8 +64,8 @@ pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_
 pub use perform::VMS_MAX;
 pub use port::Core;
 pub use questions::{
-    HoldChange, HoldChanged, HoldRefusal, HostRamChanged, LookRefusal, Picture, QuotaChanged, QuotaRefusal,
-    StatePart, VmPicture,
+    HoldChange, HoldChanged, HoldRefusal, HostRamChanged, LookRefusal, Picture, Presence, QuotaChanged,
+    QuotaRefusal, StatePart, VmPicture,
 };
 pub use record::{RecordError, Recorder};
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};

@@ -122,6 +122,15 @@ pub struct VmPicture {
     pub spreads: Option<VmSpreads>,
 }
 
+/// How many VMs a broker has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Presence {
+    /// VMs whose VMM is connected.
+    pub connected: usize,
+    /// VMs that have a socket.
+    pub listed: usize,
+}
+
 /// A quota that was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuotaChanged {
@@ -183,6 +192,14 @@ impl Broker {
         })
     }
 
+    /// Asks how many VMs there are: the question that costs least, by which one sees whether the event loop answers. `answer` as above.
+    pub fn ask_presence(&self, answer: impl FnOnce(Presence) + Send + 'static) -> Result<(), Ended> {
+        self.shared().ask(move |performer| {
+            let presence = performer.presence();
+            Box::new(move || answer(presence))
+        })
+    }
+
     /// Asks for what happened after the entry of a number, `most` entries at most. `answer` as above.
     pub fn ask_happenings(
         &self,
@@ -239,6 +256,15 @@ impl Performer {
         let mut vms = self.vms.iter();
         let found = vms.find(|(_, vm)| vm.config.name == name && vm.state == VmState::Attached);
         found.map(|(id, vm)| (*id, &vm.config))
+    }
+
+    fn presence(&self) -> Presence {
+        let is_listed =
+            |vm: &&Vm| vm.state == VmState::Attached && self.roster.0.contains_key(&vm.config.name);
+        Presence {
+            connected: self.vms.values().filter(is_listed).count(),
+            listed: self.roster.0.len(),
+        }
     }
 
     fn picture(&self, name: Option<&str>) -> Picture {

@@ -44,6 +44,20 @@ fn picture(broker: &Broker, name: Option<&str>) -> Picture {
 }
 
 #[test]
+fn presence_counts_connected_vms_among_those_with_a_socket() {
+    let (_folder, broker) = broker();
+    let presence = || {
+        let (told, answer) = mpsc::channel();
+        let tell = move |presence: Presence| told.send((presence.connected, presence.listed)).unwrap();
+        broker.ask_presence(tell).unwrap();
+        answer.recv().unwrap()
+    };
+    assert_eq!(presence(), (0, 2));
+    let _link = broker.attach(vm_config("a")).unwrap();
+    assert_eq!(presence(), (1, 2));
+}
+
+#[test]
 fn quota_of_an_unknown_vm_changes_nothing() {
     let (_folder, broker) = broker();
     let name = "c".to_owned();
