@@ -37,6 +37,7 @@ use vramd_vm::program::{complain, end, wrong_usage};
 use vramd_vm::signals;
 
 use crate::config::{Device, check_card_vram, check_guest_vram, socket_mode};
+use crate::journal;
 
 /// Several VMs share one GPU and use more VRAM than it has.
 #[derive(Parser, Debug)]
@@ -250,7 +251,7 @@ pub fn main() -> ExitCode {
     } else {
         "off"
     };
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(filter)).init();
+    journal::init(filter);
     if cfg!(feature = "weakened") {
         complain("this is a WEAKENED build: guests reach memory that is not theirs");
     }

@@ -34,6 +34,7 @@ use vramd_vm::signals::{is_stop_requested, take_flight_request, take_reload_requ
 
 use crate::config::{HostConfig, VmSection};
 use crate::control::{Host, Place, Places, answers};
+use crate::notify::Service;
 pub(crate) use merge::{Conflict, Merged, MergedVm};
 use state::{KeptGpu, KeptVm, State, Store};
 
@@ -137,6 +138,7 @@ impl Keeper {
     /// their VMs.
     pub(crate) fn keep(&mut self) -> anyhow::Result<()> {
         let mut gone = BTreeSet::new();
+        let mut service = Service::ready();
         while !is_stop_requested() {
             self.work();
             for (gpu, broker) in &self.host.brokers {
@@ -147,6 +149,9 @@ impl Keeper {
                     ensure!(gone.len() < self.host.brokers.len(), "gpu {gpu}: {ended}");
                     complain(&format!("gpu {gpu}: {ended}; the other cards go on"));
                 }
+            }
+            if let Some(service) = &mut service {
+                service.look(&self.host.brokers);
             }
             if take_flight_request() {
                 let brokers = self.host.brokers.iter();

@@ -9,9 +9,11 @@ mod descriptors;
 mod doctor;
 pub mod firmware;
 pub mod host;
+mod journal;
 mod keeper;
 mod kernel;
 mod local_link;
+mod notify;
 mod sockets;
 
 pub use control::WithinProcess;

@@ -123,7 +123,7 @@ pub struct VmPicture {
 }
 
 /// How many VMs a broker has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Presence {
     /// VMs whose VMM is connected.
     pub connected: usize,

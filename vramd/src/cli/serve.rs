@@ -18,6 +18,7 @@ use crate::control::{CONNECTIONS_MAX, Control, Host};
 use crate::host::{CardChoice, HostSetup, Prepared};
 use crate::keeper::state::{State, Store};
 use crate::keeper::{Jobs, Keeper, KeeperSetup, Merged, MergedVm, usual_state_file};
+use crate::notify;
 use crate::{descriptors, sockets};
 use sizes::Size;
 use vramd_vm::program::complain;
@@ -87,6 +88,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     let served = announce(&merged.vms, scraped)
         .context("cannot write to stdout")
         .and_then(|()| keeper.keep());
+    notify::stopping();
     drop(control);
     drop(keeper);
     // The host's driver must not get a card that a broker still holds.

@@ -190,6 +190,7 @@ fn run_program(
         .and_then(ReadyGuest::start)
         .with_context(|| format!("vm {} cannot run", file.name))?;
     release_program();
+    tell_that_it_runs();
     let end = loop {
         if let Some(end) = guest.end() {
             break end;
@@ -227,6 +228,16 @@ fn run_program(
         digests: told.digests.iter().cloned().map(DigestReport::from).collect(),
     };
     tell(&report, &setup.inputs, &told, arguments.json)
+}
+
+/// Tells the service manager, if it started this process, that the VM runs: what keeps one from running shows before.
+fn tell_that_it_runs() {
+    // Whoever waits for it in vain ends this process, and says so.
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        complain(&format!(
+            "cannot tell the service manager that the VM runs: {error}"
+        ));
+    }
 }
 
 fn guest_setup(file: &VmFile, kernel: Kernel, sandbox: Sandbox) -> anyhow::Result<GuestSetup> {

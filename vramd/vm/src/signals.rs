@@ -1,15 +1,19 @@
 //! SIGINT and SIGTERM ask the program to end; its loops call [`is_stop_requested`] now and then.
 //!
 //! Where there is a power switch (`vramd gpu`), SIGUSR1 takes the power away and SIGUSR2 gives it back. Where there is a
-//! power button (`vramd run` of an operating system), the first SIGTERM presses it, and only a further one ends the program.
+//! power button (`vramd run` of an operating system), the first SIGTERM presses it (or SIGRTMIN+4, which `machinectl poweroff` sends), and
+//! only a further one ends the program.
 //! Where the program has the terminal (`vramd top`, `--watch`) SIGHUP asks it to end, too.
 //! To a broker (`vramd serve`) SIGUSR1 says that it is to write what happened last, and SIGHUP that it is to read its file again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use libc::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, c_int, c_void, siginfo_t};
+use libc::{SIGHUP, SIGINT, SIGRTMIN, SIGTERM, SIGUSR1, SIGUSR2, c_int, c_void, siginfo_t};
 use vmm_sys_util::signal::register_signal_handler;
+
+/// What systemd's machine manager sends to have a machine switched off, counted from the first real-time signal.
+const POWER_OFF: c_int = 4;
 
 static IS_STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 static IS_POWER_CUT: AtomicBool = AtomicBool::new(false);
@@ -59,9 +63,9 @@ pub fn install_power_switch() -> anyhow::Result<()> {
     handle([SIGUSR1, SIGUSR2], on_power_signal)
 }
 
-/// Makes the first SIGTERM press the power button.
+/// Makes the first SIGTERM press the power button, or the signal by which `machinectl poweroff` asks for the same.
 pub(crate) fn install_power_button() -> anyhow::Result<()> {
-    handle([SIGTERM], on_button_signal)
+    handle([SIGTERM, SIGRTMIN() + POWER_OFF], on_button_signal)
 }
 
 /// Makes SIGUSR1 ask for what happened last.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
-use super::{LOOK_PERIOD, NetworkReport, RunArguments, RunReport, tell};
+use super::{LOOK_PERIOD, NetworkReport, RunArguments, RunReport, tell, tell_that_it_runs};
 use crate::config::{DiskFile, NetFile, VmFile};
 use crate::guest::{GuestEnd, Journal};
 use crate::program::{RESET, complain};
@@ -117,6 +117,7 @@ fn boot(
     };
     let vm = Vm::build(config, link, journal.clone())?.start()?;
     release_program();
+    tell_that_it_runs();
     let mut is_told = false;
     loop {
         if let Some(end) = vm.wait_for(LOOK_PERIOD) {
