@@ -10,6 +10,8 @@ use vramd_vm::config::{ConfigError, VmFile, parse};
 
 const HOST: &str = include_str!("../../../docs/examples/host.toml");
 const VM: &str = include_str!("../../../docs/examples/vm.toml");
+/// What a host begins with that has the package.
+const PACKAGED: &str = include_str!("../../debian/host.toml");
 
 fn host(text: &str) -> Result<HostConfig, ConfigError> {
     parse(Path::new("host.toml"), text)
@@ -47,6 +49,20 @@ fn documented_host_is_what_it_says() {
         (192 << 20, 2 << 20, 16 << 20)
     );
     assert_eq!((b.chunk_bytes, b.quota), (2 << 20, vgpu::Quota::default()));
+    assert_eq!(host.control.unwrap().socket, Path::new("/run/vramd/control.sock"));
+}
+
+#[test]
+fn packaged_host_has_vms_where_the_units_and_recipes_look_for_them() {
+    let host = host(PACKAGED).unwrap();
+    assert_eq!(host.gpus.len(), 1);
+    let sockets = host.vms.iter().map(|vm| vm.socket.to_str().unwrap());
+    assert_eq!(
+        sockets.collect::<Vec<_>>(),
+        ["/run/vramd/a/gpu.sock", "/run/vramd/b/gpu.sock"]
+    );
+    // Members of the broker's group are let in.
+    assert!(host.vms.iter().all(|vm| vm.access.mode == Some(0o660)));
     assert_eq!(host.control.unwrap().socket, Path::new("/run/vramd/control.sock"));
 }
 
