@@ -20,7 +20,7 @@ use crate::qmp::{Qmp, Rendezvous};
 const READY: &str = "@@ready";
 const STATUS: &str = "@@status ";
 /// Longest time from power-on to the first command.
-const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+const BOOT_PATIENCE: Duration = Duration::from_secs(300);
 /// Lines that one command may write.
 const LINES_MAX: usize = 100_000;
 /// Last lines of the console in the message of a failure.
@@ -63,6 +63,15 @@ impl Clock {
     }
 }
 
+/// The image of a disk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Disk<'a> {
+    /// Nothing can be written.
+    ReadOnly(&'a Path),
+    /// What is written goes to a file that ends with the machine.
+    Scratch(&'a Path),
+}
+
 /// Parameters of a machine and its devices.
 pub(crate) struct GuestConfig<'a> {
     pub(crate) processor: Processor,
@@ -72,8 +81,7 @@ pub(crate) struct GuestConfig<'a> {
     pub(crate) card: Option<&'a Path>,
     /// Image of the first root.
     pub(crate) root: &'a Path,
-    /// Image of a disk, read-only.
-    pub(crate) disk: Option<&'a Path>,
+    pub(crate) disk: Option<Disk<'a>>,
     /// Whether a VT-d unit stands between the card and memory.
     pub(crate) has_iommu: bool,
     /// Further words of the kernel's command line.
@@ -166,8 +174,12 @@ impl Guest {
             command.args(["-device", &device.to_string()]);
         }
         if let Some(disk) = config.disk {
-            let drive = format!("file={},format=raw,if=none,id=mesa,readonly=on", disk.display());
-            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=mesa"]);
+            let (image, mode) = match disk {
+                Disk::ReadOnly(image) => (image, "readonly=on"),
+                Disk::Scratch(image) => (image, "snapshot=on,cache=unsafe"),
+            };
+            let drive = format!("file={},format=raw,if=none,id=disk,{mode}", image.display());
+            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=disk"]);
         }
         command.arg("-kernel").arg(environment.kernel.image());
         command.arg("-initrd").arg(config.root).args(["-append", &kernel]);

@@ -1,13 +1,15 @@
 //! `cargo xtask host-env`: fetches the programs and images that tests in virtual machines need, once, and keeps
 //! them in the user's cache.
 //!
-//! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, and a disk with
-//! Mesa. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed: no root is
-//! needed, and only the cache folder changes. Tools that check the control API come in the same way, when they are used.
+//! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, a disk with
+//! Mesa, and one with a Debian that has systemd. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed
+//! here, and only the cache folder changes. All but the last need no root. Tools that check the control API come in the same way, when
+//! they are used.
 
 mod apt;
 mod cache;
 mod cpio;
+mod debian_disk;
 mod guest_root;
 mod kernel;
 mod pins;
@@ -24,8 +26,9 @@ use anyhow::{Context, Result, bail};
 use crate::workspace::Workspace;
 use apt::Apt;
 use cache::Cache;
+pub(crate) use debian_disk::DebianDisk;
 use guest_root::Busybox;
-pub(crate) use guest_root::{GuestFile, MesaDisk};
+pub(crate) use guest_root::{GuestFile, MesaDisk, PAYLOAD};
 pub(crate) use kernel::{DRIVER, Kernel};
 use pins::{Pin, Pins};
 pub(crate) use qemu::{Qemu, QemuOfGuest};
@@ -67,6 +70,11 @@ impl HostEnv {
     /// Writes a guest's first root, with `files` in it.
     pub(crate) fn write_first_root(&self, target: &Path, files: &[GuestFile]) -> Result<()> {
         guest_root::write_first_root(target, &self.kernel, &self.busybox, files)
+    }
+
+    /// Writes the first root of a Debian host, with `files` in it.
+    pub(crate) fn write_host_root(&self, target: &Path, files: &[GuestFile]) -> Result<()> {
+        guest_root::write_host_root(target, &self.kernel, &self.busybox, files)
     }
 
     /// Writes the first root of a guest within a guest, which has no modules but those of disks, network and power button.
@@ -117,6 +125,11 @@ impl Provider {
             }),
             _ => bail!("{}", missing.join("\n       ")),
         }
+    }
+
+    fn debian(&mut self) -> Result<DebianDisk> {
+        let pin = self.pins.debian.clone();
+        self.one("Debian", &pin, DebianDisk::find, DebianDisk::fetch)
     }
 
     fn one<T>(
@@ -208,6 +221,11 @@ pub(crate) fn provide_python(workspace: &Workspace, requirements: &str) -> Resul
     python::provide(&workspace.root().join(requirements), &Cache::of_user()?)
 }
 
+/// Only the disk with a Debian, made if need be.
+pub(crate) fn provide_debian(workspace: &Workspace) -> Result<DebianDisk> {
+    Provider::new(workspace, true)?.debian()
+}
+
 /// Runs the task.
 pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result<()> {
     let start = Instant::now();
@@ -220,8 +238,9 @@ pub(crate) fn run(workspace: &Workspace, arguments: &HostEnvArguments) -> Result
     }
     let mut provider = Provider::new(workspace, !arguments.check)?;
     let environment = provider.everything()?;
+    provider.debian()?;
     println!("{}", environment.qemu.version);
-    for pin in [&provider.pins.kernel, &provider.pins.busybox, &provider.pins.mesa] {
+    for pin in &provider.pins.all()[1..] {
         for (name, version) in &pin.packages {
             println!("{name} {version}");
         }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
 use crate::card::{Card, Summary};
-use crate::guest::{Clock, Guest, GuestConfig, Processor};
+use crate::guest::{Clock, Disk, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
 use kernel_log::Allowed;
@@ -195,7 +195,9 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
         ram_mib: RAM_MIB,
         card: Some(card.socket()),
         root: &root,
-        disk: arguments.mesa.then(|| setting.environment.mesa.image()),
+        disk: arguments
+            .mesa
+            .then(|| Disk::ReadOnly(setting.environment.mesa.image())),
         has_iommu: scenario.has_iommu,
         kernel_options: match scenario.interrupts {
             Interrupts::Msi => "",

@@ -56,6 +56,17 @@ impl Apt {
         &self.mirror
     }
 
+    /// The line by which another apt finds `suite`.
+    pub(super) fn source(&self, suite: &str) -> String {
+        format!("deb [signed-by={KEYRING}] {} {suite} main", self.mirror)
+    }
+
+    /// The packages as apt takes them by name and version, each of which is offered.
+    pub(super) fn exact(&self, packages: &Packages) -> Result<Vec<String>> {
+        self.check(packages)?;
+        Ok(exact(packages).collect())
+    }
+
     /// A program of apt's with the machine's configuration of proxies and credentials, but nothing else of it.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);

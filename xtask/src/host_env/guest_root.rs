@@ -21,6 +21,12 @@ const INIT: &str = include_str!("guest_init.sh");
 const INNER_INIT: &str = include_str!("inner_init.sh");
 /// The first program of a guest whose boot is timed.
 const MARKING_INIT: &str = include_str!("marking_init.sh");
+/// The first program of a Debian host, and the one that takes commands there.
+const HOST_INIT: &str = include_str!("host_init.sh");
+const HOST_SHELL: &str = include_str!("host_shell.sh");
+/// What a Debian host finds of ours.
+pub(crate) const PAYLOAD: &str = "run/payload";
+const HOST_FOLDERS: [&str; 8] = ["bin", "dev", "modules", "proc", "run", PAYLOAD, "sys", "sysroot"];
 /// The program that `vramd run` hands over to.
 const VM_PROGRAM: &str = "vramd-vm";
 const INNER_FOLDERS: [&str; 7] = ["bin", "dev", "disk", "modules", "proc", "sys", "tmp"];
@@ -90,7 +96,7 @@ impl MesaDisk {
             let _ = fs::remove_dir_all(root.join(name));
         }
         let image = build.join("mesa.ext4");
-        make_disk(&root, &image)?;
+        make_disk(&root, &image, SLACK_MIB)?;
         let image = cache.keep(&image, &pin.cache_name("mesa", LAYOUT))?;
         Ok(Self { image })
     }
@@ -100,8 +106,8 @@ impl MesaDisk {
     }
 }
 
-/// Fills an ext4 image from a folder: neither root nor a loop device is needed.
-fn make_disk(root: &Path, image: &Path) -> Result<()> {
+/// Fills an ext4 image from a folder, with room for more: neither root nor a loop device is needed.
+pub(super) fn make_disk(root: &Path, image: &Path, slack_mib: u64) -> Result<()> {
     let used = apt::output(
         Command::new("du")
             .args(["--summarize", "--block-size=1M"])
@@ -113,7 +119,7 @@ fn make_disk(root: &Path, image: &Path) -> Result<()> {
         .unwrap_or_default()
         .parse()
         .context("du says no size")?;
-    // Nothing is written to it, so a journal and checksums have no purpose.
+    // Nothing that is written to it is read after a loss of power, so a journal and checksums have no purpose.
     let features = "^has_journal,^metadata_csum,^resize_inode";
     let mut command = Command::new("mke2fs");
     // Debian has it in a folder that is not in users' paths.
@@ -134,7 +140,7 @@ fn make_disk(root: &Path, image: &Path) -> Result<()> {
     command
         .arg(root)
         .arg(image)
-        .arg(format!("{}M", mebibytes + SLACK_MIB));
+        .arg(format!("{}M", mebibytes + slack_mib));
     apt::output(&mut command)
         .context("cannot make a disk image (package e2fsprogs)")
         .map(drop)
@@ -153,6 +159,12 @@ impl GuestFile {
     /// A test program.
     pub(crate) fn test(name: &str, from: PathBuf) -> Self {
         let to = format!("tests/{name}");
+        Self { to, from }
+    }
+
+    /// A file of ours that a Debian host finds under `name`.
+    pub(crate) fn payload(name: &str, from: PathBuf) -> Self {
+        let to = format!("{PAYLOAD}/{name}");
         Self { to, from }
     }
 
@@ -263,7 +275,29 @@ pub(super) fn write_first_root(
         &kernel.module_lists()?,
         driver.into_iter().collect(),
     )?;
-    let mut folders: BTreeSet<_> = FOLDERS.map(str::to_owned).into();
+    add_files(&mut archive, &FOLDERS, files)?;
+    archive.finish()?;
+    Ok(())
+}
+
+/// Writes the first root of a Debian host to `target`, with `files` in it.
+pub(super) fn write_host_root(
+    target: &Path,
+    kernel: &Kernel,
+    busybox: &Busybox,
+    files: &[GuestFile],
+) -> Result<()> {
+    let mut archive = begin_root(target, busybox, &HOST_FOLDERS, HOST_INIT)?;
+    add_modules(&mut archive, &kernel.host_module_lists()?, Modules::new())?;
+    archive.file(&format!("{PAYLOAD}/host_shell.sh"), HOST_SHELL.as_bytes())?;
+    add_files(&mut archive, &HOST_FOLDERS, files)?;
+    archive.finish()?;
+    Ok(())
+}
+
+/// Adds files and the folders that they are in, but those that are there already.
+fn add_files(archive: &mut Root, present: &[&str], files: &[GuestFile]) -> Result<()> {
+    let mut folders: BTreeSet<_> = present.iter().map(|folder| (*folder).to_owned()).collect();
     for GuestFile { to, from } in files {
         let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
         for folder in folders_above(to) {
@@ -273,7 +307,6 @@ pub(super) fn write_first_root(
         }
         archive.file(to, &content)?;
     }
-    archive.finish()?;
     Ok(())
 }
 

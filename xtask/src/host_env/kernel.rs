@@ -127,6 +127,14 @@ impl Kernel {
         Ok([("driver", driver), ("disk", disk), ("host", host)])
     }
 
+    /// The lists of a Debian host.
+    pub(super) fn host_module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
+        let disk = self.modules_for_all(&DISK_MODULES)?;
+        let host = self.modules_for_all(&HOST_MODULES)?;
+        let button = self.modules_for_all(&BUTTON_MODULES)?;
+        Ok([("disk", disk), ("host", host), ("button", button)])
+    }
+
     /// The lists of a guest within a guest.
     pub(super) fn inner_module_lists(&self) -> Result<[(&'static str, Modules); 3]> {
         let disk = self.modules_for_all(&DISK_MODULES)?;

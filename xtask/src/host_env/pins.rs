@@ -35,6 +35,7 @@ pub(super) struct Pins {
     pub(super) busybox: Pin,
     pub(super) mesa: Pin,
     pub(super) promtool: Pin,
+    pub(super) debian: Pin,
 }
 
 impl Pin {
@@ -63,6 +64,10 @@ pub(super) fn cache_name(kind: &str, text: &str) -> String {
 }
 
 impl Pins {
+    pub(super) fn all(&self) -> [&Pin; 5] {
+        [&self.qemu, &self.kernel, &self.busybox, &self.mesa, &self.debian]
+    }
+
     pub(super) fn load(workspace: &Workspace) -> Result<Self> {
         let path = workspace.root().join(PATH);
         let text =
