@@ -11,6 +11,7 @@ mod host_env;
 mod layers;
 mod nested;
 mod nouveau;
+mod package;
 mod planted;
 mod process;
 mod qemu;
@@ -55,6 +56,8 @@ enum Task {
     Nested(nested::NestedArguments),
     /// Boots Debian's kernel with the unmodified driver nouveau against `vramd gpu` and exercises it.
     Nouveau(nouveau::NouveauArguments),
+    /// Makes a package for Debian, and installs and tries it on an emulated host with systemd.
+    Package(package::PackageArguments),
     /// Attaches a stock QEMU to a broker and checks what it sees; fetches QEMU where the machine's is too old.
     QemuAttach(qemu::QemuArguments),
     /// Feeds a recording to a fresh core and compares what it wants done.
@@ -82,6 +85,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::HostEnv(arguments) => host_env::run(&workspace, arguments),
         Task::Nested(arguments) => nested::run(&workspace, arguments),
         Task::Nouveau(arguments) => nouveau::run(&workspace, arguments),
+        Task::Package(arguments) => package::run(&workspace, arguments),
         Task::QemuAttach(arguments) => qemu::run(&workspace, arguments),
         Task::Replay(arguments) => replay::run(arguments),
         Task::Show(arguments) => show::run(arguments),
