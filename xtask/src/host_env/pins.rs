@@ -64,10 +64,6 @@ pub(super) fn cache_name(kind: &str, text: &str) -> String {
 }
 
 impl Pins {
-    pub(super) fn all(&self) -> [&Pin; 5] {
-        [&self.qemu, &self.kernel, &self.busybox, &self.mesa, &self.debian]
-    }
-
     pub(super) fn load(workspace: &Workspace) -> Result<Self> {
         let path = workspace.root().join(PATH);
         let text =
@@ -95,13 +91,14 @@ impl Pins {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> [&Pin; 5] {
+    pub(super) fn all(&self) -> [&Pin; 6] {
         [
             &self.qemu,
             &self.kernel,
             &self.busybox,
             &self.mesa,
             &self.promtool,
+            &self.debian,
         ]
     }
 }

@@ -83,7 +83,7 @@ impl Host<'_> {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             files.push(GuestFile::payload(name, path));
         }
-        files.extend(attach::files(workspace, self.environment, folder)?);
+        files.push(attach::file(workspace));
         Ok(files)
     }
 }
