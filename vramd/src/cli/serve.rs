@@ -65,11 +65,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
     if has_host_card && arguments.restore_driver {
         uses.push((PathBuf::from(SYSFS), Use::Change));
     }
-    confine(user)?;
-    try_out(restrict(&uses)?)?;
-    filter_calls(!arguments.no_seccomp)?;
-    install_flight_request()?;
-    install_reload_request()?;
+    give_up_rights(arguments, &uses)?;
     let (keeper, jobs) = Jobs::new();
     let host = Arc::new(Host::new(start(prepared)?, keeper));
     let mut keeper = Keeper::new(KeeperSetup {
@@ -97,6 +93,15 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         config.gpus.iter().for_each(restore_driver);
     }
     served.map(|()| 0)
+}
+
+/// From here on the process opens what `uses` say, and signals ask instead of ending it.
+fn give_up_rights(arguments: &ServeArguments, uses: &[(PathBuf, Use)]) -> anyhow::Result<()> {
+    confine(arguments.user.as_ref())?;
+    try_out(restrict(uses)?)?;
+    filter_calls(!arguments.no_seccomp)?;
+    install_flight_request()?;
+    install_reload_request()
 }
 
 /// What operators said when the broker ran before.
