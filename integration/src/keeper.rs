@@ -1,11 +1,11 @@
-//! A guest that keeps an engine for ever, beside one that waits for it.
+//! Guests that keep an engine: for ever, beside one that waits for it; and for the time of a grid, in turn with others.
 
 use fermi_spec::engine::Engine;
 use fermi_spec::graphics::compute;
 use fermi_spec::isa::assembler::assemble;
 use fermi_spec::methods::{class, host};
 use fermi_spec::pushbuffer::incrementing;
-use vgpu::{ChannelFault, GpuConfig, Notice, VmId};
+use vgpu::{ChannelFault, Event, GpuConfig, Notice, Quota, VmId};
 
 use crate::bench::{Bench, gpu_config, vm_config};
 use crate::checkers::Violation;
@@ -18,6 +18,8 @@ pub const WAITS: VmId = VmId(0);
 pub const KEEPS: VmId = VmId(1);
 /// GPU time that the watchdog gives here.
 pub const LIMIT_NS: u64 = 40_000_000;
+/// Longest time for which a move waits for a VM that is at work, nobody standing still.
+pub const AWAITED_MAX_NS: u64 = 20_000_000;
 /// Asks until a fence that does not come is given up: more than the watchdog needs.
 pub const TURNS: u32 = 20_000;
 const CODE_GPA: u64 = 8 << 20;
@@ -52,7 +54,24 @@ pub fn keep_engine(bench: &mut Bench) -> Rig {
 
 /// Words that start a grid of one warp that never ends.
 pub(crate) fn endless_grid(bus: &mut impl WideBus) -> Vec<u32> {
-    let program = assemble("x: bra #x").expect("a line that assembles");
+    grid_of(bus, "x: bra #x")
+}
+
+/// Words that start a grid of one warp that counts so far and ends: some 35 ns of the card's time a step.
+pub fn counting_grid(bus: &mut impl WideBus, steps: u32) -> Vec<u32> {
+    let source = format!(
+        "mov b32 $r1 0x0
+        x: add b32 $r1 $r1 0x1
+        set $p0 0x1 lt u32 $r1 0x{steps:x}
+        $p0 bra #x
+        exit"
+    );
+    grid_of(bus, &source)
+}
+
+/// Words that start a grid of one warp with such a program.
+fn grid_of(bus: &mut impl WideBus, source: &str) -> Vec<u32> {
+    let program = assemble(source).expect("lines that assemble");
     let code: Vec<u8> = program.words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bus.ram_write(CODE_GPA, &code);
     let mut words = vec![incrementing(1, host::SET_OBJECT, 1), class::COMPUTE.into()];
@@ -69,6 +88,26 @@ pub(crate) fn endless_grid(bus: &mut impl WideBus) -> Vec<u32> {
     set(compute::BLOCK_XY, &[32 | 1 << 16, 1]);
     set(compute::LAUNCH, &[0x1000]);
     words
+}
+
+/// Whether a VM whose grid never ends is stopped for a move in spite of it, in vain, and nobody waits for it longer than that.
+pub fn move_does_not_wait_for_an_endless_grid() -> Result<(), Violation> {
+    // Nobody waits behind the grid, so that the watchdog leaves it alone.
+    let mut bench = bench(0);
+    keep_engine(&mut bench);
+    let quota = Quota {
+        max: 0,
+        ..Quota::default()
+    };
+    bench.world.submit(Event::SetQuota { vm: KEEPS, quota });
+    bench.pass(2 * AWAITED_MAX_NS);
+    let tried = |notice: &Notice| matches!(notice, Notice::Suspended { vm: KEEPS, .. });
+    match bench.count_notices(tried) {
+        0 => Err(Violation(format!(
+            "a move of {KEEPS} waits for a grid that never ends"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Has PGRAPH do next to nothing for a guest; whether that came to an end.

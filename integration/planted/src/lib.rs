@@ -112,6 +112,8 @@ faults! {
     BoundDuringMove,
     /// Entries to RAM that is mapped after they were built stay absent.
     MappedRamNotReached,
+    /// A move waits without end for a VM that is at work.
+    MomentWithoutEnd,
     /// A move that is over leaves its chunk marked as moving.
     MoveNeverEnds,
     /// A flush or a runlist that does not end is taken as done.

@@ -96,6 +96,7 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
             Ok(())
         }
         2 => opener::channels_opened_during_moves(),
+        3 => keeper::move_does_not_wait_for_an_endless_grid(),
         _ => Ok(()),
     });
     let outcome = outcome.map(|result| result.err().map(|violation| violation.0));

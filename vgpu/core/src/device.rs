@@ -17,7 +17,7 @@ use crate::config::{CHANNELS_DEFAULT, Hold, VmConfig};
 use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::arena::SLOT_BYTES;
 use crate::inspect::{Inspect, Space as Address, Tree};
-use crate::manager::forecast::Mean;
+use crate::manager::forecast::Drains;
 use crate::memory::{ChunkNo, Chunks, GuestPage};
 use crate::notice::SyncWait;
 use crate::reason::Inconsistency;
@@ -293,7 +293,7 @@ pub(crate) struct Vgpu {
     pub(crate) last_pause: Option<(Tick, u64)>,
     /// How long its channels take until they are off the card.
     #[serde(default)]
-    pub(crate) drains: Mean,
+    pub(crate) drains: Drains,
     /// When its tables were last read and what its channels reach was counted.
     pub(crate) synced_at: Option<Tick>,
     /// Of all its channels.
@@ -371,7 +371,7 @@ impl Vgpu {
             was_refused: false,
             passed_over_until: Tick::default(),
             last_pause: None,
-            drains: Mean::default(),
+            drains: Drains::default(),
             synced_at: None,
             doorbells: Doorbells::default(),
             asked_from: 0,

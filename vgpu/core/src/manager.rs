@@ -32,6 +32,7 @@ pub(crate) mod forecast;
 mod images;
 mod isolation;
 mod limits;
+mod moments;
 mod mover;
 mod moves;
 mod pauses;

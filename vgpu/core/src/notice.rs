@@ -25,6 +25,8 @@ pub enum MoveStage {
     Preparing,
     /// The VM runs for some time before it is stopped again.
     Resting,
+    /// None of the VM's channels that can write the chunks is to be at work on an engine. It runs meanwhile.
+    Awaiting,
     /// Channels that can write the chunks are taken off the card.
     Suspending,
     /// The card is shown what it copies from and to.

@@ -68,6 +68,8 @@ pub(crate) struct Pause {
     pub(crate) since: Tick,
     /// How much of the time it took until they were off.
     pub(crate) drained_ns: u64,
+    /// One of them was at work when they were taken off.
+    pub(crate) was_at_work: bool,
     /// How much the copy took.
     pub(crate) copying_ns: u64,
     pub(crate) is_rolled_back: bool,

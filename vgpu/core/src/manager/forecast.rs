@@ -1,8 +1,8 @@
 //! How long a pause will be, by those before it: said before it happens, and told beside what it became.
 //!
 //! A pause is a drain, a copy and the rest (flushes, looks for errors, the runlist). The drain is the VM's own habit: how long what it
-//! has under way takes to end. The copy goes by bytes, the rest by nothing. Each is kept as a mean in which an older one counts an
-//! eighth less than the one behind it.
+//! has under way takes to end, if it is stopped at work; next to nothing otherwise. The copy goes by bytes, the rest by nothing. Each is
+//! kept as a mean in which an older one counts an eighth less than the one behind it.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,14 @@ const WEIGHT: u64 = 8;
 const COPY_NS_PER_MIB: u64 = 175_000;
 /// The same for the rest.
 const REST_NS: u64 = 300_000;
+/// And for the drain of a VM that was stopped at work.
+const DRAIN_NS: u64 = 1_000_000;
+/// A VM is waited for so many times as long as a drain would take.
+const PATIENCE: u64 = 4;
+/// But no longer than that, because nothing else moves meanwhile.
+const PATIENCE_MAX_NS: u64 = 20_000_000;
+/// Waits in vain, one after the other, that each halve the next one. What is left then is one look.
+const IN_VAIN_MAX: u32 = 8;
 const MIB: u64 = 1 << 20;
 
 /// A mean that follows.
@@ -32,6 +40,56 @@ impl Mean {
 
     pub(crate) fn or(self, before_any: u64) -> u64 {
         self.0.unwrap_or(before_any)
+    }
+}
+
+/// How a VM's channels get off the card: how long that takes if one of them is at work then, and if none is.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Drains {
+    at_work: Mean,
+    at_rest: Mean,
+    /// Waits for a moment without work that ended without one, since the last that did not.
+    in_vain: u32,
+}
+
+impl Drains {
+    /// A drain took so long.
+    pub(super) fn note(&mut self, was_at_work: bool, ns: u64) {
+        match was_at_work {
+            true => self.at_work.note(ns),
+            false => self.at_rest.note(ns),
+        }
+    }
+
+    /// What a drain will take.
+    pub(super) fn expected(self, is_at_work: bool) -> u64 {
+        match is_at_work {
+            true => self.at_work.or(DRAIN_NS),
+            false => self.at_rest.or(0),
+        }
+    }
+
+    /// How long a moment is waited for at which none of the channels is at work: as long as it is likely to save more. A VM that
+    /// has the engines for itself is at work always.
+    pub(super) fn patience(self) -> u64 {
+        let most = self.expected(true).saturating_mul(PATIENCE).min(PATIENCE_MAX_NS);
+        most >> self.in_vain
+    }
+
+    /// A wait is over, with such a moment or without.
+    pub(super) fn waited(&mut self, is_found: bool) {
+        self.in_vain = match is_found {
+            true => 0,
+            false => (self.in_vain + 1).min(IN_VAIN_MAX),
+        };
+    }
+}
+
+impl Inspect for Drains {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.nanoseconds("drain_from_work", self.expected(true));
+        tree.nanoseconds("drain_without_work", self.expected(false));
+        tree.nanoseconds("is_waited_for", self.patience());
     }
 }
 
@@ -64,9 +122,9 @@ impl Forecast {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// What a pause will take in which so many bytes move, of a VM whose drains are such.
-    pub(super) fn pause_ns(&self, bytes: u64, drains: Mean) -> u64 {
-        let rest = self.rest_ns.or(REST_NS).saturating_add(drains.or(0));
+    /// What a pause will take in which so many bytes move, with such a drain.
+    pub(super) fn pause_ns(&self, bytes: u64, drain_ns: u64) -> u64 {
+        let rest = self.rest_ns.or(REST_NS).saturating_add(drain_ns);
         self.copy_ns(bytes).saturating_add(rest)
     }
 
@@ -90,15 +148,18 @@ mod tests {
 
     #[test]
     fn forecast_comes_to_what_is_always_so() {
-        let (mut forecast, mut drains) = (Forecast::default(), Mean::default());
-        assert_eq!(forecast.pause_ns(2 * MIB, drains), 2 * COPY_NS_PER_MIB + REST_NS);
+        let (mut forecast, mut drains) = (Forecast::default(), Drains::default());
+        assert_eq!(forecast.pause_ns(2 * MIB, 0), 2 * COPY_NS_PER_MIB + REST_NS);
         for _ in 0..100 {
             forecast.note_copy(4 * MIB, 2_000_000);
             forecast.note_rest(100_000);
-            drains.note(700_000);
+            drains.note(true, 700_000);
+            drains.note(false, 20_000);
         }
-        let pause = forecast.pause_ns(2 * MIB, drains);
-        assert!(pause.abs_diff(1_800_000) < 100, "{pause}");
+        for (is_at_work, drain) in [(true, 700_000), (false, 20_000)] {
+            let pause = forecast.pause_ns(2 * MIB, drains.expected(is_at_work));
+            assert!(pause.abs_diff(1_100_000 + drain) < 100, "{pause}");
+        }
         assert_eq!(forecast.bytes_within(2_000_000), 4 * MIB);
     }
 
@@ -111,6 +172,25 @@ mod tests {
         // No figure of the host's clock brings it out of its numbers.
         forecast.note_copy(1, u64::MAX);
         forecast.note_rest(u64::MAX);
-        assert_eq!(forecast.pause_ns(u64::MAX, Mean(Some(u64::MAX))), u64::MAX);
+        assert_eq!(forecast.pause_ns(u64::MAX, u64::MAX), u64::MAX);
+        let mut drains = Drains::default();
+        drains.note(true, u64::MAX);
+        assert_eq!(drains.patience(), PATIENCE_MAX_NS);
+    }
+
+    #[test]
+    fn vm_that_is_always_at_work_is_waited_for_less_and_less() {
+        let mut drains = Drains::default();
+        drains.note(true, 2_000_000);
+        let waits: Vec<u64> = (0..12)
+            .map(|_| {
+                drains.waited(false);
+                drains.patience()
+            })
+            .collect();
+        assert_eq!(waits[..3], [4_000_000, 2_000_000, 1_000_000]);
+        assert!(waits[11] < 100_000, "{waits:?}");
+        drains.waited(true);
+        assert_eq!(drains.patience(), 8_000_000);
     }
 }

@@ -1,7 +1,7 @@
 //! The move under way, as a machine: spill and refill are one machine run in two directions.
 //!
 //! ```text
-//! Preparing, then Resting: nothing has stopped yet
+//! Preparing, Resting, Awaiting: nothing has stopped yet
 //!       ├─ no writers ──────────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
 //!       └─ Suspending ─all off the card─►┘            │ failed or over-long          │ (Resuming: channels first,
 //!                                                     │                              │  then frames or images are freed)
@@ -70,6 +70,13 @@ pub(super) enum Stage {
     Preparing,
     /// Waits until the VM has run for some time since it was stopped last. It goes on as if nothing moved.
     Resting { until: Tick },
+    /// Waits for a moment at which none of the channels that can write the chunks is at work. They run meanwhile.
+    Awaiting {
+        /// They are stopped then in any case.
+        until: Tick,
+        /// When the engines are looked at next.
+        look_at: Tick,
+    },
     /// Waits for the channels that can write the chunks to be off the card.
     Suspending,
     /// Waits for the card to see what it copies from and to.
@@ -126,6 +133,9 @@ pub(super) struct Suspension {
     pub(super) since: Tick,
     /// How long it took until all were off; `None` as long as they are not.
     pub(super) drained_ns: Option<u64>,
+    /// One of them was at work when they were taken off.
+    #[serde(default)]
+    pub(super) was_at_work: bool,
 }
 
 /// Chunks of one VM on their way.
@@ -156,8 +166,7 @@ impl Mover {
 
     /// Whether memory of this VM moves: what reaches it must not change.
     pub(super) fn moves(&self, vm: VmId) -> bool {
-        let has_begun = |moving: &Move| !matches!(moving.stage, Stage::Preparing | Stage::Resting { .. });
-        let moves = |moving: &Move| moving.head.vm == vm && has_begun(moving);
+        let moves = |moving: &Move| moving.head.vm == vm && moving.stage.has_begun();
         self.current.as_ref().is_some_and(moves)
     }
 
@@ -166,11 +175,11 @@ impl Mover {
         self.current.as_mut().filter(|moving| moving.head.id == id)
     }
 
-    /// When the copy is looked at next, or a rest is over.
+    /// When the copy or the engines are looked at next, or a rest is over.
     pub(super) fn next_check(&self, now: Tick) -> Option<Tick> {
         let moving = self.current.as_ref()?;
-        if let Stage::Resting { until } = moving.stage {
-            return Some(until);
+        if let Stage::Resting { until: at } | Stage::Awaiting { look_at: at, .. } = moving.stage {
+            return Some(at);
         }
         matches!(moving.stage, Stage::Copying { .. } | Stage::Abandoned)
             .then(|| Tick(now.0.max(moving.since.0) / COPY_CHECK_NS * COPY_CHECK_NS).after(COPY_CHECK_NS))
@@ -228,10 +237,19 @@ impl Move {
 }
 
 impl Stage {
+    /// Whether the chunks stand still. Before that the VM goes on as if nothing moved.
+    fn has_begun(&self) -> bool {
+        !matches!(
+            self,
+            Self::Preparing | Self::Resting { .. } | Self::Awaiting { .. }
+        )
+    }
+
     fn name(&self) -> MoveStage {
         match self {
             Self::Preparing => MoveStage::Preparing,
             Self::Resting { .. } => MoveStage::Resting,
+            Self::Awaiting { .. } => MoveStage::Awaiting,
             Self::Suspending => MoveStage::Suspending,
             Self::Mapping { .. } => MoveStage::Mapping,
             Self::Copying { .. } => MoveStage::Copying,

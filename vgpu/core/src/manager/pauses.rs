@@ -12,7 +12,7 @@ use planted::Fault;
 use super::Cx;
 use super::mover::{Head, Move, Stage, Suspension};
 use super::running::Running;
-use crate::device::Vgpu;
+use crate::device::{Space, Vgpu};
 use crate::event::{Tick, VmId};
 use crate::host::{Job, Pause, PhysChannel};
 use crate::memory::ChunkNo;
@@ -21,7 +21,13 @@ use crate::reason::RollBack;
 
 impl Running {
     /// Takes the channels that can write the chunks off the card.
-    pub(super) fn suspend(&mut self, mut head: Head, writers: Vec<(u8, PhysChannel)>, cx: &mut Cx<'_>) {
+    pub(super) fn suspend(
+        &mut self,
+        mut head: Head,
+        writers: Vec<(u8, PhysChannel)>,
+        was_at_work: bool,
+        cx: &mut Cx<'_>,
+    ) {
         let id = head.id;
         let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
         if let Some(vgpu) = self.vms.get(&head.vm) {
@@ -30,13 +36,14 @@ impl Running {
                 vm: head.vm,
                 id,
                 channels: writers.len() as u32,
-                predicted_ns: self.forecast.pause_ns(bytes, vgpu.drains),
+                predicted_ns: self.forecast.pause_ns(bytes, vgpu.drains.expected(was_at_work)),
             });
         }
         head.suspension = Some(Suspension {
             channels: writers,
             since: cx.now,
             drained_ns: None,
+            was_at_work,
         });
         self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
         self.card.take_off(
@@ -74,7 +81,7 @@ impl Running {
     pub(super) fn resumed(&mut self, pause: Pause, cx: &mut Cx<'_>) {
         let suspended_ns = cx.now.since(pause.since);
         if let Some(vgpu) = self.vms.get_mut(&pause.vm) {
-            vgpu.drains.note(pause.drained_ns);
+            vgpu.drains.note(pause.was_at_work, pause.drained_ns);
             vgpu.last_pause = Some((cx.now, suspended_ns));
         }
         if !pause.is_rolled_back {
@@ -107,6 +114,7 @@ impl Running {
             id,
             since,
             drained_ns: suspension.drained_ns.unwrap_or(now.since(since)),
+            was_at_work: suspension.was_at_work,
             copying_ns,
             is_rolled_back,
         };
@@ -153,20 +161,18 @@ impl Running {
 
 /// Channels that can write any of the chunks: those whose address space maps one for stores.
 pub(super) fn writers(vgpu: &Vgpu, chunks: &[ChunkNo]) -> Vec<(u8, PhysChannel)> {
-    let writable: Vec<_> = vgpu
-        .spaces
-        .iter()
-        .filter(|(_, space)| {
-            chunks
-                .iter()
-                .flat_map(|&chunk| vgpu.chunks.guest_frames(chunk))
-                .any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
-        })
-        .map(|(&id, _)| id)
-        .collect();
+    let spaces = vgpu.spaces.iter();
+    let writable = spaces.filter(|(_, space)| maps_for_stores(vgpu, space, chunks));
+    let writable: Vec<_> = writable.map(|(&id, _)| id).collect();
     vgpu.channels
         .iter()
         .filter(|(_, channel)| writable.contains(&channel.space) && !channel.killed && !channel.suspended)
         .map(|(&v, channel)| (v, channel.physical))
         .collect()
+}
+
+/// Whether an address space of the VM maps one of the chunks for stores.
+pub(super) fn maps_for_stores(vgpu: &Vgpu, space: &Space, chunks: &[ChunkNo]) -> bool {
+    let mut frames = chunks.iter().flat_map(|&chunk| vgpu.chunks.guest_frames(chunk));
+    frames.any(|frame| space.shadow.reaches(frame).is_some_and(|reach| reach.writable))
 }

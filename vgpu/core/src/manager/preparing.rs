@@ -1,8 +1,9 @@
 //! The beginning of a move: everything that can be done before anything stands still.
 //!
 //! ```text
-//! start_move ─► Preparing: the edge has pages ready ─► Resting: the VM has run its time ─► channels off the card, or the copy at once
-//!                    └► given up: no memory                      └► given up: no table, or the VM goes
+//! start_move ─► Preparing: the edge has pages ready ─► Resting: the VM has run its time ─► Awaiting (`moments`) ─┐
+//!                    └► given up: no memory                                                                      │
+//!                                 channels off the card, or the copy at once ◄── given up: no table, the VM goes ◄┘
 //! ```
 //!
 //! A page that is touched first costs several times its copy: the host finds one and clears it. So the pages that the copy
@@ -143,7 +144,7 @@ impl Running {
         self.check_rest(cx);
     }
 
-    /// Goes on with a move whose VM has run its time. `true` if that changed something.
+    /// Goes on with a move whose VM has run its time: to the moment at which it is stopped. `true` if that changed something.
     pub(super) fn check_rest(&mut self, cx: &mut Cx<'_>) -> bool {
         let vms = &self.vms;
         let is_over = |moving: &mut Move| match moving.stage {
@@ -155,6 +156,16 @@ impl Running {
         let Some(moving) = self.mover.current.take_if(is_over) else {
             return false;
         };
+        // One that did not rest has no such stage.
+        if moving.since < cx.now {
+            moving.tell_stage(cx);
+        }
+        self.await_moment(moving.head, cx);
+        true
+    }
+
+    /// Stops what has to be stopped, unless what the move relies on is not so any more.
+    pub(super) fn stop_for(&mut self, moving: Move, is_at_work: bool, cx: &mut Cx<'_>) {
         let head = &moving.head;
         let (vm, chunks) = (head.vm, head.chunks.clone());
         let is_spill = head.direction == Direction::Spill;
@@ -171,18 +182,17 @@ impl Running {
                 self.give_up(reason, cx);
             }
             None => {
-                // One that did not rest has no such stage.
+                // The first look found it, or there was nothing to wait for.
                 if moving.since < cx.now {
                     moving.tell_stage(cx);
                 }
-                self.begin_move(moving.head, cx);
+                self.begin_move(moving.head, is_at_work, cx);
             }
         }
-        true
     }
 
     /// From here on the chunks stand still: nothing stores to them, and nothing begins to reach them.
-    fn begin_move(&mut self, head: Head, cx: &mut Cx<'_>) {
+    fn begin_move(&mut self, head: Head, is_at_work: bool, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&head.vm) else {
             return;
         };
@@ -202,7 +212,7 @@ impl Running {
         if writers.is_empty() {
             self.map_copy(head, cx);
         } else {
-            self.suspend(head, writers, cx);
+            self.suspend(head, writers, is_at_work, cx);
         }
     }
 

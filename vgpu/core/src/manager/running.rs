@@ -15,6 +15,7 @@ use super::engine_looks::Look;
 use super::forecast::Forecast;
 use super::images::maps_of;
 use super::limits::Breach;
+use super::moments::EnginesAsked;
 use super::mover::{Mover, Stage};
 use super::teardown::Leaving;
 use super::wakeups::Wakeups;
@@ -45,6 +46,8 @@ pub(super) struct Volatile {
     pub(super) watchdog: Watchdog,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
+    /// Who is on the engines, asked for a move that is about to stop its VM.
+    pub(super) engines_asked: Option<EnginesAsked>,
     /// VMs that lost an address space: what their channels reach is to be noted.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose accounts were found wrong within this event.
@@ -200,6 +203,7 @@ impl Running {
                 progressed = true;
             }
             progressed |= self.check_rest(cx);
+            progressed |= self.check_moment(cx);
             progressed |= self.check_copy(cx);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
@@ -255,6 +259,7 @@ impl Running {
         if !self.engine_value(token, &data, cx)
             && !self.watchdog_value(token, &data, cx)
             && !self.activity_value(token, &data, cx.now)
+            && !self.moment_value(token, &data, cx)
             && !self.window_value(token, &data, cx)
         {
             self.value_for_vm(token, data, cx);

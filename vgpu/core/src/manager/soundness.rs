@@ -171,6 +171,7 @@ impl Running {
             }
             Stage::Preparing
             | Stage::Resting { .. }
+            | Stage::Awaiting { .. }
             | Stage::Suspending
             | Stage::Verifying { .. }
             | Stage::Abandoned => Ok(()),

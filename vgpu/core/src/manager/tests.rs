@@ -9,6 +9,7 @@ mod isolation;
 mod last_address;
 mod levels;
 mod lost;
+mod moments;
 mod preparing;
 mod quotas;
 mod scene;

@@ -1,0 +1,169 @@
+//! The moment at which a VM is stopped for a move: one at which none of its channels that can write the chunks is at work.
+//!
+//! ```text
+//!            ┌──── one is at work: again in 100 µs ────┐
+//! Awaiting ──┴─► who is on each engine (2640)? ────────┴─► nobody of them, or waited for long enough ─► stopped
+//! ```
+//!
+//! A channel that is taken off the card ends what it has under way first, a grid to its last block, and the VM stands still for that
+//! time. VMs that share an engine take turns on it, so for most of the time another one's work is there. Then there is nothing to end.
+//! The VM runs while it is waited for: its work, its syncs, its stores.
+//!
+//! How long that may take goes by the VM ([`Drains`](super::forecast::Drains)). Nothing relies on the answers: between a look and
+//! the stop the channel may come onto the engine, and is drained as ever. A look is three loads, and one VM of a card is waited for
+//! at a time; so no VM pays for it.
+//!
+//! unverified: that 2640 says on a real card whose work is on an engine. If not, moves wait in vain, and less and less.
+
+use fermi_spec::bar::Bar;
+use fermi_spec::regs::PfifoReg;
+use fermi_spec::regs::pfifo::EngineStatus;
+use planted::Fault;
+
+use super::Cx;
+use super::engine_looks::DRIVEN;
+use super::mover::{Head, Move, Stage};
+use super::pauses::{maps_for_stores, writers};
+use super::running::Running;
+use crate::event::{Action, Token};
+use crate::host::PhysChannel;
+use crate::notice::MoveId;
+
+/// Time between two looks. Grids of a few hundred microseconds are not worth closer ones.
+const LOOK_NS: u64 = 100_000;
+
+/// A look at the engines that the card has not answered in full. It is no state: who comes back without it looks anew.
+#[derive(Debug)]
+pub(super) struct EnginesAsked {
+    id: MoveId,
+    tokens: Vec<Token>,
+    /// Channels that are at work, as far as answers have come.
+    at_work: Vec<PhysChannel>,
+}
+
+impl Running {
+    /// Waits for a moment to stop the VM at, if the move has to stop it.
+    pub(super) fn await_moment(&mut self, head: Head, cx: &mut Cx<'_>) {
+        let vgpu = self.vms.get(&head.vm).filter(|vgpu| !vgpu.leaves());
+        let stops = vgpu.filter(|vgpu| !writers(vgpu, &head.chunks).is_empty());
+        let patience = stops.map(|vgpu| vgpu.drains.patience());
+        let stage = Stage::Awaiting {
+            until: cx.now.after(patience.unwrap_or(0)),
+            look_at: cx.now,
+        };
+        let moving = Move::new(head, stage, cx.now);
+        match patience {
+            Some(_) => self.mover.current = Some(moving),
+            None => self.stop_for(moving, false, cx),
+        }
+    }
+
+    /// Looks at the engines when it is time, and gives a VM that leaves its move back. `true` if that changed something.
+    pub(super) fn check_moment(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(Move {
+            head,
+            stage: Stage::Awaiting { look_at, .. },
+            ..
+        }) = &self.mover.current
+        else {
+            return false;
+        };
+        let id = head.id;
+        if self.vms.get(&head.vm).is_none_or(|vgpu| vgpu.leaves()) {
+            if let Some(moving) = self.mover.current.take() {
+                self.stop_for(moving, false, cx);
+            }
+            return true;
+        }
+        let asks = self
+            .volatile
+            .engines_asked
+            .as_ref()
+            .is_some_and(|asked| asked.id == id);
+        if asks || cx.now < *look_at {
+            return false;
+        }
+        self.ask_engines(id, cx);
+        true
+    }
+
+    fn ask_engines(&mut self, id: MoveId, cx: &mut Cx<'_>) {
+        let mut tokens = Vec::new();
+        for engine in DRIVEN {
+            let token = self.card.tokens.next();
+            tokens.push(token);
+            cx.actions.push(Action::HostRead {
+                token,
+                bar: Bar::Bar0,
+                offset: PfifoReg::EngineStatus(engine.number().into()).offset().into(),
+                bytes: 4,
+            });
+        }
+        self.volatile.engines_asked = Some(EnginesAsked {
+            id,
+            tokens,
+            at_work: Vec::new(),
+        });
+    }
+
+    /// Takes an answer; `false` if the value belongs to another question.
+    pub(super) fn moment_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
+        let Some(asked) = &mut self.volatile.engines_asked else {
+            return false;
+        };
+        let Some(at) = asked.tokens.iter().position(|of| *of == token) else {
+            return false;
+        };
+        asked.tokens.swap_remove(at);
+        let status = EngineStatus::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
+        if status.busy() {
+            asked.at_work.push(PhysChannel(status.channel()));
+        }
+        if asked.tokens.is_empty()
+            && let Some(asked) = self.volatile.engines_asked.take()
+        {
+            self.looked(&asked, cx);
+        }
+        true
+    }
+
+    /// The engines were looked at.
+    fn looked(&mut self, asked: &EnginesAsked, cx: &mut Cx<'_>) {
+        let awaits =
+            |moving: &Move| moving.head.id == asked.id && matches!(moving.stage, Stage::Awaiting { .. });
+        let Some(mut moving) = self.mover.current.take_if(|moving| awaits(moving)) else {
+            return;
+        };
+        let is_at_work = asked
+            .at_work
+            .iter()
+            .any(|channel| self.writes(*channel, &moving.head));
+        if let Stage::Awaiting { until, look_at } = &mut moving.stage
+            && is_at_work
+            && (cx.now < *until || planted::is(Fault::MomentWithoutEnd))
+        {
+            *look_at = cx.now.after(LOOK_NS);
+            self.mover.current = Some(moving);
+            return;
+        }
+        if let Some(vgpu) = self.vms.get_mut(&moving.head.vm) {
+            vgpu.drains.waited(!is_at_work);
+        }
+        self.stop_for(moving, is_at_work, cx);
+    }
+
+    /// Whether the card's channel is one that the move has to stop.
+    fn writes(&self, channel: PhysChannel, head: &Head) -> bool {
+        let Some((_, v)) = self.bound_as(channel.0).filter(|(vm, _)| *vm == head.vm) else {
+            return false;
+        };
+        let vgpu = self.vms.get(&head.vm);
+        vgpu.is_some_and(|vgpu| {
+            let space = vgpu
+                .channels
+                .get(&v)
+                .and_then(|channel| vgpu.spaces.get(&channel.space));
+            space.is_some_and(|space| maps_for_stores(vgpu, space, &head.chunks))
+        })
+    }
+}
