@@ -19,7 +19,7 @@ const DRAIN_NS: u64 = 1_000_000;
 /// A VM is waited for so many times as long as a drain would take.
 const PATIENCE: u64 = 4;
 /// But no longer than that, because nothing else moves meanwhile.
-const PATIENCE_MAX_NS: u64 = 20_000_000;
+pub(super) const PATIENCE_MAX_NS: u64 = 20_000_000;
 /// Waits in vain, one after the other, that each halve the next one. What is left then is one look.
 const IN_VAIN_MAX: u32 = 8;
 const MIB: u64 = 1 << 20;

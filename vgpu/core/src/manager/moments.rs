@@ -22,11 +22,14 @@ use planted::Fault;
 
 use super::Cx;
 use super::engine_looks::DRIVEN;
+use super::forecast::PATIENCE_MAX_NS;
 use super::mover::{Head, Move, Stage};
 use super::pauses::{maps_for_stores, writers};
 use super::running::Running;
+use crate::device::{SpaceId, Vgpu};
 use crate::event::{Action, Token};
 use crate::host::PhysChannel;
+use crate::memory::ChunkNo;
 use crate::notice::MoveId;
 
 /// Time between two looks. Grids of a few hundred microseconds are not worth closer ones.
@@ -45,7 +48,8 @@ impl Running {
     /// Waits for a moment to stop the VM at, if the move has to stop it.
     pub(super) fn await_moment(&mut self, head: Head, cx: &mut Cx<'_>) {
         let vgpu = self.vms.get(&head.vm).filter(|vgpu| !vgpu.leaves());
-        let stops = vgpu.filter(|vgpu| !writers(vgpu, &head.chunks).is_empty());
+        let leaves = self.is_written_by_leaving(&head);
+        let stops = vgpu.filter(|vgpu| leaves || !writers(vgpu, &head.chunks).is_empty());
         let patience = stops.map(|vgpu| vgpu.drains.patience());
         let stage = Stage::Awaiting {
             until: cx.now.after(patience.unwrap_or(0)),
@@ -138,9 +142,13 @@ impl Running {
             .at_work
             .iter()
             .any(|channel| self.writes(*channel, &moving.head));
+        // One that leaves cannot be stopped by the move: it is waited for, or the move is given up.
+        let leaves = self.is_written_by_leaving(&moving.head);
+        let is_at_work = is_at_work || leaves;
+        let waits = leaves && cx.now < moving.since.after(PATIENCE_MAX_NS);
         if let Stage::Awaiting { until, look_at } = &mut moving.stage
             && is_at_work
-            && (cx.now < *until || planted::is(Fault::MomentWithoutEnd))
+            && (waits || cx.now < *until || planted::is(Fault::MomentWithoutEnd))
         {
             *look_at = cx.now.after(LOOK_NS);
             self.mover.current = Some(moving);
@@ -159,11 +167,22 @@ impl Running {
         };
         let vgpu = self.vms.get(&head.vm);
         vgpu.is_some_and(|vgpu| {
-            let space = vgpu
-                .channels
-                .get(&v)
-                .and_then(|channel| vgpu.spaces.get(&channel.space));
-            space.is_some_and(|space| maps_for_stores(vgpu, space, &head.chunks))
+            let channel = vgpu.channels.get(&v);
+            channel.is_some_and(|channel| reaches_for_stores(vgpu, channel.space, &head.chunks))
         })
     }
+
+    /// Whether a channel that the guest unbound, and that may still be at work, can write the chunks.
+    pub(super) fn is_written_by_leaving(&self, head: &Head) -> bool {
+        let of_vm = self.leaving.values().filter(|leaving| leaving.vm == head.vm);
+        self.vms.get(&head.vm).is_some_and(|vgpu| {
+            let mut spaces = of_vm.map(|leaving| leaving.channel.space);
+            spaces.any(|space| reaches_for_stores(vgpu, space, &head.chunks))
+        })
+    }
+}
+
+fn reaches_for_stores(vgpu: &Vgpu, space: SpaceId, chunks: &[ChunkNo]) -> bool {
+    let space = vgpu.spaces.get(&space);
+    space.is_some_and(|space| maps_for_stores(vgpu, space, chunks))
 }

@@ -171,6 +171,8 @@ impl Running {
         let is_spill = head.direction == Direction::Spill;
         let reason = match () {
             () if self.vms.get(&vm).is_none_or(|vgpu| vgpu.leaves()) => Some(RollBack::Leaving),
+            // A channel that the guest unbound, and that has not left the card. It was waited for.
+            () if self.is_written_by_leaving(head) => Some(RollBack::NotIdle),
             () if !self.limits(cx.now).still_allow(head) => Some(RollBack::QuotaChanged),
             // The guest may have mapped the chunks elsewhere since.
             () if is_spill && !self.reserve_tables(vm, &chunks, cx) => Some(RollBack::NoTables),

@@ -173,3 +173,27 @@ fn look_that_is_lost_is_had_again() {
     scene.pass(3 * MS);
     assert!(scene.notices().any(moved));
 }
+
+/// Unbound and at work still: the move cannot stop it, and copies nothing before it has left the card.
+#[test]
+fn channel_that_leaves_is_waited_for() {
+    for is_late in [false, true] {
+        let mut scene = up();
+        let preempt = Bar0Reg::from(PfifoReg::Preempt);
+        scene.held.insert(preempt);
+        scene.register(A, PfifoReg::ChannelInstance(0).into(), 0);
+        scene.take();
+        set_max(&mut scene, 18 * MIB);
+        scene.pass(15 * MS);
+        assert!(scene.is_moving() && !scene.notices().any(moved));
+        if is_late {
+            scene.pass(6 * MS);
+            assert_eq!(rolled_back(&scene), Some(RollBack::NotIdle));
+            assert!(!scene.actions.iter().any(frees));
+        }
+        scene.held.clear();
+        scene.end_polls(preempt, true);
+        scene.pass(200 * MS);
+        assert_eq!(scene.resident(A), 18 * MIB);
+    }
+}
