@@ -5,6 +5,7 @@
 //! * A spill leaves its VM what it was promised, and takes no more host RAM than there is for spills.
 //! * A VM gets no VRAM above its `max`; after a lowered one it gets no more than it had.
 //! * Nothing is brought back above a VM's `high`.
+//! * A move waits for no VM's work longer than it may: before the VM is stopped, and aside when it did not stop in time.
 //! * A quota is set if it contradicts neither itself nor the other VMs', and only then.
 //! * A session that has ended gets no answer.
 //! * Of a VM that is gone nothing is left on an engine.
@@ -16,13 +17,19 @@ use fermi_spec::addr::{Aperture, GuestVramAddr, Iova, VramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::PflushReg;
 use vgpu::{
-    Action, Audit, Direction, Event, FrameOwner, MoveCause, MoveId, Notice, Quota, Refusal, Reply, VmId,
+    Action, Audit, Direction, Event, FrameOwner, MoveCause, MoveId, MoveStage, Notice, Quota, Refusal, Reply,
+    VmId,
 };
 use vm_memory::VolatileMemory;
 
 use crate::checkers::Violation;
 use crate::watch::World;
 
+/// Longest time for which a move may wait for a moment without work, and stand aside. The clock may jump beyond by as much as it does
+/// elsewhere.
+const AWAITED_MAX_NS: u64 = 20_000_000;
+const ASIDE_MAX_NS: u64 = 20_000_000;
+const JUMP_NS: u64 = 60_000_000;
 /// Bytes that are compared at a time.
 const PIECE: u64 = 64 << 10;
 
@@ -227,6 +234,9 @@ impl Laws {
                 self.refill = self.refill.filter(|(under_way, ..)| under_way != id);
             }
             Notice::Usage { vm, resident, .. } => return self.check_max(*vm, *resident),
+            Notice::MoveStage {
+                vm, stage, took_ns, ..
+            } => check_wait(*vm, *stage, *took_ns)?,
             _ => {}
         }
         Ok(())
@@ -344,6 +354,22 @@ impl Laws {
 }
 
 /// Checks what the card may use without another look at the tables.
+/// Nobody waits for a VM's work for longer than that.
+fn check_wait(vm: VmId, stage: MoveStage, took_ns: u64) -> Result<(), Violation> {
+    let most = match stage {
+        MoveStage::Awaiting => AWAITED_MAX_NS,
+        MoveStage::Draining => ASIDE_MAX_NS,
+        _ => return Ok(()),
+    };
+    if took_ns > most + JUMP_NS {
+        return Err(Violation(format!(
+            "a move of {vm} waited for its work for {} ms, {stage:?}",
+            took_ns / 1_000_000
+        )));
+    }
+    Ok(())
+}
+
 fn check_translations(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());

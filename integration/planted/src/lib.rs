@@ -112,6 +112,8 @@ faults! {
     BoundDuringMove,
     /// Entries to RAM that is mapped after they were built stay absent.
     MappedRamNotReached,
+    /// A move that stands aside is never gone on with.
+    AsideForgotten,
     /// A move waits without end for a VM that is at work.
     MomentWithoutEnd,
     /// A move that is over leaves its chunk marked as moving.

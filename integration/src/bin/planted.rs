@@ -14,8 +14,8 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-/// Of so many seeds one has an endless grid beside a VM that waits, before its run; one has syncs that are counted, and one
-/// channels that come while memory moves.
+/// Of so many seeds one has an endless grid beside a VM that waits, before its run; one has syncs that are counted, one
+/// channels that come while memory moves, and one a move of a VM whose grid never ends.
 const DIRECTED_EVERY: u64 = 16;
 /// Bytes of an input of syncs.
 const SYNCS_BYTES: usize = 1_500;

@@ -23,6 +23,7 @@ use crate::policy::Policy;
 use crate::reason::{CardOperation, Denial, StartFailure};
 
 mod activity;
+mod aside;
 mod backing;
 mod channels;
 mod claim;
@@ -362,6 +363,8 @@ pub struct Audit {
     pub arena_free: Vec<(fermi_spec::addr::VramAddr, u64)>,
     /// VM whose memory moves.
     pub moving: Option<VmId>,
+    /// VM whose move stands aside until its work is over.
+    pub aside: Option<VmId>,
     /// Bytes of free VRAM that were collected for a VM's chunk, and the VM.
     pub claim: Option<(VmId, u64)>,
     /// The part of each VM.

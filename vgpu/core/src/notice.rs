@@ -29,6 +29,8 @@ pub enum MoveStage {
     Awaiting,
     /// Channels that can write the chunks are taken off the card.
     Suspending,
+    /// They were not off in time: they end what they have under way, are not scheduled again, and other moves go on.
+    Draining,
     /// The card is shown what it copies from and to.
     Mapping,
     /// Bytes are copied.

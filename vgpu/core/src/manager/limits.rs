@@ -75,6 +75,8 @@ pub(super) struct Figures {
     pub(super) host_ram: u64,
     /// Bytes that were taken from others for a VM's chunk, which are free, and the VM.
     pub(super) claim: Option<(VmId, u64)>,
+    /// The VM whose move stands aside.
+    pub(super) aside: Option<VmId>,
     pub(super) now: Tick,
 }
 
@@ -131,7 +133,8 @@ pub(super) fn has_to_lose(vgpu: &Vgpu) -> bool {
 impl<'a> Limits<'a> {
     /// Whether the VM's chunks may move now.
     fn may_move(&self, vgpu: &Vgpu) -> bool {
-        !vgpu.leaves() && self.figures.now >= vgpu.passed_over_until
+        let is_aside = self.figures.aside == Some(vgpu.id);
+        !vgpu.leaves() && !is_aside && self.figures.now >= vgpu.passed_over_until
     }
 
     /// Most chunks of the VM that one spill may take: a batch, or one that is larger; and what host RAM has room for.
@@ -423,6 +426,7 @@ impl Running {
             batch_bytes: self.batch_bytes_max(),
             host_ram: self.config.host_ram,
             claim: self.claim.map(|claim| (claim.vm, claim.bytes)),
+            aside: self.mover.aside.as_ref().map(|moving| moving.head.vm),
             now,
         }
     }

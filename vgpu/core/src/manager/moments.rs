@@ -79,19 +79,20 @@ impl Running {
             }
             return true;
         }
-        let asks = self
-            .volatile
-            .engines_asked
-            .as_ref()
-            .is_some_and(|asked| asked.id == id);
-        if asks || cx.now < *look_at {
+        if cx.now < *look_at || self.are_engines_asked(id) {
             return false;
         }
         self.ask_engines(id, cx);
         true
     }
 
-    fn ask_engines(&mut self, id: MoveId, cx: &mut Cx<'_>) {
+    /// Whether a look for the move has not been answered.
+    pub(super) fn are_engines_asked(&self, id: MoveId) -> bool {
+        self.volatile.engines_asked.iter().any(|asked| asked.id == id)
+    }
+
+    /// Begins a look for a move.
+    pub(super) fn ask_engines(&mut self, id: MoveId, cx: &mut Cx<'_>) {
         let mut tokens = Vec::new();
         for engine in DRIVEN {
             let token = self.card.tokens.next();
@@ -103,7 +104,7 @@ impl Running {
                 bytes: 4,
             });
         }
-        self.volatile.engines_asked = Some(EnginesAsked {
+        self.volatile.engines_asked.push(EnginesAsked {
             id,
             tokens,
             at_work: Vec::new(),
@@ -112,20 +113,18 @@ impl Running {
 
     /// Takes an answer; `false` if the value belongs to another question.
     pub(super) fn moment_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
-        let Some(asked) = &mut self.volatile.engines_asked else {
+        let all = &mut self.volatile.engines_asked;
+        let Some(at) = all.iter().position(|asked| asked.tokens.contains(&token)) else {
             return false;
         };
-        let Some(at) = asked.tokens.iter().position(|of| *of == token) else {
-            return false;
-        };
-        asked.tokens.swap_remove(at);
+        let asked = &mut all[at];
+        asked.tokens.retain(|of| *of != token);
         let status = EngineStatus::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
         if status.busy() {
             asked.at_work.push(PhysChannel(status.channel()));
         }
-        if asked.tokens.is_empty()
-            && let Some(asked) = self.volatile.engines_asked.take()
-        {
+        if asked.tokens.is_empty() {
+            let asked = all.swap_remove(at);
             self.looked(&asked, cx);
         }
         true
@@ -133,18 +132,28 @@ impl Running {
 
     /// The engines were looked at.
     fn looked(&mut self, asked: &EnginesAsked, cx: &mut Cx<'_>) {
-        let awaits =
-            |moving: &Move| moving.head.id == asked.id && matches!(moving.stage, Stage::Awaiting { .. });
-        let Some(mut moving) = self.mover.current.take_if(|moving| awaits(moving)) else {
+        let Some(moving) = self.mover.all().find(|moving| moving.head.id == asked.id) else {
             return;
         };
         let is_at_work = asked
             .at_work
             .iter()
             .any(|channel| self.writes(*channel, &moving.head));
+        let is_at_work = is_at_work || self.is_written_by_leaving(&moving.head);
+        match moving.stage {
+            Stage::Draining { .. } => self.looked_aside(is_at_work, cx),
+            Stage::Awaiting { .. } => self.go_on_at_moment(is_at_work, cx),
+            _ => {}
+        }
+    }
+
+    /// Stops the VM, if this is the moment for it.
+    fn go_on_at_moment(&mut self, is_at_work: bool, cx: &mut Cx<'_>) {
+        let Some(mut moving) = self.mover.current.take() else {
+            return;
+        };
         // One that leaves cannot be stopped by the move: it is waited for, or the move is given up.
         let leaves = self.is_written_by_leaving(&moving.head);
-        let is_at_work = is_at_work || leaves;
         let waits = leaves && cx.now < moving.since.after(PATIENCE_MAX_NS);
         if let Stage::Awaiting { until, look_at } = &mut moving.stage
             && is_at_work

@@ -5,12 +5,12 @@
 //!       ├─ no writers ──────────────────► Mapping ─► Copying ─► Verifying ─► Redirecting ─► done
 //!       └─ Suspending ─all off the card─►┘            │ failed or over-long          │ (Resuming: channels first,
 //!                                                     │                              │  then frames or images are freed)
-//!               └ not in time ─► rolled back          └► Abandoned: channels resume, the chunk stays; nothing else moves
-//!                                                         until the broker's own channel has been reset
+//!            ▲  └ not in time ─► Draining, aside      └► Abandoned: channels resume, the chunk stays; nothing else moves
+//!            └ their work is over ─┘ └► rolled back          until the broker's own channel has been reset
 //! ```
 //!
 //! * Each stage holds what only it needs; what the whole move needs is its [`Head`].
-//! * One move at a time, so at most one VM is suspended for copying.
+//! * One move at a time, so at most one VM is suspended for copying. One beside it may be aside, see `aside`.
 //! * What the card answers names the move that asked: an answer to one that was given up finds nobody.
 //! * Each stage that ends leaves a notice with its time.
 //!
@@ -41,6 +41,9 @@ pub(super) type ChunkFrames = BTreeMap<ChunkNo, Box<[FrameNo]>>;
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Mover {
     pub(super) current: Option<Move>,
+    /// A move whose channels are still at work, and the VM off the runlist.
+    #[serde(default)]
+    pub(super) aside: Option<Move>,
     /// Moves that were started so far.
     started: u64,
     /// Tries so far to see the broker's own channel off the card.
@@ -79,6 +82,15 @@ pub(super) enum Stage {
     },
     /// Waits for the channels that can write the chunks to be off the card.
     Suspending,
+    /// Waits aside for their work to end.
+    Draining {
+        /// The move is given up then.
+        until: Tick,
+        /// When the engines are looked at next.
+        look_at: Tick,
+        /// None of them is at work any more.
+        is_over: bool,
+    },
     /// Waits for the card to see what it copies from and to.
     Mapping { work: CopyWork },
     /// Waits for the end of the copy.
@@ -116,6 +128,9 @@ pub(super) struct Head {
     pub(super) targets: ChunkFrames,
     /// Channels taken off the card for it, and since when; `None` if nothing can write the chunks.
     pub(super) suspension: Option<Suspension>,
+    /// Its channels were not off the card in time once.
+    #[serde(default)]
+    pub(super) was_aside: bool,
     /// The host did not map one of the images.
     pub(super) is_refused: bool,
     /// Bytes that are copied; less than the chunks have where instance memory or an equal copy needs none.
@@ -159,20 +174,41 @@ impl Mover {
         self.current.is_none()
     }
 
+    /// The moves that there are: the one under way and the one aside.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Move> {
+        self.current.iter().chain(&self.aside)
+    }
+
     /// Whether memory of this VM moves, or is about to.
     pub(super) fn has_move(&self, vm: VmId) -> bool {
-        self.current.as_ref().is_some_and(|moving| moving.head.vm == vm)
+        self.all().any(|moving| moving.head.vm == vm)
+    }
+
+    /// Whether the VM is off the runlist for a move that is aside.
+    pub(super) fn is_aside(&self, vm: VmId) -> bool {
+        self.aside.as_ref().is_some_and(|moving| moving.head.vm == vm)
     }
 
     /// Whether memory of this VM moves: what reaches it must not change.
     pub(super) fn moves(&self, vm: VmId) -> bool {
-        let moves = |moving: &Move| moving.head.vm == vm && moving.stage.has_begun();
-        self.current.as_ref().is_some_and(moves)
+        self.all()
+            .any(|moving| moving.head.vm == vm && moving.stage.has_begun())
     }
 
     /// The move that an answer is for, if it is still under way.
     pub(super) fn get(&mut self, id: MoveId) -> Option<&mut Move> {
         self.current.as_mut().filter(|moving| moving.head.id == id)
+    }
+
+    /// When the engines are looked at next for the move aside, or it goes on or is given up: as soon as it can.
+    pub(super) fn next_check_aside(&self) -> Option<Tick> {
+        match self.aside.as_ref()?.stage {
+            Stage::Draining {
+                is_over: true, until, ..
+            } => Some(until),
+            Stage::Draining { until, look_at, .. } => Some(look_at.min(until)),
+            _ => None,
+        }
     }
 
     /// When the copy or the engines are looked at next, or a rest is over.
@@ -241,7 +277,7 @@ impl Stage {
     fn has_begun(&self) -> bool {
         !matches!(
             self,
-            Self::Preparing | Self::Resting { .. } | Self::Awaiting { .. }
+            Self::Preparing | Self::Resting { .. } | Self::Awaiting { .. } | Self::Draining { .. }
         )
     }
 
@@ -251,6 +287,7 @@ impl Stage {
             Self::Resting { .. } => MoveStage::Resting,
             Self::Awaiting { .. } => MoveStage::Awaiting,
             Self::Suspending => MoveStage::Suspending,
+            Self::Draining { .. } => MoveStage::Draining,
             Self::Mapping { .. } => MoveStage::Mapping,
             Self::Copying { .. } => MoveStage::Copying,
             Self::Verifying { .. } => MoveStage::Verifying,

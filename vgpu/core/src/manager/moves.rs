@@ -348,7 +348,7 @@ impl Running {
     }
 
     /// Requests that waited for the move try again.
-    fn wake_after_move(&mut self, vm: VmId) {
+    pub(super) fn wake_after_move(&mut self, vm: VmId) {
         let waits = self.vms.get(&vm).is_some_and(|vgpu| {
             matches!(
                 vgpu.blocked,

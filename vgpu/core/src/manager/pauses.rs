@@ -20,7 +20,7 @@ use crate::notice::{MoveId, Notice};
 use crate::reason::RollBack;
 
 impl Running {
-    /// Takes the channels that can write the chunks off the card.
+    /// Takes the channels that can write the chunks off the card; with those that are suspended already, if the move stood aside.
     pub(super) fn suspend(
         &mut self,
         mut head: Head,
@@ -29,8 +29,8 @@ impl Running {
         cx: &mut Cx<'_>,
     ) {
         let id = head.id;
-        let physical: Vec<PhysChannel> = writers.iter().map(|(_, physical)| *physical).collect();
-        if let Some(vgpu) = self.vms.get(&head.vm) {
+        let vgpu = self.vms.get(&head.vm);
+        if let Some(vgpu) = vgpu.filter(|_| head.suspension.is_none()) {
             let bytes = head.chunks.iter().map(|&chunk| vgpu.chunks.bytes(chunk)).sum();
             cx.tell(Notice::Suspended {
                 vm: head.vm,
@@ -39,12 +39,22 @@ impl Running {
                 predicted_ns: self.forecast.pause_ns(bytes, vgpu.drains.expected(was_at_work)),
             });
         }
-        head.suspension = Some(Suspension {
-            channels: writers,
+        // The guest may have unbound one of them, and its number be another VM's; or have bound it anew.
+        let is_held = |held: &(u8, PhysChannel)| {
+            let channel = vgpu.and_then(|vgpu| vgpu.channels.get(&held.0));
+            let is_same = channel.is_some_and(|channel| channel.physical == held.1 && channel.suspended);
+            is_same && !writers.contains(held)
+        };
+        let suspension = head.suspension.get_or_insert_with(|| Suspension {
+            channels: Vec::new(),
             since: cx.now,
             drained_ns: None,
             was_at_work,
         });
+        suspension.channels.retain(is_held);
+        suspension.channels.extend(writers);
+        let channels = suspension.channels.iter();
+        let physical: Vec<PhysChannel> = channels.map(|(_, physical)| *physical).collect();
         self.mover.current = Some(Move::new(head, Stage::Suspending, cx.now));
         self.card.take_off(
             &physical,
@@ -64,8 +74,10 @@ impl Running {
             return;
         }
         if !ok {
-            self.roll_back(RollBack::NotIdle, cx);
-            return self.forget_move(cx);
+            if !self.put_aside(cx) {
+                self.give_up(RollBack::NotIdle, cx);
+            }
+            return;
         }
         self.commit_host_runlist(Job::Nothing);
         if let Some(mut moving) = self.mover.current.take() {

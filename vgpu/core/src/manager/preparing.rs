@@ -74,6 +74,7 @@ impl Running {
             chunks,
             targets,
             suspension: None,
+            was_aside: false,
             is_refused: false,
             copied: 0,
             copy_began: cx.now,
@@ -211,7 +212,7 @@ impl Running {
             }
         }
         self.map_images(head.vm, &head.chunks, true, cx);
-        if writers.is_empty() {
+        if writers.is_empty() && head.suspension.is_none() {
             self.map_copy(head, cx);
         } else {
             self.suspend(head, writers, is_at_work, cx);

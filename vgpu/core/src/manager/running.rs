@@ -46,8 +46,8 @@ pub(super) struct Volatile {
     pub(super) watchdog: Watchdog,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
-    /// Who is on the engines, asked for a move that is about to stop its VM.
-    pub(super) engines_asked: Option<EnginesAsked>,
+    /// Who is on the engines, asked for moves that are about to stop their VM.
+    pub(super) engines_asked: Vec<EnginesAsked>,
     /// VMs that lost an address space: what their channels reach is to be noted.
     pub(super) reach_changed: BTreeSet<VmId>,
     /// VMs whose accounts were found wrong within this event.
@@ -205,6 +205,7 @@ impl Running {
             progressed |= self.check_rest(cx);
             progressed |= self.check_moment(cx);
             progressed |= self.check_copy(cx);
+            progressed |= self.check_aside(cx);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
             progressed |= self.give_up_inconsistent(cx);
@@ -445,6 +446,7 @@ impl Running {
         let mut texts = Vec::new();
         let mut note = |is_so: bool, text: String| texts.extend(is_so.then_some(text));
         note(!self.mover.is_idle(), "a move".to_owned());
+        note(self.mover.aside.is_some(), "a move that stands aside".to_owned());
         note(!self.demands.is_empty(), "demands".to_owned());
         note(!self.leaving.is_empty(), "channels that leave".to_owned());
         note(
@@ -486,6 +488,7 @@ impl Running {
             arena: (self.layout.arena_first, self.layout.arena_frames),
             arena_free: self.card.arena.free_ranges().collect(),
             moving: self.mover.current.as_ref().map(|moving| moving.head.vm),
+            aside: self.mover.aside.as_ref().map(|moving| moving.head.vm),
             claim: self.claim.map(|claim| (claim.vm, claim.bytes)),
             vms: self.vms.values().map(|vgpu| self.audit_vm(vgpu)).collect(),
             breaches: self.breaches.clone(),
@@ -559,6 +562,9 @@ impl Inspect for Running {
         match &self.mover.current {
             Some(moving) => tree.part("move", moving),
             None => tree.name("move", "none"),
+        }
+        if let Some(moving) = &self.mover.aside {
+            tree.part("move_aside", moving);
         }
         tree.part("forecast", &self.forecast);
         tree.part("demands", &self.demands);

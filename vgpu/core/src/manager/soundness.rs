@@ -55,7 +55,7 @@ impl Running {
             let fits = self.vms.contains_key(&claim.vm) && claim.bytes <= free;
             Unsound::unless(fits, "frames are claimed that are not free, or by nobody")?;
         }
-        if let Some(moving) = &self.mover.current {
+        for moving in self.mover.all() {
             self.check_move(moving).map_err(|unsound| unsound.of("move"))?;
         }
         self.check_frames()
@@ -99,11 +99,7 @@ impl Running {
             .spaces_leaving
             .values()
             .filter(move |(owner, _)| *owner == vm);
-        let moving = self
-            .mover
-            .current
-            .iter()
-            .filter(move |moving| moving.head.vm == vm);
+        let moving = self.mover.all().filter(move |moving| moving.head.vm == vm);
         let freed = moving.flat_map(|moving| match &moving.stage {
             Stage::Redirecting { freed, .. } | Stage::Resuming { freed, .. } => &**freed,
             _ => &[],
@@ -173,6 +169,7 @@ impl Running {
             | Stage::Resting { .. }
             | Stage::Awaiting { .. }
             | Stage::Suspending
+            | Stage::Draining { .. }
             | Stage::Verifying { .. }
             | Stage::Abandoned => Ok(()),
         }
@@ -181,11 +178,7 @@ impl Running {
     /// Each frame that guests may hold is free or has one owner.
     fn check_frames(&self) -> Result<(), Unsound> {
         let is_sound = |vm: VmId| self.vms.get(&vm).is_some_and(|vgpu| vgpu.given_up.is_none());
-        let moves = self
-            .mover
-            .current
-            .iter()
-            .filter(|moving| is_sound(moving.head.vm));
+        let moves = self.mover.all().filter(|moving| is_sound(moving.head.vm));
         let moving = moves.flat_map(|moving| {
             let emptied = match &moving.stage {
                 Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => Some(emptied),

@@ -1,6 +1,7 @@
 //! The manager's behaviour: events in, actions out, on a scripted card.
 
 mod activity;
+mod aside;
 mod claims;
 mod engines;
 mod holds;
@@ -348,13 +349,16 @@ fn pause_ends_with_the_doorbells_and_tells_its_drain() {
 }
 
 #[test]
-fn preempt_that_is_late_rolls_the_move_back() {
+fn preempt_that_does_not_end_rolls_the_move_back() {
     let mut scene = Scene::up();
     scene.held.insert(Bar0Reg::from(PfifoReg::Preempt));
     let (mut scene, _) = scene.contended();
     assert!(scene.is_moving());
     scene.take();
+    moments::works(&mut scene, FIRST_CHANNEL);
     scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), false);
+    assert_eq!(rolled_back(&scene), None);
+    scene.pass(70 * MS);
     assert_eq!(rolled_back(&scene), Some(RollBack::NotIdle));
     assert!(!scene.actions.iter().any(frees), "a frame was freed");
     scene.first("start", |action| {
@@ -374,8 +378,10 @@ fn doorbell_of_a_suspended_channel_rings_when_it_is_resumed() {
     scene.take();
     scene.doorbell(A, 5);
     let own = |action: &Action| rings(action, u64::from(FIRST_CHANNEL));
-    assert!(!scene.actions.iter().any(own), "it rang while it was suspended");
+    moments::works(&mut scene, FIRST_CHANNEL);
     scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), false);
+    assert!(!scene.actions.iter().any(own), "it rang while it was suspended");
+    scene.pass(70 * MS);
     scene.first("doorbell", own);
 }
 

@@ -111,6 +111,7 @@ impl Running {
             .vms
             .values()
             .filter(|vgpu| has_to_lose(vgpu) && !vgpu.leaves() && self.mover.is_idle())
+            .filter(|vgpu| !self.mover.is_aside(vgpu.id))
             .map(|vgpu| vgpu.passed_over_until)
             .min();
         let notify = self
@@ -120,7 +121,8 @@ impl Running {
             .map(|vgpu| vgpu.notify_at)
             .min();
         let turn = self.next_turn();
-        [pass, demand, copy, above, notify, turn, self.look_at()]
+        let aside = self.mover.next_check_aside();
+        [pass, demand, copy, aside, above, notify, turn, self.look_at()]
             .into_iter()
             .flatten()
             .min()

@@ -78,6 +78,7 @@ impl History {
             batch_bytes: self.batch,
             host_ram: 1 << 40,
             claim: self.claim,
+            aside: None,
             now: self.now,
         };
         Limits {

@@ -51,6 +51,7 @@ impl Scene {
                 batch_bytes: 4 * CHUNK,
                 host_ram: 1 << 40,
                 claim: None,
+                aside: None,
                 now: Tick(100),
             },
         }

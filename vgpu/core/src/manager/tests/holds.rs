@@ -148,7 +148,9 @@ fn channel_suspended_in_the_middle_of_a_move_stays_off_the_card_behind_it() {
     scene.doorbell(A, 5);
     assert!(scene.is_moving());
     hold(&mut scene, A, SUSPENDED);
+    super::moments::works(&mut scene, FIRST_CHANNEL);
     scene.end_polls(Bar0Reg::from(PfifoReg::Preempt), false);
+    scene.pass(70 * MS);
     assert_eq!(rolled_back(&scene), Some(RollBack::NotIdle));
     assert!(!is_rung(&scene));
     assert!(

@@ -16,18 +16,18 @@ fn graph() -> Bar0Reg {
 }
 
 /// From now on the channel of the card is at work on PGRAPH.
-fn works(scene: &mut Scene, channel: u16) {
+pub(super) fn works(scene: &mut Scene, channel: u16) {
     let status = EngineStatus::new().with_channel(channel as u8).with_busy(true);
     scene.registers.insert(graph(), status.into_bits());
 }
 
 /// From now on nobody is, though the last one's context is still there.
-fn rests(scene: &mut Scene) {
+pub(super) fn rests(scene: &mut Scene) {
     let status = EngineStatus::new().with_channel(FIRST_CHANNEL as u8);
     scene.registers.insert(graph(), status.into_bits());
 }
 
-fn stops(action: &Action) -> bool {
+pub(super) fn stops(action: &Action) -> bool {
     let state = Bar0Reg::from(PfifoReg::ChannelState(FIRST_CHANNEL));
     is_store(action, state, pfifo::CHANNEL_START & !1)
 }
@@ -168,7 +168,7 @@ fn look_that_is_lost_is_had_again() {
     works(&mut scene, FIRST_CHANNEL);
     set_max(&mut scene, 18 * MIB);
     // Whoever reads the state knows nothing of what was asked.
-    scene.running().volatile.engines_asked = None;
+    scene.running().volatile.engines_asked.clear();
     rests(&mut scene);
     scene.pass(3 * MS);
     assert!(scene.notices().any(moved));

@@ -453,6 +453,11 @@ impl Scene {
         &mut self.running().vms.get_mut(&vm).expect("attached").chunks
     }
 
+    /// Whether a move stands aside.
+    pub(super) fn is_aside(&self) -> bool {
+        matches!(&self.manager.phase, Phase::Up(running) if running.mover.aside.is_some())
+    }
+
     /// Whether a move is under way.
     pub(super) fn is_moving(&self) -> bool {
         matches!(&self.manager.phase, Phase::Up(running) if !running.mover.is_idle())

@@ -1,0 +1,122 @@
+//! A move whose VM is not off the card in time: it stands aside until the VM's work is over, and other moves go on.
+//!
+//! ```text
+//! Suspending ─not in time─► Draining ─its work is over, and nothing else moves─► Suspending: off at once
+//!                              └ not in another budget, or the VM goes ──► rolled back
+//! ```
+//!
+//! To give the move up at once would have the VM stand still for nothing, and the next try would meet the next grid. Its channels
+//! are not scheduled any more, so what is under way is the last. The VM is passed over meanwhile, and what somebody waits for is taken
+//! from others. It goes on otherwise: its syncs, its stores, channels that it binds. So what the move relies on is looked at anew.
+//!
+//! A move stands aside once, and one at a time. The pause is told as one, from the first stop to the doorbells.
+
+use planted::Fault;
+
+use super::Cx;
+use super::mover::{Move, Stage};
+use super::running::Running;
+use crate::host::Job;
+use crate::reason::RollBack;
+
+/// Time between two looks at the engines. What did not end within a budget does not end in microseconds.
+const LOOK_NS: u64 = 500_000;
+/// A move stands aside for so many times the budget of a suspension: with what it had before and the copy, a pause stays below 50 ms.
+const BUDGETS: u64 = 1;
+
+impl Running {
+    /// Puts the move under way aside: its channels are not off the card in time. `false` if it has to be given up.
+    pub(super) fn put_aside(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.mover.aside.is_some() {
+            return false;
+        }
+        let vms = &self.vms;
+        let may_wait = |moving: &mut Move| {
+            let stays = vms.get(&moving.head.vm).is_some_and(|vgpu| !vgpu.leaves());
+            stays && !moving.head.was_aside
+        };
+        let Some(mut moving) = self.mover.current.take_if(may_wait) else {
+            return false;
+        };
+        moving.head.was_aside = true;
+        moving.head.is_refused = false;
+        let (vm, chunks) = (moving.head.vm, moving.head.chunks.clone());
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            for &chunk in &chunks {
+                vgpu.chunks.set_moving(chunk, false);
+            }
+        }
+        let budgets = match planted::is(Fault::AsideForgotten) {
+            true => u64::MAX,
+            false => BUDGETS,
+        };
+        let stage = Stage::Draining {
+            until: cx
+                .now
+                .after(self.config.suspend_budget_ns.saturating_mul(budgets)),
+            look_at: cx.now.after(LOOK_NS),
+            is_over: false,
+        };
+        moving.enter(stage, cx);
+        self.mover.aside = Some(moving);
+        self.commit_host_runlist(Job::Nothing);
+        self.unmap_images(vm, chunks, cx);
+        self.wake_after_move(vm);
+        true
+    }
+
+    /// Goes on with the move aside, or gives it up, when it is time. `true` if that changed something.
+    pub(super) fn check_aside(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some(Move {
+            head,
+            stage:
+                Stage::Draining {
+                    until,
+                    look_at,
+                    is_over,
+                },
+            ..
+        }) = &self.mover.aside
+        else {
+            return false;
+        };
+        let id = head.id;
+        let leaves = self.vms.get(&head.vm).is_none_or(|vgpu| vgpu.leaves());
+        if *is_over && self.mover.is_idle() && !leaves {
+            if let Some(moving) = self.mover.aside.take() {
+                self.stop_for(moving, false, cx);
+            }
+            return true;
+        }
+        if leaves || *until <= cx.now {
+            let reason = match leaves {
+                true => RollBack::Leaving,
+                false => RollBack::NotIdle,
+            };
+            self.give_up_aside(reason, cx);
+            return true;
+        }
+        if *is_over || cx.now < *look_at || self.are_engines_asked(id) {
+            return false;
+        }
+        self.ask_engines(id, cx);
+        true
+    }
+
+    /// The engines were looked at for the move aside.
+    pub(super) fn looked_aside(&mut self, is_at_work: bool, cx: &mut Cx<'_>) {
+        if let Some(moving) = &mut self.mover.aside
+            && let Stage::Draining { look_at, is_over, .. } = &mut moving.stage
+        {
+            *look_at = cx.now.after(LOOK_NS);
+            *is_over = !is_at_work && !planted::is(Fault::AsideForgotten);
+        }
+    }
+
+    /// Rolls the move aside back, whatever else moves.
+    fn give_up_aside(&mut self, reason: RollBack, cx: &mut Cx<'_>) {
+        let other = std::mem::replace(&mut self.mover.current, self.mover.aside.take());
+        self.give_up(reason, cx);
+        self.mover.current = other;
+    }
+}
