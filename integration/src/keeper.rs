@@ -19,7 +19,7 @@ pub const KEEPS: VmId = VmId(1);
 /// GPU time that the watchdog gives here.
 pub const LIMIT_NS: u64 = 40_000_000;
 /// Longest time for which a move waits for a VM that is at work, nobody standing still.
-pub const AWAITED_MAX_NS: u64 = 20_000_000;
+pub(crate) const AWAITED_MAX_NS: u64 = 20_000_000;
 /// Asks until a fence that does not come is given up: more than the watchdog needs.
 pub const TURNS: u32 = 20_000;
 const CODE_GPA: u64 = 8 << 20;
