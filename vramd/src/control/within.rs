@@ -96,7 +96,6 @@ impl WithinProcess {
                 let mut answer = Vec::new();
                 // Whoever is answered before he has said all is reset.
                 let _ = client.write_all(sent).await;
-                let _ = client.shutdown().await;
                 let _ = timeout(patience, client.read_to_end(&mut answer)).await;
                 answer
             };

@@ -152,10 +152,10 @@ fn see_and_bound_the_leak(host: &Host, terminal: &mut Terminal) {
     });
     let why = host.say(&["why", "web"]);
     assert!(why.contains("were moved out for leaky"), "{why}");
-    host.say(&["quota", "leaky", "--max", "8M"]);
-    terminal.wait_for(&["leaky ", "8M", "wants"]);
-    host.wait_until("leaky has 8M", |host| {
-        host.bytes("leaky", "resident_bytes") <= 8 * MIB
+    host.say(&["quota", "leaky", "--max", "4M"]);
+    terminal.wait_for(&["leaky ", "4M", "wants"]);
+    host.wait_until("leaky has 4M", |host| {
+        host.bytes("leaky", "resident_bytes") <= 4 * MIB
     });
     for vm in ["web", "batch"] {
         host.wait_until("the others have theirs", |host| {
@@ -204,7 +204,7 @@ fn compare_what_is_told(host: &Host) {
             .collect();
         texts
     };
-    assert_eq!(told("leaky", "quota_changed"), ["quota: max max to 8M"]);
+    assert_eq!(told("leaky", "quota_changed"), ["quota: max max to 4M"]);
     assert_eq!(
         told("batch", "hold_changed"),
         ["frozen: its memory goes to host RAM", "its memory may come back"]
@@ -213,7 +213,7 @@ fn compare_what_is_told(host: &Host) {
     for kind in ["listed", "attached", "detached", "unlisted"] {
         assert_eq!(told("late", kind).len(), 1, "{kind}");
     }
-    assert_eq!(host.metric("vramd_vm_quota_max_bytes", "leaky"), 8 * MIB);
+    assert_eq!(host.metric("vramd_vm_quota_max_bytes", "leaky"), 4 * MIB);
     let shown = host.ask(&["show", "batch"]);
     let spilled_out = shown["account"]["spilled_out_bytes"].as_u64().unwrap();
     assert!(spilled_out >= 36 * MIB, "{shown}");

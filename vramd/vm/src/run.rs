@@ -189,8 +189,9 @@ fn run_program(
     let guest = ReadyGuest::build(place, &setup, link, journal.clone())
         .and_then(ReadyGuest::start)
         .with_context(|| format!("vm {} cannot run", file.name))?;
-    release_program();
     tell_that_it_runs();
+    // Last: what has run once stays in memory no longer.
+    release_program();
     let end = loop {
         if let Some(end) = guest.end() {
             break end;

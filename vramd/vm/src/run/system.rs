@@ -116,8 +116,9 @@ fn boot(
         sandbox: sandbox.clone(),
     };
     let vm = Vm::build(config, link, journal.clone())?.start()?;
-    release_program();
     tell_that_it_runs();
+    // Last: what has run once stays in memory no longer.
+    release_program();
     let mut is_told = false;
     loop {
         if let Some(end) = vm.wait_for(LOOK_PERIOD) {
