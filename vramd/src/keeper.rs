@@ -232,7 +232,7 @@ impl Keeper {
         let GpuChange { host_ram_bytes } = change;
         let Some(bytes) = host_ram_bytes else {
             let message = "nothing is named that is to change: host_ram_bytes can be".to_owned();
-            return Err(Refusal::new(RefusalKind::Malformed, message));
+            return Err(Refusal::new(RefusalKind::HostRamRefused, message));
         };
         let file = self.file.gpus.iter().find(|gpu| gpu.name == name);
         let file = file.map(|gpu| gpu.settings.host_ram);

@@ -36,6 +36,7 @@ pub(super) struct Part {
 #[serde(deny_unknown_fields)]
 pub(super) struct Entries {
     /// The cursor of the answer before. Without one, the newest entries.
+    #[param(pattern = "^[0-9]{1,19}$")]
     after: Option<String>,
     /// Most entries of the answer, 1000 at most.
     #[serde(default = "most")]

@@ -18,7 +18,7 @@ use super::routes::{Json, Name, Refused, Served, by_keeper, name_of, request, sh
     (status = 400, description = "The body is no VM that there can be", body = Refusal),
     (status = 404, description = "There is no card of that name", body = Refusal),
     (status = 408, description = "The body did not arrive in time", body = Refusal),
-    (status = 409, description = "The name or the socket is taken, or there is no room for it", body = Refusal),
+    (status = 409, description = "It is no VM that there can be, its name or socket is taken, or there is no room for it", body = Refusal),
     (status = 413, description = "The body is longer than any such request", body = Refusal),
     (status = 503, description = "A broker has ended, or there are too many clients", body = Refusal),
     (status = 507, description = "It cannot be kept in the state file; nothing is changed", body = Refusal),

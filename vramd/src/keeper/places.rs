@@ -19,15 +19,16 @@ fn refused(message: String) -> Refusal {
     Refusal::new(RefusalKind::PlaceRefused, message)
 }
 
-fn malformed(field: &str, reason: impl ToString) -> Refusal {
-    Refusal::new(RefusalKind::Malformed, format!("{field}: {}", reason.to_string()))
+/// A value that no VM has.
+fn wrong(field: &str, reason: impl ToString) -> Refusal {
+    refused(format!("{field}: {}", reason.to_string()))
 }
 
 impl Keeper {
     /// Gives a VM a place: its VMM can connect from then on.
     pub(crate) fn attach(&mut self, attach: &Attach) -> Result<(), Refusal> {
         let name = &attach.name;
-        check_name(name).map_err(|reason| malformed("name", reason))?;
+        check_name(name).map_err(|reason| wrong("name", reason))?;
         if self.served.contains_key(name) {
             return Err(refused(format!("there is a vm {name} already")).then(format!("vramd show {name}")));
         }
@@ -140,8 +141,8 @@ impl Keeper {
         let needed = "it is needed: how much VRAM the guest sees, such as 192M";
         let guest_vram = attach
             .guest_vram_bytes
-            .ok_or_else(|| malformed("guest_vram_bytes", needed))?;
-        check_guest_vram(guest_vram).map_err(|reason| malformed("guest_vram_bytes", reason))?;
+            .ok_or_else(|| wrong("guest_vram_bytes", needed))?;
+        check_guest_vram(guest_vram).map_err(|reason| wrong("guest_vram_bytes", reason))?;
         let config = VmConfig {
             name: attach.name.clone(),
             guest_vram,
@@ -152,7 +153,7 @@ impl Keeper {
             ram: attach.ram_bytes.unwrap_or(RAM_DEFAULT),
             channels: attach.channels.unwrap_or(CHANNELS_DEFAULT),
         };
-        config.check().map_err(|reason| malformed("vm", reason))?;
+        config.check().map_err(|reason| wrong("vm", reason))?;
         Ok(VmSection {
             gpu,
             socket: self.socket_of(attach)?,
@@ -167,7 +168,7 @@ impl Keeper {
             (Some(gpu), _) if names.contains(gpu) => Ok(gpu.clone()),
             (Some(gpu), _) => Err(unknown_gpu(gpu, &self.host)),
             (None, [only]) => Ok(only.clone()),
-            (None, _) => Err(malformed(
+            (None, _) => Err(wrong(
                 "gpu",
                 format!("it is needed: there are {}", names.join(", ")),
             )),
@@ -179,10 +180,10 @@ impl Keeper {
         let beside = || Some(folder_of(&self.file.control.as_ref()?.socket));
         let usual = || Some(beside()?.join(format!("{}.sock", attach.name)));
         let socket = attach.socket.as_ref().map(PathBuf::from).or_else(usual);
-        let socket = socket.ok_or_else(|| malformed("socket", "it is needed"))?;
+        let socket = socket.ok_or_else(|| wrong("socket", "it is needed"))?;
         let is_named = socket.file_name().is_some() && !socket.ends_with("..");
         if !is_named {
-            return Err(malformed("socket", format!("{} names no file", socket.display())));
+            return Err(wrong("socket", format!("{} names no file", socket.display())));
         }
         let folders = self.socket_folders();
         if !folders.contains(&folder_of(&socket).as_path()) {
@@ -223,17 +224,17 @@ impl Keeper {
 /// Whose the socket is, and who may connect.
 fn access_of(attach: &Attach) -> Result<SocketAccess, Refusal> {
     let mode = attach.socket_mode.as_deref().map(socket_mode).transpose();
-    let mode = mode.map_err(|reason| malformed("socket_mode", reason))?;
+    let mode = mode.map_err(|reason| wrong("socket_mode", reason))?;
     let is_nobody = |id: &u32| *id == u32::MAX;
     if attach.socket_group.as_ref().is_some_and(is_nobody) {
-        return Err(malformed("socket_group", "there is no such number"));
+        return Err(wrong("socket_group", "there is no such number"));
     }
     let users = attach.socket_users.clone();
     if users
         .as_ref()
         .is_some_and(|users| users.is_empty() || users.iter().any(is_nobody))
     {
-        return Err(malformed("socket_users", "nobody could connect"));
+        return Err(wrong("socket_users", "nobody could connect"));
     }
     Ok(SocketAccess {
         owner: None,
