@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{api, fuzz, layers, planted, test, tidy, unused};
+use crate::{fuzz, layers, planted, test, tidy, unused};
 
 /// A named part of CI.
 struct Step<'a> {
@@ -92,7 +92,6 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Step::new("doc", || document(workspace)),
         Step::new("deny", || deny(workspace)),
         Step::new("test", || test::run(workspace)),
-        Step::new("api", || api::run(workspace, &api::ApiArguments::default())),
         Step::new("planted", || {
             planted::run(workspace, &planted::PlantedArguments::default())
         }),

@@ -59,7 +59,11 @@ pub struct Gpu {
 pub struct GpuChange {
     /// Host RAM in bytes for spilled chunks of all VMs of the card
     #[cfg_attr(feature = "cli", arg(id = "host_ram_bytes", long = "host-ram", value_name = "SIZE", value_parser = sizes::parse_size))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
     pub host_ram_bytes: Option<u64>,
 }
 

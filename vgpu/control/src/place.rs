@@ -21,19 +21,36 @@ pub struct Attach {
     pub gpu: Option<String>,
     /// VRAM in bytes that its guest sees
     #[cfg_attr(feature = "cli", arg(long = "guest-vram", value_name = "SIZE", value_parser = sizes::parse_size))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
     pub guest_vram_bytes: Option<u64>,
     /// Unit in bytes in which its memory moves; 2M if it is left out
     #[cfg_attr(feature = "cli", arg(long = "chunk", value_name = "SIZE", value_parser = sizes::parse_size))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
     pub chunk_bytes: Option<u64>,
     /// RAM in bytes that its VMM may let the card reach; 16G if it is left out
     #[cfg_attr(feature = "cli", arg(long = "ram", value_name = "SIZE", value_parser = sizes::parse_size))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
     pub ram_bytes: Option<u64>,
     /// Channels of the card that are kept for it; 2 if it is left out
     #[cfg_attr(feature = "cli", arg(long, value_name = "N"))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
+    #[cfg_attr(feature = "openapi", schema(maximum = 4294967295u32))]
     pub channels: Option<u32>,
     /// Path of the socket that its VMM connects to, in a folder that has one already; NAME.sock beside the control socket if it is left out
     #[cfg_attr(feature = "cli", arg(long, value_name = "PATH"))]
@@ -41,7 +58,12 @@ pub struct Attach {
     pub socket: Option<String>,
     /// Group of that socket, by its number: one of the broker's own
     #[cfg_attr(feature = "cli", arg(long, value_name = "GID"))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::optional"
+    )]
+    #[cfg_attr(feature = "openapi", schema(maximum = 4294967295u32))]
     pub socket_group: Option<u32>,
     /// Who may connect: 0600 the broker's user, 0660 the group too, 0666 everybody; 0600 if it is left out, with a group 0660
     #[cfg_attr(feature = "cli", arg(long, value_name = "MODE"))]
@@ -49,7 +71,11 @@ pub struct Attach {
     pub socket_mode: Option<String>,
     /// Users, by their numbers, whose connections are accepted, beside root's; whoever the mode lets if it is left out
     #[cfg_attr(feature = "cli", arg(long = "socket-user", value_name = "UID"))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "crate::whole::list"
+    )]
     pub socket_users: Option<Vec<u32>>,
     #[cfg_attr(feature = "cli", command(flatten))]
     /// What it may hold

@@ -49,6 +49,13 @@ pub(crate) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, 
     Whole::deserialize(deserializer).map(|Whole(number)| number)
 }
 
+/// Reads a list that may be absent or null. What no `u32` holds is the last number, which is nobody's.
+pub(crate) fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<u32>>, D::Error> {
+    let numbers = Option::<Vec<Whole>>::deserialize(deserializer)?;
+    let fits = |Whole(number)| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(numbers.map(|numbers| numbers.into_iter().map(fits).collect()))
+}
+
 /// Reads a field that may be absent or null.
 pub(crate) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
