@@ -44,7 +44,7 @@ pub(crate) struct ApiArguments {
 }
 
 impl Default for ApiArguments {
-    /// What CI runs: a minute at most.
+    /// A minute at most.
     fn default() -> Self {
         Self {
             seed: 1,
