@@ -266,6 +266,7 @@ impl HappeningLog {
             | Notice::Suspended { .. }
             | Notice::Resumed { .. }
             | Notice::SyncWaited { .. }
+            | Notice::EngineTime { .. }
             | Notice::Usage { .. } => return,
         };
         self.put(notice.vm().and_then(name), happening);

@@ -73,7 +73,7 @@ pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
 pub use room::{HostRoom, HostShort};
 pub use seating::{LeaveRefusal, Left, PlaceRefusal};
 pub use sigbus::MapOwner;
-pub use spread::{SPREAD_BOUNDS_NS, Spread, VmSpreads};
+pub use spread::{SPREAD_BOUNDS_NS, SPREAD_BOUNDS_RATE, Spread, VmSpreads};
 pub use stats::{Accesses, BrokerStats, Pauses, VmStats};
 pub use vfio_gpu::{VfioGpu, VfioGpuError};
 pub use vfio_user_server::SocketAccess;

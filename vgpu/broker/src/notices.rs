@@ -66,6 +66,7 @@ impl NoticeLog {
             | Notice::Suspended { .. }
             | Notice::Resumed { .. }
             | Notice::Backed { .. }
+            | Notice::EngineTime { .. }
             | Notice::Usage { .. } => log::trace!("{notice:?}"),
         }
     }

@@ -1,12 +1,15 @@
-//! Durations by how long they were, for metrics: so many up to each of a few bounds.
+//! Durations and rates by how large they were, for metrics: so many up to each of a few bounds.
 //!
 //! [`stats`](crate::stats) has finer ones for percentiles. These are a few numbers a VM, and their bounds are round, as a reader of metrics
 //! expects; both count the same notices.
 
-use vgpu::Notice;
+use vgpu::{MoveId, MoveStage, Notice};
 
-/// Bounds in nanoseconds, each belonging to its own part. What is above the last has a part of its own.
-pub const SPREAD_BOUNDS_NS: [u64; 17] = [
+/// Number of bounds.
+const BOUNDS: usize = 17;
+
+/// Bounds of durations in nanoseconds, each belonging to its own part. What is above the last has a part of its own.
+pub const SPREAD_BOUNDS_NS: [u64; BOUNDS] = [
     10_000,
     50_000,
     100_000,
@@ -26,23 +29,48 @@ pub const SPREAD_BOUNDS_NS: [u64; 17] = [
     5_000_000_000,
 ];
 
-/// Durations of one kind.
+/// Bounds of rates of copies in bytes a second: from a card behind a slow link, or by a window, to memory within a host.
+pub const SPREAD_BOUNDS_RATE: [u64; BOUNDS] = [
+    10_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    1_500_000_000,
+    2_000_000_000,
+    3_000_000_000,
+    4_000_000_000,
+    5_000_000_000,
+    6_000_000_000,
+    8_000_000_000,
+    10_000_000_000,
+    12_000_000_000,
+    16_000_000_000,
+    32_000_000_000,
+];
+
+/// Values of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spread {
     /// How many were above the bound before and not above this one; the last, above all bounds.
-    pub counts: [u64; SPREAD_BOUNDS_NS.len() + 1],
-    /// All of them together, in nanoseconds.
-    pub sum_ns: u64,
+    pub counts: [u64; BOUNDS + 1],
+    /// All of them together.
+    pub sum: u64,
 }
 
 impl Spread {
     fn record(&mut self, ns: u64) {
-        let part = SPREAD_BOUNDS_NS.partition_point(|bound| *bound < ns);
-        self.counts[part] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.record_within(&SPREAD_BOUNDS_NS, ns);
     }
 
-    /// Number of durations.
+    fn record_within(&mut self, bounds: &[u64; BOUNDS], value: u64) {
+        let part = bounds.partition_point(|bound| *bound < value);
+        self.counts[part] += 1;
+        self.sum = self.sum.saturating_add(value);
+    }
+
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -53,6 +81,8 @@ impl Spread {
 pub struct VmSpreads {
     /// Suspensions for moves, also of those that were given up.
     pub pauses: Spread,
+    /// How long each would be, as it was said when it began.
+    pub predictions: Spread,
     /// The part of each that was the wait for what the channels had under way.
     pub drains: Spread,
     /// Suspensions for moves that were given up: what a roll-back cost.
@@ -61,6 +91,10 @@ pub struct VmSpreads {
     pub demand_waits: Spread,
     /// Updates of page tables that waited for memory or for a move.
     pub sync_waits: Spread,
+    /// Bytes a second of each move's copy, by [`SPREAD_BOUNDS_RATE`].
+    pub copy_rates: Spread,
+    /// The copy of a move that has not ended, and how long it took.
+    copying: Option<(MoveId, u64)>,
 }
 
 impl VmSpreads {
@@ -79,6 +113,23 @@ impl VmSpreads {
                     self.rollbacks.record(*suspended_ns);
                 }
             }
+            Notice::Suspended { predicted_ns, .. } => self.predictions.record(*predicted_ns),
+            Notice::MoveStage {
+                id,
+                stage: MoveStage::Copying,
+                took_ns,
+                ..
+            } => self.copying = Some((*id, *took_ns)),
+            Notice::Moved { id, copied, .. } => {
+                // What nothing was copied for has no rate.
+                if let Some((_, ns)) = self.copying.take_if(|(of, _)| of == id)
+                    && *copied > 0
+                {
+                    let rate = u128::from(*copied) * 1_000_000_000 / u128::from(ns.max(1));
+                    self.copy_rates
+                        .record_within(&SPREAD_BOUNDS_RATE, rate.try_into().unwrap_or(u64::MAX));
+                }
+            }
             Notice::DemandEnded { waited_ns, .. } => self.demand_waits.record(*waited_ns),
             Notice::SyncWaited { waited_ns, .. } => self.sync_waits.record(*waited_ns),
             _ => {}
@@ -89,7 +140,7 @@ impl VmSpreads {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use vgpu::{MoveId, VmId};
+    use vgpu::{Direction, MoveCause, VmId};
 
     use super::*;
 
@@ -120,10 +171,44 @@ mod tests {
             spreads.sync_waits,
         ];
         assert_eq!(counts.map(|spread| spread.count()), [2, 2, 1, 1, 0]);
-        assert_eq!((spreads.pauses.counts[7], spreads.pauses.sum_ns), (2, 6_000_000));
+        assert_eq!((spreads.pauses.counts[7], spreads.pauses.sum), (2, 6_000_000));
         // A bound is part of what it bounds; what is above all has its own part.
         assert_eq!(spreads.drains.counts[1], 2);
         assert_eq!(spreads.demand_waits.counts.last(), Some(&1));
+    }
+
+    #[test]
+    fn rate_is_of_the_bytes_that_were_copied_in_the_time_of_the_copy() {
+        let vm = VmId(1);
+        let mut spreads = VmSpreads::default();
+        for (id, copied) in [(1, 2_000_000), (2, 0), (3, 2_000_000)] {
+            let id = MoveId(id);
+            spreads.notice(&Notice::MoveStage {
+                vm,
+                id,
+                stage: MoveStage::Copying,
+                took_ns: 1_000_000,
+            });
+            // The third is given up.
+            if id == MoveId(3) {
+                continue;
+            }
+            spreads.notice(&Notice::Moved {
+                vm,
+                id,
+                direction: Direction::Spill,
+                cause: MoveCause::FreeRoom,
+                chunks: 1,
+                bytes: 2_000_000,
+                copied,
+                pause_ns: None,
+            });
+        }
+        assert_eq!(
+            (spreads.copy_rates.count(), spreads.copy_rates.sum),
+            (1, 2_000_000_000)
+        );
+        assert_eq!(spreads.copy_rates.counts[7], 1);
     }
 
     proptest! {
@@ -136,7 +221,7 @@ mod tests {
                 prop_assert_eq!(up_to, durations.iter().filter(|ns| *ns <= bound).count() as u64);
             }
             prop_assert_eq!(spread.count(), durations.len() as u64);
-            prop_assert_eq!(spread.sum_ns, durations.iter().sum::<u64>());
+            prop_assert_eq!(spread.sum, durations.iter().sum::<u64>());
         }
     }
 }

@@ -411,6 +411,7 @@ impl VmCounters {
             | Notice::DemandWaits { .. }
             | Notice::DemandEnded { .. }
             | Notice::SyncWaited { .. }
+            | Notice::EngineTime { .. }
             | Notice::Started { .. }
             | Notice::StartFailed { .. }
             | Notice::HostError { .. }

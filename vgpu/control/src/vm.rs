@@ -84,6 +84,10 @@ pub struct Account {
     pub pauses: Pauses,
     /// How much of that was the wait for what its channels had under way.
     pub drained_ns: u64,
+    /// Time in nanoseconds for which its work was on the engine that computes and draws, by 20 samples a second.
+    pub graph_ns: u64,
+    /// The same for the copy engines, both together.
+    pub copy_ns: u64,
     /// Times that one of its accesses waited for memory.
     pub demand_waits: Waits,
     /// Chunks that were put in host RAM because VRAM was not to be had in time.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use fermi_spec::engine::Engine;
 use planted::Fault;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,12 @@ pub struct Account {
     pub sync_waits: u64,
     /// Time of these waits together.
     pub sync_wait_ns: u64,
+    /// Time for which its work was on PGRAPH, which computes and draws, by samples.
+    #[serde(default)]
+    pub graph_ns: u64,
+    /// Time for which its work was on the copy engines, both together, by samples.
+    #[serde(default)]
+    pub copy_ns: u64,
     /// Bytes of its chunks that were moved out for another VM's sake, or its own, by that VM.
     pub spilled_for: BTreeMap<VmId, u64>,
     /// The same for VMs that are gone: their numbers may be others' now.
@@ -124,6 +131,11 @@ impl Account {
                 self.sync_waits += 1;
                 self.sync_wait_ns += waited_ns;
             }
+            Notice::EngineTime { engine, ns, .. } => match engine {
+                Engine::Graph => self.graph_ns += ns,
+                Engine::Copy0 | Engine::Copy1 => self.copy_ns += ns,
+                Engine::Ppdec | Engine::Pppp | Engine::Pvld => {}
+            },
             _ => {}
         }
     }
@@ -195,6 +207,8 @@ impl Inspect for Account {
         tree.count("chunks_given_host_ram", self.demanded_in_host_ram as usize);
         tree.count("sync_points_that_waited", self.sync_waits as usize);
         tree.nanoseconds("waited_for_sync_points", self.sync_wait_ns);
+        tree.nanoseconds("on_graph", self.graph_ns);
+        tree.nanoseconds("on_copy_engines", self.copy_ns);
         tree.group("spilled_for", |tree| {
             for (vm, &bytes) in &self.spilled_for {
                 tree.bytes(vm, bytes);

@@ -29,6 +29,7 @@ mod channels;
 mod claim;
 mod demands;
 mod engine_looks;
+mod engine_time;
 pub(crate) mod forecast;
 mod images;
 mod isolation;

@@ -1,5 +1,6 @@
 //! The core's news for logs, metrics and the flight recorder. Every counted figure of a report starts as one of these.
 
+use fermi_spec::engine::Engine;
 use serde::{Deserialize, Serialize};
 
 use crate::event::VmId;
@@ -204,6 +205,15 @@ pub enum Notice {
         /// Bytes in VRAM of all VMs, shadows and the broker's own.
         card: u64,
     },
+    /// A VM's work was seen on an engine. The sum of these times is how long it was there, as far as samples tell.
+    EngineTime {
+        /// VM whose channel was on the engine.
+        vm: VmId,
+        /// The engine.
+        engine: Engine,
+        /// Time of the host that the sample stands for, in nanoseconds.
+        ns: u64,
+    },
     /// The guest made an error that drivers do not make; harmless to others.
     GuestError {
         /// VM of the guest.
@@ -246,6 +256,7 @@ impl Notice {
             | Self::Moved { vm, .. }
             | Self::RolledBack { vm, .. }
             | Self::Usage { vm, .. }
+            | Self::EngineTime { vm, .. }
             | Self::GuestError { vm, .. }
             | Self::ChannelKilled { vm, .. } => Some(*vm),
         }

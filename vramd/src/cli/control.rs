@@ -394,6 +394,14 @@ fn account_lines(account: &Account) -> Vec<(&'static str, String)> {
         milliseconds(p99_ns),
         milliseconds(max_ns)
     );
+    let part = |ns: u64| ns as f64 * 100.0 / account.attached_ns.max(1) as f64;
+    let on_gpu = format!(
+        "{:.1} s computing, {:.1} % of its time; {:.1} s copying, {:.1} %",
+        account.graph_ns as f64 / 1e9,
+        part(account.graph_ns),
+        account.copy_ns as f64 / 1e9,
+        part(account.copy_ns)
+    );
     let waited = format!(
         "{} accesses {}, {} updates of page tables {}; {} chunks had to go to host RAM",
         account.demand_waits.count,
@@ -409,6 +417,7 @@ fn account_lines(account: &Account) -> Vec<(&'static str, String)> {
     let moved_for: Vec<_> = moved_for.collect();
     let mut lines = vec![
         ("connected", format!("{seconds:.1} s")),
+        ("on the GPU", on_gpu),
         ("moved", moved),
         ("paused", paused),
         ("waited", waited),

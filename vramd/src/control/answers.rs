@@ -150,6 +150,8 @@ fn account(standing: &VmStanding, stats: &VmStats, picture: &Picture) -> Account
             max_ns: stats.pauses.max_ns,
         },
         drained_ns: account.drained_ns,
+        graph_ns: account.graph_ns,
+        copy_ns: account.copy_ns,
         demand_waits: Waits {
             count: account.demands,
             total_ns: account.demand_wait_ns,

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Response, header};
 use axum::response::IntoResponse;
-use broker::{Picture, SPREAD_BOUNDS_NS, Spread, VmPicture, VmSpreads};
+use broker::{Picture, SPREAD_BOUNDS_NS, SPREAD_BOUNDS_RATE, Spread, VmPicture, VmSpreads};
 use control::{Account, Bound, Gpu, QuotaSource, Refusal, Unbounded, Usage, Vm};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -150,6 +150,10 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |account| GaugeNs(account.pauses.max_ns))),
     family("vm_drained", "Part of the pauses in which channels ended what they had under way", SECONDS,
         |of| account(of, |account| CounterNs(account.drained_ns))),
+    family("vm_graph_busy", "Time that the VM's work was on the engine that computes and draws, by 20 samples a second", SECONDS,
+        |of| account(of, |account| CounterNs(account.graph_ns))),
+    family("vm_copy_busy", "Time that the VM's work was on the copy engines, both together, by 20 samples a second", SECONDS,
+        |of| account(of, |account| CounterNs(account.copy_ns))),
     family("vm_demand_waits", "Accesses that waited for memory", None,
         |of| account(of, |account| Counter(account.demand_waits.count))),
     family("vm_demand_waited", "Time that accesses waited for memory", SECONDS,
@@ -166,16 +170,24 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |account| Counter(account.channels_killed))),
 ];
 
-/// Durations of VMs: name, what they are, and which.
-type Durations = (&'static str, &'static str, fn(&VmSpreads) -> &Spread);
+/// Durations or rates of VMs: name, what they are, and which.
+type Spreads = (&'static str, &'static str, fn(&VmSpreads) -> &Spread);
 
+/// Durations, counted in nanoseconds and told in seconds.
 #[rustfmt::skip]
-const DURATIONS: &[Durations] = &[
+const DURATIONS: &[Spreads] = &[
     ("vm_pause", "How long channels stood still for a move, given up or not", |of| &of.pauses),
+    ("vm_predicted_pause", "How long each pause would be, as it was said when it began", |of| &of.predictions),
     ("vm_drain", "How long channels took to end what they had under way", |of| &of.drains),
     ("vm_rollback", "How long channels stood still for a move that was given up", |of| &of.rollbacks),
     ("vm_demand_wait", "How long an access waited for memory", |of| &of.demand_waits),
     ("vm_sync_wait", "How long an update of page tables waited for memory or a move", |of| &of.sync_waits),
+];
+
+/// Bytes a second.
+#[rustfmt::skip]
+const RATES: &[Spreads] = &[
+    ("vm_copy_rate", "How fast the memory of a move was copied", |of| &of.copy_rates),
 ];
 
 fn usage(of: &VmFigures, figure: fn(&Usage) -> u64) -> Option<Figure> {
@@ -259,14 +271,24 @@ impl Collector for Scrape {
         if connected().next().is_none() {
             return Ok(());
         }
-        for (name, help, which) in DURATIONS {
-            let mut family = to.encode_descriptor(name, help, SECONDS.as_ref(), MetricType::Histogram)?;
+        let rate = Unit::Other("bytes_per_second".to_owned());
+        let durations = DURATIONS
+            .iter()
+            .map(|of| (of, &Unit::Seconds, &SPREAD_BOUNDS_NS, 1e9));
+        let rates = RATES.iter().map(|of| (of, &rate, &SPREAD_BOUNDS_RATE, 1.0));
+        for ((name, help, which), unit, bounds, counted_in) in durations.chain(rates) {
+            let mut family = to.encode_descriptor(name, help, Some(unit), MetricType::Histogram)?;
             for of in connected() {
                 let (spread, labels) = (which(&of.spreads), of_vm(&of.vm));
-                let bounds = SPREAD_BOUNDS_NS.iter().map(|ns| seconds(*ns)).chain([ALL]);
+                let bounds = bounds.iter().map(|bound| *bound as f64 / counted_in).chain([ALL]);
                 let parts: Vec<_> = bounds.zip(spread.counts).collect();
                 let mut one = family.encode_family(&labels)?;
-                one.encode_histogram::<NoLabelSet>(seconds(spread.sum_ns), spread.count(), &parts, None)?;
+                one.encode_histogram::<NoLabelSet>(
+                    spread.sum as f64 / counted_in,
+                    spread.count(),
+                    &parts,
+                    None,
+                )?;
             }
         }
         Ok(())
@@ -384,6 +406,8 @@ mod tests {
             rolled_back: 1,
             pauses,
             drained_ns: 500_000,
+            graph_ns: 400_000_000,
+            copy_ns: 0,
             demand_waits: none.clone(),
             demanded_in_host_ram: 0,
             sync_waits: none,
@@ -413,7 +437,7 @@ mod tests {
         };
         let mut spreads = VmSpreads::default();
         (spreads.pauses.counts[5], spreads.pauses.counts[7]) = (2, 1);
-        spreads.pauses.sum_ns = 6_000_000;
+        spreads.pauses.sum = 6_000_000;
         let vm = Vm {
             name: "a".into(),
             gpu: "g0".into(),

@@ -12,6 +12,7 @@ use shadow_pt::ShadowSpace;
 use super::claim::Claim;
 use super::demands::Demands;
 use super::engine_looks::Look;
+use super::engine_time::Samples;
 use super::forecast::Forecast;
 use super::images::maps_of;
 use super::limits::Breach;
@@ -44,6 +45,7 @@ pub(super) struct Volatile {
     /// Questions who is on an engine, which is blocked until the answer.
     pub(super) looks: BTreeMap<Token, Look>,
     pub(super) watchdog: Watchdog,
+    pub(super) samples: Samples,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// Who is on the engines, asked for moves that are about to stop their VM.
@@ -222,6 +224,7 @@ impl Running {
             }
         }
         self.tell_usage(cx);
+        self.sample_engines(cx);
         self.ask_wake(cx);
     }
 
@@ -261,6 +264,7 @@ impl Running {
             && !self.watchdog_value(token, &data, cx)
             && !self.activity_value(token, &data, cx.now)
             && !self.moment_value(token, &data, cx)
+            && !self.sample_value(token, &data, cx)
             && !self.window_value(token, &data, cx)
         {
             self.value_for_vm(token, data, cx);

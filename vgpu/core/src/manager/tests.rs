@@ -3,6 +3,7 @@
 mod activity;
 mod aside;
 mod claims;
+mod engine_time;
 mod engines;
 mod holds;
 mod host_ram;

@@ -87,7 +87,7 @@ impl Running {
             false => LOOK_WHILE_MOVING_NS,
             // A channel that does not leave may have stopped with an error that nobody has heard of.
             true if !self.leaving.is_empty() => LOOK_WHILE_MOVING_NS,
-            true if self.vms.values().any(|vgpu| vgpu.eligible().next().is_some()) => self.look_interval(),
+            true if self.may_run() => self.look_interval(),
             true => return None,
         };
         Some(self.volatile.wakeups.looked_at.after(interval))
@@ -122,11 +122,22 @@ impl Running {
             .min();
         let turn = self.next_turn();
         let aside = self.mover.next_check_aside();
-        [pass, demand, copy, aside, above, notify, turn, self.look_at()]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|at| at.max(now))
+        let sample = self.next_sample();
+        [
+            pass,
+            demand,
+            copy,
+            aside,
+            above,
+            notify,
+            turn,
+            sample,
+            self.look_at(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|at| at.max(now))
     }
 
     /// Asks to be woken when the next thing is due.

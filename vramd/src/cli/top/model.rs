@@ -28,6 +28,8 @@ pub(super) struct Row {
     pub(super) moves: f64,
     /// Milliseconds of a second for which its channels stood still.
     pub(super) paused_ms: f64,
+    /// Percent of the time for which its work was on the engine that computes.
+    pub(super) gpu_percent: f64,
 }
 
 /// By what rows are sorted.
@@ -35,6 +37,7 @@ pub(super) struct Row {
 pub(super) enum Sort {
     Resident,
     Spilled,
+    Gpu,
     Pauses,
     Name,
 }
@@ -105,11 +108,16 @@ impl Model {
         let old = std::mem::take(&mut self.rows);
         let row = |vm: Vm| {
             let before = old.iter().find(|row| row.vm.name == vm.name);
-            let (moves, paused_ms) = match (before, since) {
+            let [moves, paused_ms, gpu_percent] = match (before, since) {
                 (Some(before), Some(since)) => rates(&before.vm, &vm, since),
-                _ => (0.0, 0.0),
+                _ => [0.0; 3],
             };
-            Row { vm, moves, paused_ms }
+            Row {
+                vm,
+                moves,
+                paused_ms,
+                gpu_percent,
+            }
         };
         self.rows = vms.into_iter().map(row).collect();
         self.gpus = gpus;
@@ -144,6 +152,7 @@ impl Model {
             KeyCode::Char('q') => return Step::Quit,
             KeyCode::Char('r') => self.sort_by(Sort::Resident),
             KeyCode::Char('s') => self.sort_by(Sort::Spilled),
+            KeyCode::Char('g') => self.sort_by(Sort::Gpu),
             KeyCode::Char('p') => self.sort_by(Sort::Pauses),
             KeyCode::Char('n') => self.sort_by(Sort::Name),
             KeyCode::Up => self.select(|place| place.saturating_sub(1)),
@@ -228,25 +237,33 @@ impl Model {
             Sort::Spilled => self
                 .rows
                 .sort_by_key(|row| Reverse(bytes(row).map(|both| both.1))),
+            Sort::Gpu => self.rows.sort_by(|a, b| b.gpu_percent.total_cmp(&a.gpu_percent)),
             Sort::Pauses => self.rows.sort_by(|a, b| b.paused_ms.total_cmp(&a.paused_ms)),
         }
     }
 }
 
-/// Chunks moved a second, and milliseconds paused a second.
-fn rates(before: &Vm, after: &Vm, since: Duration) -> (f64, f64) {
+/// Chunks moved a second, milliseconds paused a second, and percent of the time on the engine that computes.
+fn rates(before: &Vm, after: &Vm, since: Duration) -> [f64; 3] {
     let (Some(old), Some(new)) = (&before.account, &after.account) else {
-        return (0.0, 0.0);
+        return [0.0; 3];
     };
     // Its VMM came anew: what is counted began anew.
     if new.attached_ns < old.attached_ns || since.is_zero() {
-        return (0.0, 0.0);
+        return [0.0; 3];
     }
     let moved = |of: &control::Account| of.spilled_out_bytes + of.refilled_bytes;
     let chunks = moved(new).saturating_sub(moved(old)) / after.chunk_bytes.max(1);
     let paused_ns = new.pauses.total_ns.saturating_sub(old.pauses.total_ns);
+    let worked_ns = new.graph_ns.saturating_sub(old.graph_ns);
     let seconds = since.as_secs_f64();
-    (chunks as f64 / seconds, paused_ns as f64 / 1e6 / seconds)
+    // A sample stands for time that began before the last answer, so the sum of a second may be above it.
+    let gpu_percent = (worked_ns as f64 / 1e7 / seconds).min(100.0);
+    [
+        chunks as f64 / seconds,
+        paused_ns as f64 / 1e6 / seconds,
+        gpu_percent,
+    ]
 }
 
 /// Reads `max=64M`, or several of these with blanks between them.
@@ -355,6 +372,8 @@ pub(super) mod tests {
                     max_ns: 0,
                 },
                 drained_ns: 0,
+                graph_ns: 0,
+                copy_ns: 0,
                 demand_waits: none.clone(),
                 demanded_in_host_ram: 0,
                 sync_waits: none,
@@ -425,15 +444,23 @@ pub(super) mod tests {
             account.spilled_out_bytes,
             account.refilled_bytes,
         ) = (9, 8 * MIB, 4 * MIB);
-        account.pauses.total_ns = 30_000_000;
+        (account.pauses.total_ns, account.graph_ns) = (30_000_000, 500_000_000);
         model.heard(
             vec![gpu()],
             vec![later.clone(), vm("b", 0, 0)],
             Some(Duration::from_secs(2)),
         );
-        assert_eq!((model.rows[0].moves, model.rows[0].paused_ms), (3.0, 15.0));
-        type_in(&mut model, "p");
-        assert_eq!(names(&model), ["a", "b"]);
+        let Row {
+            moves,
+            paused_ms,
+            gpu_percent,
+            ..
+        } = model.rows[0];
+        assert_eq!((moves, paused_ms, gpu_percent), (3.0, 15.0, 25.0));
+        for key in ["p", "g"] {
+            type_in(&mut model, key);
+            assert_eq!(names(&model), ["a", "b"], "{key}");
+        }
         // Its VMM came anew.
         later.account.as_mut().unwrap().attached_ns = 2;
         model.heard(vec![gpu()], vec![later], Some(Duration::from_secs(2)));

@@ -17,7 +17,9 @@ use crate::cli::control::size;
 use crate::cli::holds::hold_words;
 
 /// Signs of a bar.
-const BAR: u64 = 16;
+const BAR: u64 = 11;
+/// The same with its ends.
+const WHOLE_BAR: usize = BAR as usize + 2;
 /// Signs of a VM's name, longer ones are cut.
 const NAME: usize = 10;
 
@@ -93,10 +95,11 @@ fn head(sort: Sort) -> Line<'static> {
     };
     Line::from(vec![
         column(format!("{:<NAME$}", "VM"), Some(Sort::Name)),
-        column(format!(" {:<18}", "GUEST'S VRAM"), None),
+        column(format!(" {:<WHOLE_BAR$}", "GUEST'S VRAM"), None),
         column(format!("{:>9}", "RESIDENT"), Some(Sort::Resident)),
         column(format!("{:>8}", "SPILLED"), Some(Sort::Spilled)),
         column(format!("{:>8}", "MAX"), None),
+        column(format!("{:>5}", "GPU"), Some(Sort::Gpu)),
         column(format!("{:>8}", "MOVES/s"), None),
         column(format!("{:>9} ", "PAUSED/s"), Some(Sort::Pauses)),
         column("STATE".into(), None),
@@ -128,13 +131,17 @@ fn row(row: &Row) -> Line<'static> {
     let max = vm.quota.max.to_string();
     let name = Span::raw(format!("{:<NAME$} ", cut(&vm.name)));
     let Some(usage) = &vm.usage else {
-        let rest = format!("{:<18}{:>9}{:>8}{max:>8}{:>8}{:>9} ", "", "", "", "", "");
+        let rest = format!(
+            "{:<WHOLE_BAR$}{:>9}{:>8}{max:>8}{:>5}{:>8}{:>9} ",
+            "", "", "", "", "", ""
+        );
         return Line::from(vec![name, rest.into(), state(row)]);
     };
     let figures = format!(
-        "{:>9}{:>8}{max:>8}{:>8.1}{:>7.1}ms ",
+        "{:>9}{:>8}{max:>8}{:>4.0}%{:>8.1}{:>7.1}ms ",
         size(usage.resident_bytes),
         size(usage.spilled_bytes),
+        row.gpu_percent,
         row.moves,
         row.paused_ms
     );
@@ -201,7 +208,7 @@ fn status(model: &Model) -> Line<'static> {
 }
 
 fn keys() -> Line<'static> {
-    Line::from("by: r resident s spilled p paused n name │ ↑↓ │ e quota f freeze t thaw │ q quit").dim()
+    Line::from("by: r resident s spilled g GPU p paused n name │ ↑↓ │ e quota f freeze t thaw q quit").dim()
 }
 
 fn cut(name: &str) -> String {
@@ -243,18 +250,19 @@ mod tests {
         let mut model = model();
         model.rows[1].vm.quota.max = Bound::Bytes(36 << 20);
         (model.rows[1].moves, model.rows[1].paused_ms) = (12.5, 80.0);
+        model.rows[1].gpu_percent = 49.6;
         assert_eq!(
             drawn(&model, 9),
             [
                 "g0         free 8M of 56M, promised 4M; in host RAM 32M of 4G; no errors",
                 "",
-                "VM         GUEST'S VRAM       RESIDENT SPILLED     MAX MOVES/s PAUSED/s STATE",
-                "a          [██████▒▒▒▒▒▒▒▒▒·]      16M     28M     max     0.0    0.0ms works",
-                "b          [███████████▒|···]      32M      4M     36M    12.5   80.0ms moves",
+                "VM         GUEST'S VRAM  RESIDENT SPILLED     MAX  GPU MOVES/s PAUSED/s STATE",
+                "a          [████▒▒▒▒▒▒▒]      16M     28M     max   0%     0.0    0.0ms works",
+                "b          [████████▒|·]      32M      4M     36M  50%    12.5   80.0ms moves",
                 "",
                 "",
                 "",
-                "by: r resident s spilled p paused n name │ ↑↓ │ e quota f freeze t thaw │ q quit",
+                "by: r resident s spilled g GPU p paused n name │ ↑↓ │ e quota f freeze t thaw q quit",
             ]
         );
     }
@@ -270,7 +278,7 @@ mod tests {
         model.rows[1].vm.usage = model.rows[1].vm.usage.take().map(usage);
         let lines = drawn(&model, 9);
         assert!(
-            lines[3].starts_with("a  ") && lines[3].ends_with("max                  absent"),
+            lines[3].starts_with("a  ") && lines[3].ends_with("max                       absent"),
             "{}",
             lines[3]
         );
