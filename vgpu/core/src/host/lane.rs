@@ -73,6 +73,8 @@ pub(crate) struct Pause {
     /// How much the copy took.
     pub(crate) copying_ns: u64,
     pub(crate) is_rolled_back: bool,
+    /// They were not off when the move was given up.
+    pub(crate) is_late: bool,
 }
 
 /// One step of a group.

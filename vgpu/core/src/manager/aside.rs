@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Suspending ─not in time─► Draining ─its work is over, and nothing else moves─► Suspending: off at once
-//!                              └ not in another budget, or the VM goes ──► rolled back
+//!                              └ not in another budget, or the VM goes ──► rolled back; three in a row: a spill waits for the end
 //! ```
 //!
 //! To give the move up at once would have the VM stand still for nothing, and the next try would meet the next grid. Its channels
@@ -10,6 +10,9 @@
 //! from others. It goes on otherwise: its syncs, its stores, channels that it binds. So what the move relies on is looked at anew.
 //!
 //! A move stands aside once, and one at a time. The pause is told as one, from the first stop to the doorbells.
+//!
+//! A VM whose work outlasts both budgets each time would keep its memory for ever, and be stopped for nothing again and again. After three
+//! suspensions in vain the next spill waits for the end of its work: what is above the budgets is the length of its own grid.
 
 use planted::Fault;
 
@@ -17,12 +20,15 @@ use super::Cx;
 use super::mover::{Move, Stage};
 use super::running::Running;
 use crate::host::Job;
+use crate::notice::Direction;
 use crate::reason::RollBack;
 
 /// Time between two looks at the engines. What did not end within a budget does not end in microseconds.
 const LOOK_NS: u64 = 500_000;
-/// A move stands aside for so many times the budget of a suspension: with what it had before and the copy, a pause stays below 50 ms.
-const BUDGETS: u64 = 1;
+/// From the first stop on, a move that stands aside has so many times the budget of a suspension: with the copy, a pause stays below 50 ms.
+const BUDGETS: u64 = 2;
+/// A spill of a VM whose suspensions were in vain stands aside for that long. Nobody else's late move can meanwhile.
+const TO_THE_END_NS: u64 = 1_000_000_000;
 
 impl Running {
     /// Puts the move under way aside: its channels are not off the card in time. `false` if it has to be given up.
@@ -46,14 +52,19 @@ impl Running {
                 vgpu.chunks.set_moving(chunk, false);
             }
         }
-        let budgets = match planted::is(Fault::AsideForgotten) {
-            true => u64::MAX,
-            false => BUDGETS,
+        let is_always_late = self
+            .vms
+            .get(&vm)
+            .is_some_and(|vgpu| vgpu.drains.are_always_late());
+        let patience = match moving.head.direction {
+            _ if planted::is(Fault::AsideForgotten) => u64::MAX,
+            Direction::Spill if is_always_late => TO_THE_END_NS,
+            // The frames that a refill has taken are nobody's meanwhile.
+            Direction::Spill | Direction::Refill => self.config.suspend_budget_ns.saturating_mul(BUDGETS),
         };
+        let since = moving.head.suspension.as_ref().map_or(cx.now, |held| held.since);
         let stage = Stage::Draining {
-            until: cx
-                .now
-                .after(self.config.suspend_budget_ns.saturating_mul(budgets)),
+            until: since.after(patience),
             look_at: cx.now.after(LOOK_NS),
             is_over: false,
         };

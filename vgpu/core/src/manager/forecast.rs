@@ -18,8 +18,12 @@ const REST_NS: u64 = 300_000;
 const DRAIN_NS: u64 = 1_000_000;
 /// A VM is waited for so many times as long as a drain would take.
 const PATIENCE: u64 = 4;
-/// But no longer than that, because nothing else moves meanwhile.
+/// But no longer than that, because nothing else moves meanwhile: a guest that waits for the memory stands still, too.
 pub(super) const PATIENCE_MAX_NS: u64 = 20_000_000;
+/// The same where nobody waits for the memory. The grid of another VM comes at the end of its own.
+const PATIENCE_UNWAITED_NS: u64 = 60_000_000;
+/// Suspensions in vain, one after the other, behind which the VM stays off the card until its work has ended.
+const LATE_MAX: u32 = 3;
 /// Waits in vain, one after the other, that each halve the next one. What is left then is one look.
 const IN_VAIN_MAX: u32 = 8;
 const MIB: u64 = 1 << 20;
@@ -50,6 +54,9 @@ pub(crate) struct Drains {
     at_rest: Mean,
     /// Waits for a moment without work that ended without one, since the last that did not.
     in_vain: u32,
+    /// Suspensions for moves that were given up because the drain did not end, since the last that was not.
+    #[serde(default)]
+    late: u32,
 }
 
 impl Drains {
@@ -69,11 +76,29 @@ impl Drains {
         }
     }
 
-    /// How long a moment is waited for at which none of the channels is at work: as long as it is likely to save more. A VM that
-    /// has the engines for itself is at work always.
-    pub(super) fn patience(self) -> u64 {
-        let most = self.expected(true).saturating_mul(PATIENCE).min(PATIENCE_MAX_NS);
-        most >> self.in_vain
+    /// How long a moment is waited for at which none of the channels is at work: as long as it is likely to save more, but less if a
+    /// guest waits for the memory. A VM that has the engines for itself is at work always.
+    pub(super) fn patience(self, is_for_somebody: bool) -> u64 {
+        let most = match is_for_somebody {
+            true => PATIENCE_MAX_NS,
+            false => PATIENCE_UNWAITED_NS,
+        };
+        self.expected(true).saturating_mul(PATIENCE).min(most) >> self.in_vain
+    }
+
+    /// A move was given up because the channels were not off the card in time.
+    pub(super) fn was_late(&mut self) {
+        self.late = self.late.saturating_add(1);
+    }
+
+    /// A suspension was not in vain.
+    pub(super) fn was_in_time(&mut self) {
+        self.late = 0;
+    }
+
+    /// Whether the VM would be stopped in vain for ever: what it has under way takes longer than any budget each time.
+    pub(super) fn are_always_late(self) -> bool {
+        self.late >= LATE_MAX
     }
 
     /// A wait is over, with such a moment or without.
@@ -89,7 +114,8 @@ impl Inspect for Drains {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.nanoseconds("drain_from_work", self.expected(true));
         tree.nanoseconds("drain_without_work", self.expected(false));
-        tree.nanoseconds("is_waited_for", self.patience());
+        tree.nanoseconds("is_waited_for", self.patience(false));
+        tree.count("suspended_in_vain", self.late as usize);
     }
 }
 
@@ -175,7 +201,8 @@ mod tests {
         assert_eq!(forecast.pause_ns(u64::MAX, u64::MAX), u64::MAX);
         let mut drains = Drains::default();
         drains.note(true, u64::MAX);
-        assert_eq!(drains.patience(), PATIENCE_MAX_NS);
+        assert_eq!(drains.patience(true), PATIENCE_MAX_NS);
+        assert_eq!(drains.patience(false), PATIENCE_UNWAITED_NS);
     }
 
     #[test]
@@ -185,12 +212,12 @@ mod tests {
         let waits: Vec<u64> = (0..12)
             .map(|_| {
                 drains.waited(false);
-                drains.patience()
+                drains.patience(true)
             })
             .collect();
         assert_eq!(waits[..3], [4_000_000, 2_000_000, 1_000_000]);
         assert!(waits[11] < 100_000, "{waits:?}");
         drains.waited(true);
-        assert_eq!(drains.patience(), 8_000_000);
+        assert_eq!(drains.patience(true), 8_000_000);
     }
 }

@@ -31,6 +31,7 @@ use crate::event::{Action, Token};
 use crate::host::PhysChannel;
 use crate::memory::ChunkNo;
 use crate::notice::MoveId;
+use crate::reason::MoveCause;
 
 /// Time between two looks. Grids of a few hundred microseconds are not worth closer ones.
 const LOOK_NS: u64 = 100_000;
@@ -50,7 +51,8 @@ impl Running {
         let vgpu = self.vms.get(&head.vm).filter(|vgpu| !vgpu.leaves());
         let leaves = self.is_written_by_leaving(&head);
         let stops = vgpu.filter(|vgpu| leaves || !writers(vgpu, &head.chunks).is_empty());
-        let patience = stops.map(|vgpu| vgpu.drains.patience());
+        let is_for_somebody = matches!(head.cause, MoveCause::Demand { .. });
+        let patience = stops.map(|vgpu| vgpu.drains.patience(is_for_somebody));
         let stage = Stage::Awaiting {
             until: cx.now.after(patience.unwrap_or(0)),
             look_at: cx.now,

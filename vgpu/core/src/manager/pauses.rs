@@ -94,6 +94,14 @@ impl Running {
         let suspended_ns = cx.now.since(pause.since);
         if let Some(vgpu) = self.vms.get_mut(&pause.vm) {
             vgpu.drains.note(pause.was_at_work, pause.drained_ns);
+            match pause {
+                Pause { is_late: true, .. } => vgpu.drains.was_late(),
+                Pause {
+                    is_rolled_back: false,
+                    ..
+                } => vgpu.drains.was_in_time(),
+                _ => {}
+            }
             vgpu.last_pause = Some((cx.now, suspended_ns));
         }
         if !pause.is_rolled_back {
@@ -129,6 +137,7 @@ impl Running {
             was_at_work: suspension.was_at_work,
             copying_ns,
             is_rolled_back,
+            is_late: is_rolled_back && suspension.drained_ns.is_none(),
         };
         self.put_back(vm, channels);
         // Behind the doorbells, which may wait for a preempt.

@@ -144,6 +144,76 @@ fn work_that_does_not_end_gives_the_move_up() {
     assert!(!scene.is_aside() && !scene.is_moving());
 }
 
+/// Grids of 70 ms, one behind the other, would keep memory from everybody for ever.
+#[test]
+fn vm_whose_work_outlasts_every_budget_is_waited_for_to_its_end() {
+    let mut scene = Scene::up();
+    scene.held.insert(preempt());
+    scene.attach(A, 40);
+    scene.bind(A, 32);
+    scene.run_channel(A);
+    works(&mut scene, FIRST_CHANNEL);
+    let quota = crate::config::Quota {
+        max: 8 * MIB,
+        ..Default::default()
+    };
+    scene.apply(Event::SetQuota { vm: A, quota });
+    let mut tries = 0;
+    while tries < 4 {
+        // Until it is stopped; then its grid outlasts the first budget.
+        while !scene.actions.iter().any(stops) {
+            scene.pass(MS);
+        }
+        tries += 1;
+        scene.take();
+        scene.pass(20 * MS);
+        scene.held.clear();
+        scene.end_polls(preempt(), false);
+        scene.held.insert(preempt());
+        assert!(scene.is_aside());
+        scene.pass(50 * MS);
+        match tries {
+            4 => assert!(scene.is_aside(), "it is stopped in vain for ever"),
+            _ => assert_eq!(rolled_back(&scene), Some(RollBack::NotIdle)),
+        }
+        scene.take();
+    }
+    // It ends as the watchdog of the card's driver would have it.
+    scene.held.clear();
+    rests(&mut scene);
+    scene.pass(3 * MS);
+    assert!(scene.notices().any(moved));
+    let (suspended, drained, is_rolled_back) = resumed(&scene)[0];
+    assert!(
+        !is_rolled_back && drained >= 70 * MS && suspended >= drained,
+        "{suspended} {drained}"
+    );
+}
+
+/// A grid without an end is not waited for without one.
+#[test]
+fn end_of_work_is_waited_for_a_second_at_most() {
+    let (mut scene, _) = late(Scene::up());
+    let vgpu = scene.running().vms.get_mut(&A).expect("it is attached");
+    (0..3).for_each(|_| vgpu.drains.was_late());
+    scene.pass(21 * MS);
+    assert_eq!(
+        rolled_back(&scene),
+        Some(RollBack::NotIdle),
+        "it was put aside before"
+    );
+    scene.take();
+    scene.held.insert(preempt());
+    while !scene.actions.iter().any(stops) {
+        scene.pass(MS);
+    }
+    late_preempt(&mut scene);
+    scene.pass(900 * MS);
+    assert!(scene.is_aside());
+    scene.pass(100 * MS);
+    assert_eq!(rolled_back(&scene), Some(RollBack::NotIdle));
+}
+
 #[test]
 fn vm_that_leaves_takes_its_move_with_it() {
     for is_reset in [false, true] {
