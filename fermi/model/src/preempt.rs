@@ -90,6 +90,9 @@ impl FermiModel {
         for id in [old, channel].into_iter().flatten() {
             self.pfifo.refresh(id);
         }
+        if let Some(id) = channel {
+            self.hurry_copies(id);
+        }
         self.advance_preempt();
     }
 
@@ -106,7 +109,7 @@ impl FermiModel {
                     return;
                 }
                 self.unload(pbdma);
-                duration = duration.saturating_add(self.timing.channel_switch_ns);
+                duration = duration.saturating_add(self.time_of(Some(id), self.timing.channel_switch_ns));
             }
             let held: Vec<usize> = (0..self.units.len())
                 .filter(|&unit| self.units[unit].is_held_by(id))

@@ -1,4 +1,4 @@
-//! `serve` with a VM that works, one that starts when asked, and one that never comes.
+//! `serve` with a VM that works, one that starts when asked, and two that never come, which whoever asks may detach.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +18,10 @@ const WORK_KIB: u64 = 40_960;
 const ENDLESS: u32 = 10_000_000;
 /// Rounds of the other.
 const SOME: u32 = 8;
+
+/// The VMs whose work is looked at. Nobody who reads the document alone asks for them, so that nobody detaches them.
+const WORKS_THROUGHOUT: &str = "works-throughout";
+const WORKS_BEHIND: &str = "works-behind";
 
 /// The running processes.
 pub(super) struct Served {
@@ -53,7 +57,13 @@ impl Served {
         for gpu in ["g0", "g1"] {
             host += &format!("[[gpu]]\nname = \"{gpu}\"\ndevice = \"model:gtx480\"\nvram = \"128M\"\n");
         }
-        for (vm, gpu, rounds) in [("a", "g0", ENDLESS), ("b", "g0", SOME), ("c", "g1", SOME)] {
+        let vms = [
+            ("a", "g0", SOME),
+            ("c", "g1", SOME),
+            (WORKS_THROUGHOUT, "g0", ENDLESS),
+            (WORKS_BEHIND, "g0", SOME),
+        ];
+        for (vm, gpu, rounds) in vms {
             let socket = at(&format!("{vm}.sock"));
             host += &format!(
                 "[[vm]]\nname = \"{vm}\"\ngpu = \"{gpu}\"\nsocket = {socket}\nguest_vram = \"64M\"\nram = \"1G\"\n"
@@ -73,11 +83,11 @@ impl Served {
         let served = Self {
             vramd: vramd.to_owned(),
             folder: folder.to_owned(),
-            worker: vm(vramd, folder, "a")?,
+            worker: vm(vramd, folder, WORKS_THROUGHOUT)?,
             broker,
         };
         until("the VM's memory", || {
-            let shown: Shown = serde_json::from_str(&served.told(&["show", "a", "--json"])?)?;
+            let shown: Shown = serde_json::from_str(&served.told(&["show", WORKS_THROUGHOUT, "--json"])?)?;
             let has = |usage: Usage| usage.resident_bytes + usage.spilled_bytes >= WORK_KIB << 10;
             Ok(shown.usage.is_some_and(has).then_some(()))
         })?;
@@ -103,7 +113,7 @@ impl Served {
 
     /// Lets all VMs go on, and sees that the one still works, and that what the other computes beside it is right.
     pub(super) fn check_work(&mut self) -> Result<()> {
-        for vm in ["a", "b"] {
+        for vm in [WORKS_THROUGHOUT, WORKS_BEHIND] {
             self.told(&["thaw", vm, "--no-wait"])?;
             self.told(&["refill", vm, "--no-wait"])?;
             self.told(&["resume", vm])?;
@@ -111,7 +121,7 @@ impl Served {
                 "quota", vm, "--min", "0", "--low", "0", "--high", "max", "--max", "max",
             ])?;
         }
-        let mut other = vm(&self.vramd, &self.folder, "b")?;
+        let mut other = vm(&self.vramd, &self.folder, WORKS_BEHIND)?;
         let line = other
             .line_within(WORK_PATIENCE)
             .context("the VM that works beside")?;

@@ -3,7 +3,8 @@
 use super::support::*;
 use crate::pfifo::ChannelId;
 use crate::{Counters, Stepped};
-use fermi_spec::regs::PmcReg;
+use fermi_spec::regs::pfifo::PREEMPT_PENDING;
+use fermi_spec::regs::{PfifoReg, PmcReg};
 
 const DATA: u64 = 0x1000_0000;
 const RAM: u64 = 0x800_0000;
@@ -117,4 +118,50 @@ fn what_is_moved_at_once_still_takes_its_time_on_the_links() {
         now.whole_ns,
         before.whole_ns
     );
+}
+
+/// GPU time and steps from a preempt in the middle of a long copy to its end, and what was copied.
+fn preempt(is_shared: bool) -> (u64, u32, Vec<u8>) {
+    let mut bench = ready();
+    if is_shared {
+        bench.card.do_at_once(0);
+    }
+    let vram = bench.allocate_aligned(BYTES, 0x2_0000);
+    let mut channel = bench.channel(3);
+    let pattern: Vec<u8> = (0..BYTES).map(|i| ((i * 31) >> 3) as u8).collect();
+    bench.set_vram_bytes(vram, &pattern);
+    bench.map_large(channel.space, DATA, Page::Vram(vram), BYTES);
+    bench.map(channel.space, RAM, Page::Ram(0), BYTES);
+    bench.flush();
+    bench.runlist(&[3]);
+    bench.run();
+    let copy = Methods::new()
+        .to(1, 0, &[0x0004_90b5])
+        .copy(1, DATA, RAM, 0x1000, (BYTES / 0x1000) as u32);
+    bench.submit(&mut channel, &copy.0);
+    while bench.card.counters().copied_bytes < BYTES / 4 {
+        bench.card.step(0, 1);
+    }
+    let start = bench.card.gpu_time();
+    bench.write(PfifoReg::Preempt, 3);
+    let mut steps = 0;
+    while bench.read(PfifoReg::Preempt) & PREEMPT_PENDING != 0 {
+        bench.card.step(0, 1);
+        steps += 1;
+    }
+    (
+        bench.card.gpu_time() - start,
+        steps,
+        bench.ram_bytes(0, BYTES as usize),
+    )
+}
+
+#[test]
+fn copy_that_a_preempt_waits_for_ends_at_once_where_somebody_shares_the_card() {
+    let ((before_ns, _, copied), (now_ns, steps, copied_now)) = (preempt(false), preempt(true));
+    // The copy ends in both: 1.5 MiB over PCIe, of which it takes no GPU time where the card is shared.
+    assert!(before_ns > 100_000, "{before_ns} ns");
+    assert_eq!(now_ns, 0);
+    assert!(steps <= 32, "{steps} steps");
+    assert_eq!(copied, copied_now);
 }
