@@ -1,11 +1,14 @@
 //! Guests that keep an engine: for ever, beside one that waits for it; and for the time of a grid, in turn with others.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fermi_spec::engine::Engine;
 use fermi_spec::graphics::compute;
 use fermi_spec::isa::assembler::assemble;
 use fermi_spec::methods::{class, host};
 use fermi_spec::pushbuffer::incrementing;
-use vgpu::{ChannelFault, Event, GpuConfig, Notice, Quota, VmId};
+use vgpu::{ChannelFault, Event, GpuConfig, Hold, Notice, Quota, VmId};
 
 use crate::bench::{Bench, gpu_config, vm_config};
 use crate::checkers::Violation;
@@ -18,8 +21,8 @@ pub const WAITS: VmId = VmId(0);
 pub const KEEPS: VmId = VmId(1);
 /// GPU time that the watchdog gives here.
 pub const LIMIT_NS: u64 = 40_000_000;
-/// Longest time for which a move waits for a VM that is at work, nobody standing still.
-pub(crate) const AWAITED_MAX_NS: u64 = 20_000_000;
+/// Longest time for which a move that no guest waits for waits for a VM that is at work, nobody standing still.
+pub(crate) const AWAITED_MAX_NS: u64 = 60_000_000;
 /// Asks until a fence that does not come is given up: more than the watchdog needs.
 pub const TURNS: u32 = 20_000;
 const CODE_GPA: u64 = 8 << 20;
@@ -147,5 +150,56 @@ pub fn endless_grid_is_stopped() -> Result<(), Violation> {
         ) => Ok(()),
         (true, _) => Err(Violation(format!("an endless grid ended by {killed:?}"))),
         (false, _) => Err(Violation(format!("{WAITS} waits behind an endless grid"))),
+    }
+}
+
+/// Steps of the grids of a VM that an operator suspends: some 350 µs.
+const SUSPENDED_STEPS: u32 = 10_000;
+
+/// Whether a VM that an operator suspends runs nothing more behind the grid under way, whatever becomes of its memory meanwhile, and
+/// goes on when it is resumed.
+pub fn suspended_vm_does_not_run() -> Result<(), Violation> {
+    let mut bench = bench(0);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let task = bench.start(KEEPS, move |bus| {
+        let mut rig = guest(bus);
+        let words = counting_grid(bus, SUSPENDED_STEPS);
+        while !stopped.load(Ordering::Relaxed) {
+            let sequence = rig.submit_with_release(bus, 0, &words);
+            // The next one is in the ring before this one has ended.
+            rig.submit(bus, 0, &words);
+            rig.wait_turns(bus, 0, sequence, 100 * TURNS);
+        }
+    });
+    let grids = |bench: &Bench| bench.world.model.counters().grids;
+    bench.turn_until("grids", |bench| grids(bench) > 4);
+    let hold = |is_suspended| Event::SetHold {
+        vm: KEEPS,
+        hold: Hold {
+            vram: None,
+            is_suspended,
+        },
+    };
+    bench.world.submit(hold(true));
+    bench.pass(5_000_000);
+    let before = grids(&bench);
+    // Memory of it goes and comes back: a move that stops it lets it go again.
+    for max in [4 << 20, u64::MAX] {
+        let quota = Quota {
+            max,
+            ..Quota::default()
+        };
+        bench.world.submit(Event::SetQuota { vm: KEEPS, quota });
+        bench.pass(AWAITED_MAX_NS);
+    }
+    let ran = grids(&bench) - before;
+    bench.world.submit(hold(false));
+    stop.store(true, Ordering::Relaxed);
+    bench.join(task);
+    match ran {
+        0 if grids(&bench) == before => Err(Violation(format!("{KEEPS} is resumed and does not run"))),
+        0 => Ok(()),
+        ran => Err(Violation(format!("{KEEPS} is suspended and runs {ran} grids"))),
     }
 }

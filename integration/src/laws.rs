@@ -18,18 +18,22 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PflushReg;
 use vgpu::{
     Action, Audit, Direction, Event, FrameOwner, MoveCause, MoveId, MoveStage, Notice, Quota, Refusal, Reply,
-    VmId,
+    RollBack, VmId,
 };
 use vm_memory::VolatileMemory;
 
 use crate::checkers::Violation;
 use crate::watch::World;
 
-/// Longest time for which a move may wait for a moment without work, and stand aside. The clock may jump beyond by as much as it does
-/// elsewhere.
+/// Longest time for which a move may wait for a moment without work, if a guest waits for the memory and if none does, and stand aside.
+/// The clock may jump beyond by as much as it does elsewhere.
 const AWAITED_MAX_NS: u64 = 20_000_000;
+const AWAITED_UNWAITED_MAX_NS: u64 = 60_000_000;
 const ASIDE_MAX_NS: u64 = 20_000_000;
 const JUMP_NS: u64 = 60_000_000;
+/// The same for a spill of a VM of which so many moves in a row were given up because it was at work.
+const ASIDE_TO_THE_END_NS: u64 = 1_000_000_000;
+const LATE_MAX: u32 = 3;
 /// Bytes that are compared at a time.
 const PIECE: u64 = 64 << 10;
 
@@ -57,6 +61,10 @@ pub(crate) struct Laws {
     resident: BTreeMap<VmId, u64>,
     /// The refill under way, and its bytes.
     refill: Option<(MoveId, VmId, u64)>,
+    /// The latest move of each VM: whether a guest waits for its memory, and whether it is a spill.
+    moves: BTreeMap<VmId, (bool, bool)>,
+    /// Moves of a VM, one after the other, that were given up because it was at work.
+    late: BTreeMap<VmId, u32>,
     compared: Option<MoveId>,
     ended: BTreeSet<VmId>,
     /// Directories of VMs on their way out.
@@ -218,6 +226,7 @@ impl Laws {
             (Notice::DemandEnded { waited_ns, .. }, Some(sums)) => sums.waited_ns += waited_ns,
             _ => {}
         }
+        self.note_late(notice);
         match notice {
             Notice::MoveStarted {
                 vm,
@@ -236,8 +245,52 @@ impl Laws {
             Notice::Usage { vm, resident, .. } => return self.check_max(*vm, *resident),
             Notice::MoveStage {
                 vm, stage, took_ns, ..
-            } => check_wait(*vm, *stage, *took_ns)?,
+            } => self.check_wait(*vm, *stage, *took_ns)?,
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// Remembers what a move is for, and how often a VM was too late.
+    fn note_late(&mut self, notice: &Notice) {
+        match notice {
+            Notice::MoveStarted {
+                vm, direction, cause, ..
+            } => {
+                let is_for_somebody = matches!(cause, MoveCause::Demand { .. });
+                self.moves
+                    .insert(*vm, (is_for_somebody, *direction == Direction::Spill));
+            }
+            Notice::RolledBack {
+                vm,
+                reason: RollBack::NotIdle,
+                ..
+            } => *self.late.entry(*vm).or_default() += 1,
+            Notice::Moved {
+                vm,
+                pause_ns: Some(_),
+                ..
+            } => drop(self.late.remove(vm)),
+            _ => {}
+        }
+    }
+
+    /// No move waits for a VM's work for longer than that.
+    fn check_wait(&self, vm: VmId, stage: MoveStage, took_ns: u64) -> Result<(), Violation> {
+        let (is_for_somebody, is_spill) = self.moves.get(&vm).copied().unwrap_or_default();
+        let is_always_late = self.late.get(&vm).is_some_and(|late| *late >= LATE_MAX);
+        let most = match stage {
+            MoveStage::Awaiting if is_for_somebody => AWAITED_MAX_NS,
+            MoveStage::Awaiting => AWAITED_UNWAITED_MAX_NS,
+            MoveStage::Draining if is_spill && is_always_late => ASIDE_TO_THE_END_NS,
+            MoveStage::Draining => ASIDE_MAX_NS,
+            _ => return Ok(()),
+        };
+        if took_ns > most + JUMP_NS {
+            return Err(Violation(format!(
+                "a move of {vm} waited for its work for {} ms, {stage:?}",
+                took_ns / 1_000_000
+            )));
         }
         Ok(())
     }
@@ -354,22 +407,6 @@ impl Laws {
 }
 
 /// Checks what the card may use without another look at the tables.
-/// Nobody waits for a VM's work for longer than that.
-fn check_wait(vm: VmId, stage: MoveStage, took_ns: u64) -> Result<(), Violation> {
-    let most = match stage {
-        MoveStage::Awaiting => AWAITED_MAX_NS,
-        MoveStage::Draining => ASIDE_MAX_NS,
-        _ => return Ok(()),
-    };
-    if took_ns > most + JUMP_NS {
-        return Err(Violation(format!(
-            "a move of {vm} waited for its work for {} ms, {stage:?}",
-            took_ns / 1_000_000
-        )));
-    }
-    Ok(())
-}
-
 fn check_translations(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());

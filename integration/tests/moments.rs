@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use integration::bench::{Bench, Task};
 use integration::keeper::{KEEPS, LIMIT_NS, TURNS, WAITS, bench, counting_grid, guest};
-use integration::keeper::{endless_grid_is_stopped, move_does_not_wait_for_an_endless_grid};
+use integration::keeper::{
+    endless_grid_is_stopped, move_does_not_wait_for_an_endless_grid, suspended_vm_does_not_run,
+};
 use vgpu::{Direction, Event, MoveStage, Notice, Quota, VmId};
 
 const MIB: u64 = 1 << 20;
@@ -127,4 +129,9 @@ fn vm_that_has_the_engine_for_itself_is_not_waited_for_long() {
 fn endless_grid_keeps_no_move_waiting() {
     move_does_not_wait_for_an_endless_grid().unwrap();
     endless_grid_is_stopped().unwrap();
+}
+
+#[test]
+fn vm_that_an_operator_suspends_runs_nothing_until_it_is_resumed() {
+    suspended_vm_does_not_run().unwrap();
 }

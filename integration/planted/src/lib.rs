@@ -116,6 +116,8 @@ faults! {
     AsideForgotten,
     /// A move waits without end for a VM that is at work.
     MomentWithoutEnd,
+    /// A VM that an operator suspends goes on.
+    SuspendedRuns,
     /// A move that is over leaves its chunk marked as moving.
     MoveNeverEnds,
     /// A flush or a runlist that does not end is taken as done.

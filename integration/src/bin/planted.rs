@@ -97,6 +97,7 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         }
         2 => opener::channels_opened_during_moves(),
         3 => keeper::move_does_not_wait_for_an_endless_grid(),
+        4 => keeper::suspended_vm_does_not_run(),
         _ => Ok(()),
     });
     let outcome = outcome.map(|result| result.err().map(|violation| violation.0));
