@@ -10,9 +10,13 @@
 //! A grid gives way to nobody, and a segment that forbids switches does not either. What others compute stays the same.
 //!
 //! Where such a channel is named, a copy that a preempt (2634) waits for ends at once, too, for the same reason: 512 KiB over PCIe are 90 µs
-//! of the GPU's time, and beside grids 20 ms of the host's, for which the guest whose memory is to move stands still.
+//! of the GPU's time, and beside grids 20 ms of the host's, for which the guest whose memory is to move stands still. What is beyond a few MiB
+//! of it takes its time: a guest may have a copy of any length under way, and nothing else of the card goes on before it.
 
 use crate::{model::FermiModel, pfifo::ChannelId};
+
+/// Bytes of copies that end at once because a preempt waits for them.
+const HURRIED_MAX: u64 = 4 << 20;
 
 impl FermiModel {
     /// Does the work of `channel` at once from now on; of no channel if there is none of that number.
@@ -36,7 +40,10 @@ impl FermiModel {
     /// Whether a preempt waits for the channel, and what it has under way ends at once for that.
     fn is_hurried(&self, id: ChannelId) -> bool {
         // An engine that is told to be slow stays so.
-        self.pfifo.at_once.is_some() && self.faults.copy_slowdown <= 1 && self.pfifo.preempt.concerns(id)
+        self.pfifo.at_once.is_some()
+            && self.faults.copy_slowdown <= 1
+            && self.pfifo.preempt.concerns(id)
+            && self.pfifo.preempt.waited_bytes < HURRIED_MAX
     }
 
     /// A preempt of the channel begins: copies of it that are under way go on now.

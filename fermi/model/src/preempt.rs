@@ -33,6 +33,8 @@ pub(crate) struct Preempt {
     phase: Phase,
     /// When the switch time-out reports.
     timeout_at: Option<u64>,
+    /// Bytes that the channel has copied while it was waited for.
+    pub(crate) waited_bytes: u64,
 }
 
 impl Preempt {
@@ -83,6 +85,7 @@ impl FermiModel {
             channel,
             phase: Phase::Waiting,
             timeout_at: enabled.then(|| self.clock.now().saturating_add(ns)),
+            waited_bytes: 0,
         };
         if crate::faults::take(&mut self.faults.refused_preempts) {
             self.pfifo.preempt.phase = Phase::Refused;

@@ -236,6 +236,10 @@ impl FermiModel {
         self.mem.stores += 1;
         let bytes = traffic.vram + traffic.upstream + traffic.downstream;
         self.mem.counters.copied_bytes += bytes / 2;
+        let channel = self.units[unit].channel();
+        if channel.is_some_and(|id| self.pfifo.preempt.concerns(id)) {
+            self.pfifo.preempt.waited_bytes += bytes / 2;
+        }
         let now = self.clock.now();
         let placed = self.timing.copy_components_ns(components);
         let end = self
@@ -243,7 +247,7 @@ impl FermiModel {
             .reserve(&self.timing, traffic, now)
             .max(now.saturating_add(placed));
         let slowdown = u64::from(self.faults.copy_slowdown.max(1));
-        let took = self.time_of(self.units[unit].channel(), (end - now).saturating_mul(slowdown));
+        let took = self.time_of(channel, (end - now).saturating_mul(slowdown));
         self.units[unit].at = now.saturating_add(took);
         self.units[unit].transfer = Some(transfer);
         if let Err(refusal) = moved {
