@@ -9,7 +9,7 @@
 //! All of it is one thread with a runtime of its own, which no path of a VM goes through. It never takes a broker's lock: what it asks,
 //! the broker's event loop does between two events, and a request that waits for it holds nothing. What changes something goes by the
 //! keeper, which has it outlast this process. Its filter of system calls lets it
-//! talk to clients and no more. Decision 0020 says why it is so.
+//! talk to clients and no more. It gives way to all other threads of the host (`ThreadKind::niceness`). Decision 0020 says why it is so.
 
 pub(crate) mod answers;
 mod ask;
@@ -19,6 +19,7 @@ mod document;
 mod holds;
 mod looks;
 mod metrics;
+mod pace;
 mod places;
 mod port;
 mod routes;

@@ -1,11 +1,12 @@
 //! Where the log goes: to stderr, or to systemd's journal where stderr leads there, with what a line is about as fields of its own.
 //!
-//! `journalctl VRAMD_VM=a` finds what the broker says of VM `a`: each key of a record is a field with `VRAMD_` before its name. What is
-//! logged is chosen by `RUST_LOG` in both cases.
+//! `journalctl VRAMD_VM=a` finds what the broker says of VM `a`: each key of a record is a field with `VRAMD_` before its name. A line of a
+//! thread that works for a card has that one's name as `VRAMD_GPU`. What is logged is chosen by `RUST_LOG` in both cases.
 
 use log::kv::{Error, Key, Source, Value, VisitSource};
 use log::{Log, Metadata, Record};
 use systemd_journal_logger::{JournalLog, connected_to_journal};
+use vfio_user_server::threads;
 
 /// What the names of our fields begin with: the journal's own begin otherwise.
 const PREFIX: &str = "VRAMD_";
@@ -41,7 +42,8 @@ impl Log for FieldLog {
         if !self.filter.matches(record) {
             return;
         }
-        let fields = fields(record.key_values());
+        let card = threads::card();
+        let fields = fields(record.key_values(), card.as_deref());
         let named = record.to_builder().key_values(&fields).build();
         self.journal.log(&named);
     }
@@ -49,8 +51,11 @@ impl Log for FieldLog {
     fn flush(&self) {}
 }
 
-/// The pairs of `source` under the names of our fields.
-fn fields(source: &dyn Source) -> Vec<(String, Value<'_>)> {
+/// The key that has a card's name.
+const GPU: &str = "gpu";
+
+/// The pairs of `source` under the names of our fields, and the card that they are about, if the source does not name one.
+fn fields<'kvs>(source: &'kvs dyn Source, card: Option<&'kvs str>) -> Vec<(String, Value<'kvs>)> {
     struct Collected<'kvs>(Vec<(String, Value<'kvs>)>);
     impl<'kvs> VisitSource<'kvs> for Collected<'kvs> {
         fn visit_pair(&mut self, key: Key<'kvs>, value: Value<'kvs>) -> Result<(), Error> {
@@ -61,6 +66,12 @@ fn fields(source: &dyn Source) -> Vec<(String, Value<'_>)> {
     let mut collected = Collected(Vec::new());
     // The visitor refuses nothing, and a source that cannot go on has given what it has.
     let _ = source.visit(&mut collected);
+    let name = format!("{PREFIX}{GPU}");
+    if let Some(card) = card
+        && !collected.0.iter().any(|(key, _)| *key == name)
+    {
+        collected.0.push((name, Value::from(card)));
+    }
     collected.0
 }
 
@@ -72,10 +83,19 @@ mod tests {
     fn each_key_becomes_a_field_of_ours() {
         let pairs = [("vm", Value::from("a")), ("uid", Value::from(1001))];
         let source: &[(&str, Value<'_>)] = &pairs;
-        let named: Vec<_> = fields(&source)
-            .into_iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        assert_eq!(named, ["VRAMD_vm=a", "VRAMD_uid=1001"]);
+        assert_eq!(named(&source, None), ["VRAMD_vm=a", "VRAMD_uid=1001"]);
+    }
+
+    #[test]
+    fn line_has_the_card_that_it_names_or_else_that_of_its_thread() {
+        let none: &[(&str, Value<'_>)] = &[];
+        assert_eq!(named(&none, Some("g0")), ["VRAMD_gpu=g0"]);
+        let other: &[(&str, Value<'_>)] = &[("gpu", Value::from("g1"))];
+        assert_eq!(named(&other, Some("g0")), ["VRAMD_gpu=g1"]);
+    }
+
+    fn named(source: &dyn Source, card: Option<&str>) -> Vec<String> {
+        let all = fields(source, card).into_iter();
+        all.map(|(name, value)| format!("{name}={value}")).collect()
     }
 }

@@ -65,6 +65,8 @@ pub enum RefusalKind {
     HostRamRefused,
     /// 413: the body is longer than any request.
     TooLarge,
+    /// 429: this user has asked too often.
+    TooOften,
     /// 503: too many clients are connected.
     TooManyConnections,
     /// 503: the broker of the card has ended, or does not answer.
@@ -91,6 +93,7 @@ impl RefusalKind {
             | RefusalKind::PlaceRefused
             | RefusalKind::HostRamRefused => 409,
             RefusalKind::TooLarge => 413,
+            RefusalKind::TooOften => 429,
             RefusalKind::TooManyConnections | RefusalKind::BrokerEnded => 503,
             RefusalKind::NotKept => 507,
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use broker::{Broker, FlightFolder, PciFunction, VmSocket};
+use vfio_user_server::threads;
 use vgpu::GpuConfig;
 use vmm::sandbox::privileges::User;
 
@@ -153,7 +154,7 @@ fn is_of_host(gpu: &GpuSection) -> bool {
 fn start(prepared: Vec<(String, Prepared)>) -> anyhow::Result<Vec<(String, Broker)>> {
     let mut brokers = Vec::new();
     for (gpu, prepared) in prepared {
-        let broker = prepared.start().with_context(|| format!("gpu {gpu}"))?;
+        let broker = threads::for_card(&gpu, || prepared.start()).with_context(|| format!("gpu {gpu}"))?;
         brokers.push((gpu, broker));
     }
     Ok(brokers)

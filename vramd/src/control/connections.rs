@@ -2,8 +2,8 @@
 //!
 //! A connection has one request. It has to arrive in [`READ_TIME`], and the connection ends after [`WHOLE_TIME`] whatever its client
 //! does, so that nobody keeps a place. Some places are kept for root and the broker's own user: members of the group, however many
-//! connections they make, take none of these. Who finds no place, or may not ask, is told so, in one of a few places more; beyond
-//! these connections are closed at once.
+//! connections they make, take none of these. A member asks so often as people and scripts do, and no more. Who finds no place, or may
+//! not ask, is told so, in one of a few places more; beyond these connections are closed at once.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,6 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use vfio_user_server::Peer;
 
+use super::pace::Pace;
 use super::routes::Refused;
 
 /// Most connections at a time that are answered.
@@ -35,6 +36,10 @@ const PLACES: usize = 64;
 const KEPT_PLACES: usize = 8;
 /// Most connections at a time that are told why they are not.
 const REFUSED_PLACES: usize = 16;
+/// Requests of one member of the group in a second, and at once: more than a person makes, or a script that looks each second at
+/// each of 64 VMs, and 64 users who do it take a tenth of a processor.
+const MEMBER_RATE: u32 = 50;
+const MEMBER_BURST: u32 = 200;
 /// Descriptors that all of them may take.
 pub(super) const CONNECTIONS_MAX: usize = PLACES + KEPT_PLACES + REFUSED_PLACES;
 /// Longest time in which a request arrives.
@@ -61,6 +66,7 @@ pub(super) struct Door {
     places: Arc<Semaphore>,
     kept_places: Arc<Semaphore>,
     refused_places: Arc<Semaphore>,
+    pace: Pace,
     said: Option<Instant>,
 }
 
@@ -81,6 +87,7 @@ impl Door {
             places: Arc::new(Semaphore::new(PLACES)),
             kept_places: Arc::new(Semaphore::new(KEPT_PLACES)),
             refused_places: Arc::new(Semaphore::new(REFUSED_PLACES)),
+            pace: Pace::new(MEMBER_RATE, MEMBER_BURST),
             said: None,
         }
     }
@@ -121,12 +128,24 @@ impl Door {
 
     fn admit(&mut self, stream: &UnixStream) -> Admission {
         let refusal = match Peer::of(stream) {
-            Ok(peer) if self.is_allowed(&peer) => match self.place_of(&peer) {
-                Some(place) => return Admission::Served(peer, place),
-                None => Refused::new(
-                    RefusalKind::TooManyConnections,
-                    format!("{PLACES} clients are connected, which is all that there is room for: try again"),
+            Ok(peer) if self.is_allowed(&peer) => match self.is_early(&peer) {
+                Some(early) => Refused::new(
+                    RefusalKind::TooOften,
+                    format!(
+                        "user {} asks more often than {MEMBER_RATE} times a second: try again in {} ms",
+                        peer.uid,
+                        early.as_millis() + 1
+                    ),
                 ),
+                None => match self.place_of(&peer) {
+                    Some(place) => return Admission::Served(peer, place),
+                    None => Refused::new(
+                        RefusalKind::TooManyConnections,
+                        format!(
+                            "{PLACES} clients are connected, which is all that there is room for: try again"
+                        ),
+                    ),
+                },
             },
             Ok(peer) => Refused::new(
                 RefusalKind::NotAllowed,
@@ -148,6 +167,14 @@ impl Door {
             Ok(place) => Admission::Refused(refusal, place),
             Err(_) => Admission::Closed,
         }
+    }
+
+    /// How much too early somebody asks, if he does. Root and the broker's own user may ask at any time.
+    fn is_early(&mut self, peer: &Peer) -> Option<Duration> {
+        let paced = !self.is_own(peer);
+        paced
+            .then(|| self.pace.ask(peer.uid, Instant::now()).err())
+            .flatten()
     }
 
     /// A place for one who may ask: one for all while there are any, else one that is kept for him.

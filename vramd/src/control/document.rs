@@ -6,12 +6,13 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{OpenApi, Ref, ResponseBuilder};
 
 /// Answers of the door, and what they mean.
-const OF_THE_DOOR: [(RefusalKind, &str); 3] = [
+const OF_THE_DOOR: [(RefusalKind, &str); 4] = [
     (
         RefusalKind::NotAllowed,
         "The client is none of those who may control this broker",
     ),
     (RefusalKind::TooSlow, "The request did not arrive in time"),
+    (RefusalKind::TooOften, "This user has asked too often"),
     (RefusalKind::TooManyConnections, "There are too many clients"),
 ];
 

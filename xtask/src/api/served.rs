@@ -1,4 +1,4 @@
-//! `serve` with a VM that works, one that starts when asked, and two that never come, which whoever asks may detach.
+//! `serve` with a VM that works, one that starts when asked, and one that never comes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,10 +18,6 @@ const WORK_KIB: u64 = 40_960;
 const ENDLESS: u32 = 10_000_000;
 /// Rounds of the other.
 const SOME: u32 = 8;
-
-/// The VMs whose work is looked at. Nobody who reads the document alone asks for them, so that nobody detaches them.
-const WORKS_THROUGHOUT: &str = "works-throughout";
-const WORKS_BEHIND: &str = "works-behind";
 
 /// The running processes.
 pub(super) struct Served {
@@ -57,13 +53,7 @@ impl Served {
         for gpu in ["g0", "g1"] {
             host += &format!("[[gpu]]\nname = \"{gpu}\"\ndevice = \"model:gtx480\"\nvram = \"128M\"\n");
         }
-        let vms = [
-            ("a", "g0", SOME),
-            ("c", "g1", SOME),
-            (WORKS_THROUGHOUT, "g0", ENDLESS),
-            (WORKS_BEHIND, "g0", SOME),
-        ];
-        for (vm, gpu, rounds) in vms {
+        for (vm, gpu, rounds) in [("a", "g0", ENDLESS), ("b", "g0", SOME), ("c", "g1", SOME)] {
             let socket = at(&format!("{vm}.sock"));
             host += &format!(
                 "[[vm]]\nname = \"{vm}\"\ngpu = \"{gpu}\"\nsocket = {socket}\nguest_vram = \"64M\"\nram = \"1G\"\n"
@@ -83,11 +73,11 @@ impl Served {
         let served = Self {
             vramd: vramd.to_owned(),
             folder: folder.to_owned(),
-            worker: vm(vramd, folder, WORKS_THROUGHOUT)?,
+            worker: vm(vramd, folder, "a")?,
             broker,
         };
         until("the VM's memory", || {
-            let shown: Shown = serde_json::from_str(&served.told(&["show", WORKS_THROUGHOUT, "--json"])?)?;
+            let shown: Shown = serde_json::from_str(&served.told(&["show", "a", "--json"])?)?;
             let has = |usage: Usage| usage.resident_bytes + usage.spilled_bytes >= WORK_KIB << 10;
             Ok(shown.usage.is_some_and(has).then_some(()))
         })?;
@@ -111,9 +101,9 @@ impl Served {
         String::from_utf8(output.stdout).context("a verb says what is no text")
     }
 
-    /// Lets all VMs go on, and sees that the one still works, and that what the other computes beside it is right.
+    /// Lets all VMs go on, sees that the one still works and that what the other computes beside it is right, and ends both.
     pub(super) fn check_work(&mut self) -> Result<()> {
-        for vm in [WORKS_THROUGHOUT, WORKS_BEHIND] {
+        for vm in ["a", "b"] {
             self.told(&["thaw", vm, "--no-wait"])?;
             self.told(&["refill", vm, "--no-wait"])?;
             self.told(&["resume", vm])?;
@@ -121,7 +111,7 @@ impl Served {
                 "quota", vm, "--min", "0", "--low", "0", "--high", "max", "--max", "max",
             ])?;
         }
-        let mut other = vm(&self.vramd, &self.folder, WORKS_BEHIND)?;
+        let mut other = vm(&self.vramd, &self.folder, "b")?;
         let line = other
             .line_within(WORK_PATIENCE)
             .context("the VM that works beside")?;
@@ -137,12 +127,12 @@ impl Served {
             "the VM that works ended with {ended:?}: {}",
             self.worker.errors()?.trim()
         );
+        self.worker.terminate()?;
         Ok(())
     }
 
     /// Ends it as an operator does; an error in its log is one.
     pub(super) fn stop(mut self) -> Result<()> {
-        self.worker.terminate()?;
         let status = self.broker.terminate()?;
         let log = self.broker.errors()?;
         let error = log

@@ -312,6 +312,11 @@ impl Trial {
                 "weight: 50",
             ],
         )?;
+        // And what it says of one card.
+        self.says(
+            "journalctl --unit vramd.service VRAMD_GPU=gpu0 --output cat",
+            &["card is up"],
+        )?;
         ensure!(
             line.lines().count() == 1 && !line.contains("weight: 60"),
             "lines of another VM are among those of a: {line}"

@@ -16,6 +16,9 @@ pub(super) fn process(rules: &mut Rules) {
     allow(rules, PROCESS_CALLS);
     starter(rules);
     allow_if(rules, libc::SYS_fcntl, 1, Eq, libc::F_SETFD as u64);
+    // A thread that gives way to others: that far, and no other.
+    let niceness = ThreadKind::Control.niceness();
+    allow_if(rules, libc::SYS_setpriority, 2, Eq, niceness as u64);
     vfio(rules);
 }
 
@@ -117,6 +120,7 @@ const PROCESS_CALLS: &[c_long] = &[
     libc::SYS_getegid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
+    libc::SYS_getpriority,
     libc::SYS_getrusage,
     libc::SYS_gettimeofday,
     libc::SYS_getuid,

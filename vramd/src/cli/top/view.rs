@@ -208,7 +208,7 @@ fn status(model: &Model) -> Line<'static> {
 }
 
 fn keys() -> Line<'static> {
-    Line::from("by: r resident s spilled g GPU p paused n name │ ↑↓ │ e quota f freeze t thaw q quit").dim()
+    Line::from("by r resident s spilled g GPU p paused n name │ e quota f freeze t thaw │ q quit").dim()
 }
 
 fn cut(name: &str) -> String {
@@ -262,7 +262,7 @@ mod tests {
                 "",
                 "",
                 "",
-                "by: r resident s spilled g GPU p paused n name │ ↑↓ │ e quota f freeze t thaw q quit",
+                "by r resident s spilled g GPU p paused n name │ e quota f freeze t thaw │ q quit",
             ]
         );
     }
