@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
-use crate::{fuzz, layers, planted, test, tidy, unused};
+use crate::{api, fuzz, layers, planted, test, tidy, unused};
 
 /// A named part of CI.
 struct Step<'a> {
@@ -95,6 +95,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         Step::new("planted", || {
             planted::run(workspace, &planted::PlantedArguments::default())
         }),
+        Step::new("api", || api::run(workspace, &api::ApiArguments::default())),
         Step::new("fuzz", || fuzz::run_in_ci(workspace)),
     ];
     let start = Instant::now();

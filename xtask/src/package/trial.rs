@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::attach;
+use super::attach::Attach;
 use super::layout::Packed;
 use crate::guest::{Clock, Disk, Guest, GuestConfig, Processor};
 use crate::host_env::{DebianDisk, GuestFile, HostEnv, PAYLOAD};
@@ -40,8 +40,9 @@ impl Host<'_> {
     pub(super) fn try_out(&self, workspace: &Workspace, lines: &[String], folder: &Path) -> Result<()> {
         let start = Instant::now();
         let root = folder.join("host-root.cpio");
-        self.environment
-            .write_host_root(&root, &self.files(workspace, folder)?)?;
+        let mut files = self.files(folder)?;
+        let attach = Attach::prepare(workspace, self.environment, &mut files)?;
+        self.environment.write_host_root(&root, &files)?;
         let config = GuestConfig {
             processor: Processor::EpycRome,
             clock: Clock::Host,
@@ -57,7 +58,7 @@ impl Host<'_> {
         println!("the host is up after {:.1} s", start.elapsed().as_secs_f64());
         let mut trial = Trial { guest };
         if lines.is_empty() {
-            trial.all(self)?;
+            trial.all(self, &attach)?;
         } else {
             for line in lines {
                 let output = trial.guest.run(line, PATIENCE)?;
@@ -68,7 +69,7 @@ impl Host<'_> {
     }
 
     /// What the host finds of ours.
-    fn files(&self, workspace: &Workspace, folder: &Path) -> Result<Vec<GuestFile>> {
+    fn files(&self, folder: &Path) -> Result<Vec<GuestFile>> {
         let inner = folder.join(ROOT);
         self.environment.write_inner_root(&inner)?;
         let [first, later] = self.packages;
@@ -83,7 +84,6 @@ impl Host<'_> {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
             files.push(GuestFile::payload(name, path));
         }
-        files.push(attach::file(workspace));
         Ok(files)
     }
 }
@@ -109,7 +109,7 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    fn all(&mut self, host: &Host<'_>) -> Result<()> {
+    fn all(&mut self, host: &Host<'_>, attach: &Attach) -> Result<()> {
         let [first, later] = host.packages;
         self.step("installed", |trial| trial.install(first))?;
         self.step("started", Trial::start)?;
@@ -117,7 +117,7 @@ impl Trial {
         self.step("journal", Trial::look_into_the_journal)?;
         self.step("watchdog", Trial::stop_answering)?;
         self.step("power button", Trial::press_power_button)?;
-        self.step("libvirt", attach::check)?;
+        self.step("libvirt", |trial| attach.check(trial))?;
         self.step("upgraded", |trial| trial.upgrade(later))?;
         self.step("removed", Trial::remove)?;
         self.step("purged", Trial::purge)
