@@ -184,6 +184,7 @@ pub fn suspended_vm_does_not_run() -> Result<(), Violation> {
     bench.world.submit(hold(true));
     bench.pass(5_000_000);
     let before = grids(&bench);
+    bench.pass(20_000_000);
     // Memory of it goes and comes back: a move that stops it lets it go again.
     for max in [4 << 20, u64::MAX] {
         let quota = Quota {

@@ -60,7 +60,7 @@ impl Attach {
             &["PCI device 10de:06c0"],
         )?;
         trial.says("virsh destroy vramd-a", &["destroyed"])?;
-        trial.waits_for("vramd show a | grep --quiet 'state  *not connected'")?;
+        trial.waits_for("vramd show a | grep --quiet \"state  *not connected\"")?;
         trial.says("virsh undefine vramd-a", &["undefined"])?;
         trial.says(
             &format!("systemctl stop libvirtd.service virtlogd.service; rm {EMULATOR}"),

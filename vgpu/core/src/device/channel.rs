@@ -2,7 +2,6 @@
 
 use fermi_spec::addr::{GuestVramAddr, VramAddr};
 use fermi_spec::instance::Timeslice;
-use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
@@ -67,7 +66,7 @@ impl Channel {
 impl Vgpu {
     /// Channels that the card may run, in the order of the guest's list.
     pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
-        let may_run = !self.hold.is_suspended || planted::is(Fault::SuspendedRuns);
+        let may_run = !self.hold.is_suspended;
         self.runlist
             .iter()
             .filter_map(|v| self.channels.get(v))

@@ -408,6 +408,8 @@ impl Running {
     /// switch point. Those that are let go run what was submitted meanwhile.
     fn set_hold(&mut self, vm: VmId, hold: Hold) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let is_suspended = hold.is_suspended && !planted::is(Fault::SuspendedRuns);
+        let hold = Hold { is_suspended, ..hold };
         let before = std::mem::replace(&mut vgpu.hold, hold);
         if before.vram != hold.vram {
             let quota = vgpu.quota();
