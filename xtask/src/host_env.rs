@@ -3,8 +3,8 @@
 //!
 //! They are QEMU, Debian's kernel with the modules of nouveau, KVM and VFIO, a static busybox, a disk with
 //! Mesa, and one with a Debian that has systemd. `integration/host-env.toml` pins their versions. Packages are unpacked, never installed
-//! here, and only the cache folder changes. All but the last need no root. Tools that check the control API come in the same way, when
-//! they are used.
+//! here, and only the cache folder changes. All but the last need no root. Tools that check the control API, and the Prometheus that
+//! pictures are drawn from, come in the same way, when they are used.
 
 mod apt;
 mod cache;
@@ -13,7 +13,7 @@ mod debian_disk;
 mod guest_root;
 mod kernel;
 mod pins;
-mod promtool;
+mod prometheus;
 mod python;
 mod qemu;
 mod vmlinux;
@@ -132,6 +132,15 @@ impl Provider {
         self.one("Debian", &pin, DebianDisk::find, DebianDisk::fetch)
     }
 
+    fn of_prometheus(&mut self, program: &str, pin: &Pin) -> Result<PathBuf> {
+        self.one(
+            program,
+            pin,
+            |pin, cache| prometheus::find(program, pin, cache),
+            |pin, cache, apt, build| prometheus::fetch(program, pin, cache, apt, build),
+        )
+    }
+
     fn one<T>(
         &mut self,
         what: &str,
@@ -213,7 +222,14 @@ pub(crate) fn provide_qemu(workspace: &Workspace) -> Result<Qemu> {
 pub(crate) fn provide_promtool(workspace: &Workspace) -> Result<PathBuf> {
     let mut provider = Provider::new(workspace, true)?;
     let pin = provider.pins.promtool.clone();
-    provider.one("promtool", &pin, promtool::find, promtool::fetch)
+    provider.of_prometheus(prometheus::PROMTOOL, &pin)
+}
+
+/// Only the server of Prometheus, fetched if need be: how to start it.
+pub(crate) fn provide_prometheus(workspace: &Workspace) -> Result<PathBuf> {
+    let mut provider = Provider::new(workspace, true)?;
+    let pin = provider.pins.prometheus.clone();
+    provider.of_prometheus(prometheus::SERVER, &pin)
 }
 
 /// A Python with the packages of a file of requirements, whose path is from the root of the workspace.

@@ -12,6 +12,7 @@ mod layers;
 mod nested;
 mod nouveau;
 mod package;
+mod pictures;
 mod planted;
 mod process;
 mod qemu;
@@ -66,6 +67,8 @@ enum Task {
     Show(show::ShowArguments),
     /// Drives the control API of a running broker by schemathesis, and reads metrics and alerts with promtool.
     Api(api::ApiArguments),
+    /// Makes the pictures of the documents: `top`, tables and the dashboard, from a broker at work.
+    Pictures(pictures::PicturesArguments),
     /// Runs the fuzz targets where there are a nightly toolchain and cargo-fuzz.
     Fuzz(fuzz::FuzzArguments),
     /// Simulates whole runs from seeds, with checkers.
@@ -90,6 +93,7 @@ fn run(task: &Task) -> anyhow::Result<()> {
         Task::Replay(arguments) => replay::run(arguments),
         Task::Show(arguments) => show::run(arguments),
         Task::Api(arguments) => api::run(&workspace, arguments),
+        Task::Pictures(arguments) => pictures::run(&workspace, arguments),
         Task::Fuzz(arguments) => fuzz::run(&workspace, arguments),
         Task::Sim(arguments) => sim::run(arguments),
         Task::Planted(arguments) => planted::run(&workspace, arguments),

@@ -127,7 +127,7 @@ impl Drop for Process {
 }
 
 /// The same command, ended by the kernel should we be killed before we can end it.
-fn mortal(command: &Command) -> Command {
+pub(crate) fn mortal(command: &Command) -> Command {
     // Part of util-linux, which every Debian has. Elsewhere an orphan may stay behind.
     let has_setpriv = Command::new("setpriv")
         .arg("--version")

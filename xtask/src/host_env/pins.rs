@@ -35,6 +35,7 @@ pub(super) struct Pins {
     pub(super) busybox: Pin,
     pub(super) mesa: Pin,
     pub(super) promtool: Pin,
+    pub(super) prometheus: Pin,
     pub(super) debian: Pin,
 }
 
@@ -91,13 +92,14 @@ impl Pins {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> [&Pin; 6] {
+    pub(super) fn all(&self) -> [&Pin; 7] {
         [
             &self.qemu,
             &self.kernel,
             &self.busybox,
             &self.mesa,
             &self.promtool,
+            &self.prometheus,
             &self.debian,
         ]
     }
