@@ -26,10 +26,13 @@ const LEGEND_LINE: u32 = 18;
 const X_FIGURES: u32 = 24;
 const Y_FIGURES: u32 = 70;
 const PADDING: u32 = 10;
-/// Pixels that a letter of a legend takes at most, in any font without serifs.
-const LETTER: u32 = 8;
-/// Length of a legend's line of colour, with what is beside it.
-const SAMPLE: u32 = 24;
+/// Pixels that a letter of a legend takes on the average, in any font without serifs.
+const LETTER: u32 = 7;
+/// A legend's line of colour, and all gaps around it and its name.
+const SAMPLE: u32 = 38;
+
+/// In a panel none of whose questions has figures for an answer.
+const NOTHING: &str = "nothing happened that this shows";
 
 const FONT: &str = "sans-serif";
 const GROUND: RGBColor = RGBColor(0xf1, 0xf3, 0xf6);
@@ -141,9 +144,9 @@ fn draw_head(root: &Field<'_>, marks: &[(f64, &str)]) -> Result<()> {
     write(root, &title, (at, 10), 18, TEXT, LEFT)?;
     let legend: Vec<_> = (1..)
         .zip(marks)
-        .map(|(number, (_, what))| format!("{number}  {what}"))
+        .map(|(number, (_, what))| format!("{number} {what}"))
         .collect();
-    write(root, &legend.join("     "), (at, 36), 15, QUIET, LEFT)
+    write(root, &legend.join("  ·  "), (at, 36), 15, QUIET, LEFT)
 }
 
 fn draw_panel(
@@ -299,6 +302,13 @@ fn draw_lines(
                     .map_err(failed)?;
             }
         }
+    }
+    if lines.iter().all(|line| line.points.is_empty()) {
+        let middle = (
+            (width / 2) as i32,
+            (TITLE + (height - TITLE - legend_height) / 2) as i32 - 20,
+        );
+        write(field, NOTHING, middle, 17, QUIET, MIDDLE)?;
     }
     let first = height - legend_height;
     for (row, names) in (0..).zip(rows) {

@@ -59,7 +59,7 @@ fn card(gpu: &Gpu) -> Line<'static> {
     Line::from(vec![
         format!("{:<NAME$}", cut(&gpu.name)).bold(),
         format!(
-            " free {} of {}, promised {}; in host RAM {} of {}; ",
+            " free {} of {}, promised {}; host RAM {} of {}; ",
             size(gpu.free_bytes),
             size(gpu.usable_bytes),
             size(gpu.promised_bytes),
@@ -170,7 +170,8 @@ fn bar(vm: &Vm, resident: u64, spilled: u64) -> Vec<Span<'static>> {
         index if index < spilled_end => "▒".yellow(),
         _ => Span::raw("·"),
     };
-    let inside = (0..BAR).map(sign);
+    // On the selected line, too, what is in VRAM has its colour: exchanged with the ground's, a full bar would look empty.
+    let inside = (0..BAR).map(|index| sign(index).not_reversed());
     once(Span::raw("["))
         .chain(inside)
         .chain([Span::raw("]")])
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(
             drawn(&model, 9),
             [
-                "g0         free 8M of 56M, promised 4M; in host RAM 32M of 4G; no errors",
+                "g0         free 8M of 56M, promised 4M; host RAM 32M of 4G; no errors",
                 "",
                 "VM         GUEST'S VRAM  RESIDENT SPILLED     MAX  GPU MOVES/s PAUSED/s STATE",
                 "a          [████▒▒▒▒▒▒▒]      16M     28M     max   0%     0.0    0.0ms works",
@@ -264,6 +265,24 @@ mod tests {
                 "",
                 "by r resident s spilled g GPU p paused n name │ e quota f freeze t thaw │ q quit",
             ]
+        );
+    }
+
+    #[test]
+    fn selected_line_is_reversed_but_for_its_bar() {
+        let mut terminal = Terminal::new(TestBackend::new(80, 9)).unwrap();
+        terminal.draw(|frame| draw(frame, &model())).unwrap();
+        let buffer = terminal.backend().buffer();
+        let is_reversed = |column| buffer[(column, 3)].modifier.contains(Modifier::REVERSED);
+        let reversed: String = (0..80)
+            .map(|column| if is_reversed(column) { '#' } else { '.' })
+            .collect();
+        // Behind the state there is nothing.
+        let expected = ["#".repeat(12), ".".repeat(11), "#".repeat(54)].concat();
+        assert_eq!(reversed.trim_end_matches('.'), expected);
+        assert_eq!(
+            (buffer[(12, 3)].symbol(), buffer[(12, 3)].fg),
+            ("█", Color::Green)
         );
     }
 

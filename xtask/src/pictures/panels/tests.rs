@@ -60,7 +60,7 @@ fn picture_has_titles_legends_units_and_marks() {
         "10 MiB",
         "20 MiB",
         "30 s",
-        "1  freeze &lt;a&gt;",
+        "1 freeze &lt;a&gt;",
         "Last",
     ] {
         assert!(texts.contains(&text), "no {text} in {texts:?}");
@@ -96,7 +96,15 @@ fn line_ends_where_points_are_missing() {
 fn legend_takes_as_many_rows_as_it_needs() {
     let names = ["a holds", "b holds", "a much longer name"];
     let rows = legend_rows(&names, 200);
-    assert_eq!(rows, [vec![(0, 0), (1, 80)], vec![(2, 0)]]);
+    assert_eq!(rows, [vec![(0, 0), (1, 87)], vec![(2, 0)]]);
     assert_eq!(legend_rows(&names, 10).len(), 3);
     assert_eq!(legend_rows(&[], 10).len(), 0);
+}
+
+#[test]
+fn panel_without_figures_says_so() {
+    let picture = |answers: &[Answered]| draw(&dashboard(), answers, &[], span()).unwrap();
+    let nothing = vec![vec![vec![series("a", &[(110.0, f64::NAN)])]], vec![Vec::new()]];
+    assert_eq!(picture(&nothing).matches(NOTHING).count(), 1);
+    assert_eq!(picture(&answers()).matches(NOTHING).count(), 0);
 }
