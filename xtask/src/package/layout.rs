@@ -25,6 +25,8 @@ const PAGES: [&str; 6] = [
     "docs/status.md",
     "docs/vfio-user.md",
 ];
+/// What those pages show.
+const PICTURES: &str = "docs/pictures";
 /// What each shell reads, by the name that it looks for.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "vramd"), ("zsh", "_vramd"), ("fish", "vramd.fish")];
 /// Programs that make a package, each with the Debian package that has it.
@@ -138,6 +140,7 @@ fn lay_out(workspace: &Workspace, vramd: &Path, version: &str, parts: &Path) -> 
             fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
         }
     }
+    copy_folder(&root.join(PICTURES), &parts.join(PICTURES))?;
     succeed(Command::new(vramd).arg("man").arg(parts.join("man")))?;
     let completions = parts.join("completions");
     fs::create_dir(&completions).context("cannot create a folder")?;

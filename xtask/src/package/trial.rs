@@ -190,7 +190,8 @@ impl Trial {
         self.says("id --name --groups vramd-vm", &["vramd-vm", "vramd", "kvm"])?;
         self.says(
             "ls /usr/share/man/man1/vramd.1.gz /usr/share/man/man1/vramd-quota.1.gz \
-             /usr/share/bash-completion/completions/vramd /usr/share/doc/vramd/examples/alerts.yaml",
+             /usr/share/bash-completion/completions/vramd /usr/share/doc/vramd/examples/alerts.yaml \
+             /usr/share/doc/vramd/pictures/top.svg",
             &[],
         )?;
         let complaints = self.says(
