@@ -48,7 +48,7 @@ impl Card {
         let socket = folder.path().join("card.sock");
         let arguments = ["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"];
         let mut process = Process::start(&[&arguments[..], more].concat());
-        let line = process.first_line();
+        let line = process.next_line();
         assert!(line.starts_with("gtx480: 32M VRAM at "), "{line}");
         Card { folder, process }
     }

@@ -3,137 +3,30 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
+mod host;
+#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 #[path = "kept/reload.rs"]
 mod reload;
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use process::{Process, complaint, output, text};
-use rustix::process::Signal;
+use host::{Config, MIB, TestHost};
+use process::complaint;
 use serde_json::{Value, json};
-use vfio_user_server::{Region, RemoteFunction};
+use vfio_user_server::Region;
 
-const MIB: u64 = 1 << 20;
-const WAIT: Duration = Duration::from_secs(20);
-
-/// A folder with a host.toml, and a `serve` of it that can be started anew.
-struct Host {
-    folder: tempfile::TempDir,
-    broker: Option<Process>,
+/// A card of 64M; `more` are lines of its section.
+fn card(more: &str) -> Config {
+    Config::new("").gpu("g", "64M", more)
 }
 
-fn vm(name: &str, more: &str) -> String {
-    format!(
-        "[[vm]]\nname = {name:?}\ngpu = \"g\"\nsocket = \"FOLDER/{name}.sock\"\nguest_vram = \"48M\"\nram = \"1G\"\n{more}\n"
-    )
-}
-
-impl Host {
-    /// With VMs `a` and `b` of 48M each on a card of 64M.
-    fn new() -> Self {
-        let mut host = Self {
-            folder: tempfile::tempdir().unwrap(),
-            broker: None,
-        };
-        host.write("", &(vm("a", "weight = 50") + &vm("b", "")));
-        host.start();
-        host
-    }
-
-    /// Writes the file: `of_gpu` are lines of its card's section.
-    fn write(&self, of_gpu: &str, vms: &str) {
-        let text = format!(
-            "[control]\nsocket = \"FOLDER/control.sock\"\n[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\nvram = \"64M\"\n{of_gpu}\n{vms}"
-        );
-        let text = text.replace("FOLDER", self.folder.path().to_str().unwrap());
-        // As editors do: the file is another one afterwards.
-        std::fs::write(self.at("host.toml.new"), text).unwrap();
-        std::fs::rename(self.at("host.toml.new"), self.at("host.toml")).unwrap();
-    }
-
-    fn start(&mut self) {
-        let mut broker = Process::start(&["serve", "--config", self.at("host.toml").to_str().unwrap()]);
-        broker.first_line();
-        self.broker = Some(broker);
-    }
-
-    fn stop(&mut self) -> String {
-        let ended = self.broker.take().unwrap().terminate();
-        assert!(ended.status.success(), "{}", text(&ended.stderr));
-        text(&ended.stderr)
-    }
-
-    fn restart(&mut self) -> String {
-        let said = self.stop();
-        self.start();
-        said
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn control(&self) -> String {
-        self.at("control.sock").to_str().unwrap().to_owned()
-    }
-
-    fn say(&self, arguments: &[&str]) -> String {
-        let output = output(&[arguments, &["--control", &self.control()]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    fn ask(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.say(&[arguments, &["--json"]].concat())).unwrap()
-    }
-
-    fn refused(&self, arguments: &[&str]) -> String {
-        complaint(&[arguments, &["--control", &self.control()]].concat(), 1)
-    }
-
-    fn vmm(&self, vm: &str) -> RemoteFunction {
-        let vmm = RemoteFunction::connect(&self.at(&format!("{vm}.sock")), WAIT).unwrap();
-        vmm.read(Region::Bar0, 0, &mut [0; 4]).unwrap();
-        vmm
-    }
-
-    fn names(&self) -> Vec<String> {
-        let vms = self.ask(&["list"])["vms"].clone();
-        let names = vms
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|vm| vm["name"].as_str().unwrap().to_owned());
-        names.collect()
-    }
-
-    /// Texts of events of a kind.
-    fn events(&self, kind: &str) -> Vec<String> {
-        let events = self.ask(&["events"])["events"].clone();
-        let of_kind = events
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|event| event["kind"] == kind);
-        of_kind
-            .map(|event| event["text"].as_str().unwrap().to_owned())
-            .collect()
-    }
-
-    fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let start = Instant::now();
-        while !is_so(self) {
-            assert!(start.elapsed() < WAIT, "still not: {what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+/// `serve` with VMs `a` and `b` of 48M each on that card.
+fn two_vms() -> TestHost {
+    TestHost::serving(&card("").vm("a", "48M", "weight = 50").vm("b", "48M", ""))
 }
 
 #[test]
 fn quota_outlasts_the_broker_and_is_shown_beside_the_files() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     host.say(&["quota", "a", "--max", "32M", "--min", "4M"]);
     host.restart();
     let shown = host.ask(&["show", "a"]);
@@ -166,7 +59,7 @@ fn quota_outlasts_the_broker_and_is_shown_beside_the_files() {
 
 #[test]
 fn hold_outlasts_the_broker() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     host.say(&["freeze", "a"]);
     host.say(&["suspend", "b"]);
     host.restart();
@@ -179,7 +72,7 @@ fn hold_outlasts_the_broker() {
 
 #[test]
 fn vm_is_attached_connects_outlasts_the_broker_and_is_detached() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     let said = host.say(&["attach", "c", "--guest-vram", "16M", "--max", "8M"]);
     assert!(
         said.starts_with("c: 16M guest VRAM on g at ") && said.contains("vfio-user-pci"),
@@ -188,7 +81,7 @@ fn vm_is_attached_connects_outlasts_the_broker_and_is_detached() {
     let vmm = host.vmm("c");
     assert_eq!(host.names(), ["a", "b", "c"]);
     assert_eq!(
-        host.events("listed"),
+        host.told("listed", None),
         [format!("given a place: {}", host.at("c.sock").display())]
     );
     let shown = host.ask(&["show", "c"]);
@@ -213,7 +106,7 @@ fn vm_is_attached_connects_outlasts_the_broker_and_is_detached() {
     assert_eq!(said, "c is detached: its VMM was hung up on\n");
     assert!(vmm.read(Region::Bar0, 0, &mut [0; 4]).is_err());
     assert_eq!(
-        host.events("unlisted"),
+        host.told("unlisted", None),
         ["its place was taken, and its VMM hung up on"]
     );
     assert!(!host.at("c.sock").exists());
@@ -224,7 +117,7 @@ fn vm_is_attached_connects_outlasts_the_broker_and_is_detached() {
 
 #[test]
 fn vm_of_the_file_that_was_detached_stays_so_until_it_is_attached_by_its_name() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     host.say(&["quota", "a", "--max", "32M"]);
     let said = host.say(&["detach", "a"]);
     assert!(
@@ -251,7 +144,7 @@ fn vm_of_the_file_that_was_detached_stays_so_until_it_is_attached_by_its_name() 
 
 #[test]
 fn vm_that_cannot_be_served_is_refused_with_what_would_be_and_nothing_is_left_of_it() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     host.say(&["detach", "b"]);
     check_refusals(&host);
     let taken = host.at("b.sock");
@@ -273,7 +166,7 @@ fn vm_that_cannot_be_served_is_refused_with_what_would_be_and_nothing_is_left_of
     assert!(!host.at("c.sock").exists());
 }
 
-fn check_refusals(host: &Host) {
+fn check_refusals(host: &TestHost) {
     let elsewhere = std::env::temp_dir().join("x.sock");
     let cases: [(&[&str], &str); 11] = [
         (&["a", "--guest-vram", "16M"], "it is attached by its name alone"),
@@ -331,7 +224,7 @@ fn check_refusals(host: &Host) {
 
 #[test]
 fn host_ram_of_a_card_is_changed_checked_and_kept() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     let _vmms = (host.vmm("a"), host.vmm("b"));
     let refused = host.refused(&["quota", "--gpu", "g", "--host-ram", "1M"]);
     assert!(
@@ -364,7 +257,7 @@ fn host_ram_of_a_card_is_changed_checked_and_kept() {
 
 #[test]
 fn what_cannot_be_kept_is_refused_and_not_done() {
-    let host = Host::new();
+    let host = two_vms();
     // Nothing can be written where the next state would be.
     std::fs::create_dir(host.at("control.state.json.new")).unwrap();
     for arguments in [
@@ -391,20 +284,16 @@ fn what_cannot_be_kept_is_refused_and_not_done() {
 
 #[test]
 fn state_file_that_is_none_or_anothers_keeps_serve_from_starting() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     host.stop();
     let state = host.at("control.state.json");
-    let config = host.at("host.toml");
     std::fs::write(&state, "{\"version\": 7}").unwrap();
-    let said = complaint(&["serve", "--config", config.to_str().unwrap()], 1);
+    let said = host.refused_start();
     assert!(said.contains("control.state.json: it is of version 7"), "{said}");
     std::fs::remove_file(&state).unwrap();
     host.start();
-    let other = std::fs::read_to_string(&config).unwrap();
-    let other = other.replace("control.sock\"", &format!("other.sock\"\nstate = {state:?}"));
-    let other = other.split("[[vm]]").next().unwrap().to_owned();
-    std::fs::write(host.at("other.toml"), other).unwrap();
-    let said = complaint(&["serve", "--config", host.at("other.toml").to_str().unwrap()], 1);
+    let other = TestHost::new(&Config::new(&format!("state = {state:?}")).gpu("g", "64M", ""));
+    let said = other.refused_start();
     assert!(
         said.contains("is used by another vramd serve: name another by control.state"),
         "{said}"
@@ -413,7 +302,7 @@ fn state_file_that_is_none_or_anothers_keeps_serve_from_starting() {
 
 #[test]
 fn operators_who_change_everything_at_once_leave_what_the_last_of_each_said() {
-    let mut host = Host::new();
+    let mut host = two_vms();
     std::thread::scope(|scope| {
         for round in 0..4u32 {
             let host = &host;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 
 use std::os::unix::net::UnixListener;
@@ -36,7 +37,7 @@ impl Card {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("card.sock");
         let mut process = Process::start(&["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"]);
-        let line = process.first_line();
+        let line = process.next_line();
         assert!(line.starts_with("gtx480: 32M VRAM at "), "{line}");
         Card { folder, process }
     }

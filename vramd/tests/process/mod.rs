@@ -1,11 +1,13 @@
 //! `vramd` as a process.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -55,6 +57,41 @@ pub(crate) fn complaint(arguments: &[&str], status: i32) -> String {
     stderr
 }
 
+/// Whether a test can act as another user; said aloud if not.
+pub(crate) fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("SKIPPED: to act as another user takes root");
+    }
+    is_root
+}
+
+/// Runs `work` on a thread that is another user's, of this group and these.
+pub(crate) fn as_user<T: Send + 'static>(
+    (uid, gid): (u32, u32),
+    groups: &[u32],
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let groups: Vec<_> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    std::thread::spawn(move || {
+        set_thread_groups(&groups).unwrap();
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        work()
+    })
+}
+
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
+}
+
 /// A process that is killed if its test fails.
 pub(crate) struct Process(pub(crate) Child);
 
@@ -67,22 +104,29 @@ impl Drop for Process {
 
 impl Process {
     pub(crate) fn start(arguments: &[&str]) -> Process {
-        Process(
-            vramd(arguments)
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        )
+        Process::spawn(&mut vramd(arguments))
     }
 
-    /// The first line of its output.
+    pub(crate) fn spawn(command: &mut Command) -> Process {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Process(command.spawn().unwrap())
+    }
+
+    /// The next line of its output. Nothing after it is read.
+    pub(crate) fn next_line(&mut self) -> String {
+        let out = self.0.stdout.as_mut().unwrap();
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while out.read_exact(&mut byte).is_ok() && byte != *b"\n" {
+            line.extend(byte);
+        }
+        text(&line)
+    }
+
     pub(crate) fn first_line(&mut self) -> String {
-        let mut line = String::new();
-        BufReader::new(self.0.stdout.as_mut().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        line
+        self.next_line()
     }
 
     /// Waits until it says something on stderr.
