@@ -4,10 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
+mod host;
+#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,77 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use process::{Process, json, output, text};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use host::{Config, TestHost, check_end, triad};
+use process::{as_user, is_root, raise_descriptor_limit};
 
 /// Numbers of a user and a group that no host has.
 const MEMBER: u32 = 54_331;
 const OPERATORS: u32 = 54_333;
-/// No state is waited for longer.
-const WAIT: Duration = Duration::from_secs(60);
 /// Questions of the honest operator.
 const QUESTIONS: u32 = 20;
 /// Time between two rounds of an attacker.
 const PACE: Duration = Duration::from_millis(1);
 /// Connections that are kept open by one attacker.
 const CROWD: usize = 1000;
-
-/// `serve` with a card of 128M and VMs `a` and `b` of 64M, and a group that may control it.
-struct Host {
-    folder: tempfile::TempDir,
-    broker: Process,
-}
-
-impl Host {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
-        let at = |name: &str| folder.path().join(name);
-        let mut config = format!(
-            "[control]\nsocket = {:?}\ngroup = {OPERATORS}\n[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\nvram = \"128M\"\n",
-            at("control.sock")
-        );
-        for vm in ["a", "b"] {
-            let socket = at(&format!("{vm}.sock"));
-            config += &format!(
-                "[[vm]]\nname = \"{vm}\"\ngpu = \"g\"\nsocket = {socket:?}\nguest_vram = \"64M\"\nram = \"1G\"\n"
-            );
-            let file = format!(
-                "name = \"{vm}\"\nmemory = \"128M\"\noptions = \"vramd.workload=triad vramd.footprint_kib=40960 \
-                 vramd.rounds=16\"\n[vgpu]\nsocket = {socket:?}\n"
-            );
-            std::fs::write(at(&format!("{vm}.toml")), file).unwrap();
-        }
-        std::fs::write(at("host.toml"), config).unwrap();
-        let mut broker = Process::start(&["serve", "--config", at("host.toml").to_str().unwrap()]);
-        broker.first_line();
-        Host { folder, broker }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("control.sock")
-    }
-
-    fn run(&self, vm: &str) -> Process {
-        let file = self.folder.path().join(format!("{vm}.toml"));
-        Process::start(&["run", "--no-kvm", "--json", file.to_str().unwrap()])
-    }
-
-    /// What a verb of root's answers, and how long that took.
-    fn ask(&self, arguments: &[&str]) -> (serde_json::Value, Duration) {
-        let socket = self.socket();
-        let start = Instant::now();
-        let output = output(&[arguments, &["--json", "--control", socket.to_str().unwrap()]].concat());
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-        (json(&output), start.elapsed())
-    }
-
-    fn descriptors(&self) -> usize {
-        let folder = format!("/proc/{}/fd", self.broker.0.id());
-        std::fs::read_dir(folder).unwrap().count()
-    }
-}
 
 /// One who attacks, until he is told to stop.
 struct Attacker {
@@ -100,10 +42,6 @@ impl Attacker {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (is_over, count, socket) = (stop.clone(), rounds.clone(), socket.to_owned());
         let run = move || {
-            set_thread_groups(&[Gid::from_raw(OPERATORS)]).unwrap();
-            let (uid, gid) = (Uid::from_raw(MEMBER), Gid::from_raw(MEMBER));
-            set_thread_res_gid(gid, gid, gid).unwrap();
-            set_thread_res_uid(uid, uid, uid).unwrap();
             while !is_over.load(Ordering::Relaxed) {
                 if let Err(error) = round(&socket) {
                     let kinds = [
@@ -121,7 +59,7 @@ impl Attacker {
         Self {
             stop,
             rounds,
-            thread: thread::spawn(run),
+            thread: as_user((MEMBER, MEMBER), &[OPERATORS], run),
         }
     }
 
@@ -204,20 +142,16 @@ fn unread() -> impl FnMut(&Path) -> std::io::Result<()> + Send {
 
 #[test]
 fn attacked_api_answers_its_own_operators_and_takes_nothing_of_vms() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: to act as another user takes root");
+    if !is_root() {
         return;
     }
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    setrlimit(Resource::Nofile, raised).unwrap();
-    let mut host = Host::new();
+    raise_descriptor_limit();
+    // A group may control it.
+    let config = Config::new(&format!("group = {OPERATORS}")).gpu("g", "128M", "");
+    let mut host = TestHost::serving(&config.vm("a", "64M", "").vm("b", "64M", ""));
     let idle = host.descriptors();
-    let vms = ["a", "b"].map(|vm| host.run(vm));
-    let socket = host.socket();
+    let vms = ["a", "b"].map(|vm| host.run(vm, &triad(40, 16)));
+    let socket = PathBuf::from(host.control());
     let attackers = [
         Attacker::start(&socket, crowd()),
         Attacker::start(&socket, slow),
@@ -227,29 +161,20 @@ fn attacked_api_answers_its_own_operators_and_takes_nothing_of_vms() {
     // Nobody but those whose broker it is has a place left: the crowd is told so, or is cut off.
     let mut longest = Duration::ZERO;
     for question in 1..=QUESTIONS {
-        let (changed, took) = host.ask(&["quota", "a", "--weight", &question.to_string()]);
+        let start = Instant::now();
+        let changed = host.ask(&["quota", "a", "--weight", &question.to_string()]);
+        longest = longest.max(start.elapsed());
         assert_eq!(changed["after"]["weight"], question);
-        longest = longest.max(took);
     }
     eprintln!("{QUESTIONS} changes of a quota, the longest took {longest:?}");
-    for mut vm in vms {
-        let ended = vm.wait();
-        assert!(ended.status.success(), "{}", text(&ended.stderr));
-        // Its results were compared with a calculation on the CPU.
-        assert_eq!(json(&ended)["end"], "the workload ended");
-    }
+    vms.into_iter().for_each(check_end);
     // Whatever the attackers sent, the quota is the operator's.
-    let (shown, _) = host.ask(&["show", "a"]);
+    let shown = host.ask(&["show", "a"]);
     assert_eq!(shown["quota"]["weight"], QUESTIONS);
     attackers.into_iter().for_each(Attacker::end);
-    let start = Instant::now();
-    while host.descriptors() > idle {
-        assert!(start.elapsed() < WAIT, "{} of {idle}", host.descriptors());
-        thread::sleep(Duration::from_millis(50));
-    }
-    let ended = host.broker.terminate();
-    let log = text(&ended.stderr);
-    assert!(ended.status.success() && !log.contains("panicked"), "{log}");
+    host.wait_until("as many descriptors as before", |host| host.descriptors() <= idle);
+    let log = host.stop();
+    assert!(!log.contains("panicked"), "{log}");
     // Attackers can cause lines of the log: they are few.
     assert!(log.lines().count() < 100, "{log}");
 }
