@@ -1,13 +1,13 @@
 //! What `inspect` and `trace` show of a broker at work.
 
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::Write as _;
 
 use serde_json::{Value, json};
 use vfio_user_server::Region;
 
-use super::process::text;
-use super::{Served, next_line};
+use super::host::{TestHost, answer, get};
+use super::process::{complaint, text};
+use super::served;
 
 /// What a guest stores; nobody may see it.
 const SECRET: [u8; 4] = [0xde, 0xc0, 0xad, 0x0b];
@@ -20,9 +20,9 @@ const PRAMIN: u64 = 0x70_0000;
 
 #[test]
 fn state_of_a_vm_and_of_a_card_is_a_tree_with_paths() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
-    let page = served.told(&["inspect", "a"]);
+    let host = served();
+    let _vmm = host.vmm("a");
+    let page = host.say(&["inspect", "a"]);
     assert!(page.starts_with("name: a\n"), "{page}");
     assert!(
         page.contains("\nchunks:\n  guest_vram: 48 MiB\n  chunk: 2 MiB\n"),
@@ -32,9 +32,9 @@ fn state_of_a_vm_and_of_a_card_is_a_tree_with_paths() {
         page.contains("  list: 24 entries, shown if this path is asked for\n"),
         "{page}"
     );
-    assert_eq!(served.told(&["inspect", "a", "chunks/list"]), "0-23: unbacked\n");
-    assert_eq!(served.told(&["inspect", "a", "chunks/count/unbacked"]), "24\n");
-    let state = served.ask(&["inspect", "a", "chunks"]);
+    assert_eq!(host.say(&["inspect", "a", "chunks/list"]), "0-23: unbacked\n");
+    assert_eq!(host.say(&["inspect", "a", "chunks/count/unbacked"]), "24\n");
+    let state = host.ask(&["inspect", "a", "chunks"]);
     assert_eq!(
         (&state["gpu"], &state["vm"], &state["path"]),
         (&json!("g0"), &json!("a"), &json!("chunks"))
@@ -45,23 +45,23 @@ fn state_of_a_vm_and_of_a_card_is_a_tree_with_paths() {
     );
     assert_eq!(state["is_cut"], false);
     // What an operator changes is seen in what decides.
-    served.told(&["quota", "a", "--max", "20M"]);
-    assert_eq!(served.told(&["inspect", "a", "quota/max"]), "20 MiB\n");
-    let card = served.ask(&["inspect", "--gpu", "g0", "vms/vm0/name"]);
+    host.say(&["quota", "a", "--max", "20M"]);
+    assert_eq!(host.say(&["inspect", "a", "quota/max"]), "20 MiB\n");
+    let card = host.ask(&["inspect", "--gpu", "g0", "vms/vm0/name"]);
     assert_eq!((&card["vm"], &card["state"]), (&Value::Null, &json!("a")));
-    let all = served.told(&["inspect"]);
+    let all = host.say(&["inspect"]);
     assert!(
         all.starts_with("gpu g0\nphase: up\n") && all.contains("\ngpu g1\nphase: up\n"),
         "{all}"
     );
-    let all = served.ask(&["inspect"]);
+    let all = host.ask(&["inspect"]);
     assert_eq!(all["states"].as_array().unwrap().len(), 2);
 }
 
 #[test]
 fn what_cannot_be_shown_is_named() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
+    let host = served();
+    let _vmm = host.vmm("a");
     for (arguments, words) in [
         (
             &["inspect", "b"][..],
@@ -86,10 +86,10 @@ fn what_cannot_be_shown_is_named() {
             "with --gpu the only other word is a PATH",
         ),
     ] {
-        let said = served.refused(arguments, 1);
+        let said = host.refused(arguments);
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
-    served.refused(&["trace", "a", "--last", "0"], 2);
+    complaint(&["trace", "a", "--last", "0"], 2);
     for (query, status) in [
         ("vms/a/trace?after=x", 400),
         ("vms/a/trace?after=-1", 400),
@@ -103,28 +103,25 @@ fn what_cannot_be_shown_is_named() {
         ("gpus/g7/state", 404),
         ("gpus/g0/state?path=vms//vm0///name", 200),
     ] {
-        assert_eq!(http(&served, query), status, "{query}");
+        assert_eq!(http(&host, query), status, "{query}");
     }
 }
 
 /// Status of the answer to a GET.
-fn http(served: &Served, query: &str) -> u16 {
-    let mut stream = UnixStream::connect(served.socket()).unwrap();
-    let request = format!("GET /v1/{query} HTTP/1.1\r\nhost: v\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    text(&answer).split(' ').nth(1).unwrap().parse().unwrap()
+fn http(host: &TestHost, query: &str) -> u16 {
+    let mut stream = host.connect();
+    stream.write_all(&get(&format!("/v1/{query}"))).unwrap();
+    answer(stream).0
 }
 
 #[test]
 fn trace_has_what_happened_to_one_vm_and_no_byte_of_its_guest() {
-    let served = Served::new("");
-    let (a, b) = (served.vmm("a"), served.vmm("b"));
+    let host = served();
+    let (a, b) = (host.vmm("a"), host.vmm("b"));
     a.write(Region::Bar0, PRAMIN, &SECRET).unwrap();
     a.read(Region::Bar0, PTIMER_TIME_0, &mut [0; 4]).unwrap();
     b.read(Region::Bar0, PMC_INTR, &mut [0; 4]).unwrap();
-    let lines = served.told(&["trace", "a"]);
+    let lines = host.say(&["trace", "a"]);
     assert!(lines.contains("vm0 wants a vGPU with 48 MiB\n"), "{lines}");
     assert!(
         lines.contains("vm0 loads 4 B of PtimerTime0") || lines.contains("0x009400"),
@@ -132,7 +129,7 @@ fn trace_has_what_happened_to_one_vm_and_no_byte_of_its_guest() {
     );
     assert!(lines.contains("vm0 stores 4 B to Bar0 0x700000"), "{lines}");
     assert!(!lines.contains("vm1"), "{lines}");
-    let trace = served.ask(&["trace", "a", "--last", "2"]);
+    let trace = host.ask(&["trace", "a", "--last", "2"]);
     let told = trace["lines"].as_array().unwrap();
     assert_eq!(
         (told.len(), &trace["vm"], &trace["gpu"]),
@@ -140,7 +137,7 @@ fn trace_has_what_happened_to_one_vm_and_no_byte_of_its_guest() {
     );
     assert!(told[1]["at_ns"].as_u64() >= told[0]["at_ns"].as_u64(), "{trace}");
     assert!(told[1]["entry"]["Load"].is_object(), "{trace}");
-    let all = lines + &served.told(&["trace", "a", "--json"]);
+    let all = lines + &host.say(&["trace", "a", "--json"]);
     for secret in [
         "dec0ad0b",
         "0badc0de",
@@ -154,16 +151,16 @@ fn trace_has_what_happened_to_one_vm_and_no_byte_of_its_guest() {
 
 #[test]
 fn follower_is_told_what_comes_until_the_vm_goes() {
-    let served = Served::new("");
-    let a = served.vmm("a");
-    let mut people = served.start(&["trace", "a", "--follow", "--last", "1"]);
-    let mut programs = served.start(&["trace", "a", "--follow", "--last", "1", "--json"]);
+    let host = served();
+    let a = host.vmm("a");
+    let mut people = host.start_verb(&["trace", "a", "--follow", "--last", "1"]);
+    let mut programs = host.start_verb(&["trace", "a", "--follow", "--last", "1", "--json"]);
     // What is there already: the read by which the VM was waited for.
-    assert!(next_line(&mut people).contains("vm0 loads 4 B"));
-    next_line(&mut programs);
+    assert!(people.next_line().contains("vm0 loads 4 B"));
+    programs.next_line();
     a.read(Region::Bar0, PMC_BOOT_0, &mut [0; 2]).unwrap();
-    assert!(next_line(&mut people).contains("vm0 loads 2 B"));
-    let line: Value = serde_json::from_str(&next_line(&mut programs)).unwrap();
+    assert!(people.next_line().contains("vm0 loads 2 B"));
+    let line: Value = serde_json::from_str(&programs.next_line()).unwrap();
     assert_eq!(line["entry"]["Load"]["bytes"], 2, "{line}");
     drop(a);
     for mut follower in [people, programs] {

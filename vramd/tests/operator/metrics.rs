@@ -1,7 +1,7 @@
 //! Metrics, by the verb, by the control socket and by a port of the host.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Instant;
@@ -9,8 +9,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::exposition::{Sample, read};
-use super::process::{complaint, text};
-use super::{Served, WAIT};
+use super::host::{TestHost, WAIT, answer, get};
+use super::process::text;
+use super::{served, two_cards};
 
 const MIB: f64 = 1_048_576.0;
 /// A port that the kernel chooses.
@@ -24,56 +25,43 @@ fn of_vm(samples: &[Sample], name: &str, vm: &str) -> Option<f64> {
     found.map(|sample| sample.value)
 }
 
-impl Served {
-    /// Where the metrics are, as it said itself.
-    fn port(&self) -> SocketAddr {
-        let line = self.said.last().unwrap();
+/// `serve` whose metrics are at a port, too.
+struct WithPort {
+    host: TestHost,
+    port: SocketAddr,
+}
+
+impl WithPort {
+    fn new() -> WithPort {
+        let mut host = TestHost::serving(&two_cards(PORT));
+        // Those of the VMs come first.
+        let lines = std::iter::repeat_with(|| host.broker().next_line()).take(3);
+        let line = lines.last().unwrap();
         let address = line.strip_prefix("metrics at http://").unwrap();
-        address
-            .trim_end()
-            .strip_suffix("/metrics")
-            .unwrap()
-            .parse()
-            .unwrap()
+        let port = address.strip_suffix("/metrics").unwrap().parse().unwrap();
+        WithPort { host, port }
     }
 
     fn scraper(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.port()).unwrap();
+        let stream = TcpStream::connect(self.port).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
         stream
     }
 
     /// Status, head and body of an answer at the port.
-    fn scraped(&self, request: &str) -> (u16, String, String) {
+    fn scraped(&self, request: &[u8]) -> (u16, String, String) {
         let mut stream = self.scraper();
-        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(request).unwrap();
         answer(stream)
     }
 }
 
-/// A status of 0 if the connection was closed without an answer.
-fn answer(mut stream: TcpStream) -> (u16, String, String) {
-    let mut bytes = Vec::new();
-    // One that is closed with something unread is reset.
-    let _ = stream.read_to_end(&mut bytes);
-    let all = String::from_utf8(bytes).unwrap();
-    let Some((head, body)) = all.split_once("\r\n\r\n") else {
-        return (0, String::new(), String::new());
-    };
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, head.to_owned(), body.to_owned())
-}
-
-fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nhost: vramd\r\n\r\n")
-}
-
 #[test]
 fn verb_prints_the_figures_that_the_api_has() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
-    served.told(&["quota", "a", "--min", "4M", "--max", "20M", "--weight", "50"]);
-    let samples = read(&served.told(&["metrics"]));
+    let host = served();
+    let _vmm = host.vmm("a");
+    host.say(&["quota", "a", "--min", "4M", "--max", "20M", "--weight", "50"]);
+    let samples = read(&host.say(&["metrics"]));
     let a = |name: &str| of_vm(&samples, name, "a");
     assert_eq!(a("vramd_vm_connected"), Some(1.0));
     assert_eq!(a("vramd_vm_quota_min_bytes"), Some(4.0 * MIB));
@@ -114,7 +102,7 @@ fn verb_prints_the_figures_that_the_api_has() {
 
 #[test]
 fn port_serves_metrics_to_scrapers_and_nothing_else() {
-    let served = Served::new(PORT);
+    let served = WithPort::new();
     let (status, head, body) = served.scraped(&get("/metrics"));
     assert_eq!(status, 200, "{head}");
     assert!(
@@ -124,7 +112,7 @@ fn port_serves_metrics_to_scrapers_and_nothing_else() {
     assert!(!read(&body).is_empty());
     // Who does not read that text gets the older one.
     let request = "GET /metrics HTTP/1.1\r\nhost: vramd\r\naccept: text/plain\r\n\r\n";
-    let (status, head, body) = served.scraped(request);
+    let (status, head, body) = served.scraped(request.as_bytes());
     assert_eq!(status, 200, "{head}");
     assert!(
         head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
@@ -145,20 +133,20 @@ fn port_serves_metrics_to_scrapers_and_nothing_else() {
         ),
         ("\u{1}\u{2}nonsense\r\n\r\n".into(), 400),
     ] {
-        assert_eq!(served.scraped(&request).0, status, "{request}");
+        assert_eq!(served.scraped(&request).0, status, "{}", text(&request));
     }
-    let quota: Value = serde_json::from_str(&served.told(&["show", "a", "--json"])).unwrap();
-    assert_eq!(quota["quota"]["min"], 0);
+    let shown = served.host.ask(&["show", "a"]);
+    assert_eq!(shown["quota"]["min"], 0);
 }
 
 #[test]
 fn silent_scrapers_keep_no_place_and_take_none_of_operators() {
-    let mut served = Served::new(PORT);
+    let mut served = WithPort::new();
     let start = Instant::now();
     let silent: Vec<_> = (0..40).map(|_| served.scraper()).collect();
     // All places are taken, so this one is closed without an answer; operators have theirs.
     assert_eq!(served.scraped(&get("/metrics")).0, 0);
-    served.told(&["list"]);
+    served.host.say(&["list"]);
     let told: Vec<_> = silent.into_iter().map(|stream| answer(stream).0).collect();
     let (late, closed) = (
         told.iter().filter(|status| **status == 408),
@@ -170,8 +158,7 @@ fn silent_scrapers_keep_no_place_and_take_none_of_operators() {
     while served.scraped(&get("/metrics")).0 != 200 {
         assert!(start.elapsed() < WAIT, "{:?}", start.elapsed());
     }
-    let ended = served.broker.terminate();
-    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    served.host.stop();
 }
 
 #[test]
@@ -183,17 +170,15 @@ fn address_that_others_reach_is_refused_with_what_to_do() {
         ("localhost:9400", "is no address and port"),
         ("9400", "is no address and port"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let config = Served::config(&folder, &format!("metrics = \"{address}\""));
-        let said = complaint(&["serve", "--config", &config], 1);
+        let host = TestHost::new(&two_cards(&format!("metrics = \"{address}\"")));
+        let said = host.refused_start();
         assert!(said.contains("control.metrics") && said.contains(words), "{said}");
         assert!(said.contains("write \"127.0.0.1:9400\""), "{said}");
     }
     // One that somebody has already.
-    let served = Served::new(PORT);
-    let folder = tempfile::tempdir().unwrap();
-    let config = Served::config(&folder, &format!("metrics = \"{}\"", served.port()));
-    let said = complaint(&["serve", "--config", &config], 1);
+    let served = WithPort::new();
+    let other = TestHost::new(&two_cards(&format!("metrics = \"{}\"", served.port)));
+    let said = other.refused_start();
     assert!(
         said.contains("control.metrics: cannot listen at 127.0.0.1:"),
         "{said}"
@@ -211,10 +196,10 @@ fn names(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn examples_name_what_is_served_and_nothing_else() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
-    served.told(&["quota", "a", "--high", "30M", "--max", "40M"]);
-    let samples = read(&served.told(&["metrics"]));
+    let host = served();
+    let _vmm = host.vmm("a");
+    host.say(&["quota", "a", "--high", "30M", "--max", "40M"]);
+    let samples = read(&host.say(&["metrics"]));
     // A histogram is also named as a whole.
     let there: BTreeSet<_> = samples
         .iter()

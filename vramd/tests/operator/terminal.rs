@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
-use super::WAIT;
+use super::host::WAIT;
 use super::process::{Process, vramd};
 
 /// A terminal, its own end and that of programs, with what was drawn on it.

@@ -3,23 +3,23 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::host::TestHost;
 use super::process::{Process, complaint};
+use super::served;
 use super::terminal::Terminal;
-use super::{Served, next_line};
 
 /// `top` of a broker.
-fn top(terminal: &Terminal, served: &Served) -> Process {
-    let socket = served.socket();
-    terminal.start(&["top", "--interval", "0.2", "--control", socket.to_str().unwrap()])
+pub(crate) fn top(terminal: &Terminal, host: &TestHost) -> Process {
+    terminal.start(&["top", "--interval", "0.2", "--control", &host.control()])
 }
 
 #[test]
 fn keys_change_a_quota_and_the_terminal_is_left_as_it_was() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
+    let host = served();
+    let _vmm = host.vmm("a");
     let mut terminal = Terminal::new();
     let before = terminal.modes();
-    let mut shown = top(&terminal, &served);
+    let mut shown = top(&terminal, &host);
     terminal.wait_for(&["g0 ", "of 4G", "no errors"]);
     let a = terminal.wait_for(&["a  ", "[", "max", "idle"]);
     assert!(a.starts_with("a  "), "{a}");
@@ -28,8 +28,7 @@ fn keys_change_a_quota_and_the_terminal_is_left_as_it_was() {
     terminal.press("emax=20M\r");
     terminal.wait_for(&["a  ", "20M", "idle"]);
     terminal.wait_for(&["a: min 0, low 0, high max, max 20M, weight 100"]);
-    let a: Value = serde_json::from_str(&served.told(&["show", "a", "--json"])).unwrap();
-    assert_eq!(a["quota"]["max"], 20 << 20);
+    assert_eq!(host.ask(&["show", "a"])["quota"]["max"], 20 << 20);
     // What cannot be is said, by the broker or before it is asked.
     terminal.press("emin=8000M\r");
     terminal.wait_for(&["vramd show a"]);
@@ -46,15 +45,12 @@ fn keys_change_a_quota_and_the_terminal_is_left_as_it_was() {
 
 #[test]
 fn keys_freeze_a_vm_after_a_yes_and_thaw_it() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
+    let host = served();
+    let _vmm = host.vmm("a");
     let mut terminal = Terminal::new();
-    let mut shown = top(&terminal, &served);
+    let mut shown = top(&terminal, &host);
     terminal.wait_for(&["a  ", "idle"]);
-    let held = || {
-        serde_json::from_str::<Value>(&served.told(&["show", "a", "--json"])).unwrap()["hold"]["vram_bytes"]
-            .clone()
-    };
+    let held = || host.ask(&["show", "a"])["hold"]["vram_bytes"].clone();
     terminal.press("f");
     terminal.wait_for(&["send all memory of a to host RAM", "y, or any other key"]);
     terminal.press("n");
@@ -74,16 +70,14 @@ fn keys_freeze_a_vm_after_a_yes_and_thaw_it() {
 
 #[test]
 fn broker_that_goes_is_shown_and_asked_again() {
-    let mut served = Served::new("");
+    let mut host = served();
     let mut terminal = Terminal::new();
-    let mut shown = top(&terminal, &served);
+    let mut shown = top(&terminal, &host);
     terminal.wait_for(&["a  ", "absent"]);
-    served.broker.terminate();
+    host.stop();
     terminal.wait_for(&["asking again: cannot reach a broker"]);
-    let config = served.folder.path().join("host.toml");
-    served.broker = Process::start(&["serve", "--config", config.to_str().unwrap()]);
-    next_line(&mut served.broker);
-    let _vmm = served.vmm("a");
+    host.start();
+    let _vmm = host.vmm("a");
     terminal.wait_for(&["a  ", "idle"]);
     terminal.press("\u{3}");
     assert_eq!(shown.0.wait().unwrap().code(), Some(0));
@@ -91,11 +85,11 @@ fn broker_that_goes_is_shown_and_asked_again() {
 
 #[test]
 fn each_signal_ends_it_and_leaves_the_terminal_as_it_was() {
-    let served = Served::new("");
+    let host = served();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut terminal = Terminal::new();
         let before = terminal.modes();
-        let mut shown = top(&terminal, &served);
+        let mut shown = top(&terminal, &host);
         terminal.wait_for(&["a  ", "absent"]);
         assert_ne!(terminal.modes(), before);
         shown.signal(signal);

@@ -7,21 +7,20 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::process::{Process, complaint, text};
+use super::served;
 use super::terminal::Terminal;
-use super::{Served, next_line};
 
 #[test]
 fn table_on_a_terminal_changes_in_place_and_the_terminal_is_left_as_it_was() {
-    let served = Served::new("");
-    let socket = served.socket();
-    let control = socket.to_str().unwrap();
+    let host = served();
+    let control = host.control();
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut terminal = Terminal::new();
         let before = terminal.modes();
-        let mut shown = terminal.start(&["show", "a", "--watch", "0.1", "--control", control]);
+        let mut shown = terminal.start(&["show", "a", "--watch", "0.1", "--control", &control]);
         terminal.wait_for(&["vm ", "a on g0"]);
         terminal.wait_for(&["state", "not connected"]);
-        let vmm = served.vmm("a");
+        let vmm = host.vmm("a");
         terminal.wait_for(&["in VRAM", "0 in use, 0 idle"]);
         // The shorter word is where the longer one was.
         let line = terminal.wait_for(&["state", "connected"]);
@@ -39,19 +38,11 @@ fn table_on_a_terminal_changes_in_place_and_the_terminal_is_left_as_it_was() {
 
 #[test]
 fn broker_that_goes_leaves_what_it_told_last_with_the_reason() {
-    let mut served = Served::new("");
-    let socket = served.socket();
+    let mut host = served();
     let mut terminal = Terminal::new();
-    let mut shown = terminal.start(&[
-        "show",
-        "a",
-        "--watch",
-        "0.1",
-        "--control",
-        socket.to_str().unwrap(),
-    ]);
+    let mut shown = terminal.start(&["show", "a", "--watch", "0.1", "--control", &host.control()]);
     terminal.wait_for(&["state", "not connected"]);
-    served.broker.terminate();
+    host.stop();
     terminal.wait_for(&["asking again: cannot reach a broker"]);
     terminal.wait_for(&["state", "not connected"]);
     shown.signal(Signal::INT);
@@ -78,8 +69,8 @@ fn broker_that_hangs_holds_nobody_up_who_wants_to_end() {
 
 #[test]
 fn without_a_terminal_tables_follow_one_another_and_documents_are_lines() {
-    let served = Served::new("");
-    let _vmm = served.vmm("a");
+    let host = served();
+    let _vmm = host.vmm("a");
     for verb in [
         &["list"][..],
         &["show", "a"],
@@ -87,10 +78,10 @@ fn without_a_terminal_tables_follow_one_another_and_documents_are_lines() {
         &["metrics"],
         &["inspect", "a", "quota"],
     ] {
-        let mut plain = served.start(&[verb, &["--watch", "0.1"]].concat());
-        let first = next_line(&mut plain);
+        let mut plain = host.start_verb(&[verb, &["--watch", "0.1"]].concat());
+        let first = plain.next_line();
         // The next begins after a blank line.
-        let rest = std::iter::repeat_with(|| next_line(&mut plain)).take(1000);
+        let rest = std::iter::repeat_with(|| plain.next_line()).take(1000);
         let lines: Vec<_> = rest.take_while(|line| *line != first).collect();
         assert!(lines.len() < 1000, "{verb:?}: {first}");
         assert_eq!(lines.last().unwrap(), "", "{verb:?}");
@@ -99,9 +90,9 @@ fn without_a_terminal_tables_follow_one_another_and_documents_are_lines() {
         assert_eq!(plain.0.wait().unwrap().code(), Some(0), "{verb:?}");
     }
     for verb in [&["list"][..], &["show", "a"], &["why", "a"], &["inspect", "a"]] {
-        let mut lines = served.start(&[verb, &["--json", "--watch", "0.1"]].concat());
+        let mut lines = host.start_verb(&[verb, &["--json", "--watch", "0.1"]].concat());
         for _ in 0..3 {
-            let document: Value = serde_json::from_str(&next_line(&mut lines)).unwrap();
+            let document: Value = serde_json::from_str(&lines.next_line()).unwrap();
             assert!(document.is_object(), "{document}");
         }
         lines.signal(Signal::INT);
@@ -118,10 +109,10 @@ fn wrong_period_is_wrong_usage_and_nobody_to_ask_is_said_at_once() {
     );
     let said = complaint(&["list", "--watch", "--control", "/nowhere/control.sock"], 1);
     assert!(said.contains("cannot reach a broker"), "{said}");
-    let mut served = Served::new("");
-    let mut shown = served.start(&["list", "--watch", "0.1"]);
-    next_line(&mut shown);
-    served.broker.terminate();
+    let mut host = served();
+    let mut shown = host.start_verb(&["list", "--watch", "0.1"]);
+    shown.next_line();
+    host.stop();
     let ended = shown.wait();
     assert_eq!(ended.status.code(), Some(1));
     assert!(
