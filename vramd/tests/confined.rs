@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
+mod host;
+#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 
 use std::fs::Permissions;
@@ -10,57 +12,34 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fermi_spec::addr::Aperture;
 use fermi_spec::regs::PbusReg;
 use fermi_spec::regs::windows::WindowBlock;
-use process::{Process, complaint, text, vramd};
+use host::{Config, TestHost};
+use process::{Process, as_user, is_root, text};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::process::Signal;
 use vfio_user_server::{Region, RemoteFunction};
 
 const WAIT: Duration = Duration::from_secs(20);
 /// Numbers of users that no host has.
 const STRANGER: u32 = 54_321;
 const VMM: u32 = 54_322;
+/// The only VM's socket, in a folder that is not there.
+const SOCKET: &str = "vm/a.sock";
 
-/// A folder with a `host.toml` of one software card and one VM.
-struct Host {
-    folder: tempfile::TempDir,
-    config: PathBuf,
-    socket: PathBuf,
+/// A host without operators, with one software card and VM `a` at [`SOCKET`]; `more` are lines of the VM's section.
+fn one_vm(more: &str) -> (TestHost, PathBuf) {
+    with_socket(Config::default().gpu("g", "32M", ""), more)
 }
 
-impl Host {
-    /// `more` are lines of the VM's section.
-    fn new(more: &str) -> Host {
-        Host::on("model:gtx480\"\nvram = \"32M", more)
-    }
-
-    fn on(device: &str, more: &str) -> Host {
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("host.toml");
-        let socket = folder.path().join("vm").join("a.sock");
-        let text = format!(
-            "[[gpu]]\nname = \"g\"\ndevice = \"{device}\"\n[[vm]]\nname = \"a\"\ngpu = \"g\"\nsocket = {socket:?}\n\
-             guest_vram = \"8M\"\n{more}\n"
-        );
-        std::fs::write(&config, text).unwrap();
-        Host {
-            folder,
-            config,
-            socket,
-        }
-    }
-
-    fn serve(&self, more: &[&str]) -> Process {
-        let arguments = ["serve", "--config", self.config.to_str().unwrap()];
-        let mut broker = Process::start(&[&arguments[..], more].concat());
-        broker.first_line();
-        broker
-    }
+fn with_socket(card: Config, more: &str) -> (TestHost, PathBuf) {
+    let host = TestHost::new(&card.vm_at("a", &format!("FOLDER/{SOCKET}"), "8M", more));
+    let socket = host.at(SOCKET);
+    (host, socket)
 }
 
 /// Whether all threads of a process have a filter of system calls, or none has.
@@ -83,26 +62,6 @@ fn whose(path: &Path) -> (u32, u32, u32) {
     (metadata.uid(), metadata.gid(), mode)
 }
 
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("SKIPPED: to act as another user takes root");
-    }
-    is_root
-}
-
-/// Runs `work` on a thread that is another user's.
-fn as_user<T: Send + 'static>(uid: u32, gid: u32, work: impl FnOnce() -> T + Send + 'static) -> T {
-    let run = move || {
-        set_thread_groups(&[]).unwrap();
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        set_thread_res_gid(gid, gid, gid).unwrap();
-        set_thread_res_uid(uid, uid, uid).unwrap();
-        work()
-    };
-    std::thread::spawn(run).join().unwrap()
-}
-
 /// What becomes of a connection of such a user.
 #[derive(PartialEq, Eq, Debug)]
 enum Met {
@@ -116,7 +75,7 @@ enum Met {
 
 fn connect_as(uid: u32, gid: u32, socket: &Path) -> Met {
     let path = socket.to_path_buf();
-    as_user(uid, gid, move || {
+    let met = as_user((uid, gid), &[], move || {
         if RemoteFunction::connect(&path, WAIT).is_ok() {
             return Met::Served;
         }
@@ -130,7 +89,8 @@ fn connect_as(uid: u32, gid: u32, socket: &Path) -> Met {
                 Met::HungUp
             }
         }
-    })
+    });
+    met.join().unwrap()
 }
 
 /// A line of a process's status, without its name.
@@ -153,42 +113,42 @@ fn has_no_rights(process: &Process) {
     );
 }
 
-/// A card in a process of its own, its socket's folder, and a host whose card it is.
-fn served_card() -> (tempfile::TempDir, Process, Host) {
+/// A card in a process of its own, its socket's folder, and a host whose card it is with its VM's socket.
+fn served_card() -> (tempfile::TempDir, Process, (TestHost, PathBuf)) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("card.sock");
     let mut card = Process::start(&["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"]);
-    card.first_line();
-    let host = Host::on(&format!("vfio-user:{}", socket.display()), "");
-    (folder, card, host)
+    card.next_line();
+    let card_of_host = Config::default().device("g", &format!("vfio-user:{}", socket.display()), "");
+    (folder, card, with_socket(card_of_host, ""))
 }
 
 #[test]
 fn card_and_broker_give_up_their_rights_and_still_serve() {
-    let (_folder, mut card, host) = served_card();
+    let (_folder, mut card, (mut host, socket)) = served_card();
     has_no_rights(&card);
-    let mut broker = host.serve(&[]);
-    has_no_rights(&broker);
-    drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    host.start();
+    has_no_rights(host.broker());
+    drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+    host.stop();
     assert_eq!(card.terminate().status.code(), Some(0));
 }
 
 #[test]
 fn all_threads_are_filtered_unless_the_operator_wants_none_to_be() {
-    let host = Host::new("");
+    let (mut host, socket) = one_vm("");
     for (more, expected) in [(&[][..], true), (&["--no-seccomp"][..], false)] {
-        let mut broker = host.serve(more);
-        assert_eq!(is_filtered(&broker), expected);
-        drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
-        let socket = host.folder.path().join("card.sock");
+        host.start_by(&mut host.command(more));
+        assert_eq!(is_filtered(host.broker()), expected);
+        drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+        let socket = host.at("card.sock");
         let arguments = ["gpu", "--socket", socket.to_str().unwrap(), "--vram", "32M"];
         let mut card = Process::start(&[&arguments[..], more].concat());
-        card.first_line();
+        card.next_line();
         assert_eq!(is_filtered(&card), expected);
         drop(RemoteFunction::connect(&socket, WAIT).unwrap());
         assert_eq!(card.terminate().status.code(), Some(0));
-        assert_eq!(broker.terminate().status.code(), Some(0));
+        host.stop();
     }
 }
 
@@ -214,10 +174,10 @@ fn filters_of_threads(process: &Process) -> Vec<(String, u32)> {
 
 #[test]
 fn each_thread_has_the_filter_of_its_kind_besides_the_process_s() {
-    let host = Host::new("");
-    let mut broker = host.serve(&[]);
-    let client = RemoteFunction::connect(&host.socket, WAIT).unwrap();
-    let threads = filters_of_threads(&broker);
+    let (mut host, socket) = one_vm("");
+    host.start();
+    let client = RemoteFunction::connect(&socket, WAIT).unwrap();
+    let threads = filters_of_threads(host.broker());
     for name in ["broker", "card", "flight", "irq a", "reaper"] {
         assert!(threads.iter().any(|(thread, _)| thread == name), "{threads:?}");
     }
@@ -226,19 +186,14 @@ fn each_thread_has_the_filter_of_its_kind_besides_the_process_s() {
     let wider = threads.iter().filter(|(_, filters)| *filters <= of_process);
     assert_eq!(wider.count(), 1, "{threads:?}");
     drop(client);
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    host.stop();
 }
 
 #[test]
 fn memory_taken_from_a_filtered_broker_costs_its_client_alone() {
-    let host = Host::new("");
-    let neighbour = host.folder.path().join("b.sock");
-    let config = std::fs::read_to_string(&host.config).unwrap();
-    let second = format!("[[vm]]\nname = \"b\"\ngpu = \"g\"\nsocket = {neighbour:?}\nguest_vram = \"8M\"\n");
-    std::fs::write(&host.config, config + &second).unwrap();
-    let mut broker = host.serve(&[]);
-    let hostile = RemoteFunction::connect(&host.socket, WAIT).unwrap();
-    let friendly = RemoteFunction::connect(&neighbour, WAIT).unwrap();
+    let config = Config::default().gpu("g", "32M", "");
+    let mut host = TestHost::serving(&config.vm("a", "8M", "").vm("b", "8M", ""));
+    let (hostile, friendly) = (host.vmm("a"), host.vmm("b"));
     // With this seal the broker cannot forbid that it shrinks.
     let ram = memfd_create("ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&ram, 1 << 20).unwrap();
@@ -256,19 +211,17 @@ fn memory_taken_from_a_filtered_broker_costs_its_client_alone() {
         assert!(start.elapsed() < WAIT, "nothing is read there");
     }
     friendly.read(Region::Bar0, 0, &mut [0; 4]).unwrap();
-    let ended = broker.terminate();
-    let told = text(&ended.stderr);
+    let told = host.stop();
     assert!(told.contains("its RAM was truncated"), "{told}");
-    assert_eq!(ended.status.code(), Some(0), "{told}");
 }
 
 #[test]
 fn filtered_broker_tells_of_a_lost_card_and_writes_what_happened() {
-    let (_folder, mut card, host) = served_card();
-    let mut broker = host.serve(&[]);
-    let client = RemoteFunction::connect(&host.socket, WAIT).unwrap();
+    let (_folder, mut card, (mut host, socket)) = served_card();
+    host.start();
+    let client = RemoteFunction::connect(&socket, WAIT).unwrap();
     card.kill();
-    let ended = broker.wait();
+    let ended = host.broker().wait();
     let told = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{told}");
     assert!(told.contains("what happened last is in "), "{told}");
@@ -277,14 +230,14 @@ fn filtered_broker_tells_of_a_lost_card_and_writes_what_happened() {
 
 #[test]
 fn filtered_broker_writes_what_happened_last_when_it_is_asked() {
-    let host = Host::new("");
-    let mut broker = host.serve(&[]);
-    assert!(is_filtered(&broker));
-    broker.signal(rustix::process::Signal::USR1);
-    broker.wait_for_words();
+    let (mut host, socket) = one_vm("");
+    host.start();
+    assert!(is_filtered(host.broker()));
+    host.signal(Signal::USR1);
+    host.broker().wait_for_words();
     // It ends with status 4 if a system call was forbidden.
-    assert_eq!(broker.terminate().status.code(), Some(0));
-    let names = std::fs::read_dir(host.socket.parent().unwrap()).unwrap();
+    host.stop();
+    let names = std::fs::read_dir(socket.parent().unwrap()).unwrap();
     let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
     assert!(
         names
@@ -311,7 +264,7 @@ fn card_becomes_the_user_that_it_is_told() {
         "--user",
         "54321:54321",
     ]);
-    process.first_line();
+    process.next_line();
     assert_eq!(status_of(&process, "Uid:"), "54321 54321 54321 54321");
     assert_eq!(status_of(&process, "Gid:"), "54321 54321 54321 54321");
     has_no_rights(&process);
@@ -329,7 +282,7 @@ fn card_s_socket_is_its_owners_alone_or_as_it_is_told() {
     let told = ["--socket-group", &*group, "--socket-mode", "0666"];
     for (more, mode) in [(&told[..0], 0o600), (&told[..2], 0o660), (&told[..], 0o666)] {
         let mut card = Process::start(&[&["gpu", "--socket", path, "--vram", "32M"], more].concat());
-        card.first_line();
+        card.next_line();
         assert_eq!(whose(&socket), (uid, gid, mode), "{more:?}");
         drop(RemoteFunction::connect(&socket, WAIT).unwrap());
         assert_eq!(card.terminate().status.code(), Some(0));
@@ -359,7 +312,7 @@ fn client_of_another_user_is_no_client_of_a_card() {
         "--socket-group",
         &group,
     ]);
-    card.first_line();
+    card.next_line();
     assert_eq!(whose(&socket), (0, VMM, 0o660));
     assert_eq!(connect_as(STRANGER, STRANGER, &socket), Met::NoRight);
     assert_eq!(connect_as(VMM, VMM, &socket), Met::Served);
@@ -368,14 +321,14 @@ fn client_of_another_user_is_no_client_of_a_card() {
 
 #[test]
 fn socket_is_its_owners_alone_and_so_is_its_folder() {
-    let host = Host::new("");
-    let mut broker = host.serve(&[]);
-    let own = whose(host.folder.path());
-    assert_eq!(whose(&host.socket), (own.0, own.1, 0o600));
-    assert_eq!(whose(host.socket.parent().unwrap()), (own.0, own.1, 0o710));
-    drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
-    assert_eq!(broker.terminate().status.code(), Some(0));
-    assert!(!host.socket.exists());
+    let (mut host, socket) = one_vm("");
+    host.start();
+    let own = whose(&host.at(""));
+    assert_eq!(whose(&socket), (own.0, own.1, 0o600));
+    assert_eq!(whose(socket.parent().unwrap()), (own.0, own.1, 0o710));
+    drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+    host.stop();
+    assert!(!socket.exists());
 }
 
 #[test]
@@ -383,27 +336,24 @@ fn client_of_another_user_is_hung_up_on_where_the_mode_would_let_it() {
     if !is_root() {
         return;
     }
-    let host = Host::new(&format!(
+    let (mut host, socket) = one_vm(&format!(
         "socket_owner = {VMM}\nsocket_group = {VMM}\nsocket_users = [{VMM}]"
     ));
-    std::fs::set_permissions(host.folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut broker = host.serve(&[]);
-    assert_eq!(whose(&host.socket), (VMM, VMM, 0o660));
-    let folder = host.socket.parent().unwrap().to_path_buf();
+    host.start();
+    assert_eq!(whose(&socket), (VMM, VMM, 0o660));
+    let folder = socket.parent().unwrap().to_path_buf();
     assert_eq!(whose(&folder), (0, VMM, 0o711));
-    assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::NoRight);
+    assert_eq!(connect_as(STRANGER, STRANGER, &socket), Met::NoRight);
     // Of the socket's group, but none of its users.
-    assert_eq!(connect_as(STRANGER, VMM, &host.socket), Met::HungUp);
-    assert_eq!(connect_as(VMM, VMM, &host.socket), Met::Served);
-    assert_eq!(connect_as(0, 0, &host.socket), Met::Served);
-    let ended = broker.terminate();
-    let told = text(&ended.stderr);
+    assert_eq!(connect_as(STRANGER, VMM, &socket), Met::HungUp);
+    assert_eq!(connect_as(VMM, VMM, &socket), Met::Served);
+    assert_eq!(connect_as(0, 0, &socket), Met::Served);
+    let told = host.stop();
     assert!(
         told.contains(&format!("a client of user {STRANGER} was disconnected")),
         "{told}"
     );
-    assert_eq!(ended.status.code(), Some(0));
-    assert!(!host.socket.exists());
+    assert!(!socket.exists());
 }
 
 #[test]
@@ -411,14 +361,13 @@ fn socket_that_somebody_opened_to_all_is_still_its_owners() {
     if !is_root() {
         return;
     }
-    let host = Host::new(&format!("socket_owner = {VMM}"));
-    std::fs::set_permissions(host.folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut broker = host.serve(&[]);
-    assert_eq!(whose(&host.socket), (VMM, 0, 0o600));
-    std::fs::set_permissions(&host.socket, Permissions::from_mode(0o666)).unwrap();
-    assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::HungUp);
-    assert_eq!(connect_as(VMM, VMM, &host.socket), Met::Served);
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    let (mut host, socket) = one_vm(&format!("socket_owner = {VMM}"));
+    host.start();
+    assert_eq!(whose(&socket), (VMM, 0, 0o600));
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(connect_as(STRANGER, STRANGER, &socket), Met::HungUp);
+    assert_eq!(connect_as(VMM, VMM, &socket), Met::Served);
+    host.stop();
 }
 
 #[test]
@@ -426,44 +375,40 @@ fn broker_of_another_user_makes_sockets_that_are_that_users() {
     if !is_root() {
         return;
     }
-    let host = Host::new("");
-    std::fs::set_permissions(host.folder.path(), Permissions::from_mode(0o755)).unwrap();
-    let mut broker = host.serve(&["--user", &format!("{STRANGER}:{STRANGER}")]);
-    has_no_rights(&broker);
-    assert_eq!(status_of(&broker, "Uid:"), "54321 54321 54321 54321");
-    assert_eq!(whose(&host.socket), (STRANGER, STRANGER, 0o600));
-    assert_eq!(connect_as(STRANGER, STRANGER, &host.socket), Met::Served);
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    let (mut host, socket) = one_vm("");
+    host.start_by(&mut host.command(&["--user", &format!("{STRANGER}:{STRANGER}")]));
+    has_no_rights(host.broker());
+    assert_eq!(status_of(host.broker(), "Uid:"), "54321 54321 54321 54321");
+    assert_eq!(whose(&socket), (STRANGER, STRANGER, 0o600));
+    assert_eq!(connect_as(STRANGER, STRANGER, &socket), Met::Served);
+    host.stop();
     // Its folder is that user's, so it could remove the socket.
-    assert!(!host.socket.exists());
+    assert!(!socket.exists());
 }
 
 #[test]
 fn limit_of_descriptors_is_raised_to_what_vms_can_need_or_the_start_says_so() {
-    let host = Host::new("");
-    let config = host.config.to_str().unwrap();
-    let start = |limit: &str| {
-        let script = format!("ulimit {limit} && exec \"$0\" serve --config \"$1\"");
-        Command::new("/bin/sh")
-            .args(["-c", &script, env!("CARGO_BIN_EXE_vramd"), config])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+    let (mut host, socket) = one_vm("");
+    let serve = host.command(&[]);
+    let limited = |limit: &str| {
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", &format!("ulimit {limit} && exec \"$0\" \"$@\"")])
+            .arg(serve.get_program())
+            .args(serve.get_args());
+        command
     };
-    let mut raised = Process(start("-Sn 256"));
-    raised.first_line();
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", raised.0.id())).unwrap();
+    host.start_by(&mut limited("-Sn 256"));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", host.broker().0.id())).unwrap();
     let files = limits
         .lines()
         .find(|line| line.starts_with("Max open files"))
         .unwrap();
     let current: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap();
     assert!(current > 1000, "{files}");
-    drop(RemoteFunction::connect(&host.socket, WAIT).unwrap());
-    assert_eq!(raised.terminate().status.code(), Some(0));
-    let refused = start("-n 256").wait_with_output().unwrap();
+    drop(RemoteFunction::connect(&socket, WAIT).unwrap());
+    host.stop();
+    let refused = Process::spawn(&mut limited("-n 256")).wait();
     assert_eq!(refused.status.code(), Some(1));
     let said = text(&refused.stderr);
     assert!(
@@ -474,17 +419,9 @@ fn limit_of_descriptors_is_raised_to_what_vms_can_need_or_the_start_says_so() {
 
 #[test]
 fn serve_says_whether_landlock_is_enforced() {
-    let host = Host::new("");
-    let mut broker = Process(
-        vramd(&["serve", "--config", host.config.to_str().unwrap()])
-            .env("RUST_LOG", "info")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
-    broker.first_line();
-    let said = text(&broker.terminate().stderr);
+    let (mut host, _) = one_vm("");
+    host.start_by(host.command(&[]).env("RUST_LOG", "info"));
+    let said = host.stop();
     assert!(
         said.contains("landlock: enforced") || said.contains("landlock: not enforced"),
         "{said}"
@@ -493,11 +430,9 @@ fn serve_says_whether_landlock_is_enforced() {
 
 #[test]
 fn folder_that_cannot_be_made_is_named() {
-    let host = Host::new("");
-    let folder = host.socket.parent().unwrap().join("deep");
-    let config = std::fs::read_to_string(&host.config).unwrap();
-    std::fs::write(&host.config, config.replace("a.sock", "deep/a.sock")).unwrap();
-    let said = complaint(&["serve", "--config", host.config.to_str().unwrap()], 1);
-    let expected = format!("vm a: cannot make folder {}", folder.display());
+    let config = Config::default().gpu("g", "32M", "");
+    let host = TestHost::new(&config.vm_at("a", "FOLDER/vm/deep/a.sock", "8M", ""));
+    let said = host.refused_start();
+    let expected = format!("vm a: cannot make folder {}", host.path("vm/deep"));
     assert!(said.contains(&expected), "{said}");
 }

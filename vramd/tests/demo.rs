@@ -4,12 +4,15 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[expect(dead_code, reason = "other tests use the rest")]
+mod host;
+#[expect(dead_code, reason = "other tests use the rest")]
 mod process;
 
-use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
+use host::{Config, TestHost};
 use process::{Process, complaint, json, output, text, write_input};
 use serde_json::Value;
 
@@ -333,57 +336,36 @@ fn demo_that_fits_the_card_is_not_ok() {
     );
 }
 
-/// A broker's and two VMs' files in a folder of their own.
+/// A host whose broker is not started yet, and its two VMs' files.
 struct TwoVms {
-    folder: tempfile::TempDir,
+    host: TestHost,
     digest: String,
 }
 
 impl TwoVms {
     fn new(options: &str) -> TwoVms {
-        let folder = tempfile::tempdir().unwrap();
-        let (input, digest) = write_input(folder.path(), "input", 3_000_001);
-        let mut host = String::from(
-            "[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"32M\"\nhost_ram = \"1G\"\n",
-        );
-        for name in ["a", "b"] {
-            let socket = folder.path().join(format!("{name}.sock"));
-            let socket = socket.display();
-            host.push_str(&format!(
-                "[[vm]]\nname = \"{name}\"\ngpu = \"gpu0\"\nsocket = \"{socket}\"\nguest_vram = \"24M\"\n"
-            ));
-            let vm = format!(
-                "name = \"{name}\"\nmemory = \"32M\"\ninputs = [\"{}\"]\noptions = \"{options}\"\n\
-                 [vgpu]\nsocket = \"{socket}\"\n",
-                input.display()
-            );
-            std::fs::write(folder.path().join(format!("{name}.toml")), vm).unwrap();
+        let config = Config::default().gpu("gpu0", "32M", "host_ram = \"1G\"");
+        let host = TestHost::new(&config.vm("a", "24M", "").vm("b", "24M", ""));
+        let (input, digest) = write_input(&host.at(""), "input", 3_000_001);
+        for vm in ["a", "b"] {
+            host.write_vm(vm, options, &[&input]);
         }
-        std::fs::write(folder.path().join("host.toml"), host).unwrap();
-        TwoVms { folder, digest }
+        TwoVms { host, digest }
     }
 
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// Starts the broker and waits until it listens.
-    fn serve(&self) -> Process {
-        let mut broker = Process::start(&["serve", "--config", &self.path("host.toml")]);
-        let line = broker.first_line();
+    /// With a broker that listens.
+    fn serving(options: &str) -> TwoVms {
+        let mut both = TwoVms::new(options);
+        let line = both.host.start();
         let device = format!(
             r#"-device '{{"driver":"vfio-user-pci","socket":{{"path":"{}","#,
-            self.path("a.sock")
+            both.host.path("a.sock")
         );
         assert!(
             line.starts_with("vm a: 24M guest VRAM at ") && line.contains(&device),
             "{line}"
         );
-        broker
-    }
-
-    fn run(&self, name: &str, more: &[&str]) -> Process {
-        Process::start(&[&["run", &self.path(name), "--json"], more].concat())
+        both
     }
 
     fn check_run(&self, output: &Output, is_kvm: bool) {
@@ -401,96 +383,91 @@ impl TwoVms {
     }
 
     /// Two VMs of their own processes at one broker.
-    fn run_both(&self, more: &[&str], is_kvm: bool) {
-        let mut broker = self.serve();
-        let mut vms = ["a.toml", "b.toml"].map(|vm| self.run(vm, more));
+    fn run_both(mut self, more: &[&str], is_kvm: bool) {
+        let mut vms = ["a", "b"].map(|vm| self.host.start_vm(vm, more));
         for vm in &mut vms {
             self.check_run(&vm.wait(), is_kvm);
         }
-        let ended = broker.terminate();
-        let stderr = text(&ended.stderr);
+        let stderr = self.host.stop();
         // On a busy host a move may be late; there must be no other warning.
         let told: Vec<_> = stderr.lines().filter(|line| !line.ends_with("in time")).collect();
-        assert_eq!((ended.status.code(), told), (Some(0), Vec::new()));
-        assert!(!Path::new(&self.path("a.sock")).exists() && !Path::new(&self.path("b.sock")).exists());
+        assert_eq!(told, Vec::<&str>::new());
+        assert!(!self.host.at("a.sock").exists() && !self.host.at("b.sock").exists());
     }
 }
 
 #[test]
 fn broker_and_two_processes_on_threads_do_the_same_as_the_demo() {
-    TwoVms::new("vramd.rounds=2").run_both(&["--no-kvm"], false);
+    TwoVms::serving("vramd.rounds=2").run_both(&["--no-kvm"], false);
 }
 
 #[test]
 fn broker_and_two_vms_on_kvm_do_the_same_as_the_demo() {
     if has_kvm() {
-        TwoVms::new("vramd.rounds=2").run_both(&[], true);
+        TwoVms::serving("vramd.rounds=2").run_both(&[], true);
     }
 }
 
 #[test]
 fn vm_process_that_dies_leaves_the_other_and_its_socket_unharmed() {
-    let both = TwoVms::new("vramd.rounds=30");
-    let mut broker = both.serve();
-    let mut dying = both.run("a.toml", &["--no-kvm"]);
-    let mut other = both.run("b.toml", &["--no-kvm"]);
+    let mut both = TwoVms::serving("vramd.rounds=30");
+    let mut dying = both.host.start_vm("a", &["--no-kvm"]);
+    let mut other = both.host.start_vm("b", &["--no-kvm"]);
     std::thread::sleep(Duration::from_millis(300));
     dying.kill();
     both.check_run(&other.wait(), false);
-    both.check_run(&both.run("a.toml", &["--no-kvm"]).wait(), false);
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    both.check_run(&both.host.start_vm("a", &["--no-kvm"]).wait(), false);
+    both.host.stop();
 }
 
 #[test]
 fn broker_that_is_told_to_end_ends_its_vms_with_a_reason() {
-    let both = TwoVms::new("vramd.rounds=1000");
-    let mut broker = both.serve();
-    let mut vm = both.run("a.toml", &["--no-kvm"]);
+    let mut both = TwoVms::serving("vramd.rounds=1000");
+    let mut vm = both.host.start_vm("a", &["--no-kvm"]);
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    both.host.stop();
     let ended = vm.wait();
     assert_eq!(ended.status.code(), Some(1));
     assert_eq!(text(&ended.stderr).lines().count(), 1, "{}", text(&ended.stderr));
-    assert!(!Path::new(&both.path("a.sock")).exists());
+    assert!(!both.host.at("a.sock").exists());
 }
 
 #[test]
 fn busy_socket_is_named_and_left_alone() {
-    let both = TwoVms::new("");
-    let mut broker = both.serve();
-    let said = complaint(&["serve", "--config", &both.path("host.toml")], 1);
+    let mut both = TwoVms::serving("");
+    let said = both.host.refused_start();
     assert!(
-        said.contains(&format!("socket {} is in use", both.path("a.sock"))),
+        said.contains(&format!("socket {} is in use", both.host.path("a.sock"))),
         "{said}"
     );
-    assert!(Path::new(&both.path("a.sock")).exists());
-    assert_eq!(broker.terminate().status.code(), Some(0));
+    assert!(both.host.at("a.sock").exists());
+    both.host.stop();
 }
 
 #[test]
 fn malformed_configuration_is_named_with_field_and_line() {
     let both = TwoVms::new("");
     std::fs::write(
-        both.path("bad.toml"),
+        both.host.path("bad.toml"),
         "[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"3M\"\n",
     )
     .unwrap();
-    let said = complaint(&["serve", "--config", &both.path("bad.toml")], 1);
+    let said = complaint(&["serve", "--config", &both.host.path("bad.toml")], 1);
     assert!(
         said.contains("bad.toml:4: gpu.vram: 3M is not a multiple of 1M from 16M"),
         "{said}"
     );
-    let said = complaint(&["run", &both.path("bad.toml")], 1);
+    let said = complaint(&["run", &both.host.path("bad.toml")], 1);
     assert!(
         said.contains("bad.toml:1: [[gpu]]: unknown field `gpu`"),
         "{said}"
     );
-    let said = complaint(&["run", &both.path("missing.toml")], 1);
+    let said = complaint(&["run", &both.host.path("missing.toml")], 1);
     assert!(
         said.contains("cannot read") && said.contains("missing.toml: No such file"),
         "{said}"
     );
-    let said = complaint(&["run", &both.path("a.toml")], 1);
+    let said = complaint(&["run", &both.host.path("a.toml")], 1);
     assert!(said.contains("cannot connect to the vfio-user socket"), "{said}");
 }
 

@@ -125,10 +125,6 @@ impl Process {
         text(&line)
     }
 
-    pub(crate) fn first_line(&mut self) -> String {
-        self.next_line()
-    }
-
     /// Waits until it says something on stderr.
     pub(crate) fn wait_for_words(&mut self) {
         let said = self.0.stderr.as_mut().unwrap().read(&mut [0]).unwrap();
