@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use host::{Config, TestHost, check_end, triad};
 use process::{as_user, is_root, raise_descriptor_limit};
 
-/// Numbers of a user and a group that no host has.
+/// Numbers of a user and a group that no host has. Each attacker is a user of his own behind the first, with a pace of his own.
 const MEMBER: u32 = 54_331;
+const ATTACKERS: u32 = 54_341;
 const OPERATORS: u32 = 54_333;
 /// Questions of the honest operator.
 const QUESTIONS: u32 = 20;
@@ -37,8 +38,12 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Repeats `round` on a thread of a member of the group. What becomes of a connection is the broker's to say.
-    fn start(socket: &Path, mut round: impl FnMut(&Path) -> std::io::Result<()> + Send + 'static) -> Self {
+    /// Repeats `round` on a thread of a member of the group, the one of that number. What becomes of a connection is the broker's to say.
+    fn start(
+        number: u32,
+        socket: &Path,
+        mut round: impl FnMut(&Path) -> std::io::Result<()> + Send + 'static,
+    ) -> Self {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (is_over, count, socket) = (stop.clone(), rounds.clone(), socket.to_owned());
         let run = move || {
@@ -59,7 +64,7 @@ impl Attacker {
         Self {
             stop,
             rounds,
-            thread: as_user((MEMBER, MEMBER), &[OPERATORS], run),
+            thread: as_user((ATTACKERS + number, MEMBER), &[OPERATORS], run),
         }
     }
 
@@ -153,10 +158,10 @@ fn attacked_api_answers_its_own_operators_and_takes_nothing_of_vms() {
     let vms = ["a", "b"].map(|vm| host.run(vm, &triad(40, 16)));
     let socket = PathBuf::from(host.control());
     let attackers = [
-        Attacker::start(&socket, crowd()),
-        Attacker::start(&socket, slow),
-        Attacker::start(&socket, wrong),
-        Attacker::start(&socket, unread()),
+        Attacker::start(0, &socket, crowd()),
+        Attacker::start(1, &socket, slow),
+        Attacker::start(2, &socket, wrong),
+        Attacker::start(3, &socket, unread()),
     ];
     // Nobody but those whose broker it is has a place left: the crowd is told so, or is cut off.
     let mut longest = Duration::ZERO;
@@ -177,4 +182,51 @@ fn attacked_api_answers_its_own_operators_and_takes_nothing_of_vms() {
     assert!(!log.contains("panicked"), "{log}");
     // Attackers can cause lines of the log: they are few.
     assert!(log.lines().count() < 100, "{log}");
+}
+
+/// Answers to so many questions that a member of the group asks as fast as they are answered, by their status.
+fn answers(socket: &Path, user: u32, questions: u32) -> Vec<(String, String)> {
+    let socket = socket.to_owned();
+    let ask = move || {
+        let question = || -> std::io::Result<(String, String)> {
+            let mut stream = connected(&socket)?;
+            stream.write_all(b"GET /v1/gpus HTTP/1.1\r\nhost: vramd\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+            Ok((status, answer))
+        };
+        (0..questions).map(|_| question().unwrap()).collect()
+    };
+    as_user((user, user), &[OPERATORS], ask).join().unwrap()
+}
+
+#[test]
+fn member_who_asks_too_often_is_told_so_and_nobody_else_is_concerned() {
+    if !is_root() {
+        return;
+    }
+    let config = Config::new(&format!("group = {OPERATORS}")).gpu("g", "64M", "");
+    let host = TestHost::serving(&config.vm("a", "32M", ""));
+    let socket = PathBuf::from(host.control());
+    let told = answers(&socket, MEMBER, 600);
+    let done = told.iter().filter(|(status, _)| status == "200").count();
+    let refused: Vec<_> = told.iter().filter(|(status, _)| status == "429").collect();
+    // 200 at once, and then 50 a second: an answer takes some milliseconds at most.
+    assert!(
+        (200..500).contains(&done) && done + refused.len() == 600,
+        "{done} of 600"
+    );
+    for words in [
+        "too_often",
+        "asks more often than 50 times a second: try again in ",
+    ] {
+        assert!(refused[0].1.contains(words), "{}", refused[0].1);
+    }
+    let another = answers(&socket, ATTACKERS, 20);
+    assert!(another.iter().all(|(status, _)| status == "200"), "{another:?}");
+    // Root's answers are not counted.
+    for _ in 0..3 {
+        host.ask(&["show", "a"]);
+    }
 }
