@@ -209,7 +209,7 @@ pub enum Notice {
     EngineTime {
         /// VM whose channel was on the engine.
         vm: VmId,
-        /// The engine.
+        /// Where its work was.
         engine: Engine,
         /// Time of the host that the sample stands for, in nanoseconds.
         ns: u64,

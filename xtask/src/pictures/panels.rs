@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, anyhow};
 use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -18,7 +19,7 @@ use figures::Scale;
 const CELL: (u32, u32) = (50, 34);
 /// Above the grid: what this is, and what the marks mean.
 const HEAD: u32 = 58;
-/// Between panels.
+/// Pixels that are left free between two panels.
 const GAP: u32 = 4;
 /// Parts of a panel: its title with the marks' numbers, a line of its legend, and the figures at its axes.
 const TITLE: u32 = 44;
@@ -60,6 +61,8 @@ const COLOURS: [RGBColor; 10] = [
 pub(super) type Answered = Vec<Vec<Series>>;
 
 type Field<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// What has the axes of a panel.
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// A series as it is drawn.
 struct Line {
@@ -261,6 +264,22 @@ fn draw_lines(
         .label_style((FONT, 14).into_font().color(&QUIET))
         .draw()
         .map_err(failed)?;
+    draw_marks(field, &mut chart, marks, top)?;
+    for line in lines {
+        draw_line(&mut chart, line, &scale)?;
+    }
+    if lines.iter().all(|line| line.points.is_empty()) {
+        let middle = (
+            (width / 2) as i32,
+            (TITLE + (height - TITLE - legend_height) / 2) as i32 - 20,
+        );
+        write(field, NOTHING, middle, 17, QUIET, MIDDLE)?;
+    }
+    draw_legend(field, lines, rows, height - legend_height)
+}
+
+/// A line at each mark, with its number above it.
+fn draw_marks(field: &Field<'_>, chart: &mut Chart<'_, '_>, marks: &[(f64, &str)], top: f64) -> Result<()> {
     for (number, (at, _)) in (1..).zip(marks) {
         let element = PathElement::new([(*at, 0.0), (*at, top)], MARK.stroke_width(1));
         chart.draw_series([element]).map_err(failed)?;
@@ -275,42 +294,43 @@ fn draw_lines(
             MIDDLE,
         )?;
     }
-    for line in lines {
-        let scaled = |figure: f64| figure / scale.factor;
-        for piece in pieces(&line.points) {
-            let points: Vec<_> = line.points[piece.clone()]
-                .iter()
-                .map(|(at, figure)| (*at, scaled(*figure)))
-                .collect();
-            if line.style.fill_percent > 0 {
-                let floor = line.points[piece.clone()].iter().zip(&line.floor[piece]).rev();
-                let floor = floor.map(|((at, _), floor)| (*at, scaled(*floor)));
-                let area: Vec<_> = points.iter().copied().chain(floor).collect();
-                let fill = line.colour.mix(f64::from(line.style.fill_percent) / 100.0);
-                chart
-                    .draw_series([Polygon::new(area, fill.filled())])
-                    .map_err(failed)?;
-            }
-            if let [only] = points[..] {
-                // No line goes through it.
-                chart
-                    .draw_series([Circle::new(only, 2, line.colour.filled())])
-                    .map_err(failed)?;
-            } else {
-                chart
-                    .draw_series(LineSeries::new(points, line.colour.stroke_width(2)))
-                    .map_err(failed)?;
-            }
+    Ok(())
+}
+
+/// One series: its line in pieces, and what is below it if its panel fills that.
+fn draw_line(chart: &mut Chart<'_, '_>, line: &Line, scale: &Scale) -> Result<()> {
+    let scaled = |figure: f64| figure / scale.factor;
+    for piece in pieces(&line.points) {
+        let points: Vec<_> = line.points[piece.clone()]
+            .iter()
+            .map(|(at, figure)| (*at, scaled(*figure)))
+            .collect();
+        if line.style.fill_percent > 0 {
+            let floor = line.points[piece.clone()].iter().zip(&line.floor[piece]).rev();
+            let floor = floor.map(|((at, _), floor)| (*at, scaled(*floor)));
+            let area: Vec<_> = points.iter().copied().chain(floor).collect();
+            let fill = line.colour.mix(f64::from(line.style.fill_percent) / 100.0);
+            chart
+                .draw_series([Polygon::new(area, fill.filled())])
+                .map_err(failed)?;
+        }
+        if let [only] = points[..] {
+            // No line goes through it.
+            chart
+                .draw_series([Circle::new(only, 2, line.colour.filled())])
+                .map_err(failed)?;
+        } else {
+            chart
+                .draw_series(LineSeries::new(points, line.colour.stroke_width(2)))
+                .map_err(failed)?;
         }
     }
-    if lines.iter().all(|line| line.points.is_empty()) {
-        let middle = (
-            (width / 2) as i32,
-            (TITLE + (height - TITLE - legend_height) / 2) as i32 - 20,
-        );
-        write(field, NOTHING, middle, 17, QUIET, MIDDLE)?;
-    }
-    let first = height - legend_height;
+
+    Ok(())
+}
+
+/// Names and colours of the lines, in rows.
+fn draw_legend(field: &Field<'_>, lines: &[Line], rows: Vec<Vec<(usize, u32)>>, first: u32) -> Result<()> {
     for (row, names) in (0..).zip(rows) {
         let y = (first + row * LEGEND_LINE) as i32;
         for (index, x) in names {
