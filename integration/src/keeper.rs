@@ -10,7 +10,7 @@ use fermi_spec::methods::{class, host};
 use fermi_spec::pushbuffer::incrementing;
 use vgpu::{ChannelFault, Event, GpuConfig, Hold, Notice, Quota, VmId};
 
-use crate::bench::{Bench, gpu_config, vm_config};
+use crate::bench::{Bench, Task, gpu_config, vm_config};
 use crate::checkers::Violation;
 use crate::rig::{RAM_VA, Rig};
 use sim_host::bus::{SimBus, WideBus};
@@ -70,6 +70,22 @@ pub fn counting_grid(bus: &mut impl WideBus, steps: u32) -> Vec<u32> {
         exit"
     );
     grid_of(bus, &source)
+}
+
+/// Has a VM run one counting grid after the other until it is told to stop. The count is the answer.
+pub fn computes(bench: &mut Bench, vm: VmId, steps: u32, stop: &Arc<AtomicBool>) -> Task<u64> {
+    let stop = Arc::clone(stop);
+    bench.start(vm, move |bus| {
+        let mut rig = guest(bus);
+        let words = counting_grid(bus, steps);
+        let mut grids = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let sequence = rig.submit_with_release(bus, 0, &words);
+            assert!(rig.wait_turns(bus, 0, sequence, TURNS), "a grid does not end");
+            grids += 1;
+        }
+        grids
+    })
 }
 
 /// Words that start a grid of one warp with such a program.

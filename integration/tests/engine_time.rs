@@ -5,8 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use integration::bench::{Bench, Task};
-use integration::keeper::{KEEPS, LIMIT_NS, TURNS, WAITS, bench, counting_grid, guest};
+use integration::keeper::{KEEPS, LIMIT_NS, WAITS, bench, computes};
 use vgpu::VmId;
 
 const MS: u64 = 1_000_000;
@@ -16,22 +15,6 @@ const SHORT: u32 = 10_000;
 /// Time for which VMs compute. A period has one sample.
 const PERIODS: u64 = 40;
 const RUN_NS: u64 = PERIODS * 50 * MS;
-
-/// Has a VM run one grid after the other. The count is the answer.
-fn computes(bench: &mut Bench, vm: VmId, steps: u32, stop: &Arc<AtomicBool>) -> Task<u64> {
-    let stop = Arc::clone(stop);
-    bench.start(vm, move |bus| {
-        let mut rig = guest(bus);
-        let words = counting_grid(bus, steps);
-        let mut grids = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let sequence = rig.submit_with_release(bus, 0, &words);
-            assert!(rig.wait_turns(bus, 0, sequence, TURNS), "a grid does not end");
-            grids += 1;
-        }
-        grids
-    })
-}
 
 /// What samples tell of the two VMs, and how many grids each ran, while `runs` compute.
 fn run(runs: &[(VmId, u32)]) -> ([u64; 2], Vec<u64>, u64) {

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use integration::bench::{Bench, Task};
-use integration::keeper::{KEEPS, LIMIT_NS, TURNS, WAITS, bench, counting_grid, guest};
+use integration::bench::Bench;
+use integration::keeper::{KEEPS, LIMIT_NS, WAITS, bench, computes};
 use integration::keeper::{
     endless_grid_is_stopped, move_does_not_wait_for_an_endless_grid, suspended_vm_does_not_run,
 };
@@ -21,22 +21,6 @@ const STEPS: u32 = 20_000;
 const ROUNDS: usize = 20;
 /// A preempt of a channel without work, and the look that comes before it.
 const NOTHING_NS: u64 = MS / 10;
-
-/// Has a VM run one grid after the other. The count is the answer.
-fn computes(bench: &mut Bench, vm: VmId, stop: &Arc<AtomicBool>) -> Task<u32> {
-    let stop = Arc::clone(stop);
-    bench.start(vm, move |bus| {
-        let mut rig = guest(bus);
-        let words = counting_grid(bus, STEPS);
-        let mut grids = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let sequence = rig.submit_with_release(bus, 0, &words);
-            assert!(rig.wait_turns(bus, 0, sequence, TURNS), "a grid does not end");
-            grids += 1;
-        }
-        grids
-    })
-}
 
 fn resident(bench: &Bench) -> u64 {
     bench.world.manager.audit().unwrap().vms[0].resident
@@ -62,7 +46,10 @@ fn drains_beside(others: &[VmId]) -> (Vec<u64>, u64) {
     bench.is_checked = false;
     let stop = Arc::new(AtomicBool::new(false));
     let all = [&[WAITS], others].concat();
-    let tasks: Vec<_> = all.iter().map(|vm| computes(&mut bench, *vm, &stop)).collect();
+    let tasks: Vec<_> = all
+        .iter()
+        .map(|vm| computes(&mut bench, *vm, STEPS, &stop))
+        .collect();
     bench.pass(20 * MS);
     let before = resident(&bench);
     let (mut drains, mut awaited) = (Vec::new(), 0);
@@ -86,7 +73,7 @@ fn drains_beside(others: &[VmId]) -> (Vec<u64>, u64) {
         bench.pass(MS + round as u64 * MS / 7);
     }
     stop.store(true, Ordering::Relaxed);
-    let grids: Vec<u32> = tasks.into_iter().map(|task| bench.join(task)).collect();
+    let grids: Vec<u64> = tasks.into_iter().map(|task| bench.join(task)).collect();
     assert!(grids.iter().all(|&grids| grids > 20), "{grids:?}");
     bench.is_checked = true;
     bench.end();

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for anything that a process is to say or do.
@@ -58,6 +58,34 @@ impl Process {
             lines: lines_of(output),
             errors,
         })
+    }
+
+    /// Ends it as an operator does. That it ends otherwise, or an error in its log, is one.
+    pub(crate) fn terminate_clean(mut self) -> Result<()> {
+        let status = self.terminate()?;
+        let log = self.errors()?;
+        let error = log
+            .lines()
+            .find(|line| line.contains("ERROR") || line.contains("panicked"));
+        ensure!(
+            status.success() && error.is_none(),
+            "{} ended with {status}: {}",
+            self.name,
+            error.unwrap_or(log.trim())
+        );
+        Ok(())
+    }
+
+    /// That it runs still.
+    pub(crate) fn check_runs(&mut self) -> Result<()> {
+        let ended = self.child.try_wait()?;
+        ensure!(
+            ended.is_none(),
+            "{} ended with {ended:?}: {}",
+            self.name,
+            self.errors()?.trim()
+        );
+        Ok(())
     }
 
     /// The next line that it writes.

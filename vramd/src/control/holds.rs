@@ -124,8 +124,7 @@ async fn change(
     change: HoldChange,
 ) -> Result<Json<HoldChanged>, Refused> {
     let name = name_of(name)?;
-    let of = name.clone();
-    let changed = by_keeper(&host, move |keeper| keeper.change_hold(&of, change)).await?;
+    let changed = by_keeper(&host, &name, move |keeper, name| keeper.change_hold(name, change)).await?;
     log::info!(vm = name.as_str(), uid = peer.uid, pid = peer.pid; "{change:?}: {:?}", changed.after);
     Ok(Json(changed))
 }

@@ -8,13 +8,12 @@ use broker::{Broker, LookRefusal};
 use control::{Refusal, RefusalKind, State, Trace, TraceLine};
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use utoipa::IntoParams;
 use vgpu::flight_recorder::Line;
 
 use super::routes::{
-    Json, LOOK, Name, Refused, Served, WAIT_MS_MAX, answer_of, found, malformed, name_of, shown, unknown_gpu,
+    Json, LOOK, Name, Refused, Served, WAIT_MS_MAX, answered, found, malformed, name_of, shown, unknown_gpu,
 };
 
 /// Most entries of one answer.
@@ -124,13 +123,9 @@ pub(super) async fn trace(
     }
     let until = Instant::now() + Duration::from_millis(entries.wait_ms.into());
     loop {
-        let (tell, told) = oneshot::channel();
-        // Nobody waits any more if the client has gone.
-        let asked = broker.ask_trace(name.clone(), after, entries.most as usize, move |excerpt| {
-            drop(tell.send(excerpt));
-        });
-        asked.map_err(|ended| Refused::ended(&ended))?;
-        let excerpt = answer_of(told).await?.map_err(|why| refused(&name, "", why))?;
+        let most = entries.most as usize;
+        let excerpt = answered(|tell| broker.ask_trace(name.clone(), after, most, tell)).await?;
+        let excerpt = excerpt.map_err(|why| refused(&name, "", why))?;
         let (cursor, has_gap, has_more) = (excerpt.until.to_string(), excerpt.has_gap, excerpt.has_more);
         let lines = excerpt.lines();
         if !lines.is_empty() || Instant::now() >= until {
@@ -148,11 +143,9 @@ pub(super) async fn trace(
 }
 
 async fn state(gpu: &str, broker: &Broker, vm: Option<String>, path: String) -> Result<State, Refused> {
-    let (tell, told) = oneshot::channel();
-    let asked = broker.ask_state(vm.clone(), path.clone(), move |part| drop(tell.send(part)));
-    asked.map_err(|ended| Refused::ended(&ended))?;
+    let part = answered(|tell| broker.ask_state(vm.clone(), path.clone(), tell)).await?;
     let of = vm.as_deref().unwrap_or(gpu);
-    let part = answer_of(told).await?.map_err(|why| refused(of, &path, why))?;
+    let part = part.map_err(|why| refused(of, &path, why))?;
     Ok(State {
         gpu: gpu.to_owned(),
         vm,

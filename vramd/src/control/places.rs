@@ -30,7 +30,7 @@ pub(super) async fn attach(
 ) -> Result<Json<Vm>, Refused> {
     let attach: Attach = request(body).await?;
     let name = attach.name.clone();
-    by_keeper(&host, move |keeper| keeper.attach(&attach)).await?;
+    by_keeper(&host, &name, move |keeper, _| keeper.attach(&attach)).await?;
     log::info!(vm = name.as_str(), uid = peer.uid, pid = peer.pid; "attached");
     shown_vm(&host, &name).await
 }
@@ -65,8 +65,7 @@ pub(super) async fn detach(
     let malformed = |error: QueryRejection| Refused(Refusal::new(RefusalKind::Malformed, error.body_text()));
     let Query(Force { force }) = force.map_err(malformed)?;
     let name = name_of(name)?;
-    let of = name.clone();
-    let detached = by_keeper(&host, move |keeper| keeper.detach(&of, force)).await?;
+    let detached = by_keeper(&host, &name, move |keeper, name| keeper.detach(name, force)).await?;
     log::info!(vm = name.as_str(), uid = peer.uid, pid = peer.pid; "detached");
     Ok(Json(detached))
 }

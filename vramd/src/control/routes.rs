@@ -184,8 +184,7 @@ async fn change_gpu(
 ) -> Result<Json<GpuChanged>, Refused> {
     let name = name_of(name)?;
     let change: GpuChange = request(body).await?;
-    let of = name.clone();
-    let changed = by_keeper(&host, move |keeper| keeper.change_gpu(&of, change)).await?;
+    let changed = by_keeper(&host, &name, move |keeper, name| keeper.change_gpu(name, change)).await?;
     log::info!(gpu = name.as_str(), uid = peer.uid, pid = peer.pid; "changed: {changed:?}");
     Ok(Json(changed))
 }
@@ -249,8 +248,10 @@ async fn change_quota(
 ) -> Result<Json<QuotaChanged>, Refused> {
     let name = name_of(name)?;
     let change: QuotaChange = request(body).await?;
-    let of = name.clone();
-    let changed = by_keeper(&host, move |keeper| keeper.change_quota(&of, change)).await?;
+    let changed = by_keeper(&host, &name, move |keeper, name| {
+        keeper.change_quota(name, change)
+    })
+    .await?;
     tell_quota(&name, &peer, &changed);
     Ok(Json(changed))
 }
@@ -272,8 +273,7 @@ async fn reset_quota(
     Extension(peer): Extension<Peer>,
 ) -> Result<Json<QuotaChanged>, Refused> {
     let name = name_of(name)?;
-    let of = name.clone();
-    let changed = by_keeper(&host, move |keeper| keeper.reset_quota(&of)).await?;
+    let changed = by_keeper(&host, &name, move |keeper, name| keeper.reset_quota(name)).await?;
     tell_quota(&name, &peer, &changed);
     Ok(Json(changed))
 }
@@ -351,10 +351,7 @@ async fn events(
 }
 
 async fn happenings(broker: &Broker, after: u64) -> Result<Happenings, Refused> {
-    let (tell, told) = oneshot::channel();
-    let asked = broker.ask_happenings(after, EVENTS_MAX, move |all| drop(tell.send(all)));
-    asked.map_err(|ended| Refused::ended(&ended))?;
-    answer_of(told).await
+    answered(|tell| broker.ask_happenings(after, EVENTS_MAX, tell)).await
 }
 
 /// Numbers up to which events were told, card by card.
@@ -409,14 +406,16 @@ pub(super) fn found<'a>(host: &'a Host, name: &str) -> Result<(Place, &'a str, &
     Ok((place, gpu, broker))
 }
 
-/// Has the keeper do something, and waits for it.
+/// Has the keeper do something with the VM or card of a name, and waits for it.
 pub(super) async fn by_keeper<T: Send + 'static>(
     host: &Host,
-    job: impl FnOnce(&mut Keeper) -> Result<T, Refusal> + Send + 'static,
+    name: &str,
+    job: impl FnOnce(&mut Keeper, &str) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refused> {
     let (tell, told) = oneshot::channel();
+    let of = name.to_owned();
     // Nobody waits any more if the client has gone.
-    let put = host.keeper.put(move |keeper| drop(tell.send(job(keeper))));
+    let put = host.keeper.put(move |keeper| drop(tell.send(job(keeper, &of))));
     put.map_err(|ended| Refused::ended(&ended))?;
     answer_in(KEEPER_TIME, told).await?.map_err(Refused)
 }
@@ -448,13 +447,17 @@ fn gone_gpu(host: &Host, name: &str, why: Refused) -> GoneGpu {
 
 /// The card and its VMs, or one of them.
 pub(super) async fn picture(broker: &Broker, name: Option<String>) -> Result<Picture, Refused> {
-    let (tell, told) = oneshot::channel();
-    let asked = broker.ask_picture(name, move |picture| drop(tell.send(picture)));
-    asked.map_err(|ended| Refused::ended(&ended))?;
-    answer_of(told).await
+    answered(|tell| broker.ask_picture(name, tell)).await
 }
 
-pub(super) async fn answer_of<T>(told: oneshot::Receiver<T>) -> Result<T, Refused> {
+/// Asks an event loop, and waits for what it answers.
+pub(super) async fn answered<T: Send + 'static>(
+    ask: impl FnOnce(Box<dyn FnOnce(T) + Send>) -> Result<(), Ended>,
+) -> Result<T, Refused> {
+    let (tell, told) = oneshot::channel();
+    // Nobody waits any more if the client has gone.
+    let answer = Box::new(move |answer| drop(tell.send(answer)));
+    ask(answer).map_err(|ended| Refused::ended(&ended))?;
     answer_in(BROKER_TIME, told).await
 }
 

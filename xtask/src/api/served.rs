@@ -121,29 +121,14 @@ impl Served {
             status.success() && end == "the workload ended",
             "a VM ended with {status}: {end}"
         );
-        let ended = self.worker.child.try_wait()?;
-        ensure!(
-            ended.is_none(),
-            "the VM that works ended with {ended:?}: {}",
-            self.worker.errors()?.trim()
-        );
+        self.worker.check_runs()?;
         self.worker.terminate()?;
         Ok(())
     }
 
     /// Ends it as an operator does; an error in its log is one.
-    pub(super) fn stop(mut self) -> Result<()> {
-        let status = self.broker.terminate()?;
-        let log = self.broker.errors()?;
-        let error = log
-            .lines()
-            .find(|line| line.contains("ERROR") || line.contains("panicked"));
-        ensure!(
-            status.success() && error.is_none(),
-            "vramd serve ended with {status}: {}",
-            error.unwrap_or(log.trim())
-        );
-        Ok(())
+    pub(super) fn stop(self) -> Result<()> {
+        self.broker.terminate_clean()
     }
 }
 

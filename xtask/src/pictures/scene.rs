@@ -131,12 +131,7 @@ impl Scene {
     pub(super) fn wait(&mut self, seconds: u64) -> Result<()> {
         thread::sleep(Duration::from_secs(seconds));
         for process in self.vms.iter_mut().chain([&mut self.broker]) {
-            let ended = process.child.try_wait()?;
-            ensure!(
-                ended.is_none(),
-                "a process of the scene ended with {ended:?}: {}",
-                process.errors()?.trim()
-            );
+            process.check_runs()?;
         }
         Ok(())
     }
@@ -146,17 +141,7 @@ impl Scene {
         for vm in &mut self.vms {
             vm.terminate()?;
         }
-        let status = self.broker.terminate()?;
-        let log = self.broker.errors()?;
-        let error = log
-            .lines()
-            .find(|line| line.contains("ERROR") || line.contains("panicked"));
-        ensure!(
-            status.success() && error.is_none(),
-            "vramd serve ended with {status}: {}",
-            error.unwrap_or(log.trim())
-        );
-        Ok(())
+        self.broker.terminate_clean()
     }
 }
 
