@@ -329,7 +329,7 @@ impl Trial {
     fn stop_answering(&mut self) -> Result<()> {
         // What is never idle would make the rest longer.
         self.says("systemctl stop vramd-vm@b.service", &[])?;
-        self.refuses("machinectl show b", "No machine")?;
+        self.wait_until_no_machine("b")?;
         let before = self.property("vramd.service", "MainPID")?;
         let vm_before = self.property("vramd-vm@a.service", "MainPID")?;
         let start = Instant::now();
@@ -366,7 +366,13 @@ impl Trial {
             "journalctl VRAMD_VM=a --output cat",
             &["@@the button was pressed", "vm a: ok"],
         )?;
-        self.refuses("machinectl show a", "No machine")
+        self.wait_until_no_machine("a")
+    }
+
+    /// A machine is closed behind its unit's end.
+    fn wait_until_no_machine(&mut self, vm: &str) -> Result<()> {
+        self.waits_for(&format!("! machinectl show {vm} >/dev/null 2>&1"))?;
+        self.refuses(&format!("machinectl show {vm}"), "No machine")
     }
 
     /// The operator's configuration stays, and what runs goes on.
@@ -399,7 +405,7 @@ impl Trial {
     fn remove(&mut self) -> Result<()> {
         self.says("dpkg --remove vramd", &["Removing vramd"])?;
         self.refuses("grep --line-regexp vramd.* /proc/[0-9]*/comm", "")?;
-        self.refuses("machinectl show b", "No machine")?;
+        self.wait_until_no_machine("b")?;
         self.says("ls /etc/vramd/host.toml /etc/vramd/vms/a.toml", &[])?;
         self.refuses("ls /usr/bin/vramd", "No such file")?;
         self.refuses("ls /run/vramd", "No such file")
