@@ -61,7 +61,7 @@ pub(crate) fn endless_grid(bus: &mut impl WideBus) -> Vec<u32> {
 }
 
 /// Words that start a grid of one warp that counts so far and ends: some 35 ns of the card's time a step.
-pub fn counting_grid(bus: &mut impl WideBus, steps: u32) -> Vec<u32> {
+pub(crate) fn counting_grid(bus: &mut impl WideBus, steps: u32) -> Vec<u32> {
     let source = format!(
         "mov b32 $r1 0x0
         x: add b32 $r1 $r1 0x1
