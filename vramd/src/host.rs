@@ -1,5 +1,6 @@
 //! A broker in this process, with a software card beside it, a card in another process, or one of this host.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -179,6 +180,7 @@ fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), 
         frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
         bus: capabilities.bus,
         microcode,
+        sampling_key: RandomState::new().hash_one(()),
         ..setup.settings
     };
     let record = |path: &Path| Recorder::create(path, &config);

@@ -104,6 +104,10 @@ pub struct GpuConfig {
     pub policy: PolicyName,
     /// Seed of the random choices.
     pub seed: u64,
+    /// Number by which the moments are drawn at which VMs' time on the engines is sampled. No guest is to know it: it sees the broker's
+    /// clock (PTIMER), and could rest at each of these moments. The edge draws it at each start; a recording has it.
+    #[serde(default)]
+    pub sampling_key: u64,
     /// Longest wait for a victim's channels to go idle, nanoseconds.
     pub suspend_budget_ns: u64,
     /// Longest wait of a guest's access for another VM's memory, nanoseconds.
@@ -136,6 +140,7 @@ impl Default for GpuConfig {
             guest_bytes_max: None,
             policy: PolicyName::default(),
             seed: 0,
+            sampling_key: 0,
             suspend_budget_ns: 20_000_000,
             demand_budget_ns: 150_000_000,
             refill_period_ns: 50_000_000,

@@ -5,8 +5,8 @@
 //!            ▲ who is on each engine (2640)?   ▲    ▲
 //! ```
 //!
-//! One sample in each period, at a moment of it that nothing a guest does depends on; whoever is at work on an engine then is counted
-//! the whole period. Each sample may be wrong, and their sum is right: of a share of one half, 200 samples (10 s) have 7 % of it as
+//! One sample in each period, at a moment of it that is drawn by a key that no guest knows; whoever is at work on an engine then is counted
+//! the whole period. Guests see the broker's clock: one that knew the moments would rest at each. Each sample may be wrong, and their sum is right: of a share of one half, 200 samples (10 s) have 7 % of it as
 //! their deviation. Time is the host's, so on a software card it is the time for which the engine is kept from others, whatever the
 //! card's own clock says. Samples are taken while a channel may run, three loads each.
 //!
@@ -46,15 +46,15 @@ pub(super) struct Samples {
 
 impl Samples {
     /// The sample of the period `now` is in is due: how many periods it stands for.
-    fn take(&mut self, now: Tick) -> u64 {
+    fn take(&mut self, now: Tick, key: u64) -> u64 {
         let period = now.0 / PERIOD_NS;
         let periods = match self.is_armed {
             true => (period + 1).saturating_sub(self.next).max(1),
             false => 1,
         };
         self.next = period + 1;
-        // Drawn by the period's number alone: the same run has the same samples, and the core's dice stay as they are.
-        let within = ChaCha8Rng::seed_from_u64(self.next).random_range(0..PERIOD_NS);
+        // Drawn by the period's number and the key alone: the same run has the same samples, and the core's dice stay as they are.
+        let within = ChaCha8Rng::seed_from_u64(self.next ^ key).random_range(0..PERIOD_NS);
         self.at = Tick(self.next * PERIOD_NS + within);
         periods
     }
@@ -77,7 +77,7 @@ impl Running {
         let may_run = self.may_run();
         let samples = &mut self.volatile.samples;
         if may_run && cx.now >= samples.at && samples.asked.is_empty() {
-            samples.periods = samples.take(cx.now);
+            samples.periods = samples.take(cx.now, self.config.sampling_key);
             for engine in DRIVEN {
                 let token = self.card.tokens.next();
                 samples.asked.push((token, engine));
@@ -130,11 +130,11 @@ mod tests {
         let mut taken = Vec::new();
         for _ in 0..100 {
             let now = samples.at;
-            counted += samples.take(now);
+            counted += samples.take(now, 7);
             taken.push(now.0 % PERIOD_NS);
         }
         assert_eq!(counted, 100);
-        assert_eq!(samples.take(Tick(samples.at.0 + 7 * PERIOD_NS)), 8);
+        assert_eq!(samples.take(Tick(samples.at.0 + 7 * PERIOD_NS), 7), 8);
         // They are all over the period.
         taken.sort_unstable();
         assert!(
@@ -146,7 +146,28 @@ mod tests {
     #[test]
     fn periods_without_work_count_for_nobody() {
         let mut samples = Samples::default();
-        assert_eq!(samples.take(Tick(1_000 * PERIOD_NS)), 1);
+        assert_eq!(samples.take(Tick(1_000 * PERIOD_NS), 7), 1);
         assert_eq!(samples.next, 1_001);
+    }
+
+    #[test]
+    fn moments_with_one_key_say_nothing_of_those_with_another() {
+        let moments = |key| {
+            let mut samples = Samples::default();
+            let moment = |_| {
+                samples.take(samples.at, key);
+                samples.at.0 % PERIOD_NS
+            };
+            (0..200).map(moment).collect::<Vec<u64>>()
+        };
+        let (one, other) = (moments(1), moments(2));
+        assert_eq!(one, moments(1));
+        // A guest that rests for a tenth of each period around the moments of its own guess misses no more than chance has it miss.
+        let hit = one
+            .iter()
+            .zip(&other)
+            .filter(|(a, b)| a.abs_diff(**b) < PERIOD_NS / 20);
+        let hit = hit.count();
+        assert!(hit < 40, "{hit} of 200");
     }
 }
