@@ -45,6 +45,7 @@ mod mmu;
 mod mmu_fault;
 mod model;
 mod owners;
+mod past_caches;
 mod paused;
 mod pbdma;
 mod pci;

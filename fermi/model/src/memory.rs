@@ -6,6 +6,7 @@
 use crate::{
     backing::{Backing, SystemBus},
     counters::Counters,
+    past_caches,
 };
 use fermi_spec::addr::{Aperture, FRAME, FrameNo, Iova, PhysAddr, VramAddr};
 use std::sync::{Arc, atomic::Ordering};
@@ -34,6 +35,14 @@ impl Place {
             at: PhysAddr(self.at.0.saturating_sub(bytes)),
         }
     }
+}
+
+/// What a copy does with the host's caches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stores {
+    /// Somebody will look at the bytes soon.
+    Cached,
+    PastCaches,
 }
 
 /// A longest contiguous run of host memory behind a place.
@@ -277,14 +286,17 @@ impl Memory {
     }
 
     /// Moves `bytes` bytes; where the runs of host memory overlap, as if by way of a third.
-    pub(crate) fn copy(&mut self, source: Place, target: Place, bytes: usize) {
+    pub(crate) fn copy(&mut self, source: Place, target: Place, bytes: usize, stores: Stores) {
         let mut done = 0;
         while done < bytes {
             let from = self.map.run(source.offset(done as u64), bytes - done);
             let to = self.map.run(target.offset(done as u64), from.len());
             let part = to.len();
             match (from.slice(part), to.slice(part)) {
-                (Some(from), Some(to)) => from.copy_to_volatile_slice(to),
+                (Some(from), Some(to)) => match stores {
+                    Stores::Cached => from.copy_to_volatile_slice(to),
+                    Stores::PastCaches => past_caches::copy(&from, &to),
+                },
                 (None, Some(to)) => {
                     fill_with_ones(&to);
                     self.counters.missing_read(source.aperture);

@@ -2,6 +2,7 @@
 
 use crate::{
     engine::unit_client,
+    memory::{Memory, Place, Stores},
     mmu::{Access, AddressSpace, Refusal},
     model::FermiModel,
     remap::{ELEMENT_BYTES_MAX, Remap},
@@ -193,6 +194,32 @@ impl Transfer {
     }
 }
 
+/// Runs that follow each other in both memories, moved as one: pages of 4 KiB are translated one by one.
+struct Joined {
+    run: Option<(Place, Place, u64)>,
+    stores: Stores,
+}
+
+impl Joined {
+    fn add(&mut self, mem: &mut Memory, source: Place, target: Place, bytes: u64) {
+        if let Some((from, to, before)) = &mut self.run
+            && (from.offset(*before), to.offset(*before)) == (source, target)
+        {
+            *before += bytes;
+            return;
+        }
+        self.finish(mem);
+        self.run = Some((source, target, bytes));
+    }
+
+    /// Moves what is left.
+    fn finish(&mut self, mem: &mut Memory) {
+        if let Some((from, to, bytes)) = self.run.take() {
+            mem.copy(from, to, bytes as usize, self.stores);
+        }
+    }
+}
+
 fn charge_read(traffic: &mut Traffic, source: Aperture, bytes: u64) {
     match source {
         Aperture::Vram => traffic.vram += bytes,
@@ -230,7 +257,13 @@ impl FermiModel {
         let mut traffic = Traffic::default();
         let mut components = 0;
         let moved = match transfer.remap {
-            None => self.move_piece(&space, &mut transfer, &mut traffic),
+            None => {
+                let stores = match self.is_at_once(self.units[unit].channel()) {
+                    true => Stores::PastCaches,
+                    false => Stores::Cached,
+                };
+                self.move_piece(&space, &mut transfer, &mut traffic, stores)
+            }
             Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic, &mut components),
         };
         self.mem.stores += 1;
@@ -279,6 +312,21 @@ impl FermiModel {
         space: &AddressSpace,
         transfer: &mut Transfer,
         traffic: &mut Traffic,
+        stores: Stores,
+    ) -> Result<(), Refusal> {
+        let mut joined = Joined { run: None, stores };
+        let moved = self.move_runs(space, transfer, traffic, &mut joined);
+        // What was translated before a refusal is moved.
+        joined.finish(&mut self.mem);
+        moved
+    }
+
+    fn move_runs(
+        &mut self,
+        space: &AddressSpace,
+        transfer: &mut Transfer,
+        traffic: &mut Traffic,
+        joined: &mut Joined,
     ) -> Result<(), Refusal> {
         let (mut from_pages, mut to_pages) = (
             Pages::new(&transfer.source, Access::READ),
@@ -293,7 +341,7 @@ impl FermiModel {
             let (from, bytes) =
                 from_pages.translate(&mut self.mmu, &mut self.mem, space, run.source, bytes)?;
             let (to, bytes) = to_pages.translate(&mut self.mmu, &mut self.mem, space, run.target, bytes)?;
-            self.mem.copy(from, to, bytes as usize);
+            joined.add(&mut self.mem, from, to, bytes);
             charge_read(traffic, from.aperture, bytes);
             charge_write(traffic, to.aperture, bytes);
             transfer.advance(bytes);
