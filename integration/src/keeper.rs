@@ -1,7 +1,7 @@
 //! Guests that keep an engine: for ever, beside one that waits for it; and for the time of a grid, in turn with others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use fermi_spec::engine::Engine;
 use fermi_spec::graphics::compute;
@@ -74,18 +74,40 @@ pub(crate) fn counting_grid(bus: &mut impl WideBus, steps: u32) -> Vec<u32> {
 
 /// Has a VM run one counting grid after the other until it is told to stop. The count is the answer.
 pub fn computes(bench: &mut Bench, vm: VmId, steps: u32, stop: &Arc<AtomicBool>) -> Task<u64> {
-    let stop = Arc::clone(stop);
-    bench.start(vm, move |bus| {
+    works(bench, vm, 1, stop, move |bus| counting_grid(bus, steps)).0
+}
+
+/// Has a VM do the same work again and again on so many channels until it is told to stop; it waits for all before it goes on. The count
+/// of what is done is the answer, and to be seen while the VM runs.
+pub fn works(
+    bench: &mut Bench,
+    vm: VmId,
+    channels: u8,
+    stop: &Arc<AtomicBool>,
+    work: impl FnOnce(&mut SimBus) -> Vec<u32> + Send + 'static,
+) -> (Task<u64>, Arc<AtomicU64>) {
+    let (stop, done) = (Arc::clone(stop), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&done);
+    let task = bench.start(vm, move |bus| {
         let mut rig = guest(bus);
-        let words = counting_grid(bus, steps);
-        let mut grids = 0;
+        (1..channels).for_each(|channel| rig.open(bus, channel));
+        let words = work(bus);
         while !stop.load(Ordering::Relaxed) {
-            let sequence = rig.submit_with_release(bus, 0, &words);
-            assert!(rig.wait_turns(bus, 0, sequence, TURNS), "a grid does not end");
-            grids += 1;
+            let submitted: Vec<(u8, u32)> = (0..channels)
+                .map(|channel| (channel, rig.submit_with_release(bus, channel, &words)))
+                .collect();
+            for (channel, sequence) in submitted {
+                // It may have to wait for others' time, too.
+                assert!(
+                    rig.wait_turns(bus, channel, sequence, 50 * TURNS),
+                    "work does not end"
+                );
+                count.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        grids
-    })
+        count.load(Ordering::Relaxed)
+    });
+    (task, done)
 }
 
 /// Words that start a grid of one warp with such a program.

@@ -4,6 +4,7 @@
 //! * [`canary`], [`rig`]: guests for it, one that must not be harmed and one that builds what it likes
 //! * [`hostile`]: guests that try to do harm
 //! * [`keeper`]: a guest that keeps an engine for ever, beside one that waits for it
+//! * [`contenders`]: guests that want an engine together, and what each gets of it
 //! * [`opener`]: a guest that opens channels while its memory moves
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
@@ -18,6 +19,7 @@ pub mod bench;
 pub mod canary;
 mod card;
 pub mod checkers;
+pub mod contenders;
 mod fair;
 pub mod fuzz;
 pub mod hostile;

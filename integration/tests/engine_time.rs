@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use integration::keeper::{KEEPS, LIMIT_NS, WAITS, bench, computes};
-use vgpu::VmId;
+use vgpu::{Event, Quota, VmId};
 
 const MS: u64 = 1_000_000;
 /// Steps of the grids of the one and of the other.
@@ -21,6 +21,12 @@ fn run(runs: &[(VmId, u32)]) -> ([u64; 2], Vec<u64>, u64) {
     let mut bench = bench(10 * LIMIT_NS);
     bench.is_checked = false;
     let stop = Arc::new(AtomicBool::new(false));
+    // So that one has more of it than the other.
+    let quota = Quota {
+        weight: 300,
+        ..Quota::default()
+    };
+    bench.world.submit(Event::SetQuota { vm: WAITS, quota });
     let start = bench.world.now.0;
     let tasks: Vec<_> = runs
         .iter()
@@ -53,7 +59,10 @@ fn samples_tell_how_long_each_vm_has_an_engine() {
     let (sampled, grids, took) = run(&[(WAITS, LONG), (KEEPS, SHORT)]);
     let counted = [grids[0] * long[0], grids[1] * long[1]];
     println!("together: sampled {sampled:?}, counted {counted:?} of {took}");
-    assert!(counted[0] > 2 * counted[1], "their turns are of one length");
+    assert!(
+        counted[0] > 2 * counted[1],
+        "{counted:?}: their weights are 3 to 1"
+    );
     for (sampled, counted) in sampled.into_iter().zip(counted) {
         // Of 40 samples a share of a fifth has a third of it as its deviation.
         let off = sampled.abs_diff(counted);

@@ -132,6 +132,10 @@ faults! {
     ShadowMemoryNotCounted,
     /// Shares are divided evenly, whatever the weights.
     WeightsIgnored,
+    /// A VM that has had more than its part of an engine goes on.
+    NobodyHeldBack,
+    /// A VM that was kept off the runlist for what it has had stays off.
+    HeldBackForEver,
     /// What a VM holds above its high stays there.
     HighIgnored,
     /// A pass brings back what is above a VM's high.

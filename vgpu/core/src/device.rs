@@ -296,10 +296,12 @@ pub(crate) struct Vgpu {
     pub(crate) drains: Drains,
     /// When its tables were last read and what its channels reach was counted.
     pub(crate) synced_at: Option<Tick>,
-    /// Of all its channels.
     pub(crate) doorbells: Doorbells,
     /// The channel with which the next questions begin whether channels have work.
     pub(crate) asked_from: u8,
+    /// Engines of which it has had more than its part, and that it is kept from for a while.
+    #[serde(default)]
+    pub(crate) held_back: BTreeSet<fermi_spec::engine::Engine>,
     /// What it had of the broker's time.
     pub(crate) share: Share,
     /// Its accounts are wrong: it goes, and nothing of it is free before its last flush.
@@ -375,6 +377,7 @@ impl Vgpu {
             synced_at: None,
             doorbells: Doorbells::default(),
             asked_from: 0,
+            held_back: BTreeSet::new(),
             share: Share::default(),
             given_up: None,
             guest_errors: 0,

@@ -31,6 +31,7 @@ mod demands;
 mod engine_looks;
 mod engine_time;
 pub(crate) mod forecast;
+mod gpu_time;
 mod images;
 mod isolation;
 mod limits;

@@ -1,6 +1,7 @@
 //! A guest's channel on the card.
 
 use fermi_spec::addr::{GuestVramAddr, VramAddr};
+use fermi_spec::engine::Engine;
 use fermi_spec::instance::Timeslice;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
@@ -33,6 +34,12 @@ pub(crate) struct Channel {
     pub(crate) slice: Timeslice,
     /// The last GP_PUT, rung again at the resume.
     pub(crate) gp_put: Option<u32>,
+    /// It was rung since the card last said that it has no work.
+    #[serde(default)]
+    pub(crate) has_work: bool,
+    /// The engine that it was seen to use last.
+    #[serde(default)]
+    pub(crate) engine: Option<Engine>,
 }
 
 /// The doorbells of all a VM's channels. A guest that waits for its work before it submits more rings as often as work ends.
@@ -59,6 +66,8 @@ impl Channel {
             preempting: false,
             slice: Timeslice::new(),
             gp_put: None,
+            has_work: false,
+            engine: None,
         }
     }
 }
@@ -71,6 +80,7 @@ impl Vgpu {
             .iter()
             .filter_map(|v| self.channels.get(v))
             .filter(move |channel| may_run && channel.in_table && !channel.suspended && !channel.killed)
+            .filter(|channel| !self.is_held_back(channel))
             .map(|channel| channel.physical)
     }
 }

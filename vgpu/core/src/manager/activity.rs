@@ -23,6 +23,9 @@ impl Vgpu {
     pub(super) fn note_doorbell(&mut self, v: u8, now: Tick) {
         self.doorbells.count += 1;
         self.doorbells.last_at = Some(now);
+        if let Some(channel) = self.channels.get_mut(&v) {
+            channel.has_work = true;
+        }
         if let Some(channel) = self.channels.get(&v)
             && let Some(space) = self.spaces.get_mut(&channel.space)
         {

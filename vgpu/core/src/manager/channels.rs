@@ -193,6 +193,8 @@ impl Running {
             preempting: false,
             slice: Timeslice::new(),
             gp_put,
+            has_work: false,
+            engine: None,
         };
         if let Some(gp_put) = gp_put {
             self.card.ring_later(physical, gp_put);
@@ -337,13 +339,12 @@ impl Running {
         }
     }
 
-    /// One list from all guests': the VMs take turns, each in its own order. A channel's time slice is its VM's share
-    /// divided by the VM's channels on the list, so that more channels do not mean more time.
+    /// One list from all guests': the VMs take turns, each in its own order, and each as long as its weight says.
     pub(super) fn commit_host_runlist(&mut self, job: Job) {
+        let slices = self.time_slices();
         for vgpu in self.vms.values_mut() {
-            let count = vgpu.eligible().count();
+            let slice = slices.get(&vgpu.id).copied().unwrap_or_default();
             for channel in vgpu.channels.values_mut().filter(|channel| channel.in_table) {
-                let slice = time_slice(count);
                 if channel.slice != slice {
                     channel.slice = slice;
                     self.card
@@ -478,17 +479,6 @@ impl Running {
         };
         self.free_space(vm, shadow);
     }
-}
-
-/// A VM's turn on an engine: 2 ms in units of 8 µs, nouveau's scale.
-const SHARE_UNITS: usize = 250;
-
-fn time_slice(channels: usize) -> Timeslice {
-    let units = (SHARE_UNITS / channels.max(1)).clamp(1, SHARE_UNITS);
-    Timeslice::new()
-        .with_timeout(units as u8)
-        .with_scale(3)
-        .with_enable(true)
 }
 
 pub(super) fn word_at(bytes: &[u8], at: u64) -> u32 {

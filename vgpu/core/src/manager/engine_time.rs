@@ -110,7 +110,7 @@ impl Running {
     }
 
     /// The VM whose work a channel does, also one that the guest has unbound.
-    fn worker(&self, channel: PhysChannel) -> Option<VmId> {
+    pub(super) fn worker(&self, channel: PhysChannel) -> Option<VmId> {
         let bound = self.bound_as(channel.0).map(|(vm, _)| vm);
         bound.or_else(|| self.leaving.get(&channel).map(|leaving| leaving.vm))
     }

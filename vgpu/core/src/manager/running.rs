@@ -14,6 +14,7 @@ use super::demands::Demands;
 use super::engine_looks::Look;
 use super::engine_time::Samples;
 use super::forecast::Forecast;
+use super::gpu_time::GpuTime;
 use super::images::maps_of;
 use super::limits::Breach;
 use super::moments::EnginesAsked;
@@ -37,8 +38,7 @@ use crate::notice::Notice;
 use crate::policy::{Observation, Policy, VmView};
 use crate::reason::{CardOperation, Denial, Inconsistency};
 
-/// What nobody keeps: what the card was asked and has not answered, and what is left to do within an event. Together with
-/// [`Lanes`](crate::host::card::Lanes) it is all that a [`Running`] has beside its state.
+/// What nobody keeps: questions to the card, and what is left to do in an event. With [`Lanes`](crate::host::card::Lanes) all but state.
 #[derive(Debug, Default)]
 pub(super) struct Volatile {
     pub(super) scan: Scan,
@@ -46,6 +46,7 @@ pub(super) struct Volatile {
     pub(super) looks: BTreeMap<Token, Look>,
     pub(super) watchdog: Watchdog,
     pub(super) samples: Samples,
+    pub(super) gpu_time: GpuTime,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// Who is on the engines, asked for moves that are about to stop their VM.
@@ -90,9 +91,8 @@ pub(crate) struct Running {
     pub(super) forecast: Forecast,
     /// Proposals of the policy that a limit cut or refused, by the limit.
     pub(super) breaches: BTreeMap<Breach, u64>,
-    /// When the next refill pass is due.
+    /// When the next refill pass is due, and whether the policy finds one worth while at once.
     pub(super) pass_at: Tick,
-    /// The policy finds a pass worth while at once.
     pub(super) pass_wanted: bool,
 }
 
@@ -225,6 +225,7 @@ impl Running {
         }
         self.tell_usage(cx);
         self.sample_engines(cx);
+        self.share_engines(cx);
         self.ask_wake(cx);
     }
 
@@ -265,6 +266,7 @@ impl Running {
             && !self.activity_value(token, &data, cx.now)
             && !self.moment_value(token, &data, cx)
             && !self.sample_value(token, &data, cx)
+            && !self.share_value(token, &data, cx)
             && !self.window_value(token, &data, cx)
         {
             self.value_for_vm(token, data, cx);
@@ -592,6 +594,7 @@ impl Inspect for Running {
         tree.flag("refill_pass_is_wanted", self.pass_wanted);
         tree.part("wakeups", &self.volatile.wakeups);
         tree.part("watchdog", &self.volatile.watchdog);
+        tree.part("gpu_time", &self.volatile.gpu_time);
         tree.part("settings", &self.config);
     }
 }

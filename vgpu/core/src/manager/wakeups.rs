@@ -123,6 +123,7 @@ impl Running {
         let turn = self.next_turn();
         let aside = self.mover.next_check_aside();
         let sample = self.next_sample();
+        let share_look = self.next_share_look();
         [
             pass,
             demand,
@@ -132,6 +133,7 @@ impl Running {
             notify,
             turn,
             sample,
+            share_look,
             self.look_at(),
         ]
         .into_iter()
