@@ -5,6 +5,7 @@
 //! * [`hostile`]: guests that try to do harm
 //! * [`keeper`]: a guest that keeps an engine for ever, beside one that waits for it
 //! * [`contenders`]: guests that want an engine together, and what each gets of it
+//! * [`crowd`]: a guest with more channels than the card has numbers for
 //! * [`opener`]: a guest that opens channels while its memory moves
 //! * [`neighbour`]: a VM whose work is checked beside one that does harm, at a broker in real time
 //! * [`witness`]: a guest that knows what every byte of its memory has to be
@@ -20,6 +21,7 @@ pub mod canary;
 mod card;
 pub mod checkers;
 pub mod contenders;
+pub mod crowd;
 mod fair;
 pub mod fuzz;
 pub mod hostile;

@@ -217,14 +217,14 @@ impl Rig {
         INSTANCES + u64::from(channel) * 0x1000
     }
 
-    /// Where the channel's ring lies in guest RAM; 64 channels have one of their own.
+    /// Where the channel's ring lies in guest RAM.
     pub(crate) fn ring_gpa(channel: u8) -> u64 {
-        RINGS_GPA + u64::from(channel % 64) * 0x1000
+        RINGS_GPA + u64::from(channel) * 0x1000
     }
 
-    /// Where its pushbuffer lies; one for each of 64 channels.
+    /// Where its pushbuffer lies.
     pub(crate) fn pushbuffer_gpa(channel: u8) -> u64 {
-        PUSHBUFFERS_GPA + u64::from(channel % 64) * 0x1000
+        PUSHBUFFERS_GPA + u64::from(channel) * 0x1000
     }
 
     /// Where its semaphore lies.
@@ -306,6 +306,11 @@ impl Rig {
     /// Rings the doorbell for the entries pushed so far.
     pub fn ring(&mut self, bus: &mut impl WideBus, channel: u8) {
         Self::doorbell(bus, channel, self.puts[usize::from(channel)]);
+    }
+
+    /// GP_GET of a channel, as its USERD shows it.
+    pub fn fetched(bus: &mut impl WideBus, channel: u8) -> u32 {
+        bus.read32(Bar::Bar1, u64::from(channel) * USERD_BYTES + userd::GP_GET)
     }
 
     /// Stores any value to GP_PUT.

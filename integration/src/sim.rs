@@ -147,6 +147,7 @@ struct Simulation {
     drawn: Drawn,
     /// The changes of VMs to come, the last one first.
     departures: Vec<Departure>,
+    have_newcomers: bool,
     /// Attaches as soon as those who leave are gone.
     coming: Option<DrawnVm>,
     /// Turns between two changes of a quota, on average.
@@ -318,6 +319,7 @@ impl Simulation {
             last_walk: 0,
             drawn: Drawn::default(),
             departures: Vec::new(),
+            have_newcomers: false,
             coming: None,
             quota_turns,
             faults_end_at,

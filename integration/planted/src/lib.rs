@@ -134,6 +134,8 @@ faults! {
     WeightsIgnored,
     /// A VM that has had more than its part of an engine goes on.
     NobodyHeldBack,
+    /// The doorbell of a channel that was parked does not bring it back to work.
+    ParkedDoorbellLost,
     /// A VM that was kept off the runlist for what it has had stays off.
     HeldBackForEver,
     /// What a VM holds above its high stays there.

@@ -62,6 +62,7 @@ impl Simulation {
             self.departures.push(Departure { at_event, who, next });
         }
         self.departures.reverse();
+        self.have_newcomers = !self.departures.is_empty();
     }
 
     /// VMs on their way out.
@@ -116,7 +117,10 @@ impl Simulation {
         }
         if self.rng.random_range(0..self.quota_turns) == 0 {
             let at = self.rng.random_range(0..self.vms.len());
-            let quota = drawn::changed_quota(&mut self.rng);
+            let mut quota = drawn::changed_quota(&mut self.rng);
+            if self.have_newcomers {
+                quota.min = 0;
+            }
             if !self.vms[at].leaves {
                 let vm = self.vms[at].id;
                 self.world.submit(Event::SetQuota { vm, quota });

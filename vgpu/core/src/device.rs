@@ -27,6 +27,7 @@ mod board;
 mod channel;
 pub(crate) mod effect;
 mod engines;
+mod leave;
 mod mmu;
 mod pbdma;
 mod pbus;
@@ -40,7 +41,8 @@ mod stores;
 pub(crate) mod tables;
 pub(crate) mod units;
 
-pub(crate) use channel::{Channel, Doorbells};
+pub(crate) use channel::{Channel, Doorbells, Parked};
+pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
 use stores::Stores;
@@ -214,26 +216,6 @@ pub(crate) struct SyncPoint {
     pub(crate) freed: Vec<TableRange>,
 }
 
-/// Whether a VM's memory is on its way out, why, and how far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Leave {
-    /// It stays where it is.
-    Stays,
-    /// The device is reset: the VM goes on afterwards, with nothing in its VRAM.
-    Reset(LeaveStage),
-    /// The VM goes. No request of it is answered any more.
-    Detach(LeaveStage),
-}
-
-/// How far a VM's memory is on its way out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum LeaveStage {
-    /// Its channels leave the card, its address spaces the TLB, and a move of its memory ends.
-    Stopping,
-    /// Nothing of it runs: the card drops its translations, and then its memory is free.
-    Flushing,
-}
-
 /// A shadow address space and its users.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Space {
@@ -262,6 +244,12 @@ pub(crate) struct Vgpu {
     pub(crate) spaces: BTreeMap<SpaceId, Space>,
     pub(crate) next_space: u32,
     pub(crate) channels: BTreeMap<u8, Channel>,
+    /// Channels that the guest has bound and that have no number on the card.
+    #[serde(default)]
+    pub(crate) parked: BTreeMap<u8, Parked>,
+    /// When channels are looked at next for those of them that wait.
+    #[serde(default)]
+    pub(crate) park_at: Tick,
     /// Channels of the guest's last runlist, in its order.
     pub(crate) runlist: Vec<u8>,
     /// USERD words of channels that are not bound: (channel, offset) → value.
@@ -319,25 +307,6 @@ pub(crate) fn promised_slots(guest_vram: u64) -> u32 {
     (tables + small.div_ceil(SLOT_BYTES)) as u32
 }
 
-impl Leave {
-    /// How far it is; `None` if nothing leaves.
-    pub(crate) fn stage(self) -> Option<LeaveStage> {
-        match self {
-            Self::Stays => None,
-            Self::Reset(stage) | Self::Detach(stage) => Some(stage),
-        }
-    }
-
-    /// The same a stage further.
-    pub(crate) fn flushing(self) -> Self {
-        match self {
-            Self::Stays => Self::Stays,
-            Self::Reset(_) => Self::Reset(LeaveStage::Flushing),
-            Self::Detach(_) => Self::Detach(LeaveStage::Flushing),
-        }
-    }
-}
-
 impl Vgpu {
     pub(crate) fn new(
         id: VmId,
@@ -378,6 +347,8 @@ impl Vgpu {
             doorbells: Doorbells::default(),
             asked_from: 0,
             held_back: BTreeSet::new(),
+            parked: BTreeMap::new(),
+            park_at: Tick::default(),
             share: Share::default(),
             given_up: None,
             guest_errors: 0,
@@ -575,6 +546,9 @@ impl Inspect for Vgpu {
             self.channels
                 .iter()
                 .for_each(|(number, channel)| tree.part(number, channel));
+            self.parked
+                .iter()
+                .for_each(|(number, parked)| tree.part(number, parked));
         });
         let runlist: Vec<String> = self.runlist.iter().map(u8::to_string).collect();
         tree.name("runlist", runlist.join(" "));

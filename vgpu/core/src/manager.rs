@@ -24,6 +24,7 @@ use crate::reason::{CardOperation, Denial, StartFailure};
 
 mod activity;
 mod aside;
+mod audits;
 mod backing;
 mod channels;
 mod claim;
@@ -38,6 +39,7 @@ mod limits;
 mod moments;
 mod mover;
 mod moves;
+mod parking;
 mod pauses;
 mod preparing;
 mod pressure;

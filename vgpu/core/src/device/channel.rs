@@ -40,6 +40,33 @@ pub(crate) struct Channel {
     /// The engine that it was seen to use last.
     #[serde(default)]
     pub(crate) engine: Option<Engine>,
+    /// Its instance block points to what an engine keeps of it.
+    #[serde(default)]
+    pub(crate) has_contexts: bool,
+    /// It is on its way off the card, to be parked.
+    #[serde(default)]
+    pub(crate) parking: bool,
+    /// When it got its number on the card.
+    #[serde(default)]
+    pub(crate) bound_at: Tick,
+}
+
+/// A guest's channel that has no number on the card.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Parked {
+    /// The guest's instance block, as in its register.
+    pub(crate) guest_instance: TableAt,
+    /// The block that the card reads when the channel is bound.
+    pub(crate) instance: VramAddr,
+    pub(crate) space: SpaceId,
+    /// The guest lets it run.
+    pub(crate) runnable: bool,
+    /// The last GP_PUT.
+    pub(crate) gp_put: Option<u32>,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) has_contexts: bool,
+    /// Since when it has work and no number; `None` without work.
+    pub(crate) wants_since: Option<Tick>,
 }
 
 /// The doorbells of all a VM's channels. A guest that waits for its work before it submits more rings as often as work ends.
@@ -52,22 +79,45 @@ pub(crate) struct Doorbells {
 }
 
 impl Channel {
-    /// A channel of which nothing is known but its number: it may only leave the card.
-    pub(crate) fn stray(physical: PhysChannel) -> Self {
+    /// A channel that is about to be bound.
+    pub(crate) fn new(
+        physical: PhysChannel,
+        guest_instance: TableAt,
+        instance: VramAddr,
+        space: SpaceId,
+    ) -> Self {
         Self {
             physical,
-            guest_instance: TableAt::Vram(GuestVramAddr(0)),
-            instance: VramAddr(0),
-            space: SpaceId(u32::MAX),
-            in_table: true,
+            guest_instance,
+            instance,
+            space,
+            in_table: false,
             runnable: false,
             suspended: false,
-            killed: true,
+            killed: false,
             preempting: false,
             slice: Timeslice::new(),
             gp_put: None,
             has_work: false,
             engine: None,
+            has_contexts: false,
+            parking: false,
+            bound_at: Tick::default(),
+        }
+    }
+
+    /// A channel of which nothing is known but its number: it may only leave the card.
+    pub(crate) fn stray(physical: PhysChannel) -> Self {
+        Self {
+            physical,
+            in_table: true,
+            killed: true,
+            ..Self::new(
+                physical,
+                TableAt::Vram(GuestVramAddr(0)),
+                VramAddr(0),
+                SpaceId(u32::MAX),
+            )
         }
     }
 }
@@ -80,7 +130,7 @@ impl Vgpu {
             .iter()
             .filter_map(|v| self.channels.get(v))
             .filter(move |channel| may_run && channel.in_table && !channel.suspended && !channel.killed)
-            .filter(|channel| !self.is_held_back(channel))
+            .filter(|channel| !channel.parking && !self.is_held_back(channel))
             .map(|channel| channel.physical)
     }
 }
@@ -92,5 +142,16 @@ impl Inspect for Channel {
         tree.number("space", self.space.0);
         tree.address("instance_block", self.instance.0, Address::VramAddress);
         tree.flag("rings_when_it_returns", self.gp_put.is_some());
+    }
+}
+
+impl Inspect for Parked {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.name("state", "parked");
+        tree.number("space", self.space.0);
+        tree.address("instance_block", self.instance.0, Address::VramAddress);
+        if let Some(since) = self.wants_since {
+            tree.age("waits_since", since);
+        }
     }
 }

@@ -4,7 +4,7 @@ use fermi_spec::addr::{Iova, VramAddr};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::{ShadowConfig, TableRange};
 
-use super::{Blocked, Channel, Leave, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu};
+use super::{Blocked, Channel, Leave, Parked, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu};
 use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
 use crate::saved::Unsound;
 
@@ -88,6 +88,7 @@ impl Vgpu {
                 .map_err(|unsound| Unsound::from(unsound).of(format_args!("space {}", id.0)))?;
             let bound = self.channels.values().map(|channel| channel.space);
             let users = bound
+                .chain(self.parked.values().map(|parked| parked.space))
                 .chain(leaving.clone())
                 .chain(self.blocked.as_ref().and_then(Blocked::space));
             let count = users.filter(|user| *user == id).count();
@@ -103,11 +104,13 @@ impl Vgpu {
         let numbers = self
             .channels
             .keys()
+            .chain(self.parked.keys())
             .chain(&self.runlist)
             .chain(self.userd.keys().map(|(v, _)| v));
         Unsound::unless(numbers.clone().all(is_channel), "a channel that no card has")?;
         let has_space = |channel: &Channel| self.spaces.contains_key(&channel.space);
         Unsound::unless(self.channels.values().all(has_space), "a channel without a space")?;
+        self.check_parked()?;
         Unsound::unless(self.queue.len() <= QUEUE_MAX, "more requests than may wait")?;
         self.queue.iter().try_for_each(Queued::check)?;
         self.blocked
@@ -130,6 +133,15 @@ impl Vgpu {
         )
     }
 
+    /// Each parked channel has a space, and is not bound as well.
+    fn check_parked(&self) -> Result<(), Unsound> {
+        let is_sound = |(v, parked): (&u8, &Parked)| {
+            self.spaces.contains_key(&parked.space) && !self.channels.contains_key(v)
+        };
+        let are_sound = self.parked.iter().all(is_sound);
+        Unsound::unless(are_sound, "a parked channel without a space, or bound too")
+    }
+
     /// The parts of the arena that it holds, but those of what leaves: shadow tables and instance blocks.
     pub(crate) fn arena_ranges(&self) -> impl Iterator<Item = (VramAddr, u64)> {
         let freed = self.blocked.iter().flat_map(Blocked::freed).chain(&self.orphans);
@@ -138,6 +150,8 @@ impl Vgpu {
             .channels
             .values()
             .map(|channel| (channel.instance, INSTANCE_BYTES));
+        let parked = self.parked.values();
+        let blocks = blocks.chain(parked.map(|parked| (parked.instance, INSTANCE_BYTES)));
         let tables = tables.chain(freed.copied()).map(|range| (range.at, range.bytes));
         tables.chain(blocks)
     }

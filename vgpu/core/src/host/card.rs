@@ -316,18 +316,19 @@ impl Card {
         }
     }
 
-    /// Makes a channel known to PFIFO and lets it run once it is on the runlist.
-    pub(crate) fn bind(&mut self, channel: PhysChannel, instance: VramAddr, run: bool) {
+    /// Makes a channel known to PFIFO and lets it run once it is on the runlist. Its USERD begins with `shown`, and is zero behind it.
+    pub(crate) fn bind(&mut self, channel: PhysChannel, instance: VramAddr, shown: &[u8], run: bool) {
         let p = u16::from(channel.0);
         let entry = pfifo::ChannelInstance::new()
             .with_frame((instance.0 >> 12) as u32)
             .with_aperture(Aperture::Vram)
             .with_poll(true)
             .with_valid(true);
-        let zeros = vec![0; USERD_BYTES as usize];
+        let mut page = shown.to_vec();
+        page.resize(USERD_BYTES as usize, 0);
         let mut ops = vec![
             // The next user of the number may not see what the last one left, whose GP_PUT would also start the ring.
-            Op::Block(Bar::Bar1, Self::userd_window(channel), zeros),
+            Op::Block(Bar::Bar1, Self::userd_window(channel), page),
             Op::Write(PfifoReg::ChannelInstance(p).into(), entry.into_bits()),
         ];
         if run {

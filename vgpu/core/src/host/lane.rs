@@ -51,6 +51,10 @@ pub(crate) enum Job {
     OffList(PhysChannel),
     /// And off the engines and the channel table.
     Stopped(PhysChannel),
+    /// A channel that is to be parked is off the runlist.
+    ParkedOffList(PhysChannel),
+    /// And off the engines and the channel table; or not in time.
+    ParkedStopped(PhysChannel),
     /// TLB flush after which a shadow space's tables are free.
     SpaceFlushed(u64),
     /// The broker's own channel is off the card, and its engine reset.

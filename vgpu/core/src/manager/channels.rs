@@ -1,6 +1,7 @@
 //! Guest channels on the card: binding through shadow instance blocks, running, preempting, the one runlist.
 
-use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, Timeslice, offset};
+use fermi_spec::addr::VramAddr;
+use fermi_spec::instance::{AddressSpacePointer, CHANNELS, INSTANCE_BYTES, offset, userd};
 use fermi_spec::regs::pfifo::{self, ChannelInstance, RunlistBase};
 use planted::Fault;
 use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
@@ -9,7 +10,7 @@ use super::Cx;
 use super::requests::{Step, reader};
 use super::running::Running;
 use super::teardown::{Leaving, LeavingStage};
-use crate::device::{Blocked, Channel, Queued, SpaceId, SyncCause, SyncPoint};
+use crate::device::{Blocked, Channel, Parked, Queued, SpaceId, SyncCause, SyncPoint};
 use crate::event::{Reply, VmId};
 use crate::host::{Job, PhysChannel};
 use crate::memory::GuestPage;
@@ -51,6 +52,9 @@ const COPIED: [u64; 32] = [
     offset::METHOD0 + 12,
     offset::ACQUIRE,
 ];
+/// Where an instance block has the pointers to what engines keep of the channel.
+const CONTEXTS: std::ops::Range<usize> =
+    offset::ENGINE_CONTEXTS as usize..offset::ENGINE_CONTEXTS_END as usize;
 /// Longest wait of a guest's own preempt in the lane before others get their turn.
 const PREEMPT_TURN_NS: u64 = 20_000_000;
 
@@ -67,7 +71,7 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Step::Done(Reply::Done);
         };
-        if vgpu.channels.contains_key(&channel) {
+        if vgpu.is_bound(channel) {
             vgpu.units.pfifo.error(pfifo::intr::CHANNEL_TABLE);
             self.guest_error(vm, || format!("channel {channel} is bound already"), cx);
             return Step::Done(Reply::Done);
@@ -136,8 +140,7 @@ impl Running {
                 vm,
                 || {
                     format!(
-                        "no channel of the card, or no shadow memory, is left to lend for channel {channel} beyond what \
-                         is promised: more `channels` for this VM"
+                        "no shadow memory is left to lend for channel {channel} beyond what is promised: more `channels` for this VM"
                     )
                 },
                 cx,
@@ -156,14 +159,12 @@ impl Running {
     ) -> Option<()> {
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
-        let physical = self.card.claim_channel(vm, channel)?;
         let mut budget = vgpu.shadow.pages(&mut self.card.arena, vm);
-        let Some(instance) = budget.allocate(INSTANCE_BYTES) else {
-            self.card.release_channel(physical);
-            return None;
-        };
+        let instance = budget.allocate(INSTANCE_BYTES)?;
+        let physical = self.card.claim_channel(vm, channel);
         let mut shadow = crate::host::card::instance_block(
-            self.card.userd_address(physical),
+            // That of a parked channel is told when it gets a number.
+            physical.map_or(VramAddr(0), |physical| self.card.userd_address(physical)),
             fermi_spec::addr::GpuVa(0),
             0,
             directory,
@@ -175,26 +176,36 @@ impl Running {
         }
         self.card.arena.write(instance, shadow.to_vec(), cx.actions);
         let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
-        self.card
-            .bind(physical, instance, runnable && !vgpu.hold.is_suspended);
+        let has_contexts = has_contexts(&block[CONTEXTS]);
         let gp_put = vgpu
             .userd
-            .remove(&(channel, fermi_spec::instance::userd::GP_PUT as u16))
+            .remove(&(channel, userd::GP_PUT as u16))
             .filter(|&put| put != 0);
+        let Some(physical) = physical else {
+            if let Some(gp_put) = gp_put {
+                vgpu.userd.insert((channel, userd::GP_PUT as u16), gp_put);
+            }
+            let parked = Parked {
+                guest_instance,
+                instance,
+                space,
+                runnable,
+                gp_put,
+                engine: None,
+                has_contexts,
+                wants_since: gp_put.map(|_| cx.now),
+            };
+            vgpu.parked.insert(channel, parked);
+            return Some(());
+        };
+        self.card
+            .bind(physical, instance, &[], runnable && !vgpu.hold.is_suspended);
         let state = Channel {
-            physical,
-            guest_instance,
-            instance,
-            space,
-            in_table: false,
             runnable,
-            suspended: false,
-            killed: false,
-            preempting: false,
-            slice: Timeslice::new(),
             gp_put,
-            has_work: false,
-            engine: None,
+            has_contexts,
+            bound_at: cx.now,
+            ..Channel::new(physical, guest_instance, instance, space)
         };
         if let Some(gp_put) = gp_put {
             self.card.ring_later(physical, gp_put);
@@ -237,17 +248,25 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Step::Done(Reply::Done);
         };
-        let Some(bound) = vgpu.channels.get(&channel).cloned() else {
+        let bound = vgpu
+            .channels
+            .get(&channel)
+            .map(|bound| (bound.guest_instance, bound.instance));
+        let parked = vgpu.parked.get(&channel);
+        let parked = parked.map(|parked| (parked.guest_instance, parked.instance));
+        let Some((guest_instance, instance)) = bound.or(parked) else {
             return Step::Done(Reply::Done);
         };
+        let mut contexts = None;
         if run {
             // nouveau changes the engine contexts while the channel is stopped: they count from here.
             let length = (offset::ENGINE_CONTEXTS_END - offset::ENGINE_CONTEXTS) as usize;
             let mut words = vec![0; length];
             let mut reader = reader(vgpu, cx.memory);
-            match reader.read(bound.guest_instance.offset(offset::ENGINE_CONTEXTS), &mut words) {
+            match reader.read(guest_instance.offset(offset::ENGINE_CONTEXTS), &mut words) {
                 TableRead::Done => {
-                    let at = bound.instance.offset(offset::ENGINE_CONTEXTS);
+                    contexts = Some(has_contexts(&words));
+                    let at = instance.offset(offset::ENGINE_CONTEXTS);
                     let written = self.card.arena.write_for(vm, at, words, cx.actions);
                     self.believe(vm, written);
                 }
@@ -263,11 +282,16 @@ impl Running {
             return Step::Done(Reply::Done);
         };
         let is_held = vgpu.hold.is_suspended;
+        if let Some(parked) = vgpu.parked.get_mut(&channel) {
+            parked.runnable = run;
+            parked.has_contexts = contexts.unwrap_or(parked.has_contexts);
+        }
         let Some(bound) = vgpu.channels.get_mut(&channel) else {
             return Step::Done(Reply::Done);
         };
         bound.runnable = run;
-        if !bound.suspended && !bound.killed && !is_held {
+        bound.has_contexts = contexts.unwrap_or(bound.has_contexts);
+        if !bound.suspended && !bound.killed && !bound.parking && !is_held {
             let physical = bound.physical;
             if run {
                 self.card.start(physical)
@@ -367,7 +391,7 @@ impl Running {
         let channels = vgpu.channels.values();
         // Those that stand still for a move are put back behind it, if they are not held then.
         let there: Vec<_> = channels
-            .filter(|channel| !channel.suspended && !channel.killed)
+            .filter(|channel| !channel.suspended && !channel.killed && !channel.parking)
             .map(|channel| (channel.physical, channel.runnable, channel.gp_put))
             .collect();
         for (physical, runnable, _) in &there {
@@ -390,6 +414,8 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         match vgpu.channels.get_mut(&channel) {
             Some(bound) if bound.preempting => {}
+            // It is on its way off the card anyway, see `parking`.
+            Some(bound) if bound.parking => bound.preempting = true,
             Some(bound) if !bound.suspended && !bound.killed => {
                 bound.preempting = true;
                 let physical = bound.physical;
@@ -415,6 +441,9 @@ impl Running {
 
     /// A channel leaves the card: off the runlist, off the engines, out of the table; then its memory is free.
     pub(super) fn unbind(&mut self, vm: VmId, channel: u8) {
+        if self.unbind_parked(vm, channel) {
+            return;
+        }
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let Some(bound) = vgpu.channels.remove(&channel) else {
             return;
@@ -438,7 +467,7 @@ impl Running {
         let channels: Vec<u8> = self
             .vms
             .get(&vm)
-            .map(|vgpu| vgpu.channels.keys().copied().collect())
+            .map(|vgpu| vgpu.channels.keys().chain(vgpu.parked.keys()).copied().collect())
             .unwrap_or_default();
         for channel in channels {
             self.unbind(vm, channel);
@@ -479,6 +508,10 @@ impl Running {
         };
         self.free_space(vm, shadow);
     }
+}
+
+fn has_contexts(pointers: &[u8]) -> bool {
+    pointers.iter().any(|byte| *byte != 0)
 }
 
 pub(super) fn word_at(bytes: &[u8], at: u64) -> u32 {

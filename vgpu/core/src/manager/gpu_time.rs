@@ -120,7 +120,8 @@ impl Vgpu {
 }
 
 fn has_work(channel: &Channel) -> bool {
-    channel.has_work && channel.in_table && !channel.suspended && !channel.killed
+    let is_there = channel.in_table && !channel.suspended && !channel.killed && !channel.parking;
+    channel.has_work && is_there
 }
 
 impl GpuTime {

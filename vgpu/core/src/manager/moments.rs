@@ -183,11 +183,14 @@ impl Running {
         })
     }
 
-    /// Whether a channel that the guest unbound, and that may still be at work, can write the chunks.
+    /// Whether a channel that leaves the card, because the guest unbound it or to be parked, and that may still be at work, can write the
+    /// chunks.
     pub(super) fn is_written_by_leaving(&self, head: &Head) -> bool {
         let of_vm = self.leaving.values().filter(|leaving| leaving.vm == head.vm);
         self.vms.get(&head.vm).is_some_and(|vgpu| {
-            let mut spaces = of_vm.map(|leaving| leaving.channel.space);
+            let parking = vgpu.channels.values().filter(|channel| channel.parking);
+            let leaving = of_vm.map(|leaving| leaving.channel.space);
+            let mut spaces = leaving.chain(parking.map(|channel| channel.space));
             spaces.any(|space| reaches_for_stores(vgpu, space, &head.chunks))
         })
     }

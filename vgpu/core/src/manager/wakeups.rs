@@ -124,6 +124,7 @@ impl Running {
         let aside = self.mover.next_check_aside();
         let sample = self.next_sample();
         let share_look = self.next_share_look();
+        let parking = self.next_parking();
         [
             pass,
             demand,
@@ -134,6 +135,7 @@ impl Running {
             turn,
             sample,
             share_look,
+            parking,
             self.look_at(),
         ]
         .into_iter()

@@ -256,7 +256,10 @@ impl Running {
                             vgpu.note_doorbell(channel, cx.now);
                         }
                     }
-                    None => remember_userd(vgpu, channel, at, &from),
+                    None => {
+                        remember_userd(vgpu, channel, at, &from);
+                        vgpu.note_parked_store(channel, cx.now);
+                    }
                 }
             }
             _ => {}
@@ -296,7 +299,8 @@ impl Card {
             return false;
         };
         let before = bound.gp_put.replace(gp_put);
-        match (bound.in_table, bound.suspended || bound.killed || is_held) {
+        let waits = bound.suspended || bound.killed || bound.parking || is_held;
+        match (bound.in_table, waits) {
             (_, true) => {}
             (true, false) => self.ring(bound.physical, gp_put, actions),
             (false, false) => self.ring_later(bound.physical, gp_put),

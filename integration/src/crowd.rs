@@ -1,0 +1,144 @@
+//! A guest with more channels than the card has numbers for: each works in turns with all others, and relies on what it has told the card before.
+
+use fermi_spec::engine::Engine;
+use fermi_spec::instance::CHANNELS;
+use fermi_spec::methods::copy;
+use fermi_spec::pushbuffer::incrementing;
+
+use vgpu::VmId;
+
+use crate::bench::{Bench, gpu_config, vm_config};
+use crate::checkers::Violation;
+use crate::rig::{self, DATA_VA, RAM_VA, Rig};
+use sim_host::bus::WideBus;
+
+/// Bytes of VRAM that each channel has for itself.
+const SLOT: u64 = 16 << 10;
+/// Where the patterns of all channels begin in guest RAM, and what they find again.
+const PATTERNS_GPA: u64 = 8 << 20;
+const FOUND_GPA: u64 = 10 << 20;
+/// Where copy engines keep what they know of channels.
+const CONTEXTS_GPA: u64 = 12 << 20;
+const CONTEXT_BYTES: u64 = 0x200;
+/// Asks until a channel's work is given up.
+const TURNS: u32 = 100_000;
+
+/// Channels that a guest has.
+pub const ALL: u8 = CHANNELS as u8;
+
+fn pattern(seed: u64, channel: u8) -> Vec<u8> {
+    let first = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(channel) << 17;
+    let words = (0..SLOT / 8).map(|at| (first + at).wrapping_mul(0x2545_f491_4f6c_dd1d));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Binds a channel that has a context for its copy engine, as drivers of the hardware do.
+fn bind(rig: &mut Rig, bus: &mut impl WideBus, channel: u8) {
+    rig.write_instance(bus, channel, rig::DIRECTORY);
+    let context = RAM_VA + CONTEXTS_GPA + u64::from(channel) * CONTEXT_BYTES;
+    let pointer = Rig::instance(channel) + Engine::Copy0.context_offset();
+    rig::put64(bus, pointer, context);
+    rig.bind(bus, channel);
+}
+
+fn at_slot(channel: u8) -> u64 {
+    u64::from(channel) * SLOT
+}
+
+/// The next copy of a channel: only where from and where to. How many bytes is what it was told before.
+fn next_copy(source: u64, target: u64) -> Vec<u32> {
+    let whole = rig::copy_words(source, target, 0, 0);
+    let exec = whole[whole.len() - 1];
+    let mut words = vec![incrementing(4, copy::SRC_HIGH, 4)];
+    words.extend(&whole[1..5]);
+    words.extend([incrementing(4, copy::EXEC, 1), exec]);
+    words
+}
+
+/// Submits for all channels, then waits for all.
+fn all_do(rig: &mut Rig, bus: &mut impl WideBus, words: impl Fn(u8) -> Vec<u32>) -> Result<(), String> {
+    let submitted: Vec<(u8, u32)> = (0..ALL)
+        .map(|channel| (channel, rig.submit_with_release(bus, channel, &words(channel))))
+        .collect();
+    for (channel, sequence) in submitted {
+        if !rig.wait_turns(bus, channel, sequence, TURNS) {
+            return Err(format!("a copy of channel {channel} does not end"));
+        }
+    }
+    Ok(())
+}
+
+/// All channels store patterns of their own to VRAM and find them again, so many times.
+///
+/// # Errors
+/// Says which channel came to no end, or found something else.
+pub fn all_channels_work(bus: &mut impl WideBus, seed: u64, rounds: u64) -> Result<(), String> {
+    let mut rig = Rig::start(bus, u64::from(ALL) * SLOT);
+    (0..ALL).for_each(|channel| bind(&mut rig, bus, channel));
+    let all: Vec<u8> = (0..ALL).collect();
+    rig.commit(bus, &all);
+    for round in 0..rounds {
+        for channel in 0..ALL {
+            let bytes = pattern(seed ^ round << 32, channel);
+            bus.ram_write(PATTERNS_GPA + at_slot(channel), &bytes);
+            bus.ram_write(FOUND_GPA + at_slot(channel), &vec![0xee; SLOT as usize]);
+        }
+        all_do(&mut rig, bus, |channel| {
+            let (source, target) = (
+                RAM_VA + PATTERNS_GPA + at_slot(channel),
+                DATA_VA + at_slot(channel),
+            );
+            match round {
+                0 => {
+                    let mut words = rig::bind_words(Engine::Copy0).to_vec();
+                    words.extend(rig::copy_words(source, target, SLOT as u32, 1));
+                    words
+                }
+                _ => next_copy(source, target),
+            }
+        })?;
+        all_do(&mut rig, bus, |channel| {
+            next_copy(DATA_VA + at_slot(channel), RAM_VA + FOUND_GPA + at_slot(channel))
+        })?;
+        for channel in 0..ALL {
+            let mut found = vec![0; SLOT as usize];
+            bus.ram_read(FOUND_GPA + at_slot(channel), &mut found);
+            if found != pattern(seed ^ round << 32, channel) {
+                return Err(format!("channel {channel} finds other bytes in round {round}"));
+            }
+        }
+    }
+    check_userd(bus, 4 * rounds as u32 / 2)
+}
+
+/// USERD of each channel shows how far its ring was fetched, whether it has a number on the card or not.
+fn check_userd(bus: &mut impl WideBus, submissions: u32) -> Result<(), String> {
+    for channel in 0..ALL {
+        let shows = |bus: &mut _| Rig::fetched(bus, channel) == submissions;
+        if !(0..TURNS / 100).any(|_| {
+            bus.relax();
+            shows(bus)
+        }) {
+            let fetched = Rig::fetched(bus, channel);
+            return Err(format!(
+                "channel {channel} shows {fetched} entries as fetched, of {submissions}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Two VMs with 128 channels each work at once.
+///
+/// # Errors
+/// Says what a channel of which VM does not do.
+pub fn all_channels_of_two_vms_work() -> Result<(), Violation> {
+    let mut bench = Bench::with(96, gpu_config(), &[vm_config(16), vm_config(16)]);
+    let tasks = [0, 1].map(|vm: u16| bench.start(VmId(vm), move |bus| all_channels_work(bus, vm.into(), 1)));
+    for (vm, task) in tasks.into_iter().enumerate() {
+        bench
+            .join(task)
+            .map_err(|what| Violation(format!("vm{vm}: {what}")))?;
+    }
+    bench.world.watch.laws.held()
+}

@@ -1,0 +1,47 @@
+//! More channels than the card has numbers for: all of a guest's channels work, and keep what they know.
+#![allow(clippy::unwrap_used, reason = "a test ends where it is wrong")]
+
+use integration::bench::{Bench, gpu_config, vm_config};
+use integration::crowd;
+use vgpu::{Event, Quota, VmId};
+
+const MIB: u64 = 1 << 20;
+
+/// VMs with 128 channels each, of which each stores patterns of its own and finds them again.
+#[test]
+fn all_channels_of_three_vms_work_at_once() {
+    let mut bench = Bench::with(128, gpu_config(), &[vm_config(16), vm_config(16), vm_config(16)]);
+    let tasks = [0, 1, 2]
+        .map(|vm: u16| bench.start(VmId(vm), move |bus| crowd::all_channels_work(bus, vm.into(), 2)));
+    for task in tasks {
+        bench.join(task).unwrap();
+    }
+    bench.end();
+}
+
+/// The same while their memory goes to host RAM and comes back.
+#[test]
+fn channels_take_turns_while_their_memory_moves() {
+    let mut bench = Bench::with(64, gpu_config(), &[vm_config(16), vm_config(16)]);
+    let tasks =
+        [0, 1].map(|vm: u16| bench.start(VmId(vm), move |bus| crowd::all_channels_work(bus, vm.into(), 3)));
+    let mut moved = 0;
+    while !(bench.has_ended(VmId(0)) && bench.has_ended(VmId(1))) {
+        let max = [2 * MIB, u64::MAX][moved % 2];
+        for vm in [0, 1] {
+            let quota = Quota {
+                max,
+                ..Quota::default()
+            };
+            bench.world.submit(Event::SetQuota { vm: VmId(vm), quota });
+        }
+        bench.is_checked = false;
+        bench.pass(MIB * 3);
+        moved += 1;
+    }
+    for task in tasks {
+        bench.join(task).unwrap();
+    }
+    assert!(moved > 4, "{moved}");
+    bench.end();
+}

@@ -1,0 +1,119 @@
+//! What checkers and the edge ask of a running manager, all at once.
+
+use shadow_pt::ShadowSpace;
+
+use super::mover::Stage;
+use super::running::Running;
+use super::{Audit, Redirected, VmAudit};
+use crate::device::Vgpu;
+use crate::memory::{ChunkNo, ChunkPlace};
+use crate::policy::VmView;
+
+impl Running {
+    pub(super) fn under_way(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        let mut note = |is_so: bool, text: String| texts.extend(is_so.then_some(text));
+        note(!self.mover.is_idle(), "a move".to_owned());
+        note(self.mover.aside.is_some(), "a move that stands aside".to_owned());
+        note(!self.demands.is_empty(), "demands".to_owned());
+        note(!self.leaving.is_empty(), "channels that leave".to_owned());
+        note(
+            !self.spaces_leaving.is_empty(),
+            "address spaces that leave".to_owned(),
+        );
+        for vgpu in self.vms.values() {
+            let waits = vgpu.blocked.is_some() || !vgpu.queue.is_empty() || vgpu.leaves();
+            note(waits, format!("requests of {}", vgpu.id));
+            let parks = vgpu.channels.values().any(|channel| channel.parking);
+            note(parks, format!("a channel of {} that is parked", vgpu.id));
+            let (resident, quota) = (vgpu.chunks.resident(), vgpu.quota());
+            let may_lose = resident.saturating_sub(quota.min) >= vgpu.config.chunk_bytes;
+            note(
+                resident > quota.max && may_lose,
+                format!("the max of {}", vgpu.id),
+            );
+        }
+        texts
+    }
+
+    pub(super) fn redirected(&self) -> Option<Redirected> {
+        let moving = self.mover.current.as_ref()?;
+        let Stage::Redirecting { .. } = moving.stage else {
+            return None;
+        };
+        let vgpu = self.vms.get(&moving.head.vm)?;
+        let chunks = moving.head.chunks.iter();
+        let runs = chunks.flat_map(|&chunk| vgpu.chunks.data_places(chunk));
+        Some(Redirected {
+            id: moving.head.id,
+            vm: moving.head.vm,
+            runs: runs.collect(),
+        })
+    }
+
+    pub(super) fn audit(&self) -> Audit {
+        Audit {
+            usable_frames: self.layout.usable,
+            free_frames: self.frames.free_count(),
+            arena: (self.layout.arena_first, self.layout.arena_frames),
+            arena_free: self.card.arena.free_ranges().collect(),
+            moving: self.mover.current.as_ref().map(|moving| moving.head.vm),
+            aside: self.mover.aside.as_ref().map(|moving| moving.head.vm),
+            claim: self.claim.map(|claim| (claim.vm, claim.bytes)),
+            vms: self.vms.values().map(|vgpu| self.audit_vm(vgpu)).collect(),
+            breaches: self.breaches.clone(),
+        }
+    }
+
+    fn audit_vm(&self, vgpu: &Vgpu) -> VmAudit {
+        vgpu.chunks.check();
+        let mut frames = Vec::new();
+        for chunk in vgpu.chunks.all() {
+            if let ChunkPlace::Resident(held) | ChunkPlace::Both(held) = vgpu.chunks.place(chunk) {
+                let base = vgpu.chunks.base(chunk);
+                frames.extend(
+                    (0..)
+                        .zip(held)
+                        .map(|(i, &f)| (f, base.offset(i * fermi_spec::addr::FRAME))),
+                );
+            }
+        }
+        let is_equal = |chunk: &ChunkNo| matches!(vgpu.chunks.place(*chunk), ChunkPlace::Both(_));
+        let equal = vgpu.chunks.all().filter(is_equal);
+        let leaving = self
+            .spaces_leaving
+            .values()
+            .filter(|(vm, _)| *vm == vgpu.id)
+            .map(|(_, space)| space);
+        let view = VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota());
+        VmAudit {
+            vm: vgpu.id,
+            frames,
+            equal: equal.flat_map(|chunk| vgpu.chunks.data_places(chunk)).collect(),
+            image: (vgpu.chunks.image(), vgpu.chunks.guest_vram()),
+            ram: vgpu.ram.all().map(|(_, map)| (map.iova, map.bytes)).collect(),
+            directories: vgpu
+                .spaces
+                .values()
+                .map(|space| &space.shadow)
+                .chain(leaving)
+                .map(ShadowSpace::directory)
+                .collect(),
+            suspended: vgpu
+                .channels
+                .values()
+                .filter(|c| c.suspended)
+                .map(|c| c.physical.0)
+                .collect(),
+            resident: vgpu.chunks.resident(),
+            spilled: vgpu.chunks.spilled(),
+            active: view.active,
+            idle: view.idle,
+            wanted: view.wanted,
+            smallest_wanted: view.smallest_wanted,
+            chunk_bytes: view.chunk_bytes,
+            quota: vgpu.config.quota,
+            hold: vgpu.hold,
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Channels that a guest has bound and the card has no number for: parked until they have work.
+//!
+//! ```text
+//! guest binds ─ a number is free ─► bound ◄───────────────────────────────────── a number is free ─┐
+//!      └ none ─► parked            ▲  └ another one of the VM has work and finds none ─► off the list   │
+//!                 └─ rung ─────────┘     ─► stopped, out of the table ─► its USERD read ─► parked ──────┘
+//! ```
+//!
+//! A guest has 128 channels, and the card has 127 for all. A VM holds what it was promised and what it may borrow (`host::lending`); its
+//! other channels are the broker's alone: their instance blocks, with what the card stored there, and what their USERD showed. A channel
+//! without work makes place first, and is not missed. If all of them work, they take turns: the one that was bound first goes after
+//! [`TURN_NS`]. A VM's channels take places from each other, never from another VM.
+//!
+//! What an engine knows of a channel is in memory behind a pointer in its instance block. A channel that has been on the card without any such
+//! pointer keeps its number: the card would forget its state (decision 0016).
+
+use std::collections::BTreeMap;
+
+use fermi_spec::bar::Bar;
+use fermi_spec::instance::{INSTANCE_BYTES, offset, userd};
+use fermi_spec::regs::PfifoReg;
+use fermi_spec::regs::pfifo::ChannelState;
+use planted::Fault;
+use shadow_pt::TableRange;
+
+use super::Cx;
+use super::running::Running;
+use crate::device::{Channel, Parked, Vgpu};
+use crate::event::{Action, Tick, Token, VmId};
+use crate::host::card::Card;
+use crate::host::{Job, PhysChannel};
+use crate::share::CHANNEL_ASKED;
+
+/// A channel that works keeps its place for so long while another one of its VM waits.
+const TURN_NS: u64 = 10_000_000;
+/// Time until channels are asked again whether they have work.
+const ASK_NS: u64 = 1_000_000;
+/// Bound on one try to see a channel off the engines.
+const STOP_NS: u64 = 20_000_000;
+/// Words of USERD that mean something lie below this.
+const USERD_KEPT: u32 = 0x100;
+
+/// What the card was asked for parking. Who comes back without it asks anew.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// Whether channels have work.
+    states: BTreeMap<Token, (VmId, PhysChannel)>,
+    /// What the USERD of a channel shows that was stopped.
+    userd: BTreeMap<Token, (VmId, u8, PhysChannel)>,
+}
+
+impl Vgpu {
+    /// Whether the guest has put the channel into its table.
+    pub(super) fn is_bound(&self, v: u8) -> bool {
+        self.channels.contains_key(&v) || self.parked.contains_key(&v)
+    }
+
+    /// The parked channel that has waited longest, of those that may run.
+    fn waiting(&self) -> Option<(Tick, u8)> {
+        if self.hold.is_suspended || self.leaves() {
+            return None;
+        }
+        let waits = |(v, parked): (&u8, &Parked)| {
+            let since = parked.wants_since?;
+            (parked.runnable && self.runlist.contains(v)).then_some((since, *v))
+        };
+        self.parked.iter().filter_map(waits).min()
+    }
+
+    /// Notes a store to USERD of a parked channel, which is among the words that are kept.
+    pub(super) fn note_parked_store(&mut self, v: u8, now: Tick) {
+        let put = self.userd.get(&(v, userd::GP_PUT as u16)).copied();
+        if let Some(parked) = self.parked.get_mut(&v)
+            && put.is_some()
+            && parked.gp_put != put
+        {
+            parked.gp_put = put;
+            parked.wants_since.get_or_insert(now);
+            self.doorbells.count += 1;
+            self.doorbells.last_at = Some(now);
+            if let Some(space) = self.spaces.get_mut(&parked.space) {
+                space.worked_at = Some(now);
+            }
+        }
+    }
+}
+
+/// Whether a channel may give up its number.
+fn may_park(channel: &Channel) -> bool {
+    let is_calm = !channel.suspended && !channel.killed && !channel.preempting && !channel.parking;
+    channel.in_table && is_calm && channel.has_contexts
+}
+
+impl Running {
+    /// Gives numbers to parked channels that have work. `true` if that changed something.
+    pub(super) fn serve_parked(&mut self, cx: &mut Cx<'_>) -> bool {
+        let waiting: Vec<(VmId, Tick, u8)> = self
+            .vms
+            .values()
+            .filter(|vgpu| !vgpu.parked.is_empty())
+            .filter_map(|vgpu| vgpu.waiting().map(|(since, v)| (vgpu.id, since, v)))
+            .collect();
+        let mut changed = false;
+        for (vm, since, v) in waiting {
+            // What a move relies on must not change.
+            if self.mover.moves(vm) {
+                continue;
+            }
+            changed |= self.unpark(vm, v, cx) || self.make_place(vm, since, cx);
+        }
+        changed
+    }
+
+    /// When channels are looked at again for those that wait.
+    pub(super) fn next_parking(&self) -> Option<Tick> {
+        let vms = self.vms.values().filter(|vgpu| !vgpu.parked.is_empty());
+        let waits = vms.filter(|vgpu| vgpu.waiting().is_some() && !self.mover.moves(vgpu.id));
+        waits.map(|vgpu| vgpu.park_at).min()
+    }
+
+    /// Binds a parked channel, if there is a number for it.
+    fn unpark(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) -> bool {
+        let Some(physical) = self.card.claim_channel(vm, v) else {
+            return false;
+        };
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let Some(parked) = vgpu.parked.remove(&v) else {
+            self.card.release_channel(physical);
+            return false;
+        };
+        let pointer = self.card.userd_address(physical).0.to_le_bytes().to_vec();
+        let at = parked.instance.offset(offset::USERD_LO);
+        self.card.arena.write(at, pointer, cx.actions);
+        let mut shown = vec![0; USERD_KEPT as usize];
+        let kept = vgpu.userd.range((v, 0)..(v + 1, 0));
+        for (&(_, at), word) in kept.filter(|((_, at), _)| u64::from(*at) != userd::GP_PUT) {
+            if let Some(bytes) = shown.get_mut(usize::from(at)..usize::from(at) + 4) {
+                bytes.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        let runs = parked.runnable && !vgpu.hold.is_suspended;
+        self.card.bind(physical, parked.instance, &shown, runs);
+        if let Some(gp_put) = parked.gp_put.filter(|_| !planted::is(Fault::ParkedDoorbellLost)) {
+            self.card.ring_later(physical, gp_put);
+        }
+        let channel = Channel {
+            runnable: parked.runnable,
+            gp_put: parked.gp_put,
+            has_work: parked.wants_since.is_some(),
+            has_contexts: parked.has_contexts,
+            engine: parked.engine,
+            bound_at: cx.now,
+            ..Channel::new(physical, parked.guest_instance, parked.instance, parked.space)
+        };
+        vgpu.channels.insert(v, channel);
+        true
+    }
+
+    /// Takes a number from a channel of the VM: one without work, or the one that has had its turn.
+    fn make_place(&mut self, vm: VmId, since: Tick, cx: &mut Cx<'_>) -> bool {
+        let asked = self.volatile.parking.states.values().any(|(of, _)| *of == vm);
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let parks = vgpu.channels.values().any(|channel| channel.parking);
+        if asked || parks || cx.now < vgpu.park_at || self.mover.has_move(vm) {
+            return false;
+        }
+        let candidates = vgpu.channels.iter().filter(|(_, channel)| may_park(channel));
+        let idle = candidates.clone().find(|(_, channel)| !channel.has_work);
+        let by_turn = || {
+            let oldest = candidates.clone().min_by_key(|(_, channel)| channel.bound_at)?;
+            let had_its_turn = cx.now.since(oldest.1.bound_at.max(since)) >= TURN_NS;
+            had_its_turn.then_some(oldest)
+        };
+        let chosen = idle.or_else(by_turn).map(|(&v, _)| v);
+        if let Some(v) = chosen {
+            self.park(vm, v);
+            return true;
+        }
+        let all: Vec<PhysChannel> = candidates.map(|(_, channel)| channel.physical).collect();
+        vgpu.park_at = cx.now.after(ASK_NS);
+        vgpu.share.charge(all.len() as u64 * CHANNEL_ASKED);
+        for physical in all {
+            let token = self.card.tokens.next();
+            self.volatile.parking.states.insert(token, (vm, physical));
+            cx.actions.push(Action::HostRead {
+                token,
+                bar: Bar::Bar0,
+                offset: PfifoReg::ChannelState(physical.0.into()).offset().into(),
+                bytes: 4,
+            });
+        }
+        false
+    }
+
+    fn park(&mut self, vm: VmId, v: u8) {
+        let channel = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v));
+        let Some(channel) = channel else { return };
+        channel.parking = true;
+        let physical = channel.physical;
+        self.commit_host_runlist(Job::ParkedOffList(physical));
+    }
+
+    /// The channel that a number on the card is, if it is on its way to be parked.
+    fn parking(&mut self, physical: PhysChannel) -> Option<(VmId, u8, &mut Channel)> {
+        let (vm, v) = self.bound_as(physical.0)?;
+        let channel = self.vms.get_mut(&vm)?.channels.get_mut(&v)?;
+        channel.parking.then_some((vm, v, channel))
+    }
+
+    /// A channel that is to be parked is off the runlist.
+    pub(super) fn parked_off_list(&mut self, physical: PhysChannel) {
+        if self.parking(physical).is_some() {
+            self.card
+                .take_off(&[physical], true, STOP_NS, Job::ParkedStopped(physical));
+        }
+    }
+
+    /// A channel that is to be parked is off the engines and out of the table; or it works on, and stays.
+    pub(super) fn parked_stopped(&mut self, physical: PhysChannel, ok: bool, cx: &mut Cx<'_>) {
+        let Some((vm, v, channel)) = self.parking(physical) else {
+            return;
+        };
+        if ok {
+            let token = self.card.tokens.next();
+            self.volatile.parking.userd.insert(token, (vm, v, physical));
+            cx.actions.push(Action::HostRead {
+                token,
+                bar: Bar::Bar1,
+                offset: Card::userd_window(physical),
+                bytes: USERD_KEPT,
+            });
+            return;
+        }
+        channel.parking = false;
+        channel.bound_at = cx.now;
+        let (runnable, gp_put) = (channel.runnable, channel.gp_put);
+        if std::mem::take(&mut channel.preempting) {
+            self.preempt(vm, v);
+        }
+        if self.vms.get(&vm).is_some_and(|vgpu| vgpu.hold.is_suspended) {
+            return;
+        }
+        if runnable {
+            self.card.start(physical);
+        }
+        self.commit_host_runlist(Job::Nothing);
+        if let Some(gp_put) = gp_put {
+            self.card.ring_later(physical, gp_put);
+        }
+    }
+
+    /// Takes a value that parking asked for; `false` if it belongs to somebody else.
+    pub(super) fn parking_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
+        if let Some((vm, physical)) = self.volatile.parking.states.remove(&token) {
+            let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
+            if let Some((_, v)) = self.bound_as(physical.0).filter(|(of, _)| *of == vm)
+                && let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v))
+            {
+                channel.has_work = state.pending();
+            }
+            if let Some(vgpu) = self.vms.get_mut(&vm).filter(|_| !state.pending()) {
+                vgpu.park_at = vgpu.park_at.min(cx.now);
+            }
+            return true;
+        }
+        let Some((_, _, physical)) = self.volatile.parking.userd.remove(&token) else {
+            return false;
+        };
+        if self.parking(physical).is_some() {
+            self.end_parking(physical, data, cx);
+        }
+        true
+    }
+
+    /// What the channel's USERD showed is known: its number is free.
+    fn end_parking(&mut self, physical: PhysChannel, shown: &[u8], cx: &mut Cx<'_>) {
+        let Some((vm, v)) = self.bound_as(physical.0) else {
+            return;
+        };
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(channel) = vgpu.channels.remove(&v) else {
+            return;
+        };
+        if channel.preempting {
+            vgpu.units.pfifo.preempt_done(v);
+        }
+        for (at, word) in (0..).step_by(4).zip(shown.as_chunks().0) {
+            vgpu.userd.insert((v, at), u32::from_le_bytes(*word));
+        }
+        if let Some(gp_put) = channel.gp_put {
+            vgpu.userd.insert((v, userd::GP_PUT as u16), gp_put);
+        }
+        // What was rung meanwhile, or was not at its end.
+        let fetched = vgpu.userd.get(&(v, userd::GP_GET as u16)).copied();
+        let is_done = channel.gp_put.is_none() || channel.gp_put == fetched;
+        vgpu.parked.insert(
+            v,
+            Parked {
+                guest_instance: channel.guest_instance,
+                instance: channel.instance,
+                space: channel.space,
+                runnable: channel.runnable,
+                gp_put: channel.gp_put,
+                engine: channel.engine,
+                has_contexts: channel.has_contexts,
+                wants_since: (channel.has_work || !is_done).then_some(cx.now),
+            },
+        );
+        self.card.release_channel(physical);
+    }
+
+    /// The guest takes a parked channel out of its table. `false` if it is not parked.
+    pub(super) fn unbind_parked(&mut self, vm: VmId, v: u8) -> bool {
+        let parked = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.parked.remove(&v));
+        let Some(parked) = parked else { return false };
+        let block = TableRange {
+            at: parked.instance,
+            bytes: INSTANCE_BYTES,
+        };
+        self.free_tables(vm, &[block]);
+        self.drop_user(vm, parked.space);
+        true
+    }
+}
