@@ -35,6 +35,7 @@ pub(crate) use launch::{BANK_BYTES_MAX, BANKS, Bank, Launch, SURFACES};
 pub(crate) use outside::Outside;
 pub(crate) use surface::Surface;
 pub(crate) use tally::{Issue, Tally};
+pub(crate) use texture::texel::{mask_of, pack};
 pub(crate) use texture::{SAMPLER_SLOTS, Slot, TEXTURE_SLOTS, Texture, Textures};
 pub use trap::ShaderPlace;
 pub(crate) use trap::{Stop, WarpError};

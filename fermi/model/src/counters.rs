@@ -29,7 +29,7 @@ pub struct Counters {
     pub pbdma_errors: u64,
     /// Dispatch, class and data errors of engines.
     pub engine_errors: u64,
-    /// Operations of 2D that are not modelled; they did nothing.
+    /// Draws, and operations of 2D and clears of kinds that are not modelled; they did nothing.
     pub unmodelled_draws: u64,
     /// GP_PUT stores seen in the polling area.
     pub doorbells: u64,
@@ -51,6 +51,10 @@ pub struct Counters {
     pub paused_copies: u64,
     /// Bytes that copies moved.
     pub copied_bytes: u64,
+    /// Clears of 3D completed.
+    pub clears: u64,
+    /// Bytes that clears wrote.
+    pub cleared_bytes: u64,
     /// Grids that ran to their end.
     pub grids: u64,
     /// Instructions of warps.

@@ -106,6 +106,10 @@ pub(crate) struct InlineWord {
 
 /// Effect of a method besides setting registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few methods start a transfer, and it goes to its unit by value"
+)]
 pub(crate) enum Effect {
     None,
     Start(Transfer),

@@ -14,6 +14,7 @@
 
 mod bindings;
 mod channel_memory;
+mod clear;
 pub(crate) mod fecs;
 mod image;
 mod launch;

@@ -31,6 +31,7 @@ mod engine;
 mod falcon;
 mod faults;
 mod fetch;
+mod fill;
 mod graph;
 mod host;
 mod identity;

@@ -3,6 +3,7 @@
 mod at_once;
 mod bring_up;
 mod channels;
+mod clears;
 mod compute;
 mod copy_engines;
 mod entries;

@@ -1,7 +1,8 @@
-//! A copy in progress: lines of bytes from one place of an address space to another.
+//! A copy in progress: lines of bytes from one place of an address space to another. A fill is one without a source.
 
 use crate::{
     engine::unit_client,
+    fill::{Fill, FilledLines},
     memory::{Memory, Place, Stores},
     mmu::{Access, AddressSpace, Refusal},
     model::FermiModel,
@@ -15,9 +16,9 @@ use fermi_spec::{
 };
 
 /// Most bytes that one event moves, so that an access from outside never waits for more.
-const PIECE_BYTES: u64 = 64 << 10;
+pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 /// Most runs that one event moves, for the same reason when they are short, as within a GOB.
-const PIECE_RUNS: usize = 1024;
+pub(crate) const PIECE_RUNS: usize = 1024;
 /// From one report to the one it is compared with.
 const REPORT_BYTES: u64 = 16;
 /// Elements that change on the way are moved in batches of so many.
@@ -81,13 +82,23 @@ impl Condition {
     }
 }
 
-/// A copy that runs, with its position.
+/// How the elements of a line come to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Elements {
+    /// As in the source; they are bytes.
+    Copied,
+    /// Of the source's, changed on the way.
+    Remapped(Remap),
+    /// All the same, without a source; they are bytes. The lines of another target may follow.
+    Filled(Fill, Option<FilledLines>),
+}
+
+/// A copy or a fill that runs, with its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfer {
     source: Side,
-    target: Side,
-    /// Conversion of each element; without one, elements are bytes.
-    remap: Option<Remap>,
+    pub(crate) target: Side,
+    elements: Elements,
     line_elements: u64,
     lines: u32,
     line: u32,
@@ -126,7 +137,7 @@ impl Transfer {
         Self {
             source,
             target,
-            remap: None,
+            elements: Elements::Copied,
             line_elements: line_bytes,
             lines,
             line: 0,
@@ -148,7 +159,7 @@ impl Transfer {
         Self {
             source,
             target,
-            remap: Some(remap),
+            elements: Elements::Remapped(remap),
             line_elements: u64::from(line_elements),
             lines: if line_elements == 0 { 0 } else { lines },
             line: 0,
@@ -158,7 +169,33 @@ impl Transfer {
         }
     }
 
-    /// The same copy, but it copies nothing unless the condition holds.
+    /// Lines that are filled, then those of another target.
+    pub(crate) fn filled(first: FilledLines, second: Option<FilledLines>, completion: Completion) -> Self {
+        let FilledLines {
+            target,
+            fill,
+            line_bytes,
+            lines,
+        } = first;
+        Self {
+            elements: Elements::Filled(fill, second),
+            ..Self::new(target, target, line_bytes, lines, completion)
+        }
+    }
+
+    /// Goes on with the lines of a second target, if all is done but these.
+    fn go_on(&mut self) {
+        if self.is_finished()
+            && let Elements::Filled(_, Some(second)) = self.elements
+        {
+            *self = Self {
+                condition: self.condition,
+                ..Self::filled(second, None, self.completion)
+            };
+        }
+    }
+
+    /// The same transfer, but it moves nothing unless the condition holds.
     pub(crate) fn on_condition(self, condition: Condition) -> Self {
         Self {
             condition: Some(condition).filter(|condition| condition.mode != RenderEnable::True),
@@ -181,7 +218,16 @@ impl Transfer {
         })
     }
 
-    fn advance(&mut self, elements: u64) {
+    /// The next bytes to fill without a gap, and at which byte of an element they begin; `None` at the end.
+    pub(crate) fn next_to_fill(&self, element_bytes: u32) -> Option<(GpuVa, usize, u64)> {
+        (self.line < self.lines).then(|| {
+            let (va, bytes) = self.target.run(self.line, self.done);
+            let phase = self.done % u64::from(element_bytes);
+            (va, phase as usize, bytes.min(self.line_elements - self.done))
+        })
+    }
+
+    pub(crate) fn advance(&mut self, elements: u64) {
         self.done += elements;
         if self.done >= self.line_elements {
             self.done = 0;
@@ -191,6 +237,29 @@ impl Transfer {
 
     fn is_finished(&self) -> bool {
         self.line >= self.lines
+    }
+
+    fn is_fill(&self) -> bool {
+        matches!(self.elements, Elements::Filled(..))
+    }
+
+    /// The same transfer without anything to move.
+    fn without_lines(self) -> Self {
+        let elements = match self.elements {
+            Elements::Filled(fill, _) => Elements::Filled(fill, None),
+            other => other,
+        };
+        Self {
+            elements,
+            lines: 0,
+            ..self
+        }
+    }
+
+    /// Bytes that came to their places with this traffic: a copy reads each of them, too.
+    fn bytes_of(&self, traffic: Traffic) -> u64 {
+        let all = traffic.vram + traffic.upstream + traffic.downstream;
+        if self.is_fill() { all } else { all / 2 }
     }
 }
 
@@ -220,14 +289,14 @@ impl Joined {
     }
 }
 
-fn charge_read(traffic: &mut Traffic, source: Aperture, bytes: u64) {
+pub(crate) fn charge_read(traffic: &mut Traffic, source: Aperture, bytes: u64) {
     match source {
         Aperture::Vram => traffic.vram += bytes,
         _ => traffic.downstream += bytes,
     }
 }
 
-fn charge_write(traffic: &mut Traffic, target: Aperture, bytes: u64) {
+pub(crate) fn charge_write(traffic: &mut Traffic, target: Aperture, bytes: u64) {
     match target {
         Aperture::Vram => traffic.vram += bytes,
         _ => traffic.upstream += bytes,
@@ -243,35 +312,41 @@ impl FermiModel {
         if let Some(condition) = transfer.condition.take() {
             match self.holds(&space, condition) {
                 Ok(true) => {}
-                Ok(false) => transfer.lines = 0,
+                Ok(false) => transfer = transfer.without_lines(),
                 Err(refusal) => {
                     self.fault_unit(unit, refusal);
                     return 1;
                 }
             }
         }
+        transfer.go_on();
         if transfer.is_finished() {
-            self.finish_transfer(unit, &space, transfer.completion);
+            self.finish_transfer(unit, &space, &transfer);
             return 1;
         }
         let mut traffic = Traffic::default();
         let mut components = 0;
-        let moved = match transfer.remap {
-            None => {
+        let moved = match transfer.elements {
+            Elements::Copied => {
                 let stores = match self.is_at_once(self.units[unit].channel()) {
                     true => Stores::PastCaches,
                     false => Stores::Cached,
                 };
                 self.move_piece(&space, &mut transfer, &mut traffic, stores)
             }
-            Some(remap) => self.remap_piece(&space, &mut transfer, remap, &mut traffic, &mut components),
+            Elements::Remapped(remap) => {
+                self.remap_piece(&space, &mut transfer, remap, &mut traffic, &mut components)
+            }
+            Elements::Filled(fill, _) => self.fill_piece(&space, &mut transfer, fill, &mut traffic),
         };
         self.mem.stores += 1;
-        let bytes = traffic.vram + traffic.upstream + traffic.downstream;
-        self.mem.counters.copied_bytes += bytes / 2;
+        let bytes = transfer.bytes_of(traffic);
         let channel = self.units[unit].channel();
         if channel.is_some_and(|id| self.pfifo.preempt.concerns(id)) {
-            self.pfifo.preempt.waited_bytes += bytes / 2;
+            self.pfifo.preempt.waited_bytes += bytes;
+        }
+        if !transfer.is_fill() {
+            self.mem.counters.copied_bytes += bytes;
         }
         let now = self.clock.now();
         let placed = self.timing.copy_components_ns(components);
@@ -286,7 +361,7 @@ impl FermiModel {
         if let Err(refusal) = moved {
             self.fault_unit(unit, refusal);
         }
-        1 + (bytes / 2 / WORK_BYTES + components / WORK_COMPONENTS) as u32
+        1 + (bytes / WORK_BYTES + components / WORK_COMPONENTS) as u32
     }
 
     /// Reads a condition and decides on it.
@@ -444,10 +519,14 @@ impl FermiModel {
         Ok(())
     }
 
-    fn finish_transfer(&mut self, unit: usize, space: &AddressSpace, completion: Completion) {
+    fn finish_transfer(&mut self, unit: usize, space: &AddressSpace, transfer: &Transfer) {
         self.units[unit].transfer = None;
-        self.mem.counters.copies += 1;
-        if let Err(refusal) = self.complete(unit, space, completion) {
+        if transfer.is_fill() {
+            self.mem.counters.clears += 1;
+        } else {
+            self.mem.counters.copies += 1;
+        }
+        if let Err(refusal) = self.complete(unit, space, transfer.completion) {
             self.fault_unit(unit, refusal);
             return;
         }

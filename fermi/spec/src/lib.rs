@@ -13,7 +13,7 @@
 //! * [`gpfifo`], [`pushbuffer`], [`methods`]: what a channel fetches and executes
 //! * [`surface`]: where the bytes of a block-linear surface lie
 //! * [`texel`], [`texture`]: what texels are made of; headers of textures, samplers
-//! * [`graphics`], [`twod`], [`mme`]: methods of the classes on PGRAPH, and the macros that send them
+//! * [`graphics`], [`target`], [`twod`], [`mme`]: methods of the classes on PGRAPH, and the macros that send them
 //! * [`engine`], [`fault`]: engines and their bits, MMU fault records
 //! * [`isa`]: machine code of the shader cores: decoder, disassembler, assembler
 //! * [`board`], [`vbios`]: identity of the boards offered, and the image in their ROM
@@ -38,6 +38,7 @@ pub mod pte;
 pub mod pushbuffer;
 pub mod regs;
 pub mod surface;
+pub mod target;
 pub mod texel;
 pub mod texture;
 pub mod twod;

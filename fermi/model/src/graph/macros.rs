@@ -119,8 +119,8 @@ impl FermiModel {
         self.trap_macro(macro_trap::WATCHDOG, Some(running));
     }
 
-    /// A method that a macro sends. It calls no macro, copies nothing and waits for nothing: 3D and compute have no
-    /// method that copies.
+    /// A method that a macro sends. It calls no macro, copies nothing, clears nothing and waits for nothing: what does is
+    /// refused (assumption: no macro of a known driver of this card clears).
     fn run_sent(&mut self, bound: BoundClass, sent: Sent) {
         let rejection = match self.run_class_method(bound, sent.method, sent.data) {
             Effect::None => return,

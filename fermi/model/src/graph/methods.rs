@@ -17,6 +17,7 @@ use fermi_spec::{
     },
     methods::{class, host::SET_OBJECT},
     regs::pgraph::METHOD_MASK,
+    target::{Clear, draw, method as target},
     twod::method as twod,
 };
 
@@ -129,6 +130,12 @@ impl FermiModel {
             }
             (class::THREED | class::COMPUTE, shader::CONSTANT_DATA..=shader::CONSTANT_DATA_LAST) => {
                 self.store_constant(area, data)
+            }
+            (class::THREED, target::CLEAR) => self.clear_targets(Clear::from_bits(data)),
+            (class::THREED, draw::BEGIN | draw::ARRAY | draw::ARRAY_NEXT)
+            | (class::THREED, draw::INDEXED..=draw::INDEXED_LAST) => {
+                self.mem.counters.unmodelled_draws += 1;
+                Effect::None
             }
             (class::TWOD, twod::COPY_START) => self.copy_pixels(),
             (class::COMPUTE, compute::BIND_CONSTANTS) => {
