@@ -67,6 +67,20 @@ struct Locked<F> {
     follower: F,
     sleep: Sleep,
     is_stopping: bool,
+    is_undrawn_said: bool,
+}
+
+impl<F: Follower> Locked<F> {
+    /// After each access and each slice of work.
+    fn follow(&mut self) {
+        self.follower.update(&mut self.model);
+        if !self.is_undrawn_said && self.model.counters().unmodelled_draws > 0 {
+            self.is_undrawn_said = true;
+            log::warn!(
+                "a draw, or a copy or clear of a kind that the software card does not perform, has no effect"
+            );
+        }
+    }
 }
 
 /// State that the stepping thread and the accesses share.
@@ -123,7 +137,7 @@ impl<F: Follower> Shared<F> {
                 self.woken.notify_one();
             }
         }
-        state.follower.update(&mut state.model);
+        state.follow();
         Ok(result)
     }
 
@@ -133,7 +147,7 @@ impl<F: Follower> Shared<F> {
         while !guard.is_stopping {
             let state = &mut *guard;
             let stepped = state.model.step(self.now_ns(), SLICE);
-            state.follower.update(&mut state.model);
+            state.follow();
             let next = match stepped {
                 Stepped::Busy if self.waiting.load(Ordering::SeqCst) == 0 => Ok(guard),
                 Stepped::Busy => {
@@ -202,6 +216,7 @@ impl<F: Follower> RunningCard<F> {
             follower,
             sleep: Sleep::Awake,
             is_stopping: false,
+            is_undrawn_said: false,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),

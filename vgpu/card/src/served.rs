@@ -13,6 +13,7 @@
 
 mod front;
 mod function;
+mod graphics;
 mod live;
 mod memory;
 mod pins;

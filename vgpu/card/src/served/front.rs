@@ -2,6 +2,7 @@
 
 use fermi_model::FermiModel;
 
+use super::graphics::GraphicsCounts;
 use super::live::LiveWindows;
 use super::pins::Pins;
 use super::vram::VramError;
@@ -15,6 +16,8 @@ pub(super) struct Front {
     pub(super) live: Option<LiveWindows>,
     /// Why the window could not follow. Client and model then see different VRAM, so the server ends.
     pub(super) failure: Option<VramError>,
+    /// What was drawn before the card was last powered on, for all clients.
+    pub(super) graphics: GraphicsCounts,
 }
 
 impl Follower for Front {

@@ -111,6 +111,7 @@ impl ServedCard {
         let mut fresh = self.config.power_on(self.maps.clone())?;
         self.vram.place(&mut fresh)?;
         self.running.access(|model, front| {
+            front.graphics.add(model.counters());
             *model = fresh;
             front.pins.reset();
             self.vram.clear()?;
@@ -233,10 +234,18 @@ impl GpuServer {
     /// Counts of the messages and their effects, as lines for the operator. Ends the trace.
     pub fn finish(&mut self) -> Result<String, GpuError> {
         let mut counted = Vec::new();
-        let (counters, pins, gpu_ns, live) = self.card.running.access(|model, front| {
+        let (counters, pins, gpu_ns, live, mut graphics) = self.card.running.access(|model, front| {
             let live = front.live.as_ref().map(|live| live.counts);
-            (*model.counters(), front.pins.counts, model.gpu_time(), live)
+            let graphics = front.graphics;
+            (
+                *model.counters(),
+                front.pins.counts,
+                model.gpu_time(),
+                live,
+                graphics,
+            )
         })?;
+        graphics.add(&counters);
         self.windows.add(&live.unwrap_or_default());
         if !self.notes.traffic.is_none() {
             counted.push(self.notes.traffic.to_string());
@@ -244,6 +253,7 @@ impl GpuServer {
             if !self.is_all_trapped {
                 counted.push(self.windows.to_string());
             }
+            counted.push(graphics.to_string());
         }
         log::info!("the card at its end, {gpu_ns} ns after power-on: {counters:?}");
         counted.extend(self.notes.trace.as_mut().map(Trace::finish));
