@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod buffers;
+mod clears;
 mod compute;
 mod images;
 mod memory;
@@ -58,6 +59,7 @@ pub(crate) fn all() -> Vec<Case> {
     [
         buffers::CASES,
         textures::CASES,
+        clears::CASES,
         order::CASES,
         compute::CASES,
         arithmetic::CASES,

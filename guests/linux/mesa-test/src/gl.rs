@@ -5,6 +5,7 @@
 //! left. A context is current on the thread for as long as a [`Gl`] lives, as it borrows the display.
 #![expect(unsafe_code)]
 
+pub(crate) mod clear;
 pub(crate) mod compute;
 pub(crate) mod format;
 pub(crate) mod texture;
@@ -176,6 +177,24 @@ functions! {
     uniform_word: c"glUniform1ui" as fn(c_int, c_uint);
     uniform_vector: c"glUniform4f" as fn(c_int, f32, f32, f32, f32);
     get_query_u64: c"glGetQueryObjectui64v" as fn(c_uint, c_uint, *mut u64);
+    enable: c"glEnable" as fn(c_uint);
+    disable: c"glDisable" as fn(c_uint);
+    scissor: c"glScissor" as fn(c_int, c_int, c_int, c_int);
+    draw_buffers: c"glDrawBuffers" as fn(c_int, *const c_uint);
+    framebuffer_whole: c"glFramebufferTexture" as fn(c_uint, c_uint, c_uint, c_int);
+    framebuffer_layer: c"glFramebufferTextureLayer" as fn(c_uint, c_uint, c_uint, c_int, c_int);
+    clear: c"glClear" as fn(c_uint);
+    clear_color: c"glClearColor" as fn(f32, f32, f32, f32);
+    clear_depth: c"glClearDepthf" as fn(f32);
+    clear_stencil: c"glClearStencil" as fn(c_int);
+    clear_signed: c"glClearBufferiv" as fn(c_uint, c_int, *const i32);
+    clear_unsigned: c"glClearBufferuiv" as fn(c_uint, c_int, *const u32);
+    clear_buffer_data: c"glClearBufferData" as fn(c_uint, c_uint, c_uint, c_uint, *const c_void);
+    clear_buffer_part: c"glClearBufferSubData"
+        as fn(c_uint, c_uint, isize, isize, c_uint, c_uint, *const c_void);
+    clear_texture: c"glClearTexImage" as fn(c_uint, c_int, c_uint, c_uint, *const c_void);
+    clear_texture_part: c"glClearTexSubImage"
+        as fn(c_uint, c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_uint, c_uint, *const c_void);
 }
 
 /// OpenGL of the context that is current.

@@ -1,6 +1,9 @@
-//! The tests: kernels with their arguments.
+//! The tests: kernels with their arguments, and fills.
+
+mod fills;
 
 use anyhow::Result;
+use report::Outcome;
 
 use crate::device::{Argument, Machine, Range};
 use Argument::{Number, Shared, Words, Zeros};
@@ -12,21 +15,44 @@ pub(crate) const SOURCE: &str = concat!(
     include_str!("../kernels/memory.cl"),
 );
 
+/// Source of a test's expected results.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// It runs kernels and returns the contents of their buffers; the software renderer's have to be the same.
+    Compared(fn(&Machine) -> Result<Vec<u32>>),
+    /// It computes the expected result itself.
+    Checked(fn(&Machine) -> Result<Outcome>),
+}
+
 /// One named test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     /// Name of the test.
     pub(crate) name: &'static str,
-    /// Runs its kernels and returns the contents of their buffers.
-    pub(crate) run: fn(&Machine) -> Result<Vec<u32>>,
+    /// The function of the test.
+    pub(crate) work: Work,
 }
 
 const fn case(name: &'static str, run: fn(&Machine) -> Result<Vec<u32>>) -> Case {
-    Case { name, run }
+    Case {
+        name,
+        work: Work::Compared(run),
+    }
+}
+
+const fn checked(name: &'static str, run: fn(&Machine) -> Result<Outcome>) -> Case {
+    Case {
+        name,
+        work: Work::Checked(run),
+    }
 }
 
 /// All tests, in the order in which they run.
-pub(crate) const CASES: &[Case] = &[
+pub(crate) fn all() -> Vec<Case> {
+    [KERNELS, fills::CASES].concat()
+}
+
+const KERNELS: &[Case] = &[
     case("integers", integers),
     case("long-integers", long_integers),
     case("floats", floats),
