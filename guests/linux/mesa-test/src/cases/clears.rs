@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     case("clear-buffer-part", buffer_part),
     case("clear-color", color),
     case("clear-color-scissor", color_scissor),
+    case("clear-srgb", srgb),
     case("clear-colors", colors),
     case("clear-depth", depth),
     case("clear-depth-stencil", depth_stencil),
@@ -172,6 +173,18 @@ fn color_scissor(_: &Egl, gl: &Gl<'_>) -> Result<Outcome> {
             clear_one(gl, *format, COLOR, Some(scissor), *value, texel)
                 .with_context(|| format!("{name}, {scissor:?}"))?;
         }
+    }
+    Ok(Outcome::Passed)
+}
+
+/// A format with a curve: 0.2 and 0.6 in it are 0.4845 and 0.7977.
+fn srgb(_: &Egl, gl: &Gl<'_>) -> Result<Outcome> {
+    const SRGB8: Format = Format::new(0x8c43, 0x1908, 0x1401, 4);
+    for (is_curved, texel) in [(false, RGBA8_TEXEL), (true, [124, 203, 255, 0])] {
+        gl.set_srgb(is_curved)?;
+        let cleared = clear_one(gl, SRGB8, COLOR, None, FLOATS, &texel);
+        gl.set_srgb(false)?;
+        cleared.with_context(|| format!("curve: {is_curved}"))?;
     }
     Ok(Outcome::Passed)
 }

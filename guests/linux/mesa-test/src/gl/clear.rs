@@ -12,6 +12,7 @@ use super::texture::Texture;
 use super::{Buffer, Gl, Place, int, number};
 
 const SCISSOR_TEST: c_uint = 0x0c11;
+const FRAMEBUFFER_SRGB: c_uint = 0x8db9;
 const COLOR_ATTACHMENTS: Range<u32> = number::COLOR_ATTACHMENT..number::COLOR_ATTACHMENT + 8;
 const COLOR: c_uint = 0x1800;
 const COLOR_BIT: c_uint = 0x4000;
@@ -51,6 +52,19 @@ pub(crate) struct Attached {
 }
 
 impl Gl<'_> {
+    /// Sets whether what is drawn into sRGB formats goes through their curve.
+    pub(crate) fn set_srgb(&self, is_curved: bool) -> Result<()> {
+        let functions = &self.functions;
+        let set = if is_curved {
+            functions.enable
+        } else {
+            functions.disable
+        };
+        // SAFETY: a number.
+        unsafe { set(FRAMEBUFFER_SRGB) };
+        self.check("GL_FRAMEBUFFER_SRGB")
+    }
+
     /// Clears a framebuffer with these parts of textures, within a scissor (x, y, width, height) if there is one.
     pub(crate) fn clear_framebuffer(
         &self,
