@@ -383,6 +383,45 @@ fn depth_and_color_are_cleared_by_one_method() {
     assert!(found == wanted);
 }
 
+/// A clear of both kinds of targets, one piece at a time.
+#[test]
+fn clear_goes_on_piece_by_piece() {
+    let before = noise();
+    let mut bench = ready();
+    let (mut channel, vram) = with_target(&mut bench, &before);
+    let tall = Target {
+        block: Some([0, 0]),
+        size: [16, 0x400, 1],
+        scissor: [0, 0, 16, 0x400],
+        ..LINEAR
+    };
+    let place = TARGET + 0x1_0000;
+    let methods = tall
+        .methods(0, [7, 0, 0, 0])
+        .to(0, 0xd90, &[ONE])
+        .to(0, 0xfe0, &[(place >> 32) as u32, place as u32, 0x0a, 0, 0])
+        .to(0, 0x1228, &[16, 0x400, 1])
+        .to(0, 0x1538, &[1])
+        .to(0, 0x19d0, &[0x3d]);
+    bench.submit(&mut channel, &methods.0);
+    let mut steps = 0;
+    while bench.card.step(bench.now_ns, 1) == Stepped::Busy {
+        steps += 1;
+    }
+    // 128 KiB in pieces of 1024 lines of 64 bytes.
+    assert!(steps > 2, "{steps}");
+    let found = bench.vram_bytes(vram, BYTES as usize);
+    assert!(
+        found[..0x1_0000]
+            .chunks_exact(4)
+            .all(|pixel| pixel == [7, 0, 0, 0])
+    );
+    let depths = &found[0x1_0000..0x2_0000];
+    assert!(depths.chunks_exact(4).all(|depth| depth == [0, 0, 0x80, 0x3f]));
+    assert_eq!(found[0x2_0000..], before[0x2_0000..]);
+    assert_eq!(bench.card.counters().cleared_bytes, 0x2_0000);
+}
+
 #[test]
 fn flags_let_scissor_and_viewport_cut() {
     let before = noise();
