@@ -3,6 +3,7 @@
 //! A new task is a module and a variant of [`Task`]. Exit status: 0 done, 1 failed, 2 wrong usage.
 
 mod api;
+mod broker;
 mod card;
 mod ci;
 mod fuzz;
@@ -55,7 +56,7 @@ enum Task {
     HostEnv(host_env::HostEnvArguments),
     /// Boots a cloud host with KVM, VFIO and an IOMMU in an emulated machine, and runs vramd on it.
     Nested(nested::NestedArguments),
-    /// Boots Debian's kernel with the unmodified driver nouveau against `vramd gpu` and exercises it.
+    /// Boots Debian's kernel with the unmodified driver nouveau against `vramd gpu`, or a vGPU, and exercises it.
     Nouveau(nouveau::NouveauArguments),
     /// Makes a package for Debian, and installs and tries it on an emulated host with systemd.
     Package(package::PackageArguments),

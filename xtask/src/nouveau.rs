@@ -1,25 +1,30 @@
-//! `cargo xtask nouveau`: Debian's kernel and the unmodified driver nouveau against `vramd gpu`, in a virtual machine.
+//! `cargo xtask nouveau`: Debian's kernel and the unmodified driver nouveau against `vramd gpu`, in a virtual machine; with `--vgpu`
+//! against a vGPU of `vramd serve`, or against two that share a card which is too small for both.
 //!
 //! For each scenario a card and a guest are started; the driver is loaded, test programs run, the driver is bound
 //! anew, suspended, unloaded and loaded again, and the kernel's log is checked after every step. Nothing here knows
 //! how the driver works: the test is that it does not complain.
 
+mod device;
 mod kernel_log;
 mod measure;
 mod scenario;
 
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 
+use crate::broker::Figures;
 use crate::card::{Card, Summary};
 use crate::guest::{Clock, Disk, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
+use device::{Device, Traffic, VMS_MAX, Vgpus};
 use kernel_log::Allowed;
-use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk};
+use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk, Walked};
 
 const RAM_MIB: u32 = 1024;
 /// Packages of test programs, and whether they need the second root.
@@ -35,6 +40,12 @@ pub(crate) struct NouveauArguments {
     /// Only this machine: msi, intx, msi-vtd or intx-vtd; may be repeated [default: all]
     #[arg(long, value_name = "NAME", value_parser = Scenario::from_name)]
     scenario: Vec<Scenario>,
+    /// Against a vGPU of `vramd serve` instead of a card of `vramd gpu`
+    #[arg(long, conflicts_with_all = ["measure", "card_option"])]
+    vgpu: bool,
+    /// Two VMs at a time, on a card that has a quarter of the VRAM that they see: it must spill
+    #[arg(long, value_name = "N", requires = "vgpu", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(VMS_MAX)))]
+    vms: u8,
     /// Also the test programs that need Mesa
     #[arg(long)]
     mesa: bool,
@@ -75,7 +86,10 @@ struct Report {
     passed: bool,
     insmod_s: Vec<f64>,
     steps: Vec<Step>,
-    card: Summary,
+    /// What the card of `vramd gpu` counted.
+    card: Option<Summary>,
+    /// What `vramd serve` counted of each VM.
+    vgpus: Vec<Figures>,
 }
 
 /// The parts that all scenarios use.
@@ -140,11 +154,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     if !arguments.probe_only || !arguments.run.is_empty() {
         setting.build_tests(workspace)?;
     }
-    let scenarios = if arguments.scenario.is_empty() {
-        SCENARIOS.to_vec()
-    } else {
-        arguments.scenario.clone()
-    };
+    let scenarios = scenarios(arguments)?;
     let mut reports = Vec::new();
     for scenario in scenarios {
         println!("── {}", scenario.name);
@@ -166,6 +176,18 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     Ok(())
 }
 
+fn scenarios(arguments: &NouveauArguments) -> Result<Vec<Scenario>> {
+    let fits = |scenario: &Scenario| !arguments.vgpu || scenario.fits_vgpus();
+    if arguments.scenario.is_empty() {
+        return Ok(SCENARIOS.into_iter().filter(fits).collect());
+    }
+    let other = arguments.scenario.iter().find(|scenario| !fits(scenario));
+    match other {
+        Some(other) => bail!("a vGPU cannot be tried in {}: it has MSI alone", other.name),
+        None => Ok(arguments.scenario.clone()),
+    }
+}
+
 fn write_json(arguments: &NouveauArguments, results: &impl Serialize) -> Result<()> {
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(results)?;
@@ -174,38 +196,78 @@ fn write_json(arguments: &NouveauArguments, results: &impl Serialize) -> Result<
     Ok(())
 }
 
-/// One card and one guest, from start to end.
+/// One device and its guests, from start to end.
 fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -> Result<Report> {
-    let arguments = setting.arguments;
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let root = folder.path().join("root.cpio");
     setting.environment.write_first_root(&root, &setting.programs)?;
+    let device = start_device(setting, scenario, options, folder.path())?;
+    let walked = thread::scope(|scope| {
+        let guests = device.sockets().into_iter().map(|(vm, socket)| {
+            let (traffic, root, folder) = (device.traffic(vm), &root, folder.path());
+            scope.spawn(move || walk(setting, scenario, (vm, traffic), &socket, (root, folder)))
+        });
+        let guests: Vec<_> = guests.collect();
+        let ends = guests
+            .into_iter()
+            .map(|guest| guest.join().expect("a walk that panics is a bug"));
+        ends.collect::<Result<Vec<_>>>()
+    })?;
+    let mut report = Report {
+        scenario: scenario.name,
+        passed: false,
+        insmod_s: Vec::new(),
+        steps: Vec::new(),
+        card: None,
+        vgpus: Vec::new(),
+    };
+    for Walked {
+        steps,
+        insmod_s,
+        figures,
+    } in walked
+    {
+        report.steps.extend(steps);
+        report.insmod_s.extend(insmod_s);
+        report.vgpus.extend(figures);
+    }
+    if let Err(error) = end_device(setting, device, &mut report) {
+        println!("  card: FAILED: {error:#}");
+        report.steps.push(failed("card", Instant::now(), &error));
+    }
+    report.passed = report.steps.iter().all(|step| step.outcome == Outcome::Passed);
+    if !report.passed || setting.arguments.keep {
+        keep_logs(folder, &root)?;
+    }
+    Ok(report)
+}
+
+/// Starts what the guests get.
+fn start_device(
+    setting: &Setting<'_>,
+    scenario: Scenario,
+    options: &[String],
+    folder: &Path,
+) -> Result<Device> {
+    let arguments = setting.arguments;
+    if arguments.vgpu {
+        return Vgpus::start(&setting.vramd, arguments.vms, folder).map(Device::Vgpus);
+    }
     let mut options = options.to_vec();
     options.extend(scenario.card_option().map(str::to_owned));
     if arguments.measure.is_none() {
         options.extend([
             "--trace".to_owned(),
-            folder.path().join("card.trace").display().to_string(),
+            folder.join("card.trace").display().to_string(),
         ]);
     }
-    let card = Card::start(&setting.vramd, &options, folder.path())?;
-    let config = GuestConfig {
-        processor: Processor::Max,
-        clock: Clock::Host,
-        ram_mib: RAM_MIB,
-        card: Some(card.socket()),
-        root: &root,
-        disk: arguments
-            .mesa
-            .then(|| Disk::ReadOnly(setting.environment.mesa.image())),
-        has_iommu: scenario.has_iommu,
-        kernel_options: match scenario.interrupts {
-            Interrupts::Msi => "",
-            Interrupts::Intx => "pci=nomsi",
-        },
-    };
-    let (mut steps, insmod_s) = walk(setting, scenario, &config, folder.path());
-    let card = card.stop().and_then(|summary| {
+    Card::start(&setting.vramd, &options, folder).map(Device::Card)
+}
+
+/// Ends it, and adds what it counted to the report.
+fn end_device(setting: &Setting<'_>, device: Device, report: &mut Report) -> Result<()> {
+    report.card = device.stop()?;
+    if let Some(summary) = &report.card {
         for line in &summary.lines {
             println!("  card: {line}");
         }
@@ -215,68 +277,94 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
             "the driver polled registers without a name: {}",
             polled.join(", ")
         );
-        Ok(summary)
-    });
-    let card = card.unwrap_or_else(|error| {
-        println!("  card: FAILED: {error:#}");
-        let outcome = Outcome::Failed(format!("{error:#}"));
-        steps.push(Step {
-            name: "card".to_owned(),
-            outcome,
-            seconds: 0.0,
-            note: String::new(),
-        });
-        Summary::default()
-    });
-    let passed = steps.iter().all(|step| step.outcome == Outcome::Passed);
-    if !passed || arguments.keep {
-        keep_logs(folder, &root)?;
     }
-    Ok(Report {
-        scenario: scenario.name,
-        passed,
-        insmod_s,
-        steps,
-        card,
-    })
+    let moved = |name: &str| {
+        report
+            .vgpus
+            .iter()
+            .map(|figures| figures.get(name))
+            .collect::<Vec<_>>()
+    };
+    let arguments = setting.arguments;
+    if arguments.vms > 1 && !arguments.probe_only {
+        let spills = moved("spilled_chunks_total");
+        println!(
+            "  card: spills {spills:?}, refills {:?}",
+            moved("refilled_chunks_total")
+        );
+        ensure!(
+            spills
+                .iter()
+                .all(|spills| spills.is_some_and(|spills| *spills > 0)),
+            "a VM was never spilled: {spills:?}"
+        );
+    }
+    Ok(())
 }
 
-/// Boots and takes all steps.
+fn failed(name: &str, start: Instant, error: &anyhow::Error) -> Step {
+    Step {
+        name: name.to_owned(),
+        outcome: Outcome::Failed(format!("{error:#}")),
+        seconds: start.elapsed().as_secs_f64(),
+        note: String::new(),
+    }
+}
+
+/// Boots a guest on the vGPU or card behind `socket` and takes all steps. `folders` are the first root and the folder for logs.
 fn walk(
     setting: &Setting<'_>,
     scenario: Scenario,
-    config: &GuestConfig<'_>,
-    folder: &Path,
-) -> (Vec<Step>, Vec<f64>) {
+    (vm, traffic): (&str, Option<Traffic>),
+    socket: &Path,
+    (root, folder): (&Path, &Path),
+) -> Result<Walked> {
     let arguments = setting.arguments;
+    let folder = folder.join(vm);
+    std::fs::create_dir_all(&folder).context("cannot create a folder for logs")?;
+    let config = GuestConfig {
+        processor: Processor::Max,
+        clock: Clock::Host,
+        ram_mib: RAM_MIB,
+        card: Some(socket),
+        root,
+        disk: arguments
+            .mesa
+            .then(|| Disk::ReadOnly(setting.environment.mesa.image())),
+        has_iommu: scenario.has_iommu,
+        kernel_options: match scenario.interrupts {
+            Interrupts::Msi => "",
+            Interrupts::Intx => "pci=nomsi",
+        },
+    };
     let start = Instant::now();
-    let guest = match Guest::boot(&setting.environment, config, folder) {
+    let guest = match Guest::boot(&setting.environment, &config, &folder) {
         Ok(guest) => guest,
         Err(error) => {
-            let outcome = Outcome::Failed(format!("{error:#}"));
-            let seconds = start.elapsed().as_secs_f64();
-            return (
-                vec![Step {
-                    name: "boot".to_owned(),
-                    outcome,
-                    seconds,
-                    note: String::new(),
-                }],
-                Vec::new(),
-            );
+            return Ok(Walked {
+                steps: vec![failed("boot", start, &error)],
+                ..Walked::default()
+            });
         }
     };
     let log = folder.join("kernel.log");
-    println!("  boot: {:.1} s", start.elapsed().as_secs_f64());
-    let mut walk = Walk::new(guest, scenario, setting.allowed.clone(), &log);
+    println!(
+        "  {}boot: {:.1} s",
+        scenario::label(vm),
+        start.elapsed().as_secs_f64()
+    );
+    let mut walk = Walk::new(guest, scenario, setting.allowed.clone(), &log, (vm, traffic));
     let is_up = walk.bring_up(&arguments.parameters);
     for command in &arguments.run {
         walk.show(command);
     }
     if is_up && !arguments.probe_only && arguments.measure.is_none() {
-        walk.exercise(&setting.tests);
+        match arguments.vms {
+            1 => walk.exercise(&setting.tests),
+            _ => walk.run_tests(&setting.tests),
+        }
     }
-    walk.power_off()
+    Ok(walk.power_off())
 }
 
 fn keep_logs(folder: tempfile::TempDir, root: &Path) -> Result<()> {

@@ -7,7 +7,6 @@
 //! included; the MSI that they raise; a reset; and that the broker is in its former state when QEMU has gone, and
 //! takes the next one.
 
-mod broker;
 mod guest;
 mod machine;
 
@@ -21,10 +20,10 @@ use fermi_spec::engine::pmc_intr;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg, PmcReg, PunitsReg};
 use serde_json::json;
 
+use crate::broker::{Broker, Holdings};
 use crate::host_env;
 use crate::process::until;
 use crate::workspace::Workspace;
-use broker::{Broker, Holdings};
 use machine::{Machine, PciDevice, PciRegion, RAM_BYTES, RAM_FILE};
 
 const BOARD: Board = Board::Gtx480;

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Response, header};
 use axum::response::IntoResponse;
-use broker::{Picture, SPREAD_BOUNDS_NS, SPREAD_BOUNDS_RATE, Spread, VmPicture, VmSpreads};
+use broker::{Accesses, Picture, SPREAD_BOUNDS_NS, SPREAD_BOUNDS_RATE, Spread, VmPicture, VmSpreads};
 use control::{Account, Bound, Gpu, QuotaSource, Refusal, Unbounded, Usage, Vm};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -51,6 +51,7 @@ struct VmFigures {
     vm: Vm,
     spilled_chunks: u64,
     refilled_chunks: u64,
+    accesses: Accesses,
     spreads: VmSpreads,
 }
 
@@ -154,6 +155,14 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |account| CounterNs(account.graph_ns))),
     family("vm_copy_busy", "Time that the VM's work was on the copy engines, both together, by 20 samples a second", SECONDS,
         |of| account(of, |account| CounterNs(account.copy_ns))),
+    family("vm_bar0_accesses", "Loads from BAR0 and stores to it that reached the broker: registers, PROM, PRAMIN", None,
+        |of| account(of, |_| Counter(of.accesses.bar0_reads + of.accesses.bar0_writes))),
+    family("vm_bar1_accesses", "Loads from BAR1 and stores to it that reached the broker: VRAM, doorbells", None,
+        |of| account(of, |_| Counter(of.accesses.bar1_reads + of.accesses.bar1_writes))),
+    family("vm_bar3_accesses", "Loads from BAR3 and stores to it that reached the broker: instance memory, page tables", None,
+        |of| account(of, |_| Counter(of.accesses.bar3_reads + of.accesses.bar3_writes))),
+    family("vm_dma_changes", "Maps and unmaps of guest RAM that its VMM asked for", None,
+        |of| account(of, |_| Counter(of.accesses.dma_changes))),
     family("vm_demand_waits", "Accesses that waited for memory", None,
         |of| account(of, |account| Counter(account.demand_waits.count))),
     family("vm_demand_waited", "Time that accesses waited for memory", SECONDS,
@@ -340,6 +349,7 @@ impl VmFigures {
             vm: answers::vm(gpu, place, vm, picture),
             spilled_chunks: stats.map_or(0, |stats| stats.spills),
             refilled_chunks: stats.map_or(0, |stats| stats.refills),
+            accesses: stats.map_or_else(Accesses::default, |stats| stats.accesses),
             spreads: vm.spreads.unwrap_or_default(),
         }
     }
@@ -456,6 +466,11 @@ mod tests {
             vm,
             spilled_chunks: 4,
             refilled_chunks: 1,
+            accesses: Accesses {
+                bar1_reads: 5,
+                bar1_writes: 6,
+                ..Accesses::default()
+            },
             spreads,
         };
         Scrape {
@@ -474,6 +489,7 @@ mod tests {
             "# TYPE vramd_vm_paused_seconds counter\n# UNIT vramd_vm_paused_seconds seconds\n\
              vramd_vm_paused_seconds_total{gpu=\"g0\",vm=\"a\"} 0.006\n",
             "vramd_vm_pauses_total{gpu=\"g0\",vm=\"a\"} 3\n",
+            "vramd_vm_bar1_accesses_total{gpu=\"g0\",vm=\"a\"} 11\n",
             "vramd_vm_spilled_chunks_total{gpu=\"g0\",vm=\"a\"} 4\n",
         ] {
             assert!(text.contains(lines), "{lines}\n{text}");

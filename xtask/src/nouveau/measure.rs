@@ -42,8 +42,9 @@ impl Sort {
         );
         self.insmod_s
             .push(*report.insmod_s.first().context("a run loaded nothing")?);
-        self.messages.push(report.card.messages);
-        self.waited_for.push(report.card.waited_for);
+        let card = report.card.as_ref().context("a card that counted nothing")?;
+        self.messages.push(card.messages);
+        self.waited_for.push(card.waited_for);
         Ok(())
     }
 

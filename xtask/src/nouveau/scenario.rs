@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
+use super::device::Traffic;
 use super::kernel_log::Allowed;
 use super::measure::ALL_TRAPPED;
+use crate::broker::Figures;
 use crate::guest::{Guest, Output};
 use crate::host_env::DRIVER;
 
@@ -67,6 +69,11 @@ impl Scenario {
         (self.interrupts == Interrupts::Intx).then_some(ALL_TRAPPED)
     }
 
+    /// Whether vGPUs can be tried in it: they have MSI alone.
+    pub(super) fn fits_vgpus(self) -> bool {
+        self.interrupts == Interrupts::Msi
+    }
+
     /// Name of the interrupt controller in `/proc/interrupts`.
     fn controller(self) -> &'static str {
         match self.interrupts {
@@ -99,12 +106,24 @@ pub(super) struct Step {
 const QUICK: Duration = Duration::from_secs(30);
 /// Longest time for loading or unloading the driver, and for suspending.
 const DRIVER_PATIENCE: Duration = Duration::from_secs(120);
+/// The same where every access is a message, at probe some two million.
+const TRAPPED_PATIENCE: Duration = Duration::from_secs(900);
 /// Longest time for a test program. Compilers run in some, so a host with much else to do takes minutes.
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(600);
 /// Tests that are taken again when the driver has started the card anew.
 const FEW_TESTS: &str = "--only vram-mapped --only copy-m2mf --only copy-engine-0 --only fence-deferred";
 /// Complaints in the message of a failure; all are in the log.
 const COMPLAINTS_SHOWN: usize = 10;
+
+/// What became of a guest.
+#[derive(Default)]
+pub(super) struct Walked {
+    pub(super) steps: Vec<Step>,
+    /// Seconds that insmod took on the guest's clock, each time.
+    pub(super) insmod_s: Vec<f64>,
+    /// The broker's last figures of its VM, if it has one.
+    pub(super) figures: Option<Figures>,
+}
 
 /// A test program in the guest's `/tests`.
 #[derive(Clone, Debug)]
@@ -121,6 +140,15 @@ impl TestProgram {
     }
 }
 
+/// What is printed before what is about a VM, if it has a name.
+pub(super) fn label(vm: &str) -> String {
+    if vm.is_empty() {
+        String::new()
+    } else {
+        format!("{vm}: ")
+    }
+}
+
 /// A guest with the steps taken in it so far.
 pub(super) struct Walk<'a> {
     guest: Guest,
@@ -128,6 +156,12 @@ pub(super) struct Walk<'a> {
     allowed: Allowed,
     /// Path of the kernel's whole log.
     log: &'a Path,
+    /// What is printed before the name of each step.
+    label: String,
+    /// Messages, where they are counted.
+    traffic: Option<Traffic>,
+    /// Longest time for loading or unloading the driver, and for suspending.
+    patience: Duration,
     /// Whether the guest has ceased to answer.
     is_lost: bool,
     pub(super) steps: Vec<Step>,
@@ -136,12 +170,25 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(guest: Guest, scenario: Scenario, allowed: Allowed, log: &'a Path) -> Self {
+    pub(super) fn new(
+        guest: Guest,
+        scenario: Scenario,
+        allowed: Allowed,
+        log: &'a Path,
+        (vm, traffic): (&str, Option<Traffic>),
+    ) -> Self {
+        let patience = match traffic {
+            Some(_) => TRAPPED_PATIENCE,
+            None => DRIVER_PATIENCE,
+        };
         Self {
             guest,
             scenario,
             allowed,
             log,
+            label: label(vm),
+            traffic,
+            patience,
             is_lost: false,
             steps: Vec::new(),
             insmod_s: Vec::new(),
@@ -151,7 +198,7 @@ impl<'a> Walk<'a> {
     /// Loads the driver for the first time. Without it no other step makes sense.
     pub(super) fn bring_up(&mut self, parameters: &str) -> bool {
         let prepared = self.step("modules", |guest, _| {
-            guest.succeed("load driver", DRIVER_PATIENCE)?;
+            guest.succeed("load driver", PROGRAM_PATIENCE)?;
             // Lines that the kernel printed before are not the driver's.
             guest.succeed("dmesg -c >/dev/null", QUICK)?;
             Ok(String::new())
@@ -165,14 +212,27 @@ impl<'a> Walk<'a> {
             self.program(program, "");
         }
         self.step("interrupts", check_interrupts);
-        self.step("unbind and bind", |guest, _| rebind(guest));
+        let patience = self.patience;
+        self.step("unbind and bind", |guest, _| rebind(guest, patience));
         self.still_works(programs);
         let holder = programs.first().map(TestProgram::command);
-        self.step("suspend and resume", |guest, _| suspend(guest, holder.as_deref()));
+        self.step("suspend and resume", |guest, _| {
+            suspend(guest, holder.as_deref(), patience)
+        });
         self.still_works(programs);
-        self.step("rmmod", |guest, _| timed(guest, &format!("rmmod {DRIVER}")));
+        self.step("rmmod", |guest, _| {
+            timed(guest, &format!("rmmod {DRIVER}"), patience)
+        });
         self.insmod("insmod again", "");
         self.still_works(programs);
+    }
+
+    /// The test programs, and no other step: what VMs do side by side.
+    pub(super) fn run_tests(&mut self, programs: &[TestProgram]) {
+        for program in programs {
+            self.program(program, "");
+        }
+        self.step("interrupts", check_interrupts);
     }
 
     /// Runs a few tests that use all parts: memory, the copiers, interrupts.
@@ -187,7 +247,7 @@ impl<'a> Walk<'a> {
         let mut tests = Vec::new();
         self.step(&format!("{} --list", program.name), |guest, _| {
             tests = guest
-                .succeed(&format!("{command} --list"), DRIVER_PATIENCE)?
+                .succeed(&format!("{command} --list"), PROGRAM_PATIENCE)?
                 .lines;
             ensure!(!tests.is_empty(), "it has no tests");
             Ok(format!("{} tests", tests.len()))
@@ -212,25 +272,34 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Ends the guest.
-    pub(super) fn power_off(mut self) -> (Vec<Step>, Vec<f64>) {
+    /// Ends the guest, after a last look at the figures of its traffic.
+    pub(super) fn power_off(mut self) -> Walked {
+        let figures = match self.traffic.take().map(Traffic::end) {
+            None => None,
+            Some(Ok(figures)) => Some(figures),
+            Some(Err(error)) => {
+                self.record("registers", Instant::now(), Err(error));
+                None
+            }
+        };
         if !self.is_lost {
             let start = Instant::now();
             let ended = self.guest.power_off();
             self.record("power off", start, ended.map(|()| String::new()));
         }
-        (self.steps, self.insmod_s)
+        Walked {
+            steps: self.steps,
+            insmod_s: self.insmod_s,
+            figures,
+        }
     }
 
     /// Whether the driver is loaded, with or without complaints.
     fn insmod(&mut self, name: &str, parameters: &str) -> bool {
-        let mut took = None;
+        let (mut took, patience) = (None, self.patience);
         self.step(name, |guest, _| {
             let before = guest.uptime_s()?;
-            guest.succeed(
-                &format!("insmod /modules/{DRIVER}.ko {parameters}"),
-                DRIVER_PATIENCE,
-            )?;
+            guest.succeed(&format!("insmod /modules/{DRIVER}.ko {parameters}"), patience)?;
             let seconds = guest.uptime_s()? - before;
             for node in ["card0", "renderD128"] {
                 guest
@@ -264,7 +333,18 @@ impl<'a> Walk<'a> {
                 (Err(error), Err(complaint)) => Err(anyhow!("{error:#}\n{complaint:#}")),
             },
         };
+        let ended = ended.and_then(|note| self.with_traffic(note));
         self.record(name, start, ended)
+    }
+
+    /// Adds the messages of a step to its note.
+    fn with_traffic(&mut self, note: String) -> Result<String> {
+        let Some(traffic) = &mut self.traffic else {
+            return Ok(note);
+        };
+        let looked = traffic.look()?;
+        let comma = if note.is_empty() { "" } else { "; " };
+        Ok(format!("{note}{comma}{looked}"))
     }
 
     /// Keeps the kernel's lines, and fails if one is a complaint.
@@ -294,15 +374,16 @@ impl<'a> Walk<'a> {
             Err(error) => (Outcome::Failed(format!("{error:#}")), String::new()),
         };
         let passed = outcome == Outcome::Passed;
+        let label = &self.label;
         match &outcome {
-            Outcome::Passed => println!("  {name}: ok ({seconds:.1} s) {note}"),
+            Outcome::Passed => println!("  {label}{name}: ok ({seconds:.1} s) {note}"),
             Outcome::Failed(why) => println!(
-                "  {name}: FAILED ({seconds:.1} s)\n    {}",
+                "  {label}{name}: FAILED ({seconds:.1} s)\n    {}",
                 why.replace('\n', "\n    ")
             ),
         }
         self.steps.push(Step {
-            name: name.to_owned(),
+            name: format!("{label}{name}"),
             outcome,
             seconds,
             note,
@@ -344,9 +425,9 @@ fn judge(output: &Output) -> Result<String> {
     Ok(note)
 }
 
-fn timed(guest: &mut Guest, command: &str) -> Result<String> {
+fn timed(guest: &mut Guest, command: &str, patience: Duration) -> Result<String> {
     let before = guest.uptime_s()?;
-    guest.succeed(command, DRIVER_PATIENCE)?;
+    guest.succeed(command, patience)?;
     Ok(format!("{:.2} s in the guest", guest.uptime_s()? - before))
 }
 
@@ -365,7 +446,7 @@ fn check_interrupts(guest: &mut Guest, scenario: Scenario) -> Result<String> {
     Ok(format!("{count} by {wanted}"))
 }
 
-fn rebind(guest: &mut Guest) -> Result<String> {
+fn rebind(guest: &mut Guest, patience: Duration) -> Result<String> {
     let folder = format!("/sys/bus/pci/drivers/{DRIVER}");
     let found = guest
         .succeed(&format!("cd {folder}; echo 0000:*; cd /"), QUICK)?
@@ -375,12 +456,12 @@ fn rebind(guest: &mut Guest) -> Result<String> {
         !address.is_empty() && !address.contains([' ', '*']),
         "the driver has {found:?}"
     );
-    let unbound = timed(guest, &format!("echo {address} >{folder}/unbind"))?;
+    let unbound = timed(guest, &format!("echo {address} >{folder}/unbind"), patience)?;
     ensure!(
         guest.run("[ -e /dev/dri/card0 ]", QUICK)?.status != 0,
         "card0 is there after unbind"
     );
-    let bound = timed(guest, &format!("echo {address} >{folder}/bind"))?;
+    let bound = timed(guest, &format!("echo {address} >{folder}/bind"), patience)?;
     guest
         .succeed("[ -c /dev/dri/card0 ] && [ -c /dev/dri/renderD128 ]", QUICK)
         .context("after bind")?;
@@ -390,7 +471,7 @@ fn rebind(guest: &mut Guest) -> Result<String> {
 /// Suspend to RAM: the card loses its power, so the driver saves what it has in VRAM and starts the card anew.
 ///
 /// Meanwhile `holder` holds VRAM and looks at it afterwards.
-fn suspend(guest: &mut Guest, holder: Option<&str>) -> Result<String> {
+fn suspend(guest: &mut Guest, holder: Option<&str>, patience: Duration) -> Result<String> {
     let states = guest.succeed("cat /sys/power/mem_sleep", QUICK)?.text();
     ensure!(
         states.contains("[deep]"),
@@ -404,7 +485,7 @@ fn suspend(guest: &mut Guest, holder: Option<&str>) -> Result<String> {
         )?;
     }
     let before = guest.uptime_s()?;
-    let output = guest.sleep_and_wake("echo mem >/sys/power/state", DRIVER_PATIENCE)?;
+    let output = guest.sleep_and_wake("echo mem >/sys/power/state", patience)?;
     ensure!(
         output.status == 0,
         "ended with {}: {}",

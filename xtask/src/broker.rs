@@ -9,26 +9,29 @@ use anyhow::{Context, Result, ensure};
 
 use crate::process::Process;
 
+/// Labels of a figure stand between these; ours have the VM's name last.
+const VM_LABEL: &str = ",vm=\"";
+
 /// Resources that a process holds: descriptors and mapped memory files, counted by kind.
-pub(super) type Holdings = BTreeMap<String, usize>;
+pub(crate) type Holdings = BTreeMap<String, usize>;
 
 /// A mapping of a memory file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) name: String,
+pub(crate) struct Mapping {
+    pub(crate) name: String,
     /// First byte in the file.
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A running broker.
-pub(super) struct Broker {
+pub(crate) struct Broker {
     process: Process,
 }
 
 impl Broker {
     /// Starts it and waits until it listens. Its log goes to `log`.
-    pub(super) fn start(program: &Path, config: &Path, log: PathBuf) -> Result<Self> {
+    pub(crate) fn start(program: &Path, config: &Path, log: PathBuf) -> Result<Self> {
         let mut command = Command::new(program);
         command
             .args(["serve", "--config"])
@@ -44,14 +47,14 @@ impl Broker {
     }
 
     /// Mapped memory files.
-    pub(super) fn mappings(&self) -> Result<Vec<Mapping>> {
+    pub(crate) fn mappings(&self) -> Result<Vec<Mapping>> {
         let path = format!("/proc/{}/maps", self.process.child.id());
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         Ok(text.lines().filter_map(parse_mapping).collect())
     }
 
     /// The resources that it holds at this moment.
-    pub(super) fn holdings(&self) -> Result<Holdings> {
+    pub(crate) fn holdings(&self) -> Result<Holdings> {
         let mut holdings = Holdings::new();
         for mapping in self.mappings()? {
             *holdings
@@ -69,7 +72,12 @@ impl Broker {
     }
 
     /// Ends it as an operator does; a complaint in its log is an error.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(self) -> Result<()> {
+        self.stop_expecting(|_| false)
+    }
+
+    /// Ends it as an operator does; a complaint in its log that is not expected is an error.
+    pub(crate) fn stop_expecting(mut self, is_expected: impl Fn(&str) -> bool) -> Result<()> {
         let status = self.process.terminate()?;
         ensure!(
             status.success(),
@@ -77,11 +85,35 @@ impl Broker {
             self.process.errors()?.trim()
         );
         let log = self.process.errors()?;
-        match log.lines().find(|line| is_complaint(line)) {
+        match log.lines().find(|line| is_complaint(line) && !is_expected(line)) {
             Some(complaint) => anyhow::bail!("the broker complained: {complaint}"),
             None => Ok(()),
         }
     }
+}
+
+/// Figures of a VM, by name without `vramd_vm_`.
+pub(crate) type Figures = BTreeMap<String, u64>;
+
+/// The figures of a VM that whole numbers tell, as the broker behind that control socket counts them.
+pub(crate) fn figures(vramd: &Path, control: &Path, vm: &str) -> Result<Figures> {
+    let output = Command::new(vramd)
+        .args(["metrics", "--control"])
+        .arg(control)
+        .output()
+        .context("cannot start vramd")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "vramd metrics: {}", said.trim());
+    let text = String::from_utf8(output.stdout).context("metrics that are no text")?;
+    Ok(text.lines().filter_map(|line| parse_figure(line, vm)).collect())
+}
+
+/// `vramd_vm_NAME{gpu="…",vm="VM"} NUMBER`, if it is about that VM.
+fn parse_figure(line: &str, vm: &str) -> Option<(String, u64)> {
+    let (name, rest) = line.strip_prefix("vramd_vm_")?.split_once('{')?;
+    let (_, rest) = rest.split_once(VM_LABEL)?;
+    let value = rest.strip_prefix(vm)?.strip_prefix("\"} ")?;
+    Some((name.to_owned(), value.parse().ok()?))
 }
 
 /// Whether a line of the log is a warning or worse, or does not look like a log line.
@@ -116,6 +148,21 @@ fn parse_mapping(line: &str) -> Option<Mapping> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figure_is_read_if_it_is_of_the_vm_and_a_whole_number() {
+        let line = "vramd_vm_spilled_chunks_total{gpu=\"g\",vm=\"a\"} 12";
+        assert_eq!(
+            parse_figure(line, "a"),
+            Some(("spilled_chunks_total".to_owned(), 12))
+        );
+        assert_eq!(parse_figure(line, "b"), None);
+        assert_eq!(
+            parse_figure("vramd_vm_paused_seconds_total{gpu=\"g\",vm=\"a\"} 0.5", "a"),
+            None
+        );
+        assert_eq!(parse_figure("# TYPE vramd_vm_spilled_chunks counter", "a"), None);
+    }
 
     #[test]
     fn mapping_of_a_memory_file_is_read_and_others_are_passed_over() {

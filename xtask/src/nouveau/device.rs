@@ -1,0 +1,145 @@
+//! What the driver is tried on: a card that `vramd gpu` serves, or vGPUs that `vramd serve` makes of one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use crate::broker::{self, Broker, Figures};
+use crate::card::{Card, Summary};
+
+/// VRAM that each guest sees.
+const GUEST_VRAM: &str = "256M";
+/// VRAM of a card that one VM has for itself: its VRAM, shadow tables and the broker's own fit.
+const CARD_OF_ONE: &str = "384M";
+/// VRAM of a card that two VMs share: a quarter of what they see.
+const CARD_OF_TWO: &str = "128M";
+/// Most VMs at a time.
+pub(super) const VMS_MAX: u8 = 2;
+const NAMES: [&str; VMS_MAX as usize] = ["a", "b"];
+/// A line of the broker's log about a channel that a test broke on purpose. The guest's kernel tells the same, and there it has to be
+/// expected.
+const KILLED: &str = " killed: ";
+
+/// What stands behind the sockets.
+pub(super) enum Device {
+    Card(Card),
+    Vgpus(Vgpus),
+}
+
+/// A broker with a software card of its own, and the VMs that share it.
+pub(super) struct Vgpus {
+    broker: Broker,
+    vramd: PathBuf,
+    folder: PathBuf,
+    vms: &'static [&'static str],
+}
+
+/// A VM's traffic with the broker, looked at from time to time.
+pub(super) struct Traffic {
+    vramd: PathBuf,
+    control: PathBuf,
+    vm: &'static str,
+    last: Figures,
+}
+
+impl Device {
+    /// Socket and name of each vGPU, or of the card.
+    pub(super) fn sockets(&self) -> Vec<(&'static str, PathBuf)> {
+        match self {
+            Self::Card(card) => vec![("", card.socket().to_owned())],
+            Self::Vgpus(vgpus) => vgpus.vms.iter().map(|vm| (*vm, vgpus.at(vm))).collect(),
+        }
+    }
+
+    /// The traffic of a VM of that name, where it is counted.
+    pub(super) fn traffic(&self, vm: &'static str) -> Option<Traffic> {
+        match self {
+            Self::Card(_) => None,
+            Self::Vgpus(vgpus) => Some(Traffic {
+                vramd: vgpus.vramd.clone(),
+                control: vgpus.folder.join("control.sock"),
+                vm,
+                last: Figures::new(),
+            }),
+        }
+    }
+
+    /// Ends it as an operator does. What it complains of is an error.
+    pub(super) fn stop(self) -> Result<Option<Summary>> {
+        match self {
+            Self::Card(card) => card.stop().map(Some),
+            Self::Vgpus(vgpus) => {
+                vgpus.broker.stop_expecting(|line| line.contains(KILLED))?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Vgpus {
+    /// Starts a broker for as many VMs. Its files go to `folder`.
+    pub(super) fn start(vramd: &Path, vms: u8, folder: &Path) -> Result<Self> {
+        let vms = NAMES
+            .get(..usize::from(vms))
+            .context("there are not so many VMs")?;
+        let card = if vms.len() == 1 { CARD_OF_ONE } else { CARD_OF_TWO };
+        // A path in JSON quotes is one in TOML quotes too.
+        let at = |name: &str| json!(folder.join(name));
+        let mut host = format!(
+            "[control]\nsocket = {}\n[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"{card}\"\n",
+            at("control.sock")
+        );
+        for vm in vms {
+            host += &format!(
+                "[[vm]]\nname = \"{vm}\"\ngpu = \"gpu0\"\nguest_vram = \"{GUEST_VRAM}\"\nsocket = {}\n",
+                at(&format!("{vm}.sock"))
+            );
+        }
+        let config = folder.join("host.toml");
+        std::fs::write(&config, host).context("cannot write host.toml")?;
+        Ok(Self {
+            broker: Broker::start(vramd, &config, folder.join("broker.log"))?,
+            vramd: vramd.to_owned(),
+            folder: folder.to_owned(),
+            vms,
+        })
+    }
+
+    fn at(&self, vm: &str) -> PathBuf {
+        self.folder.join(format!("{vm}.sock"))
+    }
+}
+
+impl Traffic {
+    /// Messages since the last look, and what they were about.
+    pub(super) fn look(&mut self) -> Result<String> {
+        let now = broker::figures(&self.vramd, &self.control, self.vm)?;
+        let since = |name: &str| {
+            let before = self.last.get(name).copied().unwrap_or(0);
+            let value = now.get(name).copied().unwrap_or(0);
+            value.saturating_sub(before)
+        };
+        let [bar0, bar1, bar3, dma] = [
+            "bar0_accesses_total",
+            "bar1_accesses_total",
+            "bar3_accesses_total",
+            "dma_changes_total",
+        ]
+        .map(since);
+        let all = bar0 + bar1 + bar3 + dma;
+        let text = format!("{all} messages: {bar0} of BAR0, {bar1} of BAR1, {bar3} of BAR3");
+        self.last = now;
+        Ok(text)
+    }
+
+    /// The last figures. A register that nobody answers, or a refused map of RAM, is an error.
+    pub(super) fn end(self) -> Result<Figures> {
+        let errors = self.last.get("guest_errors_total").copied();
+        ensure!(
+            errors == Some(0),
+            "the broker counted errors of the guest: {errors:?}; its log names them"
+        );
+        Ok(self.last)
+    }
+}
