@@ -15,6 +15,7 @@ use fermi_spec::{
         pieces::pieces,
         ppci::PPCI,
     },
+    vbios,
 };
 
 mod fifo;
@@ -60,7 +61,7 @@ impl FermiModel {
     /// Reads a word or a part of one.
     fn read_part(&mut self, offset: u32, data: &mut [u8]) {
         if let Some(inside) = in_range(offset, PROM_BASE, PROM_END) {
-            self.read_prom(inside as usize, data);
+            vbios::read_prom(self.rom, self.config.is_rom_visible(), inside as usize, data);
         } else if let Some(inside) = in_range(offset, PPCI.first, PPCI.end()) {
             self.config_read(u64::from(inside), data);
         } else {
@@ -69,14 +70,6 @@ impl FermiModel {
             for (byte, value) in data.iter_mut().zip(&word[start..]) {
                 *byte = *value;
             }
-        }
-    }
-
-    /// Reads the ROM. Bytes behind its end, and all bytes while it is switched off, read as ones.
-    fn read_prom(&self, inside: usize, data: &mut [u8]) {
-        for (at, byte) in (inside..).zip(data) {
-            let rom = self.rom.get(at).filter(|_| self.config.is_rom_visible());
-            *byte = rom.copied().unwrap_or(0xff);
         }
     }
 

@@ -119,7 +119,7 @@ pub struct FermiModel {
     pub(crate) unknown: UnknownRegisters,
     pub(crate) config: ConfigSpace,
     /// Content of PROM.
-    pub(crate) rom: [u8; vbios::BYTES],
+    pub(crate) rom: &'static [u8; vbios::BYTES],
     /// Value of PMC_ENABLE (000200).
     pub(crate) pmc_enable: u32,
     /// Value of PBDMA_ENABLE (000204).
@@ -194,7 +194,7 @@ impl FermiModel {
             peephole: Peephole::default(),
             unknown: UnknownRegisters::default(),
             config: ConfigSpace::new(config.board),
-            rom: vbios::image(config.board),
+            rom: vbios::image_of(config.board),
             graph: Graph::new(),
             pmc_enable: u32::MAX,
             pbdma_enable: 0,

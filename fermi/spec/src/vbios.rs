@@ -56,7 +56,7 @@ const fn put_entry(image: &mut [u8; BYTES], index: usize, id: u8, version: u8, b
 }
 
 /// The image of a board: bytes add up to zero modulo 256.
-pub const fn image(board: Board) -> [u8; BYTES] {
+const fn image(board: Board) -> [u8; BYTES] {
     let mut image = [0; BYTES];
     put(&mut image, 0, SIGNATURE);
     put(&mut image, 2, [(BYTES / BLOCK) as u8]);
@@ -92,6 +92,23 @@ pub const fn image(board: Board) -> [u8; BYTES] {
     }
     image[BYTES - 1] = sum.wrapping_neg();
     image
+}
+
+/// The image of a board, made once.
+pub const fn image_of(board: Board) -> &'static [u8; BYTES] {
+    match board {
+        Board::Gtx480 => const { &image(Board::Gtx480) },
+        Board::Quadro6000 => const { &image(Board::Quadro6000) },
+        Board::TeslaC2050 => const { &image(Board::TeslaC2050) },
+    }
+}
+
+/// A load from the PROM window, `inside` bytes into it: bytes behind the image, and all while `is_visible` is false, read ones.
+pub fn read_prom(image: &[u8; BYTES], is_visible: bool, inside: usize, data: &mut [u8]) {
+    for (index, byte) in data.iter_mut().enumerate() {
+        let at = inside.checked_add(index).filter(|_| is_visible);
+        *byte = at.and_then(|at| image.get(at)).copied().unwrap_or(0xff);
+    }
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn fetch_rom(bench: &mut Bench) -> Vec<u8> {
 fn rom_is_read_through_prom_and_ones_follow_it() {
     let mut bench = bare();
     let rom = fetch_rom(&mut bench);
-    assert_eq!(rom[..vbios::BYTES], vbios::image(Board::Gtx480));
+    assert_eq!(rom[..vbios::BYTES], *vbios::image_of(Board::Gtx480));
     assert!(rom[vbios::BYTES..].iter().all(|byte| *byte == 0xff));
     assert_eq!(bench.read_at(PROM_END - 4), u32::MAX);
 }

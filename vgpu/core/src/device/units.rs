@@ -129,7 +129,7 @@ impl Units {
             Bar0Reg::Ltc(reg) => board::write_ltc(reg, value, words),
             Bar0Reg::Pring(reg) => board::write_ring(reg, value, words),
             Bar0Reg::Pmu(reg) => board::write_pmu(reg),
-            Bar0Reg::Ppci(reg) => pci::write(reg, &mut self.pmc),
+            Bar0Reg::Ppci(reg) => pci::write(reg, value, &mut self.pci, &mut self.pmc),
             Bar0Reg::Vga(reg) => pci::write_vga(reg),
             Bar0Reg::Pnvio(reg) => words.store(reg, value),
             Bar0Reg::Pclock(reg) => words.store(reg, value),

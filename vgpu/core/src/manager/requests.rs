@@ -219,7 +219,7 @@ impl Running {
                 let read = contained("reading a register", || vgpu.units.read(reg, cx.now));
                 self.believe(vm, read).unwrap_or(width.ones())
             }
-            Bar0Read::Prom { .. } => pci::read_prom(),
+            Bar0Read::Prom { offset, width } => pci::read_prom(&vgpu.units.pci, offset, width),
             Bar0Read::PciMirror { offset, width } => pci::read_mirror(&vgpu.units.pci, offset, width),
             Bar0Read::VgaCrtc { .. } => pci::read_vga(VgaReg::VgaCrtc),
             Bar0Read::Unmodelled { offset } => match vgpu.units.read_unnamed(offset) {
@@ -256,8 +256,12 @@ impl Running {
             Bar0Write::Unmodelled { offset, value } if vgpu.units.write_unnamed(offset, value) => {
                 Effect::None
             }
+            Bar0Write::PciMirror { offset, width, value } => {
+                self.change_config(vm, cx, |config| pci::write_mirror(config, offset, width, value));
+                return Effect::None;
+            }
             Bar0Write::Unmodelled { .. } | Bar0Write::Narrow { .. } => Effect::Refused,
-            Bar0Write::Prom { .. } | Bar0Write::PciMirror { .. } | Bar0Write::VgaCrtc { .. } => Effect::None,
+            Bar0Write::Prom { .. } | Bar0Write::VgaCrtc { .. } => Effect::None,
         };
         if effect == Effect::Refused {
             let text = || format!("store of {value:#x} to register {offset:#08x}, which takes none");

@@ -584,10 +584,44 @@ fn mirror_in_bar0_shows_the_configuration_space() {
     assert_eq!(mirror, space);
     assert_eq!(space[0x14..0x1c], [0x0c, 0, 0, 0xc0, 0x12, 0, 0, 0]);
     assert_eq!(scene.load(A, Bar::Bar0, 0x8_8004, 1), [6]);
-    // Behind the space the mirror reads zero, and what is stored through it is dropped.
+    // Behind the space the mirror reads zero.
     assert_eq!(scene.load(A, Bar::Bar0, 0x8_8100, 4), [0; 4]);
-    scene.store(A, Bar::Bar0, 0x8_8004, &[0; 4]);
-    assert_eq!(config_of(&mut scene, A, 0, 256), space);
+}
+
+#[test]
+fn store_through_the_mirror_is_one_to_the_configuration_space() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    store_config(&mut scene, A, 0x6a, &[1]);
+    scene.take();
+    scene.store(A, Bar::Bar0, 0x8_8004, &[6, 0, 0, 0]);
+    assert_eq!(config_of(&mut scene, A, 4, 1), [6]);
+    assert_eq!(let_through(&scene), [(A, true)], "the edge hears of it");
+    let before = config_of(&mut scene, A, 0, 256);
+    // Ids cannot be written, and nothing is behind the space.
+    scene.store(A, Bar::Bar0, 0x8_8000, &[0xff; 4]);
+    scene.store(A, Bar::Bar0, 0x8_8100, &[0xff; 4]);
+    assert_eq!(config_of(&mut scene, A, 0, 256), before);
+}
+
+#[test]
+fn prom_shows_the_image_of_the_board_while_the_shadow_is_off() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    let image = fermi_spec::vbios::image_of(fermi_spec::board::Board::default());
+    assert_eq!(scene.load(A, Bar::Bar0, 0x30_0000, 4), [0xff; 4]);
+    scene.store(A, Bar::Bar0, 0x8_8050, &[0; 4]);
+    let words =
+        (0..image.len() as u64 / 4).flat_map(|word| scene.load(A, Bar::Bar0, 0x30_0000 + 4 * word, 4));
+    assert_eq!(words.collect::<Vec<_>>(), image);
+    assert_eq!(scene.load(A, Bar::Bar0, 0x30_0001, 1), image[1..2]);
+    for behind in [0x30_0200, 0x37_fffc] {
+        assert_eq!(scene.load(A, Bar::Bar0, behind, 4), [0xff; 4], "{behind:#x}");
+    }
+    // As a card after its reset.
+    scene.ask(A, Request::Reset);
+    scene.pass(MS);
+    assert_eq!(scene.load(A, Bar::Bar0, 0x30_0000, 4), [0xff; 4]);
 }
 
 #[test]

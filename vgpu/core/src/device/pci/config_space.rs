@@ -1,14 +1,16 @@
 //! The PCI configuration space of a guest's GPU: a Fermi board's identity, BARs and one MSI.
 //!
 //! Layout of the BARs as on GF100 boards: BAR0 in 32 bits, BAR1 (registers 1 and 2) and BAR3 (registers 3 and 4)
-//! prefetchable in 64 bits. No INTx, no I/O ports and no option ROM: drivers use MSI, and read the VBIOS through
-//! PRAMIN.
+//! prefetchable in 64 bits. No INTx, no I/O ports and no option ROM: drivers use MSI, and read the VBIOS through PROM, once
+//! they have switched off the ROM shadow (050, one of NVIDIA's own words; nouveau `nvkm/subdev/pci/nv40.c`).
 //!
 //! Sources: PCI Local Bus Specification 3.0 §6.1 (header), §6.2.5 (base addresses), §6.8 (MSI); PCI Power Management
 //! Interface Specification 1.2 §3.2. Each byte has a mask of the bits that a guest can write; all else is read-only,
 //! so an access of any width and alignment is the same loop over bytes.
 
 use fermi_spec::board::{BAR0_BYTES, Board, REVISION, VENDOR};
+use fermi_spec::regs::PpciReg;
+use fermi_spec::regs::ppci::ROM_SHADOWED;
 use serde::{Deserialize, Serialize};
 
 use crate::config::GpuConfig;
@@ -17,6 +19,7 @@ use crate::saved::Unsound;
 /// Conventional configuration space. Bytes.
 pub const CONFIG_BYTES: usize = 256;
 
+const DEVICE: usize = 0x02;
 const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
 const CLASS: usize = 0x08;
@@ -33,6 +36,7 @@ const COMMAND_ERRORS: u16 = 1 << 6 | 1 << 8;
 const COMMAND_INTX_DISABLE: u16 = 1 << 10;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 const BAR_64_BIT_PREFETCHABLE: u32 = 0b1100;
+const ROM_SHADOW: usize = PpciReg::PciRomShadow.in_config();
 /// Least that a base address register decodes.
 const BAR_BYTES_MIN: u64 = 16;
 
@@ -67,13 +71,16 @@ impl ConfigSpace {
         space.add_bar(1, gpu.bar1_bytes, BAR_64_BIT_PREFETCHABLE);
         space.add_bar(3, gpu.bar3_bytes, BAR_64_BIT_PREFETCHABLE);
         space.add_capabilities();
+        // As the VBIOS leaves it.
+        space.put(ROM_SHADOW, &[ROM_SHADOWED]);
+        space.allow(ROM_SHADOW, &[ROM_SHADOWED]);
         space.initial.clone_from(&space.bytes);
         space
     }
 
     fn add_header(&mut self, board: Board) {
         self.put(0, &VENDOR.to_le_bytes());
-        self.put(2, &board.device_id().to_le_bytes());
+        self.put(DEVICE, &board.device_id().to_le_bytes());
         let command = COMMAND_MEMORY | COMMAND_MASTER | COMMAND_ERRORS | COMMAND_INTX_DISABLE;
         self.allow(COMMAND, &command.to_le_bytes());
         self.put(STATUS, &STATUS_CAPABILITIES.to_le_bytes());
@@ -150,6 +157,16 @@ impl ConfigSpace {
         self.u16_at(COMMAND) & COMMAND_MASTER != 0 && self.u16_at(MSI + 2) & MSI_ENABLE != 0
     }
 
+    /// Whether PROM shows the ROM.
+    pub(crate) fn is_rom_visible(&self) -> bool {
+        self.bytes[ROM_SHADOW] & ROM_SHADOWED == 0
+    }
+
+    /// The board, as its ids tell it.
+    pub(crate) fn board(&self) -> Board {
+        Board::from_device_id(self.u16_at(DEVICE)).unwrap_or_default()
+    }
+
     /// Checks a space that was read.
     pub(crate) fn check(&self) -> Result<(), Unsound> {
         let mut bytes = self
@@ -158,7 +175,9 @@ impl ConfigSpace {
             .zip(self.initial.iter())
             .zip(self.writeable.iter());
         let fits = bytes.all(|((now, initial), mask)| (now ^ initial) & !mask == 0);
-        Unsound::unless(fits, "read-only bits of a configuration space")
+        Unsound::unless(fits, "read-only bits of a configuration space")?;
+        let is_known = Board::from_device_id(self.u16_at(DEVICE)).is_some();
+        Unsound::unless(is_known, "configuration space of no board")
     }
 
     fn u16_at(&self, at: usize) -> u16 {
