@@ -71,7 +71,7 @@ fn unaligned_offset_is_refused_outside_of_windows() {
 fn address_registers_that_are_not_mediated_have_no_effect() {
     let inert = [
         0x00_1718, 0x06_0014, 0x10_0c10, 0x10_0c80, 0x10_0cc8, 0x10_0ccc, 0x41_88b4, 0x41_88b8, 0x17_e8d4,
-        0x00_26c8, 0x10_4050, 0x10_5054, 0x10_a110, 0x08_4050, 0x61_0010, 0x61_9f04,
+        0x00_26c8, 0x10_4054, 0x10_5054, 0x10_a110, 0x08_4050, 0x61_0010, 0x61_9f04,
     ];
     let acting: Vec<u32> = inert
         .into_iter()

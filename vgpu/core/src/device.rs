@@ -27,6 +27,7 @@ mod board;
 mod channel;
 pub(crate) mod effect;
 mod engines;
+mod fecs;
 mod leave;
 mod mmu;
 mod pbdma;

@@ -13,7 +13,7 @@
 //! Sources: nouveau `gr/fuc/hub.fuc`, `gr/gf100.c`, `gr/ctxgf100.c`. assumptions: the sizes that NVIDIA's microcode
 //! answers besides that of the context image; its error for an unknown command.
 
-use super::{Bound, UNIT, image, methods};
+use super::{Bound, UNIT, methods};
 use crate::{
     engine::Holder,
     falcon::{Falcon, FalconEvent, FalconShape},
@@ -28,17 +28,14 @@ use fermi_spec::{
     regs::{
         falcon::{CONTROL_START, Caps, FalconReg},
         fecs::{
-            FECS_CAPS, FECS_CHANNEL_FRAME, FECS_CHANNEL_VALID, FECS_SWITCH_REQUEST, FECS_VERSION, GPCCS_CAPS,
-            fecs_intr, fecs_nouveau, fecs_nvidia,
+            CONTEXT_BYTES, FECS_CAPS, FECS_CHANNEL_FRAME, FECS_CHANNEL_VALID, FECS_SWITCH_REQUEST,
+            FECS_VERSION, GPCCS_CAPS, LIST_BYTES, MONITOR_BYTES, ZCULL_BYTES, fecs_intr, fecs_nouveau,
+            fecs_nvidia,
         },
         pgraph::graph_intr,
     },
 };
 
-/// Sizes of images that nothing is stored in.
-const ZCULL_BYTES: u32 = 0x1000;
-const MONITOR_BYTES: u32 = 0x1000;
-const LIST_BYTES: u32 = 0x1000;
 /// Scratch words of nouveau's microcode: class, method and data of a firmware method; code of an error.
 const SCRATCH_CLASS: usize = 2;
 const SCRATCH_METHOD: usize = 3;
@@ -116,7 +113,7 @@ impl Fecs {
             self.microcode = Some(Microcode::Nouveau);
             let _ = self.gpccs.write(FalconReg::Control, CONTROL_START);
             self.scratch[0] |= fecs_nouveau::DONE;
-            self.scratch[1] = image::BYTES;
+            self.scratch[1] = CONTEXT_BYTES;
         }
     }
 
@@ -220,7 +217,7 @@ impl FermiModel {
                 let done = self.current_context() == data && self.save_current();
                 self.graph.fecs.scratch[0] |= choose(done, fecs_nvidia::DONE, fecs_nvidia::FAILED);
             }
-            fecs_nvidia::IMAGE_BYTES => self.graph.fecs.scratch[0] = image::BYTES,
+            fecs_nvidia::IMAGE_BYTES => self.graph.fecs.scratch[0] = CONTEXT_BYTES,
             fecs_nvidia::ZCULL_BYTES => self.graph.fecs.scratch[0] = ZCULL_BYTES,
             fecs_nvidia::MONITOR_BYTES => self.graph.fecs.scratch[0] = MONITOR_BYTES,
             fecs_nvidia::LIST_BYTES => self.graph.fecs.scratch[0] = LIST_BYTES,

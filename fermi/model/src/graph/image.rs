@@ -23,10 +23,8 @@ use crate::{
     mmu::{AddressSpace, Refusal},
     model::FermiModel,
 };
-use fermi_spec::addr::GpuVa;
+use fermi_spec::{addr::GpuVa, regs::fecs::CONTEXT_BYTES};
 
-/// Bytes of an image, as drivers read them from FECS.
-pub(super) const BYTES: u32 = 0x2_0000;
 /// First word of a saved image, behind the driver's words.
 const MAGIC: u32 = 0x3147_4643;
 const HEADER: u64 = 0x80;
@@ -36,7 +34,7 @@ const FIRST_PAGE: u64 = 0x100;
 const PAGE_BYTES: usize = 4 * PAGE_WORDS;
 
 const _: () = assert!(PAGES <= 32 * MAP_WORDS && IMAGE_BYTES == PAGE_BYTES);
-const _: () = assert!(FIRST_PAGE as usize + PAGES * PAGE_BYTES <= BYTES as usize);
+const _: () = assert!(FIRST_PAGE as usize + PAGES * PAGE_BYTES <= CONTEXT_BYTES as usize);
 const _: () = assert!(HEADER as usize + HEADER_BYTES <= FIRST_PAGE as usize);
 
 /// Runs of consecutive pages among those that are there.

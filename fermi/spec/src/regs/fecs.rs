@@ -114,3 +114,13 @@ pub const FECS_CAPS: u32 = 0x2040_2040;
 pub const GPCCS_CAPS: u32 = 0x2040_2020;
 /// Version of both falcons.
 pub const FECS_VERSION: u32 = 3;
+
+/// Bytes of a context image, as drivers read them from FECS: what a context of the software card takes. A guest's FECS answers the same.
+/// unverified: that it is enough for a card; nouveau's lists for a GF100 (`gr/ctxgf100.c`) come to somewhat less.
+pub const CONTEXT_BYTES: u32 = 0x2_0000;
+/// Bytes of the zcull image that NVIDIA's microcode answers. assumption: nothing is stored there.
+pub const ZCULL_BYTES: u32 = 0x1000;
+/// The same of the performance-monitor image.
+pub const MONITOR_BYTES: u32 = 0x1000;
+/// The same of the register-list image.
+pub const LIST_BYTES: u32 = 0x1000;

@@ -21,6 +21,8 @@ registers! {
         CopyIntrEnableClear[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::IntrEnableClear.offset(), WriteOnly;
         /// Falcon interrupt routing: low half enables, high half sends to the falcon instead of the host.
         CopyIntrRoute[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::IntrRoute.offset(), ReadWrite;
+        /// The channel that the engine works for ([`super::falcon::Channel`]).
+        CopyChannel[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::ChannelCurrent.offset(), ReadWrite;
         /// Falcon error code.
         CopyError[PCOPY.count, PCOPY.bytes] = PCOPY.first + FalconReg::Scratch0.offset(), ReadWrite;
         /// Falcon error data.
@@ -43,6 +45,7 @@ impl PcopyReg {
             Self::CopyIntrEnableSet(engine) => (engine, FalconReg::IntrEnableSet),
             Self::CopyIntrEnableClear(engine) => (engine, FalconReg::IntrEnableClear),
             Self::CopyIntrRoute(engine) => (engine, FalconReg::IntrRoute),
+            Self::CopyChannel(engine) => (engine, FalconReg::ChannelCurrent),
             Self::CopyError(engine) => (engine, FalconReg::Scratch0),
             Self::CopyErrorData(engine) => (engine, FalconReg::Scratch1),
             Self::CopyCaps(engine) => (engine, FalconReg::Caps),

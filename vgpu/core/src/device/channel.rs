@@ -122,6 +122,16 @@ impl Channel {
     }
 }
 
+impl Channel {
+    /// Number of the page with the guest's instance block, as registers tell it.
+    pub(crate) fn guest_frame(&self) -> u32 {
+        match self.guest_instance {
+            TableAt::Vram(at) => (at.0 >> 12) as u32,
+            TableAt::Ram(at) => (at.0 >> 12) as u32,
+        }
+    }
+}
+
 impl Vgpu {
     /// Channels that the card may run, in the order of the guest's list.
     pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {

@@ -34,6 +34,11 @@ impl Pmc {
         }
     }
 
+    /// Units that are switched on.
+    pub(super) fn enabled(&self) -> u32 {
+        self.enable
+    }
+
     fn is_up(&self, pending: u32) -> bool {
         self.line_enable[0] & LINE_HARDWARE != 0 && pending & self.mask[0] != 0
     }

@@ -5,7 +5,7 @@
 //!   PBDMAs ─► PFIFO's levels ─┴─► PMC: mask ─► line ─► one MSI
 //! ```
 
-use fermi_spec::regs::Bar0Reg;
+use fermi_spec::regs::{Bar0Reg, PmcReg};
 use mmio::{Policy, Storage};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +96,7 @@ impl Units {
             Bar0Reg::Pffb(reg) => self.mmu.read(reg, words),
             Bar0Reg::Pflush(reg) => Mmu::read_flush(reg),
             Bar0Reg::Pgraph(reg) => self.engines.read_graph(reg, words),
-            Bar0Reg::Fecs(reg) => Engines::read_fecs(reg, words),
+            Bar0Reg::Fecs(reg) => self.engines.read_fecs(reg),
             Bar0Reg::Pcopy(reg) => self.engines.read_copy(reg, words),
             Bar0Reg::Punits(reg) => board::read_units(reg, words),
             Bar0Reg::Ltc(reg) => board::read_ltc(reg, words),
@@ -115,7 +115,7 @@ impl Units {
     pub(crate) fn write(&mut self, reg: Bar0Reg, value: u32) -> Effect {
         let words = &mut self.words;
         match reg {
-            Bar0Reg::Pmc(reg) => return self.pmc.write(reg, value, words),
+            Bar0Reg::Pmc(reg) => return self.write_pmc(reg, value),
             Bar0Reg::Pbus(reg) => self.pbus.write(reg, value, words),
             Bar0Reg::Pfifo(reg) => return self.pfifo.write(reg, value, words),
             Bar0Reg::Pbdma(reg) => self.pbdmas.write(reg, value, words),
@@ -123,7 +123,7 @@ impl Units {
             Bar0Reg::Pffb(reg) => return self.mmu.write(reg, value, words),
             Bar0Reg::Pflush(reg) => Mmu::write_flush(reg),
             Bar0Reg::Pgraph(reg) => self.engines.write_graph(reg, value, words),
-            Bar0Reg::Fecs(reg) => Engines::write_fecs(reg, value, words),
+            Bar0Reg::Fecs(reg) => self.engines.write_fecs(reg, value),
             Bar0Reg::Pcopy(reg) => self.engines.write_copy(reg, value, words),
             Bar0Reg::Punits(reg) => board::write_units(reg, value, words),
             Bar0Reg::Ltc(reg) => board::write_ltc(reg, value, words),
@@ -136,6 +136,13 @@ impl Units {
             Bar0Reg::Bypass(_) | Bar0Reg::Peephole(_) => return Effect::Refused,
         }
         Effect::None
+    }
+
+    fn write_pmc(&mut self, reg: PmcReg, value: u32) -> Effect {
+        let before = self.pmc.enabled();
+        let effect = self.pmc.write(reg, value, &mut self.words);
+        self.engines.reset(before & !self.pmc.enabled());
+        effect
     }
 
     /// The guest's load of a word that has no name; `None` if nobody answers it.

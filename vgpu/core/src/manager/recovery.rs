@@ -7,6 +7,7 @@ use fermi_spec::regs::{PfifoReg, pfifo};
 use super::Cx;
 use super::engine_looks::Purpose;
 use super::running::Running;
+use crate::device::Channel;
 use crate::event::{Tick, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
@@ -63,7 +64,8 @@ impl Running {
                     return self.nobodys(Some(channel), None, fault, cx);
                 };
                 if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.units.engines.error(engine, intr, code, data);
+                    let instance = vgpu.channels.get(&v).map_or(0, Channel::guest_frame);
+                    vgpu.units.engines.error(engine, intr, (code, data), instance);
                 }
                 // The acknowledged engine goes on with other channels' work, so it must not be reset: that would end
                 // theirs. Only a fault leaves it standing.
@@ -126,9 +128,9 @@ impl Running {
                 .channels
                 .iter()
                 .find(|(_, channel)| channel.instance.0 == record.instance.0);
-            at.map(|(&v, channel)| (vgpu.id, v, channel.guest_instance))
+            at.map(|(&v, channel)| (vgpu.id, v, channel.guest_frame()))
         });
-        let Some((vm, v, guest_instance)) = culprit else {
+        let Some((vm, v, frame)) = culprit else {
             let leaving = self
                 .leaving
                 .iter()
@@ -139,10 +141,6 @@ impl Running {
                 None => None,
             };
             return self.nobodys(channel, engine, fault, cx);
-        };
-        let frame = match guest_instance {
-            shadow_pt::TableAt::Vram(at) => (at.0 >> 12) as u32,
-            shadow_pt::TableAt::Ram(at) => (at.0 >> 12) as u32,
         };
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             let words = [

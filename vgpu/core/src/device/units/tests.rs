@@ -1,8 +1,13 @@
 use super::*;
 use fermi_spec::addr::Aperture;
 use fermi_spec::engine::Engine;
+use fermi_spec::regs::falcon::{self, CONTROL_START};
+use fermi_spec::regs::fecs::{FECS_CHANNEL_VALID, fecs_nouveau};
 use fermi_spec::regs::pfifo::{self, PREEMPT_PENDING};
-use fermi_spec::regs::{Access, PbusReg, PcopyReg, PffbReg, PfifoReg, PmcReg, PpciReg, pffb};
+use fermi_spec::regs::pgraph::graph_intr;
+use fermi_spec::regs::{
+    Access, FecsReg, PbusReg, PcopyReg, PffbReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pffb,
+};
 
 fn units() -> Units {
     let pci = ConfigSpace::of(&crate::config::GpuConfig::default());
@@ -105,7 +110,7 @@ fn second_fault_of_a_unit_is_dropped_and_said() {
 #[test]
 fn errors_of_two_engines_are_told_apart() {
     let mut units = armed();
-    units.engines.error(Engine::Copy1, 1 << 6, 2, 3);
+    units.engines.error(Engine::Copy1, 1 << 6, (2, 3), 0x77);
     let of = |i| {
         [
             PcopyReg::CopyIntr(i),
@@ -115,8 +120,47 @@ fn errors_of_two_engines_are_told_apart() {
     };
     assert_eq!(of(0).map(|reg| read(&units, reg)), [0; 3]);
     assert_eq!(of(1).map(|reg| read(&units, reg)), [1 << 6, 2, 3]);
+    let culprit = |units: &Units, i| falcon::Channel::from_bits(read(units, PcopyReg::CopyChannel(i)));
+    assert!(culprit(&units, 1).valid() && !culprit(&units, 0).valid());
+    assert_eq!(culprit(&units, 1).frame(), 0x77);
+    // A driver passes on what the microcode routes to it.
+    assert_ne!(read(&units, PcopyReg::CopyIntrRoute(1)) & 1 << 6, 0);
     units.write(PcopyReg::CopyIntrAck(1).into(), 1 << 6);
     assert_eq!(read(&units, PmcReg::PmcIntr(0)), 0);
+    assert!(!culprit(&units, 1).valid(), "nobody is to blame any more");
+}
+
+#[test]
+fn culprit_of_an_error_of_pgraph_is_on_the_engine_until_it_is_acknowledged() {
+    let mut units = armed();
+    units.write(FecsReg::FecsControl.into(), CONTROL_START);
+    units.write(FecsReg::FecsData.into(), FECS_CHANNEL_VALID | 0x10);
+    units.write(FecsReg::FecsCommand.into(), fecs_nouveau::SET_CHANNEL);
+    units
+        .engines
+        .error(Engine::Graph, graph_intr::ILLEGAL_METHOD, (0x300, 3), 0x77);
+    assert_eq!(read(&units, FecsReg::FecsChannel), FECS_CHANNEL_VALID | 0x77);
+    units.write(PgraphReg::GraphIntr.into(), graph_intr::ILLEGAL_METHOD);
+    assert_eq!(read(&units, FecsReg::FecsChannel), FECS_CHANNEL_VALID | 0x10);
+}
+
+#[test]
+fn unit_that_the_guest_switches_off_loses_its_microcode_and_its_errors() {
+    let mut units = armed();
+    units.write(PmcReg::PmcEnable.into(), !0);
+    units.write(FecsReg::FecsControl.into(), CONTROL_START);
+    units
+        .engines
+        .error(Engine::Graph, graph_intr::ILLEGAL_METHOD, (0x300, 3), 0x77);
+    units.engines.error(Engine::Copy0, 1 << 6, (2, 3), 0x77);
+    units.write(PmcReg::PmcEnable.into(), !(1 << Engine::Graph.enable_bit()));
+    assert_eq!(read(&units, FecsReg::FecsScratch(0)), 0);
+    assert_eq!(read(&units, PgraphReg::GraphIntr), 0);
+    assert_eq!(
+        read(&units, PcopyReg::CopyIntr(0)),
+        1 << 6,
+        "it is another unit's"
+    );
 }
 
 /// The access column of the register table holds: what a guest may not write does not change by writing.
