@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use vgpu::{Direction, Hold, MoveCause, Notice, Quota, VmId};
+use vgpu::{Direction, Hold, MoveCause, Notice, Quota, StartFailure, VmId};
 
 use crate::vms::Vm;
 
@@ -254,10 +254,7 @@ impl HappeningLog {
                 Happening::new(HappeningKind::ChannelKilled, text)
             }
             Notice::HostError { fault } => Happening::new(HappeningKind::HostError, fault.to_string()),
-            Notice::StartFailed { reason } => {
-                let text = format!("the card cannot be used: {reason}");
-                Happening::new(HappeningKind::HostError, text)
-            }
+            Notice::StartFailed { reason } => unusable(reason),
             Notice::Started { .. }
             | Notice::CopiesByWindow
             | Notice::Backed { .. }
@@ -267,6 +264,7 @@ impl HappeningLog {
             | Notice::Resumed { .. }
             | Notice::SyncWaited { .. }
             | Notice::EngineTime { .. }
+            | Notice::ChannelError { .. }
             | Notice::Usage { .. } => return,
         };
         self.put(notice.vm().and_then(name), happening);
@@ -294,6 +292,11 @@ impl HappeningLog {
             until,
         }
     }
+}
+
+fn unusable(reason: &StartFailure) -> Happening {
+    let text = format!("the card cannot be used: {reason}");
+    Happening::new(HappeningKind::HostError, text)
 }
 
 fn moved(direction: Direction, chunks: u32, why: &str) -> Happening {

@@ -45,6 +45,15 @@ impl NoticeLog {
             Notice::StartFailed { reason } => log::error!("the card cannot be used: {reason}"),
             Notice::HostError { fault } => self.host_error(&fault.to_string()),
             Notice::GuestError { vm, what } => self.warn(*vm, &name, format_args!("guest error: {what}")),
+            // The guest is told of it, and it is harmless to others.
+            Notice::ChannelError { vm, channel, cause } => {
+                let name = name(*vm).unwrap_or("gone");
+                self.vm(
+                    log::Level::Info,
+                    name,
+                    format_args!("channel {channel} made an error: {cause}"),
+                );
+            }
             Notice::ChannelKilled { vm, channel, cause } => {
                 self.warn(*vm, &name, format_args!("channel {channel} killed: {cause}"));
             }

@@ -169,6 +169,8 @@ pub struct VmStats {
     pub pauses_in_vain: u64,
     /// Errors of the guest that drivers do not make.
     pub guest_errors: u64,
+    /// Errors of channels that the guest was told of.
+    pub channel_errors: u64,
     /// Channels stopped after a fault.
     pub channels_killed: u64,
     /// Number of interrupts raised.
@@ -399,6 +401,7 @@ impl VmCounters {
                 figures.spilled_peak_bytes = figures.spilled_peak_bytes.max(*spilled);
             }
             Notice::GuestError { .. } => figures.guest_errors += 1,
+            Notice::ChannelError { .. } => figures.channel_errors += 1,
             Notice::ChannelKilled { .. } => figures.channels_killed += 1,
             Notice::Suspended { predicted_ns, .. } => self.predictions.record(*predicted_ns),
             Notice::MoveStage {

@@ -27,7 +27,9 @@ mod board;
 mod channel;
 pub(crate) mod effect;
 mod engines;
+pub(crate) mod errors;
 mod fecs;
+mod graph;
 mod leave;
 mod mmu;
 mod pbdma;
@@ -497,19 +499,6 @@ impl Inspect for Space {
         tree.count("channels", self.users as usize);
         if let Some(at) = self.worked_at {
             tree.age("had_work", at);
-        }
-    }
-}
-
-impl Channel {
-    fn state(&self) -> &'static str {
-        match self {
-            Channel { killed: true, .. } => "killed",
-            Channel { suspended: true, .. } => "suspended for a move",
-            Channel { in_table: false, .. } => "not in the card's table yet",
-            Channel { preempting: true, .. } => "being preempted for the guest",
-            Channel { runnable: false, .. } => "stopped by the guest",
-            _ => "may run",
         }
     }
 }

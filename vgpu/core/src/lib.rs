@@ -4,6 +4,7 @@
 //! clock, waits for nothing and draws random numbers only from a seed, so any run can be repeated from its events.
 
 mod account;
+mod channel_error;
 mod config;
 mod contained;
 mod device;

@@ -31,6 +31,7 @@ mod claim;
 mod demands;
 mod engine_looks;
 mod engine_time;
+mod errors;
 pub(crate) mod forecast;
 mod gpu_time;
 mod images;

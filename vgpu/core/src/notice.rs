@@ -221,7 +221,16 @@ pub enum Notice {
         /// The guest's error.
         what: String,
     },
-    /// A channel of the VM was stopped after a fault or error.
+    /// A channel of the VM made an error that a card survives: the guest was told, and the channel goes on when it has taken note.
+    ChannelError {
+        /// VM that owns the channel.
+        vm: VmId,
+        /// The guest's channel id.
+        channel: u8,
+        /// What the card reported of it.
+        cause: ChannelFault,
+    },
+    /// A channel of the VM was stopped for good after a fault or error.
     ChannelKilled {
         /// VM that owns the channel.
         vm: VmId,
@@ -258,6 +267,7 @@ impl Notice {
             | Self::Usage { vm, .. }
             | Self::EngineTime { vm, .. }
             | Self::GuestError { vm, .. }
+            | Self::ChannelError { vm, .. }
             | Self::ChannelKilled { vm, .. } => Some(*vm),
         }
     }

@@ -51,6 +51,7 @@ struct VmFigures {
     vm: Vm,
     spilled_chunks: u64,
     refilled_chunks: u64,
+    channel_errors: u64,
     accesses: Accesses,
     spreads: VmSpreads,
 }
@@ -175,6 +176,8 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |account| CounterNs(account.sync_waits.total_ns))),
     family("vm_guest_errors", "Errors of the guest that drivers do not make", None,
         |of| account(of, |account| Counter(account.guest_errors))),
+    family("vm_channel_errors", "Errors of channels that the guest was told of, as a card tells them", None,
+        |of| account(of, |_| Counter(of.channel_errors))),
     family("vm_channels_killed", "Channels stopped after a fault", None,
         |of| account(of, |account| Counter(account.channels_killed))),
 ];
@@ -349,6 +352,7 @@ impl VmFigures {
             vm: answers::vm(gpu, place, vm, picture),
             spilled_chunks: stats.map_or(0, |stats| stats.spills),
             refilled_chunks: stats.map_or(0, |stats| stats.refills),
+            channel_errors: stats.map_or(0, |stats| stats.channel_errors),
             accesses: stats.map_or_else(Accesses::default, |stats| stats.accesses),
             spreads: vm.spreads.unwrap_or_default(),
         }
@@ -466,6 +470,7 @@ mod tests {
             vm,
             spilled_chunks: 4,
             refilled_chunks: 1,
+            channel_errors: 0,
             accesses: Accesses {
                 bar1_reads: 5,
                 bar1_writes: 6,

@@ -28,6 +28,8 @@ pub(crate) struct Channel {
     pub(crate) suspended: bool,
     /// Stopped: off the card for good after a fault or an error. The guest has to bind it anew.
     pub(crate) killed: bool,
+    /// Off the card until the guest has acknowledged its errors.
+    pub(crate) stands: bool,
     /// A preempt that the guest asked for is in the lane.
     pub(crate) preempting: bool,
     /// The time slice last written to its instance block.
@@ -95,6 +97,7 @@ impl Channel {
             runnable: false,
             suspended: false,
             killed: false,
+            stands: false,
             preempting: false,
             slice: Timeslice::new(),
             gp_put: None,
@@ -104,6 +107,11 @@ impl Channel {
             parking: false,
             bound_at: Tick::default(),
         }
+    }
+
+    /// Nothing of the broker's keeps it from the runlist.
+    pub(crate) fn may_run(&self) -> bool {
+        !self.suspended && !self.killed && !self.stands && !self.parking
     }
 
     /// A channel of which nothing is known but its number: it may only leave the card.
@@ -139,9 +147,24 @@ impl Vgpu {
         self.runlist
             .iter()
             .filter_map(|v| self.channels.get(v))
-            .filter(move |channel| may_run && channel.in_table && !channel.suspended && !channel.killed)
-            .filter(|channel| !channel.parking && !self.is_held_back(channel))
+            .filter(move |channel| may_run && channel.in_table && channel.may_run())
+            .filter(|channel| !self.is_held_back(channel))
             .map(|channel| channel.physical)
+    }
+}
+
+impl Channel {
+    /// What the inspect tree calls its state.
+    fn state(&self) -> &'static str {
+        match self {
+            Channel { killed: true, .. } => "killed",
+            Channel { suspended: true, .. } => "suspended for a move",
+            Channel { stands: true, .. } => "made an error that the guest has not acknowledged",
+            Channel { in_table: false, .. } => "not in the card's table yet",
+            Channel { preempting: true, .. } => "being preempted for the guest",
+            Channel { runnable: false, .. } => "stopped by the guest",
+            _ => "may run",
+        }
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) enum Effect {
     Runlist(RunlistBase, u16),
     /// Take a channel off the engines.
     Preempt(u8),
+    /// The guest has acknowledged an error of a channel.
+    ErrorSeen,
     /// PFIFO was switched off: all channels go.
     ResetFifo,
     /// No such thing: counted.

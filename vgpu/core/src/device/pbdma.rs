@@ -1,4 +1,4 @@
-//! PBDMAs of a guest's GPU: the errors that its channels were stopped for.
+//! PBDMAs of a guest's GPU: the errors that its channels made.
 
 use fermi_spec::engine::PBDMAS;
 use fermi_spec::regs::PbdmaReg;
@@ -6,45 +6,50 @@ use fermi_spec::regs::pbdma::CHANNEL_ACTIVE;
 use mmio::Storage;
 use serde::{Deserialize, Serialize};
 
+use super::errors::{Blame, Errors};
+use crate::channel_error::PbdmaError;
 use crate::inspect::{Inspect, Tree};
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Pbdma {
-    intr: u32,
+    errors: Errors<PbdmaError>,
     intr_enable: u32,
+    /// Channel of the last error.
     channel: u32,
-    method: u32,
-    data: u32,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pbdmas([Pbdma; PBDMAS]);
 
 impl Pbdmas {
-    /// A PBDMA stopped with an error.
-    pub(crate) fn error(&mut self, pbdma: u8, bits: u32, channel: u8, method: u32, data: u32) {
-        let pbdma = &mut self.0[usize::from(pbdma).min(PBDMAS - 1)];
-        pbdma.intr |= bits;
-        pbdma.channel = u32::from(channel) | CHANNEL_ACTIVE;
-        (pbdma.method, pbdma.data) = (method, data);
+    /// A PBDMA stopped with an error of that channel. `false`: there is no room for it.
+    pub(crate) fn error(&mut self, pbdma: u8, blame: Blame, error: PbdmaError) -> bool {
+        self.0[usize::from(pbdma).min(PBDMAS - 1)]
+            .errors
+            .raise(blame, error)
+    }
+
+    /// Whether an error of that channel has not been acknowledged.
+    pub(super) fn concern(&self, channel: u8) -> bool {
+        self.0.iter().any(|pbdma| pbdma.errors.concerns(channel))
     }
 
     /// PBDMAs with an interrupt that is let through, a bit for each.
     pub(super) fn sources(&self) -> u32 {
         (0..)
             .zip(&self.0)
-            .filter(|(_, pbdma)| pbdma.intr & pbdma.intr_enable != 0)
+            .filter(|(_, pbdma)| pbdma.errors.shown.intr & pbdma.intr_enable != 0)
             .fold(0, |mask, (i, _)| mask | 1 << i)
     }
 
     pub(super) fn read(&self, reg: PbdmaReg, words: &Storage) -> u32 {
         let of = |i: u16, field: fn(&Pbdma) -> u32| self.0.get(usize::from(i)).map_or(0, field);
         match reg {
-            PbdmaReg::PbdmaIntr(i) => of(i, |pbdma| pbdma.intr),
+            PbdmaReg::PbdmaIntr(i) => of(i, |pbdma| pbdma.errors.shown.intr),
             PbdmaReg::PbdmaIntrEnable(i) => of(i, |pbdma| pbdma.intr_enable),
-            PbdmaReg::PbdmaChannel(i) => of(i, |pbdma| pbdma.channel),
-            PbdmaReg::PbdmaMethod0(i) => of(i, |pbdma| pbdma.method),
-            PbdmaReg::PbdmaData0(i) => of(i, |pbdma| pbdma.data),
+            PbdmaReg::PbdmaChannel(i) => of(i, Pbdma::channel),
+            PbdmaReg::PbdmaMethod0(i) => of(i, |pbdma| pbdma.errors.shown.method),
+            PbdmaReg::PbdmaData0(i) => of(i, |pbdma| pbdma.errors.shown.data),
             // Where in its ring the channel failed is not told.
             PbdmaReg::PbdmaGpShadowLow(_)
             | PbdmaReg::PbdmaGpShadowHigh(_)
@@ -53,19 +58,21 @@ impl Pbdmas {
         }
     }
 
-    pub(super) fn write(&mut self, reg: PbdmaReg, value: u32, words: &mut Storage) {
+    /// A store. `true` if the guest has acknowledged an error with it.
+    pub(super) fn write(&mut self, reg: PbdmaReg, value: u32, words: &mut Storage) -> bool {
         match reg {
             PbdmaReg::PbdmaIntr(i) => {
-                if let Some(pbdma) = self.0.get_mut(usize::from(i)) {
-                    pbdma.intr &= !value;
-                }
+                return self
+                    .0
+                    .get_mut(usize::from(i))
+                    .is_some_and(|pbdma| pbdma.acknowledge(value));
             }
             PbdmaReg::PbdmaIntrEnable(i) => {
                 if let Some(pbdma) = self.0.get_mut(usize::from(i)) {
                     pbdma.intr_enable = value;
                 }
             }
-            // The channel is killed: what its latch holds will not be executed.
+            // The host has put a NOP into the latch: what failed is not executed, whatever the guest would have instead.
             PbdmaReg::PbdmaMethod0(_) | PbdmaReg::PbdmaData0(_) => {}
             PbdmaReg::PbdmaChannel(_)
             | PbdmaReg::PbdmaGpShadowLow(_)
@@ -73,6 +80,22 @@ impl Pbdmas {
             | PbdmaReg::PbdmaHeaderShadow(_) => {}
             PbdmaReg::PbdmaStall(_) => words.store(reg, value),
         }
+        false
+    }
+}
+
+impl Pbdma {
+    /// PBDMA_CHANNEL: whose error is shown, or was shown last.
+    fn channel(&self) -> u32 {
+        self.errors
+            .blame()
+            .map_or(self.channel, |blame| u32::from(blame.channel) | CHANNEL_ACTIVE)
+    }
+
+    fn acknowledge(&mut self, bits: u32) -> bool {
+        self.channel = self.channel();
+        self.errors.shown.intr &= !bits;
+        self.errors.shown.intr == 0 && self.errors.seen()
     }
 }
 
@@ -80,11 +103,11 @@ impl Inspect for Pbdmas {
     fn inspect(&self, tree: &mut Tree<'_>) {
         for (number, pbdma) in self.0.iter().enumerate() {
             tree.group(number, |tree| {
-                tree.bits("interrupts", pbdma.intr);
+                tree.bits("interrupts", pbdma.errors.shown.intr);
                 tree.bits("let_through", pbdma.intr_enable);
-                tree.bits("channel", pbdma.channel);
-                tree.bits("method", pbdma.method);
-                tree.bits("data", pbdma.data);
+                tree.bits("channel", pbdma.channel());
+                tree.bits("method", pbdma.errors.shown.method);
+                tree.bits("data", pbdma.errors.shown.data);
             });
         }
     }

@@ -95,8 +95,8 @@ impl Units {
             Bar0Reg::Ptimer(reg) => self.ptimer.read(reg, now, words),
             Bar0Reg::Pffb(reg) => self.mmu.read(reg, words),
             Bar0Reg::Pflush(reg) => Mmu::read_flush(reg),
-            Bar0Reg::Pgraph(reg) => self.engines.read_graph(reg, words),
-            Bar0Reg::Fecs(reg) => self.engines.read_fecs(reg),
+            Bar0Reg::Pgraph(reg) => self.engines.graph.read(reg, words),
+            Bar0Reg::Fecs(reg) => self.engines.graph.read_fecs(reg),
             Bar0Reg::Pcopy(reg) => self.engines.read_copy(reg, words),
             Bar0Reg::Punits(reg) => board::read_units(reg, words),
             Bar0Reg::Ltc(reg) => board::read_ltc(reg, words),
@@ -118,13 +118,13 @@ impl Units {
             Bar0Reg::Pmc(reg) => return self.write_pmc(reg, value),
             Bar0Reg::Pbus(reg) => self.pbus.write(reg, value, words),
             Bar0Reg::Pfifo(reg) => return self.pfifo.write(reg, value, words),
-            Bar0Reg::Pbdma(reg) => self.pbdmas.write(reg, value, words),
+            Bar0Reg::Pbdma(reg) => return seen(self.pbdmas.write(reg, value, words)),
             Bar0Reg::Ptimer(reg) => self.ptimer.write(reg, value, words),
             Bar0Reg::Pffb(reg) => return self.mmu.write(reg, value, words),
             Bar0Reg::Pflush(reg) => Mmu::write_flush(reg),
-            Bar0Reg::Pgraph(reg) => self.engines.write_graph(reg, value, words),
-            Bar0Reg::Fecs(reg) => self.engines.write_fecs(reg, value),
-            Bar0Reg::Pcopy(reg) => self.engines.write_copy(reg, value, words),
+            Bar0Reg::Pgraph(reg) => return seen(self.engines.graph.write(reg, value, words)),
+            Bar0Reg::Fecs(reg) => self.engines.graph.write_fecs(reg, value),
+            Bar0Reg::Pcopy(reg) => return seen(self.engines.write_copy(reg, value, words)),
             Bar0Reg::Punits(reg) => board::write_units(reg, value, words),
             Bar0Reg::Ltc(reg) => board::write_ltc(reg, value, words),
             Bar0Reg::Pring(reg) => board::write_ring(reg, value, words),
@@ -141,8 +141,16 @@ impl Units {
     fn write_pmc(&mut self, reg: PmcReg, value: u32) -> Effect {
         let before = self.pmc.enabled();
         let effect = self.pmc.write(reg, value, &mut self.words);
-        self.engines.reset(before & !self.pmc.enabled());
-        effect
+        let were_errors = self.engines.reset(before & !self.pmc.enabled());
+        match effect {
+            Effect::None => seen(were_errors),
+            effect => effect,
+        }
+    }
+
+    /// Whether the guest has not acknowledged an error of that channel yet.
+    pub(crate) fn has_error_of(&self, channel: u8) -> bool {
+        self.engines.concern(channel) || self.pbdmas.concern(channel)
     }
 
     /// The guest's load of a word that has no name; `None` if nobody answers it.
@@ -163,6 +171,11 @@ impl Units {
             Policy::Refused => false,
         }
     }
+}
+
+/// What a store leads to that may have acknowledged an error.
+fn seen(is_seen: bool) -> Effect {
+    if is_seen { Effect::ErrorSeen } else { Effect::None }
 }
 
 impl Inspect for Units {

@@ -6,11 +6,14 @@ use fermi_spec::engine::{Engine, PBDMAS};
 use fermi_spec::fault;
 use fermi_spec::regs::pcopy::copy_intr;
 use fermi_spec::regs::pfifo::EngineStatus;
+use fermi_spec::regs::pgraph::graph_intr;
 use fermi_spec::regs::{
     Bar0Reg, PbdmaReg, PcopyReg, PfifoReg, PgraphReg, PmcReg, PpciReg, PtimerReg, pbdma, pfifo, pmc, ppci,
 };
 
+use super::graph_errors;
 use super::lane::Tokens;
+use crate::channel_error::{CopyError, GraphError, PbdmaError};
 use crate::event::{Action, Actions, Token};
 
 /// An MMU fault as the card recorded it.
@@ -30,22 +33,21 @@ pub(crate) enum Finding {
     Notify(Engine),
     /// The MMU refused an access.
     Fault(FaultRecord),
-    /// A PBDMA stopped: its number, interrupt bits, channel, latched method and data.
+    /// A channel on PGRAPH asked for a notification by interrupt.
+    GraphNotify { channel: u8 },
+    /// A PBDMA stopped.
     Pbdma {
         pbdma: u8,
-        intr: u32,
         channel: u8,
-        method: u32,
-        data: u32,
+        error: PbdmaError,
     },
-    /// An engine's error, and the channel on the engine. PGRAPH: interrupt bits, trapped method, its data; a copy
-    /// engine: interrupt bits, error code, its data.
-    EngineError {
+    /// PGRAPH stopped with that channel.
+    Graph { channel: u8, error: GraphError },
+    /// A copy engine stopped with that channel.
+    Copy {
         engine: Engine,
-        intr: u32,
-        code: u32,
-        data: u32,
         channel: u8,
+        error: CopyError,
     },
     /// The scheduler or channel table complains.
     Fifo {
@@ -68,6 +70,8 @@ pub(crate) struct Scan {
 }
 
 const NOTIFY_ENGINES: [Engine; 3] = [Engine::Graph, Engine::Copy0, Engine::Copy1];
+/// Copy engines by their number among them.
+const COPY_ENGINES: [(u16, Engine); 2] = [(0, Engine::Copy0), (1, Engine::Copy1)];
 
 fn first_registers() -> Vec<Bar0Reg> {
     let mut registers: Vec<Bar0Reg> = vec![
@@ -192,7 +196,7 @@ impl Scan {
         (0..PBDMAS as u16).filter(move |pbdma| mask & 1 << pbdma != 0)
     }
 
-    /// Fault records and PBDMA states that the first look asks for and that are not there yet.
+    /// Fault records, PBDMA states and PGRAPH's account of an error, as far as what was read asks for them.
     fn second_registers(&self) -> Vec<Bar0Reg> {
         let mut registers: Vec<Bar0Reg> = Vec::new();
         for unit in self.units() {
@@ -210,6 +214,8 @@ impl Scan {
                 .map(Bar0Reg::from),
             );
         }
+        let of_graph = graph_errors::registers(|reg| self.word(reg));
+        registers.extend(of_graph.into_iter().map(Bar0Reg::from));
         registers.retain(|&reg| self.get(reg).is_none());
         registers
     }
@@ -233,26 +239,15 @@ impl Scan {
         for i in self.pbdmas() {
             findings.push(Finding::Pbdma {
                 pbdma: i as u8,
-                intr: self.word(PbdmaReg::PbdmaIntr(i)),
                 channel: (self.word(PbdmaReg::PbdmaChannel(i)) & pfifo::CHANNEL_ID_MASK) as u8,
-                method: self.word(PbdmaReg::PbdmaMethod0(i)),
-                data: self.word(PbdmaReg::PbdmaData0(i)),
+                error: PbdmaError {
+                    intr: self.word(PbdmaReg::PbdmaIntr(i)),
+                    method: self.word(PbdmaReg::PbdmaMethod0(i)),
+                    data: self.word(PbdmaReg::PbdmaData0(i)),
+                },
             });
         }
-        for engine in NOTIFY_ENGINES {
-            let [intr, code, data] = error_registers(engine).map(|reg| self.word(reg));
-            if intr & error_bits(engine) != 0 {
-                let status = self.word(PfifoReg::EngineStatus(u16::from(engine.number())));
-                let channel = EngineStatus::from_bits(status).channel();
-                findings.push(Finding::EngineError {
-                    engine,
-                    intr,
-                    code,
-                    data,
-                    channel,
-                });
-            }
-        }
+        findings.extend(self.engine_errors());
         let bits = self.word(PfifoReg::PfifoIntr) & !pfifo::intr::LEVELS;
         if bits != 0 {
             findings.push(Finding::Fifo {
@@ -267,6 +262,37 @@ impl Scan {
             time: self.word(PtimerReg::PtimerLow),
         });
         findings
+    }
+
+    /// Errors of engines, with the channel on each.
+    fn engine_errors(&self) -> Vec<Finding> {
+        let on = |engine: Engine| {
+            let status = self.word(PfifoReg::EngineStatus(u16::from(engine.number())));
+            EngineStatus::from_bits(status).channel()
+        };
+        let mut found = Vec::new();
+        for (i, engine) in COPY_ENGINES {
+            let error = CopyError {
+                intr: self.word(PcopyReg::CopyIntr(i)),
+                code: self.word(PcopyReg::CopyError(i)),
+                data: self.word(PcopyReg::CopyErrorData(i)),
+            };
+            if error.intr & copy_intr::DISPATCH != 0 {
+                let channel = on(engine);
+                found.push(Finding::Copy {
+                    engine,
+                    channel,
+                    error,
+                });
+            }
+        }
+        let channel = on(Engine::Graph);
+        if self.word(PgraphReg::GraphIntr) & graph_intr::NOTIFY != 0 {
+            found.push(Finding::GraphNotify { channel });
+        }
+        let error = graph_errors::error(|reg| self.word(reg));
+        found.extend(error.map(|error| Finding::Graph { channel, error }));
+        found
     }
 
     /// The value that was read, zero if none was.
@@ -290,14 +316,17 @@ impl Scan {
             actions.register(PbdmaReg::PbdmaIntr(i), self.word(PbdmaReg::PbdmaIntr(i)));
             actions.register(PfifoReg::PbdmaIntrSource, 1 << i);
         }
-        for (i, engine) in (0..).zip([Engine::Copy0, Engine::Copy1]) {
-            let intr = self.word(error_registers(engine)[0]);
+        for (i, _) in COPY_ENGINES {
+            let intr = self.word(PcopyReg::CopyIntr(i));
             if intr != 0 {
                 actions.register(PcopyReg::CopyIntrAck(i), intr);
             }
         }
-        if self.word(PgraphReg::GraphIntr) != 0 {
-            actions.register(PgraphReg::GraphIntr, self.word(PgraphReg::GraphIntr));
+        if self.word(PgraphReg::GraphIntr) & graph_intr::NOTIFY != 0 {
+            actions.register(PgraphReg::GraphIntr, graph_intr::NOTIFY);
+        }
+        if let Some(error) = graph_errors::error(|reg| self.word(reg)) {
+            graph_errors::acknowledge(&error, actions);
         }
         let bits = self.word(PfifoReg::PfifoIntr) & !pfifo::intr::LEVELS;
         if bits != 0 {
@@ -305,13 +334,5 @@ impl Scan {
         }
         actions.register(PpciReg::PciMsiRearm, ppci::MSI_REARM);
         actions.register(PmcReg::PmcIntrEnable(0), pmc::LINE_HARDWARE);
-    }
-}
-
-/// Interrupt bits of an engine that mean an error of its channel.
-fn error_bits(engine: Engine) -> u32 {
-    match engine {
-        Engine::Graph => !0,
-        _ => copy_intr::DISPATCH,
     }
 }

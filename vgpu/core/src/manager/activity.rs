@@ -43,7 +43,7 @@ impl Vgpu {
         let is_held = self.hold.is_suspended;
         let asked = self.channels.iter().filter(|(_, channel)| {
             let may_run = channel.in_table && channel.runnable && !channel.suspended && !channel.killed;
-            may_run && !is_held && channel.gp_put.is_some() && is_silent(&channel.space)
+            may_run && !channel.stands && !is_held && channel.gp_put.is_some() && is_silent(&channel.space)
         });
         let all: Vec<_> = asked.map(|(&v, channel)| (v, channel.physical)).collect();
         let from = all.partition_point(|(v, _)| *v < self.asked_from);

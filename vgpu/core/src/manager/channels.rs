@@ -291,7 +291,7 @@ impl Running {
         };
         bound.runnable = run;
         bound.has_contexts = contexts.unwrap_or(bound.has_contexts);
-        if !bound.suspended && !bound.killed && !bound.parking && !is_held {
+        if bound.may_run() && !is_held {
             let physical = bound.physical;
             if run {
                 self.card.start(physical)
@@ -391,7 +391,7 @@ impl Running {
         let channels = vgpu.channels.values();
         // Those that stand still for a move are put back behind it, if they are not held then.
         let there: Vec<_> = channels
-            .filter(|channel| !channel.suspended && !channel.killed && !channel.parking)
+            .filter(|channel| channel.may_run())
             .map(|channel| (channel.physical, channel.runnable, channel.gp_put))
             .collect();
         for (physical, runnable, _) in &there {

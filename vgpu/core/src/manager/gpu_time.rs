@@ -120,8 +120,7 @@ impl Vgpu {
 }
 
 fn has_work(channel: &Channel) -> bool {
-    let is_there = channel.in_table && !channel.suspended && !channel.killed && !channel.parking;
-    channel.has_work && is_there
+    channel.has_work && channel.in_table && channel.may_run()
 }
 
 impl GpuTime {

@@ -87,8 +87,7 @@ impl Vgpu {
 
 /// Whether a channel may give up its number.
 fn may_park(channel: &Channel) -> bool {
-    let is_calm = !channel.suspended && !channel.killed && !channel.preempting && !channel.parking;
-    channel.in_table && is_calm && channel.has_contexts
+    channel.in_table && channel.may_run() && !channel.preempting && channel.has_contexts
 }
 
 impl Running {

@@ -160,8 +160,8 @@ impl Running {
                 .filter(|channel| channel.physical == physical)
             {
                 channel.suspended = false;
-                // One that an operator holds is rung when he lets it go.
-                if !channel.killed && !is_held {
+                // One that an operator holds is rung when he lets it go, one with an error when the guest has acknowledged that.
+                if !channel.killed && !channel.stands && !is_held {
                     ring.push((physical, channel.runnable, channel.gp_put));
                 }
             }

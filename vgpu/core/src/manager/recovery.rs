@@ -1,13 +1,15 @@
-//! The card's reports: notifications go to guests, faults and errors stop the one channel that caused them.
+//! The card's reports: notifications and errors go to guests ([`super::errors`]), faults stop the one channel that caused them.
 
 use fermi_spec::engine::Engine;
 
+use fermi_spec::regs::pbdma::pbdma_intr;
 use fermi_spec::regs::{PfifoReg, pfifo};
 
 use super::Cx;
 use super::engine_looks::Purpose;
 use super::running::Running;
-use crate::device::Channel;
+use crate::channel_error::{CopyError, PbdmaError};
+use crate::device::units::Units;
 use crate::event::{Tick, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::OWN_CHANNEL;
@@ -26,50 +28,48 @@ impl Running {
         match finding {
             Finding::Notify(engine) => self.notify(engine),
             Finding::Fault(record) => self.fault(record, cx),
+            Finding::GraphNotify { channel } => self.graph_notify(channel),
             Finding::Pbdma {
                 pbdma,
-                intr,
                 channel,
-                method,
-                data,
+                error,
             } => {
+                let PbdmaError { intr, method, data } = error;
                 let fault = ChannelFault::Pbdma {
                     pbdma,
                     intr,
                     method,
                     data,
                 };
-                let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.nobodys(Some(channel), None, fault, cx);
-                };
-                if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    vgpu.units.pbdmas.error(pbdma, intr, v, method, data);
-                }
-                self.kill(vm, v, None, fault, cx);
+                // There is no channel behind a block without a signature to go on with.
+                let is_fatal = intr & pbdma_intr::SIGNATURE != 0;
+                let raise = |units: &mut Units, blame| units.pbdmas.error(pbdma, blame, error);
+                self.channel_error(channel, (fault, is_fatal), raise, cx);
             }
-            Finding::EngineError {
+            Finding::Graph { channel, error } => {
+                let fault = ChannelFault::Engine {
+                    engine: Engine::Graph,
+                    intr: error.intr,
+                    code: error.method,
+                    data: error.data,
+                };
+                let raise = |units: &mut Units, blame| units.engines.graph_error(blame, error);
+                self.channel_error(channel, (fault, false), raise, cx);
+            }
+            Finding::Copy {
                 engine,
-                intr,
-                code,
-                data,
                 channel,
+                error,
             } => {
+                let CopyError { intr, code, data } = error;
                 let fault = ChannelFault::Engine {
                     engine,
                     intr,
                     code,
                     data,
                 };
-                let Some((vm, v)) = self.bound_as(channel) else {
-                    return self.nobodys(Some(channel), None, fault, cx);
-                };
-                if let Some(vgpu) = self.vms.get_mut(&vm) {
-                    let instance = vgpu.channels.get(&v).map_or(0, Channel::guest_frame);
-                    vgpu.units.engines.error(engine, intr, (code, data), instance);
-                }
-                // The acknowledged engine goes on with other channels' work, so it must not be reset: that would end
-                // theirs. Only a fault leaves it standing.
-                self.kill(vm, v, None, fault, cx);
+                let raise = |units: &mut Units, blame| units.engines.copy_error(engine, blame, error);
+                self.channel_error(channel, (fault, false), raise, cx);
             }
             Finding::Fifo {
                 bits,
@@ -92,6 +92,15 @@ impl Running {
     fn notify(&mut self, engine: Engine) {
         for vgpu in self.vms.values_mut().filter(|vgpu| !vgpu.channels.is_empty()) {
             vgpu.notify_engines.insert(engine);
+        }
+    }
+
+    /// The guest's channel asked PGRAPH itself for an interrupt. It stands for nothing.
+    fn graph_notify(&mut self, physical: u8) {
+        if let Some((vm, _)) = self.bound_as(physical)
+            && let Some(vgpu) = self.vms.get_mut(&vm)
+        {
+            vgpu.units.engines.graph_notify();
         }
     }
 
@@ -156,7 +165,13 @@ impl Running {
 
     /// An error of no bound channel: of the broker's own, or of one that is on its way off the card and whose engine
     /// has to be brought back for the others.
-    fn nobodys(&mut self, channel: Option<u8>, engine: Option<Engine>, fault: ChannelFault, cx: &mut Cx<'_>) {
+    pub(super) fn nobodys(
+        &mut self,
+        channel: Option<u8>,
+        engine: Option<Engine>,
+        fault: ChannelFault,
+        cx: &mut Cx<'_>,
+    ) {
         if channel == Some(OWN_CHANNEL.0) {
             return self.copy_failed(Some(fault), engine, cx);
         }

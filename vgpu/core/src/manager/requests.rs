@@ -296,6 +296,10 @@ impl Running {
                 self.preempt(vm, channel);
                 Step::Done(Reply::Done)
             }
+            Effect::ErrorSeen => {
+                self.errors_seen(vm);
+                Step::Done(Reply::Done)
+            }
             Effect::ResetFifo => {
                 self.unbind_all(vm);
                 Step::Done(Reply::Done)

@@ -5,6 +5,7 @@ mod aside;
 mod claims;
 mod engine_time;
 mod engines;
+mod errors;
 mod holds;
 mod host_ram;
 mod isolation;

@@ -299,8 +299,7 @@ impl Card {
             return false;
         };
         let before = bound.gp_put.replace(gp_put);
-        let waits = bound.suspended || bound.killed || bound.parking || is_held;
-        match (bound.in_table, waits) {
+        match (bound.in_table, is_held || !bound.may_run()) {
             (_, true) => {}
             (true, false) => self.ring(bound.physical, gp_put, actions),
             (false, false) => self.ring_later(bound.physical, gp_put),

@@ -1,12 +1,15 @@
 use super::*;
+use crate::channel_error::{CopyError, GpcTrap, GraphError, PbdmaError};
+use crate::device::errors::Blame;
 use fermi_spec::addr::Aperture;
 use fermi_spec::engine::Engine;
 use fermi_spec::regs::falcon::{self, CONTROL_START};
 use fermi_spec::regs::fecs::{FECS_CHANNEL_VALID, fecs_nouveau};
+use fermi_spec::regs::pbdma::pbdma_intr;
 use fermi_spec::regs::pfifo::{self, PREEMPT_PENDING};
-use fermi_spec::regs::pgraph::graph_intr;
+use fermi_spec::regs::pgraph::{self, graph_intr, graph_trap};
 use fermi_spec::regs::{
-    Access, FecsReg, PbusReg, PcopyReg, PffbReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pffb,
+    Access, FecsReg, PbdmaReg, PbusReg, PcopyReg, PffbReg, PfifoReg, PgraphReg, PmcReg, PpciReg, pffb,
 };
 
 fn units() -> Units {
@@ -24,6 +27,27 @@ fn armed() -> Units {
 
 fn read(units: &Units, reg: impl Into<Bar0Reg>) -> u32 {
     units.read(reg.into(), Tick(0))
+}
+
+/// Whose error it is.
+const OF_5: Blame = Blame {
+    channel: 5,
+    instance: 0x77,
+};
+const DISPATCH: CopyError = CopyError {
+    intr: 1 << 6,
+    code: 2,
+    data: 3,
+};
+
+fn illegal_method() -> GraphError {
+    GraphError {
+        intr: graph_intr::ILLEGAL_METHOD,
+        method: 0x3_0300,
+        data: 3,
+        class: 0x90c0,
+        ..GraphError::default()
+    }
 }
 
 fn snapshot(units: &Units) -> Vec<(Bar0Reg, u32)> {
@@ -110,7 +134,7 @@ fn second_fault_of_a_unit_is_dropped_and_said() {
 #[test]
 fn errors_of_two_engines_are_told_apart() {
     let mut units = armed();
-    units.engines.error(Engine::Copy1, 1 << 6, (2, 3), 0x77);
+    assert!(units.engines.copy_error(Engine::Copy1, OF_5, DISPATCH));
     let of = |i| {
         [
             PcopyReg::CopyIntr(i),
@@ -125,7 +149,10 @@ fn errors_of_two_engines_are_told_apart() {
     assert_eq!(culprit(&units, 1).frame(), 0x77);
     // A driver passes on what the microcode routes to it.
     assert_ne!(read(&units, PcopyReg::CopyIntrRoute(1)) & 1 << 6, 0);
-    units.write(PcopyReg::CopyIntrAck(1).into(), 1 << 6);
+    assert!(units.has_error_of(5));
+    let acknowledged = units.write(PcopyReg::CopyIntrAck(1).into(), 1 << 6);
+    assert_eq!(acknowledged, Effect::ErrorSeen);
+    assert!(!units.has_error_of(5));
     assert_eq!(read(&units, PmcReg::PmcIntr(0)), 0);
     assert!(!culprit(&units, 1).valid(), "nobody is to blame any more");
 }
@@ -136,12 +163,91 @@ fn culprit_of_an_error_of_pgraph_is_on_the_engine_until_it_is_acknowledged() {
     units.write(FecsReg::FecsControl.into(), CONTROL_START);
     units.write(FecsReg::FecsData.into(), FECS_CHANNEL_VALID | 0x10);
     units.write(FecsReg::FecsCommand.into(), fecs_nouveau::SET_CHANNEL);
-    units
-        .engines
-        .error(Engine::Graph, graph_intr::ILLEGAL_METHOD, (0x300, 3), 0x77);
+    assert!(units.engines.graph_error(OF_5, illegal_method()));
     assert_eq!(read(&units, FecsReg::FecsChannel), FECS_CHANNEL_VALID | 0x77);
     units.write(PgraphReg::GraphIntr.into(), graph_intr::ILLEGAL_METHOD);
     assert_eq!(read(&units, FecsReg::FecsChannel), FECS_CHANNEL_VALID | 0x10);
+}
+
+/// As nouveau reads and acknowledges a warp's error: from the MP up.
+#[test]
+fn trap_of_a_warp_is_told_on_all_levels_and_gone_when_it_is_acknowledged() {
+    let mut units = armed();
+    let mut error = GraphError {
+        intr: graph_intr::TRAP,
+        trap: graph_trap::GPC,
+        gpc_trap: 1,
+        ..illegal_method()
+    };
+    error.gpcs[0] = GpcTrap {
+        gpc: pgraph::GPC_TRAP_TPC0,
+        tpc: pgraph::TPC_TRAP_MP,
+        texture: 0,
+        warp: 0x10,
+        global: pgraph::MP_GLOBAL_TIMEOUT,
+    };
+    assert!(units.engines.graph_error(OF_5, error));
+    let told = [
+        (PgraphReg::GraphTrap, graph_trap::GPC, graph_trap::GPC),
+        (PgraphReg::GraphGpcTrap, 1, 1),
+        (
+            PgraphReg::GpcTrap(0),
+            pgraph::GPC_TRAP_TPC0,
+            pgraph::GPC_TRAP_TPC0,
+        ),
+        (PgraphReg::TpcTrap(0), pgraph::TPC_TRAP_MP, pgraph::TPC_TRAP_MP),
+        (PgraphReg::MpWarpError(0), 0x10, 0),
+        (
+            PgraphReg::MpGlobalError(0),
+            pgraph::MP_GLOBAL_TIMEOUT,
+            pgraph::MP_GLOBAL_TIMEOUT,
+        ),
+        (PgraphReg::GraphSubchannelClass(3), 0x90c0, 0x90c0),
+    ];
+    for (reg, value, _) in told {
+        assert_eq!(read(&units, reg), value, "{reg:?}");
+    }
+    for (reg, _, acknowledge) in told.into_iter().rev().skip(1) {
+        assert_eq!(units.write(reg.into(), acknowledge), Effect::None);
+        assert_eq!(read(&units, reg), 0, "{reg:?}");
+    }
+    assert!(units.has_error_of(5), "the engine's own interrupt is pending");
+    assert_eq!(units.write(PgraphReg::GraphIntr.into(), !0), Effect::ErrorSeen);
+    assert!(!units.has_error_of(5));
+}
+
+#[test]
+fn error_of_a_pbdma_is_told_with_its_channel_and_the_next_one_comes_after_it() {
+    let mut units = armed();
+    units.write(PbdmaReg::PbdmaIntrEnable(1).into(), !0);
+    let error = |data| PbdmaError {
+        intr: pbdma_intr::DEVICE,
+        method: 0x8000_0100,
+        data,
+    };
+    assert!(units.pbdmas.error(1, OF_5, error(1)) && units.pbdmas.error(1, OF_5, error(2)));
+    for data in [1, 2] {
+        assert_eq!(read(&units, PfifoReg::PbdmaIntrSource), 1 << 1);
+        assert_eq!(read(&units, PbdmaReg::PbdmaData0(1)), data);
+        assert_eq!(read(&units, PbdmaReg::PbdmaChannel(1)) & 0x7f, 5);
+        assert!(units.has_error_of(5));
+        let acknowledged = units.write(PbdmaReg::PbdmaIntr(1).into(), pbdma_intr::DEVICE);
+        assert_eq!(acknowledged, Effect::ErrorSeen);
+    }
+    assert!(!units.has_error_of(5));
+    assert_eq!(read(&units, PfifoReg::PbdmaIntrSource), 0);
+}
+
+#[test]
+fn notification_is_an_interrupt_of_pgraph_and_no_error() {
+    let mut units = armed();
+    units.engines.graph_notify();
+    assert_eq!(read(&units, PgraphReg::GraphIntr), graph_intr::NOTIFY);
+    assert_eq!(
+        units.write(PgraphReg::GraphIntr.into(), graph_intr::NOTIFY),
+        Effect::None
+    );
+    assert_eq!(read(&units, PgraphReg::GraphIntr), 0);
 }
 
 #[test]
@@ -149,11 +255,10 @@ fn unit_that_the_guest_switches_off_loses_its_microcode_and_its_errors() {
     let mut units = armed();
     units.write(PmcReg::PmcEnable.into(), !0);
     units.write(FecsReg::FecsControl.into(), CONTROL_START);
-    units
-        .engines
-        .error(Engine::Graph, graph_intr::ILLEGAL_METHOD, (0x300, 3), 0x77);
-    units.engines.error(Engine::Copy0, 1 << 6, (2, 3), 0x77);
-    units.write(PmcReg::PmcEnable.into(), !(1 << Engine::Graph.enable_bit()));
+    assert!(units.engines.graph_error(OF_5, illegal_method()));
+    assert!(units.engines.copy_error(Engine::Copy0, OF_5, DISPATCH));
+    let off = units.write(PmcReg::PmcEnable.into(), !(1 << Engine::Graph.enable_bit()));
+    assert_eq!(off, Effect::ErrorSeen, "its channel may go on");
     assert_eq!(read(&units, FecsReg::FecsScratch(0)), 0);
     assert_eq!(read(&units, PgraphReg::GraphIntr), 0);
     assert_eq!(
