@@ -80,8 +80,8 @@ impl Running {
                 continue;
             }
             channel.stands = false;
-            // One that stands still for a move, or that an operator holds, goes on with that.
-            if !channel.suspended && !channel.killed && !is_held {
+            // One that stands still for a move, is on its way to be parked, or that an operator holds, goes on with that.
+            if channel.may_run() && !is_held {
                 going_on.push((channel.physical, channel.runnable, channel.gp_put));
             }
         }

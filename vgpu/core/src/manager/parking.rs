@@ -281,6 +281,14 @@ impl Running {
             return;
         };
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        // What became of one that made an error on its way out is known of channels with a number only.
+        if let Some(channel) = vgpu.channels.get_mut(&v)
+            && (channel.stands || channel.killed)
+        {
+            (channel.parking, channel.in_table) = (false, false);
+            let (instance, runs) = (channel.instance, channel.runnable && channel.may_run());
+            return self.card.bind(physical, instance, shown, runs);
+        }
         let Some(channel) = vgpu.channels.remove(&v) else {
             return;
         };
