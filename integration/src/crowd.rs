@@ -2,7 +2,7 @@
 
 use fermi_spec::engine::Engine;
 use fermi_spec::instance::CHANNELS;
-use fermi_spec::methods::copy;
+use fermi_spec::methods::{M2mfLaunch, class, copy, host, m2mf};
 use fermi_spec::pushbuffer::incrementing;
 
 use vgpu::VmId;
@@ -19,7 +19,7 @@ const PATTERNS_GPA: u64 = 8 << 20;
 const FOUND_GPA: u64 = 10 << 20;
 /// Where copy engines keep what they know of channels.
 const CONTEXTS_GPA: u64 = 12 << 20;
-const CONTEXT_BYTES: u64 = 0x200;
+const CONTEXT_BYTES: u64 = 0x8000;
 /// Asks until a channel's work is given up.
 const TURNS: u32 = 100_000;
 
@@ -36,7 +36,7 @@ fn pattern(seed: u64, channel: u8) -> Vec<u8> {
 fn bind(rig: &mut Rig, bus: &mut impl WideBus, channel: u8) {
     rig.write_instance(bus, channel, rig::DIRECTORY);
     let context = RAM_VA + CONTEXTS_GPA + u64::from(channel) * CONTEXT_BYTES;
-    let pointer = Rig::instance(channel) + Engine::Copy0.context_offset();
+    let pointer = Rig::instance(channel) + engine_of(channel).context_offset();
     rig::put64(bus, pointer, context);
     rig.bind(bus, channel);
 }
@@ -45,8 +45,46 @@ fn at_slot(channel: u8) -> u64 {
     u64::from(channel) * SLOT
 }
 
+/// The engine that a channel uses: all that copy, in turn.
+fn engine_of(channel: u8) -> Engine {
+    [Engine::Graph, Engine::Copy0, Engine::Copy1][usize::from(channel) % 3]
+}
+
+/// Binds the channel's engine to its subchannel.
+fn binding(channel: u8) -> Vec<u32> {
+    match engine_of(channel) {
+        Engine::Graph => vec![incrementing(2, host::SET_OBJECT, 1), class::M2MF.into()],
+        engine => rig::bind_words(engine).to_vec(),
+    }
+}
+
+/// The first copy of a channel: all that there is to be told of it.
+fn first_copy(channel: u8, source: u64, target: u64) -> Vec<u32> {
+    if engine_of(channel) != Engine::Graph {
+        return rig::copy_words(source, target, SLOT as u32, 1);
+    }
+    let line = SLOT as u32;
+    let mut words = vec![incrementing(2, m2mf::PITCH_IN, 4), line, line, line, 1];
+    words.extend(next_copy(channel, source, target));
+    words
+}
+
 /// The next copy of a channel: only where from and where to. How many bytes is what it was told before.
-fn next_copy(source: u64, target: u64) -> Vec<u32> {
+fn next_copy(channel: u8, source: u64, target: u64) -> Vec<u32> {
+    if engine_of(channel) == Engine::Graph {
+        let launch = M2mfLaunch::new().with_src_linear(true).with_dst_linear(true);
+        let [from, to] = [source, target].map(|at| [(at >> 32) as u32, at as u32]);
+        return vec![
+            incrementing(2, m2mf::OFFSET_OUT_HIGH, 2),
+            to[0],
+            to[1],
+            incrementing(2, m2mf::OFFSET_IN_HIGH, 2),
+            from[0],
+            from[1],
+            incrementing(2, m2mf::LAUNCH, 1),
+            launch.into_bits(),
+        ];
+    }
     let whole = rig::copy_words(source, target, 0, 0);
     let exec = whole[whole.len() - 1];
     let mut words = vec![incrementing(4, copy::SRC_HIGH, 4)];
@@ -74,31 +112,39 @@ fn all_do(rig: &mut Rig, bus: &mut impl WideBus, words: impl Fn(u8) -> Vec<u32>)
 /// Says which channel came to no end, or found something else.
 pub fn all_channels_work(bus: &mut impl WideBus, seed: u64, rounds: u64) -> Result<(), String> {
     let mut rig = Rig::start(bus, u64::from(ALL) * SLOT);
-    (0..ALL).for_each(|channel| bind(&mut rig, bus, channel));
+    // The second time each number is another channel's.
+    for generation in 0..2 {
+        generation_works(&mut rig, bus, seed ^ generation << 16, rounds)?;
+        rig.commit(bus, &[]);
+        (0..ALL).for_each(|channel| rig.unbind(bus, channel));
+    }
+    Ok(())
+}
+
+fn generation_works(rig: &mut Rig, bus: &mut impl WideBus, seed: u64, rounds: u64) -> Result<(), String> {
+    (0..ALL).for_each(|channel| bind(rig, bus, channel));
     let all: Vec<u8> = (0..ALL).collect();
     rig.commit(bus, &all);
+    all_do(rig, bus, binding)?;
     for round in 0..rounds {
         for channel in 0..ALL {
             let bytes = pattern(seed ^ round << 32, channel);
             bus.ram_write(PATTERNS_GPA + at_slot(channel), &bytes);
             bus.ram_write(FOUND_GPA + at_slot(channel), &vec![0xee; SLOT as usize]);
         }
-        all_do(&mut rig, bus, |channel| {
+        all_do(rig, bus, |channel| {
             let (source, target) = (
                 RAM_VA + PATTERNS_GPA + at_slot(channel),
                 DATA_VA + at_slot(channel),
             );
             match round {
-                0 => {
-                    let mut words = rig::bind_words(Engine::Copy0).to_vec();
-                    words.extend(rig::copy_words(source, target, SLOT as u32, 1));
-                    words
-                }
-                _ => next_copy(source, target),
+                0 => first_copy(channel, source, target),
+                _ => next_copy(channel, source, target),
             }
         })?;
-        all_do(&mut rig, bus, |channel| {
-            next_copy(DATA_VA + at_slot(channel), RAM_VA + FOUND_GPA + at_slot(channel))
+        all_do(rig, bus, |channel| {
+            let (source, target) = (DATA_VA + at_slot(channel), RAM_VA + FOUND_GPA + at_slot(channel));
+            next_copy(channel, source, target)
         })?;
         for channel in 0..ALL {
             let mut found = vec![0; SLOT as usize];
@@ -108,7 +154,7 @@ pub fn all_channels_work(bus: &mut impl WideBus, seed: u64, rounds: u64) -> Resu
             }
         }
     }
-    check_userd(bus, 4 * rounds as u32 / 2)
+    check_userd(bus, 1 + 2 * rounds as u32)
 }
 
 /// USERD of each channel shows how far its ring was fetched, whether it has a number on the card or not.

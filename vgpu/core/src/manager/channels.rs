@@ -231,6 +231,8 @@ impl Running {
             return;
         };
         bound.in_table = true;
+        // From here on the card's page is what USERD shows.
+        vgpu.forget_userd(v);
         if vgpu.runlist.contains(&v) {
             self.commit_host_runlist(Job::Nothing);
         }

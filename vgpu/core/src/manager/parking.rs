@@ -67,6 +67,11 @@ impl Vgpu {
         self.parked.iter().filter_map(waits).min()
     }
 
+    /// Nothing is known any more of what USERD of a channel showed while it had no number.
+    pub(super) fn forget_userd(&mut self, v: u8) {
+        self.userd.retain(|(of, _), _| *of != v);
+    }
+
     /// Notes a store to USERD of a parked channel, which is among the words that are kept.
     pub(super) fn note_parked_store(&mut self, v: u8, now: Tick) {
         let put = self.userd.get(&(v, userd::GP_PUT as u16)).copied();
@@ -133,8 +138,8 @@ impl Running {
         let at = parked.instance.offset(offset::USERD_LO);
         self.card.arena.write(at, pointer, cx.actions);
         let mut shown = vec![0; USERD_KEPT as usize];
-        let kept = vgpu.userd.range((v, 0)..(v + 1, 0));
-        for (&(_, at), word) in kept.filter(|((_, at), _)| u64::from(*at) != userd::GP_PUT) {
+        // GP_PUT too: the last owner of the number may have left work, and the card would take the channel before its doorbell.
+        for (&(_, at), word) in vgpu.userd.range((v, 0)..(v + 1, 0)) {
             if let Some(bytes) = shown.get_mut(usize::from(at)..usize::from(at) + 4) {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
@@ -328,6 +333,9 @@ impl Running {
             at: parked.instance,
             bytes: INSTANCE_BYTES,
         };
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.forget_userd(v);
+        }
         self.free_tables(vm, &[block]);
         self.drop_user(vm, parked.space);
         true
