@@ -142,7 +142,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     let mut setting = Setting {
         environment,
         vramd,
-        allowed: Allowed::load(workspace)?,
+        allowed: Allowed::load(workspace, arguments.vgpu)?,
         programs: Vec::new(),
         tests: Vec::new(),
         arguments,
@@ -361,7 +361,7 @@ fn walk(
     if is_up && !arguments.probe_only && arguments.measure.is_none() {
         match arguments.vms {
             1 => walk.exercise(&setting.tests),
-            _ => walk.run_tests(&setting.tests),
+            _ => walk.run_beside_others(&setting.tests),
         }
     }
     Ok(walk.power_off())

@@ -99,6 +99,9 @@ pub struct GpuConfig {
     /// Most VRAM that guests may hold together, bytes; the rest of the card stays unused. `None`: all that there is.
     #[serde(default)]
     pub guest_bytes_max: Option<u64>,
+    /// Least VRAM that is kept for shadow tables, bytes, up to half of the card and what BAR3 shows. 0: as much as suits the card.
+    #[serde(default)]
+    pub shadow_bytes_min: u64,
     /// Policy that decides whose memory moves.
     #[serde(default)]
     pub policy: PolicyName,
@@ -138,6 +141,7 @@ impl Default for GpuConfig {
             microcode: None,
             host_ram: 4 << 30,
             guest_bytes_max: None,
+            shadow_bytes_min: 0,
             policy: PolicyName::default(),
             seed: 0,
             sampling_key: 0,
@@ -181,7 +185,7 @@ pub struct Setting {
 
 impl Setting {
     /// All that there are. A row here is all that a configuration needs to know of a setting.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::time(
             "suspend_budget",
             |config| &mut config.suspend_budget_ns,
@@ -208,6 +212,12 @@ impl Setting {
             unit: SettingUnit::Size,
             bounds: [*CHUNK_BYTES.start(), 128 << 20],
             field: |config| &mut config.batch_bytes,
+        },
+        Self {
+            name: "shadow",
+            unit: SettingUnit::Size,
+            bounds: [0, fermi_spec::board::BAR3_BYTES],
+            field: |config| &mut config.shadow_bytes_min,
         },
         Self {
             name: "seed",

@@ -205,7 +205,12 @@ impl Manager {
         match result {
             Ok(identity) => {
                 let guest_bytes_max = self.config.guest_bytes_max;
-                let layout = Layout::of(identity.vram_bytes, self.config.bar3_bytes, guest_bytes_max);
+                let layout = Layout::of(
+                    identity.vram_bytes,
+                    self.config.bar3_bytes,
+                    self.config.shadow_bytes_min,
+                    guest_bytes_max,
+                );
                 let mut iova = IovaSpace::new(&self.config.bus);
                 let own = iova
                     .reserve_maps(1, None)

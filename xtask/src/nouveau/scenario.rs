@@ -112,6 +112,8 @@ const TRAPPED_PATIENCE: Duration = Duration::from_secs(900);
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(600);
 /// Tests that are taken again when the driver has started the card anew.
 const FEW_TESTS: &str = "--only vram-mapped --only copy-m2mf --only copy-engine-0 --only fence-deferred";
+/// Tests that take all channels of a card, or all of its VRAM and wait for what they submit with a bound in time.
+const OF_ALL_OF_A_CARD: [&str; 2] = ["all-channels", "vram-pressure"];
 /// Complaints in the message of a failure; all are in the log.
 const COMPLAINTS_SHOWN: usize = 10;
 
@@ -123,6 +125,29 @@ pub(super) struct Walked {
     pub(super) insmod_s: Vec<f64>,
     /// The broker's last figures of its VM, if it has one.
     pub(super) figures: Option<Figures>,
+}
+
+/// Which of a program's tests are run.
+#[derive(Clone, Copy)]
+enum Tests {
+    All,
+    Few,
+    ForSeveral,
+}
+
+impl Tests {
+    /// Options for a program that listed these tests, a name at the start of each line.
+    fn options(self, listed: &[String]) -> String {
+        match self {
+            Self::All => String::new(),
+            Self::Few => FEW_TESTS.to_owned(),
+            Self::ForSeveral => {
+                let names = listed.iter().filter_map(|line| line.split_whitespace().next());
+                let skipped = names.filter(|name| OF_ALL_OF_A_CARD.contains(name));
+                skipped.map(|name| format!("--skip {name} ")).collect()
+            }
+        }
+    }
 }
 
 /// A test program in the guest's `/tests`.
@@ -209,7 +234,7 @@ impl<'a> Walk<'a> {
     /// Everything after the driver is up. A step that fails does not keep the next from being tried.
     pub(super) fn exercise(&mut self, programs: &[TestProgram]) {
         for program in programs {
-            self.program(program, "");
+            self.program(program, Tests::All);
         }
         self.step("interrupts", check_interrupts);
         let patience = self.patience;
@@ -227,10 +252,10 @@ impl<'a> Walk<'a> {
         self.still_works(programs);
     }
 
-    /// The test programs, and no other step: what VMs do side by side.
-    pub(super) fn run_tests(&mut self, programs: &[TestProgram]) {
+    /// The test programs, but for what takes all of a card, and no other step: what VMs do side by side.
+    pub(super) fn run_beside_others(&mut self, programs: &[TestProgram]) {
         for program in programs {
-            self.program(program, "");
+            self.program(program, Tests::ForSeveral);
         }
         self.step("interrupts", check_interrupts);
     }
@@ -238,11 +263,11 @@ impl<'a> Walk<'a> {
     /// Runs a few tests that use all parts: memory, the copiers, interrupts.
     fn still_works(&mut self, programs: &[TestProgram]) {
         if let Some(program) = programs.first() {
-            self.program(program, FEW_TESTS);
+            self.program(program, Tests::Few);
         }
     }
 
-    fn program(&mut self, program: &TestProgram, options: &str) {
+    fn program(&mut self, program: &TestProgram, which: Tests) {
         let command = program.command();
         let mut tests = Vec::new();
         self.step(&format!("{} --list", program.name), |guest, _| {
@@ -257,6 +282,7 @@ impl<'a> Walk<'a> {
                 self.record("patterns of the tests", Instant::now(), Err(error));
             }
         }
+        let options = which.options(&tests);
         self.step(&program.name, |guest, _| {
             let output = guest.run(&format!("{command} {options}"), PROGRAM_PATIENCE)?;
             judge(&output)
@@ -274,14 +300,7 @@ impl<'a> Walk<'a> {
 
     /// Ends the guest, after a last look at the figures of its traffic.
     pub(super) fn power_off(mut self) -> Walked {
-        let figures = match self.traffic.take().map(Traffic::end) {
-            None => None,
-            Some(Ok(figures)) => Some(figures),
-            Some(Err(error)) => {
-                self.record("registers", Instant::now(), Err(error));
-                None
-            }
-        };
+        let figures = self.traffic.take().map(Traffic::end);
         if !self.is_lost {
             let start = Instant::now();
             let ended = self.guest.power_off();

@@ -145,11 +145,19 @@ impl Layout {
     /// A 24th for the arena, at least 8 MiB (a quarter of a tiny card), at most what BAR3 shows: the broker's own tables
     /// take 1.2 MiB, what a VM is promised for shadows 0.5 MiB and 0.2 % of its VRAM.
     ///
+    /// `shadow_bytes_min` asks for more, for guests whose programs have many address spaces: half of the card at most.
+    ///
     /// Guests get no more than `guest_bytes_max`; what is left then lies behind the arena and is nobody's.
-    pub(crate) fn of(vram_bytes: u64, bar3_bytes: u64, guest_bytes_max: Option<u64>) -> Self {
+    pub(crate) fn of(
+        vram_bytes: u64,
+        bar3_bytes: u64,
+        shadow_bytes_min: u64,
+        guest_bytes_max: Option<u64>,
+    ) -> Self {
         let frames = (vram_bytes / FRAME) as u32;
         let arena = (vram_bytes / 24)
             .max((vram_bytes / 4).min(8 << 20))
+            .max(shadow_bytes_min.min(vram_bytes / 2))
             .min(bar3_bytes.min(128 << 20));
         let arena_frames = (arena / FRAME) as u32;
         let most = frames - RESERVED_HIGH - arena_frames;
@@ -464,7 +472,7 @@ mod tests {
 
     #[test]
     fn layout_leaves_the_reserved_ends_alone() {
-        let layout = Layout::of(256 << 20, 64 << 20, None);
+        let layout = Layout::of(256 << 20, 64 << 20, 0, None);
         assert!(!layout.is_usable(0) && layout.is_usable(2) && !layout.is_usable(layout.arena_first));
         assert_eq!(layout.frames, 2048);
         assert!(u64::from(layout.usable) * FRAME > 230 << 20);
@@ -472,12 +480,22 @@ mod tests {
 
     #[test]
     fn guests_get_as_little_as_is_said_and_never_more_than_there_is() {
-        let usable = |bytes| Layout::of(256 << 20, 64 << 20, bytes).usable;
-        let limited = Layout::of(256 << 20, 64 << 20, Some(5 << 18));
+        let usable = |bytes| Layout::of(256 << 20, 64 << 20, 0, bytes).usable;
+        let limited = Layout::of(256 << 20, 64 << 20, 0, Some(5 << 18));
         assert_eq!((limited.usable, limited.frames), (10, 2048));
         assert!(limited.check().is_ok());
         assert_eq!(usable(Some(u64::MAX)), usable(None));
         assert_eq!(usable(Some(0)), 1);
+    }
+
+    #[test]
+    fn shadow_tables_get_what_is_asked_for_up_to_half_of_the_card_and_what_bar3_shows() {
+        let mebibytes = |layout: Layout| (u64::from(layout.arena_frames) * FRAME) >> 20;
+        let arena = |bytes| mebibytes(Layout::of(256 << 20, 64 << 20, bytes, None));
+        assert_eq!([0, 4 << 20, 32 << 20, u64::MAX].map(arena), [10, 10, 32, 64]);
+        let tiny = Layout::of(16 << 20, 64 << 20, u64::MAX, None);
+        assert_eq!(mebibytes(tiny), 8);
+        assert!(tiny.check().is_ok());
     }
 
     #[test]
