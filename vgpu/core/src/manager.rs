@@ -48,6 +48,7 @@ mod recovery;
 mod requests;
 pub(crate) mod running;
 mod saved;
+mod saved_blocks;
 mod soundness;
 mod standing;
 mod syncs;

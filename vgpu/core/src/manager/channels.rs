@@ -428,13 +428,13 @@ impl Running {
         }
     }
 
-    pub(super) fn preempted(&mut self, vm: VmId, channel: u8, ok: bool) {
+    pub(super) fn preempted(&mut self, vm: VmId, channel: u8, ok: bool, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         if let Some(bound) = vgpu.channels.get_mut(&channel) {
             bound.preempting = false;
         }
         if ok {
-            vgpu.units.pfifo.preempt_done(channel);
+            self.save_block(vm, channel, cx);
         } else {
             // Still running: to the end of the lane, so that others' preempts get their turn.
             self.preempt(vm, channel);

@@ -50,6 +50,8 @@ pub(super) struct Volatile {
     pub(super) parking: parking::Asked,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
+    /// Instance blocks that are read for guests.
+    pub(super) blocks: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// Who is on the engines, asked for moves that are about to stop their VM.
     pub(super) engines_asked: Vec<EnginesAsked>,
     /// VMs that lost an address space: what their channels reach is to be noted.
@@ -244,7 +246,7 @@ impl Running {
             Job::MoveFlushed(id) => self.move_flushed(id, cx),
             Job::Suspended(id) => self.suspended(id, ok, cx),
             Job::Resumed(pause) => self.resumed(pause, cx),
-            Job::Preempted(vm, channel) => self.preempted(vm, channel, ok),
+            Job::Preempted(vm, channel) => self.preempted(vm, channel, ok, cx),
             Job::Runlist(vm) => self.runlist_taken(vm),
             Job::Bound(channel) => self.in_table(channel),
             Job::OffList(channel) => self.off_list(channel),
@@ -268,6 +270,7 @@ impl Running {
         if !self.engine_value(token, &data, cx)
             && !self.watchdog_value(token, &data, cx)
             && !self.activity_value(token, &data, cx.now)
+            && !self.block_value(token, &data, cx)
             && !self.moment_value(token, &data, cx)
             && !self.sample_value(token, &data, cx)
             && !self.share_value(token, &data, cx)

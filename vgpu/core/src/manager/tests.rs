@@ -21,6 +21,7 @@ mod turns;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
 use fermi_spec::bar::Bar;
+use fermi_spec::instance::offset;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PROM_BASE, PbusReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo};
 
 use super::Manager;
@@ -385,6 +386,36 @@ fn doorbell_of_a_suspended_channel_rings_when_it_is_resumed() {
     assert!(!scene.actions.iter().any(own), "it rang while it was suspended");
     scene.pass(70 * MS);
     scene.first("doorbell", own);
+}
+
+/// A driver that suspends keeps the block, and binds it again.
+#[test]
+fn guest_that_preempts_a_channel_finds_in_its_block_where_the_card_left_it() {
+    let mut scene = Scene::up();
+    scene.attach(A, 16);
+    scene.bind(A, 4);
+    scene.run_channel(A);
+    scene.bar3_word = 0x5a;
+    let word = |scene: &mut Scene, at: u64| {
+        let window = u64::from(fermi_spec::regs::PRAMIN_BASE) + at % 0x1_0000;
+        scene.register(A, PbusReg::PraminBase.into(), (at >> 16) as u32);
+        scene.load(A, Bar::Bar0, window, 4)
+    };
+    let block = |offset: u64| scene::INSTANCE + offset;
+    let before = word(&mut scene, block(offset::SIGNATURE));
+    scene.held.insert(PfifoReg::Preempt.into());
+    scene.register(A, PfifoReg::Preempt.into(), 0);
+    assert_eq!(word(&mut scene, block(offset::GP_GET)), [0; 4]);
+    scene.end_polls(PfifoReg::Preempt.into(), true);
+    assert_eq!(word(&mut scene, block(offset::GP_GET)), [0x5a, 0, 0, 0]);
+    assert_eq!(word(&mut scene, block(offset::SUBCHANNELS_LO)), [0x5a, 0, 0, 0]);
+    assert_eq!(
+        word(&mut scene, block(offset::SIGNATURE)),
+        before,
+        "the driver's words stay"
+    );
+    let preempt = scene.load(A, Bar::Bar0, u64::from(PfifoReg::Preempt.offset()), 4);
+    assert_eq!(preempt, [0; 4], "and it is done");
 }
 
 #[test]

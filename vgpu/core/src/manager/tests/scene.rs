@@ -100,6 +100,8 @@ pub(super) struct Scene {
     pub(super) now: u64,
     /// What loads of registers answer; others answer zero.
     pub(super) registers: BTreeMap<Bar0Reg, u32>,
+    /// Every word that BAR3 shows.
+    pub(super) bar3_word: u32,
     /// Registers whose polls are held until the test ends them.
     pub(super) held: BTreeSet<Bar0Reg>,
     polls: Vec<(Token, u32)>,
@@ -131,6 +133,7 @@ impl Scene {
             memory: Pages::default(),
             now: 1,
             registers,
+            bar3_word: 0,
             held: BTreeSet::new(),
             polls: Vec::new(),
             copies_end: true,
@@ -184,6 +187,9 @@ impl Scene {
                 let reg = Bar0Reg::decode(*offset as u32).filter(|_| *bar == Bar::Bar0);
                 let word = reg.and_then(|reg| self.registers.get(&reg)).copied();
                 let mut data = word.unwrap_or(0).to_le_bytes().to_vec();
+                if *bar == Bar::Bar3 {
+                    data = self.bar3_word.to_le_bytes().repeat(*bytes as usize / 4);
+                }
                 data.resize(*bytes as usize, 0);
                 Some(Event::HostValue { token: *token, data })
             }

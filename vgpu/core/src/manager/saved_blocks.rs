@@ -1,0 +1,116 @@
+//! What the card writes into the instance block of a channel that leaves it, for the guest to keep.
+//!
+//! ```text
+//!  the guest's preempt is done on the card ──► the words are read ──► stored in the guest's block ──► the guest sees it as done
+//! ```
+//!
+//! A driver that suspends takes its channels off, saves their instance blocks and binds them anew afterwards: a channel goes on where it
+//! was, in the middle of its ring, with the engines that its subchannels had. The card knows the broker's block alone, so what it wrote
+//! there goes to the guest's. A block in memory that moves just then stays as it was.
+
+use fermi_spec::bar::Bar;
+use fermi_spec::instance::offset;
+use shadow_pt::{Placement, TableAt};
+
+use super::Cx;
+use super::channels::word_at;
+use super::running::Running;
+use crate::event::{Action, Place, Token, VmId};
+use crate::host::PhysChannel;
+use crate::memory::GuestPage;
+
+/// Bytes of RAMFC, at the start of an instance block.
+const RAMFC_BYTES: u32 = 0x100;
+
+/// Words that the card changes while a channel runs (`fermi_model::pbdma`, which has them from envytools `fifo/puller.rst` and nouveau
+/// `fifo/gf100.c`); all others are a driver's.
+const WRITTEN: [u64; 22] = [
+    offset::GP_GET,
+    offset::GET_LO,
+    offset::GET_HI,
+    offset::TOP_GET_LO,
+    offset::TOP_GET_HI,
+    offset::REF,
+    offset::SEMAPHORE_A,
+    offset::SEMAPHORE_A + 4,
+    offset::SEMAPHORE_A + 8,
+    offset::SEMAPHORE_A + 12,
+    offset::GP_FETCH,
+    offset::PB_FETCH_HI,
+    offset::PUT_LO,
+    offset::PUT_HI,
+    offset::PB_HEADER,
+    offset::PB_COUNT,
+    offset::SUBDEVICE,
+    offset::SUBCHANNELS_LO,
+    offset::SUBCHANNELS_HI,
+    offset::TARGET,
+    offset::METHOD0,
+    offset::METHOD0 + 4,
+];
+
+impl Running {
+    /// The guest's preempt is done on the card: its block gets what the card keeps of the channel, and then the guest sees it.
+    pub(super) fn save_block(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(channel) = vgpu.channels.get(&v) else {
+            return vgpu.units.pfifo.preempt_done(v);
+        };
+        let token = self.card.tokens.next();
+        let offset = self.card.arena.window(channel.instance);
+        let asked = (vm, v, channel.physical);
+        self.volatile.blocks.insert(token, asked);
+        cx.actions.push(Action::HostRead {
+            token,
+            bar: Bar::Bar3,
+            offset,
+            bytes: RAMFC_BYTES,
+        });
+    }
+
+    /// Takes an answer; `false` if the value belongs to another question.
+    pub(super) fn block_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
+        let Some((vm, v, physical)) = self.volatile.blocks.remove(&token) else {
+            return false;
+        };
+        self.store_block(vm, v, physical, data, cx);
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.units.pfifo.preempt_done(v);
+        }
+        true
+    }
+
+    fn store_block(&mut self, vm: VmId, v: u8, physical: PhysChannel, data: &[u8], cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        // The guest may have bound another channel by that number meanwhile.
+        let channel = vgpu
+            .channels
+            .get(&v)
+            .filter(|channel| channel.physical == physical);
+        let Some(TableAt::Vram(block)) = channel.map(|channel| channel.guest_instance) else {
+            return;
+        };
+        let page = GuestPage::of(block);
+        let Some(chunk) = vgpu.chunks.of(block) else {
+            return;
+        };
+        if vgpu.chunks.holds_stores(chunk, page) {
+            return;
+        }
+        for at in WRITTEN {
+            let word = word_at(data, at).to_le_bytes();
+            let at = block.offset(at);
+            match vgpu.chunks.locate(at) {
+                Placement::Sysram(_) => {
+                    cx.memory.write(Place::Image { vm, at }, &word);
+                }
+                Placement::Vram(host) if self.frames.is_at(host, vm) => {
+                    vgpu.chunks.end_both(chunk);
+                    self.card.write_vram(host, word.to_vec(), cx.actions);
+                }
+                Placement::Vram(_) | Placement::Unbacked | Placement::Outside => {}
+            }
+        }
+        vgpu.stores.note(block);
+    }
+}
