@@ -141,6 +141,12 @@ impl Channel {
 }
 
 impl Vgpu {
+    /// The instance blocks of a bound channel, with a number on the card or parked: the one that the card reads, and the guest's.
+    pub(crate) fn blocks_of(&self, v: u8) -> Option<(VramAddr, TableAt)> {
+        let bound = self.channels.get(&v).map(|of| (of.instance, of.guest_instance));
+        bound.or_else(|| self.parked.get(&v).map(|of| (of.instance, of.guest_instance)))
+    }
+
     /// Channels that the card may run, in the order of the guest's list.
     pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
         let may_run = !self.hold.is_suspended;

@@ -250,13 +250,7 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Step::Done(Reply::Done);
         };
-        let bound = vgpu
-            .channels
-            .get(&channel)
-            .map(|bound| (bound.guest_instance, bound.instance));
-        let parked = vgpu.parked.get(&channel);
-        let parked = parked.map(|parked| (parked.guest_instance, parked.instance));
-        let Some((guest_instance, instance)) = bound.or(parked) else {
+        let Some((instance, guest_instance)) = vgpu.blocks_of(channel) else {
             return Step::Done(Reply::Done);
         };
         let mut contexts = None;
@@ -412,7 +406,7 @@ impl Running {
     }
 
     /// The guest takes a channel off the engines.
-    pub(super) fn preempt(&mut self, vm: VmId, channel: u8) {
+    pub(super) fn preempt(&mut self, vm: VmId, channel: u8, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         match vgpu.channels.get_mut(&channel) {
             Some(bound) if bound.preempting => {}
@@ -424,7 +418,8 @@ impl Running {
                 self.card
                     .preempt(physical, PREEMPT_TURN_NS, Job::Preempted(vm, channel));
             }
-            _ => vgpu.units.pfifo.preempt_done(channel),
+            None => self.save_block(vm, channel, cx),
+            Some(_) => vgpu.units.pfifo.preempt_done(channel),
         }
     }
 
@@ -437,7 +432,7 @@ impl Running {
             self.save_block(vm, channel, cx);
         } else {
             // Still running: to the end of the lane, so that others' preempts get their turn.
-            self.preempt(vm, channel);
+            self.preempt(vm, channel, cx);
         }
     }
 

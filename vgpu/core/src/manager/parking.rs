@@ -243,7 +243,7 @@ impl Running {
         channel.bound_at = cx.now;
         let (runnable, gp_put) = (channel.runnable, channel.gp_put);
         if std::mem::take(&mut channel.preempting) {
-            self.preempt(vm, v);
+            self.preempt(vm, v, cx);
         }
         if self.vms.get(&vm).is_some_and(|vgpu| vgpu.hold.is_suspended) {
             return;
@@ -297,9 +297,6 @@ impl Running {
         let Some(channel) = vgpu.channels.remove(&v) else {
             return;
         };
-        if channel.preempting {
-            vgpu.units.pfifo.preempt_done(v);
-        }
         for (at, word) in (0..).step_by(4).zip(shown.as_chunks().0) {
             vgpu.userd.insert((v, at), u32::from_le_bytes(*word));
         }
@@ -323,6 +320,9 @@ impl Running {
             },
         );
         self.card.release_channel(physical);
+        if channel.preempting {
+            self.save_block(vm, v, cx);
+        }
     }
 
     /// The guest takes a parked channel out of its table. `false` if it is not parked.

@@ -293,7 +293,7 @@ impl Running {
             Effect::ChannelState(channel, run) => self.channel_state(vm, request, channel, run, cx),
             Effect::Runlist(base, count) => self.runlist_commit(vm, request, base, count, cx),
             Effect::Preempt(channel) => {
-                self.preempt(vm, channel);
+                self.preempt(vm, channel, cx);
                 Step::Done(Reply::Done)
             }
             Effect::ErrorSeen => {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermi_spec::addr::FrameNo;
+use fermi_spec::addr::{FrameNo, VramAddr};
 use planted::Fault;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -51,7 +51,7 @@ pub(super) struct Volatile {
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// Instance blocks that are read for guests.
-    pub(super) blocks: BTreeMap<Token, (VmId, u8, PhysChannel)>,
+    pub(super) blocks: BTreeMap<Token, (VmId, u8, VramAddr)>,
     /// Who is on the engines, asked for moves that are about to stop their VM.
     pub(super) engines_asked: Vec<EnginesAsked>,
     /// VMs that lost an address space: what their channels reach is to be noted.

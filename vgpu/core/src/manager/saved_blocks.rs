@@ -8,6 +8,7 @@
 //! was, in the middle of its ring, with the engines that its subchannels had. The card knows the broker's block alone, so what it wrote
 //! there goes to the guest's. A block in memory that moves just then stays as it was.
 
+use fermi_spec::addr::VramAddr;
 use fermi_spec::bar::Bar;
 use fermi_spec::instance::offset;
 use shadow_pt::{Placement, TableAt};
@@ -16,7 +17,6 @@ use super::Cx;
 use super::channels::word_at;
 use super::running::Running;
 use crate::event::{Action, Place, Token, VmId};
-use crate::host::PhysChannel;
 use crate::memory::GuestPage;
 
 /// Bytes of RAMFC, at the start of an instance block.
@@ -53,13 +53,12 @@ impl Running {
     /// The guest's preempt is done on the card: its block gets what the card keeps of the channel, and then the guest sees it.
     pub(super) fn save_block(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let Some(channel) = vgpu.channels.get(&v) else {
+        let Some((instance, _)) = vgpu.blocks_of(v) else {
             return vgpu.units.pfifo.preempt_done(v);
         };
         let token = self.card.tokens.next();
-        let offset = self.card.arena.window(channel.instance);
-        let asked = (vm, v, channel.physical);
-        self.volatile.blocks.insert(token, asked);
+        let offset = self.card.arena.window(instance);
+        self.volatile.blocks.insert(token, (vm, v, instance));
         cx.actions.push(Action::HostRead {
             token,
             bar: Bar::Bar3,
@@ -70,24 +69,21 @@ impl Running {
 
     /// Takes an answer; `false` if the value belongs to another question.
     pub(super) fn block_value(&mut self, token: Token, data: &[u8], cx: &mut Cx<'_>) -> bool {
-        let Some((vm, v, physical)) = self.volatile.blocks.remove(&token) else {
+        let Some((vm, v, instance)) = self.volatile.blocks.remove(&token) else {
             return false;
         };
-        self.store_block(vm, v, physical, data, cx);
+        self.store_block(vm, v, instance, data, cx);
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.units.pfifo.preempt_done(v);
         }
         true
     }
 
-    fn store_block(&mut self, vm: VmId, v: u8, physical: PhysChannel, data: &[u8], cx: &mut Cx<'_>) {
+    fn store_block(&mut self, vm: VmId, v: u8, instance: VramAddr, data: &[u8], cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         // The guest may have bound another channel by that number meanwhile.
-        let channel = vgpu
-            .channels
-            .get(&v)
-            .filter(|channel| channel.physical == physical);
-        let Some(TableAt::Vram(block)) = channel.map(|channel| channel.guest_instance) else {
+        let blocks = vgpu.blocks_of(v).filter(|(of, _)| *of == instance);
+        let Some((_, TableAt::Vram(block))) = blocks else {
             return;
         };
         let page = GuestPage::of(block);
