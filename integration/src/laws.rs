@@ -59,8 +59,8 @@ pub(crate) struct Laws {
     ceilings: BTreeMap<VmId, u64>,
     /// VRAM that each VM holds, as last told.
     resident: BTreeMap<VmId, u64>,
-    /// The refill under way, and its bytes.
-    refill: Option<(MoveId, VmId, u64)>,
+    /// Refills under way, one of them perhaps aside, and their bytes.
+    refills: BTreeMap<VmId, (MoveId, u64)>,
     /// The latest move of each VM: whether a guest waits for its memory, and whether it is a spill.
     moves: BTreeMap<VmId, (bool, bool)>,
     /// Moves of a VM, one after the other, that were given up because it was at work.
@@ -198,8 +198,7 @@ impl Laws {
     fn lower_ceiling(&mut self, vm: VmId) {
         let max = self.bound(vm, |quota| quota.max);
         let held = self.resident.get(&vm).copied().unwrap_or(0);
-        let coming = self.refill.filter(|(_, of, _)| *of == vm);
-        let coming = coming.map_or(0, |(_, _, bytes)| bytes);
+        let coming = self.refills.get(&vm).map_or(0, |(_, bytes)| *bytes);
         self.ceilings.insert(vm, max.max(held + coming));
     }
 
@@ -235,12 +234,12 @@ impl Laws {
                 bytes,
                 ..
             } => {
-                self.refill = Some((*id, *vm, *bytes));
+                self.refills.insert(*vm, (*id, *bytes));
                 self.check_high(*vm, *bytes)?;
             }
             Notice::MoveStarted { vm, bytes, cause, .. } => self.check_spill(world, *vm, *bytes, *cause)?,
             Notice::Moved { id, .. } | Notice::RolledBack { id, .. } => {
-                self.refill = self.refill.filter(|(under_way, ..)| under_way != id);
+                self.refills.retain(|_, (under_way, _)| under_way != id);
             }
             Notice::Usage { vm, resident, .. } => return self.check_max(*vm, *resident),
             Notice::MoveStage {
@@ -304,7 +303,7 @@ impl Laws {
                 "{vm} holds {resident} bytes and may hold {ceiling}, its max is {max}"
             )));
         }
-        if self.refill.is_none_or(|(_, of, _)| of != vm) {
+        if !self.refills.contains_key(&vm) {
             *ceiling = max.max(resident);
         }
         Ok(())
