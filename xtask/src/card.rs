@@ -17,7 +17,7 @@ const VRAM: &str = "256M";
 const POLL_READS: u64 = 16;
 /// The warning that a card logs once when a guest draws. Methods at random do (`nouveau-test`, `garbage`); results of draws
 /// that are wanted are compared by the tests.
-const UNDRAWN: &str = "WARN  card::running] a draw, or a copy or clear of a kind";
+pub(crate) const UNDRAWN: &str = "WARN  card::running] a draw, or a copy or clear of a kind";
 
 /// The lines of a card's log that are complaints.
 fn complaints(log: &str) -> String {

@@ -142,7 +142,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     let mut setting = Setting {
         environment,
         vramd,
-        allowed: Allowed::load(workspace, arguments.vgpu)?,
+        allowed: Allowed::load(workspace)?,
         programs: Vec::new(),
         tests: Vec::new(),
         arguments,

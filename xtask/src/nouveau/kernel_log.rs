@@ -1,7 +1,7 @@
 //! The lines that the guest's kernel may print.
 //!
 //! Lines of the level "warning" or worse, and lines that mean trouble at any level, are complaints unless a pattern
-//! covers them: one of `integration/nouveau/kernel-log.txt` (for a vGPU `kernel-log-vgpu.txt` too), or one that a test has named for the time that it runs.
+//! covers them: one of `integration/nouveau/kernel-log.txt`, or one that a test has named for the time that it runs.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,6 @@ use regex::Regex;
 use crate::workspace::Workspace;
 
 const PATH: &str = "integration/nouveau/kernel-log.txt";
-/// Patterns that a vGPU needs beside them.
-const VGPU_PATH: &str = "integration/nouveau/kernel-log-vgpu.txt";
 /// The least of the levels that are looked at: "warning" (`include/linux/kern_levels.h`).
 const WARNING: u32 = 4;
 /// Trouble at any level.
@@ -40,13 +38,10 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    pub(super) fn load(workspace: &Workspace, is_vgpu: bool) -> Result<Self> {
-        let mut text = String::new();
-        for path in [Some(PATH), is_vgpu.then_some(VGPU_PATH)].into_iter().flatten() {
-            let path = workspace.root().join(path);
-            let part = std::fs::read_to_string(&path);
-            text += &part.with_context(|| format!("cannot read {}", path.display()))?;
-        }
+    pub(super) fn load(workspace: &Workspace) -> Result<Self> {
+        let path = workspace.root().join(PATH);
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).context("patterns of the kernel's log")
     }
 
