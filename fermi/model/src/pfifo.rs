@@ -107,12 +107,13 @@ impl Channel {
         }
     }
 
-    fn state(&self) -> ChannelState {
+    /// Its state with the engine of its last method.
+    fn state(&self, engine: Option<Engine>) -> ChannelState {
         ChannelState::new()
             .with_runnable(self.runnable)
             .with_acquire_pending(self.acquire.is_some())
             .with_loaded(self.loaded.is_some())
-            .with_engine(self.target.map_or(ENGINE_NONE, Engine::number))
+            .with_engine(engine.map_or(ENGINE_NONE, Engine::number))
             .with_pending(self.has_work || self.paused.is_some())
     }
 }
@@ -218,11 +219,6 @@ impl Pfifo {
 
     pub(crate) fn channel_mut(&mut self, id: ChannelId) -> &mut Channel {
         &mut self.channels[id.index()]
-    }
-
-    /// Value of CHANNEL_STATE (003004 + 8·id).
-    pub(crate) fn state(&self, id: ChannelId) -> u32 {
-        self.channel(id).state().into_bits()
     }
 
     /// Whether the scheduler may put or keep the channel on a PBDMA.
@@ -403,6 +399,13 @@ impl Pfifo {
 }
 
 impl FermiModel {
+    /// Value of CHANNEL_STATE (003004 + 8·id). What a PBDMA has loaded knows better than the channel's entry.
+    pub(crate) fn channel_state(&self, id: ChannelId) -> u32 {
+        let channel = self.pfifo.channel(id);
+        let loaded = channel.loaded.map(|pbdma| self.pbdmas[pbdma].target());
+        channel.state(loaded.unwrap_or(channel.target)).into_bits()
+    }
+
     /// Binds a channel, as a write of CHANNEL_INSTANCE does.
     pub(crate) fn bind_channel(&mut self, id: ChannelId, value: u32) {
         let table = ChannelInstance::from_bits(value);

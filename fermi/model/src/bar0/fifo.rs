@@ -66,7 +66,7 @@ impl FermiModel {
             PfifoReg::ChannelInstance(index) => {
                 channel_id(index).map_or(0, |id| fifo.channel(id).table.into_bits())
             }
-            PfifoReg::ChannelState(index) => channel_id(index).map_or(0, |id| fifo.state(id)),
+            PfifoReg::ChannelState(index) => channel_id(index).map_or(0, |id| self.channel_state(id)),
             PfifoReg::Word(word) => self.storage.load(word),
         }
     }

@@ -45,6 +45,9 @@ pub(crate) struct Channel {
     /// Its instance block points to what an engine keeps of it.
     #[serde(default)]
     pub(crate) has_contexts: bool,
+    /// The card said that it has no work and has used no engine, and it was not rung since.
+    #[serde(default)]
+    pub(crate) is_blank: bool,
     /// It is on its way off the card, to be parked.
     #[serde(default)]
     pub(crate) parking: bool,
@@ -104,6 +107,7 @@ impl Channel {
             has_work: false,
             engine: None,
             has_contexts: false,
+            is_blank: false,
             parking: false,
             bound_at: Tick::default(),
         }

@@ -24,7 +24,7 @@ impl Vgpu {
         self.doorbells.count += 1;
         self.doorbells.last_at = Some(now);
         if let Some(channel) = self.channels.get_mut(&v) {
-            channel.has_work = true;
+            (channel.has_work, channel.is_blank) = (true, false);
         }
         if let Some(channel) = self.channels.get(&v)
             && let Some(space) = self.spaces.get_mut(&channel.space)

@@ -11,12 +11,13 @@
 //! without work makes place first, and is not missed. If all of them work, they take turns: the one that was bound first goes after
 //! [`TURN_NS`]. A VM's channels take places from each other, never from another VM.
 //!
-//! What an engine knows of a channel is in memory behind a pointer in its instance block. A channel that has been on the card without any such
-//! pointer keeps its number: the card would forget its state (decision 0016).
+//! What an engine knows of a channel is in memory behind a pointer in its instance block. A channel without any such pointer that has used
+//! an engine keeps its number: the card would forget its state (decision 0016).
 
 use std::collections::BTreeMap;
 
 use fermi_spec::bar::Bar;
+use fermi_spec::engine::ENGINE_NONE;
 use fermi_spec::instance::{INSTANCE_BYTES, offset, userd};
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::ChannelState;
@@ -90,9 +91,14 @@ impl Vgpu {
     }
 }
 
-/// Whether a channel may give up its number.
+/// Nothing else happens to the channel.
+fn is_calm(channel: &Channel) -> bool {
+    channel.in_table && channel.may_run() && !channel.preempting
+}
+
+/// Whether a channel may give up its number: nothing of it is lost.
 fn may_park(channel: &Channel) -> bool {
-    channel.in_table && channel.may_run() && !channel.preempting && channel.has_contexts
+    is_calm(channel) && (channel.has_contexts || channel.is_blank)
 }
 
 impl Running {
@@ -184,7 +190,8 @@ impl Running {
             self.park(vm, v);
             return true;
         }
-        let all: Vec<PhysChannel> = candidates.map(|(_, channel)| channel.physical).collect();
+        let all = vgpu.channels.values().filter(|channel| is_calm(channel));
+        let all: Vec<PhysChannel> = all.map(|channel| channel.physical).collect();
         vgpu.park_at = cx.now.after(ASK_NS);
         vgpu.share.charge(all.len() as u64 * CHANNEL_ASKED);
         for physical in all {
@@ -265,6 +272,7 @@ impl Running {
                 && let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v))
             {
                 channel.has_work = state.pending();
+                channel.is_blank = !state.pending() && state.engine() == ENGINE_NONE;
             }
             if let Some(vgpu) = self.vms.get_mut(&vm).filter(|_| !state.pending()) {
                 vgpu.park_at = vgpu.park_at.min(cx.now);
