@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use fermi_spec::engine::Engine;
+use fermi_spec::instance::CHANNELS as CHANNELS_OF_A_CARD;
 use fermi_spec::isa::assembler::{Program, assemble};
-use fermi_spec::methods::{CopyExec, CopyFormat, copy};
+use fermi_spec::methods::{CopyExec, CopyFormat, copy, m2mf};
 use fermi_spec::pte::{Pde, PdeAperture};
 use fermi_spec::pushbuffer::incrementing;
 use fermi_spec::regs::{PffbReg, PmcReg, pffb};
@@ -19,7 +20,7 @@ use vgpu::Request;
 use super::raw::RawClient;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
-use crate::rig::{self, DATA_VA, DIRECTORY, Rig};
+use crate::rig::{self, DATA_VA, DIRECTORY, RAM_VA, Rig};
 use crate::shaders::Launch;
 use sim_host::bus::SimBus;
 
@@ -40,6 +41,12 @@ const RAM: u64 = 1 << 30;
 /// A table of small pages in guest RAM, and how many entries name it.
 const TABLES_GPA: u64 = 14 << 20;
 const TABLES: u64 = 64;
+/// Where copy engines keep what they know of each channel.
+const CONTEXTS_GPA: u64 = 12 << 20;
+const CONTEXT_BYTES: u64 = 0x200;
+/// Methods for an empty subchannel in one submission, and that subchannel.
+const ERRORS: usize = 64;
+const EMPTY_SUBCHANNEL: u8 = 6;
 /// Rests after a launch, about half a second.
 const LAUNCH_RESTS: u32 = 5_000;
 
@@ -52,7 +59,7 @@ pub struct Attack {
 }
 
 /// Each attack that the bench and the test put beside a victim.
-pub const ATTACKS: [Attack; 9] = [
+pub const ATTACKS: [Attack; 11] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
     attack("grids without an end", endless_grids),
@@ -62,6 +69,8 @@ pub const ATTACKS: [Attack; 9] = [
     attack("resets", resets),
     attack("clients that leave 1 GiB", large_ram),
     attack("60 channels with faults", faults),
+    attack("errors, acknowledged at once", errors),
+    attack("127 channels that take turns", turns),
 ];
 
 const fn attack(name: &'static str, run: Code) -> Attack {
@@ -295,6 +304,47 @@ fn faults(place: &Place) -> Result<()> {
                 rig.bind(bus, channel);
             });
             rig.commit(bus, &all);
+            place.meter.count_block();
+        }
+    })
+}
+
+/// Each method is an error of its PBDMA that a card survives. The guest acknowledges all that it is shown, without end.
+fn errors(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        let mut rig = started(bus, CHANNELS);
+        let wrong = [incrementing(EMPTY_SUBCHANNEL, m2mf::NOP, 1), 0];
+        let words = wrong.repeat(ERRORS);
+        while !place.is_over() {
+            for channel in 1..=CHANNELS {
+                rig.submit(bus, channel, &words);
+                rig::acknowledge(bus);
+            }
+            (0..ERRORS).for_each(|_| rig::acknowledge(bus));
+            place.meter.count_block();
+        }
+    })
+}
+
+/// More channels than the VM has numbers for on the card, all with work, and contexts so that each can give its number up.
+fn turns(place: &Place) -> Result<()> {
+    as_guest(place, |bus, place| {
+        let mut rig = Rig::start(bus, DATA_BYTES);
+        let all: Vec<u8> = (1..CHANNELS_OF_A_CARD as u8).collect();
+        for &channel in &all {
+            rig.write_instance(bus, channel, DIRECTORY);
+            let context = RAM_VA + CONTEXTS_GPA + u64::from(channel) * CONTEXT_BYTES;
+            let pointer = Rig::instance(channel) + Engine::Copy0.context_offset();
+            rig::put64(bus, pointer, context);
+            rig.bind(bus, channel);
+        }
+        rig.commit(bus, &all);
+        let mut words = rig::bind_words(Engine::Copy0).to_vec();
+        words.extend(rig::copy_words(DATA_VA, TARGET_VA, 0x1000, 1));
+        while !place.is_over() {
+            for &channel in &all {
+                rig.submit(bus, channel, &words);
+            }
             place.meter.count_block();
         }
     })
