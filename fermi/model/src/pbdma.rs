@@ -25,7 +25,7 @@ use fermi_spec::{
     addr::{GpuVa, VA_BITS},
     engine::{Engine, PBDMAS},
     fault::{client, unit},
-    instance::{SIGNATURE, Subdevice, offset, userd},
+    instance::{RAMFC_SAVED, SIGNATURE, Subdevice, offset, userd},
     pushbuffer::{SubdeviceOp, Target},
     regs::pbdma::pbdma_intr,
 };
@@ -39,40 +39,6 @@ pub(crate) const VA_HIGH: u32 = (1 << (VA_BITS - 32)) - 1;
 const NO_SWITCH: u32 = 1 << 31;
 /// PBDMA_METHOD0 is valid.
 const LATCHED: u32 = 1 << 31;
-
-/// Words that the hardware owns: written back when a channel is unloaded.
-const SAVED: [u64; 30] = [
-    0x00,
-    offset::GP_GET,
-    offset::GET_LO,
-    offset::GET_HI,
-    offset::TOP_GET_LO,
-    offset::TOP_GET_HI,
-    offset::REF,
-    offset::ACQUIRE_DEADLINE,
-    offset::SEMAPHORE_A,
-    offset::SEMAPHORE_A + 4,
-    offset::SEMAPHORE_A + 8,
-    offset::SEMAPHORE_A + 12,
-    offset::GP_FETCH,
-    offset::PB_FETCH_HI,
-    offset::PUT_LO,
-    offset::PUT_HI,
-    offset::PB_HEADER,
-    offset::PB_COUNT,
-    offset::SUBDEVICE,
-    offset::SUBCHANNELS_LO,
-    offset::SUBCHANNELS_HI,
-    offset::TARGET,
-    offset::METHOD0,
-    offset::METHOD0 + 4,
-    offset::METHOD0 + 8,
-    offset::METHOD0 + 12,
-    0xd0,
-    0xd4,
-    0xd8,
-    0xdc,
-];
 
 /// What a PBDMA does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,7 +245,7 @@ impl FermiModel {
         unit.state = Activity::Idle;
         unit.words_len = 0;
         let (regs, instance) = (unit.regs, unit.instance);
-        for at in SAVED {
+        for at in RAMFC_SAVED {
             self.mem.write_u32(instance.offset(at), regs[at as usize / 4]);
         }
         let target = unit.target();

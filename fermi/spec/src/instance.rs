@@ -107,6 +107,41 @@ pub const RAMFC_DEFAULTS: [(u64, u32); 13] = [
     (offset::GP_GET, 0),
 ];
 
+/// RAMFC words that the hardware writes when a channel leaves its PBDMA: where it is in its ring and pushbuffer, and what it has latched
+/// (envytools `fifo/puller.rst`; which words these are was found with drivers, unverified). Word 0 is GP_PUT; those from 0xd0 on have no name.
+pub const RAMFC_SAVED: [u64; 30] = [
+    0x00,
+    offset::GP_GET,
+    offset::GET_LO,
+    offset::GET_HI,
+    offset::TOP_GET_LO,
+    offset::TOP_GET_HI,
+    offset::REF,
+    offset::ACQUIRE_DEADLINE,
+    offset::SEMAPHORE_A,
+    offset::SEMAPHORE_A + 4,
+    offset::SEMAPHORE_A + 8,
+    offset::SEMAPHORE_A + 12,
+    offset::GP_FETCH,
+    offset::PB_FETCH_HI,
+    offset::PUT_LO,
+    offset::PUT_HI,
+    offset::PB_HEADER,
+    offset::PB_COUNT,
+    offset::SUBDEVICE,
+    offset::SUBCHANNELS_LO,
+    offset::SUBCHANNELS_HI,
+    offset::TARGET,
+    offset::METHOD0,
+    offset::METHOD0 + 4,
+    offset::METHOD0 + 8,
+    offset::METHOD0 + 12,
+    0xd0,
+    0xd4,
+    0xd8,
+    0xdc,
+];
+
 /// Offsets in USERD.
 pub mod userd {
     /// PUT low; unused in GPFIFO mode.

@@ -10,7 +10,7 @@
 
 use fermi_spec::addr::VramAddr;
 use fermi_spec::bar::Bar;
-use fermi_spec::instance::offset;
+use fermi_spec::instance::RAMFC_SAVED;
 use shadow_pt::{Placement, TableAt};
 
 use super::Cx;
@@ -21,33 +21,6 @@ use crate::memory::GuestPage;
 
 /// Bytes of RAMFC, at the start of an instance block.
 const RAMFC_BYTES: u32 = 0x100;
-
-/// Words that the card changes while a channel runs (`fermi_model::pbdma`, which has them from envytools `fifo/puller.rst` and nouveau
-/// `fifo/gf100.c`); all others are a driver's.
-const WRITTEN: [u64; 22] = [
-    offset::GP_GET,
-    offset::GET_LO,
-    offset::GET_HI,
-    offset::TOP_GET_LO,
-    offset::TOP_GET_HI,
-    offset::REF,
-    offset::SEMAPHORE_A,
-    offset::SEMAPHORE_A + 4,
-    offset::SEMAPHORE_A + 8,
-    offset::SEMAPHORE_A + 12,
-    offset::GP_FETCH,
-    offset::PB_FETCH_HI,
-    offset::PUT_LO,
-    offset::PUT_HI,
-    offset::PB_HEADER,
-    offset::PB_COUNT,
-    offset::SUBDEVICE,
-    offset::SUBCHANNELS_LO,
-    offset::SUBCHANNELS_HI,
-    offset::TARGET,
-    offset::METHOD0,
-    offset::METHOD0 + 4,
-];
 
 impl Running {
     /// The guest's preempt is done on the card: its block gets what the card keeps of the channel, and then the guest sees it.
@@ -93,7 +66,7 @@ impl Running {
         if vgpu.chunks.holds_stores(chunk, page) {
             return;
         }
-        for at in WRITTEN {
+        for at in RAMFC_SAVED {
             let word = word_at(data, at).to_le_bytes();
             let at = block.offset(at);
             match vgpu.chunks.locate(at) {
