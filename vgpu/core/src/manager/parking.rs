@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::ENGINE_NONE;
-use fermi_spec::instance::{INSTANCE_BYTES, offset, userd};
+use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES, offset, userd};
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::ChannelState;
 use planted::Fault;
@@ -61,9 +61,14 @@ impl Vgpu {
         if self.hold.is_suspended || self.leaves() {
             return None;
         }
+        // A bit each: this is asked after each event, and a guest may have all of its channels wait.
+        let listed = self
+            .runlist
+            .iter()
+            .fold(0_u128, |listed, v| listed | 1 << (v % CHANNELS as u8));
         let waits = |(v, parked): (&u8, &Parked)| {
             let since = parked.wants_since?;
-            (parked.runnable && self.runlist.contains(v)).then_some((since, *v))
+            (parked.runnable && listed >> (v % CHANNELS as u8) & 1 != 0).then_some((since, *v))
         };
         self.parked.iter().filter_map(waits).min()
     }
