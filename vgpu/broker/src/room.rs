@@ -63,7 +63,25 @@ struct Look {
     at: Instant,
     left: u64,
     bound: String,
+    /// What threads were about to touch.
+    under_way: u64,
     taken: u64,
+}
+
+impl Look {
+    fn gone(&self) -> u64 {
+        self.under_way.saturating_add(self.taken)
+    }
+
+    /// Whether so much more leaves the host what it keeps.
+    fn has(&self, wanted: u64) -> bool {
+        self.gone().saturating_add(wanted).saturating_add(KEPT) <= self.left
+    }
+
+    /// Whether to decide by it. What was taken since a look may not be in the next one yet; if nothing was, nobody is refused for an old one.
+    fn is_good(&self, now: Instant, wanted: u64) -> bool {
+        now.duration_since(self.at) < LOOK_IS_GOOD && (self.taken > 0 || self.has(wanted))
+    }
 }
 
 /// Where the kernel says how much memory is left.
@@ -192,29 +210,25 @@ impl HostRoom {
     /// # Errors
     /// The figures, if there is not.
     pub(crate) fn take(&mut self, now: Instant, wanted: u64) -> Result<(), HostGone> {
-        if self
-            .look
-            .as_ref()
-            .is_none_or(|look| now.duration_since(look.at) >= LOOK_IS_GOOD)
-        {
-            let taken = self.under_way.load(Relaxed);
+        if !self.look.as_ref().is_some_and(|look| look.is_good(now, wanted)) {
+            let under_way = self.under_way.load(Relaxed);
             self.look = self.least().map(|(left, bound)| Look {
                 at: now,
                 left,
                 bound,
-                taken,
+                under_way,
+                taken: 0,
             });
         }
         let Some(look) = &mut self.look else { return Ok(()) };
-        let taken = look.taken.saturating_add(wanted);
-        if taken.saturating_add(KEPT) > look.left {
+        if !look.has(wanted) {
             return Err(HostGone {
                 wanted,
-                left: look.left.saturating_sub(look.taken),
+                left: look.left.saturating_sub(look.gone()),
                 bound: look.bound.clone(),
             });
         }
-        look.taken = taken;
+        look.taken = look.taken.saturating_add(wanted);
         Ok(())
     }
 }
@@ -331,6 +345,10 @@ mod tests {
         assert_eq!(room.take(later, 84 * MIB), Ok(()));
         fs::write(root.path().join("proc/meminfo"), "MemAvailable: 16384 kB\n").unwrap();
         room.under_way().fetch_sub(900 * MIB, Relaxed);
-        assert!(room.take(later + LOOK_IS_GOOD, 4096).is_err());
+        let last = later + LOOK_IS_GOOD;
+        assert!(room.take(last, 4096).is_err());
+        // Nothing was taken since, so that the host is asked again at once.
+        fs::write(root.path().join("proc/meminfo"), "MemAvailable: 17408 kB\n").unwrap();
+        assert_eq!(room.take(last, 4096), Ok(()));
     }
 }
