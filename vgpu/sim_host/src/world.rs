@@ -29,6 +29,8 @@ use iommu::Iommu;
 
 /// Bytes of the broker's DMA memory.
 const OWN_BYTES: usize = 1 << 20;
+/// Events that follow from one at the same moment. More of them have no end.
+const FOLLOWED_MAX: u32 = 1_000_000;
 
 /// Memory of one VM.
 pub struct VmMemory {
@@ -337,7 +339,13 @@ impl<W: Watch> World<W> {
 
     fn drain(&mut self) {
         let mut actions = Actions::default();
+        let mut followed = 0;
         while let Some(event) = self.events.pop_front() {
+            followed += 1;
+            assert!(
+                followed < FOLLOWED_MAX,
+                "one event is followed by others without end: {event:?}"
+            );
             let shown = event.clone();
             self.flight.event(self.now, &event);
             self.watch
