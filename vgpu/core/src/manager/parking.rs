@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use fermi_spec::bar::Bar;
-use fermi_spec::engine::ENGINE_NONE;
+use fermi_spec::engine::{ENGINE_NONE, Engine};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES, offset, userd};
 use fermi_spec::regs::PfifoReg;
 use fermi_spec::regs::pfifo::ChannelState;
@@ -104,6 +104,11 @@ fn is_calm(channel: &Channel) -> bool {
 /// Whether a channel may give up its number: nothing of it is lost.
 fn may_park(channel: &Channel) -> bool {
     is_calm(channel) && (channel.has_contexts || channel.is_blank)
+}
+
+/// Whether it may give up its number as soon as it has no work. The others are not worth a question.
+fn may_be_parked_yet(channel: &Channel) -> bool {
+    is_calm(channel) && (channel.has_contexts || channel.engine.is_none())
 }
 
 impl Running {
@@ -195,7 +200,10 @@ impl Running {
             self.park(vm, v);
             return true;
         }
-        let all = vgpu.channels.values().filter(|channel| is_calm(channel));
+        let all = vgpu
+            .channels
+            .values()
+            .filter(|channel| may_be_parked_yet(channel));
         let all: Vec<PhysChannel> = all.map(|channel| channel.physical).collect();
         vgpu.park_at = cx.now.after(ASK_NS);
         vgpu.share.charge(all.len() as u64 * CHANNEL_ASKED);
@@ -274,13 +282,17 @@ impl Running {
         if let Some((vm, physical)) = self.volatile.parking.states.remove(&token) {
             let state = ChannelState::from_bits(u32::from_le_bytes(data.try_into().unwrap_or_default()));
             if let Some((_, v)) = self.bound_as(physical.0).filter(|(of, _)| *of == vm)
-                && let Some(channel) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v))
+                && let Some(vgpu) = self.vms.get_mut(&vm)
+                && let Some(channel) = vgpu.channels.get_mut(&v)
             {
                 channel.has_work = state.pending();
-                channel.is_blank = !state.pending() && state.engine() == ENGINE_NONE;
-            }
-            if let Some(vgpu) = self.vms.get_mut(&vm).filter(|_| !state.pending()) {
-                vgpu.park_at = vgpu.park_at.min(cx.now);
+                channel.engine = Engine::from_number(state.engine()).or(channel.engine);
+                channel.is_blank =
+                    !channel.has_work && state.engine() == ENGINE_NONE && channel.engine.is_none();
+                // One that has to keep its number is no reason to look again.
+                if !channel.has_work && may_park(channel) {
+                    vgpu.park_at = vgpu.park_at.min(cx.now);
+                }
             }
             return true;
         }
