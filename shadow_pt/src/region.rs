@@ -37,6 +37,11 @@ impl SlotSet {
         self.0[slot / 64] |= 1 << (slot % 64);
     }
 
+    #[inline]
+    pub(crate) fn contains(&self, slot: usize) -> bool {
+        self.0[slot / 64] >> (slot % 64) & 1 != 0
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }

@@ -25,6 +25,8 @@ use fermi_spec::pte::{PD_BYTES, PD_ENTRIES, Pde, SMALL_PER_LARGE};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+mod names;
+
 /// Pages of a guest's directory.
 const DIRECTORY_PAGES: usize = PD_ENTRIES / PAGE_ENTRIES;
 

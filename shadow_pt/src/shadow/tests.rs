@@ -5,8 +5,8 @@ use super::*;
 use crate::dirty::{AllDirty, DirtySet};
 use crate::placement::{FramePlacement, Placement};
 use crate::walk::{Walk, walk};
-use fermi_spec::addr::{GpuVa, GuestVramAddr, Iova};
-use fermi_spec::pte::uncompressed_kind;
+use fermi_spec::addr::{Aperture, GpuVa, GuestVramAddr, Iova};
+use fermi_spec::pte::{Pte, uncompressed_kind};
 use proptest::prelude::*;
 
 /// Guest VRAM and RAM in bytes, both small enough to be compared whole.
@@ -808,6 +808,57 @@ fn one_large_page() -> World {
         .store(place_of(LARGE_TABLES[1]).expect("a table"), 5 << 9 | 1);
     let _ = world.sync();
     world
+}
+
+/// Page `page` of frame 5.
+fn page_of_frame_5(page: u64) -> GuestVramAddr {
+    GuestFrame(5).base().offset(page * SMALL_PAGE)
+}
+
+#[test]
+fn large_page_may_name_all_pages_of_its_frame_and_no_other() {
+    let world = one_large_page();
+    assert!((0..32).all(|page| world.space.may_name(page_of_frame_5(page))));
+    assert!(!world.space.may_name(page_of_frame_5(32)));
+    assert!(!world.space.may_name(GuestFrame(4).base()));
+}
+
+/// What the next build will take away may still be reached; afterwards the frame's other pages alone are.
+#[test]
+fn page_may_be_named_until_the_shadow_is_built_without_it() {
+    let mut world = one_large_page();
+    let large = place_of(LARGE_TABLES[1]).expect("a table");
+    world.guest.store(large, 0);
+    assert!(world.space.may_name(page_of_frame_5(7)), "not read yet");
+    let _ = world.sync();
+    assert!(!world.space.may_name(page_of_frame_5(7)));
+    // Page 3 of the frame, and guest RAM of the number that page 7 has.
+    let page = |number: u64| (5 * 32 + number) << 4 | 1;
+    world.store_pde(0, SMALL_TABLES[1] << 32);
+    let small = place_of(SMALL_TABLES[1]).expect("a table");
+    world.guest.store(small, page(3));
+    let ram = Pte::from_bits(page(7)).with_aperture(Aperture::SysCoherent);
+    world.guest.store(small.offset(8), ram.into_bits());
+    let _ = world.sync();
+    assert!(world.space.may_name(page_of_frame_5(3)));
+    assert!(!world.space.may_name(page_of_frame_5(7)));
+}
+
+/// Pages whose frame is reached by more slots than are looked through count as named.
+#[test]
+fn page_of_a_frame_that_many_slots_reach_counts_as_named() {
+    let mut world = one_large_page();
+    world.guest.store(place_of(LARGE_TABLES[1]).expect("a table"), 0);
+    world.store_pde(0, SMALL_TABLES[1] << 32);
+    let small = place_of(SMALL_TABLES[1]).expect("a table");
+    for slot in 0..128 {
+        world.guest.store(small.offset(slot * 256), (5 * 32 + 3) << 4 | 1);
+    }
+    let _ = world.sync();
+    assert!(!world.space.may_name(page_of_frame_5(7)));
+    world.guest.store(small.offset(128 * 256), (5 * 32 + 3) << 4 | 1);
+    let _ = world.sync();
+    assert!(world.space.may_name(page_of_frame_5(7)));
 }
 
 #[test]
