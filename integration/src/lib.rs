@@ -33,5 +33,6 @@ pub mod rewrite;
 pub mod rig;
 pub mod shaders;
 pub mod sim;
+pub mod tables;
 pub mod watch;
 pub mod witness;

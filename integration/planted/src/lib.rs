@@ -76,6 +76,8 @@ faults! {
     RamTablesNotCompared,
     /// Pages of tables that were fetched from VRAM are used again at the next sync.
     FetchedTableKept,
+    /// A page that the GPU reaches becomes instance memory, as if it were a table alone.
+    NamedPageAdopted,
     /// A bus address is unmapped before the TLB has forgotten it.
     DmaUnmappedBeforeFlush,
     /// The flush after a redirect is left out.

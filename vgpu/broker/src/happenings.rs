@@ -265,6 +265,7 @@ impl HappeningLog {
             | Notice::SyncWaited { .. }
             | Notice::EngineTime { .. }
             | Notice::ChannelError { .. }
+            | Notice::TablesFetched { .. }
             | Notice::Usage { .. } => return,
         };
         self.put(notice.vm().and_then(name), happening);

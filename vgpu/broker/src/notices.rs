@@ -72,6 +72,7 @@ impl NoticeLog {
                 log::debug!("{notice:?}");
             }
             Notice::MoveStage { .. }
+            | Notice::TablesFetched { .. }
             | Notice::Suspended { .. }
             | Notice::Resumed { .. }
             | Notice::Backed { .. }

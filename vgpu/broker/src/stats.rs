@@ -173,6 +173,8 @@ pub struct VmStats {
     pub channel_errors: u64,
     /// Channels stopped after a fault.
     pub channels_killed: u64,
+    /// Pages of tables and of instance memory that were loaded from VRAM.
+    pub tables_fetched: u64,
     /// Number of interrupts raised.
     pub interrupts: u64,
     /// Accesses that reached the broker.
@@ -402,6 +404,7 @@ impl VmCounters {
             }
             Notice::GuestError { .. } => figures.guest_errors += 1,
             Notice::ChannelError { .. } => figures.channel_errors += 1,
+            Notice::TablesFetched { pages, .. } => figures.tables_fetched += u64::from(*pages),
             Notice::ChannelKilled { .. } => figures.channels_killed += 1,
             Notice::Suspended { predicted_ns, .. } => self.predictions.record(*predicted_ns),
             Notice::MoveStage {

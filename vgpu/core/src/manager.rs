@@ -35,6 +35,7 @@ mod errors;
 pub(crate) mod forecast;
 mod gpu_time;
 mod images;
+mod instance_pages;
 mod isolation;
 mod limits;
 mod moments;

@@ -221,6 +221,13 @@ pub enum Notice {
         /// The guest's error.
         what: String,
     },
+    /// Pages of a VM's tables, or pages that it stores to as instance memory, are loaded from VRAM, across the link to the card.
+    TablesFetched {
+        /// VM whose access waits for them.
+        vm: VmId,
+        /// Pages of 4 KiB.
+        pages: u32,
+    },
     /// A channel of the VM made an error that a card survives: the guest was told, and the channel goes on when it has taken note.
     ChannelError {
         /// VM that owns the channel.
@@ -267,6 +274,7 @@ impl Notice {
             | Self::Usage { vm, .. }
             | Self::EngineTime { vm, .. }
             | Self::GuestError { vm, .. }
+            | Self::TablesFetched { vm, .. }
             | Self::ChannelError { vm, .. }
             | Self::ChannelKilled { vm, .. } => Some(*vm),
         }

@@ -52,6 +52,7 @@ struct VmFigures {
     spilled_chunks: u64,
     refilled_chunks: u64,
     channel_errors: u64,
+    tables_fetched: u64,
     accesses: Accesses,
     spreads: VmSpreads,
 }
@@ -178,6 +179,8 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |account| Counter(account.guest_errors))),
     family("vm_channel_errors", "Errors of channels that the guest was told of, as a card tells them", None,
         |of| account(of, |_| Counter(of.channel_errors))),
+    family("vm_table_pages_fetched", "Pages of page tables and instance memory loaded from VRAM, across the link to the card", None,
+        |of| account(of, |_| Counter(of.tables_fetched))),
     family("vm_channels_killed", "Channels stopped after a fault", None,
         |of| account(of, |account| Counter(account.channels_killed))),
 ];
@@ -353,6 +356,7 @@ impl VmFigures {
             spilled_chunks: stats.map_or(0, |stats| stats.spills),
             refilled_chunks: stats.map_or(0, |stats| stats.refills),
             channel_errors: stats.map_or(0, |stats| stats.channel_errors),
+            tables_fetched: stats.map_or(0, |stats| stats.tables_fetched),
             accesses: stats.map_or_else(Accesses::default, |stats| stats.accesses),
             spreads: vm.spreads.unwrap_or_default(),
         }
@@ -471,6 +475,7 @@ mod tests {
             spilled_chunks: 4,
             refilled_chunks: 1,
             channel_errors: 0,
+            tables_fetched: 0,
             accesses: Accesses {
                 bar1_reads: 5,
                 bar1_writes: 6,

@@ -21,6 +21,7 @@ use crate::device::tables::Reader;
 use crate::device::{Blocked, Queued, SyncStage, Vgpu};
 use crate::event::{Action, HostMemory, Place, Refusal, Reply, Request, RequestId, Token, VmId};
 use crate::memory::GuestPage;
+use crate::notice::Notice;
 use crate::reason::Inconsistency;
 use crate::share::PAGE_FETCHED;
 
@@ -445,6 +446,10 @@ impl Running {
                 tokens.insert(token, page);
             }
         }
+        if !tokens.is_empty() {
+            let pages = tokens.len() as u32;
+            cx.tell(Notice::TablesFetched { vm, pages });
+        }
         tokens
     }
 
@@ -454,13 +459,15 @@ impl Running {
             return;
         };
         let vm = vgpu.id;
-        let keep = |vgpu: &mut Vgpu, page: GuestPage| {
+        let mut came = None;
+        let mut keep = |vgpu: &mut Vgpu, page: GuestPage| {
+            came = Some(page);
             // Whatever the card answers, the page is there then: nobody asks for it again.
             let mut bytes = Box::new([0xff; fermi_spec::addr::SMALL_PAGE as usize]);
             bytes.iter_mut().zip(&data).for_each(|(to, from)| *to = *from);
             vgpu.fetched.insert(page, bytes);
         };
-        match vgpu.blocked.take() {
+        let goes_on = match vgpu.blocked.take() {
             Some(Blocked::Value {
                 mut request, length, ..
             }) => {
@@ -470,16 +477,18 @@ impl Running {
                 }
                 request.done += length;
                 vgpu.queue.push_front(request);
+                true
             }
             Some(Blocked::Fetch { mut pages, request }) => {
                 if let Some(page) = pages.remove(&token) {
                     keep(vgpu, page);
                 }
-                if !pages.is_empty() {
-                    vgpu.blocked = Some(Blocked::Fetch { pages, request });
-                    return;
+                let is_complete = pages.is_empty();
+                match is_complete {
+                    true => vgpu.queue.push_front(request),
+                    false => vgpu.blocked = Some(Blocked::Fetch { pages, request }),
                 }
-                vgpu.queue.push_front(request);
+                is_complete
             }
             Some(Blocked::Sync(mut sync)) => {
                 let mut complete = true;
@@ -490,14 +499,19 @@ impl Running {
                     complete = fetching.is_empty();
                 }
                 vgpu.blocked = Some(Blocked::Sync(sync));
-                if !complete {
-                    return;
-                }
+                complete
             }
-            other => vgpu.blocked = other,
+            other => {
+                vgpu.blocked = other;
+                true
+            }
+        };
+        if let Some(page) = came.filter(|_| data.len() as u64 == fermi_spec::addr::SMALL_PAGE) {
+            self.adopt(vm, page, cx);
         }
-        let _ = cx;
-        self.volatile.ready.insert(vm);
+        if goes_on {
+            self.volatile.ready.insert(vm);
+        }
     }
 }
 

@@ -145,6 +145,13 @@ impl Running {
             return nothing(request, length);
         }
         let done = request.done;
+        let is_table_store = instance && matches!(request.kind, Request::Write { .. });
+        if is_table_store && let Some(pages) = self.fetch_to_adopt(vm, page, cx) {
+            return Went::Blocked(Box::new(|request| Blocked::Fetch { pages, request }));
+        }
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Went::Done;
+        };
         match &request.kind {
             Request::Read { .. } => return self.load(vm, (at, located), request, length, cx),
             Request::Write { data, .. } => {
@@ -169,6 +176,7 @@ impl Running {
                         if !planted::is(Fault::OldCopyTrusted) {
                             vgpu.chunks.end_both(chunk);
                         }
+                        vgpu.fetched.remove(&page);
                         self.card.write_vram(host, from.to_vec(), cx.actions);
                     }
                 }

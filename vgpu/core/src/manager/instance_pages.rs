@@ -1,0 +1,76 @@
+//! Pages of tables that lie in VRAM become instance memory: from then on they are in the VM's image, where they are read and
+//! stored to without the card (decision 0026).
+//!
+//! ```text
+//! in VRAM ── a sync reads it, or the guest stores through PRAMIN or BAR3 ──► fetched ── no entry leads there ──► in the image
+//!    ▲                                                                          └ some entry does: stays ─┐
+//!    └────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Nothing has to be redirected or flushed, because only pages move that the GPU cannot reach: the CPU's stores are the core's own, and
+//! those of the VM wait while the page is fetched.
+
+use std::collections::BTreeMap;
+
+use planted::Fault;
+
+use super::Cx;
+use super::running::Running;
+use crate::device::Vgpu;
+use crate::event::{Place, Token, VmId};
+use crate::memory::{ChunkPlace, GuestPage};
+
+impl Running {
+    /// Whether a page in VRAM may become instance memory.
+    fn may_adopt(&self, vm: VmId, page: GuestPage) -> bool {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return false;
+        };
+        let Some(chunk) = vgpu.chunks.of(page.base()) else {
+            return false;
+        };
+        let is_in_vram = matches!(
+            vgpu.chunks.place(chunk),
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_)
+        );
+        // Where maps of the image pin memory, a page of it would take a whole chunk's.
+        let is_reached = !self.config.bus.pins || vgpu.chunks.is_mapped(chunk);
+        is_in_vram
+            && is_reached
+            && !vgpu.chunks.is_instance(page)
+            && !vgpu.chunks.is_moving(chunk)
+            && is_unnamed(vgpu, page)
+    }
+
+    /// Loads a page in VRAM that is about to be stored to as instance memory, so that it becomes that first; once for a request.
+    pub(super) fn fetch_to_adopt(
+        &mut self,
+        vm: VmId,
+        page: GuestPage,
+        cx: &mut Cx<'_>,
+    ) -> Option<BTreeMap<Token, GuestPage>> {
+        let was_fetched = self.vms.get(&vm)?.fetched.contains_key(&page);
+        (!was_fetched && self.may_adopt(vm, page)).then(|| self.fetch(vm, &[page], cx))
+    }
+
+    /// Makes a page instance memory whose bytes were fetched for the request at hand. It stays where it is if it may not, or if the card gave
+    /// less than a page.
+    pub(super) fn adopt(&mut self, vm: VmId, page: GuestPage, cx: &mut Cx<'_>) {
+        if !self.may_adopt(vm, page) {
+            return;
+        }
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(bytes) = vgpu.fetched.remove(&page) else {
+            return;
+        };
+        vgpu.chunks.set_instance(page);
+        let at = page.base();
+        cx.memory.write(Place::Image { vm, at }, &*bytes);
+    }
+}
+
+/// Whether the GPU cannot reach the page through any of the VM's address spaces.
+fn is_unnamed(vgpu: &Vgpu, page: GuestPage) -> bool {
+    let mut spaces = vgpu.spaces.values();
+    planted::is(Fault::NamedPageAdopted) || !spaces.any(|space| space.shadow.may_name(page.base()))
+}
