@@ -132,7 +132,17 @@ impl Session {
             }
         }
         self.incoming = incoming;
+        self.tell_of_refused_map();
         closed
+    }
+
+    /// A VMM tells its guest nothing of a map that it was refused: the guest's copies fail later, and nobody knows why.
+    fn tell_of_refused_map(&mut self) {
+        if let Some(error) = self.client.take_refused_map()
+            && let Some(suppressed) = self.limit.pass(Instant::now())
+        {
+            log::warn!(suppressed; "a client's DMA map is refused: {error}; the GPU will not reach that memory");
+        }
     }
 
     /// Takes the turn that no poll announces, if there is one. Returns why the client is gone, if it is.

@@ -94,6 +94,7 @@ pub struct Client {
     upstream: u32,
     /// Why a reply could not be sent; the next turn reports it.
     send_failure: Option<CloseReason>,
+    refused_map: Option<ProtocolError>,
     bell: Arc<Bell>,
     /// Held as long as the client exists; the listener admits no other meanwhile.
     _seat: Seat,
@@ -129,8 +130,14 @@ impl Client {
             promised_bytes: 0,
             upstream: 0,
             send_failure: None,
+            refused_map: None,
             _seat: seat,
         })
+    }
+
+    /// Why a DMA map was refused since the last call, if one was: the last of them. The client has its error reply, whose number says little.
+    pub fn take_refused_map(&mut self) -> Option<ProtocolError> {
+        self.refused_map.take()
     }
 
     /// The memory that this client offers.
@@ -404,7 +411,9 @@ impl Client {
             Command::RegionWrite(access, data) => return self.take_write(header, access, data).map(Some),
             Command::RegionWriteMulti(writes) => return self.take_multi(header, &writes).map(Some),
             Command::DmaMap(wire) => {
-                let map = self.dma.map(&wire, descriptors)?;
+                let refused = &mut self.refused_map;
+                let map = self.dma.map(&wire, descriptors);
+                let map = map.inspect_err(|error| *refused = Some(error.clone()))?;
                 let request = self.wait(header, Shape::Map(Arc::clone(&map)), 0);
                 return Ok(Some(Incoming::DmaMap { request, map }));
             }

@@ -184,7 +184,9 @@ pub enum DmaError {
         bytes: u64,
     },
     /// The bound on the number of maps is reached.
-    #[error("more DMA maps than are allowed")]
+    #[error(
+        "more DMA maps than are allowed: a guest with an IOMMU of its own has one for each page that its devices reach"
+    )]
     TooManyMaps,
     /// The bound on the number of files is reached.
     #[error("more than {DMA_FILES_MAX} files behind DMA maps")]

@@ -560,8 +560,14 @@ mod dma {
             pair.client.reply_done(request).unwrap();
             pair.reply();
         }
+        assert_eq!(pair.client.take_refused_map(), None);
         assert!(pair.say(&map(2, 1 << 40, 0x1000)).is_empty());
         assert_eq!(pair.error(), errno(Errno::NOSPC));
+        assert_eq!(
+            pair.client.take_refused_map(),
+            Some(ProtocolError::from(crate::error::DmaError::TooManyMaps))
+        );
+        assert_eq!(pair.client.take_refused_map(), None, "it is told once");
     }
 
     #[test]
