@@ -7,25 +7,25 @@ use super::ShadowSpace;
 use crate::entry::{is_valid, page_of};
 use crate::region::GuestSlot;
 use crate::reverse::GuestFrame;
-
-/// Most slots of a frame that are looked through for one page.
-const SLOTS_ASKED: usize = 128;
+use crate::work::{PAGE_ASKED, SLOT_SEEN, Work};
 
 impl ShadowSpace {
     /// Whether an entry may lead to the page: of the shadow as last built, or of the guest's tables as last read. `true` as well
-    /// where telling would take long, or where the guest's entries are not built yet.
-    pub fn may_name(&self, page: GuestVramAddr) -> bool {
+    /// where the guest's entries are not built yet, or where the work is used up before all slots that reach the page's frame were looked at.
+    pub fn may_name(&self, page: GuestVramAddr, work: &mut Work) -> bool {
+        work.add(PAGE_ASKED);
         let Some(frame) = GuestFrame::of(page) else {
             return false;
         };
         let number = page.0 / SMALL_PAGE;
-        let mut slots = self.index.slots(frame);
-        let is_named = slots.by_ref().take(SLOTS_ASKED).any(|id| {
-            self.mirrors.get(&id.pde()).is_none_or(|mirror| {
-                mirror.guest.changed.contains(id.slot()) || names(mirror.guest.slot(id.slot()), number)
-            })
-        });
-        is_named || slots.next().is_some()
+        self.index.slots(frame).any(|id| {
+            let is_late = work.is_used_up();
+            work.add(SLOT_SEEN);
+            is_late
+                || self.mirrors.get(&id.pde()).is_none_or(|mirror| {
+                    mirror.guest.changed.contains(id.slot()) || names(mirror.guest.slot(id.slot()), number)
+                })
+        })
     }
 }
 

@@ -810,17 +810,19 @@ fn one_large_page() -> World {
     world
 }
 
-/// Page `page` of frame 5.
-fn page_of_frame_5(page: u64) -> GuestVramAddr {
-    GuestFrame(5).base().offset(page * SMALL_PAGE)
+/// Whether an entry may lead to a page, counted from the start of frame 5.
+fn may_name(world: &World, page: i64) -> bool {
+    let first = GuestFrame(5).base().0 as i64;
+    let at = GuestVramAddr((first + page * SMALL_PAGE as i64) as u64);
+    world.space.may_name(at, &mut Work::unlimited())
 }
 
 #[test]
 fn large_page_may_name_all_pages_of_its_frame_and_no_other() {
     let world = one_large_page();
-    assert!((0..32).all(|page| world.space.may_name(page_of_frame_5(page))));
-    assert!(!world.space.may_name(page_of_frame_5(32)));
-    assert!(!world.space.may_name(GuestFrame(4).base()));
+    assert!((0..32).all(|page| may_name(&world, page)));
+    assert!(!may_name(&world, 32));
+    assert!(!may_name(&world, -32));
 }
 
 /// What the next build will take away may still be reached; afterwards the frame's other pages alone are.
@@ -829,9 +831,9 @@ fn page_may_be_named_until_the_shadow_is_built_without_it() {
     let mut world = one_large_page();
     let large = place_of(LARGE_TABLES[1]).expect("a table");
     world.guest.store(large, 0);
-    assert!(world.space.may_name(page_of_frame_5(7)), "not read yet");
+    assert!(may_name(&world, 7), "not read yet");
     let _ = world.sync();
-    assert!(!world.space.may_name(page_of_frame_5(7)));
+    assert!(!may_name(&world, 7));
     // Page 3 of the frame, and guest RAM of the number that page 7 has.
     let page = |number: u64| (5 * 32 + number) << 4 | 1;
     world.store_pde(0, SMALL_TABLES[1] << 32);
@@ -840,13 +842,13 @@ fn page_may_be_named_until_the_shadow_is_built_without_it() {
     let ram = Pte::from_bits(page(7)).with_aperture(Aperture::SysCoherent);
     world.guest.store(small.offset(8), ram.into_bits());
     let _ = world.sync();
-    assert!(world.space.may_name(page_of_frame_5(3)));
-    assert!(!world.space.may_name(page_of_frame_5(7)));
+    assert!(may_name(&world, 3));
+    assert!(!may_name(&world, 7));
 }
 
-/// Pages whose frame is reached by more slots than are looked through count as named.
+/// Slots that reach the frame and not the page are looked at as far as the work goes.
 #[test]
-fn page_of_a_frame_that_many_slots_reach_counts_as_named() {
+fn page_counts_as_named_where_telling_takes_too_long() {
     let mut world = one_large_page();
     world.guest.store(place_of(LARGE_TABLES[1]).expect("a table"), 0);
     world.store_pde(0, SMALL_TABLES[1] << 32);
@@ -855,10 +857,13 @@ fn page_of_a_frame_that_many_slots_reach_counts_as_named() {
         world.guest.store(small.offset(slot * 256), (5 * 32 + 3) << 4 | 1);
     }
     let _ = world.sync();
-    assert!(!world.space.may_name(page_of_frame_5(7)));
-    world.guest.store(small.offset(128 * 256), (5 * 32 + 3) << 4 | 1);
-    let _ = world.sync();
-    assert!(world.space.may_name(page_of_frame_5(7)));
+    let page = GuestFrame(5).base().offset(7 * SMALL_PAGE);
+    let mut work = Work::unlimited();
+    assert!(!world.space.may_name(page, &mut work));
+    assert!(work.done() >= 128 * crate::work::SLOT_SEEN);
+    let mut work = Work::limited(100 * crate::work::SLOT_SEEN);
+    assert!(world.space.may_name(page, &mut work));
+    assert!(work.excess() <= 2 * crate::work::SLOT_SEEN);
 }
 
 #[test]

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use planted::Fault;
+use shadow_pt::Work;
 
 use super::Cx;
 use super::running::Running;
@@ -20,10 +21,13 @@ use crate::device::Vgpu;
 use crate::event::{Place, Token, VmId};
 use crate::memory::{ChunkPlace, GuestPage};
 
+/// Most work for one page: some 400 slots that reach its frame.
+const LOOK_WORK: u64 = 20_000;
+
 impl Running {
-    /// Whether a page in VRAM may become instance memory.
-    fn may_adopt(&self, vm: VmId, page: GuestPage) -> bool {
-        let Some(vgpu) = self.vms.get(&vm) else {
+    /// Whether a page in VRAM may become instance memory. Looking costs the VM some of its share.
+    fn may_adopt(&mut self, vm: VmId, page: GuestPage) -> bool {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };
         let Some(chunk) = vgpu.chunks.of(page.base()) else {
@@ -70,7 +74,10 @@ impl Running {
 }
 
 /// Whether the GPU cannot reach the page through any of the VM's address spaces.
-fn is_unnamed(vgpu: &Vgpu, page: GuestPage) -> bool {
+fn is_unnamed(vgpu: &mut Vgpu, page: GuestPage) -> bool {
+    let mut work = Work::limited(LOOK_WORK);
     let mut spaces = vgpu.spaces.values();
-    planted::is(Fault::NamedPageAdopted) || !spaces.any(|space| space.shadow.may_name(page.base()))
+    let is_named = spaces.any(|space| space.shadow.may_name(page.base(), &mut work));
+    vgpu.share.charge(work.done());
+    !is_named || planted::is(Fault::NamedPageAdopted)
 }
