@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::lending::CHANNELS_USABLE;
 use crate::host::microcode::Microcode;
 use crate::inspect::{Inspect, Tree};
+use crate::memory::FrameSearch;
 use crate::policy::PolicyName;
 use crate::reason::SettingError;
 
@@ -105,6 +106,9 @@ pub struct GpuConfig {
     /// Policy that decides whose memory moves.
     #[serde(default)]
     pub policy: PolicyName,
+    /// How a free frame of VRAM is looked for.
+    #[serde(default)]
+    pub frames: FrameSearch,
     /// Seed of the random choices.
     pub seed: u64,
     /// Number by which the moments are drawn at which VMs' time on the engines is sampled. No guest is to know it: it sees the broker's
@@ -143,6 +147,7 @@ impl Default for GpuConfig {
             guest_bytes_max: None,
             shadow_bytes_min: 0,
             policy: PolicyName::default(),
+            frames: FrameSearch::default(),
             seed: 0,
             sampling_key: 0,
             suspend_budget_ns: 20_000_000,
@@ -432,6 +437,7 @@ impl Inspect for GpuConfig {
             tree.bytes("guest_bytes_max", bytes);
         }
         tree.name("policy", format_args!("{:?}", self.policy));
+        tree.name("frames", format_args!("{:?}", self.frames));
         tree.number("seed", self.seed);
         tree.nanoseconds("suspend_budget", self.suspend_budget_ns);
         tree.nanoseconds("copy_budget", self.copy_budget_ns);

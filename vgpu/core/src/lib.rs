@@ -36,6 +36,7 @@ pub use host::card::OWN_CHANNEL_NUMBER;
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
 pub use manager::{Audit, Breach, Manager, Redirected, Standing, VmAudit, VmStanding, Volatile};
+pub use memory::FrameSearch;
 pub use notice::{Direction, MoveId, MoveStage, Notice, SyncWait};
 pub use policy::PolicyName;
 pub use reason::{

@@ -16,5 +16,6 @@ mod history;
 
 pub use chunk::{ChunkNo, Reach};
 pub(crate) use chunk::{ChunkPlace, Chunks, GuestPage};
+pub use frames::FrameSearch;
 pub(crate) use frames::Frames;
 pub(crate) use history::History;

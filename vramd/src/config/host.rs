@@ -8,7 +8,7 @@ use broker::SocketAccess;
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{CHANNELS_DEFAULT, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig};
+use vgpu::{CHANNELS_DEFAULT, FrameSearch, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig};
 
 use sizes::{Bound, Size};
 use vmm::sandbox::accounts::Kind;
@@ -114,6 +114,8 @@ struct RawGpu {
     #[serde(default)]
     policy: PolicyName,
     #[serde(default)]
+    frames: FrameSearch,
+    #[serde(default)]
     settings: RawSettings,
 }
 
@@ -171,6 +173,7 @@ impl RawGpu {
         let mut settings = GpuConfig {
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
             policy: self.policy,
+            frames: self.frames,
             ..GpuConfig::default()
         };
         settings::apply(self.settings, &mut settings)?;

@@ -235,6 +235,26 @@ fn policy_of_a_card_is_one_of_those_there_are() {
 }
 
 #[test]
+fn search_for_frames_is_one_of_those_there_are() {
+    let with = |line: &str| {
+        let text = format!("[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n{line}\n");
+        host(&text)
+            .map(|host| host.gpus[0].settings.frames)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(with(""), Ok(vgpu::FrameSearch::FirstFit));
+    assert_eq!(
+        with("frames = \"random-walk\""),
+        Ok(vgpu::FrameSearch::RandomWalk)
+    );
+    let other = with("frames = \"best-fit\"").unwrap_err();
+    assert!(
+        other.contains("first-fit") && other.contains("random-walk"),
+        "{other}"
+    );
+}
+
+#[test]
 fn wrong_setting_is_refused_with_line_field_and_what_would_be_right() {
     let unknown = with_setting("budget = \"5ms\"").unwrap_err();
     assert!(

@@ -7,7 +7,7 @@ use super::Cx;
 use super::limits;
 use super::running::Running;
 use crate::event::{Action, FrameOwner, Tick, VmId};
-use crate::memory::{ChunkNo, ChunkPlace};
+use crate::memory::{ChunkNo, ChunkPlace, FrameSearch};
 use crate::notice::Notice;
 use crate::policy::Observation;
 
@@ -139,8 +139,12 @@ impl Running {
         }
         // Each VM searches from a place of its own.
         let start = u32::from(vm.0).wrapping_mul(self.layout.frames / 8);
+        let (search, rng) = (self.config.frames, &mut self.rng);
         let frames: Box<[FrameNo]> = (0..count)
-            .map(|i| self.frames.allocate(start.wrapping_add(i), vm))
+            .map(|i| match search {
+                FrameSearch::FirstFit => self.frames.allocate(start.wrapping_add(i), vm),
+                FrameSearch::RandomWalk => self.frames.walk(rng, vm),
+            })
             .collect::<Option<_>>()?;
         self.note_taken(vm, u64::from(count) * fermi_spec::addr::FRAME);
         let owner = FrameOwner::Vm { vm, at };

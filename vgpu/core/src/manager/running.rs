@@ -465,6 +465,9 @@ impl Inspect for Running {
         tree.group("frames", |tree| {
             tree.count("usable", self.layout.usable as usize);
             tree.count("free", self.frames.free_count() as usize);
+            let searches = self.frames.searches();
+            tree.count("searches", searches.found as usize);
+            tree.count("words_looked_at", searches.words as usize);
         });
         tree.part("card", &self.card);
         tree.group("vms", |tree| {
