@@ -28,7 +28,7 @@ const RAM_BYTES: u64 = 64 * MIB;
 const DMA: Range<u64> = 4 * MIB..8 * MIB;
 const INPUT_GPA: u64 = 8 * MIB;
 const INPUT_BYTES: u64 = 40 * MIB;
-/// Its number, as the protocol counts regions and interrupts.
+/// Configuration space, as the protocol counts regions.
 const CONFIG_REGION: u32 = 7;
 
 /// A machine of one function.

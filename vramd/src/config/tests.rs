@@ -219,14 +219,18 @@ fn settings_of_a_card_are_set() {
     assert_eq!(with_setting(lines), Ok(expected));
 }
 
+/// Settings of a card whose section has one more line.
+fn card_with(line: &str) -> Result<vgpu::GpuConfig, String> {
+    let text = format!("[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n{line}\n");
+    match host(&text) {
+        Ok(mut host) => Ok(host.gpus.remove(0).settings),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 #[test]
 fn policy_of_a_card_is_one_of_those_there_are() {
-    let with = |line: &str| {
-        let text = format!("[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n{line}\n");
-        host(&text)
-            .map(|host| host.gpus[0].settings.policy)
-            .map_err(|error| error.to_string())
-    };
+    let with = |line| card_with(line).map(|settings| settings.policy);
     assert_eq!(with(""), Ok(vgpu::PolicyName::default()));
     assert_eq!(with("policy = \"gpuswap\""), Ok(vgpu::PolicyName::Gpuswap));
     assert_eq!(with("policy = \"recency\""), Ok(vgpu::PolicyName::Recency));
@@ -236,12 +240,7 @@ fn policy_of_a_card_is_one_of_those_there_are() {
 
 #[test]
 fn search_for_frames_is_one_of_those_there_are() {
-    let with = |line: &str| {
-        let text = format!("[[gpu]]\nname = \"g\"\ndevice = \"model:gtx480\"\n{line}\n");
-        host(&text)
-            .map(|host| host.gpus[0].settings.frames)
-            .map_err(|error| error.to_string())
-    };
+    let with = |line| card_with(line).map(|settings| settings.frames);
     assert_eq!(with(""), Ok(vgpu::FrameSearch::FirstFit));
     assert_eq!(
         with("frames = \"random-walk\""),

@@ -54,7 +54,8 @@ impl Running {
         cx: &mut Cx<'_>,
     ) -> Option<BTreeMap<Token, GuestPage>> {
         let was_fetched = self.vms.get(&vm)?.fetched.contains_key(&page);
-        (!was_fetched && self.may_adopt(vm, page)).then(|| self.fetch(vm, &[page], cx))
+        let fetching = (!was_fetched && self.may_adopt(vm, page)).then(|| self.fetch(vm, &[page], cx));
+        fetching.filter(|pages| !pages.is_empty())
     }
 
     /// Makes a page instance memory whose bytes were fetched for the request at hand. It stays where it is if it may not, or if the card gave
