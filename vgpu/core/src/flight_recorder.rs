@@ -11,6 +11,7 @@
 //!
 //! It belongs to the edge and not to the core: it decides nothing, and after a panic in the core it is still whole.
 
+mod about;
 mod excerpt;
 mod flight;
 mod happened;
