@@ -354,7 +354,8 @@ impl Laws {
             return Ok(());
         };
         // An idle chunk may make room for another of the same VM.
-        let is_exchange = cause == MoveCause::Idle { taken_for: vm };
+        // One that a window shows goes for its own VM, which has it back without the page.
+        let is_exchange = cause == MoveCause::Idle { taken_for: vm } || cause == MoveCause::Shown;
         let min = self.bound(vm, |quota| quota.min);
         if of.resident < min.saturating_add(bytes) && !is_exchange {
             return Err(Violation(format!(

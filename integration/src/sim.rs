@@ -218,12 +218,8 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         }
     }
     let drawn = simulation.drawn.to_string();
-    let rewrites = simulation
-        .world
-        .watch
-        .rewriter
-        .as_ref()
-        .map_or((0, 0), |rewriter| (rewriter.done, rewriter.refused));
+    let rewriter = simulation.world.watch.rewriter.as_ref();
+    let rewrites = rewriter.map_or((0, 0), |rewriter| (rewriter.done, rewriter.refused));
     drop(simulation);
     let log = std::mem::take(&mut *log.lock().expect("one thread"));
     let events = log.events;
@@ -458,6 +454,7 @@ impl Simulation {
         };
         let request = self.world.ask(id, whole);
         self.idle_until(|world| world.take_reply(id, request).is_some())?;
+        drawn::map_windows(&mut self.world, id);
         self.vms[at].player.begin();
         Ok(())
     }

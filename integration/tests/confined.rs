@@ -81,6 +81,7 @@ fn as_a_broker() {
         hangup: None,
         recorder: None,
         flights: Some(FlightFolder::new(folder, "g")),
+        windows: vgpu::WindowMode::default(),
         room: HostRoom::default(),
         vms: vec![socket],
     });

@@ -184,6 +184,7 @@ fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), 
         ..setup.settings
     };
     let record = |path: &Path| Recorder::create(path, &config);
+    let windows = config.windows;
     let recorder = setup.record.as_deref().map(record).transpose()?;
     let broker = Broker::start(Setup {
         core: Box::new(Manager::new(config)),
@@ -192,6 +193,7 @@ fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), 
         hangup: card.hangup,
         recorder,
         flights: setup.flights,
+        windows,
         room,
         vms: setup.vms,
     })?;

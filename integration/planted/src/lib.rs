@@ -34,6 +34,10 @@ macro_rules! faults {
 faults! {
     /// A redirect leaves the first of the slots that it should rewrite.
     RedirectSkipsSlot,
+    /// A page that a mapped window shows no more still lives at its place there.
+    WindowPageKept,
+    /// What a client stores to a page of tables through a mapped window is taken for seen.
+    WindowStoreUnseen,
     /// A spill frees its frames before the TLB has forgotten them.
     FramesFreeBeforeFlush,
     /// A sync frees shadow tables before the TLB has forgotten them.

@@ -76,6 +76,18 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
     (vram, config)
 }
 
+/// Whether the client of a VM maps its windows: every second does, where a page of an image may be replaced under the card.
+fn maps_windows(config: &GpuConfig, vm: VmId) -> bool {
+    !config.bus.pins && (config.seed >> 3 ^ u64::from(vm.0)) & 1 == 0
+}
+
+/// Has the client of an attached VM map its windows, if it does.
+pub(super) fn map_windows(world: &mut World, vm: VmId) {
+    if maps_windows(world.config(), vm) {
+        world.let_windows(vm);
+    }
+}
+
 /// How many VMs can be admitted, up to four, and the most VRAM that each may see.
 pub(super) fn admissible(vram: u64, config: &GpuConfig) -> (u16, u64) {
     // The broker keeps 8 MiB of a small card, and some at its ends.

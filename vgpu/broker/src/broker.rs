@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use vfio_user_server::{BoundSocket, Reaper, SocketAccess};
 use vgpu::inspect::Node;
-use vgpu::{Event, Hold, HostGpu, RequestId, VmConfig};
+use vgpu::{Event, Hold, HostGpu, RequestId, VmConfig, WindowMode};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::{AttachError, Ended, StartError};
 use crate::event_loop::{self, EventLoop};
 use crate::flights::{FlightError, FlightFolder};
 use crate::link::LocalLink;
-use crate::pci_function::{BarSizes, function};
+use crate::pci_function::BarSizes;
 use crate::perform::Performer;
 use crate::port::Core;
 use crate::questions::Questions;
@@ -78,6 +78,8 @@ pub struct Setup {
     pub recorder: Option<Recorder>,
     /// Where the flight recorder is written when something went wrong, or somebody asks; nowhere if `None`.
     pub flights: Option<FlightFolder>,
+    /// Whether clients may map BAR3 and PRAMIN, if the card lets that be.
+    pub windows: WindowMode,
     /// Where the host says how much memory is left.
     pub room: HostRoom,
     /// Sockets to listen on. VMs in this process need none, see [`Broker::attach`].
@@ -111,6 +113,8 @@ pub(crate) struct Shared {
     pub(crate) is_stopping: AtomicBool,
     /// Sizes of the BARs that guests see.
     pub(crate) bars: BarSizes,
+    /// Clients are given a file to map in the place of BAR3 and PRAMIN.
+    pub(crate) lets_windows: bool,
 }
 
 impl std::fmt::Debug for Shared {
@@ -158,8 +162,9 @@ pub struct Broker {
 impl Broker {
     /// Listens, brings the card up and lets clients in. Returns when the card is up.
     pub fn start(setup: Setup) -> Result<Self, StartError> {
-        let bars = BarSizes::of(&setup.gpu.capabilities())?;
-        let function = function(bars);
+        let capabilities = setup.gpu.capabilities();
+        let bars = BarSizes::of(&capabilities)?;
+        let lets_windows = capabilities.follows_mappings && setup.windows == WindowMode::Direct;
         let status = Arc::new(Status::default());
         let asks = setup.interrupt.is_none();
         let wake = Arc::new(Waker::new(event_fd()?));
@@ -192,11 +197,12 @@ impl Broker {
             is_open: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
             bars,
+            lets_windows,
         });
         let seats = setup
             .vms
             .into_iter()
-            .map(|vm| Seat::bind(vm, function.clone(), shared.clone()))
+            .map(|vm| Seat::bind(vm, shared.clone()))
             .collect::<Result<Vec<_>, _>>()?;
         let event_loop = EventLoop::new(shared.clone(), seats, setup.interrupt, setup.hangup);
         let thread = event_loop::spawn(event_loop)?;

@@ -320,6 +320,7 @@ fn why(cause: MoveCause, name: impl Fn(VmId) -> Option<Arc<str>>) -> String {
         MoveCause::Fairness { toward } => format!("more than its share, and {} has less", name(toward)),
         MoveCause::FreeRoom => "there is room".to_owned(),
         MoveCause::Exchange { .. } => "to see which of its chunks are worth their place".to_owned(),
+        MoveCause::Shown => "its guest maps a page of it that its GPU uses".to_owned(),
     }
 }
 

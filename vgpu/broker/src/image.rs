@@ -3,16 +3,20 @@
 //! The broker itself stores to a guest's instance memory there. A page that is had from the host first cannot fail under a store: the
 //! kernel would end the process for that.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use fermi_spec::regs::PRAMIN_BYTES;
 use rustix::fs::FallocateFlags;
 use vfio_user_server::Leftover;
 use vm_memory::MmapRegion;
 
+use crate::lending::Loan;
 use crate::mapping::{MapError, PAGE, map_shared, punch_hole, sealed_memfd};
+use crate::sigbus::{Guard, MapOwner};
 
 /// Pages of which one word says whether they were had.
 const PAGES_OF_A_WORD: u64 = u64::BITS as u64;
@@ -23,6 +27,18 @@ pub(crate) struct Image {
     pub(crate) file: Arc<File>,
     pub(crate) region: Arc<MmapRegion>,
     had: Vec<u64>,
+    /// The file that its client maps as BAR3 and PRAMIN, and what of the image lives there.
+    windows: Option<Lent>,
+}
+
+/// Pages of an image that live in a window file.
+#[derive(Debug)]
+struct Lent {
+    file: WindowFile,
+    /// The place of each page, both in pages.
+    places: BTreeMap<u64, u64>,
+    /// The client has the window file too, and may take pages away.
+    guard: Guard,
 }
 
 impl Image {
@@ -35,7 +51,54 @@ impl Image {
             file,
             region,
             had: vec![0; words as usize],
+            windows: None,
         })
+    }
+
+    /// Pages may live in a window file from now on. `owner` is told if the client takes memory away.
+    pub(crate) fn set_windows(&mut self, file: WindowFile, owner: &MapOwner) -> Result<(), MapError> {
+        self.windows = Some(Lent {
+            file,
+            places: BTreeMap::new(),
+            guard: Guard::new(self.region.clone(), owner)?,
+        });
+        Ok(())
+    }
+
+    /// Whether its client has a window file.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.windows.is_some()
+    }
+
+    /// Whether the client took memory of the window file away.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.windows.as_ref().is_some_and(|lent| lent.guard.is_torn())
+    }
+
+    /// Lets pages live in the window file, or takes them back from there.
+    ///
+    /// # Errors
+    /// There is no window file, or those of the host.
+    pub(crate) fn change_place(&mut self, loan: Loan, is_lent: bool) -> io::Result<()> {
+        let Some(lent) = &mut self.windows else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let (first, place) = (loan.at / PAGE, loan.offset / PAGE);
+        let pages = 0..loan.bytes / PAGE;
+        match is_lent {
+            true => {
+                loan.lend(&self.file, &self.region, &lent.file.0)?;
+                lent.places.extend(pages.map(|page| (first + page, place + page)));
+            }
+            false => {
+                loan.take_back(&self.file, &self.region, &lent.file.0)?;
+                for page in pages {
+                    lent.places.remove(&(first + page));
+                }
+            }
+        }
+        self.forget(loan.at, loan.bytes);
+        Ok(())
     }
 
     fn is_had(&self, page: u64) -> bool {
@@ -69,7 +132,12 @@ impl Image {
     pub(crate) fn have(&mut self, at: u64, bytes: u64) -> io::Result<()> {
         for page in self.pages(at, bytes) {
             if !self.is_had(page) {
-                rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, page * PAGE, PAGE)?;
+                let lent = self.windows.as_ref();
+                let (file, page_there) = match lent.and_then(|lent| Some((lent, lent.places.get(&page)?))) {
+                    Some((lent, place)) => (&*lent.file.0, *place),
+                    None => (&*self.file, page),
+                };
+                rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, page_there * PAGE, PAGE)?;
                 self.note(page, true);
             }
         }
@@ -88,15 +156,45 @@ impl Image {
         punch_hole(&self.file, at, bytes)
     }
 
-    /// Bytes that it may still take from the host: pages that nobody has touched.
+    /// Bytes that it may still take from the host, its window file included: pages that nobody has touched.
     pub(crate) fn untouched(&self) -> u64 {
-        // The kernel counts in 512 bytes, whatever the page.
-        let touched = self
-            .file
-            .metadata()
-            .map_or(0, |of| of.blocks().saturating_mul(512));
-        (self.region.size() as u64).saturating_sub(touched)
+        let windows = self.windows.as_ref().map_or(0, |lent| lent.file.untouched());
+        windows + untouched(&self.file)
     }
+}
+
+/// Bytes of a file that are holes.
+fn untouched(file: &File) -> u64 {
+    // The kernel counts in 512 bytes, whatever the page.
+    let holes = |of: std::fs::Metadata| of.len().saturating_sub(of.blocks().saturating_mul(512));
+    file.metadata().map_or(0, holes)
+}
+
+/// The file that the client of a VM maps in the place of BAR3 and PRAMIN, in this order.
+#[derive(Clone, Debug)]
+pub(crate) struct WindowFile(pub(crate) Arc<File>);
+
+impl WindowFile {
+    /// All zero, for a BAR3 of so many bytes.
+    pub(crate) fn new(name: &str, bar3_bytes: u64) -> io::Result<Self> {
+        let bytes = bar3_bytes + u64::from(PRAMIN_BYTES);
+        let name = format!("vramd-windows-{}", plain(name));
+        Ok(Self(Arc::new(sealed_memfd(&name, bytes)?)))
+    }
+
+    /// Bytes that it may take from the host: whatever its client stores to.
+    pub(crate) fn untouched(&self) -> u64 {
+        untouched(&self.0)
+    }
+}
+
+/// Characters of a VM's name in the name of a memory file.
+const NAME_CHARS_MAX: usize = 64;
+
+/// What of a VM's name may stand in the name of a memory file, to be seen in the list of the process's files.
+pub(crate) fn plain(name: &str) -> String {
+    let plain = name.chars().filter(char::is_ascii_alphanumeric);
+    plain.take(NAME_CHARS_MAX).collect()
 }
 
 /// An image to be freed, which takes time for each of its pages.
@@ -104,7 +202,9 @@ pub(crate) struct LeftImage(pub(crate) Option<Image>);
 
 impl Leftover for LeftImage {
     fn let_go(&mut self) -> bool {
-        let is_used = |image: &Image| Arc::strong_count(&image.region) > 1;
+        // A guard holds it until it is dropped.
+        let own = |image: &Image| 1 + usize::from(image.has_windows());
+        let is_used = |image: &Image| Arc::strong_count(&image.region) > own(image);
         if self.0.as_ref().is_some_and(is_used) {
             return false;
         }

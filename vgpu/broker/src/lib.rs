@@ -12,6 +12,7 @@
 //! | `pci_host` | the host's PCI functions and their drivers |
 //! | `pci_function` | the PCI function that a guest sees |
 //! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
+//! | `lending`, `remap`, `windows` | pages of images that live in the file that a client maps as BAR3 and PRAMIN |
 //! | `record`, `replay` | a run as a file, and the file as a run |
 //! | `flights` | what happened last, as a file when something went wrong |
 //! | `stats`, `notices`, `ratelimit` | figures and log lines |
@@ -22,6 +23,7 @@ mod event_loop;
 mod flights;
 mod happenings;
 mod image;
+mod lending;
 mod link;
 mod mapping;
 mod memory;
@@ -36,6 +38,7 @@ mod port;
 mod questions;
 mod ratelimit;
 mod record;
+mod remap;
 mod remote;
 mod remote_gpu;
 mod replay;
@@ -57,8 +60,9 @@ pub use broker::{Broker, Setup, VmSocket};
 pub use error::{AttachError, Ended, LinkError, StartError};
 pub use flights::{FlightError, FlightFile, FlightFolder, FlightHeader};
 pub use happenings::{Happening, HappeningKind, Happenings};
+pub use lending::Loan;
 pub use link::LocalLink;
-pub use mapping::MapError;
+pub use mapping::{MapError, PAGE, punch_hole, sealed_memfd};
 pub use memory::{DESCRIPTORS_OF_A_VM, OWN_BYTES, RamMap};
 pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
@@ -68,6 +72,7 @@ pub use questions::{
     QuotaRefusal, StatePart, VmPicture,
 };
 pub use record::{RecordError, Recorder};
+pub use remap::show;
 pub use remote_gpu::{RemoteGpu, RemoteGpuError};
 pub use replay::{Compared, Difference, Replay, ReplayError, ReplaySummary};
 pub use room::{HostRoom, HostShort};

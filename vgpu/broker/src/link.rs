@@ -157,7 +157,7 @@ impl LocalLink {
         let owner = MapOwner::new(shared.torn.clone(), shared.reaper.clone());
         let attachment = shared
             .lock()?
-            .attach(port.clone(), config, shared.reaper.clone())?;
+            .attach(port.clone(), config, shared.reaper.clone(), 0)?;
         let link = Self {
             shared,
             port,

@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use vm_memory::{FileOffset, MmapRegion};
 
 /// Unit of host memory and of DMA maps. Bytes.
-pub(crate) const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// Why memory could not be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -53,13 +53,17 @@ pub enum MapError {
     TooManyMaps,
 }
 
-/// A memory file of `bytes` zero bytes that cannot be resized.
-pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<File, MapError> {
+/// A memory file of `bytes` zero bytes that cannot be resized, nor sealed further by a process that is given its descriptor.
+///
+/// # Errors
+/// Those of the host.
+pub fn sealed_memfd(name: &str, bytes: u64) -> io::Result<File> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(io::Error::from)?;
     let file = File::from(fd);
     file.set_len(bytes)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW).map_err(io::Error::from)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(io::Error::from)?;
     Ok(file)
 }
 
@@ -155,7 +159,10 @@ pub(crate) fn map_shared(
 }
 
 /// Gives the memory behind a range of a file back; it reads as zero afterwards.
-pub(crate) fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+///
+/// # Errors
+/// Those of the host.
+pub fn punch_hole(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(rustix::fs::fallocate(file, flags, offset, bytes)?)
 }
@@ -171,6 +178,7 @@ mod tests {
         let file = sealed_memfd("test", 2 * PAGE).unwrap();
         assert!(file.set_len(PAGE).is_err());
         assert!(file.set_len(3 * PAGE).is_err());
+        assert!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).is_err());
     }
 
     #[test]

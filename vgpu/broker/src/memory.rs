@@ -15,7 +15,8 @@ use vfio_user_server::bounds::DMA_MAPS_MAX;
 use vgpu::{DmaMemory, HostMemory, Place, VmId};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
-use crate::image::{Image, LeftImage};
+use crate::image::{Image, LeftImage, WindowFile, plain};
+use crate::lending::Loan;
 use crate::mapping::{MapError, Mapped, PAGE, map_client, map_shared, seal_against_shrinking, sealed_memfd};
 use crate::room::{HostGone, HostRoom, HostShort};
 use crate::sigbus::{Guard, MapOwner};
@@ -29,9 +30,6 @@ pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
 
 /// Descriptors that one VM can make a broker hold at a time: its socket's, its image and its part of a software card.
 pub const DESCRIPTORS_OF_A_VM: u64 = vfio_user_server::bounds::DESCRIPTORS_MAX as u64 + 16;
-
-/// Characters of a VM's name in the name of a memory file.
-const NAME_CHARS_MAX: usize = 64;
 
 /// A mapped range of a client's memory file, which may be cut while it is mapped: an access to the missing
 /// part reads as zero.
@@ -195,11 +193,7 @@ impl Memory {
         guest_vram: u64,
         reaper: Reaper,
     ) -> Result<(), MapError> {
-        let plain = name
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(NAME_CHARS_MAX);
-        let name = format!("vramd-image-{}", plain.collect::<String>());
+        let name = format!("vramd-image-{}", plain(name));
         let image = Image::new(&name, guest_vram)?;
         self.vms.insert(
             vm,
@@ -210,6 +204,26 @@ impl Memory {
             },
         );
         Ok(())
+    }
+
+    /// Gives a VM a window file, if it has an image.
+    pub(crate) fn set_windows(
+        &mut self,
+        vm: VmId,
+        file: WindowFile,
+        owner: &MapOwner,
+    ) -> Result<(), MapError> {
+        let memory = self.vms.get_mut(&vm);
+        memory.map_or(Ok(()), |memory| memory.image.set_windows(file, owner))
+    }
+
+    /// Lets pages of an image live in the VM's window file, or takes them back.
+    ///
+    /// # Errors
+    /// Those of the host.
+    pub(crate) fn change_place(&mut self, vm: VmId, loan: Loan, is_lent: bool) -> std::io::Result<()> {
+        let memory = self.vms.get_mut(&vm);
+        memory.map_or(Ok(()), |memory| memory.image.change_place(loan, is_lent))
     }
 
     /// Forgets all memory of a VM. Mappings that the card's backend still holds stay until it drops them; the rest is freed by
@@ -259,7 +273,8 @@ impl Memory {
 
     /// The VMs whose RAM was taken away while mapped.
     pub(crate) fn torn_vms(&self) -> Vec<VmId> {
-        let is_torn = |memory: &VmMemory| memory.ram.values().any(|map| map.guard.is_torn());
+        let is_torn =
+            |memory: &VmMemory| memory.image.is_torn() || memory.ram.values().any(|map| map.guard.is_torn());
         self.vms
             .iter()
             .filter(|(_, memory)| is_torn(memory))

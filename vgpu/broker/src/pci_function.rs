@@ -1,8 +1,12 @@
 //! The PCI function that a guest sees: its regions and its interrupt. What its configuration space says is the core's.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
 use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
-use vfio_user_server::function::{FunctionInfo, Region, RegionInfo};
+use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
+use vfio_user_server::function::{Area, FunctionInfo, MappableRegion, Region, RegionInfo};
 use vfio_user_server::irq::IrqIndex;
 use vgpu::{CONFIG_BYTES, Capabilities};
 
@@ -43,12 +47,30 @@ impl BarSizes {
     }
 }
 
-/// Regions and interrupts for a vfio-user client.
-pub(crate) fn function(bars: BarSizes) -> FunctionInfo {
+/// Regions and interrupts for a vfio-user client. With a window file, which holds BAR3 and then PRAMIN, it may map these.
+pub(crate) fn function(bars: BarSizes, windows: Option<Arc<OwnedFd>>) -> FunctionInfo {
+    let mut bar0 = RegionInfo::read_write(bars.bytes(Bar::Bar0));
+    let mut bar3 = RegionInfo::read_write(bars.bytes(Bar::Bar3));
+    if let Some(descriptor) = windows {
+        let pramin = Area {
+            offset: PRAMIN_BASE.into(),
+            bytes: PRAMIN_BYTES.into(),
+        };
+        bar0.mappable = Some(MappableRegion {
+            descriptor: descriptor.clone(),
+            offset: bars.bar3 - pramin.offset,
+            areas: vec![pramin],
+        });
+        bar3.mappable = Some(MappableRegion {
+            descriptor,
+            offset: 0,
+            areas: Vec::new(),
+        });
+    }
     FunctionInfo::new()
-        .with_region(Region::Bar0, RegionInfo::read_write(bars.bytes(Bar::Bar0)))
+        .with_region(Region::Bar0, bar0)
         .with_region(Region::Bar1, RegionInfo::read_write(bars.bytes(Bar::Bar1)))
-        .with_region(Region::Bar3, RegionInfo::read_write(bars.bytes(Bar::Bar3)))
+        .with_region(Region::Bar3, bar3)
         .with_region(Region::Config, RegionInfo::read_write(CONFIG_BYTES as u64))
         .with_irqs(IrqIndex::Msi, 1)
 }

@@ -37,6 +37,7 @@ use crate::happenings::HappeningLog;
 use crate::memory::{Memory, RamMap};
 use crate::notices::NoticeLog;
 use crate::perform::emptying::{Emptied, Emptying};
+use crate::perform::windows::Passage;
 use crate::polls::{PERIOD_NS, Poll};
 use crate::populator::Populator;
 use crate::port::{Core, VmPort};
@@ -50,6 +51,7 @@ use crate::vms::{Attachment, Then, Vm, VmState, WAITING_MAX};
 pub(crate) mod emptying;
 mod failures;
 mod populating;
+mod windows;
 
 /// Most VMs attached at a time. The card has 128 channels, and a guest needs at least two.
 pub const VMS_MAX: u16 = 64;
@@ -183,18 +185,21 @@ impl Performer {
         self.run();
     }
 
-    /// Announces a VM. Its port hears whether it got its vGPU, perhaps before this returns.
+    /// Announces a VM whose client may store to `window_bytes` of memory beside. Its port hears whether it got its vGPU, perhaps before
+    /// this returns.
     pub(crate) fn attach(
         &mut self,
         port: Arc<dyn VmPort>,
         config: VmConfig,
         reaper: Reaper,
+        window_bytes: u64,
     ) -> Result<Attachment, AttachError> {
         self.check_running()?;
         config.check()?;
         let vm = (0..VMS_MAX).map(VmId).find(|vm| !self.vms.contains_key(vm));
         let vm = vm.ok_or(AttachError::TooManyVms)?;
-        self.memory.check_host(config.guest_vram)?;
+        self.memory
+            .check_host(config.guest_vram.saturating_add(window_bytes))?;
         self.memory
             .add_vm(vm, &config.name, config.guest_vram, reaper.clone())
             .map_err(AttachError::Image)?;
@@ -401,6 +406,20 @@ impl Performer {
                 frames,
             } => self.populate(id, vm, &images, &frames),
             Action::Reserve { vm, images } => self.reserve(vm, &images),
+            Action::Lend {
+                vm,
+                offset,
+                at,
+                bytes,
+                is_reached,
+            } => self.change_place(Passage::new(vm, (offset, at), bytes, is_reached), true),
+            Action::TakeBack {
+                vm,
+                offset,
+                at,
+                bytes,
+                is_reached,
+            } => self.change_place(Passage::new(vm, (offset, at), bytes, is_reached), false),
             Action::Interrupt { vm } => self.interrupt(vm),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {

@@ -174,6 +174,7 @@ impl HostGpu for RemoteGpu {
             bar3_bytes: self.function.region_bytes(Region::Bar3),
             frames_arrive_zeroed: false,
             bus: vgpu::Bus::default(),
+            follows_mappings: false,
         }
     }
 

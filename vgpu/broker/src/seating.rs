@@ -10,7 +10,6 @@ use vgpu::{Hold, SettingError, VmConfig};
 
 use crate::broker::{Broker, VmSocket};
 use crate::error::{Ended, StartError};
-use crate::pci_function::function;
 use crate::perform::{Performer, VMS_MAX};
 use crate::questions::QuotaRefusal;
 use crate::server::Seat;
@@ -127,7 +126,7 @@ impl Broker {
     ) -> Result<(), StartError> {
         let shared = self.shared_arc();
         let (config, hold) = (vm.config.clone(), vm.hold);
-        let seat = Box::new(Seat::bind(vm, function(shared.bars), shared.clone())?);
+        let seat = Box::new(Seat::bind(vm, shared.clone())?);
         let done = Box::new(answer);
         shared.seating.put(Change::Come {
             seat,

@@ -9,21 +9,23 @@
 //! While a VM leaves, no client is accepted: a new one waits in the socket's queue until nothing of the
 //! last VM is left, the descriptors that its client sent included.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vfio_user_server::Client;
 use vfio_user_server::error::CloseReason;
-use vfio_user_server::function::FunctionInfo;
 use vfio_user_server::listener::{Accepted, Listener};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::{Shared, VmSocket};
 use crate::error::StartError;
+use crate::image::WindowFile;
+use crate::pci_function::function;
 use crate::ratelimit::RateLimit;
 use crate::remote::{RemotePort, Told};
 use crate::session::Session;
+use crate::sigbus::MapOwner;
 use crate::signaller::Signaller;
 
 /// Time after which an operator is told that a socket's reaper has come to no end.
@@ -37,7 +39,6 @@ pub(crate) struct Seat {
     listener: Listener,
     /// No more clients: the listening socket is about to be closed, or is.
     is_retired: bool,
-    function: FunctionInfo,
     shared: Arc<Shared>,
     signaller: Arc<Signaller>,
     /// Limit of the log lines that clients can cause.
@@ -50,11 +51,7 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    pub(crate) fn bind(
-        vm: VmSocket,
-        function: FunctionInfo,
-        shared: Arc<Shared>,
-    ) -> Result<Self, StartError> {
+    pub(crate) fn bind(vm: VmSocket, shared: Arc<Shared>) -> Result<Self, StartError> {
         let VmSocket { socket, config, .. } = vm;
         let name = config.name;
         let thread = |what| move |source| StartError::System { what, source };
@@ -68,7 +65,6 @@ impl Seat {
             name,
             listener,
             is_retired: false,
-            function,
             shared,
             signaller,
             limit,
@@ -114,9 +110,19 @@ impl Seat {
         if self.is_retired || self.session.is_none() && self.port.is_some() {
             return true;
         }
-        match self.listener.accept(&self.function) {
+        let windows = match self.window_file() {
+            Ok(windows) => windows,
+            Err(error) => {
+                self.warn(&format!(
+                    "no file for its windows, so a client cannot map them: {error}"
+                ));
+                None
+            }
+        };
+        let descriptor = windows.as_ref().map(|(_, descriptor)| descriptor.clone());
+        match self.listener.accept(&function(self.shared.bars, descriptor)) {
             Ok(None) => {}
-            Ok(Some(Accepted::Client(seated))) => self.seat(seated),
+            Ok(Some(Accepted::Client(seated))) => self.seat(seated, windows.map(|(file, _)| file)),
             Ok(Some(Accepted::RefusedBusy)) => self.warn("a second client was disconnected: one is attached"),
             Ok(Some(Accepted::RefusedUser { uid })) => self.warn(&format!(
                 "a client of user {uid} was disconnected: it is none of those that host.toml lets connect"
@@ -134,22 +140,36 @@ impl Seat {
         true
     }
 
-    fn seat(&mut self, client: Box<Client>) {
+    /// A file for the next client's windows, if it may map them.
+    fn window_file(&self) -> std::io::Result<Option<(WindowFile, Arc<OwnedFd>)>> {
+        if !self.shared.lets_windows {
+            return Ok(None);
+        }
+        let file = WindowFile::new(&self.name, self.shared.bars.bar3)?;
+        let descriptor = Arc::new(file.0.try_clone()?.into());
+        Ok(Some((file, descriptor)))
+    }
+
+    fn seat(&mut self, client: Box<Client>, windows: Option<WindowFile>) {
         let port = Arc::new(RemotePort::new(self.shared.wake.clone(), self.signaller.clone()));
         let reaper = self.listener.reaper().clone();
         let Ok(mut performer) = self.shared.lock() else {
             return;
         };
+        let window_bytes = windows.as_ref().map_or(0, WindowFile::untouched);
         // The quota may have changed since the last client.
         let Some(config) = performer.roster.config(&self.name).cloned() else {
             return;
         };
-        match performer.attach(port.clone(), config, reaper.clone()) {
+        match performer.attach(port.clone(), config, reaper.clone(), window_bytes) {
             Ok(attachment) => {
                 drop(performer);
                 self.say(log::Level::Info, "client connected");
                 let (shared, signaller) = (self.shared.clone(), self.signaller.clone());
-                self.session = Some(Session::new(client, shared, attachment, signaller, reaper));
+                let owner = MapOwner::new(shared.torn.clone(), reaper);
+                self.session = Some(Session::new(
+                    client, shared, attachment, signaller, owner, windows,
+                ));
                 self.port = Some(port);
             }
             Err(error) => {

@@ -17,12 +17,13 @@ use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::{
-    BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, Reaper, RequestId as ClientRequest,
+    BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, RequestId as ClientRequest,
 };
 use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
+use crate::image::WindowFile;
 use crate::mapping::MapError;
 use crate::memory::RamMap;
 use crate::ratelimit::RateLimit;
@@ -63,6 +64,8 @@ pub(crate) struct Session {
     attachment: Attachment,
     signaller: Arc<Signaller>,
     owner: MapOwner,
+    /// The file behind BAR3 and PRAMIN, until the client was given it.
+    windows: Option<WindowFile>,
     /// The vGPU exists; before, the client's requests are not read.
     is_attached: bool,
     gathers: Pending<ClientRequest, Gather>,
@@ -81,15 +84,16 @@ impl Session {
         shared: Arc<Shared>,
         attachment: Attachment,
         signaller: Arc<Signaller>,
-        reaper: Reaper,
+        owner: MapOwner,
+        windows: Option<WindowFile>,
     ) -> Self {
-        let owner = MapOwner::new(shared.torn.clone(), reaper);
         Self {
             client,
             shared,
             attachment,
             signaller,
             owner,
+            windows,
             is_attached: false,
             gathers: Pending::default(),
             pieces: Pending::default(),
@@ -132,8 +136,19 @@ impl Session {
             }
         }
         self.incoming = incoming;
+        self.let_windows();
         self.tell_of_refused_map();
         closed
+    }
+
+    /// The client was given the file behind its windows in this turn: from now on what they show lives there.
+    fn let_windows(&mut self) {
+        if self.client.has_region_memory()
+            && let Some(file) = self.windows.take()
+            && let Ok(mut performer) = self.shared.lock()
+        {
+            performer.let_windows(self.attachment, file, &self.owner);
+        }
     }
 
     /// A VMM tells its guest nothing of a map that it was refused: the guest's copies fail later, and nobody knows why.

@@ -59,6 +59,7 @@ impl HostGpu for FakeGpu {
             bar3_bytes: 64 << 20,
             frames_arrive_zeroed: false,
             bus: vgpu::Bus::default(),
+            follows_mappings: false,
         }
     }
 
@@ -454,6 +455,7 @@ pub(crate) fn setup(core: TestCore, gpu: &FakeGpu, interrupt: Option<EventFd>) -
         hangup: None,
         recorder: None,
         flights: None,
+        windows: vgpu::WindowMode::default(),
         room: HostRoom::default(),
         vms: Vec::new(),
     }

@@ -257,6 +257,7 @@ impl HostGpu for VfioGpu {
             bar3_bytes: self.device.get_region_size(Bar::Bar3.number()),
             frames_arrive_zeroed: false,
             bus: self.bus.clone(),
+            follows_mappings: false,
         }
     }
 

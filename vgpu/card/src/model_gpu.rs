@@ -186,6 +186,7 @@ impl HostGpu for ModelGpu {
             bar3_bytes: BAR3_BYTES,
             frames_arrive_zeroed: true,
             bus: vgpu::Bus::default(),
+            follows_mappings: true,
         }
     }
 
@@ -236,6 +237,11 @@ impl HostGpu for ModelGpu {
 
     fn frame_memory(&self, frame: FrameNo) -> Option<DmaMemory> {
         self.frames.memory(frame)
+    }
+
+    fn stand_still(&mut self, work: &mut dyn FnMut()) -> Result<(), HostGpuError> {
+        self.hold();
+        Ok(self.card.access(|_, _| work())?)
     }
 
     fn take_interrupt(&mut self) -> bool {

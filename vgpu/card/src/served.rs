@@ -17,7 +17,6 @@ mod graphics;
 mod live;
 mod memory;
 mod pins;
-mod remap;
 mod server;
 mod session;
 mod trace;

@@ -74,6 +74,17 @@ impl Default for Bus {
     }
 }
 
+/// How clients reach BAR3 and PRAMIN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WindowMode {
+    /// As memory that they map, where the card lets that be.
+    #[default]
+    Direct,
+    /// Each access is a message.
+    Trapped,
+}
+
 /// Settings of one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GpuConfig {
@@ -109,6 +120,9 @@ pub struct GpuConfig {
     /// How a free frame of VRAM is looked for.
     #[serde(default)]
     pub frames: FrameSearch,
+    /// Whether clients may map BAR3 and PRAMIN. The edge goes by it.
+    #[serde(default)]
+    pub windows: WindowMode,
     /// Seed of the random choices.
     pub seed: u64,
     /// Number by which the moments are drawn at which VMs' time on the engines is sampled. No guest is to know it: it sees the broker's
@@ -148,6 +162,7 @@ impl Default for GpuConfig {
             shadow_bytes_min: 0,
             policy: PolicyName::default(),
             frames: FrameSearch::default(),
+            windows: WindowMode::default(),
             seed: 0,
             sampling_key: 0,
             suspend_budget_ns: 20_000_000,

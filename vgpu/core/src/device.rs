@@ -18,6 +18,7 @@ use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
 use crate::host::arena::SLOT_BYTES;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::manager::forecast::Drains;
+use crate::manager::live_windows::LiveWindows;
 use crate::memory::{ChunkNo, Chunks, GuestPage};
 use crate::notice::SyncWait;
 use crate::reason::Inconsistency;
@@ -31,6 +32,7 @@ pub(crate) mod errors;
 mod fecs;
 mod graph;
 mod leave;
+pub(crate) mod living;
 mod mmu;
 mod pbdma;
 mod pbus;
@@ -242,6 +244,9 @@ pub(crate) struct Vgpu {
     pub(crate) units: Units,
     pub(crate) chunks: Chunks,
     pub(crate) ram: RamMaps,
+    /// BAR3 and PRAMIN, if its client may map them.
+    #[serde(default)]
+    pub(crate) live: Option<LiveWindows>,
     /// Its bus addresses: of its image and its maps.
     pub(crate) bus: IovaSpace,
     pub(crate) spaces: BTreeMap<SpaceId, Space>,
@@ -326,6 +331,7 @@ impl Vgpu {
             units: Units::new(boot0, config.guest_vram, pci),
             chunks,
             ram: RamMaps::default(),
+            live: None,
             bus,
             spaces: BTreeMap::new(),
             next_space: 0,

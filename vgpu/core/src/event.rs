@@ -60,6 +60,12 @@ pub enum Event {
         /// What it asks for.
         config: VmConfig,
     },
+    /// The VM's client may map BAR3 and PRAMIN from now on: what they show lives in the VM's window file. Only where a page of an image
+    /// may be replaced under the card ([`crate::Capabilities::follows_mappings`]).
+    LetWindows {
+        /// VM whose client it is.
+        vm: VmId,
+    },
     /// The VM is gone, however it went. Answered by [`Action::Detached`] when nothing of it is left on the card.
     Detach {
         /// VM that is gone.
@@ -404,6 +410,33 @@ pub enum Action {
         at: GuestVramAddr,
         /// Length in bytes, page-aligned.
         bytes: u64,
+    },
+    /// Pages of the image live in the window file from now on, with the bytes that they have. The image shows them from there, to the card
+    /// too.
+    Lend {
+        /// VM whose image and window file it is.
+        vm: VmId,
+        /// Bytes into the window file: BAR3, then PRAMIN. Page-aligned.
+        offset: u64,
+        /// First address in its VRAM, page-aligned.
+        at: GuestVramAddr,
+        /// Length in bytes, page-aligned.
+        bytes: u64,
+        /// The card may store there meanwhile: it has to stand still.
+        is_reached: bool,
+    },
+    /// The same pages live in the image again, with the bytes that they have. Their place in the window file reads as zero.
+    TakeBack {
+        /// VM whose image and window file it is.
+        vm: VmId,
+        /// Bytes into the window file, page-aligned.
+        offset: u64,
+        /// First address in its VRAM, page-aligned.
+        at: GuestVramAddr,
+        /// Length in bytes, page-aligned.
+        bytes: u64,
+        /// The card may store there meanwhile: it has to stand still.
+        is_reached: bool,
     },
     /// Have host memory ready that a move will write: first touch of a page takes longer than its copy, and channels
     /// would stand still meanwhile. Nobody waits in the edge for it; [`Event::Populated`] follows. All bytes stay as they are.

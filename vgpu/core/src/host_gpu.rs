@@ -35,6 +35,9 @@ pub struct Capabilities {
     pub frames_arrive_zeroed: bool,
     /// Limits of the path from the card to host memory.
     pub bus: Bus,
+    /// The card reaches host memory through this process's own mappings, so what they show may be replaced under it while it
+    /// [stands still](HostGpu::stand_still).
+    pub follows_mappings: bool,
 }
 
 /// Failures of the card or of the connection to it.
@@ -95,6 +98,12 @@ pub trait HostGpu: Send {
     /// The host's memory behind a frame, so that its pages can be had before the card writes them; `None` on a card that
     /// holds its own memory.
     fn frame_memory(&self, frame: FrameNo) -> Option<DmaMemory>;
+
+    /// Does `work` while no engine of a card that [follows mappings](Capabilities::follows_mappings) touches memory.
+    fn stand_still(&mut self, work: &mut dyn FnMut()) -> Result<(), HostGpuError> {
+        work();
+        Ok(())
+    }
 
     /// Whether the card raised its interrupt since the last call. An edge with an eventfd answers from that.
     fn take_interrupt(&mut self) -> bool;

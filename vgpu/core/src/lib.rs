@@ -25,8 +25,9 @@ mod share;
 pub use account::Account;
 pub use config::{
     Bus, BusRange, CHANNELS_DEFAULT, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Hold, Quota, RAM_DEFAULT,
-    Setting, SettingUnit, VmConfig,
+    Setting, SettingUnit, VmConfig, WindowMode,
 };
+pub use device::living::{Changes, Living, PageRun};
 pub use device::pci::{CONFIG_BYTES, ConfigSpace};
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, Place, Refusal, Reply, Request,

@@ -38,6 +38,7 @@ mod images;
 mod instance_pages;
 mod isolation;
 mod limits;
+pub(crate) mod live_windows;
 mod moments;
 mod mover;
 mod moves;
@@ -195,7 +196,7 @@ impl Manager {
             }
             Event::SetHostRam { bytes } => self.config.host_ram = bytes,
             // Nobody is attached.
-            Event::SetHold { .. } => {}
+            Event::SetHold { .. } | Event::LetWindows { .. } => {}
             Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } | Event::Populated { .. } => {}
         }
     }

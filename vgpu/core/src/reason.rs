@@ -341,6 +341,8 @@ pub enum MoveCause {
         /// VM that has all of them.
         within: VmId,
     },
+    /// A window that the VM's client maps is to show a page of them, which the GPU reaches. They come back without it.
+    Shown,
 }
 
 impl std::fmt::Display for MoveCause {
@@ -353,6 +355,7 @@ impl std::fmt::Display for MoveCause {
             Self::Fairness { toward } => write!(f, "more than its share, for {toward}"),
             Self::FreeRoom => f.write_str("there is room in VRAM"),
             Self::Exchange { within } => write!(f, "an exchange within {within}"),
+            Self::Shown => f.write_str("a window shows a page of it"),
         }
     }
 }
@@ -365,7 +368,7 @@ impl MoveCause {
             | Self::Idle { taken_for: vm }
             | Self::Fairness { toward: vm }
             | Self::Exchange { within: vm } => Some(vm),
-            Self::AboveMax | Self::AboveHigh | Self::FreeRoom => None,
+            Self::AboveMax | Self::AboveHigh | Self::FreeRoom | Self::Shown => None,
         }
     }
 }
@@ -565,10 +568,11 @@ mod tests {
             MoveCause::AboveHigh,
             MoveCause::FreeRoom,
             MoveCause::Exchange { within: VmId(4) },
+            MoveCause::Shown,
         ];
         assert_eq!(
             causes.map(|cause| cause.beneficiary()),
-            [Some(1), Some(2), Some(3), None, None, None, Some(4)].map(|vm| vm.map(VmId))
+            [Some(1), Some(2), Some(3), None, None, None, Some(4), None].map(|vm| vm.map(VmId))
         );
     }
 

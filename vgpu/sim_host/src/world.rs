@@ -22,10 +22,13 @@ mod bytes;
 mod failure;
 mod host_memory;
 mod iommu;
+mod windows;
 
 use bytes::{LEFT_BEHIND, fill, zero};
 pub use host_memory::HostMemoryPace;
 use iommu::Iommu;
+pub(crate) use windows::WindowAccess;
+use windows::Windows;
 
 /// Bytes of the broker's DMA memory.
 const OWN_BYTES: usize = 1 << 20;
@@ -42,6 +45,8 @@ pub struct VmMemory {
     pub image: Arc<MmapRegion>,
     /// Bytes of a chunk of its VRAM.
     chunk_bytes: u64,
+    /// Its window file, if its client has mapped it.
+    windows: Option<Windows>,
     /// Number of interrupts raised.
     pub interrupts: u64,
     /// Result of its attach: done, or the reason of the refusal.
@@ -243,6 +248,7 @@ impl<W: Watch> World<W> {
             vram: region(vram),
             image: region(vram),
             chunk_bytes: config.chunk_bytes,
+            windows: None,
             interrupts: 0,
             attached: None,
             detached: false,
@@ -427,9 +433,38 @@ impl<W: Watch> World<W> {
             Action::PlaceFrames { frames, owner } => self.place_all(&frames, owner),
             Action::Populate { id, .. } => self.events.extend(self.host_memory.ask(id, self.now)),
             Action::DropImage { vm, at, bytes } => {
-                let image = Arc::clone(&self.memory.vms[&vm].image);
+                let memory = &self.memory.vms[&vm];
+                let is_lent = memory
+                    .windows
+                    .as_ref()
+                    .is_some_and(|windows| windows.holds(at.0, bytes));
+                assert!(
+                    !is_lent,
+                    "memory of {vm} at {at} is dropped, and lives in its windows"
+                );
+                let image = Arc::clone(&memory.image);
                 zero(&image, at.0, bytes);
             }
+            Action::Lend {
+                vm,
+                offset,
+                at,
+                bytes,
+                ..
+            } => self.with_vm(vm, |memory| {
+                let windows = memory.windows.as_mut().expect("a client that maps windows");
+                windows.lend(offset, at.0, bytes);
+            }),
+            Action::TakeBack {
+                vm,
+                offset,
+                at,
+                bytes,
+                ..
+            } => self.with_vm(vm, |memory| {
+                let windows = memory.windows.as_mut().expect("a client that maps windows");
+                windows.take_back(offset, at.0, bytes);
+            }),
             // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`. All pages are
             // there.
             Action::LetInterrupts { .. } | Action::GiveUp { .. } | Action::Reserve { .. } => {}

@@ -95,6 +95,8 @@ pub struct Client {
     /// Why a reply could not be sent; the next turn reports it.
     send_failure: Option<CloseReason>,
     refused_map: Option<ProtocolError>,
+    /// The client was sent a descriptor of memory behind a region.
+    has_region_memory: bool,
     bell: Arc<Bell>,
     /// Held as long as the client exists; the listener admits no other meanwhile.
     _seat: Seat,
@@ -131,6 +133,7 @@ impl Client {
             upstream: 0,
             send_failure: None,
             refused_map: None,
+            has_region_memory: false,
             _seat: seat,
         })
     }
@@ -138,6 +141,11 @@ impl Client {
     /// Why a DMA map was refused since the last call, if one was: the last of them. The client has its error reply, whose number says little.
     pub fn take_refused_map(&mut self) -> Option<ProtocolError> {
         self.refused_map.take()
+    }
+
+    /// Whether the client was sent memory behind a region, which it may have mapped since.
+    pub fn has_region_memory(&self) -> bool {
+        self.has_region_memory
     }
 
     /// The memory that this client offers.
@@ -401,6 +409,7 @@ impl Client {
             }
             Command::GetRegionInfo { argsz, index } => {
                 let (payload, descriptor) = self.function.region_info(argsz, index, takes_descriptors)?;
+                self.has_region_memory |= descriptor.is_some();
                 self.send(&header, None, &[&payload], descriptor);
             }
             Command::GetIrqInfo { argsz, index } => {

@@ -8,7 +8,7 @@ use broker::SocketAccess;
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{CHANNELS_DEFAULT, FrameSearch, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig};
+use vgpu::{CHANNELS_DEFAULT, FrameSearch, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig, WindowMode};
 
 use sizes::{Bound, Size};
 use vmm::sandbox::accounts::Kind;
@@ -116,6 +116,8 @@ struct RawGpu {
     #[serde(default)]
     frames: FrameSearch,
     #[serde(default)]
+    windows: WindowMode,
+    #[serde(default)]
     settings: RawSettings,
 }
 
@@ -174,6 +176,7 @@ impl RawGpu {
             host_ram: self.host_ram.map_or(HOST_RAM_DEFAULT, |size| size.0),
             policy: self.policy,
             frames: self.frames,
+            windows: self.windows,
             ..GpuConfig::default()
         };
         settings::apply(self.settings, &mut settings)?;

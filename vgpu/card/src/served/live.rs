@@ -11,9 +11,8 @@
 //! ```
 //!
 //! Rules:
-//! 1. A VRAM page lives in one place. If BAR3 shows it in several, it lives in the one that was mapped last; BAR3 goes
-//!    before PRAMIN. The other places show zeros until it is their turn (`aliases` counts these). Drivers map what they
-//!    use once, and leave PRAMIN when BAR3 works.
+//! 1. A VRAM page lives in one place, see [`Living`]; BAR3 goes before PRAMIN. Drivers map what they use once, and leave PRAMIN
+//!    when BAR3 works.
 //! 2. A place in a window that shows other memory, or nothing, is memory without effect: no fault is raised.
 //! 3. All of it happens under the card's lock and before the access that caused it is answered. A client must therefore
 //!    wait for the answer to each write to BAR0 before it touches a window; QEMU posts no writes to a function of which it
@@ -22,19 +21,20 @@
 //! A client that sends messages instead is answered by the model as ever, and sees the same bytes. The file holds
 //! this client's VRAM and its own stores; the next client gets another. Decision 0008 gives the reasons.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
+use broker::{Loan, PAGE, punch_hole};
 use fermi_model::FermiModel;
 use fermi_spec::addr::VramAddr;
 use fermi_spec::board::BAR3_BYTES;
 use fermi_spec::regs::PRAMIN_BYTES;
+use vgpu::{Living, PageRun};
 
-use super::remap::PAGE;
-use super::vram::{Loan, Vram, VramError};
+use super::vram::{Vram, VramError};
 
 const BAR3_PAGES: usize = (BAR3_BYTES / PAGE) as usize;
 const PRAMIN_PAGES: usize = PRAMIN_BYTES as usize / PAGE as usize;
@@ -98,14 +98,7 @@ pub(super) struct LiveWindows {
     file: Arc<File>,
     /// [`FermiModel::bar3_changes`] and the first byte that PRAMIN showed, at the last look.
     seen: (u64, Option<VramAddr>),
-    /// Pages that the windows showed at the last look, by place.
-    shown: Vec<Option<u32>>,
-    /// The VRAM page that lives at each place.
-    living: Vec<Option<u32>>,
-    /// The place where each VRAM page lives.
-    places: HashMap<u32, u32>,
-    /// Places whose page lives elsewhere (rule 1).
-    aliases: BTreeSet<u32>,
+    living: Living,
     scratch: Vec<Option<u32>>,
     pub(super) counts: LiveCounts,
 }
@@ -117,10 +110,7 @@ impl LiveWindows {
             vram,
             file,
             seen: (0, None),
-            shown: vec![None; PLACES],
-            living: vec![None; PLACES],
-            places: HashMap::new(),
-            aliases: BTreeSet::new(),
+            living: Living::new(BAR3_PAGES as u32),
             scratch: Vec::new(),
             counts: LiveCounts::default(),
         }
@@ -135,19 +125,23 @@ impl LiveWindows {
         let is_bar3_changed = now.0 != self.seen.0;
         self.seen = now;
         self.counts.looks += 1;
-        let mut shown = std::mem::take(&mut self.scratch);
         // Without a flush the tables may be half written.
-        if is_bar3_changed {
-            model.bar3_pages(&mut shown);
-            shown.resize(BAR3_PAGES, None);
-        } else {
-            shown.clear();
-            shown.extend_from_slice(&self.shown[..BAR3_PAGES]);
-        }
-        shown.extend(self.pramin_pages(now.1));
-        let followed = self.show(&shown);
-        self.scratch = std::mem::replace(&mut self.shown, shown);
-        followed
+        let mut shown: BTreeMap<u32, u32> = match is_bar3_changed {
+            true => {
+                model.bar3_pages(&mut self.scratch);
+                let pages = (0..).zip(&self.scratch).take(BAR3_PAGES);
+                pages
+                    .filter_map(|(place, page)| Some((place, (*page)?)))
+                    .collect()
+            }
+            false => {
+                let before = self.living.shown().range(..BAR3_PAGES as u32);
+                before.map(|(place, page)| (*place, *page)).collect()
+            }
+        };
+        let pramin = (BAR3_PAGES as u32..).zip(self.pramin_pages(now.1));
+        shown.extend(pramin.filter_map(|(place, page)| Some((place, page?))));
+        self.show(shown)
     }
 
     fn pramin_pages(&self, base: Option<VramAddr>) -> impl Iterator<Item = Option<u32>> + use<> {
@@ -161,16 +155,13 @@ impl LiveWindows {
 
     /// Starts anew with a new card of cleared VRAM: no page lives here any more, and the file reads as zero.
     pub(super) fn forget(&mut self) -> Result<(), VramError> {
-        super::vram::punch(&self.file, 0, FILE_BYTES).map_err(|source| VramError::Move {
+        punch_hole(&self.file, 0, FILE_BYTES).map_err(|source| VramError::Move {
             at: 0,
             bytes: FILE_BYTES,
             source,
         })?;
         self.seen = (0, None);
-        self.shown = vec![None; PLACES];
-        self.living = vec![None; PLACES];
-        self.places.clear();
-        self.aliases.clear();
+        self.living.forget();
         Ok(())
     }
 
@@ -188,111 +179,30 @@ impl LiveWindows {
             })
     }
 
-    /// `self.shown` is still what was shown before.
-    fn show(&mut self, shown: &[Option<u32>]) -> Result<(), VramError> {
-        let changed: Vec<u32> = (0..)
-            .zip(shown.iter().zip(&self.shown))
-            .filter(|(_, (new, old))| new != old)
-            .map(|(place, _)| place)
-            .collect();
-        for place in &changed {
-            self.aliases.remove(place);
-        }
-        let gone: Vec<u32> = changed
-            .iter()
-            .copied()
-            .filter(|place| self.living[*place as usize].is_some())
-            .collect();
-        self.take_back(&gone)?;
-        // Rule 1: a place that is mapped now takes its page from the place where it was mapped before.
-        let wanted: Vec<u32> = changed
-            .into_iter()
-            .filter(|place| shown[*place as usize].is_some())
-            .collect();
-        let mut moved: Vec<u32> = Vec::new();
-        let mut chosen: HashMap<u32, u32> = HashMap::new();
-        for place in wanted {
-            let Some(page) = shown[place as usize] else {
-                continue;
-            };
-            let is_taken = self.places.contains_key(&page) || chosen.contains_key(&page);
-            if place as usize >= BAR3_PAGES && is_taken {
-                self.aliases.insert(place);
-            } else if let Some(before) = chosen.insert(page, place) {
-                self.aliases.insert(before);
-            } else if let Some(before) = self.places.get(&page) {
-                moved.push(*before);
-            }
-        }
-        moved.sort_unstable();
-        self.take_back(&moved)?;
-        self.aliases.extend(moved);
-        // A place that gave its page up, or never had it, has its turn when the page lives nowhere.
-        let orphaned: Vec<u32> = self.aliases.iter().copied().collect();
-        for place in orphaned {
-            if let Some(page) = shown[place as usize]
-                && !self.places.contains_key(&page)
-                && !chosen.contains_key(&page)
-            {
-                chosen.insert(page, place);
-                self.aliases.remove(&place);
-            }
-        }
-        let mut new: Vec<(u32, u32)> = chosen.into_iter().map(|(page, place)| (place, page)).collect();
-        new.sort_unstable();
-        self.lend(&new)?;
-        self.counts.aliases_max = self.counts.aliases_max.max(self.aliases.len() as u64);
-        Ok(())
-    }
-
-    /// Sends the pages at these places home, in ascending order.
-    fn take_back(&mut self, places: &[u32]) -> Result<(), VramError> {
-        let living: Vec<(u32, u32)> = places
-            .iter()
-            .filter_map(|place| Some((*place, self.living[*place as usize]?)))
-            .collect();
-        for run in runs(&living) {
-            self.vram.take_back(run, &self.file)?;
+    fn show(&mut self, shown: BTreeMap<u32, u32>) -> Result<(), VramError> {
+        let changes = self.living.show(shown);
+        for run in changes.back {
+            self.vram.take_back(loan(run), &self.file)?;
             self.counts.moves += 1;
+            self.counts.taken_back += u64::from(run.pages);
         }
-        for (place, page) in &living {
-            self.living[*place as usize] = None;
-            self.places.remove(page);
-        }
-        self.counts.taken_back += living.len() as u64;
-        Ok(())
-    }
-
-    /// Lets pages live at places, in ascending order of the places.
-    fn lend(&mut self, new: &[(u32, u32)]) -> Result<(), VramError> {
-        for run in runs(new) {
-            self.vram.lend(run, &self.file)?;
+        for run in changes.lent {
+            self.vram.lend(loan(run), &self.file)?;
             self.counts.moves += 1;
+            self.counts.lent += u64::from(run.pages);
         }
-        for (place, page) in new {
-            self.living[*place as usize] = Some(*page);
-            self.places.insert(*page, *place);
-        }
-        self.counts.lent += new.len() as u64;
+        self.counts.aliases_max = self.counts.aliases_max.max(self.living.aliases() as u64);
         Ok(())
     }
 }
 
-/// Joins neighbours in both memories. `pairs` are (place, VRAM page) in ascending order of the places.
-fn runs(pairs: &[(u32, u32)]) -> Vec<Loan> {
-    let mut runs: Vec<Loan> = Vec::new();
-    for (place, page) in pairs {
-        let (offset, at) = (u64::from(*place) * PAGE, u64::from(*page) * PAGE);
-        match runs.last_mut() {
-            Some(run) if run.offset + run.bytes == offset && run.at + run.bytes == at => run.bytes += PAGE,
-            _ => runs.push(Loan {
-                at,
-                offset,
-                bytes: PAGE,
-            }),
-        }
+fn loan(PageRun { place, page, pages }: PageRun) -> Loan {
+    let bytes = |pages: u32| u64::from(pages) * PAGE;
+    Loan {
+        at: bytes(page),
+        offset: bytes(place),
+        bytes: bytes(pages),
     }
-    runs
 }
 
 #[cfg(test)]

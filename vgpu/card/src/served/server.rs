@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use broker::{PAGE, sealed_memfd};
 use fermi_model::ModelError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user_server::{Accepted, BoundSocket, CloseReason, Errno, Listener};
@@ -13,10 +14,9 @@ use vfio_user_server::{Accepted, BoundSocket, CloseReason, Errno, Listener};
 use super::front::Front;
 use super::function::function;
 use super::live::{FILE_BYTES, LiveCounts, LiveWindows};
-use super::remap::PAGE;
 use super::session::{Left, Notes, Session};
 use super::trace::Trace;
-use super::vram::{Vram, VramError, sealed_file};
+use super::vram::{Vram, VramError};
 use crate::maps::DmaMaps;
 use crate::model_gpu::CardConfig;
 use crate::running::{CardLost, RunningCard};
@@ -289,7 +289,7 @@ impl GpuServer {
         let window = if self.is_all_trapped {
             None
         } else {
-            Some(sealed_file("vramd-windows", FILE_BYTES).map_err(GpuError::Window)?)
+            Some(sealed_memfd("vramd-windows", FILE_BYTES).map_err(GpuError::Window)?)
         };
         let descriptor = window.as_ref().map(File::try_clone).transpose();
         let descriptor = descriptor.map_err(GpuError::Window)?.map(OwnedFd::from);

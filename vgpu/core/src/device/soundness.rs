@@ -6,6 +6,7 @@ use shadow_pt::{ShadowConfig, TableRange};
 
 use super::{Blocked, Channel, Leave, Parked, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu};
 use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
+use crate::memory::GuestPage;
 use crate::saved::Unsound;
 
 impl Queued {
@@ -76,6 +77,14 @@ impl Vgpu {
         let sizes = (self.config.guest_vram, self.config.chunk_bytes);
         Unsound::unless(self.chunks.sizes() == sizes, "chunks of another VM")?;
         self.chunks.sound()?;
+        let is_instance = |page: GuestPage| {
+            let is_inside = self.chunks.of(page.base()).is_some();
+            is_inside && self.chunks.is_instance(page)
+        };
+        Unsound::unless(
+            self.live.as_ref().is_none_or(|live| live.is_sound(is_instance)),
+            "pages in the window file that are no instance memory",
+        )?;
         self.units.check(self.config.guest_vram)?;
         self.ram.sound()?;
         let ranges = self.bus_ranges().map(|(at, bytes)| (at, bytes, self.id));

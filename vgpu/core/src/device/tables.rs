@@ -17,6 +17,7 @@ use super::stores::Stores;
 use super::{Space, SpaceId};
 use crate::event::{Actions, HostMemory, Place, VmId};
 use crate::host::Arena;
+use crate::manager::live_windows::LiveWindows;
 use crate::memory::{Chunks, Frames, GuestPage, Reach};
 use crate::reason::Inconsistency;
 
@@ -100,6 +101,8 @@ pub(crate) struct Dirt<'a> {
     pub(crate) spaces: &'a BTreeMap<SpaceId, Space>,
     /// Says the same of whole chunks, and sooner.
     pub(crate) chunks: &'a Chunks,
+    /// Nobody sees what is stored to pages that the client has mapped.
+    pub(crate) live: Option<&'a LiveWindows>,
 }
 
 impl DirtyPages for Dirt<'_> {
@@ -112,6 +115,9 @@ impl DirtyPages for Dirt<'_> {
         let frame = GuestFrame((at.0 / fermi_spec::addr::FRAME) as u32);
         let is_written = |chunk| self.chunks.reach(chunk) == Reach::Writable;
         self.stores.is_newer(number, self.seen)
+            || self
+                .live
+                .is_some_and(|live| live.lives(number) && !planted::is(Fault::WindowStoreUnseen))
             || self.chunks.of(at).is_some_and(is_written)
                 && self
                     .spaces

@@ -10,6 +10,7 @@ impl Happened {
     pub fn vm(&self) -> Option<VmId> {
         match *self {
             Happened::Attach { vm, .. }
+            | Happened::LetWindows { vm }
             | Happened::Detach { vm }
             | Happened::Reset { vm, .. }
             | Happened::Load { vm, .. }
@@ -27,6 +28,8 @@ impl Happened {
             | Happened::GiveUp { vm }
             | Happened::Replied { vm, .. }
             | Happened::DropImage { vm, .. }
+            | Happened::Lend { vm, .. }
+            | Happened::TakeBack { vm, .. }
             | Happened::Populate { vm, .. }
             | Happened::Reserve { vm, .. }
             | Happened::Interrupt { vm }
@@ -87,6 +90,7 @@ impl Happened {
         match self {
             Happened::Start
             | Happened::Attach { .. }
+            | Happened::LetWindows { .. }
             | Happened::Detach { .. }
             | Happened::Reset { .. }
             | Happened::Load { .. }
@@ -118,6 +122,8 @@ impl Happened {
             | Happened::UnmapDma { .. }
             | Happened::PlaceFrames { .. }
             | Happened::DropImage { .. }
+            | Happened::Lend { .. }
+            | Happened::TakeBack { .. }
             | Happened::Populate { .. }
             | Happened::Reserve { .. }
             | Happened::Interrupt { .. }

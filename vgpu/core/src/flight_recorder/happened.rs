@@ -67,6 +67,9 @@ pub enum Happened {
         vm: VmId,
         guest_vram: u64,
     },
+    LetWindows {
+        vm: VmId,
+    },
     Detach {
         vm: VmId,
     },
@@ -201,6 +204,16 @@ pub enum Happened {
         at: GuestVramAddr,
         pages: u32,
     },
+    Lend {
+        vm: VmId,
+        at: GuestVramAddr,
+        pages: u32,
+    },
+    TakeBack {
+        vm: VmId,
+        at: GuestVramAddr,
+        pages: u32,
+    },
     Populate {
         vm: VmId,
         id: MoveId,
@@ -283,6 +296,7 @@ impl Happened {
                 vm,
                 guest_vram: config.guest_vram,
             },
+            Event::LetWindows { vm } => Happened::LetWindows { vm },
             Event::Detach { vm } => Happened::Detach { vm },
             Event::Request {
                 vm,
@@ -405,6 +419,8 @@ impl Happened {
             | Action::UnmapDma { .. }
             | Action::PlaceFrames { .. }
             | Action::DropImage { .. }
+            | Action::Lend { .. }
+            | Action::TakeBack { .. }
             | Action::Populate { .. }
             | Action::Reserve { .. } => return Self::of_memory(action),
             Action::Notice(_) => return None,
@@ -424,6 +440,16 @@ impl Happened {
             Action::UnmapDma { iova, bytes } => Happened::UnmapDma { iova, bytes },
             Action::PlaceFrames { ref frames, owner } => Happened::placed(frames, owner)?,
             Action::DropImage { vm, at, bytes } => Happened::DropImage {
+                vm,
+                at,
+                pages: pages(bytes),
+            },
+            Action::Lend { vm, at, bytes, .. } => Happened::Lend {
+                vm,
+                at,
+                pages: pages(bytes),
+            },
+            Action::TakeBack { vm, at, bytes, .. } => Happened::TakeBack {
                 vm,
                 at,
                 pages: pages(bytes),

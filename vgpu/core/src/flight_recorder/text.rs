@@ -74,6 +74,7 @@ impl Happened {
             Happened::Attach { vm, guest_vram } => {
                 write!(f, "{vm} wants a vGPU with {} MiB", guest_vram >> 20)
             }
+            Happened::LetWindows { vm } => write!(f, "the client of {vm} may map its windows"),
             Happened::Detach { vm } => write!(f, "{vm} is to leave"),
             Happened::Reset { vm, .. } => {
                 write!(f, "{vm} resets its vGPU")?;
@@ -239,6 +240,16 @@ impl Happened {
             } => write!(f, "frame {} is {}", first.0, Owner(owner)),
             Happened::PlaceFrames { first, count, owner } => {
                 write!(f, "{count} frames from {} on are {}", first.0, Owner(owner))
+            }
+            Happened::Lend { vm, at, pages } => {
+                write!(f, "show {} KiB at {at} in the windows of {vm}", kibibytes(pages))
+            }
+            Happened::TakeBack { vm, at, pages } => {
+                write!(
+                    f,
+                    "take {} KiB at {at} back from the windows of {vm}",
+                    kibibytes(pages)
+                )
             }
             Happened::DropImage { vm, at, pages } => {
                 write!(f, "drop {} KiB of {vm}'s image at {at}", kibibytes(pages))

@@ -26,7 +26,7 @@ const LOOK_WORK: u64 = 20_000;
 
 impl Running {
     /// Whether a page in VRAM may become instance memory. Looking costs the VM some of its share.
-    fn may_adopt(&mut self, vm: VmId, page: GuestPage) -> bool {
+    pub(super) fn may_adopt(&mut self, vm: VmId, page: GuestPage) -> bool {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
         };

@@ -308,6 +308,12 @@ impl<'a> Limits<'a> {
         })
     }
 
+    /// Whether host RAM has room for a chunk of which a window is to show a page. `min` does not protect it from its own VM.
+    pub(super) fn has_room_to_show(&self, vm: VmId, chunk: ChunkNo) -> bool {
+        let vgpu = self.vms.get(&vm);
+        vgpu.is_some_and(|vgpu| vgpu.chunks.bytes(chunk) <= self.host_ram_left(vgpu))
+    }
+
     /// Whether a move that has stopped nothing yet may go on: quotas may have changed since it was admitted.
     pub(super) fn still_allow(&self, head: &Head) -> bool {
         let Some(vgpu) = self.vms.get(&head.vm) else {
@@ -316,7 +322,9 @@ impl<'a> Limits<'a> {
         let bytes = bytes(vgpu, &head.chunks);
         match head.direction {
             Direction::Spill => {
-                bytes <= above_min(vgpu) || self.exchanges_own(vgpu, &head.chunks, head.cause)
+                head.cause == MoveCause::Shown
+                    || bytes <= above_min(vgpu)
+                    || self.exchanges_own(vgpu, &head.chunks, head.cause)
             }
             Direction::Refill => bytes <= below_max(vgpu).min(below_high(vgpu)),
         }

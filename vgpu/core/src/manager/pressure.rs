@@ -29,6 +29,9 @@ impl Running {
         if !self.mover.is_idle() {
             return changed;
         }
+        if self.spill_to_show(cx) {
+            return true;
+        }
         if let Some(vm) = self.limits(cx.now).above_max()
             && self.lower_to_max(vm, cx)
         {

@@ -151,6 +151,7 @@ impl Running {
         match event {
             Event::Start => {}
             Event::Attach { vm, config } => self.attach(vm, config, cx),
+            Event::LetWindows { vm } => self.let_windows(vm),
             Event::Detach { vm } => self.detach(vm, cx),
             Event::Request { vm, id, request } => {
                 if !self.read_at_once(vm, id, &request, cx) {

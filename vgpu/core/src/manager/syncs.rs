@@ -122,6 +122,7 @@ impl Running {
             seen: space.seen,
             spaces: &vgpu.spaces,
             chunks: &vgpu.chunks,
+            live: vgpu.live.as_ref(),
         };
         let mut work = Work::limited(vgpu.share.left());
         let mut tables = reader(vgpu, cx.memory);

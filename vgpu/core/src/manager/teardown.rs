@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use shadow_pt::TableRange;
 
 use super::Cx;
+use super::live_windows;
 use super::requests::Step;
 use super::running::Running;
 use crate::contained::contained;
@@ -264,6 +265,7 @@ impl Running {
         vgpu.leave = Leave::Stays;
         if let Some(Blocked::Reset { request }) = vgpu.blocked.take() {
             let at = fermi_spec::addr::GuestVramAddr(0);
+            live_windows::hide_all(vgpu, cx.actions);
             if !planted::is(Fault::ResetKeepsImage) {
                 let bytes = vgpu.config.guest_vram;
                 cx.actions.push(Action::DropImage { vm, at, bytes });

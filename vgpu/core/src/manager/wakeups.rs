@@ -125,6 +125,7 @@ impl Running {
         let sample = self.next_sample();
         let share_look = self.next_share_look();
         let parking = self.next_parking();
+        let shown = self.next_to_show_at();
         [
             pass,
             demand,
@@ -136,6 +137,7 @@ impl Running {
             sample,
             share_look,
             parking,
+            shown,
             self.look_at(),
         ]
         .into_iter()

@@ -447,6 +447,14 @@ impl Chunks {
         }
     }
 
+    /// A page of an unbacked chunk is nothing again. Its bytes are zero, and so they stay.
+    pub(crate) fn unset_instance(&mut self, page: GuestPage) {
+        if self.is_instance(page) {
+            self.instance[page.0 as usize / 64] &= !(1 << (page.0 % 64));
+            self.instance_pages -= 1;
+        }
+    }
+
     /// Runs of a chunk's pages that are not instance memory: (offset in the chunk, bytes). What a move copies.
     pub(crate) fn data_runs(&self, chunk: ChunkNo) -> Vec<(u64, u64)> {
         let first = GuestPage::of(self.base(chunk)).0;

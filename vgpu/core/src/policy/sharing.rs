@@ -437,7 +437,8 @@ fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, which: &mut Which<'_
         MoveCause::Demand { .. }
         | MoveCause::Fairness { .. }
         | MoveCause::FreeRoom
-        | MoveCause::Exchange { .. } => (false, false),
+        | MoveCause::Exchange { .. }
+        | MoveCause::Shown => (false, false),
     };
     let mut candidates = match own {
         // A VM's own memory goes as soon as nothing reaches it.

@@ -13,8 +13,8 @@ use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg};
 use proptest::prelude::*;
 
-use super::super::vram::sealed_file;
 use super::*;
+use broker::sealed_memfd;
 
 const VRAM: u64 = 16 << 20;
 const INSTANCE: u64 = 0x1000;
@@ -48,7 +48,7 @@ impl Card {
         let mut model = FermiModel::new(config, Arc::new(Nothing)).unwrap();
         let vram = Arc::new(Vram::new(VRAM).unwrap());
         vram.place(&mut model).unwrap();
-        let file = Arc::new(sealed_file("windows", FILE_BYTES).unwrap());
+        let file = Arc::new(sealed_memfd("windows", FILE_BYTES).unwrap());
         let live = LiveWindows::new(vram, file.clone());
         let mut card = Self { model, live, file };
         let limit = BAR3_BYTES - 1;
@@ -228,7 +228,7 @@ fn page_beyond_vram_does_not_live() {
     let mut card = Card::new();
     card.map_small(0x5000, Some(VRAM));
     card.flush();
-    assert_eq!(card.live.living[5], None);
+    assert_eq!(card.live.living.at(5), None);
 }
 
 #[test]
@@ -317,14 +317,14 @@ proptest! {
         }
         for place in 0..64_u32 {
             let window = u64::from(place) * PAGE;
-            let shown = card.live.shown[place as usize];
-            match card.live.living[place as usize] {
+            let shown = card.live.living.shown().get(&place).copied();
+            match card.live.living.at(place) {
                 Some(page) => {
                     prop_assert_eq!(Some(page), shown);
                     prop_assert_eq!(card.load(window), card.trapped_load(window));
                 }
                 // Nothing is shown, or it lives elsewhere.
-                None => prop_assert!(shown.is_none_or(|page| card.live.places.contains_key(&page))),
+                None => prop_assert!(shown.is_none_or(|page| card.live.living.lives(page))),
             }
         }
     }

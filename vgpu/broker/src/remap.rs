@@ -9,13 +9,12 @@ use std::os::fd::AsRawFd as _;
 use rustix::io::Errno;
 use vm_memory::MmapRegion;
 
-/// Unit of everything here. Bytes.
-pub(super) const PAGE: u64 = 4096;
+use crate::mapping::PAGE;
 
 /// Shows the `bytes` bytes at `offset` of `file` at `at` of `region` from now on. All three are whole pages.
 ///
 /// After an error the region is as before: the kernel counts mappings before it takes one away.
-pub(super) fn show(region: &MmapRegion, at: u64, bytes: u64, file: &File, offset: u64) -> io::Result<()> {
+pub fn show(region: &MmapRegion, at: u64, bytes: u64, file: &File, offset: u64) -> io::Result<()> {
     let end = at.checked_add(bytes);
     let is_inside = end.is_some_and(|end| end <= region.size() as u64);
     let is_whole = [at, bytes, offset]

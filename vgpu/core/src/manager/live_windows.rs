@@ -1,0 +1,568 @@
+//! BAR3 and PRAMIN as memory that the VM's client maps: what they show, and which pages live in the window file because of it.
+//!
+//! ```text
+//! flush of BAR3's directory, store to 1714 or 1700 ─► what the windows show now ─► each new page becomes instance memory
+//!        nobody named it, or it was in host RAM        at once
+//!        in VRAM, no entry leads there                 fetched first, as a table is (`instance_pages`)
+//!        in VRAM, and the GPU reaches it               its chunk goes to host RAM first; it comes back without the page
+//!   ─► TakeBack of what is shown no more, Lend of what is new ─► only then is the store answered
+//! ```
+//!
+//! A page that lives in the window file is instance memory, so no move ever copies it and nobody has to be kept from storing to it
+//! meanwhile. What the guest stores there nobody sees: such a page counts as stored to at every sync. A page that is zero
+//! and has no memory behind its chunk is nothing again when it is shown no more. Decision 0027 gives the reasons.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fermi_spec::addr::{FRAME, GuestVramAddr, PDE_SPAN, SMALL_PAGE};
+use fermi_spec::instance::{AddressSpacePointer, offset};
+use fermi_spec::pte::{Pde, Pte};
+use fermi_spec::regs::PRAMIN_BYTES;
+use fermi_spec::regs::windows::WindowBlock;
+use planted::Fault;
+use serde::{Deserialize, Serialize};
+use shadow_pt::{GuestDirectory, TableAt, TableRead, TableStore};
+
+use super::Cx;
+use super::requests::reader;
+use super::running::Running;
+use crate::device::effect::Effect;
+use crate::device::living::{Living, PageRun};
+use crate::device::tables::Reader;
+use crate::device::{Blocked, Queued, Vgpu};
+use crate::event::{Action, Actions, Place, Tick, VmId};
+use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
+use crate::notice::Direction;
+use crate::reason::MoveCause;
+
+/// Pages that are fetched in one step. What a guest shows at once takes as many steps as it needs.
+const FETCHED_AT_ONCE: usize = 64;
+/// Tries to bring a chunk to host RAM because a window shows a page of it. Then the window does not show the page.
+const TRIES_MAX: u32 = 16;
+/// Work for an entry of BAR3's tables that is read, and for a page that is shown.
+const ENTRY_READ: u64 = 2;
+const PAGE_SHOWN: u64 = 30;
+/// Work for a page that changes its place, without the fault that follows.
+const PAGE_MOVED: u64 = 500;
+
+/// Small pages in a large one.
+const SMALL_PER_LARGE: usize = (FRAME / SMALL_PAGE) as usize;
+
+/// The windows of one VM whose client may map them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LiveWindows {
+    pub(crate) living: Living,
+    /// Pages of BAR3.
+    bar3_pages: u32,
+    /// The registers at the last look; `None` before the first, and behind a reset.
+    seen: Option<(u32, u32)>,
+    /// Chunks that have to go to host RAM before the guest's store is answered.
+    waits_for: BTreeSet<ChunkNo>,
+    tries: u32,
+}
+
+impl LiveWindows {
+    /// Nothing was looked at yet.
+    pub(crate) fn new(bar3_bytes: u64) -> Self {
+        let bar3_pages = u32::try_from(bar3_bytes / SMALL_PAGE).unwrap_or(u32::MAX / 2);
+        Self {
+            living: Living::new(bar3_pages),
+            bar3_pages,
+            seen: None,
+            waits_for: BTreeSet::new(),
+            tries: 0,
+        }
+    }
+
+    /// The device was reset: nothing is shown until the next look.
+    pub(crate) fn forget(&mut self) {
+        self.living.forget();
+        self.seen = None;
+        self.waits_for.clear();
+        self.tries = 0;
+    }
+
+    /// Whether they were looked at since the VM came, or its device was reset.
+    pub(crate) fn has_looked(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    /// Whether a page lives in the window file.
+    pub(crate) fn lives(&self, page: GuestPage) -> bool {
+        self.living.lives(page.0)
+    }
+
+    /// Whether all that lives here is instance memory of this VM.
+    pub(crate) fn is_sound(&self, is_instance: impl Fn(GuestPage) -> bool) -> bool {
+        self.living.is_sound() && self.living.pages().all(|page| is_instance(GuestPage(page)))
+    }
+}
+
+/// What a page needs before a window can show it.
+enum Needs {
+    Nothing,
+    /// It is where the GPU cannot see it, or nowhere.
+    Becoming,
+    Fetch,
+    Spill(ChunkNo),
+    /// The end of a move of its chunk.
+    Rest,
+}
+
+/// What the windows cannot show yet, by why.
+#[derive(Default)]
+struct Unready {
+    fetch: Vec<GuestPage>,
+    spill: BTreeSet<ChunkNo>,
+    rests: bool,
+    /// Pages that would need a spill.
+    reached: Vec<GuestPage>,
+}
+
+impl Running {
+    /// A VM's client may map its windows from now on.
+    pub(super) fn let_windows(&mut self, vm: VmId) {
+        let bytes = self.config.bar3_bytes;
+        if let Some(vgpu) = self.vms.get_mut(&vm).filter(|vgpu| vgpu.live.is_none()) {
+            vgpu.live = Some(LiveWindows::new(bytes));
+        }
+    }
+
+    /// Follows what a VM's windows show, behind a store with this effect or before anything else. `Err`: the request has to wait, and is
+    /// tried again.
+    pub(super) fn follow_windows(
+        &mut self,
+        vm: VmId,
+        request: Queued,
+        effect: Option<&Effect>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Queued, Blocked> {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return Ok(request);
+        };
+        let Some(live) = &vgpu.live else {
+            return Ok(request);
+        };
+        let pbus = &vgpu.units.pbus;
+        let now = (pbus.bar3.into_bits(), pbus.pramin.into_bits());
+        let is_flushed = match effect {
+            Some(Effect::Flush(None)) => pbus.bar3.enable(),
+            Some(Effect::Flush(Some(directory))) => pbus.bar3.enable() && self.is_bar3s(vm, *directory, cx),
+            _ => false,
+        };
+        if live.seen == Some(now) && !is_flushed {
+            return Ok(request);
+        }
+        let reads_bar3 = is_flushed || live.seen.is_none_or(|(bar3, _)| bar3 != now.0);
+        let mut shown = match self.look_at_windows(vm, reads_bar3, cx) {
+            Ok(shown) => shown,
+            Err(missing) => {
+                let pages = self.fetch(vm, &missing, cx);
+                return Err(Blocked::Fetch { pages, request });
+            }
+        };
+        let unready = self.make_ready(vm, &shown);
+        if let Some(blocked) = self.wait_for_windows(vm, &unready, cx) {
+            return Err(match blocked {
+                Some(pages) => Blocked::Fetch { pages, request },
+                None => Blocked::Move { request },
+            });
+        }
+        let hidden: BTreeSet<u32> = unready.reached.iter().map(|page| page.0).collect();
+        if !hidden.is_empty() {
+            shown.retain(|_, page| !hidden.contains(page));
+            let what = || {
+                format!(
+                    "{} pages of a window are not shown: the GPU keeps them busy",
+                    hidden.len()
+                )
+            };
+            self.guest_error(vm, what, cx);
+        }
+        self.show_windows(vm, shown, now, cx);
+        Ok(request)
+    }
+
+    /// Whether a directory is BAR3's. One whose instance block lies in VRAM is taken for it: it is read then.
+    fn is_bar3s(&self, vm: VmId, directory: TableAt, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return false;
+        };
+        let mut tables = reader(vgpu, cx.memory);
+        match directory_of(vgpu.units.pbus.bar3, &mut tables) {
+            Ok(Some(bar3)) => bar3.at == directory,
+            Ok(None) => false,
+            Err(()) => true,
+        }
+    }
+
+    /// What the windows show now: the page at each place that shows one. `Err`: pages of tables that lie in VRAM.
+    fn look_at_windows(
+        &mut self,
+        vm: VmId,
+        reads_bar3: bool,
+        cx: &mut Cx<'_>,
+    ) -> Result<BTreeMap<u32, u32>, Vec<GuestPage>> {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return Ok(BTreeMap::new());
+        };
+        let Some(live) = &vgpu.live else {
+            return Ok(BTreeMap::new());
+        };
+        let guest_pages = vgpu.config.guest_vram / SMALL_PAGE;
+        let mut shown: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut entries = 0;
+        if !reads_bar3 {
+            let before = live.living.shown().range(..live.bar3_pages);
+            shown.extend(before.map(|(place, page)| (*place, *page)));
+        } else if vgpu.units.pbus.bar3.enable() {
+            let mut tables = reader(vgpu, cx.memory);
+            let mut look = Look {
+                shown: &mut shown,
+                guest_pages,
+                window_pages: live.bar3_pages as usize,
+                entries: 0,
+            };
+            look.bar3(vgpu.units.pbus.bar3, &mut tables);
+            entries = look.entries;
+            if !tables.missing.is_empty() {
+                return Err(tables.missing);
+            }
+        }
+        for place in 0..u64::from(PRAMIN_BYTES) / SMALL_PAGE {
+            let at = mmio::aperture::pramin_address(vgpu.units.pbus.pramin, (place * SMALL_PAGE) as u32);
+            let page = at.map(|at| at.0 / SMALL_PAGE).filter(|page| *page < guest_pages);
+            if let Some(page) = page {
+                shown.insert(live.bar3_pages + place as u32, page as u32);
+            }
+        }
+        let work = ENTRY_READ * entries + PAGE_SHOWN * shown.len() as u64;
+        vgpu.share.charge(work);
+        Ok(shown)
+    }
+
+    /// Makes pages instance memory that may be so at once; the rest is not ready.
+    fn make_ready(&mut self, vm: VmId, shown: &BTreeMap<u32, u32>) -> Unready {
+        let mut unready = Unready::default();
+        let pages: BTreeSet<u32> = match self.vms.get(&vm).and_then(|vgpu| vgpu.live.as_ref()) {
+            Some(live) => shown
+                .values()
+                .copied()
+                .filter(|page| !live.living.lives(*page))
+                .collect(),
+            None => return unready,
+        };
+        for page in pages.into_iter().map(GuestPage) {
+            match self.needs(vm, page) {
+                Needs::Nothing => {}
+                Needs::Becoming => {
+                    if let Some(vgpu) = self.vms.get_mut(&vm) {
+                        vgpu.chunks.set_instance(page);
+                    }
+                }
+                Needs::Fetch => unready.fetch.push(page),
+                Needs::Rest => unready.rests = true,
+                Needs::Spill(chunk) => {
+                    unready.spill.insert(chunk);
+                    unready.reached.push(page);
+                }
+            }
+            if unready.fetch.len() >= FETCHED_AT_ONCE {
+                break;
+            }
+        }
+        unready
+    }
+
+    fn needs(&mut self, vm: VmId, page: GuestPage) -> Needs {
+        let Some(vgpu) = self.vms.get(&vm) else {
+            return Needs::Nothing;
+        };
+        let Some(chunk) = vgpu.chunks.of(page.base()) else {
+            return Needs::Nothing;
+        };
+        match vgpu.chunks.place(chunk) {
+            _ if vgpu.chunks.is_instance(page) => Needs::Nothing,
+            _ if vgpu.chunks.is_moving(chunk) => Needs::Rest,
+            ChunkPlace::Unbacked | ChunkPlace::Spilled => Needs::Becoming,
+            ChunkPlace::Resident(_) | ChunkPlace::Both(_) => match self.may_adopt(vm, page) {
+                true => Needs::Fetch,
+                false => Needs::Spill(chunk),
+            },
+        }
+    }
+
+    /// `Some` if the request has to wait: for these pages, or for a move. Chunks that would have to go to host RAM and do not are waited
+    /// for no more after some tries.
+    #[expect(clippy::option_option, reason = "whether it waits, and for what")]
+    fn wait_for_windows(
+        &mut self,
+        vm: VmId,
+        unready: &Unready,
+        cx: &mut Cx<'_>,
+    ) -> Option<Option<BTreeMap<crate::event::Token, GuestPage>>> {
+        if !unready.fetch.is_empty() {
+            let pages = self.fetch(vm, &unready.fetch, cx);
+            if !pages.is_empty() {
+                return Some(Some(pages));
+            }
+        }
+        let live = self.vms.get_mut(&vm)?.live.as_mut()?;
+        live.waits_for.clear();
+        if unready.rests {
+            return Some(None);
+        }
+        if unready.spill.is_empty() || live.tries >= TRIES_MAX {
+            live.tries = 0;
+            return None;
+        }
+        live.tries += 1;
+        live.waits_for.clone_from(&unready.spill);
+        Some(None)
+    }
+
+    /// Tells the edge which pages live where from now on.
+    fn show_windows(&mut self, vm: VmId, shown: BTreeMap<u32, u32>, now: (u32, u32), cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let Some(live) = &mut vgpu.live else { return };
+        live.seen = Some(now);
+        let mut changes = live.living.show(shown);
+        if planted::is(Fault::WindowPageKept) {
+            changes.back.clear();
+        }
+        let mut moved = 0;
+        for run in &changes.back {
+            cx.actions.push(Action::TakeBack {
+                vm,
+                offset: u64::from(run.place) * SMALL_PAGE,
+                at: GuestPage(run.page).base(),
+                bytes: u64::from(run.pages) * SMALL_PAGE,
+                is_reached: is_reached(vgpu, run),
+            });
+            moved += u64::from(run.pages);
+            // Nobody saw what was stored there.
+            for page in pages_of(run) {
+                vgpu.stores.note(page.base());
+            }
+        }
+        for run in &changes.lent {
+            cx.actions.push(Action::Lend {
+                vm,
+                offset: u64::from(run.place) * SMALL_PAGE,
+                at: GuestPage(run.page).base(),
+                bytes: u64::from(run.pages) * SMALL_PAGE,
+                is_reached: is_reached(vgpu, run),
+            });
+            moved += u64::from(run.pages);
+        }
+        vgpu.share.charge(moved * PAGE_MOVED);
+        let gone = changes.back.iter().flat_map(pages_of);
+        let gone: Vec<GuestPage> = gone
+            .filter(|page| !vgpu.live.as_ref().is_some_and(|live| live.lives(*page)))
+            .collect();
+        give_up_zero(vgpu, &gone, cx);
+    }
+
+    /// A chunk that has to go to host RAM so that a window can show a page of it, and that may move now.
+    pub(super) fn next_to_show(&self, now: Tick) -> Option<(VmId, ChunkNo)> {
+        self.vms.values().find_map(|vgpu| {
+            let may_move = !vgpu.leaves() && vgpu.passed_over_until <= now && !self.mover.is_aside(vgpu.id);
+            let chunk = vgpu.live.as_ref().filter(|_| may_move)?.waits_for.first()?;
+            Some((vgpu.id, *chunk))
+        })
+    }
+
+    /// When the next such chunk may move, if nothing moves now.
+    pub(super) fn next_to_show_at(&self) -> Option<Tick> {
+        let waits = |vgpu: &&Vgpu| vgpu.live.as_ref().is_some_and(|live| !live.waits_for.is_empty());
+        let waiting = self.vms.values().filter(waits).filter(|vgpu| !vgpu.leaves());
+        waiting
+            .filter(|vgpu| self.mover.is_idle() && !self.mover.is_aside(vgpu.id))
+            .map(|vgpu| vgpu.passed_over_until)
+            .min()
+    }
+
+    /// Brings a chunk to host RAM that a window is to show a page of. `true` if anything changed.
+    pub(super) fn spill_to_show(&mut self, cx: &mut Cx<'_>) -> bool {
+        let Some((vm, chunk)) = self.next_to_show(cx.now) else {
+            return false;
+        };
+        if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
+            live.waits_for.remove(&chunk);
+        }
+        let what = (Direction::Spill, MoveCause::Shown);
+        if self.limits(cx.now).has_room_to_show(vm, chunk)
+            && self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx)
+        {
+            return true;
+        }
+        // No host RAM is left, or no shadow table to point to it with: the window goes without.
+        if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
+            live.tries = TRIES_MAX;
+        }
+        self.wake_after_move(vm);
+        true
+    }
+}
+
+/// Nothing is shown any more: the device is reset, and nothing reaches its memory.
+pub(super) fn hide_all(vgpu: &mut Vgpu, actions: &mut Actions) {
+    let Some(live) = &mut vgpu.live else { return };
+    let changes = live.living.show(BTreeMap::new());
+    for run in changes.back {
+        actions.push(Action::TakeBack {
+            vm: vgpu.id,
+            offset: u64::from(run.place) * SMALL_PAGE,
+            at: GuestPage(run.page).base(),
+            bytes: u64::from(run.pages) * SMALL_PAGE,
+            is_reached: false,
+        });
+    }
+    live.forget();
+}
+
+fn pages_of(run: &PageRun) -> impl Iterator<Item = GuestPage> + use<> {
+    (run.page..run.page + run.pages).map(GuestPage)
+}
+
+/// Whether the GPU may store to one of the pages while they change their place.
+fn is_reached(vgpu: &Vgpu, run: &PageRun) -> bool {
+    let chunks = pages_of(run).filter_map(|page| vgpu.chunks.of(page.base()));
+    let chunks: BTreeSet<ChunkNo> = chunks.collect();
+    chunks
+        .into_iter()
+        .any(|chunk| vgpu.chunks.reach(chunk) == Reach::Writable)
+}
+
+/// Pages that nothing was stored to and that no chunk holds are nothing again: a window showed them in passing.
+fn give_up_zero(vgpu: &mut Vgpu, pages: &[GuestPage], cx: &mut Cx<'_>) {
+    let vm = vgpu.id;
+    let mut dropped: Vec<(GuestVramAddr, u64)> = Vec::new();
+    for &page in pages {
+        let at = page.base();
+        let is_unbacked = vgpu
+            .chunks
+            .of(at)
+            .is_some_and(|chunk| *vgpu.chunks.place(chunk) == ChunkPlace::Unbacked);
+        let mut bytes = [0; SMALL_PAGE as usize];
+        if !is_unbacked
+            || !cx.memory.read(Place::Image { vm, at }, &mut bytes)
+            || bytes.iter().any(|byte| *byte != 0)
+        {
+            continue;
+        }
+        vgpu.chunks.unset_instance(page);
+        match dropped.last_mut() {
+            Some((start, length)) if start.offset(*length) == at => *length += SMALL_PAGE,
+            _ => dropped.push((at, SMALL_PAGE)),
+        }
+    }
+    for (at, bytes) in dropped {
+        cx.actions.push(Action::DropImage { vm, at, bytes });
+    }
+}
+
+/// The directory of a window that translates. `Err`: its instance block lies in VRAM.
+fn directory_of(block: WindowBlock, tables: &mut Reader<'_>) -> Result<Option<GuestDirectory>, ()> {
+    let Some(at) = TableAt::from_aperture(block.aperture(), block.instance()) else {
+        return Ok(None);
+    };
+    let mut bytes = [0; 16];
+    match tables.read(at.offset(offset::PD_LO), &mut bytes) {
+        TableRead::Done => {}
+        TableRead::Missing => return Err(()),
+        TableRead::Outside => return Ok(None),
+    }
+    let (words, _) = bytes.as_chunks::<4>();
+    let word = |i: usize| words.get(i).map_or(0, |word| u32::from_le_bytes(*word));
+    let pointer = AddressSpacePointer::from_words([word(0), word(1), word(2), word(3)]);
+    Ok(GuestDirectory::from_pointer(pointer))
+}
+
+/// A look at BAR3's tables.
+struct Look<'a> {
+    shown: &'a mut BTreeMap<u32, u32>,
+    guest_pages: u64,
+    window_pages: usize,
+    /// Entries that were read.
+    entries: u64,
+}
+
+impl Look<'_> {
+    fn bar3(&mut self, block: WindowBlock, tables: &mut Reader<'_>) {
+        let Ok(Some(directory)) = directory_of(block, tables) else {
+            return;
+        };
+        let reachable = directory.limit.saturating_add(1) / SMALL_PAGE;
+        let reachable =
+            usize::try_from(reachable).map_or(self.window_pages, |count| count.min(self.window_pages));
+        let per_entry = (PDE_SPAN / SMALL_PAGE) as usize;
+        for (index, first) in (0..reachable).step_by(per_entry).enumerate() {
+            let mut bits = [0; 8];
+            match tables.read(directory.at.offset(index as u64 * 8), &mut bits) {
+                TableRead::Done => {}
+                TableRead::Missing => continue,
+                TableRead::Outside => return,
+            }
+            let pde = Pde::from_bits(u64::from_le_bytes(bits));
+            self.directory_entry(pde, first, (reachable - first).min(per_entry), tables);
+        }
+    }
+
+    /// `count` pages from place `first` on are those of one directory entry.
+    fn directory_entry(&mut self, pde: Pde, first: usize, count: usize, tables: &mut Reader<'_>) {
+        let count = count.min(pde.small_entries());
+        let table = |of: Option<_>| of.and_then(|(aperture, at)| TableAt::from_aperture(aperture, at));
+        if let Some(table) = table(pde.small_table()) {
+            for (index, pte) in self.entries(table, count, tables) {
+                if let Some(page) = self.page_of(pte) {
+                    self.shown.insert((first + index) as u32, page);
+                }
+            }
+        }
+        if let Some(table) = table(pde.large_table()) {
+            for (index, pte) in self.entries(table, count.div_ceil(SMALL_PER_LARGE), tables) {
+                // A large page hides small ones, whatever it shows.
+                let page = self.page_of(pte).map(|page| page & !(SMALL_PER_LARGE as u32 - 1));
+                let places = (index * SMALL_PER_LARGE..count).take(SMALL_PER_LARGE);
+                for (number, place) in (0..).zip(places) {
+                    let place = (first + place) as u32;
+                    match page
+                        .map(|page| page + number)
+                        .filter(|page| u64::from(*page) < self.guest_pages)
+                    {
+                        Some(page) => self.shown.insert(place, page),
+                        None => self.shown.remove(&place),
+                    };
+                }
+            }
+        }
+    }
+
+    fn page_of(&self, pte: Pte) -> Option<u32> {
+        let is_shown = pte.aperture() == fermi_spec::addr::Aperture::Vram;
+        Some(pte.frame()).filter(|page| is_shown && u64::from(*page) < self.guest_pages)
+    }
+
+    /// The valid ones among the first `count` entries of a table, by their index. Pages of it that lie in VRAM are among the reader's
+    /// missing ones.
+    fn entries(&mut self, table: TableAt, count: usize, tables: &mut Reader<'_>) -> Vec<(usize, Pte)> {
+        let mut valid = Vec::new();
+        let mut page = [0; SMALL_PAGE as usize];
+        let per_page = page.len() / 8;
+        for first in (0..count).step_by(per_page) {
+            let bytes = &mut page[..(count - first).min(per_page) * 8];
+            if tables.read(table.offset(first as u64 * 8), bytes) != TableRead::Done {
+                continue;
+            }
+            let entries = bytes
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|entry| Pte::from_bits(u64::from_le_bytes(*entry)));
+            valid.extend((first..).zip(entries).filter(|(_, pte)| pte.valid()));
+            self.entries += bytes.len() as u64 / 8;
+        }
+        valid
+    }
+}
