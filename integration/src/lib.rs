@@ -35,4 +35,5 @@ pub mod shaders;
 pub mod sim;
 pub mod tables;
 pub mod watch;
+pub mod windows;
 pub mod witness;

@@ -14,6 +14,9 @@ pub enum BusError {
     /// The vGPU is gone.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// KVM refused memory in the place of a BAR.
+    #[error("cannot map the vGPU's memory into the guest")]
+    Memory(#[source] kvm_ioctls::Error),
     /// KVM refused an interrupt route.
     #[error("cannot route the vGPU's interrupt")]
     Route(#[source] kvm_ioctls::Error),

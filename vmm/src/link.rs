@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use vfio_user_server::message::CommandCode;
-use vfio_user_server::{Region, RemoteError};
+use vfio_user_server::{Region, RegionMemory, RemoteError};
 use vmm_sys_util::eventfd::EventFd;
 
 pub use vfio_user::VfioUserLink;
@@ -27,6 +27,12 @@ pub const CONFIG_REGION: u32 = Region::Config as u32;
 pub trait VgpuLink: Send + Sync {
     /// Bytes in `region`; 0 if the function has none of that number.
     fn region_size(&self, region: u32) -> u64;
+
+    /// Memory that may be mapped in the place of parts of `region`, if there is any.
+    fn region_memory(&self, region: u32) -> Result<Option<RegionMemory>, LinkError> {
+        let _ = region;
+        Ok(None)
+    }
 
     /// One load of `data.len()` bytes at `offset`. `data` is unspecified after an error.
     fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError>;

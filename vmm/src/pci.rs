@@ -13,6 +13,7 @@
 
 mod msi;
 mod vgpu;
+mod window_memory;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -56,6 +57,18 @@ pub enum PciError {
         bar: u32,
         /// Size in bytes.
         bytes: u64,
+    },
+    /// The BARs cannot be placed.
+    #[error("cannot place the vGPU's BARs")]
+    Place(#[source] BusError),
+    /// Memory that the vGPU offers for a BAR is not what it says.
+    #[error("cannot map the memory of BAR{bar} that the vGPU offers")]
+    Memory {
+        /// Number of the BAR.
+        bar: u32,
+        /// Error of the host.
+        #[source]
+        source: std::io::Error,
     },
     /// The interrupt of the vGPU cannot be passed on.
     #[error("cannot pass on the vGPU's interrupt")]

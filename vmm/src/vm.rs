@@ -556,7 +556,7 @@ fn build_machine(
     }
     link.set_msi(&msi)?;
     let route = MsiRoute::new(vm.clone(), clone(&msi)?);
-    let vgpu = VgpuFunction::power_on(link.clone(), mmio.clone(), route)?;
+    let vgpu = VgpuFunction::power_on(link.clone(), mmio.clone(), route, vm.clone())?;
     let config_ports = Arc::new(ConfigPorts::new(vgpu));
 
     vm.register_irqfd(&serial_interrupt, COM1_IRQ)

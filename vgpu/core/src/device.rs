@@ -35,7 +35,7 @@ mod leave;
 pub(crate) mod living;
 mod mmu;
 mod pbdma;
-mod pbus;
+pub(crate) mod pbus;
 pub(crate) mod pci;
 mod pfifo;
 mod pmc;
@@ -530,6 +530,9 @@ impl Inspect for Vgpu {
             tree.count("tables_max", TABLES_MAX);
             tree.bytes("host_memory", self.heap_bytes());
         });
+        if let Some(live) = &self.live {
+            tree.part("windows", live);
+        }
         tree.part("share", &self.share);
         tree.part("ram", &self.ram);
         tree.bytes("ram_max", self.config.ram);

@@ -58,7 +58,7 @@ pub use listener::{Accepted, BoundSocket, Listener, ListenerError, SocketAccess}
 pub use peer::Peer;
 pub use pending::Pending;
 pub use reaper::{ForeignFd, Leftover, Reaper};
-pub use remote::{RemoteError, RemoteFunction};
+pub use remote::{MemoryPart, RegionMemory, RemoteError, RemoteFunction};
 /// An error number, as replies carry it.
 pub use rustix::io::Errno;
 pub use threads::ThreadKind;

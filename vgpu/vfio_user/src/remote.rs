@@ -16,7 +16,7 @@ mod channel;
 mod error;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +28,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use self::channel::Channel;
 pub use self::error::RemoteError;
-use crate::function::{REGIONS, Region};
+use crate::function::{Area, REGIONS, Region};
 use crate::irq::IrqIndex;
 use crate::message::{
     CommandCode, DeviceInfoWire, DmaMapWire, DmaUnmapWire, IrqSetWire, RegionAccessWire, RegionInfoWire,
-    VersionWire,
+    SparseMmapWire, VersionWire,
 };
 use crate::version::{Answer, MAJOR, MINOR, proposal};
 
@@ -43,6 +43,17 @@ pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 const DEVICE_IS_PCI: u32 = 1 << 1;
 /// `VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER`.
 const IRQ_TRIGGERS_EVENTFD: u32 = (1 << 2) | (1 << 5);
+/// `VFIO_REGION_INFO_FLAG_MMAP` and `VFIO_REGION_INFO_FLAG_CAPS`.
+const REGION_IS_MAPPABLE: u32 = 1 << 2;
+const REGION_HAS_CAPABILITIES: u32 = 1 << 3;
+/// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
+const SPARSE_MMAP: u16 = 1;
+/// Areas of a region that are looked at, and the room that a description may take with them. Bytes.
+const AREAS_MAX: u32 = 16;
+const REGION_INFO_BYTES_MAX: u32 =
+    (size_of::<RegionInfoWire>() + size_of::<SparseMmapWire>()) as u32 + 16 * AREAS_MAX;
+/// Unit of memory that can be mapped. Bytes.
+const PAGE_BYTES: u64 = 4096;
 /// The server may read, and write, the mapped memory (`VFIO_USER_F_DMA_REGION_READ`, `_WRITE`).
 const DMA_READABLE: u32 = 1;
 const DMA_WRITEABLE: u32 = 1 << 1;
@@ -136,6 +147,34 @@ impl RemoteFunction {
             *bytes = region.bytes;
         }
         Ok(sizes)
+    }
+
+    /// Memory that may be mapped in the place of parts of a region, if the server offers any. A server that names a part twice, or one that
+    /// is not whole pages of the region, offers none.
+    pub fn region_memory(&self, region: Region) -> Result<Option<RegionMemory>, RemoteError> {
+        let command = CommandCode::GetRegionInfo;
+        let ask = RegionInfoWire {
+            argsz: REGION_INFO_BYTES_MAX,
+            flags: 0,
+            index: region as u32,
+            cap_offset: 0,
+            bytes: 0,
+            offset: 0,
+        };
+        let region_bytes = self.region_bytes(region);
+        self.with_channel(|channel| {
+            let (body, descriptor) = channel.exchange_for_descriptor(command, &[ask.as_bytes()])?;
+            let malformed = RemoteError::Protocol {
+                command,
+                what: "its body is malformed",
+            };
+            let (info, _) = RegionInfoWire::read_from_prefix(body).map_err(|_| malformed)?;
+            let parts = memory_parts(&info, body, region_bytes);
+            let parts = parts.filter(|_| info.flags & REGION_IS_MAPPABLE != 0);
+            Ok(descriptor
+                .zip(parts)
+                .map(|(descriptor, parts)| RegionMemory { descriptor, parts }))
+        })
     }
 
     /// Bytes in `region`; 0 if the function has none of that number.
@@ -322,6 +361,69 @@ impl AsFd for RemoteFunction {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Memory behind parts of a region.
+#[derive(Debug)]
+pub struct RegionMemory {
+    /// File of the memory.
+    pub descriptor: OwnedFd,
+    /// Parts of the region, in ascending order, without overlap.
+    pub parts: Vec<MemoryPart>,
+}
+
+/// A part of a region that lies in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryPart {
+    /// First byte in the region, page-aligned.
+    pub offset: u64,
+    /// Length in bytes, whole pages.
+    pub bytes: u64,
+    /// First byte in the file, page-aligned.
+    pub file_offset: u64,
+}
+
+/// The parts that a region's description names: those of its sparse areas, or all of it. `None` if it contradicts itself.
+fn memory_parts(info: &RegionInfoWire, body: &[u8], region_bytes: u64) -> Option<Vec<MemoryPart>> {
+    let whole = [Area {
+        offset: 0,
+        bytes: region_bytes,
+    }];
+    let areas = match info.flags & REGION_HAS_CAPABILITIES {
+        0 => whole.to_vec(),
+        _ => sparse_areas(body.get(info.cap_offset as usize..)?)?,
+    };
+    let mut end = 0;
+    let parts = areas.into_iter().map(|Area { offset, bytes }| {
+        // The offset of a region in its file may be negative, as a part of it begins where the file does.
+        let file_offset = info.offset.wrapping_add(offset);
+        let is_whole = [offset, bytes, file_offset]
+            .iter()
+            .all(|value| value.is_multiple_of(PAGE_BYTES));
+        let after = offset.checked_add(bytes).filter(|after| *after <= region_bytes)?;
+        let is_next = offset >= end && bytes > 0;
+        end = after;
+        (is_whole && is_next).then_some(MemoryPart {
+            offset,
+            bytes,
+            file_offset,
+        })
+    });
+    parts.collect()
+}
+
+/// The areas of a sparse-mmap capability that comes first.
+fn sparse_areas(capability: &[u8]) -> Option<Vec<Area>> {
+    let (header, rest) = SparseMmapWire::read_from_prefix(capability).ok()?;
+    if header.id != SPARSE_MMAP || header.version != 1 || header.areas > AREAS_MAX {
+        return None;
+    }
+    let words = rest.get(..header.areas as usize * 16)?.as_chunks::<8>().0;
+    let areas = words.as_chunks::<2>().0.iter().map(|[offset, bytes]| Area {
+        offset: u64::from_le_bytes(*offset),
+        bytes: u64::from_le_bytes(*bytes),
+    });
+    Some(areas.collect())
 }
 
 fn access(region: Region, offset: u64, bytes: usize) -> RegionAccessWire {

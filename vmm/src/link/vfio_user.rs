@@ -5,7 +5,7 @@ use std::path::Path;
 
 use vfio_user_server::message::CommandCode;
 use vfio_user_server::remote::ANSWER_WAIT;
-use vfio_user_server::{IrqIndex, Region, RemoteFunction};
+use vfio_user_server::{IrqIndex, Region, RegionMemory, RemoteFunction};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::{LinkError, VgpuLink};
@@ -35,6 +35,13 @@ fn region_of(region: u32, command: CommandCode) -> Result<Region, LinkError> {
 impl VgpuLink for VfioUserLink {
     fn region_size(&self, region: u32) -> u64 {
         Region::from_wire(region).map_or(0, |region| self.function.region_bytes(region))
+    }
+
+    fn region_memory(&self, region: u32) -> Result<Option<RegionMemory>, LinkError> {
+        match Region::from_wire(region) {
+            Some(region) => Ok(self.function.region_memory(region)?),
+            None => Ok(None),
+        }
     }
 
     fn region_read(&self, region: u32, offset: u64, data: &mut [u8]) -> Result<(), LinkError> {

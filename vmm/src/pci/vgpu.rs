@@ -4,7 +4,10 @@ use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvm_ioctls::VmFd;
+
 use super::msi::{MsiMessage, MsiRoute, MsiState};
+use super::window_memory::WindowMemory;
 use super::{MMIO_WINDOW, PciError};
 use crate::bus::{BusError, MmioBus, MmioHandler, Window};
 use crate::link::{CONFIG_REGION, LinkError, VgpuLink};
@@ -56,6 +59,7 @@ pub(crate) struct VgpuFunction {
     msi: MsiRoute,
     msi_register: Option<u16>,
     bars: Vec<Bar>,
+    memory: WindowMemory,
     /// Held from a configuration write until its consequences stand, so that those of two vCPUs do not mix.
     config_write: Mutex<()>,
 }
@@ -66,6 +70,7 @@ impl VgpuFunction {
         link: Arc<dyn VgpuLink>,
         mmio: Arc<MmioBus>,
         msi: MsiRoute,
+        vm: Arc<VmFd>,
     ) -> Result<VgpuFunction, PciError> {
         let config = Config(link.as_ref());
         if config.read16(register::VENDOR).map_err(PciError::Config)? == u16::MAX {
@@ -75,15 +80,17 @@ impl VgpuFunction {
         let placed = place_bars(&bars)?;
         switch_on(&config, &placed).map_err(PciError::Config)?;
         let msi_register = find_msi(&config).map_err(PciError::Config)?;
+        let memory = WindowMemory::of(link.as_ref(), bars.iter().map(|bar| bar.number), vm)?;
         let function = VgpuFunction {
             link,
             mmio,
             msi,
             msi_register,
             bars,
+            memory,
             config_write: Mutex::new(()),
         };
-        function.move_windows().map_err(PciError::Config)?;
+        function.move_windows().map_err(PciError::Place)?;
         Ok(function)
     }
 
@@ -113,13 +120,14 @@ impl VgpuFunction {
     }
 
     /// Puts the BARs on the bus where configuration space has them.
-    fn move_windows(&self) -> Result<(), LinkError> {
+    fn move_windows(&self) -> Result<(), BusError> {
         let config = Config(self.link.as_ref());
-        let mut windows = Vec::new();
+        let (mut windows, mut starts) = (Vec::new(), Vec::new());
         if config.read16(register::COMMAND)? & COMMAND_MEMORY != 0 {
             for bar in &self.bars {
                 let start = config.read_bar(*bar)? & BAR_ADDRESS;
                 if let Some(end) = start.checked_add(bar.bytes) {
+                    starts.push((bar.number, start));
                     let handler = Arc::new(BarWindow {
                         link: self.link.clone(),
                         region: bar.number,
@@ -132,7 +140,7 @@ impl VgpuFunction {
             }
         }
         self.mmio.place(windows);
-        Ok(())
+        self.memory.place(&starts).map_err(BusError::Memory)
     }
 }
 

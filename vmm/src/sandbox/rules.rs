@@ -24,9 +24,10 @@ pub(super) type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// ioctl numbers of KVM (Linux include/uapi/linux/kvm.h: KVMIO is 0xae, with the direction and size in the upper half).
 const KVM_TYPE: u64 = 0xae00;
 const IOCTL_TYPE: u64 = 0xff00;
-/// KVM calls of a vCPU's thread: it runs, reports where it stood, and moves the vGPU's interrupt.
+/// KVM calls of a vCPU's thread: it runs, reports where it stood, and moves the vGPU's BARs and interrupt.
 const KVM_RUN: u64 = 0xae80;
 const KVM_GET_REGS: u64 = 0x8090_ae81;
+const KVM_SET_USER_MEMORY_REGION: u64 = 0x4020_ae46;
 const KVM_SET_GSI_ROUTING: u64 = 0x4008_ae6a;
 const KVM_IRQFD: u64 = 0x4020_ae76;
 /// Calls on terminals and descriptors: reading and setting modes, in the three ways
@@ -60,7 +61,14 @@ pub(super) fn of(role: Role) -> Rules {
         Role::Main => main(&mut rules),
         Role::Vcpu => {
             allow(&mut rules, &LINK_CALLS);
-            for request in [KVM_RUN, KVM_GET_REGS, KVM_SET_GSI_ROUTING, KVM_IRQFD] {
+            let vcpu = [
+                KVM_RUN,
+                KVM_GET_REGS,
+                KVM_SET_USER_MEMORY_REGION,
+                KVM_SET_GSI_ROUTING,
+                KVM_IRQFD,
+            ];
+            for request in vcpu {
                 allow_if(&mut rules, libc::SYS_ioctl, 1, Eq, request);
             }
         }

@@ -74,6 +74,15 @@ impl Living {
         self.living.get(&place).copied()
     }
 
+    /// Runs of pages that live here, neighbours in both memories.
+    pub fn runs(&self) -> usize {
+        let mut runs = Vec::new();
+        for (place, page) in &self.living {
+            join(&mut runs, *place, *page);
+        }
+        runs.len()
+    }
+
     /// Places that show a page which lives elsewhere.
     pub fn aliases(&self) -> usize {
         self.aliases.len()

@@ -10,6 +10,9 @@ use crate::inspect::{Inspect, Space, Tree};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Pbus {
     pub(crate) pramin: PraminBase,
+    /// The guest has said what PRAMIN shows.
+    #[serde(default)]
+    pub(crate) is_pramin_placed: bool,
     pub(crate) bar1: WindowBlock,
     pub(crate) bar3: WindowBlock,
 }
@@ -27,7 +30,10 @@ impl Pbus {
 
     pub(crate) fn write(&mut self, reg: PbusReg, value: u32, words: &mut Storage) {
         match reg {
-            PbusReg::PraminBase => self.pramin = PraminBase::from_bits(value & PraminBase::STORED),
+            PbusReg::PraminBase => {
+                self.pramin = PraminBase::from_bits(value & PraminBase::STORED);
+                self.is_pramin_placed = true;
+            }
             PbusReg::Bar1Block => self.bar1 = WindowBlock::from_bits(value),
             PbusReg::Bar3Block => self.bar3 = WindowBlock::from_bits(value),
             PbusReg::PbusIntr | PbusReg::PbusErrorAddress | PbusReg::PbusErrorData => {}

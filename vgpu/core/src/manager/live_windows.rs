@@ -12,25 +12,26 @@
 //! meanwhile. What the guest stores there nobody sees: such a page counts as stored to at every sync. A page that is zero
 //! and has no memory behind its chunk is nothing again when it is shown no more. Decision 0027 gives the reasons.
 
+mod look;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermi_spec::addr::{FRAME, GuestVramAddr, PDE_SPAN, SMALL_PAGE};
-use fermi_spec::instance::{AddressSpacePointer, offset};
-use fermi_spec::pte::{Pde, Pte};
+use fermi_spec::addr::{GuestVramAddr, SMALL_PAGE};
 use fermi_spec::regs::PRAMIN_BYTES;
-use fermi_spec::regs::windows::WindowBlock;
 use planted::Fault;
 use serde::{Deserialize, Serialize};
-use shadow_pt::{GuestDirectory, TableAt, TableRead, TableStore};
+use shadow_pt::TableAt;
 
+use self::look::{Look, directory_of};
 use super::Cx;
 use super::requests::reader;
 use super::running::Running;
 use crate::device::effect::Effect;
 use crate::device::living::{Living, PageRun};
-use crate::device::tables::Reader;
+use crate::device::pbus::Pbus;
 use crate::device::{Blocked, Queued, Vgpu};
 use crate::event::{Action, Actions, Place, Tick, VmId};
+use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
 use crate::notice::Direction;
 use crate::reason::MoveCause;
@@ -45,8 +46,26 @@ const PAGE_SHOWN: u64 = 30;
 /// Work for a page that changes its place, without the fault that follows.
 const PAGE_MOVED: u64 = 500;
 
-/// Small pages in a large one.
-const SMALL_PER_LARGE: usize = (FRAME / SMALL_PAGE) as usize;
+/// Runs of pages that windows show at once, neighbours in both memories. Each is a mapping of the broker's and makes two borders, or twice as
+/// many where the windows show the same pages; all VMs have them beside their maps of RAM.
+const RUNS_MAX: usize = 110;
+
+/// The registers that say what windows show, without what lies in memory. As long as the guest has not said what PRAMIN shows, it shows
+/// nothing: else the first MiB of VRAM would be instance memory for drivers that never use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+struct Seen {
+    bar3: u32,
+    pramin: Option<u32>,
+}
+
+impl Seen {
+    fn of(pbus: &Pbus) -> Self {
+        Self {
+            bar3: pbus.bar3.into_bits(),
+            pramin: pbus.is_pramin_placed.then(|| pbus.pramin.into_bits()),
+        }
+    }
+}
 
 /// The windows of one VM whose client may map them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,8 +73,7 @@ pub(crate) struct LiveWindows {
     pub(crate) living: Living,
     /// Pages of BAR3.
     bar3_pages: u32,
-    /// The registers at the last look; `None` before the first, and behind a reset.
-    seen: Option<(u32, u32)>,
+    seen: Seen,
     /// Chunks that have to go to host RAM before the guest's store is answered.
     waits_for: BTreeSet<ChunkNo>,
     tries: u32,
@@ -68,7 +86,7 @@ impl LiveWindows {
         Self {
             living: Living::new(bar3_pages),
             bar3_pages,
-            seen: None,
+            seen: Seen::default(),
             waits_for: BTreeSet::new(),
             tries: 0,
         }
@@ -77,14 +95,9 @@ impl LiveWindows {
     /// The device was reset: nothing is shown until the next look.
     pub(crate) fn forget(&mut self) {
         self.living.forget();
-        self.seen = None;
+        self.seen = Seen::default();
         self.waits_for.clear();
         self.tries = 0;
-    }
-
-    /// Whether they were looked at since the VM came, or its device was reset.
-    pub(crate) fn has_looked(&self) -> bool {
-        self.seen.is_some()
     }
 
     /// Whether a page lives in the window file.
@@ -95,6 +108,16 @@ impl LiveWindows {
     /// Whether all that lives here is instance memory of this VM.
     pub(crate) fn is_sound(&self, is_instance: impl Fn(GuestPage) -> bool) -> bool {
         self.living.is_sound() && self.living.pages().all(|page| is_instance(GuestPage(page)))
+    }
+}
+
+impl Inspect for LiveWindows {
+    fn inspect(&self, tree: &mut Tree<'_>) {
+        tree.count("pages", self.living.pages().count());
+        tree.count("runs", self.living.runs());
+        tree.count("runs_max", RUNS_MAX);
+        tree.count("shown_elsewhere_too", self.living.aliases());
+        tree.count("chunks_waited_for", self.waits_for.len());
     }
 }
 
@@ -128,13 +151,12 @@ impl Running {
         }
     }
 
-    /// Follows what a VM's windows show, behind a store with this effect or before anything else. `Err`: the request has to wait, and is
-    /// tried again.
+    /// Follows what a VM's windows show, behind a store to a register with this effect. `Err`: the request has to wait, and is tried again.
     pub(super) fn follow_windows(
         &mut self,
         vm: VmId,
         request: Queued,
-        effect: Option<&Effect>,
+        effect: &Effect,
         cx: &mut Cx<'_>,
     ) -> Result<Queued, Blocked> {
         let Some(vgpu) = self.vms.get(&vm) else {
@@ -144,21 +166,25 @@ impl Running {
             return Ok(request);
         };
         let pbus = &vgpu.units.pbus;
-        let now = (pbus.bar3.into_bits(), pbus.pramin.into_bits());
+        let now = Seen::of(pbus);
         let is_flushed = match effect {
-            Some(Effect::Flush(None)) => pbus.bar3.enable(),
-            Some(Effect::Flush(Some(directory))) => pbus.bar3.enable() && self.is_bar3s(vm, *directory, cx),
+            Effect::Flush(None) => pbus.bar3.enable(),
+            Effect::Flush(Some(directory)) => pbus.bar3.enable() && self.is_bar3s(vm, *directory, cx),
             _ => false,
         };
-        if live.seen == Some(now) && !is_flushed {
+        if live.seen == now && !is_flushed {
             return Ok(request);
         }
-        let reads_bar3 = is_flushed || live.seen.is_none_or(|(bar3, _)| bar3 != now.0);
+        let reads_bar3 = is_flushed || live.seen.bar3 != now.bar3;
         let mut shown = match self.look_at_windows(vm, reads_bar3, cx) {
             Ok(shown) => shown,
             Err(missing) => {
                 let pages = self.fetch(vm, &missing, cx);
-                return Err(Blocked::Fetch { pages, request });
+                return match pages.is_empty() {
+                    // Accounts that are wrong, for which the VM goes.
+                    true => Ok(request),
+                    false => Err(Blocked::Fetch { pages, request }),
+                };
             }
         };
         let unready = self.make_ready(vm, &shown);
@@ -177,6 +203,12 @@ impl Running {
                     hidden.len()
                 )
             };
+            self.guest_error(vm, what, cx);
+        }
+        let cut = cut_to_runs(&mut shown);
+        if cut > 0 {
+            let what =
+                || format!("{cut} pages of windows are not shown: they lie in more than {RUNS_MAX} pieces");
             self.guest_error(vm, what, cx);
         }
         self.show_windows(vm, shown, now, cx);
@@ -229,7 +261,11 @@ impl Running {
                 return Err(tables.missing);
             }
         }
-        for place in 0..u64::from(PRAMIN_BYTES) / SMALL_PAGE {
+        let pramin = match Seen::of(&vgpu.units.pbus).pramin {
+            Some(_) => u64::from(PRAMIN_BYTES) / SMALL_PAGE,
+            None => 0,
+        };
+        for place in 0..pramin {
             let at = mmio::aperture::pramin_address(vgpu.units.pbus.pramin, (place * SMALL_PAGE) as u32);
             let page = at.map(|at| at.0 / SMALL_PAGE).filter(|page| *page < guest_pages);
             if let Some(page) = page {
@@ -322,10 +358,10 @@ impl Running {
     }
 
     /// Tells the edge which pages live where from now on.
-    fn show_windows(&mut self, vm: VmId, shown: BTreeMap<u32, u32>, now: (u32, u32), cx: &mut Cx<'_>) {
+    fn show_windows(&mut self, vm: VmId, shown: BTreeMap<u32, u32>, now: Seen, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let Some(live) = &mut vgpu.live else { return };
-        live.seen = Some(now);
+        live.seen = now;
         let mut changes = live.living.show(shown);
         if planted::is(Fault::WindowPageKept) {
             changes.back.clear();
@@ -421,6 +457,21 @@ pub(super) fn hide_all(vgpu: &mut Vgpu, actions: &mut Actions) {
     live.forget();
 }
 
+/// Leaves the first places, as far as they are few enough runs. Returns how many went.
+fn cut_to_runs(shown: &mut BTreeMap<u32, u32>) -> usize {
+    let (mut runs, mut before, mut end) = (0, None, None);
+    for (&place, &page) in &*shown {
+        let goes_on = before.is_some_and(|(last, of)| (place, page) == (last + 1, of + 1));
+        runs += usize::from(!goes_on);
+        if runs > RUNS_MAX {
+            end = Some(place);
+            break;
+        }
+        before = Some((place, page));
+    }
+    end.map_or(0, |end| shown.split_off(&end).len())
+}
+
 fn pages_of(run: &PageRun) -> impl Iterator<Item = GuestPage> + use<> {
     (run.page..run.page + run.pages).map(GuestPage)
 }
@@ -459,110 +510,5 @@ fn give_up_zero(vgpu: &mut Vgpu, pages: &[GuestPage], cx: &mut Cx<'_>) {
     }
     for (at, bytes) in dropped {
         cx.actions.push(Action::DropImage { vm, at, bytes });
-    }
-}
-
-/// The directory of a window that translates. `Err`: its instance block lies in VRAM.
-fn directory_of(block: WindowBlock, tables: &mut Reader<'_>) -> Result<Option<GuestDirectory>, ()> {
-    let Some(at) = TableAt::from_aperture(block.aperture(), block.instance()) else {
-        return Ok(None);
-    };
-    let mut bytes = [0; 16];
-    match tables.read(at.offset(offset::PD_LO), &mut bytes) {
-        TableRead::Done => {}
-        TableRead::Missing => return Err(()),
-        TableRead::Outside => return Ok(None),
-    }
-    let (words, _) = bytes.as_chunks::<4>();
-    let word = |i: usize| words.get(i).map_or(0, |word| u32::from_le_bytes(*word));
-    let pointer = AddressSpacePointer::from_words([word(0), word(1), word(2), word(3)]);
-    Ok(GuestDirectory::from_pointer(pointer))
-}
-
-/// A look at BAR3's tables.
-struct Look<'a> {
-    shown: &'a mut BTreeMap<u32, u32>,
-    guest_pages: u64,
-    window_pages: usize,
-    /// Entries that were read.
-    entries: u64,
-}
-
-impl Look<'_> {
-    fn bar3(&mut self, block: WindowBlock, tables: &mut Reader<'_>) {
-        let Ok(Some(directory)) = directory_of(block, tables) else {
-            return;
-        };
-        let reachable = directory.limit.saturating_add(1) / SMALL_PAGE;
-        let reachable =
-            usize::try_from(reachable).map_or(self.window_pages, |count| count.min(self.window_pages));
-        let per_entry = (PDE_SPAN / SMALL_PAGE) as usize;
-        for (index, first) in (0..reachable).step_by(per_entry).enumerate() {
-            let mut bits = [0; 8];
-            match tables.read(directory.at.offset(index as u64 * 8), &mut bits) {
-                TableRead::Done => {}
-                TableRead::Missing => continue,
-                TableRead::Outside => return,
-            }
-            let pde = Pde::from_bits(u64::from_le_bytes(bits));
-            self.directory_entry(pde, first, (reachable - first).min(per_entry), tables);
-        }
-    }
-
-    /// `count` pages from place `first` on are those of one directory entry.
-    fn directory_entry(&mut self, pde: Pde, first: usize, count: usize, tables: &mut Reader<'_>) {
-        let count = count.min(pde.small_entries());
-        let table = |of: Option<_>| of.and_then(|(aperture, at)| TableAt::from_aperture(aperture, at));
-        if let Some(table) = table(pde.small_table()) {
-            for (index, pte) in self.entries(table, count, tables) {
-                if let Some(page) = self.page_of(pte) {
-                    self.shown.insert((first + index) as u32, page);
-                }
-            }
-        }
-        if let Some(table) = table(pde.large_table()) {
-            for (index, pte) in self.entries(table, count.div_ceil(SMALL_PER_LARGE), tables) {
-                // A large page hides small ones, whatever it shows.
-                let page = self.page_of(pte).map(|page| page & !(SMALL_PER_LARGE as u32 - 1));
-                let places = (index * SMALL_PER_LARGE..count).take(SMALL_PER_LARGE);
-                for (number, place) in (0..).zip(places) {
-                    let place = (first + place) as u32;
-                    match page
-                        .map(|page| page + number)
-                        .filter(|page| u64::from(*page) < self.guest_pages)
-                    {
-                        Some(page) => self.shown.insert(place, page),
-                        None => self.shown.remove(&place),
-                    };
-                }
-            }
-        }
-    }
-
-    fn page_of(&self, pte: Pte) -> Option<u32> {
-        let is_shown = pte.aperture() == fermi_spec::addr::Aperture::Vram;
-        Some(pte.frame()).filter(|page| is_shown && u64::from(*page) < self.guest_pages)
-    }
-
-    /// The valid ones among the first `count` entries of a table, by their index. Pages of it that lie in VRAM are among the reader's
-    /// missing ones.
-    fn entries(&mut self, table: TableAt, count: usize, tables: &mut Reader<'_>) -> Vec<(usize, Pte)> {
-        let mut valid = Vec::new();
-        let mut page = [0; SMALL_PAGE as usize];
-        let per_page = page.len() / 8;
-        for first in (0..count).step_by(per_page) {
-            let bytes = &mut page[..(count - first).min(per_page) * 8];
-            if tables.read(table.offset(first as u64 * 8), bytes) != TableRead::Done {
-                continue;
-            }
-            let entries = bytes
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|entry| Pte::from_bits(u64::from_le_bytes(*entry)));
-            valid.extend((first..).zip(entries).filter(|(_, pte)| pte.valid()));
-            self.entries += bytes.len() as u64 / 8;
-        }
-        valid
     }
 }

@@ -12,7 +12,6 @@ use shadow_pt::TableRange;
 
 use super::Cx;
 use super::isolation::Shadows;
-use super::live_windows::LiveWindows;
 use super::running::Running;
 use crate::contained::contained;
 use crate::device::effect::Effect;
@@ -166,10 +165,7 @@ impl Running {
         else {
             return false;
         };
-        let is_idle = |vgpu: &Vgpu| {
-            let has_looked = vgpu.live.as_ref().is_none_or(LiveWindows::has_looked);
-            !vgpu.is_detaching() && vgpu.queue.is_empty() && vgpu.blocked.is_none() && has_looked
-        };
+        let is_idle = |vgpu: &Vgpu| !vgpu.is_detaching() && vgpu.queue.is_empty() && vgpu.blocked.is_none();
         if !self.is_settled(cx.now) || !self.vms.get(&vm).is_some_and(is_idle) {
             return false;
         }
@@ -200,19 +196,11 @@ impl Running {
         cx: &mut Cx<'_>,
     ) -> ControlFlow<Step, Queued> {
         let end = request.done + width.bytes();
-        if let Some(vgpu) = self.vms.get(&vm)
-            && vgpu.live.as_ref().is_some_and(|live| !live.has_looked())
-        {
-            match self.follow_windows(vm, request, None, cx) {
-                Ok(rest) => request = rest,
-                Err(blocked) => return ControlFlow::Break(Step::Blocked(blocked)),
-            }
-        }
         if let Request::Write { data, .. } = &request.kind {
             let mut word = [0; 4];
             word[..width.bytes()].copy_from_slice(&data[request.done..end]);
             let effect = self.register_write(vm, offset, width, u32::from_le_bytes(word), cx);
-            match self.follow_windows(vm, request, Some(&effect), cx) {
+            match self.follow_windows(vm, request, &effect, cx) {
                 Ok(rest) => request = rest,
                 Err(blocked) => return ControlFlow::Break(Step::Blocked(blocked)),
             }

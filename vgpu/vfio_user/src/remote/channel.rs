@@ -4,13 +4,14 @@
 //! now and then does not make an exchange longer than one that is silent. The exception is the start of a message that
 //! carries a descriptor, which the socket's own limit bounds.
 
-use std::io;
-use std::os::fd::RawFd;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket as _;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,6 +26,8 @@ use crate::message::{
 const HEADER_BYTES: usize = size_of::<Header>();
 /// Bytes that the first read of a reply asks for: a header, an access and a word.
 const FIRST_BYTES: usize = HEADER_BYTES + size_of::<RegionAccessWire>() + size_of::<u64>();
+/// Descriptors that there is room for in one read: a server sends one with a reply.
+const DESCRIPTORS_MAX: usize = 4;
 /// Posted bytes beyond which they are sent without a flush.
 const POSTED_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
 
@@ -46,6 +49,9 @@ pub(super) struct Channel {
     received_bytes: usize,
     /// Length of the last reply, which is dropped when the next message is received.
     reply_bytes: usize,
+    /// Whether a descriptor that comes is kept.
+    takes_descriptor: bool,
+    descriptor: Option<OwnedFd>,
 }
 
 impl Channel {
@@ -61,6 +67,8 @@ impl Channel {
             received: Vec::new(),
             received_bytes: 0,
             reply_bytes: 0,
+            takes_descriptor: false,
+            descriptor: None,
         })
     }
 
@@ -181,6 +189,21 @@ impl Channel {
             .unwrap_or_default())
     }
 
+    /// The same for a request whose reply may carry a descriptor. Gives both.
+    pub(super) fn exchange_for_descriptor(
+        &mut self,
+        command: CommandCode,
+        parts: &[&[u8]],
+    ) -> Result<(&[u8], Option<OwnedFd>), RemoteError> {
+        (self.takes_descriptor, self.descriptor) = (true, None);
+        let exchanged = self.exchange(command, parts, None).map(|_| ());
+        self.takes_descriptor = false;
+        let descriptor = self.descriptor.take();
+        exchanged?;
+        let body = self.received.get(HEADER_BYTES..self.reply_bytes);
+        Ok((body.unwrap_or_default(), descriptor))
+    }
+
     fn deadline(&self) -> Instant {
         Instant::now() + self.answer_wait
     }
@@ -204,7 +227,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives one whole reply. Descriptors that come with it are discarded by the kernel.
+    /// Receives one whole reply. Descriptors that nobody asked for are discarded by the kernel.
     ///
     /// A read may take more than the reply: a server that stores to memory may do so right behind an answer. What belongs
     /// to the next message stays for the next call.
@@ -288,9 +311,13 @@ impl Channel {
                 .received
                 .get_mut(self.received_bytes..bytes)
                 .unwrap_or_default();
-            match recv(&self.stream, room, RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(RemoteError::HungUp { command }),
-                Ok((more, _)) => {
+            let some = match self.takes_descriptor {
+                true => recv_with_descriptor(&self.stream, room, &mut self.descriptor),
+                false => recv(&self.stream, room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes),
+            };
+            match some {
+                Ok(0) => return Err(RemoteError::HungUp { command }),
+                Ok(more) => {
                     self.received_bytes += more;
                     return Ok(());
                 }
@@ -333,6 +360,24 @@ fn gone(command: CommandCode, error: Errno) -> RemoteError {
             source: other.into(),
         },
     }
+}
+
+/// One read; the last descriptor that comes with it is kept, and closed on exec.
+fn recv_with_descriptor(
+    stream: &UnixStream,
+    room: &mut [u8],
+    kept: &mut Option<OwnedFd>,
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(stream, &mut [IoSliceMut::new(room)], &mut control, flags)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            *kept = rights.last().or(kept.take());
+        }
+    }
+    Ok(received.bytes)
 }
 
 fn send_some(stream: &UnixStream, bytes: &[u8], descriptor: Option<RawFd>) -> Result<usize, Errno> {

@@ -1,0 +1,31 @@
+//! BAR3 and PRAMIN as memory that a VMM maps.
+
+use integration::checkers::Violation;
+use integration::windows::{
+    page_that_the_gpu_uses_is_shown_and_stays_the_same, pages_in_many_pieces_are_bounded,
+    reset_takes_the_windows_back, table_that_is_stored_to_unseen_counts_at_the_next_flush,
+};
+
+fn held(result: Result<(), Violation>) {
+    result.unwrap_or_else(|violation| panic!("{}", violation.0));
+}
+
+#[test]
+fn page_that_the_gpu_uses_is_shown_by_bar3_and_pramin_wherever_its_memory_goes() {
+    held(page_that_the_gpu_uses_is_shown_and_stays_the_same());
+}
+
+#[test]
+fn table_that_is_stored_to_through_a_mapped_window_counts_at_the_next_flush() {
+    held(table_that_is_stored_to_unseen_counts_at_the_next_flush());
+}
+
+#[test]
+fn reset_takes_back_what_windows_show() {
+    held(reset_takes_the_windows_back());
+}
+
+#[test]
+fn every_second_page_is_shown_up_to_a_bound() {
+    held(pages_in_many_pieces_are_bounded());
+}
