@@ -31,6 +31,7 @@ use fermi_spec::board::Board;
 use guests::Workload;
 
 use sizes::parse_size;
+use vgpu::WindowMode;
 use vmm::sandbox::privileges::User;
 use vramd_vm::RunArguments;
 use vramd_vm::program::{complain, end, wrong_usage};
@@ -132,6 +133,9 @@ struct DemoArguments {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// How the VMs reach BAR3 and PRAMIN: as memory (direct), or by a message for each access (trapped)
+    #[arg(long, value_name = "MODE", default_value = "direct", value_parser = window_mode)]
+    windows: WindowMode,
     /// Record the broker's events to a file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -151,6 +155,9 @@ struct ServeArguments {
     /// Cards and VMs (docs/examples/host.toml)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// How clients reach BAR3 and PRAMIN on all cards, whatever their `windows` says: direct or trapped
+    #[arg(long, value_name = "MODE", value_parser = window_mode)]
+    windows: Option<WindowMode>,
     /// At the end give cards of the host to the drivers that the host would choose, as `unbind` does
     #[arg(long)]
     restore_driver: bool,
@@ -199,6 +206,14 @@ struct GpuArguments {
 fn card_vram(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
     check_card_vram(bytes).map(|()| bytes)
+}
+
+fn window_mode(name: &str) -> Result<WindowMode, String> {
+    match name {
+        "direct" => Ok(WindowMode::Direct),
+        "trapped" => Ok(WindowMode::Trapped),
+        _ => Err("there are direct and trapped".to_owned()),
+    }
 }
 
 fn workload(name: &str) -> Result<Workload, String> {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use broker::{AttachError, Broker, BrokerStats, Ended, FlightFolder};
 use guests::Workload;
-use vgpu::{GpuConfig, Quota, VmConfig};
+use vgpu::{GpuConfig, Quota, VmConfig, WindowMode};
 
 use report::CardReport;
 pub use report::{DemoReport, GpuReport, InputReport, PauseReport, ShaderReport, VmReport};
@@ -64,6 +64,8 @@ pub struct DemoOptions {
     pub workloads: Vec<Workload>,
     /// Files that guests with the workload `files` take through VRAM; this program's own executable if there is none.
     pub inputs: Vec<PathBuf>,
+    /// How the VMs reach BAR3 and PRAMIN.
+    pub windows: WindowMode,
     /// Seed of the memory manager's and the guests' choices.
     pub seed: u64,
     /// Rounds of moving, or of running a kernel.
@@ -177,6 +179,7 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
         settings: GpuConfig {
             // Enough that the card's own share never decides whether a VM is admitted.
             host_ram: options.guest_vram.saturating_mul(options.vms as u64),
+            windows: options.windows,
             seed: options.seed,
             ..GpuConfig::default()
         },

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::LocalLink;
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
+use vfio_user_server::RegionMemory;
 use vfio_user_server::message::CommandCode;
 use vgpu::CONFIG_BYTES;
 use vmm::link::CONFIG_REGION;
@@ -75,6 +76,13 @@ impl VgpuLink for BrokerLink {
             Some(bar) => self.link.bar_bytes(bar),
             None if region == CONFIG_REGION => CONFIG_BYTES as u64,
             None => 0,
+        }
+    }
+
+    fn region_memory(&self, region: u32) -> Result<Option<RegionMemory>, LinkError> {
+        match Bar::from_number(region) {
+            Some(bar) => self.ask(CommandCode::GetRegionInfo, |link| link.bar_memory(bar)),
+            None => Ok(None),
         }
     }
 

@@ -100,6 +100,31 @@ fn small_demo_on_kvm_is_right() {
     let input = input.to_str().unwrap();
     let output = output(&[&SMALL[..], &["7", "--input", input]].concat());
     check_small_demo(&output, &digest, true);
+    for vm in json(&output)["vms"].as_array().unwrap() {
+        assert_eq!(bar3_accesses(vm), 0, "BAR3 is memory of the VM: {vm}");
+    }
+}
+
+/// Accesses to BAR3 that reached the broker.
+fn bar3_accesses(vm: &Value) -> u64 {
+    let of = |name: &str| vm["accesses"][name].as_u64().unwrap();
+    of("bar3_reads") + of("bar3_writes")
+}
+
+#[test]
+fn small_demo_whose_windows_are_trapped_is_right_too() {
+    if !has_kvm() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (input, digest) = write_input(folder.path(), "input", 3_000_001);
+    let input = input.to_str().unwrap();
+    let trapped = ["7", "--windows", "trapped", "--input", input];
+    let output = output(&[&SMALL[..], &trapped].concat());
+    check_small_demo(&output, &digest, true);
+    for vm in json(&output)["vms"].as_array().unwrap() {
+        assert!(bar3_accesses(vm) > 1000, "{vm}");
+    }
 }
 
 /// Four VMs, three with kernels, on a card of which each sees half and more.

@@ -170,6 +170,11 @@ fn untouched(file: &File) -> u64 {
     file.metadata().map_or(0, holes)
 }
 
+/// Bytes of a window file for a BAR3 of so many.
+pub(crate) fn window_bytes(bar3_bytes: u64) -> u64 {
+    bar3_bytes.saturating_add(PRAMIN_BYTES.into())
+}
+
 /// The file that the client of a VM maps in the place of BAR3 and PRAMIN, in this order.
 #[derive(Clone, Debug)]
 pub(crate) struct WindowFile(pub(crate) Arc<File>);
@@ -177,9 +182,8 @@ pub(crate) struct WindowFile(pub(crate) Arc<File>);
 impl WindowFile {
     /// All zero, for a BAR3 of so many bytes.
     pub(crate) fn new(name: &str, bar3_bytes: u64) -> io::Result<Self> {
-        let bytes = bar3_bytes + u64::from(PRAMIN_BYTES);
         let name = format!("vramd-windows-{}", plain(name));
-        Ok(Self(Arc::new(sealed_memfd(&name, bytes)?)))
+        Ok(Self(Arc::new(sealed_memfd(&name, window_bytes(bar3_bytes))?)))
     }
 
     /// Bytes that it may take from the host: whatever its client stores to.

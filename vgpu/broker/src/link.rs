@@ -9,12 +9,16 @@ use std::time::{Duration, Instant};
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::pieces::runs;
+use vfio_user_server::RegionMemory;
 use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, Request, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;
 use crate::error::{AttachError, LinkError};
+use crate::image::{WindowFile, window_bytes};
+use crate::mapping::MapError;
 use crate::memory::RamMap;
+use crate::pci_function::window_part;
 use crate::perform::Performer;
 use crate::port::VmPort;
 use crate::sigbus::MapOwner;
@@ -149,20 +153,31 @@ pub struct LocalLink {
     port: Arc<LocalPort>,
     attachment: Attachment,
     owner: MapOwner,
+    /// Name of the VM.
+    name: String,
+    /// The file behind BAR3 and PRAMIN, once somebody asked for it.
+    windows: Mutex<Option<WindowFile>>,
 }
 
 impl LocalLink {
     pub(crate) fn attach(shared: Arc<Shared>, config: VmConfig) -> Result<Self, AttachError> {
         let port = Arc::new(LocalPort::default());
         let owner = MapOwner::new(shared.torn.clone(), shared.reaper.clone());
+        let name = config.name.clone();
+        let window_bytes = match shared.lets_windows {
+            true => window_bytes(shared.bars.bar3),
+            false => 0,
+        };
         let attachment = shared
             .lock()?
-            .attach(port.clone(), config, shared.reaper.clone(), 0)?;
+            .attach(port.clone(), config, shared.reaper.clone(), window_bytes)?;
         let link = Self {
             shared,
             port,
             attachment,
             owner,
+            name,
+            windows: Mutex::default(),
         };
         // On failure `link` is dropped, and the VM leaves if it was coming.
         let outcome = link.port.wait(|state| {
@@ -183,6 +198,25 @@ impl LocalLink {
                 Err(AttachError::Timeout)
             }
         }
+    }
+
+    /// Memory that may be mapped in the place of a part of a BAR, if the card lets that be. What the BAR shows lives there from then on.
+    pub fn bar_memory(&self, bar: Bar) -> Result<Option<RegionMemory>, LinkError> {
+        let part = window_part(self.shared.bars, bar).filter(|_| self.shared.lets_windows);
+        let Some(part) = part else { return Ok(None) };
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        if windows.is_none() {
+            let file = WindowFile::new(&self.name, self.shared.bars.bar3).map_err(MapError::File)?;
+            let mut performer = self.shared.lock()?;
+            performer.let_windows(self.attachment, file.clone(), &self.owner);
+            *windows = Some(file);
+        }
+        let Some(file) = &*windows else { return Ok(None) };
+        let descriptor = file.0.try_clone().map_err(MapError::File)?.into();
+        Ok(Some(RegionMemory {
+            descriptor,
+            parts: vec![part],
+        }))
     }
 
     /// Loads from a BAR. Longer loads than [`ACCESS_BYTES_MAX`] are done in pieces.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
+use vfio_user_server::MemoryPart;
 use vfio_user_server::function::{Area, FunctionInfo, MappableRegion, Region, RegionInfo};
 use vfio_user_server::irq::IrqIndex;
 use vgpu::{CONFIG_BYTES, Capabilities};
@@ -47,30 +48,47 @@ impl BarSizes {
     }
 }
 
-/// Regions and interrupts for a vfio-user client. With a window file, which holds BAR3 and then PRAMIN, it may map these.
-pub(crate) fn function(bars: BarSizes, windows: Option<Arc<OwnedFd>>) -> FunctionInfo {
-    let mut bar0 = RegionInfo::read_write(bars.bytes(Bar::Bar0));
-    let mut bar3 = RegionInfo::read_write(bars.bytes(Bar::Bar3));
-    if let Some(descriptor) = windows {
-        let pramin = Area {
+/// The part of a BAR that lies in a window file, which holds BAR3 and then PRAMIN.
+pub(crate) fn window_part(bars: BarSizes, bar: Bar) -> Option<MemoryPart> {
+    match bar {
+        Bar::Bar0 => Some(MemoryPart {
             offset: PRAMIN_BASE.into(),
             bytes: PRAMIN_BYTES.into(),
-        };
-        bar0.mappable = Some(MappableRegion {
-            descriptor: descriptor.clone(),
-            offset: bars.bar3 - pramin.offset,
-            areas: vec![pramin],
-        });
-        bar3.mappable = Some(MappableRegion {
-            descriptor,
+            file_offset: bars.bar3,
+        }),
+        Bar::Bar1 => None,
+        Bar::Bar3 => Some(MemoryPart {
             offset: 0,
-            areas: Vec::new(),
-        });
+            bytes: bars.bar3,
+            file_offset: 0,
+        }),
     }
+}
+
+/// Regions and interrupts for a vfio-user client. With a window file it may map BAR3 and PRAMIN.
+pub(crate) fn function(bars: BarSizes, windows: Option<&Arc<OwnedFd>>) -> FunctionInfo {
+    let region = |bar: Bar| {
+        let mut info = RegionInfo::read_write(bars.bytes(bar));
+        let mappable = windows
+            .zip(window_part(bars, bar))
+            .map(|(descriptor, part)| MappableRegion {
+                descriptor: descriptor.clone(),
+                offset: part.file_offset.wrapping_sub(part.offset),
+                areas: match part.bytes == info.bytes {
+                    true => Vec::new(),
+                    false => vec![Area {
+                        offset: part.offset,
+                        bytes: part.bytes,
+                    }],
+                },
+            });
+        info.mappable = mappable;
+        info
+    };
     FunctionInfo::new()
-        .with_region(Region::Bar0, bar0)
-        .with_region(Region::Bar1, RegionInfo::read_write(bars.bytes(Bar::Bar1)))
-        .with_region(Region::Bar3, bar3)
+        .with_region(Region::Bar0, region(Bar::Bar0))
+        .with_region(Region::Bar1, region(Bar::Bar1))
+        .with_region(Region::Bar3, region(Bar::Bar3))
         .with_region(Region::Config, RegionInfo::read_write(CONFIG_BYTES as u64))
         .with_irqs(IrqIndex::Msi, 1)
 }

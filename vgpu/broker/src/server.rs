@@ -119,7 +119,7 @@ impl Seat {
                 None
             }
         };
-        let descriptor = windows.as_ref().map(|(_, descriptor)| descriptor.clone());
+        let descriptor = windows.as_ref().map(|(_, descriptor)| descriptor);
         match self.listener.accept(&function(self.shared.bars, descriptor)) {
             Ok(None) => {}
             Ok(Some(Accepted::Client(seated))) => self.seat(seated, windows.map(|(file, _)| file)),

@@ -175,8 +175,8 @@ pub struct VmStats {
     pub channels_killed: u64,
     /// Pages of tables and of instance memory that were loaded from VRAM.
     pub tables_fetched: u64,
-    /// Bytes that went to the VM's window file, and came back from it.
-    pub window_bytes: (u64, u64),
+    /// Pages of 4 KiB that went to the VM's window file, and that came back from it.
+    pub window_pages: (u64, u64),
     /// Number of interrupts raised.
     pub interrupts: u64,
     /// Accesses that reached the broker.
@@ -260,10 +260,10 @@ impl Stats {
     }
 
     /// Pages went to a VM's window file, or came back from it.
-    pub(crate) fn windows_moved(&mut self, vm: VmId, bytes: u64, is_lent: bool) {
+    pub(crate) fn windows_moved(&mut self, vm: VmId, pages: u64, is_lent: bool) {
         if let Some(counters) = self.vms.get_mut(&vm) {
-            let (lent, taken_back) = &mut counters.figures.window_bytes;
-            *(if is_lent { lent } else { taken_back }) += bytes;
+            let (lent, taken_back) = &mut counters.figures.window_pages;
+            *(if is_lent { lent } else { taken_back }) += pages;
         }
     }
 

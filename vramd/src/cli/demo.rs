@@ -58,6 +58,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
         card,
         guest_vram: arguments.guest_vram,
         inputs: arguments.input.clone(),
+        windows: arguments.windows,
         seed: arguments.seed,
         rounds: arguments.rounds,
         record: arguments.record.clone(),

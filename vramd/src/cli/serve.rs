@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use broker::{Broker, FlightFolder, PciFunction, VmSocket};
 use vfio_user_server::threads;
-use vgpu::GpuConfig;
+use vgpu::{GpuConfig, WindowMode};
 use vmm::sandbox::privileges::User;
 
 use super::ServeArguments;
@@ -58,7 +58,10 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         let folder = flight_folder(gpu, config.vms.iter().find(|vm| vm.gpu == gpu.name))?;
         uses.extend(folder.iter().map(|folder| (folder.clone(), Use::Write)));
         let flights = folder.map(|folder| FlightFolder::new(folder, &*gpu.name));
-        prepared.push((gpu.name.clone(), prepare(gpu, *host_ram, flights, vms)?));
+        prepared.push((
+            gpu.name.clone(),
+            prepare(gpu, (*host_ram, arguments.windows), flights, vms)?,
+        ));
     }
     if has_host_card {
         keep_locked_memory()?;
@@ -207,7 +210,7 @@ fn restore_driver(gpu: &GpuSection) {
 
 fn prepare(
     gpu: &GpuSection,
-    host_ram: u64,
+    (host_ram, windows): (u64, Option<WindowMode>),
     flights: Option<FlightFolder>,
     vms: Vec<VmSocket>,
 ) -> anyhow::Result<Prepared> {
@@ -215,6 +218,7 @@ fn prepare(
         card: gpu.card.clone(),
         settings: GpuConfig {
             host_ram,
+            windows: windows.unwrap_or(gpu.settings.windows),
             ..gpu.settings.clone()
         },
         firmware: gpu.firmware.clone(),

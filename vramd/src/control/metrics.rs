@@ -53,6 +53,7 @@ struct VmFigures {
     refilled_chunks: u64,
     channel_errors: u64,
     tables_fetched: u64,
+    window_pages: (u64, u64),
     accesses: Accesses,
     spreads: VmSpreads,
 }
@@ -181,6 +182,10 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |_| Counter(of.channel_errors))),
     family("vm_table_pages_fetched", "Pages of page tables and instance memory loaded from VRAM, across the link to the card", None,
         |of| account(of, |_| Counter(of.tables_fetched))),
+    family("vm_window_pages_lent", "Pages of instance memory that went to the file that the VM's client maps as BAR3 and PRAMIN", None,
+        |of| account(of, |_| Counter(of.window_pages.0))),
+    family("vm_window_pages_taken_back", "Pages that came back from that file", None,
+        |of| account(of, |_| Counter(of.window_pages.1))),
     family("vm_channels_killed", "Channels stopped after a fault", None,
         |of| account(of, |account| Counter(account.channels_killed))),
 ];
@@ -357,6 +362,7 @@ impl VmFigures {
             refilled_chunks: stats.map_or(0, |stats| stats.refills),
             channel_errors: stats.map_or(0, |stats| stats.channel_errors),
             tables_fetched: stats.map_or(0, |stats| stats.tables_fetched),
+            window_pages: stats.map_or((0, 0), |stats| stats.window_pages),
             accesses: stats.map_or_else(Accesses::default, |stats| stats.accesses),
             spreads: vm.spreads.unwrap_or_default(),
         }
@@ -476,6 +482,7 @@ mod tests {
             refilled_chunks: 1,
             channel_errors: 0,
             tables_fetched: 0,
+            window_pages: (7, 3),
             accesses: Accesses {
                 bar1_reads: 5,
                 bar1_writes: 6,

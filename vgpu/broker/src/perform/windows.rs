@@ -6,6 +6,7 @@ use vgpu::{Event, VmId};
 use super::Performer;
 use crate::image::WindowFile;
 use crate::lending::Loan;
+use crate::mapping::PAGE;
 use crate::sigbus::MapOwner;
 use crate::vms::{Attachment, VmState};
 
@@ -66,7 +67,7 @@ impl Performer {
             offset,
             bytes,
         };
-        self.stats.windows_moved(vm, bytes, is_lent);
+        self.stats.windows_moved(vm, bytes / PAGE, is_lent);
         let mut changed = Ok(());
         let memory = &mut self.memory;
         match (is_reached, &mut self.gpu) {

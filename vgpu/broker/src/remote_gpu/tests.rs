@@ -113,7 +113,7 @@ fn config() -> ConfigSpace {
 }
 
 fn info() -> FunctionInfo {
-    function(BARS)
+    function(BARS, None)
 }
 
 /// A server of one client, and what it is asked.

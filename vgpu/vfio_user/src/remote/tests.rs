@@ -16,7 +16,7 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::Errno;
 use crate::bounds::DATA_BYTES_MAX;
 use crate::client::Client;
-use crate::function::PciFunction;
+use crate::function::{FunctionInfo, MappableRegion, PciFunction, RegionInfo};
 use crate::irq::IrqChange;
 use crate::message::{DMA_WRITE, FLAG_ERROR, FLAG_NO_REPLY, FLAG_REPLY, Header};
 use crate::serve::serve_client;
@@ -654,4 +654,72 @@ fn refused_post_is_not_told_and_the_next_request_works() {
     assert!(matches!(function.reset(), Err(RemoteError::Refused { errno, .. }) if errno == 16));
     drop(function);
     assert_eq!(serving.join().unwrap().0, []);
+}
+
+/// A function of which BAR3 and a part of BAR0 are memory, in this order in one file.
+fn with_memory(areas: Vec<Area>) -> FunctionInfo {
+    let descriptor = Arc::new(crate::testing::memory((64 << 20) + 0x2000));
+    let mut bar0 = RegionInfo::read_write(32 << 20);
+    bar0.mappable = Some(MappableRegion {
+        descriptor: descriptor.clone(),
+        offset: (64_u64 << 20).wrapping_sub(0x70_0000),
+        areas,
+    });
+    let mut bar3 = RegionInfo::read_write(64 << 20);
+    bar3.mappable = Some(MappableRegion {
+        descriptor,
+        offset: 0,
+        areas: Vec::new(),
+    });
+    gpu_like()
+        .with_region(Region::Bar0, bar0)
+        .with_region(Region::Bar3, bar3)
+}
+
+/// The parts of BAR0, BAR1 and BAR3 that the client of such a function is offered.
+fn offered(areas: Vec<Area>) -> [Option<Vec<MemoryPart>>; 3] {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let client = Client::new(theirs, with_memory(areas)).unwrap();
+    let serving = thread::spawn(move || serve_client(client, &mut Log::default()).map(|_| ()));
+    let function = RemoteFunction::over(ours, Duration::from_secs(20)).unwrap();
+    let parts = [Region::Bar0, Region::Bar1, Region::Bar3].map(|region| {
+        let memory = function.region_memory(region).unwrap()?;
+        let bytes = File::from(memory.descriptor).metadata().unwrap().len();
+        assert_eq!(bytes, (64 << 20) + 0x2000);
+        Some(memory.parts)
+    });
+    drop(function);
+    serving.join().unwrap().unwrap();
+    parts
+}
+
+#[test]
+fn memory_behind_a_region_comes_with_its_parts() {
+    let area = |offset, bytes| Area { offset, bytes };
+    let [bar0, bar1, bar3] = offered(vec![area(0x70_0000, 0x2000)]);
+    let part = |offset, bytes, file_offset| MemoryPart {
+        offset,
+        bytes,
+        file_offset,
+    };
+    assert_eq!(bar0, Some(vec![part(0x70_0000, 0x2000, 64 << 20)]));
+    assert_eq!(bar1, None);
+    assert_eq!(bar3, Some(vec![part(0, 64 << 20, 0)]));
+}
+
+#[test]
+fn memory_that_contradicts_its_region_is_not_offered() {
+    let area = |offset, bytes| Area { offset, bytes };
+    for areas in [
+        vec![area(32 << 20, 0x1000)],
+        vec![area(0x70_0000, 0x800)],
+        vec![area(0x70_0000, 0)],
+        vec![area(u64::MAX - 0xfff, 0x1000)],
+        vec![area(0x70_1000, 0x1000), area(0x70_0000, 0x1000)],
+        vec![area(0x70_0000, 0x1000); 2],
+        (0..17).map(|i| area(0x70_0000 + 0x1000 * i, 0x1000)).collect(),
+    ] {
+        let [bar0, ..] = offered(areas.clone());
+        assert_eq!(bar0, None, "{areas:?}");
+    }
 }
