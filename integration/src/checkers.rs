@@ -18,6 +18,7 @@ pub(crate) fn check_frames(world: &World) -> Result<(), Violation> {
         return Ok(());
     };
     world.watch.laws.held()?;
+    world.watch.laws.check_lines(&audit)?;
     check_accesses(world)?;
     let mut owners: BTreeMap<FrameNo, String> = BTreeMap::new();
     let mut held = 0;

@@ -167,6 +167,7 @@ mod tests {
             chunk_bytes: CHUNK,
             quota,
             hold: Hold::default(),
+            wants_intx: false,
         }
     }
 

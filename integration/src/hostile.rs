@@ -9,13 +9,18 @@ use fermi_spec::engine::Engine;
 use fermi_spec::instance::{USERD_BYTES, offset, userd};
 use fermi_spec::methods::SemaphoreD;
 use fermi_spec::regs::pffb;
-use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg, PfifoReg, pfifo};
+use fermi_spec::regs::pmc::LINE_HARDWARE;
+use fermi_spec::regs::{Bar0Reg, PRAMIN_BASE, PbusReg, PffbReg, PfifoReg, PmcReg, pfifo};
 use guests::driver::{Copier, CopyPath, DriverConfig, PageSize, USER_VA};
 use guests::{Driver, GuestBus, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use vgpu::Request;
 
-use crate::rig::{self, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, RAM_VA, RUNLIST, Rig, SMALL_TABLE};
+use crate::rig::{
+    self, COMMAND, CONFIG_MIRROR, DATA, DATA_VA, DIRECTORY, LARGE_TABLE, MSI_CONTROL, RAM_VA, RUNLIST, Rig,
+    SMALL_TABLE,
+};
 use sim_host::bus::SimBus;
 
 const MIB: u64 = 1 << 20;
@@ -38,10 +43,11 @@ enum Step {
     Userd,
     Flush,
     Reset,
+    Interrupts,
     Rest,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step::Register,
     Step::Window,
     Step::Work,
@@ -53,6 +59,7 @@ const STEPS: [Step; 12] = [
     Step::Userd,
     Step::Flush,
     Step::Reset,
+    Step::Interrupts,
     Step::Rest,
 ];
 
@@ -128,6 +135,7 @@ impl Attacker {
             Step::Userd => self.userd(bus),
             Step::Flush => self.flush(bus),
             Step::Reset => self.reset(bus),
+            Step::Interrupts => self.interrupts(bus),
             Step::Rest => (0..self.rng.random_range(1..20)).for_each(|_| bus.relax()),
         }
     }
@@ -156,6 +164,20 @@ impl Attacker {
             let value = value(&mut self.rng);
             bus.write(Bar::Bar0, offset, &value.to_le_bytes());
         }
+    }
+
+    /// Guest and VMM change how interrupts are told, whatever is pending.
+    fn interrupts(&mut self, bus: &mut SimBus) {
+        for _ in 0..self.rng.random_range(1..8) {
+            let byte = [0, self.rng.random()][self.rng.random_range(0..2usize)];
+            match self.rng.random_range(0..4u32) {
+                0 => bus.write(Bar::Bar0, CONFIG_MIRROR + MSI_CONTROL, &[byte]),
+                1 => bus.write(Bar::Bar0, CONFIG_MIRROR + COMMAND + 1, &[byte]),
+                step => bus.machine(Request::MaskIntx { masked: step == 2 }),
+            }
+        }
+        rig::write(bus, PmcReg::PmcIntrMask(0), !0);
+        rig::write(bus, PmcReg::PmcIntrEnable(0), LINE_HARDWARE);
     }
 
     /// The CPU in PRAMIN, BAR1 and BAR3: tables, data that moves, noise.

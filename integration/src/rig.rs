@@ -37,6 +37,10 @@ pub const DATA_VA: u64 = 128 << 20;
 /// log2 of a ring's entries.
 pub(crate) const RING_LOG2: u32 = 9;
 
+/// The PCI configuration space in BAR0, and two of its registers there: the command register, and that of MSI.
+pub(crate) const CONFIG_MIRROR: u64 = 0x8_8000;
+pub(crate) const COMMAND: u64 = 4;
+pub(crate) const MSI_CONTROL: u64 = 0x6a;
 const RINGS_GPA: u64 = 1 << 20;
 const PUSHBUFFERS_GPA: u64 = 2 << 20;
 const SEMAPHORES_GPA: u64 = 3 << 20;
@@ -122,6 +126,11 @@ pub fn acknowledge(bus: &mut impl WideBus) {
         write(bus, PbdmaReg::PbdmaIntr(pbdma), !0);
     }
     write(bus, PfifoReg::PfifoIntr, !0);
+}
+
+/// Interrupts are messages from now on. By the mirror of the configuration space.
+pub fn switch_msi_on(bus: &mut impl WideBus) {
+    bus.write(Bar::Bar0, CONFIG_MIRROR + MSI_CONTROL, &[1]);
 }
 
 /// The TLB of one directory is to be flushed.

@@ -100,8 +100,10 @@ faults! {
     ImagePageDropped,
     /// A chunk in both places keeps its old copy though a CPU stores to it.
     OldCopyTrusted,
-    /// A VM's message is not sent though its interrupt line rises.
+    /// A VM's interrupt is not sent though its line is up.
     InterruptLost,
+    /// An interrupt line that is still up when the VMM unmasks it is not signalled again.
+    UnmaskForgotten,
     /// Spills take more host RAM than they may.
     HostRamIgnored,
     /// A CPU's store to a chunk that moves goes to the old place.

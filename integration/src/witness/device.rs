@@ -11,17 +11,86 @@ use fermi_spec::regs::pmc::LINE_HARDWARE;
 use fermi_spec::regs::{PfifoReg, PmcReg};
 use guests::GuestBus;
 use rand::RngExt;
-use vgpu::Request;
+use rand_chacha::ChaCha8Rng;
+use vgpu::{InterruptKind, Request};
 
 use super::{
     COPIERS, DATA_VA, PAGE, PASSING, RAM_ENTRIES_GPA, RAM_TABLE_VA, REMAPPED_PAGES_MAX, Rights, SPARE_BYTES,
     SPARE_GPA, STAGING_GPA, Witness, differ,
 };
-use crate::rig::{self, DATA, DIRECTORY};
+use crate::rig::{self, COMMAND, CONFIG_MIRROR, DATA, DIRECTORY, MSI_CONTROL};
 use sim_host::bus::SimBus;
 
 /// Time in which an interrupt mostly comes.
 const NOTICED_NS: u64 = 2_000_000;
+/// In the second byte of the command register: the pin is off.
+const INTX_DISABLE: u8 = 1 << 2;
+
+/// What guest and VMM have made of the ways for interrupts, while the line is up all the time.
+struct Listener {
+    has_msi: bool,
+    is_pin_off: bool,
+    is_masked: bool,
+}
+
+impl Listener {
+    /// The guest wants interrupts of this kind; the VMM listens to both.
+    fn start(bus: &mut SimBus, kind: InterruptKind) -> Self {
+        let has_msi = kind == InterruptKind::Msi;
+        store_config(bus, false, COMMAND + 1, 0);
+        store_config(bus, false, MSI_CONTROL, has_msi.into());
+        bus.machine(Request::MaskIntx { masked: false });
+        Self {
+            has_msi,
+            is_pin_off: false,
+            is_masked: false,
+        }
+    }
+
+    /// Guest or VMM change one thing. It is told then, once, if nothing holds it back, and only then.
+    fn change(&mut self, bus: &mut SimBus, rng: &mut ChaCha8Rng) -> Result<(), String> {
+        let before = [InterruptKind::Msi, InterruptKind::Intx].map(|kind| bus.interrupts(kind));
+        let had_msi = self.has_msi;
+        match rng.random_range(0..4u32) {
+            0 => {
+                self.has_msi = rng.random();
+                store_config(bus, rng.random(), MSI_CONTROL, self.has_msi.into());
+            }
+            1 => {
+                self.is_pin_off = rng.random();
+                let value = if self.is_pin_off { INTX_DISABLE } else { 0 };
+                store_config(bus, rng.random(), COMMAND + 1, value);
+            }
+            step => {
+                self.is_masked = step == 2;
+                let masked = self.is_masked;
+                bus.machine(Request::MaskIntx { masked });
+            }
+        }
+        let pulls = !self.has_msi && !self.is_pin_off && !self.is_masked;
+        self.is_masked |= pulls;
+        let due = [self.has_msi && !had_msi, pulls].map(u64::from);
+        let after = [InterruptKind::Msi, InterruptKind::Intx].map(|kind| bus.interrupts(kind));
+        let told = [after[0] - before[0], after[1] - before[1]];
+        match told == due {
+            true => Ok(()),
+            false => Err(format!(
+                "with its line up it was told {told:?} times by MSI and INTx, not {due:?}"
+            )),
+        }
+    }
+}
+
+/// Stores a byte of the configuration space, by a cycle of the machine's or by the mirror.
+fn store_config(bus: &mut SimBus, by_mirror: bool, offset: u64, value: u8) {
+    match by_mirror {
+        true => bus.write(Bar::Bar0, CONFIG_MIRROR + offset, &[value]),
+        false => bus.machine(Request::WriteConfig {
+            offset,
+            data: vec![value],
+        }),
+    }
+}
 
 impl Witness {
     /// The shadow has the guest's attributes, and no large entry over instance memory.
@@ -53,17 +122,20 @@ impl Witness {
         Ok(())
     }
 
-    /// An interrupt that a channel asks for comes.
+    /// An interrupt that a channel asks for comes, as a message or by the pin, and is told anew to a guest and a VMM that change
+    /// between these.
     pub(super) fn interrupt(&mut self, bus: &mut SimBus) -> Result<(), String> {
         self.finish_all(bus)?;
         rig::write(bus, PmcReg::PmcIntrEnable(0), 0);
+        let kind = [InterruptKind::Msi, InterruptKind::Intx][self.rng.random_range(0..2usize)];
+        let mut listener = Listener::start(bus, kind);
         rig::write(bus, PfifoReg::EngineIntrEnable, 1);
         for engine in 0..6 {
             rig::write(bus, PfifoReg::EngineIntr(engine), !0);
         }
         rig::acknowledge(bus);
         rig::write(bus, PmcReg::PmcIntrMask(0), !0);
-        let before = bus.interrupts();
+        let before = bus.interrupts(kind);
         rig::write(bus, PmcReg::PmcIntrEnable(0), LINE_HARDWARE);
         let channel = self.copier();
         let engine = if channel == 0 {
@@ -83,10 +155,14 @@ impl Witness {
             }
             bus.relax();
         }
-        match bus.interrupts() > before {
-            true => Ok(()),
-            false => Err("the interrupt line is up and nobody was interrupted".to_owned()),
+        if bus.interrupts(kind) == before {
+            return Err("the interrupt line is up and nobody was interrupted".to_owned());
         }
+        listener.is_masked = kind == InterruptKind::Intx;
+        for _ in 0..self.rng.random_range(0..10) {
+            listener.change(bus, &mut self.rng)?;
+        }
+        Ok(())
     }
 
     /// A channel comes and goes, a few times, while the card is busy with another.

@@ -10,7 +10,7 @@ use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::pieces::runs;
 use vfio_user_server::RegionMemory;
-use vgpu::{ACCESS_BYTES_MAX, Denial, Refusal, Reply, Request, RequestId, VmConfig};
+use vgpu::{ACCESS_BYTES_MAX, Denial, InterruptKind, Refusal, Reply, Request, RequestId, VmConfig};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;
@@ -104,8 +104,12 @@ impl VmPort for LocalPort {
         });
     }
 
-    fn interrupt(&self) {
-        self.change(Locked::raise);
+    fn interrupt(&self, kind: InterruptKind) {
+        match kind {
+            InterruptKind::Msi => self.change(Locked::raise),
+            // Nobody on this side asks to unmask it, so it does not come.
+            InterruptKind::Intx => {}
+        }
     }
 
     fn let_interrupts(&self, through: bool) {

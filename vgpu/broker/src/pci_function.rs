@@ -1,4 +1,4 @@
-//! The PCI function that a guest sees: its regions and its interrupt. What its configuration space says is the core's.
+//! The PCI function that a guest sees: its regions and its interrupts. What its configuration space says is the core's.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -90,5 +90,6 @@ pub(crate) fn function(bars: BarSizes, windows: Option<&Arc<OwnedFd>>) -> Functi
         .with_region(Region::Bar1, region(Bar::Bar1))
         .with_region(Region::Bar3, region(Bar::Bar3))
         .with_region(Region::Config, RegionInfo::read_write(CONFIG_BYTES as u64))
+        .with_irqs(IrqIndex::Intx, 1)
         .with_irqs(IrqIndex::Msi, 1)
 }

@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::{Pending, Reaper};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, MoveId, Notice, Place, Refusal, Reply, Request,
-    RequestId, Tick, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, InterruptKind, MoveId, Notice, Place, Refusal,
+    Reply, Request, RequestId, Tick, VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -420,7 +420,7 @@ impl Performer {
                 bytes,
                 is_reached,
             } => self.change_place(Passage::new(vm, (offset, at), bytes, is_reached), false),
-            Action::Interrupt { vm } => self.interrupt(vm),
+            Action::Interrupt { vm, kind } => self.interrupt(vm, kind),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
                     entry.port.let_interrupts(through);
@@ -535,10 +535,10 @@ impl Performer {
         self.on_card(vm, |gpu| gpu.place_frames(frames, owner));
     }
 
-    fn interrupt(&mut self, vm: VmId) {
+    fn interrupt(&mut self, vm: VmId, kind: InterruptKind) {
         if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
             self.stats.interrupt(vm);
-            entry.port.interrupt();
+            entry.port.interrupt(kind);
         }
     }
 

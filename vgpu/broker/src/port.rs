@@ -1,7 +1,7 @@
 //! The two sides that the broker joins: the deciding core, and the VMs' ends.
 
 use vgpu::inspect::Node;
-use vgpu::{Actions, Denial, Event, HostMemory, Manager, Reply, RequestId, Standing, Tick};
+use vgpu::{Actions, Denial, Event, HostMemory, InterruptKind, Manager, Reply, RequestId, Standing, Tick};
 
 /// The deciding core: [`Manager`], or a script in tests.
 ///
@@ -42,9 +42,9 @@ pub(crate) trait VmPort: Send + Sync {
     fn attached(&self, outcome: Result<(), Denial>);
     /// An answer to a request that was issued through this port.
     fn reply(&self, request: RequestId, reply: Reply);
-    /// The vGPU's interrupt.
-    fn interrupt(&self);
-    /// The guest lets interrupts through from now on, or no longer; none before the first call.
+    /// The vGPU's interrupt. INTx comes only after the VMM asked to unmask it.
+    fn interrupt(&self, kind: InterruptKind);
+    /// The guest lets messages through from now on, or no longer; none before the first call.
     fn let_interrupts(&self, through: bool);
     /// The broker gives the VM up by itself; its requests are answered as refused, and [`VmPort::detached`] follows.
     fn expelled(&self, reason: &str);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use vgpu::{Denial, Reply, RequestId};
+use vgpu::{Denial, InterruptKind, Reply, RequestId};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::port::VmPort;
@@ -109,8 +109,8 @@ impl VmPort for RemotePort {
         self.tell(Told::Reply(request, reply));
     }
 
-    fn interrupt(&self) {
-        self.signaller.raise();
+    fn interrupt(&self, kind: InterruptKind) {
+        self.signaller.raise(kind);
     }
 
     fn let_interrupts(&self, through: bool) {

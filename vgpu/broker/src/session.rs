@@ -19,7 +19,7 @@ use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
 use vfio_user_server::{
     BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, RequestId as ClientRequest,
 };
-use vgpu::{ACCESS_BYTES_MAX, Refusal, Reply, Request, RequestId};
+use vgpu::{ACCESS_BYTES_MAX, InterruptKind, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
@@ -30,6 +30,8 @@ use crate::ratelimit::RateLimit;
 use crate::sigbus::MapOwner;
 use crate::signaller::Signaller;
 use crate::vms::Attachment;
+
+mod intx;
 
 /// Form of the answer when all pieces are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -301,10 +303,19 @@ impl Session {
     }
 
     fn change_irqs(&mut self, request: ClientRequest, change: IrqChange) -> Result<(), ReplyError> {
-        // The function has one MSI and no other interrupt, so no other vector gets here.
+        // The function has one INTx and one MSI and no other interrupt, so no other vector gets here.
         let is_done = match change {
+            IrqChange::DisableAll {
+                index: IrqIndex::Intx,
+            } => return self.change_intx(request, IrqAction::Trigger, IrqOperation::Disconnect),
+            IrqChange::Vectors {
+                index: IrqIndex::Intx,
+                action,
+                operation,
+                ..
+            } => return self.change_intx(request, action, operation),
             IrqChange::DisableAll { index: IrqIndex::Msi } => {
-                self.signaller.connect(None);
+                self.signaller.connect(InterruptKind::Msi, None);
                 true
             }
             IrqChange::DisableAll { .. } => true,
@@ -313,13 +324,14 @@ impl Session {
                 operation,
                 ..
             } => {
+                let (msi, signaller) = (InterruptKind::Msi, &self.signaller);
                 match operation {
-                    IrqOperation::Connect(events) => self.signaller.connect(events.into_iter().next()),
-                    IrqOperation::Disconnect => self.signaller.connect(None),
-                    IrqOperation::Apply => self.signaller.raise(),
+                    IrqOperation::Connect(events) => signaller.connect(msi, events.into_iter().next()),
+                    IrqOperation::Disconnect => signaller.connect(msi, None),
+                    IrqOperation::Apply => signaller.raise(msi),
                     IrqOperation::ApplyWhere(chosen) => {
                         if chosen.first() == Some(&true) {
-                            self.signaller.raise();
+                            signaller.raise(msi);
                         }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Signals a client's interrupt from a thread of its own.
+//! Signals a client's interrupts from a thread of its own.
 //!
 //! A signal never waits ([`IrqEvent::signal`]), but it wakes everybody whom the client has let wait for its eventfd, in the
 //! time of the thread that signals. Here that is nobody else's time.
@@ -7,20 +7,45 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use vfio_user_server::irq::IrqEvent;
 use vfio_user_server::threads::{self, ThreadKind};
+use vgpu::InterruptKind;
+
+/// One kind of interrupt.
+#[derive(Debug, Default)]
+struct Signal {
+    event: Option<Arc<IrqEvent>>,
+    /// Raised and not signalled.
+    is_raised: bool,
+}
 
 #[derive(Debug, Default)]
 struct Locked {
-    event: Option<Arc<IrqEvent>>,
-    /// The guest's settings let interrupts out.
+    /// One that is raised without an eventfd is kept: an MSI is an edge, and the guest looks at all causes after each.
+    msi: Signal,
+    /// The guest's settings let messages out.
     is_enabled: bool,
-    /// Raised and not signalled. One is kept: an MSI is an edge, and the guest looks at all causes after each.
-    is_raised: bool,
+    /// One that is raised without an eventfd is dropped: INTx is a level, and the core raises it anew when a client unmasks it.
+    intx: Signal,
     is_stopping: bool,
 }
 
 impl Locked {
-    fn is_due(&self) -> bool {
-        self.is_raised && self.is_enabled && self.event.is_some()
+    fn of(&mut self, kind: InterruptKind) -> &mut Signal {
+        match kind {
+            InterruptKind::Msi => &mut self.msi,
+            InterruptKind::Intx => &mut self.intx,
+        }
+    }
+
+    /// The eventfd to be signalled next.
+    fn due(&self) -> Option<(InterruptKind, &Arc<IrqEvent>)> {
+        let kinds = [
+            (InterruptKind::Msi, &self.msi, self.is_enabled),
+            (InterruptKind::Intx, &self.intx, true),
+        ];
+        let due = kinds
+            .into_iter()
+            .find(|(_, signal, is_enabled)| signal.is_raised && *is_enabled && signal.event.is_some());
+        due.and_then(|(kind, signal, _)| Some((kind, signal.event.as_ref()?)))
     }
 }
 
@@ -50,18 +75,30 @@ impl Signaller {
     fn change(&self, change: impl FnOnce(&mut Locked)) {
         let mut state = self.lock();
         change(&mut state);
-        if state.is_due() || state.is_stopping {
+        if state.due().is_some() || state.is_stopping {
             self.changed.notify_one();
         }
     }
 
-    pub(crate) fn raise(&self) {
-        self.change(|state| state.is_raised = true);
+    pub(crate) fn raise(&self, kind: InterruptKind) {
+        self.change(|state| {
+            let signal = state.of(kind);
+            signal.is_raised = kind == InterruptKind::Msi || signal.event.is_some();
+        });
     }
 
     /// Sets the eventfd to signal from now on; `None` for none.
-    pub(crate) fn connect(&self, event: Option<IrqEvent>) {
-        self.change(|state| state.event = event.map(Arc::new));
+    pub(crate) fn connect(&self, kind: InterruptKind, event: Option<IrqEvent>) {
+        self.change(|state| {
+            let signal = state.of(kind);
+            signal.event = event.map(Arc::new);
+            signal.is_raised &= kind == InterruptKind::Msi || signal.event.is_some();
+        });
+    }
+
+    /// Whether there is an eventfd to signal.
+    pub(crate) fn is_connected(&self, kind: InterruptKind) -> bool {
+        self.lock().of(kind).event.is_some()
     }
 
     pub(crate) fn enable(&self, is_enabled: bool) {
@@ -85,12 +122,12 @@ impl Signaller {
     fn work(&self) {
         let mut state = self.lock();
         while !state.is_stopping {
-            let event = state.event.clone().filter(|_| state.is_due());
-            let Some(event) = event else {
+            let due = state.due().map(|(kind, event)| (kind, event.clone()));
+            let Some((kind, event)) = due else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            state.is_raised = false;
+            state.of(kind).is_raised = false;
             drop(state);
             // A client that closed its end, or gave another kind of file, gets no interrupts.
             let _ = event.signal();

@@ -122,6 +122,8 @@ pub struct Accesses {
     pub bar3_writes: u64,
     /// DMA maps and unmaps.
     pub dma_changes: u64,
+    /// INTx masked or let through again.
+    pub intx_changes: u64,
     /// Resets of the device.
     pub resets: u64,
 }
@@ -319,6 +321,7 @@ impl Stats {
             },
             // Too rare for a figure.
             Request::ReadConfig { .. } | Request::WriteConfig { .. } => return,
+            Request::MaskIntx { .. } => &mut accesses.intx_changes,
             Request::Reset => &mut accesses.resets,
             Request::MapRam { .. } | Request::UnmapRam { .. } => &mut accesses.dma_changes,
         } += 1;

@@ -9,8 +9,8 @@ use fermi_spec::addr::{FrameNo, Gpa, GuestVramAddr, Iova};
 use fermi_spec::bar::Bar;
 use vgpu::{
     Action, Actions, Capabilities, ConfigSpace, Denial, DmaMemory, Event, FrameOwner, HostGpu, HostGpuError,
-    HostMemory, Notice, Place, Quota, Refusal, Reply, Request, RequestId, StartFailure, Tick, Token,
-    VmConfig, VmId,
+    HostMemory, InterruptKind, Notice, Place, Quota, Refusal, Reply, Request, RequestId, StartFailure, Tick,
+    Token, VmConfig, VmId,
 };
 use vmm_sys_util::eventfd::EventFd;
 
@@ -137,6 +137,10 @@ pub(crate) mod at {
     pub(crate) const LET_GO: u64 = 0x80;
     /// A write lets the core give the card up.
     pub(crate) const CARD_LOST: u64 = 0x90;
+    /// A write lets the writer's interrupt line go up, which INTx signals.
+    pub(crate) const LINE_UP: u64 = 0xa0;
+    /// A write lets it go down.
+    pub(crate) const LINE_DOWN: u64 = 0xa4;
 }
 
 const STARTED: Notice = Notice::Started {
@@ -157,6 +161,9 @@ pub(crate) struct TestCore {
     keeps_detached: bool,
     leaving: Vec<VmId>,
     vms: BTreeSet<VmId>,
+    /// VMs whose interrupt line is up, and those whose INTx is not masked.
+    lines: BTreeSet<VmId>,
+    unmasked: BTreeSet<VmId>,
     held: Vec<(VmId, RequestId)>,
     reads: BTreeMap<Token, (VmId, RequestId)>,
     woken: Vec<(VmId, RequestId)>,
@@ -167,6 +174,11 @@ pub(crate) struct TestCore {
 
 fn iova_of(vm: VmId, gpa: Gpa) -> Iova {
     Iova(u64::from(vm.0) << 36 | gpa.0)
+}
+
+fn message(vm: VmId) -> Action {
+    let kind = InterruptKind::Msi;
+    Action::Interrupt { vm, kind }
 }
 
 fn answer(actions: &mut Actions, (vm, request): (VmId, RequestId), reply: Reply) {
@@ -241,7 +253,7 @@ impl TestCore {
                 });
             }
             at::INTERRUPT => {
-                actions.push(Action::Interrupt { vm: of.0 });
+                actions.push(message(of.0));
                 answer(actions, of, Reply::Data(vec![0; bytes as usize]));
             }
             at::HELD => self.held.push(of),
@@ -289,13 +301,29 @@ impl TestCore {
                     operation: vgpu::CardOperation::TlbFlush,
                 });
             }
+            at::LINE_UP => {
+                self.lines.insert(of.0);
+                self.signal_intx(of.0, actions);
+            }
+            at::LINE_DOWN => {
+                self.lines.remove(&of.0);
+            }
             _ => {}
         }
         answer(actions, of, Reply::Done);
     }
 
+    fn signal_intx(&mut self, vm: VmId, actions: &mut Actions) {
+        if self.lines.contains(&vm) && self.unmasked.remove(&vm) {
+            let kind = InterruptKind::Intx;
+            actions.push(Action::Interrupt { vm, kind });
+        }
+    }
+
     fn detach(&mut self, vm: VmId, actions: &mut Actions) {
         self.vms.remove(&vm);
+        self.lines.remove(&vm);
+        self.unmasked.remove(&vm);
         self.configs.remove(&vm);
         for ((_, gpa), bytes) in self.maps.extract_if(.., |(owner, _), _| *owner == vm) {
             actions.push(Action::UnmapDma {
@@ -358,6 +386,14 @@ impl TestCore {
                 actions.push(Action::DropImage { vm, at, bytes });
                 self.change_config(vm, actions, ConfigSpace::reset);
                 answer(actions, of, Reply::Done);
+            }
+            Request::MaskIntx { masked } => {
+                match masked {
+                    true => self.unmasked.remove(&vm),
+                    false => self.unmasked.insert(vm),
+                };
+                answer(actions, of, Reply::Done);
+                self.signal_intx(vm, actions);
             }
             Request::ReadConfig { offset, bytes } => {
                 let mut data = vec![0; bytes as usize];
@@ -432,9 +468,7 @@ impl TestCore {
                 );
             }
             Event::HostInterrupt => {
-                self.vms
-                    .iter()
-                    .for_each(|vm| actions.push(Action::Interrupt { vm: *vm }));
+                self.vms.iter().for_each(|vm| actions.push(message(*vm)));
             }
             Event::Wake => {
                 for of in self.woken.drain(..) {

@@ -35,6 +35,7 @@ impl Then {
             | Request::Write { .. }
             | Request::ReadConfig { .. }
             | Request::WriteConfig { .. }
+            | Request::MaskIntx { .. }
             | Request::Reset => Self::Nothing,
             Request::MapRam { gpa, bytes, .. } => Self::Map { gpa, bytes },
             Request::UnmapRam { gpa, bytes } => Self::Unmap { gpa, bytes },

@@ -89,6 +89,7 @@ impl Queued {
             | Request::WriteConfig { .. }
             | Request::MapRam { .. }
             | Request::UnmapRam { .. }
+            | Request::MaskIntx { .. }
             | Request::Reset => None,
         }
     }
@@ -404,6 +405,7 @@ fn name_of(request: &Request) -> &'static str {
         Request::WriteConfig { .. } => "store to the configuration space",
         Request::MapRam { .. } => "map of RAM",
         Request::UnmapRam { .. } => "unmap of RAM",
+        Request::MaskIntx { .. } => "mask of INTx",
         Request::Reset => "reset",
     }
 }
@@ -429,6 +431,7 @@ impl Inspect for Queued {
                 tree.address("at", gpa.0, Address::GuestPhysicalAddress);
                 tree.bytes("size", *bytes);
             }
+            Request::MaskIntx { masked } => tree.flag("masked", *masked),
             Request::Reset => {}
         }
     }

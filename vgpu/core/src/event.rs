@@ -187,8 +187,31 @@ pub enum Request {
         /// Length in bytes.
         bytes: u64,
     },
+    /// The VMM masks the VM's INTx, or lets it through again (vfio-user DEVICE_SET_IRQS). It is masked at first, and again by each
+    /// [`Action::Interrupt`] of the kind [`InterruptKind::Intx`]. A reset leaves it as it is.
+    MaskIntx {
+        /// Whether it is masked from now on.
+        masked: bool,
+    },
     /// The VM's device is reset (vfio-user DEVICE_RESET).
     Reset,
+}
+
+/// Kind of interrupt that a VM gets: its guest chooses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub enum InterruptKind {
+    /// A message, the vGPU's one MSI, as long as the guest has switched that on: an edge, when the interrupt line rises.
+    #[default]
+    Msi,
+    /// The interrupt pin, otherwise: a level. The line is up, and the guest has not switched the pin off.
+    Intx,
+}
+
+impl InterruptKind {
+    /// Recordings that are older than INTx have no kind.
+    fn is_msi(&self) -> bool {
+        *self == Self::Msi
+    }
 }
 
 /// Longest access in one request.
@@ -458,13 +481,17 @@ pub enum Action {
         /// Parts of its image: first address and bytes, page-aligned.
         images: Vec<(GuestVramAddr, u64)>,
     },
-    /// Raise the VM's interrupt (one MSI).
+    /// Raise the VM's interrupt, once. INTx is masked with that until the VMM's [`Request::MaskIntx`], and raised again then if the
+    /// line is still up.
     Interrupt {
         /// VM that gets the interrupt.
         vm: VmId,
+        /// How it gets it.
+        #[serde(default, skip_serializing_if = "InterruptKind::is_msi")]
+        kind: InterruptKind,
     },
-    /// The guest lets its device send interrupts from now on, or no longer, by its PCI configuration space. It does not
-    /// before the first of these. One that is raised meanwhile is held back.
+    /// The guest lets its device send messages from now on, or no longer, by its PCI configuration space. It does not
+    /// before the first of these. An MSI that is raised meanwhile is held back.
     LetInterrupts {
         /// VM whose device it is.
         vm: VmId,

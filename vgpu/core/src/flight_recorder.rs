@@ -157,6 +157,7 @@ impl FlightRecorder {
                 | Request::WriteConfig { .. }
                 | Request::MapRam { .. }
                 | Request::UnmapRam { .. }
+                | Request::MaskIntx { .. }
                 | Request::Reset => return self.other_event(event),
             },
             other => return self.other_event(other),

@@ -421,6 +421,8 @@ pub struct VmAudit {
     pub quota: crate::config::Quota,
     /// What an operator holds back from it.
     pub hold: crate::config::Hold,
+    /// Its interrupt line is up, and the guest has it signalled by the pin. The VMM may mask that.
+    pub wants_intx: bool,
 }
 
 impl Inspect for Manager {

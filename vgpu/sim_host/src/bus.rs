@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use fermi_spec::bar::Bar;
 use fermi_spec::pte::Pte;
 use guests::GuestBus;
-use vgpu::Request;
+use vgpu::{InterruptKind, Request};
 use vm_memory::{MmapRegion, VolatileMemory};
 
 /// Request of a guest to its machine.
@@ -26,8 +26,8 @@ pub enum Ask {
     Now,
     /// A line for its owner.
     Report(String),
-    /// Number of interrupts that were raised for the guest.
-    Interrupts,
+    /// Number of interrupts of a kind that were raised for the guest.
+    Interrupts(InterruptKind),
     /// The shadow's entry for a virtual address of the guest's one address space: of a large page, or of a small one.
     Entry(u64, bool),
     /// Something that the machine around the guest does to its device.
@@ -60,9 +60,9 @@ impl SimBus {
         self.call(Ask::Read(bar, offset, bytes))
     }
 
-    /// Number of interrupts that were raised for the guest so far.
-    pub fn interrupts(&mut self) -> u64 {
-        self.call(Ask::Interrupts)
+    /// Number of interrupts of this kind that were raised for the guest so far.
+    pub fn interrupts(&mut self, kind: InterruptKind) -> u64 {
+        self.call(Ask::Interrupts(kind))
     }
 
     /// The shadow's entry for `va`, of a large page or of a small one; 0 if there is none. No real guest sees that.

@@ -131,7 +131,7 @@ impl Player {
                 self.go_on(world, 0);
             }
             Ask::Now => self.go_on(world, world.now.0),
-            Ask::Interrupts => self.go_on(world, world.vm(self.vm).interrupts),
+            Ask::Interrupts(kind) => self.go_on(world, world.vm(self.vm).interrupts_of(kind)),
             Ask::Entry(va, is_large) => {
                 let entry = world.shadow_entry(self.vm, va, is_large);
                 self.go_on(world, entry.into_bits());

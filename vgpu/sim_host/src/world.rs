@@ -12,8 +12,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::flight_recorder::{Flight, FlightRecorder};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, Manager, Notice, Place, Reply,
-    Request, RequestId, Tick, Token, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, InterruptKind, Manager, Notice, Place,
+    Reply, Request, RequestId, Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -47,12 +47,23 @@ pub struct VmMemory {
     chunk_bytes: u64,
     /// Its window file, if its client has mapped it.
     windows: Option<Windows>,
-    /// Number of interrupts raised.
-    pub interrupts: u64,
+    /// Numbers of interrupts raised, by kind.
+    interrupts: BTreeMap<InterruptKind, u64>,
     /// Result of its attach: done, or the reason of the refusal.
     pub attached: Option<Result<(), Denial>>,
     /// Whether it is detached, with nothing left.
     pub detached: bool,
+}
+
+impl VmMemory {
+    fn interrupt(&mut self, kind: InterruptKind) {
+        *self.interrupts.entry(kind).or_default() += 1;
+    }
+
+    /// Number of interrupts of a kind that were raised.
+    pub fn interrupts_of(&self, kind: InterruptKind) -> u64 {
+        self.interrupts.get(&kind).copied().unwrap_or(0)
+    }
 }
 
 /// Plain memory for the core.
@@ -249,7 +260,7 @@ impl<W: Watch> World<W> {
             image: region(vram),
             chunk_bytes: config.chunk_bytes,
             windows: None,
-            interrupts: 0,
+            interrupts: BTreeMap::new(),
             attached: None,
             detached: false,
         };
@@ -262,7 +273,7 @@ impl<W: Watch> World<W> {
         &self.config
     }
 
-    /// A VM's memory.
+    /// A VM's memory, and what it was told.
     pub fn vm(&self, vm: VmId) -> &VmMemory {
         &self.memory.vms[&vm]
     }
@@ -468,7 +479,7 @@ impl<W: Watch> World<W> {
             // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`. All pages are
             // there.
             Action::LetInterrupts { .. } | Action::GiveUp { .. } | Action::Reserve { .. } => {}
-            Action::Interrupt { vm } => self.with_vm(vm, |memory| memory.interrupts += 1),
+            Action::Interrupt { vm, kind } => self.with_vm(vm, |memory| memory.interrupt(kind)),
             Action::WakeAt { at } => self.wake_at = Some(at),
             Action::CardLost { .. } => self.is_lost = true,
             Action::Notice(notice) => self.notices.push((self.now, notice)),

@@ -166,6 +166,8 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |_| Counter(of.accesses.bar3_reads + of.accesses.bar3_writes))),
     family("vm_dma_changes", "Maps and unmaps of guest RAM that its VMM asked for", None,
         |of| account(of, |_| Counter(of.accesses.dma_changes))),
+    family("vm_intx_changes", "Times that its VMM masked INTx or let it through again, mostly once for each interrupt", None,
+        |of| account(of, |_| Counter(of.accesses.intx_changes))),
     family("vm_demand_waits", "Accesses that waited for memory", None,
         |of| account(of, |account| Counter(account.demand_waits.count))),
     family("vm_demand_waited", "Time that accesses waited for memory", SECONDS,

@@ -456,7 +456,8 @@ impl Core for Panicking {
             ..
         } = event
         {
-            actions.push(vgpu::Action::Interrupt { vm });
+            let kind = vgpu::InterruptKind::Msi;
+            actions.push(vgpu::Action::Interrupt { vm, kind });
             panic!("told to");
         }
         self.0.apply(now, event, memory, actions);

@@ -17,6 +17,7 @@ use crate::broker::Broker;
 use crate::testing::{FakeGpu, RAM_AT, TestCore, at, client_memory, setup, traces_of, vm_config};
 
 mod descriptors;
+mod intx;
 mod seating;
 
 const PAGE: u64 = 4096;

@@ -14,11 +14,12 @@ pub use config_space::{CONFIG_BYTES, ConfigSpace};
 
 use super::pmc::Pmc;
 
-/// A load from the mirror of the configuration space, `offset` bytes into it. What lies behind the space reads zero.
-pub(crate) fn read_mirror(config: &ConfigSpace, offset: u32, width: Width) -> u32 {
+/// A load from the mirror of the configuration space, `offset` bytes into it, while the interrupt line is up or not. What lies
+/// behind the space reads zero.
+pub(crate) fn read_mirror(config: &ConfigSpace, offset: u32, width: Width, is_up: bool) -> u32 {
     let mut word = [0; 4];
     if (offset as usize) < CONFIG_BYTES {
-        config.read(offset.into(), &mut word[..width.bytes()]);
+        config.read_with_line(offset.into(), &mut word[..width.bytes()], is_up);
     }
     u32::from_le_bytes(word)
 }
@@ -41,7 +42,8 @@ pub(crate) fn read_prom(config: &ConfigSpace, offset: u32, width: Width) -> u32 
 pub(crate) fn read(reg: PpciReg, config: &ConfigSpace) -> u32 {
     match reg {
         PpciReg::PciRomShadow | PpciReg::PciMsiRearm => {
-            read_mirror(config, reg.in_config() as u32, Width::Dword)
+            // Neither is where the status register is.
+            read_mirror(config, reg.in_config() as u32, Width::Dword, false)
         }
     }
 }

@@ -1,11 +1,22 @@
 //! PMC of a guest's GPU: identification, unit enables, and the line at the end of the interrupt tree.
+//!
+//! ```text
+//!   line ─┬─ MSI on ──────────────── it rises ─► one message
+//!         └─ MSI off ─ pin not disabled, not masked ─► one signal of INTx, and masked until the VMM unmasks
+//! ```
+//!
+//! MSI and the pin are switched by the guest in its configuration space. The mask is the VMM's, as VFIO has it for INTx
+//! (`VFIO_IRQ_INFO_AUTOMASKED`, Linux `include/uapi/linux/vfio.h`): a level that nobody has looked at yet is signalled once.
 
 use fermi_spec::engine::{PBDMAS_PRESENT, pmc_enable};
 use fermi_spec::regs::{PmcReg, pmc::LINE_HARDWARE};
 use mmio::Storage;
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use super::effect::Effect;
+use super::pci::ConfigSpace;
+use crate::event::InterruptKind;
 use crate::inspect::{Inspect, Tree};
 
 /// Lines of PMC; the first is the host's.
@@ -18,8 +29,11 @@ pub(crate) struct Pmc {
     pbdma_enable: u32,
     line_enable: [u32; LINES],
     mask: [u32; LINES],
-    /// What the line was when it was last looked at.
+    /// What the line was when it was last looked at for a message.
     was_up: bool,
+    /// The VMM takes a signal of INTx. It does not before it says so, and not between a signal and its unmask.
+    #[serde(default)]
+    is_intx_open: bool,
 }
 
 impl Pmc {
@@ -31,6 +45,15 @@ impl Pmc {
             line_enable: [0; LINES],
             mask: [0; LINES],
             was_up: false,
+            is_intx_open: false,
+        }
+    }
+
+    /// Everything as after power-on, but for the mask of INTx, which is the VMM's.
+    pub(super) fn reset(&self) -> Self {
+        Self {
+            is_intx_open: self.is_intx_open,
+            ..Self::new(self.boot0)
         }
     }
 
@@ -39,21 +62,33 @@ impl Pmc {
         self.enable
     }
 
-    fn is_up(&self, pending: u32) -> bool {
+    /// Whether the line is up, with these units pending.
+    pub(super) fn is_up(&self, pending: u32) -> bool {
         self.line_enable[0] & LINE_HARDWARE != 0 && pending & self.mask[0] != 0
     }
 
-    /// Whether the line rose since the last look.
-    pub(crate) fn rose(&mut self, pending: u32) -> bool {
+    /// What is to be signalled since the last look. INTx is masked with that.
+    pub(super) fn take_signal(&mut self, pending: u32, config: &ConfigSpace) -> Option<InterruptKind> {
         let up = self.is_up(pending);
-        let rose = up && !self.was_up;
-        self.was_up = up;
-        rose
+        if config.is_msi_enabled() {
+            let rose = up && !self.was_up;
+            self.was_up = up;
+            return rose.then_some(InterruptKind::Msi);
+        }
+        let is_due = up && self.is_intx_open && !config.is_intx_disabled();
+        self.is_intx_open &= !is_due;
+        is_due.then_some(InterruptKind::Intx)
     }
 
     /// A message is due again if the line is still up.
     pub(crate) fn rearm(&mut self) {
         self.was_up = false;
+    }
+
+    /// The VMM masks INTx, or lets it through again.
+    pub(super) fn mask_intx(&mut self, masked: bool, pending: u32) {
+        let is_forgotten = planted::is(Fault::UnmaskForgotten) && self.is_up(pending);
+        self.is_intx_open = !masked && !is_forgotten;
     }
 
     pub(crate) fn read(&self, reg: PmcReg, pending: impl Fn() -> u32, words: &Storage) -> u32 {
@@ -109,5 +144,6 @@ impl Inspect for Pmc {
             });
         }
         tree.flag("line_was_up", self.was_up);
+        tree.flag("intx_masked", !self.is_intx_open);
     }
 }

@@ -17,7 +17,9 @@ impl Queued {
                 (length, length)
             }
             Request::Write { data, .. } | Request::WriteConfig { data, .. } => (data.len(), 0),
-            Request::MapRam { .. } | Request::UnmapRam { .. } | Request::Reset => (0, 0),
+            Request::MapRam { .. } | Request::UnmapRam { .. } | Request::MaskIntx { .. } | Request::Reset => {
+                (0, 0)
+            }
         };
         let fits = length <= ACCESS_BYTES_MAX && self.done <= length && self.answer.len() == answer;
         Unsound::unless(fits, "the length of an access")

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   engines ──────────────────┐
-//!   PBDMAs ─► PFIFO's levels ─┴─► PMC: mask ─► line ─► one MSI
+//!   PBDMAs ─► PFIFO's levels ─┴─► PMC: mask ─► line ─► one MSI, or INTx
 //! ```
 
-use fermi_spec::regs::{Bar0Reg, PmcReg};
+use fermi_spec::regs::{Bar0Reg, PmcReg, Width};
 use mmio::{Policy, Storage};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ use super::pfifo::Pfifo;
 use super::pmc::Pmc;
 use super::ptimer::Ptimer;
 use super::{board, pci};
-use crate::event::Tick;
+use crate::event::{InterruptKind, Tick};
 use crate::inspect::{Inspect, Tree};
 use crate::saved::Unsound;
 
@@ -66,11 +66,12 @@ impl Units {
         self.pfifo.check()
     }
 
-    /// Everything as after power-on, the identity excepted.
+    /// Everything as after power-on, the identity and the VMM's mask of INTx excepted.
     pub(crate) fn reset(&mut self) {
-        let mut pci = self.pci.clone();
+        let (mut pci, pmc) = (self.pci.clone(), self.pmc.reset());
         pci.reset();
         *self = Self::new(self.boot0, self.guest_vram, pci);
+        self.pmc = pmc;
     }
 
     /// Units that ask for an interrupt, as PMC_INTR shows them.
@@ -78,10 +79,36 @@ impl Units {
         self.engines.pending() | self.pfifo.pending(&self.pbdmas)
     }
 
-    /// Whether one MSI is due: the line rose since the last look.
-    pub(crate) fn rose(&mut self) -> bool {
+    /// Whether the interrupt line is up.
+    fn is_line_up(&self) -> bool {
+        self.pmc.is_up(self.pending())
+    }
+
+    /// Whether the line is up and INTx is what it asks for, masked or not.
+    pub(crate) fn wants_intx(&self) -> bool {
+        self.is_line_up() && !self.pci.is_msi_enabled() && !self.pci.is_intx_disabled()
+    }
+
+    /// The interrupt that is due since the last look. See [`Pmc`] for when that is.
+    pub(crate) fn take_signal(&mut self) -> Option<InterruptKind> {
         let pending = self.pending();
-        self.pmc.rose(pending)
+        self.pmc.take_signal(pending, &self.pci)
+    }
+
+    /// The VMM masks INTx, or lets it through again.
+    pub(crate) fn mask_intx(&mut self, masked: bool) {
+        let pending = self.pending();
+        self.pmc.mask_intx(masked, pending);
+    }
+
+    /// Loads bytes of the configuration space.
+    pub(crate) fn read_config(&self, offset: u64, data: &mut [u8]) {
+        self.pci.read_with_line(offset, data, self.is_line_up());
+    }
+
+    /// A load from the mirror of the configuration space.
+    pub(crate) fn read_mirror(&self, offset: u32, width: Width) -> u32 {
+        pci::read_mirror(&self.pci, offset, width, self.is_line_up())
     }
 
     /// The guest's load of a named register. It has no effect on the registers.

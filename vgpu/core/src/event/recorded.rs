@@ -14,6 +14,11 @@ enum Recorded {
         vm: VmId,
         request: RequestId,
     },
+    MaskIntx {
+        vm: VmId,
+        request: RequestId,
+        masked: bool,
+    },
     Read {
         vm: VmId,
         request: RequestId,
@@ -65,6 +70,7 @@ pub(super) fn serialize<S: Serializer>(
 ) -> Result<S::Ok, S::Error> {
     let recorded = match *what {
         Request::Reset => Recorded::Reset { vm, request },
+        Request::MaskIntx { masked } => Recorded::MaskIntx { vm, request, masked },
         Request::Read { bar, offset, bytes } => Recorded::Read {
             vm,
             request,
@@ -117,6 +123,7 @@ pub(super) fn deserialize<'a, D: Deserializer<'a>>(
 ) -> Result<(VmId, RequestId, Request), D::Error> {
     Ok(match Recorded::deserialize(deserializer)? {
         Recorded::Reset { vm, request } => (vm, request, Request::Reset),
+        Recorded::MaskIntx { vm, request, masked } => (vm, request, Request::MaskIntx { masked }),
         Recorded::Read {
             vm,
             request,
@@ -161,7 +168,7 @@ pub(super) fn deserialize<'a, D: Deserializer<'a>>(
 
 #[cfg(test)]
 mod tests {
-    use crate::event::Event;
+    use crate::event::{Action, Event};
 
     /// A line of a recording and the event that it stands for are the same in both directions.
     fn assert_same(text: &str) {
@@ -177,6 +184,18 @@ mod tests {
         assert_same(r#"{"Write":{"vm":0,"request":3,"bar":"Bar3","offset":8,"data":"0011ff"}}"#);
         assert_same(r#"{"MapRam":{"vm":2,"request":4,"gpa":4096,"bytes":8192,"writable":true}}"#);
         assert_same(r#"{"UnmapRam":{"vm":2,"request":5,"gpa":4096,"bytes":8192}}"#);
+    }
+
+    #[test]
+    fn mask_of_intx_has_the_same_form_and_messages_have_no_kind() {
+        assert_same(r#"{"MaskIntx":{"vm":1,"request":2,"masked":false}}"#);
+        for text in [
+            r#"{"Interrupt":{"vm":1}}"#,
+            r#"{"Interrupt":{"vm":1,"kind":"Intx"}}"#,
+        ] {
+            let action: Action = serde_json::from_str(text).expect("an action");
+            assert_eq!(serde_json::to_string(&action).expect("text"), text);
+        }
     }
 
     #[test]

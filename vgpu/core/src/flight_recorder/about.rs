@@ -13,6 +13,7 @@ impl Happened {
             | Happened::LetWindows { vm }
             | Happened::Detach { vm }
             | Happened::Reset { vm, .. }
+            | Happened::MaskIntx { vm, .. }
             | Happened::Load { vm, .. }
             | Happened::Store { vm, .. }
             | Happened::ConfigLoad { vm, .. }
@@ -32,7 +33,7 @@ impl Happened {
             | Happened::TakeBack { vm, .. }
             | Happened::Populate { vm, .. }
             | Happened::Reserve { vm, .. }
-            | Happened::Interrupt { vm }
+            | Happened::Interrupt { vm, .. }
             | Happened::LetInterrupts { vm, .. }
             | Happened::MapDma {
                 memory: Memory::Ram(vm) | Memory::Image(vm),
@@ -93,6 +94,7 @@ impl Happened {
             | Happened::LetWindows { .. }
             | Happened::Detach { .. }
             | Happened::Reset { .. }
+            | Happened::MaskIntx { .. }
             | Happened::Load { .. }
             | Happened::Store { .. }
             | Happened::ConfigLoad { .. }

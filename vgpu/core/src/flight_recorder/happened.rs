@@ -5,7 +5,9 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Action, Event, FrameOwner, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId};
+use crate::event::{
+    Action, Event, FrameOwner, InterruptKind, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
+};
 use crate::notice::MoveId;
 use crate::reason::CardOperation;
 
@@ -76,6 +78,11 @@ pub enum Happened {
     Reset {
         vm: VmId,
         request: RequestId,
+    },
+    MaskIntx {
+        vm: VmId,
+        request: RequestId,
+        masked: bool,
     },
     Load {
         vm: VmId,
@@ -228,6 +235,8 @@ pub enum Happened {
     },
     Interrupt {
         vm: VmId,
+        #[serde(default)]
+        kind: InterruptKind,
     },
     LetInterrupts {
         vm: VmId,
@@ -304,6 +313,7 @@ impl Happened {
                 request: ref what,
             } => match *what {
                 Request::Reset => Happened::Reset { vm, request },
+                Request::MaskIntx { masked } => Happened::MaskIntx { vm, request, masked },
                 Request::Read { .. } | Request::Write { .. } => return None,
                 Request::ReadConfig { offset, bytes } => Happened::ConfigLoad {
                     vm,
@@ -411,7 +421,7 @@ impl Happened {
                 mask,
                 value,
             },
-            Action::Interrupt { vm } => Happened::Interrupt { vm },
+            Action::Interrupt { vm, kind } => Happened::Interrupt { vm, kind },
             Action::LetInterrupts { vm, through } => Happened::LetInterrupts { vm, through },
             Action::WakeAt { at } => Happened::WakeAt { at },
             Action::CardLost { operation } => Happened::CardLost { operation },

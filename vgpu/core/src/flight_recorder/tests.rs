@@ -186,7 +186,10 @@ fn guest_that_polls_pushes_out_accesses_only() {
     let mut recorder = recorded(&[(
         Event::MapRefused { iova: Iova(0x1000) },
         &[
-            Action::Interrupt { vm: VM },
+            Action::Interrupt {
+                vm: VM,
+                kind: crate::InterruptKind::Msi,
+            },
             Action::Notice(Notice::CopiesByWindow),
         ],
     )]);

@@ -80,6 +80,11 @@ impl Happened {
                 write!(f, "{vm} resets its vGPU")?;
                 self.write_request(f)
             }
+            Happened::MaskIntx { vm, masked, .. } => {
+                let does = if masked { "masks" } else { "unmasks" };
+                write!(f, "{vm} {does} its INTx")?;
+                self.write_request(f)
+            }
             Happened::Load {
                 vm,
                 bar,
@@ -129,6 +134,13 @@ impl Happened {
                 write!(f, "{vm} unmaps {} KiB of RAM at {gpa}", kibibytes(pages))?;
                 self.write_request(f)
             }
+            _ => self.write_operator_event(f),
+        }
+    }
+
+    /// A change that the operator asked for, or an event of the host.
+    fn write_operator_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Happened::SetHold {
                 vm,
                 vram,
@@ -164,6 +176,7 @@ impl Happened {
                 write!(f, ", request {}: {answer}", request.0)
             }
             Happened::Reset { request, .. }
+            | Happened::MaskIntx { request, .. }
             | Happened::ConfigLoad { request, .. }
             | Happened::ConfigStore { request, .. }
             | Happened::MapRam { request, .. }
@@ -217,7 +230,7 @@ impl Happened {
                 )
             }
             Happened::GiveUp { vm } => write!(f, "give {vm} up: its accounts are wrong"),
-            Happened::Interrupt { vm } => write!(f, "raise the interrupt of {vm}"),
+            Happened::Interrupt { vm, kind } => write!(f, "raise the interrupt of {vm} ({kind:?})"),
             Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
             Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),
             Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),

@@ -114,6 +114,7 @@ impl Running {
             chunk_bytes: view.chunk_bytes,
             quota: vgpu.config.quota,
             hold: vgpu.hold,
+            wants_intx: vgpu.units.wants_intx(),
         }
     }
 }

@@ -129,7 +129,7 @@ impl Running {
             Request::ReadConfig { offset, .. } => {
                 let (offset, mut data) = (*offset, queued.answer);
                 if let Some(vgpu) = self.vms.get(&vm) {
-                    vgpu.units.pci.read(offset, &mut data);
+                    vgpu.units.read_config(offset, &mut data);
                 }
                 Step::Done(Reply::Data(data))
             }
@@ -143,6 +143,12 @@ impl Running {
             Request::UnmapRam { gpa, bytes } => {
                 let (gpa, bytes) = (*gpa, *bytes);
                 self.unmap_ram(vm, queued, gpa, bytes, cx)
+            }
+            Request::MaskIntx { masked } => {
+                if let Some(vgpu) = self.vms.get_mut(&vm) {
+                    vgpu.units.mask_intx(*masked);
+                }
+                Step::Done(Reply::Done)
             }
             Request::Reset => self.begin_reset(vm, queued),
         }
@@ -225,7 +231,7 @@ impl Running {
                 self.believe(vm, read).unwrap_or(width.ones())
             }
             Bar0Read::Prom { offset, width } => pci::read_prom(&vgpu.units.pci, offset, width),
-            Bar0Read::PciMirror { offset, width } => pci::read_mirror(&vgpu.units.pci, offset, width),
+            Bar0Read::PciMirror { offset, width } => vgpu.units.read_mirror(offset, width),
             Bar0Read::VgaCrtc { .. } => pci::read_vga(VgaReg::VgaCrtc),
             Bar0Read::Unmodelled { offset } => match vgpu.units.read_unnamed(offset) {
                 Some(value) => value,
@@ -320,9 +326,13 @@ impl Running {
     fn change_config(&mut self, vm: VmId, cx: &mut Cx<'_>, change: impl FnOnce(&mut ConfigSpace)) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let config = &mut vgpu.units.pci;
-        let before = config.can_interrupt();
+        let (before, had_msi) = (config.can_interrupt(), config.is_msi_enabled());
         change(config);
         let through = config.can_interrupt();
+        // Whoever switches messages on has missed those before: a line that is up is told anew.
+        if config.is_msi_enabled() && !had_msi {
+            vgpu.units.pmc.rearm();
+        }
         if through != before {
             cx.actions.push(Action::LetInterrupts { vm, through });
         }

@@ -224,8 +224,11 @@ impl Running {
         self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
-            if vgpu.units.rose() && !vgpu.is_detaching() && !planted::is(Fault::InterruptLost) {
-                cx.actions.push(Action::Interrupt { vm: vgpu.id });
+            if let Some(kind) = vgpu.units.take_signal()
+                && !vgpu.is_detaching()
+                && !planted::is(Fault::InterruptLost)
+            {
+                cx.actions.push(Action::Interrupt { vm: vgpu.id, kind });
             }
         }
         self.tell_usage(cx);

@@ -8,6 +8,7 @@ mod engines;
 mod errors;
 mod holds;
 mod host_ram;
+mod interrupts;
 mod isolation;
 mod last_address;
 mod levels;

@@ -1,10 +1,10 @@
-//! The PCI configuration space of a guest's GPU: a Fermi board's identity, BARs and one MSI.
+//! The PCI configuration space of a guest's GPU: a Fermi board's identity, BARs, one MSI and the interrupt pin A.
 //!
 //! Layout of the BARs as on GF100 boards: BAR0 in 32 bits, BAR1 (registers 1 and 2) and BAR3 (registers 3 and 4)
-//! prefetchable in 64 bits. No INTx, no I/O ports and no option ROM: drivers use MSI, and read the VBIOS through PROM, once
-//! they have switched off the ROM shadow (050, one of NVIDIA's own words; nouveau `nvkm/subdev/pci/nv40.c`).
+//! prefetchable in 64 bits. No I/O ports and no option ROM: drivers read the VBIOS through PROM, once they have switched off the ROM shadow (050, one of NVIDIA's own words; nouveau `nvkm/subdev/pci/nv40.c`).
 //!
-//! Sources: PCI Local Bus Specification 3.0 §6.1 (header), §6.2.5 (base addresses), §6.8 (MSI); PCI Power Management
+//! Sources: PCI Local Bus Specification 3.0 §6.1 (header), §6.2.2 to §6.2.4 (the interrupt pin, its bits in the command
+//! and status registers), §6.2.5 (base addresses), §6.8 (MSI); PCI Power Management
 //! Interface Specification 1.2 §3.2. Each byte has a mask of the bits that a guest can write; all else is read-only,
 //! so an access of any width and alignment is the same loop over bytes.
 
@@ -28,12 +28,17 @@ const BAR0: usize = 0x10;
 const SUBSYSTEM: usize = 0x2c;
 const CAPABILITIES: usize = 0x34;
 const INTERRUPT_LINE: usize = 0x3c;
+const INTERRUPT_PIN: usize = 0x3d;
+/// The function's interrupt pin is INTA.
+const PIN_A: u8 = 1;
 
 const COMMAND_MEMORY: u16 = 1 << 1;
 const COMMAND_MASTER: u16 = 1 << 2;
 /// Parity response and SERR# can be set and do nothing.
 const COMMAND_ERRORS: u16 = 1 << 6 | 1 << 8;
 const COMMAND_INTX_DISABLE: u16 = 1 << 10;
+/// In the low byte of the status register: the function asks for an interrupt, whatever the command register says.
+const STATUS_INTERRUPT: u8 = 1 << 3;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 const BAR_64_BIT_PREFETCHABLE: u32 = 0b1100;
 const ROM_SHADOW: usize = PpciReg::PciRomShadow.in_config();
@@ -90,6 +95,7 @@ impl ConfigSpace {
         // A guest may keep numbers there.
         self.allow(CACHE_LINE, &[0xff]);
         self.allow(INTERRUPT_LINE, &[0xff]);
+        self.put(INTERRUPT_PIN, &[PIN_A]);
     }
 
     fn add_bar(&mut self, index: usize, bytes: u64, flags: u32) {
@@ -138,6 +144,15 @@ impl ConfigSpace {
             .for_each(|(to, byte)| *to = *byte);
     }
 
+    /// The same while the interrupt line is up or not, as the status register tells.
+    pub(crate) fn read_with_line(&self, offset: u64, data: &mut [u8], is_up: bool) {
+        self.read(offset, data);
+        let status = (STATUS as u64).checked_sub(offset).map(|at| at as usize);
+        if let Some(byte) = status.and_then(|at| data.get_mut(at)).filter(|_| is_up) {
+            *byte |= STATUS_INTERRUPT;
+        }
+    }
+
     /// Writes the bits that can be written. Bytes beyond the end are dropped.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let Ok(from) = usize::try_from(offset) else { return };
@@ -154,7 +169,17 @@ impl ConfigSpace {
 
     /// Whether the guest lets the function send its MSI.
     pub fn can_interrupt(&self) -> bool {
-        self.u16_at(COMMAND) & COMMAND_MASTER != 0 && self.u16_at(MSI + 2) & MSI_ENABLE != 0
+        self.u16_at(COMMAND) & COMMAND_MASTER != 0 && self.is_msi_enabled()
+    }
+
+    /// Whether the guest has switched MSI on: its interrupts are messages then, let through or not.
+    pub(crate) fn is_msi_enabled(&self) -> bool {
+        self.u16_at(MSI + 2) & MSI_ENABLE != 0
+    }
+
+    /// Whether the guest has switched the interrupt pin off.
+    pub(crate) fn is_intx_disabled(&self) -> bool {
+        self.u16_at(COMMAND) & COMMAND_INTX_DISABLE != 0
     }
 
     /// Whether PROM shows the ROM.

@@ -76,6 +76,14 @@ fn capability_list_is_power_then_msi() {
 }
 
 #[test]
+fn function_has_the_pin_a_and_a_line_register_for_the_guest() {
+    let mut space = space();
+    assert_eq!(read_u32(&space, 0x3c), 0x0100);
+    space.write(0x3c, &[11, 4]);
+    assert_eq!(read_u32(&space, 0x3c), 0x010b, "the pin cannot be written");
+}
+
+#[test]
 fn msi_needs_bus_master_and_enable() {
     let mut space = space();
     space.write(0x6a, &[0xff, 0xff]);

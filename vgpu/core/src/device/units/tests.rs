@@ -17,12 +17,28 @@ fn units() -> Units {
     Units::new(0x0c00_00a3, 192 << 20, pci)
 }
 
-fn armed() -> Units {
+/// The guest lets units interrupt, by the pin as long as it does not switch on MSI.
+fn armed_without_msi() -> Units {
     let mut units = units();
     units.write(PmcReg::PmcIntrEnable(0).into(), 1);
     units.write(PmcReg::PmcIntrMask(0).into(), !0);
     units.write(PfifoReg::PfifoIntrEnable.into(), !0);
     units
+}
+
+fn armed() -> Units {
+    let mut units = armed_without_msi();
+    units.pci.write(0x6a, &[1]);
+    units
+}
+
+/// Whether a message is due.
+fn rose(units: &mut Units) -> bool {
+    match units.take_signal() {
+        None => false,
+        Some(InterruptKind::Msi) => true,
+        Some(InterruptKind::Intx) => panic!("MSI is on"),
+    }
 }
 
 fn read(units: &Units, reg: impl Into<Bar0Reg>) -> u32 {
@@ -98,27 +114,124 @@ fn preempt_reads_pending_and_then_exactly_the_channel() {
 fn notify_raises_one_message_until_it_is_cleared() {
     let mut units = armed();
     units.pfifo.notify(Engine::Copy0);
-    assert_eq!((units.rose(), units.rose()), (true, false));
+    assert_eq!((rose(&mut units), rose(&mut units)), (true, false));
     assert_eq!(read(&units, PfifoReg::EngineIntrSource), 1 << 4);
     units.write(PfifoReg::EngineIntr(4).into(), 1);
     assert_eq!(read(&units, PmcReg::PmcIntr(0)), 0);
-    units.rose();
+    rose(&mut units);
     units.pfifo.notify(Engine::Copy0);
-    assert!(units.rose());
+    assert!(rose(&mut units));
 }
 
 #[test]
 fn source_still_pending_at_re_arm_raises_again() {
     let mut units = armed();
     units.pfifo.notify(Engine::Graph);
-    assert!(units.rose());
+    assert!(rose(&mut units));
     units.write(PmcReg::PmcIntrEnable(0).into(), 0);
-    assert!(!units.rose());
+    assert!(!rose(&mut units));
     units.write(PmcReg::PmcIntrEnable(0).into(), 1);
-    assert!(units.rose());
-    assert!(!units.rose());
+    assert!(rose(&mut units));
+    assert!(!rose(&mut units));
     units.write(PpciReg::PciMsiRearm.into(), 0xff);
-    assert!(units.rose());
+    assert!(rose(&mut units));
+}
+
+const COMMAND: u64 = 4;
+const STATUS: u64 = 6;
+const INTX_DISABLE: [u8; 2] = 0x400u16.to_le_bytes();
+
+/// Whether INTx is due.
+fn pulled(units: &mut Units) -> bool {
+    match units.take_signal() {
+        None => false,
+        Some(InterruptKind::Intx) => true,
+        Some(InterruptKind::Msi) => panic!("MSI is off"),
+    }
+}
+
+#[test]
+fn level_of_intx_is_signalled_once_and_again_at_each_unmask() {
+    let mut units = armed_without_msi();
+    units.pfifo.notify(Engine::Copy0);
+    assert!(!pulled(&mut units), "masked until the VMM says that it listens");
+    units.mask_intx(false);
+    assert_eq!((pulled(&mut units), pulled(&mut units)), (true, false));
+    units.mask_intx(false);
+    assert!(pulled(&mut units), "the line is up still");
+    units.write(PfifoReg::EngineIntr(4).into(), 1);
+    units.mask_intx(false);
+    assert!(!pulled(&mut units), "the line is down");
+    units.pfifo.notify(Engine::Copy0);
+    units.mask_intx(true);
+    assert!(!pulled(&mut units));
+    units.mask_intx(false);
+    assert!(pulled(&mut units));
+}
+
+#[test]
+fn pin_that_the_guest_switches_off_is_held_back_and_not_masked() {
+    let mut units = armed_without_msi();
+    units.mask_intx(false);
+    units.pci.write(COMMAND, &INTX_DISABLE);
+    units.pfifo.notify(Engine::Graph);
+    assert!(!pulled(&mut units) && !units.wants_intx());
+    units.pci.write(COMMAND, &[0, 0]);
+    assert!(units.wants_intx() && pulled(&mut units));
+}
+
+#[test]
+fn line_that_is_up_while_msi_comes_and_goes_is_told_each_time() {
+    let mut units = armed_without_msi();
+    units.mask_intx(false);
+    units.pfifo.notify(Engine::Graph);
+    assert!(pulled(&mut units));
+    units.pci.write(0x6a, &[1]);
+    assert!(rose(&mut units) && !rose(&mut units));
+    // The VMM lets go of the pin for MSI, and takes it up again.
+    units.mask_intx(true);
+    units.pci.write(0x6a, &[0]);
+    assert!(!pulled(&mut units));
+    units.mask_intx(false);
+    assert!(pulled(&mut units));
+}
+
+#[test]
+fn status_register_shows_the_line_whatever_becomes_of_it() {
+    let mut units = armed_without_msi();
+    let shown = |units: &Units| {
+        let (mut status, mut header) = ([0], [0; 8]);
+        units.read_config(STATUS, &mut status);
+        units.read_config(0, &mut header);
+        assert_eq!(header[6], status[0], "the same in a longer load");
+        let mirror = units.read_mirror(COMMAND as u32, Width::Dword);
+        assert_eq!((mirror >> 16) as u8, status[0], "and in the mirror");
+        status[0] & 1 << 3 != 0
+    };
+    assert!(!shown(&units));
+    units.pfifo.notify(Engine::Graph);
+    assert!(shown(&units), "the pin is masked");
+    units.pci.write(COMMAND, &INTX_DISABLE);
+    assert!(shown(&units), "the pin is switched off");
+    units.pci.write(0x6a, &[1]);
+    assert!(shown(&units), "MSI is on");
+    units.write(PmcReg::PmcIntrEnable(0).into(), 0);
+    assert!(!shown(&units), "the line is down");
+}
+
+#[test]
+fn reset_brings_the_line_down_and_leaves_the_mask_to_the_vmm() {
+    for masked in [true, false] {
+        let mut units = armed_without_msi();
+        units.mask_intx(masked);
+        units.reset();
+        assert!(!units.wants_intx());
+        units.write(PmcReg::PmcIntrEnable(0).into(), 1);
+        units.write(PmcReg::PmcIntrMask(0).into(), !0);
+        units.write(PfifoReg::PfifoIntrEnable.into(), !0);
+        units.pfifo.notify(Engine::Graph);
+        assert_eq!(pulled(&mut units), !masked);
+    }
 }
 
 #[test]
