@@ -20,6 +20,7 @@ mod register {
     pub(super) const BAR0: u16 = 0x10;
     pub(super) const BARS_END: u16 = 0x28;
     pub(super) const CAPABILITIES: u16 = 0x34;
+    pub(super) const INTERRUPT_PIN: u16 = 0x3d;
 }
 
 const BARS: u32 = 6;
@@ -99,7 +100,9 @@ impl VgpuFunction {
     }
 
     pub(crate) fn config_read(&self, register: u16, data: &mut [u8]) -> Result<(), BusError> {
-        answer_read(self.link.region_read(CONFIG_REGION, register.into(), data), data)
+        answer_read(self.link.region_read(CONFIG_REGION, register.into(), data), data)?;
+        hide_pin(register, data);
+        Ok(())
     }
 
     pub(crate) fn config_write(&self, register: u16, data: &[u8]) -> Result<(), BusError> {
@@ -309,6 +312,15 @@ fn answer_read(outcome: Result<(), LinkError>, data: &mut [u8]) -> Result<(), Bu
     Ok(())
 }
 
+/// The function's interrupt pin leads nowhere in this machine, so what is read from `register` on has none (PCI Local Bus 3.0 §6.2.4):
+/// the guest takes MSI.
+fn hide_pin(register: u16, data: &mut [u8]) {
+    let pin = register::INTERRUPT_PIN.checked_sub(register);
+    if let Some(byte) = pin.and_then(|at| data.get_mut(usize::from(at))) {
+        *byte = 0;
+    }
+}
+
 fn answer_write(outcome: Result<(), LinkError>) -> Result<(), BusError> {
     match outcome {
         Err(LinkError::Refused { .. }) => Ok(()),
@@ -334,6 +346,19 @@ mod tests {
         let placed = place_bars(&[bar(0, 32 << 20), bar(1, 128 << 20), bar(3, 64 << 20)]).unwrap();
         let starts: Vec<_> = placed.iter().map(|(bar, start)| (bar.number, *start)).collect();
         assert_eq!(starts, [(1, 0xc000_0000), (3, 0xc800_0000), (0, 0xcc00_0000)]);
+    }
+
+    #[test]
+    fn pin_is_hidden_from_loads_of_any_width() {
+        for register in 0x38..0x40 {
+            for bytes in 1..=4 {
+                let mut data = vec![0xaa; bytes];
+                hide_pin(register, &mut data);
+                for (at, byte) in (register..).zip(data) {
+                    assert_eq!(byte == 0, at == 0x3d, "{at:#x} of {bytes} from {register:#x}");
+                }
+            }
+        }
     }
 
     #[test]
