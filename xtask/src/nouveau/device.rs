@@ -125,17 +125,18 @@ impl Traffic {
             let value = now.get(name).copied().unwrap_or(0);
             value.saturating_sub(before)
         };
-        let [bar0, bar1, bar3, dma, fetched] = [
+        let [bar0, bar1, bar3, dma, intx, fetched] = [
             "bar0_accesses_total",
             "bar1_accesses_total",
             "bar3_accesses_total",
             "dma_changes_total",
+            "intx_changes_total",
             "table_pages_fetched_total",
         ]
         .map(since);
-        let all = bar0 + bar1 + bar3 + dma;
+        let all = bar0 + bar1 + bar3 + dma + intx;
         let text = format!(
-            "{all} messages: {bar0} of BAR0, {bar1} of BAR1, {bar3} of BAR3; {fetched} pages loaded from VRAM"
+            "{all} messages: {bar0} of BAR0, {bar1} of BAR1, {bar3} of BAR3, {intx} of INTx; {fetched} pages loaded from VRAM"
         );
         self.last = now;
         Ok(text)

@@ -69,11 +69,6 @@ impl Scenario {
         (self.interrupts == Interrupts::Intx).then_some(ALL_TRAPPED)
     }
 
-    /// Whether vGPUs can be tried in it: they have MSI alone.
-    pub(super) fn fits_vgpus(self) -> bool {
-        self.interrupts == Interrupts::Msi
-    }
-
     /// Name of the interrupt controller in `/proc/interrupts`.
     fn controller(self) -> &'static str {
         match self.interrupts {
