@@ -13,15 +13,17 @@ use std::ops::Range;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fermi_spec::bar::Bar;
+use fermi_spec::regs::{Bar0Reg, PfifoReg, PmcReg};
 use guests::{GuestBus, Input, Machine, Options, Summary};
 use host::{Config, MIB, TestHost};
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory as _};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 const RAM_BYTES: u64 = 64 * MIB;
 /// The driver's own part of RAM, and what the guest keeps in VRAM.
@@ -167,4 +169,80 @@ fn two_vmms_of_another_make_use_more_than_the_card_has() {
     host.wait_until("both are gone", |host| {
         !host.is_connected("a") && !host.is_connected("b")
     });
+}
+
+/// `VFIO_IRQ_SET_*`: an eventfd as trigger, an unmask without data.
+const TRIGGER_BY_EVENTFD: u32 = 1 << 2 | 1 << 5;
+const UNMASK: u32 = 1 | 1 << 4;
+const INTX: u32 = 0;
+/// In the status register, byte 6 of the configuration space: the line is up.
+const STATUS_INTERRUPT: u8 = 1 << 3;
+
+impl ForeignVmm {
+    fn unmask_intx(&mut self) {
+        self.client.set_irqs(INTX, UNMASK, 0, 1, &[]).unwrap();
+    }
+
+    fn write(&mut self, reg: impl Into<Bar0Reg>, value: u32) {
+        self.write32(Bar::Bar0, reg.into().offset().into(), value);
+    }
+
+    fn is_line_up(&mut self) -> bool {
+        let mut status = [0];
+        self.client.region_read(CONFIG_REGION, 6, &mut status).unwrap();
+        status[0] & STATUS_INTERRUPT != 0
+    }
+
+    /// Commits a runlist of no channels, of which the guest wants to hear.
+    fn raise_line(&mut self) {
+        self.write(PmcReg::PmcIntrMask(0), u32::MAX);
+        self.write(PfifoReg::PfifoIntrEnable, u32::MAX);
+        self.write(PmcReg::PmcIntrEnable(0), 1);
+        self.write(PfifoReg::RunlistBase, 0);
+        self.write(PfifoReg::RunlistCommit, 0x1f << 20);
+    }
+}
+
+/// Whether a signal comes within a time that is enough if it is on its way.
+fn is_signalled(event: &EventFd) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        if event.read().is_ok() {
+            return true;
+        }
+        std::thread::yield_now();
+    }
+    false
+}
+
+#[test]
+fn interrupt_line_of_a_vgpu_is_a_level_to_a_foreign_vmm() {
+    let config = Config::new("").gpu("g", "64M", "");
+    let host = TestHost::serving(&config.vm("a", "32M", ""));
+    let mut vmm = ForeignVmm::attach(&host.at("a.sock"));
+    let intx = EventFd::new(EFD_NONBLOCK).unwrap();
+    let fds = [intx.as_raw_fd()];
+    let mut line_and_pin = [0; 2];
+    vmm.client
+        .region_read(CONFIG_REGION, 0x3c, &mut line_and_pin)
+        .unwrap();
+    assert_eq!(line_and_pin[1], 1, "INTA");
+    vmm.client.set_irqs(INTX, TRIGGER_BY_EVENTFD, 0, 1, &fds).unwrap();
+    vmm.raise_line();
+    assert!(is_signalled(&intx) && vmm.is_line_up());
+    assert!(intx.read().is_err(), "it masks itself");
+    vmm.unmask_intx();
+    assert!(is_signalled(&intx), "the line is up still");
+    vmm.write(PfifoReg::RunlistIntr, u32::MAX);
+    assert!(!vmm.is_line_up());
+    vmm.unmask_intx();
+    assert!(intx.read().is_err());
+    vmm.raise_line();
+    assert!(is_signalled(&intx));
+    // A reset takes the line down; the client's eventfd and its mask stay.
+    vmm.client.reset().unwrap();
+    assert!(!vmm.is_line_up());
+    vmm.unmask_intx();
+    vmm.raise_line();
+    assert!(is_signalled(&intx));
 }
