@@ -5,7 +5,7 @@ use std::fmt;
 use fermi_spec::bar::Bar;
 
 use super::happened::{Answer, Happened, Memory};
-use crate::event::FrameOwner;
+use crate::event::{FrameOwner, InterruptKind};
 
 /// A place in a BAR: the register's name where there is one.
 struct Reached<'a>(&'a Happened, Bar, u64);
@@ -230,7 +230,10 @@ impl Happened {
                 )
             }
             Happened::GiveUp { vm } => write!(f, "give {vm} up: its accounts are wrong"),
-            Happened::Interrupt { vm, kind } => write!(f, "raise the interrupt of {vm} ({kind:?})"),
+            Happened::Interrupt { vm, kind } => match kind {
+                InterruptKind::Msi => write!(f, "raise the interrupt of {vm}"),
+                InterruptKind::Intx => write!(f, "raise the INTx of {vm}, which is masked with that"),
+            },
             Happened::LetInterrupts { vm, through: true } => write!(f, "let interrupts of {vm} through"),
             Happened::LetInterrupts { vm, through: false } => write!(f, "hold interrupts of {vm} back"),
             Happened::WakeAt { at } => write!(f, "wake me at {} ns", at.0),
