@@ -43,6 +43,9 @@ pub(crate) struct NouveauArguments {
     /// Against a vGPU of `vramd serve` instead of a card of `vramd gpu`
     #[arg(long, conflicts_with_all = ["measure", "card_option"])]
     vgpu: bool,
+    /// Have each access to BAR3 and PRAMIN of a vGPU be a message
+    #[arg(long, requires = "vgpu")]
+    trapped: bool,
     /// Two VMs at a time, on a card that has a quarter of the VRAM that they see: it must spill
     #[arg(long, value_name = "N", requires = "vgpu", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(VMS_MAX)))]
     vms: u8,
@@ -246,10 +249,13 @@ fn start_device(
 ) -> Result<Device> {
     let arguments = setting.arguments;
     if arguments.vgpu {
-        return Vgpus::start(&setting.vramd, arguments.vms, folder).map(Device::Vgpus);
+        let is_direct = scenario.is_direct() && !arguments.trapped;
+        return Vgpus::start(&setting.vramd, arguments.vms, is_direct, folder).map(Device::Vgpus);
     }
     let mut options = options.to_vec();
-    options.extend(scenario.card_option().map(str::to_owned));
+    if !scenario.is_direct() {
+        options.push(measure::ALL_TRAPPED.to_owned());
+    }
     if arguments.measure.is_none() {
         options.extend([
             "--trace".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use crate::broker::{self, Broker, Figures};
@@ -35,6 +35,8 @@ pub(super) struct Vgpus {
     vramd: PathBuf,
     folder: PathBuf,
     vms: &'static [&'static str],
+    /// BAR3 and PRAMIN are memory of the guests.
+    is_direct: bool,
 }
 
 /// A VM's traffic with the broker, looked at from time to time.
@@ -42,6 +44,7 @@ pub(super) struct Traffic {
     vramd: PathBuf,
     control: PathBuf,
     vm: &'static str,
+    is_direct: bool,
     last: Figures,
 }
 
@@ -62,6 +65,7 @@ impl Device {
                 vramd: vgpus.vramd.clone(),
                 control: vgpus.folder.join("control.sock"),
                 vm,
+                is_direct: vgpus.is_direct,
                 last: Figures::new(),
             }),
         }
@@ -82,17 +86,18 @@ impl Device {
 }
 
 impl Vgpus {
-    /// Starts a broker for as many VMs. Its files go to `folder`.
-    pub(super) fn start(vramd: &Path, vms: u8, folder: &Path) -> Result<Self> {
+    /// Starts a broker for as many VMs, whose windows are memory if that is wanted. Its files go to `folder`.
+    pub(super) fn start(vramd: &Path, vms: u8, is_direct: bool, folder: &Path) -> Result<Self> {
         let vms = NAMES
             .get(..usize::from(vms))
             .context("there are not so many VMs")?;
         let card = if vms.len() == 1 { CARD_OF_ONE } else { CARD_OF_TWO };
+        let windows = if is_direct { "direct" } else { "trapped" };
         // A path in JSON quotes is one in TOML quotes too.
         let at = |name: &str| json!(folder.join(name));
         let mut host = format!(
             "[control]\nsocket = {}\n[[gpu]]\nname = \"gpu0\"\ndevice = \"model:gtx480\"\nvram = \"{card}\"\n\
-             [gpu.settings]\nshadow = \"{SHADOW}\"\n",
+             windows = \"{windows}\"\n[gpu.settings]\nshadow = \"{SHADOW}\"\n",
             at("control.sock")
         );
         for vm in vms {
@@ -108,6 +113,7 @@ impl Vgpus {
             vramd: vramd.to_owned(),
             folder: folder.to_owned(),
             vms,
+            is_direct,
         })
     }
 
@@ -117,8 +123,9 @@ impl Vgpus {
 }
 
 impl Traffic {
-    /// Messages since the last look, and what they were about.
-    pub(super) fn look(&mut self) -> Result<String> {
+    /// Messages since the last look, and what they were about. Where windows are memory, one about BAR3 is an error, and so are more than
+    /// `most` of all.
+    pub(super) fn look(&mut self, most: Option<u64>) -> Result<String> {
         let now = broker::figures(&self.vramd, &self.control, self.vm)?;
         let since = |name: &str| {
             let before = self.last.get(name).copied().unwrap_or(0);
@@ -139,6 +146,13 @@ impl Traffic {
             "{all} messages: {bar0} of BAR0, {bar1} of BAR1, {bar3} of BAR3, {intx} of INTx; {fetched} pages loaded from VRAM"
         );
         self.last = now;
+        ensure!(
+            !self.is_direct || bar3 == 0,
+            "BAR3 is memory, and yet {bar3} messages were about it"
+        );
+        if let Some(most) = most.filter(|_| self.is_direct) {
+            ensure!(all <= most, "{text}: {most} at most are allowed");
+        }
         Ok(text)
     }
 

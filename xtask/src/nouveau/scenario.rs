@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use super::device::Traffic;
 use super::kernel_log::Allowed;
-use super::measure::ALL_TRAPPED;
 use crate::broker::Figures;
 use crate::guest::{Guest, Output};
 use crate::host_env::DRIVER;
@@ -54,6 +53,11 @@ pub(super) const SCENARIOS: [Scenario; 4] = [
     },
 ];
 
+/// The step that loads the driver, or the beginning of its name.
+const INSMOD: &str = "insmod";
+/// Messages that the driver may take until it is loaded, where windows are memory: 9,700 and some room.
+const PROBE_MESSAGES_MAX: u64 = 12_000;
+
 impl Scenario {
     /// The scenario of that name.
     pub(super) fn from_name(name: &str) -> Result<Self, String> {
@@ -61,12 +65,12 @@ impl Scenario {
         found.ok_or_else(|| format!("there are {}", SCENARIOS.map(|scenario| scenario.name).join(", ")))
     }
 
-    /// Options of `vramd gpu` for this scenario.
+    /// Whether the device may offer windows as memory in this scenario.
     ///
     /// At the first INTx, a QEMU without KVM takes away its mappings of the device for good, and where a region could
     /// be mapped it waits for the answer to each write. A card that maps nothing has its writes posted.
-    pub(super) fn card_option(self) -> Option<&'static str> {
-        (self.interrupts == Interrupts::Intx).then_some(ALL_TRAPPED)
+    pub(super) fn is_direct(self) -> bool {
+        self.interrupts == Interrupts::Msi
     }
 
     /// Name of the interrupt controller in `/proc/interrupts`.
@@ -223,7 +227,7 @@ impl<'a> Walk<'a> {
             guest.succeed("dmesg -c >/dev/null", QUICK)?;
             Ok(String::new())
         });
-        prepared && self.insmod("insmod", parameters)
+        prepared && self.insmod(INSMOD, parameters)
     }
 
     /// Everything after the driver is up. A step that fails does not keep the next from being tried.
@@ -347,16 +351,17 @@ impl<'a> Walk<'a> {
                 (Err(error), Err(complaint)) => Err(anyhow!("{error:#}\n{complaint:#}")),
             },
         };
-        let ended = ended.and_then(|note| self.with_traffic(note));
+        let ended = ended.and_then(|note| self.with_traffic(name, note));
         self.record(name, start, ended)
     }
 
     /// Adds the messages of a step to its note.
-    fn with_traffic(&mut self, note: String) -> Result<String> {
+    fn with_traffic(&mut self, step: &str, note: String) -> Result<String> {
         let Some(traffic) = &mut self.traffic else {
             return Ok(note);
         };
-        let looked = traffic.look()?;
+        let most = step.starts_with(INSMOD).then_some(PROBE_MESSAGES_MAX);
+        let looked = traffic.look(most)?;
         let comma = if note.is_empty() { "" } else { "; " };
         Ok(format!("{note}{comma}{looked}"))
     }
