@@ -6,13 +6,16 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use fermi_spec::addr::SMALL_PAGE;
+use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
-use fermi_spec::instance::CHANNELS as CHANNELS_OF_A_CARD;
+use fermi_spec::instance::{CHANNELS as CHANNELS_OF_A_CARD, offset};
 use fermi_spec::isa::assembler::{Program, assemble};
 use fermi_spec::methods::{CopyExec, CopyFormat, copy, m2mf};
 use fermi_spec::pte::{Pde, PdeAperture};
 use fermi_spec::pushbuffer::incrementing;
-use fermi_spec::regs::{PffbReg, PmcReg, pffb};
+use fermi_spec::regs::windows::WindowBlock;
+use fermi_spec::regs::{PbusReg, PffbReg, PmcReg, pffb};
 use guests::GuestBus as _;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use vgpu::Request;
@@ -20,7 +23,7 @@ use vgpu::Request;
 use super::raw::RawClient;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
-use crate::rig::{self, DATA_VA, DIRECTORY, RAM_VA, Rig};
+use crate::rig::{self, DATA, DATA_VA, DIRECTORY, RAM_VA, Rig};
 use crate::shaders::Launch;
 use sim_host::bus::SimBus;
 
@@ -59,7 +62,7 @@ pub struct Attack {
 }
 
 /// Each attack that the bench and the test put beside a victim.
-pub const ATTACKS: [Attack; 11] = [
+pub const ATTACKS: [Attack; 12] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
     attack("grids without an end", endless_grids),
@@ -71,6 +74,7 @@ pub const ATTACKS: [Attack; 11] = [
     attack("60 channels with faults", faults),
     attack("errors, acknowledged at once", errors),
     attack("127 channels that take turns", turns),
+    attack("windows that change all they show", windows),
 ];
 
 const fn attack(name: &'static str, run: Code) -> Attack {
@@ -348,4 +352,43 @@ fn turns(place: &Place) -> Result<()> {
             place.meter.count_block();
         }
     })
+}
+
+/// Instance blocks, directories and tables of two views of BAR3, in VRAM that the rig leaves alone.
+const VIEWS: [u64; 2] = [0x30_0000, 0x38_0000];
+/// Pages that each of them shows, none beside another, and none that the other shows too.
+const SHOWN_PAGES: u64 = 100;
+
+/// BAR3 shows now these pages and now those, each a mapping of the broker's, and the GPU reaches all of them.
+fn windows(place: &Place) -> Result<()> {
+    as_guest(place, change_views)
+}
+
+fn change_views(bus: &mut SimBus, place: &Place) {
+    let mut rig = started(bus, 1);
+    // They have memory then.
+    rig.fill(bus, 1, 3, DATA_BYTES);
+    for (number, view) in (0..).zip(VIEWS) {
+        let (directory, table) = (view + 0x1000, view + 0x2000);
+        for (at, word) in [(0, directory as u32), (4, 0), (8, u32::MAX), (12, 0)] {
+            rig::put32(bus, view + offset::PD_LO + at, word);
+        }
+        rig::put64(bus, directory, rig::pde(None, Some(table)).into_bits());
+        for page in 0..SHOWN_PAGES {
+            let shown = DATA + (4 * page + 2 * number) * SMALL_PAGE;
+            rig::put64(bus, table + (2 * page) * 8, rig::vram_pte(shown).into_bits());
+        }
+    }
+    let blocks = VIEWS.map(|view| {
+        WindowBlock::new()
+            .with_frame((view >> 12) as u32)
+            .with_enable(true)
+    });
+    while !place.is_over() {
+        for block in blocks {
+            rig::write(bus, PbusReg::Bar3Block, block.into_bits());
+            bus.read(Bar::Bar3, 8, 4);
+        }
+        place.meter.count_block();
+    }
 }

@@ -43,8 +43,10 @@ const TRIES_MAX: u32 = 16;
 /// Work for an entry of BAR3's tables that is read, and for a page that is shown.
 const ENTRY_READ: u64 = 2;
 const PAGE_SHOWN: u64 = 30;
-/// Work for a page that changes its place, without the fault that follows.
-const PAGE_MOVED: u64 = 500;
+/// Work for a run of pages that changes its place, for one during which the card stands still, and for each page of it.
+const RUN_MOVED: u64 = 30_000;
+const RUN_MOVED_STILL: u64 = 100_000;
+const PAGE_MOVED: u64 = 1_500;
 
 /// Runs of pages that windows show at once, neighbours in both memories. Each is a mapping of the broker's and makes two borders, or twice as
 /// many where the windows show the same pages; all VMs have them beside their maps of RAM.
@@ -366,32 +368,20 @@ impl Running {
         if planted::is(Fault::WindowPageKept) {
             changes.back.clear();
         }
-        let mut moved = 0;
         for run in &changes.back {
-            cx.actions.push(Action::TakeBack {
-                vm,
-                offset: u64::from(run.place) * SMALL_PAGE,
-                at: GuestPage(run.page).base(),
-                bytes: u64::from(run.pages) * SMALL_PAGE,
-                is_reached: is_reached(vgpu, run),
-            });
-            moved += u64::from(run.pages);
             // Nobody saw what was stored there.
-            for page in pages_of(run) {
-                vgpu.stores.note(page.base());
-            }
+            pages_of(run).for_each(|page| vgpu.stores.note(page.base()));
         }
-        for run in &changes.lent {
-            cx.actions.push(Action::Lend {
-                vm,
-                offset: u64::from(run.place) * SMALL_PAGE,
-                at: GuestPage(run.page).base(),
-                bytes: u64::from(run.pages) * SMALL_PAGE,
-                is_reached: is_reached(vgpu, run),
-            });
-            moved += u64::from(run.pages);
+        let passages = [(&changes.back, false), (&changes.lent, true)];
+        for (run, is_lent) in passages
+            .into_iter()
+            .flat_map(|(runs, is_lent)| runs.iter().map(move |run| (run, is_lent)))
+        {
+            let is_reached = is_reached(vgpu, run);
+            let work = if is_reached { RUN_MOVED_STILL } else { RUN_MOVED };
+            vgpu.share.charge(work + u64::from(run.pages) * PAGE_MOVED);
+            cx.actions.push(passage(vm, run, is_lent, is_reached));
         }
-        vgpu.share.charge(moved * PAGE_MOVED);
         let gone = changes.back.iter().flat_map(pages_of);
         let gone: Vec<GuestPage> = gone
             .filter(|page| !vgpu.live.as_ref().is_some_and(|live| live.lives(*page)))
@@ -445,16 +435,35 @@ impl Running {
 pub(super) fn hide_all(vgpu: &mut Vgpu, actions: &mut Actions) {
     let Some(live) = &mut vgpu.live else { return };
     let changes = live.living.show(BTreeMap::new());
-    for run in changes.back {
-        actions.push(Action::TakeBack {
-            vm: vgpu.id,
-            offset: u64::from(run.place) * SMALL_PAGE,
-            at: GuestPage(run.page).base(),
-            bytes: u64::from(run.pages) * SMALL_PAGE,
-            is_reached: false,
-        });
+    for run in &changes.back {
+        actions.push(passage(vgpu.id, run, false, false));
     }
     live.forget();
+}
+
+/// The action by which pages go to the window file, or come back.
+fn passage(vm: VmId, run: &PageRun, is_lent: bool, is_reached: bool) -> Action {
+    let (offset, bytes) = (
+        u64::from(run.place) * SMALL_PAGE,
+        u64::from(run.pages) * SMALL_PAGE,
+    );
+    let at = GuestPage(run.page).base();
+    match is_lent {
+        true => Action::Lend {
+            vm,
+            offset,
+            at,
+            bytes,
+            is_reached,
+        },
+        false => Action::TakeBack {
+            vm,
+            offset,
+            at,
+            bytes,
+            is_reached,
+        },
+    }
 }
 
 /// Leaves the first places, as far as they are few enough runs. Returns how many went.
