@@ -11,7 +11,7 @@ use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES, PbusReg};
 use guests::GuestBus as _;
 use sim_host::bus::SimBus;
-use vgpu::{Event, MoveCause, Notice, Quota, Reply, Request, VmId};
+use vgpu::{Event, MoveCause, Notice, Quota, Reply, Request, VmAudit, VmId};
 
 use crate::bench::Bench;
 use crate::checkers::Violation;
@@ -68,12 +68,12 @@ impl Host {
 
     /// Has all of the VM's memory go to host RAM, and come back.
     fn move_out_and_back(&mut self) {
-        let resident = |bench: &Bench| {
-            let audit = bench.world.manager.audit();
-            audit.map_or(0, |audit| audit.vms.iter().map(|of| of.resident).sum::<u64>())
+        let sums = |bench: &Bench| {
+            let audit = bench.world.manager.audit().unwrap_or_default();
+            let sum = |bytes: fn(&VmAudit) -> u64| audit.vms.iter().map(bytes).sum::<u64>();
+            (sum(|of| of.resident), sum(|of| of.spilled))
         };
-        let all = resident(&self.bench);
-        for (max, wanted) in [(0, 0), (u64::MAX, all)] {
+        for max in [0, u64::MAX] {
             let quota = Quota {
                 max,
                 ..Quota::default()
@@ -81,7 +81,10 @@ impl Host {
             self.bench.world.submit(Event::SetQuota { vm: VM, quota });
             self.bench.is_checked = false;
             self.bench
-                .turn_until("its memory moves", |bench| resident(bench) == wanted);
+                .turn_until("its memory moves", |bench| match (max, sums(bench)) {
+                    (0, (resident, _)) => resident == 0,
+                    (_, (_, spilled)) => spilled == 0,
+                });
             self.bench.is_checked = true;
         }
     }

@@ -120,7 +120,10 @@ fn host_that_gave_its_memory_away_costs_the_vm_that_needs_some_and_no_other() {
         log.contains("vm is detached: the host has no memory left for it"),
         "{log}"
     );
-    assert!(log.contains("its VRAM image may take 48M of host RAM"), "{log}");
+    assert!(
+        log.contains("its VRAM image and windows may take 113M of host RAM"),
+        "{log}"
+    );
 }
 
 #[test]

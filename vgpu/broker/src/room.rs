@@ -29,7 +29,7 @@ const LOOK_IS_GOOD: Duration = Duration::from_millis(10);
 /// The host, or the control group, has too little memory for what a VM would be promised.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "its VRAM image may take {}M of host RAM and those of others {}M more than they have now, but {bound} leaves {}M, \
+    "its VRAM image and windows may take {}M of host RAM and those of others {}M more than they have now, but {bound} leaves {}M, \
      the last {}M of which no VM gets: a smaller guest_vram or host_ram, fewer VMs, or more memory",
     wanted >> 20, promised >> 20, available >> 20, KEPT >> 20
 )]

@@ -38,8 +38,8 @@ use crate::reason::MoveCause;
 
 /// Pages that are fetched in one step. What a guest shows at once takes as many steps as it needs.
 const FETCHED_AT_ONCE: usize = 64;
-/// Tries to bring a chunk to host RAM because a window shows a page of it. Then the window does not show the page.
-const TRIES_MAX: u32 = 16;
+/// Longest wait of a guest's store for pages that the GPU reaches. Other moves may be ahead, and no access is held for 200 ms.
+const WAIT_NS: u64 = 120_000_000;
 /// Work for an entry of BAR3's tables that is read, and for a page that is shown.
 const ENTRY_READ: u64 = 2;
 const PAGE_SHOWN: u64 = 30;
@@ -69,6 +69,18 @@ impl Seen {
     }
 }
 
+/// How long a guest's store waits for pages that windows are to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+enum Patience {
+    /// Nothing is waited for.
+    #[default]
+    Calm,
+    /// The guest's store waits, since then.
+    Waits(Tick),
+    /// It waits no more. What can be shown is, and the rest when it can: the windows are looked at behind each store to a register.
+    Over,
+}
+
 /// The windows of one VM whose client may map them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LiveWindows {
@@ -78,7 +90,7 @@ pub(crate) struct LiveWindows {
     seen: Seen,
     /// Chunks that have to go to host RAM before the guest's store is answered.
     waits_for: BTreeSet<ChunkNo>,
-    tries: u32,
+    patience: Patience,
 }
 
 impl LiveWindows {
@@ -90,7 +102,7 @@ impl LiveWindows {
             bar3_pages,
             seen: Seen::default(),
             waits_for: BTreeSet::new(),
-            tries: 0,
+            patience: Patience::default(),
         }
     }
 
@@ -99,7 +111,7 @@ impl LiveWindows {
         self.living.forget();
         self.seen = Seen::default();
         self.waits_for.clear();
-        self.tries = 0;
+        self.patience = Patience::default();
     }
 
     /// Whether a page lives in the window file.
@@ -140,8 +152,6 @@ struct Unready {
     fetch: Vec<GuestPage>,
     spill: BTreeSet<ChunkNo>,
     rests: bool,
-    /// Pages that would need a spill.
-    reached: Vec<GuestPage>,
 }
 
 impl Running {
@@ -174,7 +184,7 @@ impl Running {
             Effect::Flush(Some(directory)) => pbus.bar3.enable() && self.is_bar3s(vm, *directory, cx),
             _ => false,
         };
-        if live.seen == now && !is_flushed {
+        if live.seen == now && !is_flushed && live.patience != Patience::Over {
             return Ok(request);
         }
         let reads_bar3 = is_flushed || live.seen.bar3 != now.bar3;
@@ -196,15 +206,9 @@ impl Running {
                 None => Blocked::Move { request },
             });
         }
-        let hidden: BTreeSet<u32> = unready.reached.iter().map(|page| page.0).collect();
-        if !hidden.is_empty() {
-            shown.retain(|_, page| !hidden.contains(page));
-            let what = || {
-                format!(
-                    "{} pages of a window are not shown: the GPU keeps them busy",
-                    hidden.len()
-                )
-            };
+        let hidden = self.hide_unready(vm, &mut shown);
+        if hidden > 0 {
+            let what = || format!("{hidden} pages of a window are not shown yet: the GPU keeps them busy");
             self.guest_error(vm, what, cx);
         }
         let cut = cut_to_runs(&mut shown);
@@ -300,10 +304,7 @@ impl Running {
                 }
                 Needs::Fetch => unready.fetch.push(page),
                 Needs::Rest => unready.rests = true,
-                Needs::Spill(chunk) => {
-                    unready.spill.insert(chunk);
-                    unready.reached.push(page);
-                }
+                Needs::Spill(chunk) => drop(unready.spill.insert(chunk)),
             }
             if unready.fetch.len() >= FETCHED_AT_ONCE {
                 break;
@@ -330,8 +331,7 @@ impl Running {
         }
     }
 
-    /// `Some` if the request has to wait: for these pages, or for a move. Chunks that would have to go to host RAM and do not are waited
-    /// for no more after some tries.
+    /// `Some` if the request has to wait: for these pages, or for a move.
     #[expect(clippy::option_option, reason = "whether it waits, and for what")]
     fn wait_for_windows(
         &mut self,
@@ -346,17 +346,39 @@ impl Running {
             }
         }
         let live = self.vms.get_mut(&vm)?.live.as_mut()?;
-        live.waits_for.clear();
-        if unready.rests {
-            return Some(None);
-        }
-        if unready.spill.is_empty() || live.tries >= TRIES_MAX {
-            live.tries = 0;
-            return None;
-        }
-        live.tries += 1;
         live.waits_for.clone_from(&unready.spill);
-        Some(None)
+        let is_ready = unready.spill.is_empty() && !unready.rests;
+        live.patience = match live.patience {
+            _ if is_ready => Patience::Calm,
+            Patience::Calm => Patience::Waits(cx.now),
+            other => other,
+        };
+        matches!(live.patience, Patience::Waits(_)).then_some(None)
+    }
+
+    /// Leaves out pages that are no instance memory; their number.
+    fn hide_unready(&self, vm: VmId, shown: &mut BTreeMap<u32, u32>) -> usize {
+        let before = shown.len();
+        if let Some(vgpu) = self.vms.get(&vm) {
+            shown.retain(|_, page| vgpu.chunks.is_instance(GuestPage(*page)));
+        }
+        before - shown.len()
+    }
+
+    /// Lets stores go on that have waited long enough for windows. `true` if there are any.
+    pub(super) fn end_patience(&mut self, cx: &Cx<'_>) -> bool {
+        let mut any = false;
+        for vgpu in self.vms.values_mut() {
+            if let Some(live) = &mut vgpu.live
+                && let Patience::Waits(since) = live.patience
+                && cx.now.since(since) >= WAIT_NS
+            {
+                live.patience = Patience::Over;
+                self.volatile.ready.insert(vgpu.id);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Tells the edge which pages live where from now on.
@@ -398,14 +420,20 @@ impl Running {
         })
     }
 
-    /// When the next such chunk may move, if nothing moves now.
+    /// When the next such chunk may move, if nothing moves now, or the patience of a guest's store ends.
     pub(super) fn next_to_show_at(&self) -> Option<Tick> {
-        let waits = |vgpu: &&Vgpu| vgpu.live.as_ref().is_some_and(|live| !live.waits_for.is_empty());
-        let waiting = self.vms.values().filter(waits).filter(|vgpu| !vgpu.leaves());
-        waiting
-            .filter(|vgpu| self.mover.is_idle() && !self.mover.is_aside(vgpu.id))
-            .map(|vgpu| vgpu.passed_over_until)
-            .min()
+        let stays = self.vms.values().filter(|vgpu| !vgpu.leaves());
+        let due = stays.filter_map(|vgpu| {
+            let live = vgpu.live.as_ref()?;
+            let may_move = self.mover.is_idle() && !self.mover.is_aside(vgpu.id);
+            let moves = (may_move && !live.waits_for.is_empty()).then_some(vgpu.passed_over_until);
+            let ends = match live.patience {
+                Patience::Waits(since) => Some(since.after(WAIT_NS)),
+                Patience::Calm | Patience::Over => None,
+            };
+            moves.into_iter().chain(ends).min()
+        });
+        due.min()
     }
 
     /// Brings a chunk to host RAM that a window is to show a page of. `true` if anything changed.
@@ -424,7 +452,7 @@ impl Running {
         }
         // No host RAM is left, or no shadow table to point to it with: the window goes without.
         if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
-            live.tries = TRIES_MAX;
+            live.patience = Patience::Over;
         }
         self.wake_after_move(vm);
         true

@@ -25,15 +25,16 @@ use crate::host::copy::{WINDOW_VA, add_runs, sysram_pte};
 use crate::memory::{ChunkNo, ChunkPlace, Reach};
 use crate::notice::{Direction, MoveId, Notice};
 use crate::policy::{Observation, Worth};
-use crate::reason::{ChannelFault, HostFault, Inconsistency, RollBack};
+use crate::reason::{ChannelFault, HostFault, Inconsistency, MoveCause, RollBack};
 
 /// A copy that takes longer than this is given up: the engine is somebody else's for too long, or stuck. Less than what
 /// a guest's access may be held.
 const COPY_BUDGET_NS: u64 = 80_000_000;
 /// Tries to see the broker's own channel off the card before the engine is asked whether it is stuck: 1 s.
 const OWN_TRIES: u32 = 50;
-/// How long a VM whose move was rolled back is passed over.
+/// How long a VM whose move was rolled back is passed over; and where a window is to show a page, for which its guest waits.
 const PASS_OVER_NS: u64 = 100_000_000;
+const SHOWN_AGAIN_NS: u64 = 10_000_000;
 
 impl Running {
     /// A move that was rolled back and that no engine has a part in any more.
@@ -63,7 +64,9 @@ impl Running {
             }
             // A move that its new quota does not allow says nothing about the next one.
             if reason != RollBack::QuotaChanged {
-                vgpu.passed_over_until = cx.now.after(PASS_OVER_NS);
+                let is_shown = moving.head.cause == MoveCause::Shown;
+                let over_ns = if is_shown { SHOWN_AGAIN_NS } else { PASS_OVER_NS };
+                vgpu.passed_over_until = cx.now.after(over_ns);
             }
         }
         let what = Observation::RolledBack {

@@ -212,6 +212,7 @@ impl Running {
             progressed |= self.check_moment(cx);
             progressed |= self.check_copy(cx);
             progressed |= self.check_aside(cx);
+            progressed |= self.end_patience(cx);
             progressed |= self.relieve(cx);
             progressed |= self.finish_leaving(cx);
             progressed |= self.serve_parked(cx);
