@@ -212,3 +212,9 @@ pub(crate) fn check_empty(world: &World) -> Result<(), Violation> {
         maps => Err(Violation(format!("{maps} DMA maps left"))),
     }
 }
+
+/// Whether a store of a VM's guest waits for its own memory to move so that a window can show it.
+pub(crate) fn waits_to_show(world: &World, vm: VmId) -> bool {
+    let audit = world.manager.audit().unwrap_or_default();
+    audit.vms.iter().any(|of| of.vm == vm && of.waits_to_show)
+}

@@ -525,7 +525,9 @@ impl Simulation {
         for vm in &mut self.vms {
             vm.player.collect_reply(&mut self.world).map_err(Violation)?;
             let held = vm.player.held_ns(self.world.now).unwrap_or(0);
-            let held_max = match vm.player.waits_for_machine() {
+            let shows = held > HELD_MAX_NS && crate::checkers::waits_to_show(&self.world, vm.id);
+            // What it waits for itself may take longer.
+            let held_max = match shows || vm.player.waits_for_machine() {
                 true => MACHINE_HELD_MAX_NS,
                 // A clock jump may overshoot by what nobody could have used.
                 false => HELD_MAX_NS + 60_000_000,

@@ -26,8 +26,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::regs::PmcReg;
 use vfio_user_server::{Pending, Reaper};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, HostGpu, InterruptKind, MoveId, Notice, Place, Refusal,
-    Reply, Request, RequestId, Tick, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, HostGpu, InterruptKind, MoveId, Notice, Place, Reply,
+    Request, RequestId, Tick, VmConfig, VmId,
 };
 use vmm_sys_util::timerfd::TimerFd;
 
@@ -37,7 +37,6 @@ use crate::happenings::HappeningLog;
 use crate::memory::{Memory, RamMap};
 use crate::notices::NoticeLog;
 use crate::perform::emptying::{Emptied, Emptying};
-use crate::perform::windows::Passage;
 use crate::polls::{PERIOD_NS, Poll};
 use crate::populator::Populator;
 use crate::port::{Core, VmPort};
@@ -46,7 +45,7 @@ use crate::record::Recorder;
 use crate::remote::Waker;
 use crate::stats::Stats;
 use crate::status::Status;
-use crate::vms::{Attachment, Then, Vm, VmState, WAITING_MAX};
+use crate::vms::{Attachment, Then, Vm, VmState, admit};
 
 pub(crate) mod emptying;
 mod failures;
@@ -406,20 +405,8 @@ impl Performer {
                 frames,
             } => self.populate(id, vm, &images, &frames),
             Action::Reserve { vm, images } => self.reserve(vm, &images),
-            Action::Lend {
-                vm,
-                offset,
-                at,
-                bytes,
-                is_reached,
-            } => self.change_place(Passage::new(vm, (offset, at), bytes, is_reached), true),
-            Action::TakeBack {
-                vm,
-                offset,
-                at,
-                bytes,
-                is_reached,
-            } => self.change_place(Passage::new(vm, (offset, at), bytes, is_reached), false),
+            Action::Lend(passage) => self.change_place(&passage, true),
+            Action::TakeBack(passage) => self.change_place(&passage, false),
             Action::Interrupt { vm, kind } => self.interrupt(vm, kind),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
@@ -591,22 +578,6 @@ impl Performer {
             }
         }
     }
-}
-
-/// The VM that asks, if the core may get its request. One that may not is answered.
-fn admit(vms: &mut BTreeMap<VmId, Vm>, attachment: Attachment, id: RequestId) -> Option<&mut Vm> {
-    let entry = vms
-        .get_mut(&attachment.vm)
-        .filter(|entry| entry.serial == attachment.serial)?;
-    let refusal = if entry.state != VmState::Attached {
-        Refusal::NotAttached
-    } else if entry.waiting.len() >= WAITING_MAX {
-        Refusal::TooManyWaiting
-    } else {
-        return Some(entry);
-    };
-    entry.port.reply(id, Reply::Refused(refusal));
-    None
 }
 
 fn owner_of(place: Place) -> Option<VmId> {

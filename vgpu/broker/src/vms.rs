@@ -1,5 +1,6 @@
 //! The VMs of the performer, by attachment.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fermi_spec::addr::Gpa;
@@ -87,4 +88,20 @@ impl Vm {
 pub(crate) struct Attachment {
     pub(crate) vm: VmId,
     pub(crate) serial: u64,
+}
+
+/// The VM that asks, if the core may get its request. One that may not is answered.
+pub(crate) fn admit(vms: &mut BTreeMap<VmId, Vm>, attachment: Attachment, id: RequestId) -> Option<&mut Vm> {
+    let entry = vms
+        .get_mut(&attachment.vm)
+        .filter(|entry| entry.serial == attachment.serial)?;
+    let refusal = if entry.state != VmState::Attached {
+        Refusal::NotAttached
+    } else if entry.waiting.len() >= WAITING_MAX {
+        Refusal::TooManyWaiting
+    } else {
+        return Some(entry);
+    };
+    entry.port.reply(id, Reply::Refused(refusal));
+    None
 }

@@ -313,6 +313,21 @@ impl FrameOwner {
     }
 }
 
+/// Pages that go from the image of a VM's VRAM to its window file, or come back. All numbers are of whole pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Passage {
+    /// VM whose image and window file it is.
+    pub vm: VmId,
+    /// Bytes into the window file: BAR3, then PRAMIN.
+    pub offset: u64,
+    /// First address in its VRAM.
+    pub at: GuestVramAddr,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// The card may store there meanwhile: it has to stand still.
+    pub is_reached: bool,
+}
+
 /// What is to be done, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action {
@@ -436,31 +451,9 @@ pub enum Action {
     },
     /// Pages of the image live in the window file from now on, with the bytes that they have. The image shows them from there, to the card
     /// too.
-    Lend {
-        /// VM whose image and window file it is.
-        vm: VmId,
-        /// Bytes into the window file: BAR3, then PRAMIN. Page-aligned.
-        offset: u64,
-        /// First address in its VRAM, page-aligned.
-        at: GuestVramAddr,
-        /// Length in bytes, page-aligned.
-        bytes: u64,
-        /// The card may store there meanwhile: it has to stand still.
-        is_reached: bool,
-    },
+    Lend(Passage),
     /// The same pages live in the image again, with the bytes that they have. Their place in the window file reads as zero.
-    TakeBack {
-        /// VM whose image and window file it is.
-        vm: VmId,
-        /// Bytes into the window file, page-aligned.
-        offset: u64,
-        /// First address in its VRAM, page-aligned.
-        at: GuestVramAddr,
-        /// Length in bytes, page-aligned.
-        bytes: u64,
-        /// The card may store there meanwhile: it has to stand still.
-        is_reached: bool,
-    },
+    TakeBack(Passage),
     /// Have host memory ready that a move will write: first touch of a page takes longer than its copy, and channels
     /// would stand still meanwhile. Nobody waits in the edge for it; [`Event::Populated`] follows. All bytes stay as they are.
     Populate {

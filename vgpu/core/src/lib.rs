@@ -30,8 +30,8 @@ pub use config::{
 pub use device::living::{Changes, Living, PageRun};
 pub use device::pci::{CONFIG_BYTES, ConfigSpace};
 pub use event::{
-    ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, InterruptKind, Place, Refusal, Reply,
-    Request, RequestId, Tick, Token, VmId,
+    ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, InterruptKind, Passage, Place, Refusal,
+    Reply, Request, RequestId, Tick, Token, VmId,
 };
 pub use host::card::OWN_CHANNEL_NUMBER;
 pub use host::microcode::{Microcode, MicrocodeError};

@@ -423,6 +423,8 @@ pub struct VmAudit {
     pub hold: crate::config::Hold,
     /// Its interrupt line is up, and the guest has it signalled by the pin. The VMM may mask that.
     pub wants_intx: bool,
+    /// A store of its guest waits for pages that windows are to show and that its GPU reaches.
+    pub waits_to_show: bool,
 }
 
 impl Inspect for Manager {

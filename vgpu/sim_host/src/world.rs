@@ -443,39 +443,9 @@ impl<W: Watch> World<W> {
             Action::UnmapDma { iova, bytes } => self.unmap_dma(iova, bytes),
             Action::PlaceFrames { frames, owner } => self.place_all(&frames, owner),
             Action::Populate { id, .. } => self.events.extend(self.host_memory.ask(id, self.now)),
-            Action::DropImage { vm, at, bytes } => {
-                let memory = &self.memory.vms[&vm];
-                let is_lent = memory
-                    .windows
-                    .as_ref()
-                    .is_some_and(|windows| windows.holds(at.0, bytes));
-                assert!(
-                    !is_lent,
-                    "memory of {vm} at {at} is dropped, and lives in its windows"
-                );
-                let image = Arc::clone(&memory.image);
-                zero(&image, at.0, bytes);
-            }
-            Action::Lend {
-                vm,
-                offset,
-                at,
-                bytes,
-                ..
-            } => self.with_vm(vm, |memory| {
-                let windows = memory.windows.as_mut().expect("a client that maps windows");
-                windows.lend(offset, at.0, bytes);
-            }),
-            Action::TakeBack {
-                vm,
-                offset,
-                at,
-                bytes,
-                ..
-            } => self.with_vm(vm, |memory| {
-                let windows = memory.windows.as_mut().expect("a client that maps windows");
-                windows.take_back(offset, at.0, bytes);
-            }),
+            Action::DropImage { vm, at, bytes } => self.drop_image(vm, at.0, bytes),
+            Action::Lend(passage) => self.change_place(&passage, true),
+            Action::TakeBack(passage) => self.change_place(&passage, false),
             // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`. All pages are
             // there.
             Action::LetInterrupts { .. } | Action::GiveUp { .. } | Action::Reserve { .. } => {}

@@ -46,7 +46,7 @@ const IRQ_TRIGGERS_EVENTFD: u32 = (1 << 2) | (1 << 5);
 /// `VFIO_REGION_INFO_FLAG_MMAP` and `VFIO_REGION_INFO_FLAG_CAPS`.
 const REGION_IS_MAPPABLE: u32 = 1 << 2;
 const REGION_HAS_CAPABILITIES: u32 = 1 << 3;
-/// `VFIO_REGION_INFO_CAP_SPARSE_MMAP`.
+/// `VFIO_REGION_INFO_CAP_SPARSE_MMAP` of `<linux/vfio.h>`, by which a description of a region names its areas.
 const SPARSE_MMAP: u16 = 1;
 /// Areas of a region that are looked at, and the room that a description may take with them. Bytes.
 const AREAS_MAX: u32 = 16;

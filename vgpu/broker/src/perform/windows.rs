@@ -1,7 +1,6 @@
 //! Windows that a VM's client maps: the file behind them, and the pages that come and go.
 
-use fermi_spec::addr::GuestVramAddr;
-use vgpu::{Event, VmId};
+use vgpu::{Event, Passage};
 
 use super::Performer;
 use crate::image::WindowFile;
@@ -9,31 +8,6 @@ use crate::lending::Loan;
 use crate::mapping::PAGE;
 use crate::sigbus::MapOwner;
 use crate::vms::{Attachment, VmState};
-
-/// Pages that go to a window file or come back from it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Passage {
-    pub(super) vm: VmId,
-    /// First byte in the window file.
-    pub(super) offset: u64,
-    /// First address in the VM's VRAM.
-    pub(super) at: GuestVramAddr,
-    pub(super) bytes: u64,
-    /// The card may store there: it stands still meanwhile.
-    pub(super) is_reached: bool,
-}
-
-impl Passage {
-    pub(super) fn new(vm: VmId, (offset, at): (u64, GuestVramAddr), bytes: u64, is_reached: bool) -> Self {
-        Self {
-            vm,
-            offset,
-            at,
-            bytes,
-            is_reached,
-        }
-    }
-}
 
 impl Performer {
     /// The client of a VM was given its window file, and may have mapped it. `owner` is told if it takes memory of it away.
@@ -54,14 +28,14 @@ impl Performer {
     }
 
     /// Lets pages live in the window file, or takes them back. A VM whose pages are neither here nor there is put out.
-    pub(super) fn change_place(&mut self, passage: Passage, is_lent: bool) {
+    pub(super) fn change_place(&mut self, passage: &Passage, is_lent: bool) {
         let Passage {
             vm,
             offset,
             at,
             bytes,
             is_reached,
-        } = passage;
+        } = *passage;
         let loan = Loan {
             at: at.0,
             offset,

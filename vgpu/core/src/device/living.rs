@@ -17,7 +17,7 @@ pub struct PageRun {
     pub place: u32,
     /// The first page of VRAM.
     pub page: u32,
-    /// Their number.
+    /// Number of pages.
     pub pages: u32,
 }
 

@@ -79,14 +79,7 @@ impl Vgpu {
         let sizes = (self.config.guest_vram, self.config.chunk_bytes);
         Unsound::unless(self.chunks.sizes() == sizes, "chunks of another VM")?;
         self.chunks.sound()?;
-        let is_instance = |page: GuestPage| {
-            let is_inside = self.chunks.of(page.base()).is_some();
-            is_inside && self.chunks.is_instance(page)
-        };
-        Unsound::unless(
-            self.live.as_ref().is_none_or(|live| live.is_sound(is_instance)),
-            "pages in the window file that are no instance memory",
-        )?;
+        self.check_windows()?;
         self.units.check(self.config.guest_vram)?;
         self.ram.sound()?;
         let ranges = self.bus_ranges().map(|(at, bytes)| (at, bytes, self.id));
@@ -141,6 +134,18 @@ impl Vgpu {
         Unsound::unless(
             resets == matches!(self.leave, Leave::Reset(_)),
             "a reset without a request, or a request without its reset",
+        )
+    }
+
+    /// What lives in the window file is instance memory.
+    fn check_windows(&self) -> Result<(), Unsound> {
+        let is_instance = |page: GuestPage| {
+            let is_inside = self.chunks.of(page.base()).is_some();
+            is_inside && self.chunks.is_instance(page)
+        };
+        Unsound::unless(
+            self.live.as_ref().is_none_or(|live| live.is_sound(is_instance)),
+            "pages in the window file that are no instance memory",
         )
     }
 

@@ -6,7 +6,8 @@ use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{
-    Action, Event, FrameOwner, InterruptKind, Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
+    Action, Event, FrameOwner, InterruptKind, Passage, Place, Refusal, Reply, Request, RequestId, Tick,
+    Token, VmId,
 };
 use crate::notice::MoveId;
 use crate::reason::CardOperation;
@@ -429,8 +430,8 @@ impl Happened {
             | Action::UnmapDma { .. }
             | Action::PlaceFrames { .. }
             | Action::DropImage { .. }
-            | Action::Lend { .. }
-            | Action::TakeBack { .. }
+            | Action::Lend(_)
+            | Action::TakeBack(_)
             | Action::Populate { .. }
             | Action::Reserve { .. } => return Self::of_memory(action),
             Action::Notice(_) => return None,
@@ -454,12 +455,12 @@ impl Happened {
                 at,
                 pages: pages(bytes),
             },
-            Action::Lend { vm, at, bytes, .. } => Happened::Lend {
+            Action::Lend(Passage { vm, at, bytes, .. }) => Happened::Lend {
                 vm,
                 at,
                 pages: pages(bytes),
             },
-            Action::TakeBack { vm, at, bytes, .. } => Happened::TakeBack {
+            Action::TakeBack(Passage { vm, at, bytes, .. }) => Happened::TakeBack {
                 vm,
                 at,
                 pages: pages(bytes),

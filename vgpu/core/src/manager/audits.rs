@@ -2,6 +2,7 @@
 
 use shadow_pt::ShadowSpace;
 
+use super::live_windows::LiveWindows;
 use super::mover::Stage;
 use super::running::Running;
 use super::{Audit, Redirected, VmAudit};
@@ -115,6 +116,7 @@ impl Running {
             quota: vgpu.config.quota,
             hold: vgpu.hold,
             wants_intx: vgpu.units.wants_intx(),
+            waits_to_show: vgpu.live.as_ref().is_some_and(LiveWindows::is_waited_for),
         }
     }
 }

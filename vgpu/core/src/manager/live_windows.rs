@@ -30,7 +30,7 @@ use crate::device::effect::Effect;
 use crate::device::living::{Living, PageRun};
 use crate::device::pbus::Pbus;
 use crate::device::{Blocked, Queued, Vgpu};
-use crate::event::{Action, Actions, Place, Tick, VmId};
+use crate::event::{Action, Actions, Passage, Place, Tick, VmId};
 use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
 use crate::notice::Direction;
@@ -38,8 +38,11 @@ use crate::reason::MoveCause;
 
 /// Pages that are fetched in one step. What a guest shows at once takes as many steps as it needs.
 const FETCHED_AT_ONCE: usize = 64;
-/// Longest wait of a guest's store for pages that the GPU reaches. Other moves may be ahead, and no access is held for 200 ms.
-const WAIT_NS: u64 = 120_000_000;
+/// Longest wait of a guest's store for pages that the GPU reaches. Its VM's own move is what it waits for, which takes a few milliseconds
+/// unless copies fail; what it stored to a page that is not shown would be lost.
+const WAIT_NS: u64 = 4_500_000_000;
+/// Time until a chunk is tried again that could not move.
+const AGAIN_NS: u64 = 10_000_000;
 /// Work for an entry of BAR3's tables that is read, and for a page that is shown.
 const ENTRY_READ: u64 = 2;
 const PAGE_SHOWN: u64 = 30;
@@ -112,6 +115,11 @@ impl LiveWindows {
         self.seen = Seen::default();
         self.waits_for.clear();
         self.patience = Patience::default();
+    }
+
+    /// Whether a guest's store waits for what they are to show.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        matches!(self.patience, Patience::Waits(_))
     }
 
     /// Whether a page lives in the window file.
@@ -441,21 +449,20 @@ impl Running {
         let Some((vm, chunk)) = self.next_to_show(cx.now) else {
             return false;
         };
-        if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
-            live.waits_for.remove(&chunk);
-        }
         let what = (Direction::Spill, MoveCause::Shown);
-        if self.limits(cx.now).has_room_to_show(vm, chunk)
+        if self.limits(cx.now).has_room_to_show()
             && self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx)
         {
+            if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
+                live.waits_for.remove(&chunk);
+            }
             return true;
         }
-        // No host RAM is left, or no shadow table to point to it with: the window goes without.
-        if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
-            live.patience = Patience::Over;
+        // No host RAM is left before others come back to VRAM, or no shadow table to point to it with.
+        if let Some(vgpu) = self.vms.get_mut(&vm) {
+            vgpu.passed_over_until = cx.now.after(AGAIN_NS);
         }
-        self.wake_after_move(vm);
-        true
+        false
     }
 }
 
@@ -471,26 +478,16 @@ pub(super) fn hide_all(vgpu: &mut Vgpu, actions: &mut Actions) {
 
 /// The action by which pages go to the window file, or come back.
 fn passage(vm: VmId, run: &PageRun, is_lent: bool, is_reached: bool) -> Action {
-    let (offset, bytes) = (
-        u64::from(run.place) * SMALL_PAGE,
-        u64::from(run.pages) * SMALL_PAGE,
-    );
-    let at = GuestPage(run.page).base();
+    let passage = Passage {
+        vm,
+        offset: u64::from(run.place) * SMALL_PAGE,
+        at: GuestPage(run.page).base(),
+        bytes: u64::from(run.pages) * SMALL_PAGE,
+        is_reached,
+    };
     match is_lent {
-        true => Action::Lend {
-            vm,
-            offset,
-            at,
-            bytes,
-            is_reached,
-        },
-        false => Action::TakeBack {
-            vm,
-            offset,
-            at,
-            bytes,
-            is_reached,
-        },
+        true => Action::Lend(passage),
+        false => Action::TakeBack(passage),
     }
 }
 

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
-use vgpu::{Event, VmId};
+use vgpu::{Event, Passage, VmId};
 use vm_memory::VolatileMemory;
 
+use super::bytes::zero;
 use super::{Watch, World};
 
 /// The window file of one VM, page by page. A page that lives here is the image's own here: nobody copies it to and fro.
@@ -71,6 +72,38 @@ impl<W: Watch> World<W> {
         self.submit(Event::LetWindows { vm });
     }
 
+    /// Pages go to a window file, or come back.
+    pub(super) fn change_place(&mut self, passage: &Passage, is_lent: bool) {
+        let Passage {
+            vm,
+            offset,
+            at,
+            bytes,
+            ..
+        } = *passage;
+        self.with_vm(vm, |memory| {
+            let windows = memory.windows.as_mut().expect("a client that maps windows");
+            match is_lent {
+                true => windows.lend(offset, at.0, bytes),
+                false => windows.take_back(offset, at.0, bytes),
+            }
+        });
+    }
+
+    /// A range of an image is given back, of which nothing lives in a window file.
+    pub(super) fn drop_image(&mut self, vm: VmId, at: u64, bytes: u64) {
+        let memory = self.vm(vm);
+        let is_lent = memory
+            .windows
+            .as_ref()
+            .is_some_and(|windows| windows.holds(at, bytes));
+        assert!(
+            !is_lent,
+            "memory of {vm} at {at:#x} is dropped, and lives in its windows"
+        );
+        zero(&memory.image, at, bytes);
+    }
+
     /// Whether an access goes to memory that the VM's client has mapped, and so to nobody else; it is done then. A place where nothing
     /// lives takes stores without effect and reads as zero.
     pub(crate) fn window_access(
@@ -129,8 +162,8 @@ impl<W: Watch> World<W> {
 
 /// What a guest does to a window.
 pub(crate) enum WindowAccess<'a> {
-    /// Fills these bytes.
+    /// Fills the bytes, with zeros where nothing lives.
     Load(&'a mut [u8]),
-    /// Stores these.
+    /// Stores the bytes, as far as a page lives there.
     Store(&'a [u8]),
 }
