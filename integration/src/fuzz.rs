@@ -6,7 +6,7 @@
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `poster`: a VM that asks for what the input says, on the whole core
-//! * `bars`, `channels`, `config_files`, `control_request`, `descriptors`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`:
+//! * `bars`, `channels`, `config_files`, `control_request`, `descriptors`, `kernel_sets`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`:
 //!   one target each
 
 mod bars;
@@ -15,6 +15,7 @@ mod config_files;
 mod control_request;
 mod descriptors;
 mod input;
+mod kernel_sets;
 mod page_tables;
 mod poster;
 mod shader;
@@ -68,7 +69,7 @@ fn threads() -> usize {
 }
 
 /// All fuzz targets, by name.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -108,6 +109,10 @@ pub const TARGETS: [Target; 10] = [
     Target {
         name: "config_files",
         body: config_files::run,
+    },
+    Target {
+        name: "kernel_sets",
+        body: kernel_sets::run,
     },
 ];
 

@@ -72,6 +72,11 @@ fn descriptors_cost_only_their_sender() {
 }
 
 #[test]
+fn kernel_sets_hold_for_any_code() {
+    run("kernel_sets", 300);
+}
+
+#[test]
 fn page_tables_survive_any_input() {
     run("page_tables", 100);
 }

@@ -134,7 +134,8 @@ fn plain(input: &mut Input<'_>) -> Launch {
     }
 }
 
-fn launch(input: &mut Input<'_>) -> Launch {
+/// A launch of any kind.
+pub(super) fn launch(input: &mut Input<'_>) -> Launch {
     let mut launch = match input.u8() % 4 {
         0 => kernel(input),
         1 => generator::generate_launch(input.u16().into()),

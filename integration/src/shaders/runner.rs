@@ -1,6 +1,6 @@
 //! A launch on the software card: a channel submits the methods of class 90c0 as a driver does.
 
-use fermi_model::{CopyMicrocode, Counters, Timing};
+use fermi_model::{CopyMicrocode, Counters, Timing, WarpWatcher};
 use fermi_spec::board::Board;
 use fermi_spec::graphics::{BindConstants, compute, shader};
 use fermi_spec::methods::{class, host};
@@ -104,11 +104,22 @@ pub(crate) const fn ram_va(offset: u64) -> u64 {
 impl Runner {
     /// A card with `more` bytes of VRAM at [`MORE_VA`], a multiple of 2 MiB.
     pub fn new(more: u64) -> Self {
-        let setup = CardSetup {
-            copy_microcode: CopyMicrocode::Nouveau,
-            vram_bytes: VRAM_BYTES + more,
-            timing: Timing::of(Board::Gtx480),
-        };
+        Self::with(
+            CardSetup {
+                copy_microcode: CopyMicrocode::Nouveau,
+                vram_bytes: VRAM_BYTES + more,
+                timing: Timing::of(Board::Gtx480),
+            },
+            more,
+        )
+    }
+
+    /// A card on which every grid ends soon: by the watchdog if not by itself.
+    pub(crate) fn impatient() -> Self {
+        Self::with(CardSetup::fuzzed(CopyMicrocode::Nouveau), 0)
+    }
+
+    fn with(setup: CardSetup, more: u64) -> Self {
         let mut card = Card::with_channels(CHANNEL + 1, setup);
         map_high(&mut card);
         card.map_small(SMALL_TABLE, CODE_VA, CODE, VRAM_BYTES - CODE);
@@ -133,6 +144,11 @@ impl Runner {
     /// Copies bytes of it out.
     pub fn load_more(&self, offset: u64, data: &mut [u8]) {
         assert!(self.card.vram_read(VRAM_BYTES + offset, data), "in VRAM");
+    }
+
+    /// Lets `watcher` see what launches execute, until another takes its place.
+    pub(crate) fn watch(&mut self, watcher: Box<dyn WarpWatcher>) {
+        self.card.model.watch_warps(Some(watcher));
     }
 
     /// What the card has counted.

@@ -69,6 +69,7 @@ pub(super) fn run<W: Watch>(
                 active: warp.active,
                 executed: warp.executing(op),
                 pc,
+                global: memory::global(warp, op, machine.launch),
             });
             let outcome = step(level, warp, op, machine);
             if let Some(before) = &before {

@@ -33,7 +33,26 @@ pub struct WarpStep<'a> {
     pub executed: u32,
     /// The grid ends here: the instruction made an error.
     pub is_stop: bool,
+    /// What of global memory the lanes asked for, if it is an access with an address.
+    pub global: Option<GlobalAccess>,
     after: &'a Warp,
+}
+
+/// Loads, stores or atomics of one instruction in global memory: lanes that reached shared or local memory are left out.
+///
+/// An instruction that stopped may have moved nothing, or a part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GlobalAccess {
+    /// Virtual addresses by lane; those of other lanes mean nothing.
+    pub addresses: [u64; 32],
+    /// Lanes that reached global memory.
+    pub lanes: u32,
+    /// Bytes of each lane.
+    pub bytes: u32,
+    /// It loads; an atomic does both.
+    pub is_load: bool,
+    /// It stores, perhaps after a load.
+    pub is_store: bool,
 }
 
 impl WarpStep<'_> {
@@ -77,6 +96,8 @@ pub(super) struct Before {
     pub(super) active: u32,
     pub(super) executed: u32,
     pub(super) pc: u32,
+    /// A load may overwrite the register with its address.
+    pub(super) global: Option<GlobalAccess>,
 }
 
 /// A watcher, or none.
@@ -114,6 +135,7 @@ impl Watch for Watched<'_> {
             active: before.active,
             executed: before.executed,
             is_stop,
+            global: before.global,
             after,
         });
     }

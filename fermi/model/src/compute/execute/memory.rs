@@ -9,9 +9,11 @@ use super::{
 use crate::compute::{
     alu::single,
     code::{Op, Operand},
+    launch::Launch,
     outside::Atomic,
     trap::{Stop, WarpError},
     warp::{LANES, Warp, each, lanes_of, register_of, union_of},
+    watch::GlobalAccess,
 };
 
 #[inline(always)]
@@ -24,6 +26,36 @@ pub(super) fn perform(warp: &mut Warp, op: &Op, lanes: u32, machine: &mut Machin
         Opcode::Ldc => constant(warp, op, lanes, machine),
         _ => atomic(warp, op, lanes, machine),
     }
+}
+
+/// What an instruction asks of global memory, before it is executed. For watchers alone.
+pub(super) fn global(warp: &Warp, op: &Op, launch: &Launch) -> Option<GlobalAccess> {
+    let (is_load, is_store, bytes) = match op.opcode {
+        Opcode::Ld | Opcode::Ldu => (true, false, op.data.bytes()),
+        Opcode::St => (false, true, op.data.bytes()),
+        Opcode::RedU32
+        | Opcode::RedS32
+        | Opcode::RedF32
+        | Opcode::RedU64
+        | Opcode::AtomU32
+        | Opcode::AtomS32
+        | Opcode::AtomF32
+        | Opcode::AtomU64
+        | Opcode::Exch32
+        | Opcode::Exch64
+        | Opcode::Cas32
+        | Opcode::Cas64 => (true, true, operation(op).0),
+        _ => return None,
+    };
+    let addresses = addresses(warp, op);
+    let lanes = lanes_of(warp.executing(op)).filter(|lane| launch.window(addresses[*lane]).is_none());
+    Some(GlobalAccess {
+        lanes: lanes.fold(0, |mask, lane| mask | 1 << lane),
+        addresses,
+        bytes,
+        is_load,
+        is_store,
+    })
 }
 
 /// Shared words that lanes lock for one another; they compete in their order.
