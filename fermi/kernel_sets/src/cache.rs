@@ -17,7 +17,7 @@ struct Key {
     grid: [u32; 3],
     block: [u32; 3],
     windows: [u64; 2],
-    banks: Vec<Vec<Option<u32>>>,
+    constants: Vec<(u8, u32, Option<u32>)>,
     work: u64,
 }
 
@@ -64,7 +64,7 @@ impl Cache {
             grid: kernel.grid,
             block: kernel.block,
             windows: kernel.windows,
-            banks: kernel.banks.iter().map(|bank| bank.words.to_vec()).collect(),
+            constants: program.constants(kernel),
             work: limits.work,
         };
         let mut hasher = DefaultHasher::new();

@@ -5,6 +5,8 @@
 //! 2. When nothing is left to do, every edge is taken once more; only if none brings anything new the states hold for all
 //!    threads.
 //! 3. What was given up too early comes back by taking all edges a few times from states that hold: each result holds too.
+//! 4. Then it is known how often loops are repeated at most, and all is done once more with these numbers: what grows from
+//!    one iteration to the next grows no further.
 
 use std::collections::BTreeSet;
 
@@ -36,6 +38,7 @@ struct Solver<'a> {
     program: &'a Program,
     states: Vec<Option<State>>,
     rounds: Vec<u32>,
+    ceilings: [i128; LOOPS],
     left: u64,
 }
 
@@ -50,6 +53,7 @@ pub(crate) fn run(kernel: &Kernel<'_>, program: &Program, work: u64) -> Sets {
         program,
         states: vec![None; count],
         rounds: vec![0; count],
+        ceilings: [0; LOOPS],
         left: work,
     };
     match solver.sets() {
@@ -63,7 +67,28 @@ pub(crate) fn run(kernel: &Kernel<'_>, program: &Program, work: u64) -> Sets {
 
 impl Solver<'_> {
     fn sets(&mut self) -> Result<Sets, Exhausted> {
-        self.states[0] = Some(State::entry(self.kernel).started());
+        self.solve()?;
+        let known = self.states.clone();
+        self.ceilings = std::array::from_fn(|number| {
+            let ranges = known.iter().flatten().map(|state| state.ranges[IDS + number]);
+            ranges.map(|range| range.most).max().unwrap_or(0)
+        });
+        // Half of the work is kept for the last round.
+        let kept = self.left / 2;
+        self.left -= kept;
+        let is_better = self.ceilings.iter().any(|most| *most > 0) && self.solve().is_ok();
+        if !is_better {
+            self.states = known;
+        }
+        self.left += kept;
+        self.collect()
+    }
+
+    /// States that hold for all threads.
+    fn solve(&mut self) -> Result<(), Exhausted> {
+        self.states.fill(None);
+        self.rounds.fill(0);
+        self.states[0] = Some(State::entry(self.kernel, self.ceilings).started());
         let mut open = BTreeSet::from([0]);
         loop {
             while let Some(block) = open.pop_first() {
@@ -81,7 +106,7 @@ impl Solver<'_> {
                 break;
             }
         }
-        self.collect()
+        Ok(())
     }
 
     /// Executes a block, and says which blocks it changes.
@@ -157,7 +182,7 @@ impl Solver<'_> {
     /// Takes every edge once, from the states as they are; whether any state is better for it.
     fn narrow(&mut self) -> Result<bool, Exhausted> {
         let mut states: Vec<Option<State>> = vec![None; self.states.len()];
-        states[0] = Some(State::entry(self.kernel).started());
+        states[0] = Some(State::entry(self.kernel, self.ceilings).started());
         for block in 0..self.states.len() {
             let Some(outcome) = self.execute(block)? else {
                 continue;

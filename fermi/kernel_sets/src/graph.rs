@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fermi_spec::isa::{Guard, INSTRUCTION_BYTES, Instruction, Opcode, field};
+use fermi_spec::isa::{Guard, INSTRUCTION_BYTES, Instruction, Opcode, Source, field};
 
 use crate::kernel::Kernel;
 use crate::sets::Reason;
@@ -151,6 +151,37 @@ impl Program {
     pub(crate) fn words(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let code = self.blocks.iter().flat_map(|block| &block.code);
         code.map(|(pc, instruction)| (*pc, instruction.word()))
+    }
+}
+
+impl Program {
+    /// The words of constant banks that its instructions name, and those beside them, which may be the other half of a
+    /// pointer; all words of a bank that an instruction indexes.
+    pub(crate) fn constants(&self, kernel: &Kernel<'_>) -> Vec<(u8, u32, Option<u32>)> {
+        let mut places = BTreeSet::new();
+        for (_, instruction) in self.blocks.iter().flat_map(|block| &block.code) {
+            let operands = [instruction.b(), instruction.c()].map(|source| match source {
+                Source::Constant(at) => Some(at),
+                _ => None,
+            });
+            let target = instruction.target_in_bank().map(|(at, _)| at);
+            for at in operands.into_iter().flatten().chain(target) {
+                let offset = u32::from(at.offset);
+                places.extend([offset.saturating_sub(4), offset, offset + 4].map(|offset| (at.bank, offset)));
+            }
+            if instruction.opcode() == Opcode::Ldc {
+                let bank = instruction.get(field::TABLE_BANK) as u8;
+                let words = kernel
+                    .banks
+                    .get(usize::from(bank))
+                    .map_or(0, |bank| bank.words.len());
+                places.extend((0..words as u32).map(|word| (bank, 4 * word)));
+            }
+        }
+        let places = places.into_iter();
+        places
+            .map(|(bank, offset)| (bank, offset, kernel.constant(bank, offset)))
+            .collect()
     }
 }
 

@@ -48,11 +48,13 @@ pub(crate) struct State {
     /// What holds for threads that come here.
     pub(crate) path: Vec<Constraint>,
     pub(crate) next_result: u32,
+    /// Iterations of each loop that are tried first.
+    pub(crate) ceilings: [i128; LOOPS],
 }
 
 impl State {
     /// A thread at the entry: nothing is known but its numbers.
-    pub(crate) fn entry(kernel: &Kernel<'_>) -> Self {
+    pub(crate) fn entry(kernel: &Kernel<'_>, ceilings: [i128; LOOPS]) -> Self {
         let mut ranges = [Interval::new(0, 0); SYMBOLS];
         let counts = kernel.block.iter().chain(&kernel.grid);
         for (range, count) in ranges.iter_mut().zip(counts) {
@@ -68,6 +70,7 @@ impl State {
             ranges,
             path: Vec::new(),
             next_result: REGISTERS as u32,
+            ceilings,
         }
     }
 
@@ -242,6 +245,7 @@ impl State {
             ranges,
             path: path.collect(),
             next_result: REGISTERS as u32,
+            ceilings: self.ceilings,
         }
     }
 
@@ -262,9 +266,10 @@ impl State {
                 Haste::Full => both != *range,
             };
             leaps[IDS + number] = grows;
-            let most = ITERATIONS.iter().find(|most| **most >= both.most);
+            let mut steps = [self.ceilings[number]].into_iter().chain(ITERATIONS);
+            let most = steps.find(|most| *most >= both.most);
             *range = match grows {
-                true => Interval::new(both.least.min(0), most.copied().unwrap_or(FAR)),
+                true => Interval::new(both.least.min(0), most.unwrap_or(FAR)),
                 false => both,
             };
         }
