@@ -6,7 +6,7 @@
 //!
 //! * `input`: bytes to numbers (the card around them is `crate::card`)
 //! * `poster`: a VM that asks for what the input says, on the whole core
-//! * `bars`, `channels`, `config_files`, `control_request`, `descriptors`, `kernel_sets`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`:
+//! * `bars`, `channels`, `config_files`, `control_request`, `descriptors`, `kernel_sets`, `launches`, `page_tables`, `shader`, `sync_cost`, `two_clients`, `vfio_user`:
 //!   one target each
 
 mod bars;
@@ -16,6 +16,7 @@ mod control_request;
 mod descriptors;
 mod input;
 mod kernel_sets;
+mod launches;
 mod page_tables;
 mod poster;
 mod shader;
@@ -69,7 +70,7 @@ fn threads() -> usize {
 }
 
 /// All fuzz targets, by name.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "vfio_user",
         body: vfio_user::run,
@@ -113,6 +114,10 @@ pub const TARGETS: [Target; 11] = [
     Target {
         name: "kernel_sets",
         body: kernel_sets::run,
+    },
+    Target {
+        name: "launches",
+        body: launches::run,
     },
 ];
 

@@ -77,6 +77,11 @@ fn kernel_sets_hold_for_any_code() {
 }
 
 #[test]
+fn launches_of_any_ring_are_found_in_bounded_looks() {
+    run("launches", 300);
+}
+
+#[test]
 fn page_tables_survive_any_input() {
     run("page_tables", 100);
 }

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost, descriptors, control_request, \
-             config_files, kernel_sets"
+             config_files, kernel_sets, launches"
         );
     }
 
