@@ -7,6 +7,7 @@ mod hot_set;
 mod no_pressure;
 mod oversubscribe;
 mod pair;
+mod precision;
 mod turns;
 
 use vgpu::VmId;
@@ -67,6 +68,7 @@ experiments! {
     Delay, delay, "delay": "Figure 6: how long requests wait, programs are stopped and copies take, by bytes",
     ChunkSize, chunk_size, "chunk-size": "Figures 7 to 9: run times and delays by the size of a chunk, unscaled",
     Turns, turns, "turns": "no figure: two programs that take turns, under each policy",
+    Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
 }
 
 /// The policy as configurations name it.
@@ -90,7 +92,7 @@ impl Experiment {
                 is_power: true,
                 wanted: "a power of two between 128K and 64M",
             }),
-            Self::Fairness | Self::NoPressure | Self::Delay | Self::Turns => None,
+            Self::Fairness | Self::NoPressure | Self::Delay | Self::Turns | Self::Precision => None,
         }
     }
 

@@ -10,12 +10,14 @@
 //!
 //! * `experiments`: one module for each; [`run`] runs one
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
+//! * `observed`: a bare machine whose channels are looked at
 //! * [`report`]: figures, charts, and what is claimed of them
 #![forbid(unsafe_code)]
 
 mod experiments;
 mod host;
 mod jobs;
+mod observed;
 mod plot;
 mod programs;
 pub mod report;

@@ -40,7 +40,7 @@ pub(crate) use texture::{SAMPLER_SLOTS, Slot, TEXTURE_SLOTS, Texture, Textures};
 pub use trap::ShaderPlace;
 pub(crate) use trap::{Stop, WarpError};
 pub(crate) use warp::{Lanes, lanes_of};
-pub use watch::{GlobalAccess, WarpStep, WarpWatcher};
+pub use watch::{GlobalAccess, GridStart, WarpStep, WarpWatcher};
 
 #[cfg(test)]
 mod tests;

@@ -69,7 +69,7 @@ mod windows;
 
 pub use backing::{Backing, SystemBus};
 pub use bare::{BareCard, BareCardError};
-pub use compute::{GlobalAccess, ShaderPlace, WarpStep, WarpWatcher};
+pub use compute::{GlobalAccess, GridStart, ShaderPlace, WarpStep, WarpWatcher};
 pub use counters::Counters;
 pub use faults::Faults;
 pub use microcode::CopyMicrocode;

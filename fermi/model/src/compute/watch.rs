@@ -12,8 +12,26 @@ use super::{code::Op, warp::Warp};
 /// A watcher changes nothing: neither results nor GPU time depend on there being one. It runs within
 /// [`FermiModel::step`](crate::FermiModel::step), which waits for it.
 pub trait WarpWatcher: Send {
+    /// A grid is about to start; steps are its own until the next one starts.
+    fn start(&mut self, grid: &GridStart) {
+        let _ = grid;
+    }
+
     /// A warp has executed an instruction, or stopped at it for good.
     fn see(&mut self, step: &WarpStep<'_>);
+}
+
+/// A grid that starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GridStart {
+    /// Virtual address of the code.
+    pub code: u64,
+    /// First instruction, bytes from the start of the code.
+    pub entry: u32,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
 }
 
 /// An instruction that a warp has executed.

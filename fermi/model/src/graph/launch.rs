@@ -14,7 +14,9 @@ use super::{
     state::Area,
 };
 use crate::{
-    compute::{BANK_BYTES_MAX, BANKS, Bank, Grid, GridProgress, Issue, Launch, Stop, Tally, WarpError},
+    compute::{
+        BANK_BYTES_MAX, BANKS, Bank, Grid, GridProgress, GridStart, Issue, Launch, Stop, Tally, WarpError,
+    },
     engine::{Effect, Rejection},
     mmu::{Access, AddressSpace},
     model::FermiModel,
@@ -67,6 +69,14 @@ impl FermiModel {
         let launch = self.described_launch(argument, &space);
         if launch.check().is_err() {
             return Effect::Reject(Rejection::GraphData(graph_data_error::INVALID_VALUE));
+        }
+        if let Some(watcher) = &mut self.watcher {
+            watcher.start(&GridStart {
+                code: launch.code,
+                entry: launch.entry,
+                grid: launch.grid,
+                block: launch.block,
+            });
         }
         let shaders = self.timing.shaders;
         self.units[UNIT].grid = Some(Box::new(Grid::new(launch, shaders.sms, self.clock.now())));
