@@ -168,6 +168,7 @@ mod tests {
             quota,
             hold: Hold::default(),
             wants_intx: false,
+            waits_to_show: false,
         }
     }
 

@@ -178,7 +178,7 @@ impl Running {
         request: Queued,
         effect: &Effect,
         cx: &mut Cx<'_>,
-    ) -> Result<Queued, Blocked> {
+    ) -> Result<Queued, Box<Blocked>> {
         let Some(vgpu) = self.vms.get(&vm) else {
             return Ok(request);
         };
@@ -203,16 +203,16 @@ impl Running {
                 return match pages.is_empty() {
                     // Accounts that are wrong, for which the VM goes.
                     true => Ok(request),
-                    false => Err(Blocked::Fetch { pages, request }),
+                    false => Err(Box::new(Blocked::Fetch { pages, request })),
                 };
             }
         };
         let unready = self.make_ready(vm, &shown);
         if let Some(blocked) = self.wait_for_windows(vm, &unready, cx) {
-            return Err(match blocked {
+            return Err(Box::new(match blocked {
                 Some(pages) => Blocked::Fetch { pages, request },
                 None => Blocked::Move { request },
-            });
+            }));
         }
         let hidden = self.hide_unready(vm, &mut shown);
         if hidden > 0 {

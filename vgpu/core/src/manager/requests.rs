@@ -208,7 +208,7 @@ impl Running {
             let effect = self.register_write(vm, offset, width, u32::from_le_bytes(word), cx);
             match self.follow_windows(vm, request, &effect, cx) {
                 Ok(rest) => request = rest,
-                Err(blocked) => return ControlFlow::Break(Step::Blocked(blocked)),
+                Err(blocked) => return ControlFlow::Break(Step::Blocked(*blocked)),
             }
             if effect != Effect::None {
                 return self.take_effect(vm, request, effect, cx);
