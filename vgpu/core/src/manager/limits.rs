@@ -308,11 +308,10 @@ impl<'a> Limits<'a> {
         })
     }
 
-    /// Whether a chunk may go to host RAM of which a window is to show a page: its guest waits, so it goes though it be beyond the bound, but
-    /// not beside another one that did. `min` does not protect it from its own VM.
-    pub(super) fn has_room_to_show(&self) -> bool {
-        let spilled = self.vms.values().map(|vgpu| vgpu.chunks.spilled());
-        spilled.fold(0, u64::saturating_add) <= self.figures.host_ram
+    /// Whether host RAM has room for a chunk of which a window is to show a page. `min` does not protect it from its own VM.
+    pub(super) fn has_room_to_show(&self, vm: VmId, chunk: ChunkNo) -> bool {
+        let vgpu = self.vms.get(&vm);
+        vgpu.is_some_and(|vgpu| vgpu.chunks.bytes(chunk) <= self.host_ram_left(vgpu))
     }
 
     /// Whether a move that has stopped nothing yet may go on: quotas may have changed since it was admitted.

@@ -450,7 +450,7 @@ impl Running {
             return false;
         };
         let what = (Direction::Spill, MoveCause::Shown);
-        if self.limits(cx.now).has_room_to_show()
+        if self.limits(cx.now).has_room_to_show(vm, chunk)
             && self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx)
         {
             if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
