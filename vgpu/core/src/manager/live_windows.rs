@@ -51,9 +51,10 @@ const RUN_MOVED: u64 = 30_000;
 const RUN_MOVED_STILL: u64 = 100_000;
 const PAGE_MOVED: u64 = 1_500;
 
-/// Runs of pages that windows show at once, neighbours in both memories. Each is a mapping of the broker's and makes two borders, or twice as
-/// many where the windows show the same pages; all VMs have them beside their maps of RAM.
-const RUNS_MAX: usize = 110;
+/// Runs of pages that the windows of all VMs show at once, neighbours in both memories, and those that each VM may have in any case. A run is
+/// a mapping of the broker's and makes two borders, or twice as many where windows show the same pages; VMs have them beside their maps of RAM.
+const RUNS_ALL: usize = 7_000;
+const RUNS_MIN: usize = 110;
 
 /// The registers that say what windows show, without what lies in memory. As long as the guest has not said what PRAMIN shows, it shows
 /// nothing: else the first MiB of VRAM would be instance memory for drivers that never use it.
@@ -137,7 +138,6 @@ impl Inspect for LiveWindows {
     fn inspect(&self, tree: &mut Tree<'_>) {
         tree.count("pages", self.living.pages().count());
         tree.count("runs", self.living.runs());
-        tree.count("runs_max", RUNS_MAX);
         tree.count("shown_elsewhere_too", self.living.aliases());
         tree.count("chunks_waited_for", self.waits_for.len());
     }
@@ -219,10 +219,11 @@ impl Running {
             let what = || format!("{hidden} pages of a window are not shown yet: the GPU keeps them busy");
             self.guest_error(vm, what, cx);
         }
-        let cut = cut_to_runs(&mut shown);
+        let runs_max = (RUNS_ALL / self.vms.len().max(1)).max(RUNS_MIN);
+        let cut = cut_to_runs(&mut shown, runs_max);
         if cut > 0 {
             let what =
-                || format!("{cut} pages of windows are not shown: they lie in more than {RUNS_MAX} pieces");
+                || format!("{cut} pages of windows are not shown: they lie in more than {runs_max} pieces");
             self.guest_error(vm, what, cx);
         }
         self.show_windows(vm, shown, now, cx);
@@ -492,12 +493,12 @@ fn passage(vm: VmId, run: &PageRun, is_lent: bool, is_reached: bool) -> Action {
 }
 
 /// Leaves the first places, as far as they are few enough runs. Returns how many went.
-fn cut_to_runs(shown: &mut BTreeMap<u32, u32>) -> usize {
+fn cut_to_runs(shown: &mut BTreeMap<u32, u32>, runs_max: usize) -> usize {
     let (mut runs, mut before, mut end) = (0, None, None);
     for (&place, &page) in &*shown {
         let goes_on = before.is_some_and(|(last, of)| (place, page) == (last + 1, of + 1));
         runs += usize::from(!goes_on);
-        if runs > RUNS_MAX {
+        if runs > runs_max {
             end = Some(place);
             break;
         }
@@ -544,5 +545,19 @@ fn give_up_zero(vgpu: &mut Vgpu, pages: &[GuestPage], cx: &mut Cx<'_>) {
     }
     for (at, bytes) in dropped {
         cx.actions.push(Action::DropImage { vm, at, bytes });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_beyond_the_bound_of_runs_are_cut() {
+        let mut shown: BTreeMap<u32, u32> = (0..10).map(|i| (2 * i, 100 + 2 * i)).collect();
+        shown.extend([(1, 101), (21, 7)]);
+        assert_eq!(cut_to_runs(&mut shown, 5), 5);
+        assert_eq!(shown.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 4, 6, 8, 10]);
+        assert_eq!(cut_to_runs(&mut shown, 5), 0);
     }
 }
