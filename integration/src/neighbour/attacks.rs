@@ -357,7 +357,7 @@ fn turns(place: &Place) -> Result<()> {
 /// Instance blocks, directories and tables of two views of BAR3, in VRAM that the rig leaves alone.
 const VIEWS: [u64; 2] = [0x30_0000, 0x38_0000];
 /// Pages that each of them shows, none beside another, and none that the other shows too.
-const SHOWN_PAGES: u64 = 100;
+const SHOWN_PAGES: u64 = 500;
 
 /// BAR3 shows now these pages and now those, each a mapping of the broker's, and the GPU reaches all of them.
 fn windows(place: &Place) -> Result<()> {

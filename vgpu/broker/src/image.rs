@@ -16,6 +16,7 @@ use vm_memory::MmapRegion;
 
 use crate::lending::Loan;
 use crate::mapping::{MapError, PAGE, map_shared, punch_hole, sealed_memfd};
+use crate::remap::show;
 use crate::sigbus::{Guard, MapOwner};
 
 /// Pages of which one word says whether they were had.
@@ -151,6 +152,19 @@ impl Image {
         }
     }
 
+    /// Nothing lives in the window file any more: all of the image is given back, now or soon.
+    ///
+    /// # Errors
+    /// Those of the host.
+    pub(crate) fn leave_windows(&mut self) -> io::Result<()> {
+        let Some(lent) = &mut self.windows else {
+            return Ok(());
+        };
+        lent.places.clear();
+        show(&self.region, 0, self.region.size() as u64, &self.file, 0)?;
+        punch_hole(&lent.file.0, 0, lent.file.0.metadata()?.len())
+    }
+
     /// Gives memory back; it reads as zero afterwards.
     pub(crate) fn drop_range(&self, at: u64, bytes: u64) -> io::Result<()> {
         punch_hole(&self.file, at, bytes)
@@ -237,5 +251,47 @@ mod tests {
         assert_eq!(image.lacks(u64::MAX - 8, 64), 0);
         image.have(99 * PAGE, 5 * PAGE).unwrap();
         assert_eq!(image.untouched(), 98 * PAGE);
+    }
+
+    #[test]
+    fn image_that_is_given_back_whole_lives_in_no_window() {
+        use std::os::unix::fs::FileExt as _;
+        use vm_memory::{Bytes as _, VolatileMemory as _};
+
+        let torn = vmm_sys_util::eventfd::EventFd::new(vmm_sys_util::eventfd::EFD_NONBLOCK).unwrap();
+        let owner = MapOwner::new(Arc::new(torn), vfio_user_server::Reaper::start().unwrap());
+        let mut image = Image::new("image", 100 * PAGE).unwrap();
+        let windows = WindowFile::new("image", 64 * PAGE).unwrap();
+        image.set_windows(windows.clone(), &owner).unwrap();
+        let (at, offset, bytes) = (3 * PAGE, 9 * PAGE, 2 * PAGE);
+        image.have(at, bytes).unwrap();
+        image
+            .region
+            .as_volatile_slice()
+            .write_slice(&[7; 8], at as usize)
+            .unwrap();
+        image.change_place(Loan { at, offset, bytes }, true).unwrap();
+        let in_window = || {
+            let mut byte = [0];
+            windows
+                .0
+                .read_exact_at(&mut byte, offset)
+                .map(|()| byte[0])
+                .unwrap()
+        };
+        assert_eq!(in_window(), 7);
+        // A store of the broker's needs a page there, and not at home.
+        assert_eq!(image.lacks(at, bytes), 2 * PAGE);
+        image.have(at, bytes).unwrap();
+        image.forget(0, 100 * PAGE);
+        image.leave_windows().unwrap();
+        image.drop_range(0, 100 * PAGE).unwrap();
+        image
+            .region
+            .as_volatile_slice()
+            .write_slice(&[9; 8], at as usize)
+            .unwrap();
+        assert_eq!(in_window(), 0, "no store arrives there any more");
+        assert!(!image.is_torn());
     }
 }

@@ -305,10 +305,18 @@ impl Memory {
         }
     }
 
-    /// Image memory is being given back: a store there needs pages anew.
-    pub(crate) fn forget_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) {
-        if let Some(memory) = self.vms.get_mut(&vm) {
-            memory.image.forget(at.0, bytes);
+    /// Image memory is being given back: a store there needs pages anew. If it is all of the image, nothing lives in the window file any more.
+    ///
+    /// # Errors
+    /// Those of the host: pages still live there.
+    pub(crate) fn forget_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) -> std::io::Result<()> {
+        let Some(memory) = self.vms.get_mut(&vm) else {
+            return Ok(());
+        };
+        memory.image.forget(at.0, bytes);
+        match bytes == memory.image.region.size() as u64 {
+            true => memory.image.leave_windows(),
+            false => Ok(()),
         }
     }
 

@@ -440,7 +440,8 @@ pub enum Action {
         /// Whose the first one is from now on; the others lie behind it ([`FrameOwner::behind`]).
         owner: FrameOwner,
     },
-    /// The image's copy of this range is no longer needed: give the memory back.
+    /// The image's copy of this range is no longer needed: give the memory back. If the range is all of the VM's VRAM, nothing of it lives in the
+    /// window file any more; of another range nothing does.
     DropImage {
         /// VM whose VRAM it is the image of.
         vm: VmId,

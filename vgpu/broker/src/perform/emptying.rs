@@ -99,7 +99,10 @@ impl Leftover for Empty {
 impl Performer {
     /// Gives image memory back: at once, or a large part by the VM's reaper.
     pub(super) fn drop_image(&mut self, vm: VmId, at: GuestVramAddr, bytes: u64) {
-        self.memory.forget_image(vm, at, bytes);
+        if let Err(error) = self.memory.forget_image(vm, at, bytes) {
+            let reason = format!("its windows cannot be emptied: {error}");
+            self.expulsions.push((vm, reason));
+        }
         let reset = self
             .vms
             .get_mut(&vm)

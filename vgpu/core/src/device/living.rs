@@ -159,7 +159,7 @@ impl Living {
 }
 
 /// Places that do not show the same, in ascending order.
-fn differing(before: &BTreeMap<u32, u32>, after: &BTreeMap<u32, u32>) -> Vec<u32> {
+pub(crate) fn differing(before: &BTreeMap<u32, u32>, after: &BTreeMap<u32, u32>) -> Vec<u32> {
     let gone = before
         .iter()
         .filter(|(place, page)| after.get(place) != Some(page));

@@ -27,10 +27,10 @@ use super::Cx;
 use super::requests::reader;
 use super::running::Running;
 use crate::device::effect::Effect;
-use crate::device::living::{Living, PageRun};
+use crate::device::living::{Living, PageRun, differing};
 use crate::device::pbus::Pbus;
 use crate::device::{Blocked, Queued, Vgpu};
-use crate::event::{Action, Actions, Passage, Place, Tick, VmId};
+use crate::event::{Action, Passage, Place, Tick, VmId};
 use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
 use crate::notice::Direction;
@@ -55,6 +55,11 @@ const PAGE_MOVED: u64 = 1_500;
 /// a mapping of the broker's and makes two borders, or twice as many where windows show the same pages; VMs have them beside their maps of RAM.
 const RUNS_ALL: usize = 7_000;
 const RUNS_MIN: usize = 110;
+
+/// Places that change in one step, and the runs that they may be: some milliseconds under the broker's lock. What a guest changes at once takes
+/// as many steps as it needs, each in a turn of its VM.
+const PLACES_AT_ONCE: usize = 512;
+const RUNS_AT_ONCE: usize = 32;
 
 /// The registers that say what windows show, without what lies in memory. As long as the guest has not said what PRAMIN shows, it shows
 /// nothing: else the first MiB of VRAM would be instance memory for drivers that never use it.
@@ -195,7 +200,8 @@ impl Running {
         if live.seen == now && !is_flushed && live.patience != Patience::Over {
             return Ok(request);
         }
-        let reads_bar3 = is_flushed || live.seen.bar3 != now.bar3;
+        // What was not shown yet is not among what was.
+        let reads_bar3 = is_flushed || live.seen.bar3 != now.bar3 || live.patience == Patience::Over;
         let mut shown = match self.look_at_windows(vm, reads_bar3, cx) {
             Ok(shown) => shown,
             Err(missing) => {
@@ -226,8 +232,14 @@ impl Running {
                 || format!("{cut} pages of windows are not shown: they lie in more than {runs_max} pieces");
             self.guest_error(vm, what, cx);
         }
-        self.show_windows(vm, shown, now, cx);
-        Ok(request)
+        match self.show_windows(vm, shown, now, cx) {
+            true => Ok(request),
+            false => {
+                // The rest when it has its turn again.
+                self.volatile.ready.insert(vm);
+                Err(Box::new(Blocked::Move { request }))
+            }
+        }
     }
 
     /// Whether a directory is BAR3's. One whose instance block lies in VRAM is taken for it: it is read then.
@@ -390,11 +402,16 @@ impl Running {
         any
     }
 
-    /// Tells the edge which pages live where from now on.
-    fn show_windows(&mut self, vm: VmId, shown: BTreeMap<u32, u32>, now: Seen, cx: &mut Cx<'_>) {
-        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let Some(live) = &mut vgpu.live else { return };
-        live.seen = now;
+    /// Tells the edge which pages live where from now on, a part of them at a time. `true` if that was all.
+    fn show_windows(&mut self, vm: VmId, shown: BTreeMap<u32, u32>, now: Seen, cx: &mut Cx<'_>) -> bool {
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return true;
+        };
+        let Some(live) = &mut vgpu.live else { return true };
+        let (shown, is_all) = part_of(live.living.shown(), shown);
+        if is_all {
+            live.seen = now;
+        }
         let mut changes = live.living.show(shown);
         if planted::is(Fault::WindowPageKept) {
             changes.back.clear();
@@ -418,6 +435,7 @@ impl Running {
             .filter(|page| !vgpu.live.as_ref().is_some_and(|live| live.lives(*page)))
             .collect();
         give_up_zero(vgpu, &gone, cx);
+        is_all
     }
 
     /// A chunk that has to go to host RAM so that a window can show a page of it, and that may move now.
@@ -467,14 +485,31 @@ impl Running {
     }
 }
 
-/// Nothing is shown any more: the device is reset, and nothing reaches its memory.
-pub(super) fn hide_all(vgpu: &mut Vgpu, actions: &mut Actions) {
-    let Some(live) = &mut vgpu.live else { return };
-    let changes = live.living.show(BTreeMap::new());
-    for run in &changes.back {
-        actions.push(passage(vgpu.id, run, false, false));
+/// What windows show next on the way from one to the other, and whether that is the other: the broker changes some places in one step.
+fn part_of(before: &BTreeMap<u32, u32>, after: BTreeMap<u32, u32>) -> (BTreeMap<u32, u32>, bool) {
+    let (mut places, mut runs, mut last) = (0, 0, None);
+    let changed = differing(before, &after);
+    let is_within = |&place: &u32| {
+        let goes_on = last.is_some_and(|last| place == last + 1)
+            && before.get(&place).copied() == last.and_then(|last| before.get(&last)).map(|page| page + 1)
+            && after.get(&place).copied() == last.and_then(|last| after.get(&last)).map(|page| page + 1);
+        last = Some(place);
+        places += 1;
+        runs += usize::from(!goes_on);
+        places <= PLACES_AT_ONCE && runs <= RUNS_AT_ONCE
+    };
+    let part: Vec<u32> = changed.iter().copied().take_while(is_within).collect();
+    if part.len() == changed.len() {
+        return (after, true);
     }
-    live.forget();
+    let mut shown = before.clone();
+    for place in part {
+        match after.get(&place) {
+            Some(page) => shown.insert(place, *page),
+            None => shown.remove(&place),
+        };
+    }
+    (shown, false)
 }
 
 /// The action by which pages go to the window file, or come back.
@@ -551,6 +586,30 @@ fn give_up_zero(vgpu: &mut Vgpu, pages: &[GuestPage], cx: &mut Cx<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changes_at_once_is_cut_into_steps_that_end_there() {
+        let scattered =
+            |first: u32| -> BTreeMap<u32, u32> { (0..1000).map(|i| (2 * i, first + 4 * i)).collect() };
+        let whole = |first: u32| -> BTreeMap<u32, u32> { (0..2000).map(|i| (i, first + i)).collect() };
+        for (mut now, then, steps) in [
+            (scattered(0), scattered(1), 1000_usize.div_ceil(RUNS_AT_ONCE)),
+            (whole(0), whole(5000), 2000_usize.div_ceil(PLACES_AT_ONCE)),
+            (BTreeMap::new(), whole(0), 2000_usize.div_ceil(PLACES_AT_ONCE)),
+            (whole(0), BTreeMap::new(), 2000_usize.div_ceil(PLACES_AT_ONCE)),
+            (whole(3), whole(3), 1),
+        ] {
+            let mut taken = 0;
+            while taken == 0 || now != then {
+                let (next, is_all) = part_of(&now, then.clone());
+                let changed = differing(&now, &next).len();
+                assert!(changed <= PLACES_AT_ONCE && is_all == (next == then));
+                now = next;
+                taken += 1;
+            }
+            assert_eq!(taken, steps);
+        }
+    }
 
     #[test]
     fn places_beyond_the_bound_of_runs_are_cut() {

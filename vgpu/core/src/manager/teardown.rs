@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use shadow_pt::TableRange;
 
 use super::Cx;
-use super::live_windows;
 use super::requests::Step;
 use super::running::Running;
 use crate::contained::contained;
@@ -265,7 +264,6 @@ impl Running {
         vgpu.leave = Leave::Stays;
         if let Some(Blocked::Reset { request }) = vgpu.blocked.take() {
             let at = fermi_spec::addr::GuestVramAddr(0);
-            live_windows::hide_all(vgpu, cx.actions);
             if !planted::is(Fault::ResetKeepsImage) {
                 let bytes = vgpu.config.guest_vram;
                 cx.actions.push(Action::DropImage { vm, at, bytes });
@@ -292,6 +290,9 @@ fn reset(vgpu: &mut Vgpu) {
         vgpu.config.chunk_bytes,
         vgpu.chunks.image(),
     );
+    if let Some(live) = &mut vgpu.live {
+        live.forget();
+    }
     vgpu.userd.clear();
     vgpu.stores.forget();
     vgpu.runlist.clear();

@@ -90,8 +90,14 @@ impl<W: Watch> World<W> {
         });
     }
 
-    /// A range of an image is given back, of which nothing lives in a window file.
+    /// A range of an image is given back. Unless it is all of it, nothing of it lives in a window file.
     pub(super) fn drop_image(&mut self, vm: VmId, at: u64, bytes: u64) {
+        let bytes_of_all = self.vm(vm).image.size() as u64;
+        if bytes == bytes_of_all {
+            self.with_vm(vm, |memory| {
+                memory.windows.iter_mut().for_each(|windows| windows.lent.clear())
+            });
+        }
         let memory = self.vm(vm);
         let is_lent = memory
             .windows
