@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use fermi_spec::isa::{Guard, Instruction, Opcode, Source, field};
+use fermi_spec::isa::{Addition, Guard, Instruction, Opcode, Source, field};
 
 use crate::form::{self, Form, WORDS};
 use crate::step::{Machine, nth};
-use crate::value::{Addition, Carry, Part, Upper, Value};
+use crate::value::{Carry, Part, Upper, Value};
 
 /// Bits of a word.
 const BITS: u32 = 32;

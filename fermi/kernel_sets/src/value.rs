@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use fermi_spec::isa::Addition;
+
 use crate::form::{Form, Interval, Ranges, SYMBOLS};
 
 /// Which concrete word of the thread it is: two with the same part are equal, whatever is known of them.
@@ -214,31 +216,12 @@ pub(crate) struct Carry {
     pub(crate) result: Part,
 }
 
-/// Form of an addition: `a + b`, `a − b`, `b − a`, `a + b + 1`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Addition {
-    Add,
-    Subtract,
-    Reverse,
-    PlusOne,
-}
-
-impl Addition {
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        match bits & 3 {
-            0 => Self::Add,
-            1 => Self::Subtract,
-            2 => Self::Reverse,
-            _ => Self::PlusOne,
-        }
-    }
-
-    pub(crate) fn of(self, a: &Form, b: &Form) -> Form {
-        match self {
-            Self::Add => a.plus(b),
-            Self::Subtract => a.minus(b),
-            Self::Reverse => b.minus(a),
-            Self::PlusOne => a.plus(b).plus_number(1),
-        }
+/// The form of a sum.
+pub(crate) fn sum(addition: Addition, a: &Form, b: &Form) -> Form {
+    match addition {
+        Addition::Add => a.plus(b),
+        Addition::Subtract => a.minus(b),
+        Addition::Reverse => b.minus(a),
+        Addition::PlusOne => a.plus(b).plus_number(1),
     }
 }

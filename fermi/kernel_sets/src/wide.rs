@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use fermi_spec::isa::Instruction;
+use fermi_spec::isa::{Addition, Instruction};
 
 use crate::form::{Form, PAIRS};
 use crate::sets::Root;
 use crate::step::Machine;
-use crate::value::{Addition, Carry, Part, Upper, Value};
+use crate::value::{Carry, Part, Upper, Value, sum};
 
 /// One operand of a product: its word, and whether that has a sign.
 pub(crate) type Factor<'a> = (&'a Value, bool);
@@ -54,7 +54,7 @@ impl Machine<'_> {
         addition: Addition,
     ) {
         let part = self.state.fresh();
-        let form = addition.of(&a.1, &b.1);
+        let form = sum(addition, &a.1, &b.1);
         if instruction.sets_flags() {
             self.state.carry = Some(Carry {
                 condition: self.flags_condition(),
@@ -84,7 +84,7 @@ impl Machine<'_> {
             let whole = |low: &(Part, Form), high: &Value| self.pair(&low.0, &low.1, high);
             let (a, b) = (whole(&carry.a, a)?, whole(&carry.b, b)?);
             is_pair.then(|| Upper {
-                pair: addition.of(&a, &b).settled(PAIRS, &self.ranges()),
+                pair: sum(addition, &a, &b).settled(PAIRS, &self.ranges()),
                 low: carry.result,
             })
         });

@@ -29,7 +29,7 @@ mod special;
 pub use field::Field;
 pub use instruction::{Illegal, Instruction, Listing, Reason};
 pub use opcode::Opcode;
-pub use operand::{ConstAddress, DataType, Guard, Predicate, Register, Source};
+pub use operand::{Addition, ConstAddress, DataType, Guard, Predicate, Register, Source};
 pub use short::{Short, ShortListing, widen};
 pub use special::Special;
 

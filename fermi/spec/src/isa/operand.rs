@@ -123,3 +123,30 @@ impl DataType {
         self.bytes().div_ceil(4)
     }
 }
+
+/// Form of an integer addition: `a + b`, `a − b`, `b − a`, `a + b + 1` (fields [`ADD_OP`](super::field::ADD_OP) and
+/// [`ADD_OP_SCALED`](super::field::ADD_OP_SCALED)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addition {
+    /// `a + b`.
+    Add,
+    /// `a − b`.
+    Subtract,
+    /// `b − a`.
+    Reverse,
+    /// `a + b + 1`.
+    PlusOne,
+}
+
+impl Addition {
+    /// Decodes its number in an instruction, of which the lower two bits count.
+    #[inline(always)]
+    pub const fn from_bits(bits: u32) -> Self {
+        match bits & 3 {
+            0 => Self::Add,
+            1 => Self::Subtract,
+            2 => Self::Reverse,
+            _ => Self::PlusOne,
+        }
+    }
+}

@@ -1,5 +1,8 @@
 //! Integer arithmetic, logic, shifts and bit fields.
 
+#[cfg(test)]
+use fermi_spec::isa::Addition;
+
 /// The condition flags of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Flags {
@@ -60,35 +63,14 @@ impl Flags {
     }
 }
 
-/// Form of an addition: `a + b`, `a − b`, `b − a`, `a + b + 1`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Addition {
-    Add,
-    Subtract,
-    Reverse,
-    PlusOne,
-}
-
-impl Addition {
-    /// Decodes its number in an instruction.
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        match bits & 3 {
-            0 => Self::Add,
-            1 => Self::Subtract,
-            2 => Self::Reverse,
-            _ => Self::PlusOne,
-        }
-    }
-
-    /// The operands as they are added, and the carry that goes in unless an earlier sum's does.
-    #[cfg(test)]
-    fn terms(self, a: u32, b: u32) -> (u32, u32, bool) {
-        match self {
-            Self::Add => (a, b, false),
-            Self::Subtract => (a, !b, true),
-            Self::Reverse => (!a, b, true),
-            Self::PlusOne => (a, b, true),
-        }
+/// The operands as they are added, and the carry that goes in unless an earlier sum's does.
+#[cfg(test)]
+fn terms(addition: Addition, a: u32, b: u32) -> (u32, u32, bool) {
+    match addition {
+        Addition::Add => (a, b, false),
+        Addition::Subtract => (a, !b, true),
+        Addition::Reverse => (!a, b, true),
+        Addition::PlusOne => (a, b, true),
     }
 }
 
@@ -96,7 +78,7 @@ impl Addition {
 /// A sum and its flags. `carry`: of an earlier sum, in place of the operation's own.
 #[inline(always)]
 pub(crate) fn add(a: u32, b: u32, addition: Addition, carry: Option<bool>) -> (u32, Flags) {
-    let (x, y, own) = addition.terms(a, b);
+    let (x, y, own) = terms(addition, a, b);
     let sum = x.wrapping_add(y).wrapping_add(carry.unwrap_or(own).into());
     let flags = Flags {
         zero: sum == 0,

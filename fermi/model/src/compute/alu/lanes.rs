@@ -1,6 +1,8 @@
 //! Sums and shifts of all lanes at once: each step for every lane, so that it becomes a few vector instructions.
 
-use super::{Comparison, integer::Addition, single::all_if};
+use fermi_spec::isa::Addition;
+
+use super::{Comparison, single::all_if};
 use crate::compute::warp::{Lanes, each, mask_of, signs_of};
 
 const SIGN: u32 = 1 << 31;

@@ -1,12 +1,11 @@
 //! Classes 0 to 3: f32, f64 and integer arithmetic.
 
-use fermi_spec::isa::{Opcode, field};
+use fermi_spec::isa::{Addition, Opcode, field};
 
 use super::{Kind32, as_register, finish, values, wide_values};
 use crate::compute::{
     alu::{
-        Comparison, Round, double,
-        integer::{self, Addition},
+        Comparison, Round, double, integer,
         lanes::{self, Shift},
         single::{self, Mode},
         special::{self, Function},
