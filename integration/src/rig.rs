@@ -386,6 +386,27 @@ impl Rig {
         })
     }
 
+    /// Stores two patterns in turn to `bytes` of the data, so often, in one submission; returns whether that ended.
+    pub(crate) fn fill_in_turns(
+        &mut self,
+        bus: &mut impl WideBus,
+        channel: u8,
+        seed: u64,
+        bytes: u64,
+        rounds: u32,
+    ) -> bool {
+        bus.ram_write(PIECE_GPA, &pattern(seed, 0, PIECE + LINE));
+        let mut words = bind_words(Engine::Copy0).to_vec();
+        for round in 0..rounds {
+            let source = RAM_VA + PIECE_GPA + u64::from(round % 2) * LINE;
+            for piece in 0..bytes / PIECE {
+                let target = DATA_VA + piece * PIECE;
+                words.extend(copy_words(source, target, LINE as u32, (PIECE / LINE) as u32));
+            }
+        }
+        self.execute(bus, channel, &words)
+    }
+
     /// Reads the pattern back and compares it; gives the first wrong place, or `u64::MAX` if a copy does not end.
     pub fn verify(&mut self, bus: &mut impl WideBus, channel: u8, seed: u64, bytes: u64) -> Result<(), u64> {
         for piece in 0..bytes.div_ceil(PIECE) {

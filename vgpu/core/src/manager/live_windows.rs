@@ -440,7 +440,10 @@ impl Running {
 
     /// A chunk that has to go to host RAM so that a window can show a page of it, and that may move now.
     pub(super) fn next_to_show(&self, now: Tick) -> Option<(VmId, ChunkNo)> {
-        self.vms.values().find_map(|vgpu| {
+        // Those behind the last one first.
+        let last = self.mover.window_of;
+        let (before, behind): (Vec<&Vgpu>, _) = self.vms.values().partition(|vgpu| Some(vgpu.id) <= last);
+        behind.into_iter().chain(before).find_map(|vgpu| {
             let may_move = !vgpu.leaves() && vgpu.passed_over_until <= now && !self.mover.is_aside(vgpu.id);
             let chunk = vgpu.live.as_ref().filter(|_| may_move)?.waits_for.first()?;
             Some((vgpu.id, *chunk))
@@ -475,6 +478,7 @@ impl Running {
             if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
                 live.waits_for.remove(&chunk);
             }
+            (self.mover.was_for_window, self.mover.window_of) = (true, Some(vm));
             return true;
         }
         // No host RAM is left before others come back to VRAM, or no shadow table to point to it with.

@@ -48,6 +48,12 @@ pub(super) struct Mover {
     started: u64,
     /// Tries so far to see the broker's own channel off the card.
     pub(super) own_tries: u32,
+    /// The last move was one for a window.
+    #[serde(default)]
+    pub(super) was_for_window: bool,
+    /// The VM that the last such move was for.
+    #[serde(default)]
+    pub(super) window_of: Option<VmId>,
 }
 
 /// Who copies, and what.
