@@ -217,7 +217,7 @@ impl Manager {
                 let mut iova = IovaSpace::new(&self.config.bus);
                 let own = iova
                     .reserve_maps(1, None)
-                    .then(|| iova.allocate(OWN_BYTES, None))
+                    .then(|| iova.allocate(OWN_BYTES, None).0)
                     .flatten();
                 let Some(own) = own else {
                     let usable = iova.usable();

@@ -15,6 +15,8 @@ use crate::saved::Unsound;
 
 /// Most maps of one VM.
 pub(crate) const MAPS_MAX: usize = 65_536;
+/// Maps that a VM may have whatever the others have: more than a VMM without an IOMMU needs.
+const MAPS_OF_EVERY_VM: usize = 512;
 /// GPAs are bus addresses to the guest's device: 40 bits.
 const GPA_END: u64 = 1 << 40;
 
@@ -29,6 +31,8 @@ pub(crate) struct RamMap {
 #[derive(Default, Debug, Serialize, Deserialize)]
 pub(crate) struct RamMaps {
     maps: BTreeMap<u64, RamMap>,
+    /// Bytes of all of them. A VMM with an IOMMU maps page by page.
+    bytes: u64,
 }
 
 impl RamMaps {
@@ -61,11 +65,15 @@ impl RamMaps {
             });
             end = after.ok_or_else(|| Unsound::new("a map of RAM overlaps another, or lies nowhere"))?;
         }
-        Ok(())
+        let bytes = self.maps.values().map(|map| map.bytes).sum::<u64>();
+        Unsound::unless(bytes == self.bytes, "the sum of its maps of RAM is another one")
     }
 
     pub(crate) fn insert(&mut self, gpa: Gpa, map: RamMap) {
-        self.maps.insert(gpa.0, map);
+        self.bytes += map.bytes;
+        if let Some(before) = self.maps.insert(gpa.0, map) {
+            self.bytes -= before.bytes;
+        }
     }
 
     /// The maps that cover a range exactly, in order; `None` if they do not.
@@ -82,7 +90,7 @@ impl RamMaps {
     }
 
     pub(crate) fn remove(&mut self, gpa: Gpa) {
-        self.maps.remove(&gpa.0);
+        self.bytes -= self.maps.remove(&gpa.0).map_or(0, |map| map.bytes);
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = (Gpa, RamMap)> {
@@ -95,7 +103,7 @@ impl RamMaps {
 
     /// Bytes of all maps.
     pub(crate) fn bytes(&self) -> u64 {
-        self.maps.values().map(|map| map.bytes).sum()
+        self.bytes
     }
 
     /// The one door from guest RAM to a bus address.
@@ -106,13 +114,16 @@ impl RamMaps {
     }
 }
 
-/// First-fit allocator of bus addresses, in 2 MiB units, within the usable ranges of the path to host memory.
+/// First-fit allocator of bus addresses within the usable ranges of the path to host memory. What is smaller than a unit of 2 MiB takes whole
+/// pages, anything else whole units: an IOMMU maps those by one entry each.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct IovaSpace {
     /// Whole units, ascending, never touching.
     ranges: Vec<BusRange>,
     /// The allocated ranges: start, length and owner.
     used: BTreeMap<u64, (u64, Owner)>,
+    /// No usable address below this one is free: a search begins here.
+    full_below: u64,
     /// Maps that are there or promised, and their bound.
     maps: u32,
     /// Of these, each VM's.
@@ -134,6 +145,7 @@ impl IovaSpace {
         Self {
             ranges,
             used: BTreeMap::new(),
+            full_below: 0,
             maps: 0,
             maps_of: BTreeMap::new(),
             maps_max: bus.maps_max,
@@ -146,6 +158,7 @@ impl IovaSpace {
         Self {
             ranges: vec![BusRange { start, end }],
             used: BTreeMap::new(),
+            full_below: 0,
             maps: 0,
             maps_of: BTreeMap::new(),
             maps_max: 0,
@@ -169,26 +182,28 @@ impl IovaSpace {
         })
     }
 
-    /// Addresses for `bytes` in one piece.
-    pub(crate) fn allocate(&mut self, bytes: u64, owner: Owner) -> Option<Iova> {
-        let bytes = bytes.checked_next_multiple_of(BUS_UNIT)?;
-        let at = self
-            .ranges
-            .iter()
-            .find_map(|range| self.first_fit(*range, bytes))?;
-        self.used.insert(at, (bytes, owner));
-        Some(Iova(at))
-    }
-
-    fn first_fit(&self, range: BusRange, bytes: u64) -> Option<u64> {
-        let mut at = range.start.0;
-        for (&start, &(length, _)) in self.used.range(at..range.end.0) {
-            if start - at >= bytes {
-                break;
+    /// Addresses for `bytes` in one piece, and how many pieces were looked at.
+    pub(crate) fn allocate(&mut self, bytes: u64, owner: Owner) -> (Option<Iova>, u64) {
+        let unit = if bytes < BUS_UNIT { SMALL_PAGE } else { BUS_UNIT };
+        let mut search = Search {
+            bytes: bytes.max(1).saturating_add(unit - 1) / unit * unit,
+            unit,
+            first_gap: None,
+            looked_at: 0,
+        };
+        let from = self.full_below;
+        let found = self.ranges.iter().find_map(|range| {
+            let start = range.start.0.max(from);
+            (start < range.end.0).then(|| search.within(start..range.end.0, &self.used))?
+        });
+        self.full_below = search.first_gap.unwrap_or(from);
+        if let Some(at) = found {
+            self.used.insert(at, (search.bytes, owner));
+            if at == self.full_below {
+                self.full_below = at + search.bytes;
             }
-            at = start + length;
         }
-        (at.checked_add(bytes)? <= range.end.0).then_some(at)
+        (found.map(Iova), search.looked_at)
     }
 
     /// Gives addresses back.
@@ -201,6 +216,7 @@ impl IovaSpace {
             return Err(Inconsistency::on_bus(at));
         }
         self.used.remove(&at.0);
+        self.full_below = self.full_below.min(at.0);
         Ok(())
     }
 
@@ -253,6 +269,12 @@ impl IovaSpace {
             *self.maps_of.entry(vm).or_default() += count;
         }
         true
+    }
+
+    /// The same for one of a VM's maps of RAM, of which it has `held`. Those beyond what every VM may have take half of all there are, so that no VM
+    /// takes the others' with a guest that maps page by page.
+    pub(crate) fn reserve_ram_map(&mut self, held: usize, vm: VmId) -> bool {
+        (held < MAPS_OF_EVERY_VM || self.maps_left() > self.maps_max / 2) && self.reserve_maps(1, Some(vm))
     }
 
     /// A map of a VM is gone.
@@ -315,6 +337,11 @@ impl IovaSpace {
             let after = start.checked_add(bytes).filter(|_| start >= end && bytes > 0);
             end = after.ok_or_else(|| Unsound::new("two owners of a bus address"))?;
         }
+        let is_full = self
+            .ranges
+            .iter()
+            .all(|range| self.is_full(range.start.0..self.full_below.min(range.end.0)));
+        Unsound::unless(is_full, "a bus address is free that counts as used")?;
         Unsound::unless(self.maps <= self.maps_max, "more DMA maps than there may be")?;
         let of_vms: u64 = self.maps_of.values().map(|&maps| u64::from(maps)).sum();
         Unsound::unless(of_vms <= u64::from(self.maps), "more DMA maps of VMs than of all")?;
@@ -327,9 +354,55 @@ impl IovaSpace {
         Ok(())
     }
 
+    /// Whether no address of a range is free.
+    fn is_full(&self, range: Range<u64>) -> bool {
+        let mut at = range.start;
+        for (&start, &(bytes, _)) in self.used.range(range.clone()) {
+            if start != at {
+                return false;
+            }
+            at = start + bytes;
+        }
+        at >= range.end
+    }
+
     /// Text of the usable ranges, for messages.
     pub(crate) fn usable(&self) -> UsableBus {
         UsableBus(self.ranges.clone())
+    }
+}
+
+/// A search for free addresses.
+struct Search {
+    /// Whole units that are wanted.
+    bytes: u64,
+    unit: u64,
+    /// The first free address that was met.
+    first_gap: Option<u64>,
+    /// Pieces in use that were looked at.
+    looked_at: u64,
+}
+
+impl Search {
+    /// The first place in a range that has room. No piece reaches into the range from before it.
+    fn within(&mut self, range: Range<u64>, used: &BTreeMap<u64, (u64, Owner)>) -> Option<u64> {
+        let mut at = range.start;
+        for (&start, &(length, _)) in used.range(range.clone()) {
+            if let Some(found) = self.between(at, start) {
+                return Some(found);
+            }
+            self.looked_at += 1;
+            at = start + length;
+        }
+        self.between(at, range.end)
+    }
+
+    fn between(&mut self, start: u64, end: u64) -> Option<u64> {
+        if start < end {
+            self.first_gap.get_or_insert(start);
+        }
+        let at = start.checked_next_multiple_of(self.unit)?;
+        (at.checked_add(self.bytes)? <= end).then_some(at)
     }
 }
 
@@ -368,6 +441,8 @@ impl Inspect for IovaSpace {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const VM: Owner = Some(VmId(3));
@@ -422,46 +497,50 @@ mod tests {
     }
 
     const GIB: u64 = 1 << 30;
+
+    fn take(space: &mut IovaSpace, bytes: u64) -> Option<Iova> {
+        space.allocate(bytes, VM).0
+    }
     /// Interrupts are sent there on x86.
     const INTERRUPTS: std::ops::Range<u64> = 0xfee0_0000..0xfef0_0000;
 
     #[test]
     fn released_bus_addresses_are_used_again() {
         let mut space = IovaSpace::new(&Bus::default());
-        let first = space.allocate(1, VM).expect("room");
-        let second = space.allocate(8 << 20, VM).expect("room");
+        let first = take(&mut space, 1).expect("room");
+        let second = take(&mut space, 8 << 20).expect("room");
         assert!(second.0 >= first.0 + BUS_UNIT);
         let wrong = [(first, VmId(4)), (Iova(first.0 + BUS_UNIT / 2), VmId(3))];
         assert!(wrong.iter().all(|&(at, vm)| space.release(at, vm).is_err()));
         assert_eq!(space.release(first, VmId(3)), Ok(()));
         assert!(space.release(first, VmId(3)).is_err());
-        assert_eq!(space.allocate(0x1000, VM), Some(first));
-        assert_eq!(space.allocate(1 << 40, VM), None);
+        assert_eq!(take(&mut space, 0x1000), Some(first));
+        assert_eq!(take(&mut space, 1 << 40), None);
     }
 
     #[test]
     fn addresses_of_interrupts_are_never_given_away() {
         let mut space = IovaSpace::new(&bus(&[0..INTERRUPTS.start, INTERRUPTS.end..1 << 48]));
-        let all = space.allocate(1020 * GIB, VM).expect("everything above 4 GiB");
+        let all = take(&mut space, 1020 * GIB).expect("everything above 4 GiB");
         assert_eq!(all, Iova(4 * GIB));
-        assert_eq!(space.allocate(1, VM), None);
+        assert_eq!(take(&mut space, 1), None);
     }
 
     #[test]
     fn iommu_of_39_bits_is_filled_to_its_end_and_not_beyond() {
         let mut space = IovaSpace::new(&bus(&[0..INTERRUPTS.start, INTERRUPTS.end..1 << 39]));
-        assert_eq!(space.allocate(509 * GIB, VM), None);
-        assert_eq!(space.allocate(508 * GIB, VM), Some(Iova(4 * GIB)));
-        assert_eq!(space.allocate(1, VM), None);
+        assert_eq!(take(&mut space, 509 * GIB), None);
+        assert_eq!(take(&mut space, 508 * GIB), Some(Iova(4 * GIB)));
+        assert_eq!(take(&mut space, 1), None);
     }
 
     #[test]
     fn hole_is_stepped_over_and_small_things_fill_the_room_before_it() {
         let hole = 6 * GIB + 0x1000..7 * GIB - 0x1000;
         let mut space = IovaSpace::new(&bus(&[4 * GIB..hole.start, hole.end..16 * GIB]));
-        assert_eq!(space.allocate(3 * GIB, VM), Some(Iova(7 * GIB)));
-        assert_eq!(space.allocate(2 * GIB, VM), Some(Iova(4 * GIB)));
-        assert_eq!(space.allocate(BUS_UNIT, VM), Some(Iova(10 * GIB)));
+        assert_eq!(take(&mut space, 3 * GIB), Some(Iova(7 * GIB)));
+        assert_eq!(take(&mut space, 2 * GIB), Some(Iova(4 * GIB)));
+        assert_eq!(take(&mut space, BUS_UNIT), Some(Iova(10 * GIB)));
     }
 
     #[test]
@@ -471,7 +550,7 @@ mod tests {
             2 * GIB..4 * GIB + BUS_UNIT - 1,
             1 << 40..1 << 41,
         ]));
-        assert_eq!(space.allocate(1, VM), None);
+        assert_eq!(take(&mut space, 1), None);
         assert_eq!(space.usable().to_string(), "none between 4 GiB and 1 TiB");
         let space = IovaSpace::new(&bus(&[8 * GIB..16 * GIB, 0..8 * GIB]));
         assert_eq!(space.usable().to_string(), "0x100000000 to 0x3ffffffff");
@@ -494,5 +573,81 @@ mod tests {
         assert!(space.reserve_maps(1, VM));
         space.withhold(VmId(3));
         assert_eq!((space.maps_left(), space.map_count(VmId(3))), (1, 0));
+    }
+
+    /// What first fit over pages gives: `pages[i]` says whether page i of the range is in use.
+    fn first_fit(pages: &[bool], bytes: u64) -> Option<usize> {
+        let unit = if bytes < BUS_UNIT { SMALL_PAGE } else { BUS_UNIT };
+        let (step, count) = (
+            (unit / SMALL_PAGE) as usize,
+            (bytes.next_multiple_of(unit) / SMALL_PAGE) as usize,
+        );
+        let mut places = (0..pages.len()).step_by(step);
+        places.find(|&at| {
+            pages
+                .get(at..at + count)
+                .is_some_and(|part| part.iter().all(|used| !used))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn addresses_are_those_of_first_fit(
+            steps in prop::collection::vec((any::<bool>(), 0usize..40, 0usize..4), 1..200),
+        ) {
+            let start = 4 * GIB;
+            let units = start..start + 5 * BUS_UNIT;
+            let mut space = IovaSpace::new(&bus(std::slice::from_ref(&units)));
+            let mut pages = vec![false; (5 * BUS_UNIT / SMALL_PAGE) as usize];
+            let mut held: Vec<(usize, usize)> = Vec::new();
+            for (takes, which, size) in steps {
+                if takes || held.is_empty() {
+                    let bytes = [1, 3 * SMALL_PAGE, BUS_UNIT / 2, BUS_UNIT][size] + which as u64 % 3 * SMALL_PAGE;
+                    let wanted = first_fit(&pages, bytes);
+                    let at = take(&mut space, bytes);
+                    prop_assert_eq!(at, wanted.map(|page| Iova(start + page as u64 * SMALL_PAGE)));
+                    if let Some(page) = wanted {
+                        let unit = if bytes < BUS_UNIT { SMALL_PAGE } else { BUS_UNIT };
+                        let count = (bytes.next_multiple_of(unit) / SMALL_PAGE) as usize;
+                        pages[page..page + count].fill(true);
+                        held.push((page, count));
+                    }
+                } else {
+                    let (page, count) = held.swap_remove(which % held.len());
+                    pages[page..page + count].fill(false);
+                    prop_assert_eq!(space.release(Iova(start + page as u64 * SMALL_PAGE), VmId(3)), Ok(()));
+                }
+                let all = held.iter().map(|(page, count)| {
+                    (Iova(start + *page as u64 * SMALL_PAGE), *count as u64 * SMALL_PAGE, VmId(3))
+                });
+                prop_assert!(space.check(&bus(std::slice::from_ref(&units)), all).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn maps_page_by_page_take_half_of_all_at_most() {
+        let mut space = IovaSpace::new(&Bus {
+            maps_max: 4 * MAPS_OF_EVERY_VM as u32,
+            ..Bus::default()
+        });
+        let mut take = |vm| {
+            (0..)
+                .take_while(|&held| space.reserve_ram_map(held, VmId(vm)))
+                .count()
+        };
+        assert_eq!(take(1), 2 * MAPS_OF_EVERY_VM);
+        assert_eq!([2, 3, 4].map(take), [MAPS_OF_EVERY_VM, MAPS_OF_EVERY_VM, 0]);
+    }
+
+    #[test]
+    fn pages_one_by_one_cost_a_look_each() {
+        let mut space = IovaSpace::new(&Bus::default());
+        let looks: u64 = (0..10_000).map(|_| space.allocate(SMALL_PAGE, VM).1).sum();
+        assert_eq!(looks, 0);
+        // A hole at the start is found at once, and what is used behind it is passed once.
+        assert_eq!(space.release(Iova(4 * GIB), VmId(3)), Ok(()));
+        let looks: Vec<u64> = (0..3).map(|_| space.allocate(SMALL_PAGE, VM).1).collect();
+        assert_eq!(looks, [0, 9_999, 0]);
     }
 }

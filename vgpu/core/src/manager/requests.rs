@@ -25,6 +25,9 @@ use crate::notice::Notice;
 use crate::reason::Inconsistency;
 use crate::share::PAGE_FETCHED;
 
+/// Work for a piece of a VM's bus addresses that a search for free ones looks at.
+const ADDRESS_LOOKED_AT: u64 = 10;
+
 /// How executing a request ended.
 pub(super) enum Step {
     /// It is done: send this answer.
@@ -347,25 +350,34 @@ impl Running {
         }
         let (mapped, most) = (vgpu.ram.bytes(), vgpu.config.ram);
         let fits = bytes <= most.saturating_sub(mapped);
-        let iova = match fits.then(|| vgpu.bus.allocate(bytes, Some(vm))).flatten() {
+        let (found, looked_at) = match fits {
+            true => vgpu.bus.allocate(bytes, Some(vm)),
+            false => (None, 0),
+        };
+        vgpu.share.charge(looked_at * ADDRESS_LOOKED_AT);
+        let iova = match found {
             Some(iova) if self.iova.check_held(&vgpu.bus, vm, iova, bytes).is_err() => {
                 self.inconsistent(vm, Inconsistency::on_bus(iova));
                 return Reply::Refused(Refusal::NotAttached);
             }
-            Some(iova) if self.iova.reserve_maps(1, Some(vm)) => iova,
+            Some(iova) if self.iova.reserve_ram_map(vgpu.ram.count(), vm) => iova,
             Some(iova) => {
                 // It was given just now.
                 let _ = vgpu.bus.release(iova, vm);
                 return Reply::Refused(Refusal::TooManyMaps);
             }
             None => {
-                let what = || {
-                    format!(
-                        "a map of {}M of RAM is refused: {}M are mapped, and its `ram` is {}M",
-                        bytes >> 20,
-                        mapped >> 20,
+                let what = || match fits {
+                    false => format!(
+                        "a map of {}K of RAM is refused: {}K are mapped, and its `ram` is {}M",
+                        bytes >> 10,
+                        mapped >> 10,
                         most >> 20
-                    )
+                    ),
+                    true => format!(
+                        "a map of {}K of RAM is refused: its bus addresses have no room of that size in one piece",
+                        bytes >> 10
+                    ),
                 };
                 self.guest_error(vm, what, cx);
                 return Reply::Refused(Refusal::TooMuchRam);

@@ -307,7 +307,7 @@ impl Running {
     fn attach(&mut self, vm: VmId, config: VmConfig, cx: &mut Cx<'_>) {
         let admitted = self.admit(vm, &config).and_then(|()| {
             let (bytes, iova) = (config.bus_bytes(), &mut self.iova);
-            let at = iova.allocate(bytes, Some(vm)).ok_or_else(|| {
+            let at = iova.allocate(bytes, Some(vm)).0.ok_or_else(|| {
                 let usable = iova.usable();
                 Denial::BusAddresses { bytes, usable }
             })?;
