@@ -141,6 +141,7 @@ fn own_table(
 /// The tables of a directory; their entries are checked.
 fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Vec<VramAddr>, Violation> {
     let mut tables = Vec::new();
+    let is_leaving = vm.directories_leaving.contains(&directory);
     for raw in world.read_arena_words(directory, PD_ENTRIES) {
         let pde = Pde::from_bits(raw);
         for (table, entries, page) in [
@@ -153,21 +154,27 @@ fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Ve
             }
             tables.push(VramAddr(at.0));
             for raw in world.read_arena_words(VramAddr(at.0), entries) {
-                check_entry(world, vm, Pte::from_bits(raw), page)?;
+                check_entry(world, vm, is_leaving, Pte::from_bits(raw), page)?;
             }
         }
     }
     Ok(tables)
 }
 
-fn check_entry(world: &World, vm: &VmAudit, pte: Pte, page: u64) -> Result<(), Violation> {
+/// Checks an entry. Nothing walks a table that `is_leaving`; it may lead to frames that a move has emptied, which nobody else has before
+/// both are flushed.
+fn check_entry(world: &World, vm: &VmAudit, is_leaving: bool, pte: Pte, page: u64) -> Result<(), Violation> {
     if !pte.valid() {
         return Ok(());
     }
     let at = pte.address().0;
     let inside = |start: u64, bytes: u64| at >= start && at + page <= start + bytes;
     let own = match pte.aperture() {
-        fermi_spec::addr::Aperture::Vram => vm.frames.iter().any(|(frame, _)| inside(frame.base().0, FRAME)),
+        fermi_spec::addr::Aperture::Vram => {
+            let emptied = vm.emptied.iter().filter(|_| is_leaving);
+            let mut all = vm.frames.iter().map(|(frame, _)| frame).chain(emptied);
+            all.any(|frame| inside(frame.base().0, FRAME))
+        }
         fermi_spec::addr::Aperture::Peer => false,
         _ if !world.is_mapped(fermi_spec::addr::Iova(at), page) => {
             return Err(Violation(format!(

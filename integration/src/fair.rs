@@ -157,6 +157,8 @@ mod tests {
             image: (fermi_spec::addr::Iova(0), 0),
             ram: Vec::new(),
             directories: Vec::new(),
+            directories_leaving: Vec::new(),
+            emptied: Vec::new(),
             suspended: Vec::new(),
             resident: active + idle,
             spilled: wanted,

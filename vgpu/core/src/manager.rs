@@ -401,6 +401,10 @@ pub struct VmAudit {
     pub ram: Vec<(fermi_spec::addr::Iova, u64)>,
     /// Directories in the card's VRAM.
     pub directories: Vec<fermi_spec::addr::VramAddr>,
+    /// Those of them that no channel uses any more and that a flush has still to drop. A move does not redirect them: its own flush comes behind.
+    pub directories_leaving: Vec<fermi_spec::addr::VramAddr>,
+    /// Frames that a move has emptied, which stay the VM's until its flush.
+    pub emptied: Vec<fermi_spec::addr::FrameNo>,
     /// Physical channels that are suspended for a move.
     pub suspended: Vec<u8>,
     /// Bytes in VRAM.

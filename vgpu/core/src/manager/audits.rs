@@ -1,7 +1,5 @@
 //! What checkers and the edge ask of a running manager, all at once.
 
-use shadow_pt::ShadowSpace;
-
 use super::live_windows::LiveWindows;
 use super::mover::Stage;
 use super::running::Running;
@@ -81,11 +79,13 @@ impl Running {
         }
         let is_equal = |chunk: &ChunkNo| matches!(vgpu.chunks.place(*chunk), ChunkPlace::Both(_));
         let equal = vgpu.chunks.all().filter(is_equal);
-        let leaving = self
-            .spaces_leaving
-            .values()
-            .filter(|(vm, _)| *vm == vgpu.id)
-            .map(|(_, space)| space);
+        let leaving = self.spaces_leaving.values().filter(|(vm, _)| *vm == vgpu.id);
+        let directories_leaving: Vec<_> = leaving.map(|(_, space)| space.directory()).collect();
+        let moves = self.mover.all().filter(|moving| moving.head.vm == vgpu.id);
+        let emptied = moves.filter_map(|moving| match &moving.stage {
+            Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => Some(emptied),
+            _ => None,
+        });
         let view = VmView::of(vgpu.id, &vgpu.chunks, vgpu.config.chunk_bytes, vgpu.quota());
         VmAudit {
             vm: vgpu.id,
@@ -96,9 +96,12 @@ impl Running {
             directories: vgpu
                 .spaces
                 .values()
-                .map(|space| &space.shadow)
-                .chain(leaving)
-                .map(ShadowSpace::directory)
+                .map(|space| space.shadow.directory())
+                .chain(directories_leaving.iter().copied())
+                .collect(),
+            directories_leaving,
+            emptied: emptied
+                .flat_map(|chunks| chunks.values().flatten().copied())
                 .collect(),
             suspended: vgpu
                 .channels
