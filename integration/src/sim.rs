@@ -16,7 +16,7 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{GpuConfig, Notice, Request, VmConfig, VmId};
+use vgpu::{GpuConfig, Notice, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
@@ -447,13 +447,10 @@ impl Simulation {
         if let Some(Err(reason)) = &self.world.vm(id).attached {
             return Err(Violation(format!("{id} was denied: {reason}")));
         }
-        let whole = Request::MapRam {
-            gpa: fermi_spec::addr::Gpa(0),
-            bytes: RAM_BYTES,
-            writable: true,
-        };
-        let request = self.world.ask(id, whole);
-        self.idle_until(|world| world.take_reply(id, request).is_some())?;
+        for map in drawn::maps_of_ram(self.world.config(), id) {
+            let request = self.world.ask(id, map);
+            self.idle_until(|world| world.take_reply(id, request).is_some())?;
+        }
         drawn::map_windows(&mut self.world, id);
         self.vms[at].player.begin();
         Ok(())

@@ -1,13 +1,15 @@
 //! What a seed draws: card, promises to VMs, misbehaviour of the hardware; and how that is told.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use fermi_model::Faults;
+use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vgpu::{Bus, GpuConfig, PolicyName, Quota, VmConfig, VmId};
+use vgpu::{Bus, GpuConfig, PolicyName, Quota, Request, VmConfig, VmId};
 
-use super::{Kind, MIB};
+use super::{Kind, MIB, RAM_BYTES};
 use crate::watch::World;
 
 /// Of so many seeds one has a card that hangs in a flush, and one a card that hangs in a runlist.
@@ -86,6 +88,28 @@ pub(super) fn map_windows(world: &mut World, vm: VmId) {
     if maps_windows(world.config(), vm) {
         world.let_windows(vm);
     }
+}
+
+/// What a VM's client asks for to have all its RAM mapped: one map, or, as of every third with an IOMMU, page by page where the rings are, the
+/// last first, so that no two neighbours are neighbours on the bus.
+pub(super) fn maps_of_ram(config: &GpuConfig, vm: VmId) -> Vec<Request> {
+    let pages = match (config.seed >> 5).wrapping_add(u64::from(vm.0)) % 3 {
+        0 => MIB..MIB + 128 * SMALL_PAGE,
+        _ => 0..0,
+    };
+    let count = (pages.end - pages.start) / SMALL_PAGE;
+    let by_page = (1..=count).map(|back| {
+        let gpa = pages.end - back * SMALL_PAGE;
+        gpa..gpa + SMALL_PAGE
+    });
+    let rest = [0..pages.start, pages.end..RAM_BYTES];
+    let all = by_page.chain(rest.into_iter().filter(|range| !range.is_empty()));
+    let map = |range: Range<u64>| Request::MapRam {
+        gpa: Gpa(range.start),
+        bytes: range.end - range.start,
+        writable: true,
+    };
+    all.map(map).collect()
 }
 
 /// How many VMs can be admitted, up to four, and the most VRAM that each may see.
