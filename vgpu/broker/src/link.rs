@@ -17,7 +17,7 @@ use crate::broker::Shared;
 use crate::error::{AttachError, LinkError};
 use crate::image::{WindowFile, window_bytes};
 use crate::mapping::MapError;
-use crate::memory::RamMap;
+use crate::memory::{FileMap, RamMap};
 use crate::pci_function::window_part;
 use crate::perform::Performer;
 use crate::port::VmPort;
@@ -273,7 +273,8 @@ impl LocalLink {
         writable: bool,
     ) -> Result<(), LinkError> {
         let file = Arc::new(File::from(memory));
-        let map = RamMap::new(file, offset, bytes, writable, &self.owner)?;
+        let file = Arc::new(FileMap::new(file, offset, bytes, writable, &self.owner)?);
+        let map = RamMap::new(file, offset, bytes, writable)?;
         let issue = |performer: &mut Performer, id| performer.map_ram(self.attachment, id, gpa, map);
         done(self.wait_for(issue)?)
     }

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use fermi_spec::addr::{Gpa, GuestVramAddr};
-use vfio_user_server::Reaper;
-use vfio_user_server::bounds::DMA_MAPS_MAX;
+use vfio_user_server::dma::DmaFile;
+use vfio_user_server::{ForeignFd, Reaper};
 use vgpu::{DmaMemory, HostMemory, Place, VmId};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
@@ -24,62 +24,177 @@ use crate::sigbus::{Guard, MapOwner};
 /// Bytes of the broker's own DMA memory.
 pub const OWN_BYTES: u64 = 1 << 20;
 
-/// RAM maps of one VM: as many as the handshake allows a client. Together with the number of VMs this
-/// stays well below the mappings that a process may have, so that no client takes them from the others.
-pub(crate) const RAM_MAPS_MAX: usize = DMA_MAPS_MAX;
+/// RAM maps of one VM. A guest with an IOMMU has one for each page that its driver lets the device reach: nouveau's and Mesa's tests come to some
+/// thousands. They are parts of a few mappings, so what bounds them is the time in which they go with their VM.
+pub const RAM_MAPS_MAX: usize = 16_384;
 
 /// Descriptors that one VM can make a broker hold at a time: its socket's, its image and its part of a software card.
 pub const DESCRIPTORS_OF_A_VM: u64 = vfio_user_server::bounds::DESCRIPTORS_MAX as u64 + 16;
 
-/// A mapped range of a client's memory file, which may be cut while it is mapped: an access to the missing
-/// part reads as zero.
+/// A mapping of a client's memory file, which may be cut while it is mapped: an access to the missing part reads as zero.
 #[derive(Debug)]
-pub struct RamMap {
-    pub(crate) bytes: u64,
-    pub(crate) writable: bool,
+pub struct FileMap {
+    /// Where it begins in the file, and its length. Bytes.
+    offset: u64,
+    bytes: u64,
+    is_writable: bool,
     mapped: Mapped,
     guard: Guard,
 }
 
-impl RamMap {
+impl FileMap {
     /// Maps `bytes` from `offset` of a client's file; `owner` is told if the client takes the memory away.
+    ///
+    /// # Errors
+    /// Those of the host; a range that the file has not; too many mappings of this owner's.
     pub fn new(
         file: Arc<File>,
         offset: u64,
         bytes: u64,
-        writable: bool,
+        is_writable: bool,
         owner: &MapOwner,
     ) -> Result<Self, MapError> {
         // Files without MFD_ALLOW_SEALING refuse this; then only the guard protects the mapping.
         seal_against_shrinking(&file);
-        let mapped = map_client(file, offset, bytes, writable)?;
+        let mapped = map_client(file, offset, bytes, is_writable)?;
         let guard = Guard::new(mapped.region.clone(), owner)?;
         Ok(Self {
+            offset,
             bytes,
-            writable,
+            is_writable,
             mapped,
             guard,
         })
     }
 
-    /// The memory at `offset` of the range, which must have `bytes` from there on.
+    /// Maps a file of `file_bytes` as a whole, as far as it consists of pages.
+    ///
+    /// # Errors
+    /// Those of [`Self::new`].
+    pub fn whole(file: Arc<File>, file_bytes: u64, owner: &MapOwner) -> Result<Self, MapError> {
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(std::io::Error::from)?;
+        let is_writable = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDWR;
+        Self::new(file, 0, file_bytes - file_bytes % PAGE, is_writable, owner)
+    }
+
+    /// The memory of `bytes` from `offset` of the file, if all of it is mapped.
     pub fn part(&self, offset: u64, bytes: u64) -> Option<DmaMemory> {
-        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        let at = offset.checked_sub(self.offset)?;
+        let is_inside = at.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         is_inside.then(|| DmaMemory {
             region: self.mapped.region.clone(),
-            offset: self.mapped.lead + offset,
+            offset: self.mapped.lead + at,
             bytes,
         })
     }
 
-    /// Length of the range. Bytes.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
+    /// Whether stores are possible.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
     /// Whether the client took the memory away.
     pub fn is_torn(&self) -> bool {
         self.guard.is_torn()
+    }
+}
+
+/// A range of RAM that a client's device may reach: a part of a mapping that others may share.
+#[derive(Debug)]
+pub(crate) struct RamMap {
+    pub(crate) bytes: u64,
+    pub(crate) writable: bool,
+    /// Where it lies in the mapping.
+    offset: u64,
+    file: Arc<FileMap>,
+}
+
+impl RamMap {
+    /// `bytes` from `offset` of the file.
+    ///
+    /// # Errors
+    /// They are no pages of the mapping, or cannot be stored to and are to be.
+    pub(crate) fn new(file: Arc<FileMap>, offset: u64, bytes: u64, writable: bool) -> Result<Self, MapError> {
+        let is_page = offset.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE) && bytes > 0;
+        let part = file
+            .part(offset, bytes)
+            .filter(|_| is_page && (!writable || file.is_writable));
+        match part {
+            Some(part) => Ok(Self {
+                bytes,
+                writable,
+                offset: part.offset,
+                file,
+            }),
+            None => Err(MapError::BadRange {
+                offset,
+                bytes,
+                file_bytes: file.offset + file.bytes,
+            }),
+        }
+    }
+}
+
+/// The files of one client's memory, each mapped once however many maps it has: a VMM with an IOMMU maps and unmaps single pages of one
+/// file all the time, and a mapping for each would take those of the process.
+#[derive(Debug, Default)]
+pub(crate) struct ClientFiles {
+    files: Vec<ClientFile>,
+}
+
+/// A file that is mapped as long as a map needs it.
+#[derive(Debug)]
+struct ClientFile {
+    /// As the client's table of maps knows it.
+    descriptor: Weak<ForeignFd>,
+    map: Weak<FileMap>,
+}
+
+/// Most bytes of a client's files that are mapped as a whole: half of a process's addresses are as many for each VM. Of files beyond that each map
+/// is a mapping, and the VM has few of them.
+const WHOLE_BYTES_MAX: u64 = 1 << 40;
+
+impl ClientFiles {
+    /// The mapping that `bytes` from the place that a map names lie in.
+    ///
+    /// # Errors
+    /// Those of [`FileMap::new`].
+    pub(crate) fn map(
+        &mut self,
+        file: &DmaFile,
+        bytes: u64,
+        writable: bool,
+        owner: &MapOwner,
+    ) -> Result<Arc<FileMap>, MapError> {
+        self.files.retain(|known| known.map.strong_count() > 0);
+        let is_it = |known: &&ClientFile| known.descriptor.as_ptr() == Arc::as_ptr(&file.descriptor);
+        let known = self
+            .files
+            .iter()
+            .filter(is_it)
+            .filter_map(|known| known.map.upgrade());
+        if let Some(map) = known
+            .into_iter()
+            .find(|map| map.part(file.offset, bytes).is_some())
+        {
+            return Ok(map);
+        }
+        let own = Arc::new(File::from(file.descriptor.try_clone()?));
+        let file_bytes = own.metadata()?.len();
+        let mapped: u64 = self
+            .files
+            .iter()
+            .filter_map(|known| Some(known.map.upgrade()?.bytes))
+            .sum();
+        let map = Arc::new(match mapped.saturating_add(file_bytes) <= WHOLE_BYTES_MAX {
+            true => FileMap::whole(own, file_bytes, owner)?,
+            false => FileMap::new(own, file.offset, bytes, writable, owner)?,
+        });
+        self.files.push(ClientFile {
+            descriptor: Arc::downgrade(&file.descriptor),
+            map: Arc::downgrade(&map),
+        });
+        Ok(map)
     }
 }
 
@@ -274,7 +389,7 @@ impl Memory {
     /// The VMs whose RAM was taken away while mapped.
     pub(crate) fn torn_vms(&self) -> Vec<VmId> {
         let is_torn =
-            |memory: &VmMemory| memory.image.is_torn() || memory.ram.values().any(|map| map.guard.is_torn());
+            |memory: &VmMemory| memory.image.is_torn() || memory.ram.values().any(|map| map.file.is_torn());
         self.vms
             .iter()
             .filter(|(_, memory)| is_torn(memory))
@@ -327,8 +442,8 @@ impl Memory {
                 let (start, map) = self.vms.get(&vm)?.ram.range(..=gpa.0).next_back()?;
                 let offset = gpa.0 - start;
                 (offset < map.bytes).then(|| Found {
-                    region: &map.mapped.region,
-                    offset: map.mapped.lead + offset,
+                    region: &map.file.mapped.region,
+                    offset: map.offset + offset,
                     room: map.bytes - offset,
                 })
             }
@@ -444,7 +559,13 @@ mod tests {
         let file = Arc::new(sealed_memfd("ram", pages * PAGE).unwrap());
         let torn = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
         let owner = MapOwner::new(torn, Reaper::start().unwrap());
-        RamMap::new(file, 0, pages * PAGE, writable, &owner).unwrap()
+        RamMap::new(
+            Arc::new(FileMap::new(file, 0, pages * PAGE, writable, &owner).unwrap()),
+            0,
+            pages * PAGE,
+            writable,
+        )
+        .unwrap()
     }
 
     fn memory() -> Memory {

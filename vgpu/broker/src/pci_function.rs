@@ -12,6 +12,7 @@ use vfio_user_server::irq::IrqIndex;
 use vgpu::{CONFIG_BYTES, Capabilities};
 
 use crate::error::StartError;
+use crate::memory::RAM_MAPS_MAX;
 
 /// Least and most bytes of a BAR.
 const BAR_BYTES: std::ops::RangeInclusive<u64> = 16..=1 << 62;
@@ -86,6 +87,7 @@ pub(crate) fn function(bars: BarSizes, windows: Option<&Arc<OwnedFd>>) -> Functi
         info
     };
     FunctionInfo::new()
+        .with_dma_maps_max(RAM_MAPS_MAX)
         .with_region(Region::Bar0, region(Bar::Bar0))
         .with_region(Region::Bar1, region(Bar::Bar1))
         .with_region(Region::Bar3, region(Bar::Bar3))

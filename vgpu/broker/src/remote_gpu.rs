@@ -55,6 +55,9 @@ pub enum RemoteGpuError {
     },
 }
 
+/// DMA maps that a server takes if it says nothing else (`max_dma_maps` in the vfio-user specification, "Version").
+const DMA_MAPS_MAX: u32 = 65_535;
+
 /// A card in another process. Dropping it takes all memory from the card and hangs up; the card lives on.
 #[derive(Debug)]
 pub struct RemoteGpu {
@@ -173,7 +176,10 @@ impl HostGpu for RemoteGpu {
             bar1_bytes: self.function.region_bytes(Region::Bar1),
             bar3_bytes: self.function.region_bytes(Region::Bar3),
             frames_arrive_zeroed: false,
-            bus: vgpu::Bus::default(),
+            bus: vgpu::Bus {
+                maps_max: DMA_MAPS_MAX,
+                ..vgpu::Bus::default()
+            },
             follows_mappings: false,
         }
     }

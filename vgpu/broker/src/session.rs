@@ -3,29 +3,26 @@
 //! A request of the protocol becomes one or more *pieces*, each an access that the core takes in one event; it is
 //! answered when all its pieces are. Pieces are issued in the order in which the client's messages came.
 
-use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
 use fermi_spec::regs::pieces::runs;
-use vfio_user_server::dma::{DmaFile, DmaMap};
+use vfio_user_server::dma::DmaMap;
 use vfio_user_server::error::{CloseReason, ReplyError};
 use vfio_user_server::function::Region;
 use vfio_user_server::irq::{IrqAction, IrqChange, IrqIndex, IrqOperation};
-use vfio_user_server::{
-    BatchedWrite, Client, Errno, ForeignFd, Incoming, Pending, RequestId as ClientRequest,
-};
+use vfio_user_server::{BatchedWrite, Client, Errno, Incoming, Pending, RequestId as ClientRequest};
 use vgpu::{ACCESS_BYTES_MAX, InterruptKind, Refusal, Reply, Request, RequestId};
 use vmm_sys_util::epoll::EventSet;
 
 use crate::broker::Shared;
 use crate::image::WindowFile;
 use crate::mapping::MapError;
-use crate::memory::RamMap;
+use crate::memory::{ClientFiles, RamMap};
 use crate::ratelimit::RateLimit;
 use crate::sigbus::MapOwner;
 use crate::signaller::Signaller;
@@ -75,8 +72,7 @@ pub(crate) struct Session {
     pieces: Pending<RequestId, Piece>,
     /// Requests of a turn; empty between turns.
     incoming: Vec<Incoming>,
-    /// Descriptors of the client as files for mapping, each duplicated once however many maps it has.
-    files: Vec<(Weak<ForeignFd>, Weak<File>)>,
+    files: ClientFiles,
     limit: RateLimit,
 }
 
@@ -100,7 +96,7 @@ impl Session {
             gathers: Pending::default(),
             pieces: Pending::default(),
             incoming: Vec::new(),
-            files: Vec::new(),
+            files: ClientFiles::default(),
             limit: RateLimit::new(Instant::now()),
         }
     }
@@ -246,10 +242,8 @@ impl Session {
         let Some(file) = &map.file else {
             return self.client.reply_done(request);
         };
-        let mapped = self
-            .file_of(file)
-            .map_err(MapError::File)
-            .and_then(|mapped| RamMap::new(mapped, file.offset, map.bytes, map.is_writeable, &self.owner));
+        let mapped = self.files.map(file, map.bytes, map.is_writeable, &self.owner);
+        let mapped = mapped.and_then(|mapped| RamMap::new(mapped, file.offset, map.bytes, map.is_writeable));
         match mapped {
             Ok(mapped) => {
                 let id = self.issue(Piece::Whole(request, Answer::Done));
@@ -285,21 +279,6 @@ impl Session {
             .map(|map| (unmap(map), 0..0))
             .collect();
         self.gather(request, Answer::Done, 0, pieces)
-    }
-
-    fn file_of(&mut self, file: &DmaFile) -> std::io::Result<Arc<File>> {
-        self.files.retain(|(_, mapped)| mapped.strong_count() > 0);
-        let known = self
-            .files
-            .iter()
-            .find(|(descriptor, _)| descriptor.as_ptr() == Arc::as_ptr(&file.descriptor));
-        if let Some(mapped) = known.and_then(|(_, mapped)| mapped.upgrade()) {
-            return Ok(mapped);
-        }
-        let mapped = Arc::new(File::from(file.descriptor.try_clone()?));
-        self.files
-            .push((Arc::downgrade(&file.descriptor), Arc::downgrade(&mapped)));
-        Ok(mapped)
     }
 
     fn change_irqs(&mut self, request: ClientRequest, change: IrqChange) -> Result<(), ReplyError> {

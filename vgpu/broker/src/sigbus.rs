@@ -33,12 +33,12 @@ use vm_memory::MmapRegion;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::mapping::MapError;
-use crate::memory::RAM_MAPS_MAX;
 use crate::perform::VMS_MAX;
 
-/// Mappings of one VM: its maps, and some that it has given up and that are still to be unmapped. A VM that gives maps up
-/// faster than they are unmapped, which frees its own memory, is refused further ones until then.
-pub(crate) const MAPPINGS_MAX: usize = RAM_MAPS_MAX + 64;
+/// Mappings of one VM: those of its files, or of parts of large ones, and some that it has given up and that are still to be unmapped. A VM that
+/// gives mappings up faster than they are unmapped, which frees its own memory, is refused further ones until then. All VMs' are well below those that
+/// a process may have (65,530 by default).
+pub(crate) const MAPPINGS_MAX: usize = 512 + 64;
 
 /// Guarded mappings of the process: as many as all VMs together may have.
 pub(crate) const GUARDS_MAX: usize = MAPPINGS_MAX * VMS_MAX as usize;

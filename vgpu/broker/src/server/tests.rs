@@ -14,6 +14,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::*;
 use crate::broker::Broker;
+use crate::memory::RAM_MAPS_MAX;
 use crate::testing::{FakeGpu, RAM_AT, TestCore, at, client_memory, setup, traces_of, vm_config};
 
 mod descriptors;
@@ -187,6 +188,44 @@ fn client_ram_is_mapped_until_it_is_unmapped() {
     bench.wait_until(|bench| bench.attached() == 0);
     bench.wait_until(|_| traces_of("socketram").is_empty());
     assert!(bench.gpu.card().maps.is_empty());
+}
+
+/// Mappings of this process that show a file of this name.
+fn mappings_of(name: &str) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains(name)).count()
+}
+
+#[test]
+fn pages_of_one_file_share_its_mapping() {
+    let bench = Bench::new(TestCore::default(), &["a"]);
+    let mut client = bench.client("a");
+    let pages = RAM_MAPS_MAX as u64;
+    let (file, _) = client_memory("pagebypage", pages * PAGE);
+    let gpa = |page: u64| RAM_AT + 2 * page * PAGE;
+    let mut map = |page: u64, of_file: u64| client.dma_map(of_file * PAGE, gpa(page), PAGE, file.as_raw_fd());
+    // The last page of the file comes first.
+    (0..pages).for_each(|page| map(page, pages - 1 - page).unwrap());
+    // One more is refused, which this client does not look at.
+    map(pages, 0).unwrap();
+    assert_eq!(
+        (mappings_of("pagebypage"), bench.gpu.card().maps.len()),
+        (1, RAM_MAPS_MAX)
+    );
+    file.write_at(&[4, 3, 2, 1], (pages - 1) * PAGE).unwrap();
+    assert_eq!(read(&mut client, 0, at::RAM), 0x0102_0304);
+    // A file that has grown is mapped anew, beside the mapping that others still need.
+    file.set_len((pages + 1) * PAGE).unwrap();
+    client.dma_unmap(gpa(0), PAGE).unwrap();
+    file.write_at(&[8, 7, 6, 5], pages * PAGE).unwrap();
+    client
+        .dma_map(pages * PAGE, RAM_AT, PAGE, file.as_raw_fd())
+        .unwrap();
+    assert_eq!(read(&mut client, 0, at::RAM), 0x0506_0708);
+    assert_eq!(mappings_of("pagebypage"), 2);
+    drop((client, file));
+    bench.wait_until(|bench| bench.attached() == 0);
+    bench.wait_until(|_| traces_of("pagebypage").is_empty());
 }
 
 #[test]

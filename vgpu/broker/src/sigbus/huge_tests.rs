@@ -9,7 +9,7 @@ use vmm_sys_util::eventfd::EFD_NONBLOCK;
 
 use super::*;
 use crate::mapping::{PAGE, punch_hole};
-use crate::memory::RamMap;
+use crate::memory::FileMap;
 
 const HUGE: u64 = 2 << 20;
 
@@ -29,19 +29,20 @@ fn client_file() -> Option<Arc<File>> {
     }
 }
 
-fn map(file: &Arc<File>, offset: u64, bytes: u64) -> RamMap {
+fn map(file: &Arc<File>, offset: u64, bytes: u64) -> FileMap {
     let torn = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
     let owner = MapOwner::new(torn, Reaper::start().unwrap());
-    RamMap::new(file.clone(), offset, bytes, true, &owner).unwrap()
+    FileMap::new(file.clone(), offset, bytes, true, &owner).unwrap()
 }
 
-fn store(map: &RamMap, offset: u64, data: &[u8]) {
+/// Stores at a place of the file.
+fn store(map: &FileMap, offset: u64, data: &[u8]) {
     let memory = map.part(offset, data.len() as u64).unwrap();
     let slice = memory.region.as_volatile_slice();
     slice.write_slice(data, memory.offset as usize).unwrap();
 }
 
-fn load(map: &RamMap, offset: u64) -> u8 {
+fn load(map: &FileMap, offset: u64) -> u8 {
     let memory = map.part(offset, 1).unwrap();
     let mut data = [0];
     let slice = memory.region.as_volatile_slice();
@@ -63,8 +64,8 @@ fn pages_that_nobody_reserved_are_survived_and_unmapped() {
     // Ten times, in every length and place that a VMM may ask for: a mapping that stays behind would show.
     for (offset, bytes) in [(0, PAGE), (HUGE - PAGE, 2 * PAGE), (0, 2 * HUGE), (PAGE, HUGE)].repeat(10) {
         let map = map(&file, offset, bytes);
-        store(&map, bytes - 16, &[1; 16]);
-        assert_eq!(load(&map, bytes - 1), 1);
+        store(&map, offset + bytes - 16, &[1; 16]);
+        assert_eq!(load(&map, offset + bytes - 1), 1);
         assert!(map.is_torn() || has_pages());
         drop(map);
         super::tests::wait_until(|| mappings_of("memfd:client") == 0);
@@ -131,8 +132,8 @@ fn reserved_pages_work_until_they_are_punched_or_cut() {
     // Not on any boundary of huge pages, as the parts of QEMU's RAM below 4 GiB.
     let (low, high) = (map(&file, 0, 0xa0 * PAGE), map(&file, HUGE - PAGE, 2 * PAGE));
     store(&low, 0x9f * PAGE, &[7]);
-    store(&high, 0, &[8; 2 * PAGE as usize]);
-    assert_eq!((load(&low, 0x9f * PAGE), load(&high, PAGE)), (7, 8));
+    store(&high, HUGE - PAGE, &[8; 2 * PAGE as usize]);
+    assert_eq!((load(&low, 0x9f * PAGE), load(&high, HUGE)), (7, 8));
     let mut seen = [0; 2];
     file_bytes(&file, HUGE - 1, &mut seen);
     assert_eq!(seen, [8, 8], "the client sees other bytes");
@@ -140,7 +141,7 @@ fn reserved_pages_work_until_they_are_punched_or_cut() {
 
     pool.shrink();
     punch_hole(&file, 0, 2 * HUGE).unwrap();
-    assert_eq!((load(&low, 0), load(&high, PAGE)), (0, 0));
+    assert_eq!((load(&low, 0), load(&high, HUGE)), (0, 0));
     // What was punched comes back only from a pool that has pages of its own.
     assert!(low.is_torn() && high.is_torn() || pool.before > 0);
     file.set_len(0).unwrap();

@@ -7,9 +7,8 @@
 use std::fs::File;
 use std::sync::{Arc, Weak};
 
-use broker::{MapError, MapOwner, RamMap};
+use broker::{FileMap, MapError, MapOwner};
 use fermi_spec::addr::Iova;
-use vfio_user_server::bounds::DMA_PAGE_BYTES;
 use vfio_user_server::{DmaFile, DmaMap, Errno, ForeignFd};
 
 use crate::maps::DmaMaps;
@@ -18,8 +17,7 @@ use crate::maps::DmaMaps;
 #[derive(Debug)]
 struct Mapped {
     descriptor: Weak<ForeignFd>,
-    is_writable: bool,
-    map: RamMap,
+    map: FileMap,
 }
 
 /// The mapped files of one client, and the card's table of DMA maps.
@@ -48,24 +46,23 @@ impl ClientMemory {
     /// Lets the card reach a map. One without a file exists for the client alone: DMA does not find it.
     pub(super) fn insert(&mut self, map: &DmaMap) -> Result<(), Errno> {
         let Some(file) = &map.file else { return Ok(()) };
-        let end = file.offset.checked_add(map.bytes).ok_or(Errno::INVAL)?;
-        let mapped = self.find_or_map(file, end).map_err(|error| {
+        let mapped = self.find_or_map(file, map.bytes).map_err(|error| {
             log::warn!("cannot map the client's memory: {error}");
             Errno::NOMEM
         })?;
-        let memory = mapped.map.part(file.offset, map.bytes).ok_or(Errno::INVAL)?;
-        let is_writable = map.is_writeable && mapped.is_writable;
+        let memory = mapped.part(file.offset, map.bytes).ok_or(Errno::INVAL)?;
+        let is_writable = map.is_writeable && mapped.is_writable();
         // The protocol's table has checked that maps do not overlap and that the file is long enough.
         self.maps
             .insert(Iova(map.iova), memory, is_writable)
             .map_err(|_| Errno::INVAL)
     }
 
-    fn find_or_map(&mut self, file: &DmaFile, end: u64) -> Result<&Mapped, MapError> {
+    fn find_or_map(&mut self, file: &DmaFile, bytes: u64) -> Result<&FileMap, MapError> {
         self.files.retain(|mapped| mapped.descriptor.strong_count() > 0);
         let known = self.files.iter().position(|mapped| {
             std::ptr::eq(mapped.descriptor.as_ptr(), Arc::as_ptr(&file.descriptor))
-                && mapped.map.bytes() >= end
+                && mapped.map.part(file.offset, bytes).is_some()
         });
         let index = match known {
             Some(index) => index,
@@ -74,19 +71,15 @@ impl ClientMemory {
                 self.files.len() - 1
             }
         };
-        Ok(&self.files[index])
+        Ok(&self.files[index].map)
     }
 
     fn map(&self, file: &DmaFile) -> Result<Mapped, MapError> {
         let own = File::from(file.descriptor.try_clone()?);
         let bytes = own.metadata()?.len();
-        let whole_pages = bytes - bytes % DMA_PAGE_BYTES;
-        let flags = rustix::fs::fcntl_getfl(&own).map_err(std::io::Error::from)?;
-        let is_writable = flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::RDWR;
         Ok(Mapped {
             descriptor: Arc::downgrade(&file.descriptor),
-            is_writable,
-            map: RamMap::new(Arc::new(own), 0, whole_pages, is_writable, &self.owner)?,
+            map: FileMap::whole(Arc::new(own), bytes, &self.owner)?,
         })
     }
 
