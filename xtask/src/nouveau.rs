@@ -5,6 +5,7 @@
 //! anew, suspended, unloaded and loaded again, and the kernel's log is checked after every step. Nothing here knows
 //! how the driver works: the test is that it does not complain.
 
+mod alike;
 mod device;
 mod kernel_log;
 mod measure;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
 use crate::broker::Figures;
@@ -49,6 +50,12 @@ pub(crate) struct NouveauArguments {
     /// Two VMs at a time, on a card that has a quarter of the VRAM that they see: it must spill
     #[arg(long, value_name = "N", requires = "vgpu", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(VMS_MAX)))]
     vms: u8,
+    /// Run the same on a card afterwards, and demand that the driver says the same of both
+    #[arg(long, requires = "vgpu", conflicts_with_all = ["vms", "probe_only", "run"])]
+    like_card: bool,
+    /// All that is promised of vGPUs: each scenario with Mesa and compared with a card, then two VMs on a quarter of what they see
+    #[arg(long, requires = "vgpu", conflicts_with_all = ["scenario", "trapped", "vms", "mesa", "like_card", "probe_only", "run"])]
+    all: bool,
     /// Also the test programs that need Mesa
     #[arg(long)]
     mesa: bool,
@@ -86,13 +93,56 @@ pub(crate) struct NouveauArguments {
 #[derive(Debug, Serialize)]
 struct Report {
     scenario: &'static str,
+    /// VMs that share the card; none where it is one guest's own.
+    vms: u8,
     passed: bool,
     insmod_s: Vec<f64>,
+    /// The same on a card that it was compared with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    insmod_card_s: Vec<f64>,
     steps: Vec<Step>,
     /// What the card of `vramd gpu` counted.
     card: Option<Summary>,
     /// What `vramd serve` counted of each VM.
     vgpus: Vec<Figures>,
+    /// What the first guest's kernel said.
+    #[serde(skip)]
+    log: String,
+}
+
+/// Results of a run.
+#[derive(Debug, Serialize)]
+struct Results<'a> {
+    /// The day on which it began, by the host's clock in UTC.
+    date: String,
+    seconds: u64,
+    reports: &'a [Report],
+}
+
+fn today() -> String {
+    jiff::Timestamp::now().strftime("%F").to_string()
+}
+
+/// What one device is tried for.
+#[derive(Clone, Copy)]
+struct Trial {
+    scenario: Scenario,
+    /// VMs that share the card; none where it is one guest's own.
+    vms: u8,
+    has_mesa: bool,
+    /// The driver has to say the same of a card.
+    is_compared: bool,
+}
+
+impl Trial {
+    /// The same on a card.
+    fn on_card(self) -> Self {
+        Self {
+            vms: 0,
+            is_compared: false,
+            ..self
+        }
+    }
 }
 
 /// The parts that all scenarios use.
@@ -109,7 +159,7 @@ impl Setting<'_> {
     /// Builds the selected test programs.
     fn build_tests(&mut self, workspace: &Workspace) -> Result<()> {
         for (folder, in_mesa) in TEST_FOLDERS {
-            if in_mesa && !self.arguments.mesa {
+            if in_mesa && !self.arguments.has_mesa() {
                 continue;
             }
             let path = workspace.build_apart(folder)?;
@@ -157,16 +207,21 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     if !arguments.probe_only || !arguments.run.is_empty() {
         setting.build_tests(workspace)?;
     }
-    let scenarios = scenarios(arguments);
     let mut reports = Vec::new();
-    for scenario in scenarios {
-        println!("── {}", scenario.name);
-        reports.push(
-            try_scenario(&setting, scenario, &arguments.card_option)
-                .with_context(|| format!("scenario {}", scenario.name))?,
-        );
+    for trial in arguments.trials() {
+        let scenario = trial.scenario;
+        let tried = try_one(&setting, trial, &arguments.card_option);
+        reports.push(tried.with_context(|| format!("scenario {}", scenario.name))?);
     }
-    write_json(arguments, &reports)?;
+    let seconds = start.elapsed().as_secs();
+    write_json(
+        arguments,
+        &Results {
+            date: today(),
+            seconds,
+            reports: &reports,
+        },
+    )?;
     let failed: Vec<_> = reports
         .iter()
         .filter(|report| !report.passed)
@@ -179,11 +234,79 @@ pub(crate) fn run(workspace: &Workspace, arguments: &NouveauArguments) -> Result
     Ok(())
 }
 
-fn scenarios(arguments: &NouveauArguments) -> Vec<Scenario> {
-    match arguments.scenario.as_slice() {
-        [] => SCENARIOS.to_vec(),
-        chosen => chosen.to_vec(),
+impl NouveauArguments {
+    fn has_mesa(&self) -> bool {
+        self.mesa || self.all
     }
+
+    /// All that is to be tried, in this order.
+    fn trials(&self) -> Vec<Trial> {
+        let chosen = match self.scenario.as_slice() {
+            [] => SCENARIOS.to_vec(),
+            chosen => chosen.to_vec(),
+        };
+        let trial = |scenario| Trial {
+            scenario,
+            vms: if self.vgpu { self.vms } else { 0 },
+            has_mesa: self.has_mesa(),
+            is_compared: self.like_card || self.all,
+        };
+        let mut trials: Vec<_> = chosen.into_iter().map(trial).collect();
+        if self.all
+            && let Some(first) = trials.first().copied()
+        {
+            trials.push(Trial {
+                vms: VMS_MAX,
+                is_compared: false,
+                ..first
+            });
+        }
+        trials
+    }
+}
+
+/// One trial; with the same on a card, if the two are compared.
+fn try_one(setting: &Setting<'_>, trial: Trial, options: &[String]) -> Result<Report> {
+    let name = trial.scenario.name;
+    match trial.vms {
+        0 => println!("── {name}"),
+        1 => println!("── {name}, a vGPU"),
+        vms => println!("── {name}, {vms} vGPUs"),
+    }
+    let mut report = try_scenario(setting, trial, options)?;
+    if !trial.is_compared || !report.passed {
+        return Ok(report);
+    }
+    println!("── {name}, a card, to compare it with");
+    let start = Instant::now();
+    let card = try_scenario(setting, trial.on_card(), options)?;
+    let compared = match card.passed {
+        true => alike::compare(&card.log, &report.log),
+        false => Err(anyhow!("it does not work on a card")),
+    };
+    report.insmod_card_s = card.insmod_s;
+    println!(
+        "  insmod: {:?} s on a vGPU, {:?} s on a card",
+        report.insmod_s, report.insmod_card_s
+    );
+    let step = match compared {
+        Ok(lines) => {
+            println!("  the driver says the same of both: {lines} lines");
+            Step {
+                name: "compared with a card".to_owned(),
+                outcome: Outcome::Passed,
+                seconds: start.elapsed().as_secs_f64(),
+                note: format!("the driver says the same, {lines} lines"),
+            }
+        }
+        Err(error) => {
+            println!("  compared with a card: FAILED: {error:#}");
+            report.passed = false;
+            failed("compared with a card", start, &error)
+        }
+    };
+    report.steps.push(step);
+    Ok(report)
 }
 
 fn write_json(arguments: &NouveauArguments, results: &impl Serialize) -> Result<()> {
@@ -195,15 +318,15 @@ fn write_json(arguments: &NouveauArguments, results: &impl Serialize) -> Result<
 }
 
 /// One device and its guests, from start to end.
-fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -> Result<Report> {
+fn try_scenario(setting: &Setting<'_>, trial: Trial, options: &[String]) -> Result<Report> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let root = folder.path().join("root.cpio");
     setting.environment.write_first_root(&root, &setting.programs)?;
-    let device = start_device(setting, scenario, options, folder.path())?;
+    let device = start_device(setting, trial, options, folder.path())?;
     let walked = thread::scope(|scope| {
         let guests = device.sockets().into_iter().map(|(vm, socket)| {
             let (traffic, root, folder) = (device.traffic(vm), &root, folder.path());
-            scope.spawn(move || walk(setting, scenario, (vm, traffic), &socket, (root, folder)))
+            scope.spawn(move || walk(setting, trial, (vm, traffic), &socket, (root, folder)))
         });
         let guests: Vec<_> = guests.collect();
         let ends = guests
@@ -212,19 +335,26 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
         ends.collect::<Result<Vec<_>>>()
     })?;
     let mut report = Report {
-        scenario: scenario.name,
+        scenario: trial.scenario.name,
+        vms: trial.vms,
         passed: false,
         insmod_s: Vec::new(),
+        insmod_card_s: Vec::new(),
         steps: Vec::new(),
         card: None,
         vgpus: Vec::new(),
+        log: String::new(),
     };
     for Walked {
         steps,
         insmod_s,
         figures,
+        log,
     } in walked
     {
+        if report.log.is_empty() {
+            report.log = log;
+        }
         report.steps.extend(steps);
         report.insmod_s.extend(insmod_s);
         report.vgpus.extend(figures);
@@ -243,14 +373,14 @@ fn try_scenario(setting: &Setting<'_>, scenario: Scenario, options: &[String]) -
 /// Starts what the guests get.
 fn start_device(
     setting: &Setting<'_>,
-    scenario: Scenario,
+    Trial { scenario, vms, .. }: Trial,
     options: &[String],
     folder: &Path,
 ) -> Result<Device> {
     let arguments = setting.arguments;
-    if arguments.vgpu {
+    if vms > 0 {
         let is_direct = scenario.is_direct() && !arguments.trapped;
-        return Vgpus::start(&setting.vramd, arguments.vms, is_direct, folder).map(Device::Vgpus);
+        return Vgpus::start(&setting.vramd, vms, is_direct, folder).map(Device::Vgpus);
     }
     let mut options = options.to_vec();
     if !scenario.is_direct() {
@@ -287,7 +417,7 @@ fn end_device(setting: &Setting<'_>, device: Device, report: &mut Report) -> Res
             .collect::<Vec<_>>()
     };
     let arguments = setting.arguments;
-    if arguments.vms > 1 && !arguments.probe_only {
+    if report.vms > 1 && !arguments.probe_only {
         let spills = moved("spilled_chunks_total");
         println!(
             "  card: spills {spills:?}, refills {:?}",
@@ -315,7 +445,12 @@ fn failed(name: &str, start: Instant, error: &anyhow::Error) -> Step {
 /// Boots a guest on the vGPU or card behind `socket` and takes all steps. `folders` are the first root and the folder for logs.
 fn walk(
     setting: &Setting<'_>,
-    scenario: Scenario,
+    Trial {
+        scenario,
+        vms,
+        has_mesa,
+        ..
+    }: Trial,
     (vm, traffic): (&str, Option<Traffic>),
     socket: &Path,
     (root, folder): (&Path, &Path),
@@ -329,9 +464,7 @@ fn walk(
         ram_mib: RAM_MIB,
         card: Some(socket),
         root,
-        disk: arguments
-            .mesa
-            .then(|| Disk::ReadOnly(setting.environment.mesa.image())),
+        disk: has_mesa.then(|| Disk::ReadOnly(setting.environment.mesa.image())),
         has_iommu: scenario.has_iommu,
         kernel_options: match scenario.interrupts {
             Interrupts::Msi => "",
@@ -360,8 +493,8 @@ fn walk(
         walk.show(command);
     }
     if is_up && !arguments.probe_only && arguments.measure.is_none() {
-        match arguments.vms {
-            1 => walk.exercise(&setting.tests),
+        match vms {
+            0 | 1 => walk.exercise(&setting.tests),
             _ => walk.run_beside_others(&setting.tests),
         }
     }

@@ -24,8 +24,8 @@ const TROUBLE: [&str; 7] = [
     "blocked for more than",
 ];
 /// Line that a test program writes to the kernel's log around each test; the test's name follows it.
-const TEST_BEGIN: &str = "nouveau-test: begin ";
-const TEST_END: &str = "nouveau-test: end ";
+pub(super) const TEST_BEGIN: &str = "nouveau-test: begin ";
+pub(super) const TEST_END: &str = "nouveau-test: end ";
 
 /// Patterns of the expected lines.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ impl Allowed {
 }
 
 /// Level and text of `<4>[   12.345678] text`. A line without a level belongs to the one before it, which decides.
-fn split(line: &str) -> (u32, &str) {
+pub(super) fn split(line: &str) -> (u32, &str) {
     let Some((level, rest)) = line.strip_prefix('<').and_then(|rest| rest.split_once('>')) else {
         return (u32::MAX, line);
     };

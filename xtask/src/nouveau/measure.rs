@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::scenario::{Outcome, SCENARIOS};
-use super::{Report, Setting, try_scenario};
+use super::{Report, Setting, Trial, try_scenario};
 
 /// The option of `vramd gpu` for the slow sort.
 pub(super) const ALL_TRAPPED: &str = "--all-trapped";
@@ -74,6 +74,12 @@ fn median<T: Copy + PartialOrd + Default>(values: &[T]) -> T {
 /// Takes `rounds` runs of each sort, in turns.
 pub(super) fn measure(setting: &Setting<'_>, rounds: u32) -> Result<Measurement> {
     let (mut default, mut all_trapped) = (Sort::default(), Sort::default());
+    let trial = Trial {
+        scenario: SCENARIOS[0],
+        vms: 0,
+        has_mesa: false,
+        is_compared: false,
+    };
     for round in 1..=rounds {
         for (sort, options) in [
             (&mut default, vec![]),
@@ -87,7 +93,7 @@ pub(super) fn measure(setting: &Setting<'_>, rounds: u32) -> Result<Measurement>
                     ALL_TRAPPED
                 }
             );
-            sort.add(&try_scenario(setting, SCENARIOS[0], &options)?)?;
+            sort.add(&try_scenario(setting, trial, &options)?)?;
         }
     }
     let ratio = median(&default.insmod_s) / median(&all_trapped.insmod_s);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
+use super::alike::STEP;
 use super::device::Traffic;
 use super::kernel_log::Allowed;
 use crate::broker::Figures;
@@ -111,8 +112,6 @@ const TRAPPED_PATIENCE: Duration = Duration::from_secs(900);
 const PROGRAM_PATIENCE: Duration = Duration::from_secs(600);
 /// Tests that are taken again when the driver has started the card anew.
 const FEW_TESTS: &str = "--only vram-mapped --only copy-m2mf --only copy-engine-0 --only fence-deferred";
-/// Tests that take all channels of a card, or all of its VRAM and wait for what they submit with a bound in time.
-const OF_ALL_OF_A_CARD: [&str; 2] = ["all-channels", "vram-pressure"];
 /// Complaints in the message of a failure; all are in the log.
 const COMPLAINTS_SHOWN: usize = 10;
 
@@ -124,6 +123,8 @@ pub(super) struct Walked {
     pub(super) insmod_s: Vec<f64>,
     /// The broker's last figures of its VM, if it has one.
     pub(super) figures: Option<Figures>,
+    /// What the guest's kernel said, after the name of each step.
+    pub(super) log: String,
 }
 
 /// Which of a program's tests are run.
@@ -131,20 +132,14 @@ pub(super) struct Walked {
 enum Tests {
     All,
     Few,
-    ForSeveral,
 }
 
 impl Tests {
-    /// Options for a program that listed these tests, a name at the start of each line.
-    fn options(self, listed: &[String]) -> String {
+    /// Options for a program.
+    fn options(self) -> &'static str {
         match self {
-            Self::All => String::new(),
-            Self::Few => FEW_TESTS.to_owned(),
-            Self::ForSeveral => {
-                let names = listed.iter().filter_map(|line| line.split_whitespace().next());
-                let skipped = names.filter(|name| OF_ALL_OF_A_CARD.contains(name));
-                skipped.map(|name| format!("--skip {name} ")).collect()
-            }
+            Self::All => "",
+            Self::Few => FEW_TESTS,
         }
     }
 }
@@ -251,10 +246,10 @@ impl<'a> Walk<'a> {
         self.still_works(programs);
     }
 
-    /// The test programs, but for what takes all of a card, and no other step: what VMs do side by side.
+    /// The test programs and no other step: what VMs do side by side. Among them are tests that take all channels of a card, or all of its VRAM.
     pub(super) fn run_beside_others(&mut self, programs: &[TestProgram]) {
         for program in programs {
-            self.program(program, Tests::ForSeveral);
+            self.program(program, Tests::All);
         }
         self.step("interrupts", check_interrupts);
     }
@@ -281,7 +276,7 @@ impl<'a> Walk<'a> {
                 self.record("patterns of the tests", Instant::now(), Err(error));
             }
         }
-        let options = which.options(&tests);
+        let options = which.options();
         self.step(&program.name, |guest, _| {
             let output = guest.run(&format!("{command} {options}"), PROGRAM_PATIENCE)?;
             judge(&output)
@@ -309,6 +304,7 @@ impl<'a> Walk<'a> {
             steps: self.steps,
             insmod_s: self.insmod_s,
             figures,
+            log: std::fs::read_to_string(self.log).unwrap_or_default(),
         }
     }
 
@@ -373,7 +369,7 @@ impl<'a> Walk<'a> {
             .append(true)
             .open(self.log)
             .context("cannot keep the log")?;
-        writeln!(file, "── {step}\n{}", log.text())?;
+        writeln!(file, "{STEP}{step}\n{}", log.text())?;
         let complaints = self.allowed.complaints(log.lines.iter().map(String::as_str));
         if complaints.is_empty() {
             return Ok(());
