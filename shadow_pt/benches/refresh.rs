@@ -7,7 +7,7 @@
 #[path = "../../integration/benches/pairs/mod.rs"]
 mod pairs;
 
-use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, Iova, PhysAddr, VramAddr};
+use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, Iova, PhysAddr, SMALL_PAGE, VramAddr};
 use fermi_spec::pte::{Pte, uncompressed_kind};
 use pairs::{Measure, Mode, Table, Way, nanoseconds};
 use shadow_pt::*;
@@ -289,6 +289,63 @@ fn bare_translation() -> impl FnMut() -> f64 {
     }
 }
 
+/// Entries of a GiB by small pages, and the tables that hold them, one behind the other.
+const GIB_TABLES: u64 = 8;
+const GIB_ENTRIES: u64 = GIB_TABLES * SMALL_ENTRIES;
+/// A quarter of it: 65,536 entries.
+const FEW_TABLES: u64 = 2;
+
+/// Pages of tables that were stored to since the last sync, as the mediator knows them.
+struct Stored(std::collections::BTreeSet<TableAt>);
+
+impl DirtyPages for Stored {
+    fn is_dirty(&self, page: TableAt) -> bool {
+        self.0.contains(&page)
+    }
+}
+
+/// A whole sync, refresh and build, behind which `count` entries of so many tables have changed, each so far from the one before. Microseconds.
+fn followed(tables: u64, (count, apart): (u64, u64), is_all: bool) -> impl FnMut() -> f64 {
+    let mut bench = Bench::new(Mapping::Small, false);
+    for table in 1..tables {
+        let at = SMALL + table * SMALL_ENTRIES * 8;
+        (0..SMALL_ENTRIES).for_each(|n| bench.guest.store(at + n * 8, n << 4 | 1));
+        bench.guest.store(DIRECTORY + table * 8, (at >> 8 | 1) << 32);
+    }
+    let _ = bench.sync();
+    move || {
+        bench.turn += 1;
+        let mut stored = Stored(std::collections::BTreeSet::new());
+        for entry in (0..count).map(|n| n * apart) {
+            let at = SMALL + entry * 8;
+            let flags = 1 | (bench.turn & 1) << 2;
+            bench.guest.store(at, (entry % SMALL_ENTRIES) << 4 | flags);
+            stored
+                .0
+                .insert(TableAt::Vram(GuestVramAddr(at - at % SMALL_PAGE)));
+        }
+        let dirty: &dyn DirtyPages = if is_all { &AllDirty } else { &stored };
+        let total = nanoseconds(|| {
+            let mut work = Work::unlimited();
+            if is_all {
+                bench.space.build_anew();
+            }
+            let Refresh::Done(changes) = bench
+                .space
+                .refresh(&mut bench.guest, dirty, usize::MAX, &mut work)
+            else {
+                unreachable!("everything is at hand");
+            };
+            assert_eq!(changes.changed, count);
+            let built = bench
+                .space
+                .build(&bench.host, &mut bench.tables, &mut bench.card, &mut work);
+            let _ = black_box(built);
+        });
+        total / 1e3
+    }
+}
+
 /// The work that the snapshot saves: every entry is read, checked, placed and written, changed or not.
 fn rescan() -> impl FnMut() -> f64 {
     let mut bench = Bench::new(Mapping::Small, false);
@@ -357,6 +414,25 @@ fn main() {
         ("rescan without snapshot", Box::new(rescan())),
     ];
     table("unchanged entries", "ns/PTE", &["bare comparison"]).run(ways);
+    let ways: Vec<Way<'_>> = vec![
+        ("nothing changed", Box::new(followed(GIB_TABLES, (0, 1), false))),
+        ("1 entry changed", Box::new(followed(GIB_TABLES, (1, 1), false))),
+        (
+            "10,000 in a row",
+            Box::new(followed(GIB_TABLES, (10_000, 1), false)),
+        ),
+        (
+            "10,000 scattered",
+            Box::new(followed(GIB_TABLES, (10_000, 26), false)),
+        ),
+        ("rescan", Box::new(followed(GIB_TABLES, (1, 1), true))),
+        (
+            "nothing changed, a quarter of it",
+            Box::new(followed(FEW_TABLES, (0, 1), false)),
+        ),
+    ];
+    let title = format!("a whole sync of a GiB, {GIB_ENTRIES} entries");
+    table(&title, "µs", &["rescan"]).run(ways);
     let ways: Vec<Way<'_>> = vec![("redirect", Box::new(redirect()))];
     table("one large page redirected", "ns", &[]).run(ways);
 }

@@ -31,6 +31,7 @@ pub(crate) struct SlotSet([u64; SLOTS / 64]);
 
 impl SlotSet {
     pub(crate) const EMPTY: Self = Self([0; SLOTS / 64]);
+    const ALL: Self = Self([!0; SLOTS / 64]);
 
     #[inline]
     pub(crate) fn insert(&mut self, slot: usize) {
@@ -292,6 +293,11 @@ impl Region {
                 self.store_small(page, &[0; PAGE_ENTRIES], changes);
             }
         }
+    }
+
+    /// Every slot counts as changed.
+    pub(crate) fn change_all(&mut self) {
+        self.changed = SlotSet::ALL;
     }
 
     /// Notes which pages may have changed: they have to be read.

@@ -345,6 +345,18 @@ impl ShadowSpace {
         Pending { frames, is_complete }
     }
 
+    /// Whether a refresh was begun and has not finished.
+    pub fn is_refreshing(&self) -> bool {
+        self.progress.marked.is_some()
+    }
+
+    /// Every slot counts as changed: the next build writes each entry anew, as a mediator without snapshots would.
+    pub fn build_anew(&mut self) {
+        for mirror in self.mirrors.values_mut() {
+            mirror.guest.change_all();
+        }
+    }
+
     /// Translates the changed slots with the placements of now and writes the shadow entries, as far as the work goes;
     /// the next call goes on. Afterwards flush the TLB, then free what the results list.
     pub fn build(

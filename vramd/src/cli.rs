@@ -31,7 +31,7 @@ use fermi_spec::board::Board;
 use guests::Workload;
 
 use sizes::parse_size;
-use vgpu::WindowMode;
+use vgpu::{ShadowMode, WindowMode};
 use vmm::sandbox::privileges::User;
 use vramd_vm::RunArguments;
 use vramd_vm::program::{complain, end, wrong_usage};
@@ -136,6 +136,9 @@ struct DemoArguments {
     /// How the VMs reach BAR3 and PRAMIN: as memory (direct), or by a message for each access (trapped)
     #[arg(long, value_name = "MODE", default_value = "direct", value_parser = window_mode)]
     windows: WindowMode,
+    /// How page tables are followed: what changed alone (incremental), or all of them at each flush, to compare with (full-rescan)
+    #[arg(long, value_name = "MODE", default_value = "incremental", value_parser = shadow_mode)]
+    shadow: ShadowMode,
     /// Record the broker's events to a file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -158,6 +161,9 @@ struct ServeArguments {
     /// How clients reach BAR3 and PRAMIN on all cards, whatever their `windows` says: direct or trapped
     #[arg(long, value_name = "MODE", value_parser = window_mode)]
     windows: Option<WindowMode>,
+    /// How page tables are followed on all cards, whatever their `shadow` says: incremental or full-rescan
+    #[arg(long, value_name = "MODE", value_parser = shadow_mode)]
+    shadow: Option<ShadowMode>,
     /// At the end give cards of the host to the drivers that the host would choose, as `unbind` does
     #[arg(long)]
     restore_driver: bool,
@@ -213,6 +219,14 @@ fn window_mode(name: &str) -> Result<WindowMode, String> {
         "direct" => Ok(WindowMode::Direct),
         "trapped" => Ok(WindowMode::Trapped),
         _ => Err("there are direct and trapped".to_owned()),
+    }
+}
+
+fn shadow_mode(name: &str) -> Result<ShadowMode, String> {
+    match name {
+        "incremental" => Ok(ShadowMode::Incremental),
+        "full-rescan" => Ok(ShadowMode::FullRescan),
+        _ => Err("there are incremental and full-rescan".to_owned()),
     }
 }
 

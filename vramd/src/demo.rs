@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use broker::{AttachError, Broker, BrokerStats, Ended, FlightFolder};
 use guests::Workload;
-use vgpu::{GpuConfig, Quota, VmConfig, WindowMode};
+use vgpu::{GpuConfig, Quota, ShadowMode, VmConfig, WindowMode};
 
 use report::CardReport;
 pub use report::{DemoReport, GpuReport, InputReport, PauseReport, ShaderReport, VmReport};
@@ -66,6 +66,8 @@ pub struct DemoOptions {
     pub inputs: Vec<PathBuf>,
     /// How the VMs reach BAR3 and PRAMIN.
     pub windows: WindowMode,
+    /// How page tables of guests are followed.
+    pub shadow: ShadowMode,
     /// Seed of the memory manager's and the guests' choices.
     pub seed: u64,
     /// Rounds of moving, or of running a kernel.
@@ -180,6 +182,7 @@ pub fn run(options: &DemoOptions, onlooker: &mut dyn Onlooker) -> Result<DemoRep
             // Enough that the card's own share never decides whether a VM is admitted.
             host_ram: options.guest_vram.saturating_mul(options.vms as u64),
             windows: options.windows,
+            shadow: options.shadow,
             seed: options.seed,
             ..GpuConfig::default()
         },

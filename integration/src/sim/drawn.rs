@@ -7,7 +7,7 @@ use fermi_model::Faults;
 use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use vgpu::{Bus, GpuConfig, PolicyName, Quota, Request, VmConfig, VmId};
+use vgpu::{Bus, GpuConfig, PolicyName, Quota, Request, ShadowMode, VmConfig, VmId};
 
 use super::{Kind, MIB, RAM_BYTES};
 use crate::watch::World;
@@ -16,6 +16,9 @@ use crate::watch::World;
 const HANG_EVERY: u64 = 12;
 const HANG_IN_FLUSH: u64 = 5;
 const HANG_IN_RUNLIST: u64 = 9;
+/// Of so many seeds one has each table read and built at each flush.
+const RESCAN_EVERY: u64 = 32;
+const RESCANS: u64 = 30;
 /// How often all guests stand still.
 const PAUSES: usize = 3;
 /// Least VRAM that a VM sees.
@@ -65,6 +68,10 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
         host_ram: host_ram[rng.random_range(0..4)],
         batch_bytes: [1, 4, 8, 16][rng.random_range(0..4)] * MIB,
         copies_by_window: rng.random_range(0..4) == 0,
+        shadow: match seed % RESCAN_EVERY {
+            RESCANS => ShadowMode::FullRescan,
+            _ => ShadowMode::Incremental,
+        },
         policy: match seed % 2 {
             0 => PolicyName::Gpuswap,
             _ => PolicyName::Recency,

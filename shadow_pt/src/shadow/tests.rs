@@ -567,6 +567,8 @@ enum Step {
         mapped: bool,
     },
     Refuse(bool),
+    /// The next sync reads and builds everything.
+    BuildAnew,
     Reserve {
         frame: u32,
     },
@@ -647,6 +649,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Refuse),
         1 => (0..FRAMES).prop_map(|frame| Step::Reserve { frame }),
         2 => Just(Step::Rewrite),
+        1 => Just(Step::BuildAnew),
         2 => prop::sample::select(vec![0, 1_000, 30_000, LIMIT_MAX]).prop_map(Step::Limit),
     ]
 }
@@ -702,6 +705,10 @@ impl World {
             }
             Step::MapRam { first, pages, mapped } => self.map_ram(first, pages, mapped),
             Step::Rewrite => self.rewrite(),
+            Step::BuildAnew => {
+                self.guest.dirty.mark_all();
+                self.space.build_anew();
+            }
             Step::Limit(limit) => self.work = Work::limited(limit),
             Step::Refuse(refuses) => self.tables.refuses = refuses,
             Step::Reserve { frame } => {
@@ -920,6 +927,21 @@ fn unchanged_tables_cause_no_write() {
     let (changes, built) = world.sync();
     assert_eq!((changes.changed, built.slots, world.card.writes), (0, 0, writes));
     assert!(changes.compared >= 8192 + 1024);
+}
+
+#[test]
+fn space_that_is_built_anew_gets_every_entry_once_more() {
+    let mut world = one_large_page();
+    let writes = world.card.writes;
+    world.guest.salt = 0;
+    world.guest.dirty.mark_all();
+    world.space.build_anew();
+    let (changes, built) = world.sync();
+    assert_eq!((changes.changed, built.slots), (0, SLOTS as u64));
+    assert!(world.card.writes > writes);
+    world.check_equal(false);
+    let (_, built) = world.sync();
+    assert_eq!(built.slots, 0);
 }
 
 #[test]

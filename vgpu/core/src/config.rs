@@ -85,6 +85,17 @@ pub enum WindowMode {
     Trapped,
 }
 
+/// How a guest's page tables are followed at its flushes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShadowMode {
+    /// What may have changed is read and compared, and what has changed is built.
+    #[default]
+    Incremental,
+    /// Every table is read and every entry built, changed or not: what a mediator without snapshots does, as GPUvm, to compare with.
+    FullRescan,
+}
+
 /// Settings of one GPU.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GpuConfig {
@@ -123,6 +134,9 @@ pub struct GpuConfig {
     /// Whether clients may map BAR3 and PRAMIN. The edge goes by it.
     #[serde(default)]
     pub windows: WindowMode,
+    /// How page tables of guests are followed.
+    #[serde(default)]
+    pub shadow: ShadowMode,
     /// Seed of the random choices.
     pub seed: u64,
     /// Number by which the moments are drawn at which VMs' time on the engines is sampled. No guest is to know it: it sees the broker's
@@ -163,6 +177,7 @@ impl Default for GpuConfig {
             policy: PolicyName::default(),
             frames: FrameSearch::default(),
             windows: WindowMode::default(),
+            shadow: ShadowMode::default(),
             seed: 0,
             sampling_key: 0,
             suspend_budget_ns: 20_000_000,

@@ -25,7 +25,7 @@ mod share;
 pub use account::Account;
 pub use config::{
     Bus, BusRange, CHANNELS_DEFAULT, CHUNK_BYTES, GUEST_VRAM_MIN, GpuConfig, Hold, Quota, RAM_DEFAULT,
-    Setting, SettingUnit, VmConfig, WindowMode,
+    Setting, SettingUnit, ShadowMode, VmConfig, WindowMode,
 };
 pub use device::living::{Changes, Living, PageRun};
 pub use device::pci::{CONFIG_BYTES, ConfigSpace};

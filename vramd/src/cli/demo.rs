@@ -59,6 +59,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<u8> {
         guest_vram: arguments.guest_vram,
         inputs: arguments.input.clone(),
         windows: arguments.windows,
+        shadow: arguments.shadow,
         seed: arguments.seed,
         rounds: arguments.rounds,
         record: arguments.record.clone(),

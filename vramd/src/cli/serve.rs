@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, ensure};
 use broker::{Broker, FlightFolder, PciFunction, VmSocket};
 use vfio_user_server::threads;
-use vgpu::{GpuConfig, WindowMode};
+use vgpu::GpuConfig;
 use vmm::sandbox::privileges::User;
 
 use super::ServeArguments;
@@ -58,10 +58,13 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         let folder = flight_folder(gpu, config.vms.iter().find(|vm| vm.gpu == gpu.name))?;
         uses.extend(folder.iter().map(|folder| (folder.clone(), Use::Write)));
         let flights = folder.map(|folder| FlightFolder::new(folder, &*gpu.name));
-        prepared.push((
-            gpu.name.clone(),
-            prepare(gpu, (*host_ram, arguments.windows), flights, vms)?,
-        ));
+        let settings = GpuConfig {
+            host_ram: *host_ram,
+            windows: arguments.windows.unwrap_or(gpu.settings.windows),
+            shadow: arguments.shadow.unwrap_or(gpu.settings.shadow),
+            ..gpu.settings.clone()
+        };
+        prepared.push((gpu.name.clone(), prepare(gpu, settings, flights, vms)?));
     }
     if has_host_card {
         keep_locked_memory()?;
@@ -210,17 +213,13 @@ fn restore_driver(gpu: &GpuSection) {
 
 fn prepare(
     gpu: &GpuSection,
-    (host_ram, windows): (u64, Option<WindowMode>),
+    settings: GpuConfig,
     flights: Option<FlightFolder>,
     vms: Vec<VmSocket>,
 ) -> anyhow::Result<Prepared> {
     Prepared::open(HostSetup {
         card: gpu.card.clone(),
-        settings: GpuConfig {
-            host_ram,
-            windows: windows.unwrap_or(gpu.settings.windows),
-            ..gpu.settings.clone()
-        },
+        settings,
         firmware: gpu.firmware.clone(),
         flights,
         record: None,

@@ -8,7 +8,10 @@ use broker::SocketAccess;
 use fermi_spec::board::Board;
 use serde::Deserialize;
 use toml::Spanned;
-use vgpu::{CHANNELS_DEFAULT, FrameSearch, GpuConfig, PolicyName, Quota, RAM_DEFAULT, VmConfig, WindowMode};
+use vgpu::{
+    CHANNELS_DEFAULT, FrameSearch, GpuConfig, PolicyName, Quota, RAM_DEFAULT, ShadowMode, VmConfig,
+    WindowMode,
+};
 
 use sizes::{Bound, Size};
 use vmm::sandbox::accounts::Kind;
@@ -118,6 +121,8 @@ struct RawGpu {
     #[serde(default)]
     windows: WindowMode,
     #[serde(default)]
+    shadow: ShadowMode,
+    #[serde(default)]
     settings: RawSettings,
 }
 
@@ -177,6 +182,7 @@ impl RawGpu {
             policy: self.policy,
             frames: self.frames,
             windows: self.windows,
+            shadow: self.shadow,
             ..GpuConfig::default()
         };
         settings::apply(self.settings, &mut settings)?;

@@ -111,12 +111,12 @@ fn size_that_cannot_be_is_named_with_its_line() {
     );
     let error = host_error("guest_vram = \"192M\"", "guest_vram = \"4M\"");
     assert!(
-        error.starts_with("host.toml:26: vm.guest_vram: 4M is not"),
+        error.starts_with("host.toml:27: vm.guest_vram: 4M is not"),
         "{error}"
     );
     let error = host_error("chunk = \"2M\"", "chunk = \"3M\"");
     assert!(
-        error.starts_with("host.toml:27: vm.chunk: chunk 3145728 is not a power of two"),
+        error.starts_with("host.toml:28: vm.chunk: chunk 3145728 is not a power of two"),
         "{error}"
     );
     let error = vm_error("memory = \"256M\"", "memory = \"1T\"");
@@ -127,12 +127,12 @@ fn size_that_cannot_be_is_named_with_its_line() {
 fn quota_that_contradicts_itself_is_named() {
     let error = host_error("max = \"max\"", "max = \"1M\"");
     assert!(
-        error.starts_with("host.toml:29: vm.min: min 16777216 is above max"),
+        error.starts_with("host.toml:30: vm.min: min 16777216 is above max"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 100\nchannels = 128");
     assert!(
-        error.starts_with("host.toml:34: vm.channels: channels 128 is not"),
+        error.starts_with("host.toml:35: vm.channels: channels 128 is not"),
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 0");

@@ -94,6 +94,8 @@ impl TableStore for Reader<'_> {
 
 /// Which pages of tables may have changed since a space was refreshed.
 pub(crate) struct Dirt<'a> {
+    /// Each page counts as changed.
+    pub(crate) is_all: bool,
     pub(crate) stores: &'a Stores,
     /// The space's last refresh.
     pub(crate) seen: u64,
@@ -107,6 +109,9 @@ pub(crate) struct Dirt<'a> {
 
 impl DirtyPages for Dirt<'_> {
     fn is_dirty(&self, page: TableAt) -> bool {
+        if self.is_all {
+            return true;
+        }
         let TableAt::Vram(at) = page else {
             // Stores to guest RAM are never seen.
             return !planted::is(Fault::RamTablesNotCompared);

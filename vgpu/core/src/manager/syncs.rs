@@ -20,6 +20,7 @@ use super::Cx;
 use super::isolation::Shadows;
 use super::requests::{Step, reader};
 use super::running::Running;
+use crate::config::ShadowMode;
 use crate::contained::contained;
 use crate::device::tables::Dirt;
 use crate::device::{Blocked, Queued, Space, SpaceId, SyncCause, SyncPoint, SyncStage, TABLES_MAX};
@@ -117,7 +118,12 @@ impl Running {
             return Next::Goes;
         };
         let tables_left = TABLES_MAX.saturating_sub(vgpu.table_count());
+        let is_all = self.config.shadow == ShadowMode::FullRescan;
+        if is_all && !space.shadow.is_refreshing() {
+            space.shadow.build_anew();
+        }
         let dirt = Dirt {
+            is_all,
             stores: &vgpu.stores,
             seen: space.seen,
             spaces: &vgpu.spaces,
