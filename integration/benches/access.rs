@@ -94,6 +94,67 @@ impl Host {
     }
 }
 
+/// VMs whose vGPUs one broker has, where most of them rest.
+const MANY: usize = 32;
+/// VRAM of a card that so many fit on.
+const LARGE_CARD: u64 = 1536 << 20;
+
+/// A broker with as many VMs in this process.
+fn crowd(vms: usize) -> anyhow::Result<(Broker, Vec<BrokerLink>)> {
+    let broker = start_broker(HostSetup {
+        card: CardChoice::Model(CardConfig {
+            board: Board::Gtx480,
+            vram_bytes: LARGE_CARD,
+            needs_microcode: false,
+        }),
+        settings: GpuConfig {
+            host_ram: 1 << 30,
+            seed: 1,
+            ..GpuConfig::default()
+        },
+        firmware: None,
+        flights: None,
+        record: None,
+        vms: Vec::new(),
+    })?;
+    let links: Result<_, _> = (0..vms)
+        .map(|vm| broker.attach(vm_config(&format!("vm{vm}"))).map(BrokerLink::new))
+        .collect();
+    Ok((broker, links?))
+}
+
+/// What the others' vGPUs cost one VM's accesses, and accesses of all in turn.
+fn among_many(mode: Mode) -> anyhow::Result<()> {
+    let (_alone, one) = crowd(1)?;
+    let (_crowded, many) = crowd(MANY)?;
+    let mut turn = 0;
+    let ways: Vec<Way<'_>> = vec![
+        ("load, 1 VM", Box::new(|| loads(&one[0]))),
+        ("load, 32 VMs", Box::new(|| loads(&many[MANY / 2]))),
+        (
+            "load, another of 32 VMs each time",
+            Box::new(|| {
+                turn += 1;
+                loads(&many[turn % MANY])
+            }),
+        ),
+    ];
+    let table = |title, bases| Table {
+        title,
+        unit: "µs",
+        measure: Measure::Time,
+        bases,
+        rounds: mode.rounds(ROUNDS),
+    };
+    table("one load, by the VMs that the broker has", &["load, 1 VM"]).run(ways);
+    let ways: Vec<Way<'_>> = vec![
+        ("store, 1 VM", Box::new(|| stores(&one[0]))),
+        ("store, 32 VMs", Box::new(|| stores(&many[MANY / 2]))),
+    ];
+    table("one store, by the VMs that the broker has", &["store, 1 VM"]).run(ways);
+    Ok(())
+}
+
 /// The other end answers each request from a thread of its own until the socket is closed.
 fn echo() -> anyhow::Result<UnixStream> {
     let (ours, mut theirs) = UnixStream::pair()?;
@@ -333,6 +394,7 @@ fn main() -> anyhow::Result<()> {
     let socket = echo()?;
     cores::pin(&cpus);
     in_process(mode, &host);
+    among_many(mode)?;
     over_socket(mode, &host, &socket, cpus[0], "one core");
     match cpus.get(1) {
         Some(&other) => over_socket(mode, &host, &socket, other, "two cores"),

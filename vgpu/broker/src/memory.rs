@@ -26,7 +26,7 @@ pub const OWN_BYTES: u64 = 1 << 20;
 
 /// RAM maps of one VM. A guest with an IOMMU has one for each page that its driver lets the device reach: nouveau's and Mesa's tests come to some
 /// thousands. They are parts of a few mappings, so what bounds them is the time in which they go with their VM.
-pub const RAM_MAPS_MAX: usize = 16_384;
+pub(crate) const RAM_MAPS_MAX: usize = 16_384;
 
 /// Descriptors that one VM can make a broker hold at a time: its socket's, its image and its part of a software card.
 pub const DESCRIPTORS_OF_A_VM: u64 = vfio_user_server::bounds::DESCRIPTORS_MAX as u64 + 16;

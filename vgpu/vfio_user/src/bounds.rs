@@ -67,7 +67,7 @@ pub const DESCRIPTORS_MAX: usize = DMA_MAPS_MAX + 2 * RECEIVED_FDS_MAX + CLOSING
 pub(crate) const DMA_BYTES_MAX: u64 = 1 << 40;
 
 /// Alignment of address, offset and length of a DMA map; announced as `pgsizes`. Bytes.
-pub const DMA_PAGE_BYTES: u64 = 4096;
+pub(crate) const DMA_PAGE_BYTES: u64 = 4096;
 
 /// Vectors of one interrupt index (what MSI-X can have at most).
 pub(crate) const IRQ_VECTORS_MAX: u32 = 2048;
