@@ -58,12 +58,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> anyhow::Result<u8> {
         let folder = flight_folder(gpu, config.vms.iter().find(|vm| vm.gpu == gpu.name))?;
         uses.extend(folder.iter().map(|folder| (folder.clone(), Use::Write)));
         let flights = folder.map(|folder| FlightFolder::new(folder, &*gpu.name));
-        let settings = GpuConfig {
-            host_ram: *host_ram,
-            windows: arguments.windows.unwrap_or(gpu.settings.windows),
-            shadow: arguments.shadow.unwrap_or(gpu.settings.shadow),
-            ..gpu.settings.clone()
-        };
+        let settings = settings_of(gpu, *host_ram, arguments);
         prepared.push((gpu.name.clone(), prepare(gpu, settings, flights, vms)?));
     }
     if has_host_card {
@@ -208,6 +203,16 @@ fn restore_driver(gpu: &GpuSection) {
     match rebound {
         Ok(function) => complain(&format!("{at} is bound to {}", function.driver_name())),
         Err(error) => complain(&format!("{at} stays with VFIO: {error}: vramd unbind {at}")),
+    }
+}
+
+/// A card's settings, with what the command line says of all cards.
+fn settings_of(gpu: &GpuSection, host_ram: u64, arguments: &ServeArguments) -> GpuConfig {
+    GpuConfig {
+        host_ram,
+        windows: arguments.windows.unwrap_or(gpu.settings.windows),
+        shadow: arguments.shadow.unwrap_or(gpu.settings.shadow),
+        ..gpu.settings.clone()
     }
 }
 

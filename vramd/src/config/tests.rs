@@ -136,7 +136,7 @@ fn quota_that_contradicts_itself_is_named() {
         "{error}"
     );
     let error = host_error("weight = 100", "weight = 0");
-    assert!(error.starts_with("host.toml:33: vm.weight: weight 0"), "{error}");
+    assert!(error.starts_with("host.toml:34: vm.weight: weight 0"), "{error}");
 }
 
 #[test]
