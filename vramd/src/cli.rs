@@ -198,6 +198,9 @@ struct GpuArguments {
     /// Answer every access by a message instead of letting the client map windows
     #[arg(long)]
     all_trapped: bool,
+    /// Look at what channels are handed, and say at the end how much of it would be known before it runs; slow
+    #[arg(long)]
+    observe: bool,
     /// Copy engines run nothing before they were given microcode, as a real card's
     #[arg(long)]
     needs_microcode: bool,

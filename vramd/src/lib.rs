@@ -14,6 +14,7 @@ mod keeper;
 mod kernel;
 mod local_link;
 mod notify;
+mod observe;
 mod sockets;
 
 pub use control::WithinProcess;

@@ -6,6 +6,7 @@ use crate::{
     compute::{ShaderPlace, WarpWatcher},
     context::Contexts,
     counters::Counters,
+    doorbells::DoorbellWatcher,
     engine::{UNITS, Unit},
     faults::Faults,
     graph::Graph,
@@ -127,6 +128,7 @@ pub struct FermiModel {
     pub(crate) host_ns: Option<u64>,
     pub(crate) stepped: Stepped,
     pub(crate) watcher: Option<Box<dyn WarpWatcher>>,
+    pub(crate) doorbell_watcher: Option<Box<dyn DoorbellWatcher>>,
     /// Place where the last grid was that did not end by itself.
     pub(crate) stopped_at: Option<ShaderPlace>,
 }
@@ -160,9 +162,13 @@ impl FermiModel {
             unknown: std::mem::take(&mut self.unknown),
             host_ns: self.host_ns,
             watcher: self.watcher.take(),
+            doorbell_watcher: self.doorbell_watcher.take(),
             stopped_at: self.stopped_at,
             ..Self::powered_on(config, self.mem.take())
         };
+        if let Some(watcher) = &mut self.doorbell_watcher {
+            watcher.bound(None);
+        }
         self.windows.bar3_changes = bar3_changes;
         self.pfifo.at_once = at_once;
     }
@@ -201,6 +207,7 @@ impl FermiModel {
             host_ns: None,
             stepped: Stepped::Idle,
             watcher: None,
+            doorbell_watcher: None,
             stopped_at: None,
         };
         model.set_pmc_enable(PMC_ENABLE_AT_RESET);

@@ -430,6 +430,9 @@ impl FermiModel {
             self.unload(pbdma);
         }
         self.forget_contexts(id, [self.pfifo.channel(id).instance(), Channel::at(table)]);
+        if let Some(watcher) = &mut self.doorbell_watcher {
+            watcher.bound(Some(id.number()));
+        }
         let on_list = self.pfifo.channel(id).on_list;
         *self.pfifo.channel_mut(id) = Channel {
             table,

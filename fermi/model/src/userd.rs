@@ -48,6 +48,8 @@ impl FermiModel {
             let place = userd_of(&mut self.mem, channel.instance());
             self.mem.read_u32(place.offset(userd::GP_PUT))
         });
+        let instance = channel.instance();
+        self.show_doorbell(id, instance, put);
         let channel = self.pfifo.channel_mut(id);
         channel.has_work = true;
         if let Some(pbdma) = channel.loaded {

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context as _;
 use fermi_spec::board::Board;
@@ -9,6 +10,7 @@ use fermi_spec::board::Board;
 use super::GpuArguments;
 use crate::confinement::files::{Use, folder_of, restrict};
 use crate::confinement::{confine, filter_calls};
+use crate::observe::{Found, Observers};
 use crate::sockets;
 use card::CardConfig;
 use card::{GpuServer, GpuSetup, SocketAccess};
@@ -49,14 +51,22 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
     // Installed before the card is announced, as a client might then send a signal.
     install_power_switch()?;
     let mut server = GpuServer::on(socket, &setup)?;
+    let found = arguments.observe.then(Arc::<Mutex<Found>>::default);
+    if let Some(found) = &found {
+        server.watch_doorbells(Box::new(Observers::new(Arc::clone(found))))?;
+    }
     announce(&setup, &arguments.socket).context("cannot write to stdout")?;
     confine_this(ThreadKind::EventLoop).context("cannot confine the thread that serves the card")?;
     let served = server.serve(is_stop_requested, is_power_cut);
     let summary = server.finish();
     served?;
-    let summary = summary?;
-    if !summary.is_empty() {
-        writeln!(std::io::stdout(), "{summary}").context("cannot write to stdout")?;
+    let found = found.map(|found| found.lock().unwrap_or_else(PoisonError::into_inner).to_string());
+    for lines in [Some(summary?), found]
+        .into_iter()
+        .flatten()
+        .filter(|lines| !lines.is_empty())
+    {
+        writeln!(std::io::stdout(), "{lines}").context("cannot write to stdout")?;
     }
     Ok(0)
 }

@@ -1,12 +1,14 @@
 //! Channels among each other: semaphores, slices, preempts, runlists, doorbells.
 
 use super::support::*;
-use crate::Stepped;
+use crate::{Doorbell, DoorbellWatcher, Stepped};
 use fermi_spec::{
+    addr::GpuVa,
     bar::Bar,
     instance::{self, offset, userd},
     regs::{PbdmaReg, PffbReg, PfifoReg, PmcReg, pffb, pfifo},
 };
+use std::sync::{Arc, Mutex};
 
 const SEMAPHORE: u64 = 0x800_0000;
 const DATA: u64 = 0x1000_0000;
@@ -291,6 +293,64 @@ fn doorbell_within_a_longer_store_rings() {
     bench.card.bar_write(Bar::Bar1, get, &value.to_le_bytes());
     bench.run();
     assert_eq!(bench.vram_u32(page), 9);
+}
+
+/// Notes doorbells: channel, get, put, and the first word of the ring's last entry; and who was bound.
+#[derive(Clone, Default)]
+struct Seen {
+    doorbells: Arc<Mutex<Vec<[u32; 4]>>>,
+    bound: Arc<Mutex<Vec<Option<u32>>>>,
+}
+
+impl DoorbellWatcher for Seen {
+    fn ring(&mut self, mut doorbell: Doorbell<'_>) {
+        let mut word = [0; 4];
+        let last = GpuVa(doorbell.ring.0 + u64::from(doorbell.put - 1) * 8);
+        assert!(doorbell.read(last, &mut word));
+        assert!(
+            !doorbell.read(GpuVa(0x7_0000_0000), &mut word),
+            "nothing is mapped there"
+        );
+        assert!(
+            !doorbell.read(GpuVa(last.0 | 0xffe), &mut word),
+            "it ends on another page"
+        );
+        let of_entry = u32::from_le_bytes(word);
+        let mut seen = self.doorbells.lock().unwrap();
+        seen.push([doorbell.channel, doorbell.get, doorbell.put, of_entry]);
+    }
+
+    fn bound(&mut self, channel: Option<u32>) {
+        self.bound.lock().unwrap().push(channel);
+    }
+}
+
+#[test]
+fn watcher_of_doorbells_sees_the_ring_as_its_channel_does_and_changes_nothing() {
+    let run = |watcher: Option<Box<dyn DoorbellWatcher>>| {
+        let mut bench = ready();
+        bench.card.watch_doorbells(watcher);
+        let (mut a, _, page) = pair(&mut bench);
+        bench.submit(&mut a, &Methods::new().release(SEMAPHORE, 9).0);
+        bench.run();
+        bench.submit(&mut a, &Methods::new().release(SEMAPHORE, 10).0);
+        bench.run();
+        assert_eq!(bench.vram_u32(page), 10);
+        let entry = bench.ring_entry(&a, 1) as u32;
+        let counters = *bench.card.counters();
+        bench.card.reset();
+        (entry, counters)
+    };
+    let seen = Seen::default();
+    let (entry, counters) = run(Some(Box::new(seen.clone())));
+    assert_eq!(run(None).1, counters);
+    let (doorbells, bound) = (seen.doorbells.lock().unwrap(), seen.bound.lock().unwrap());
+    assert_eq!(doorbells.len(), 2);
+    assert_eq!(
+        (doorbells[0][..3].to_vec(), doorbells[1]),
+        (vec![1, 0, 1], [1, 1, 2, entry])
+    );
+    assert_eq!(bound[..], [Some(1), Some(2), None]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use broker::{PAGE, sealed_memfd};
-use fermi_model::ModelError;
+use fermi_model::{DoorbellWatcher, ModelError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vfio_user_server::{Accepted, BoundSocket, CloseReason, Errno, Listener};
 
@@ -112,7 +112,12 @@ impl ServedCard {
         self.vram.place(&mut fresh)?;
         self.running.access(|model, front| {
             front.graphics.add(model.counters());
+            let watcher = model.take_doorbell_watcher();
             *model = fresh;
+            if let Some(mut watcher) = watcher {
+                watcher.bound(None);
+                model.watch_doorbells(Some(watcher));
+            }
             front.pins.reset();
             self.vram.clear()?;
             front.live.as_mut().map_or(Ok(()), LiveWindows::forget)?;
@@ -206,6 +211,14 @@ impl GpuServer {
             windows: LiveCounts::default(),
             session: None,
         })
+    }
+
+    /// Lets `watcher` see what channels are handed, of all clients from now on.
+    pub fn watch_doorbells(&self, watcher: Box<dyn DoorbellWatcher>) -> Result<(), GpuError> {
+        Ok(self
+            .card
+            .running
+            .access(|model, _| model.watch_doorbells(Some(watcher)))?)
     }
 
     /// Serves one client after the other until `is_stop_requested`. While `is_power_cut` the card plays dead: it reads
