@@ -52,6 +52,28 @@ fn vm_config(name: &str) -> VmConfig {
     }
 }
 
+/// A broker with a software card of so much VRAM, and sockets for VMs.
+fn broker_with(vram_bytes: u64, vms: Vec<VmSocket>) -> anyhow::Result<Broker> {
+    let card = CardChoice::Model(CardConfig {
+        board: Board::Gtx480,
+        vram_bytes,
+        needs_microcode: false,
+    });
+    let broker = start_broker(HostSetup {
+        card,
+        settings: GpuConfig {
+            host_ram: 1 << 30,
+            seed: 1,
+            ..GpuConfig::default()
+        },
+        firmware: None,
+        flights: None,
+        record: None,
+        vms,
+    })?;
+    Ok(broker)
+}
+
 /// A broker with a software card, a VM in this process and one over a socket.
 struct Host {
     local: Arc<dyn VgpuLink>,
@@ -64,27 +86,8 @@ impl Host {
     fn start() -> anyhow::Result<Host> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("remote.sock");
-        let card = CardChoice::Model(CardConfig {
-            board: Board::Gtx480,
-            vram_bytes: 64 << 20,
-            needs_microcode: false,
-        });
-        let broker = start_broker(HostSetup {
-            card,
-            settings: GpuConfig {
-                host_ram: 1 << 30,
-                seed: 1,
-                ..GpuConfig::default()
-            },
-            firmware: None,
-            flights: None,
-            record: None,
-            vms: vec![VmSocket::bind(
-                &path,
-                &SocketAccess::default(),
-                vm_config("remote"),
-            )?],
-        })?;
+        let socket = VmSocket::bind(&path, &SocketAccess::default(), vm_config("remote"))?;
+        let broker = broker_with(64 << 20, vec![socket])?;
         Ok(Host {
             local: Arc::new(BrokerLink::new(broker.attach(vm_config("local"))?)),
             remote: Arc::new(VfioUserLink::connect(&path)?),
@@ -101,22 +104,7 @@ const LARGE_CARD: u64 = 1536 << 20;
 
 /// A broker with as many VMs in this process.
 fn crowd(vms: usize) -> anyhow::Result<(Broker, Vec<BrokerLink>)> {
-    let broker = start_broker(HostSetup {
-        card: CardChoice::Model(CardConfig {
-            board: Board::Gtx480,
-            vram_bytes: LARGE_CARD,
-            needs_microcode: false,
-        }),
-        settings: GpuConfig {
-            host_ram: 1 << 30,
-            seed: 1,
-            ..GpuConfig::default()
-        },
-        firmware: None,
-        flights: None,
-        record: None,
-        vms: Vec::new(),
-    })?;
+    let broker = broker_with(LARGE_CARD, Vec::new())?;
     let links: Result<_, _> = (0..vms)
         .map(|vm| broker.attach(vm_config(&format!("vm{vm}"))).map(BrokerLink::new))
         .collect();
