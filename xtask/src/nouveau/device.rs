@@ -20,8 +20,12 @@ const CARD_OF_TWO: &str = "128M";
 pub(super) const VMS_MAX: u8 = 2;
 const NAMES: [&str; VMS_MAX as usize] = ["a", "b"];
 /// Lines of the broker's log that are expected. A channel that a test broke on purpose: the guest's kernel tells the same, and there it has
-/// to be expected.
-const EXPECTED: [&str; 2] = [" killed: ", UNDRAWN];
+/// to be expected. A move that met a grid of longer than its budget, as on a busy host: it is tried again, and the guest notices nothing.
+const EXPECTED: [&str; 3] = [
+    " killed: ",
+    "rolled back: its channels did not go idle in time",
+    UNDRAWN,
+];
 
 /// What stands behind the sockets.
 pub(super) enum Device {
