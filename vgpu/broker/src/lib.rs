@@ -63,7 +63,7 @@ pub use happenings::{Happening, HappeningKind, Happenings};
 pub use lending::Loan;
 pub use link::LocalLink;
 pub use mapping::{MapError, PAGE, punch_hole, sealed_memfd};
-pub use memory::{DESCRIPTORS_OF_A_VM, FileMap, OWN_BYTES};
+pub use memory::{ClientFiles, DESCRIPTORS_OF_A_VM, FileMap, OWN_BYTES};
 pub use pci_host::{PciAddress, PciAddressError, PciFunction, PciHostError, VFIO_DRIVER};
 pub use perform::VMS_MAX;
 pub use port::Core;

@@ -51,6 +51,12 @@ pub enum MapError {
         crate::sigbus::MAPPINGS_MAX
     )]
     TooManyMaps,
+    /// The bound on bytes that are mapped for one VM is reached.
+    #[error(
+        "more than {}G of one VM's files mapped, those included that were given up just now",
+        crate::sigbus::MAPPED_BYTES_MAX >> 30
+    )]
+    TooManyBytes,
 }
 
 /// A memory file of `bytes` zero bytes that cannot be resized, nor sealed further by a process that is given its descriptor.

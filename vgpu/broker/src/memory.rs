@@ -138,20 +138,18 @@ impl RamMap {
 /// The files of one client's memory, each mapped once however many maps it has: a VMM with an IOMMU maps and unmaps single pages of one
 /// file all the time, and a mapping for each would take those of the process.
 #[derive(Debug, Default)]
-pub(crate) struct ClientFiles {
+pub struct ClientFiles {
     files: Vec<ClientFile>,
 }
 
-/// A file that is mapped as long as a map needs it.
+/// A file that is mapped as long as the client's table of maps needs its descriptor.
 #[derive(Debug)]
 struct ClientFile {
-    /// As the client's table of maps knows it.
     descriptor: Weak<ForeignFd>,
-    map: Weak<FileMap>,
+    map: Arc<FileMap>,
 }
 
-/// Most bytes of a client's files that are mapped as a whole: half of a process's addresses are as many for each VM. Of files beyond that each map
-/// is a mapping, and the VM has few of them.
+/// Most bytes that one VM's files may have to be mapped as a whole. Of files beyond that each map is a mapping, and the VM has few of them.
 const WHOLE_BYTES_MAX: u64 = 1 << 40;
 
 impl ClientFiles {
@@ -159,42 +157,44 @@ impl ClientFiles {
     ///
     /// # Errors
     /// Those of [`FileMap::new`].
-    pub(crate) fn map(
+    pub fn map(
         &mut self,
         file: &DmaFile,
         bytes: u64,
         writable: bool,
         owner: &MapOwner,
     ) -> Result<Arc<FileMap>, MapError> {
-        self.files.retain(|known| known.map.strong_count() > 0);
-        let is_it = |known: &&ClientFile| known.descriptor.as_ptr() == Arc::as_ptr(&file.descriptor);
-        let known = self
-            .files
-            .iter()
-            .filter(is_it)
-            .filter_map(|known| known.map.upgrade());
-        if let Some(map) = known
-            .into_iter()
-            .find(|map| map.part(file.offset, bytes).is_some())
-        {
-            return Ok(map);
+        self.forget_unused();
+        let is_it = |known: &&ClientFile| {
+            std::ptr::eq(known.descriptor.as_ptr(), Arc::as_ptr(&file.descriptor))
+                && known.map.part(file.offset, bytes).is_some()
+        };
+        if let Some(known) = self.files.iter().find(is_it) {
+            return Ok(Arc::clone(&known.map));
         }
         let own = Arc::new(File::from(file.descriptor.try_clone()?));
         let file_bytes = own.metadata()?.len();
-        let mapped: u64 = self
-            .files
-            .iter()
-            .filter_map(|known| Some(known.map.upgrade()?.bytes))
-            .sum();
-        let map = Arc::new(match mapped.saturating_add(file_bytes) <= WHOLE_BYTES_MAX {
-            true => FileMap::whole(own, file_bytes, owner)?,
-            false => FileMap::new(own, file.offset, bytes, writable, owner)?,
-        });
+        let map = Arc::new(
+            match owner.mapped_bytes().saturating_add(file_bytes) <= WHOLE_BYTES_MAX {
+                true => FileMap::whole(own, file_bytes, owner)?,
+                false => FileMap::new(own, file.offset, bytes, writable, owner)?,
+            },
+        );
         self.files.push(ClientFile {
             descriptor: Arc::downgrade(&file.descriptor),
-            map: Arc::downgrade(&map),
+            map: Arc::clone(&map),
         });
         Ok(map)
+    }
+
+    /// Lets go of files of which no map is left.
+    pub fn forget_unused(&mut self) {
+        self.files.retain(|known| known.descriptor.strong_count() > 0);
+    }
+
+    /// Whether the client took memory away that it had offered.
+    pub fn is_torn(&self) -> bool {
+        self.files.iter().any(|known| known.map.is_torn())
     }
 }
 

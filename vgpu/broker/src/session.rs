@@ -134,6 +134,7 @@ impl Session {
             }
         }
         self.incoming = incoming;
+        self.files.forget_unused();
         self.let_windows();
         self.tell_of_refused_map();
         closed
@@ -260,7 +261,7 @@ impl Session {
                 self.client.reply_error(
                     request,
                     match error {
-                        MapError::TooManyMaps => Errno::NOSPC,
+                        MapError::TooManyMaps | MapError::TooManyBytes => Errno::NOSPC,
                         _ => Errno::NOMEM,
                     },
                 )

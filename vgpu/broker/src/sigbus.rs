@@ -25,7 +25,9 @@
 use std::mem::{size_of, zeroed};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst,
+};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use vfio_user_server::{Leftover, Reaper};
@@ -39,6 +41,11 @@ use crate::perform::VMS_MAX;
 /// gives mappings up faster than they are unmapped, which frees its own memory, is refused further ones until then. All VMs' are well below those that
 /// a process may have (65,530 by default).
 pub(crate) const MAPPINGS_MAX: usize = 512 + 64;
+
+/// Bytes of these mappings. The addresses of a process, 128 TiB, are more than all VMs may take.
+pub(crate) const MAPPED_BYTES_MAX: u64 = 3 << 39;
+
+const _: () = assert!(MAPPED_BYTES_MAX * VMS_MAX as u64 <= 100 << 40);
 
 /// Guarded mappings of the process: as many as all VMs together may have.
 pub(crate) const GUARDS_MAX: usize = MAPPINGS_MAX * VMS_MAX as usize;
@@ -83,6 +90,8 @@ pub struct MapOwner {
     reaper: Reaper,
     /// Mappings there are, those included that are still to be unmapped.
     mapped: Arc<AtomicUsize>,
+    /// Their bytes.
+    bytes: Arc<AtomicU64>,
 }
 
 impl MapOwner {
@@ -92,16 +101,32 @@ impl MapOwner {
             torn,
             reaper,
             mapped: Arc::default(),
+            bytes: Arc::default(),
         }
     }
 
-    /// Counts one more, if there may be one.
-    fn count(&self) -> Result<(), MapError> {
+    /// Bytes that are mapped.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.bytes.load(SeqCst)
+    }
+
+    /// Counts one more of so many bytes, if there may be one.
+    fn count(&self, bytes: u64) -> Result<(), MapError> {
         let next = |mapped| (mapped < MAPPINGS_MAX).then_some(mapped + 1);
-        match self.mapped.fetch_update(SeqCst, SeqCst, next) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(MapError::TooManyMaps),
+        let counted = self.mapped.fetch_update(SeqCst, SeqCst, next);
+        counted.map_err(|_| MapError::TooManyMaps)?;
+        let more = |mapped: u64| mapped.checked_add(bytes).filter(|sum| *sum <= MAPPED_BYTES_MAX);
+        if self.bytes.fetch_update(SeqCst, SeqCst, more).is_err() {
+            self.mapped.fetch_sub(1, SeqCst);
+            return Err(MapError::TooManyBytes);
         }
+        Ok(())
+    }
+
+    /// One of so many bytes is gone.
+    fn uncount(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, SeqCst);
+        self.mapped.fetch_sub(1, SeqCst);
     }
 }
 
@@ -126,10 +151,11 @@ impl Guard {
     pub(crate) fn new(region: Arc<MmapRegion>, owner: &MapOwner) -> Result<Self, MapError> {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(install);
-        owner.count()?;
+        let bytes = region.size() as u64;
+        owner.count(bytes)?;
         let mut free = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(slot) = take_slot(&mut free) else {
-            owner.mapped.fetch_sub(1, SeqCst);
+            owner.uncount(bytes);
             return Err(MapError::TooManyGuards);
         };
         set_slot(
@@ -175,10 +201,11 @@ impl Leftover for Held {
         let locked = lock();
         set_slot(self.slot, 0, 0, 0, 0);
         drop(locked);
+        let bytes = region.size() as u64;
         // Takes as long as it takes; nobody's access is in the mapping, and no new one can begin.
         drop(region);
         lock().push(self.slot);
-        self.owner.mapped.fetch_sub(1, SeqCst);
+        self.owner.uncount(bytes);
         true
     }
 }

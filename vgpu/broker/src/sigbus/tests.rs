@@ -126,6 +126,30 @@ fn access_outside_guarded_mappings_still_kills() {
 }
 
 #[test]
+fn bytes_count_until_they_are_unmapped() {
+    let notify = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
+    let owner = owner(&notify);
+    let most = MAPPED_BYTES_MAX / 2;
+    let file = client_file();
+    // Addresses alone: nothing of it is touched.
+    file.set_len(most + PAGE).unwrap();
+    let map = |bytes| {
+        let region = map_shared(file.clone(), 0, bytes, true).unwrap();
+        (region.clone(), Guard::new(region, &owner))
+    };
+    let (first, second) = (map(most), map(most));
+    assert!(first.1.is_ok() && second.1.is_ok());
+    assert!(matches!(map(PAGE).1, Err(MapError::TooManyBytes)));
+    // Somebody still uses the mapping whose guard is gone.
+    let (region, guard) = first;
+    drop(guard);
+    assert!(matches!(map(PAGE).1, Err(MapError::TooManyBytes)));
+    drop(region);
+    wait_until(|| owner.mapped_bytes() == most);
+    map(PAGE).1.unwrap();
+}
+
+#[test]
 fn map_counts_until_it_is_unmapped() {
     let notify = Arc::new(EventFd::new(EFD_NONBLOCK).unwrap());
     let owner = owner(&notify);

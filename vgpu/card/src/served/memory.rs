@@ -4,26 +4,18 @@
 //! whole when it first comes, and a DMA map is an entry in a table that costs no system call. The table bounds the
 //! memory that the card reaches, not the mapping.
 
-use std::fs::File;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use broker::{FileMap, MapError, MapOwner};
+use broker::{ClientFiles, MapOwner};
 use fermi_spec::addr::Iova;
-use vfio_user_server::{DmaFile, DmaMap, Errno, ForeignFd};
+use vfio_user_server::{DmaMap, Errno};
 
 use crate::maps::DmaMaps;
-
-/// A mapped file. Its descriptor lives as long as a map of the table needs it.
-#[derive(Debug)]
-struct Mapped {
-    descriptor: Weak<ForeignFd>,
-    map: FileMap,
-}
 
 /// The mapped files of one client, and the card's table of DMA maps.
 #[derive(Debug)]
 pub(super) struct ClientMemory {
-    files: Vec<Mapped>,
+    files: ClientFiles,
     maps: Arc<DmaMaps>,
     owner: MapOwner,
 }
@@ -32,7 +24,7 @@ impl ClientMemory {
     /// A table without files; the card sees `maps`.
     pub(super) fn new(maps: Arc<DmaMaps>, owner: MapOwner) -> Self {
         Self {
-            files: Vec::new(),
+            files: ClientFiles::default(),
             maps,
             owner,
         }
@@ -40,13 +32,14 @@ impl ClientMemory {
 
     /// Whether the client took memory away that it had offered.
     pub(super) fn is_torn(&self) -> bool {
-        self.files.iter().any(|mapped| mapped.map.is_torn())
+        self.files.is_torn()
     }
 
     /// Lets the card reach a map. One without a file exists for the client alone: DMA does not find it.
     pub(super) fn insert(&mut self, map: &DmaMap) -> Result<(), Errno> {
         let Some(file) = &map.file else { return Ok(()) };
-        let mapped = self.find_or_map(file, map.bytes).map_err(|error| {
+        let mapped = self.files.map(file, map.bytes, map.is_writeable, &self.owner);
+        let mapped = mapped.map_err(|error| {
             log::warn!("cannot map the client's memory: {error}");
             Errno::NOMEM
         })?;
@@ -56,31 +49,6 @@ impl ClientMemory {
         self.maps
             .insert(Iova(map.iova), memory, is_writable)
             .map_err(|_| Errno::INVAL)
-    }
-
-    fn find_or_map(&mut self, file: &DmaFile, bytes: u64) -> Result<&FileMap, MapError> {
-        self.files.retain(|mapped| mapped.descriptor.strong_count() > 0);
-        let known = self.files.iter().position(|mapped| {
-            std::ptr::eq(mapped.descriptor.as_ptr(), Arc::as_ptr(&file.descriptor))
-                && mapped.map.part(file.offset, bytes).is_some()
-        });
-        let index = match known {
-            Some(index) => index,
-            None => {
-                self.files.push(self.map(file)?);
-                self.files.len() - 1
-            }
-        };
-        Ok(&self.files[index].map)
-    }
-
-    fn map(&self, file: &DmaFile) -> Result<Mapped, MapError> {
-        let own = File::from(file.descriptor.try_clone()?);
-        let bytes = own.metadata()?.len();
-        Ok(Mapped {
-            descriptor: Arc::downgrade(&file.descriptor),
-            map: FileMap::whole(Arc::new(own), bytes, &self.owner)?,
-        })
     }
 
     /// Takes a map from the card. To be called under the card's lock: no engine is half way through a copy then.
