@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 mod names;
+mod rescan;
 
 /// Pages of a guest's directory.
 const DIRECTORY_PAGES: usize = PD_ENTRIES / PAGE_ENTRIES;
@@ -343,18 +344,6 @@ impl ShadowSpace {
             self.progress.sought = 0;
         }
         Pending { frames, is_complete }
-    }
-
-    /// Whether a refresh was begun and has not finished.
-    pub fn is_refreshing(&self) -> bool {
-        self.progress.marked.is_some()
-    }
-
-    /// Every slot counts as changed: the next build writes each entry anew, as a mediator without snapshots would.
-    pub fn build_anew(&mut self) {
-        for mirror in self.mirrors.values_mut() {
-            mirror.guest.change_all();
-        }
     }
 
     /// Translates the changed slots with the placements of now and writes the shadow entries, as far as the work goes;

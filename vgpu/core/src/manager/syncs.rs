@@ -119,7 +119,7 @@ impl Running {
         };
         let tables_left = TABLES_MAX.saturating_sub(vgpu.table_count());
         let is_all = self.config.shadow == ShadowMode::FullRescan;
-        if is_all && !space.shadow.is_refreshing() {
+        if is_all {
             space.shadow.build_anew();
         }
         let dirt = Dirt {
