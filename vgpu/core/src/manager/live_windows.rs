@@ -15,6 +15,7 @@
 mod look;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use fermi_spec::addr::{GuestVramAddr, SMALL_PAGE};
 use fermi_spec::regs::PRAMIN_BYTES;
@@ -441,13 +442,25 @@ impl Running {
     /// A chunk that has to go to host RAM so that a window can show a page of it, and that may move now.
     pub(super) fn next_to_show(&self, now: Tick) -> Option<(VmId, ChunkNo)> {
         // Those behind the last one first.
-        let last = self.mover.window_of;
-        let (before, behind): (Vec<&Vgpu>, _) = self.vms.values().partition(|vgpu| Some(vgpu.id) <= last);
-        behind.into_iter().chain(before).find_map(|vgpu| {
-            let may_move = !vgpu.leaves() && vgpu.passed_over_until <= now && !self.mover.is_aside(vgpu.id);
-            let chunk = vgpu.live.as_ref().filter(|_| may_move)?.waits_for.first()?;
-            Some((vgpu.id, *chunk))
-        })
+        let (behind, before) = match self.mover.window_of {
+            Some(last) => (
+                (Bound::Excluded(last), Bound::Unbounded),
+                (Bound::Unbounded, Bound::Included(last)),
+            ),
+            None => (
+                (Bound::Unbounded, Bound::Unbounded),
+                (Bound::Unbounded, Bound::Excluded(VmId(0))),
+            ),
+        };
+        self.vms
+            .range(behind)
+            .chain(self.vms.range(before))
+            .find_map(|(_, vgpu)| {
+                let may_move =
+                    !vgpu.leaves() && vgpu.passed_over_until <= now && !self.mover.is_aside(vgpu.id);
+                let chunk = vgpu.live.as_ref().filter(|_| may_move)?.waits_for.first()?;
+                Some((vgpu.id, *chunk))
+            })
     }
 
     /// When the next such chunk may move, if nothing moves now, or the patience of a guest's store ends.
