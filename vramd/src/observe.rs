@@ -12,6 +12,9 @@ use launches::{CopyMethods, GpuMemory, Limits, Looked, Observer, Ring, Unmapped,
 /// Launches whose sets are kept.
 const CACHE_ENTRIES: usize = 64;
 
+/// Looks at one doorbell at most: a guest decides how much there is to look at, and the card waits meanwhile.
+const LOOKS_MAX: u32 = 16;
+
 /// Work that was found at doorbells.
 #[derive(Default)]
 pub(crate) struct Found {
@@ -20,6 +23,8 @@ pub(crate) struct Found {
     copies: u64,
     /// What cannot be understood, by why.
     opaque: BTreeMap<String, u64>,
+    /// Doorbells whose work was too much for their looks: the next doorbell of the channel goes on with it.
+    put_off: u64,
 }
 
 impl fmt::Display for Found {
@@ -35,7 +40,10 @@ impl fmt::Display for Found {
         for (number, (why, count)) in self.opaque.iter().enumerate() {
             write!(f, "{}{why} {count}", if number == 0 { ": " } else { ", " })?;
         }
-        Ok(())
+        match self.put_off {
+            0 => Ok(()),
+            count => write!(f, "; {count} doorbells not looked at to their end"),
+        }
     }
 }
 
@@ -98,11 +106,11 @@ impl DoorbellWatcher for Observers {
         let observer = observer.or_insert_with(|| Observer::new(ring, CopyMethods::Nouveau, doorbell.get));
         let mut items = Vec::new();
         let mut memory = Memory(&mut doorbell);
-        while observer.look(&mut memory, &mut self.cache, range, Limits::default(), &mut items)
-            == Looked::More
-        {}
+        let mut look = || observer.look(&mut memory, &mut self.cache, range, Limits::default(), &mut items);
+        let is_done = (0..LOOKS_MAX).any(|_| look() == Looked::Done);
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         items.iter().for_each(|item| found.count(&item.work));
+        found.put_off += u64::from(!is_done);
     }
 
     fn bound(&mut self, channel: Option<u32>) {

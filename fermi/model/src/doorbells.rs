@@ -1,6 +1,6 @@
 //! Watching doorbells: what a channel is handed, at the moment when it is told.
 
-use fermi_spec::addr::{GpuVa, PhysAddr, SMALL_PAGE};
+use fermi_spec::addr::{GpuVa, PhysAddr, SMALL_PAGE, VA_BITS};
 use fermi_spec::instance::{offset, userd};
 use fermi_spec::pte::LargePages;
 
@@ -43,7 +43,7 @@ impl Doorbell<'_> {
     /// Fills `bytes`, which lie in one page of 4 KiB, by the tables as they are: no TLB takes part. `false`: nothing is mapped there.
     pub fn read(&mut self, at: GpuVa, bytes: &mut [u8]) -> bool {
         let is_one_page = at.within(SMALL_PAGE) + bytes.len() as u64 <= SMALL_PAGE;
-        if !is_one_page || at.0 > self.space.limit {
+        if !is_one_page || at.0 > self.space.limit || at.0 >> VA_BITS != 0 {
             return false;
         }
         let Ok(page) = walk(self.mem, &self.space, self.large_pages, at) else {

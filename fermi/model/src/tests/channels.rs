@@ -315,6 +315,10 @@ impl DoorbellWatcher for Seen {
             !doorbell.read(GpuVa(last.0 | 0xffe), &mut word),
             "it ends on another page"
         );
+        assert!(
+            !doorbell.read(GpuVa(u64::MAX - 7), &mut word),
+            "no address has so many bits"
+        );
         let of_entry = u32::from_le_bytes(word);
         let mut seen = self.doorbells.lock().unwrap();
         seen.push([doorbell.channel, doorbell.get, doorbell.put, of_entry]);
