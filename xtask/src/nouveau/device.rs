@@ -20,12 +20,12 @@ const CARD_OF_TWO: &str = "128M";
 pub(super) const VMS_MAX: u8 = 2;
 const NAMES: [&str; VMS_MAX as usize] = ["a", "b"];
 /// Lines of the broker's log that are expected. A channel that a test broke on purpose: the guest's kernel tells the same, and there it has
-/// to be expected. A move that met a grid of longer than its budget, as on a busy host: it is tried again, and the guest notices nothing.
-const EXPECTED: [&str; 3] = [
-    " killed: ",
-    "rolled back: its channels did not go idle in time",
-    UNDRAWN,
-];
+/// to be expected.
+const EXPECTED: [&str; 2] = [" killed: ", UNDRAWN];
+/// A move that met a grid of longer than its budget, as a busy host makes them: it is tried again, and the guest notices nothing.
+const TOO_LATE: &str = "rolled back: its channels did not go idle in time";
+/// Such moves in one run: more are the broker's fault, not the host's.
+const TOO_LATE_MAX: u32 = 2;
 
 /// What stands behind the sockets.
 pub(super) enum Device {
@@ -80,9 +80,12 @@ impl Device {
         match self {
             Self::Card(card) => card.stop().map(Some),
             Self::Vgpus(vgpus) => {
-                vgpus
-                    .broker
-                    .stop_expecting(|line| EXPECTED.iter().any(|text| line.contains(text)))?;
+                let mut late = 0;
+                vgpus.broker.stop_expecting(|line| {
+                    late += u32::from(line.contains(TOO_LATE));
+                    let is_late = line.contains(TOO_LATE) && late <= TOO_LATE_MAX;
+                    is_late || EXPECTED.iter().any(|text| line.contains(text))
+                })?;
                 Ok(None)
             }
         }
