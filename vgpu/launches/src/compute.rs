@@ -245,13 +245,12 @@ impl Compute {
     }
 
     fn launched(&self, look: &mut Look<'_>, pending: &Pending) -> Result<Launch, Opaque> {
-        if self
-            .table
-            .iter()
-            .enumerate()
-            .any(|(index, high)| *high != Some(index as u8))
-        {
-            return Err(Opaque::AddressTable);
+        for (index, high) in self.table.iter().enumerate() {
+            match high {
+                None => return Err(Opaque::State),
+                Some(high) if usize::from(*high) != index => return Err(Opaque::AddressTable),
+                Some(_) => {}
+            }
         }
         is_unconditional(&self.registers, CONDITION)?;
         let get = |method| self.registers.get(method).ok_or(Opaque::State);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use fermi_spec::addr::{GpuVa, SMALL_PAGE};
 use fermi_spec::gpfifo::GpEntry;
-use fermi_spec::graphics::{BindConstants, compute, front_end, shader};
+use fermi_spec::graphics::{BindConstants, GlobalEntry, compute, front_end, shader};
 use fermi_spec::isa::assembler::assemble;
 use fermi_spec::methods::{CopyExec, M2mfLaunch, SemaphoreD, class, copy, host, m2mf, nvidia_copy};
 use fermi_spec::pushbuffer::{immediate, incrementing, non_incrementing};
@@ -317,7 +317,32 @@ fn macro_may_have_set_anything() {
     ]);
     let works = channel.look(0);
     assert_eq!(launches(&works).len(), 1);
-    assert_eq!(why(&works), [Opaque::Macro, Opaque::AddressTable]);
+    assert_eq!(why(&works), [Opaque::Macro, Opaque::State]);
+}
+
+#[test]
+fn table_that_changes_addresses_is_told_from_one_that_does_not() {
+    let mut channel = with_code();
+    let same = GlobalEntry::new()
+        .with_index(3)
+        .with_high(3)
+        .with_readable(true)
+        .with_writable(true);
+    let mut words = Vec::new();
+    set(&mut words, compute::GLOBAL_ENTRY, &[same.into_bits()]);
+    channel.push(&words);
+    channel.push(&launch());
+    let mut words = Vec::new();
+    set(
+        &mut words,
+        compute::GLOBAL_ENTRY,
+        &[same.with_high(4).into_bits()],
+    );
+    channel.push(&words);
+    channel.push(&[immediate(SUBCHANNEL, compute::LAUNCH, 0)]);
+    let works = channel.look(0);
+    assert_eq!(launches(&works).len(), 1);
+    assert_eq!(why(&works), [Opaque::AddressTable]);
 }
 
 #[test]
