@@ -24,8 +24,7 @@ use crate::sigbus::{Guard, MapOwner};
 /// Bytes of the broker's own DMA memory.
 pub const OWN_BYTES: u64 = 1 << 20;
 
-/// RAM maps of one VM. A guest with an IOMMU has one for each page that its driver lets the device reach: nouveau's and Mesa's tests come to some
-/// thousands. They are parts of a few mappings, so what bounds them is the time in which they go with their VM: some 30 ms.
+/// RAM maps of one VM. A guest with an IOMMU has one for each page that its driver lets the device reach. They are parts of a few mappings, so what bounds them is the time in which they go with their VM: some 30 ms.
 pub(crate) const RAM_MAPS_MAX: usize = 16_384;
 
 /// Descriptors that one VM can make a broker hold at a time: its socket's, its image and its part of a software card.
