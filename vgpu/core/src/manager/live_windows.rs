@@ -13,9 +13,9 @@
 //! and has no memory behind its chunk is nothing again when it is shown no more. Decision 0027 gives the reasons.
 
 mod look;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 use fermi_spec::addr::{GuestVramAddr, SMALL_PAGE};
 use fermi_spec::regs::PRAMIN_BYTES;
@@ -34,16 +34,9 @@ use crate::device::{Blocked, Queued, Vgpu};
 use crate::event::{Action, Passage, Place, Tick, VmId};
 use crate::inspect::{Inspect, Tree};
 use crate::memory::{ChunkNo, ChunkPlace, GuestPage, Reach};
-use crate::notice::Direction;
-use crate::reason::MoveCause;
 
 /// Pages that are fetched in one step. What a guest shows at once takes as many steps as it needs.
 const FETCHED_AT_ONCE: usize = 64;
-/// Longest wait of a guest's store for pages that the GPU reaches. Its VM's own move is what it waits for, which takes a few milliseconds
-/// unless copies fail; what it stored to a page that is not shown would be lost.
-const WAIT_NS: u64 = 4_500_000_000;
-/// Time until a chunk is tried again that could not move.
-const AGAIN_NS: u64 = 10_000_000;
 /// Work for an entry of BAR3's tables that is read, and for a page that is shown.
 const ENTRY_READ: u64 = 2;
 const PAGE_SHOWN: u64 = 30;
@@ -387,22 +380,6 @@ impl Running {
         before - shown.len()
     }
 
-    /// Lets stores go on that have waited long enough for windows. `true` if there are any.
-    pub(super) fn end_patience(&mut self, cx: &Cx<'_>) -> bool {
-        let mut any = false;
-        for vgpu in self.vms.values_mut() {
-            if let Some(live) = &mut vgpu.live
-                && let Patience::Waits(since) = live.patience
-                && cx.now.since(since) >= WAIT_NS
-            {
-                live.patience = Patience::Over;
-                self.volatile.ready.insert(vgpu.id);
-                any = true;
-            }
-        }
-        any
-    }
-
     /// Tells the edge which pages live where from now on, a part of them at a time. `true` if that was all.
     fn show_windows(&mut self, vm: VmId, shown: BTreeMap<u32, u32>, now: Seen, cx: &mut Cx<'_>) -> bool {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
@@ -437,68 +414,6 @@ impl Running {
             .collect();
         give_up_zero(vgpu, &gone, cx);
         is_all
-    }
-
-    /// A chunk that has to go to host RAM so that a window can show a page of it, and that may move now.
-    pub(super) fn next_to_show(&self, now: Tick) -> Option<(VmId, ChunkNo)> {
-        // Those behind the last one first.
-        let (behind, before) = match self.mover.window_of {
-            Some(last) => (
-                (Bound::Excluded(last), Bound::Unbounded),
-                (Bound::Unbounded, Bound::Included(last)),
-            ),
-            None => (
-                (Bound::Unbounded, Bound::Unbounded),
-                (Bound::Unbounded, Bound::Excluded(VmId(0))),
-            ),
-        };
-        self.vms
-            .range(behind)
-            .chain(self.vms.range(before))
-            .find_map(|(_, vgpu)| {
-                let may_move =
-                    !vgpu.leaves() && vgpu.passed_over_until <= now && !self.mover.is_aside(vgpu.id);
-                let chunk = vgpu.live.as_ref().filter(|_| may_move)?.waits_for.first()?;
-                Some((vgpu.id, *chunk))
-            })
-    }
-
-    /// When the next such chunk may move, if nothing moves now, or the patience of a guest's store ends.
-    pub(super) fn next_to_show_at(&self) -> Option<Tick> {
-        let stays = self.vms.values().filter(|vgpu| !vgpu.leaves());
-        let due = stays.filter_map(|vgpu| {
-            let live = vgpu.live.as_ref()?;
-            let may_move = self.mover.is_idle() && !self.mover.is_aside(vgpu.id);
-            let moves = (may_move && !live.waits_for.is_empty()).then_some(vgpu.passed_over_until);
-            let ends = match live.patience {
-                Patience::Waits(since) => Some(since.after(WAIT_NS)),
-                Patience::Calm | Patience::Over => None,
-            };
-            moves.into_iter().chain(ends).min()
-        });
-        due.min()
-    }
-
-    /// Brings a chunk to host RAM that a window is to show a page of. `true` if anything changed.
-    pub(super) fn spill_to_show(&mut self, cx: &mut Cx<'_>) -> bool {
-        let Some((vm, chunk)) = self.next_to_show(cx.now) else {
-            return false;
-        };
-        let what = (Direction::Spill, MoveCause::Shown);
-        if self.limits(cx.now).has_room_to_show(vm, chunk)
-            && self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx)
-        {
-            if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
-                live.waits_for.remove(&chunk);
-            }
-            (self.mover.was_for_window, self.mover.window_of) = (true, Some(vm));
-            return true;
-        }
-        // No host RAM is left before others come back to VRAM, or no shadow table to point to it with.
-        if let Some(vgpu) = self.vms.get_mut(&vm) {
-            vgpu.passed_over_until = cx.now.after(AGAIN_NS);
-        }
-        false
     }
 }
 
