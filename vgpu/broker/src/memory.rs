@@ -187,7 +187,7 @@ impl ClientFiles {
     }
 
     /// Lets go of files of which no map is left.
-    pub fn forget_unused(&mut self) {
+    pub(crate) fn forget_unused(&mut self) {
         self.files.retain(|known| known.descriptor.strong_count() > 0);
     }
 

@@ -90,7 +90,7 @@ pub struct MapOwner {
     reaper: Reaper,
     /// Mappings there are, those included that are still to be unmapped.
     mapped: Arc<AtomicUsize>,
-    /// Their bytes.
+    /// Bytes of the mappings that `mapped` counts.
     bytes: Arc<AtomicU64>,
 }
 
