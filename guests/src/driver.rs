@@ -277,6 +277,13 @@ impl Driver {
         Ok(offset)
     }
 
+    /// Window `window` of BAR1 shows nothing, after [`Self::flush_windows`].
+    pub(crate) fn unmap_window(&mut self, bus: &mut dyn GuestBus, window: u64) -> Result<(), DriverError> {
+        let offset = WINDOW_OFFSET + window.min(WINDOWS) * SMALL_PAGE;
+        let range = offset..offset + SMALL_PAGE;
+        self.bar1.unmap(bus, &mut self.memory, range, PageSize::Small)
+    }
+
     /// Makes BAR1 see its windows as they are now.
     pub fn flush_windows(&mut self, bus: &mut dyn GuestBus) -> Result<(), DriverError> {
         self.bar1.flush(bus, self.limit)
