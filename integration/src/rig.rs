@@ -317,6 +317,11 @@ impl Rig {
         Self::doorbell(bus, channel, self.puts[usize::from(channel)]);
     }
 
+    /// GP_PUT of the entries pushed so far.
+    pub fn put(&self, channel: u8) -> u32 {
+        self.puts[usize::from(channel)]
+    }
+
     /// GP_GET of a channel, as its USERD shows it.
     pub fn fetched(bus: &mut impl WideBus, channel: u8) -> u32 {
         bus.read32(Bar::Bar1, u64::from(channel) * USERD_BYTES + userd::GP_GET)

@@ -451,7 +451,7 @@ impl Simulation {
             let request = self.world.ask(id, map);
             self.idle_until(|world| world.take_reply(id, request).is_some())?;
         }
-        drawn::map_windows(&mut self.world, id);
+        drawn::map_windows(&mut self.world, id, self.vms[at].kind);
         self.vms[at].player.begin();
         Ok(())
     }

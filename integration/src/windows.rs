@@ -1,4 +1,4 @@
-//! Guests whose VMM has mapped BAR3 and PRAMIN: what they store there nobody sees, and everybody has to know.
+//! Guests whose VMM has mapped BAR1, BAR3 and PRAMIN: what they store there nobody sees, and everybody has to know.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,11 +11,14 @@ use fermi_spec::regs::windows::WindowBlock;
 use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES, PbusReg};
 use guests::GuestBus as _;
 use sim_host::bus::SimBus;
+use sim_host::world::Mapped;
 use vgpu::{Event, MoveCause, Notice, Quota, Reply, Request, VmAudit, VmId};
 
 use crate::bench::Bench;
 use crate::checkers::Violation;
 use crate::rig::{self, DATA, DATA_VA, RAM_VA, Rig};
+
+pub mod bar1;
 
 const VM: VmId = VmId(0);
 const MIB: u64 = 1 << 20;
@@ -41,7 +44,7 @@ struct Host {
 impl Host {
     fn new() -> Self {
         let mut bench = Bench::new(48, &[16]);
-        bench.world.let_windows(VM);
+        bench.world.let_windows(VM, Mapped::All);
         let messages = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&messages);
         bench.world.on_event = Box::new(move |_, event, _| {
@@ -52,7 +55,7 @@ impl Host {
                 return;
             };
             let pramin = u64::from(PRAMIN_BASE)..u64::from(PRAMIN_BASE + PRAMIN_BYTES);
-            if *bar == Bar::Bar3 || *bar == Bar::Bar0 && pramin.contains(offset) {
+            if *bar != Bar::Bar0 || pramin.contains(offset) {
                 counted.fetch_add(1, Relaxed);
             }
         });

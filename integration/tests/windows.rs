@@ -1,6 +1,9 @@
-//! BAR3 and PRAMIN as memory that a VMM maps.
+//! BAR1, BAR3 and PRAMIN as memory that a VMM maps.
 
 use integration::checkers::Violation;
+use integration::windows::bar1::{
+    data_that_is_shown_stays_the_same_and_goes_back_to_its_chunk, doorbells_in_memory_are_rung,
+};
 use integration::windows::{
     page_that_the_gpu_uses_is_shown_and_stays_the_same, pages_in_many_pieces_are_shown,
     reset_takes_the_windows_back, table_that_is_stored_to_unseen_counts_at_the_next_flush,
@@ -28,4 +31,14 @@ fn reset_takes_back_what_windows_show() {
 #[test]
 fn every_second_page_is_shown() {
     held(pages_in_many_pieces_are_shown());
+}
+
+#[test]
+fn data_that_bar1_shows_is_the_gpus_too_and_goes_back_to_its_chunk() {
+    held(data_that_is_shown_stays_the_same_and_goes_back_to_its_chunk());
+}
+
+#[test]
+fn doorbells_that_nobody_sends_are_rung() {
+    held(doorbells_in_memory_are_rung());
 }

@@ -38,6 +38,10 @@ faults! {
     WindowPageKept,
     /// What a client stores to a page of tables through a mapped window is taken for seen.
     WindowStoreUnseen,
+    /// Of doorbells that are found in memory at once only the first is rung.
+    MappedDoorbellDropped,
+    /// USERD that a client maps keeps what was there when its channel is bound no more.
+    MappedUserdKept,
     /// A spill frees its frames before the TLB has forgotten them.
     FramesFreeBeforeFlush,
     /// A sync frees shadow tables before the TLB has forgotten them.

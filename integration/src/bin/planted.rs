@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use integration::sim::{Settings, run};
-use integration::{contenders, crowd, fuzz, keeper, opener, tables};
+use integration::{contenders, crowd, fuzz, keeper, opener, tables, windows};
 use planted::Fault;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
 /// Of so many seeds one has an endless grid beside a VM that waits, before its run; one has syncs that are counted, one
-/// channels that come while memory moves, one a move of a VM whose grid never ends, one two VMs of which one has long grids, one two VMs with all their channels, and one a table that the GPU writes.
+/// channels that come while memory moves, one a move of a VM whose grid never ends, one two VMs of which one has long grids, one two VMs with all their channels, one a table that the GPU writes, and one doorbells in memory.
 const DIRECTED_EVERY: u64 = 16;
 /// Bytes of an input of syncs.
 const SYNCS_BYTES: usize = 1_500;
@@ -101,6 +101,7 @@ fn look(seed: u64) -> Option<(&'static str, String)> {
         5 => contenders::engine_is_shared_by_weight(),
         6 => crowd::all_channels_of_two_vms_work(),
         7 => tables::table_that_the_gpu_writes_stays_where_it_is(),
+        8 => windows::bar1::doorbells_in_memory_are_rung(),
         _ => Ok(()),
     });
     let outcome = outcome.map(|result| result.err().map(|violation| violation.0));

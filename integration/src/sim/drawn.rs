@@ -7,6 +7,7 @@ use fermi_model::Faults;
 use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use sim_host::world::Mapped;
 use vgpu::{Bus, GpuConfig, PolicyName, Quota, Request, ShadowMode, VmConfig, VmId};
 
 use super::{Kind, MIB, RAM_BYTES};
@@ -91,9 +92,14 @@ fn maps_windows(config: &GpuConfig, vm: VmId) -> bool {
 }
 
 /// Has the client of an attached VM map its windows, if it does.
-pub(super) fn map_windows(world: &mut World, vm: VmId) {
+pub(super) fn map_windows(world: &mut World, vm: VmId, kind: Kind) {
     if maps_windows(world.config(), vm) {
-        world.let_windows(vm);
+        // A witness sees its memory through a BAR1 that does not translate, which shows nothing to those who map it.
+        let mapped = match kind {
+            Kind::Witness => Mapped::AllButBar1,
+            _ => Mapped::All,
+        };
+        world.let_windows(vm, mapped);
     }
 }
 

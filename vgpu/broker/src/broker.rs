@@ -78,7 +78,7 @@ pub struct Setup {
     pub recorder: Option<Recorder>,
     /// Where the flight recorder is written when something went wrong, or somebody asks; nowhere if `None`.
     pub flights: Option<FlightFolder>,
-    /// Whether clients may map BAR3 and PRAMIN, if the card lets that be.
+    /// Whether clients may map BAR1, BAR3 and PRAMIN, if the card lets that be.
     pub windows: WindowMode,
     /// Where the host says how much memory is left.
     pub room: HostRoom,
@@ -113,7 +113,7 @@ pub(crate) struct Shared {
     pub(crate) is_stopping: AtomicBool,
     /// Sizes of the BARs that guests see.
     pub(crate) bars: BarSizes,
-    /// Clients are given a file to map in the place of BAR3 and PRAMIN.
+    /// Clients are given a file to map in the place of BAR1, BAR3 and PRAMIN.
     pub(crate) lets_windows: bool,
 }
 

@@ -9,9 +9,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use fermi_spec::regs::PRAMIN_BYTES;
+use fermi_spec::bar::Bar;
 use rustix::fs::FallocateFlags;
 use vfio_user_server::Leftover;
+use vgpu::WindowLayout;
 use vm_memory::MmapRegion;
 
 use crate::lending::Loan;
@@ -28,7 +29,7 @@ pub(crate) struct Image {
     pub(crate) file: Arc<File>,
     pub(crate) region: Arc<MmapRegion>,
     had: Vec<u64>,
-    /// The file that its client maps as BAR3 and PRAMIN, and what of the image lives there.
+    /// The file that its client maps as windows, and what of the image lives there.
     windows: Option<Lent>,
 }
 
@@ -40,6 +41,9 @@ struct Lent {
     places: BTreeMap<u64, u64>,
     /// The client has the window file too, and may take pages away.
     guard: Guard,
+    /// BAR1 as the client maps it, and its guard.
+    bar1: Arc<MmapRegion>,
+    bar1_guard: Guard,
 }
 
 impl Image {
@@ -58,10 +62,14 @@ impl Image {
 
     /// Pages may live in a window file from now on. `owner` is told if the client takes memory away.
     pub(crate) fn set_windows(&mut self, file: WindowFile, owner: &MapOwner) -> Result<(), MapError> {
+        let part = file.layout.part(Bar::Bar1);
+        let bar1 = map_shared(file.file.clone(), part.file_offset, part.bytes, true)?;
         self.windows = Some(Lent {
-            file,
             places: BTreeMap::new(),
             guard: Guard::new(self.region.clone(), owner)?,
+            bar1_guard: Guard::new(bar1.clone(), owner)?,
+            bar1,
+            file,
         });
         Ok(())
     }
@@ -73,7 +81,13 @@ impl Image {
 
     /// Whether the client took memory of the window file away.
     pub(crate) fn is_torn(&self) -> bool {
-        self.windows.as_ref().is_some_and(|lent| lent.guard.is_torn())
+        let is_torn = |lent: &Lent| lent.guard.is_torn() || lent.bar1_guard.is_torn();
+        self.windows.as_ref().is_some_and(is_torn)
+    }
+
+    /// BAR1 as its client maps it.
+    pub(crate) fn bar1(&self) -> Option<&Arc<MmapRegion>> {
+        self.windows.as_ref().map(|lent| &lent.bar1)
     }
 
     /// Lets pages live in the window file, or takes them back from there.
@@ -88,11 +102,11 @@ impl Image {
         let pages = 0..loan.bytes / PAGE;
         match is_lent {
             true => {
-                loan.lend(&self.file, &self.region, &lent.file.0)?;
+                loan.lend(&self.file, &self.region, &lent.file.file)?;
                 lent.places.extend(pages.map(|page| (first + page, place + page)));
             }
             false => {
-                loan.take_back(&self.file, &self.region, &lent.file.0)?;
+                loan.take_back(&self.file, &self.region, &lent.file.file)?;
                 for page in pages {
                     lent.places.remove(&(first + page));
                 }
@@ -135,7 +149,7 @@ impl Image {
             if !self.is_had(page) {
                 let lent = self.windows.as_ref();
                 let (file, page_there) = match lent.and_then(|lent| Some((lent, lent.places.get(&page)?))) {
-                    Some((lent, place)) => (&*lent.file.0, *place),
+                    Some((lent, place)) => (&*lent.file.file, *place),
                     None => (&*self.file, page),
                 };
                 rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, page_there * PAGE, PAGE)?;
@@ -162,7 +176,7 @@ impl Image {
         };
         lent.places.clear();
         show(&self.region, 0, self.region.size() as u64, &self.file, 0)?;
-        punch_hole(&lent.file.0, 0, lent.file.0.metadata()?.len())
+        punch_hole(&lent.file.file, 0, lent.file.layout.bytes())
     }
 
     /// Gives memory back; it reads as zero afterwards.
@@ -184,25 +198,26 @@ fn untouched(file: &File) -> u64 {
     file.metadata().map_or(0, holes)
 }
 
-/// Bytes of a window file for a BAR3 of so many.
-pub(crate) fn window_bytes(bar3_bytes: u64) -> u64 {
-    bar3_bytes.saturating_add(PRAMIN_BYTES.into())
+/// The file that the client of a VM maps in the place of its windows.
+#[derive(Clone, Debug)]
+pub(crate) struct WindowFile {
+    pub(crate) file: Arc<File>,
+    layout: WindowLayout,
 }
 
-/// The file that the client of a VM maps in the place of BAR3 and PRAMIN, in this order.
-#[derive(Clone, Debug)]
-pub(crate) struct WindowFile(pub(crate) Arc<File>);
-
 impl WindowFile {
-    /// All zero, for a BAR3 of so many bytes.
-    pub(crate) fn new(name: &str, bar3_bytes: u64) -> io::Result<Self> {
+    /// A file of zeros, whose name is to be seen in the list of the process's files.
+    pub(crate) fn new(name: &str, layout: WindowLayout) -> io::Result<Self> {
         let name = format!("vramd-windows-{}", plain(name));
-        Ok(Self(Arc::new(sealed_memfd(&name, window_bytes(bar3_bytes))?)))
+        Ok(Self {
+            file: Arc::new(sealed_memfd(&name, layout.bytes())?),
+            layout,
+        })
     }
 
     /// Bytes that it may take from the host: whatever its client stores to.
     pub(crate) fn untouched(&self) -> u64 {
-        untouched(&self.0)
+        untouched(&self.file)
     }
 }
 
@@ -261,7 +276,7 @@ mod tests {
         let torn = vmm_sys_util::eventfd::EventFd::new(vmm_sys_util::eventfd::EFD_NONBLOCK).unwrap();
         let owner = MapOwner::new(Arc::new(torn), vfio_user_server::Reaper::start().unwrap());
         let mut image = Image::new("image", 100 * PAGE).unwrap();
-        let windows = WindowFile::new("image", 64 * PAGE).unwrap();
+        let windows = WindowFile::new("image", WindowLayout::new(64 * PAGE, 64 * PAGE)).unwrap();
         image.set_windows(windows.clone(), &owner).unwrap();
         let (at, offset, bytes) = (3 * PAGE, 9 * PAGE, 2 * PAGE);
         image.have(at, bytes).unwrap();
@@ -274,7 +289,7 @@ mod tests {
         let in_window = || {
             let mut byte = [0];
             windows
-                .0
+                .file
                 .read_exact_at(&mut byte, offset)
                 .map(|()| byte[0])
                 .unwrap()

@@ -12,7 +12,7 @@
 //! | `pci_host` | the host's PCI functions and their drivers |
 //! | `pci_function` | the PCI function that a guest sees |
 //! | `memory`, `mapping`, `sigbus` | guests' RAM, images, own DMA memory, and surviving their loss |
-//! | `lending`, `remap`, `windows` | pages of images that live in the file that a client maps as BAR3 and PRAMIN |
+//! | `lending`, `remap`, `windows` | pages of images that live in the file that a client maps as BAR1, BAR3 and PRAMIN |
 //! | `record`, `replay` | a run as a file, and the file as a run |
 //! | `flights` | what happened last, as a file when something went wrong |
 //! | `stats`, `notices`, `ratelimit` | figures and log lines |
@@ -51,6 +51,7 @@ mod signaller;
 mod spread;
 mod stats;
 mod status;
+mod sweep;
 #[cfg(test)]
 mod testing;
 mod vfio_gpu;

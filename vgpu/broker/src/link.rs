@@ -15,7 +15,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::broker::Shared;
 use crate::error::{AttachError, LinkError};
-use crate::image::{WindowFile, window_bytes};
+use crate::image::WindowFile;
 use crate::mapping::MapError;
 use crate::memory::{FileMap, RamMap};
 use crate::pci_function::window_part;
@@ -159,7 +159,7 @@ pub struct LocalLink {
     owner: MapOwner,
     /// Name of the VM.
     name: String,
-    /// The file behind BAR3 and PRAMIN, once somebody asked for it.
+    /// The file behind BAR1, BAR3 and PRAMIN, once somebody asked for it.
     windows: Mutex<Option<WindowFile>>,
 }
 
@@ -169,7 +169,7 @@ impl LocalLink {
         let owner = MapOwner::new(shared.torn.clone(), shared.reaper.clone());
         let name = config.name.clone();
         let window_bytes = match shared.lets_windows {
-            true => window_bytes(shared.bars.bar3),
+            true => shared.bars.windows().bytes(),
             false => 0,
         };
         let attachment = shared
@@ -206,17 +206,19 @@ impl LocalLink {
 
     /// Memory that may be mapped in the place of a part of a BAR, if the card lets that be. What the BAR shows lives there from then on.
     pub fn bar_memory(&self, bar: Bar) -> Result<Option<RegionMemory>, LinkError> {
-        let part = window_part(self.shared.bars, bar).filter(|_| self.shared.lets_windows);
-        let Some(part) = part else { return Ok(None) };
+        if !self.shared.lets_windows {
+            return Ok(None);
+        }
+        let part = window_part(self.shared.bars, bar);
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         if windows.is_none() {
-            let file = WindowFile::new(&self.name, self.shared.bars.bar3).map_err(MapError::File)?;
+            let file = WindowFile::new(&self.name, self.shared.bars.windows()).map_err(MapError::File)?;
             let mut performer = self.shared.lock()?;
             performer.let_windows(self.attachment, file.clone(), &self.owner);
             *windows = Some(file);
         }
         let Some(file) = &*windows else { return Ok(None) };
-        let descriptor = file.0.try_clone().map_err(MapError::File)?.into();
+        let descriptor = file.file.try_clone().map_err(MapError::File)?.into();
         Ok(Some(RegionMemory {
             descriptor,
             parts: vec![part],
@@ -282,6 +284,15 @@ impl LocalLink {
     /// Takes a range back. When this returns, nothing reaches it any more.
     pub fn unmap_ram(&self, gpa: Gpa, bytes: u64) -> Result<(), LinkError> {
         self.done(Request::UnmapRam { gpa, bytes })
+    }
+
+    /// The guest rests, to wait for its work: doorbells that it has stored to memory are looked for now, and not when the broker would by
+    /// itself.
+    pub fn guest_rests(&self) {
+        // One that has ended looks for none.
+        if let Ok(mut performer) = self.shared.lock() {
+            performer.guest_rests(self.attachment);
+        }
     }
 
     /// Resets the device, its configuration space included.

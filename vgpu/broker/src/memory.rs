@@ -331,6 +331,11 @@ impl Memory {
         memory.map_or(Ok(()), |memory| memory.image.set_windows(file, owner))
     }
 
+    /// BAR1 as the VM's client maps it, if it may.
+    pub(crate) fn bar1(&self, vm: VmId) -> Option<&Arc<MmapRegion>> {
+        self.vms.get(&vm)?.image.bar1()
+    }
+
     /// Lets pages of an image live in the VM's window file, or takes them back.
     ///
     /// # Errors
@@ -447,6 +452,7 @@ impl Memory {
                 })
             }
             Place::Image { vm, at } => Some(Found::whole(&self.vms.get(&vm)?.image.region, at.0)),
+            Place::Bar1 { vm, offset } => Some(Found::whole(self.vms.get(&vm)?.image.bar1()?, offset)),
             Place::Own { offset } => Some(Found::whole(&self.own, offset)),
         }
     }
@@ -507,6 +513,10 @@ fn advance(place: Place, bytes: u64) -> Option<Place> {
         Place::Image { vm, at } => Place::Image {
             vm,
             at: at.checked_add(bytes)?,
+        },
+        Place::Bar1 { vm, offset } => Place::Bar1 {
+            vm,
+            offset: offset.checked_add(bytes)?,
         },
         Place::Own { offset } => Place::Own {
             offset: offset.checked_add(bytes)?,

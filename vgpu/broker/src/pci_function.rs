@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use fermi_spec::bar::Bar;
 use fermi_spec::board::BAR0_BYTES;
-use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
 use vfio_user_server::MemoryPart;
 use vfio_user_server::function::{Area, FunctionInfo, MappableRegion, Region, RegionInfo};
 use vfio_user_server::irq::IrqIndex;
-use vgpu::{CONFIG_BYTES, Capabilities};
+use vgpu::{CONFIG_BYTES, Capabilities, WindowLayout};
 
 use crate::error::StartError;
 use crate::memory::RAM_MAPS_MAX;
@@ -40,6 +39,11 @@ impl BarSizes {
         Ok(sizes)
     }
 
+    /// Windows in the file that a client maps.
+    pub(crate) fn windows(self) -> WindowLayout {
+        WindowLayout::new(self.bar1, self.bar3)
+    }
+
     pub(crate) fn bytes(self, bar: Bar) -> u64 {
         match bar {
             Bar::Bar0 => BAR0_BYTES,
@@ -49,41 +53,32 @@ impl BarSizes {
     }
 }
 
-/// The part of a BAR that lies in a window file, which holds BAR3 and then PRAMIN.
-pub(crate) fn window_part(bars: BarSizes, bar: Bar) -> Option<MemoryPart> {
-    match bar {
-        Bar::Bar0 => Some(MemoryPart {
-            offset: PRAMIN_BASE.into(),
-            bytes: PRAMIN_BYTES.into(),
-            file_offset: bars.bar3,
-        }),
-        Bar::Bar1 => None,
-        Bar::Bar3 => Some(MemoryPart {
-            offset: 0,
-            bytes: bars.bar3,
-            file_offset: 0,
-        }),
+/// The part of a BAR that lies in a window file.
+pub(crate) fn window_part(bars: BarSizes, bar: Bar) -> MemoryPart {
+    let part = bars.windows().part(bar);
+    MemoryPart {
+        offset: part.offset,
+        bytes: part.bytes,
+        file_offset: part.file_offset,
     }
 }
 
-/// Regions and interrupts for a vfio-user client. With a window file it may map BAR3 and PRAMIN.
+/// Regions and interrupts for a vfio-user client. With a window file it may map BAR1, BAR3 and PRAMIN.
 pub(crate) fn function(bars: BarSizes, windows: Option<&Arc<OwnedFd>>) -> FunctionInfo {
     let region = |bar: Bar| {
         let mut info = RegionInfo::read_write(bars.bytes(bar));
-        let mappable = windows
-            .zip(window_part(bars, bar))
-            .map(|(descriptor, part)| MappableRegion {
-                descriptor: descriptor.clone(),
-                offset: part.file_offset.wrapping_sub(part.offset),
-                areas: match part.bytes == info.bytes {
-                    true => Vec::new(),
-                    false => vec![Area {
-                        offset: part.offset,
-                        bytes: part.bytes,
-                    }],
-                },
-            });
-        info.mappable = mappable;
+        let part = window_part(bars, bar);
+        info.mappable = windows.map(|descriptor| MappableRegion {
+            descriptor: descriptor.clone(),
+            offset: part.file_offset.wrapping_sub(part.offset),
+            areas: match part.bytes == info.bytes {
+                true => Vec::new(),
+                false => vec![Area {
+                    offset: part.offset,
+                    bytes: part.bytes,
+                }],
+            },
+        });
         info
     };
     FunctionInfo::new()

@@ -45,6 +45,7 @@ use crate::record::Recorder;
 use crate::remote::Waker;
 use crate::stats::Stats;
 use crate::status::Status;
+use crate::sweep::Sweep;
 use crate::vms::{Attachment, Then, Vm, VmState, admit};
 
 pub(crate) mod emptying;
@@ -94,6 +95,8 @@ pub(crate) struct Performer {
     look_at: Tick,
     /// No eventfd signals the card's interrupt.
     asks_for_interrupt: bool,
+    /// Looks for doorbells in memory that clients map.
+    sweep: Sweep,
     /// VMs to detach once the present actions are done, with the reasons.
     expulsions: Vec<(VmId, String)>,
     /// Images that the VMs' reapers have emptied.
@@ -153,6 +156,7 @@ impl Performer {
             wake_at: None,
             look_at: Tick(PRESENCE_PERIOD_NS),
             asks_for_interrupt,
+            sweep: Sweep::default(),
             expulsions: Vec::new(),
             emptied: Arc::default(),
             quota_refused: None,
@@ -301,6 +305,9 @@ impl Performer {
             self.look_at = now.after(PRESENCE_PERIOD_NS);
             self.look_at_card();
         }
+        let rung = self.sweep.look(now).into_iter();
+        self.queue
+            .extend(rung.map(|(vm, channels)| Event::Doorbells { vm, channels }));
         self.run();
     }
 
@@ -405,8 +412,10 @@ impl Performer {
                 frames,
             } => self.populate(id, vm, &images, &frames),
             Action::Reserve { vm, images } => self.reserve(vm, &images),
-            Action::Lend(passage) => self.change_place(&passage, true),
-            Action::TakeBack(passage) => self.change_place(&passage, false),
+            Action::Lend(_)
+            | Action::TakeBack(_)
+            | Action::PlaceUserd { .. }
+            | Action::WatchChannel { .. } => self.perform_on_windows(now, &action),
             Action::Interrupt { vm, kind } => self.interrupt(vm, kind),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {
@@ -488,6 +497,7 @@ impl Performer {
         };
         // Answers the requests that neither the core nor `leave` has answered.
         entry.refuse_all();
+        self.sweep.forget(vm);
         self.memory.remove_vm(vm);
         self.stats.detach(vm);
         entry.port.detached();
@@ -560,6 +570,7 @@ impl Performer {
             (is_used && self.asks_for_interrupt).then(|| self.now().after(INTERRUPT_PERIOD_NS)),
             is_used.then_some(self.look_at),
             self.wake_at,
+            self.sweep.due(),
         ];
         let Some(due) = due.into_iter().flatten().min() else {
             return;
@@ -582,7 +593,7 @@ impl Performer {
 
 fn owner_of(place: Place) -> Option<VmId> {
     match place {
-        Place::Ram { vm, .. } | Place::Image { vm, .. } => Some(vm),
+        Place::Ram { vm, .. } | Place::Image { vm, .. } | Place::Bar1 { vm, .. } => Some(vm),
         Place::Own { .. } => None,
     }
 }

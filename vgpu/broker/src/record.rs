@@ -93,6 +93,7 @@ fn key(at: Place) -> (u8, u16, u64) {
         Place::Ram { vm, gpa } => (0, vm.0, gpa.0),
         Place::Image { vm, at } => (1, vm.0, at.0),
         Place::Own { offset } => (2, 0, offset),
+        Place::Bar1 { vm, offset } => (3, vm.0, offset),
     }
 }
 

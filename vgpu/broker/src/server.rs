@@ -145,8 +145,8 @@ impl Seat {
         if !self.shared.lets_windows {
             return Ok(None);
         }
-        let file = WindowFile::new(&self.name, self.shared.bars.bar3)?;
-        let descriptor = Arc::new(file.0.try_clone()?.into());
+        let file = WindowFile::new(&self.name, self.shared.bars.windows())?;
+        let descriptor = Arc::new(file.file.try_clone()?.into());
         Ok(Some((file, descriptor)))
     }
 

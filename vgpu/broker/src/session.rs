@@ -63,7 +63,7 @@ pub(crate) struct Session {
     attachment: Attachment,
     signaller: Arc<Signaller>,
     owner: MapOwner,
-    /// The file behind BAR3 and PRAMIN, until the client was given it.
+    /// The file behind BAR1, BAR3 and PRAMIN, until the client was given it.
     windows: Option<WindowFile>,
     /// The vGPU exists; before, the client's requests are not read.
     is_attached: bool,

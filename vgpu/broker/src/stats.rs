@@ -124,6 +124,8 @@ pub struct Accesses {
     pub dma_changes: u64,
     /// INTx masked or let through again.
     pub intx_changes: u64,
+    /// Doorbells that were found in memory, each GP_PUT that a look finds changed.
+    pub doorbells_found: u64,
     /// Resets of the device.
     pub resets: u64,
 }
@@ -301,6 +303,11 @@ impl Stats {
     /// Counts an event.
     pub(crate) fn event(&mut self, event: &Event) {
         self.gpu.events += 1;
+        if let Event::Doorbells { vm, channels } = event
+            && let Some(counters) = self.vms.get_mut(vm)
+        {
+            counters.figures.accesses.doorbells_found += channels.len() as u64;
+        }
         let Event::Request { vm, request, .. } = event else {
             return;
         };

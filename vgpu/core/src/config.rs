@@ -74,7 +74,7 @@ impl Default for Bus {
     }
 }
 
-/// How clients reach BAR3 and PRAMIN.
+/// How clients reach BAR1, BAR3 and PRAMIN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowMode {
@@ -131,7 +131,7 @@ pub struct GpuConfig {
     /// How a free frame of VRAM is looked for.
     #[serde(default)]
     pub frames: FrameSearch,
-    /// Whether clients may map BAR3 and PRAMIN. The edge goes by it.
+    /// Whether clients may map BAR1, BAR3 and PRAMIN. The edge goes by it.
     #[serde(default)]
     pub windows: WindowMode,
     /// How page tables of guests are followed.

@@ -45,6 +45,7 @@ mod soundness;
 mod stores;
 pub(crate) mod tables;
 pub(crate) mod units;
+pub(crate) mod window_layout;
 
 pub(crate) use channel::{Channel, Doorbells, Parked};
 pub(crate) use leave::{Leave, LeaveStage};
@@ -245,7 +246,7 @@ pub(crate) struct Vgpu {
     pub(crate) units: Units,
     pub(crate) chunks: Chunks,
     pub(crate) ram: RamMaps,
-    /// BAR3 and PRAMIN, if its client may map them.
+    /// BAR1, BAR3 and PRAMIN, if its client may map them.
     #[serde(default)]
     pub(crate) live: Option<LiveWindows>,
     /// Its bus addresses: of its image and its maps.

@@ -60,11 +60,19 @@ pub enum Event {
         /// What it asks for.
         config: VmConfig,
     },
-    /// The VM's client may map BAR3 and PRAMIN from now on: what they show lives in the VM's window file. Only where a page of an image
+    /// The VM's client may map BAR1, BAR3 and PRAMIN from now on ([`crate::WindowLayout`]): what they show lives in the VM's window file. Only where a page of an image
     /// may be replaced under the card ([`crate::Capabilities::follows_mappings`]).
     LetWindows {
         /// VM whose client it is.
         vm: VmId,
+    },
+    /// GP_PUT words in USERD that the VM's client maps are not what they were ([`Action::WatchChannel`]). Their values are read when the
+    /// VM has its turn.
+    Doorbells {
+        /// VM whose client it is.
+        vm: VmId,
+        /// The guest's numbers of the channels; those that it has not are passed over.
+        channels: Vec<u8>,
     },
     /// The VM is gone, however it went. Answered by [`Action::Detached`] when nothing of it is left on the card.
     Detach {
@@ -268,6 +276,13 @@ pub enum Place {
         /// Address in that VRAM.
         at: GuestVramAddr,
     },
+    /// BAR1 as the VM's client maps it.
+    Bar1 {
+        /// VM whose client it is.
+        vm: VmId,
+        /// Bytes into the BAR.
+        offset: u64,
+    },
     /// The broker's own DMA memory: ring, pushbuffer, semaphores.
     Own {
         /// Bytes into it.
@@ -318,7 +333,7 @@ impl FrameOwner {
 pub struct Passage {
     /// VM whose image and window file it is.
     pub vm: VmId,
-    /// Bytes into the window file: BAR3, then PRAMIN.
+    /// Bytes into the window file ([`crate::WindowLayout`]).
     pub offset: u64,
     /// First address in its VRAM.
     pub at: GuestVramAddr,
@@ -455,6 +470,23 @@ pub enum Action {
     Lend(Passage),
     /// The same pages live in the image again, with the bytes that they have. Their place in the window file reads as zero.
     TakeBack(Passage),
+    /// Where a VM's USERD lies in the memory that its client maps as BAR1, if it does. None of its channels is watched then.
+    PlaceUserd {
+        /// VM whose USERD it is.
+        vm: VmId,
+        /// Bytes into BAR1 where the page of channel 0 lies; those of the others follow.
+        at: Option<u64>,
+    },
+    /// Look again and again whether the GP_PUT word of a channel changes there, and say so by [`Event::Doorbells`], also of what is there at
+    /// first; or look no more.
+    WatchChannel {
+        /// VM whose channel it is.
+        vm: VmId,
+        /// The guest's number of it.
+        channel: u8,
+        /// Whether it is looked at from now on.
+        is_watched: bool,
+    },
     /// Have host memory ready that a move will write: first touch of a page takes longer than its copy, and channels
     /// would stand still meanwhile. Nobody waits in the edge for it; [`Event::Populated`] follows. All bytes stay as they are.
     Populate {

@@ -29,6 +29,7 @@ pub use config::{
 };
 pub use device::living::{Changes, Living, PageRun};
 pub use device::pci::{CONFIG_BYTES, ConfigSpace};
+pub use device::window_layout::{WindowLayout, WindowPart};
 pub use event::{
     ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, InterruptKind, Passage, Place, Refusal,
     Reply, Request, RequestId, Tick, Token, VmId,

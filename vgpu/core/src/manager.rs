@@ -38,6 +38,7 @@ mod images;
 mod instance_pages;
 mod isolation;
 mod limits;
+pub(crate) mod live_userd;
 pub(crate) mod live_windows;
 mod moments;
 mod mover;
@@ -196,7 +197,7 @@ impl Manager {
             }
             Event::SetHostRam { bytes } => self.config.host_ram = bytes,
             // Nobody is attached.
-            Event::SetHold { .. } | Event::LetWindows { .. } => {}
+            Event::SetHold { .. } | Event::LetWindows { .. } | Event::Doorbells { .. } => {}
             Event::HostInterrupt | Event::Wake | Event::MapRefused { .. } | Event::Populated { .. } => {}
         }
     }

@@ -27,6 +27,7 @@ mod windows;
 use bytes::{LEFT_BEHIND, fill, zero};
 pub use host_memory::HostMemoryPace;
 use iommu::Iommu;
+pub use windows::Mapped;
 pub(crate) use windows::WindowAccess;
 use windows::Windows;
 
@@ -77,6 +78,7 @@ impl Memory {
         match at {
             Place::Ram { vm, gpa } => self.vms.get(&vm).map(|memory| (&memory.ram, gpa.0)),
             Place::Image { vm, at } => self.vms.get(&vm).map(|memory| (&memory.image, at.0)),
+            Place::Bar1 { vm, offset } => Some((self.vms.get(&vm)?.windows.as_ref()?.bar1(), offset)),
             Place::Own { offset } => Some((&self.own, offset)),
         }
     }
@@ -329,6 +331,8 @@ impl<W: Watch> World<W> {
         }
         self.events.extend(done);
         self.events.extend(self.host_memory.take_due(self.now));
+        let rung = self.take_doorbells();
+        self.events.extend(rung);
         if self.wake_at.is_some_and(|at| at <= self.now) {
             self.wake_at = None;
             self.events.push_back(Event::Wake);
@@ -341,7 +345,16 @@ impl<W: Watch> World<W> {
     /// Time at which something is due by the clock alone.
     pub fn next_due(&self) -> Option<Tick> {
         let polls = self.polls.iter().map(|poll| poll.until);
-        polls.chain(self.host_memory.next_due()).chain(self.wake_at).min()
+        let timed = polls.chain(self.host_memory.next_due()).chain(self.wake_at);
+        timed.chain(self.next_sweep()).min()
+    }
+
+    fn begin_poll(&mut self, poll: Poll) {
+        let token = poll.token;
+        match self.poll(&poll) {
+            Some(met) => self.events.push_back(Event::PollDone { token, met }),
+            None => self.polls.push(poll),
+        }
     }
 
     fn poll(&mut self, poll: &Poll) -> Option<bool> {
@@ -422,10 +435,7 @@ impl<W: Watch> World<W> {
                     value,
                     until: self.now.after(timeout_ns),
                 };
-                match self.poll(&poll) {
-                    Some(met) => self.events.push_back(Event::PollDone { token, met }),
-                    None => self.polls.push(poll),
-                }
+                self.begin_poll(poll);
             }
             Action::MapDma {
                 iova,
@@ -444,8 +454,10 @@ impl<W: Watch> World<W> {
             Action::PlaceFrames { frames, owner } => self.place_all(&frames, owner),
             Action::Populate { id, .. } => self.events.extend(self.host_memory.ask(id, self.now)),
             Action::DropImage { vm, at, bytes } => self.drop_image(vm, at.0, bytes),
-            Action::Lend(passage) => self.change_place(&passage, true),
-            Action::TakeBack(passage) => self.change_place(&passage, false),
+            Action::Lend(_)
+            | Action::TakeBack(_)
+            | Action::PlaceUserd { .. }
+            | Action::WatchChannel { .. } => self.perform_on_windows(&action),
             // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`. All pages are
             // there.
             Action::LetInterrupts { .. } | Action::GiveUp { .. } | Action::Reserve { .. } => {}

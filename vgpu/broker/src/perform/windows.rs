@@ -1,6 +1,6 @@
 //! Windows that a VM's client maps: the file behind them, and the pages that come and go.
 
-use vgpu::{Event, Passage};
+use vgpu::{Action, Event, Passage, Tick, VmId};
 
 use super::Performer;
 use crate::image::WindowFile;
@@ -27,8 +27,44 @@ impl Performer {
         }
     }
 
+    /// The guest of a VM rests: doorbells that it has stored to memory are looked for now.
+    pub(crate) fn guest_rests(&mut self, attachment: Attachment) {
+        let now = self.now();
+        if self.entry(attachment).is_none() {
+            return;
+        }
+        let (vm, channels) = (attachment.vm, self.sweep.guest_rests(attachment.vm, now));
+        match channels.is_empty() {
+            true => {}
+            false => self.submit(Event::Doorbells { vm, channels }),
+        }
+    }
+
+    /// Performs an action on windows that clients map.
+    pub(super) fn perform_on_windows(&mut self, now: Tick, action: &Action) {
+        match *action {
+            Action::Lend(ref passage) => self.change_place(passage, true),
+            Action::TakeBack(ref passage) => self.change_place(passage, false),
+            Action::PlaceUserd { vm, at } => self.place_userd(vm, at),
+            Action::WatchChannel {
+                vm,
+                channel,
+                is_watched,
+            } => self.sweep.watch_channel(vm, channel, is_watched, now),
+            _ => {}
+        }
+    }
+
+    /// USERD of a VM lies there from now on, or nowhere where it could be looked at.
+    fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
+        self.sweep.forget(vm);
+        if let Some((at, bar1)) = at.zip(self.memory.bar1(vm)) {
+            self.sweep.watch(vm, bar1.clone(), at);
+        }
+    }
+
     /// Lets pages live in the window file, or takes them back. A VM whose pages are neither here nor there is put out.
-    pub(super) fn change_place(&mut self, passage: &Passage, is_lent: bool) {
+    fn change_place(&mut self, passage: &Passage, is_lent: bool) {
         let Passage {
             vm,
             offset,

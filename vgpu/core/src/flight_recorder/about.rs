@@ -11,6 +11,9 @@ impl Happened {
         match *self {
             Happened::Attach { vm, .. }
             | Happened::LetWindows { vm }
+            | Happened::Doorbells { vm, .. }
+            | Happened::PlaceUserd { vm, .. }
+            | Happened::WatchChannel { vm, .. }
             | Happened::Detach { vm }
             | Happened::Reset { vm, .. }
             | Happened::MaskIntx { vm, .. }
@@ -92,6 +95,9 @@ impl Happened {
             Happened::Start
             | Happened::Attach { .. }
             | Happened::LetWindows { .. }
+            | Happened::Doorbells { .. }
+            | Happened::PlaceUserd { .. }
+            | Happened::WatchChannel { .. }
             | Happened::Detach { .. }
             | Happened::Reset { .. }
             | Happened::MaskIntx { .. }

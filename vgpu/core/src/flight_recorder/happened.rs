@@ -50,7 +50,8 @@ impl From<Place> for Memory {
     fn from(place: Place) -> Self {
         match place {
             Place::Ram { vm, .. } => Memory::Ram(vm),
-            Place::Image { vm, .. } => Memory::Image(vm),
+            // BAR1 is mapped by clients and for no DMA.
+            Place::Image { vm, .. } | Place::Bar1 { vm, .. } => Memory::Image(vm),
             Place::Own { .. } => Memory::Own,
         }
     }
@@ -72,6 +73,10 @@ pub enum Happened {
     },
     LetWindows {
         vm: VmId,
+    },
+    Doorbells {
+        vm: VmId,
+        channels: u16,
     },
     Detach {
         vm: VmId,
@@ -212,6 +217,15 @@ pub enum Happened {
         at: GuestVramAddr,
         pages: u32,
     },
+    PlaceUserd {
+        vm: VmId,
+        at: Option<u32>,
+    },
+    WatchChannel {
+        vm: VmId,
+        channel: u8,
+        is_watched: bool,
+    },
     Lend {
         vm: VmId,
         at: GuestVramAddr,
@@ -307,6 +321,10 @@ impl Happened {
                 guest_vram: config.guest_vram,
             },
             Event::LetWindows { vm } => Happened::LetWindows { vm },
+            Event::Doorbells { vm, ref channels } => Happened::Doorbells {
+                vm,
+                channels: short(channels.len()),
+            },
             Event::Detach { vm } => Happened::Detach { vm },
             Event::Request {
                 vm,
@@ -432,6 +450,8 @@ impl Happened {
             | Action::DropImage { .. }
             | Action::Lend(_)
             | Action::TakeBack(_)
+            | Action::PlaceUserd { .. }
+            | Action::WatchChannel { .. }
             | Action::Populate { .. }
             | Action::Reserve { .. } => return Self::of_memory(action),
             Action::Notice(_) => return None,
@@ -464,6 +484,19 @@ impl Happened {
                 vm,
                 at,
                 pages: pages(bytes),
+            },
+            Action::PlaceUserd { vm, at } => Happened::PlaceUserd {
+                vm,
+                at: at.map(|at| u32::try_from(at).unwrap_or(u32::MAX)),
+            },
+            Action::WatchChannel {
+                vm,
+                channel,
+                is_watched,
+            } => Happened::WatchChannel {
+                vm,
+                channel,
+                is_watched,
             },
             Action::Populate {
                 vm,

@@ -75,6 +75,7 @@ impl Happened {
                 write!(f, "{vm} wants a vGPU with {} MiB", guest_vram >> 20)
             }
             Happened::LetWindows { vm } => write!(f, "the client of {vm} may map its windows"),
+            Happened::Doorbells { vm, channels } => write!(f, "{channels} doorbells of {vm} are found"),
             Happened::Detach { vm } => write!(f, "{vm} is to leave"),
             Happened::Reset { vm, .. } => {
                 write!(f, "{vm} resets its vGPU")?;
@@ -260,6 +261,18 @@ impl Happened {
             Happened::Lend { vm, at, pages } => {
                 write!(f, "show {} KiB at {at} in the windows of {vm}", kibibytes(pages))
             }
+            Happened::PlaceUserd { vm, at: Some(at) } => {
+                write!(f, "USERD of {vm} is memory, at {at:#x} of BAR1")
+            }
+            Happened::PlaceUserd { vm, at: None } => write!(f, "USERD of {vm} is no memory"),
+            Happened::WatchChannel {
+                vm,
+                channel,
+                is_watched,
+            } => match is_watched {
+                true => write!(f, "look for doorbells of channel {channel} of {vm}"),
+                false => write!(f, "look for no doorbells of channel {channel} of {vm}"),
+            },
             Happened::TakeBack { vm, at, pages } => {
                 write!(
                     f,

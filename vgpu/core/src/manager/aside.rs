@@ -17,6 +17,7 @@
 use planted::Fault;
 
 use super::Cx;
+use super::live_windows::give_back_to;
 use super::mover::{Move, Stage};
 use super::running::Running;
 use crate::host::Job;
@@ -50,6 +51,7 @@ impl Running {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             for &chunk in &chunks {
                 vgpu.chunks.set_moving(chunk, false);
+                give_back_to(vgpu, chunk);
             }
         }
         let is_always_late = self

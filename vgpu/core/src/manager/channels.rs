@@ -157,6 +157,7 @@ impl Running {
         block: &[u8],
         cx: &mut Cx<'_>,
     ) -> Option<()> {
+        let mapped = self.mapped_gp_put(vm, channel, cx);
         let vgpu = self.vms.get_mut(&vm)?;
         let directory = vgpu.spaces.get(&space)?.shadow.directory();
         let mut budget = vgpu.shadow.pages(&mut self.card.arena, vm);
@@ -177,10 +178,8 @@ impl Running {
         self.card.arena.write(instance, shadow.to_vec(), cx.actions);
         let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
         let has_contexts = has_contexts(&block[CONTEXTS]);
-        let gp_put = vgpu
-            .userd
-            .remove(&(channel, userd::GP_PUT as u16))
-            .filter(|&put| put != 0);
+        let told = vgpu.userd.remove(&(channel, userd::GP_PUT as u16));
+        let gp_put = mapped.or(told).filter(|&put| put != 0);
         let Some(physical) = physical else {
             if let Some(gp_put) = gp_put {
                 vgpu.userd.insert((channel, userd::GP_PUT as u16), gp_put);
@@ -196,6 +195,7 @@ impl Running {
                 wants_since: gp_put.map(|_| cx.now),
             };
             vgpu.parked.insert(channel, parked);
+            self.watch_channel(vm, channel, true, cx);
             return Some(());
         };
         self.card
@@ -213,7 +213,9 @@ impl Running {
         vgpu.channels.insert(channel, state);
         if gp_put.is_some() {
             vgpu.note_doorbell(channel, cx.now);
+            self.expect_progress(vm, channel, cx.now);
         }
+        self.watch_channel(vm, channel, true, cx);
         Some(())
     }
 

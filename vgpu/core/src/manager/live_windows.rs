@@ -1,7 +1,7 @@
-//! BAR3 and PRAMIN as memory that the VM's client maps: what they show, and which pages live in the window file because of it.
+//! BAR1, BAR3 and PRAMIN as memory that the VM's client maps: what they show, and which pages live in the window file because of it.
 //!
 //! ```text
-//! flush of BAR3's directory, store to 1714 or 1700 ─► what the windows show now ─► each new page becomes instance memory
+//! flush of a BAR's directory, store to 1704, 1714 or 1700 ─► what the windows show now ─► each new page becomes instance memory
 //!        nobody named it, or it was in host RAM        at once
 //!        in VRAM, no entry leads there                 fetched first, as a table is (`instance_pages`)
 //!        in VRAM, and the GPU reaches it               its chunk goes to host RAM first; it comes back without the page
@@ -10,26 +10,34 @@
 //!
 //! A page that lives in the window file is instance memory, so no move ever copies it and nobody has to be kept from storing to it
 //! meanwhile. What the guest stores there nobody sees: such a page counts as stored to at every sync. A page that is zero
-//! and has no memory behind its chunk is nothing again when it is shown no more. Decision 0027 gives the reasons.
+//! and has no memory behind its chunk is nothing again when it is shown no more; one that only BAR1 has shown is data, and
+//! belongs to its chunk again as soon as that is in host RAM. Decision 0027 gives the reasons, 0029 those for BAR1.
 
 mod look;
+mod passing;
+mod seen;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fermi_spec::addr::{GuestVramAddr, SMALL_PAGE};
 use fermi_spec::regs::PRAMIN_BYTES;
+use fermi_spec::regs::windows::WindowBlock;
 use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
 use self::look::{Look, directory_of};
+use self::passing::give_back;
+pub(super) use self::passing::give_back_to;
+use self::seen::{Places, Reread, Seen};
 use super::Cx;
+use super::live_userd::LiveUserd;
 use super::requests::reader;
 use super::running::Running;
 use crate::device::effect::Effect;
 use crate::device::living::{Living, PageRun, differing};
-use crate::device::pbus::Pbus;
+use crate::device::window_layout::WindowLayout;
 use crate::device::{Blocked, Queued, Vgpu};
 use crate::event::{Action, Passage, Place, Tick, VmId};
 use crate::inspect::{Inspect, Tree};
@@ -55,23 +63,6 @@ const RUNS_MIN: usize = 110;
 const PLACES_AT_ONCE: usize = 512;
 const RUNS_AT_ONCE: usize = 32;
 
-/// The registers that say what windows show, without what lies in memory. As long as the guest has not said what PRAMIN shows, it shows
-/// nothing: else the first MiB of VRAM would be instance memory for drivers that never use it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-struct Seen {
-    bar3: u32,
-    pramin: Option<u32>,
-}
-
-impl Seen {
-    fn of(pbus: &Pbus) -> Self {
-        Self {
-            bar3: pbus.bar3.into_bits(),
-            pramin: pbus.is_pramin_placed.then(|| pbus.pramin.into_bits()),
-        }
-    }
-}
-
 /// How long a guest's store waits for pages that windows are to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 enum Patience {
@@ -88,9 +79,17 @@ enum Patience {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LiveWindows {
     pub(crate) living: Living,
-    /// Pages of BAR3.
-    bar3_pages: u32,
+    places: Places,
     seen: Seen,
+    /// Pages that are instance memory only because BAR1 shows them, or has shown them.
+    #[serde(default)]
+    passing: BTreeSet<u32>,
+    /// Pages of data that are being fetched, to become instance memory.
+    #[serde(default)]
+    coming: BTreeSet<u32>,
+    /// USERD, as the client maps it.
+    #[serde(default)]
+    pub(crate) userd: LiveUserd,
     /// Chunks that have to go to host RAM before the guest's store is answered.
     waits_for: BTreeSet<ChunkNo>,
     patience: Patience,
@@ -98,12 +97,15 @@ pub(crate) struct LiveWindows {
 
 impl LiveWindows {
     /// Nothing was looked at yet.
-    pub(crate) fn new(bar3_bytes: u64) -> Self {
-        let bar3_pages = u32::try_from(bar3_bytes / SMALL_PAGE).unwrap_or(u32::MAX / 2);
+    pub(crate) fn new(layout: WindowLayout) -> Self {
+        let places = Places::of(layout);
         Self {
-            living: Living::new(bar3_pages),
-            bar3_pages,
+            living: Living::new(places.pramin.start),
+            places,
             seen: Seen::default(),
+            passing: BTreeSet::new(),
+            coming: BTreeSet::new(),
+            userd: LiveUserd::default(),
             waits_for: BTreeSet::new(),
             patience: Patience::default(),
         }
@@ -113,6 +115,9 @@ impl LiveWindows {
     pub(crate) fn forget(&mut self) {
         self.living.forget();
         self.seen = Seen::default();
+        self.passing.clear();
+        self.coming.clear();
+        self.userd = LiveUserd::default();
         self.waits_for.clear();
         self.patience = Patience::default();
     }
@@ -129,7 +134,8 @@ impl LiveWindows {
 
     /// Whether all that lives here is instance memory of this VM.
     pub(crate) fn is_sound(&self, is_instance: impl Fn(GuestPage) -> bool) -> bool {
-        self.living.is_sound() && self.living.pages().all(|page| is_instance(GuestPage(page)))
+        let mut pages = self.living.pages().chain(self.passing.iter().copied());
+        self.living.is_sound() && pages.all(|page| is_instance(GuestPage(page)))
     }
 }
 
@@ -139,6 +145,8 @@ impl Inspect for LiveWindows {
         tree.count("runs", self.living.runs());
         tree.count("shown_elsewhere_too", self.living.aliases());
         tree.count("chunks_waited_for", self.waits_for.len());
+        tree.count("pages_of_data", self.passing.len());
+        tree.part("userd", &self.userd);
     }
 }
 
@@ -164,9 +172,9 @@ struct Unready {
 impl Running {
     /// A VM's client may map its windows from now on.
     pub(super) fn let_windows(&mut self, vm: VmId) {
-        let bytes = self.config.bar3_bytes;
+        let layout = WindowLayout::new(self.config.bar1_bytes, self.config.bar3_bytes);
         if let Some(vgpu) = self.vms.get_mut(&vm).filter(|vgpu| vgpu.live.is_none()) {
-            vgpu.live = Some(LiveWindows::new(bytes));
+            vgpu.live = Some(LiveWindows::new(layout));
         }
     }
 
@@ -184,19 +192,17 @@ impl Running {
         let Some(live) = &vgpu.live else {
             return Ok(request);
         };
-        let pbus = &vgpu.units.pbus;
-        let now = Seen::of(pbus);
-        let is_flushed = match effect {
-            Effect::Flush(None) => pbus.bar3.enable(),
-            Effect::Flush(Some(directory)) => pbus.bar3.enable() && self.is_bar3s(vm, *directory, cx),
-            _ => false,
-        };
-        if live.seen == now && !is_flushed && live.patience != Patience::Over {
+        let (now, seen, is_over) = (Seen::of(&vgpu.units), live.seen, live.patience == Patience::Over);
+        let flushed = self.flushed(vm, effect, cx);
+        if seen == now && !flushed.any() && !is_over {
             return Ok(request);
         }
         // What was not shown yet is not among what was.
-        let reads_bar3 = is_flushed || live.seen.bar3 != now.bar3 || live.patience == Patience::Over;
-        let mut shown = match self.look_at_windows(vm, reads_bar3, cx) {
+        let reread = Reread {
+            bar3: flushed.bar3 || seen.bar3 != now.bar3 || is_over,
+            bar1: flushed.bar1 || (seen.bar1, seen.userd) != (now.bar1, now.userd) || is_over,
+        };
+        let mut shown = match self.look_at_windows(vm, reread, cx) {
             Ok(shown) => shown,
             Err(missing) => {
                 let pages = self.fetch(vm, &missing, cx);
@@ -236,24 +242,26 @@ impl Running {
         }
     }
 
-    /// Whether a directory is BAR3's. One whose instance block lies in VRAM is taken for it: it is read then.
-    fn is_bar3s(&self, vm: VmId, directory: TableAt, cx: &mut Cx<'_>) -> bool {
-        let Some(vgpu) = self.vms.get(&vm) else {
-            return false;
-        };
-        let mut tables = reader(vgpu, cx.memory);
-        match directory_of(vgpu.units.pbus.bar3, &mut tables) {
-            Ok(Some(bar3)) => bar3.at == directory,
-            Ok(None) => false,
-            Err(()) => true,
+    /// Windows whose TLB a store flushed.
+    fn flushed(&self, vm: VmId, effect: &Effect, cx: &mut Cx<'_>) -> Reread {
+        let (mut bar1, mut bar3) = (false, false);
+        if let Effect::Flush(directory) = effect
+            && let Some(vgpu) = self.vms.get(&vm)
+        {
+            let pbus = &vgpu.units.pbus;
+            let mut is_flushed = |block: WindowBlock| {
+                block.enable() && directory.is_none_or(|at| is_directory_of(vgpu, block, at, cx))
+            };
+            (bar1, bar3) = (is_flushed(pbus.bar1), is_flushed(pbus.bar3));
         }
+        Reread { bar1, bar3 }
     }
 
     /// What the windows show now: the page at each place that shows one. `Err`: pages of tables that lie in VRAM.
     fn look_at_windows(
         &mut self,
         vm: VmId,
-        reads_bar3: bool,
+        reread: Reread,
         cx: &mut Cx<'_>,
     ) -> Result<BTreeMap<u32, u32>, Vec<GuestPage>> {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
@@ -265,24 +273,34 @@ impl Running {
         let guest_pages = vgpu.config.guest_vram / SMALL_PAGE;
         let mut shown: BTreeMap<u32, u32> = BTreeMap::new();
         let mut entries = 0;
-        if !reads_bar3 {
-            let before = live.living.shown().range(..live.bar3_pages);
-            shown.extend(before.map(|(place, page)| (*place, *page)));
-        } else if vgpu.units.pbus.bar3.enable() {
-            let mut tables = reader(vgpu, cx.memory);
-            let mut look = Look {
-                shown: &mut shown,
-                guest_pages,
-                window_pages: live.bar3_pages as usize,
-                entries: 0,
-            };
-            look.bar3(vgpu.units.pbus.bar3, &mut tables);
-            entries = look.entries;
-            if !tables.missing.is_empty() {
-                return Err(tables.missing);
+        let now = Seen::of(&vgpu.units);
+        let userd = now.userd.and_then(|at| live.places.userd(at)).unwrap_or(0..0);
+        let (pbus, places) = (&vgpu.units.pbus, &live.places);
+        let windows = [
+            (reread.bar3, pbus.bar3, &places.bar3, 0..0),
+            (reread.bar1, pbus.bar1, &places.bar1, userd),
+        ];
+        for (is_read, block, places, skipped) in windows {
+            if !is_read {
+                let before = live.living.shown().range(places.clone());
+                shown.extend(before.map(|(place, page)| (*place, *page)));
+            } else if block.enable() {
+                let mut tables = reader(vgpu, cx.memory);
+                let mut look = Look {
+                    shown: &mut shown,
+                    guest_pages,
+                    places: places.clone(),
+                    skipped,
+                    entries: 0,
+                };
+                look.follow(block, &mut tables);
+                entries += look.entries;
+                if !tables.missing.is_empty() {
+                    return Err(tables.missing);
+                }
             }
         }
-        let pramin = match Seen::of(&vgpu.units.pbus).pramin {
+        let pramin = match now.pramin {
             Some(_) => u64::from(PRAMIN_BYTES) / SMALL_PAGE,
             None => 0,
         };
@@ -290,7 +308,7 @@ impl Running {
             let at = mmio::aperture::pramin_address(vgpu.units.pbus.pramin, (place * SMALL_PAGE) as u32);
             let page = at.map(|at| at.0 / SMALL_PAGE).filter(|page| *page < guest_pages);
             if let Some(page) = page {
-                shown.insert(live.bar3_pages + place as u32, page as u32);
+                shown.insert(live.places.pramin.start + place as u32, page as u32);
             }
         }
         let work = ENTRY_READ * entries + PAGE_SHOWN * shown.len() as u64;
@@ -309,8 +327,11 @@ impl Running {
                 .collect(),
             None => return unready,
         };
+        let data = self.shown_as_data(vm, shown);
         for page in pages.into_iter().map(GuestPage) {
-            match self.needs(vm, page) {
+            let needs = self.needs(vm, page);
+            self.note_passing(vm, page, &data, &needs);
+            match needs {
                 Needs::Nothing => {}
                 Needs::Becoming => {
                     if let Some(vgpu) = self.vms.get_mut(&vm) {
@@ -413,6 +434,10 @@ impl Running {
             .filter(|page| !vgpu.live.as_ref().is_some_and(|live| live.lives(*page)))
             .collect();
         give_up_zero(vgpu, &gone, cx);
+        give_back(vgpu, &gone);
+        if is_all {
+            self.place_userd(vm, cx);
+        }
         is_all
     }
 }
@@ -478,6 +503,15 @@ fn pages_of(run: &PageRun) -> impl Iterator<Item = GuestPage> + use<> {
     (run.page..run.page + run.pages).map(GuestPage)
 }
 
+/// Whether a directory is that of a window. One of a window whose instance block lies in VRAM is taken for it: it is read then.
+fn is_directory_of(vgpu: &Vgpu, block: WindowBlock, directory: TableAt, cx: &mut Cx<'_>) -> bool {
+    match directory_of(block, &mut reader(vgpu, cx.memory)) {
+        Ok(Some(of)) => of.at == directory,
+        Ok(None) => false,
+        Err(()) => true,
+    }
+}
+
 /// Whether the GPU may store to one of the pages while they change their place.
 fn is_reached(vgpu: &Vgpu, run: &PageRun) -> bool {
     let chunks = pages_of(run).filter_map(|page| vgpu.chunks.of(page.base()));
@@ -505,6 +539,9 @@ fn give_up_zero(vgpu: &mut Vgpu, pages: &[GuestPage], cx: &mut Cx<'_>) {
             continue;
         }
         vgpu.chunks.unset_instance(page);
+        if let Some(live) = &mut vgpu.live {
+            live.passing.remove(&page.0);
+        }
         match dropped.last_mut() {
             Some((start, length)) if start.offset(*length) == at => *length += SMALL_PAGE,
             _ => dropped.push((at, SMALL_PAGE)),

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use super::Cx;
 use super::images::check_image;
 use super::isolation::Shadows;
+use super::live_windows::give_back_to;
 use super::mover::{ChunkFrames, CopyWork, Head, Move, Stage};
 use super::running::Running;
 use super::window_copy::WindowCopy;
@@ -61,6 +62,7 @@ impl Running {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             for &chunk in &moving.head.chunks {
                 vgpu.chunks.set_moving(chunk, false);
+                give_back_to(vgpu, chunk);
             }
             // A move that its new quota does not allow says nothing about the next one.
             if reason != RollBack::QuotaChanged {
@@ -320,6 +322,7 @@ impl Running {
         let mut bytes = 0;
         for &chunk in &head.chunks {
             vgpu.chunks.set_moving(chunk, planted::is(Fault::MoveNeverEnds));
+            give_back_to(vgpu, chunk);
             bytes += vgpu.chunks.bytes(chunk);
             vgpu.chunks.note_moved(chunk, cx.now);
             if matches!(vgpu.chunks.place(chunk), ChunkPlace::Resident(_)) {

@@ -175,6 +175,7 @@ impl Running {
             ..Channel::new(physical, parked.guest_instance, parked.instance, parked.space)
         };
         vgpu.channels.insert(v, channel);
+        self.expect_progress(vm, v, cx.now);
         true
     }
 
@@ -345,6 +346,7 @@ impl Running {
             },
         );
         self.card.release_channel(physical);
+        self.show_all_progress(vm, v, shown, cx);
         if channel.preempting {
             self.save_block(vm, v, cx);
         }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
+use fermi_spec::instance::CHANNELS;
 use fermi_spec::regs::{Piece, VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
@@ -55,6 +56,7 @@ impl Running {
             if !self.has_turn(vm, cx.now) {
                 return;
             }
+            self.serve_doorbells(vm, cx);
             let Some(vgpu) = self.vms.get_mut(&vm) else { return };
             let request = match vgpu.blocked.take() {
                 None => match vgpu.queue.pop_front() {
@@ -302,6 +304,7 @@ impl Running {
             }
             Effect::ChannelInstance(channel, _) => {
                 self.unbind(vm, channel);
+                self.clear_userd(vm, channel, cx);
                 Step::Done(Reply::Done)
             }
             Effect::ChannelState(channel, run) => self.channel_state(vm, request, channel, run, cx),
@@ -316,6 +319,7 @@ impl Running {
             }
             Effect::ResetFifo => {
                 self.unbind_all(vm);
+                (0..CHANNELS as u8).for_each(|channel| self.clear_userd(vm, channel, cx));
                 Step::Done(Reply::Done)
             }
         };

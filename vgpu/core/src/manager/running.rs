@@ -22,7 +22,7 @@ use super::mover::Mover;
 use super::teardown::Leaving;
 use super::wakeups::Wakeups;
 use super::watchdog::Watchdog;
-use super::{Cx, parking};
+use super::{Cx, live_userd, parking};
 use crate::config::{GpuConfig, Hold, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::device::ram::IovaSpace;
@@ -50,6 +50,8 @@ pub(super) struct Volatile {
     pub(super) parking: parking::Asked,
     /// Channels that the card was asked about: whether they have work.
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
+    /// How far channels have come whose USERD the guest maps.
+    pub(super) progress: live_userd::Asked,
     /// Instance blocks that are read for guests.
     pub(super) blocks: BTreeMap<Token, (VmId, u8, VramAddr)>,
     /// Who is on the engines, asked for moves that are about to stop their VM.
@@ -152,6 +154,7 @@ impl Running {
             Event::Start => {}
             Event::Attach { vm, config } => self.attach(vm, config, cx),
             Event::LetWindows { vm } => self.let_windows(vm),
+            Event::Doorbells { vm, channels } => self.doorbells(vm, &channels),
             Event::Detach { vm } => self.detach(vm, cx),
             Event::Request { vm, id, request } => {
                 if !self.read_at_once(vm, id, &request, cx) {
@@ -235,6 +238,7 @@ impl Running {
         self.tell_usage(cx);
         self.sample_engines(cx);
         self.share_engines(cx);
+        self.ask_progress(cx);
         self.ask_wake(cx);
     }
 
@@ -280,6 +284,7 @@ impl Running {
             && !self.sample_value(token, &data, cx)
             && !self.share_value(token, &data, cx)
             && !self.parking_value(token, &data, cx)
+            && !self.progress_value(token, &data, cx)
             && !self.window_value(token, &data, cx)
         {
             self.value_for_vm(token, data, cx);

@@ -271,6 +271,9 @@ impl Running {
             if vgpu.units.pci.can_interrupt() {
                 cx.actions.push(Action::LetInterrupts { vm, through: false });
             }
+            if vgpu.live.is_some() {
+                cx.actions.push(Action::PlaceUserd { vm, at: None });
+            }
             reset(vgpu);
             cx.actions.push(Action::Reply {
                 vm,

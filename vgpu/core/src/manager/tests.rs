@@ -12,6 +12,7 @@ mod interrupts;
 mod isolation;
 mod last_address;
 mod levels;
+mod live_userd;
 mod lost;
 mod moments;
 mod preparing;

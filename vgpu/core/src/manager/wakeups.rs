@@ -126,6 +126,7 @@ impl Running {
         let share_look = self.next_share_look();
         let parking = self.next_parking();
         let shown = self.next_to_show_at();
+        let progress = self.next_progress();
         [
             pass,
             demand,
@@ -138,6 +139,7 @@ impl Running {
             share_look,
             parking,
             shown,
+            progress,
             self.look_at(),
         ]
         .into_iter()

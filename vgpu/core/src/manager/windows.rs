@@ -232,6 +232,7 @@ impl Running {
         };
         let (done, is_held) = (request.done, vgpu.hold.is_suspended);
         let bound = vgpu.channels.get_mut(&channel);
+        let mut has_work = false;
         match (&request.kind, bound) {
             // Until it is bound in the card's table, the page still holds what its last user left.
             (Request::Read { .. }, Some(bound)) if bound.in_table || planted::is(Fault::UserdReadEarly) => {
@@ -260,7 +261,8 @@ impl Running {
                 let from = data[done..done + length].to_vec();
                 match bound {
                     Some(bound) => {
-                        if self.card.store_userd(bound, is_held, at, &from, cx.actions) {
+                        has_work = self.card.store_userd(bound, is_held, at, &from, cx.actions);
+                        if has_work {
                             vgpu.note_doorbell(channel, cx.now);
                         }
                     }
@@ -272,6 +274,13 @@ impl Running {
             }
             _ => {}
         }
+        // A client may map USERD and send messages about it too.
+        if let Request::Write { data, .. } = &request.kind {
+            self.show_userd(vm, channel, at, &data[done..done + length], cx);
+        }
+        if has_work {
+            self.expect_progress(vm, channel, cx.now);
+        }
         Went::Done
     }
 }
@@ -279,7 +288,7 @@ impl Running {
 impl Card {
     /// A guest's store to the USERD page of a bound channel. GP_PUT is a doorbell, kept for after a suspension or while an
     /// operator holds the VM's channels, and takes whole words only. Whether it brought work.
-    fn store_userd(
+    pub(super) fn store_userd(
         &mut self,
         bound: &mut Channel,
         is_held: bool,
@@ -319,7 +328,7 @@ impl Card {
 /// Words of an unbound channel's USERD that mean something lie below this.
 const USERD_KEPT: u64 = 0x100;
 
-fn remember_userd(vgpu: &mut Vgpu, channel: u8, at: u64, from: &[u8]) {
+pub(super) fn remember_userd(vgpu: &mut Vgpu, channel: u8, at: u64, from: &[u8]) {
     if !at.is_multiple_of(4) || at + from.len() as u64 > USERD_KEPT {
         return;
     }

@@ -1,24 +1,103 @@
 //! Windows of a VM that its client has mapped: what lives at each place of its window file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
-use vgpu::{Event, Passage, VmId};
-use vm_memory::VolatileMemory;
+use fermi_spec::instance::{CHANNELS, USERD_BYTES};
+use vgpu::{Action, Event, Passage, Tick, VmId, WindowLayout};
+use vm_memory::{MmapRegion, VolatileMemory};
 
 use super::bytes::zero;
-use super::{Watch, World};
+use super::{Watch, World, region};
+
+/// Windows that a client maps of those that it may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mapped {
+    /// All of them.
+    All,
+    /// All but BAR1, about which it sends messages.
+    AllButBar1,
+}
+
+/// Latest time at which a sweep finds a doorbell.
+const SWEEP_MAX_NS: u64 = 1_000_000;
+/// Sweeps come as if at random: each so much later behind its doorbell than the one before, modulo the latest.
+const SWEEP_STEP_NS: u64 = 618_033;
 
 /// The window file of one VM, page by page. A page that lives here is the image's own here: nobody copies it to and fro.
-#[derive(Default)]
 pub(super) struct Windows {
+    layout: WindowLayout,
+    mapped: Mapped,
     /// The page of the image that lives at a place, by page of the file.
     lent: BTreeMap<u64, u64>,
+    /// BAR1 where no page lives: USERD, above all.
+    bar1: Arc<MmapRegion>,
+    /// Bytes into BAR1 where USERD lies, and the channels that are looked at there.
+    userd: Option<u64>,
+    watched: BTreeSet<u8>,
+    /// Channels whose pages were stored to since the last sweep, and when the next one is.
+    touched: BTreeSet<u8>,
+    sweep_at: Option<Tick>,
+    sweeps: u64,
 }
 
 impl Windows {
+    fn new(layout: WindowLayout, mapped: Mapped) -> Self {
+        Self {
+            layout,
+            mapped,
+            lent: BTreeMap::new(),
+            bar1: region(layout.part(Bar::Bar1).bytes as usize),
+            userd: None,
+            watched: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            sweep_at: None,
+            sweeps: 0,
+        }
+    }
+
+    /// BAR1 where no page lives.
+    pub(super) fn bar1(&self) -> &Arc<MmapRegion> {
+        &self.bar1
+    }
+
+    /// Bytes into BAR1 of a place in the file; `None` if it is another window's.
+    fn in_bar1(&self, place: u64) -> Option<u64> {
+        let part = self.layout.part(Bar::Bar1);
+        place.checked_sub(part.file_offset).filter(|at| *at < part.bytes)
+    }
+
+    /// What stood at a place is gone.
+    fn clear(&self, place: u64) {
+        if let Some(at) = self.in_bar1(place * SMALL_PAGE) {
+            zero(&self.bar1, at, SMALL_PAGE);
+        }
+    }
+
+    /// A store to BAR1 may have been a doorbell: it is found before long.
+    fn note_store(&mut self, at: u64, now: Tick) {
+        let within = self.userd.and_then(|userd| at.checked_sub(userd));
+        let channel = within.map(|within| within / USERD_BYTES);
+        if let Some(channel) = channel.filter(|channel| *channel < CHANNELS as u64) {
+            self.touch(channel as u8, now);
+        }
+    }
+
+    /// The GP_PUT of a channel may have changed: if it is looked at, that is found before long.
+    fn touch(&mut self, channel: u8, now: Tick) {
+        if !self.watched.contains(&channel) {
+            return;
+        }
+        self.touched.insert(channel);
+        if self.sweep_at.is_none() {
+            self.sweeps += 1;
+            let late = self.sweeps.wrapping_mul(SWEEP_STEP_NS) % SWEEP_MAX_NS;
+            self.sweep_at = Some(now.after(late));
+        }
+    }
+
     /// Pages of the image live here from now on.
     pub(super) fn lend(&mut self, offset: u64, at: u64, bytes: u64) {
         for page in 0..bytes / SMALL_PAGE {
@@ -27,6 +106,7 @@ impl Windows {
             assert!(!lives, "page {page:#x} lives in two places");
             let before = self.lent.insert(place, page);
             assert!(before.is_none(), "two pages live at place {place:#x}");
+            self.clear(place);
         }
     }
 
@@ -49,31 +129,88 @@ impl Windows {
     }
 }
 
-/// Bytes into the window file, of which BAR3 has `bar3_bytes`; `None` for what is never mapped.
-fn place(bar: Bar, offset: u64, bytes: usize, bar3_bytes: u64) -> Option<u64> {
-    let (within, window, first) = match bar {
-        Bar::Bar0 => (
-            offset.checked_sub(PRAMIN_BASE.into())?,
-            PRAMIN_BYTES.into(),
-            bar3_bytes,
-        ),
-        Bar::Bar3 => (offset, bar3_bytes, 0),
-        Bar::Bar1 => return None,
-    };
-    let end = within.checked_add(bytes as u64)?;
-    (end <= window).then_some(first + within)
-}
-
 impl<W: Watch> World<W> {
-    /// The client of an attached VM maps its windows.
-    pub fn let_windows(&mut self, vm: VmId) {
+    /// The client of an attached VM maps windows.
+    pub fn let_windows(&mut self, vm: VmId, mapped: Mapped) {
         assert!(!self.config.bus.pins, "a page of the image cannot be replaced");
-        self.with_vm(vm, |memory| memory.windows = Some(Windows::default()));
+        let layout = WindowLayout::new(self.config.bar1_bytes, self.config.bar3_bytes);
+        self.with_vm(vm, |memory| memory.windows = Some(Windows::new(layout, mapped)));
         self.submit(Event::LetWindows { vm });
     }
 
+    /// Performs an action on windows.
+    pub(super) fn perform_on_windows(&mut self, action: &Action) {
+        match *action {
+            Action::Lend(ref passage) => self.change_place(passage, true),
+            Action::TakeBack(ref passage) => self.change_place(passage, false),
+            Action::PlaceUserd { vm, at } => self.place_userd(vm, at),
+            Action::WatchChannel {
+                vm,
+                channel,
+                is_watched,
+            } => self.watch_channel(vm, channel, is_watched),
+            _ => {}
+        }
+    }
+
+    /// USERD lies at a place of BAR1 from now on, or nowhere.
+    fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
+        self.with_vm(vm, |memory| {
+            let windows = memory.windows.as_mut().expect("a client that maps windows");
+            windows.userd = at;
+            windows.watched.clear();
+            windows.touched.clear();
+            windows.sweep_at = None;
+        });
+    }
+
+    /// Doorbells of a channel are looked for from now on, what is there at first included, or no more.
+    fn watch_channel(&mut self, vm: VmId, channel: u8, is_watched: bool) {
+        let now = self.now;
+        self.with_vm(vm, |memory| {
+            let windows = memory.windows.as_mut().expect("a client that maps windows");
+            match is_watched {
+                true => {
+                    windows.watched.insert(channel);
+                    windows.touch(channel, now);
+                }
+                false => {
+                    windows.watched.remove(&channel);
+                    windows.touched.remove(&channel);
+                }
+            }
+        });
+    }
+
+    /// Doorbells that sweeps have found by now.
+    pub(super) fn take_doorbells(&mut self) -> Vec<Event> {
+        let now = self.now;
+        let windows = self
+            .memory
+            .vms
+            .iter_mut()
+            .filter_map(|(vm, memory)| Some((*vm, memory.windows.as_mut()?)));
+        let due = windows.filter(|(_, windows)| windows.sweep_at.is_some_and(|at| at <= now));
+        let found = due.map(|(vm, windows)| {
+            windows.sweep_at = None;
+            let channels = std::mem::take(&mut windows.touched).into_iter().collect();
+            Event::Doorbells { vm, channels }
+        });
+        found.collect()
+    }
+
+    /// When the next sweep is that finds anything.
+    pub(super) fn next_sweep(&self) -> Option<Tick> {
+        let windows = self
+            .memory
+            .vms
+            .values()
+            .filter_map(|memory| memory.windows.as_ref());
+        windows.filter_map(|windows| windows.sweep_at).min()
+    }
+
     /// Pages go to a window file, or come back.
-    pub(super) fn change_place(&mut self, passage: &Passage, is_lent: bool) {
+    fn change_place(&mut self, passage: &Passage, is_lent: bool) {
         let Passage {
             vm,
             offset,
@@ -95,7 +232,10 @@ impl<W: Watch> World<W> {
         let bytes_of_all = self.vm(vm).image.size() as u64;
         if bytes == bytes_of_all {
             self.with_vm(vm, |memory| {
-                memory.windows.iter_mut().for_each(|windows| windows.lent.clear())
+                if let Some(windows) = &mut memory.windows {
+                    windows.lent.clear();
+                    windows.bar1 = region(windows.bar1.size());
+                }
             });
         }
         let memory = self.vm(vm);
@@ -110,57 +250,51 @@ impl<W: Watch> World<W> {
         zero(&memory.image, at, bytes);
     }
 
-    /// Whether an access goes to memory that the VM's client has mapped, and so to nobody else; it is done then. A place where nothing
-    /// lives takes stores without effect and reads as zero.
+    /// Whether an access goes to memory that the VM's client has mapped, and so to nobody else; it is done then. Where no page lives, BAR1
+    /// keeps what is stored; the other windows take stores without effect and read as zero.
     pub(crate) fn window_access(
         &mut self,
         vm: VmId,
         bar: Bar,
         offset: u64,
-        access: WindowAccess<'_>,
+        mut access: WindowAccess<'_>,
     ) -> bool {
         let bytes = match &access {
             WindowAccess::Load(data) => data.len(),
             WindowAccess::Store(data) => data.len(),
         };
-        let memory = self.vm(vm);
-        let place = place(bar, offset, bytes, self.config.bar3_bytes);
-        let (Some(windows), Some(place)) = (&memory.windows, place) else {
+        let now = self.now;
+        let Some(memory) = self.memory.vms.get_mut(&vm) else {
             return false;
         };
-        let part = |done: usize| {
-            let at = place + done as u64;
-            let left = (SMALL_PAGE - at % SMALL_PAGE) as usize;
-            let page = windows.lent.get(&(at / SMALL_PAGE));
-            (page.map(|page| page * SMALL_PAGE + at % SMALL_PAGE), left)
+        let maps = |windows: &&mut Windows| windows.mapped == Mapped::All || bar != Bar::Bar1;
+        let Some(windows) = memory.windows.as_mut().filter(maps) else {
+            return false;
+        };
+        let Some(place) = windows.layout.place(bar, offset, bytes as u64) else {
+            return false;
         };
         let mut done = 0;
-        match access {
-            WindowAccess::Load(data) => {
-                while done < bytes {
-                    let (at, left) = part(done);
-                    let end = bytes.min(done + left);
-                    match at {
-                        Some(at) => {
-                            let slice = memory.image.get_slice(at as usize, end - done);
-                            slice.expect("inside of the image").copy_to(&mut data[done..end]);
-                        }
-                        None => data[done..end].fill(0),
-                    }
-                    done = end;
-                }
+        while done < bytes {
+            let at = place + done as u64;
+            let end = bytes.min(done + (SMALL_PAGE - at % SMALL_PAGE) as usize);
+            let lent = windows.lent.get(&(at / SMALL_PAGE));
+            let found = match lent {
+                Some(page) => Some((&memory.image, page * SMALL_PAGE + at % SMALL_PAGE)),
+                None => windows.in_bar1(at).map(|at| (&windows.bar1, at)),
+            };
+            let slice = found.map(|(region, at)| region.get_slice(at as usize, end - done));
+            let slice = slice.map(|slice| slice.expect("inside of the memory"));
+            match (&mut access, slice) {
+                (WindowAccess::Load(data), Some(slice)) => drop(slice.copy_to(&mut data[done..end])),
+                (WindowAccess::Load(data), None) => data[done..end].fill(0),
+                (WindowAccess::Store(data), Some(slice)) => slice.copy_from(&data[done..end]),
+                (WindowAccess::Store(_), None) => {}
             }
-            WindowAccess::Store(data) => {
-                while done < bytes {
-                    let (at, left) = part(done);
-                    let end = bytes.min(done + left);
-                    if let Some(at) = at {
-                        let slice = memory.image.get_slice(at as usize, end - done);
-                        slice.expect("inside of the image").copy_from(&data[done..end]);
-                    }
-                    done = end;
-                }
+            if let (WindowAccess::Store(_), Some(at)) = (&access, windows.in_bar1(at)) {
+                windows.note_store(at, now);
             }
+            done = end;
         }
         true
     }

@@ -1,6 +1,7 @@
-//! What BAR3 shows, by its tables as they are.
+//! What BAR3 or BAR1 shows, by its tables as they are.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use fermi_spec::addr::{Aperture, FRAME, PDE_SPAN, SMALL_PAGE};
 use fermi_spec::instance::{AddressSpacePointer, offset};
@@ -33,24 +34,27 @@ pub(super) fn directory_of(
     Ok(GuestDirectory::from_pointer(pointer))
 }
 
-/// A look at BAR3's tables.
+/// A look at the tables of a window that translates.
 pub(super) struct Look<'a> {
     pub(super) shown: &'a mut BTreeMap<u32, u32>,
     pub(super) guest_pages: u64,
-    pub(super) window_pages: usize,
+    /// The window's places in the window file, in pages.
+    pub(super) places: Range<u32>,
+    /// Places of it that show what no table says.
+    pub(super) skipped: Range<u32>,
     /// Entries that were read.
     pub(super) entries: u64,
 }
 
 impl Look<'_> {
-    /// Adds what BAR3 shows to what is shown. Pages of its tables that lie in VRAM are among the reader's missing ones.
-    pub(super) fn bar3(&mut self, block: WindowBlock, tables: &mut Reader<'_>) {
+    /// Adds what the window shows to what is shown. Pages of its tables that lie in VRAM are among the reader's missing ones.
+    pub(super) fn follow(&mut self, block: WindowBlock, tables: &mut Reader<'_>) {
         let Ok(Some(directory)) = directory_of(block, tables) else {
             return;
         };
         let reachable = directory.limit.saturating_add(1) / SMALL_PAGE;
-        let reachable =
-            usize::try_from(reachable).map_or(self.window_pages, |count| count.min(self.window_pages));
+        let window_pages = self.places.len();
+        let reachable = usize::try_from(reachable).map_or(window_pages, |count| count.min(window_pages));
         let per_entry = (PDE_SPAN / SMALL_PAGE) as usize;
         for (index, first) in (0..reachable).step_by(per_entry).enumerate() {
             let mut bits = [0; 8];
@@ -64,14 +68,14 @@ impl Look<'_> {
         }
     }
 
-    /// `count` pages from place `first` on are those of one directory entry.
+    /// `count` pages of the window from `first` on are those of one directory entry.
     fn directory_entry(&mut self, pde: Pde, first: usize, count: usize, tables: &mut Reader<'_>) {
         let count = count.min(pde.small_entries());
         let table = |of: Option<_>| of.and_then(|(aperture, at)| TableAt::from_aperture(aperture, at));
         if let Some(table) = table(pde.small_table()) {
             for (index, pte) in self.entries(table, count, tables) {
                 if let Some(page) = self.page_of(pte) {
-                    self.shown.insert((first + index) as u32, page);
+                    self.show(first + index, Some(page));
                 }
             }
         }
@@ -81,17 +85,23 @@ impl Look<'_> {
                 let page = self.page_of(pte).map(|page| page & !(SMALL_PER_LARGE as u32 - 1));
                 let places = (index * SMALL_PER_LARGE..count).take(SMALL_PER_LARGE);
                 for (number, place) in (0..).zip(places) {
-                    let place = (first + place) as u32;
-                    match page
-                        .map(|page| page + number)
-                        .filter(|page| u64::from(*page) < self.guest_pages)
-                    {
-                        Some(page) => self.shown.insert(place, page),
-                        None => self.shown.remove(&place),
-                    };
+                    let page = page.map(|page| page + number);
+                    self.show(
+                        first + place,
+                        page.filter(|page| u64::from(*page) < self.guest_pages),
+                    );
                 }
             }
         }
+    }
+
+    /// The window shows this page, or nothing, at one of its pages.
+    fn show(&mut self, at: usize, page: Option<u32>) {
+        let place = self.places.start + at as u32;
+        match page.filter(|_| !self.skipped.contains(&place)) {
+            Some(page) => self.shown.insert(place, page),
+            None => self.shown.remove(&place),
+        };
     }
 
     fn page_of(&self, pte: Pte) -> Option<u32> {

@@ -35,10 +35,13 @@ pub(super) const DATA: u64 = 4 * MIB;
 
 /// Bytes by page, zero where nobody stored.
 #[derive(Default)]
-struct Pages {
+pub(super) struct Pages {
     own: BTreeMap<u64, Vec<u8>>,
     vms: BTreeMap<(VmId, bool, u64), Vec<u8>>,
 }
+
+/// Pages of a VM's BAR1 are kept behind those of any image, from this address on.
+const BAR1_PAGES: u64 = 1 << 40;
 
 impl Pages {
     fn page(&mut self, at: Place) -> (&mut Vec<u8>, usize) {
@@ -57,6 +60,10 @@ impl Pages {
                 let (page, within) = split(at.0);
                 (self.vms.entry((vm, false, page)).or_insert_with(empty), within)
             }
+            Place::Bar1 { vm, offset } => {
+                let (page, within) = split(BAR1_PAGES + offset);
+                (self.vms.entry((vm, false, page)).or_insert_with(empty), within)
+            }
         }
     }
 
@@ -70,6 +77,10 @@ impl Pages {
             Place::Image { vm, at } => Place::Image {
                 vm,
                 at: at.offset(by),
+            },
+            Place::Bar1 { vm, offset } => Place::Bar1 {
+                vm,
+                offset: offset + by,
             },
         }
     }
@@ -96,7 +107,7 @@ impl HostMemory for Pages {
 /// A manager, its card and the clock.
 pub(super) struct Scene {
     pub(super) manager: Manager,
-    memory: Pages,
+    pub(super) memory: Pages,
     pub(super) now: u64,
     /// What loads of registers answer; others answer zero.
     pub(super) registers: BTreeMap<Bar0Reg, u32>,

@@ -1,0 +1,321 @@
+//! Finds doorbells that clients store to memory: GP_PUT words that are not what they were.
+//!
+//! A VM that rings is looked at every [`PERIOD_NS`] at most: as often as its doorbells come, some looks for each, none of them before half of the
+//! time has passed that lay between the last ones. One that is quiet is looked at less and less often, down to every [`IDLE_NS`], at
+//! the same moments as all others that are quiet: they cost one wake-up of the broker together. So is one whose VMM says when its guest rests,
+//! because it is looked at then. A look is a load of a word for each channel that the guest has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fermi_spec::instance::{USERD_BYTES, userd};
+use vgpu::{Tick, VmId};
+use vm_memory::{Bytes as _, MmapRegion, VolatileMemory as _};
+
+/// Time between two looks at a VM that rings.
+const PERIOD_NS: u64 = 100_000;
+/// The same at a VM that has been quiet for some time.
+const IDLE_NS: u64 = 1_000_000;
+/// The same at one that has been quiet for [`LONG_NS`]: no doorbell is seen later. A wake-up is what costs, a look does not.
+const SLEEP_NS: u64 = 4_000_000;
+const LONG_NS: u64 = 1_000_000_000;
+/// The time between two looks is this part of the time since the last doorbell, or between the last ones.
+const PART: u64 = 8;
+/// A VMM that said so little time ago that its guest rests will say so again.
+const TOLD_NS: u64 = 20_000_000;
+
+/// The VMs whose doorbells are looked for.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    watched: BTreeMap<VmId, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    bar1: Arc<MmapRegion>,
+    /// Bytes into BAR1 where USERD lies.
+    at: u64,
+    /// Channels that are looked at, and the GP_PUT of each at its last look, if there was one.
+    seen: BTreeMap<u8, Option<u32>>,
+    rung_at: Tick,
+    /// Time between doorbells, the last ones above all.
+    pace_ns: u64,
+    /// When its VMM last said that its guest rests.
+    told_at: Option<Tick>,
+    due: Tick,
+}
+
+impl Watched {
+    /// Looks at all channels. Those whose GP_PUT has changed.
+    fn look(&mut self, now: Tick) -> Vec<u8> {
+        let memory = self.bar1.as_volatile_slice();
+        let mut changed = Vec::new();
+        for (&v, seen) in &mut self.seen {
+            let at = self.at + u64::from(v) * USERD_BYTES + userd::GP_PUT;
+            // One that lies outside of the BAR cannot be rung.
+            let word = memory.read_obj::<u32>(at as usize).ok();
+            if word != *seen {
+                *seen = word;
+                changed.push(v);
+            }
+        }
+        if !changed.is_empty() {
+            self.pace_ns = (self.pace_ns / 4 * 3).saturating_add(now.since(self.rung_at) / 4);
+            self.rung_at = now;
+        }
+        self.due = self.next_look(now);
+        changed
+    }
+
+    fn next_look(&self, now: Tick) -> Tick {
+        let quiet = now.since(self.rung_at);
+        let pause = quiet.max(self.pace_ns) / PART;
+        let is_told = self.told_at.is_some_and(|at| now.since(at) < TOLD_NS);
+        if is_told || quiet / PART >= IDLE_NS {
+            let pause = if quiet < LONG_NS { IDLE_NS } else { SLEEP_NS };
+            return Tick((now.0 / pause + 1) * pause);
+        }
+        let next = now.after(pause.clamp(PERIOD_NS, IDLE_NS));
+        // Between doorbells that come at a pace, its guest waits for its work.
+        next.max(self.rung_at.after((self.pace_ns / 2).min(IDLE_NS)))
+    }
+}
+
+impl Sweep {
+    /// USERD of a VM lies at `at` of its BAR1. None of its channels is looked at yet.
+    pub(crate) fn watch(&mut self, vm: VmId, bar1: Arc<MmapRegion>, at: u64) {
+        let watched = Watched {
+            bar1,
+            at,
+            seen: BTreeMap::new(),
+            rung_at: Tick::default(),
+            pace_ns: 0,
+            told_at: None,
+            due: Tick::default(),
+        };
+        self.watched.insert(vm, watched);
+    }
+
+    /// Looks for doorbells of a channel from now on, or no more. What is there at first counts as one.
+    pub(crate) fn watch_channel(&mut self, vm: VmId, channel: u8, is_watched: bool, now: Tick) {
+        let Some(watched) = self.watched.get_mut(&vm) else {
+            return;
+        };
+        match is_watched {
+            true => {
+                watched.seen.insert(channel, None);
+                watched.due = now.after(PERIOD_NS);
+            }
+            false => drop(watched.seen.remove(&channel)),
+        }
+    }
+
+    /// Looks for no doorbells of a VM any more, and lets go of its memory.
+    pub(crate) fn forget(&mut self, vm: VmId) {
+        self.watched.remove(&vm);
+    }
+
+    /// Looks at a VM whose guest rests now: what it had to say is said. The channels that rang.
+    pub(crate) fn guest_rests(&mut self, vm: VmId, now: Tick) -> Vec<u8> {
+        let Some(watched) = self.watched.get_mut(&vm) else {
+            return Vec::new();
+        };
+        watched.told_at = Some(now);
+        watched.look(now)
+    }
+
+    /// When the next look is due.
+    pub(crate) fn due(&self) -> Option<Tick> {
+        let watched = self.watched.values().filter(|watched| !watched.seen.is_empty());
+        watched.map(|watched| watched.due).min()
+    }
+
+    /// Looks at the VMs whose turn it is. The channels that rang, by VM.
+    pub(crate) fn look(&mut self, now: Tick) -> Vec<(VmId, Vec<u8>)> {
+        let due = self
+            .watched
+            .iter_mut()
+            .filter(|(_, watched)| watched.due <= now && !watched.seen.is_empty());
+        let found = due.map(|(vm, watched)| (*vm, watched.look(now)));
+        found.filter(|(_, channels)| !channels.is_empty()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+    use fermi_spec::instance::CHANNELS;
+
+    use super::*;
+    use crate::mapping::{map_shared, sealed_memfd};
+
+    const AT: u64 = 0x1000;
+
+    fn ring(bar1: &MmapRegion, v: u64, gp_put: u32) {
+        let at = AT + v * USERD_BYTES + userd::GP_PUT;
+        bar1.as_volatile_slice().write_obj(gp_put, at as usize).unwrap();
+    }
+
+    fn mapping() -> Arc<MmapRegion> {
+        let bytes = AT + CHANNELS as u64 * USERD_BYTES;
+        map_shared(Arc::new(sealed_memfd("bar1", bytes).unwrap()), 0, bytes, true).unwrap()
+    }
+
+    /// A VM of which these channels are looked at, and have been looked at once.
+    fn watching(sweep: &mut Sweep, vm: VmId, bar1: &Arc<MmapRegion>, channels: &[u8], now: Tick) {
+        sweep.watch(vm, bar1.clone(), AT);
+        for &channel in channels {
+            sweep.watch_channel(vm, channel, true, now);
+        }
+        let first = now.after(PERIOD_NS);
+        assert_eq!(
+            sweep.look(first),
+            [(vm, channels.to_vec())],
+            "what is there at first"
+        );
+    }
+
+    #[test]
+    fn doorbell_is_found_once_and_within_the_bounds_always() {
+        let bar1 = mapping();
+        let (vm, other) = (VmId(1), VmId(2));
+        let mut sweep = Sweep::default();
+        assert_eq!(sweep.due(), None);
+        sweep.watch(vm, bar1.clone(), AT);
+        assert_eq!(sweep.due(), None, "there is no channel to look at");
+        ring(&bar1, 3, 7);
+        watching(&mut sweep, vm, &bar1, &[3, 127], Tick(0));
+        assert!(sweep.look(Tick(2 * PERIOD_NS)).is_empty());
+        ring(&bar1, 3, 8);
+        ring(&bar1, 4, 1);
+        ring(&bar1, 127, 1);
+        assert_eq!(sweep.look(Tick(4 * PERIOD_NS)), [(vm, vec![3, 127])]);
+        assert!(sweep.due().unwrap().0 <= 5 * PERIOD_NS + PERIOD_NS / 2);
+        // It is quiet from here on.
+        let (mut looks, mut longest) = (0, 0);
+        while let Some(due) = sweep.due().filter(|due| due.0 < 3_000_000_000) {
+            assert!(sweep.look(due).is_empty());
+            longest = longest.max(sweep.due().unwrap().since(due));
+            looks += 1;
+        }
+        assert!((1_450..1_600).contains(&looks), "{looks} looks in three seconds");
+        assert_eq!(longest, SLEEP_NS);
+        // Two that are quiet are looked at together.
+        watching(&mut sweep, other, &bar1, &[0], Tick(3_000_000_000));
+        while let Some(due) = sweep.due().filter(|due| due.0 < 5_000_000_000) {
+            assert!(sweep.look(due).is_empty());
+        }
+        let due = sweep.due().unwrap();
+        ring(&bar1, 0, 1);
+        ring(&bar1, 3, 9);
+        assert_eq!(sweep.look(due), [(vm, vec![3]), (other, vec![0])]);
+        sweep.watch_channel(other, 0, false, due);
+        sweep.forget(vm);
+        assert_eq!(sweep.due(), None);
+    }
+
+    /// Looks at a VM whose doorbells come so far apart: how many looks each took, and how late it was found at most.
+    fn looks_and_delay(apart_ns: u64, tells: bool) -> (u64, u64) {
+        const ROUNDS: u32 = 100;
+        let bar1 = mapping();
+        let (vm, mut sweep) = (VmId(0), Sweep::default());
+        watching(&mut sweep, vm, &bar1, &[0], Tick(0));
+        let (mut looks, mut latest, mut now) = (0, 0, Tick(PERIOD_NS));
+        for round in 1..=ROUNDS {
+            let rung_at = now.after(apart_ns);
+            while let Some(due) = sweep.due().filter(|due| *due < rung_at) {
+                assert!(sweep.look(due).is_empty());
+                looks += 1;
+            }
+            ring(&bar1, 0, round);
+            let found = match tells {
+                true => {
+                    now = rung_at;
+                    vec![(vm, sweep.guest_rests(vm, now))]
+                }
+                false => {
+                    now = sweep.due().unwrap();
+                    looks += 1;
+                    sweep.look(now)
+                }
+            };
+            assert_eq!(found, [(vm, vec![0])]);
+            // The pace has to be learnt.
+            if round > ROUNDS / 2 {
+                latest = latest.max(now.since(rung_at));
+            }
+        }
+        (looks / u64::from(ROUNDS), latest)
+    }
+
+    #[test]
+    fn looks_follow_the_pace_of_doorbells_and_are_few_where_the_vmm_tells() {
+        for (apart_ns, looks_max, late_max) in [
+            (50_000, 1, 100_000),
+            (400_000, 4, 100_000),
+            (2_000_000, 5, 300_000),
+            (20_000_000, 24, 1_000_000),
+        ] {
+            let (looks, late) = looks_and_delay(apart_ns, false);
+            assert!(
+                looks <= looks_max,
+                "{looks} looks for a doorbell each {apart_ns} ns"
+            );
+            assert!(
+                late <= late_max,
+                "{late} ns late with a doorbell each {apart_ns} ns"
+            );
+            let (looks, late) = looks_and_delay(apart_ns, true);
+            assert!(looks <= apart_ns / IDLE_NS + 2, "{looks} looks, and it was told");
+            assert_eq!(late, 0);
+        }
+        assert!(Sweep::default().guest_rests(VmId(3), Tick(0)).is_empty());
+    }
+
+    #[test]
+    fn no_doorbell_is_lost_while_looks_race_with_stores() {
+        const ROUNDS: u32 = 1_000_000;
+        let bar1 = mapping();
+        let (vm, mut now) = (VmId(0), Tick(0));
+        let mut sweep = Sweep::default();
+        watching(&mut sweep, vm, &bar1, &[5], now);
+        let (done, served) = (AtomicBool::new(false), AtomicU32::new(0));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for round in 1..=ROUNDS {
+                    ring(&bar1, 5, round);
+                    // Now and then it waits until its doorbell was served, as a guest waits for its work.
+                    while round % 64 == 0 && served.load(SeqCst) != round {
+                        std::hint::spin_loop();
+                    }
+                }
+                done.store(true, SeqCst);
+            });
+            let mut is_over = false;
+            while !is_over {
+                // What was stored before this is found in this look.
+                is_over = done.load(SeqCst);
+                now = now.after(SLEEP_NS);
+                for (of, channels) in sweep.look(now) {
+                    assert_eq!((of, channels), (vm, vec![5]));
+                    let at = AT + 5 * USERD_BYTES + userd::GP_PUT;
+                    let gp_put = bar1.as_volatile_slice().read_obj(at as usize).unwrap();
+                    assert!(gp_put >= served.swap(gp_put, SeqCst), "GP_PUT goes back");
+                }
+            }
+        });
+        assert_eq!(served.into_inner(), ROUNDS);
+    }
+
+    #[test]
+    fn userd_at_the_end_of_the_bar_rings_as_far_as_it_goes() {
+        let bytes = AT + USERD_BYTES;
+        let bar1 = map_shared(Arc::new(sealed_memfd("bar1", bytes).unwrap()), 0, bytes, true).unwrap();
+        let mut sweep = Sweep::default();
+        sweep.watch(VmId(0), bar1.clone(), AT);
+        (0..3).for_each(|channel| sweep.watch_channel(VmId(0), channel, true, Tick(0)));
+        ring(&bar1, 0, 5);
+        assert_eq!(sweep.look(Tick(PERIOD_NS)), [(VmId(0), vec![0])]);
+    }
+}
