@@ -49,6 +49,9 @@ pub trait VgpuLink: Send + Sync {
     /// Lets the vGPU add one to `eventfd` for each message-signalled interrupt it sends.
     fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError>;
 
+    /// The guest rests, to wait for its work. Whoever looks in memory for what it has stored there may look now.
+    fn guest_rests(&self) {}
+
     /// Resets the function as power-on does.
     fn reset(&self) -> Result<(), LinkError>;
 

@@ -564,7 +564,7 @@ fn build_machine(
     let power_button = eventfd()?;
     vm.register_irqfd(&power_button, power::BUTTON_LINE)
         .map_err(kvm_cannot("connect the power button's interrupt"))?;
-    let wait_port = WaitPort::new(msi, clone(stop.eventfd())?);
+    let wait_port = WaitPort::new(msi, clone(stop.eventfd())?, link.clone());
     let mut pio = PioBus::default();
     let com1 = SerialPort::new(serial_interrupt, reports, console).map_err(host_cannot(CREATE_EVENTFD))?;
     let com1 = Arc::new(com1);

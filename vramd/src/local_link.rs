@@ -117,6 +117,12 @@ impl VgpuLink for BrokerLink {
         self.ask(CommandCode::DmaUnmap, |link| link.unmap_ram(Gpa(gpa), bytes))
     }
 
+    fn guest_rests(&self) {
+        if !self.is_down.load(Ordering::SeqCst) {
+            self.link.guest_rests();
+        }
+    }
+
     fn set_msi(&self, eventfd: &EventFd) -> Result<(), LinkError> {
         let command = CommandCode::SetIrqs;
         let eventfd = eventfd

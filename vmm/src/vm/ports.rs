@@ -8,12 +8,14 @@
 //! The wait ends early only while the VMM holds the vGPU's interrupt (`crate::pci`): the guest has left MSI off or
 //! addressed it outside the local APICs. Interrupts that came before the wait count, and one wait takes them all.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use vmm_sys_util::eventfd::EventFd;
 
 use super::readable::wait_readable;
 use crate::bus::{BusError, PioHandler};
+use crate::link::VgpuLink;
 
 /// Ends the VM. QEMU's isa-debug-exit has the same port by default.
 pub const EXIT: u16 = 0xf4;
@@ -34,16 +36,22 @@ pub(crate) fn value(data: &[u8]) -> u32 {
 pub struct WaitPort {
     interrupt: EventFd,
     stop: EventFd,
+    link: Arc<dyn VgpuLink>,
 }
 
 impl WaitPort {
-    /// `interrupt` ends a wait and is consumed by it; `stop` ends all waits for good.
-    pub fn new(interrupt: EventFd, stop: EventFd) -> WaitPort {
-        WaitPort { interrupt, stop }
+    /// `interrupt` ends a wait and is consumed by it; `stop` ends all waits for good. The vGPU behind `link` hears of each wait.
+    pub fn new(interrupt: EventFd, stop: EventFd, link: Arc<dyn VgpuLink>) -> WaitPort {
+        WaitPort {
+            interrupt,
+            stop,
+            link,
+        }
     }
 
     /// Sleeps until an interrupt or the stop, at most for `limit`, which is cut to `WAIT_MAX`.
     pub fn wait(&self, limit: Duration) {
+        self.link.guest_rests();
         // The reason of its end does not matter: a guest must expect a wait to end early.
         wait_readable([&self.interrupt, &self.stop], Some(limit.min(WAIT_MAX)));
         // It is empty if the time was up or another vCPU took it.
@@ -66,15 +74,72 @@ impl PioHandler for WaitPort {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::LinkError;
+    use std::os::fd::BorrowedFd;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
     use std::time::Instant;
+
+    /// Counts how often the guest rests.
+    #[derive(Default)]
+    struct Rests(AtomicU32);
+
+    impl VgpuLink for Rests {
+        fn region_size(&self, _region: u32) -> u64 {
+            0
+        }
+
+        fn region_read(&self, _region: u32, _offset: u64, _data: &mut [u8]) -> Result<(), LinkError> {
+            Err(LinkError::Down)
+        }
+
+        fn region_write(&self, _region: u32, _offset: u64, _data: &[u8]) -> Result<(), LinkError> {
+            Err(LinkError::Down)
+        }
+
+        fn dma_map(
+            &self,
+            _gpa: u64,
+            _bytes: u64,
+            _file: BorrowedFd<'_>,
+            _offset: u64,
+        ) -> Result<(), LinkError> {
+            Err(LinkError::Down)
+        }
+
+        fn dma_unmap(&self, _gpa: u64, _bytes: u64) -> Result<(), LinkError> {
+            Err(LinkError::Down)
+        }
+
+        fn set_msi(&self, _eventfd: &EventFd) -> Result<(), LinkError> {
+            Err(LinkError::Down)
+        }
+
+        fn guest_rests(&self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+
+        fn reset(&self) -> Result<(), LinkError> {
+            Err(LinkError::Down)
+        }
+
+        fn close(&self) {}
+    }
 
     fn port() -> (WaitPort, EventFd, EventFd) {
         let [interrupt, stop] = [(); 2].map(|()| EventFd::new(libc::EFD_NONBLOCK).unwrap());
-        (
-            WaitPort::new(interrupt.try_clone().unwrap(), stop.try_clone().unwrap()),
-            interrupt,
-            stop,
-        )
+        let clones = (interrupt.try_clone().unwrap(), stop.try_clone().unwrap());
+        let port = WaitPort::new(clones.0, clones.1, Arc::new(Rests::default()));
+        (port, interrupt, stop)
+    }
+
+    #[test]
+    fn link_hears_of_each_wait_before_it_begins() {
+        let rests = Arc::new(Rests::default());
+        let [interrupt, stop] = [(); 2].map(|()| EventFd::new(libc::EFD_NONBLOCK).unwrap());
+        stop.write(1).unwrap();
+        let port = WaitPort::new(interrupt, stop, rests.clone());
+        (0..3).for_each(|_| port.wait(WAIT_MAX));
+        assert_eq!(rests.0.load(SeqCst), 3);
     }
 
     #[test]

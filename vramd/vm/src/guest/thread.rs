@@ -141,7 +141,11 @@ impl ThreadVm {
         let stop = EventFd::new(EFD_NONBLOCK).map_err(cannot("create an eventfd"))?;
         link.dma_map(0, setup.ram_bytes, file.as_fd(), 0)?;
         link.set_msi(&interrupt)?;
-        let wait = WaitPort::new(interrupt, stop.try_clone().map_err(cannot("clone an eventfd"))?);
+        let wait = WaitPort::new(
+            interrupt,
+            stop.try_clone().map_err(cannot("clone an eventfd"))?,
+            link.clone(),
+        );
         let shared = Arc::new(Shared {
             stop,
             is_stopping: AtomicBool::new(false),
