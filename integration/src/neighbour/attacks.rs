@@ -20,6 +20,7 @@ use guests::GuestBus as _;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use vgpu::Request;
 
+use super::live::Bar1;
 use super::raw::RawClient;
 use super::victim::{launch_words, put_program};
 use super::{Code, Place, live};
@@ -62,7 +63,7 @@ pub struct Attack {
 }
 
 /// Each attack that the bench and the test put beside a victim.
-pub const ATTACKS: [Attack; 12] = [
+pub const ATTACKS: [Attack; 13] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
     attack("grids without an end", endless_grids),
@@ -75,6 +76,7 @@ pub const ATTACKS: [Attack; 12] = [
     attack("errors, acknowledged at once", errors),
     attack("127 channels that take turns", turns),
     attack("windows that change all they show", windows),
+    attack("doorbells of all channels in memory", doorbells),
 ];
 
 const fn attack(name: &'static str, run: Code) -> Attack {
@@ -92,13 +94,28 @@ fn again(place: &Place, mut once: impl FnMut() -> Result<()>) -> Result<()> {
 }
 
 /// Runs a guest's code again and again, each time on a device as after power-on.
-fn as_guest(place: &Place, code: fn(&mut SimBus, &Place)) -> Result<()> {
+fn as_guest(place: &Place, bar1: Bar1, code: fn(&mut SimBus, &Place)) -> Result<()> {
     again(place, || {
         let its_own = place.clone();
-        live::run(place, move |bus| {
+        live::run(place, bar1, move |bus| {
             code(bus, &its_own);
             Ok(())
         })
+    })
+}
+
+/// Each doorbell is for an empty subchannel, and none is a message: all channels have been rung anew whenever the broker looks.
+fn doorbells(place: &Place) -> Result<()> {
+    as_guest(place, Bar1::InMemory, |bus, place| {
+        let mut rig = started(bus, CHANNELS);
+        let words = [incrementing(EMPTY_SUBCHANNEL, 0x100, 1), 0];
+        while !place.is_over() {
+            for channel in 1..=CHANNELS {
+                rig.submit(bus, channel, &words);
+            }
+            rig::acknowledge(bus);
+            place.meter.count_block();
+        }
     })
 }
 
@@ -156,14 +173,14 @@ fn copies(bus: &mut SimBus, place: &Place, words: &[u32]) {
 }
 
 fn long_copies(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         copies(bus, place, &longest_copy(CopyExec::new()))
     })
 }
 
 /// Elements of four components of four bytes, each in another place: nothing takes the software card longer.
 fn formatted_copies(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         let format = CopyFormat::new()
             .with_x(3)
             .with_y(2)
@@ -205,19 +222,23 @@ fn launches(bus: &mut SimBus, place: &Place, program: &Program) {
 fn endless_grids(place: &Place) -> Result<()> {
     static PROGRAM: LazyLock<Program> =
         LazyLock::new(|| assemble("again:\nbra #again\nexit").expect("text of ours"));
-    as_guest(place, |bus, place| launches(bus, place, &PROGRAM))
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        launches(bus, place, &PROGRAM)
+    })
 }
 
 /// A barrier that waits for more threads than the block has.
 fn stuck_grids(place: &Place) -> Result<()> {
     static PROGRAM: LazyLock<Program> =
         LazyLock::new(|| assemble(".barriers 1\nbar popc 0x1 0x0 0x0 0x40 0x1\nexit").expect("text of ours"));
-    as_guest(place, |bus, place| launches(bus, place, &PROGRAM))
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        launches(bus, place, &PROGRAM)
+    })
 }
 
 /// Directories with 64 full tables each, all in guest RAM, which is read whole at each flush.
 fn flushes(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         many_tables(bus);
         while !place.is_over() {
             rig::flush(bus, DIRECTORY);
@@ -264,7 +285,7 @@ fn messages(place: &Place) -> Result<()> {
 }
 
 fn resets(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         while !place.is_over() {
             let mut rig = started(bus, 4);
             rig.copies(bus, 1);
@@ -290,7 +311,7 @@ fn large_ram(place: &Place) -> Result<()> {
 
 /// Each channel reads where nothing is mapped, is lost and is made anew.
 fn faults(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         let mut rig = started(bus, CHANNELS);
         while !place.is_over() {
             for channel in 1..=CHANNELS {
@@ -315,7 +336,7 @@ fn faults(place: &Place) -> Result<()> {
 
 /// Each method is an error of its PBDMA that a card survives. The guest acknowledges all that it is shown, without end.
 fn errors(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         let mut rig = started(bus, CHANNELS);
         let wrong = [incrementing(EMPTY_SUBCHANNEL, m2mf::NOP, 1), 0];
         let words = wrong.repeat(ERRORS);
@@ -332,7 +353,7 @@ fn errors(place: &Place) -> Result<()> {
 
 /// More channels than the VM has numbers for on the card, all with work, and contexts so that each can give its number up.
 fn turns(place: &Place) -> Result<()> {
-    as_guest(place, |bus, place| {
+    as_guest(place, Bar1::ByMessages, |bus, place| {
         let mut rig = Rig::start(bus, DATA_BYTES);
         let all: Vec<u8> = (1..CHANNELS_OF_A_CARD as u8).collect();
         for &channel in &all {
@@ -361,7 +382,7 @@ const SHOWN_PAGES: u64 = 500;
 
 /// BAR3 shows now these pages and now those, each a mapping of the broker's, and the GPU reaches all of them.
 fn windows(place: &Place) -> Result<()> {
-    as_guest(place, change_views)
+    as_guest(place, Bar1::ByMessages, change_views)
 }
 
 fn change_views(bus: &mut SimBus, place: &Place) {

@@ -43,7 +43,9 @@ static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
 /// Runs grids of `BLOCKS` blocks of 8 warps until it is over, by a channel that can write `MEBIBYTES` of VRAM.
 pub(super) fn run<const BLOCKS: u32, const MEBIBYTES: u64>(place: &Place) -> Result<()> {
     let its_own = place.clone();
-    live::run(place, move |bus| work(bus, &its_own, BLOCKS, MEBIBYTES << 20))
+    live::run(place, live::Bar1::ByMessages, move |bus| {
+        work(bus, &its_own, BLOCKS, MEBIBYTES << 20)
+    })
 }
 
 fn work(bus: &mut SimBus, place: &Place, blocks: u32, data_bytes: u64) -> Result<(), String> {

@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
+use fermi_spec::bar::Bar;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use vgpu::Request;
-use vm_memory::{FileOffset, MmapRegion};
+use vm_memory::{Bytes as _, FileOffset, MmapRegion, VolatileMemory as _};
 use vmm::{LinkError, VfioUserLink, VgpuLink as _};
 
 use super::Place;
@@ -18,15 +19,40 @@ use sim_host::bus::{Ask, Guest, SimBus};
 /// How long a guest rests that waits for the card.
 const REST: Duration = Duration::from_micros(50);
 
+/// How a guest reaches BAR1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Bar1 {
+    /// Each access is a message.
+    ByMessages,
+    /// It is memory, as the broker offers it.
+    InMemory,
+}
+
+/// Memory of BAR1 from its first byte on.
+fn bar1_memory(link: &VfioUserLink) -> Result<MmapRegion> {
+    let offered = link.region_memory(Bar::Bar1.number());
+    let offered = offered
+        .context("BAR1 cannot be asked for")?
+        .context("BAR1 is no memory")?;
+    let part = offered.parts.first().context("no part of BAR1 is memory")?;
+    let file = FileOffset::new(offered.descriptor.into(), part.file_offset);
+    MmapRegion::from_file(file, part.bytes as usize).context("cannot map BAR1")
+}
+
 /// Connects, maps RAM and runs `code` to its end.
 ///
 /// # Errors
 /// The broker lets the VM in no more, or gave it up; or what the code says.
 pub(super) fn run(
     place: &Place,
+    bar1: Bar1,
     code: impl FnOnce(&mut SimBus) -> Result<(), String> + Send + 'static,
 ) -> Result<()> {
     let link = VfioUserLink::connect(&place.socket).context("cannot connect")?;
+    let bar1 = match bar1 {
+        Bar1::ByMessages => None,
+        Bar1::InMemory => Some(bar1_memory(&link)?),
+    };
     let file = memfd_create("neighbour", MemfdFlags::CLOEXEC).context("cannot make RAM")?;
     ftruncate(&file, RAM_BYTES).context("cannot make RAM")?;
     let file = std::fs::File::from(file);
@@ -41,6 +67,22 @@ pub(super) fn run(
         let asked = Instant::now();
         let answer = match ask {
             Ask::Done(outcome) => return outcome.map_err(|reason| anyhow!(reason)),
+            Ask::Read(Bar::Bar1, offset, bytes) if bar1.is_some() => {
+                let mut word = [0; 8];
+                let data = word.get_mut(..bytes).context("a load of more than 8 bytes")?;
+                let memory = bar1.as_ref().context("it is there")?.as_volatile_slice();
+                memory
+                    .read_slice(data, offset as usize)
+                    .context("a load outside of BAR1")?;
+                Ok(u64::from_le_bytes(word))
+            }
+            Ask::Write(Bar::Bar1, offset, data) if bar1.is_some() => {
+                let memory = bar1.as_ref().context("it is there")?.as_volatile_slice();
+                memory
+                    .write_slice(&data, offset as usize)
+                    .context("a store outside of BAR1")?;
+                Ok(0)
+            }
             Ask::Read(bar, offset, bytes) => {
                 let mut word = [0; 8];
                 let data = word.get_mut(..bytes).context("a load of more than 8 bytes")?;

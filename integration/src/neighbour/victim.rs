@@ -73,7 +73,7 @@ pub(super) fn launch_words(launch: &Launch) -> Vec<u32> {
 /// Connects, and works until it is over.
 pub(super) fn run(place: &Place) -> Result<()> {
     let its_own = place.clone();
-    live::run(place, move |bus| work(bus, &its_own))
+    live::run(place, live::Bar1::ByMessages, move |bus| work(bus, &its_own))
 }
 
 fn work(bus: &mut SimBus, place: &Place) -> Result<(), String> {
