@@ -121,7 +121,7 @@ fn host_that_gave_its_memory_away_costs_the_vm_that_needs_some_and_no_other() {
         "{log}"
     );
     assert!(
-        log.contains("its VRAM image and windows may take 113M of host RAM"),
+        log.contains("its VRAM image and windows may take 241M of host RAM"),
         "{log}"
     );
 }

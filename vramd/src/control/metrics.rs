@@ -162,6 +162,8 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |_| Counter(of.accesses.bar0_reads + of.accesses.bar0_writes))),
     family("vm_bar1_accesses", "Loads from BAR1 and stores to it that reached the broker: VRAM, doorbells", None,
         |of| account(of, |_| Counter(of.accesses.bar1_reads + of.accesses.bar1_writes))),
+    family("vm_doorbells_found", "Doorbells that the broker found in BAR1 as the VM's client maps it", None,
+        |of| account(of, |_| Counter(of.accesses.doorbells_found))),
     family("vm_bar3_accesses", "Loads from BAR3 and stores to it that reached the broker: instance memory, page tables", None,
         |of| account(of, |_| Counter(of.accesses.bar3_reads + of.accesses.bar3_writes))),
     family("vm_dma_changes", "Maps and unmaps of guest RAM that its VMM asked for", None,
@@ -184,7 +186,7 @@ const OF_VM: &[Family<VmFigures>] = &[
         |of| account(of, |_| Counter(of.channel_errors))),
     family("vm_table_pages_fetched", "Pages of page tables and instance memory loaded from VRAM, across the link to the card", None,
         |of| account(of, |_| Counter(of.tables_fetched))),
-    family("vm_window_pages_lent", "Pages of instance memory that went to the file that the VM's client maps as BAR3 and PRAMIN", None,
+    family("vm_window_pages_lent", "Pages that went to the file that the VM's client maps as BAR1, BAR3 and PRAMIN", None,
         |of| account(of, |_| Counter(of.window_pages.0))),
     family("vm_window_pages_taken_back", "Pages that came back from that file", None,
         |of| account(of, |_| Counter(of.window_pages.1))),
@@ -488,6 +490,7 @@ mod tests {
             accesses: Accesses {
                 bar1_reads: 5,
                 bar1_writes: 6,
+                doorbells_found: 12,
                 ..Accesses::default()
             },
             spreads,
@@ -509,6 +512,7 @@ mod tests {
              vramd_vm_paused_seconds_total{gpu=\"g0\",vm=\"a\"} 0.006\n",
             "vramd_vm_pauses_total{gpu=\"g0\",vm=\"a\"} 3\n",
             "vramd_vm_bar1_accesses_total{gpu=\"g0\",vm=\"a\"} 11\n",
+            "vramd_vm_doorbells_found_total{gpu=\"g0\",vm=\"a\"} 12\n",
             "vramd_vm_spilled_chunks_total{gpu=\"g0\",vm=\"a\"} 4\n",
         ] {
             assert!(text.contains(lines), "{lines}\n{text}");
