@@ -44,7 +44,7 @@ pub(crate) struct NouveauArguments {
     /// Against a vGPU of `vramd serve` instead of a card of `vramd gpu`
     #[arg(long, conflicts_with_all = ["measure", "card_option"])]
     vgpu: bool,
-    /// Have each access to BAR3 and PRAMIN of a vGPU be a message
+    /// Have each access to BAR1, BAR3 and PRAMIN of a vGPU be a message
     #[arg(long, requires = "vgpu")]
     trapped: bool,
     /// Two VMs at a time, on a card that has a quarter of the VRAM that they see: it must spill

@@ -39,7 +39,7 @@ pub(super) struct Vgpus {
     vramd: PathBuf,
     folder: PathBuf,
     vms: &'static [&'static str],
-    /// BAR3 and PRAMIN are memory of the guests.
+    /// BAR1, BAR3 and PRAMIN are memory of the guests.
     is_direct: bool,
 }
 
@@ -130,7 +130,7 @@ impl Vgpus {
 }
 
 impl Traffic {
-    /// Messages since the last look, and what they were about. Where windows are memory, one about BAR3 is an error, and so are more than
+    /// Messages since the last look, and what they were about. Where windows are memory, one about BAR1 or BAR3 is an error, and so are more than
     /// `most` of all.
     pub(super) fn look(&mut self, most: Option<u64>) -> Result<String> {
         let now = broker::figures(&self.vramd, &self.control, self.vm)?;
@@ -154,8 +154,9 @@ impl Traffic {
         );
         self.last = now;
         ensure!(
-            !self.is_direct || bar3 == 0,
-            "BAR3 is memory, and yet {bar3} messages were about it"
+            !self.is_direct || bar1 + bar3 == 0,
+            "BAR1 and BAR3 are memory, and yet {} messages were about them",
+            bar1 + bar3
         );
         if let Some(most) = most.filter(|_| self.is_direct) {
             ensure!(all <= most, "{text}: {most} at most are allowed");
