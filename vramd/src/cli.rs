@@ -133,7 +133,7 @@ struct DemoArguments {
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How the VMs reach BAR3 and PRAMIN: as memory (direct), or by a message for each access (trapped)
+    /// How the VMs reach BAR1, BAR3 and PRAMIN: as memory (direct), or by a message for each access (trapped)
     #[arg(long, value_name = "MODE", default_value = "direct", value_parser = window_mode)]
     windows: WindowMode,
     /// How page tables are followed: what changed alone (incremental), or all of them at each flush, to compare with (full-rescan)
@@ -158,7 +158,7 @@ struct ServeArguments {
     /// Cards and VMs (docs/examples/host.toml)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// How clients reach BAR3 and PRAMIN on all cards, whatever their `windows` says: direct or trapped
+    /// How clients reach BAR1, BAR3 and PRAMIN on all cards, whatever their `windows` says: direct or trapped
     #[arg(long, value_name = "MODE", value_parser = window_mode)]
     windows: Option<WindowMode>,
     /// How page tables are followed on all cards, whatever their `shadow` says: incremental or full-rescan

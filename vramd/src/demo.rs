@@ -64,7 +64,7 @@ pub struct DemoOptions {
     pub workloads: Vec<Workload>,
     /// Files that guests with the workload `files` take through VRAM; this program's own executable if there is none.
     pub inputs: Vec<PathBuf>,
-    /// How the VMs reach BAR3 and PRAMIN.
+    /// How the VMs reach BAR1, BAR3 and PRAMIN.
     pub windows: WindowMode,
     /// How page tables of guests are followed.
     pub shadow: ShadowMode,
