@@ -116,6 +116,23 @@ impl Host {
     }
 }
 
+/// Has a BAR translate, by a table of small pages that shows nothing yet: its instance block, directory and table.
+fn translate(bus: &mut SimBus, block: PbusReg, [instance, directory, table]: [u64; 3]) {
+    for (at, word) in [
+        (offset::PD_LO, directory as u32),
+        (offset::PD_LO + 4, 0),
+        (offset::PD_LO + 8, u32::MAX),
+        (offset::PD_LO + 12, 0),
+    ] {
+        rig::put32(bus, instance + at, word);
+    }
+    rig::put64(bus, directory, rig::pde(None, Some(table)).into_bits());
+    let on = WindowBlock::default()
+        .with_frame((instance >> 12) as u32)
+        .with_enable(true);
+    rig::write(bus, block, on.into_bits());
+}
+
 /// A guest that fills data by its GPU and then looks at it through windows.
 struct Shown(Rig);
 
@@ -126,19 +143,11 @@ impl Shown {
         if !rig.fill(bus, 0, SEED, DATA_BYTES) {
             return Err("the data cannot be written".to_owned());
         }
-        for (at, word) in [
-            (offset::PD_LO, BAR3_DIRECTORY as u32),
-            (offset::PD_LO + 4, 0),
-            (offset::PD_LO + 8, u32::MAX),
-            (offset::PD_LO + 12, 0),
-        ] {
-            rig::put32(bus, BAR3_INSTANCE + at, word);
-        }
-        rig::put64(bus, BAR3_DIRECTORY, rig::pde(None, Some(BAR3_TABLE)).into_bits());
-        let block = WindowBlock::default()
-            .with_frame((BAR3_INSTANCE >> 12) as u32)
-            .with_enable(true);
-        rig::write(bus, PbusReg::Bar3Block, block.into_bits());
+        translate(
+            bus,
+            PbusReg::Bar3Block,
+            [BAR3_INSTANCE, BAR3_DIRECTORY, BAR3_TABLE],
+        );
         Ok(Self(rig))
     }
 

@@ -2,14 +2,13 @@
 
 use fermi_spec::addr::FRAME;
 use fermi_spec::bar::Bar;
-use fermi_spec::instance::{USERD_BYTES, offset, userd};
+use fermi_spec::instance::{USERD_BYTES, userd};
 use fermi_spec::regs::PbusReg;
-use fermi_spec::regs::windows::WindowBlock;
 use guests::GuestBus as _;
 use sim_host::bus::SimBus;
 use vgpu::inspect::Value;
 
-use super::{Host, PAGE, SEED, SHOWN, SHOWN_FRAME, Shown, VM, equal};
+use super::{Host, PAGE, SEED, SHOWN, SHOWN_FRAME, Shown, VM, equal, translate};
 use crate::checkers::Violation;
 use crate::rig::{self, Rig};
 
@@ -21,23 +20,6 @@ const TABLE: u64 = 0x38_0000;
 const PLACE: u64 = 300;
 /// Looks at USERD until what the card has done is there.
 const LOOKS: u32 = 2_000;
-
-/// Has BAR1 translate, by a table that shows nothing yet.
-fn switch_on(bus: &mut SimBus) {
-    for (at, word) in [
-        (offset::PD_LO, DIRECTORY as u32),
-        (offset::PD_LO + 4, 0),
-        (offset::PD_LO + 8, u32::MAX),
-        (offset::PD_LO + 12, 0),
-    ] {
-        rig::put32(bus, INSTANCE + at, word);
-    }
-    rig::put64(bus, DIRECTORY, rig::pde(None, Some(TABLE)).into_bits());
-    let block = WindowBlock::default()
-        .with_frame((INSTANCE >> 12) as u32)
-        .with_enable(true);
-    rig::write(bus, PbusReg::Bar1Block, block.into_bits());
-}
 
 /// Has BAR1 show a page of VRAM, or nothing, at [`PLACE`].
 fn show(bus: &mut SimBus, at: Option<u64>) {
@@ -66,7 +48,7 @@ fn pages_of_data(host: &Host) -> Result<u64, Violation> {
 pub fn data_that_is_shown_stays_the_same_and_goes_back_to_its_chunk() -> Result<(), Violation> {
     let mut host = Host::new();
     let mut guest = host.run(|bus| {
-        switch_on(bus);
+        translate(bus, PbusReg::Bar1Block, [INSTANCE, DIRECTORY, TABLE]);
         Shown::start(bus)
     })?;
     for round in 0..3_u32 {
