@@ -412,10 +412,10 @@ impl Performer {
                 frames,
             } => self.populate(id, vm, &images, &frames),
             Action::Reserve { vm, images } => self.reserve(vm, &images),
-            Action::Lend(_)
-            | Action::TakeBack(_)
-            | Action::PlaceUserd { .. }
-            | Action::WatchChannel { .. } => self.perform_on_windows(now, &action),
+            Action::Lend(passage) => self.change_place(&passage, true),
+            Action::TakeBack(passage) => self.change_place(&passage, false),
+            Action::PlaceUserd { vm, at } => self.place_userd(vm, at),
+            Action::WatchChannel(watch) => self.sweep.watch_channel(watch, now),
             Action::Interrupt { vm, kind } => self.interrupt(vm, kind),
             Action::LetInterrupts { vm, through } => {
                 if let Some(entry) = self.vms.get(&vm).filter(|entry| entry.state == VmState::Attached) {

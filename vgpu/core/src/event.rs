@@ -343,6 +343,17 @@ pub struct Passage {
     pub is_reached: bool,
 }
 
+/// Whether doorbells of a channel are looked for in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChannelWatch {
+    /// VM whose channel it is.
+    pub vm: VmId,
+    /// The guest's number of it.
+    pub channel: u8,
+    /// Whether they are from now on.
+    pub is_watched: bool,
+}
+
 /// What is to be done, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Action {
@@ -479,14 +490,7 @@ pub enum Action {
     },
     /// Look again and again whether the GP_PUT word of a channel changes there, and say so by [`Event::Doorbells`], also of what is there at
     /// first; or look no more.
-    WatchChannel {
-        /// VM whose channel it is.
-        vm: VmId,
-        /// The guest's number of it.
-        channel: u8,
-        /// Whether it is looked at from now on.
-        is_watched: bool,
-    },
+    WatchChannel(ChannelWatch),
     /// Have host memory ready that a move will write: first touch of a page takes longer than its copy, and channels
     /// would stand still meanwhile. Nobody waits in the edge for it; [`Event::Populated`] follows. All bytes stay as they are.
     Populate {

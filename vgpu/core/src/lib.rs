@@ -31,8 +31,8 @@ pub use device::living::{Changes, Living, PageRun};
 pub use device::pci::{CONFIG_BYTES, ConfigSpace};
 pub use device::window_layout::{WindowLayout, WindowPart};
 pub use event::{
-    ACCESS_BYTES_MAX, Action, Actions, Event, FrameOwner, HostMemory, InterruptKind, Passage, Place, Refusal,
-    Reply, Request, RequestId, Tick, Token, VmId,
+    ACCESS_BYTES_MAX, Action, Actions, ChannelWatch, Event, FrameOwner, HostMemory, InterruptKind, Passage,
+    Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
 };
 pub use host::card::OWN_CHANNEL_NUMBER;
 pub use host::microcode::{Microcode, MicrocodeError};

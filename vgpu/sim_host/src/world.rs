@@ -454,10 +454,10 @@ impl<W: Watch> World<W> {
             Action::PlaceFrames { frames, owner } => self.place_all(&frames, owner),
             Action::Populate { id, .. } => self.events.extend(self.host_memory.ask(id, self.now)),
             Action::DropImage { vm, at, bytes } => self.drop_image(vm, at.0, bytes),
-            Action::Lend(_)
-            | Action::TakeBack(_)
-            | Action::PlaceUserd { .. }
-            | Action::WatchChannel { .. } => self.perform_on_windows(&action),
+            Action::Lend(passage) => self.change_place(&passage, true),
+            Action::TakeBack(passage) => self.change_place(&passage, false),
+            Action::PlaceUserd { vm, at } => self.place_userd(vm, at),
+            Action::WatchChannel(watch) => self.watch_channel(watch),
             // Guests here are told of every interrupt, and have no machine that routes them. The laws refuse `GiveUp`. All pages are
             // there.
             Action::LetInterrupts { .. } | Action::GiveUp { .. } | Action::Reserve { .. } => {}

@@ -1,6 +1,6 @@
 //! Windows that a VM's client maps: the file behind them, and the pages that come and go.
 
-use vgpu::{Action, Event, Passage, Tick, VmId};
+use vgpu::{Event, Passage, VmId};
 
 use super::Performer;
 use crate::image::WindowFile;
@@ -35,28 +35,14 @@ impl Performer {
         }
         let (vm, channels) = (attachment.vm, self.sweep.guest_rests(attachment.vm, now));
         match channels.is_empty() {
-            true => {}
+            // The next look may be due sooner.
+            true => self.run(),
             false => self.submit(Event::Doorbells { vm, channels }),
         }
     }
 
-    /// Performs an action on windows that clients map.
-    pub(super) fn perform_on_windows(&mut self, now: Tick, action: &Action) {
-        match *action {
-            Action::Lend(ref passage) => self.change_place(passage, true),
-            Action::TakeBack(ref passage) => self.change_place(passage, false),
-            Action::PlaceUserd { vm, at } => self.place_userd(vm, at),
-            Action::WatchChannel {
-                vm,
-                channel,
-                is_watched,
-            } => self.sweep.watch_channel(vm, channel, is_watched, now),
-            _ => {}
-        }
-    }
-
     /// USERD of a VM lies there from now on, or nowhere where it could be looked at.
-    fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
+    pub(super) fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
         self.sweep.forget(vm);
         if let Some((at, bar1)) = at.zip(self.memory.bar1(vm)) {
             self.sweep.watch(vm, bar1.clone(), at);
@@ -64,7 +50,7 @@ impl Performer {
     }
 
     /// Lets pages live in the window file, or takes them back. A VM whose pages are neither here nor there is put out.
-    fn change_place(&mut self, passage: &Passage, is_lent: bool) {
+    pub(super) fn change_place(&mut self, passage: &Passage, is_lent: bool) {
         let Passage {
             vm,
             offset,

@@ -6,8 +6,8 @@ use fermi_spec::regs::{PRAMIN_BASE, PRAMIN_BYTES};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{
-    Action, Event, FrameOwner, InterruptKind, Passage, Place, Refusal, Reply, Request, RequestId, Tick,
-    Token, VmId,
+    Action, ChannelWatch, Event, FrameOwner, InterruptKind, Passage, Place, Refusal, Reply, Request,
+    RequestId, Tick, Token, VmId,
 };
 use crate::notice::MoveId;
 use crate::reason::CardOperation;
@@ -451,7 +451,7 @@ impl Happened {
             | Action::Lend(_)
             | Action::TakeBack(_)
             | Action::PlaceUserd { .. }
-            | Action::WatchChannel { .. }
+            | Action::WatchChannel(_)
             | Action::Populate { .. }
             | Action::Reserve { .. } => return Self::of_memory(action),
             Action::Notice(_) => return None,
@@ -489,11 +489,11 @@ impl Happened {
                 vm,
                 at: at.map(|at| u32::try_from(at).unwrap_or(u32::MAX)),
             },
-            Action::WatchChannel {
+            Action::WatchChannel(ChannelWatch {
                 vm,
                 channel,
                 is_watched,
-            } => Happened::WatchChannel {
+            }) => Happened::WatchChannel {
                 vm,
                 channel,
                 is_watched,

@@ -439,9 +439,9 @@ impl Running {
     }
 
     /// A channel leaves the card: off the runlist, off the engines, out of the table; then its memory is free.
-    pub(super) fn unbind(&mut self, vm: VmId, channel: u8) {
+    pub(super) fn unbind(&mut self, vm: VmId, channel: u8, cx: &mut Cx<'_>) {
         if self.unbind_parked(vm, channel) {
-            return;
+            return self.clear_userd(vm, channel, cx);
         }
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         let Some(bound) = vgpu.channels.remove(&channel) else {
@@ -453,6 +453,7 @@ impl Running {
             return self.inconsistent(vm, Inconsistency::NotHeld { part });
         }
         self.leave_card(vm, bound);
+        self.clear_userd(vm, channel, cx);
     }
 
     pub(super) fn leave_card(&mut self, vm: VmId, channel: Channel) {
@@ -462,14 +463,14 @@ impl Running {
         self.commit_host_runlist(Job::OffList(physical));
     }
 
-    pub(super) fn unbind_all(&mut self, vm: VmId) {
+    pub(super) fn unbind_all(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let channels: Vec<u8> = self
             .vms
             .get(&vm)
             .map(|vgpu| vgpu.channels.keys().chain(vgpu.parked.keys()).copied().collect())
             .unwrap_or_default();
         for channel in channels {
-            self.unbind(vm, channel);
+            self.unbind(vm, channel, cx);
         }
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.runlist.clear();

@@ -19,7 +19,7 @@ use super::Cx;
 use super::running::Running;
 use super::windows::remember_userd;
 use crate::device::Vgpu;
-use crate::event::{Action, Place, Tick, Token, VmId};
+use crate::event::{Action, ChannelWatch, Place, Tick, Token, VmId};
 use crate::host::PhysChannel;
 use crate::host::card::Card;
 use crate::inspect::{Inspect, Space as Address, Tree};
@@ -113,7 +113,7 @@ impl Running {
         cx.actions.push(Action::PlaceUserd { vm, at });
         // What was stored at a place that nobody looked at is nothing; the channels go on where they are.
         for v in 0..CHANNELS as u8 {
-            self.clear_userd(vm, v, cx);
+            self.empty_page(vm, v, cx);
             let Some(vgpu) = self.vms.get(&vm) else { return };
             let bound = vgpu.channels.get(&v).and_then(|bound| bound.gp_put);
             let gp_put = bound.or_else(|| vgpu.parked.get(&v)?.gp_put);
@@ -130,20 +130,21 @@ impl Running {
     pub(super) fn watch_channel(&self, vm: VmId, channel: u8, is_watched: bool, cx: &mut Cx<'_>) {
         let live = self.vms.get(&vm).and_then(|vgpu| vgpu.live.as_ref());
         if live.is_some_and(|live| live.userd.at.is_some()) {
-            cx.actions.push(Action::WatchChannel {
+            cx.actions.push(Action::WatchChannel(ChannelWatch {
                 vm,
                 channel,
                 is_watched,
-            });
+            }));
         }
     }
 
     /// The edge found that GP_PUTs have changed. They are served when the VM has its turn.
     pub(super) fn doorbells(&mut self, vm: VmId, channels: &[u8]) {
-        let live = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut());
-        if let Some(live) = live.filter(|live| live.userd.at.is_some()) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        if let Some(live) = vgpu.live.as_mut().filter(|live| live.userd.at.is_some()) {
             let channels = channels.iter().filter(|v| usize::from(**v) < CHANNELS);
             live.userd.rung.extend(channels);
+            vgpu.share.charge(FOUND);
             self.volatile.ready.insert(vm);
         }
     }
@@ -155,7 +156,7 @@ impl Running {
             return;
         };
         let rung = std::mem::take(&mut live.userd.rung);
-        vgpu.share.charge(FOUND + rung.len() as u64 * DOORBELL);
+        vgpu.share.charge(rung.len() as u64 * DOORBELL);
         let served = if planted::is(Fault::MappedDoorbellDropped) {
             1
         } else {
@@ -204,6 +205,8 @@ impl Running {
         let live = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut());
         if let Some(live) = live.filter(|live| live.userd.at.is_some()) {
             live.userd.expect_progress(v, now);
+            let look_at = live.userd.look_at;
+            self.progress_at = Some(self.progress_at.map_or(look_at, |at| at.min(look_at)));
         }
     }
 
@@ -224,9 +227,12 @@ impl Running {
     /// The channel is nobody's any more: its page shows nothing, and nobody looks at it.
     pub(super) fn clear_userd(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) {
         self.watch_channel(vm, v, false, cx);
-        if planted::is(Fault::MappedUserdKept) {
-            return;
+        if !planted::is(Fault::MappedUserdKept) {
+            self.empty_page(vm, v, cx);
         }
+    }
+
+    fn empty_page(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) {
         self.show_userd(vm, v, 0, &[0; MEANT as usize], cx);
         if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
             live.userd.behind.retain(|of| *of != v);
@@ -234,8 +240,8 @@ impl Running {
         }
     }
 
-    /// When progress is looked at next.
-    pub(super) fn next_progress(&self) -> Option<Tick> {
+    /// When progress is looked at next, of all VMs.
+    fn next_progress(&self) -> Option<Tick> {
         let live = self.vms.values().filter_map(|vgpu| vgpu.live.as_ref());
         let behind = live.filter(|live| !live.userd.behind.is_empty());
         behind.map(|live| live.userd.look_at).min()
@@ -243,6 +249,14 @@ impl Running {
 
     /// Asks the card how far channels have come that had work, where that is due.
     pub(super) fn ask_progress(&mut self, cx: &mut Cx<'_>) {
+        if self.progress_at.is_none_or(|at| at > cx.now) {
+            return;
+        }
+        self.ask_progress_of_all(cx);
+        self.progress_at = self.next_progress();
+    }
+
+    fn ask_progress_of_all(&mut self, cx: &mut Cx<'_>) {
         for vgpu in self.vms.values_mut() {
             let vm = vgpu.id;
             let Some(live) = &mut vgpu.live else { continue };

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 
 use fermi_spec::addr::Gpa;
 use fermi_spec::bar::Bar;
-use fermi_spec::instance::CHANNELS;
 use fermi_spec::regs::{Piece, VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
@@ -155,7 +154,7 @@ impl Running {
                 }
                 Step::Done(Reply::Done)
             }
-            Request::Reset => self.begin_reset(vm, queued),
+            Request::Reset => self.begin_reset(vm, queued, cx),
         }
     }
 
@@ -303,8 +302,7 @@ impl Running {
                 self.begin_bind(vm, request, channel, entry, cx)
             }
             Effect::ChannelInstance(channel, _) => {
-                self.unbind(vm, channel);
-                self.clear_userd(vm, channel, cx);
+                self.unbind(vm, channel, cx);
                 Step::Done(Reply::Done)
             }
             Effect::ChannelState(channel, run) => self.channel_state(vm, request, channel, run, cx),
@@ -318,8 +316,7 @@ impl Running {
                 Step::Done(Reply::Done)
             }
             Effect::ResetFifo => {
-                self.unbind_all(vm);
-                (0..CHANNELS as u8).for_each(|channel| self.clear_userd(vm, channel, cx));
+                self.unbind_all(vm, cx);
                 Step::Done(Reply::Done)
             }
         };

@@ -96,6 +96,9 @@ pub(crate) struct Running {
     pub(super) forecast: Forecast,
     /// Proposals of the policy that a limit cut or refused, by the limit.
     pub(super) breaches: BTreeMap<Breach, u64>,
+    /// When the card is asked next how far channels have come, no later than a VM wants to know.
+    #[serde(default)]
+    pub(super) progress_at: Option<Tick>,
     /// When the next refill pass is due, and whether the policy finds one worth while at once.
     pub(super) pass_at: Tick,
     pub(super) pass_wanted: bool,
@@ -138,6 +141,7 @@ impl Running {
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
             next_leaving: 0,
+            progress_at: None,
             pass_at: Tick::default(),
             pass_wanted: false,
         }

@@ -158,11 +158,11 @@ impl Running {
         self.volatile.ready.insert(vm);
     }
 
-    pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued) -> Step {
+    pub(super) fn begin_reset(&mut self, vm: VmId, request: Queued, cx: &mut Cx<'_>) -> Step {
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.leave = Leave::Reset(LeaveStage::Stopping);
         }
-        self.unbind_all(vm);
+        self.unbind_all(vm, cx);
         Step::Blocked(Blocked::Reset { request })
     }
 
@@ -180,7 +180,7 @@ impl Running {
         vgpu.queue.clear();
         let is_access = matches!(vgpu.blocked, Some(Blocked::Move { .. } | Blocked::Demand { .. }));
         if is_access && planted::is(Fault::EndedSessionAnswered) {
-            return self.unbind_all(vm);
+            return self.unbind_all(vm, cx);
         }
         // A sync that was to bind a channel holds a use of its space. Tables that were given up are only safe to hand out
         // after a flush: the VM's last one comes before anything is reused, but other VMs allocate meanwhile, so they stay
@@ -203,7 +203,7 @@ impl Running {
             self.drop_user(vm, space);
         }
         self.drop_demand(vm, cx);
-        self.unbind_all(vm);
+        self.unbind_all(vm, cx);
     }
 
     /// Resets and detaches whose channels are all gone take their next step. `true` if one did.

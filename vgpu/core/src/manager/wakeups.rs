@@ -126,7 +126,6 @@ impl Running {
         let share_look = self.next_share_look();
         let parking = self.next_parking();
         let shown = self.next_to_show_at();
-        let progress = self.next_progress();
         [
             pass,
             demand,
@@ -139,7 +138,7 @@ impl Running {
             share_look,
             parking,
             shown,
-            progress,
+            self.progress_at,
             self.look_at(),
         ]
         .into_iter()

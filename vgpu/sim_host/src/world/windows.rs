@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fermi_spec::addr::SMALL_PAGE;
 use fermi_spec::bar::Bar;
 use fermi_spec::instance::{CHANNELS, USERD_BYTES};
-use vgpu::{Action, Event, Passage, Tick, VmId, WindowLayout};
+use vgpu::{ChannelWatch, Event, Passage, Tick, VmId, WindowLayout};
 use vm_memory::{MmapRegion, VolatileMemory};
 
 use super::bytes::zero;
@@ -138,23 +138,8 @@ impl<W: Watch> World<W> {
         self.submit(Event::LetWindows { vm });
     }
 
-    /// Performs an action on windows.
-    pub(super) fn perform_on_windows(&mut self, action: &Action) {
-        match *action {
-            Action::Lend(ref passage) => self.change_place(passage, true),
-            Action::TakeBack(ref passage) => self.change_place(passage, false),
-            Action::PlaceUserd { vm, at } => self.place_userd(vm, at),
-            Action::WatchChannel {
-                vm,
-                channel,
-                is_watched,
-            } => self.watch_channel(vm, channel, is_watched),
-            _ => {}
-        }
-    }
-
     /// USERD lies at a place of BAR1 from now on, or nowhere.
-    fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
+    pub(super) fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
         self.with_vm(vm, |memory| {
             let windows = memory.windows.as_mut().expect("a client that maps windows");
             windows.userd = at;
@@ -165,7 +150,12 @@ impl<W: Watch> World<W> {
     }
 
     /// Doorbells of a channel are looked for from now on, what is there at first included, or no more.
-    fn watch_channel(&mut self, vm: VmId, channel: u8, is_watched: bool) {
+    pub(super) fn watch_channel(&mut self, watch: ChannelWatch) {
+        let ChannelWatch {
+            vm,
+            channel,
+            is_watched,
+        } = watch;
         let now = self.now;
         self.with_vm(vm, |memory| {
             let windows = memory.windows.as_mut().expect("a client that maps windows");
@@ -210,7 +200,7 @@ impl<W: Watch> World<W> {
     }
 
     /// Pages go to a window file, or come back.
-    fn change_place(&mut self, passage: &Passage, is_lent: bool) {
+    pub(super) fn change_place(&mut self, passage: &Passage, is_lent: bool) {
         let Passage {
             vm,
             offset,

@@ -31,12 +31,12 @@ impl Running {
         let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) else {
             return;
         };
+        let was_fetched = live.coming.remove(&page.0);
         match (data.contains(&page.0), needs) {
             (false, _) => drop(live.passing.remove(&page.0)),
-            (true, Needs::Becoming) => drop(live.passing.insert(page.0)),
             (true, Needs::Fetch) => drop(live.coming.insert(page.0)),
-            // It was fetched for this.
-            (true, Needs::Nothing) if live.coming.remove(&page.0) => drop(live.passing.insert(page.0)),
+            (true, Needs::Becoming) => drop(live.passing.insert(page.0)),
+            (true, Needs::Nothing) if was_fetched => drop(live.passing.insert(page.0)),
             (true, _) => {}
         }
     }
