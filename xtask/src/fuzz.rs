@@ -23,6 +23,8 @@ const INPUT_SECONDS: u32 = 20;
 const WHOLE_SYSTEMS: [&str; 3] = ["two_clients", "sync_cost", "descriptors"];
 /// Longest time for one input of those. Seconds.
 const SYSTEM_INPUT_SECONDS: u32 = 300;
+/// Lines of a failed target that its error repeats: a sanitizer's report and the input.
+const LAST_LINES: usize = 60;
 /// Largest input. Bytes.
 const INPUT_BYTES: u32 = 4096;
 const NIGHTLY: [&str; 2] = ["run", "nightly"];
@@ -138,16 +140,21 @@ fn fuzz_one(workspace: &Workspace, name: &str, sanitizer: Sanitizer, seconds: u3
     let output = output.context("cannot start rustup")?;
     // Another target says something at the same time.
     let said = [output.stdout, output.stderr].concat();
-    println!(
-        "── {name}: {seconds} s\n{}",
-        String::from_utf8_lossy(&said).trim()
-    );
+    let said = String::from_utf8_lossy(&said);
+    println!("── {name}: {seconds} s\n{}", said.trim());
     let status = output.status;
     ensure!(
         status.success(),
-        "target {name} ended with {status}; see fuzz/artifacts/{name}"
+        "target {name} ended with {status}; see fuzz/artifacts/{name}. It said at last:\n{}",
+        last_lines(&said, LAST_LINES)
     );
     Ok(())
+}
+
+/// The end of a text, for other targets say much behind the one that failed.
+fn last_lines(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.trim().lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
 }
 
 /// Runs one target, or all, each for the given time and as many at once as there are processors; reports what the machine lacks.
@@ -203,6 +210,13 @@ mod tests {
             "no target nothing; there are vfio_user, bars, channels, page_tables, shader, two_clients, sync_cost, descriptors, control_request, \
              config_files, kernel_sets, launches"
         );
+    }
+
+    #[test]
+    fn error_repeats_the_end_of_what_a_target_said() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(last_lines("a\n", 2), "a");
+        assert_eq!(last_lines("", 2), "");
     }
 
     #[test]
