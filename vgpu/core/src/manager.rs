@@ -24,6 +24,7 @@ use crate::reason::{CardOperation, Denial, StartFailure};
 
 mod activity;
 mod aside;
+mod at_once;
 mod audits;
 mod backing;
 mod channels;

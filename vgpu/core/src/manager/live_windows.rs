@@ -178,6 +178,15 @@ impl Running {
         }
     }
 
+    /// Whether registers say that a VM's windows show something else than was followed, or it waited for them long enough.
+    pub(super) fn shows_other_than_seen(&self, vm: VmId) -> bool {
+        self.vms.get(&vm).is_some_and(|vgpu| {
+            let is_other =
+                |live: &LiveWindows| live.seen != Seen::of(&vgpu.units) || live.patience == Patience::Over;
+            vgpu.live.as_ref().is_some_and(is_other)
+        })
+    }
+
     /// Follows what a VM's windows show, behind a store to a register with this effect. `Err`: the request has to wait, and is tried again.
     pub(super) fn follow_windows(
         &mut self,

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use fermi_spec::addr::Gpa;
-use fermi_spec::bar::Bar;
-use fermi_spec::regs::{Piece, VgaReg, Width};
+use fermi_spec::regs::{VgaReg, Width};
 use mmio::{Bar0Read, Bar0Write, decode_read, decode_write};
 use planted::Fault;
 use shadow_pt::TableRange;
@@ -34,6 +33,13 @@ pub(super) enum Step {
     Done(Reply),
     /// It waits for this, and keeps its place.
     Blocked(Blocked),
+}
+
+/// The value of up to four bytes that a guest stores.
+pub(super) fn word(bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u32::from_le_bytes(word)
 }
 
 /// Reads guest memory for the broker.
@@ -84,26 +90,28 @@ impl Running {
             vgpu.share.charge(request.work());
             let id = request.id;
             let step = self.execute(vm, request, cx);
-            let step = match step {
-                Step::Done(reply) => {
-                    cx.actions.push(Action::Reply {
-                        vm,
-                        request: id,
-                        reply,
-                    });
-                    if let Some(vgpu) = self.vms.get_mut(&vm)
-                        && !planted::is(Fault::FetchedTableKept)
-                    {
-                        vgpu.fetched.clear();
-                    }
-                    continue;
-                }
-                blocked => blocked,
-            };
-            if !self.conclude(vm, step, cx) {
+            if !self.finish(vm, id, step, cx) {
                 return;
             }
         }
+    }
+
+    /// Answers a request that is done, or records what it waits for; `true` if the queue may go on.
+    pub(super) fn finish(&mut self, vm: VmId, id: RequestId, step: Step, cx: &mut Cx<'_>) -> bool {
+        let Step::Done(reply) = step else {
+            return self.conclude(vm, step, cx);
+        };
+        cx.actions.push(Action::Reply {
+            vm,
+            request: id,
+            reply,
+        });
+        if let Some(vgpu) = self.vms.get_mut(&vm)
+            && !planted::is(Fault::FetchedTableKept)
+        {
+            vgpu.fetched.clear();
+        }
+        true
     }
 
     /// Records a block; `true` if there was none and the queue may go on. The caller, who knows the request, replies.
@@ -158,44 +166,6 @@ impl Running {
         }
     }
 
-    /// Answers a load from a register of a VM for which nothing waits. Such a load changes nothing, so nobody can go on
-    /// because of it: what follows other events is left out, and it is most of their cost. `false` if it is no such load.
-    pub(super) fn read_at_once(
-        &mut self,
-        vm: VmId,
-        id: RequestId,
-        request: &Request,
-        cx: &mut Cx<'_>,
-    ) -> bool {
-        let &Request::Read {
-            bar: Bar::Bar0,
-            offset,
-            bytes,
-        } = request
-        else {
-            return false;
-        };
-        let is_idle = |vgpu: &Vgpu| !vgpu.is_detaching() && vgpu.queue.is_empty() && vgpu.blocked.is_none();
-        if !self.is_settled(cx.now) || !self.vms.get(&vm).is_some_and(is_idle) {
-            return false;
-        }
-        let bytes = bytes as usize;
-        let (true, Piece::Register { offset, width }) = (bytes != 0, Piece::first(offset, bytes)) else {
-            return false;
-        };
-        // Only accesses to exactly one register.
-        if width.bytes() != bytes {
-            return false;
-        }
-        let value = self.register_read(vm, offset, width, cx);
-        cx.actions.push(Action::Reply {
-            vm,
-            request: id,
-            reply: Reply::Data(value.to_le_bytes()[..bytes].to_vec()),
-        });
-        true
-    }
-
     /// Performs the piece at hand of an access to BAR0, which is a register's. The request comes back when that piece is
     /// over and others may follow.
     pub(super) fn register_piece(
@@ -207,16 +177,9 @@ impl Running {
     ) -> ControlFlow<Step, Queued> {
         let end = request.done + width.bytes();
         if let Request::Write { data, .. } = &request.kind {
-            let mut word = [0; 4];
-            word[..width.bytes()].copy_from_slice(&data[request.done..end]);
-            let effect = self.register_write(vm, offset, width, u32::from_le_bytes(word), cx);
-            match self.follow_windows(vm, request, &effect, cx) {
-                Ok(rest) => request = rest,
-                Err(blocked) => return ControlFlow::Break(Step::Blocked(*blocked)),
-            }
-            if effect != Effect::None {
-                return self.take_effect(vm, request, effect, cx);
-            }
+            let value = word(&data[request.done..end]);
+            let effect = self.register_write(vm, offset, width, value, cx);
+            request = self.follow_store(vm, request, effect, cx)?;
         } else {
             let value = self.register_read(vm, offset, width, cx);
             request.answer[request.done..end].copy_from_slice(&value.to_le_bytes()[..width.bytes()]);
@@ -225,7 +188,22 @@ impl Running {
         ControlFlow::Continue(request)
     }
 
-    fn register_read(&mut self, vm: VmId, offset: u32, width: Width, cx: &mut Cx<'_>) -> u32 {
+    /// What a store to a register leads to: windows show something else, and work for the mediator.
+    pub(super) fn follow_store(
+        &mut self,
+        vm: VmId,
+        request: Queued,
+        effect: Effect,
+        cx: &mut Cx<'_>,
+    ) -> ControlFlow<Step, Queued> {
+        match self.follow_windows(vm, request, &effect, cx) {
+            Ok(rest) if effect == Effect::None => ControlFlow::Continue(rest),
+            Ok(rest) => self.take_effect(vm, rest, effect, cx),
+            Err(blocked) => ControlFlow::Break(Step::Blocked(*blocked)),
+        }
+    }
+
+    pub(super) fn register_read(&mut self, vm: VmId, offset: u32, width: Width, cx: &mut Cx<'_>) -> u32 {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return width.ones();
         };
@@ -249,7 +227,14 @@ impl Running {
     }
 
     /// Work that a store to a register leaves to the mediator. A store that no unit takes is noted and leaves none.
-    fn register_write(&mut self, vm: VmId, offset: u32, width: Width, value: u32, cx: &mut Cx<'_>) -> Effect {
+    pub(super) fn register_write(
+        &mut self,
+        vm: VmId,
+        offset: u32,
+        width: Width,
+        value: u32,
+        cx: &mut Cx<'_>,
+    ) -> Effect {
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return Effect::None;
         };

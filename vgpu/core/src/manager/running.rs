@@ -160,13 +160,14 @@ impl Running {
             Event::LetWindows { vm } => self.let_windows(vm),
             Event::Doorbells { vm, channels } => self.doorbells(vm, &channels),
             Event::Detach { vm } => self.detach(vm, cx),
-            Event::Request { vm, id, request } => {
-                if !self.read_at_once(vm, id, &request, cx) {
-                    self.enqueue(vm, id, request, cx);
-                } else if self.volatile.inconsistent.is_empty() {
-                    return Ok(());
+            Event::Request { vm, id, request } => match self.register_at_once(vm, &request, cx.now) {
+                Some(register) => {
+                    if self.access_at_once(vm, (id, request), register, cx) {
+                        return Ok(());
+                    }
                 }
-            }
+                None => self.enqueue(vm, id, request, cx),
+            },
             Event::HostValue { token, data } => self.host_value(token, data, cx),
             Event::PollDone { token, met } => match self.card.poll_done(token, met) {
                 PollEnd::GoesOn => {}
@@ -200,7 +201,7 @@ impl Running {
     }
 
     /// Goes on with everything that can go on, then tells what changed.
-    fn settle(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn settle(&mut self, cx: &mut Cx<'_>) {
         loop {
             let jobs = self.card.pump(cx.now, cx.actions);
             let mut progressed = !jobs.is_empty();
@@ -232,12 +233,7 @@ impl Running {
         self.trim_images(cx);
         self.notify_due(cx.now);
         for vgpu in self.vms.values_mut() {
-            if let Some(kind) = vgpu.units.take_signal()
-                && !vgpu.is_detaching()
-                && !planted::is(Fault::InterruptLost)
-            {
-                cx.actions.push(Action::Interrupt { vm: vgpu.id, kind });
-            }
+            vgpu.tell_signal(cx);
         }
         self.tell_usage(cx);
         self.sample_engines(cx);
