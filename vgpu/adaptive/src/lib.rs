@@ -1,0 +1,35 @@
+//! Which blocks of a GPU's memory to bring, which to evict, and which to leave on the host: the policies of Ganguly, Adaptive Memory Management
+//! for CPU-GPU Heterogeneous Systems (thesis, University of Pittsburgh, 2020), called "the thesis" here.
+//!
+//! ```text
+//! accesses ─► Manager ─ in memory? ─────────► Local
+//!                ├─ Migration: often enough? ─► Remote
+//!                ├─ Bring: what comes with it
+//!                └─ Evict: who goes for it ───► Comes { units, gone }
+//! ```
+//!
+//! * [`Tree`]: what comes and goes around a block (sections 2.2.2, 4.1.2)
+//! * [`Counters`], [`Migration`]: hot and cold blocks, and thresholds (chapter 5)
+//! * [`History`], [`Pattern`]: how an allocation is used (chapter 6)
+//! * [`Rules`], [`Choice`]: a policy, or the engine that chooses one by pattern
+//! * [`Manager`]: a memory under a policy
+//!
+//! A *unit* is what a policy works by: a block (64 KiB in the thesis) or, for the baselines, a page. Nothing here knows bytes or time. Fermi has neither
+//! replayable faults nor access counters, so who feeds this says what stands for them.
+#![forbid(unsafe_code)]
+
+mod counters;
+mod manager;
+mod pattern;
+mod residency;
+mod rules;
+mod threshold;
+mod tree;
+
+pub use counters::Counters;
+pub use manager::{Manager, Outcome, Setup};
+pub use pattern::{History, Pattern, Sight};
+pub use residency::{Gone, Place};
+pub use rules::{Bring, Choice, Evict, Rules};
+pub use threshold::{Fill, Migration};
+pub use tree::{Spread, Tree, runs};
