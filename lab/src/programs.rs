@@ -1,12 +1,15 @@
 //! What guests of the lab do: ordinary guest code, by the driver of crate `guests`.
 
-use fermi_spec::addr::LARGE_PAGE;
+use card::BareMachine;
+use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
+use fermi_spec::addr::{Iova, LARGE_PAGE};
+use fermi_spec::board::Board;
 use guests::driver::{Copier, Copy, CopyPath, DmaBlock, Driver, DriverConfig, PageSize};
 use guests::{GuestBus, KernelSummary, Machine, Options, Summary, Workload, scratch_words};
 use sim_host::bus::SimBus;
 
 use crate::MIB;
-use crate::host::RAM_BYTES;
+use crate::host::{LabError, RAM_BYTES};
 
 /// Guest RAM for rings, pushbuffers and staging.
 const DMA: std::ops::Range<u64> = MIB..RAM_BYTES;
@@ -129,6 +132,20 @@ impl Objects {
         }
         self.finish(bus)
     }
+}
+
+/// A GTX 480 that nobody shares.
+pub(crate) fn bare_machine(vram_bytes: u64, copy_microcode: CopyMicrocode) -> Result<BareMachine, LabError> {
+    let config = ModelConfig {
+        board: Board::Gtx480,
+        vram_bytes,
+        timing: Timing::of(Board::Gtx480),
+        copy_microcode,
+    };
+    let card = BareCard::new(config, Iova(0), RAM_BYTES).map_err(|error| LabError::Fault {
+        what: format!("no bare card: {error}"),
+    })?;
+    Ok(BareMachine::new(card))
 }
 
 /// A kernel, and how much of it.

@@ -1,16 +1,13 @@
 //! No figure of its own: what sharing costs while there is memory enough. The paper's goal, and its runs at 500 MB.
 
-use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
-use fermi_spec::addr::Iova;
-use fermi_spec::board::Board;
+use fermi_model::CopyMicrocode;
 use guests::KernelSummary;
 use vgpu::VmId;
 
 use super::Experiment;
-use crate::host::{CARD_BYTES, Host, LabError, RAM_BYTES};
+use crate::host::{CARD_BYTES, Host, LabError};
 use crate::jobs::{self, Onlooker};
-use crate::programs::{Kernel, SIX};
+use crate::programs::{Kernel, SIX, bare_machine};
 use crate::report::{Report, Table};
 use crate::settings::{Settings, vm_config};
 use crate::{MIB, SCALE};
@@ -22,16 +19,7 @@ const STAMP_NS: u64 = 32;
 
 /// The kernel on a card that nobody shares.
 fn on_bare_card(kernel: Kernel) -> Result<KernelSummary, LabError> {
-    let config = ModelConfig {
-        board: Board::Gtx480,
-        vram_bytes: CARD_BYTES,
-        timing: Timing::of(Board::Gtx480),
-        copy_microcode: CopyMicrocode::default(),
-    };
-    let card = BareCard::new(config, Iova(0), RAM_BYTES).map_err(|error| LabError::Fault {
-        what: format!("no bare card: {error}"),
-    })?;
-    let mut machine = BareMachine::new(card);
+    let mut machine = bare_machine(CARD_BYTES, CopyMicrocode::default())?;
     kernel
         .run(&mut machine)
         .map_err(|what| LabError::Guest { vm: VM, what })

@@ -6,17 +6,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
-use fermi_spec::addr::Iova;
-use fermi_spec::board::Board;
 use guests::{KernelSummary, Workload};
 use kernel_sets::Bound;
 use launches::{Launch, Opaque, Work};
 use vgpu::VmId;
 
 use super::Experiment;
-use crate::host::{LabError, RAM_BYTES};
+use crate::host::LabError;
 use crate::jobs::{self, Onlooker};
 use crate::observed::{Executed, ObservedMachine, Touched};
 use crate::programs::Kernel;
@@ -58,16 +54,7 @@ struct Outcome {
 
 /// Runs a kernel, and compares.
 fn observe(kernel: Kernel) -> Result<Outcome, LabError> {
-    let config = ModelConfig {
-        board: Board::Gtx480,
-        vram_bytes: kernel.guest_vram().next_multiple_of(2 * MIB),
-        timing: Timing::of(Board::Gtx480),
-        copy_microcode: CopyMicrocode::Nouveau,
-    };
-    let card = BareCard::new(config, Iova(0), RAM_BYTES).map_err(|error| LabError::Fault {
-        what: format!("no bare card: {error}"),
-    })?;
-    let mut machine = ObservedMachine::new(BareMachine::new(card));
+    let mut machine = ObservedMachine::on(kernel)?;
     let summary = kernel
         .run(&mut machine)
         .map_err(|what| LabError::Guest { vm: VM, what })?;
