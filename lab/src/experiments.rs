@@ -1,5 +1,6 @@
 //! The experiments, by name.
 
+mod adaptive;
 mod chunk_size;
 mod delay;
 mod fairness;
@@ -68,6 +69,7 @@ experiments! {
     Delay, delay, "delay": "Figure 6: how long requests wait, programs are stopped and copies take, by bytes",
     ChunkSize, chunk_size, "chunk-size": "Figures 7 to 9: run times and delays by the size of a chunk, unscaled",
     Turns, turns, "turns": "no figure: two programs that take turns, under each policy",
+    Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
     Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
 }
 
@@ -92,7 +94,12 @@ impl Experiment {
                 is_power: true,
                 wanted: "a power of two between 128K and 64M",
             }),
-            Self::Fairness | Self::NoPressure | Self::Delay | Self::Turns | Self::Precision => None,
+            Self::Fairness
+            | Self::NoPressure
+            | Self::Delay
+            | Self::Turns
+            | Self::Adaptive
+            | Self::Precision => None,
         }
     }
 

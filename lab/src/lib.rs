@@ -20,9 +20,11 @@ mod jobs;
 mod observed;
 mod plot;
 mod programs;
+mod replay;
 pub mod report;
 mod settings;
 mod statistics;
+mod traces;
 
 pub use experiments::{Experiment, run};
 pub use host::LabError;
