@@ -1,4 +1,4 @@
-//! The figures of GPUswap's paper (Kehne, Metter, Bellosa, VEE'15), reproduced on a simulated host.
+//! The figures of the papers that this system follows, reproduced on a simulated host: GPUswap's (Kehne, Metter, Bellosa, VEE'15) and others'.
 //!
 //! The host is that of `sim_host`: core, software card, VMs whose guests are ordinary guest code. Its clock is the card's: what
 //! the host's processor does takes no time, so figures are the same on every host. Sizes are the paper's divided by 16.
@@ -10,6 +10,7 @@
 //!
 //! * `experiments`: one module for each; [`run`] runs one
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
+//! * `traces`: what pages kernels use; `replay`: traces on too little memory
 //! * `observed`: a bare machine whose channels are looked at
 //! * [`report`]: figures, charts, and what is claimed of them
 #![forbid(unsafe_code)]

@@ -161,7 +161,7 @@ pub struct Claim {
 pub struct Report {
     /// Name on the command line.
     pub experiment: &'static str,
-    /// Figures of the paper.
+    /// Figures, and whose paper has them.
     pub figure: &'static str,
     /// Whose values were used.
     pub profile: &'static str,
@@ -212,7 +212,7 @@ impl fmt::Display for Report {
         let quick = if self.quick { ", quick" } else { "" };
         writeln!(
             f,
-            "{experiment}: {figure} of GPUswap's paper (profile {profile}, {seeds} runs of each point{quick})"
+            "{experiment}: {figure} (profile {profile}, {seeds} runs of each point{quick})"
         )?;
         writeln!(f, "the paper: {}", self.paper)?;
         for table in &self.tables {

@@ -100,7 +100,7 @@ enum Verb {
     Unbind(bind::Arguments),
     /// Assemble, disassemble and run kernels of the GPU
     Kernel(kernel::Arguments),
-    /// Reproduce a figure of GPUswap's paper on a software card
+    /// Reproduce a paper's figure on a software card
     Lab(lab::Arguments),
     /// Print what a shell needs to complete these verbs
     Completions(completions::CompletionsArguments),

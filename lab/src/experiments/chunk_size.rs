@@ -132,7 +132,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
             runs.filter(|(job, _)| job.kernel.map(|kernel| kernel.name) == name && job.chunk_bytes == size);
         spread(&runs.map(|(_, figure)| *figure).collect::<Vec<f64>>())
     };
-    let mut report = Experiment::ChunkSize.report("Figures 7 to 9", PAPER, settings);
+    let mut report = Experiment::ChunkSize.report("Figures 7 to 9 of GPUswap's paper", PAPER, settings);
     let rows = sizes.iter().map(|&size| {
         let mut row = vec![(size / KIB).into()];
         row.extend(PROGRAMS.map(|name| point(Some(name), size).into()));

@@ -147,7 +147,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         ),
         ("6c: copies", all(|seen| &seen.copies)),
     ];
-    let mut report = Experiment::Delay.report("Figure 6", PAPER, settings);
+    let mut report = Experiment::Delay.report("Figure 6 of GPUswap's paper", PAPER, settings);
     report.tables.push(table(&figures));
     let drains: Vec<f64> = runs.iter().flat_map(|seen| seen.drains.clone()).collect();
     let longest = runs.iter().map(|seen| seen.longest_ns).max().unwrap_or(0);

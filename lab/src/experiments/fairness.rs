@@ -186,7 +186,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     let runs = jobs::all(&jobs, onlooker, name, |&(order, seed), onlooker| {
         run_once(settings, orders[order].1, seed, onlooker)
     })?;
-    let mut report = Experiment::Fairness.report("Figure 4", PAPER, settings);
+    let mut report = Experiment::Fairness.report("Figure 4 of GPUswap's paper", PAPER, settings);
     claims(&mut report, &runs);
     let per_order = |order: usize| jobs.iter().zip(&runs).filter(move |(job, _)| job.0 == order);
     let mut rows = Vec::new();

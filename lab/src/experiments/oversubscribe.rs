@@ -136,7 +136,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     let outcomes = jobs::all(&jobs, onlooker, Job::name, |job, onlooker| {
         do_job(settings, job, onlooker)
     })?;
-    let mut report = Experiment::Oversubscribe.report("Figure 5", PAPER, settings);
+    let mut report = Experiment::Oversubscribe.report("Figure 5 of GPUswap's paper", PAPER, settings);
     let results = Results {
         jobs,
         outcomes,
