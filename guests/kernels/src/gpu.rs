@@ -57,7 +57,7 @@ impl Parameters {
 
     /// Appends a `u64` parameter, aligned to 8 bytes.
     #[must_use]
-    pub(crate) fn long(mut self, value: u64) -> Self {
+    pub fn long(mut self, value: u64) -> Self {
         self.count = self.count.next_multiple_of(2);
         self.word(value as u32).word((value >> 32) as u32)
     }

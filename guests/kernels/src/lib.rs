@@ -9,6 +9,7 @@
 //!
 //! * [`Kernel`]: the trait of a kernel; [`make`] makes one by its name for a wanted footprint
 //! * [`Gpu`]: the trait of a GPU that runs one; `guests::workload` implements it over the driver
+//! * [`allocators`]: allocators that the lanes of a grid call
 //! * [`programs`]: the code of all
 //!
 //! `no_std`, and no allocator: sizes are computed from the footprint, a reference works in memory that its caller
@@ -19,6 +20,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod allocators;
 mod gpu;
 mod kernel;
 mod kernels;

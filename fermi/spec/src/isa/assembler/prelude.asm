@@ -75,3 +75,25 @@
     // The reciprocal of 0 has led to a NaN, which loses.
     max f32 %root %root 0x0
 .endm
+
+// %word = a random number of 32 bits: a counter's next value, mixed (the finalizer of MurmurHash3). All three are
+// different registers; spoils %spare.
+.macro random word counter spare
+    add b32 %counter %counter 0x9e3779b9
+    shr u32 %spare %counter clamp 0x10
+    xor b32 %word %counter %spare
+    mul %word u32 %word u32 0x85ebca6b
+    shr u32 %spare %word clamp 0xd
+    xor b32 %word %word %spare
+    mul %word u32 %word u32 0xc2b2ae35
+    shr u32 %spare %word clamp 0x10
+    xor b32 %word %word %spare
+.endm
+
+// %counter = the start of a lane's or a warp's own random numbers: its %number and the u32 parameter %seed, mixed. All
+// four are different registers; spoils %spare and %other.
+.macro random_start counter number seed spare other
+    mul %other u32 %number u32 0x85ebca77
+    xor b32 %other %other c0[%seed]
+    random %counter %other %spare
+.endm
