@@ -22,4 +22,6 @@ mod workload;
 pub use bus::GuestBus;
 pub use driver::{Driver, DriverError};
 pub use options::{OptionError, Options, Workload};
-pub use workload::{FilesSummary, Input, KernelSummary, Machine, Summary, run, scratch_words, split_ram};
+pub use workload::{
+    FilesSummary, Input, KernelSummary, Machine, Summary, grid_of, run, scratch_words, split_ram,
+};

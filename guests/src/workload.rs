@@ -9,7 +9,7 @@ use crate::{DriverError, GuestBus, Options, Workload};
 use core::ops::Range;
 
 pub use files::FilesSummary;
-pub use kernel::{KernelSummary, scratch_words};
+pub use kernel::{KernelSummary, grid_of, scratch_words};
 
 /// A file in guest RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,6 +20,7 @@ use crate::driver::{COMPUTE_BYTES, Copier, DmaBlock, Driver, DriverConfig, Drive
 use crate::report::Report;
 use crate::{GuestBus, Options, Workload};
 use fermi_spec::addr::{LARGE_PAGE, SMALL_PAGE};
+pub use gpu::grid_of;
 use gpu::{GuestGpu, Outcome};
 use kernels::{Buffer, Buffers, Instance, Kernel, Noise, Role};
 

@@ -8,7 +8,7 @@ use crate::driver::{
 };
 use fermi_spec::addr::SMALL_PAGE;
 use kernels::programs::Program;
-use kernels::{Gpu, Launch, Stopped};
+use kernels::{Gpu, Launch, Piece, Stopped};
 
 /// Most programs of a kernel.
 const PROGRAMS_MAX: usize = 16;
@@ -51,6 +51,26 @@ pub(super) struct Session<'a> {
     pending: u64,
     outcome: Outcome,
     error: Option<DriverError>,
+}
+
+/// A piece of a launch as the driver wants it: its code is at `code`, its constants are [`kernels::Parameters::bank`]'s.
+///
+/// The caller sees to it that the parameters are those of the program.
+pub fn grid_of<'a>(launch: &Launch<'_>, piece: Piece, code: u64, constants: &'a [u32]) -> Grid<'a> {
+    let program = launch.program;
+    Grid {
+        code,
+        entry: 0,
+        registers: program.registers,
+        shared_bytes: program.shared_bytes,
+        stack_bytes: STACK_BYTES,
+        local_bytes: [program.local_bytes.next_multiple_of(LOCAL_UNIT), 0],
+        barriers: program.barriers,
+        blocks: [piece.blocks[0], piece.blocks[1], 1],
+        threads: [launch.threads[0], launch.threads[1], 1],
+        constants,
+        banks: &[],
+    }
 }
 
 impl GuestGpu {
@@ -182,19 +202,7 @@ impl Session<'_> {
                 self.finish()?;
             }
             let (constants, count) = launch.parameters.bank(piece);
-            let grid = Grid {
-                code,
-                entry: 0,
-                registers: program.registers,
-                shared_bytes: program.shared_bytes,
-                stack_bytes: STACK_BYTES,
-                local_bytes: [program.local_bytes.next_multiple_of(LOCAL_UNIT), 0],
-                barriers: program.barriers,
-                blocks: [piece.blocks[0], piece.blocks[1], 1],
-                threads: [launch.threads[0], launch.threads[1], 1],
-                constants: &constants[..count],
-                banks: &[],
-            };
+            let grid = grid_of(launch, piece, code, &constants[..count]);
             let stamp = self.gpu.stamps.va + self.pending * 2 * STAMP_BYTES;
             let (compute, number) = (&self.gpu.compute, self.outcome.grids as u32);
             compute.stamp(self.driver, self.bus, stamp, number)?;
