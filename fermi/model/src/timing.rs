@@ -65,6 +65,9 @@ pub struct ShaderTiming {
     pub l2_mb_per_s: u64,
     /// Loads of a warp that are under way at once. assumed: compilers put two or more before the first use.
     pub overlapping_accesses: u64,
+    /// Clocks in which L2 does one of the atomic operations on a word: they are done one after the other. 9 core clocks
+    /// on Fermi, as GK110 does one in each and "9x" as many (NVIDIA Kepler GK110 white paper).
+    pub atomic_same_word: u64,
     /// Clocks of a pass through shared memory: each bank serves a word in two.
     pub shared_pass: u64,
     /// From LAUNCH to the first instruction, and from the last one to the next method. assumed, of the 3 µs at least
@@ -95,6 +98,7 @@ impl ShaderTiming {
             system_latency: 12 * mhz / 10,
             l2_mb_per_s: 12 * 32 * core_mhz,
             overlapping_accesses: 2,
+            atomic_same_word: 2 * 9,
             shared_pass: 2,
             launch_ns: 3_000,
             watchdog_ns: 20_000_000_000,

@@ -25,10 +25,26 @@ struct Page {
     first: Place,
 }
 
-/// Translations of the pieces so far: those of the piece that runs are good.
+/// Places of [`Pages::words`].
+const WORDS: usize = 1024;
+
+/// A word that atomic operations reached.
+#[derive(Clone, Copy, Default)]
+struct Word {
+    /// The piece that it is from; 0: none.
+    piece: u64,
+    place: Place,
+    operations: u64,
+}
+
+/// What is kept of the pieces so far: that of the piece that runs is good.
 pub(crate) struct Pages {
     piece: u64,
+    /// Translations, for loads and for stores.
     pages: [Box<[Page]>; 2],
+    /// Words and their atomic operations. One that drives another out of its place takes no count over, so a count is
+    /// too small at most; words that many lanes want are wanted again at once.
+    words: Box<[Word]>,
 }
 
 impl Pages {
@@ -37,7 +53,22 @@ impl Pages {
         Self {
             piece: 0,
             pages: [none(), none()],
+            words: vec![Word::default(); WORDS].into_boxed_slice(),
         }
+    }
+
+    /// Counts an atomic operation on the word at `place`: how many there were in this piece, with this one.
+    fn meet(&mut self, place: Place) -> u64 {
+        let word = &mut self.words[(place.at.0 / 4) as usize % WORDS];
+        if (word.piece, word.place) != (self.piece, place) {
+            *word = Word {
+                piece: self.piece,
+                place,
+                operations: 0,
+            };
+        }
+        word.operations += 1;
+        word.operations
     }
 }
 
@@ -50,6 +81,8 @@ pub(crate) struct Moved {
     pub(crate) l2_bytes: u64,
     /// Number of segments stored.
     pub(crate) stores: u64,
+    /// Atomic operations on the word that had the most.
+    pub(crate) same_word: u64,
 }
 
 /// Gives a piece of a grid access to its address space.
@@ -212,6 +245,7 @@ impl Outside for ChannelMemory<'_> {
         let old = self.mem.load(place, bytes) as u64;
         self.mem.store(target, bytes, change(old).into());
         self.charge(target, true);
+        self.moved.same_word = self.moved.same_word.max(self.pages.meet(target));
         Ok(old)
     }
 }

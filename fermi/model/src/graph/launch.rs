@@ -194,17 +194,20 @@ impl FermiModel {
         1 + (did.instructions() / WORK_INSTRUCTIONS) as u32
     }
 
-    /// When a piece is through: its instructions issued, and its data moved.
+    /// When a piece is through: its instructions issued, its data moved, and its last atomic operation on the word that has
+    /// the most of them done.
     fn piece_end(&mut self, grid: &Grid, did: &Tally, moved: &Moved) -> u64 {
         let now = self.clock.now();
         let shaders = self.timing.shaders;
         let clocks = issue_clocks(&shaders, did, moved, grid.warps_per_sm());
         let issued =
             now.saturating_add(clocks.saturating_mul(1_000) / (u64::from(grid.sms()) * shaders.mhz.max(1)));
+        let atomics = moved.same_word.saturating_mul(shaders.atomic_same_word * 1_000) / shaders.mhz.max(1);
         self.links
             .reserve(&self.timing, moved.traffic, now)
             .max(self.links.reserve_l2(&self.timing, moved.l2_bytes, now))
             .max(issued)
+            .max(now.saturating_add(atomics))
     }
 
     /// The grid ends before its program does.

@@ -281,8 +281,8 @@ fn streaming_kernel_feels_where_its_pages_are_and_a_computing_one_does_not() {
     assert!((0.9..1.2).contains(&ratio), "{ratio}");
 }
 
-/// A thread for each word; together they load the words up to `mask` again and again.
-fn loading(mask: u32) -> Kernel {
+/// A thread for each word; together they access the words up to `mask` again and again, in register 0.
+fn accessing(access: &str, blocks: u32, mask: u32) -> Kernel {
     let source = "
         mov b32 $r0 $ctaidx
         mov b32 $r1 $ntidx
@@ -291,9 +291,32 @@ fn loading(mask: u32) -> Kernel {
         shl b32 $r0 $r0 clamp 0x2
         and b32 $r0 $r0 c0[0x20]
         add b32 $r0 $r0 c0[0x24]
-        ld b32 $r3 ca g[$r0]
+        ACCESS
         exit";
-    Kernel::new(source, [4096, 1], 256, &[mask, A as u32])
+    Kernel::new(
+        &source.replace("ACCESS", access),
+        [blocks, 1],
+        256,
+        &[mask, A as u32],
+    )
+}
+
+/// The same with loads of 4096 blocks.
+fn loading(mask: u32) -> Kernel {
+    accessing("ld b32 $r3 ca g[$r0]", 4096, mask)
+}
+
+#[test]
+fn atomic_operations_on_one_word_wait_for_each_other() {
+    let adding = |mask| time_of(&accessing("red add u32 g[$r0] $r2", 100, mask), false);
+    let (together, apart) = (adding(0), adding(0x1_fffc));
+    let shaders = Timing::of(Board::Gtx480).shaders;
+    let wait = 100 * 256 * shaders.atomic_same_word * 1000 / shaders.mhz;
+    assert!(
+        (wait..wait + 10_000).contains(&together),
+        "{together} of {wait} ns"
+    );
+    assert!(apart < together / 10, "{apart} and {together} ns");
 }
 
 #[test]
