@@ -9,6 +9,7 @@ mod no_pressure;
 mod oversubscribe;
 mod pair;
 mod precision;
+mod random_walk;
 mod turns;
 
 use vgpu::VmId;
@@ -71,6 +72,7 @@ experiments! {
     Turns, turns, "turns": "no figure: two programs that take turns, under each policy",
     Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
     Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
+    RandomWalk, random_walk, "random-walk": "no figure: memory for the lanes of a grid, by random walks, a queue and a locked list",
 }
 
 /// The policy as configurations name it.
@@ -99,7 +101,8 @@ impl Experiment {
             | Self::Delay
             | Self::Turns
             | Self::Adaptive
-            | Self::Precision => None,
+            | Self::Precision
+            | Self::RandomWalk => None,
         }
     }
 

@@ -11,10 +11,12 @@
 //! * `experiments`: one module for each; [`run`] runs one
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
 //! * `traces`: what pages kernels use; `replay`: traces on too little memory
+//! * `device`: a bare card that runs launches of our choice
 //! * `observed`: a bare machine whose channels are looked at
 //! * [`report`]: figures, charts, and what is claimed of them
 #![forbid(unsafe_code)]
 
+mod device;
 mod experiments;
 mod host;
 mod jobs;

@@ -12,9 +12,9 @@ use crate::MIB;
 use crate::host::{LabError, RAM_BYTES};
 
 /// Guest RAM for rings, pushbuffers and staging.
-const DMA: std::ops::Range<u64> = MIB..RAM_BYTES;
+pub(crate) const DMA: std::ops::Range<u64> = MIB..RAM_BYTES;
 /// Where VRAM address 0 would be in the channels' address space.
-const VRAM_VA: u64 = 8 << 30;
+pub(crate) const VRAM_VA: u64 = 8 << 30;
 /// Bytes that go through staging memory at a time.
 const PIECE: u64 = LARGE_PAGE;
 const PIECES_BYTES: usize = PIECE as usize;
