@@ -1,10 +1,13 @@
 //! No figure: memory for the lanes of a grid, by random walks, on a bare card.
 //!
 //! Pham et al., "Dynamic Memory Management in Massively Parallel Systems: A Case on GPUs": steps against the formulas of
-//! section 3 and 4, times against a queue and a list under a lock (section 5.2.1). The kernels are `kernels::allocators`.
+//! section 3 and 4, times against a queue and a list under a lock (section 5.2.1), RW_malloc by sizes (5.2.2) and its
+//! utilisation at the first failure (Figure 12). The kernels are `kernels::allocators`.
 
+mod bytes;
 mod formulas;
 mod pools;
+mod runs;
 
 use kernels::Noise;
 use kernels::allocators::Walk;
@@ -18,7 +21,7 @@ use crate::statistics::spread;
 use formulas::Point;
 use pools::{PagePool, Way};
 
-const PAPER: &str = "Pham et al. on a Titan V: steps as their formulas (2) to (5) say, CoRW an order of magnitude faster than Ouroboros' queues";
+const PAPER: &str = "Pham et al. on a Titan V: steps as their formulas (2) to (5) say, CoRW an order of magnitude faster than Ouroboros' queues, utilisation near 100 %";
 /// The paper's pool of its Figure 4: a million pages.
 const PAGES: u32 = 1 << 20;
 const PAGES_QUICK: u32 = 1 << 17;
@@ -441,6 +444,7 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     claim_steps(&mut report, &results);
     claim_pages(&mut report, &results);
     claim_times(&mut report, &results);
+    bytes::run(&mut report, settings, onlooker)?;
     report.notes.push(format!(
         "a pool of {} pages, filled anew for each launch; blocks of 256 threads; few lanes: {REPEATS} launches of each run",
         results.first().map_or(0, |(job, _)| job.point.pages)
