@@ -10,6 +10,7 @@ mod gups;
 mod hashjoin;
 mod heartwall;
 mod hotspot;
+mod joinrows;
 mod kmeans;
 mod lud;
 mod matrix;
@@ -73,6 +74,7 @@ kernels! {
     sssp::Sssp: "Shortest ways from a node, by frontiers.",
     gups::Gups: "Atomic updates at random places (HPC Challenge).",
     hashjoin::HashJoin: "A hash join with counts and sums.",
+    joinrows::JoinRows: "A hash join into rows whose memory the lanes allocate.",
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@
 
 use crate::{Buffers, Gpu, Kernel, Launch, Noise, Parameters, Role, Stopped, programs};
 
-const KEYS: usize = 0;
-const VALUES: usize = 1;
-const PROBES: usize = 2;
-const HEADS: usize = 3;
-const FOLLOWING: usize = 4;
-const MATCHES: usize = 5;
-const SUMS: usize = 6;
+pub(super) const KEYS: usize = 0;
+pub(super) const VALUES: usize = 1;
+pub(super) const PROBES: usize = 2;
+pub(super) const HEADS: usize = 3;
+pub(super) const FOLLOWING: usize = 4;
+pub(super) const MATCHES: usize = 5;
+pub(super) const SUMS: usize = 6;
 /// Rows of the probe side for each of the build side.
 const PROBES_PER_ROW: usize = 2;
 /// Words for each row of the build side: key, value, head of a chain, link; its probes with two results each.
@@ -30,11 +30,15 @@ impl HashJoin {
     pub(crate) const NAME: &str = "hashjoin";
 
     pub(crate) fn of(footprint: u64) -> Self {
-        let rows = (footprint / 4 / WORDS_PER_ROW).clamp(1, ROWS_MAX) as usize;
+        Self::with_rows((footprint / 4 / WORDS_PER_ROW).clamp(1, ROWS_MAX) as usize)
+    }
+
+    /// A join with so many rows on the build side.
+    pub(super) fn with_rows(rows: usize) -> Self {
         Self { rows }
     }
 
-    fn probes(&self) -> usize {
+    pub(super) fn probes(&self) -> usize {
         self.rows * PROBES_PER_ROW
     }
 
@@ -48,7 +52,16 @@ impl HashJoin {
         noise.of(PROBES).below(probe, 2 * self.rows as u32)
     }
 
-    fn launch(
+    /// Makes the chains of the build side.
+    pub(super) fn build(&self, gpu: &mut dyn Gpu) -> Result<(), Stopped> {
+        let rows = self.rows;
+        Self::launch(gpu, &programs::HASHJOIN_START, 14, &[HEADS], &[rows])?;
+        let build = [KEYS, HEADS, FOLLOWING];
+        Self::launch(gpu, &programs::HASHJOIN_BUILD, 26, &build, &[rows])
+    }
+
+    /// Launches a program whose parameters are buffers and then counts.
+    pub(super) fn launch(
         gpu: &mut dyn Gpu,
         program: &'static programs::Program,
         instructions: u32,
@@ -100,12 +113,15 @@ impl Kernel for HashJoin {
     }
 
     fn run(&self, gpu: &mut dyn Gpu) -> Result<(), Stopped> {
-        let rows = self.rows;
-        Self::launch(gpu, &programs::HASHJOIN_START, 14, &[HEADS], &[rows])?;
-        let build = [KEYS, HEADS, FOLLOWING];
-        Self::launch(gpu, &programs::HASHJOIN_BUILD, 26, &build, &[rows])?;
+        self.build(gpu)?;
         let probe = [PROBES, KEYS, VALUES, HEADS, FOLLOWING, MATCHES, SUMS];
-        Self::launch(gpu, &programs::HASHJOIN_PROBE, 80, &probe, &[self.probes(), rows])
+        Self::launch(
+            gpu,
+            &programs::HASHJOIN_PROBE,
+            80,
+            &probe,
+            &[self.probes(), self.rows],
+        )
     }
 
     fn reference_words(&self) -> usize {
