@@ -1,8 +1,10 @@
-//! Every launch of every kernel of ours: how well its accesses are known.
+//! Every launch of every kernel of ours: how well its accesses are known, and that what was found out of its program
+//! without a launch has them all.
 
 use std::ops::Range;
 
 use kernel_sets::{Bank, Bound, Kernel, Limits, Sets, analyse};
+use kernels::programs::Program;
 use kernels::{Buffers, Gpu, Launch, Stopped};
 
 /// Bytes of a kernel's buffers.
@@ -19,6 +21,8 @@ struct Looker {
     name: &'static str,
     words: Vec<usize>,
     bad: Vec<String>,
+    /// Accesses through a pointer that the program is not said to use so.
+    unsaid: Vec<String>,
     launches: usize,
     overwritten: Vec<Range<u64>>,
 }
@@ -31,6 +35,7 @@ impl Looker {
             name,
             words: buffers.iter().map(|(_, buffer)| buffer.words).collect(),
             bad: Vec::new(),
+            unsaid: Vec::new(),
             launches: 0,
             overwritten: Vec::new(),
         };
@@ -43,6 +48,22 @@ impl Looker {
         let start = FIRST + number * APART;
         let words = *self.words.get(number as usize)?;
         Some(start..start + 4 * words as u64)
+    }
+
+    fn compare(&mut self, program: &Program, sets: &Sets) {
+        for access in &sets.accesses {
+            let said = access.root.and_then(|root| {
+                let offset = u32::from(root.offset);
+                program.pointers.iter().find(|pointer| pointer.offset == offset)
+            });
+            let is_said = said.is_some_and(|said| {
+                (said.is_loaded || !access.is_load) && (said.is_stored || !access.is_store)
+            });
+            if !is_said {
+                self.unsaid
+                    .push(format!("{} {access:x?}: {said:?}", program.name));
+            }
+        }
     }
 
     fn judge(&mut self, program: &str, sets: &Sets) {
@@ -87,6 +108,7 @@ impl Gpu for Looker {
             let mut code = |at: u32| launch.program.code.get(at as usize / 8).copied();
             let sets = analyse(&kernel, &mut code, Limits::default());
             self.judge(launch.program.name, &sets);
+            self.compare(launch.program, &sets);
             self.overwritten.extend(sets.overwrites.clone());
             self.launches += 1;
         }
@@ -112,4 +134,13 @@ fn every_access_is_exact_or_in_the_run_of_a_buffer() {
         bad.extend(looker.bad);
     }
     assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+#[test]
+fn what_a_program_reaches_at_all_holds_what_each_launch_reaches() {
+    let mut unsaid = Vec::new();
+    for name in kernels::NAMES {
+        unsaid.extend(Looker::of(name).unsaid);
+    }
+    assert!(unsaid.is_empty(), "{}", unsaid.join("\n"));
 }

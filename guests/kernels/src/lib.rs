@@ -1,7 +1,7 @@
 //! GPU programs in GF100 machine code, each with a plan of launches, inputs of any size and a reference on the host.
 //!
 //! ```text
-//! asm/NAME.asm ──build.rs──► programs::NAME ─┐
+//! asm/NAME.asm ──build.rs──► programs::NAME ─┐     with the pointers that it loads and stores through (kernel_sets)
 //!                                            ├─► Kernel::run ──launches──► an implementation of Gpu
 //! src/NAME.rs: sizes, inputs, plan ──────────┘
 //!              reference ──► expected words, compared with what the GPU left in the buffers
@@ -51,6 +51,22 @@ pub mod programs {
         pub barriers: u32,
         /// Bytes of its parameters in constant bank 0, from 0x20 on.
         pub parameter_bytes: u32,
+        /// Its `u64` parameters.
+        pub pointers: &'static [Pointer],
+    }
+
+    /// A pointer among the parameters, and what the code does with what it points at.
+    ///
+    /// The crate `kernel_sets` found it out from the code when this crate was built, for a launch of which nothing is
+    /// known but that the pointers differ. So it holds for every launch, and says at times more than a launch does.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Pointer {
+        /// Where it lies in constant bank 0, in bytes.
+        pub offset: u32,
+        /// The code may load through it.
+        pub is_loaded: bool,
+        /// The code may store through it.
+        pub is_stored: bool,
     }
 
     include!(concat!(env!("OUT_DIR"), "/programs.rs"));
