@@ -115,12 +115,12 @@ impl Gpu for Looker {
         Ok(())
     }
 
-    fn read(&mut self, _: usize, _: usize, words: &mut [u32]) -> Result<(), Stopped> {
+    fn load(&mut self, _: usize, _: usize, words: &mut [u32]) -> Result<(), Stopped> {
         words.fill(0);
         Ok(())
     }
 
-    fn write(&mut self, _: usize, _: usize, _: &[u32]) -> Result<(), Stopped> {
+    fn store(&mut self, _: usize, _: usize, _: &[u32]) -> Result<(), Stopped> {
         Ok(())
     }
 }

@@ -67,6 +67,13 @@ impl Parameters {
         (self.count - HEADER_WORDS) as u32 * 4
     }
 
+    /// The `u64` parameter at `offset` of the bank, in bytes.
+    pub fn long_at(&self, offset: u32) -> Option<u64> {
+        let at = offset as usize / 4;
+        let words = self.words.get(at..at + 2)?;
+        (at + 2 <= self.count).then(|| u64::from(words[1]) << 32 | u64::from(words[0]))
+    }
+
     /// The bank for a piece of the grid.
     pub fn bank(&self, piece: Piece) -> ([u32; HEADER_WORDS + PARAMETERS_MAX], usize) {
         let mut words = self.words;
@@ -126,7 +133,21 @@ impl Launch<'_> {
     }
 }
 
+/// What the processor is about to do with a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CpuAccess {
+    /// Load words.
+    Read,
+    /// Store some words; the others stay as they are.
+    Write,
+    /// Store all words.
+    Overwrite,
+}
+
 /// Runs launches in the order in which they were given; each sees the writes of those before.
+///
+/// Buffers may be in the GPU's memory alone, or have a copy on the processor's side that somebody keeps up to date. A
+/// plan is the same for both: it says what it does ([`Self::check`]), and where its author would move the data by hand.
 pub trait Gpu {
     /// Where a buffer of the kernel is in the GPU's address space.
     fn address(&self, buffer: usize) -> u64;
@@ -134,11 +155,80 @@ pub trait Gpu {
     /// Starts a grid.
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), Stopped>;
 
-    /// Waits for the launches, then loads a few words of a buffer: a flag, a count.
-    fn read(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped>;
+    /// Waits for the launches, then loads words of a buffer that was checked since the last launch.
+    fn load(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped>;
 
-    /// Waits for the launches, then stores a few words into a buffer.
-    fn write(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped>;
+    /// Waits for the launches, then stores words into a buffer that was checked since the last launch.
+    fn store(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped>;
+
+    /// Says what the processor is about to do, so that its copy of a buffer can be brought up to date. Holds until the
+    /// next launch.
+    fn check(&mut self, buffer: usize, access: CpuAccess) -> Result<(), Stopped> {
+        let _ = (buffer, access);
+        Ok(())
+    }
+
+    /// Here the author of a program that moves data by hand copies a buffer to the GPU. Says nothing to anybody else.
+    fn copy_in(&mut self, buffer: usize) -> Result<(), Stopped> {
+        let _ = buffer;
+        Ok(())
+    }
+
+    /// Here such an author copies a buffer from the GPU.
+    fn copy_out(&mut self, buffer: usize) -> Result<(), Stopped> {
+        let _ = buffer;
+        Ok(())
+    }
+
+    /// Checks, then loads a few words of a buffer: a flag, a count.
+    fn read(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped> {
+        self.check(buffer, CpuAccess::Read)?;
+        self.load(buffer, first, words)
+    }
+
+    /// Checks, then stores a few words into a buffer.
+    fn write(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped> {
+        self.check(buffer, CpuAccess::Write)?;
+        self.store(buffer, first, words)
+    }
+}
+
+/// A buffer that was checked once for any number of loads or stores: a check that is hoisted out of a loop.
+///
+/// A check holds as long as nothing is launched. While this lives nothing can be, since it has the GPU to itself:
+///
+/// ```compile_fail,E0499
+/// # use kernels::{Checked, CpuAccess, Gpu, Launch, Stopped};
+/// fn sum(gpu: &mut dyn Gpu, launch: &Launch<'_>) -> Result<(), Stopped> {
+///     let mut image = Checked::new(gpu, 0, CpuAccess::Read)?;
+///     for row in 0..16 {
+///         image.load(row * 16, &mut [0; 16])?;
+///         gpu.launch(launch)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+pub struct Checked<'a> {
+    gpu: &'a mut dyn Gpu,
+    buffer: usize,
+}
+
+impl<'a> Checked<'a> {
+    /// Checks a buffer for what is to come.
+    pub fn new(gpu: &'a mut dyn Gpu, buffer: usize, access: CpuAccess) -> Result<Self, Stopped> {
+        gpu.check(buffer, access)?;
+        Ok(Self { gpu, buffer })
+    }
+
+    /// Loads words from `first` on.
+    pub fn load(&mut self, first: usize, words: &mut [u32]) -> Result<(), Stopped> {
+        self.gpu.load(self.buffer, first, words)
+    }
+
+    /// Stores words from `first` on.
+    pub fn store(&mut self, first: usize, words: &[u32]) -> Result<(), Stopped> {
+        self.gpu.store(self.buffer, first, words)
+    }
 }
 
 #[cfg(test)]
@@ -186,5 +276,7 @@ mod tests {
         let (words, count) = parameters.bank(piece);
         assert_eq!(words[..count], [0, 0, 0, 0, 0, 0, 8, 9, 1, 0, 3, 2, 0x3f80_0000]);
         assert_eq!(parameters.bytes(), 20);
+        assert_eq!(parameters.long_at(0x28), Some(2 << 32 | 3));
+        assert_eq!(parameters.long_at(0x30), None);
     }
 }

@@ -112,6 +112,12 @@ pub trait Kernel {
     /// The plan: launches, and decisions between them where the algorithm needs any.
     fn run(&self, gpu: &mut dyn Gpu) -> Result<(), Stopped>;
 
+    /// Whether the plan says everywhere where a buffer is to be copied ([`Gpu::copy_in`], [`Gpu::copy_out`]), so that it
+    /// is right though nobody else moves data.
+    fn is_copied_by_hand(&self) -> bool {
+        false
+    }
+
     /// Words of memory that [`Self::reference`] needs.
     fn reference_words(&self) -> usize;
 

@@ -17,9 +17,12 @@ mod matrix;
 mod nn;
 mod nw;
 mod pathfinder;
+mod srad;
 mod srad2;
 mod sssp;
 mod triad;
+
+pub use srad::Srad;
 
 use crate::Kernel;
 

@@ -27,9 +27,9 @@ mod kernels;
 mod math;
 mod noise;
 
-pub use gpu::{Gpu, Launch, Parameters, Piece, Stopped};
+pub use gpu::{Checked, CpuAccess, Gpu, Launch, Parameters, Piece, Stopped};
 pub use kernel::{Buffer, Buffers, Kernel, Match, Role};
-pub use kernels::{Instance, NAMES, make};
+pub use kernels::{Instance, NAMES, Srad, make};
 pub use noise::Noise;
 
 /// Code of the kernels, assembled when this crate was built.

@@ -94,6 +94,8 @@ impl Kernel for Hotspot {
     }
 
     fn run(&self, gpu: &mut dyn Gpu) -> Result<(), Stopped> {
+        gpu.copy_in(HEAT)?;
+        gpu.copy_in(POWER)?;
         self.step(gpu, HEAT, SPARE)?;
         for step in 1..STEPS {
             let (from, to) = if step % 2 == 1 {
@@ -103,7 +105,11 @@ impl Kernel for Hotspot {
             };
             self.step(gpu, from, to)?;
         }
-        Ok(())
+        gpu.copy_out(RESULT)
+    }
+
+    fn is_copied_by_hand(&self) -> bool {
+        true
     }
 
     fn reference_words(&self) -> usize {

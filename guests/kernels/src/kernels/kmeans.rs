@@ -119,6 +119,7 @@ impl Kmeans {
 
     fn round(&self, gpu: &mut dyn Gpu, round: usize) -> Result<u32, Stopped> {
         gpu.write(CHANGED, 0, &[0])?;
+        gpu.copy_in(CHANGED)?;
         let mut parameters = Parameters::new();
         for buffer in [POINTS, CENTRES, MEMBERS, SUMS, COUNTS, CHANGED] {
             parameters = parameters.long(gpu.address(buffer));
@@ -142,6 +143,7 @@ impl Kmeans {
             .word(CENTRE_WORDS as u32);
         Self::launch_small(gpu, &programs::KMEANS_CENTRES, &parameters)?;
         let mut changed = [0];
+        gpu.copy_out(CHANGED)?;
         gpu.read(CHANGED, 0, &mut changed)?;
         Ok(changed[0])
     }
@@ -165,6 +167,7 @@ impl Kernel for Kmeans {
     }
 
     fn run(&self, gpu: &mut dyn Gpu) -> Result<(), Stopped> {
+        gpu.copy_in(POINTS)?;
         let mut parameters = Parameters::new();
         for buffer in [POINTS, CENTRES, SUMS, COUNTS] {
             parameters = parameters.long(gpu.address(buffer));
@@ -177,7 +180,12 @@ impl Kernel for Kmeans {
                 break;
             }
         }
-        Ok(())
+        gpu.copy_out(MEMBERS)?;
+        gpu.copy_out(CENTRES)
+    }
+
+    fn is_copied_by_hand(&self) -> bool {
+        true
     }
 
     fn reference_words(&self) -> usize {

@@ -31,9 +31,19 @@ pub(crate) struct Srad2 {
     side: usize,
 }
 
+/// The buffers of an iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grids {
+    /// The image before it, and after it: they may be one.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Coefficients, and differences to the north, south, west and east.
+    pub(super) work: [usize; 5],
+}
+
 /// Figures of the region for the first launch of an iteration.
 #[derive(Clone, Copy, Debug)]
-struct Speckle {
+pub(super) struct Speckle {
     /// Variance by squared mean.
     ratio: f32,
     scale: f32,
@@ -41,14 +51,14 @@ struct Speckle {
 
 /// Sums over the region, cell by cell.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+pub(super) struct Sums {
     values: f32,
     squares: f32,
     count: u32,
 }
 
 impl Sums {
-    fn add(&mut self, row: &[u32]) {
+    pub(super) fn add(&mut self, row: &[u32]) {
         for word in row {
             let value = f32::from_bits(*word);
             self.values += value;
@@ -57,7 +67,7 @@ impl Sums {
         }
     }
 
-    fn speckle(self) -> Speckle {
+    pub(super) fn speckle(self) -> Speckle {
         let mean = self.values / self.count as f32;
         let variance = self.squares / self.count as f32 - mean * mean;
         // That of a region of one colour is 0, by which nothing can be divided.
@@ -97,15 +107,25 @@ impl Srad2 {
     pub(crate) const NAME: &str = "srad2";
 
     pub(crate) fn of(footprint: u64) -> Self {
-        let side = root(footprint / (4 * GRIDS)).clamp(SIDE_MIN, SIDE_MAX) as usize;
-        Self { side }
+        Self::with_side(root(footprint / (4 * GRIDS)) as usize)
+    }
+
+    /// One with a side as near to the wanted as its shape allows.
+    pub(super) fn with_side(side: usize) -> Self {
+        Self {
+            side: side.clamp(SIDE_MIN as usize, SIDE_MAX as usize),
+        }
+    }
+
+    pub(super) fn side(&self) -> usize {
+        self.side
     }
 
     fn region(&self) -> usize {
         self.side.min(REGION)
     }
 
-    fn cell(image: Noise, index: usize) -> f32 {
+    pub(super) fn cell(image: Noise, index: usize) -> f32 {
         image.unit(index) * 1.75 + 1.0
     }
 
@@ -133,9 +153,19 @@ impl Srad2 {
             gpu.read(from, y * self.side, row)?;
             sums.add(row);
         }
-        let speckle = sums.speckle();
+        let grids = Grids {
+            from,
+            to: RESULT,
+            work: [COEFFICIENT, NORTH, SOUTH, WEST, EAST],
+        };
+        self.diffuse(gpu, grids, sums.speckle())
+    }
+
+    /// The two launches of an iteration.
+    pub(super) fn diffuse(&self, gpu: &mut dyn Gpu, grids: Grids, speckle: Speckle) -> Result<(), Stopped> {
+        let Grids { from, to, work } = grids;
         let mut parameters = Parameters::new().long(gpu.address(from));
-        for buffer in [COEFFICIENT, NORTH, SOUTH, WEST, EAST] {
+        for buffer in work {
             parameters = parameters.long(gpu.address(buffer));
         }
         let parameters = parameters
@@ -143,8 +173,8 @@ impl Srad2 {
             .float(speckle.ratio)
             .float(speckle.scale);
         self.launch(gpu, &programs::SRAD2_COEFFICIENT, 165, &parameters)?;
-        let mut parameters = Parameters::new().long(gpu.address(from));
-        for buffer in [RESULT, COEFFICIENT, NORTH, SOUTH, WEST, EAST] {
+        let mut parameters = Parameters::new().long(gpu.address(from)).long(gpu.address(to));
+        for buffer in work {
             parameters = parameters.long(gpu.address(buffer));
         }
         let parameters = parameters.word(self.side as u32).float(STEP);
@@ -162,7 +192,7 @@ impl Srad2 {
         around.map(f32::from_bits)
     }
 
-    fn coefficients(&self, grid: &[u32], coefficients: &mut [u32], speckle: Speckle) {
+    pub(super) fn coefficients(&self, grid: &[u32], coefficients: &mut [u32], speckle: Speckle) {
         let row = |y: usize| &grid[y * self.side..][..self.side];
         for (y, line) in coefficients.chunks_exact_mut(self.side).enumerate() {
             let rows = [y.saturating_sub(1), y, (y + 1).min(self.side - 1)].map(row);
@@ -175,7 +205,7 @@ impl Srad2 {
     }
 
     /// In place: `rows` holds two rows as they were before.
-    fn update(&self, grid: &mut [u32], coefficients: &[u32], rows: &mut [u32]) {
+    pub(super) fn update(&self, grid: &mut [u32], coefficients: &[u32], rows: &mut [u32]) {
         let side = self.side;
         let (mut above, mut here) = rows.split_at_mut(side);
         let coefficient = |x: usize, y: usize| f32::from_bits(coefficients[y * side + x]);

@@ -43,8 +43,8 @@ pub(super) struct Outcome {
 /// One run of a plan.
 pub(super) struct Session<'a> {
     gpu: &'a mut GuestGpu,
-    bus: &'a mut dyn GuestBus,
-    driver: &'a mut Driver,
+    pub(super) bus: &'a mut dyn GuestBus,
+    pub(super) driver: &'a mut Driver,
     copier: &'a mut Copier,
     places: &'a Places,
     /// Launches since the last wait.
@@ -130,7 +130,7 @@ impl Session<'_> {
     }
 
     /// Remembers why the plan has to stop.
-    fn keep<T>(&mut self, result: Result<T, DriverError>) -> Result<T, Stopped> {
+    pub(super) fn keep<T>(&mut self, result: Result<T, DriverError>) -> Result<T, Stopped> {
         result.map_err(|error| {
             self.error = Some(error);
             Stopped
@@ -138,7 +138,7 @@ impl Session<'_> {
     }
 
     /// Waits for everything that was launched and adds up its time.
-    fn finish(&mut self) -> Result<(), DriverError> {
+    pub(super) fn finish(&mut self) -> Result<(), DriverError> {
         if self.pending == 0 {
             return Ok(());
         }
@@ -183,14 +183,16 @@ impl Session<'_> {
         Ok(va)
     }
 
-    fn copy(&mut self, copy: Copy) -> Result<(), DriverError> {
+    /// Copies, and waits for the end.
+    pub(super) fn copy(&mut self, copy: Copy) -> Result<(), DriverError> {
         self.copier.copy(self.driver, self.bus, CopyPath::Copy0, copy)?;
         let channel = self.copier.channel(CopyPath::Copy0);
         let fence = self.driver.submit(self.bus, channel)?;
         self.driver.wait(self.bus, fence)
     }
 
-    fn start(&mut self, launch: &Launch<'_>) -> Result<(), DriverError> {
+    /// Queues a grid.
+    pub(super) fn start(&mut self, launch: &Launch<'_>) -> Result<(), DriverError> {
         let program = launch.program;
         if launch.parameters.bytes() != program.parameter_bytes {
             let what = "parameters are not those of the program";
@@ -215,7 +217,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn load(&mut self, va: u64, words: &mut [u32]) -> Result<(), DriverError> {
+    fn load_words(&mut self, va: u64, words: &mut [u32]) -> Result<(), DriverError> {
         self.finish()?;
         for (index, words) in words.chunks_mut(MAILBOX_WORDS).enumerate() {
             self.copy(Copy {
@@ -233,7 +235,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn store(&mut self, va: u64, words: &[u32]) -> Result<(), DriverError> {
+    fn store_words(&mut self, va: u64, words: &[u32]) -> Result<(), DriverError> {
         self.finish()?;
         for (index, words) in words.chunks(MAILBOX_WORDS).enumerate() {
             for (at, word) in words.iter().enumerate() {
@@ -273,15 +275,15 @@ impl Gpu for Session<'_> {
         self.keep(started)
     }
 
-    fn read(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped> {
+    fn load(&mut self, buffer: usize, first: usize, words: &mut [u32]) -> Result<(), Stopped> {
         let read = self.words_at(buffer, first, words.len());
-        let read = read.and_then(|va| self.load(va, words));
+        let read = read.and_then(|va| self.load_words(va, words));
         self.keep(read)
     }
 
-    fn write(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped> {
+    fn store(&mut self, buffer: usize, first: usize, words: &[u32]) -> Result<(), Stopped> {
         let written = self.words_at(buffer, first, words.len());
-        let written = written.and_then(|va| self.store(va, words));
+        let written = written.and_then(|va| self.store_words(va, words));
         self.keep(written)
     }
 }
