@@ -6,6 +6,7 @@
 //! * [`driver`]: brings a GF100 up, maps memory, runs channels and copies; usable on its own
 //! * [`run`]: a workload on a [`Machine`]: files from guest RAM are kept in VRAM, moved about, read back; or a GPU
 //!   kernel runs and its results are compared with a reference
+//! * [`coherence`]: arrays with a copy in RAM and one in VRAM, moved when an old one would be touched
 //! * [`report`]: the form of the lines that a guest reports
 //! * [`Options`]: the words that a guest understands on its command line
 //!
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod bus;
+pub mod coherence;
 pub mod driver;
 mod options;
 pub mod report;
