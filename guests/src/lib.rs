@@ -6,7 +6,8 @@
 //! * [`driver`]: brings a GF100 up, maps memory, runs channels and copies; usable on its own
 //! * [`run`]: a workload on a [`Machine`]: files from guest RAM are kept in VRAM, moved about, read back; or a GPU
 //!   kernel runs and its results are compared with a reference
-//! * [`coherence`]: arrays with a copy in RAM and one in VRAM, moved when an old one would be touched
+//! * [`coherence`]: arrays with a copy in RAM and one in VRAM, moved when an old one would be touched; [`run_managed`] runs a
+//!   kernel on them
 //! * [`report`]: the form of the lines that a guest reports
 //! * [`Options`]: the words that a guest understands on its command line
 //!
@@ -25,5 +26,6 @@ pub use bus::GuestBus;
 pub use driver::{Driver, DriverError};
 pub use options::{OptionError, Options, Workload};
 pub use workload::{
-    FilesSummary, Input, KernelSummary, Machine, Summary, grid_of, run, scratch_words, split_ram,
+    FilesSummary, Input, KernelSummary, Machine, ManagedArray, ManagedSummary, Managing, Summary, grid_of, run,
+    run_managed, scratch_words, split_ram,
 };

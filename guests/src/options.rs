@@ -1,5 +1,6 @@
 //! The choices that the operator makes on a guest's command line.
 
+use crate::coherence::Scheme;
 use core::fmt;
 
 /// The program that a guest runs.
@@ -55,6 +56,9 @@ pub struct Options {
     pub rounds: u32,
     /// How often a kernel's plan is run before its results are compared (`vramd.repeats`, default 1).
     pub repeats: u32,
+    /// Keep a copy of each buffer of a kernel in RAM, and who moves them (`vramd.coherence`: `amm`, `naive` or `manual`). `None`,
+    /// the default: buffers are in VRAM alone.
+    pub coherence: Option<Scheme>,
     /// Bytes of a slot as a power of two from 128 KiB, `None` for the smallest that leaves no more slots than the
     /// workload can count (`vramd.slot_kib`, in KiB).
     pub slot_bytes: Option<u64>,
@@ -78,6 +82,7 @@ impl Default for Options {
             seed: 1,
             rounds: 4,
             repeats: 1,
+            coherence: None,
             slot_bytes: None,
             interrupts: false,
             vram_is_zeroed: true,
@@ -121,6 +126,7 @@ impl Options {
             "seed" => self.seed = value.parse().ok()?,
             "rounds" => self.rounds = value.parse().ok()?,
             "repeats" => self.repeats = value.parse().ok()?,
+            "coherence" => self.coherence = Some(Scheme::named(value)?),
             "slot_kib" => self.slot_bytes = Some(decode_slot(value)?),
             "interrupts" => self.interrupts = decode_switch(value)?,
             "zeroed" => self.vram_is_zeroed = decode_switch(value)?,
@@ -171,6 +177,15 @@ mod tests {
             ("bfs", Some(65_536))
         );
         assert!(Options::parse("vramd.workload=mining").is_err());
+    }
+
+    #[test]
+    fn every_scheme_is_found_by_its_name() {
+        for scheme in Scheme::ALL {
+            let options = Options::parse(&std::format!("vramd.coherence={}", scheme.name())).unwrap();
+            assert_eq!(options.coherence, Some(scheme));
+        }
+        assert!(Options::parse("vramd.coherence=none").is_err());
     }
 
     #[test]

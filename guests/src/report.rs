@@ -9,13 +9,16 @@
 //! {"wrong":{"buffer":"name","word":N,"want":N,"got":N}}                   the first words of a buffer that are wrong
 //! {"kernel":{"name":"bfs","ok":true,"vram_bytes":N,"footprint_bytes":N,"rounds":N,"grids":N,"gpu_ns":N,
 //!            "checked_bytes":N,"copies":N,"bytes_copied":N,"mismatches":0}}
+//! {"coherence":{"scheme":"amm","to_gpu":N,"to_gpu_bytes":N,"to_cpu":N,"to_cpu_bytes":N,"eager_bytes":N,
+//!               "non_stale_bytes":N,"private_bytes":N,"checks":N,"breaches":N}}   before the line of such a kernel
 //! {"error":"one sentence"}                                             the workload ended early
 //! ```
 //!
 //! Names and sentences are cut to what fits `LINE_BYTES`; a reader must expect fields that it does not know. With
 //! the feature `serde`, `ReportLine` is the reader's side.
 
-use crate::KernelSummary;
+use crate::coherence::{Class, Direction};
+use crate::{KernelSummary, ManagedSummary};
 use core::fmt::{self, Write};
 
 /// Longest line in bytes.
@@ -92,6 +95,8 @@ pub enum Report<'a> {
         /// Counts and times of the run.
         summary: &'a KernelSummary,
     },
+    /// What was copied for a kernel whose buffers have two copies.
+    Coherence(&'a ManagedSummary),
     /// The workload ended early.
     Error(&'a dyn fmt::Display),
 }
@@ -171,6 +176,7 @@ impl Line {
                 r#"{{"wrong":{{"buffer":"{buffer}","word":{word},"want":{want},"got":{got}}}}}"#
             ),
             Report::Kernel { name, summary } => self.write_kernel(name, summary),
+            Report::Coherence(summary) => self.write_coherence(summary),
             Report::Error(error) => write!(self, r#"{{"error":"{}"}}"#, Escaped(error)),
         }
     }
@@ -195,6 +201,30 @@ impl Line {
             summary.copies,
             summary.bytes_copied,
             summary.mismatches,
+        )
+    }
+
+    fn write_coherence(&mut self, summary: &ManagedSummary) -> fmt::Result {
+        let classes = &summary.classes;
+        let [in_, out] = Direction::ALL.map(|direction| classes.direction(direction));
+        let bytes = |class| classes.class(class).bytes;
+        write!(
+            self,
+            r#"{{"coherence":{{"scheme":"{}","to_gpu":{},"to_gpu_bytes":{},"to_cpu":{},"to_cpu_bytes":{},"#,
+            summary.scheme.name(),
+            in_.count,
+            in_.bytes,
+            out.count,
+            out.bytes,
+        )?;
+        write!(
+            self,
+            r#""eager_bytes":{},"non_stale_bytes":{},"private_bytes":{},"checks":{},"breaches":{}}}}}"#,
+            bytes(Class::Eager),
+            bytes(Class::NonStale),
+            bytes(Class::Private),
+            summary.checks,
+            summary.breaches,
         )
     }
 }
@@ -353,6 +383,30 @@ mod reader {
             bytes_copied: u64,
             /// Words that were wrong.
             mismatches: u64,
+        },
+        /// What was copied for a kernel whose buffers have two copies, from
+        /// [`Report::Coherence`](super::Report::Coherence).
+        Coherence {
+            /// Who decided.
+            scheme: String,
+            /// Copies to VRAM.
+            to_gpu: u64,
+            /// Their bytes.
+            to_gpu_bytes: u64,
+            /// Copies to RAM.
+            to_cpu: u64,
+            /// Their bytes.
+            to_cpu_bytes: u64,
+            /// Bytes that nobody touched where they were copied to.
+            eager_bytes: u64,
+            /// Bytes that were there already.
+            non_stale_bytes: u64,
+            /// Bytes of buffers that the processor has no use for.
+            private_bytes: u64,
+            /// Checks that the program made.
+            checks: u64,
+            /// Touches of an old copy.
+            breaches: u64,
         },
         /// An early end, from [`Report::Error`](super::Report::Error): one sentence.
         Error(String),

@@ -9,7 +9,7 @@ use crate::{DriverError, GuestBus, Options, Workload};
 use core::ops::Range;
 
 pub use files::FilesSummary;
-pub use kernel::{KernelSummary, grid_of, scratch_words};
+pub use kernel::{KernelSummary, ManagedArray, ManagedSummary, Managing, grid_of, run_managed, scratch_words};
 
 /// A file in guest RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +78,10 @@ impl Summary {
 pub fn run(bus: &mut dyn GuestBus, machine: Machine<'_>) -> Result<Summary, DriverError> {
     let outcome = match machine.options.workload {
         Workload::Files => files::run(bus, &machine).map(Summary::Files),
-        Workload::Kernel(index) => kernel::run(bus, machine, index).map(Summary::Kernel),
+        Workload::Kernel(index) => match machine.options.coherence {
+            None => kernel::run(bus, machine, index).map(Summary::Kernel),
+            Some(scheme) => kernel::run_coherent(bus, machine, index, scheme).map(Summary::Kernel),
+        },
     };
     if let Err(error) = &outcome {
         report(bus, &Report::Error(error));
@@ -90,11 +93,20 @@ pub fn run(bus: &mut dyn GuestBus, machine: Machine<'_>) -> Result<Summary, Driv
 const KERNEL_DMA_BYTES: u64 = 8 << 20;
 
 /// Divides free guest RAM between [`Machine::dma`] and [`Machine::scratch`], which only kernels need.
-pub fn split_ram(free: Range<u64>, workload: Workload) -> (Range<u64>, Range<u64>) {
-    let border = match workload {
-        Workload::Files => free.end,
-        Workload::Kernel(_) => free.end.min(free.start.saturating_add(KERNEL_DMA_BYTES)),
+pub fn split_ram(free: Range<u64>, options: &Options) -> (Range<u64>, Range<u64>) {
+    let end = match (options.workload, options.coherence) {
+        (Workload::Files, _) => free.end,
+        (Workload::Kernel(_), None) => free.start.saturating_add(KERNEL_DMA_BYTES),
+        // Buffers have a copy in RAM, each from a page on. Nobody's reference takes more than they do.
+        (Workload::Kernel(_), Some(_)) => {
+            let half = (free.end - free.start) / 2;
+            let footprint = options.footprint.unwrap_or(half);
+            free.start
+                .saturating_add(KERNEL_DMA_BYTES)
+                .saturating_add(footprint)
+        }
     };
+    let border = free.end.min(end);
     (free.start..border, border..free.end)
 }
 

@@ -82,7 +82,7 @@ fn run_workload(bus: &mut Machine, boot: Boot, free: Range<u64>) -> u32 {
         *input = Input { name, gpa, bytes };
         count += 1;
     }
-    let (dma, scratch) = guests::split_ram(free, options.workload);
+    let (dma, scratch) = guests::split_ram(free, &options);
     let machine = guests::Machine {
         dma,
         scratch: machine::take_words(scratch),

@@ -127,6 +127,13 @@ pub enum DriverError {
         /// Bytes of VRAM for them.
         room: u64,
     },
+    /// The kernel's plan does not say where its buffers are to be copied by hand.
+    NotByHand,
+    /// The processor touches its old copy of a buffer without a check.
+    NotChecked {
+        /// Number of the buffer.
+        buffer: u64,
+    },
     /// The memory for a kernel's reference is too small.
     ScratchTooSmall {
         /// Bytes that it needs.
@@ -214,6 +221,8 @@ impl fmt::Display for DriverError {
                 write!(f, "a grid trapped (warp error {warp:#x}, SM error {global:#x})")
             }
             Self::FootprintTooLarge { .. }
+            | Self::NotByHand
+            | Self::NotChecked { .. }
             | Self::ScratchTooSmall { .. }
             | Self::InputTooLarge { .. }
             | Self::BadInput { .. }
@@ -228,6 +237,10 @@ impl DriverError {
         match *self {
             Self::FootprintTooLarge { wanted, room } => {
                 write!(f, "buffers of {wanted} bytes do not fit {room} bytes of VRAM")
+            }
+            Self::NotByHand => write!(f, "the kernel does not copy its buffers by hand"),
+            Self::NotChecked { buffer } => {
+                write!(f, "the copy of buffer {buffer} in RAM is old and was not checked")
             }
             Self::ScratchTooSmall { wanted, room } => {
                 write!(f, "the reference needs {wanted} bytes of RAM, {room} are free")

@@ -13,7 +13,11 @@
 //! ```
 
 mod gpu;
+mod managed;
 mod transfer;
+
+pub(super) use managed::run as run_coherent;
+pub use managed::{ManagedArray, ManagedSummary, Managing, run_managed};
 
 use super::{Machine, progress, report};
 use crate::driver::{COMPUTE_BYTES, Copier, DmaBlock, Driver, DriverConfig, DriverError, Fence, PageSize};
@@ -90,13 +94,14 @@ impl Places {
         (Driver::data_start() + COMPUTE_BYTES + CODE_BYTES).next_multiple_of(LARGE_PAGE)
     }
 
-    fn new(kernel: &dyn Kernel) -> Self {
+    /// Each buffer begins a page of `page` bytes.
+    fn new(kernel: &dyn Kernel, page: u64) -> Self {
         let buffers = Buffers::of(kernel);
         let mut va = [0; BUFFERS_MAX];
         let mut end = Self::start();
         for (number, buffer) in buffers.iter() {
             va[number] = VRAM_VA + end;
-            end += (buffer.words as u64 * 4).next_multiple_of(SMALL_PAGE);
+            end += (buffer.words as u64 * 4).next_multiple_of(page);
         }
         Self { buffers, va, end }
     }
@@ -139,18 +144,11 @@ pub(super) fn run(
 ) -> Result<KernelSummary, DriverError> {
     let options = machine.options;
     let mut driver = Driver::start(bus, &DriverConfig::new(machine.dma, &options))?;
-    let instance = choose(&driver, &options, index)?;
+    let vram_bytes = driver.vram_bytes();
+    let instance = choose(vram_bytes, vram_bytes, &options, index, SMALL_PAGE)?;
     let kernel = instance.kernel();
-    let needed = kernel.reference_words();
-    let room = machine.scratch.len();
-    let memory = machine
-        .scratch
-        .get_mut(..needed)
-        .ok_or(DriverError::ScratchTooSmall {
-            wanted: needed as u64 * 4,
-            room: room as u64 * 4,
-        })?;
-    let places = Places::new(kernel);
+    let memory = reference_memory(kernel, machine.scratch)?;
+    let places = Places::new(kernel, SMALL_PAGE);
     let copier = Copier::new(&mut driver, bus)?;
     let staging = driver.take_dma(bus, 2 * HALF_BYTES)?;
     let mut run = Run {
@@ -183,14 +181,29 @@ pub(super) fn run(
     run.end(bus, gpu, Workload::Kernel(index).name())
 }
 
-/// The kernel in the size that was asked for, or that VRAM has room for.
-fn choose(driver: &Driver, options: &Options, index: usize) -> Result<Instance, DriverError> {
-    let room = driver.vram_bytes().saturating_sub(Places::start());
-    // Each buffer begins a page.
-    let most = room.saturating_sub(BUFFERS_MAX as u64 * SMALL_PAGE);
+/// The part of `scratch` that a kernel's reference needs.
+fn reference_memory<'a>(kernel: &dyn Kernel, scratch: &'a mut [u32]) -> Result<&'a mut [u32], DriverError> {
+    let (wanted, room) = (kernel.reference_words(), scratch.len());
+    scratch.get_mut(..wanted).ok_or(DriverError::ScratchTooSmall {
+        wanted: wanted as u64 * 4,
+        room: room as u64 * 4,
+    })
+}
+
+/// The kernel in the size that was asked for, or that VRAM and `most` bytes of anything else have room for. Each buffer begins a
+/// page of `page` bytes.
+fn choose(
+    vram_bytes: u64,
+    most: u64,
+    options: &Options,
+    index: usize,
+    page: u64,
+) -> Result<Instance, DriverError> {
+    let room = vram_bytes.saturating_sub(Places::start());
+    let most = room.min(most).saturating_sub(BUFFERS_MAX as u64 * page);
     let name = Workload::Kernel(index).name();
     let instance = kernels::make(name, options.footprint.unwrap_or(most));
-    let fits = |instance: &Instance| Places::new(instance.kernel()).end <= driver.vram_bytes();
+    let fits = |instance: &Instance| Places::new(instance.kernel(), page).end <= vram_bytes;
     let wanted = instance
         .as_ref()
         .map_or(0, |instance| Buffers::of(instance.kernel()).bytes());

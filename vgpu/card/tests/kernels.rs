@@ -60,6 +60,66 @@ fn every_kernel_agrees_with_its_reference_in_every_size() {
     }
 }
 
+/// The number of a field of the line that says what was copied.
+fn told_of_copies(bus: &BareMachine, field: &str) -> u64 {
+    let line = bus.lines.iter().find(|line| line.starts_with(r#"{"coherence":"#));
+    let rest = line.and_then(|line| line.split(&format!(r#""{field}":"#)).nth(1));
+    let digits = rest.and_then(|rest| rest.split([',', '}']).next());
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or_else(|| panic!("no {field}: {:#?}", bus.lines))
+}
+
+#[test]
+fn every_kernel_is_right_on_buffers_with_two_copies() {
+    for name in NAMES {
+        for scheme in ["amm", "naive"] {
+            let command_line = format!(
+                "vramd.workload={name} vramd.footprint_kib=300 vramd.rounds=2 vramd.repeats=2 vramd.coherence={scheme}"
+            );
+            let (bus, summary) = summary_of(&command_line);
+            assert_eq!(summary.mismatches, 0, "{command_line}: {:#?}", bus.lines);
+            assert!(summary.checked_bytes > 0 && summary.grids >= 2, "{summary:?}");
+            assert_eq!(told_of_copies(&bus, "breaches"), 0, "{command_line}");
+            assert!(told_of_copies(&bus, "to_cpu") > 0, "{command_line}");
+            let in_vain: u64 = ["eager_bytes", "non_stale_bytes", "private_bytes"]
+                .map(|field| told_of_copies(&bus, field))
+                .iter()
+                .sum();
+            assert_eq!(in_vain == 0, scheme == "amm", "{command_line}: {in_vain} bytes");
+        }
+    }
+}
+
+#[test]
+fn copies_by_hand_are_right_and_refused_where_a_plan_has_none() {
+    for name in ["hotspot", "kmeans"] {
+        let (bus, summary) = summary_of(&format!(
+            "vramd.workload={name} vramd.footprint_kib=300 vramd.rounds=2 vramd.coherence=manual"
+        ));
+        assert_eq!(summary.mismatches, 0, "{name}: {:#?}", bus.lines);
+        assert_eq!(told_of_copies(&bus, "breaches"), 0, "{name}");
+    }
+    let (_, outcome) = run_kernel("vramd.workload=triad vramd.coherence=manual", |_, _| ());
+    let error = outcome.unwrap_err().to_string();
+    assert_eq!(error, "the kernel does not copy its buffers by hand");
+}
+
+#[test]
+fn buffers_with_two_copies_fill_the_ram_there_is() {
+    let (_, summary) = summary_of("vramd.workload=triad vramd.rounds=1 vramd.coherence=amm");
+    assert!(
+        summary.footprint_bytes > MIB && summary.footprint_bytes < 7 * MIB,
+        "{summary:?}"
+    );
+    let (_, outcome) = run_kernel(
+        "vramd.workload=triad vramd.footprint_kib=9000 vramd.coherence=amm",
+        |_, _| (),
+    );
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("DMA memory"), "{error}");
+}
+
 /// Flips one byte of the kernel's buffers, which begin behind 4 MiB of the driver's and 2 MiB + 128 KiB for launches.
 fn spoil_result(card: &mut BareCard, line: &str) {
     if line.contains(r#""done":1,"total":1,"phase":"run""#) {

@@ -1,12 +1,12 @@
 //! Inputs on their way to VRAM, and everything on its way back.
 
-use super::{HALF_BYTES, Piece, Run};
+use super::{HALF_BYTES, KernelSummary, Piece, Run};
 use crate::GuestBus;
 use crate::driver::{Copy, CopyPath, DriverError};
 use crate::report::Report;
 use crate::workload::{progress, report};
 use fermi_spec::addr::SMALL_PAGE;
-use kernels::Role;
+use kernels::{Kernel, Noise, Role};
 
 /// Words that the processor computes or compares at a time: a page.
 const PART_WORDS: usize = 1024;
@@ -24,7 +24,7 @@ impl Run<'_> {
         for (index, piece) in places.pieces(is_input).enumerate() {
             let half = index % 2;
             self.wait_half(bus, half)?;
-            self.fill(bus, half, piece);
+            fill(bus, self.kernel, self.noise, self.half_gpa(half), piece);
             let copy = Copy {
                 source: self.half_va(half),
                 target: places.va(piece),
@@ -93,20 +93,15 @@ impl Run<'_> {
         }
     }
 
-    fn fill(&self, bus: &mut dyn GuestBus, half: usize, piece: Piece) {
-        let mut words = [0; PART_WORDS];
-        let mut bytes = [0; PART_WORDS * 4];
-        for start in (0..piece.words).step_by(PART_WORDS) {
-            let count = PART_WORDS.min(piece.words - start);
-            let words = &mut words[..count];
-            self.kernel
-                .fill(self.noise, piece.number, piece.first + start, words);
-            let bytes = &mut bytes[..count * 4];
-            for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-            bus.ram_write(self.half_gpa(half) + start as u64 * 4, bytes);
-        }
+    fn compare(&mut self, bus: &mut dyn GuestBus, memory: &[u32], half: usize, piece: Piece) {
+        let (kernel, noise) = (self.kernel, self.noise);
+        let gpa = self.half_gpa(half);
+        let reference = Reference {
+            kernel,
+            noise,
+            memory,
+        };
+        reference.compare(bus, &mut self.summary, gpa, piece);
     }
 
     /// Bytes of an earlier piece must not pass for a copy that was not made.
@@ -115,8 +110,36 @@ impl Run<'_> {
             bus.ram_write(self.half_gpa(half) + page * SMALL_PAGE, &SPOILED);
         }
     }
+}
 
-    fn compare(&mut self, bus: &mut dyn GuestBus, memory: &[u32], half: usize, piece: Piece) {
+/// Computes a piece of an input into RAM at `gpa`.
+pub(super) fn fill(bus: &mut dyn GuestBus, kernel: &dyn Kernel, noise: Noise, gpa: u64, piece: Piece) {
+    let mut words = [0; PART_WORDS];
+    let mut bytes = [0; PART_WORDS * 4];
+    for start in (0..piece.words).step_by(PART_WORDS) {
+        let count = PART_WORDS.min(piece.words - start);
+        let words = &mut words[..count];
+        kernel.fill(noise, piece.number, piece.first + start, words);
+        let bytes = &mut bytes[..count * 4];
+        for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bus.ram_write(gpa + start as u64 * 4, bytes);
+    }
+}
+
+/// What the words of a kernel's buffers have to be.
+#[derive(Clone, Copy)]
+pub(super) struct Reference<'a> {
+    pub(super) kernel: &'a dyn Kernel,
+    pub(super) noise: Noise,
+    /// As [`Kernel::reference`] left it.
+    pub(super) memory: &'a [u32],
+}
+
+impl Reference<'_> {
+    /// Compares a piece that is in RAM at `gpa`. What is wrong is counted, and the first words are reported.
+    pub(super) fn compare(self, bus: &mut dyn GuestBus, summary: &mut KernelSummary, gpa: u64, piece: Piece) {
         let (mut want, mut got) = ([0; PART_WORDS], [0; PART_WORDS * 4]);
         for start in (0..piece.words).step_by(PART_WORDS) {
             let count = PART_WORDS.min(piece.words - start);
@@ -126,20 +149,20 @@ impl Run<'_> {
                 Role::Input => self.kernel.fill(self.noise, piece.number, first, want),
                 Role::Work | Role::Output => {
                     self.kernel
-                        .expected(self.noise, memory, piece.number, first, want);
+                        .expected(self.noise, self.memory, piece.number, first, want);
                 }
             }
-            bus.ram_read(self.half_gpa(half) + start as u64 * 4, got);
-            self.compare_words(bus, piece, first, want, got);
+            bus.ram_read(gpa + start as u64 * 4, got);
+            self.compare_words(bus, summary, Piece { first, ..piece }, want, got);
         }
-        self.summary.checked_bytes += piece.words as u64 * 4;
+        summary.checked_bytes += piece.words as u64 * 4;
     }
 
     fn compare_words(
-        &mut self,
+        self,
         bus: &mut dyn GuestBus,
+        summary: &mut KernelSummary,
         piece: Piece,
-        first: usize,
         want: &[u32],
         got: &[u8],
     ) {
@@ -149,16 +172,16 @@ impl Run<'_> {
             if matching.holds(*want, got) {
                 continue;
             }
-            if self.summary.mismatches < WRONG_LINES {
+            if summary.mismatches < WRONG_LINES {
                 let line = Report::Wrong {
                     buffer: piece.buffer.name,
-                    word: (first + index) as u64,
+                    word: (piece.first + index) as u64,
                     want: *want,
                     got,
                 };
                 report(bus, &line);
             }
-            self.summary.mismatches += 1;
+            summary.mismatches += 1;
         }
     }
 }

@@ -80,7 +80,7 @@ pub struct Told {
     pub bytes_copied: u64,
     /// Why its workload ended early.
     pub error: Option<String>,
-    /// The last lines that are no reports.
+    /// The last lines that are no reports, and those that say what was copied for a kernel.
     pub console: Vec<String>,
 }
 
@@ -148,8 +148,9 @@ pub fn hex(digest: &[u8]) -> String {
 
 impl Reports for Journal {
     fn report(&self, line: &str) {
-        let Ok(report) = serde_json::from_str::<ReportLine>(line) else {
-            return self.console(line);
+        let report = match serde_json::from_str::<ReportLine>(line) {
+            Ok(ReportLine::Coherence { .. }) | Err(_) => return self.console(line),
+            Ok(report) => report,
         };
         let mut told = self.lock();
         match report {
@@ -196,6 +197,8 @@ impl Reports for Journal {
             }
             kernel @ ReportLine::Kernel { .. } => told.end_kernel(kernel),
             ReportLine::Error(sentence) => told.error = Some(cut(&sentence)),
+            // Shown as it is.
+            ReportLine::Coherence { .. } => {}
         }
     }
 

@@ -251,7 +251,7 @@ fn run(work: Work) -> Result<(), String> {
         })
         .collect();
     // Memory of this process stands for RAM that a VM's program would use; in the memory file its pages stay untouched.
-    let (dma, scratch) = guests::split_ram(free, options.workload);
+    let (dma, scratch) = guests::split_ram(free, &options);
     let mut scratch = vec![0; (scratch.end - scratch.start) as usize / 4];
     let outcome = guests::run(
         &mut bus,
