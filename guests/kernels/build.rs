@@ -39,8 +39,21 @@ fn main() {
             }
         }
     }
+    let names = sources.iter().map(|path| program_name(path).to_uppercase());
+    let names: Vec<String> = names.map(|name| format!("&{name}")).collect();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(
+        text,
+        "/// All programs.\npub static ALL: &[&Program] = &[{}];",
+        names.join(", ")
+    );
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     fs::write(out.join("programs.rs"), text).expect("OUT_DIR can be written");
+}
+
+fn program_name(path: &Path) -> &str {
+    let name = path.file_stem().and_then(|name| name.to_str());
+    name.expect("a name in ASCII")
 }
 
 /// A `u64` parameter, and whether the program loads and stores through it.
@@ -97,10 +110,7 @@ fn pointers(program: &Program) -> Result<Vec<Pointer>, u32> {
 }
 
 fn write_program(text: &mut String, path: &Path, program: &Program, pointers: &[Pointer]) {
-    let name = path
-        .file_stem()
-        .and_then(|name| name.to_str())
-        .expect("a name in ASCII");
+    let name = program_name(path);
     let mut code = program.words.clone();
     code.resize(code.len().next_multiple_of(CODE_WORDS), 0);
     let parameter_bytes = program

@@ -179,6 +179,7 @@ impl Coherence {
     }
 
     /// Whether the CPU must not touch its copy without a check.
+    #[inline]
     pub fn is_stale_on_cpu(&self, array: usize) -> bool {
         self.arrays.get(array).is_some_and(|array| array.is_stale_on_cpu)
     }
@@ -270,6 +271,7 @@ impl Coherence {
         self.copy(transfers, array, Direction::ToCpu)
     }
 
+    #[inline]
     fn stored_by_cpu(&mut self, array: usize, touch: Touch) {
         self.history.touch(array, Side::Cpu, touch);
         if self.scheme == Scheme::Amm

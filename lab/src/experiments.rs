@@ -1,6 +1,7 @@
 //! The experiments, by name.
 
 mod adaptive;
+mod amm;
 mod chunk_size;
 mod delay;
 mod fairness;
@@ -73,6 +74,7 @@ experiments! {
     Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
     Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
     RandomWalk, random_walk, "random-walk": "no figure: memory for the lanes of a grid, by random walks, a queue and a locked list",
+    Amm, amm, "amm": "another paper: copies between RAM and VRAM by stale flags, by hand and around each launch",
 }
 
 /// The policy as configurations name it.
@@ -102,7 +104,8 @@ impl Experiment {
             | Self::Turns
             | Self::Adaptive
             | Self::Precision
-            | Self::RandomWalk => None,
+            | Self::RandomWalk
+            | Self::Amm => None,
         }
     }
 

@@ -12,7 +12,7 @@
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
 //! * `traces`: what pages kernels use; `replay`: traces on too little memory
 //! * `device`: a bare card that runs launches of our choice
-//! * `observed`: a bare machine whose channels are looked at
+//! * `observed`: a bare machine whose channels are looked at; `traced`: what happens there to arrays with two copies, in order
 //! * [`report`]: figures, charts, and what is claimed of them
 #![forbid(unsafe_code)]
 
@@ -27,6 +27,7 @@ mod replay;
 pub mod report;
 mod settings;
 mod statistics;
+mod traced;
 mod traces;
 
 pub use experiments::{Experiment, run};

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use card::BareMachine;
-use fermi_model::{CopyMicrocode, GridStart, WarpStep, WarpWatcher};
+use fermi_model::{GridStart, WarpStep, WarpWatcher};
 use fermi_spec::addr::{Aperture, Gpa, GpuVa, GuestVramAddr};
 use fermi_spec::bar::Bar;
 use fermi_spec::instance::{AddressSpacePointer, USERD_BYTES, offset, userd};
@@ -19,10 +19,6 @@ use kernel_sets::Cache;
 use launches::{CopyMethods, GpuMemory, Item, Limits, Looked, Observer, Ring, Unmapped};
 use shadow_pt::{GuestDirectory, TableAt, TableRead, TableStore, Walk, walk};
 use vm_memory::{MmapRegion, VolatileMemory};
-
-use crate::MIB;
-use crate::host::LabError;
-use crate::programs::{Kernel, bare_machine};
 
 /// Channels of the guests' driver, whose pages with doorbells BAR1 shows from its start on.
 const CHANNELS: u64 = 8;
@@ -126,7 +122,7 @@ impl WarpWatcher for Collector {
 
 /// A bare machine, an observer of each channel, and what both saw.
 pub(crate) struct ObservedMachine {
-    machine: BareMachine,
+    pub(crate) machine: BareMachine,
     observers: BTreeMap<u64, Observer>,
     cache: Cache,
     /// What was found, by channel, in the order of the doorbells.
@@ -137,27 +133,27 @@ pub(crate) struct ObservedMachine {
 }
 
 impl ObservedMachine {
-    /// One on which a kernel fits, and that keeps what its grids reach, byte by byte.
-    pub(crate) fn on(kernel: Kernel) -> Result<Self, LabError> {
+    /// One that keeps what its grids reach, byte by byte.
+    pub(crate) fn new(machine: BareMachine) -> Self {
         let executed = Arc::default();
         let collector = Collector(Arc::clone(&executed));
-        let machine = Self::watched_by(kernel, Box::new(collector))?;
-        Ok(Self { executed, ..machine })
+        Self {
+            executed,
+            ..Self::watched_by(machine, Box::new(collector))
+        }
     }
 
-    /// One on which a kernel fits, and whose grids another watches.
-    pub(crate) fn watched_by(kernel: Kernel, watcher: Box<dyn WarpWatcher>) -> Result<Self, LabError> {
-        let vram_bytes = kernel.guest_vram().next_multiple_of(2 * MIB);
-        let mut machine = bare_machine(vram_bytes, CopyMicrocode::Nouveau)?;
+    /// One whose card is watched by somebody else: [`Self::executed`] stays empty.
+    pub(crate) fn watched_by(mut machine: BareMachine, watcher: Box<dyn WarpWatcher>) -> Self {
         machine.card.model.watch_warps(Some(watcher));
-        Ok(Self {
+        Self {
             machine,
             observers: BTreeMap::new(),
             cache: Cache::new(CACHE_ENTRIES),
             found: Vec::new(),
             runs: BTreeMap::new(),
             executed: Arc::default(),
-        })
+        }
     }
 
     /// What the card executed, in its order.

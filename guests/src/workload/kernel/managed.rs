@@ -118,22 +118,14 @@ fn with_driver(
     let memory = reference_memory(kernel, machine.scratch)?;
     let mut copier = Copier::new(&mut driver, bus)?;
     let (mut gpu, homes) = Homes::prepare(bus, &mut driver, kernel)?;
-    let mut coherence = Coherence::new(managing.scheme);
     let noise = Noise::new(options.seed);
+    let mut coherence = with_inputs(bus, &homes, managing.scheme, (kernel, noise));
     let mut summary = KernelSummary {
         vram_bytes: driver.vram_bytes(),
         footprint_bytes: homes.places.buffers.bytes(),
         rounds: options.rounds.max(1),
         ..KernelSummary::default()
     };
-    for (number, buffer) in homes.places.buffers.iter() {
-        // There are as many arrays as a kernel can have buffers.
-        coherence.add(buffer.words as u64 * 4);
-        if buffer.role == Role::Input {
-            coherence.check_overwrite(number);
-            transfer::fill(bus, kernel, noise, homes.ram(number).gpa, whole(number, buffer));
-        }
-    }
     progress(bus, "reference", 0, 1);
     kernel.reference(noise, memory);
     progress(bus, "reference", 1, 1);
@@ -181,6 +173,25 @@ fn with_driver(
         },
     );
     Ok(summary)
+}
+
+/// All buffers as arrays, their inputs made in RAM.
+fn with_inputs(
+    bus: &mut dyn GuestBus,
+    homes: &Homes,
+    scheme: Scheme,
+    (kernel, noise): (&dyn Kernel, Noise),
+) -> Coherence {
+    let mut coherence = Coherence::new(scheme);
+    for (number, buffer) in homes.places.buffers.iter() {
+        // There are as many arrays as a kernel can have buffers.
+        coherence.add(buffer.words as u64 * 4);
+        if buffer.role == Role::Input {
+            coherence.check_overwrite(number);
+            transfer::fill(bus, kernel, noise, homes.ram(number).gpa, whole(number, buffer));
+        }
+    }
+    coherence
 }
 
 /// Buffers that have expected words.
