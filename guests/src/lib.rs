@@ -26,6 +26,6 @@ pub use bus::GuestBus;
 pub use driver::{Driver, DriverError};
 pub use options::{OptionError, Options, Workload};
 pub use workload::{
-    FilesSummary, Input, KernelSummary, Machine, ManagedArray, ManagedSummary, Managing, Summary, grid_of, run,
-    run_managed, scratch_words, split_ram,
+    FilesSummary, Input, KernelSummary, Machine, ManagedArray, ManagedSummary, Managing, Summary, grid_of,
+    run, run_managed, scratch_words, split_ram,
 };

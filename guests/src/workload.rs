@@ -9,7 +9,9 @@ use crate::{DriverError, GuestBus, Options, Workload};
 use core::ops::Range;
 
 pub use files::FilesSummary;
-pub use kernel::{KernelSummary, ManagedArray, ManagedSummary, Managing, grid_of, run_managed, scratch_words};
+pub use kernel::{
+    KernelSummary, ManagedArray, ManagedSummary, Managing, grid_of, run_managed, scratch_words,
+};
 
 /// A file in guest RAM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

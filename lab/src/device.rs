@@ -3,9 +3,8 @@
 //! The host reads and writes buffers without the card, between launches, so neither takes the card's time.
 
 use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
-use fermi_spec::addr::{Iova, LARGE_PAGE, SMALL_PAGE};
-use fermi_spec::board::Board;
+use fermi_model::CopyMicrocode;
+use fermi_spec::addr::{LARGE_PAGE, SMALL_PAGE};
 use guests::driver::{
     COMPUTE_BYTES, Compute, ComputeMemory, DmaBlock, Driver, DriverConfig, DriverError, PageSize,
     STAMP_BYTES, Stamp,
@@ -17,8 +16,8 @@ use vgpu::VmId;
 use vm_memory::{VolatileMemory as _, VolatileSlice};
 
 use crate::MIB;
-use crate::host::{LabError, RAM_BYTES};
-use crate::programs::{DMA, VRAM_VA, vram_start};
+use crate::host::LabError;
+use crate::programs::{DMA, VRAM_VA, bare_machine, vram_start};
 
 /// VRAM for the code of all programs.
 const CODE_BYTES: u64 = LARGE_PAGE;
@@ -71,19 +70,12 @@ impl Device {
     pub(crate) fn start(buffer_bytes: u64) -> Result<Self, LabError> {
         let start = vram_start();
         let bytes = start + COMPUTE_BYTES + CODE_BYTES + buffer_bytes;
-        let config = ModelConfig {
-            board: Board::Gtx480,
-            vram_bytes: bytes.next_multiple_of(2 * MIB),
-            timing: Timing::of(Board::Gtx480),
-            copy_microcode: CopyMicrocode::Nouveau,
-        };
-        let card = BareCard::new(config, Iova(0), RAM_BYTES);
-        let card = card.map_err(|error| fault(format!("no bare card: {error}")))?;
-        let mut machine = BareMachine::new(card);
+        let vram_bytes = bytes.next_multiple_of(2 * MIB);
+        let mut machine = bare_machine(vram_bytes, CopyMicrocode::Nouveau)?;
         let bus = &mut machine;
         let mut driver = Driver::start(bus, &DriverConfig::new(DMA, &Options::default())).map_err(told)?;
         let stamps = driver.take_dma(bus, 2 * STAMP_BYTES).map_err(told)?;
-        let mapped = config.vram_bytes - start;
+        let mapped = vram_bytes - start;
         driver
             .map_vram(bus, VRAM_VA + start, start, mapped, PageSize::Large)
             .map_err(told)?;

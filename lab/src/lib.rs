@@ -12,7 +12,7 @@
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
 //! * `traces`: what pages kernels use; `replay`: traces on too little memory
 //! * `device`: a bare card that runs launches of our choice
-//! * `observed`: a bare machine whose channels are looked at; `traced`: what happens there to arrays with two copies, in order
+//! * `observed`: a bare machine whose channels are looked at; `two_copies`: what happens there to arrays with two copies, in order
 //! * [`report`]: figures, charts, and what is claimed of them
 #![forbid(unsafe_code)]
 
@@ -27,8 +27,8 @@ mod replay;
 pub mod report;
 mod settings;
 mod statistics;
-mod traced;
 mod traces;
+mod two_copies;
 
 pub use experiments::{Experiment, run};
 pub use host::LabError;

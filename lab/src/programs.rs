@@ -186,6 +186,14 @@ impl Kernel {
         }
     }
 
+    /// A bare card on which it fits.
+    pub(crate) fn bare_machine(self) -> Result<BareMachine, LabError> {
+        bare_machine(
+            self.guest_vram().next_multiple_of(2 * MIB),
+            CopyMicrocode::Nouveau,
+        )
+    }
+
     /// Guest VRAM that it needs.
     pub(crate) fn guest_vram(self) -> u64 {
         // Behind the driver's: the channel's own memory, code, buffers that begin pages.

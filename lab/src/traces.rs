@@ -142,7 +142,7 @@ impl Trace {
     pub(crate) fn record(kernel: Kernel) -> Result<Self, LabError> {
         let recording = Arc::new(Mutex::new(Recording::default()));
         let recorder = Recorder(Arc::clone(&recording));
-        let mut machine = ObservedMachine::watched_by(kernel, Box::new(recorder))?;
+        let mut machine = ObservedMachine::watched_by(kernel.bare_machine()?, Box::new(recorder));
         let summary = kernel
             .run(&mut machine)
             .map_err(|what| LabError::Guest { vm: VmId(0), what })?;

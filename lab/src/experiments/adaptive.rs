@@ -305,7 +305,11 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     let outcomes = jobs::all(&kernels, onlooker, name, |&kernel, onlooker| {
         outcome(kernel, percents, onlooker)
     })?;
-    let mut report = Experiment::Adaptive.report("Figures 11, 12, 16, 22 and 29 of Ganguly's thesis", PAPER, settings);
+    let mut report = Experiment::Adaptive.report(
+        "Figures 11, 12, 16, 22 and 29 of Ganguly's thesis",
+        PAPER,
+        settings,
+    );
     report.tables.push(programs_table(&outcomes));
     for (at, percent) in percents.iter().enumerate() {
         let time = |figures: &Figures, best: &Figures| figures.gpu_ns / best.gpu_ns;

@@ -3,24 +3,21 @@
 //!
 //! Pai, Govindarajan, Thazhuthaveetil: Fast and Efficient Automatic Memory Management for GPUs using Compiler-Assisted Runtime
 //! Coherence Scheme, PACT'12. A guest on a bare card runs each program under each scheme of `guests::coherence`. What the
-//! guest's library counts is held against what the machine shows (`traced`).
+//! guest's library counts is held against what the machine shows (`two_copies`).
 
-use card::BareMachine;
-use fermi_model::{BareCard, CopyMicrocode, ModelConfig, Timing};
-use fermi_spec::addr::Iova;
-use fermi_spec::board::Board;
+use fermi_model::CopyMicrocode;
 use guests::coherence::{Class, Classes, Direction, Scheme, Sets};
 use guests::{Machine, ManagedArray, ManagedSummary, Managing, Options, run_managed};
 use kernels::{Buffers, Instance, Noise, Role, Srad};
 use vgpu::VmId;
 
 use super::Experiment;
-use crate::host::{LabError, RAM_BYTES};
+use crate::host::LabError;
 use crate::jobs::{self, Onlooker};
-use crate::programs::DMA;
+use crate::programs::{DMA, bare_machine};
 use crate::report::{Cell, Report, Table};
 use crate::settings::Settings;
-use crate::traced::{Trace, TracedMachine};
+use crate::two_copies::{Trace, TracedMachine};
 use crate::{KIB, MIB};
 
 const PAPER: &str = "Pai, Govindarajan, Thazhuthaveetil, PACT'12: in srad J is copied in once and out when it is read, private arrays never; \
@@ -136,16 +133,8 @@ impl Outcome {
 }
 
 fn run_job(job: &Job, onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
-    let config = ModelConfig {
-        board: Board::Gtx480,
-        vram_bytes: VRAM_BYTES,
-        timing: Timing::of(Board::Gtx480),
-        copy_microcode: CopyMicrocode::Nouveau,
-    };
-    let card = BareCard::new(config, Iova(0), RAM_BYTES).map_err(|error| LabError::Fault {
-        what: format!("no bare card: {error}"),
-    })?;
-    let mut traced = TracedMachine::new(BareMachine::new(card), onlooker);
+    let machine = bare_machine(VRAM_BYTES, CopyMicrocode::Nouveau)?;
+    let mut traced = TracedMachine::new(machine, onlooker);
     let kernel = job.program.kernel();
     let mut scratch = vec![0; kernel.reference_words()];
     let machine = Machine {

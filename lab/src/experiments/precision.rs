@@ -54,7 +54,7 @@ struct Outcome {
 
 /// Runs a kernel, and compares.
 fn observe(kernel: Kernel) -> Result<Outcome, LabError> {
-    let mut machine = ObservedMachine::on(kernel)?;
+    let mut machine = ObservedMachine::new(kernel.bare_machine()?);
     let summary = kernel
         .run(&mut machine)
         .map_err(|what| LabError::Guest { vm: VM, what })?;

@@ -28,7 +28,10 @@ fn figure_4_second_pattern() {
     let fourth = bring(&mut tree, 4);
     assert_eq!(fourth, [4, 5, 6, 7]);
     // They come in one transfer.
-    assert_eq!(runs(&fourth).map(|run| (run.start, run.end)).collect::<Vec<_>>(), [(4, 8)]);
+    assert_eq!(
+        runs(&fourth).map(|run| (run.start, run.end)).collect::<Vec<_>>(),
+        [(4, 8)]
+    );
 }
 
 #[test]
