@@ -52,7 +52,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All three.
+    /// All schemes, the one that copies most first.
     pub const ALL: [Self; 3] = [Self::Naive, Self::Manual, Self::Amm];
 
     /// The name on command lines and in reports.
@@ -80,7 +80,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
+    /// In the order by which [`Classes`] counts.
     pub const ALL: [Self; 2] = [Self::ToGpu, Self::ToCpu];
 
     /// The side that gets the bytes.
@@ -180,12 +180,12 @@ impl Coherence {
 
     /// Whether the CPU must not touch its copy without a check.
     #[inline]
-    pub fn is_stale_on_cpu(&self, array: usize) -> bool {
+    pub(crate) fn is_stale_on_cpu(&self, array: usize) -> bool {
         self.arrays.get(array).is_some_and(|array| array.is_stale_on_cpu)
     }
 
     /// Whether a launch must not touch the GPU's copy before [`Self::before_launch`].
-    pub fn is_stale_on_gpu(&self, array: usize) -> bool {
+    pub(crate) fn is_stale_on_gpu(&self, array: usize) -> bool {
         self.arrays.get(array).is_some_and(|array| array.is_stale_on_gpu)
     }
 

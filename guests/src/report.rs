@@ -387,15 +387,15 @@ mod reader {
         /// What was copied for a kernel whose buffers have two copies, from
         /// [`Report::Coherence`](super::Report::Coherence).
         Coherence {
-            /// Who decided.
+            /// Name of the scheme that decided.
             scheme: String,
             /// Copies to VRAM.
             to_gpu: u64,
-            /// Their bytes.
+            /// Bytes copied to VRAM.
             to_gpu_bytes: u64,
             /// Copies to RAM.
             to_cpu: u64,
-            /// Their bytes.
+            /// Bytes copied to RAM.
             to_cpu_bytes: u64,
             /// Bytes that nobody touched where they were copied to.
             eager_bytes: u64,

@@ -51,7 +51,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// The launch.
+    /// The launch of a whole grid, blocks of 256 threads.
     pub fn launch(&self) -> Launch<'_> {
         Launch {
             program: self.program,
@@ -133,16 +133,8 @@ pub struct Units {
 }
 
 impl Units {
-    /// Most units of a run.
-    pub const RUN_MAX: u32 = 32;
-
-    /// Bytes of the pool.
-    pub const fn bytes(self) -> u64 {
-        (self.words as u64 * 32) << self.unit_shift
-    }
-
     /// Gives each lane the offset of its first byte in the pool, or [`NONE`] where no run was found. The lanes' sizes are
-    /// at `sizes`, a word each, in bytes: 0, or more than [`Self::RUN_MAX`] units, gets [`NONE`].
+    /// at `sizes`, a word each, in bytes: 0, or more than 32 units, gets [`NONE`].
     pub fn take(self, sizes: u64, lanes: &Lanes) -> Call {
         let parameters = Parameters::new()
             .long(self.bitmap)
@@ -326,6 +318,6 @@ mod tests {
             );
             assert_eq!(launch.blocks, [2, 1]);
         }
-        assert_eq!((pages.words(), units.bytes()), (2, 64 << 8));
+        assert_eq!(pages.words(), 2);
     }
 }

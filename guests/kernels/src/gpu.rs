@@ -136,7 +136,7 @@ impl Launch<'_> {
 /// What the processor is about to do with a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuAccess {
-    /// Load words.
+    /// Load some words, or all.
     Read,
     /// Store some words; the others stay as they are.
     Write,

@@ -25,7 +25,7 @@ pub enum Side {
 /// How a side touches its copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touch {
-    /// It loads.
+    /// It loads from any part of it.
     Read,
     /// It stores to a part of it, perhaps after a load.
     Write,
@@ -57,14 +57,14 @@ impl Class {
 /// Copies that were made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// How many.
+    /// Copies of whole arrays.
     pub count: u64,
     /// Their bytes together.
     pub bytes: u64,
 }
 
 impl Moved {
-    /// Both together.
+    /// The sum of two counts.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -96,13 +96,13 @@ impl Classes {
         classes.fold(Moved::default(), Moved::plus)
     }
 
-    /// All copies.
+    /// Copies of any class in any direction.
     pub fn all(&self) -> Moved {
         self.direction(Direction::ToGpu)
             .plus(self.direction(Direction::ToCpu))
     }
 
-    /// Both together.
+    /// The sum by direction and class.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         for (own, others) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {

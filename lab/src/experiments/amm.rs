@@ -56,7 +56,7 @@ impl Program {
     }
 }
 
-/// One run.
+/// One run of a program under a scheme.
 #[derive(Clone, Debug)]
 struct Job {
     program: Program,

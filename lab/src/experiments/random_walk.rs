@@ -41,7 +41,7 @@ const LOOKS: u32 = 1 << 22;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Job {
     way: Way,
-    /// Thousandths.
+    /// Free pages in thousandths.
     share: u32,
     point: Point,
     repeats: u64,
@@ -153,10 +153,6 @@ fn micros(nanoseconds: &[f64]) -> Cell {
     .into()
 }
 
-fn of(way: Way) -> impl Fn(&&(Job, Outcome)) -> bool {
-    move |(job, _)| job.way == way
-}
-
 fn head(columns: &[&str]) -> Vec<String> {
     ["free", "lanes"]
         .iter()
@@ -171,40 +167,39 @@ fn row(job: &Job, cells: Vec<Cell>) -> Vec<Cell> {
     row
 }
 
+/// Launches of one way, in the order of shares and lanes.
+fn rows(results: &[(Job, Outcome)], way: Way) -> impl Iterator<Item = &(Job, Outcome)> {
+    results.iter().filter(move |(job, _)| job.way == way)
+}
+
 /// Steps of the two walks that the paper has formulas for.
 fn walk_tables(results: &[(Job, Outcome)]) -> [Table; 2] {
-    let pages = results
-        .iter()
-        .filter(of(Way::Walk(Walk::Page)))
-        .map(|(job, outcome)| {
-            let point = job.point;
-            row(
-                job,
-                vec![
-                    mean(&outcome.lane_steps).into(),
-                    point.page_steps().mean.into(),
-                    mean(&outcome.warp_steps).into(),
-                    point.warp_bound(1).into(),
-                ],
-            )
-        });
-    let words = results
-        .iter()
-        .filter(of(Way::Walk(Walk::Word)))
-        .map(|(job, outcome)| {
-            let (point, exact) = (job.point, job.point.exact_words());
-            row(
-                job,
-                vec![
-                    mean(&outcome.lane_steps).into(),
-                    point.word_steps().mean.into(),
-                    exact.steps.into(),
-                    mean(&outcome.warp_steps).into(),
-                    point.warp_bound(32).into(),
-                    exact.bound.into(),
-                ],
-            )
-        });
+    let pages = rows(results, Way::Walk(Walk::Page)).map(|(job, outcome)| {
+        let point = job.point;
+        row(
+            job,
+            vec![
+                mean(&outcome.lane_steps).into(),
+                point.page_steps().mean.into(),
+                mean(&outcome.warp_steps).into(),
+                point.warp_bound(1).into(),
+            ],
+        )
+    });
+    let words = rows(results, Way::Walk(Walk::Word)).map(|(job, outcome)| {
+        let (point, exact) = (job.point, job.point.exact_words());
+        row(
+            job,
+            vec![
+                mean(&outcome.lane_steps).into(),
+                point.word_steps().mean.into(),
+                exact.steps.into(),
+                mean(&outcome.warp_steps).into(),
+                point.warp_bound(32).into(),
+                exact.bound.into(),
+            ],
+        )
+    });
     [
         Table {
             title: "RW: steps, mean ± standard error".to_owned(),
@@ -227,7 +222,7 @@ fn walk_tables(results: &[(Job, Outcome)]) -> [Table; 2] {
 }
 
 fn other_steps(results: &[(Job, Outcome)]) -> Table {
-    let steps = |way: Way| results.iter().filter(of(way));
+    let steps = |way: Way| rows(results, way);
     let together = steps(Way::Walk(Walk::Together))
         .zip(steps(Way::Queue))
         .zip(steps(Way::List));
@@ -297,8 +292,9 @@ fn claim_near<'a>(
     );
 }
 
-fn claim_steps(report: &mut Report, results: &[(Job, Outcome)]) {
-    let rows = |way: Way| results.iter().filter(move |result| of(way)(result));
+/// What the paper has formulas for.
+fn claim_walks(report: &mut Report, results: &[(Job, Outcome)]) {
+    let rows = |way: Way| rows(results, way);
     let (page, word) = (Way::Walk(Walk::Page), Way::Walk(Walk::Word));
     claim_near(
         report,
@@ -349,6 +345,10 @@ fn claim_steps(report: &mut Report, results: &[(Job, Outcome)]) {
         rows(word),
         |job, outcome| is_bounded(outcome, job.point.exact_words().bound),
     );
+}
+
+fn claim_other_steps(report: &mut Report, results: &[(Job, Outcome)]) {
+    let rows = |way: Way| rows(results, way);
     claim_near(
         report,
         "a turn of each lane at the queue: (N + 1) / 2 steps exactly",
@@ -360,7 +360,7 @@ fn claim_steps(report: &mut Report, results: &[(Job, Outcome)]) {
                 .all(|steps| (steps - job.point.queue_steps()).abs() < 1e-9)
         },
     );
-    let pairs = rows(Way::Walk(Walk::Together)).zip(rows(word));
+    let pairs = rows(Way::Walk(Walk::Together)).zip(rows(Way::Walk(Walk::Word)));
     let worse = pairs
         .filter(|((_, together), (_, alone))| mean(&together.warp_steps).mean > mean(&alone.warp_steps).mean);
     let worse = worse.count();
@@ -441,7 +441,8 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
     report
         .tables
         .push(time_table(&results, "and back", |outcome| &outcome.give_ns));
-    claim_steps(&mut report, &results);
+    claim_walks(&mut report, &results);
+    claim_other_steps(&mut report, &results);
     claim_pages(&mut report, &results);
     claim_times(&mut report, &results);
     bytes::run(&mut report, settings, onlooker)?;

@@ -8,7 +8,7 @@
 use super::srad2::{Grids, Srad2, Sums};
 use crate::{Buffers, Checked, CpuAccess, Gpu, Kernel, Noise, Role, Stopped};
 
-/// Rodinia's `J`.
+/// Rodinia's `J`, changed in place.
 const IMAGE: usize = 0;
 /// Rodinia's `E_C`, `E_N`, `E_S`, `E_W`, `E_E` by the names of listing 1.
 const WORK: [usize; 5] = [1, 2, 3, 4, 5];

@@ -48,7 +48,7 @@ pub struct ManagedArray {
 pub struct ManagedSummary {
     /// As of any kernel. Its copies include those of the code.
     pub kernel: KernelSummary,
-    /// Who decided.
+    /// The scheme that decided what was copied.
     pub scheme: Scheme,
     /// Copies of all buffers.
     pub classes: Classes,

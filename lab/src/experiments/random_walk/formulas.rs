@@ -14,7 +14,7 @@ const WORD: u32 = 32;
 /// A launch on a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Point {
-    /// Pages (T).
+    /// Pages of the pool (T).
     pub(super) pages: u32,
     /// Free ones before the launch (A).
     pub(super) free: u32,
