@@ -23,9 +23,7 @@ const ACCESS_BYTES: f64 = 128.0;
 /// What a policy works by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
-    /// 4 KiB.
     Page,
-    /// 64 KiB.
     Block,
 }
 

@@ -21,7 +21,6 @@ const QUANTUM: u64 = 8192;
 /// Accesses of warps to one page within a quantum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Touch {
-    /// Which allocation.
     pub(crate) allocation: usize,
     /// Which of its pages.
     pub(crate) page: u32,

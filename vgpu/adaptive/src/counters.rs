@@ -9,30 +9,30 @@ const ROUND_TRIPS_MAX: u32 = (1 << (32 - ACCESS_BITS)) - 1;
 ///
 /// Where a number of one block has reached its end, that number of every block is halved, so that hot ones stay hotter than cold ones.
 #[derive(Clone, Debug)]
-pub struct Counters {
+pub(crate) struct Counters {
     words: Vec<u32>,
 }
 
 impl Counters {
     /// For so many blocks, of which none was used.
-    pub fn new(blocks: usize) -> Self {
+    pub(crate) fn new(blocks: usize) -> Self {
         Self {
             words: vec![0; blocks],
         }
     }
 
     /// Accesses of a block; 0 for one that is not there.
-    pub fn accesses(&self, block: usize) -> u32 {
+    pub(crate) fn accesses(&self, block: usize) -> u32 {
         self.words.get(block).map_or(0, |word| word & ACCESSES_MAX)
     }
 
     /// How often a block was evicted; 0 for one that is not there.
-    pub fn round_trips(&self, block: usize) -> u32 {
+    pub(crate) fn round_trips(&self, block: usize) -> u32 {
         self.words.get(block).map_or(0, |word| word >> ACCESS_BITS)
     }
 
     /// A block was used so many times. What would go beyond the end of the number is not counted.
-    pub fn used(&mut self, block: usize, times: u32) {
+    pub(crate) fn used(&mut self, block: usize, times: u32) {
         let sum = self.accesses(block).saturating_add(times).min(ACCESSES_MAX);
         let trips = self.round_trips(block);
         self.set(block, sum, trips);
@@ -42,7 +42,7 @@ impl Counters {
     }
 
     /// A block was evicted.
-    pub fn evicted(&mut self, block: usize) {
+    pub(crate) fn evicted(&mut self, block: usize) {
         let trips = (self.round_trips(block) + 1).min(ROUND_TRIPS_MAX);
         let accesses = self.accesses(block);
         self.set(block, accesses, trips);

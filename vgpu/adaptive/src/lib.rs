@@ -8,9 +8,9 @@
 //!                └─ Evict: who goes for it ───► Comes { units, gone }
 //! ```
 //!
-//! * [`Tree`]: what comes and goes around a block (sections 2.2.2, 4.1.2)
-//! * [`Counters`], [`Migration`]: hot and cold blocks, and thresholds (chapter 5)
-//! * [`History`], [`Pattern`]: how an allocation is used (chapter 6)
+//! * `tree`: what comes and goes around a block (sections 2.2.2, 4.1.2)
+//! * `counters`, [`Migration`]: hot and cold blocks, and thresholds (chapter 5)
+//! * [`Pattern`]: how an allocation is used (chapter 6)
 //! * [`Rules`], [`Choice`]: a policy, or the engine that chooses one by pattern
 //! * [`Manager`]: a memory under a policy
 //!
@@ -26,10 +26,9 @@ mod rules;
 mod threshold;
 mod tree;
 
-pub use counters::Counters;
 pub use manager::{Manager, Outcome, Setup};
-pub use pattern::{History, Pattern, Sight};
+pub use pattern::Pattern;
 pub use residency::{Gone, Place};
 pub use rules::{Bring, Choice, Evict, Rules};
-pub use threshold::{Fill, Migration};
-pub use tree::{Spread, Tree, runs};
+pub use threshold::Migration;
+pub use tree::{Spread, runs};

@@ -20,11 +20,11 @@ pub enum Pattern {
 
 /// What was seen of an allocation in one kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sight {
+pub(crate) struct Sight {
     /// Three quarters of the blocks are at most two from the one before.
-    pub is_linear: bool,
+    pub(crate) is_linear: bool,
     /// Three quarters of the blocks were used in an earlier kernel too.
-    pub is_again: bool,
+    pub(crate) is_again: bool,
 }
 
 impl Pattern {
@@ -38,8 +38,8 @@ impl Pattern {
     /// | random | mixed | mixed | random |
     /// | mixed | mixed | mixed | mixed |
     ///
-    /// A mixed allocation of which four kernels in a row were alike is begun anew ([`History`]): what a program did at its start is past.
-    pub fn after(self, sight: Sight) -> Self {
+    /// A mixed allocation of which four kernels in a row were alike is begun anew: what a program did at its start is past.
+    pub(crate) fn after(self, sight: Sight) -> Self {
         match (self, sight.is_linear, sight.is_again) {
             (Self::Undecided | Self::Streaming, true, false) => Self::Streaming,
             (Self::Undecided | Self::Streaming, true, true) | (Self::Regular, true, _) => Self::Regular,
@@ -60,7 +60,7 @@ const STEP_MAX: u32 = 2;
 
 /// What was seen of one allocation.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub(crate) struct History {
     /// Blocks in the order of each kernel's first use of them, since the last verdict: of the kernel under way, and of those before it that used too few.
     order: Vec<u32>,
     /// Those of them that an earlier kernel had used.
@@ -74,7 +74,7 @@ pub struct History {
 
 impl History {
     /// A block is used.
-    pub fn used(&mut self, block: u32) {
+    pub(crate) fn used(&mut self, block: u32) {
         if self.in_kernel.insert(block) {
             self.order.push(block);
             self.again += usize::from(self.earlier.contains(&block));
@@ -82,7 +82,7 @@ impl History {
     }
 
     /// The kernel is over: what was used is judged, if it is enough.
-    pub fn kernel_ends(&mut self) {
+    pub(crate) fn kernel_ends(&mut self) {
         if let Some(sight) = self.sight() {
             self.alike = match self.alike {
                 (is_linear, count) if is_linear == sight.is_linear => (is_linear, count.saturating_add(1)),
@@ -99,7 +99,7 @@ impl History {
     }
 
     /// The pattern, with what the kernel under way has shown.
-    pub fn pattern(&self) -> Pattern {
+    pub(crate) fn pattern(&self) -> Pattern {
         self.sight()
             .map_or(self.pattern, |sight| self.pattern.after(sight))
     }

@@ -7,7 +7,7 @@ use crate::tree::Tree;
 /// A unit of an allocation: a block, or a page where a policy works by pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
-    /// Which allocation.
+    /// Its number in [`Setup::allocations`](crate::Setup::allocations).
     pub allocation: usize,
     /// Which of its units.
     pub unit: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Residency {
 /// A unit that went, and whether it has to be written back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gone {
-    /// The unit.
+    /// Where it was.
     pub place: Place,
     /// It was stored to since it came.
     pub is_dirty: bool,

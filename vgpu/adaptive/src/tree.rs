@@ -20,7 +20,7 @@ const ROOT: usize = 1;
 ///
 /// A block counts as valid from the moment at which it is to come, so that two faults of one group do not bring it twice.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     /// Valid blocks below each node: the root is 1, the children of `n` are `2n` and `2n + 1`, the last half are the blocks.
     valid: Vec<u32>,
     leaves: usize,
@@ -30,7 +30,7 @@ pub struct Tree {
 
 impl Tree {
     /// Over so many blocks, none of them valid. A number that is no power of two is rounded up, but the blocks that this adds never come.
-    pub fn new(blocks: u32) -> Self {
+    pub(crate) fn new(blocks: u32) -> Self {
         let blocks = blocks.max(1);
         let leaves = blocks.next_power_of_two() as usize;
         Self {
@@ -41,28 +41,27 @@ impl Tree {
     }
 
     /// Whether a block is valid.
-    pub fn is_valid(&self, block: u32) -> bool {
+    pub(crate) fn is_valid(&self, block: u32) -> bool {
         block < self.blocks && self.valid[self.leaves + block as usize] != 0
     }
 
-    /// Valid blocks.
-    pub fn count(&self) -> u32 {
+    pub(crate) fn count(&self) -> u32 {
         self.valid[ROOT]
     }
 
     /// Whether every block is valid that there is.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.count() == self.blocks
     }
 
     /// The valid blocks, upwards.
-    pub fn valid_blocks(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn valid_blocks(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.blocks).filter(|block| self.is_valid(*block))
     }
 
     /// One block comes, and what `spread` brings with it. The blocks that were not valid before, upwards: the one that is wanted is among them
     /// unless it was valid.
-    pub fn bring(&mut self, block: u32, spread: Option<Spread>) -> Vec<u32> {
+    pub(crate) fn bring(&mut self, block: u32, spread: Option<Spread>) -> Vec<u32> {
         let mut came = Vec::new();
         if block >= self.blocks || self.is_valid(block) {
             return came;
@@ -92,7 +91,7 @@ impl Tree {
 
     /// One block goes, and with `spreads` what a balanced tree lets go with it: from the block's parent up, a node of which less than half is
     /// left has its fuller child lowered to what the emptier one has (section 4.1.2). The blocks that were valid before, upwards.
-    pub fn evict(&mut self, block: u32, spreads: bool) -> Vec<u32> {
+    pub(crate) fn evict(&mut self, block: u32, spreads: bool) -> Vec<u32> {
         let mut gone = Vec::new();
         if !self.is_valid(block) {
             return gone;
@@ -111,7 +110,7 @@ impl Tree {
     }
 
     /// Every block goes. The blocks that were valid, upwards.
-    pub fn evict_all(&mut self) -> Vec<u32> {
+    pub(crate) fn evict_all(&mut self) -> Vec<u32> {
         let mut gone = Vec::new();
         self.drain(ROOT, 0, &mut gone);
         gone.sort_unstable();
