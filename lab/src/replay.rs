@@ -18,13 +18,20 @@ const BYTES_PER_NS: f64 = 11.0;
 /// What each transfer takes before its first byte. Ours: with it 4 KiB come at 3 GB/s and 64 KiB at 9, which has the form of the thesis's Figure 6.
 const TRANSFER_NS: f64 = 1_000.0;
 /// Bytes that one access of a warp moves across the link.
-const ACCESS_BYTES: f64 = 128.0;
+const ACCESS_BYTES: u64 = 128;
 
 /// What a policy works by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unit {
     Page,
     Block,
+}
+
+impl Figures {
+    /// Bytes across the link, in both directions and by single accesses.
+    pub(crate) fn link_bytes(&self) -> u64 {
+        self.bytes_in + self.bytes_out + self.remote * ACCESS_BYTES
+    }
 }
 
 impl Unit {
@@ -114,7 +121,7 @@ impl Sum {
         }
         figures.bytes_out += Transfers::count(&moved.went) * bytes;
         figures.remote += moved.remote;
-        figures.gpu_ns += moved.remote as f64 * ACCESS_BYTES / BYTES_PER_NS;
+        figures.gpu_ns += (moved.remote * ACCESS_BYTES) as f64 / BYTES_PER_NS;
         if !moved.came.is_empty() {
             figures.groups += 1;
             // Both directions go at once.
@@ -182,7 +189,8 @@ pub(crate) fn replay(trace: &Trace, unit: Unit, choice: Choice, percent: u64, se
                 match manager.access(place, touch.loads, touch.stores) {
                     Outcome::Local => {}
                     Outcome::Remote => moved.remote += u64::from(touch.loads + touch.stores),
-                    Outcome::Comes { units, gone } => {
+                    Outcome::Comes { units, gone, remote } => {
+                        moved.remote += u64::from(remote);
                         moved.came.entry(touch.allocation).or_default().extend(units);
                         for one in gone.iter().filter(|one| one.is_dirty) {
                             let of = moved.went.entry(one.place.allocation).or_default();

@@ -316,6 +316,9 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         let title = format!("GPU time at {percent} % by Belady's");
         report.tables.push(table(title, &outcomes, at, time, false));
         let again = |figures: &Figures, _: &Figures| figures.again as f64 / MIB as f64;
+        let link = |figures: &Figures, _: &Figures| figures.link_bytes() as f64 / MIB as f64;
+        let title = format!("MiB across the link at {percent} %");
+        report.tables.push(table(title, &outcomes, at, link, true));
         let title = format!("MiB that came again at {percent} %");
         report.tables.push(table(title, &outcomes, at, again, true));
     }

@@ -39,6 +39,8 @@ pub enum Outcome {
         units: Vec<u32>,
         /// Units that have to go first, of whatever allocation.
         gone: Vec<Gone>,
+        /// Loads that had reached the host before the threshold was met.
+        remote: u32,
     },
 }
 
@@ -102,6 +104,7 @@ impl Manager {
             return Outcome::Remote;
         };
         let index = self.bases[place.allocation] + place.unit as usize;
+        let before = self.counters.accesses(index);
         self.counters.used(index, loads.saturating_add(stores));
         self.histories[place.allocation].used(place.unit);
         let is_store = stores > 0;
@@ -126,7 +129,13 @@ impl Manager {
         self.residency.came(large, &units);
         self.residency.used(place, is_store);
         let first = self.residency.larges()[large].first;
+        // In which order loads and a store came is not known: the store is taken for the first.
+        let waited = threshold
+            .filter(|_| !is_store)
+            .map_or(0, |least| least.saturating_sub(1));
+        let remote = waited.saturating_sub(before.into()).min(loads.into());
         Outcome::Comes {
+            remote: remote as u32,
             units: units.into_iter().map(|unit| first + unit).collect(),
             gone,
         }
@@ -287,11 +296,10 @@ impl Manager {
         let larges = self.residency.larges();
         let is_other = |number: &usize| *number != coming_to && larges[*number].tree.count() > 0;
         let all: Vec<usize> = (0..larges.len()).filter(is_other).collect();
+        let rules: Vec<Rules> = (0..self.bases.len()).map(|of| self.rules(of)).collect();
         let may_go = |number: &usize| {
-            let goes_whole = matches!(
-                self.rules(larges[*number].allocation).evict,
-                Evict::Large | Evict::Coldest
-            );
+            let evict = rules[larges[*number].allocation].evict;
+            let goes_whole = matches!(evict, Evict::Large | Evict::Coldest);
             !goes_whole || larges[*number].tree.is_full()
         };
         let populated: Vec<usize> = all.iter().copied().filter(may_go).collect();

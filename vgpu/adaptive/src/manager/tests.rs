@@ -29,7 +29,7 @@ fn load(manager: &mut Manager, unit: u32) -> Outcome {
 fn moved(manager: &mut Manager, units: impl IntoIterator<Item = u32>) -> [Vec<u32>; 2] {
     let mut all = [Vec::new(), Vec::new()];
     for unit in units {
-        if let Outcome::Comes { units, gone } = load(manager, unit) {
+        if let Outcome::Comes { units, gone, .. } = load(manager, unit) {
             all[0].extend(gone.iter().map(|one| one.place.unit));
             all[1].extend(units);
         }
@@ -125,7 +125,17 @@ fn unit_is_read_from_the_host_until_it_was_used_often_enough_and_a_store_brings_
         [load(&mut delayed, 0), load(&mut delayed, 0)],
         [Outcome::Remote, Outcome::Remote]
     );
-    assert!(matches!(load(&mut delayed, 0), Outcome::Comes { .. }));
+    assert!(matches!(load(&mut delayed, 0), Outcome::Comes { remote: 0, .. }));
+    // Of ten loads at once two go to the host before the unit comes.
+    let many = delayed.access(
+        Place {
+            allocation: 0,
+            unit: 9,
+        },
+        10,
+        0,
+    );
+    assert!(matches!(many, Outcome::Comes { remote: 2, .. }));
     let stored = delayed.access(
         Place {
             allocation: 0,
@@ -251,7 +261,7 @@ proptest! {
             match manager.access(place, 1, u32::from(kind == 0)) {
                 Outcome::Local => prop_assert!(there.contains(&place)),
                 Outcome::Remote => prop_assert!(!there.contains(&place)),
-                Outcome::Comes { units, gone } => {
+                Outcome::Comes { units, gone, .. } => {
                     for one in gone {
                         prop_assert!(there.remove(&one.place));
                     }

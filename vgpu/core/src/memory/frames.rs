@@ -25,7 +25,7 @@ pub enum FrameSearch {
     /// In order, each VM from a place of its own: frames of a chunk follow each other as far as they can.
     #[default]
     FirstFit,
-    /// In a word of the bitmap drawn anew for each try, and behind many tries in vain in order: RW-BM of Yuan et al., Dynamic Memory Management in
+    /// In a word of the bitmap drawn anew for each try, and behind many tries in vain in order: RW-BM of Pham et al., Dynamic Memory Management in
     /// Massively Parallel Systems, in the section on a bitmap of used bits.
     RandomWalk,
 }
