@@ -20,6 +20,7 @@ const RAM_MIB: u32 = 1024;
 pub(super) const VM_RAM: &str = "128M";
 const VM_RAM_KIB: u64 = 128 << 10;
 pub(super) const SOCKET: &str = "/run/a.sock";
+const TRAPPED_SOCKET: &str = "/run/trapped.sock";
 /// Number of boots, of which the median counts.
 const BOOTS: usize = 3;
 const TRACING: &str = "/sys/kernel/debug/tracing";
@@ -74,6 +75,7 @@ pub(super) fn measure(environment: &HostEnv, vramd: &Path, folder: &Path) -> Res
     figures.insert(Figure::RemoteRead, median_of(&lines, "register")?);
     let lines = run(&mut guest, "doorbell")?.console;
     figures.insert(Figure::Doorbell, median_of(&lines, "doorbell")?);
+    figures.insert(Figure::TrappedDoorbell, trapped_doorbell(&mut guest)?);
     let memory = memory(&mut guest, exits)?;
     figures.insert(Figure::Anonymous, memory.anonymous_kib);
     figures.insert(Figure::Resident, memory.resident_kib);
@@ -97,33 +99,52 @@ fn machine(environment: &HostEnv, root: &Path, folder: &Path) -> Result<Guest> {
     let mut guest = Guest::boot(environment, &config, folder)?;
     guest.succeed("load host", PATIENCE)?;
     guest.succeed(&format!("echo advise >{SHMEM_HUGE_PAGES}"), PATIENCE)?;
+    serve(&mut guest, "host", SOCKET)?;
+    Ok(guest)
+}
+
+/// Starts a broker with `/etc/CONFIG.toml`, and returns when it has made its socket. `$!` is its process.
+fn serve(guest: &mut Guest, config: &str, socket: &str) -> Result<()> {
     let serve = format!(
-        "vramd serve --config /etc/host.toml >/dev/null 2>serve.log & until [ -S {SOCKET} ]; do kill -0 $! || break; \
-         usleep 10000; done; [ -S {SOCKET} ]"
+        "vramd serve --config /etc/{config}.toml >/dev/null 2>{config}.log & until [ -S {socket} ]; do kill -0 $! || break; \
+         usleep 10000; done; [ -S {socket} ]"
     );
     guest
         .succeed(&serve, PATIENCE)
         .context("the broker does not start")?;
-    Ok(guest)
+    Ok(())
+}
+
+/// Time of a doorbell that is a message, with a broker of its own whose VMs have no windows that are memory.
+fn trapped_doorbell(guest: &mut Guest) -> Result<u64> {
+    serve(guest, "trapped", TRAPPED_SOCKET)?;
+    guest.succeed("trapped=$!", PATIENCE)?;
+    let lines = run(guest, "doorbell-trapped")?.console;
+    guest.succeed("kill $trapped; wait $trapped; true", PATIENCE)?;
+    median_of(&lines, "doorbell")
 }
 
 fn files(vramd: &Path, folder: &Path) -> Result<Vec<GuestFile>> {
     let mut files = GuestFile::vramd(vramd)?;
-    let host = format!(
-        "[[gpu]]\nname = \"gpu\"\ndevice = \"model:gtx480\"\nvram = \"64M\"\nhost_ram = \"256M\"\n\
-         [[vm]]\nname = \"a\"\ngpu = \"gpu\"\nsocket = \"{SOCKET}\"\nguest_vram = \"32M\"\n"
-    );
-    let vm = |test| {
+    let host = |socket, settings| {
         format!(
-            "name = \"a\"\nmemory = \"{VM_RAM}\"\noptions = \"vramd.workload=hotspot bare.test={test}\"\n[vgpu]\nsocket = \"{SOCKET}\"\n"
+            "[[gpu]]\nname = \"gpu\"\ndevice = \"model:gtx480\"\nvram = \"64M\"\nhost_ram = \"256M\"\n{settings}\
+             [[vm]]\nname = \"a\"\ngpu = \"gpu\"\nsocket = \"{socket}\"\nguest_vram = \"32M\"\n"
+        )
+    };
+    let vm = |socket, test| {
+        format!(
+            "name = \"a\"\nmemory = \"{VM_RAM}\"\noptions = \"vramd.workload=hotspot bare.test={test}\"\n[vgpu]\nsocket = \"{socket}\"\n"
         )
     };
     let texts = [
-        ("host", host),
-        ("boot", vm("boot")),
-        ("latency", vm("latency")),
-        ("doorbell", vm("doorbell")),
-        ("spin", vm("spin")),
+        ("host", host(SOCKET, "")),
+        ("trapped", host(TRAPPED_SOCKET, "windows = \"trapped\"\n")),
+        ("boot", vm(SOCKET, "boot")),
+        ("latency", vm(SOCKET, "latency")),
+        ("doorbell", vm(SOCKET, "doorbell")),
+        ("doorbell-trapped", vm(TRAPPED_SOCKET, "doorbell")),
+        ("spin", vm(SOCKET, "spin")),
     ];
     for (name, text) in texts {
         let from = folder.join(format!("{name}.toml"));
