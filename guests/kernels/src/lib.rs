@@ -9,7 +9,7 @@
 //!
 //! * [`Kernel`]: the trait of a kernel; [`make`] makes one by its name for a wanted footprint
 //! * [`Gpu`]: the trait of a GPU that runs one; `guests::workload` implements it over the driver
-//! * [`allocators`]: allocators that the lanes of a grid call
+//! * [`allocators`]: allocators that the lanes of a grid call; [`signature`]: whether memory has changed
 //! * [`programs`]: the code of all
 //!
 //! `no_std`, and no allocator: sizes are computed from the footprint, a reference works in memory that its caller
@@ -26,6 +26,7 @@ mod kernel;
 mod kernels;
 mod math;
 mod noise;
+pub mod signature;
 
 pub use gpu::{Checked, CpuAccess, Gpu, Launch, Parameters, Piece, Stopped};
 pub use kernel::{Buffer, Buffers, Kernel, Match, Role};
