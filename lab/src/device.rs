@@ -21,6 +21,8 @@ use crate::programs::{DMA, VRAM_VA, bare_machine, vram_start};
 
 /// VRAM for the code of all programs.
 const CODE_BYTES: u64 = LARGE_PAGE;
+/// Most blocks of a launch in a direction.
+const BLOCKS_MAX: u32 = 0xffff;
 /// Words in front of and behind each buffer that nothing may change.
 const GUARD_WORDS: usize = 64;
 const GUARD_BYTES: u64 = GUARD_WORDS as u64 * 4;
@@ -154,24 +156,31 @@ impl Device {
         Ok(va)
     }
 
-    /// Runs a grid, not cut into pieces, to its end: nanoseconds of the card's time.
+    /// Runs a grid to its end, in as many launches as it has 65,535 columns of blocks: nanoseconds of the card's time.
     pub(crate) fn run(&mut self, launch: &Launch<'_>) -> Result<u64, LabError> {
         let program = launch.program;
         if launch.parameters.bytes() != program.parameter_bytes {
             return Err(fault(format!("{} has other parameters", program.name)));
         }
         let code = self.code(program)?;
-        let whole = Piece {
-            first: [0, 0],
-            blocks: launch.blocks,
-        };
-        let (constants, count) = launch.parameters.bank(whole);
-        let grid = grid_of(launch, whole, code, &constants[..count]);
+        let [columns, rows] = launch.blocks;
+        let widest = columns.min(BLOCKS_MAX);
+        let starts = (0..columns).step_by(widest.max(1) as usize);
+        let pieces = starts.map(|x| Piece {
+            first: [x, 0],
+            blocks: [widest.min(columns - x), rows],
+        });
         let (compute, driver, bus, stamps) =
             (&self.compute, &mut self.driver, &mut self.machine, self.stamps);
         let ran = compute
             .stamp(driver, bus, stamps.va, 1)
-            .and_then(|()| compute.launch(driver, bus, &grid))
+            .and_then(|()| {
+                pieces.clone().try_for_each(|piece| {
+                    let (constants, count) = launch.parameters.bank(piece);
+                    let grid = grid_of(launch, piece, code, &constants[..count]);
+                    compute.launch(driver, bus, &grid)
+                })
+            })
             .and_then(|()| compute.stamp(driver, bus, stamps.va + STAMP_BYTES, 2))
             .and_then(|()| compute.finish(driver, bus))
             .and_then(|()| driver.check_device(bus));

@@ -5,6 +5,7 @@ mod amm;
 mod chunk_size;
 mod delay;
 mod fairness;
+mod gdm;
 mod hot_set;
 mod no_pressure;
 mod oversubscribe;
@@ -74,6 +75,7 @@ experiments! {
     Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
     Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
     RandomWalk, random_walk, "random-walk": "no figure: memory for the lanes of a grid, by random walks, a queue and a locked list",
+    Gdm, gdm, "gdm": "another paper's Figures 7 to 9: memory brought before each launch, for two programs, a leak, an attack",
     Amm, amm, "amm": "another paper: copies between RAM and VRAM by stale flags, by hand and around each launch",
 }
 
@@ -105,6 +107,7 @@ impl Experiment {
             | Self::Adaptive
             | Self::Precision
             | Self::RandomWalk
+            | Self::Gdm
             | Self::Amm => None,
         }
     }

@@ -12,10 +12,12 @@
 //! * `host`: a host whose failures are errors; `programs`: what its guests do
 //! * `traces`: what pages kernels use; `replay`: traces on too little memory
 //! * `device`: a bare card that runs launches of our choice
+//! * `calls`: what programs ask of a card; `staged`: their calls replayed on a memory that is managed before launches
 //! * `observed`: a bare machine whose channels are looked at; `two_copies`: what happens there to arrays with two copies, in order
 //! * [`report`]: figures, charts, and what is claimed of them
 #![forbid(unsafe_code)]
 
+mod calls;
 mod device;
 mod experiments;
 mod host;
@@ -26,6 +28,7 @@ mod programs;
 mod replay;
 pub mod report;
 mod settings;
+mod staged;
 mod statistics;
 mod traces;
 mod two_copies;
