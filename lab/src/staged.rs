@@ -41,6 +41,12 @@ struct Process<'a> {
     end: f64,
 }
 
+impl Process<'_> {
+    fn is_over(&self) -> bool {
+        self.runs > 0 && self.ran >= self.runs
+    }
+}
+
 /// A launch under way.
 #[derive(Debug)]
 struct UnderWay {
@@ -204,11 +210,10 @@ impl<'a> Replay<'a> {
 
     /// Does the next call of whoever is the first to have one. False: all have ended.
     fn step(&mut self) -> bool {
-        let is_over = |process: &Process<'_>| process.runs > 0 && process.ran >= process.runs;
         let others_run = self
             .processes
             .iter()
-            .any(|process| process.runs > 0 && !is_over(process));
+            .any(|process| process.runs > 0 && !process.is_over());
         if !others_run {
             return false;
         }
@@ -216,7 +221,7 @@ impl<'a> Replay<'a> {
             .processes
             .iter()
             .enumerate()
-            .filter(|(_, process)| !is_over(process));
+            .filter(|(_, process)| !process.is_over());
         let first = ready.min_by(|(_, one), (_, other)| one.ready.total_cmp(&other.ready));
         let Some((at, _)) = first else { return false };
         let ready = self.processes[at].ready;
@@ -232,7 +237,7 @@ impl<'a> Replay<'a> {
                     .processes
                     .iter()
                     .enumerate()
-                    .filter(|(other, process)| *other != at && !is_over(process));
+                    .filter(|(other, process)| *other != at && !process.is_over());
                 let next = others.map(|(_, process)| process.ready).fold(ready, f64::max);
                 self.processes[at].ready = next + TURN_NS;
             }
@@ -257,7 +262,7 @@ impl<'a> Replay<'a> {
             .iter()
             .enumerate()
             .filter(|(other, _)| *other != at);
-        let behind = others.filter(|(_, other)| other.runs == 0 || other.ran < other.runs);
+        let behind = others.filter(|(_, other)| !other.is_over());
         let least = behind
             .map(|(_, other)| share(other))
             .fold(f64::INFINITY, f64::min);
@@ -382,12 +387,8 @@ impl<'a> Replay<'a> {
             .fold(f64::INFINITY, f64::min);
         let process = &mut self.processes[at];
         // Or for somebody who came before, and goes on when he is ready.
-        let next = if next.is_finite() {
-            next.max(process.ready)
-        } else {
-            process.ready
-        };
-        process.ready = end.unwrap_or(next + TURN_NS).max(process.ready);
+        let next = if next.is_finite() { next + TURN_NS } else { TURN_NS };
+        process.ready = end.unwrap_or(next).max(process.ready + TURN_NS);
     }
 
     /// The owner's buffers have new bytes. What went to the card at once is there.

@@ -125,8 +125,8 @@ impl Card for Engines {
     }
 
     fn clear(&mut self, block: Block) {
-        let versions = self.versions.entry(block).or_default();
-        versions.card = Some(versions.latest);
+        // Zeros are version 0: whatever was ever stored there is lost.
+        self.versions.entry(block).or_default().card = Some(0);
     }
 
     fn evict(&mut self, block: Block, writes_back: bool) {
@@ -158,11 +158,10 @@ impl Card for Engines {
             .collect()
     }
 
-    fn copy_in(&mut self, owner: u32, bytes: Range<u64>) {
+    /// The replay knows the version.
+    fn copy_in(&mut self, _owner: u32, bytes: Range<u64>) {
         self.figures.bytes_in += bytes.end - bytes.start;
         self.copy(bytes.end - bytes.start, None);
-        // The replay tells its version.
-        let _ = owner;
     }
 
     fn copy_out(&mut self, owner: u32, bytes: Range<u64>) {

@@ -53,6 +53,8 @@ struct State<S> {
     is_expected: bool,
     /// What was found the last time.
     was_dirty: bool,
+    /// Its place among copies that were not carried out.
+    pending: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -72,8 +74,10 @@ pub struct Manager<C: Card> {
     owners: BTreeMap<u32, Owner>,
     states: BTreeMap<Block, State<C::Signature>>,
     stack: Stack,
-    /// Copies to the card that were asked for and not carried out, in their order.
-    pending: VecDeque<Block>,
+    /// Blocks that were copied to and did not come since, in the order of the copies: each at most once.
+    pending: BTreeMap<u64, Block>,
+    /// The number of the last copy.
+    copies: u64,
     /// Owners whose launches wait for room, in their order.
     waiting: VecDeque<u32>,
 }
@@ -86,7 +90,8 @@ impl<C: Card> Manager<C> {
             owners: BTreeMap::new(),
             states: BTreeMap::new(),
             stack: Stack::default(),
-            pending: VecDeque::new(),
+            pending: BTreeMap::new(),
+            copies: 0,
             waiting: VecDeque::new(),
         }
     }
@@ -134,7 +139,34 @@ impl<C: Card> Manager<C> {
         within.all(|part| bytes.start <= part.start && part.end <= bytes.end)
     }
 
-    /// An owner reserves memory. Blocks that it shares with another region of its own stay as they are.
+    /// Whether a launch needs one of these blocks where it is.
+    fn is_held(&self, owner: u32, mut blocks: Range<u32>) -> bool {
+        blocks.any(|index| {
+            let state = self.states.get(&Block { owner, index });
+            state.is_some_and(|state| state.launches > 0)
+        })
+    }
+
+    /// A copy to a block was asked for.
+    fn asks(&mut self, block: Block) {
+        self.does_not_ask(block);
+        self.copies += 1;
+        if let Some(state) = self.states.get_mut(&block) {
+            state.pending = Some(self.copies);
+            self.pending.insert(self.copies, block);
+        }
+    }
+
+    /// It was carried out, or nobody wants it.
+    fn does_not_ask(&mut self, block: Block) {
+        let asked = self.states.get_mut(&block).and_then(|state| state.pending.take());
+        if let Some(asked) = asked {
+            self.pending.remove(&asked);
+        }
+    }
+
+    /// An owner reserves memory. Blocks that it shares with another region of its own stay as they are. Whoever calls this has checked that
+    /// regions do not overlap, and bounds how many blocks an owner has.
     pub fn reserve(&mut self, owner: u32, bytes: Range<u64>) {
         let blocks = self.blocks(&bytes);
         let of = self.owners.entry(owner).or_default();
@@ -150,6 +182,7 @@ impl<C: Card> Manager<C> {
                 is_used: false,
                 is_expected: false,
                 was_dirty: false,
+                pending: None,
             });
         }
     }
@@ -166,12 +199,7 @@ impl<C: Card> Manager<C> {
             return Ok(());
         };
         let blocks = self.blocks(&(start..end));
-        let is_used = |index| {
-            self.states
-                .get(&Block { owner, index })
-                .is_some_and(|state| state.launches > 0)
-        };
-        if blocks.clone().any(is_used) {
+        if self.is_held(owner, blocks.clone()) {
             return Err(Busy);
         }
         self.waiting.retain(|waiting| *waiting != owner);
@@ -188,6 +216,7 @@ impl<C: Card> Manager<C> {
         for index in free {
             let block = Block { owner, index };
             self.discard(card, block);
+            self.does_not_ask(block);
             self.states.remove(&block);
             if let Some(of) = self.owners.get_mut(&owner) {
                 of.objects.free(index..index + 1);
@@ -221,12 +250,7 @@ impl<C: Card> Manager<C> {
     /// A launch uses it.
     pub fn copy_in(&mut self, card: &mut C, owner: u32, bytes: Range<u64>) -> Result<(), Busy> {
         let blocks = self.blocks(&bytes);
-        let is_used = |index| {
-            self.states
-                .get(&Block { owner, index })
-                .is_some_and(|state| state.launches > 0)
-        };
-        if blocks.clone().any(is_used) {
+        if self.is_held(owner, blocks.clone()) {
             return Err(Busy);
         }
         if bytes.end - bytes.start >= self.setup.block_bytes
@@ -268,7 +292,7 @@ impl<C: Card> Manager<C> {
         state.is_new = true;
         state.is_used = false;
         self.discard(card, block);
-        self.pending.push_back(block);
+        self.asks(block);
     }
 
     /// Some bytes of a block change.
@@ -289,7 +313,7 @@ impl<C: Card> Manager<C> {
             }
             None => {
                 state.host = Host::Staged;
-                self.pending.push_back(block);
+                self.asks(block);
             }
         }
     }
@@ -301,6 +325,7 @@ impl<C: Card> Manager<C> {
             let part = self.part(&bytes, index);
             if let Some(state) = self.states.get_mut(&Block { owner, index })
                 && state.host == Host::Source
+                && !matches!(state.card, Some(Bytes::Dirty(_)))
             {
                 state.host = Host::Staged;
                 staged += part.end - part.start;
@@ -516,18 +541,14 @@ impl<C: Card> Manager<C> {
         if self.stack.len() >= self.setup.capacity as usize || !self.waiting.is_empty() {
             return None;
         }
-        while let Some(block) = self.pending.pop_front() {
-            let state = self.states.get(&block);
-            if state.is_some_and(|state| state.card.is_none() && state.host != Host::Empty) {
-                self.comes(card, block);
-                return Some(block);
-            }
-        }
-        None
+        let block = *self.pending.first_key_value()?.1;
+        self.comes(card, block);
+        Some(block)
     }
 
     /// There is room for it.
     fn comes(&mut self, card: &mut C, block: Block) {
+        self.does_not_ask(block);
         let Some(state) = self.states.get_mut(&block) else {
             return;
         };

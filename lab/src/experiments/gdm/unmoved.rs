@@ -115,6 +115,11 @@ fn claim_copies(report: &mut Report, scale: Scale, costs: Costs) {
         "GDM as in the paper writes back {} KiB in so many rounds of that loop: each block that is only read once, until it has a signature",
         of_paper.join(", ")
     ));
+    let staged = figures(setup(System::Loads), costs, &overwriting(scale, ROUNDS)).staged;
+    report.notes.push(format!(
+        "in {ROUNDS} rounds of it {} KiB were staged because their source changed while the host had no other copy",
+        staged / crate::KIB
+    ));
     let setup = setup(System::Gdm);
     let [without, with] = [false, true].map(|copies| figures(setup, costs, &copying_out(scale, copies)));
     report.claim(

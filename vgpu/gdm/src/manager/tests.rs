@@ -474,6 +474,22 @@ fn freed_region_is_gone_and_a_block_that_another_shares_is_not() {
 }
 
 #[test]
+fn what_waits_for_the_copy_engine_is_bounded_by_blocks() {
+    let mut world = World::gdm(2);
+    for round in 0..50 {
+        world.reserve(0, 0..20);
+        world.copy_in(0, 0..20, round);
+        world.copy_in(0, 1..19, round);
+        assert_eq!(world.manager.pending.len(), 5);
+        world.run(0, 0..8, None);
+        assert!(world.manager.pending.len() <= 3);
+        world.manager.free(&mut world.card, 0, 0).unwrap();
+        assert!(world.manager.pending.is_empty());
+        world.card.host.clear();
+    }
+}
+
+#[test]
 fn prefetch_follows_the_order_of_copies_until_memory_is_full() {
     let mut world = World::gdm(3);
     world.reserve(0, 0..20);
