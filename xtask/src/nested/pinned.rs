@@ -100,8 +100,9 @@ pub(super) fn check(guest: &mut Guest) -> Result<()> {
         guest,
         "{ vramd run /etc/pin-a.toml >a.log 2>&1 & one=$!; vramd run /etc/pin-b.toml >b.log 2>&1 && wait $one; }",
     );
-    guest.succeed("kill $broker; wait $broker; true", PATIENCE)?;
+    let ended = guest.succeed("kill $broker; wait $broker; true", PATIENCE);
     let (little, both) = (little?, both?);
+    ended?;
     println!(
         "pinned for the card, MiB: {} before; at most {} with {LITTLE_MIB} of {VRAM_MIB} in use and {RAM_MIB} of RAM, {} after; \
          at most {} with two VMs full, {} after",

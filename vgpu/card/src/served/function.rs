@@ -10,9 +10,9 @@ use vfio_user_server::{Area, FunctionInfo, IrqIndex, MappableRegion, Region, Reg
 
 use super::live::PRAMIN_OFFSET;
 
-/// As many as QEMU asks for, as the kernel's VFIO allows it. A map is an entry in a table here; with an IOMMU in front a
-/// client has one for each page.
-const DMA_MAPS_MAX: usize = 65_535;
+/// Pages of 4 GiB. A map is an entry in a table here, less than 200 bytes; a client that has an IOMMU in front maps single pages, and an IOMMU
+/// has no bound on those: QEMU goes on when one is refused, and DMA to it reads ones.
+const DMA_MAPS_MAX: usize = 1 << 20;
 
 /// Regions and interrupts. With a `window` file the client may map BAR3 and, of BAR0, PRAMIN.
 pub(super) fn function(window: Option<Arc<OwnedFd>>) -> FunctionInfo {
