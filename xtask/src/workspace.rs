@@ -94,18 +94,20 @@ impl Workspace {
 
     /// Builds all programs of a package as tests have them, side by side, and returns the path of `program`.
     pub(crate) fn build_program(&self, package: &str, program: &str) -> Result<PathBuf> {
-        self.build_programs(program, &["--package", package, "--package", AS_TESTS])
+        self.build_programs(program, &["--bins", "--package", package, "--package", AS_TESTS])
     }
 
     /// Builds them for speed, and returns the path of `program`.
     pub(crate) fn build_release(&self, package: &str, program: &str) -> Result<PathBuf> {
-        self.build_programs(program, &["--release", "--package", package])
+        self.build_programs(program, &["--bins", "--release", "--package", package])
     }
 
-    /// Builds them with a feature that no other build has, in the places of the ordinary ones.
+    /// Builds one that needs a feature which no other build has, beside the others.
     pub(crate) fn build_program_with(&self, package: &str, program: &str, feature: &str) -> Result<PathBuf> {
         let feature = format!("{package}/{feature}");
         let which = [
+            "--bin",
+            program,
             "--package",
             package,
             "--package",
@@ -117,7 +119,7 @@ impl Workspace {
     }
 
     fn build_programs(&self, program: &str, which: &[&str]) -> Result<PathBuf> {
-        let built = build_by(self.cargo(&[&["build", "--bins"], which].concat()))?;
+        let built = build_by(self.cargo(&[&["build"], which].concat()))?;
         let mut built = built.into_iter();
         let found = built.find(|path| path.file_name().is_some_and(|name| name == program));
         found.with_context(|| format!("cargo built no program {program}"))
