@@ -23,7 +23,7 @@ use crate::card::{Card, Summary};
 use crate::guest::{Clock, Disk, Guest, GuestConfig, Processor};
 use crate::host_env::{GuestFile, HostEnv};
 use crate::workspace::Workspace;
-use device::{Device, Traffic, VMS_MAX, Vgpus};
+use device::{Device, Sizes, Traffic, VMS_MAX, Vgpus};
 use kernel_log::Allowed;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk, Walked};
 
@@ -95,6 +95,8 @@ struct Report {
     scenario: &'static str,
     /// VMs that share the card; none where it is one guest's own.
     vms: u8,
+    /// What each of them sees, and its VRAM.
+    sizes: Option<String>,
     passed: bool,
     insmod_s: Vec<f64>,
     /// The same on a card that it was compared with.
@@ -129,6 +131,7 @@ struct Trial {
     scenario: Scenario,
     /// VMs that share the card; none where it is one guest's own.
     vms: u8,
+    sizes: Sizes,
     has_mesa: bool,
     /// The driver has to say the same of a card.
     is_compared: bool,
@@ -248,6 +251,7 @@ impl NouveauArguments {
         let trial = |scenario| Trial {
             scenario,
             vms: if self.vgpu { self.vms } else { 0 },
+            sizes: if self.vms > 1 { Sizes::SMALL } else { Sizes::OF_ONE },
             has_mesa: self.has_mesa(),
             is_compared: self.like_card || self.all,
         };
@@ -255,11 +259,12 @@ impl NouveauArguments {
         if self.all
             && let Some(first) = trials.first().copied()
         {
-            trials.push(Trial {
+            trials.extend([Sizes::SMALL, Sizes::LARGE].map(|sizes| Trial {
                 vms: VMS_MAX,
+                sizes,
                 is_compared: false,
                 ..first
-            });
+            }));
         }
         trials
     }
@@ -271,7 +276,7 @@ fn try_one(setting: &Setting<'_>, trial: Trial, options: &[String]) -> Result<Re
     match trial.vms {
         0 => println!("── {name}"),
         1 => println!("── {name}, a vGPU"),
-        vms => println!("── {name}, {vms} vGPUs"),
+        vms => println!("── {name}, {vms} vGPUs of {}", trial.sizes),
     }
     let mut report = try_scenario(setting, trial, options)?;
     if !trial.is_compared || !report.passed {
@@ -337,6 +342,7 @@ fn try_scenario(setting: &Setting<'_>, trial: Trial, options: &[String]) -> Resu
     let mut report = Report {
         scenario: trial.scenario.name,
         vms: trial.vms,
+        sizes: (trial.vms > 0).then(|| trial.sizes.to_string()),
         passed: false,
         insmod_s: Vec::new(),
         insmod_card_s: Vec::new(),
@@ -373,14 +379,16 @@ fn try_scenario(setting: &Setting<'_>, trial: Trial, options: &[String]) -> Resu
 /// Starts what the guests get.
 fn start_device(
     setting: &Setting<'_>,
-    Trial { scenario, vms, .. }: Trial,
+    Trial {
+        scenario, vms, sizes, ..
+    }: Trial,
     options: &[String],
     folder: &Path,
 ) -> Result<Device> {
     let arguments = setting.arguments;
     if vms > 0 {
         let is_direct = scenario.is_direct() && !arguments.trapped;
-        return Vgpus::start(&setting.vramd, vms, is_direct, folder).map(Device::Vgpus);
+        return Vgpus::start(&setting.vramd, (vms, sizes), is_direct, folder).map(Device::Vgpus);
     }
     let mut options = options.to_vec();
     if !scenario.is_direct() {

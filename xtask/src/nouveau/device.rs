@@ -8,14 +8,39 @@ use serde_json::json;
 use crate::broker::{self, Broker, Figures};
 use crate::card::{Card, Summary, UNDRAWN};
 
-/// VRAM that each guest sees.
-const GUEST_VRAM: &str = "256M";
-/// VRAM of a card that one VM has for itself: its VRAM, shadow tables and the broker's own fit.
-const CARD_OF_ONE: &str = "384M";
+/// VRAM of a card, and what each of its guests sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sizes {
+    pub(super) card: &'static str,
+    pub(super) guest: &'static str,
+}
+
+impl Sizes {
+    /// Of a card that one VM has for itself: its VRAM, shadow tables and the broker's own fit.
+    pub(super) const OF_ONE: Self = Self {
+        card: "384M",
+        guest: "256M",
+    };
+    /// Of a card that two VMs share: a quarter of what they see.
+    pub(super) const SMALL: Self = Self {
+        card: "128M",
+        guest: "256M",
+    };
+    /// Of one that has three eighths of it.
+    pub(super) const LARGE: Self = Self {
+        card: "384M",
+        guest: "512M",
+    };
+}
+
+impl std::fmt::Display for Sizes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.guest, self.card)
+    }
+}
+
 /// Part of either card that is kept for shadow tables: test programs open many clients at a time.
 const SHADOW: &str = "48M";
-/// VRAM of a card that two VMs share: a quarter of what they see.
-const CARD_OF_TWO: &str = "128M";
 /// Most VMs at a time.
 pub(super) const VMS_MAX: u8 = 2;
 const NAMES: [&str; VMS_MAX as usize] = ["a", "b"];
@@ -94,11 +119,16 @@ impl Device {
 
 impl Vgpus {
     /// Starts a broker for as many VMs, whose windows are memory if that is wanted. Its files go to `folder`.
-    pub(super) fn start(vramd: &Path, vms: u8, is_direct: bool, folder: &Path) -> Result<Self> {
+    pub(super) fn start(
+        vramd: &Path,
+        (vms, sizes): (u8, Sizes),
+        is_direct: bool,
+        folder: &Path,
+    ) -> Result<Self> {
         let vms = NAMES
             .get(..usize::from(vms))
             .context("there are not so many VMs")?;
-        let card = if vms.len() == 1 { CARD_OF_ONE } else { CARD_OF_TWO };
+        let Sizes { card, guest } = sizes;
         let windows = if is_direct { "direct" } else { "trapped" };
         // A path in JSON quotes is one in TOML quotes too.
         let at = |name: &str| json!(folder.join(name));
@@ -109,7 +139,7 @@ impl Vgpus {
         );
         for vm in vms {
             host += &format!(
-                "[[vm]]\nname = \"{vm}\"\ngpu = \"gpu0\"\nguest_vram = \"{GUEST_VRAM}\"\nsocket = {}\n",
+                "[[vm]]\nname = \"{vm}\"\ngpu = \"gpu0\"\nguest_vram = \"{guest}\"\nsocket = {}\n",
                 at(&format!("{vm}.sock"))
             );
         }

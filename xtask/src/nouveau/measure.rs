@@ -6,6 +6,7 @@
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::device::Sizes;
 use super::scenario::{Outcome, SCENARIOS};
 use super::{Report, Setting, Trial, try_scenario};
 
@@ -77,6 +78,7 @@ pub(super) fn measure(setting: &Setting<'_>, rounds: u32) -> Result<Measurement>
     let trial = Trial {
         scenario: SCENARIOS[0],
         vms: 0,
+        sizes: Sizes::OF_ONE,
         has_mesa: false,
         is_compared: false,
     };
