@@ -13,12 +13,14 @@
 //! * [`Pattern`]: how an allocation is used (chapter 6)
 //! * [`Rules`], [`Choice`]: a policy, or the engine that chooses one by pattern
 //! * [`Manager`]: a memory under a policy
+//! * [`Link`]: in which order transfers of several programs go (chapter 7)
 //!
-//! A *unit* is what a policy works by: a block (64 KiB in the thesis) or, for the baselines, a page. Nothing here knows bytes or time. Fermi has neither
+//! A *unit* is what a policy works by: a block (64 KiB in the thesis) or, for the baselines, a page. Nothing but the link knows bytes or time. Fermi has neither
 //! replayable faults nor access counters, so who feeds this says what stands for them.
 #![forbid(unsafe_code)]
 
 mod counters;
+mod link;
 mod manager;
 mod pattern;
 mod residency;
@@ -26,6 +28,7 @@ mod rules;
 mod threshold;
 mod tree;
 
+pub use link::{Fairness, Link, Order, Transfer};
 pub use manager::{Manager, Outcome, Setup};
 pub use pattern::Pattern;
 pub use residency::{Gone, Place};

@@ -1,5 +1,7 @@
 //! One card's memory under a policy.
 
+use std::ops::Range;
+
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -56,8 +58,21 @@ pub struct Manager {
     /// First unit of each allocation among all units.
     bases: Vec<usize>,
     setup: Setup,
+    /// Allocations of which nothing goes while others have something in memory.
+    spared: Range<usize>,
     is_oversubscribed: bool,
     rng: ChaCha8Rng,
+}
+
+/// What victims are sought for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Seek {
+    /// The large page that something comes to: what is in it goes last.
+    coming_to: usize,
+    /// So many units that are older do not go.
+    reserve: usize,
+    /// Nothing of the spared allocations goes.
+    is_sparing: bool,
 }
 
 impl Manager {
@@ -74,6 +89,7 @@ impl Manager {
             residency: Residency::new(setup.units_of_large, &setup.allocations),
             counters: Counters::new(units),
             histories: vec![History::default(); setup.allocations.len()],
+            spared: 0..0,
             is_oversubscribed: false,
             rng: ChaCha8Rng::seed_from_u64(setup.seed),
             setup,
@@ -96,6 +112,24 @@ impl Manager {
     /// The kernel under way is over.
     pub fn kernel_ends(&mut self) {
         self.histories.iter_mut().for_each(History::kernel_ends);
+    }
+
+    /// Nothing of these allocations goes while others have something in memory: the memory of the program that the link prefers
+    /// (section 7.2.2). An empty range is nobody's.
+    pub fn spare(&mut self, allocations: Range<usize>) {
+        self.spared = allocations;
+    }
+
+    /// The program of these allocations is over: all of them goes. Returns what it was.
+    pub fn leave(&mut self, allocations: Range<usize>) -> Vec<Gone> {
+        let is_its = |large: &usize| allocations.contains(&self.residency.larges()[*large].allocation);
+        let larges: Vec<usize> = (0..self.residency.larges().len()).filter(is_its).collect();
+        let mut gone = Vec::new();
+        for large in larges {
+            let units = self.residency.tree(large).evict_all();
+            gone.extend(self.residency.went(large, &units));
+        }
+        gone
     }
 
     /// Units of a kernel are used: some loads and stores of one unit. An access to what is no unit is remote.
@@ -196,8 +230,13 @@ impl Manager {
     /// Takes the next victims off their tree: a large page and some of its units.
     fn victims(&mut self, coming_to: usize) -> Option<(usize, Vec<u32>)> {
         let reserve = self.residency.count() * self.setup.reserve_percent.min(100) as usize / 100;
-        let candidate = self.candidate(coming_to, reserve);
-        let (large, unit, evict) = candidate.or_else(|| self.candidate(coming_to, 0))?;
+        let seeks =
+            [(true, reserve), (true, 0), (false, reserve), (false, 0)].map(|(is_sparing, reserve)| Seek {
+                coming_to,
+                reserve,
+                is_sparing,
+            });
+        let (large, unit, evict) = seeks.into_iter().find_map(|seek| self.candidate(seek))?;
         let tree = self.residency.tree(large);
         let units = match evict {
             Evict::Random | Evict::Oldest | Evict::Local => tree.evict(unit, false),
@@ -207,29 +246,33 @@ impl Manager {
         Some((large, units))
     }
 
-    /// A victim behind so many units that are older, and what goes with it.
-    fn candidate(&mut self, coming_to: usize, reserve: usize) -> Option<(usize, u32, Evict)> {
+    /// A victim, and what goes with it.
+    fn candidate(&mut self, seek: Seek) -> Option<(usize, u32, Evict)> {
         let by_unit = match self.setup.choice {
             Choice::Fixed(rules) => rules.evict,
             Choice::ByPattern => Evict::Large,
         };
         let chosen = match by_unit {
-            Evict::Random => self.by_chance(coming_to),
-            Evict::Oldest => self.oldest(coming_to, reserve),
-            Evict::Coldest => self.coldest(coming_to),
-            Evict::Local | Evict::Tree | Evict::Large => self.oldest_large(coming_to, reserve),
+            Evict::Random => self.by_chance(seek),
+            Evict::Oldest => self.oldest(seek),
+            Evict::Coldest => self.coldest(seek),
+            Evict::Local | Evict::Tree | Evict::Large => self.oldest_large(seek),
         };
-        let (large, unit) = chosen.or_else(|| self.beside(coming_to))?;
+        let (large, unit) = chosen.or_else(|| self.beside(seek))?;
         // What comes and what stays in its own large page are told apart by unit.
-        if large == coming_to {
+        if large == seek.coming_to {
             return Some((large, unit, Evict::Local));
         }
         let allocation = self.residency.larges()[large].allocation;
         Some((large, unit, self.rules(allocation).evict))
     }
 
+    fn is_spared(&self, seek: Seek, allocation: usize) -> bool {
+        seek.is_sparing && self.spared.contains(&allocation)
+    }
+
     /// Any unit in memory, each as likely as another. Memory is full when one is sought, so few draws do.
-    fn by_chance(&mut self, coming_to: usize) -> Option<(usize, u32)> {
+    fn by_chance(&mut self, seek: Seek) -> Option<(usize, u32)> {
         let all: usize = self.setup.allocations.iter().map(|units| *units as usize).sum();
         for _ in 0..DRAWS {
             let index = self.rng.random_range(0..all.max(1));
@@ -237,34 +280,37 @@ impl Manager {
             let unit = (index - self.bases[allocation]) as u32;
             let place = Place { allocation, unit };
             if let Some((large, unit)) = self.residency.find(place)
-                && large != coming_to
+                && large != seek.coming_to
+                && !self.is_spared(seek, allocation)
                 && self.residency.has(place)
             {
                 return Some((large, unit));
             }
         }
-        self.oldest(coming_to, 0)
+        self.oldest(Seek { reserve: 0, ..seek })
     }
 
-    fn oldest(&self, coming_to: usize, reserve: usize) -> Option<(usize, u32)> {
-        let places = self.residency.by_age().skip(reserve);
-        let mut found = places.filter_map(|place| self.residency.find(place));
-        found.find(|(large, _)| *large != coming_to)
+    fn oldest(&self, seek: Seek) -> Option<(usize, u32)> {
+        let places = self.residency.by_age().skip(seek.reserve);
+        let mut found = places
+            .filter(|place| !self.is_spared(seek, place.allocation))
+            .filter_map(|place| self.residency.find(place));
+        found.find(|(large, _)| *large != seek.coming_to)
     }
 
-    fn oldest_large(&self, coming_to: usize, reserve: usize) -> Option<(usize, u32)> {
-        let mut larges = self.others(coming_to);
+    fn oldest_large(&self, seek: Seek) -> Option<(usize, u32)> {
+        let mut larges = self.others(seek);
         larges.sort_unstable_by_key(|large| self.residency.larges()[*large].stamp);
         let mut older = 0;
         let large = larges.into_iter().find(|large| {
-            let is_reserved = older < reserve;
+            let is_reserved = older < seek.reserve;
             older += self.residency.larges()[*large].tree.count() as usize;
             !is_reserved
         })?;
         Some((large, self.residency.larges()[large].oldest()?))
     }
 
-    fn coldest(&self, coming_to: usize) -> Option<(usize, u32)> {
+    fn coldest(&self, seek: Seek) -> Option<(usize, u32)> {
         let accesses = |large: usize| -> u64 {
             let of = &self.residency.larges()[large];
             let base = self.bases[of.allocation] + of.first as usize;
@@ -273,7 +319,7 @@ impl Manager {
                 .map(|unit| u64::from(self.counters.accesses(base + unit as usize)))
                 .sum()
         };
-        let large = self.others(coming_to).into_iter().min_by_key(|large| {
+        let large = self.others(seek).into_iter().min_by_key(|large| {
             let of = &self.residency.larges()[*large];
             (of.is_written, accesses(*large), of.stamp)
         })?;
@@ -281,20 +327,23 @@ impl Manager {
     }
 
     /// The unit that was used least recently where others come to, and is in memory.
-    fn beside(&self, coming_to: usize) -> Option<(usize, u32)> {
+    fn beside(&self, seek: Seek) -> Option<(usize, u32)> {
         let mut places = self.residency.by_age();
         places.find_map(|place| {
-            self.residency
-                .find(place)
-                .filter(|(large, _)| *large == coming_to)
+            let (large, unit) = self.residency.find(place)?;
+            let may_go = large == seek.coming_to && !self.is_spared(seek, place.allocation);
+            may_go.then_some((large, unit))
         })
     }
 
     /// Large pages that something can go from. One that would go whole has to be populated, unless there is no such one: the driver takes
     /// none that is being filled (section 2.2.3).
-    fn others(&self, coming_to: usize) -> Vec<usize> {
+    fn others(&self, seek: Seek) -> Vec<usize> {
         let larges = self.residency.larges();
-        let is_other = |number: &usize| *number != coming_to && larges[*number].tree.count() > 0;
+        let is_other = |number: &usize| {
+            let large = &larges[*number];
+            *number != seek.coming_to && large.tree.count() > 0 && !self.is_spared(seek, large.allocation)
+        };
         let all: Vec<usize> = (0..larges.len()).filter(is_other).collect();
         let rules: Vec<Rules> = (0..self.bases.len()).map(|of| self.rules(of)).collect();
         let may_go = |number: &usize| {

@@ -278,3 +278,67 @@ proptest! {
         }
     }
 }
+
+/// Allocations that units go from when units of one are loaded.
+fn gone_for(manager: &mut Manager, allocation: usize, units: std::ops::Range<u32>) -> Vec<usize> {
+    let outcomes = units.map(|unit| manager.access(Place { allocation, unit }, 1, 0));
+    let gone = outcomes.flat_map(|outcome| match outcome {
+        Outcome::Comes { gone, .. } => gone,
+        _ => Vec::new(),
+    });
+    gone.map(|one| one.place.allocation).collect()
+}
+
+#[test]
+fn spared_allocations_go_when_nobody_else_has_anything() {
+    use Evict::{Coldest, Large, Local, Oldest, Random, Tree};
+    for evict in [Oldest, Random, Large, Coldest, Local, Tree] {
+        let mut manager = manager(16, &[32, 32], Choice::Fixed(Rules { evict, ..LRU }));
+        for allocation in [0, 1] {
+            assert_eq!(gone_for(&mut manager, allocation, 0..8), []);
+        }
+        manager.spare(0..1);
+        let mut from = |allocation, units| gone_for(&mut manager, allocation, units);
+        // The spared one is older, and takes from the other; the other takes from itself.
+        let others = [from(0, 8..10), from(1, 8..12)].concat();
+        assert!(
+            others.iter().all(|from| *from == 1) && !others.is_empty(),
+            "{evict:?}"
+        );
+        let last = from(0, 10..32);
+        assert!(
+            last.ends_with(&[0]) && last.is_sorted_by(|a, b| a >= b),
+            "{evict:?}: {last:?}"
+        );
+    }
+}
+
+#[test]
+fn who_leaves_leaves_nothing() {
+    let mut manager = manager(16, &[8, 8], Choice::Fixed(LRU));
+    moved(&mut manager, 0..4);
+    manager.access(
+        Place {
+            allocation: 1,
+            unit: 3,
+        },
+        0,
+        1,
+    );
+    let gone = manager.leave(1..2);
+    let place = Place {
+        allocation: 1,
+        unit: 3,
+    };
+    assert_eq!(
+        gone,
+        [Gone {
+            place,
+            is_dirty: true
+        }]
+    );
+    assert_eq!(
+        (manager.resident(), manager.leave(0..1).len(), manager.resident()),
+        (4, 4, 0)
+    );
+}
