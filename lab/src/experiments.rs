@@ -7,6 +7,7 @@ mod delay;
 mod fairness;
 mod gdm;
 mod hot_set;
+mod link;
 mod no_pressure;
 mod oversubscribe;
 mod pair;
@@ -73,6 +74,7 @@ experiments! {
     ChunkSize, chunk_size, "chunk-size": "Figures 7 to 9: run times and delays by the size of a chunk, unscaled",
     Turns, turns, "turns": "no figure: two programs that take turns, under each policy",
     Adaptive, adaptive, "adaptive": "Ganguly's thesis: what to bring, evict and leave on the host, on traces of twelve programs",
+    Link, link, "link": "Ganguly's thesis: whose transfers go first, for pairs of ten programs on one link",
     Precision, precision, "precision": "no figure: how well what launches reach is known before they run",
     RandomWalk, random_walk, "random-walk": "no figure: memory for the lanes of a grid, by random walks, a queue and a locked list",
     Gdm, gdm, "gdm": "another paper's Figures 7 to 9: memory brought before each launch, for two programs, a leak, an attack",
@@ -105,10 +107,20 @@ impl Experiment {
             | Self::Delay
             | Self::Turns
             | Self::Adaptive
+            | Self::Link
             | Self::Precision
             | Self::RandomWalk
             | Self::Gdm
             | Self::Amm => None,
+        }
+    }
+
+    /// The fewest traces that it replays, if it replays any.
+    pub fn traces_min(self) -> Option<usize> {
+        match self {
+            Self::Adaptive => Some(1),
+            Self::Link => Some(2),
+            _ => None,
         }
     }
 

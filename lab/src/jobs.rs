@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::host::LabError;
+use crate::traces::Trace;
 
 /// Who waits for an experiment.
 pub trait Onlooker: Sync {
@@ -13,6 +14,8 @@ pub trait Onlooker: Sync {
     fn runs(&self, count: usize);
     /// One of them has ended.
     fn ran(&self, what: &str);
+    /// A program's trace was recorded.
+    fn recorded(&self, _: &Trace) {}
     /// Whether the operator does not want to wait any longer.
     fn wants_to_stop(&self) -> bool;
 }

@@ -38,6 +38,7 @@ pub use host::LabError;
 pub use jobs::Onlooker;
 pub use report::Report;
 pub use settings::{Profile, Settings};
+pub use traces::{Trace, TraceError};
 
 /// What the paper's sizes are divided by.
 const SCALE: u64 = 16;

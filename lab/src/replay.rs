@@ -2,6 +2,8 @@
 //!
 //! Nothing is executed: a quantum takes the time that it took on the card, and what its policy does to the link comes on top.
 
+pub(crate) mod shared;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use adaptive::{Choice, Manager, Outcome, Place, Setup, runs};
@@ -272,7 +274,7 @@ mod tests {
     use super::*;
 
     /// A load of each page of a vector, a quantum for each block, so many times over.
-    fn scans(blocks: u32, times: usize) -> Trace {
+    pub(super) fn scans(blocks: u32, times: usize) -> Trace {
         let pages = Unit::Block.pages();
         let quantum = |block: u32| Quantum {
             steps: 10,
@@ -286,7 +288,7 @@ mod tests {
                 .collect(),
         };
         Trace {
-            name: "scan",
+            name: "scan".to_owned(),
             allocations: vec![blocks * pages],
             grids: vec![(0..blocks).map(quantum).collect(); times],
             gpu_ns: 1000,

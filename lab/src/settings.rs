@@ -4,6 +4,7 @@ use vgpu::policy::PolicyName;
 use vgpu::{GpuConfig, Quota, VmConfig};
 
 use crate::experiments::Experiment;
+use crate::traces::Trace;
 use crate::{KIB, MIB, SCALE};
 
 /// Values of a whole system.
@@ -93,6 +94,8 @@ pub struct Settings {
     pub quick: bool,
     /// Sizes of the points, as the experiment counts them; its own if there are none.
     pub sizes: Vec<u64>,
+    /// Traces that are replayed instead of those of our programs.
+    pub traces: Vec<Trace>,
 }
 
 impl Settings {
@@ -108,18 +111,38 @@ impl Settings {
             seeds,
             quick,
             sizes: Vec::new(),
+            traces: Vec::new(),
         }
     }
 
-    /// Says what is wrong with the sizes, and what would be right.
+    /// Says what is wrong with the sizes or traces, and what would be right.
     ///
     /// # Errors
     /// A sentence for the operator.
     pub fn check(&self, experiment: Experiment) -> Result<(), String> {
+        if !self.traces.is_empty() {
+            let Some(least) = experiment.traces_min() else {
+                return Err(format!("--traces: {} replays none", experiment.name()));
+            };
+            if (1..least).contains(&self.traces.len()) {
+                return Err(format!(
+                    "--traces: {} replays {least} traces or more at a time",
+                    experiment.name()
+                ));
+            }
+            let mut names: Vec<&str> = self.traces.iter().map(|trace| trace.name.as_str()).collect();
+            names.sort_unstable();
+            if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(format!(
+                    "--traces: two are of a program of the same name, {}",
+                    twice[0]
+                ));
+            }
+        }
         let Some(bounds) = experiment.sizes() else {
             return match self.sizes.is_empty() {
                 true => Ok(()),
-                false => Err(format!("{} takes none", experiment.name())),
+                false => Err(format!("--sizes: {} takes none", experiment.name())),
             };
         };
         let fits = |bytes: &u64| {
@@ -129,7 +152,7 @@ impl Settings {
         };
         match self.sizes.iter().find(|bytes| !fits(bytes)) {
             None => Ok(()),
-            Some(bytes) => Err(format!("{} KiB is not {}", bytes / KIB, bounds.wanted)),
+            Some(bytes) => Err(format!("--sizes: {} KiB is not {}", bytes / KIB, bounds.wanted)),
         }
     }
 
@@ -176,9 +199,15 @@ mod tests {
     #[test]
     fn size_of_nonsense_is_refused_with_what_would_be_allowed() {
         let said = checked(Experiment::ChunkSize, &[128 * KIB, 3 * MIB]).unwrap_err();
-        assert_eq!(said, "3072 KiB is not a power of two between 128K and 64M");
+        assert_eq!(
+            said,
+            "--sizes: 3072 KiB is not a power of two between 128K and 64M"
+        );
         let said = checked(Experiment::Oversubscribe, &[0]).unwrap_err();
-        assert_eq!(said, "0 KiB is not a multiple of 2M between 4M and 1400M");
+        assert_eq!(
+            said,
+            "--sizes: 0 KiB is not a multiple of 2M between 4M and 1400M"
+        );
         assert!(checked(Experiment::Oversubscribe, &[20 * MIB, 1400 * MIB]).is_ok());
     }
 
@@ -186,8 +215,38 @@ mod tests {
     fn experiment_without_sizes_takes_none() {
         assert_eq!(
             checked(Experiment::Turns, &[MIB]).unwrap_err(),
-            "turns takes none"
+            "--sizes: turns takes none"
         );
         assert!(checked(Experiment::Turns, &[]).is_ok());
+    }
+
+    #[test]
+    fn traces_are_for_experiments_that_replay_some_and_their_names_differ() {
+        let text = "vramd-trace 1\nprogram a\ngpu-ns 9\nallocations 1\nkernel\nquantum 1\n0 0 1 0\n";
+        let of = |name: &str| Trace::parse(&text.replace("program a", &format!("program {name}"))).unwrap();
+        let checked = |experiment: Experiment, traces| {
+            let settings = Settings {
+                traces,
+                ..Settings::of(Profile::Paper, 1, true)
+            };
+            settings.check(experiment)
+        };
+        assert_eq!(checked(Experiment::Adaptive, vec![of("a")]), Ok(()));
+        assert_eq!(checked(Experiment::Link, vec![of("a"), of("b")]), Ok(()));
+        for (experiment, traces, wanted) in [
+            (Experiment::Turns, vec![of("a")], "--traces: turns replays none"),
+            (
+                Experiment::Link,
+                vec![of("a")],
+                "--traces: link replays 2 traces or more at a time",
+            ),
+            (
+                Experiment::Adaptive,
+                vec![of("a"), of("b"), of("a")],
+                "--traces: two are of a program of the same name, a",
+            ),
+        ] {
+            assert_eq!(checked(experiment, traces).unwrap_err(), wanted);
+        }
     }
 }

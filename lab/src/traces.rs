@@ -1,5 +1,7 @@
 //! Traces of kernels: which pages their grids used, in which order, recorded from real runs on a bare card.
 
+mod file;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +12,12 @@ use vgpu::VmId;
 
 use crate::KIB;
 use crate::host::LabError;
+use crate::jobs::{self, Onlooker};
 use crate::observed::ObservedMachine;
 use crate::programs::Kernel;
+use crate::settings::Settings;
+
+pub use file::TraceError;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4 * KIB;
@@ -37,10 +43,10 @@ pub(crate) struct Quantum {
     pub(crate) touches: Vec<Touch>,
 }
 
-/// A whole run of a program.
+/// A whole run of a program: which pages its kernels used, in which order.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Trace {
-    pub(crate) name: &'static str,
+pub struct Trace {
+    pub(crate) name: String,
     /// Pages of each allocation.
     pub(crate) allocations: Vec<u32>,
     /// Grids in their order.
@@ -137,6 +143,11 @@ fn allocations(pointers: &BTreeSet<u64>, used: &BTreeSet<u64>) -> Vec<Range<u64>
 }
 
 impl Trace {
+    /// The program's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Runs a kernel on a card of its own.
     pub(crate) fn record(kernel: Kernel) -> Result<Self, LabError> {
         let recording = Arc::new(Mutex::new(Recording::default()));
@@ -158,10 +169,15 @@ impl Trace {
             .map(|root| root.address)
             .filter(|at| at.is_multiple_of(PAGE));
         let pointers: BTreeSet<u64> = starts.map(|at| at / PAGE).collect();
-        Ok(Self::of(kernel.name, &pointers, &grids, summary.gpu_ns))
+        Ok(Self::of(
+            kernel.name.to_owned(),
+            &pointers,
+            &grids,
+            summary.gpu_ns,
+        ))
     }
 
-    fn of(name: &'static str, pointers: &BTreeSet<u64>, grids: &[Vec<Seen>], gpu_ns: u64) -> Self {
+    fn of(name: String, pointers: &BTreeSet<u64>, grids: &[Vec<Seen>], gpu_ns: u64) -> Self {
         let touches = grids.iter().flatten().flat_map(|quantum| &quantum.touches);
         let used: BTreeSet<u64> = touches.map(|(page, _)| *page).collect();
         let ranges = allocations(pointers, &used);
@@ -190,6 +206,23 @@ impl Trace {
                 .collect(),
             gpu_ns,
         }
+    }
+
+    /// The operator's traces, or those of these kernels, of which the onlooker is told.
+    pub(crate) fn all(
+        kernels: &[Kernel],
+        settings: &Settings,
+        onlooker: &dyn Onlooker,
+    ) -> Result<Vec<Self>, LabError> {
+        if !settings.traces.is_empty() {
+            return Ok(settings.traces.clone());
+        }
+        let name = |kernel: &Kernel| kernel.name.to_owned();
+        jobs::all(kernels, onlooker, name, |&kernel, onlooker| {
+            let trace = Self::record(kernel)?;
+            onlooker.recorded(&trace);
+            Ok(trace)
+        })
     }
 
     /// Pages that were used.

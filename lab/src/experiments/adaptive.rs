@@ -133,6 +133,9 @@ const ENGINE: &str = "engine";
 
 /// All replays of one program: by percent, then by policy, and Belady's behind them.
 struct Outcome {
+    program: String,
+    /// `None`: the trace is the operator's.
+    kind: Option<Use>,
     trace_pages: u64,
     allocations: u64,
     grids: u64,
@@ -140,8 +143,7 @@ struct Outcome {
     best: Vec<Figures>,
 }
 
-fn outcome(kernel: Kernel, percents: &[u64], onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
-    let trace = Trace::record(kernel)?;
+fn outcome(trace: &Trace, percents: &[u64], onlooker: &dyn Onlooker) -> Result<Outcome, LabError> {
     let mut ways = Vec::new();
     for &percent in percents {
         let mut figures = Vec::new();
@@ -149,16 +151,19 @@ fn outcome(kernel: Kernel, percents: &[u64], onlooker: &dyn Onlooker) -> Result<
             if onlooker.wants_to_stop() {
                 return Err(LabError::Stopped);
             }
-            figures.push(replay(&trace, way.unit, way.choice, percent, 1));
+            figures.push(replay(trace, way.unit, way.choice, percent, 1));
         }
         ways.push(figures);
     }
+    let known = PROGRAMS.iter().find(|(name, ..)| *name == trace.name);
     Ok(Outcome {
+        program: trace.name.clone(),
+        kind: known.map(|(_, kind, _)| *kind),
         trace_pages: trace.pages(),
         allocations: trace.allocations.len() as u64,
         grids: trace.grids.len() as u64,
         ways,
-        best: percents.iter().map(|percent| belady(&trace, *percent)).collect(),
+        best: percents.iter().map(|percent| belady(trace, *percent)).collect(),
     })
 }
 
@@ -173,10 +178,11 @@ fn columns(first: &[&str]) -> Vec<String> {
 }
 
 fn programs_table(outcomes: &[Outcome]) -> Table {
-    let rows = PROGRAMS.iter().zip(outcomes).map(|((name, kind, _), outcome)| {
+    let rows = outcomes.iter().map(|outcome| {
+        let kind = outcome.kind.map(|kind| format!("{kind:?}").to_lowercase());
         vec![
-            (*name).into(),
-            format!("{kind:?}").to_lowercase().into(),
+            outcome.program.clone().into(),
+            kind.unwrap_or_default().into(),
             (outcome.trace_pages * 4 * KIB / KIB).into(),
             outcome.allocations.into(),
             outcome.grids.into(),
@@ -198,11 +204,12 @@ fn table(
     of: impl Fn(&Figures, &Figures) -> f64,
     has_best: bool,
 ) -> Table {
-    let rows = PROGRAMS.iter().zip(outcomes).map(|((name, ..), outcome)| {
+    let rows = outcomes.iter().map(|outcome| {
         let best = outcome.best[at];
         let ways = outcome.ways[at].iter().map(|figures| of(figures, &best).into());
         let best = has_best.then(|| of(&best, &best).into());
-        std::iter::once((*name).into()).chain(ways).chain(best).collect()
+        let program = std::iter::once(outcome.program.clone().into());
+        program.chain(ways).chain(best).collect()
     });
     let mut columns = columns(&["program"]);
     columns.extend(has_best.then(|| "Belady".to_owned()));
@@ -214,19 +221,15 @@ fn table(
 }
 
 /// Programs that go over their memory more than once.
-fn goes_again(program: &str) -> bool {
-    let of = PROGRAMS.iter().find(|(name, ..)| *name == program);
-    of.is_some_and(|(_, kind, _)| *kind != Use::Streaming)
+fn goes_again(outcome: &Outcome) -> bool {
+    outcome.kind.is_some_and(|kind| kind != Use::Streaming)
 }
 
 /// How much faster one policy is than another: geometric mean over some programs and all memories.
-fn speed(outcomes: &[Outcome], [of, than]: [&str; 2], is_wanted: &dyn Fn(&str) -> bool) -> f64 {
-    let wanted = PROGRAMS
-        .iter()
-        .zip(outcomes)
-        .filter(|((name, ..), _)| is_wanted(name));
+fn speed(outcomes: &[Outcome], [of, than]: [&str; 2], is_wanted: &dyn Fn(&Outcome) -> bool) -> f64 {
+    let wanted = outcomes.iter().filter(|outcome| is_wanted(outcome));
     let ratios: Vec<f64> = wanted
-        .flat_map(|(_, outcome)| &outcome.ways)
+        .flat_map(|outcome| &outcome.ways)
         .map(|figures| figures[way(than)].gpu_ns / figures[way(of)].gpu_ns)
         .collect();
     geometric_mean(&ratios)
@@ -234,10 +237,14 @@ fn speed(outcomes: &[Outcome], [of, than]: [&str; 2], is_wanted: &dyn Fn(&str) -
 
 /// Where the engine does worst beside Belady's choice.
 fn worst(outcomes: &[Outcome], percents: &[u64]) -> String {
-    let all = PROGRAMS.iter().zip(outcomes).flat_map(|((name, ..), outcome)| {
+    let all = outcomes.iter().flat_map(|outcome| {
         let memories = outcome.ways.iter().zip(&outcome.best).zip(percents);
         memories.map(move |((figures, best), percent)| {
-            (figures[way(ENGINE)].gpu_ns / best.gpu_ns, *name, *percent)
+            (
+                figures[way(ENGINE)].gpu_ns / best.gpu_ns,
+                &outcome.program,
+                *percent,
+            )
         })
     });
     let worst = all.max_by(|one, other| one.0.total_cmp(&other.0));
@@ -247,12 +254,11 @@ fn worst(outcomes: &[Outcome], percents: &[u64]) -> String {
 }
 
 fn claims(report: &mut Report, outcomes: &[Outcome]) {
-    let streams = PROGRAMS
+    let streams = outcomes
         .iter()
-        .zip(outcomes)
-        .filter(|((name, ..), _)| ONE_PASS.contains(name));
+        .filter(|outcome| outcome.kind.is_some() && ONE_PASS.contains(&outcome.program.as_str()));
     let again: u64 = streams
-        .flat_map(|(_, outcome)| &outcome.ways)
+        .flat_map(|outcome| &outcome.ways)
         .flat_map(|figures| WAYS.iter().zip(figures))
         .filter(|(way, _)| way.is_by_age())
         .map(|(_, figures)| figures.again)
@@ -264,7 +270,7 @@ fn claims(report: &mut Report, outcomes: &[Outcome]) {
             again / KIB
         ),
     );
-    let sparse = |name: &str| -> f64 { speed(outcomes, ["block, local", name], &|program| program == "nw") };
+    let sparse = |name: &str| -> f64 { speed(outcomes, ["block, local", name], &|of| of.program == "nw") };
     report.claim(
         sparse("tree, tree") >= 1.0,
         format!(
@@ -301,9 +307,10 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         true => &PERCENTS_QUICK[..],
         false => &PERCENTS,
     };
-    let name = |kernel: &Kernel| kernel.name.to_owned();
-    let outcomes = jobs::all(&kernels, onlooker, name, |&kernel, onlooker| {
-        outcome(kernel, percents, onlooker)
+    let traces = Trace::all(&kernels, settings, onlooker)?;
+    let name = |trace: &Trace| trace.name.clone();
+    let outcomes = jobs::all(&traces, onlooker, name, |trace, onlooker| {
+        outcome(trace, percents, onlooker)
     })?;
     let mut report = Experiment::Adaptive.report(
         "Figures 11, 12, 16, 22 and 29 of Ganguly's thesis",
@@ -322,7 +329,10 @@ pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report
         let title = format!("MiB that came again at {percent} %");
         report.tables.push(table(title, &outcomes, at, again, true));
     }
-    claims(&mut report, &outcomes);
+    // What has to hold of the thesis's programs need not of others.
+    if settings.traces.is_empty() {
+        claims(&mut report, &outcomes);
+    }
     report.notes.push(format!(
         "the engine's time by Belady's, worst program and memory: {}",
         worst(&outcomes, percents)

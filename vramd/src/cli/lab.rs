@@ -3,13 +3,13 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use clap::Parser;
 use clap::builder::PossibleValue;
 use indicatif::{ProgressBar, ProgressStyle};
-use lab::{Experiment, Onlooker, Profile, Settings};
+use lab::{Experiment, Onlooker, Profile, Settings, Trace};
 use sizes::parse_size;
 use vramd_vm::program::{FAILED, WRONG_USAGE, complain};
 use vramd_vm::signals::is_stop_requested;
@@ -31,6 +31,12 @@ pub(super) struct Arguments {
     /// Sizes of the points instead of the experiment's own: memory for guests as in the paper (oversubscribe), chunks (chunk-size)
     #[arg(long, value_name = "SIZE", num_args = 1.., value_parser = size)]
     sizes: Vec<u64>,
+    /// Replay traces from files instead of those of our programs (adaptive, link): `docs/experiments.md` has their form
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "record")]
+    traces: Vec<PathBuf>,
+    /// Write the traces of our programs down in a folder, one file each (adaptive, link)
+    #[arg(long, value_name = "FOLDER")]
+    record: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -66,31 +72,65 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
 }
 
-/// A bar on a terminal, nothing elsewhere.
-struct Bar(ProgressBar);
+/// Largest file of a trace. Bytes.
+const TRACE_BYTES_MAX: u64 = 1 << 30;
+
+fn read_trace(path: &Path) -> anyhow::Result<Trace> {
+    let bytes = fs::metadata(path)?.len();
+    ensure!(
+        bytes <= TRACE_BYTES_MAX,
+        "it has {bytes} bytes, {TRACE_BYTES_MAX} at most are read"
+    );
+    Ok(Trace::parse(&fs::read_to_string(path)?)?)
+}
+
+/// A bar on a terminal, nothing elsewhere; and the folder for traces, if there is one.
+struct Bar {
+    bar: ProgressBar,
+    record_to: Option<PathBuf>,
+    /// The first file that could not be written.
+    unwritten: Mutex<Option<anyhow::Error>>,
+}
 
 impl Bar {
-    fn new() -> Self {
+    fn new(record_to: Option<PathBuf>) -> Self {
         let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} to go  {msg}") {
             bar.set_style(style);
         }
-        Self(bar)
+        Self {
+            bar,
+            record_to,
+            unwritten: Mutex::default(),
+        }
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, Option<anyhow::Error>> {
+        self.unwritten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Onlooker for Bar {
     fn runs(&self, count: usize) {
-        self.0.inc_length(count as u64);
+        self.bar.inc_length(count as u64);
     }
 
     fn ran(&self, what: &str) {
-        self.0.set_message(what.to_owned());
-        self.0.inc(1);
+        self.bar.set_message(what.to_owned());
+        self.bar.inc(1);
+    }
+
+    fn recorded(&self, trace: &Trace) {
+        let Some(folder) = &self.record_to else { return };
+        let path = folder.join(format!("{}.trace", trace.name()));
+        let written = fs::write(&path, trace.text());
+        if let Err(error) = written.with_context(|| format!("cannot write {}", path.display())) {
+            self.unwritten().get_or_insert(error);
+        }
     }
 
     fn wants_to_stop(&self) -> bool {
-        is_stop_requested()
+        is_stop_requested() || self.unwritten().is_some()
     }
 }
 
@@ -119,8 +159,13 @@ pub(super) fn lab(arguments: &Arguments) -> anyhow::Result<u8> {
         true => Settings::SEEDS_QUICK,
         false => Settings::SEEDS,
     };
+    let traces = arguments
+        .traces
+        .iter()
+        .map(|path| read_trace(path).with_context(|| format!("the trace {} cannot be used", path.display())));
     let settings = Settings {
         sizes: arguments.sizes.clone(),
+        traces: traces.collect::<anyhow::Result<_>>()?,
         ..Settings::of(
             arguments.profile,
             arguments.seeds.unwrap_or(seeds),
@@ -128,13 +173,27 @@ pub(super) fn lab(arguments: &Arguments) -> anyhow::Result<u8> {
         )
     };
     if let Err(reason) = settings.check(experiment) {
-        complain(&format!("--sizes: {reason}"));
+        complain(&reason);
         return Ok(WRONG_USAGE);
     }
     arguments.plot.as_deref().map_or(Ok(()), check_writable)?;
-    let bar = Bar::new();
+    if let Some(folder) = &arguments.record {
+        if experiment.traces_min().is_none() {
+            complain(&format!("--record: {} replays no traces", experiment.name()));
+            return Ok(WRONG_USAGE);
+        }
+        ensure!(
+            folder.is_dir(),
+            "--record: there is no folder {}",
+            folder.display()
+        );
+    }
+    let bar = Bar::new(arguments.record.clone());
     let outcome = lab::run(experiment, &settings, &bar);
-    bar.0.finish_and_clear();
+    bar.bar.finish_and_clear();
+    if let Some(error) = bar.unwritten().take() {
+        return Err(error);
+    }
     let report = outcome?;
     if let Some(path) = &arguments.plot {
         fs::write(path, report.to_svg()?).with_context(|| format!("cannot write {}", path.display()))?;
