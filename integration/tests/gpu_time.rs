@@ -112,6 +112,23 @@ fn more_channels_bring_no_more_time() {
     check(&[many, computes_by(30_000, EQUAL)], &[500, 500]);
 }
 
+/// A VM whose grids are over at once waits for each of them, and rests before the next. It needs next to nothing of the engine, whatever its weight.
+#[test]
+fn grids_of_no_length_keep_nobody_from_the_engine() {
+    let one = computes_by(100_000, EQUAL);
+    let alone = pieces(&[one], RUN_NS, 1, |_, _| ())[0][0];
+    for (steps, weight) in [(50, EQUAL), (50, 10_000), (1_000, EQUAL)] {
+        let grids = &pieces(&[one, computes_by(steps, weight)], RUN_NS, 1, |_, _| ())[0];
+        println!("{alone} grids alone, {grids:?} beside grids of {steps} steps, weight {weight}");
+        let used = grids[1] * u64::from(steps) * 1000 / (alone * 100_000);
+        // What the other one used, and a tenth of what is left.
+        assert!(
+            grids[0] * 1000 >= alone * (1000 - used) * 9 / 10,
+            "{grids:?} of {alone}"
+        );
+    }
+}
+
 /// Beside a VM that has a channel, and rests behind its first work.
 #[test]
 fn vm_alone_is_never_held_back() {

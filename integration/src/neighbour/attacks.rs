@@ -63,11 +63,12 @@ pub struct Attack {
 }
 
 /// Each attack that the bench and the test put beside a victim.
-pub const ATTACKS: [Attack; 13] = [
+pub const ATTACKS: [Attack; 14] = [
     attack("60 channels with copies of 512 MiB", long_copies),
     attack("60 channels with formatted copies", formatted_copies),
     attack("grids without an end", endless_grids),
     attack("barriers that nobody reaches", stuck_grids),
+    attack("grids that are over at once", short_grids),
     attack("flushes of 64 tables", flushes),
     attack("loads and batches of flushes", messages),
     attack("resets", resets),
@@ -194,18 +195,21 @@ fn formatted_copies(place: &Place) -> Result<()> {
     })
 }
 
-/// Launches a grid of one warp that never ends (a full one would stretch the software card's own time), on one channel after another: each is lost.
-fn launches(bus: &mut SimBus, place: &Place, program: &Program) {
-    let mut rig = started(bus, CHANNELS);
-    put_program(bus, program);
-    let launch = Launch {
+fn one_warp(program: &Program) -> Launch {
+    Launch {
         grid: [1; 3],
         block: [32, 1, 1],
         registers: program.registers.max(4),
         barriers: 1,
         ..Launch::default()
-    };
-    let words = launch_words(&launch);
+    }
+}
+
+/// Launches a grid of one warp that never ends (a full one would stretch the software card's own time), on one channel after another: each is lost.
+fn launches(bus: &mut SimBus, place: &Place, program: &Program) {
+    let mut rig = started(bus, CHANNELS);
+    put_program(bus, program);
+    let words = launch_words(&one_warp(program));
     for channel in 1..=CHANNELS {
         rig.submit(bus, channel, &words);
         place.meter.count_block();
@@ -224,6 +228,21 @@ fn endless_grids(place: &Place) -> Result<()> {
         LazyLock::new(|| assemble("again:\nbra #again\nexit").expect("text of ours"));
     as_guest(place, Bar1::ByMessages, |bus, place| {
         launches(bus, place, &PROGRAM)
+    })
+}
+
+/// Grids that are over at once, one after the other, with a rest before each: an engine that is kept for them does next to nothing.
+fn short_grids(place: &Place) -> Result<()> {
+    static PROGRAM: LazyLock<Program> = LazyLock::new(|| assemble("exit").expect("text of ours"));
+    as_guest(place, Bar1::ByMessages, |bus, place| {
+        let mut rig = started(bus, 1);
+        put_program(bus, &PROGRAM);
+        let words = launch_words(&one_warp(&PROGRAM));
+        while !place.is_over() {
+            let sequence = rig.submit_with_release(bus, 1, &words);
+            rest(bus, place, &rig, &[(1, sequence)]);
+            place.meter.count_block();
+        }
     })
 }
 

@@ -10,6 +10,10 @@
 //!       └────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! An engine that stands while a VM is held back stands for those who keep it: beyond short rests between pieces of work they have had that time. Who
+//! lets it stand for longer than it works keeps it no more, and earns nothing, until that has faded (`Account::is_lazy`): short grids with rests between
+//! them take no engine away.
+//!
 //! Time slices alone do not share an engine: a grid gives way at its end, however long it is. So what a VM has had beyond its part is a
 //! debt. This is the virtual run time of fair schedulers, told as the difference to what it should be. Who does not want the engine
 //! earns nothing and owes nothing, and an engine that nobody else wants is never kept from anybody.
@@ -54,6 +58,10 @@ const HOLD_NS: i64 = 4_000_000;
 const HELD_MAX_NS: u64 = 1_000_000_000;
 /// A guest that waits for its work rests for a moment before it submits more. It counts as one that wants the engine meanwhile.
 const PAUSES_FOR_NS: u64 = 5_000_000;
+/// An engine may stand for a VM by so much longer than that has worked on it.
+const STANDS_FOR_IT_MAX_NS: u64 = HOLD_NS as u64;
+/// Of how long it worked and how long the engine stood for it, half is forgotten in this time.
+const FADES_NS: u64 = 100_000_000;
 /// Debts and credits are no larger.
 const DEBT_MAX_NS: i64 = 1_000_000_000;
 const CREDIT_MAX_NS: i64 = 100_000_000;
@@ -83,6 +91,46 @@ struct Account {
     held_since: Option<Tick>,
     /// When it last wanted the engine.
     wanted_at: Tick,
+    /// Time that it was on the engine, and time that the engine stood for it while others were held back.
+    worked_ns: u64,
+    stood_ns: u64,
+    faded_at: Tick,
+}
+
+impl Account {
+    /// Whether the engine stands for it no longer than between pieces of work, which is no time that it has had.
+    fn only_pauses(&self) -> bool {
+        self.stood_ns <= self.worked_ns / 4
+    }
+
+    /// Whether it lets the engine stand for longer than it works.
+    fn is_lazy(&self) -> bool {
+        self.stood_ns > self.worked_ns + STANDS_FOR_IT_MAX_NS
+    }
+
+    /// Whether others are kept from the engine for its sake: it wants it, or rests for a moment.
+    fn keeps(&self, now: Tick) -> bool {
+        now.since(self.wanted_at) < PAUSES_FOR_NS && !self.is_lazy()
+    }
+
+    fn fade(&mut self, now: Tick) {
+        if now.since(self.faded_at) >= FADES_NS {
+            self.faded_at = now;
+            self.worked_ns /= 2;
+            self.stood_ns /= 2;
+        }
+    }
+}
+
+/// What a look has found of one engine.
+#[derive(Debug, Default)]
+struct Found {
+    /// Who is on it.
+    holder: Option<VmId>,
+    /// Weights of those that are on it or wait for it.
+    wants: BTreeMap<VmId, u64>,
+    /// If nobody is on it though a VM is held back: weights of those for whom it stands.
+    keepers: BTreeMap<VmId, u64>,
 }
 
 /// The accounts, and the look that the card has not answered in full. It is no state: who comes back without it begins anew.
@@ -234,11 +282,15 @@ impl Running {
         for (at, engine) in DRIVEN.into_iter().enumerate() {
             let holder = on[at].and_then(|channel| self.worker(channel));
             let wants = self.who_wants(engine, holder, &states);
-            let accounts = &mut self.volatile.gpu_time.accounts[at];
-            account(accounts, holder, &wants, passed, now);
             if wants.len() > 1 {
                 self.volatile.gpu_time.contended_at = Some(now);
             }
+            let found = Found {
+                keepers: self.keepers(at, holder, &wants, now),
+                holder,
+                wants,
+            };
+            account(&mut self.volatile.gpu_time.accounts[at], &found, passed, now);
             has_changed |= self.hold_back(at, now);
         }
         if has_changed {
@@ -286,21 +338,38 @@ impl Running {
         all.filter_map(weight).collect()
     }
 
+    fn is_held_from(&self, vm: VmId, engine: Engine) -> bool {
+        let vgpu = self.vms.get(&vm);
+        vgpu.is_some_and(|vgpu| vgpu.held_back.contains(&engine))
+    }
+
+    /// For whom an engine stands, if a VM that wants it is held back and nobody is on it.
+    fn keepers(
+        &self,
+        at: usize,
+        holder: Option<VmId>,
+        wants: &BTreeMap<VmId, u64>,
+        now: Tick,
+    ) -> BTreeMap<VmId, u64> {
+        let engine = DRIVEN[at];
+        if holder.is_some() || !wants.keys().any(|vm| self.is_held_from(*vm, engine)) {
+            return BTreeMap::new();
+        }
+        let accounts = self.volatile.gpu_time.accounts[at].iter();
+        let keep = accounts.filter(|(vm, account)| account.keeps(now) && !self.is_held_from(**vm, engine));
+        let weight = |vm: &VmId| Some((*vm, u64::from(self.vms.get(vm)?.quota().weight)));
+        keep.filter_map(|(vm, _)| weight(vm)).collect()
+    }
+
     /// Holds back who owes too much, and lets go who owes nothing any more. `true` if the runlist is to change.
     fn hold_back(&mut self, at: usize, now: Tick) -> bool {
         let engine = DRIVEN[at];
-        let accounts = &mut self.volatile.gpu_time.accounts[at];
-        let held = |vm: &VmId| {
-            self.vms
-                .get(vm)
-                .is_some_and(|vgpu| vgpu.held_back.contains(&engine))
-        };
-        let wanted = |account: &Account| now.since(account.wanted_at) < PAUSES_FOR_NS;
+        let accounts = self.volatile.gpu_time.accounts[at].iter();
         let others: Vec<VmId> = accounts
-            .iter()
-            .filter(|(vm, account)| wanted(account) && !held(vm))
+            .filter(|(vm, account)| account.keeps(now) && !self.is_held_from(**vm, engine))
             .map(|(vm, _)| *vm)
             .collect();
+        let accounts = &mut self.volatile.gpu_time.accounts[at];
         let mut released = Vec::new();
         let mut has_changed = false;
         let all: Vec<VmId> = self.vms.keys().copied().collect();
@@ -385,26 +454,49 @@ fn timeslice(units: u64) -> Timeslice {
 }
 
 /// Books the time since the last look.
-fn account(
-    accounts: &mut BTreeMap<VmId, Account>,
-    holder: Option<VmId>,
-    wants: &BTreeMap<VmId, u64>,
-    passed: u64,
-    now: Tick,
-) {
+fn account(accounts: &mut BTreeMap<VmId, Account>, found: &Found, passed: u64, now: Tick) {
+    let Found {
+        holder,
+        wants,
+        keepers,
+    } = found;
     accounts
         .retain(|_, account| now.since(account.wanted_at) < REMEMBERED_NS || account.held_since.is_some());
-    let sum: u64 = wants.values().sum();
-    for (vm, weight) in wants {
-        let account = accounts.entry(*vm).or_default();
-        account.wanted_at = now;
-        // Time in which nobody was on it is nobody's, and so is that of one who is alone.
-        if holder.is_none() || wants.len() < 2 {
-            continue;
+    for account in accounts.values_mut() {
+        account.fade(now);
+    }
+    for vm in wants.keys() {
+        accounts.entry(*vm).or_default().wanted_at = now;
+    }
+    let part =
+        |weight: u64, of: u64| (u128::from(passed) * u128::from(weight) / u128::from(of.max(1))) as u64;
+    let kept: u64 = keepers.values().sum();
+    let had = |vm: VmId| match holder {
+        Some(holder) if *holder == vm => passed,
+        Some(_) => 0,
+        None => keepers.get(&vm).map_or(0, |weight| part(*weight, kept)),
+    };
+    let is = |vm: &VmId, what: fn(&Account) -> bool| accounts.get(vm).is_some_and(what);
+    // Time in which nobody was on it is nobody's, unless it stood for somebody who does more than pause.
+    let is_had = holder.is_some() || !keepers.keys().all(|vm| is(vm, Account::only_pauses));
+    // Who is lazy is due nothing, and time of one who is alone is nobody's.
+    let all = wants
+        .iter()
+        .chain(keepers)
+        .filter(|(vm, _)| !is(vm, Account::is_lazy));
+    let due: BTreeMap<VmId, u64> = all.map(|(vm, weight)| (*vm, *weight)).collect();
+    let is_booked = is_had && due.len() > 1;
+    let sum: u64 = due.values().sum();
+    for (vm, account) in accounts {
+        let had = had(*vm);
+        match holder {
+            Some(_) => account.worked_ns += had,
+            None => account.stood_ns += had,
         }
-        let part = (u128::from(passed) * u128::from(*weight) / u128::from(sum.max(1))) as i64;
-        let had = if holder == Some(*vm) { passed as i64 } else { 0 };
-        account.balance_ns = (account.balance_ns + part - had).clamp(-DEBT_MAX_NS, CREDIT_MAX_NS);
+        if let (true, Some(weight)) = (is_booked, due.get(vm)) {
+            let balance = account.balance_ns + part(*weight, sum) as i64 - had as i64;
+            account.balance_ns = balance.clamp(-DEBT_MAX_NS, CREDIT_MAX_NS);
+        }
     }
 }
 
