@@ -150,6 +150,8 @@ faults! {
     ParkedDoorbellLost,
     /// A VM that was kept off the runlist for what it has had stays off.
     HeldBackForEver,
+    /// An engine stands as long as somebody who does next to nothing on it may come back to it.
+    IdleKeeperKept,
     /// What a VM holds above its high stays there.
     HighIgnored,
     /// A pass brings back what is above a VM's high.

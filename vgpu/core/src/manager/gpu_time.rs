@@ -105,7 +105,7 @@ impl Account {
 
     /// Whether it lets the engine stand for longer than it works.
     fn is_lazy(&self) -> bool {
-        self.stood_ns > self.worked_ns + STANDS_FOR_IT_MAX_NS
+        self.stood_ns > self.worked_ns + STANDS_FOR_IT_MAX_NS && !planted::is(Fault::IdleKeeperKept)
     }
 
     /// Whether others are kept from the engine for its sake: it wants it, or rests for a moment.
