@@ -201,7 +201,10 @@ fn least(pairs: &[Pair], alone: &[Share], at: usize) -> f64 {
     all.fold(f64::INFINITY, f64::min)
 }
 
-const METRICS: [(&str, fn([f64; 2]) -> f64); 2] = [
+/// What is made of the speeds of two programs.
+type Metric = fn([f64; 2]) -> f64;
+
+const METRICS: [(&str, Metric); 2] = [
     ("weighted speed-up", weighted),
     ("harmonic mean of speeds", harmonic),
 ];

@@ -122,11 +122,9 @@ struct Replay {
 }
 
 /// Bytes of each run of neighbours.
-fn lengths(units: &mut Vec<u32>) -> Vec<u64> {
+fn lengths(units: &mut [u32]) -> Vec<u64> {
     units.sort_unstable();
-    let lengths = runs(units)
-        .into_iter()
-        .map(|run| u64::from(run.end - run.start) * UNIT.bytes());
+    let lengths = runs(units).map(|run| u64::from(run.end - run.start) * UNIT.bytes());
     lengths.collect()
 }
 
@@ -278,7 +276,7 @@ impl Replay {
         let wanted = &mut self.programs[program].wanted;
         let moves = [&mut wanted.came, &mut wanted.went].map(std::mem::take);
         for (direction, mut units) in self.links.iter_mut().zip(moves) {
-            for bytes in units.values_mut().flat_map(lengths) {
+            for bytes in units.values_mut().flat_map(|units| lengths(units)) {
                 direction.link.ready(program, bytes);
                 direction.ready += 1;
                 self.programs[program].waits_for += 1;
