@@ -94,9 +94,9 @@ proptest! {
                     let Some(next) = next else { continue };
                     let first = |program: usize| waiting.iter().find(|(of, _)| *of == program);
                     prop_assert_eq!(first(next.program), Some(&(next.program, next.number)));
-                    for program in 0..3 {
+                    for (program, passed) in passed.iter_mut().enumerate() {
                         let is_passed = first(program).is_some_and(|(_, number)| *number < next.number);
-                        passed[program] += u32::from(is_passed && program != next.program);
+                        *passed += u32::from(is_passed && program != next.program);
                     }
                     passed[next.program] = 0;
                     waiting.retain(|(_, number)| *number != next.number);
