@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use vgpu::{GpuConfig, Notice, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
-use crate::checkers::{Violation, check_empty, check_frames, check_shadows};
+use crate::checkers::{Violation, check_empty, check_frames, check_shadows, waits_to_show};
 use crate::hostile;
 use crate::rewrite::{Rewriter, Rewrites};
 use crate::watch::{World, check_sums, host};
@@ -133,6 +133,8 @@ struct Vm {
     player: Player,
     digest: String,
     expected: String,
+    /// Its access waited for its own windows to show their pages: what follows that, its turn, is its own too.
+    waited_to_show: bool,
     /// It is on its way out.
     leaves: bool,
 }
@@ -411,6 +413,7 @@ impl Simulation {
             player: Player::new(id, guest, ANSWER_NS),
             digest: String::new(),
             expected,
+            waited_to_show: false,
             leaves: false,
         });
     }
@@ -522,9 +525,10 @@ impl Simulation {
         for vm in &mut self.vms {
             vm.player.collect_reply(&mut self.world).map_err(Violation)?;
             let held = vm.player.held_ns(self.world.now).unwrap_or(0);
-            let shows = held > HELD_MAX_NS && crate::checkers::waits_to_show(&self.world, vm.id);
+            vm.waited_to_show &= held > HELD_MAX_NS;
+            vm.waited_to_show |= held > HELD_MAX_NS && waits_to_show(&self.world, vm.id);
             // What it waits for itself may take longer.
-            let held_max = match shows || vm.player.waits_for_machine() {
+            let held_max = match vm.waited_to_show || vm.player.waits_for_machine() {
                 true => MACHINE_HELD_MAX_NS,
                 // A clock jump may overshoot by what nobody could have used.
                 false => HELD_MAX_NS + 60_000_000,
