@@ -208,6 +208,7 @@ impl<'a> Limits<'a> {
             may_move: self.may_move(vgpu),
             spare: above_min(vgpu),
             spill_chunks_max: self.spill_chunks_max(vgpu),
+            has_host_ram: self.host_ram_left(vgpu) >= vgpu.config.chunk_bytes,
             refill_bytes_max: self.refill_bytes_max(vgpu),
             synced_at: vgpu.synced_at,
             doorbells: vgpu.doorbells.count,

@@ -448,7 +448,7 @@ fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, which: &mut Which<'_
     if candidates.is_empty() && !matches!(cause, MoveCause::Idle { .. }) {
         candidates = spillable(view, |chunk| chunk.is_idle() != idle);
     }
-    let most = count.min(view.spill_chunks_max.max(usize::from(own)));
+    let most = count.min(view.spill_chunks_max.max(usize::from(own && view.has_host_ram)));
     let mut candidates = Draw::of(candidates, |chunk| which.choice.leaves(view, chunk));
     let mut chunks = Vec::new();
     while chunks.len() < most

@@ -88,6 +88,8 @@ pub struct VmView<'a> {
     pub spare: u64,
     /// Most chunks that one spill may take from it now.
     pub spill_chunks_max: usize,
+    /// Host RAM has room for one of its chunks: an idle one may go for the sake of one that it wants, whatever its `min`.
+    pub has_host_ram: bool,
     /// Most that one refill may bring it now, by its `high` and `max` and what one move may carry; free frames not considered.
     pub refill_bytes_max: u64,
     /// When its tables were last read, which is when the reach of its chunks was last known to be right.
@@ -168,6 +170,7 @@ impl<'a> VmView<'a> {
             may_move: true,
             spare: chunks.resident().saturating_sub(quota.min),
             spill_chunks_max: 0,
+            has_host_ram: true,
             refill_bytes_max: 0,
             synced_at: None,
             doorbells: 0,

@@ -375,6 +375,11 @@ impl Trials {
             record.barren = 0;
         } else if before.ns.saturating_add(tells) < ns {
             record.learn(&exchange.leave, &exchange.come, ns - before.ns);
+            // Others may have taken what host RAM had left.
+            if exchange.come.len() > of.spill_chunks_max {
+                self.rest(exchange.vm, view.now);
+                return Proposal::Nothing;
+            }
             let back = Exchange {
                 leave: exchange.come,
                 come: exchange.leave,
