@@ -374,7 +374,7 @@ impl Laws {
                 of.resident
             )));
         }
-        if of.resident > self.bound(vm, |quota| quota.max) {
+        if of.resident > self.bound(vm, |quota| quota.max) || cause == MoveCause::Shown {
             return Ok(());
         }
         // What is set, and beyond it the chunk that waits and those that make room for it.

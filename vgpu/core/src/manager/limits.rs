@@ -3,7 +3,7 @@
 //! * a VM is not brought below its `min` by a move, but for an idle chunk that makes room for one that it wants; not
 //!   above its `high` by a refill; and not above its `max` by anything;
 //! * what is promised at a VM's start can be kept: all `min` in VRAM, all guest VRAM in VRAM and host RAM together;
-//! * host RAM holds `host_ram` of spilled chunks and what one exchange carries ([`Limits::host_ram_max`]), and old copies
+//! * host RAM holds `host_ram` of spilled chunks and what one exchange carries ([`Limits::host_ram_max`]), but for chunks that windows show, and old copies
 //!   only within `host_ram`;
 //! * a move carries no more than a batch, and takes its frames from the free ones;
 //! * nothing moves of a VM that leaves or is passed over, and no chunk that is moving;
@@ -307,12 +307,6 @@ impl<'a> Limits<'a> {
             () if count > most || bytes > spare => Some(Breach::MinOrBatch),
             () => None,
         })
-    }
-
-    /// Whether host RAM has room for a chunk of which a window is to show a page. `min` does not protect it from its own VM.
-    pub(super) fn has_room_to_show(&self, vm: VmId, chunk: ChunkNo) -> bool {
-        let vgpu = self.vms.get(&vm);
-        vgpu.is_some_and(|vgpu| vgpu.chunks.bytes(chunk) <= self.host_ram_left(vgpu))
     }
 
     /// Whether a move that has stopped nothing yet may go on: quotas may have changed since it was admitted.

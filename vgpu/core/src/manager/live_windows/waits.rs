@@ -80,16 +80,15 @@ impl Running {
             return false;
         };
         let what = (Direction::Spill, MoveCause::Shown);
-        if self.limits(cx.now).has_room_to_show(vm, chunk)
-            && self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx)
-        {
+        // Whatever `host_ram` says: a page that is not shown reads as zero, and the chunk's image was promised when the VM attached.
+        if self.start_move(vm, what, vec![chunk], BTreeMap::new(), cx) {
             if let Some(live) = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.live.as_mut()) {
                 live.waits_for.remove(&chunk);
             }
             (self.mover.was_for_window, self.mover.window_of) = (true, Some(vm));
             return true;
         }
-        // No host RAM is left before others come back to VRAM, or no shadow table to point to it with.
+        // No shadow table to point to host RAM with.
         if let Some(vgpu) = self.vms.get_mut(&vm) {
             vgpu.passed_over_until = cx.now.after(AGAIN_NS);
         }
