@@ -28,6 +28,7 @@ use sim_host::bus::{Guest, SimBus};
 use sim_host::turns::{Player, Turn};
 
 mod drawn;
+mod held;
 mod hostile_policy;
 mod log;
 mod operator;
@@ -133,8 +134,7 @@ struct Vm {
     player: Player,
     digest: String,
     expected: String,
-    /// Its access waited for its own windows to show their pages: what follows that, its turn, is its own too.
-    waited_to_show: bool,
+    held: held::Held,
     /// It is on its way out.
     leaves: bool,
 }
@@ -413,7 +413,7 @@ impl Simulation {
             player: Player::new(id, guest, ANSWER_NS),
             digest: String::new(),
             expected,
-            waited_to_show: false,
+            held: held::Held::default(),
             leaves: false,
         });
     }
@@ -525,15 +525,15 @@ impl Simulation {
         for vm in &mut self.vms {
             vm.player.collect_reply(&mut self.world).map_err(Violation)?;
             let held = vm.player.held_ns(self.world.now).unwrap_or(0);
-            vm.waited_to_show &= held > HELD_MAX_NS;
-            vm.waited_to_show |= held > HELD_MAX_NS && waits_to_show(&self.world, vm.id);
+            let waits = || waits_to_show(&self.world, vm.id);
+            let for_others = vm.held.for_others(held, HELD_MAX_NS, self.world.now, waits);
             // What it waits for itself may take longer.
-            let held_max = match vm.waited_to_show || vm.player.waits_for_machine() {
+            let held_max = match vm.player.waits_for_machine() {
                 true => MACHINE_HELD_MAX_NS,
                 // A clock jump may overshoot by what nobody could have used.
                 false => HELD_MAX_NS + 60_000_000,
             };
-            if held > held_max && !may_hold {
+            if (for_others > held_max || held > MACHINE_HELD_MAX_NS) && !may_hold {
                 return Err(Violation(format!(
                     "an access of {} is held for {} ms",
                     vm.id,
