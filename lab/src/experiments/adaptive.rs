@@ -20,11 +20,18 @@ const PERCENTS_QUICK: [u64; 1] = [125];
 
 /// How a program uses its memory: the thesis's Table 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
+pub(super) enum Use {
     Streaming,
     Regular,
     Random,
     Irregular,
+}
+
+impl Use {
+    /// The thesis's chapter 7 tells no more apart.
+    pub(super) fn is_regular(self) -> bool {
+        matches!(self, Self::Streaming | Self::Regular)
+    }
 }
 
 /// The thesis's programs, which all have one of ours after them. Those that go over their memory again and again in one run of their plan
@@ -43,6 +50,22 @@ const PROGRAMS: [(&str, Use, u32); 12] = [
     ("bfs", Use::Irregular, 1),
     ("sssp", Use::Irregular, 1),
 ];
+
+/// A program's use of memory, if it is one of ours.
+pub(super) fn use_of(program: &str) -> Option<Use> {
+    let known = PROGRAMS.iter().find(|(name, ..)| *name == program);
+    known.map(|(_, kind, _)| *kind)
+}
+
+/// Programs as they are recorded.
+pub(super) fn kernels(settings: &Settings) -> impl Iterator<Item = Kernel> {
+    let footprint = settings.choose(24 * MIB, 12 * MIB);
+    PROGRAMS.into_iter().map(move |(name, _, repeats)| Kernel {
+        name,
+        footprint,
+        repeats,
+    })
+}
 
 /// A policy as the tables name it.
 struct Way {
@@ -155,10 +178,9 @@ fn outcome(trace: &Trace, percents: &[u64], onlooker: &dyn Onlooker) -> Result<O
         }
         ways.push(figures);
     }
-    let known = PROGRAMS.iter().find(|(name, ..)| *name == trace.name);
     Ok(Outcome {
         program: trace.name.clone(),
-        kind: known.map(|(_, kind, _)| *kind),
+        kind: use_of(&trace.name),
         trace_pages: trace.pages(),
         allocations: trace.allocations.len() as u64,
         grids: trace.grids.len() as u64,
@@ -298,11 +320,7 @@ fn claims(report: &mut Report, outcomes: &[Outcome]) {
 }
 
 pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
-    let kernels = PROGRAMS.map(|(name, _, repeats)| Kernel {
-        name,
-        footprint: settings.choose(24 * MIB, 12 * MIB),
-        repeats,
-    });
+    let kernels: Vec<Kernel> = kernels(settings).collect();
     let percents = match settings.quick {
         true => &PERCENTS_QUICK[..],
         false => &PERCENTS,

@@ -3,6 +3,7 @@
 use adaptive::{Fairness, Order};
 
 use super::Experiment;
+use super::adaptive::{kernels, use_of};
 use crate::MIB;
 use crate::host::LabError;
 use crate::jobs::{self, Onlooker};
@@ -15,19 +16,8 @@ use crate::traces::Trace;
 
 const PAPER: &str = "the adaptive order has 8 % more weighted speed-up and 8 % more harmonic speed-up than first come, first served; sparing the preferred \
                      program's memory at 110 % makes it 18 %";
-/// Ten programs, as many as the thesis has: those of its text and two more regular ones. Whether they use their memory in a regular way.
-const PROGRAMS: [(&str, bool, u32); 10] = [
-    ("2dconv", true, 1),
-    ("triad", true, 1),
-    ("pathfinder", true, 1),
-    ("hotspot", true, 3),
-    ("srad2", true, 3),
-    ("atax", false, 3),
-    ("gups", false, 3),
-    ("nw", false, 1),
-    ("bfs", false, 1),
-    ("sssp", false, 1),
-];
+/// Programs of `adaptive` that are left out: the thesis has ten here, those of its text among them.
+const LEFT_OUT: [&str; 2] = ["backprop", "fdtd2d"];
 /// Memory whose lack the thesis tries.
 const SHORT_PERCENT: u64 = 110;
 
@@ -92,8 +82,7 @@ fn pair(traces: &[Trace], alone: &[Share], programs: [usize; 2]) -> Pair {
     };
     let short = [way(Order::Arrival), way(DEMAND), sparing];
     let all = |ways: &[Way], percent| ways.iter().map(|way| together(&of, *way, percent)).collect();
-    let known = of.map(|trace| PROGRAMS.iter().find(|(name, ..)| *name == trace.name));
-    let regular = known.map(|known| known.map(|(_, is_regular, _)| usize::from(*is_regular)));
+    let regular = of.map(|trace| use_of(&trace.name).map(|kind| usize::from(kind.is_regular())));
     Pair {
         programs,
         names: of.map(|trace| trace.name.clone()),
@@ -258,11 +247,8 @@ fn claims(report: &mut Report, pairs: &[Pair], alone: &[Share], are_ours: bool) 
 }
 
 pub(super) fn run(settings: &Settings, onlooker: &dyn Onlooker) -> Result<Report, LabError> {
-    let kernels = PROGRAMS.map(|(name, _, repeats)| Kernel {
-        name,
-        footprint: settings.choose(24 * MIB, 12 * MIB),
-        repeats,
-    });
+    let kernels = kernels(settings).filter(|kernel| !LEFT_OUT.contains(&kernel.name));
+    let kernels: Vec<Kernel> = kernels.collect();
     let traces = Trace::all(&kernels, settings, onlooker)?;
     let alone: Vec<Share> = traces
         .iter()

@@ -26,7 +26,7 @@ impl Sizes {
         card: "128M",
         guest: "256M",
     };
-    /// Of one that has three eighths of it.
+    /// The same with three eighths of what they see.
     pub(super) const LARGE: Self = Self {
         card: "384M",
         guest: "512M",
