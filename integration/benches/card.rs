@@ -30,6 +30,7 @@ const CARD: CardConfig = CardConfig {
     board: Board::Gtx480,
     vram_bytes: 64 << 20,
     needs_microcode: false,
+    strict: false,
 };
 
 /// A card that a thread of this process serves.

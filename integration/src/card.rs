@@ -81,6 +81,8 @@ pub(crate) struct Card {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CardSetup {
     pub(crate) copy_microcode: CopyMicrocode,
+    /// PGRAPH is as strict as a card: see [`ModelConfig::strict`].
+    pub(crate) strict: bool,
     /// Bytes of VRAM, at least [`VRAM_BYTES`].
     pub(crate) vram_bytes: u64,
     pub(crate) timing: Timing,
@@ -94,6 +96,7 @@ impl CardSetup {
         timing.shaders.sms = 2;
         Self {
             copy_microcode,
+            strict: false,
             vram_bytes: VRAM_BYTES,
             timing,
         }
@@ -108,6 +111,7 @@ impl Card {
             vram_bytes: setup.vram_bytes,
             timing: setup.timing,
             copy_microcode: setup.copy_microcode,
+            strict: setup.strict,
         };
         let bare = BareCard::new(config, Iova(RAM_BASE), RAM_BYTES).expect("a size that exists");
         let BareCard { model, vram, ram } = bare;

@@ -123,6 +123,7 @@ impl Host {
                 board: Board::Gtx480,
                 vram_bytes,
                 needs_microcode: false,
+                strict: false,
             }),
             settings: GpuConfig {
                 host_ram: HOST_RAM,

@@ -63,6 +63,7 @@ fn as_a_broker() {
         board,
         vram_bytes: VRAM,
         needs_microcode: false,
+        strict: false,
     });
     let gpu = gpu.unwrap();
     let capabilities = gpu.capabilities();

@@ -141,6 +141,7 @@ pub(crate) fn bare_machine(vram_bytes: u64, copy_microcode: CopyMicrocode) -> Re
         vram_bytes,
         timing: Timing::of(Board::Gtx480),
         copy_microcode,
+        strict: false,
     };
     let card = BareCard::new(config, Iova(0), RAM_BYTES).map_err(|error| LabError::Fault {
         what: format!("no bare card: {error}"),

@@ -204,6 +204,9 @@ struct GpuArguments {
     /// Copy engines run nothing before they were given microcode, as a real card's
     #[arg(long)]
     needs_microcode: bool,
+    /// PGRAPH runs nothing before it was given microcode, and takes no context image that it did not save, as a real card's
+    #[arg(long)]
+    strict: bool,
     /// Become this user, by names or numbers, before anything is opened
     #[arg(long, value_name = "USER:GROUP[,GROUP...]")]
     user: Option<User>,

@@ -9,7 +9,7 @@ use crate::{identity, ltc::Ltc, model::FermiModel, pfifo::ChannelId, pmu::Pmu};
 use fermi_spec::{
     engine::Engine,
     regs::{
-        Bar0Reg, Bar0Word, PROM_BASE, PROM_END, PcopyReg, Piece, PtimerReg, enable_bit,
+        Bar0Reg, Bar0Word, PROM_BASE, PROM_END, PcopyReg, Piece, PtimerReg, Width, enable_bit,
         falcon::{Falcon, FalconReg},
         pbdma::{PBDMA, RAMFC_BYTES},
         pieces::pieces,
@@ -56,6 +56,24 @@ impl FermiModel {
                 Piece::Outside { .. } => {}
             }
         }
+    }
+
+    /// Writes a word where the CPU would write a register. Returns whether there can be one: what PRAMIN shows is none, nor
+    /// is an offset without alignment or beyond BAR0.
+    pub(crate) fn write_register_word(&mut self, offset: u32, value: u32) -> bool {
+        let word = value.to_le_bytes();
+        let piece = Piece::first(u64::from(offset), word.len());
+        let is_register = matches!(
+            piece,
+            Piece::Register {
+                width: Width::Dword,
+                ..
+            }
+        );
+        if is_register {
+            self.write_part(offset, &word);
+        }
+        is_register
     }
 
     /// Reads a word or a part of one.
@@ -168,7 +186,7 @@ impl FermiModel {
             Falcon::Pmu => self.pmu.write(reg, value),
             Falcon::Copy(engine) => self.write_copy_falcon(copy_engine(engine), reg, value),
             Falcon::Fecs => self.write_fecs_falcon(reg, value),
-            Falcon::Gpccs => self.graph.fecs.write_gpccs(reg, value),
+            Falcon::Gpccs => self.write_gpccs(reg, value),
             Falcon::GpccsOf(_) | Falcon::Pvld | Falcon::Ppdec | Falcon::Pppp => {}
         }
     }

@@ -41,6 +41,8 @@ pub struct Counters {
     pub channel_loads: u64,
     /// Engine context switches.
     pub engine_switches: u64,
+    /// Words that register lists of contexts put into registers.
+    pub list_words: u64,
     /// Preempts that were completed.
     pub preempts: u64,
     /// Runlists taken over.

@@ -17,6 +17,7 @@ use crate::{
     context::{IMAGE_BYTES, Registers},
     copy, copy_nvidia,
     falcon::{Falcon, FalconEvent, FalconShape},
+    graph::RegisterList,
     memory::Place,
     microcode,
     mmu::{Access, AddressSpace},
@@ -139,7 +140,9 @@ pub(crate) struct Unit {
     pub(crate) transfer: Option<Transfer>,
     /// The grid that runs on PGRAPH.
     pub(crate) grid: Option<Box<Grid>>,
-    /// When the transfer or the grid goes on.
+    /// The register list that FECS writes before PGRAPH works for its context.
+    pub(crate) list: Option<Box<RegisterList>>,
+    /// When the transfer, the grid or the list goes on.
     pub(crate) at: u64,
     /// How long a transfer gives way to nobody.
     pub(crate) turn: Slice,
@@ -151,6 +154,8 @@ pub(crate) struct Unit {
     pub(crate) falcon: Option<Falcon>,
     /// The falcon was started with microcode other than nouveau's.
     pub(crate) runs_foreign: bool,
+    /// FECS was started with code that switches contexts; copy engines have a falcon of their own.
+    pub(crate) switches_contexts: bool,
     /// The engine takes no method before its microcode runs.
     pub(crate) needs_microcode: bool,
     /// Value of GRAPH_INTR (400100).
@@ -175,6 +180,7 @@ impl Unit {
             registers: Registers::default(),
             transfer: None,
             grid: None,
+            list: None,
             at: 0,
             turn: Slice::default(),
             faulted: false,
@@ -184,6 +190,7 @@ impl Unit {
                 _ => None,
             },
             runs_foreign: false,
+            switches_contexts: false,
             needs_microcode: false,
             intr: 0,
             intr_enable: 0,
@@ -208,9 +215,9 @@ impl Unit {
         self.holder.map(|holder| holder.channel)
     }
 
-    /// Whether the engine performs a transfer or a grid.
+    /// Whether the engine performs a transfer or a grid, or FECS still has to write registers for it.
     pub(crate) fn is_working(&self) -> bool {
-        self.transfer.is_some() || self.grid.is_some()
+        self.transfer.is_some() || self.grid.is_some() || self.list.is_some()
     }
 
     /// Whether the engine can take a method or change channels now.
@@ -232,7 +239,7 @@ impl Unit {
     /// Whether methods are executed: microcode was uploaded and started, or the card needs none.
     fn has_microcode(&self) -> bool {
         let runs = |falcon: &Falcon| falcon.is_running() && falcon.has_code();
-        !self.needs_microcode || self.falcon.as_ref().is_none_or(runs)
+        !self.needs_microcode || self.falcon.as_ref().map_or(self.switches_contexts, runs)
     }
 
     /// Interrupts that reach PMC.
@@ -358,7 +365,8 @@ impl FermiModel {
     }
 
     /// Puts the channel's context on the engine, which must be ready. Returns the GPU time of the switch, zero when
-    /// the channel was there; `None` when its context cannot be read, which is a fault of the engine.
+    /// the channel was there; `None` when its context cannot be read, which is a fault of the engine. An engine that works
+    /// after that has registers to write first, which includes the time of the switch.
     pub(crate) fn switch_unit(&mut self, unit: usize, channel: ChannelId, instance: Place) -> Option<u64> {
         let held = self.units[unit].holder;
         if held.is_some_and(|holder| holder.channel == channel && holder.instance == instance) {
@@ -386,6 +394,9 @@ impl FermiModel {
             if let Err(refusal) = self.load_graph(instance, &space) {
                 self.fault_unit_by(unit, client::CTXCTL, refusal);
                 return None;
+            }
+            if self.units[unit].list.is_some() {
+                self.units[unit].at = self.units[unit].at.saturating_add(rest);
             }
             return Some(self.timing.graph_switch_ns.saturating_add(rest));
         }

@@ -111,6 +111,11 @@ impl Falcon {
         self.is_running
     }
 
+    /// The microcode ends, as what is started without code does at once.
+    pub(crate) fn stop(&mut self) {
+        self.is_running = false;
+    }
+
     /// Interrupts pending, whether or not they go anywhere.
     pub(crate) fn pending(&self) -> u32 {
         self.intr

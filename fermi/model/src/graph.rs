@@ -11,6 +11,11 @@
 //!
 //! assumptions: a switch needs no microcode, so a driver that starts none still has M2MF; a channel without a
 //! context pointer has its context kept by the card until its entry in the channel table changes.
+//!
+//! A strict card ([`crate::ModelConfig::strict`]) makes neither of them. It has no context switch before FECS was started with
+//! code, as a copy engine has no methods before ([`crate::CopyMicrocode::Required`]). A channel without a pointer has its image
+//! at address 0 of its space. An image that was never saved is a fault (assumption, `image.rs`). FECS writes the register list
+//! that an image names (`list.rs`).
 
 mod bindings;
 mod channel_memory;
@@ -18,6 +23,7 @@ mod clear;
 pub(crate) mod fecs;
 mod image;
 mod launch;
+mod list;
 mod macros;
 mod methods;
 mod mme;
@@ -26,6 +32,8 @@ mod report;
 pub(crate) mod state;
 mod traps;
 mod twod;
+
+pub(crate) use list::RegisterList;
 
 use crate::{
     context::Registers,
@@ -37,6 +45,7 @@ use crate::{
 use channel_memory::Pages;
 use fecs::Fecs;
 use fermi_spec::{
+    addr::GpuVa,
     engine::Engine,
     fault::client,
     regs::{fecs::FECS_CHANNEL_VALID, pgraph::FIFO_CONTROL_ON},
@@ -155,28 +164,39 @@ impl Graph {
 }
 
 impl FermiModel {
-    /// Puts the context of the channel at `instance` on PGRAPH. When its image cannot be read the engine has a fresh
-    /// one, so that nothing of another channel is left on it.
+    /// Puts the context of the channel at `instance` on PGRAPH, with its register list behind it. When its image or its list
+    /// cannot be read the engine has a fresh context, so that nothing of another channel is left on it.
     pub(crate) fn load_graph(&mut self, instance: Place, space: &AddressSpace) -> Result<(), Refusal> {
         self.graph.fecs.next = fecs::word_of(instance);
-        let (state, m2mf, result) = match self.context_pointer(Engine::Graph, instance) {
-            None => {
-                let (state, m2mf) = self.graph.take_kept(instance);
-                (state, m2mf, Ok(()))
+        self.clear_graph_context();
+        let (state, m2mf) = match self.graph_image(instance) {
+            None => self.graph.take_kept(instance),
+            Some(at) => {
+                let context = self.load_graph_image(space, at)?;
+                self.take_list(instance, space, at)?;
+                context
             }
-            Some(at) => match self.read_graph_image(space, at) {
-                Ok((state, m2mf)) => (state, m2mf, Ok(())),
-                Err(refusal) => (GraphState::default(), Registers::default(), Err(refusal)),
-            },
         };
         self.graph.state = state;
         self.units[UNIT].registers = m2mf;
-        result
+        Ok(())
+    }
+
+    /// Where PGRAPH has the context of the channel at `instance`; `None` where the card keeps it, as a strict one never does.
+    fn graph_image(&mut self, instance: Place) -> Option<GpuVa> {
+        let pointer = self.context_pointer(Engine::Graph, instance);
+        pointer.or(self.strict.then_some(GpuVa(0)))
+    }
+
+    /// Leaves a fresh context on the engine.
+    fn clear_graph_context(&mut self) {
+        self.graph.state = GraphState::default();
+        self.units[UNIT].registers = Registers::default();
     }
 
     /// Saves the context on PGRAPH as that of the channel at `instance`. It stays on the engine if it has a pointer.
     fn save_graph(&mut self, instance: Place, space: &AddressSpace) -> Result<(), Refusal> {
-        match self.context_pointer(Engine::Graph, instance) {
+        match self.graph_image(instance) {
             None => {
                 let m2mf = std::mem::take(&mut self.units[UNIT].registers);
                 self.graph.keep(instance, m2mf);

@@ -146,6 +146,11 @@ impl FermiModel {
         let Some(switch) = self.switch_unit(unit, id, instance) else {
             return Outcome::Halted;
         };
+        // FECS writes the registers that the context names, and no method of the channel comes before that. The channel waits as
+        // for the engine: it is not taken off before it has used it.
+        if self.units[unit].is_working() {
+            return Outcome::Stalled(engine);
+        }
         self.make_up_for_wait(pbdma);
         match self.run_engine_method(unit, target.subchannel, target.method, data) {
             Ok(ns) => Outcome::Done { ns: switch + ns },

@@ -53,6 +53,9 @@ pub struct ModelConfig {
     pub timing: Timing,
     /// Microcode whose methods the copy engines have.
     pub copy_microcode: CopyMicrocode,
+    /// PGRAPH forgives nothing that a card would not: it takes no channel before FECS was started with code of its own and of
+    /// the GPCs, it refuses a context image that it never saved, and it writes the register list that an image names.
+    pub strict: bool,
 }
 
 /// Why the embedder's request cannot be met.
@@ -104,6 +107,8 @@ pub struct FermiModel {
     pub(crate) clock: Clock,
     pub(crate) timing: Timing,
     pub(crate) copy_microcode: CopyMicrocode,
+    /// PGRAPH is as strict as a card: [`ModelConfig::strict`].
+    pub(crate) strict: bool,
     pub(crate) links: Links,
     pub(crate) faults: Faults,
     pub(crate) storage: Storage,
@@ -153,6 +158,7 @@ impl FermiModel {
             vram_bytes: self.vram_bytes,
             timing: self.timing,
             copy_microcode: self.copy_microcode,
+            strict: self.strict,
         };
         let bar3_changes = self.windows.bar3_changes + 1;
         let at_once = self.pfifo.at_once;
@@ -183,6 +189,7 @@ impl FermiModel {
             clock: Clock::default(),
             timing: config.timing,
             copy_microcode: config.copy_microcode,
+            strict: config.strict,
             links: Links::default(),
             faults: Faults::default(),
             storage: Storage::after_vbios(),
@@ -191,7 +198,10 @@ impl FermiModel {
             pfifo: Pfifo::new(),
             pbdmas: std::array::from_fn(|_| Pbdma::new()),
             units: [Engine::Graph, Engine::Copy0, Engine::Copy1].map(|engine| Unit {
-                needs_microcode: config.copy_microcode == CopyMicrocode::Required,
+                needs_microcode: match engine {
+                    Engine::Graph => config.strict,
+                    _ => config.copy_microcode == CopyMicrocode::Required,
+                },
                 ..Unit::new(engine)
             }),
             contexts: Contexts::default(),

@@ -60,6 +60,11 @@ impl FermiModel {
         let Some(ns) = self.switch_unit(unit, id, instance) else {
             return Some(Outcome::Halted);
         };
+        if self.units[unit].is_working() {
+            // FECS writes the registers that the context names first.
+            self.pfifo.channel_mut(id).paused = Some((engine, transfer));
+            return Some(Outcome::Stalled(engine));
+        }
         // A whole slice, whatever the wait has used up. Before the next wait the channel gives way to others on its PBDMA.
         self.renew_slice(pbdma);
         self.units[unit].transfer = Some(transfer);

@@ -36,7 +36,7 @@ enum Event {
     RunlistTaken,
     TlbFlushed,
     PreemptDone,
-    /// A piece of a copy or a grid, or its end.
+    /// A piece of a copy or a grid, or its end; a register list.
     Unit(usize),
     /// A PBDMA's next entry, header or method.
     Pbdma(usize),
@@ -158,9 +158,11 @@ impl FermiModel {
             Event::PreemptDone => self.finish_preempt(),
             Event::PreemptTimedOut => self.time_preempt_out(),
             Event::Unit(unit) => {
-                let work = match self.units[unit].grid.is_some() {
-                    true => self.run_grid(unit),
-                    false => self.run_transfer(unit),
+                let engine = &self.units[unit];
+                let work = match (engine.list.is_some(), engine.grid.is_some()) {
+                    (true, _) => self.run_list(),
+                    (false, true) => self.run_grid(unit),
+                    (false, false) => self.run_transfer(unit),
                 };
                 self.charge_unit(unit, work);
                 return work;

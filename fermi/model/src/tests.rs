@@ -17,6 +17,7 @@ mod owners;
 mod recovery;
 mod sharing;
 mod slicing;
+mod strict;
 mod support;
 mod surfaces;
 mod units;

@@ -563,6 +563,7 @@ impl FermiModel {
     pub(crate) fn fault_unit_by(&mut self, unit: usize, client: u8, refusal: Refusal) {
         self.units[unit].transfer = None;
         self.units[unit].grid = None;
+        self.units[unit].list = None;
         self.units[unit].faulted = true;
         self.note_dead_engines();
         let engine = self.units[unit].engine;

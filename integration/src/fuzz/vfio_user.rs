@@ -45,6 +45,7 @@ impl Server {
                 board: Board::Gtx480,
                 vram_bytes: VRAM_BYTES,
                 needs_microcode: false,
+                strict: false,
             },
             is_all_trapped: false,
             trace: None,

@@ -29,6 +29,8 @@ pub struct CardConfig {
     pub vram_bytes: u64,
     /// Copy engines run nothing until their falcons were given microcode.
     pub needs_microcode: bool,
+    /// PGRAPH is as strict as a card: see [`ModelConfig::strict`].
+    pub strict: bool,
 }
 
 /// Why no card could be made.
@@ -59,6 +61,7 @@ impl CardConfig {
                 true => CopyMicrocode::Required,
                 false => CopyMicrocode::default(),
             },
+            strict: self.strict,
         };
         FermiModel::new(config, bus)
     }

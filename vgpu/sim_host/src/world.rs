@@ -218,6 +218,7 @@ impl<W: Watch> World<W> {
             vram_bytes,
             timing: Timing::of(Board::Gtx480),
             copy_microcode,
+            strict: false,
         };
         let mut world = Self {
             manager,

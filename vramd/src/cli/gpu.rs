@@ -44,6 +44,7 @@ pub(super) fn gpu(arguments: &GpuArguments) -> anyhow::Result<u8> {
             board,
             vram_bytes,
             needs_microcode: arguments.needs_microcode,
+            strict: arguments.strict,
         },
         is_all_trapped: arguments.all_trapped,
         trace: arguments.trace.clone(),

@@ -372,6 +372,7 @@ fn card(raw: &RawCard) -> Result<CardConfig, Wrong> {
         board,
         vram_bytes,
         needs_microcode: false,
+        strict: false,
     })
 }
 

@@ -145,6 +145,7 @@ fn power_on(plan: &Plan) -> Result<BareMachine, RunError> {
         vram_bytes: card.vram_bytes,
         timing,
         copy_microcode: CopyMicrocode::default(),
+        strict: false,
     };
     let card = BareCard::new(config, Iova(0), plan.ram_end.max(RAM_START))?;
     Ok(BareMachine::new(card))

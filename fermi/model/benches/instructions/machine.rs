@@ -45,6 +45,7 @@ impl Machine {
             vram_bytes: VRAM_BYTES,
             timing: Timing::of(Board::Gtx480),
             copy_microcode: CopyMicrocode::default(),
+            strict: false,
         };
         let card = BareCard::new(config, Iova(0), RAM_BYTES).expect("a card of this size");
         let mut bus = Bus { card, now_ns: 0 };

@@ -10,6 +10,9 @@
 //! With both, a switch request (409000 bit 8) saves the current context (409b00) and loads the next one (409b04),
 //! where they exist. Commands and requests wait until the engine has finished its work.
 //!
+//! A start needs no uploaded code, but on a strict card ([`crate::ModelConfig::strict`]): there a falcon without code stops at
+//! once, and FECS does not answer before the GPCs' falcons have code too, as nouveau's waits for them.
+//!
 //! Sources: nouveau `gr/fuc/hub.fuc`, `gr/gf100.c`, `gr/ctxgf100.c`. assumptions: the sizes that NVIDIA's microcode
 //! answers besides that of the context image; its error for an unknown command.
 
@@ -103,7 +106,7 @@ impl Fecs {
         }
     }
 
-    /// Starts the microcode. Nouveau's starts the GPC falcons itself; with NVIDIA's the driver
+    /// The microcode runs. Nouveau's starts the GPC falcons itself; with NVIDIA's the driver
     /// has started them before.
     fn start(&mut self) {
         if self.gpccs.is_running() {
@@ -115,11 +118,6 @@ impl Fecs {
             self.scratch[0] |= fecs_nouveau::DONE;
             self.scratch[1] = CONTEXT_BYTES;
         }
-    }
-
-    /// Writes a register of the GPC falcons. Only their start has an effect.
-    pub(crate) fn write_gpccs(&mut self, reg: FalconReg, value: u32) {
-        let _ = self.gpccs.write(reg, value);
     }
 }
 
@@ -151,14 +149,45 @@ impl FermiModel {
     pub(crate) fn write_fecs_falcon(&mut self, reg: FalconReg, value: u32) {
         let fecs = &mut self.graph.fecs;
         if fecs.falcon.write(reg, value) == FalconEvent::Started && fecs.microcode.is_none() {
-            fecs.start();
+            self.start_fecs();
         }
+        let fecs = &mut self.graph.fecs;
         if reg == FalconReg::IntrTrigger && fecs.microcode.is_some() {
             // The microcode acknowledges the interrupt that it takes.
             let _ = fecs.falcon.write(FalconReg::IntrAck, value);
             fecs.pending_switch |= value & FECS_SWITCH_REQUEST != 0;
             self.run_fecs();
         }
+    }
+
+    /// Writes a register of the GPC falcons. Only their start has an effect.
+    pub(crate) fn write_gpccs(&mut self, reg: FalconReg, value: u32) {
+        let gpccs = &mut self.graph.fecs.gpccs;
+        if gpccs.write(reg, value) == FalconEvent::Started && self.strict && !gpccs.has_code() {
+            gpccs.stop();
+        }
+    }
+
+    /// FECS was told to start, and no microcode runs on it.
+    fn start_fecs(&mut self) {
+        let fecs = &mut self.graph.fecs;
+        if self.strict && !fecs.falcon.has_code() {
+            fecs.falcon.stop();
+            return;
+        }
+        if self.strict && !fecs.gpccs.has_code() {
+            return;
+        }
+        fecs.start();
+        self.units[UNIT].switches_contexts = true;
+        self.unit_became_idle();
+    }
+
+    /// The microcode of FECS ends.
+    fn halt_fecs(&mut self) {
+        self.graph.fecs.microcode = None;
+        self.units[UNIT].switches_contexts = false;
+        self.note_dead_engines();
     }
 
     /// Takes a command from FECS_COMMAND.
@@ -186,7 +215,8 @@ impl FermiModel {
                 Microcode::Nvidia => self.run_nvidia_command(command, data),
             }
         }
-        if std::mem::take(&mut self.graph.fecs.pending_switch) {
+        // A strict card's engine is not ready when the command has halted the microcode.
+        if std::mem::take(&mut self.graph.fecs.pending_switch) && self.units[UNIT].is_ready() {
             self.switch_by_request();
         }
     }
@@ -230,20 +260,20 @@ impl FermiModel {
                 self.unit_became_idle();
             }
             fecs_nvidia::WATCHDOG => {}
-            fecs_nvidia::HALT => self.graph.fecs.microcode = None,
+            fecs_nvidia::HALT => self.halt_fecs(),
             _ => self.raise_fecs(fecs_intr::UNKNOWN_COMMAND),
         }
     }
 
     /// Makes the context of the named instance block current without loading its state: the state on the engine now
-    /// belongs to it. Returns whether that worked.
+    /// belongs to it. Returns whether that worked. The image need not have been saved: a golden one is made from nothing.
     fn set_context(&mut self, word: u32) -> bool {
         let Some(instance) = place_of(word) else {
             return false;
         };
         self.release_graph();
         let space = AddressSpace::load(&mut self.mem, instance);
-        if let Some(at) = self.context_pointer(Engine::Graph, instance)
+        if let Some(at) = self.graph_image(instance)
             && let Err(refusal) = self.read_graph_image(&space, at)
         {
             self.report_context_fault(instance, refusal);
@@ -261,7 +291,7 @@ impl FermiModel {
         let Some((instance, space)) = holder.or(self.graph.bound.map(|b| (b.instance, b.space))) else {
             return false;
         };
-        let Some(at) = self.context_pointer(Engine::Graph, instance) else {
+        let Some(at) = self.graph_image(instance) else {
             return true;
         };
         match self.write_graph_image(&space, at) {
@@ -288,7 +318,7 @@ impl FermiModel {
     }
 
     /// Memory refuses a context that FECS shall move. No channel of PFIFO is concerned.
-    fn report_context_fault(&mut self, instance: Place, refusal: Refusal) {
+    pub(super) fn report_context_fault(&mut self, instance: Place, refusal: Refusal) {
         self.record_fault(
             Engine::Graph.fault_unit(),
             client::CTXCTL,

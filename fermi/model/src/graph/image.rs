@@ -2,16 +2,18 @@
 //!
 //! | bytes | |
 //! | --- | --- |
-//! | 0x000–0x07f | the driver's: nouveau's register list (words 0 and 1) and what NVIDIA's firmware expects; not read |
+//! | 0x000–0x07f | the driver's: nouveau's register list (words 0 and 1) and what NVIDIA's firmware expects |
 //! | 0x080 | [`MAGIC`] |
 //! | 0x084–0x0a3 | which pages are there, a bit each |
 //! | 0x0a4–0x0ff | unused |
 //! | 0x100 + 0x100·p | page p: 64 words; page 0 is M2MF's words, the others are [`GraphState`]'s |
 //!
 //! A page that is not there is zero. An image without the magic word, such as memory that nothing was saved to, is
-//! a fresh context; an image of any bytes is a valid context. A switch moves the pages that are there, a few KiB.
+//! a fresh context, or none at all on a strict card; an image of any other bytes is a valid context. A switch moves the
+//! pages that are there, a few KiB.
 //!
-//! The register list that nouveau hands over with a context sets up buffers for rendering, which is not modelled.
+//! The register list that nouveau hands over with a context (`list.rs`) sets up buffers for rendering, which is not modelled:
+//! only a strict card writes it.
 
 use super::{
     UNIT,
@@ -23,7 +25,7 @@ use crate::{
     mmu::{AddressSpace, Refusal},
     model::FermiModel,
 };
-use fermi_spec::{addr::GpuVa, regs::fecs::CONTEXT_BYTES};
+use fermi_spec::{addr::GpuVa, fault::Reason, regs::fecs::CONTEXT_BYTES};
 
 /// First word of a saved image, behind the driver's words.
 const MAGIC: u32 = 0x3147_4643;
@@ -70,21 +72,42 @@ fn bytes_of(words: &[u32; PAGE_WORDS]) -> [u8; PAGE_BYTES] {
 }
 
 impl FermiModel {
-    /// Reads the image at `at`.
-    pub(super) fn read_graph_image(
+    /// Reads the context of a channel from its image at `at`.
+    ///
+    /// A strict card refuses an image that it never saved: PGRAPH would make of such bytes what they happen to say. Of the
+    /// reasons that there are the kind of the memory is nearest to that, and no driver for GF100 makes pages that the MMU
+    /// itself refuses for it (assumption: there is no such fault on a card, which may hang or go on with garbage).
+    pub(super) fn load_graph_image(
         &mut self,
         space: &AddressSpace,
         at: GpuVa,
     ) -> Result<(GraphState, Registers), Refusal> {
+        match self.read_graph_image(space, at)? {
+            Some(context) => Ok(context),
+            None if self.strict => Err(Refusal {
+                va: at,
+                reason: Reason::InvalidKind,
+                write: false,
+            }),
+            None => Ok(Default::default()),
+        }
+    }
+
+    /// Reads the image at `at`; `None` if it is nothing that was saved.
+    pub(super) fn read_graph_image(
+        &mut self,
+        space: &AddressSpace,
+        at: GpuVa,
+    ) -> Result<Option<(GraphState, Registers)>, Refusal> {
         let mut header = [0; HEADER_BYTES];
         let header_at = GpuVa(at.0 + HEADER);
         self.mmu
             .read(&mut self.mem, space, LOAD_CONTEXT, header_at, &mut header)?;
         let word = |index: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[4 * index + byte]));
-        let (mut state, mut m2mf) = (GraphState::default(), Registers::default());
         if word(0) != MAGIC {
-            return Ok((state, m2mf));
+            return Ok(None);
         }
+        let (mut state, mut m2mf) = (GraphState::default(), Registers::default());
         let is_there = std::array::from_fn(|page| word(1 + page / 32) & 1 << (page % 32) != 0);
         for (first, end) in runs(&is_there) {
             let mut bytes = vec![0; (end - first) * PAGE_BYTES];
@@ -97,7 +120,7 @@ impl FermiModel {
                 }
             }
         }
-        Ok((state, m2mf))
+        Ok(Some((state, m2mf)))
     }
 
     /// Stores the context on the engine as the image at `at`.

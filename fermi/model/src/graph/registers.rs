@@ -106,7 +106,7 @@ impl FermiModel {
         match reg {
             FecsReg::FecsIntrSet => self.write_fecs_falcon(FalconReg::IntrTrigger, value),
             FecsReg::FecsControl => self.write_fecs_falcon(FalconReg::Control, value),
-            FecsReg::GpccsControl => fecs.write_gpccs(FalconReg::Control, value),
+            FecsReg::GpccsControl => self.write_gpccs(FalconReg::Control, value),
             FecsReg::FecsData => fecs.data = value,
             FecsReg::FecsCommand => self.command_fecs(value),
             FecsReg::FecsScratch(index) => fecs.scratch[usize::from(index)] = value,

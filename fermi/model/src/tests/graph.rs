@@ -16,11 +16,11 @@ use fermi_spec::{
     },
 };
 
-const IMAGE: u64 = 0x4000_0000;
-const IMAGE_BYTES: u64 = 0x2_0000;
+pub(super) const IMAGE: u64 = 0x4000_0000;
+pub(super) const IMAGE_BYTES: u64 = 0x2_0000;
 const DATA: u64 = 0x5000_0000;
 /// A method of 9097 that only sets state.
-const STATE: u16 = 0x1700;
+pub(super) const STATE: u16 = 0x1700;
 
 /// Starts nouveau's microcode.
 fn start_microcode(bench: &mut Bench) {
@@ -30,7 +30,7 @@ fn start_microcode(bench: &mut Bench) {
 }
 
 /// An instance block with a context image behind it; where the image is.
-fn golden_channel(bench: &mut Bench) -> (u64, u64) {
+pub(super) fn golden_channel(bench: &mut Bench) -> (u64, u64) {
     let space = bench.space();
     let block = bench.allocate(0x1000);
     bench.point(block, space);
@@ -40,14 +40,14 @@ fn golden_channel(bench: &mut Bench) -> (u64, u64) {
     (block, image)
 }
 
-fn set_channel(bench: &mut Bench, block: u64) {
+pub(super) fn set_channel(bench: &mut Bench, block: u64) {
     bench.write(FecsReg::FecsScratchClear(0), fecs_nouveau::DONE);
     bench.write(FecsReg::FecsData, FECS_CHANNEL_VALID | (block >> 12) as u32);
     bench.write(FecsReg::FecsCommand, fecs_nouveau::SET_CHANNEL);
 }
 
 /// As nouveau makes its golden image: a context with [`STATE`] of 9097 set to `value`.
-fn golden_image(bench: &mut Bench, value: u32) -> Vec<u8> {
+pub(super) fn golden_image(bench: &mut Bench, value: u32) -> Vec<u8> {
     let (block, image) = golden_channel(bench);
     set_channel(bench, block);
     bench.write(PgraphReg::GraphMethodPortData, value);
@@ -61,7 +61,7 @@ fn golden_image(bench: &mut Bench, value: u32) -> Vec<u8> {
 }
 
 /// Gives a channel a context image with these bytes; where it is.
-fn give_image(bench: &mut Bench, channel: &Channel, bytes: &[u8]) -> u64 {
+pub(super) fn give_image(bench: &mut Bench, channel: &Channel, bytes: &[u8]) -> u64 {
     let image = bench.allocate(IMAGE_BYTES);
     bench.set_vram_bytes(image, bytes);
     bench.map(channel.space, IMAGE, Page::Vram(image), IMAGE_BYTES);
@@ -71,14 +71,14 @@ fn give_image(bench: &mut Bench, channel: &Channel, bytes: &[u8]) -> u64 {
 }
 
 /// Takes a channel off PGRAPH, so that its context is in its image.
-fn save(bench: &mut Bench, channel: &Channel) {
+pub(super) fn save(bench: &mut Bench, channel: &Channel) {
     bench.write(PfifoReg::Preempt, u32::from(channel.id));
     bench.run();
     assert_eq!(bench.read(PfifoReg::Preempt) & pfifo::PREEMPT_PENDING, 0);
 }
 
 /// Value of a method of 9097 in an image.
-fn in_image(bench: &Bench, image: u64, method: u16) -> u32 {
+pub(super) fn in_image(bench: &Bench, image: u64, method: u16) -> u32 {
     bench.vram_u32(image + 0x900 + u64::from(method))
 }
 

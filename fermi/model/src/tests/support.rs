@@ -96,15 +96,16 @@ pub(super) fn bare() -> Bench {
 }
 
 pub(super) fn bare_with(timing: Timing) -> Bench {
-    bare_of(timing, CopyMicrocode::default())
+    bare_of(timing, CopyMicrocode::default(), false)
 }
 
-fn bare_of(timing: Timing, copy_microcode: CopyMicrocode) -> Bench {
+fn bare_of(timing: Timing, copy_microcode: CopyMicrocode, strict: bool) -> Bench {
     let config = ModelConfig {
         board: Board::Gtx480,
         vram_bytes: VRAM_BYTES,
         timing,
         copy_microcode,
+        strict,
     };
     let bare = BareCard::new(config, Iova(RAM_BASE), RAM_BYTES).unwrap();
     let BareCard {
@@ -133,7 +134,12 @@ pub(super) fn ready_with(timing: Timing) -> Bench {
 
 /// The same with methods of a certain microcode.
 pub(super) fn ready_with_microcode(microcode: CopyMicrocode) -> Bench {
-    make_ready(bare_of(Timing::of(Board::Gtx480), microcode))
+    make_ready(bare_of(Timing::of(Board::Gtx480), microcode, false))
+}
+
+/// The same with a PGRAPH that forgives nothing.
+pub(super) fn ready_strict() -> Bench {
+    make_ready(bare_of(Timing::of(Board::Gtx480), CopyMicrocode::default(), true))
 }
 
 fn make_ready(mut bench: Bench) -> Bench {

@@ -108,6 +108,19 @@ pub mod fecs_nvidia {
     pub const NOT_BOUND: u32 = 1 << 5;
 }
 
+/// The register list of a context: the first words of its image, for nouveau's microcode (`gr/fuc/hub.fuc`, `ctx_mmio_exec`; nouveau
+/// `gr/ctxgf100.c` writes them). A pair is the offset of a register in BAR0 and its value, 32 bits each.
+pub mod context_list {
+    /// Byte of the image where the number of pairs is, 32 bits. The microcode clears it once it has written the list.
+    pub const COUNT: u64 = 0;
+    /// Byte of the image where the list's address in the channel's space is, shifted, 32 bits.
+    pub const AT: u64 = 4;
+    /// How far the address is shifted to the right.
+    pub const AT_SHIFT: u32 = 8;
+    /// Bytes of a pair.
+    pub const PAIR_BYTES: u64 = 8;
+}
+
 /// Value of FECS's falcon register Caps: 16 KiB of code, 4 KiB of data (envytools); FIFO and slots as a copy engine's.
 pub const FECS_CAPS: u32 = 0x2040_2040;
 /// The same of a GPC's falcon. unverified: sizes.

@@ -16,6 +16,7 @@ fn card() -> ModelGpu {
         board: Board::Gtx480,
         vram_bytes: 16 << 20,
         needs_microcode: false,
+        strict: false,
     })
     .unwrap()
 }

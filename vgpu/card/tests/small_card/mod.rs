@@ -21,6 +21,7 @@ pub(crate) fn small_card() -> BareMachine {
         vram_bytes: VRAM_BYTES,
         timing: Timing::of(Board::Quadro6000),
         copy_microcode: CopyMicrocode::default(),
+        strict: false,
     };
     BareMachine::new(BareCard::new(config, Iova(0), RAM_BYTES).expect("a card"))
 }

@@ -44,6 +44,7 @@ impl Card {
             vram_bytes: VRAM,
             timing: Timing::of(Board::Gtx480),
             copy_microcode: CopyMicrocode::default(),
+            strict: false,
         };
         let mut model = FermiModel::new(config, Arc::new(Nothing)).unwrap();
         let vram = Arc::new(Vram::new(VRAM).unwrap());
