@@ -391,6 +391,8 @@ fn start_device(
         return Vgpus::start(&setting.vramd, (vms, sizes), is_direct, folder).map(Device::Vgpus);
     }
     let mut options = options.to_vec();
+    // The driver brings microcode, makes its golden image and names registers in it: PGRAPH may ask for all of it.
+    options.push("--strict".to_owned());
     if !scenario.is_direct() {
         options.push(measure::ALL_TRAPPED.to_owned());
     }

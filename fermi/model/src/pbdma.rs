@@ -230,7 +230,8 @@ impl FermiModel {
         unit.slice = Slice::new(start, slice);
         unit.made_up = false;
         unit.overtime = false;
-        self.pfifo.channel_mut(id).loaded = Some(pbdma);
+        let channel = self.pfifo.channel_mut(id);
+        (channel.loaded, channel.stalled_on) = (Some(pbdma), None);
         self.pfifo.refresh(id);
         self.mem.counters.channel_loads += 1;
         if unit.reg(offset::SIGNATURE) as u16 != SIGNATURE as u16 {
@@ -242,6 +243,9 @@ impl FermiModel {
     pub(crate) fn unload(&mut self, pbdma: usize) {
         let unit = &mut self.pbdmas[pbdma];
         let Some(id) = unit.channel.take() else { return };
+        if let Activity::Stalled { engine, .. } = unit.state {
+            self.pfifo.channel_mut(id).stalled_on = Some(engine);
+        }
         unit.state = Activity::Idle;
         unit.words_len = 0;
         let (regs, instance) = (unit.regs, unit.instance);

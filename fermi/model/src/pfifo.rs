@@ -84,6 +84,9 @@ pub(crate) struct Channel {
     /// PBDMA that the channel is on.
     pub(crate) loaded: Option<usize>,
     pub(crate) acquire: Option<Acquire>,
+    /// The engine that did not take its next method when it left its PBDMA. Only with such a method does a channel wait for an engine that is
+    /// dead: what it has for PFIFO itself goes on.
+    pub(crate) stalled_on: Option<Engine>,
     /// A copy that gave way to another channel's work, and the engine that it goes on with.
     pub(crate) paused: Option<(Engine, Transfer)>,
 }
@@ -292,26 +295,6 @@ impl Pfifo {
             *cursor = place.map_or(0, |place| place + 1);
         }
         self.list = list;
-    }
-
-    /// Whether an engine takes no method until a driver does something.
-    pub(crate) fn is_dead(&self, engine: Engine) -> bool {
-        self.dead_engines & 1 << engine.number() != 0
-    }
-
-    fn may_use(&self, id: ChannelId, pbdma: usize) -> bool {
-        match self.channel(id).target {
-            None => self.block == 0,
-            Some(engine) => {
-                let held_up = (self.block | self.dead_engines) & 1 << engine.number() != 0;
-                !held_up && self.engine_may_use(engine, pbdma)
-            }
-        }
-    }
-
-    /// Whether PBDMA `pbdma` is allowed to drive `engine` (2208 + 4e).
-    pub(crate) fn engine_may_use(&self, engine: Engine, pbdma: usize) -> bool {
-        self.engine_pbdma_mask[usize::from(engine.number())] & 1 << pbdma == 0
     }
 
     /// GPU time that the slice in a RAMFC word lasts.

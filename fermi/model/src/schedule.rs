@@ -18,7 +18,8 @@
 //!    loaded, some of its words are executed. The wait is at most a slice and a piece of a copy, or a grid, of each of the
 //!    other PBDMAs.
 //!    A channel that waits for its own transfer gives way at the end of its slice, as does one whose engine is out of
-//!    service (off, faulted, stopped): such a channel is not loaded again before the engine is back.
+//!    service (off, faulted, stopped, without microcode): such a channel is not loaded again before the engine is back. One
+//!    that only used that engine last is: what it has for PFIFO itself is done.
 //! 5. A wait that outlasts the slice is made up for by another slice, once in a load, so that the others' turn comes.
 //!    The exception is a channel whose work is done at once (`at_once.rs`): it comes before all others.
 //! 6. Each PBDMA takes the channels in turn, and a new runlist changes nothing about whose turn it is.
@@ -27,8 +28,9 @@ use crate::{
     counters::Counters,
     model::{FermiModel, Stepped},
     pbdma::{Activity, WORDS},
+    pfifo::{ChannelId, Pfifo},
 };
-use fermi_spec::engine::PBDMAS;
+use fermi_spec::engine::{Engine, PBDMAS};
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +58,37 @@ fn earlier(best: Option<(u64, Event)>, at: u64, event: Event) -> Option<(u64, Ev
     match best {
         Some((first, _)) if first <= at => best,
         _ => Some((at, event)),
+    }
+}
+
+impl Pfifo {
+    /// Whether an engine takes no method until a driver does something.
+    pub(crate) fn is_dead(&self, engine: Engine) -> bool {
+        self.dead_engines & 1 << engine.number() != 0
+    }
+
+    /// Whether PBDMA `pbdma` may take the channel.
+    pub(crate) fn may_use(&self, id: ChannelId, pbdma: usize) -> bool {
+        let channel = self.channel(id);
+        let paused = channel.paused.as_ref().map(|(engine, _)| *engine);
+        if paused
+            .or(channel.stalled_on)
+            .is_some_and(|engine| self.is_dead(engine))
+        {
+            return false;
+        }
+        match channel.target {
+            None => self.block == 0,
+            Some(engine) => {
+                let is_blocked = self.block & 1 << engine.number() != 0;
+                !is_blocked && self.engine_may_use(engine, pbdma)
+            }
+        }
+    }
+
+    /// Whether PBDMA `pbdma` is allowed to drive `engine` (2208 + 4e).
+    pub(crate) fn engine_may_use(&self, engine: Engine, pbdma: usize) -> bool {
+        self.engine_pbdma_mask[usize::from(engine.number())] & 1 << pbdma == 0
     }
 }
 

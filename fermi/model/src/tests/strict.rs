@@ -630,3 +630,25 @@ proptest! {
         }
     }
 }
+
+/// As nouveau does when it lets go of a card: PGRAPH is reset, and its own channel, which used it last, releases one more semaphore.
+#[test]
+fn channel_that_used_pgraph_last_releases_a_semaphore_though_its_microcode_is_gone() {
+    let (mut bench, golden) = running();
+    let mut a = bench.channel(1);
+    give_image(&mut bench, &a, &golden);
+    let page = bench.allocate(0x1000);
+    bench.map(a.space, DATA, Page::Vram(page), 0x1000);
+    bench.flush();
+    bench.runlist(&[1]);
+    bench.submit(&mut a, &bind());
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(current(&mut bench), word_of(&a));
+    save(&mut bench, &a);
+    let enabled = bench.read(PmcReg::PmcEnable);
+    bench.write(PmcReg::PmcEnable, enabled & !(1 << Engine::Graph.enable_bit()));
+    bench.write(PmcReg::PmcEnable, enabled);
+    bench.submit(&mut a, &Methods::new().release(DATA, 7).0);
+    assert_eq!(bench.run(), Stepped::Idle);
+    assert_eq!(bench.vram_u32(page), 7);
+}
