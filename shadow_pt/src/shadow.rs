@@ -17,7 +17,7 @@ use crate::output::{Scratch, write_zeros};
 use crate::placement::{Placements, ShadowWriter, TablePages};
 use crate::region::{GuestSlot, PAGE_ENTRIES, SLOTS, SlotSet, has_table, read_entries};
 use crate::reverse::{GuestFrame, Reach, ReverseIndex};
-use crate::saved::{self, Unsound};
+use crate::saved;
 use crate::store::{GuestDirectory, TableAt, TableRead, TableStore};
 use crate::work::{LARGE_BUILT, PAGE_ASKED, PAGE_COMPARED, SLOT_BUILT, SLOT_SEEN, Work};
 use fermi_spec::addr::{FRAME, Gpa, SMALL_PAGE, VramAddr};
@@ -27,6 +27,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod names;
 mod rescan;
+mod sound;
+
+/// The directory entry, the last one, that is the host's in every shadow: what a guest has there is as absent. The caller writes it.
+pub const HOST_ENTRY: u16 = PD_ENTRIES as u16 - 1;
 
 /// Pages of a guest's directory.
 const DIRECTORY_PAGES: usize = PD_ENTRIES / PAGE_ENTRIES;
@@ -70,7 +74,7 @@ pub struct Changes {
     pub compared: u64,
     /// Number of those that differ from the snapshot.
     pub changed: u64,
-    /// Directory entries now treated as absent because too many have tables.
+    /// Directory entries now treated as absent: too many have tables, or it is [`HOST_ENTRY`].
     pub refused: u64,
 }
 
@@ -209,7 +213,8 @@ impl ShadowSpace {
         for mirror in self.mirrors.values_mut() {
             mirror.guest.read(store, &mut changes, &mut missing, work);
         }
-        changes.refused = self.refused.len() as u64;
+        let is_hidden = has_table(self.guest_pdes[usize::from(HOST_ENTRY)]);
+        changes.refused = self.refused.len() as u64 + u64::from(is_hidden);
         let is_read = self.mirrors.range(marked..).next().is_none()
             && self.mirrors.values().all(|mirror| !mirror.guest.is_unread());
         if missing.is_empty() && is_read {
@@ -263,6 +268,9 @@ impl ShadowSpace {
     }
 
     fn set_pde(&mut self, index: u16, changes: &mut Changes) {
+        if index == HOST_ENTRY {
+            return;
+        }
         let pde = self.guest_pdes[usize::from(index)];
         self.refused.remove(&index);
         if let Some(mirror) = self.mirrors.get_mut(&index) {
@@ -544,43 +552,6 @@ impl ShadowSpace {
             bytes: PD_BYTES,
         };
         std::iter::once(directory).chain(self.mirrors.values().flat_map(Mirror::tables))
-    }
-
-    /// Checks a space that was read from somewhere, before anything else is done with it. `config` is what it was made
-    /// with.
-    ///
-    /// # Errors
-    /// What is wrong first.
-    pub fn check(&self, config: ShadowConfig) -> Result<(), Unsound> {
-        Unsound::unless(self.config == config, "it has other bounds")?;
-        let is_entry = |index: &u16| usize::from(*index) < PD_ENTRIES;
-        Unsound::unless(
-            self.mirrors.keys().chain(&self.refused).all(is_entry),
-            "a directory has no entry of that number",
-        )?;
-        self.guest.check()?;
-        let Changes {
-            compared, changed, ..
-        } = self.changes;
-        Unsound::unless(compared.max(changed) < u64::MAX / 2, "a count is out of range")?;
-        let Progress {
-            marked,
-            sought,
-            built,
-        } = &self.progress;
-        let is_place = |number: u16| usize::from(number) <= PD_ENTRIES;
-        Unsound::unless(
-            is_place(marked.unwrap_or(0)) && is_place(*sought) && is_place(built.0),
-            "what was left off is out of range",
-        )?;
-        for table in self.tables() {
-            saved::check_table(table.at, table.bytes)?;
-        }
-        for (&index, mirror) in &self.mirrors {
-            mirror.check(index)?;
-        }
-        self.index
-            .check(self.guest_frames(), self.mirrors.values().flat_map(Mirror::edges))
     }
 
     /// Gives all tables back. No instance block refers to the directory any more, and the TLB has been flushed since.
