@@ -6,7 +6,9 @@
 //!
 //! Sources: nouveau `gr/gf100.c` (which registers tell what, in which order they are acknowledged), `ce/gt215.c`, `fifo/gf100.c`.
 
-use fermi_spec::regs::pgraph::{self, METHOD_MASK};
+use fermi_spec::graphics::shader;
+use fermi_spec::methods::class;
+use fermi_spec::regs::pgraph::{self, METHOD_MASK, graph_intr};
 use serde::{Deserialize, Serialize};
 
 pub(crate) const GPCS: usize = pgraph::GPCS as usize;
@@ -65,6 +67,17 @@ pub(crate) struct PbdmaError {
 }
 
 impl GraphError {
+    /// Whether exceptions of shaders are to be told, if that is what the channel asked for: by a method that no class has, and that a driver does
+    /// in its place (nouveau `gf100_gr_mthd_sw`). The driver is the host here, and it is no error then.
+    pub(crate) fn wants_exceptions(&self) -> Option<bool> {
+        let is_class = [class::THREED, class::COMPUTE]
+            .map(u32::from)
+            .contains(&self.class);
+        let is_method = self.method & METHOD_MASK == u32::from(shader::SOFTWARE_EXCEPTIONS);
+        let is_alone = self.intr == graph_intr::ILLEGAL_METHOD;
+        (is_class && is_method && is_alone).then_some(self.data != 0)
+    }
+
     /// Subchannel of the method that failed.
     pub(crate) fn subchannel(&self) -> u16 {
         subchannel_of(self.method)

@@ -13,7 +13,7 @@ use crate::addr::Aperture;
 use core::fmt;
 
 /// Bytes of a falcon's registers.
-pub const FALCON_BYTES: u32 = 0x1000;
+pub(crate) const FALCON_BYTES: u32 = 0x1000;
 
 /// Number of ports for code.
 pub const CODE_PORTS: usize = 4;

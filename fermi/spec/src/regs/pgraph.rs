@@ -151,6 +151,68 @@ pub mod graph_data_error {
 /// GRAPH_UNITS (409604): ROPs, from this bit up; GPCs below.
 pub const UNITS_ROPS_SHIFT: u32 = 16;
 
+/// GRAPH_STATUS (400700): internal commands are under way.
+pub const STATUS_COMMANDS: u32 = 1 << 2;
+
+/// Registers that a driver sets up before channels draw or compute: nouveau `gr/ctxgf100.c`, `gr/gf100.c`.
+pub mod setup {
+    use super::{GPC, GPCS_BASE};
+
+    /// Number of an internal command; the store sends it.
+    pub const COMMAND: u32 = 0x40_0200;
+    /// Data of an internal command.
+    pub const COMMAND_DATA: u32 = 0x40_0204;
+    /// Internal commands are let in ([`COMMANDS_ON`]).
+    pub const COMMAND_CONTROL: u32 = 0x40_0208;
+    /// [`COMMAND_CONTROL`]: commands are let in.
+    pub const COMMANDS_ON: u32 = 1 << 31;
+    /// Clears the RAM behind constants.
+    pub const CONSTANTS_CLEARED: u32 = 0x40_802c;
+    /// Resets the units around FECS.
+    pub const RESET: u32 = 0x40_9614;
+    /// [`RESET`]: in reset.
+    pub const RESET_BEGINS: u32 = 0x70;
+    /// [`RESET`]: out of it.
+    pub const RESET_ENDS: u32 = 0x770;
+    /// GRAPH_POWER_MODE (404170): the front end stays on.
+    pub const POWER_ON: u32 = 2;
+
+    /// A buffer's size or flag register: the buffer is there.
+    pub const BUFFER_VALID: u32 = 1 << 31;
+    /// Page pool: address >> 8.
+    pub const POOL: u32 = 0x40_800c;
+    /// Page pool: [`BUFFER_VALID`].
+    pub const POOL_VALID: u32 = 0x40_8010;
+    /// Page pool of all TPCs: address >> 8.
+    pub const POOL_OF_TPCS: u32 = 0x41_9004;
+    /// Page pool of all TPCs: size.
+    pub const POOL_OF_TPCS_SIZE: u32 = 0x41_9008;
+    /// Bundles: address >> 8.
+    pub const BUNDLES: u32 = 0x40_8004;
+    /// Bundles: [`BUFFER_VALID`], bytes >> 8.
+    pub const BUNDLES_SIZE: u32 = 0x40_8008;
+    /// Bundles of all GPCs: address >> 8.
+    pub const BUNDLES_OF_GPCS: u32 = 0x41_8808;
+    /// Bundles of all GPCs: [`BUFFER_VALID`], bytes >> 8.
+    pub const BUNDLES_OF_GPCS_SIZE: u32 = 0x41_880c;
+    /// Attributes of all GPCs: [`BUFFER_VALID`], address >> 12.
+    pub const ATTRIBUTES_OF_GPCS: u32 = 0x41_8810;
+    /// Attributes of all TPCs: [`ATTRIBUTES_VALID`], address >> 12.
+    pub const ATTRIBUTES_OF_TPCS: u32 = 0x41_9848;
+    /// [`ATTRIBUTES_OF_TPCS`]: the buffer is there.
+    pub const ATTRIBUTES_VALID: u32 = 1 << 28;
+    /// Attributes that a TPC has, in bits 31:16.
+    pub const ATTRIBUTES_EACH: u32 = 0x40_5830;
+
+    /// The attributes of one TPC: how many in bits 31:16, where they begin below.
+    pub const fn attributes_of_tpc(gpc: u32, tpc: u32) -> u32 {
+        GPCS_BASE + gpc * GPC.bytes + 0x4520 + tpc * 0x800
+    }
+
+    /// Exceptions of shaders that all TPCs tell: two masks. nouveau sets both for the method SHADER_EXCEPTIONS (1528), which no engine knows.
+    pub const SHADER_EXCEPTIONS: [u32; 2] = [0x41_9e44, 0x41_9e4c];
+}
+
 /// Bits of GRAPH_INTR (400100).
 pub mod graph_intr {
     /// A notify asked for one.

@@ -1,10 +1,13 @@
 //! PGRAPH's account of an error: which registers of the card have it, and how it is acknowledged there.
 
+use fermi_spec::bar::Bar;
 use fermi_spec::regs::PgraphReg;
-use fermi_spec::regs::pgraph::{FIFO_CONTROL_ON, TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap};
+use fermi_spec::regs::pgraph::{
+    FIFO_CONTROL_ON, TRAP_ACKNOWLEDGE, TRAP_ENABLE, graph_intr, graph_trap, setup,
+};
 
 use crate::channel_error::{GPCS, GpcTrap, GraphError, subchannel_of};
-use crate::event::Actions;
+use crate::event::{Action, Actions};
 
 /// The registers of the macro processor's trap.
 const MACROS: [PgraphReg; 3] = [
@@ -78,8 +81,19 @@ pub(super) fn error(word: impl Fn(PgraphReg) -> u32) -> Option<GraphError> {
     })
 }
 
-/// Acknowledges it on the card, from the sub-units up, so that nothing of it is left for the next VM; then the engine goes on.
+/// Acknowledges it on the card, from the sub-units up, so that nothing of it is left for the next VM; then the engine goes on. What a driver
+/// has to do for a method is done before, while the channel's context is on the engine.
 pub(super) fn acknowledge(error: &GraphError, actions: &mut Actions) {
+    if let Some(wanted) = error.wants_exceptions() {
+        let mask: u32 = if wanted { !0 } else { 0 };
+        for at in setup::SHADER_EXCEPTIONS {
+            actions.push(Action::HostWrite {
+                bar: Bar::Bar0,
+                offset: at.into(),
+                data: mask.to_le_bytes().to_vec(),
+            });
+        }
+    }
     let mut write = |reg: PgraphReg, found: u32, value: u32| {
         if found != 0 {
             actions.register(reg, value);

@@ -17,6 +17,7 @@ use crate::host::interrupt::{FaultRecord, Finding};
 use crate::host::lane::{Job, Late, Op};
 use crate::notice::Notice;
 use crate::reason::{ChannelFault, HostFault, Inconsistency};
+use crate::share::ERROR_FORWARDED;
 
 /// Least time between two notifications of one guest.
 const NOTIFY_INTERVAL_NS: u64 = 50_000;
@@ -45,6 +46,9 @@ impl Running {
                 let is_fatal = intr & pbdma_intr::SIGNATURE != 0;
                 let raise = |units: &mut Units, blame| units.pbdmas.error(pbdma, blame, error);
                 self.channel_error(channel, (fault, is_fatal), raise, cx);
+            }
+            Finding::Graph { channel, error } if error.wants_exceptions().is_some() => {
+                self.software_method(channel);
             }
             Finding::Graph { channel, error } => {
                 let fault = ChannelFault::Engine {
@@ -101,6 +105,15 @@ impl Running {
             && let Some(vgpu) = self.vms.get_mut(&vm)
         {
             vgpu.units.engines.graph_notify();
+        }
+    }
+
+    /// The host did a method in a channel's place, which its VM pays for.
+    fn software_method(&mut self, physical: u8) {
+        if let Some((vm, _)) = self.bound_as(physical)
+            && let Some(vgpu) = self.vms.get_mut(&vm)
+        {
+            vgpu.share.charge(ERROR_FORWARDED);
         }
     }
 

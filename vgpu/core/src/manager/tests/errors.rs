@@ -104,6 +104,44 @@ fn illegal_method_is_told_to_its_guest_alone_and_the_card_goes_on_at_once() {
 }
 
 #[test]
+fn method_that_a_driver_does_is_done_by_the_host_and_told_to_nobody() {
+    let mut scene = two();
+    for (data, mask) in [(1, !0), (0, 0)] {
+        scene.take();
+        let method = 3 << 16 | 0x1528;
+        let more = [
+            (PgraphReg::GraphTrappedMethod, method),
+            (PgraphReg::GraphTrappedData, data),
+        ];
+        graph_error(&mut scene, graph_intr::ILLEGAL_METHOD, &more);
+        let stores = scene.actions.iter().filter_map(|action| match action {
+            Action::HostWrite { offset, data, .. } if data.len() == 4 => {
+                Some((*offset, u32::from_le_bytes(data.as_slice().try_into().ok()?)))
+            }
+            _ => None,
+        });
+        let stores: Vec<_> = stores.collect();
+        let at = |wanted: (u64, u32)| stores.iter().position(|store| *store == wanted);
+        let acknowledged = (
+            u64::from(PgraphReg::GraphIntr.offset()),
+            graph_intr::ILLEGAL_METHOD,
+        );
+        let masks = [0x41_9e44, 0x41_9e4c].map(|reg| at((reg, mask)).expect("the mask is set"));
+        assert!(
+            masks[0] < masks[1] && Some(masks[1]) < at(acknowledged),
+            "{stores:x?}"
+        );
+        assert_eq!(
+            stored(&scene, PfifoReg::Preempt),
+            None,
+            "the channel stands still"
+        );
+        assert_eq!(load(&mut scene, A, PgraphReg::GraphIntr), 0);
+        assert!(scene.notices().next().is_none());
+    }
+}
+
+#[test]
 fn channel_with_an_error_stands_still_until_its_guest_has_taken_note() {
     let mut scene = two();
     graph_error(&mut scene, graph_intr::ILLEGAL_CLASS, &[]);
