@@ -15,6 +15,7 @@ use fermi_spec::gpfifo::{ENTRY_BYTES, GpEntry};
 use fermi_spec::instance::{INSTANCE_BYTES, RAMFC_DEFAULTS, USERD_BYTES, offset, userd};
 use fermi_spec::methods::{SemaphoreD, host};
 use fermi_spec::pushbuffer::incrementing;
+use fermi_spec::regs::fecs;
 use fermi_spec::regs::pcopy;
 use fermi_spec::regs::pgraph::graph_intr;
 use fermi_spec::regs::{PbdmaReg, PcopyReg, PfifoReg, PfifoWord, PgraphReg, PmcReg, PpciReg, pfifo, ppci};
@@ -34,6 +35,8 @@ const RING_ENTRIES: u32 = 1 << RING_ENTRIES_LOG2;
 const CHANNEL_DMA_BYTES: u64 = SMALL_PAGE + SEGMENTS as u64 * SEGMENT_BYTES + SMALL_PAGE;
 /// Bytes of a copy engine's context (nouveau's microcode uses 256).
 const CONTEXT_BYTES: u64 = 0x100;
+/// Bytes at the start of PGRAPH's context without which it is one that nobody has used.
+const GRAPH_HEADER_BYTES: usize = 0x100;
 /// Flag that drivers set in an engine's context pointer.
 const CONTEXT_VALID: u32 = 4;
 /// Distance of the channels' semaphores.
@@ -90,6 +93,9 @@ pub(crate) struct Channel {
     instance: u64,
     dma_gpa: u64,
     dma_va: u64,
+    /// Where PGRAPH keeps its context, zero if it was never to use PGRAPH.
+    graph_gpa: u64,
+    graph_va: u64,
     /// Number of the last submission.
     submitted: u32,
     /// Words in the open segment.
@@ -103,6 +109,8 @@ impl Channel {
             instance: 0,
             dma_gpa: 0,
             dma_va: 0,
+            graph_gpa: 0,
+            graph_va: 0,
             submitted: 0,
             queued: 0,
         }
@@ -129,7 +137,11 @@ impl Driver {
         let index = index.ok_or(DriverError::ChannelsFull)?;
         let id = ChannelId(index as u8);
         let was_used = self.provide_memory(bus, index)?;
-        self.write_instance(bus, index, was_used)?;
+        let uses_graph = objects.iter().any(|object| object.engine == Engine::Graph);
+        if uses_graph {
+            self.provide_graph_context(bus, index)?;
+        }
+        self.write_instance(bus, index, (was_used, uses_graph))?;
         bus.ram_write(self.fence_gpa(id), &[0; FENCE_BYTES as usize]);
         self.bar1.flush(bus, self.limit)?;
         self.space.flush(bus, self.limit)?;
@@ -351,11 +363,21 @@ impl Driver {
         Ok(was_used)
     }
 
+    /// Provides a context of PGRAPH for the channel at `index`, as for a channel that has never run.
+    fn provide_graph_context(&mut self, bus: &mut dyn GuestBus, index: usize) -> Result<(), DriverError> {
+        if self.channels[index].graph_va == 0 {
+            let image = self.take_dma(bus, u64::from(fecs::CONTEXT_BYTES))?;
+            (self.channels[index].graph_gpa, self.channels[index].graph_va) = (image.gpa, image.va);
+        }
+        bus.ram_write(self.channels[index].graph_gpa, &[0; GRAPH_HEADER_BYTES]);
+        Ok(())
+    }
+
     fn write_instance(
         &mut self,
         bus: &mut dyn GuestBus,
         index: usize,
-        was_used: bool,
+        (was_used, uses_graph): (bool, bool),
     ) -> Result<(), DriverError> {
         let channel = self.channels[index];
         let (block, page) = (channel.instance, self.userd + index as u64 * USERD_BYTES);
@@ -377,8 +399,10 @@ impl Driver {
         for (at, value) in RAMFC_DEFAULTS.into_iter().chain(addresses) {
             bus.write32(Bar::Bar3, block + at, value);
         }
-        for (engine, place) in [(Engine::Copy0, 0), (Engine::Copy1, 1)] {
-            let context = channel.contexts_va() + place * CONTEXT_BYTES;
+        let copy = [(Engine::Copy0, 0), (Engine::Copy1, 1)];
+        let copy = copy.map(|(engine, place)| (engine, channel.contexts_va() + place * CONTEXT_BYTES));
+        let graph = uses_graph.then_some((Engine::Graph, channel.graph_va));
+        for (engine, context) in copy.into_iter().chain(graph) {
             let at = block + engine.context_offset();
             bus.write32(Bar::Bar3, at, context as u32 | CONTEXT_VALID);
             bus.write32(Bar::Bar3, at + 4, (context >> 32) as u32);
