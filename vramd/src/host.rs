@@ -9,13 +9,13 @@ use broker::{
     Setup, StartError, VfioGpu, VfioGpuError, VmSocket,
 };
 use fermi_spec::board::Board;
-use vgpu::{GpuConfig, HostGpu, Manager, Microcode};
+use vgpu::{GpuConfig, HostGpu, Manager};
 use vmm_sys_util::eventfd::EventFd;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::firmware::{self, FirmwareError};
+use crate::firmware::{self, Firmware, FirmwareError};
 use card::{CardConfig, CardCounters, CardError, ModelGpu};
 
 /// The card that a broker drives.
@@ -37,7 +37,7 @@ pub struct HostSetup {
     /// What its memory manager is set to. What the card itself says is filled in when it is opened, and microcode when
     /// the folder is read.
     pub settings: GpuConfig,
-    /// Folder with microcode for the card's copy engines, should they have none.
+    /// Folder with microcode for the card's copy engines, should they have none, and for its PGRAPH.
     pub firmware: Option<PathBuf>,
     /// File to record every event to.
     pub record: Option<PathBuf>,
@@ -73,7 +73,7 @@ pub enum HostError {
 /// A broker that is ready to start, with what takes rights or files of the host already opened.
 pub struct Prepared {
     setup: HostSetup,
-    microcode: Option<[Microcode; 2]>,
+    firmware: Option<Firmware>,
     /// A card of the host. The others are made or connected to when the broker starts.
     of_host: Option<Card>,
     room: HostRoom,
@@ -83,12 +83,12 @@ impl Prepared {
     /// Reads microcode, and opens a card of the host and what says how much memory the host has. Starts no thread.
     pub fn open(setup: HostSetup) -> Result<Prepared, HostError> {
         // Read before the card is touched: an error in a file shall not cost it a reset.
-        let microcode = setup.firmware.as_deref().map(firmware::read).transpose()?;
+        let firmware = setup.firmware.as_deref().map(firmware::read).transpose()?;
         let is_of_host = matches!(setup.card, CardChoice::Vfio(_));
         let of_host = is_of_host.then(|| setup.card.clone().open()).transpose()?;
         Ok(Prepared {
             setup,
-            microcode,
+            firmware,
             of_host,
             room: HostRoom::open(Path::new("/")),
         })
@@ -159,12 +159,20 @@ pub(crate) fn start_counted(setup: HostSetup) -> Result<(Broker, Option<CardCoun
 fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), HostError> {
     let Prepared {
         setup,
-        microcode,
+        firmware,
         of_host,
         room,
     } = prepared;
+    let is_of_host = of_host.is_some();
     let card = of_host.map_or_else(|| setup.card.open(), Ok)?;
     let capabilities = card.gpu.capabilities();
+    let (copy, graph) = firmware.map_or((None, None), |of| (Some(of.copy), of.graph));
+    let graph = graph.or(capabilities.graph);
+    if is_of_host && graph.is_none() {
+        log::warn!(
+            "PGRAPH has no microcode: guests copy, but neither compute nor draw; gpu.firmware names a folder with some"
+        );
+    }
     if capabilities.bus.pins
         && let Some(warning) = memlock_warning(
             locked_memory_limit(),
@@ -179,7 +187,8 @@ fn start_prepared(prepared: Prepared) -> Result<(Broker, Option<CardCounters>), 
         bar3_bytes: capabilities.bar3_bytes,
         frames_arrive_zeroed: capabilities.frames_arrive_zeroed,
         bus: capabilities.bus,
-        microcode,
+        microcode: copy,
+        graph,
         sampling_key: RandomState::new().hash_one(()),
         ..setup.settings
     };

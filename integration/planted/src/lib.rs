@@ -48,6 +48,8 @@ faults! {
     TablesFreeBeforeFlush,
     /// An address space gives its directory back before the TLB has forgotten it.
     SpaceFreeBeforeFlush,
+    /// PGRAPH loads contexts from the image that the guest names.
+    DecoyImageUsed,
     /// A frame is given to its VM under its neighbour's address.
     WrongOwner,
     /// The channels resume as soon as the copy of their memory begins.

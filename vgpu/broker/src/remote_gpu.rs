@@ -173,6 +173,7 @@ fn lost(error: RemoteError) -> HostGpuError {
 impl HostGpu for RemoteGpu {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            graph: None,
             bar1_bytes: self.function.region_bytes(Region::Bar1),
             bar3_bytes: self.function.region_bytes(Region::Bar3),
             frames_arrive_zeroed: false,

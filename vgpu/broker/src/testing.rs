@@ -55,6 +55,7 @@ impl FakeGpu {
 impl HostGpu for FakeGpu {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            graph: None,
             bar1_bytes: 128 << 20,
             bar3_bytes: 64 << 20,
             frames_arrive_zeroed: false,

@@ -253,6 +253,7 @@ fn open_iommu(folder: &Path) -> Result<Arc<dyn VfioOps>, VfioError> {
 impl HostGpu for VfioGpu {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            graph: None,
             bar1_bytes: self.device.get_region_size(Bar::Bar1.number()),
             bar3_bytes: self.device.get_region_size(Bar::Bar3.number()),
             frames_arrive_zeroed: false,

@@ -13,7 +13,7 @@ use fermi_model::{Backing, CopyMicrocode, Counters, FermiModel, ModelConfig, Mod
 use fermi_spec::addr::{FrameNo, Iova};
 use fermi_spec::bar::Bar;
 use fermi_spec::board::{BAR1_BYTES, BAR3_BYTES, Board};
-use vgpu::{Capabilities, DmaMemory, FrameOwner, HostGpu, HostGpuError};
+use vgpu::{Capabilities, DmaMemory, FrameOwner, GraphMicrocode, HostGpu, HostGpuError};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::frames::Frames;
@@ -189,6 +189,7 @@ impl HostGpu for ModelGpu {
             bar3_bytes: BAR3_BYTES,
             frames_arrive_zeroed: true,
             bus: vgpu::Bus::default(),
+            graph: Some(GraphMicrocode::for_software_card()),
             follows_mappings: true,
         }
     }

@@ -4,6 +4,7 @@ use fermi_spec::addr::Iova;
 use fermi_spec::board::Board;
 use serde::{Deserialize, Serialize};
 
+use crate::host::graph::GraphMicrocode;
 use crate::host::lending::CHANNELS_USABLE;
 use crate::host::microcode::Microcode;
 use crate::inspect::{Inspect, Tree};
@@ -117,6 +118,9 @@ pub struct GpuConfig {
     /// Microcode of copy engines 0 and 1, for a card whose engines have none.
     #[serde(default)]
     pub microcode: Option<[Microcode; 2]>,
+    /// Microcode of PGRAPH. Without it a card runs nothing there; the software card that forgives everything does.
+    #[serde(default)]
+    pub graph: Option<GraphMicrocode>,
     /// Host RAM that spilled chunks may take together, bytes.
     pub host_ram: u64,
     /// Most VRAM that guests may hold together, bytes; the rest of the card stays unused. `None`: all that there is.
@@ -171,6 +175,7 @@ impl Default for GpuConfig {
             bus: Bus::default(),
             copies_by_window: false,
             microcode: None,
+            graph: None,
             host_ram: 4 << 30,
             guest_bytes_max: None,
             shadow_bytes_min: 0,
@@ -462,6 +467,7 @@ impl Inspect for GpuConfig {
         tree.flag("frames_arrive_zeroed", self.frames_arrive_zeroed);
         tree.flag("copies_by_window", self.copies_by_window);
         tree.flag("has_microcode", self.microcode.is_some());
+        tree.flag("has_microcode_of_pgraph", self.graph.is_some());
         tree.bytes("host_ram", self.host_ram);
         if let Some(bytes) = self.guest_bytes_max {
             tree.bytes("guest_bytes_max", bytes);

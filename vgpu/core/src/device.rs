@@ -5,17 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fermi_spec::addr::{Gpa, PDE_SPAN, SMALL_PAGE};
+use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use fermi_spec::bar::Bar;
-use fermi_spec::instance::INSTANCE_BYTES;
-use fermi_spec::pte::{LARGE_PT_BYTES, PD_BYTES};
 use fermi_spec::regs::Piece;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{ShadowSpace, TableAt, TableRange};
 
-use crate::config::{CHANNELS_DEFAULT, Hold, VmConfig};
+use crate::config::{Hold, VmConfig};
 use crate::event::{ACCESS_BYTES_MAX, Request, RequestId, Tick, Token, VmId};
-use crate::host::arena::SLOT_BYTES;
 use crate::inspect::{Inspect, Space as Address, Tree};
 use crate::manager::forecast::Drains;
 use crate::manager::live_windows::LiveWindows;
@@ -26,6 +23,7 @@ use crate::share::{REQUEST, Share};
 
 mod board;
 mod channel;
+pub(crate) mod contexts;
 pub(crate) mod effect;
 mod engines;
 pub(crate) mod errors;
@@ -48,11 +46,13 @@ pub(crate) mod units;
 pub(crate) mod window_layout;
 
 pub(crate) use channel::{Channel, Doorbells, Parked};
+use contexts::{Buffers, Contexts, Decoy, Kept};
 pub(crate) use leave::{Leave, LeaveStage};
 use pci::ConfigSpace;
 use ram::{IovaSpace, RamMaps};
 use stores::Stores;
 use tables::ShadowCharge;
+pub(crate) use tables::promised_slots;
 use units::Units;
 
 /// Most accesses of one VM that may be waiting. A VMM has one outstanding for each vCPU, and a few posted ones.
@@ -149,6 +149,8 @@ pub(crate) enum Blocked {
     Move { request: Queued },
     /// For memory behind a chunk; then tried again.
     Demand { request: Queued },
+    /// For the content of a context whose channel leaves the card; then tried again.
+    Context { request: Queued },
     /// For a sync.
     Sync(Box<SyncPoint>),
     /// For the flush after which a range of RAM is out of reach; the shadow tables given up with it.
@@ -175,6 +177,9 @@ pub(crate) enum SyncCause {
         /// The block, as read once.
         #[serde(with = "crate::hex")]
         block: Vec<u8>,
+        /// The image that it names.
+        #[serde(default)]
+        decoy: Option<Decoy>,
     },
 }
 
@@ -227,6 +232,9 @@ pub(crate) struct SyncPoint {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Space {
     pub(crate) shadow: ShadowSpace,
+    /// PGRAPH's contexts of its channels.
+    #[serde(default)]
+    pub(crate) contexts: Contexts,
     /// Channels bound to it.
     pub(crate) users: u32,
     /// The last of [`Vgpu::stores`] at the last refresh.
@@ -252,6 +260,12 @@ pub(crate) struct Vgpu {
     /// Its bus addresses: of its image and its maps.
     pub(crate) bus: IovaSpace,
     pub(crate) spaces: BTreeMap<SpaceId, Space>,
+    /// What rendering goes through.
+    #[serde(default)]
+    pub(crate) buffers: Buffers,
+    /// Contexts of channels that have left the card.
+    #[serde(default)]
+    pub(crate) kept: Kept,
     pub(crate) next_space: u32,
     pub(crate) channels: BTreeMap<u8, Channel>,
     /// Channels that the guest has bound and that have no number on the card.
@@ -260,6 +274,9 @@ pub(crate) struct Vgpu {
     /// When channels are looked at next for those of them that wait.
     #[serde(default)]
     pub(crate) park_at: Tick,
+    /// When memory is looked for next for contexts of channels that lack it.
+    #[serde(default)]
+    pub(crate) image_at: Tick,
     /// Channels of the guest's last runlist, in its order.
     pub(crate) runlist: Vec<u8>,
     /// USERD words of channels that are not bound: (channel, offset) → value.
@@ -308,15 +325,6 @@ pub(crate) struct Vgpu {
     pub(crate) guest_errors: u64,
 }
 
-/// Shadow memory that a VM is promised, in slots of the arena: small-page tables for all its VRAM and for 128 MiB of addresses
-/// more, and beside them two directories, the large-page tables and instance blocks. What a guest maps beyond is lent, or absent
-/// for the card as long as nothing is left to lend.
-pub(crate) fn promised_slots(guest_vram: u64) -> u32 {
-    let tables = guest_vram.div_ceil(PDE_SPAN) + 1;
-    let small = 2 * PD_BYTES + INSTANCE_BYTES * u64::from(CHANNELS_DEFAULT) + tables * LARGE_PT_BYTES;
-    (tables + small.div_ceil(SLOT_BYTES)) as u32
-}
-
 impl Vgpu {
     pub(crate) fn new(
         id: VmId,
@@ -336,6 +344,9 @@ impl Vgpu {
             live: None,
             bus,
             spaces: BTreeMap::new(),
+            buffers: Buffers::default(),
+            kept: Kept::default(),
+            image_at: Tick::default(),
             next_space: 0,
             channels: BTreeMap::new(),
             runlist: Vec::new(),
@@ -445,6 +456,7 @@ impl Inspect for Blocked {
             Blocked::Fetch { request, .. } => ("pages of tables in VRAM", request),
             Blocked::Move { request } => ("a move of the memory that it touches", request),
             Blocked::Demand { request } => ("memory behind a chunk", request),
+            Blocked::Context { request } => ("the context of a channel that leaves the card", request),
             Blocked::Sync(sync) => ("a sync", &sync.request),
             Blocked::Unmap { request, .. } => ("the flush after an unmap", request),
             Blocked::Reset { request } => ("channels to leave the card for a reset", request),
@@ -458,8 +470,11 @@ impl Inspect for Blocked {
             }
             Blocked::Fetch { pages, .. } => tree.count("pages", pages.len()),
             Blocked::Sync(sync) => tree.part("sync", &**sync),
-            Blocked::Move { .. } | Blocked::Demand { .. } | Blocked::Unmap { .. } | Blocked::Reset { .. } => {
-            }
+            Blocked::Move { .. }
+            | Blocked::Demand { .. }
+            | Blocked::Context { .. }
+            | Blocked::Unmap { .. }
+            | Blocked::Reset { .. } => {}
         }
     }
 }

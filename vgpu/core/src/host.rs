@@ -8,6 +8,7 @@ pub(crate) mod arena;
 pub(crate) mod bring_up;
 pub(crate) mod card;
 pub(crate) mod copy;
+pub(crate) mod graph;
 mod graph_errors;
 pub(crate) mod interrupt;
 pub(crate) mod lane;

@@ -12,6 +12,7 @@ use vm_memory::MmapRegion;
 
 use crate::config::Bus;
 use crate::event::FrameOwner;
+use crate::host::graph::GraphMicrocode;
 
 /// A run of host memory for DMA: `bytes` from `offset` of a mapping that lives as long as the value.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct Capabilities {
     pub frames_arrive_zeroed: bool,
     /// Limits of the path from the card to host memory.
     pub bus: Bus,
+    /// What PGRAPH takes for microcode where nobody has any for it: a software card runs none, but may ask for some.
+    pub graph: Option<GraphMicrocode>,
     /// The card reaches host memory through this process's own mappings, so what they show may be replaced under it while it
     /// [stands still](HostGpu::stand_still).
     pub follows_mappings: bool,

@@ -35,6 +35,7 @@ pub use event::{
     Place, Refusal, Reply, Request, RequestId, Tick, Token, VmId,
 };
 pub use host::card::OWN_CHANNEL_NUMBER;
+pub use host::graph::{GraphLists, GraphMicrocode, GraphStores};
 pub use host::microcode::{Microcode, MicrocodeError};
 pub use host_gpu::{Capabilities, DmaMemory, HostGpu, HostGpuError};
 pub use manager::{Audit, Breach, Manager, Redirected, Standing, VmAudit, VmStanding, Volatile};

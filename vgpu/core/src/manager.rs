@@ -29,6 +29,7 @@ mod audits;
 mod backing;
 mod channels;
 mod claim;
+mod contexts;
 mod demands;
 mod engine_looks;
 mod engine_time;
@@ -180,13 +181,23 @@ impl Manager {
                 self.early.retain(|(early, _)| *early != vm);
                 cx.actions.push(Action::Detached { vm });
             }
-            Event::HostValue { token, data } => {
-                if let Phase::Identifying { identifying, .. } = &mut self.phase
-                    && let Some(result) = identifying.value(token, &data)
-                {
-                    self.identified(result, cx);
+            Event::HostValue { token, data } => match &mut self.phase {
+                Phase::Identifying { identifying, .. } => {
+                    if let Some(result) = identifying.value(token, &data) {
+                        self.identified(result, cx);
+                    }
                 }
-            }
+                Phase::Programming { card, .. } => match card.graph_value(token, &data) {
+                    Ok(is_up) => {
+                        if is_up {
+                            card.end_bring_up();
+                        }
+                        self.go_on_programming(cx);
+                    }
+                    Err(failure) => self.fail(failure, cx),
+                },
+                _ => {}
+            },
             Event::PollDone { token, met } => self.programmed(token, met, cx),
             Event::Request { vm, id: request, .. } => {
                 let reply = Reply::Refused(Refusal::NotAttached);
@@ -225,15 +236,14 @@ impl Manager {
                     let usable = iova.usable();
                     return self.fail(StartFailure::BusAddresses { usable }, cx);
                 };
-                let mut card = Box::new(program(&identity, layout, &self.config, own, tokens, cx.actions));
-                let done = card.pump(cx.now, cx.actions);
+                let card = Box::new(program(&identity, layout, &self.config, own, tokens, cx.actions));
                 self.phase = Phase::Programming {
                     card,
                     identity,
                     layout,
                     iova,
                 };
-                self.finish_bring_up(&done, cx);
+                self.go_on_programming(cx);
             }
             Err(failure) => self.fail(failure, cx),
         }
@@ -249,18 +259,30 @@ impl Manager {
                 card.supply_copy_engine(engine, self.config.microcode.as_ref());
             }
             PollEnd::Failed(Job::CopyEngineStarted) => return self.fail(StartFailure::Microcode, cx),
+            PollEnd::Failed(Job::GraphStarted | Job::GoldenMade) => {
+                return self.fail(StartFailure::GraphMicrocode, cx);
+            }
             PollEnd::Failed(_) | PollEnd::CardLost(_) => return self.fail(StartFailure::TimedOut, cx),
         }
-        let done = card.pump(cx.now, cx.actions);
-        self.finish_bring_up(&done, cx);
+        self.go_on_programming(cx);
     }
 
-    fn finish_bring_up(&mut self, done: &[(Job, bool)], cx: &mut Cx<'_>) {
-        if !done.contains(&(Job::BringUp, true)) {
+    fn go_on_programming(&mut self, cx: &mut Cx<'_>) {
+        let Phase::Programming { card, .. } = &mut self.phase else {
             return;
+        };
+        let done = card.pump(cx.now, cx.actions);
+        for (job, _) in &done {
+            card.graph_job(*job, cx.actions);
         }
+        if done.contains(&(Job::BringUp, true)) {
+            self.finish_bring_up(cx);
+        }
+    }
+
+    fn finish_bring_up(&mut self, cx: &mut Cx<'_>) {
         let Phase::Programming {
-            card,
+            mut card,
             identity,
             layout,
             iova,
@@ -268,6 +290,7 @@ impl Manager {
         else {
             return;
         };
+        card.arena.open_to_vms();
         let policy = self.policy.take().unwrap_or_else(|| self.config.policy.policy());
         let mut running = Box::new(Running::new(
             self.config.clone(),
@@ -405,6 +428,10 @@ pub struct VmAudit {
     pub directories: Vec<fermi_spec::addr::VramAddr>,
     /// Those of them that no channel uses any more and that a flush has still to drop. A move does not redirect them: its own flush comes behind.
     pub directories_leaving: Vec<fermi_spec::addr::VramAddr>,
+    /// Parts of the arena that the allocator gave it: start and length.
+    pub arena: Vec<(fermi_spec::addr::VramAddr, u64)>,
+    /// Instance blocks of its channels, in the card's VRAM.
+    pub blocks: Vec<fermi_spec::addr::VramAddr>,
     /// Frames that a move has emptied, which stay the VM's until its flush.
     pub emptied: Vec<fermi_spec::addr::FrameNo>,
     /// Physical channels that are suspended for a move.

@@ -307,6 +307,21 @@ pub enum StartFailure {
     /// A copy engine does not run its microcode.
     #[error("the microcode that its copy engines were given stopped at once")]
     Microcode,
+    /// FECS does not start, or makes no golden image.
+    #[error("PGRAPH's microcode does not answer: is it the card's?")]
+    GraphMicrocode,
+    /// FECS asks for images of contexts that cannot be.
+    #[error("PGRAPH's microcode asks for {bytes} bytes for a context, which is none or more than 512K")]
+    ContextBytes {
+        /// Bytes that it asks for.
+        bytes: u32,
+    },
+    /// More TPCs than there are attributes for.
+    #[error("the card has {tpcs} TPCs; no GF100 was sold with more than 15")]
+    Tpcs {
+        /// TPCs of all GPCs.
+        tpcs: u32,
+    },
     /// A wait of the bring-up came to its bound.
     #[error("it did not finish a flush or take its first runlist")]
     TimedOut,
@@ -462,6 +477,8 @@ pub enum CardOperation {
     TlbFlush,
     /// The hand-over of a runlist.
     Runlist,
+    /// The start of PGRAPH's microcode after a reset.
+    ContextSwitching,
 }
 
 impl std::fmt::Display for CardOperation {
@@ -469,6 +486,7 @@ impl std::fmt::Display for CardOperation {
         f.write_str(match self {
             Self::TlbFlush => "TLB flush",
             Self::Runlist => "hand-over of a runlist",
+            Self::ContextSwitching => "start of PGRAPH's microcode",
         })
     }
 }

@@ -21,6 +21,8 @@ pub(crate) const PAGE_FETCHED: u64 = 3_000;
 /// An error of a channel that its guest is told of: a look at the card's interrupt, a runlist and a preempt, and an engine that stood for all
 /// meanwhile. It is several times what that takes, so that who makes errors on purpose leaves the others most of it.
 pub(crate) const ERROR_FORWARDED: u64 = 500_000;
+/// An image of a context that is stored to the card or loaded from it: 128 KiB across PCIe.
+pub(crate) const CONTEXT_MOVED: u64 = 100_000;
 /// A channel that the card is asked about: a load across PCIe.
 pub(crate) const CHANNEL_ASKED: u64 = 2_000;
 /// A frame that is looked up in the index of an address space.

@@ -50,7 +50,7 @@ impl Device {
                 board,
                 vram_bytes: vram.unwrap_or_else(|| otherwise(board)),
                 needs_microcode: false,
-                strict: false,
+                strict: true,
             })),
             (Device::VfioUser(path), None) => Ok(CardChoice::VfioUser(path)),
             (Device::Vfio(at), None) => Ok(CardChoice::Vfio(at)),

@@ -39,7 +39,7 @@ fn documented_host_is_what_it_says() {
         board: Board::Gtx480,
         vram_bytes: 256 << 20,
         needs_microcode: false,
-        strict: false,
+        strict: true,
     };
     assert_eq!(host.gpus[0].card, CardChoice::Model(card));
     assert_eq!(host.gpus[0].settings, vgpu::GpuConfig::default());

@@ -6,6 +6,7 @@ use fermi_spec::instance::Timeslice;
 use serde::{Deserialize, Serialize};
 use shadow_pt::TableAt;
 
+use super::contexts::{Context, ImageNo};
 use super::{SpaceId, Vgpu};
 use crate::event::Tick;
 use crate::host::PhysChannel;
@@ -45,6 +46,12 @@ pub(crate) struct Channel {
     /// Its instance block points to what an engine keeps of it.
     #[serde(default)]
     pub(crate) has_contexts: bool,
+    /// That of PGRAPH.
+    #[serde(default)]
+    pub(crate) context: Option<Context>,
+    /// The image that PGRAPH has of it.
+    #[serde(default)]
+    pub(crate) image: Option<ImageNo>,
     /// The card said that it has no work and has used no engine, and it was not rung since.
     #[serde(default)]
     pub(crate) is_blank: bool,
@@ -70,6 +77,8 @@ pub(crate) struct Parked {
     pub(crate) gp_put: Option<u32>,
     pub(crate) engine: Option<Engine>,
     pub(crate) has_contexts: bool,
+    #[serde(default)]
+    pub(crate) context: Option<Context>,
     /// Since when it has work and no number; `None` without work.
     pub(crate) wants_since: Option<Tick>,
 }
@@ -107,6 +116,8 @@ impl Channel {
             has_work: false,
             engine: None,
             has_contexts: false,
+            context: None,
+            image: None,
             is_blank: false,
             parking: false,
             bound_at: Tick::default(),
@@ -115,7 +126,12 @@ impl Channel {
 
     /// Nothing of the broker's keeps it from the runlist.
     pub(crate) fn may_run(&self) -> bool {
-        !self.suspended && !self.killed && !self.stands && !self.parking
+        !self.suspended && !self.killed && !self.stands && !self.parking && !self.lacks_image()
+    }
+
+    /// It names a context of PGRAPH, for which there was no memory yet.
+    pub(crate) fn lacks_image(&self) -> bool {
+        self.image.is_none() && self.context.is_some_and(|context| context.is_named)
     }
 
     /// A channel of which nothing is known but its number: it may only leave the card.
@@ -151,6 +167,18 @@ impl Vgpu {
         bound.or_else(|| self.parked.get(&v).map(|of| (of.instance, of.guest_instance)))
     }
 
+    /// The blocks of all bound channels that the card reads.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = VramAddr> {
+        let bound = self.channels.values().map(|channel| channel.instance);
+        bound.chain(self.parked.values().map(|parked| parked.instance))
+    }
+
+    /// The space of a bound channel, and its context.
+    pub(crate) fn context_of(&self, v: u8) -> Option<(SpaceId, Option<Context>)> {
+        let bound = self.channels.get(&v).map(|of| (of.space, of.context));
+        bound.or_else(|| self.parked.get(&v).map(|of| (of.space, of.context)))
+    }
+
     /// Channels that the card may run, in the order of the guest's list.
     pub(crate) fn eligible(&self) -> impl Iterator<Item = PhysChannel> {
         let may_run = !self.hold.is_suspended;
@@ -169,6 +197,7 @@ impl Channel {
         match self {
             Channel { killed: true, .. } => "killed",
             Channel { suspended: true, .. } => "suspended for a move",
+            channel if channel.lacks_image() => "waits for memory for its context",
             Channel { stands: true, .. } => "made an error that the guest has not acknowledged",
             Channel { in_table: false, .. } => "not in the card's table yet",
             Channel { preempting: true, .. } => "being preempted for the guest",

@@ -4,6 +4,7 @@ use fermi_spec::addr::{Iova, VramAddr};
 use fermi_spec::instance::{CHANNELS, INSTANCE_BYTES};
 use shadow_pt::{ShadowConfig, TableRange};
 
+use super::contexts::ImageNo;
 use super::{Blocked, Channel, Leave, Parked, QUEUE_MAX, Queued, SpaceId, SyncCause, Vgpu};
 use crate::event::{ACCESS_BYTES_MAX, Request, VmId};
 use crate::memory::GuestPage;
@@ -33,6 +34,7 @@ impl Blocked {
             | Self::Fetch { request, .. }
             | Self::Move { request }
             | Self::Demand { request }
+            | Self::Context { request }
             | Self::Unmap { request, .. }
             | Self::Reset { request } => request,
             Self::Sync(sync) => &sync.request,
@@ -48,6 +50,7 @@ impl Blocked {
             | Self::Fetch { .. }
             | Self::Move { .. }
             | Self::Demand { .. }
+            | Self::Context { .. }
             | Self::Reset { .. } => &[],
         }
     }
@@ -65,12 +68,13 @@ impl Blocked {
 }
 
 impl Vgpu {
-    /// What must be so of a VM by itself. `leaving` are the spaces of its channels that are on their way off
-    /// the card.
+    /// What must be so of a VM by itself. `leaving` are the spaces of its channels that are on their way off the card, and `images` those of
+    /// channels that are off it or on their way.
     pub(crate) fn check(
         &self,
         vm: VmId,
         leaving: impl Iterator<Item = SpaceId> + Clone,
+        images: impl Iterator<Item = (SpaceId, ImageNo)> + Clone,
     ) -> Result<(), Unsound> {
         Unsound::unless(self.id == vm, "the state of another VM")?;
         self.config
@@ -84,21 +88,9 @@ impl Vgpu {
         self.ram.sound()?;
         let ranges = self.bus_ranges().map(|(at, bytes)| (at, bytes, self.id));
         self.bus.check_of_vm(&self.config, ranges)?;
-        for (&id, space) in &self.spaces {
-            let config = ShadowConfig::for_guest_vram(self.config.guest_vram);
-            space
-                .shadow
-                .check(config)
-                .map_err(|unsound| Unsound::from(unsound).of(format_args!("space {}", id.0)))?;
-            let bound = self.channels.values().map(|channel| channel.space);
-            let users = bound
-                .chain(self.parked.values().map(|parked| parked.space))
-                .chain(leaving.clone())
-                .chain(self.blocked.as_ref().and_then(Blocked::space));
-            let count = users.filter(|user| *user == id).count();
-            let fits = count == space.users as usize && id.0 < self.next_space;
-            Unsound::unless(fits, "a space has other users than its channels")?;
-        }
+        self.check_spaces(leaving, images)?;
+        self.buffers.check()?;
+        self.kept.check()?;
         let spaces = self.spaces.values().map(|space| &space.shadow);
         Unsound::unless(
             self.chunks.is_reached_by(spaces),
@@ -137,6 +129,35 @@ impl Vgpu {
         )
     }
 
+    /// Each space is as it was made, and has its channels as users and their images.
+    fn check_spaces(
+        &self,
+        leaving: impl Iterator<Item = SpaceId> + Clone,
+        images: impl Iterator<Item = (SpaceId, ImageNo)> + Clone,
+    ) -> Result<(), Unsound> {
+        for (&id, space) in &self.spaces {
+            let config = ShadowConfig::for_guest_vram(self.config.guest_vram);
+            space
+                .shadow
+                .check(config)
+                .map_err(|unsound| Unsound::from(unsound).of(format_args!("space {}", id.0)))?;
+            let bound = self.channels.values().filter(|channel| channel.space == id);
+            let of_leaving = images.clone().filter(|(of, _)| *of == id);
+            let of_leaving = of_leaving.map(|(_, image)| image);
+            let images = bound.filter_map(|channel| channel.image).chain(of_leaving);
+            space.contexts.check(images)?;
+            let bound = self.channels.values().map(|channel| channel.space);
+            let users = bound
+                .chain(self.parked.values().map(|parked| parked.space))
+                .chain(leaving.clone())
+                .chain(self.blocked.as_ref().and_then(Blocked::space));
+            let count = users.filter(|user| *user == id).count();
+            let fits = count == space.users as usize && id.0 < self.next_space;
+            Unsound::unless(fits, "a space has other users than its channels")?;
+        }
+        Ok(())
+    }
+
     /// What lives in the window file is instance memory.
     fn check_windows(&self) -> Result<(), Unsound> {
         let is_instance = |page: GuestPage| {
@@ -161,13 +182,10 @@ impl Vgpu {
     /// The parts of the arena that it holds, but those of what leaves: shadow tables and instance blocks.
     pub(crate) fn arena_ranges(&self) -> impl Iterator<Item = (VramAddr, u64)> {
         let freed = self.blocked.iter().flat_map(Blocked::freed).chain(&self.orphans);
-        let tables = self.spaces.values().flat_map(|space| space.shadow.tables());
-        let blocks = self
-            .channels
-            .values()
-            .map(|channel| (channel.instance, INSTANCE_BYTES));
-        let parked = self.parked.values();
-        let blocks = blocks.chain(parked.map(|parked| (parked.instance, INSTANCE_BYTES)));
+        let spaces = self.spaces.values();
+        let tables = spaces.flat_map(|space| space.shadow.tables().chain(space.contexts.ranges()));
+        let tables = tables.chain(self.buffers.ranges());
+        let blocks = self.blocks().map(|block| (block, INSTANCE_BYTES));
         let tables = tables.chain(freed.copied()).map(|range| (range.at, range.bytes));
         tables.chain(blocks)
     }

@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use fermi_spec::addr::{Gpa, GuestVramAddr, SMALL_PAGE, VramAddr};
+use fermi_spec::addr::{FRAME, Gpa, GuestVramAddr, PDE_SPAN, SMALL_PAGE, VramAddr};
+use fermi_spec::instance::INSTANCE_BYTES;
+use fermi_spec::pte::{LARGE_PT_BYTES, PD_BYTES};
 use planted::Fault;
 use serde::{Deserialize, Serialize};
 use shadow_pt::{
@@ -15,8 +17,11 @@ use shadow_pt::{
 use super::ram::RamMaps;
 use super::stores::Stores;
 use super::{Space, SpaceId};
+use crate::config::CHANNELS_DEFAULT;
 use crate::event::{Actions, HostMemory, Place, VmId};
 use crate::host::Arena;
+use crate::host::arena::SLOT_BYTES;
+use crate::host::graph::Graph;
 use crate::manager::live_windows::LiveWindows;
 use crate::memory::{Chunks, Frames, GuestPage, Reach};
 use crate::reason::Inconsistency;
@@ -204,6 +209,19 @@ impl Placements for Whereabouts<'_> {
     }
 }
 
+/// Shadow memory that a VM is promised, in slots of the arena: small-page tables for all its VRAM and for 128 MiB of addresses
+/// more, what the contexts of a driver's channels take, and beside them two directories, the large-page tables and instance blocks. What a
+/// guest maps beyond is lent, or absent for the card as long as nothing is left to lend.
+pub(crate) fn promised_slots(guest_vram: u64, graph: &Graph) -> u32 {
+    let channels = u64::from(CHANNELS_DEFAULT);
+    let tables = guest_vram.div_ceil(PDE_SPAN) + 1;
+    // Two directories, with the host's table in each.
+    let directories = 2 * (PD_BYTES + LARGE_PT_BYTES);
+    let small = directories + INSTANCE_BYTES * channels + tables * LARGE_PT_BYTES;
+    let contexts = (graph.buffer_pages() as u64 + channels * graph.image_pages() as u64) * FRAME;
+    (tables + small.div_ceil(SLOT_BYTES) + contexts.div_ceil(SLOT_BYTES)) as u32
+}
+
 /// Arena memory that a VM holds for its shadows. The arena says how much it may hold ([`Arena::lending`]).
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ShadowCharge {
@@ -231,6 +249,21 @@ pub(crate) struct TableBudget<'a> {
 }
 
 impl TableBudget<'_> {
+    /// A page of 128 KiB, of any content.
+    pub(crate) fn allocate_frame(&mut self) -> Option<VramAddr> {
+        self.allocate_at(FRAME, FRAME)
+    }
+
+    fn allocate_at(&mut self, bytes: u64, align: u64) -> Option<VramAddr> {
+        let after = self.held.checked_add(bytes)?;
+        let at = self.arena.allocate(bytes, align, Some(self.vm))?;
+        *self.held = match planted::is(Fault::ShadowMemoryNotCounted) {
+            true => after - SMALL_PAGE,
+            false => after,
+        };
+        Some(at)
+    }
+
     /// Whether all that was given back was the VM's. What was not, stays whose it is.
     pub(crate) fn end(self) -> Result<(), Inconsistency> {
         self.wrong.map_or(Ok(()), Err)
@@ -239,13 +272,7 @@ impl TableBudget<'_> {
 
 impl TablePages for TableBudget<'_> {
     fn allocate(&mut self, bytes: u64) -> Option<VramAddr> {
-        let after = self.held.checked_add(bytes)?;
-        let at = self.arena.allocate(bytes, SMALL_PAGE, Some(self.vm))?;
-        *self.held = match planted::is(Fault::ShadowMemoryNotCounted) {
-            true => after - SMALL_PAGE,
-            false => after,
-        };
-        Some(at)
+        self.allocate_at(bytes, SMALL_PAGE)
     }
 
     fn free(&mut self, at: VramAddr, bytes: u64) {

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::arena::Arena;
 use super::card::{Card, OwnTables, host_flushed, linear_tables, pde};
 use super::copy::{OWN_BYTES, OWN_VA, VRAM_VA, WINDOW_VA, sysram_pte, vram_pte};
+use super::graph::{Graph, SCRATCH_BYTES};
 use super::lane::{Op, Tokens};
 use crate::config::GpuConfig;
 use crate::event::{Action, Actions, FrameOwner, Place, Token};
@@ -238,7 +239,10 @@ pub(crate) fn program(
         identity.vram_bytes,
         own_iova,
     ));
-    let mut card = Card::new(arena, own, tokens);
+    let microcode = config.graph.clone();
+    let scratch = microcode.is_some().then(|| take(SCRATCH_BYTES, FRAME));
+    let graph = Graph::new(microcode, scratch.unwrap_or_default());
+    let mut card = Card::new(arena, own, graph, tokens);
     card.bring_up(ops);
     card
 }

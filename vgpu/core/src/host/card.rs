@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::arena::Arena;
 use super::bring_up::Layout;
 use super::copy::{self, CopyChannel, CopyRun};
+use super::graph::Graph;
 use super::lane::{Doorbells, Job, Lane, Late, Op, PollEnd, Tokens};
 use super::lending::Lending;
-use super::microcode::Microcode;
+use super::microcode::{Microcode, copy_engine_runs};
 use crate::contained::Owner;
 use crate::event::{Action, Actions, HostMemory, Tick, Token, VmId};
 use crate::reason::CardOperation;
@@ -35,9 +36,6 @@ pub(crate) struct PhysChannel(pub(crate) u8);
 pub(crate) const COPY_BAR_BASE: u64 = 8 << 20;
 /// How many it shows at one time.
 pub(crate) const COPY_BAR_FRAMES: usize = 32;
-/// How long a copy engine with microcode may stand still after a reset.
-const MICROCODE_TIMEOUT_NS: u64 = 1_000_000;
-
 /// Number of the card's channel that the broker keeps for itself.
 pub const OWN_CHANNEL_NUMBER: u8 = 0;
 /// The broker's own channel.
@@ -47,9 +45,9 @@ pub(crate) const OWN_CHANNEL: PhysChannel = PhysChannel(OWN_CHANNEL_NUMBER);
 /// without it has the card told again by whatever waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    flush: Lane,
+    pub(super) flush: Lane,
     fifo: Lane,
-    runlist: Lane,
+    pub(super) runlist: Lane,
     /// The list to hand over next, and what waits for it.
     next_runlist: Option<(Vec<PhysChannel>, Vec<Job>)>,
     /// Words that the list to come relies on.
@@ -83,17 +81,8 @@ pub(crate) struct Card {
     pub(crate) copies_by_window: bool,
     /// Microcode of the copy engines, to be given to them again after a reset.
     microcode: Option<Box<[Microcode; 2]>>,
-}
-
-/// Waits until the falcon of a copy engine does not stand still any more.
-fn copy_engine_runs(engine: u8) -> Op {
-    Op::Poll {
-        reg: PcopyReg::CopyControl(engine.into()).into(),
-        mask: falcon::CONTROL_STOPPED,
-        value: 0,
-        timeout_ns: MICROCODE_TIMEOUT_NS,
-        late: Late::Fails,
-    }
+    /// PGRAPH, and what contexts are made from.
+    pub(crate) graph: Graph,
 }
 
 /// Waits until the card's writes are in memory.
@@ -107,9 +96,8 @@ pub(crate) fn host_flushed() -> Op {
 }
 
 impl Card {
-    /// A card whose arena holds all that the broker needs.
-    pub(crate) fn new(mut arena: Arena, own: OwnTables, tokens: Tokens) -> Self {
-        arena.open_to_vms();
+    /// A card whose arena holds all that the broker needs for its bring-up.
+    pub(crate) fn new(arena: Arena, own: OwnTables, graph: Graph, tokens: Tokens) -> Self {
         Self {
             arena,
             own,
@@ -123,6 +111,7 @@ impl Card {
             pramin_base: None,
             copies_by_window: false,
             microcode: None,
+            graph,
         }
     }
 
@@ -144,7 +133,7 @@ impl Card {
         self.arena.check(base, bytes, held.chain(own))
     }
 
-    /// Everything of bring-up, ended by the first runlist: the broker's own channel alone.
+    /// Everything of bring-up but its end ([`Self::end_bring_up`]).
     ///
     /// A copy engine whose falcon stands still after the reset has no microcode. Unverified: what a card reads there.
     pub(crate) fn bring_up(&mut self, ops: Vec<Op>) {
@@ -155,6 +144,14 @@ impl Card {
                 .runlist
                 .push([copy_engine_runs(engine), start], Job::CopyEngineAsked(engine));
         }
+        self.bring_up_graph();
+        if !self.graph.has_microcode() {
+            self.end_bring_up();
+        }
+    }
+
+    /// Ends bring-up by the first runlist, the broker's own channel alone.
+    pub(crate) fn end_bring_up(&mut self) {
         self.commit_runlist(&[], Job::BringUp);
     }
 
@@ -196,7 +193,7 @@ impl Card {
     /// Starts a copy engine that was reset.
     pub(crate) fn start_copy_engine(&self, engine: u8) -> Vec<Op> {
         match &self.microcode {
-            Some(microcode) => microcode[usize::from(engine)].upload(engine),
+            Some(microcode) => microcode[usize::from(engine)].upload_copy(engine),
             None if self.copies_by_window => Vec::new(),
             None => vec![Op::Write(
                 PcopyReg::CopyControl(engine.into()).into(),
@@ -217,7 +214,10 @@ impl Card {
             // The reset stopped its falcon.
             Engine::Copy0 => ops.extend(self.start_copy_engine(0)),
             Engine::Copy1 => ops.extend(self.start_copy_engine(1)),
-            Engine::Graph => ops.push(Op::Write(PgraphReg::GraphIntrEnable.into(), !0)),
+            Engine::Graph => {
+                ops.extend(self.graph.start());
+                ops.push(Op::Write(PgraphReg::GraphIntrEnable.into(), !0));
+            }
             _ => {}
         }
         ops

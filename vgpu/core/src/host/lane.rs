@@ -25,6 +25,12 @@ pub(crate) enum Job {
     CopyEngineAsked(u8),
     /// A copy engine was given microcode.
     CopyEngineStarted,
+    /// FECS was given microcode.
+    GraphStarted,
+    /// The golden image was made.
+    GoldenMade,
+    /// FECS was given microcode again, after a reset.
+    GraphRestarted,
     /// Nothing waits for it.
     Nothing,
     /// TLB flush at the end of a guest's sync.
@@ -55,6 +61,8 @@ pub(crate) enum Job {
     ParkedOffList(PhysChannel),
     /// And off the engines and the channel table; or not in time.
     ParkedStopped(PhysChannel),
+    /// TLB flush after which pages of an address space are free.
+    PagesFlushed(u64),
     /// TLB flush after which a shadow space's tables are free.
     SpaceFlushed(u64),
     /// The broker's own channel is off the card, and its engine reset.

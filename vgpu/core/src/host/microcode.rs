@@ -1,19 +1,23 @@
-//! Microcode of the copy engines: what a falcon is given before it takes methods (nouveau `nvkm/falcon/v1.c`).
+//! Microcode of copy engines and of PGRAPH: what a falcon is given before it works (nouveau `nvkm/falcon/v1.c`, `gr/gf100.c`).
 //!
 //! ```text
 //! interrupts off ─► code by pages with their tags ─► data, filled up with zeros ─► entry 0 ─► start ─► running?
 //! ```
 
 use fermi_spec::bar::Bar;
-use fermi_spec::regs::falcon::{CODE_PAGE_BYTES, CONTROL_START, Caps, FALCON_BYTES, FalconReg, PortIndex};
+use fermi_spec::regs::PcopyReg;
+use fermi_spec::regs::falcon::{
+    CODE_PAGE_BYTES, CONTROL_START, CONTROL_STOPPED, Caps, Falcon, FalconReg, PortIndex,
+};
 use fermi_spec::regs::pcopy::COPY_CAPS;
-use fermi_spec::regs::pcopy::PCOPY;
 use serde::{Deserialize, Serialize};
 
-use super::lane::Op;
+use super::lane::{Late, Op};
 
 /// Words of a page of code.
 const PAGE_WORDS: usize = CODE_PAGE_BYTES as usize / 4;
+/// How long a copy engine with microcode may stand still after a reset.
+const MICROCODE_TIMEOUT_NS: u64 = 1_000_000;
 /// Channel switches and the method FIFO are let in.
 const ACCESS_ALL: u32 = 3;
 
@@ -24,7 +28,7 @@ pub struct Microcode {
     data: Vec<u32>,
 }
 
-/// Why two files are not microcode for a copy engine.
+/// Why two files are not microcode for a falcon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MicrocodeError {
     /// A file is empty, or not whole words.
@@ -36,7 +40,7 @@ pub enum MicrocodeError {
         bytes: usize,
     },
     /// A file is larger than the falcon's memory.
-    #[error("{bytes} bytes of {part} do not fit a copy engine's {most}")]
+    #[error("{bytes} bytes of {part} do not fit the falcon's {most}")]
     TooLong {
         /// "code" or "data".
         part: &'static str,
@@ -48,50 +52,75 @@ pub enum MicrocodeError {
 }
 
 impl Microcode {
-    /// Code and data as in a file: words, the low byte first.
+    /// Code and data of a copy engine as in a file: words, the low byte first.
     pub fn new(code: &[u8], data: &[u8]) -> Result<Self, MicrocodeError> {
-        let caps = Caps::from_bits(COPY_CAPS);
+        Self::of(Caps::from_bits(COPY_CAPS), [code, data])
+    }
+
+    /// The same for a falcon with memories of that size.
+    pub(super) fn of(caps: Caps, [code, data]: [&[u8]; 2]) -> Result<Self, MicrocodeError> {
         Ok(Self {
             code: words("code", code, caps.code_pages())?,
             data: words("data", data, caps.data_pages())?,
         })
     }
 
-    /// Gives it to copy engine `engine` (0 or 1), and starts it.
-    pub(crate) fn upload(&self, engine: u8) -> Vec<Op> {
-        let base = PCOPY.first + u32::from(engine) * FALCON_BYTES;
-        let write = |reg: FalconReg, value: u32| {
-            let at = u64::from(base + reg.offset());
-            Op::Block(Bar::Bar0, at, value.to_le_bytes().to_vec())
-        };
-        let from_start = PortIndex::new().with_advance_on_write(true).into_bits();
-        let mut ops = vec![
-            write(FalconReg::IntrEnableClear, u32::MAX),
-            write(FalconReg::CodeIndex(0), from_start),
-        ];
-        for (number, page) in (0..).zip(self.code.chunks(PAGE_WORDS)) {
-            ops.push(write(FalconReg::CodeTag(0), number));
-            let filled = page.iter().copied().chain(std::iter::repeat(0)).take(PAGE_WORDS);
-            ops.extend(filled.map(|word| write(FalconReg::CodeData(0), word)));
+    /// A word of each, which says no more than that it is there.
+    pub(super) fn any() -> Self {
+        Self {
+            code: vec![!0],
+            data: vec![!0],
         }
-        ops.push(write(FalconReg::DataIndex(0), from_start));
+    }
+
+    /// Gives it to copy engine `engine` (0 or 1), and starts it.
+    pub(crate) fn upload_copy(&self, engine: u8) -> Vec<Op> {
+        let falcon = Falcon::Copy(engine.into());
+        let mut ops = vec![write(falcon, FalconReg::IntrEnableClear, u32::MAX)];
+        ops.extend(self.upload(falcon));
         let data_words = usize::from(Caps::from_bits(COPY_CAPS).data_pages()) * PAGE_WORDS;
-        let filled = self
-            .data
-            .iter()
-            .copied()
-            .chain(std::iter::repeat(0))
-            .take(data_words);
-        ops.extend(filled.map(|word| write(FalconReg::DataData(0), word)));
+        let rest = data_words.saturating_sub(self.data.len());
+        ops.extend((0..rest).map(|_| write(falcon, FalconReg::DataData(0), 0)));
         ops.extend([
-            write(FalconReg::BlockOnFifo, 1),
-            write(FalconReg::Entry, 0),
-            write(FalconReg::Control, CONTROL_START),
-            write(FalconReg::AccessEnable, ACCESS_ALL),
+            write(falcon, FalconReg::BlockOnFifo, 1),
+            write(falcon, FalconReg::Entry, 0),
+            write(falcon, FalconReg::Control, CONTROL_START),
+            write(falcon, FalconReg::AccessEnable, ACCESS_ALL),
             // nouveau's microcode reads the engine's number from there.
-            write(FalconReg::Scratch3, u32::from(engine)),
+            write(falcon, FalconReg::Scratch3, u32::from(engine)),
         ]);
         ops
+    }
+
+    /// Puts code and data into the falcon's memories, each from its start on.
+    pub(super) fn upload(&self, falcon: Falcon) -> Vec<Op> {
+        let from_start = PortIndex::new().with_advance_on_write(true).into_bits();
+        let mut ops = vec![write(falcon, FalconReg::CodeIndex(0), from_start)];
+        for (number, page) in (0..).zip(self.code.chunks(PAGE_WORDS)) {
+            ops.push(write(falcon, FalconReg::CodeTag(0), number));
+            let filled = page.iter().copied().chain(std::iter::repeat(0)).take(PAGE_WORDS);
+            ops.extend(filled.map(|word| write(falcon, FalconReg::CodeData(0), word)));
+        }
+        ops.push(write(falcon, FalconReg::DataIndex(0), from_start));
+        let data = self.data.iter();
+        ops.extend(data.map(|&word| write(falcon, FalconReg::DataData(0), word)));
+        ops
+    }
+}
+
+fn write(falcon: Falcon, reg: FalconReg, value: u32) -> Op {
+    let at = u64::from(falcon.first() + reg.offset());
+    Op::Block(Bar::Bar0, at, value.to_le_bytes().to_vec())
+}
+
+/// Waits until the falcon of a copy engine does not stand still any more.
+pub(super) fn copy_engine_runs(engine: u8) -> Op {
+    Op::Poll {
+        reg: PcopyReg::CopyControl(engine.into()).into(),
+        mask: CONTROL_STOPPED,
+        value: 0,
+        timeout_ns: MICROCODE_TIMEOUT_NS,
+        late: Late::Fails,
     }
 }
 
@@ -122,7 +151,7 @@ mod tests {
         let long = Microcode::new(&[1; 0x1204], &[0; 4]).unwrap_err();
         assert_eq!(
             long.to_string(),
-            "4612 bytes of code do not fit a copy engine's 4608"
+            "4612 bytes of code do not fit the falcon's 4608"
         );
         assert!(Microcode::new(&[1; 4], &[0; 0x804]).is_err());
     }
@@ -130,9 +159,9 @@ mod tests {
     #[test]
     fn code_goes_by_whole_pages_and_data_fills_its_memory() {
         let microcode = Microcode::new(&[1; 4 * 65], &[2; 4]).unwrap();
-        let at = |reg: FalconReg| u64::from(PCOPY.first + FALCON_BYTES + reg.offset());
+        let at = |reg: FalconReg| u64::from(Falcon::Copy(1).first() + reg.offset());
         let stores: Vec<u64> = microcode
-            .upload(1)
+            .upload_copy(1)
             .iter()
             .map(|op| match op {
                 Op::Block(Bar::Bar0, at, data) if data.len() == 4 => *at,

@@ -79,8 +79,8 @@ impl Running {
         }
         let is_equal = |chunk: &ChunkNo| matches!(vgpu.chunks.place(*chunk), ChunkPlace::Both(_));
         let equal = vgpu.chunks.all().filter(is_equal);
-        let leaving = self.spaces_leaving.values().filter(|(vm, _)| *vm == vgpu.id);
-        let directories_leaving: Vec<_> = leaving.map(|(_, space)| space.directory()).collect();
+        let leaving = self.spaces_leaving.values().filter(|gone| gone.vm == vgpu.id);
+        let directories_leaving: Vec<_> = leaving.map(|gone| gone.shadow.directory()).collect();
         let moves = self.mover.all().filter(|moving| moving.head.vm == vgpu.id);
         let emptied = moves.filter_map(|moving| match &moving.stage {
             Stage::Redirecting { emptied, .. } | Stage::Resuming { emptied, .. } => Some(emptied),
@@ -100,6 +100,8 @@ impl Running {
                 .chain(directories_leaving.iter().copied())
                 .collect(),
             directories_leaving,
+            arena: self.card.arena.held_by(vgpu.id).collect(),
+            blocks: vgpu.blocks().collect(),
             emptied: emptied
                 .flat_map(|chunks| chunks.values().flatten().copied())
                 .collect(),

@@ -7,9 +7,11 @@ use planted::Fault;
 use shadow_pt::{GuestDirectory, TableAt, TablePages, TableRead, TableStore};
 
 use super::Cx;
+use super::contexts::GoneSpace;
 use super::requests::{Step, reader};
 use super::running::Running;
 use super::teardown::{Leaving, LeavingStage};
+use crate::device::contexts::{Context, Decoy};
 use crate::device::{Blocked, Channel, Parked, Queued, SpaceId, SyncCause, SyncPoint};
 use crate::event::{Reply, VmId};
 use crate::host::{Job, PhysChannel};
@@ -98,7 +100,12 @@ impl Running {
         }
         let pointer =
             AddressSpacePointer::from_words([0, 4, 8, 12].map(|word| word_at(&block, offset::PD_LO + word)));
-        let space = GuestDirectory::from_pointer(pointer).and_then(|directory| {
+        let directory = GuestDirectory::from_pointer(pointer);
+        let decoy = match self.find_decoy(vm, &block[CONTEXTS], directory, cx) {
+            Ok(decoy) => decoy,
+            Err(wait) => return Step::Blocked(wait.block(request)),
+        };
+        let space = directory.and_then(|directory| {
             let known = self.vms.get(&vm)?.space_of(directory.at);
             known.or_else(|| self.add_space(vm, directory, cx))
         });
@@ -118,19 +125,21 @@ impl Running {
             instance,
             space,
             block,
+            decoy,
         };
         let sync = SyncPoint::new(request, cause, vec![space]);
         Step::Blocked(Blocked::Sync(Box::new(sync)))
     }
 
-    /// The address space is shadowed: give the channel a number and an instance block of the broker's.
+    /// The address space is shadowed: give the channel a number and an instance block of the broker's. `block` is the guest's, and the image
+    /// that it names.
     pub(super) fn bind(
         &mut self,
         vm: VmId,
         channel: u8,
         guest_instance: TableAt,
         space: SpaceId,
-        block: &[u8],
+        block: (&[u8], Option<Decoy>),
         cx: &mut Cx<'_>,
     ) {
         let bound = self.try_bind(vm, channel, guest_instance, space, block, cx);
@@ -154,30 +163,27 @@ impl Running {
         channel: u8,
         guest_instance: TableAt,
         space: SpaceId,
-        block: &[u8],
+        (block, decoy): (&[u8], Option<Decoy>),
         cx: &mut Cx<'_>,
     ) -> Option<()> {
         let mapped = self.mapped_gp_put(vm, channel, cx);
         let vgpu = self.vms.get_mut(&vm)?;
-        let directory = vgpu.spaces.get(&space)?.shadow.directory();
         let mut budget = vgpu.shadow.pages(&mut self.card.arena, vm);
         let instance = budget.allocate(INSTANCE_BYTES)?;
-        let physical = self.card.claim_channel(vm, channel);
-        let mut shadow = crate::host::card::instance_block(
-            // That of a parked channel is told when it gets a number.
-            physical.map_or(VramAddr(0), |physical| self.card.userd_address(physical)),
-            fermi_spec::addr::GpuVa(0),
-            0,
-            directory,
-        );
-        let engines = (offset::ENGINE_CONTEXTS..offset::ENGINE_CONTEXTS_END).step_by(4);
-        for at in COPIED.into_iter().chain(engines) {
-            let at = at as usize;
-            shadow[at..at + 4].copy_from_slice(&block[at..at + 4]);
-        }
-        self.card.arena.write(instance, shadow.to_vec(), cx.actions);
-        let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
         let has_contexts = has_contexts(&block[CONTEXTS]);
+        let mut pointers = block[CONTEXTS].to_vec();
+        let context = self.context_of(vm, None, decoy, &pointers, cx);
+        let physical = self.card.claim_channel(vm, channel);
+        let named = context.filter(|context| context.is_named && physical.is_some());
+        let image = named.and_then(|context| self.put_image(vm, space, context, cx));
+        self.point_to(vm, space, image, &mut pointers);
+        let vgpu = self.vms.get_mut(&vm)?;
+        let directory = vgpu.spaces.get(&space)?.shadow.directory();
+        // That of a parked channel is told when it gets a number.
+        let userd = physical.map_or(VramAddr(0), |physical| self.card.userd_address(physical));
+        let shadow = shadow_block(block, &pointers, userd, directory);
+        self.card.arena.write(instance, shadow, cx.actions);
+        let runnable = vgpu.units.pfifo.channel_state(channel).runnable();
         let told = vgpu.userd.remove(&(channel, userd::GP_PUT as u16));
         let gp_put = mapped.or(told).filter(|&put| put != 0);
         let Some(physical) = physical else {
@@ -192,21 +198,24 @@ impl Running {
                 gp_put,
                 engine: None,
                 has_contexts,
+                context,
                 wants_since: gp_put.map(|_| cx.now),
             };
             vgpu.parked.insert(channel, parked);
             self.watch_channel(vm, channel, true, cx);
             return Some(());
         };
-        self.card
-            .bind(physical, instance, &[], runnable && !vgpu.hold.is_suspended);
         let state = Channel {
             runnable,
             gp_put,
             has_contexts,
+            context,
+            image,
             bound_at: cx.now,
             ..Channel::new(physical, guest_instance, instance, space)
         };
+        let runs = runnable && state.may_run() && !vgpu.hold.is_suspended;
+        self.card.bind(physical, instance, &[], runs);
         if let Some(gp_put) = gp_put {
             self.card.ring_later(physical, gp_put);
         }
@@ -255,7 +264,7 @@ impl Running {
         let Some((instance, guest_instance)) = vgpu.blocks_of(channel) else {
             return Step::Done(Reply::Done);
         };
-        let mut contexts = None;
+        let mut contexts: Option<(bool, Option<Context>)> = None;
         if run {
             // nouveau changes the engine contexts while the channel is stopped: they count from here.
             let length = (offset::ENGINE_CONTEXTS_END - offset::ENGINE_CONTEXTS) as usize;
@@ -263,7 +272,19 @@ impl Running {
             let mut reader = reader(vgpu, cx.memory);
             match reader.read(guest_instance.offset(offset::ENGINE_CONTEXTS), &mut words) {
                 TableRead::Done => {
-                    contexts = Some(has_contexts(&words));
+                    let has_contexts = has_contexts(&words);
+                    let Some((space, context)) = vgpu.context_of(channel) else {
+                        return Step::Done(Reply::Done);
+                    };
+                    let directory = vgpu.spaces.get(&space).map(|of| of.shadow.guest_directory());
+                    let decoy = match self.find_decoy(vm, &words, directory, cx) {
+                        Ok(decoy) => decoy,
+                        Err(wait) => return Step::Blocked(wait.block(request)),
+                    };
+                    let after = self.context_of(vm, context, decoy, &words, cx);
+                    contexts = Some((has_contexts, after));
+                    let image = self.change_context(vm, channel, (context, after), cx);
+                    self.point_to(vm, space, image, &mut words);
                     let at = instance.offset(offset::ENGINE_CONTEXTS);
                     let written = self.card.arena.write_for(vm, at, words, cx.actions);
                     self.believe(vm, written);
@@ -282,13 +303,13 @@ impl Running {
         let is_held = vgpu.hold.is_suspended;
         if let Some(parked) = vgpu.parked.get_mut(&channel) {
             parked.runnable = run;
-            parked.has_contexts = contexts.unwrap_or(parked.has_contexts);
+            (parked.has_contexts, parked.context) = contexts.unwrap_or((parked.has_contexts, parked.context));
         }
         let Some(bound) = vgpu.channels.get_mut(&channel) else {
             return Step::Done(Reply::Done);
         };
         bound.runnable = run;
-        bound.has_contexts = contexts.unwrap_or(bound.has_contexts);
+        (bound.has_contexts, bound.context) = contexts.unwrap_or((bound.has_contexts, bound.context));
         if bound.may_run() && !is_held {
             let physical = bound.physical;
             if run {
@@ -440,7 +461,7 @@ impl Running {
 
     /// A channel leaves the card: off the runlist, off the engines, out of the table; then its memory is free.
     pub(super) fn unbind(&mut self, vm: VmId, channel: u8, cx: &mut Cx<'_>) {
-        if self.unbind_parked(vm, channel) {
+        if self.unbind_parked(vm, channel, cx) {
             return self.clear_userd(vm, channel, cx);
         }
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
@@ -495,7 +516,14 @@ impl Running {
         self.next_leaving += 1;
         self.card
             .flush_tlb(Some(gone.shadow.directory()), Job::SpaceFlushed(number));
-        self.spaces_leaving.insert(number, (vm, gone.shadow));
+        self.spaces_leaving.insert(
+            number,
+            GoneSpace {
+                vm,
+                shadow: gone.shadow,
+                contexts: gone.contexts,
+            },
+        );
         if planted::is(Fault::SpaceFreeBeforeFlush) {
             self.space_flushed(number);
         }
@@ -503,11 +531,21 @@ impl Running {
     }
 
     pub(super) fn space_flushed(&mut self, number: u64) {
-        let Some((vm, shadow)) = self.spaces_leaving.remove(&number) else {
-            return;
-        };
-        self.free_space(vm, shadow);
+        if let Some(gone) = self.spaces_leaving.remove(&number) {
+            self.free_space(gone);
+        }
     }
+}
+
+/// The block that the card reads: the guest's words where they are the guest's, pointers to contexts, and the broker's USERD and directory.
+fn shadow_block(block: &[u8], pointers: &[u8], userd: VramAddr, directory: VramAddr) -> Vec<u8> {
+    let mut shadow = crate::host::card::instance_block(userd, fermi_spec::addr::GpuVa(0), 0, directory);
+    for at in COPIED {
+        let at = at as usize;
+        shadow[at..at + 4].copy_from_slice(&block[at..at + 4]);
+    }
+    shadow[CONTEXTS].copy_from_slice(pointers);
+    shadow.to_vec()
 }
 
 fn has_contexts(pointers: &[u8]) -> bool {

@@ -7,7 +7,8 @@
 //!
 //! A reset ends what the engine does and forgets what it knows, so it must hit nobody else: between the question and the
 //! reset no channel may take the engine from another. What a reset costs others is therefore some microseconds in which
-//! they do not get the engine; their contexts are in memory, or kept by the card.
+//! they do not get the engine; their contexts are in memory, or kept by the card. PGRAPH, which loses its microcode, stays
+//! blocked until that was given again and answers.
 
 use fermi_spec::bar::Bar;
 use fermi_spec::engine::Engine;
@@ -83,8 +84,11 @@ impl Running {
 
     /// Nobody comes onto an engine that is asked about.
     fn block_engines(&self, cx: &mut Cx<'_>) {
-        let asked = self.volatile.looks.values();
-        let mask = asked.fold(0, |mask, look| mask | 1 << look.engine.number());
+        let asked = self.volatile.looks.values().map(|look| look.engine);
+        let starting = self.card.graph.is_starting().then_some(Engine::Graph);
+        let mask = asked
+            .chain(starting)
+            .fold(0, |mask, engine| mask | 1 << engine.number());
         cx.actions.register(PfifoReg::EngineBlock, mask);
     }
 
@@ -125,6 +129,15 @@ impl Running {
         for op in self.card.engine_reset_steps(engine) {
             op.perform(cx.actions);
         }
+        if engine == Engine::Graph && self.card.graph.has_microcode() {
+            self.card.await_graph();
+        }
+    }
+
+    /// FECS answers again after a reset: channels may come onto PGRAPH.
+    pub(super) fn graph_restarted(&mut self, cx: &mut Cx<'_>) {
+        self.card.graph.started();
+        self.block_engines(cx);
     }
 
     /// The watchdog's end: the engine is free within this event, the channel is lost, its guest is told as a card tells

@@ -17,9 +17,11 @@ use fermi_spec::addr::Gpa;
 use shadow_pt::{Built, ReachChange, TablePages, TableRange};
 
 use super::Cx;
+use super::contexts::GoneSpace;
 use super::images::maps_of;
 use super::running::Running;
 use crate::contained::contained;
+use crate::device::contexts::Buffers;
 use crate::device::tables::{ArenaWriter, TableBudget, Whereabouts};
 use crate::device::{Channel, Space, SpaceId, Vgpu};
 use crate::event::{Action, FrameOwner, VmId};
@@ -30,6 +32,7 @@ use crate::reason::Inconsistency;
 pub(super) struct Shadows<'a, 'b> {
     pub(super) chunks: &'a Chunks,
     pub(super) spaces: &'a mut BTreeMap<SpaceId, Space>,
+    pub(super) buffers: &'a Buffers,
     pub(super) places: &'a Whereabouts<'a>,
     pub(super) budget: &'a mut TableBudget<'b>,
     pub(super) writer: &'a mut ArenaWriter,
@@ -114,6 +117,7 @@ impl Running {
             ram,
             bus,
             spaces,
+            buffers,
             shadow,
             ..
         } = self.vms.get_mut(&vm)?;
@@ -132,6 +136,7 @@ impl Running {
             let mut shadows = Shadows {
                 chunks,
                 spaces,
+                buffers,
                 places: &places,
                 budget: &mut budget,
                 writer: &mut writer,
@@ -184,9 +189,13 @@ impl Running {
     }
 
     /// A space that nothing reaches and that the TLB has forgotten.
-    pub(super) fn free_space(&mut self, vm: VmId, space: shadow_pt::ShadowSpace) {
+    pub(super) fn free_space(&mut self, gone: GoneSpace) {
+        let GoneSpace { vm, shadow, contexts } = gone;
         if !self.is_given_up(vm) {
-            self.with_budget(vm, "giving an address space back", |budget| space.release(budget));
+            self.with_budget(vm, "giving an address space back", |budget| {
+                contexts.release(budget);
+                shadow.release(budget);
+            });
         }
     }
 

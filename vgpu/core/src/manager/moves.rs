@@ -265,6 +265,7 @@ impl Running {
                 budget,
                 writer,
                 built,
+                ..
             } = shadows;
             for space in spaces.values_mut() {
                 for frame in chunks.iter().flat_map(|&chunk| known.guest_frames(chunk)) {

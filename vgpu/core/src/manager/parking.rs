@@ -25,6 +25,7 @@ use planted::Fault;
 use shadow_pt::TableRange;
 
 use super::Cx;
+use super::contexts::Then;
 use super::running::Running;
 use crate::device::{Channel, Parked, Vgpu};
 use crate::event::{Action, Tick, Token, VmId};
@@ -54,6 +55,19 @@ impl Vgpu {
     /// Whether the guest has put the channel into its table.
     pub(super) fn is_bound(&self, v: u8) -> bool {
         self.channels.contains_key(&v) || self.parked.contains_key(&v)
+    }
+
+    /// The channel with work that lacks an image, the one that was bound first.
+    fn lacking(&self) -> Option<(Tick, u8)> {
+        if self.hold.is_suspended || self.leaves() {
+            return None;
+        }
+        let lacks = |channel: &Channel| {
+            let waits = channel.lacks_image() && channel.in_table && channel.runnable;
+            waits && !channel.killed && !channel.parking && (channel.has_work || channel.gp_put.is_some())
+        };
+        let channels = self.channels.iter().filter(|(_, channel)| lacks(channel));
+        channels.map(|(&v, channel)| (channel.bound_at, v)).min()
     }
 
     /// The parked channel that has waited longest, of those that may run.
@@ -126,7 +140,17 @@ impl Running {
             if self.mover.moves(vm) {
                 continue;
             }
-            changed |= self.unpark(vm, v, cx) || self.make_place(vm, since, cx);
+            changed |= self.unpark(vm, v, cx) || self.make_place(vm, since, false, cx);
+        }
+        let lacking = self.vms.values().filter(|vgpu| vgpu.image_at <= cx.now);
+        let lacking: Vec<_> = lacking
+            .filter_map(|vgpu| vgpu.lacking().map(|(since, v)| (vgpu.id, since, v)))
+            .collect();
+        for (vm, since, v) in lacking {
+            if self.mover.moves(vm) {
+                continue;
+            }
+            changed |= self.supply_image(vm, v, cx) || self.make_place(vm, since, true, cx);
         }
         changed
     }
@@ -135,7 +159,12 @@ impl Running {
     pub(super) fn next_parking(&self) -> Option<Tick> {
         let vms = self.vms.values().filter(|vgpu| !vgpu.parked.is_empty());
         let waits = vms.filter(|vgpu| vgpu.waiting().is_some() && !self.mover.moves(vgpu.id));
-        waits.map(|vgpu| vgpu.park_at).min()
+        let lacking = self.vms.values().filter(|vgpu| vgpu.lacking().is_some());
+        let lacking = lacking.filter(|vgpu| !self.mover.moves(vgpu.id));
+        waits
+            .map(|vgpu| vgpu.park_at)
+            .chain(lacking.map(|vgpu| vgpu.image_at))
+            .min()
     }
 
     /// Binds a parked channel, if there is a number for it.
@@ -160,7 +189,19 @@ impl Running {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
         }
-        let runs = parked.runnable && !vgpu.hold.is_suspended;
+        let named = parked.context.filter(|context| context.is_named);
+        let image = named.and_then(|context| self.put_image(vm, parked.space, context, cx));
+        let at = parked.instance.offset(Engine::Graph.context_offset());
+        let mut words = [0; 8];
+        self.point_to(vm, parked.space, image, &mut words);
+        if named.is_some() {
+            self.card.arena.write(at, words.to_vec(), cx.actions);
+        }
+        let Some(vgpu) = self.vms.get_mut(&vm) else {
+            return false;
+        };
+        let has_image = named.is_none() || image.is_some();
+        let runs = parked.runnable && has_image && !vgpu.hold.is_suspended;
         self.card.bind(physical, parked.instance, &shown, runs);
         if let Some(gp_put) = parked.gp_put.filter(|_| !planted::is(Fault::ParkedDoorbellLost)) {
             self.card.ring_later(physical, gp_put);
@@ -170,6 +211,8 @@ impl Running {
             gp_put: parked.gp_put,
             has_work: parked.wants_since.is_some(),
             has_contexts: parked.has_contexts,
+            context: parked.context,
+            image,
             engine: parked.engine,
             bound_at: cx.now,
             ..Channel::new(physical, parked.guest_instance, parked.instance, parked.space)
@@ -179,8 +222,8 @@ impl Running {
         true
     }
 
-    /// Takes a number from a channel of the VM: one without work, or the one that has had its turn.
-    fn make_place(&mut self, vm: VmId, since: Tick, cx: &mut Cx<'_>) -> bool {
+    /// Takes a number from a channel of the VM, or an image: from one without work, or from the one that has had its turn.
+    fn make_place(&mut self, vm: VmId, since: Tick, of_image: bool, cx: &mut Cx<'_>) -> bool {
         let asked = self.volatile.parking.states.values().any(|(of, _)| *of == vm);
         let Some(vgpu) = self.vms.get_mut(&vm) else {
             return false;
@@ -189,7 +232,9 @@ impl Running {
         if asked || parks || cx.now < vgpu.park_at || self.mover.has_move(vm) {
             return false;
         }
-        let candidates = vgpu.channels.iter().filter(|(_, channel)| may_park(channel));
+        let fits = |channel: &Channel| !of_image || channel.image.is_some();
+        let candidates = vgpu.channels.iter();
+        let candidates = candidates.filter(|(_, channel)| may_park(channel) && fits(channel));
         let idle = candidates.clone().find(|(_, channel)| !channel.has_work);
         let by_turn = || {
             let oldest = candidates.clone().min_by_key(|(_, channel)| channel.bound_at)?;
@@ -204,7 +249,7 @@ impl Running {
         let all = vgpu
             .channels
             .values()
-            .filter(|channel| may_be_parked_yet(channel));
+            .filter(|channel| may_be_parked_yet(channel) && fits(channel));
         let all: Vec<PhysChannel> = all.map(|channel| channel.physical).collect();
         vgpu.park_at = cx.now.after(ASK_NS);
         vgpu.share.charge(all.len() as u64 * CHANNEL_ASKED);
@@ -221,7 +266,7 @@ impl Running {
         false
     }
 
-    fn park(&mut self, vm: VmId, v: u8) {
+    pub(super) fn park(&mut self, vm: VmId, v: u8) {
         let channel = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.channels.get_mut(&v));
         let Some(channel) = channel else { return };
         channel.parking = true;
@@ -250,15 +295,14 @@ impl Running {
             return;
         };
         if ok {
-            let token = self.card.tokens.next();
-            self.volatile.parking.userd.insert(token, (vm, v, physical));
-            cx.actions.push(Action::HostRead {
-                token,
-                bar: Bar::Bar1,
-                offset: Card::userd_window(physical),
-                bytes: USERD_KEPT,
-            });
-            return;
+            // From here on it is the image of what is kept, even if the channel is unbound meanwhile.
+            return match (channel.image.take(), channel.context) {
+                (Some(image), Some(context)) => {
+                    let of = (channel.space, image);
+                    self.keep_image(vm, of, context, Then::Parked(physical), cx);
+                }
+                _ => self.ask_userd(vm, v, physical, cx),
+            };
         }
         channel.parking = false;
         channel.bound_at = cx.now;
@@ -276,6 +320,29 @@ impl Running {
         if let Some(gp_put) = gp_put {
             self.card.ring_later(physical, gp_put);
         }
+    }
+
+    /// What the image of a channel held that is to be parked is kept, by that ticket.
+    pub(super) fn image_kept(&mut self, physical: PhysChannel, ticket: u64, cx: &mut Cx<'_>) {
+        let Some((vm, v, channel)) = self.parking(physical) else {
+            return;
+        };
+        // The number may be another channel's by now.
+        if channel.context.is_some_and(|context| context.ticket == ticket) {
+            self.ask_userd(vm, v, physical, cx);
+        }
+    }
+
+    /// Asks what the USERD of a channel shows that is to be parked.
+    fn ask_userd(&mut self, vm: VmId, v: u8, physical: PhysChannel, cx: &mut Cx<'_>) {
+        let token = self.card.tokens.next();
+        self.volatile.parking.userd.insert(token, (vm, v, physical));
+        cx.actions.push(Action::HostRead {
+            token,
+            bar: Bar::Bar1,
+            offset: Card::userd_window(physical),
+            bytes: USERD_KEPT,
+        });
     }
 
     /// Takes a value that parking asked for; `false` if it belongs to somebody else.
@@ -342,6 +409,7 @@ impl Running {
                 gp_put: channel.gp_put,
                 engine: channel.engine,
                 has_contexts: channel.has_contexts,
+                context: channel.context,
                 wants_since: (channel.has_work || !is_done).then_some(cx.now),
             },
         );
@@ -353,7 +421,7 @@ impl Running {
     }
 
     /// The guest takes a parked channel out of its table. `false` if it is not parked.
-    pub(super) fn unbind_parked(&mut self, vm: VmId, v: u8) -> bool {
+    pub(super) fn unbind_parked(&mut self, vm: VmId, v: u8, cx: &mut Cx<'_>) -> bool {
         let parked = self.vms.get_mut(&vm).and_then(|vgpu| vgpu.parked.remove(&v));
         let Some(parked) = parked else { return false };
         let block = TableRange {
@@ -364,7 +432,7 @@ impl Running {
             vgpu.forget_userd(v);
         }
         self.free_tables(vm, &[block]);
-        self.drop_user(vm, parked.space);
+        self.leave_space(vm, parked.space, (None, None), cx);
         true
     }
 }

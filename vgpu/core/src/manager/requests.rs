@@ -69,7 +69,9 @@ impl Running {
                     None => return,
                 },
                 // The code that made the VM ready knows that the wait is over; an unmet condition blocks again.
-                Some(Blocked::Move { request } | Blocked::Demand { request }) => request,
+                Some(
+                    Blocked::Move { request } | Blocked::Demand { request } | Blocked::Context { request },
+                ) => request,
                 Some(Blocked::Sync(sync)) => {
                     let step = self.advance_sync(vm, sync, cx);
                     match step {

@@ -7,9 +7,9 @@ use planted::Fault;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use shadow_pt::ShadowSpace;
 
 use super::claim::Claim;
+use super::contexts::{GonePages, GoneSpace, Keeping};
 use super::demands::Demands;
 use super::engine_looks::Look;
 use super::engine_time::Samples;
@@ -52,6 +52,8 @@ pub(super) struct Volatile {
     pub(super) activity: BTreeMap<Token, (VmId, u8, PhysChannel)>,
     /// How far channels have come whose USERD the guest maps.
     pub(super) progress: live_userd::Asked,
+    /// Pieces of images that are read for guests: number in [`Running::keeping`], and the first byte.
+    pub(super) kept: BTreeMap<Token, (u64, usize)>,
     /// Instance blocks that are read for guests.
     pub(super) blocks: BTreeMap<Token, (VmId, u8, VramAddr)>,
     /// Who is on the engines, asked for moves that are about to stop their VM.
@@ -88,7 +90,13 @@ pub(crate) struct Running {
     pub(super) claim: Option<Claim>,
     pub(super) leaving: BTreeMap<PhysChannel, Leaving>,
     /// Spaces that wait for the flush after which their tables are free.
-    pub(super) spaces_leaving: BTreeMap<u64, (VmId, ShadowSpace)>,
+    pub(super) spaces_leaving: BTreeMap<u64, GoneSpace>,
+    /// Images of channels that are off the card, which are read.
+    #[serde(default)]
+    pub(super) keeping: BTreeMap<u64, Keeping>,
+    /// Pages that wait for the flush after which they are free.
+    #[serde(default)]
+    pub(super) pages_leaving: BTreeMap<u64, GonePages>,
     pub(super) next_leaving: u64,
     pub(super) rng: ChaCha8Rng,
     /// What pauses take on this card.
@@ -140,6 +148,8 @@ impl Running {
             breaches: BTreeMap::new(),
             leaving: BTreeMap::new(),
             spaces_leaving: BTreeMap::new(),
+            keeping: BTreeMap::new(),
+            pages_leaving: BTreeMap::new(),
             next_leaving: 0,
             progress_at: None,
             pass_at: Tick::default(),
@@ -248,7 +258,10 @@ impl Running {
             | Job::Nothing
             | Job::RunlistTaken
             | Job::CopyEngineAsked(_)
-            | Job::CopyEngineStarted => {}
+            | Job::CopyEngineStarted
+            | Job::GraphStarted
+            | Job::GoldenMade => {}
+            Job::GraphRestarted => self.graph_restarted(cx),
             Job::SyncFlushed(vm) => self.sync_flushed(vm, cx),
             Job::UnmapFlushed(vm) => self.unmap_flushed(vm, cx),
             Job::WindowFlushed(id) => self.window_flushed(id, cx),
@@ -263,6 +276,7 @@ impl Running {
             Job::ParkedOffList(channel) => self.parked_off_list(channel),
             Job::ParkedStopped(channel) => self.parked_stopped(channel, ok, cx),
             Job::SpaceFlushed(number) => self.space_flushed(number),
+            Job::PagesFlushed(number) => self.pages_flushed(number),
             Job::OwnReset => self.own_reset(ok, cx),
             Job::VmFlushed(vm) => self.vm_flushed(vm, cx),
         }
@@ -280,6 +294,7 @@ impl Running {
             && !self.watchdog_value(token, &data, cx)
             && !self.activity_value(token, &data, cx.now)
             && !self.block_value(token, &data, cx)
+            && !self.kept_value(token, &data, cx)
             && !self.moment_value(token, &data, cx)
             && !self.sample_value(token, &data, cx)
             && !self.share_value(token, &data, cx)
@@ -330,7 +345,7 @@ impl Running {
                 let pci = ConfigSpace::of(&self.config);
                 let bytes = config.guest_vram;
                 self.card.lending.promise(vm, config.channels);
-                let slots = promised_slots(bytes);
+                let slots = promised_slots(bytes, &self.card.graph);
                 self.card.arena.lending.promise(vm, slots);
                 let vgpu = Vgpu::new(vm, config, self.boot0, pci, start);
                 if !self.config.bus.pins {
@@ -363,7 +378,7 @@ impl Running {
         channels.map_err(Denial::channels)?;
         self.check_host_ram(self.config.host_ram, config.guest_vram)?;
         self.check_min(vm, config)?;
-        let slots = promised_slots(config.guest_vram);
+        let slots = promised_slots(config.guest_vram, &self.card.graph);
         self.card.arena.lending.admit(slots).map_err(Denial::shadows)
     }
 
@@ -505,6 +520,8 @@ impl Inspect for Running {
             }
         });
         tree.count("spaces_leaving", self.spaces_leaving.len());
+        tree.count("images_that_are_kept", self.keeping.len());
+        tree.count("images_leaving", self.pages_leaving.len());
         tree.part("bus_addresses", &self.iova);
         tree.due_in("refill_pass_in", self.pass_at);
         tree.flag("refill_pass_is_wanted", self.pass_wanted);

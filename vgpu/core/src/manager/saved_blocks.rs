@@ -56,30 +56,42 @@ impl Running {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
         // The guest may have bound another channel by that number meanwhile.
         let blocks = vgpu.blocks_of(v).filter(|(of, _)| *of == instance);
-        let Some((_, TableAt::Vram(block))) = blocks else {
+        let Some((_, block @ TableAt::Vram(_))) = blocks else {
             return;
         };
-        let page = GuestPage::of(block);
-        let Some(chunk) = vgpu.chunks.of(block) else {
-            return;
-        };
-        if vgpu.chunks.holds_stores(chunk, page) {
-            return;
-        }
         for at in RAMFC_SAVED {
             let word = word_at(data, at).to_le_bytes();
-            let at = block.offset(at);
-            match vgpu.chunks.locate(at) {
-                Placement::Sysram(_) => {
-                    cx.memory.write(Place::Image { vm, at }, &word);
-                }
-                Placement::Vram(host) if self.frames.is_at(host, vm) => {
-                    vgpu.chunks.end_both(chunk);
-                    self.card.write_vram(host, word.to_vec(), cx.actions);
-                }
-                Placement::Vram(_) | Placement::Unbacked | Placement::Outside => {}
-            }
+            self.store_in_guest(vm, block.offset(at), &word, cx);
         }
-        vgpu.stores.note(block);
+    }
+
+    /// Stores what the card would store to a page of the guest's memory. Memory that moves just then stays as it was, and so does what is
+    /// not there or not the device's to write.
+    pub(super) fn store_in_guest(&mut self, vm: VmId, at: TableAt, data: &[u8], cx: &mut Cx<'_>) {
+        let Some(vgpu) = self.vms.get_mut(&vm) else { return };
+        let at = match at {
+            TableAt::Vram(at) => at,
+            TableAt::Ram(gpa) => {
+                if let Some((_, true)) = vgpu.ram.locate(gpa) {
+                    cx.memory.write(Place::Ram { vm, gpa }, data);
+                }
+                return;
+            }
+        };
+        let Some(chunk) = vgpu.chunks.of(at) else { return };
+        if vgpu.chunks.holds_stores(chunk, GuestPage::of(at)) {
+            return;
+        }
+        match vgpu.chunks.locate(at) {
+            Placement::Sysram(_) => {
+                cx.memory.write(Place::Image { vm, at }, data);
+            }
+            Placement::Vram(host) if self.frames.is_at(host, vm) => {
+                vgpu.chunks.end_both(chunk);
+                self.card.write_vram(host, data.to_vec(), cx.actions);
+            }
+            Placement::Vram(_) | Placement::Unbacked | Placement::Outside => {}
+        }
+        vgpu.stores.note(at);
     }
 }

@@ -22,8 +22,14 @@ impl Running {
     pub(super) fn check(&self, config: &GpuConfig) -> Result<(), Unsound> {
         self.layout.check()?;
         for (&vm, vgpu) in self.sound_vms() {
-            vgpu.check(vm, self.leaving_of(vm).map(|leaving| leaving.channel.space))
-                .map_err(|unsound| unsound.of(vm))?;
+            let leaving = self.leaving_of(vm).map(|leaving| &leaving.channel);
+            let keeping = self.keeping.values().filter(|keeping| keeping.vm == vm);
+            let of_left = keeping.clone().filter(|keeping| keeping.is_of_left());
+            let users = leaving.clone().map(|channel| channel.space);
+            let users = users.chain(of_left.map(|keeping| keeping.space));
+            let images = leaving.filter_map(|channel| Some((channel.space, channel.image?)));
+            let images = images.chain(keeping.map(|keeping| (keeping.space, keeping.image)));
+            vgpu.check(vm, users, images).map_err(|unsound| unsound.of(vm))?;
             let held: u64 = self.arena_of(vgpu).map(|(_, bytes)| bytes).sum();
             Unsound::unless(held == vgpu.shadow.held, "shadow memory held by a VM")
                 .map_err(|unsound| unsound.of(vm))?;
@@ -70,7 +76,7 @@ impl Running {
         let lending = self.card.lending.check(CHANNELS_USABLE, &channels.collect());
         lending.map_err(|unsound| unsound.of("channels"))?;
         let slots = self.vms.iter();
-        let slots = slots.map(|(&vm, vgpu)| (vm, promised_slots(vgpu.config.guest_vram)));
+        let slots = slots.map(|(&vm, vgpu)| (vm, promised_slots(vgpu.config.guest_vram, &self.card.graph)));
         let arena = self.card.arena.check_lending(slots);
         arena.map_err(|unsound| unsound.of("arena"))
     }
@@ -95,26 +101,28 @@ impl Running {
         let blocks = self
             .leaving_of(vm)
             .map(|leaving| (leaving.channel.instance, INSTANCE_BYTES));
-        let spaces = self
-            .spaces_leaving
-            .values()
-            .filter(move |(owner, _)| *owner == vm);
+        let spaces = self.spaces_leaving.values().filter(move |gone| gone.vm == vm);
         let moving = self.mover.all().filter(move |moving| moving.head.vm == vm);
         let freed = moving.flat_map(|moving| match &moving.stage {
             Stage::Redirecting { freed, .. } | Stage::Resuming { freed, .. } => &**freed,
             _ => &[],
         });
-        let tables = spaces.flat_map(|(_, space)| space.tables()).chain(freed.copied());
+        let of_spaces = spaces.flat_map(|gone| gone.shadow.tables().chain(gone.contexts.ranges()));
+        let pages = self.pages_leaving.values().filter(move |gone| gone.vm == vm);
+        let pages = pages.flat_map(|gone| gone.pages.iter().copied());
+        let tables = of_spaces.chain(freed.copied()).chain(pages);
         let tables = tables.map(|range| (range.at, range.bytes));
         vgpu.arena_ranges().chain(blocks).chain(tables)
     }
 
     /// What is on its way off the card is a VM's, and what the card's channels say fits.
     fn check_leaving(&self) -> Result<(), Unsound> {
-        for (number, (vm, space)) in &self.spaces_leaving {
-            let vgpu = self.vms.get(vm).filter(|_| *number < self.next_leaving);
+        for (number, gone) in &self.spaces_leaving {
+            let vgpu = self.vms.get(&gone.vm).filter(|_| *number < self.next_leaving);
             let vgpu = vgpu.ok_or_else(|| Unsound::new("a space leaves that is nobody's"))?;
-            space.check(ShadowConfig::for_guest_vram(vgpu.config.guest_vram))?;
+            gone.shadow
+                .check(ShadowConfig::for_guest_vram(vgpu.config.guest_vram))?;
+            gone.contexts.check_memory()?;
         }
         let bound = self.vms.iter().flat_map(|(&vm, vgpu)| {
             vgpu.channels

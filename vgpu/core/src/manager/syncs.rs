@@ -22,6 +22,7 @@ use super::requests::{Step, reader};
 use super::running::Running;
 use crate::config::ShadowMode;
 use crate::contained::contained;
+use crate::device::contexts::Contexts;
 use crate::device::tables::Dirt;
 use crate::device::{Blocked, Queued, Space, SpaceId, SyncCause, SyncPoint, SyncStage, TABLES_MAX};
 use crate::event::{Action, Reply, Tick, VmId};
@@ -156,8 +157,11 @@ impl Running {
         }
         vgpu.spaces.insert(id, space);
         if refused > 0 {
-            let what =
-                || format!("{refused} tables more than the {TABLES_MAX} that are followed: they are absent");
+            let what = || {
+                format!(
+                    "{refused} tables more than the {TABLES_MAX} that are followed, or in the last 128M of an address space, which are the host's: they are absent"
+                )
+            };
             self.guest_error(vm, what, cx);
         }
         if missing.is_empty() {
@@ -377,9 +381,10 @@ impl Running {
             instance,
             space,
             block,
+            decoy,
         } = &sync.cause
         {
-            self.bind(vm, *channel, *instance, *space, block, cx);
+            self.bind(vm, *channel, *instance, *space, (block, *decoy), cx);
         }
         match (sync.request.rest(), self.vms.get_mut(&vm)) {
             (Some(rest), Some(vgpu)) => vgpu.queue.push_front(rest),
@@ -412,6 +417,7 @@ impl Running {
             id,
             Space {
                 shadow,
+                contexts: Contexts::default(),
                 users: 0,
                 seen: 0,
                 worked_at: None,

@@ -97,7 +97,13 @@ impl Running {
             bytes: INSTANCE_BYTES,
         };
         self.free_tables(vm, &[block]);
-        self.drop_user(vm, leaving.channel.space);
+        let Channel {
+            space,
+            image,
+            context,
+            ..
+        } = leaving.channel;
+        self.leave_space(vm, space, (image, context), cx);
     }
 
     /// A range of guest RAM goes: out of the shadows, out of the TLBs, then out of the card's reach.
@@ -231,14 +237,17 @@ impl Running {
         }
         self.card.channels_held(vm) == 0
             && self.leaving.values().all(|leaving| leaving.vm != vm)
-            && self.spaces_leaving.values().all(|(owner, _)| *owner != vm)
+            && self.keeping.values().all(|keeping| keeping.vm != vm)
+            && self.pages_leaving.values().all(|gone| gone.vm != vm)
+            && self.spaces_leaving.values().all(|gone| gone.vm != vm)
             && !self.mover.has_move(vm)
     }
 
     /// Frees the VM's memory, which nothing reaches any more.
     pub(super) fn vm_flushed(&mut self, vm: VmId, cx: &mut Cx<'_>) {
         let Some(vgpu) = self.vms.get_mut(&vm) else { return };
-        let orphans = std::mem::take(&mut vgpu.orphans);
+        let mut orphans = std::mem::take(&mut vgpu.orphans);
+        orphans.extend(std::mem::take(&mut vgpu.buffers).ranges());
         let chunks = &mut vgpu.chunks;
         let emptied = contained("emptying its chunks", || {
             let mut frames = Vec::new();

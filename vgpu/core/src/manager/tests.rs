@@ -3,6 +3,7 @@
 mod activity;
 mod aside;
 mod claims;
+mod contexts;
 mod engine_time;
 mod engines;
 mod errors;
