@@ -58,7 +58,7 @@ fn broker_with(vram_bytes: u64, vms: Vec<VmSocket>) -> anyhow::Result<Broker> {
         board: Board::Gtx480,
         vram_bytes,
         needs_microcode: false,
-        strict: false,
+        strict: true,
     });
     let broker = start_broker(HostSetup {
         card,

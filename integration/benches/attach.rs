@@ -128,7 +128,7 @@ fn main() -> Result<()> {
             board: Board::Gtx480,
             vram_bytes: 1536 * MIB,
             needs_microcode: false,
-            strict: false,
+            strict: true,
         }),
         settings: GpuConfig {
             host_ram: 16 << 30,

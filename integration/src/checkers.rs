@@ -95,21 +95,90 @@ fn check_accesses(world: &World) -> Result<(), Violation> {
     }
 }
 
-/// Checks isolation: every entry of every shadow table points to its VM's own frames, image or RAM.
+/// Checks isolation: every entry of every shadow table points to its VM's own frames, image or RAM, but for the host's, which point to parts
+/// of the arena that no other VM has.
 pub(crate) fn check_shadows(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
         return Ok(());
     };
     let mut tables = BTreeMap::new();
+    let mut pages: BTreeMap<VramAddr, VmId> = BTreeMap::new();
     for vm in &audit.vms {
         for &directory in &vm.directories {
             own_table(&mut tables, &audit, vm, directory, directory)?;
             for table in walk_directory(world, vm, directory)? {
                 own_table(&mut tables, &audit, vm, directory, table)?;
             }
+            for page in host_pages(world, vm, directory)? {
+                if let Some(other) = pages.insert(page, vm.vm).filter(|other| *other != vm.vm) {
+                    let vm = vm.vm;
+                    return Err(Violation(format!(
+                        "{vm} and {other} share the host's page {page}"
+                    )));
+                }
+            }
+        }
+        check_contexts(world, vm)?;
+    }
+    let blocks = audit.vms.iter().flat_map(|vm| &vm.blocks);
+    let inside = |at: VramAddr| pages.contains_key(&VramAddr(at.0 / FRAME * FRAME));
+    match tables.keys().chain(blocks).find(|at| inside(**at)) {
+        Some(at) => Err(Violation(format!(
+            "channels see the table or instance block at {at} in the host's part of their space"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// First address of the host's part of each address space, and its bytes.
+const HOST_PART: (u64, u64) = (0xff_f800_0000, 128 << 20);
+
+/// Checks that PGRAPH finds contexts in the host's part alone: an image or a list of registers that a guest writes is as good as any register
+/// of the card.
+fn check_contexts(world: &World, vm: &VmAudit) -> Result<(), Violation> {
+    let (first, bytes) = HOST_PART;
+    for &block in &vm.blocks {
+        let pointer = world.read_arena_words(VramAddr(block.0 + 0x210), 1)[0];
+        if pointer != 0 && !(first..first + bytes).contains(&pointer) {
+            return Err(Violation(format!(
+                "{}: PGRAPH loads a context from {pointer:#x}, which is the guest's",
+                vm.vm
+            )));
         }
     }
     Ok(())
+}
+
+/// The pages that the host's directory entry shows: parts of the arena that the VM holds, and but for what rendering goes through no channel's to read.
+fn host_pages(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Vec<VramAddr>, Violation> {
+    /// Pages of the buffers that channels reach: those of attributes.
+    const OPEN: std::ops::Range<usize> = 1..4;
+    let entry = VramAddr(directory.0 + (HOST_PART.0 >> 27) * 8);
+    let pde = Pde::from_bits(world.read_arena_words(entry, 1)[0]);
+    let Some((_, table)) = pde.large_table() else {
+        return Ok(Vec::new());
+    };
+    let holds = |at: u64| {
+        let held = |(start, bytes): &(VramAddr, u64)| start.0 <= at && at + FRAME <= start.0 + bytes;
+        vm.arena.iter().any(held)
+    };
+    let mut pages = Vec::new();
+    for (number, raw) in world
+        .read_arena_words(VramAddr(table.0), LARGE_PT_ENTRIES)
+        .into_iter()
+        .enumerate()
+    {
+        let pte = Pte::from_bits(raw);
+        if !pte.valid() {
+            continue;
+        }
+        let is_its = pte.aperture() == fermi_spec::addr::Aperture::Vram && holds(pte.address().0);
+        if !is_its || !(pte.privileged() || OPEN.contains(&number)) {
+            return Err(Violation(format!("{}: host's entry {number} is {pte:?}", vm.vm)));
+        }
+        pages.push(VramAddr(pte.address().0));
+    }
+    Ok(pages)
 }
 
 /// Checks that a table belongs to one directory and lies in the arena: one that was given away too
@@ -142,8 +211,9 @@ fn own_table(
 fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Vec<VramAddr>, Violation> {
     let mut tables = Vec::new();
     let is_leaving = vm.directories_leaving.contains(&directory);
-    for raw in world.read_arena_words(directory, PD_ENTRIES) {
+    for (number, raw) in (0_u64..).zip(world.read_arena_words(directory, PD_ENTRIES)) {
         let pde = Pde::from_bits(raw);
+        let is_hosts = number == HOST_PART.0 >> 27;
         for (table, entries, page) in [
             (pde.large_table(), LARGE_PT_ENTRIES, FRAME),
             (pde.small_table(), SMALL_PT_ENTRIES, 0x1000),
@@ -153,6 +223,10 @@ fn walk_directory(world: &World, vm: &VmAudit, directory: VramAddr) -> Result<Ve
                 return Err(Violation(format!("{}: a shadow table in system memory", vm.vm)));
             }
             tables.push(VramAddr(at.0));
+            if is_hosts {
+                // What it leads to is for `host_pages`.
+                continue;
+            }
             for raw in world.read_arena_words(VramAddr(at.0), entries) {
                 check_entry(world, vm, is_leaving, Pte::from_bits(raw), page)?;
             }

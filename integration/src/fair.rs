@@ -158,6 +158,8 @@ mod tests {
             ram: Vec::new(),
             directories: Vec::new(),
             directories_leaving: Vec::new(),
+            arena: Vec::new(),
+            blocks: Vec::new(),
             emptied: Vec::new(),
             suspended: Vec::new(),
             resident: active + idle,

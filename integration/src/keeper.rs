@@ -40,7 +40,7 @@ pub fn bench(watchdog_ns: u64) -> Bench {
 
 /// A guest with channel 0 open.
 pub fn guest(bus: &mut SimBus) -> Rig {
-    let mut rig = Rig::start(bus, DATA_BYTES);
+    let mut rig = Rig::start(bus, DATA_BYTES).with_contexts();
     rig.open(bus, 0);
     rig
 }

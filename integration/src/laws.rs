@@ -417,6 +417,12 @@ impl Laws {
     }
 }
 
+fn is_in_arena(audit: &Audit, at: u64) -> bool {
+    let (first, frames) = audit.arena;
+    let frame = at / fermi_spec::addr::FRAME;
+    (u64::from(first)..u64::from(first) + u64::from(frames)).contains(&frame)
+}
+
 /// Checks what the card may use without another look at the tables.
 fn check_translations(world: &World) -> Result<(), Violation> {
     let Some(audit) = world.manager.audit() else {
@@ -442,6 +448,11 @@ fn check_translations(world: &World) -> Result<(), Violation> {
         };
         let at = kept.entry.address().0;
         let is_own = match kept.entry.aperture() {
+            // The host's part of the space: what the VM holds of the arena.
+            Aperture::Vram if is_in_arena(&audit, at) => audit.vms.iter().any(|of| {
+                let holds = |(start, bytes): &(VramAddr, u64)| (start.0..start.0 + bytes).contains(&at);
+                of.vm == vm && of.arena.iter().any(holds)
+            }),
             Aperture::Vram => {
                 let frame = fermi_spec::addr::FrameNo((at / fermi_spec::addr::FRAME) as u32);
                 matches!(world.owner(frame), FrameOwner::Vm { vm: owner, .. } if owner == vm)

@@ -123,7 +123,7 @@ impl Host {
                 board: Board::Gtx480,
                 vram_bytes,
                 needs_microcode: false,
-                strict: false,
+                strict: true,
             }),
             settings: GpuConfig {
                 host_ram: HOST_RAM,

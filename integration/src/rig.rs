@@ -44,6 +44,9 @@ pub(crate) const MSI_CONTROL: u64 = 0x6a;
 const RINGS_GPA: u64 = 1 << 20;
 const PUSHBUFFERS_GPA: u64 = 2 << 20;
 const SEMAPHORES_GPA: u64 = 3 << 20;
+/// What channels name as their contexts of PGRAPH. Nothing but a ticket is stored there: images are the host's.
+const CONTEXTS_GPA: u64 = 0x38_0000;
+const CONTEXT_BYTES: u64 = 0x100;
 /// Place in guest RAM that a pattern passes through.
 const PIECE_GPA: u64 = 8 << 20;
 const PIECE: u64 = 4 << 20;
@@ -186,6 +189,8 @@ pub struct Rig {
     puts: Vec<u32>,
     sequence: u32,
     runlist: Vec<u8>,
+    /// Instance blocks name a context of PGRAPH, in guest RAM.
+    names_contexts: bool,
 }
 
 impl Rig {
@@ -218,7 +223,14 @@ impl Rig {
             puts: vec![0; CHANNELS as usize],
             sequence: 0,
             runlist: Vec::new(),
+            names_contexts: false,
         }
+    }
+
+    /// From now on channels name contexts of PGRAPH, as a driver has them that uses it.
+    pub fn with_contexts(mut self) -> Self {
+        self.names_contexts = true;
+        self
     }
 
     /// Where the channel's instance block lies in VRAM.
@@ -260,6 +272,11 @@ impl Rig {
         };
         for (index, value) in pointer.into_words().into_iter().enumerate() {
             word(offset::PD_LO + 4 * index as u64, value);
+        }
+        if self.names_contexts {
+            let at = CONTEXTS_GPA + u64::from(channel) * CONTEXT_BYTES;
+            bus.ram_write(at, &[0; CONTEXT_BYTES as usize]);
+            word(Engine::Graph.context_offset(), (RAM_VA + at) as u32 | 4);
         }
         put(bus, block, &bytes);
         self.puts[usize::from(channel)] = 0;

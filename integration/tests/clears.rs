@@ -76,7 +76,7 @@ fn wrong_words(rig: &mut Rig, bus: &mut SimBus) -> usize {
 fn clear_reaches_chunks_in_vram_and_in_host_ram() {
     let mut bench = Bench::new(48, &[32, 40]);
     let rig = bench.run(CLEARS, |bus| {
-        let mut rig = Rig::start(bus, DATA_BYTES);
+        let mut rig = Rig::start(bus, DATA_BYTES).with_contexts();
         rig.open(bus, 0);
         assert!(rig.fill(bus, 0, 9, DATA_BYTES));
         rig

@@ -202,13 +202,14 @@ fn attach_all(config_of: impl Fn() -> VmConfig) -> (u16, Denial) {
 }
 
 #[test]
-fn sixty_three_vms_have_two_channels_each_and_the_next_is_told_why_not() {
+fn thirty_one_vms_have_four_channels_each_and_the_next_is_told_why_not() {
     let small = || VmConfig {
+        channels: 4,
         ram: 1 << 30,
         ..vm_config(48)
     };
     let (count, denial) = attach_all(small);
-    assert_eq!(count, 63);
+    assert_eq!(count, 31);
     let (promised, lent, usable) = (128, 0, 127);
     assert_eq!(
         denial,
@@ -231,6 +232,6 @@ fn shadow_tables_are_promised_as_long_as_there_are_any_and_the_next_is_told_why_
     let Denial::Shadows { promised, lent, room } = denial else {
         panic!("{count} VMs, then {denial}");
     };
-    assert!((64..=127).contains(&count), "{count}");
+    assert!((32..=127).contains(&count), "{count}");
     assert!(lent == 0 && promised > room && promised - room <= promised / u64::from(count));
 }

@@ -45,7 +45,7 @@ impl Server {
                 board: Board::Gtx480,
                 vram_bytes: VRAM_BYTES,
                 needs_microcode: false,
-                strict: false,
+                strict: true,
             },
             is_all_trapped: false,
             trace: None,

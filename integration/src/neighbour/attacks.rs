@@ -122,7 +122,17 @@ fn doorbells(place: &Place) -> Result<()> {
 
 /// A guest with channels 1 to `channels`.
 fn started(bus: &mut SimBus, channels: u8) -> Rig {
-    let mut rig = Rig::start(bus, DATA_BYTES);
+    let rig = Rig::start(bus, DATA_BYTES);
+    opened(rig, bus, channels)
+}
+
+/// The same whose channels launch grids.
+fn computing(bus: &mut SimBus, channels: u8) -> Rig {
+    let rig = Rig::start(bus, DATA_BYTES).with_contexts();
+    opened(rig, bus, channels)
+}
+
+fn opened(mut rig: Rig, bus: &mut SimBus, channels: u8) -> Rig {
     for channel in 1..=channels {
         rig.write_instance(bus, channel, DIRECTORY);
         rig.bind(bus, channel);
@@ -207,7 +217,7 @@ fn one_warp(program: &Program) -> Launch {
 
 /// Launches a grid of one warp that never ends (a full one would stretch the software card's own time), on one channel after another: each is lost.
 fn launches(bus: &mut SimBus, place: &Place, program: &Program) {
-    let mut rig = started(bus, CHANNELS);
+    let mut rig = computing(bus, CHANNELS);
     put_program(bus, program);
     let words = launch_words(&one_warp(program));
     for channel in 1..=CHANNELS {
@@ -235,7 +245,7 @@ fn endless_grids(place: &Place) -> Result<()> {
 fn short_grids(place: &Place) -> Result<()> {
     static PROGRAM: LazyLock<Program> = LazyLock::new(|| assemble("exit").expect("text of ours"));
     as_guest(place, Bar1::ByMessages, |bus, place| {
-        let mut rig = started(bus, 1);
+        let mut rig = computing(bus, 1);
         put_program(bus, &PROGRAM);
         let words = launch_words(&one_warp(&PROGRAM));
         while !place.is_over() {

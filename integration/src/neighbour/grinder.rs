@@ -49,7 +49,7 @@ pub(super) fn run<const BLOCKS: u32, const MEBIBYTES: u64>(place: &Place) -> Res
 }
 
 fn work(bus: &mut SimBus, place: &Place, blocks: u32, data_bytes: u64) -> Result<(), String> {
-    let mut rig = Rig::start(bus, data_bytes);
+    let mut rig = Rig::start(bus, data_bytes).with_contexts();
     rig.open(bus, CHANNEL);
     put_program(bus, &PROGRAM);
     let launch = Launch {

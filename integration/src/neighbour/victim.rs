@@ -77,7 +77,7 @@ pub(super) fn run(place: &Place) -> Result<()> {
 }
 
 fn work(bus: &mut SimBus, place: &Place) -> Result<(), String> {
-    let mut rig = Rig::start(bus, DATA_BYTES);
+    let mut rig = Rig::start(bus, DATA_BYTES).with_contexts();
     rig.open(bus, CHANNEL);
     put_program(bus, &PROGRAM);
     for round in 1.. {

@@ -8,7 +8,7 @@ use fermi_spec::addr::{Gpa, SMALL_PAGE};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sim_host::world::Mapped;
-use vgpu::{Bus, GpuConfig, PolicyName, Quota, Request, ShadowMode, VmConfig, VmId};
+use vgpu::{Bus, GpuConfig, GraphMicrocode, PolicyName, Quota, Request, ShadowMode, VmConfig, VmId};
 
 use super::{Kind, MIB, RAM_BYTES};
 use crate::watch::World;
@@ -64,6 +64,8 @@ pub(super) fn card(seed: u64, is_noisy: bool, rng: &mut ChaCha8Rng) -> (u64, Gpu
     };
     let vram = rng.random_range(32..=64) * MIB;
     let config = GpuConfig {
+        // So PGRAPH is strict.
+        graph: Some(GraphMicrocode::for_software_card()),
         frames_arrive_zeroed: rng.random_range(0..4) != 0,
         seed,
         host_ram: host_ram[rng.random_range(0..4)],

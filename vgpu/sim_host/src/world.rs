@@ -12,8 +12,8 @@ use fermi_spec::bar::Bar;
 use fermi_spec::board::Board;
 use vgpu::flight_recorder::{Flight, FlightRecorder};
 use vgpu::{
-    Action, Actions, Denial, Event, FrameOwner, GpuConfig, HostMemory, InterruptKind, Manager, Notice, Place,
-    Reply, Request, RequestId, Tick, Token, VmConfig, VmId,
+    Action, Actions, Denial, Event, FrameOwner, GpuConfig, GraphMicrocode, HostMemory, InterruptKind,
+    Manager, Notice, Place, Reply, Request, RequestId, Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -190,18 +190,21 @@ fn region(bytes: usize) -> Arc<MmapRegion> {
 }
 
 impl<W: Watch> World<W> {
-    /// A card with `vram_bytes` and a core that has been told to start.
+    /// A card with `vram_bytes` and a core that has been told to start. Its PGRAPH is strict: the core gives it microcode.
     pub fn new(vram_bytes: u64, config: GpuConfig) -> Self {
         Self::with_microcode(vram_bytes, config, CopyMicrocode::default())
     }
 
     /// The same with copy engines of a kind.
-    pub fn with_microcode(vram_bytes: u64, config: GpuConfig, copy_microcode: CopyMicrocode) -> Self {
+    pub fn with_microcode(vram_bytes: u64, mut config: GpuConfig, copy_microcode: CopyMicrocode) -> Self {
+        let stand_in = GraphMicrocode::for_software_card();
+        config.graph.get_or_insert(stand_in);
         let manager = Manager::new(config.clone());
         Self::make(vram_bytes, (config, manager), copy_microcode, W::default())
     }
 
-    /// Like [`World::new`], with a core that was made with `config`, watched from the first event on.
+    /// Like [`World::new`], with a core that was made with `config`, watched from the first event on. PGRAPH is strict if the core has
+    /// microcode for it.
     pub fn with_manager(vram_bytes: u64, config: GpuConfig, manager: Manager, watch: W) -> Self {
         Self::make(vram_bytes, (config, manager), CopyMicrocode::default(), watch)
     }
@@ -218,7 +221,7 @@ impl<W: Watch> World<W> {
             vram_bytes,
             timing: Timing::of(Board::Gtx480),
             copy_microcode,
-            strict: false,
+            strict: config.graph.is_some(),
         };
         let mut world = Self {
             manager,
