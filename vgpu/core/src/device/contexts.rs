@@ -92,8 +92,10 @@ pub(crate) struct Kept {
 #[derive(Debug, Serialize, Deserialize)]
 struct Content(#[serde(with = "crate::hex")] Vec<u8>);
 
-/// Most images that are kept for a VM: one for each channel that it may have, and as many again.
+/// Most images that are kept for a VM: one for each channel that it may have, and as many again; and their bytes. Those of channels that it
+/// has are kept in any case.
 const KEPT_MAX: usize = 2 * CHANNELS;
+const KEPT_BYTES_MAX: usize = 16 << 20;
 
 impl Kept {
     /// A number that no image of the VM's has.
@@ -107,10 +109,16 @@ impl Kept {
         let end = content.iter().rposition(|byte| *byte != 0);
         content.truncate(end.map_or(0, |last| last + 1));
         self.contents.insert(ticket, Content(content));
-        if self.contents.len() > KEPT_MAX {
+        while self.contents.len() > KEPT_MAX || self.bytes() > KEPT_BYTES_MAX {
             let oldest = self.contents.keys().find(|of| !used.contains(of)).copied();
-            oldest.map(|oldest| self.contents.remove(&oldest));
+            let Some(oldest) = oldest else { break };
+            self.contents.remove(&oldest);
         }
+    }
+
+    /// Bytes of all that is kept.
+    fn bytes(&self) -> usize {
+        self.contents.values().map(|content| content.0.len()).sum()
     }
 
     /// A context that begins as the one with ticket `from` was left, and its ticket.
@@ -302,5 +310,52 @@ impl Contexts {
         used.sort_unstable();
         let is_theirs = self.images.keys().copied().eq(used);
         Unsound::unless(is_theirs, "an image is no channel's, or two channels'")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded_and_what_channels_have_stays() {
+        let mut kept = Kept::default();
+        let first = kept.copy(None, &BTreeSet::new());
+        let used = BTreeSet::from([first]);
+        let whole = || vec![1; IMAGE_PAGES_MAX * FRAME as usize];
+        kept.keep(first, whole(), &used);
+        for _ in 0..100 {
+            let ticket = kept.copy(None, &used);
+            kept.keep(ticket, whole(), &used);
+            assert!(kept.bytes() <= KEPT_BYTES_MAX && kept.content(first).is_some());
+        }
+        for _ in 0..2 * KEPT_MAX {
+            let ticket = kept.copy(None, &used);
+            kept.keep(ticket, vec![2, 0], &used);
+            assert_eq!(kept.content(ticket), Some(&[2][..]));
+        }
+        assert!(kept.contents.len() <= KEPT_MAX && kept.content(first).is_some());
+        assert!(kept.check().is_ok());
+    }
+
+    #[test]
+    fn copy_begins_as_the_other_was_left() {
+        let mut kept = Kept::default();
+        let (a, none) = (kept.copy(None, &BTreeSet::new()), BTreeSet::new());
+        kept.keep(a, vec![7; 300], &none);
+        let b = kept.copy(Some(a), &none);
+        assert_ne!(a, b);
+        assert_eq!(kept.content(b), kept.content(a));
+        let c = kept.copy(Some(99), &none);
+        assert_eq!(kept.content(c), None);
+    }
+
+    #[test]
+    fn ticket_is_found_again_and_nothing_else_is_one() {
+        for ticket in [0, 1, u64::MAX] {
+            assert_eq!(ticket_in(ticket_bytes(ticket)), Some(ticket));
+        }
+        assert_eq!(ticket_in([0; TICKET_BYTES]), None);
+        assert_eq!(ticket_va(0x1234_5604), GpuVa(0x1234_56e0));
     }
 }
