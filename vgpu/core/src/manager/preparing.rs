@@ -57,6 +57,14 @@ impl Running {
             self.inconsistent(vm, Inconsistency::Stage { what });
             return false;
         }
+        debug_assert!(
+            chunks.iter().all(|&chunk| match vgpu.chunks.place(chunk) {
+                ChunkPlace::Unbacked => false,
+                ChunkPlace::Spilled => direction == Direction::Refill,
+                ChunkPlace::Resident(_) | ChunkPlace::Both(_) => direction == Direction::Spill,
+            }),
+            "{direction:?} of chunks that are there already: {chunks:?} of {vm}"
+        );
         let id = self.mover.next_id();
         cx.tell(Notice::MoveStarted {
             vm,

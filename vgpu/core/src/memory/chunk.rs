@@ -47,6 +47,13 @@ pub(crate) enum ChunkPlace {
     Both(Box<[FrameNo]>),
 }
 
+impl ChunkPlace {
+    /// It holds frames, with an equal copy in host RAM or without.
+    pub(crate) fn is_in_vram(&self) -> bool {
+        matches!(self, ChunkPlace::Resident(_) | ChunkPlace::Both(_))
+    }
+}
+
 /// How the VM's channels reach a chunk through shadow tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Reach {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::Patience;
+use crate::device::Vgpu;
 use crate::event::{Tick, VmId};
 use crate::manager::Cx;
 use crate::manager::running::Running;
@@ -16,6 +17,14 @@ use crate::reason::MoveCause;
 const WAIT_NS: u64 = 4_500_000_000;
 /// Time until a chunk is tried again that could not move.
 const AGAIN_NS: u64 = 10_000_000;
+
+/// A chunk that windows wait for and that is still in VRAM. A look while its move was made ready has named it once more.
+fn next_of(vgpu: &Vgpu) -> Option<ChunkNo> {
+    let mut waited_for = vgpu.live.as_ref()?.waits_for.iter();
+    waited_for
+        .find(|chunk| vgpu.chunks.place(**chunk).is_in_vram())
+        .copied()
+}
 
 impl Running {
     /// Lets stores go on that have waited long enough for windows. `true` if there are any.
@@ -53,8 +62,7 @@ impl Running {
             .find_map(|(_, vgpu)| {
                 let may_move =
                     !vgpu.leaves() && vgpu.passed_over_until <= now && !self.mover.is_aside(vgpu.id);
-                let chunk = vgpu.live.as_ref().filter(|_| may_move)?.waits_for.first()?;
-                Some((vgpu.id, *chunk))
+                Some((vgpu.id, next_of(vgpu).filter(|_| may_move)?))
             })
     }
 
@@ -64,7 +72,7 @@ impl Running {
         let due = stays.filter_map(|vgpu| {
             let live = vgpu.live.as_ref()?;
             let may_move = self.mover.is_idle() && !self.mover.is_aside(vgpu.id);
-            let moves = (may_move && !live.waits_for.is_empty()).then_some(vgpu.passed_over_until);
+            let moves = next_of(vgpu).filter(|_| may_move).map(|_| vgpu.passed_over_until);
             let ends = match live.patience {
                 Patience::Waits(since) => Some(since.after(WAIT_NS)),
                 Patience::Calm | Patience::Over => None,
