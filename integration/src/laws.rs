@@ -374,7 +374,11 @@ impl Laws {
                 of.resident
             )));
         }
-        if of.resident > self.bound(vm, |quota| quota.max) || cause == MoveCause::Shown {
+        // One chunk of an exchange may go whatever host RAM holds, where another can come for it only then.
+        let chunk = world.chunk_bytes(vm);
+        let at_limit = of.resident.saturating_add(chunk) > self.bound(vm, |quota| quota.high.min(quota.max));
+        let is_one = cause == MoveCause::Idle { taken_for: vm } && at_limit && bytes <= chunk;
+        if is_one || of.resident > self.bound(vm, |quota| quota.max) || cause == MoveCause::Shown {
             return Ok(());
         }
         // What is set, and beyond it the chunk that waits and those that make room for it.

@@ -137,10 +137,13 @@ impl<'a> Limits<'a> {
         !vgpu.leaves() && !is_aside && self.figures.now >= vgpu.passed_over_until
     }
 
-    /// Most chunks of the VM that one spill may take: a batch, or one that is larger; and what host RAM has room for.
+    /// Most chunks of the VM that one spill may take: a batch, or one that is larger; and what host RAM has room for. Above its `min` may be
+    /// room for its short last chunk alone.
     fn spill_chunks_max(&self, vgpu: &Vgpu) -> usize {
         let (spare, chunk) = (above_min(vgpu), vgpu.config.chunk_bytes);
-        let count = (self.figures.batch_bytes.min(spare) / chunk).max(u64::from(spare >= chunk));
+        let is_short = |no: &ChunkNo| vgpu.chunks.bytes(*no) <= spare && vgpu.chunks.place(*no).is_in_vram();
+        let fits = spare >= chunk || vgpu.chunks.all().last().is_some_and(|last| is_short(&last));
+        let count = (self.figures.batch_bytes.min(spare) / chunk).max(u64::from(fits));
         // The host refused to map the images of several.
         let most = if vgpu.was_refused { 1 } else { u64::MAX };
         count.min(most).min(self.host_ram_left(vgpu) / chunk) as usize
@@ -208,7 +211,7 @@ impl<'a> Limits<'a> {
             may_move: self.may_move(vgpu),
             spare: above_min(vgpu),
             spill_chunks_max: self.spill_chunks_max(vgpu),
-            has_host_ram: self.host_ram_left(vgpu) >= vgpu.config.chunk_bytes,
+            may_exchange: self.exchange_room(vgpu) >= vgpu.config.chunk_bytes,
             refill_bytes_max: self.refill_bytes_max(vgpu),
             synced_at: vgpu.synced_at,
             doorbells: vgpu.doorbells.count,
@@ -225,13 +228,7 @@ impl<'a> Limits<'a> {
             return false;
         };
         let bytes = vgpu.chunks.bytes(chunk);
-        let idle = |chunk: &ChunkNo| {
-            vgpu.chunks.is_idle(*chunk)
-                && matches!(
-                    vgpu.chunks.place(*chunk),
-                    ChunkPlace::Resident(_) | ChunkPlace::Both(_)
-                )
-        };
+        let idle = |chunk: &ChunkNo| vgpu.chunks.is_idle(*chunk) && vgpu.chunks.place(*chunk).is_in_vram();
         bytes > below_max(vgpu)
             && bytes <= vgpu.quota().max
             && self.may_move(vgpu)
@@ -296,13 +293,13 @@ impl<'a> Limits<'a> {
             Ok(vgpu) => vgpu,
             Err(breach) => return (Vec::new(), Some(breach)),
         };
-        let room = self.host_ram_left(vgpu);
+        let mut room = self.host_ram_left(vgpu);
         let (mut most, mut spare) = (self.spill_chunks_max(vgpu), above_min(vgpu));
         if self.exchanges_own(vgpu, &chunks, cause) {
+            room = self.exchange_room(vgpu);
             (most, spare) = (most.max(1), spare.max(vgpu.config.chunk_bytes));
         }
-        let is_there = |place: &ChunkPlace| matches!(place, ChunkPlace::Resident(_) | ChunkPlace::Both(_));
-        cut(vgpu, chunks, is_there, |count, bytes| match () {
+        cut(vgpu, chunks, ChunkPlace::is_in_vram, |count, bytes| match () {
             () if bytes > room => Some(Breach::HostRam),
             () if count > most || bytes > spare => Some(Breach::MinOrBatch),
             () => None,
@@ -322,6 +319,16 @@ impl<'a> Limits<'a> {
                     || self.exchanges_own(vgpu, &head.chunks, head.cause)
             }
             Direction::Refill => bytes <= below_max(vgpu).min(below_high(vgpu)),
+        }
+    }
+
+    /// Bytes of host RAM for an idle chunk that goes for the sake of another of the VM's: at its `high` or `max` there is always room for one,
+    /// because in the end host RAM holds no more than before.
+    fn exchange_room(&self, vgpu: &Vgpu) -> u64 {
+        let (left, chunk) = (self.host_ram_left(vgpu), vgpu.config.chunk_bytes);
+        match below_max(vgpu).min(below_high(vgpu)) < chunk {
+            true => left.max(chunk),
+            false => left,
         }
     }
 

@@ -7,7 +7,8 @@
 //!
 //! 1. A VM that is a chunk of its own below its share collects frames until that chunk fits: idle ones, then from those
 //!    above theirs. Who gives was above its share and is less than a chunk below it afterwards; who gets is not above
-//!    it. So nobody gives twice what it got, and it ends.
+//!    it. So nobody gives twice what it got, and it ends. It begins only if others can give that much: what they hold above their shares
+//!    may be less than a chunk of theirs above their `min`, or stand still for the moment.
 //! 2. Then free and idle frames go to whoever has a chunk that fits, furthest below its share first. That takes from
 //!    nobody, so it undoes nothing.
 //!
@@ -181,11 +182,30 @@ impl<'v, 'a> Holder<'v, 'a> {
         chunks_for(self.view, self.excess())
     }
 
-    /// Bytes that one move could bring it within its share: whole chunks, at least one.
-    fn collectable(&self) -> u64 {
+    /// Bytes that one move could bring it within its share, of those that can be had: whole chunks, at least one. `None`: none.
+    fn collectable(&self, obtainable: u64) -> Option<u64> {
         let view = self.view;
         let most = self.deficit().min(view.wanted).min(view.refill_bytes_max);
-        (most / view.chunk_bytes * view.chunk_bytes).max(view.smallest_wanted)
+        let whole = most.min(obtainable) / view.chunk_bytes * view.chunk_bytes;
+        (view.smallest_wanted <= obtainable).then_some(whole.max(view.smallest_wanted))
+    }
+
+    /// Bytes of active chunks that it can give until it is at its share or below: whole ones, and then its short last one.
+    fn givable(&self) -> u64 {
+        let view = self.view;
+        if !self.may_give() || self.excess() == 0 {
+            return 0;
+        }
+        let short = view
+            .short()
+            .filter(|chunk| chunk.is_spillable() && !chunk.is_idle());
+        let short = short.map_or(0, |chunk| chunk.bytes);
+        let whole = (view.active - short).min(view.spare) / view.chunk_bytes;
+        let given = whole.min(self.chunks_above() as u64) * view.chunk_bytes;
+        match given < self.excess() && given + short <= view.spare {
+            true => given + short,
+            false => given,
+        }
     }
 
     /// Chunks that it gives who is `short` of so many bytes: at least one, and of more no part that is its own by its share.
@@ -324,7 +344,10 @@ fn collect(
     collector: &Holder<'_, '_>,
     which: &mut Which<'_>,
 ) -> Proposal {
-    let taken = match collector.collectable().saturating_sub(view.free) {
+    let Some(wanted) = collector.collectable(obtainable(view, holders, collector)) else {
+        return Proposal::Nothing;
+    };
+    let taken = match wanted.saturating_sub(view.free) {
         0 if !collector.is_at_limit() => Proposal::Nothing,
         short => take_for(view, holders, collector, short, which),
     };
@@ -333,6 +356,17 @@ fn collect(
     }
     let chunks = refillable(view, collector.view, collector.deficit(), which);
     refill(collector.view, chunks)
+}
+
+/// Bytes that a collector can have: what is free, idle, or held above their shares by those who can give it.
+fn obtainable(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], collector: &Holder<'_, '_>) -> u64 {
+    let others = holders
+        .iter()
+        .filter(|holder| holder.view.vm != collector.view.vm);
+    let given: u64 = others
+        .map(|holder| takeable_idle(holder.view) + holder.givable())
+        .sum();
+    view.free + collector.view.idle + given
 }
 
 /// A spill for a VM that is so many bytes short: of idle chunks, its own where only it may take them, then from those above
@@ -448,13 +482,27 @@ fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, which: &mut Which<'_
     if candidates.is_empty() && !matches!(cause, MoveCause::Idle { .. }) {
         candidates = spillable(view, |chunk| chunk.is_idle() != idle);
     }
-    let most = count.min(view.spill_chunks_max.max(usize::from(own && view.has_host_ram)));
-    let mut candidates = Draw::of(candidates, |chunk| which.choice.leaves(view, chunk));
+    // For one that it wants, an idle chunk of its own goes whatever its `min`.
+    let is_exchange = own && view.may_exchange && matches!(cause, MoveCause::Idle { .. });
+    let (most, mut spare) = match is_exchange {
+        true => (view.spill_chunks_max.max(1), view.spare.max(view.chunk_bytes)),
+        false => (view.spill_chunks_max, view.spare),
+    };
+    let most = count.min(most);
+    // A short chunk last: whole ones are what others lack, and it may go where none of these may.
+    let (whole, short): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .partition(|chunk| chunk.bytes == view.chunk_bytes);
     let mut chunks = Vec::new();
-    while chunks.len() < most
-        && let Some(chunk) = candidates.next(which.rng)
-    {
-        chunks.push(chunk.no);
+    for candidates in [whole, short] {
+        let mut candidates = Draw::of(candidates, |chunk| which.choice.leaves(view, chunk));
+        while chunks.len() < most
+            && let Some(chunk) = candidates.next(which.rng)
+            && chunk.bytes <= spare
+        {
+            spare -= chunk.bytes;
+            chunks.push(chunk.no);
+        }
     }
     match chunks.is_empty() {
         true => Proposal::Nothing,

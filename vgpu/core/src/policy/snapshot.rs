@@ -86,10 +86,11 @@ pub struct VmView<'a> {
     pub may_move: bool,
     /// Bytes that it holds above its `min`.
     pub spare: u64,
-    /// Most chunks that one spill may take from it now.
+    /// Most chunks that one spill may take from it now. Where `spare` is less than a chunk, that is its short last one.
     pub spill_chunks_max: usize,
-    /// Host RAM has room for one of its chunks: an idle one may go for the sake of one that it wants, whatever its `min`.
-    pub has_host_ram: bool,
+    /// An idle chunk of its own may go for one that it wants, whatever its `min`: host RAM has room for it, or nothing else makes room below its
+    /// `high` or `max`.
+    pub may_exchange: bool,
     /// Most that one refill may bring it now, by its `high` and `max` and what one move may carry; free frames not considered.
     pub refill_bytes_max: u64,
     /// When its tables were last read, which is when the reach of its chunks was last known to be right.
@@ -170,7 +171,7 @@ impl<'a> VmView<'a> {
             may_move: true,
             spare: chunks.resident().saturating_sub(quota.min),
             spill_chunks_max: 0,
-            has_host_ram: true,
+            may_exchange: true,
             refill_bytes_max: 0,
             synced_at: None,
             doorbells: 0,
@@ -184,6 +185,20 @@ impl<'a> VmView<'a> {
     /// `None` if none ever had any.
     pub(crate) fn used_at(&self, chunk: ChunkNo) -> Option<Tick> {
         self.last_use.used_at(self.chunks, chunk)
+    }
+
+    /// Most chunks of full length that one spill may take from it now.
+    pub(crate) fn whole_chunks_max(&self) -> usize {
+        let whole = self.spare / self.chunk_bytes.max(1);
+        self.spill_chunks_max
+            .min(usize::try_from(whole).unwrap_or(usize::MAX))
+    }
+
+    /// Its last chunk, if that is shorter than the others.
+    pub(crate) fn short(&self) -> Option<ChunkView> {
+        let last = self.chunks.all().last()?;
+        let is_short = self.chunks.bytes(last) < self.chunk_bytes;
+        is_short.then(|| ChunkView::of(self.chunks, last))
     }
 
     /// Its chunks by number, also those without memory.

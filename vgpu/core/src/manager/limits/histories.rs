@@ -1,8 +1,8 @@
 //! The promise of a fair share, after any history: when a pass has ended,
 //!
-//! * nobody with wanted chunks in host RAM is a whole chunk of its own below its share, by a calculation of its own;
+//! * nobody with wanted chunks in host RAM is a whole chunk of its own below its share, by a calculation of its own, nor below its `min`;
 //! * no frame is free or idle that holds a chunk which somebody wants and may have;
-//! * and it took no more moves than there were chunks to move.
+//! * and it took no more moves than there were chunks to move, though some VMs' chunks stand still for a while.
 //!
 //! Memory moves here without a card: what the policy proposes and limits admit is done at once. VMs come and go, ask for
 //! memory, let it idle, use it again and get other quotas; their chunks are of any sizes, the last one often short.
@@ -21,7 +21,7 @@ use shadow_pt::ReachChange;
 
 const MIB: u64 = 1 << 20;
 /// Seeds of an ordinary run. `HISTORIES` in the environment asks for more.
-const HISTORIES: u64 = 300;
+const HISTORIES: u64 = 2000;
 
 struct History {
     rng: ChaCha8Rng,
@@ -32,6 +32,8 @@ struct History {
     claim: Option<(VmId, u64)>,
     capacity: u64,
     batch: u64,
+    /// Host RAM is just what the VMs that are there may need.
+    is_tight: bool,
     now: Tick,
     next: u16,
     /// Chunks spilled, refilled, and given host RAM at once.
@@ -51,6 +53,7 @@ impl History {
             claim: None,
             capacity,
             batch: [MIB, 4 * MIB, 8 * MIB][rng.random_range(0..3)],
+            is_tight: rng.random_range(0..2) == 0,
             // Long after anything idled: what lingers for a moment is not looked at here.
             now: Tick(1 << 40),
             next: 0,
@@ -72,11 +75,19 @@ impl History {
         self.capacity - self.vms.values().map(|vgpu| vgpu.chunks.resident()).sum::<u64>()
     }
 
+    fn host_ram(&self) -> u64 {
+        let promised: u64 = self.vms.values().map(|vgpu| vgpu.config.guest_vram).sum();
+        match self.is_tight {
+            true => promised.saturating_sub(self.capacity),
+            false => 1 << 40,
+        }
+    }
+
     fn limits(&self) -> Limits<'_> {
         let figures = Figures {
             free: self.free(),
             batch_bytes: self.batch,
-            host_ram: 1 << 40,
+            host_ram: self.host_ram(),
             claim: self.claim,
             aside: None,
             now: self.now,
@@ -298,6 +309,10 @@ impl History {
             }
             _ => {}
         }
+        self.lower_to_max();
+    }
+
+    fn lower_to_max(&mut self) {
         while let Some(vm) = self.limits().above_max() {
             assert!(self.step(Occasion::AboveMax { vm }), "{vm} stays above its max");
         }
@@ -310,6 +325,9 @@ impl History {
             .values()
             .map(|vgpu| vgpu.chunks.all().count())
             .sum::<usize>();
+        if self.rng.random_range(0..3) == 0 {
+            self.pass_over_some(chunks);
+        }
         let cut = self.rng.random_range(0..8);
         for moves in 0.. {
             assert!(
@@ -325,6 +343,26 @@ impl History {
         }
         self.claim = None;
         self.check();
+    }
+
+    /// Passes while nothing of some VMs may move, for moves of theirs that failed.
+    fn pass_over_some(&mut self, chunks: usize) {
+        let odds = self.rng.random_range(2..5);
+        for vgpu in self.vms.values_mut() {
+            if self.rng.random_range(0..odds) == 0 {
+                vgpu.passed_over_until = self.now.after(1);
+            }
+        }
+        let mut moves = 0;
+        while self.step(Occasion::Pass) {
+            moves += 1;
+            assert!(
+                moves <= 3 * chunks,
+                "it goes to and fro while some VMs are passed over"
+            );
+        }
+        self.claim = None;
+        self.now = self.now.after(1);
     }
 
     fn check(&self) {
@@ -343,13 +381,23 @@ impl History {
                 wanted: uses.max(min.min(view.resident)),
             }
         };
+        // Where memory above a `max` took all of host RAM, nothing of what others hold may go there.
+        let spilled: u64 = self.vms.values().map(|vgpu| vgpu.chunks.spilled()).sum();
+        let may_spill = spilled <= self.host_ram();
         let parties: Vec<Party> = views.iter().map(party).collect();
         let shares = by_bisection(self.capacity, &parties);
         for (view, share) in views.iter().zip(shares) {
             let (vm, next) = (view.vm, view.active + view.chunk_bytes);
             assert!(
-                view.wanted == 0 || next > share.saturating_sub(1),
+                !may_spill || view.wanted == 0 || next > share.saturating_sub(1),
                 "{vm} has {} of {share} and wants {}",
+                view.active,
+                view.wanted
+            );
+            let promised = view.quota.min.min(view.quota.high).min(view.quota.max);
+            assert!(
+                !may_spill || view.wanted == 0 || view.active + view.smallest_wanted > promised,
+                "{vm} has {} of a min of {promised} and wants {}",
                 view.active,
                 view.wanted
             );
@@ -470,8 +518,7 @@ fn trials_leave_everybody_what_it_holds() {
 #[test]
 fn two_programs_of_figure_4_make_85_selections_and_refill_once() {
     for (first, second) in [(0, 1), (1, 0)] {
-        let mut history = History::new(4, PolicyName::Gpuswap.policy());
-        history.vms.clear();
+        let mut history = History::of(0, &[]);
         (history.next, history.capacity, history.batch) = (0, 175 * FRAME, 16 * MIB);
         for vm in [0, 1].map(VmId) {
             let config = VmConfig {
@@ -507,6 +554,83 @@ fn two_programs_of_figure_4_make_85_selections_and_refill_once() {
         assert_eq!((history.held(second), history.moved[1]), (43, 21));
         assert_eq!(history.moved[0] + history.moved[2], 85);
     }
+}
+
+impl History {
+    /// VMs of these guest VRAMs and chunks in MiB, without quotas, that have asked for all of it in turn.
+    fn of(capacity: u64, vms: &[(u64, u64)]) -> Self {
+        let mut history = Self::new(4, PolicyName::Gpuswap.policy());
+        history.vms.clear();
+        (history.capacity, history.batch, history.is_tight) = (capacity * MIB, 16 * MIB, false);
+        for (no, &(guest_vram, chunk)) in (0..).map(VmId).zip(vms) {
+            let config = VmConfig {
+                name: String::new(),
+                guest_vram: guest_vram * MIB,
+                chunk_bytes: chunk * MIB,
+                quota: Quota::default(),
+                ram: crate::RAM_DEFAULT,
+                channels: crate::CHANNELS_DEFAULT,
+            };
+            let vgpu = Vgpu::new(no, config, 0, ConfigSpace::of(&GpuConfig::default()), Iova(0));
+            history.vms.insert(no, vgpu);
+            let all = history.vms[&no].chunks.all().collect();
+            history.ask_for(no, all);
+        }
+        history
+    }
+
+    fn set_min(&mut self, vm: u16, mib: u64) {
+        self.vms.get_mut(&VmId(vm)).expect("it is there").config.quota.min = mib * MIB;
+    }
+
+    fn held_mib(&self) -> Vec<u64> {
+        self.holds().into_iter().map(|bytes| bytes / MIB).collect()
+    }
+}
+
+/// A chunk of 4M needs the 3M that the last chunk of another VM is: nothing else is above that one's `min`.
+#[test]
+fn short_last_chunk_goes_where_only_that_is_above_the_min() {
+    let mut history = History::of(16, &[(7, 4), (12, 4)]);
+    history.put(VmId(0), &[ChunkNo(0), ChunkNo(1)], false);
+    history.put(VmId(1), &[ChunkNo(0), ChunkNo(1), ChunkNo(2)], false);
+    history.put(VmId(0), &[ChunkNo(0), ChunkNo(1)], true);
+    history.put(VmId(1), &[ChunkNo(0), ChunkNo(1)], true);
+    history.set_min(0, 4);
+    history.set_min(1, 12);
+    while history.step(Occasion::Pass) {}
+    assert_eq!(history.held_mib(), [4, 12]);
+}
+
+/// A VM that others cannot bring to its share by a whole chunk takes nothing of theirs: it would only be brought back.
+#[test]
+fn nobody_gives_what_is_too_little_for_who_collects() {
+    let mut history = History::of(23, &[(8, 4), (8, 4), (8, 4), (4, 2)]);
+    for (vm, held) in [(0, 2), (1, 2), (2, 1), (3, 1)] {
+        let all: Vec<ChunkNo> = history.vms[&VmId(vm)].chunks.all().collect();
+        history.put(VmId(vm), &all, false);
+        history.put(VmId(vm), &all[..held], true);
+    }
+    // The first stands still. Of the second's 8M one is above its share, and all are its `min`.
+    let passed_over = history.now.after(1);
+    history
+        .vms
+        .get_mut(&VmId(0))
+        .expect("it is there")
+        .passed_over_until = passed_over;
+    history.set_min(1, 8);
+    history.set_min(2, 8);
+    history
+        .vms
+        .get_mut(&VmId(2))
+        .expect("it is there")
+        .config
+        .quota
+        .weight = 10_000;
+    assert!(!history.step(Occasion::Pass), "{:?}", history.log.last());
+    history.now = passed_over;
+    while history.step(Occasion::Pass) {}
+    assert_eq!(history.held_mib(), [4, 8, 8, 2]);
 }
 
 /// GPUswap that leaves something out.

@@ -376,7 +376,7 @@ impl Trials {
         } else if before.ns.saturating_add(tells) < ns {
             record.learn(&exchange.leave, &exchange.come, ns - before.ns);
             // Others may have taken what host RAM had left.
-            if exchange.come.len() > of.spill_chunks_max {
+            if exchange.come.len() > of.whole_chunks_max() {
                 self.rest(exchange.vm, view.now);
                 return Proposal::Nothing;
             }
@@ -479,7 +479,7 @@ impl Trials {
             part,
             leave.len(),
             come.len(),
-            vm.spill_chunks_max,
+            vm.whole_chunks_max(),
             usize::try_from(fit).unwrap_or(usize::MAX).max(1),
         ];
         let count = count.into_iter().min().filter(|count| may_win && *count > 0)?;
@@ -502,7 +502,7 @@ impl Trials {
 /// Whether there is anything to be found out about the VM now.
 fn is_tried(now: Tick, vm: &VmView<'_>) -> bool {
     let rings = vm.rang_at.is_some_and(|at| now.since(at) < RINGS_NS);
-    rings && vm.may_move && vm.wanted > 0 && vm.active > 0 && vm.asked == 0 && vm.spill_chunks_max > 0
+    rings && vm.may_move && vm.wanted > 0 && vm.active > 0 && vm.asked == 0 && vm.whole_chunks_max() > 0
 }
 
 /// Those of the lowest rank, in order.
