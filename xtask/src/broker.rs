@@ -77,7 +77,7 @@ impl Broker {
     }
 
     /// Ends it as an operator does; a complaint in its log that is not expected is an error.
-    pub(crate) fn stop_expecting(mut self, mut is_expected: impl FnMut(&str) -> bool) -> Result<()> {
+    pub(crate) fn stop_expecting(mut self, is_expected: impl Fn(&str) -> bool) -> Result<()> {
         let status = self.process.terminate()?;
         ensure!(
             status.success(),

@@ -28,6 +28,10 @@ use kernel_log::Allowed;
 use scenario::{Interrupts, Outcome, SCENARIOS, Scenario, Step, TestProgram, Walk, Walked};
 
 const RAM_MIB: u32 = 1024;
+/// Moves in vain are one in so many pauses at most: more are the broker's fault, not a busy host's.
+const IN_VAIN_PART: u64 = 20;
+/// So many are allowed in any case.
+const IN_VAIN_MAX: u64 = 2;
 /// Packages of test programs, and whether they need the second root.
 const TEST_FOLDERS: [(&str, bool); 3] = [
     ("guests/linux/nouveau-test", false),
@@ -426,11 +430,17 @@ fn end_device(setting: &Setting<'_>, device: Device, report: &mut Report) -> Res
             .map(|figures| figures.get(name))
             .collect::<Vec<_>>()
     };
+    let sum = |name: &str| moved(name).into_iter().flatten().sum::<u64>();
+    let (pauses, in_vain) = (sum("pauses_total"), sum("rolled_back_total"));
+    ensure!(
+        in_vain <= IN_VAIN_MAX.max(pauses / IN_VAIN_PART),
+        "{in_vain} moves were rolled back, of {pauses} for which a VM stood still"
+    );
     let arguments = setting.arguments;
     if report.vms > 1 && !arguments.probe_only {
         let spills = moved("spilled_chunks_total");
         println!(
-            "  card: spills {spills:?}, refills {:?}",
+            "  card: spills {spills:?}, refills {:?}; {pauses} pauses, {in_vain} moves rolled back",
             moved("refilled_chunks_total")
         );
         ensure!(
