@@ -145,9 +145,10 @@ impl<'v, 'a> Holder<'v, 'a> {
         self.view.active + self.view.asked
     }
 
-    /// Bytes that its claim is above its share.
+    /// Bytes that it has above its share: what it claims, and idle ones that its `min` keeps from others.
     fn excess(&self) -> u64 {
-        self.claim().saturating_sub(self.share)
+        let kept = self.view.idle.saturating_sub(takeable_idle(self.view));
+        (self.claim() + kept).saturating_sub(self.share)
     }
 
     /// Bytes that it is below its share.
@@ -164,6 +165,11 @@ impl<'v, 'a> Holder<'v, 'a> {
     /// Nothing comes in before something of its own goes.
     fn is_at_limit(&self) -> bool {
         self.view.smallest_wanted > self.view.refill_bytes_max
+    }
+
+    /// A chunk that it wants may come in, and needs no more than that room.
+    fn fits(&self, room: u64) -> bool {
+        self.may_take() && !self.is_at_limit() && self.view.smallest_wanted <= room
     }
 
     /// It is below its share by a chunk that it wants.
@@ -196,16 +202,9 @@ impl<'v, 'a> Holder<'v, 'a> {
         if !self.may_give() || self.excess() == 0 {
             return 0;
         }
-        let short = view
-            .short()
-            .filter(|chunk| chunk.is_spillable() && !chunk.is_idle());
-        let short = short.map_or(0, |chunk| chunk.bytes);
-        let whole = (view.active - short).min(view.spare) / view.chunk_bytes;
-        let given = whole.min(self.chunks_above() as u64) * view.chunk_bytes;
-        match given < self.excess() && given + short <= view.spare {
-            true => given + short,
-            false => given,
-        }
+        let short = view.short(|chunk| !chunk.is_idle());
+        let whole = (view.active - short).min(self.chunks_above() as u64 * view.chunk_bytes);
+        leaving(view, whole, short, self.excess())
     }
 
     /// Chunks that it gives who is `short` of so many bytes: at least one, and of more no part that is its own by its share.
@@ -312,6 +311,11 @@ fn pass(view: &Snapshot<'_>, which: &mut Which<'_>) -> Proposal {
         let below = i128::from(holder.share) - i128::from(holder.claim());
         (!claims(holder), -below, holder.view.vm)
     });
+    // An idle chunk of its own has gone for one that it wants.
+    let exchanges = |holder: &&Holder<'_, '_>| claims(holder) && !holder.collects() && holder.fits(view.free);
+    if let Some(Holder { view: vm, .. }) = holders.first().filter(exchanges) {
+        return refill(vm, refillable(view, vm, vm.chunk_bytes, which));
+    }
     let collectors = holders.iter().filter(|holder| holder.collects());
     for collector in collectors {
         let proposal = collect(view, &holders, collector, which);
@@ -407,13 +411,10 @@ fn take_for(
 /// What nobody is entitled to by a whole chunk: no frame stays free or idle that holds a chunk which somebody wants.
 fn leftover(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], which: &mut Which<'_>) -> Proposal {
     let idle: u64 = view.vms.iter().map(takeable_idle).sum();
-    let fits = |holder: &&Holder<'_, '_>| {
-        let room = view.free.saturating_add(idle);
-        holder.may_take() && !holder.is_at_limit() && holder.view.smallest_wanted <= room
-    };
-    let mut takers = holders.iter().filter(fits);
+    let room = view.free.saturating_add(idle);
+    let mut takers = holders.iter().filter(|holder| holder.fits(room));
     let Some(taker) = takers.next().map(|taker| taker.view) else {
-        return Proposal::Nothing;
+        return own_exchange(view, holders, which);
     };
     // One chunk each in turn, or all at once if nobody else takes any.
     let most = match takers.next() {
@@ -431,6 +432,21 @@ fn leftover(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], which: &mut Which<'
     })
 }
 
+/// An idle chunk that nobody else may have goes for one that its own VM wants.
+fn own_exchange(view: &Snapshot<'_>, holders: &[Holder<'_, '_>], which: &mut Which<'_>) -> Proposal {
+    let keeps = |holder: &&Holder<'_, '_>| {
+        let vm = holder.view;
+        let short = vm.short(ChunkView::is_idle);
+        let goes = if vm.idle > short { vm.chunk_bytes } else { short };
+        holder.may_take() && vm.may_exchange && vm.idle > 0 && vm.smallest_wanted <= view.free + goes
+    };
+    let taker = holders.iter().find(keeps).map(|holder| holder.view);
+    taker.map_or(Proposal::Nothing, |vm| {
+        let taken_for = vm.vm;
+        spill(vm, MoveCause::Idle { taken_for }, 1, which)
+    })
+}
+
 fn refill(winner: &VmView<'_>, chunks: Vec<ChunkNo>) -> Proposal {
     match chunks.is_empty() {
         true => Proposal::Nothing,
@@ -444,9 +460,19 @@ fn refill(winner: &VmView<'_>, chunks: Vec<ChunkNo>) -> Proposal {
 
 /// Bytes of whole idle chunks that may be taken from the VM.
 fn takeable_idle(vm: &VmView<'_>) -> u64 {
+    let short = vm.short(ChunkView::is_idle);
     match vm.may_move && vm.spill_chunks_max > 0 {
-        true => vm.idle.min(vm.spare / vm.chunk_bytes * vm.chunk_bytes),
+        true => leaving(vm, vm.idle.saturating_sub(short), short, u64::MAX),
         false => 0,
+    }
+}
+
+/// What a VM can lose above its `min` of so many bytes in whole chunks, and of its `short` last one if these are not `enough`.
+fn leaving(vm: &VmView<'_>, whole: u64, short: u64, enough: u64) -> u64 {
+    let whole = whole.min(vm.spare) / vm.chunk_bytes * vm.chunk_bytes;
+    match whole < enough && whole + short <= vm.spare {
+        true => whole + short,
+        false => whole,
     }
 }
 
@@ -474,20 +500,21 @@ fn spill(view: &VmView<'_>, cause: MoveCause, count: usize, which: &mut Which<'_
         | MoveCause::Exchange { .. }
         | MoveCause::Shown => (false, false),
     };
-    let mut candidates = match own {
-        // A VM's own memory goes as soon as nothing reaches it.
-        true => spillable(view, ChunkView::is_idle),
-        false => which.spillable(view, idle),
-    };
-    if candidates.is_empty() && !matches!(cause, MoveCause::Idle { .. }) {
-        candidates = spillable(view, |chunk| chunk.is_idle() != idle);
-    }
     // For one that it wants, an idle chunk of its own goes whatever its `min`.
     let is_exchange = own && view.may_exchange && matches!(cause, MoveCause::Idle { .. });
     let (most, mut spare) = match is_exchange {
         true => (view.spill_chunks_max.max(1), view.spare.max(view.chunk_bytes)),
         false => (view.spill_chunks_max, view.spare),
     };
+    let mut candidates = match own {
+        // A VM's own memory goes as soon as nothing reaches it.
+        true => spillable(view, ChunkView::is_idle),
+        false => which.spillable(view, idle),
+    };
+    candidates.retain(|chunk| chunk.bytes <= spare);
+    if candidates.is_empty() && !matches!(cause, MoveCause::Idle { .. }) {
+        candidates = spillable(view, |chunk| chunk.is_idle() != idle);
+    }
     let most = count.min(most);
     // A short chunk last: whole ones are what others lack, and it may go where none of these may.
     let (whole, short): (Vec<_>, Vec<_>) = candidates

@@ -194,11 +194,15 @@ impl<'a> VmView<'a> {
             .min(usize::try_from(whole).unwrap_or(usize::MAX))
     }
 
-    /// Its last chunk, if that is shorter than the others.
-    pub(crate) fn short(&self) -> Option<ChunkView> {
-        let last = self.chunks.all().last()?;
-        let is_short = self.chunks.bytes(last) < self.chunk_bytes;
-        is_short.then(|| ChunkView::of(self.chunks, last))
+    /// Bytes of its last chunk, if that is shorter than the others, in VRAM, stands still, and is one that is asked for; otherwise 0.
+    pub(crate) fn short(&self, is_meant: impl Fn(&ChunkView) -> bool) -> u64 {
+        let last = self
+            .chunks
+            .all()
+            .last()
+            .map(|last| ChunkView::of(self.chunks, last));
+        let last = last.filter(|last| last.bytes < self.chunk_bytes && last.is_spillable() && is_meant(last));
+        last.map_or(0, |last| last.bytes)
     }
 
     /// Its chunks by number, also those without memory.

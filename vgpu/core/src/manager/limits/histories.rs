@@ -1,6 +1,7 @@
 //! The promise of a fair share, after any history: when a pass has ended,
 //!
-//! * nobody with wanted chunks in host RAM is a whole chunk of its own below its share, by a calculation of its own, nor below its `min`;
+//! * nobody with wanted chunks in host RAM is a whole chunk of its own below its share, by a calculation of its own, nor below its `min`, unless
+//!   what others hold above theirs is less than that, or in chunks that do not go above their `min`;
 //! * no frame is free or idle that holds a chunk which somebody wants and may have;
 //! * and it took no more moves than there were chunks to move, though some VMs' chunks stand still for a while.
 //!
@@ -11,6 +12,7 @@ use super::*;
 use crate::config::{GpuConfig, Quota, VmConfig};
 use crate::device::pci::ConfigSpace;
 use crate::memory::Reach;
+use crate::policy::ChunkView;
 use crate::policy::shares::Party;
 use crate::policy::shares::tests::by_bisection;
 use crate::policy::{Observation, Policy, PolicyName, Usage, Worth};
@@ -129,8 +131,10 @@ impl History {
         if self.vms.len() >= 32 {
             return;
         }
-        let chunk_bytes = FRAME << self.rng.random_range(0..6);
-        let guest_vram = (self.rng.random_range(1..=24) * chunk_bytes).next_multiple_of(MIB);
+        let chunk_bytes = FRAME << self.rng.random_range(0..7);
+        // So the last chunk of more than a MiB is short half of the time, or more often.
+        let beyond = self.rng.random_range(0..chunk_bytes);
+        let guest_vram = (self.rng.random_range(1..=24) * chunk_bytes + beyond).next_multiple_of(MIB);
         let quota = self.quota(chunk_bytes, None);
         let config = VmConfig {
             name: String::new(),
@@ -386,40 +390,88 @@ impl History {
         let may_spill = spilled <= self.host_ram();
         let parties: Vec<Party> = views.iter().map(party).collect();
         let shares = by_bisection(self.capacity, &parties);
-        for (view, share) in views.iter().zip(shares) {
+        let state: Vec<String> = views
+            .iter()
+            .zip(&shares)
+            .map(|(view, share)| state(view, *share))
+            .collect();
+        let state = format!("{free} bytes are free\n{}", state.join("\n"));
+        let given: Vec<u64> = views
+            .iter()
+            .zip(&shares)
+            .map(|(view, share)| gives(view, *share))
+            .collect();
+        let all_given: u64 = given.iter().sum();
+        for ((view, share), given) in views.iter().zip(shares).zip(given) {
             let (vm, next) = (view.vm, view.active + view.chunk_bytes);
+            let obtainable = free + view.idle + all_given - given;
+            let may_have = view.quota.max.min(view.quota.high).saturating_sub(view.resident);
+            let could_take = view.wanted > 0 && view.smallest_wanted <= may_have;
+            // Where none of its chunks fits below its limits, one of its own that is idle makes room.
+            let could_exchange =
+                view.wanted > 0 && (could_take || view.idle > 0) && view.chunk_bytes <= obtainable;
             assert!(
-                !may_spill || view.wanted == 0 || next > share.saturating_sub(1),
-                "{vm} has {} of {share} and wants {}",
+                !may_spill || !could_exchange || next > share.saturating_sub(1),
+                "{vm} has {} of {share} and wants {}; {state}",
                 view.active,
                 view.wanted
             );
             let promised = view.quota.min.min(view.quota.high).min(view.quota.max);
             assert!(
                 !may_spill || view.wanted == 0 || view.active + view.smallest_wanted > promised,
-                "{vm} has {} of a min of {promised} and wants {}",
+                "{vm} has {} of a min of {promised} and wants {}; {state}",
                 view.active,
                 view.wanted
             );
-            let may_have = view.quota.max.min(view.quota.high).saturating_sub(view.resident);
-            let most_idle = views
-                .iter()
-                .filter(|of| of.spare >= of.chunk_bytes && of.spill_chunks_max > 0);
+            let most_idle = views.iter().filter(|of| of.spill_chunks_max > 0);
             let idle = most_idle.map(|of| {
                 of.chunks()
-                    .filter(|chunk| chunk.is_idle() && chunk.is_spillable())
+                    .filter(|chunk| chunk.is_idle() && chunk.is_spillable() && chunk.bytes <= of.spare)
             });
             let idle = idle.flatten().map(|chunk| chunk.bytes).max().unwrap_or(0);
-            let could_take = view.wanted > 0 && view.smallest_wanted <= may_have;
             assert!(
                 !could_take || view.smallest_wanted > free + idle,
-                "{vm} wants {} and could have it: {free} bytes are free, {idle} idle",
+                "{vm} wants {} and could have it: {idle} idle; {state}",
                 view.smallest_wanted
             );
             let above = view.resident > view.quota.high && view.spill_chunks_max > 0;
             assert!(!above, "{vm} stays above its high");
         }
     }
+}
+
+/// Bytes of a VM's chunks that others may have: idle ones, and active ones while what is left is above its share; never below its `min`.
+fn gives(view: &VmView<'_>, share: u64) -> u64 {
+    let (mut spare, mut left) = (view.spare, view.active + view.idle);
+    let mut chunks: Vec<ChunkView> = view.chunks().filter(ChunkView::is_spillable).collect();
+    chunks.sort_by_key(|chunk| (!chunk.is_idle(), std::cmp::Reverse(chunk.bytes)));
+    for chunk in chunks {
+        if chunk.bytes <= spare && (chunk.is_idle() || left > share) {
+            spare -= chunk.bytes;
+            left -= chunk.bytes;
+        }
+    }
+    view.spare - spare
+}
+
+/// What a VM holds, as a line.
+fn state(view: &VmView<'_>, share: u64) -> String {
+    let VmView {
+        vm,
+        quota,
+        chunk_bytes,
+        active,
+        idle,
+        wanted,
+        smallest_wanted,
+        spare,
+        ..
+    } = view;
+    let short = view.short(|_| true);
+    format!(
+        "{vm}: chunks of {chunk_bytes}, active {active}, idle {idle}, {short} of it in a short chunk, wants {wanted} ({smallest_wanted}), \
+         {spare} above its min, share {share}, {quota:?}"
+    )
 }
 
 /// One history under a policy, to its end or to what broke.
