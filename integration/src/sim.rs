@@ -16,11 +16,12 @@ use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use vgpu::{GpuConfig, Notice, VmConfig, VmId};
+use vgpu::{Denial, GpuConfig, Notice, VmConfig, VmId};
 use vm_memory::VolatileMemory;
 
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows, waits_to_show};
 use crate::hostile;
+use crate::liar;
 use crate::rewrite::{Rewriter, Rewrites};
 use crate::watch::{World, check_sums, host};
 use crate::witness;
@@ -132,11 +133,20 @@ struct Vm {
     id: VmId,
     kind: Kind,
     player: Player,
+    /// The VMM around its guest, where that does not behave.
+    vmm: Option<Player>,
     digest: String,
     expected: String,
     held: held::Held,
     /// It is on its way out.
     leaves: bool,
+}
+
+impl Vm {
+    /// Who sends requests in its name.
+    fn players(&self) -> impl Iterator<Item = &Player> {
+        std::iter::once(&self.player).chain(&self.vmm)
+    }
 }
 
 struct Simulation {
@@ -155,6 +165,7 @@ struct Simulation {
     /// Turns between two changes of a quota, on average.
     quota_turns: u32,
     holds: Holds,
+    lies: ChaCha8Rng,
     /// Number of events after which nothing goes wrong any more.
     faults_end_at: u64,
     /// Numbers of events at which all guests stand still until memory is at rest, the last one first.
@@ -310,6 +321,7 @@ impl Simulation {
         let mut simulation = Self {
             world,
             holds: Holds::new(seed, &rng),
+            lies: drawn::lies(&rng),
             slow_card,
             rng,
             vms: Vec::new(),
@@ -371,7 +383,9 @@ impl Simulation {
             quota: drawn::quota(rng),
             ..crate::bench::vm_config(0)
         };
-        let text = drawn::vm_text(&config, kind);
+        let lies = (kind == Kind::Hostile && self.lies.random()).then(|| self.lies.random());
+        let text = drawn::vm_text(&config, kind, lies.is_some());
+        let rng = &mut self.rng;
         let input = input_bytes(rng);
         let (seed, rounds) = (rng.random(), rng.random_range(1..=3));
         self.tell(vec![text]);
@@ -382,6 +396,7 @@ impl Simulation {
             input,
             seed,
             rounds,
+            lies,
         }
     }
 
@@ -393,6 +408,7 @@ impl Simulation {
             input,
             seed,
             rounds,
+            lies,
         } = drawn;
         self.world
             .attach(id, config, (witness::SPARE_GPA + witness::SPARE_BYTES) as usize);
@@ -402,6 +418,11 @@ impl Simulation {
             .expect("inside of RAM")
             .copy_from(&input);
         let bytes = input.len() as u64;
+        let vmm = lies.map(|seed| {
+            self.world.let_restless(id, seed);
+            let vmm = Guest::start(Arc::clone(&ram), move |bus| liar::lie(bus, seed));
+            Player::new(id, vmm, ANSWER_NS).may_be_refused()
+        });
         let guest = match kind {
             Kind::Honest => Guest::start(ram, move |bus| honest(bus, bytes, seed, rounds)),
             Kind::Hostile => Guest::start(ram, move |bus| hostile::attack(bus, seed)),
@@ -410,7 +431,11 @@ impl Simulation {
         self.vms.push(Vm {
             id,
             kind,
-            player: Player::new(id, guest, ANSWER_NS),
+            player: match vmm {
+                Some(_) => Player::new(id, guest, ANSWER_NS).may_be_refused(),
+                None => Player::new(id, guest, ANSWER_NS),
+            },
+            vmm,
             digest: String::new(),
             expected,
             held: held::Held::default(),
@@ -423,7 +448,12 @@ impl Simulation {
         self.idle_until(|world| ids.iter().all(|&id| world.vm(id).attached.is_some()))?;
         (0..self.vms.len()).try_for_each(|at| self.bring_up(at))?;
         let mut turns = 0;
-        while self.vms.iter().any(|vm| vm.player.outcome().is_none()) {
+        while self
+            .vms
+            .iter()
+            .flat_map(Vm::players)
+            .any(|player| player.outcome().is_none())
+        {
             if self.world.is_lost {
                 return self.end_without_card();
             }
@@ -447,15 +477,23 @@ impl Simulation {
     /// Lets an attached VM's device reach its RAM, and its guest begin.
     fn bring_up(&mut self, at: usize) -> Result<(), Violation> {
         let id = self.vms[at].id;
-        if let Some(Err(reason)) = &self.world.vm(id).attached {
-            return Err(Violation(format!("{id} was denied: {reason}")));
+        match &self.world.vm(id).attached {
+            // What others were lent is theirs until they need it no more, and a newcomer finds less.
+            Some(Err(Denial::Shadows { lent: 1.., .. })) => {
+                self.vms.remove(at);
+                return Ok(());
+            }
+            Some(Err(reason)) => return Err(Violation(format!("{id} was denied: {reason}"))),
+            Some(Ok(())) | None => {}
         }
         for map in drawn::maps_of_ram(self.world.config(), id) {
             let request = self.world.ask(id, map);
             self.idle_until(|world| world.take_reply(id, request).is_some())?;
         }
         drawn::map_windows(&mut self.world, id, self.vms[at].kind);
-        self.vms[at].player.begin();
+        let Vm { player, vmm, .. } = &mut self.vms[at];
+        player.begin();
+        vmm.iter_mut().for_each(Player::begin);
         Ok(())
     }
 
@@ -485,13 +523,15 @@ impl Simulation {
     }
 
     fn everybody_sleeps(&self) -> bool {
-        self.vms.iter().all(|vm| vm.player.sleeps(self.world.now))
+        let mut players = self.vms.iter().flat_map(Vm::players);
+        players.all(|player| player.sleeps(self.world.now))
     }
 
     /// To the next moment at which something is due.
     fn jump(&mut self) {
         let now = self.world.now.0;
-        let guests = self.vms.iter().filter_map(|vm| vm.player.rests_until());
+        let players = self.vms.iter().flat_map(Vm::players);
+        let guests = players.filter_map(Player::rests_until);
         let next = guests
             .filter(|until| *until > now)
             .chain(self.world.next_due().map(|at| at.0))
@@ -505,6 +545,10 @@ impl Simulation {
         let turn = vm
             .player
             .take_turn(&mut self.world, || rng.random_range(1_000..200_000));
+        if let Some(vmm) = &mut vm.vmm {
+            let lies = &mut self.lies;
+            vmm.take_turn(&mut self.world, || lies.random_range(1_000..200_000));
+        }
         match turn {
             Turn::Missed | Turn::Taken => {}
             Turn::Reported(line) => note_report(vm, &line),
@@ -524,6 +568,11 @@ impl Simulation {
         let may_hold = self.card_may_hang();
         for vm in &mut self.vms {
             vm.player.collect_reply(&mut self.world).map_err(Violation)?;
+            if let Some(vmm) = &mut vm.vmm {
+                // What its own machine has sent may be in front of its guest's access.
+                vmm.collect_reply(&mut self.world).map_err(Violation)?;
+                continue;
+            }
             let held = vm.player.held_ns(self.world.now).unwrap_or(0);
             let waits = || waits_to_show(&self.world, vm.id);
             let for_others = vm.held.for_others(held, HELD_MAX_NS, self.world.now, waits);

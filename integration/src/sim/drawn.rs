@@ -36,6 +36,8 @@ pub(super) struct DrawnVm {
     pub(super) seed: u64,
     /// How often an honest guest goes over its file.
     pub(super) rounds: u32,
+    /// Its VMM does not behave, and does what this seed says.
+    pub(super) lies: Option<u64>,
 }
 
 /// What was drawn, a line for the card, its edge, its faults, and each VM.
@@ -245,10 +247,11 @@ fn faults_text(faults: &Faults) -> String {
 }
 
 /// A VM as a line.
-pub(super) fn vm_text(config: &VmConfig, kind: Kind) -> String {
+pub(super) fn vm_text(config: &VmConfig, kind: Kind, lies: bool) -> String {
     format!(
-        "{}: {kind:?}, {} MiB in chunks of {} KiB, {}",
+        "{}: {kind:?}{}, {} MiB in chunks of {} KiB, {}",
         config.name,
+        if lies { " with a VMM that lies" } else { "" },
         config.guest_vram / MIB,
         config.chunk_bytes >> 10,
         quota_text(config.quota)
@@ -331,6 +334,13 @@ pub(super) fn slow_card(faults: &mut Faults, rng: &mut ChaCha8Rng) -> u32 {
     let units: u32 = rng.random_range(1..64);
     faults.flush_delay_ns = faults.flush_delay_ns * u64::from(units.min(8)) / 8;
     units
+}
+
+/// What VMMs that do not behave do: of a stream of its own, so that other draws are as they are without.
+pub(super) fn lies(rng: &ChaCha8Rng) -> ChaCha8Rng {
+    let mut rng = rng.clone();
+    rng.set_stream(5);
+    rng
 }
 
 /// When all guests stand still for the shares to be looked at, the last time first. A policy of noise keeps no shares.

@@ -2,6 +2,7 @@
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
+use sim_host::turns::Player;
 use vgpu::{Event, Hold, VmId};
 
 use super::drawn::{self, DrawnVm};
@@ -78,6 +79,7 @@ impl Simulation {
             vm.kind = Kind::Hostile;
         }
         vm.player.end();
+        vm.vmm.iter_mut().for_each(Player::end);
         vm.leaves = true;
         self.world.submit(Event::Detach { vm: vm.id });
     }

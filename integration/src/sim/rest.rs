@@ -58,6 +58,9 @@ impl Simulation {
         self.end_faults();
         // A VM above its max tries again some 50 ms after a refusal; what it then takes is no time of the product's.
         (self.world.refuse_maps, self.world.host_memory.refuse) = (0, 0);
+        let ids: Vec<VmId> = self.vms.iter().map(|vm| vm.id).collect();
+        self.idle_until(|world| !ids.iter().any(|id| world.has_unanswered(*id)))
+            .map_err(|_| Violation("a request of a VMM that lies is never answered".to_owned()))?;
         for at in 0..self.vms.len() {
             if self.vms[at].kind == Kind::Hostile {
                 self.send_away(at);

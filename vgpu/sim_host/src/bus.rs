@@ -32,6 +32,12 @@ pub enum Ask {
     Entry(u64, bool),
     /// Something that the machine around the guest does to its device.
     Machine(Request),
+    /// The same, and nobody waits for the answer.
+    Post(Request),
+    /// Words of these channels are said to have changed in memory.
+    Ring(Vec<u8>),
+    /// The machine asks for windows that are memory.
+    MapWindows,
     /// The guest has ended: whether it found everything right.
     Done(Result<(), String>),
 }
@@ -73,6 +79,21 @@ impl SimBus {
     /// Has the machine do something to the device, and waits until it is done.
     pub fn machine(&mut self, what: Request) {
         self.call(Ask::Machine(what));
+    }
+
+    /// Has the machine send a request for whose answer it does not wait. Windows that it has mapped do not matter.
+    pub fn post(&mut self, what: Request) {
+        self.call(Ask::Post(what));
+    }
+
+    /// Has a look at the guest's doorbells find that these channels' have changed, which may be true of none.
+    pub fn ring(&mut self, channels: Vec<u8>) {
+        self.call(Ask::Ring(channels));
+    }
+
+    /// Has the machine ask for windows that are memory, once more if it has them, where the host can do that.
+    pub fn map_windows(&mut self) {
+        self.call(Ask::MapWindows);
     }
 
     /// A store of any width.

@@ -2,7 +2,7 @@
 //!
 //! Who is next, how long a guest rests and how time passes is decided by whoever holds the [`Player`]s.
 
-use vgpu::{Reply, Request, RequestId, Tick, VmId};
+use vgpu::{Event, Reply, Request, RequestId, Tick, VmId};
 
 use crate::bus::{Ask, Guest};
 use crate::world::{Watch, WindowAccess, World};
@@ -45,6 +45,7 @@ pub struct Player {
     rests_until: u64,
     /// Nanoseconds of the host's time that pass with each answer.
     answer_ns: u64,
+    may_be_refused: bool,
     outcome: Option<Result<(), String>>,
 }
 
@@ -58,7 +59,16 @@ impl Player {
             waiting: None,
             rests_until: 0,
             answer_ns,
+            may_be_refused: false,
             outcome: None,
+        }
+    }
+
+    /// The same, whose VM's machine does not behave: what it asks for may be refused.
+    pub fn may_be_refused(self) -> Self {
+        Self {
+            may_be_refused: true,
+            ..self
         }
     }
 
@@ -137,6 +147,21 @@ impl Player {
                 self.go_on(world, entry.into_bits());
             }
             Ask::Machine(what) => self.access(world, Kind::Machine, what),
+            Ask::Post(what) => {
+                world.post(self.vm, what);
+                self.go_on(world, 0);
+            }
+            Ask::Ring(channels) => {
+                world.submit(Event::Doorbells {
+                    vm: self.vm,
+                    channels,
+                });
+                self.go_on(world, 0);
+            }
+            Ask::MapWindows => {
+                world.ask_for_windows(self.vm);
+                self.go_on(world, 0);
+            }
             Ask::Report(line) => {
                 self.go_on(world, 0);
                 return Turn::Reported(line);
@@ -175,6 +200,7 @@ impl Player {
                 return Err(format!("a load of {} was answered without data", self.vm));
             }
             Some(Reply::Done) => 0,
+            Some(Reply::Refused(_)) if self.may_be_refused => 0,
             Some(Reply::Refused(refusal)) => {
                 return Err(format!("an access of {} was refused: {refusal}", self.vm));
             }

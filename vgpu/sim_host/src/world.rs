@@ -22,11 +22,13 @@ mod bytes;
 mod failure;
 mod host_memory;
 mod iommu;
+mod restless;
 mod windows;
 
 use bytes::{LEFT_BEHIND, fill, zero};
 pub use host_memory::HostMemoryPace;
 use iommu::Iommu;
+use restless::Restless;
 pub use windows::Mapped;
 pub(crate) use windows::WindowAccess;
 use windows::Windows;
@@ -48,6 +50,8 @@ pub struct VmMemory {
     chunk_bytes: u64,
     /// Its window file, if its client has mapped it.
     windows: Option<Windows>,
+    /// Its client changes memory while it is read.
+    restless: Option<Restless>,
     /// Numbers of interrupts raised, by kind.
     interrupts: BTreeMap<InterruptKind, u64>,
     /// Result of its attach: done, or the reason of the refusal.
@@ -86,6 +90,11 @@ impl Memory {
 
 impl HostMemory for Memory {
     fn read(&mut self, at: Place, data: &mut [u8]) -> bool {
+        if let Place::Ram { vm, .. } | Place::Image { vm, .. } | Place::Bar1 { vm, .. } = at
+            && let Some(memory) = self.vms.get_mut(&vm)
+        {
+            memory.disturb(at, data.len());
+        }
         let slice = self
             .find(at)
             .and_then(|(region, offset)| region.get_slice(offset as usize, data.len()).ok());
@@ -158,6 +167,8 @@ pub struct World<W: Watch = ()> {
     polls: Vec<Poll>,
     events: VecDeque<Event>,
     replies: BTreeMap<(VmId, RequestId), Reply>,
+    /// Requests whose answers nobody waits for.
+    posted: BTreeSet<(VmId, RequestId)>,
     /// All notices of the core, in order.
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
@@ -238,6 +249,7 @@ impl<W: Watch> World<W> {
             polls: Vec::new(),
             events: VecDeque::new(),
             replies: BTreeMap::new(),
+            posted: BTreeSet::new(),
             notices: Vec::new(),
             wake_at: None,
             flight: FlightRecorder::default(),
@@ -266,6 +278,7 @@ impl<W: Watch> World<W> {
             image: region(vram),
             chunk_bytes: config.chunk_bytes,
             windows: None,
+            restless: None,
             interrupts: BTreeMap::new(),
             attached: None,
             detached: false,
@@ -295,6 +308,20 @@ impl<W: Watch> World<W> {
         let id = RequestId(self.next_request);
         self.submit(Event::Request { vm, id, request });
         id
+    }
+
+    /// Sends a VM's request whose answer nobody waits for.
+    pub fn post(&mut self, vm: VmId, request: Request) {
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        self.posted.insert((vm, id));
+        self.submit(Event::Request { vm, id, request });
+    }
+
+    /// Whether a request that was posted has no answer yet.
+    pub fn has_unanswered(&self, vm: VmId) -> bool {
+        let all = (vm, RequestId(0))..=(vm, RequestId(u64::MAX));
+        self.posted.range(all).next().is_some()
     }
 
     /// The answer to a request, once.
@@ -409,7 +436,11 @@ impl<W: Watch> World<W> {
             Action::Denied { vm, reason } => self.with_vm(vm, |memory| memory.attached = Some(Err(reason))),
             // The VM keeps what it has; `laws` looks at that.
             Action::QuotaRefused { .. } | Action::HostRamRefused { .. } => {}
-            Action::Detached { vm } => self.with_vm(vm, |memory| memory.detached = true),
+            Action::Detached { vm } => {
+                self.posted.retain(|(of, _)| *of != vm);
+                self.with_vm(vm, |memory| memory.detached = true);
+            }
+            Action::Reply { vm, request, .. } if self.posted.remove(&(vm, request)) => {}
             Action::Reply { vm, request, reply } => {
                 let before = self.replies.insert((vm, request), reply);
                 assert!(before.is_none(), "{vm} {request:?} answered twice");

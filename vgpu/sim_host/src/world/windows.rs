@@ -138,6 +138,16 @@ impl<W: Watch> World<W> {
         self.submit(Event::LetWindows { vm });
     }
 
+    /// The client of an attached VM asks for windows that are memory at any time, though it may have them; where a page of an image cannot be
+    /// replaced, nothing comes of it.
+    pub(crate) fn ask_for_windows(&mut self, vm: VmId) {
+        match self.vm(vm).windows.is_some() {
+            _ if self.config.bus.pins => {}
+            true => self.submit(Event::LetWindows { vm }),
+            false => self.let_windows(vm, Mapped::All),
+        }
+    }
+
     /// USERD lies at a place of BAR1 from now on, or nowhere.
     pub(super) fn place_userd(&mut self, vm: VmId, at: Option<u64>) {
         self.with_vm(vm, |memory| {
