@@ -8,6 +8,7 @@
 //! * A move waits for no VM's work longer than it may: before the VM is stopped, and aside when it did not stop in time.
 //! * A quota is set if it contradicts neither itself nor the other VMs', and only then.
 //! * A session that has ended gets no answer.
+//! * RAM comes and goes by whole maps that do not overlap, and what is right is not refused.
 //! * An interrupt line that is up and that nobody masks was signalled, and one that is masked is not.
 //! * Of a VM that is gone nothing is left on an engine.
 //! * The accounts of the core are the sums of its notices.
@@ -26,8 +27,10 @@ use vm_memory::VolatileMemory;
 use crate::checkers::Violation;
 use crate::watch::World;
 use lines::Lines;
+use maps::Maps;
 
 mod lines;
+mod maps;
 
 /// Longest time for which a move may wait for a moment without work, if a guest waits for the memory and if none does, and stand aside.
 /// The clock may jump beyond by as much as it does elsewhere.
@@ -75,6 +78,7 @@ pub(crate) struct Laws {
     directories: BTreeMap<u64, VmId>,
     sums: BTreeMap<VmId, Sums>,
     lines: Lines,
+    maps: Maps,
 }
 
 impl Laws {
@@ -97,6 +101,7 @@ impl Laws {
 
     fn check(&mut self, world: &World, event: &Event, actions: &[Action]) -> Result<(), Violation> {
         self.lines.after(event, actions)?;
+        self.maps.after(event, actions)?;
         match event {
             Event::Attach { vm, config } => self.begin(*vm, config.quota),
             Event::Detach { vm } => {

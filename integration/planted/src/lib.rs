@@ -80,6 +80,10 @@ faults! {
     UserdReadEarly,
     /// Guest RAM that is mapped read-only can be written by the GPU.
     ReadOnlyRamMapped,
+    /// A map of RAM that overlaps another is taken.
+    OverlapMapped,
+    /// An unmap that ends within a map takes all of that away.
+    PartUnmapped,
     /// A device reset leaves the VM's image as it is.
     ResetKeepsImage,
     /// Page tables in guest RAM are read once and never compared.

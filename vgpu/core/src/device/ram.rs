@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use fermi_spec::addr::{Gpa, Iova, SMALL_PAGE};
+use planted::Fault;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{BUS_ADDRESSES, BUS_UNIT, Bus, BusRange, VmConfig};
@@ -50,7 +51,9 @@ impl RamMaps {
             return Err(Refusal::TooManyMaps);
         }
         match self.maps.range(..end).next_back() {
-            Some((&start, map)) if start + map.bytes > gpa.0 => Err(Refusal::BadRange),
+            Some((&start, map)) if start + map.bytes > gpa.0 && !planted::is(Fault::OverlapMapped) => {
+                Err(Refusal::BadRange)
+            }
             _ => Ok(()),
         }
     }
@@ -86,7 +89,8 @@ impl RamMaps {
             .collect();
         let first = found.first()?;
         let last = found.last()?;
-        (first.0 == gpa && last.0.0 + last.1.bytes == end).then_some(found)
+        let is_whole = last.0.0 + last.1.bytes == end || planted::is(Fault::PartUnmapped);
+        (first.0 == gpa && is_whole).then_some(found)
     }
 
     pub(crate) fn remove(&mut self, gpa: Gpa) {
