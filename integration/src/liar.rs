@@ -23,7 +23,7 @@ const BURST_MAX: u32 = 5_000;
 const CONFIG_BYTES: u64 = 256;
 
 /// Lies for a number of steps.
-pub fn lie(bus: &mut SimBus, seed: u64) -> Result<(), String> {
+pub(crate) fn lie(bus: &mut SimBus, seed: u64) -> Result<(), String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     // Some leave the RAM that the guest works with alone for most of the time: its GPU goes on working.
     let ram_every = [1, 8, 64][rng.random_range(0..3usize)];

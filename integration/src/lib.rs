@@ -27,7 +27,7 @@ pub mod fuzz;
 pub mod hostile;
 pub mod keeper;
 mod laws;
-pub mod liar;
+mod liar;
 pub mod neighbour;
 pub mod opener;
 pub mod rewrite;

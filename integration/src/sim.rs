@@ -12,20 +12,13 @@ use std::sync::{Arc, Mutex};
 
 use broker::{RecordError, Recorder};
 use fermi_model::Stepped;
-use guests::{Input, Machine, Options};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use sha2::{Digest, Sha256};
-use vgpu::{Denial, GpuConfig, Notice, VmConfig, VmId};
-use vm_memory::VolatileMemory;
+use vgpu::{Denial, GpuConfig, Notice, VmId};
 
 use crate::checkers::{Violation, check_empty, check_frames, check_shadows, waits_to_show};
-use crate::hostile;
-use crate::liar;
 use crate::rewrite::{Rewriter, Rewrites};
 use crate::watch::{World, check_sums, host};
-use crate::witness;
-use sim_host::bus::{Guest, SimBus};
 use sim_host::turns::{Player, Turn};
 
 mod drawn;
@@ -34,11 +27,13 @@ mod hostile_policy;
 mod log;
 mod operator;
 mod rest;
+mod vms;
 
 use drawn::{Drawn, DrawnVm};
 use hostile_policy::HostilePolicy;
-use log::{Log, hex};
+use log::Log;
 use operator::{Departure, Holds};
+use vms::{Kind, Vm};
 
 pub use log::Telling;
 
@@ -95,7 +90,7 @@ pub struct Outcome {
     pub drawn: String,
     /// What was drawn and one line for each event, if asked for.
     pub log: String,
-    /// SHA-256 of the log without its notices, kept or not: what was done, however it is told.
+    /// Hash of all events and actions but notices, however much of them is told: 16 digits, by which runs of one build are compared.
     pub log_hash: String,
     /// Number of events applied.
     pub events: u64,
@@ -117,36 +112,6 @@ pub struct Outcome {
     pub flight: String,
     /// The state of the core at that moment, as a tree.
     pub state: String,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
-    /// Does the file workload, and must not fail.
-    Honest,
-    /// Does what it likes.
-    Hostile,
-    /// Knows each byte of its memory, and must not find another.
-    Witness,
-}
-
-struct Vm {
-    id: VmId,
-    kind: Kind,
-    player: Player,
-    /// The VMM around its guest, where that does not behave.
-    vmm: Option<Player>,
-    digest: String,
-    expected: String,
-    held: held::Held,
-    /// It is on its way out.
-    leaves: bool,
-}
-
-impl Vm {
-    /// Who sends requests in its name.
-    fn players(&self) -> impl Iterator<Item = &Player> {
-        std::iter::once(&self.player).chain(&self.vmm)
-    }
 }
 
 struct Simulation {
@@ -254,36 +219,6 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
     }
 }
 
-fn input_bytes(rng: &mut ChaCha8Rng) -> Vec<u8> {
-    let length = rng.random_range(300_000..1_500_000);
-    (0..length).map(|_| rng.random()).collect()
-}
-
-/// The file workload on the guest's own driver.
-fn honest(bus: &mut SimBus, bytes: u64, seed: u64, rounds: u32) -> Result<(), String> {
-    let options = Options {
-        seed,
-        rounds,
-        ..Options::default()
-    };
-    let inputs = [Input {
-        name: "input",
-        gpa: INPUT_GPA,
-        bytes,
-    }];
-    let machine = Machine {
-        dma: DMA,
-        scratch: &mut [],
-        inputs: &inputs,
-        options,
-    };
-    match guests::run(bus, machine) {
-        Ok(summary) if summary.is_ok() => Ok(()),
-        Ok(summary) => Err(format!("bytes are wrong: {summary:?}")),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
 impl Simulation {
     fn new(
         seed: u64,
@@ -362,85 +297,6 @@ impl Simulation {
             self.log.lock().expect("one thread").remark(&format!("{line}\n"));
             self.drawn.add(line);
         }
-    }
-
-    fn draw_kind(&mut self, settings: Settings) -> Kind {
-        match self.rng.random_range(0..6u32) {
-            0..=1 if settings.hostile => Kind::Hostile,
-            2..=3 => Kind::Witness,
-            _ => Kind::Honest,
-        }
-    }
-
-    /// Draws a VM and notes what was drawn. Nothing happens to the host yet.
-    fn draw_vm(&mut self, id: VmId, kind: Kind, guest_vram_max: u64) -> DrawnVm {
-        let rng = &mut self.rng;
-        let chunk_bytes = [128 << 10, 512 << 10, 2 * MIB, 2 * MIB, 4 * MIB][rng.random_range(0..5)];
-        let config = VmConfig {
-            name: format!("vm{}", id.0),
-            guest_vram: rng.random_range(drawn::GUEST_VRAM_MIN / MIB..=guest_vram_max / MIB) * MIB,
-            chunk_bytes,
-            quota: drawn::quota(rng),
-            ..crate::bench::vm_config(0)
-        };
-        let lies = (kind == Kind::Hostile && self.lies.random()).then(|| self.lies.random());
-        let text = drawn::vm_text(&config, kind, lies.is_some());
-        let rng = &mut self.rng;
-        let input = input_bytes(rng);
-        let (seed, rounds) = (rng.random(), rng.random_range(1..=3));
-        self.tell(vec![text]);
-        DrawnVm {
-            id,
-            kind,
-            config,
-            input,
-            seed,
-            rounds,
-            lies,
-        }
-    }
-
-    fn add_vm(&mut self, drawn: DrawnVm) {
-        let DrawnVm {
-            id,
-            kind,
-            config,
-            input,
-            seed,
-            rounds,
-            lies,
-        } = drawn;
-        self.world
-            .attach(id, config, (witness::SPARE_GPA + witness::SPARE_BYTES) as usize);
-        let expected = hex(&Sha256::digest(&input));
-        let ram = Arc::clone(&self.world.vm(id).ram);
-        ram.get_slice(INPUT_GPA as usize, input.len())
-            .expect("inside of RAM")
-            .copy_from(&input);
-        let bytes = input.len() as u64;
-        let vmm = lies.map(|seed| {
-            self.world.let_restless(id, seed);
-            let vmm = Guest::start(Arc::clone(&ram), move |bus| liar::lie(bus, seed));
-            Player::new(id, vmm, ANSWER_NS).may_be_refused()
-        });
-        let guest = match kind {
-            Kind::Honest => Guest::start(ram, move |bus| honest(bus, bytes, seed, rounds)),
-            Kind::Hostile => Guest::start(ram, move |bus| hostile::attack(bus, seed)),
-            Kind::Witness => Guest::start(ram, move |bus| witness::watch(bus, seed)),
-        };
-        self.vms.push(Vm {
-            id,
-            kind,
-            player: match vmm {
-                Some(_) => Player::new(id, guest, ANSWER_NS).may_be_refused(),
-                None => Player::new(id, guest, ANSWER_NS),
-            },
-            vmm,
-            digest: String::new(),
-            expected,
-            held: held::Held::default(),
-            leaves: false,
-        });
     }
 
     fn run(&mut self, settings: Settings) -> Result<(), Violation> {

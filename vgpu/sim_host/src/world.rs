@@ -13,7 +13,7 @@ use fermi_spec::board::Board;
 use vgpu::flight_recorder::{Flight, FlightRecorder};
 use vgpu::{
     Action, Actions, Denial, Event, FrameOwner, GpuConfig, GraphMicrocode, HostMemory, InterruptKind,
-    Manager, Notice, Place, Reply, Request, RequestId, Tick, Token, VmConfig, VmId,
+    Manager, Notice, Place, Reply, RequestId, Tick, Token, VmConfig, VmId,
 };
 use vm_memory::{MmapRegion, VolatileMemory};
 
@@ -22,6 +22,7 @@ mod bytes;
 mod failure;
 mod host_memory;
 mod iommu;
+mod requests;
 mod restless;
 mod windows;
 
@@ -302,33 +303,6 @@ impl<W: Watch> World<W> {
         self.vm(vm).chunk_bytes
     }
 
-    /// Sends a VM's request; the id names its answer.
-    pub fn ask(&mut self, vm: VmId, request: Request) -> RequestId {
-        self.next_request += 1;
-        let id = RequestId(self.next_request);
-        self.submit(Event::Request { vm, id, request });
-        id
-    }
-
-    /// Sends a VM's request whose answer nobody waits for.
-    pub fn post(&mut self, vm: VmId, request: Request) {
-        self.next_request += 1;
-        let id = RequestId(self.next_request);
-        self.posted.insert((vm, id));
-        self.submit(Event::Request { vm, id, request });
-    }
-
-    /// Whether a request that was posted has no answer yet.
-    pub fn has_unanswered(&self, vm: VmId) -> bool {
-        let all = (vm, RequestId(0))..=(vm, RequestId(u64::MAX));
-        self.posted.range(all).next().is_some()
-    }
-
-    /// The answer to a request, once.
-    pub fn take_reply(&mut self, vm: VmId, request: RequestId) -> Option<Reply> {
-        self.replies.remove(&(vm, request))
-    }
-
     /// Feeds an event, and every event that follows from it at once.
     pub fn submit(&mut self, event: Event) {
         self.events.push_back(event);
@@ -436,15 +410,8 @@ impl<W: Watch> World<W> {
             Action::Denied { vm, reason } => self.with_vm(vm, |memory| memory.attached = Some(Err(reason))),
             // The VM keeps what it has; `laws` looks at that.
             Action::QuotaRefused { .. } | Action::HostRamRefused { .. } => {}
-            Action::Detached { vm } => {
-                self.posted.retain(|(of, _)| *of != vm);
-                self.with_vm(vm, |memory| memory.detached = true);
-            }
-            Action::Reply { vm, request, .. } if self.posted.remove(&(vm, request)) => {}
-            Action::Reply { vm, request, reply } => {
-                let before = self.replies.insert((vm, request), reply);
-                assert!(before.is_none(), "{vm} {request:?} answered twice");
-            }
+            Action::Detached { vm } => self.forget(vm),
+            Action::Reply { vm, request, reply } => self.answer((vm, request), reply),
             Action::HostWrite { bar, offset, data } => self.model.bar_write(bar, offset, &data),
             Action::HostRead {
                 token,
