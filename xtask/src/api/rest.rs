@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::io::Errno;
 use serde_json::json;
 use vfio_user_server::{Region, RemoteFunction};
 
@@ -86,7 +87,14 @@ fn processor_ns(id: u32) -> Result<u64> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{id}/task")).context("the process has ended")? {
         let path = task?.path().join("schedstat");
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            // The thread has ended since it was listed.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)) => {
+                continue;
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
         let ns = text
             .split_whitespace()
             .next()
@@ -123,13 +131,19 @@ mod tests {
 
     #[test]
     fn time_of_a_process_that_works_rises() {
-        let id = std::process::id();
-        let before = processor_ns(id).unwrap();
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(20) {
-            std::hint::spin_loop();
+        // Threads of this one come and go with other tests.
+        let mut busy = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let (start, id) = (Instant::now(), busy.id());
+        let worked = || processor_ns(id).unwrap() > 1_000_000;
+        while !worked() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(processor_ns(id).unwrap() > before);
+        assert!(worked());
+        busy.kill().unwrap();
+        busy.wait().unwrap();
     }
 
     #[test]
