@@ -220,6 +220,17 @@ mod tests {
     }
 
     #[test]
+    fn manifest_has_the_workspace_s_profile_for_development() {
+        let workspace = Workspace::find().unwrap();
+        let profile = |manifest: &str| {
+            let text = fs::read_to_string(workspace.root().join(manifest)).unwrap();
+            let manifest: toml::Table = toml::from_str(&text).unwrap();
+            manifest["profile"]["dev"].clone()
+        };
+        assert_eq!(profile("fuzz/Cargo.toml"), profile("Cargo.toml"));
+    }
+
+    #[test]
     fn every_target_is_a_program_of_the_manifest() {
         let workspace = Workspace::find().unwrap();
         let manifest = fs::read_to_string(workspace.root().join("fuzz/Cargo.toml")).unwrap();

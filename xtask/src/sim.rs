@@ -98,10 +98,7 @@ fn one(seed: u64, settings: Settings, record: Option<&Path>) -> anyhow::Result<(
     writeln!(
         out,
         "seed {seed}: {} events, {spilled} chunks spilled, {refilled} refilled, {} suspensions, {} roll-backs, log {}",
-        outcome.events,
-        outcome.suspensions,
-        outcome.roll_backs,
-        &outcome.log_hash[..16]
+        outcome.events, outcome.suspensions, outcome.roll_backs, outcome.log_hash
     )?;
     match outcome.violation {
         Some(ref violation) => bail!("seed {seed}: {violation}\n{}", scene(&outcome)),
