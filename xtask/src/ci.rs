@@ -4,39 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use anyhow::{Context, Result, ensure};
 
 use crate::workspace::Workspace;
 use crate::{api, fuzz, layers, planted, test, tidy, unused};
-
-/// Options of `cargo xtask ci`.
-#[derive(Args)]
-pub(crate) struct CiArguments {
-    /// Only these steps, in CI's order.
-    #[arg(long, value_name = "STEP", num_args = 1.., conflicts_with = "without")]
-    only: Vec<String>,
-    /// All steps but these.
-    #[arg(long, value_name = "STEP", num_args = 1..)]
-    without: Vec<String>,
-}
-
-impl CiArguments {
-    /// Those of the steps that are asked for. A name that is no step's is an error.
-    fn choose<'a>(&self, steps: Vec<Step<'a>>) -> Result<Vec<Step<'a>>> {
-        let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-        let is_unknown = |name: &&String| !names.contains(&name.as_str());
-        if let Some(name) = self.only.iter().chain(&self.without).find(is_unknown) {
-            bail!("no step {name}; there are {}", names.join(", "));
-        }
-        let named = |list: &[String], step: &Step<'_>| list.iter().any(|name| name == step.name);
-        let is_meant = |step: &Step<'_>| match self.only.is_empty() {
-            true => !named(&self.without, step),
-            false => named(&self.only, step),
-        };
-        Ok(steps.into_iter().filter(is_meant).collect())
-    }
-}
 
 /// A named part of CI.
 struct Step<'a> {
@@ -115,9 +86,9 @@ fn deny(workspace: &Workspace) -> Result<()> {
     succeed(&mut workspace.cargo(&["deny", "--workspace", "check", "bans", "licenses", "sources"]))
 }
 
-/// Runs all of CI, or what is asked for; the first failing step ends it.
-pub(crate) fn run(workspace: &Workspace, arguments: &CiArguments) -> Result<()> {
-    let steps = arguments.choose(vec![
+/// Runs all of CI; the first failing step ends it.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let steps = [
         Step::new("fmt", || format(workspace)),
         Step::new("layers", || layers::run(workspace)),
         Step::new("tidy", || tidy::run(workspace)),
@@ -131,7 +102,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &CiArguments) -> Result<()> 
         }),
         Step::new("api", || api::run(workspace, &api::ApiArguments::default())),
         Step::new("fuzz", || fuzz::run_in_ci(workspace)),
-    ])?;
+    ];
     let start = Instant::now();
     let mut times = Vec::new();
     let result = run_steps(&steps, |name, time| times.push((name, time)));
@@ -170,25 +141,6 @@ mod tests {
         assert_eq!(format!("{error:#}"), "step second failed: broken");
         assert_eq!(timed, ["first", "second"]);
         assert_eq!(*ran.borrow(), [1]);
-    }
-
-    #[test]
-    fn steps_are_chosen_by_name() {
-        let names = |only: &[&str], without: &[&str]| {
-            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-            let arguments = CiArguments {
-                only: owned(only),
-                without: owned(without),
-            };
-            let steps = ["fmt", "test", "fuzz"].map(|name| Step::new(name, || Ok(())));
-            let chosen = arguments.choose(steps.into());
-            chosen.map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>())
-        };
-        assert_eq!(names(&[], &[]).unwrap(), ["fmt", "test", "fuzz"]);
-        assert_eq!(names(&[], &["fuzz"]).unwrap(), ["fmt", "test"]);
-        assert_eq!(names(&["fuzz", "fmt"], &[]).unwrap(), ["fmt", "fuzz"]);
-        let error = names(&["fuz"], &[]).unwrap_err().to_string();
-        assert_eq!(error, "no step fuz; there are fmt, test, fuzz");
     }
 
     #[test]

@@ -43,7 +43,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     /// Runs everything that CI runs, in its order, until something fails.
-    Ci(ci::CiArguments),
+    Ci,
     /// Runs all tests (cargo-nextest if present) and counts those that were skipped.
     Test,
     /// Checks the dependencies between our crates against the table of levels.
@@ -81,7 +81,7 @@ enum Task {
 fn run(task: &Task) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match task {
-        Task::Ci(arguments) => ci::run(&workspace, arguments),
+        Task::Ci => ci::run(&workspace),
         Task::Test => test::run(&workspace),
         Task::Layers => layers::run(&workspace),
         Task::Tidy => tidy::run(&workspace),
