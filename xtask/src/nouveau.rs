@@ -430,8 +430,14 @@ fn end_device(setting: &Setting<'_>, device: Device, report: &mut Report) -> Res
             .map(|figures| figures.get(name))
             .collect::<Vec<_>>()
     };
-    let sum = |name: &str| moved(name).into_iter().flatten().sum::<u64>();
-    let (pauses, in_vain) = (sum("pauses_total"), sum("rolled_back_total"));
+    let sum = |name: &str| -> Result<u64> {
+        let each: Option<Vec<&u64>> = moved(name).into_iter().collect();
+        Ok(each
+            .with_context(|| format!("a VM has no figure {name}"))?
+            .into_iter()
+            .sum())
+    };
+    let (pauses, in_vain) = (sum("pauses_total")?, sum("rolled_back_total")?);
     ensure!(
         in_vain <= IN_VAIN_MAX.max(pauses / IN_VAIN_PART),
         "{in_vain} moves were rolled back, of {pauses} for which a VM stood still"
