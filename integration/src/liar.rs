@@ -31,10 +31,8 @@ pub(crate) fn lie(bus: &mut SimBus, seed: u64) -> Result<(), String> {
         match rng.random_range(0..64u32) {
             0 => {
                 let count = [8, 64, BURST_MAX][rng.random_range(0..3usize)];
-                (0..count).for_each(|_| {
-                    let request = request(&mut rng, ram_every);
-                    bus.post(request);
-                });
+                let requests = (0..count).map(|_| request(&mut rng, ram_every)).collect();
+                bus.post(requests);
             }
             1 => bus.map_windows(),
             2..=3 => {
@@ -51,7 +49,7 @@ pub(crate) fn lie(bus: &mut SimBus, seed: u64) -> Result<(), String> {
             }
             _ => {
                 let request = request(&mut rng, ram_every);
-                bus.post(request);
+                bus.post(vec![request]);
             }
         }
         (0..rng.random_range(0..6)).for_each(|_| bus.relax());

@@ -104,6 +104,8 @@ pub struct Outcome {
     pub breaches: u64,
     /// How often the core was written and read, and how many texts with a wrong number were refused meanwhile.
     pub rewrites: (u64, u64),
+    /// Why requests of VMMs that lie were refused, and how many.
+    pub refused: BTreeMap<String, u64>,
     /// The first law that did not hold, or guest that was wronged.
     pub violation: Option<String>,
     /// The card's channel and interrupt registers at that moment, one a line.
@@ -196,6 +198,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         }
     }
     let drawn = simulation.drawn.to_string();
+    let refused = simulation.world.refused().clone();
     let rewriter = simulation.world.watch.rewriter.as_ref();
     let rewrites = rewriter.map_or((0, 0), |rewriter| (rewriter.done, rewriter.refused));
     drop(simulation);
@@ -212,6 +215,7 @@ fn run_with(seed: u64, settings: Settings, recorder: impl FnOnce(&GpuConfig) -> 
         roll_backs,
         breaches: audit.breaches.values().sum(),
         rewrites,
+        refused,
         violation,
         card,
         flight,

@@ -1,6 +1,9 @@
 //! The simulator as CI runs it: a run repeats by its seed, and a range of seeds breaks no law.
 
+use std::collections::BTreeMap;
+
 use integration::sim::{Settings, Telling, run};
+use vgpu::Refusal;
 
 #[test]
 fn same_seed_gives_the_same_log() {
@@ -46,6 +49,27 @@ fn seeds_that_broke_a_law_once_break_none() {
             outcome.violation.is_none(),
             "seed {seed}: {:?}",
             outcome.violation
+        );
+    }
+}
+
+#[test]
+fn vmms_that_lie_meet_each_refusal_and_wrong_nobody() {
+    let mut refused = BTreeMap::new();
+    for seed in 3000..3008 {
+        let outcome = run(seed, Settings::default());
+        assert_eq!(
+            outcome.violation, None,
+            "repeat with: cargo xtask sim --seed {seed}"
+        );
+        for (refusal, count) in outcome.refused {
+            *refused.entry(refusal).or_insert(0) += count;
+        }
+    }
+    for refusal in [Refusal::BadRange, Refusal::NoSuchMap, Refusal::TooManyWaiting] {
+        assert!(
+            refused.contains_key(&refusal.to_string()),
+            "{refusal}: {refused:?}"
         );
     }
 }

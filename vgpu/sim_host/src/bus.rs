@@ -32,8 +32,8 @@ pub enum Ask {
     Entry(u64, bool),
     /// Something that the machine around the guest does to its device.
     Machine(Request),
-    /// The same, and nobody waits for the answer.
-    Post(Request),
+    /// Several at once, and nobody waits for the answers.
+    Post(Vec<Request>),
     /// Words of these channels are said to have changed in memory.
     Ring(Vec<u8>),
     /// The machine asks for windows that are memory.
@@ -81,8 +81,8 @@ impl SimBus {
         self.call(Ask::Machine(what));
     }
 
-    /// Has the machine send a request for whose answer it does not wait. Windows that it has mapped do not matter.
-    pub fn post(&mut self, what: Request) {
+    /// Has the machine send requests at once, for whose answers it does not wait. Windows that it has mapped do not matter.
+    pub fn post(&mut self, what: Vec<Request>) {
         self.call(Ask::Post(what));
     }
 

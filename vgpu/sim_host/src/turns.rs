@@ -148,7 +148,7 @@ impl Player {
             }
             Ask::Machine(what) => self.access(world, Kind::Machine, what),
             Ask::Post(what) => {
-                world.post(self.vm, what);
+                what.into_iter().for_each(|request| world.post(self.vm, request));
                 self.go_on(world, 0);
             }
             Ask::Ring(channels) => {

@@ -170,6 +170,7 @@ pub struct World<W: Watch = ()> {
     replies: BTreeMap<(VmId, RequestId), Reply>,
     /// Requests whose answers nobody waits for.
     posted: BTreeSet<(VmId, RequestId)>,
+    refused: BTreeMap<String, u64>,
     /// All notices of the core, in order.
     pub notices: Vec<(Tick, Notice)>,
     wake_at: Option<Tick>,
@@ -251,6 +252,7 @@ impl<W: Watch> World<W> {
             events: VecDeque::new(),
             replies: BTreeMap::new(),
             posted: BTreeSet::new(),
+            refused: BTreeMap::new(),
             notices: Vec::new(),
             wake_at: None,
             flight: FlightRecorder::default(),

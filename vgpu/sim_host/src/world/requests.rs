@@ -1,5 +1,7 @@
 //! Requests of VMs and their answers.
 
+use std::collections::BTreeMap;
+
 use vgpu::{Event, Reply, Request, RequestId, VmId};
 
 use super::{Watch, World};
@@ -27,6 +29,11 @@ impl<W: Watch> World<W> {
         self.posted.range(all).next().is_some()
     }
 
+    /// Why requests that were posted were refused, and how many.
+    pub fn refused(&self) -> &BTreeMap<String, u64> {
+        &self.refused
+    }
+
     /// The answer to a request, once.
     pub fn take_reply(&mut self, vm: VmId, request: RequestId) -> Option<Reply> {
         self.replies.remove(&(vm, request))
@@ -35,6 +42,9 @@ impl<W: Watch> World<W> {
     /// Somebody waits for the answer, or it was posted.
     pub(super) fn answer(&mut self, request: (VmId, RequestId), reply: Reply) {
         if self.posted.remove(&request) {
+            if let Reply::Refused(refusal) = reply {
+                *self.refused.entry(refusal.to_string()).or_default() += 1;
+            }
             return;
         }
         let before = self.replies.insert(request, reply);
