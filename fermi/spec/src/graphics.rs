@@ -25,6 +25,12 @@ pub mod front_end {
     pub const MACRO_START_POINTER: u16 = 0x11c;
     /// Start of a macro, in words; the pointer moves on.
     pub const MACRO_START: u16 = 0x120;
+    /// What becomes of methods and of the values that macros read, \[1:0\] (NV9097_SET_MME_SHADOW_RAM_CONTROL).
+    pub const SHADOW_CONTROL: u16 = 0x124;
+    /// SHADOW_CONTROL: methods have effect, and their data is kept for macros to read.
+    pub const SHADOW_TRACK: u32 = 0;
+    /// SHADOW_CONTROL: methods have effect with the data that was kept, not with their own.
+    pub const SHADOW_REPLAY: u32 = 3;
     /// First of the words that macros and drivers keep values in; the same for all classes.
     pub const MACRO_SCRATCH: u16 = 0x3400;
     /// First macro call: each macro has two methods, one that starts it and one for further parameters.

@@ -72,6 +72,9 @@ pub mod offset {
     pub const METHOD0: u64 = 0xc0;
     /// Data of the latched method.
     pub const DATA0: u64 = 0xc4;
+    /// A word without a name that the hardware saves. The software card keeps there which engine has a copy of the channel to go on with: its
+    /// number plus 1, or 0.
+    pub const WORD_D4: u64 = 0xd4;
     /// Time slice: \[7:0\] time-out, \[15:12\] scale, 28 enable.
     pub const TIMESLICE: u64 = 0xf8;
     /// Second time-slice word.
@@ -137,7 +140,7 @@ pub const RAMFC_SAVED: [u64; 30] = [
     offset::METHOD0 + 8,
     offset::METHOD0 + 12,
     0xd0,
-    0xd4,
+    offset::WORD_D4,
     0xd8,
     0xdc,
 ];

@@ -74,6 +74,85 @@ pub enum Operation {
     Read(Register, i32),
 }
 
+impl Operation {
+    /// Registers a and b; r0 where it has fewer.
+    pub const fn operands(self) -> [Register; 2] {
+        match self {
+            Self::Add(a, b)
+            | Self::AddCarry(a, b)
+            | Self::Subtract(a, b)
+            | Self::SubtractBorrow(a, b)
+            | Self::Xor(a, b)
+            | Self::Or(a, b)
+            | Self::And(a, b)
+            | Self::AndNot(a, b)
+            | Self::Nand(a, b)
+            | Self::Insert {
+                base: a, source: b, ..
+            }
+            | Self::ExtractAt {
+                from: a, source: b, ..
+            }
+            | Self::ExtractTo { source: b, to: a, .. } => [a, b],
+            Self::AddImmediate(a, _) | Self::Read(a, _) => [a, 0],
+        }
+    }
+
+    /// Whether the result depends on the carry.
+    pub const fn uses_carry(self) -> bool {
+        matches!(self, Self::AddCarry(..) | Self::SubtractBorrow(..))
+    }
+
+    /// Whether it sets the carry.
+    pub const fn sets_carry(self) -> bool {
+        matches!(self, Self::Add(..) | Self::Subtract(..)) || self.uses_carry()
+    }
+
+    /// The result, and the carry behind it, from the values of a and b. The result of a read is what names the method.
+    pub fn result(self, [a, b]: [u32; 2], carry: bool) -> (u32, bool) {
+        let value = match self {
+            Self::Add(..) => return sum(a, b, false),
+            Self::AddCarry(..) => return sum(a, b, carry),
+            Self::Subtract(..) => return difference(a, b, false),
+            Self::SubtractBorrow(..) => return difference(a, b, carry),
+            Self::Xor(..) => a ^ b,
+            Self::Or(..) => a | b,
+            Self::And(..) => a & b,
+            Self::AndNot(..) => a & !b,
+            Self::Nand(..) => !(a & b),
+            Self::AddImmediate(_, immediate) | Self::Read(_, immediate) => a.wrapping_add_signed(immediate),
+            Self::Insert { from, bits, to, .. } => {
+                let mask = ones(bits);
+                a & !(mask << to) | (b >> from & mask) << to
+            }
+            Self::ExtractAt { bits, to, .. } => extract(b, a, bits, to.into()),
+            Self::ExtractTo { from, bits, .. } => extract(b, from.into(), bits, a),
+        };
+        (value, carry)
+    }
+}
+
+fn sum(a: u32, b: u32, carry: bool) -> (u32, bool) {
+    let sum = u64::from(a) + u64::from(b) + u64::from(carry);
+    (sum as u32, sum >> 32 != 0)
+}
+
+fn difference(a: u32, b: u32, borrow: bool) -> (u32, bool) {
+    let taken = u64::from(b) + u64::from(borrow);
+    (u64::from(a).wrapping_sub(taken) as u32, taken > u64::from(a))
+}
+
+/// `bits` ones, at most 31.
+const fn ones(bits: u8) -> u32 {
+    (1 << (bits & 0x1f)) - 1
+}
+
+/// A field of `value`, moved; what lies beyond 32 bits is zero.
+fn extract(value: u32, from: u32, bits: u8, to: u32) -> u32 {
+    let field = value.checked_shr(from).unwrap_or(0) & ones(bits);
+    field.checked_shl(to).unwrap_or(0)
+}
+
 /// Use of the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Assign {
@@ -102,6 +181,20 @@ impl Assign {
             self,
             Self::Parameter | Self::SendParameter | Self::AddressParameter | Self::MoveAddressSendParameter
         )
+    }
+
+    /// What the register gets, what the method address is set to, and what is then sent. `increment`: bits 17:12 of the result.
+    pub fn uses<T: Copy>(self, result: T, parameter: T, increment: T) -> (T, Option<T>, Option<T>) {
+        match self {
+            Self::Parameter => (parameter, None, None),
+            Self::Move => (result, None, None),
+            Self::MoveAddress => (result, Some(result), None),
+            Self::SendParameter => (parameter, None, Some(result)),
+            Self::MoveSend => (result, None, Some(result)),
+            Self::AddressParameter => (parameter, Some(result), None),
+            Self::MoveAddressSendParameter => (result, Some(result), Some(parameter)),
+            Self::MoveAddressSendIncrement => (result, Some(result), Some(increment)),
+        }
     }
 }
 
@@ -253,6 +346,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn carry_makes_wide_sums(a: u64, b: u64) {
+            let wide = |first: Operation, second: Operation| {
+                let (low, carry) = first.result([a as u32, b as u32], true);
+                let (high, _) = second.result([(a >> 32) as u32, (b >> 32) as u32], carry);
+                u64::from(high) << 32 | u64::from(low)
+            };
+            prop_assert_eq!(wide(Operation::Add(1, 3), Operation::AddCarry(2, 4)), a.wrapping_add(b));
+            let difference = wide(Operation::Subtract(1, 3), Operation::SubtractBorrow(2, 4));
+            prop_assert_eq!(difference, a.wrapping_sub(b));
+        }
+
         #[test]
         fn only_unassigned_codes_are_illegal(word: u32) {
             let illegal = match word & 7 {
